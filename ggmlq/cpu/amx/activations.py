@@ -20,7 +20,7 @@ from ..machine.numba_names import intrinsic
 from .operands import Rows
 from .unit import PITCH, TILE, bfloats
 
-rows_given = reader(Rows)
+rows = reader(Rows)
 HEIGHT = 16  # rows of a tile
 
 
@@ -30,14 +30,14 @@ def packer(floats: bool) -> Any:
     put, width = (round_row, 2 * PITCH) if floats else (copy_row, PITCH)
 
     def pack(arguments: int, first: int, stop: int) -> None:
-        given = rows_given(arguments)
+        fields = rows(arguments)
         for tile in range(first, stop):
             pair, half = tile // 2, tile % 2
-            top, at = pair // given.steps * 2 * HEIGHT + half * HEIGHT, pair % given.steps * width
+            top, at = pair // fields.steps * 2 * HEIGHT + half * HEIGHT, pair % fields.steps * width
             for r in range(HEIGHT):
-                to = given.tiles + tile * TILE + r * PITCH
-                if top + r < given.m:
-                    put(given.values + (top + r) * given.pitch + at, to)
+                to = fields.tiles + tile * TILE + r * PITCH
+                if top + r < fields.m:
+                    put(fields.values + (top + r) * fields.pitch + at, to)
                 else:
                     no_row(to)
 

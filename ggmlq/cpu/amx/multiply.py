@@ -39,8 +39,8 @@ def multiply(x: Any, q: QuantArray, out: Any, unit: Any = Unit) -> None:
         tiles = memory.ctypes.data + TILE - 1 & -TILE
         share_kernel(pack, Rows(part.ctypes.data, len(part), 4 * k, runs, tiles), 2 * blocks * runs, 64)
         many = blocks > FEW
-        given = Operands(
+        arguments = Operands(
             weights.ctypes.data, weights.shape[0], weights.shape[1], tiles, blocks, runs,
             result.ctypes.data, len(part), n, CHUNK[not many], NEAR if many else 1,
         )  # fmt: skip
-        share_kernel(product, given, -(-len(weights) // 2))
+        share_kernel(product, arguments, -(-len(weights) // 2))

@@ -32,12 +32,12 @@ class Operands(NamedTuple):
 
 
 class CodeOperands(NamedTuple):
-    """Arguments of a product of slabs."""
+    """Arguments of a product of panels."""
 
-    slabs: int  # address of [slab_count, slab_bytes]
-    slab_count: int
-    slab_bytes: int
-    w_scales: int  # addresses: float32 and int32 [slab_count, 16]
+    panels: int  # address of [panel_count, panel_bytes]
+    panel_count: int
+    panel_bytes: int
+    w_scales: int  # addresses: float32 and int32 [panel_count, 16]
     w_zeros: int
     w_sums: int
     tiles: int  # as above
@@ -49,5 +49,5 @@ class CodeOperands(NamedTuple):
     out: int  # address of float32 [m, n]
     m: int
     n: int
-    chunk: int  # steps that are multiplied before the next pair of slabs
-    near: int  # pairs of slabs whose sums are kept meanwhile
+    chunk: int  # steps that are multiplied before the next pair of panels
+    near: int  # pairs of panels whose sums are kept meanwhile

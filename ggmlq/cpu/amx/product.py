@@ -40,12 +40,12 @@ def multiplier(layout: PanelLayout, unit: Any) -> Any:
     result = putter(store_sums)
 
     def multiply(arguments: int, first: int, stop: int) -> None:
-        given = operands(arguments)
-        weights, panels, panel_bytes, runs = given.weights, given.panels, given.panel_bytes, given.runs
-        blocks, chunk = given.blocks, min(given.chunk, runs)
-        alone = blocks == 1 and given.near == 1  # sums never leave their tiles
+        fields = operands(arguments)
+        weights, panels, panel_bytes, runs = fields.weights, fields.panels, fields.panel_bytes, fields.runs
+        blocks, chunk = fields.blocks, min(fields.chunk, runs)
+        alone = blocks == 1 and fields.near == 1  # sums never leave their tiles
         bytes_of_chunk = 2 * TILE * chunk
-        size = room + 2 * bytes_of_chunk + SUMS * (1 + blocks * min(given.near, stop - first))
+        size = room + 2 * bytes_of_chunk + SUMS * (1 + blocks * min(fields.near, stop - first))
         memory = np.empty(size + PAGE, np.uint8)
         unit_at = memory.ctypes.data + PAGE - 1 & -PAGE
         now, edge = unit_at + room, unit_at + room + 2 * bytes_of_chunk
@@ -54,7 +54,7 @@ def multiplier(layout: PanelLayout, unit: Any) -> Any:
         for i in range(2 * chunk):
             decode(weights + min(2 * first + i % 2, panels - 1) * panel_bytes, i // 2, now + TILE * i)
         near_first = pair = first
-        near_stop, start = min(first + given.near, stop), 0
+        near_stop, start = min(first + fields.near, stop), 0
         while pair < stop:
             steps = min(chunk, runs - start)
             next_pair, next_start = following(pair, start, near_first, near_stop, chunk, runs)
@@ -64,7 +64,7 @@ def multiplier(layout: PanelLayout, unit: Any) -> Any:
             made, due, slots = 0, 0, blocks * steps
             for block in range(blocks):
                 sums = kept + SUMS * ((pair - near_first) * blocks + block)
-                x = given.tiles + 2 * TILE * (block * runs + start)
+                x = fields.tiles + 2 * TILE * (block * runs + start)
                 if start == 0:
                     no_sums(unit_at)
                 elif not alone:
@@ -78,13 +78,13 @@ def multiplier(layout: PanelLayout, unit: Any) -> Any:
                         decode(panel, next_start + made // 2, then + TILE * made)
                         made += 1
                 if start + steps == runs:
-                    result(unit_at, given, 2 * ROWS * block, 2 * ROWS * pair, edge)
+                    result(unit_at, fields, 2 * ROWS * block, 2 * ROWS * pair, edge)
                 elif not alone:
                     store_sums(unit_at, sums, LINE, 2 * TILE)
             now, then = then, now
             pair, start = next_pair, next_start
             if pair == near_stop:
-                near_first, near_stop = pair, min(pair + given.near, stop)
+                near_first, near_stop = pair, min(pair + fields.near, stop)
         end(unit_at)
         memory[0] = 0  # an array lives until its last mention
 
@@ -104,14 +104,14 @@ def following(pair: int, start: int, near_first: int, near_stop: int, chunk: int
 def putter(store_sums: Any) -> Any:
     """Compiled: the sums of a block and a pair of panels to their place in the result."""
 
-    def put(unit_at: int, given: Any, row: int, column: int, edge: int) -> None:
-        n = given.n
-        if row + 2 * ROWS <= given.m and column + 2 * ROWS <= n:
-            store_sums(unit_at, given.out + 4 * (row * n + column), 4 * n, 4 * ROWS * n)
+    def put(unit_at: int, fields: Any, row: int, column: int, edge: int) -> None:
+        n = fields.n
+        if row + 2 * ROWS <= fields.m and column + 2 * ROWS <= n:
+            store_sums(unit_at, fields.out + 4 * (row * n + column), 4 * n, 4 * ROWS * n)
             return
         store_sums(unit_at, edge, LINE, 2 * TILE)
-        found, out = floats_at(edge, 2 * ROWS, 2 * ROWS), floats_at(given.out, given.m, n)
-        for r in range(min(2 * ROWS, given.m - row)):
+        found, out = floats_at(edge, 2 * ROWS, 2 * ROWS), floats_at(fields.out, fields.m, n)
+        for r in range(min(2 * ROWS, fields.m - row)):
             for i in range(min(2 * ROWS, n - column)):
                 out[row + r, column + i] = found[r, i]
 

@@ -29,10 +29,10 @@ def rows_of(m: Matrix, cut: Cut) -> Taken:
     count = m.over.rows
     made = Taken(scratch((count, cut.pitch), np.uint8), scratch((count, cut.groups * cut.runs), np.float32))
     pitch, step = m.scales.strides
-    given = Rows(
+    arguments = Rows(
         *cut, m.codes.ctypes.data, m.codes.strides[0], m.over.r, m.over.c,
         m.scales.ctypes.data, pitch, step, made.values.ctypes.data, cut.pitch,
         made.scales.ctypes.data,
     )  # fmt: skip
-    share_kernel(kernel("codes8.float_decode.row_decoder", m.code.name, target()), given, count, GRAIN)
+    share_kernel(kernel("codes8.float_decode.row_decoder", m.code.name, target()), arguments, count, GRAIN)
     return made

@@ -25,18 +25,18 @@ rows = reader(Rows)
 
 
 @inner
-def runs_of(given: Any) -> Any:
+def runs_of(fields: Any) -> Any:
     """Of each run the first column, how many it has, and where its scale is: bytes behind that of the first.
 
     Runs behind the end of K have no columns.
     """
-    found = np.empty((given.groups * given.runs, 3), np.int64)
+    found = np.empty((fields.groups * fields.runs, 3), np.int64)
     for run in range(len(found)):
-        group = run // given.runs
-        left = min(group * given.group + run % given.runs * given.run, given.k)
+        group = run // fields.runs
+        left = min(group * fields.group + run % fields.runs * fields.run, fields.k)
         found[run, 0] = left
-        found[run, 1] = max(min(left + given.run, (group + 1) * given.group, given.k) - left, 0)
-        found[run, 2] = min(left, given.k - 1) // given.c * given.scales_step
+        found[run, 1] = max(min(left + fields.run, (group + 1) * fields.group, fields.k) - left, 0)
+        found[run, 2] = min(left, fields.k - 1) // fields.c * fields.scales_step
     return found
 
 
@@ -46,14 +46,14 @@ def row_decoder(name: str, target: Target) -> Any:
     decode = _decoder(name, target)
 
     def take(arguments: int, start: int, stop: int) -> None:
-        given = rows(arguments)
-        runs, steps = runs_of(given), given.width // STEP
-        scales = floats_at(given.by_run, stop, len(runs))
+        fields = rows(arguments)
+        runs, steps = runs_of(fields), fields.width // STEP
+        scales = floats_at(fields.by_run, stop, len(runs))
         for row in range(start, stop):
-            codes, made = given.codes + row * given.pitch, given.made + row * given.made_pitch
-            band = given.scales + row // given.r * given.scales_pitch
+            codes, made = fields.codes + row * fields.pitch, fields.made + row * fields.made_pitch
+            band = fields.scales + row // fields.r * fields.scales_pitch
             for run in range(len(runs)):
-                decode(codes + runs[run, 0], runs[run, 1], steps, made + 2 * run * given.width)
+                decode(codes + runs[run, 0], runs[run, 1], steps, made + 2 * run * fields.width)
                 scales[row, run] = floats_at(band + runs[run, 2], 1, 1)[0, 0]
 
     return jit(take)

@@ -47,17 +47,17 @@ def sweep(name: str, kind: Target) -> Any:
     one, two, three, four = (_band(name, rows, kind) for rows in (1, 2, 3, 4))
 
     def multiply(arguments: int, first: int, stop: int) -> None:
-        given = operands(arguments)
-        runs, m, n = runs_of(given), given.m, given.n
+        fields = operands(arguments)
+        runs, m, n = runs_of(fields), fields.m, fields.n
         for top in range(first, stop, BAND):
             count, row = min(BAND, stop - top), 0
             while row < m:
                 these = (
-                    given.codes, given.pitch, top, given.r, given.scales, given.scales_pitch,
-                    runs.ctypes.data, len(runs), given.width,
-                    given.x + row * given.x_pitch, given.x_pitch,
-                    given.x_scales + 4 * row * len(runs), 4 * len(runs),
-                    given.out + 4 * row * n, 4 * n, count,
+                    fields.codes, fields.pitch, top, fields.r, fields.scales, fields.scales_pitch,
+                    runs.ctypes.data, len(runs), fields.width,
+                    fields.x + row * fields.x_pitch, fields.x_pitch,
+                    fields.x_scales + 4 * row * len(runs), 4 * len(runs),
+                    fields.out + 4 * row * n, 4 * n, count,
                 )  # fmt: skip
                 if m - row >= 4:
                     four(*these)
@@ -115,8 +115,8 @@ def tile(name: str, rows: int, lines: int, target: Target) -> Any:
         out_pitch: Any,
     ) -> Any:  # fmt: skip
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            given = dict(zip(ADDRESSES, args, strict=True))
-            Tile(Simd(builder, target), code, rows, lines, given).emit()
+            fields = dict(zip(ADDRESSES, args, strict=True))
+            Tile(Simd(builder, target), code, rows, lines, fields).emit()
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * len(ADDRESSES)), emit

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ...dispatch.problems import ScaledLinear
 
-ROWS = 16  # of a slab of weights: a vector of sums has one of each
+ROWS = 16  # of a panel of weights: a vector of sums has one of each
 STEP = 16  # columns that are decoded at a time
 MOST, FEW = 12, 6  # rows of activations of a tile; of those for rows that are left
 ALONG, BAND = 8, 16  # rows of activations up to which float_few.py serves; of weights that meet all of them
@@ -49,17 +49,17 @@ class Cut(NamedTuple):
 
     @property
     def together(self) -> int:
-        """Runs of a piece: all of K, where two slabs of that fit."""
-        return min(self.groups * self.runs, max(1, PIECE // (2 * self._slab)))
+        """Runs of a piece: all of K, where two panels of that fit."""
+        return min(self.groups * self.runs, max(1, PIECE // (2 * self._panel)))
 
     @property
     def near(self) -> int:
-        """Slabs of a piece, an even number."""
-        return max(2, PIECE // (self._slab * self.together) // 2 * 2)
+        """CodePanels of a piece, an even number."""
+        return max(2, PIECE // (self._panel * self.together) // 2 * 2)
 
     @property
-    def _slab(self) -> int:
-        """Bytes of a slab along a run."""
+    def _panel(self) -> int:
+        """Bytes of a panel along a run."""
         return 2 * ROWS * self.width
 
 

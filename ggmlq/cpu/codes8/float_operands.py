@@ -31,7 +31,7 @@ class Operands(NamedTuple):
     out: Address  # float32 [m, n]
     span: int  # columns that are decoded at once
     together: int  # runs of a piece
-    near: int  # slabs of a piece
+    near: int  # panels of a piece
 
 
 class Rows(NamedTuple):

@@ -39,7 +39,7 @@ def rows_of(m: Matrix, cut: Cut, form: Form, shift: int, w_shift: int, n: int = 
     zeros = scratch((count, cut.groups), np.int32) if form.x_zeros else None
     sums = scratch((count, cut.groups * cut.chunks), np.int32)
     points = None if m.zeros is None or zeros is None else m.zeros.astype(np.int32, copy=False)
-    given = taken(m, cut)._replace(
+    arguments = taken(m, cut)._replace(
         stored=stored.ctypes.data if copied else 0, stored_pitch=stored.strides[0], flip=shift & 255,
         sums=sums.ctypes.data, shift=shift, factor=1 if form.w_zeros else -w_shift,
         by_group=scales.ctypes.data,
@@ -47,8 +47,8 @@ def rows_of(m: Matrix, cut: Cut, form: Form, shift: int, w_shift: int, n: int = 
     )  # fmt: skip
     if points is not None:
         pitch, step = points.strides
-        given = given._replace(zeros=points.ctypes.data, zeros_pitch=pitch, zeros_step=step)
-    share_kernel(kernel("codes8.int_interleave.row_converter", m.code.min < 0), given, count, GRAIN)
+        arguments = arguments._replace(zeros=points.ctypes.data, zeros_pitch=pitch, zeros_step=step)
+    share_kernel(kernel("codes8.int_interleave.row_converter", m.code.min < 0), arguments, count, GRAIN)
     return Rows(stored, scales, zeros, sums)
 
 

@@ -1,4 +1,4 @@
-"""Codes of 8 bits as tiles read them, compiled: slabs of weights, and rows with their sums and scales."""
+"""Codes of 8 bits as tiles read them, compiled: panels of weights, and rows with their sums and scales."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def _ends(cut: Any, chunk: int) -> Any:
 
 @cache
 def interleaver() -> Any:
-    """Compiled: slabs ``first`` … ``stop``, four neighbours of 16 rows side by side."""
+    """Compiled: panels ``first`` … ``stop``, four neighbours of 16 rows side by side."""
 
     def lay(arguments: int, first: int, stop: int) -> None:
-        given = laid(arguments)
-        flip = np.uint8(given.flip)
-        codes = bytes_at(given.codes, given.rows, given.pitch)
-        for slab in range(first, stop):
-            made = bytes_at(given.slabs + slab * given.slab_bytes, 1, given.slab_bytes)[0]
+        fields = laid(arguments)
+        flip = np.uint8(fields.flip)
+        codes = bytes_at(fields.codes, fields.rows, fields.pitch)
+        for panel in range(first, stop):
+            made = bytes_at(fields.panels + panel * fields.panel_bytes, 1, fields.panel_bytes)[0]
             made[:] = 0
-            for r in range(min(ROWS, given.rows - slab * ROWS)):
-                row = codes[slab * ROWS + r]
-                for chunk in range(given.groups * given.chunks):
-                    left, right = _ends(given, chunk)
-                    at = 64 * chunk * given.fours + 4 * r
+            for r in range(min(ROWS, fields.rows - panel * ROWS)):
+                row = codes[panel * ROWS + r]
+                for chunk in range(fields.groups * fields.chunks):
+                    left, right = _ends(fields, chunk)
+                    at = 64 * chunk * fields.fours + 4 * r
                     for i in range(right - left):
                         made[at + 64 * (i >> 2) + (i & 3)] = row[left + i] ^ flip
 
@@ -53,36 +53,36 @@ def row_converter(signed: bool) -> Any:
     kind = np.int8 if signed else np.uint8
 
     def take(arguments: int, first: int, stop: int) -> None:
-        given = taken(arguments)
-        flip, chunks = np.uint8(given.flip), given.groups * given.chunks
+        fields = taken(arguments)
+        flip, chunks = np.uint8(fields.flip), fields.groups * fields.chunks
         for row in range(first, stop):
-            line = bytes_at(given.codes + row * given.pitch, 1, given.k)[0]
-            made = bytes_at(given.stored + row * given.stored_pitch, 1, given.stored_pitch)[0]
-            sums = ints_at(given.sums + 4 * row * chunks, 1, chunks)[0]
+            line = bytes_at(fields.codes + row * fields.pitch, 1, fields.k)[0]
+            made = bytes_at(fields.stored + row * fields.stored_pitch, 1, fields.stored_pitch)[0]
+            sums = ints_at(fields.sums + 4 * row * chunks, 1, chunks)[0]
             for chunk in range(chunks):
-                left, right = _ends(given, chunk)
+                left, right = _ends(fields, chunk)
                 part, count = line[left:right], right - left
-                if given.sums:
+                if fields.sums:
                     values, total = part.view(kind), np.int32(0)
                     for i in range(count):  # indices from 0 on: LLVM adds whole vectors
                         total += np.int32(values[i])
-                    sums[chunk] = (total + given.shift * count) * given.factor
-                if given.stored:
-                    to = made[4 * given.fours * chunk : 4 * given.fours * (chunk + 1)]
+                    sums[chunk] = (total + fields.shift * count) * fields.factor
+                if fields.stored:
+                    to = made[4 * fields.fours * chunk : 4 * fields.fours * (chunk + 1)]
                     for i in range(count):
                         to[i] = part[i] ^ flip
                     to[count:] = 0
-            band = row // given.r
-            for g in range(given.groups):
-                tile = g * given.group // given.c
-                if given.by_group:
-                    at = given.scales + band * given.scales_pitch + tile * given.scales_step
-                    floats_at(given.by_group, row + 1, given.groups)[row, g] = floats_at(at, 1, 1)[0, 0]
-                if given.stored_zeros:
-                    zero = np.int32(given.shift)
-                    if given.zeros:
-                        at = given.zeros + band * given.zeros_pitch + tile * given.zeros_step
+            band = row // fields.r
+            for g in range(fields.groups):
+                tile = g * fields.group // fields.c
+                if fields.by_group:
+                    at = fields.scales + band * fields.scales_pitch + tile * fields.scales_step
+                    floats_at(fields.by_group, row + 1, fields.groups)[row, g] = floats_at(at, 1, 1)[0, 0]
+                if fields.stored_zeros:
+                    zero = np.int32(fields.shift)
+                    if fields.zeros:
+                        at = fields.zeros + band * fields.zeros_pitch + tile * fields.zeros_step
                         zero += ints_at(at, 1, 1)[0, 0]
-                    ints_at(given.stored_zeros, row + 1, given.groups)[row, g] = zero
+                    ints_at(fields.stored_zeros, row + 1, fields.groups)[row, g] = zero
 
     return jit(take)

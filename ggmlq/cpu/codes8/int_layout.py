@@ -22,8 +22,8 @@ from typing import NamedTuple
 from ...dispatch.problems import INT32, Operand, ScaledLinear
 from ..machine.target import Target
 
-ROWS = 16  # of a slab
-FEW = 4  # rows of activations of a tile for those that are left where 12 meet two slabs
+ROWS = 16  # of a panel
+FEW = 4  # rows of activations of a tile for those that are left where 12 meet two panels
 FOURS = 8  # in one round of the inner loop
 BYTES = ("int8", "int8_full", "uint8")  # codes that tiles take
 

@@ -1,4 +1,4 @@
-"""What kernels of slabs are given."""
+"""What kernels of panels are given."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ..machine.tables import Address
 class Operands(NamedTuple):
     """Arguments of what multiplies, as addresses and sizes."""
 
-    slab_bytes: int
-    slabs: Address
+    panel_bytes: int
+    panels: Address
     w_scales: Address
     w_zeros: Address
     w_sums: Address
@@ -29,7 +29,7 @@ class Operands(NamedTuple):
 
 
 class Laid(NamedTuple):
-    """Arguments of what lays rows of weights into slabs."""
+    """Arguments of what lays rows of weights into panels."""
 
     k: int  # how K is cut, see int_layout.py
     group: int
@@ -40,8 +40,8 @@ class Laid(NamedTuple):
     codes: Address  # bytes [rows, k]
     rows: int
     pitch: int  # bytes from a row to the next
-    slabs: Address
-    slab_bytes: int
+    panels: Address
+    panel_bytes: int
     flip: int  # bits that are turned
 
 

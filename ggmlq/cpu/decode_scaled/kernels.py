@@ -34,21 +34,21 @@ codes = reader(Codes)
 
 @cache
 def decoder(name: str, zeros: bool, kind: Target) -> Any:
-    """Compiled: rows ``start`` … ``stop`` of those that are given."""
+    """Compiled: rows ``start`` … ``stop`` of those that are fields."""
     code = CODES[name]
     convert, nbytes = _converter(code, zeros, kind), code.bits // 8
 
     def work(arguments: int, start: int, stop: int) -> None:
-        given = codes(arguments)
-        columns, first, r, c = given.columns, given.first, given.r, given.c
+        fields = codes(arguments)
+        columns, first, r, c = fields.columns, fields.first, fields.r, fields.c
         tiles = -(-columns // c)
         for row in range(start, stop):
-            line, made = given.codes + row * given.pitch, given.floats + row * given.floats_pitch
-            scales = floats_at(given.scales + 4 * tiles * ((first + row) // r), 1, tiles)[0]
-            points = ints_at(given.zeros + 4 * tiles * ((first + row) // r), 1, tiles)[0]
+            line, made = fields.codes + row * fields.pitch, fields.floats + row * fields.floats_pitch
+            scales = floats_at(fields.scales + 4 * tiles * ((first + row) // r), 1, tiles)[0]
+            points = ints_at(fields.zeros + 4 * tiles * ((first + row) // r), 1, tiles)[0]
             left, t = 0, 0
             while left < columns:
-                scale = scales[t] if given.scales else np.float32(1)
+                scale = scales[t] if fields.scales else np.float32(1)
                 point = points[t] if zeros else np.int32(0)
                 here = min(c, columns - left)
                 convert(line + left * nbytes, made + 4 * left, here, scale, np.float32(point))

@@ -89,13 +89,13 @@ class Walk:
         rows = np.ascontiguousarray(x, np.float32)
         records = np.empty(len(rows) * self._row_bytes, np.uint8)
         at = address_of(records)
-        given = Activations(
+        arguments = Activations(
             address_of(rows), at, len(rows), self._runs * RUN, self._row_bytes, *self._of_rows
         )
         if len(rows) <= GRAIN:
-            alone(self._quantize, given, len(rows))
+            alone(self._quantize, arguments, len(rows))
         else:
-            share_kernel(self._quantize, given, len(rows), GRAIN)
+            share_kernel(self._quantize, arguments, len(rows), GRAIN)
         return records, at
 
     def _table(self, ids: Any, rows: int, records: int, out: Any, pieces: int) -> array[int]:
@@ -109,13 +109,13 @@ class Walk:
         at_groups = places + WORD * experts
         at_rows = at_groups + WORD * 3 * groups
         outs = at_rows + WORD * uses
-        given = Groups(  # in their order: by keyword this takes microseconds of a small product
+        arguments = Groups(  # in their order: by keyword this takes microseconds of a small product
             address_of(ids), uses, experts, uses // rows, records, self._row_bytes,
             address_of(out), self._n, self._runs, self._panels, self._way.line_bytes, self._far,
             self._chunk, pieces,
             told, ends, places, at_groups, at_rows, outs, outs + WORD * uses,
         )  # fmt: skip
-        words[:TOLD] = array("q", given)
+        words[:TOLD] = array("q", arguments)
         return words
 
     def _place(self, q: QuantArray, words: array[int], found: int) -> list[Any]:

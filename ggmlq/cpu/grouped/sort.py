@@ -22,14 +22,14 @@ def sorter() -> Any:
     """Compiled: the tables of ``Groups``; the range does not matter."""
 
     def sort(arguments: int, first: int, stop: int) -> None:
-        given = groups(arguments)
-        ids, ends = words_at(given.ids, given.uses), words_at(given.ends, given.experts)
+        fields = groups(arguments)
+        ids, ends = words_at(fields.ids, fields.uses), words_at(fields.ends, fields.experts)
         _count(ids, ends)
-        told = words_at(given.told, 2)
-        told[0], told[1] = _group(ends, given.chunk, given.groups)
-        _place(given, ids, ends)
-        rows = words_at(given.groups, OF_GROUP * told[0])[2::OF_GROUP]
-        cut(rows, given.panels, words_at(given.cuts, given.pieces + 1))
+        told = words_at(fields.told, 2)
+        told[0], told[1] = _group(ends, fields.chunk, fields.groups)
+        _place(fields, ids, ends)
+        rows = words_at(fields.groups, OF_GROUP * told[0])[2::OF_GROUP]
+        cut(rows, fields.panels, words_at(fields.cuts, fields.pieces + 1))
 
     return jit(sort)
 
@@ -60,18 +60,18 @@ def _group(ends: Any, chunk: int, groups: int) -> Any:
 
 
 @inner
-def _place(given: Any, ids: Any, ends: Any) -> None:
+def _place(fields: Any, ids: Any, ends: Any) -> None:
     """Each use to its expert's; rows of NaN where an id is no expert."""
-    rows, outs = words_at(given.rows, given.uses), words_at(given.outs, given.uses)
-    out = floats_at(given.out, given.uses, given.n)
-    for use in range(given.uses):
+    rows, outs = words_at(fields.rows, fields.uses), words_at(fields.outs, fields.uses)
+    out = floats_at(fields.out, fields.uses, fields.n)
+    for use in range(fields.uses):
         e = ids[use]
-        if 0 <= e < given.experts:
-            rows[ends[e]] = given.records + use // given.per * given.row_bytes
-            outs[ends[e]] = given.out + 4 * given.n * use
+        if 0 <= e < fields.experts:
+            rows[ends[e]] = fields.records + use // fields.per * fields.row_bytes
+            outs[ends[e]] = fields.out + 4 * fields.n * use
             ends[e] += 1
         else:
-            for i in range(given.n):
+            for i in range(fields.n):
                 out[use, i] = np.nan
 
 

@@ -38,13 +38,13 @@ def sweep(name: str, kind: Target) -> Any:
     one, two, three, four = (_band(name, rows, kind) for rows in (1, 2, 3, 4))
 
     def multiply(arguments: int, first: int, stop: int) -> None:
-        given = operands(arguments)
-        m, pitch, row_bytes, out_bytes = given.m, given.pitch, 4 * given.k, 4 * given.n
+        fields = operands(arguments)
+        m, pitch, row_bytes, out_bytes = fields.m, fields.pitch, 4 * fields.k, 4 * fields.n
         for top in range(first, stop, BAND):
             count, row = min(BAND, stop - top), 0
             while row < m:
-                w, x, to = given.weights + top * pitch, given.x + row * row_bytes, given.out + row * out_bytes
-                these = (w, pitch, x, row_bytes, given.k, to + 4 * top, out_bytes, count)
+                w, x, to = fields.weights + top * pitch, fields.x + row * row_bytes, fields.out + row * out_bytes
+                these = (w, pitch, x, row_bytes, fields.k, to + 4 * top, out_bytes, count)
                 if wide and m - row >= 4:
                     four(*these)
                     row += 4

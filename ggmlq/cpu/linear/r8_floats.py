@@ -46,5 +46,5 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
     if weights.strides[1] != 1:
         weights = np.ascontiguousarray(weights)
     (n, k), at = q.shape, weights.ctypes.data
-    given = Floats(at, weights.strides[0], rows.ctypes.data, len(rows), k, out.ctypes.data, n)
-    share_kernel(kernel("linear._floats.sweep", q.format.name, target()), given, n, BAND)
+    arguments = Floats(at, weights.strides[0], rows.ctypes.data, len(rows), k, out.ctypes.data, n)
+    share_kernel(kernel("linear._floats.sweep", q.format.name, target()), arguments, n, BAND)

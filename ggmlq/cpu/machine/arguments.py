@@ -2,7 +2,7 @@
 
 ``workers.py`` calls every kernel as ``kernel(arguments, start, stop)``. A named tuple of integers is the
 description of such a table, and both sides use it: Python fills it and passes it on as it is, and the
-kernel begins with ``given = reader(Kind)(arguments)`` and says ``given.rows``. Only the words that a
+kernel begins with ``fields = reader(Kind)(arguments)`` and says ``fields.rows``. Only the words that a
 kernel names are read; the rest costs nothing.
 """
 

@@ -72,13 +72,13 @@ def server() -> Any:
     """Compiled: what a thread does between two sleeps; the range does not matter."""
 
     def serve(arguments: int, first: int, stop: int) -> None:
-        given = service(arguments)
-        atomic_add(given.board + AWAKE, 1)
+        fields = service(arguments)
+        atomic_add(fields.board + AWAKE, 1)
         idle = 0
-        while idle < given.patience:
-            idle = 0 if _take(given.board, given.problem) else idle + 1
-            _wait(idle, given.step_aside)
-        atomic_add(given.board + AWAKE, -1)
+        while idle < fields.patience:
+            idle = 0 if _take(fields.board, fields.problem) else idle + 1
+            _wait(idle, fields.step_aside)
+        atomic_add(fields.board + AWAKE, -1)
 
     return jit(serve)
 
@@ -91,15 +91,15 @@ def doer() -> Any:
     """
 
     def do(arguments: int, first: int, stop: int) -> None:
-        given = job(arguments)
-        board = given.board
+        fields = job(arguments)
+        board = fields.board
         if not compare_and_swap(board + OWNED, 0, 1):
             return
-        parts = (given.whole + given.step - 1) // given.step
-        atomic_store(board + KERNEL, given.kernel)
-        atomic_store(board + ARGUMENTS, given.arguments)
-        atomic_store(board + COUNT, given.whole)
-        atomic_store(board + STEP, given.step)
+        parts = (fields.whole + fields.step - 1) // fields.step
+        atomic_store(board + KERNEL, fields.kernel)
+        atomic_store(board + ARGUMENTS, fields.arguments)
+        atomic_store(board + COUNT, fields.whole)
+        atomic_store(board + STEP, fields.step)
         atomic_store(board + DONE, 0)
         atomic_store(board + STATUS, 0)
         number = (atomic_load(board + NEXT) >> JOB) + 1 & 0x3FFFFFFF
@@ -109,7 +109,7 @@ def doer() -> Any:
         looks = 0
         while atomic_load(board + DONE) < parts:
             looks += 1
-            _wait(looks, given.step_aside)
+            _wait(looks, fields.step_aside)
         status, problem = atomic_load(board + STATUS), atomic_load(board + PROBLEM)
         atomic_store(board + OWNED, 0)
         atomic_store(arguments + DONE_AT, 1)

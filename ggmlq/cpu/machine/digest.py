@@ -39,11 +39,11 @@ def adder() -> Any:
     digested = reader(Digested)
 
     def add(arguments: int, first: int, stop: int) -> None:
-        given = digested(arguments)
+        fields = digested(arguments)
         for part in range(first, stop):
-            count = min(PART, given.size - part * PART)
-            words = bytes_at(given.words + 4 * PART * part, 1, 4 * count)[0].view(np.uint32)
-            lanes = bytes_at(given.lanes + 4 * LANES * part, 1, 4 * LANES)[0].view(np.uint32)
+            count = min(PART, fields.size - part * PART)
+            words = bytes_at(fields.words + 4 * PART * part, 1, 4 * count)[0].view(np.uint32)
+            lanes = bytes_at(fields.lanes + 4 * LANES * part, 1, 4 * LANES)[0].view(np.uint32)
             for at in range(0, count - count % LANES, LANES):
                 for i in range(LANES):
                     lanes[i] = (lanes[i] ^ words[at + i]) * ODD

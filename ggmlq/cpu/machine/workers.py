@@ -112,15 +112,15 @@ class _Crew:
         for _ in range(helpers - int(self._awake[0]) - self._bell.qsize()):
             self._bell.put(None)
         job = array("q", (self._board, address, arguments, count, step, 0, STEP_ASIDE))
-        # One call: were the job begun and Python interrupted, threads would go on in memory given back.
+        # One call: were the job begun and Python interrupted, threads would go on in memory that was freed.
         do(job.buffer_info()[0], 0, 0)
         return bool(job[HAS_DONE])
 
     def _work(self) -> None:
         serve = kernel("machine.board.server").code.call
         problem = np.zeros(1, np.int64)
-        given = array("q", Service(self._board, PATIENCE, problem.ctypes.data, STEP_ASIDE))
-        at, _ = given.buffer_info()
+        arguments = array("q", Service(self._board, PATIENCE, problem.ctypes.data, STEP_ASIDE))
+        at, _ = arguments.buffer_info()
         while True:
             self._bell.get()
             serve(at, 0, 0)

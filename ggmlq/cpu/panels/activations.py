@@ -36,17 +36,17 @@ def quantizer(groups: int, offset: bool, target: Target) -> Any:
     size = record_bytes(PanelLayout(offset=offset, group=16 if groups == 2 else 32))
 
     def quantize(arguments: int, first: int, stop: int) -> None:
-        given = activations(arguments)
-        begin = first // given.most * given.most  # of the batch
-        rows = together(given.rows - begin, given.most)
+        fields = activations(arguments)
+        begin = first // fields.most * fields.most  # of the batch
+        rows = together(fields.rows - begin, fields.most)
         for row in range(first, stop):
             while row >= begin + rows:
                 begin += rows
-                rows = together(given.rows - begin, given.most)
-            to = given.records + begin * given.row_bytes + (row - begin) * size
-            for run in range(given.columns // RUN):
-                values = given.values + 4 * (row * given.columns + RUN * run)
-                write(values, to + run * rows * size, given.zero, given.start)
+                rows = together(fields.rows - begin, fields.most)
+            to = fields.records + begin * fields.row_bytes + (row - begin) * size
+            for run in range(fields.columns // RUN):
+                values = fields.values + 4 * (row * fields.columns + RUN * run)
+                write(values, to + run * rows * size, fields.zero, fields.start)
 
     return jit(quantize)
 

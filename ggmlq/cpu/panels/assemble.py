@@ -16,7 +16,7 @@ from ..unpack import unpacker
 from .layout import ROWS, SUPER, PanelLayout
 from .operands import Placed, Taken
 
-taken_from, placed_from = reader(Taken), reader(Placed)
+rows_of_blocks, rows_of_codes = reader(Taken), reader(Placed)
 
 
 @cache
@@ -25,15 +25,15 @@ def splitter(fmt: BlockFormat) -> Any:
     unpack, has_offset = unpacker(fmt), fmt.has_offset
 
     def take(arguments: int, first: int, stop: int) -> None:
-        given = taken_from(arguments)
-        columns, groups = given.columns, given.groups
+        fields = rows_of_blocks(arguments)
+        columns, groups = fields.columns, fields.groups
         for row in range(first, stop):
-            raw = bytes_at(given.raw + row * given.row_bytes, 1, given.row_bytes)[0]
-            codes = bytes_at(given.codes + row * columns, 1, columns)[0].view(np.int8)
-            scales = floats_at(given.scales + 4 * row * groups, 1, groups)[0]
+            raw = bytes_at(fields.raw + row * fields.row_bytes, 1, fields.row_bytes)[0]
+            codes = bytes_at(fields.codes + row * columns, 1, columns)[0].view(np.int8)
+            scales = floats_at(fields.scales + 4 * row * groups, 1, groups)[0]
             offsets = scales
             if has_offset:
-                offsets = floats_at(given.offsets + 4 * row * groups, 1, groups)[0]
+                offsets = floats_at(fields.offsets + 4 * row * groups, 1, groups)[0]
             unpack(raw, codes, scales, offsets)
 
     return jit(take)
@@ -48,16 +48,16 @@ def assembler(layout: PanelLayout) -> Any:
     apart = layout.offset and not packed
 
     def place(arguments: int, first: int, stop: int) -> None:
-        given = placed_from(arguments)
-        runs, width, each = given.columns // RUN, given.width, given.each
+        fields = rows_of_codes(arguments)
+        runs, width, each = fields.columns // RUN, fields.width, fields.each
         pitch = runs * groups * width
-        stored = bytes_at(given.stored, 1, 256)[0]
+        stored = bytes_at(fields.stored, 1, 256)[0]
         for row in range(first, stop):
-            panel = bytes_at(given.made + row // ROWS * given.panel_bytes, 1, given.panel_bytes)[0]
-            codes = bytes_at(given.codes + row * given.columns, 1, given.columns)[0].view(np.int8)
-            scales = bytes_at(given.scales + row * pitch, 1, pitch)[0]
-            offsets = bytes_at(given.offsets + row * pitch, 1, pitch)[0]
-            above = bytes_at(given.above + row * (runs // SUPER * each), 1, runs // SUPER * each)[0]
+            panel = bytes_at(fields.made + row // ROWS * fields.panel_bytes, 1, fields.panel_bytes)[0]
+            codes = bytes_at(fields.codes + row * fields.columns, 1, fields.columns)[0].view(np.int8)
+            scales = bytes_at(fields.scales + row * pitch, 1, pitch)[0]
+            offsets = bytes_at(fields.offsets + row * pitch, 1, pitch)[0]
+            above = bytes_at(fields.above + row * (runs // SUPER * each), 1, runs // SUPER * each)[0]
             r = row % ROWS
             for run in range(runs):
                 at = run * run_bytes + (run // SUPER + 1) * head

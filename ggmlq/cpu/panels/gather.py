@@ -29,8 +29,8 @@ def from_blocks(fmt: BlockFormat, rows: int, target: Target) -> Any:
     fill_panel = filler(fmt, layout)
 
     def fill(arguments: int, panel: int, made: Any) -> None:
-        given = operands(arguments)
-        raw = bytes_at(given.weights, given.weight_rows, given.weight_bytes)
+        fields = operands(arguments)
+        raw = bytes_at(fields.weights, fields.weight_rows, fields.weight_bytes)
         fill_panel(raw, panel * ROWS, made)
 
     return from_scratch(layout, rows, target, inner(fill))

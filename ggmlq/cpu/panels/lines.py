@@ -43,29 +43,29 @@ def by_lines(fmt: BlockFormat, target: Target) -> Any:
     blocks = CHUNK // size
 
     def multiply(arguments: int, first: int, stop: int) -> None:
-        given = operands(arguments)
-        raw = bytes_at(given.weights, given.weight_rows, given.weight_bytes)
-        records = bytes_at(given.records, given.m, given.row_bytes)
-        out = floats_at(given.out, given.m, given.n)
-        x, above = stretched(records, given.runs)
-        pitch = given.runs * RUN // LANE * STRETCH
+        fields = operands(arguments)
+        raw = bytes_at(fields.weights, fields.weight_rows, fields.weight_bytes)
+        records = bytes_at(fields.records, fields.m, fields.row_bytes)
+        out = floats_at(fields.out, fields.m, fields.n)
+        x, above = stretched(records, fields.runs)
+        pitch = fields.runs * RUN // LANE * STRETCH
         memory = np.empty(CHUNK + LANE, np.int8)
         codes = memory[-memory.ctypes.data & LANE - 1 :][:CHUNK]  # vectors within lines of the cache
         scales = np.empty(CHUNK // group, np.float32)
         none = np.empty(0, np.float32)
         codes_at, scales_at = codes.ctypes.data, scales.ctypes.data
-        sums = np.empty(given.m, np.float32)
+        sums = np.empty(fields.m, np.float32)
         for row in range(first, stop):
             sums[:] = 0
             for start in range(0, raw.shape[1], blocks * nbytes):
                 stretch = raw[row, start : start + blocks * nbytes]
                 unpack(stretch, codes, scales, none)
                 weights, at = len(stretch) // nbytes * size, start // nbytes * size
-                for m in range(given.m):
+                for m in range(fields.m):
                     here = x.ctypes.data + m * pitch + at // LANE * STRETCH
                     over = above.ctypes.data + 4 * (m * above.shape[1] + at // group)
                     sums[m] += dot(codes_at, scales_at, here, over, weights // LANE)
-            for m in range(given.m):
+            for m in range(fields.m):
                 out[m, row] = sums[m]
 
     return jit(multiply)

@@ -25,7 +25,7 @@ def multiply(
 ) -> None:  # fmt: skip
     """``out = x @ weights``; ``kernels(rows at once)`` multiplies ``grain`` rows of weights.
 
-    ``layout`` is the one of the panels that the tiles read; the kernels are given ``Operands``.
+    ``layout`` is the one of the panels that the tiles read; the kernels take ``Operands``.
     ``most``: rows at once, where that is not what tiles take.
     """
     n, runs = out.shape[1], x.shape[1] // RUN
@@ -40,12 +40,12 @@ def multiply(
     for first in range(0, len(x), step):
         records, at = records_of(x[first : first + step], layout, most)
         part: Floats = out[first : first + step]
-        given = Operands(  # in their order: by keyword this takes microseconds of a small product
+        arguments = Operands(  # in their order: by keyword this takes microseconds of a small product
             address, weights.shape[0], weights.shape[1],
             at, len(records), nbytes,
             part.ctypes.data, n, runs, ahead,
         )  # fmt: skip
-        share_kernel(multiply_panels, given, -(-n // grain))
+        share_kernel(multiply_panels, arguments, -(-n // grain))
 
 
 def records_of(x: Any, layout: PanelLayout, most: int = 1) -> tuple[Bytes, int]:
@@ -55,9 +55,9 @@ def records_of(x: Any, layout: PanelLayout, most: int = 1) -> tuple[Bytes, int]:
     records = scratch((len(rows), runs * record_bytes(layout)), np.uint8)
     quantize = kernel("panels.activations.quantizer", layout.groups, layout.offset, kind)
     at = records.ctypes.data  # a microsecond: asked for once
-    given = Activations(
+    arguments = Activations(
         rows.ctypes.data, at, len(rows), runs * RUN,
         records.shape[1], most, remaining_zero(layout, kind), start(layout),
     )  # fmt: skip
-    share_kernel(quantize, given, len(rows), 16)
+    share_kernel(quantize, arguments, len(rows), 16)
     return records, at

@@ -64,23 +64,23 @@ def taken(fmt: BlockFormat, raw: Bytes) -> tuple[Any, Any, Any]:
     codes, groups = np.empty((n, columns), np.int8), columns // fmt.group
     scales = np.empty((n, groups), np.float32)
     offsets = np.empty((n, groups if fmt.has_offset else 0), np.float32)
-    given = Taken(
+    arguments = Taken(
         raw.ctypes.data, raw.shape[1], columns,
         codes.ctypes.data, groups, scales.ctypes.data, offsets.ctypes.data,
     )  # fmt: skip
-    alone(kernel("panels.assemble.splitter", fmt), given, n)
+    alone(kernel("panels.assemble.splitter", fmt), arguments, n)
     return codes, scales, offsets
 
 
 def _place(layout: PanelLayout, codes: Any, scales: Bytes, offsets: Bytes, above: Any, made: Bytes) -> None:
     """Codes and what belongs to them into panels of zeros; ``above`` float16 [n, supers, 1 or 2]."""
     index, high = _index(layout), np.ascontiguousarray(above)
-    given = Placed(
+    arguments = Placed(
         codes.ctypes.data, codes.shape[1],
         scales.ctypes.data, offsets.ctypes.data, scales.shape[2], high.ctypes.data, 2 * high.shape[2],
         made.ctypes.data, made.shape[1], index.ctypes.data,
     )  # fmt: skip
-    alone(kernel("panels.assemble.assembler", layout), given, len(codes))
+    alone(kernel("panels.assemble.assembler", layout), arguments, len(codes))
 
 
 def _stored(scales: Any, layout: PanelLayout) -> Any:

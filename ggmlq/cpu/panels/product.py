@@ -71,15 +71,15 @@ def direct(layout: PanelLayout, rows: int, target: Target) -> Any:
     several = sweep(layout, rows, target)
 
     def multiply(arguments: int, first: int, stop: int) -> None:
-        given = operands(arguments)
-        panels, panel_bytes = given.weights, given.weight_bytes
-        records = bytes_at(given.records, given.m, given.row_bytes)
-        out = floats_at(given.out, given.m, given.n)
+        fields = operands(arguments)
+        panels, panel_bytes = fields.weights, fields.weight_bytes
+        records = bytes_at(fields.records, fields.m, fields.row_bytes)
+        out = floats_at(fields.out, fields.m, fields.n)
         near = max(1, NEAR // panel_bytes)
         for panel in range(first, stop, near):
             count = min(near, stop - panel)
             first_panel = panels + panel * panel_bytes
-            several(first_panel, panel_bytes, count, records, out, panel * ROWS, given.runs, given.far)
+            several(first_panel, panel_bytes, count, records, out, panel * ROWS, fields.runs, fields.far)
 
     return jit(multiply)
 
@@ -91,8 +91,8 @@ def through_bytes(layout: PanelLayout, rows: int, target: Target) -> Any:
     expand = expander(layout, target)
 
     def fill(arguments: int, panel: int, made: Any) -> None:
-        given = operands(arguments)
-        expand(given.weights + panel * given.weight_bytes, made.ctypes.data, given.runs)
+        fields = operands(arguments)
+        expand(fields.weights + panel * fields.weight_bytes, made.ctypes.data, fields.runs)
 
     return from_scratch(wide, rows, target, inner(fill))
 
@@ -102,10 +102,10 @@ def from_scratch(layout: PanelLayout, rows: int, target: Target, fill: Any) -> A
     several, run_bytes = sweep(layout, rows, target), layout.run_bytes
 
     def multiply(arguments: int, first: int, stop: int) -> None:
-        given = operands(arguments)
-        records = bytes_at(given.records, given.m, given.row_bytes)
-        out = floats_at(given.out, given.m, given.n)
-        pitch = given.runs * run_bytes
+        fields = operands(arguments)
+        records = bytes_at(fields.records, fields.m, fields.row_bytes)
+        out = floats_at(fields.out, fields.m, fields.n)
+        pitch = fields.runs * run_bytes
         near = max(1, NEAR // pitch)
         scratch = np.empty(near * pitch + 64, np.uint8)
         skip = -scratch.ctypes.data & 63
@@ -114,6 +114,6 @@ def from_scratch(layout: PanelLayout, rows: int, target: Target, fill: Any) -> A
             for p in range(count):
                 fill(arguments, panel + p, scratch[skip + p * pitch : skip + (p + 1) * pitch])
             # the address is asked for here: an array lives until its last mention
-            several(scratch.ctypes.data + skip, pitch, count, records, out, panel * ROWS, given.runs, 0)
+            several(scratch.ctypes.data + skip, pitch, count, records, out, panel * ROWS, fields.runs, 0)
 
     return jit(multiply)

@@ -39,22 +39,22 @@ def quantize(x: NDArray[Any], over: Tiling, rule: Rule) -> Found:
 
 def whole_tiles(x: NDArray[Any], cut: Cut, rule: Rule, to: Found) -> None:
     """Rows that kernels can read, cut into whole tiles, to where they are to go."""
-    given = _numbers(x, cut, to.codes)._replace(
+    arguments = _numbers(x, cut, to.codes)._replace(
         scales=to.scales.ctypes.data,
         zeros=0 if to.zeros is None else to.zeros.ctypes.data,
         eps=int(rule.eps.view(np.uint32)),
     )
-    share_kernel(_fused(x.dtype, rule), given, cut.units)
+    share_kernel(_fused(x.dtype, rule), arguments, cut.units)
 
 
-def at_hand(x: NDArray[Any], over: Tiling, rule: Rule, given: bool) -> bool:
-    """Whether nothing has to be compiled to quantize such numbers, under given scales or others."""
+def at_hand(x: NDArray[Any], over: Tiling, rule: Rule, static: bool) -> bool:
+    """Whether nothing has to be compiled to quantize such numbers, under static scales or others."""
     if _odd(over):
         return True
     dtype = x.dtype if _known(x.dtype) else np.dtype(np.float32)
-    if near(over, dtype.itemsize) and not given:
+    if near(over, dtype.itemsize) and not static:
         return _fused(dtype, rule).at_hand
-    also = not rule.zeros if given else _measured(dtype, rule, rule.keeps_nan).at_hand
+    also = not rule.zeros if static else _measured(dtype, rule, rule.keeps_nan).at_hand
     return also and _encoder(dtype, rule, rule.zeros).at_hand
 
 
@@ -68,15 +68,15 @@ def encode(
     codes, cut = np.empty((over.rows, over.columns), rule.code.dtype), flat(over, x.itemsize)
     steps = np.ascontiguousarray(values(scales))
     points = None if zeros is None else np.ascontiguousarray(zeros, np.int32)
-    given = _numbers(x, cut, codes)._replace(
+    arguments = _numbers(x, cut, codes)._replace(
         scales=steps.ctypes.data, zeros=0 if points is None else points.ctypes.data
     )
-    share_kernel(_encoder(x.dtype, rule, zeros is not None), given, cut.units)
+    share_kernel(_encoder(x.dtype, rule, zeros is not None), arguments, cut.units)
     return codes
 
 
 def zeros_of(x: NDArray[Any], over: Tiling, rule: Rule, scales: NDArray[Any]) -> NDArray[np.int32]:
-    """The zero points that go with given scales."""
+    """The zero points that go with static scales."""
     if _odd(over):
         return scaling.zeros_of(x, over, rule, scales)
     low, _ = _extremes(_readable(x), over, rule._replace(zeros=True), False)
@@ -135,8 +135,8 @@ def _extremes(
     """The least and the largest of each tile and of 0: of its parts first, then of these."""
     cut = far(over, x.itemsize)
     low, high = np.zeros((2, cut.units), np.float32)
-    given = _numbers(x, cut, x)._replace(low=low.ctypes.data, most=high.ctypes.data)
-    share_kernel(_measured(x.dtype, rule, keeps_nan), given, cut.units)
+    arguments = _numbers(x, cut, x)._replace(low=low.ctypes.data, most=high.ctypes.data)
+    share_kernel(_measured(x.dtype, rule, keeps_nan), arguments, cut.units)
     most = np.maximum if keeps_nan else np.fmax
     return _together(np.fmin, low, cut, over), _together(most, high, cut, over)
 

@@ -39,31 +39,31 @@ def lines(name: str, rows: int, kind: Target) -> Any:
     add = _segment(code, rows, kind)
 
     def multiply(arguments: int, first: int, stop: int) -> None:
-        given = operands(arguments)
-        k, group = given.k, given.group
-        x_tiles, w_tiles = -(-k // given.x_c), -(-k // given.w_c)
-        mine = floats_at(given.x_scales, (given.x_first + rows - 1) // given.x_r + 1, x_tiles)
-        out = floats_at(given.out, rows, given.n)
+        fields = operands(arguments)
+        k, group = fields.k, fields.group
+        x_tiles, w_tiles = -(-k // fields.x_c), -(-k // fields.w_c)
+        mine = floats_at(fields.x_scales, (fields.x_first + rows - 1) // fields.x_r + 1, x_tiles)
+        out = floats_at(fields.out, rows, fields.n)
         groups = -(-k // group)
         x_tile, w_tile = np.empty(groups, np.int64), np.empty(groups, np.int64)
-        x_row = (given.x_first + np.arange(rows)) // given.x_r
+        x_row = (fields.x_first + np.arange(rows)) // fields.x_r
         for g in range(groups):
-            x_tile[g], w_tile[g] = g * group // given.x_c, g * group // given.w_c
+            x_tile[g], w_tile[g] = g * group // fields.x_c, g * group // fields.w_c
         near = max(1, NEAR // (4 * rows * group))  # groups of activations that the first cache holds
         scales, sums = np.empty(rows, np.float32), np.empty((BAND, rows, LANES), np.float32)
         for top in range(first, stop, BAND):
             sums[:] = 0
             for start in range(0, groups, near):
                 for n in range(top, min(top + BAND, stop)):
-                    theirs = floats_at(given.w_scales + 4 * w_tiles * (n // given.w_r), 1, w_tiles)[0]
-                    line = given.codes + n * given.pitch
+                    theirs = floats_at(fields.w_scales + 4 * w_tiles * (n // fields.w_r), 1, w_tiles)[0]
+                    line = fields.codes + n * fields.pitch
                     for g in range(start, min(start + near, groups)):
                         left, step = g * group, theirs[w_tile[g]]
                         for r in range(rows):
                             scales[r] = mine[x_row[r], x_tile[g]] * step
                         add(
-                            line + left, given.x + 4 * left, 4 * k, min(group, k - left),
-                            scales.ctypes.data, sums[n - top].ctypes.data, given.far,
+                            line + left, fields.x + 4 * left, 4 * k, min(group, k - left),
+                            scales.ctypes.data, sums[n - top].ctypes.data, fields.far,
                         )  # fmt: skip
             for n in range(top, min(top + BAND, stop)):
                 for r in range(rows):

@@ -48,13 +48,13 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     mine, theirs = np.ascontiguousarray(a.scales), np.ascontiguousarray(b.scales)
     for row in range(0, len(values), ROWS):
         rows = min(ROWS, len(values) - row)
-        given = Lines(
+        arguments = Lines(
             b.codes.ctypes.data, b.codes.strides[0], theirs.ctypes.data, b.over.r, b.over.c,
             values.ctypes.data + 4 * k * row, k, max(1, min(a.over.c, b.over.c)),
             mine.ctypes.data, row, a.over.r, a.over.c,
             out.ctypes.data + 4 * n * row, n, _ahead(b),
         )  # fmt: skip
-        share_kernel(kernel("scaled_linear._lines.lines", b.code.name, rows, target()), given, n, GRAIN)
+        share_kernel(kernel("scaled_linear._lines.lines", b.code.name, rows, target()), arguments, n, GRAIN)
 
 
 def _ahead(m: Matrix) -> int:
