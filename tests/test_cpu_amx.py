@@ -150,7 +150,7 @@ def test_asking_ahead_changes_no_result(name, monkeypatch):
     x = rows("normal", 1, 512, seed=1)
     found = []
     for far in (0, 4096, 1 << 40):
-        monkeypatch.setattr(panel_products, "far", lambda far=far: far)
+        monkeypatch.setattr(panel_products, "prefetch_distance", lambda far=far: far)
         found.append(gq.linear(x, weights(name, 35, 512, seed=2), kernel="cpu:panels"))
     assert all(np.array_equal(y, found[0]) for y in found)
 

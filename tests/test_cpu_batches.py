@@ -72,4 +72,4 @@ def test_weights_are_asked_for_ahead(monkeypatch, name, has, ahead):
     """On Intel's servers, also where a virtual machine hides the matrix unit."""
     monkeypatch.setattr(features, "cpu_name", lambda: name)
     monkeypatch.setattr(features, "compiled_for", lambda: frozenset(has))
-    assert features.far.__wrapped__() == ahead
+    assert features.prefetch_distance.__wrapped__() == ahead

@@ -105,7 +105,7 @@ def test_pieces_cover_every_panel(fresh):
 def test_many_rows_an_expert_go_in_chunks(fresh, monkeypatch):
     from ggmlq.cpu.grouped import multiply
 
-    monkeypatch.setattr(multiply, "RECORDS", 1)  # 64 rows at a time
+    monkeypatch.setattr(multiply, "X_BYTES", 1)  # 64 rows at a time
     q, ids = experts_of(FORMATS["q4_K"], (3, 20, 256), fresh), mixture(fresh, 150, 2, 3, 0.8)
     x = fresh.standard_normal((150, 256)).astype(np.float32)
     close(gq.expert_linear(x, q, ids), x, q, ids, "q8")

@@ -17,7 +17,7 @@ from ..machine.simd import I64, Simd
 from ..machine.target import Target
 from ..machine.numba_names import cgutils, intrinsic
 from .float_layout import STEP
-from .float_lookup import by_turns, halves
+from .float_lookup import halves, interleave
 from .float_operands import Rows
 from .float_transpose import NONE, PART
 
@@ -82,5 +82,5 @@ def _emit(simd: Simd, code: MiniFloat, codes: Any, count: Any, steps: Any, to: A
         found = load_some(simd, b.add(codes, at), PART, b.sub(count, at))
         wide = simd.join([found, NONE, NONE, NONE])
         both = halves(simd, wide, code)
-        made = simd.join([simd.part(by_turns(simd, both, 1, half), 0, STEP) for half in (False, True)])
+        made = simd.join([simd.part(interleave(simd, both, 1, half), 0, STEP) for half in (False, True)])
         simd.store(made, b.add(to, b.mul(at, I64(2))))

@@ -35,7 +35,7 @@ def halves(simd: Simd, codes: Any, code: MiniFloat) -> list[Any]:
     return [low, b.or_(high, b.and_(codes, ir.Constant(BYTES, [SIGN] * 64)))]
 
 
-def by_turns(simd: Simd, two: Sequence[Any], width: int, upper: bool) -> Any:
+def interleave(simd: Simd, two: Sequence[Any], width: int, upper: bool) -> Any:
     """In each 16 bytes those of the lower or upper eight of two vectors, so many of each in turn."""
     a, b = two
     n, picked = a.type.count, []

@@ -24,7 +24,7 @@ from ..machine.simd import BYTES, I8, I32, I64, Simd, vec
 from ..machine.target import Target
 from ..machine.numba_names import cgutils, intrinsic
 from .float_layout import APART, ROWS, STEP
-from .float_lookup import by_turns, halves
+from .float_lookup import halves, interleave
 
 PART = vec(I8, STEP)
 NONE = ir.Constant(PART, None)
@@ -115,8 +115,8 @@ def pairs(simd: Simd, code: MiniFloat, rows: list[Any]) -> list[Any]:
     """Vectors of two columns each, of 16 columns of rows 0, 4, 8 and 12, of 1, 5, 9 and 13, …"""
     made = []
     for upper in (False, True):
-        words = [by_turns(simd, rows[i : i + 2], 2, upper) for i in (0, 2)]
+        words = [interleave(simd, rows[i : i + 2], 2, upper) for i in (0, 2)]
         for later in (False, True):
-            found = halves(simd, by_turns(simd, words, 4, later), code)
-            made += [by_turns(simd, found, 1, half) for half in (False, True)]
+            found = halves(simd, interleave(simd, words, 4, later), code)
+            made += [interleave(simd, found, 1, half) for half in (False, True)]
     return made

@@ -1,4 +1,4 @@
-"""The walk of many products: rows to records, uses sorted by expert, panels of all experts in one job.
+"""The walk of many products: rows to x_rows, uses sorted by expert, panels of all experts in one job.
 
 All panels of all groups are counted through and cut into pieces of equal cost, so that an expert that half of
 all tokens use keeps every thread busy, and one with a single row does not hold them up.
@@ -16,13 +16,13 @@ from ...arrays.array import QuantArray
 from ...arrays.buffers import address_of
 from ...base.threads import PARTS, num_threads
 from ...formats.packing import RUN
-from ..machine.features import CACHED, far
+from ..machine.features import CACHED, prefetch_distance
 from ..machine.kernels import Kernel, kernel
 from ..machine.plans import SMALL
 from ..machine.target import target
 from ..machine.workers import alone, share_kernel, share_table
-from ..panels.layout import ROWS, PanelLayout, record_bytes, remaining_zero, start
-from ..panels.multiply import RECORDS
+from ..panels.layout import ROWS, PanelLayout, x_run_bytes, remaining_zero, start
+from ..panels.multiply import X_BYTES
 from ..panels.operands import Activations
 from .operands import MANY, Groups
 
@@ -61,9 +61,9 @@ class Walk:
         self._experts, self._n, k = q.shape
         self._way, layout, kind = way, way.layout, target()
         self._runs, self._panels = k // RUN, -(-self._n // ROWS)
-        self._row_bytes = self._runs * record_bytes(layout)
-        self._chunk = max(64, RECORDS // self._row_bytes // 8 * 8)
-        self._far = far() if len(q) * way.line_bytes * self._panels > CACHED else 0
+        self._row_bytes = self._runs * x_run_bytes(layout)
+        self._chunk = max(64, X_BYTES // self._row_bytes // 8 * 8)
+        self._ahead = prefetch_distance() if len(q) * way.line_bytes * self._panels > CACHED else 0
         self._small = SMALL // (self._n * k)  # uses
         self._quantize = kernel("panels.activations.quantizer", layout.groups, layout.offset, kind)
         self._of_rows = 1, remaining_zero(layout, kind), start(layout)
@@ -71,7 +71,7 @@ class Walk:
 
     def __call__(self, x: Any, q: QuantArray, ids: Any, out: Any) -> None:
         """``out[t, u] = x[…] @ q[ids[t, u]].T``; rows of NaN where an id is no expert."""
-        records, at = self._records(x)
+        x_rows, at = self._x_rows(x)
         uses = np.ascontiguousarray(ids)
         pieces = 1 if uses.size <= self._small else PARTS * num_threads()
         words = self._table(uses, len(x), at, out, pieces)
@@ -82,13 +82,13 @@ class Walk:
             memory = self._place(q, words, found)
             work = self._way.few if most < MANY else self._way.many
             share_table(work.code, table, pieces, 1)
-            del records, uses, memory  # which had to lie where the table says until here
+            del x_rows, uses, memory  # which had to lie where the table says until here
 
-    def _records(self, x: Any) -> tuple[Any, int]:
+    def _x_rows(self, x: Any) -> tuple[Any, int]:
         """Rows of activations as the tiles read them, and their address."""
         rows = np.ascontiguousarray(x, np.float32)
-        records = np.empty(len(rows) * self._row_bytes, np.uint8)
-        at = address_of(records)
+        x_rows = np.empty(len(rows) * self._row_bytes, np.uint8)
+        at = address_of(x_rows)
         arguments = Activations(
             address_of(rows), at, len(rows), self._runs * RUN, self._row_bytes, *self._of_rows
         )
@@ -96,9 +96,9 @@ class Walk:
             alone(self._quantize, arguments, len(rows))
         else:
             share_kernel(self._quantize, arguments, len(rows), GRAIN)
-        return records, at
+        return x_rows, at
 
-    def _table(self, ids: Any, rows: int, records: int, out: Any, pieces: int) -> array[int]:
+    def _table(self, ids: Any, rows: int, x_rows: int, out: Any, pieces: int) -> array[int]:
         """The arguments of the kernels, and after them memory for the tables that they name."""
         uses, experts = ids.size, self._experts
         groups = min(experts, uses) + uses // self._chunk
@@ -110,8 +110,8 @@ class Walk:
         at_rows = at_groups + WORD * 3 * groups
         outs = at_rows + WORD * uses
         arguments = Groups(  # in their order: by keyword this takes microseconds of a small product
-            address_of(ids), uses, experts, uses // rows, records, self._row_bytes,
-            address_of(out), self._n, self._runs, self._panels, self._way.line_bytes, self._far,
+            address_of(ids), uses, experts, uses // rows, x_rows, self._row_bytes,
+            address_of(out), self._n, self._runs, self._panels, self._way.line_bytes, self._ahead,
             self._chunk, pieces,
             told, ends, places, at_groups, at_rows, outs, outs + WORD * uses,
         )  # fmt: skip

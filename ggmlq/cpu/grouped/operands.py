@@ -18,14 +18,14 @@ class Groups(NamedTuple):
     uses: int
     experts: int
     per: int  # uses of a row of activations
-    records: int  # address of the rows of activations
+    x_rows: int  # address of the rows of activations
     row_bytes: int
     out: int  # address of float32 [uses, n]
     n: int
     runs: int  # of 32 columns: K / 32
     panels: int  # of a matrix
     line_bytes: int  # of a panel as it is kept, or of a row of blocks
-    far: int  # bytes ahead of which panels are asked for, with few rows of activations; 0: not at all
+    ahead: int  # bytes ahead of which panels are asked for, with few rows of activations; 0: not at all
     chunk: int  # rows of a group at most
     pieces: int
     told: int  # address of int64 [2]: how many groups there are, and rows of the expert with the most uses

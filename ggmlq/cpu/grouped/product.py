@@ -64,7 +64,7 @@ def _as_kept(layout: PanelLayout, rows: int, target: Target) -> Any:
         for panel in range(first, stop, near):
             several(
                 place + panel * fields.line_bytes, fields.line_bytes, min(near, stop - panel),
-                rows, outs, m, panel * ROWS, fields.n, fields.runs, fields.far,
+                rows, outs, m, panel * ROWS, fields.n, fields.runs, fields.ahead,
             )  # fmt: skip
 
     return inner(work)

@@ -67,7 +67,7 @@ def _place(fields: Any, ids: Any, ends: Any) -> None:
     for use in range(fields.uses):
         e = ids[use]
         if 0 <= e < fields.experts:
-            rows[ends[e]] = fields.records + use // fields.per * fields.row_bytes
+            rows[ends[e]] = fields.x_rows + use // fields.per * fields.row_bytes
             outs[ends[e]] = fields.out + 4 * fields.n * use
             ends[e] += 1
         else:

@@ -85,7 +85,7 @@ RAPIDS = ("sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d")
 
 
 @cache
-def far() -> int:
+def prefetch_distance() -> int:
     """Bytes ahead of which kernels ask for weights; 0 where the CPU itself fetches in time.
 
     Intel's server CPUs from Sapphire Rapids on read half as fast again from memory this way, also where a

@@ -1,4 +1,4 @@
-"""Activations as 8-bit codes, written straight into the records that tiles read.
+"""Activations as 8-bit codes, written straight into the x_rows that tiles read.
 
 Arithmetic ``q8``: 32 share a scale amax/127; a code is x · (127/amax) to the nearest integer, ties
 to even. Runs with a NaN or an infinity get codes of 0 and a scale that is not finite, so that
@@ -19,7 +19,7 @@ from ..machine.jit import inner, jit
 from ..machine.simd import F32, FLOATS, I8, I32, I64, INTS, Simd, vec
 from ..machine.target import Target
 from ..machine.numba_names import intrinsic
-from .layout import PanelLayout, batch, record_bytes
+from .layout import PanelLayout, batch, x_run_bytes
 from .operands import Activations
 
 ROUND = 12582912.0  # 1.5 · 2**23: adding it leaves the nearest integer in the last bits, ties to even
@@ -31,9 +31,9 @@ activations = reader(Activations)
 
 @cache
 def quantizer(groups: int, offset: bool, target: Target) -> Any:
-    """Compiled: rows ``first`` … ``stop`` of ``Activations`` into their records."""
+    """Compiled: rows ``first`` … ``stop`` of ``Activations`` into their x_rows."""
     write, together = _record(groups, offset, target), inner(batch)
-    size = record_bytes(PanelLayout(offset=offset, group=16 if groups == 2 else 32))
+    size = x_run_bytes(PanelLayout(offset=offset, group=16 if groups == 2 else 32))
 
     def quantize(arguments: int, first: int, stop: int) -> None:
         fields = activations(arguments)
@@ -43,7 +43,7 @@ def quantizer(groups: int, offset: bool, target: Target) -> Any:
             while row >= begin + rows:
                 begin += rows
                 rows = together(fields.rows - begin, fields.most)
-            to = fields.records + begin * fields.row_bytes + (row - begin) * size
+            to = fields.x_rows + begin * fields.row_bytes + (row - begin) * size
             for run in range(fields.columns // RUN):
                 values = fields.values + 4 * (row * fields.columns + RUN * run)
                 write(values, to + run * rows * size, fields.zero, fields.start)

@@ -152,7 +152,7 @@ def expanded(layout: PanelLayout, target: Target) -> PanelLayout:
     return PanelLayout(zero=zero, offset=layout.offset, group=layout.group, floats=layout.floats)
 
 
-def record_bytes(layout: PanelLayout) -> int:
+def x_run_bytes(layout: PanelLayout) -> int:
     """Bytes of a run of one row of activations."""
     return RUN + 4 + 4 * layout.groups * (1 + layout.offset)
 

@@ -25,7 +25,7 @@ from ..machine.target import Target
 from ..machine.totals import total_of
 from ..machine.numba_names import cgutils, intrinsic
 from ..unpack import unpacker
-from .layout import LANE, record_bytes, unpacked
+from .layout import LANE, x_run_bytes, unpacked
 from .operands import Operands
 
 operands = reader(Operands)
@@ -45,9 +45,9 @@ def by_lines(fmt: BlockFormat, target: Target) -> Any:
     def multiply(arguments: int, first: int, stop: int) -> None:
         fields = operands(arguments)
         raw = bytes_at(fields.weights, fields.weight_rows, fields.weight_bytes)
-        records = bytes_at(fields.records, fields.m, fields.row_bytes)
+        x_rows = bytes_at(fields.x_rows, fields.m, fields.row_bytes)
         out = floats_at(fields.out, fields.m, fields.n)
-        x, above = stretched(records, fields.runs)
+        x, above = stretched(x_rows, fields.runs)
         pitch = fields.runs * RUN // LANE * STRETCH
         memory = np.empty(CHUNK + LANE, np.int8)
         codes = memory[-memory.ctypes.data & LANE - 1 :][:CHUNK]  # vectors within lines of the cache
@@ -73,18 +73,18 @@ def by_lines(fmt: BlockFormat, target: Target) -> Any:
 
 @cache
 def stretcher(fmt: BlockFormat, target: Target) -> Any:
-    """Compiled: records of activations to stretches uint8 [M * bytes] and scales float32 [M, groups]."""
+    """Compiled: x_rows of activations to stretches uint8 [M * bytes] and scales float32 [M, groups]."""
     layout = unpacked(fmt, target)
-    size, zero, groups = record_bytes(layout), layout.zero, RUN // fmt.group
+    size, zero, groups = x_run_bytes(layout), layout.zero, RUN // fmt.group
 
-    def stretched(records: Any, runs: int) -> Any:
+    def stretched(x_rows: Any, runs: int) -> Any:
         pitch = runs * RUN // LANE * STRETCH
-        memory = np.empty(len(records) * pitch + LANE, np.uint8)
-        x = memory[-memory.ctypes.data & LANE - 1 :][: len(records) * pitch]
-        scales = np.empty((len(records), runs * groups), np.float32)
-        for m in range(len(records)):
+        memory = np.empty(len(x_rows) * pitch + LANE, np.uint8)
+        x = memory[-memory.ctypes.data & LANE - 1 :][: len(x_rows) * pitch]
+        scales = np.empty((len(x_rows), runs * groups), np.float32)
+        for m in range(len(x_rows)):
             words = x[m * pitch : (m + 1) * pitch].view(np.int32)
-            source, codes = records[m].view(np.int32), records[m].view(np.int8)
+            source, codes = x_rows[m].view(np.int32), x_rows[m].view(np.int8)
             bits = scales[m].view(np.int32)
             for run in range(runs):
                 at, to = run * size // 4, run // 2 * STRETCH // 4 + run % 2 * 8

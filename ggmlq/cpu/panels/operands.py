@@ -13,20 +13,20 @@ class Operands(NamedTuple):
     weights: Address  # uint8 [weight_rows, weight_bytes]: panels, or rows of a file's blocks
     weight_rows: int
     weight_bytes: int
-    records: Address  # m rows of activations in batches, see tile.py
+    x_rows: Address  # m rows of activations in batches, see tile.py
     m: int
     row_bytes: int
     out: Address  # float32 [m, n]
     n: int
     runs: int  # of 32 columns: K / 32
-    far: int = 0  # bytes ahead of which panels are asked for, with few rows of activations; 0: not at all
+    ahead: int = 0  # bytes ahead of which panels are asked for, with few rows of activations; 0: not at all
 
 
 class Activations(NamedTuple):
     """Arguments of a quantizer."""
 
     values: Address  # float32 [M, columns]
-    records: Address  # what they become, rows · row_bytes
+    x_rows: Address  # what they become, rows · row_bytes
     rows: int
     columns: int
     row_bytes: int

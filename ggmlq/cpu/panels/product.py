@@ -22,9 +22,9 @@ NEAR = 256 << 10  # bytes of panels that meet the same few rows of activations: 
 
 @cache
 def sweep(layout: PanelLayout, rows: int, target: Target) -> Any:
-    """Compiled: ``count`` panels times all records, batches of at most ``rows``.
+    """Compiled: ``count`` panels times all x_rows, batches of at most ``rows``.
 
-    ``several(panels address, bytes of a panel, count, records uint8 [M, bytes], out float32 [M, N],
+    ``several(panels address, bytes of a panel, count, x_rows uint8 [M, bytes], out float32 [M, N],
     first column, runs, bytes ahead)``
     """
     most, together = rows, inner(batch)
@@ -33,29 +33,29 @@ def sweep(layout: PanelLayout, rows: int, target: Target) -> Any:
     )
 
     def several(
-        panels: int, pitch: int, count: int, records: Any, out: Any, column: int, runs: int, far: int
+        panels: int, pitch: int, count: int, x_rows: Any, out: Any, column: int, runs: int, ahead: int
     ) -> None:
         m, n = out.shape
         edge = np.empty((most, ROWS), np.float32)  # a tile that reaches beyond the last column
         row = 0
         while row < m:
             done = together(m - row, most)
-            x = records.ctypes.data + row * records.shape[1]
+            x = x_rows.ctypes.data + row * x_rows.shape[1]
             for p in range(count):
                 panel, first = panels + p * pitch, column + p * ROWS
                 whole = first + ROWS <= n
                 to = out.ctypes.data + 4 * (row * n + first) if whole else edge.ctypes.data
                 line = 4 * n if whole else 4 * ROWS
                 if done == most:
-                    by_most(panel, x, to, line, runs, far)
+                    by_most(panel, x, to, line, runs, ahead)
                 elif done == 8:
-                    by_eight(panel, x, to, line, runs, far)
+                    by_eight(panel, x, to, line, runs, ahead)
                 elif done == 4:
-                    by_four(panel, x, to, line, runs, far)
+                    by_four(panel, x, to, line, runs, ahead)
                 elif done == 2:
-                    by_two(panel, x, to, line, runs, far)
+                    by_two(panel, x, to, line, runs, ahead)
                 else:
-                    by_one(panel, x, to, line, runs, far)
+                    by_one(panel, x, to, line, runs, ahead)
                 if not whole:  # loops: Numba compiles seconds of messages into a copy between slices
                     for r in range(done):
                         for i in range(n - first):
@@ -73,13 +73,13 @@ def direct(layout: PanelLayout, rows: int, target: Target) -> Any:
     def multiply(arguments: int, first: int, stop: int) -> None:
         fields = operands(arguments)
         panels, panel_bytes = fields.weights, fields.weight_bytes
-        records = bytes_at(fields.records, fields.m, fields.row_bytes)
+        x_rows = bytes_at(fields.x_rows, fields.m, fields.row_bytes)
         out = floats_at(fields.out, fields.m, fields.n)
         near = max(1, NEAR // panel_bytes)
         for panel in range(first, stop, near):
             count = min(near, stop - panel)
             first_panel = panels + panel * panel_bytes
-            several(first_panel, panel_bytes, count, records, out, panel * ROWS, fields.runs, fields.far)
+            several(first_panel, panel_bytes, count, x_rows, out, panel * ROWS, fields.runs, fields.ahead)
 
     return jit(multiply)
 
@@ -103,7 +103,7 @@ def from_scratch(layout: PanelLayout, rows: int, target: Target, fill: Any) -> A
 
     def multiply(arguments: int, first: int, stop: int) -> None:
         fields = operands(arguments)
-        records = bytes_at(fields.records, fields.m, fields.row_bytes)
+        x_rows = bytes_at(fields.x_rows, fields.m, fields.row_bytes)
         out = floats_at(fields.out, fields.m, fields.n)
         pitch = fields.runs * run_bytes
         near = max(1, NEAR // pitch)
@@ -114,6 +114,6 @@ def from_scratch(layout: PanelLayout, rows: int, target: Target, fill: Any) -> A
             for p in range(count):
                 fill(arguments, panel + p, scratch[skip + p * pitch : skip + (p + 1) * pitch])
             # the address is asked for here: an array lives until its last mention
-            several(scratch.ctypes.data + skip, pitch, count, records, out, panel * ROWS, fields.runs, 0)
+            several(scratch.ctypes.data + skip, pitch, count, x_rows, out, panel * ROWS, fields.runs, 0)
 
     return jit(multiply)

@@ -63,7 +63,7 @@ def lines(name: str, rows: int, kind: Target) -> Any:
                             scales[r] = mine[x_row[r], x_tile[g]] * step
                         add(
                             line + left, fields.x + 4 * left, 4 * k, min(group, k - left),
-                            scales.ctypes.data, sums[n - top].ctypes.data, fields.far,
+                            scales.ctypes.data, sums[n - top].ctypes.data, fields.ahead,
                         )  # fmt: skip
             for n in range(top, min(top + BAND, stop)):
                 for r in range(rows):
@@ -79,7 +79,7 @@ def _segment(code: MiniFloat, rows: int, kind: Target) -> Any:
     """An intrinsic: adds to vectors of sums those of ``count`` products, times a scale a row."""
 
     @intrinsic
-    def add(typing: Any, line: Any, x: Any, pitch: Any, count: Any, scales: Any, sums: Any, far: Any) -> Any:
+    def add(typing: Any, line: Any, x: Any, pitch: Any, count: Any, scales: Any, sums: Any, ahead: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             _emit(Vectors(builder, kind, "float32"), code, rows, *args)
             return context.get_dummy_value()
@@ -91,7 +91,7 @@ def _segment(code: MiniFloat, rows: int, kind: Target) -> Any:
 
 def _emit(
     v: Vectors, code: MiniFloat, rows: int,
-    line: Any, x: Any, pitch: Any, count: Any, scales: Any, sums: Any, far: Any,
+    line: Any, x: Any, pitch: Any, count: Any, scales: Any, sums: Any, ahead: Any,
 ) -> None:  # fmt: skip
     b, chains = v.builder, CHAINS // min(rows, CHAINS)
     none = ir.Constant(FLOATS, None)
@@ -109,9 +109,9 @@ def _emit(
     whole = b.udiv(count, I64(MANY))
     with cgutils.for_range(b, whole, intp=I64) as loop:
         first = b.mul(loop.index, I64(MANY))
-        with b.if_then(b.icmp_unsigned("!=", far, I64(0)), likely=False):
-            for cache, ahead in ((2, far), (1, b.udiv(far, I64(NEARER)))):  # as panels/tile.py does
-                v.fetch(b.add(b.add(line, first), ahead), cache)
+        with b.if_then(b.icmp_unsigned("!=", ahead, I64(0)), likely=False):
+            for cache, distance in ((2, ahead), (1, b.udiv(ahead, I64(NEARER)))):  # as panels/tile.py does
+                v.fetch(b.add(b.add(line, first), distance), cache)
         nans.look(v.load(b.add(line, first), vec(I8, MANY)))
         for i in range(MANY // LANES):
             index = b.add(first, I64(LANES * i))

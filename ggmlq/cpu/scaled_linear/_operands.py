@@ -24,4 +24,4 @@ class Lines(NamedTuple):
     x_c: int
     out: Address  # float32 [rows, n]
     n: int
-    far: int  # bytes ahead of which weights are asked for; 0: not at all
+    ahead: int  # bytes ahead of which weights are asked for; 0: not at all

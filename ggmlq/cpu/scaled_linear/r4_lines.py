@@ -19,7 +19,7 @@ from ...arrays.scaled import Matrix, ScaledArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
 from ..decode_scaled import decode
-from ..machine.features import CACHED, far
+from ..machine.features import CACHED, prefetch_distance
 from ..machine.kernels import kernel
 from ..machine.target import target
 from ..machine.workers import scratch, share_kernel
@@ -59,7 +59,7 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
 
 def _ahead(m: Matrix) -> int:
     """Bytes ahead of which weights are asked for: whole rows, because some are read in pieces of K."""
-    if not far() or m.codes.nbytes <= CACHED:
+    if not prefetch_distance() or m.codes.nbytes <= CACHED:
         return 0
-    rows, pitch = far() // max(m.over.columns, 1) // NEARER * NEARER, int(m.codes.strides[0])
+    rows, pitch = prefetch_distance() // max(m.over.columns, 1) // NEARER * NEARER, int(m.codes.strides[0])
     return max(rows, NEARER) * pitch
