@@ -16,11 +16,10 @@ from functools import cache
 from typing import Any
 
 from llvmlite import ir
-from numba import types
 
+from ..machine.intrinsics import intrinsic_of
 from ..machine.simd import FLOATS, I32, I64, INTS, vec
 from ..machine.target import AVX512
-from ..machine.numba_names import intrinsic
 from ..panels.layout import TABLE, PanelLayout
 from ..panels.read import Panel, Place
 from .unit import PITCH, bfloats
@@ -31,16 +30,7 @@ LOOKED_UP = 5  # bits of the longest index
 @cache
 def decoder(layout: PanelLayout) -> Any:
     """An intrinsic: the run of a panel with a number, to the tile at an address."""
-
-    @intrinsic
-    def decode(typing: Any, panel: Any, run: Any, to: Any) -> Any:
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            Decoder(builder, layout).emit(*args)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int64, types.int64), emit
-
-    return decode
+    return intrinsic_of(lambda builder, *words: Decoder(builder, layout).emit(*words), 3)
 
 
 class Decoder(Panel):

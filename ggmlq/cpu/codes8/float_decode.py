@@ -6,16 +6,16 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import types
 
 from ...codes import CODES, MiniFloat
 from ..machine.arguments import reader
-from ..machine.row_tail import load_some
+from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import inner, jit
 from ..machine.memory import floats_at
+from ..machine.numba_names import cgutils
+from ..machine.row_tail import load_some
 from ..machine.simd import I64, Simd
 from ..machine.target import Target
-from ..machine.numba_names import cgutils, intrinsic
 from .float_layout import STEP
 from .float_lookup import halves, interleave
 from .float_operands import Rows
@@ -60,19 +60,10 @@ def row_decoder(name: str, target: Target) -> Any:
 
 
 def _decoder(name: str, target: Target) -> Any:
-    """An intrinsic: (address of codes, how many, steps, where to) decodes a run of a row."""
+    """An intrinsic that decodes a run of a row: (address of codes, their number, steps, address of results)."""
     code = CODES[name]
     assert isinstance(code, MiniFloat)
-
-    @intrinsic
-    def decode(typing: Any, codes: Any, count: Any, steps: Any, to: Any) -> Any:
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _emit(Simd(builder, target), code, *args)
-            return context.get_dummy_value()
-
-        return types.void(*[types.int64] * 4), emit
-
-    return decode
+    return intrinsic_of(lambda builder, *words: _emit(Simd(builder, target), code, *words), 4)
 
 
 def _emit(simd: Simd, code: MiniFloat, codes: Any, count: Any, steps: Any, to: Any) -> None:

@@ -18,13 +18,13 @@ from llvmlite import ir
 from ...codes import CODES, MiniFloat
 from ..machine.arguments import reader
 from ..machine.bfloats import BFLOATS
-from ..machine.row_tail import load_some
 from ..machine.jit import jit
+from ..machine.numba_names import cgutils
+from ..machine.register_tile import RegisterTile
+from ..machine.row_tail import load_some
 from ..machine.simd import BYTES, F32, FLOATS, I32, I64, WORDS, Simd, vec
 from ..machine.target import Target
 from ..machine.totals import total_of
-from ..machine.numba_names import cgutils
-from ..machine.register_tile import RegisterTile
 from .float_decode import runs_of
 from .float_layout import BAND
 from .float_lookup import halves, interleave
@@ -127,9 +127,7 @@ class Tile(RegisterTile):
             b.add(at["scales"], b.mul(b.udiv(b.add(at["line"], I64(i)), at["r"]), at["scales_pitch"]))
             for i in range(lines)
         ]
-        self.x_scales = [
-            b.add(at["x_scales"], b.mul(at["x_scales_pitch"], I64(r))) for r in range(rows)
-        ]
+        self.x_scales = [b.add(at["x_scales"], b.mul(at["x_scales_pitch"], I64(r))) for r in range(rows)]
 
     def steps(self) -> Any:
         return self.at["runs"]

@@ -33,7 +33,10 @@ def at_hand(problem: ScaledLinear) -> bool:
 def kernels(problem: ScaledLinear) -> tuple[tuple[str, str], ...]:
     """Its kernels, and what they are made for."""
     multiply = "few" if problem.m <= ALONG else "product"
-    return ("codes8.float_decode.row_decoder", problem.x.code), (f"codes8.float_{multiply}.sweep", problem.w.code)
+    return ("codes8.float_decode.row_decoder", problem.x.code), (
+        f"codes8.float_{multiply}.sweep",
+        problem.w.code,
+    )
 
 
 @cache

@@ -16,13 +16,13 @@ from functools import cache
 from typing import Any
 
 from llvmlite import ir
-from numba import types
 
 from ...codes import CODES, MiniFloat
+from ..machine.intrinsics import intrinsic_of
+from ..machine.numba_names import cgutils
 from ..machine.row_tail import load_some
 from ..machine.simd import BYTES, I8, I32, I64, Simd, vec
 from ..machine.target import Target
-from ..machine.numba_names import cgutils, intrinsic
 from .float_layout import APART, ROWS, STEP
 from .float_lookup import halves, interleave
 
@@ -34,26 +34,21 @@ VECTORS = STEP // 2  # that a step becomes
 
 @cache
 def transposer(name: str, target: Target) -> Any:
-    """An intrinsic: (first row, bytes to the next, last row that is one, columns, steps, room, where to).
+    """An intrinsic: (first row, bytes to the next, number of the last, columns, steps, room, result).
 
     Rows behind the last are that one again, and steps behind the last column zeros.
     """
     code = CODES[name]
     assert isinstance(code, MiniFloat)
 
-    @intrinsic
-    def turn(
-        typing: Any, rows: Any, pitch: Any, last: Any, columns: Any, steps: Any, room: Any, to: Any
-    ) -> Any:
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            simd, (rows, pitch, last, columns, steps, room, to) = Simd(builder, target), args
-            _copy(simd, rows, pitch, last, columns, steps, room)
-            _turn(simd, code, steps, room, to)
-            return context.get_dummy_value()
+    def emit(
+        builder: Any, rows: Any, pitch: Any, last: Any, columns: Any, steps: Any, room: Any, to: Any
+    ) -> None:
+        simd = Simd(builder, target)
+        _copy(simd, rows, pitch, last, columns, steps, room)
+        _transpose(simd, code, steps, room, to)
 
-        return types.void(*[types.int64] * 7), emit
-
-    return turn
+    return intrinsic_of(emit, 7)
 
 
 def _copy(simd: Simd, rows: Any, pitch: Any, last: Any, columns: Any, steps: Any, room: Any) -> None:
@@ -73,7 +68,7 @@ def _copy(simd: Simd, rows: Any, pitch: Any, last: Any, columns: Any, steps: Any
             simd.store(load_some(simd, b.add(source, at), PART, b.sub(columns, at)), b.add(target, at))
 
 
-def _turn(simd: Simd, code: MiniFloat, steps: Any, room: Any, to: Any) -> None:
+def _transpose(simd: Simd, code: MiniFloat, steps: Any, room: Any, to: Any) -> None:
     b = simd.builder
 
     def load(at: Any, kind: Any, first: int) -> list[Any]:

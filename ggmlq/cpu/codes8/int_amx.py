@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types
 
 from ...arrays.scaled import ScaledArray
 from ...dispatch.problems import ScaledLinear
@@ -24,11 +23,11 @@ from ..amx.multiply import BLOCK, MOST
 from ..amx.operands import CodeOperands, Rows
 from ..amx.unit import PITCH, TILE, Unit
 from ..machine.arguments import reader
+from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import jit
 from ..machine.memory import floats_at
 from ..machine.simd import F32, FLOATS, I32, INTS, Simd
 from ..machine.target import AVX512
-from ..machine.numba_names import intrinsic
 from ..machine.workers import share_kernel
 from .int_activations import rows_of
 from .int_layout import ROWS, Form, cut_of, form_of, w_shift, x_shift
@@ -135,18 +134,10 @@ def multiplier(form: Form, unit: Any) -> Any:
 def finisher(form: Form) -> Any:
     """An intrinsic that takes ADDRESSES: 16 sums of a row to floats, as ``codes8/int_tile.py`` does it."""
 
-    @intrinsic
-    def finish(
-        typing: Any, sums: Any, w_scales: Any, w_zeros: Any, w_sums: Any, x_scale: Any, x_zero: Any,
-        x_sum: Any, to: Any,
-    ) -> Any:  # fmt: skip
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _finish(Simd(builder, AVX512), form, dict(zip(ADDRESSES, args, strict=True)))
-            return context.get_dummy_value()
+    def emit(builder: Any, *addresses: Any) -> None:
+        _finish(Simd(builder, AVX512), form, dict(zip(ADDRESSES, addresses, strict=True)))
 
-        return types.void(*[types.int64] * len(ADDRESSES)), emit
-
-    return finish
+    return intrinsic_of(emit, len(ADDRESSES))
 
 
 def _finish(simd: Simd, form: Form, at: dict[str, Any]) -> None:

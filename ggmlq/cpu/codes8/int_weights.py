@@ -47,7 +47,9 @@ def _panels(m: Matrix, cut: Cut, form: Form, shift: int) -> CodePanels:
     codes = memory[skip:][: count * ROWS * cut.row_bytes].reshape(count, ROWS * cut.row_bytes)
     lines = m.codes.ctypes.data, len(m.codes), m.codes.strides[0]
     arguments = Laid(*cut, *lines, codes.ctypes.data, codes.shape[1], flip=shift & 255)
-    share_kernel(kernel("codes8.int_interleave.interleaver"), arguments, count, max(1, FREE // (ROWS * max(cut.k, 1))))
+    share_kernel(
+        kernel("codes8.int_interleave.interleaver"), arguments, count, max(1, FREE // (ROWS * max(cut.k, 1)))
+    )
     scales = _by_panels(by_group(m.scales, m.over, cut), count)
     none = np.zeros((count, 0, ROWS), np.int32)
     zeros = by_group(m.zeros, m.over, cut).astype(np.int32) if m.zeros is not None else None

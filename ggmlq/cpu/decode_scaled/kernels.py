@@ -17,11 +17,11 @@ from numba import types
 from ...codes import CODES, Code, MiniFloat
 from ..lanes.halves import widened
 from ..machine.arguments import reader
+from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import jit
 from ..machine.memory import floats_at, ints_at
 from ..machine.simd import FLOATS, I8, I16, I64, INTS, vec
 from ..machine.target import Target
-from ..machine.numba_names import intrinsic
 from ..quantize_scaled.operands import LANES
 from ..quantize_scaled.vectors import Vectors, walk
 from .operands import Codes
@@ -60,15 +60,10 @@ def decoder(name: str, zeros: bool, kind: Target) -> Any:
 def _converter(code: Code, zeros: bool, kind: Target) -> Any:
     """An intrinsic: (address of codes, address of floats, count, scale, zero point)."""
 
-    @intrinsic
-    def convert(typing: Any, source: Any, to: Any, count: Any, scale: Any, zero: Any) -> Any:
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _emit(Vectors(builder, kind, "float32"), code, zeros, *args)
-            return context.get_dummy_value()
+    def emit(builder: Any, *values: Any) -> None:
+        _emit(Vectors(builder, kind, "float32"), code, zeros, *values)
 
-        return types.void(*[types.int64] * 3, types.float32, types.float32), emit
-
-    return convert
+    return intrinsic_of(emit, 3, types.float32, types.float32)
 
 
 def _emit(v: Vectors, code: Code, zeros: bool, source: Any, to: Any, count: Any, s: Any, z: Any) -> None:
@@ -76,7 +71,9 @@ def _emit(v: Vectors, code: Code, zeros: bool, source: Any, to: Any, count: Any,
     scale, zero = v.splat(s), v.splat(z)
 
     def body(index: Any, left: Any, i: int) -> None:
-        stored = v.load_some(b.add(source, b.mul(index, I64(nbytes))), vec(ir.IntType(code.bits), LANES), left)
+        stored = v.load_some(
+            b.add(source, b.mul(index, I64(nbytes))), vec(ir.IntType(code.bits), LANES), left
+        )
         if isinstance(code, MiniFloat):
             values = floats_of(v, stored, code)
         elif code.min < 0:

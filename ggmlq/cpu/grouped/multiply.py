@@ -21,7 +21,7 @@ from ..machine.kernels import Kernel, kernel
 from ..machine.plans import SMALL
 from ..machine.target import target
 from ..machine.workers import alone, share_kernel, share_table
-from ..panels.layout import ROWS, PanelLayout, x_run_bytes, remaining_zero, start
+from ..panels.layout import ROWS, PanelLayout, remaining_zero, start, x_run_bytes
 from ..panels.multiply import X_BYTES
 from ..panels.operands import Activations
 from .operands import MANY, Groups

@@ -95,7 +95,16 @@ def _made_by(fill: Any, layout: PanelLayout, rows: int, target: Target) -> Any:
                 fill(place, panel + p, scratch[skip + p * pitch : skip + (p + 1) * pitch], fields)
             # the address is asked for here: an array lives until its last mention
             several(
-                scratch.ctypes.data + skip, pitch, count, rows, outs, m, panel * ROWS, fields.n, fields.runs, 0
+                scratch.ctypes.data + skip,
+                pitch,
+                count,
+                rows,
+                outs,
+                m,
+                panel * ROWS,
+                fields.n,
+                fields.runs,
+                0,
             )
 
     return inner(work)

@@ -10,14 +10,14 @@ from functools import cache
 from typing import Any
 
 from llvmlite import ir
-from numba import types
 
 from ..machine.arguments import reader
+from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import jit
+from ..machine.numba_names import cgutils
 from ..machine.simd import FLOATS, I64
 from ..machine.target import Target
 from ..machine.totals import total_of
-from ..machine.numba_names import cgutils, intrinsic
 from ..quantize_scaled.operands import LANES
 from ..quantize_scaled.vectors import Vectors
 from ._operands import BAND, Floats
@@ -43,7 +43,11 @@ def sweep(name: str, kind: Target) -> Any:
         for top in range(first, stop, BAND):
             count, row = min(BAND, stop - top), 0
             while row < m:
-                w, x, to = fields.weights + top * pitch, fields.x + row * row_bytes, fields.out + row * out_bytes
+                w, x, to = (
+                    fields.weights + top * pitch,
+                    fields.x + row * row_bytes,
+                    fields.out + row * out_bytes,
+                )
                 these = (w, pitch, x, row_bytes, fields.k, to + 4 * top, out_bytes, count)
                 if wide and m - row >= 4:
                     four(*these)
@@ -82,18 +86,7 @@ def _band(name: str, rows: int, kind: Target) -> Any:
 
 def _tile(name: str, rows: int, lines: int, kind: Target) -> Any:
     """An intrinsic: rows of activations times rows of weights, to float32 [rows, lines]."""
-
-    @intrinsic
-    def multiply(
-        typing: Any, w: Any, w_pitch: Any, x: Any, x_pitch: Any, k: Any, to: Any, to_pitch: Any
-    ) -> Any:
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _emit(Vectors(builder, kind, KINDS[name]), rows, lines, *args)
-            return context.get_dummy_value()
-
-        return types.void(*[types.int64] * 7), emit
-
-    return multiply
+    return intrinsic_of(lambda b, *words: _emit(Vectors(b, kind, KINDS[name]), rows, lines, *words), 7)
 
 
 def _emit(

@@ -24,7 +24,7 @@ from ...formats import BlockFormat
 from ...formats.packing import RUN
 from ..machine.jit import jit
 from ..machine.target import target
-from ..panels.layout import x_run_bytes, unpacked
+from ..panels.layout import unpacked, x_run_bytes
 from ..panels.multiply import x_rows_of
 from ..unpack import unpacker
 

@@ -101,7 +101,9 @@ class RegisterTile:
             scale = b.fmul(w[p], x[r])
             b.store(simd.call("llvm.fma.v16f32", FLOATS, value, scale, b.load(total)), total)
 
-    def dots(self, fours: Any, most: int, chains: int, add: Callable[[Any, int, list[Any]], None]) -> list[Any]:
+    def dots(
+        self, fours: Any, most: int, chains: int, add: Callable[[Any, int, list[Any]], None]
+    ) -> list[Any]:
         """Integer sums of ``fours`` codes by four: ``add(first, count, sums)`` adds up to ``most`` of these.
 
         There are ``chains`` sums for each cell, so that a dot product does not wait for the one before.

@@ -22,4 +22,6 @@ def load_some(simd: Simd, address: Any, kind: ir.VectorType, count: Any = None) 
     bits = "f32" if kind.element == F32 else f"i{kind.element.width}"
     name = f"llvm.masked.load.v{kind.count}{bits}.p0"
     pointer = simd.builder.inttoptr(address, kind.as_pointer())
-    return simd.call(name, kind, pointer, I32(1), first_lanes(simd, count, kind.count), ir.Constant(kind, None))
+    return simd.call(
+        name, kind, pointer, I32(1), first_lanes(simd, count, kind.count), ir.Constant(kind, None)
+    )

@@ -11,14 +11,13 @@ from functools import cache
 from typing import Any
 
 from llvmlite import ir
-from numba import types
 
 from ...formats.packing import RUN
 from ..machine.arguments import reader
+from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import inner, jit
 from ..machine.simd import F32, FLOATS, I8, I32, I64, INTS, Simd, vec
 from ..machine.target import Target
-from ..machine.numba_names import intrinsic
 from .layout import PanelLayout, batch, x_run_bytes
 from .operands import Activations
 
@@ -52,17 +51,8 @@ def quantizer(groups: int, offset: bool, target: Target) -> Any:
 
 
 def _record(groups: int, offset: bool, target: Target) -> Any:
-    """An intrinsic for one run: from 32 floats at an address to the record at another."""
-
-    @intrinsic
-    def write(typing: Any, source: Any, to: Any, zero: Any, start: Any) -> Any:
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _emit(Simd(builder, target), groups, offset, *args)
-            return context.get_dummy_value()
-
-        return types.void(*[types.intp] * 4), emit
-
-    return write
+    """An intrinsic for one run: (address of 32 floats, address of the run that they become, zero, start)."""
+    return intrinsic_of(lambda builder, *words: _emit(Simd(builder, target), groups, offset, *words), 4)
 
 
 def _emit(simd: Simd, groups: int, offset: bool, source: Any, to: Any, zero: Any, start: Any) -> None:

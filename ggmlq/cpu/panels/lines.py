@@ -20,12 +20,12 @@ from ...formats.packing import RUN
 from ..machine.arguments import reader
 from ..machine.jit import jit
 from ..machine.memory import bytes_at, floats_at
+from ..machine.numba_names import cgutils, intrinsic
 from ..machine.simd import BYTES, F32, FLOATS, I32, I64, INTS, Simd, vec
 from ..machine.target import Target
 from ..machine.totals import total_of
-from ..machine.numba_names import cgutils, intrinsic
 from ..unpack import unpacker
-from .layout import LANE, x_run_bytes, unpacked
+from .layout import LANE, unpacked, x_run_bytes
 from .operands import Operands
 
 operands = reader(Operands)

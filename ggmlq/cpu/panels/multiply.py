@@ -13,7 +13,7 @@ from ..machine.features import CACHED, prefetch_distance
 from ..machine.kernels import Kernel, kernel
 from ..machine.target import target
 from ..machine.workers import scratch, share_kernel
-from .layout import ROWS, PanelLayout, x_run_bytes, remaining_zero, rows_at_once, start
+from .layout import ROWS, PanelLayout, remaining_zero, rows_at_once, start, x_run_bytes
 from .operands import Activations, Operands
 
 X_BYTES = 4 << 20  # bytes of activations multiplied at a time: the last cache holds them

@@ -14,9 +14,9 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
+from ..machine.numba_names import cgutils, intrinsic
 from ..machine.simd import F32, I32, I64, vec
 from ..machine.target import Target
-from ..machine.numba_names import cgutils, intrinsic
 from .operands import LANES
 from .vectors import Vectors, walk
 

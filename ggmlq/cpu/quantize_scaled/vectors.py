@@ -29,9 +29,10 @@ from numba import types
 from ...codes import Code, Integer, MiniFloat
 from ..lanes.halves import widened
 from ..machine import row_tail
+from ..machine.intrinsics import intrinsic_of
+from ..machine.numba_names import cgutils
 from ..machine.simd import F32, FLOATS, I1, I8, I16, I32, I64, INTS, Simd, vec
 from ..machine.target import Target
-from ..machine.numba_names import cgutils, intrinsic
 from .operands import LANES, WIDTH
 
 ROUND = 12582912.0  # 1.5 · 2**23: adding it leaves the nearest integer in the last bits, ties to even
@@ -199,15 +200,10 @@ def row_encoder(kind: str, code: Code, rounding: str, zeros: bool, inside: bool,
     here, where it would have nothing to do otherwise. ``inside``: scales come from these very numbers.
     """
 
-    @intrinsic
-    def encode(typing: Any, source: Any, to: Any, count: Any, s: Any, z: Any, ahead: Any) -> Any:
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _encode(Vectors(builder, target, kind), code, rounding, zeros, inside, *args)
-            return context.get_dummy_value()
+    def emit(builder: Any, *values: Any) -> None:
+        _encode(Vectors(builder, target, kind), code, rounding, zeros, inside, *values)
 
-        return types.void(*[types.int64] * 3, types.float32, types.int32, types.int64), emit
-
-    return encode
+    return intrinsic_of(emit, 3, types.float32, types.int32, types.int64)
 
 
 def _encode(

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types
 
 from ...codes import CODES, MiniFloat
 from ..decode_scaled.kernels import divided, power
 from ..machine.arguments import reader
+from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import jit
 from ..machine.memory import floats_at
+from ..machine.numba_names import cgutils
 from ..machine.simd import F32, FLOATS, I8, I32, I64, vec
 from ..machine.target import Target
-from ..machine.numba_names import cgutils, intrinsic
 from ..panels.layout import NEARER
 from ..quantize_scaled.operands import LANES
 from ..quantize_scaled.vectors import Vectors, walk
@@ -77,16 +77,9 @@ def lines(name: str, rows: int, kind: Target) -> Any:
 
 def _segment(code: MiniFloat, rows: int, kind: Target) -> Any:
     """An intrinsic: adds to vectors of sums those of ``count`` products, times a scale a row."""
-
-    @intrinsic
-    def add(typing: Any, line: Any, x: Any, pitch: Any, count: Any, scales: Any, sums: Any, ahead: Any) -> Any:
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _emit(Vectors(builder, kind, "float32"), code, rows, *args)
-            return context.get_dummy_value()
-
-        return types.void(*[types.int64] * 7), emit
-
-    return add
+    return intrinsic_of(
+        lambda builder, *words: _emit(Vectors(builder, kind, "float32"), code, rows, *words), 7
+    )
 
 
 def _emit(

@@ -28,8 +28,8 @@ from ..run import INTERMEDIATE, Call
 from ..step import COUNTED
 from .encode import encode
 from .layout import Kept, kept
-from .vectors import LANES
 from .step_loop import COUNTS, KINDS, MOST, projector, walker
+from .vectors import LANES
 
 AHEAD = 4 << 20  # bytes of what x brings that are held at a time
 SUMS = 1 << 25  # products of x and W that a thread takes at a time: fewer take less than to wake it
