@@ -55,7 +55,7 @@ def test_when_panels_are_expanded(monkeypatch):
 
 @pytest.mark.parametrize("n", [1, 16, 31, 32, 33, 48, 80])
 def test_rows_of_codes(n, fresh):
-    """Slabs in pairs and alone, the last of few columns."""
+    """Panels in pairs and alone, the last of few columns."""
     w = gq.quantize_scaled(fresh.standard_normal((n, 200), np.float32), "int8", (1, None))
     x = gq.quantize_scaled(fresh.standard_normal((30, 200), np.float32), "int8", (1, None))
     sums = x.codes.astype(np.int64) @ w.codes.astype(np.int64).T

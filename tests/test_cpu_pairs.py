@@ -13,7 +13,7 @@ from ggmlq.codes.tiling import tiling
 from ggmlq.cpu import choice
 from ggmlq.cpu.amx import permission
 from ggmlq.cpu.codes8 import float_layout, float_needs
-from ggmlq.cpu.codes8.float_layout import ALONG, LINE, LONG, PIECE, STEP, cut_of
+from ggmlq.cpu.codes8.float_layout import ALONG, LINE, LONG, PORTION, STEP, cut_of
 from ggmlq.cpu.machine import features, plans, served
 from ggmlq.cpu.machine.features import compiled_for
 from ggmlq.cpu.machine.levels import LEVELS
@@ -66,21 +66,21 @@ def forgetful():
 
 
 @pytest.fixture
-def pieces(monkeypatch):
+def portions(monkeypatch):
     """Sets the bytes of a piece of weights."""
-    return lambda nbytes: monkeypatch.setattr(float_layout, "PIECE", nbytes)
+    return lambda nbytes: monkeypatch.setattr(float_layout, "PORTION", nbytes)
 
 
 # --- numbers ------------------------------------------------------------------------------------
 
 
 @pairs
-def test_near_the_oracle(fresh, rounds, pieces):
-    """All tilings, K and N that fill nothing up, pieces of part of K; nothing written around the result."""
+def test_near_the_oracle(fresh, rounds, portions):
+    """All tilings, K and N that fill nothing up, portions of part of K; nothing written around the result."""
     for _ in rounds(3):
         m, n, k = int(fresh.integers(1, 40)), int(fresh.integers(1, 80)), int(fresh.choice(EDGES))
         x, w = two(fresh, m, n, k)
-        pieces(int(fresh.choice([1 << 10, 64 << 10, PIECE])))
+        portions(int(fresh.choice([1 << 10, 64 << 10, PORTION])))
         out = np.full((m + 2, n), 7, np.float32)
         y = product(x, w, out=out[1:-1])
         assert (out[[0, -1]] == 7).all()
@@ -119,12 +119,12 @@ def test_nan_and_infinities_where_the_oracle_has_them(fresh, rounds):
 
 
 @pairs
-def test_the_same_bits_for_any_threads_rows_and_pieces(fresh, pieces):
+def test_the_same_bits_for_any_threads_rows_and_portions(fresh, portions):
     for k, c in ((3000, None), (1024, 128), (700, 100)):
         x, w = operand(fresh, 31, k, (1, c)), operand(fresh, 170, k, (1, c))
         whole = product(x, w)
-        for threads, m, nbytes in ((1, 31, PIECE), (2, 29, 8 << 10), (2, 9, PIECE), (1, 14, 64 << 10)):
-            pieces(nbytes)
+        for threads, m, nbytes in ((1, 31, PORTION), (2, 29, 8 << 10), (2, 9, PORTION), (1, 14, 64 << 10)):
+            portions(nbytes)
             with at_most(threads):
                 first = int(fresh.integers(31 - m + 1))
                 assert (product(x[first : first + m], w) == whole[first : first + m]).all(), (k, m, threads)
@@ -183,7 +183,7 @@ def test_how_k_is_cut(fresh):
         assert lines % 2
         assert cut.pitch >= 2 * cut.width * cut.runs * cut.groups
         piece = 32 * cut.width * cut.together * cut.near
-        assert piece <= PIECE or (cut.together, cut.near) == (1, 2)
+        assert piece <= PORTION or (cut.together, cut.near) == (1, 2)
         assert cut.near % 2 == 0
 
 

@@ -87,7 +87,7 @@ def test_one_row_a_token_is_one_row_a_use(fresh):
     assert np.array_equal(*both)
 
 
-def test_pieces_cover_every_panel(fresh):
+def test_work_units_cover_every_panel(fresh):
     """Cuts of equal cost leave no panel out and do none twice, however uses are spread."""
     from ggmlq.cpu.grouped.sort import READ, cut
 

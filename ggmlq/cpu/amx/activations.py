@@ -25,7 +25,7 @@ HEIGHT = 16  # rows of a tile
 
 @cache
 def packer(floats: bool) -> Any:
-    """Compiled: tiles ``first`` … ``stop`` of ``Rows``."""
+    """Compiled: tiles ``first`` … ``stop`` of ``Rows``, from floats or from codes."""
     put, width = (_round_row, 2 * PITCH) if floats else (_copy_row, PITCH)
     put_row, clear_row = intrinsic_of(put, 2), intrinsic_of(_clear_row, 1)
 

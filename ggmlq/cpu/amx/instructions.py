@@ -1,4 +1,4 @@
-"""What kernels do with tiles: four of them are sums of 32 × 32, two hold weights, two activations.
+"""Steps of kernels on tiles: four tiles are sums of 32 × 32, two hold weights, two activations.
 
 Sums in memory are [32, 32] of four bytes, wherever they lie.
 """
@@ -18,7 +18,7 @@ LINE = 2 * PITCH  # of one row of these
 
 @cache
 def instructions(unit: Any, dot: str) -> tuple[Any, ...]:
-    """Begin, end, zeros, load, store and step, by a kind of ``Unit`` and the name of its dot product."""
+    """Intrinsics: begin, end, zeros, load, store and step, of a ``Unit`` and one of its dot products."""
 
     def instruction(emit: Any, words: int) -> Any:
         return intrinsic_of(lambda builder, here, *args: emit(unit(builder, here), *args), 1 + words)
@@ -44,7 +44,7 @@ def _load(u: Unit, sums: Any) -> None:
 
 
 def _store(u: Unit, to: Any, pitch: Any, below: Any) -> None:
-    """Rows at a pitch; the second 16 of them begin so many bytes below."""
+    """Store sums as rows at a pitch, the second 16 of them from ``below`` bytes on."""
     for t in range(4):
         at = u.b.add(to, below) if t // 2 else to
         u.store(t, u.b.add(at, I64(PITCH * (t % 2))), pitch)

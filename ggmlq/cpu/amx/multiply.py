@@ -1,4 +1,4 @@
-"""The walk of one product: activations to tiles, then pairs of panels shared by the threads."""
+"""A product: activations become tiles, then threads share the pairs of panels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .unit import TILE, Unit
 BLOCK = 2 * ROWS  # rows of activations that meet a pair of panels at a time
 MOST = 16  # blocks at a time: their tiles of a chunk, and the sums of NEAR, fill the second cache
 FEW = 4  # blocks whose sums of one pair of panels stay in the first cache
-NEAR = 16  # pairs of panels whose sums are kept, where there are more blocks
+NEAR = 16  # pairs of panels whose sums wait in memory, where there are more blocks
 CHUNK = 16, 8  # runs decoded at a time, with many blocks and with few: two chunks lie in the first cache
 
 

@@ -1,7 +1,7 @@
-"""The product: tiles of activations times panels, two by two, the next weights decoded in between.
+"""The kernel of a product: tiles of activations times pairs of panels; between products it decodes the next.
 
 Two panels are 32 rows of weights. A *chunk* of their columns is decoded into the first cache, then
-multiplier with all blocks of 32 rows of activations, which pass by from the second cache. Meanwhile the
+multiplied with all blocks of 32 rows of activations, which pass by from the second cache. Meanwhile the
 vector units decode the next chunk, a run after each so many products: the matrix unit works on by itself.
 
 Sums stay in tiles for a chunk. Between chunks those of ``near`` pairs of panels lie in the second cache, so
@@ -49,7 +49,7 @@ def multiplier(layout: PanelLayout, unit: Any) -> Any:
         memory = np.empty(size + PAGE, np.uint8)
         unit_at = memory.ctypes.data + PAGE - 1 & -PAGE
         now, edge = unit_at + room, unit_at + room + 2 * bytes_of_chunk
-        then, kept = now + bytes_of_chunk, edge + SUMS
+        then, sums_at = now + bytes_of_chunk, edge + SUMS
         begin(unit_at)
         for i in range(2 * chunk):
             decode(weights + min(2 * first + i % 2, panels - 1) * panel_bytes, i // 2, now + TILE * i)
@@ -61,9 +61,9 @@ def multiplier(layout: PanelLayout, unit: Any) -> Any:
             todo = 2 * min(chunk, runs - next_start) if next_pair < stop else 0
             left = weights + 2 * next_pair * panel_bytes
             right = weights + min(2 * next_pair + 1, panels - 1) * panel_bytes
-            made, due, slots = 0, 0, blocks * steps
+            decoded, due, slots = 0, 0, blocks * steps
             for block in range(blocks):
-                sums = kept + SUMS * ((pair - near_first) * blocks + block)
+                sums = sums_at + SUMS * ((pair - near_first) * blocks + block)
                 x = fields.tiles + 2 * TILE * (block * runs + start)
                 if start == 0:
                     no_sums(unit_at)
@@ -74,9 +74,9 @@ def multiplier(layout: PanelLayout, unit: Any) -> Any:
                     due += todo
                     while due >= slots:
                         due -= slots
-                        panel = right if made % 2 else left
-                        decode(panel, next_start + made // 2, then + TILE * made)
-                        made += 1
+                        panel = right if decoded % 2 else left
+                        decode(panel, next_start + decoded // 2, then + TILE * decoded)
+                        decoded += 1
                 if start + steps == runs:
                     result(unit_at, fields, 2 * ROWS * block, 2 * ROWS * pair, edge)
                 elif not alone:
@@ -93,7 +93,7 @@ def multiplier(layout: PanelLayout, unit: Any) -> Any:
 
 @inner
 def following(pair: int, start: int, near_first: int, near_stop: int, chunk: int, runs: int) -> Any:
-    """What is multiplier next: another pair, another chunk of all that are near, or the next few pairs."""
+    """The next pair and first run: another near pair, another chunk of these, or the next few pairs."""
     if pair + 1 < near_stop:
         return pair + 1, start
     if start + chunk < runs:
@@ -102,7 +102,7 @@ def following(pair: int, start: int, near_first: int, near_stop: int, chunk: int
 
 
 def putter(store_sums: Any) -> Any:
-    """Compiled: the sums of a block and a pair of panels to their place in the result."""
+    """Compiled: write the sums of a block and a pair of panels to the result."""
 
     def put(unit_at: int, fields: Any, row: int, column: int, edge: int) -> None:
         n = fields.n
@@ -110,9 +110,9 @@ def putter(store_sums: Any) -> Any:
             store_sums(unit_at, fields.out + 4 * (row * n + column), 4 * n, 4 * ROWS * n)
             return
         store_sums(unit_at, edge, LINE, 2 * TILE)
-        found, out = floats_at(edge, 2 * ROWS, 2 * ROWS), floats_at(fields.out, fields.m, n)
+        block_sums, out = floats_at(edge, 2 * ROWS, 2 * ROWS), floats_at(fields.out, fields.m, n)
         for r in range(min(2 * ROWS, fields.m - row)):
             for i in range(min(2 * ROWS, n - column)):
-                out[row + r, column + i] = found[r, i]
+                out[row + r, column + i] = block_sums[r, i]
 
     return inner(put)

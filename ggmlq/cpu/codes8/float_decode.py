@@ -18,49 +18,49 @@ from ..machine.simd import I64, Simd
 from ..machine.target import Target
 from .float_layout import STEP
 from .float_lookup import halves, interleave
-from .float_operands import Rows
+from .float_operands import Decoding
 from .float_transpose import NONE, PART
 
-rows = reader(Rows)
+arguments_of = reader(Decoding)
 
 
 @inner
 def runs_of(fields: Any) -> Any:
-    """Of each run the first column, how many it has, and where its scale is: bytes behind that of the first.
+    """A row for each run: its first column, its columns, and the bytes from the first scale to its own.
 
     Runs behind the end of K have no columns.
     """
-    found = np.empty((fields.groups * fields.runs, 3), np.int64)
-    for run in range(len(found)):
+    table = np.empty((fields.groups * fields.runs, 3), np.int64)
+    for run in range(len(table)):
         group = run // fields.runs
         left = min(group * fields.group + run % fields.runs * fields.run, fields.k)
-        found[run, 0] = left
-        found[run, 1] = max(min(left + fields.run, (group + 1) * fields.group, fields.k) - left, 0)
-        found[run, 2] = min(left, fields.k - 1) // fields.c * fields.scales_step
-    return found
+        table[run, 0] = left
+        table[run, 1] = max(min(left + fields.run, (group + 1) * fields.group, fields.k) - left, 0)
+        table[run, 2] = min(left, fields.k - 1) // fields.c * fields.scales_step
+    return table
 
 
 @cache
 def row_decoder(name: str, target: Target) -> Any:
-    """Compiled: rows ``start`` … ``stop``."""
+    """Compiled: rows ``start`` … ``stop`` to bfloat16, and the scales of their runs."""
     decode = _decoder(name, target)
 
-    def take(arguments: int, start: int, stop: int) -> None:
-        fields = rows(arguments)
+    def decode_rows(arguments: int, start: int, stop: int) -> None:
+        fields = arguments_of(arguments)
         runs, steps = runs_of(fields), fields.width // STEP
         scales = floats_at(fields.by_run, stop, len(runs))
         for row in range(start, stop):
-            codes, made = fields.codes + row * fields.pitch, fields.made + row * fields.made_pitch
+            codes, values = fields.codes + row * fields.pitch, fields.values + row * fields.values_pitch
             band = fields.scales + row // fields.r * fields.scales_pitch
             for run in range(len(runs)):
-                decode(codes + runs[run, 0], runs[run, 1], steps, made + 2 * run * fields.width)
+                decode(codes + runs[run, 0], runs[run, 1], steps, values + 2 * run * fields.width)
                 scales[row, run] = floats_at(band + runs[run, 2], 1, 1)[0, 0]
 
-    return jit(take)
+    return jit(decode_rows)
 
 
 def _decoder(name: str, target: Target) -> Any:
-    """An intrinsic that decodes a run of a row: (address of codes, their number, steps, address of results)."""
+    """An intrinsic that decodes a run of a row: (address of codes, their number, steps, result)."""
     code = CODES[name]
     assert isinstance(code, MiniFloat)
     return intrinsic_of(lambda builder, *words: _emit(Simd(builder, target), code, *words), 4)
@@ -70,8 +70,8 @@ def _emit(simd: Simd, code: MiniFloat, codes: Any, count: Any, steps: Any, to: A
     b = simd.builder
     with cgutils.for_range(b, steps, intp=I64) as loop:
         at = b.mul(loop.index, I64(STEP))
-        found = load_some(simd, b.add(codes, at), PART, b.sub(count, at))
-        wide = simd.join([found, NONE, NONE, NONE])
+        stored = load_some(simd, b.add(codes, at), PART, b.sub(count, at))
+        wide = simd.join([stored, NONE, NONE, NONE])
         both = halves(simd, wide, code)
-        made = simd.join([simd.part(interleave(simd, both, 1, half), 0, STEP) for half in (False, True)])
-        simd.store(made, b.add(to, b.mul(at, I64(2))))
+        numbers = simd.join([simd.part(interleave(simd, both, 1, half), 0, STEP) for half in (False, True)])
+        simd.store(numbers, b.add(to, b.mul(at, I64(2))))

@@ -1,4 +1,4 @@
-"""Few rows of activations: rows of weights are decoded as they lie, and pairs are neighbours along K.
+"""The kernel for few rows of activations: it decodes rows of weights as they lie, with pairs along K.
 
 Nothing is laid side by side, which takes the time of six rows. A vector of 64 codes becomes two of bfloat16,
 which meet the same columns of up to four rows of activations; a few rows of weights at one time, so that
@@ -77,7 +77,7 @@ def sweep(name: str, kind: Target) -> Any:
 
 
 def _band(name: str, rows: int, kind: Target) -> Any:
-    """Compiled: so many rows of activations times ``count`` rows of weights from ``line`` on."""
+    """Compiled: ``rows`` rows of activations times ``count`` rows of weights from ``line`` on."""
     lines = LINES[rows]
     together, alone = tile(name, rows, lines, kind), tile(name, rows, 1, kind)
 

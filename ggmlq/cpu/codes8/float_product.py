@@ -1,6 +1,6 @@
-"""The walk of a product, compiled: a piece of weights is decoded, then meets all rows.
+"""The loops of a product, compiled: a portion of weights is decoded, then meets all rows.
 
-A piece is some panels along some runs of K. It lies in the second cache, and in the first a tile's rows
+A portion is some panels along some runs of K. It lies in the second cache, and in the first a tile's rows
 of activations along the same runs. Totals wait in the result between pieces.
 """
 
@@ -27,18 +27,18 @@ operands = reader(Operands)
 @inner
 def _scales(fields: Any, panel: int, runs: Any, to: int) -> None:
     """Scales of 16 rows, for some runs."""
-    made, bands = floats_at(to, len(runs), ROWS), np.empty(ROWS, np.int64)
+    scales, bands = floats_at(to, len(runs), ROWS), np.empty(ROWS, np.int64)
     for r in range(ROWS):
         bands[r] = fields.scales + min(panel * ROWS + r, fields.n - 1) // fields.r * fields.scales_pitch
     for i in range(len(runs)):
         for r in range(ROWS):
-            made[i, r] = floats_at(bands[r] + runs[i, 2], 1, 1)[0, 0]
+            scales[i, r] = floats_at(bands[r] + runs[i, 2], 1, 1)[0, 0]
 
 
 @cache
 def sweep(name: str, kind: Target) -> Any:
     """Compiled: panels ``first`` … ``stop`` of weights of a code times all rows."""
-    turn = transposer(name, kind)
+    transpose = transposer(name, kind)
     by_most, by_few, alone = tile(MOST, 2, kind), tile(FEW, 2, kind), tile(FEW, 1, kind)
 
     def multiply(arguments: int, first: int, stop: int) -> None:
@@ -47,8 +47,8 @@ def sweep(name: str, kind: Target) -> Any:
         pitch, scales_pitch = 2 * ROWS * width * fields.together, 4 * ROWS * fields.together
         near = min(fields.near, stop - first)
         memory = np.empty(near * (pitch + scales_pitch) + ROWS * APART + LINE, np.uint8)
-        piece = memory.ctypes.data + LINE - 1 & -LINE
-        scales = piece + near * pitch
+        portion = memory.ctypes.data + LINE - 1 & -LINE
+        scales = portion + near * pitch
         room = scales + near * scales_pitch
         edge, out = np.empty((FEW, ROWS), np.float32), floats_at(fields.out, m, n)
         x_pitch, x_scales_pitch = fields.x_pitch, 4 * len(runs)
@@ -64,8 +64,8 @@ def sweep(name: str, kind: Target) -> Any:
                         if fields.span > width:
                             count = min(fields.span, fields.k - left)
                         steps = min(fields.span, here * width - at) // STEP
-                        to = piece + (panel - start) * pitch + 2 * ROWS * at
-                        turn(rows + left, fields.pitch, last, min(count, STEP * steps), steps, room, to)
+                        to = portion + (panel - start) * pitch + 2 * ROWS * at
+                        transpose(rows + left, fields.pitch, last, min(count, STEP * steps), steps, room, to)
                     _scales(fields, panel, runs[run : run + here], scales + (panel - start) * scales_pitch)
                 row = 0
                 while row < m:
@@ -73,20 +73,20 @@ def sweep(name: str, kind: Target) -> Any:
                     panel = start
                     while panel < end:
                         together = panel + 2 <= end and (panel + 2) * ROWS <= n
-                        for part in range(row, row + done, done if together else FEW):
+                        for top in range(row, row + done, done if together else FEW):
                             column = panel * ROWS
                             whole = column + ROWS <= n
-                            count = min(FEW, row + done - part)
+                            count = min(FEW, row + done - top)
                             if run > 0 and not whole:
                                 for r in range(count):
                                     for i in range(n - column):
-                                        edge[r, i] = out[part + r, column + i]
+                                        edge[r, i] = out[top + r, column + i]
                             these = (
-                                piece + (panel - start) * pitch, pitch,
+                                portion + (panel - start) * pitch, pitch,
                                 scales + (panel - start) * scales_pitch, scales_pitch,
-                                fields.x + part * x_pitch + 2 * run * width, x_pitch,
-                                fields.x_scales + part * x_scales_pitch + 4 * run, x_scales_pitch,
-                                fields.out + 4 * (part * n + column) if whole else edge.ctypes.data,
+                                fields.x + top * x_pitch + 2 * run * width, x_pitch,
+                                fields.x_scales + top * x_scales_pitch + 4 * run, x_scales_pitch,
+                                fields.out + 4 * (top * n + column) if whole else edge.ctypes.data,
                                 4 * n if whole else 4 * ROWS, here, width // STEP, run, count,
                             )  # fmt: skip
                             if not together:
@@ -98,7 +98,7 @@ def sweep(name: str, kind: Target) -> Any:
                             if not whole:
                                 for r in range(count):
                                     for i in range(n - column):
-                                        out[part + r, column + i] = edge[r, i]
+                                        out[top + r, column + i] = edge[r, i]
                         panel += 2 if together else 1
                     row += done
         memory[0] = 0  # an array lives until its last mention

@@ -1,8 +1,8 @@
-"""Products of codes of 8 bits on the matrix unit: panels (``cpu/panels``) as they are kept, sums in int32.
+"""Products of 8-bit codes on the matrix unit: panels of codes (``int_weights.py``), sums in int32.
 
 Four neighbours of 16 rows are a row of a tile already, so a panel is a row of tiles and nothing has to be
-decoded. The sums are exact; at the end of K they meet zero points and scales as those of ``codes8/int_tile.py``
-do, with the same results to the last bit.
+decoded. The sums are exact; at the end of K they meet zero points and scales as those of ``int_tile.py`` do,
+with the same results to the last bit.
 
 Floors for 32 rows of weights, 32 of activations and 64 columns: four products, 64 clocks.
 """
@@ -29,7 +29,7 @@ from ..machine.memory import floats_at
 from ..machine.simd import F32, FLOATS, I32, INTS, Simd
 from ..machine.target import AVX512
 from ..machine.workers import share_kernel
-from .int_activations import rows_of
+from .int_activations import x_rows_of
 from .int_layout import ROWS, Form, cut_of, form_of, w_shift, x_shift
 from .int_weights import maker
 
@@ -45,7 +45,7 @@ def multiply(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any, un
     shift = w_shift(problem.w, AVX512)
     panels = w.prepared(maker(cut, form, shift))
     nbytes, at, w_scales, w_zeros, w_sums = panels.at
-    rows = rows_of(x.matrix(), cut, form, x_shift(problem.x), shift)
+    rows = x_rows_of(x.matrix(), cut, form, x_shift(problem.x), shift)
     steps, (m, n) = cut.row_bytes // PITCH, out.shape
     for first in range(0, m, MOST * BLOCK):
         part = slice(first, min(first + MOST * BLOCK, m))
@@ -91,16 +91,16 @@ def multiplier(form: Form, unit: Any) -> Any:
                     left = fields.panels + 2 * pair * fields.panel_bytes
                     right = fields.panels + min(2 * pair + 1, fields.panel_count - 1) * fields.panel_bytes
                     for block in range(blocks):
-                        kept = edge + SUMS * (1 + (pair - near) * blocks + block)
+                        sums = edge + SUMS * (1 + (pair - near) * blocks + block)
                         if start == 0:
                             no_sums(unit_at)
                         else:
-                            load_sums(unit_at, kept)
+                            load_sums(unit_at, sums)
                         x = fields.tiles + 2 * TILE * block * steps
                         for s in range(start, last):
                             step(unit_at, x + 2 * TILE * s, left + TILE * s, right + TILE * s)
                         if last < steps:
-                            store_sums(unit_at, kept, LINE, 2 * TILE)
+                            store_sums(unit_at, sums, LINE, 2 * TILE)
                             continue
                         store_sums(unit_at, edge, LINE, 2 * TILE)
                         top = 2 * ROWS * block
@@ -132,7 +132,7 @@ def multiplier(form: Form, unit: Any) -> Any:
 
 @cache
 def finisher(form: Form) -> Any:
-    """An intrinsic that takes ADDRESSES: 16 sums of a row to floats, as ``codes8/int_tile.py`` does it."""
+    """An intrinsic that takes ADDRESSES: 16 sums of a row to floats, as ``int_tile.py`` does it."""
 
     def emit(builder: Any, *addresses: Any) -> None:
         _finish(Simd(builder, AVX512), form, dict(zip(ADDRESSES, addresses, strict=True)))
@@ -142,8 +142,8 @@ def finisher(form: Form) -> Any:
 
 def _finish(simd: Simd, form: Form, at: dict[str, Any]) -> None:
     b = simd.builder
-    sums, mine = simd.load(at["sums"], INTS), simd.splat(simd.load(at["x_sum"], I32))
-    less = b.mul(simd.load(at["w_zeros"], INTS), mine) if form.w_zeros else b.neg(mine)
+    sums, x_sum = simd.load(at["sums"], INTS), simd.splat(simd.load(at["x_sum"], I32))
+    less = b.mul(simd.load(at["w_zeros"], INTS), x_sum) if form.w_zeros else b.neg(x_sum)
     sums = b.sub(sums, less)
     if form.x_zeros:
         zero = simd.splat(simd.load(at["x_zero"], I32))

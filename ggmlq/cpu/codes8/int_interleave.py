@@ -1,4 +1,4 @@
-"""Codes of 8 bits as tiles read them, compiled: panels of weights, and rows with their sums and scales."""
+"""8-bit codes in the order of tiles, compiled: panels of weights, and rows with their sums and scales."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ..machine.arguments import reader
 from ..machine.jit import inner, jit
 from ..machine.memory import bytes_at, floats_at, ints_at
 from .int_layout import ROWS
-from .int_operands import Laid, Taken
+from .int_operands import Conversion, Interleaving
 
-laid, taken = reader(Laid), reader(Taken)
+interleaving, conversion = reader(Interleaving), reader(Conversion)
 
 
 @inner
@@ -29,22 +29,22 @@ def _ends(cut: Any, chunk: int) -> Any:
 def interleaver() -> Any:
     """Compiled: panels ``first`` … ``stop``, four neighbours of 16 rows side by side."""
 
-    def lay(arguments: int, first: int, stop: int) -> None:
-        fields = laid(arguments)
+    def interleave(arguments: int, first: int, stop: int) -> None:
+        fields = interleaving(arguments)
         flip = np.uint8(fields.flip)
         codes = bytes_at(fields.codes, fields.rows, fields.pitch)
         for panel in range(first, stop):
-            made = bytes_at(fields.panels + panel * fields.panel_bytes, 1, fields.panel_bytes)[0]
-            made[:] = 0
+            stored = bytes_at(fields.panels + panel * fields.panel_bytes, 1, fields.panel_bytes)[0]
+            stored[:] = 0
             for r in range(min(ROWS, fields.rows - panel * ROWS)):
                 row = codes[panel * ROWS + r]
                 for chunk in range(fields.groups * fields.chunks):
                     left, right = _ends(fields, chunk)
                     at = 64 * chunk * fields.fours + 4 * r
                     for i in range(right - left):
-                        made[at + 64 * (i >> 2) + (i & 3)] = row[left + i] ^ flip
+                        stored[at + 64 * (i >> 2) + (i & 3)] = row[left + i] ^ flip
 
-    return jit(lay)
+    return jit(interleave)
 
 
 @cache
@@ -52,12 +52,12 @@ def row_converter(signed: bool) -> Any:
     """Compiled: rows ``first`` … ``stop`` of signed bytes, or of unsigned ones."""
     kind = np.int8 if signed else np.uint8
 
-    def take(arguments: int, first: int, stop: int) -> None:
-        fields = taken(arguments)
+    def convert(arguments: int, first: int, stop: int) -> None:
+        fields = conversion(arguments)
         flip, chunks = np.uint8(fields.flip), fields.groups * fields.chunks
         for row in range(first, stop):
             line = bytes_at(fields.codes + row * fields.pitch, 1, fields.k)[0]
-            made = bytes_at(fields.stored + row * fields.stored_pitch, 1, fields.stored_pitch)[0]
+            stored = bytes_at(fields.stored + row * fields.stored_pitch, 1, fields.stored_pitch)[0]
             sums = ints_at(fields.sums + 4 * row * chunks, 1, chunks)[0]
             for chunk in range(chunks):
                 left, right = _ends(fields, chunk)
@@ -68,7 +68,7 @@ def row_converter(signed: bool) -> Any:
                         total += np.int32(values[i])
                     sums[chunk] = (total + fields.shift * count) * fields.factor
                 if fields.stored:
-                    to = made[4 * fields.fours * chunk : 4 * fields.fours * (chunk + 1)]
+                    to = stored[4 * fields.fours * chunk : 4 * fields.fours * (chunk + 1)]
                     for i in range(count):
                         to[i] = part[i] ^ flip
                     to[count:] = 0
@@ -85,4 +85,4 @@ def row_converter(signed: bool) -> Any:
                         zero += ints_at(at, 1, 1)[0, 0]
                     ints_at(fields.stored_zeros, row + 1, fields.groups)[row, g] = zero
 
-    return jit(take)
+    return jit(convert)

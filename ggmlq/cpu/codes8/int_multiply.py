@@ -1,4 +1,4 @@
-"""The product of an array with panels: what its operands become, the kernel, threads."""
+"""The product of two arrays of integer codes: its arguments, its kernel, the threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..machine.kernels import kernel
 from ..machine.target import target
 from ..machine.workers import share_kernel
 from ..panels.layout import ROWS_AT_ONCE
-from .int_activations import rows_of
+from .int_activations import x_rows_of
 from .int_layout import FEW, ROWS, cut_of, form_of, w_shift, x_shift
 from .int_operands import Operands
 from .int_weights import maker
@@ -25,7 +25,7 @@ def multiply(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any) ->
     form, shift = form_of(problem, kind), w_shift(problem.w, kind)
     panels = w.prepared(maker(cut, form, shift))
     nbytes, at, w_scales, w_zeros, w_sums = panels.at
-    rows = rows_of(x.matrix(), cut, form, x_shift(problem.x), shift, problem.n)
+    rows = x_rows_of(x.matrix(), cut, form, x_shift(problem.x), shift, problem.n)
     arguments = Operands(
         nbytes, at, w_scales, w_zeros, w_sums,
         rows.codes.ctypes.data, rows.codes.strides[0], rows.scales.ctypes.data,

@@ -1,4 +1,4 @@
-"""The walk of a product of panels with rows, compiled: loops that keep both near."""
+"""The loops of a product of panels with rows, compiled: they keep both in the caches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sweep(form: Form, most: int, kind: Target) -> Any:
         fields = operands(arguments)
         edge, out = np.empty((few, ROWS), np.float32), floats_at(fields.out, fields.m, fields.n)
         near = max(pair, NEAR // fields.panel_bytes // pair * pair)
-        of_chunks = fields.groups * fields.chunks
+        chunks = fields.groups * fields.chunks
         for start in range(first, stop, near):
             row, end = 0, min(start + near, stop)
             while row < fields.m:
@@ -44,19 +44,19 @@ def sweep(form: Form, most: int, kind: Target) -> Any:
                 panel = start
                 while panel < end:
                     together = panel + pair <= end and (panel + pair) * ROWS <= fields.n
-                    for part in range(row, row + done, done if together else few):
+                    for top in range(row, row + done, done if together else few):
                         column = panel * ROWS
                         whole = column + ROWS <= fields.n
                         these = (
                             fields.panels + panel * fields.panel_bytes, fields.panel_bytes,
                             fields.w_scales + 64 * panel * fields.groups,
                             fields.w_zeros + 64 * panel * fields.groups,
-                            fields.w_sums + 64 * panel * of_chunks,
-                            fields.x + part * fields.x_pitch,
-                            fields.x_scales + 4 * part * fields.groups,
-                            fields.x_zeros + 4 * part * fields.groups,
-                            fields.x_sums + 4 * part * of_chunks, fields.x_pitch,
-                            fields.out + 4 * (part * fields.n + column) if whole else edge.ctypes.data,
+                            fields.w_sums + 64 * panel * chunks,
+                            fields.x + top * fields.x_pitch,
+                            fields.x_scales + 4 * top * fields.groups,
+                            fields.x_zeros + 4 * top * fields.groups,
+                            fields.x_sums + 4 * top * chunks, fields.x_pitch,
+                            fields.out + 4 * (top * fields.n + column) if whole else edge.ctypes.data,
                             4 * fields.n if whole else 4 * ROWS,
                             fields.groups, fields.chunks, fields.fours,
                         )  # fmt: skip
@@ -69,7 +69,7 @@ def sweep(form: Form, most: int, kind: Target) -> Any:
                         if not whole:
                             for r in range(few):
                                 for i in range(fields.n - column):
-                                    out[part + r, column + i] = edge[r, i]
+                                    out[top + r, column + i] = edge[r, i]
                     panel += pair if together else 1
                 row += done
 

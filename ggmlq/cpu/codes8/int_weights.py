@@ -1,4 +1,4 @@
-"""CodePanels of weights: 16 rows at a time, four neighbours of each row side by side, made once."""
+"""Panels of codes: 16 rows of weights, four neighbours of each row side by side, laid out once."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from ...arrays.scaled import Matrix, ScaledArray
 from ..machine.kernels import kernel
 from ..machine.workers import share_kernel, unrecorded
-from .int_activations import GRAIN, taken
+from .int_activations import GRAIN, conversion_of
 from .int_layout import ROWS, Cut, Form
-from .int_operands import Laid
+from .int_operands import Interleaving
 
 FREE = 1 << 16  # codes that a thread lays out at a time
 
@@ -31,7 +31,7 @@ class CodePanels(NamedTuple):
 
 @cache
 def maker(cut: Cut, form: Form, shift: int) -> Callable[[ScaledArray], CodePanels]:
-    """What ``prepared`` calls: the same function for the same cut."""
+    """A maker of panels for ``ScaledArray.prepared``, the same one for the same cut."""
 
     def make(w: ScaledArray) -> CodePanels:
         with unrecorded():
@@ -46,7 +46,7 @@ def _panels(m: Matrix, cut: Cut, form: Form, shift: int) -> CodePanels:
     skip = -memory.ctypes.data % 64
     codes = memory[skip:][: count * ROWS * cut.row_bytes].reshape(count, ROWS * cut.row_bytes)
     lines = m.codes.ctypes.data, len(m.codes), m.codes.strides[0]
-    arguments = Laid(*cut, *lines, codes.ctypes.data, codes.shape[1], flip=shift & 255)
+    arguments = Interleaving(*cut, *lines, codes.ctypes.data, codes.shape[1], flip=shift & 255)
     share_kernel(
         kernel("codes8.int_interleave.interleaver"), arguments, count, max(1, FREE // (ROWS * max(cut.k, 1)))
     )
@@ -55,10 +55,10 @@ def _panels(m: Matrix, cut: Cut, form: Form, shift: int) -> CodePanels:
     zeros = by_group(m.zeros, m.over, cut).astype(np.int32) if m.zeros is not None else None
     sums = none
     if form.x_zeros:
-        found = chunk_sums(m, cut)
+        w_sums = chunk_sums(m, cut)
         if zeros is not None:
-            found -= np.repeat(zeros, cut.chunks, axis=1) * lengths(cut)
-        sums = _by_panels(found, count)
+            w_sums -= np.repeat(zeros, cut.chunks, axis=1) * lengths(cut)
+        sums = _by_panels(w_sums, count)
     stored = none if zeros is None else _by_panels(zeros + np.int32(shift), count)
     places = (part.ctypes.data if part.size else 0 for part in (codes, scales, stored, sums))
     at = codes.shape[1], *places
@@ -71,31 +71,31 @@ def by_group(values: NDArray[Any], over: Any, cut: Cut) -> NDArray[Any]:
     if over.r == 1 and over.c == cut.group:
         return values  # as they are
     columns = np.arange(cut.groups) * cut.group // over.c
-    found: NDArray[Any] = values[rows[:, None], columns]
-    return found
+    numbers: NDArray[Any] = values[rows[:, None], columns]
+    return numbers
 
 
 @cache
 def lengths(cut: Cut) -> NDArray[np.int32]:
-    """How many codes each chunk has; of those behind the end of K none."""
+    """The number of codes of each chunk, 0 behind the end of K."""
     groups, parts = np.arange(cut.groups) * cut.group, np.arange(cut.chunks) * cut.chunk
     starts = np.minimum((groups[:, None] + parts).reshape(-1), cut.k)
     ends = np.minimum(starts + cut.chunk, np.minimum((starts // cut.group + 1) * cut.group, cut.k))
-    found: NDArray[np.int32] = np.maximum(ends - starts, 0).astype(np.int32)
-    return found
+    counts: NDArray[np.int32] = np.maximum(ends - starts, 0).astype(np.int32)
+    return counts
 
 
 def chunk_sums(m: Matrix, cut: Cut) -> NDArray[np.int32]:
     """Sums of the codes of each chunk [rows, chunks]."""
-    found = np.empty((m.over.rows, cut.groups * cut.chunks), np.int32)
-    arguments = taken(m, cut)._replace(sums=found.ctypes.data, factor=1)
-    share_kernel(kernel("codes8.int_interleave.row_converter", m.code.min < 0), arguments, len(found), GRAIN)
-    return found
+    sums = np.empty((m.over.rows, cut.groups * cut.chunks), np.int32)
+    arguments = conversion_of(m, cut)._replace(sums=sums.ctypes.data, factor=1)
+    share_kernel(kernel("codes8.int_interleave.row_converter", m.code.min < 0), arguments, len(sums), GRAIN)
+    return sums
 
 
 def _by_panels(values: NDArray[Any], count: int) -> NDArray[Any]:
     """[rows, n] to [panels, n, 16]."""
     rows, n = values.shape
-    made = np.zeros((count * ROWS, n), values.dtype)
-    made[:rows] = values
-    return np.ascontiguousarray(made.reshape(count, ROWS, n).transpose(0, 2, 1))
+    padded = np.zeros((count * ROWS, n), values.dtype)
+    padded[:rows] = values
+    return np.ascontiguousarray(padded.reshape(count, ROWS, n).transpose(0, 2, 1))

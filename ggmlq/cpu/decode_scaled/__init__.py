@@ -1,8 +1,8 @@
 """Codes with scales to floats: value = scale · (code - zero), sixteen at a time.
 
-operands.py   what they are given
+operands.py   the arguments of their kernels
 kernels.py    codes in a row to float32, compiled
-driver.py       decode, decode_into: how a whole matrix goes through, with threads
+driver.py       decode, decode_into: a whole matrix, by threads
 """
 
 from .driver import at_hand, decode, decode_into

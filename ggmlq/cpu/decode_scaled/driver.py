@@ -1,4 +1,4 @@
-"""The walk of a decoder: a few rows, or all, into any dtype of floats."""
+"""Decoding of a matrix: a few rows of it, or all, into any dtype of floats."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def decode(m: Matrix, rows: slice, out: NDArray[np.float32], scaled: bool = True
 
 
 def at_hand(m: Matrix) -> bool:
-    """Whether nothing has to be compiled to decode a matrix."""
+    """True if nothing has to be compiled to decode a matrix."""
     return _kernel(m).at_hand
 
 

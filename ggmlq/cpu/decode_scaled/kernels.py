@@ -23,7 +23,7 @@ from ..machine.memory import floats_at, ints_at
 from ..machine.simd import FLOATS, I8, I16, I64, INTS, vec
 from ..machine.target import Target
 from ..quantize_scaled.operands import LANES
-from ..quantize_scaled.vectors import Vectors, walk
+from ..quantize_scaled.vectors import Vectors, vector_loop
 from .operands import Codes
 
 HALF_MANTISSA, HALF_BIAS = 10, 15
@@ -34,7 +34,7 @@ codes = reader(Codes)
 
 @cache
 def decoder(name: str, zeros: bool, kind: Target) -> Any:
-    """Compiled: rows ``start`` … ``stop`` of those that are fields."""
+    """Compiled: rows ``start`` … ``stop`` of ``Codes`` to float32."""
     code = CODES[name]
     convert, nbytes = _converter(code, zeros, kind), code.bits // 8
 
@@ -43,7 +43,7 @@ def decoder(name: str, zeros: bool, kind: Target) -> Any:
         columns, first, r, c = fields.columns, fields.first, fields.r, fields.c
         tiles = -(-columns // c)
         for row in range(start, stop):
-            line, made = fields.codes + row * fields.pitch, fields.floats + row * fields.floats_pitch
+            line, values = fields.codes + row * fields.pitch, fields.floats + row * fields.floats_pitch
             scales = floats_at(fields.scales + 4 * tiles * ((first + row) // r), 1, tiles)[0]
             points = ints_at(fields.zeros + 4 * tiles * ((first + row) // r), 1, tiles)[0]
             left, t = 0, 0
@@ -51,7 +51,7 @@ def decoder(name: str, zeros: bool, kind: Target) -> Any:
                 scale = scales[t] if fields.scales else np.float32(1)
                 point = points[t] if zeros else np.int32(0)
                 here = min(c, columns - left)
-                convert(line + left * nbytes, made + 4 * left, here, scale, np.float32(point))
+                convert(line + left * nbytes, values + 4 * left, here, scale, np.float32(point))
                 left, t = left + c, t + 1
 
     return jit(work)
@@ -84,7 +84,7 @@ def _emit(v: Vectors, code: Code, zeros: bool, source: Any, to: Any, count: Any,
             values = b.fsub(values, zero)
         v.store_some(b.fmul(values, scale), b.add(to, b.mul(index, I64(4))), left)
 
-    walk(b, count, body, 2)
+    vector_loop(b, count, body, 2)
 
 
 def floats_of(v: Vectors, stored: Any, code: MiniFloat) -> Any:
@@ -110,5 +110,5 @@ def divided(v: Vectors, stored: Any, code: MiniFloat) -> Any:
 
 
 def power(code: MiniFloat) -> float:
-    """What a code is larger by than the half that has its bits."""
+    """The factor between a code and the half that has its bits."""
     return 2.0 ** (HALF_BIAS - code.bias)

@@ -1,4 +1,4 @@
-"""Panels of many matrices times groups of rows: pieces of all of them, each group by its expert's panels."""
+"""Panels of many matrices times groups of rows: work units over all of them, each group by its expert's panels."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ groups = reader(Groups)
 
 @cache
 def direct(layout: PanelLayout, rows: int, target: Target) -> Any:
-    """Compiled: pieces ``first`` … ``stop`` of panels as they are kept, ``rows`` at once."""
-    return _over_groups(_as_kept(layout, rows, target))
+    """Compiled: work units ``first`` … ``stop`` of panels as they are stored, ``rows`` at once."""
+    return _over_groups(_stored(layout, rows, target))
 
 
 @cache
 def through_bytes(layout: PanelLayout, rows: int, target: Target) -> Any:
-    """Compiled: the same, but for groups of many rows, whose panels are expanded before they meet them."""
-    few, many = _as_kept(layout, rows, target), _expanding(layout, rows, target)
+    """Compiled: work units of stored panels, which are expanded first for groups of many rows."""
+    few, many = _stored(layout, rows, target), _expanding(layout, rows, target)
 
     def work(fields: Any, place: int, first: int, stop: int, rows: int, outs: int, m: int) -> None:
         if m < MANY:
@@ -44,19 +44,19 @@ def through_bytes(layout: PanelLayout, rows: int, target: Target) -> Any:
 
 @cache
 def from_blocks(fmt: BlockFormat, rows: int, target: Target) -> Any:
-    """Compiled: panels made of rows of blocks uint8 [N, bytes] while they are multiplied."""
+    """Compiled: work units of rows of blocks uint8 [N, bytes], made panels when they are multiplied."""
     layout = unpacked(fmt, target)
     fill_panel = filler(fmt, layout)
 
-    def fill(place: int, panel: int, made: Any, fields: Any) -> None:
-        fill_panel(bytes_at(place, fields.n, fields.line_bytes), panel * ROWS, made)
+    def fill(place: int, panel: int, memory: Any, fields: Any) -> None:
+        fill_panel(bytes_at(place, fields.n, fields.line_bytes), panel * ROWS, memory)
 
-    return _over_groups(_made_by(inner(fill), layout, rows, target))
+    return _over_groups(_filled(inner(fill), layout, rows, target))
 
 
 @cache
-def _as_kept(layout: PanelLayout, rows: int, target: Target) -> Any:
-    """The work on panels ``first`` … ``stop`` of a group."""
+def _stored(layout: PanelLayout, rows: int, target: Target) -> Any:
+    """Compiled: stored panels ``first`` … ``stop`` times the rows of a group."""
     several = scattered_sweep(layout, rows, target)
 
     def work(fields: Any, place: int, first: int, stop: int, rows: int, outs: int, m: int) -> None:
@@ -71,17 +71,17 @@ def _as_kept(layout: PanelLayout, rows: int, target: Target) -> Any:
 
 
 def _expanding(layout: PanelLayout, rows: int, target: Target) -> Any:
-    """The same with panels that are expanded first."""
+    """Compiled: panels times the rows of a group, each expanded first."""
     wide, expand = expanded(layout, target), expander(layout, target)
 
-    def fill(place: int, panel: int, made: Any, fields: Any) -> None:
-        expand(place + panel * fields.line_bytes, made.ctypes.data, fields.runs)
+    def fill(place: int, panel: int, memory: Any, fields: Any) -> None:
+        expand(place + panel * fields.line_bytes, memory.ctypes.data, fields.runs)
 
-    return _made_by(inner(fill), wide, rows, target)
+    return _filled(inner(fill), wide, rows, target)
 
 
-def _made_by(fill: Any, layout: PanelLayout, rows: int, target: Target) -> Any:
-    """The same with panels that ``fill(place, panel, memory, fields)`` makes."""
+def _filled(fill: Any, layout: PanelLayout, rows: int, target: Target) -> Any:
+    """Compiled: panels times the rows of a group, each made by ``fill(place, panel, memory, fields)``."""
     several, run_bytes = scattered_sweep(layout, rows, target), layout.run_bytes
 
     def work(fields: Any, place: int, first: int, stop: int, rows: int, outs: int, m: int) -> None:
@@ -111,13 +111,13 @@ def _made_by(fill: Any, layout: PanelLayout, rows: int, target: Target) -> Any:
 
 
 def _over_groups(work: Any) -> Any:
-    """Compiled: pieces ``first`` … ``stop``, group by group."""
+    """Compiled: work units ``first`` … ``stop``, group by group."""
 
     def multiply(arguments: int, first: int, stop: int) -> None:
         fields = groups(arguments)
         cuts = words_at(fields.cuts, stop + 1)
-        for piece in range(first, stop):
-            at, end = cuts[piece], cuts[piece + 1]
+        for unit in range(first, stop):
+            at, end = cuts[unit], cuts[unit + 1]
             while at < end:
                 group = at // fields.panels
                 here = at - group * fields.panels

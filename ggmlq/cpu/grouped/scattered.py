@@ -1,4 +1,4 @@
-"""The tile of ``panels/tile.py`` for rows of activations that lie anywhere: addresses come from a table.
+"""The register tile of panels for rows of activations that lie anywhere: addresses come from a table.
 
 Rows of an expert are those of the tokens that use it, and results go back to these. Nothing has to be
 copied together: eight addresses stay in registers beside the sums.

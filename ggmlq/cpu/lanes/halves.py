@@ -18,12 +18,12 @@ I16, I32, F16, F32 = ir.IntType(16), ir.IntType(32), ir.HalfType(), ir.FloatType
 
 
 def native() -> bool:
-    """Whether the CPU converts halves."""
+    """True if the CPU converts halves."""
     return bool({"f16c", "neon"} & compiled_for())
 
 
 def _like(of: ir.Type, value: Any) -> ir.Type:
-    """A type as often as a value has lanes."""
+    """A type with as many lanes as a value."""
     return ir.VectorType(of, value.type.count) if isinstance(value.type, ir.VectorType) else of
 
 

@@ -66,7 +66,7 @@ def sweep(name: str, kind: Target) -> Any:
 
 
 def _band(name: str, rows: int, kind: Target) -> Any:
-    """Compiled: so many rows of activations times ``count`` rows of weights."""
+    """Compiled: ``rows`` rows of activations times ``count`` rows of weights."""
     lines = LINES[rows] if kind.registers > WIDE else FEW.get(rows, 1)
     together, alone = _tile(name, rows, lines, kind), _tile(name, rows, 1, kind)
 
@@ -105,15 +105,15 @@ def _emit(
     sums = [[cgutils.alloca_once_value(b, none) for _ in range(lines)] for _ in range(rows)]
     for one in (one for row in sums for one in row):
         b.store(none, one)
-    theirs = [v.apart(b.add(w, b.mul(w_pitch, I64(i)))) for i in range(lines)]
-    mine = [v.apart(b.add(x, b.mul(x_pitch, I64(r)))) for r in range(rows)]
+    w_rows = [v.apart(b.add(w, b.mul(w_pitch, I64(i)))) for i in range(lines)]
+    x_rows = [v.apart(b.add(x, b.mul(x_pitch, I64(r)))) for r in range(rows)]
 
     def add(index: Any, left: Any) -> None:
-        weights = [v.floats(b.add(line, b.mul(index, I64(v.width))), left) for line in theirs]
-        for row, totals in zip(mine, sums, strict=True):
+        weights = [v.floats(b.add(line, b.mul(index, I64(v.width))), left) for line in w_rows]
+        for row, totals in zip(x_rows, sums, strict=True):
             values = v.load_some(b.add(row, b.mul(index, I64(4))), FLOATS, left)
-            for each, total in zip(weights, totals, strict=True):
-                b.store(v.fma(each, values, b.load(total)), total)
+            for part, total in zip(weights, totals, strict=True):
+                b.store(v.fma(part, values, b.load(total)), total)
 
     whole = b.udiv(k, I64(LANES))
     with cgutils.for_range(b, whole, intp=I64) as loop:

@@ -48,7 +48,7 @@ def kernel(fmt: BlockFormat) -> Any:
     """Compiled for one format."""
     unpack, layout = unpacker(fmt), unpacked(fmt, target())
     size, group, nbytes, has_offset = fmt.block_size, fmt.group, fmt.dtype.itemsize, fmt.has_offset
-    pitch, groups, each = x_run_bytes(layout), layout.groups, layout.group
+    pitch, groups, width = x_run_bytes(layout), layout.groups, layout.group
 
     def multiply(x_rows: Any, raw: Any, out: Any, first: int, stop: int) -> None:
         columns = raw.shape[1] // nbytes * size
@@ -62,11 +62,11 @@ def kernel(fmt: BlockFormat) -> Any:
                 for run in range(columns // RUN):
                     scaled = np.float32(0)
                     for part in range(groups):
-                        w, a, dot = run * RUN + part * each, run * pitch + part * each, np.int32(0)
-                        for i in range(each):
+                        w, a, dot = run * RUN + part * width, run * pitch + part * width, np.int32(0)
+                        for i in range(width):
                             dot += np.int32(codes[w + i]) * np.int32(x[m, a + i])
                         scaled += scales[w // group] * np.float32(dot)
-                        if has_offset:  # the record holds -scale · Σq
+                        if has_offset:  # the row holds -scale · Σq
                             less = floats[m, (run * pitch + RUN) // 4 + 1 + groups + part]
                             total += offsets[w // group] * less
                     total += scaled * floats[m, (run * pitch + RUN) // 4]

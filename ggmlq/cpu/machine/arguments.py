@@ -1,4 +1,4 @@
-"""Arguments of kernels by name: what threads hand on is one address of a table of words.
+"""Arguments of kernels by name: threads hand on the address of one table of words.
 
 ``workers.py`` calls every kernel as ``kernel(arguments, start, stop)``. A named tuple of integers is the
 description of such a table, and both sides use it: Python fills it and passes it on as it is, and the

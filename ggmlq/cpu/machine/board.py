@@ -62,14 +62,14 @@ def _take(board: int, problem: int) -> bool:
 
 @inner
 def _wait(looks: int, step_aside: int) -> None:
-    """Between two looks: now and then whoever is waited for may want this very core."""
+    """Pause between two looks; now and then leave the core to a thread that may be the one waited for."""
     if looks % OFTEN == OFTEN - 1 and step_aside:
         call_plainly(step_aside)
 
 
 @cache
 def server() -> Any:
-    """Compiled: what a thread does between two sleeps; the range does not matter."""
+    """Compiled: the work of a thread between two sleeps; the range does not matter."""
 
     def serve(arguments: int, first: int, stop: int) -> None:
         fields = service(arguments)
@@ -85,9 +85,9 @@ def server() -> Any:
 
 @cache
 def doer() -> Any:
-    """Compiled: write a job on the board, and work on it until all of it is done, whoever does it.
+    """Compiled: write a job on the board, and work on it until all threads have done all of it.
 
-    Nothing is done where the board is another's.
+    It does nothing if another thread owns the board.
     """
 
     def do(arguments: int, first: int, stop: int) -> None:

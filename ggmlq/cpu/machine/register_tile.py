@@ -28,9 +28,10 @@ class RegisterTile:
     @classmethod
     def intrinsic(cls, names: Sequence[str], *case: Any) -> Any:
         """An intrinsic that takes words of these names, for the tile ``cls(builder, *case, words)``."""
+        tile: Any = cls  # with the arguments of the product's own tile
 
         def emit(builder: Any, *values: Any) -> None:
-            cls(builder, *case, dict(zip(names, values, strict=True))).emit()
+            tile(builder, *case, dict(zip(names, values, strict=True))).emit()
 
         return intrinsic_of(emit, len(names))
 
@@ -69,7 +70,7 @@ class RegisterTile:
         return self.b.add(self.at[name], self.b.mul(self.at[f"{name}_pitch"], I64(i)))
 
     def by_threes(self, rows: list[Any]) -> list[Any]:
-        """Addresses of rows that lie ``x_pitch`` apart: one for three rows, a load adds the pitch or twice it."""
+        """Addresses of rows ``x_pitch`` apart: one for three rows, a load adds the pitch or twice that."""
         b, simd = self.b, self.simd
         pitch = simd.apart(self.at["x_pitch"])
         threes = [simd.apart(row) for row in rows[::3]]

@@ -1,4 +1,4 @@
-"""The end of a row: as many lanes of a vector as there are numbers left, and no memory behind them."""
+"""The tail of a row: only as many lanes of a vector as numbers are left touch memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def first_lanes(simd: Simd, count: Any, lanes: int) -> Any:
 
 
 def load_some(simd: Simd, address: Any, kind: ir.VectorType, count: Any = None) -> Any:
-    """A vector of numbers as they are stored, or the first ``count`` of them, the others 0."""
+    """A vector of numbers from memory, or the first ``count`` of them, the others 0."""
     if count is None:
         return simd.load(address, kind)
     bits = "f32" if kind.element == F32 else f"i{kind.element.width}"

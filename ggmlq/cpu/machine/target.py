@@ -14,9 +14,9 @@ from .features import compiled_for
 
 @dataclass(frozen=True)
 class Target:
-    """What the vector kernels need to know of a CPU."""
+    """The facts about a CPU that vector kernels are written for."""
 
-    dot: str  # which integer dot product: a name in simd.DOTS
+    dot: str  # the integer dot product, by its name in simd.DOTS
     shuffles: bool  # looks up 64 bytes in a table of 16
     halves: bool  # converts 16-bit floats
     fma: bool

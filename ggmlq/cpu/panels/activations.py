@@ -1,4 +1,4 @@
-"""Activations as 8-bit codes, written straight into the x_rows that tiles read.
+"""Activations as 8-bit codes, written straight into the rows that tiles read.
 
 Arithmetic ``q8``: 32 share a scale amax/127; a code is x · (127/amax) to the nearest integer, ties
 to even. Runs with a NaN or an infinity get codes of 0 and a scale that is not finite, so that
@@ -30,8 +30,8 @@ activations = reader(Activations)
 
 @cache
 def quantizer(groups: int, offset: bool, target: Target) -> Any:
-    """Compiled: rows ``first`` … ``stop`` of ``Activations`` into their x_rows."""
-    write, together = _record(groups, offset, target), inner(batch)
+    """Compiled: rows ``first`` … ``stop`` of ``Activations`` to codes, scales and sums."""
+    write, together = _run_writer(groups, offset, target), inner(batch)
     size = x_run_bytes(PanelLayout(offset=offset, group=16 if groups == 2 else 32))
 
     def quantize(arguments: int, first: int, stop: int) -> None:
@@ -50,7 +50,7 @@ def quantizer(groups: int, offset: bool, target: Target) -> Any:
     return jit(quantize)
 
 
-def _record(groups: int, offset: bool, target: Target) -> Any:
+def _run_writer(groups: int, offset: bool, target: Target) -> Any:
     """An intrinsic for one run: (address of 32 floats, address of the run that they become, zero, start)."""
     return intrinsic_of(lambda builder, *words: _emit(Simd(builder, target), groups, offset, *words), 4)
 
@@ -80,7 +80,7 @@ def _emit(simd: Simd, groups: int, offset: bool, source: Any, to: Any, zero: Any
 
 
 def _codes(b: Any, x: Any, inverse: Any) -> Any:
-    """Nearest integers of x · inverse, as int32."""
+    """The integers nearest to x · inverse, as int32."""
     zeros = ir.Constant(FLOATS, None)
     v = b.select(b.fcmp_ordered("==", x, zeros), zeros, b.fmul(x, inverse))  # 0 · inf is not 0
     for limit, beyond in ((127.0, ">"), (-127.0, "<")):  # inverse is infinite where amax is tiny

@@ -1,4 +1,4 @@
-"""Blocks to panels in two steps: rows are taken apart to codes and scales, then laid 16 side by side."""
+"""Blocks to panels in two steps: rows are split into codes and scales, then 16 are laid side by side."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ..machine.jit import inner, jit
 from ..machine.memory import bytes_at, floats_at
 from ..unpack import unpacker
 from .layout import ROWS, SUPER, PanelLayout
-from .operands import Placed, Taken
+from .operands import Assembly, Splitting
 
-rows_of_blocks, rows_of_codes = reader(Taken), reader(Placed)
+rows_of_blocks, rows_of_codes = reader(Splitting), reader(Assembly)
 
 
 @cache
 def splitter(fmt: BlockFormat) -> Any:
-    """Compiled: rows ``first`` … ``stop`` of ``Taken``."""
+    """Compiled: rows ``first`` … ``stop`` of ``Splitting``."""
     unpack, has_offset = unpacker(fmt), fmt.has_offset
 
-    def take(arguments: int, first: int, stop: int) -> None:
+    def split(arguments: int, first: int, stop: int) -> None:
         fields = rows_of_blocks(arguments)
         columns, groups = fields.columns, fields.groups
         for row in range(first, stop):
@@ -36,34 +36,34 @@ def splitter(fmt: BlockFormat) -> Any:
                 offsets = floats_at(fields.offsets + 4 * row * groups, 1, groups)[0]
             unpack(raw, codes, scales, offsets)
 
-    return jit(take)
+    return jit(split)
 
 
 @cache
 def assembler(layout: PanelLayout) -> Any:
-    """Compiled: rows ``first`` … ``stop`` of ``Placed``."""
+    """Compiled: rows ``first`` … ``stop`` of ``Assembly``."""
     planes = np.array([layout.planes, layout.planes_at]).T
     groups, run_bytes, head = layout.groups, layout.run_bytes, layout.head
     scales_bytes, nested, packed = layout.scales, layout.nested, layout.scale == "i4"
     apart = layout.offset and not packed
 
-    def place(arguments: int, first: int, stop: int) -> None:
+    def assemble(arguments: int, first: int, stop: int) -> None:
         fields = rows_of_codes(arguments)
-        runs, width, each = fields.columns // RUN, fields.width, fields.each
+        runs, width, size = fields.columns // RUN, fields.width, fields.above_bytes
         pitch = runs * groups * width
         stored = bytes_at(fields.stored, 1, 256)[0]
         for row in range(first, stop):
-            panel = bytes_at(fields.made + row // ROWS * fields.panel_bytes, 1, fields.panel_bytes)[0]
+            panel = bytes_at(fields.panels + row // ROWS * fields.panel_bytes, 1, fields.panel_bytes)[0]
             codes = bytes_at(fields.codes + row * fields.columns, 1, fields.columns)[0].view(np.int8)
             scales = bytes_at(fields.scales + row * pitch, 1, pitch)[0]
             offsets = bytes_at(fields.offsets + row * pitch, 1, pitch)[0]
-            above = bytes_at(fields.above + row * (runs // SUPER * each), 1, runs // SUPER * each)[0]
+            above = bytes_at(fields.above + row * (runs // SUPER * size), 1, runs // SUPER * size)[0]
             r = row % ROWS
             for run in range(runs):
                 at = run * run_bytes + (run // SUPER + 1) * head
                 if nested and run % SUPER == 0:
-                    for i in range(each):
-                        panel[at - head + (i // 2 * ROWS + r) * 2 + i % 2] = above[run // SUPER * each + i]
+                    for i in range(size):
+                        panel[at - head + (i // 2 * ROWS + r) * 2 + i % 2] = above[run // SUPER * size + i]
                 for part in range(groups):
                     g = (run * groups + part) * width
                     to = at + (ROWS * part + r) * width
@@ -76,16 +76,16 @@ def assembler(layout: PanelLayout) -> Any:
                 for i in range(RUN):
                     _put(panel, at, r, i, stored[codes[run * RUN + i] + 128], planes)
 
-    return jit(place)
+    return jit(assemble)
 
 
 @inner
 def _put(panel: Any, run: int, r: int, i: int, code: int, planes: Any) -> None:
-    """One code of a run into its planes (widths, and where they begin)."""
+    """Write one code of a run into its planes, given as widths and places."""
     j = i // 4
     for width, at in planes:
-        each = 8 // width  # fours that share a vector
-        vector = j % 4 if width == 4 else j // each
-        bit = j // 4 * 4 if width == 4 else j % each * width
+        count = 8 // width  # fours that share a vector
+        vector = j % 4 if width == 4 else j // count
+        bit = j // 4 * 4 if width == 4 else j % count * width
         panel[run + at + 64 * vector + 4 * r + i % 4] |= (code & ((1 << width) - 1)) << bit
         code >>= width

@@ -28,10 +28,10 @@ def from_blocks(fmt: BlockFormat, rows: int, target: Target) -> Any:
     layout = unpacked(fmt, target)
     fill_panel = filler(fmt, layout)
 
-    def fill(arguments: int, panel: int, made: Any) -> None:
+    def fill(arguments: int, panel: int, memory: Any) -> None:
         fields = operands(arguments)
         raw = bytes_at(fields.weights, fields.weight_rows, fields.weight_bytes)
-        fill_panel(raw, panel * ROWS, made)
+        fill_panel(raw, panel * ROWS, memory)
 
     return from_scratch(layout, rows, target, inner(fill))
 

@@ -1,4 +1,4 @@
-"""Rows of weights one at a time, from the file's bytes: for a few rows of activations.
+"""The kernel that multiplies rows of weights one at a time, from the file's bytes: for few activations.
 
 64 neighbours of a row are a vector already, so nothing has to be moved across rows: a stretch is
 unpacked into the first cache and multiplied from there. Activations are copied to *stretches*: for
@@ -36,7 +36,7 @@ CHUNK = 4096  # weights of a row unpacked at a time
 
 @cache
 def by_lines(fmt: BlockFormat, target: Target) -> Any:
-    """Compiled: rows ``first`` … ``stop`` of blocks."""
+    """Compiled: rows ``first`` … ``stop`` of blocks times all activations."""
     unpack, dot = unpacker(fmt), _dot(fmt.group, target)
     stretched = stretcher(fmt, target)
     size, nbytes, group = fmt.block_size, fmt.dtype.itemsize, fmt.group
@@ -73,7 +73,7 @@ def by_lines(fmt: BlockFormat, target: Target) -> Any:
 
 @cache
 def stretcher(fmt: BlockFormat, target: Target) -> Any:
-    """Compiled: x_rows of activations to stretches uint8 [M * bytes] and scales float32 [M, groups]."""
+    """Compiled: rows of codes of activations to stretches uint8 [M * bytes] and scales float32 [M, groups]."""
     layout = unpacked(fmt, target)
     size, zero, groups = x_run_bytes(layout), layout.zero, RUN // fmt.group
 
@@ -113,7 +113,7 @@ def _dot(group: int, target: Target) -> Any:
 
 
 def _emit(simd: Simd, group: int, codes: Any, scales: Any, x: Any, above: Any, count: Any) -> Any:
-    """Which sum a vector goes to depends on its place alone."""
+    """The sum of all products; the place of a vector alone decides which of the partial sums it goes to."""
     b = simd.builder
     totals = [cgutils.alloca_once_value(b, ir.Constant(FLOATS, None)) for _ in range(CHAINS)]
     for total in totals:
@@ -138,8 +138,8 @@ def _add(simd: Simd, group: int, codes: Any, scales: Any, x: Any, above: Any, i:
     here = b.add(x, b.mul(i, I64(STRETCH)))
     start = simd.load(b.add(here, I64(LANE)), INTS)
     sums = simd.dot_vector(start, b.xor(weights, flip), simd.load(here, BYTES))
-    few = b.fmul(
+    factors = b.fmul(
         *[simd.load(b.add(at, b.mul(i, I64(4 * groups))), vec(F32, groups)) for at in (scales, above)]
     )
-    scale = b.shuffle_vector(few, ir.Constant(few.type, ir.Undefined), lanes)
+    scale = b.shuffle_vector(factors, ir.Constant(factors.type, ir.Undefined), lanes)
     b.store(simd.fma(b.sitofp(sums, FLOATS), scale, b.load(total)), total)

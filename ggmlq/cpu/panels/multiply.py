@@ -1,4 +1,4 @@
-"""The walk of one product: activations to x_rows, then panels shared by the threads."""
+"""A product: activations become rows of codes, then threads share the panels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def multiply(
     """``out = x @ weights``; ``kernels(rows at once)`` multiplies ``grain`` rows of weights.
 
     ``layout`` is the one of the panels that the tiles read; the kernels take ``Operands``.
-    ``most``: rows at once, where that is not what tiles take.
+    ``most``: rows at once, if not as many as a tile has.
     """
     n, runs = out.shape[1], x.shape[1] // RUN
     if not runs:
@@ -54,7 +54,7 @@ def x_rows_of(x: Any, layout: PanelLayout, most: int = 1) -> tuple[Bytes, int]:
     rows = np.ascontiguousarray(x, np.float32)
     x_rows = scratch((len(rows), runs * x_run_bytes(layout)), np.uint8)
     quantize = kernel("panels.activations.quantizer", layout.groups, layout.offset, kind)
-    at = x_rows.ctypes.data  # a microsecond: asked for once
+    at = x_rows.ctypes.data  # this takes a microsecond
     arguments = Activations(
         rows.ctypes.data, at, len(rows), runs * RUN,
         x_rows.shape[1], most, remaining_zero(layout, kind), start(layout),

@@ -22,7 +22,7 @@ NEAR = 256 << 10  # bytes of panels that meet the same few rows of activations: 
 
 @cache
 def sweep(layout: PanelLayout, rows: int, target: Target) -> Any:
-    """Compiled: ``count`` panels times all x_rows, batches of at most ``rows``.
+    """Compiled: ``count`` panels times all rows of codes, in batches of at most ``rows``.
 
     ``several(panels address, bytes of a panel, count, x_rows uint8 [M, bytes], out float32 [M, N],
     first column, runs, bytes ahead)``
@@ -90,9 +90,9 @@ def through_bytes(layout: PanelLayout, rows: int, target: Target) -> Any:
     wide = expanded(layout, target)
     expand = expander(layout, target)
 
-    def fill(arguments: int, panel: int, made: Any) -> None:
+    def fill(arguments: int, panel: int, memory: Any) -> None:
         fields = operands(arguments)
-        expand(fields.weights + panel * fields.weight_bytes, made.ctypes.data, fields.runs)
+        expand(fields.weights + panel * fields.weight_bytes, memory.ctypes.data, fields.runs)
 
     return from_scratch(wide, rows, target, inner(fill))
 

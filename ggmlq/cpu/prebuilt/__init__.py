@@ -1,7 +1,7 @@
 """Code of kernels that comes with the package, so that a first product waits for no compiler and no Numba.
 
     machine/levels.py       instruction sets that code comes with
-    machine/served.py       which of them serves this CPU, and when none does
+    machine/served.py       the one that serves this CPU, if one does
     machine/loading.py      object code into memory
     files.json      digests of source files when packs were last looked at
     compilers.json  versions of the compilers when packs were last written
@@ -13,5 +13,5 @@
     arm64/          for all other arm64, and CPUs whose name LLVM does not know
 
 ``python tools/prebuild_cpu.py`` writes the packs; tools/_packs_cpu.py says which kernels belong in. The code
-is what Numba makes for such a CPU, with the same results to the last bit; what has none is compiled.
+is what Numba makes for such a CPU, with the same results to the last bit; a kernel without is compiled.
 """

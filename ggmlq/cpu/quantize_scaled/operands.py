@@ -1,4 +1,4 @@
-"""What kernels of the quantizer are made for, and what they are given."""
+"""The cases that kernels of the quantizer are compiled for, and their arguments."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ..machine.tables import Address
 from ..machine.target import Target
 
 LANES = 16  # numbers at a time
-WIDTH = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of what is read
+WIDTH = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of a number
 
 
 class Kind(NamedTuple):
-    """What a kernel that does all of it is compiled for."""
+    """The case of a kernel that does all of it: from numbers to codes and scales."""
 
     read: str  # dtype of the numbers
     code: str  # a name in CODES

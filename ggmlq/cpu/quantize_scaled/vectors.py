@@ -1,7 +1,7 @@
 """Sixteen floats at a time, as LLVM code: widened, divided by a scale, encoded.
 
-What is written here has the bits of ``codes/scaling.py`` and of a code's ``encode``; three things are done
-in another way, because they are quicker:
+The results have the bits of ``codes/scaling.py`` and of a code's ``encode``; three things are done in another
+way, because that is quicker:
 
 *Dividing.* With r = 1/s rounded, q = x·r is nearly x / s; the remainder x - q·s is exact in a fused
 operation, and two such corrections give the very float that a division does (Markstein's theorem), in
@@ -55,7 +55,7 @@ class Vectors(Simd):
 
     @property
     def stored(self) -> Any:
-        """Sixteen numbers in memory."""
+        """The type of sixteen numbers in memory."""
         return FLOATS if self.width == 4 else vec(I16, LANES)
 
     def as_floats(self, read: Any) -> Any:
@@ -90,11 +90,11 @@ class Vectors(Simd):
     # --- numbers ------------------------------------------------------------------------
 
     def size(self, x: Any) -> Any:
-        """Magnitudes."""
+        """The magnitudes of floats."""
         return self.builder.bitcast(self.builder.and_(self.builder.bitcast(x, INTS), ints(REST)), FLOATS)
 
     def larger(self, x: Any, most: Any) -> Any:
-        """The larger of each two; NaN in x is passed over."""
+        """The larger of each two numbers; NaN in x is passed over."""
         return self.builder.select(self.builder.fcmp_ordered(">", x, most), x, most)
 
     def smaller(self, x: Any, least: Any) -> Any:
@@ -126,8 +126,8 @@ class Vectors(Simd):
         if isinstance(code, MiniFloat):
             return self.builder.trunc(self._minifloat(v, x, code, inside), vec(I8, LANES))
         assert isinstance(code, Integer)
-        found = self._integer(v, z, code, rounding, inside)
-        return self.builder.trunc(found, vec(ir.IntType(code.bits), LANES))
+        whole = self._integer(v, z, code, rounding, inside)
+        return self.builder.trunc(whole, vec(ir.IntType(code.bits), LANES))
 
     def _minifloat(self, v: Any, x: Any, code: MiniFloat, inside: bool) -> Any:
         b = self.builder
@@ -141,10 +141,10 @@ class Vectors(Simd):
         total = b.fadd(b.bitcast(a, FLOATS), b.bitcast(unit, FLOATS))
         units = b.sub(b.bitcast(total, INTS), unit)
         field = b.lshr(power, ints(23 - code.mantissa))
-        found = b.sub(b.add(units, field), ints(128 - code.bias << code.mantissa))
-        found = b.select(b.fcmp_unordered("uno", v, v), ints(code.nan), found)
+        bits = b.sub(b.add(units, field), ints(128 - code.bias << code.mantissa))
+        bits = b.select(b.fcmp_unordered("uno", v, v), ints(code.nan), bits)
         sign = b.and_(b.lshr(b.bitcast(x, INTS), ints(24)), ints(0x80))
-        return b.or_(found, sign)
+        return b.or_(bits, sign)
 
     def _integer(self, v: Any, z: Any, code: Integer, rounding: str, inside: bool) -> Any:
         b = self.builder
@@ -171,12 +171,12 @@ class Vectors(Simd):
 
 
 def ints(value: int) -> ir.Constant:
-    """The same number in every lane."""
+    """An integer in all of 16 lanes."""
     return ir.Constant(INTS, [value] * LANES)
 
 
-def walk(b: Any, count: Any, body: Any, step: int = 1) -> None:
-    """``body(index of the first number, how many or None for sixteen)`` along so many numbers."""
+def vector_loop(b: Any, count: Any, body: Any, step: int = 1) -> None:
+    """Emit ``body(index of the first number, numbers left or None for sixteen, i)`` along ``count`` numbers."""
     whole = b.udiv(count, I64(LANES * step))
     with cgutils.for_range(b, whole, intp=I64) as loop:
         for i in range(step):
@@ -196,8 +196,8 @@ def walk(b: Any, count: Any, body: Any, step: int = 1) -> None:
 def row_encoder(kind: str, code: Code, rounding: str, zeros: bool, inside: bool, target: Target) -> Any:
     """An intrinsic that encodes numbers in a row: their address, that of the codes, count, scale, zero point.
 
-    ``ahead`` is how many bytes behind each number one lies that is wanted next: memory is asked for it
-    here, where it would have nothing to do otherwise. ``inside``: scales come from these very numbers.
+    ``ahead``: bytes from each number to one that is read soon; it is prefetched here, where memory would be
+    idle otherwise. ``inside``: scales come from these very numbers.
     """
 
     def emit(builder: Any, *values: Any) -> None:
@@ -222,10 +222,10 @@ def _encode(
                 v.soon(b.add(at, ahead))
             x = v.floats(at, left)
             q, signed = divided(x)
-            found = v.encoded(q, signed, zero, code, rounding, inside)
-            v.store_some(found, b.add(to, b.mul(index, I64(nbytes))), left)
+            codes = v.encoded(q, signed, zero, code, rounding, inside)
+            v.store_some(codes, b.add(to, b.mul(index, I64(nbytes))), left)
 
-        walk(b, count, body, 2)
+        vector_loop(b, count, body, 2)
 
     def plainly(x: Any) -> Any:
         q = b.fdiv(x, scale)

@@ -19,7 +19,7 @@ from ..machine.simd import F32, FLOATS, I8, I32, I64, vec
 from ..machine.target import Target
 from ..panels.layout import NEARER
 from ..quantize_scaled.operands import LANES
-from ..quantize_scaled.vectors import Vectors, walk
+from ..quantize_scaled.vectors import Vectors, vector_loop
 from ._operands import Lines
 
 CHAINS = 4  # sums under way
@@ -42,7 +42,7 @@ def lines(name: str, rows: int, kind: Target) -> Any:
         fields = operands(arguments)
         k, group = fields.k, fields.group
         x_tiles, w_tiles = -(-k // fields.x_c), -(-k // fields.w_c)
-        mine = floats_at(fields.x_scales, (fields.x_first + rows - 1) // fields.x_r + 1, x_tiles)
+        x_scales = floats_at(fields.x_scales, (fields.x_first + rows - 1) // fields.x_r + 1, x_tiles)
         out = floats_at(fields.out, rows, fields.n)
         groups = -(-k // group)
         x_tile, w_tile = np.empty(groups, np.int64), np.empty(groups, np.int64)
@@ -55,12 +55,12 @@ def lines(name: str, rows: int, kind: Target) -> Any:
             sums[:] = 0
             for start in range(0, groups, near):
                 for n in range(top, min(top + BAND, stop)):
-                    theirs = floats_at(fields.w_scales + 4 * w_tiles * (n // fields.w_r), 1, w_tiles)[0]
+                    w_scales = floats_at(fields.w_scales + 4 * w_tiles * (n // fields.w_r), 1, w_tiles)[0]
                     line = fields.codes + n * fields.pitch
                     for g in range(start, min(start + near, groups)):
-                        left, step = g * group, theirs[w_tile[g]]
+                        left, step = g * group, w_scales[w_tile[g]]
                         for r in range(rows):
-                            scales[r] = mine[x_row[r], x_tile[g]] * step
+                            scales[r] = x_scales[x_row[r], x_tile[g]] * step
                         add(
                             line + left, fields.x + 4 * left, 4 * k, min(group, k - left),
                             scales.ctypes.data, sums[n - top].ctypes.data, fields.ahead,
@@ -76,7 +76,7 @@ def lines(name: str, rows: int, kind: Target) -> Any:
 
 
 def _segment(code: MiniFloat, rows: int, kind: Target) -> Any:
-    """An intrinsic: adds to vectors of sums those of ``count`` products, times a scale a row."""
+    """An intrinsic that adds to vectors of sums those of ``count`` products, times a scale a row."""
     return intrinsic_of(
         lambda builder, *words: _emit(Vectors(builder, kind, "float32"), code, rows, *words), 7
     )
@@ -117,40 +117,42 @@ def _emit(
         nans.look(b.shuffle_vector(stored, vec(I8, LANES)(None), ir.Constant(vec(I32, MANY), REPEATED)))
         add(divided(v, stored, code), at, left, 0)
 
-    walk(b, b.sub(count, done), rest)
+    vector_loop(b, b.sub(count, done), rest)
     larger = ir.Constant(FLOATS, [power(code)] * LANES)
     for r, row in enumerate(parts):
         total = b.load(row[0])
         for other in row[1:]:
             total = b.fadd(total, b.load(other))
-        total = nans.kept(b.fmul(total, larger))
+        total = nans.or_nan(b.fmul(total, larger))
         scale, at = v.load(b.add(scales, I64(4 * r)), F32), b.add(sums, I64(4 * LANES * r))
         v.store(v.fma(total, v.splat(scale), v.load(at, FLOATS)), at)
 
 
 class Nans:
-    """Whether one of some codes is no number: asked for once a segment, where its half is a number."""
+    """A test for NaN among codes whose halves are numbers: it is evaluated once a segment."""
 
     def __init__(self, builder: Any, code: MiniFloat) -> None:
         self.b, self.needed = builder, power(code) != 1
         self.kind = vec(I8, MANY)
-        self.least = cgutils.alloca_once(builder, self.kind)  # what is 0 where all bits but the sign are set
+        self.least = cgutils.alloca_once(
+            builder, self.kind
+        )  # 0 where all bits but the sign of a code were set
         builder.store(self._all(0xFF), self.least)
 
     def look(self, codes: Any) -> None:
-        """At 64 codes."""
+        """Take 64 codes into account."""
         b = self.b
         if self.needed:
             unset, before = b.and_(b.not_(codes), self._all(0x7F)), b.load(self.least)
             b.store(b.select(b.icmp_unsigned("<", unset, before), unset, before), self.least)
 
-    def kept(self, total: Any) -> Any:
-        """A sum, or NaN where it should be."""
+    def or_nan(self, total: Any) -> Any:
+        """A sum, or NaN if a code was."""
         if not self.needed:
             return total
         b = self.b
-        found = b.bitcast(b.icmp_unsigned("==", b.load(self.least), self._all(0)), ir.IntType(MANY))
-        none = b.icmp_unsigned("==", found, ir.Constant(found.type, 0))
+        lanes = b.bitcast(b.icmp_unsigned("==", b.load(self.least), self._all(0)), ir.IntType(MANY))
+        none = b.icmp_unsigned("==", lanes, ir.Constant(lanes.type, 0))
         return b.select(none, total, ir.Constant(FLOATS, [float("nan")] * LANES))
 
     def _all(self, value: int) -> ir.Constant:

@@ -1,7 +1,7 @@
 """Decode 8-bit floats to pairs of bfloat16, of which one instruction adds two products to each of 16 sums.
 
 Changed: no BLAS, no copies of float32. Every number of 8 bits is one of bfloat16, of which a vector holds
-twice as many. Sixteen rows of weights are laid side by side and decoded, a piece that the second cache holds,
+twice as many. Sixteen rows of weights are laid side by side and decoded, a portion that the second cache holds,
 in which twelve rows of activations at a time meet two times sixteen of weights.
 
 Why it helps: the dot product of bfloat16 makes twice the products of a fused multiplication of float32,

@@ -5,8 +5,8 @@ eight sequences loads 3 vectors and 8 words for 24 dot products. Sums stay in re
 to memory as int32: what is done with them needs no more than they.
 
 Activations are the first operand of the dot product (``machine/simd.py``), stored as unsigned bytes where it
-wants those; weights stay as they are. So the shift of stored codes is taken off with the zero point, times the
-sum of the row of weights, which never changes.
+wants those; weights stay as they are. So the shift of stored codes is taken off with the zero point, times
+the sum of the row of weights, which never changes.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ CHAINS = 10  # dot products under way: one takes five cycles, two begin in each
 @cache
 def tile(rows: int, target: Target) -> Any:
     """An intrinsic ``(panel, x, x_pitch, fours, out, out_pitch)`` on addresses; out: int32 [3 · rows, 16]."""
-    dot = "avx2 full" if target.dot == "avx2" else target.dot  # codes of -128 have no negative
+    if target.dot == "avx2":
+        target = replace(target, dot="avx2 full")  # codes of -128 have no negative
 
     def emit(builder: Any, *words: Any) -> None:
-        Tile(Simd(builder, replace(target, dot=dot)), rows).emit_sums(*words)
+        Tile(Simd(builder, target), rows).emit_sums(*words)
 
     return intrinsic_of(emit, 6)
 
