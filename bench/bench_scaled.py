@@ -29,7 +29,7 @@ from ggmlq.base.threads import share
 from ggmlq.codes import CODES
 from ggmlq.codes.scaling import Rule
 from ggmlq.codes.tiling import tiling
-from ggmlq.cpu.quantize_scaled import walk
+from ggmlq.cpu.quantize_scaled import driver
 from ggmlq.testing.machine import commit, machine
 
 SIZE = 4096  # N and K

@@ -43,7 +43,7 @@ How ``x @ q.T`` is computed, for q4_0 and 512 rows of x:
 
 Where something new goes. A format: its file in ``ggmlq/formats``, and all of this serves it; vector code
 for it in ``unpack/``. A rung of ``linear``: ``linear/r9_<name>.py``. Another operation: a folder beside
-``linear/`` with a ladder of its own, as ``scaled_linear/`` is one. Another kind of operand, neither panels nor
-rows of codes as blocks have them: a folder beside ``panels/``, as ``codes8/`` is one, with its layout, what makes
-it and what reads it, so that rungs only say which they take.
+``linear/`` with a ladder of its own, as ``scaled_linear/`` is one. Another kind of operand, neither panels
+nor rows of codes as blocks have them: a folder beside ``panels/``, as ``codes8/`` is one, with its layout,
+what makes it and what reads it, so that rungs only say which they take.
 """

@@ -29,6 +29,6 @@ Integers, with sums over whole groups:
 Panels of integers are laid out once and stay with the array: scales stand apart, because there is one for
 128 columns or for all of K. Every number of e4m3 and e5m2 is one of bfloat16, so nothing is rounded before it
 is summed; panels of these are not stored, because decoding a portion takes no longer than six rows of
-activations do. ``machine/register_tile.py`` has the common part of all register tiles, ``machine/simd.py`` the
-dot products of integers.
+activations do. ``machine/register_tile.py`` has the common part of all register tiles, ``machine/simd.py``
+the dot products of integers.
 """

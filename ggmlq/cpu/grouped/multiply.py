@@ -1,7 +1,7 @@
 """Many products: rows of codes, uses sorted by expert, panels of all experts in one job of the threads.
 
-All panels of all groups are counted through and cut into work units of equal cost, so that an expert that half
-of all tokens use keeps every thread busy, and one with a single row does not hold them up.
+All panels of all groups are counted through and cut into work units of equal cost, so that an expert that
+half of all tokens use keeps every thread busy, and one with a single row does not hold them up.
 """
 
 from __future__ import annotations

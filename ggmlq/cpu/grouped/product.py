@@ -1,4 +1,4 @@
-"""Panels of many matrices times groups of rows: work units over all of them, each group by its expert's panels."""
+"""Panels of many matrices times groups of rows, each group by its expert's panels, in work units."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def _count(ids: Any, counts: Any) -> None:
 
 @inner
 def _group(ends: Any, chunk: int, groups: int) -> Any:
-    """Write groups of at most ``chunk`` rows, and first places over the counts: (number of groups, most rows)."""
+    """Write groups of at most ``chunk`` rows, and first places over counts: (number of groups, most rows)."""
     number, total, most = 0, 0, 0
     for e in range(len(ends)):
         count, ends[e] = ends[e], total

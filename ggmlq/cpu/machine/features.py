@@ -1,4 +1,4 @@
-"""The CPU as LLVM sees it: the features that Numba compiles for, without Numba where it would say the same."""
+"""The CPU as LLVM sees it: the features that Numba compiles for, asked without Numba where that is safe."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def compiled_for() -> frozenset[str]:
 
 
 def _lacks_dotprod(features: frozenset[str], text: str) -> bool:
-    """True if the CPU has arm64's dot product although LLVM's list of its features, from Linux, does not say so.
+    """True if the CPU has arm64's dot product although LLVM's list of its features leaves it out.
 
-    Linux has to report it, and LLVM has to emit it for a CPU of that name: for a CPU that LLVM does not know it
-    would end the process over the instruction.
+    Linux has to report it, and LLVM has to emit it for a CPU of that name: for a CPU that it does not know
+    LLVM would end the process over the instruction.
     """
     if (
         "dotprod" in features

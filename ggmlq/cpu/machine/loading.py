@@ -70,7 +70,7 @@ def load(name: str, content: bytes) -> Loaded:
 
 @cache
 def _ready() -> None:
-    """Set up LLVM for this machine, and the functions that objects refer to: an unknown name ends the process."""
+    """Set up LLVM and the functions that objects refer to: an unknown name would end the process."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     library = ctypes.CDLL(None)

@@ -126,7 +126,7 @@ class Simd:
         return self._dot(self, sums, weights, same)
 
     def dot_vector(self, sums: Any, weights: Any, activations: Any) -> Any:
-        """Int32 sums plus four products each, of 64 different activations; ``weights`` are bytes as they are."""
+        """Int32 sums plus four products each: 64 different activations, weights as bytes as they are."""
         return self._dot(self, sums, self.operand(weights), activations)
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:

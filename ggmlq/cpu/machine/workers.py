@@ -73,7 +73,7 @@ def recorded() -> Iterator[Tape]:
 
 
 def unrecorded() -> AbstractContextManager[None]:
-    """Leave out of a recording what is done once and kept, as laying weights out: a rerun needs it no more."""
+    """Leave out of a recording what is done once, as laying weights out: a rerun does not need it."""
     return _taped(None)
 
 

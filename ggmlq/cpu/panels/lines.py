@@ -73,7 +73,7 @@ def by_lines(fmt: BlockFormat, target: Target) -> Any:
 
 @cache
 def stretcher(fmt: BlockFormat, target: Target) -> Any:
-    """Compiled: rows of codes of activations to stretches uint8 [M * bytes] and scales float32 [M, groups]."""
+    """Compiled: rows of codes to stretches uint8 [M * bytes] and scales float32 [M, groups]."""
     layout = unpacked(fmt, target)
     size, zero, groups = x_run_bytes(layout), layout.zero, RUN // fmt.group
 

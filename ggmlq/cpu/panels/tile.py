@@ -6,8 +6,8 @@ the weights and by the activations. A format with offsets adds −offset · Σ a
 
 A row of activations has for each run 32 codes, the scale (float32), for each group start − zero · Σq (int32)
 and, where there are offsets, −scale · Σq (float32). The rows of a tile are a batch: the first run of each,
-then the second of each …, so that one address leads to all of a run. With an address a row, LLVM makes of them a
-chain of additions as long as the dot products.
+then the second of each …, so that one address leads to all of a run. With an address a row, LLVM makes of
+them a chain of additions as long as the dot products.
 
 Floors per 16 rows of weights, one row of activations and run, all on the same ports: 8 dot products,
 one multiplication and one fused one; one more with offsets, one more with groups of 16. Under a

@@ -176,7 +176,7 @@ def ints(value: int) -> ir.Constant:
 
 
 def vector_loop(b: Any, count: Any, body: Any, step: int = 1) -> None:
-    """Emit ``body(index of the first number, numbers left or None for sixteen, i)`` along ``count`` numbers."""
+    """Emit ``body(first number, numbers left or None for sixteen, i)`` along ``count`` numbers."""
     whole = b.udiv(count, I64(LANES * step))
     with cgutils.for_range(b, whole, intp=I64) as loop:
         for i in range(step):

@@ -58,7 +58,7 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
 
 
 def _ahead(m: Matrix) -> int:
-    """The distance in bytes at which weights are prefetched: whole rows, because some are read in parts of K."""
+    """The distance at which weights are prefetched: whole rows, because some are read in parts of K."""
     if not prefetch_distance() or m.codes.nbytes <= CACHED:
         return 0
     rows, pitch = prefetch_distance() // max(m.over.columns, 1) // NEARER * NEARER, int(m.codes.strides[0])
