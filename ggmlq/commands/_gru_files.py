@@ -9,7 +9,7 @@ from ..arrays.dumps import Dump
 from ..base.text import short
 from ..errors import DumpError
 from ..gru import GRU
-from ..gru.files import write_error, write_arrays
+from ..gru.files import write_arrays, write_error
 
 OWN = ("W", "R", "bx", "br")
 TORCH = ("weight_ih_l", "weight_hh_l", "bias_ih_l", "bias_hh_l")
