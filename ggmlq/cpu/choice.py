@@ -1,6 +1,6 @@
 """The rungs that are fast for a problem on this CPU, by measurements in choice.json.
 
-``tools/cpu_choice.py`` measures and writes the file; :mod:`ggmlq.dispatch.measured` says how it is read. An
+``tools/table.py cpu_choice`` measures and writes the file; :mod:`ggmlq.dispatch.measured` reads it. An
 entry holds for CPUs that Numba compiles the same code for. Other CPUs use the highest rung that accepts the
 problem, except ``cpu:lines``: with more than three rows of activations they use ``cpu:tiles`` instead.
 
