@@ -132,7 +132,7 @@ def test_the_tool_measures_and_writes(entries, tmp_path, monkeypatch, capsys):
     finally:
         gq.set_num_threads(before)
     (entry,) = json.loads(choice.TABLE.read_text())["cpus"]
-    assert choice.is_of(entry, HERE)
+    assert choice.fits(entry, HERE)
     assert [row["format"] for row in entry["linear"]] == ["q8_0", "tq2_0"]
     assert "tq2_0    M    4  ms: " in capsys.readouterr().out
 
