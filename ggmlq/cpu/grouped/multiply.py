@@ -36,9 +36,7 @@ class Variant(NamedTuple):
     """The kernels and operands by which a rung multiplies with some experts."""
 
     layout: PanelLayout  # of the panels that the tiles read
-    make: Callable[
-        [QuantArray], Any
-    ]  # the weights of an expert as kernels read them, uint8 [lines, line_bytes]
+    make: Callable[[QuantArray], Any]  # an expert's weights as kernels read them, uint8 [lines, line_bytes]
     line_bytes: int
     prepares: bool  # whether these stay with the expert
     few: Kernel

@@ -94,7 +94,10 @@ class RegisterTile:
     def add_scaled(
         self, totals: list[Any], sums: Iterable[Any], w_scales: Iterable[Any], x_scales: Iterable[Any]
     ) -> None:
-        """Add sums times the product of both scales, which lie at addresses by panel and by row."""
+        """Add sums times the product of both scales, which lie at addresses by panel and by row.
+
+        Addresses and sums may be generators: then each is computed next to its use.
+        """
         b, simd = self.b, self.simd
         w = [simd.load(place, FLOATS) for place in w_scales]
         x = [simd.splat(simd.load(place, F32)) for place in x_scales]
