@@ -16,7 +16,7 @@ from ..base.threads import share
 from .machine.jit import jit
 
 Wide = NDArray[np.float64]
-REASSOCIATED = {"reassoc", "contract", "nsz"}  # sums in any order; NaN and infinity stay what they are
+REASSOCIATED = {"reassoc", "contract", "nsz"}  # sums in any order; NaN and infinity are kept
 
 
 def _attend(q: Any, k: Any, v: Any, mask: Any, slopes: Any, sinks: Any, how: Any, out: Any,

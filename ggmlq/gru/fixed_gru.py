@@ -154,7 +154,7 @@ class FixedGRU:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> FixedGRU:
-        """Read what :meth:`save` wrote; whatever does not hold together is refused."""
+        """Read a file of :meth:`save`; one whose parts do not agree is refused."""
         cells, facts = files.load(path)
         return cls(cells, facts["tables"], facts["rounding"], facts["dynamic_x"])
 

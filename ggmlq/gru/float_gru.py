@@ -157,7 +157,7 @@ class GRU:
         return self._pass("GRU.observe(x)", x, h0, batch_first, True)
 
     def reset_calibration(self) -> None:
-        """Forget what was observed."""
+        """Forget all observed batches."""
         activations = [name for name in NAMES if name not in WEIGHTS]
         self._observed = [{name: Observed() for name in activations} for _ in self.directions]
         self._digests = []
@@ -166,7 +166,7 @@ class GRU:
         self, widths: Any = "mixed", *, tables: str = "direct", observer: str = "ema",
         rounding: str = "half_away", dynamic_x: bool = False,
     ) -> FixedGRU:  # fmt: skip
-        """The GRU in integers, from what was observed.
+        """The GRU in integers, from the observed ranges.
 
         Parameters
         ----------

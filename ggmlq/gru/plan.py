@@ -21,7 +21,7 @@ from .cell import Cell
 
 Ints = NDArray[Any]
 BITS = {True: (30, 31), False: (61, 63)}  # of narrow sums and of wide ones, and the bit of their sign
-SURE = 17  # a left shift by so much takes whatever is not 0 beyond the ends of 16 bits
+SURE = 17  # a left shift that takes every number but 0 beyond the ends of 16 bits
 
 
 class Rows(NamedTuple):

@@ -21,7 +21,7 @@ from .plan import Plan
 from .weights import refuse_not_finite
 
 REQUEST = "FixedGRU(x)"
-OFTEN, FEW = 0.1, 100  # values of a tensor: so many do not saturate for a sum that rounds past the end
+OFTEN, FEW = 0.1, 100  # share and number of values that saturate because sums round past the end
 KINDS = 256  # shapes of calls that are remembered
 NAMES = [f"cuda:{index}" for index in range(256)]
 INTERMEDIATE = ("z_out", "r_out", "g_out", "Rh_add_br")  # of v
@@ -53,7 +53,7 @@ class Fixed(Protocol):
 
 
 class Call(NamedTuple):
-    """One direction, as a kernel is given it; what is to be written to is C-contiguous and on its device."""
+    """The arguments of a kernel for one direction; its results are C-contiguous and on its device."""
 
     cell: Cell
     plan: Plan

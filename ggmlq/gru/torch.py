@@ -1,4 +1,4 @@
-"""The weights of a torch.nn.GRU, taken from whatever has its attributes; torch is not imported."""
+"""The weights of a torch.nn.GRU, or of any object with its attributes; torch is not imported."""
 
 from __future__ import annotations
 

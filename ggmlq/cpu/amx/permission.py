@@ -27,7 +27,7 @@ def refused() -> str | None:
     if missing or target() is not AVX512:
         return f"this CPU, or what Numba compiles for, has no {' '.join(missing) or 'AVX-512 VNNI'}"
     if sys.platform != "linux" or platform.machine() != "x86_64":
-        return "only Linux on x86-64 is asked for the matrix unit"
+        return "the matrix unit is used on Linux on x86-64 alone"
     library = ctypes.CDLL(None, use_errno=True)
     if library.syscall(ARCH_PRCTL, REQUEST, TILES):
         return f"Linux refuses the matrix unit: {os.strerror(ctypes.get_errno())}"

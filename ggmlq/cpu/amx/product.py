@@ -2,7 +2,7 @@
 
 Two panels are 32 rows of weights. A *chunk* of their columns is decoded into the first cache, then
 multiplied with all blocks of 32 rows of activations, which pass by from the second cache. Meanwhile the
-vector units decode the next chunk, a run after each so many products: the matrix unit works on by itself.
+vector units decode the next chunk, a run after every few products: the matrix unit works on by itself.
 
 Sums stay in tiles for a chunk. Between chunks those of ``near`` pairs of panels lie in the second cache, so
 that a chunk of activations is read once for all of these. Each sum takes its products in the order of the

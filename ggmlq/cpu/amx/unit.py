@@ -1,8 +1,8 @@
 """The instructions of the matrix unit, by LLVM's intrinsics for tiles with fixed numbers.
 
 A tile is 16 rows of 64 bytes. Each thread says so in each call (``begin``) and leaves the unit as it was
-(``end``): mostly without tiles, so that the system has nothing to save; but another library may have told
-its shapes to a thread once for all, as ggml does, and would find none.
+(``end``): mostly without tiles, so that the system has nothing to save; but another library may have set
+its shapes in a thread once for all, as ggml does, and needs them again.
 """
 
 from __future__ import annotations

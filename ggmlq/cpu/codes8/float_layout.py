@@ -1,6 +1,6 @@
 """The cut of K for 8-bit floats: groups that share both scales, in them runs, filled up to whole steps.
 
-A run is what a tile sums before it multiplies with the scales. Groups longer than ``LONG`` columns are
+A tile sums a run before it multiplies with the scales. Groups longer than ``LONG`` columns are
 several runs. Columns that fill a run up are zeros on both sides, and add nothing.
 """
 

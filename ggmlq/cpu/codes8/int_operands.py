@@ -41,7 +41,7 @@ class Panels(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows of codes, and what a kernel makes of them; it makes nothing that has no address to go to."""
+    """Rows of codes and the results of their conversion; a result without an address is left out."""
 
     codes: Address  # bytes [rows, k]
     pitch: int

@@ -22,7 +22,7 @@ operands = reader(Operands)
 
 @cache
 def sweep(form: Form, most: int, kind: Target) -> Any:
-    """Compiled: panels ``first`` … ``stop`` times all rows, ``most`` at once and of what is left ``few``.
+    """Compiled: panels ``first`` … ``stop`` times all rows, ``most`` at once, and the rest ``few`` at once.
 
     Where fewer are left, some before them are multiplied again, by the same thread.
     """

@@ -51,8 +51,8 @@ def widened(builder: Any, bits: Any) -> Any:
 def narrowed(builder: Any, value: Any) -> Any:
     """Float32, or lanes of it, to the 16 bits of the nearest half, ties to even; a NaN stays one.
 
-    By hand, of three results one is taken: adding a half leaves the bits of a subnormal; moving the
-    exponent and rounding as an integer gives the rest, or infinity by carry; and what is too large.
+    By hand, one of three results is selected: adding 0.5 leaves the bits of a subnormal half; moving the
+    exponent and rounding as an integer gives a normal one, or infinity by carry; the third is for larger ones.
     """
     ints, words = _like(I32, value), _like(I16, value)
     if native():

@@ -1,7 +1,8 @@
 """Rows of floats as files have them times rows of activations, widened in registers; r8_floats.py says why.
 
-A tile is a few rows of both, along all of K: so many vectors of sums, each loaded number meets several. Each
-sum takes its products in the order of the columns, sixteen apart, whatever else is in the tile.
+A tile is a few rows of both, along all of K, with a vector of sums for each pair of rows, so that each loaded
+number meets several. Each sum takes its products in the order of the columns, sixteen apart, whatever else is
+in the tile.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from ..machine.target import target
 from ..machine.workers import share_kernel
 from ._operands import BAND, Floats
 
-MOST = {"f32": 16, "f16": 64, "bf16": 64}  # rows of activations: what is not decoded goes to a BLAS sooner
+MOST = {"f32": 16, "f16": 64, "bf16": 64}  # rows of activations at most: float32 goes to a BLAS sooner
 
 
 def refuses(problem: Linear) -> str | None:

@@ -50,7 +50,7 @@ def _take(board: int, problem: int) -> bool:
         return False
     kernel, arguments = atomic_load(board + KERNEL), atomic_load(board + ARGUMENTS)
     count, step = atomic_load(board + COUNT), atomic_load(board + STEP)
-    # If this succeeds the job is still unfinished, so what was read belongs to it.
+    # If this succeeds the job is still unfinished, so the words above belong to it.
     if compare_and_swap(board + NEXT, now, now + 1):
         if not atomic_load(board + STATUS):
             status = call_kernel(kernel, arguments, part * step, min((part + 1) * step, count), problem)

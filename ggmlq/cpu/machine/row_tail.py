@@ -10,7 +10,7 @@ from .simd import F32, I32, Simd
 
 
 def first_lanes(simd: Simd, count: Any, lanes: int) -> Any:
-    """A mask of the first ``count`` of so many lanes."""
+    """A mask of the first ``count`` of ``lanes`` lanes."""
     number = simd.splat(simd.builder.trunc(count, I32), lanes)
     return simd.builder.icmp_signed("<", ir.Constant(number.type, list(range(lanes))), number)
 

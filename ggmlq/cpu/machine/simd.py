@@ -1,4 +1,4 @@
-"""Vectors of 64 bytes as LLVM code: what a register tile of integer dot products is written in.
+"""Vectors of 64 bytes as LLVM code, in which register tiles of integer dot products are written.
 
 A vector holds four bytes for each of 16 rows of weights. LLVM lowers it to one register, to two
 of AVX2 or to four of NEON; only the dot product itself and the byte look-up have to be named.

@@ -14,7 +14,7 @@ Address = Annotated[int, _MARK]
 
 
 def joined(name: str, *parts: type) -> Any:
-    """A table of the fields of others, one after another: for what several kernels are told alike."""
+    """A table of the fields of others, one after another: for arguments that several kernels share."""
     fields = [field for part in parts for field in get_type_hints(part, include_extras=True).items()]
     return NamedTuple(name, fields)
 

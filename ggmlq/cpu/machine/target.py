@@ -1,7 +1,7 @@
 """The instruction sets that Numba compiles for, which need not be all that the machine has.
 
-``NUMBA_CPU_NAME`` and ``NUMBA_CPU_FEATURES`` choose another CPU. Code is chosen by what they leave:
-a feature that Numba's own list does not name counts as absent, which is slower but never wrong.
+``NUMBA_CPU_NAME`` and ``NUMBA_CPU_FEATURES`` choose another CPU. Code is chosen by the features that are
+left: a feature that Numba's own list does not name counts as absent, which is slower but never wrong.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from .read import Panel
 
 @cache
 def expander(layout: PanelLayout, target: Target) -> Any:
-    """An intrinsic from the address of a panel of so many runs to that of an expanded one."""
+    """An intrinsic that expands a panel: (its address, that of the expanded one, number of runs)."""
     wide = expanded(layout, target)
     return intrinsic_of(lambda builder, *words: _emit(Panel(builder, layout, target), wide, *words), 3)
 

@@ -26,12 +26,10 @@ from ..machine.target import Target
 
 ROWS = 16  # of a panel
 SUPER = 8  # runs
-TABLE = 16  # entries of what a vector look-up takes
-NEARER = (
-    4  # lines are prefetched into the first cache at a distance so many times smaller than into the second
-)
+TABLE = 16  # entries of the table of a vector look-up
+NEARER = 4  # the prefetch into the first cache is this many times nearer than that into the second
 ROWS_AT_ONCE = {32: 12, 8: 2, 4: 1}  # of activations, by the vector registers that the CPU has
-FEWER = (8, 4, 2, 1)  # of what is left of them
+FEWER = (8, 4, 2, 1)  # rows of the batches for what is left
 FLOAT = 1.5 * 2**23  # integers up to 2**22 added to its bits are a float32, this plus the integer
 LANE = 64  # weights of a vector, where rows are multiplied one by one
 WIDTH = {"f32": 4, "f16": 2, "bf16": 2, "i8": 1, "i4": 1}  # bytes of a scale
@@ -86,7 +84,7 @@ class PanelLayout:
         return self.codes_at + 64 * sum(self.planes)
 
     def panel_bytes(self, runs: int) -> int:
-        """Bytes of 16 rows of so many runs."""
+        """Bytes of a panel with a number of runs."""
         return runs * self.run_bytes + (runs // SUPER * self.head if self.nested else 0)
 
 

@@ -100,7 +100,7 @@ def stretcher(fmt: BlockFormat, target: Target) -> Any:
 
 
 def _dot(group: int, target: Target) -> Any:
-    """An intrinsic: 64 codes times a stretch, so many times, summed to one float."""
+    """An intrinsic that sums ``count`` products of 64 codes with a stretch to one float."""
 
     @intrinsic
     def dot(typing: Any, codes: Any, scales: Any, x: Any, above: Any, count: Any) -> Any:

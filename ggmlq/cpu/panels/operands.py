@@ -59,4 +59,4 @@ class Assembly(NamedTuple):
     above_bytes: int  # bytes of these
     panels: Address  # uint8 [panels, panel_bytes]
     panel_bytes: int
-    stored: Address  # uint8 [256]: what is stored for a code, by code + 128
+    stored: Address  # uint8 [256]: the stored byte of each code, by code + 128

@@ -11,7 +11,7 @@ A tile that the second cache holds is read from memory once: its largest magnitu
 while it is still near. Larger ones (a tensor, long columns) are read twice, there is no other way: all of
 a tile must be seen before the first code. What memory then carries is 9 bytes for a float32, not 5.
 
-Tiles of fewer than 16 columns of more, and what is empty, are left to NumPy.
+NumPy quantizes tiles that are narrower than 16 columns, and empty arrays.
 """
 
 from .driver import at_hand, encode, quantize, zeros_of

@@ -1,7 +1,7 @@
 """The extremes of numbers in a row, sixteen at a time, as LLVM code; NaN is passed over, or the largest.
 
-Where the largest magnitude is asked for, numbers are compared as they are stored: bits without a sign are
-ordered as the numbers are, and what has 16 bits need not be widened first. NaN has the largest bits of all,
+For the largest magnitude, numbers are compared as they are stored: bits without a sign are ordered as the
+numbers are, and 16 bits need not be widened first. NaN has the largest bits of all,
 so it shows in the result, and only then are numbers compared as floats. For codes that have no NaN it is the
 largest magnitude itself, and both extremes need the comparison of bits besides.
 """

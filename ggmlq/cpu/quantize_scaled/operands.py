@@ -23,7 +23,7 @@ class Kind(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """Arguments of all of them: numbers [rows, columns], how they are cut, what they become."""
+    """The arguments of all kernels: numbers [rows, columns], their units, their results."""
 
     rows: int
     columns: int

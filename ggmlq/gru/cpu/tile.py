@@ -2,7 +2,7 @@
 
 One vector of weights is four codes of 16 units; it meets the same four codes of each sequence, so a tile of
 eight sequences loads 3 vectors and 8 words for 24 dot products. Sums stay in registers along all of K and go
-to memory as int32: what is done with them needs no more than they.
+to memory as int32.
 
 Activations are the first operand of the dot product (``machine/simd.py``), stored as unsigned bytes where it
 wants those; weights stay as they are. So the shift of stored codes is taken off with the zero point, times
