@@ -52,7 +52,7 @@ def narrowed(builder: Any, value: Any) -> Any:
     """Float32, or lanes of it, to the 16 bits of the nearest half, ties to even; a NaN stays one.
 
     By hand, one of three results is selected: adding 0.5 leaves the bits of a subnormal half; moving the
-    exponent and rounding as an integer gives a normal one, or infinity by carry; the third is for larger ones.
+    exponent and rounding as an integer gives a normal one, or infinity by carry; the third: larger ones.
     """
     ints, words = _like(I32, value), _like(I16, value)
     if native():
