@@ -105,7 +105,7 @@ def test_launches(monkeypatch, fresh):
     saturated = [{n: use.saturated for n, use in each.diagnostics().items()} for each in (f, gpu)]
     assert saturated[0] == saturated[1]
     assert saturated[0]["h0"]
-    lists = [value for key, value in f.cells[0].made.items() if key[0] == "cuda launches"]
+    lists = [value for key, value in f.cells[0].cache.items() if key[0] == "cuda launches"]
     assert [len(each) for each in lists] == [1, 1]
     state.capturing, state.recording = True, []
     y, h = gpu(put(x), kernel="cuda:cluster")

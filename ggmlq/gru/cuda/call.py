@@ -20,7 +20,7 @@ from ...cuda.machine import device
 from ...cuda.machine.launch import Kernel
 from ...cuda.machine.prepared_launch import Hole
 from ..diagnostics import TALLIED
-from ..run import ASKED, Call
+from ..run import REQUEST, Call
 from ..weights import refuse_not_finite
 from . import encode, plain
 from .layout import Kept, kept
@@ -168,9 +168,9 @@ def last(call: Call) -> tuple[int, int]:
 def told(call: Call, found: list[int]) -> None:
     """Counts of a call that has ended; what is no number is an error."""
     if found[encode.NO_STATES]:
-        refuse_not_finite(ASKED, call.h, "h0")
+        refuse_not_finite(REQUEST, call.h, "h0")
     if found[encode.NOT_FINITE]:
-        refuse_not_finite(ASKED, call.x, "x")
+        refuse_not_finite(REQUEST, call.x, "x")
     if any(found):
         call.counts[:] += found[: len(TALLIED)]
 

@@ -124,7 +124,7 @@ def _launched(call: Call, program: Program, stream: int) -> Any:
 
 def _taken(call: Call, way: Way, index: int) -> tuple[list[Program], Program]:
     """A list of launches that nobody else has, and where it goes afterwards."""
-    x, h, made = call.x, call.h, call.cell.made
+    x, h, made = call.x, call.h, call.cell.cache
     of_h = None if h is None else (h.dtype.char, h.strides)
     key = (
         "cuda launches", index, way.name, x.shape, x.dtype.char, x.strides, of_h, call.codes is None,

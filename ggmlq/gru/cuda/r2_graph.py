@@ -76,9 +76,9 @@ def _replay(work: Work) -> Replay:
     """The graph of a cell for as many rows and these outputs: recorded where it is not the last one."""
     call, key = work.call, ("cuda graph", device.current())
     wanted = (work.rows, work.kept.narrow, call.codes is None, call.v is None)
-    found: Replay | None = call.cell.made.get(key)
+    found: Replay | None = call.cell.cache.get(key)
     if found is None or found.key != wanted:
-        found = call.cell.made[key] = _recorded(work, wanted)
+        found = call.cell.cache[key] = _recorded(work, wanted)
     return found
 
 

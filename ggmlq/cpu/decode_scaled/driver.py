@@ -1,4 +1,4 @@
-"""The walk of a decoder: a few rows, or all, into any dtype of floats."""
+"""Decoding of a matrix: a few rows of it, or all, into any dtype of floats."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def decode(m: Matrix, rows: slice, out: NDArray[np.float32], scaled: bool = True
     zeros = None if m.zeros is None else np.ascontiguousarray(m.zeros, np.int32)
     if not out.size:
         return
-    given = Codes(
+    arguments = Codes(
         m.codes.ctypes.data + first * m.codes.strides[0], m.codes.strides[0],
         over.columns, first, over.r, over.c,
         0 if scales is None else scales.ctypes.data, 0 if zeros is None else zeros.ctypes.data,
         out.ctypes.data, out.strides[0],
     )  # fmt: skip
-    share_kernel(_kernel(m), given, rows.stop - first, max(1, GRAIN // over.columns))
+    share_kernel(_kernel(m), arguments, rows.stop - first, max(1, GRAIN // over.columns))
 
 
 def at_hand(m: Matrix) -> bool:
-    """Whether nothing has to be compiled to decode a matrix."""
+    """True if nothing has to be compiled to decode a matrix."""
     return _kernel(m).at_hand
 
 

@@ -3,8 +3,8 @@
 Some columns of the rows are first copied together: rows of weights often lie a power of two apart, where the
 first cache has one place for all of them. Then 64 columns at a time, of which a load brings those of one row.
 Quarters of vectors are exchanged until each has sixteen columns of four rows, then words of two codes, and
-pairs of these, are taken in turns. Now a quarter holds two columns of its four rows in the first half and two
-more in the second; decoding makes two bytes of each code, and taking these in turns two vectors of it.
+pairs of these, are interleaved. Now a quarter holds two columns of its four rows in the first half and two
+more in the second; decoding makes two bytes of each code, and interleaving these makes two vectors of it.
 
 Floor for 1024 codes: 32 + 64 exchanges, 32 look-ups, 16 signs and 32 stores of two clocks each, 130 clocks,
 and 40 for the copy. With M rows of activations their dot products take 32 · M.
@@ -16,15 +16,15 @@ from functools import cache
 from typing import Any
 
 from llvmlite import ir
-from numba import types
 
 from ...codes import CODES, MiniFloat
-from ..machine.ends import some
+from ..machine.intrinsics import intrinsic_of
+from ..machine.numba_names import cgutils
+from ..machine.row_tail import load_some
 from ..machine.simd import BYTES, I8, I32, I64, Simd, vec
 from ..machine.target import Target
-from ..machine.words import cgutils, intrinsic
 from .float_layout import APART, ROWS, STEP
-from .float_lookup import by_turns, halves
+from .float_lookup import halves, interleave
 
 PART = vec(I8, STEP)
 NONE = ir.Constant(PART, None)
@@ -33,31 +33,26 @@ VECTORS = STEP // 2  # that a step becomes
 
 
 @cache
-def turner(name: str, target: Target) -> Any:
-    """An intrinsic: (first row, bytes to the next, last row that is one, columns, steps, room, where to).
+def transposer(name: str, target: Target) -> Any:
+    """An intrinsic: (first row, bytes to the next, number of the last, columns, steps, room, result).
 
     Rows behind the last are that one again, and steps behind the last column zeros.
     """
     code = CODES[name]
     assert isinstance(code, MiniFloat)
 
-    @intrinsic
-    def turn(
-        typing: Any, rows: Any, pitch: Any, last: Any, columns: Any, steps: Any, room: Any, to: Any
-    ) -> Any:
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            simd, (rows, pitch, last, columns, steps, room, to) = Simd(builder, target), args
-            _copy(simd, rows, pitch, last, columns, steps, room)
-            _turn(simd, code, steps, room, to)
-            return context.get_dummy_value()
+    def emit(
+        builder: Any, rows: Any, pitch: Any, last: Any, columns: Any, steps: Any, room: Any, to: Any
+    ) -> None:
+        simd = Simd(builder, target)
+        _copy(simd, rows, pitch, last, columns, steps, room)
+        _transpose(simd, code, steps, room, to)
 
-        return types.void(*[types.int64] * 7), emit
-
-    return turn
+    return intrinsic_of(emit, 7)
 
 
 def _copy(simd: Simd, rows: Any, pitch: Any, last: Any, columns: Any, steps: Any, room: Any) -> None:
-    """Columns of sixteen rows to rows that lie APART."""
+    """Copy columns of sixteen rows to rows that lie APART."""
     b = simd.builder
     lines = b.udiv(columns, I64(MANY))
     done = b.mul(lines, I64(MANY // STEP))
@@ -70,10 +65,10 @@ def _copy(simd: Simd, rows: Any, pitch: Any, last: Any, columns: Any, steps: Any
             simd.store(simd.load(b.add(source, at), BYTES), b.add(target, at))
         with cgutils.for_range(b, b.sub(steps, done), intp=I64) as loop:
             at = b.mul(b.add(done, loop.index), I64(STEP))
-            simd.store(some(simd, b.add(source, at), PART, b.sub(columns, at)), b.add(target, at))
+            simd.store(load_some(simd, b.add(source, at), PART, b.sub(columns, at)), b.add(target, at))
 
 
-def _turn(simd: Simd, code: MiniFloat, steps: Any, room: Any, to: Any) -> None:
+def _transpose(simd: Simd, code: MiniFloat, steps: Any, room: Any, to: Any) -> None:
     b = simd.builder
 
     def load(at: Any, kind: Any, first: int) -> list[Any]:
@@ -81,15 +76,15 @@ def _turn(simd: Simd, code: MiniFloat, steps: Any, room: Any, to: Any) -> None:
 
     def keep(step: Any, quarters: list[Any]) -> None:
         here = b.add(to, b.mul(step, I64(64 * VECTORS)))
-        for i, each in enumerate(pairs(simd, code, quarters)):
-            simd.store(each, b.add(here, I64(64 * i)))
+        for i, vector in enumerate(pairs(simd, code, quarters)):
+            simd.store(vector, b.add(here, I64(64 * i)))
 
     lines = b.udiv(steps, I64(MANY // STEP))
     with cgutils.for_range(b, lines, intp=I64) as loop:
         at = b.add(room, b.mul(loop.index, I64(MANY)))
         exchanged = [quarters(simd, load(at, BYTES, i)) for i in range(4)]
         for i in range(4):
-            keep(b.add(b.mul(loop.index, I64(4)), I64(i)), [each[i] for each in exchanged])
+            keep(b.add(b.mul(loop.index, I64(4)), I64(i)), [parts[i] for parts in exchanged])
     done = b.mul(lines, I64(MANY // STEP))
     with cgutils.for_range(b, b.sub(steps, done), intp=I64) as loop:
         step = b.add(done, loop.index)
@@ -98,25 +93,25 @@ def _turn(simd: Simd, code: MiniFloat, steps: Any, room: Any, to: Any) -> None:
 
 
 def quarters(simd: Simd, rows: list[Any]) -> list[Any]:
-    """Of four vectors the first quarters in one, the second in another, and so on."""
+    """Four vectors transposed by quarters: the first quarters of all in one, the second in another, …"""
 
-    def picked(a: Any, b: Any, *which: int) -> Any:
+    def exchange(a: Any, b: Any, *which: int) -> Any:
         places = [16 * quarter + i for quarter in which for i in range(16)]
         return simd.builder.shuffle_vector(a, b, ir.Constant(vec(I32, MANY), places))
 
-    found = []
+    transposed = []
     for two in ((0, 1, 4, 5), (2, 3, 6, 7)):
-        left, right = (picked(*rows[i : i + 2], *two) for i in (0, 2))
-        found += [picked(left, right, *other) for other in ((0, 2, 4, 6), (1, 3, 5, 7))]
-    return found
+        left, right = (exchange(*rows[i : i + 2], *two) for i in (0, 2))
+        transposed += [exchange(left, right, *other) for other in ((0, 2, 4, 6), (1, 3, 5, 7))]
+    return transposed
 
 
 def pairs(simd: Simd, code: MiniFloat, rows: list[Any]) -> list[Any]:
     """Vectors of two columns each, of 16 columns of rows 0, 4, 8 and 12, of 1, 5, 9 and 13, …"""
-    made = []
+    vectors = []
     for upper in (False, True):
-        words = [by_turns(simd, rows[i : i + 2], 2, upper) for i in (0, 2)]
+        words = [interleave(simd, rows[i : i + 2], 2, upper) for i in (0, 2)]
         for later in (False, True):
-            found = halves(simd, by_turns(simd, words, 4, later), code)
-            made += [by_turns(simd, found, 1, half) for half in (False, True)]
-    return made
+            both = halves(simd, interleave(simd, words, 4, later), code)
+            vectors += [interleave(simd, both, 1, half) for half in (False, True)]
+    return vectors

@@ -1,4 +1,4 @@
-"""The walk over steps, blocks of 32 units and sequences, all of it in one compiled function.
+"""The loops over steps, blocks of 32 units and sequences, all in one compiled function.
 
 A thread has some sequences, and never meets another. For each step and each block of units, a few
 sequences at a time: the tile gives the sums of three gates, the atoms make the next states of them, and
@@ -32,13 +32,13 @@ COUNTS = len(COUNTED) * LANES
 @inline
 def room(count: int, kind: Any) -> Any:
     """An array that begins a cache line."""
-    made = np.empty(count + 16, kind)
-    return made[(-made.ctypes.data & 63) // made.itemsize :][:count]
+    memory = np.empty(count + 16, kind)
+    return memory[(-memory.ctypes.data & 63) // memory.itemsize :][:count]
 
 
 @inline
 def put(y: Any, t: int, row: int, unit: int, states: Any, floats: Any) -> None:
-    """States of 32 units to the result; ``floats`` takes those of a block with lanes without a unit."""
+    """Write states of 32 units to the result; ``floats``: memory for a block with lanes without a unit."""
     n, units = y.shape[1], y.shape[2]
     if unit + LANES <= units:
         store(y, (t * n + row) * units + unit, states)
@@ -49,8 +49,8 @@ def put(y: Any, t: int, row: int, unit: int, states: Any, floats: Any) -> None:
 
 
 @inline
-def keep_gates(v: Any, at: int, padded: int, z: Any, r: Any, g: Any, a: Any) -> None:
-    """The intermediates of 32 units, as deviations."""
+def put_gates(v: Any, at: int, padded: int, z: Any, r: Any, g: Any, a: Any) -> None:
+    """Write the intermediates of 32 units, as deviations."""
     store(v, at, convert(z, types.int32))
     store(v, at + padded, convert(r, types.int32))
     store(v, at + 2 * padded, convert(g, types.int32))
@@ -59,11 +59,11 @@ def keep_gates(v: Any, at: int, padded: int, z: Any, r: Any, g: Any, a: Any) -> 
 
 @cache
 def dots(narrow: bool, target: Target) -> Any:
-    """Compiled: sums of three gates of 32 units for some rows; gives how many rows it took."""
+    """Compiled: sums of three gates of 32 units for some rows; its result is the number of these rows."""
     most = MOST[target.registers]
     several, four, two, single = (tile(min(most, n), target) for n in (most, 4, 2, 1))
 
-    def of_bytes(slabs: Any, block: int, x: Any, row: int, left: int, sums: Any) -> int:
+    def byte_sums(slabs: Any, block: int, x: Any, row: int, left: int, sums: Any) -> int:
         pitch, at = x.shape[1], x[row].ctypes.data
         done = most if left >= most else min(4, most) if left >= 4 else min(2, most) if left >= 2 else 1
         for part in range(HALVES):
@@ -78,7 +78,7 @@ def dots(narrow: bool, target: Target) -> Any:
                 single(slab, at, pitch, pitch >> 2, out, 4 * LANES)
         return done
 
-    def of_words(slabs: Any, block: int, x: Any, row: int, left: int, sums: Any) -> int:
+    def word_sums(slabs: Any, block: int, x: Any, row: int, left: int, sums: Any) -> int:
         line = x[row]
         for gate in range(GATES):
             weights = slabs[block, gate]
@@ -89,7 +89,7 @@ def dots(narrow: bool, target: Target) -> Any:
             store(sums, gate * LANES, total)
         return 1
 
-    return inline(of_bytes if narrow else of_words)
+    return inline(byte_sums if narrow else word_sums)
 
 
 @cache
@@ -124,18 +124,18 @@ def projector(narrow: bool, target: Target) -> Any:
 
 
 @cache
-def walker(narrow: bool, ahead: bool, target: Target) -> Any:
+def step_loop(narrow: bool, ahead: bool, target: Target) -> Any:
     """Compiled: all steps of sequences ``first`` … ``stop``; ``ahead``: what x brings is in ``brought``."""
     multiply, bring, one = dots(narrow, target), terms(narrow), gates(narrow)
     kind, sum_of = (types.int32, np.int32) if narrow else (types.int64, np.int64)
 
-    def walk(
+    def run_steps(
         x: Any, W: Any, R: Any, wx: Any, rh: Any, biases: Any, bias_added: Any, tables: Any, k: Any, h: Any,
-        zero: int, scale: Any, brought: Any, y: Any, v: Any, all_counts: Any, first: int, stop: int,
+        zero: int, scale: Any, x_terms: Any, y: Any, v: Any, all_counts: Any, first: int, stop: int,
     ) -> None:  # fmt: skip
         n, padded, units, steps = h.shape[1], h.shape[2], y.shape[2], y.shape[0]
         sums, local = room(ROOM, sum_of), room(GROUP * GATES * LANES, sum_of)
-        floats, keep = np.empty(LANES, np.float32), v.size > 0
+        floats, has_v = np.empty(LANES, np.float32), v.size > 0
         for t in range(steps):
             now, after = h[t & 1], h[1 - (t & 1)]
             for block in range(len(R)):
@@ -159,15 +159,15 @@ def walker(narrow: bool, ahead: bool, target: Target) -> Any:
                             else:
                                 t_at, t_step = (row - group + i) * GATES * LANES, LANES
                             before = convert(load(now, (row + i) * padded + unit, LANES), kind) - zero
-                            p = brought if ahead else local
+                            p = x_terms if ahead else local
                             state, z, r, g, a = one(
                                 sums, i * LANES, done * LANES, p, t_at, t_step, rh, unit,
                                 padded, bias_added, tables, k, before, counts,
                             )  # fmt: skip
                             store(after, (row + i) * padded + unit, convert(state + zero, after.dtype))
                             put(y, t, row + i, unit, convert(state, types.float32) * scale, floats)
-                            if keep:
-                                keep_gates(v, (t * n + row + i) * 4 * padded + unit, padded, z, r, g, a)
+                            if has_v:
+                                put_gates(v, (t * n + row + i) * 4 * padded + unit, padded, z, r, g, a)
                         row += done
 
-    return jit(walk)
+    return jit(run_steps)

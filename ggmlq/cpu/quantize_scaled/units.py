@@ -1,8 +1,8 @@
-"""How rows and columns are cut among threads: whole tiles that stay near, or parts of tiles too large.
+"""The units that threads take: whole tiles that the cache holds, or parts of tiles too large for it.
 
 *Near*: a unit is one row of tiles, and of it as many columns as the cache holds; their extremes, scales
 and codes are made one after the other. *Far*: a unit is a part of a tile, or of a few beside each
-other; first the extremes of all units are found and put together, then all units are encoded.
+other; first the extremes of all units are computed and put together, then all units are encoded.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Cut(NamedTuple):
 
     @property
     def bands(self) -> int:
-        """How many rows of tiles there are."""
+        """The number of rows of tiles."""
         return -(-self.rows // self.r)
 
     @property
     def units(self) -> int:
-        """How many there are."""
+        """The number of units."""
         return self.bands * self.parts * self.across
 
 

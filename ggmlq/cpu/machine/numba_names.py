@@ -1,4 +1,4 @@
-"""Numba's words, for what is written in them: code that LLVM is given, types, what is told to Numba.
+"""Numba's names for files that emit LLVM code or define types, and the dispatcher of compiled functions.
 
 Compiled code is kept on the disk (``disk_cache.py``), so that a kernel is compiled once for a user, not for
 a process. Importing this imports Numba.
@@ -51,42 +51,43 @@ def load_whole(kind: Any) -> None:
 for _kind in (_Types, _Code):  # classes: a context of one's own would be aimed at this CPU at once
     load_whole(_kind)
 
-_untold = [0.0]  # seconds of compiling that nobody was told of: many short waits are a long one
+_unreported = [0.0]  # seconds of compiling without a message: many short waits are a long one
 
 
 def dispatcher(function: Callable[..., Any], on_disk: bool, **options: Any) -> Any:
-    """What Numba makes of a function, with our way to the disk."""
-    made: Any = numba.njit(**options)(function)
-    made.__class__ = _Known
-    made._cache = _OnDisk(function, on_disk)
-    return made
+    """Numba's dispatcher of a function, with our way to the disk."""
+    result: Any = numba.njit(**options)(function)
+    result.__class__ = Dispatcher
+    result._cache = _OnDisk(function, on_disk)
+    return result
 
 
-class _KnownType(numba.types.Dispatcher):
-    """The type of a kernel that is handed on to another one, as ``put`` to those that unpack."""
+class DispatcherType(numba.types.Dispatcher):
+    """The type of a kernel that another one calls, as ``put`` is called by those that unpack."""
 
 
-extending.register_model(_KnownType)(extending.models.OpaqueModel)
+extending.register_model(DispatcherType)(extending.models.OpaqueModel)
 
 
-@lower_constant(_KnownType)
+@lower_constant(DispatcherType)
 def _no_address(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    """Its type says which function it is. Numba would write down its address as well, which nobody reads,
-    and which keeps the code of whoever has it off the disk.
+    """Lower a kernel as nothing: its type says which function it is.
+
+    Numba would write down its address as well, which keeps the calling code off the disk.
     """
     return context.get_dummy_value()
 
 
-class _Known(CPUDispatcher):
+class Dispatcher(CPUDispatcher):
     """A compiled function of that type."""
 
     @property
     def _numba_type_(self) -> Any:
-        return _KnownType(self)
+        return DispatcherType(self)
 
 
 class _OnDisk:
-    """What Numba asks for a compiled function before it compiles one.
+    """The cache that Numba asks for a compiled function before it compiles one.
 
     The function is renamed after its identity. Symbols of compiled code are made of names and of a
     number that counts functions in a process; code of two processes would share symbols otherwise,
@@ -97,7 +98,7 @@ class _OnDisk:
 
     def __init__(self, function: Any, on_disk: bool) -> None:
         self._function, self._on_disk, self._name = function, on_disk, ""
-        self._told, self._begun = ExitStack(), 0.0
+        self._report, self._begun = ExitStack(), 0.0
 
     def _entry(self, signature: Any) -> str:
         return f"{self._name}_{short(str(signature).encode())}"
@@ -106,21 +107,21 @@ class _OnDisk:
         if not self._name:
             self._name = f"{self._function.__name__}_{identity(self._function)}"
             self._function.__qualname__ = self._name
-        found = disk_cache.load(self._entry(signature), context) if self._on_disk else None
-        if found is None and self._on_disk:  # it is compiled next, with all that it calls
+        result = disk_cache.load(self._entry(signature), context) if self._on_disk else None
+        if result is None and self._on_disk:  # it is compiled next, with all that it calls
             what = f"compiling {self._function.__name__} for this CPU, once"
-            self._told.enter_context(long_work(what, _untold[0]))
+            self._report.enter_context(long_work(what, _unreported[0]))
             self._begun = time.monotonic()
-        return found
+        return result
 
     def save_overload(self, signature: Any, result: Any) -> None:
-        self._told.close()
+        self._report.close()
         if self._begun:
-            _untold[0] += time.monotonic() - self._begun
-            _untold[0] *= _untold[0] < AFTER
+            _unreported[0] += time.monotonic() - self._begun
+            _unreported[0] *= _unreported[0] < AFTER
             self._begun = 0.0
         if self._on_disk:
             disk_cache.save(self._entry(signature), result)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: no entry waits to be written."""
