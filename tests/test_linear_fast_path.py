@@ -145,17 +145,17 @@ def test_the_choice_is_forgotten_when_a_kernel_is_registered(monkeypatch):
     monkeypatch.setattr(ladder, "_best", lambda *problem: asked.append(problem))
     monkeypatch.setattr(ladder, "_RUNGS", dict(ladder._RUNGS))
     first, second = (Linear(FULL.format, 1, 5, 64, device="cuda", card=card) for card in CARDS)
-    ladder.chosen.cache_clear()
+    ladder.explain.cache_clear()
     try:
         for _ in range(2):
-            ladder.reasoned(first)
+            ladder.explain(first)
             ladder.chosen(Linear, "cuda", CARDS[0], "auto", None, FULL.format, 1, 5, 64)
-        ladder.reasoned(second)
+        ladder.explain(second)
         assert len(asked) == 2
         ladder.register("ggmlq.cuda.linear.r0_mine", "Mine.", arithmetic="q8", accumulate="f32")(
             lambda *_: None
         )
-        ladder.reasoned(first)
+        ladder.explain(first)
         assert len(asked) == 3
     finally:
-        ladder.chosen.cache_clear()
+        ladder.explain.cache_clear()

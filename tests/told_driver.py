@@ -54,7 +54,7 @@ def put_driver(monkeypatch):
     gpu.array = lambda shape, dtype: on_device(np.zeros(shape, dtype))
     gpu.share = np.may_share_memory
     monkeypatch.setattr(fast_path, "cuda_driver", lambda: gpu)
-    ladder.chosen.cache_clear()
+    ladder.explain.cache_clear()
     return state
 
 

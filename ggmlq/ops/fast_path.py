@@ -69,7 +69,7 @@ def linear(
         plan(address, y.data.ptr, stream.ptr)
         return _ended(gpu, q, m, y, bias, stream.ptr, out is None and dtype is np.float16)
     rows, to = (x, y) if flat else (x.reshape(m, k), y.reshape(m, n))
-    rung = ladder.chosen(Linear, "cuda", gpu.card(index), kernel, arithmetic, q.format, m, n, k).rung
+    rung = ladder.choose(Linear(q.format, m, n, k, device="cuda", card=gpu.card(index)), kernel, arithmetic)
     repeats = plain and rung.repeats and m and n and k
     if kind == "H" and not repeats:
         return None
@@ -223,7 +223,7 @@ def keep_scaled_on_host(
     if plan is not None:  # something else of the call is not ordinary, such as a bias
         plan(*map(address_of, _operands(x)), address_of(y))
         return True
-    plan = _plans().planned(
+    plan = _plans().record(
         lambda: rung.launch(quantize(), w, y), _operands(x), y,
         lambda: (w.parts(), w.all_kept()), y.size * w.shape[1],
     )  # fmt: skip
@@ -248,7 +248,7 @@ def keep_on_host(rung: Any, x: Any, rows: Any, q: Any, y: Any, kernel: str, arit
     if (plan := q.plan(key)) is not None and x.flags.c_contiguous:
         plan(address_of(x), address_of(y))  # something else of the call is not ordinary, such as a bias
         return True
-    plan = _plans().planned(
+    plan = _plans().record(
         lambda: rung.launch(rows, q, y), (x,), y, lambda: (q.raw, q.all_kept()), y.size * q.shape[1]
     )
     if plan is not None:
@@ -258,7 +258,7 @@ def keep_on_host(rung: Any, x: Any, rows: Any, q: Any, y: Any, kernel: str, arit
 
 @cache
 def _plans() -> Any:
-    return import_module("ggmlq.cpu.machine.plans")
+    return import_module("ggmlq.cpu.machine.recorded")
 
 
 def _fits(array: Any, shape: tuple[int, ...], x: Any, index: int) -> bool:

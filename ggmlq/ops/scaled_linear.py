@@ -16,7 +16,7 @@ from ..codes import CODES, Code
 from ..codes.tiling import Tile
 from ..dispatch import ladder
 from ..dispatch.checks import as_floats_or_bfloat16, check_bias, check_out, float_dtype, takes_sums, written
-from ..dispatch.ending import PLAIN, Ending, can_be
+from ..dispatch.epilogue import PLAIN, Epilogue, is_written
 from ..dispatch.problems import INT32, ScaledLinear
 from ..errors import DeviceError, DTypeError, ShapeError, UnsupportedError
 from . import fast_path, torch
@@ -143,8 +143,8 @@ def scaled_linear(
         rung = ladder.choose(problem, kernel)
         xp, end = namespace(w.codes), PLAIN
         if rung.ends and min(problem.m, problem.n, problem.k) and (bias is None or bias.dtype.itemsize <= 4):
-            end = PLAIN if bias is None else Ending(xp.ascontiguousarray(bias, np.float32))
-            if coding is not None and can_be(coding.code):
+            end = PLAIN if bias is None else Epilogue(xp.ascontiguousarray(bias, np.float32))
+            if coding is not None and is_written(coding.code):
                 return _in_codes(rung, rows, w, shape, end, coding)
         rest = bias if end.bias is None else None  # what the kernel does not add
         wanted = np.dtype(np.float32)
@@ -250,7 +250,7 @@ def coding_of(how: Any, m: int, n: int) -> Coding:
 
 
 def _in_codes(
-    rung: ladder.Rung, x: ScaledArray, w: ScaledArray, shape: tuple[int, ...], end: Ending, coding: Coding
+    rung: ladder.Rung, x: ScaledArray, w: ScaledArray, shape: tuple[int, ...], end: Epilogue, coding: Coding
 ) -> ScaledArray:
     """By a kernel that writes codes itself."""
     code, tile, scales = coding

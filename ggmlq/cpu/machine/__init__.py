@@ -15,7 +15,7 @@ floats.py       what Numba has no name for: a fused product, the bits of a float
 tables.py       what a kernel is given, as words by name, some of them addresses
 arguments.py    how compiled code reads that
 workers.py      threads that wait in compiled code and share a kernel's work
-plans.py        a product that comes again: the same tables, other addresses
+recorded.py     a warm product: the same tables, other addresses
 job.py          the board that they look at; board.py: their compiled part
 digest.py       whether bytes that may be written to are still the same
 report.py       what ``ggmlq doctor`` says of all this

@@ -1,7 +1,7 @@
 """What kernels are given as named tuples of words, and which of these are addresses.
 
 A field that says ``Address`` is where an array begins, or 0 for none; all others are numbers. So a product
-can be run again with other operands (``plans.py``): addresses are all that changes.
+can be run again with other operands (``recorded.py``): addresses are all that changes.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@
     gather.py        panels of bytes straight from blocks, for any format; nothing is kept
     lines.py         no panel at all: a row of blocks at a time, for a few rows of x
     multiply.py      the walk: records, kernel, threads
-    plans.py         the same for a small product that was done before
 
 A kernel is compiled for a layout, a number of rows at once and a target (``machine/target.py``).
 """
