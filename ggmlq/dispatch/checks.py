@@ -18,8 +18,8 @@ from ..formats import FORMATS, Format
 FLOAT32 = np.dtype(np.float32)
 
 
-def as_floats(asked: str, x: Any, name: str = "x") -> Any:
-    """An operand as an array of float16, float32 or float64 (bfloat16 as float32)."""
+def as_floats(asked: str, x: Any, name: str = "x", bfloat16: bool = False) -> Any:
+    """An operand as an array of floats; bfloat16 becomes float32, unless ``bfloat16`` is taken too."""
     if isinstance(x, QuantArray):
         raise DTypeError(f"{asked}: {name} is {x!r}; floats are expected; pass {name}.dequantize()")
     refuse_mask(asked, x)
@@ -30,7 +30,7 @@ def as_floats(asked: str, x: Any, name: str = "x") -> Any:
             raise DTypeError(f"{asked}: {name} is no array ({error}); pass an array of floats") from None
     if x.dtype.kind != "f" or x.dtype.itemsize > 8:
         if is_bfloat16(x):
-            return x.astype(np.float32)
+            return x if bfloat16 else x.astype(np.float32)
         raise DTypeError(
             f"{asked}: {name} is {x.dtype}; float16, bfloat16, float32 and float64 are taken; "
             f"convert with {name}.astype(np.float32)"
@@ -43,12 +43,31 @@ def is_bfloat16(x: Any) -> bool:
     return getattr(getattr(x, "dtype", None), "name", "") == "bfloat16"
 
 
-def as_floats_or_bfloat16(asked: str, x: Any, name: str = "x") -> Any:
-    """The same, with bfloat16 as it is: for kernels that widen it themselves."""
-    if is_bfloat16(x):
-        refuse_mask(asked, x)
-        return x
-    return as_floats(asked, x, name)
+def activations(asked: str, x: Any, weights: Any, name: str = "q", bfloat16: bool = False) -> Any:
+    """Activations [..., K] as an array of floats beside the weights; ``name``: theirs, for words."""
+    x = as_floats(asked, x, bfloat16=bfloat16)
+    check_device(asked, device_of(x), weights, "x", name)
+    check_columns(asked, x, weights, name)
+    return x
+
+
+def check_device(asked: str, place: str, weights: Any, name: str = "x", other: str = "q") -> None:
+    """Refuse an operand whose place is another device than that of the weights."""
+    if place != weights.device:
+        raise DeviceError(
+            f"{asked}: {name} is on {place}, {other} on {weights.device}; both must be on one device; move "
+            f'{other} with {other}.to("cpu") or {other}.to("cuda"), or {name} with cupy.asarray({name}) or '
+            f"{name}.get()"
+        )
+
+
+def check_columns(asked: str, x: Any, weights: Any, name: str = "w") -> None:
+    """Refuse activations whose last axis is not that of the weights, K."""
+    if x.ndim == 0 or x.shape[-1] != weights.shape[-1]:
+        raise ShapeError(
+            f"{asked}: x has shape {x.shape}, {name} {weights.shape}; the last axis of both is K; "
+            f"pass x as [..., {weights.shape[-1]}]"
+        )
 
 
 def float_dtype(asked: str, dtype: DTypeLike | None) -> np.dtype[Any]:
@@ -130,37 +149,6 @@ def check_imatrix(asked: str, fmt: Format, imatrix: Any, columns: int) -> NDArra
     return found
 
 
-def check_linear(asked: str, x: Any, q: QuantArray) -> Any:
-    """The operands of ``x @ q.T`` checked; x comes back as an array of floats."""
-    if not isinstance(q, QuantArray):
-        raise DTypeError(
-            f"{asked}: the weights are a {type(q).__name__}; they must be a QuantArray; "
-            "make one with gq.quantize(w, 'q8_0') or QuantArray.from_bytes"
-        )
-    if q.ndim != 2:
-        way = "an array with rows"
-        if q.ndim:
-            way = (
-                f"q[e] for one of its {q.shape[0]} matrices, or use gq.expert_linear"
-                if q.ndim > 2
-                else "q[i:i+1] for one row"
-            )
-        raise ShapeError(f"{asked}: {q!r} is {q.ndim}-D; weights are [N, K]; pass {way}")
-    if device_of(x) != q.device:
-        here = "the host" if is_host(x) else device_of(x)
-        raise DeviceError(
-            f"{asked}: x is on {here}, q on {q.device}; both must be on one device; "
-            'move q with q.to("cpu") or q.to("cuda"), or x with cupy.asarray(x) or x.get()'
-        )
-    x = as_floats(asked, x)
-    if x.ndim == 0 or x.shape[-1] != q.shape[1]:
-        raise ShapeError(
-            f"{asked}: x has shape {x.shape}, q {q.shape}; the last axis of both is K; "
-            f"pass x as [..., {q.shape[1]}]"
-        )
-    return x
-
-
 def check_out(asked: str, out: Any, shape: tuple[int, ...], device: str) -> None:
     """An array that can take the result in place."""
     refuse_mask(asked, out)
@@ -191,11 +179,6 @@ def check_bias(asked: str, bias: Any, q: Any, name: str = "q") -> Any:
             f"pass shape ({q.shape[0]},)"
         )
     return bias
-
-
-def written(kind: np.dtype[Any]) -> np.dtype[Any]:
-    """What a kernel that rounds sums itself writes for a result of this kind."""
-    return kind if kind.itemsize == 2 else np.dtype(np.float32)
 
 
 def takes_sums(share: Callable[[Any, Any], bool], out: Any, *operands: Any, dtype: Any = FLOAT32) -> bool:

@@ -224,9 +224,11 @@ class Choice(NamedTuple):
 
 def choose(problem: Problem, kernel: str = "auto", arithmetic: str | None = None) -> Rung:
     """The named rung, or the fastest known that does not refuse; without figures the highest."""
-    if isinstance(kernel, str) and isinstance(arithmetic, str | None):
-        return explain(problem, kernel, arithmetic).rung
-    return _first(problem, kernel, arithmetic).rung  # raises: there is no kernel of such a name
+    try:
+        hash((kernel, arithmetic))
+    except TypeError:
+        return _first(problem, kernel, arithmetic).rung  # raises: there is no kernel of such a name
+    return explain(problem, kernel, arithmetic).rung
 
 
 @lru_cache(1 << 12)

@@ -11,8 +11,9 @@ import numpy as np
 from .. import reference
 from ..arrays.array import QuantArray
 from ..base.devices import to_host
-from ..dispatch.checks import as_floats, check_linear
+from ..dispatch.checks import as_floats
 from ..errors import DTypeError, NonFiniteError, ShapeError, UnsupportedError
+from ..ops.operands import check_linear
 from .judged import Mask
 from .readings import Wide
 from .survey import Case

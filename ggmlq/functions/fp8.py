@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..arrays.scaled import ScaledArray
-from ..dispatch.checks import as_floats_or_bfloat16
+from ..dispatch.checks import as_floats
 from ..errors import ShapeError
 from ..ops import quantize_scaled, scaled_linear
 from .operands import as_codes, as_scales, length, product, together, writable
@@ -44,7 +44,7 @@ def act_quant(
     """
     size = length("act_quant(x)", "block_size", block_size)
     asked = f"act_quant(x, block_size={size})"
-    x = as_floats_or_bfloat16(asked, x)
+    x = as_floats(asked, x, bfloat16=True)
     if not x.ndim or x.shape[-1] % size:
         raise ShapeError(
             f"{asked}: x has shape {x.shape}; its last axis is cut into groups of {size} that share a scale, "
@@ -71,7 +71,7 @@ def weight_quant(
     """
     size = length("weight_quant(w)", "block_size", block_size)
     asked = f"weight_quant(w, block_size={size})"
-    w = as_floats_or_bfloat16(asked, w, "w")
+    w = as_floats(asked, w, "w", bfloat16=True)
     _two(asked, "w", w)
     s = quantize_scaled(w, "e4m3", (size, size), eps=eps, scale=scale, ragged="pad")
     return writable(s.codes), writable(s.scales)

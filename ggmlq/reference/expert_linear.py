@@ -11,7 +11,7 @@ from ..arrays.array import QuantArray
 from ..arrays.scaled import ScaledArray
 from ..base.devices import to_host
 from ..errors import UnsupportedError
-from ..ops.expert_operands import checked
+from ..ops.operands import experts
 from .linear import linear
 from .rules import Rule
 from .scaled_linear import SUMS, scaled_linear
@@ -50,14 +50,14 @@ def expert_linear(
             f"{ASKED}: arithmetic={arithmetic!r}; products of {q!r} are summed in one of {', '.join(SUMS)}; "
             "pass one of these"
         )
-    given = checked(x, q, ids, look=True, asked=ASKED, quantize=False)
-    uses = given.ids.reshape(-1)
-    per = len(uses) // max(len(given.x), 1)
+    operands = experts(ASKED, x, q, ids, look=True, quantize=False)
+    uses = operands.ids.reshape(-1)
+    per = len(uses) // max(len(operands.x), 1)
     y = np.zeros((len(uses), q.shape[1]))
     for e in np.unique(uses).tolist():
         mine = np.flatnonzero(uses == e)
-        y[mine] = product(given.x[mine // per], q[e], arithmetic)
-    return y.reshape(given.shape)
+        y[mine] = product(operands.x[mine // per], q[e], arithmetic)
+    return y.reshape(operands.shape)
 
 
 def product(rows: Any, matrix: Any, arithmetic: str | Rule) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ from ... import reference
 from ...arrays.scaled import ScaledArray
 from ...base.devices import to_host
 from ...errors import NonFiniteError, UnsupportedError
-from ...ops.expert_operands import checked
+from ...ops.operands import experts
 from ..inputs import result
 from ..readings import Wide
 
@@ -50,7 +50,7 @@ def given(y: Any, x: Any, q: Any, ids: Any, arithmetic: str | None, repeats: Any
         raise UnsupportedError(
             f"{ASKED} with arithmetic={arithmetic!r}: a kernel may not claim that here: {known}; leave it out"
         )
-    found = checked(to_host(x), to_host(q), to_host(ids), look=True, asked=ASKED, quantize=False)
+    found = experts(ASKED, to_host(x), to_host(q), to_host(ids), look=True, quantize=False)
     if arithmetic is not None:
         reference.rule(q.format, arithmetic)
     rows = found.x

@@ -10,8 +10,8 @@ import numpy as np
 from ... import reference
 from ...arrays.scaled import ScaledArray
 from ...errors import UnsupportedError
+from ...ops.operands import how_quantized, takes_zeros
 from ...ops.quantize_scaled import quantize_scaled
-from ...ops.scaled_operands import how_quantized, takes_zeros
 from ..readings import Wide
 from .inputs import Index, Lines
 

@@ -12,8 +12,8 @@ from ...arrays.scaled import ScaledArray
 from ...base.devices import to_host
 from ...dispatch.checks import as_floats
 from ...errors import DTypeError, ShapeError, UnsupportedError
+from ...ops.operands import check_pair, how_quantized, takes_zeros
 from ...ops.quantize_scaled import quantize_scaled
-from ...ops.scaled_operands import check_operands, how_quantized, takes_zeros
 from ..inputs import result
 from ..readings import Wide
 from .scene import Activations, Case
@@ -58,7 +58,7 @@ def _ways(x: Any, w: ScaledArray, activations: Any) -> tuple[list[Activations], 
                 f"{ASKED}: activations={activations!r}, but x is {x!r}, quantized already; leave activations "
                 "out, or pass floats"
             )
-        check_operands(ASKED, x, w)
+        check_pair(ASKED, x, w)
         flat = ScaledArray(
             x.codes.reshape(x.tiling.rows, x.tiling.columns), x.scales, x.code, x.tile, x.zeros
         )
@@ -74,12 +74,12 @@ def _ways(x: Any, w: ScaledArray, activations: Any) -> tuple[list[Activations], 
     if isinstance(activations, tuple | list) and len(activations) == 3:
         code, tile, scales = activations
         made = quantize_scaled(rows, code, tile, scales=scales, ragged="pad")
-        check_operands(ASKED, made, w)
+        check_pair(ASKED, made, w)
         return [_quantized(made, wide)], x.shape[:-1]
     code, tile = how_quantized(activations, w)
     tiles = [tile] if activations is not None else list(dict.fromkeys((tuple(tile), *CUSTOMS)))
     more: dict[str, Any] = {"zeros": takes_zeros(activations, code), "ragged": "pad"}
-    check_operands(ASKED, quantize_scaled(rows, code, tile, **more), w)
+    check_pair(ASKED, quantize_scaled(rows, code, tile, **more), w)
     ways = [_quantized(quantize_scaled(rows, code, t, **more), wide) for t in tiles if _goes(t, w)]
     if activations is None:
         ways.append(Activations("x as floats", None, wide))
