@@ -148,7 +148,8 @@ def test_axes_without_length(k):
 @pairs
 def test_a_small_product_that_comes_again(fresh, monkeypatch):
     ran = []
-    monkeypatch.setattr(recorded.RecordedLaunches, "__call__", counted(ran, recorded.RecordedLaunches.__call__))
+    launches = recorded.RecordedLaunches
+    monkeypatch.setattr(launches, "__call__", counted(ran, launches.__call__))
     w = gq.quantize_scaled(fresh.standard_normal((40, 300)), "e4m3", (1, 100))
     for _ in range(3):
         x = gq.quantize_scaled(fresh.standard_normal((5, 300)), "e5m2", (1, 100))

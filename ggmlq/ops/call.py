@@ -76,8 +76,7 @@ def run(
         epilogue = _epilogue(rung, memory, sums, result) if rung.ends and some else PLAIN
         rest = bias if epilogue.bias is None else None  # what no kernel adds
         dtype = _written(rung, wanted if out is None else out.dtype, rest, coding, epilogue)
-        arrays = [array for operand in operands for array in warm.parts_of(operand)]
-        direct = takes_sums(place_of(memory).share, out, *arrays, bias, dtype=dtype)
+        direct = out is not None and _takes(out, operands, bias, dtype)
         y = out.reshape(sums) if direct else xp.empty(sums, dtype)
         if not some:
             y[...] = 0
@@ -114,7 +113,20 @@ def _epilogue(rung: ladder.Rung, memory: Any, sums: tuple[int, ...], result: Res
 
 
 def _as_rows(x: Any) -> Any:
+    if x.ndim == 2:
+        return x
     return x.as_rows() if isinstance(x, ScaledArray) else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def _takes(out: Any, operands: tuple[Any, ...], bias: Any, dtype: np.dtype[Any]) -> bool:
+    """True if a kernel may write into ``out``; bytes of blocks that were dropped stay so."""
+    arrays = [bias]
+    for operand in operands:
+        if isinstance(operand, ScaledArray):
+            arrays += operand.parts()
+        else:
+            arrays.append(getattr(operand, "memory", operand))
+    return takes_sums(place_of(out).share, out, *arrays, dtype=dtype)
 
 
 def _written(

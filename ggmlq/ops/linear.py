@@ -13,11 +13,11 @@ from ..arrays.tensors import is_tensor
 from ..arrays.weights import Divided, Float, Host, Out, operation
 from ..base.devices import device_of, is_host, place_of
 from ..dispatch import ladder
-from ..dispatch.checks import FLOAT32
+from ..dispatch.checks import FLOAT32, activations
 from ..dispatch.problems import Linear
 from . import tensors, warm
 from .call import result_of, run
-from .operands import check_blocks, check_linear
+from .operands import check_blocks
 
 ASKED = "linear(x, q)"
 
@@ -86,12 +86,12 @@ def linear(
     array([ True,  True,  True])
     """
     try:
-        if type(x) is not np.ndarray:
-            y = _warm(x, q, kernel, arithmetic, out, bias, dtype)
-        elif type(q) is QuantArray and x.dtype is FLOAT32 and x.flags.c_contiguous:
-            y = warm.repeated(q, (x.shape, kernel, arithmetic), (x,), out, bias, dtype)
-        else:
-            y = None
+        y = None
+        if type(x) is np.ndarray:
+            if type(q) is QuantArray and x.dtype is FLOAT32 and x.flags.c_contiguous:
+                y = warm.repeated(q, (x.shape, kernel, arithmetic), (x,), out, bias, dtype)
+        elif (product := _warm(x)) is not None:
+            y = product(x, q, kernel, arithmetic, out, bias, dtype)
         if y is not None:
             return y
     except MemoryError:
@@ -102,15 +102,14 @@ def linear(
     if is_tensor(x):
         shape, options = (*x.shape[:-1], q.shape[0]), {"kernel": kernel, "arithmetic": arithmetic}
         return tensors.called(linear, ASKED, x, (q,), shape, out, dtype, bias, of_bits, **options)
-    x = check_linear(ASKED, x, q)
-    return _product(x, q, kernel, arithmetic, out, bias, dtype)
+    return _product(activations(ASKED, x, q), q, kernel, arithmetic, out, bias, dtype)
 
 
-def _warm(x: Any, *call: Any) -> Any | None:
-    """A warm product of arrays that are not NumPy's."""
+def _warm(x: Any) -> Any:
+    """The function that does warm products of arrays that are not NumPy's, or None."""
     if not is_host(x):
-        return warm.on_device(x, *call)
-    return tensors.linear(x, *call) if is_tensor(x) else None
+        return warm.on_device
+    return tensors.linear if is_tensor(x) else None
 
 
 def _product(x: Any, q: QuantArray, kernel: str, arithmetic: Any, out: Any, bias: Any, dtype: Any) -> Any:

@@ -89,16 +89,13 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
         return None
     if out is not None and (not _fits(torch, out, (*shape[:-1], n), index) or out.is_inference()):
         return None
-    if on_device:
-        y = _on_device(torch, launches, x, q, out, bias)
-    else:
-        y = _on_host(torch, launches, x, q, bias)
+    y = (_on_device if on_device else _on_host)(torch, launches, x, q, out, bias)
     if out is None:
         return y if y is None or kind is torch.float32 else y.to(kind)
     return y if y is None or y is out else out.copy_(y)
 
 
-def _on_host(torch: Torch, launches: Any, x: Any, q: Any, bias: Any) -> Any | None:
+def _on_host(torch: Torch, launches: Any, x: Any, q: Any, _: Any, bias: Any) -> Any | None:
     if not q.lasting:
         return None
     if x.dtype is not torch.float32:

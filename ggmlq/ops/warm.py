@@ -35,7 +35,7 @@ UNRECORDED = object()  # kept in place of launches that cannot be recorded
 class Key(NamedTuple):
     """The key of a call under which weights keep its recording, and the arrays that it reads."""
 
-    key: Hashable
+    key: Any
     arrays: tuple[Any, ...] = ()  # addresses of recorded launches; () where the rung itself is kept
 
 
@@ -75,11 +75,6 @@ def repeated(
         with np.errstate(over="ignore", invalid="ignore"):  # infinities are results, as on a GPU
             out += bias
     return out
-
-
-def parts_of(operand: Any) -> tuple[Any, ...]:
-    """The arrays that an operand consists of; bytes of blocks that were dropped stay so."""
-    return operand.parts() if type(operand) is ScaledArray else (getattr(operand, "memory", operand),)
 
 
 def _takes(out: Any, shape: tuple[int, ...], *operands: Any) -> bool:
@@ -294,7 +289,7 @@ def _recorder() -> Any:
 
 def _on_device(rung: Rung, operands: tuple[Any, ...], y: Any, key: Key) -> bool:
     """Launch a rung on a GPU and record its launches; False, and not launched, where they cannot repeat."""
-    x, q, *_ = operands
+    x, q = operands
     if cuda_device().capturing(x.device.id):
         return False
     if not rung.repeats:
@@ -302,7 +297,8 @@ def _on_device(rung: Rung, operands: tuple[Any, ...], y: Any, key: Key) -> bool:
         return False
     if not is_aligned(x):
         return False
-    launches = cuda_module("machine.plans").recorded(rung.launch, x, q, y)
-    if launches is not None:
+    if (launches := q.plan(key.key)) is not None:  # something else of the call is not ordinary
+        launches(x.data.ptr, y.data.ptr, cuda_driver().stream(x.device.id).ptr)
+    elif (launches := cuda_module("machine.plans").recorded(rung.launch, x, q, y)) is not None:
         q.keep_plan(key.key, launches)
     return True
