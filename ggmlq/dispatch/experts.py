@@ -41,7 +41,7 @@ def by_expert(ids: Any, experts: int) -> Uses:
     return Uses(order[: starts[-1]], starts, order[starts[-1] :])
 
 
-def each(x: Any, q: Any, ids: Any, out: Any, multiply: Multiply) -> None:
+def expert_by_expert(x: Any, q: Any, ids: Any, out: Any, multiply: Multiply) -> None:
     """``out[t, u] = x[…] @ q[ids[t, u]].T``, with all rows of an expert gathered for one product."""
     if not is_host(out):
         cuda_device().refuse_capture("expert_linear, which looks at ids on the host with this kernel,")
@@ -59,7 +59,7 @@ def each(x: Any, q: Any, ids: Any, out: Any, multiply: Multiply) -> None:
 
 
 def as_linear(arithmetic: str) -> Multiply:
-    """What :func:`each` calls for block formats and floats: the kernel of ``linear`` in this arithmetic."""
+    """What :func:`expert_by_expert` calls for block formats and floats: the kernel of ``linear`` in this arithmetic."""
 
     def multiply(x: Any, q: Any, out: Any) -> None:
         (n, k), (device, card, _) = q.shape, place_of(out)
@@ -74,17 +74,17 @@ def as_scaled_linear(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     choose(ScaledLinear.of(x, w)).launch(x, w, out)
 
 
-def of_scaled(problem: ExpertLinear) -> str | None:
+def refuses_blocks(problem: ExpertLinear) -> str | None:
     """Why a kernel for codes with scales does not take a problem."""
     return None if isinstance(problem.weights, Operand) else "it multiplies codes with scales"
 
 
 def in_arithmetic(arithmetic: str) -> Callable[[ExpertLinear], str | None]:
-    """The ``refuses`` of a kernel that is :func:`each` with :func:`as_linear`."""
+    """The ``refuses`` of a kernel that is :func:`expert_by_expert` with :func:`as_linear`."""
 
     def refuses(problem: ExpertLinear) -> str | None:
         if isinstance(problem.weights, Operand):
-            return of_arrays(problem)
+            return refuses_scaled(problem)
         uses = max(1, problem.t * problem.u)
         of, n, k, device, card = problem.weights, problem.n, problem.k, problem.device, problem.card
         try:
@@ -97,6 +97,6 @@ def in_arithmetic(arithmetic: str) -> Callable[[ExpertLinear], str | None]:
     return refuses
 
 
-def of_arrays(problem: ExpertLinear) -> str | None:
+def refuses_scaled(problem: ExpertLinear) -> str | None:
     """Why a kernel for block formats and floats does not take one."""
     return "it multiplies block formats and floats" if isinstance(problem.weights, Operand) else None
