@@ -1,4 +1,4 @@
-"""Arguments of the operations, checked once: each error says what was asked, the values and the way out."""
+"""Arguments of the operations, checked: errors have the call, the values, the rule and the way out."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def as_floats(asked: str, x: Any, name: str = "x", bfloat16: bool = False) -> An
 
 
 def is_bfloat16(x: Any) -> bool:
-    """Whether an array holds bfloat16 of ml_dtypes."""
+    """True for an array of bfloat16 of ml_dtypes."""
     return getattr(getattr(x, "dtype", None), "name", "") == "bfloat16"
 
 
 def activations(asked: str, x: Any, weights: Any, name: str = "q", bfloat16: bool = False) -> Any:
-    """Activations [..., K] as an array of floats beside the weights; ``name``: theirs, for words."""
+    """Activations [..., K] as an array of floats beside the weights; ``name`` is theirs, for words."""
     x = as_floats(asked, x, bfloat16=bfloat16)
     check_device(asked, device_of(x), weights, "x", name)
     check_columns(asked, x, weights, name)
@@ -99,7 +99,9 @@ def finite_float32(
     asked: str, rows: NDArray[Any], shape: tuple[int, ...], first: int, name: str = "x"
 ) -> NDArray[np.float32]:
     """Rows as contiguous float32; the first value that is not finite is an error with its index."""
-    with np.errstate(over="ignore", invalid="ignore"):  # a sum is finite only if all are, and soon told
+    with np.errstate(
+        over="ignore", invalid="ignore"
+    ):  # a sum is finite only if all values are, and it is quick
         values = np.ascontiguousarray(rows, np.float32)
         total = np.einsum("i->", values.reshape(-1))
     if not np.isfinite(total) and not (finite := np.isfinite(values)).all():
@@ -118,7 +120,7 @@ def row_index(row: int, shape: tuple[int, ...]) -> list[int]:
 
 
 def check_imatrix(asked: str, fmt: Format, imatrix: Any, columns: int) -> NDArray[np.float32] | None:
-    """One finite weight a column, none negative, not all of them 0; or None where that will do."""
+    """The importance of columns as finite numbers, none negative and not all 0; None where there is none."""
     if imatrix is None:
         if fmt.needs_imatrix:
             without = ", ".join(f.name for f in FORMATS.values() if f.can_quantize and not f.needs_imatrix)
@@ -134,23 +136,23 @@ def check_imatrix(asked: str, fmt: Format, imatrix: Any, columns: int) -> NDArra
             f"{asked}: imatrix has shape {weights.shape}, rows have {columns} elements; "
             "an imatrix is 1-D with one weight a column"
         )
-    found = finite_float32(asked, weights[None], weights.shape, 0, "imatrix").reshape(columns)
-    if (found < 0).any():
-        at = int((found < 0).argmax())
+    importance = finite_float32(asked, weights[None], weights.shape, 0, "imatrix").reshape(columns)
+    if (importance < 0).any():
+        at = int((importance < 0).argmax())
         raise ImportanceError(
-            f"{asked}: imatrix[{at}] is {found[at]}; importance is a mean of squares, never negative; "
+            f"{asked}: imatrix[{at}] is {importance[at]}; importance is a mean of squares, never negative; "
             "pass the values of llama-imatrix as they are"
         )
-    if columns and not found.any() and getattr(fmt, "imatrix", "ignored") != "ignored":
+    if columns and not importance.any() and getattr(fmt, "imatrix", "ignored") != "ignored":
         raise ImportanceError(
             f"{asked}: the imatrix is 0 everywhere; ggml would write a tensor of zeros, since nothing "
             "counts; pass imatrix=None, or np.ones for a tensor that the calibration never reached"
         )
-    return found
+    return importance
 
 
 def check_out(asked: str, out: Any, shape: tuple[int, ...], device: str) -> None:
-    """An array that can take the result in place."""
+    """Refuse an ``out`` that cannot take the result in place."""
     refuse_mask(asked, out)
     if is_host(out) and not isinstance(out, np.ndarray):
         raise DTypeError(
@@ -169,7 +171,7 @@ def check_out(asked: str, out: Any, shape: tuple[int, ...], device: str) -> None
 
 
 def check_bias(asked: str, bias: Any, q: Any, name: str = "q") -> Any:
-    """One value a row of the weights, on their device; ``name``: what the caller calls them."""
+    """A bias with one value a row of the weights, on their device; ``name`` is theirs, for words."""
     if device_of(bias) != q.device:
         raise DeviceError(f"{asked}: bias is not on {q.device}, where x and {name} are; move it there")
     bias = as_floats(asked, bias, "bias")
@@ -182,9 +184,9 @@ def check_bias(asked: str, bias: Any, q: Any, name: str = "q") -> Any:
 
 
 def takes_sums(share: Callable[[Any, Any], bool], out: Any, *operands: Any, dtype: Any = FLOAT32) -> bool:
-    """Whether a kernel may write into ``out`` itself: its dtype, contiguous, apart from all it reads.
+    """True if a kernel may write into ``out`` itself: its dtype, contiguous, apart from all it reads.
 
-    ``share``: tells whether two arrays may share memory.
+    ``share(a, b)`` is True if two arrays may share memory.
     """
     if out is None or out.dtype != dtype or not out.flags.c_contiguous:
         return False

@@ -104,7 +104,7 @@ def tuned(device: str) -> Any:
 def native_w8a8_block_fp8_matmul(
     A: Any, B: Any, As: Any, Bs: Any, block_size: Any, output_dtype: Any = np.float16
 ) -> Any:
-    """The same product in plain array operations of float32, block by block: the document's own check.
+    """Compute the product in plain array operations of float32, block by block: the check of the document.
 
     It is there to be read and to be compared with; :func:`w8a8_block_fp8_matmul` says what the arguments are.
     """

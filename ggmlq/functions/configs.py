@@ -64,9 +64,9 @@ def get_w8a8_block_fp8_configs(
     )
     name = file_name(n, k, (block_n, block_k), device_name(device))
     for folder in folders():
-        found = _table(folder / name, (block_n, block_k))
-        if found is not None:
-            return found
+        table = _table(folder / name, (block_n, block_k))
+        if table is not None:
+            return table
     say_once(
         f"no tuned configurations for {name.removesuffix('.json')}: the fastest kernel is taken; "
         f"gq.functions.tune({n}, {k}) measures some"
@@ -86,7 +86,7 @@ def nearest(table: Table, m: int) -> Config:
 
 
 def default(block: tuple[int, int]) -> Config:
-    """What the documents take without a table."""
+    """The configuration that the documents take without a table."""
     return {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": block[0], "BLOCK_SIZE_K": block[1], **DEFAULTS}
 
 
@@ -135,12 +135,12 @@ def _checked_number(asked: str, name: str, value: Any) -> int:
 
 
 def file_name(n: int, k: int, block: tuple[int, int], device: str) -> str:
-    """Of the table for a shape on a device."""
+    """The name of the file of a table for a shape on a device."""
     return f"N={n},K={k},device_name={device},dtype=fp8_w8a8,block_shape=[{block[0]}, {block[1]}].json"
 
 
 def device_name(device: str | None) -> str:
-    """What tables call a device: the name that its maker gave it, without spaces."""
+    """The name of a device in tables: that of its maker, without spaces."""
     device = here() if device is None else device
     return _named(f"cuda:{cuda_device().current()}" if device == "cuda" else device)
 
@@ -168,8 +168,8 @@ def own_folder(check: bool = False, new: bool = False) -> Path | None:
 
     ``check``: ``Refused`` where others could write to it, or to the cache above it; ``new``: made too.
     """
-    if said := os.environ.get("GGMLQ_CONFIGS_DIR"):
-        folder = Path(said).expanduser()
+    if setting := os.environ.get("GGMLQ_CONFIGS_DIR"):
+        folder = Path(setting).expanduser()
         if new:
             folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -184,13 +184,13 @@ def own_folder(check: bool = False, new: bool = False) -> Path | None:
 
 
 def folders() -> list[Path]:
-    """Where tables are looked for, the user's first."""
-    mine = own_folder()
-    return [*([mine] if mine else []), Path(__file__).parent]
+    """The folders in which tables are looked for, the user's first."""
+    users = own_folder()
+    return [*([users] if users else []), Path(__file__).parent]
 
 
 def _table(path: Path, block: tuple[int, int]) -> Table | None:
-    """What a file says, read again when it has changed; None where there is none."""
+    """The table of a file, read again when it has changed; None where there is no file."""
     try:
         facts = path.stat()
     except (OSError, ValueError):

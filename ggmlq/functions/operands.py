@@ -1,4 +1,4 @@
-"""What the functions take, checked: codes however they are spelled, scales, sizes of blocks."""
+"""Operands of the functions, checked: codes however they are spelled, scales, sizes of blocks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Product(NamedTuple):
 
 
 def length(asked: str, name: str, n: Any) -> int:
-    """A positive integer."""
+    """A length as a positive integer."""
     if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
         raise ShapeError(f"{asked}: {name}={n!r}; it counts elements and is at least 1; pass 128 or the like")
     return int(n)
@@ -70,17 +70,17 @@ def as_scales(asked: str, name: str, s: Any) -> Any:
 
 
 def together(asked: str, **arrays: Any) -> None:
-    """All on one device."""
+    """Refuse arrays that are not all on one device."""
     places = {name: device_of(a) for name, a in arrays.items()}
     if len(set(places.values())) > 1:
-        said = ", ".join(f"{name} on {place}" for name, place in places.items())
+        listed = ", ".join(f"{name} on {place}" for name, place in places.items())
         raise DeviceError(
-            f"{asked}: {said}; all are on one device; move them with cupy.asarray(a) or a.get()"
+            f"{asked}: {listed}; all are on one device; move them with cupy.asarray(a) or a.get()"
         )
 
 
 def block_pair(asked: str, block_size: Any) -> tuple[int, int]:
-    """[block_n, block_k]."""
+    """The sizes [block_n, block_k] of a block, as integers."""
     try:
         pair = tuple(block_size)
     except TypeError:
@@ -98,26 +98,26 @@ def product(asked: str, a: Any, b: Any, a_s: Any, b_s: Any, block: tuple[int, in
 
     ``names``: what the function calls the four, in this order.
     """
-    of_a, of_b, of_as, of_bs = names.split()
-    (a, code_a), (b, code_b) = as_codes(asked, of_a, a), as_codes(asked, of_b, b)
-    a_s, b_s = as_scales(asked, of_as, a_s), as_scales(asked, of_bs, b_s)
-    together(asked, **{of_a: a, of_b: b, of_as: a_s, of_bs: b_s})
+    name_a, name_b, name_as, name_bs = names.split()
+    (a, code_a), (b, code_b) = as_codes(asked, name_a, a), as_codes(asked, name_b, b)
+    a_s, b_s = as_scales(asked, name_as, a_s), as_scales(asked, name_bs, b_s)
+    together(asked, **{name_a: a, name_b: b, name_as: a_s, name_bs: b_s})
     if not a.ndim or b.ndim != 2 or a.shape[-1] != b.shape[1]:
         raise ShapeError(
-            f"{asked}: {of_a} has shape {a.shape}, {of_b} {b.shape}; {of_a} is [..., K] and {of_b} [N, K], "
-            f"rows of both along K{_turned(of_b, a, b)}"
+            f"{asked}: {name_a} has shape {a.shape}, {name_b} {b.shape}; {name_a} is [..., K] and "
+            f"{name_b} [N, K], rows of both along K{_turned(name_b, a, b)}"
         )
     (bn, bk), (n, k) = block, b.shape
     want_a, want_b = (*a.shape[:-1], -(-k // bk)), (-(-n // bn), -(-k // bk))
     if a_s.shape != want_a:
         raise ShapeError(
-            f"{asked}: {of_as} has shape {a_s.shape}, {of_a} {a.shape} in groups of {bk} needs {want_a}: one "
-            f"scale for each {bk} of K of each row{_way(of_as, a_s, want_a)}"
+            f"{asked}: {name_as} has shape {a_s.shape}, {name_a} {a.shape} in groups of {bk} needs {want_a}: "
+            f"one scale for each {bk} of K of each row{_way(name_as, a_s, want_a)}"
         )
     if b_s.shape != want_b:
         raise ShapeError(
-            f"{asked}: {of_bs} has shape {b_s.shape}, {of_b} {b.shape} in blocks of {bn} × {bk} needs "
-            f"{want_b}: [N / block_n, K / block_k], each rounded up{_way(of_bs, b_s, want_b, COMMENT)}"
+            f"{asked}: {name_bs} has shape {b_s.shape}, {name_b} {b.shape} in blocks of {bn} × {bk} needs "
+            f"{want_b}: [N / block_n, K / block_k], each rounded up{_way(name_bs, b_s, want_b, COMMENT)}"
         )
     m = math.prod(a.shape[:-1])
     x = ScaledArray(a.reshape(m, k), a_s.reshape(m, want_a[-1]), code_a, (1, bk))
@@ -125,14 +125,14 @@ def product(asked: str, a: Any, b: Any, a_s: Any, b_s: Any, block: tuple[int, in
 
 
 def _turned(name: str, a: Any, b: Any) -> str:
-    """What to do, where one sees it."""
+    """The way out where b looks transposed, in words."""
     if a.ndim and b.ndim == 2 and a.shape[-1] == b.shape[0]:
         return f"; {name} looks like [K, N], pass {name}.T"
     return "; pass them so"
 
 
 def _way(name: str, s: Any, want: tuple[int, ...], written: str = "") -> str:
-    """What to do with scales of another shape, where one sees it."""
+    """The way out for scales of another shape, in words."""
     if s.ndim == 2 and s.shape == want[::-1]:
         return f"; {written or 'they look transposed'}, pass {name}.T"
     if s.ndim == 1 and s.size == math.prod(want):

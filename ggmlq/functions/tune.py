@@ -1,7 +1,7 @@
 """Measure configurations of the block product on this machine, and keep the fastest as a table.
 
 Each configuration runs once unmeasured, which compiles it, then a few times; its time is the least.
-Operands are made anew for each number of rows, several pairs where they are small, so that weights come
+Operands are new for each number of rows, several pairs where they are small, so that weights come
 from memory as they do in a model and not from a cache.
 """
 
@@ -96,15 +96,15 @@ def _candidates(
     if tried is None:
         axes = TRIED[device.partition(":")[0]]
         every = (dict(zip(axes, sizes, strict=True)) for sizes in itertools.product(*axes.values()))
-        found = [configs.checked(asked, c, blocks) for c in every if blocks[1] % c["BLOCK_SIZE_K"] == 0]
+        candidates = [configs.checked(asked, c, blocks) for c in every if blocks[1] % c["BLOCK_SIZE_K"] == 0]
     else:
-        found = [configs.checked(asked, config, blocks) for config in tried]
-    if not found:
+        candidates = [configs.checked(asked, config, blocks) for config in tried]
+    if not candidates:
         raise ConfigError(
             f"{asked}: there is nothing to compare; BLOCK_SIZE_K is a power of two that divides {blocks[1]}; "
             "pass tried=[…], or another block_k"
         )
-    return found
+    return candidates
 
 
 def _fastest(
@@ -133,7 +133,7 @@ def _operands(
 ) -> list[Product]:
     """Random codes and scales; so many pairs that one's weights leave the cache before they come again."""
     (n, k), (bn, bk) = shape, blocks
-    made, random = [], np.random.default_rng()
+    pairs, random = [], np.random.default_rng()
     for _ in range(min(16, max(1, CACHED // (n * k)))):
         a, b = (random.integers(0, 120, (rows, k), np.uint8) for rows in (m, n))
         a_s, b_s = (random.random((rows, -(-k // bk)), np.float32) for rows in (m, -(-n // bn)))
@@ -141,8 +141,8 @@ def _operands(
         if device != "cpu":
             parts = [cuda_device().upload(part, device) for part in parts]
         a, b, a_s, b_s = parts
-        made.append(product(asked, a, b, a_s, b_s, blocks, block.NAMES))
-    return made
+        pairs.append(product(asked, a, b, a_s, b_s, blocks, block.NAMES))
+    return pairs
 
 
 def _time(kernel: Any, pairs: list[Product], config: Config, seconds: float) -> float:
@@ -174,7 +174,7 @@ def _gpu_clock(work: Callable[[], Any]) -> float:
 
 
 def _path(asked: str, shape: tuple[int, int], blocks: tuple[int, int], device: str) -> Path:
-    """Where the table goes: known, and there, before anything is measured."""
+    """The path of the table, in a folder that is there before anything is measured."""
     try:
         folder = configs.own_folder(check=True, new=True)
     except Refused as error:

@@ -1,4 +1,4 @@
-"""Blocks to floats: check, choose who decodes, run."""
+"""Blocks to floats."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ Encode = Callable[[Floats, Floats | None, Bytes], None]
 
 
 class Encoder(NamedTuple):
-    """What encodes rows, and how rows are dealt out to it."""
+    """An encoder of rows, and the way rows are dealt out to it."""
 
     encode: Encode
     threads: int
@@ -83,7 +83,7 @@ def encode_rows(asked: str, fmt: Format, x: NDArray[Any], weights: Floats | None
 
 
 def any_invalid(fmt: Format, blocks: Bytes) -> bool:
-    """Whether one holds what is NaN, infinite or forbidden: of 16 bits two maxima tell, in half the time."""
+    """True if a block holds NaN, an infinity or a forbidden value; for 16 bits two maxima suffice."""
     if not isinstance(fmt, ScalarFormat) or fmt.dtype.itemsize != 2 or fmt.dtype.kind == "i":
         return bool(fmt.invalid(blocks.view(fmt.dtype)).any())
     bits, least = blocks.view("<u2"), 0x7F80 if fmt.bfloat else 0x7C00
@@ -117,5 +117,5 @@ def _encoder(fmt: Format, elements: int, weighted: bool) -> Encoder:
 def compiled_encoder(fmt: Format) -> Encode | None:
     """``encode(values, imatrix, blocks)``, or None where a format has none; loads Numba."""
     with until_imported("numba"):
-        found: Encode | None = importlib.import_module("ggmlq.cpu.encode").encoder(fmt)
-    return found
+        encode: Encode | None = importlib.import_module("ggmlq.cpu.encode").encoder(fmt)
+    return encode

@@ -1,4 +1,4 @@
-"""Floats to blocks: check, choose who encodes, run."""
+"""Floats to blocks."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _check_can_quantize(asked: str, fmt: Format) -> None:
 
 
 def _fallback(fmt: Format, elements: int) -> str | None:
-    """What llama.cpp encodes rows with that are no whole blocks."""
+    """The type to which llama.cpp encodes rows that are no whole blocks."""
     name: str | None = getattr(fmt, "fallback", None)
     return name if name is None or elements % FORMATS[name].block_size == 0 else "f16"
 

@@ -251,7 +251,7 @@ def dequantize_scaled(s: ScaledArray, dtype: DTypeLike | None = np.float32, out:
 
 
 def _values(s: ScaledArray, kind: np.dtype[Any]) -> Any:
-    """All values on the host."""
+    """The values of an array on the host, all of them."""
     m = s.matrix()
     values = np.empty((m.over.rows, m.over.columns), kind)
     decoding = importlib.import_module("ggmlq.cpu.decode_scaled")
