@@ -41,7 +41,7 @@ class Values:
 
     @property
     def rows(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return self.shape[0] if len(self.shape) == 1 else prod(self.shape[:-1])
 
     @property
@@ -75,8 +75,8 @@ def stored(file: SafetensorsFile, name: str) -> Values:
 
 def dequantize_scaled(s: ScaledArray) -> Floats:
     """Codes times scales, by the compiled way where there is one."""
-    found: Floats = s.dequantize()
-    return found
+    floats: Floats = s.dequantize()
+    return floats
 
 
 def _picked(rows: Rows) -> Any:
@@ -102,7 +102,7 @@ def permuted(values: Values, heads: int) -> Values:
 
 
 def separated(values: Values, heads: int) -> Values:
-    """The way back."""
+    """The inverse permutation of heads."""
     length = values.shape[0] // heads
 
     def read(rows: Rows) -> Floats:
@@ -118,7 +118,7 @@ def shifted(values: Values, by: float) -> Values:
 
 
 def first_rows(values: Values, count: int) -> Values:
-    """The first rows."""
+    """The first rows of a matrix."""
     if count >= values.shape[0]:
         return values
     return Values((count, *values.shape[1:]), values.read)
@@ -130,11 +130,11 @@ def stacked(parts: Sequence[Values]) -> Values:
 
     def read(rows: Rows) -> Floats:
         experts, places = np.divmod(rows, rows_each)
-        made = np.empty((len(rows), parts[0].columns), np.float32)
+        joined = np.empty((len(rows), parts[0].columns), np.float32)
         for expert in np.unique(experts).tolist():
-            mine = experts == expert
-            made[mine] = parts[expert].read(places[mine])
-        return made
+            here = experts == expert
+            joined[here] = parts[expert].read(places[here])
+        return joined
 
     return Values((len(parts), *parts[0].shape), read)
 
@@ -158,12 +158,12 @@ def matrix_of(values: Values, expert: int) -> Values:
 
 
 def constant(numbers: Sequence[float]) -> Values:
-    """A vector."""
-    made = np.array(numbers, np.float32)
-    return Values(made.shape, lambda rows: made[rows].reshape(-1, 1))
+    """A vector of float32 values."""
+    vector = np.array(numbers, np.float32)
+    return Values(vector.shape, lambda rows: vector[rows].reshape(-1, 1))
 
 
-def of_array(q: QuantArray) -> Values:
+def array_values(q: QuantArray) -> Values:
     """A tensor of a GGUF file, blocks decoded."""
     columns = q.shape[-1] if len(q.shape) > 1 else 1
     floats = q.format if q.format.name in FLOATS else None
@@ -178,7 +178,7 @@ def of_array(q: QuantArray) -> Values:
 
     def read(rows: Rows) -> Floats:
         part = np.ascontiguousarray(blocks[_picked(rows)])
-        made = QuantArray(q.format, (len(rows), columns), part.view(np.uint8), swapped)
-        return np.asarray(dequantize(made), np.float32)
+        picked = QuantArray(q.format, (len(rows), columns), part.view(np.uint8), swapped)
+        return np.asarray(dequantize(picked), np.float32)
 
     return Values(q.shape, read, q, floats)

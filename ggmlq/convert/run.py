@@ -121,8 +121,8 @@ def run(
         with prepared(final, tensors, _metadata(plan), **settings) as (paths, places):
             tensors.tally = tasks.carry_out(executor, plan, places, sums)
     done = [Done(step, tensors.tally[step.name].nmse) for step in plan.steps]
-    said = [f"tensor {name!r}: {text}" for name, tally in tensors.tally.items() for text in tally.said]
-    return Report(paths, done, plan.notes + said)
+    warned = [f"tensor {name!r}: {text}" for name, tally in tensors.tally.items() for text in tally.warnings]
+    return Report(paths, done, plan.notes + warned)
 
 
 def layout(plan: Plan, target: str | os.PathLike[str], *, keep_split: bool = False) -> list[tuple[str, int]]:
@@ -160,7 +160,7 @@ def _encoded(plan: Plan) -> dict[tuple[Format, bool], int]:
 
 
 class _Tensors(Mapping[str, Any]):
-    """What save asks for: a tensor as it is, or one that is converted as it is written."""
+    """The tensors for ``save``: each as it is, or converted while it is written."""
 
     def __init__(self, plan: Plan) -> None:
         self._file = plan.file

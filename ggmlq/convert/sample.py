@@ -41,14 +41,14 @@ class Sample:
     share: float  # of the rows that are here
 
     def total(self, errors: Wide) -> tuple[float, float]:
-        """What errors of these rows make of the tensor's, and the standard deviation of that."""
+        """The estimate of the tensor's error from those of its sampled rows, and its standard deviation."""
         if (self.chance == 1).all():
             return float(errors.sum()), 0.0
         parts = errors / self.chance
-        found = float(parts.sum())
+        energies = float(parts.sum())
         n = len(parts)
-        spread = (1 - self.chance) * (parts - found / n) ** 2
-        return found, float(np.sqrt(n / (n - 1) * spread.sum()))
+        spread = (1 - self.chance) * (parts - energies / n) ** 2
+        return energies, float(np.sqrt(n / (n - 1) * spread.sum()))
 
 
 def draw(name: str, q: QuantArray, weights: Wide | None, elements: int) -> Sample:
@@ -64,7 +64,7 @@ def draw(name: str, q: QuantArray, weights: Wide | None, elements: int) -> Sampl
 
 
 def choose(name: str, energies: Wide, columns: int, elements: int) -> tuple[NDArray[np.int64], Wide]:
-    """Which rows stand for a tensor of rows of these energies, and the chance that each had."""
+    """A sample of rows that stands for a tensor with these energies, and the probability of each row."""
     rows, count = len(energies), max(LEAST_ROWS, elements // columns)
     if rows <= 2 * count:
         return np.arange(rows), np.ones(rows)
@@ -90,9 +90,9 @@ def _drawn(sizes: Wide, count: int, seed: int) -> tuple[NDArray[np.int64], Wide]
 
 
 def _energies(name: str, q: QuantArray, weights: Wide | None) -> Wide:
-    """Of every row, a slab at a time."""
+    """The energy of every row, a slab at a time."""
     columns, rows = q.shape[-1], prod(q.shape[:-1])
-    found = np.zeros(rows)
+    energies = np.zeros(rows)
     for first, part in slabs(q, None if weights is None else len(weights)):
         values = dequantize(part)
         release(part.blocks)
@@ -101,10 +101,10 @@ def _energies(name: str, q: QuantArray, weights: Wide | None) -> Wide:
 
         def work(start: int, stop: int, values: Floats = values, row: Wide = row, first: int = first) -> None:
             wide = values[start:stop].astype(np.float64)
-            found[first + start : first + stop] = np.einsum("ij,ij,j->i", wide, wide, row)
+            energies[first + start : first + stop] = np.einsum("ij,ij,j->i", wide, wide, row)
 
         share(work, len(values))
-    return found
+    return energies
 
 
 def _of(q: QuantArray, row: int) -> int:

@@ -291,15 +291,16 @@ def _first(problem: Problem, kernel: str, arithmetic: str | None) -> Choice:
 
 
 def _unknown(problem: Problem, kernel: str, names: list[str]) -> str:
-    asked, device = f"{problem} with kernel={kernel!r}", str(kernel).partition(":")[0]
+    request, device = f"{problem} with kernel={kernel!r}", str(kernel).partition(":")[0]
     if device in DEVICES and device != problem.device:
         return (
-            f"{asked}: that is a kernel for {device} arrays, {problem.operands} are {problem.device} arrays; "
+            f"{request}: that is a kernel for {device} arrays, {problem.operands} are {problem.device} "
+            "arrays; "
             f"pass {problem.moved[device]}"
         )
     if name := RENAMED.get(str(kernel)):
-        return f"{asked}: this kernel is called {name!r} since ggmlq 0.3; pass that name"
+        return f"{request}: this kernel is called {name!r} since ggmlq 0.3; pass that name"
     stems = {name.partition(":")[2]: name for name in names}
     near = difflib.get_close_matches(str(kernel).rpartition(":")[2], stems, 1)
     meant = f"did you mean {stems[near[0]]!r}?" if near else "gq.kernels() lists what there is"
-    return f"{asked}: there is no such kernel; those for {problem.device} are {', '.join(names)}; {meant}"
+    return f"{request}: there is no such kernel; those for {problem.device} are {', '.join(names)}; {meant}"

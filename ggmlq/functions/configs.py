@@ -57,9 +57,9 @@ def get_w8a8_block_fp8_configs(
     ``device`` is ``"cpu"`` or ``"cuda"``, by default a GPU if there is one. That there is no table is
     logged once; :func:`tune` makes one.
     """
-    asked = "get_w8a8_block_fp8_configs(N, K, block_n, block_k)"
+    request = "get_w8a8_block_fp8_configs(N, K, block_n, block_k)"
     n, k, block_n, block_k = (
-        length(asked, name, value)
+        length(request, name, value)
         for name, value in (("N", N), ("K", K), ("block_n", block_n), ("block_k", block_k))
     )
     name = file_name(n, k, (block_n, block_k), device_name(device))
@@ -90,11 +90,11 @@ def default(block: tuple[int, int]) -> Config:
     return {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": block[0], "BLOCK_SIZE_K": block[1], **DEFAULTS}
 
 
-def checked(asked: str, config: Any, block: tuple[int, int]) -> Config:
+def checked(request: str, config: Any, block: tuple[int, int]) -> Config:
     """A configuration that a kernel can follow: everything there, in range, and steps within a block."""
     if not isinstance(config, Mapping):
         raise ConfigError(
-            f"{asked}: the configuration is a {type(config).__name__}; it maps names to integers; "
+            f"{request}: the configuration is a {type(config).__name__}; it maps names to integers; "
             f"pass {default(block)} or the like"
         )
     known = (*SIZES, *COUNTS)
@@ -102,34 +102,38 @@ def checked(asked: str, config: Any, block: tuple[int, int]) -> Config:
         if name not in known and name not in OTHERS:
             near = difflib.get_close_matches(str(name), known, 1)
             way = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
-            raise ConfigError(f"{asked}: {name!r} in {dict(config)} is no setting of a configuration; {way}")
+            raise ConfigError(
+                f"{request}: {name!r} in {dict(config)} is no setting of a configuration; {way}"
+            )
     if missing := [name for name in SIZES if name not in config]:
         raise ConfigError(
-            f"{asked}: {dict(config)} lacks {', '.join(missing)}; a configuration has all three sizes of a "
+            f"{request}: {dict(config)} lacks {', '.join(missing)}; a configuration has all three sizes of a "
             f"tile; {default(block)} is a whole one"
         )
     whole = DEFAULTS | {name: config[name] for name in known if name in config}
     for name in known:
-        whole[name] = _checked_number(asked, name, whole[name])
+        whole[name] = _checked_number(request, name, whole[name])
     if block[1] % whole["BLOCK_SIZE_K"]:
         raise ConfigError(
-            f"{asked}: BLOCK_SIZE_K={whole['BLOCK_SIZE_K']} with block_size[1]={block[1]}; a step of K takes "
+            f"{request}: BLOCK_SIZE_K={whole['BLOCK_SIZE_K']} with block_size[1]={block[1]}; a step of K "
+            "takes "
             "one pair of scales, so BLOCK_SIZE_K divides block_size[1]; pass a power of two that divides "
             f"{block[1]}"
         )
     return {name: whole[name] for name in known}
 
 
-def _checked_number(asked: str, name: str, value: Any) -> int:
+def _checked_number(request: str, name: str, value: Any) -> int:
     """A size or a count in its range."""
     number = int(value) if isinstance(value, int | np.integer) and not isinstance(value, bool) else 0
     if name in SIZES and not (LEAST <= number <= MOST and number & (number - 1) == 0):
         raise ConfigError(
-            f"{asked}: {name}={value!r}; sizes of tiles are powers of two of {LEAST} … {MOST}; pass 64 or 128"
+            f"{request}: {name}={value!r}; sizes of tiles are powers of two of {LEAST} … {MOST}; pass 64 "
+            "or 128"
         )
     if name in COUNTS and not 1 <= number <= COUNTS[name]:
         raise ConfigError(
-            f"{asked}: {name}={value!r}; it is an integer of 1 … {COUNTS[name]}; pass {DEFAULTS[name]}"
+            f"{request}: {name}={value!r}; it is an integer of 1 … {COUNTS[name]}; pass {DEFAULTS[name]}"
         )
     return number
 

@@ -61,16 +61,18 @@ def _requested(torch: Any, bound: inspect.BoundArguments, signature: inspect.Sig
     return kind
 
 
-def _array(torch: Any, asked: str, name: str, tensor: Any) -> Any:
+def _array(torch: Any, request: str, name: str, tensor: Any) -> Any:
     if tensor.requires_grad and torch.is_grad_enabled():
         raise DTypeError(
-            f"{asked}: {name} requires a gradient, and quantized numbers have none; pass {name}.detach(), "
+            f"{request}: {name} requires a gradient, and quantized numbers have none; pass {name}.detach(), "
             "or work under torch.no_grad()"
         )
     kind = str(tensor.dtype).removeprefix("torch.")
     if kind.startswith("float8"):
-        return Coded(bits_of(asked, tensor, name), kind)
-    return array_of(asked, tensor, name) if tensor.dtype.is_floating_point else bits_of(asked, tensor, name)
+        return Coded(bits_of(request, tensor, name), kind)
+    return (
+        array_of(request, tensor, name) if tensor.dtype.is_floating_point else bits_of(request, tensor, name)
+    )
 
 
 def _tensor(torch: Any, result: Any) -> Any:

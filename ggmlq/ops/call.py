@@ -37,7 +37,7 @@ class Coding(NamedTuple):
 class Result(NamedTuple):
     """The result that a caller wants, checked."""
 
-    asked: str
+    request: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     out: Any
@@ -46,15 +46,15 @@ class Result(NamedTuple):
 
 
 def result_of(
-    asked: str, weights: Any, shape: tuple[int, ...], dtype: DTypeLike | None, out: Any, bias: Any = None,
+    request: str, weights: Any, shape: tuple[int, ...], dtype: DTypeLike | None, out: Any, bias: Any = None,
     name: str = "q",
 ) -> Result:  # fmt: skip
     """A result of this shape, on the device of the weights; ``name``: theirs, for words."""
     if out is not None:
-        check_out(asked, out, shape, weights.device)
+        check_out(request, out, shape, weights.device)
     if bias is not None:
-        bias = check_bias(asked, bias, weights, name)
-    return Result(asked, shape, float_dtype(asked, dtype), out, bias)
+        bias = check_bias(request, bias, weights, name)
+    return Result(request, shape, float_dtype(request, dtype), out, bias)
 
 
 def run(
@@ -66,7 +66,7 @@ def run(
     ``key``: the key of its recording, if it is an ordinary call; ``remake()`` makes the first operand again,
     where it was quantized.
     """
-    weights, (asked, shape, wanted, out, bias, coding) = operands[1], result
+    weights, (request, shape, wanted, out, bias, coding) = operands[1], result
     memory, xp = weights.memory, namespace(weights.memory)
     with on_device_of(problem, memory, weights), np.errstate(over="ignore", invalid="ignore"):
         rung = ladder.choose(problem, kernel, arithmetic)
@@ -94,8 +94,8 @@ def run(
             return y.astype(wanted, copy=False).reshape(shape)
         if epilogue.code is not None:
             return ScaledArray.assembled(y.reshape(shape), epilogue.scales, coding.code, coding.tile)
-        scales = static_scales(asked, coding.scales, memory, sums, coding.code, coding.tile)
-        return coded(asked, y.reshape(shape), coding.code, coding.tile, scales=scales)
+        scales = static_scales(request, coding.scales, memory, sums, coding.code, coding.tile)
+        return coded(request, y.reshape(shape), coding.code, coding.tile, scales=scales)
 
 
 def _epilogue(rung: ladder.Rung, memory: Any, sums: tuple[int, ...], result: Result) -> Epilogue:
@@ -106,8 +106,8 @@ def _epilogue(rung: ladder.Rung, memory: Any, sums: tuple[int, ...], result: Res
             return PLAIN
         bias = namespace(memory).ascontiguousarray(bias, np.float32)
     if coding is not None and is_written(coding.code):
-        asked = f"{result.asked} with requantize"
-        scales = static_scales(asked, coding.scales, memory, sums, coding.code, coding.tile)
+        request = f"{result.request} with requantize"
+        scales = static_scales(request, coding.scales, memory, sums, coding.code, coding.tile)
         return Epilogue(bias, coding.code, scales)
     return PLAIN if bias is None else Epilogue(bias)
 

@@ -45,7 +45,7 @@ class Encoder(NamedTuple):
     slab: int
 
 
-def encode_rows(asked: str, fmt: Format, x: NDArray[Any], weights: Floats | None, blocks: Bytes) -> bool:
+def encode_rows(request: str, fmt: Format, x: NDArray[Any], weights: Floats | None, blocks: Bytes) -> bool:
     """Encode x [..., K], checked to be finite, into blocks [rows, bytes a row]; are all of them valid?"""
     rows = x.reshape(-1, x.shape[-1])
     encoder = _encoder(fmt, rows.size, weights is not None)
@@ -57,12 +57,12 @@ def encode_rows(asked: str, fmt: Format, x: NDArray[Any], weights: Floats | None
         for at in range(first + start, first + stop, few):
             slab = slice(at, min(at + few, first + stop))
             try:
-                values = finite_float32(asked, rows[slab], x.shape, at)
+                values = finite_float32(request, rows[slab], x.shape, at)
             except NonFiniteError as error:
                 refused[at] = error
                 return
             encoder.encode(values, weights, blocks[slab])
-            if any_invalid(fmt, blocks[slab]):  # asked while they are in the cache
+            if any_invalid(fmt, blocks[slab]):  # checked while they are in the cache
                 damaged.append(at)
 
     progress = Progress(rows.size, f"encoding {fmt.name}", unit="w")

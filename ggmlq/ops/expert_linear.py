@@ -17,7 +17,7 @@ from . import tensors, warm
 from .call import result_of, run
 from .operands import check_matrices, check_rows, experts
 
-ASKED = "expert_linear(x, q, ids)"
+REQUEST = "expert_linear(x, q, ids)"
 
 
 @operation
@@ -83,12 +83,12 @@ def expert_linear(
     options: dict[str, Any] = {"kernel": kernel, "arithmetic": arithmetic, "check": check}
     if isinstance(q, Divided):
         return q.run("expert_linear", x, ids, out=out, dtype=dtype, **options)
-    check_matrices(ASKED, q)
+    check_matrices(REQUEST, q)
     if is_tensor(x):
-        return tensors.called(expert_linear, ASKED, x, (q, ids), _shape(x, q, ids), out, dtype, **options)
-    with on_device_of(ASKED, q.memory, q):  # in a CUDA graph what x and ids become stays with q
-        operands = experts(ASKED, x, q, ids, look=q.device == "cpu" if check is None else check)
-    result = result_of(ASKED, q, operands.shape, dtype, out)
+        return tensors.called(expert_linear, REQUEST, x, (q, ids), _shape(x, q, ids), out, dtype, **options)
+    with on_device_of(REQUEST, q.memory, q):  # in a CUDA graph what x and ids become stays with q
+        operands = experts(REQUEST, x, q, ids, look=q.device == "cpu" if check is None else check)
+    result = result_of(REQUEST, q, operands.shape, dtype, out)
     key = warm.experts_key(x, ids, kernel, arithmetic)
     return run(ExpertLinear.of(*operands), operands, result, kernel, arithmetic, key)
 
@@ -97,5 +97,5 @@ def _shape(x: Any, q: Any, ids: Any) -> tuple[int, ...]:
     """The shape of the result for a tensor x."""
     shape = tuple(getattr(ids, "shape", None) or np.shape(ids))
     if len(shape) == 2:  # else the ids are wrong, which is said later
-        check_rows(ASKED, tuple(x.shape), q, shape)
+        check_rows(REQUEST, tuple(x.shape), q, shape)
     return (*shape, q.shape[1])

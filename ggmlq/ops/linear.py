@@ -19,7 +19,7 @@ from . import tensors, warm
 from .call import result_of, run
 from .operands import check_blocks
 
-ASKED = "linear(x, q)"
+REQUEST = "linear(x, q)"
 
 
 @overload
@@ -98,11 +98,11 @@ def linear(
         pass  # the next lines say it in words
     if isinstance(q, Divided):
         return q.run("linear", x, kernel=kernel, arithmetic=arithmetic, out=out, bias=bias, dtype=dtype)
-    check_blocks(ASKED, q)
+    check_blocks(REQUEST, q)
     if is_tensor(x):
         shape, options = (*x.shape[:-1], q.shape[0]), {"kernel": kernel, "arithmetic": arithmetic}
-        return tensors.called(linear, ASKED, x, (q,), shape, out, dtype, bias, of_bits, **options)
-    return _product(activations(ASKED, x, q), q, kernel, arithmetic, out, bias, dtype)
+        return tensors.called(linear, REQUEST, x, (q,), shape, out, dtype, bias, of_bits, **options)
+    return _product(activations(REQUEST, x, q), q, kernel, arithmetic, out, bias, dtype)
 
 
 def _warm(x: Any) -> Any:
@@ -114,7 +114,7 @@ def _warm(x: Any) -> Any:
 
 def _product(x: Any, q: QuantArray, kernel: str, arithmetic: Any, out: Any, bias: Any, dtype: Any) -> Any:
     """The product of checked activations, floats or the bits of bfloat16."""
-    result = result_of(ASKED, q, (*x.shape[:-1], q.shape[0]), dtype, out, bias)
+    result = result_of(REQUEST, q, (*x.shape[:-1], q.shape[0]), dtype, out, bias)
     problem = _problem(x, q)
     key = warm.linear_key(x, problem.m, kernel, arithmetic)
     return run(problem, (x, q), result, kernel, arithmetic, key)

@@ -20,7 +20,7 @@ from .call import Coding, result_of, run
 from .operands import check_weights, with_scales
 
 ACCUMULATE = {"integer": ("int32", "int64", "float32", "fp32_chunks"), "float": ("float32",)}
-ASKED = "scaled_linear(x, w)"
+REQUEST = "scaled_linear(x, w)"
 
 
 @overload
@@ -117,24 +117,24 @@ def scaled_linear(
     options: dict[str, Any] = {"activations": activations, "kernel": kernel, "accumulate": accumulate}
     if isinstance(w, Divided):
         return w.run("scaled_linear", x, out=out, bias=bias, dtype=dtype, requantize=requantize, **options)
-    check_weights(ASKED, w)
+    check_weights(REQUEST, w)
     if is_tensor(x):
         if requantize is None:
             shape = (*x.shape[:-1], w.shape[0])
-            return tensors.called(scaled_linear, ASKED, x, (w,), shape, out, dtype, bias, **options)
-        x = array_of(ASKED, x)
-    with on_device_of(ASKED, w.codes, w):  # in a CUDA graph what x becomes stays with w
-        operand = with_scales(ASKED, x, w, activations)
-    result = result_of(ASKED, w, (*operand.shape[:-1], w.shape[0]), dtype, out, bias, "w")
+            return tensors.called(scaled_linear, REQUEST, x, (w,), shape, out, dtype, bias, **options)
+        x = array_of(REQUEST, x)
+    with on_device_of(REQUEST, w.codes, w):  # in a CUDA graph what x becomes stays with w
+        operand = with_scales(REQUEST, x, w, activations)
+    result = result_of(REQUEST, w, (*operand.shape[:-1], w.shape[0]), dtype, out, bias, "w")
     problem = ScaledLinear.of(operand.as_rows(), w, accumulate)
     _check_sums(problem, operand.code.kind)
     if requantize is not None:
         if out is not None:
             raise ShapeError(
-                f"{ASKED}: requantize gives a new ScaledArray, out takes floats; pass one of them"
+                f"{REQUEST}: requantize gives a new ScaledArray, out takes floats; pass one of them"
             )
         result = result._replace(coding=coding_of(requantize, problem.m, problem.n))
-    remake = None if operand is x else partial(with_scales, ASKED, x, w, activations)
+    remake = None if operand is x else partial(with_scales, REQUEST, x, w, activations)
     return run(problem, (operand, w), result, kernel, None, key, remake)
 
 
@@ -158,20 +158,20 @@ def coding_of(how: Any, m: int, n: int) -> Coding:
     """The code, tile and scales that ``requantize`` asks for, of a result [M, N]."""
     if not (isinstance(how, tuple | list) and len(how) == 2):
         raise DTypeError(
-            f"{ASKED}: requantize={how!r}; it is (code, scales): a name in gq.codes, and a number or an "
+            f"{REQUEST}: requantize={how!r}; it is (code, scales): a name in gq.codes, and a number or an "
             "array of scales"
         )
     code, scales = how
     if scales is None:
         raise DTypeError(
-            f"{ASKED}: requantize={how!r}; scales of a result are not computed; pass a number or an "
+            f"{REQUEST}: requantize={how!r}; scales of a result are not computed; pass a number or an "
             "array, or quantize the floats, gq.quantize_scaled(x @ w.T, …)"
         )
     shape = tuple(getattr(scales, "shape", np.shape(scales)))
     tiles = {(): (None, None), (m, n): (1, 1), (m, 1): (1, None), (1, n): (None, 1), (1, 1): (None, None)}
     if shape not in tiles:
         raise ShapeError(
-            f"{ASKED}: requantize with scales of shape {shape}; the result is ({m}, {n}), its scales are a "
+            f"{REQUEST}: requantize with scales of shape {shape}; the result is ({m}, {n}), its scales are a "
             f"number, (1, 1), (1, {n}), ({m}, 1) or ({m}, {n}); reshape them"
         )
     if not m * n:  # no tile has a scale then

@@ -167,7 +167,7 @@ def _is_apart(out: Any, x: Any, memory: Any, bias: Any) -> bool:
 
 
 def called(
-    operation: Callable[..., Any], asked: str, x: Any, operands: tuple[Any, ...], shape: tuple[int, ...],
+    operation: Callable[..., Any], request: str, x: Any, operands: tuple[Any, ...], shape: tuple[int, ...],
     out: Any, dtype: Any, bias: Any = None, of_bits: Callable[..., bool] | None = None, **options: Any,
 ) -> Any:  # fmt: skip
     """``operation(x, *operands)`` of this shape for a tensor x; ``out`` and ``bias`` are tensors too.
@@ -175,38 +175,38 @@ def called(
     ``of_bits`` multiplies the bits of bfloat16 on a GPU; it is False, and does nothing, where no kernel does.
     """
     torch = sys.modules["torch"]
-    kind = dtype if isinstance(dtype, torch.dtype) else getattr(torch, float_dtype(asked, dtype).name)
+    kind = dtype if isinstance(dtype, torch.dtype) else getattr(torch, float_dtype(request, dtype).name)
     if not kind.is_floating_point:
-        raise DTypeError(f"{asked}: values are floats, {dtype} was asked for; ask for torch.float32")
-    _refuse_others(asked, torch, x=x, bias=bias, out=out)
+        raise DTypeError(f"{request}: values are floats, {dtype} was asked for; ask for torch.float32")
+    _refuse_others(request, torch, x=x, bias=bias, out=out)
     with as_torch_works(torch, x.device):
         y = out
         if out is None or (is_foreign(torch, out) and (out.shape, out.device) == (shape, x.device)):
             y = torch.empty(shape, dtype=torch.float32, device=x.device)
-        options["out"] = array_of(asked, y, "out")
+        options["out"] = array_of(request, y, "out")
         if bias is not None:
-            options["bias"] = array_of(asked, bias, "bias")
+            options["bias"] = array_of(request, bias, "bias")
         plain = of_bits is not None and x.is_cuda and x.dtype is torch.bfloat16 and not x.is_neg()
-        bits = bits_of(asked, x.detach().view(torch.int16), "x").view(np.uint16) if plain else None
+        bits = bits_of(request, x.detach().view(torch.int16), "x").view(np.uint16) if plain else None
         if bits is None or of_bits is None or not of_bits(bits, *operands, **options):
-            operation(array_of(asked, x), *operands, **options)
+            operation(array_of(request, x), *operands, **options)
         if out is None:
             return y.to(kind)
         return out if y is out else out.copy_(y)
 
 
-def _refuse_others(asked: str, torch: Any, **operands: Any) -> None:
+def _refuse_others(request: str, torch: Any, **operands: Any) -> None:
     for name, operand in operands.items():
         if operand is None:
             continue
         if not isinstance(operand, torch.Tensor):
             raise DTypeError(
-                f"{asked}: x is a tensor, {name} a {type(operand).__name__}; they must be of one kind; "
+                f"{request}: x is a tensor, {name} a {type(operand).__name__}; they must be of one kind; "
                 f"pass torch.as_tensor({name})"
             )
         if operand.requires_grad and torch.is_grad_enabled():
             raise DTypeError(
-                f"{asked}: {name} requires a gradient; products with quantized weights have none; "
+                f"{request}: {name} requires a gradient; products with quantized weights have none; "
                 f"pass {name}.detach(), or work under torch.no_grad()"
             )
 

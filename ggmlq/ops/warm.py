@@ -5,7 +5,7 @@ recording up and only makes sure that operands are ordinary: floats of the recor
 their weights. Everything else gives None here, and is checked in words by the operation.
 
     linear on the host      key (shape of x, kernel, arithmetic)            recorded launches
-    scaled_linear           key of the layout of x and of what is asked     recorded launches
+    scaled_linear           key of the layout of x and of what is asked       recorded launches
     expert_linear           key (shapes of x and ids, kernel, arithmetic)   the rung, for launches differ
     linear on a GPU         key_of(rows, kernel, arithmetic, kind)          recorded launches, or the rung
 """
