@@ -5,7 +5,7 @@ recording up and only makes sure that operands are ordinary: floats of the recor
 their weights. Everything else gives None here, and is checked in words by the operation.
 
     linear on the host      key (shape of x, kernel, arithmetic)            recorded launches
-    scaled_linear           key of the layout of x and of what is asked       recorded launches
+    scaled_linear           key of the layout of x and of what is asked     recorded launches
     expert_linear           key (shapes of x and ids, kernel, arithmetic)   the rung, for launches differ
     linear on a GPU         key_of(rows, kernel, arithmetic, kind)          recorded launches, or the rung
 """
@@ -27,6 +27,7 @@ from ..base.devices import cuda_device, cuda_driver, cuda_module, is_host
 from ..dispatch.checks import FLOAT32, takes_sums
 from ..dispatch.ladder import Rung
 
+FLOAT16 = np.dtype(np.float16)
 MOST_NUMBERS = 1 << 16  # activations of a recorded call: they are quantized once more while it is recorded
 MOST_USES = 256  # with more uses of experts, what a call costs beside its kernels does not matter
 UNRECORDED = object()  # kept in place of launches that cannot be recorded
@@ -219,9 +220,6 @@ def _finished(gpu: Any, q: Any, m: int, y: Any, bias: Any, stream: int, halves: 
     halving = _kept(q, ("halves", y.size), lambda: cuda_module("activations.floats").halving(y.size))
     halving(y.data.ptr, rounded.data.ptr, stream)
     return rounded
-
-
-FLOAT16 = np.dtype(np.float16)
 
 
 def key_of(m: int, kernel: str, arithmetic: str | None, kind: str) -> tuple[Any, ...]:
