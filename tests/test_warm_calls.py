@@ -42,7 +42,8 @@ def gpu(monkeypatch):
         array=array, device=lambda: state.current, stream=lambda index: stream, share=np.may_share_memory
     )
     monkeypatch.setattr(warm, "cuda_driver", lambda: driver)
-    monkeypatch.setattr(warm, "_recording", lambda q, key: (None, SimpleNamespace(launch=launch)))
+    rung = ladder.Rung("linear", "cuda", "cuda:none", 0, "", "f32", "f32", launch)
+    monkeypatch.setattr(gq.QuantArray, "plan", lambda q, key: {key: rung}[key])
     return state
 
 
@@ -85,6 +86,8 @@ STRANGE = {
     "q on the host": lambda: product(on_device(X), FULL),
     "q no QuantArray": lambda: product(on_device(X), on_device(X)),
     "q in three axes": lambda: product(on_device(X), weights(0, (1, 5, 64))),
+    "kernel no name": lambda: product(on_device(X), kernel=["auto"]),
+    "arithmetic no name": lambda: product(on_device(X), arithmetic=["q8"]),
     "dtype of another kind": lambda: product(on_device(X), dtype=np.float64),
     "dtype by name": lambda: product(on_device(X), dtype="float32"),
     "bias of another shape": lambda: product(on_device(X), bias=on_device(np.ones(4, np.float32))),
@@ -116,14 +119,6 @@ def test_out_that_overlaps(gpu):
         is None
     )
     assert not gpu.rows
-
-
-def test_a_kernel_that_is_no_name(gpu, monkeypatch):
-    monkeypatch.undo()
-    for wrong in ({"kernel": ["auto"]}, {"arithmetic": ["q8"]}):
-        assert warm._recording(
-            weights(), warm.key_of(3, **{"kernel": "auto", "arithmetic": None, **wrong}, kind="f")
-        ) == (None, None)
 
 
 def test_another_device_is_current(gpu):

@@ -23,6 +23,7 @@ from ..arrays.array import QuantArray
 from ..arrays.tensors import array_of, bits_of, is_foreign
 from ..base.devices import cuda_device, cuda_driver
 from ..dispatch.checks import float_dtype
+from ..dispatch.ladder import Rung
 from ..errors import DTypeError
 from . import warm
 
@@ -82,7 +83,7 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
         kind, launches = torch.results.get(dtype), q.plan(key)
     except TypeError:  # it cannot be hashed, so it is neither a dtype nor the name of a kernel
         return None
-    if kind is None or launches is None or launches is warm.UNRECORDED or not _is_plain(torch, x):
+    if kind is None or launches is None or type(launches) is Rung or not _is_plain(torch, x):
         return None
     n = q.shape[0]
     if bias is not None and not _fits(torch, bias, (n,), index, torch.parameter):

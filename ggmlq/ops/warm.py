@@ -2,11 +2,12 @@
 
 The first call (call.py) checks its operands, chooses a rung and records its launches. A warm call looks its
 recording up and only makes sure that operands are ordinary: floats of the recorded kind, contiguous, beside
-their weights. Everything else gives None here, and is checked in words by the operation.
+their weights. Everything else gives None here, and is checked in words by the operation. Where launches
+cannot be recorded, or differ from one call to the next, the rung is kept in their place.
 
     linear on the host      key (shape of x, kernel, arithmetic)            recorded launches
     scaled_linear           key of the layout of x and of what is asked     recorded launches
-    expert_linear           key (shapes of x and ids, kernel, arithmetic)   the rung, for launches differ
+    expert_linear           key (shapes of x and ids, kernel, arithmetic)   the rung
     linear on a GPU         key_of(rows, kernel, arithmetic, kind)          recorded launches, or the rung
 """
 
@@ -30,14 +31,13 @@ from ..dispatch.ladder import Rung
 FLOAT16 = np.dtype(np.float16)
 MOST_NUMBERS = 1 << 16  # activations of a recorded call: they are quantized once more while it is recorded
 MOST_USES = 256  # with more uses of experts, what a call costs beside its kernels does not matter
-UNRECORDED = object()  # kept in place of launches that cannot be recorded
 
 
 class Key(NamedTuple):
     """The key of a call under which weights keep its recording, and the arrays that it reads."""
 
     key: Any
-    arrays: tuple[Any, ...] = ()  # addresses of recorded launches; () where the rung itself is kept
+    arrays: tuple[Any, ...] = ()  # whose addresses launches take; () where the rung itself is kept
 
 
 # --- on the host ------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def repeated(
         launches = weights.plan(key)
     except TypeError:  # a key that cannot be hashed names no kernel
         return None
-    if launches is None or launches is UNRECORDED or dtype is not np.float32 or not weights.lasting:
+    if launches is None or type(launches) is Rung or dtype is not np.float32 or not weights.lasting:
         return None
     n = weights.shape[0]
     if bias is not None and (
@@ -168,8 +168,11 @@ def on_device(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any,
     if not shape or len(size) != 2 or shape[-1] != size[1]:
         return None
     m, n, stream = math.prod(shape[:-1]), size[0], gpu.stream(index)
-    recording, rung = _recording(q, key_of(m, kernel, arithmetic, kind))
-    if (recording is None and rung is None) or (stream.ptr and stream.is_capturing()):
+    try:
+        launches = q.plan(key_of(m, kernel, arithmetic, kind))
+    except TypeError:  # a key that cannot be hashed names no kernel
+        return None
+    if launches is None or (stream.ptr and stream.is_capturing()):
         return None  # CuPy's pool would give the memory of a captured product to others
     result = (*shape[:-1], n)
     if bias is not None and not _fits(bias, (n,), x, index):
@@ -180,22 +183,13 @@ def on_device(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any,
         y = out
     else:
         return None
-    if rung is not None:
-        rung.launch(x.reshape(m, size[1]), q, y.reshape(m, n))
+    if type(launches) is Rung:
+        launches.launch(x.reshape(m, size[1]), q, y.reshape(m, n))
     elif is_aligned(x):
-        recording(x.data.ptr, y.data.ptr, stream.ptr)
+        launches(x.data.ptr, y.data.ptr, stream.ptr)
     else:
         return None
     return _finished(gpu, q, m, y, bias, stream.ptr, out is None and dtype is np.float16)
-
-
-def _recording(q: Any, key: tuple[Any, ...]) -> tuple[Any, Rung | None]:
-    """The recorded launches of a call, or its rung where launches differ from one x to another."""
-    try:
-        recording = q.plan(key)
-        return recording, None if recording is not None else q.plan(("rung", *key))
-    except TypeError:  # a key that cannot be hashed names no kernel
-        return None, None
 
 
 def _fits(array: Any, shape: tuple[int, ...], x: Any, index: int) -> bool:
@@ -267,7 +261,7 @@ def launch(
     elif (
         not weights.lasting
         or key.arrays[0].size > MOST_NUMBERS
-        or (launches := weights.plan(key.key)) is UNRECORDED
+        or type(launches := weights.plan(key.key)) is Rung
     ):
         rung.launch(*operands, y)
     elif launches is not None:  # something else of the call is not ordinary, such as a bias
@@ -277,7 +271,7 @@ def launch(
             lambda: rung.launch(remake(), weights, y), key.arrays, y,
             lambda: (weights.parts(), weights.all_kept()), y.size * weights.shape[1],
         )  # fmt: skip
-        weights.keep_plan(key.key, UNRECORDED if launches is None else launches)
+        weights.keep_plan(key.key, launches or rung)
 
 
 @cache
@@ -291,7 +285,7 @@ def _on_device(rung: Rung, operands: tuple[Any, ...], y: Any, key: Key) -> bool:
     if cuda_device().capturing(x.device.id):
         return False
     if not rung.repeats:
-        q.keep_plan(("rung", *key.key), rung)
+        q.keep_plan(key.key, rung)
         return False
     if not is_aligned(x):
         return False
