@@ -14,12 +14,12 @@ from ggmlq.cpu import choice
 from ggmlq.cpu.amx import permission
 from ggmlq.cpu.codes8 import float_layout, float_needs
 from ggmlq.cpu.codes8.float_layout import ALONG, LINE, LONG, PORTION, STEP, cut_of
-from ggmlq.cpu.machine import features, plans, served
+from ggmlq.cpu.machine import features, recorded, served
 from ggmlq.cpu.machine.features import compiled_for
 from ggmlq.cpu.machine.levels import LEVELS
 from ggmlq.cpu.scaled_linear import r6_pairs
 from ggmlq.dispatch import ladder
-from ggmlq.dispatch.ladder import choose, reasoned
+from ggmlq.dispatch.ladder import choose, explain
 from ggmlq.dispatch.problems import Operand, ScaledLinear
 from ggmlq.errors import UnsupportedError
 from ggmlq.store.packs import Origin
@@ -60,9 +60,9 @@ def product(x, w, **more):
 @pytest.fixture
 def forgetful():
     """No rung is remembered before or after."""
-    ladder.chosen.cache_clear()
+    ladder.explain.cache_clear()
     yield
-    ladder.chosen.cache_clear()
+    ladder.explain.cache_clear()
 
 
 @pytest.fixture
@@ -148,7 +148,8 @@ def test_axes_without_length(k):
 @pairs
 def test_a_small_product_that_comes_again(fresh, monkeypatch):
     ran = []
-    monkeypatch.setattr(plans.Plan, "__call__", counted(ran, plans.Plan.__call__))
+    launches = recorded.RecordedLaunches
+    monkeypatch.setattr(launches, "__call__", counted(ran, launches.__call__))
     w = gq.quantize_scaled(fresh.standard_normal((40, 300)), "e4m3", (1, 100))
     for _ in range(3):
         x = gq.quantize_scaled(fresh.standard_normal((5, 300)), "e5m2", (1, 100))
@@ -212,10 +213,10 @@ def test_auto_takes_it_where_its_code_is_there(monkeypatch, forgetful):
     assert {choose(problem("e4m3", "e5m2", m)).name for m in (1, 2, 8, 9, 17, 512)} == {"cpu:pairs"}
     assert choose(problem("e4m3", "e5m2", 64, 8)).name == "cpu:dequant"
     assert choose(problem("int8", "int8", 64)).name == "cpu:tiles"
-    ladder.chosen.cache_clear()
+    ladder.explain.cache_clear()
     monkeypatch.setattr(float_needs, "at_hand", lambda problem: False)
-    assert reasoned(problem("e4m3", "e5m2", 16)) == (by_name("cpu:lines"), choice.PACKED)
-    assert reasoned(problem("e4m3", "e5m2", 17)) == (by_name("cpu:dequant"), choice.PACKED)
+    assert explain(problem("e4m3", "e5m2", 16)) == (by_name("cpu:lines"), choice.PACKED)
+    assert explain(problem("e4m3", "e5m2", 17)) == (by_name("cpu:dequant"), choice.PACKED)
     assert choose(problem("e4m3", "e5m2", 17), "cpu:pairs").name == "cpu:pairs"
 
 
@@ -223,7 +224,7 @@ def test_auto_takes_it_where_its_code_is_there(monkeypatch, forgetful):
 def test_auto_leaves_it_where_it_was_not_measured(monkeypatch, forgetful):
     on_a_cpu(monkeypatch, "sapphirerapids")
     monkeypatch.setattr(float_needs, "at_hand", lambda problem: True)
-    assert reasoned(problem("e4m3", "e5m2", 17)) == (by_name("cpu:dequant"), choice.USUAL)
+    assert explain(problem("e4m3", "e5m2", 17)) == (by_name("cpu:dequant"), choice.USUAL)
     assert choose(problem("e4m3", "e5m2", 16)).name == "cpu:lines"
     assert choose(problem("e4m3", "e5m2", 17), "cpu:pairs").name == "cpu:pairs"
 

@@ -11,23 +11,19 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 
 from at_once import at_once
 from fake_cupy import on_device
-from told_driver import K, N, aligned, ends, put_driver, said, weights
+from told_driver import K, N, aligned, ends, multiply, put_driver, said, weights
 
+import ggmlq as gq
 from ggmlq.arrays.prepared import MOST_PLANS
 from ggmlq.cuda.cost.warp_specialized import TILES
 from ggmlq.cuda.linear import r16_warp_specialized
 from ggmlq.cuda.machine import device
-from ggmlq.ops import fast_path
 
 
 @pytest.fixture
 def card(monkeypatch):
     """An H200 that remembers launches."""
     return put_driver(monkeypatch)
-
-
-def product(x, q, out, kernel="auto"):
-    assert fast_path.linear(x, q, kernel, None, out, None, np.float32) is out
 
 
 @pytest.mark.parametrize("kernel", ["auto", "cuda:gemv", "cuda:wgmma", "cuda:mma_bf16"])
@@ -42,7 +38,7 @@ def test_a_repeated_product_says_the_same(name, kernel, card, fresh):
         q, before = weights(name), None
         for round in range(4):  # makes strips; is written down; repeated twice
             x, out = aligned((m, K)), aligned((m, N))
-            product(x, q, out, kernel)
+            multiply(x, q, out, kernel)
             assert (q.plan((m, kernel, None)) is not None) is (round > 0)
             strips, *maps = q.all_kept()
             known = ends(x=x, y=out, w=strips.records, raw=q.memory)
@@ -72,10 +68,10 @@ def test_no_more_blocks_fit_beside_each_other_than_a_tile_is_made_for(name, tile
 def test_memory_between_kernels_is_each_calls_own(card):
     q = weights("q4_0")
     for _ in range(2):
-        product(aligned((20, K)), q, aligned((20, N)), "cuda:wgmma")
+        multiply(aligned((20, K)), q, aligned((20, N)), "cuda:wgmma")
     card.launches.clear()
     x, out = aligned((20, K)), aligned((20, N))
-    product(x, q, out, "cuda:wgmma")
+    multiply(x, q, out, "cuda:wgmma")
     (_, _, _, first), (_, _, _, second), *_ = card.launches
     (memory,) = card.memory
     assert first[:2] == [x.data.ptr, memory.ctypes.data]
@@ -86,49 +82,51 @@ def test_memory_between_kernels_is_each_calls_own(card):
 def test_other_rows_streams_and_strange_operands(card):
     q, out = weights("q4_0"), aligned((2, N))
     for _ in range(3):
-        product(aligned((2, K)), q, out)
+        multiply(aligned((2, K)), q, out)
     card.launches.clear()
     card.stream.ptr = 7
-    product(aligned((2, K)), q, out)
+    multiply(aligned((2, K)), q, out)
     assert [facts[7] for _, _, facts, _ in card.launches] == [7]
     card.launches.clear()
     odd = on_device(np.zeros(2 * K + 8, np.float32))
     first = -odd.data.ptr % 16 // 4 + 1
-    product(odd[first : first + 2 * K].reshape(2, K), q, out)  # unaligned: it is copied, not taken as it lies
+    multiply(
+        odd[first : first + 2 * K].reshape(2, K), q, out
+    )  # unaligned: it is copied
     assert card.launches[0][3][1] % 16 == 0
     card.launches.clear()
     wide = aligned((2, 2 * K))
-    product(wide[:, :K], q, out)
+    multiply(wide[:, :K], q, out)
     assert wide.data.ptr not in card.launches[0][3][1:2]
-    assert fast_path.linear(aligned((0, K)), q, "auto", None, None, None, np.float32).shape == (0, N)
-    assert fast_path.linear(aligned((2, 1, K)), q, "auto", None, None, None, np.float32).shape == (2, 1, N)
+    assert gq.linear(aligned((0, K)), q).shape == (0, N)
+    assert gq.linear(aligned((2, 1, K)), q).shape == (2, 1, N)
     assert card.launches[-1][3][3] == 2
 
 
 def test_what_is_dropped_is_dropped_with_its_plans(card):
     q, out = weights("q4_0"), aligned((2, N))
     for _ in range(3):
-        product(aligned((2, K)), q, out)
+        multiply(aligned((2, K)), q, out)
     assert q.plan((2, "auto", None)) is not None
     q.drop_prepared()
     assert q.plan((2, "auto", None)) is None
     card.launches.clear()
-    product(aligned((2, K)), q, out)
+    multiply(aligned((2, K)), q, out)
     assert "strips" in card.launches[0][1]
 
 
 def test_plans_of_many_shapes_are_not_kept_for_good(card):
     q = weights("q4_0")
     for m in range(1, 100):
-        product(aligned((m, K)), q, aligned((m, N)), "cuda:mma_bf16")
-        product(aligned((m, K)), q, aligned((m, N)), "cuda:mma_bf16")
+        multiply(aligned((m, K)), q, aligned((m, N)), "cuda:mma_bf16")
+        multiply(aligned((m, K)), q, aligned((m, N)), "cuda:mma_bf16")
     assert sum(q.plan((m, "cuda:mma_bf16", None)) is not None for m in range(1, 100)) <= 64
 
 
 def test_threads_share_a_plan(card):
     q = weights("q4_K")
     for _ in range(2):
-        product(aligned((3, K)), q, aligned((3, N)))
+        multiply(aligned((3, K)), q, aligned((3, N)))
     card.launches.clear()
     begin, wrong = threading.Barrier(6), []
 
@@ -136,7 +134,7 @@ def test_threads_share_a_plan(card):
         begin.wait()
         for _ in range(50):
             x, out = aligned((3, K)), aligned((3, N))
-            product(x, q, out)
+            multiply(x, q, out)
             mine = [words for own, *_, words in list(card.launches) if own == threading.get_ident()]
             if mine[-1][1:3] != [x.data.ptr, out.data.ptr]:
                 wrong.append(mine[-1])
@@ -159,9 +157,9 @@ def test_results_as_halves(card):
     """By a kernel of ours, where there are whole pieces of them; else by CuPy."""
     q, x = weights("q4_0"), aligned((2, K))
     for _ in range(2):
-        y = fast_path.linear(x, q, "auto", None, None, None, np.float16)
+        y = gq.linear(x, q, dtype=np.float16)
     card.launches.clear()
-    y = fast_path.linear(x, q, "auto", None, None, None, np.float16)
+    y = gq.linear(x, q, dtype=np.float16)
     assert (y.dtype, y.shape) == (np.float16, (2, N))
     (*_, written), (_, name, facts, words) = card.launches
     assert name == "float32 to float16"
@@ -170,6 +168,6 @@ def test_results_as_halves(card):
     odd = weights("q4_0")
     odd = odd[: N - 1]
     for _ in range(3):
-        y = fast_path.linear(aligned((1, K)), odd, "auto", None, None, None, np.float16)
+        y = gq.linear(aligned((1, K)), odd, dtype=np.float16)
     assert (y.dtype, y.shape) == (np.float16, (1, N - 1))
     assert name not in card.launches[-1][1]

@@ -20,7 +20,7 @@ from test_cuda_scaled_linear import error, scaled
 import ggmlq as gq
 from ggmlq.cuda.rings.boxed import BoxTile
 from ggmlq.dispatch import ladder
-from ggmlq.dispatch.ending import PLAIN, Ending
+from ggmlq.dispatch.epilogue import PLAIN, Epilogue
 
 RUNGS = {rung.name[5:]: rung for rung in gq.kernels("scaled_linear", device="cuda")}
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -119,7 +119,7 @@ def check_ending(monkeypatch, case, rng):
     y = np.asarray(y).astype(np.float32)
     bias = (rng.standard_normal(n) * np.abs(y).max()).astype(np.float32) if with_bias else None
     y += 0 if bias is None else bias
-    given, end = on_card(x), Ending(bias if bias is None else on_device(bias))
+    given, end = on_card(x), Epilogue(bias if bias is None else on_device(bias))
     dtype = DTYPES.get(result)
     if shape:
         rows, columns = (size if one else 1 for size, one in zip((m, n), shape, strict=True))

@@ -70,7 +70,7 @@ def test_as_was_measured(case):
     problem = ScaledLinear(
         Operand("e4m3", 1, 128), Operand("e4m3", 128, 128), m, n, k, device="cuda", card=card((9, 0))
     )
-    chosen = ladder.reasoned(problem)
+    chosen = ladder.explain(problem)
     assert chosen.rung.name == f"cuda:{name}"
     assert "estimated" in chosen.why
 

@@ -13,7 +13,7 @@ from ggmlq.cuda.cost.stage import longer_us, stage_of, stage_us
 from ggmlq.cuda.cost.warp_specialized import TILES
 from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.dispatch.card import Card
-from ggmlq.dispatch.ladder import choose, reasoned
+from ggmlq.dispatch.ladder import choose, explain
 from ggmlq.formats import BLOCK_FORMATS, FORMATS
 
 H100 = Card("NVIDIA H100 80GB HBM3", (9, 0), 132, ROOM, bandwidth=3352, clock=1.98)
@@ -37,7 +37,7 @@ FASTEST = {
 
 def test_hopper_is_estimated():
     for name in ("q4_0", "q6_K", "iq1_s"):
-        rung, why = reasoned(problem(name))
+        rung, why = explain(problem(name))
         assert (rung.name, why) == ("cuda:gemv", "estimated from its shape")
         for m, n, k in ((200, 5120, 13824), (777, 3584, 14336), (4096, 4096, 4096), (64, 151936, 4096)):
             assert choose(problem(name, m, n, k)).name == "cuda:warp_specialized"

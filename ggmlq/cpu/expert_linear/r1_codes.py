@@ -14,10 +14,10 @@ from __future__ import annotations
 from typing import Any
 
 from ...arrays.scaled import ScaledArray
-from ...dispatch.experts import as_scaled_linear, each, of_scaled
+from ...dispatch.experts import as_scaled_linear, expert_by_expert, refuses_blocks
 from ...dispatch.ladder import register
 
 
-@register(__name__, __doc__, arithmetic="codes", accumulate="as scaled_linear", refuses=of_scaled)
+@register(__name__, __doc__, arithmetic="codes", accumulate="as scaled_linear", refuses=refuses_blocks)
 def launch(x: ScaledArray, q: ScaledArray, ids: Any, out: Any) -> None:
-    each(x, q, ids, out, as_scaled_linear)
+    expert_by_expert(x, q, ids, out, as_scaled_linear)

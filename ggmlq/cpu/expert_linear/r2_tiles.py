@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...arrays.array import QuantArray
-from ...dispatch.experts import of_arrays
+from ...dispatch.experts import refuses_scaled
 from ...dispatch.ladder import register
 from ...dispatch.problems import ExpertLinear
 from ...formats import BlockFormat
@@ -28,7 +28,7 @@ from ..panels.layout import rows_at_once, unpacked
 
 
 def refuses(problem: ExpertLinear) -> str | None:
-    if (reason := of_arrays(problem)) is not None:
+    if (reason := refuses_scaled(problem)) is not None:
         return reason
     fmt = problem.weights
     return None if isinstance(fmt, BlockFormat) else f"{getattr(fmt, 'name', fmt)} has no integer codes"

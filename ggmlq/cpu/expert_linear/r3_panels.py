@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...arrays.array import QuantArray
-from ...dispatch.experts import of_arrays
+from ...dispatch.experts import refuses_scaled
 from ...dispatch.ladder import register
 from ...dispatch.problems import ExpertLinear
 from ...formats import BlockFormat
@@ -27,7 +27,7 @@ from ..panels.prepare import panels
 
 
 def refuses(problem: ExpertLinear) -> str | None:
-    if (reason := of_arrays(problem)) is not None:
+    if (reason := refuses_scaled(problem)) is not None:
         return reason
     fmt = problem.weights
     if not isinstance(fmt, BlockFormat) or layout_of(fmt) is None:

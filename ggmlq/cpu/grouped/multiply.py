@@ -18,7 +18,7 @@ from ...base.threads import PARTS, num_threads
 from ...formats.packing import RUN
 from ..machine.features import CACHED, prefetch_distance
 from ..machine.kernels import Kernel, kernel
-from ..machine.plans import SMALL
+from ..machine.recorded import SMALL
 from ..machine.target import target
 from ..machine.workers import alone, share_kernel, share_table
 from ..panels.layout import ROWS, PanelLayout, remaining_zero, start, x_run_bytes

@@ -29,6 +29,6 @@ A product:
     arguments.py       the reader of a table in compiled code
     workers.py         threads that wait in compiled code and share a kernel's work
     job.py             the board that they look at; board.py: their compiled part
-    plans.py           a product that comes again: the same tables, other addresses
+    recorded.py        a product that comes again: the same tables, other addresses
     digest.py          a digest of weights that may be written to
 """

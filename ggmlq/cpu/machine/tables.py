@@ -1,7 +1,7 @@
 """Tables of arguments: the words that a kernel reads, as named tuples of integers, some of them addresses.
 
 A field that says ``Address`` is where an array begins, or 0 for none; all others are numbers. So a product
-can be run again with other operands (``plans.py``): addresses are all that changes.
+can be run again with other operands (``recorded.py``): addresses are all that changes.
 """
 
 from __future__ import annotations

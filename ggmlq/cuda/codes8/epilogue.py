@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from ...codes import CODES
-from ...dispatch.ending import Ending
+from ...dispatch.epilogue import Epilogue
 from ..epilogue.steps import PIECE, bias_adder, piece_stager
 from ..epilogue.tile import SIZES
 from ..intrinsics import barrier as barriers
@@ -33,14 +33,14 @@ KINDS = (uint64,) * 4  # of a kernel's parameters
 EACH = 16  # neighbours of a lane
 
 
-def out_of(out: Any, end: Ending) -> Out:
+def out_of(out: Any, end: Epilogue) -> Out:
     """What a kernel is made for that writes ``out``."""
     if end.code is None:
         return Out(str(out.dtype))
     return Out(end.code.name, end.scales.shape[1] > 1)
 
 
-def words(end: Ending) -> tuple[Any, ...]:
+def words(end: Epilogue) -> tuple[Any, ...]:
     """What a kernel is called with."""
     bias = 0 if end.bias is None else end.bias
     if end.scales is None:

@@ -8,7 +8,7 @@ from math import gcd
 from typing import NamedTuple
 
 from ...codes import CODES as ALL_CODES
-from ...dispatch.ending import can_be
+from ...dispatch.epilogue import is_written
 from ..epilogue.tile import SIZES
 from ..intrinsics import barrier as barriers
 from ..intrinsics.wgmma8 import INTEGERS, Form
@@ -52,7 +52,7 @@ class Out(NamedTuple):
 
 PLAIN = Out()
 OUTS = tuple(map(Out, SIZES))
-CODED = tuple(Out(code.name, along) for code in ALL_CODES.values() if can_be(code) for along in (False, True))
+CODED = tuple(Out(code.name, along) for code in ALL_CODES.values() if is_written(code) for along in (False, True))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...arrays.scaled import ScaledArray
-from ...dispatch.ending import PLAIN, Ending
+from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.problems import ScaledLinear
 from ..epilogue.tile import SIZES, columns_of_box
 from ..intrinsics import dependent_launch, ptx
@@ -89,7 +89,7 @@ class Outputs(NamedTuple):
     at: int  # a map, or where they begin
 
 
-def outputs(out: Any, end: Ending = PLAIN) -> Outputs:
+def outputs(out: Any, end: Epilogue = PLAIN) -> Outputs:
     """Of a C-contiguous array of floats of 16 or 32 bits, or of codes."""
     kind, at, (m, n) = str(out.dtype), out.data.ptr, out.shape
     if end.code is not None or tensor_maps.refuses(at, pitch := n * SIZES[kind]):

@@ -1,6 +1,6 @@
 """The CUDA ladder of ``expert_linear``.
 
-    r0 to r3     each expert by a product of ``linear`` or ``scaled_linear``: :func:`ggmlq.dispatch.experts.each`
+    r0 to r3     each expert by a product of ``linear`` or ``scaled_linear`` (dispatch/experts.py)
     r4           a few tokens: one kernel, whose blocks find their expert
     r5           many: tokens sorted by expert on the device, then one product of all experts
     r6           the same for codes with scales

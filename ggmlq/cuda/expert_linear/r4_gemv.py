@@ -18,7 +18,7 @@ from typing import Any
 
 from ...arrays.array import QuantArray
 from ...dispatch.card import older_than, too_small_for
-from ...dispatch.experts import of_arrays
+from ...dispatch.experts import refuses_scaled
 from ...dispatch.ladder import register
 from ...dispatch.problems import ExpertLinear
 from ...formats import BLOCK_FORMATS, BlockFormat
@@ -147,7 +147,7 @@ def columns_for(tokens: int, uses: int, experts: int) -> tuple[int, int]:
 
 
 def refuses(problem: ExpertLinear) -> str | None:
-    if (refused := of_arrays(problem)) is not None:
+    if (refused := refuses_scaled(problem)) is not None:
         return refused
     if not isinstance(problem.weights, BlockFormat):
         return "is written for blocks"

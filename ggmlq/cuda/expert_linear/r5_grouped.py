@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from ...arrays.array import QuantArray
-from ...dispatch.experts import of_arrays
+from ...dispatch.experts import refuses_scaled
 from ...dispatch.ladder import register
 from ...dispatch.problems import ExpertLinear, Linear, Operand
 from ...formats import BLOCK_FORMATS, BlockFormat
@@ -147,7 +147,7 @@ def tile_for(tokens: int, used: int, experts: int) -> RoleTile:
 
 
 def refuses(problem: ExpertLinear) -> str | None:
-    if (refused := of_arrays(problem)) is not None:
+    if (refused := refuses_scaled(problem)) is not None:
         return refused
     uses = problem.t * problem.u
     if not 0 < problem.e <= groups.MOST:

@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import Any
 
 from ...arrays.scaled import ScaledArray
-from ...dispatch.experts import of_scaled
+from ...dispatch.experts import refuses_blocks
 from ...dispatch.ladder import register
 from ...dispatch.problems import ExpertLinear, Operand, ScaledLinear
 from ..codes8 import expert_operands
@@ -51,7 +51,7 @@ def tile_for(shares: Sequence[Share], tokens: int, used: int, experts: int, n: i
 
 
 def refuses(problem: ExpertLinear) -> str | None:
-    if (refused := of_scaled(problem)) is not None:
+    if (refused := refuses_blocks(problem)) is not None:
         return refused
     assert isinstance(problem.weights, Operand)
     assert problem.x is not None

@@ -20,7 +20,7 @@ from itertools import product as combined
 from typing import Any
 
 from ...arrays.scaled import ScaledArray
-from ...dispatch.ending import PLAIN, Ending
+from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
 from ..codes8 import epilogue, small_m_consumers
@@ -109,7 +109,7 @@ def refuses(problem: ScaledLinear) -> str | None:
 )  # fmt: skip
 def launch(
     x: ScaledArray, w: ScaledArray, out: Any, tile: FewTile | None = None, parts: int = 0,
-    end: Ending = PLAIN,
+    end: Epilogue = PLAIN,
 ) -> None:  # fmt: skip
     """``out`` may be float16 or bfloat16, too; ``tile``, ``parts``: others than are thought best."""
     if not (out.size and w.shape[1]):

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...arrays.scaled import ScaledArray
-from ...dispatch.ending import PLAIN, Ending
+from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
 from ..codes8 import epilogue
@@ -42,7 +42,7 @@ def refuses(problem: ScaledLinear) -> str | None:
 )  # fmt: skip
 def launch(
     x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None = None, parts: int = 0,
-    end: Ending = PLAIN,
+    end: Epilogue = PLAIN,
 ) -> None:  # fmt: skip
     """``out`` may be float16 or bfloat16, too; ``tile``, ``parts``: others than are thought best."""
     (m, n), k = out.shape, w.shape[1]

@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...arrays.scaled import ScaledArray
-from ...dispatch.ending import PLAIN, Ending
+from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
 from ..codes8 import operands as operands8
@@ -51,7 +51,7 @@ def refuses(problem: ScaledLinear) -> str | None:
     narrow=True, ends=True,
 )  # fmt: skip
 def launch(
-    x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None = None, end: Ending = PLAIN
+    x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None = None, end: Epilogue = PLAIN
 ) -> None:
     """``out`` may be float16 or bfloat16, too; ``tile``: other than the one that is thought best."""
     if not (out.size and w.shape[1]):
@@ -62,7 +62,7 @@ def launch(
         floats(x, w, out, tile, end)
 
 
-def floats(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end: Ending) -> None:
+def floats(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end: Epilogue) -> None:
     """A product of FP8."""
     (m, n), both, to = out.shape, operands8.operands(x, w), operands8.outputs(out, end)
     by_columns = not operands8.shared_by(both.w, 128)
@@ -74,7 +74,7 @@ def floats(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end: 
     )  # fmt: skip
 
 
-def integers(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end: Ending) -> None:
+def integers(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end: Epilogue) -> None:
     """A product of integers."""
     (m, n), both, to = out.shape, operands8.operands(x, w), operands8.outputs(out, end)
     zeros = x.zeros is not None or w.zeros is not None

@@ -12,7 +12,7 @@ from ... import reference
 from ...arrays.scaled import ScaledArray
 from ...base.devices import to_host
 from ...errors import NonFiniteError, UnsupportedError
-from ...ops import expert_operands
+from ...ops.operands import experts
 from ..inputs import Results, results
 from ..numbers import Index, Wide
 
@@ -49,9 +49,7 @@ def checked(y: Any, x: Any, q: Any, ids: Any, arithmetic: str | None, repeats: A
         raise UnsupportedError(
             f"{CALL} with arithmetic={arithmetic!r}: a kernel may not claim that here: {known}; leave it out"
         )
-    uses = expert_operands.checked(
-        to_host(x), to_host(q), to_host(ids), look=True, asked=CALL, quantize=False
-    )
+    uses = experts(CALL, to_host(x), to_host(q), to_host(ids), look=True, quantize=False)
     if arithmetic is not None:
         reference.rule(q.format, arithmetic)
     rows = uses.x

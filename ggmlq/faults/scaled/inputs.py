@@ -11,8 +11,8 @@ from ...arrays.scaled import ScaledArray
 from ...base.devices import to_host
 from ...dispatch.checks import as_floats
 from ...errors import DTypeError, ShapeError, UnsupportedError
+from ...ops.operands import check_pair, how_quantized, takes_zeros
 from ...ops.quantize_scaled import quantize_scaled
-from ...ops.scaled_operands import check_operands, how_quantized, takes_zeros
 from ..inputs import Results, results
 from ..numbers import Wide
 from .scene import Activations, Case
@@ -46,7 +46,7 @@ def usual_ways(x: Any, w: ScaledArray, activations: Any = None) -> tuple[list[Ac
                 f"{CALL}: activations={activations!r}, but x is {x!r}, quantized already; leave activations "
                 "out, or pass floats"
             )
-        check_operands(CALL, x, w)
+        check_pair(CALL, x, w)
         flat = ScaledArray(
             x.codes.reshape(x.tiling.rows, x.tiling.columns), x.scales, x.code, x.tile, x.zeros
         )
@@ -62,12 +62,12 @@ def usual_ways(x: Any, w: ScaledArray, activations: Any = None) -> tuple[list[Ac
     if isinstance(activations, tuple | list) and len(activations) == 3:
         code, tile, scales = activations
         quantized = quantize_scaled(rows, code, tile, scales=scales, ragged="pad")
-        check_operands(CALL, quantized, w)
+        check_pair(CALL, quantized, w)
         return [_quantized(quantized, wide)], x.shape[:-1]
     code, tile = how_quantized(activations, w)
     tiles = [tile] if activations is not None else list(dict.fromkeys((tuple(tile), *CUSTOMS)))
     more: dict[str, Any] = {"zeros": takes_zeros(activations, code), "ragged": "pad"}
-    check_operands(CALL, quantize_scaled(rows, code, tile, **more), w)
+    check_pair(CALL, quantize_scaled(rows, code, tile, **more), w)
     ways = [_quantized(quantize_scaled(rows, code, t, **more), wide) for t in tiles if _fits(t, w)]
     if activations is None:
         ways.append(Activations("x as floats", None, wide))
