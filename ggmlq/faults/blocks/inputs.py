@@ -10,7 +10,7 @@ import numpy as np
 from ... import reference
 from ...arrays.array import QuantArray
 from ...base.devices import to_host
-from ...dispatch.checks import check_linear
+from ...ops.operands import check_linear
 from ...errors import NonFiniteError, ShapeError, UnsupportedError
 from ..inputs import CALL, Results, results
 from ..numbers import Mask
