@@ -128,7 +128,7 @@ def compiled(names: set[str], formats: set[str]) -> None:
 
 def _has_room(fmt: BlockFormat, columns: int, span: int, small: bool, strips: int) -> bool:
     """Whether this card takes so large a stage of ``cuda:gemv``; it takes one for so many rows."""
-    return r13_gemv.chosen(fmt, columns, small, strips).span == span
+    return r13_gemv.stage_for(fmt, columns, small, strips).span == span
 
 
 def numbers(text: str) -> tuple[int, ...]:

@@ -40,16 +40,16 @@ def test_a_repeated_product_says_the_same(name, kernel, card, fresh):
         *([64, 100] * (kernel != "cuda:gemv")),
     ):
         q, before = weights(name), None
-        for round in range(4):  # makes strips; is written down; repeated twice
+        for round in range(4):  # packs the weights; is written down; repeated twice
             x, out = aligned((m, K)), aligned((m, N))
             product(x, q, out, kernel)
             assert (q.plan((m, kernel, None)) is not None) is (round > 0)
-            strips, *maps = q.all_kept()
-            known = ends(x=x, y=out, w=strips.records, raw=q.memory)
+            packed, *maps = q.all_kept()
+            known = ends(x=x, y=out, w=packed.fragments, raw=q.memory)
             known += [
                 each for made in maps for each in ends(w=made[0])
-            ]  # cuda:warp_specialized takes a map of strips
-            now = [each for each in said(card, known) if "strips" not in each[0]]
+            ]  # cuda:warp_specialized takes a map of packed weights
+            now = [each for each in said(card, known) if "packed weights" not in each[0]]
             if round > 1:
                 assert now == before
             before = now
@@ -64,7 +64,7 @@ def test_no_more_blocks_fit_beside_each_other_than_a_tile_is_made_for(name, tile
     """Those of the next product start early: where more fit, all of them sit on what is idle."""
     q = weights(name)
     r16_warp_specialized.launch.launch(aligned((tile.columns, K)), q, aligned((tile.columns, N)), tile=tile)
-    (shared,) = (facts[6] for _, name, facts, _ in card.launches if name.startswith("roles"))
+    (shared,) = (facts[6] for _, name, facts, _ in card.launches if name.startswith("warp_specialized"))
     each, room = shared + device.RESERVED, 228 << 10
     assert tile.blocks * each <= room < (tile.blocks + 1) * each
 
@@ -114,7 +114,7 @@ def test_what_is_dropped_is_dropped_with_its_plans(card):
     assert q.plan((2, "auto", None)) is None
     card.launches.clear()
     product(aligned((2, K)), q, out)
-    assert "strips" in card.launches[0][1]
+    assert "packed weights" in card.launches[0][1]
 
 
 def test_plans_of_many_shapes_are_not_kept_for_good(card):

@@ -76,14 +76,14 @@ def test_what_products_with_experts_take_is_there(monkeypatch, fresh):
 def test_what_scaled_products_take_is_there(fresh):
     """Of e4m3 and int8 on Hopper: whichever tile a shape gets, for results of each kind of floats."""
     from ggmlq.cuda.codes8.job import BY_COLUMNS, FLOATS, OUTS, WHOLE, Job
-    from ggmlq.cuda.schedule.waves import best
+    from ggmlq.cuda.schedule.waves import best_tile
 
     ways = ((FLOATS, "e4m3", False), (BY_COLUMNS, "e4m3", True), (WHOLE, "s8", False))
     for _ in range(40):
         m, n = (int(2 ** fresh.uniform(0, 15)) for _ in range(2))
         for shares, code, by_columns in ways:
             out = OUTS[fresh.integers(len(OUTS))]
-            job = Job(best(shares, m, n, 132), code, code, out, by_columns=by_columns)
+            job = Job(best_tile(shares, m, n, 132), code, code, out, by_columns=by_columns)
             name = "integer_kernel" if code == "s8" else "float_kernel"
             origin = Origin(f"ggmlq.cuda.codes8.persistent.{name}", (job,))
             assert served.found(origin, (9, 0), True), f"{m} × {n}: {origin} is not prebuilt; {REBUILD}"

@@ -55,16 +55,16 @@ def nothing(*case: Any) -> bool:
 
 def _gemv(fmt: Any, columns: int, span: int, small: bool, strips: int) -> bool:
     """The stage that GPUs with Hopper's shared memory take for so many rows; others take others, in part."""
-    from ggmlq.cuda.linear.r13_gemv import _chosen
+    from ggmlq.cuda.linear.r13_gemv import _stage_for
 
-    return bool(_chosen(fmt, columns, ROOM, True, small, strips).span == span)
+    return bool(_stage_for(fmt, columns, ROOM, True, small, strips).span == span)
 
 
 def _gemv_elsewhere(fmt: Any, columns: int, span: int, small: bool, strips: int) -> bool:
     """Of those what is taken where nothing was measured."""
-    from ggmlq.cuda.gemv.stages import BOTH
+    from ggmlq.cuda.gemv.stages import TWO
 
-    return strips == BOTH and _gemv(fmt, columns, span, small, strips)
+    return strips == TWO and _gemv(fmt, columns, span, small, strips)
 
 
 def _widest(fmt: Any, tile: Any) -> bool:

@@ -83,7 +83,7 @@ class Storage(Keeper):
         with LOCKS.of(self), on_device_of(asked, self.memory):
             stored = self._stored
             if stored is not None:
-                self.memory, self._stored = cuda_module("packed.to_blocks").kept_instead(asked, self), None
+                self.memory, self._stored = cuda_module("packed.to_blocks").packed_memory(asked, self), None
                 self.drop_plans()  # which hold the bytes
                 try:
                     wait(asked, "the bytes are still there")

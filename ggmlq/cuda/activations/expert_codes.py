@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..gemv.uses import NAN
 from ..intrinsics import codes, dependent_launch, ptx
 from ..intrinsics.address import address
 from ..intrinsics.language import cuda, uint32, uint64
 from ..machine.launch import Kernel, family
 from ..schedule.groups import NOWHERE
+from ..schedule.uses import NAN
 
 THREADS = 256
 PIECE, PIECES = 16, 4  # codes that are loaded at a time; of a thread
@@ -37,7 +37,7 @@ def gatherer() -> Kernel:
         to_beside: Any,  # [columns, height]
         plan: Any, places: Any,  # uint32 [m · each]: of the plan
         y: Any,  # outputs [m · each, n]
-        pitch: Any, m: Any, each: Any, n: Any, pieces: Any,
+        pitch: Any, m: Any, per_token: Any, n: Any, pieces: Any,
         threads: Any,  # of a row: a thread's pieces are so far apart
         size: Any,  # bytes of an output
         shared: Any,  # rows of x that share what lies beside
@@ -48,7 +48,7 @@ def gatherer() -> Kernel:
         row = uint32(i // threads)
         if row < m:
             own, v = uint32(i - uint32(row * threads)), cuda.local.array(WORDS, uint32)
-            stay = each == uint32(1) and load4(plan + uint64(4)) != uint32(0)
+            stay = per_token == uint32(1) and load4(plan + uint64(4)) != uint32(0)
             if not stay:
                 for q in range(PIECES):
                     piece = min(uint32(own + uint32(uint32(q) * threads)), uint32(pieces - uint32(1)))
@@ -56,8 +56,8 @@ def gatherer() -> Kernel:
                     at = 4 * q
                     v[at], v[at + 1], v[at + 2], v[at + 3] = words[0], words[1], words[2], words[3]
             of_row = beside + uint64(uint32(row // shared)) * row_bytes
-            use = uint32(row * each)
-            end = uint32(use + each)
+            use = uint32(row * per_token)
+            end = uint32(use + per_token)
             while use < end:
                 there = load4(places + uint64(use) * uint64(4))
                 if there != uint32(NOWHERE):

@@ -14,7 +14,7 @@ from ..intrinsics.lane import EVERYONE
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.device import cupy
 from ..machine.launch import Kernel, family
-from ..unpacked.layout import Planes, padded
+from ..unpacked.layout import Unpacked, padded
 from .floats import aligned_floats
 
 THREADS = 256
@@ -85,7 +85,7 @@ def activation_kernel(run: int, for_mma: bool) -> Kernel:
     return Kernel(name, quantize, *parameters, threads=THREADS)
 
 
-def activations(x: Any, run: int, for_mma: bool = False) -> Planes:
+def activations(x: Any, run: int, for_mma: bool = False) -> Unpacked:
     """Rows x [M, K] of floats as planes, for weights in such runs; ``scale`` is always by 32.
 
     ``for_mma``: scales in the order of :func:`place_of_row`.
@@ -98,4 +98,4 @@ def activations(x: Any, run: int, for_mma: bool = False) -> Planes:
     sums = make((columns // run, rows), np.float32)
     grid = (m, -(-k // (4 * THREADS)))
     activation_kernel(run, for_mma)(grid, (THREADS,), aligned_floats(x), codes, scale, sums, k, rows, columns)
-    return Planes(codes, scale, sums, run)
+    return Unpacked(codes, scale, sums, run)

@@ -30,7 +30,7 @@ CROWD = 5  # blocks of a multiprocessor, from which on it makes no difference wh
 
 
 @cache
-def pairer() -> Any:
+def chunk_swapper() -> Any:
     """The device function by which two lanes swap chunks of a row.
 
     Before, lanes 2 i and 2 i + 1 hold its chunks 0, 1 and 2, 3; afterwards 0, 2 and 1, 3: so both write
@@ -40,8 +40,8 @@ def pairer() -> Any:
     of_neighbour = votes.of_neighbour
 
     @inlined
-    def pair(own: Any, a: Any, b: Any) -> None:
-        odd = uint32(own & uint32(1)) != uint32(0)
+    def pair(sixteen: Any, a: Any, b: Any) -> None:
+        odd = uint32(sixteen & uint32(1)) != uint32(0)
         for t in range(4):
             found = of_neighbour(a[t] if odd else b[t])
             a[t], b[t] = found if odd else a[t], b[t] if odd else found
@@ -50,15 +50,15 @@ def pairer() -> Any:
 
 
 @cache
-def placer() -> Any:
+def chunk_placer() -> Any:
     """The device function that puts two chunks of a row, as ``pairer`` leaves them, into their panel."""
     store16 = ptx.store16
 
     @inlined
-    def place(panels: Any, own: Any, height: Any, row: Any, a: Any, b: Any) -> None:
-        step, swap = uint32(own >> uint32(2)), uint32(row & uint32(7))
-        chunk = uint32(uint32(uint32(own & uint32(2)) << uint32(1)) | uint32(own & uint32(1)))
-        to = address(panels, step, height, row, 2 * STEP)
+    def place(x_tiles: Any, sixteen: Any, height: Any, row: Any, a: Any, b: Any) -> None:
+        step, swap = uint32(sixteen >> uint32(2)), uint32(row & uint32(7))
+        chunk = uint32(uint32(uint32(sixteen & uint32(2)) << uint32(1)) | uint32(sixteen & uint32(1)))
+        to = address(x_tiles, step, height, row, 2 * STEP)
         store16(to + uint64(uint32(chunk ^ swap) << uint32(4)), a[0], a[1], a[2], a[3])
         chunk = uint32(chunk | uint32(2))
         store16(to + uint64(uint32(chunk ^ swap) << uint32(4)), b[0], b[1], b[2], b[3])
@@ -67,14 +67,14 @@ def placer() -> Any:
 
 
 @family([("float32",), ("float16",), ("bfloat16",)])
-def panel_maker(kind: str) -> Kernel:
+def x_tile_kernel(kind: str) -> Kernel:
     """Floats to panels, 16 columns a thread; and so many words of zeros, for who comes next."""
-    load, pair, place, store4 = sixteen_loader(kind), pairer(), placer(), ptx.store4
+    load, pair, place, store4 = sixteen_loader(kind), chunk_swapper(), chunk_placer(), ptx.store4
     take_turn, size = dependent_launch.take_turn, KINDS[kind]
 
     def make(
         x: Any,  # of the kind [m, k]
-        panels: Any,
+        x_tiles: Any,
         zeros: Any, count: Any,  # uint32 [count]
         m: Any, k: Any, sixteens: Any, height: Any,  # sixteens: of a row, whole panels
     ) -> None:  # fmt: skip
@@ -83,30 +83,30 @@ def panel_maker(kind: str) -> Kernel:
         if i < count:
             store4(zeros + uint64(i) * uint64(4), uint32(0))
         row = uint32(i // sixteens)
-        own = uint32(i - uint32(row * sixteens))
+        sixteen = uint32(i - uint32(row * sixteens))
         a, b = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
         for t in range(4):
             a[t] = b[t] = uint32(0)
-        column = uint32(own * uint32(EACH))
+        column = uint32(sixteen * uint32(EACH))
         if row < m and column < k:
             load(address(x, row, k, column, size), a, b)
-        pair(own, a, b)
+        pair(sixteen, a, b)
         if row < m:
-            place(panels, own, height, row, a, b)
+            place(x_tiles, sixteen, height, row, a, b)
 
     return Kernel(
-        f"{kind} to panels of bfloat16", make, *(uint64,) * 3, *(uint32,) * 5, threads=THREADS,
+        f"{kind} to x_tiles", make, *(uint64,) * 3, *(uint32,) * 5, threads=THREADS,
         least=LEAST["bfloat16"], early=True, spreads=True,
     )  # fmt: skip
 
 
-def as_read(x: Any) -> tuple[Any, str]:
+def readable_rows(x: Any) -> tuple[Any, str]:
     """Rows as panels are made of them, and which floats these are."""
     kind = kind_of(x)
     return (x, kind) if kind else (aligned_floats(x), "float32")
 
 
-def panels_of(
+def x_tiles_of(
     x: Any, steps: int, rows: int, zeros: Any, first: int | None = None, along: int | None = None,
     evenly: bool = False,
 ) -> Any:  # fmt: skip
@@ -115,14 +115,14 @@ def panels_of(
     ``first``, ``along``: only so many rows and steps; the others are whatever was there. ``evenly``: blocks
     of the kernel before leave no room for these, which would crowd where there are none of them.
     """
-    x, kind = as_read(x)
+    x, kind = readable_rows(x)
     m, k = x.shape
     height = -(-m // rows) * rows
-    panels = device.cupy().empty((steps, height, STEP), np.uint16)
+    x_tiles = device.cupy().empty((steps, height, STEP), np.uint16)
     m, sixteens = min(m, first or m), min(steps, along or steps) * STEP // EACH
     grid = -(-max(m * sixteens, zeros.size) // THREADS)
-    make, sizes = panel_maker(kind), (m, k, sixteens, height)
+    make, sizes = x_tile_kernel(kind), (m, k, sixteens, height)
     each = -(-grid // device.multiprocessors())
     most = each if evenly and each < CROWD else 0
-    make((grid,), (THREADS,), x, panels, zeros, zeros.size, *sizes, most=most)
-    return panels
+    make((grid,), (THREADS,), x, x_tiles, zeros, zeros.size, *sizes, most=most)
+    return x_tiles

@@ -22,7 +22,7 @@ from ..intrinsics.wgmma8 import STEP
 from ..machine import device, tensor_maps
 from ..machine.tensor_maps import Box
 from ..schedule import groups as sorting
-from ..schedule.groups import HEAD, Plan
+from ..schedule.groups import HEAD, UsePlan
 from . import operands as operands8
 from .job import BLOCK
 from .operands import AHEAD, BesideW
@@ -47,7 +47,7 @@ class Placed(NamedTuple):
     beside: Any  # 32 bits [columns, height]
 
 
-def placed(x: Rows, beside: Any, shared: int, ids: Any, of: Plan, out: Any) -> Placed:
+def placed(x: Rows, beside: Any, shared: int, ids: Any, of: UsePlan, out: Any) -> Placed:
     """Sort the uses and gather their rows, with what lies beside them: [ceil(R / shared), columns]."""
     empty, height, columns = device.cupy().empty, of.height, beside.shape[1]
     rows, pieces = len(x.codes), x.columns // PIECE

@@ -23,7 +23,7 @@ from ..intrinsics.wgmma8 import INTEGERS
 from ..machine.launch import Kernel, family
 from ..rings.boxed import BoxTile, placer, step_filler
 from ..schedule.groups import HEAD
-from ..schedule.waves import Share
+from ..schedule.waves import TileEfficiency
 from .consumers import float_worker, integer_worker
 from .job import CODES, OUTS, TALL, Job
 from .persistent import roles
@@ -31,16 +31,16 @@ from .persistent import roles
 LOW = BoxTile(64, 128, 8, groups=1)  # for few uses an expert: half the rows for as many weights
 # How busy they keep a multiprocessor: those of codes8/job.py; what LOW is worth nobody has measured.
 FLOATS = (
-    Share(BoxTile(256, 128, 4), 1.0),
-    Share(BoxTile(128, 192, 5), 0.96),
-    Share(BoxTile(128, 128, 6), 0.88),
-    Share(LOW, 0.6),
+    TileEfficiency(BoxTile(256, 128, 4), 1.0),
+    TileEfficiency(BoxTile(128, 192, 5), 0.96),
+    TileEfficiency(BoxTile(128, 128, 6), 0.88),
+    TileEfficiency(LOW, 0.6),
 )
-BY_COLUMNS = (Share(BoxTile(128, 128, 6), 1.0), Share(LOW, 0.6))
+BY_COLUMNS = (TileEfficiency(BoxTile(128, 128, 6), 1.0), TileEfficiency(LOW, 0.6))
 WHOLE = (
-    Share(BoxTile(128, 256, 4), 1.0),
-    Share(BoxTile(128, 128, 6), 0.87),
-    Share(LOW, 0.55),
+    TileEfficiency(BoxTile(128, 256, 4), 1.0),
+    TileEfficiency(BoxTile(128, 128, 6), 0.87),
+    TileEfficiency(LOW, 0.55),
 )
 ZEROS = WHOLE[1:]  # the largest tile has no registers left for zero points
 

@@ -13,23 +13,23 @@ from ..epilogue.tile import SIZES
 from ..intrinsics import barrier as barriers
 from ..intrinsics.wgmma8 import INTEGERS, Form
 from ..rings.boxed import BoxTile, Room
-from ..schedule.waves import Share
+from ..schedule.waves import TileEfficiency
 
 TALL = 16  # tiles that are gone down together
 BLOCK = 128  # rows of w, the most that share a scale here
 
 FLOATS = (
-    Share(BoxTile(256, 128, 4), 1.0),
-    Share(BoxTile(128, 192, 5), 0.96),
-    Share(BoxTile(128, 128, 6), 0.88),
-    Share(BoxTile(128, 64, 8), 0.55),
+    TileEfficiency(BoxTile(256, 128, 4), 1.0),
+    TileEfficiency(BoxTile(128, 192, 5), 0.96),
+    TileEfficiency(BoxTile(128, 128, 6), 0.88),
+    TileEfficiency(BoxTile(128, 64, 8), 0.55),
 )
-BY_COLUMNS = (Share(BoxTile(128, 128, 6), 1.0), Share(BoxTile(128, 64, 8), 0.7))
+BY_COLUMNS = (TileEfficiency(BoxTile(128, 128, 6), 1.0), TileEfficiency(BoxTile(128, 64, 8), 0.7))
 WHOLE = (
-    Share(BoxTile(128, 256, 4), 1.0),
-    Share(BoxTile(256, 128, 4), 0.96),
-    Share(BoxTile(128, 128, 6), 0.87),
-    Share(BoxTile(128, 64, 8), 0.5),
+    TileEfficiency(BoxTile(128, 256, 4), 1.0),
+    TileEfficiency(BoxTile(256, 128, 4), 0.96),
+    TileEfficiency(BoxTile(128, 128, 6), 0.87),
+    TileEfficiency(BoxTile(128, 64, 8), 0.5),
 )
 CODED_ZEROS = WHOLE[2:]  # larger tiles have no registers left for zero points where results become codes
 CODES = ("e4m3", "e5m2")

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..gemv.uses import finder
 from ..intrinsics import bf16x2, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, uint32
+from ..schedule.uses import finder
 from .epilogue import four_storer
 from .small_m import FewJob, FewTile
 

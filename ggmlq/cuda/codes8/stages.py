@@ -18,7 +18,7 @@ from ..intrinsics.lane import four_into, warp_and_lane
 from ..intrinsics.language import cuda, int32, uint32, uint64
 from ..rings.ring import follower
 from ..rings.shape import ByteTile
-from ..unpacked.tiles import place_of_warp
+from ..unpacked.tiles import warp_origin
 
 
 def swinger(step: int) -> Any:
@@ -138,7 +138,7 @@ def walker(tile: ByteTile, work: Work) -> Any:
         of_x = x + uint64(m0 + row) * uint64(pitch_x) + uint64(chunk * uint32(16))
         of_w = w + uint64(n0 + row) * uint64(pitch_w) + uint64(chunk * uint32(16))
         left_x, left_w = int32(m) - int32(m0 + row), int32(n) - int32(n0 + row)
-        wm, wn = place_of_warp(warp_rows, warp_columns, across)
+        wm, wn = warp_origin(warp_rows, warp_columns, across)
         steps = (k + uint32(step - 1)) // uint32(step)
         for i in range(count):
             if uint32(i) < steps:

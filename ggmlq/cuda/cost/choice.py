@@ -57,7 +57,7 @@ def preference(problem: Problem) -> Preference:
     if isinstance(problem, ExpertLinear):
         return _of_experts(problem)
     if isinstance(problem, Linear) and isinstance(problem.format, BlockFormat) and _on_hopper(problem):
-        return _of_strips(problem, problem.format)
+        return _of_packed(problem, problem.format)
     found = measured.preference(_as_there(problem, nearest), nearest, nearest.get("card", ""))
     if found is NOTHING or card is None:
         return found
@@ -76,7 +76,7 @@ def _estimated(problem: ScaledLinear) -> Preference:
     assert problem.card is not None
     from . import codes8  # its kernels want numba-cuda, which a list of choices does not
 
-    shape = codes8.Shape.on(problem.card, problem.m, problem.n, problem.k)
+    shape = codes8.CodesShape.on(problem.card, problem.m, problem.n, problem.k)
     few = problem.m <= FEWEST
     narrow = ("cuda:small_m", codes8.small_m(shape).us) if few else ("cuda:split_k", codes8.split_k(shape).us)
     us = dict([narrow, ("cuda:persistent", codes8.persistent(shape).us)])
@@ -121,14 +121,14 @@ def balance(card: Card) -> float:
     return a_clock * card.clock / card.bandwidth if card.bandwidth else 0.0
 
 
-def _of_strips(problem: Linear, fmt: BlockFormat) -> Preference:
+def _of_packed(problem: Linear, fmt: BlockFormat) -> Preference:
     """Of products of blocks: what cost/packed.py thinks."""
     from ..packed.layout import layout_of
     from . import packed  # likewise
 
     assert problem.card is not None
     sizes = problem.m, problem.n, problem.k
-    us = packed.estimates(packed.Shape(*sizes, layout_of(fmt), problem.card))
+    us = packed.estimates(packed.PackedShape(*sizes, layout_of(fmt), problem.card))
     return Preference(tuple(sorted(us, key=us.__getitem__)), ESTIMATED)
 
 

@@ -10,39 +10,39 @@ from typing import NamedTuple
 
 from ...dispatch.card import Card
 from ..gemv.stages import COLUMNS
-from ..packed.layout import ROWS, STEP, STRIPS, StripLayout
-from ..warp_specialized.producer import PIECE
+from ..packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, PackedLayout
+from ..warp_specialized.tile import UNIT_FRAGMENTS
 from . import warp_specialized
-from .gemv import Job, best
+from .gemv import GemvShape, best_split
 
-ROLES_US = 3.0  # to order the first activations, to start, to write
+WARP_SPECIALIZED_US = 3.0  # to order the first activations, to start, to write
 
 
-class Shape(NamedTuple):
+class PackedShape(NamedTuple):
     """Of a product, and what it is made on."""
 
     m: int
     n: int
     k: int
-    layout: StripLayout
+    layout: PackedLayout
     card: Card
 
 
-def gemv_us(shape: Shape) -> float:
+def gemv_us(shape: PackedShape) -> float:
     """Microseconds of cuda:gemv."""
     card = shape.card
-    height = STRIPS * -(-shape.n // (STRIPS * ROWS))
-    return best(Job(shape.layout, height, shape.k, shape.m, card.multiprocessors, card.memory))[0]
+    height = FRAGMENT_ROWS * -(-shape.n // (TILE_ROWS))
+    return best_split(GemvShape(shape.layout, height, shape.k, shape.m, card.multiprocessors, card.memory))[0]
 
 
-def warp_specialized_us(shape: Shape) -> float:
+def warp_specialized_us(shape: PackedShape) -> float:
     """Microseconds of cuda:warp_specialized."""
-    stages = -(-shape.k // (PIECE * STEP))
-    of_tiles = warp_specialized.Shape.on(shape.card, shape.m, shape.n, stages, shape.layout)
-    return ROLES_US + warp_specialized.best(of_tiles).us
+    stages = -(-shape.k // (UNIT_FRAGMENTS * STEP))
+    of_tiles = warp_specialized.WarpSpecializedShape.on(shape.card, shape.m, shape.n, stages, shape.layout)
+    return WARP_SPECIALIZED_US + warp_specialized.best_tile(of_tiles).us
 
 
-def estimates(shape: Shape) -> dict[str, float]:
+def estimates(shape: PackedShape) -> dict[str, float]:
     """Of the kernels that take such a shape."""
     found = {"cuda:warp_specialized": warp_specialized_us(shape)}
     if shape.m <= COLUMNS[-1]:

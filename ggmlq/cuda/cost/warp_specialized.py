@@ -6,16 +6,16 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ...dispatch.card import UNKNOWN, Card
-from ..packed.layout import ROWS, STEP, STRIPS, StripLayout
-from ..schedule.raster import bands
-from ..warp_specialized.late_activations import PANEL_US, waiting_us
-from ..warp_specialized.producer import PIECE, RoleTile
-from .sharing import Turn, shares
+from ..packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, PackedLayout
+from ..schedule.raster import raster
+from ..warp_specialized.late_activations import X_TILE_US, waiting_us
+from ..warp_specialized.tile import UNIT_FRAGMENTS, WarpSpecializedTile
+from .split import Wave, best_split
 from .stage import PLAIN, SHARE, at_one_time, stage_us
 
 TILES = (
-    RoleTile(16, 2), RoleTile(32, 2),
-    *map(RoleTile, (16, 32, 48, 64, 80, 96, 112, 128, 160, 176, 208, 240, 256)),
+    WarpSpecializedTile(16, 2), WarpSpecializedTile(32, 2),
+    *map(WarpSpecializedTile, (16, 32, 48, 64, 80, 96, 112, 128, 160, 176, 208, 240, 256)),
 )  # fmt: skip
 
 
@@ -28,60 +28,60 @@ NARROW, MOST_NARROW = 64, 4  # columns of a tile, up to which there are no more 
 POWER = 5.98e6  # operations a microsecond, of a multiprocessor, that a card's power allows
 
 
-class Best(NamedTuple):
+class TileEstimate(NamedTuple):
     """The tile that is thought to be the fastest, and how long blocks work then and wait for panels."""
 
     us: float
-    tile: RoleTile
+    tile: WarpSpecializedTile
 
 
-class Shape(NamedTuple):
+class WarpSpecializedShape(NamedTuple):
     """Of a product, and what it is made on."""
 
     m: int
     down: int  # tiles of weights
     stages: int
-    layout: StripLayout
+    layout: PackedLayout
     multiprocessors: int
     memory: float = UNKNOWN  # MB a microsecond
 
     @classmethod
-    def on(cls, card: Card, m: int, n: int, stages: int, layout: StripLayout) -> Shape:
+    def on(cls, card: Card, m: int, n: int, stages: int, layout: PackedLayout) -> WarpSpecializedShape:
         """On this card."""
-        down = -(-n // (STRIPS * ROWS))
+        down = -(-n // (TILE_ROWS))
         return cls(m, down, stages, layout, card.multiprocessors, card.memory)
 
     @property
     def columns(self) -> int:
         """Of K, filled up."""
-        return self.stages * PIECE * STEP
+        return self.stages * UNIT_FRAGMENTS * STEP
 
     @property
     def weights(self) -> float:
         """MB of the weights of a row of tiles."""
-        return self.columns * STRIPS * self.layout.record / STEP / 1e6
+        return self.columns * FRAGMENT_ROWS * self.layout.fragment_bytes / STEP / 1e6
 
-    def across(self, tile: RoleTile) -> int:
+    def across(self, tile: WarpSpecializedTile) -> int:
         """Tiles of activations."""
         return -(-self.m // tile.columns)
 
-    def turn(self, tile: RoleTile, blocks: int) -> Turn:
+    def wave(self, tile: WarpSpecializedTile, blocks: int) -> Wave:
         """What so many blocks of a multiprocessor do."""
         across, activations = self.across(tile), self.columns * 2 * tile.columns / 1e6
-        again = anew(self.weights, self.down, across) + anew(activations, across, self.down)
-        pace, memory = stage_us(self.layout, tile.columns, tile.blocks), SHARE * self.memory
+        again = memory_mb(self.weights, self.down, across) + memory_mb(activations, across, self.down)
+        stage, memory = stage_us(self.layout, tile.columns, tile.blocks), SHARE * self.memory
         read = self.weights / self.stages / across
-        return Turn(self.multiprocessors * blocks, blocks, tile.columns, pace, read / memory, again / memory)
+        return Wave(self.multiprocessors * blocks, blocks, tile.columns, stage, read / memory, again / memory)
 
 
-def anew(size: float, count: int, times: int) -> float:
+def memory_mb(size: float, count: int, times: int) -> float:
     """Of so many MB, one of ``count`` that so many tiles read one after the other: what comes from memory."""
     missed = min(1, size * count / CACHED)
     return size * (missed + (1 - missed) / times)
 
 
 @lru_cache(4096)
-def best(shape: Shape) -> Best:
+def best_tile(shape: WarpSpecializedShape) -> TileEstimate:
     """For a shape.
 
     Of the tiles that rows fill up: a wide one may be thought faster for a row where there are few tiles, but
@@ -90,17 +90,17 @@ def best(shape: Shape) -> Best:
     """
     m, down, stages = shape.m, shape.down, shape.stages
 
-    def us(tile: RoleTile) -> float:
+    def us(tile: WarpSpecializedTile) -> float:
         across, of_tile = shape.across(tile), tile.columns * shape.columns  # numbers of x
-        turn = shape.turn(tile, tile.blocks)
-        share, working = shares(down * across, stages, turn)
-        allowed = 2 * down * STRIPS * ROWS * across * of_tile / (POWER * shape.multiprocessors)
+        wave = shape.wave(tile, tile.blocks)
+        split, working = best_split(down * across, stages, wave)
+        allowed = 2 * down * TILE_ROWS * across * of_tile / (POWER * shape.multiprocessors)
         working = at_one_time(working, allowed)
-        if tile.wide and share.divided < down * across:
-            order = bands(across, down, turn.blocks, tile.panel, STRIPS * PLAIN)
-            return working + waiting_us(order.band * of_tile, stages * turn.pace(turn.blocks))
-        return working + across * of_tile * PANEL_US
+        if tile.wide and split.split_tiles < down * across:
+            order = raster(across, down, wave.blocks, tile.x_tile_bytes, FRAGMENT_ROWS * PLAIN)
+            return working + waiting_us(order.width * of_tile, stages * wave.stage_time(wave.blocks))
+        return working + across * of_tile * X_TILE_US
 
     filled = (tile for tile in TILES if tile.columns < 2 * m + TILES[0].columns)
     able = (tile for tile in filled if tile.columns > NARROW or m <= MOST_NARROW * tile.columns)
-    return min((Best(us(tile), tile) for tile in able), key=lambda each: each.us)
+    return min((TileEstimate(us(tile), tile) for tile in able), key=lambda each: each.us)

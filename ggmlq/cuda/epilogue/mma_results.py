@@ -16,7 +16,7 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..rings.shape import ByteTile
-from ..unpacked.tiles import place_of_warp
+from ..unpacked.tiles import warp_origin
 
 
 @inlined
@@ -30,7 +30,7 @@ def corner(tile_rows: Any, tile_columns: Any, across: Any) -> Any:
     """Row and column of a thread's first sum in its block's tile."""
     _, lane = warp_and_lane()
     g, t = g_and_t(lane)
-    wm, wn = place_of_warp(tile_rows, tile_columns, across)
+    wm, wn = warp_origin(tile_rows, tile_columns, across)
     return wm + g, wn + t * uint32(2)
 
 

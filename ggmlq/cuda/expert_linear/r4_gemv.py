@@ -24,39 +24,39 @@ from ...dispatch.problems import ExpertLinear
 from ...formats import BLOCK_FORMATS, BlockFormat
 from ..activations.floats import aligned_floats
 from ..gemv import by_runs
-from ..gemv.stages import BOTH, FOUR, fetchers
-from ..gemv.uses import BESIDE, IDS_EACH, MOST, NAN, NO_EXPERT, ExpertStage, finder, finisher, gatherer
+from ..gemv.experts import BESIDE, ExpertGemvStage, epilogue, gatherer
+from ..gemv.stages import FOUR, TWO, fetchers
 from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.address import address
-from ..intrinsics.lane import warp_and_lane
+from ..intrinsics.lane import opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..linear.r13_gemv import LEAST, WIDE
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..packed.layout import ROWS, layout_of
-from ..packed.pack import LONGEST
-from ..packed.pack import strips as strips_of
+from ..packed.pack import LONGEST, packed_weights
 from ..rings.ring import follower
+from ..schedule.uses import LANE_IDS, MOST_LISTED, NAN, NO_EXPERT, finder
 
 COLUMNS = (1, 2, 4)  # uses of an expert that a block serves
 SPAN = 2  # records of a stage
 CASES = [  # columns, strips of a block, ids of a lane
-    (columns, strips, ids_each)
+    (columns, fragment_rows, ids_each)
     for columns in COLUMNS
-    for strips in (BOTH, FOUR)
-    for ids_each in (IDS_EACH if columns == COLUMNS[-1] else IDS_EACH[:1])
+    for fragment_rows in (TWO, FOUR)
+    for ids_each in (LANE_IDS if columns == COLUMNS[-1] else LANE_IDS[:1])
 ]
 MANY = 4  # waves
 
 
 @family((fmt, *case) for fmt in BLOCK_FORMATS for case in CASES)
-def kernel(fmt: BlockFormat, columns: int, strips: int, ids_each: int) -> Kernel:
+def kernel(fmt: BlockFormat, columns: int, fragment_rows: int, ids_each: int) -> Kernel:
     """Block (use, 32 or 64 rows of its expert)."""
-    of = stage_of(fmt, columns, strips)
+    of = stage_for(fmt, columns, fragment_rows)
     length, count, size, warps = of.length, of.count, of.size, of.warps
     ahead, end, ring, after = count - 1, (count - 1) * length, count * length, follower(count, length)
     multiply, gather, of_uses = by_runs.multiplier(of), by_runs.gatherer(of), of.uses
-    (fetch_weights, _), fetch_activations, finish = fetchers(of), gatherer(of), finisher(of)
+    (fetch_weights, _), fetch_activations, finish = fetchers(of), gatherer(of), epilogue(of)
     find, take_turn, numbers, rows = (
         finder(columns, ids_each),
         dependent_launch.take_turn,
@@ -67,7 +67,7 @@ def kernel(fmt: BlockFormat, columns: int, strips: int, ids_each: int) -> Kernel
     store4 = ptx.store4
 
     def gemv(
-        records: Any,  # uint8 [experts, strips, spans, records of a span, record]
+        fragments: Any,  # uint8 [experts, strips, spans, records of a span, record]
         x: Any,  # float32 [uses / per, k]
         ids: Any,  # int64 [uses]
         y: Any,  # float32 [uses, n]
@@ -88,7 +88,10 @@ def kernel(fmt: BlockFormat, columns: int, strips: int, ids_each: int) -> Kernel
         if served == uint32(0):
             return
         apart = uint64(spans) * uint64(size)
-        of_w = records + (uint64(expert) * uint64(height) + uint64(cuda.blockIdx.y) * uint64(strips)) * apart
+        of_w = (
+            fragments
+            + (uint64(expert) * uint64(height) + uint64(cuda.blockIdx.y) * uint64(fragment_rows)) * apart
+        )
         sums = cuda.local.array(numbers, float32)
         for i in range(numbers):
             sums[i] = float32(0)
@@ -107,7 +110,7 @@ def kernel(fmt: BlockFormat, columns: int, strips: int, ids_each: int) -> Kernel
                 fetch_weights(own + to, lane, of_w, apart, later)
                 fetch_activations(own + to, lane, x, later, mine, served, per, k)
             commit()
-            multiply(own + here, lane, sums, spans >> uint32(16) & uint32(0x8000))
+            multiply(own + here, lane, sums, opaque_zero(spans))
             to, here = after(to), after(here)
             span += uint32(warps)
         gather(sums)
@@ -121,29 +124,29 @@ def kernel(fmt: BlockFormat, columns: int, strips: int, ids_each: int) -> Kernel
     )  # fmt: skip
 
 
-def strips_for(uses: int, n: int, multiprocessors: int) -> int:
+def fragment_rows_for(uses: int, n: int, multiprocessors: int) -> int:
     """How many a block has: on Hopper four where that is fewer waves of blocks, or where there are many."""
     if device.capability() != WIDE:
-        return BOTH
+        return TWO
     waves = {
-        strips: -(-uses * -(-n // (strips * ROWS)) // (multiprocessors * BESIDE[strips]))
-        for strips in (BOTH, FOUR)
+        fragment_rows: -(-uses * -(-n // (fragment_rows * ROWS)) // (multiprocessors * BESIDE[fragment_rows]))
+        for fragment_rows in (TWO, FOUR)
     }
-    return FOUR if waves[FOUR] < waves[BOTH] or waves[BOTH] >= MANY else BOTH
+    return FOUR if waves[FOUR] < waves[TWO] or waves[TWO] >= MANY else TWO
 
 
-def stage_of(fmt: BlockFormat, columns: int, strips: int) -> ExpertStage:
+def stage_for(fmt: BlockFormat, columns: int, fragment_rows: int) -> ExpertGemvStage:
     """Of a kernel."""
-    return ExpertStage(layout_of(fmt), columns, SPAN, strips=strips)
+    return ExpertGemvStage(layout_of(fmt), columns, SPAN, fragment_rows=fragment_rows)
 
 
 def columns_for(tokens: int, uses: int, experts: int) -> tuple[int, int]:
     """Uses that a block serves, about twice as many as an expert has on average; and ids of a lane."""
-    if uses > 32 * IDS_EACH[0]:
-        return COLUMNS[-1], IDS_EACH[-1]
+    if uses > 32 * LANE_IDS[0]:
+        return COLUMNS[-1], LANE_IDS[-1]
     if tokens == 1:
-        return COLUMNS[0], IDS_EACH[0]
-    return COLUMNS[1] if uses <= experts else COLUMNS[2], IDS_EACH[0]
+        return COLUMNS[0], LANE_IDS[0]
+    return COLUMNS[1] if uses <= experts else COLUMNS[2], LANE_IDS[0]
 
 
 def refuses(problem: ExpertLinear) -> str | None:
@@ -151,25 +154,25 @@ def refuses(problem: ExpertLinear) -> str | None:
         return refused
     if not isinstance(problem.weights, BlockFormat):
         return "is written for blocks"
-    if problem.t * problem.u > MOST:
-        return f"takes up to {MOST} uses of experts"
+    if problem.t * problem.u > MOST_LISTED:
+        return f"takes up to {MOST_LISTED} uses of experts"
     if not problem.e:
         return "takes one expert or more"
-    if problem.k > LONGEST or problem.n > 65535 * BOTH * ROWS:
-        return f"takes up to {LONGEST} columns and {65535 * BOTH * ROWS} rows"
+    if problem.k > LONGEST or problem.n > 65535 * TWO * ROWS:
+        return f"takes up to {LONGEST} columns and {65535 * TWO * ROWS} rows"
     columns, _ = columns_for(problem.t, problem.t * problem.u, problem.e)
-    stage = stage_of(problem.weights, columns, BOTH)
+    stage = stage_for(problem.weights, columns, TWO)
     return older_than(problem.card, LEAST) or too_small_for(problem.card, stage.shared)
 
 
 @register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses)
-def launch(x: Any, q: QuantArray, ids: Any, out: Any, strips: int | None = None) -> None:
+def launch(x: Any, q: QuantArray, ids: Any, out: Any, fragment_rows: int | None = None) -> None:
     """``strips`` of a block: others than are thought best."""
     assert isinstance(q.format, BlockFormat)
-    w, x, (e, n, k) = strips_of(q), aligned_floats(x), q.shape
-    count, steps, _ = w.records.shape
+    w, x, (e, n, k) = packed_weights(q), aligned_floats(x), q.shape
+    count, steps, _ = w.fragments.shape
     columns, ids_each = columns_for(len(ids), ids.size, e)
-    strips = strips or strips_for(ids.size, n, device.multiprocessors())
-    made = kernel(q.format, columns, strips, ids_each)
+    fragment_rows = fragment_rows or fragment_rows_for(ids.size, n, device.multiprocessors())
+    made = kernel(q.format, columns, fragment_rows, ids_each)
     sizes = (ids.size, ids.size // len(x), e, count // e, n, k, steps // SPAN)
-    made((ids.size, -(-n // (strips * ROWS))), (made.threads,), w.records, x, ids, out, *sizes)
+    made((ids.size, -(-n // (fragment_rows * ROWS))), (made.threads,), w.fragments, x, ids, out, *sizes)

@@ -33,32 +33,39 @@ from ...formats import BLOCK_FORMATS, BlockFormat
 from ..activations.expert_x_tiles import few_gatherer, gatherer
 from ..activations.floats import aligned_floats
 from ..activations.x_tiles import EACH, STEP, THREADS
-from ..cost.sharing import least_saved, room
+from ..cost.split import least_saved, most_partials
 from ..cost.stage import stage_us
 from ..intrinsics import barrier as barriers
 from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.lane import warp_and_lane
 from ..intrinsics.language import cuda, int32, uint32, uint64
-from ..linear.r15_wgmma import multiplier
-from ..linear.r16_warp_specialized import FETCHES, MULTIPLIES, map_of
-from ..linear.r16_warp_specialized import refuses as refused_by_roles
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..packed.layout import ROWS, STRIPS, layout_of
-from ..packed.pack import strips
+from ..packed.layout import FRAGMENT_ROWS, TILE_ROWS, layout_of
+from ..packed.pack import packed_weights
 from ..rings.boxed import starter
 from ..schedule import groups
 from ..schedule.block_plan import BYTES, MOST_EXPERTS, MOST_USES, planner
-from ..schedule.grouped import fetched, written
-from ..schedule.raster import band_of
-from ..schedule.work_units import bounds_of, shared_out
-from ..warp_specialized.consumers import worker
-from ..warp_specialized.producer import MULTIPLY, OF_NOTES, PIECE, RoleTile, filler
-from ..warp_specialized.stream_k import note_down, noted
+from ..schedule.grouped import consumer_locator, producer_locator
+from ..schedule.raster import raster_width
+from ..schedule.work_units import shared_stages, split_last_wave
+from ..warp_specialized import problems
+from ..warp_specialized.consumers import consumer
+from ..warp_specialized.producer import producer, weights_map
+from ..warp_specialized.stream_k import store_split, stored_split
+from ..warp_specialized.tile import (
+    CONSUMER_REGISTERS,
+    CONSUMER_THREADS,
+    CONSUMER_WARPS,
+    PRODUCER_REGISTERS,
+    SCRATCH,
+    UNIT_FRAGMENTS,
+    WarpSpecializedTile,
+)
 
 TILES = (
-    RoleTile(16, 2), RoleTile(32, 2), RoleTile(48, 2), RoleTile(64, 2), RoleTile(96), RoleTile(144),
-    RoleTile(160), RoleTile(208), RoleTile(256),
+    WarpSpecializedTile(16, 2), WarpSpecializedTile(32, 2), WarpSpecializedTile(48, 2), WarpSpecializedTile(64, 2), WarpSpecializedTile(96), WarpSpecializedTile(144),
+    WarpSpecializedTile(160), WarpSpecializedTile(208), WarpSpecializedTile(256),
 )  # fmt: skip
 COST = {  # of a block's stage and its part of what surrounds tiles, by columns; they count beside each other
     16: 1.1, 32: 1.21, 48: 1.42, 64: 1.63, 96: 1.05, 144: 1.36, 160: 1.46, 208: 1.72, 256: 2.1,
@@ -66,28 +73,31 @@ COST = {  # of a block's stage and its part of what surrounds tiles, by columns;
 
 
 @family((fmt, tile) for fmt in BLOCK_FORMATS for tile in TILES)
-def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
+def kernel(fmt: BlockFormat, tile: WarpSpecializedTile) -> Kernel:
     """Blocks that stay."""
     layout, wide = layout_of(fmt), tile.wide
-    work = worker(layout, tile, multiplier(tile.columns), written(tile.columns), noted, listed=True)
-    fill, start = filler(layout, tile, fetched(), makes=False), starter(tile.stages(layout), STRIPS)
+    consume = consumer(layout, tile, consumer_locator(tile.columns), stored_split, listed=True)
+    produce, start = (
+        producer(layout, tile, producer_locator(), reorders=False),
+        starter(tile.stages(layout), CONSUMER_WARPS),
+    )
     of_barriers, base, seen = tile.stages(layout) * tile.stage(layout), ptx.shared_base, barriers.seen
-    of_notes, columns, put = 16 * tile.stages(layout), tile.columns, ptx.put
+    scratch_at, columns, put = 16 * tile.stages(layout), tile.columns, ptx.put
     first_lane, pinned, let_successor_start, wait_for_predecessor = (
         barriers.of_first_lane, barriers.pinned, dependent_launch.let_successor_start,
         dependent_launch.wait_for_predecessor,
     )  # fmt: skip
-    make_plan, of_plan = planner(tile.threads, keeps=False), of_notes + OF_NOTES
-    give, take = barriers.registers("dec", FETCHES), barriers.registers("inc", MULTIPLIES)
+    make_plan, of_plan = planner(tile.threads, stores_experts=False), scratch_at + SCRATCH
+    give, take = barriers.registers("dec", PRODUCER_REGISTERS), barriers.registers("inc", CONSUMER_REGISTERS)
 
     def product(
-        records: Any,  # map of the strips of all experts
-        panels: Any,  # bfloat16 [steps, height, 64]: activations/expert_x_tiles.py
+        fragments: Any,  # map of the strips of all experts
+        x_tiles: Any,  # bfloat16 [steps, height, 64]: activations/expert_x_tiles.py
         plan: Any, of_column: Any,  # uint32: schedule/groups.py, or 0; the use of each column
         ids: Any,  # int64 [uses], of which the block makes the plan if there is none: schedule/block_plan.py
         y: Any,  # float32 [uses, n]
-        parts: Any, flags: Any,  # float32 [slots, a tile], uint32: warp_specialized/stream_k.py
-        n: Any, steps: Any, height: Any, down: Any, band: Any,  # schedule/grouped.py
+        partials: Any, flags: Any,  # float32 [slots, a tile], uint32: warp_specialized/stream_k.py
+        n: Any, steps: Any, height: Any, down: Any, width: Any,  # schedule/grouped.py
         uses: Any, experts: Any,
         gain: Any,  # least_saved() of schedule/work_units.py
     ) -> None:  # fmt: skip
@@ -98,7 +108,7 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
         if uint32(cuda.threadIdx.x) == uint32(0):
             start(full)
             for i in range(2):
-                put(uint32(full + uint32(of_notes + 4 * i)), int32(0))
+                put(uint32(full + uint32(scratch_at + 4 * i)), int32(0))
         entries = uint32(full + uint32(of_plan))
         if plan != uint64(0):
             slots = uint32(seen(plan))  # there since the predecessor began to write panels
@@ -107,39 +117,39 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
             slots = make_plan(entries, entries, ids, uses, experts, uint32(columns))
         tiles, stages, blocks = uint32(slots * down), uint32(steps >> uint32(1)), uint32(cuda.gridDim.x)
         rank = uint32(uint32(blocks - uint32(1)) - uint32(cuda.blockIdx.x))
-        pieces = shared_out(tiles, stages, blocks, gain)
-        begin, end = bounds_of(rank, stages, pieces)
-        left, wholes = uint32(end - begin), uint32(tiles - pieces[0])
+        split = split_last_wave(tiles, stages, blocks, gain)
+        begin, end = shared_stages(rank, stages, split)
+        stages_left, whole_tiles = uint32(end - begin), uint32(tiles - split[0])
         if uint32(cuda.threadIdx.x) == uint32(0):
-            note_down(pieces, wholes, uint32(full + uint32(of_notes)))
+            store_split(split, whole_tiles, uint32(full + uint32(scratch_at)))
         cuda.syncthreads()
-        where = (plan, entries, experts, down, band, of_column)
-        if uint32(warp) >= uint32(STRIPS):
+        schedule = (plan, entries, experts, down, width, of_column)
+        if uint32(warp) >= uint32(CONSUMER_WARPS):
             if wide:
                 give()
-            if uint32(cuda.threadIdx.x) == uint32(MULTIPLY):
-                sources, nothing = (records, panels, flags, steps, height), (uint32(0), uint32(0))
-                fill(ring, full, sources, where, nothing, rank, end, left, wholes)
+            if uint32(cuda.threadIdx.x) == uint32(CONSUMER_THREADS):
+                sources, nothing = (fragments, x_tiles, flags, steps, height), (uint32(0), uint32(0))
+                produce(ring, full, sources, schedule, nothing, rank, end, stages_left, whole_tiles)
         else:
             if wide:
                 take()
             wait_for_predecessor()  # it writes the uses of columns, and flags
-            ends, given = (y, parts, flags), (n, steps)
-            work(ring, full, warp, lane, ends, where, given, end, left, rank, uint32(0))
+            outputs, sizes = (y, partials, flags), (n, steps)
+            consume(ring, full, warp, lane, outputs, schedule, sizes, end, stages_left, rank, uint32(0))
         let_successor_start()  # at the start, where it finds no room anyway, it costs narrow tiles a spill
 
     return Kernel(
-        f"roles for experts of {fmt.name}, {tile}", product, *(uint64,) * 8, *(uint32,) * 8,
+        f"warp_specialized experts of {fmt.name}, {tile}", product, *(uint64,) * 8, *(uint32,) * 8,
         threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout) + BYTES, least=(9, 0),
         exact=True, early=True, lto=wide,
     )  # fmt: skip
 
 
 @lru_cache(4096)
-def tile_for(tokens: int, used: int, experts: int) -> RoleTile:
+def tile_for(tokens: int, used: int, experts: int) -> WarpSpecializedTile:
     """With which an expert that has its share of uses, give or take chance, is done first."""
 
-    def us(tile: RoleTile) -> float:
+    def us(tile: WarpSpecializedTile) -> float:
         slots = groups.expected_slots(tokens, used, experts, tile.columns)
         return slots * COST[tile.columns] / tile.blocks
 
@@ -152,37 +162,49 @@ def refuses(problem: ExpertLinear) -> str | None:
     uses = problem.t * problem.u
     if not 0 < problem.e <= groups.MOST:
         return f"takes 1 to {groups.MOST} experts"
-    if uses * max(problem.k, STEP * PIECE) >= 1 << 36 or problem.n >= 1 << 28:
+    if uses * max(problem.k, STEP * UNIT_FRAGMENTS) >= 1 << 36 or problem.n >= 1 << 28:
         return "takes up to 2**36 elements of activations and 2**28 rows of weights"
     weights, card = problem.weights, problem.card
     assert not isinstance(weights, Operand)
-    return refused_by_roles(Linear(weights, 1, problem.n, problem.k, device=problem.device, card=card))
+    return problems.refuses(Linear(weights, 1, problem.n, problem.k, device=problem.device, card=card))
 
 
 @register(__name__, __doc__, arithmetic="bf16s", accumulate="f16", refuses=refuses)
-def launch(x: Any, q: QuantArray, ids: Any, out: Any, tile: RoleTile | None = None) -> None:
+def launch(x: Any, q: QuantArray, ids: Any, out: Any, tile: WarpSpecializedTile | None = None) -> None:
     """``tile``: another than is thought best."""
     assert isinstance(q.format, BlockFormat)
-    w, x, (e, n, k), empty = strips(q), aligned_floats(x), q.shape, device.cupy().empty
-    steps, down, (rows, _) = w.records.shape[1], -(-n // (STRIPS * ROWS)), x.shape
+    w, x, (e, n, k), empty = packed_weights(q), aligned_floats(x), q.shape, device.cupy().empty
+    steps, down, (rows, _) = w.fragments.shape[1], -(-n // (TILE_ROWS)), x.shape
     tile = tile or tile_for(*ids.shape, e)
-    of, made = groups.Plan(ids.size, e, tile.columns), kernel(q.format, tile)
+    of, made = groups.UsePlan(ids.size, e, tile.columns), kernel(q.format, tile)
     most = device.multiprocessors() * device.blocks_beside(tile.blocks, made.shared)
-    gain, stages = least_saved(tile.columns, stage_us(w.layout, tile.columns, tile.blocks)), steps // PIECE
-    kept = room(most, stages, gain)
-    parts, flags = empty(kept * STRIPS * ROWS * tile.columns, np.float32), empty(kept + 1, np.uint32)
-    panels = empty((steps, of.height, STEP), np.uint16)
+    gain, stages = (
+        least_saved(tile.columns, stage_us(w.layout, tile.columns, tile.blocks)),
+        steps // UNIT_FRAGMENTS,
+    )
+    kept = most_partials(most, stages, gain)
+    partials, flags = empty(kept * TILE_ROWS * tile.columns, np.float32), empty(kept + 1, np.uint32)
+    x_tiles = empty((steps, of.height, STEP), np.uint16)
     sixteens = steps * STEP // EACH
     blocks = -(-max(rows * sixteens, flags.size) // THREADS)
     sizes = (flags.size, rows, ids.size // rows, k, n, sixteens, of.height)
     if ids.size <= MOST_USES and e <= MOST_EXPERTS:
         plan, of_column = 0, empty(of.height, np.uint32)
-        few_gatherer()((blocks,), (THREADS,), x, ids, panels, of_column, out, flags, *sizes, e, tile.columns)
+        few_gatherer()((blocks,), (THREADS,), x, ids, x_tiles, of_column, out, flags, *sizes, e, tile.columns)
     else:
         plan, places = groups.sorted_uses(ids, of)
         of_column = plan[groups.HEAD + 4 * of.slots :]
-        gatherer()((blocks,), (THREADS,), x, panels, places, out, flags, *sizes)
+        gatherer()((blocks,), (THREADS,), x, x_tiles, places, out, flags, *sizes)
     grid = most if kept else min(of.slots * down, most)
-    operands = (q.prepared(map_of(tile.line(w.layout)))[0], panels, plan, of_column, ids, out, parts, flags)
-    band = band_of(most, tile.panel, STRIPS * w.layout.record)
-    made((grid,), (tile.threads,), *operands, n, steps, of.height, down, band, ids.size, e, gain)
+    operands = (
+        q.prepared(weights_map(tile.box_row(w.layout)))[0],
+        x_tiles,
+        plan,
+        of_column,
+        ids,
+        out,
+        partials,
+        flags,
+    )
+    width = raster_width(most, tile.x_tile_bytes, FRAGMENT_ROWS * w.layout.fragment_bytes)
+    made((grid,), (tile.threads,), *operands, n, steps, of.height, down, width, ids.size, e, gain)

@@ -35,17 +35,19 @@ from ..rings.boxed import BoxTile
 from ..scaled_linear.r3_dp4a import KINDS
 from ..scaled_linear.r9_persistent import refuses as refused_by_persistent
 from ..schedule import groups
-from ..schedule.waves import Share
+from ..schedule.waves import TileEfficiency
 
 
 @lru_cache(4096)
-def tile_for(shares: Sequence[Share], tokens: int, used: int, experts: int, n: int, count: int) -> BoxTile:
+def tile_for(
+    shares: Sequence[TileEfficiency], tokens: int, used: int, experts: int, n: int, count: int
+) -> BoxTile:
     """The one with which so many multiprocessors are done first, if uses are spread by chance."""
 
-    def time(each: Share) -> float:
+    def time(each: TileEfficiency) -> float:
         slots = experts * groups.expected_slots(tokens, used, experts, each.tile.rows)
         tiles = slots * -(-n // each.tile.columns)
-        return max(tiles / count, 1) * each.tile.rows * each.tile.columns / each.share
+        return max(tiles / count, 1) * each.tile.rows * each.tile.columns / each.efficiency
 
     return min(shares, key=time).tile
 
@@ -116,13 +118,13 @@ def integers(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile |
     )  # fmt: skip
 
 
-def _best(shares: Sequence[Share], ids: Any, experts: int, n: int) -> BoxTile:
+def _best(shares: Sequence[TileEfficiency], ids: Any, experts: int, n: int) -> BoxTile:
     return tile_for(tuple(shares), *ids.shape, experts, n, device.multiprocessors())
 
 
-def _plan(tile: BoxTile, ids: Any, experts: int) -> groups.Plan:
-    return groups.Plan(ids.size, experts, tile.rows)
+def _plan(tile: BoxTile, ids: Any, experts: int) -> groups.UsePlan:
+    return groups.UsePlan(ids.size, experts, tile.rows)
 
 
-def _grid(tile: BoxTile, of: groups.Plan, n: int) -> tuple[int]:
+def _grid(tile: BoxTile, of: groups.UsePlan, n: int) -> tuple[int]:
     return (min(of.slots * -(-n // tile.columns), device.multiprocessors()),)

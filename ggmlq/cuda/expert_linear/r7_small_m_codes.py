@@ -25,7 +25,6 @@ from ..codes8.rows import zeros_of
 from ..codes8.small_m import GROUPS, MULTIPLY, PARTS, THREADS, FewJob, FewTile
 from ..codes8.small_m_sums import adder
 from ..cost import codes8
-from ..gemv.uses import NO_EXPERT
 from ..intrinsics import barrier as barriers
 from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.language import cuda, uint32, uint64
@@ -34,6 +33,7 @@ from ..machine import device
 from ..machine.launch import Kernel, family
 from ..rings.boxed import starter
 from ..scaled_linear.r3_dp4a import KINDS
+from ..schedule.uses import NO_EXPERT
 from .r6_grouped_codes import refuses as refused
 
 COLUMNS = small_m.TILES[0].columns  # uses that a block serves
@@ -121,7 +121,7 @@ class Cut(NamedTuple):
 def cut_for(tokens: int, used: int, experts: int, n: int, k: int) -> Cut:
     """As for one product of as many rows of w as experts that are used have, if uses are spread by chance."""
     touched = max(experts * (1 - max(1 - used / experts, 0) ** tokens), tokens * used / COLUMNS)
-    shape = codes8.Shape.on(device.card_of(device.current()), COLUMNS, n * ceil(touched), k)
+    shape = codes8.CodesShape.on(device.card_of(device.current()), COLUMNS, n * ceil(touched), k)
     found = codes8.small_m(shape, TILES, PARTS)
     return Cut(found.tile, found.parts)
 

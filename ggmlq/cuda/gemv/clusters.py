@@ -18,21 +18,21 @@ from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32
-from .stages import Stage
+from .stages import GemvStage
 
 
-class Blocks(NamedTuple):
+class SplitBlocks(NamedTuple):
     """How many blocks share a tile, and how many a multiprocessor holds; one of one is no small block."""
 
-    parts: int
+    splits: int
     most: int
 
 
-ALONE = Blocks(1, 1)
+ALONE = SplitBlocks(1, 1)
 
 
 @cache
-def placer(stage: Stage) -> Any:
+def warp_placer(stage: GemvStage) -> Any:
     """The device function for a warp's place: tile, block in the cluster, first span, how far the next is.
 
     It tells the others of a cluster that this block runs.
@@ -40,23 +40,23 @@ def placer(stage: Stage) -> Any:
     warps, small, greet = stage.warps, stage.small, barriers.pass_by_cluster
 
     @inlined
-    def place(warp: Any, parts: Any) -> Any:
+    def place(warp: Any, splits: Any) -> Any:
         block = uint32(cuda.blockIdx.x)
         if not small:
             return block, uint32(0), warp, uint32(warps)
-        if parts > uint32(1):
+        if splits > uint32(1):
             greet()
-        tile = uint32(block // parts)
-        rank = uint32(block - uint32(tile * parts))
-        return tile, rank, uint32(warp + uint32(rank * uint32(warps))), uint32(parts * uint32(warps))
+        tile = uint32(block // splits)
+        rank = uint32(block - uint32(tile * splits))
+        return tile, rank, uint32(warp + uint32(rank * uint32(warps))), uint32(splits * uint32(warps))
 
     return place
 
 
 @cache
-def sharer(stage: Stage) -> Any:
+def cluster_epilogue(stage: GemvStage) -> Any:
     """The device function that takes sums of a block's warps, in shared memory, to results."""
-    columns, warps, sums, of_parts = stage.columns, stage.warps, stage.sums, stage.of_parts
+    columns, warps, sums, partials_at = stage.columns, stage.warps, stage.sums, stage.partials_at
     rows, line = stage.rows, 4 * stage.rows  # and bytes of a column of sums of another block
     base, take_float, store_float = ptx.shared_base, bf16x2.take_float, ptx.store_float
     join, meet, put_float_of = barriers.join_cluster, barriers.meet_cluster, barriers.put_float_of
@@ -70,10 +70,10 @@ def sharer(stage: Stage) -> Any:
         return total
 
     @inlined
-    def share(y: Any, row0: Any, rank: Any, parts: Any, m: Any, n: Any) -> None:
+    def share(y: Any, row0: Any, rank: Any, splits: Any, m: Any, n: Any) -> None:
         warp, lane = warp_and_lane()
         row, column, last = uint32(row0 + lane), warp, min(uint32(columns), m)
-        if parts == uint32(1):
+        if splits == uint32(1):
             while column < last:
                 for below in range(0, rows, 32):
                     total = of_block(column, uint32(lane + uint32(below)))
@@ -82,24 +82,24 @@ def sharer(stage: Stage) -> Any:
                 column = uint32(column + uint32(warps))
         else:
             join()  # the shared memory of the others is there
-            to = uint32(base() + uint32(of_parts) + uint32(lane << uint32(2)))
+            to = uint32(base() + uint32(partials_at) + uint32(lane << uint32(2)))
             while column < last:
                 there = uint32(to + uint32(uint32(rank * uint32(columns)) + column) * uint32(line))
                 for below in range(0, rows, 32):
                     total = of_block(column, uint32(lane + uint32(below)))
-                    put_float_of(uint32(there + uint32(4 * below)), uint32(column % parts), total)
+                    put_float_of(uint32(there + uint32(4 * below)), uint32(column % splits), total)
                 column = uint32(column + uint32(warps))
             meet()
-            column = uint32(rank + uint32(parts * warp))
+            column = uint32(rank + uint32(splits * warp))
             while column < last:
                 for below in range(0, rows, 32):
                     at = uint32(to + uint32(column * uint32(line)) + uint32(4 * below))
                     total, i = float32(0), uint32(0)
-                    while i < parts:
+                    while i < splits:
                         total += take_float(at)
                         at, i = uint32(at + uint32(columns * line)), uint32(i + uint32(1))
                     if uint32(row + uint32(below)) < n:
                         store_float(address(y, column, n, uint32(row + uint32(below)), 4), total)
-                column = uint32(column + uint32(parts * uint32(warps)))
+                column = uint32(column + uint32(splits * uint32(warps)))
 
     return share

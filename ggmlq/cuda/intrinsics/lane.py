@@ -27,3 +27,13 @@ def g_and_t(lane: Any) -> Any:
 def four_into(array: Any, at: Any, four: Any) -> None:
     """What one wide load gave, as four neighbours of a local array."""
     array[at], array[at + 1], array[at + 2], array[at + 3] = four[0], four[1], four[2], four[3]
+
+
+@inlined
+def opaque_zero(count: Any) -> Any:
+    """A zero that the assembler cannot know, made of a count below 2**31.
+
+    A constant mask combined with it stays in a register. Alone the assembler would make it anew, an instruction
+    for every use.
+    """
+    return uint32(uint32(count >> uint32(16)) & uint32(0x8000))

@@ -27,7 +27,7 @@ from ..machine.launch import Kernel, family
 from ..unpacked.layout import padded
 from ..unpacked.offsets import compensate
 from ..unpacked.tiles import STEP, IntTile, accumulator, store_four, storer
-from ..unpacked.weights import weights
+from ..unpacked.weights import unpacked_weights
 from . import r9_mma_magic
 from .r8_mma import LEAST
 from .r9_mma_magic import START, scaled
@@ -126,7 +126,7 @@ def work(m: int, n: int, k: int) -> tuple[IntTile, int, int]:
 
 @register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
-    w = weights(q)
+    w = unpacked_weights(q)
     a = activations(x, w.run, for_mma=True)
     (m, n), k = out.shape, w.codes.shape[1]
     shape, tiles, units = work(m, n, k)

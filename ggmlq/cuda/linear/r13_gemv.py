@@ -29,20 +29,29 @@ from ...dispatch.ladder import register
 from ...dispatch.problems import Linear
 from ...formats import BLOCK_FORMATS, BlockFormat
 from ..activations.floats import aligned_floats, narrowed
-from ..cost import gemv as pace
+from ..cost import gemv as cost
 from ..gemv import by_runs, clusters
-from ..gemv.stages import BOTH, COLUMNS, FOUR, SPANS, Stage, columns_of, fetchers, kinds_of, taker
+from ..gemv.stages import (
+    COLUMNS,
+    FOUR,
+    SPANS,
+    TWO,
+    GemvStage,
+    activation_loader,
+    columns_of,
+    fetchers,
+    kinds_of,
+)
 from ..intrinsics import bf16x2, dependent_launch, ptx
 from ..intrinsics.atoms import inlined
-from ..intrinsics.lane import g_and_t, warp_and_lane
+from ..intrinsics.lane import g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..packed.codes import buffers
-from ..packed.layout import ROWS, StripLayout, layout_of
-from ..packed.operand import operand_of, summer
-from ..packed.pack import LONGEST
-from ..packed.pack import strips as strips_of
+from ..packed.codes import buffer_sizes
+from ..packed.layout import ROWS, PackedLayout, layout_of
+from ..packed.operand import activation_summer, fragment_operand
+from ..packed.pack import LONGEST, packed_weights
 from ..rings.ring import follower
 
 LEAST, WIDE = (8, 0), (9, 0)  # in the code for earlier GPUs 32 rows and two records spill
@@ -57,49 +66,54 @@ def spans(fmt: BlockFormat, columns: int, newer: bool = True) -> tuple[int, ...]
 
 
 @cache
-def multiplier(stage: Stage) -> Any:
+def multiplier(stage: GemvStage) -> Any:
     """The device function that adds a span of all strips to a lane's sums, four of a strip and tile."""
     multiply_record, again = record_multiplier(stage), stage.span > 1
 
     @inlined
-    def multiply(at: Any, lane: Any, sums: Any, unseen: Any) -> None:
-        multiply_record(at, 0, lane, sums, unseen)  # a loop over records would not be unrolled
+    def multiply(at: Any, lane: Any, sums: Any, opaque: Any) -> None:
+        multiply_record(at, 0, lane, sums, opaque)  # a loop over records would not be unrolled
         if again:
-            multiply_record(at, 1, lane, sums, unseen)
+            multiply_record(at, 1, lane, sums, opaque)
 
     return multiply
 
 
 @cache
-def record_multiplier(stage: Stage) -> Any:
+def record_multiplier(stage: GemvStage) -> Any:
     """The device function that adds one record of all strips."""
-    layout, size, tiles, again = stage.layout, stage.size, stage.tiles, stage.strips > BOTH
-    count, values = buffers(layout)
+    layout, size, tiles, again = stage.layout, stage.size, stage.tiles, stage.fragment_rows > TWO
+    count, values = buffer_sizes(layout)
     runs, scales, has_offset = layout.runs, layout.scales, layout.has_offset
-    load_words, load_scales, fragment, begin = operand_of(layout, tiles)
-    each, record, take, sum_of = 4 // runs, layout.record, taker(stage), summer(4 // layout.runs)
+    load_words, load_scales, unpack_step, first_sums = fragment_operand(layout, tiles)
+    each, fragment_bytes, take, sum_of = (
+        4 // runs,
+        layout.fragment_bytes,
+        activation_loader(stage),
+        activation_summer(4 // layout.runs),
+    )
     of_x, of_d = 8 * tiles, 4 * tiles
     ones, mma_into = bf16x2.ONES, bf16x2.mma_into
 
     @inlined
     def multiply_pair(
-        here: Any, pair: Any, lane: Any, b: Any, x: Any, start: Any, sums: Any, unseen: Any
+        here: Any, pair: Any, lane: Any, b: Any, x: Any, start: Any, sums: Any, opaque: Any
     ) -> None:
         words, a = cuda.local.array(count, uint32), cuda.local.array(4, uint32)
         f, d = cuda.local.array(values, float32), cuda.local.array(of_d, float32)
-        for strip in range(pair * BOTH, pair * BOTH + BOTH):
-            load_words(here + uint32(strip * size), lane, words)
-            load_scales(here + uint32(strip * size), lane, f)
+        for fragment_row in range(pair * TWO, pair * TWO + TWO):
+            load_words(here + uint32(fragment_row * size), lane, words)
+            load_scales(here + uint32(fragment_row * size), lane, f)
             for run in range(runs):
                 for tile in range(tiles):
                     i, j = 8 * tile + 2 * run, 4 * tile
                     d[j], d[j + 1], d[j + 2], d[j + 3] = start[i], start[i + 1], start[i], start[i + 1]
                 for s in range(run * each, run * each + each):
-                    fragment(words, s, a, unseen)
+                    unpack_step(words, s, a, opaque)
                     for tile in range(tiles):
                         mma_into(d, 4 * tile, a, 0, b, 8 * tile + 2 * s)
                 for tile in range(tiles):
-                    o, j, i = 4 * (strip * tiles + tile), 4 * tile, 8 * tile + 2 * run
+                    o, j, i = 4 * (fragment_row * tiles + tile), 4 * tile, 8 * tile + 2 * run
                     low, high = f[run], f[scales + run]
                     sums[o], sums[o + 2] = sums[o] + low * d[j], sums[o + 2] + high * d[j + 2]
                     sums[o + 1], sums[o + 3] = sums[o + 1] + low * d[j + 1], sums[o + 3] + high * d[j + 3]
@@ -110,7 +124,7 @@ def record_multiplier(stage: Stage) -> Any:
                         sums[o + 3] -= high * x[i + 1]
 
     @inlined
-    def multiply(at: Any, which: Any, lane: Any, sums: Any, unseen: Any) -> None:
+    def multiply(at: Any, which: Any, lane: Any, sums: Any, opaque: Any) -> None:
         b = cuda.local.array(of_x, uint32)
         x, start = cuda.local.array(of_x, float32), cuda.local.array(of_x, float32)
         take(at, which, lane, b)
@@ -119,32 +133,32 @@ def record_multiplier(stage: Stage) -> Any:
                 i, first = 8 * tile + 2 * run, 8 * tile + 2 * run * each
                 if has_offset:
                     x[i], x[i + 1] = sum_of(b, first, ones)
-                start[i], start[i + 1] = begin(b, first, x[i], x[i + 1])
-        here = at + uint32(which * record)
-        multiply_pair(here, 0, lane, b, x, start, sums, unseen)
+                start[i], start[i + 1] = first_sums(b, first, x[i], x[i + 1])
+        here = at + uint32(which * fragment_bytes)
+        multiply_pair(here, 0, lane, b, x, start, sums, opaque)
         if again:
-            multiply_pair(here, 1, lane, b, x, start, sums, unseen)  # a loop over four is not always unrolled
+            multiply_pair(here, 1, lane, b, x, start, sums, opaque)  # a loop over four is not always unrolled
 
     return multiply
 
 
 @cache
-def finisher(stage: Stage) -> Any:
+def epilogue(stage: GemvStage) -> Any:
     """The device function that adds up what the warps have, the first warp first, and stores outputs."""
-    columns, tiles, stride, again = stage.columns, stage.tiles, stage.sums, stage.strips > BOTH
-    share, base, put_float = clusters.sharer(stage), ptx.shared_base, bf16x2.put_float
+    columns, tiles, stride, again = stage.columns, stage.tiles, stage.sums, stage.fragment_rows > TWO
+    share, base, put_float = clusters.cluster_epilogue(stage), ptx.shared_base, bf16x2.put_float
 
     @inlined
     def put(sums: Any, pair: Any, warp: Any, g: Any, t: Any) -> None:
         for i in range(8 * tiles):  # rows g, g + 8 of a strip, columns 2 t, 2 t + 1 of a tile
-            row = g + uint32(pair * BOTH * ROWS + i // (4 * tiles) * ROWS + i // 2 % 2 * 8)
+            row = g + uint32(pair * TWO * ROWS + i // (4 * tiles) * ROWS + i // 2 % 2 * 8)
             column = uint32(i // 4 % tiles * 8 + i % 2) + t * uint32(2)
             if column < uint32(columns):
                 at = (warp * uint32(columns) + column) * uint32(stride) + row
                 put_float(base() + at * uint32(4), sums[pair * 8 * tiles + i])
 
     @inlined
-    def finish(sums: Any, y: Any, row0: Any, rank: Any, parts: Any, m: Any, n: Any) -> None:
+    def finish(sums: Any, y: Any, row0: Any, rank: Any, splits: Any, m: Any, n: Any) -> None:
         warp, lane = warp_and_lane()
         g, t = g_and_t(lane)
         if t * uint32(2) < uint32(columns):
@@ -152,44 +166,44 @@ def finisher(stage: Stage) -> Any:
             if again:
                 put(sums, 1, warp, g, t)  # one loop over all would not be unrolled
         cuda.syncthreads()
-        share(y, row0, rank, parts, m, n)
+        share(y, row0, rank, splits, m, n)
 
     return finish
 
 
 @family(
-    (fmt, columns, span, small, strips)
+    (fmt, columns, span, small, fragment_rows)
     for fmt in BLOCK_FORMATS
-    for strips in (BOTH, FOUR)
-    for columns in columns_of(strips)
+    for fragment_rows in (TWO, FOUR)
+    for columns in columns_of(fragment_rows)
     for span in spans(fmt, columns)
-    for small in kinds_of(strips, columns)
+    for small in kinds_of(fragment_rows, columns)
 )
-def kernel(fmt: BlockFormat, columns: int, span: int, small: bool, strips: int) -> Kernel:
+def kernel(fmt: BlockFormat, columns: int, span: int, small: bool, fragment_rows: int) -> Kernel:
     """The kernel for up to so many rows of activations; of small blocks, or of one a multiprocessor."""
-    of = Stage(layout_of(fmt), columns, span, small, strips)
+    of = GemvStage(layout_of(fmt), columns, span, small, fragment_rows)
     length, count, size = of.length, of.count, of.size
     ahead, end, ring, after = count - 1, (count - 1) * length, count * length, follower(count, length)
     warps, own_sums, spread, gather = of.warps, of.numbers, by_runs.serves(of), by_runs.gatherer(of)
-    (fetch_weights, fetch_activations), finish = fetchers(of), finisher(of)
+    (fetch_weights, fetch_activations), finish = fetchers(of), epilogue(of)
     multiply = by_runs.multiplier(of) if spread else multiplier(of)
     base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
     let_start, wait_for_predecessor = (
         dependent_launch.let_successor_start,
         dependent_launch.wait_for_predecessor,
     )
-    place, rows = clusters.placer(of), of.rows
+    place, rows = clusters.warp_placer(of), of.rows
 
     def gemv(
-        records: Any,  # uint8 [strips, spans, records of a span, record]
+        fragments: Any,  # uint8 [strips, spans, records of a span, record]
         x: Any,  # float32 [m, k]; bfloat16 from 9 rows on
         y: Any,  # float32 [m, n]
-        m: Any, n: Any, k: Any, spans: Any, parts: Any,
+        m: Any, n: Any, k: Any, spans: Any, splits: Any,
     ) -> None:  # fmt: skip
         warp, lane = warp_and_lane()
-        tile, rank, first, every = place(warp, parts)
+        tile, rank, first, every = place(warp, splits)
         apart = uint64(spans) * uint64(size)
-        of_w = records + uint64(tile) * uint64(strips) * apart
+        of_w = fragments + uint64(tile) * uint64(fragment_rows) * apart
         own = base() + warp * uint32(ring)
         sums = cuda.local.array(own_sums, float32)
         for i in range(own_sums):
@@ -214,33 +228,33 @@ def kernel(fmt: BlockFormat, columns: int, span: int, small: bool, strips: int) 
                 fetch_weights(own + to, lane, of_w, apart, later)
                 fetch_activations(own + to, lane, x, later, m, k)
             commit()
-            multiply(own + here, lane, sums, spans >> uint32(16) & uint32(0x8000))
+            multiply(own + here, lane, sums, opaque_zero(spans))
             to, here = after(to), after(here)
             span = uint32(span + every)
         if spread:
             gather(sums)
         cuda.syncthreads()  # the rings are free
-        finish(sums, y, uint32(tile * uint32(rows)), rank, parts, m, n)
+        finish(sums, y, uint32(tile * uint32(rows)), rank, splits, m, n)
 
     parameters = (uint64,) * 3 + (uint32,) * 5
     name = f"gemv of {fmt.name}, up to {columns} rows, {span} records a stage{', small blocks' * small}"
-    name += f", {rows} rows of weights" * (strips > BOTH)
-    least = WIDE if small or strips > BOTH or (columns > 16 and span > 1) else LEAST
+    name += f", {rows} rows of weights" * (fragment_rows > TWO)
+    least = WIDE if small or fragment_rows > TWO or (columns > 16 and span > 1) else LEAST
     sizes: dict[str, Any] = {"threads": 32 * warps, "shared": of.shared, "least": least}
     return Kernel(name, gemv, *parameters, early=True, blocks=of.blocks, most=of.blocks, **sizes)
 
 
-def chosen(fmt: BlockFormat, m: int, small: bool = False, strips: int = BOTH) -> Stage:
+def stage_for(fmt: BlockFormat, m: int, small: bool = False, fragment_rows: int = TWO) -> GemvStage:
     """The stage of the kernel for so many rows; the largest that this GPU has room for, if there is one."""
-    return _chosen(fmt, m, device.room(), device.older_than(WIDE) is None, small, strips)
+    return _stage_for(fmt, m, device.room(), device.older_than(WIDE) is None, small, fragment_rows)
 
 
 @cache
-def _chosen(
-    fmt: BlockFormat, m: int, room: int | None, newer: bool, small: bool = False, strips: int = BOTH
-) -> Stage:
-    columns, layout = next(columns for columns in columns_of(strips) if columns >= m), layout_of(fmt)
-    stages = [Stage(layout, columns, span, small, strips) for span in spans(fmt, columns, newer)]
+def _stage_for(
+    fmt: BlockFormat, m: int, room: int | None, newer: bool, small: bool = False, fragment_rows: int = TWO
+) -> GemvStage:
+    columns, layout = next(columns for columns in columns_of(fragment_rows) if columns >= m), layout_of(fmt)
+    stages = [GemvStage(layout, columns, span, small, fragment_rows) for span in spans(fmt, columns, newer)]
     return next((each for each in stages if room is None or each.blocks * each.shared <= room), stages[-1])
 
 
@@ -253,32 +267,32 @@ def refuses(problem: Linear) -> str | None:
         return f"takes up to {LONGEST} columns"
     card = problem.card
     newer = older_than(card, WIDE) is None
-    stage = _chosen(problem.format, problem.m, card and card.shared, newer)
+    stage = _stage_for(problem.format, problem.m, card and card.shared, newer)
     return older_than(card, LEAST) or too_small_for(card, stage.shared)
 
 
-def way_for(layout: StripLayout, count: int, k: int, m: int) -> pace.Way:
+def split_for(layout: PackedLayout, count: int, k: int, m: int) -> cost.GemvSplit:
     """How blocks share so many strips; as was measured on Hopper, and elsewhere with two strips each."""
     if device.older_than(WIDE) is not None:
-        return pace.Way(BOTH, clusters.ALONE)
+        return cost.GemvSplit(TWO, clusters.ALONE)
     card = device.card_of(device.current())
-    job = pace.Job(layout, count, k, m, card.multiprocessors, card.memory, card.capability == WIDE)
-    return pace.best(job)[1]
+    shape = cost.GemvShape(layout, count, k, m, card.multiprocessors, card.memory, card.capability == WIDE)
+    return cost.best_split(shape)[1]
 
 
 @register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses, repeats=True)
-def launch(x: Any, q: QuantArray, out: Any, way: pace.Way | None = None) -> None:
+def launch(x: Any, q: QuantArray, out: Any, split: cost.GemvSplit | None = None) -> None:
     """``way``: another than is thought best."""
     (m, n), k = out.shape, q.shape[1]
     if not (m and n and k):
         out.fill(0)
         return
     assert isinstance(q.format, BlockFormat)
-    w = strips_of(q)
-    strips, blocks = way or way_for(w.layout, w.records.shape[0], k, m)
-    of, (parts, most) = chosen(q.format, m, blocks != clusters.ALONE, strips), blocks
-    assert parts <= of.parts, "shared memory has no place for the sums of so many"
-    given = aligned_floats(x) if of.floats else narrowed(x, "bfloat16")
-    make = kernel(q.format, of.columns, of.span, of.small, strips)
-    tiles, sizes = w.records.shape[0] // strips, (m, n, k, w.records.shape[1] // of.span, parts)
-    make((tiles * parts,), (make.threads,), w.records, given, out, *sizes, cluster=parts, most=most)
+    w = packed_weights(q)
+    fragment_rows, blocks = split or split_for(w.layout, w.fragments.shape[0], k, m)
+    of, (splits, most) = stage_for(q.format, m, blocks != clusters.ALONE, fragment_rows), blocks
+    assert splits <= of.most_splits, "shared memory has no place for the sums of so many"
+    rows = aligned_floats(x) if of.floats else narrowed(x, "bfloat16")
+    make = kernel(q.format, of.columns, of.span, of.small, fragment_rows)
+    tiles, sizes = w.fragments.shape[0] // fragment_rows, (m, n, k, w.fragments.shape[1] // of.span, splits)
+    make((tiles * splits,), (make.threads,), w.fragments, rows, out, *sizes, cluster=splits, most=most)

@@ -26,14 +26,15 @@ from ..activations.floats import narrowed
 from ..intrinsics import bf16x2, dependent_launch, ptx
 from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
-from ..intrinsics.lane import four_into, g_and_t, warp_and_lane
+from ..intrinsics.lane import four_into, g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..packed.codes import buffers, fragment_of, words_of
-from ..packed.layout import ROWS, STEP, STRIPS, StripLayout, layout_of
-from ..packed.scales import scales_of
+from ..packed.codes import buffer_sizes, step_unpacker, word_loader
+from ..packed.layout import FRAGMENT_ROWS, ROWS, STEP, PackedLayout, layout_of
+from ..packed.scales import scale_loader
 from ..rings.ring import Fetchers, follower, refiller, starter
-from ..warp_specialized.product import BUDGET, LEAST, launch_tiles, refuses
+from ..warp_specialized.problems import LEAST, refuses_shape
+from ._tiled import BUDGET, launch_tiles
 
 WARPS, BOTH = 4, 2  # of a block, down its rows; strips of a warp
 
@@ -46,15 +47,15 @@ class BfloatTile:
     blocks: int
     threads: ClassVar[int] = 32 * WARPS
 
-    def stage(self, layout: StripLayout) -> int:
+    def stage(self, layout: PackedLayout) -> int:
         """Bytes of a stage: weights, then activations."""
-        return STRIPS * layout.record + self.columns * 2 * STEP
+        return FRAGMENT_ROWS * layout.fragment_bytes + self.columns * 2 * STEP
 
-    def stages(self, layout: StripLayout) -> int:
+    def stages(self, layout: PackedLayout) -> int:
         """In shared memory at once."""
         return max(2, min(4, BUDGET // (self.blocks * self.stage(layout))))
 
-    def shared(self, layout: StripLayout) -> int:
+    def shared(self, layout: PackedLayout) -> int:
         """Bytes of shared memory."""
         return self.stages(layout) * self.stage(layout)
 
@@ -63,27 +64,32 @@ TILES = (BfloatTile(16, 4), BfloatTile(32, 3), BfloatTile(64, 2))
 
 
 @cache
-def fetchers(layout: StripLayout, tile: BfloatTile) -> Fetchers:
+def fetchers(layout: PackedLayout, tile: BfloatTile) -> Fetchers:
     """The device functions that start the copies of one stage: of weights, and of activations.
 
     A row of activations is eight chunks of 16 bytes; chunk c of row r lies at c ^ 2 (r % 4), so the
     eight bytes that each lane wants of it come without a conflict.
     """
-    record, chunks, columns, rows_each = layout.record, layout.record // 16, tile.columns, tile.threads // 8
-    of_weights = STRIPS * record
+    fragment_bytes, chunks, columns, rows_each = (
+        layout.fragment_bytes,
+        layout.fragment_bytes // 16,
+        tile.columns,
+        tile.threads // 8,
+    )
+    of_weights = FRAGMENT_ROWS * fragment_bytes
     copy16, copy16_of = ptx.copy16, bf16x2.copy16_of
 
     @inlined
     def fetch_weights(at: Any, of_w: Any, apart: Any, step: Any) -> None:
         warp, lane = warp_and_lane()
         own = warp * uint32(BOTH)
-        to = at + own * uint32(record) + lane * uint32(16)
-        source = address(of_w + uint64(own) * apart, step, record, lane * uint32(16), 1)
-        for strip in range(BOTH):
+        to = at + own * uint32(fragment_bytes) + lane * uint32(16)
+        source = address(of_w + uint64(own) * apart, step, fragment_bytes, lane * uint32(16), 1)
+        for fragment_row in range(BOTH):
             for first in range(0, chunks, 32):
                 if lane + uint32(first) < uint32(chunks):
-                    place = uint32(strip * record + 16 * first)
-                    copy16(to + place, source + uint64(strip) * apart + uint64(16 * first))
+                    place = uint32(fragment_row * fragment_bytes + 16 * first)
+                    copy16(to + place, source + uint64(fragment_row) * apart + uint64(16 * first))
 
     @inlined
     def fetch_activations(at: Any, x: Any, m0: Any, step: Any, m: Any, k: Any) -> None:
@@ -101,51 +107,55 @@ def fetchers(layout: StripLayout, tile: BfloatTile) -> Fetchers:
 
 
 @cache
-def multiplier(layout: StripLayout, tile: BfloatTile) -> Any:
+def multiplier(layout: PackedLayout, tile: BfloatTile) -> Any:
     """The device function that adds one step to a lane's sums."""
-    record, of_weights, count = layout.record, STRIPS * layout.record, layout.runs
-    words_count, scales_count = buffers(layout)
-    load_words, load_scales = words_of(layout), scales_of(layout)
+    fragment_bytes, of_weights, count = (
+        layout.fragment_bytes,
+        FRAGMENT_ROWS * layout.fragment_bytes,
+        layout.runs,
+    )
+    words_count, scales_count = buffer_sizes(layout)
+    load_words, load_scales = word_loader(layout), scale_loader(layout)
     multiply_run = run_multiplier(layout, tile)
 
     @inlined
-    def multiply(at: Any, warp: Any, lane: Any, sums: Any, unseen: Any) -> None:
+    def multiply(at: Any, warp: Any, lane: Any, sums: Any, opaque: Any) -> None:
         g, t = g_and_t(lane)
         of_x = at + uint32(of_weights) + g * uint32(2 * STEP) + (t & uint32(1)) * uint32(8)
-        swap, of_w = (g & uint32(3)) << uint32(1), at + warp * uint32(BOTH * record)
+        swap, of_w = (g & uint32(3)) << uint32(1), at + warp * uint32(BOTH * fragment_bytes)
         w0, w1 = cuda.local.array(words_count, uint32), cuda.local.array(words_count, uint32)
         f0, f1 = cuda.local.array(scales_count, float32), cuda.local.array(scales_count, float32)
         load_words(of_w, lane, w0)
-        load_words(of_w + uint32(record), lane, w1)
+        load_words(of_w + uint32(fragment_bytes), lane, w1)
         load_scales(of_w, lane, f0)
-        load_scales(of_w + uint32(record), lane, f1)
-        multiply_run(0, w0, w1, f0, f1, of_x, t, swap, sums, unseen)  # a loop over runs would not be unrolled
-        multiply_run(1, w0, w1, f0, f1, of_x, t, swap, sums, unseen)
+        load_scales(of_w + uint32(fragment_bytes), lane, f1)
+        multiply_run(0, w0, w1, f0, f1, of_x, t, swap, sums, opaque)  # a loop over runs would not be unrolled
+        multiply_run(1, w0, w1, f0, f1, of_x, t, swap, sums, opaque)
         if count == 4:
-            multiply_run(2, w0, w1, f0, f1, of_x, t, swap, sums, unseen)
-            multiply_run(3, w0, w1, f0, f1, of_x, t, swap, sums, unseen)
+            multiply_run(2, w0, w1, f0, f1, of_x, t, swap, sums, opaque)
+            multiply_run(3, w0, w1, f0, f1, of_x, t, swap, sums, opaque)
 
     return multiply
 
 
 @cache
-def run_multiplier(layout: StripLayout, tile: BfloatTile) -> Any:
+def run_multiplier(layout: PackedLayout, tile: BfloatTile) -> Any:
     """The device function that adds one run of both strips of a warp: codes, then their scales."""
     runs, scales, has_offset, each = layout.runs, layout.scales, layout.has_offset, 4 // layout.runs
-    fragment = fragment_of(layout)
+    unpack_step = step_unpacker(layout)
     eights, take8, ones = tile.columns // 8, bf16x2.take8, bf16x2.ONES
     mma_into, sums_into = bf16x2.mma_into, bf16x2.sums_into
 
     @inlined
     def multiply_run(
-        run: Any, w0: Any, w1: Any, f0: Any, f1: Any, of_x: Any, t: Any, swap: Any, sums: Any, unseen: Any
+        run: Any, w0: Any, w1: Any, f0: Any, f1: Any, of_x: Any, t: Any, swap: Any, sums: Any, opaque: Any
     ) -> None:
         a, b = cuda.local.array(4, uint32), cuda.local.array(2, uint32)
         c0, c1 = cuda.local.array(8, uint32), cuda.local.array(8, uint32)
         for i in range(each):
-            fragment(w0, run * each + i, a, unseen)
+            unpack_step(w0, run * each + i, a, opaque)
             four_into(c0, 4 * i, a)
-            fragment(w1, run * each + i, a, unseen)
+            unpack_step(w1, run * each + i, a, opaque)
             four_into(c1, 4 * i, a)
         d, e, x = cuda.local.array(4, float32), cuda.local.array(4, float32), cuda.local.array(4, float32)
         for j in range(eights):
@@ -182,8 +192,8 @@ def storer(eights: int) -> Any:
     @inlined
     def store(sums: Any, y: Any, warp: Any, lane: Any, m0: Any, m: Any, n: Any) -> None:
         g, t = g_and_t(lane)
-        strip = uint32(cuda.blockIdx.x) * uint32(STRIPS) + warp * uint32(BOTH)
-        first_row, first_column = strip * uint32(ROWS) + g, m0 + t * uint32(2)
+        fragment_row = uint32(cuda.blockIdx.x) * uint32(FRAGMENT_ROWS) + warp * uint32(BOTH)
+        first_row, first_column = fragment_row * uint32(ROWS) + g, m0 + t * uint32(2)
         for i in range(4):
             row = first_row + uint32(8 * i)
             if row < n:
@@ -200,7 +210,12 @@ def storer(eights: int) -> Any:
 def kernel(fmt: BlockFormat, tile: BfloatTile) -> Kernel:
     """Block (row tile, tile of activations, part of the columns)."""
     layout = layout_of(fmt)
-    length, count, columns, record = tile.stage(layout), tile.stages(layout), tile.columns, layout.record
+    length, count, columns, fragment_bytes = (
+        tile.stage(layout),
+        tile.stages(layout),
+        tile.columns,
+        layout.fragment_bytes,
+    )
     ahead, end, fetch = count - 1, (count - 1) * length, fetchers(layout, tile)
     start, after = starter(fetch, ahead, length), follower(count, length)
     refill = refiller(fetch, ptx.wait_for_all_but(count - 2))
@@ -208,17 +223,17 @@ def kernel(fmt: BlockFormat, tile: BfloatTile) -> Kernel:
     let_successor_start = dependent_launch.let_successor_start
 
     def product(
-        records: Any,  # uint8 [strips, steps, record]
+        fragments: Any,  # uint8 [strips, steps, record]
         x: Any,  # bfloat16 [m, k]
         y: Any,  # float32 [parts, m, n]
         m: Any, n: Any, k: Any, steps: Any,
     ) -> None:  # fmt: skip
         (warp, lane), part, parts = warp_and_lane(), uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
         m0 = uint32(cuda.blockIdx.y) * uint32(columns)
-        apart = uint64(steps) * uint64(record)
-        of_w = records + uint64(cuda.blockIdx.x) * uint64(STRIPS) * apart
+        apart = uint64(steps) * uint64(fragment_bytes)
+        of_w = fragments + uint64(cuda.blockIdx.x) * uint64(FRAGMENT_ROWS) * apart
         first, last = uint32(part * steps) // parts, uint32((part + uint32(1)) * steps) // parts
-        unseen = steps >> uint32(16) & uint32(0x8000)
+        opaque = opaque_zero(steps)
         sums = cuda.local.array(columns, float32)
         for i in range(columns):
             sums[i] = float32(0)
@@ -226,7 +241,7 @@ def kernel(fmt: BlockFormat, tile: BfloatTile) -> Kernel:
         to, here = uint32(end), uint32(0)
         for step in range(first, last):
             refill(base() + to, of_w, apart, x, m0, step + uint32(ahead), last, m, k)
-            multiply(base() + here, warp, lane, sums, unseen)
+            multiply(base() + here, warp, lane, sums, opaque)
             to, here = after(to), after(here)
         let_successor_start()  # not before: its blocks would come between those of this one
         store(sums, y + uint64(part) * uint64(m) * uint64(n) * uint64(4), warp, lane, m0, m, n)
@@ -238,7 +253,7 @@ def kernel(fmt: BlockFormat, tile: BfloatTile) -> Kernel:
     )  # fmt: skip
 
 
-@register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses, repeats=True)
+@register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses_shape, repeats=True)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     if x.size and out.size:
         launch_tiles(kernel, TILES, narrowed(x, "bfloat16"), q, out)

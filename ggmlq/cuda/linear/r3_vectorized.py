@@ -21,7 +21,7 @@ from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
 from ..unpacked.layout import refuses
 from ..unpacked.offsets import compensate
-from ..unpacked.weights import weights
+from ..unpacked.weights import unpacked_weights
 
 SIDE = 16
 
@@ -78,7 +78,7 @@ def kernel(run: int) -> Kernel:
 
 @register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
-    w = weights(q)
+    w = unpacked_weights(q)
     a = activations(x, w.run)
     m, n = out.shape
     grid = (-(-n // SIDE), -(-m // SIDE))

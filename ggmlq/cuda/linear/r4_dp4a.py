@@ -19,7 +19,7 @@ from ..intrinsics.language import cuda, float32, int32
 from ..machine.launch import Kernel, array, family
 from ..unpacked.layout import refuses
 from ..unpacked.offsets import compensate
-from ..unpacked.weights import weights
+from ..unpacked.weights import unpacked_weights
 
 SIDE, WORDS = 16, 16  # a tile: rows of either operand, words of four codes
 TILE, PADDED = (SIDE, WORDS), (SIDE, WORDS + 1)  # padded: a column lies in 16 banks
@@ -62,7 +62,7 @@ def kernel(run: int) -> Kernel:
 
 @register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
-    w = weights(q)
+    w = unpacked_weights(q)
     a = activations(x, w.run)
     m, n = out.shape
     grid = (-(-n // SIDE), -(-m // SIDE))

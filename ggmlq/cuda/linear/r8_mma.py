@@ -26,7 +26,7 @@ from ..machine.launch import Kernel, family
 from ..unpacked.layout import refuses as refused_by_planes
 from ..unpacked.offsets import compensate
 from ..unpacked.tiles import STEP, IntTile, accumulator, storer
-from ..unpacked.weights import weights
+from ..unpacked.weights import unpacked_weights
 
 START = int32(0)
 SHAPE = IntTile(64, 128, 64, 32, stages=4, blocks=2)  # two blocks: one multiplies while one waits
@@ -80,7 +80,7 @@ def refuses(problem: Linear) -> str | None:
 
 def run(kernel: Kernel, shape: IntTile, x: Any, q: QuantArray, out: Any) -> None:
     """Prepare both operands, launch one block a tile, take off the offsets."""
-    w = weights(q)
+    w = unpacked_weights(q)
     a = activations(x, w.run, for_mma=True)
     m, n = out.shape
     grid = (-(-n // shape.columns), -(-m // shape.rows))

@@ -13,15 +13,16 @@ from ...formats._tables import FP4
 from ...formats.packing import packing
 
 ROWS, STEP = 16, 64  # of a record
-STRIPS = 8  # of a block: 128 rows of weights
-PLANES = {1: (2,), 2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2)}
+FRAGMENT_ROWS = 8  # of a block
+TILE_ROWS = FRAGMENT_ROWS * ROWS  # rows of weights of a block
+BIT_PLANES = {1: (2,), 2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2)}
 
 
 @dataclass(frozen=True)
-class StripLayout:
+class PackedLayout:
     """What a kernel must know of a format's records."""
 
-    planes: tuple[int, ...]  # bits of a code in each, lowest first
+    bit_planes: tuple[int, ...]  # bits of a code in each, lowest first
     lowest: int  # the code that is stored as 0
     levels: tuple[int, ...]  # or: codes are stored as indices of these
     fp4: bool  # or: as the bits of a float of four
@@ -40,17 +41,17 @@ class StripLayout:
     @property
     def low(self) -> int:
         """Bits of the first plane."""
-        return self.planes[0]
+        return self.bit_planes[0]
 
     @property
     def high(self) -> int:
         """Bits of the second plane; 0 if there is none."""
-        return sum(self.planes[1:])
+        return sum(self.bit_planes[1:])
 
     @property
     def bits(self) -> int:
         """Of a code; as many words of codes a lane and record."""
-        return sum(self.planes)
+        return sum(self.bit_planes)
 
     @property
     def runs(self) -> int:
@@ -78,7 +79,7 @@ class StripLayout:
         return self.subs * self.runs // 2
 
     @property
-    def together(self) -> bool:
+    def interleaved(self) -> bool:
         """Whether one load takes the words of two rows: then halves and bytes lie side by side."""
         return self.half_words + self.sub_words in (1, 2, 4)
 
@@ -90,33 +91,33 @@ class StripLayout:
     @property
     def half_stride(self) -> int:
         """Bytes from those of two rows to the next."""
-        return 4 * (self.half_words + self.together * self.sub_words)
+        return 4 * (self.half_words + self.interleaved * self.sub_words)
 
     @property
     def subs_at(self) -> int:
         """Where in a record the bytes begin."""
-        return self.halves_at + 4 * self.half_words * (1 if self.together else ROWS // 2)
+        return self.halves_at + 4 * self.half_words * (1 if self.interleaved else ROWS // 2)
 
     @property
     def sub_stride(self) -> int:
         """Bytes from those of two rows to the next."""
-        return 4 * (self.sub_words + self.together * self.half_words)
+        return 4 * (self.sub_words + self.interleaved * self.half_words)
 
     @property
-    def record(self) -> int:
+    def fragment_bytes(self) -> int:
         """Bytes of a record."""
         return self.halves_at + 4 * (self.half_words + self.sub_words) * ROWS // 2
 
 
 @cache
-def layout_of(fmt: BlockFormat) -> StripLayout:
+def layout_of(fmt: BlockFormat) -> PackedLayout:
     """How strips keep a format."""
     facts, how = packing(fmt), fmt.scales
     levels = facts.levels if facts.bits > 4 else ()  # a look-up costs more than a bit or two
-    planes = (4,) if levels else PLANES.get(facts.bits, (8,))
-    return StripLayout(
-        planes=planes,
-        lowest=0 if planes == (8,) else facts.lowest,
+    bit_planes = (4,) if levels else BIT_PLANES.get(facts.bits, (8,))
+    return PackedLayout(
+        bit_planes=bit_planes,
+        lowest=0 if bit_planes == (8,) else facts.lowest,
         levels=levels,
         fp4={*map(abs, levels)} == {*FP4[:8].tolist()},
         run=facts.run,
@@ -143,7 +144,7 @@ def half_addresses(fmt: BlockFormat) -> list[int]:
 
 
 @cache
-def stored(layout: StripLayout) -> NDArray[np.uint8]:
+def stored_codes(layout: PackedLayout) -> NDArray[np.uint8]:
     """What is stored for a code, by its byte."""
     code = np.arange(256, dtype=np.uint8).view(np.int8).astype(np.int64)
     found: NDArray[np.uint8]

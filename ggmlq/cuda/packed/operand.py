@@ -20,61 +20,63 @@ from typing import Any, NamedTuple
 from ..intrinsics import bf16x2, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, uint32
-from .codes import fragment_of, minus_excess_of, words_of
-from .layout import StripLayout
-from .scales import scales_of, scales_of_run
+from .codes import excess_pair, step_unpacker, word_loader
+from .layout import PackedLayout
+from .scales import run_scale_loader, scale_loader
 
 
-class Operand(NamedTuple):
+class FragmentOperand(NamedTuple):
     """Device functions for one record."""
 
     load_words: Any  # (address, lane, words)
     load_scales: Any  # (address, lane, scales): offsets are those that the fragment's codes need
-    fragment: Any  # (words, s, a, unseen)
-    begin: Any  # (b, first, x0, x1) -> what the sums of a run begin with; x0, x1: sums of activations
+    unpack_step: Any  # (words, s, a, unseen)
+    first_sums: Any  # (b, first, x0, x1) -> what the sums of a run begin with; x0, x1: sums of activations
 
 
 @cache
-def operand_of(layout: StripLayout, tiles: int) -> Operand:
+def fragment_operand(layout: PackedLayout, tiles: int) -> FragmentOperand:
     """The functions for so many tiles of eight rows of activations."""
-    raised = tiles == 1 and may_stay_raised(layout)
+    raised = tiles == 1 and stays_raised(layout)
     if not raised:
-        begin = _from_nothing
+        first_sums = _start_at_zero
     elif layout.has_offset:
-        begin = _from_sums(layout)
+        first_sums = _start_from_sums(layout)
     else:
-        begin = _by_one_more_mma(layout)
-    return Operand(words_of(layout), scales_of(layout), fragment_of(layout, raised), begin)
+        first_sums = _start_by_one_more_mma(layout)
+    return FragmentOperand(
+        word_loader(layout), scale_loader(layout), step_unpacker(layout, raised), first_sums
+    )
 
 
-def may_stay_raised(layout: StripLayout) -> bool:
+def stays_raised(layout: PackedLayout) -> bool:
     """Whether codes do: q4_K, q5_K and q6_K."""
     return not layout.levels and layout.low == 4 and bool(layout.subs)
 
 
 @inlined
-def _from_nothing(b: Any, first: Any, x0: Any, x1: Any) -> Any:
+def _start_at_zero(b: Any, first: Any, x0: Any, x1: Any) -> Any:
     return float32(0), float32(0)
 
 
-def _from_sums(layout: StripLayout) -> Any:
+def _start_from_sums(layout: PackedLayout) -> Any:
     minus_excess = float32(layout.lowest - 128)
 
     @inlined
-    def begin(b: Any, first: Any, x0: Any, x1: Any) -> Any:
+    def first_sums(b: Any, first: Any, x0: Any, x1: Any) -> Any:
         return x0 * minus_excess, x1 * minus_excess
 
-    return begin
+    return first_sums
 
 
-def _by_one_more_mma(layout: StripLayout) -> Any:
-    minus_excess, sum_of = uint32(minus_excess_of(layout)), summer(4 // layout.runs)
+def _start_by_one_more_mma(layout: PackedLayout) -> Any:
+    minus_excess, sum_of = uint32(excess_pair(layout)), activation_summer(4 // layout.runs)
 
     @inlined
-    def begin(b: Any, first: Any, x0: Any, x1: Any) -> Any:
+    def first_sums(b: Any, first: Any, x0: Any, x1: Any) -> Any:
         return sum_of(b, first, minus_excess)
 
-    return begin
+    return first_sums
 
 
 class RunOperand(NamedTuple):
@@ -82,26 +84,26 @@ class RunOperand(NamedTuple):
 
     load_words: Any  # (address, lane, words)
     load_scales: Any  # (address, lane, run, scales): of rows g and g + 8, then their offsets
-    fragment: Any  # (words, s, a, unseen)
+    unpack_step: Any  # (words, s, a, unseen)
     lowered: Any  # (x, d) -> a sum d without the excess; x: that of its activations
     needs_sums: bool  # of activations: for ``lowered``, or for offsets
 
 
 @cache
-def operand_of_run(layout: StripLayout) -> RunOperand:
+def run_operand(layout: PackedLayout) -> RunOperand:
     """The functions for gemv/by_runs.py."""
-    raised = may_stay_raised(layout)
-    lowered = _less_the_excess(layout) if raised else _as_it_is
-    loads, needs_sums = (words_of(layout), scales_of_run(layout)), raised or layout.has_offset
-    return RunOperand(*loads, fragment_of(layout, raised), lowered, needs_sums)
+    raised = stays_raised(layout)
+    lowered = _without_excess(layout) if raised else _unchanged
+    loads, needs_sums = (word_loader(layout), run_scale_loader(layout)), raised or layout.has_offset
+    return RunOperand(*loads, step_unpacker(layout, raised), lowered, needs_sums)
 
 
 @inlined
-def _as_it_is(x: Any, d: Any) -> Any:
+def _unchanged(x: Any, d: Any) -> Any:
     return d
 
 
-def _less_the_excess(layout: StripLayout) -> Any:
+def _without_excess(layout: PackedLayout) -> Any:
     minus_excess, fma = float32(layout.lowest - 128), ptx.fma
 
     @inlined
@@ -112,7 +114,7 @@ def _less_the_excess(layout: StripLayout) -> Any:
 
 
 @cache
-def summer(count: int) -> Any:
+def activation_summer(count: int) -> Any:
     """The device function that sums the activations of so many steps, times a pair of equal numbers."""
     sums_into = bf16x2.sums_into
 

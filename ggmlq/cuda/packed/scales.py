@@ -14,16 +14,20 @@ import numpy as np
 from ..intrinsics import bf16x2, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, int32, uint32
-from .layout import StripLayout
+from .layout import PackedLayout
 
 
 @cache
-def scales_of(layout: StripLayout) -> Any:
+def scale_loader(layout: PackedLayout) -> Any:
     """The device function that loads a lane's scales: of row g, then of row g + 8; offsets after each.
 
     They are exact in float32.
     """
-    count, load_numbers, value = layout.half_words + layout.sub_words, numbers_of(layout), value_of(layout)
+    count, load_numbers, value = (
+        layout.half_words + layout.sub_words,
+        number_loader(layout),
+        scale_value(layout),
+    )
     runs, scales, kinds = layout.runs, layout.scales, 1 + layout.has_offset
 
     @inlined
@@ -39,10 +43,10 @@ def scales_of(layout: StripLayout) -> Any:
 
 
 @cache
-def scales_of_run(layout: StripLayout) -> Any:
+def run_scale_loader(layout: PackedLayout) -> Any:
     """The device function that loads the scales of one run of a record: of rows g and g + 8; then offsets."""
-    count, load_numbers = layout.half_words + layout.sub_words, numbers_of(layout)
-    both = _small_floats() if layout.scale == "small_float" else _two(value_of(layout))
+    count, load_numbers = layout.half_words + layout.sub_words, number_loader(layout)
+    both = _small_floats() if layout.scale == "small_float" else _two(scale_value(layout))
     blocks, halves_at, half_stride = layout.blocks, layout.halves_at, layout.half_stride
     kinds, take4, own_halves = 1 + layout.has_offset, bf16x2.take4, layout.blocks > 1 and layout.halves > 0
 
@@ -71,19 +75,19 @@ def _two(value: Any) -> Any:
 
 
 @cache
-def numbers_of(layout: StripLayout) -> Any:
+def number_loader(layout: PackedLayout) -> Any:
     """The device function that loads the words of halves, then of bytes, of rows g and g + 8."""
     halves, subs = layout.half_words, layout.sub_words
     halves_at, half_stride, subs_at, sub_stride = (
         layout.halves_at, layout.half_stride, layout.subs_at, layout.sub_stride
     )  # fmt: skip
-    load_all, load_halves, load_subs = taker(halves + subs), taker(halves), taker(subs)
-    together = layout.together
+    load_all, load_halves, load_subs = word_taker(halves + subs), word_taker(halves), word_taker(subs)
+    interleaved = layout.interleaved
 
     @inlined
     def load(at: Any, lane: Any, words: Any) -> None:
         g = lane >> uint32(2)
-        if together:
+        if interleaved:
             load_all(at + uint32(halves_at) + g * uint32(half_stride), words, 0)
         else:
             load_halves(at + uint32(halves_at) + g * uint32(half_stride), words, 0)
@@ -93,7 +97,7 @@ def numbers_of(layout: StripLayout) -> Any:
 
 
 @cache
-def taker(count: int) -> Any:
+def word_taker(count: int) -> Any:
     """The device function that loads so many words of shared memory: 1, 2 or 4."""
     take4, take8, take16 = bf16x2.take4, bf16x2.take8, ptx.take16
 
@@ -113,7 +117,7 @@ def taker(count: int) -> Any:
 
 
 @cache
-def value_of(layout: StripLayout) -> Any:
+def scale_value(layout: PackedLayout) -> Any:
     """The device function that makes the scale (part 0) or offset of a run of row g (side 0) or g + 8.
 
     ``run`` may differ from lane to lane.
@@ -127,7 +131,7 @@ def value_of(layout: StripLayout) -> Any:
     return _product(layout) if layout.subs else _half(layout)
 
 
-def _half(layout: StripLayout) -> Any:
+def _half(layout: PackedLayout) -> Any:
     blocks, each = layout.blocks, layout.runs // layout.blocks
     half_value, minus = ptx.half_value, layout.sign < 0
 
@@ -140,7 +144,7 @@ def _half(layout: StripLayout) -> Any:
     return value
 
 
-def _product(layout: StripLayout) -> Any:
+def _product(layout: PackedLayout) -> Any:
     """Half times byte: the byte is put behind the exponent of 2**15, where it is worth as much as it says."""
     runs, halves, nibbles = layout.runs, layout.half_words, layout.nibbles
     narrow = layout.subs * runs == 2
@@ -165,7 +169,7 @@ def _product(layout: StripLayout) -> Any:
     return value
 
 
-def _power(layout: StripLayout) -> Any:
+def _power(layout: PackedLayout) -> Any:
     """Powers of two from 2**-128 on: the exponent is one less, but for the first two, which are subnormal."""
     permute, float_of = bf16x2.permute, ptx.float_of_int_bits
     assert layout.subs * layout.runs == 2
@@ -179,7 +183,7 @@ def _power(layout: StripLayout) -> Any:
     return value
 
 
-def _small_float(layout: StripLayout) -> Any:
+def _small_float(layout: PackedLayout) -> Any:
     """Four bits of exponent and three of mantissa where those of a float32 are, 2**119 too low.
 
     0x7F is 0; the sign is ignored.

@@ -14,18 +14,18 @@ from ..intrinsics import bf16x2, dependent_launch, ptx
 from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import LEAST
-from ..intrinsics.lane import g_and_t, warp_and_lane
+from ..intrinsics.lane import g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine.launch import Kernel, family
-from .codes import buffers, fragment_of, words_of
-from .layout import ROWS, STEP, StripLayout, layout_of
-from .pack import Strips
-from .scales import scales_of
+from .codes import buffer_sizes, step_unpacker, word_loader
+from .layout import ROWS, STEP, PackedLayout, layout_of
+from .pack import PackedWeights
+from .scales import scale_loader
 
 WARPS = 8
 
 
-def storer(layout: StripLayout) -> Any:
+def storer(layout: PackedLayout) -> Any:
     """The device function that stores four neighbours of a row: codes times a scale, less an offset."""
     has_offset = layout.has_offset
     mul, sub, narrowed = ptx.mul, ptx.sub, bf16x2.narrowed
@@ -50,8 +50,12 @@ def storer(layout: StripLayout) -> Any:
 def decoder(fmt: BlockFormat) -> Kernel:
     """Block (strip, eight records of it)."""
     layout = layout_of(fmt)
-    record, chunks, (words_each, values) = layout.record, layout.record // 16, buffers(layout)
-    load_words, load_scales, fragment = words_of(layout), scales_of(layout), fragment_of(layout)
+    fragment_bytes, chunks, (words_each, values) = (
+        layout.fragment_bytes,
+        layout.fragment_bytes // 16,
+        buffer_sizes(layout),
+    )
+    load_words, load_scales, unpack_step = word_loader(layout), scale_loader(layout), step_unpacker(layout)
     runs, scales, offsets, store = layout.runs, layout.scales, layout.runs * layout.has_offset, storer(layout)
     base, copy16, commit, wait = ptx.shared_base, ptx.copy16, ptx.commit, ptx.wait_for_all_but(0)
     let_successor_start, wait_for_predecessor = (
@@ -60,14 +64,14 @@ def decoder(fmt: BlockFormat) -> Kernel:
     )
 
     def decode(
-        records: Any,  # uint8 [strips, steps, record]
+        fragments: Any,  # uint8 [strips, steps, record]
         out: Any,  # bfloat16 [rows, columns]
         rows: Any, columns: Any, steps: Any,
     ) -> None:  # fmt: skip
-        (warp, lane), strip = warp_and_lane(), uint32(cuda.blockIdx.x)
-        step, own = uint32(cuda.blockIdx.y) * uint32(WARPS) + warp, base() + warp * uint32(record)
+        (warp, lane), fragment_row = warp_and_lane(), uint32(cuda.blockIdx.x)
+        step, own = uint32(cuda.blockIdx.y) * uint32(WARPS) + warp, base() + warp * uint32(fragment_bytes)
         let_successor_start()
-        source = address(records, strip, steps, step, record)
+        source = address(fragments, fragment_row, steps, step, fragment_bytes)
         for first in range(0, chunks, 32):
             c = lane + uint32(first)
             if step < steps and c < uint32(chunks):
@@ -82,25 +86,29 @@ def decoder(fmt: BlockFormat) -> Kernel:
             f = cuda.local.array(values, float32)
             load_words(own, lane, words)
             load_scales(own, lane, f)
-            unseen = steps >> uint32(16) & uint32(0x8000)
+            opaque = opaque_zero(steps)
             for s in range(4):
-                fragment(words, s, codes, unseen)
+                unpack_step(words, s, codes, opaque)
                 column, run = step * uint32(STEP) + uint32(16 * s) + t * uint32(4), s * runs // 4
                 for side in range(2):
-                    row = strip * uint32(ROWS) + g + uint32(8 * side)
+                    row = fragment_row * uint32(ROWS) + g + uint32(8 * side)
                     if row < rows and column < columns:
                         at = address(out, row, columns, column, 2)
                         i = side * scales + run
                         store(at, codes[side], codes[2 + side], f[i], f[i + offsets])
 
     parameters = (uint64, uint64, uint32, uint32, uint32)
-    sizes: dict[str, Any] = {"threads": 32 * WARPS, "shared": WARPS * record, "least": LEAST["bfloat16"]}
-    return Kernel(f"strips of {fmt.name} to bfloat16", decode, *parameters, early=True, **sizes)
+    sizes: dict[str, Any] = {
+        "threads": 32 * WARPS,
+        "shared": WARPS * fragment_bytes,
+        "least": LEAST["bfloat16"],
+    }
+    return Kernel(f"packed weights of {fmt.name} to bfloat16", decode, *parameters, early=True, **sizes)
 
 
-def decode_strips(fmt: BlockFormat, w: Strips, first: int, out: Any) -> None:
+def decode_packed(fmt: BlockFormat, w: PackedWeights, first: int, out: Any) -> None:
     """Rows of weights from ``first`` on, a multiple of 16, as bfloat16 [rows, K]."""
     rows, columns = out.shape
-    records, steps = w.records[first // ROWS :], w.records.shape[1]
+    fragments, steps = w.fragments[first // ROWS :], w.fragments.shape[1]
     grid = (-(-rows // ROWS), -(-steps // WARPS))
-    decoder(fmt)(grid, (32 * WARPS,), records, out, rows, columns, steps)
+    decoder(fmt)(grid, (32 * WARPS,), fragments, out, rows, columns, steps)

@@ -120,9 +120,9 @@ def launch(
     k = min(both.x.columns, both.w.columns)
     zeros, shape = (
         x.zeros is not None or w.zeros is not None,
-        codes8.Shape.on(device.card_of(device.current()), m, n, k),
+        codes8.CodesShape.on(device.card_of(device.current()), m, n, k),
     )
-    tile, parts, _ = codes8.small_m(shape, *codes8.asked(tile, parts, TILES, PARTS))
+    tile, parts, _ = codes8.small_m(shape, *codes8.named_choices(tile, parts, TILES, PARTS))
     of_x, of_w = (KINDS[s.code.name] if integer else s.code.name for s in (x, w))
     job = FewJob(tile, of_x, of_w, epilogue.out_of(out, end), zeros)
     tiles, steps = -(-n // tile.rows), -(-k // STEP)

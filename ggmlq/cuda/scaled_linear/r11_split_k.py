@@ -52,8 +52,8 @@ def launch(
     operands8.settle(w)
     both, to = operands8.operands(x, w), epilogue.out_of(out, end)
     by_columns = not operands8.shared_by(both.w, 128)
-    shape = codes8.Shape.on(device.card_of(device.current()), m, n, k)
-    tile, parts, _ = codes8.split_k(shape, *codes8.asked(tile, parts, TILES, range(1, MOST + 1)))
+    shape = codes8.CodesShape.on(device.card_of(device.current()), m, n, k)
+    tile, parts, _ = codes8.split_k(shape, *codes8.named_choices(tile, parts, TILES, range(1, MOST + 1)))
     job = Job(tile, x.code.name, w.code.name, to, False, by_columns)
     given = operands8.float_arguments(job, both, w, m, n)
     kernel(job)(

@@ -32,7 +32,7 @@ from ..codes8.rows import zeros_of
 from ..intrinsics.wgmma8 import STEP
 from ..machine import device
 from ..rings.boxed import BoxTile
-from ..schedule.waves import best
+from ..schedule.waves import best_tile
 from .r1_tiled import no_bytes
 from .r2_tiled_int32 import too_large_for_int32
 from .r3_dp4a import KINDS
@@ -66,7 +66,7 @@ def floats(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end: 
     """A product of FP8."""
     (m, n), both, to = out.shape, operands8.operands(x, w), operands8.outputs(out, end)
     by_columns = not operands8.shared_by(both.w, 128)
-    tile = tile or best(BY_COLUMNS if by_columns else FLOATS, m, n)
+    tile = tile or best_tile(BY_COLUMNS if by_columns else FLOATS, m, n)
     job = Job(tile, x.code.name, w.code.name, to.out, to.boxed, by_columns)
     given = operands8.float_arguments(job, both, w, m, n)
     float_kernel(job)(
@@ -78,7 +78,7 @@ def integers(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end
     """A product of integers."""
     (m, n), both, to = out.shape, operands8.operands(x, w), operands8.outputs(out, end)
     zeros = x.zeros is not None or w.zeros is not None
-    tile = tile or best(CODED_ZEROS if zeros and end.code else WHOLE, m, n)
+    tile = tile or best_tile(CODED_ZEROS if zeros and end.code else WHOLE, m, n)
     job = Job(tile, KINDS[x.code.name], KINDS[w.code.name], to.out, to.boxed, zeros=zeros)
     k = min(both.x.columns, both.w.columns)
     beside = operands8.beside_w(w, both.groups, zeros)

@@ -13,11 +13,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from ..gemv.uses import NO_EXPERT
-from ..intrinsics import bf16x2, integers, ptx, votes
+from ..intrinsics import bf16x2, ptx, votes
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import warp_and_lane
-from ..intrinsics.language import cuda, uint32, uint64
+from ..intrinsics.language import cuda, uint32
+from .uses import NO_EXPERT, expert_of
 
 MOST_USES, MOST_EXPERTS = 1024, 256
 AT_ONCE = 4  # ids that a thread asks for together
@@ -25,32 +25,16 @@ BYTES = -(-4 * (MOST_EXPERTS + 1) // 16) * 16  # of entries
 
 
 @cache
-def expert_as_it_is() -> Any:
-    """The device function for the expert of a use, for blocks that start early.
-
-    The first cache may still have what the ids of a product before were.
-    """
-    load8 = integers.load8_of_others
-
-    @inlined
-    def expert(ids: Any, use: Any, experts: Any) -> Any:
-        v = load8(ids + uint64(use) * uint64(8))
-        return v[0] if v[1] == uint32(0) and v[0] < experts else uint32(NO_EXPERT)
-
-    return expert
-
-
-@cache
-def planner(threads: int, keeps: bool) -> Any:
+def planner(threads: int, stores_experts: bool) -> Any:
     """The device function by which a block, of so many threads, makes the entries; returns how many slots.
 
     ``keeps``: the expert of each use is put at ``kept``.
     """
-    expert_of_use, add_up = expert_as_it_is(), adder_up()
+    expert_of_use, add_up = expert_of(uncached=True), slot_counter()
     put, take4, add = ptx.put, bf16x2.take4, votes.add_shared
 
     @inlined
-    def plan(entries: Any, kept: Any, ids: Any, uses: Any, experts: Any, columns: Any) -> Any:
+    def plan(entries: Any, experts_at: Any, ids: Any, uses: Any, experts: Any, columns: Any) -> Any:
         thread = uint32(cuda.threadIdx.x)
         entry, first = uint32(thread), uint32(thread)
         while entry <= experts:
@@ -66,8 +50,8 @@ def planner(threads: int, keeps: bool) -> Any:
                 use = uint32(first + uint32(i * threads))
                 if found[i] != uint32(NO_EXPERT):
                     add(uint32(entries + found[i] * uint32(4)), uint32(1))
-                if keeps and use < uses:
-                    put(uint32(kept + use * uint32(4)), found[i])
+                if stores_experts and use < uses:
+                    put(uint32(experts_at + use * uint32(4)), found[i])
             first = uint32(first + uint32(threads * AT_ONCE))
         cuda.syncthreads()
         add_up(entries, experts, columns)
@@ -78,7 +62,7 @@ def planner(threads: int, keeps: bool) -> Any:
 
 
 @cache
-def adder_up() -> Any:
+def slot_counter() -> Any:
     """The device function by which one warp puts above each expert's uses where its slots begin."""
     put, take4, of_lane, sum_up_to = ptx.put, bf16x2.take4, votes.of_lane, votes.sum_up_to
 
@@ -126,7 +110,7 @@ def entry_finder() -> Any:
 
 
 @cache
-def ranker() -> Any:
+def column_ranker() -> Any:
     """The device function by which a warp finds the column of a use: its expert's first and its rank.
 
     ``kept``: the experts of all uses; the use must have one.
@@ -134,12 +118,12 @@ def ranker() -> Any:
     equal, ones, take4 = votes.lanes_where_equal, votes.count, bf16x2.take4
 
     @inlined
-    def rank(entries: Any, kept: Any, use: Any, expert: Any, columns: Any, lane: Any) -> Any:
+    def rank(entries: Any, experts_at: Any, use: Any, expert: Any, columns: Any, lane: Any) -> Any:
         found, first = uint32(0), uint32(0)
         while first < use:
             other, there = uint32(NO_EXPERT), uint32(first + lane)
             if there < use:
-                other = uint32(take4(uint32(kept + there * uint32(4))))
+                other = uint32(take4(uint32(experts_at + there * uint32(4))))
             found = uint32(found + ones(equal(other, expert)))
             first = uint32(first + uint32(32))
         slot = uint32(take4(uint32(entries + expert * uint32(4))) >> uint32(16))

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..gemv.uses import NO_EXPERT, expert_of
 from ..intrinsics import barrier as barriers
 from ..intrinsics import bf16x2, codes, dependent_launch, ptx, votes
 from ..intrinsics.atoms import inlined
@@ -32,6 +31,7 @@ from ..intrinsics.lane import warp_and_lane
 from ..intrinsics.language import cuda, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
+from .uses import NO_EXPERT, expert_of
 
 THREADS, EACH = 1024, 8  # of the block; ids that a thread looks at together
 MOST = 4096  # experts
@@ -40,7 +40,7 @@ NOWHERE = 0xFFFFFFFF
 HEAD = 4  # words before the table
 
 
-class Plan(NamedTuple):
+class UsePlan(NamedTuple):
     """How long the parts of a plan are."""
 
     uses: int
@@ -81,7 +81,7 @@ def expected_slots(tokens: int, used: int, experts: int, columns: int) -> float:
 
 
 @cache
-def adder_up() -> Any:
+def slot_counter() -> Any:
     """The device function by which a warp finds each expert's first slot, and how many there are; and its
     first use, if they are in order.
     """
@@ -111,7 +111,7 @@ def adder_up() -> Any:
 
 
 @cache
-def tabulator() -> Any:
+def table_writer() -> Any:
     """The device function that writes the table: each thread, of as many as there are in all blocks, looks
     for the expert of a slot.
     """
@@ -137,7 +137,7 @@ def tabulator() -> Any:
 
 
 @cache
-def gatherer_of_counts() -> Any:
+def count_exchanger() -> Any:
     """The device function by which blocks tell each other their counts, in memory.
 
     Afterwards ``counts`` are those of all, and ``befores`` those of the blocks before.
@@ -146,9 +146,9 @@ def gatherer_of_counts() -> Any:
     meet_cluster = barriers.meet_cluster
 
     @inlined
-    def gather(counts: Any, befores: Any, told: Any, entries: Any, rank: Any, blocks: Any) -> None:
+    def gather(counts: Any, befores: Any, block_counts: Any, entries: Any, rank: Any, blocks: Any) -> None:
         for entry in range(uint32(cuda.threadIdx.x), entries, uint32(THREADS)):
-            at = told + uint64(uint32(rank * entries) + uint32(entry)) * uint64(4)
+            at = block_counts + uint64(uint32(rank * entries) + uint32(entry)) * uint64(4)
             store4(at, take4(counts + uint32(entry) * uint32(4)))
         meet_cluster()
         for entry in range(uint32(cuda.threadIdx.x), entries, uint32(THREADS)):
@@ -156,7 +156,7 @@ def gatherer_of_counts() -> Any:
             for block in range(uint32(0), blocks):
                 if uint32(block) == rank:
                     before = uint32(total)
-                at = told + uint64(uint32(uint32(block) * entries) + uint32(entry)) * uint64(4)
+                at = block_counts + uint64(uint32(uint32(block) * entries) + uint32(entry)) * uint64(4)
                 total = uint32(total + load4(at))
             put(counts + uint32(entry) * uint32(4), total)
             put(befores + uint32(entry) * uint32(4), before)
@@ -166,7 +166,7 @@ def gatherer_of_counts() -> Any:
 
 
 @cache
-def counter() -> Any:
+def use_counter() -> Any:
     """The device function by which a block counts uses of each expert, and sees whether they are in order.
 
     ``found``, ``own``: the experts of the last uses that a thread looked at, and how many uses of them came
@@ -200,7 +200,7 @@ def counter() -> Any:
 
 
 @cache
-def column_giver() -> Any:
+def column_assigner() -> Any:
     """The device function that gives each of a block's uses its column; ``found``, ``own`` as of counter().
 
     ``firsts``, ``befores``, ``begins``: of each expert its first slot, how many uses the blocks before have,
@@ -242,16 +242,16 @@ def column_giver() -> Any:
 @family()
 def grouper() -> Kernel:
     """One block, or a cluster of them: each has its share of the uses, and finds the table for itself."""
-    add_up, tabulate, count, give = adder_up(), tabulator(), counter(), column_giver()
+    add_up, tabulate, count, give = slot_counter(), table_writer(), use_counter(), column_assigner()
     base, put, take4, store4 = ptx.shared_base, ptx.put, bf16x2.take4, ptx.store4
     wait_for_predecessor, let_successor_start, gather_counts = (
-        dependent_launch.wait_for_predecessor, dependent_launch.let_successor_start, gatherer_of_counts(),
+        dependent_launch.wait_for_predecessor, dependent_launch.let_successor_start, count_exchanger(),
     )  # fmt: skip
 
     def group(
         ids: Any,  # int64 [uses]
         plan: Any,
-        places: Any, told: Any,  # of the plan
+        places: Any, block_counts: Any,  # of the plan
         uses: Any, experts: Any, columns: Any, slots: Any,
     ) -> None:  # fmt: skip
         wait_for_predecessor()
@@ -274,7 +274,7 @@ def grouper() -> Kernel:
         count(ids, counts, disorder, places, found, own, begin, end, uses, experts, again)
         cuda.syncthreads()
         if blocks > uint32(1):
-            gather_counts(counts, befores, told, entries, rank, blocks)
+            gather_counts(counts, befores, block_counts, entries, rank, blocks)
         in_order = take4(disorder) == uint32(0)
         if warp == uint32(0):
             total = add_up(counts, firsts, begins, experts, columns, lane)
@@ -292,7 +292,7 @@ def grouper() -> Kernel:
     return Kernel("uses by expert", group, *(uint64,) * 4, *(uint32,) * 4, early=True, **sizes)
 
 
-def sorted_uses(ids: Any, of: Plan) -> tuple[Any, Any]:
+def sorted_uses(ids: Any, of: UsePlan) -> tuple[Any, Any]:
     """The plan, and of it the places."""
     plan = device.cupy().empty(of.words, np.uint32)
     places, blocks = plan[of.places :], of.blocks

@@ -13,7 +13,7 @@ from ..machine.launch import Kernel, family
 SHORTEST = 6  # steps of a part
 
 
-def parts_of(tiles: int, blocks: int, steps: int) -> int:
+def split_of(tiles: int, blocks: int, steps: int) -> int:
     """Into how many parts the columns are divided, so that the blocks fill the card once.
 
     ``blocks``: that a multiprocessor holds.

@@ -9,18 +9,18 @@ from ..machine import device
 from ..rings.boxed import BoxTile
 
 
-class Share(NamedTuple):
+class TileEfficiency(NamedTuple):
     """A tile, and how well its kernel keeps a multiprocessor busy, relative to others."""
 
     tile: BoxTile
-    share: float
+    efficiency: float
 
 
-def best(shares: Sequence[Share], m: int, n: int, multiprocessors: int = 0) -> BoxTile:
+def best_tile(tiles: Sequence[TileEfficiency], m: int, n: int, multiprocessors: int = 0) -> BoxTile:
     """Blocks take tiles in turns: what counts is how many the busiest one has."""
     count = multiprocessors or device.multiprocessors()
 
-    def time(each: Share) -> float:
-        return -(-each.tile.tiles(m, n) // count) * each.tile.rows * each.tile.columns / each.share
+    def time(each: TileEfficiency) -> float:
+        return -(-each.tile.tiles(m, n) // count) * each.tile.rows * each.tile.columns / each.efficiency
 
-    return min(shares, key=time).tile
+    return min(tiles, key=time).tile

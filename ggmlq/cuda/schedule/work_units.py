@@ -22,72 +22,74 @@ from typing import Any
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import uint32
 
-LARGEST = 8  # cluster that any card takes
+MAX_CLUSTER = 8  # cluster that any card takes
 
 
 @inlined
-def shared_out(tiles: Any, stages: Any, blocks: Any, worth: Any) -> Any:
+def split_last_wave(tiles: Any, stages: Any, blocks: Any, least_saved: Any) -> Any:
     """Where a kernel alone knows how many tiles there are: what ``Shares`` has after ``blocks``.
 
     Those of the last turn are cut into as many parts as there are blocks for, if a block makes ``worth``
     stages less then.
     """
     rest = uint32(tiles % blocks)
-    parts = min(uint32(blocks // max(rest, uint32(1))), stages)
-    longest = uint32(uint32(uint32(stages + parts) - uint32(1)) // parts)
-    if rest == uint32(0) or uint32(longest + worth) > stages:
-        rest, parts = uint32(0), uint32(0)
-    return rest, uint32(rest * parts), parts, uint32(0), uint32(0)
+    splits = min(uint32(blocks // max(rest, uint32(1))), stages)
+    longest = uint32(uint32(uint32(stages + splits) - uint32(1)) // splits)
+    if rest == uint32(0) or uint32(longest + least_saved) > stages:
+        rest, splits = uint32(0), uint32(0)
+    return rest, uint32(rest * splits), splits, uint32(0), uint32(0)
 
 
 @inlined
-def bounds_of(rank: Any, stages: Any, share: Any) -> Any:
+def shared_stages(rank: Any, stages: Any, split: Any) -> Any:
     """Where a block's shared stages begin and end; none are left to those beyond ``sharing``."""
-    _, sharing, parts, each, extra = share
-    if rank >= sharing:
+    _, split_blocks, splits, block_stages, longer_blocks = split
+    if rank >= split_blocks:
         return uint32(0), uint32(0)
-    if parts > uint32(0):
-        tile = uint32(rank // parts)
-        at, begin = uint32(rank - uint32(tile * parts)), uint32(tile * stages)
-        end = uint32(uint32(uint32(at + uint32(1)) * stages) // parts)
-        return uint32(begin + uint32(uint32(at * stages) // parts)), uint32(begin + end)
-    begin = uint32(uint32(rank * each) + min(rank, extra))
-    return begin, uint32(begin + each + (uint32(1) if rank < extra else uint32(0)))
+    if splits > uint32(0):
+        tile = uint32(rank // splits)
+        at, begin = uint32(rank - uint32(tile * splits)), uint32(tile * stages)
+        end = uint32(uint32(uint32(at + uint32(1)) * stages) // splits)
+        return uint32(begin + uint32(uint32(at * stages) // splits)), uint32(begin + end)
+    begin = uint32(uint32(rank * block_stages) + min(rank, longer_blocks))
+    return begin, uint32(begin + block_stages + (uint32(1) if rank < longer_blocks else uint32(0)))
 
 
 @inlined
-def rank_of(stage: Any, each: Any, extra: Any) -> Any:
+def block_of_stage(stage: Any, block_stages: Any, longer_blocks: Any) -> Any:
     """Which block makes a stage, where they go over the ends of tiles."""
-    longer = uint32(each + uint32(1))
-    border = uint32(extra * longer)
+    longer = uint32(block_stages + uint32(1))
+    border = uint32(longer_blocks * longer)
     if stage < border:
         return uint32(stage // longer)
-    return uint32(extra + uint32(uint32(stage - border) // each))
+    return uint32(longer_blocks + uint32(uint32(stage - border) // block_stages))
 
 
 @inlined
-def sharers_of(tile: Any, stages: Any, share: Any) -> Any:
+def blocks_of_tile(tile: Any, stages: Any, split: Any) -> Any:
     """Of a tile that is shared: the first of its blocks, and how many they are."""
-    _, _, parts, each, extra = share
-    if parts > uint32(0):
-        return uint32(tile * parts), parts
+    _, _, splits, block_stages, longer_blocks = split
+    if splits > uint32(0):
+        return uint32(tile * splits), splits
     begin = uint32(tile * stages)
-    first = rank_of(begin, each, extra)
-    last = rank_of(uint32(begin + uint32(stages - uint32(1))), each, extra)
+    first = block_of_stage(begin, block_stages, longer_blocks)
+    last = block_of_stage(uint32(begin + uint32(stages - uint32(1))), block_stages, longer_blocks)
     return first, uint32(uint32(last - first) + uint32(1))
 
 
 @inlined
-def next_piece(left: Any, end: Any, whole: Any, stages: Any, blocks: Any, wholes: Any) -> Any:
+def next_work_unit(
+    stages_left: Any, end: Any, next_whole: Any, stages: Any, blocks: Any, whole_tiles: Any
+) -> Any:
     """A block's next piece: its tile, its first stage, the one after its last; and what is left then.
 
     ``whole``: its next tile among the ``wholes`` that come first; ``left``: of its shared stages, which end
     at ``end``.
     """
-    if whole < wholes:
-        return whole, uint32(0), stages, left, uint32(whole + blocks)
-    at = uint32(end - left)
+    if next_whole < whole_tiles:
+        return next_whole, uint32(0), stages, stages_left, uint32(next_whole + blocks)
+    at = uint32(end - stages_left)
     tile = uint32(at // stages)
     first = uint32(at - uint32(tile * stages))
-    count = min(left, uint32(stages - first))
-    return uint32(wholes + tile), first, uint32(first + count), uint32(left - count), whole
+    count = min(stages_left, uint32(stages - first))
+    return uint32(whole_tiles + tile), first, uint32(first + count), uint32(stages_left - count), next_whole

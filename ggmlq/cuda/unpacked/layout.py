@@ -26,7 +26,7 @@ MOST = 8 * 65535  # rows of activations: a grid has 65535 rows of blocks, of 8 r
 
 
 @dataclass(frozen=True)
-class Planes:
+class Unpacked:
     """One operand; see the head of the file."""
 
     codes: Any

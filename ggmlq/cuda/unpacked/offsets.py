@@ -8,10 +8,10 @@ from ..intrinsics import ptx
 from ..intrinsics.address import address
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine.launch import Kernel, family
-from .layout import Planes
+from .layout import Unpacked
 
 ROWS, COLUMNS, SLICES = 8, 32, 8  # outputs of a block, and threads that share the runs of one
-PARTS = (SLICES, ROWS, COLUMNS)
+PARTIAL = (SLICES, ROWS, COLUMNS)
 
 
 @family()
@@ -25,7 +25,7 @@ def compensation_kernel() -> Kernel:
         y: Any,  # float32 [m, n]
         m: Any, n: Any, runs: Any, m_rows: Any, n_rows: Any,
     ) -> None:  # fmt: skip
-        parts = cuda.shared.array(PARTS, float32)
+        partials = cuda.shared.array(PARTIAL, float32)
         tx, ty = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
         column, row = uint32(cuda.blockIdx.x) * uint32(COLUMNS) + tx, uint32(cuda.blockIdx.y) * uint32(ROWS)
         total = cuda.local.array(ROWS, float32)
@@ -41,11 +41,11 @@ def compensation_kernel() -> Kernel:
                 total[i + 2] += offset * v[2]
                 total[i + 3] += offset * v[3]
         for i in range(ROWS):
-            parts[ty, i, tx] = total[i]
+            partials[ty, i, tx] = total[i]
         cuda.syncthreads()
         own = float32(0)
         for i in range(SLICES):
-            own += parts[i, ty, tx]
+            own += partials[i, ty, tx]
         if row + ty < m and column < n:
             at = address(y, row + ty, n, column, 4)
             store_float(at, load_float(at) - own)
@@ -54,7 +54,7 @@ def compensation_kernel() -> Kernel:
     return Kernel("compensation", compensate, *parameters, threads=COLUMNS * SLICES)
 
 
-def compensate(y: Any, a: Planes, w: Planes) -> None:
+def compensate(y: Any, a: Unpacked, w: Unpacked) -> None:
     """Take the offsets of the weights off a product."""
     if w.extra is not None:
         (m, n), (runs, n_rows), m_rows = y.shape, w.extra.shape, a.extra.shape[1]

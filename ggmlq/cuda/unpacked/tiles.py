@@ -80,7 +80,7 @@ class IntTile:
 
 
 @inlined
-def place_of_warp(rows: Any, columns: Any, across: Any) -> Any:
+def warp_origin(rows: Any, columns: Any, across: Any) -> Any:
     """The first row and column of a warp's outputs in its tile."""
     warp, _ = warp_and_lane()
     return warp // uint32(across) * uint32(rows), warp % uint32(across) * uint32(columns)
@@ -200,7 +200,7 @@ def accumulator(shape: IntTile, start: Any, scaled: Any) -> Any:
     ) -> None:  # fmt: skip
         of_x, of_w = address(x, m0, k, 0, 1), address(w, n0, k, 0, 1)
         of_dx, of_dw = dx + uint64(m0) * uint64(4), dw + uint64(n0) * uint64(4)
-        wm, wn = place_of_warp(warp_rows, warp_columns, warps_across)
+        wm, wn = warp_origin(warp_rows, warp_columns, warps_across)
         to, here = uint32(0), uint32(0)
         cuda.syncthreads()  # all are done with the tile before
         for step in range(first, last + uint32(ahead)):
@@ -247,7 +247,7 @@ def storer(shape: IntTile) -> Any:
     def store(sums: Any, y: Any, m0: Any, n0: Any, m: Any, n: Any) -> None:
         _, lane = warp_and_lane()
         g, t = g_and_t(lane)
-        wm, wn = place_of_warp(warp_rows, warp_columns, warps_across)
+        wm, wn = warp_origin(warp_rows, warp_columns, warps_across)
         row, column = m0 + wm + g, n0 + wn + t * uint32(2)
         for i in range(2 * down):
             r = row + uint32(8 * i)

@@ -15,7 +15,7 @@ from ..intrinsics.atoms import atoms
 from ..intrinsics.language import cuda, int64, uint8, uint32, uint64
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family
-from .layout import Planes, padded
+from .layout import Unpacked, padded
 
 THREADS = 256
 
@@ -56,13 +56,13 @@ def weight_kernel(fmt: BlockFormat) -> Kernel:
     return Kernel(f"planes of {fmt.name}", unpack, *parameters, threads=THREADS)
 
 
-def weights(q: QuantArray) -> Planes:
+def unpacked_weights(q: QuantArray) -> Unpacked:
     """The planes of an array [N, K] on its device; made once and kept with it."""
-    found: Planes = q.prepared(unpacked)
+    found: Unpacked = q.prepared(unpack_weights)
     return found
 
 
-def unpacked(q: QuantArray) -> Planes:
+def unpack_weights(q: QuantArray) -> Unpacked:
     """The planes of an array [N, K], made now."""
     cp, fmt, (n, k) = cupy(), q.format, q.shape
     assert isinstance(fmt, BlockFormat)
@@ -75,4 +75,4 @@ def unpacked(q: QuantArray) -> Planes:
     weight_kernel(fmt)(
         grid, (THREADS,), blocks, codes, scale, scale if offset is None else offset, rows, columns
     )
-    return Planes(codes, scale, offset, run)
+    return Unpacked(codes, scale, offset, run)

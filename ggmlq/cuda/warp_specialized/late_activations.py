@@ -22,156 +22,164 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from ..activations.floats import sixteen_loader
-from ..activations.x_tiles import EACH, pairer, placer
+from ..activations.x_tiles import EACH, chunk_placer, chunk_swapper
 from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes
 from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import KINDS
 from ..intrinsics.language import cuda, uint32, uint64
-from ..schedule.raster import Bands
+from ..schedule.raster import Raster
 
 LANES, ROWS = 32, 8  # of a warp; of a ticket
 STEPS = LANES * EACH // 64  # of a part
 AHEAD = 2  # parts that are there before, at least
 LEAST = 1 << 21  # numbers left to order, below which it is not worth it
 # Microseconds: for the beginning; of a number that blocks order beside multiplying; or of one ordered before.
-BEGINNING_US, NUMBER_US, PANEL_US = 1.9, 6e-6, 1.7e-6
-ALL = (1 << 32) - 1
+BEGINNING_US, NUMBER_US, X_TILE_US = 1.9, 6e-6, 1.7e-6
+ALL_READY = (1 << 32) - 1
 
 
-class Making(NamedTuple):
+class LateActivations(NamedTuple):
     """As kernels take it, in this order."""
 
     counters: int  # where they begin, in words behind the flags: of tickets, and of each part
     ready: int  # parts that are there before
-    parts: int  # of a band
-    of_part: int  # tickets
+    sections: int  # of a band
+    section_tickets: int  # tickets
     tickets: int
 
     @property
     def words(self) -> int:
         """Of counters."""
-        return 0 if self.ready == ALL else 1 + self.ready + self.tickets // self.of_part
+        return 0 if self.ready == ALL_READY else 1 + self.ready + self.tickets // self.section_tickets
 
     def before(self, rows: int) -> tuple[int | None, int | None]:
         """How many rows of x, and steps of theirs, are ordered beforehand, None: all; ``rows``: of a band."""
-        return (None, None) if self.ready == ALL else (rows, self.ready * STEPS)
+        return (None, None) if self.ready == ALL_READY else (rows, self.ready * STEPS)
 
 
-def making(
-    order: Bands, wide: bool, columns: int, steps: int, divided: int, counters: int, turn_us: float
-) -> Making:
+def plan_late(
+    order: Raster, wide: bool, columns: int, steps: int, split_tiles: int, counters: int, wave_us: float
+) -> LateActivations:
     """What is left to the product's own warps; nothing where it is little, or where blocks share all tiles
     along K, and want all parts at once. ``turn_us``: how long a block multiplies at a tile.
     """
-    parts, bands, rows = -(-steps // STEPS), -(-order.across // order.band), order.band * columns
-    ready = max(min(AHEAD, parts), ceil(parts * beforehand(rows * steps * 64, turn_us)))
-    if not wide or divided == order.tiles or (bands * parts - ready) * rows * STEPS * 64 < LEAST:
-        return Making(counters, ALL, 1, 1, 0)
-    of_part = rows // ROWS
-    return Making(counters, ready, parts, of_part, (bands * parts - ready) * of_part)
+    sections, sweeps, rows = -(-steps // STEPS), -(-order.across // order.width), order.width * columns
+    ready = max(min(AHEAD, sections), ceil(sections * share_beforehand(rows * steps * 64, wave_us)))
+    if not wide or split_tiles == order.tiles or (sweeps * sections - ready) * rows * STEPS * 64 < LEAST:
+        return LateActivations(counters, ALL_READY, 1, 1, 0)
+    section_tickets = rows // ROWS
+    return LateActivations(
+        counters, ready, sections, section_tickets, (sweeps * sections - ready) * section_tickets
+    )
 
 
-def beforehand(numbers: int, turn_us: float) -> float:
+def share_beforehand(numbers: int, wave_us: float) -> float:
     """Of a band's numbers, all of which the first turn may want, the share that it would wait for."""
-    return max(0.0, 1 - turn_us / (numbers * NUMBER_US))
+    return max(0.0, 1 - wave_us / (numbers * NUMBER_US))
 
 
-def waiting_us(numbers: int, turn_us: float) -> float:
+def waiting_us(numbers: int, wave_us: float) -> float:
     """How long a product waits for what is there before, of so many numbers of a band."""
-    return BEGINNING_US + beforehand(numbers, turn_us) * numbers * PANEL_US
+    return BEGINNING_US + share_beforehand(numbers, wave_us) * numbers * X_TILE_US
 
 
 @cache
-def awaiter(makes: bool) -> Any:
+def section_waiter(reorders: bool) -> Any:
     """The device function of who fetches: until the part of a stage is there, given how many are known to."""
     await_sum, see = barriers.await_sum, boxes.see_what_was_written
 
-    if not makes:
-        return inlined(lambda flags, make, band, step, known: known)
+    if not reorders:
+        return inlined(lambda flags, late, sweep, step, ready_sections: ready_sections)
 
     @inlined
-    def until_there(flags: Any, make: Any, band: Any, step: Any, known: Any) -> Any:
-        counters, _, parts, of_part, _ = make
-        if known != uint32(ALL):
-            part = uint32(uint32(band * parts) + uint32(step // uint32(STEPS)))
-            if part >= known:
-                place = uint32(uint32(counters + uint32(1)) + part)
-                await_sum(flags + uint64(place) * uint64(4), of_part)
+    def wait_for_section(flags: Any, late: Any, sweep: Any, step: Any, ready_sections: Any) -> Any:
+        counters, _, sections, section_tickets, _ = late
+        if ready_sections != uint32(ALL_READY):
+            section = uint32(uint32(sweep * sections) + uint32(step // uint32(STEPS)))
+            if section >= ready_sections:
+                place = uint32(uint32(counters + uint32(1)) + section)
+                await_sum(flags + uint64(place) * uint64(4), section_tickets)
                 see()
-                known = uint32(part + uint32(1))
-        return known
+                ready_sections = uint32(section + uint32(1))
+        return ready_sections
 
-    return until_there
+    return wait_for_section
 
 
 @cache
-def maker() -> Any:
+def reorderer() -> Any:
     """The device function of warps that order rows until no ticket is left."""
     meet, first_lane, take, reach, show = (
         barriers.meet_warp, barriers.of_first_lane, barriers.take_ticket, barriers.reach,
         boxes.see_what_was_written,
     )  # fmt: skip
-    order_floats, order_halves, order_bfloats = (pair_orderer(kind) for kind in KINDS)
+    order_floats, order_halves, order_bfloats = (row_pair_reorderer(kind) for kind in KINDS)
 
     @inlined
-    def order(x: Any, panels: Any, flags: Any, make: Any, given: Any, rows_of_band: Any, lane: Any) -> None:
-        (counters, ready, parts, of_part, tickets), (kind, m, k, steps, height) = make, given
+    def reorder_rows(
+        x: Any, x_tiles: Any, flags: Any, late: Any, sizes: Any, rows_per_sweep: Any, lane: Any
+    ) -> None:
+        (counters, ready, sections, section_tickets, tickets), (kind, m, k, steps, height) = late, sizes
         ticket = uint32(0)
         while ticket < tickets:
             if lane == uint32(0):
                 ticket = take(flags + uint64(counters) * uint64(4))
             ticket = first_lane(ticket)
             if ticket < tickets:
-                which = uint32(ticket // of_part)
-                part = uint32(ready + which)
-                band = uint32(part // parts)
-                slab = uint32(part - uint32(band * parts))
-                row = uint32(uint32(ticket - uint32(which * of_part)) * uint32(ROWS))
-                row = uint32(row + uint32(band * rows_of_band))
-                own = uint32(uint32(slab * uint32(LANES)) + lane)
-                end = m if own < uint32(steps * uint32(4)) else uint32(0)
+                which = uint32(ticket // section_tickets)
+                section = uint32(ready + which)
+                sweep = uint32(section // sections)
+                along = uint32(section - uint32(sweep * sections))
+                row = uint32(uint32(ticket - uint32(which * section_tickets)) * uint32(ROWS))
+                row = uint32(row + uint32(sweep * rows_per_sweep))
+                sixteen = uint32(uint32(along * uint32(LANES)) + lane)
+                end = m if sixteen < uint32(steps * uint32(4)) else uint32(0)
                 for i in range(0, ROWS, 2):
                     at = uint32(row + uint32(i))
                     if kind == uint32(0):
-                        order_floats(x, panels, own, height, at, m, k, end)
+                        order_floats(x, x_tiles, sixteen, height, at, m, k, end)
                     elif kind == uint32(1):
-                        order_halves(x, panels, own, height, at, m, k, end)
+                        order_halves(x, x_tiles, sixteen, height, at, m, k, end)
                     else:
-                        order_bfloats(x, panels, own, height, at, m, k, end)
+                        order_bfloats(x, x_tiles, sixteen, height, at, m, k, end)
                 show()
                 meet()
                 if lane == uint32(0):
-                    reach(flags + uint64(uint32(uint32(counters + uint32(1)) + part)) * uint64(4), uint32(1))
+                    reach(
+                        flags + uint64(uint32(uint32(counters + uint32(1)) + section)) * uint64(4), uint32(1)
+                    )
 
-    return order
+    return reorder_rows
 
 
 @cache
-def pair_orderer(kind: str) -> Any:
+def row_pair_reorderer(kind: str) -> Any:
     """The device function for 16 columns of two neighbouring rows, both under way at one time.
 
     ``end``: of the rows that are put somewhere; all lanes of a warp take part.
     """
-    load, pair, place, size = sixteen_loader(kind), pairer(), placer(), KINDS[kind]
+    load, pair, place, size = sixteen_loader(kind), chunk_swapper(), chunk_placer(), KINDS[kind]
 
     @inlined
-    def order(x: Any, panels: Any, own: Any, height: Any, row: Any, m: Any, k: Any, end: Any) -> None:
+    def reorder_pair(
+        x: Any, x_tiles: Any, sixteen: Any, height: Any, row: Any, m: Any, k: Any, end: Any
+    ) -> None:
         a, b = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
         c, d = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
-        column, last = uint32(own * uint32(EACH)), uint32(m - uint32(1))
+        column, last = uint32(sixteen * uint32(EACH)), uint32(m - uint32(1))
         there, after = min(column, uint32(k - uint32(EACH))), uint32(row + uint32(1))
         load(address(x, min(row, last), k, there, size), a, b)
         load(address(x, min(after, last), k, there, size), c, d)
         if column >= k:
             for t in range(4):
                 a[t] = b[t] = c[t] = d[t] = uint32(0)
-        pair(own, a, b)
-        pair(own, c, d)
+        pair(sixteen, a, b)
+        pair(sixteen, c, d)
         if row < end:
-            place(panels, own, height, row, a, b)
+            place(x_tiles, sixteen, height, row, a, b)
         if after < end:
-            place(panels, own, height, after, c, d)
+            place(x_tiles, sixteen, height, after, c, d)
 
-    return order
+    return reorder_pair

@@ -10,7 +10,7 @@ from math import ceil
 from typing import NamedTuple
 
 from ...dispatch.card import clusters
-from ..schedule.work_units import LARGEST
+from ..schedule.work_units import MAX_CLUSTER
 from .stage import at_one_time
 
 # Microseconds beside those of stages, WIDER of them for tiles of 256 columns, less for others in proportion.
@@ -26,10 +26,10 @@ TWICE_WIDER_US = 18.4  # what two tiles of a block take more
 WRITE_WIDER_US = 3.4  # to write a whole tile
 
 
-ALONE = 0.32  # so much less takes a stage of a block that is meant to have a neighbour, and has none
+NO_NEIGHBOUR = 0.32  # so much less takes a stage of a block that is meant to have a neighbour, and has none
 
 
-class Turn(NamedTuple):
+class Wave(NamedTuple):
     """What blocks do that run at one time."""
 
     blocks: int
@@ -41,65 +41,65 @@ class Turn(NamedTuple):
 
     def takes_clusters(self, running: int, blocks: int) -> bool:
         """Whether so many blocks run at one time in clusters of so many."""
-        if blocks > LARGEST or running % blocks:
+        if blocks > MAX_CLUSTER or running % blocks:
             return False
         return running // blocks <= clusters(self.blocks // self.each, blocks) * self.each
 
-    def pace(self, running: int) -> float:
+    def stage_time(self, running: int) -> float:
         """Of a stage, where so many blocks run."""
-        own = self.stage_us * (1 - ALONE * (1 - max(1 / self.each, running / self.blocks)))
+        own = self.stage_us * (1 - NO_NEIGHBOUR * (1 - max(1 / self.each, running / self.blocks)))
         return at_one_time(own, running * self.read_us)
 
 
-class Shares(NamedTuple):
+class Split(NamedTuple):
     """How tiles are shared out."""
 
     blocks: int  # of the grid
-    divided: int  # tiles, the last ones
-    sharing: int  # blocks that share these
-    parts: int  # of each tile; 0: over the ends of tiles, and then ...
+    split_tiles: int  # tiles, the last ones
+    split_blocks: int  # blocks that share these
+    splits: int  # of each tile; 0: over the ends of tiles, and then ...
     each: int  # stages of a block
-    extra: int  # blocks with one more
+    longer_blocks: int  # blocks with one more
     cluster: int = 1  # blocks of one: as many as parts, or 1
 
     @property
-    def words(self) -> tuple[int, ...]:
+    def arguments(self) -> tuple[int, ...]:
         """As kernels take them."""
         return self[1:6]
 
 
 @lru_cache(4096)
-def shares(tiles: int, stages: int, turn: Turn) -> tuple[Shares, float]:
+def best_split(tiles: int, stages: int, wave: Wave) -> tuple[Split, float]:
     """Of so many tiles, and how long blocks are thought to work at them.
 
     Blocks that go over the ends of tiles are at different columns at one time: what they read they do not
     read for others. Constants: an H100's (bench/notes/choice.md).
     """
-    blocks, wide, rest = turn.blocks, turn.columns / 256, tiles % turn.blocks
+    blocks, wide, rest = wave.blocks, wave.columns / 256, tiles % wave.blocks
     writing, running = WRITE_WIDER_US * wide, min(blocks, tiles)
-    us = -(-tiles // blocks) * (stages * turn.pace(running) + writing)
-    found = [(us, Shares(running, 0, 0, 0, 0, 0))]
-    before = tiles // blocks * (stages * turn.pace(blocks) + writing)
+    us = -(-tiles // blocks) * (stages * wave.stage_time(running) + writing)
+    candidates = [(us, Split(running, 0, 0, 0, 0, 0))]
+    before = tiles // blocks * (stages * wave.stage_time(blocks) + writing)
     most = blocks // rest if rest else 0
 
-    def ending(running: int) -> float:
-        return FINISH_US + EXCHANGE_WIDER_US * wide * turn.each * running / blocks
+    def finish_us(running: int) -> float:
+        return FINISH_US + EXCHANGE_WIDER_US * wide * wave.each * running / blocks
 
-    for parts in range(2, min(most, stages) + 1):
-        running = blocks if tiles > rest else rest * parts
-        us = before + -(-stages // parts) * turn.pace(running)
-        found.append((us + ending(running), Shares(running, rest, rest * parts, parts, 0, 0)))
-        if turn.takes_clusters(running, parts):
-            us += CLUSTER_US + CLUSTER_WIDER_US * wide + CLUSTER_MORE_US * (parts - 2)
-            found.append((us, Shares(running, rest, rest * parts, parts, 0, 0, parts)))
-    sharing = min(blocks, rest * stages)
-    if sharing > rest:
-        each, extra = divmod(rest * stages, sharing)
-        running = blocks if tiles > rest else sharing
-        us = before + max((each + (extra > 0)) * turn.pace(running), rest * turn.apart_us)
-        us += ending(running) + TWICE_WIDER_US * wide
-        found.append((us, Shares(running, rest, sharing, 0, each, extra)))
-    us, best = min(found)
+    for splits in range(2, min(most, stages) + 1):
+        running = blocks if tiles > rest else rest * splits
+        us = before + -(-stages // splits) * wave.stage_time(running)
+        candidates.append((us + finish_us(running), Split(running, rest, rest * splits, splits, 0, 0)))
+        if wave.takes_clusters(running, splits):
+            us += CLUSTER_US + CLUSTER_WIDER_US * wide + CLUSTER_MORE_US * (splits - 2)
+            candidates.append((us, Split(running, rest, rest * splits, splits, 0, 0, splits)))
+    split_blocks = min(blocks, rest * stages)
+    if split_blocks > rest:
+        each, longer_blocks = divmod(rest * stages, split_blocks)
+        running = blocks if tiles > rest else split_blocks
+        us = before + max((each + (longer_blocks > 0)) * wave.stage_time(running), rest * wave.apart_us)
+        us += finish_us(running) + TWICE_WIDER_US * wide
+        candidates.append((us, Split(running, rest, split_blocks, 0, each, longer_blocks)))
+    us, best = min(candidates)
     return best, us
 
 
@@ -108,6 +108,6 @@ def least_saved(columns: int, stage_us: float) -> int:
     return ceil((FINISH_US + EXCHANGE_WIDER_US * columns / 256) / stage_us)
 
 
-def room(blocks: int, stages: int, worth: int) -> int:
+def most_partials(blocks: int, stages: int, worth: int) -> int:
     """How many sums of parts there may be, whatever ``shared_out`` finds: two blocks at least have a tile."""
     return blocks * 3 // 2 if worth < stages else 0

@@ -8,22 +8,22 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
 
 from emulated_gpu import put_emulated
-from emulated_strips import strips_of
+from emulated_packed import pack_q4_0
 from fake_cupy import on_device
 
 import ggmlq as gq
-from ggmlq.cuda.cost.sharing import LARGEST, Shares, Turn, room, shares
+from ggmlq.cuda.cost.split import MAX_CLUSTER, Split, Wave, best_split, most_partials
 from ggmlq.cuda.cost.stage import SHARE
-from ggmlq.cuda.cost.warp_specialized import TILES, Shape, best
+from ggmlq.cuda.cost.warp_specialized import TILES, WarpSpecializedShape, best_tile
 from ggmlq.cuda.linear import r16_warp_specialized
 from ggmlq.cuda.machine import device, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.packed.layout import layout_of
-from ggmlq.cuda.packed.pack import Strips
-from ggmlq.cuda.schedule import work_units as parting
-from ggmlq.cuda.schedule.raster import Bands
-from ggmlq.cuda.schedule.work_units import bounds_of, next_piece, shared_out, sharers_of
-from ggmlq.cuda.warp_specialized import late_activations
+from ggmlq.cuda.packed.pack import PackedWeights
+from ggmlq.cuda.schedule import work_units
+from ggmlq.cuda.schedule.raster import Raster
+from ggmlq.cuda.schedule.work_units import blocks_of_tile, next_work_unit, shared_stages, split_last_wave
+from ggmlq.cuda.warp_specialized import late_activations, producer
 from ggmlq.dispatch.card import UNKNOWN, clusters
 from ggmlq.formats import FORMATS
 from ggmlq.testing.cases import BLOCKS, weights
@@ -38,26 +38,26 @@ def plain(function):
 @pytest.fixture
 def on_the_host(monkeypatch):
     """The functions of pieces.py as Python has them."""
-    monkeypatch.setattr(parting, "rank_of", plain(parting.rank_of))
+    monkeypatch.setattr(work_units, "block_of_stage", plain(work_units.block_of_stage))
 
 
-def words(*given):
+def uint32s(*given):
     return tuple(map(np.uint32, given))
 
 
-def bounds(rank, stages, share):
-    return map(int, plain(bounds_of)(np.uint32(rank), np.uint32(stages), words(*share.words)))
+def bounds(rank, stages, split):
+    return map(int, plain(shared_stages)(np.uint32(rank), np.uint32(stages), uint32s(*split.arguments)))
 
 
-def pieces(tiles, stages, share):
+def pieces(tiles, stages, split):
     """Of each block: (tile, first stage, the one after the last)."""
     found = []
-    for rank in range(share.blocks):
-        begin, end = bounds(rank, stages, share)
+    for rank in range(split.blocks):
+        begin, end = bounds(rank, stages, split)
         left, whole, own = end - begin, rank, []
-        while left > 0 or whole < tiles - share.divided:
-            given = words(left, end, whole, stages, share.blocks, tiles - share.divided)
-            number, first, last, left, whole = map(int, plain(next_piece)(*given))
+        while left > 0 or whole < tiles - split.split_tiles:
+            given = uint32s(left, end, whole, stages, split.blocks, tiles - split.split_tiles)
+            number, first, last, left, whole = map(int, plain(next_work_unit)(*given))
             own.append((number, first, last))
         found.append(own)
     return found
@@ -68,17 +68,17 @@ def test_every_stage_is_made_once(on_the_host, fresh):
     for _ in range(200):
         tiles, stages = int(fresh.integers(1, 400)), int(fresh.integers(1, 60))
         blocks, columns = int(fresh.integers(1, 270)), int(fresh.choice([32, 64, 128, 256]))
-        share, us = shares(tiles, stages, Turn(blocks, 1, columns, columns / 200))
+        split, us = best_split(tiles, stages, Wave(blocks, 1, columns, columns / 200))
         assert us > tiles * stages * columns / 200 / blocks
-        assert 0 < share.blocks <= blocks
-        aligned += share.parts > 0
-        if share.cluster > 1:
+        assert 0 < split.blocks <= blocks
+        aligned += split.parts > 0
+        if split.cluster > 1:
             clustered += 1
-            assert share.cluster == share.parts <= LARGEST
-            assert share.blocks % share.cluster == 0
-            assert share.blocks <= clusters(blocks, share.cluster) * share.cluster
+            assert split.cluster == split.parts <= MAX_CLUSTER
+            assert split.blocks % split.cluster == 0
+            assert split.blocks <= clusters(blocks, split.cluster) * split.cluster
         made, makers = np.zeros((tiles, stages), int), {}
-        of_blocks, wholes = pieces(tiles, stages, share), tiles - share.divided
+        of_blocks, wholes = pieces(tiles, stages, split), tiles - split.split_tiles
         for rank, own in enumerate(of_blocks):
             numbers = [number for number, _, _ in own]
             assert numbers == sorted(numbers)
@@ -89,7 +89,7 @@ def test_every_stage_is_made_once(on_the_host, fresh):
                     makers.setdefault(number, []).append(rank)
         assert (made == 1).all()
         for number, ranks in makers.items():
-            first, count = plain(sharers_of)(*words(number - wholes, stages), words(*share.words))
+            first, count = plain(blocks_of_tile)(*uint32s(number - wholes, stages), uint32s(*split.arguments))
             assert ranks == [*range(int(first), int(first) + int(count))]
             assert wholes <= number
     assert 0 < clustered < aligned < 200
@@ -100,16 +100,16 @@ def test_what_a_kernel_shares_out_itself(on_the_host, fresh):
     shared = 0
     for _ in range(300):
         tiles, stages, blocks, worth = (int(fresh.integers(1, most)) for most in (900, 60, 270, 20))
-        found = tuple(map(int, plain(shared_out)(*words(tiles, stages, blocks, worth))))
-        divided, sharing, parts, *_ = found
-        assert sharing + divided <= room(blocks, stages, worth)
+        found = tuple(map(int, plain(split_last_wave)(*uint32s(tiles, stages, blocks, worth))))
+        split_tiles, split_blocks, parts, *_ = found
+        assert split_blocks + split_tiles <= most_partials(blocks, stages, worth)
         if parts:
             shared += 1
-            assert sharing <= blocks
+            assert split_blocks <= blocks
             assert -(-stages // parts) + worth <= stages
-        assert divided == (tiles % blocks if parts else 0)
-        made = np.zeros((divided, stages), int)
-        for own in pieces(divided, stages, Shares(blocks, *found)):
+        assert split_tiles == (tiles % blocks if parts else 0)
+        made = np.zeros((split_tiles, stages), int)
+        for own in pieces(split_tiles, stages, Split(blocks, *found)):
             for number, first, last in own:
                 made[number, first:last] += 1
         assert (made == 1).all()
@@ -119,36 +119,39 @@ def test_what_a_kernel_shares_out_itself(on_the_host, fresh):
 def test_a_tile_is_filled_up_little(fresh):
     for m in fresh.integers(1, 5000, 200).tolist():
         down, stages = int(fresh.integers(1, 300)), int(fresh.integers(1, 120))
-        tile = best(Shape(m, down, stages, layout_of(BLOCKS[m % len(BLOCKS)]), 132)).tile
+        tile = best_tile(WarpSpecializedShape(m, down, stages, layout_of(BLOCKS[m % len(BLOCKS)]), 132)).tile
         assert tile in TILES
         assert -(-m // tile.columns) * tile.columns < 2 * m + 32
-    assert best(Shape(4096, 32, 112, layout_of(FORMATS["q4_0"]), 132)).tile.columns >= 192
+    assert best_tile(WarpSpecializedShape(4096, 32, 112, layout_of(FORMATS["q4_0"]), 132)).tile.columns >= 192
 
 
 def test_blocks_read_together_what_no_cache_holds(fresh):
     """Over the ends of tiles each would read for itself: 117 MB of activations seven times."""
     layout, tile = layout_of(FORMATS["q8_0"]), TILES[-1]
-    large, small = Shape(4096, 7, 112, layout, 132), Shape(4096, 7, 20, layout, 132)
-    found = [shares(7 * 16, shape.stages, shape.turn(tile, 1))[0] for shape in (large, small)]
-    assert not any(share.each for share in found)
-    apart = [shape.turn(tile, 1).apart_us / shape.stages for shape in (large, small)]
+    large, small = (
+        WarpSpecializedShape(4096, 7, 112, layout, 132),
+        WarpSpecializedShape(4096, 7, 20, layout, 132),
+    )
+    found = [best_split(7 * 16, shape.stages, shape.wave(tile, 1))[0] for shape in (large, small)]
+    assert not any(split.block_stages for split in found)
+    apart = [shape.wave(tile, 1).apart_us / shape.stages for shape in (large, small)]
     assert apart[0] > 2 * apart[1]
-    alone = Shape(int(fresh.integers(1, 257)), 40, 112, layout, 132).turn(tile, 1)
+    alone = WarpSpecializedShape(int(fresh.integers(1, 257)), 40, 112, layout, 132).wave(tile, 1)
     read = 112 * (alone.read_us + 256 * 256 / 1e6 / 40 / SHARE / UNKNOWN)
     assert alone.apart_us < 1.7 * read, "one column of tiles: nobody else wants its weights"
 
 
 def test_so_much_is_ordered_before_as_the_first_tiles_would_wait_for(fresh):
-    order = Bands(16, 16, 112, 112)
+    order = Raster(16, 16, 112, 112)
     for _ in range(50):
-        turn_us, steps = float(fresh.uniform(20, 400)), 8 * int(fresh.integers(1, 30))
-        make = late_activations.making(order, True, 256, steps, 0, 0, turn_us)
+        wave_us, steps = float(fresh.uniform(20, 400)), 8 * int(fresh.integers(1, 30))
+        make = late_activations.plan_late(order, True, 256, steps, 0, 0, wave_us)
         numbers = 16 * 256 * steps * 64
         if make.tickets:
             assert make.ready >= min(late_activations.AHEAD, make.parts)
             late = numbers * (1 - make.ready / make.parts) * late_activations.NUMBER_US
-            assert late <= max(turn_us, 1e-9)
-            assert (make.parts - make.ready) * make.of_part == make.tickets
+            assert late <= max(wave_us, 1e-9)
+            assert (make.parts - make.ready) * make.section_tickets == make.tickets
 
 
 FEW = 5, 140, 512, TILES[0]  # M, N, K, tile
@@ -182,29 +185,32 @@ def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
     but for the beginning.
     """
     monkeypatch.setattr(late_activations, "LEAST", 0)
-    cut = int(fresh.integers(2, LARGEST + 1))
+    cut = int(fresh.integers(2, MAX_CLUSTER + 1))
 
-    def shared(tiles, stages, turn):
+    def shared(tiles, stages, wave):
         """In clusters: the last of three tiles by two blocks, or all tiles by as many blocks as may be."""
         if case == "wide":
-            return Shares(2, 1, 2, 2, 0, 0, 2), 0.0
+            return Split(2, 1, 2, 2, 0, 0, 2), 0.0
         if stages == 1:  # nothing to cut
-            return shares.__wrapped__(tiles, stages, turn)
+            return best_split.__wrapped__(tiles, stages, wave)
         parts = min(cut, stages)
-        return Shares(tiles * parts, tiles, tiles * parts, parts, 0, 0, parts), 0.0
+        return Split(tiles * parts, tiles, tiles * parts, parts, 0, 0, parts), 0.0
 
-    monkeypatch.setattr(Turn, "takes_clusters", lambda *_: False)
-    monkeypatch.setattr(r16_warp_specialized, "shares", shared if way == "clusters" else shares.__wrapped__)
+    monkeypatch.setattr(Wave, "takes_clusters", lambda *_: False)
+    monkeypatch.setattr(
+        r16_warp_specialized, "best_split", shared if way == "clusters" else best_split.__wrapped__
+    )
     if case == "wide":
         monkeypatch.setattr(
-            r16_warp_specialized, "bands", lambda across, down, *_: Bands(across, 1, down, across * down)
+            r16_warp_specialized, "raster", lambda across, down, *_: Raster(across, 1, down, across * down)
         )
     m, n, k, tile = FEW if case == "few" else drawn(case, tiles_of_run[case], fresh)
     state, host = put_emulated(monkeypatch), weights("q4_0", n, k, int(fresh.integers(1 << 30)))
-    records, layout = strips_of(host)
-    records = on_device(records)
-    state.memory.add(records)
-    monkeypatch.setattr(r16_warp_specialized, "strips", lambda q: Strips(records, layout))
+    fragments, layout = pack_q4_0(host)
+    fragments = on_device(fragments)
+    state.memory.add(fragments)
+    for module in (r16_warp_specialized, producer):
+        monkeypatch.setattr(module, "packed_weights", lambda q: PackedWeights(fragments, layout))
     monkeypatch.setattr(tensor_maps, "kept", state.memory.map)
     monkeypatch.setattr(device, "blocks_beside", lambda blocks, shared: blocks)
     q = gq.QuantArray(host.format, (n, k), on_device(host.raw))
@@ -217,9 +223,9 @@ def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
     call = Kernel.__call__
 
     def launched(kernel, grid, block, *arguments, cluster=1, most=0):
-        roles = kernel.name.startswith("roles")
-        assert not roles or (cluster > 1) == (way == "clusters" and k > 128)
-        call(kernel, grid, block, *arguments, cluster=cluster, together=roles and way == "at one time")
+        product = kernel.name.startswith("warp_specialized")
+        assert not product or (cluster > 1) == (way == "clusters" and k > 128)
+        call(kernel, grid, block, *arguments, cluster=cluster, together=product and way == "at one time")
 
     monkeypatch.setattr(Kernel, "__call__", launched)
     RUNG.launch(given, q, y[1:-1], tile=tile)

@@ -15,9 +15,9 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 import ggmlq as gq
 from ggmlq.cuda.intrinsics import bf16x2
 from ggmlq.cuda.packed import to_blocks
-from ggmlq.cuda.packed.layout import STEP, layout_of, stored
-from ggmlq.cuda.packed.pack import strips
-from ggmlq.cuda.packed.to_bf16 import decode_strips
+from ggmlq.cuda.packed.layout import STEP, layout_of, stored_codes
+from ggmlq.cuda.packed.pack import packed_weights
+from ggmlq.cuda.packed.to_bf16 import decode_packed
 from ggmlq.cuda.quantize.decode import decoded
 from ggmlq.formats import FORMATS
 from ggmlq.testing.cases import BLOCKS, weights
@@ -37,8 +37,8 @@ SEED = int(np.random.default_rng().integers(1 << 31))
 PROGRAM = """
 import sys
 import numpy as np
-from ggmlq.cuda.packed import codes as coded, make, scales
-from ggmlq.cuda.packed.layout import layout_of, stored
+from ggmlq.cuda.packed import codes as coded, pack, scales
+from ggmlq.cuda.packed.layout import layout_of, stored_codes
 from ggmlq.cuda.intrinsics import bf16x2
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.formats._tables import FP4
@@ -51,7 +51,7 @@ def check_codes(fmt, layout):
     raw = rng.integers(0, 256, (64, fmt.dtype.itemsize), np.uint8)
     with np.errstate(all="ignore"):
         codes = rng.choice(fmt.unpack(raw.view(fmt.dtype)[:, 0]).codes.ravel(), (4, 4, 2))
-    stored_as = stored(layout)[codes.view(np.uint8)]
+    stored_as = stored_codes(layout)[codes.view(np.uint8)]
     if layout.fp4:
         stored_as = rng.integers(0, 16, codes.shape)
         codes = FP4[stored_as]
@@ -59,14 +59,14 @@ def check_codes(fmt, layout):
     for s in range(4):
         for r in range(4):
             for e in range(2):
-                make.placer(layout)(words, s, r, e, np.uint32(stored_as[s, r, e]))
+                pack.code_placer(layout)(words, s, r, e, np.uint32(stored_as[s, r, e]))
     for raised in (False, True):
         raises = raised and not (layout.levels or layout.low == 8)
         zero = layout.lowest - 128 if raises else 0
-        assert not raises or layout.has_offset or coded.minus_excess_of(layout) == bf16x2.pair(zero)
+        assert not raises or layout.has_offset or coded.excess_pair(layout) == bf16x2.pair(zero)
         for s in range(4):
             a = [None] * 4
-            coded.fragment_of(layout, raised)(words, s, a, np.uint32(0))
+            coded.step_unpacker(layout, raised)(words, s, a, np.uint32(0))
             for r in range(4):
                 found = np.array([int(a[r]) << 16 & 0xFFFFFFFF, int(a[r]) & 0xFFFF0000], np.uint32)
                 assert (found.view(np.float32) + zero == codes[s, r]).all(), (fmt.name, s, r)
@@ -76,7 +76,7 @@ HALVES = np.array([0, 1, 0x3FF, 0x400, 0x3C00, 0x7BFF, 0xFBFF, 0x8001, 0x8000, 0
 
 
 def check_scales(fmt, layout):
-    value = scales.value_of(layout)
+    value = scales.scale_value(layout)
     places = [(s, p, r) for s in range(2) for p in range(1 + layout.has_offset) for r in range(layout.runs)]
     how, runs = fmt.scales, layout.runs
     for byte in range(256):
@@ -114,13 +114,13 @@ for fmt in FORMATS.values():
 @pytest.mark.parametrize("name", SIZES)
 def test_little_more_than_the_file(name):
     fmt = FORMATS[name]
-    assert layout_of(fmt).record <= SIZES[name] * 16 * STEP * fmt.dtype.itemsize / fmt.block_size
+    assert layout_of(fmt).fragment_bytes <= SIZES[name] * 16 * STEP * fmt.dtype.itemsize / fmt.block_size
 
 
 @pytest.mark.parametrize("fmt", BLOCKS, ids=lambda fmt: fmt.name)
 def test_a_record_is_whole_copies(fmt):
     layout = layout_of(fmt)
-    assert layout.record % 16 == 0
+    assert layout.fragment_bytes % 16 == 0
     assert layout.halves_at == 128 * layout.bits
     assert layout.half_stride in (4, 8, 16) or not layout.half_words
     assert layout.sub_stride in (4, 8, 16) or not layout.sub_words
@@ -134,7 +134,7 @@ def test_every_code_has_a_place(fmt):
     raw = np.random.default_rng(SEED).integers(0, 256, (2000, fmt.dtype.itemsize), np.uint8)
     with np.errstate(all="ignore"):
         codes = np.unique(fmt.unpack(raw.view(fmt.dtype)[:, 0]).codes)
-    found = stored(layout)[codes.view(np.uint8)]
+    found = stored_codes(layout)[codes.view(np.uint8)]
     assert len(set(found.tolist())) == len(codes)
     assert found.max() < 1 << layout.bits
 
@@ -172,7 +172,7 @@ OTHERS = [fmt.name for fmt in BLOCKS if not any(shape.startswith(f"{fmt.name},")
 def test_strips_hold_the_weights(shapes):
     """Those of the oracle, with exact scales; and blocks of any bytes come back."""
     full = [shape if "," in shape else f"{shape},16,{max(64, FORMATS[shape].block_size)}" for shape in shapes]
-    simulated(Path(__file__).parent / "simulated_strips.py", SEED, *full)
+    simulated(Path(__file__).parent / "simulated_packed.py", SEED, *full)
 
 
 # Format, rows of activations, records of a strip; a different one more each time.
@@ -319,7 +319,7 @@ def test_unfolded_strips_are_the_decoded_weights(name, cupy):
     want = decoded(q, "bfloat16").get().astype(np.uint32) << 16
     for first, rows_each in ((0, 53), (16, 20), (48, 5)):
         found = cupy.full((rows_each, q.shape[1]), 0x7FC1, np.uint16)
-        decode_strips(fmt, strips(q), first, found)
+        decode_packed(fmt, packed_weights(q), first, found)
         found = found.get().astype(np.uint32) << 16
         part = want[first : first + rows_each]
         np.testing.assert_array_equal(found.view(np.float32), part.view(np.float32))
@@ -334,4 +334,4 @@ def test_cublas_after_the_bytes_are_gone(name, cupy):
     q.drop_raw()
     after = gq.linear(x, q, kernel="cuda:dequant_bf16").get()
     np.testing.assert_array_equal(before, after)
-    assert q.memory is strips(q).records
+    assert q.memory is packed_weights(q).fragments

@@ -14,23 +14,19 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ..intrinsics import bf16x2, ptx, votes
+from ..intrinsics import bf16x2, ptx
 from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, warp_and_lane
-from ..intrinsics.language import cuda, float32, uint32, uint64
+from ..intrinsics.language import cuda, float32, uint32
 from ..packed.layout import ROWS, STEP
-from .stages import BOTH, FOUR, RESERVED, ROOMY, Stage
+from .stages import FOUR, RESERVED, ROOMY, TWO, GemvStage
 
-IDS_EACH = 2, 8  # of a lane: kernels for up to 64 and 256 uses
-MOST = 32 * IDS_EACH[-1]  # uses
-BESIDE = {BOTH: 3, FOUR: 2}  # blocks that a multiprocessor has registers for, by their strips
-NO_EXPERT, NO_USE = 0xFFFFFFFF, 0xFFFFFFFE
-NAN = 0x7FC00000
+BESIDE = {TWO: 3, FOUR: 2}  # blocks that a multiprocessor has registers for, by fragment rows
 
 
 @dataclass(frozen=True)
-class ExpertStage(Stage):
+class ExpertGemvStage(GemvStage):
     """A stage of a block that has other blocks beside it on a multiprocessor: fewer warps."""
 
     @property
@@ -39,7 +35,7 @@ class ExpertStage(Stage):
 
     @property
     def count(self) -> int:
-        return 3 if self.columns == 1 and self.strips == BOTH else 2
+        return 3 if self.columns == 1 and self.fragment_rows == TWO else 2
 
     @property
     def uses(self) -> int:
@@ -53,59 +49,13 @@ class ExpertStage(Stage):
     @property
     def blocks(self) -> int:
         """That a multiprocessor has registers and shared memory for."""
-        return max(1, min(BESIDE[self.strips], ROOMY // (self.shared + RESERVED)))
+        return max(1, min(BESIDE[self.fragment_rows], ROOMY // (self.shared + RESERVED)))
 
 
 @cache
-def expert_of() -> Any:
-    """The device function for the expert of a use: ids are int64, most values of which are no expert."""
-    load8 = bf16x2.load8
-
-    @inlined
-    def expert(ids: Any, use: Any, experts: Any) -> Any:
-        v = load8(ids + uint64(use) * uint64(8))
-        return v[0] if v[1] == uint32(0) and v[0] < experts else uint32(NO_EXPERT)
-
-    return expert
-
-
-@cache
-def finder(columns: int, ids_each: int) -> Any:
-    """The device function that lists the uses of a warp, at an address of shared memory.
-
-    Returns how many there are, none if an earlier use serves them; and the expert.
-    """
-    expert, equal, ones, put = expert_of(), votes.lanes_where_equal, votes.count, ptx.put
-
-    @inlined
-    def find(at: Any, ids: Any, own: Any, uses: Any, experts: Any, lane: Any) -> Any:
-        mine, theirs = expert(ids, own, experts), cuda.local.array(ids_each, uint32)
-        for i in range(ids_each):
-            theirs[i] = uint32(NO_USE)
-            if lane + uint32(32 * i) < uses:
-                theirs[i] = expert(ids, lane + uint32(32 * i), experts)
-        until = uint32(uint32(uint32(1) << (own & uint32(31))) - uint32(1))
-        below = uint32(uint32(uint32(1) << lane) - uint32(1))
-        found = before = uint32(0)
-        for i in range(ids_each):
-            here = equal(theirs[i], mine)
-            if own >> uint32(5) == uint32(i):
-                before = uint32(found + ones(here & until))
-            place = uint32(uint32(found + ones(here & below)) - before)  # enormous where it comes before
-            if own >> uint32(5) <= uint32(i) and theirs[i] == mine and place < uint32(columns):
-                put(at + place * uint32(4), lane + uint32(32 * i))
-            found = uint32(found + ones(here))
-        cuda.syncwarp()
-        served = min(uint32(found - before), uint32(columns))
-        return (served if before % uint32(columns) == uint32(0) else uint32(0)), mine
-
-    return find
-
-
-@cache
-def gatherer(stage: Stage) -> Any:
+def gatherer(stage: GemvStage) -> Any:
     """The device function that starts the copies of a stage's activations, from the rows of the uses."""
-    of_weights, columns, pitch = stage.strips * stage.size, stage.columns, stage.pitch
+    x_at, columns, pitch = stage.fragment_rows * stage.size, stage.columns, stage.pitch
     row_chunks, every = stage.row_bytes // 16, stage.span * STEP
     copy16_of, take4 = bf16x2.copy16_of, bf16x2.take4
     assert stage.floats, "bfloat16 would be made by a kernel before"
@@ -121,13 +71,13 @@ def gatherer(stage: Stage) -> Any:
                 if uint32(c) < count and column < k:
                     row = take4(uses + uint32(4 * c)) // per
                     of_x, length = address(x, row, k, column, 4), uint32(16)
-                copy16_of(at + uint32(of_weights + c * pitch) + chunk * uint32(16), of_x, length)
+                copy16_of(at + uint32(x_at + c * pitch) + chunk * uint32(16), of_x, length)
 
     return fetch
 
 
 @cache
-def finisher(stage: Stage) -> Any:
+def epilogue(stage: GemvStage) -> Any:
     """The device function that adds up what the warps have, the first first, and stores the uses' rows.
 
     A warp stores 32 rows of a use.

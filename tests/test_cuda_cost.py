@@ -9,7 +9,7 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 from test_choice import H200, ROOM, problem
 
 from ggmlq.cuda.cost import choice
-from ggmlq.cuda.cost.stage import longer_us, stage_of, stage_us
+from ggmlq.cuda.cost.stage import extra_us, stage_cost, stage_us
 from ggmlq.cuda.cost.warp_specialized import TILES
 from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.dispatch.card import Card
@@ -56,11 +56,11 @@ def test_what_was_fastest_is_taken(case):
 def test_stages_take_longer_where_more_is_unpacked():
     for blocks in (1, 2):
         names = ("q4_0", "mxfp4", "q4_K", "q6_K")
-        longer = {name: longer_us(layout_of(FORMATS[name]), 32, blocks) for name in names}
+        longer = {name: extra_us(layout_of(FORMATS[name]), 32, blocks) for name in names}
         assert longer["q4_0"] == 0
         assert sorted(longer, key=longer.__getitem__) == list(longer)
     for fmt in BLOCK_FORMATS:
-        assert longer_us(layout_of(fmt), 256) == 0
+        assert extra_us(layout_of(fmt), 256) == 0
         for tile in TILES:
             us = stage_us(layout_of(fmt), tile.columns, tile.blocks)
-            assert us > 0.75 * stage_of(tile.columns, tile.blocks).plain
+            assert us > 0.75 * stage_cost(tile.columns, tile.blocks).plain

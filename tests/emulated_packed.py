@@ -7,7 +7,7 @@ import numpy as np
 from ggmlq.cuda.packed.layout import layout_of
 
 
-def strips_of(q):
+def pack_q4_0(q):
     """Of q4_0, as the head of ggmlq/cuda/packed/pack.py says."""
     n, k = q.shape
     layout, fmt = layout_of(q.format), q.format
