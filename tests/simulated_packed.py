@@ -1,8 +1,8 @@
-"""Run by test_cuda_packed in Numba's simulator: the kernels that make strips, what products read, and back.
+"""Run by test_cuda_packed in Numba's simulator: the kernel that packs, what products read, and back.
 
     python tests/simulated_packed.py SEED FORMAT,N,K ...
 
-Device memory is an array here, and an address is a place in it; shared memory is a record.
+Device memory is an array here, and an address is a place in it; shared memory is a fragment.
 """
 
 import sys
@@ -42,7 +42,7 @@ WRITTEN, READ = Memory(), Memory()  # what kernels write to, and what they read 
 
 
 def packed(blocks, fmt):
-    """Records [strips, steps, bytes], made by the kernel."""
+    """Fragments [fragment rows, steps, bytes], made by the kernel."""
     from ggmlq.cuda.packed import pack
     from ggmlq.cuda.packed.layout import layout_of
 
@@ -163,11 +163,8 @@ def check_bytes(fmt, n, k, seed):
         0, 256, (n, k // fmt.block_size, fmt.dtype.itemsize), np.uint8
     )
     fragments = packed(blocks, fmt)
-    READ.bytes, WRITTEN.bytes, row_bytes = (
-        fragments.reshape(-1),
-        np.zeros(blocks.size, np.uint8),
-        fmt.row_bytes(k),
-    )
+    READ.bytes, WRITTEN.bytes = fragments.reshape(-1), np.zeros(blocks.size, np.uint8)
+    row_bytes = fmt.row_bytes(k)
     kernel = to_blocks.restore_kernel.__wrapped__(fmt)
     grid = (n, -(-row_bytes // kernel.threads))
     cuda.jit(kernel.function)[grid, kernel.threads](0, 0, row_bytes, fragments.shape[1])

@@ -1,4 +1,4 @@
-"""Run by test_cuda_packed in Numba's simulator: what the warps of cuda:gemv make of one span of records.
+"""Run by test_cuda_packed in Numba's simulator: what the warps of cuda:gemv make of one span of fragments.
 
     python tests/simulated_warp.py SEED FORMAT,COLUMNS,SPAN ...
 

@@ -90,13 +90,13 @@ def ids_of(kind, t, u, e, rng):
 
 
 @pytest.mark.drawn(1)
-@pytest.mark.parametrize("strips", [2, 4])
+@pytest.mark.parametrize("fragment_rows", [2, 4])
 @pytest.mark.parametrize("case", FEW, ids=lambda case: case[0])
-def test_few_tokens(case, strips, monkeypatch, fresh):
+def test_few_tokens(case, fragment_rows, monkeypatch, fresh):
     _, t, u, e, n, k, apart, kind = case
     host, ids = experts_of(e, n, k, fresh), ids_of(kind, t, u, e, fresh)
     x = fresh.standard_normal((t * u if apart else t, k)).astype(np.float32)
-    y = run(monkeypatch, "cuda:gemv", r4_gemv, x, host, ids, strips=strips)
+    y = run(monkeypatch, "cuda:gemv", r4_gemv, x, host, ids, fragment_rows=fragment_rows)
     given = x.reshape(t, u, k) if apart else x
     lost = (ids < 0) | (ids >= e)
     want = gq.reference.expert_linear(given, host, np.where(lost, 0, ids), "bf16x")
@@ -143,7 +143,7 @@ MANY = [  # T, U, E, N, K, rows of x for each use, ids, tile
     ("some are none", 11, 2, 9, 128, 128, False, "none", WarpSpecializedTile(160)),
     ("many experts", 30, 3, 70, 16, 128, False, "none", WarpSpecializedTile(32, 2)),
     ("a row of many blocks", 3, 2, 4, 16, 4224, False, "spread", WarpSpecializedTile(16, 2)),
-    ("bands of slots", 100, 1, 2, 140, 128, False, "one", WarpSpecializedTile(16, 2)),
+    ("sweeps of slots", 100, 1, 2, 140, 128, False, "one", WarpSpecializedTile(16, 2)),
 ]
 
 

@@ -33,7 +33,7 @@ CASES = [  # M, N, K, blocks
     (12, 50, 640, SplitBlocks(4, 2)),
     (5, 70, 512, ALONE),
 ]
-WIDE = [  # the same with four strips a block: all columns, parts, and N that fill no block
+WIDE = [  # the same with four fragment rows a block: all columns and splits, and N that fill no block
     (3, 70, 1088, SplitBlocks(3, 1)),
     (8, 130, 768, SplitBlocks(1, 2)),
     (12, 33, 1344, SplitBlocks(1, 2)),
@@ -90,9 +90,9 @@ def test_wide_blocks_find_room():
     for fmt in BLOCK_FORMATS:
         for columns in columns_of(FOUR):
             for small in kinds_of(FOUR, columns):
-                of = r13_gemv._stage_for(fmt, columns, ROOMY, True, small, FOUR)
-                assert of.blocks * of.shared <= ROOMY
-                assert of.splits == (4 if small and columns <= 4 else 1)
+                stage = r13_gemv._stage_for(fmt, columns, ROOMY, True, small, FOUR)
+                assert stage.blocks * stage.shared <= ROOMY
+                assert stage.most_splits == (4 if small and columns <= 4 else 1)
 
 
 def test_a_way_is_found_for_any_shape(fresh):
@@ -109,9 +109,9 @@ def test_a_way_is_found_for_any_shape(fresh):
         assert fragment_rows == TWO or wide
         if blocks != ALONE:
             columns = next(columns for columns in columns_of(fragment_rows) if columns >= m)
-            of = GemvStage(layout, columns, 2, True, fragment_rows)
-            assert blocks.splits <= of.splits
-            assert blocks.most <= of.blocks
+            stage = GemvStage(layout, columns, 2, True, fragment_rows)
+            assert blocks.splits <= stage.most_splits
+            assert blocks.most <= stage.blocks
     plain = layout_of(BLOCK_FORMATS[0])
     found = {m: best_split(GemvShape(plain, 256, 4096, m, 132))[1] for m in (1, 8, 32)}
     assert set(found.values()) == {GemvSplit(TWO, ALONE)}, "a tile for each multiprocessor"

@@ -23,7 +23,7 @@ from ggmlq.formats import FORMATS
 from ggmlq.testing.cases import BLOCKS, weights
 from ggmlq.testing.rows import rows
 
-# Bytes of strips for one of the file.
+# Bytes of packed weights for one of the file.
 SIZES = {
     "q4_0": 1, "q4_1": 1, "q5_0": 1, "q5_1": 1, "q8_0": 1, "q8_1": 1, "q2_0": 1, "iq4_nl": 1,
     "mxfp4": 1, "nvfp4": 1,
@@ -33,7 +33,7 @@ SIZES = {
 SEED = int(np.random.default_rng().integers(1 << 31))
 
 # In a process of its own, for the simulator is chosen when Numba is imported: what the kernel that
-# makes strips does with the codes of a lane, and what the products do with its words.
+# packs weights does with the codes of a lane, and what the products do with its words.
 PROGRAM = """
 import sys
 import numpy as np
@@ -118,7 +118,7 @@ def test_little_more_than_the_file(name):
 
 
 @pytest.mark.parametrize("fmt", BLOCKS, ids=lambda fmt: fmt.name)
-def test_a_record_is_whole_copies(fmt):
+def test_a_fragment_is_whole_copies(fmt):
     layout = layout_of(fmt)
     assert layout.fragment_bytes % 16 == 0
     assert layout.halves_at == 128 * layout.bits
@@ -162,20 +162,20 @@ def test_words_and_back():
     simulated("-c", PROGRAM, SEED)
 
 
-# Rows that are no whole strip, and columns that are no whole record.
+# Rows that fill no fragment row, and columns that fill no fragment.
 SHAPES = ["q4_0,17,96", "q8_0,11,32", "mxfp4,18,160", "q5_1,11,96", "q6_K,10,256", "q3_K,10,256"]
 OTHERS = [fmt.name for fmt in BLOCKS if not any(shape.startswith(f"{fmt.name},") for shape in SHAPES)]
 
 
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("shapes", [SHAPES, OTHERS[::2], OTHERS[1::2]], ids=["shapes", "some", "others"])
-def test_strips_hold_the_weights(shapes):
+def test_packed_weights_hold_the_weights(shapes):
     """Those of the oracle, with exact scales; and blocks of any bytes come back."""
     full = [shape if "," in shape else f"{shape},16,{max(64, FORMATS[shape].block_size)}" for shape in shapes]
     simulated(Path(__file__).parent / "simulated_packed.py", SEED, *full)
 
 
-# Format, rows of activations, records of a strip; a different one more each time.
+# Format, rows of activations, fragments of a row; a different one more each time.
 SPANS = ["q4_K,1,2", "mxfp4,2,1", "q6_K,4,2"]
 ANY = f"{BLOCKS[SEED % len(BLOCKS)].name},{(1, 2, 4, 8)[SEED % 4]},{SEED % 2 + 1}"
 
@@ -312,8 +312,8 @@ def test_graphs_without_the_bytes(cupy):
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("name", [fmt.name for fmt in BLOCKS])
-def test_unfolded_strips_are_the_decoded_weights(name, cupy):
-    """To the bit, but for the sign of a zero; of part of the rows too, and of columns that fill no record."""
+def test_decoded_packed_weights_are_the_decoded_weights(name, cupy):
+    """Equal to the bit, but for the sign of a zero; for part of the rows too, and columns that fill no fragment."""
     fmt = FORMATS[name]
     q = weights(name, 53, 192 if 192 % fmt.block_size == 0 else 768, SEED).to("cuda")
     want = decoded(q, "bfloat16").get().astype(np.uint32) << 16
@@ -328,7 +328,7 @@ def test_unfolded_strips_are_the_decoded_weights(name, cupy):
 @pytest.mark.cuda
 @pytest.mark.parametrize("name", ["q4_K", "q8_0", "mxfp4"])
 def test_cublas_after_the_bytes_are_gone(name, cupy):
-    """Decoding strips gives what decoding bytes gave, and does not bring the bytes back."""
+    """Decoding packed weights gives what decoding bytes gave, and does not bring the bytes back."""
     q, x = weights(name, 130, 512, SEED).to("cuda"), cupy.asarray(rows("normal", 64, 512, SEED))
     before = gq.linear(x, q, kernel="cuda:dequant_bf16").get()
     q.drop_raw()

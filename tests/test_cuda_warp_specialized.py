@@ -1,4 +1,4 @@
-"""cuda:warp_specialized: how tiles are shared out, and its kernels on an emulated card."""
+"""cuda:warp_specialized: how blocks split tiles, and its kernels on an emulated card."""
 
 from __future__ import annotations
 
@@ -37,33 +37,33 @@ def plain(function):
 
 @pytest.fixture
 def on_the_host(monkeypatch):
-    """The functions of pieces.py as Python has them."""
+    """The functions of work_units.py as Python has them."""
     monkeypatch.setattr(work_units, "block_of_stage", plain(work_units.block_of_stage))
 
 
-def uint32s(*given):
-    return tuple(map(np.uint32, given))
+def uint32s(*numbers):
+    return tuple(map(np.uint32, numbers))
 
 
 def bounds(rank, stages, split):
     return map(int, plain(shared_stages)(np.uint32(rank), np.uint32(stages), uint32s(*split.arguments)))
 
 
-def pieces(tiles, stages, split):
-    """Of each block: (tile, first stage, the one after the last)."""
-    found = []
+def units_of_blocks(tiles, stages, split):
+    """The work units of each block: (tile, first stage, the one after the last)."""
+    blocks, whole_tiles = [], tiles - split.split_tiles
     for rank in range(split.blocks):
         begin, end = bounds(rank, stages, split)
-        left, whole, own = end - begin, rank, []
-        while left > 0 or whole < tiles - split.split_tiles:
-            given = uint32s(left, end, whole, stages, split.blocks, tiles - split.split_tiles)
-            number, first, last, left, whole = map(int, plain(next_work_unit)(*given))
-            own.append((number, first, last))
-        found.append(own)
-    return found
+        left, whole, units = end - begin, rank, []
+        while left > 0 or whole < whole_tiles:
+            numbers = uint32s(left, end, whole, stages, split.blocks, whole_tiles)
+            tile, first, last, left, whole = map(int, plain(next_work_unit)(*numbers))
+            units.append((tile, first, last))
+        blocks.append(units)
+    return blocks
 
 
-def test_every_stage_is_made_once(on_the_host, fresh):
+def test_every_stage_is_computed_once(on_the_host, fresh):
     aligned = clustered = 0
     for _ in range(200):
         tiles, stages = int(fresh.integers(1, 400)), int(fresh.integers(1, 60))
@@ -71,48 +71,49 @@ def test_every_stage_is_made_once(on_the_host, fresh):
         split, us = best_split(tiles, stages, Wave(blocks, 1, columns, columns / 200))
         assert us > tiles * stages * columns / 200 / blocks
         assert 0 < split.blocks <= blocks
-        aligned += split.parts > 0
+        aligned += split.splits > 0
         if split.cluster > 1:
             clustered += 1
-            assert split.cluster == split.parts <= MAX_CLUSTER
+            assert split.cluster == split.splits <= MAX_CLUSTER
             assert split.blocks % split.cluster == 0
             assert split.blocks <= clusters(blocks, split.cluster) * split.cluster
-        made, makers = np.zeros((tiles, stages), int), {}
-        of_blocks, wholes = pieces(tiles, stages, split), tiles - split.split_tiles
-        for rank, own in enumerate(of_blocks):
-            numbers = [number for number, _, _ in own]
-            assert numbers == sorted(numbers)
-            for number, first, last in own:
+        times, sharers = np.zeros((tiles, stages), int), {}
+        whole_tiles = tiles - split.split_tiles
+        for rank, units in enumerate(units_of_blocks(tiles, stages, split)):
+            order = [tile for tile, _, _ in units]
+            assert order == sorted(order)
+            for tile, first, last in units:
                 assert first < last
-                made[number, first:last] += 1
+                times[tile, first:last] += 1
                 if last - first < stages:
-                    makers.setdefault(number, []).append(rank)
-        assert (made == 1).all()
-        for number, ranks in makers.items():
-            first, count = plain(blocks_of_tile)(*uint32s(number - wholes, stages), uint32s(*split.arguments))
+                    sharers.setdefault(tile, []).append(rank)
+        assert (times == 1).all()
+        for tile, ranks in sharers.items():
+            place = uint32s(tile - whole_tiles, stages)
+            first, count = plain(blocks_of_tile)(*place, uint32s(*split.arguments))
             assert ranks == [*range(int(first), int(first) + int(count))]
-            assert wholes <= number
+            assert whole_tiles <= tile
     assert 0 < clustered < aligned < 200
 
 
-def test_what_a_kernel_shares_out_itself(on_the_host, fresh):
-    """As the host thinks it might, within the room that it has for parts; each stage is made once."""
+def test_a_kernel_splits_the_last_wave_itself(on_the_host, fresh):
+    """The split needs no more room for partial sums than the host gave it; each stage is computed once."""
     shared = 0
     for _ in range(300):
-        tiles, stages, blocks, worth = (int(fresh.integers(1, most)) for most in (900, 60, 270, 20))
-        found = tuple(map(int, plain(split_last_wave)(*uint32s(tiles, stages, blocks, worth))))
-        split_tiles, split_blocks, parts, *_ = found
-        assert split_blocks + split_tiles <= most_partials(blocks, stages, worth)
-        if parts:
+        tiles, stages, blocks, least = (int(fresh.integers(1, most)) for most in (900, 60, 270, 20))
+        fields = tuple(map(int, plain(split_last_wave)(*uint32s(tiles, stages, blocks, least))))
+        split_tiles, split_blocks, splits, *_ = fields
+        assert split_blocks + split_tiles <= most_partials(blocks, stages, least)
+        if splits:
             shared += 1
             assert split_blocks <= blocks
-            assert -(-stages // parts) + worth <= stages
-        assert split_tiles == (tiles % blocks if parts else 0)
-        made = np.zeros((split_tiles, stages), int)
-        for own in pieces(split_tiles, stages, Split(blocks, *found)):
-            for number, first, last in own:
-                made[number, first:last] += 1
-        assert (made == 1).all()
+            assert -(-stages // splits) + least <= stages
+        assert split_tiles == (tiles % blocks if splits else 0)
+        times = np.zeros((split_tiles, stages), int)
+        for units in units_of_blocks(split_tiles, stages, Split(blocks, *fields)):
+            for tile, first, last in units:
+                times[tile, first:last] += 1
+        assert (times == 1).all()
     assert shared > 20
 
 
@@ -126,14 +127,11 @@ def test_a_tile_is_filled_up_little(fresh):
 
 
 def test_blocks_read_together_what_no_cache_holds(fresh):
-    """Over the ends of tiles each would read for itself: 117 MB of activations seven times."""
+    """Blocks that go over the ends of tiles would each read 117 MB of activations, seven times in all."""
     layout, tile = layout_of(FORMATS["q8_0"]), TILES[-1]
-    large, small = (
-        WarpSpecializedShape(4096, 7, 112, layout, 132),
-        WarpSpecializedShape(4096, 7, 20, layout, 132),
-    )
-    found = [best_split(7 * 16, shape.stages, shape.wave(tile, 1))[0] for shape in (large, small)]
-    assert not any(split.block_stages for split in found)
+    large, small = (WarpSpecializedShape(4096, 7, stages, layout, 132) for stages in (112, 20))
+    splits = [best_split(7 * 16, shape.stages, shape.wave(tile, 1))[0] for shape in (large, small)]
+    assert not any(split.block_stages for split in splits)
     apart = [shape.wave(tile, 1).apart_us / shape.stages for shape in (large, small)]
     assert apart[0] > 2 * apart[1]
     alone = WarpSpecializedShape(int(fresh.integers(1, 257)), 40, 112, layout, 132).wave(tile, 1)
@@ -141,17 +139,17 @@ def test_blocks_read_together_what_no_cache_holds(fresh):
     assert alone.apart_us < 1.7 * read, "one column of tiles: nobody else wants its weights"
 
 
-def test_so_much_is_ordered_before_as_the_first_tiles_would_wait_for(fresh):
+def test_the_first_tiles_do_not_wait_for_late_activations(fresh):
     order = Raster(16, 16, 112, 112)
     for _ in range(50):
         wave_us, steps = float(fresh.uniform(20, 400)), 8 * int(fresh.integers(1, 30))
-        make = late_activations.plan_late(order, True, 256, steps, 0, 0, wave_us)
+        late = late_activations.plan_late(order, True, 256, steps, 0, 0, wave_us)
         numbers = 16 * 256 * steps * 64
-        if make.tickets:
-            assert make.ready >= min(late_activations.AHEAD, make.parts)
-            late = numbers * (1 - make.ready / make.parts) * late_activations.NUMBER_US
-            assert late <= max(wave_us, 1e-9)
-            assert (make.parts - make.ready) * make.section_tickets == make.tickets
+        if late.tickets:
+            assert late.ready >= min(late_activations.AHEAD, late.sections)
+            late_us = numbers * (1 - late.ready / late.sections) * late_activations.NUMBER_US
+            assert late_us <= max(wave_us, 1e-9)
+            assert (late.sections - late.ready) * late.section_tickets == late.tickets
 
 
 FEW = 5, 140, 512, TILES[0]  # M, N, K, tile
@@ -161,14 +159,15 @@ WIDE = [tile for tile in TILES if tile.wide]
 
 @pytest.fixture(scope="module")
 def tiles_of_run(request):
-    """Two of this run, for a kernel of one takes half a minute to compile: any, and a wide one."""
+    """Two tiles for this run, any and a wide one: a kernel takes half a minute to compile."""
     rng = np.random.default_rng(request.config.option.seed)
     return {"drawn": TILES[rng.integers(len(TILES))], "wide": WIDE[rng.integers(len(WIDE))]}
 
 
 def drawn(name, tile, rng):
-    """A case: of any tile with a part of the next one, or of a wide one with three tiles for two blocks, each
-    a band of its own, and five parts along K.
+    """A case: any tile and a part of the next one, or three wide tiles for two blocks.
+
+    Each of the three is a raster sweep of its own, with five sections along K.
     """
     if name == "wide":
         return 2 * tile.columns + int(rng.integers(1, 48)), 70, 2304, tile
@@ -179,16 +178,16 @@ def drawn(name, tile, rng):
 @pytest.mark.parametrize("way", ["one by one", "at one time", "clusters"])
 @pytest.mark.parametrize("case", ["few", "drawn", "wide"])
 def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
-    """Blocks one after the other leave all slices to the first of a tile; at one time each has its own.
+    """Blocks that run in turn leave all slices to the first of a tile; at one time each finishes its own.
 
-    Those of a cluster hand out what they have. Activations of wide tiles are ordered by the product itself,
-    but for the beginning.
+    Blocks of a cluster send their sums to each other. The product itself makes the x_tiles of wide tiles, except
+    the first ones.
     """
     monkeypatch.setattr(late_activations, "LEAST", 0)
     cut = int(fresh.integers(2, MAX_CLUSTER + 1))
 
     def shared(tiles, stages, wave):
-        """In clusters: the last of three tiles by two blocks, or all tiles by as many blocks as may be."""
+        """A split in clusters: two blocks for the last of three tiles, or as many as possible for every tile."""
         if case == "wide":
             return Split(2, 1, 2, 2, 0, 0, 2), 0.0
         if stages == 1:  # nothing to cut

@@ -1,7 +1,8 @@
-"""Activations of experts as panels of bfloat16: rows where a plan (schedule/groups.py) has their uses.
+"""Activations of experts as x_tiles of bfloat16: rows in the columns that a plan (schedule/groups.py) gives
+their uses.
 
-The panels are those of x_tiles.py. A row is read once and written for each of its uses; rows that no use
-has are whatever was there, for sums of their own that nobody reads.
+The layout is that of x_tiles.py. A row is read once and written for each of its uses. Rows without a use hold
+anything; their sums are never read.
 """
 
 from __future__ import annotations
@@ -23,14 +24,12 @@ from .x_tiles import EACH, THREADS, chunk_placer, chunk_swapper
 
 @family()
 def gatherer() -> Kernel:
-    """Float32 to panels, 16 columns a thread; rows of NaN for uses without an expert; and words of zeros."""
-    load, pair, place, store4, load4 = (
-        sixteen_loader(),
-        chunk_swapper(),
-        chunk_placer(),
-        ptx.store4,
-        codes.load4,
-    )
+    """The kernel that gathers rows by a plan in memory, 16 columns a thread.
+
+    Uses without an expert get rows of NaN. It also clears ``count`` words for the next kernel.
+    """
+    load, pair, place, store4 = sixteen_loader(), chunk_swapper(), chunk_placer(), ptx.store4
+    load4 = codes.load4
     let_successor_start, wait_for_predecessor = (
         dependent_launch.let_successor_start, dependent_launch.wait_for_predecessor,
     )  # fmt: skip
@@ -38,10 +37,10 @@ def gatherer() -> Kernel:
     def gather(
         x: Any,  # float32 [m, k]
         x_tiles: Any,
-        places: Any,  # uint32 [m · each]: of a plan
-        y: Any,  # float32 [m · each, n]
-        zeros: Any, count: Any,  # uint32 [count], for who comes next
-        m: Any, per_token: Any, k: Any, n: Any, sixteens: Any, height: Any,  # sixteens: of a row, whole panels
+        places: Any,  # uint32 [m · per_token]: of a plan
+        y: Any,  # float32 [m · per_token, n]
+        zeros: Any, count: Any,  # uint32 [count], for the next kernel
+        m: Any, per_token: Any, k: Any, n: Any, sixteens: Any, height: Any,  # sixteens: of a row
     ) -> None:  # fmt: skip
         i = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x))
         row = uint32(i // sixteens)
@@ -77,7 +76,9 @@ def gatherer() -> Kernel:
 
 @family()
 def few_gatherer() -> Kernel:
-    """The same for few uses, whose plan is in no memory: each block makes it (schedule/block_plan.py)."""
+    """The kernel that gathers rows of few uses: each block makes the plan for itself
+    (schedule/block_plan.py).
+    """
     load, pair, place, rank = sixteen_loader(), chunk_swapper(), chunk_placer(), column_ranker()
     plan = planner(THREADS, stores_experts=True)
     base, put, store4, take4 = ptx.shared_base, ptx.put, ptx.store4, bf16x2.take4
@@ -87,12 +88,12 @@ def few_gatherer() -> Kernel:
 
     def gather(
         x: Any,  # float32 [m, k]
-        ids: Any,  # int64 [m · each]
+        ids: Any,  # int64 [m · per_token]
         x_tiles: Any,
-        of_column: Any,  # uint32 [height]: the use of each
-        y: Any,  # float32 [m · each, n]
-        zeros: Any, count: Any,  # uint32 [count], for who comes next
-        m: Any, per_token: Any, k: Any, n: Any, sixteens: Any, height: Any,  # sixteens: of a row, whole panels
+        uses_of_columns: Any,  # uint32 [height]
+        y: Any,  # float32 [m · per_token, n]
+        zeros: Any, count: Any,  # uint32 [count], for the next kernel
+        m: Any, per_token: Any, k: Any, n: Any, sixteens: Any, height: Any,  # sixteens: of a row
         experts: Any, columns: Any,  # of a tile
     ) -> None:  # fmt: skip
         wait_for_predecessor()
@@ -125,7 +126,7 @@ def few_gatherer() -> Kernel:
             if lane == uint32(0):
                 put(uint32(places + uint32(use - begin) * uint32(4)), to)
                 if to != uint32(NOWHERE):
-                    store4(of_column + uint64(to) * uint64(4), use)
+                    store4(uses_of_columns + uint64(to) * uint64(4), use)
         cuda.syncthreads()
         if row < m:
             for use in range(uint32(row * per_token), uint32(uint32(row + uint32(1)) * per_token)):

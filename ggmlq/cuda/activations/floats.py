@@ -1,4 +1,4 @@
-"""Floats as other floats: with subnormal numbers, which CuPy's kernels flush to zero, and fast."""
+"""Floats as other floats, fast, and with subnormal numbers, which CuPy's kernels flush to zero."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
 @family([(True,), (False,)])
 def kernel(widen: bool) -> Kernel:
-    """Float32 to float64, or back."""
+    """The kernel from float32 to float64, or back."""
     source, target = (float32, float64) if widen else (float64, float32)
 
     def convert(
@@ -40,7 +40,7 @@ def kernel(widen: bool) -> Kernel:
 
 
 def halving(size: int) -> Plan:
-    """What makes halves of so many floats, a multiple of eight: from an address, to one, on a stream."""
+    """The prepared launch that makes halves of ``size`` floats, a multiple of eight."""
     count, change = size // EACH, changer("float32", "float16")
     step = change, (-(-count // THREADS),), (THREADS,), (Hole(X), Hole(Y), count), 1, 0
     return Plan([step], None, None, ())
@@ -57,10 +57,10 @@ def narrowed(x: Any, kind: str) -> Any:
 
 @cache
 def sixteen_loader(kind: str = "float32") -> Any:
-    """The device function that loads 16 values as bfloat16 in the order of cuda:wgmma, in two pieces.
+    """The device function that loads 16 values as bfloat16 in the order of ``wgmma``, in two pieces.
 
-    First the pairs 0, 2, 4, 6, then the others: so the four columns that a lane has of the weights are those
-    that it is asked for. ``kind``: float32, float16, or bfloat16, which only changes places.
+    The first piece has the pairs 0, 2, 4, 6, the second the others: so a lane's four columns of weights
+    meet the same four columns here. ``kind``: float32, float16, or bfloat16, which only changes places.
     """
     load_floats, narrow, bits_of, half = ptx.load_floats, bf16x2.narrowed, ptx.bits_of, ptx.half_value
 
@@ -92,7 +92,7 @@ def sixteen_loader(kind: str = "float32") -> Any:
 
 @family([("float32",), ("float16",), ("bfloat16",)])
 def orderer(kind: str) -> Kernel:
-    """Floats to bfloat16 in the order of :func:`sixteen_loader`, 16 values a thread."""
+    """The kernel from floats to bfloat16 in the order of :func:`sixteen_loader`, 16 values a thread."""
     store16, load, take_turn = ptx.store16, sixteen_loader(kind), dependent_launch.take_turn
     size = KINDS[kind]
 

@@ -1,4 +1,4 @@
-"""Rows of floats as int8 codes in planes, by 32: what the arithmetic ``q8`` multiplies."""
+"""Rows of floats as int8 codes with a scale for each 32: the activations of the arithmetic ``q8``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ THREADS = 256
 
 @inlined
 def place_of_row(row: Any) -> Any:
-    """Where ``mma`` wants the scale of a row: rows r, r + 8, r + 16, r + 24 of 32 side by side."""
+    """The place of a row's scale as ``mma`` wants it: rows r, r + 8, r + 16, r + 24 of 32 side by side."""
     return (row & ~uint32(31)) | (row & uint32(7)) << uint32(2) | (row >> uint32(3)) & uint32(3)
 
 
@@ -42,7 +42,7 @@ def largest_size(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
 
 @family((run, for_mma) for run in (16, 32) for for_mma in (False, True))
 def activation_kernel(run: int, for_mma: bool) -> Kernel:
-    """Eight threads serve 32 neighbours, four each."""
+    """The kernel that quantizes: eight threads serve 32 neighbours, four each."""
     place = place_of_row if for_mma else as_it_is
     load_floats, store4, store_float = ptx.load_floats, ptx.store4, ptx.store_float
     mul, div, nearest_even = ptx.mul, ptx.div, ptx.nearest_even
@@ -86,7 +86,7 @@ def activation_kernel(run: int, for_mma: bool) -> Kernel:
 
 
 def activations(x: Any, run: int, for_mma: bool = False) -> Unpacked:
-    """Rows x [M, K] of floats as planes, for weights in such runs; ``scale`` is always by 32.
+    """Rows x [M, K] of floats as unpacked codes, for weights in runs of ``run``; ``scale`` is always by 32.
 
     ``for_mma``: scales in the order of :func:`place_of_row`.
     """

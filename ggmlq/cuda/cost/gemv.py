@@ -1,13 +1,12 @@
-"""How long cuda:gemv takes on Hopper, by how blocks share the strips; and the way that takes least.
+"""The cost of cuda:gemv on Hopper, by how blocks split the fragment rows; and the split that costs least.
 
 Blocks come in *waves*, as many as multiprocessors hold at once; the last may be smaller. A wave takes a
-while to begin and to end, and as long as its block waits for memory; and longer the more of them share a
-multiprocessor, for then they wait for each other. So that costs least which fills whole waves. And no way
-takes less than its weights take to come from memory.
+while to begin and to end, and as long as its blocks wait for memory. It takes longer the more of them share
+a multiprocessor, for then they wait for each other. So the split that fills whole waves costs least. And no
+split takes less than its weights need to come from memory.
 
-Numbers were fitted to 3500 measurements of three types and sixty shapes on an H100 (bench/notes/choice.md):
-what they pick is 0.6 to 0.9 % slower than the best in the mean, 16 % at worst. A bad estimate makes nothing
-wrong.
+Numbers were fitted to 3500 measurements of three types and sixty shapes on an H100 (bench/NOTES.md): what
+they pick is 0.6 to 0.9 % slower than the best in the mean, 16 % at worst. A bad estimate makes nothing wrong.
 """
 
 from __future__ import annotations
@@ -24,31 +23,31 @@ from .stage import SHARE, at_one_time, extra_instructions
 
 
 class Rate(NamedTuple):
-    """Microseconds of a million weights that blocks of a multiprocessor multiply one after the other."""
+    """Microseconds of a million weights that the blocks of a multiprocessor multiply one after the other."""
 
-    two: float  # of two strips a block, whatever the codes are
-    four: float
+    two: float  # with two fragment rows a block, whatever the codes are
+    four: float  # with four
     byte: float  # for each byte of a weight
-    hundred: float  # for each hundred instructions that unpack two records, beyond those of q4_0
+    hundred: float  # for each hundred instructions that unpack two fragments, beyond those of q4_0
 
-    def of(self, layout: PackedLayout, fragment_rows: int) -> float:
+    def us(self, layout: PackedLayout, fragment_rows: int) -> float:
         weight = layout.fragment_bytes / (ROWS * STEP)
-        whatever = self.two if fragment_rows == TWO else self.four
-        return whatever + weight * self.byte + extra_instructions(layout) / 100 * self.hundred
+        plain = self.two if fragment_rows == TWO else self.four
+        return plain + weight * self.byte + extra_instructions(layout) / 100 * self.hundred
 
 
 class GemvCost(NamedTuple):
     """Microseconds of a kernel."""
 
     start: float
-    pair: float  # to add up what the two blocks of a cluster have
-    cluster: float  # or more of them
-    lone_wave: float  # of blocks that have a multiprocessor for themselves
-    lone_next: float  # each after the first
+    pair: float  # to add up the sums of the two blocks of a cluster
+    cluster: float  # to add up those of more blocks
+    lone_wave: float  # a wave of blocks that have a multiprocessor for themselves
+    lone_next: float  # each further wave
     lone: Rate
-    wave: float  # of small blocks
-    next: float
-    waiting: Rate  # in a wave, for the weights of one block
+    wave: float  # a wave of small blocks
+    next: float  # each further wave
+    waiting: Rate  # of a wave, for the weights of one block
     small: Rate
     even: float  # how far towards the mean the fullest multiprocessor's load counts
 
@@ -77,57 +76,57 @@ COSTS = {  # by rows of activations
     ),
     32: GemvCost(1.27, 0, 0, 1.27, 2.76, Rate(33.25, 0, 17.24, 12.63), 0, 0, NO_RATE, NO_RATE, 0),
 }  # fmt: skip
-# Of the blocks that fit at once, how many clusters may have: some places are in no group of multiprocessors.
+# Usable share of resident blocks when launched as clusters: some multiprocessors are in incomplete groups.
 FILLED = {2: 0.9, 4: 0.82}
-MOST = {2: 6, 4: 3}  # blocks of clusters that a multiprocessor should hold
-FEW = 1 / 3  # tiles of two strips for a multiprocessor, up to which clusters are as large as they can be
+MOST = {2: 6, 4: 3}  # blocks of clusters that a multiprocessor should hold, by the blocks of a cluster
+FEW = 1 / 3  # tiles of two fragment rows a multiprocessor, up to which clusters are as large as they can be
 
 
 class GemvSplit(NamedTuple):
-    """Strips of a block, and how blocks share them."""
+    """The fragment rows of a block, and how blocks split a tile."""
 
     fragment_rows: int
     blocks: SplitBlocks
 
 
 class GemvShape(NamedTuple):
-    """A product, and what it is made on."""
+    """A product on a card."""
 
     layout: PackedLayout
-    height: int  # strips of all rows: a multiple of eight
+    height: int  # fragment rows: a multiple of eight
     k: int
     m: int
     multiprocessors: int
     memory: float = UNKNOWN  # MB a microsecond
-    wide: bool = True  # whether blocks may have four strips
+    wide: bool = True  # whether blocks may have four fragment rows
 
 
 def rows_for(m: int) -> int:
-    """Rows of activations that the kernel for so many takes."""
+    """The rows of activations of the kernel that takes ``m`` rows."""
     return next(columns for columns in columns_of(TWO) if columns >= m)
 
 
 def microseconds(shape: GemvShape, split: GemvSplit) -> float:
-    """Of one way."""
+    """Microseconds of a product with one split."""
     cost, (fragment_rows, (splits, most)) = COSTS[rows_for(shape.m)], split
     tiles, millions = shape.height // fragment_rows * splits, shape.k * ROWS * fragment_rows / splits / 1e6
     full, left = divmod(tiles, shape.multiprocessors * most)
     waves, beside = full + (left > 0), full * most + -(-left // shape.multiprocessors)
     if split.blocks == ALONE:
         us = cost.lone_wave + (waves - 1) * cost.lone_next
-        us += waves * millions * cost.lone.of(shape.layout, fragment_rows)
+        us += waves * millions * cost.lone.us(shape.layout, fragment_rows)
     else:
         load = beside + cost.even * (tiles / shape.multiprocessors - beside)
         us = cost.wave + (waves - 1) * cost.next
-        us += waves * millions * cost.waiting.of(shape.layout, fragment_rows)
-        us += load * millions * cost.small.of(shape.layout, fragment_rows)
+        us += waves * millions * cost.waiting.us(shape.layout, fragment_rows)
+        us += load * millions * cost.small.us(shape.layout, fragment_rows)
         us += 0 if splits == 1 else cost.pair if splits == 2 else cost.cluster
     weights = shape.height * shape.k * shape.layout.fragment_bytes / STEP / 1e6
     return at_one_time(cost.start + us, 1 + weights / (SHARE * shape.memory))
 
 
 def candidates(shape: GemvShape) -> Iterator[GemvSplit]:
-    """Those that were as fast as any for some shape."""
+    """The splits that were as fast as any for some shape."""
     columns, sms, tiles = rows_for(shape.m), shape.multiprocessors, shape.height // TWO
     able = [
         fragment_rows
@@ -141,18 +140,19 @@ def candidates(shape: GemvShape) -> Iterator[GemvSplit]:
         yield GemvSplit(TWO, SplitBlocks(splits, -(-tiles * splits // sms)))
         return
     yield from (GemvSplit(fragment_rows, ALONE) for fragment_rows in able if False in kinds[fragment_rows])
-    for fragment_rows, of in small.items():
-        for most in range(1, of.blocks + 1):  # with room for more than there are, some get none
+    for fragment_rows, stage in small.items():
+        for most in range(1, stage.blocks + 1):  # with room for more than there are, some get none
             if 1 < most <= -(-shape.height // fragment_rows // sms):
                 yield GemvSplit(fragment_rows, SplitBlocks(1, most))
             for splits, filled in FILLED.items():
                 blocks = shape.height // fragment_rows * splits
                 fit = most <= -(-blocks // sms) and blocks <= filled * most * sms
-                if fit and splits <= of.most_splits and most <= MOST[splits]:
+                if fit and splits <= stage.most_splits and most <= MOST[splits]:
                     yield GemvSplit(fragment_rows, SplitBlocks(splits, most))
 
 
 @lru_cache(4096)
 def best_split(shape: GemvShape) -> tuple[float, GemvSplit]:
-    """The way that is thought to take least, and its microseconds."""
-    return min(((microseconds(shape, split), split) for split in candidates(shape)), key=lambda each: each[0])
+    """The microseconds of the split that should take least, and that split."""
+    timed = ((microseconds(shape, split), split) for split in candidates(shape))
+    return min(timed, key=lambda candidate: candidate[0])

@@ -1,7 +1,7 @@
-"""How long products of strips take on Hopper, as far as a choice between their kernels needs it.
+"""The cost of products of packed weights on Hopper, as far as the choice between their kernels needs it.
 
-Constants were fitted on an H100 (bench/notes/choice.md); multiprocessors and memory are those of the card. A
-bad estimate makes nothing wrong, only slower.
+Constants were fitted on an H100 (bench/NOTES.md); multiprocessors and memory are those of the card. A bad
+estimate makes nothing wrong, only slower.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ..warp_specialized.tile import UNIT_FRAGMENTS
 from . import warp_specialized
 from .gemv import GemvShape, best_split
 
-WARP_SPECIALIZED_US = 3.0  # to order the first activations, to start, to write
+WARP_SPECIALIZED_US = 3.0  # to make the first x_tiles, to start, to write
 
 
 class PackedShape(NamedTuple):
-    """Of a product, and what it is made on."""
+    """A product on a card."""
 
     m: int
     n: int
@@ -38,13 +38,13 @@ def gemv_us(shape: PackedShape) -> float:
 def warp_specialized_us(shape: PackedShape) -> float:
     """Microseconds of cuda:warp_specialized."""
     stages = -(-shape.k // (UNIT_FRAGMENTS * STEP))
-    of_tiles = warp_specialized.WarpSpecializedShape.on(shape.card, shape.m, shape.n, stages, shape.layout)
-    return WARP_SPECIALIZED_US + warp_specialized.best_tile(of_tiles).us
+    tiled = warp_specialized.WarpSpecializedShape.on(shape.card, shape.m, shape.n, stages, shape.layout)
+    return WARP_SPECIALIZED_US + warp_specialized.best_tile(tiled).us
 
 
 def estimates(shape: PackedShape) -> dict[str, float]:
-    """Of the kernels that take such a shape."""
-    found = {"cuda:warp_specialized": warp_specialized_us(shape)}
+    """Microseconds of each kernel that takes a shape."""
+    us = {"cuda:warp_specialized": warp_specialized_us(shape)}
     if shape.m <= COLUMNS[-1]:
-        found["cuda:gemv"] = gemv_us(shape)
-    return found
+        us["cuda:gemv"] = gemv_us(shape)
+    return us

@@ -1,4 +1,4 @@
-"""A bias added to rows of results by one prepared launch, to the bits that CuPy's kernels make."""
+"""A bias added to rows of results by one prepared launch, with the bits that CuPy's kernels give."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ THREADS, MOST = 256, 65535  # of a block; rows of blocks in a grid
 
 @instruction("add.rn.ftz.f32 $0, $1, $2;", f32, f32, f32)
 def add_flushed(a: Any, b: Any) -> Any:
-    """A sum as CuPy's kernels make it: subnormal numbers, given or made, are zeros of their sign."""
+    """A sum as CuPy's kernels give it: subnormal numbers, before and after, are zeros of their sign."""
     least = np.float32(2.0**-126)
     a, b = (np.copysign(np.float32(0), v) if abs(v) < least else np.float32(v) for v in (a, b))
     return np.copysign(np.float32(0), a + b) if abs(a + b) < least else a + b
@@ -45,7 +45,7 @@ def loader(kind: str) -> Any:
 
 @family((kind,) for kind in KINDS)
 def adder(kind: str) -> Kernel:
-    """A column a thread, and every so many rows of it."""
+    """The kernel that adds a bias: a column a thread, and some of its rows."""
     load, size, load_float, store_float = loader(kind), KINDS[kind], ptx.load_float, ptx.store_float
     take_turn = dependent_launch.take_turn
 
@@ -69,6 +69,8 @@ def adder(kind: str) -> Kernel:
 
 
 def plan(m: int, n: int, letter: str) -> Plan:
-    """What adds a bias of a kind to rows: its address, theirs and a stream are all that it takes."""
+    """The prepared launch that adds a bias of a kind to m rows: its holes are the addresses of both, and a
+    stream.
+    """
     grid, given = (-(-n // THREADS), min(m, MOST)), (Hole(X), Hole(Y), m, n)
     return Plan([(adder(NAMES[letter]), grid, (THREADS,), given, 1, 0)], None, None, ())

@@ -1,4 +1,4 @@
-"""Sums of ``wgmma`` to rows of results that a list names: as thread_sums.py and tile.py, but anywhere."""
+"""Sums of ``wgmma`` to rows of results that a list names, anywhere in memory."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LANES, NOBODY = 32, 0xFFFFFFFF
 
 @cache
 def holder(columns: int) -> Callable[..., Any]:
-    """The device function (list, lane, count) by which a warp takes the rows of columns to registers.
+    """The device function (list, lane, count) by which a warp loads the rows of columns into registers.
 
-    A lane holds those of columns ``lane``, ``lane`` + 32 and so on, NOBODY from ``count`` on. Asked for
-    before a tile is multiplied they are there when it is written.
+    A lane holds those of columns ``lane``, ``lane`` + 32 and so on; NOBODY from ``count`` on. Loaded before
+    a tile is multiplied they are there when it is written.
     """
     kind = types.UniTuple(u32, -(-columns // LANES))
 
@@ -46,10 +46,11 @@ def holder(columns: int) -> Callable[..., Any]:
 
 @cache
 def scatterer(columns: int) -> Callable[..., Any]:
-    """The device function (sums, y, rows, column, row, n) for 64 rows of weights and so many columns.
+    """The device function (sums, y, rows, column, row, n) that stores 64 rows of weights × ``columns``
+    columns.
 
-    ``column``: the thread's first one, 2 t; ``rows``, as ``holder`` has them, say to which row of y, float32
-    [..., n], each column goes.
+    ``column``: the thread's first one, 2 t; ``rows``, from ``holder``: the row of y, float32 [..., n], of
+    each column.
     """
     count, held = columns // 2, -(-columns // LANES)
     kind, of_rows = types.UniTuple(f32, count), types.UniTuple(u32, held)
@@ -73,7 +74,9 @@ def scatterer(columns: int) -> Callable[..., Any]:
 
 
 def _text(columns: int, held: int) -> str:
-    """Operands: y, column, row, n, the list, then the sums: of two columns and two rows, 8 columns on."""
+    """The assembly of ``scatter``. Operands: y, column, row, n, the list, then the sums: two columns × two
+    rows, 8 columns on.
+    """
     lines = ["{.reg .pred low, high, p; .reg .b32 c, r, u; .reg .b64 at, far;"]
     lines += ["setp.lt.u32 low, $2, $3; add.u32 r, $2, 8; setp.lt.u32 high, r, $3;"]
     lines += ["mul.wide.u32 far, $2, 4; add.u64 far, far, $0; shl.b32 r, $3, 2;"]
@@ -88,17 +91,18 @@ def _text(columns: int, held: int) -> str:
     return "\n".join([*lines, "}"])
 
 
-OF_TEXT = 32  # sums whose rows are looked up together: for all at once integers would not stay in registers
+OF_TEXT = 32  # sums whose rows are looked up together; for more, integers would not stay in registers
 
 
 @cache
 def row_scatterer(columns: int, halves: int, to: str) -> Callable[..., Any]:
-    """The device function (sums, y, uses, first, count, column, n, lane, buffer, at): where uses are rows.
+    """The device function (sums, y, uses, first, count, column, n, lane, buffer, at), where uses are rows
+    of the tile.
 
-    ``uses``, a list, names the row of y, [..., n] of the kind ``to``, of each row of the tile; this warp's
-    begin with ``first``, and only the first ``count`` of the tile are there. ``buffer``, ``at``: as of
-    ``box_putter``. What 128 bytes of each of a warp's 16 rows hold goes through the buffer together; of
-    these eight lanes have a row, 16 bytes each.
+    ``uses``, a list, names the row of y, [..., n] of the kind ``to``, for each row of the tile; this warp's
+    begin with ``first``, and only the first ``count`` rows of the tile are real. ``buffer``, ``at``: as of
+    ``box_putter``. 128 bytes of each of a warp's 16 rows go through the buffer together; eight lanes have a
+    row, 16 bytes each.
     """
     count = columns // 2
     kind = types.UniTuple(f32, halves * count)
@@ -128,7 +132,8 @@ def row_scatterer(columns: int, halves: int, to: str) -> Callable[..., Any]:
 
 
 def _rows_text(below: int, to: str) -> str:
-    """Operands: y, uses, first, count, column, n, lane, buffer, at, then a thread's sums.
+    """The assembly of ``row_scatterer``. Operands: y, uses, first, count, column, n, lane, buffer, at, then
+    a thread's sums.
 
     A lane stores rows r, r + 4, r + 8 and r + 12, r its number / 8, and of a piece its c-th 16 bytes.
     """
@@ -147,7 +152,7 @@ def _rows_text(below: int, to: str) -> str:
         lines += [f"@t{i} ld.global.u32 u{i}, [of + {16 * i}];"]
     for i in range(4):
         lines += [f"mul.wide.u32 to{i}, u{i}, w; add.u64 to{i}, to{i}, far;"]
-    of_piece = 64 // size  # a thread's sums
+    of_piece = 64 // size  # sums of a thread
     for piece in range(OF_TEXT // of_piece):
         own = [f"${9 + of_piece * piece + j}" for j in range(of_piece)]
         staged = float_piece("$8", own) if to == "float32" else narrow_piece(to, "$8", own)

@@ -1,17 +1,17 @@
 """Many tokens: sorted by expert on the device, and one product for the tiles of all experts.
 
-Changed: from one to two and a half hundred uses of an expert share its weights. Three kernels, none of which
-the host waits for: a few blocks count the uses of each expert and give every use a column of a tile
-(schedule/groups.py); rows of activations are narrowed and copied to these columns
-(activations/expert_x_tiles.py); and blocks with roles, those of cuda:warp_specialized of linear, take one tile after the
-other from the plan, whatever its expert (schedule/grouped.py). The tiles of the last turn are shared along
-the columns, as many of them as there turn out to be. Results go straight to the rows of the uses.
-Up to a thousand uses of 256 experts the first kernel is left out: the blocks of both others make the plan
-for themselves (schedule/block_plan.py).
+Changed: one to two and a half hundred uses of an expert share its weights. There are three kernels, and the
+host waits for none. A few blocks count the uses of each expert and give every use a column of a tile
+(schedule/groups.py). Rows of activations are narrowed and copied to these columns
+(activations/expert_x_tiles.py). And warp-specialised blocks, those of cuda:warp_specialized of linear, take
+one tile after the other from the plan, whatever its expert (schedule/grouped.py). The tiles of the last
+wave are split along the columns; the kernel counts them itself. Results go straight to the rows of the
+uses. Up to a thousand uses of 256 experts the first kernel is left out: the blocks of both others make the
+plan for themselves (schedule/block_plan.py).
 
-So neither the number of launches nor the size of a grid depends on what the ids say. How wide tiles are is
-decided by how many uses an expert has on average: wide ones unpack weights less often, narrow ones waste
-less where an expert's last tile is filled in part.
+So neither the number of launches nor the size of a grid depends on the values of ids. The uses that an
+expert has on average decide how wide tiles are: wide ones unpack weights less often, narrow ones waste less
+where an expert's last tile is filled in part.
 
 Limited, with few uses an expert, by the instructions that unpack types with bytes of scales, for others by
 memory and some ten microseconds around the products; with many by the card's power in the product itself, and
@@ -61,57 +61,55 @@ from ..warp_specialized.tile import (
     SCRATCH,
     UNIT_FRAGMENTS,
     WarpSpecializedTile,
-)
+)  # fmt: skip
 
 TILES = (
-    WarpSpecializedTile(16, 2), WarpSpecializedTile(32, 2), WarpSpecializedTile(48, 2), WarpSpecializedTile(64, 2), WarpSpecializedTile(96), WarpSpecializedTile(144),
-    WarpSpecializedTile(160), WarpSpecializedTile(208), WarpSpecializedTile(256),
-)  # fmt: skip
-COST = {  # of a block's stage and its part of what surrounds tiles, by columns; they count beside each other
+    *(WarpSpecializedTile(columns, 2) for columns in (16, 32, 48, 64)),
+    *map(WarpSpecializedTile, (96, 144, 160, 208, 256)),
+)
+COST = {  # of a block's stage and its part of what surrounds tiles, by columns; only their ratios count
     16: 1.1, 32: 1.21, 48: 1.42, 64: 1.63, 96: 1.05, 144: 1.36, 160: 1.46, 208: 1.72, 256: 2.1,
 }  # fmt: skip
 
 
 @family((fmt, tile) for fmt in BLOCK_FORMATS for tile in TILES)
 def kernel(fmt: BlockFormat, tile: WarpSpecializedTile) -> Kernel:
-    """Blocks that stay."""
+    """The kernel of blocks that stay."""
     layout, wide = layout_of(fmt), tile.wide
     consume = consumer(layout, tile, consumer_locator(tile.columns), stored_split, listed=True)
-    produce, start = (
-        producer(layout, tile, producer_locator(), reorders=False),
-        starter(tile.stages(layout), CONSUMER_WARPS),
-    )
-    of_barriers, base, seen = tile.stages(layout) * tile.stage(layout), ptx.shared_base, barriers.seen
+    produce = producer(layout, tile, producer_locator(), reorders=False)
+    start = starter(tile.stages(layout), CONSUMER_WARPS)
+    barriers_at, base, seen = tile.stages(layout) * tile.stage(layout), ptx.shared_base, barriers.seen
     scratch_at, columns, put = 16 * tile.stages(layout), tile.columns, ptx.put
     first_lane, pinned, let_successor_start, wait_for_predecessor = (
         barriers.of_first_lane, barriers.pinned, dependent_launch.let_successor_start,
         dependent_launch.wait_for_predecessor,
     )  # fmt: skip
-    make_plan, of_plan = planner(tile.threads, stores_experts=False), scratch_at + SCRATCH
+    make_plan, plan_at = planner(tile.threads, stores_experts=False), scratch_at + SCRATCH
     give, take = barriers.registers("dec", PRODUCER_REGISTERS), barriers.registers("inc", CONSUMER_REGISTERS)
 
     def product(
-        fragments: Any,  # map of the strips of all experts
+        fragments: Any,  # tensor map of the packed weights of all experts
         x_tiles: Any,  # bfloat16 [steps, height, 64]: activations/expert_x_tiles.py
-        plan: Any, of_column: Any,  # uint32: schedule/groups.py, or 0; the use of each column
-        ids: Any,  # int64 [uses], of which the block makes the plan if there is none: schedule/block_plan.py
+        plan: Any, uses_of_columns: Any,  # uint32: schedule/groups.py, or 0; the use of each column
+        ids: Any,  # int64 [uses]; without a plan the block makes its own of them: schedule/block_plan.py
         y: Any,  # float32 [uses, n]
         partials: Any, flags: Any,  # float32 [slots, a tile], uint32: warp_specialized/stream_k.py
         n: Any, steps: Any, height: Any, down: Any, width: Any,  # schedule/grouped.py
         uses: Any, experts: Any,
-        gain: Any,  # least_saved() of schedule/work_units.py
+        gain: Any,  # least_saved() of cost/split.py
     ) -> None:  # fmt: skip
         warp, lane = warp_and_lane()
         warp, lane = first_lane(warp), pinned(lane)
         ring = first_lane(uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00)))
-        full = uint32(ring + uint32(of_barriers))
+        full = uint32(ring + uint32(barriers_at))
         if uint32(cuda.threadIdx.x) == uint32(0):
             start(full)
             for i in range(2):
                 put(uint32(full + uint32(scratch_at + 4 * i)), int32(0))
-        entries = uint32(full + uint32(of_plan))
+        entries = uint32(full + uint32(plan_at))
         if plan != uint64(0):
-            slots = uint32(seen(plan))  # there since the predecessor began to write panels
+            slots = uint32(seen(plan))  # written before the predecessor let this kernel start
             cuda.syncthreads()
         else:
             slots = make_plan(entries, entries, ids, uses, experts, uint32(columns))
@@ -123,7 +121,7 @@ def kernel(fmt: BlockFormat, tile: WarpSpecializedTile) -> Kernel:
         if uint32(cuda.threadIdx.x) == uint32(0):
             store_split(split, whole_tiles, uint32(full + uint32(scratch_at)))
         cuda.syncthreads()
-        schedule = (plan, entries, experts, down, width, of_column)
+        schedule = (plan, entries, experts, down, width, uses_of_columns)
         if uint32(warp) >= uint32(CONSUMER_WARPS):
             if wide:
                 give()
@@ -133,7 +131,7 @@ def kernel(fmt: BlockFormat, tile: WarpSpecializedTile) -> Kernel:
         else:
             if wide:
                 take()
-            wait_for_predecessor()  # it writes the uses of columns, and flags
+            wait_for_predecessor()  # it writes the uses of columns and clears flags
             outputs, sizes = (y, partials, flags), (n, steps)
             consume(ring, full, warp, lane, outputs, schedule, sizes, end, stages_left, rank, uint32(0))
         let_successor_start()  # at the start, where it finds no room anyway, it costs narrow tiles a spill
@@ -147,7 +145,7 @@ def kernel(fmt: BlockFormat, tile: WarpSpecializedTile) -> Kernel:
 
 @lru_cache(4096)
 def tile_for(tokens: int, used: int, experts: int) -> WarpSpecializedTile:
-    """With which an expert that has its share of uses, give or take chance, is done first."""
+    """The tile with which an expert with its average share of uses, give or take chance, is done first."""
 
     def us(tile: WarpSpecializedTile) -> float:
         slots = groups.expected_slots(tokens, used, experts, tile.columns)
@@ -171,40 +169,31 @@ def refuses(problem: ExpertLinear) -> str | None:
 
 @register(__name__, __doc__, arithmetic="bf16s", accumulate="f16", refuses=refuses)
 def launch(x: Any, q: QuantArray, ids: Any, out: Any, tile: WarpSpecializedTile | None = None) -> None:
-    """``tile``: another than is thought best."""
+    """``tile``: another tile than the best by estimate."""
     assert isinstance(q.format, BlockFormat)
     w, x, (e, n, k), empty = packed_weights(q), aligned_floats(x), q.shape, device.cupy().empty
-    steps, down, (rows, _) = w.fragments.shape[1], -(-n // (TILE_ROWS)), x.shape
+    steps, down, (rows, _) = w.fragments.shape[1], -(-n // TILE_ROWS), x.shape
     tile = tile or tile_for(*ids.shape, e)
-    of, made = groups.UsePlan(ids.size, e, tile.columns), kernel(q.format, tile)
-    most = device.multiprocessors() * device.blocks_beside(tile.blocks, made.shared)
-    gain, stages = (
-        least_saved(tile.columns, stage_us(w.layout, tile.columns, tile.blocks)),
-        steps // UNIT_FRAGMENTS,
-    )
-    kept = most_partials(most, stages, gain)
-    partials, flags = empty(kept * TILE_ROWS * tile.columns, np.float32), empty(kept + 1, np.uint32)
-    x_tiles = empty((steps, of.height, STEP), np.uint16)
+    plan_shape, product_kernel = groups.UsePlan(ids.size, e, tile.columns), kernel(q.format, tile)
+    most = device.multiprocessors() * device.blocks_beside(tile.blocks, product_kernel.shared)
+    gain = least_saved(tile.columns, stage_us(w.layout, tile.columns, tile.blocks))
+    slots = most_partials(most, steps // UNIT_FRAGMENTS, gain)
+    partials, flags = empty(slots * TILE_ROWS * tile.columns, np.float32), empty(slots + 1, np.uint32)
+    x_tiles = empty((steps, plan_shape.height, STEP), np.uint16)
     sixteens = steps * STEP // EACH
     blocks = -(-max(rows * sixteens, flags.size) // THREADS)
-    sizes = (flags.size, rows, ids.size // rows, k, n, sixteens, of.height)
+    sizes = (flags.size, rows, ids.size // rows, k, n, sixteens, plan_shape.height)
     if ids.size <= MOST_USES and e <= MOST_EXPERTS:
-        plan, of_column = 0, empty(of.height, np.uint32)
-        few_gatherer()((blocks,), (THREADS,), x, ids, x_tiles, of_column, out, flags, *sizes, e, tile.columns)
+        plan, uses_of_columns = 0, empty(plan_shape.height, np.uint32)
+        rows_of_uses = x, ids, x_tiles, uses_of_columns, out, flags
+        few_gatherer()((blocks,), (THREADS,), *rows_of_uses, *sizes, e, tile.columns)
     else:
-        plan, places = groups.sorted_uses(ids, of)
-        of_column = plan[groups.HEAD + 4 * of.slots :]
+        plan, places = groups.sorted_uses(ids, plan_shape)
+        uses_of_columns = plan[groups.HEAD + 4 * plan_shape.slots :]
         gatherer()((blocks,), (THREADS,), x, x_tiles, places, out, flags, *sizes)
-    grid = most if kept else min(of.slots * down, most)
-    operands = (
-        q.prepared(weights_map(tile.box_row(w.layout)))[0],
-        x_tiles,
-        plan,
-        of_column,
-        ids,
-        out,
-        partials,
-        flags,
-    )
+    grid = most if slots else min(plan_shape.slots * down, most)
+    weights, *_ = q.prepared(weights_map(tile.box_row(w.layout)))
+    operands = weights, x_tiles, plan, uses_of_columns, ids, out, partials, flags
     width = raster_width(most, tile.x_tile_bytes, FRAGMENT_ROWS * w.layout.fragment_bytes)
-    made((grid,), (tile.threads,), *operands, n, steps, of.height, down, width, ids.size, e, gain)
+    steps_and_tiles = n, steps, plan_shape.height, down, width
+    product_kernel((grid,), (tile.threads,), *operands, *steps_and_tiles, ids.size, e, gain)

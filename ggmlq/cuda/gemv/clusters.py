@@ -1,10 +1,10 @@
-"""Small blocks of cuda:gemv: those of a cluster share the columns of a tile, so that any N fills a card.
+"""Small blocks of cuda:gemv: those of a cluster split the columns of a tile, so that any N fills a card.
 
-    warp     0 … 3 of block 0    0 … 3 of block 1    …
-    records  0 … 3               4 … 7               …       and so on in turns
+    warp       0 … 3 of block 0    0 … 3 of block 1    …
+    fragments  0 … 3               4 … 7               …       and so on, round after round
 
-At the end a block adds up what its warps have, and brings each column of sums to the block of the cluster
-that writes it, which adds up what came in the order of blocks. From capability 9.0 on.
+In the end a block adds up the sums of its warps and brings each column of sums to the block of the cluster
+that writes it. That block adds up what came, in the order of blocks. From capability 9.0 on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .stages import GemvStage
 
 
 class SplitBlocks(NamedTuple):
-    """How many blocks share a tile, and how many a multiprocessor holds; one of one is no small block."""
+    """How many blocks split a tile, and how many a multiprocessor holds; (1, 1) is a lone, large block."""
 
     splits: int
     most: int
@@ -33,9 +33,10 @@ ALONE = SplitBlocks(1, 1)
 
 @cache
 def warp_placer(stage: GemvStage) -> Any:
-    """The device function for a warp's place: tile, block in the cluster, first span, how far the next is.
+    """The device function for a warp's place: its tile, its block's rank, its first span, the distance to
+    the next.
 
-    It tells the others of a cluster that this block runs.
+    It also tells the others of a cluster that this block runs.
     """
     warps, small, greet = stage.warps, stage.small, barriers.pass_by_cluster
 
@@ -55,7 +56,7 @@ def warp_placer(stage: GemvStage) -> Any:
 
 @cache
 def cluster_epilogue(stage: GemvStage) -> Any:
-    """The device function that takes sums of a block's warps, in shared memory, to results."""
+    """The device function that takes the sums of a block's warps from shared memory to results."""
     columns, warps, sums, partials_at = stage.columns, stage.warps, stage.sums, stage.partials_at
     rows, line = stage.rows, 4 * stage.rows  # and bytes of a column of sums of another block
     base, take_float, store_float = ptx.shared_base, bf16x2.take_float, ptx.store_float
@@ -81,7 +82,7 @@ def cluster_epilogue(stage: GemvStage) -> Any:
                         store_float(address(y, column, n, uint32(row + uint32(below)), 4), total)
                 column = uint32(column + uint32(warps))
         else:
-            join()  # the shared memory of the others is there
+            join()  # the shared memory of the other blocks can be written
             to = uint32(base() + uint32(partials_at) + uint32(lane << uint32(2)))
             while column < last:
                 there = uint32(to + uint32(uint32(rank * uint32(columns)) + column) * uint32(line))

@@ -1,11 +1,5 @@
-"""cuda:gemv of experts: which uses of an expert a block serves, and rows from and to where they are.
-
-A *use* is a number t · U + u: token t meets the u-th of its experts. A block is started for each use and
-for 32 or 64 rows of its expert. It serves that use and the next ones of the same expert, up to as many as
-the kernel has columns; those of them that would serve fewer, because an earlier use serves them already, end
-at once. So each block finds out alone what to do, and an expert's weights are read once for a few tokens.
-
-Every warp finds it out for itself: it looks at all ids, two a lane or eight.
+"""cuda:gemv of experts: its stages, activations from the rows of uses, and results to them
+(schedule/uses.py).
 """
 
 from __future__ import annotations
@@ -27,7 +21,7 @@ BESIDE = {TWO: 3, FOUR: 2}  # blocks that a multiprocessor has registers for, by
 
 @dataclass(frozen=True)
 class ExpertGemvStage(GemvStage):
-    """A stage of a block that has other blocks beside it on a multiprocessor: fewer warps."""
+    """A stage of a block of eight warps, which shares its multiprocessor with other blocks."""
 
     @property
     def warps(self) -> int:
@@ -39,7 +33,7 @@ class ExpertGemvStage(GemvStage):
 
     @property
     def uses(self) -> int:
-        """Where in shared memory the uses of a warp are kept, behind all else."""
+        """Offset of a warp's uses in shared memory, behind all else."""
         return super().shared
 
     @property
@@ -48,7 +42,7 @@ class ExpertGemvStage(GemvStage):
 
     @property
     def blocks(self) -> int:
-        """That a multiprocessor has registers and shared memory for."""
+        """Blocks that a multiprocessor has registers and shared memory for."""
         return max(1, min(BESIDE[self.fragment_rows], ROOMY // (self.shared + RESERVED)))
 
 
@@ -58,18 +52,20 @@ def gatherer(stage: GemvStage) -> Any:
     x_at, columns, pitch = stage.fragment_rows * stage.size, stage.columns, stage.pitch
     row_chunks, every = stage.row_bytes // 16, stage.span * STEP
     copy16_of, take4 = bf16x2.copy16_of, bf16x2.take4
-    assert stage.floats, "bfloat16 would be made by a kernel before"
+    assert stage.floats, "an earlier kernel would have to make bfloat16"
     assert row_chunks % 32 == 0, "a row is whole copies of a warp"
 
     @inlined
-    def fetch(at: Any, lane: Any, x: Any, span: Any, uses: Any, count: Any, per: Any, k: Any) -> None:
+    def fetch(
+        at: Any, lane: Any, x: Any, span: Any, uses: Any, count: Any, uses_per_row: Any, k: Any
+    ) -> None:  # fmt: skip
         for c in range(columns):
             for first in range(0, row_chunks, 32):
                 chunk = lane + uint32(first)
                 column = span * uint32(every) + chunk * uint32(4)
                 of_x, length = x, uint32(0)
                 if uint32(c) < count and column < k:
-                    row = take4(uses + uint32(4 * c)) // per
+                    row = take4(uses + uint32(4 * c)) // uses_per_row
                     of_x, length = address(x, row, k, column, 4), uint32(16)
                 copy16_of(at + uint32(x_at + c * pitch) + chunk * uint32(16), of_x, length)
 
@@ -78,7 +74,8 @@ def gatherer(stage: GemvStage) -> Any:
 
 @cache
 def epilogue(stage: GemvStage) -> Any:
-    """The device function that adds up what the warps have, the first first, and stores the uses' rows.
+    """The device function that adds up the sums of the warps, the first warp first, and stores the uses'
+    rows.
 
     A warp stores 32 rows of a use.
     """
@@ -98,12 +95,12 @@ def epilogue(stage: GemvStage) -> Any:
                     at = (warp * uint32(columns) + column) * uint32(stride) + row
                     put_float(base() + at * uint32(4), sums[i])
         cuda.syncthreads()
-        column, beside = warp // uint32(groups), warp % uint32(groups) * uint32(32) + lane
-        row = first + beside
+        column, row_of_tile = warp // uint32(groups), warp % uint32(groups) * uint32(32) + lane
+        row = first + row_of_tile
         if row < n and column < count:
             total = float32(0)
             for i in range(warps):
-                at = (uint32(i * columns) + column) * uint32(stride) + beside
+                at = (uint32(i * columns) + column) * uint32(stride) + row_of_tile
                 total += take_float(base() + at * uint32(4))
             store_float(address(y, take4(uses + column * uint32(4)), n, row, 4), total)
 

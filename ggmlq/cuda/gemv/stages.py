@@ -1,14 +1,14 @@
-"""What each warp of cuda:gemv has in shared memory: stages of weights and activations, in flight or landed.
+"""A warp's stages of cuda:gemv in shared memory: weights and activations, in flight or arrived.
 
-A warp copies its stages itself and waits for no other. Two records of a strip at a time cost fewer
-instructions than one; GPUs with little shared memory take one. The numbers of warps and stages are
-those that were fastest on an H200 (bench/notes/gemv.md): more stages in flight do not help.
+A warp copies its own stages and waits for no other warp. Two fragments at a time cost fewer instructions
+than one; GPUs with little shared memory take one. The numbers of warps and stages are those that were
+fastest on an H200 (bench/NOTES.md): more stages in flight do not help.
 
-A block makes outputs of two strips or of four. Each block reads all activations, so with four they are
+A block makes outputs of two fragment rows or of four. Each block reads all activations, so with four they are
 loaded and converted half as often.
 
-A block has all of a multiprocessor, or is *small*: one of several that a multiprocessor holds, and one of a
-cluster that shares the columns of a strip (clusters.py).
+A *lone* block has a multiprocessor for itself. A *small* one shares it with others, and may be one of a
+cluster that splits the columns of a tile (clusters.py).
 """
 
 from __future__ import annotations
@@ -24,33 +24,36 @@ from ..intrinsics.lane import g_and_t
 from ..intrinsics.language import uint32, uint64
 from ..packed.layout import ROWS, STEP, PackedLayout
 
-TWO, FOUR = 2, 4  # strips of a block
-FLOATS = 8  # up to so many rows are narrowed by the kernel itself
-LARGE = 800  # bytes of a record from which fewer warps are faster
+TWO, FOUR = 2, 4  # fragment rows of a block
+FLOATS = 8  # rows of activations, up to which the kernel itself narrows floats
+LARGE = 800  # bytes of a fragment from which fewer warps are faster
 SMALL = 4  # warps of a small block
-# Warps of small blocks that a multiprocessor has registers for, by strips and rows of activations.
+# Warps of small blocks that a multiprocessor has registers for, by fragment rows and rows of activations.
 WARPS = {
     TWO: {1: 24, 2: 24, 4: 20, 8: 16, 16: 12},
     FOUR: {1: 20, 2: 16, 4: 16, 8: 16, 16: 12},
 }
-COLUMNS = (*WARPS[TWO], 32)  # rows of activations that there are kernels for
-SPANS = 2, 1  # records of a strip in a stage, for GPUs with much or little shared memory
-ROOMY, RESERVED = 227 << 10, 1 << 10  # bytes of shared memory of a Hopper multiprocessor, less of a block
+COLUMNS = (*WARPS[TWO], 32)  # rows of activations that kernels are made for
+SPANS = 2, 1  # fragments of a row in a stage, for GPUs with much or little shared memory
+# Bytes of shared memory: of a Hopper multiprocessor, and lost for each block.
+ROOMY, RESERVED = 227 << 10, 1 << 10
 
 
 @dataclass(frozen=True)
 class GemvStage:
-    """What a warp works on at a time: so many records of each strip, and of the activations."""
+    """The piece of a product that a warp works on at a time: a span of fragments of each row, and their
+    activations.
+    """
 
     layout: PackedLayout
     columns: int  # rows of activations
-    span: int  # records of a strip
+    span: int  # fragments of a row
     small: bool = False
     fragment_rows: int = TWO
 
     @property
     def warps(self) -> int:
-        """Of a block; each has its own stages."""
+        """Warps of a block; each has stages of its own."""
         if self.small:
             return SMALL
         if self.columns > 4:
@@ -59,7 +62,7 @@ class GemvStage:
 
     @property
     def blocks(self) -> int:
-        """That a multiprocessor holds: as many as there are registers and shared memory for."""
+        """Blocks that a multiprocessor has registers and shared memory for."""
         if not self.small:
             return 1
         wanted = WARPS[self.fragment_rows][self.columns] // SMALL
@@ -67,24 +70,24 @@ class GemvStage:
 
     @property
     def most_splits(self) -> int:
-        """The most blocks that share the columns of a strip."""
+        """The most blocks that split the columns of a tile."""
         if not self.small or (self.fragment_rows > TWO and self.columns > 4):
             return 1
         return 8 if self.columns <= FLOATS and self.fragment_rows == TWO else 4
 
     @property
     def floats(self) -> bool:
-        """Whether activations are float32, or bfloat16 already."""
+        """True where activations are float32, False where they are bfloat16 already."""
         return self.columns <= FLOATS
 
     @property
     def tiles(self) -> int:
-        """Eight rows of activations each."""
+        """Tiles of eight rows of activations."""
         return -(-self.columns // 8)
 
     @property
     def numbers(self) -> int:
-        """Sums of a lane: four of a strip and tile."""
+        """Sums of a lane: four for each fragment row and tile."""
         return 4 * self.fragment_rows * self.tiles
 
     @property
@@ -94,12 +97,12 @@ class GemvStage:
 
     @property
     def pitch(self) -> int:
-        """Bytes from row to row of activations: no bank of shared memory is met twice."""
+        """Bytes from row to row of activations, padded so that no bank of shared memory is met twice."""
         return self.row_bytes + (64 if self.floats and self.columns > 1 else 0)
 
     @property
     def size(self) -> int:
-        """Bytes of a strip."""
+        """Bytes of a fragment row."""
         return self.span * self.layout.fragment_bytes
 
     @property
@@ -109,12 +112,12 @@ class GemvStage:
 
     @property
     def rows(self) -> int:
-        """Of outputs of a block."""
+        """Rows of a block's outputs."""
         return self.fragment_rows * ROWS
 
     @property
     def sums(self) -> int:
-        """Floats between columns of sums: no bank of shared memory is met twice."""
+        """Floats from one column of sums to the next, padded so that no bank of shared memory is met twice."""
         return self.rows + 4
 
     @property
@@ -126,7 +129,7 @@ class GemvStage:
 
     @property
     def partials_at(self) -> int:
-        """Where sums of other blocks come to lie: behind stages, and in the end sums of warps."""
+        """Offset of the sums of other blocks: behind the stages, and behind the warps' sums in the end."""
         return self.warps * max(self.count * self.length, self.columns * self.sums * 4)
 
     @property
@@ -137,12 +140,12 @@ class GemvStage:
 
 
 def columns_of(fragment_rows: int) -> tuple[int, ...]:
-    """Rows of activations that there are kernels for, with so many strips."""
+    """The rows of activations that kernels are made for, by the fragment rows of a block."""
     return COLUMNS if fragment_rows == TWO else tuple(WARPS[fragment_rows])
 
 
 def kinds_of(fragment_rows: int, columns: int) -> tuple[bool, ...]:
-    """Of blocks: lone ones are False, small ones True. Those that no shape wants are left out."""
+    """The kinds of blocks that any shape wants: False for lone ones, True for small ones."""
     lone, small = fragment_rows == TWO or columns > 4, columns in WARPS[fragment_rows]
     return (False,) * lone + (True,) * small
 
@@ -186,7 +189,7 @@ def fetchers(stage: GemvStage) -> tuple[Any, Any]:
 
 @cache
 def activation_loader(stage: GemvStage) -> Any:
-    """The device function that loads a lane's activations of a record: pairs of bfloat16, eight a tile.
+    """The device function that loads a lane's activations of a fragment: pairs of bfloat16, eight a tile.
 
     There are eight rows or more: fewer are by_runs.py's. Rows of bfloat16 have chunk c of row r at
     c ^ 2 (r % 4), so that no bank is met twice.

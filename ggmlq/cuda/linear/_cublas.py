@@ -1,4 +1,6 @@
-"""Products of decoded weights by cuBLAS, a slab of rows at a time: for cuda:dequant_cublas and cuda:dequant_bf16."""
+"""Products of decoded weights by cuBLAS, a slab of rows at a time, for cuda:dequant_cublas and
+cuda:dequant_bf16.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,12 @@ from ..quantize.decode import decoded
 TRANSPOSED, AS_IS = 1, 0  # cublasOperation_t
 R_32F, COMPUTE_32F, DEFAULT = 0, 68, -1  # cudaDataType_t, cublasComputeType_t, the algorithm
 INPUT = {"float16": 2, "bfloat16": 14}  # cudaDataType_t
-SLAB = 256 << 20  # bytes that are decoded at a time
+SLAB = 256 << 20  # bytes of weights that are decoded at a time
 Decode = Callable[[QuantArray, int, int], Any]  # (weights, first row, rows) -> those rows as floats
 
 
 def refuses(problem: Linear) -> str | None:
+    """The reason why a decoded product does not serve a problem, or None."""
     if not isinstance(problem.format, BlockFormat):
         return "is written for blocks; cuda:dequant multiplies plain floats"
     return device.lacks_cublas(problem.card)
@@ -40,7 +43,7 @@ def multiply_by_cublas(x: Any, q: QuantArray, out: Any, kind: str, decode: Decod
 
 
 def decoded_rows(kind: str, q: QuantArray, first: int, rows: int) -> Any:
-    """So many rows of q from ``first`` on, as values of a kind."""
+    """Rows of q from ``first`` on, as values of a kind."""
     return decoded(q if rows == len(q) else q[first : first + rows], kind)
 
 

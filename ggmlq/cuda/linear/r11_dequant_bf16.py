@@ -4,8 +4,8 @@ Changed: the library again, with bfloat16 in place of halves. It keeps 8 bits of
 still more than the 7 of an int8 code, and nothing overflows. cuBLAS uses Hopper's own tensor
 instructions (wgmma), which take twice what ``mma.sync`` takes, and scales nothing.
 
-Where other kernels have made strips of the weights, it decodes those, which is faster and does without
-the file's bytes. Limited by decoding: as long for one row as for a thousand.
+Where other kernels have packed the weights, it decodes the packed weights, which is faster and does
+without the file's bytes. Limited by decoding: as long for one row as for a thousand.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
 
 
 def weights(q: QuantArray, first: int, rows: int) -> Any:
-    """So many rows of q from ``first`` on, out of strips if there are any."""
+    """Rows of q from ``first`` on as bfloat16, out of packed weights if the array has them."""
     w = q.kept(pack_weights)
     if w is None:
         return _cublas.decoded_rows("bfloat16", q, first, rows)

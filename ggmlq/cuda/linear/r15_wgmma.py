@@ -6,8 +6,8 @@ output. ``wgmma`` takes the weights from the registers of four warps and the act
 shared memory. It runs by itself: while it multiplies what lies in one set of registers, the next
 step is unpacked into another set.
 
-Weights are rounded as cuda:dequant_bf16 rounds them, after their scale was rounded in the same way; how
-they are made of bits with one instruction for two is the head of packed/weights.py.
+Weights are rounded as cuda:dequant_bf16 rounds them, after their scale was rounded in the same way. The
+head of packed/weights.py says how one instruction makes two weights of their bits.
 
 Limited by the barrier and the waits of each step, about twice the time of its products; with
 thousands of rows cuBLAS on a decoded copy is still ahead.
@@ -40,30 +40,30 @@ from ..warp_specialized.consumers import multiplier
 from ..warp_specialized.problems import refuses_without_wgmma
 from ._tiled import BUDGET, launch_tiles
 
-THREADS = 32 * FRAGMENT_ROWS  # a warp for each strip of a block
+THREADS = 32 * FRAGMENT_ROWS  # a warp for each fragment row of a block
 PITCH = 4 * (TILE_ROWS + 4)  # bytes between columns of sums in shared memory
 
 
 @dataclass(frozen=True)
 class WarpgroupTile:
-    """Of a block: rows of activations, and how many of it a multiprocessor holds."""
+    """The rows of activations of a block, and the blocks that a multiprocessor holds."""
 
     columns: int
     blocks: int
     threads: ClassVar[int] = THREADS
 
     def stage(self, layout: PackedLayout) -> int:
-        """Bytes of a stage: activations, then weights; whole kilobytes, as the swizzle asks."""
+        """Bytes of a stage: activations, then weights; in whole kilobytes, as the swizzle demands."""
         return -(-(self.columns * 2 * STEP + FRAGMENT_ROWS * layout.fragment_bytes) // 1024) * 1024
 
     def stages(self, layout: PackedLayout) -> int:
-        """In shared memory at once: those in flight, and the one that is multiplied."""
+        """Stages in shared memory: those in flight, and the one that is multiplied."""
         return max(3, min(4, (BUDGET // self.blocks - 1024) // self.stage(layout)))
 
     def shared(self, layout: PackedLayout) -> int:
-        """Bytes of shared memory; so many that no more blocks than are meant to land on a multiprocessor.
+        """Bytes of shared memory, enough that a multiprocessor holds no more than ``blocks`` blocks.
 
-        There are hardly more of them than places: others would stay empty.
+        There are hardly more blocks than places, so with more on one multiprocessor others would stay empty.
         """
         needed = 1024 + max(self.stages(layout) * self.stage(layout), self.columns * PITCH)
         return max(needed, MOST_SHARED // (self.blocks + 1))
@@ -75,20 +75,16 @@ TILES = (WarpgroupTile(32, 2), WarpgroupTile(64, 2), WarpgroupTile(128, 1))
 @cache
 def fetchers(layout: PackedLayout, tile: WarpgroupTile) -> Fetchers:
     """The device functions that start the copies of one stage: of weights, and of activations."""
-    fragment_bytes, chunks, columns, rows_each = (
-        layout.fragment_bytes,
-        layout.fragment_bytes // 16,
-        tile.columns,
-        THREADS // 8,
-    )
-    of_weights = tile.columns * 2 * STEP
+    fragment_bytes, chunks, columns = layout.fragment_bytes, layout.fragment_bytes // 16, tile.columns
+    rows_together = THREADS // 8
+    weights_at = tile.columns * 2 * STEP
     copy16, copy16_of = ptx.copy16, bf16x2.copy16_of
 
     @inlined
-    def fetch_weights(at: Any, of_w: Any, apart: Any, step: Any) -> None:
+    def fetch_weights(at: Any, w_at: Any, apart: Any, step: Any) -> None:
         fragment_row, lane = warp_and_lane()
-        to = at + uint32(of_weights) + fragment_row * uint32(fragment_bytes) + lane * uint32(16)
-        source = address(of_w + uint64(fragment_row) * apart, step, fragment_bytes, lane * uint32(16), 1)
+        to = at + uint32(weights_at) + fragment_row * uint32(fragment_bytes) + lane * uint32(16)
+        source = address(w_at + uint64(fragment_row) * apart, step, fragment_bytes, lane * uint32(16), 1)
         for first in range(0, chunks, 32):
             if lane + uint32(first) < uint32(chunks):
                 copy16(to + uint32(16 * first), source + uint64(16 * first))
@@ -101,15 +97,17 @@ def fetchers(layout: PackedLayout, tile: WarpgroupTile) -> Fetchers:
         length = uint32(16) if column < k else uint32(0)
         column = column if column < k else uint32(0)
         to = at + row * uint32(2 * STEP) + ((chunk ^ row & uint32(7)) << uint32(4))
-        for i in range(0, columns, rows_each):
-            of = min(m0 + row + uint32(i), m - uint32(1))  # what is beyond is multiplied and thrown away
-            copy16_of(to + uint32(i * 2 * STEP), x + uint64(of * k + column) * uint64(2), length)
+        for i in range(0, columns, rows_together):
+            # rows beyond the last are multiplied and thrown away
+            source_row = min(m0 + row + uint32(i), m - uint32(1))
+            source = x + uint64(source_row * k + column) * uint64(2)
+            copy16_of(to + uint32(i * 2 * STEP), source, length)
 
     return fetch_weights, fetch_activations
 
 
 def unpacker(weights: FragmentWeights) -> Any:
-    """The device function that makes a lane's weights of the record at an address."""
+    """The device function that makes a lane's weights of the fragment at an address."""
     count, load, make = weights.words, weights.load, weights.unpack
 
     @inlined
@@ -123,16 +121,12 @@ def unpacker(weights: FragmentWeights) -> Any:
 
 @family((fmt, tile) for fmt in BLOCK_FORMATS for tile in TILES)
 def kernel(fmt: BlockFormat, tile: WarpgroupTile) -> Kernel:
-    """Block (row tile, tile of activations, part of the columns)."""
+    """The kernel: block (row of tiles, tile of activations, part of the columns)."""
     layout = layout_of(fmt)
     weights, times = fragment_weights(layout), warpgroup.sums(tile.columns).times
-    length, count, columns, fragment_bytes = (
-        tile.stage(layout),
-        tile.stages(layout),
-        tile.columns,
-        layout.fragment_bytes,
-    )
-    ahead, end, of_weights = count - 1, (count - 1) * length, columns * 2 * STEP
+    length, count, columns = tile.stage(layout), tile.stages(layout), tile.columns
+    fragment_bytes = layout.fragment_bytes
+    ahead, end, weights_at = count - 1, (count - 1) * length, columns * 2 * STEP
     fetch, zeros, publish = fetchers(layout, tile), warpgroup.sums(columns).zeros, warpgroup.publish
     start, after = starter(fetch, ahead, length), follower(count, length)
     refill = refiller(fetch, ptx.wait_for_all_but(count - 3), publish)
@@ -141,46 +135,46 @@ def kernel(fmt: BlockFormat, tile: WarpgroupTile) -> Kernel:
     let_successor_start, shrunk = dependent_launch.let_successor_start, np.float32(weights.factor)
 
     def product(
-        fragments: Any,  # uint8 [strips, steps, record]
+        fragments: Any,  # uint8 [fragment rows, steps, fragment]
         x: Any,  # bfloat16 [m, k], each 16 in the order of activations.floats.orderer
-        y: Any,  # float32 [parts, m, n]
+        y: Any,  # float32 [splits, m, n]
         m: Any, n: Any, k: Any, steps: Any,
     ) -> None:  # fmt: skip
-        (fragment_row, lane), part, parts = warp_and_lane(), uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
+        (fragment_row, lane), part, splits = warp_and_lane(), uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
         m0 = uint32(cuda.blockIdx.y) * uint32(columns)
         apart = uint64(steps) * uint64(fragment_bytes)
-        of_w = fragments + uint64(cuda.blockIdx.x) * uint64(FRAGMENT_ROWS) * apart
+        w_at = fragments + uint64(cuda.blockIdx.x) * uint64(FRAGMENT_ROWS) * apart
         twos = steps >> uint32(1)
-        first = uint32(part * twos) // parts << uint32(1)
-        last = uint32((part + uint32(1)) * twos) // parts << uint32(1)
+        first = uint32(part * twos) // splits << uint32(1)
+        last = uint32((part + uint32(1)) * twos) // splits << uint32(1)
         ring = (base() + uint32(1023)) & uint32(0xFFFFFC00)
-        own = uint32(of_weights) + fragment_row * uint32(fragment_bytes)
+        fragment_at = uint32(weights_at) + fragment_row * uint32(fragment_bytes)
         opaque = opaque_zero(steps)
         even, odd = cuda.local.array(16, uint32), cuda.local.array(16, uint32)
-        start(ring, of_w, apart, x, m0, first, last, m, k)
+        start(ring, w_at, apart, x, m0, first, last, m, k)
         first_there()
         publish()
         cuda.syncthreads()
-        unpack(ring + own, lane, even, opaque)
+        unpack(ring + fragment_at, lane, even, opaque)
         total = zeros()
         to, here = uint32(end), uint32(0)
         for step in range(first, last, 2):
             total = multiply(total, even, ring + here)
             here = after(here)
-            refill(ring + to, of_w, apart, x, m0, step + uint32(ahead), last, m, k)
+            refill(ring + to, w_at, apart, x, m0, step + uint32(ahead), last, m, k)
             to = after(to)
-            unpack(ring + here + own, lane, odd, opaque)  # while the others are being multiplied
+            unpack(ring + here + fragment_at, lane, odd, opaque)  # while the others are being multiplied
             total = multiply(total, odd, ring + here)
             here = after(here)
-            refill(ring + to, of_w, apart, x, m0, step + uint32(ahead + 1), last, m, k)
+            refill(ring + to, w_at, apart, x, m0, step + uint32(ahead + 1), last, m, k)
             to = after(to)
-            unpack(ring + here + own, lane, even, opaque)  # in the end of what is there, for nothing
+            unpack(ring + here + fragment_at, lane, even, opaque)  # in the end: never multiplied
         wait()
         total = times(total, shrunk)
         let_successor_start()  # not before: its blocks would come between those of this one
         cuda.syncthreads()
-        of_y = y + uint64(part) * uint64(m) * uint64(n) * uint64(4)
-        store(total, ring, of_y, m0, m, n)
+        y_at = y + uint64(part) * uint64(m) * uint64(n) * uint64(4)
+        store(total, ring, y_at, m0, m, n)
 
     parameters = (uint64,) * 3 + (uint32,) * 4
     return Kernel(

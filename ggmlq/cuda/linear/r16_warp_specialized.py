@@ -1,20 +1,23 @@
-"""Roles: one warp fetches, two warpgroups unpack and multiply, and blocks stay until all tiles are made.
+"""Warp-specialised: one warp fetches, two warpgroups unpack and multiply, and blocks stay until all tiles
+are made.
 
-Changed: nobody waits for all. In cuda:wgmma eight warps fetch together, meet, multiply together and unpack
-together, step by step. Here the copy engine fetches: a ninth warp asks for whole pieces of memory, strips of
-weights and panels of activations (activations/x_tiles.py), as soon as a stage is free, over the ends of tiles
-too. The two warpgroups wait for nothing but full stages, so one has the tensor cores while the other unpacks.
+Changed: no warp waits for all others. In cuda:wgmma eight warps fetch together, meet, multiply together and
+unpack together, step by step. Here a ninth warp, the producer, has the copy engine fetch: it requests whole
+pieces of memory, packed weights and x_tiles (activations/x_tiles.py), as soon as a stage is free, over the
+ends of tiles, too. The two consumer warpgroups wait for nothing but full stages, so one has the tensor
+cores while the other unpacks.
 
-Tiles are up to 256 rows of activations wide, which halves what the weights cost to unpack and the
-activations to fetch. Blocks stay on the card and share the last tiles along the columns
-(schedule/work_units.py), so any shape fills it, in one kernel: each of a tile's blocks adds up a slice of what
-they made of it (warp_specialized/stream_k.py).
+Tiles are up to 256 rows of activations wide, which halves the cost to unpack weights and to fetch
+activations. Blocks stay on the card and split the last wave of tiles along the columns
+(schedule/work_units.py), so any shape fills the card, in one kernel: each block of a tile adds up a slice
+of the partial sums (warp_specialized/stream_k.py).
 
-Tiles are made in bands (schedule/raster.py), whose activations stay in the L2 cache while weights go by. With
-the widest tiles three more warps order the activations of later steps meanwhile (warp_specialized/late_activations.py).
+Tiles are made in a raster (schedule/raster.py), so that activations stay in the L2 cache while weights go
+by. With the widest tiles three more warps make x_tiles of later steps meanwhile
+(warp_specialized/late_activations.py).
 
-Limited by what surrounds the products, 7 to 12 microseconds to order activations, to start and to add up
-parts; from some 1000 rows on by the card's power.
+Limited by what surrounds the products, 7 to 12 microseconds to make x_tiles, to start and to add up partial
+sums; from some 1000 rows on by the card's power.
 """
 
 from __future__ import annotations
@@ -54,20 +57,18 @@ from ..warp_specialized.tile import (
     PRODUCER_REGISTERS,
     UNIT_FRAGMENTS,
     WarpSpecializedTile,
-)
+)  # fmt: skip
 
 
 @family((fmt, tile) for fmt in BLOCK_FORMATS for tile in TILES)
 def kernel(fmt: BlockFormat, tile: WarpSpecializedTile) -> Kernel:
-    """Blocks that stay; the last one is the first in the order of schedule/work_units.py."""
+    """The kernel of blocks that stay; the last one is the first in the order of schedule/work_units.py."""
     layout, wide, locate = layout_of(fmt), tile.wide, consumer_locator(tile.columns)
     split_epilogue = within_clusters(layout, tile, locate)
     consume = consumer(layout, tile, locate, split_epilogue=split_epilogue)
-    produce, start = (
-        producer(layout, tile, locate_for_producer, wide),
-        starter(tile.stages(layout), CONSUMER_WARPS),
-    )
-    of_barriers, base = tile.stages(layout) * tile.stage(layout), ptx.shared_base
+    produce = producer(layout, tile, locate_for_producer, wide)
+    start = starter(tile.stages(layout), CONSUMER_WARPS)
+    barriers_at, base = tile.stages(layout) * tile.stage(layout), ptx.shared_base
     scratch, put, init = 16 * tile.stages(layout), ptx.put, barriers.init
     first_lane, pinned, let_successor_start, wait_for_predecessor = (
         barriers.of_first_lane, barriers.pinned, dependent_launch.let_successor_start,
@@ -77,21 +78,21 @@ def kernel(fmt: BlockFormat, tile: WarpSpecializedTile) -> Kernel:
     give, take = barriers.registers("dec", PRODUCER_REGISTERS), barriers.registers("inc", CONSUMER_REGISTERS)
 
     def product(
-        fragments: Any,  # map of strips
+        fragments: Any,  # tensor map of the packed weights
         x_tiles: Any,  # bfloat16 [steps, height, 64]: activations/x_tiles.py
         y: Any,  # float32 [m, n]
         partials: Any, flags: Any,  # float32 [slots, a tile], uint32: warp_specialized/stream_k.py
-        x: Any, kind: Any, k: Any,  # [m, k], of which warp_specialized/late_activations.py orders the rest
+        x: Any, kind: Any, k: Any,  # [m, k], of which late_activations.py makes the rest of the x_tiles
         m: Any, n: Any, steps: Any, height: Any,
         across: Any, width: Any, per_sweep: Any, tiles: Any,  # schedule/raster.py
-        counters: Any, ready: Any, sections: Any, section_tickets: Any, tickets: Any,  # warp_specialized/late_activations.py
-        split_tiles: Any, split_blocks: Any, shared: Any, block_stages: Any, longer_blocks: Any,  # schedule/work_units.py
+        counters: Any, ready: Any, sections: Any, section_tickets: Any, tickets: Any,  # late_activations.py
+        split_tiles: Any, split_blocks: Any, splits: Any, block_stages: Any, longer_blocks: Any,  # Split
     ) -> None:  # fmt: skip
-        let_successor_start()  # which finds no room before blocks of this one end: all of them run
+        let_successor_start()  # it finds no room before blocks of this kernel end, so all of these run
         warp, lane = warp_and_lane()
         warp, lane = first_lane(warp), pinned(lane)
         ring = first_lane(uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00)))
-        full = uint32(ring + uint32(of_barriers))
+        full = uint32(ring + uint32(barriers_at))
         if uint32(cuda.threadIdx.x) == uint32(0):
             init(uint32(full + uint32(scratch + INBOX_BARRIER)), uint32(1))
             start(full)
@@ -101,13 +102,11 @@ def kernel(fmt: BlockFormat, tile: WarpSpecializedTile) -> Kernel:
         last = uint32(uint32(cuda.gridDim.x) - uint32(1))
         rank = uint32(last - uint32(cuda.blockIdx.x))
         whole_tiles = uint32(tiles - split_tiles)
-        split = split_tiles, split_blocks, shared, block_stages, longer_blocks, whole_tiles
-        schedule, late = (
-            ((across, width, per_sweep, tiles), m),
-            (counters, ready, sections, section_tickets, tickets),
-        )
+        split = split_tiles, split_blocks, splits, block_stages, longer_blocks, whole_tiles
+        schedule = (across, width, per_sweep, tiles), m
+        late = counters, ready, sections, section_tickets, tickets
         begin, end = shared_stages(
-            rank, uint32(steps >> uint32(1)), (split_tiles, split_blocks, shared, block_stages, longer_blocks)
+            rank, uint32(steps >> uint32(1)), (split_tiles, split_blocks, splits, block_stages, longer_blocks)
         )
         stages_left = uint32(end - begin)
         if uint32(warp) >= uint32(CONSUMER_WARPS):
@@ -117,9 +116,9 @@ def kernel(fmt: BlockFormat, tile: WarpSpecializedTile) -> Kernel:
                 sources = (fragments, x_tiles, flags, steps, height)
                 produce(ring, full, sources, schedule, late, rank, end, stages_left, whole_tiles)
             elif wide and uint32(warp) > uint32(CONSUMER_WARPS) and tickets > uint32(0):
-                wait_for_predecessor()  # x may have been made by it, or before
-                rows_of_band = uint32(width * uint32(columns))
-                reorder_rows(x, x_tiles, flags, late, (kind, m, k, steps, height), rows_of_band, lane)
+                wait_for_predecessor()  # it may have made x
+                rows_per_sweep = uint32(width * uint32(columns))
+                reorder_rows(x, x_tiles, flags, late, (kind, m, k, steps, height), rows_per_sweep, lane)
         else:
             if wide:
                 take()
@@ -135,9 +134,9 @@ def kernel(fmt: BlockFormat, tile: WarpSpecializedTile) -> Kernel:
 
 @register(__name__, __doc__, arithmetic="bf16s", accumulate="f16", refuses=refuses, repeats=True)
 def launch(x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None = None) -> None:
-    """``tile``: another than is thought best."""
+    """``tile``: another tile than the best by estimate."""
     if not (x.size and out.size):
-        out.produce(0)
+        out.fill(0)
         return
     w, (m, n), empty = packed_weights(q), out.shape, device.cupy().empty
     steps = w.fragments.shape[1]
@@ -146,23 +145,22 @@ def launch(x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None = N
     across = shape.across(tile)
     wave = shape.wave(tile, device.blocks_beside(tile.blocks, tile.shared(w.layout)))
     split, _ = best_split(shape.down * across, shape.stages, wave)
-    order = raster(
-        across, shape.down, wave.blocks, tile.x_tile_bytes, FRAGMENT_ROWS * w.layout.fragment_bytes
-    )
-    apart = split.cluster == 1  # sums of tiles in parts go through global memory, or from block to block
-    flags = flag_count(split.split_blocks, split.split_tiles) if apart else 0
+    w_bytes = FRAGMENT_ROWS * w.layout.fragment_bytes
+    order = raster(across, shape.down, wave.blocks, tile.x_tile_bytes, w_bytes)
+    through_memory = split.cluster == 1  # partial sums; in clusters they go from block to block
+    slots = split.split_blocks + split.split_tiles if through_memory else 0
+    flags = flag_count(split.split_blocks, split.split_tiles) if through_memory else 0
     wave_us = shape.stages * wave.stage_time(wave.blocks)
     late = plan_late(order, tile.wide, tile.columns, steps, split.split_tiles, flags, wave_us)
     flags = empty(flags + late.words, np.uint32)
-    partials = empty(
-        (apart * (split.split_blocks + split.split_tiles) * TILE_ROWS * tile.columns,), np.float32
-    )
+    partials = empty((slots * TILE_ROWS * tile.columns,), np.float32)
     x, kind = readable_rows(x)
     before = late.before(order.width * tile.columns)
     x_tiles = x_tiles_of(x, steps, tile.columns, flags, *before, evenly=tile.wide)
     kernel(q.format, tile)(
         (split.blocks,), (tile.threads,), q.prepared(weights_map(tile.box_row(w.layout)))[0],
         x_tiles, out, partials, flags,
-        x, list(KINDS).index(kind), x.shape[1], m, n, steps, x_tiles.shape[1], *order, *late, *split.arguments,
+        x, list(KINDS).index(kind), x.shape[1], m, n, steps, x_tiles.shape[1], *order, *late,
+        *split.arguments,
         cluster=split.cluster, most=tile.blocks,
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """Wide loads: 16 codes with one instruction, straight from global memory.
 
-Changed: no tiles, as in the naive rung. Weights are planes (unpacked/layout.py), laid out once so that
+Changed: no tiles, as in the naive rung. Weights are unpacked (unpacked/layout.py), laid out once so that
 codes lie side by side, and a thread loads 16 of them at a time. Nothing is shared and nothing else is
 saved: each byte is still multiplied on its own, so wide loads alone show what they are worth.
 

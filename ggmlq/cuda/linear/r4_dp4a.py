@@ -1,6 +1,6 @@
 """dp4a: four multiplications and additions in one instruction.
 
-Changed: tiles again, now of words of four codes from the planes, and a thread multiplies words. A
+Changed: tiles again, now of words of four unpacked codes, and a thread multiplies words. A
 tile spans 64 columns, so that a barrier is paid for 16 instructions that count.
 
 Limited by shared memory: one instruction that counts still needs two loads, and the load unit gives

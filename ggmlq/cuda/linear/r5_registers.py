@@ -32,14 +32,14 @@ HALF = SIDE * WORDS * 4  # bytes of one operand's tile
 
 @inlined
 def put_by_column(shared: Any, row: Any, part: Any, words: Any) -> None:
-    """Four words of a row into their four columns."""
+    """Put four words of a row into their four columns."""
     for i in range(4):
         ptx.put(shared + ((part * uint32(4) + uint32(i)) * uint32(SIDE) + row) * uint32(4), words[i])
 
 
 @inlined
 def eight(shared: Any, at: Any, into: Any) -> None:
-    """Eight words: four from ``at`` on and four half a tile further."""
+    """Load eight words: four from ``at`` on and four half a tile further."""
     for four in range(2):
         words = ptx.take16(shared + (at + uint32(64 * four)) * uint32(4))
         for i in range(4):
@@ -48,11 +48,11 @@ def eight(shared: Any, at: Any, into: Any) -> None:
 
 @inlined
 def eight_scales(source: Any, into: Any) -> None:
-    """As above, of floats in global memory."""
+    """Load eight floats of global memory in the same pattern."""
     for four in range(2):
-        found = ptx.load_floats(source + uint64(256 * four))
+        four_values = ptx.load_floats(source + uint64(256 * four))
         for i in range(4):
-            into[4 * four + i] = found[i]
+            into[4 * four + i] = four_values[i]
 
 
 @family((run,) for run in (16, 32))

@@ -1,15 +1,16 @@
-"""A record as the wide operand of ``mma``: what a lane loads, and where the excess of raised codes goes.
+"""A fragment as the wide operand of ``mma``: a lane's words and scales, and the excess of raised codes.
 
-Codes are put under the exponent of 128 (codes.py). Left so they are too high by 128 less the lowest code,
-the *excess*. To take it off each code costs an instruction for two weights; it can also be taken off
+Codes are put under the exponent of 128 (codes.py). Raised codes keep it: they are too high by 128 less the
+lowest code, the *excess*. Taking it off each code costs an instruction for two weights. It can also be
+taken off
 
-    from the sums      by the excess times the sum of the activations: where that is there, one multiplication
+    the sums           where sums of activations are known: excess × sum, one multiplication
     by one more mma    of the activations with the excess alone, where there is no offset
 
-What tensor cores cut off is then measured by 128 times an activation. That is within reference.bound where
-codes have four bits and more, and blocks 256 of them: so only those stay raised, and only for one tile of
-activations, since for more the instruction is shared. Of what serves others a fuzz on an H200 found results
-up to six times as far off as that.
+Then what tensor cores cut off is measured by 128 times an activation. That is within reference.bound for
+codes of four bits and more in blocks of 256. So only these stay raised, and only for one tile of
+activations, since more tiles share the instruction. For other types a fuzz on an H200 found results up to
+six times as far off.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from .scales import run_scale_loader, scale_loader
 
 
 class FragmentOperand(NamedTuple):
-    """Device functions for one record."""
+    """Device functions that read one fragment."""
 
     load_words: Any  # (address, lane, words)
-    load_scales: Any  # (address, lane, scales): offsets are those that the fragment's codes need
-    unpack_step: Any  # (words, s, a, unseen)
-    first_sums: Any  # (b, first, x0, x1) -> what the sums of a run begin with; x0, x1: sums of activations
+    load_scales: Any  # (address, lane, scales)
+    unpack_step: Any  # (words, s, a, opaque)
+    first_sums: Any  # (b, first, x0, x1) -> first values of a run's sums; x0, x1: sums of activations
 
 
 @cache
 def fragment_operand(layout: PackedLayout, tiles: int) -> FragmentOperand:
-    """The functions for so many tiles of eight rows of activations."""
+    """The device functions for a number of tiles, each of eight rows of activations."""
     raised = tiles == 1 and stays_raised(layout)
     if not raised:
         first_sums = _start_at_zero
@@ -50,7 +51,7 @@ def fragment_operand(layout: PackedLayout, tiles: int) -> FragmentOperand:
 
 
 def stays_raised(layout: PackedLayout) -> bool:
-    """Whether codes do: q4_K, q5_K and q6_K."""
+    """True for formats whose codes stay raised: q4_K, q5_K and q6_K."""
     return not layout.levels and layout.low == 4 and bool(layout.subs)
 
 
@@ -80,18 +81,18 @@ def _start_by_one_more_mma(layout: PackedLayout) -> Any:
 
 
 class RunOperand(NamedTuple):
-    """Device functions for a record of which each lane has sums of one run alone."""
+    """Device functions that read a fragment where each lane has sums of one run alone."""
 
     load_words: Any  # (address, lane, words)
     load_scales: Any  # (address, lane, run, scales): of rows g and g + 8, then their offsets
-    unpack_step: Any  # (words, s, a, unseen)
-    lowered: Any  # (x, d) -> a sum d without the excess; x: that of its activations
-    needs_sums: bool  # of activations: for ``lowered``, or for offsets
+    unpack_step: Any  # (words, s, a, opaque)
+    lowered: Any  # (x, d) -> the sum d without the excess; x: the sum of its activations
+    needs_sums: bool  # whether ``lowered`` or offsets need sums of activations
 
 
 @cache
 def run_operand(layout: PackedLayout) -> RunOperand:
-    """The functions for gemv/by_runs.py."""
+    """The device functions for gemv/by_runs.py."""
     raised = stays_raised(layout)
     lowered = _without_excess(layout) if raised else _unchanged
     loads, needs_sums = (word_loader(layout), run_scale_loader(layout)), raised or layout.has_offset
@@ -115,7 +116,7 @@ def _without_excess(layout: PackedLayout) -> Any:
 
 @cache
 def activation_summer(count: int) -> Any:
-    """The device function that sums the activations of so many steps, times a pair of equal numbers."""
+    """The device function that sums the activations of ``count`` steps, times a pair of equal numbers."""
     sums_into = bf16x2.sums_into
 
     @inlined

@@ -1,7 +1,7 @@
-"""Scales and offsets of a record, made of halves and bytes when they are read: exact in float32.
+"""A fragment's scales and offsets: made of its halves and bytes when they are read, exact in float32.
 
-Every lane makes those of rows g and g + 8, with few instructions: bytes become floats by being put where
-a float has such bits.
+Every lane makes the scales of rows g and g + 8 with few instructions: a byte becomes a float by being put
+where a float has such bits.
 """
 
 from __future__ import annotations
@@ -19,15 +19,11 @@ from .layout import PackedLayout
 
 @cache
 def scale_loader(layout: PackedLayout) -> Any:
-    """The device function that loads a lane's scales: of row g, then of row g + 8; offsets after each.
-
-    They are exact in float32.
+    """The device function that loads a lane's scales: those of row g, then of row g + 8, each followed by
+    its offsets.
     """
-    count, load_numbers, value = (
-        layout.half_words + layout.sub_words,
-        number_loader(layout),
-        scale_value(layout),
-    )
+    count, load_numbers = layout.half_words + layout.sub_words, number_loader(layout)
+    value = scale_value(layout)
     runs, scales, kinds = layout.runs, layout.scales, 1 + layout.has_offset
 
     @inlined
@@ -44,7 +40,7 @@ def scale_loader(layout: PackedLayout) -> Any:
 
 @cache
 def run_scale_loader(layout: PackedLayout) -> Any:
-    """The device function that loads the scales of one run of a record: of rows g and g + 8; then offsets."""
+    """The device function that loads the scales of one run, of rows g and g + 8; then their offsets."""
     count, load_numbers = layout.half_words + layout.sub_words, number_loader(layout)
     both = _small_floats() if layout.scale == "small_float" else _two(scale_value(layout))
     blocks, halves_at, half_stride = layout.blocks, layout.halves_at, layout.half_stride
@@ -76,7 +72,7 @@ def _two(value: Any) -> Any:
 
 @cache
 def number_loader(layout: PackedLayout) -> Any:
-    """The device function that loads the words of halves, then of bytes, of rows g and g + 8."""
+    """The device function that loads the words with halves, then with bytes, of rows g and g + 8."""
     halves, subs = layout.half_words, layout.sub_words
     halves_at, half_stride, subs_at, sub_stride = (
         layout.halves_at, layout.half_stride, layout.subs_at, layout.sub_stride
@@ -98,7 +94,7 @@ def number_loader(layout: PackedLayout) -> Any:
 
 @cache
 def word_taker(count: int) -> Any:
-    """The device function that loads so many words of shared memory: 1, 2 or 4."""
+    """The device function that loads 1, 2 or 4 words from shared memory."""
     take4, take8, take16 = bf16x2.take4, bf16x2.take8, ptx.take16
 
     @inlined
@@ -118,7 +114,8 @@ def word_taker(count: int) -> Any:
 
 @cache
 def scale_value(layout: PackedLayout) -> Any:
-    """The device function that makes the scale (part 0) or offset of a run of row g (side 0) or g + 8.
+    """The device function that makes the scale (part 0) or offset (part 1) of a run of row g (side 0) or g
+    + 8 (side 1).
 
     ``run`` may differ from lane to lane.
     """
@@ -145,7 +142,7 @@ def _half(layout: PackedLayout) -> Any:
 
 
 def _product(layout: PackedLayout) -> Any:
-    """Half times byte: the byte is put behind the exponent of 2**15, where it is worth as much as it says."""
+    """Half times byte: behind the exponent of 2**15 a byte is worth its own value."""
     runs, halves, nibbles = layout.runs, layout.half_words, layout.nibbles
     narrow = layout.subs * runs == 2
     unit, scaled = np.float32(layout.unit), layout.unit != 1
@@ -170,7 +167,7 @@ def _product(layout: PackedLayout) -> Any:
 
 
 def _power(layout: PackedLayout) -> Any:
-    """Powers of two from 2**-128 on: the exponent is one less, but for the first two, which are subnormal."""
+    """Powers of two from 2**-128 on: the exponent is one less, except in the first two, which are subnormal."""
     permute, float_of = bf16x2.permute, ptx.float_of_int_bits
     assert layout.subs * layout.runs == 2
 
@@ -184,7 +181,8 @@ def _power(layout: PackedLayout) -> Any:
 
 
 def _small_float(layout: PackedLayout) -> Any:
-    """Four bits of exponent and three of mantissa where those of a float32 are, 2**119 too low.
+    """Floats of four bits of exponent and three of mantissa: placed where a float32 has these bits, 2**119
+    too low.
 
     0x7F is 0; the sign is ignored.
     """
@@ -203,7 +201,7 @@ def _small_float(layout: PackedLayout) -> Any:
 
 
 def _small_floats() -> Any:
-    """Those of rows g and g + 8, side by side in one word."""
+    """The small floats of rows g and g + 8, side by side in one word."""
     far, float_of, mul, permute = np.float32(2.0**119), ptx.float_of, ptx.mul, bf16x2.permute
 
     @inlined
@@ -219,7 +217,7 @@ def _small_floats() -> Any:
 
 
 def _single() -> Any:
-    """The halves of one float32 for all of a row."""
+    """One float32 for a whole row, kept as two halves."""
     permute, float_of = bf16x2.permute, ptx.float_of
 
     @inlined

@@ -1,8 +1,8 @@
-"""Strips as a matrix of bfloat16, for cuBLAS: the same values to the bit as from the file's bytes, sooner.
+"""Packed weights as a matrix of bfloat16, for cuBLAS: the same bits as decoding the file's bytes, sooner.
 
-A warp takes a record at a time and has its codes and scales with a few wide loads, where decoding
-from blocks of a K type looks single bytes up. Product and difference are rounded one after the other,
-as ``dequantize`` rounds them.
+A warp takes a fragment at a time and has its codes and scales with a few wide loads, where decoding blocks
+of a K type looks single bytes up. Product and difference are rounded one after the other, as ``dequantize``
+rounds them.
 """
 
 from __future__ import annotations
@@ -48,44 +48,39 @@ def storer(layout: PackedLayout) -> Any:
 
 @family((fmt,) for fmt in BLOCK_FORMATS)
 def decoder(fmt: BlockFormat) -> Kernel:
-    """Block (strip, eight records of it)."""
+    """The kernel that decodes: block (fragment row, eight of its fragments)."""
     layout = layout_of(fmt)
-    fragment_bytes, chunks, (words_each, values) = (
-        layout.fragment_bytes,
-        layout.fragment_bytes // 16,
-        buffer_sizes(layout),
-    )
+    fragment_bytes, chunks = layout.fragment_bytes, layout.fragment_bytes // 16
+    (words_count, values) = buffer_sizes(layout)
     load_words, load_scales, unpack_step = word_loader(layout), scale_loader(layout), step_unpacker(layout)
     runs, scales, offsets, store = layout.runs, layout.scales, layout.runs * layout.has_offset, storer(layout)
     base, copy16, commit, wait = ptx.shared_base, ptx.copy16, ptx.commit, ptx.wait_for_all_but(0)
-    let_successor_start, wait_for_predecessor = (
-        dependent_launch.let_successor_start,
-        dependent_launch.wait_for_predecessor,
-    )
+    let_successor_start = dependent_launch.let_successor_start
+    wait_for_predecessor = dependent_launch.wait_for_predecessor
 
     def decode(
-        fragments: Any,  # uint8 [strips, steps, record]
+        fragments: Any,  # uint8 [fragment rows, steps, fragment]
         out: Any,  # bfloat16 [rows, columns]
         rows: Any, columns: Any, steps: Any,
     ) -> None:  # fmt: skip
         (warp, lane), fragment_row = warp_and_lane(), uint32(cuda.blockIdx.x)
-        step, own = uint32(cuda.blockIdx.y) * uint32(WARPS) + warp, base() + warp * uint32(fragment_bytes)
+        step, warp_at = uint32(cuda.blockIdx.y) * uint32(WARPS) + warp, base() + warp * uint32(fragment_bytes)
         let_successor_start()
         source = address(fragments, fragment_row, steps, step, fragment_bytes)
         for first in range(0, chunks, 32):
             c = lane + uint32(first)
             if step < steps and c < uint32(chunks):
-                copy16(own + c * uint32(16), source + uint64(c * uint32(16)))
+                copy16(warp_at + c * uint32(16), source + uint64(c * uint32(16)))
         commit()
         wait()
         cuda.syncwarp()
-        wait_for_predecessor()  # it may read what is written here
+        wait_for_predecessor()  # it may still read the memory that is written here
         if step < steps:
             g, t = g_and_t(lane)
-            words, codes = cuda.local.array(words_each, uint32), cuda.local.array(4, uint32)
+            words, codes = cuda.local.array(words_count, uint32), cuda.local.array(4, uint32)
             f = cuda.local.array(values, float32)
-            load_words(own, lane, words)
-            load_scales(own, lane, f)
+            load_words(warp_at, lane, words)
+            load_scales(warp_at, lane, f)
             opaque = opaque_zero(steps)
             for s in range(4):
                 unpack_step(words, s, codes, opaque)
@@ -107,7 +102,7 @@ def decoder(fmt: BlockFormat) -> Kernel:
 
 
 def decode_packed(fmt: BlockFormat, w: PackedWeights, first: int, out: Any) -> None:
-    """Rows of weights from ``first`` on, a multiple of 16, as bfloat16 [rows, K]."""
+    """Decode rows of weights from ``first`` on, a multiple of 16, to bfloat16 [rows, K]."""
     rows, columns = out.shape
     fragments, steps = w.fragments[first // ROWS :], w.fragments.shape[1]
     grid = (-(-rows // ROWS), -(-steps // WARPS))

@@ -1,9 +1,9 @@
-"""The file's bytes, made of strips again.
+"""The file's bytes, restored from packed weights.
 
-A bit of a block is one bit of a code, of a half or of a byte that strips keep. Which one is found
-by looking at blocks with a single bit, so no format has to say how its blocks are packed. Where a
-bit has no such place, strips cannot be turned back: the grids of the i-quants, the packed digits
-of tq1_0, the sums of q8_K.
+Each bit of a block is one bit of a code, of a half or of a byte that packed weights keep. Which one is
+found out with blocks that have a single bit set, so no format has to say how its blocks are packed. Formats
+with bits that are kept nowhere cannot be restored: the grids of the i-quants, the packed digits of tq1_0,
+the sums of q8_K.
 """
 
 from __future__ import annotations
@@ -31,37 +31,37 @@ from .layout import ROWS, STEP, PackedLayout, half_addresses, layout_of, stored_
 from .pack import LONGEST, pack_weights, packed_weights
 
 THREADS = 256
-TRIED = 64  # blocks of any bytes that must come back
+TRIED = 64  # random blocks that must be restored exactly
 
 
 def elements(fmt: BlockFormat, raw: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """What strips hold of blocks [n, bytes of a block]: [n, codes, then halves, then bytes of sub-scales].
+    """The elements that packed weights hold of blocks [n, bytes of a block]: [n, codes, then halves, then
+    sub-scales].
 
     The verbs of a format work on many blocks as they do on one: ``block[at]`` is a byte of each.
     """
     layout, tile, how = layout_of(fmt), raw.T, fmt.scales
     groups = range(fmt.block_size // fmt.group)
     if fmt.index is not None:
-        found: list[Any] = [fmt.index(tile, i) for i in range(fmt.block_size)]
+        parts: list[Any] = [fmt.index(tile, i) for i in range(fmt.block_size)]
     else:
         with np.errstate(all="ignore"):
             codes = fmt.unpack(np.ascontiguousarray(raw).view(fmt.dtype)[:, 0]).codes
-        found = list(stored_codes(layout)[codes.view(np.uint8)].T)
+        parts = list(stored_codes(layout)[codes.view(np.uint8)].T)
     if how.d is not None:
-        found.append(how.d(tile))
+        parts.append(how.d(tile))
     for at in half_addresses(fmt):
-        found.append(tile[at] | tile[at + 1].astype(np.int64) << 8)
+        parts.append(tile[at] | tile[at + 1].astype(np.int64) << 8)
     for byte in (how.sub, how.low):
         if byte is not None:
-            found += [byte(tile, g) for g in groups]
-    return np.array(found, np.int64).T
+            parts += [byte(tile, g) for g in groups]
+    return np.array(parts, np.int64).T
 
 
 @cache
 def sources(fmt: BlockFormat) -> NDArray[np.int32] | None:
-    """Of each bit of a block: which element it is in, whether it is inverted, which bit of it.
-
-    As ``element << 5 | inverted << 4 | bit``; None if strips do not hold all bits.
+    """The source of each bit of a block, as ``element << 5 | inverted << 4 | bit``; None if some bits are
+    not kept.
     """
     size = fmt.dtype.itemsize
     ones = np.packbits(np.eye(8 * size, dtype=np.uint8), axis=1, bitorder="little")
@@ -72,26 +72,26 @@ def sources(fmt: BlockFormat) -> NDArray[np.int32] | None:
     if (np.count_nonzero(changed, axis=1) != 1).any() or (bit & bit - 1).any():
         return None
     k = np.log2(bit).astype(np.int64)
-    found = (where << 5 | (none[where] >> k & 1) << 4 | k).astype(np.int32)
-    tried = np.random.default_rng(0).integers(0, 256, (TRIED, size), np.uint8)
-    return found if np.array_equal(put_together(found, elements(fmt, tried)), tried) else None
+    places = (where << 5 | (none[where] >> k & 1) << 4 | k).astype(np.int32)
+    blocks = np.random.default_rng(0).integers(0, 256, (TRIED, size), np.uint8)
+    return places if np.array_equal(put_together(places, elements(fmt, blocks)), blocks) else None
 
 
-def put_together(found: NDArray[np.int32], parts: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Blocks of what strips hold of them: what the kernel does, on the host."""
-    bits = parts[:, found >> 5] >> (found & 15) ^ found >> 4
+def put_together(places: NDArray[np.int32], parts: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Blocks restored on the host from their elements, as the kernel restores them."""
+    bits = parts[:, places >> 5] >> (places & 15) ^ places >> 4
     return np.packbits((bits & 1).astype(np.uint8), axis=1, bitorder="little")
 
 
 @instruction("ld.global.b32 $0, [$1];", u32, u64, effect=True)
 def load4(address: Any) -> Any:
-    """Four bytes."""
+    """Four bytes of global memory."""
     only_on_a_gpu()
 
 
 @cache
 def code_finder(layout: PackedLayout) -> Any:
-    """The device function that finds a code in a record: of lane 4 g + t, step s, register r, place e."""
+    """The device function that finds a code in a fragment: of lane 4 g + t, step s, register r, place e."""
     low, high, high_at, fp4, table = layout.low, layout.high, layout.high_at, layout.fp4, bool(layout.levels)
     load, wide, mask = load4, min(16, 4 * layout.low), (1 << layout.low) - 1
 
@@ -128,7 +128,7 @@ def code_finder(layout: PackedLayout) -> Any:
 
 @cache
 def element_finder(fmt: BlockFormat) -> Any:
-    """The device function that finds an element of block b of a row in its strip."""
+    """The device function that finds an element of block b of a row in its fragment row."""
     layout = layout_of(fmt)
     code, load, fragment_bytes = code_finder(layout), load4, layout.fragment_bytes
     size, group, run, runs = fmt.block_size, fmt.group, layout.run, layout.runs
@@ -167,14 +167,14 @@ def element_finder(fmt: BlockFormat) -> Any:
 
 @family((fmt,) for fmt in BLOCK_FORMATS if sources(fmt) is not None)
 def restore_kernel(fmt: BlockFormat) -> Kernel:
-    """A thread makes one byte of a row."""
-    found = sources(fmt)
-    assert found is not None
-    source, element, store1 = Table(found), element_finder(fmt), ptx.store1
+    """The kernel that restores blocks: a thread makes one byte of a row."""
+    places = sources(fmt)
+    assert places is not None
+    source, element, store1 = Table(places), element_finder(fmt), ptx.store1
     length, fragment_bytes = fmt.dtype.itemsize, layout_of(fmt).fragment_bytes
 
     def restore(
-        fragments: Any,  # uint8 [strips, steps, record]
+        fragments: Any,  # uint8 [fragment rows, steps, fragment]
         raw: Any,  # uint8 [rows, row_bytes]
         row_bytes: Any, steps: Any,
     ) -> None:  # fmt: skip
@@ -195,12 +195,12 @@ def restore_kernel(fmt: BlockFormat) -> Kernel:
 
 
 def refuse(request: str, q: QuantArray) -> None:
-    """An error if strips cannot stand for the bytes of an array."""
-    fmt, way = q.format, "keep the bytes, or drop what kernels made of them with q.drop_prepared()"
+    """Raise an error if packed weights cannot stand for the bytes of an array."""
+    fmt, way = q.format, "keep the bytes, or drop the packed weights with q.drop_prepared()"
     if not isinstance(fmt, BlockFormat) or sources(fmt) is None:
         able = ", ".join(f.name for f in BLOCK_FORMATS if sources(f) is not None)
         raise UnsupportedError(
-            f"{request}: what kernels keep of {fmt.name} does not hold all its bits; that of {able} does; {way}"
+            f"{request}: packed weights of {fmt.name} do not hold all its bits, those of {able} do; {way}"
         )
     if q.ndim not in (2, 3):
         raise UnsupportedError(
@@ -211,7 +211,7 @@ def refuse(request: str, q: QuantArray) -> None:
 
 
 def packed_memory(request: str, q: QuantArray) -> Any:
-    """The memory of the strips, which can stand for the bytes."""
+    """The memory of the packed weights, which can stand for the bytes."""
     refuse(request, q)
     if reason := device.older_than(LEAST["bfloat16"]):
         raise UnsupportedError(f"{request}: the order that could stand for them {reason}; keep the bytes")
@@ -220,7 +220,7 @@ def packed_memory(request: str, q: QuantArray) -> Any:
 
 
 def restored(q: QuantArray) -> Any:
-    """The bytes [..., N, bytes of a row] of an array whose strips are all that is left."""
+    """The bytes [..., N, bytes of a row] of an array that has its packed weights alone."""
     fmt, (*experts, n, k) = q.format, q.shape
     assert isinstance(fmt, BlockFormat)
     fragments, row_bytes = q.prepared(pack_weights).fragments, fmt.row_bytes(k)

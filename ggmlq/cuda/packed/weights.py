@@ -1,15 +1,15 @@
-"""A lane's weights of a record as ``wgmma`` takes them: pairs of bfloat16, the scale multiplied in.
+"""A lane's weights of a fragment as ``wgmma`` takes them: pairs of bfloat16, the scale multiplied in.
 
-    code    bits of a word, in the low byte of a bfloat16 that has no other bits: code x 2**-133
-    weight  one fma of two: code x (scale x 2**104) + lowest x (scale x 2**-29)
+    code    bits of a word, in the low byte of a bfloat16 without other bits: code × 2**-133
+    weight  one fma of two: code × (scale × 2**104) + lowest × (scale × 2**-29)
 
 A bfloat16 without an exponent is worth its last places, and so is one whose exponent is 1: its low byte is
-a number as it stands. Neither is an exponent put above it nor a zero taken off. The scale makes up for
-2**-133 as far as it can without leaving its range; for the rest sums are multiplied (``shrunk``). Both
-terms are exact before they are added: a weight is rounded once, as ``(code - zero) x scale`` would be.
+a number as it stands. So no exponent is put above the code and no zero is taken off. The scale makes up for
+2**-133 as far as its range allows; the sums are multiplied by the rest (``factor``). Both terms are exact
+before they are added: a weight is rounded once, as ``(code - zero) × scale`` would be.
 
 With an offset, or a scale of any size, it takes two fma: one for the code around its middle, one for scale
-and offset, which is the smaller for it. Codes that are looked up are bfloat16 already.
+and offset, which is smaller then. Codes that are looked up are bfloat16 already.
 
 Scales of rows g and g + 8 are the halves of one register, of which fma takes either.
 """
@@ -29,32 +29,33 @@ from .layout import PackedLayout
 from .scales import number_loader, scale_value
 
 NONE = np.uint32(bf16x2.pair(-0.0))
-LAST_PLACE, SHRUNK = 133, 29  # of a bfloat16 without exponent; scales of 2**23 times 2**104 are still finite
-RAISED, AROUND = 127, 6  # the most that a code can be raised by, and what is left then
+# Powers of two: of a code as it stands; left to the sums, since scales of 2**23 × 2**104 are still finite.
+LAST_PLACE, SHRUNK = 133, 29
+RAISED, AROUND = 127, 6  # powers of two: the most that a code can be multiplied by, and the rest
 
 
 class FragmentWeights(NamedTuple):
-    """Of a record: how many words a lane loads, and sixteen registers made of them."""
+    """Device functions that make a lane's sixteen registers of weights from a fragment."""
 
-    words: int
-    load: Any  # (address of the record, lane, words)
-    unpack: Any  # (words, registers, a 0 that the assembler cannot know)
-    factor: float  # sums are to be multiplied by it
+    words: int  # that a lane loads
+    load: Any  # (address of the fragment, lane, words)
+    unpack: Any  # (words, registers, opaque): a zero of opaque_zero()
+    factor: float  # multiplies the sums in the end
 
 
 @cache
 def fragment_weights(layout: PackedLayout) -> FragmentWeights:
-    """How they are made for a format."""
+    """The functions for a format's layout."""
     numbers = layout.half_words + layout.sub_words
     bits, load_words, load_numbers = layout.bits, word_loader(layout), number_loader(layout)
 
     @inlined
     def load(at: Any, lane: Any, words: Any) -> None:
-        found = cuda.local.array(numbers, uint32)
+        loaded = cuda.local.array(numbers, uint32)
         load_words(at, lane, words)
-        load_numbers(at, lane, found)
+        load_numbers(at, lane, loaded)
         for i in range(numbers):
-            words[bits + i] = found[i]
+            words[bits + i] = loaded[i]
 
     unpack, factor = _from_levels(layout), 0
     if not layout.levels and layout.scale == "half":
@@ -65,8 +66,8 @@ def fragment_weights(layout: PackedLayout) -> FragmentWeights:
 
 
 def _in_one_step(layout: PackedLayout) -> Any:
-    """Code times scale, less the zero times scale."""
-    code, scales, each = code_reader(layout), scale_pairs(layout), 4 // layout.runs
+    """Code times scale, less the zero times scale: one fma."""
+    code, scales, steps_per_run = code_reader(layout), scale_pairs(layout), 4 // layout.runs
     first, second = _multipliers(layout, LAST_PLACE - SHRUNK)
     zero = np.uint32(bf16x2.pair(lowest_code(layout) * 2.0**-SHRUNK))
     runs, fma, low, high = layout.runs, bf16x2.fma, bf16x2.fma_low, bf16x2.fma_high
@@ -76,7 +77,7 @@ def _in_one_step(layout: PackedLayout) -> Any:
         for run in range(runs):
             scale, _ = scales(words, run, opaque)
             one, other, less = fma(scale, first, NONE), fma(scale, second, NONE), fma(scale, zero, NONE)
-            for i in range(4 * run * each, 4 * (run * each + each), 4):
+            for i in range(4 * run * steps_per_run, 4 * (run * steps_per_run + steps_per_run), 4):
                 a[i] = low(code(words, i, opaque), one, less)
                 a[i + 1] = high(code(words, i + 1, opaque), one, less)
                 a[i + 2] = low(code(words, i + 2, opaque), other, less)
@@ -86,8 +87,8 @@ def _in_one_step(layout: PackedLayout) -> Any:
 
 
 def _around_middle(layout: PackedLayout) -> Any:
-    """Code less its middle, 64 times too small; then times 64 scales, less what is left of the offset."""
-    code, scales, each = code_reader(layout), scale_pairs(layout), 4 // layout.runs
+    """Code less its middle, 64 times too small; then times 64 scales, less the rest of the offset."""
+    code, scales, steps_per_run = code_reader(layout), scale_pairs(layout), 4 // layout.runs
     first, second = _multipliers(layout, RAISED)
     middle, large = np.uint32(bf16x2.pair(-layout.middle * 2.0**-AROUND)), np.uint32(bf16x2.pair(2.0**AROUND))
     runs, fma, low, high = layout.runs, bf16x2.fma, bf16x2.fma_low, bf16x2.fma_high
@@ -97,7 +98,7 @@ def _around_middle(layout: PackedLayout) -> Any:
         for run in range(runs):
             scale, offset = scales(words, run, opaque)
             scale = fma(scale, large, NONE)
-            for i in range(4 * run * each, 4 * (run * each + each), 4):
+            for i in range(4 * run * steps_per_run, 4 * (run * steps_per_run + steps_per_run), 4):
                 a[i] = low(low(code(words, i, opaque), first, middle), scale, offset)
                 a[i + 1] = high(high(code(words, i + 1, opaque), first, middle), scale, offset)
                 a[i + 2] = low(low(code(words, i + 2, opaque), second, middle), scale, offset)
@@ -108,7 +109,7 @@ def _around_middle(layout: PackedLayout) -> Any:
 
 def _any_scale(layout: PackedLayout) -> Any:
     """Code less its zero, 64 times too small, times the scale."""
-    code, scales, each = code_reader(layout), scale_pairs(layout), 4 // layout.runs
+    code, scales, steps_per_run = code_reader(layout), scale_pairs(layout), 4 // layout.runs
     first, second = _multipliers(layout, RAISED)
     zero = np.uint32(bf16x2.pair(lowest_code(layout) * 2.0**-AROUND))
     runs, low, high = layout.runs, bf16x2.fma_low, bf16x2.fma_high
@@ -117,7 +118,7 @@ def _any_scale(layout: PackedLayout) -> Any:
     def unpack(words: Any, a: Any, opaque: Any) -> None:
         for run in range(runs):
             scale, _ = scales(words, run, opaque)
-            for i in range(4 * run * each, 4 * (run * each + each), 4):
+            for i in range(4 * run * steps_per_run, 4 * (run * steps_per_run + steps_per_run), 4):
                 a[i] = low(low(code(words, i, opaque), first, zero), scale, NONE)
                 a[i + 1] = high(high(code(words, i + 1, opaque), first, zero), scale, NONE)
                 a[i + 2] = low(low(code(words, i + 2, opaque), second, zero), scale, NONE)
@@ -128,7 +129,7 @@ def _any_scale(layout: PackedLayout) -> Any:
 
 def _from_levels(layout: PackedLayout) -> Any:
     """Levels, as bfloat16, times the scale."""
-    unpack_step, scales, each = step_unpacker(layout), scale_pairs(layout), 4 // layout.runs
+    unpack_step, scales, steps_per_run = step_unpacker(layout), scale_pairs(layout), 4 // layout.runs
     runs, low, high = layout.runs, bf16x2.fma_low, bf16x2.fma_high
 
     @inlined
@@ -136,7 +137,7 @@ def _from_levels(layout: PackedLayout) -> Any:
         level = cuda.local.array(4, uint32)
         for run in range(runs):
             scale, _ = scales(words, run, opaque)
-            for s in range(run * each, run * each + each):
+            for s in range(run * steps_per_run, run * steps_per_run + steps_per_run):
                 unpack_step(words, s, level, opaque)
                 for r in range(0, 4, 2):
                     a[4 * s + r] = low(level[r], scale, NONE)
@@ -149,17 +150,19 @@ def _from_levels(layout: PackedLayout) -> Any:
 
 
 def lowest_code(layout: PackedLayout) -> int:
-    """What a code of no bits stands for; bytes have their sign turned over."""
+    """The code whose bits are all 0; bytes have their sign turned over."""
     return -128 if layout.low == 8 else layout.lowest
 
 
 def code_shift(layout: PackedLayout, r: int) -> int:
-    """From which bit of a byte on register r of a step has its codes."""
+    """The first bit, within a byte, of the codes of register r of a step."""
     return 0 if layout.high else layout.low * r & 7
 
 
 def _multipliers(layout: PackedLayout, most: int) -> tuple[np.uint32, np.uint32]:
-    """By what codes are multiplied: of registers 0 and 1, rows g and g + 8, then of 2 and 3."""
+    """The powers that codes are multiplied by: for registers 0 and 1, which are rows g and g + 8, and for 2
+    and 3.
+    """
 
     def pair(r: int) -> np.uint32:
         low, high = (np.float32(2.0 ** (most - code_shift(layout, r + i))).view(np.uint32) for i in range(2))
@@ -170,10 +173,7 @@ def _multipliers(layout: PackedLayout, most: int) -> tuple[np.uint32, np.uint32]
 
 @cache
 def code_reader(layout: PackedLayout) -> Any:
-    """The device function for the codes of a register of a lane, two, in low bytes.
-
-    ``i``: the register, of a record.
-    """
+    """The device function for the two codes of register i of a lane, in low bytes."""
     low, high = layout.low, layout.high
     places, masked_xor, mask = 16 // low, ptx.masked_xor, (1 << low) - 1
     above, by_place = np.uint32(0x00010001 * ((1 << high) - 1) << low), 7 * (not high)
@@ -201,9 +201,10 @@ def code_reader(layout: PackedLayout) -> Any:
 
 @cache
 def scale_pairs(layout: PackedLayout) -> Any:
-    """The device function for a run's scales of rows g and g + 8, a pair; and what their offsets add.
+    """The device function for a run's scales of rows g and g + 8, a pair, and for the pair that their
+    offsets add.
 
-    An offset is what is added to codes around their middle.
+    The offset is taken at the middle of the codes.
     """
     if layout.scale == "power":
         return _powers(layout)
@@ -213,12 +214,12 @@ def scale_pairs(layout: PackedLayout) -> Any:
 
     @inlined
     def scales(words: Any, run: Any, opaque: Any) -> Any:
-        found, offset = cuda.local.array(numbers, uint32), uint32(0)
+        loaded, offset = cuda.local.array(numbers, uint32), uint32(0)
         for i in range(numbers):
-            found[i] = words[bits + i]
-        a, b = pair(found, 0, run, opaque)
+            loaded[i] = words[bits + i]
+        a, b = pair(loaded, 0, run, opaque)
         if has_offset:
-            c, d = pair(found, 1, run, opaque)
+            c, d = pair(loaded, 1, run, opaque)
             offset = narrowed(fma(a, middle, -c), fma(b, middle, -d))
         return narrowed(a, b), offset
 
@@ -236,7 +237,7 @@ def _values(layout: PackedLayout) -> Any:
 
 
 def _products(layout: PackedLayout) -> Any:
-    """Half times byte, as in scales.py; but what the byte has too much is taken off by the product itself."""
+    """Half times byte, as in scales.py, except that the product itself takes off what the byte has too much."""
     runs, halves, nibbles = layout.runs, layout.half_words, layout.nibbles
     narrow, unit = layout.subs * runs == 2, np.float32(layout.unit)
     excess, none = np.float32(-(2.0**15) - layout.sub_zero), np.float32(-(2.0**15))
@@ -264,7 +265,7 @@ def _products(layout: PackedLayout) -> Any:
 
 
 def _powers(layout: PackedLayout) -> Any:
-    """Powers of two from 2**-128 on: the exponent is one less, but for the first two, which are subnormal."""
+    """Powers of two from 2**-128 on: the exponent is one less, except in the first two, which are subnormal."""
     permute, largest, bits = bf16x2.permute, bf16x2.largest, layout.bits
     assert layout.subs * layout.runs == 2
 

@@ -1,4 +1,4 @@
-"""Offsets of weights in planes: what is taken off a product of codes, once for all of it."""
+"""The offsets of unpacked weights, taken off a finished product of codes in one launch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PARTIAL = (SLICES, ROWS, COLUMNS)
 
 @family()
 def compensation_kernel() -> Kernel:
-    """Takes Σ sums · offset off each output: a product that is 1/32 (1/16) of the whole."""
+    """The kernel that takes Σ sums · offset off each output: a product of 1/32 (1/16) of the size."""
     load_floats, load_float, store_float = ptx.load_floats, ptx.load_float, ptx.store_float
 
     def compensate(
@@ -43,12 +43,12 @@ def compensation_kernel() -> Kernel:
         for i in range(ROWS):
             partials[ty, i, tx] = total[i]
         cuda.syncthreads()
-        own = float32(0)
+        sum_of_slices = float32(0)
         for i in range(SLICES):
-            own += partials[i, ty, tx]
+            sum_of_slices += partials[i, ty, tx]
         if row + ty < m and column < n:
             at = address(y, row + ty, n, column, 4)
-            store_float(at, load_float(at) - own)
+            store_float(at, load_float(at) - sum_of_slices)
 
     parameters = (uint64,) * 3 + (uint32,) * 5
     return Kernel("compensation", compensate, *parameters, threads=COLUMNS * SLICES)

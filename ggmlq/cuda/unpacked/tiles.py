@@ -1,7 +1,7 @@
-"""Feeding the tensor cores: tiles of planes through a ring of stages in shared memory.
+"""Unpacked tiles for tensor cores: copies through a ring of stages in shared memory, and int8 products.
 
 A block of threads makes a tile of outputs. It walks along the columns, 128 codes (four runs of 32) a
-step. Copies into shared memory run past the registers (cp.async) and ahead: while one stage is
+step. Copies into shared memory go past the registers (cp.async) and ahead: while one stage is
 multiplied, the next ones are in flight, with one barrier a step. Within a stage the operands of
 one run are brought into registers while the run before is multiplied.
 
@@ -10,10 +10,10 @@ one run are brought into registers while the run before is multiplied.
 
 A row of a stage is eight chunks of 16 bytes, and chunk c of row r lies at place c ^ (r % 8): so
 neither the copies, which go along rows, nor ldmatrix, which goes down columns, meets a bank twice.
-Scales of activations lie in the order of ``activations.int8.place_of_row``: a thread's four in one load.
+Scales of activations lie in the order of ``activations.int8.place_of_row``: one load brings a thread's four.
 
-What a warp does with four int32 sums is the rung's own: it passes ``start`` (what the sums begin
-with) and ``scaled`` (how sums, two scales and what was added up so far become what is added up).
+A rung decides what a warp does with four int32 sums. It passes ``start``, the first value of a sum, and
+``scaled``, which combines a sum, its two scales and the total so far into the new total.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ STEP, RUNS = 128, 4  # columns of a stage, and runs of 32 in it
 
 @dataclass(frozen=True)
 class IntTile:
-    """Outputs of a block and of a warp, and stages in flight."""
+    """The outputs of a block and of a warp, and the stages in flight."""
 
     rows: int = 128  # of activations
     columns: int = 128  # rows of weights: columns of outputs
     warp_rows: int = 64
     warp_columns: int = 32
     stages: int = 4
-    blocks: int = 1  # that should fit on a multiprocessor together
+    blocks: int = 1  # that a multiprocessor should hold together
 
     def __str__(self) -> str:
         return f"{self.rows}x{self.columns}, warps {self.warp_rows}x{self.warp_columns}, {self.stages} stages"
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return 32 * (self.rows // self.warp_rows) * (self.columns // self.warp_columns)
 
     @property
@@ -63,7 +63,7 @@ class IntTile:
 
     @property
     def parts(self) -> tuple[int, int, int]:
-        """Where in a stage the weights, the activations' scales and the weights' scales begin."""
+        """Offsets in a stage: of the weights, of the activations' scales, of the weights' scales."""
         of_weights = self.rows * STEP
         scales = of_weights + self.columns * STEP
         return of_weights, scales, scales + RUNS * self.rows * 4
@@ -75,7 +75,7 @@ class IntTile:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Tiles of ``mma`` in a warp's outputs."""
+        """Tiles of ``mma`` in a warp's outputs, down and across."""
         return self.warp_rows // 16, self.warp_columns // 8
 
 
@@ -153,7 +153,7 @@ def loader(shape: IntTile) -> Any:
 
 @cache
 def multiplier(shape: IntTile, start: Any, scaled: Any) -> Any:
-    """The device function that multiplies one stage: four runs, each loaded one ahead."""
+    """The device function that multiplies one stage: four runs, each loaded one run ahead."""
     down, across = shape.grid
     count_a, count_b, count_da = 4 * down, 2 * across, 2 * down
     load, mma = loader(shape), codes8.integer_mma("s8", "s8")
@@ -202,12 +202,12 @@ def accumulator(shape: IntTile, start: Any, scaled: Any) -> Any:
         of_dx, of_dw = dx + uint64(m0) * uint64(4), dw + uint64(n0) * uint64(4)
         wm, wn = warp_origin(warp_rows, warp_columns, warps_across)
         to, here = uint32(0), uint32(0)
-        cuda.syncthreads()  # all are done with the tile before
+        cuda.syncthreads()  # no warp reads the previous tile any more
         for step in range(first, last + uint32(ahead)):
             ready = step >= first + uint32(ahead)
             if ready:
                 wait()
-                cuda.syncthreads()  # the stage is there for all, and all are done with the one to fill
+                cuda.syncthreads()  # the stage has arrived for all; no warp reads the one to fill
             if step < last:
                 fetch(base() + to, of_x, of_dx, of_w, of_dw, step, k, m_rows, n_rows)
             commit()

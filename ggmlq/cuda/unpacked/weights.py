@@ -1,4 +1,4 @@
-"""Weights as planes: each block unpacked once, to bytes and float32."""
+"""Weights unpacked to int8 codes and float32 scales, each block once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ THREADS = 256
 
 @family((fmt,) for fmt in BLOCK_FORMATS)
 def weight_kernel(fmt: BlockFormat) -> Kernel:
-    """A thread unpacks 16 neighbours; it always lies within a run."""
+    """The kernel that unpacks blocks: a thread unpacks 16 neighbours, which always lie within a run."""
     code, scale, offset = atoms(fmt)
     size, group, run, has_offset = fmt.block_size, fmt.group, packing(fmt).run, fmt.has_offset
     store16, store_float = ptx.store16, ptx.store_float
@@ -53,17 +53,17 @@ def weight_kernel(fmt: BlockFormat) -> Kernel:
                     store_float(address(offsets, g, rows, row, 4), offset(block, i // group))
 
     parameters = (array(uint8, 3), uint64, uint64, uint64, uint32, uint32)
-    return Kernel(f"planes of {fmt.name}", unpack, *parameters, threads=THREADS)
+    return Kernel(f"unpacked weights of {fmt.name}", unpack, *parameters, threads=THREADS)
 
 
 def unpacked_weights(q: QuantArray) -> Unpacked:
-    """The planes of an array [N, K] on its device; made once and kept with it."""
-    found: Unpacked = q.prepared(unpack_weights)
-    return found
+    """The unpacked weights of an array [N, K] on its device; unpacked once and kept with the array."""
+    weights: Unpacked = q.prepared(unpack_weights)
+    return weights
 
 
 def unpack_weights(q: QuantArray) -> Unpacked:
-    """The planes of an array [N, K], made now."""
+    """The unpacked weights of an array [N, K], unpacked now."""
     cp, fmt, (n, k) = cupy(), q.format, q.shape
     assert isinstance(fmt, BlockFormat)
     rows, columns, run = padded(n), padded(k), packing(fmt).run

@@ -1,16 +1,16 @@
-"""Tiles whose blocks are a cluster: each hands out its sums to those who finish them, and finishes a part.
+"""Tiles whose K is split among the blocks of a cluster: partial sums go through shared memory.
 
     block      r              r + 1          r + 2           the first block is the last one of its cluster
     finishes   0, 3, 6, …     1, 4, 7, …     2, 5, 8, …      of each thread's fours of sums
 
-What stream_k.py does by way of global memory, where a tile has no more blocks than a cluster may have and
-none of them has a part of another tile: no memory, no flags, and nobody waits for a block that was not
-started. Sums lie where stages were, once no block of the cluster multiplies any more:
+This replaces stream_k.py where a tile has no more blocks than a cluster, and no block has parts of two
+tiles. It needs no global memory and no flags, and no block waits for one that was not started. The *inbox*
+of a block lies where its stages were, once no block of the cluster multiplies any more:
 
-    [parts, in the order of blocks][fours][threads]
+    [blocks, in their order][fours][threads]
 
-They are added up in that order, as there: the results are the same. Of narrow tiles a barrier of each block
-counts the bytes that come; sums of wide ones are faster brought without, and all blocks meet.
+Sums are added up in that order, as in stream_k.py: the results are the same. With narrow tiles a barrier of
+each block counts the bytes that arrive. With wide ones plain stores are faster, and all blocks meet.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from ..schedule.work_units import MAX_CLUSTER
 from .stream_k import SplitEpilogue, announcer, partial_storer, split_epilogue
 from .tile import CONSUMER_THREADS, WarpSpecializedTile
 
-INBOX_BARRIER = 24  # where among the notes the barrier is
-FOUR_BYTES = 16 * CONSUMER_THREADS  # bytes of a four of all threads
+INBOX_BARRIER = 24  # offset in the scratch words
+FOUR_BYTES = 16 * CONSUMER_THREADS  # of one four of sums of all threads
 AT_ONCE = 4  # fours that are added up together
 
 
 @cache
 def cluster_announcer() -> Any:
-    """The device function by which a block says that it runs, where nothing else tells the others."""
+    """The device function by which a block counts itself among the running ones, where it is in no cluster."""
     announce_alone, blocks_of_cluster = announcer(), barriers.blocks_of_cluster
 
     @inlined
@@ -48,21 +48,19 @@ def cluster_announcer() -> Any:
 
 
 def inbox_offset(layout: PackedLayout, tile: WarpSpecializedTile) -> int:
-    """How far before the notes of a block the sums lie that it is given."""
+    """Bytes from a block's inbox to its scratch words."""
     fours, length = tile.columns // 8, tile.stages(layout) * tile.stage(layout)
     most = max(parts * -(-fours // parts) for parts in range(2, MAX_CLUSTER + 1))
-    assert (most + AT_ONCE) * FOUR_BYTES <= length, tile  # some that are not there are read for nothing
+    assert (most + AT_ONCE) * FOUR_BYTES <= length, tile  # beyond the inbox some bytes are read and not used
     return length + 16 * tile.stages(layout)
 
 
 @cache
 def cluster_partial_sender(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
-    """The device function that keeps the sums of a piece: keeper's, or one that hands them out."""
-    store_alone, hand_out, back = (
-        partial_storer(tile),
-        thread_sums(tile.columns).hand_out,
-        inbox_offset(layout, tile),
-    )
+    """The device function for the partial sums of a work unit: it sends them to the cluster, or stores them
+    if there is none.
+    """
+    store_alone, send, back = partial_storer(tile), thread_sums(tile.columns).send, inbox_offset(layout, tile)
     fours, counts_bytes = tile.columns // 8, counted(tile.columns)
     blocks_of_cluster, greet, join, expect = (
         barriers.blocks_of_cluster, barriers.pass_by_cluster, barriers.join_cluster, barriers.expect
@@ -80,23 +78,22 @@ def cluster_partial_sender(layout: PackedLayout, tile: WarpSpecializedTile) -> A
             which, last = uint32(position[0] % count), uint32(uint32(fours - 1) + count)
             thread, inbox = uint32(cuda.threadIdx.x), uint32(scratch + uint32(INBOX_BARRIER))
             if counts_bytes and thread == uint32(0):
-                given = uint32(uint32(last - which) // count)
-                expect(inbox, uint32(uint32(given * count) * uint32(FOUR_BYTES)))
-            own = uint32(which * uint32(last // count) * uint32(FOUR_BYTES))
-            at = uint32(uint32(scratch - uint32(back)) + own + uint32(thread << uint32(4)))
+                fours_here = uint32(uint32(last - which) // count)
+                expect(inbox, uint32(uint32(fours_here * count) * uint32(FOUR_BYTES)))
+            place = uint32(which * uint32(last // count) * uint32(FOUR_BYTES))
+            at = uint32(uint32(scratch - uint32(back)) + place + uint32(thread << uint32(4)))
             join()  # no block of the cluster multiplies any more
-            hand_out(sums, at, uint32(FOUR_BYTES), count, inbox)
+            send(sums, at, uint32(FOUR_BYTES), count, inbox)
 
     return send_partial
 
 
 def cluster_epilogue(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any) -> Any:
-    """The device function for the end of a block: ender's, or one that adds up what a block was given."""
-    finish_alone, back, fours = (
-        split_epilogue(tile, locate, False),
-        inbox_offset(layout, tile),
-        tile.columns // 8,
-    )
+    """The device function for the end of a block: it adds up its inbox, or does as stream_k.py where there
+    is no cluster.
+    """
+    finish_alone, back = split_epilogue(tile, locate, False), inbox_offset(layout, tile)
+    fours = tile.columns // 8
     few, counts_bytes = 4 * AT_ONCE, counted(tile.columns)
     blocks_of_cluster, meet, wait, take_floats, store_float = (
         barriers.blocks_of_cluster, barriers.meet_cluster, barriers.wait, ptx.take_floats, ptx.store_float
@@ -104,8 +101,8 @@ def cluster_epilogue(layout: PackedLayout, tile: WarpSpecializedTile, locate: An
 
     @inlined
     def finish(
-        outputs: Any, schedule: Any, thread_at: Any, n: Any, stages: Any, position: Any, split: Any, whole_tiles: Any,
-        scratch: Any,
+        outputs: Any, schedule: Any, thread_at: Any, n: Any, stages: Any, position: Any, split: Any,
+        whole_tiles: Any, scratch: Any,
     ) -> None:  # fmt: skip
         rank, split_blocks, _ = position
         count = blocks_of_cluster()
@@ -145,7 +142,7 @@ def cluster_epilogue(layout: PackedLayout, tile: WarpSpecializedTile, locate: An
 
 
 def within_clusters(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any) -> SplitEpilogue:
-    """In clusters, where blocks have some; otherwise by way of global memory."""
+    """The functions of blocks in clusters; launched without clusters, they use global memory."""
     return SplitEpilogue(
         cluster_announcer(), cluster_partial_sender(layout, tile), cluster_epilogue(layout, tile, locate)
     )

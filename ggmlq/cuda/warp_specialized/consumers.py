@@ -1,8 +1,8 @@
-"""The warps that unpack strips and multiply panels, of blocks that take piece after piece: cuda:warp_specialized.
+"""The consumers: warpgroups that unpack fragments and multiply them with x_tiles, work unit after work unit.
 
-Two warpgroups, each 64 rows of weights. While the tensor cores multiply what lies in one set of registers a
-record is unpacked into the other, whose words were asked for before; whichever warpgroup is ready has the
-tensor cores.
+There are two warpgroups, each with 64 rows of weights. While the tensor cores multiply one set of
+registers, the next fragment is unpacked into the other set; its words were loaded before that. Whichever
+warpgroup is ready takes the tensor cores.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from .tile import WarpSpecializedTile
 
 
 def multiplier(columns: int) -> Any:
-    """The device function that starts the products of one step with the registers of a lane.
+    """The device function that starts the products of one step with a lane's registers.
 
-    It waits for those of the step before, whose registers and stage are free then.
+    It waits for the products of the step before, whose registers and stage are free then.
     """
     advance = warpgroup.sums(columns).advance
 
@@ -45,21 +45,18 @@ def multiplier(columns: int) -> Any:
 
 
 def accumulator(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
-    """The device function for the sums of stages ``first`` … ``last``.
+    """The device function for the sums of stages ``first`` … ``last - 1``.
 
-    Returns them, and the ring's next stage with its parity. Three records are under way: the products of one
-    run, the next one is unpacked meanwhile, and the words of the one after that are on their way into
-    registers. A stage is given back once the products after its last ones are asked for, for only then are
-    these waited for.
+    It returns the sums, and the ring's next stage with its parity. Three fragments are in flight: one is
+    multiplied, the next is unpacked meanwhile, and the words of the one after that are being loaded into
+    registers. A stage is released once the products after its last ones have been started, for only then
+    are its own complete.
     """
     stages, length, x_tile_bytes = tile.stages(layout), tile.stage(layout), tile.x_tile_bytes
     single, after, sums = tile.fragments == 1, follower(stages), warpgroup.sums(tile.columns)
     multiply = multiplier(tile.columns)
-    weights_at, row_bytes, second = (
-        tile.fragments * x_tile_bytes,
-        tile.box_row(layout),
-        tile.next_fragment(layout),
-    )
+    weights_at, row_bytes = tile.fragments * x_tile_bytes, tile.box_row(layout)
+    second = tile.next_fragment(layout)
     wait, arrive, wait_for_products = barriers.wait, barriers.arrive, warpgroup.wait
     count, load, unpack, scale = fragment_weights(layout)
     zeros, times, factor, scales = sums.zeros, sums.times, np.float32(scale), scale != 1
@@ -71,11 +68,11 @@ def accumulator(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
         even, odd, words = (
             cuda.local.array(16, uint32), cuda.local.array(16, uint32), cuda.local.array(count, uint32),
         )  # fmt: skip
-        own = uint32(uint32(weights_at) + warp * uint32(row_bytes))
+        warp_at = uint32(uint32(weights_at) + warp * uint32(row_bytes))
         total, before, i = zeros(), uint32(0), first
         at = uint32(ring + stage * uint32(length))
         wait(uint32(full + stage * uint32(8)), phase)
-        load(uint32(at + own), lane, words)
+        load(uint32(at + warp_at), lane, words)
         unpack(words, even, opaque)
         while i < last:
             here, empty = at, uint32(full + uint32(8 * stages) + stage * uint32(8))
@@ -83,9 +80,9 @@ def accumulator(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
                 stage, phase = after(stage, phase)
                 at = uint32(ring + stage * uint32(length))
                 wait(uint32(full + stage * uint32(8)), phase)
-                load(uint32(at + own), lane, words)
+                load(uint32(at + warp_at), lane, words)
             else:
-                load(uint32(at + own + uint32(second)), lane, words)
+                load(uint32(at + warp_at + uint32(second)), lane, words)
             total = multiply(total, even, here)
             if before != uint32(0) and lane == uint32(0):
                 arrive(before)
@@ -97,7 +94,7 @@ def accumulator(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
             i, at = uint32(i + uint32(1)), uint32(ring + stage * uint32(length))
             if i < last:
                 wait(uint32(full + stage * uint32(8)), phase)
-            load(uint32(at + own), lane, words)  # in the end what is there, for nothing
+            load(uint32(at + warp_at), lane, words)  # after the last stage: any words, never multiplied
             total = multiply(total, odd, here)
             if single and lane == uint32(0):
                 arrive(before)
@@ -115,7 +112,9 @@ def accumulator(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
 
 @inlined
 def split_of_host(split: Any, scratch: Any) -> Any:
-    """How tiles are shared out, where the host says so: schedule/work_units.py's Shares, and how many come before."""
+    """The split of the last wave where the host decides it: the arguments of cost/split.py's Split, and the
+    whole tiles.
+    """
     return split
 
 
@@ -123,25 +122,23 @@ def consumer(
     layout: PackedLayout, tile: WarpSpecializedTile, locate: Any, read_split: Any = split_of_host,
     listed: bool = False, split_epilogue: SplitEpilogue | None = None,
 ) -> Any:  # fmt: skip
-    """The device function of these warps; ``multiply`` is that of cuda:wgmma.
+    """The device function of the consumer warps.
 
-    ``locate``: the device function (where, number of a tile, thread_at) for a thread's place in the results:
-    row of weights, column, how many columns there are, and, if ``listed``, the list of the rows of y that
-    columns go to. ``thread_at``: the thread's own row and column in a tile. ``shares``: (pieces, notes) for
-    how tiles are shared out; it is asked anew each time, so no register holds that while there are products.
-    ``way``: what blocks do that share a tile.
+    ``locate``: the device function (schedule, number of a tile, thread_at) for a thread's place in the
+    results: row of weights, column, number of columns and, if ``listed``, the list of the rows of y that
+    columns go to. ``thread_at``: the thread's row and column in a tile. ``read_split``: the device function
+    (split, scratch) for the split of the last wave; it is called anew each time, so that no register holds
+    the split during products. ``split_epilogue``: what blocks do that share a tile.
     """
-    accumulate, (announce, store_partial, finish) = (
-        accumulator(layout, tile),
-        split_epilogue or through_memory(tile, locate, listed),
-    )
+    accumulate = accumulator(layout, tile)
+    (announce, store_partial, finish) = split_epilogue or through_memory(tile, locate, listed)
     behind, write = tile.stages(layout) * 16, thread_sums(tile.columns).write
     hold, scatter = listed_rows.holder(tile.columns), listed_rows.scatterer(tile.columns)
 
     @inlined
     def consume(
-        ring: Any, full: Any, warp: Any, lane: Any, outputs: Any, schedule: Any, sizes: Any, end: Any, stages_left: Any,
-        rank: Any, split: Any,
+        ring: Any, full: Any, warp: Any, lane: Any, outputs: Any, schedule: Any, sizes: Any, end: Any,
+        stages_left: Any, rank: Any, split: Any,
     ) -> None:  # fmt: skip
         (n, steps), next_whole, y, scratch = sizes, rank, outputs[0], uint32(full + uint32(behind))
         stage, phase, opaque = uint32(0), uint32(0), opaque_zero(steps)

@@ -1,18 +1,18 @@
-"""Panels that a product orders itself, while it multiplies: cuda:warp_specialized with wide tiles and many rows.
+"""Late activations: x_tiles that a product makes while it multiplies, with wide tiles and many rows.
 
-A kernel that orders all activations beforehand takes a tenth of the time of a product with a thousand rows.
-Beside the warp that fetches three others of its warpgroup have nothing to do: they order what is needed
-later, and only the beginning is there before, or as much as they would not be done with while the first
-tiles are multiplied. Tiles that blocks share along K come last (schedule/work_units.py).
+A kernel that makes all x_tiles beforehand takes a tenth of the time of a product with a thousand rows.
+Three warps beside the producer have nothing to do: they make the x_tiles that are needed later. The kernel
+before makes only the beginning, as much as these warps could not finish while the first tiles are
+multiplied. Tiles that blocks share along K come last (schedule/work_units.py).
 
-A part is so many columns of a band of tiles (schedule/raster.py). Parts are made in the order in which tiles want them,
-band after band, along K:
+A *section* is some columns of the rows of a raster sweep (schedule/raster.py). Sections are made in the
+order in which tiles want them, sweep after sweep, along K:
 
-    part       0   1   2   3 | 4   5   6   7 | 8  …        4 parts a band
-    made by    kernel before | warps that take tickets, some rows of a part each
+    section    0   1   2   3 | 4   5   6   7 | 8  …        4 sections a sweep
+    made by    kernel before | warps that take tickets, some rows of a section each
 
-Whoever has done with a ticket counts it; who fetches waits for a part when it first wants it. Who holds a
-ticket runs, so nobody waits for a block that was not started.
+A warp increments the section's counter when it finishes a ticket. The producer waits on that counter before
+its first load from the section. Only running warps hold tickets, so this cannot deadlock.
 """
 
 from __future__ import annotations
@@ -31,39 +31,41 @@ from ..intrinsics.floats import KINDS
 from ..intrinsics.language import cuda, uint32, uint64
 from ..schedule.raster import Raster
 
-LANES, ROWS = 32, 8  # of a warp; of a ticket
-STEPS = LANES * EACH // 64  # of a part
-AHEAD = 2  # parts that are there before, at least
-LEAST = 1 << 21  # numbers left to order, below which it is not worth it
-# Microseconds: for the beginning; of a number that blocks order beside multiplying; or of one ordered before.
+LANES, ROWS = 32, 8  # lanes of a warp, rows of a ticket
+STEPS = LANES * EACH // 64  # of a section, 64 columns each
+AHEAD = 2  # sections that are made beforehand, at least
+LEAST = 1 << 21  # numbers left to the product, below which it does not pay
+# Microseconds: to begin; for a number that the product makes; for a number that is made beforehand.
 BEGINNING_US, NUMBER_US, X_TILE_US = 1.9, 6e-6, 1.7e-6
 ALL_READY = (1 << 32) - 1
 
 
 class LateActivations(NamedTuple):
-    """As kernels take it, in this order."""
+    """The late sections of a product, as kernels take them: in this order."""
 
-    counters: int  # where they begin, in words behind the flags: of tickets, and of each part
-    ready: int  # parts that are there before
-    sections: int  # of a band
-    section_tickets: int  # tickets
+    counters: int  # offset of the counters behind the flags, in words: of tickets, then of each section
+    ready: int  # sections that are made beforehand
+    sections: int  # of a sweep
+    section_tickets: int  # of a section
     tickets: int
 
     @property
     def words(self) -> int:
-        """Of counters."""
+        """Words of counters."""
         return 0 if self.ready == ALL_READY else 1 + self.ready + self.tickets // self.section_tickets
 
     def before(self, rows: int) -> tuple[int | None, int | None]:
-        """How many rows of x, and steps of theirs, are ordered beforehand, None: all; ``rows``: of a band."""
+        """Rows of x, and steps of theirs, that are made beforehand; None means all. ``rows``: of a sweep."""
         return (None, None) if self.ready == ALL_READY else (rows, self.ready * STEPS)
 
 
 def plan_late(
     order: Raster, wide: bool, columns: int, steps: int, split_tiles: int, counters: int, wave_us: float
 ) -> LateActivations:
-    """What is left to the product's own warps; nothing where it is little, or where blocks share all tiles
-    along K, and want all parts at once. ``turn_us``: how long a block multiplies at a tile.
+    """The sections that are left to the product's own warps.
+
+    There are none where little would be left, or where blocks share all tiles along K and so want all
+    sections at once. ``wave_us``: how long a block multiplies at a tile.
     """
     sections, sweeps, rows = -(-steps // STEPS), -(-order.across // order.width), order.width * columns
     ready = max(min(AHEAD, sections), ceil(sections * share_beforehand(rows * steps * 64, wave_us)))
@@ -76,18 +78,22 @@ def plan_late(
 
 
 def share_beforehand(numbers: int, wave_us: float) -> float:
-    """Of a band's numbers, all of which the first turn may want, the share that it would wait for."""
+    """The share of a sweep's numbers that must be made beforehand, since the first wave would have to wait
+    for it.
+    """
     return max(0.0, 1 - wave_us / (numbers * NUMBER_US))
 
 
 def waiting_us(numbers: int, wave_us: float) -> float:
-    """How long a product waits for what is there before, of so many numbers of a band."""
+    """How long a product waits for the x_tiles that are made beforehand, for ``numbers`` in a sweep."""
     return BEGINNING_US + share_beforehand(numbers, wave_us) * numbers * X_TILE_US
 
 
 @cache
 def section_waiter(reorders: bool) -> Any:
-    """The device function of who fetches: until the part of a stage is there, given how many are known to."""
+    """The device function by which the producer waits for the section of a stage; it returns how many are
+    ready.
+    """
     await_sum, see = barriers.await_sum, boxes.see_what_was_written
 
     if not reorders:
@@ -110,7 +116,7 @@ def section_waiter(reorders: bool) -> Any:
 
 @cache
 def reorderer() -> Any:
-    """The device function of warps that order rows until no ticket is left."""
+    """The device function of warps that make x_tiles until no ticket is left."""
     meet, first_lane, take, reach, show = (
         barriers.meet_warp, barriers.of_first_lane, barriers.take_ticket, barriers.reach,
         boxes.see_what_was_written,
@@ -156,9 +162,9 @@ def reorderer() -> Any:
 
 @cache
 def row_pair_reorderer(kind: str) -> Any:
-    """The device function for 16 columns of two neighbouring rows, both under way at one time.
+    """The device function for 16 columns of two neighbouring rows, both in flight at one time.
 
-    ``end``: of the rows that are put somewhere; all lanes of a warp take part.
+    ``end``: the first row that is not stored. All lanes of a warp take part.
     """
     load, pair, place, size = sixteen_loader(kind), chunk_swapper(), chunk_placer(), KINDS[kind]
 

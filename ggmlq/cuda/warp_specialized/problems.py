@@ -1,4 +1,4 @@
-"""Problems that kernels on tiles of packed weights refuse: by shape, by the GPU, by a missing driver function."""
+"""Problems that kernels on tiles of packed weights refuse: for their shape, the GPU or the driver."""
 
 from __future__ import annotations
 
@@ -29,5 +29,7 @@ def refuses_without_wgmma(problem: Linear) -> str | None:
 
 
 def refuses(problem: Linear) -> str | None:
-    """The reason why warp-specialised kernels, which also need the copy engine, do not serve a problem, or None."""
+    """The reason why warp-specialised kernels do not serve a problem, or None; they need the copy engine,
+    too.
+    """
     return refuses_without_wgmma(problem) or (tensor_maps.missing() if problem.card is not None else None)

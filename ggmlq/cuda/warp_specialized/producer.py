@@ -1,12 +1,7 @@
-"""Strips of weights and panels of activations in a ring that one thread fills: cuda:warp_specialized.
+"""The producer: one thread that has the copy engine fetch weights and activations into the ring of stages.
 
-    stage    panels [records][columns, 64]      swizzled, as activations/x_tiles.py made them
-             strips [8][records]                as packed/pack.py made them; large ones [records][8]
-    barriers full [stages] · empty [stages]
-    notes    of stream_k.py
-
-A stage is one record of each strip, or two: as much as is multiplied in a thousand clocks. Panels are pieces
-of memory, strips a box of a map with elements of eight bytes.
+x_tiles are contiguous pieces of memory. Weights are boxes of a tensor map with elements of eight bytes.
+tile.py has the picture of a stage.
 """
 
 from __future__ import annotations
@@ -30,15 +25,13 @@ from .tile import MAP_ELEMENT, UNIT_FRAGMENTS, X_ROW_BYTES, WarpSpecializedTile
 
 
 def requester(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
-    """The device functions that ask for a stage: for weights, announcing all of its bytes; for panels."""
-    length, x_tile_bytes, size, count = (
-        tile.stage(layout),
-        tile.x_tile_bytes,
-        tile.size(layout),
-        tile.boxes(layout),
-    )
-    box_row, wide, records_each = tile.box_row(layout), tile.box_row(layout) // MAP_ELEMENT, tile.fragments
-    of_weights = tile.fragments * x_tile_bytes
+    """The device functions that request a stage: its weights, announcing the bytes of all of it; and its
+    x_tiles.
+    """
+    length, x_tile_bytes, size = tile.stage(layout), tile.x_tile_bytes, tile.size(layout)
+    count = tile.boxes(layout)
+    box_row, wide, fragments_each = tile.box_row(layout), tile.box_row(layout) // MAP_ELEMENT, tile.fragments
+    weights_at = tile.fragments * x_tile_bytes
     expect, fetch, fetch_line = barriers.expect, boxes.fetch, boxes.fetch_line
 
     @inlined
@@ -48,56 +41,54 @@ def requester(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
         for box in range(count):
             column = uint32(uint32(uint32(i * uint32(count)) + uint32(box)) * uint32(wide))
             fetch(
-                uint32(to + uint32(of_weights + box * FRAGMENT_ROWS * box_row)), fragments, column, row, done
+                uint32(to + uint32(weights_at + box * FRAGMENT_ROWS * box_row)), fragments, column, row, done
             )
 
     @inlined
     def request_x(ring: Any, full: Any, stage: Any, source: Any, apart: Any) -> None:
         done, to = uint32(full + stage * uint32(8)), uint32(ring + stage * uint32(length))
-        for fragment in range(records_each):
-            at, of_x = uint32(to + uint32(fragment * x_tile_bytes)), source + uint64(fragment) * apart
-            fetch_line(at, of_x, uint32(x_tile_bytes), done)
+        for fragment in range(fragments_each):
+            at, x_tile = uint32(to + uint32(fragment * x_tile_bytes)), source + uint64(fragment) * apart
+            fetch_line(at, x_tile, uint32(x_tile_bytes), done)
 
     return request_weights, request_x
 
 
 def producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any, reorders: bool) -> Any:
-    """The device function of the one thread that fetches; weights of the first stages before the predecessor
-    ends.
+    """The device function of the producer; it fetches the weights of the first stages before the
+    predecessor ends.
 
-    ``locate``: the device function (where, number of a tile) for the first of its strips, the panels' part
-    that it takes, and the band of these. ``makes``: whether others of this kernel order panels meanwhile
-    (late_activations.py).
+    ``locate``: the device function (schedule, number of a tile) for the tile's first fragment row, its
+    column of x_tiles and its raster sweep. ``reorders``: whether other warps of this kernel make x_tiles
+    meanwhile (late_activations.py).
     """
-    stages, x_tile_bytes, records_each = tile.stages(layout), tile.x_tile_bytes, tile.fragments
-    (request_weights, request_x), after, wait_for_section = (
-        requester(layout, tile),
-        follower(stages),
-        section_waiter(reorders),
-    )
+    stages, x_tile_bytes, fragments_each = tile.stages(layout), tile.x_tile_bytes, tile.fragments
+    (request_weights, request_x), after = requester(layout, tile), follower(stages)
+    wait_for_section = section_waiter(reorders)
     stages_per_unit, wait, prefetch = UNIT_FRAGMENTS // tile.fragments, barriers.wait, boxes.prefetch
     wait_for_predecessor = dependent_launch.wait_for_predecessor
 
     @inlined
     def produce(
-        ring: Any, full: Any, sources: Any, schedule: Any, late: Any, rank: Any, end: Any, stages_left: Any, whole_tiles: Any
+        ring: Any, full: Any, sources: Any, schedule: Any, late: Any, rank: Any, end: Any,
+        stages_left: Any, whole_tiles: Any,
     ) -> None:  # fmt: skip
         (fragments, x_tiles, flags, steps, height), next_whole = sources, rank
         stage, phase, begun, ready = uint32(0), uint32(0), uint32(0), late[1]
-        stages_of, blocks = uint32(steps >> uint32(1)), uint32(cuda.gridDim.x)
+        stages_of_tile, blocks = uint32(steps >> uint32(1)), uint32(cuda.gridDim.x)
         apart = uint64(height) * uint64(X_ROW_BYTES)
         prefetch(fragments)
         while stages_left > uint32(0) or next_whole < whole_tiles:
             number, i, last, stages_left, next_whole = next_work_unit(
-                stages_left, end, next_whole, stages_of, blocks, whole_tiles
+                stages_left, end, next_whole, stages_of_tile, blocks, whole_tiles
             )
             row, column, sweep = locate(schedule, number)
             i, last = uint32(i * uint32(stages_per_unit)), uint32(last * uint32(stages_per_unit))
             if number >= whole_tiles:
-                ready = late[1]  # a piece may begin in the middle of K: parts before that are not known
-            of_x = (
+                ready = late[1]  # the unit may begin within K: its earlier sections were not waited for
+            x_tile = (
                 x_tiles
-                + uint64(uint32(i * uint32(records_each))) * apart
+                + uint64(uint32(i * uint32(fragments_each))) * apart
                 + uint64(column) * uint64(x_tile_bytes)
             )
             if begun == uint32(0):
@@ -108,19 +99,19 @@ def producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any, reord
                 wait_for_predecessor()  # it makes x
                 at = uint32(0)
                 while at < ahead:
-                    step = uint32(uint32(i + at) * uint32(records_each))
+                    step = uint32(uint32(i + at) * uint32(fragments_each))
                     ready = wait_for_section(flags, late, sweep, step, ready)
-                    request_x(ring, full, at, of_x, apart)
-                    of_x, at = of_x + uint64(records_each) * apart, uint32(at + uint32(1))
+                    request_x(ring, full, at, x_tile, apart)
+                    x_tile, at = x_tile + uint64(fragments_each) * apart, uint32(at + uint32(1))
                 i, stage = uint32(i + ahead), ahead
                 if ahead == uint32(stages):
                     stage, phase = uint32(0), uint32(1)
             while i < last:
                 wait(uint32(full + uint32(8 * stages) + stage * uint32(8)), uint32(phase ^ uint32(1)))
                 request_weights(ring, full, stage, fragments, i, row)
-                ready = wait_for_section(flags, late, sweep, uint32(i * uint32(records_each)), ready)
-                request_x(ring, full, stage, of_x, apart)
-                of_x, i = of_x + uint64(records_each) * apart, uint32(i + uint32(1))
+                ready = wait_for_section(flags, late, sweep, uint32(i * uint32(fragments_each)), ready)
+                request_x(ring, full, stage, x_tile, apart)
+                x_tile, i = x_tile + uint64(fragments_each) * apart, uint32(i + uint32(1))
                 stage, phase = after(stage, phase)
         if begun == uint32(0):
             wait_for_predecessor()
@@ -130,9 +121,11 @@ def producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any, reord
 
 @cache
 def weights_map(box_row: int) -> Callable[[QuantArray], tuple[Any]]:
-    """What makes the map of an array's strips: boxes of so many bytes of a block's strips."""
+    """The function that makes the tensor map of an array's packed weights, in boxes of ``line`` bytes a
+    fragment row.
+    """
 
-    def map_of_weights(q: QuantArray) -> tuple[Any]:
+    def map_weights_at(q: QuantArray) -> tuple[Any]:
         w = packed_weights(q).fragments
         count, steps, fragment_bytes = w.shape
         pitch = steps * fragment_bytes
@@ -148,4 +141,4 @@ def weights_map(box_row: int) -> Callable[[QuantArray], tuple[Any]]:
         )
         return (tensor_maps.kept(found),)
 
-    return map_of_weights
+    return map_weights_at

@@ -1,16 +1,18 @@
-"""Tiles that several blocks share: each keeps the sums of its steps, and each finishes a slice of the tile.
+"""Stream-K: tiles whose K is split among blocks. Each block stores partial sums, and finishes a slice of
+the tile.
 
     block      r             r + 1         r + 2
-    keeps      its sums, and raises its flag
-    finishes   first third   second third  last third     of each thread's sums, parts in the order of blocks
+    stores     its partial sums, and raises its flag
+    finishes   first third   second third  last third     of each thread's sums, in the order of blocks
 
-So no block adds up much, and a result does not depend on who was there first. A block keeps sums as soon as
-it has them, and finishes slices when it has made all its pieces, which all blocks have about at one time.
+So no block adds up much, and a result does not depend on which block was first. A block stores partial sums
+as soon as it has them, and finishes slices after all its work units, which is about the same time for all
+blocks.
 
-Who waits for a block that was not started may wait for ever, where other kernels hold the card. Blocks are
-numbered from the last one down (schedule/work_units.py), so the first of a tile waits for those that were started before.
-The others count who runs: if all do they may wait, too; if not they leave their slices to the first one, and
-say so by their flag.
+Hazard: a block that waits for one that was not started may wait for ever, where other kernels hold the
+card. Blocks are numbered from the last one down (schedule/work_units.py), so the first block of a tile
+waits only for blocks that were started before it. The other blocks count how many run. If all run they may
+wait, too. If not they leave their slices to the first block, and say so by their flag.
 """
 
 from __future__ import annotations
@@ -33,29 +35,31 @@ from .tile import CONSUMER_THREADS, WarpSpecializedTile
 LEFT, OWN = (
     np.uint32(1),
     np.uint32(2),
-)  # a flag: the sums are there, and the slice is left to the first, or not
-LOADS = 16  # of sums that are under way at one time, four each
-# Words in shared memory: whether this block leaves its slice to the first, whether others have left theirs to
-# it; and where the host does not know it, how the last tiles are shared out and how many come before.
-LEAVES_SLICE, HAS_SLICES, SPLIT, WHOLE_TILES = 0, 4, 8, 20  # and a barrier of cluster_split.py at 24
+)  # a flag: sums are stored; the slice is left to the first block, or not
+LOADS = 16  # loads in flight, four sums each
+# Offsets of the scratch words: whether this block leaves its slice to the first, whether others left theirs to
+# it; and, where the host does not know them, the split of the last tiles and the number of whole tiles.
+LEAVES_SLICE, HAS_SLICES, SPLIT, WHOLE_TILES = 0, 4, 8, 20  # 24: a barrier of cluster_split.py
 put, take4 = ptx.put, bf16x2.take4
 
 
 def flag_count(split_blocks: int, split_tiles: int) -> int:
-    """Words: a flag for each block, one for the first of each tile, and how many blocks run."""
+    """The number of flags: one for each block, one for the first block of each tile, and the count of
+    running blocks.
+    """
     return split_blocks + split_tiles + 1
 
 
 @cache
 def announcer() -> Any:
-    """The device function by which a block says that it runs."""
+    """The device function by which a block counts itself among the running ones."""
     wait_for_predecessor, reach = dependent_launch.wait_for_predecessor, barriers.reach
 
     @inlined
     def announce(flags: Any, position: Any) -> None:
         rank, split_blocks, split_tiles = position
         if uint32(cuda.threadIdx.x) == uint32(0) and rank < split_blocks:
-            wait_for_predecessor()  # it makes the flags
+            wait_for_predecessor()  # it clears the flags
             reach(flags + uint64(uint32(split_blocks + split_tiles)) * uint64(4), uint32(1))
 
     return announce
@@ -63,15 +67,11 @@ def announcer() -> Any:
 
 @inlined
 def stored_split(split: Any, scratch: Any) -> Any:
-    """How tiles are shared out, as ``note_down`` left it."""
-    split_tiles, split_blocks = (
-        take4(uint32(scratch + uint32(SPLIT))),
-        take4(uint32(scratch + uint32(SPLIT + 4))),
-    )
-    splits, whole_tiles = (
-        take4(uint32(scratch + uint32(SPLIT + 8))),
-        take4(uint32(scratch + uint32(WHOLE_TILES))),
-    )
+    """The split of the last tiles, as ``store_split`` left it."""
+    split_tiles = take4(uint32(scratch + uint32(SPLIT)))
+    split_blocks = take4(uint32(scratch + uint32(SPLIT + 4)))
+    splits = take4(uint32(scratch + uint32(SPLIT + 8)))
+    whole_tiles = take4(uint32(scratch + uint32(WHOLE_TILES)))
     return (
         uint32(split_tiles),
         uint32(split_blocks),
@@ -84,7 +84,9 @@ def stored_split(split: Any, scratch: Any) -> Any:
 
 @inlined
 def store_split(split: Any, whole_tiles: Any, scratch: Any) -> None:
-    """One thread, for all of a block: tiles that are cut into equal parts."""
+    """Leave the split of the last tiles, each cut into equal parts, for all threads of a block; one thread
+    calls it.
+    """
     split_tiles, split_blocks, splits, _, _ = split
     put(uint32(scratch + uint32(SPLIT)), int32(split_tiles))
     put(uint32(scratch + uint32(SPLIT + 4)), int32(split_blocks))
@@ -94,9 +96,9 @@ def store_split(split: Any, whole_tiles: Any, scratch: Any) -> None:
 
 @cache
 def partial_storer(tile: WarpSpecializedTile) -> Any:
-    """The device function that keeps the sums of a piece for those who share its tile."""
+    """The device function that stores the partial sums of a work unit for the blocks that share its tile."""
     slot_bytes = 4 * TILE_ROWS * tile.columns
-    store_sums = thread_sums(tile.columns).keep
+    store_sums = thread_sums(tile.columns).store
     meet, reach, seen = barriers.gather_point(1, CONSUMER_THREADS), barriers.reach, barriers.seen
 
     @inlined
@@ -105,9 +107,9 @@ def partial_storer(tile: WarpSpecializedTile) -> Any:
     ) -> None:
         (rank, split_blocks, split_tiles), thread = position, uint32(cuda.threadIdx.x)
         slot = rank if first > uint32(0) else uint32(split_blocks + number)
-        own = partials + uint64(slot) * uint64(slot_bytes) + uint64(thread) * uint64(16)
+        to = partials + uint64(slot) * uint64(slot_bytes) + uint64(thread) * uint64(16)
         running = seen(flags + uint64(uint32(split_blocks + split_tiles)) * uint64(4))
-        store_sums(sums, own, uint32(16 * CONSUMER_THREADS))
+        store_sums(sums, to, uint32(16 * CONSUMER_THREADS))
         meet()
         if thread == uint32(0):
             leaves = uint32(1) if running < split_blocks and first > uint32(0) else uint32(0)
@@ -120,13 +122,14 @@ def partial_storer(tile: WarpSpecializedTile) -> Any:
 
 @cache
 def slice_finisher(tile: WarpSpecializedTile, listed: bool) -> Any:
-    """The device function that finishes one slice of a tile: sums of all parts, the first block's first.
+    """The device function that finishes one slice of a tile: it adds the partial sums up, those of the
+    first block first.
 
     ``listed``: a list says to which row of y a column of the tile goes.
     """
     fours, slot_bytes, apart = tile.columns // 8, 4 * TILE_ROWS * tile.columns, 16 * CONSUMER_THREADS
-    at_once = 8 if tile.columns <= 64 else 4  # parts
-    fours_each = LOADS // at_once  # fours of one
+    at_once = 8 if tile.columns <= 64 else 4  # blocks whose sums are loaded together
+    fours_each = LOADS // at_once  # of one block
     few, many = 4 * fours_each, 4 * LOADS
     load_if, store_float, load4 = integers.load_floats_of_others_if, ptx.store_float, codes.load4
 
@@ -136,7 +139,7 @@ def slice_finisher(tile: WarpSpecializedTile, listed: bool) -> Any:
     ) -> None:  # fmt: skip
         row, column, m, of_column = place
         total, v = cuda.local.array(few, float32), cuda.local.array(many, float32)
-        own = partials + uint64(uint32(cuda.threadIdx.x)) * uint64(16)
+        thread_sums_at = partials + uint64(uint32(cuda.threadIdx.x)) * uint64(16)
         q = uint32(uint32(which * uint32(fours)) // count)
         end = uint32(uint32(uint32(which + uint32(1)) * uint32(fours)) // count)
         while q < end:
@@ -147,7 +150,7 @@ def slice_finisher(tile: WarpSpecializedTile, listed: bool) -> Any:
                 for part in range(at_once):
                     there = uint32(k + uint32(part))
                     place = slot if there == uint32(0) else uint32(first + there)
-                    at = own + uint64(place) * uint64(slot_bytes) + uint64(q) * uint64(apart)
+                    at = thread_sums_at + uint64(place) * uint64(slot_bytes) + uint64(q) * uint64(apart)
                     for i in range(fours_each):
                         needed = uint32(1) if there < count and uint32(q + uint32(i)) < end else uint32(0)
                         four, o = load_if(at + uint64(i * apart), needed), 4 * (fours_each * part + i)
@@ -171,7 +174,9 @@ def slice_finisher(tile: WarpSpecializedTile, listed: bool) -> Any:
 
 @cache
 def tile_finisher(tile: WarpSpecializedTile, listed: bool) -> Any:
-    """The device function for a block's slice of a tile that it shares, and for those that are left to it."""
+    """The device function for a block's slice of a tile that it shares, and for slices that others leave to
+    it.
+    """
     finish_slice, meet = slice_finisher(tile, listed), barriers.gather_point(1, CONSUMER_THREADS)
     await_any, seen = barriers.await_any, barriers.seen
 
@@ -182,7 +187,7 @@ def tile_finisher(tile: WarpSpecializedTile, listed: bool) -> Any:
         (y, partials, flags), (rank, split_blocks, _) = outputs, position
         first, count = blocks_of_tile(number, stages, split)
         which, slot = uint32(rank - first), uint32(split_blocks + number)
-        meet()  # what was noted down is there
+        meet()  # the scratch words are written
         if which == uint32(0) or take4(uint32(scratch + uint32(LEAVES_SLICE))) == uint32(0):
             i = uint32(cuda.threadIdx.x)
             while i < count:
@@ -203,23 +208,24 @@ def tile_finisher(tile: WarpSpecializedTile, listed: bool) -> Any:
 
 
 def split_epilogue(tile: WarpSpecializedTile, locate: Any, listed: bool) -> Any:
-    """The device function for the end of a block: its slices of the tiles that it shares, two at most.
+    """The device function for the end of a block: it finishes slices of the tiles that it shares, two at
+    most.
 
-    ``locate``: as consumers.py has it.
+    ``locate``: as in consumers.py.
     """
     finish_tile = tile_finisher(tile, listed)
 
     @inlined
     def finish(
-        outputs: Any, schedule: Any, thread_at: Any, n: Any, stages: Any, position: Any, split: Any, whole_tiles: Any,
-        scratch: Any,
+        outputs: Any, schedule: Any, thread_at: Any, n: Any, stages: Any, position: Any, split: Any,
+        whole_tiles: Any, scratch: Any,
     ) -> None:  # fmt: skip
         rank, split_blocks, _ = position
         if rank < split_blocks:
             announce, end = shared_stages(rank, stages, split)
             number = uint32(announce // stages)
             shared = announce > uint32(number * stages)
-            if not shared:  # a tile that this block begins; the last one if it does not end it
+            if not shared:  # a tile that this block begins and does not end
                 number = uint32(end // stages)
                 shared = end > uint32(number * stages)
             while shared:
@@ -233,13 +239,13 @@ def split_epilogue(tile: WarpSpecializedTile, locate: Any, listed: bool) -> Any:
 
 
 class SplitEpilogue(NamedTuple):
-    """Device functions: what blocks do that share a tile."""
+    """Device functions of blocks that share a tile."""
 
-    announce: Any  # a block says that it runs
-    store_partial: Any  # sums of a piece
+    announce: Any  # at the start of a block
+    store_partial: Any  # after a work unit that is not a whole tile
     finish: Any  # at the end of a block
 
 
 def through_memory(tile: WarpSpecializedTile, locate: Any, listed: bool) -> SplitEpilogue:
-    """By way of global memory."""
+    """The functions of blocks that exchange partial sums through global memory."""
     return SplitEpilogue(announcer(), partial_storer(tile), split_epilogue(tile, locate, listed))
