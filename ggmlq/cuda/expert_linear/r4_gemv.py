@@ -25,12 +25,11 @@ from ...formats import BLOCK_FORMATS, BlockFormat
 from ..activations.floats import aligned_floats
 from ..gemv import by_runs
 from ..gemv.experts import BESIDE, ExpertGemvStage, epilogue, gatherer
-from ..gemv.stages import FOUR, TWO, fetchers
+from ..gemv.stages import FOUR, LEAST, TWO, WIDE, fetchers
 from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.address import address
 from ..intrinsics.lane import opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
-from ..linear.r13_gemv import LEAST, WIDE
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..packed.layout import ROWS, layout_of

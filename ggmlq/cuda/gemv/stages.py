@@ -24,6 +24,7 @@ from ..intrinsics.lane import g_and_t
 from ..intrinsics.language import uint32, uint64
 from ..packed.layout import ROWS, STEP, PackedLayout
 
+LEAST, WIDE = (8, 0), (9, 0)  # capabilities; in code for earlier GPUs 32 rows and two fragments spill
 TWO, FOUR = 2, 4  # fragment rows of a block
 FLOATS = 8  # rows of activations, up to which the kernel itself narrows floats
 LARGE = 800  # bytes of a fragment from which fewer warps are faster

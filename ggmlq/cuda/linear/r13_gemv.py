@@ -34,8 +34,10 @@ from ..gemv import by_runs, clusters
 from ..gemv.stages import (
     COLUMNS,
     FOUR,
+    LEAST,
     SPANS,
     TWO,
+    WIDE,
     GemvStage,
     activation_loader,
     columns_of,
@@ -53,8 +55,6 @@ from ..packed.layout import ROWS, PackedLayout, layout_of
 from ..packed.operand import activation_summer, fragment_operand
 from ..packed.pack import LONGEST, packed_weights
 from ..rings.ring import follower
-
-LEAST, WIDE = (8, 0), (9, 0)  # in code for earlier GPUs 32 rows and two fragments spill
 
 
 def spans(fmt: BlockFormat, columns: int, newer: bool = True) -> tuple[int, ...]:
