@@ -1,4 +1,4 @@
-"""Strips of q4_0 made by NumPy, for kernels on an emulated card."""
+"""Packed weights of q4_0 made by NumPy, for kernels on an emulated card."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ggmlq.cuda.packed.layout import layout_of
 
 
 def pack_q4_0(q):
-    """Of q4_0, as the head of ggmlq/cuda/packed/pack.py says."""
+    """Fragments and layout of an array of q4_0, as the head of ggmlq/cuda/packed/pack.py draws them."""
     n, k = q.shape
     layout, fmt = layout_of(q.format), q.format
     count, steps = 8 * -(-n // 128), 2 * -(-k // 128)

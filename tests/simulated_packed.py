@@ -56,7 +56,9 @@ def packed(blocks, fmt):
 
 
 def fragment_weights(fragments, fmt):
-    """What a product finds in them: values [rows, columns] in float64; a block of threads is a warp."""
+    """The values [rows, columns] that a product reads from fragments, in float64; a block of threads is a
+    warp.
+    """
     from ggmlq.cuda.packed import codes, scales
     from ggmlq.cuda.packed.layout import layout_of
 
@@ -117,7 +119,8 @@ def nearest(values):
 
 
 def check_pairs(fmt, n, k, seed, exponents=None):
-    """What ``wgmma`` takes: codes times rounded scales, rounded once; offsets rounded around the middle.
+    """Check what ``wgmma`` takes: codes times rounded scales, rounded once; offsets rounded around the
+    middle.
 
     ``exponents``: those that blocks have instead of ordinary ones, where a scale is nothing else.
     """

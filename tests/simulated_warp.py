@@ -66,7 +66,7 @@ def check(fmt, columns, span, seed):
             found[cuda.threadIdx.x, i] = sums[i]
 
     cuda.jit(run)[1, 32](found)
-    by = found.reshape(8, 4, 2, 2, 2)  # g, t, strip, row g or g + 8, column
+    by = found.reshape(8, 4, 2, 2, 2)  # g, t, fragment row, row g or g + 8, column
     rows = by.transpose(2, 3, 0, 1, 4).reshape(32, 4, 2)
     if spreads:  # lanes that have the same rows
         rows = rows.reshape(32, 4 // -(-columns // 2), -1).sum(axis=1)

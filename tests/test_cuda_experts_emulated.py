@@ -29,7 +29,7 @@ RUNGS = {rung.name: rung for rung in gq.kernels("expert_linear", device="cuda")}
 
 
 def experts_of(e, n, k, rng):
-    """On the host."""
+    """Weights of experts on the host."""
     raw = np.stack([weights("q4_0", n, k, int(rng.integers(1 << 30))).raw for _ in range(e)])
     return gq.QuantArray(gq.formats["q4_0"], (e, n, k), raw)
 

@@ -86,7 +86,7 @@ def assert_right(case, fragment_rows, monkeypatch, fresh):
 
 
 def test_wide_blocks_find_room():
-    """On Hopper, whatever the format is; with no more parts than have a place for their sums."""
+    """Wide blocks fit on Hopper for any format, with no more splits than have a place for their sums."""
     for fmt in BLOCK_FORMATS:
         for columns in columns_of(FOUR):
             for small in kinds_of(FOUR, columns):
@@ -95,8 +95,8 @@ def test_wide_blocks_find_room():
                 assert stage.most_splits == (4 if small and columns <= 4 else 1)
 
 
-def test_a_way_is_found_for_any_shape(fresh):
-    """With no more parts than its stage has places for, nor blocks than a multiprocessor holds."""
+def test_a_split_is_found_for_any_shape(fresh):
+    """A split has no more parts than its stage has places for, nor more blocks than a multiprocessor holds."""
     for _ in range(200):
         layout = layout_of(BLOCK_FORMATS[fresh.integers(len(BLOCK_FORMATS))])
         sms = int(fresh.integers(8, 200))

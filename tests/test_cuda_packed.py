@@ -1,4 +1,4 @@
-"""Strips: how many bytes they take, that no bit gets lost, and that a lane finds its own again."""
+"""Packed weights: their size, that no bit gets lost, and that a lane finds its own codes again."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ OTHERS = [fmt.name for fmt in BLOCKS if not any(shape.startswith(f"{fmt.name},")
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("shapes", [SHAPES, OTHERS[::2], OTHERS[1::2]], ids=["shapes", "some", "others"])
 def test_packed_weights_hold_the_weights(shapes):
-    """Those of the oracle, with exact scales; and blocks of any bytes come back."""
+    """Packed weights are the oracle's, with exact scales; and blocks of any bytes are restored."""
     full = [shape if "," in shape else f"{shape},16,{max(64, FORMATS[shape].block_size)}" for shape in shapes]
     simulated(Path(__file__).parent / "simulated_packed.py", SEED, *full)
 
@@ -228,7 +228,9 @@ def test_scales_of_any_size(rung, scale, cupy):
 @pytest.mark.parametrize("name", ["q4_0", "q8_0", "mxfp4", "q4_K", "q6_K", "q2_K", "iq2_xs"])
 @pytest.mark.parametrize("m", [1, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 257])
 def test_borders_between_kernels(name, m, cupy):
-    """At each number of rows where another kernel begins, no worse than llama.cpp on the same data."""
+    """Results are no worse than llama.cpp's on the same data, at each number of rows where another kernel
+    begins.
+    """
     q, x = weights(name, 144, 1536, SEED), rows("normal", m, 1536, SEED)
     exact = gq.reference.linear(x, q)
     theirs = gq.nmse(gq.reference.linear(x, q, "ggml-mmq"), exact)
@@ -313,7 +315,9 @@ def test_graphs_without_the_bytes(cupy):
 @pytest.mark.cuda
 @pytest.mark.parametrize("name", [fmt.name for fmt in BLOCKS])
 def test_decoded_packed_weights_are_the_decoded_weights(name, cupy):
-    """Equal to the bit, but for the sign of a zero; for part of the rows too, and columns that fill no fragment."""
+    """Both are equal to the bit, but for the sign of a zero; for some of the rows too, and columns that
+    fill no fragment.
+    """
     fmt = FORMATS[name]
     q = weights(name, 53, 192 if 192 % fmt.block_size == 0 else 768, SEED).to("cuda")
     want = decoded(q, "bfloat16").get().astype(np.uint32) << 16

@@ -116,10 +116,10 @@ def few_gatherer() -> Kernel:
         plan(entries, experts_at, ids, uint32(m * per_token), experts, columns)
         begin = uint32(uint32(first // sixteens) * per_token)
         last = min(uint32(uint32(first + uint32(THREADS - 1)) // sixteens), uint32(m - uint32(1)))
-        for of_warp in range(
+        for number in range(
             uint32(begin + warp), uint32(uint32(last + uint32(1)) * per_token), THREADS // 32
         ):
-            use, to = uint32(of_warp), uint32(NOWHERE)
+            use, to = uint32(number), uint32(NOWHERE)
             expert = uint32(take4(uint32(experts_at + use * uint32(4))))
             if expert != uint32(NO_EXPERT):
                 to = rank(entries, experts_at, use, expert, columns, lane)

@@ -3,10 +3,11 @@
     ending    bias: float32 [N], or 0 · scales: float32 · bytes from one row of these to the next, and from
               one column to the next: 0 where one serves all
 
-Codes are those of ``quantize_scaled``, whose functions these are. A kernel whose threads have four neighbours
-of a row (small_m_sums.py, split_k.py) asks for what stands beside them before it has them, and then writes them.
-Sums of a warpgroup that stays on the card go through a buffer of their warp, 16 rows and 32 columns at a
-time: a lane gets 16 neighbours of a row, so that what it does with one does not wait for the one before.
+Codes are those of ``quantize_scaled``, whose functions these are. A kernel whose threads have four
+neighbours of a row (small_m_sums.py, split_k.py) asks for what stands beside them before it has them, and
+then writes them. Sums of a warpgroup that stays on the card go through a buffer of their warp, 16 rows and
+32 columns at a time: a lane gets 16 neighbours of a row, so that what it does with one does not wait for
+the one before.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Products of 8-bit codes by blocks with roles that stay on the card: one warp fetches, two groups multiply.
 
-A block makes tile after tile. Two threads of its third warpgroup keep the ring full (rings/boxed.py), over the end
-of a tile too, so that the next one's stages arrive while outputs are written. The two others multiply an
-equal part of the rows each (consumers.py); they take the registers that the third gives back.
+A block makes tile after tile. Two threads of its third warpgroup keep the ring full (rings/boxed.py), over
+the end of a tile too, so that the next one's stages arrive while outputs are written. The two others
+multiply an equal part of the rows each (consumers.py); they take the registers that the third gives back.
 """
 
 from __future__ import annotations

@@ -29,14 +29,14 @@ class PackedShape(NamedTuple):
 
 
 def gemv_us(shape: PackedShape) -> float:
-    """Microseconds of cuda:gemv."""
+    """Estimated microseconds of cuda:gemv."""
     card = shape.card
     height = FRAGMENT_ROWS * -(-shape.n // (TILE_ROWS))
     return best_split(GemvShape(shape.layout, height, shape.k, shape.m, card.multiprocessors, card.memory))[0]
 
 
 def warp_specialized_us(shape: PackedShape) -> float:
-    """Microseconds of cuda:warp_specialized."""
+    """Estimated microseconds of cuda:warp_specialized."""
     stages = -(-shape.k // (UNIT_FRAGMENTS * STEP))
     tiled = warp_specialized.WarpSpecializedShape.on(shape.card, shape.m, shape.n, stages, shape.layout)
     return WARP_SPECIALIZED_US + warp_specialized.best_tile(tiled).us

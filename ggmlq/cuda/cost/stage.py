@@ -47,7 +47,7 @@ SHARE, NORM = 0.94, 6  # share of its memory's rate that a card reaches; the nor
 
 
 def at_one_time(us: float, other_us: float) -> float:
-    """How long two things take together that go on side by side: little longer than the longer one."""
+    """The time of two things that go on side by side: little more than the longer one takes."""
     return float((us**NORM + other_us**NORM) ** (1 / NORM))
 
 

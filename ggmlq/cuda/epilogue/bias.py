@@ -72,5 +72,5 @@ def plan(m: int, n: int, letter: str) -> Plan:
     """The prepared launch that adds a bias of a kind to m rows: its holes are the addresses of both, and a
     stream.
     """
-    grid, given = (-(-n // THREADS), min(m, MOST)), (Hole(X), Hole(Y), m, n)
-    return Plan([(adder(NAMES[letter]), grid, (THREADS,), given, 1, 0)], None, None, ())
+    grid, arguments = (-(-n // THREADS), min(m, MOST)), (Hole(X), Hole(Y), m, n)
+    return Plan([(adder(NAMES[letter]), grid, (THREADS,), arguments, 1, 0)], None, None, ())

@@ -29,19 +29,21 @@ def holder(columns: int) -> Callable[..., Any]:
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         list, lane, count = operands
         at = builder.add(list, builder.zext(builder.mul(lane, ir.Constant(WORD, 4)), LONG))
-        most, parts = ir.Constant(WORD, columns), []
+        most, registers = ir.Constant(WORD, columns), []
         count = builder.select(builder.icmp_unsigned("<", count, most), count, most)
         for first in range(0, columns, LANES):
             text = f"{{.reg .pred p; .reg .b32 c; add.u32 c, $2, {first}; setp.lt.u32 p, c, $3; "
             text += f"mov.b32 $0, {NOBODY}; @p ld.global.u32 $0, [$1 + {4 * first}];}}"
-            given = [at, lane, count]
-            parts.append(emit_assembly(builder, WORD, text, ["=&r", "l", "r", "r"], given, effect=True))
-        return context.make_tuple(builder, signature.return_type, parts)
+            arguments = [at, lane, count]
+            registers.append(
+                emit_assembly(builder, WORD, text, ["=&r", "l", "r", "r"], arguments, effect=True)
+            )
+        return context.make_tuple(builder, signature.return_type, registers)
 
     if SIMULATED:
         return hold
-    found: Callable[..., Any] = as_intrinsic(hold, kind(u64, u32, u32), emit)
-    return found
+    intrinsic: Callable[..., Any] = as_intrinsic(hold, kind(u64, u32, u32), emit)
+    return intrinsic
 
 
 @cache
@@ -53,24 +55,24 @@ def scatterer(columns: int) -> Callable[..., Any]:
     each column.
     """
     count, held = columns // 2, -(-columns // LANES)
-    kind, of_rows = types.UniTuple(f32, count), types.UniTuple(u32, held)
+    kind, rows_kind = types.UniTuple(f32, count), types.UniTuple(u32, held)
 
     def scatter(sums: Any, y: Any, rows: Any, column: Any, row: Any, n: Any) -> Any:
         only_on_a_gpu()
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        sums, y, rows, *given = operands
+        sums, y, rows, *arguments = operands
         values = [*unpacked(builder, rows, held), *unpacked(builder, sums, count)]
         constraints = [*"lrrr", *"r" * held, *"f" * count]
         text = _text(columns, held)
-        emit_assembly(builder, ir.VoidType(), text, constraints, [y, *given, *values], effect=True)
+        emit_assembly(builder, ir.VoidType(), text, constraints, [y, *arguments, *values], effect=True)
         return context.get_dummy_value()
 
     if SIMULATED:
         return scatter
-    words = (u64, of_rows, *(u32,) * 3)
-    found: Callable[..., Any] = as_intrinsic(scatter, types.void(kind, *words), emit)
-    return found
+    words = (u64, rows_kind, *(u32,) * 3)
+    intrinsic: Callable[..., Any] = as_intrinsic(scatter, types.void(kind, *words), emit)
+    return intrinsic
 
 
 def _text(columns: int, held: int) -> str:
@@ -81,10 +83,10 @@ def _text(columns: int, held: int) -> str:
     lines += ["setp.lt.u32 low, $2, $3; add.u32 r, $2, 8; setp.lt.u32 high, r, $3;"]
     lines += ["mul.wide.u32 far, $2, 4; add.u64 far, far, $0; shl.b32 r, $3, 2;"]
     for i in range(columns // 8):
-        of_group, lane = 8 * i // LANES, 8 * i % LANES
+        register, lane = 8 * i // LANES, 8 * i % LANES
         for e in range(2):
             value = 4 + held + 4 * i + e
-            lines += [f"add.u32 c, $1, {lane + e}; shfl.sync.idx.b32 u, ${4 + of_group}, c, 31, -1;"]
+            lines += [f"add.u32 c, $1, {lane + e}; shfl.sync.idx.b32 u, ${4 + register}, c, 31, -1;"]
             lines += [f"mul.wide.u32 at, u, r; add.u64 at, at, far; setp.ne.and.u32 p, u, {NOBODY}, low;"]
             lines += [f"@p st.global.f32 [at], ${value}; setp.ne.and.u32 p, u, {NOBODY}, high;"]
             lines += [f"@p st.global.f32 [at + 32], ${value + 2};"]
@@ -114,21 +116,21 @@ def row_scatterer(columns: int, halves: int, to: str) -> Callable[..., Any]:
         only_on_a_gpu()
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        sums, *given = operands
+        sums, *arguments = operands
         values = unpacked(builder, sums, halves * count)
         for first in range(0, halves * count, OF_TEXT):
-            own, there = values[first : first + OF_TEXT], list(given)
-            there[4] = builder.add(given[4], ir.Constant(WORD, 2 * (first % count)))
+            piece_sums, shifted = values[first : first + OF_TEXT], list(arguments)
+            shifted[4] = builder.add(arguments[4], ir.Constant(WORD, 2 * (first % count)))
             text = _rows_text(64 * (first // count), to)
             constraints = [*"llrrrrrrr", *"f" * OF_TEXT]
-            emit_assembly(builder, ir.VoidType(), text, constraints, [*there, *own], effect=True)
+            emit_assembly(builder, ir.VoidType(), text, constraints, [*shifted, *piece_sums], effect=True)
         return context.get_dummy_value()
 
     if SIMULATED:
         return scatter
     words = (u64, u64, *(u32,) * 7)
-    found: Callable[..., Any] = as_intrinsic(scatter, types.void(kind, *words), emit)
-    return found
+    intrinsic: Callable[..., Any] = as_intrinsic(scatter, types.void(kind, *words), emit)
+    return intrinsic
 
 
 def _rows_text(below: int, to: str) -> str:
@@ -152,10 +154,10 @@ def _rows_text(below: int, to: str) -> str:
         lines += [f"@t{i} ld.global.u32 u{i}, [of + {16 * i}];"]
     for i in range(4):
         lines += [f"mul.wide.u32 to{i}, u{i}, w; add.u64 to{i}, to{i}, far;"]
-    of_piece = 64 // size  # sums of a thread
-    for piece in range(OF_TEXT // of_piece):
-        own = [f"${9 + of_piece * piece + j}" for j in range(of_piece)]
-        staged = float_piece("$8", own) if to == "float32" else narrow_piece(to, "$8", own)
+    per_piece = 64 // size  # sums of a thread
+    for piece in range(OF_TEXT // per_piece):
+        piece_sums = [f"${9 + per_piece * piece + j}" for j in range(per_piece)]
+        staged = float_piece("$8", piece_sums) if to == "float32" else narrow_piece(to, "$8", piece_sums)
         lines += ["bar.warp.sync -1;", *staged, "bar.warp.sync -1;", f"@!whole bra single{piece};"]
         for i in range(4):
             lines += [_taken(i), f"setp.lt.and.u32 p, c, $5, t{i};"]

@@ -37,8 +37,8 @@ def bias_adder(columns: int, halves: int) -> Any:
         lines += [f"add.u32 c, {column}, {across}; setp.lt.u32 in, c, {n}; mov.f32 b{i}, 0f80000000;"]
         lines += [f"@in ld.global.nc.f32 b{i}, [at+{4 * across}];"]
     for i in range(count):
-        of_column = f"b{i % sums // 4 * 2 + i % 2}"
-        lines += [f"add.rn.f32 ${i}, ${i}, {of_column};"]
+        addend = f"b{i % sums // 4 * 2 + i % 2}"
+        lines += [f"add.rn.f32 ${i}, ${i}, {addend};"]
     text = "\n".join([*lines, "over:}"])
     constraints = ["=f"] * count + [str(i) for i in range(count)] + ["l", "r", "r"]
     result = ir.LiteralStructType([FLOAT] * count)
@@ -47,10 +47,10 @@ def bias_adder(columns: int, halves: int) -> Any:
         only_on_a_gpu()
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        totals, *given = operands
+        totals, *arguments = operands
         values = unpacked(builder, totals, count)
-        made = emit_assembly(builder, result, text, constraints, [*values, *given], effect=True)
-        return context.make_tuple(builder, totals_kind, unpacked(builder, made, count))
+        results = emit_assembly(builder, result, text, constraints, [*values, *arguments], effect=True)
+        return context.make_tuple(builder, totals_kind, unpacked(builder, results, count))
 
     return add if SIMULATED else as_intrinsic(add, totals_kind(totals_kind, u64, u32, u32), emit)
 
@@ -63,8 +63,8 @@ def piece_stager(columns: int, halves: int) -> Any:
     Pieces of a half lie side by side. Their number is no constant, so that the code for a piece is compiled
     once; the sums stay in registers, for each piece has a branch of its own.
     """
-    each, totals_kind = PIECE // 2, types.UniTuple(f32, halves * columns // 2)
-    text = "\n".join(["{.reg .b32 at;", *float_piece("$0", [f"${1 + i}" for i in range(each)]), "}"])
+    per_piece, totals_kind = PIECE // 2, types.UniTuple(f32, halves * columns // 2)
+    text = "\n".join(["{.reg .b32 at;", *float_piece("$0", [f"${1 + i}" for i in range(per_piece)]), "}"])
 
     def stage(totals: Any, number: Any, at: Any) -> Any:
         only_on_a_gpu()
@@ -74,12 +74,14 @@ def piece_stager(columns: int, halves: int) -> Any:
         values = unpacked(builder, totals, totals_kind.count)
         over = builder.append_basic_block("over")
         which = builder.switch(number, over)
-        for i in range(totals_kind.count // each):
+        for i in range(totals_kind.count // per_piece):
             block = builder.append_basic_block(f"piece{i}")
             which.add_case(i, block)
             builder.position_at_end(block)
-            own = values[i * each : (i + 1) * each]
-            emit_assembly(builder, ir.VoidType(), text, ["r", *"f" * each], [at, *own], effect=True)
+            piece_sums = values[i * per_piece : (i + 1) * per_piece]
+            emit_assembly(
+                builder, ir.VoidType(), text, ["r", *"f" * per_piece], [at, *piece_sums], effect=True
+            )
             builder.branch(over)
         builder.position_at_end(over)
         return context.get_dummy_value()

@@ -37,10 +37,10 @@ def thread_sums(columns: int) -> ThreadSums:
         only_on_a_gpu()
 
     def emit_write(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        sums, *given = operands
+        sums, *arguments = operands
         values = unpacked(builder, sums, count)
         text, constraints = _writing(columns), [*"lrrrr", *"f" * count]
-        emit_assembly(builder, VOID, text, constraints, [*given, *values], effect=True)
+        emit_assembly(builder, VOID, text, constraints, [*arguments, *values], effect=True)
         return context.get_dummy_value()
 
     def store(sums: Any, at: Any, apart: Any) -> Any:
@@ -51,8 +51,8 @@ def thread_sums(columns: int) -> ThreadSums:
         values = unpacked(builder, sums, count)
         for first in range(0, count, 4):
             text = "st.global.v4.f32 [$0], {$1, $2, $3, $4};"
-            given = [at, *values[first : first + 4]]
-            emit_assembly(builder, VOID, text, ["l", *"ffff"], given, effect=True)
+            arguments = [at, *values[first : first + 4]]
+            emit_assembly(builder, VOID, text, ["l", *"ffff"], arguments, effect=True)
             at = builder.add(at, builder.zext(apart, LONG))
         return context.get_dummy_value()
 
@@ -60,10 +60,10 @@ def thread_sums(columns: int) -> ThreadSums:
         only_on_a_gpu()
 
     def emit_send(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        sums, *given = operands
+        sums, *arguments = operands
         values = unpacked(builder, sums, count)
         constraints, text = [*"rrrr", *"f" * count], _sending(columns, counted(columns))
-        emit_assembly(builder, VOID, text, constraints, [*given, *values], effect=True)
+        emit_assembly(builder, VOID, text, constraints, [*arguments, *values], effect=True)
         return context.get_dummy_value()
 
     if SIMULATED:

@@ -1,8 +1,8 @@
 """From the sums of ``wgmma`` to results: int32 to floats, and how a tile of floats is written.
 
-Sums are a tuple, ``halves`` of 64 rows each; a thread has rows g and g + 8 of its warp's 16, columns 8 j + 2
-t and 8 j + 2 t + 1 (intrinsics/wgmma8.py). A tuple is taken apart while the code is made, so that all stays in
-registers.
+Sums are a tuple, ``halves`` of 64 rows each; a thread has rows g and g + 8 of its warp's 16, columns 8 j +
+2 t and 8 j + 2 t + 1 (intrinsics/wgmma8.py). A tuple is taken apart while the code is made, so that all
+stays in registers.
 """
 
 from __future__ import annotations

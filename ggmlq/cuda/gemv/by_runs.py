@@ -68,12 +68,12 @@ def serves(stage: GemvStage) -> bool:
 @cache
 def multiplier(stage: GemvStage) -> Any:
     """The device function that adds a span of all fragment rows to a lane's sums, four for each of them."""
-    multiply_batch, again = batch_multiplier(stage), stage.span > RunBatch(stage).fragments
+    multiply_batch, twice = batch_multiplier(stage), stage.span > RunBatch(stage).fragments
 
     @inlined
     def multiply(at: Any, lane: Any, sums: Any, opaque: Any) -> None:
         multiply_batch(at, 0, lane, sums, opaque)
-        if again:
+        if twice:
             multiply_batch(at, 1, lane, sums, opaque)
 
     return multiply
@@ -119,7 +119,7 @@ def activations_of(stage: GemvStage) -> Any:
 
 @cache
 def fragment_adder(stage: GemvStage) -> Any:
-    """The device function that multiplies one record of a strip; ``d``: four sums a pass."""
+    """The device function that multiplies one fragment and adds to ``d``, four sums a pass."""
     operand, (count, _) = run_operand(stage.layout), buffer_sizes(stage.layout)
     steps = 4 // RunBatch(stage).passes
     load_words, unpack_step, mma_into = operand.load_words, operand.unpack_step, bf16x2.mma_into

@@ -22,7 +22,7 @@ from .stages import GemvStage
 
 
 class SplitBlocks(NamedTuple):
-    """How many blocks split a tile, and how many a multiprocessor holds; (1, 1) is a lone, large block."""
+    """The number of blocks that split a tile, and that a multiprocessor holds; (1, 1) is a lone, large block."""
 
     splits: int
     most: int
@@ -63,7 +63,7 @@ def cluster_epilogue(stage: GemvStage) -> Any:
     join, meet, put_float_of = barriers.join_cluster, barriers.meet_cluster, barriers.put_float_of
 
     @inlined
-    def of_block(column: Any, row: Any) -> Any:
+    def block_sum(column: Any, row: Any) -> Any:
         total = float32(0)
         for i in range(warps):
             at = uint32(uint32(uint32(i * columns) + column) * uint32(sums) + row)
@@ -77,7 +77,7 @@ def cluster_epilogue(stage: GemvStage) -> Any:
         if splits == uint32(1):
             while column < last:
                 for below in range(0, rows, 32):
-                    total = of_block(column, uint32(lane + uint32(below)))
+                    total = block_sum(column, uint32(lane + uint32(below)))
                     if uint32(row + uint32(below)) < n:
                         store_float(address(y, column, n, uint32(row + uint32(below)), 4), total)
                 column = uint32(column + uint32(warps))
@@ -87,7 +87,7 @@ def cluster_epilogue(stage: GemvStage) -> Any:
             while column < last:
                 there = uint32(to + uint32(uint32(rank * uint32(columns)) + column) * uint32(line))
                 for below in range(0, rows, 32):
-                    total = of_block(column, uint32(lane + uint32(below)))
+                    total = block_sum(column, uint32(lane + uint32(below)))
                     put_float_of(uint32(there + uint32(4 * below)), uint32(column % splits), total)
                 column = uint32(column + uint32(warps))
             meet()

@@ -63,11 +63,11 @@ def gatherer(stage: GemvStage) -> Any:
             for first in range(0, row_chunks, 32):
                 chunk = lane + uint32(first)
                 column = span * uint32(every) + chunk * uint32(4)
-                of_x, length = x, uint32(0)
+                source, length = x, uint32(0)
                 if uint32(c) < count and column < k:
                     row = take4(uses + uint32(4 * c)) // uses_per_row
-                    of_x, length = address(x, row, k, column, 4), uint32(16)
-                copy16_of(at + uint32(x_at + c * pitch) + chunk * uint32(16), of_x, length)
+                    source, length = address(x, row, k, column, 4), uint32(16)
+                copy16_of(at + uint32(x_at + c * pitch) + chunk * uint32(16), source, length)
 
     return fetch
 
@@ -88,7 +88,7 @@ def epilogue(stage: GemvStage) -> Any:
         warp, lane = warp_and_lane()
         g, t = g_and_t(lane)
         if t * uint32(2) < uint32(columns):
-            for i in range(numbers):  # rows g, g + 8 of a strip, columns 2 t, 2 t + 1
+            for i in range(numbers):  # rows g, g + 8 of a fragment row, columns 2 t, 2 t + 1
                 row = g + uint32(i // 4 * ROWS + i // 2 % 2 * 8)
                 column = uint32(i % 2) + t * uint32(2)
                 if column < uint32(columns):

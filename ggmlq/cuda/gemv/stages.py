@@ -42,7 +42,7 @@ ROOMY, RESERVED = 227 << 10, 1 << 10
 
 @dataclass(frozen=True)
 class GemvStage:
-    """The piece of a product that a warp works on at a time: a span of fragments of each row, and their
+    """The part of a product that a warp works on at a time: a span of fragments of each row, and their
     activations.
     """
 
@@ -66,8 +66,8 @@ class GemvStage:
         """Blocks that a multiprocessor has registers and shared memory for."""
         if not self.small:
             return 1
-        wanted = WARPS[self.fragment_rows][self.columns] // SMALL
-        return max(1, min(wanted, ROOMY // (self.shared + RESERVED)))
+        resident = WARPS[self.fragment_rows][self.columns] // SMALL
+        return max(1, min(resident, ROOMY // (self.shared + RESERVED)))
 
     @property
     def most_splits(self) -> int:
@@ -136,8 +136,8 @@ class GemvStage:
     @property
     def shared(self) -> int:
         """Bytes of shared memory of a block."""
-        of_others = self.most_splits * self.columns * self.rows * 4 if self.small else 0
-        return self.partials_at + of_others
+        other_bytes = self.most_splits * self.columns * self.rows * 4 if self.small else 0
+        return self.partials_at + other_bytes
 
 
 def columns_of(fragment_rows: int) -> tuple[int, ...]:
@@ -160,8 +160,8 @@ def fetchers(stage: GemvStage) -> tuple[Any, Any]:
     copy16, copy16_of = ptx.copy16, bf16x2.copy16_of
 
     @inlined
-    def fetch_weights(at: Any, lane: Any, of_w: Any, apart: Any, span: Any) -> None:
-        source = address(of_w, span, size, lane * uint32(16), 1)
+    def fetch_weights(at: Any, lane: Any, w_at: Any, apart: Any, span: Any) -> None:
+        source = address(w_at, span, size, lane * uint32(16), 1)
         to = at + lane * uint32(16)
         for fragment_row in range(fragment_rows):
             for first in range(0, chunks, 32):
@@ -179,11 +179,11 @@ def fetchers(stage: GemvStage) -> tuple[Any, Any]:
             column = span * uint32(every) + chunk * uint32(16 // width)
             if c < uint32(row_chunks * columns):
                 there = row < m and column < k
-                of_x = address(x, row, k, column, width) if there else x
+                source_of_x = address(x, row, k, column, width) if there else x
                 if swaps:
                     chunk ^= (row & uint32(3)) << uint32(1)
                 place = uint32(fragment_rows * size) + row * uint32(pitch) + chunk * uint32(16)
-                copy16_of(at + place, of_x, uint32(16) if there else uint32(0))
+                copy16_of(at + place, source_of_x, uint32(16) if there else uint32(0))
 
     return fetch_weights, fetch_activations
 
@@ -195,26 +195,28 @@ def activation_loader(stage: GemvStage) -> Any:
     There are eight rows or more: fewer are by_runs.py's. Rows of bfloat16 have chunk c of row r at
     c ^ 2 (r % 4), so that no bank is met twice.
     """
-    of_w, pitch, tiles = stage.fragment_rows * stage.size, stage.pitch, stage.tiles
+    weight_bytes, pitch, tiles = stage.fragment_rows * stage.size, stage.pitch, stage.tiles
     narrowed, take_floats, take8 = bf16x2.narrowed, ptx.take_floats, bf16x2.take8
 
     @inlined
     def take_and_narrow(at: Any, fragment: Any, lane: Any, b: Any) -> None:
         g, t = g_and_t(lane)
-        of_x = at + uint32(of_w + fragment * 4 * STEP) + g * uint32(pitch) + t * uint32(16)
+        x_at = at + uint32(weight_bytes + fragment * 4 * STEP) + g * uint32(pitch) + t * uint32(16)
         for s in range(4):
-            v = take_floats(of_x + uint32(64 * s))
+            v = take_floats(x_at + uint32(64 * s))
             b[2 * s], b[2 * s + 1] = narrowed(v[0], v[1]), narrowed(v[2], v[3])
 
     @inlined
     def take(at: Any, fragment: Any, lane: Any, b: Any) -> None:
         g, t = g_and_t(lane)
-        of_x = at + uint32(of_w + fragment * 2 * STEP) + g * uint32(pitch) + (t & uint32(1)) * uint32(8)
+        x_at = (
+            at + uint32(weight_bytes + fragment * 2 * STEP) + g * uint32(pitch) + (t & uint32(1)) * uint32(8)
+        )
         swap = (g & uint32(3)) << uint32(1)
         for s in range(4):
             place = ((uint32(2 * s) + (t >> uint32(1))) ^ swap) << uint32(4)
             for tile in range(tiles):
-                v = take8(of_x + place + uint32(8 * tile * pitch))
+                v = take8(x_at + place + uint32(8 * tile * pitch))
                 b[8 * tile + 2 * s], b[8 * tile + 2 * s + 1] = v[0], v[1]
 
     return take_and_narrow if stage.floats else take

@@ -1,8 +1,8 @@
 """Hopper's copy engine: boxes of matrices, fetched and put by one thread.
 
-A map, 128 bytes of memory that machine/tensor_maps.py makes, describes a matrix and its boxes. Of a box that reaches
-over an edge what is beyond comes as zeros, and is not written. A box's bytes are whole in every case: so many
-complete at the barrier.
+A map, 128 bytes of memory that machine/tensor_maps.py makes, describes a matrix and its boxes. Of a box
+that reaches over an edge what is beyond comes as zeros, and is not written. A box's bytes are whole in
+every case: so many complete at the barrier.
 
 Coordinates are (column, row) in elements. What lies left of the column is a multiple of 16 bytes, as pitches
 are; otherwise the copy is an illegal instruction, and the context is lost. Rows may be any. Swizzled boxes

@@ -33,7 +33,7 @@ def four_into(array: Any, at: Any, four: Any) -> None:
 def opaque_zero(count: Any) -> Any:
     """A zero that the assembler cannot know, made of a count below 2**31.
 
-    A constant mask combined with it stays in a register. Alone the assembler would make it anew, an instruction
-    for every use.
+    A constant mask combined with it stays in a register. Alone the assembler would make it anew, an
+    instruction for every use.
     """
     return uint32(uint32(count >> uint32(16)) & uint32(0x8000))

@@ -1,9 +1,10 @@
 """``wgmma`` on codes of 8 bits, both operands in shared memory, and what happens to its sums.
 
 A warpgroup multiplies 64 rows with ``columns`` rows of the other operand, 32 codes along K an instruction,
-128 a step. Both operands lie in rows of 128 bytes, swizzled (intrinsics/boxes.py). A thread, lane 4 g + t of warp
-w, has the sums of rows 16 w + g and 16 w + g + 8, columns 8 j + 2 t and 8 j + 2 t + 1: four for each j.
-``halves`` such products, 64 rows apart, make one after the other up what a warpgroup does in a step.
+128 a step. Both operands lie in rows of 128 bytes, swizzled (intrinsics/boxes.py). A thread, lane 4 g + t
+of warp w, has the sums of rows 16 w + g and 16 w + g + 8, columns 8 j + 2 t and 8 j + 2 t + 1: four for
+each j. ``halves`` such products, 64 rows apart, make one after the other up what a warpgroup does in a
+step.
 
 Of integers, sums stay in the tensor cores from the first column to the last; FP8 must not: promoted.py.
 """

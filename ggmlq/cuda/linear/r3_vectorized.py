@@ -60,13 +60,13 @@ def kernel(run: int) -> Kernel:
         n = uint32(cuda.blockIdx.x * SIDE + cuda.threadIdx.x)
         m = uint32(cuda.blockIdx.y * SIDE + cuda.threadIdx.y)
         if m < rows and n < columns:
-            of_x, of_w = address(x, m, k, 0, 1), address(w, n, k, 0, 1)
+            x_at, w_at = address(x, m, k, 0, 1), address(w, n, k, 0, 1)
             total = float32(0)
             for r in range(uint32(k // run)):
                 at = uint64(r * uint32(run))
-                dot = sixteen(of_x + at, of_w + at)
+                dot = sixteen(x_at + at, w_at + at)
                 if run == 32:
-                    dot = int32(dot + sixteen(of_x + at + uint64(16), of_w + at + uint64(16)))
+                    dot = int32(dot + sixteen(x_at + at + uint64(16), w_at + at + uint64(16)))
                 a = load(address(dx, r * uint32(run) // uint32(32), m_rows, m, 4))
                 b = load(address(dw, r, n_rows, n, 4))
                 total += a * (b * float32(dot))

@@ -71,8 +71,8 @@ def kernel(run: int) -> Kernel:
         tx, ty = (tid & uint32(15)) * uint32(4), (tid >> uint32(4)) * uint32(4)
         m0, n0 = uint32(cuda.blockIdx.y) * uint32(SIDE), uint32(cuda.blockIdx.x) * uint32(SIDE)
         row, part = tid & uint32(127), tid >> uint32(7)
-        of_x = address(x, m0 + row, k, part * uint32(16), 1)
-        of_w = address(w, n0 + row, k, part * uint32(16), 1)
+        x_at = address(x, m0 + row, k, part * uint32(16), 1)
+        w_at = address(w, n0 + row, k, part * uint32(16), 1)
         here, other = base(), base() + uint32(2 * HALF)
         total = cuda.local.array(ALL, float32)
         dot = cuda.local.array(ALL, int32)
@@ -80,12 +80,12 @@ def kernel(run: int) -> Kernel:
         da, db = cuda.local.array(EACH, float32), cuda.local.array(EACH, float32)
         for i in range(ALL):
             total[i] = float32(0)
-        put_by_column(here, row, part, load16(of_x))
-        put_by_column(here + uint32(HALF), row, part, load16(of_w))
+        put_by_column(here, row, part, load16(x_at))
+        put_by_column(here + uint32(HALF), row, part, load16(w_at))
         cuda.syncthreads()
         for step in range(uint32(k >> uint32(5))):
             ahead = uint64(min(uint32(step) + uint32(1), (k >> uint32(5)) - uint32(1))) * uint64(32)
-            next_x, next_w = load16(of_x + ahead), load16(of_w + ahead)
+            next_x, next_w = load16(x_at + ahead), load16(w_at + ahead)
             eight_scales(address(dx, step, m_rows, m0 + ty, 4), da)
             for r in range(32 // run):
                 by_run = uint64(step) * uint64(32 // run) + uint64(r)

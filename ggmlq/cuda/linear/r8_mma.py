@@ -34,8 +34,8 @@ LEAST = (8, 0)
 
 
 @inlined
-def scaled(dot: Any, of_x: Any, of_w: Any, total: Any) -> Any:
-    return ptx.fma(ptx.mul(float32(dot), of_w), of_x, total)
+def scaled(dot: Any, x_scale: Any, w_scale: Any, total: Any) -> Any:
+    return ptx.fma(ptx.mul(float32(dot), w_scale), x_scale, total)
 
 
 def tile_kernel(name: str, shape: IntTile, start: Any, scaled: Any) -> Kernel:

@@ -1,4 +1,5 @@
-"""Compiling in another process (compile_worker.py): Numba is loaded there, and this one stays as light as it is.
+"""Compiling in another process (compile_worker.py): Numba is loaded there, and this one stays as light as
+it is.
 
 The process is the same Python with the same path. It is started by the first kernel that needs it, waits
 for others, and ends with its input, whatever becomes of who started it. What it is sent and what it answers

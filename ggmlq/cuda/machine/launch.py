@@ -1,8 +1,8 @@
 """Kernels: their code found or made once for a capability, launched on CuPy's current stream.
 
 Most code comes with the package (machine/served.py); other code is compiled (compiling.py), by another
-process where Numba is not loaded in this one (compile_process.py), and kept on disk. CuPy loads it and submit.py
-launches it, for Numba's own launcher takes 15 to 36 µs.
+process where Numba is not loaded in this one (compile_process.py), and kept on disk. CuPy loads it and
+submit.py launches it, for Numba's own launcher takes 15 to 36 µs.
 """
 
 from __future__ import annotations

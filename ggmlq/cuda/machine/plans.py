@@ -1,9 +1,9 @@
 """A product's launches, written down once and repeated: what every call has in common is found out once.
 
 While a rung runs, each launch is noted (launch.py), with its arguments. Arrays among them are x, y, what is
-kept with the weights, or memory for what one kernel hands to the next; of these four only the second is
-the same in the next call. So the others become holes of prepared launches (prepared_launch.py), and the next product
-of as many rows is: one piece of memory, a few addresses, and the driver.
+kept with the weights, or memory for what one kernel hands to the next; of these four only the second is the
+same in the next call. So the others become holes of prepared launches (prepared_launch.py), and the next
+product of as many rows is: one piece of memory, a few addresses, and the driver.
 
 That is right for rungs that do nothing but launch kernels, the same ones for every x of a shape: they say
 so (``repeats`` of ``register``). A plan belongs to what is kept with the array, and is given back with

@@ -217,11 +217,11 @@ def scale_writer(fmt: BlockFormat) -> Any:
         word = uint32(0)
         for b in range(4):
             at = i * uint32(4) + uint32(b)
-            row, of = first + at // uint32(row_bytes) * uint32(8), at % uint32(row_bytes)
-            column = step * uint32(STEP) + of % uint32(runs) * uint32(run)
+            row, byte_of_row = first + at // uint32(row_bytes) * uint32(8), at % uint32(row_bytes)
+            column = step * uint32(STEP) + byte_of_row % uint32(runs) * uint32(run)
             if row < uint32(blocks.shape[0]) and column < uint32(blocks.shape[1] * size):
                 block, g = blocks[row, column // uint32(size)], int64(column % uint32(size)) // group
-                word |= byte(block, g, of // uint32(runs)) << uint32(8 * b)
+                word |= byte(block, g, byte_of_row // uint32(runs)) << uint32(8 * b)
         return word
 
     @inlined

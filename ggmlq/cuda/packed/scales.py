@@ -129,12 +129,12 @@ def scale_value(layout: PackedLayout) -> Any:
 
 
 def _half(layout: PackedLayout) -> Any:
-    blocks, each = layout.blocks, layout.runs // layout.blocks
+    blocks, runs_per_block = layout.blocks, layout.runs // layout.blocks
     half_value, minus = ptx.half_value, layout.sign < 0
 
     @inlined
     def value(words: Any, side: Any, part: Any, run: Any) -> Any:
-        word = words[part * blocks + run // each] if blocks > 1 else words[part]
+        word = words[part * blocks + run // runs_per_block] if blocks > 1 else words[part]
         half = half_value(word >> uint32(16) if side else word & uint32(0xFFFF))
         return -half if minus and part else half
 

@@ -179,12 +179,12 @@ def code_reader(layout: PackedLayout) -> Any:
     above, by_place = np.uint32(0x00010001 * ((1 << high) - 1) << low), 7 * (not high)
 
     @inlined
-    def of_bytes(words: Any, i: Any, opaque: Any) -> Any:
+    def read_bytes(words: Any, i: Any, opaque: Any) -> Any:
         word = words[i // 2] >> uint32(8 * (i % 2))
         return masked_xor(word, uint32(0x00FF00FF) | opaque, uint32(0x00800080))
 
     @inlined
-    def of_bits(words: Any, i: Any, opaque: Any) -> Any:
+    def read_bits(words: Any, i: Any, opaque: Any) -> Any:
         at = low * (i % places)
         place = at & by_place
         u = words[i // places] >> uint32(at - place) & uint32(uint32(0x00010001 * mask) << uint32(place))
@@ -193,7 +193,7 @@ def code_reader(layout: PackedLayout) -> Any:
             u |= (bits >> uint32(by) if by > 0 else uint32(bits << uint32(-by))) & above
         return u
 
-    return of_bytes if low == 8 else of_bits
+    return read_bytes if low == 8 else read_bits
 
 
 # --- scales --------------------------------------------------------------------------------------

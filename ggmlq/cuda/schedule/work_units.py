@@ -1,7 +1,7 @@
 """Work units: the steps of a tile that a block computes, so that all blocks of a card are busy to the end.
 
 Blocks take whole tiles, wave after wave. The last wave has fewer tiles than blocks. Its tiles are *split*
-among all blocks along the columns: block after block takes an equal piece of the steps, over the ends of
+among all blocks along the columns: block after block takes an equal length of the steps, over the ends of
 tiles.
 
     tile      0                1                2

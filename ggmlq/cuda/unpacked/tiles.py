@@ -62,11 +62,11 @@ class IntTile:
         return self.stages * self.stage
 
     @property
-    def parts(self) -> tuple[int, int, int]:
+    def offsets(self) -> tuple[int, int, int]:
         """Offsets in a stage: of the weights, of the activations' scales, of the weights' scales."""
-        of_weights = self.rows * STEP
-        scales = of_weights + self.columns * STEP
-        return of_weights, scales, scales + RUNS * self.rows * 4
+        weights_at = self.rows * STEP
+        scales = weights_at + self.columns * STEP
+        return weights_at, scales, scales + RUNS * self.rows * 4
 
     @property
     def sums(self) -> int:
@@ -90,7 +90,7 @@ def warp_origin(rows: Any, columns: Any, across: Any) -> Any:
 def fetcher(shape: IntTile) -> Any:
     """The device function that starts the copies of one stage."""
     threads, rows, columns = shape.threads, shape.rows, shape.columns
-    of_weights, scales_of_x, scales_of_w = shape.parts
+    weights_at, scales_of_x, scales_of_w = shape.offsets
     passes_x, passes_w, apart = rows * 8 // threads, columns * 8 // threads, threads // 8
     copy16 = ptx.copy16
 
@@ -111,7 +111,7 @@ def fetcher(shape: IntTile) -> Any:
         for p in range(passes_x):
             copy16(to + uint32(p * apart * STEP), x + along + uint64(p * apart) * uint64(k))
         for p in range(passes_w):
-            copy16(to + uint32(of_weights + p * apart * STEP), w + along + uint64(p * apart) * uint64(k))
+            copy16(to + uint32(weights_at + p * apart * STEP), w + along + uint64(p * apart) * uint64(k))
         first = uint64(step) * uint64(4 * RUNS)
         scales(at + uint32(scales_of_x), dx + first * uint64(m_rows), m_rows, rows)
         scales(at + uint32(scales_of_w), dw + first * uint64(n_rows), n_rows, columns)
@@ -123,7 +123,7 @@ def fetcher(shape: IntTile) -> Any:
 def loader(shape: IntTile) -> Any:
     """The device function that brings a run's operands and scales from a stage into registers."""
     (down, across), (rows, columns) = shape.grid, (shape.rows, shape.columns)
-    of_weights, scales_of_x, scales_of_w = shape.parts
+    weights_at, scales_of_x, scales_of_w = shape.offsets
     load_matrices, take_floats, take_pair = ptx.load_matrices, ptx.take_floats, ptx.take_pair
 
     @inlined
@@ -132,20 +132,20 @@ def loader(shape: IntTile) -> Any:
         g, t = g_and_t(lane)
         row = lane & uint32(15)
         place = (((lane >> uint32(4)) + chunk) ^ (row & uint32(7))) << uint32(4)
-        of_a = at + (wm + row) * uint32(STEP) + place
+        a_at = at + (wm + row) * uint32(STEP) + place
         for i in range(down):
-            four_into(a, 4 * i, load_matrices(of_a + uint32(16 * STEP * i)))
+            four_into(a, 4 * i, load_matrices(a_at + uint32(16 * STEP * i)))
         row = (lane >> uint32(4) << uint32(3)) + (lane & uint32(7))
         place = (((lane >> uint32(3) & uint32(1)) + chunk) ^ (row & uint32(7))) << uint32(4)
-        of_b = at + uint32(of_weights) + (wn + row) * uint32(STEP) + place
+        b_at = at + uint32(weights_at) + (wn + row) * uint32(STEP) + place
         for j in range(across // 2):
-            four_into(b, 4 * j, load_matrices(of_b + uint32(16 * STEP * j)))
-        of_da = at + uint32(scales_of_x) + (uint32(run * rows) + wm + g * uint32(4)) * uint32(4)
+            four_into(b, 4 * j, load_matrices(b_at + uint32(16 * STEP * j)))
+        da_at = at + uint32(scales_of_x) + (uint32(run * rows) + wm + g * uint32(4)) * uint32(4)
         for i in range(down // 2):
-            four_into(da, 4 * i, take_floats(of_da + uint32(128 * i)))
-        of_db = at + uint32(scales_of_w) + (uint32(run * columns) + wn + t * uint32(2)) * uint32(4)
+            four_into(da, 4 * i, take_floats(da_at + uint32(128 * i)))
+        db_at = at + uint32(scales_of_w) + (uint32(run * columns) + wn + t * uint32(2)) * uint32(4)
         for j in range(across):
-            p = take_pair(of_db + uint32(32 * j))
+            p = take_pair(db_at + uint32(32 * j))
             db[2 * j], db[2 * j + 1] = p[0], p[1]
 
     return load
@@ -198,8 +198,8 @@ def accumulator(shape: IntTile, start: Any, scaled: Any) -> Any:
         sums: Any, m0: Any, n0: Any, x: Any, dx: Any, w: Any, dw: Any,
         first: Any, last: Any, k: Any, m_rows: Any, n_rows: Any,
     ) -> None:  # fmt: skip
-        of_x, of_w = address(x, m0, k, 0, 1), address(w, n0, k, 0, 1)
-        of_dx, of_dw = dx + uint64(m0) * uint64(4), dw + uint64(n0) * uint64(4)
+        x_at, w_at = address(x, m0, k, 0, 1), address(w, n0, k, 0, 1)
+        dx_at, dw_at = dx + uint64(m0) * uint64(4), dw + uint64(n0) * uint64(4)
         wm, wn = warp_origin(warp_rows, warp_columns, warps_across)
         to, here = uint32(0), uint32(0)
         cuda.syncthreads()  # no warp reads the previous tile any more
@@ -209,7 +209,7 @@ def accumulator(shape: IntTile, start: Any, scaled: Any) -> Any:
                 wait()
                 cuda.syncthreads()  # the stage has arrived for all; no warp reads the one to fill
             if step < last:
-                fetch(base() + to, of_x, of_dx, of_w, of_dw, step, k, m_rows, n_rows)
+                fetch(base() + to, x_at, dx_at, w_at, dw_at, step, k, m_rows, n_rows)
             commit()
             to = after(to)
             if ready:

@@ -50,7 +50,7 @@ def cluster_announcer() -> Any:
 def inbox_offset(layout: PackedLayout, tile: WarpSpecializedTile) -> int:
     """Bytes from a block's inbox to its scratch words."""
     fours, length = tile.columns // 8, tile.stages(layout) * tile.stage(layout)
-    most = max(parts * -(-fours // parts) for parts in range(2, MAX_CLUSTER + 1))
+    most = max(splits * -(-fours // splits) for splits in range(2, MAX_CLUSTER + 1))
     assert (most + AT_ONCE) * FOUR_BYTES <= length, tile  # beyond the inbox some bytes are read and not used
     return length + 16 * tile.stages(layout)
 
@@ -68,11 +68,11 @@ def cluster_partial_sender(layout: PackedLayout, tile: WarpSpecializedTile) -> A
 
     @inlined
     def send_partial(
-        sums: Any, parts: Any, flags: Any, number: Any, first: Any, position: Any, scratch: Any
+        sums: Any, partials: Any, flags: Any, number: Any, first: Any, position: Any, scratch: Any
     ) -> None:
         count = blocks_of_cluster()
         if count == uint32(1):
-            store_alone(sums, parts, flags, number, first, position, scratch)
+            store_alone(sums, partials, flags, number, first, position, scratch)
         else:
             greet()
             which, last = uint32(position[0] % count), uint32(uint32(fours - 1) + count)

@@ -151,9 +151,9 @@ def consumer(
             number, first, last, stages_left, next_whole = next_work_unit(
                 stages_left, end, next_whole, stages, blocks, whole_tiles
             )
-            row, column, limit, of_column = locate(schedule, number, thread_at)
+            row, column, limit, rows_of_columns = locate(schedule, number, thread_at)
             if listed:
-                rows_of_y = hold(of_column, lane, limit)
+                rows_of_y = hold(rows_of_columns, lane, limit)
             total, stage, phase = accumulate(ring, full, warp, lane, stage, phase, first, last, opaque)
             split_tiles, split_blocks, _, _, _, whole_tiles = read_split(split, scratch)
             if first > uint32(0) or last < stages:

@@ -51,7 +51,7 @@ class LateActivations(NamedTuple):
 
     @property
     def words(self) -> int:
-        """Words of counters."""
+        """The words that the counters take."""
         return 0 if self.ready == ALL_READY else 1 + self.ready + self.tickets // self.section_tickets
 
     def before(self, rows: int) -> tuple[int | None, int | None]:
@@ -85,7 +85,9 @@ def share_beforehand(numbers: int, wave_us: float) -> float:
 
 
 def waiting_us(numbers: int, wave_us: float) -> float:
-    """How long a product waits for the x_tiles that are made beforehand, for ``numbers`` in a sweep."""
+    """The time that a product waits for the x_tiles that are made beforehand, with ``numbers`` of them in a
+    sweep.
+    """
     return BEGINNING_US + share_beforehand(numbers, wave_us) * numbers * X_TILE_US
 
 

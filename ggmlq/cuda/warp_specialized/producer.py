@@ -129,7 +129,7 @@ def weights_map(box_row: int) -> Callable[[QuantArray], tuple[Any]]:
         w = packed_weights(q).fragments
         count, steps, fragment_bytes = w.shape
         pitch = steps * fragment_bytes
-        found = tensor_maps.Box(
+        box = tensor_maps.Box(
             w.data.ptr,
             count,
             pitch // MAP_ELEMENT,
@@ -139,6 +139,6 @@ def weights_map(box_row: int) -> Callable[[QuantArray], tuple[Any]]:
             box_row // MAP_ELEMENT,
             False,
         )
-        return (tensor_maps.kept(found),)
+        return (tensor_maps.kept(box),)
 
     return map_weights_at

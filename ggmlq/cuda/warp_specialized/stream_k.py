@@ -32,10 +32,8 @@ from ..packed.layout import TILE_ROWS
 from ..schedule.work_units import blocks_of_tile, shared_stages
 from .tile import CONSUMER_THREADS, WarpSpecializedTile
 
-LEFT, OWN = (
-    np.uint32(1),
-    np.uint32(2),
-)  # a flag: sums are stored; the slice is left to the first block, or not
+# A flag says that sums are stored, and whether the block's slice is left to the first block.
+LEFT, OWN = np.uint32(1), np.uint32(2)
 LOADS = 16  # loads in flight, four sums each
 # Offsets of the scratch words: whether this block leaves its slice to the first, whether others left theirs to
 # it; and, where the host does not know them, the split of the last tiles and the number of whole tiles.
@@ -137,7 +135,7 @@ def slice_finisher(tile: WarpSpecializedTile, listed: bool) -> Any:
     def finish_slice(
         partials: Any, slot: Any, first: Any, count: Any, which: Any, y: Any, place: Any, n: Any
     ) -> None:  # fmt: skip
-        row, column, m, of_column = place
+        row, column, m, rows_of_columns = place
         total, v = cuda.local.array(few, float32), cuda.local.array(many, float32)
         thread_sums_at = partials + uint64(uint32(cuda.threadIdx.x)) * uint64(16)
         q = uint32(uint32(which * uint32(fours)) // count)
@@ -165,7 +163,7 @@ def slice_finisher(tile: WarpSpecializedTile, listed: bool) -> Any:
                         c = uint32(column + uint32(uint32(q + uint32(i)) << uint32(3)) + uint32(e & 1))
                         r = uint32(row + uint32(8 * (e >> 1)))
                         if c < m and r < n:
-                            to = uint32(load4(of_column + uint64(c) * uint64(4))) if listed else c
+                            to = uint32(load4(rows_of_columns + uint64(c) * uint64(4))) if listed else c
                             store_float(address(y, to, n, r, 4), total[4 * i + e])
             q = uint32(q + uint32(fours_each))
 
