@@ -111,7 +111,7 @@ def test_groups(blocks, kind, monkeypatch, fresh):
     t, u, e, columns = int(fresh.integers(1, 400)), 3, int(fresh.integers(4, 70)), 16
     put_emulated(monkeypatch)
     if blocks == 8:
-        monkeypatch.setattr(groups, "OF_BLOCK", int(fresh.integers(10, 200)))
+        monkeypatch.setattr(groups, "LEAST_USES", int(fresh.integers(10, 200)))
     elif blocks != 1:
         t, _ = 2800, monkeypatch.setattr(groups, "MOST_BLOCKS", 1)
     ids = ids_of(kind, t, u, e, fresh)

@@ -19,7 +19,7 @@ from ..schedule.block_plan import BYTES, MOST_USES, column_ranker, planner
 from ..schedule.groups import NOWHERE
 from ..schedule.uses import NAN, NO_EXPERT
 from .floats import sixteen_loader
-from .x_tiles import EACH, THREADS, chunk_placer, chunk_swapper
+from .x_tiles import THREAD_COLUMNS, THREADS, chunk_placer, chunk_swapper
 
 
 @family()
@@ -48,7 +48,7 @@ def gatherer() -> Kernel:
         a, b = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
         for t in range(4):
             a[t] = b[t] = uint32(0)
-        column = uint32(sixteen * uint32(EACH))
+        column = uint32(sixteen * uint32(THREAD_COLUMNS))
         if row < m and column < k:
             load(address(x, row, k, column, 4), a, b)  # what made x had ended when the plan was begun
         pair(sixteen, a, b)
@@ -109,7 +109,7 @@ def few_gatherer() -> Kernel:
         a, b = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
         for t in range(4):
             a[t] = b[t] = uint32(0)
-        column = uint32(sixteen * uint32(EACH))
+        column = uint32(sixteen * uint32(THREAD_COLUMNS))
         if row < m and column < k:
             load(address(x, row, k, column, 4), a, b)
         pair(sixteen, a, b)

@@ -16,7 +16,7 @@ from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family
 from ..machine.plans import Plan, X, Y
 from ..machine.prepared_launch import Hole
-from .sixteen import EACH, changed, changer, kind_of
+from .sixteen import THREAD_VALUES, changed, changer, kind_of
 
 THREADS = 256
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -41,7 +41,7 @@ def kernel(widen: bool) -> Kernel:
 
 def halving(size: int) -> Plan:
     """The prepared launch that makes halves of ``size`` floats, a multiple of eight."""
-    count, change = size // EACH, changer("float32", "float16")
+    count, change = size // THREAD_VALUES, changer("float32", "float16")
     step = change, (-(-count // THREADS),), (THREADS,), (Hole(X), Hole(Y), count), 1, 0
     return Plan([step], None, None, ())
 
@@ -50,7 +50,7 @@ def narrowed(x: Any, kind: str) -> Any:
     """Rows of floats, a multiple of eight in all, as halves or bfloat16 on the current device."""
     if x.dtype == DTYPES[kind]:
         return cupy().ascontiguousarray(x)
-    if kind == "bfloat16" and x.dtype.char == "e" and kind_of(x) and not x.size % EACH:
+    if kind == "bfloat16" and x.dtype.char == "e" and kind_of(x) and not x.size % THREAD_VALUES:
         return changed(x, kind)
     return changed(aligned_floats(x), kind)
 
@@ -137,7 +137,7 @@ def converted(x: Any, dtype: np.dtype[Any]) -> Any:
 
 def aligned_floats(x: Any) -> Any:
     """A device array as contiguous float32 that can be loaded 16 bytes at a time."""
-    if x.dtype.char in "eH" and kind_of(x) and not x.size % EACH:
+    if x.dtype.char in "eH" and kind_of(x) and not x.size % THREAD_VALUES:
         return changed(x, "float32")
     if x.dtype.char != "f" or not x.flags.c_contiguous:
         x = converted(x, FLOAT32)

@@ -18,7 +18,7 @@ from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine.device import cupy
 from ..machine.launch import Kernel, family
 
-THREADS, EACH = 256, 8  # of a block; values of a thread
+THREADS, THREAD_VALUES = 256, 8  # of a block; values of a thread
 NAMES = {"f": "float32", "e": "float16", "H": "bfloat16"}  # by NumPy's letters
 
 
@@ -72,10 +72,10 @@ def changer(source: str, target: str) -> Kernel:
         take_turn()
         i = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
         if i < count:
-            v = cuda.local.array(EACH, float32)
-            load(address(x, i, EACH, 0, source_size), v)
-            for at in range(0, EACH, 16 // size):
-                store(address(y, i, EACH, at, size), v, at)
+            v = cuda.local.array(THREAD_VALUES, float32)
+            load(address(x, i, THREAD_VALUES, 0, source_size), v)
+            for at in range(0, THREAD_VALUES, 16 // size):
+                store(address(y, i, THREAD_VALUES, at, size), v, at)
 
     parameters = (uint64, uint64, uint32)
     least = LEAST[target]
@@ -86,6 +86,6 @@ def changed(x: Any, target: str) -> Any:
     """Values of a kind that :func:`kind_of` knows, a multiple of eight, as another kind."""
     source = kind_of(x)
     assert source is not None
-    y, count = cupy().empty(x.shape, DTYPES[target]), x.size // EACH
+    y, count = cupy().empty(x.shape, DTYPES[target]), x.size // THREAD_VALUES
     changer(source, target)((-(-count // THREADS),), (THREADS,), x, y, count)
     return y

@@ -25,7 +25,7 @@ from ..machine.launch import Kernel, family
 from .floats import aligned_floats, sixteen_loader
 from .sixteen import kind_of
 
-THREADS, STEP, EACH = 256, 64, 16  # of a block; columns of an x_tile; columns of a thread
+THREADS, STEP, THREAD_COLUMNS = 256, 64, 16  # of a block; columns of an x_tile; columns of a thread
 CROWD = 5  # blocks of a multiprocessor, from which on it does not matter how they are spread
 
 
@@ -92,7 +92,7 @@ def x_tile_kernel(kind: str) -> Kernel:
         a, b = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
         for t in range(4):
             a[t] = b[t] = uint32(0)
-        column = uint32(sixteen * uint32(EACH))
+        column = uint32(sixteen * uint32(THREAD_COLUMNS))
         if row < m and column < k:
             load(address(x, row, k, column, size), a, b)
         pair(sixteen, a, b)
@@ -126,7 +126,7 @@ def x_tiles_of(
     m, k = x.shape
     height = -(-m // rows) * rows
     x_tiles = device.cupy().empty((steps, height, STEP), np.uint16)
-    m, sixteens = min(m, first or m), min(steps, along or steps) * STEP // EACH
+    m, sixteens = min(m, first or m), min(steps, along or steps) * STEP // THREAD_COLUMNS
     grid = -(-max(m * sixteens, zeros.size) // THREADS)
     make, sizes = x_tile_kernel(kind), (m, k, sixteens, height)
     blocks_each = -(-grid // device.multiprocessors())

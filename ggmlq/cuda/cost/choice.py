@@ -55,11 +55,11 @@ def preference(problem: Problem) -> Preference:
     """The order of rungs for a problem on its card; without a card, on the first one of the table."""
     card, nearest = problem.card, _nearest(problem.card)
     if isinstance(problem, ScaledLinear):
-        return _estimated(problem)
+        return _codes_order(problem)
     if isinstance(problem, ExpertLinear):
-        return _of_experts(problem)
+        return _expert_order(problem)
     if isinstance(problem, Linear) and isinstance(problem.format, BlockFormat) and _on_hopper(problem):
-        return _of_packed(problem, problem.format)
+        return _packed_order(problem, problem.format)
     choice = measured.preference(_as_there(problem, nearest), nearest, nearest.get("card", ""))
     if choice is NOTHING or card is None:
         return choice
@@ -71,7 +71,7 @@ def preference(problem: Problem) -> Preference:
     return Preference(kernels, why)
 
 
-def _estimated(problem: ScaledLinear) -> Preference:
+def _codes_order(problem: ScaledLinear) -> Preference:
     """The order for a product of codes with scales: that of cost/codes8.py's estimates on Hopper."""
     if not _on_hopper(problem):
         return NOTHING
@@ -85,7 +85,7 @@ def _estimated(problem: ScaledLinear) -> Preference:
     return Preference(tuple(sorted(us, key=us.__getitem__)), ESTIMATED)
 
 
-def _of_experts(problem: ExpertLinear) -> Preference:
+def _expert_order(problem: ExpertLinear) -> Preference:
     """The order for a product with experts.
 
     One launch is best for a few tokens, where an expert has few of them; more are sorted first.
@@ -126,7 +126,7 @@ def balance(card: Card) -> float:
     return a_clock * card.clock / card.bandwidth if card.bandwidth else 0.0
 
 
-def _of_packed(problem: Linear, fmt: BlockFormat) -> Preference:
+def _packed_order(problem: Linear, fmt: BlockFormat) -> Preference:
     """The order for a product of blocks: that of cost/packed.py's estimates."""
     from ..packed.layout import layout_of
     from . import packed  # its kernels want numba-cuda, too
@@ -149,10 +149,10 @@ def formats(card: Card | None) -> list[str]:
 
 
 def _nearest(card: Card | None) -> Entry:
-    known = table()
-    if card is None or not known:
-        return known[0] if known else {}
-    return min(known, key=lambda entry: _distance(card, entry))
+    entries = table()
+    if card is None or not entries:
+        return entries[0] if entries else {}
+    return min(entries, key=lambda entry: _distance(card, entry))
 
 
 def _distance(card: Card, entry: Entry) -> tuple[int, bool, int]:

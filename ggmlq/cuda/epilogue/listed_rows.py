@@ -54,17 +54,17 @@ def scatterer(columns: int) -> Callable[..., Any]:
     ``column``: the thread's first one, 2 t; ``rows``, from ``holder``: the row of y, float32 [..., n], of
     each column.
     """
-    count, held = columns // 2, -(-columns // LANES)
-    kind, rows_kind = types.UniTuple(f32, count), types.UniTuple(u32, held)
+    count, list_words = columns // 2, -(-columns // LANES)
+    kind, rows_kind = types.UniTuple(f32, count), types.UniTuple(u32, list_words)
 
     def scatter(sums: Any, y: Any, rows: Any, column: Any, row: Any, n: Any) -> Any:
         only_on_a_gpu()
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         sums, y, rows, *arguments = operands
-        values = [*unpacked(builder, rows, held), *unpacked(builder, sums, count)]
-        constraints = [*"lrrr", *"r" * held, *"f" * count]
-        text = _text(columns, held)
+        values = [*unpacked(builder, rows, list_words), *unpacked(builder, sums, count)]
+        constraints = [*"lrrr", *"r" * list_words, *"f" * count]
+        text = _text(columns, list_words)
         emit_assembly(builder, ir.VoidType(), text, constraints, [y, *arguments, *values], effect=True)
         return context.get_dummy_value()
 
@@ -75,7 +75,7 @@ def scatterer(columns: int) -> Callable[..., Any]:
     return intrinsic
 
 
-def _text(columns: int, held: int) -> str:
+def _text(columns: int, list_words: int) -> str:
     """The assembly of ``scatter``. Operands: y, column, row, n, the list, then the sums: two columns × two
     rows, 8 columns on.
     """
@@ -85,7 +85,7 @@ def _text(columns: int, held: int) -> str:
     for i in range(columns // 8):
         register, lane = 8 * i // LANES, 8 * i % LANES
         for e in range(2):
-            value = 4 + held + 4 * i + e
+            value = 4 + list_words + 4 * i + e
             lines += [f"add.u32 c, $1, {lane + e}; shfl.sync.idx.b32 u, ${4 + register}, c, 31, -1;"]
             lines += [f"mul.wide.u32 at, u, r; add.u64 at, at, far; setp.ne.and.u32 p, u, {NOBODY}, low;"]
             lines += [f"@p st.global.f32 [at], ${value}; setp.ne.and.u32 p, u, {NOBODY}, high;"]
@@ -93,7 +93,7 @@ def _text(columns: int, held: int) -> str:
     return "\n".join([*lines, "}"])
 
 
-OF_TEXT = 32  # sums whose rows are looked up together; for more, integers would not stay in registers
+TEXT_SUMS = 32  # sums whose rows are looked up together; for more, integers would not stay in registers
 
 
 @cache
@@ -118,11 +118,11 @@ def row_scatterer(columns: int, halves: int, to: str) -> Callable[..., Any]:
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         sums, *arguments = operands
         values = unpacked(builder, sums, halves * count)
-        for first in range(0, halves * count, OF_TEXT):
-            piece_sums, shifted = values[first : first + OF_TEXT], list(arguments)
+        for first in range(0, halves * count, TEXT_SUMS):
+            piece_sums, shifted = values[first : first + TEXT_SUMS], list(arguments)
             shifted[4] = builder.add(arguments[4], ir.Constant(WORD, 2 * (first % count)))
             text = _rows_text(64 * (first // count), to)
-            constraints = [*"llrrrrrrr", *"f" * OF_TEXT]
+            constraints = [*"llrrrrrrr", *"f" * TEXT_SUMS]
             emit_assembly(builder, ir.VoidType(), text, constraints, [*shifted, *piece_sums], effect=True)
         return context.get_dummy_value()
 
@@ -155,7 +155,7 @@ def _rows_text(below: int, to: str) -> str:
     for i in range(4):
         lines += [f"mul.wide.u32 to{i}, u{i}, w; add.u64 to{i}, to{i}, far;"]
     per_piece = 64 // size  # sums of a thread
-    for piece in range(OF_TEXT // per_piece):
+    for piece in range(TEXT_SUMS // per_piece):
         piece_sums = [f"${9 + per_piece * piece + j}" for j in range(per_piece)]
         staged = float_piece("$8", piece_sums) if to == "float32" else narrow_piece(to, "$8", piece_sums)
         lines += ["bar.warp.sync -1;", *staged, "bar.warp.sync -1;", f"@!whole bra single{piece};"]

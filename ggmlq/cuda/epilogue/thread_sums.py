@@ -90,7 +90,9 @@ def _writing(columns: int) -> str:
 
 
 def counted(columns: int) -> bool:
-    """True where a barrier counts the bytes that arrive; many sums are faster without, and all blocks meet."""
+    """True where a barrier counts the bytes that arrive; with many sums plain stores are faster, and all blocks
+    meet.
+    """
     return columns < 128
 
 

@@ -32,7 +32,7 @@ from ...dispatch.problems import ExpertLinear, Linear, Operand
 from ...formats import BLOCK_FORMATS, BlockFormat
 from ..activations.expert_x_tiles import few_gatherer, gatherer
 from ..activations.floats import aligned_floats
-from ..activations.x_tiles import EACH, STEP, THREADS
+from ..activations.x_tiles import STEP, THREAD_COLUMNS, THREADS
 from ..cost.split import least_saved, most_partials
 from ..cost.stage import stage_us
 from ..intrinsics import barrier as barriers
@@ -180,7 +180,7 @@ def launch(x: Any, q: QuantArray, ids: Any, out: Any, tile: WarpSpecializedTile 
     slots = most_partials(most, steps // UNIT_FRAGMENTS, gain)
     partials, flags = empty(slots * TILE_ROWS * tile.columns, np.float32), empty(slots + 1, np.uint32)
     x_tiles = empty((steps, plan_shape.height, STEP), np.uint16)
-    sixteens = steps * STEP // EACH
+    sixteens = steps * STEP // THREAD_COLUMNS
     blocks = -(-max(rows * sixteens, flags.size) // THREADS)
     sizes = (flags.size, rows, ids.size // rows, k, n, sixteens, plan_shape.height)
     if ids.size <= MOST_USES and e <= MOST_EXPERTS:

@@ -55,7 +55,7 @@ class RunBatch:
         return max(1, self.stage.layout.runs // self.places)
 
     @property
-    def held(self) -> int:
+    def pass_runs(self) -> int:
         """Runs of a pass."""
         return min(self.places, self.fragments * self.stage.layout.runs)
 
@@ -86,33 +86,38 @@ def activations_of(stage: GemvStage) -> Any:
     ``b``: registers of ``mma``; ``x``: sums of activations, two a pass.
     """
     batch, columns, pitch = RunBatch(stage), stage.columns, stage.pitch
-    x_at, steps, passes, held = stage.fragment_rows * stage.size, batch.steps, batch.passes, batch.held
-    shift, some_idle = batch.columns.bit_length() - 1, held < batch.places
+    x_at, steps, passes, pass_runs = (
+        stage.fragment_rows * stage.size,
+        batch.steps,
+        batch.passes,
+        batch.pass_runs,
+    )
+    shift, some_idle = batch.columns.bit_length() - 1, pass_runs < batch.places
     needs_sums = run_operand(stage.layout)[-1]
     narrowed, take_floats, sum_of = bf16x2.narrowed, ptx.take_floats, activation_summer(steps)
     ones = bf16x2.ONES
-    numbers, batch_bytes, pass_bytes = 2 * steps * passes, 4 * STEP * batch.fragments, 64 * held * steps
+    numbers, batch_bytes, pass_bytes = 2 * steps * passes, 4 * STEP * batch.fragments, 64 * pass_runs * steps
     step_bytes = 64
 
     @inlined
     def take(at: Any, which: Any, lane: Any, b: Any, x: Any) -> None:
         g, t = g_and_t(lane)
         lane_run, v = uint32(g >> uint32(shift)), cuda.local.array(numbers, uint32)
-        run = min(lane_run, uint32(held - 1)) if some_idle else lane_run
+        run = min(lane_run, uint32(pass_runs - 1)) if some_idle else lane_run
         first = at + uint32(x_at + which * batch_bytes) + (g & uint32(columns - 1)) * uint32(pitch)
         first = uint32(first + t * uint32(16) + run * uint32(step_bytes * steps))
         for i in range(steps * passes):
             f = take_floats(first + uint32(i // steps * pass_bytes + i % steps * step_bytes))
             v[2 * i], v[2 * i + 1] = narrowed(f[0], f[1]), narrowed(f[2], f[3])
-            if some_idle and lane_run >= uint32(held):
+            if some_idle and lane_run >= uint32(pass_runs):
                 v[2 * i] = v[2 * i + 1] = uint32(0)
         for i in range(passes):
             if needs_sums:
                 x[2 * i], x[2 * i + 1] = sum_of(v, 2 * steps * i, ones)
-            for j in range(held):
+            for j in range(pass_runs):
                 mask = uint32(0xFFFFFFFF) if lane_run == uint32(j) else uint32(0)
                 for k in range(2 * steps):
-                    b[2 * steps * (held * i + j) + k] = v[2 * steps * i + k] & mask
+                    b[2 * steps * (pass_runs * i + j) + k] = v[2 * steps * i + k] & mask
 
     return take
 
@@ -142,7 +147,7 @@ def batch_multiplier(stage: GemvStage) -> Any:
     four_rows = stage.fragment_rows > TWO
     runs, fragment_bytes, has_offset = layout.runs, layout.fragment_bytes, layout.has_offset
     fragments = batch.fragments
-    passes, held, some_idle = batch.passes, batch.held, batch.held < batch.places
+    passes, pass_runs, some_idle = batch.passes, batch.pass_runs, batch.pass_runs < batch.places
     shift = batch.columns.bit_length() - 2
     _, load_scales, _, lowered, _ = run_operand(layout)
     take, add_fragment, b_count = activations_of(stage), fragment_adder(stage), 8 * fragments
@@ -154,7 +159,7 @@ def batch_multiplier(stage: GemvStage) -> Any:
         d, f = cuda.local.array(d_count, float32), cuda.local.array(4, float32)
         lane_run = uint32((lane & uint32(3)) >> uint32(shift))
         if some_idle:
-            lane_run = min(lane_run, uint32(held - 1))
+            lane_run = min(lane_run, uint32(pass_runs - 1))
         for fragment_row in range(pair * TWO, pair * TWO + TWO):
             at = here + uint32(fragment_row * size)
             for i in range(d_count):
@@ -164,7 +169,7 @@ def batch_multiplier(stage: GemvStage) -> Any:
                 add_fragment(at + uint32(fragment_bytes), lane, b, 8, d, opaque)
                 at = at + lane_run // uint32(runs) * uint32(fragment_bytes)
             for i in range(passes):
-                load_scales(at, lane, uint32(uint32(i * held) + lane_run) % uint32(runs), f)
+                load_scales(at, lane, uint32(uint32(i * pass_runs) + lane_run) % uint32(runs), f)
                 for c in range(x_columns):
                     for side in range(2):
                         o, y = 4 * fragment_row + 2 * side + c, x[2 * i + c]

@@ -22,7 +22,7 @@ from .stages import GemvStage
 
 
 class SplitBlocks(NamedTuple):
-    """The number of blocks that split a tile, and that a multiprocessor holds; (1, 1) is a lone, large block."""
+    """The blocks that split a tile, and those that a multiprocessor holds; (1, 1) is a lone, large block."""
 
     splits: int
     most: int

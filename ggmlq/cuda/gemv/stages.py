@@ -98,7 +98,7 @@ class GemvStage:
 
     @property
     def pitch(self) -> int:
-        """Bytes from row to row of activations, padded so that no bank of shared memory is met twice."""
+        """Bytes from row to row of activations, padded so that no bank is met twice."""
         return self.row_bytes + (64 if self.floats and self.columns > 1 else 0)
 
     @property
@@ -118,7 +118,7 @@ class GemvStage:
 
     @property
     def sums(self) -> int:
-        """Floats from one column of sums to the next, padded so that no bank of shared memory is met twice."""
+        """Floats from one column of sums to the next, padded so that no bank is met twice."""
         return self.rows + 4
 
     @property

@@ -39,7 +39,7 @@ THREADS = 256
 
 @family((shape,) for shape in (LOW, SHAPE))
 def kernel(shape: IntTile) -> Kernel:
-    """The kernel: block c of ``count`` does units c * units // count and on; a unit is one step of one tile."""
+    """The kernel: block c of ``count`` begins at unit c * units // count; a unit is one step of a tile."""
     accumulate, store = accumulator(shape, START, scaled), storer(shape)
     rows, columns, sums_each = shape.rows, shape.columns, shape.sums
 

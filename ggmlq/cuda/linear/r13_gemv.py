@@ -67,7 +67,7 @@ def spans(fmt: BlockFormat, columns: int, newer: bool = True) -> tuple[int, ...]
 
 @cache
 def multiplier(stage: GemvStage) -> Any:
-    """The device function that adds a span of all fragment rows to a lane's sums, four for each row and tile."""
+    """The device function that adds a span to a lane's sums, four for each fragment row and tile."""
     multiply_fragment, twice = fragment_multiplier(stage), stage.span > 1
 
     @inlined

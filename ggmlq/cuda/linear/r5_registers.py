@@ -24,8 +24,8 @@ from ..unpacked.layout import refuses
 from ..unpacked.offsets import compensate
 from ..unpacked.weights import unpacked_weights
 
-SIDE, THREADS, EACH = 128, 256, 8  # a tile's side, of 16 × 16 threads with 8 × 8 outputs each
-ALL = EACH * EACH
+SIDE, THREADS, THREAD_SIDE = 128, 256, 8  # a tile's side, of 16 × 16 threads with 8 × 8 outputs each
+ALL = THREAD_SIDE * THREAD_SIDE
 WORDS = 8  # of four codes: a tile spans 32 columns
 HALF = SIDE * WORDS * 4  # bytes of one operand's tile
 
@@ -76,8 +76,8 @@ def kernel(run: int) -> Kernel:
         here, other = base(), base() + uint32(2 * HALF)
         total = cuda.local.array(ALL, float32)
         dot = cuda.local.array(ALL, int32)
-        a, b = cuda.local.array(EACH, int32), cuda.local.array(EACH, int32)
-        da, db = cuda.local.array(EACH, float32), cuda.local.array(EACH, float32)
+        a, b = cuda.local.array(THREAD_SIDE, int32), cuda.local.array(THREAD_SIDE, int32)
+        da, db = cuda.local.array(THREAD_SIDE, float32), cuda.local.array(THREAD_SIDE, float32)
         for i in range(ALL):
             total[i] = float32(0)
         put_by_column(here, row, part, load16(x_at))
@@ -95,22 +95,22 @@ def kernel(run: int) -> Kernel:
                 for c in range(r * run // 4, (r + 1) * run // 4):
                     eight(here + uint32(SIDE * 4 * c), ty, a)
                     eight(here + uint32(HALF + SIDE * 4 * c), tx, b)
-                    for i in range(EACH):
-                        for j in range(EACH):
-                            dot[EACH * i + j] = dp4a(a[i], b[j], dot[EACH * i + j])
-                for i in range(EACH):
-                    for j in range(EACH):
-                        total[EACH * i + j] += da[i] * (db[j] * float32(dot[EACH * i + j]))
+                    for i in range(THREAD_SIDE):
+                        for j in range(THREAD_SIDE):
+                            dot[THREAD_SIDE * i + j] = dp4a(a[i], b[j], dot[THREAD_SIDE * i + j])
+                for i in range(THREAD_SIDE):
+                    for j in range(THREAD_SIDE):
+                        total[THREAD_SIDE * i + j] += da[i] * (db[j] * float32(dot[THREAD_SIDE * i + j]))
             put_by_column(other, row, part, next_x)
             put_by_column(other + uint32(HALF), row, part, next_w)
             here, other = other, here
             cuda.syncthreads()
-        for i in range(EACH):
+        for i in range(THREAD_SIDE):
             m = m0 + ty + uint32(i % 4 + 64 * (i // 4))
-            for j in range(EACH):
+            for j in range(THREAD_SIDE):
                 n = n0 + tx + uint32(j % 4 + 64 * (j // 4))
                 if m < rows and n < columns:
-                    store(address(y, m, columns, n, 4), total[EACH * i + j])
+                    store(address(y, m, columns, n, 4), total[THREAD_SIDE * i + j])
 
     parameters = (uint64,) * 5 + (uint32,) * 5
     name = f"registers, runs of {run}"

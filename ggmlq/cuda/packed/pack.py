@@ -194,7 +194,7 @@ def pack_kernel(fmt: BlockFormat) -> Kernel:
 
 
 def scale_writer(fmt: BlockFormat) -> Any:
-    """The device function that writes halves and bytes of rows g and g + 8: lane t writes each fourth word."""
+    """The device function that writes halves and bytes of rows g and g + 8, each fourth word by lane t."""
     layout, half, byte = layout_of(fmt), half_reader(fmt), sub_reader(fmt)
     size, group, run, runs = fmt.block_size, fmt.group, layout.run, layout.runs
     count, row_bytes, words = layout.blocks, max(1, layout.subs * runs), layout.half_words + layout.sub_words
@@ -240,7 +240,7 @@ def scale_writer(fmt: BlockFormat) -> Any:
 
 
 def packed_weights(q: QuantArray) -> PackedWeights:
-    """The packed weights of an array [N, K] or [E, N, K] on its device; packed once and kept with the array."""
+    """The packed weights of an array [N, K] or [E, N, K] on its device, packed once and kept with it."""
     weights: PackedWeights = q.prepared(pack_weights)
     return weights
 

@@ -167,7 +167,7 @@ def _product(layout: PackedLayout) -> Any:
 
 
 def _power(layout: PackedLayout) -> Any:
-    """Powers of two from 2**-128 on: the exponent is one less, except in the first two, which are subnormal."""
+    """Powers of two from 2**-128 on: the exponent is one less, except in the two subnormal ones."""
     permute, float_of = bf16x2.permute, ptx.float_of_int_bits
     assert layout.subs * layout.runs == 2
 

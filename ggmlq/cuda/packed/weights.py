@@ -237,7 +237,7 @@ def _values(layout: PackedLayout) -> Any:
 
 
 def _products(layout: PackedLayout) -> Any:
-    """Half times byte, as in scales.py, except that the product itself takes off what the byte has too much."""
+    """Half times byte, as in scales.py, except that the product takes off the excess of the byte."""
     runs, halves, nibbles = layout.runs, layout.half_words, layout.nibbles
     narrow, unit = layout.subs * runs == 2, np.float32(layout.unit)
     excess, none = np.float32(-(2.0**15) - layout.sub_zero), np.float32(-(2.0**15))
@@ -265,7 +265,7 @@ def _products(layout: PackedLayout) -> Any:
 
 
 def _powers(layout: PackedLayout) -> Any:
-    """Powers of two from 2**-128 on: the exponent is one less, except in the first two, which are subnormal."""
+    """Powers of two from 2**-128 on: the exponent is one less, except in the two subnormal ones."""
     permute, largest, bits = bf16x2.permute, bf16x2.largest, layout.bits
     assert layout.subs * layout.runs == 2
 

@@ -33,9 +33,9 @@ from ..machine import device
 from ..machine.launch import Kernel, family
 from .uses import NO_EXPERT, expert_of
 
-THREADS, EACH = 1024, 8  # of the block; ids that a thread reads together
+THREADS, THREAD_IDS = 1024, 8  # of the block; ids that a thread reads together
 MOST = 4096  # experts
-MOST_BLOCKS, OF_BLOCK = 8, 1024  # of the cluster; uses of a block, at least
+MOST_BLOCKS, LEAST_USES = 8, 1024  # of the cluster; uses of a block, at least
 NOWHERE = 0xFFFFFFFF
 HEAD = 4  # words before the table
 
@@ -65,7 +65,7 @@ class UsePlan(NamedTuple):
     @property
     def blocks(self) -> int:
         """Blocks of the cluster that makes the plan."""
-        return max(1, min(MOST_BLOCKS, self.uses // OF_BLOCK))
+        return max(1, min(MOST_BLOCKS, self.uses // LEAST_USES))
 
     @property
     def words(self) -> int:
@@ -184,15 +184,15 @@ def use_counter() -> Any:
         end: Any, uses: Any, experts: Any, reads_again: Any,
     ) -> None:  # fmt: skip
         thread = uint32(cuda.threadIdx.x)
-        for first in range(begin, end, uint32(THREADS * EACH)):
-            for i in range(EACH):
+        for first in range(begin, end, uint32(THREADS * THREAD_IDS)):
+            for i in range(THREAD_IDS):
                 use = uint32(first) + uint32(i * THREADS) + thread
                 use_experts[i] = expert_of_use(ids, use, experts) if use < end else uint32(NO_EXPERT)
                 # until it is counted, a rank is the next use's expert, which may not be smaller
                 ranks[i], use = uint32(NO_EXPERT), uint32(use + uint32(1))
                 if use <= end and use < uses:
                     ranks[i] = expert_of_use(ids, use, experts)
-            for i in range(EACH):
+            for i in range(THREAD_IDS):
                 use = uint32(first) + uint32(i * THREADS) + thread
                 if use < end and (use_experts[i] > ranks[i] or use_experts[i] == uint32(NO_EXPERT)):
                     put(disorder, uint32(1))
@@ -220,14 +220,14 @@ def column_assigner() -> Any:
         ranks: Any, begin: Any, end: Any, experts: Any, columns: Any, reads_again: Any, in_order: Any,
     ) -> None:  # fmt: skip
         thread = uint32(cuda.threadIdx.x)
-        for first in range(begin, end, uint32(THREADS * EACH)):
-            for i in range(EACH):
+        for first in range(begin, end, uint32(THREADS * THREAD_IDS)):
+            for i in range(THREAD_IDS):
                 use = uint32(first) + uint32(i * THREADS) + thread
                 if reads_again:
                     use_experts[i] = expert_of_use(ids, use, experts) if use < end else uint32(NO_EXPERT)
                     if use_experts[i] != uint32(NO_EXPERT):
                         ranks[i] = load4(places + uint64(use) * uint64(4))
-            for i in range(EACH):
+            for i in range(THREAD_IDS):
                 use = uint32(first) + uint32(i * THREADS) + thread
                 at = places + uint64(use) * uint64(4)
                 if use_experts[i] != uint32(NO_EXPERT):
@@ -275,8 +275,8 @@ def grouper() -> Kernel:
             put(counts + uint32(entry) * uint32(4), uint32(0))
             put(befores + uint32(entry) * uint32(4), uint32(0))
         cuda.syncthreads()
-        use_experts, ranks = cuda.local.array(EACH, uint32), cuda.local.array(EACH, uint32)
-        reads_again = block_uses > uint32(THREADS * EACH)  # threads hold their last uses alone
+        use_experts, ranks = cuda.local.array(THREAD_IDS, uint32), cuda.local.array(THREAD_IDS, uint32)
+        reads_again = block_uses > uint32(THREADS * THREAD_IDS)  # threads hold their last uses alone
         count(ids, counts, disorder, places, use_experts, ranks, begin, end, uses, experts, reads_again)
         cuda.syncthreads()
         if blocks > uint32(1):

@@ -22,7 +22,7 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from ..activations.floats import sixteen_loader
-from ..activations.x_tiles import EACH, chunk_placer, chunk_swapper
+from ..activations.x_tiles import THREAD_COLUMNS, chunk_placer, chunk_swapper
 from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes
 from ..intrinsics.address import address
@@ -32,7 +32,7 @@ from ..intrinsics.language import cuda, uint32, uint64
 from ..schedule.raster import Raster
 
 LANES, ROWS = 32, 8  # lanes of a warp, rows of a ticket
-STEPS = LANES * EACH // 64  # of a section, 64 columns each
+STEPS = LANES * THREAD_COLUMNS // 64  # of a section, 64 columns each
 AHEAD = 2  # sections that are made beforehand, at least
 LEAST = 1 << 21  # numbers left to the product, below which it does not pay
 # Microseconds: to begin; for a number that the product makes; for a number that is made beforehand.
@@ -176,8 +176,8 @@ def row_pair_reorderer(kind: str) -> Any:
     ) -> None:
         a, b = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
         c, d = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
-        column, last = uint32(sixteen * uint32(EACH)), uint32(m - uint32(1))
-        there, after = min(column, uint32(k - uint32(EACH))), uint32(row + uint32(1))
+        column, last = uint32(sixteen * uint32(THREAD_COLUMNS)), uint32(m - uint32(1))
+        there, after = min(column, uint32(k - uint32(THREAD_COLUMNS))), uint32(row + uint32(1))
         load(address(x, min(row, last), k, there, size), a, b)
         load(address(x, min(after, last), k, there, size), c, d)
         if column >= k:

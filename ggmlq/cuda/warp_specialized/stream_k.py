@@ -33,7 +33,7 @@ from ..schedule.work_units import blocks_of_tile, shared_stages
 from .tile import CONSUMER_THREADS, WarpSpecializedTile
 
 # A flag says that sums are stored, and whether the block's slice is left to the first block.
-LEFT, OWN = np.uint32(1), np.uint32(2)
+SLICE_LEFT, STORED = np.uint32(1), np.uint32(2)
 LOADS = 16  # loads in flight, four sums each
 # Offsets of the scratch words: whether this block leaves its slice to the first, whether others left theirs to
 # it; and, where the host does not know them, the split of the last tiles and the number of whole tiles.
@@ -111,7 +111,7 @@ def partial_storer(tile: WarpSpecializedTile) -> Any:
         meet()
         if thread == uint32(0):
             leaves = uint32(1) if running < split_blocks and first > uint32(0) else uint32(0)
-            reach(flags + uint64(slot) * uint64(4), uint32(LEFT) if leaves else uint32(OWN))
+            reach(flags + uint64(slot) * uint64(4), uint32(SLICE_LEFT) if leaves else uint32(STORED))
             if leaves:
                 put(uint32(scratch + uint32(LEAVES_SLICE)), int32(1))
 
@@ -190,7 +190,7 @@ def tile_finisher(tile: WarpSpecializedTile, listed: bool) -> Any:
             i = uint32(cuda.threadIdx.x)
             while i < count:
                 other = slot if i == uint32(0) else uint32(first + i)
-                if await_any(flags + uint64(other) * uint64(4)) == uint32(LEFT):
+                if await_any(flags + uint64(other) * uint64(4)) == uint32(SLICE_LEFT):
                     put(uint32(scratch + uint32(HAS_SLICES)), int32(1))
                 i = uint32(i + uint32(CONSUMER_THREADS))
             meet()
@@ -198,7 +198,7 @@ def tile_finisher(tile: WarpSpecializedTile, listed: bool) -> Any:
             if which == uint32(0) and take4(uint32(scratch + uint32(HAS_SLICES))) != uint32(0):
                 i = uint32(1)
                 while i < count:
-                    if seen(flags + uint64(uint32(first + i)) * uint64(4)) == uint32(LEFT):
+                    if seen(flags + uint64(uint32(first + i)) * uint64(4)) == uint32(SLICE_LEFT):
                         finish_slice(partials, slot, first, count, i, y, place, n)
                     i = uint32(i + uint32(1))
 
