@@ -63,7 +63,7 @@ def humming(group: int, n: int, k: int, copies: int) -> Any:
 
 
 def products(m: int, tiled: bool) -> dict[str, Any]:
-    """The products here: by ``auto``, and by ``cuda:warp_specialized`` with each tile that the rows fill up."""
+    """The products here: by ``auto``, and by ``cuda:warp_specialized`` with each tile that rows fill up."""
     found: dict[str, Any] = {"ggmlq": lambda x, q, y: gq.linear(x, q, out=y)}
     if tiled:
         filled = (tile for tile in TILES if tile.columns < 2 * m and (tile.columns > 64 or m <= 128))

@@ -55,7 +55,7 @@ def packed(blocks, fmt):
     return WRITTEN.bytes.reshape(count, steps, layout.fragment_bytes)
 
 
-def fragment_weights(fragments, fmt):
+def values_read(fragments, fmt):
     """The values [rows, columns] that a product reads from fragments, in float64; a block of threads is a
     warp.
     """
@@ -103,7 +103,7 @@ def exact(q):
 
 def check_weights(fmt, n, k, seed):
     q = weights(fmt, n, k, seed)
-    found = fragment_weights(packed(q.raw.copy().reshape(n, -1, fmt.dtype.itemsize), fmt), fmt)
+    found = values_read(packed(q.raw.copy().reshape(n, -1, fmt.dtype.itemsize), fmt), fmt)
     assert not found[n:].any()
     assert not found[:, k:].any()
     assert np.array_equal(found[:n, :k], exact(q))
@@ -125,7 +125,7 @@ def check_pairs(fmt, n, k, seed, exponents=None):
     ``exponents``: those that blocks have instead of ordinary ones, where a scale is nothing else.
     """
     from ggmlq.cuda.packed.layout import layout_of
-    from ggmlq.cuda.packed.weights import fragment_weights as fragment_weights
+    from ggmlq.cuda.packed.weights import fragment_weights
 
     q, layout = weights(fmt, n, k, seed).copy(), layout_of(fmt)
     if exponents:

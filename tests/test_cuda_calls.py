@@ -279,7 +279,7 @@ def test_an_upload_is_there_for_every_stream(cupy):
 
 
 def test_prepared_memory_is_not_used_again_too_early(cupy):
-    """A product runs on while its packed weights are dropped on another stream, and others take the memory."""
+    """A product runs on while its packed weights are dropped on another stream and others take the memory."""
     q = gq.quantize(rows("normal", 4096, 4096), "q4_0").to("cuda")
     x = cupy.asarray(rows("normal", 8, 4096, seed=2))
     want = (x @ q.T).get()

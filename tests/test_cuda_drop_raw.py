@@ -25,7 +25,7 @@ SEED = int(np.random.default_rng().integers(1 << 31))
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """A GPU whose packed weights are what the verbs of a format take out of its blocks; it counts what is made."""
+    """A GPU that packs by the verbs of a format, and counts how often it packs and restores."""
     state = put_gpu(monkeypatch)
     state.made = state.restored = 0
 

@@ -96,7 +96,7 @@ def test_wide_blocks_find_room():
 
 
 def test_a_split_is_found_for_any_shape(fresh):
-    """A split has no more parts than its stage has places for, nor more blocks than a multiprocessor holds."""
+    """A split has no more parts than its stage has places for, nor blocks than a multiprocessor holds."""
     for _ in range(200):
         layout = layout_of(BLOCK_FORMATS[fresh.integers(len(BLOCK_FORMATS))])
         sms = int(fresh.integers(8, 200))

@@ -180,14 +180,14 @@ def drawn(name, tile, rng):
 def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
     """Blocks that run in turn leave all slices to the first of a tile; at one time each finishes its own.
 
-    Blocks of a cluster send their sums to each other. The product itself makes the x_tiles of wide tiles, except
-    the first ones.
+    Blocks of a cluster send their sums to each other. The product itself makes the x_tiles of wide tiles,
+    except the first ones.
     """
     monkeypatch.setattr(late_activations, "LEAST", 0)
     cut = int(fresh.integers(2, MAX_CLUSTER + 1))
 
     def shared(tiles, stages, wave):
-        """A split in clusters: two blocks for the last of three tiles, or as many as possible for every tile."""
+        """A split in clusters: two blocks for the last of three tiles, or as many as may be for each."""
         if case == "wide":
             return Split(2, 1, 2, 2, 0, 0, 2), 0.0
         if stages == 1:  # nothing to cut

@@ -90,9 +90,7 @@ def _writing(columns: int) -> str:
 
 
 def counted(columns: int) -> bool:
-    """True where a barrier counts the bytes that arrive; with many sums plain stores are faster, and all blocks
-    meet.
-    """
+    """True where a barrier counts the bytes that arrive: many sums go faster by plain stores."""
     return columns < 128
 
 

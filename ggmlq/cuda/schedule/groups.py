@@ -49,7 +49,7 @@ class UsePlan(NamedTuple):
 
     @property
     def slots(self) -> int:
-        """The most slots that there can be: all but one of the columns of an expert's last tile may be empty."""
+        """The most slots that there can be: an expert's last tile may have a single use."""
         return (self.uses + min(self.uses, self.experts) * (self.columns - 1)) // self.columns
 
     @property

@@ -36,7 +36,7 @@ AT_ONCE = 4  # fours that are added up together
 
 @cache
 def cluster_announcer() -> Any:
-    """The device function by which a block counts itself among the running ones, where it is in no cluster."""
+    """The device function by which a block that is in no cluster counts itself among the running ones."""
     announce_alone, blocks_of_cluster = announcer(), barriers.blocks_of_cluster
 
     @inlined

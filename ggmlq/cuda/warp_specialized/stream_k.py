@@ -35,8 +35,8 @@ from .tile import CONSUMER_THREADS, WarpSpecializedTile
 # A flag says that sums are stored, and whether the block's slice is left to the first block.
 SLICE_LEFT, STORED = np.uint32(1), np.uint32(2)
 LOADS = 16  # loads in flight, four sums each
-# Offsets of the scratch words: whether this block leaves its slice to the first, whether others left theirs to
-# it; and, where the host does not know them, the split of the last tiles and the number of whole tiles.
+# Offsets of the scratch words: whether this block leaves its slice to the first, whether others left theirs
+# to it; and, where the host does not know them, the split of the last tiles and the number of whole tiles.
 LEAVES_SLICE, HAS_SLICES, SPLIT, WHOLE_TILES = 0, 4, 8, 20  # 24: a barrier of cluster_split.py
 put, take4 = ptx.put, bf16x2.take4
 
