@@ -205,8 +205,8 @@ def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
     records = on_device(records)
     state.memory.add(records)
     monkeypatch.setattr(r16_warp_specialized, "strips", lambda q: Strips(records, layout))
-    monkeypatch.setattr(tensor_maps, "kept", state.memory.map)
-    monkeypatch.setattr(device, "blocks_beside", lambda blocks, shared: blocks)
+    monkeypatch.setattr(tensor_maps, "map_array", state.memory.map)
+    monkeypatch.setattr(device, "resident_blocks", lambda blocks, shared: blocks)
     q = gq.QuantArray(host.format, (n, k), on_device(host.raw))
     x = fresh.standard_normal((m, k), np.float32)
     x = x.astype(np.float16) if case == "drawn" else x
@@ -216,7 +216,7 @@ def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
     state.memory.add(given)
     call = Kernel.__call__
 
-    def launched(kernel, grid, block, *arguments, cluster=1, most=0):
+    def launched(kernel, grid, block, *arguments, cluster=1, max_blocks=0):
         roles = kernel.name.startswith("roles")
         assert not roles or (cluster > 1) == (way == "clusters" and k > 128)
         call(kernel, grid, block, *arguments, cluster=cluster, together=roles and way == "at one time")

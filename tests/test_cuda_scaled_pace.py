@@ -28,7 +28,7 @@ def test_plans_are_legal(fresh):
             assert us > 0
         tile, parts, _ = codes8.small_m(shape)
         assert tile.columns >= min(shape.m, 64)
-        assert parts in small_m.PARTS
+        assert parts in small_m.SPLITS
 
 
 def test_every_tile_has_a_pace():

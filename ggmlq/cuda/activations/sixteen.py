@@ -1,6 +1,6 @@
 """Floats as others, in one launch: what kernels are given as halves or bfloat16, and what they want.
 
-CuPy knows no bfloat16, so its bits are uint16; and what it converts no plan repeats (machine/plans.py).
+CuPy knows no bfloat16, so its bits are uint16; and what it converts no plan repeats (machine/recorded.py).
 """
 
 from __future__ import annotations

@@ -37,13 +37,13 @@ def pairer() -> Any:
     neighbouring chunks at one time, 32 bytes, of which memory takes half no faster than all. All lanes of a
     warp call it; those of a pair have one row, and ``own`` counts on from one to the next.
     """
-    of_neighbour = votes.of_neighbour
+    from_neighbour = votes.from_neighbour
 
     @inlined
     def pair(own: Any, a: Any, b: Any) -> None:
         odd = uint32(own & uint32(1)) != uint32(0)
         for t in range(4):
-            found = of_neighbour(a[t] if odd else b[t])
+            found = from_neighbour(a[t] if odd else b[t])
             a[t], b[t] = found if odd else a[t], b[t] if odd else found
 
     return pair
@@ -96,7 +96,7 @@ def panel_maker(kind: str) -> Kernel:
 
     return Kernel(
         f"{kind} to panels of bfloat16", make, *(uint64,) * 3, *(uint32,) * 5, threads=THREADS,
-        least=LEAST["bfloat16"], early=True, spreads=True,
+        least=LEAST["bfloat16"], early=True, limits_blocks=True,
     )  # fmt: skip
 
 
@@ -124,5 +124,5 @@ def panels_of(
     make, sizes = panel_maker(kind), (m, k, sixteens, height)
     each = -(-grid // device.multiprocessors())
     most = each if evenly and each < CROWD else 0
-    make((grid,), (THREADS,), x, panels, zeros, zeros.size, *sizes, most=most)
+    make((grid,), (THREADS,), x, panels, zeros, zeros.size, *sizes, max_blocks=most)
     return panels

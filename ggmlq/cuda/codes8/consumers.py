@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..epilogue.tile import box_putter, integer_finisher, storer
+from ..epilogue.wgmma_sums import box_putter, integer_epilogue, storer
 from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes, codes8, ptx
 from ..intrinsics.atoms import inlined
@@ -18,9 +18,9 @@ from ..intrinsics.boxes import BUFFER, ROWS
 from ..intrinsics.lane import warp_and_lane
 from ..intrinsics.language import int32, uint32, uint64
 from ..intrinsics.promoted import TURNS, float_products
-from ..intrinsics.wgmma8 import LOW, STEP, straight_products
-from ..rings.boxed import follower
-from .job import Job
+from ..intrinsics.wgmma8 import LOW, STEP, unpromoted_products
+from ..rings.boxed import stage_advancer
+from .variant import Variant
 
 FIRST_TURN, LEAST = TURNS[0], 24  # steps of tiles that are made in turns
 
@@ -39,13 +39,13 @@ def no_turn(warp: Any, steps: Any) -> Any:
     return uint32(steps >> uint32(31))
 
 
-def placer_of_threads(job: Job) -> Any:
+def thread_placer(variant: Variant) -> Any:
     """The device function for where a thread of a multiplying warp stands.
 
     Its lane, its warp's first row, its place in the warp's buffer of outputs, lower words of descriptors.
     """
-    of_outputs, rows_each, of_w = job.room.outputs, 64 * job.tile.halves, job.tile.rows * STEP
-    floats, pinned = job.out.coded or job.out.kind == "float32", barriers.pinned
+    of_outputs, rows_each, of_w = variant.layout.outputs, 64 * variant.tile.halves, variant.tile.rows * STEP
+    floats, pinned = variant.out.coded or variant.out.kind == "float32", barriers.pinned
 
     @inlined
     def stand(ring: Any, warp: Any) -> Any:
@@ -68,10 +68,10 @@ def placer_of_threads(job: Job) -> Any:
     return stand
 
 
-def writer(job: Job) -> Any:
+def writer(variant: Variant) -> Any:
     """The device function that writes a warp's part of a tile, as floats; ``end`` is of no use to it."""
-    form, boxed = job.form, job.boxed
-    kind = job.out.kind
+    form, boxed = variant.form, variant.boxed
+    kind = variant.out.kind
     put, store = box_putter(form.columns, form.halves, kind), storer(form.columns, form.halves, kind)
 
     @inlined
@@ -89,26 +89,30 @@ def writer(job: Job) -> Any:
     return write
 
 
-def float_worker(job: Job, write: Any, place: Any) -> Any:
+def float_consumer(variant: Variant, write: Any, place: Any) -> Any:
     """The device function of the warps that multiply floats, steps ``begun`` … ``steps`` of each tile.
 
     ``write`` is what :func:`writer` makes, or takes the same; ``end`` is for it alone. ``place`` is for a
     tile's number and ``where``: its first row and column, and which column that is to the scales of w.
     """
-    tile, room, form = job.tile, job.room, job.form
-    stages, length, beside, of_scales = tile.stages, tile.stage // 16, room.beside, room.scales
-    granule, by_columns, boxed, halves, of_columns = (
-        job.granule, job.by_columns, job.boxed, form.halves, 4 * tile.rows,
+    tile, layout, form = variant.tile, variant.layout, variant.form
+    stages, length, beside, of_scales = tile.stages, tile.stage // 16, layout.beside, layout.scales
+    columns_per_scale, column_scales, boxed, halves, of_columns = (
+        variant.columns_per_scale, variant.column_scales, variant.boxed, form.halves, 4 * tile.rows,
     )  # fmt: skip
-    do = float_products(form, job.parts)
+    do = float_products(form, variant.parts)
     zeros, nothing, begin, upper, lower, open_turns, scales_of_w = (
         do.zeros, do.nothing, do.start, do.upper, do.lower, do.open_turns, do.scales_of_w
     )  # fmt: skip
     factors_first, factors_last, promote_first, promote_last = (
         do.factors[0], do.factors[-1], do.promote[0], do.promote[-1],
     )  # fmt: skip
-    after, stand, turns = follower(stages), placer_of_threads(job), turn_of if tile.groups > 1 else no_turn
-    wait, arrive, until_written = barriers.wait, barriers.arrive, boxes.until_written
+    after, stand, turns = (
+        stage_advancer(stages),
+        thread_placer(variant),
+        turn_of if tile.groups > 1 else no_turn,
+    )
+    wait, arrive, wait_until_written = barriers.wait, barriers.arrive, boxes.wait_until_written
 
     @inlined
     def work(
@@ -123,7 +127,7 @@ def float_worker(job: Job, write: Any, place: Any) -> Any:
         open_turns(turn)
         while number < count:
             row, column, among_scales = place(number, where)
-            of_w = table + uint64(uint32(among_scales // uint32(granule))) * uint64(4)
+            of_w = table + uint64(uint32(among_scales // uint32(columns_per_scale))) * uint64(4)
             of_w += uint64(begun) * uint64(pitch)
             scale, totals, left = scales_of_w(of_w), zeros(), uint32(steps - begun)
             wait(uint32(full + stage * uint32(8)), phase)
@@ -145,27 +149,27 @@ def float_worker(job: Job, write: Any, place: Any) -> Any:
                     sums, a_now, b_now,
                     uint32(full + stage * uint32(8)), phase, left, uint32(own + stage * uint32(beside)), turn,
                 )  # fmt: skip
-                if by_columns:
+                if column_scales:
                     totals = promote_last(totals, sums, found, beside_now)
                 if lane == uint32(0):
                     arrive(done)
-                if not by_columns:
+                if not column_scales:
                     totals = promote_last(totals, sums, found, beside_now)
                 scale = scale_then
             write(totals, (lane, inner, buffer, at), ring, y, column, row, m, n, end)
             number = uint32(number + every)
         if boxed and lane == uint32(0):
-            until_written()
+            wait_until_written()
 
     return work
 
 
-def rows_about(job: Job) -> Any:
+def rows_about(variant: Variant) -> Any:
     """The device function for what an integer product needs of a thread's rows.
 
     Their scales; their zero points, then what those of w are multiplied with.
     """
-    load_float, load4, zeros = ptx.load_float, codes8.load4, job.zeros
+    load_float, load4, zeros = ptx.load_float, codes8.load4, variant.zeros
 
     @inlined
     def scale(row: Any, given: Any) -> Any:
@@ -191,17 +195,17 @@ def rows_about(job: Job) -> Any:
         (c, d), (t, u, v, w) = one(uint32(row + uint32(64)), given)
         return (a, b, c, d), (p, q, t, u, r, s, v, w)
 
-    return two if job.form.halves == 2 else one
+    return two if variant.form.halves == 2 else one
 
 
-def integer_worker(job: Job, write: Any, place: Any) -> Any:
+def integer_consumer(variant: Variant, write: Any, place: Any) -> Any:
     """The device function of the warps that multiply integers; ``write``, ``end``, ``place``: likewise."""
-    tile, form, zeros = job.tile, job.form, job.zeros
-    stages, length, boxed = tile.stages, tile.stage // 16, job.boxed
-    nothing, advance, drain = straight_products(form)
-    after, stand = follower(stages), placer_of_threads(job)
-    wait, arrive, until_written = barriers.wait, barriers.arrive, boxes.until_written
-    finish, about = integer_finisher(form.columns, form.halves, zeros), rows_about(job)
+    tile, form, zeros = variant.tile, variant.form, variant.zeros
+    stages, length, boxed = tile.stages, tile.stage // 16, variant.boxed
+    nothing, advance, drain = unpromoted_products(form)
+    after, stand = stage_advancer(stages), thread_placer(variant)
+    wait, arrive, wait_until_written = barriers.wait, barriers.arrive, boxes.wait_until_written
+    finish, about = integer_epilogue(form.columns, form.halves, zeros), rows_about(variant)
 
     @inlined
     def work(
@@ -237,6 +241,6 @@ def integer_worker(job: Job, write: Any, place: Any) -> Any:
             write(found, (lane, inner, buffer, at), ring, y, column, row, m, n, end)
             number = uint32(number + every)
         if boxed and lane == uint32(0):
-            until_written()
+            wait_until_written()
 
     return work

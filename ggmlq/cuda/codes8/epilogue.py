@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from ...codes import CODES
 from ...dispatch.ending import Ending
-from ..epilogue.steps import PIECE, bias_adder, piece_stager
-from ..epilogue.tile import SIZES
+from ..epilogue.wgmma_steps import PIECE, bias_adder, piece_stager
+from ..epilogue.wgmma_sums import SIZES
 from ..intrinsics import barrier as barriers
 from ..intrinsics import ptx
 from ..intrinsics.address import address
@@ -27,17 +27,17 @@ from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..quantize_scaled._codes import WORDS, Way, storing, to_word
 from ..quantize_scaled._division import divider
 from .consumers import writer
-from .job import Job, Out
+from .variant import OutputKind, Variant
 
 KINDS = (uint64,) * 4  # of a kernel's parameters
 EACH = 16  # neighbours of a lane
 
 
-def out_of(out: Any, end: Ending) -> Out:
+def out_of(out: Any, end: Ending) -> OutputKind:
     """What a kernel is made for that writes ``out``."""
     if end.code is None:
-        return Out(str(out.dtype))
-    return Out(end.code.name, end.scales.shape[1] > 1)
+        return OutputKind(str(out.dtype))
+    return OutputKind(end.code.name, end.scales.shape[1] > 1)
 
 
 def words(end: Ending) -> tuple[Any, ...]:
@@ -60,7 +60,7 @@ class Four(NamedTuple):
 
 
 @cache
-def four_of(out: Out) -> Four:
+def four_of(out: OutputKind) -> Four:
     """Those for a kind of outputs."""
     put = four_coder(out) if out.coded else four_storer(out.kind)
     scales, add = scales_at(out), ptx.add
@@ -87,7 +87,7 @@ def four_of(out: Out) -> Four:
     return Four(beside, write)
 
 
-def scales_at(out: Out) -> Any:
+def scales_at(out: OutputKind) -> Any:
     """The device function for the scales of four neighbours, of columns up to ``last``; floats have none."""
     if not out.coded:
 
@@ -96,7 +96,7 @@ def scales_at(out: Out) -> Any:
             return float32(0), float32(0), float32(0), float32(0)
 
         return no_scales
-    along_columns = out.along
+    along_columns = out.column_scales
 
     @inlined
     def scales(ending: Any, row: Any, column: Any, last: Any) -> Any:
@@ -157,12 +157,12 @@ def four_storer(kind: str) -> Any:
     return store
 
 
-def way_of(out: Out) -> Way:
+def way_of(out: OutputKind) -> Way:
     """How floats become codes."""
     return Way(out.kind, "float32", "half_even", False, out.kind in WORDS)
 
 
-def four_coder(out: Out) -> Any:
+def four_coder(out: OutputKind) -> Any:
     """The device function that stores four codes under their scales."""
     word, divide, store_some = to_word(way_of(out)), four_divider(out), some_storer()
 
@@ -178,7 +178,7 @@ def four_coder(out: Out) -> Any:
     return store
 
 
-def four_divider(out: Out) -> Any:
+def four_divider(out: OutputKind) -> Any:
     """The device function that divides v[0] … v[3] by four scales."""
     code = CODES[out.kind]
     (prepare, divide), (_, divide_one) = (divider(code, False, "float32", count) for count in (4, 1))
@@ -195,7 +195,7 @@ def four_divider(out: Out) -> Any:
             divide_one(one, scales[i], prepare(scales[i]))
             v[i] = one[0]
 
-    return by_each if out.along else by_one
+    return by_each if out.column_scales else by_one
 
 
 def some_storer() -> Any:
@@ -217,11 +217,11 @@ def some_storer() -> Any:
 # --- a warp's part of a tile -------------------------------------------------------------------
 
 
-def tile_writer(job: Job) -> Any:
+def tile_writer(variant: Variant) -> Any:
     """The device function that writes a warp's part of a tile: what work8.writer makes, with an ending."""
-    if job.out.coded:
-        return _through_buffers(job)
-    add, write = bias_adder(job.form.columns, job.form.halves), writer(job)
+    if variant.out.coded:
+        return _through_buffers(variant)
+    add, write = bias_adder(variant.form.columns, variant.form.halves), writer(variant)
 
     @inlined
     def end_plainly(
@@ -234,10 +234,10 @@ def tile_writer(job: Job) -> Any:
     return end_plainly
 
 
-def _through_buffers(job: Job) -> Any:
-    columns, halves = job.form.columns, job.form.halves
-    add, stage, code = bias_adder(columns, halves), piece_stager(columns, halves), lane_coder(job.out)
-    meet_warp, take_floats, across, fours = barriers.meet_warp, ptx.take_floats, columns // PIECE, EACH // 4
+def _through_buffers(variant: Variant) -> Any:
+    columns, halves = variant.form.columns, variant.form.halves
+    add, stage, code = bias_adder(columns, halves), piece_stager(columns, halves), lane_coder(variant.out)
+    sync_warp, take_floats, across, fours = barriers.sync_warp, ptx.take_floats, columns // PIECE, EACH // 4
 
     @inlined
     def end_in_codes(
@@ -249,9 +249,9 @@ def _through_buffers(job: Job) -> Any:
         number, r, q = uint32(0), uint32(lane & uint32(ROWS - 1)), uint32(lane >> uint32(4))
         own, v = uint32(buffer + r * uint32(128)), cuda.local.array(EACH, float32)
         while number < uint32(halves * across):
-            meet_warp()  # all are done with the piece before
+            sync_warp()  # all are done with the piece before
             stage(totals, number, at)
-            meet_warp()
+            sync_warp()
             below = uint32(row + inner + r + uint32(number // uint32(across)) * uint32(64))
             along = uint32(column + uint32(number % uint32(across)) * uint32(PIECE) + q * uint32(EACH))
             for i in range(fours):
@@ -265,13 +265,13 @@ def _through_buffers(job: Job) -> Any:
     return end_in_codes
 
 
-def lane_coder(out: Out) -> Any:
+def lane_coder(out: OutputKind) -> Any:
     """The device function that writes 16 neighbours of a row as codes, or those of them that are there."""
     way = way_of(out)
     prepare, divide = divider(CODES[out.kind], False, "float32", EACH)
     store, store_some, word = storing(way, EACH), some_storer(), to_word(way)
     divide_four, scales_of_four, load_float, along_columns = (
-        four_divider(out), scales_at(out), ptx.load_float, out.along,
+        four_divider(out), scales_at(out), ptx.load_float, out.column_scales,
     )  # fmt: skip
 
     @inlined

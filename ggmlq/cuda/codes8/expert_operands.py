@@ -24,10 +24,10 @@ from ..machine.tensor_maps import Box
 from ..schedule import groups as sorting
 from ..schedule.groups import HEAD, Plan
 from . import operands as operands8
-from .job import BLOCK
+from .mma_tiles import Given
 from .operands import AHEAD, BesideW
 from .rows import Groups, Rows, groups_of, rows_of, zeros_of
-from .tiled import Given
+from .variant import SCALE_ROWS
 
 SPARE = 256  # columns of a table behind the last expert's: its last tile may reach so far
 
@@ -67,7 +67,9 @@ def placed(x: Rows, beside: Any, shared: int, ids: Any, of: Plan, out: Any) -> P
 def maps_of_rows(placed: Placed, x: Rows, uses: int, columns: int, box_rows: int) -> tuple[int, int]:
     """Of gathered codes: boxes of so many rows and one step; and of those that stay where they are, or 0."""
     height, pitch = placed.codes.shape
-    gathered = tensor_maps.place(Box(placed.codes.data.ptr, height, columns, pitch, "uint8", box_rows, STEP))
+    gathered = tensor_maps.map_address(
+        Box(placed.codes.data.ptr, height, columns, pitch, "uint8", box_rows, STEP)
+    )
     return gathered, operands8.map_of_codes(x, columns, box_rows) if len(x.codes) == uses else 0
 
 
@@ -75,7 +77,7 @@ def map_of_beside(placed: Placed, box_rows: int) -> int:
     """Of gathered scales of floats."""
     columns, height = placed.beside.shape
     at = placed.beside.data.ptr
-    return tensor_maps.place(Box(at, columns, height, 4 * height, "float32", 1, box_rows, False))
+    return tensor_maps.map_address(Box(at, columns, height, 4 * height, "float32", 1, box_rows, False))
 
 
 # --- scales of w, kept with it ----------------------------------------------------------------
@@ -83,35 +85,35 @@ def map_of_beside(placed: Placed, box_rows: int) -> int:
 
 def wide(n: int) -> int:
     """Columns of an expert in tables."""
-    return -(-n // BLOCK) * BLOCK
+    return -(-n // SCALE_ROWS) * SCALE_ROWS
 
 
-def shared_by(w: ScaledArray, granule: int) -> bool:
+def shared_by(w: ScaledArray, columns_per_scale: int) -> bool:
     """Whether each so many rows of an expert's, the first ones on, share a scale."""
     experts, n, _ = w.shape
     r = w.tiling.r
-    return r >= experts * n or r % n == 0 or (r % granule == 0 and n % granule == 0)
+    return r >= experts * n or r % n == 0 or (r % columns_per_scale == 0 and n % columns_per_scale == 0)
 
 
-def _rows_of_table(w: ScaledArray, granule: int) -> NDArray[np.int64]:
+def _rows_of_table(w: ScaledArray, columns_per_scale: int) -> NDArray[np.int64]:
     """The first row of w of each so many columns of the table."""
     experts, n, _ = w.shape
-    own = np.minimum(np.arange(0, wide(n), granule), n - 1)
+    own = np.minimum(np.arange(0, wide(n), columns_per_scale), n - 1)
     rows = (n * np.arange(experts)[:, None] + own).reshape(-1)
-    return np.concatenate([rows, np.repeat(rows[-1:], SPARE // granule)])
+    return np.concatenate([rows, np.repeat(rows[-1:], SPARE // columns_per_scale)])
 
 
-def table_of_w(w: ScaledArray, granule: int, steps: int) -> Any:
+def table_of_w(w: ScaledArray, columns_per_scale: int, steps: int) -> Any:
     """float32 [steps, width]: one for each ``granule`` columns, as operands8.table_of_w."""
-    return w.prepared(_table(granule, steps))
+    return w.prepared(_table(columns_per_scale, steps))
 
 
 @cache
-def _table(granule: int, steps: int) -> Callable[[ScaledArray], Any]:
+def _table(columns_per_scale: int, steps: int) -> Callable[[ScaledArray], Any]:
     def make(w: ScaledArray) -> Any:
         cp, matrix = device.cupy(), w.matrix()
         over, k = matrix.over, w.shape[-1]
-        rows = _rows_of_table(w, granule) // over.r
+        rows = _rows_of_table(w, columns_per_scale) // over.r
         columns = np.minimum(np.arange(steps + AHEAD) * STEP, k - 1) // over.c
         table = cp.empty((len(columns), len(rows)), np.float32)
         table[...] = matrix.scales[cp.asarray(rows)][:, cp.asarray(columns)].T

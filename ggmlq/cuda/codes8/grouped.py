@@ -21,45 +21,51 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.language import uint32, uint64
 from ..intrinsics.wgmma8 import INTEGERS
 from ..machine.launch import Kernel, family
-from ..rings.boxed import BoxTile, placer, step_filler
+from ..rings.boxed import BoxTile, raster, step_producer
 from ..schedule.groups import HEAD
 from ..schedule.waves import Share
-from .consumers import float_worker, integer_worker
-from .job import CODES, OUTS, TALL, Job
+from .consumers import float_consumer, integer_consumer
 from .persistent import roles
+from .variant import FLOAT_CODES, OUTPUTS, RASTER_HEIGHT, Variant
 
 LOW = BoxTile(64, 128, 8, groups=1)  # for few uses an expert: half the rows for as many weights
-# How busy they keep a multiprocessor: those of codes8/job.py; what LOW is worth nobody has measured.
-FLOATS = (
+# How busy they keep a multiprocessor: those of codes8/variant.py; what LOW is worth nobody has measured.
+FLOAT_TILES = (
     Share(BoxTile(256, 128, 4), 1.0),
     Share(BoxTile(128, 192, 5), 0.96),
     Share(BoxTile(128, 128, 6), 0.88),
     Share(LOW, 0.6),
 )
-BY_COLUMNS = (Share(BoxTile(128, 128, 6), 1.0), Share(LOW, 0.6))
-WHOLE = (
+COLUMN_SCALE_TILES = (Share(BoxTile(128, 128, 6), 1.0), Share(LOW, 0.6))
+INTEGER_TILES = (
     Share(BoxTile(128, 256, 4), 1.0),
     Share(BoxTile(128, 128, 6), 0.87),
     Share(LOW, 0.55),
 )
-ZEROS = WHOLE[1:]  # the largest tile has no registers left for zero points
+ZERO_POINT_TILES = INTEGER_TILES[1:]  # the largest tile has no registers left for zero points
 
 
-def float_jobs() -> list[tuple[Job]]:
+def float_variants() -> list[tuple[Variant]]:
     """Every tile, kind of codes and of outputs."""
-    every = ((each, shares is BY_COLUMNS) for shares in (FLOATS, BY_COLUMNS) for each in shares)
+    every = (
+        (each, shares is COLUMN_SCALE_TILES)
+        for shares in (FLOAT_TILES, COLUMN_SCALE_TILES)
+        for each in shares
+    )
     return [
-        (Job(share.tile, a, b, out, boxed=False, by_columns=by_columns),)
-        for (share, by_columns), a, b, out in combined(every, CODES, CODES, OUTS)
+        (Variant(share.tile, a, b, out, boxed=False, column_scales=column_scales),)
+        for (share, column_scales), a, b, out in combined(every, FLOAT_CODES, FLOAT_CODES, OUTPUTS)
     ]
 
 
-def integer_jobs() -> list[tuple[Job]]:
+def integer_variants() -> list[tuple[Variant]]:
     """Likewise, with zero points and without."""
-    every = ((each, shares is ZEROS) for shares in (WHOLE, ZEROS) for each in shares)
+    every = (
+        (each, shares is ZERO_POINT_TILES) for shares in (INTEGER_TILES, ZERO_POINT_TILES) for each in shares
+    )
     return [
-        (Job(share.tile, a, b, out, boxed=False, zeros=zeros),)
-        for (share, zeros), a, b, out in combined(every, INTEGERS, INTEGERS, OUTS)
+        (Variant(share.tile, a, b, out, boxed=False, zeros=zeros),)
+        for (share, zeros), a, b, out in combined(every, INTEGERS, INTEGERS, OUTPUTS)
     ]
 
 
@@ -86,7 +92,7 @@ def tiles_of(tile: BoxTile) -> Any:
 
 def finder(tile: BoxTile) -> Any:
     """The device function for a tile: its first row among those of the plan, its first column, its expert."""
-    rows, place, load_words = tile.rows, placer(tile, TALL), codes.load_words
+    rows, place, load_words = tile.rows, raster(tile, RASTER_HEIGHT), codes.load_words
 
     @inlined
     def find(number: Any, where: Any) -> Any:
@@ -111,9 +117,9 @@ def expert_placer(tile: BoxTile) -> Any:
     return place
 
 
-def filler(job: Job, of_w: bool) -> Any:
+def producer(variant: Variant, of_w: bool) -> Any:
     """The device function of the one thread that fills the ring with an operand, for all tiles of a block."""
-    find, fill_steps, load4 = finder(job.tile), step_filler(job.room, of_w), codes.load4
+    find, fill_steps, load4 = finder(variant.tile), step_producer(variant.layout, of_w), codes.load4
 
     @inlined
     def fill(
@@ -135,9 +141,12 @@ def filler(job: Job, of_w: bool) -> Any:
     return fill
 
 
-def row_writer(job: Job) -> Any:
+def row_writer(variant: Variant) -> Any:
     """The device function that writes a warp's part of a tile to the rows of its uses; as work8.writer."""
-    rows, scatter = job.tile.rows, row_scatterer(job.form.columns, job.form.halves, job.out.kind)
+    rows, scatter = (
+        variant.tile.rows,
+        row_scatterer(variant.form.columns, variant.form.halves, variant.out.kind),
+    )
     load_words = codes.load_words
 
     @inlined
@@ -157,18 +166,18 @@ def row_writer(job: Job) -> Any:
 # --- kernels ----------------------------------------------------------------------------------
 
 
-def _kernel(job: Job, product: Any, *parameters: Any) -> Kernel:
+def _kernel(variant: Variant, product: Any, *parameters: Any) -> Kernel:
     return Kernel(
-        f"tma for experts {job}", product, *parameters, threads=job.threads, shared=job.room.shared,
+        f"tma for experts {variant}", product, *parameters, threads=variant.threads, shared=variant.layout.shared,
         least=(9, 0), exact=True, early=True, lto=True,
     )  # fmt: skip
 
 
-@family(float_jobs())
-def float_kernel(job: Job) -> Kernel:
+@family(float_variants())
+def float_kernel(variant: Variant) -> Kernel:
     """Codes of floats, promoted every 128 columns."""
-    fill_w, fill_x = filler(job, True), filler(job, False)
-    multiply = float_worker(job, row_writer(job), expert_placer(job.tile))
+    fill_w, fill_x = producer(variant, True), producer(variant, False)
+    multiply = float_consumer(variant, row_writer(variant), expert_placer(variant.tile))
 
     @inlined
     def work(ring: Any, full: Any, warp: Any, given: Any, number: Any, every: Any, where: Any) -> None:
@@ -176,7 +185,7 @@ def float_kernel(job: Job) -> Kernel:
         none, count = uint32(0), where[0]
         multiply(ring, full, warp, table, pitch, y, number, every, count, where, none, steps, none, n, end)
 
-    run = roles(job, fill_w, fill_x, work, tiles_of(job.tile))
+    run = roles(variant, fill_w, fill_x, work, tiles_of(variant.tile))
 
     def product(
         x: Any, own: Any, w: Any,  # maps of codes: x in the order of the plan, and in its own
@@ -190,21 +199,21 @@ def float_kernel(job: Job) -> Kernel:
         given = (table, y, steps, pitch, n, (plan, of_row))
         run((x, w, of_x, of_columns, steps, span), given, plan, (n, wide, own, of_row))
 
-    return _kernel(job, product, *(uint64,) * 9, *(uint32,) * 5)
+    return _kernel(variant, product, *(uint64,) * 9, *(uint32,) * 5)
 
 
-@family(integer_jobs())
-def integer_kernel(job: Job) -> Kernel:
+@family(integer_variants())
+def integer_kernel(variant: Variant) -> Kernel:
     """Codes of integers under scales that do not vary along K."""
-    fill_w, fill_x = filler(job, True), filler(job, False)
-    multiply = integer_worker(job, row_writer(job), expert_placer(job.tile))
+    fill_w, fill_x = producer(variant, True), producer(variant, False)
+    multiply = integer_consumer(variant, row_writer(variant), expert_placer(variant.tile))
 
     @inlined
     def work(ring: Any, full: Any, warp: Any, given: Any, number: Any, every: Any, where: Any) -> None:
         y, steps, height, n, about, end = given
         multiply(ring, full, warp, about, y, number, every, where[0], where, steps, height, n, end)
 
-    run = roles(job, fill_w, fill_x, work, tiles_of(job.tile))
+    run = roles(variant, fill_w, fill_x, work, tiles_of(variant.tile))
 
     def product(
         x: Any, own: Any, w: Any,  # maps of codes, likewise
@@ -218,4 +227,4 @@ def integer_kernel(job: Job) -> Kernel:
         sources = (x, w, uint64(0), uint64(0), steps, uint32(1))
         run(sources, (y, steps, height, n, about, (plan, of_row)), plan, (n, wide, own, of_row))
 
-    return _kernel(job, product, *(uint64,) * 12, *(uint32,) * 4)
+    return _kernel(variant, product, *(uint64,) * 12, *(uint32,) * 4)

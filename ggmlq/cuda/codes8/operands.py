@@ -17,7 +17,7 @@ import numpy as np
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ending import PLAIN, Ending
 from ...dispatch.problems import ScaledLinear
-from ..epilogue.tile import SIZES, columns_of_box
+from ..epilogue.wgmma_sums import SIZES, columns_of_box
 from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.boxes import ROWS as ROWS_OF_BOX
 from ..intrinsics.language import cuda, uint32, uint64
@@ -26,9 +26,9 @@ from ..machine import device, tensor_maps
 from ..machine.launch import Kernel, family
 from ..machine.tensor_maps import Box
 from .epilogue import out_of
-from .job import Out
+from .mma_tiles import Given, given
 from .rows import Rows, Scales, zeros_of
-from .tiled import Given, given
+from .variant import OutputKind
 
 THREADS = 256  # of a block that gathers scales
 AHEAD = 1  # step
@@ -56,7 +56,7 @@ def operands(x: ScaledArray, w: ScaledArray) -> Given:
 def map_of_codes(rows: Rows, columns: int, box_rows: int) -> int:
     """Of an operand: boxes of so many rows and one step."""
     at = rows.codes.data.ptr
-    return tensor_maps.place(Box(at, len(rows.codes), columns, rows.pitch, "uint8", box_rows, STEP))
+    return tensor_maps.map_address(Box(at, len(rows.codes), columns, rows.pitch, "uint8", box_rows, STEP))
 
 
 def settle(w: ScaledArray) -> None:
@@ -84,7 +84,7 @@ def _values(w: ScaledArray) -> Any:
 class Outputs(NamedTuple):
     """How outputs are written."""
 
-    out: Out
+    out: OutputKind
     boxed: bool  # by the copy engine
     at: int  # a map, or where they begin
 
@@ -95,7 +95,9 @@ def outputs(out: Any, end: Ending = PLAIN) -> Outputs:
     if end.code is not None or tensor_maps.refuses(at, pitch := n * SIZES[kind]):
         return Outputs(out_of(out, end), False, at)
     return Outputs(
-        Out(kind), True, tensor_maps.place(Box(at, m, n, pitch, kind, ROWS_OF_BOX, columns_of_box(kind)))
+        OutputKind(kind),
+        True,
+        tensor_maps.map_address(Box(at, m, n, pitch, kind, ROWS_OF_BOX, columns_of_box(kind))),
     )
 
 
@@ -120,7 +122,7 @@ def scales_of_x(x: Rows, box_rows: int) -> BesideX:
         at, pitch = keep.data.ptr, keep.strides[0]
         grid = -(-m // THREADS), groups
         gatherer()(grid, (THREADS,), own.at, own.row, own.column, keep, m, own.rows, pitch // 4)
-    place = tensor_maps.place(Box(at, groups, m, pitch, "float32", 1, box_rows, False))
+    place = tensor_maps.map_address(Box(at, groups, m, pitch, "float32", 1, box_rows, False))
     return BesideX(place, own.steps if groups > 1 else 1 << 30, keep)
 
 
@@ -159,13 +161,13 @@ class FloatArguments(NamedTuple):
     keep: Any
 
 
-def float_arguments(job: Any, both: Given, w: ScaledArray, m: int, n: int) -> FloatArguments:
+def float_arguments(variant: Any, both: Given, w: ScaledArray, m: int, n: int) -> FloatArguments:
     """For a job of codes8/persistent.py."""
-    tile, k = job.tile, min(both.x.columns, both.w.columns)
+    tile, k = variant.tile, min(both.x.columns, both.w.columns)
     beside = scales_of_x(both.x, tile.rows)
     steps = -(-k // STEP)
-    table = table_of_w(w, 1 if job.by_columns else job.granule, steps)
-    of_columns = map_of_table(table, n, tile.columns) if job.by_columns else 0
+    table = table_of_w(w, 1 if variant.column_scales else variant.columns_per_scale, steps)
+    of_columns = map_of_table(table, n, tile.columns) if variant.column_scales else 0
     codes = map_of_codes(both.x, k, tile.rows), map_of_codes(both.w, k, tile.columns)
     sizes = steps, beside.span, table.strides[0]
     return FloatArguments((*codes, beside.map, of_columns), table, sizes, beside.keep)
@@ -174,25 +176,25 @@ def float_arguments(job: Any, both: Given, w: ScaledArray, m: int, n: int) -> Fl
 # --- scales of w, kept with it -------------------------------------------------------------------
 
 
-def shared_by(w: Rows, granule: int) -> bool:
+def shared_by(w: Rows, columns_per_scale: int) -> bool:
     """Whether each so many rows of w share a scale."""
-    return w.scales.rows % granule == 0 or w.scales.rows >= len(w.codes)
+    return w.scales.rows % columns_per_scale == 0 or w.scales.rows >= len(w.codes)
 
 
-def table_of_w(w: ScaledArray, granule: int, steps: int) -> Any:
+def table_of_w(w: ScaledArray, columns_per_scale: int, steps: int) -> Any:
     """float32 [steps, width]: one for each ``granule`` rows of w; more than there are, for whole tiles, and
     for steps that are asked for ahead. Groups that were filled up have more steps than K says.
     """
-    return w.prepared(_table(granule, steps))
+    return w.prepared(_table(columns_per_scale, steps))
 
 
 @cache
-def _table(granule: int, steps: int) -> Callable[[ScaledArray], Any]:
+def _table(columns_per_scale: int, steps: int) -> Callable[[ScaledArray], Any]:
     def make(w: ScaledArray) -> Any:
         cp, matrix = device.cupy(), w.matrix()
         over, (n, k) = matrix.over, matrix.codes.shape
-        width = -(-n // WIDEST) * WIDEST // granule
-        rows = np.minimum(np.arange(width) * granule, n - 1) // over.r
+        width = -(-n // WIDEST) * WIDEST // columns_per_scale
+        rows = np.minimum(np.arange(width) * columns_per_scale, n - 1) // over.r
         columns = np.minimum(np.arange(steps + AHEAD) * STEP, k - 1) // over.c
         table = cp.empty((len(columns), width), np.float32)  # also a single step has a pitch that maps take
         table[...] = matrix.scales[cp.asarray(rows)][:, cp.asarray(columns)].T
@@ -204,7 +206,7 @@ def _table(granule: int, steps: int) -> Callable[[ScaledArray], Any]:
 def map_of_table(table: Any, n: int, box_columns: int) -> int:
     """Of one with a scale for each row of w."""
     steps = len(table)
-    return tensor_maps.place(
+    return tensor_maps.map_address(
         Box(table.data.ptr, steps, n, table.strides[0], "float32", 1, box_columns, False)
     )
 

@@ -14,18 +14,18 @@ from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..rings.boxed import BoxTile, filler, product_placer, starter
+from ..rings.boxed import BoxTile, barrier_initializer, producer, product_raster
 from . import epilogue
-from .consumers import float_worker, integer_worker
-from .job import TALL, Job, float_jobs, integer_jobs
+from .consumers import float_consumer, integer_consumer
+from .variant import RASTER_HEIGHT, Variant, float_variants, integer_variants
 
-FETCHES, MULTIPLIES = 40, 232  # registers of a thread; 168 at the start
+PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232  # registers of a thread; 168 at the start
 
 
-def opener(job: Job) -> Any:
+def opener(variant: Variant) -> Any:
     """The device function at the start of a kernel: ring, barriers, and the predecessor's end."""
-    base, start = ptx.shared_base, starter(job.tile.stages, 4 * job.tile.groups)
-    of_barriers, wait = job.room.barriers, dependent_launch.wait_for_predecessor
+    base, start = ptx.shared_base, barrier_initializer(variant.tile.stages, 4 * variant.tile.groups)
+    of_barriers, wait = variant.layout.barriers, dependent_launch.wait_for_predecessor
 
     @inlined
     def begin() -> Any:
@@ -40,15 +40,15 @@ def opener(job: Job) -> Any:
     return begin
 
 
-def roles(job: Job, fill_w: Any, fill_x: Any, work: Any, tiles: Any) -> Any:
+def roles(variant: Variant, fill_w: Any, fill_x: Any, work: Any, tiles: Any) -> Any:
     """The device function that sends each warp to its role, with the registers that it needs.
 
     ``sources``: maps of the codes of x and w, of their scales, how many steps there are, and how many share
     scales of x. ``work`` takes ``given`` apart; ``tiles`` makes of ``m`` and ``n`` what finds a tile.
     """
-    fetching, begin, first_lane = 4 * job.tile.groups, opener(job), barriers.of_first_lane
-    give, take = barriers.registers("dec", FETCHES), barriers.registers("inc", MULTIPLIES)
-    scarce = job.tile.groups > 1
+    fetching, begin, first_lane = 4 * variant.tile.groups, opener(variant), barriers.from_first_lane
+    give, take = barriers.registers("dec", PRODUCER_REGISTERS), barriers.registers("inc", CONSUMER_REGISTERS)
+    scarce = variant.tile.groups > 1
 
     @inlined
     def run(sources: Any, given: Any, m: Any, n: Any) -> None:
@@ -85,18 +85,20 @@ def product_tiles(tile: BoxTile) -> Any:
     return tiles
 
 
-def _kernel(job: Job, product: Any, *parameters: Any) -> Kernel:
+def _kernel(variant: Variant, product: Any, *parameters: Any) -> Kernel:
     return Kernel(
-        f"tma persistent {job}", product, *parameters, threads=job.threads, shared=job.room.shared,
+        f"tma persistent {variant}", product, *parameters, threads=variant.threads, shared=variant.layout.shared,
         least=(9, 0), exact=True, early=True, lto=True,
     )  # fmt: skip
 
 
-@family(float_jobs())
-def float_kernel(job: Job) -> Kernel:
+@family(float_variants())
+def float_kernel(variant: Variant) -> Kernel:
     """Codes of floats, promoted every 128 columns."""
-    fill_w, fill_x = (filler(job.room, TALL, one) for one in (True, False))
-    multiply = float_worker(job, epilogue.tile_writer(job), product_placer(job.tile, TALL))
+    fill_w, fill_x = (producer(variant.layout, RASTER_HEIGHT, one) for one in (True, False))
+    multiply = float_consumer(
+        variant, epilogue.tile_writer(variant), product_raster(variant.tile, RASTER_HEIGHT)
+    )
 
     @inlined
     def work(ring: Any, full: Any, warp: Any, given: Any, number: Any, every: Any, where: Any) -> None:
@@ -104,7 +106,7 @@ def float_kernel(job: Job) -> Kernel:
         count = uint32(where[0] * where[1])
         multiply(ring, full, warp, table, pitch, y, number, every, count, where, uint32(0), steps, m, n, end)
 
-    run = roles(job, fill_w, fill_x, work, product_tiles(job.tile))
+    run = roles(variant, fill_w, fill_x, work, product_tiles(variant.tile))
 
     def product(
         x: Any, w: Any,  # maps of codes
@@ -118,14 +120,16 @@ def float_kernel(job: Job) -> Kernel:
         given = (table, y, m, n, steps, pitch, (bias, scales, down, along))
         run((x, w, of_x, of_columns, steps, span), given, m, n)
 
-    return _kernel(job, product, *(uint64,) * 6, *(uint32,) * 5, *epilogue.KINDS)
+    return _kernel(variant, product, *(uint64,) * 6, *(uint32,) * 5, *epilogue.KINDS)
 
 
-@family(integer_jobs())
-def integer_kernel(job: Job) -> Kernel:
+@family(integer_variants())
+def integer_kernel(variant: Variant) -> Kernel:
     """Codes of integers under scales that do not vary along K."""
-    fill_w, fill_x = (filler(job.room, TALL, one) for one in (True, False))
-    multiply = integer_worker(job, epilogue.tile_writer(job), product_placer(job.tile, TALL))
+    fill_w, fill_x = (producer(variant.layout, RASTER_HEIGHT, one) for one in (True, False))
+    multiply = integer_consumer(
+        variant, epilogue.tile_writer(variant), product_raster(variant.tile, RASTER_HEIGHT)
+    )
 
     @inlined
     def work(ring: Any, full: Any, warp: Any, given: Any, number: Any, every: Any, where: Any) -> None:
@@ -133,7 +137,7 @@ def integer_kernel(job: Job) -> Kernel:
         count = uint32(where[0] * where[1])
         multiply(ring, full, warp, about, y, number, every, count, where, steps, m, n, end)
 
-    run = roles(job, fill_w, fill_x, work, product_tiles(job.tile))
+    run = roles(variant, fill_w, fill_x, work, product_tiles(variant.tile))
 
     def product(
         x: Any, w: Any,  # maps of codes
@@ -149,4 +153,4 @@ def integer_kernel(job: Job) -> Kernel:
         sources = (x, w, uint64(0), uint64(0), steps, uint32(1))
         run(sources, (y, m, n, steps, about, (bias, scales, down, along)), m, n)
 
-    return _kernel(job, product, *(uint64,) * 10, *(uint32,) * 4, *epilogue.KINDS)
+    return _kernel(variant, product, *(uint64,) * 10, *(uint32,) * 4, *epilogue.KINDS)

@@ -29,17 +29,17 @@ from ..intrinsics import bf16x2, boxes, codes8, dependent_launch
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, uint32, uint64
 from ..intrinsics.wgmma8 import INTEGERS, STEP, Form
-from ..rings.boxed import KILO, follower
-from .job import PLAIN, Out
+from ..rings.boxed import KILO, stage_advancer
+from .variant import FLOAT32_OUTPUT, OutputKind
 
-GROUPS = 2  # warpgroups that multiply; two warps fetch
-MULTIPLY = 128 * GROUPS
-THREADS = MULTIPLY + 64
-PARTS = (8, 4, 2, 1)  # blocks of a cluster
+CONSUMER_WARPGROUPS = 2  # warpgroups that multiply; two warps fetch
+CONSUMER_THREADS = 128 * CONSUMER_WARPGROUPS
+THREADS = CONSUMER_THREADS + 64
+SPLITS = (8, 4, 2, 1)  # blocks of a cluster
 
 
 @dataclass(frozen=True)
-class FewTile:
+class SmallMTile:
     """Rows of w and of x, and a ring of stages: deep for one block, or flat, so that several fit."""
 
     rows: int  # 64: warpgroups take steps in turns; 128: each has its own
@@ -54,7 +54,7 @@ class FewTile:
     @property
     def turns(self) -> int:
         """Warpgroups that make the sums of a row, of different steps."""
-        return 64 * GROUPS // self.rows
+        return 64 * CONSUMER_WARPGROUPS // self.rows
 
     @property
     def many(self) -> bool:
@@ -100,19 +100,19 @@ class FewTile:
 
 
 TILES = (
-    FewTile(64, 8, 12, 1), FewTile(64, 8, 6, 3), FewTile(64, 16, 12, 1), FewTile(64, 16, 4, 3),
-    FewTile(64, 32, 8, 1), FewTile(64, 32, 6, 2), FewTile(64, 64, 8, 1, 16),
+    SmallMTile(64, 8, 12, 1), SmallMTile(64, 8, 6, 3), SmallMTile(64, 16, 12, 1), SmallMTile(64, 16, 4, 3),
+    SmallMTile(64, 32, 8, 1), SmallMTile(64, 32, 6, 2), SmallMTile(64, 64, 8, 1, 16),
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class FewJob:
+class SmallMVariant:
     """What a kernel is made for."""
 
-    tile: FewTile
+    tile: SmallMTile
     x: str
     w: str
-    out: Out = PLAIN
+    out: OutputKind = FLOAT32_OUTPUT
     zeros: bool = False  # integers
     listed: bool = False  # rows of x are those that a list in shared memory names
 
@@ -146,14 +146,14 @@ def row_finder(listed: bool) -> Any:
     return listed_row if listed else next_row
 
 
-def filler(tile: FewTile, of_w: bool, listed: bool = False) -> Any:
+def producer(tile: SmallMTile, of_w: bool, listed: bool = False) -> Any:
     """The device function of the one thread that fetches an operand's steps ``first`` … ``last``.
 
     ``row``: the first one, or of a list its place; ``rows`` of x are fetched, all of a tile or as many as are
     listed. That of w announces the bytes of both, and may begin before the predecessor ends.
     """
     stages, length, of_x = tile.stages, tile.stage, tile.rows * STEP
-    expect, fetch, wait, after = barriers.expect, boxes.fetch, barriers.wait, follower(stages)
+    expect, fetch, wait, after = barriers.expect, boxes.fetch, barriers.wait, stage_advancer(stages)
     one_by_one, find = listed and not of_w, row_finder(True)
     wait_for_predecessor, prefetch = dependent_launch.wait_for_predecessor, boxes.prefetch
 
@@ -185,7 +185,7 @@ def filler(tile: FewTile, of_w: bool, listed: bool = False) -> Any:
 def bringer(count: int, listed: bool = False) -> Any:
     """The device function that starts to copy scales of ``count`` rows and some steps into shared memory."""
     find = row_finder(listed)
-    shift, stride, copy = count.bit_length() - 1, MULTIPLY // count, codes8.copy4
+    shift, stride, copy = count.bit_length() - 1, CONSUMER_THREADS // count, codes8.copy4
 
     @inlined
     def bring(
@@ -198,7 +198,7 @@ def bringer(count: int, listed: bool = False) -> Any:
         step = uint32(first + uint32(thread >> uint32(shift)))
         while step < last:
             copy(to, at + uint64(uint32(step // span)) * column)
-            to, step = uint32(to + uint32(4 * MULTIPLY)), uint32(step + uint32(stride))
+            to, step = uint32(to + uint32(4 * CONSUMER_THREADS)), uint32(step + uint32(stride))
 
     return bring
 

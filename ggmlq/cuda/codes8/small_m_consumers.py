@@ -9,22 +9,34 @@ from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, uint32
 from ..intrinsics.promoted import float_products
-from ..intrinsics.wgmma8 import LOW, STEP, straight_products
-from ..rings.boxed import follower
-from .small_m import GROUPS, MULTIPLY, FewJob, FewTile, bringer, bringer_of_integers, filler
-from .small_m_sums import deliverer
+from ..intrinsics.wgmma8 import LOW, STEP, unpromoted_products
+from ..rings.boxed import stage_advancer
+from .small_m import (
+    CONSUMER_THREADS,
+    CONSUMER_WARPGROUPS,
+    SmallMTile,
+    SmallMVariant,
+    bringer,
+    bringer_of_integers,
+    producer,
+)
+from .small_m_sums import sum_exchanger
 
 
-def roles(job: FewJob) -> Any:
+def roles(variant: SmallMVariant) -> Any:
     """The device function of a block: two threads fetch, the others multiply, until sums are where they end.
 
     ``row_x``: the first row of x, or the place of their list; so many ``rows`` of it are fetched, of which
     ``m`` are there; rows ``row_w`` to ``end_w`` of w; ``given``, ``zeros``: where scales and zero points are.
     """
-    fill_w, fill_x = filler(job.tile, True), filler(job.tile, False, job.listed)
-    work = integer_worker(job) if job.integer else float_worker(job)
-    first_lane, meet_warp, join_cluster = barriers.of_first_lane, barriers.meet_warp, barriers.join_cluster
-    meet_cluster = barriers.meet_cluster
+    fill_w, fill_x = producer(variant.tile, True), producer(variant.tile, False, variant.listed)
+    work = integer_consumer(variant) if variant.integer else float_consumer(variant)
+    first_lane, sync_warp, wait_for_cluster = (
+        barriers.from_first_lane,
+        barriers.sync_warp,
+        barriers.wait_for_cluster,
+    )
+    sync_cluster = barriers.sync_cluster
 
     @inlined
     def run(
@@ -35,23 +47,23 @@ def roles(job: FewJob) -> Any:
         last = uint32(uint32(uint32(rank + uint32(1)) * steps) >> halvings)
         thread = uint32(cuda.threadIdx.x)
         warp = first_lane(uint32(thread >> uint32(5)))
-        if uint32(warp) >= uint32(4 * GROUPS):
-            if thread == uint32(MULTIPLY):
+        if uint32(warp) >= uint32(4 * CONSUMER_WARPGROUPS):
+            if thread == uint32(CONSUMER_THREADS):
                 fill_w(ring, full, w, row_w, first, last, rows)
-            if thread == uint32(MULTIPLY + 32):
+            if thread == uint32(CONSUMER_THREADS + 32):
                 fill_x(ring, full, x, row_x, first, last, rows)
-            meet_warp()
+            sync_warp()
             if halvings != uint32(0):
-                join_cluster()
+                wait_for_cluster()
         else:
             group = uint32(uint32(warp) >> uint32(2))
             work(ring, full, given, zeros, group, row_w, first, last, m, end_w, rank, halvings)
-        meet_cluster()
+        sync_cluster()
 
     return run
 
 
-def placer_of_threads(tile: FewTile) -> Any:
+def thread_placer(tile: SmallMTile) -> Any:
     """The device function for where a thread stands.
 
     Its lane; its first row and column among the sums of its block; its warpgroup's turn; lower words of
@@ -74,9 +86,9 @@ def placer_of_threads(tile: FewTile) -> Any:
     return stand
 
 
-def striding(tile: FewTile) -> Any:
+def striding(tile: SmallMTile) -> Any:
     """The device function for the stage of a warpgroup's next step, and its parity."""
-    after, turns = follower(tile.stages), tile.turns
+    after, turns = stage_advancer(tile.stages), tile.turns
 
     @inlined
     def stride(stage: Any, phase: Any) -> Any:
@@ -87,17 +99,19 @@ def striding(tile: FewTile) -> Any:
     return stride
 
 
-def float_worker(job: FewJob) -> Any:
+def float_consumer(variant: SmallMVariant) -> Any:
     """The device function of the warps that multiply: sums, promoted, brought to where they are finished."""
-    tile = job.tile
+    tile = variant.tile
     stages, length, columns, chunk = tile.stages, tile.stage // 16, tile.columns, tile.chunk
-    of_scales, of_x_scales, deliver = tile.scales, tile.scales_of_x, deliverer(job)
-    zeros, nothing, begin, first_products, _, _, _, factors, promote, unscaled = float_products(job.form, 0)
+    of_scales, of_x_scales, exchange = tile.scales, tile.scales_of_x, sum_exchanger(variant)
+    zeros, nothing, begin, first_products, _, _, _, factors, promote, unscaled = float_products(
+        variant.form, 0
+    )
     of_rows, promoted = factors[0], promote[0]
-    rows, turns, stand, stride = tile.rows, tile.turns, placer_of_threads(tile), striding(tile)
-    bring_w, bring_x = bringer(rows), bringer(columns, job.listed)
-    listed = tile.listed if job.listed else 0
-    meet, wait, arrive = barriers.gather_point(1, MULTIPLY), barriers.wait, barriers.arrive
+    rows, turns, stand, stride = tile.rows, tile.turns, thread_placer(tile), striding(tile)
+    bring_w, bring_x = bringer(rows), bringer(columns, variant.listed)
+    listed = tile.listed if variant.listed else 0
+    meet, wait, arrive = barriers.named_barrier(1, CONSUMER_THREADS), barriers.wait, barriers.arrive
     wait_for_predecessor, commit, landed = (
         dependent_launch.wait_for_predecessor, ptx.commit, ptx.wait_for_all_but(0),
     )  # fmt: skip
@@ -140,20 +154,20 @@ def float_worker(job: FewJob) -> Any:
             meet()  # all are done with these scales
             base = stop
         wait_for_predecessor()  # also where there is no step: it may read what will be written
-        deliver(ring, totals, row, column, turn, rank, halvings)
+        exchange(ring, totals, row, column, turn, rank, halvings)
 
     return work
 
 
-def integer_worker(job: FewJob) -> Any:
+def integer_consumer(variant: SmallMVariant) -> Any:
     """The same for integers: exact sums."""
-    tile = job.tile
+    tile = variant.tile
     stages, length, columns = tile.stages, tile.stage // 16, tile.columns
     of_scales, of_x_scales = tile.scales, tile.scales_of_x
-    nothing, advance, drain = straight_products(job.form)
-    rows, turns, stand, stride = tile.rows, tile.turns, placer_of_threads(tile), striding(tile)
-    deliver, bring_w = deliverer(job), bringer_of_integers(job.zeros)
-    bring_x, listed = bringer_of_integers(job.zeros, job.listed), tile.listed if job.listed else 0
+    nothing, advance, drain = unpromoted_products(variant.form)
+    rows, turns, stand, stride = tile.rows, tile.turns, thread_placer(tile), striding(tile)
+    exchange, bring_w = sum_exchanger(variant), bringer_of_integers(variant.zeros)
+    bring_x, listed = bringer_of_integers(variant.zeros, variant.listed), tile.listed if variant.listed else 0
     wait, arrive, wait_for_predecessor = barriers.wait, barriers.arrive, dependent_launch.wait_for_predecessor
     commit, landed = ptx.commit, ptx.wait_for_all_but(0)
 
@@ -184,6 +198,6 @@ def integer_worker(job: FewJob) -> Any:
             step = uint32(step + uint32(turns))
         totals = drain(totals)
         landed()
-        deliver(ring, totals, row, column, turn, rank, halvings)
+        exchange(ring, totals, row, column, turn, rank, halvings)
 
     return work

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..epilogue.tile import pusher, stager
+from ..epilogue.wgmma_sums import cluster_pusher, column_stager
 from ..intrinsics import barrier as barriers
 from ..intrinsics import bf16x2, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, int32, uint32
 from .epilogue import four_of
-from .small_m import MULTIPLY, FewJob
+from .small_m import CONSUMER_THREADS, SmallMVariant
 
 
-def deliverer(job: FewJob) -> Any:
+def sum_exchanger(variant: SmallMVariant) -> Any:
     """The device function that brings sums to the blocks that finish them."""
-    tile = job.tile
+    tile = variant.tile
     columns, pitch, turns, of_sums = tile.columns, tile.pitch, tile.turns, tile.sums
     log, fours, shift = columns.bit_length() - 1, tile.rows // 4, (tile.rows // 4).bit_length() - 1
-    push, stage = pusher(columns, job.integer, pitch), stager(columns, job.integer, pitch)
-    join_cluster, put16_of, take16 = barriers.join_cluster, barriers.put16_of, ptx.take16
-    meet = barriers.gather_point(1, MULTIPLY)
+    push, stage = (
+        cluster_pusher(columns, variant.integer, pitch),
+        column_stager(columns, variant.integer, pitch),
+    )
+    wait_for_cluster, put16_in_block, take16 = barriers.wait_for_cluster, barriers.put16_in_block, ptx.take16
+    meet = barriers.named_barrier(1, CONSUMER_THREADS)
 
     @inlined
     def store(ring: Any, totals: Any, row: Any, column: Any, turn: Any, rank: Any, halvings: Any) -> None:
         share = uint32(uint32(log) - halvings)  # its logarithm
         source = uint32(uint32(uint32(rank * uint32(turns)) + turn) << share)
         if halvings != uint32(0):
-            join_cluster()  # their shared memory is there
+            wait_for_cluster()  # their shared memory is there
         push(totals, uint32(ring + uint32(of_sums) + uint32(row << uint32(2))), column, share, source)
 
     @inlined
@@ -38,7 +41,7 @@ def deliverer(job: FewJob) -> Any:
         stage(totals, uint32(ring + own * uint32(pitch) + uint32(row << uint32(2))))
         meet()
         if halvings != uint32(0):
-            join_cluster()
+            wait_for_cluster()
         i = uint32(cuda.threadIdx.x)
         while i < uint32(turns * fours * columns):
             c, at = uint32(i >> uint32(shift)), uint32(uint32(i & uint32(fours - 1)) << uint32(4))
@@ -48,22 +51,22 @@ def deliverer(job: FewJob) -> Any:
             owner = uint32(c >> share)
             there = uint32(uint32(c - uint32(owner << share)) + uint32(source << share))
             at = uint32(ring + uint32(of_sums) + there * uint32(pitch) + at)
-            put16_of(at, owner, v[0], v[1], v[2], v[3])
-            i = uint32(i + uint32(MULTIPLY))
+            put16_in_block(at, owner, v[0], v[1], v[2], v[3])
+            i = uint32(i + uint32(CONSUMER_THREADS))
 
     return carry if tile.many else store
 
 
-def adder(job: FewJob) -> Any:
+def sum_reducer(variant: SmallMVariant) -> Any:
     """The device function that adds up this block's share of the outputs, four of a row of x at a time.
 
     Rows of a list go where another list says, which stands behind it.
     """
-    tile, log = job.tile, job.tile.columns.bit_length() - 1
-    of_sums, finish = tile.sums, integer_finisher(job) if job.integer else float_finisher()
-    (beside, write), pitch, turns = four_of(job.out), tile.pitch, tile.turns
+    tile, log = variant.tile, variant.tile.columns.bit_length() - 1
+    of_sums, finish = tile.sums, integer_epilogue(variant) if variant.integer else float_finisher()
+    (beside, write), pitch, turns = four_of(variant.out), tile.pitch, tile.turns
     fours, shift = tile.rows // 4, (tile.rows // 4).bit_length() - 1
-    targets, take4 = tile.listed + 4 * tile.columns if job.listed else 0, bf16x2.take4
+    targets, take4 = tile.listed + 4 * tile.columns if variant.listed else 0, bf16x2.take4
 
     @inlined
     def add(
@@ -81,7 +84,7 @@ def adder(job: FewJob) -> Any:
             if c < m:
                 to = take4(uint32(ring + uint32(targets) + uint32(c << uint32(2)))) if targets else c
                 write(y, to, uint32(row0 + q), n, found, e, f, g, h)
-            i = uint32(i + uint32(MULTIPLY))
+            i = uint32(i + uint32(CONSUMER_THREADS))
 
     return add
 
@@ -103,10 +106,10 @@ def float_finisher() -> Any:
     return finish
 
 
-def integer_finisher(job: FewJob) -> Any:
+def integer_epilogue(variant: SmallMVariant) -> Any:
     """The same for integers, which get their scales and zero points here: small_m.bringer_of_integers."""
-    zeros, of_w, of_x = job.zeros, job.tile.scales, job.tile.scales_of_x
-    rows, columns = job.tile.rows, job.tile.columns
+    zeros, of_w, of_x = variant.zeros, variant.tile.scales, variant.tile.scales_of_x
+    rows, columns = variant.tile.rows, variant.tile.columns
     take16, take, take_float, fma, mul = ptx.take16, bf16x2.take4, bf16x2.take_float, ptx.fma, ptx.mul
 
     @inlined

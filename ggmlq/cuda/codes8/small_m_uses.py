@@ -18,19 +18,19 @@ from ..intrinsics import bf16x2, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, uint32
 from .epilogue import four_storer
-from .small_m import FewJob, FewTile
+from .small_m import SmallMTile, SmallMVariant
 
 IDS_EACH = 2, 8, 32  # of a lane: kernels for up to 64, 256 and 1024 uses
 MOST = 32 * IDS_EACH[-1]  # uses
 NAN = float("nan")
 
 
-def room(tile: FewTile) -> int:
+def list_bytes(tile: SmallMTile) -> int:
     """Bytes of such a list."""
     return 8 * tile.columns + 8
 
 
-def lister(tile: FewTile, ids_each: int) -> Any:
+def lister(tile: SmallMTile, ids_each: int) -> Any:
     """The device function by which a warp makes the list."""
     find, put, take4, columns = finder(tile.columns, ids_each), ptx.put, bf16x2.take4, tile.columns
     of_list, of_uses, end = tile.listed, tile.listed + 4 * columns, tile.listed + 8 * columns
@@ -48,7 +48,7 @@ def lister(tile: FewTile, ids_each: int) -> Any:
     return make
 
 
-def reader(tile: FewTile) -> Any:
+def reader(tile: SmallMTile) -> Any:
     """The device function for how many uses a block serves, and their expert."""
     take4, end = bf16x2.take4, tile.listed + 8 * tile.columns
 
@@ -59,9 +59,9 @@ def reader(tile: FewTile) -> Any:
     return read
 
 
-def loser(job: FewJob) -> Any:
+def loser(variant: SmallMVariant) -> Any:
     """The device function for a use whose id is no expert: its outputs of a tile become NaN."""
-    store, fours, none = four_storer(job.out.kind), job.tile.rows // 4, (float32(0),) * 4
+    store, fours, none = four_storer(variant.out.kind), variant.tile.rows // 4, (float32(0),) * 4
 
     @inlined
     def lose(y: Any, use: Any, row0: Any, n: Any) -> None:

@@ -16,29 +16,29 @@ from collections.abc import Sequence
 from itertools import product as combined
 from typing import Any
 
-from ..epilogue.tile import row_stager
+from ..epilogue.wgmma_sums import row_stager
 from ..intrinsics import barrier as barriers
 from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..rings.boxed import BoxTile, part_filler, placer, product_placer, starter
+from ..rings.boxed import BoxTile, barrier_initializer, product_raster, raster, split_producer
 from . import epilogue
-from .consumers import float_worker
-from .job import CODED, CODES, OUTS, TALL, Job
-from .persistent import FETCHES, MULTIPLIES
+from .consumers import float_consumer
+from .persistent import CONSUMER_REGISTERS, PRODUCER_REGISTERS
+from .variant import CODED_OUTPUTS, FLOAT_CODES, OUTPUTS, RASTER_HEIGHT, Variant
 
 TILES = (BoxTile(128, 128, 6), BoxTile(128, 64, 8))
 MOST = 8  # parts
 
 
-def jobs() -> list[tuple[Job]]:
+def variants() -> list[tuple[Variant]]:
     """Every tile, kind of codes and of outputs."""
-    every = combined(TILES, CODES, CODES, OUTS)
-    found = [Job(tile, a, b, out, boxed=False) for tile, a, b, out in every]
-    found += [Job(tile, "e4m3", "e4m3", out, False, True) for tile, out in combined(TILES, OUTS)]
-    found += [Job(TILES[0], "e4m3", "e4m3", out, boxed=False) for out in CODED]
-    return [(job,) for job in found]
+    every = combined(TILES, FLOAT_CODES, FLOAT_CODES, OUTPUTS)
+    found = [Variant(tile, a, b, out, boxed=False) for tile, a, b, out in every]
+    found += [Variant(tile, "e4m3", "e4m3", out, False, True) for tile, out in combined(TILES, OUTPUTS)]
+    found += [Variant(TILES[0], "e4m3", "e4m3", out, boxed=False) for out in CODED_OUTPUTS]
+    return [(variant,) for variant in found]
 
 
 def shares(tile: BoxTile, parts: int) -> Sequence[int]:
@@ -47,17 +47,17 @@ def shares(tile: BoxTile, parts: int) -> Sequence[int]:
     return rows, (1 << 16) // rows + 1
 
 
-def exchanger(job: Job) -> Any:
+def exchanger(variant: Variant) -> Any:
     """The device function that brings sums to where they are finished, adds and writes them."""
-    tile, fours = job.tile, job.tile.columns // 4
+    tile, fours = variant.tile, variant.tile.columns // 4
     pitch, log = 4 * tile.columns + 32, fours.bit_length() - 1  # so that no two rows g share a bank
     rows, every = tile.rows, 128 * tile.groups // fours  # of which a round of all threads has so many
-    stage, meet = row_stager(tile.columns, tile.halves, pitch), barriers.gather_point(1, 128 * tile.groups)
-    pass_by_cluster, join_cluster, meet_cluster = (
-        barriers.pass_by_cluster, barriers.join_cluster, barriers.meet_cluster
+    stage, meet = row_stager(tile.columns, tile.halves, pitch), barriers.named_barrier(1, 128 * tile.groups)
+    arrive_at_cluster_relaxed, wait_for_cluster, sync_cluster = (
+        barriers.arrive_at_cluster_relaxed, barriers.wait_for_cluster, barriers.sync_cluster
     )  # fmt: skip
-    put16_of, take16, take_floats = barriers.put16_of, ptx.take16, ptx.take_floats
-    beside, write = epilogue.four_of(job.out)
+    put16_in_block, take16, take_floats = barriers.put16_in_block, ptx.take16, ptx.take_floats
+    beside, write = epilogue.four_of(variant.out)
     wait_for_predecessor = dependent_launch.wait_for_predecessor
 
     @inlined
@@ -69,12 +69,12 @@ def exchanger(job: Job) -> Any:
         alone = parts == uint32(1)  # no cluster to join
         meet()  # nothing of this block is multiplied any more
         if not alone:
-            pass_by_cluster()
+            arrive_at_cluster_relaxed()
         own = uint32(inner + uint32(lane >> uint32(2)))
         stage(totals, uint32(ring + own * uint32(pitch) + uint32(uint32(lane & uint32(3)) << uint32(3))))
         meet()
         if not alone:
-            join_cluster()
+            wait_for_cluster()
         thread, brought = uint32(cuda.threadIdx.x), uint32(ring + uint32(rows * pitch))
         r, at = uint32(thread >> uint32(log)), uint32(uint32(thread & uint32(fours - 1)) << uint32(4))
         while r < uint32(rows):
@@ -82,10 +82,10 @@ def exchanger(job: Job) -> Any:
             if owner != rank:
                 v = take16(uint32(ring + r * uint32(pitch) + at))
                 there = uint32(uint32(r - uint32(owner * share)) + uint32(rank * share))
-                put16_of(uint32(brought + there * uint32(pitch) + at), owner, v[0], v[1], v[2], v[3])
+                put16_in_block(uint32(brought + there * uint32(pitch) + at), owner, v[0], v[1], v[2], v[3])
             r = uint32(r + uint32(every))
         if not alone:
-            meet_cluster()  # all sums are where they are finished
+            sync_cluster()  # all sums are where they are finished
         wait_for_predecessor()  # it may read what is written now
         first, r = uint32(rank * share), uint32(thread >> uint32(log))
         last = min(share, uint32(uint32(rows) - first))
@@ -107,18 +107,25 @@ def exchanger(job: Job) -> Any:
     return exchange
 
 
-@family(jobs())
-def kernel(job: Job) -> Kernel:
+@family(variants())
+def kernel(variant: Variant) -> Kernel:
     """Block (tile, part of K): the parts of a tile are a cluster."""
-    tile, fetching = job.tile, 4 * job.tile.groups
-    fill_w, fill_x = part_filler(job.room, True), part_filler(job.room, False)
-    work, place = float_worker(job, exchanger(job), product_placer(tile, TALL)), placer(tile, TALL)
-    start, of_barriers, base = starter(tile.stages, fetching), job.room.barriers, ptx.shared_base
-    first_lane, rank_here, meet_warp = barriers.of_first_lane, barriers.rank_in_cluster, barriers.meet_warp
-    pass_by_cluster, join_cluster, meet_cluster = (
-        barriers.pass_by_cluster, barriers.join_cluster, barriers.meet_cluster
+    tile, fetching = variant.tile, 4 * variant.tile.groups
+    fill_w, fill_x = split_producer(variant.layout, True), split_producer(variant.layout, False)
+    work, place = (
+        float_consumer(variant, exchanger(variant), product_raster(tile, RASTER_HEIGHT)),
+        raster(tile, RASTER_HEIGHT),
+    )
+    start, of_barriers, base = (
+        barrier_initializer(tile.stages, fetching),
+        variant.layout.barriers,
+        ptx.shared_base,
+    )
+    first_lane, rank_here, sync_warp = barriers.from_first_lane, barriers.rank_in_cluster, barriers.sync_warp
+    arrive_at_cluster_relaxed, wait_for_cluster, sync_cluster = (
+        barriers.arrive_at_cluster_relaxed, barriers.wait_for_cluster, barriers.sync_cluster
     )  # fmt: skip
-    give, take = barriers.registers("dec", FETCHES), barriers.registers("inc", MULTIPLIES)
+    give, take = barriers.registers("dec", PRODUCER_REGISTERS), barriers.registers("inc", CONSUMER_REGISTERS)
     let_successor_start, rows, columns = dependent_launch.let_successor_start, tile.rows, tile.columns
 
     def product(
@@ -147,11 +154,11 @@ def kernel(job: Job) -> Kernel:
                 fill_w(ring, full, w, of_columns, column, first, last, span)
             if thread == uint32(32 * fetching + 32):
                 fill_x(ring, full, x, of_x, row, first, last, span)
-            meet_warp()
+            sync_warp()
             if parts != uint32(1):
-                pass_by_cluster()
-                join_cluster()
-                meet_cluster()
+                arrive_at_cluster_relaxed()
+                wait_for_cluster()
+                sync_cluster()
         else:
             take()
             ending = (bias, scales, down_scales, along_scales)
@@ -160,6 +167,6 @@ def kernel(job: Job) -> Kernel:
             work(ring, full, warp, table, pitch, y, number, every, every, where, first, last, m, n, end)
 
     return Kernel(
-        f"tma divided {job}", product, *(uint64,) * 6, *(uint32,) * 8, *epilogue.KINDS,
-        threads=job.threads, shared=job.room.shared, least=(9, 0), exact=True, early=True, lto=True,
+        f"tma divided {variant}", product, *(uint64,) * 6, *(uint32,) * 8, *epilogue.KINDS,
+        threads=variant.threads, shared=variant.layout.shared, least=(9, 0), exact=True, early=True, lto=True,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from ..intrinsics import bf16x2, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import four_into, warp_and_lane
 from ..intrinsics.language import cuda, int32, uint32, uint64
-from ..rings.ring import follower
+from ..rings.ring import offset_advancer
 from ..rings.shape import ByteTile
 from ..unpacked.tiles import place_of_warp
 
@@ -34,7 +34,7 @@ def swinger(step: int) -> Any:
 
 
 @cache
-def fetcher(tile: ByteTile) -> Any:
+def stage_fetcher(tile: ByteTile) -> Any:
     """The device function that starts the copies of one stage's codes.
 
     ``of_x``, ``of_w``: the address of this thread's chunk in the first step; ``left``: how many rows come
@@ -43,14 +43,14 @@ def fetcher(tile: ByteTile) -> Any:
     threads, rows, columns, step = tile.threads, tile.rows, tile.columns, tile.step
     chunks, of_weights = step // 16, rows * step
     apart = threads // chunks  # rows between copies of a thread
-    swing, copy16_of = swinger(step), bf16x2.copy16_of
+    swing, copy16_or_zeros = swinger(step), bf16x2.copy16_or_zeros
 
     @inlined
     def copies(to: Any, source: Any, count: Any, left: Any, pitch: Any, inside: Any) -> None:
         for p in range(0, count, apart):
             if count % apart == 0 or int32(cuda.threadIdx.x // chunks) + int32(p) < int32(count):
                 size = uint32(16) if inside and int32(p) < left else uint32(0)
-                copy16_of(to + uint32(p * step), source + uint64(p) * uint64(pitch), size)
+                copy16_or_zeros(to + uint32(p * step), source + uint64(p) * uint64(pitch), size)
 
     @inlined
     def fetch(
@@ -67,7 +67,7 @@ def fetcher(tile: ByteTile) -> Any:
 
 
 @cache
-def loader(tile: ByteTile) -> Any:
+def fragment_loader(tile: ByteTile) -> Any:
     """The device function that brings 32 columns of a stage into registers, as ``mma`` takes them."""
     (down, across), step, of_weights = tile.grid, tile.step, tile.rows * tile.step
     swing, load_matrices = swinger(step), ptx.load_matrices
@@ -90,7 +90,7 @@ def loader(tile: ByteTile) -> Any:
     return load
 
 
-class Work(NamedTuple):
+class LoopSteps(NamedTuple):
     """What a kernel does on its walk along K: device functions."""
 
     fetch: Any  # (at, beside, step): start the copies of what stands beside the codes of a stage
@@ -115,14 +115,14 @@ def goes_on(sums: Any, part: Any, held: Any, step: Any, beside: Any) -> None:
 
 
 @cache
-def walker(tile: ByteTile, work: Work) -> Any:
+def main_loop(tile: ByteTile, work: LoopSteps) -> Any:
     """The device function that walks along K: a stage is multiplied while later ones are copied.
 
     Operands are brought into registers 32 columns ahead, over the end of a stage too: the barrier
     comes before the last products of a stage, whose operands are in registers by then.
     """
     count, length, step = tile.stages, tile.stage, tile.step
-    after, fetch, load = follower(count, length), fetcher(tile), loader(tile)
+    after, fetch, load = offset_advancer(count, length), stage_fetcher(tile), fragment_loader(tile)
     base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
     first_there, all_there = ptx.wait_for_all_but(count - 1), ptx.wait_for_all_but(0)
     warp_rows, warp_columns, across = tile.warp_rows, tile.warp_columns, tile.columns // tile.warp_columns

@@ -13,11 +13,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ...dispatch.card import UNKNOWN, Card, clusters
-from ..codes8.job import FLOATS
-from ..codes8.small_m import PARTS, FewTile
+from ..codes8.small_m import SPLITS, SmallMTile
 from ..codes8.small_m import TILES as FEW
 from ..codes8.split_k import MOST
 from ..codes8.split_k import TILES as DIVIDED
+from ..codes8.variant import FLOAT_TILES
 from ..intrinsics.wgmma8 import STEP
 from ..rings.boxed import BoxTile
 from ..schedule.waves import best
@@ -39,13 +39,13 @@ class Pace(NamedTuple):
 PACES: dict[
     Any, Pace
 ] = {  # of tiles; others are thought to be like the last of codes8/small_m.py, or the first here
-    FewTile(64, 8, 12, 1): Pace(2.8, 0.111),
-    FewTile(64, 8, 6, 3): Pace(2.8, 0.163),
-    FewTile(64, 16, 12, 1): Pace(2.8, 0.121),
-    FewTile(64, 16, 4, 3): Pace(2.8, 0.232),
-    FewTile(64, 32, 8, 1): Pace(2.8, 0.157),
-    FewTile(64, 32, 6, 2): Pace(2.8, 0.187),
-    FewTile(64, 64, 8, 1, 16): Pace(2.8, 0.256),
+    SmallMTile(64, 8, 12, 1): Pace(2.8, 0.111),
+    SmallMTile(64, 8, 6, 3): Pace(2.8, 0.163),
+    SmallMTile(64, 16, 12, 1): Pace(2.8, 0.121),
+    SmallMTile(64, 16, 4, 3): Pace(2.8, 0.232),
+    SmallMTile(64, 32, 8, 1): Pace(2.8, 0.157),
+    SmallMTile(64, 32, 6, 2): Pace(2.8, 0.187),
+    SmallMTile(64, 64, 8, 1, 16): Pace(2.8, 0.256),
     BoxTile(128, 128, 6): Pace(5.4, 0.333),
     BoxTile(128, 64, 8): Pace(3.4, 0.24),
 }
@@ -110,13 +110,13 @@ def asked(tile: Any, parts: int, tiles: Sequence[Any], cuts: Sequence[int]) -> t
 
 
 @lru_cache(1024)
-def small_m(shape: Shape, tiles: Sequence[FewTile] = FEW, parts: Sequence[int] = PARTS) -> Plan:
+def small_m(shape: Shape, tiles: Sequence[SmallMTile] = FEW, parts: Sequence[int] = SPLITS) -> Plan:
     """Of tiles that hold all rows of x and no more than they must."""
     columns = min((tile.columns for tile in tiles if tile.columns >= shape.m), default=tiles[-1].columns)
     able = [tile for tile in tiles if tile.columns == columns]
     cuts = [cut for cut in parts if cut <= shape.steps] or [1]
 
-    def plan(tile: FewTile, cut: int) -> Plan:
+    def plan(tile: SmallMTile, cut: int) -> Plan:
         pace, count = PACES.get(tile, PACES[FEW[-1]]), -(-shape.n // tile.rows)
         return Plan(tile, cut, shape.time(pace, count, cut, tile.stage, tile.blocks))
 
@@ -141,6 +141,6 @@ def split_k(
 
 def persistent(shape: Shape) -> Plan:
     """With the tile that schedule/waves.py finds best for floats."""
-    tile = best(FLOATS, shape.m, shape.n, shape.multiprocessors)
+    tile = best(FLOAT_TILES, shape.m, shape.n, shape.multiprocessors)
     pace = Pace(2.7, TALLEST if tile.rows > 128 else PERSISTENT[tile.columns], 3.9)  # it starts late
     return Plan(tile, 1, shape.time(pace, tile.tiles(shape.m, shape.n), 1, tile.stage))

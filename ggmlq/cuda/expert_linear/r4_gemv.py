@@ -36,7 +36,7 @@ from ..machine.launch import Kernel, family
 from ..packed.layout import ROWS, layout_of
 from ..packed.pack import LONGEST
 from ..packed.pack import strips as strips_of
-from ..rings.ring import follower
+from ..rings.ring import offset_advancer
 
 COLUMNS = (1, 2, 4)  # uses of an expert that a block serves
 SPAN = 2  # records of a stage
@@ -54,7 +54,7 @@ def kernel(fmt: BlockFormat, columns: int, strips: int, ids_each: int) -> Kernel
     """Block (use, 32 or 64 rows of its expert)."""
     of = stage_of(fmt, columns, strips)
     length, count, size, warps = of.length, of.count, of.size, of.warps
-    ahead, end, ring, after = count - 1, (count - 1) * length, count * length, follower(count, length)
+    ahead, end, ring, after = count - 1, (count - 1) * length, count * length, offset_advancer(count, length)
     multiply, gather, of_uses = by_runs.multiplier(of), by_runs.gatherer(of), of.uses
     (fetch_weights, _), fetch_activations, finish = fetchers(of), gatherer(of), finisher(of)
     find, take_turn, numbers, rows = (

@@ -46,7 +46,7 @@ from ..machine import device
 from ..machine.launch import Kernel, family
 from ..packed.layout import ROWS, STRIPS, layout_of
 from ..packed.pack import strips
-from ..rings.boxed import starter
+from ..rings.boxed import barrier_initializer
 from ..schedule import groups
 from ..schedule.block_plan import BYTES, MOST_EXPERTS, MOST_USES, planner
 from ..schedule.grouped import fetched, written
@@ -70,11 +70,14 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
     """Blocks that stay."""
     layout, wide = layout_of(fmt), tile.wide
     work = worker(layout, tile, multiplier(tile.columns), written(tile.columns), noted, listed=True)
-    fill, start = filler(layout, tile, fetched(), makes=False), starter(tile.stages(layout), STRIPS)
-    of_barriers, base, seen = tile.stages(layout) * tile.stage(layout), ptx.shared_base, barriers.seen
+    fill, start = (
+        filler(layout, tile, fetched(), makes=False),
+        barrier_initializer(tile.stages(layout), STRIPS),
+    )
+    of_barriers, base, seen = tile.stages(layout) * tile.stage(layout), ptx.shared_base, barriers.load_relaxed
     of_notes, columns, put = 16 * tile.stages(layout), tile.columns, ptx.put
     first_lane, pinned, let_successor_start, wait_for_predecessor = (
-        barriers.of_first_lane, barriers.pinned, dependent_launch.let_successor_start,
+        barriers.from_first_lane, barriers.pinned, dependent_launch.let_successor_start,
         dependent_launch.wait_for_predecessor,
     )  # fmt: skip
     make_plan, of_plan = planner(tile.threads, keeps=False), of_notes + OF_NOTES
@@ -167,7 +170,7 @@ def launch(x: Any, q: QuantArray, ids: Any, out: Any, tile: RoleTile | None = No
     steps, down, (rows, _) = w.records.shape[1], -(-n // (STRIPS * ROWS)), x.shape
     tile = tile or tile_for(*ids.shape, e)
     of, made = groups.Plan(ids.size, e, tile.columns), kernel(q.format, tile)
-    most = device.multiprocessors() * device.blocks_beside(tile.blocks, made.shared)
+    most = device.multiprocessors() * device.resident_blocks(tile.blocks, made.shared)
     gain, stages = least_saved(tile.columns, stage_us(w.layout, tile.columns, tile.blocks)), steps // PIECE
     kept = room(most, stages, gain)
     parts, flags = empty(kept * STRIPS * ROWS * tile.columns, np.float32), empty(kept + 1, np.uint32)

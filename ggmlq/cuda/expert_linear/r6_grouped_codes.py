@@ -27,8 +27,15 @@ from ...dispatch.ladder import register
 from ...dispatch.problems import ExpertLinear, Operand, ScaledLinear
 from ..codes8 import expert_operands
 from ..codes8 import operands as operands8
-from ..codes8.grouped import BY_COLUMNS, FLOATS, WHOLE, ZEROS, float_kernel, integer_kernel
-from ..codes8.job import BLOCK, Job, Out
+from ..codes8.grouped import (
+    COLUMN_SCALE_TILES,
+    FLOAT_TILES,
+    INTEGER_TILES,
+    ZERO_POINT_TILES,
+    float_kernel,
+    integer_kernel,
+)
+from ..codes8.variant import SCALE_ROWS, OutputKind, Variant
 from ..intrinsics.wgmma8 import STEP
 from ..machine import device
 from ..rings.boxed import BoxTile
@@ -77,18 +84,18 @@ def launch(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | N
 def floats(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | None) -> None:
     """A product of FP8."""
     (experts, n, _), both = q.shape, expert_operands.operands(x, q)
-    by_columns = not expert_operands.shared_by(q, BLOCK)
-    tile = tile or _best(BY_COLUMNS if by_columns else FLOATS, ids, experts, n)
-    to = Out(str(out.dtype))
-    job = Job(tile, x.code.name, q.code.name, to, boxed=False, by_columns=by_columns)
+    column_scales = not expert_operands.shared_by(q, SCALE_ROWS)
+    tile = tile or _best(COLUMN_SCALE_TILES if column_scales else FLOAT_TILES, ids, experts, n)
+    to = OutputKind(str(out.dtype))
+    variant = Variant(tile, x.code.name, q.code.name, to, boxed=False, column_scales=column_scales)
     of, own = _plan(tile, ids, experts), both.x.scales
     rows = expert_operands.placed(both.x, own.at, own.rows, ids, of, out)
     columns, span = min(both.x.columns, both.w.columns), own.steps if own.at.shape[1] > 1 else 1 << 30
     steps = -(-columns // STEP)
-    table = expert_operands.table_of_w(q, 1 if by_columns else job.granule, steps)
-    of_columns = operands8.map_of_table(table, table.shape[1], tile.columns) if by_columns else 0
-    float_kernel(job)(
-        _grid(tile, of, n), (job.threads,),
+    table = expert_operands.table_of_w(q, 1 if column_scales else variant.columns_per_scale, steps)
+    of_columns = operands8.map_of_table(table, table.shape[1], tile.columns) if column_scales else 0
+    float_kernel(variant)(
+        _grid(tile, of, n), (variant.threads,),
         *expert_operands.maps_of_rows(rows, both.x, ids.size, columns, tile.rows),
         operands8.map_of_codes(both.w, columns, tile.columns),
         expert_operands.map_of_beside(rows, tile.rows), of_columns, table, out, rows.plan, rows.of_row,
@@ -100,15 +107,15 @@ def integers(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile |
     """A product of integers."""
     (experts, n, _), both = q.shape, expert_operands.operands(x, q)
     zeros = x.zeros is not None or q.zeros is not None
-    tile = tile or _best(ZEROS if zeros else WHOLE, ids, experts, n)
-    to = Out(str(out.dtype))
-    job = Job(tile, KINDS[x.code.name], KINDS[q.code.name], to, boxed=False, zeros=zeros)
+    tile = tile or _best(ZERO_POINT_TILES if zeros else INTEGER_TILES, ids, experts, n)
+    to = OutputKind(str(out.dtype))
+    variant = Variant(tile, KINDS[x.code.name], KINDS[q.code.name], to, boxed=False, zeros=zeros)
     of, of_w = _plan(tile, ids, experts), expert_operands.beside_w(q, both.groups, zeros)
     beside, shared = expert_operands.beside_x(x, both.x, both.groups, zeros)
     rows = expert_operands.placed(both.x, beside, shared, ids, of, out)
     columns = min(both.x.columns, both.w.columns)
-    integer_kernel(job)(
-        _grid(tile, of, n), (job.threads,),
+    integer_kernel(variant)(
+        _grid(tile, of, n), (variant.threads,),
         *expert_operands.maps_of_rows(rows, both.x, ids.size, columns, tile.rows),
         operands8.map_of_codes(both.w, columns, tile.columns),
         out, *(rows.beside if zeros else (rows.beside, 0, 0)), *of_w, rows.plan, rows.of_row,

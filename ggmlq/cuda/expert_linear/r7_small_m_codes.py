@@ -20,10 +20,10 @@ from ...dispatch.ladder import register
 from ...dispatch.problems import ExpertLinear
 from ..codes8 import expert_operands, small_m, small_m_consumers, small_m_uses
 from ..codes8 import operands as operands8
-from ..codes8.job import CODES, OUTS, Out
 from ..codes8.rows import zeros_of
-from ..codes8.small_m import GROUPS, MULTIPLY, PARTS, THREADS, FewJob, FewTile
-from ..codes8.small_m_sums import adder
+from ..codes8.small_m import CONSUMER_THREADS, CONSUMER_WARPGROUPS, SPLITS, THREADS, SmallMTile, SmallMVariant
+from ..codes8.small_m_sums import sum_reducer
+from ..codes8.variant import FLOAT_CODES, OUTPUTS, OutputKind
 from ..cost import codes8
 from ..gemv.uses import NO_EXPERT
 from ..intrinsics import barrier as barriers
@@ -32,7 +32,7 @@ from ..intrinsics.language import cuda, uint32, uint64
 from ..intrinsics.wgmma8 import INTEGERS, STEP
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..rings.boxed import starter
+from ..rings.boxed import barrier_initializer
 from ..scaled_linear.r3_dp4a import KINDS
 from .r6_grouped_codes import refuses as refused
 
@@ -40,29 +40,36 @@ COLUMNS = small_m.TILES[0].columns  # uses that a block serves
 TILES = tuple(tile for tile in small_m.TILES if tile.columns == COLUMNS)
 
 
-def jobs() -> list[tuple[FewJob, int]]:
+def variants() -> list[tuple[SmallMVariant, int]]:
     """Every tile and kind of codes and outputs; ids of a lane."""
-    floats = [FewJob(t, a, b, out, listed=True) for t, a, b, out in combined(TILES, CODES, CODES, OUTS)]
-    integers = [
-        FewJob(t, a, b, out, zeros, listed=True)
-        for t, a, b, out, zeros in combined(TILES, INTEGERS, INTEGERS, OUTS, (False, True))
+    floats = [
+        SmallMVariant(t, a, b, out, listed=True)
+        for t, a, b, out in combined(TILES, FLOAT_CODES, FLOAT_CODES, OUTPUTS)
     ]
-    return [(job, ids_each) for job in floats + integers for ids_each in small_m_uses.IDS_EACH]
+    integers = [
+        SmallMVariant(t, a, b, out, zeros, listed=True)
+        for t, a, b, out, zeros in combined(TILES, INTEGERS, INTEGERS, OUTPUTS, (False, True))
+    ]
+    return [(variant, ids_each) for variant in floats + integers for ids_each in small_m_uses.IDS_EACH]
 
 
-@family(jobs())
-def kernel(job: FewJob, ids_each: int) -> Kernel:
+@family(variants())
+def kernel(variant: SmallMVariant, ids_each: int) -> Kernel:
     """Block (tile of rows of an expert's w, part of K; use): the parts of a tile are a cluster."""
-    tile, run, add = job.tile, small_m_consumers.roles(job), adder(job)
+    tile, run, add = variant.tile, small_m_consumers.roles(variant), sum_reducer(variant)
     list_uses, read_list, lose = (
         small_m_uses.lister(tile, ids_each),
         small_m_uses.reader(tile),
-        small_m_uses.loser(job),
+        small_m_uses.loser(variant),
     )
-    start, of_barriers, base = starter(tile.stages, 4 * GROUPS // tile.turns), tile.barriers, ptx.shared_base
+    start, of_barriers, base = (
+        barrier_initializer(tile.stages, 4 * CONSUMER_WARPGROUPS // tile.turns),
+        tile.barriers,
+        ptx.shared_base,
+    )
     rows, of_list = tile.rows, tile.listed
-    rank_here, greet_cluster, take_turn = (
-        barriers.rank_in_cluster, barriers.greet_cluster, dependent_launch.take_turn,
+    rank_here, arrive_at_cluster, take_turn = (
+        barriers.rank_in_cluster, barriers.arrive_at_cluster, dependent_launch.take_turn,
     )  # fmt: skip
 
     def product(
@@ -94,19 +101,19 @@ def kernel(job: FewJob, ids_each: int) -> Kernel:
         if served == uint32(0):
             return
         if halvings != uint32(0):  # one block alone has no cluster
-            greet_cluster()
+            arrive_at_cluster()
         given = (of_x, row_x, column_x, rows_x, span_x, of_w, row_w, column_w, rows_w, span_w)
         zeros = (points_x, others_x, points_w, others_w)
         below = uint32(expert * n)
         own, end, listed = uint32(below + row0), uint32(below + n), uint32(ring + uint32(of_list))
         run(ring, full, x, w, listed, served, served, own, end, steps, given, zeros, rank, halvings)
-        if thread < uint32(MULTIPLY):
+        if thread < uint32(CONSUMER_THREADS):
             nothing = uint64(0)
             add(ring, rank, halvings, y, row0, served, n, (nothing, nothing, nothing, nothing))
 
     return Kernel(
-        f"tma few rows of experts {job}, {32 * ids_each} uses", product, *(uint64,) * 14, *(uint32,) * 10,
-        threads=THREADS, blocks=tile.blocks, shared=tile.shared + small_m_uses.room(tile), least=(9, 0),
+        f"tma few rows of experts {variant}, {32 * ids_each} uses", product, *(uint64,) * 14, *(uint32,) * 10,
+        threads=THREADS, blocks=tile.blocks, shared=tile.shared + small_m_uses.list_bytes(tile), least=(9, 0),
         exact=True, early=True, lto=True,
     )  # fmt: skip
 
@@ -114,7 +121,7 @@ def kernel(job: FewJob, ids_each: int) -> Kernel:
 class Cut(NamedTuple):
     """A tile, and how many blocks share K."""
 
-    tile: FewTile
+    tile: SmallMTile
     parts: int
 
 
@@ -122,7 +129,7 @@ def cut_for(tokens: int, used: int, experts: int, n: int, k: int) -> Cut:
     """As for one product of as many rows of w as experts that are used have, if uses are spread by chance."""
     touched = max(experts * (1 - max(1 - used / experts, 0) ** tokens), tokens * used / COLUMNS)
     shape = codes8.Shape.on(device.card_of(device.current()), COLUMNS, n * ceil(touched), k)
-    found = codes8.small_m(shape, TILES, PARTS)
+    found = codes8.small_m(shape, TILES, SPLITS)
     return Cut(found.tile, found.parts)
 
 
@@ -145,14 +152,14 @@ def launch(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, cut: Cut | None =
     tokens, used = ids.shape
     tile, parts = cut or cut_for(tokens, used, experts, n, k)
     of_x, of_w = (KINDS[s.code.name] if integer else s.code.name for s in (x, q))
-    job = FewJob(tile, of_x, of_w, Out(str(out.dtype)), zeros, listed=True)
+    variant = SmallMVariant(tile, of_x, of_w, OutputKind(str(out.dtype)), zeros, listed=True)
     points: tuple[Any, ...] = (0, 0, 0, 0)
     if zeros:
         kept = operands8.beside_w(q, both.groups, True)
         points = (*zeros_of(x, both.groups, weights=False), kept.points, kept.others)
     a, b = both.x.scales, operands8.kept_scales(q, both.w)
     ids_each = next(each for each in small_m_uses.IDS_EACH if ids.size <= 32 * each)
-    kernel(job, ids_each)(
+    kernel(variant, ids_each)(
         (-(-n // tile.rows) * parts, ids.size), (THREADS,),
         operands8.map_of_codes(both.x, k, 1), operands8.map_of_codes(both.w, k, tile.rows), out, ids,
         a.at, a.row, a.column, b.at, b.row, b.column, *points,

@@ -37,7 +37,7 @@ def placer(stage: Stage) -> Any:
 
     It tells the others of a cluster that this block runs.
     """
-    warps, small, greet = stage.warps, stage.small, barriers.pass_by_cluster
+    warps, small, greet = stage.warps, stage.small, barriers.arrive_at_cluster_relaxed
 
     @inlined
     def place(warp: Any, parts: Any) -> Any:
@@ -59,7 +59,11 @@ def sharer(stage: Stage) -> Any:
     columns, warps, sums, of_parts = stage.columns, stage.warps, stage.sums, stage.of_parts
     rows, line = stage.rows, 4 * stage.rows  # and bytes of a column of sums of another block
     base, take_float, store_float = ptx.shared_base, bf16x2.take_float, ptx.store_float
-    join, meet, put_float_of = barriers.join_cluster, barriers.meet_cluster, barriers.put_float_of
+    join, meet, put_float_in_block = (
+        barriers.wait_for_cluster,
+        barriers.sync_cluster,
+        barriers.put_float_in_block,
+    )
 
     @inlined
     def of_block(column: Any, row: Any) -> Any:
@@ -87,7 +91,7 @@ def sharer(stage: Stage) -> Any:
                 there = uint32(to + uint32(uint32(rank * uint32(columns)) + column) * uint32(line))
                 for below in range(0, rows, 32):
                     total = of_block(column, uint32(lane + uint32(below)))
-                    put_float_of(uint32(there + uint32(4 * below)), uint32(column % parts), total)
+                    put_float_in_block(uint32(there + uint32(4 * below)), uint32(column % parts), total)
                 column = uint32(column + uint32(warps))
             meet()
             column = uint32(rank + uint32(parts * warp))

@@ -107,7 +107,7 @@ def gatherer(stage: Stage) -> Any:
     """The device function that starts the copies of a stage's activations, from the rows of the uses."""
     of_weights, columns, pitch = stage.strips * stage.size, stage.columns, stage.pitch
     row_chunks, every = stage.row_bytes // 16, stage.span * STEP
-    copy16_of, take4 = bf16x2.copy16_of, bf16x2.take4
+    copy16_or_zeros, take4 = bf16x2.copy16_or_zeros, bf16x2.take4
     assert stage.floats, "bfloat16 would be made by a kernel before"
     assert row_chunks % 32 == 0, "a row is whole copies of a warp"
 
@@ -121,7 +121,7 @@ def gatherer(stage: Stage) -> Any:
                 if uint32(c) < count and column < k:
                     row = take4(uses + uint32(4 * c)) // per
                     of_x, length = address(x, row, k, column, 4), uint32(16)
-                copy16_of(at + uint32(of_weights + c * pitch) + chunk * uint32(16), of_x, length)
+                copy16_or_zeros(at + uint32(of_weights + c * pitch) + chunk * uint32(16), of_x, length)
 
     return fetch
 

@@ -10,8 +10,8 @@
     warpgroup.py    Hopper's ``wgmma`` with weights in registers
     wgmma8.py       ``wgmma`` on codes of 8 bits; promoted.py: on FP8, with sums that go over into float32
     barrier.py      Hopper's barriers in shared memory; warps, clusters and grids that meet; registers
-    boxes.py        its copy engine; epilogue/tile.py: sums of ``wgmma`` to floats, boxes or elements of them
-    epilogue/steps.py      sums of ``wgmma`` with a bias, or in pieces for what makes codes of them
+    boxes.py        its copy engine; epilogue/wgmma_sums.py: sums of ``wgmma`` to floats, boxes or elements of them
+    epilogue/wgmma_steps.py      sums of ``wgmma`` with a bias, or in pieces for what makes codes of them
     address.py      elements of matrices behind plain addresses
     lane.py         warp, lane, and what that lane holds of operands of ``mma``
     votes.py        which lanes of a warp have equal numbers

@@ -64,13 +64,13 @@ def wait(barrier: Any, parity: Any) -> Any:
 
 
 @instruction("bar.warp.sync -1;", None, effect=True)
-def meet_warp() -> Any:
+def sync_warp() -> Any:
     """All lanes, and what they wrote to shared memory."""
     only_on_a_gpu()
 
 
 @instruction("shfl.sync.idx.b32 $0, $1, 0, 31, -1;", u32, u32, effect=True)
-def of_first_lane(value: Any) -> Any:
+def from_first_lane(value: Any) -> Any:
     """What lane 0 has: tells the assembler that a warp has it in common."""
     only_on_a_gpu()
 
@@ -82,25 +82,25 @@ def pinned(lane: Any) -> Any:
 
 
 @instruction("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;", None, effect=True)
-def meet_cluster() -> Any:
+def sync_cluster() -> Any:
     """All threads of all blocks of the cluster, and what they wrote to shared memory."""
     only_on_a_gpu()
 
 
 @instruction("barrier.cluster.arrive.aligned;", None, effect=True)
-def greet_cluster() -> Any:
-    """Tell the other blocks that this one runs; :func:`join_cluster` follows."""
+def arrive_at_cluster() -> Any:
+    """Tell the other blocks that this one runs; :func:`wait_for_cluster` follows."""
     only_on_a_gpu()
 
 
 @instruction("barrier.cluster.arrive.relaxed.aligned;", None, effect=True)
-def pass_by_cluster() -> Any:
+def arrive_at_cluster_relaxed() -> Any:
     """The same of a block that wrote nothing that others read: it waits for none of its own writes."""
     only_on_a_gpu()
 
 
 @instruction("barrier.cluster.wait.aligned;", None, effect=True)
-def join_cluster() -> Any:
+def wait_for_cluster() -> Any:
     """Until all threads of all blocks of the cluster have greeted."""
     only_on_a_gpu()
 
@@ -112,7 +112,7 @@ def rank_in_cluster() -> Any:
 
 
 @instruction("mov.u32 $0, %cluster_nctarank;", u32)
-def blocks_of_cluster() -> Any:
+def cluster_size() -> Any:
     """How many blocks its cluster has; 1 where none was asked for."""
     only_on_a_gpu()
 
@@ -122,7 +122,7 @@ def blocks_of_cluster() -> Any:
     "st.shared::cluster.v4.b32 [there], {$2, $3, $4, $5};}",
     None, u32, u32, i32, i32, i32, i32, effect=True,
 )  # fmt: skip
-def put16_of(address: Any, rank: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+def put16_in_block(address: Any, rank: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
     """Four words to that place of the shared memory of a block of the cluster."""
     only_on_a_gpu()
 
@@ -131,7 +131,7 @@ def put16_of(address: Any, rank: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
     "{.reg .b32 there; mapa.shared::cluster.u32 there, $0, $1; st.shared::cluster.f32 [there], $2;}",
     None, u32, u32, f32, effect=True,
 )  # fmt: skip
-def put_float_of(address: Any, rank: Any, value: Any) -> Any:
+def put_float_in_block(address: Any, rank: Any, value: Any) -> Any:
     """One float to that place of the shared memory of a block of the cluster."""
     only_on_a_gpu()
 
@@ -146,7 +146,7 @@ UNTIL_TIRED = (
 
 
 @instruction("red.release.gpu.global.add.u32 [$0], $1;", None, u64, u32, effect=True)
-def reach(counter: Any, blocks: Any) -> Any:
+def add_release(counter: Any, blocks: Any) -> Any:
     """One thread, after its block met: what the block wrote is there for who sees the sum."""
     only_on_a_gpu()
 
@@ -162,7 +162,7 @@ def take_ticket(counter: Any) -> Any:
     f"again: ld.acquire.gpu.global.u32 seen, [$0]; {UNTIL_TIRED if GUARDED else UNTIL}}}",
     None, u64, u32, effect=True,
 )  # fmt: skip
-def await_sum(counter: Any, blocks: Any) -> Any:
+def wait_for_sum(counter: Any, blocks: Any) -> Any:
     """One thread: until so many were added; others of its block meet it afterwards."""
     only_on_a_gpu()
 
@@ -173,13 +173,13 @@ def await_sum(counter: Any, blocks: Any) -> Any:
     "mov.b32 $0, seen;}",
     u32, u64, effect=True,
 )  # fmt: skip
-def await_any(counter: Any) -> Any:
+def wait_for_any(counter: Any) -> Any:
     """One thread: until something was added, and what."""
     only_on_a_gpu()
 
 
 @instruction("ld.relaxed.gpu.global.u32 $0, [$1];", u32, u64, effect=True)
-def seen(counter: Any) -> Any:
+def load_relaxed(counter: Any) -> Any:
     """A sum as it is now."""
     only_on_a_gpu()
 
@@ -187,7 +187,7 @@ def seen(counter: Any) -> Any:
 # --- parts of a block ---------------------------------------------------------------------------
 
 
-def gather_point(number: int, threads: int) -> Any:
+def named_barrier(number: int, threads: int) -> Any:
     """The instruction at which so many threads of a block meet; others use other numbers, from 1 on."""
 
     @instruction(f"bar.sync {number}, {threads};", None, effect=True)

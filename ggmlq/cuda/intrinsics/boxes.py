@@ -37,7 +37,7 @@ def fetch_line(shared: Any, source: Any, size: Any, barrier: Any) -> Any:
 
 
 @instruction("fence.proxy.async.global;", None, effect=True)
-def see_what_was_written() -> Any:
+def publish_to_copy_engine() -> Any:
     """What threads wrote to memory is there for the engine: who wrote says so, and who asks it to fetch."""
     only_on_a_gpu()
 
@@ -49,6 +49,6 @@ def prefetch(map: Any) -> Any:
 
 
 @instruction("cp.async.bulk.wait_group 0;", None, effect=True)
-def until_written() -> Any:
+def wait_until_written() -> Any:
     """Until all boxes that this thread put are in memory."""
     only_on_a_gpu()

@@ -104,7 +104,7 @@ def store8(address: Any, a: Any, b: Any) -> Any:
 
 
 @instruction("red.global.max.u32 [$0], $1;", None, u64, u32, effect=True)
-def raise_to(address: Any, word: Any) -> Any:
+def atomic_max(address: Any, word: Any) -> Any:
     """Atomically the larger of a word in memory and this one."""
     only_on_a_gpu()
 

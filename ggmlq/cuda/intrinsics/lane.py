@@ -7,7 +7,7 @@ from typing import Any
 from .atoms import inlined
 from .language import cuda, uint32
 
-EVERYONE = 0xFFFFFFFF  # the lanes that take part in an exchange within a warp
+ALL_LANES = 0xFFFFFFFF  # the lanes that take part in an exchange within a warp
 
 
 @inlined

@@ -22,7 +22,7 @@ TURNS = 2, 3  # barriers by which two warpgroups take turns, 0 being that of the
 BOTH = 256  # their threads
 
 
-class Floats(NamedTuple):
+class FloatProducts(NamedTuple):
     """What there is for products of floats. A thread's ``work`` is its sums of 64 rows, then 2 · halves
     scales: of its rows, from the top.
     """
@@ -46,7 +46,7 @@ def _take(form: Form) -> list[str]:
 
 
 @cache
-def float_products(form: Form, parts: int) -> Floats:
+def float_products(form: Form, parts: int) -> FloatProducts:
     """``parts``: into how many the columns are divided, each with a scale of w of its own; 0: each column has
     one, in shared memory.
 
@@ -66,7 +66,7 @@ def float_products(form: Form, parts: int) -> Floats:
         "scales": tuple_of(f32, parts),
         "factors": tuple_of(f32, 2 * parts),
     }
-    return Floats(
+    return FloatProducts(
         _zeros(totals),
         _zeros(work),
         _starter(form, work),

@@ -31,19 +31,19 @@ def add_shared(address: Any, number: Any) -> Any:
 
 
 @instruction("shfl.sync.idx.b32 $0, $1, $2, 31, -1;", u32, u32, u32, effect=True)
-def of_lane(value: Any, lane: Any) -> Any:
+def from_lane(value: Any, lane: Any) -> Any:
     """What a lane has; each may ask another one."""
     only_on_a_gpu()
 
 
 @instruction("shfl.sync.bfly.b32 $0, $1, 1, 31, -1;", u32, u32, effect=True)
-def of_neighbour(value: Any) -> Any:
+def from_neighbour(value: Any) -> Any:
     """What the other lane of a pair has, 0 and 1, 2 and 3, and so on."""
     only_on_a_gpu()
 
 
 @instruction("shfl.sync.up.b32 $0, $1, $2, 0, -1;", u32, u32, u32, effect=True)
-def of_lane_before(value: Any, by: Any) -> Any:
+def from_lane_before(value: Any, by: Any) -> Any:
     """What the lane so many before has; the first ones get their own."""
     only_on_a_gpu()
 
@@ -53,7 +53,7 @@ def sum_up_to(value: Any, lane: Any) -> Any:
     """The sum of what the lanes up to this one have."""
     total = uint32(value)
     for i in range(5):
-        before = of_lane_before(total, uint32(1 << i))
+        before = from_lane_before(total, uint32(1 << i))
         if lane >= uint32(1 << i):
             total = uint32(total + before)
     return total

@@ -71,7 +71,7 @@ def wrapped(meaning: Callable[..., Any], signature: Any, emit: Callable[..., Any
 # --- straight on ---------------------------------------------------------------------------------
 
 
-class Straight(NamedTuple):
+class UnpromotedProducts(NamedTuple):
     """Products whose sums stay in the tensor cores; ``a``, ``b``: lower words of descriptors."""
 
     zeros: Any  # () -> totals, all halves
@@ -80,7 +80,7 @@ class Straight(NamedTuple):
 
 
 @cache
-def straight_products(form: Form) -> Straight:
+def unpromoted_products(form: Form) -> UnpromotedProducts:
     """Of integers; of floats to show what that costs them."""
     count, integer = form.halves * form.sums, form.a in INTEGERS
     kind, word, letter = (
@@ -120,7 +120,7 @@ def straight_products(form: Form) -> Straight:
         made = emit_assembly(builder, result, text, constraints, values, effect=True)
         return context.make_tuple(builder, kind, unpacked(builder, made, count))
 
-    return Straight(
+    return UnpromotedProducts(
         wrapped(zeros, kind(), emit_zeros),
         wrapped(advance, kind(kind, u32, u32), emit),
         wrapped(drain, kind(kind), emit_drain),

@@ -43,7 +43,7 @@ from ..packed.layout import ROWS, StripLayout, layout_of
 from ..packed.operand import operand_of, summer
 from ..packed.pack import LONGEST
 from ..packed.pack import strips as strips_of
-from ..rings.ring import follower
+from ..rings.ring import offset_advancer
 
 LEAST, WIDE = (8, 0), (9, 0)  # in the code for earlier GPUs 32 rows and two records spill
 
@@ -169,7 +169,7 @@ def kernel(fmt: BlockFormat, columns: int, span: int, small: bool, strips: int) 
     """The kernel for up to so many rows of activations; of small blocks, or of one a multiprocessor."""
     of = Stage(layout_of(fmt), columns, span, small, strips)
     length, count, size = of.length, of.count, of.size
-    ahead, end, ring, after = count - 1, (count - 1) * length, count * length, follower(count, length)
+    ahead, end, ring, after = count - 1, (count - 1) * length, count * length, offset_advancer(count, length)
     warps, own_sums, spread, gather = of.warps, of.numbers, by_runs.serves(of), by_runs.gatherer(of)
     (fetch_weights, fetch_activations), finish = fetchers(of), finisher(of)
     multiply = by_runs.multiplier(of) if spread else multiplier(of)
@@ -227,7 +227,7 @@ def kernel(fmt: BlockFormat, columns: int, span: int, small: bool, strips: int) 
     name += f", {rows} rows of weights" * (strips > BOTH)
     least = WIDE if small or strips > BOTH or (columns > 16 and span > 1) else LEAST
     sizes: dict[str, Any] = {"threads": 32 * warps, "shared": of.shared, "least": least}
-    return Kernel(name, gemv, *parameters, early=True, blocks=of.blocks, most=of.blocks, **sizes)
+    return Kernel(name, gemv, *parameters, early=True, blocks=of.blocks, max_blocks=of.blocks, **sizes)
 
 
 def chosen(fmt: BlockFormat, m: int, small: bool = False, strips: int = BOTH) -> Stage:
@@ -281,4 +281,4 @@ def launch(x: Any, q: QuantArray, out: Any, way: pace.Way | None = None) -> None
     given = aligned_floats(x) if of.floats else narrowed(x, "bfloat16")
     make = kernel(q.format, of.columns, of.span, of.small, strips)
     tiles, sizes = w.records.shape[0] // strips, (m, n, k, w.records.shape[1] // of.span, parts)
-    make((tiles * parts,), (make.threads,), w.records, given, out, *sizes, cluster=parts, most=most)
+    make((tiles * parts,), (make.threads,), w.records, given, out, *sizes, cluster=parts, max_blocks=most)

@@ -32,7 +32,7 @@ from ..machine.launch import Kernel, family
 from ..packed.codes import buffers, fragment_of, words_of
 from ..packed.layout import ROWS, STEP, STRIPS, StripLayout, layout_of
 from ..packed.scales import scales_of
-from ..rings.ring import Fetchers, follower, refiller, starter
+from ..rings.ring import Fetchers, offset_advancer, prologue, refiller
 from ..warp_specialized.product import BUDGET, LEAST, launch_tiles, refuses
 
 WARPS, BOTH = 4, 2  # of a block, down its rows; strips of a warp
@@ -71,7 +71,7 @@ def fetchers(layout: StripLayout, tile: BfloatTile) -> Fetchers:
     """
     record, chunks, columns, rows_each = layout.record, layout.record // 16, tile.columns, tile.threads // 8
     of_weights = STRIPS * record
-    copy16, copy16_of = ptx.copy16, bf16x2.copy16_of
+    copy16, copy16_or_zeros = ptx.copy16, bf16x2.copy16_or_zeros
 
     @inlined
     def fetch_weights(at: Any, of_w: Any, apart: Any, step: Any) -> None:
@@ -95,7 +95,9 @@ def fetchers(layout: StripLayout, tile: BfloatTile) -> Fetchers:
         to = at + row * uint32(2 * STEP) + ((chunk ^ (row & uint32(3)) << uint32(1)) << uint32(4))
         for i in range(0, columns, rows_each):
             of = min(m0 + row + uint32(i), m - uint32(1))  # what is beyond is multiplied and thrown away
-            copy16_of(to + uint32(of_weights + i * 2 * STEP), x + uint64(of * k + column) * uint64(2), length)
+            copy16_or_zeros(
+                to + uint32(of_weights + i * 2 * STEP), x + uint64(of * k + column) * uint64(2), length
+            )
 
     return fetch_weights, fetch_activations
 
@@ -202,7 +204,7 @@ def kernel(fmt: BlockFormat, tile: BfloatTile) -> Kernel:
     layout = layout_of(fmt)
     length, count, columns, record = tile.stage(layout), tile.stages(layout), tile.columns, layout.record
     ahead, end, fetch = count - 1, (count - 1) * length, fetchers(layout, tile)
-    start, after = starter(fetch, ahead, length), follower(count, length)
+    start, after = prologue(fetch, ahead, length), offset_advancer(count, length)
     refill = refiller(fetch, ptx.wait_for_all_but(count - 2))
     multiply, store, base = multiplier(layout, tile), storer(columns // 8), ptx.shared_base
     let_successor_start = dependent_launch.let_successor_start

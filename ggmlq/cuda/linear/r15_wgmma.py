@@ -34,7 +34,7 @@ from ..intrinsics.language import cuda, uint32, uint64
 from ..machine.launch import Kernel, family
 from ..packed.layout import ROWS, STEP, STRIPS, StripLayout, layout_of
 from ..packed.weights import Weights, weights_of
-from ..rings.ring import Fetchers, follower, refiller, starter
+from ..rings.ring import Fetchers, offset_advancer, prologue, refiller
 from ..rings.shape import MOST_SHARED
 from ..unpacked.tiles import store_four
 from ..warp_specialized.product import BUDGET, launch_tiles
@@ -77,7 +77,7 @@ def fetchers(layout: StripLayout, tile: WarpgroupTile) -> Fetchers:
     """The device functions that start the copies of one stage: of weights, and of activations."""
     record, chunks, columns, rows_each = layout.record, layout.record // 16, tile.columns, THREADS // 8
     of_weights = tile.columns * 2 * STEP
-    copy16, copy16_of = ptx.copy16, bf16x2.copy16_of
+    copy16, copy16_or_zeros = ptx.copy16, bf16x2.copy16_or_zeros
 
     @inlined
     def fetch_weights(at: Any, of_w: Any, apart: Any, step: Any) -> None:
@@ -98,7 +98,7 @@ def fetchers(layout: StripLayout, tile: WarpgroupTile) -> Fetchers:
         to = at + row * uint32(2 * STEP) + ((chunk ^ row & uint32(7)) << uint32(4))
         for i in range(0, columns, rows_each):
             of = min(m0 + row + uint32(i), m - uint32(1))  # what is beyond is multiplied and thrown away
-            copy16_of(to + uint32(i * 2 * STEP), x + uint64(of * k + column) * uint64(2), length)
+            copy16_or_zeros(to + uint32(i * 2 * STEP), x + uint64(of * k + column) * uint64(2), length)
 
     return fetch_weights, fetch_activations
 
@@ -142,7 +142,7 @@ def kernel(fmt: BlockFormat, tile: WarpgroupTile) -> Kernel:
     length, count, columns, record = tile.stage(layout), tile.stages(layout), tile.columns, layout.record
     ahead, end, of_weights = count - 1, (count - 1) * length, columns * 2 * STEP
     fetch, zeros, publish = fetchers(layout, tile), warpgroup.sums(columns).zeros, warpgroup.publish
-    start, after = starter(fetch, ahead, length), follower(count, length)
+    start, after = prologue(fetch, ahead, length), offset_advancer(count, length)
     refill = refiller(fetch, ptx.wait_for_all_but(count - 3), publish)
     unpack, multiply, store = unpacker(weights), multiplier(columns), storer(columns)
     base, first_there, wait = ptx.shared_base, ptx.wait_for_all_but(ahead - 1), warpgroup.wait

@@ -41,7 +41,7 @@ from ..machine import device, tensor_maps
 from ..machine.launch import Kernel, family
 from ..packed.layout import ROWS, STRIPS, layout_of
 from ..packed.pack import strips
-from ..rings.boxed import starter
+from ..rings.boxed import barrier_initializer
 from ..schedule.raster import bands, fetched, written
 from ..schedule.work_units import bounds_of
 from ..warp_specialized.cluster_split import COMING, sharing_in_clusters
@@ -61,11 +61,11 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
     layout, wide, locate = layout_of(fmt), tile.wide, written(tile.columns)
     way = sharing_in_clusters(layout, tile, locate)
     work = worker(layout, tile, multiplier(tile.columns), locate, way=way)
-    fill, start = filler(layout, tile, fetched, wide), starter(tile.stages(layout), STRIPS)
+    fill, start = filler(layout, tile, fetched, wide), barrier_initializer(tile.stages(layout), STRIPS)
     of_barriers, base = tile.stages(layout) * tile.stage(layout), ptx.shared_base
     notes, put, init = 16 * tile.stages(layout), ptx.put, barriers.init
     first_lane, pinned, let_successor_start, wait_for_predecessor = (
-        barriers.of_first_lane, barriers.pinned, dependent_launch.let_successor_start,
+        barriers.from_first_lane, barriers.pinned, dependent_launch.let_successor_start,
         dependent_launch.wait_for_predecessor,
     )  # fmt: skip
     order_rows, columns = maker(), tile.columns
@@ -134,7 +134,7 @@ def map_of(line: int) -> Callable[[QuantArray], tuple[Any]]:
         found = tensor_maps.Box(
             w.data.ptr, count, pitch // WIDE, pitch, "uint64", STRIPS, line // WIDE, False
         )
-        return (tensor_maps.kept(found),)
+        return (tensor_maps.map_array(found),)
 
     return make
 
@@ -154,7 +154,7 @@ def launch(x: Any, q: QuantArray, out: Any, tile: RoleTile | None = None) -> Non
     shape = Shape.on(device.card_of(device.current()), m, n, steps // PIECE, w.layout)
     tile = tile or best(shape).tile
     across = shape.across(tile)
-    turn = shape.turn(tile, device.blocks_beside(tile.blocks, tile.shared(w.layout)))
+    turn = shape.turn(tile, device.resident_blocks(tile.blocks, tile.shared(w.layout)))
     share, _ = shares(shape.down * across, shape.stages, turn)
     order = bands(across, shape.down, turn.blocks, tile.panel, STRIPS * w.layout.record)
     apart = share.cluster == 1  # sums of tiles in parts go through global memory, or from block to block
@@ -170,5 +170,5 @@ def launch(x: Any, q: QuantArray, out: Any, tile: RoleTile | None = None) -> Non
         (share.blocks,), (tile.threads,), q.prepared(map_of(tile.line(w.layout)))[0],
         panels, out, parts, flags,
         x, list(KINDS).index(kind), x.shape[1], m, n, steps, panels.shape[1], *order, *make, *share.words,
-        cluster=share.cluster, most=tile.blocks,
+        cluster=share.cluster, max_blocks=tile.blocks,
     )  # fmt: skip

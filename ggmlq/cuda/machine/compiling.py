@@ -43,7 +43,7 @@ class Compiled:
         assert entry is not None
         assert self.early == (WAITS in text), self.name
         if capability < EARLY:
-            text = without_early_starts(text)
+            text = without_dependent_launch(text)
         return str(text.replace(entry[1], "kernel"))
 
     def _compiled(self, capability: tuple[int, int], output: str) -> Any:
@@ -96,7 +96,7 @@ class Compiled:
             return text.encode()
 
 
-def without_early_starts(ptx: str) -> str:
+def without_dependent_launch(ptx: str) -> str:
     """The same PTX for GPUs where no kernel starts before its predecessor has ended."""
     return re.sub(r"griddepcontrol\.\w+;", "", ptx)
 

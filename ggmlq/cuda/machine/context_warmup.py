@@ -15,7 +15,7 @@ import threading
 DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 
 
-def wake(index: int) -> threading.Thread:
+def warm_up(index: int) -> threading.Thread:
     """Begin to make the context of a GPU, by its number."""
     thread = threading.Thread(target=_wake, args=(index,), name="ggmlq: a context", daemon=True)
     thread.start()

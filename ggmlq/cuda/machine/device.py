@@ -14,7 +14,7 @@ from ...base import missing
 from ...dispatch import card as cards
 from ...dispatch.card import Card
 from ...errors import DeviceError, MissingDependencyError, UnsupportedError
-from .context_warmup import wake
+from .context_warmup import warm_up
 
 _usable: list[ModuleType | None] = [None]  # CuPy, once it has found a GPU
 
@@ -191,7 +191,7 @@ def most_shared() -> int:
     return _attribute(MOST_SHARED, current())
 
 
-def blocks_beside(blocks: int, shared: int) -> int:
+def resident_blocks(blocks: int, shared: int) -> int:
     """How many blocks of so much shared memory a multiprocessor holds, of those that a kernel is made for."""
     return max(1, min(blocks, _attribute(ALL_SHARED, current()) // (shared + RESERVED)))
 
@@ -252,7 +252,7 @@ def named(device: str) -> Any:
     """CuPy's object for ``"cuda"`` or ``"cuda:1"``, if this machine has that GPU."""
     index = number(device)
     if "cupy" not in sys.modules:
-        wake(index or 0)
+        warm_up(index or 0)
     cp = cupy()
     count = cp.cuda.runtime.getDeviceCount()
     if index is not None and index >= count:

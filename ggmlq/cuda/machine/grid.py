@@ -17,6 +17,6 @@ def by_levels(kernel: Kernel, across: int, levels: int, *arguments: Any) -> None
         kernel(grid, (kernel.threads,), *arguments, first)
 
 
-def placed(array: Any) -> tuple[Any, int, int]:
+def address_and_strides(array: Any) -> tuple[Any, int, int]:
     """Where a 2-D array is: address and strides; nowhere for None."""
     return (0, 0, 0) if array is None else (array.data.ptr, *(stride & LONG for stride in array.strides))

@@ -24,7 +24,7 @@ from ...store.packs import Origin
 from ..intrinsics.language import BLANK, axes_of, several, types
 from . import compile_process, device, served
 from .compiling import EARLY, Compiled, dotted, name_in
-from .prepared_launch import Hole, Ready
+from .prepared_launch import AddressSlot, PreparedLaunch
 from .submit import MOST, submit
 
 SOURCES = (
@@ -45,13 +45,13 @@ def array(element: Any, axes: int) -> Any:
     return types.Array(element, axes, "C")
 
 
-class _Noted(threading.local):
+class _Recording(threading.local):
     """Of each thread: launches that are being written down (plans.py), or None."""
 
     launches: list[Any] | None = None
 
 
-NOTED = _Noted()
+RECORDING = _Recording()
 
 
 class Kernel(Compiled):
@@ -79,15 +79,15 @@ class Kernel(Compiled):
         least: tuple[int, int] = (7, 5),
         exact: bool = False,
         early: bool = False,
-        most: int = 0,
-        spreads: bool = False,
+        max_blocks: int = 0,
+        limits_blocks: bool = False,
         lto: bool = False,
         together: bool = False,
     ) -> None:
         self.name, self.function, self.parameters = name, function, parameters
         self.threads, self.blocks, self.shared = threads, blocks, shared
-        self.least, self.exact, self.early, self.most = least, exact, early, most
-        self.lto, self.together, self.spreads = lto, together, spreads or most > 1
+        self.least, self.exact, self.early, self.max_blocks = least, exact, early, max_blocks
+        self.lto, self.together, self.limits_blocks = lto, together, limits_blocks or max_blocks > 1
         self._is_array = tuple(axes_of(kind) is not None for kind in parameters)
         self._has_arrays = any(self._is_array)
         tuples = [several(kind) for kind in parameters]
@@ -103,7 +103,12 @@ class Kernel(Compiled):
         return self.name
 
     def __call__(
-        self, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any, cluster: int = 1, most: int = 0
+        self,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        *arguments: Any,
+        cluster: int = 1,
+        max_blocks: int = 0,
     ) -> None:
         """Launch on CuPy's current device and stream. Empty grids do nothing.
 
@@ -113,8 +118,8 @@ class Kernel(Compiled):
         32 bits takes the lower four. An array for a parameter of 64 bits stands for its address.
         """
         assert len(arguments) == len(self.parameters), self.name
-        if NOTED.launches is not None:
-            NOTED.launches.append((self, grid, block, arguments, cluster, most))
+        if RECORDING.launches is not None:
+            RECORDING.launches.append((self, grid, block, arguments, cluster, max_blocks))
         gpu = device.driver()
         index = gpu.device()
         function, shared, early = self._loaded.get(index) or self._load(index)
@@ -124,18 +129,23 @@ class Kernel(Compiled):
             else:
                 words = [each if type(each) is int else each.data.ptr for each in arguments]
             stream = gpu.stream(index).ptr
-            shared = _for_most(shared, most, early)
+            shared = _for_most(shared, max_blocks, early)
             submit(function.ptr, grid, block, words, shared, stream, early, cluster, self.together)
 
-    def ready(
-        self, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any, cluster: int = 1, most: int = 0
-    ) -> Ready:
+    def prepare(
+        self,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        *arguments: Any,
+        cluster: int = 1,
+        max_blocks: int = 0,
+    ) -> PreparedLaunch:
         """The same launch, prepared for any number of calls, which fill in addresses: prepared_launch.py."""
         assert len(arguments) == len(self.parameters), self.name
         index = device.driver().device()
         function, shared, early = self._loaded.get(index) or self._load(index)
-        shared = _for_most(shared, most, early)
-        return Ready(
+        shared = _for_most(shared, max_blocks, early)
+        return PreparedLaunch(
             function.ptr, grid, block, self._flat(arguments), shared, early, cluster, self.together
         )  # fmt: skip
 
@@ -156,7 +166,7 @@ class Kernel(Compiled):
             elif is_array:
                 at = value.data.ptr
                 words += (0, 0, value.size, value.itemsize, at, *value.shape, *value.strides)
-            elif type(value) is Hole:
+            elif type(value) is AddressSlot:
                 words.append(value)
             else:
                 words.append(value.data.ptr)
@@ -180,10 +190,10 @@ class Kernel(Compiled):
         cupy = device.cupy()
         function = self._prebuilt(cupy, capability) or self._function(cupy, self.cubin(capability))
         early = self.early and capability >= EARLY and device.driver_version() >= RECORDS_EARLY
-        shared = _for_most(self.shared, self.most, early)
-        if shared > 48 << 10 or self.spreads:
-            most = cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            cupy.cuda.driver.funcSetAttribute(function.ptr, most, max(shared, _spread(1)))
+        shared = _for_most(self.shared, self.max_blocks, early)
+        if shared > 48 << 10 or self.limits_blocks:
+            max_blocks = cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            cupy.cuda.driver.funcSetAttribute(function.ptr, max_blocks, max(shared, _spread(1)))
         return function, shared, early
 
     def _function(self, cupy: Any, code: bytes) -> Any:
@@ -193,7 +203,7 @@ class Kernel(Compiled):
 
     def _prebuilt(self, cupy: Any, capability: tuple[int, int]) -> Any:
         """From the code that came with the package; None where there is none that this driver takes."""
-        code = served.found(self.origin, capability, self.exact) if self.origin else None
+        code = served.code_of(self.origin, capability, self.exact) if self.origin else None
         if code is not None:
             with contextlib.suppress(cupy.cuda.driver.CUDADriverError):  # as of a driver that is too old
                 return self._function(cupy, code)
@@ -229,14 +239,14 @@ class Kernel(Compiled):
         return f"{re.sub(r'[^A-Za-z0-9]+', '-', self.name)}-{sources.short(repr(facts).encode())}"
 
 
-def _spread(most: int) -> int:
+def _spread(max_blocks: int) -> int:
     """So much shared memory that a multiprocessor holds no more blocks than that."""
-    return device.most_shared() // (most + 1) + 1
+    return device.most_shared() // (max_blocks + 1) + 1
 
 
-def _for_most(shared: int, most: int, early: bool) -> int:
+def _for_most(shared: int, max_blocks: int, early: bool) -> int:
     """What a launch asks for, where its blocks start early and so many are the most that should be beside."""
-    return max(shared, _spread(most)) if most and early else shared
+    return max(shared, _spread(max_blocks)) if max_blocks and early else shared
 
 
 def _words(kind: Any) -> int:

@@ -16,7 +16,7 @@ from . import submit
 STREAM = 32  # where in the shape of a launch its stream stands
 
 
-class Hole:
+class AddressSlot:
     """An address that a call brings, by its place among them, and some bytes behind it."""
 
     __slots__ = ("offset", "which")
@@ -24,11 +24,11 @@ class Hole:
     def __init__(self, which: int, offset: int = 0) -> None:
         self.which, self.offset = which, offset
 
-    def __add__(self, more: int) -> Hole:
-        return Hole(self.which, self.offset + more)
+    def __add__(self, more: int) -> AddressSlot:
+        return AddressSlot(self.which, self.offset + more)
 
 
-class Ready:
+class PreparedLaunch:
     """A kernel with its grid and its arguments; :meth:`Kernel.ready` makes it."""
 
     def __init__(
@@ -37,10 +37,12 @@ class Ready:
     ) -> None:  # fmt: skip
         self._empty = 0 in grid
         count = len(words)
-        self._words = (ctypes.c_uint64 * count)(*(0 if type(each) is Hole else each for each in words))
+        self._words = (ctypes.c_uint64 * count)(*(0 if type(each) is AddressSlot else each for each in words))
         first = ctypes.addressof(self._words)
         self._pointers = (ctypes.c_void_p * count)(*(first + 8 * i for i in range(count)))
-        self._holes = [(i, each.which, each.offset) for i, each in enumerate(words) if type(each) is Hole]
+        self._holes = [
+            (i, each.which, each.offset) for i, each in enumerate(words) if type(each) is AddressSlot
+        ]
         more, told, self._owner = submit.attributes(early, cluster, together)
         self._shape = ctypes.create_string_buffer(
             submit.SHAPE.pack(
@@ -59,4 +61,4 @@ class Ready:
         for i, which, offset in self._holes:
             words[i] = addresses[which] + offset
         self._stream.value = stream
-        submit.launched(*self._at, *self._facts)
+        submit.launch_at(*self._at, *self._facts)

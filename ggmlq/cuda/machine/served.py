@@ -22,7 +22,7 @@ UNTOLD, FEW = (12, 0), 256
 LIMITS = re.compile(r"\.maxntid (\d+), 1, 1\s*\.minnctapersm ([2-9])\b")
 
 
-def found(origin: Origin, capability: tuple[int, int], exact: bool) -> bytes | None:
+def code_of(origin: Origin, capability: tuple[int, int], exact: bool) -> bytes | None:
     """The code of a kernel for a GPU, or None."""
     own = SERVED.get(capability)
     code = _code(HERE / own, origin) if own else None
@@ -33,7 +33,7 @@ def found(origin: Origin, capability: tuple[int, int], exact: bool) -> bytes | N
 
 
 def is_served(origin: Origin, capability: tuple[int, int], exact: bool) -> bool:
-    """True where :func:`found` finds the code; it is not unpacked."""
+    """True where :func:`code_of` finds the code; it is not unpacked."""
     folders = [SERVED[capability]] if capability in SERVED else []
     folders += [] if exact else [PTX]
     return any(place_of(HERE / folder, origin) is not None for folder in folders)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from . import device
 
 
-class Side(NamedTuple):
+class SideStream(NamedTuple):
     """A stream, and what says that those before it, and it, have come so far."""
 
     stream: Any
@@ -21,11 +21,11 @@ class Side(NamedTuple):
     done: Any
 
 
-_SIDES: dict[int, list[Side]] = {}  # of each device, those that nobody uses
+_FREE: dict[int, list[SideStream]] = {}  # of each device, those that nobody uses
 
 
-def _taken(index: int) -> Side:
-    free, recording = _SIDES.setdefault(index, []), []
+def _taken(index: int) -> SideStream:
+    free, recording = _FREE.setdefault(index, []), []
     try:
         while free:
             try:
@@ -38,13 +38,13 @@ def _taken(index: int) -> Side:
     finally:
         free += recording
     cuda = device.cupy().cuda
-    return Side(
+    return SideStream(
         cuda.Stream(non_blocking=True), cuda.Event(disable_timing=True), cuda.Event(disable_timing=True)
     )
 
 
 @contextmanager
-def beside(index: int, main: Any) -> Iterator[Any]:
+def fork(index: int, main: Any) -> Iterator[Any]:
     """A stream that begins where ``main`` is, and that ``main`` waits for afterwards, errors or none."""
     side = _taken(index)
     side.begun.record(main)
@@ -54,4 +54,4 @@ def beside(index: int, main: Any) -> Iterator[Any]:
     finally:
         side.done.record(side.stream)
         main.wait_event(side.done)
-        _SIDES[index].append(side)
+        _FREE[index].append(side)

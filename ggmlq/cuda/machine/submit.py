@@ -81,10 +81,10 @@ def submit(
     SHAPE.pack_into(
         memory.shape, 0, *grid, *ONES[len(grid)], *block, *ONES[len(block)], shared, stream, more, count
     )
-    launched(shape_at, function, pointers_at, grid, block, shared)
+    launch_at(shape_at, function, pointers_at, grid, block, shared)
 
 
-def launched(
+def launch_at(
     shape_at: int, function: int, pointers_at: int, grid: Sequence[int], block: Sequence[int], shared: int
 ) -> None:
     """Launch what lies there."""

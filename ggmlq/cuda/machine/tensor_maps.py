@@ -147,12 +147,12 @@ def _slots(index: int) -> _Slots:
     return _Slots()
 
 
-def place(box: Box) -> int:
+def map_address(box: Box) -> int:
     """Where the map of a matrix lies, on CuPy's current device."""
     index = device.current()
     return _slots(index).place(box, index)
 
 
-def kept(box: Box) -> Any:
+def map_array(box: Box) -> Any:
     """A map in memory of its own, for who keeps it as long as the matrix: its address stays right."""
     return device.upload(np.frombuffer(encoded(box), np.uint8), f"cuda:{device.current()}")

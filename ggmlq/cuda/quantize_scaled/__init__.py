@@ -5,7 +5,7 @@
     _codes.py      a quotient to its code, a tile's extremes to its scale and zero point
     _groups.py     tiles within a row, 16 to 512 columns: read once, in a part of a warp
     _blocks.py     tiles of up to 16384 floats, whole rows too: read once, in a block of threads
-    _apart.py      any tile: extremes, scales and codes one after the other
+    _three_passes.py      any tile: extremes, scales and codes one after the other
 
 ``quantize`` takes the first of the last three that serves a tile.
 """
@@ -22,8 +22,8 @@ from ...errors import UnsupportedError
 from ..activations.floats import FLOAT32, converted
 from ..machine import device
 from ..machine.device import cupy
-from ..machine.grid import by_levels, placed
-from . import _apart, _blocks, _groups
+from ..machine.grid import address_and_strides, by_levels
+from . import _blocks, _groups, _three_passes
 from ._codes import NATIVE, WORDS, Way, keeps_nan_of
 from ._pieces import SIZES, WIDE, in_piece
 
@@ -141,7 +141,14 @@ def _at_once(given: Rows, over: Tiling, rule: Rule, way: Way, found: Found) -> b
             return False
         kernel = _blocks.kernel(given.kind, way, tile)
         levels, across = over.shape
-    parts = (given.x, given.pitch, found.codes, over.columns, *placed(found.scales), *placed(found.zeros))
+    parts = (
+        given.x,
+        given.pitch,
+        found.codes,
+        over.columns,
+        *address_and_strides(found.scales),
+        *address_and_strides(found.zeros),
+    )
     by_levels(kernel, across, levels, *parts, over.rows, _bits(rule.eps))
     return True
 
@@ -164,25 +171,39 @@ def _scale(
     both, wide, (down, along) = way.zeros, given.wide(over), over.shape
     extremes = cupy().zeros((1 + both, down * along), np.uint32)
     lanes = 32 if over.c >= 32 else 1
-    parts = -(-over.c // (lanes * _apart.AT_ONCE * in_piece(given.kind, wide)))
-    levels_of_tile = -(-over.r // _apart.HEIGHT)
+    parts = -(-over.c // (lanes * _three_passes.AT_ONCE * in_piece(given.kind, wide)))
+    levels_of_tile = -(-over.r // _three_passes.HEIGHT)
     keeps_nan = keeps_nan_of(way) and not given_scales
-    take = _apart.extremes_kernel(given.kind, both, keeps_nan, wide, lanes)
-    across = -(-along * parts * lanes // _apart.THREADS)
+    take = _three_passes.extremes_kernel(given.kind, both, keeps_nan, wide, lanes)
+    across = -(-along * parts * lanes // _three_passes.THREADS)
     sizes = over.rows, over.columns, over.r, over.c, along, parts, levels_of_tile
     highs, lows = extremes[0], extremes[-1]
     by_levels(take, across, down * levels_of_tile, given.x, given.pitch, highs, lows, *sizes)
-    make = _apart.scales_kernel(_apart.of_scales(way), given_scales)
-    where = *placed(found.scales), *placed(found.zeros), down, along
-    make((-(-down * along // _apart.THREADS),), (_apart.THREADS,), highs, lows, *where, _bits(rule.eps))
+    make = _three_passes.scales_kernel(_three_passes.of_scales(way), given_scales)
+    where = *address_and_strides(found.scales), *address_and_strides(found.zeros), down, along
+    make(
+        (-(-down * along // _three_passes.THREADS),),
+        (_three_passes.THREADS,),
+        highs,
+        lows,
+        *where,
+        _bits(rule.eps),
+    )
 
 
 def _encode(given: Rows, over: Tiling, way: Way, found: Found) -> None:
     """Codes under the scales that are there."""
     wide = given.wide(over)
     pieces = over.columns // in_piece(given.kind, wide)
-    shift = min((pieces - 1).bit_length(), _apart.THREADS.bit_length() - 1)
-    across, levels = -(-pieces // (1 << shift)), -(-over.rows // (_apart.THREADS >> shift))
-    parts = (given.x, given.pitch, found.codes, over.columns, *placed(found.scales), *placed(found.zeros))
-    kernel = _apart.encode_kernel(given.kind, way, wide)
+    shift = min((pieces - 1).bit_length(), _three_passes.THREADS.bit_length() - 1)
+    across, levels = -(-pieces // (1 << shift)), -(-over.rows // (_three_passes.THREADS >> shift))
+    parts = (
+        given.x,
+        given.pitch,
+        found.codes,
+        over.columns,
+        *address_and_strides(found.scales),
+        *address_and_strides(found.zeros),
+    )
+    kernel = _three_passes.encode_kernel(given.kind, way, wide)
     by_levels(kernel, across, levels, *parts, over.rows, over.r, over.c, shift)

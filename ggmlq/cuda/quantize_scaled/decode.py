@@ -20,7 +20,7 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import DTYPES, KINDS, LEAST, storing
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.device import cupy
-from ..machine.grid import by_levels, placed
+from ..machine.grid import address_and_strides, by_levels
 from ..machine.launch import Kernel, family
 from ._codes import value_of_power
 
@@ -165,7 +165,7 @@ def _decode(s: ScaledArray, kind: str, out: Any) -> None:
     cut = over.c % each if over.shape[1] > 1 else 0
     wide = not (codes.data.ptr % (each * size) or pitch % (each * size) or over.columns % each or cut)
     zeros = None if s.zeros is None else s.zeros.astype(np.float32)
-    beside = [v for part in (s.scales, zeros) for v in placed(part)]
+    beside = [v for part in (s.scales, zeros) for v in address_and_strides(part)]
     pieces = over.columns // (each if wide else 1)
     shift = min((pieces - 1).bit_length(), THREADS.bit_length() - 1)
     across, levels = -(-pieces // (1 << shift)), -(-over.rows // (THREADS >> shift))

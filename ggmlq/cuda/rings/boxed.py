@@ -55,7 +55,7 @@ class BoxTile:
 
 
 @dataclass(frozen=True)
-class Room:
+class SharedLayout:
     """Where everything lies in shared memory, in bytes from the start of the ring."""
 
     tile: BoxTile
@@ -93,7 +93,7 @@ class Room:
         return self.shared <= MOST_SHARED
 
 
-def follower(stages: int) -> Any:
+def stage_advancer(stages: int) -> Any:
     """The device function for the stage after one, and its parity."""
 
     @inlined
@@ -104,7 +104,7 @@ def follower(stages: int) -> Any:
     return after
 
 
-def starter(stages: int, arrivals: int) -> Any:
+def barrier_initializer(stages: int, arrivals: int) -> Any:
     """The device function by which one thread makes the barriers; so many warps say that a stage is empty."""
     init, publish = barriers.init, barriers.publish_barriers
 
@@ -118,24 +118,24 @@ def starter(stages: int, arrivals: int) -> Any:
     return start
 
 
-def placer(tile: BoxTile, tall: int) -> Any:
+def raster(tile: BoxTile, raster_height: int) -> Any:
     """The device function for a tile's first row and column; ``tall`` tiles are gone down together."""
     rows, columns = tile.rows, tile.columns
 
     @inlined
     def place(number: Any, down: Any, across: Any) -> Any:
-        each = uint32(uint32(tall) * across)
-        first = uint32(uint32(number // each) * uint32(tall))
-        height, rest = min(uint32(down - first), uint32(tall)), uint32(number % each)
+        each = uint32(uint32(raster_height) * across)
+        first = uint32(uint32(number // each) * uint32(raster_height))
+        height, rest = min(uint32(down - first), uint32(raster_height)), uint32(number % each)
         row = uint32(first + uint32(rest % height))
         return uint32(row * uint32(rows)), uint32(uint32(rest // height) * uint32(columns))
 
     return place
 
 
-def product_placer(tile: BoxTile, tall: int) -> Any:
+def product_raster(tile: BoxTile, raster_height: int) -> Any:
     """The same for who multiplies, which also asks which column that is to the scales of w."""
-    place = placer(tile, tall)
+    place = raster(tile, raster_height)
 
     @inlined
     def place_in_product(number: Any, where: Any) -> Any:
@@ -146,16 +146,16 @@ def product_placer(tile: BoxTile, tall: int) -> Any:
     return place_in_product
 
 
-def fetcher(room: Room, of_w: bool) -> Any:
+def box_fetcher(layout: SharedLayout, of_w: bool) -> Any:
     """The device function that asks for an operand's boxes of a stage, whose barrier is ``done``.
 
     That of w announces the bytes of both. ``scales``: a map, of x [groups, M], of w [steps, N]; ``at``: the
     first row of the operand, ``among``: its place in a row of scales; ``group``: which row of those belongs
     to the step.
     """
-    length, size, first = room.tile.stage, room.tile.stage + room.beside, room.tile.rows * STEP * of_w
-    scaled = room.w_scales if of_w else room.x_scales
-    near, beside = room.scales + 4 * room.tile.rows * room.x_scales * of_w, room.beside
+    length, size, first = layout.tile.stage, layout.tile.stage + layout.beside, layout.tile.rows * STEP * of_w
+    scaled = layout.w_scales if of_w else layout.x_scales
+    near, beside = layout.scales + 4 * layout.tile.rows * layout.x_scales * of_w, layout.beside
     expect, fetch = barriers.expect, boxes.fetch
 
     @inlined
@@ -172,7 +172,7 @@ def fetcher(room: Room, of_w: bool) -> Any:
     return ask
 
 
-def grouper(of_w: bool) -> Any:
+def scale_row_advancer(of_w: bool) -> Any:
     """The device functions for the row of scales that belongs to a step, and for how many steps it does."""
 
     @inlined
@@ -191,13 +191,13 @@ def grouper(of_w: bool) -> Any:
     return begin, follow
 
 
-def step_filler(room: Room, of_w: bool) -> Any:
+def step_producer(layout: SharedLayout, of_w: bool) -> Any:
     """The device function that asks for an operand's boxes of steps ``first`` … ``last``, stage by stage.
 
     Returns the stage after the last one, and its parity.
     """
-    stages, wait, after = room.tile.stages, barriers.wait, follower(room.tile.stages)
-    ask, (first_group, next_group) = fetcher(room, of_w), grouper(of_w)
+    stages, wait, after = layout.tile.stages, barriers.wait, stage_advancer(layout.tile.stages)
+    ask, (first_group, next_group) = box_fetcher(layout, of_w), scale_row_advancer(of_w)
 
     @inlined
     def fill(
@@ -216,12 +216,12 @@ def step_filler(room: Room, of_w: bool) -> Any:
     return fill
 
 
-def filler(room: Room, tall: int, of_w: bool) -> Any:
+def producer(layout: SharedLayout, raster_height: int, of_w: bool) -> Any:
     """The device function of the one thread that fills the ring with an operand, for all tiles of a block.
 
     ``where``: tiles down and across.
     """
-    place, fill_steps = placer(room.tile, tall), step_filler(room, of_w)
+    place, fill_steps = raster(layout.tile, raster_height), step_producer(layout, of_w)
 
     @inlined
     def fill(
@@ -239,9 +239,9 @@ def filler(room: Room, tall: int, of_w: bool) -> Any:
     return fill
 
 
-def part_filler(room: Room, of_w: bool) -> Any:
+def split_producer(layout: SharedLayout, of_w: bool) -> Any:
     """The same for steps ``first`` … ``last`` of one tile; of w before the predecessor ends."""
-    fill_steps, wait_for_predecessor = step_filler(room, of_w), dependent_launch.wait_for_predecessor
+    fill_steps, wait_for_predecessor = step_producer(layout, of_w), dependent_launch.wait_for_predecessor
 
     @inlined
     def fill(

@@ -19,7 +19,7 @@ from ..intrinsics.language import cuda, uint32
 Fetchers = tuple[Any, Any]
 
 
-def starter(fetchers: Fetchers, ahead: int, length: int) -> Any:
+def prologue(fetchers: Fetchers, ahead: int, length: int) -> Any:
     """The device function that fills the first ``ahead`` stages, of ``length`` bytes each."""
     fetch_weights, fetch_activations = fetchers
     commit, wait_for_predecessor = ptx.commit, dependent_launch.wait_for_predecessor
@@ -66,7 +66,7 @@ def refiller(fetchers: Fetchers, wait: Any, publish: Any = nothing) -> Any:
     return refill
 
 
-def follower(count: int, length: int) -> Any:
+def offset_advancer(count: int, length: int) -> Any:
     """The device function for the stage after one, as bytes from the start of the ring."""
     end = (count - 1) * length
 

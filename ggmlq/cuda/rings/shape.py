@@ -70,7 +70,7 @@ class ByteTile:
         return -(-m // self.rows), -(-n // self.columns)
 
 
-def placer(tile: ByteTile) -> Any:
+def raster(tile: ByteTile) -> Any:
     """The device function for a block's first row and column.
 
     Blocks run down ``group`` tiles of rows before they go to the next tile of columns, so that those

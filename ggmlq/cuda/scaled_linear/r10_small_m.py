@@ -25,10 +25,18 @@ from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
 from ..codes8 import epilogue, small_m_consumers
 from ..codes8 import operands as operands8
-from ..codes8.job import CODED, CODES, OUTS
 from ..codes8.rows import zeros_of
-from ..codes8.small_m import GROUPS, MULTIPLY, PARTS, THREADS, TILES, FewJob, FewTile
-from ..codes8.small_m_sums import adder
+from ..codes8.small_m import (
+    CONSUMER_THREADS,
+    CONSUMER_WARPGROUPS,
+    SPLITS,
+    THREADS,
+    TILES,
+    SmallMTile,
+    SmallMVariant,
+)
+from ..codes8.small_m_sums import sum_reducer
+from ..codes8.variant import CODED_OUTPUTS, FLOAT_CODES, OUTPUTS
 from ..cost import codes8
 from ..intrinsics import barrier as barriers
 from ..intrinsics import dependent_launch, ptx
@@ -36,31 +44,39 @@ from ..intrinsics.language import cuda, uint32, uint64
 from ..intrinsics.wgmma8 import INTEGERS, STEP
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..rings.boxed import starter
+from ..rings.boxed import barrier_initializer
 from .r3_dp4a import KINDS
 from .r9_persistent import refuses as refused
 
 MOST = TILES[-1].columns
 
 
-def jobs() -> list[tuple[FewJob]]:
+def variants() -> list[tuple[SmallMVariant]]:
     """Every tile and kind of codes; kinds of outputs in turns."""
-    floats = [FewJob(t, a, b, out) for t, a, b, out in combined(TILES, CODES, CODES, OUTS)]
-    integers = [
-        FewJob(t, a, b, out, zeros)
-        for t, a, b, out, zeros in combined(TILES, INTEGERS, INTEGERS, OUTS, (False, True))
+    floats = [
+        SmallMVariant(t, a, b, out) for t, a, b, out in combined(TILES, FLOAT_CODES, FLOAT_CODES, OUTPUTS)
     ]
-    coded = [FewJob(TILES[-1], code, code, out) for code, out in combined(("s8", "e4m3"), CODED)]
-    return [(job,) for job in floats + integers + coded]
+    integers = [
+        SmallMVariant(t, a, b, out, zeros)
+        for t, a, b, out, zeros in combined(TILES, INTEGERS, INTEGERS, OUTPUTS, (False, True))
+    ]
+    coded = [
+        SmallMVariant(TILES[-1], code, code, out) for code, out in combined(("s8", "e4m3"), CODED_OUTPUTS)
+    ]
+    return [(variant,) for variant in floats + integers + coded]
 
 
-@family(jobs())
-def kernel(job: FewJob) -> Kernel:
+@family(variants())
+def kernel(variant: SmallMVariant) -> Kernel:
     """Block (tile of rows of w, part of K): the parts of a tile are a cluster."""
-    tile, run, add = job.tile, small_m_consumers.roles(job), adder(job)
-    start, of_barriers, base = starter(tile.stages, 4 * GROUPS // tile.turns), tile.barriers, ptx.shared_base
+    tile, run, add = variant.tile, small_m_consumers.roles(variant), sum_reducer(variant)
+    start, of_barriers, base = (
+        barrier_initializer(tile.stages, 4 * CONSUMER_WARPGROUPS // tile.turns),
+        tile.barriers,
+        ptx.shared_base,
+    )
     rows, columns = tile.rows, tile.columns
-    rank_here, greet_cluster = barriers.rank_in_cluster, barriers.greet_cluster
+    rank_here, arrive_at_cluster = barriers.rank_in_cluster, barriers.arrive_at_cluster
     let_successor_start = dependent_launch.let_successor_start
 
     def product(
@@ -80,7 +96,7 @@ def kernel(job: FewJob) -> Kernel:
         if thread == uint32(0):
             start(full)
         if halvings != uint32(0):  # one block alone has no cluster
-            greet_cluster()
+            arrive_at_cluster()
         cuda.syncthreads()
         row0 = uint32(uint32(uint32(cuda.blockIdx.x) >> halvings) * uint32(rows))
         given = (of_x, row_x, column_x, rows_x, span_x, of_w, row_w, column_w, rows_w, span_w)
@@ -88,11 +104,11 @@ def kernel(job: FewJob) -> Kernel:
         run(
             ring, full, x, w, uint32(0), uint32(columns), m, row0, n, steps, given, zeros, rank, halvings,
         )  # fmt: skip
-        if thread < uint32(MULTIPLY):
+        if thread < uint32(CONSUMER_THREADS):
             add(ring, rank, halvings, y, row0, m, n, (bias, scales, down, along))
 
     return Kernel(
-        f"tma few rows {job}", product, *(uint64,) * 13, *(uint32,) * 8, *epilogue.KINDS, threads=THREADS,
+        f"tma few rows {variant}", product, *(uint64,) * 13, *(uint32,) * 8, *epilogue.KINDS, threads=THREADS,
         blocks=tile.blocks, shared=tile.shared, least=(9, 0), exact=True, early=True, lto=True,
     )  # fmt: skip
 
@@ -108,7 +124,7 @@ def refuses(problem: ScaledLinear) -> str | None:
     narrow=True, ends=True,
 )  # fmt: skip
 def launch(
-    x: ScaledArray, w: ScaledArray, out: Any, tile: FewTile | None = None, parts: int = 0,
+    x: ScaledArray, w: ScaledArray, out: Any, tile: SmallMTile | None = None, parts: int = 0,
     end: Ending = PLAIN,
 ) -> None:  # fmt: skip
     """``out`` may be float16 or bfloat16, too; ``tile``, ``parts``: others than are thought best."""
@@ -122,16 +138,16 @@ def launch(
         x.zeros is not None or w.zeros is not None,
         codes8.Shape.on(device.card_of(device.current()), m, n, k),
     )
-    tile, parts, _ = codes8.small_m(shape, *codes8.asked(tile, parts, TILES, PARTS))
+    tile, parts, _ = codes8.small_m(shape, *codes8.asked(tile, parts, TILES, SPLITS))
     of_x, of_w = (KINDS[s.code.name] if integer else s.code.name for s in (x, w))
-    job = FewJob(tile, of_x, of_w, epilogue.out_of(out, end), zeros)
+    variant = SmallMVariant(tile, of_x, of_w, epilogue.out_of(out, end), zeros)
     tiles, steps = -(-n // tile.rows), -(-k // STEP)
     points: tuple[Any, ...] = (0, 0, 0, 0)
     if zeros:
         kept = operands8.beside_w(w, both.groups, True)
         points = (*zeros_of(x, both.groups, weights=False), kept.points, kept.others)
     a, b = both.x.scales, operands8.kept_scales(w, both.w)
-    kernel(job)(
+    kernel(variant)(
         (tiles * parts,), (THREADS,),
         operands8.map_of_codes(both.x, k, tile.columns), operands8.map_of_codes(both.w, k, tile.rows), out,
         a.at, a.row, a.column, b.at, b.row, b.column, *points,

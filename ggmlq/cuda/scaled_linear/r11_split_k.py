@@ -22,8 +22,8 @@ from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
 from ..codes8 import epilogue
 from ..codes8 import operands as operands8
-from ..codes8.job import Job
 from ..codes8.split_k import MOST, TILES, kernel, shares
+from ..codes8.variant import Variant
 from ..cost import codes8
 from ..machine import device
 from ..rings.boxed import BoxTile
@@ -51,12 +51,12 @@ def launch(
         return
     operands8.settle(w)
     both, to = operands8.operands(x, w), epilogue.out_of(out, end)
-    by_columns = not operands8.shared_by(both.w, 128)
+    column_scales = not operands8.shared_by(both.w, 128)
     shape = codes8.Shape.on(device.card_of(device.current()), m, n, k)
     tile, parts, _ = codes8.split_k(shape, *codes8.asked(tile, parts, TILES, range(1, MOST + 1)))
-    job = Job(tile, x.code.name, w.code.name, to, False, by_columns)
-    given = operands8.float_arguments(job, both, w, m, n)
-    kernel(job)(
-        (tile.tiles(m, n) * parts,), (job.threads,), *given.maps, given.table, out, m, n, *given.sizes,
+    variant = Variant(tile, x.code.name, w.code.name, to, False, column_scales)
+    given = operands8.float_arguments(variant, both, w, m, n)
+    kernel(variant)(
+        (tile.tiles(m, n) * parts,), (variant.threads,), *given.maps, given.table, out, m, n, *given.sizes,
         parts, *shares(tile, parts), *epilogue.words(end), cluster=parts,
     )  # fmt: skip

@@ -23,8 +23,8 @@ import numpy as np
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
+from ..codes8.mma_tiles import given
 from ..codes8.rows import too_short, zeros_of
-from ..codes8.tiled import given
 from ..intrinsics import codes8, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, int32, uint32

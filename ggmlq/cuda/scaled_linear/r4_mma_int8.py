@@ -22,34 +22,34 @@ from typing import Any
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
+from ..codes8.mma_tiles import PARAMETERS, Wave, best, given, is_wide, small_enough, steps_of
+from ..codes8.mma_tiles import refuses as refused
 from ..codes8.rows import zeros_of
-from ..codes8.stages import Work, goes_on, holds_nothing, no_copies, walker
-from ..codes8.tiled import PARAMETERS, Wave, best, given, is_wide, small_enough, steps_of
-from ..codes8.tiled import refuses as refused
-from ..epilogue.mma_results import clearer, corrector, holder, scaling, storer
+from ..codes8.stages import LoopSteps, goes_on, holds_nothing, main_loop, no_copies
+from ..epilogue.mma_sums import clearer, scale_loader, stage_scales, storer, zero_point_corrector
 from ..intrinsics import codes8, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..rings.shape import ByteTile, placer
+from ..rings.shape import ByteTile, raster
 from .r1_tiled import no_bytes
 from .r2_tiled_int32 import too_large_for_int32
 from .r3_dp4a import KINDS, SIGNS
 
 LEAST = (8, 0)
-WHOLE = (
+UNGROUPED_TILES = (
     Wave(ByteTile(128, 256, 64, 64, stages=4), 1.0),
     Wave(ByteTile(128, 128, 64, 32, stages=6), 0.8),
     Wave(ByteTile(64, 64, 32, 16, stages=4, blocks=2), 0.5),
     Wave(ByteTile(16, 64, 16, 16, stages=4, blocks=3), 0.2),
 )
-GROUPED = (  # zero points take registers: with any, not the first of either list
+GROUPED_TILES = (  # zero points take registers: with any, not the first of either list
     Wave(ByteTile(128, 128, 64, 32, stages=5), 1.0),
     Wave(ByteTile(64, 64, 32, 16, stages=4, blocks=2), 0.6),
     Wave(ByteTile(16, 64, 16, 16, stages=4, blocks=3), 0.2),
 )
 
-FIRST = (WHOLE[0].tile, *steps_of(GROUPED[:1]))
+FIRST = (UNGROUPED_TILES[0].tile, *steps_of(GROUPED_TILES[:1]))
 
 
 def multiplier(tile: ByteTile, a: str, b: str) -> Any:
@@ -72,27 +72,27 @@ def cases(tiles: list[ByteTile], *choices: tuple[Any, ...]) -> list[tuple[Any, .
 
 def grouped_cases() -> list[tuple[Any, ...]]:
     """Whether all columns of a warp share a scale is asked of wide ones."""
-    found = cases(steps_of(GROUPED), SIGNS, SIGNS, (False, True))
+    found = cases(steps_of(GROUPED_TILES), SIGNS, SIGNS, (False, True))
     return [case for case in found if is_wide(case[0]) or not case[3]]
 
 
-@family(cases([wave.tile for wave in WHOLE], SIGNS, SIGNS))
-def whole(tile: ByteTile, a: str, b: str, zeros: bool) -> Kernel:
+@family(cases([wave.tile for wave in UNGROUPED_TILES], SIGNS, SIGNS))
+def ungrouped(tile: ByteTile, a: str, b: str, zeros: bool) -> Kernel:
     """For scales that do not vary along K."""
     (down, across), count = tile.grid, tile.sums
-    walk = walker(tile, Work(no_copies, multiplier(tile, a, b), holds_nothing, goes_on))
-    place, clear, store = placer(tile), clearer(count, int32), storer(tile)
-    hold, correct, held_count = holder(tile), corrector(tile), 2 * down + 2 * across
-    scale, fma = scaling(tile, False).scale, ptx.fma
+    walk = main_loop(tile, LoopSteps(no_copies, multiplier(tile, a, b), holds_nothing, goes_on))
+    place, clear, store = raster(tile), clearer(count, int32), storer(tile)
+    hold, correct, held_count = scale_loader(tile), zero_point_corrector(tile), 2 * down + 2 * across
+    scale, fma = stage_scales(tile, False).scale, ptx.fma
 
     def product(
         x: Any, w: Any, y: Any, m: Any, n: Any, k: Any, pitch_x: Any, pitch_w: Any,
-        tiles_down: Any, tiles_across: Any, tall: Any,
+        tiles_down: Any, tiles_across: Any, raster_height: Any,
         of_x: Any, of_w: Any, row_x: Any, row_w: Any, column_x: Any, column_w: Any,
         rows_x: Any, rows_w: Any, steps_x: Any, steps_w: Any,
         points_x: Any, others_x: Any, points_w: Any, others_w: Any,
     ) -> None:  # fmt: skip
-        m0, n0 = place(tiles_down, tiles_across, tall)
+        m0, n0 = place(tiles_down, tiles_across, raster_height)
         sums = cuda.local.array(count, int32)
         clear(sums)
         walk(sums, sums, sums, x, w, sums, m0, n0, m, n, k, pitch_x, pitch_w)
@@ -116,8 +116,14 @@ def whole(tile: ByteTile, a: str, b: str, zeros: bool) -> Kernel:
 @family(grouped_cases())
 def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kernel:
     """For scales that vary along K."""
-    (down, across), count, beside = tile.grid, tile.sums, scaling(tile, uniform)
-    place, store, correct, fma, step_length = placer(tile), storer(tile), corrector(tile), ptx.fma, tile.step
+    (down, across), count, beside = tile.grid, tile.sums, stage_scales(tile, uniform)
+    place, store, correct, fma, step_length = (
+        raster(tile),
+        storer(tile),
+        zero_point_corrector(tile),
+        ptx.fma,
+        tile.step,
+    )
     clear, clear_floats = clearer(count, int32), clearer(count, float32)
     slots, held_count, start, fetch_scales, hold, scale = beside
 
@@ -138,16 +144,16 @@ def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kerne
                         sums[o] = fma(float32(part[o]), scale(held, i, j, c), sums[o])
                         part[o] = int32(0)
 
-    walk = walker(tile, Work(fetch, multiplier(tile, a, b), hold, finish))
+    walk = main_loop(tile, LoopSteps(fetch, multiplier(tile, a, b), hold, finish))
 
     def product(
         x: Any, w: Any, y: Any, m: Any, n: Any, k: Any, pitch_x: Any, pitch_w: Any,
-        tiles_down: Any, tiles_across: Any, tall: Any,
+        tiles_down: Any, tiles_across: Any, raster_height: Any,
         of_x: Any, of_w: Any, row_x: Any, row_w: Any, column_x: Any, column_w: Any,
         rows_x: Any, rows_w: Any, steps_x: Any, steps_w: Any,
         points_x: Any, others_x: Any, points_w: Any, others_w: Any, span: Any,
     ) -> None:  # fmt: skip
-        m0, n0 = place(tiles_down, tiles_across, tall)
+        m0, n0 = place(tiles_down, tiles_across, raster_height)
         sums, part = cuda.local.array(count, float32), cuda.local.array(count, int32)
         held, own = cuda.local.array(held_count, float32), cuda.local.array(slots, uint64)
         clear_floats(sums)
@@ -167,7 +173,7 @@ def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kerne
 
 def refuses(problem: ScaledLinear) -> str | None:
     reason = no_bytes(problem) or too_large_for_int32(problem) or refused(problem, LEAST)
-    return reason or small_enough(problem, GROUPED if problem.varies else WHOLE)
+    return reason or small_enough(problem, GROUPED_TILES if problem.varies else UNGROUPED_TILES)
 
 
 def points_of(x: ScaledArray, w: ScaledArray, groups: Any) -> tuple[Any, ...]:
@@ -188,9 +194,9 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     points = points_of(x, w, operands.groups)
     zeros = x.zeros is not None or w.zeros is not None
     if operands.groups.length < k:
-        tile = best(GROUPED[zeros:], operands.groups.step, m, n)
+        tile = best(GROUPED_TILES[zeros:], operands.groups.step, m, n)
         kernel = grouped(tile, *kinds, operands.uniform(tile), zeros)
         operands.launch(kernel, tile, out, *points, operands.groups.span)
     else:
-        tile = best(WHOLE[zeros:], operands.groups.step, m, n)
-        operands.launch(whole(tile, *kinds, zeros), tile, out, *points)
+        tile = best(UNGROUPED_TILES[zeros:], operands.groups.step, m, n)
+        operands.launch(ungrouped(tile, *kinds, zeros), tile, out, *points)

@@ -23,16 +23,16 @@ from typing import Any
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
-from ..codes8.stages import Work, walker
-from ..codes8.tiled import PARAMETERS, Wave, best, given, is_wide, small_enough, steps_of
-from ..codes8.tiled import refuses as refused
-from ..epilogue.mma_results import clearer, scaling, storer
+from ..codes8.mma_tiles import PARAMETERS, Wave, best, given, is_wide, small_enough, steps_of
+from ..codes8.mma_tiles import refuses as refused
+from ..codes8.stages import LoopSteps, main_loop
+from ..epilogue.mma_sums import clearer, stage_scales, storer
 from ..intrinsics import codes8, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..rings.shape import ByteTile, placer
+from ..rings.shape import ByteTile, raster
 
 LEAST, CONVERTS = (8, 0), (8, 9)  # CONVERTS: from which on GPUs have the instruction
 TILES = (
@@ -40,7 +40,7 @@ TILES = (
     Wave(ByteTile(64, 64, 32, 16, stages=4, blocks=2), 0.6),
     Wave(ByteTile(16, 64, 16, 16, stages=4, blocks=3), 0.2),
 )
-CODES = ("e4m3", "e5m2")
+FLOAT_CODES = ("e4m3", "e5m2")
 
 
 def multiplier(tile: ByteTile, a: str, b: str, converts: bool) -> Any:
@@ -85,18 +85,18 @@ def promoter(tile: ByteTile, scale: Any) -> Any:
 
 def float_kernel(name: str, tile: ByteTile, uniform: bool, multiply: Any, least: tuple[int, int]) -> Kernel:
     """A product of floats: ``multiply`` adds 32 columns, each stage is promoted."""
-    count, beside = tile.sums, scaling(tile, uniform)
-    place, clear, store, start = placer(tile), clearer(count, float32), storer(tile), beside.start
+    count, beside = tile.sums, stage_scales(tile, uniform)
+    place, clear, store, start = raster(tile), clearer(count, float32), storer(tile), beside.start
     slots, held_count = beside.slots, beside.held
-    walk = walker(tile, Work(beside.fetch, multiply, beside.hold, promoter(tile, beside.scale)))
+    walk = main_loop(tile, LoopSteps(beside.fetch, multiply, beside.hold, promoter(tile, beside.scale)))
 
     def product(
         x: Any, w: Any, y: Any, m: Any, n: Any, k: Any, pitch_x: Any, pitch_w: Any,
-        tiles_down: Any, tiles_across: Any, tall: Any,
+        tiles_down: Any, tiles_across: Any, raster_height: Any,
         of_x: Any, of_w: Any, row_x: Any, row_w: Any, column_x: Any, column_w: Any,
         rows_x: Any, rows_w: Any, steps_x: Any, steps_w: Any,
     ) -> None:  # fmt: skip
-        m0, n0 = place(tiles_down, tiles_across, tall)
+        m0, n0 = place(tiles_down, tiles_across, raster_height)
         sums, part = cuda.local.array(count, float32), cuda.local.array(count, float32)
         held, own = cuda.local.array(held_count, float32), cuda.local.array(slots, uint64)
         clear(sums)
@@ -113,7 +113,7 @@ def float_kernel(name: str, tile: ByteTile, uniform: bool, multiply: Any, least:
 
 def cases(tiles: Sequence[Wave], *more: tuple[bool, ...]) -> list[tuple[Any, ...]]:
     """Tiles, codes, whether all columns of a warp share a scale; and what else there is to choose."""
-    every = combined(steps_of(tiles), CODES, CODES, (False, True), *more)
+    every = combined(steps_of(tiles), FLOAT_CODES, FLOAT_CODES, (False, True), *more)
     return [case for case in every if is_wide(case[0]) or not case[3]]
 
 

@@ -18,13 +18,13 @@ from typing import Any
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
-from ..codes8.tiled import Wave, best, given, small_enough, steps_of
-from ..codes8.tiled import refuses as refused
+from ..codes8.mma_tiles import Wave, best, given, small_enough, steps_of
+from ..codes8.mma_tiles import refuses as refused
 from ..intrinsics import codes8
 from ..intrinsics.atoms import inlined
 from ..machine.launch import Kernel, family
 from ..rings.shape import ByteTile
-from .r5_widen import CODES, float_kernel
+from .r5_widen import FLOAT_CODES, float_kernel
 
 LEAST, REAL = (8, 9), ((8, 9), (12, 0))
 TILES = (
@@ -47,7 +47,7 @@ def multiplier(tile: ByteTile, a: str, b: str) -> Any:
     return multiply
 
 
-@family(combined(steps_of(TILES), CODES, CODES))
+@family(combined(steps_of(TILES), FLOAT_CODES, FLOAT_CODES))
 def kernel(tile: ByteTile, a: str, b: str) -> Kernel:
     """Scales are taken one by one: told apart by warps, kernels for 12.0 would keep sums in memory."""
     return float_kernel(f"mma_fp8 {a} {b}", tile, False, multiplier(tile, a, b), LEAST)

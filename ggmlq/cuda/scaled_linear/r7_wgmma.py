@@ -21,49 +21,51 @@ from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
 from ..codes8 import operands as operands8
-from ..codes8.consumers import placer_of_threads, writer
-from ..codes8.job import CODES, OUTS, TALL, Job
+from ..codes8.consumers import thread_placer, writer
+from ..codes8.variant import FLOAT_CODES, OUTPUTS, RASTER_HEIGHT, Variant
 from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes, dependent_launch, ptx
 from ..intrinsics.language import cuda, uint32, uint64
 from ..intrinsics.promoted import float_products
 from ..machine.launch import Kernel, family
-from ..rings.boxed import BoxTile, fetcher, placer, starter
+from ..rings.boxed import BoxTile, barrier_initializer, box_fetcher, raster
 
 TILE = BoxTile(128, 128, 1)
 
 
-def jobs(tile: BoxTile) -> list[tuple[Job]]:
+def variants(tile: BoxTile) -> list[tuple[Variant]]:
     """A tile with every kind of codes and of outputs that tests look at."""
-    found = [Job(tile, a, b) for a in CODES for b in CODES]
+    found = [Variant(tile, a, b) for a in FLOAT_CODES for b in FLOAT_CODES]
     found += [
-        Job(tile, "e4m3", "e4m3", out, boxed, by)
-        for out in OUTS
+        Variant(tile, "e4m3", "e4m3", out, boxed, by)
+        for out in OUTPUTS
         for boxed in (True, False)
         for by in (False, True)
     ]
-    return [(job,) for job in dict.fromkeys(found)]
+    return [(variant,) for variant in dict.fromkeys(found)]
 
 
-@family(jobs(TILE))
-def kernel(job: Job) -> Kernel:
+@family(variants(TILE))
+def kernel(variant: Variant) -> Kernel:
     """A tile a block; all threads multiply."""
-    tile, room, threads = job.tile, job.room, 128 * job.tile.groups
-    of_barriers, of_scales, rows, granule, boxed = (
-        room.barriers,
-        room.scales,
+    tile, layout, threads = variant.tile, variant.layout, 128 * variant.tile.groups
+    of_barriers, of_scales, rows, columns_per_scale, boxed = (
+        layout.barriers,
+        layout.scales,
         tile.rows,
-        job.granule,
-        job.boxed,
+        variant.columns_per_scale,
+        variant.boxed,
     )
-    start, place = starter(tile.stages, 1), placer(tile, TALL)
-    ask_w, ask_x = fetcher(room, True), fetcher(room, False)
-    zeros, nothing, begin, first, _, _, _, factors, promote, scales_of_w = float_products(job.form, job.parts)
-    of_thread, promoted, stand, write = factors[0], promote[0], placer_of_threads(job), writer(job)
-    wait, first_lane, until_written, take_turn = (
+    start, place = barrier_initializer(tile.stages, 1), raster(tile, RASTER_HEIGHT)
+    ask_w, ask_x = box_fetcher(layout, True), box_fetcher(layout, False)
+    zeros, nothing, begin, first, _, _, _, factors, promote, scales_of_w = float_products(
+        variant.form, variant.parts
+    )
+    of_thread, promoted, stand, write = factors[0], promote[0], thread_placer(variant), writer(variant)
+    wait, first_lane, wait_until_written, take_turn = (
         barriers.wait,
-        barriers.of_first_lane,
-        boxes.until_written,
+        barriers.from_first_lane,
+        boxes.wait_until_written,
         dependent_launch.take_turn,
     )
     base, columns = ptx.shared_base, tile.columns
@@ -90,7 +92,7 @@ def kernel(job: Job) -> Kernel:
         columns_at = uint32(
             ring + uint32(of_scales + 4 * rows) + uint32(uint32(lane & uint32(3)) << uint32(3))
         )
-        of_w = table + uint64(uint32(column // uint32(granule))) * uint64(4)
+        of_w = table + uint64(uint32(column // uint32(columns_per_scale))) * uint64(4)
         totals, sums, step = zeros(), nothing(), uint32(0)
         while step < steps:
             if thread == uint32(0):
@@ -106,10 +108,10 @@ def kernel(job: Job) -> Kernel:
             cuda.syncthreads()  # all are done with the stage
         write(totals, (lane, inner, buffer, at), ring, y, column, row, m, n, 0)
         if boxed and lane == uint32(0):
-            until_written()
+            wait_until_written()
 
     return Kernel(
-        f"tma simple {job}", product, *(uint64,) * 6, *(uint32,) * 5, threads=threads, shared=room.shared,
+        f"tma simple {variant}", product, *(uint64,) * 6, *(uint32,) * 5, threads=threads, shared=layout.shared,
         least=(9, 0), exact=True, early=True, lto=True,
     )  # fmt: skip
 
@@ -126,10 +128,10 @@ def run(make: Any, tile: BoxTile, x: ScaledArray, w: ScaledArray, out: Any) -> N
         out.fill(0)
         return
     (m, n), both, to = out.shape, operands8.operands(x, w), operands8.outputs(out)
-    by_columns = not operands8.shared_by(both.w, 128)
-    job = Job(tile, x.code.name, w.code.name, to.out, to.boxed, by_columns)
-    given = operands8.float_arguments(job, both, w, m, n)
-    kernel = make(job)
+    column_scales = not operands8.shared_by(both.w, 128)
+    variant = Variant(tile, x.code.name, w.code.name, to.out, to.boxed, column_scales)
+    given = operands8.float_arguments(variant, both, w, m, n)
+    kernel = make(variant)
     kernel((tile.tiles(m, n),), (kernel.threads,), *given.maps, given.table, to.at, m, n, *given.sizes)
 
 

@@ -17,37 +17,42 @@ from typing import Any
 
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
-from ..codes8.consumers import placer_of_threads, writer
-from ..codes8.job import TALL, Job
+from ..codes8.consumers import thread_placer, writer
 from ..codes8.persistent import opener
+from ..codes8.variant import RASTER_HEIGHT, Variant
 from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes
 from ..intrinsics.language import cuda, uint32, uint64
 from ..intrinsics.promoted import float_products
 from ..machine.launch import Kernel, family
-from ..rings.boxed import BoxTile, filler, follower, placer
-from .r7_wgmma import jobs, refuses, run
+from ..rings.boxed import BoxTile, producer, raster, stage_advancer
+from .r7_wgmma import refuses, run, variants
 
 TILE = BoxTile(128, 128, 6)
 
 
-@family(jobs(TILE))
-def kernel(job: Job) -> Kernel:
+@family(variants(TILE))
+def kernel(variant: Variant) -> Kernel:
     """A tile a block; the last two warps fetch."""
-    tile, room, fetching = job.tile, job.room, 4 * job.tile.groups
-    stages, beside, of_scales, length = tile.stages, room.beside, room.scales, tile.stage // 16
-    rows, columns, granule, boxed = tile.rows, tile.columns, job.granule, job.boxed
-    begin, after, place = opener(job), follower(stages), placer(tile, TALL)
-    fill_w, fill_x = filler(room, TALL, True), filler(room, TALL, False)
-    zeros, nothing, with_scales, first, _, _, _, factors, promote, scales_of_w = float_products(
-        job.form, job.parts
+    tile, layout, fetching = variant.tile, variant.layout, 4 * variant.tile.groups
+    stages, beside, of_scales, length = tile.stages, layout.beside, layout.scales, tile.stage // 16
+    rows, columns, columns_per_scale, boxed = (
+        tile.rows,
+        tile.columns,
+        variant.columns_per_scale,
+        variant.boxed,
     )
-    of_thread, promoted, stand, write = factors[0], promote[0], placer_of_threads(job), writer(job)
-    wait, arrive, first_lane, until_written = (
+    begin, after, place = opener(variant), stage_advancer(stages), raster(tile, RASTER_HEIGHT)
+    fill_w, fill_x = producer(layout, RASTER_HEIGHT, True), producer(layout, RASTER_HEIGHT, False)
+    zeros, nothing, with_scales, first, _, _, _, factors, promote, scales_of_w = float_products(
+        variant.form, variant.parts
+    )
+    of_thread, promoted, stand, write = factors[0], promote[0], thread_placer(variant), writer(variant)
+    wait, arrive, first_lane, wait_until_written = (
         barriers.wait,
         barriers.arrive,
-        barriers.of_first_lane,
-        boxes.until_written,
+        barriers.from_first_lane,
+        boxes.wait_until_written,
     )
 
     def product(
@@ -71,7 +76,7 @@ def kernel(job: Job) -> Kernel:
             near = uint32(ring + uint32(of_scales))
             own = uint32(near + uint32(uint32(inner + uint32(lane >> uint32(2))) << uint32(2)))
             columns_at = uint32(near + uint32(4 * rows) + uint32(uint32(lane & uint32(3)) << uint32(3)))
-            of_w = table + uint64(uint32(column // uint32(granule))) * uint64(4)
+            of_w = table + uint64(uint32(column // uint32(columns_per_scale))) * uint64(4)
             totals, sums, step, stage, phase = zeros(), nothing(), uint32(0), uint32(0), uint32(0)
             while step < steps:
                 barrier, moved = uint32(full + stage * uint32(8)), uint32(stage * uint32(beside))
@@ -89,11 +94,11 @@ def kernel(job: Job) -> Kernel:
                 step = uint32(step + uint32(1))
             write(totals, (lane, inner, buffer, at), ring, y, column, row, m, n, 0)
             if boxed and lane == uint32(0):
-                until_written()
+                wait_until_written()
 
     return Kernel(
-        f"tma ring {job}", product, *(uint64,) * 6, *(uint32,) * 5, threads=32 * fetching + 64,
-        shared=room.shared, least=(9, 0), exact=True, early=True, lto=True,
+        f"tma ring {variant}", product, *(uint64,) * 6, *(uint32,) * 5, threads=32 * fetching + 64,
+        shared=layout.shared, least=(9, 0), exact=True, early=True, lto=True,
     )  # fmt: skip
 
 

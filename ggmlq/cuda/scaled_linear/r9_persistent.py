@@ -26,9 +26,9 @@ from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
 from ..codes8 import operands as operands8
 from ..codes8.epilogue import words
-from ..codes8.job import BY_COLUMNS, CODED_ZEROS, FLOATS, WHOLE, Job
 from ..codes8.persistent import float_kernel, integer_kernel
 from ..codes8.rows import zeros_of
+from ..codes8.variant import CODED_ZERO_POINT_TILES, COLUMN_SCALE_TILES, FLOAT_TILES, INTEGER_TILES, Variant
 from ..intrinsics.wgmma8 import STEP
 from ..machine import device
 from ..rings.boxed import BoxTile
@@ -65,12 +65,12 @@ def launch(
 def floats(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end: Ending) -> None:
     """A product of FP8."""
     (m, n), both, to = out.shape, operands8.operands(x, w), operands8.outputs(out, end)
-    by_columns = not operands8.shared_by(both.w, 128)
-    tile = tile or best(BY_COLUMNS if by_columns else FLOATS, m, n)
-    job = Job(tile, x.code.name, w.code.name, to.out, to.boxed, by_columns)
-    given = operands8.float_arguments(job, both, w, m, n)
-    float_kernel(job)(
-        _grid(tile, m, n), (job.threads,), *given.maps, given.table, to.at, m, n, *given.sizes, *words(end)
+    column_scales = not operands8.shared_by(both.w, 128)
+    tile = tile or best(COLUMN_SCALE_TILES if column_scales else FLOAT_TILES, m, n)
+    variant = Variant(tile, x.code.name, w.code.name, to.out, to.boxed, column_scales)
+    given = operands8.float_arguments(variant, both, w, m, n)
+    float_kernel(variant)(
+        _grid(tile, m, n), (variant.threads,), *given.maps, given.table, to.at, m, n, *given.sizes, *words(end)
     )  # fmt: skip
 
 
@@ -78,14 +78,14 @@ def integers(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end
     """A product of integers."""
     (m, n), both, to = out.shape, operands8.operands(x, w), operands8.outputs(out, end)
     zeros = x.zeros is not None or w.zeros is not None
-    tile = tile or best(CODED_ZEROS if zeros and end.code else WHOLE, m, n)
-    job = Job(tile, KINDS[x.code.name], KINDS[w.code.name], to.out, to.boxed, zeros=zeros)
+    tile = tile or best(CODED_ZERO_POINT_TILES if zeros and end.code else INTEGER_TILES, m, n)
+    variant = Variant(tile, KINDS[x.code.name], KINDS[w.code.name], to.out, to.boxed, zeros=zeros)
     k = min(both.x.columns, both.w.columns)
     beside = operands8.beside_w(w, both.groups, zeros)
     points = zeros_of(x, both.groups, weights=False) if zeros else (0, 0)
     own = both.x.scales
-    integer_kernel(job)(
-        _grid(tile, m, n), (job.threads,),
+    integer_kernel(variant)(
+        _grid(tile, m, n), (variant.threads,),
         operands8.map_of_codes(both.x, k, tile.rows), operands8.map_of_codes(both.w, k, tile.columns),
         to.at, own.at, own.row, beside.scales, *points, beside.points, beside.others,
         m, n, -(-k // STEP), own.rows, *words(end),

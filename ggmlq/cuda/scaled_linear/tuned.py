@@ -17,8 +17,8 @@ from typing import Any
 from ...arrays.scaled import ScaledArray
 from ...dispatch.problems import ScaledLinear
 from ...errors import UnsupportedError
+from ..codes8.mma_tiles import given
 from ..codes8.rows import STEPS
-from ..codes8.tiled import given
 from ..machine import device
 from ..rings.shape import MOST_SHARED, ByteTile
 from . import r5_widen
@@ -88,4 +88,4 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any, config: Config) -> None:
         )
     operands = given(x, w, tile.step)
     run = r5_widen.kernel(tile, x.code.name, w.code.name, operands.uniform(tile), r5_widen.converts_here())
-    operands.launch(run, tile, out, tall=config["GROUP_SIZE_M"])
+    operands.launch(run, tile, out, raster_height=config["GROUP_SIZE_M"])

@@ -30,7 +30,7 @@ def expert_as_it_is() -> Any:
 
     The first cache may still have what the ids of a product before were.
     """
-    load8 = integers.load8_of_others
+    load8 = integers.load8_l2
 
     @inlined
     def expert(ids: Any, use: Any, experts: Any) -> Any:
@@ -80,7 +80,7 @@ def planner(threads: int, keeps: bool) -> Any:
 @cache
 def adder_up() -> Any:
     """The device function by which one warp puts above each expert's uses where its slots begin."""
-    put, take4, of_lane, sum_up_to = ptx.put, bf16x2.take4, votes.of_lane, votes.sum_up_to
+    put, take4, from_lane, sum_up_to = ptx.put, bf16x2.take4, votes.from_lane, votes.sum_up_to
 
     @inlined
     def add_up(entries: Any, experts: Any, columns: Any) -> None:
@@ -96,7 +96,7 @@ def adder_up() -> Any:
                 up_to = sum_up_to(own, lane)
                 if expert < experts:
                     put(at, uint32(uint32(uint32(total + uint32(up_to - own)) << uint32(16)) | count))
-                total, first = uint32(total + of_lane(up_to, uint32(31))), uint32(first + uint32(32))
+                total, first = uint32(total + from_lane(up_to, uint32(31))), uint32(first + uint32(32))
             if lane == uint32(0):
                 put(uint32(entries + experts * uint32(4)), uint32(total << uint32(16)))
 

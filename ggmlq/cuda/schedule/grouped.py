@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from ..intrinsics.atoms import inlined
-from ..intrinsics.integers import load16_of_others
+from ..intrinsics.integers import load16_l2
 from ..intrinsics.language import uint32, uint64
 from ..packed.layout import ROWS, STRIPS
 from .block_plan import entry_finder
@@ -26,7 +26,7 @@ def finder() -> Any:
     band; the list of uses. Returns the expert, which 128 of its rows, the slot, which of the expert's it is,
     and how many uses the expert has.
     """
-    load_words, find_entry = load16_of_others, entry_finder()  # blocks that start early have an old cache
+    load_words, find_entry = load16_l2, entry_finder()  # blocks that start early have an old cache
 
     @inlined
     def find(where: Any, number: Any) -> Any:

@@ -85,7 +85,7 @@ def adder_up() -> Any:
     """The device function by which a warp finds each expert's first slot, and how many there are; and its
     first use, if they are in order.
     """
-    put, take4, of_lane, sum_up_to = ptx.put, bf16x2.take4, votes.of_lane, votes.sum_up_to
+    put, take4, from_lane, sum_up_to = ptx.put, bf16x2.take4, votes.from_lane, votes.sum_up_to
 
     @inlined
     def add_up(counts: Any, firsts: Any, begins: Any, experts: Any, columns: Any, lane: Any) -> Any:
@@ -100,7 +100,7 @@ def adder_up() -> Any:
                 put(firsts + expert * uint32(4), uint32(uint32(total + up_to) - own))
                 put(begins + expert * uint32(4), uint32(uint32(uses + uses_to) - count))
             total, uses = (
-                uint32(total + of_lane(up_to, uint32(31))), uint32(uses + of_lane(uses_to, uint32(31))),
+                uint32(total + from_lane(up_to, uint32(31))), uint32(uses + from_lane(uses_to, uint32(31))),
             )  # fmt: skip
             first = uint32(first + uint32(32))
         if lane == uint32(0):
@@ -143,14 +143,14 @@ def gatherer_of_counts() -> Any:
     Afterwards ``counts`` are those of all, and ``befores`` those of the blocks before.
     """
     put, take4, store4, load4 = ptx.put, bf16x2.take4, ptx.store4, codes.load4
-    meet_cluster = barriers.meet_cluster
+    sync_cluster = barriers.sync_cluster
 
     @inlined
     def gather(counts: Any, befores: Any, told: Any, entries: Any, rank: Any, blocks: Any) -> None:
         for entry in range(uint32(cuda.threadIdx.x), entries, uint32(THREADS)):
             at = told + uint64(uint32(rank * entries) + uint32(entry)) * uint64(4)
             store4(at, take4(counts + uint32(entry) * uint32(4)))
-        meet_cluster()
+        sync_cluster()
         for entry in range(uint32(cuda.threadIdx.x), entries, uint32(THREADS)):
             before, total = uint32(0), uint32(0)
             for block in range(uint32(0), blocks):

@@ -37,11 +37,11 @@ AT_ONCE = 4  # fours that are added up together
 @cache
 def cluster_beginner() -> Any:
     """The device function by which a block says that it runs, where nothing else tells the others."""
-    begin_alone, blocks_of_cluster = beginner(), barriers.blocks_of_cluster
+    begin_alone, cluster_size = beginner(), barriers.cluster_size
 
     @inlined
     def begin(flags: Any, share: Any) -> None:
-        if blocks_of_cluster() == uint32(1):
+        if cluster_size() == uint32(1):
             begin_alone(flags, share)
 
     return begin
@@ -60,13 +60,13 @@ def cluster_keeper(layout: StripLayout, tile: RoleTile) -> Any:
     """The device function that keeps the sums of a piece: keeper's, or one that hands them out."""
     keep_alone, hand_out, back = keeper(tile), thread_sums(tile.columns).hand_out, handed_out(layout, tile)
     fours, told = tile.columns // 8, counted(tile.columns)
-    blocks_of_cluster, greet, join, expect = (
-        barriers.blocks_of_cluster, barriers.pass_by_cluster, barriers.join_cluster, barriers.expect
+    cluster_size, greet, join, expect = (
+        barriers.cluster_size, barriers.arrive_at_cluster_relaxed, barriers.wait_for_cluster, barriers.expect
     )  # fmt: skip
 
     @inlined
     def keep(sums: Any, parts: Any, flags: Any, number: Any, first: Any, share: Any, notes: Any) -> None:
-        count = blocks_of_cluster()
+        count = cluster_size()
         if count == uint32(1):
             keep_alone(sums, parts, flags, number, first, share, notes)
         else:
@@ -88,8 +88,8 @@ def cluster_ender(layout: StripLayout, tile: RoleTile, locate: Any) -> Any:
     """The device function for the end of a block: ender's, or one that adds up what a block was given."""
     close_alone, back, fours = ender(tile, locate, False), handed_out(layout, tile), tile.columns // 8
     few, told = 4 * AT_ONCE, counted(tile.columns)
-    blocks_of_cluster, meet, wait, take_floats, store_float = (
-        barriers.blocks_of_cluster, barriers.meet_cluster, barriers.wait, ptx.take_floats, ptx.store_float
+    cluster_size, meet, wait, take_floats, store_float = (
+        barriers.cluster_size, barriers.sync_cluster, barriers.wait, ptx.take_floats, ptx.store_float
     )  # fmt: skip
 
     @inlined
@@ -98,7 +98,7 @@ def cluster_ender(layout: StripLayout, tile: RoleTile, locate: Any) -> Any:
         notes: Any,
     ) -> None:  # fmt: skip
         rank, sharing, _ = share
-        count = blocks_of_cluster()
+        count = cluster_size()
         if count == uint32(1):
             close_alone(ends, where, thread_at, n, stages, share, pieces, wholes, notes)
         elif rank < sharing:

@@ -19,7 +19,7 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, uint32
 from ..packed.layout import ROWS, StripLayout
 from ..packed.weights import weights_of
-from ..rings.boxed import follower
+from ..rings.boxed import stage_advancer
 from ..schedule.work_units import next_piece
 from .producer import RoleTile
 from .stream_k import Sharing, sharing_of
@@ -34,7 +34,7 @@ def adder(layout: StripLayout, tile: RoleTile, multiply: Any) -> Any:
     these waited for.
     """
     stages, length, panel = tile.stages(layout), tile.stage(layout), tile.panel
-    single, after, sums = tile.records == 1, follower(stages), warpgroup.sums(tile.columns)
+    single, after, sums = tile.records == 1, stage_advancer(stages), warpgroup.sums(tile.columns)
     of_strips, each, second = tile.records * panel, tile.line(layout), tile.next_record(layout)
     wait, arrive, wait_for_products = barriers.wait, barriers.arrive, warpgroup.wait
     count, load, unpack, factor = weights_of(layout)

@@ -86,7 +86,7 @@ def waiting_us(numbers: int, turn_us: float) -> float:
 @cache
 def awaiter(makes: bool) -> Any:
     """The device function of who fetches: until the part of a stage is there, given how many are known to."""
-    await_sum, see = barriers.await_sum, boxes.see_what_was_written
+    wait_for_sum, see = barriers.wait_for_sum, boxes.publish_to_copy_engine
 
     if not makes:
         return inlined(lambda flags, make, band, step, known: known)
@@ -98,7 +98,7 @@ def awaiter(makes: bool) -> Any:
             part = uint32(uint32(band * parts) + uint32(step // uint32(STEPS)))
             if part >= known:
                 place = uint32(uint32(counters + uint32(1)) + part)
-                await_sum(flags + uint64(place) * uint64(4), of_part)
+                wait_for_sum(flags + uint64(place) * uint64(4), of_part)
                 see()
                 known = uint32(part + uint32(1))
         return known
@@ -110,8 +110,8 @@ def awaiter(makes: bool) -> Any:
 def maker() -> Any:
     """The device function of warps that order rows until no ticket is left."""
     meet, first_lane, take, reach, show = (
-        barriers.meet_warp, barriers.of_first_lane, barriers.take_ticket, barriers.reach,
-        boxes.see_what_was_written,
+        barriers.sync_warp, barriers.from_first_lane, barriers.take_ticket, barriers.add_release,
+        boxes.publish_to_copy_engine,
     )  # fmt: skip
     order_floats, order_halves, order_bfloats = (pair_orderer(kind) for kind in KINDS)
 

@@ -19,7 +19,7 @@ from ..intrinsics import boxes, dependent_launch
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, uint32, uint64
 from ..packed.layout import STEP, STRIPS, StripLayout
-from ..rings.boxed import follower
+from ..rings.boxed import stage_advancer
 from ..rings.shape import MOST_SHARED
 from ..schedule.work_units import next_piece
 from .late_activations import awaiter
@@ -127,7 +127,7 @@ def filler(layout: StripLayout, tile: RoleTile, locate: Any, makes: bool) -> Any
     (late_activations.py).
     """
     stages, panel, records_each = tile.stages(layout), tile.panel, tile.records
-    (ask_w, ask_x), after, until_there = asker(layout, tile), follower(stages), awaiter(makes)
+    (ask_w, ask_x), after, until_there = asker(layout, tile), stage_advancer(stages), awaiter(makes)
     pieces_each, wait, prefetch = PIECE // tile.records, barriers.wait, boxes.prefetch
     wait_for_predecessor = dependent_launch.wait_for_predecessor
 

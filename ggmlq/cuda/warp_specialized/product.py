@@ -41,7 +41,7 @@ def launch_tiles(
     w, (m, n), k = strips(q), out.shape, q.shape[1]
     tile = next((tile for tile in tiles if tile.columns >= m), tiles[-1])
     down, across, steps = -(-n // (STRIPS * ROWS)), -(-m // tile.columns), w.records.shape[1]
-    beside = device.blocks_beside(tile.blocks, tile.shared(w.layout))
+    beside = device.resident_blocks(tile.blocks, tile.shared(w.layout))
     parts = parts_of(down * across, beside, steps)
     to = out if parts == 1 else device.cupy().empty((parts, m, n), np.float32)
     grid, sizes = (down, across, parts), (m, n, k, steps)

@@ -49,7 +49,7 @@ def flags_of(sharing: int, divided: int) -> int:
 @cache
 def beginner() -> Any:
     """The device function by which a block says that it runs."""
-    wait_for_predecessor, reach = dependent_launch.wait_for_predecessor, barriers.reach
+    wait_for_predecessor, reach = dependent_launch.wait_for_predecessor, barriers.add_release
 
     @inlined
     def begin(flags: Any, share: Any) -> None:
@@ -84,7 +84,7 @@ def keeper(tile: RoleTile) -> Any:
     """The device function that keeps the sums of a piece for those who share its tile."""
     of_slot = 4 * STRIPS * ROWS * tile.columns
     keep_sums = thread_sums(tile.columns).keep
-    meet, reach, seen = barriers.gather_point(1, MULTIPLY), barriers.reach, barriers.seen
+    meet, reach, seen = barriers.named_barrier(1, MULTIPLY), barriers.add_release, barriers.load_relaxed
 
     @inlined
     def keep(sums: Any, parts: Any, flags: Any, number: Any, first: Any, share: Any, notes: Any) -> None:
@@ -113,7 +113,7 @@ def slicer(tile: RoleTile, listed: bool) -> Any:
     at_once = 8 if tile.columns <= 64 else 4  # parts
     each = LOADS // at_once  # fours of one
     few, many = 4 * each, 4 * LOADS
-    load_if, store_float, load4 = integers.load_floats_of_others_if, ptx.store_float, codes.load4
+    load_if, store_float, load4 = integers.load_floats_l2_if, ptx.store_float, codes.load4
 
     @inlined
     def finish(
@@ -157,8 +157,8 @@ def slicer(tile: RoleTile, listed: bool) -> Any:
 @cache
 def finisher(tile: RoleTile, listed: bool) -> Any:
     """The device function for a block's slice of a tile that it shares, and for those that are left to it."""
-    finish_slice, meet = slicer(tile, listed), barriers.gather_point(1, MULTIPLY)
-    await_any, seen = barriers.await_any, barriers.seen
+    finish_slice, meet = slicer(tile, listed), barriers.named_barrier(1, MULTIPLY)
+    wait_for_any, seen = barriers.wait_for_any, barriers.load_relaxed
 
     @inlined
     def finish(
@@ -172,7 +172,7 @@ def finisher(tile: RoleTile, listed: bool) -> Any:
             i = uint32(cuda.threadIdx.x)
             while i < count:
                 other = slot if i == uint32(0) else uint32(first + i)
-                if await_any(flags + uint64(other) * uint64(4)) == uint32(LEFT):
+                if wait_for_any(flags + uint64(other) * uint64(4)) == uint32(LEFT):
                     put(uint32(notes + uint32(HAS_MORE)), int32(1))
                 i = uint32(i + uint32(MULTIPLY))
             meet()

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...cuda.machine import device
 from ...cuda.machine.launch import Kernel
-from ...cuda.machine.prepared_launch import Hole
+from ...cuda.machine.prepared_launch import AddressSlot
 from ..diagnostics import TALLIED
 from ..run import ASKED, Call
 from ..weights import refuse_not_finite
@@ -94,13 +94,13 @@ class Work(NamedTuple):
     def codes_from(self, t: int) -> Address:
         """Codes of x from a step on."""
         first = t * self.rows
-        if type(self.x) is Hole:
+        if type(self.x) is AddressSlot:
             return self.x + first * self.kept.columns
         return self.x[first:]
 
     def counters_from(self, first: int) -> Address:
         """Those from one on."""
-        return self.counters + 4 * first if type(self.counters) is Hole else self.counters[first:]
+        return self.counters + 4 * first if type(self.counters) is AddressSlot else self.counters[first:]
 
     def outs(self, t: int) -> Outs:
         """Where the states of a step go."""

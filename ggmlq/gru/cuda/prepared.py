@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from ...cuda.machine import device
 from ...cuda.machine.launch import Kernel
-from ...cuda.machine.prepared_launch import Hole, Ready
-from ...cuda.machine.side_stream import beside
+from ...cuda.machine.prepared_launch import AddressSlot, PreparedLaunch
+from ...cuda.machine.side_stream import fork
 from ..run import Call
 from . import encode
 from .call import Memory, Project, Steps, Work, begun, ended, last, memory, told, walk
@@ -49,7 +49,7 @@ class Way(NamedTuple):
 class Program(NamedTuple):
     """The launches of a call of one shape."""
 
-    launches: tuple[Ready, ...]
+    launches: tuple[PreparedLaunch, ...]
     memory: Memory
     counters: int
     counts: Any  # on the device: nothing between calls
@@ -71,7 +71,7 @@ def run(calls: Sequence[Call], way: Way) -> None:
     used: list[Any] = []
     try:
         if both:
-            with beside(index, main) as side:
+            with fork(index, main) as side:
                 for call, (_, program), stream in zip(calls, taken, (main, side), strict=True):
                     used.append(_launched(call, program, stream.ptr))
         else:
@@ -95,7 +95,7 @@ def _at_once(calls: Sequence[Call], way: Way, index: int, main: Any, both: bool)
         return work
 
     if both:
-        with beside(index, main) as side:
+        with fork(index, main) as side:
             works = [launched(calls[0])]
             with side:
                 works.append(launched(calls[1]))
@@ -154,20 +154,33 @@ def _written(call: Call, way: Way) -> Program:
     given, launches = kept(call), []
 
     def launch(kernel: Kernel, grid: tuple[int, ...], *arguments: Any, cluster: int = 1) -> None:
-        launches.append(kernel.ready(grid, (kernel.threads,), *arguments, cluster=cluster))
+        launches.append(kernel.prepare(grid, (kernel.threads,), *arguments, cluster=cluster))
 
     needed, cp = memory(call, given), device.cupy()
     count = way.counters(call, needed.p[0] // call.x.shape[1])
     counts = device.once("counts of a GRU", lambda: cp.zeros(encode.COUNTED, np.int64))
     owner = cp.cuda.alloc_pinned_memory(BYTES)
-    outputs = Hole(Y), *(0 if part is None else Hole(at) for part, at in ((call.codes, CODES), (call.v, V)))
-    work = Work(call, given, launch, Hole(OF_X), Hole(STATES), Hole(P), counts, outputs, Hole(COUNTERS))
-    h = 0 if call.h is None else Hole(H)
-    encode.begin(launch, call, given, Hole(X), work.x, h, work.states, work.counters, count, counts)
+    outputs = (
+        AddressSlot(Y),
+        *(0 if part is None else AddressSlot(at) for part, at in ((call.codes, CODES), (call.v, V))),
+    )
+    work = Work(
+        call,
+        given,
+        launch,
+        AddressSlot(OF_X),
+        AddressSlot(STATES),
+        AddressSlot(P),
+        counts,
+        outputs,
+        AddressSlot(COUNTERS),
+    )
+    h = 0 if call.h is None else AddressSlot(H)
+    encode.begin(launch, call, given, AddressSlot(X), work.x, h, work.states, work.counters, count, counts)
     walk(work, way.project, way.steps)
-    of_last = Hole(Y if call.codes is None else CODES)
+    of_last = AddressSlot(Y if call.codes is None else CODES)
     source, size = last(call)
     offset = source - (call.y if call.codes is None else call.codes).data.ptr
-    encode.end(launch, of_last + offset, Hole(LAST), size, owner.ptr, counts)
+    encode.end(launch, of_last + offset, AddressSlot(LAST), size, owner.ptr, counts)
     found = np.frombuffer(owner, np.int64, encode.COUNTED)
     return Program(tuple(launches), needed, count, counts, found, owner)

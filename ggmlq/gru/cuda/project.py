@@ -12,7 +12,7 @@ from typing import Any
 
 from ...cuda.intrinsics import codes8, ptx
 from ...cuda.intrinsics.atoms import inlined
-from ...cuda.intrinsics.barrier import of_first_lane
+from ...cuda.intrinsics.barrier import from_first_lane
 from ...cuda.intrinsics.language import cuda, int32, int64, types, uint32, uint64
 from ...cuda.machine import device
 from ...cuda.machine.launch import Kernel, family
@@ -30,7 +30,7 @@ AT_ONCE = ROWS * TILES * WARPS
 @family()
 def kernel() -> Kernel:
     """Block (rows, units)."""
-    multiply, finish, first_lane = multiplier(), finisher(), of_first_lane
+    multiply, finish, first_lane = multiplier(), finisher(), from_first_lane
     of_z, of_r, of_g = step.WX_Z, step.WX_R, step.WX_G
 
     def work(

@@ -31,7 +31,7 @@ def kernel(shape: Shape, cluster: bool) -> Kernel:
     begin, turn, meet = beginner(shape, cluster), turner(shape, cluster), waiter(shape, cluster)
     fetch, give, leave = lanes.fetching(shape), lanes.giving(shape), lanes.last_states(shape)
     stand, size_a, size_c = lanes.stander(shape), 24 * shape.pairs, 16 * shape.halves
-    first_lane, base, hand_on = barrier.of_first_lane, ptx.shared_base, publisher(shape, cluster)
+    first_lane, base, hand_on = barrier.from_first_lane, ptx.shared_base, publisher(shape, cluster)
     reach, columns = reacher(cluster), shape.columns
 
     def work(
@@ -93,8 +93,8 @@ def beginner(shape: Shape, cluster: bool) -> Any:
     """The device function of all that comes before the first step."""
     threads, rows_, columns, pitch = shape.threads, shape.rows, shape.columns, shape.pitch
     load, read, first_states = weights_loader(shape), reader(shape), lanes.first_states(shape)
-    load4, put, put16, load16 = codes8.load4, ptx.put, integers.put16, integers.load16_of_others
-    of_states, meet_cluster, pair = shape.of_states, barrier.meet_cluster, lanes.pairing(shape)
+    load4, put, put16, load16 = codes8.load4, ptx.put, integers.put16, integers.load16_l2
+    of_states, sync_cluster, pair = shape.of_states, barrier.sync_cluster, lanes.pairing(shape)
     first_column, line = lanes.crossing(shape), columns // 16
 
     @inlined
@@ -128,7 +128,7 @@ def beginner(shape: Shape, cluster: bool) -> Any:
         if cluster:
             to = uint32(memory + uint32(of_states))
             fill(uint32(to + uint32(now * uint32(rows_ * pitch))), start, row0, n)
-            meet_cluster()  # nobody writes to who has not begun
+            sync_cluster()  # nobody writes to who has not begun
         cuda.syncthreads()
 
     return begin
@@ -169,13 +169,13 @@ def turner(shape: Shape, cluster: bool) -> Any:
 
 def reacher(cluster: bool) -> Any:
     """The device function that says that a block's states are on their way."""
-    greet_cluster, reach, meet_warp = barrier.greet_cluster, barrier.reach, barrier.meet_warp
+    arrive_at_cluster, reach, sync_warp = barrier.arrive_at_cluster, barrier.add_release, barrier.sync_warp
 
     @inlined
     def say(counter: Any) -> None:
         if cluster:
-            meet_warp()
-            greet_cluster()
+            sync_warp()
+            arrive_at_cluster()
         else:
             cuda.syncthreads()
             if uint32(cuda.threadIdx.x) == uint32(0):
@@ -186,17 +186,17 @@ def reacher(cluster: bool) -> Any:
 
 def waiter(shape: Shape, cluster: bool) -> Any:
     """The device function that waits until those of all blocks are there, after so many steps."""
-    join_cluster, await_sum, blocks = barrier.join_cluster, barrier.await_sum, shape.blocks
-    meet_warp = barrier.meet_warp
+    wait_for_cluster, wait_for_sum, blocks = barrier.wait_for_cluster, barrier.wait_for_sum, shape.blocks
+    sync_warp = barrier.sync_warp
 
     @inlined
     def meet(counter: Any, step: Any) -> None:
         if cluster:
-            meet_warp()
-            join_cluster()
+            sync_warp()
+            wait_for_cluster()
         else:
             if uint32(cuda.threadIdx.x) == uint32(0):
-                await_sum(counter, uint32(step * uint32(blocks)))
+                wait_for_sum(counter, uint32(step * uint32(blocks)))
             cuda.syncthreads()
 
     return meet
@@ -207,7 +207,7 @@ def publisher(shape: Shape, cluster: bool) -> Any:
     rows, groups, threads, blocks = shape.rows, shape.groups, shape.threads, shape.blocks
     of_states, pitch, columns = shape.of_states, shape.pitch, shape.columns
     chunks, take16, of_stage = rows * groups, ptx.take16, shape.of_stage
-    put16_of, store16 = barrier.put16_of, ptx.store16
+    put16_in_block, store16 = barrier.put16_in_block, ptx.store16
     count = chunks * (blocks if cluster else 1)
 
     @inlined
@@ -223,7 +223,7 @@ def publisher(shape: Shape, cluster: bool) -> Any:
             if cluster:
                 to = uint32(uint32(memory + uint32(of_states)) + uint32(other * uint32(rows * pitch)))
                 to = uint32(uint32(to + uint32(row * uint32(pitch))) + column)
-                put16_of(to, rank, v[0], v[1], v[2], v[3])
+                put16_in_block(to, rank, v[0], v[1], v[2], v[3])
             else:
                 at = h + uint64(other) * between + uint64(uint32(row0 + row)) * uint64(columns)
                 store16(at + uint64(column), uint32(v[0]), uint32(v[1]), uint32(v[2]), uint32(v[3]))

@@ -196,4 +196,4 @@ def reader(shape: Shape) -> Any:
 
 def fetcher(cluster: bool) -> Any:
     """16 bytes of states: of this block's shared memory, or of memory where other blocks write."""
-    return ptx.take16 if cluster else integers.load16_of_others
+    return ptx.take16 if cluster else integers.load16_l2

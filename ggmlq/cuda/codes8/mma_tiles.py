@@ -17,7 +17,7 @@ from .rows import STEPS, Groups, Rows, groups_of, rows_of, too_short
 # What a kernel takes: x, w, y · m, n, k, pitches, tiles down and across, tiles of a group of blocks ·
 # scales: addresses, bytes from row to row and column to column · rows and steps that share one
 PARAMETERS = (uint64,) * 3 + (uint32,) * 8 + (uint64,) * 6 + (uint32,) * 4
-TALL = 8  # tiles that blocks run down before they go to the next column of tiles
+RASTER_HEIGHT = 8  # tiles that blocks run down before they go to the next column of tiles
 
 
 class Wave(NamedTuple):
@@ -84,14 +84,16 @@ class Given(NamedTuple):
         rows = self.w.scales.rows
         return is_wide(tile) and (rows % tile.warp_columns == 0 or rows >= len(self.w.codes))
 
-    def launch(self, kernel: Any, tile: ByteTile, out: Any, *more: Any, tall: int = TALL) -> None:
+    def launch(
+        self, kernel: Any, tile: ByteTile, out: Any, *more: Any, raster_height: int = RASTER_HEIGHT
+    ) -> None:
         """Run a kernel with all that it takes; ``more`` comes behind."""
         (m, n), x, w = out.shape, self.x.scales, self.w.scales
         down, across = tile.tiles(m, n)
         k = min(self.x.columns, self.w.columns)
         kernel(
             (down * across,), (tile.threads,), self.x.codes, self.w.codes, out,
-            m, n, k, self.x.pitch, self.w.pitch, down, across, tall,
+            m, n, k, self.x.pitch, self.w.pitch, down, across, raster_height,
             x.at, w.at, x.row, w.row, x.column, w.column, x.rows, w.rows, x.steps, w.steps, *more,
         )  # fmt: skip
 

@@ -147,7 +147,7 @@ def _store_text(columns: int, kind: str) -> str:
 
 
 @cache
-def stager(columns: int, integer: bool, pitch: int) -> Any:
+def column_stager(columns: int, integer: bool, pitch: int) -> Any:
     """``stage(totals, at)``: sums of 64 rows into shared memory, the rows of a column side by side.
 
     ``at``: the place of row g, column 2 t; columns lie ``pitch`` bytes apart.
@@ -195,7 +195,7 @@ def row_stager(columns: int, halves: int, pitch: int) -> Any:
 
 
 @cache
-def pusher(columns: int, integer: bool, pitch: int) -> Any:
+def cluster_pusher(columns: int, integer: bool, pitch: int) -> Any:
     """``push(totals, at, column, share, source)``: sums of 64 rows to the blocks of a cluster.
 
     Block i finishes columns i << share to (i + 1) << share; there a column lies at ``pitch`` times its number
@@ -228,7 +228,7 @@ def pusher(columns: int, integer: bool, pitch: int) -> Any:
 
 
 @cache
-def integer_finisher(columns: int, halves: int, zeros: bool) -> Any:
+def integer_epilogue(columns: int, halves: int, zeros: bool) -> Any:
     """``finish(totals, rows, column_scales, rows_zeros, points_w, others_w)``: sums of integers as floats.
 
     ``rows``: 2 · halves scales of a thread's rows; ``column_scales``: address of that of column 2 t. With

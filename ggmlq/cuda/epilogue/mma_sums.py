@@ -34,7 +34,7 @@ def corner(tile_rows: Any, tile_columns: Any, across: Any) -> Any:
     return wm + g, wn + t * uint32(2)
 
 
-class Scaling(NamedTuple):
+class StageScales(NamedTuple):
     """Device functions for the scales of a stage."""
 
     slots: int  # numbers that ``start`` keeps
@@ -46,7 +46,7 @@ class Scaling(NamedTuple):
 
 
 @cache
-def scaling(tile: ByteTile, uniform: bool) -> Scaling:
+def stage_scales(tile: ByteTile, uniform: bool) -> StageScales:
     """The scales of a tile's rows and columns, one a step."""
     every, rows, threads = tile.rows + tile.columns, tile.rows, tile.threads
     times = -(-every // threads)
@@ -99,11 +99,11 @@ def scaling(tile: ByteTile, uniform: bool) -> Scaling:
             return held[2 * i + c // 2]
         return mul(held[2 * i + c // 2], held[columns_from + 2 * j + c % 2])
 
-    return Scaling(3 * times, 2 * down + (0 if uniform else 2 * across), start, fetch, hold, scale)
+    return StageScales(3 * times, 2 * down + (0 if uniform else 2 * across), start, fetch, hold, scale)
 
 
 @cache
-def holder(tile: ByteTile) -> Any:
+def scale_loader(tile: ByteTile) -> Any:
     """The device function that reads the scales of a step from memory: what stands beside no stage."""
     (down, across), from_columns = tile.grid, 2 * tile.grid[0]
     warp_rows, warp_columns = tile.warp_rows, tile.warp_columns
@@ -125,7 +125,7 @@ def holder(tile: ByteTile) -> Any:
 
 
 @cache
-def corrector(tile: ByteTile) -> Any:
+def zero_point_corrector(tile: ByteTile) -> Any:
     """The device function that takes the zero points' part off the sums of a group."""
     down, across = tile.grid
     warp_rows, warp_columns = tile.warp_rows, tile.warp_columns

@@ -17,50 +17,50 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from . import device
-from .launch import NOTED, Kernel
-from .prepared_launch import Hole, Ready
+from .launch import RECORDING, Kernel
+from .prepared_launch import AddressSlot, PreparedLaunch
 
-X, Y, BETWEEN = 0, 1, 2  # which of the addresses of a call
+X, Y, WORKSPACE = 0, 1, 2  # which of the addresses of a call
 APART = 256  # bytes: where memory between kernels may begin
-Noted = tuple[Kernel, tuple[int, ...], tuple[int, ...], tuple[Any, ...], int, int]
+LaunchRecord = tuple[Kernel, tuple[int, ...], tuple[int, ...], tuple[Any, ...], int, int]
 
 
-class Plan:
+class RecordedLaunches:
     """The launches of a product."""
 
-    def __init__(self, noted: list[Noted], x: Any, y: Any, kept: Iterable[Any]) -> None:
-        self._kept = tuple(kept)  # arrays that prepared launches have the addresses of
+    def __init__(self, record_launches: list[LaunchRecord], x: Any, y: Any, kept: Iterable[Any]) -> None:
+        self._prepared = tuple(kept)  # arrays that prepared launches have the addresses of
         self._places: dict[int, int] = {}  # of memory between kernels, by its address while it was noted
-        self.between = 0  # bytes of memory between kernels
+        self.workspace = 0  # bytes of memory between kernels
         self._steps = [
-            (kernel, grid, block, [self._hole(each, (x, y)) for each in arguments], cluster, most)
-            for kernel, grid, block, arguments, cluster, most in noted
+            (kernel, grid, block, [self._slot_for(each, (x, y)) for each in arguments], cluster, max_blocks)
+            for kernel, grid, block, arguments, cluster, max_blocks in record_launches
         ]
-        self._free: list[tuple[Ready, ...]] = [self._made()]
+        self._free: list[tuple[PreparedLaunch, ...]] = [self._prepare()]
         self._memory = device.cupy().cuda.alloc
 
-    def _hole(self, argument: Any, ends: tuple[Any, Any]) -> Any:
+    def _slot_for(self, argument: Any, ends: tuple[Any, Any]) -> Any:
         """What stands for an argument of a launch in all calls."""
         if not hasattr(argument, "data"):
             return argument
         at = argument.data.ptr
         for which, end in enumerate(ends):
             if end.data.ptr <= at < end.data.ptr + end.nbytes:
-                return Hole(which, at - end.data.ptr)
-        if any(each.data.ptr <= at < each.data.ptr + each.nbytes for each in self._kept):
+                return AddressSlot(which, at - end.data.ptr)
+        if any(each.data.ptr <= at < each.data.ptr + each.nbytes for each in self._prepared):
             return argument
         if at not in self._places:
-            self._places[at] = self.between
-            self.between += -(-argument.nbytes // APART) * APART
-        return Hole(BETWEEN, self._places[at])
+            self._places[at] = self.workspace
+            self.workspace += -(-argument.nbytes // APART) * APART
+        return AddressSlot(WORKSPACE, self._places[at])
 
-    def _made(self) -> tuple[Ready, ...]:
+    def _prepare(self) -> tuple[PreparedLaunch, ...]:
         return tuple(
-            kernel.ready(grid, block, *given, cluster=cluster, most=most)
-            for kernel, grid, block, given, cluster, most in self._steps
+            kernel.prepare(grid, block, *given, cluster=cluster, max_blocks=max_blocks)
+            for kernel, grid, block, given, cluster, max_blocks in self._steps
         )
 
-    def __call__(self, x: int, y: int, stream: int, between: int = 0) -> None:
+    def __call__(self, x: int, y: int, stream: int, workspace: int = 0) -> None:
         """The product of what lies at x, to y.
 
         ``between``: an address of memory that has so many bytes; without it CuPy gives some.
@@ -68,28 +68,28 @@ class Plan:
         try:
             launches = self._free.pop()
         except IndexError:  # other threads have them all
-            launches = self._made()
-        if self.between and not between:
-            memory = self._memory(self.between)  # goes back to the stream's pool when all is launched
-            between = memory.ptr
-        addresses = (x, y, between)
+            launches = self._prepare()
+        if self.workspace and not workspace:
+            memory = self._memory(self.workspace)  # goes back to the stream's pool when all is launched
+            workspace = memory.ptr
+        addresses = (x, y, workspace)
         for each in launches:
             each.launch(addresses, stream)
         self._free.append(launches)
 
 
-def noted(run: Callable[[], None]) -> list[Noted]:
+def record_launches(run: Callable[[], None]) -> list[LaunchRecord]:
     """Run something and say what it launched in this thread."""
-    found: list[Noted] = []
-    NOTED.launches = found
+    found: list[LaunchRecord] = []
+    RECORDING.launches = found
     try:
         run()
     finally:
-        NOTED.launches = None
+        RECORDING.launches = None
     return found
 
 
-def kept_with(q: Any) -> list[Any]:
+def prepared_memory(q: Any) -> list[Any]:
     """The memory of weights, and arrays that kernels keep with them."""
     parts = [q.memory]
     for made in q.all_kept():
@@ -97,10 +97,10 @@ def kept_with(q: Any) -> list[Any]:
     return [part for part in parts if hasattr(part, "data")]
 
 
-def recorded(launch: Callable[..., None], x: Any, q: Any, y: Any) -> Plan | None:
+def record_product(launch: Callable[..., None], x: Any, q: Any, y: Any) -> RecordedLaunches | None:
     """Launch a product, and a plan for the next one; None where this one had to prepare the weights."""
     before = list(map(id, q.all_kept()))
-    launches = noted(lambda: launch(x, q, y))
+    launches = record_launches(lambda: launch(x, q, y))
     if not before or before != list(map(id, q.all_kept())):
         return None
-    return Plan(launches, x, y, kept_with(q))
+    return RecordedLaunches(launches, x, y, prepared_memory(q))

@@ -72,9 +72,9 @@ def extremes_kernel(kind: str, both: bool, keeps_nan: bool, wide: bool, lanes: i
         if lane == uint32(0) and tile_column < along:
             tile = uint64(tile_row) * uint64(along) + uint64(tile_column)
             if int32(ptx.bits_of(high)) > int32(0):  # NaN too
-                words.raise_to(highs + tile * uint64(4), ptx.bits_of(high))
+                words.atomic_max(highs + tile * uint64(4), ptx.bits_of(high))
             if both and int32(ptx.bits_of(low)) > int32(0):
-                words.raise_to(lows + tile * uint64(4), ptx.bits_of(low))
+                words.atomic_max(lows + tile * uint64(4), ptx.bits_of(low))
 
     long, word = uint64, uint32
     parameters = (long, long, long, long, *[word] * 8)
