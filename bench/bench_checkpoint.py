@@ -46,7 +46,7 @@ QUANTIZED = {"quantization_config": {"quant_method": "fp8", "weight_block_size":
 
 
 def main() -> None:
-    """Measure everything and print a table for NOTES.md."""
+    """Measure everything and print a table for bench/notes/files.md."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--folder", help="where files are written; a temporary folder if not given")
     parser.add_argument("--megabytes", type=int, default=1024, help="size of the checkpoint")

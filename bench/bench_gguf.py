@@ -24,7 +24,7 @@ TOKENS, MERGES, TENSORS = 150_000, 280_000, 200
 
 
 def main() -> None:
-    """Measure everything and print a table for NOTES.md."""
+    """Measure everything and print a table for bench/notes/files.md."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
         "--folder", default=None, help="where files are written; a temporary folder if not given"

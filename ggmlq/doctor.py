@@ -1,4 +1,4 @@
-"""What ggmlq finds on this machine: the report behind ``ggmlq doctor``."""
+"""The report behind ``ggmlq doctor``: packages, CPU, GPU and libggml of this machine."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def describe(report: dict[str, Any]) -> str:
         cpu_lines.append("  " + "; ".join([f"integer dot products: {cpu['dot']}", *unit]))
         prebuilt = cpu["prebuilt"] or "none, kernels are compiled when first used"
         cpu_lines.append(f"  prebuilt code: {prebuilt}")
-        kept = cpu["compiled"]
+        compiled = cpu["compiled"]
         cpu_lines.append(
-            f"  compiled code: not kept, {kept['problem']}"
-            if kept["path"] is None
-            else f"  compiled code: {kept['functions']} functions, {size(kept['bytes'])}, {kept['path']}"
-            + (f" ({kept['problem']})" if kept["problem"] else "")
+            f"  compiled code: not kept, {compiled['problem']}"
+            if compiled["path"] is None
+            else f"  compiled code: {compiled['functions']} functions, {size(compiled['bytes'])}, "
+            f"{compiled['path']}" + (f" ({compiled['problem']})" if compiled["problem"] else "")
         )
     if "error" in gpu:
         gpu_lines = [f"  none: {gpu['error']}"]
@@ -76,8 +76,8 @@ def describe(report: dict[str, Any]) -> str:
             for g in gpu["devices"]
         ]
         if len(gpu["devices"]) > 1:
-            said = f"NCCL {gpu['nccl']}" if gpu["nccl"] else "copies between them: NCCL is not installed"
-            gpu_lines.append(f"  sums over several: {said}")
+            reason = f"NCCL {gpu['nccl']}" if gpu["nccl"] else "copies between them: NCCL is not installed"
+            gpu_lines.append(f"  sums over several: {reason}")
         gpu_lines += [f"  {line}" for line in _kernel_lines(gpu["kernels"], report["packages"])]
         gpu_lines += [f"  {line}" for line in _auto_lines(report["auto"])]
     if "error" in ggml:
@@ -121,8 +121,8 @@ def _cpu() -> dict[str, Any]:
     except ImportError as error:
         return {"error": f"unknown: {error}"}
     except Exception as error:  # importing Numba reads a file of the current folder, with errors of its own
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        return {"error": f"unknown: Numba cannot be imported, {said}", "failed": said}
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        return {"error": f"unknown: Numba cannot be imported, {reason}", "failed": reason}
     return facts
 
 
@@ -169,7 +169,7 @@ def _nccl() -> str | None:
 
 
 def _cublas(gpu: dict[str, Any]) -> bool:
-    """Whether it loads; without a GPU nobody asks."""
+    """True where cuBLAS loads; False without a GPU."""
     try:
         return "error" in gpu or bool(importlib.import_module("ggmlq.cuda.machine.device").cublas())
     except GGMLQError:
@@ -177,7 +177,7 @@ def _cublas(gpu: dict[str, Any]) -> bool:
 
 
 def _auto() -> dict[str, Any]:
-    """What ``kernel="auto"`` takes on CuPy's current device, for the formats that were measured."""
+    """The kernels that ``auto`` takes on CuPy's current device, for the formats that were measured."""
     try:
         choice = importlib.import_module("ggmlq.cuda.cost.choice")
         card = choice.card()
@@ -210,11 +210,11 @@ def _auto_lines(auto: dict[str, Any]) -> list[str]:
 
 
 def _advice_lines(advice: list[dict[str, str]]) -> list[str]:
-    """What to install for what is missing, one thing a line."""
+    """Lines about missing packages and the commands that install them."""
     if not advice:
         return ["nothing is missing"]
-    width = max(len(each["for"]) for each in advice)
-    lines = [f"  {each['for']:{width}}  {each['install']}" for each in advice]
+    width = max(len(item["for"]) for item in advice)
+    lines = [f"  {item['for']:{width}}  {item['install']}" for item in advice]
     return ["", "missing here, for those who want it:", *lines]
 
 
@@ -231,7 +231,7 @@ def _libggml() -> dict[str, Any]:
 
 
 def _devices(bridge: Bridge) -> dict[str, Any]:
-    """What the build can multiply on; a build without backends still encodes."""
+    """The devices on which the build multiplies; a build without backends still encodes."""
     try:
         return {"devices": [device.facts() for device in bridge.devices()]}
     except GGMLQError as error:

@@ -40,12 +40,12 @@ def open(path: str | os.PathLike[str], **options: Any) -> gguf.GGUFFile:
     if (there := addressed.opened(path)) is not None:
         return there  # type: ignore[no-any-return]
     text = checked_path("open(path)", path, PATH)
-    found: Any = safetensors.open(text) if is_safetensors(text) else gguf.open(text)
-    return found  # type: ignore[no-any-return]
+    file: Any = safetensors.open(text) if is_safetensors(text) else gguf.open(text)
+    return file  # type: ignore[no-any-return]
 
 
 def is_safetensors(path: str) -> bool:
-    """Whether a path is to be read as safetensors."""
+    """True for a path that is read as safetensors."""
     try:
         mode = os.stat(path).st_mode
         if stat.S_ISDIR(mode):
@@ -82,6 +82,6 @@ def save(
             "them out, or name a .gguf file"
         )
     if metadata is NO_METADATA:
-        found = getattr(tensors, "metadata", {})
-        metadata = found if isinstance(tensors, safetensors.SafetensorsFile) else {}
+        facts = getattr(tensors, "metadata", {})
+        metadata = facts if isinstance(tensors, safetensors.SafetensorsFile) else {}
     return safetensors.save(path, tensors, metadata)

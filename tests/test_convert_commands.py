@@ -30,7 +30,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def run(capsys, folder, monkeypatch):
-    monkeypatch.setattr(threads, "_asked", [])
+    monkeypatch.setattr(threads, "_requested", [])
 
     def run(*args):
         status = main([str(arg) for arg in args])

@@ -29,9 +29,9 @@ from ggmlq.testing.rows import rows
 
 @pytest.fixture(autouse=True)
 def restored():
-    before = list(threads._asked)
+    before = list(threads._requested)
     yield
-    threads._asked[:] = before
+    threads._requested[:] = before
 
 
 @pytest.mark.parametrize("name", ["q4_0", "iq2_xs"])

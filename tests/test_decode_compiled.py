@@ -50,7 +50,7 @@ def compiled(monkeypatch):
 def three_threads():
     threads.set_num_threads(3)
     yield
-    threads._asked.clear()
+    threads._requested.clear()
 
 
 def test_every_block_format_has_a_file_and_every_file_a_format():

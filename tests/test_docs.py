@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 WANTED = {"torch.md": "torch"}  # page: what its examples import, which the tests do without
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+NOTES = sorted((ROOT / "bench" / "notes").glob("*.md"))
 
 
 @pytest.mark.filterwarnings("ignore:Guards may run slower")  # torch.compile on Python 3.13.0
@@ -46,7 +47,7 @@ def run_examples(page):
     assert not runner.failures, "".join(said)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", [*PAGES, *NOTES], ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_and_paths_exist(page):
     text = page.read_text()
     for target in re.findall(r"\]\(([^)#:]+)[^)]*\)", text):
@@ -69,6 +70,14 @@ def test_the_index_has_every_page():
     index = (ROOT / "docs" / "README.md").read_text()
     linked = set(re.findall(r"^\| \[(\w+\.md)\]\(\1\) \|", index, flags=re.MULTILINE))
     assert linked == {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+
+
+def test_the_notes_have_an_index_and_stay_short():
+    index = (ROOT / "bench" / "notes" / "README.md").read_text()
+    linked = re.findall(r"^\| \[(\w+\.md)\]\(\1\) \|", index, flags=re.MULTILINE)
+    assert sorted(linked) == [page.name for page in NOTES if page.name != "README.md"]
+    for page in NOTES:
+        assert len(page.read_text().splitlines()) <= 150, page.name
 
 
 def test_all_environment_variables_are_on_one_page():

@@ -208,7 +208,7 @@ class Asked:
 def test_workers_share_the_cores(pool, monkeypatch):
     from ggmlq.base.cores import available
 
-    monkeypatch.setattr(threads, "_asked", [])  # nobody said how many
+    monkeypatch.setattr(threads, "_requested", [])  # nobody said how many
     said = []
     tasks.run(pool, [Asked(), Asked()], threads_used, lambda task, n: said.append(n))
     assert said == [max(1, available() // 2)] * 2

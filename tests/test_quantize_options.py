@@ -34,7 +34,7 @@ def tensors(fresh):
 def run(tensors, tmp_path, monkeypatch, capsys):
     """The command in a folder with a model, and its importance matrix."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(threads, "_asked", [])
+    monkeypatch.setattr(threads, "_requested", [])
     heads = Typed(list(range(1, LAYERS + 1)), "int32")
     gq.save(
         "in.gguf", tensors,

@@ -17,7 +17,7 @@ from ggmlq.dispatch.ladder import choose, reasoned
 from ggmlq.formats import BLOCK_FORMATS, FORMATS
 
 H100 = Card("NVIDIA H100 80GB HBM3", (9, 0), 132, ROOM, bandwidth=3352, clock=1.98)
-# What was fastest on it by 7 % and more (bench/NOTES.md): type, M, N, K.
+# What was fastest on it by 7 % and more (bench/notes/choice.md): type, M, N, K.
 FASTEST = {
     ("q4_0", 8, 5120, 13824): "cuda:gemv",
     ("q4_K", 16, 8192, 4096): "cuda:gemv",

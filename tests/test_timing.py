@@ -111,7 +111,7 @@ def test_reading():
     from ggmlq.cuda.machine import device
     from ggmlq.testing import probes
 
-    step = 16 * probes.THREADS * probes.EACH * probes.BLOCKS * 10
+    step = 16 * probes.THREADS * probes.LOADS * probes.BLOCKS * 10
     launched = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device, "multiprocessors", lambda: 10)

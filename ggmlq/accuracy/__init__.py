@@ -1,4 +1,4 @@
-"""What becomes of numbers in few bits, number by number: ``gq.error_table``.
+"""Errors of numbers in few bits, number by number: ``gq.error_table``.
 
 table.py   the rows, and how they print
 ways.py    each way to write a number: a code under a scale, a ggml block, a simulation

@@ -16,12 +16,12 @@ SIZE = (8, 5)  # inches
 
 def draw(lines: Sequence[tuple[str, Sequence[Any]]], path: str | PathLike[str]) -> None:
     """A line of rows a format, both axes logarithmic; points without an error lie at the lower edge."""
-    asked = f"plot({fspath(path)!r})"
+    request = f"plot({fspath(path)!r})"
     try:
         figures = importlib.import_module("matplotlib.figure")
     except ImportError as error:
         raise MissingDependencyError(
-            f"{asked}: matplotlib cannot be imported ({error}); pictures are drawn with it; "
+            f"{request}: matplotlib cannot be imported ({error}); pictures are drawn with it; "
             f"{missing.install('plot')}"
         ) from None
     figure = figures.Figure(figsize=SIZE, layout="constrained")
@@ -38,16 +38,16 @@ def draw(lines: Sequence[tuple[str, Sequence[Any]]], path: str | PathLike[str]) 
         figure.savefig(path)
     except (OSError, ValueError) as error:
         raise DTypeError(
-            f"{asked}: the picture cannot be written ({error}); the name's ending says its kind; "
+            f"{request}: the picture cannot be written ({error}); the name's ending says its kind; "
             "pass errors.svg or errors.png in a folder that is there"
         ) from error
 
 
 def _shows(row: Any) -> bool:
-    """Whether a row has a place on logarithmic axes."""
+    """True for a row that logarithmic axes can show."""
     return bool(row.value) and math.isfinite(row.value) and math.isfinite(row.error)
 
 
 def _floor(rows: Sequence[Any]) -> float:
-    """What stands for no error: below all that there are."""
+    """The value drawn for an error of zero: below all others."""
     return min((row.error for row in rows if 0 < row.error < float("inf")), default=1.0) / 10

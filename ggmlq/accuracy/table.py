@@ -78,7 +78,7 @@ class ErrorTable(list[ErrorRow]):
 def error_table(
     values: Any, scale: float = SCALE, formats: Iterable[str] | str = FORMATS, calibrate: str | None = None
 ) -> ErrorTable:
-    """What numbers become in few bits, and how far that is from what they were.
+    """Numbers in few bits, beside the numbers that they stand for.
 
     Parameters
     ----------
@@ -103,19 +103,19 @@ def error_table(
     e4m3          33  0x60         32           32      1    0.0303
     e4m3        -300  0xf9       -288         -288     12      0.04
     """
-    asked = "error_table(values)"
-    x = _numbers(asked, values)
+    request = "error_table(values)"
+    x = _numbers(request, values)
     if not (isinstance(scale, int | float | np.number) and 0 < float(scale.real) < np.inf):
         raise ShapeError(
-            f"{asked}: scale={scale!r}; numbers are divided by it: positive and finite; pass 1.0"
+            f"{request}: scale={scale!r}; numbers are divided by it: positive and finite; pass 1.0"
         )
     if calibrate not in (None, "amax"):
         raise UnsupportedError(
-            f"{asked}: calibrate={calibrate!r}; scales are given, or made of the largest magnitude; "
+            f"{request}: calibrate={calibrate!r}; scales are given, or made of the largest magnitude; "
             'pass "amax", or leave it out'
         )
     names = [formats] if isinstance(formats, str) else list(formats)
-    ways = {name: way(asked, name) for name in dict.fromkeys(names)}
+    ways = {name: way(request, name) for name in dict.fromkeys(names)}
     scales = {name: scale_of(how, x, float(scale), calibrate) for name, how in ways.items()}
     rows = [row for name, how in ways.items() for row in _rows(how, x, written(how, x, scales[name]))]
     plain = (tuple(ways), float(scale), calibrate) == (FORMATS, SCALE, None)
@@ -124,30 +124,32 @@ def error_table(
     )
 
 
-def _numbers(asked: str, values: Any) -> Wide:
+def _numbers(request: str, values: Any) -> Wide:
     if is_tensor(values):
-        values = array_of(asked, values)
+        values = array_of(request, values)
     try:
-        found = np.asarray(to_host(values))
-        if found.dtype.kind not in "fiub" and found.dtype.name != "bfloat16":
-            raise TypeError(f"they are {found.dtype}")
-        return np.asarray(found, np.float64).reshape(-1)
+        floats = np.asarray(to_host(values))
+        if floats.dtype.kind not in "fiub" and floats.dtype.name != "bfloat16":
+            raise TypeError(f"they are {floats.dtype}")
+        return np.asarray(floats, np.float64).reshape(-1)
     except (TypeError, ValueError) as error:
-        raise DTypeError(f"{asked}: values are no numbers ({error}); pass an array of floats") from None
+        raise DTypeError(f"{request}: values are no numbers ({error}); pass an array of floats") from None
 
 
-def _rows(how: Way, x: Wide, found: Written) -> list[ErrorRow]:
+def _rows(how: Way, x: Wide, column: Written) -> list[ErrorRow]:
     with np.errstate(all="ignore"):
-        errors = np.abs(x - found.dequantized)
-        errors = np.where(x == found.dequantized, 0.0, errors)  # infinities that are kept
+        errors = np.abs(x - column.dequantized)
+        errors = np.where(x == column.dequantized, 0.0, errors)  # infinities that are kept
         relative = np.where(errors == 0, 0.0, errors / np.abs(x))
     rows = []
     for i, value in enumerate(x.tolist()):
-        numbers = (float(column[i]) for column in (found.quantized, found.dequantized, errors, relative))
+        numbers = (float(column[i]) for column in (column.quantized, column.dequantized, errors, relative))
         stored, read, error, part = numbers
-        fits = not found.saturated[i]
+        fits = not column.saturated[i]
         rows.append(
-            ErrorRow(how.name, value, found.codes[i], stored, read, error, part, not fits, found.hexadecimal)
+            ErrorRow(
+                how.name, value, column.codes[i], stored, read, error, part, not fits, column.hexadecimal
+            )
         )
     return rows
 

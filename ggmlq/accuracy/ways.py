@@ -46,7 +46,7 @@ class Way(NamedTuple):
     zeros: bool = False
 
 
-def way(asked: str, name: str) -> Way:
+def way(request: str, name: str) -> Way:
     """The way of a name."""
     if name == NAIVE:
         return Way(name)
@@ -63,9 +63,9 @@ def way(asked: str, name: str) -> Way:
         return Way(name, format=FORMATS[stem])
     except GGMLQError:
         raise CodeError(
-            f"{asked}: there is no format {name!r}; formats are {', '.join(CODES)}, e4m3_nosat, e5m2_nosat, "
-            f"int8_asym, uint8_asym, {NAIVE}, and the types of ggml such as f16, bf16 and q4_0; pass some of "
-            "these"
+            f"{request}: there is no format {name!r}; formats are {', '.join(CODES)}, e4m3_nosat, "
+            f"e5m2_nosat, int8_asym, uint8_asym, {NAIVE}, and the types of ggml such as f16, bf16 and q4_0; "
+            "pass some of these"
         ) from None
 
 
@@ -120,7 +120,7 @@ def _as_floats(code: Code, x: Wide, scale: float, saturate: bool) -> Written:
 
 
 def _as_blocks(how: Way, x: Wide) -> Written:
-    """As one row of a type of ggml."""
+    """The values as one row of a type of ggml."""
     fmt = how.format
     assert fmt is not None
     padded = np.zeros(-(-len(x) // fmt.block_size) * fmt.block_size, np.float32)

@@ -67,15 +67,15 @@ class QuantArray(Storage, Weights):
             The logical shape in NumPy order, counted in elements.
         """
         fmt = FORMATS[format]
-        asked = f"QuantArray.from_bytes(raw, {fmt.name!r}, {shape!r})"
-        dims = checked_shape(asked, fmt, shape)
-        flat = flat_bytes(asked, raw)
+        request = f"QuantArray.from_bytes(raw, {fmt.name!r}, {shape!r})"
+        dims = checked_shape(request, fmt, shape)
+        flat = flat_bytes(request, raw)
         rows = dims[:-1]
         row_bytes = fmt.row_bytes(dims[-1] if dims else 1)
         need = row_bytes * math.prod(rows)
         if flat.size != need:
             raise ShapeError(
-                f"{asked}: the buffer has {flat.size} bytes, this shape needs {need} "
+                f"{request}: the buffer has {flat.size} bytes, this shape needs {need} "
                 f"({row_bytes} a row); pass a slice of the right length or the true shape"
             )
         return cls(fmt, dims, flat.reshape(*rows, row_bytes))
@@ -84,7 +84,7 @@ class QuantArray(Storage, Weights):
 
     @property
     def format(self) -> Format:
-        """What the blocks mean."""
+        """The format of the blocks."""
         return self._format
 
     @property
@@ -141,31 +141,31 @@ class QuantArray(Storage, Weights):
         """
         if self.ndim > 2 and (matrix := self.matrix_at(index)) is not None:
             return matrix
-        found = index_of(self, index, self.unit, False, "take q.blocks[...] for blocks")
-        asked = f"{written(index)} of {self!r}"
+        place = index_of(self, index, self.unit, False, "take q.blocks[...] for blocks")
+        request = f"{written(index)} of {self!r}"
         try:
-            part = self._bytes()[found.steps]
+            part = self._bytes()[place.steps]
         except (IndexError, TypeError) as error:
-            raise BlockIndexError(f"{asked}: {error}; its shape is {self.shape}; stay within it") from None
-        lengths = (found.end - found.first,) if self.shape else ()
+            raise BlockIndexError(f"{request}: {error}; its shape is {self.shape}; stay within it") from None
+        lengths = (place.end - place.first,) if self.shape else ()
         if lengths != self.shape[-1:]:
-            part = part[..., self.format.row_bytes(found.first) : self.format.row_bytes(found.end)]
+            part = part[..., self.format.row_bytes(place.first) : self.format.row_bytes(place.end)]
         if not (is_host(part) or part.flags.c_contiguous):  # kernels read rows that lie together
-            with on_device_of(asked, part):
+            with on_device_of(request, part):
                 part = part.copy()
         return QuantArray(self.format, (*part.shape[:-1], *lengths), part, self._swapped)
 
     def reshape(self, *shape: Any) -> QuantArray:
-        """The same blocks in another shape, whose rows are whole blocks; a view where rows lie together.
+        """A view of the blocks in another shape, whose rows are whole blocks; a copy where rows lie apart.
 
         >>> import numpy as np, ggmlq as gq
         >>> gq.quantize(np.ones((4, 64), np.float32), "q8_0").reshape(2, -1)
         <QuantArray q8_0 (2, 128), ne [128, 2], 272 bytes, cpu>
         """
-        asked = f"reshape{shape} of {self!r}"
-        dims = shape_of(asked, self, shape)
-        check_row(asked, self.format, dims[-1] if dims else 1)
-        with on_device_of(asked, self.memory):
+        request = f"reshape{shape} of {self!r}"
+        dims = shape_of(request, self, shape)
+        check_row(request, self.format, dims[-1] if dims else 1)
+        with on_device_of(request, self.memory):
             raw = self._bytes().reshape(*dims[:-1], self.format.row_bytes(dims[-1] if dims else 1))
         return QuantArray(self.format, dims, raw, self._swapped)
 
@@ -179,7 +179,7 @@ class QuantArray(Storage, Weights):
     # --- elsewhere ----------------------------------------------------------------------
 
     def to(self, device: str) -> QuantArray:
-        """The same array on ``"cpu"``, ``"cuda"`` or ``"cuda:1"``; itself if it is there."""
+        """A copy on ``"cpu"``, ``"cuda"`` or ``"cuda:1"``; the array itself if it is there already."""
         if device == self.device or (device == "cuda" and self._is_on_current()):
             return self
         if device == "cpu":
@@ -187,7 +187,7 @@ class QuantArray(Storage, Weights):
         return QuantArray(self.format, self.shape, cuda_device().upload(self.raw, device))
 
     def _is_on_current(self) -> bool:
-        """Whether it is on CuPy's current device."""
+        """True on CuPy's current device."""
         return not is_host(self.memory) and self.memory.device.id == cuda_device().current()
 
     def copy(self) -> QuantArray:

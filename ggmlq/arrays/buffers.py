@@ -1,4 +1,4 @@
-"""Bytes and shapes as callers pass them, checked: what ``QuantArray.from_bytes`` stands on."""
+"""Bytes and shapes as callers pass them, checked for ``QuantArray.from_bytes``."""
 
 from __future__ import annotations
 
@@ -14,71 +14,71 @@ from ..errors import DTypeError, ShapeError
 from ..formats import Format
 
 
-def checked_shape(asked: str, fmt: Format, shape: int | Sequence[int]) -> tuple[int, ...]:
+def checked_shape(request: str, fmt: Format, shape: int | Sequence[int]) -> tuple[int, ...]:
     """A logical shape as a tuple; its rows are whole blocks."""
     lengths = tuple(shape) if isinstance(shape, Iterable) else (shape,)
     if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in lengths):
-        raise DTypeError(f"{asked}: a shape is a tuple of integers, like (4096, 14336)")
+        raise DTypeError(f"{request}: a shape is a tuple of integers, like (4096, 14336)")
     dims = tuple(int(n) for n in lengths)
     if any(not 0 <= n < 2**63 for n in dims) or len(dims) > 63:
         raise ShapeError(
-            f"{asked}: an axis is negative or beyond 2**63, or there are more than 63 axes; "
+            f"{request}: an axis is negative or beyond 2**63, or there are more than 63 axes; "
             "every axis needs its true length"
         )
-    check_row(asked, fmt, dims[-1] if dims else 1)
+    check_row(request, fmt, dims[-1] if dims else 1)
     return dims
 
 
-def check_row(asked: str, fmt: Format, elements: int, other: str | None = None) -> None:
+def check_row(request: str, fmt: Format, elements: int, other: str | None = None) -> None:
     """Rows must be whole blocks; ``other`` names a format that would do."""
     if elements % fmt.block_size:
         up = -(-elements // fmt.block_size) * fmt.block_size
         raise ShapeError(
-            f"{asked}: rows have {elements} elements, {fmt.name} blocks hold "
+            f"{request}: rows have {elements} elements, {fmt.name} blocks hold "
             f"{fmt.block_size}; pad the last axis to {up}"
             + (f", or take {other}, as llama.cpp does for such rows" if other else "")
         )
 
 
-def refuse_mask(asked: str, x: Any) -> None:
+def refuse_mask(request: str, x: Any) -> None:
     """A masked array would lose its mask without a word."""
     if isinstance(getattr(x, "mask", None), np.ndarray | np.bool_):
-        raise DTypeError(f"{asked}: a masked array's mask has no place here; pass x.filled(0)")
+        raise DTypeError(f"{request}: a masked array's mask has no place here; pass x.filled(0)")
 
 
-def flat_bytes(asked: str, raw: Any) -> Any:
+def flat_bytes(request: str, raw: Any) -> Any:
     """The buffer as a flat uint8 array, never a copy; read-only on the host."""
-    refuse_mask(asked, raw)
+    refuse_mask(request, raw)
     if isinstance(raw, np.ndarray) or not is_host(raw):
         if not raw.flags.c_contiguous:
             raise ShapeError(
-                f"{asked}: the array with strides {raw.strides} is not C-contiguous, so it cannot "
+                f"{request}: the array with strides {raw.strides} is not C-contiguous, so it cannot "
                 "be viewed without a copy; pass np.ascontiguousarray(raw)"
             )
         if raw.dtype.hasobject:
-            raise DTypeError(f"{asked}: an array of {raw.dtype} holds no bytes; pass its data")
+            raise DTypeError(f"{request}: an array of {raw.dtype} holds no bytes; pass its data")
         flat = raw.reshape(-1).view(np.uint8)
         return frozen(np.asarray(flat).view()) if is_host(raw) else flat
     try:
         view = memoryview(raw)
     except (TypeError, ValueError) as error:  # no buffer, or a released one
         raise DTypeError(
-            f"{asked}: no buffer in this {type(raw).__name__} ({error}); "
+            f"{request}: no buffer in this {type(raw).__name__} ({error}); "
             "pass bytes, a memoryview or a uint8 array"
         ) from None
     if not view.c_contiguous:
-        raise ShapeError(f"{asked}: the buffer is not C-contiguous; pass bytes(raw)")
+        raise ShapeError(f"{request}: the buffer is not C-contiguous; pass bytes(raw)")
     return frozen(np.frombuffer(view, np.uint8) if view.nbytes else np.empty(0, np.uint8))
 
 
 def frozen(raw: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The same array, not to be written to."""
+    """A read-only view of an array."""
     raw.flags.writeable = False
     return raw
 
 
 def unchanging(raw: NDArray[Any]) -> bool:
-    """Whether nobody can write to the memory of an array: a read-only view may look at writable memory."""
+    """True where nobody can write to the memory of an array: a read-only view may look at writable memory."""
     at: Any = raw
     while isinstance(at, np.ndarray):
         if at.flags.writeable:
@@ -88,7 +88,7 @@ def unchanging(raw: NDArray[Any]) -> bool:
 
 
 def owner_of(raw: NDArray[Any]) -> Any:
-    """Whose memory an array looks at, where that is no array; else None."""
+    """The object that owns the memory of an array, where that is no array; else None."""
     at: Any = raw
     while isinstance(at, np.ndarray):
         at = at.base
@@ -96,7 +96,7 @@ def owner_of(raw: NDArray[Any]) -> Any:
 
 
 def locked(owner: Any) -> bool:
-    """Whether memory that is no array's can never be written to; no view of it can either."""
+    """True for memory outside of arrays that can never be written to, nor through any view."""
     at = owner
     while at is not None:
         try:
@@ -110,14 +110,14 @@ def locked(owner: Any) -> bool:
 
 
 def _address_of() -> Callable[[NDArray[Any]], int]:
-    """Where the memory of an array of NumPy's begins, a tenth of what asking NumPy takes.
+    """The address of a NumPy array's memory, in a tenth of the time that ``ctypes.data`` takes.
 
     It is the word behind the head of the object, which NumPy's binary interface fixes; where that is not
     what NumPy says it is asked.
     """
     head, word = object.__basicsize__, ctypes.c_ssize_t
     arrays = [np.empty(n, np.uint8) for n in (1, 1000)]
-    if all(word.from_address(id(each) + head).value == each.ctypes.data for each in arrays):
+    if all(word.from_address(id(array) + head).value == array.ctypes.data for array in arrays):
         read = word.from_address
         return lambda x: read(id(x) + head).value
     return lambda x: int(x.ctypes.data)

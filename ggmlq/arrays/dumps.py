@@ -1,4 +1,4 @@
-"""Files with a kernel's operands, read as what strangers send: npy, npz, or raw bytes.
+"""Files with a kernel's operands, npy, npz or raw bytes, read without trust.
 
 Nothing is read that is not asked for, and nothing is allocated that the file does not account for: an
 array's header and the directory of the archive must name the same size, and the data must be as long.
@@ -43,7 +43,7 @@ AGAIN = "write it again with np.savez or `ggmlq check --save`"
 
 
 class Layout(NamedTuple):
-    """What a header of NumPy says of the bytes behind it."""
+    """The dtype, shape and order that a header of NumPy states."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -76,7 +76,7 @@ class Dump:
 
     def layout(self, name: str) -> Layout:
         """Type and shape of an array, none of its data read."""
-        with self._found(name) as (file, room):
+        with self._member(name) as (file, room):
             return self._layout(file, room, name)
 
     def array(self, name: str, most: int = MOST_BYTES) -> NDArray[Any]:
@@ -84,7 +84,7 @@ class Dump:
 
         ``most``: the bytes that what is known of the product allows.
         """
-        with self._found(name) as (file, room):
+        with self._member(name) as (file, room):
             layout = self._layout(file, room, name)
             if layout.nbytes > most:
                 self._refuse(
@@ -104,32 +104,32 @@ class Dump:
     # --- a value by its name ------------------------------------------------------------
 
     def text(self, name: str) -> str:
-        """A single text."""
-        found = self._single(name)
-        if found.dtype.kind != "U":
-            self._refuse(f"{name} is {found.dtype}, not a text; {AGAIN}")
-        return str(found.item())
+        """The text of a member that holds a single string."""
+        array = self._single(name)
+        if array.dtype.kind != "U":
+            self._refuse(f"{name} is {array.dtype}, not a text; {AGAIN}")
+        return str(array.item())
 
     def number(self, name: str) -> int:
         """A single whole number."""
-        found = self._single(name)
-        if found.dtype.kind not in "iu":
-            self._refuse(f"{name} is {found.dtype}, not a whole number; {AGAIN}")
-        return int(found.item())
+        array = self._single(name)
+        if array.dtype.kind not in "iu":
+            self._refuse(f"{name} is {array.dtype}, not a whole number; {AGAIN}")
+        return int(array.item())
 
     def lengths(self, name: str) -> tuple[int, ...]:
         """A shape: a few whole numbers."""
-        found = self._named(name)
-        if found.dtype.kind not in "iu" or found.ndim > 1 or found.size > 8 or (found < 0).any():
-            shown = short(found.tolist()) if found.size <= 8 else f"{found.size} of {found.dtype}"
+        array = self._named(name)
+        if array.dtype.kind not in "iu" or array.ndim > 1 or array.size > 8 or (array < 0).any():
+            shown = short(array.tolist()) if array.size <= 8 else f"{array.size} of {array.dtype}"
             self._refuse(f"{name} is {shown}; it is the lengths of axes, such as [4, 512]; {AGAIN}")
-        return tuple(int(n) for n in found.reshape(-1))
+        return tuple(int(n) for n in array.reshape(-1))
 
     def _single(self, name: str) -> NDArray[Any]:
-        found = self._named(name)
-        if found.size != 1:
-            self._refuse(f"{name} is of shape {found.shape}, not a single value; {AGAIN}")
-        return found
+        array = self._named(name)
+        if array.size != 1:
+            self._refuse(f"{name} is of shape {array.shape}, not a single value; {AGAIN}")
+        return array
 
     def _named(self, name: str) -> NDArray[Any]:
         if name not in self:
@@ -167,8 +167,8 @@ class Dump:
                 f"{self.path}: its arrays are larger than the memory left; dump fewer rows"
             ) from None
         except DAMAGED as error:
-            said = str(error).partition("\n")[0][:200]
-            raise DumpError(f"{self.path}: a damaged npy or npz file: {said}; {AGAIN}") from error
+            reason = str(error).partition("\n")[0][:200]
+            raise DumpError(f"{self.path}: a damaged npy or npz file: {reason}; {AGAIN}") from error
 
     @contextmanager
     def _archive(self, file: IO[bytes]) -> Iterator[zipfile.ZipFile]:
@@ -180,7 +180,7 @@ class Dump:
             return [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
 
     @contextmanager
-    def _found(self, name: str) -> Iterator[tuple[IO[bytes], int]]:
+    def _member(self, name: str) -> Iterator[tuple[IO[bytes], int]]:
         """An array's file, at its header, and the bytes of header and data."""
         with self._opened() as file:
             if self.is_array:
@@ -205,20 +205,20 @@ class Dump:
             )
 
     def _layout(self, file: IO[bytes], room: int, name: str) -> Layout:
-        found = _header(file)
-        if found.dtype.kind not in KINDS or not found.dtype.itemsize:
-            self._refuse(f"array {name!r} is of {found.dtype}; numbers and text are read; {AGAIN}")
-        if found.start + found.nbytes != room:
+        layout = _header(file)
+        if layout.dtype.kind not in KINDS or not layout.dtype.itemsize:
+            self._refuse(f"array {name!r} is of {layout.dtype}; numbers and text are read; {AGAIN}")
+        if layout.start + layout.nbytes != room:
             self._refuse(
-                f"array {name!r} claims {found.shape} of {found.dtype}, {found.nbytes} bytes, and there are "
-                f"{room - found.start}; the file is damaged or cut short; {AGAIN}"
+                f"array {name!r} claims {layout.shape} of {layout.dtype}, {layout.nbytes} bytes, and there "
+                f"are {room - layout.start}; the file is damaged or cut short; {AGAIN}"
             )
-        if found.nbytes > MOST_BYTES:
+        if layout.nbytes > MOST_BYTES:
             self._refuse(
-                f"array {name!r} has {size(found.nbytes)}, read are {size(MOST_BYTES)} at most; take fewer "
+                f"array {name!r} has {size(layout.nbytes)}, read are {size(MOST_BYTES)} at most; take fewer "
                 "rows"
             )
-        return found
+        return layout
 
     def _refuse(self, reason: str) -> NoReturn:
         raise DumpError(f"{self.path}: {reason}")

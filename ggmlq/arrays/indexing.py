@@ -40,7 +40,7 @@ def index_of(q: Any, index: Any, unit: int, short_end: bool, way: str) -> Index:
 
     Columns are cut at multiples of ``unit``; ``short_end``: only their first one is.
     """
-    asked = f"{written(index)} of {q!r}"
+    request = f"{written(index)} of {q!r}"
     steps = index if isinstance(index, tuple) else (index,)
     dots = [at for at, step in enumerate(steps) if step is Ellipsis]
     if len(dots) == 1 and len(steps) - 1 <= q.ndim:
@@ -51,29 +51,29 @@ def index_of(q: Any, index: Any, unit: int, short_end: bool, way: str) -> Index:
         columns, steps = steps[-1], steps[:-1]
     if len(steps) >= max(q.ndim, 1):
         raise BlockIndexError(
-            f"{asked}: the last axis lies in {'tiles' if short_end else 'blocks'} of {unit}; rows are picked "
-            f"along the axes before it, columns by a slice; or {way}, or np.asarray(q) for values"
+            f"{request}: the last axis lies in {'tiles' if short_end else 'blocks'} of {unit}; rows are "
+            f"picked along the axes before it, columns by a slice; or {way}, or np.asarray(q) for values"
         )
     if not all(is_step(step) for step in steps):
         raise BlockIndexError(
-            f"{asked}: rows are picked by integers, slices, '...', integer arrays and 1-D boolean arrays; "
+            f"{request}: rows are picked by integers, slices, '...', integer arrays and 1-D boolean arrays; "
             f"for anything else {way}, or np.asarray(q)"
         )
-    return Index(steps, *_columns(asked, q, columns, unit, short_end, way))
+    return Index(steps, *_columns(request, q, columns, unit, short_end, way))
 
 
-def _columns(asked: str, q: Any, columns: slice, unit: int, short_end: bool, way: str) -> tuple[int, int]:
+def _columns(request: str, q: Any, columns: slice, unit: int, short_end: bool, way: str) -> tuple[int, int]:
     length = q.shape[-1] if q.ndim else 1
     try:
         first, end, step = columns.indices(length)
     except (TypeError, ValueError) as error:
-        raise BlockIndexError(f"{asked}: {error}; its shape is {q.shape}; pass integers") from None
+        raise BlockIndexError(f"{request}: {error}; its shape is {q.shape}; pass integers") from None
     end = max(first, end)
     whole = first == end or (first % unit == 0 and (short_end or end % unit == 0 or end == length))
     if step != 1 or not whole:
         near = f"{first // unit * unit}:{min(-(-end // unit) * unit, length)}"
         raise BlockIndexError(
-            f"{asked}: columns {first} to {end} in steps of {step}; they are cut between "
+            f"{request}: columns {first} to {end} in steps of {step}; they are cut between "
             f"{'tiles' if short_end else 'blocks'} of {unit}, in steps of 1, so that nothing is copied; take "
             f"{near}, {way}, or np.asarray(q) for values"
         )
@@ -90,18 +90,18 @@ def is_step(step: Any) -> bool:
     return picked.dtype.kind in "iu" or (picked.dtype.kind == "b" and picked.ndim == 1) or not picked.size
 
 
-def shape_of(asked: str, q: Any, shape: tuple[Any, ...]) -> tuple[int, ...]:
+def shape_of(request: str, q: Any, shape: tuple[Any, ...]) -> tuple[int, ...]:
     """The arguments of ``reshape`` as lengths, one of which may be -1."""
     lengths = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
     if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in lengths):
-        raise DTypeError(f"{asked}: a shape is integers, one of which may be -1; pass q.reshape(2, -1)")
+        raise DTypeError(f"{request}: a shape is integers, one of which may be -1; pass q.reshape(2, -1)")
     dims = [int(n) for n in lengths]
     rest = math.prod(n for n in dims if n != -1)
     if dims.count(-1) == 1 and rest > 0 and q.size % rest == 0:
         dims[dims.index(-1)] = q.size // rest
     if min(dims, default=0) < 0 or math.prod(dims) != q.size:
         raise ShapeError(
-            f"{asked}: {q.size} elements do not fill {tuple(lengths)}; both shapes hold the same number; "
+            f"{request}: {q.size} elements do not fill {tuple(lengths)}; both shapes hold the same number; "
             "pass lengths whose product that is"
         )
     return tuple(dims)

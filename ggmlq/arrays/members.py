@@ -1,4 +1,4 @@
-"""Public members of a class: what ``dir()``, Tab in a notebook and the reference of the site show.
+"""Public members of a class, as ``dir()``, Tab in a notebook and the reference of the site show them.
 
 A member is public if its name has no underscore, a docstring describes it, and no class marks it ``@inner``.
 Inner members are for other rooms of the package.

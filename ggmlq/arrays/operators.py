@@ -1,7 +1,7 @@
-"""Python's operators and NumPy's methods on arrays of weights: sentences where nothing can be computed.
+"""Python's operators and NumPy's methods on arrays of weights: errors in words where nothing can be computed.
 
 Elements of blocks cannot be added or compared one by one, and nothing is decoded in passing. Only conversions
-decode: ``np.asarray(q)``, ``np.array(q)`` and ``q.dequantize()``. The products are in :mod:`ggmlq.arrays.weights`.
+decode: ``np.asarray(q)``, ``np.array(q)`` and ``q.dequantize()``. The products are in weights.py.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ class Operators(Listed):
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):  # what Python and libraries ask any object for
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            asked = f"q.{name} of {self!r}"
+            request = f"q.{name} of {self!r}"
             if name in INSTEAD or hasattr(np.ndarray, name):
                 way = INSTEAD.get(name, f"np.asarray(q).{name}, {ON_DEVICE}")
-                raise ArrayAttributeError(f"{asked}: {NO_ELEMENTS}; write {way}")
+                raise ArrayAttributeError(f"{request}: {NO_ELEMENTS}; write {way}")
             names = public(type(self))
             way = text.meant(name, names, f"it has {', '.join(names)}")
-            raise ArrayAttributeError(f"{asked}: there is no such attribute; {way}")
+            raise ArrayAttributeError(f"{request}: there is no such attribute; {way}")
 
 
 def _refused(expression: str) -> Callable[..., NoReturn]:

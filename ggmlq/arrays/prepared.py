@@ -1,4 +1,4 @@
-"""What kernels keep with an array: made once, followed where the memory may be written to, given back."""
+"""Prepared copies of weights in the order of a kernel: made once, renewed when bytes change."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Keeper:
     @property
     @inner
     def lasting(self) -> bool:
-        """Whether nobody can write to its bytes, so that kernels may keep what they make of them.
+        """True where nobody can write to its bytes, so that prepared copies stay right.
 
         True on a device, where arrays are never read-only: see :meth:`drop_prepared`.
         """
@@ -108,26 +108,26 @@ class Keeper:
             return self._prepared[make]
 
     def _following(self, make: Callable[[Any], Any]) -> Any:
-        """The same for bytes on the host that may be written to."""
+        """The prepared copy of writable bytes on the host, made again when these have changed."""
         with LOCKS.of(self):
             now = tuple(_digest()(part) for part in self.parts())
-            before, made = self._followed.get(make, (None, None))
+            before, copy = self._followed.get(make, (None, None))
             if now != before:
                 self._followed.pop(make, None)
-                made = make(self)
-                self._followed[make] = now, made
-            return made
+                copy = make(self)
+                self._followed[make] = now, copy
+            return copy
 
     @inner
     def matrices(self) -> tuple[Any, ...]:
         """Its parts along the first axis, the same each time: what kernels keep of one of them stays."""
-        found: tuple[Any, ...] | None = self._prepared.get(_MATRICES)
-        if found is None:
+        parts: tuple[Any, ...] | None = self._prepared.get(_MATRICES)
+        if parts is None:
             with LOCKS.of(self):
-                found = self._prepared.get(_MATRICES)
-                if found is None:
-                    found = self._prepared[_MATRICES] = tuple(self[i] for i in range(len(self)))
-        return found
+                parts = self._prepared.get(_MATRICES)
+                if parts is None:
+                    parts = self._prepared[_MATRICES] = tuple(self[i] for i in range(len(self)))
+        return parts
 
     @inner
     def matrix_at(self: Self, index: Any) -> Self | None:
@@ -139,17 +139,17 @@ class Keeper:
 
     @inner
     def kept(self, make: Callable[[Any], Any]) -> Any:
-        """What :meth:`prepared` made before, or None."""
+        """The prepared copy that exists, or None."""
         return self._prepared.get(make)
 
     @inner
     def all_kept(self) -> list[Any]:
-        """What :meth:`prepared` made."""
-        return [made for key, made in list(self._prepared.items()) if key is not _PLANS]
+        """All prepared copies that exist."""
+        return [copy for key, copy in list(self._prepared.items()) if key is not _PLANS]
 
     @inner
     def plan(self, key: Hashable) -> Any:
-        """How a product with this array is launched, if that was written down; else None."""
+        """The recorded launch of a product with this array, or None."""
         plans = self._prepared.get(_PLANS)
         return plans.get(key) if plans else None
 
@@ -175,12 +175,12 @@ class Keeper:
         products with this array must not be replayed any more. It waits for the device; while a graph is
         recorded it cannot.
         """
-        asked = f"drop_prepared() of {self!r}"
-        with LOCKS.of(self), on_device_of(asked, self.memory):
+        request = f"drop_prepared() of {self!r}"
+        with LOCKS.of(self), on_device_of(request, self.memory):
             self.whole()
             if not is_host(self.memory) and (self._prepared or self.recorded):
-                cuda_device().refuse_capture(asked)
-                wait(asked, "what kernels keep is still there")
+                cuda_device().refuse_capture(request)
+                wait(request, "what kernels keep is still there")
             for part in self._prepared.get(_MATRICES, ()):
                 part.drop_prepared()
             self._prepared.clear()
@@ -190,17 +190,17 @@ class Keeper:
 
 @cache
 def _digest() -> Callable[[Any], bytes]:
-    """What tells bytes from others, compiled: by name, when the first array that may be written to asks."""
-    found: Callable[[Any], bytes] = importlib.import_module("ggmlq.cpu.machine.digest").digest
-    return found
+    """The compiled function that digests bytes, imported when the first writable array needs it."""
+    digest: Callable[[Any], bytes] = importlib.import_module("ggmlq.cpu.machine.digest").digest
+    return digest
 
 
-def wait(asked: str, so_far: str) -> None:
+def wait(request: str, so_far: str) -> None:
     """Until no kernel reads the memory that is to be given back, on any stream."""
     try:
         cuda_device().wait()
     except Exception as error:
         raise DeviceError(
-            f"{asked}: the device cannot be waited for ({error}), as while any stream records a "
+            f"{request}: the device cannot be waited for ({error}), as while any stream records a "
             f"CUDA graph; {so_far}; drop it when none is recorded"
         ) from error

@@ -1,4 +1,4 @@
-"""What NumPy's functions make of arrays of weights: the right product, or an error that says what to write.
+"""NumPy's functions on arrays of weights: the right product, or an error that says what to write instead.
 
 ``np.matmul``, ``np.dot`` and ``np.inner`` run the kernels; what asks for shape and dtype alone gets them. All
 others are refused, ufuncs and functions (``np.mean``, ``np.save``): they would decode a model because of a
@@ -47,8 +47,8 @@ class AskedByNumPy:
         return self
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if (known := _PRODUCTS.get(function)) is not None:
-            return known(*args, **kwargs)
+        if (product := _PRODUCTS.get(function)) is not None:
+            return product(*args, **kwargs)
         if function in _WITHOUT_VALUES:
             return function(*_stand_ins(args), **_stand_ins(kwargs))
         name = f"{function.__module__.replace('numpy', 'np', 1)}.{function.__name__}"
@@ -60,10 +60,10 @@ class AskedByNumPy:
 
 
 def _ufunc(array: Any, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-    """What a ufunc gives that has an array of weights among its operands."""
+    """The result of a ufunc with an array of weights among its operands."""
     if ufunc is np.matmul and method == "__call__":
         return _matmul(*inputs, **options)
-    ours = next((each for each in inputs if isinstance(each, AskedByNumPy)), array)
+    ours = next((value for value in inputs if isinstance(value, AskedByNumPy)), array)
     if ufunc in COMPARISONS and method == "__call__":
         other = inputs[1] if inputs[0] is ours else inputs[0]
         ours.__eq__(other)  # raises, in words of its own
@@ -147,12 +147,12 @@ _INSTEAD = {
 
 
 def _stand_ins(value: Any) -> Any:
-    """The same with arrays of zeros that have no memory in place of weights, in lists and options too."""
+    """Arguments with arrays of zeros, which take no memory, in place of weights, in lists and options too."""
     if isinstance(value, AskedByNumPy):
         shape: Any = value.shape  # type: ignore[attr-defined]
         return np.broadcast_to(np.float32(0), shape)
     if type(value) in (list, tuple):
-        return type(value)(_stand_ins(each) for each in value)
+        return type(value)(_stand_ins(part) for part in value)
     if type(value) is dict:
-        return {name: _stand_ins(each) for name, each in value.items()}
+        return {name: _stand_ins(part) for name, part in value.items()}
     return value

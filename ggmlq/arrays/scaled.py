@@ -25,7 +25,7 @@ from .weights import Divided, Transposed, Weights
 
 
 class Matrix(NamedTuple):
-    """What kernels take: everything in two dimensions, on one device, a row of codes after the other."""
+    """The operands of kernels: two dimensions, one device, a row of codes after the other."""
 
     codes: Any  # [rows, columns], unit stride along rows of columns
     scales: Any  # float32 [ceil(rows / r), ceil(columns / c)], of any strides
@@ -86,19 +86,19 @@ class ScaledArray(Keeper, Weights):
     def __init__(self, codes: Any, scales: Any, code: str | Code, tile: Any, zeros: Any = None) -> None:
         super().__init__()
         self.code = CODES[code]
-        asked = f"ScaledArray(codes, scales, {self.code.name!r}, {tile!r})"
+        request = f"ScaledArray(codes, scales, {self.code.name!r}, {tile!r})"
         if self.code.kind == "scale":
             raise CodeError(
-                f"{asked}: {self.code.name} is a code for scales, without a zero or a sign; "
+                f"{request}: {self.code.name} is a code for scales, without a zero or a sign; "
                 f"codes are {', '.join(c.name for c in CODES.values() if c.kind != 'scale')}"
             )
-        self.tile = checked_tile(asked, tile)
-        self.codes = self.code.checked(asked, as_stored(asked, codes))
+        self.tile = checked_tile(request, tile)
+        self.codes = self.code.checked(request, as_stored(request, codes))
         self.memory = self.codes
         if not self.shape:
-            raise ShapeError(f"{asked}: codes are a single number; they need an axis, pass at least 1-D")
+            raise ShapeError(f"{request}: codes are a single number; they need an axis, pass at least 1-D")
         self._over = tiling(self.tile, math.prod(self.shape[:-1]), self.shape[-1])
-        beside = Beside(asked, self.codes, self.tile, self._over)
+        beside = Beside(request, self.codes, self.tile, self._over)
         self.scales = beside.scales(scales)
         self.zeros = None if zeros is None else beside.zeros(zeros, self.code)
 
@@ -128,7 +128,7 @@ class ScaledArray(Keeper, Weights):
 
     @property
     def scale(self) -> str:
-        """How scales are kept: ``"float32"`` or ``"e8m0"``."""
+        """The type of the scales: ``"float32"`` or ``"e8m0"``."""
         return "e8m0" if self.scales.dtype == np.uint8 else "float32"
 
     @property
@@ -182,36 +182,36 @@ class ScaledArray(Keeper, Weights):
         """
         if self.ndim > 2 and (matrix := self.matrix_at(index)) is not None:
             return matrix
-        found = index_of(self, index, self.unit, True, "index s.codes")
-        asked = f"{written(index)} of {self!r}"
+        place = index_of(self, index, self.unit, True, "index s.codes")
+        request = f"{written(index)} of {self!r}"
         try:
-            codes = self.codes[found.steps]
+            codes = self.codes[place.steps]
             numbers = np.arange(self._over.rows).reshape(self.shape[:-1])
-            rows = numbers[tuple(_on_host(step) for step in found.steps)].reshape(-1)
+            rows = numbers[tuple(_on_host(step) for step in place.steps)].reshape(-1)
         except (IndexError, TypeError) as error:
-            raise BlockIndexError(f"{asked}: {error}; its shape is {self.shape}; stay within it") from None
+            raise BlockIndexError(f"{request}: {error}; its shape is {self.shape}; stay within it") from None
         c = self._over.c
-        first, last = found.first // c, -(-found.end // c) if found.end > found.first else found.first // c
-        with on_device_of(asked, codes):
+        first, last = place.first // c, -(-place.end // c) if place.end > place.first else place.first // c
+        with on_device_of(request, codes):
             pick, r = self._picked(rows)
-            codes = codes[..., found.first : found.end]
+            codes = codes[..., place.first : place.end]
             scales, *zeros = (part[pick][:, first:last] for part in self.parts()[1:])
             return ScaledArray(codes, scales, self.code, (r, self.tile[1]), *zeros)
 
     def reshape(self, *shape: Any) -> ScaledArray:
-        """The same rows under other leading axes; the last axis, along which tiles lie, stays as long."""
-        asked = f"reshape{shape} of {self!r}"
-        dims = shape_of(asked, self, shape)
+        """The rows under other leading axes; the last axis, along which tiles lie, stays as long."""
+        request = f"reshape{shape} of {self!r}"
+        dims = shape_of(request, self, shape)
         if dims[-1:] != self.shape[-1:]:
             raise ShapeError(
-                f"{asked}: the last axis would have {dims[-1] if dims else 'no'} elements; tiles lie along "
+                f"{request}: the last axis would have {dims[-1] if dims else 'no'} elements; tiles lie along "
                 f"its {self.shape[-1]}, and it stays so; reshape s.dequantize() and quantize it again"
             )
-        with on_device_of(asked, self.codes):
+        with on_device_of(request, self.codes):
             return self._of([self.codes.reshape(dims), *self.parts()[1:]])
 
     def _picked(self, rows: NDArray[Any]) -> tuple[Any, int | None]:
-        """Which rows of the scales go with some rows, and how many rows share one then."""
+        """The rows of the scales that belong to a slice of rows, and how many rows share one then."""
         r, count = self._over.r, len(rows)
         if not count:
             return slice(0, 0), self.tile[0]
@@ -233,7 +233,7 @@ class ScaledArray(Keeper, Weights):
     # --- elsewhere ----------------------------------------------------------------------
 
     def to(self, device: str) -> ScaledArray:
-        """The same array on ``"cpu"``, ``"cuda"`` or ``"cuda:1"``; itself if it is there."""
+        """A copy on ``"cpu"``, ``"cuda"`` or ``"cuda:1"``; the array itself if it is there already."""
         here = device == "cuda" and not is_host(self.codes)
         if device == self.device or (here and self.codes.device.id == cuda_device().current()):
             return self

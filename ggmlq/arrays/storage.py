@@ -1,4 +1,4 @@
-"""What a QuantArray holds: bytes, and dropping the bytes."""
+"""The bytes of a QuantArray, and how they are dropped where a prepared copy serves."""
 
 from __future__ import annotations
 
@@ -74,19 +74,19 @@ class Storage(Keeper):
         Memory that someone else holds is not freed: the array or tensor that the bytes came from, or
         slices, which are views. CUDA graphs of kernels that read the bytes must not be replayed any more.
         """
-        asked = f"drop_raw() of {self!r}"
+        request = f"drop_raw() of {self!r}"
         if is_host(self.memory):
             raise DeviceError(
-                f"{asked}: it is on the host, whose kernels read the bytes themselves; only an array on a "
+                f"{request}: it is on the host, whose kernels read the bytes themselves; only an array on a "
                 'GPU can do without; use q.to("cuda") first'
             )
-        with LOCKS.of(self), on_device_of(asked, self.memory):
+        with LOCKS.of(self), on_device_of(request, self.memory):
             stored = self._stored
             if stored is not None:
-                self.memory, self._stored = cuda_module("packed.to_blocks").kept_instead(asked, self), None
+                self.memory, self._stored = cuda_module("packed.to_blocks").kept_instead(request, self), None
                 self.drop_plans()  # which hold the bytes
                 try:
-                    wait(asked, "the bytes are still there")
+                    wait(request, "the bytes are still there")
                 except DeviceError:
                     self.memory = self._stored = stored
                     raise

@@ -1,4 +1,4 @@
-"""torch tensors as arrays, over the memory that they have. Who passes one has imported torch; we never do.
+"""torch tensors as arrays over the same memory. This package never imports torch: a program that passes a
 
 Floats that NumPy has no name for, bfloat16 above all, become float32, which is exact.
 """
@@ -19,7 +19,7 @@ _outside: dict[Callable[..., Any], Callable[..., Any]] = {}  # operations as tor
 
 
 def is_tensor(x: object) -> bool:
-    """Whether this is a torch tensor."""
+    """True for a torch tensor."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
 
@@ -57,12 +57,12 @@ def _outside_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
     return _outside[function]
 
 
-def array_of(asked: str, x: Any, name: str = "x") -> Any:
+def array_of(request: str, x: Any, name: str = "x") -> Any:
     """The values of a tensor as a NumPy or CuPy array, without a copy if they have a type there."""
     torch = sys.modules["torch"]
     if not x.dtype.is_floating_point or x.layout is not torch.strided:
         raise DTypeError(
-            f"{asked}: {name} is a tensor of {x.dtype}, {x.layout}; dense floats are taken; "
+            f"{request}: {name} is a tensor of {x.dtype}, {x.layout}; dense floats are taken; "
             f"convert with {name}.float() or {name}.to_dense()"
         )
     x = x.detach()
@@ -70,23 +70,23 @@ def array_of(asked: str, x: Any, name: str = "x") -> Any:
         x = x.float()
     if x.device.type not in ("cpu", "cuda"):
         raise DeviceError(
-            f'{asked}: {name} is a tensor on {x.device}; "cpu" and "cuda" are known; move it there'
+            f'{request}: {name} is a tensor on {x.device}; "cpu" and "cuda" are known; move it there'
         )
-    return _over_its_memory(asked, x, name)
+    return _over_its_memory(request, x, name)
 
 
-def bits_of(asked: str, x: Any, name: str) -> Any:
+def bits_of(request: str, x: Any, name: str) -> Any:
     """A tensor of any dtype as an array over its memory; floats that NumPy has no name for as bytes."""
     torch = sys.modules["torch"]
     if x.layout is not torch.strided:
-        raise DTypeError(f"{asked}: {name} is a tensor of {x.layout}; pass {name}.to_dense()")
+        raise DTypeError(f"{request}: {name} is a tensor of {x.layout}; pass {name}.to_dense()")
     x = x.detach()
     if x.dtype.is_floating_point and x.element_size() == 1:
         x = x.view(torch.uint8)
-    return _over_its_memory(asked, x, name)
+    return _over_its_memory(request, x, name)
 
 
-def _over_its_memory(asked: str, x: Any, name: str) -> Any:
+def _over_its_memory(request: str, x: Any, name: str) -> Any:
     """The array of a tensor that wants no gradient, unless torch puts it in the place of others."""
     try:
         jit = sys.modules.get("torch.jit")
@@ -98,7 +98,7 @@ def _over_its_memory(asked: str, x: Any, name: str) -> Any:
     except RuntimeError as error:
         reason = (str(error).splitlines() or [""])[0][:120]
         raise UnsupportedError(
-            f"{asked}: the numbers of {name} cannot be read ({reason}); products read memory; instead of "
+            f"{request}: the numbers of {name} cannot be read ({reason}); products read memory; instead of "
             f"torch.vmap pass the whole batch, {name} is [..., K]; to export or trace a model use its "
             "dequantized weights, torch.from_numpy(q.dequantize())"
         ) from error
@@ -114,5 +114,5 @@ def stored(x: Any) -> Any:
 
 
 def is_foreign(torch: Any, x: Any) -> Any:
-    """Whether these are floats that NumPy has no name for."""
+    """True for floats that NumPy has no dtype for."""
     return x.dtype.is_floating_point and x.dtype not in (torch.float16, torch.float32, torch.float64)

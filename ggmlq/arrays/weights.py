@@ -43,17 +43,17 @@ class Weights(Operators, AskedByNumPy):
 
     @property
     def ndim(self) -> int:
-        """Number of axes."""
+        """The number of axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
     def dtype(self) -> np.dtype[np.float32]:
-        """What elements are when they are read: float32, as ``np.asarray`` gives them."""
+        """The type of elements that are read: float32, as ``np.asarray`` gives them."""
         return np.dtype(np.float32)
 
     @property
@@ -108,7 +108,7 @@ class Weights(Operators, AskedByNumPy):
 
     @inner
     def facts(self) -> list[tuple[str, object]]:
-        """What it is, in a few words each, for people."""
+        """Facts about the array for people: a name and a value each."""
         raise NotImplementedError
 
     def _repr_html_(self) -> str:

@@ -1,1 +1,1 @@
-"""The ground: what every other room may use, and what uses nothing but the standard library and errors.py."""
+"""The ground of the package: helpers that every room may use, on the standard library and errors.py alone."""

@@ -1,7 +1,7 @@
 """Paths that are addresses: readers of files hand them over without knowing who fetches.
 
 ``ggmlq.remote`` stands on the readers and registers its ``open`` here; it is loaded by name when the first
-address comes along, for what it needs is not for every day.
+address is opened, because it imports modules that few programs need.
 """
 
 from __future__ import annotations

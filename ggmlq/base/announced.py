@@ -1,4 +1,4 @@
-"""What the file of a rung says of itself, read without running it: for lists where a package is missing."""
+"""Facts about a rung, read from its file without running it: for lists where a package is missing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def announced(path: Path) -> tuple[str | None, dict[str, Any]] | None:
-    """The docstring of a rung's file, and what it passes to ``register`` in so many words."""
+    """The docstring of a rung's file, and the constants that it passes to ``register``."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in tree.body:
         for call in getattr(node, "decorator_list", ()):

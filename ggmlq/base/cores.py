@@ -1,4 +1,4 @@
-"""How many cores this process may use: the machine's, less what it is kept from."""
+"""The number of cores that this process may use: affinity, quotas of containers, environment variables."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ GROUPS = Path("/sys/fs/cgroup")  # where Linux says how much processor time a co
 LIMITS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS")
 
 
-def available(groups: Path = GROUPS, own: Path = Path("/proc/self/cgroup")) -> int:
+def available(groups: Path = GROUPS, group_file: Path = Path("/proc/self/cgroup")) -> int:
     """Cores of this process's affinity, or fewer where a quota or the usual variables say so."""
-    return max(1, min([_cores(), *_quotas(groups, own), *_asked()]))
+    return max(1, min([_cores(), *_quotas(groups, group_file), *_limits()]))
 
 
 def _cores() -> int:
@@ -23,18 +23,18 @@ def _cores() -> int:
     return cores or 1
 
 
-def _asked() -> Iterator[int]:
-    """What the variables allow; OpenMP's may be a list, whose first number is for the outer level."""
+def _limits() -> Iterator[int]:
+    """Limits set by environment variables; the first number of OpenMP's list is for the outer level."""
     for name in LIMITS:
         first = os.environ.get(name, "").split(",")[0].strip()
         if first.isdecimal() and int(first):
             yield int(first)
 
 
-def _quotas(groups: Path, own: Path) -> Iterator[int]:
+def _quotas(groups: Path, group_file: Path) -> Iterator[int]:
     """Cores' worth of time a period, rounded up: of this process's group and of all above it."""
     try:
-        lines = own.read_text().splitlines()
+        lines = group_file.read_text().splitlines()
     except OSError:
         return
     for line in lines:

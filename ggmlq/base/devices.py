@@ -1,4 +1,4 @@
-"""Where an array lives, told without importing CuPy."""
+"""The device of an array, without an import of CuPy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..errors import DeviceMemoryError
 
 
 def is_host(x: object) -> bool:
-    """Whether an array lives in host memory (everything but a CuPy array does)."""
+    """True for an array in host memory: any array that is not CuPy's."""
     kind: Any = type(x)
     return _lives_on_host(kind)
 
@@ -49,12 +49,12 @@ def cuda_device() -> Any:
 
 @cache
 def cuda_driver() -> Any:
-    """What of CuPy each product needs, looked up once."""
+    """The functions of CuPy's driver that each product calls, looked up once."""
     return cuda_device().driver()
 
 
 class Place(NamedTuple):
-    """Where kernels are to run."""
+    """A device with the facts that decide between its kernels."""
 
     device: str  # "cpu" or "cuda"
     card: Any  # what of the GPU decides between kernels, None on the host
@@ -62,15 +62,15 @@ class Place(NamedTuple):
 
 
 def place_of(x: Any) -> Place:
-    """Where an array's products are computed."""
+    """The place on which an array's products are computed."""
     if is_host(x):
         return Place("cpu", None, np.may_share_memory)
     return Place("cuda", cuda_driver().card(x.device.id), cuda_driver().share)
 
 
 @contextmanager
-def on_device_of(asked: object, x: Any, q: Any = None) -> Iterator[None]:
-    """Work on the device of an array; words where its memory does not suffice.
+def on_device_of(request: object, x: Any, q: Any = None) -> Iterator[None]:
+    """Make the device of an array current; raise an error that names the request where its memory runs out.
 
     Where the work is recorded as a CUDA graph, the memory that it takes stays with ``q``.
     """
@@ -80,14 +80,14 @@ def on_device_of(asked: object, x: Any, q: Any = None) -> Iterator[None]:
     with x.device:
         try:
             if q is not None and cuda_device().capturing(x.device.id):
-                with cuda_device().recording(asked, q.recorded):
+                with cuda_device().recording(request, q.recorded):
                     yield
             else:
                 yield
         except MemoryError as error:
             free, total = x.device.mem_info
             raise DeviceMemoryError(
-                f"{asked}: {device_of(x)} is out of memory ({error}); {free >> 20} of {total >> 20} MiB "
+                f"{request}: {device_of(x)} is out of memory ({error}); {free >> 20} of {total >> 20} MiB "
                 "are free; drop arrays, give cached memory back with "
                 "cupy.get_default_memory_pool().free_all_blocks(), or work on fewer rows at a time"
             ) from None

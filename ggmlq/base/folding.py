@@ -48,17 +48,17 @@ def folded(tensors: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def counted(groups: Iterable[tuple[str, list[T]]]) -> Callable[[str | int], list[str]]:
-    """A cell for the number of tensors in a line: none where every line is of one tensor."""
+    """A maker of cells "number of tensors"; it makes none where every line is of one tensor."""
     many = any(len(members) > 1 for _, members in groups)
     return lambda cell: [str(cell)] if many else []
 
 
 def span(numbers: Iterable[float | None], form: str) -> str:
     """The least and the largest of some numbers, or the one that all are; without None."""
-    known = [number for number in numbers if number is not None]
-    if not known:
+    present = [number for number in numbers if number is not None]
+    if not present:
         return ""
-    low, high = (format(number, form) for number in (min(known), max(known)))
+    low, high = (format(number, form) for number in (min(present), max(present)))
     return low if low == high else f"{low} to {high}"
 
 
@@ -70,5 +70,5 @@ def layers(numbers: list[int]) -> str:
             runs[-1][1] = n
         else:
             runs.append([n, n])
-    said = [str(a) if a == b else f"{a}-{b}" for a, b in runs]
-    return ",".join(said if len(said) <= RUNS else [*said[: RUNS - 1], "…", said[-1]])
+    spans = [str(a) if a == b else f"{a}-{b}" for a, b in runs]
+    return ",".join(spans if len(spans) <= RUNS else [*spans[: RUNS - 1], "…", spans[-1]])

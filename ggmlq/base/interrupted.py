@@ -1,7 +1,7 @@
-"""Ctrl-C while the command is still being imported: one line, as it is later on.
+"""Ctrl-C during the imports of the command: one line of output, as later.
 
 The package's first import, before NumPy takes its tenth of a second. In a program of somebody
-else's it changes nothing.
+The package imports this first, before NumPy takes its tenth of a second. In any other program it does
 """
 
 from __future__ import annotations

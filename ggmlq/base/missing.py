@@ -1,7 +1,7 @@
-"""What to install for what is not on this machine: the last lines of ``ggmlq doctor``.
+"""Packages to install for features that this machine lacks: the last lines of ``ggmlq doctor``.
 
 Nothing of it is needed by the core. An extra is told with what it is for, so that one knows what to leave
-out. Which of the two for a GPU fits is up to the driver, which is asked without CuPy.
+The core needs none of them. Each extra is listed with its purpose, so that a reader can leave it out. The
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def install(extra: str, beside: str = "") -> str:
 
 
 def install_for_gpu() -> str:
-    """The same for products on a GPU, of the CUDA that the driver here knows; without a driver of 13."""
+    """The command that installs products on a GPU, for this driver's version of CUDA, or for 13."""
     return install(_for_gpu(driver()))
 
 
 def install_compiler() -> str:
-    """The same for kernels that do not come with the package, where CuPy is installed."""
+    """The command that installs the compiler of kernels that do not come with the package, beside CuPy."""
     extra = _for_gpu(driver())
     return install(f"{extra}-compile", beside=extra)
 
@@ -62,11 +62,11 @@ def requirements(extra: str = "") -> list[str]:
             text = extras[extra] if extra else setup["options"]["install_requires"]
             return [line for line in text.split("\n") if line]
     try:
-        known = [line.partition(";") for line in metadata.requires("ggmlq") or ()]
+        lines = [line.partition(";") for line in metadata.requires("ggmlq") or ()]
     except metadata.PackageNotFoundError:
         return []
     marker = f"extra=='{extra}'" if extra else ""
-    return [name.strip() for name, _, of in known if marker in _plain(of) and bool(of) == bool(extra)]
+    return [name.strip() for name, _, of in lines if marker in _plain(of) and bool(of) == bool(extra)]
 
 
 def _plain(marker: str) -> str:
@@ -87,13 +87,13 @@ def has(package: str) -> bool:
 
 def driver() -> int | None:
     """The CUDA version that the NVIDIA driver of this machine knows: 13000 for 13.0; None without one."""
-    found = ctypes.c_int()
+    version = ctypes.c_int()
     try:
         cuda = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
-        failed = cuda.cuDriverGetVersion(ctypes.byref(found))
+        failed = cuda.cuDriverGetVersion(ctypes.byref(version))
     except (OSError, AttributeError):
         return None
-    return None if failed or not found.value else found.value
+    return None if failed or not version.value else version.value
 
 
 def advice(
@@ -103,11 +103,13 @@ def advice(
 
     ``packages``: their versions, None where one is not installed; ``cublas``, ``libggml``: whether they load.
     """
-    told = [*_gpu(packages, driver, cublas)]
+    missing = [*_gpu(packages, driver, cublas)]
     if not libggml:
-        told.append((LIBGGML, f"{install('llama')} (compiles for minutes), or GGMLQ_LIBGGML=FOLDER"))
-    told += [(what, install(extra)) for name, (what, extra) in EXTRAS.items() if packages.get(name) is None]
-    return [{"for": what, "install": how} for what, how in told]
+        missing.append((LIBGGML, f"{install('llama')} (compiles for minutes), or GGMLQ_LIBGGML=FOLDER"))
+    missing += [
+        (what, install(extra)) for name, (what, extra) in EXTRAS.items() if packages.get(name) is None
+    ]
+    return [{"for": what, "install": how} for what, how in missing]
 
 
 def _gpu(packages: Mapping[str, str | None], driver: int | None, cublas: bool) -> Iterator[tuple[str, str]]:
@@ -121,8 +123,8 @@ def _gpu(packages: Mapping[str, str | None], driver: int | None, cublas: bool) -
         return
     way = install(_for_gpu(driver))
     if here and min(here) > driver // 1000:
-        said = f"{what}; the driver knows CUDA {_dotted(driver)}, {CUPY[min(here)]} needs a newer one"
-        yield said, f"pip uninstall {CUPY[min(here)]}, then {way}"
+        purpose = f"{what}; the driver knows CUDA {_dotted(driver)}, {CUPY[min(here)]} needs a newer one"
+        yield purpose, f"pip uninstall {CUPY[min(here)]}, then {way}"
         return
     if len(here) > 1:
         both = " ".join(CUPY.values())

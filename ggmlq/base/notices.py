@@ -1,15 +1,15 @@
-"""Sentences for people who did not ask: to the log of ``ggmlq``, each of them once a process."""
+"""Warnings in the log of ``ggmlq``, each once a process."""
 
 from __future__ import annotations
 
 import logging
 
 log = logging.getLogger("ggmlq")
-_said: set[str] = set()
+_logged: set[str] = set()
 
 
 def say_once(message: str) -> None:
     """Log a warning, unless this process did before."""
-    if message not in _said:
-        _said.add(message)
+    if message not in _logged:
+        _logged.add(message)
         log.warning("ggmlq: %s", message)

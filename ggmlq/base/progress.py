@@ -1,4 +1,4 @@
-"""A bar for what takes long. tqdm is imported when the first bar is shown."""
+"""Progress bars for long work. tqdm is imported when the first bar is shown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _quiet = threading.local()
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No bars for what this thread does meanwhile: whoever gave it the work has one."""
+    """Show no bars for this thread's work meanwhile: the caller shows one."""
     before = getattr(_quiet, "now", False)
     _quiet.now = True
     try:
@@ -27,7 +27,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def long_work(what: str, waited: float = 0.0) -> Iterator[None]:
-    """Say on a terminal what takes long, where nothing can be counted: one line, once it does.
+    """Print one line on a terminal about work that takes long and has no count.
 
     ``waited``: seconds of such work before this, of which nothing was said.
     """
@@ -64,7 +64,7 @@ class Progress:
         self._after = 0.0 if show else AFTER
 
     def advance(self, n: int) -> None:
-        """So many more are done."""
+        """Count ``n`` more as done."""
         self._done += n
         if self._bar is not None:
             self._bar.update(n)

@@ -1,4 +1,4 @@
-"""What a terminal can show: its width, and whether colours are welcome.
+"""The abilities of a terminal: its width, and colours.
 
 A pipe or a file gets plain text in full. NO_COLOR keeps colours away, FORCE_COLOR asks for them anywhere
 (https://no-color.org, https://force-color.org); any value but an empty one counts, and NO_COLOR wins.
@@ -20,7 +20,7 @@ LEAST = 40  # characters: a narrower terminal is not served better by cutting mo
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether somebody looks at it; a process may have no stream at all."""
+    """True for a stream that is a terminal; a process may have no stream at all."""
     try:
         return stream is not None and stream.isatty()
     except (AttributeError, ValueError):  # one that only takes text, or a closed one
@@ -28,14 +28,14 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def colours(stream: TextIO | None = None) -> bool:
-    """Whether colours are welcome on a stream, by default that of results."""
+    """True where a stream takes colours; the default is the stream of results."""
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):
         return True
     stream = sys.stdout if stream is None else stream
-    known = os.name != "nt" or "WT_SESSION" in os.environ  # the old console of Windows shows the codes
-    return is_terminal(stream) and os.environ.get("TERM") != "dumb" and known
+    understood = os.name != "nt" or "WT_SESSION" in os.environ  # the old console of Windows shows the codes
+    return is_terminal(stream) and os.environ.get("TERM") != "dumb" and understood
 
 
 def width(stream: TextIO | None = None) -> int | None:

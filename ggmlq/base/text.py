@@ -1,4 +1,4 @@
-"""Plain text for people: tables, sizes, numbers, plurals, names that may have been meant."""
+"""Plain text for people: tables, sizes, numbers, plurals, and names that resemble a misspelt one."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ def _is_number(cell: str) -> bool:
 
 
 def html_table(header: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:
-    """The same for a notebook. Everything is escaped: names come out of files."""
+    """A table in HTML for a notebook. Everything is escaped, because names come out of files."""
     from html import escape  # where a notebook asks
 
     def line(cells: Iterable[object], tag: str) -> str:
         return "<tr>" + "".join(f"<{tag}>{escape(printable(str(cell)))}</{tag}>" for cell in cells) + "</tr>"
 
-    said = f"<caption>{escape(printable(caption))}</caption>" if caption else ""
+    title = f"<caption>{escape(printable(caption))}</caption>" if caption else ""
     head = f"<thead>{line(header, 'th')}</thead>" if header else ""
-    return f"<table>{said}{head}<tbody>{''.join(line(row, 'td') for row in rows)}</tbody></table>"
+    return f"<table>{title}{head}<tbody>{''.join(line(row, 'td') for row in rows)}</tbody></table>"
 
 
 def short(value: object, width: int = 80) -> str:
@@ -105,21 +105,23 @@ def count(n: int, thing: str, many: str = "") -> str:
 
 
 def near(name: str, known: Iterable[str], most: int = 3) -> list[str]:
-    """Which names may have been meant: those that hold it, else those that look like it."""
+    """Names that a misspelt name may stand for: those that contain it, else those that look like it."""
     low = name.lower()
     if not 0 < len(low) <= LONGEST:
         return []
-    names = [each for each in islice(known, COMPARED) if len(each) <= LONGEST]  # comparing takes 50 us a name
-    lows = [each.lower() for each in names]
+    names = [
+        candidate for candidate in islice(known, COMPARED) if len(candidate) <= LONGEST
+    ]  # comparing takes 50 us a name
+    lows = [candidate.lower() for candidate in names]
     alike = difflib.get_close_matches(low, lows, most, 0.75) or difflib.get_close_matches(
         low, lows, most, 0.5
     )
-    inside = [each for each in lows if len(low) > 1 and low in each]
-    by_low = {each.lower(): each for each in reversed(names)}
-    return [by_low[each] for each in dict.fromkeys([*inside, *alike])][:most]
+    inside = [candidate for candidate in lows if len(low) > 1 and low in candidate]
+    by_low = {candidate.lower(): candidate for candidate in reversed(names)}
+    return [by_low[candidate] for candidate in dict.fromkeys([*inside, *alike])][:most]
 
 
 def meant(name: str, known: Iterable[str], way: str) -> str:
-    """The end of an error about a name that there is not: what may have been meant, or another way out."""
-    found = near(name, known)
-    return f"did you mean {' or '.join(map(repr, found))}?" if found else way
+    """The end of an error about an unknown name: similar names, or another way out."""
+    similar = near(name, known)
+    return f"did you mean {' or '.join(map(repr, similar))}?" if similar else way

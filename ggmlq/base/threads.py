@@ -35,7 +35,7 @@ PAUSE = 1.0  # seconds until the system is asked for threads again that it refus
 ROOM = 16 << 20  # bytes that a thread's stack and its first steps take at most; of addresses, not of memory
 LOOK = 0.1  # seconds between two looks at the threads inside a job, should a word of theirs be lost
 
-_asked: list[int] = []  # what set_num_threads was told last
+_requested: list[int] = []  # what set_num_threads was told last
 _inside = threading.local()  # work started from within the pool runs where it is
 
 _AVAILABLE = available()
@@ -43,13 +43,13 @@ _AVAILABLE = available()
 
 def num_threads() -> int:
     """Threads that an operation uses."""
-    most = getattr(_inside, "most", None) or asked()
+    most = getattr(_inside, "most", None) or requested_threads()
     return min(most, _AVAILABLE) if most else _AVAILABLE
 
 
-def asked() -> int | None:
-    """What ``set_num_threads`` was told last, if anything."""
-    return _asked[-1] if _asked else None
+def requested_threads() -> int | None:
+    """The argument of the last ``set_num_threads``, or None."""
+    return _requested[-1] if _requested else None
 
 
 @contextlib.contextmanager
@@ -74,11 +74,11 @@ def set_num_threads(n: int) -> None:
             f"set_num_threads({n!r}): a number of threads is an integer of at least 1; "
             f"this process may use up to {_AVAILABLE}"
         )
-    _asked[:] = [n.__index__()]
+    _requested[:] = [n.__index__()]
 
 
 class Hands:
-    """Threads that do the same for ever, started when they are first wanted.
+    """Threads that run one function for ever, started when they are first needed.
 
     Not ``threading.Thread``: its start waits for the new thread, which at the end of the process
     never comes, and holds a lock that a handler of a signal would wait for.
@@ -90,17 +90,17 @@ class Hands:
         self._not_before = 0.0
 
     def any(self) -> bool:
-        """Whether there are any yet."""
+        """True once a thread was started."""
         return bool(self._hired)
 
-    def hire(self, wanted: int) -> None:
-        """Let there be so many, or fewer where the system gives no more: then again after a pause."""
+    def hire(self, count: int) -> None:
+        """Start threads up to this number, or fewer where the system refuses: then again after a pause."""
         now = time.monotonic()
-        if len(self._hired) >= wanted or now < self._not_before:
+        if len(self._hired) >= count or now < self._not_before:
             return
         self._not_before = now + PAUSE  # for other callers too; if this one is interrupted, it runs out
         try:
-            while len(self._hired) < wanted:
+            while len(self._hired) < count:
                 _check_room()
                 _thread.start_new_thread(self._work, ())
                 self._hired.append(None)
@@ -136,7 +136,7 @@ class _Job:
         self._errors: list[BaseException] = []
 
     def help(self) -> None:
-        """What a thread of the pool does; no exception can come from outside here."""
+        """Take parts in a thread of the pool, where no exception can come from outside."""
         me = threading.get_ident()
         try:
             # In this order: a caller that has said "over" and sees nobody inside may go.
@@ -150,19 +150,19 @@ class _Job:
             self._left.put(None)
 
     def take(self) -> None:
-        """What the caller does, until no part is left."""
+        """Do parts until none is left."""
         while not self._over and (part := next(self._next)) < self._parts:
             self._work(part * self._step, min((part + 1) * self._step, self._count))
 
     def end(self) -> None:
-        """Let nobody begin another part, and wait for those that are begun."""
+        """Stop the start of further parts, and wait for those that run."""
         self._over = True
         while self._inside:
             with contextlib.suppress(queue.Empty):
                 self._left.get(timeout=LOOK)
 
     def tell(self) -> None:
-        """Raise what a part of another thread raised."""
+        """Raise the error of a part that another thread ran."""
         if self._errors:
             raise self._errors[0]
 
@@ -214,7 +214,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def inside_pool() -> bool:
-    """Whether this thread is one of the pool: what it starts runs where it is."""
+    """True for a thread of the pool: work that it starts runs in this thread alone."""
     return getattr(_inside, "pool", False)
 
 
@@ -233,7 +233,7 @@ def share(work: Callable[[int, int], object], count: int, grain: int = 1) -> Non
 
 
 def no_memory(error: MemoryError, count: int, threads: int) -> NoReturn:
-    """Say what found no memory, if nobody has said so yet."""
+    """Raise an error about missing memory, unless the error is one already."""
     if isinstance(error, HostMemoryError):
         raise error
     raise HostMemoryError(

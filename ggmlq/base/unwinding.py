@@ -1,4 +1,4 @@
-"""A process that is asked to end leaves by way of its ``finally`` blocks, which remove half-written files.
+"""Signals that end a process run its ``finally`` blocks first, which remove half-written files.
 
 SIGTERM and SIGHUP end Python at once otherwise. Commands run like that, and conversions by workers: MPI ends
 all ranks in this way when one of them dies. Signals wait for work that must not be left in the middle.
@@ -16,19 +16,19 @@ from types import FrameType
 
 @contextlib.contextmanager
 def unwinding() -> Iterator[None]:
-    """Meanwhile these signals raise SystemExit, unless somebody has a use for them already."""
+    """Let these signals raise SystemExit meanwhile, unless the program has handlers of its own."""
     try:
-        kept = {
+        handlers = {
             number: signal.signal(number, _leave)
             for name in ("SIGTERM", "SIGHUP")  # Windows lacks the latter
             if (number := getattr(signal, name, None)) and signal.getsignal(number) == signal.SIG_DFL
         }
     except ValueError:  # only the main thread may ask
-        kept = {}
+        handlers = {}
     try:
         yield
     finally:
-        for number, before in kept.items():
+        for number, before in handlers.items():
             signal.signal(number, before)
 
 

@@ -49,8 +49,8 @@ def run(args: argparse.Namespace) -> int:
 def _layers(args: argparse.Namespace, tell: Callable[[str], None]) -> tuple[list[demo.Layer], float]:
     """The layers, and the seconds in which the file of the random one was opened."""
     if args.file is not None:
-        return demo.of_model(args.file, args.tensor, args.tokens), 0.0
-    return demo.made(args.rows, args.columns, args.save, tell)
+        return demo.model_layers(args.file, args.tensor, args.tokens), 0.0
+    return demo.random_layer(args.rows, args.columns, args.save, tell)
 
 
 def _head(args: argparse.Namespace) -> str:
@@ -65,7 +65,7 @@ def _head(args: argparse.Namespace) -> str:
 def _told(rows: Sequence[demo.Row], args: argparse.Namespace, opened: float) -> str:
     first = sum(row.first for row in rows)
     lines = [demo.text(rows), "", demo.legend(rows, args.device), ""]
-    lines += [*demo.taken(rows), *(row.layer.note for row in rows if row.layer.note)]
+    lines += [*demo.kernel_lines(rows), *(row.layer.note for row in rows if row.layer.note)]
     more = f", and compile what no earlier run has (kept {_kept_in(disk.root())})"
     more = more if args.device == "cpu" else ""
     lines.append(f"first products took {first:.1f} s in all: they lay weights out{more}")

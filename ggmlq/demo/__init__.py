@@ -5,8 +5,19 @@ measure.py   one layer: the product, its verdict, and the time beside NumPy's fl
 table.py     all of them as a table, as JSON, and what the columns mean; chart.py draws bars beside it
 """
 
-from .layers import Layer, made, of_model
+from .layers import Layer, model_layers, random_layer
 from .measure import Row, measured, peer
-from .table import facts, legend, taken, text
+from .table import facts, kernel_lines, legend, text
 
-__all__ = ["Layer", "Row", "facts", "legend", "made", "measured", "of_model", "peer", "taken", "text"]
+__all__ = [
+    "Layer",
+    "Row",
+    "facts",
+    "kernel_lines",
+    "legend",
+    "measured",
+    "model_layers",
+    "peer",
+    "random_layer",
+    "text",
+]

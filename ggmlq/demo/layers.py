@@ -37,7 +37,7 @@ class Layer:
     note: str = ""  # in what way it is not the whole tensor
 
 
-def made(rows: int, columns: int, path: Path, tell: Tell) -> tuple[list[Layer], float]:
+def random_layer(rows: int, columns: int, path: Path, tell: Tell) -> tuple[list[Layer], float]:
     """A random layer in each of ``FORMATS``, saved and opened; also the seconds that opening took."""
     check_own(path)
     w = np.random.default_rng(7).normal(0, 0.02, (rows, columns)).astype(np.float32)
@@ -62,7 +62,7 @@ def check_own(path: Path) -> None:
     raise GGUFError(f"--save {path}: a file is there that no demo made; name another, this one would be lost")
 
 
-def of_model(path: str, globs: Sequence[str], tokens: int) -> list[Layer]:
+def model_layers(path: str, globs: Sequence[str], tokens: int) -> list[Layer]:
     """The matrices of a model that fit the names, or without names one of each type and shape."""
     model: Any = files.open(path)
     matrices = {name: x for name in model if (x := _matrix(model, name)) is not None}
@@ -101,7 +101,7 @@ def _one_of_each(matrices: Mapping[str, QuantArray]) -> Iterable[str]:
 
 
 def _cut(name: str, q: QuantArray, tokens: int) -> Layer:
-    """As many rows as can be checked."""
+    """The most rows that float64 can check in reasonable time."""
     n, k = q.shape
     rows = min(n, MOST // k, MOST // tokens)
     if not rows or tokens * k > MOST:

@@ -69,16 +69,19 @@ def legend(rows: Sequence[Row], device: str) -> str:
     bounds = " or ".join(dict.fromkeys(f"{row.judgement.bound:.0e}" for row in reversed(rows)))
     clock = CLOCK[device.partition(":")[0]].format(threads=count(num_threads(), "thread"), device=device)
     theirs = THEIRS if any(row.theirs is not None for row in rows) else NO_PEER
-    words = {name: said.format(bound=bounds, clock=clock, theirs=theirs) for name, said in COLUMNS.items()}
+    words = {
+        name: meaning.format(bound=bounds, clock=clock, theirs=theirs) for name, meaning in COLUMNS.items()
+    }
     if all(row.loss is None for row in rows):
         del words["loss"]
     width = max(map(len, words))
     return "\n".join(
-        f"{name:{width}} " + said.replace("\n", "\n" + " " * (width + 1)) for name, said in words.items()
+        f"{name:{width}} " + meaning.replace("\n", "\n" + " " * (width + 1))
+        for name, meaning in words.items()
     )
 
 
-def taken(rows: Sequence[Row]) -> list[str]:
+def kernel_lines(rows: Sequence[Row]) -> list[str]:
     """The kernels that were taken and why, a line each."""
     reasons: dict[tuple[str, str], dict[str, None]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""How well a result agrees with its reference, row of weights by row of weights."""
+"""The agreement of a result with its reference, row of weights by row of weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a right kernel may be from the reference, element by element.
+"""The bound on the error of a right kernel, element by element.
 
 A kernel that multiplies as its arithmetic says still sums n terms in float32, in an order of its
 own. Its roundings are random and grow like sqrt(n), measured by the sum of magnitudes; only where
@@ -29,7 +29,7 @@ SPREAD = 4  # times sqrt(n): random roundings need 1, structured data up to 3
 
 
 def bound(x: Any, q: QuantArray, arithmetic: str | Rule) -> NDArray[np.float64]:
-    """How far ``y [..., N]`` of a right kernel may be from ``linear(x, q, arithmetic)``.
+    """The largest distance of a right kernel's ``y [..., N]`` from ``linear(x, q, arithmetic)``, by element.
 
     It holds for kernels that multiply in this arithmetic and sum in float32 (or better) in any
     order, where all that they compute on the way is finite in float32: the weights, the products of
@@ -71,7 +71,7 @@ def _bound(w: Weights, a: Activations, how: Rule) -> Wide:
 
 
 def _magnitude(w: Weights, a: Activations, how: Rule) -> tuple[int, Wide]:
-    """How many terms a kernel sums, and the sum of their magnitudes however it cuts the blocks.
+    """The number of terms that a kernel sums, and the sum of their magnitudes however it cuts the blocks.
 
     An integer dot of some codes is at most the product of their norms; so are its parts. A kernel
     may take the zero off each code or off the sum; the latter has the larger terms.
@@ -82,12 +82,12 @@ def _magnitude(w: Weights, a: Activations, how: Rule) -> tuple[int, Wide]:
     zero = 0 if how.zero_in_code else w.zero
     codes = by_run(w.codes, piece) + float(zero)
     scale = np.abs(w.scale).repeat(w.group // piece, axis=1)
-    of_x = decoded(a)
-    norms = np.sqrt((by_run(of_x, piece) ** 2).sum(axis=-1))
+    values = decoded(a)
+    norms = np.sqrt((by_run(values, piece) ** 2).sum(axis=-1))
     magnitude: Wide = times(norms, np.sqrt((codes**2).sum(axis=-1)) * scale)
     offset = w.offset if zero == 0 else zero * w.scale
     if offset is not None:
-        sums = np.abs(by_run(of_x, 16).sum(axis=-1))  # sums of 16 are the shortest that are kept
+        sums = np.abs(by_run(values, 16).sum(axis=-1))  # sums of 16 are the shortest that are kept
         if how.sums == "kept":
             sums = np.abs(block_sums(a, w.group, how))
         magnitude += sums @ np.abs(offset).repeat(sums.shape[1] // offset.shape[1], axis=1).T
@@ -95,7 +95,7 @@ def _magnitude(w: Weights, a: Activations, how: Rule) -> tuple[int, Wide]:
 
 
 def _moved_codes(w: Weights, a: Activations, how: Rule) -> Wide:
-    """What codes near a tie may add: each moves by one, and with it all that is made of it."""
+    """The error that codes near a tie may add: each moves by one, and its results with it."""
     assert w.codes is not None
     assert w.scale is not None
     assert a.scale is not None
@@ -107,8 +107,8 @@ def _moved_codes(w: Weights, a: Activations, how: Rule) -> Wide:
     weight = by_run(w.codes, w.group) * w.scale[..., None]
     moved = np.zeros((len(a), len(w)))
     if w.offset is not None:
-        of_codes, rounds = _offsets_that_move(w.offset, a, how)
-        weight = weight - of_codes[..., None]
+        code_offsets, rounds = _offsets_that_move(w.offset, a, how)
+        weight = weight - code_offsets[..., None]
         if rounds:  # the codes' sum moves by one and is rounded again
             assert a.sums is not None
             touched: Wide = by_group.sum(axis=-1)
@@ -120,7 +120,7 @@ def _moved_codes(w: Weights, a: Activations, how: Rule) -> Wide:
 
 
 def _moved_scales(w: Weights, a: Activations, how: Rule) -> Wide:
-    """What a scale may add that rounds to the next half: its step times all that it scales."""
+    """The error that a scale may add where it rounds to the other half: its step times all that it scales."""
     assert w.codes is not None
     assert w.scale is not None
     assert a.codes is not None

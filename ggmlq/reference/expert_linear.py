@@ -16,7 +16,7 @@ from .linear import linear
 from .rules import Rule
 from .scaled_linear import SUMS, scaled_linear
 
-ASKED = "reference.expert_linear(x, q, ids)"
+REQUEST = "reference.expert_linear(x, q, ids)"
 
 
 def expert_linear(
@@ -47,21 +47,21 @@ def expert_linear(
     x, q, ids = to_host(x), to_host(q), to_host(ids)
     if isinstance(q, ScaledArray) and arithmetic not in SUMS:
         raise UnsupportedError(
-            f"{ASKED}: arithmetic={arithmetic!r}; products of {q!r} are summed in one of {', '.join(SUMS)}; "
-            "pass one of these"
+            f"{REQUEST}: arithmetic={arithmetic!r}; products of {q!r} are summed in one of "
+            f"{', '.join(SUMS)}; pass one of these"
         )
-    given = checked(x, q, ids, look=True, asked=ASKED, quantize=False)
-    uses = given.ids.reshape(-1)
-    per = len(uses) // max(len(given.x), 1)
+    operands = checked(x, q, ids, look=True, asked=REQUEST, quantize=False)
+    uses = operands.ids.reshape(-1)
+    per = len(uses) // max(len(operands.x), 1)
     y = np.zeros((len(uses), q.shape[1]))
     for e in np.unique(uses).tolist():
-        mine = np.flatnonzero(uses == e)
-        y[mine] = product(given.x[mine // per], q[e], arithmetic)
-    return y.reshape(given.shape)
+        rows = np.flatnonzero(uses == e)
+        y[rows] = product(operands.x[rows // per], q[e], arithmetic)
+    return y.reshape(operands.shape)
 
 
 def product(rows: Any, matrix: Any, arithmetic: str | Rule) -> NDArray[np.float64]:
-    """One expert's."""
+    """The product of one expert's rows."""
     if isinstance(matrix, ScaledArray):
         return scaled_linear(rows, matrix, str(arithmetic))
     return linear(rows, matrix, arithmetic)

@@ -41,7 +41,7 @@ EXACT = 1 << 53  # what float64 holds of an integer
 
 
 class Scene(NamedTuple):
-    """What stages look things up in."""
+    """The formats and codes that the stages of a step read."""
 
     formats: Mapping[str, QFormat]  # that of x as it is in this call
     codes: Mapping[str, Any]
@@ -53,8 +53,8 @@ class Scene(NamedTuple):
     def clamped(self, v: Codes, name: str) -> Codes:
         """A sum plus the zero point of a tensor, within its codes."""
         f = self.formats[name]
-        found: Codes = np.clip(v + f.zero, f.low, f.high)
-        return found
+        codes: Codes = np.clip(v + f.zero, f.low, f.high)
+        return codes
 
     def rescaled(self, v: Codes, source: Any, target: str) -> Codes:
         """Deviations in the scale of an exponent, in that of a tensor."""
@@ -87,19 +87,19 @@ def exact(q: Codes, w: Codes) -> Codes:
     """Sums of products of codes as they are; in float64 where that is exact, which a BLAS multiplies."""
     most = int(np.abs(w).sum(1).max(initial=0)) * int(np.abs(q).max(initial=0))
     if most < EXACT:
-        found = product(Planar(q.astype(np.float64), None, None), Planar(w.astype(np.float64), None, None))
-        return found.astype(np.int64)
+        sums = product(Planar(q.astype(np.float64), None, None), Planar(w.astype(np.float64), None, None))
+        return sums.astype(np.int64)
     return q @ w.T
 
 
 def compensation(scene: Scene, w: Codes, activations: str) -> Codes:
     """The zero point of the activations times the sums of the rows of weights."""
-    found: Codes = scene.formats[activations].zero * w.sum(1)
-    return found
+    term: Codes = scene.formats[activations].zero * w.sum(1)
+    return term
 
 
 def hidden_product(scene: Scene, q: Tensors) -> Codes:
-    """Row 2."""
+    """Row 2 of docs/gru.md: the product of the state with R."""
     return multiplied(scene, q["before"], "R", "h", "Rh")
 
 
@@ -114,35 +114,35 @@ def _gate_input(name: str, i: int) -> Stage:
 
 def _looked_up(table: str, source: str) -> Stage:
     def stage(scene: Scene, q: Tensors) -> Codes:
-        found: Codes = scene.codes[table].astype(np.int64)[q[source] - scene.formats[source].low]
-        return found
+        codes: Codes = scene.codes[table].astype(np.int64)[q[source] - scene.formats[source].low]
+        return codes
 
     return stage
 
 
 def hidden_and_bias(scene: Scene, q: Tensors) -> Codes:
-    """Row 6."""
+    """Row 6: the hidden product of the new state with its bias."""
     rows = scene.gate(2)
     total = scene.term(q, "Rh", "Rh_add_br", rows)
     return scene.clamped(total + scene.bias("br", rows, "Rh_add_br"), "Rh_add_br")
 
 
 def reset_product(scene: Scene, q: Tensors) -> Codes:
-    """Row 7."""
+    """Row 7: the reset gate times row 6."""
     f = scene.formats
     both = scene.deviation(q, "r_out") * scene.deviation(q, "Rh_add_br")
     return scene.clamped(scene.rescaled(both, f["r_out"].exponent + f["Rh_add_br"].exponent, "rRh"), "rRh")
 
 
 def new_input(scene: Scene, q: Tensors) -> Codes:
-    """Row 8."""
+    """Row 8: the input of the new state's table."""
     rows = scene.gate(2)
     total = scene.term(q, "Wx", "g_pre", rows) + scene.term(q, "rRh", "g_pre")
     return scene.clamped(total + scene.bias("bx", rows, "g_pre"), "g_pre")
 
 
 def old_part(scene: Scene, q: Tensors) -> Codes:
-    """Row 10."""
+    """Row 10: the update gate times the old state."""
     f = scene.formats
     both = scene.deviation(q, "z_out") * (q["before"] - f["h"].zero)
     return scene.clamped(scene.rescaled(both, f["z_out"].exponent + f["h"].exponent, "old"), "old")
@@ -157,7 +157,7 @@ def new_part(scene: Scene, q: Tensors) -> Codes:
 
 
 def next_state(scene: Scene, q: Tensors) -> Codes:
-    """Row 14."""
+    """Row 14: the next state, the sum of rows 10 and 13."""
     return scene.clamped(scene.term(q, "old", "h") + scene.term(q, "new", "h"), "h")
 
 
@@ -194,15 +194,15 @@ def gru(f: FixedGRU, x: Any, h0: Any = None, stages: Mapping[str, Stage] = STAGE
     >>> bool((steps["h"] == f(x, return_codes=True)[0]).all())
     True
     """
-    asked = "reference.gru(f, x)"
-    x = shapes.inputs(asked, to_host(x), f.inputs, False)
-    starts = shapes.states(asked, None if h0 is None else to_host(h0), len(f.cells), x.shape[1], f.units)
-    found = []
+    request = "reference.gru(f, x)"
+    x = shapes.inputs(request, to_host(x), f.inputs, False)
+    starts = shapes.states(request, None if h0 is None else to_host(h0), len(f.cells), x.shape[1], f.units)
+    directions = []
     for d, cell in enumerate(f.cells):
         order = slice(None, None, -1) if d else slice(None)
         q = steps(f, cell, x[order], None if starts is None else starts[d], stages)
-        found.append({name: codes if name == "h0" else codes[order] for name, codes in q.items()})
-    return found[0] if len(found) == 1 else tuple(found)
+        directions.append({name: codes if name == "h0" else codes[order] for name, codes in q.items()})
+    return directions[0] if len(directions) == 1 else tuple(directions)
 
 
 def steps(f: FixedGRU, cell: Cell, x: Any, h0: Any, stages: Mapping[str, Stage] = STAGES) -> Tensors:
@@ -215,16 +215,16 @@ def steps(f: FixedGRU, cell: Cell, x: Any, h0: Any, stages: Mapping[str, Stage] 
     first = cell.formats["h"].encode(start, f.rounding).astype(np.int64)
     flat = multiplied(scene, qx.reshape(t * n, c), "W", "x", "Wx")
     wx = flat.reshape(t, n, 3 * cell.units)
-    made: dict[str, list[Codes]] = {name: [] for name in stages}
+    results: dict[str, list[Codes]] = {name: [] for name in stages}
     before = first
     for step in range(t):
         q: Tensors = {"Wx": wx[step], "before": before}
         for name, stage in stages.items():
             q[name] = stage(scene, q)
-            made[name].append(q[name])
+            results[name].append(q[name])
         before = q["h"]
     empty = {
-        name: np.zeros((0, n, 3 * cell.units if name == "Rh" else cell.units), np.int64) for name in made
+        name: np.zeros((0, n, 3 * cell.units if name == "Rh" else cell.units), np.int64) for name in results
     }
-    found = {name: np.stack(parts) if parts else empty[name] for name, parts in made.items()}
-    return {"x": qx, "Wx": wx, **found, "h0": first}
+    stacked = {name: np.stack(parts) if parts else empty[name] for name, parts in results.items()}
+    return {"x": qx, "Wx": wx, **stacked, "h0": first}

@@ -33,8 +33,8 @@ class Planar(NamedTuple):
 def times(a: Wide, b: Wide) -> Wide:
     """``a @ b.T``; small ones in this thread, for BLAS wakes others, which a busy machine makes wait."""
     small = len(a) * b.size <= SMALL
-    found: Wide = np.einsum("mk,nk->mn", a, b) if small else a @ b.T
-    return found
+    products: Wide = np.einsum("mk,nk->mn", a, b) if small else a @ b.T
+    return products
 
 
 def product(a: Planar, b: Planar, lengths: Any = 0) -> Wide:

@@ -46,32 +46,32 @@ def linear(x: Any, q: QuantArray, arithmetic: str | Rule = "exact") -> NDArray[n
 
 
 def by_slabs(
-    asked: str,
+    request: str,
     x: Any,
     q: QuantArray,
     arithmetic: str | Rule,
-    each: Callable[[Weights, Activations, Rule], Wide],
+    compute: Callable[[Weights, Activations, Rule], Wide],
 ) -> Wide:
     """Check both operands, and fill [..., N] with what ``each`` makes of slabs of their rows."""
-    x, q = checked(asked, x, q)
+    x, q = checked(request, x, q)
     how = rule(q.format, arithmetic)
     y = np.empty((math.prod(x.shape[:-1]), q.shape[0]))
-    for rows, of_x in slabs(x):
-        a = activations(of_x, q.format, arithmetic)
-        for columns, of_q in slabs(q):
-            y[rows, columns] = each(weights(of_q, arithmetic), a, how)
+    for rows, some_x in slabs(x):
+        a = activations(some_x, q.format, arithmetic)
+        for columns, some_q in slabs(q):
+            y[rows, columns] = compute(weights(some_q, arithmetic), a, how)
     return y.reshape(*x.shape[:-1], q.shape[0])
 
 
-def checked(asked: str, x: Any, q: QuantArray) -> tuple[Any, QuantArray]:
+def checked(request: str, x: Any, q: QuantArray) -> tuple[Any, QuantArray]:
     """Both operands on the host, of shapes that fit."""
     x, q = to_host(x), to_host(q)
     if not isinstance(x, QuantArray):
-        return check_linear(asked, x, q), q
-    check_linear(asked, np.empty(q.shape[-1:] if isinstance(q, QuantArray) else 0, np.float32), q)
+        return check_linear(request, x, q), q
+    check_linear(request, np.empty(q.shape[-1:] if isinstance(q, QuantArray) else 0, np.float32), q)
     if not x.shape or x.shape[-1] != q.shape[1]:
         raise ShapeError(
-            f"{asked}: x has shape {x.shape}, q {q.shape}; the last axis of both is K; "
+            f"{request}: x has shape {x.shape}, q {q.shape}; the last axis of both is K; "
             f"pass x as [..., {q.shape[1]}]"
         )
     return x, q

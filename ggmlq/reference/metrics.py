@@ -1,4 +1,4 @@
-"""How far a result is from its reference."""
+"""The distance of a result from its reference."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def multiply(w: Weights, a: Activations, rule: Rule) -> Wide:
 
 
 def block_sums(a: Activations, group: int, rule: Rule) -> Wide:
-    """What the offsets are multiplied with [M, K // group]: kept sums, or those of the codes."""
+    """The factors of the offsets [M, K // group]: stored block sums, or the sums of the codes."""
     if rule.sums == "kept" and a.sums is not None:
         values = a.codes if a.codes is not None else a.values
         assert values is not None

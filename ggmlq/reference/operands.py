@@ -69,12 +69,12 @@ def rounded(values: NDArray[Any], kind: Float) -> Wide:
 
 def _ten_bits(values: NDArray[Any], *, cut: bool) -> Wide:
     """Float32 with 10 bits of fraction: rounded, ties to even, or cut off. No number stays none."""
-    found = np.array(values, np.float32, order="C")
-    bits, finite = found.view(np.uint32), np.isfinite(found)
+    values = np.array(values, np.float32, order="C")
+    bits, finite = values.view(np.uint32), np.isfinite(values)
     if not cut:
         bits[finite] += 0xFFF + (bits[finite] >> 13 & 1)
     bits[finite] &= np.uint32(0xFFFFE000)
-    return found.astype(np.float64)
+    return values.astype(np.float64)
 
 
 def weights(q: QuantArray, arithmetic: str | Rule) -> Weights:

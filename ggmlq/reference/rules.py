@@ -1,4 +1,4 @@
-"""How each program multiplies each format: data, one small record for a format and an arithmetic.
+"""The rules by which programs multiply formats: data, one small rule for a format and an arithmetic.
 
 Everything else in this folder is written once and reads these records. What they say was found by
 comparing with ggml's own results, type by type; docs/arithmetic.md has the figures.
@@ -40,7 +40,7 @@ KeptScale = Literal["half", "float", "bf16"]
 
 @dataclass(frozen=True)
 class Quantizer:
-    """How a program turns activations into 8-bit codes."""
+    """A program's rule for turning activations into 8-bit codes."""
 
     run: int  # elements that share a scale
     inverse: Literal["127/amax", "1/(amax/127)", "x/(amax/127)", "-127/extreme"]
@@ -56,7 +56,7 @@ class Quantizer:
 
 @dataclass(frozen=True)
 class Rule:
-    """How one program multiplies one format. The defaults are the common case."""
+    """One program's rule for multiplying one format. The defaults are the common case."""
 
     quantizer: Quantizer | None = None  # None: the activations stay floats
     floats: Float = "f64"  # what float activations are rounded to ...
@@ -119,7 +119,7 @@ ONLY_ACTIVATIONS = ("q8_1", "q8_K")
 
 
 def rule(fmt: str | int | Format, arithmetic: str | Rule) -> Rule:
-    """How a program with this arithmetic multiplies weights of this format; a Rule is its own."""
+    """The rule of this arithmetic for weights of this format; a Rule stands for itself."""
     fmt = FORMATS[fmt]
     if isinstance(arithmetic, Rule):
         return arithmetic
@@ -131,7 +131,7 @@ def rule(fmt: str | int | Format, arithmetic: str | Rule) -> Rule:
     if arithmetic in FLOATS:
         return FLOATS[arithmetic]
     if not isinstance(fmt, BlockFormat):
-        return _of_scalar(fmt, arithmetic)
+        return _scalar_rule(fmt, arithmetic)
     if arithmetic == "q8":
         return Rule(Q8)
     on_cuda = arithmetic in ("ggml-mmvq", "ggml-mmq")
@@ -149,14 +149,14 @@ def rule(fmt: str | int | Format, arithmetic: str | Rule) -> Rule:
     return Rule(REF if arithmetic == "ggml-ref" else X86, sums="kept" if fmt.has_offset else "codes")
 
 
-def _of_scalar(fmt: Format, arithmetic: str) -> Rule:
+def _scalar_rule(fmt: Format, arithmetic: str) -> Rule:
     """F32, F16 and BF16 have no codes: llama.cpp rounds the activations to their type."""
     if fmt.name not in SCALARS or arithmetic == "q8":
         raise UnsupportedError(
             f"arithmetic {arithmetic!r} of {fmt.name}: this type has no codes to multiply; "
             "ask for 'exact', 'f32', 'f16' or 'bf16'"
         )
-    kept: Float = "f32" if fmt.name == "f32" else "f16" if fmt.name == "f16" else "bf16"
+    floats: Float = "f32" if fmt.name == "f32" else "f16" if fmt.name == "f16" else "bf16"
     on_cpu = arithmetic in ("ggml-ref", "ggml-cpu", "ggml-cpu-fp16")
     lanes = ONE_TYPE.get(arithmetic) == fmt.name
-    return Rule(floats=kept, weights="f32", half_lanes=lanes, bounded=on_cpu or kept == "f32")
+    return Rule(floats=floats, weights="f32", half_lanes=lanes, bounded=on_cpu or floats == "f32")

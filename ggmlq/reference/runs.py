@@ -70,7 +70,7 @@ def kept(d: Floats, how: Quantizer) -> Wide:
 
 
 def _other_halves(d: Floats) -> Wide | None:
-    """How far the other of two halves is, where a float lies within 4 ulp of their middle; None: nowhere."""
+    """The distance to the other half where a float lies within 4 ulp of the middle of two; None: nowhere."""
     near = d.astype(np.float16)
     beyond = np.where(d > near, np.float16(np.inf), np.float16(-np.inf))
     other = np.nextafter(near, beyond).astype(np.float64)
@@ -81,9 +81,9 @@ def _other_halves(d: Floats) -> Wide | None:
 
 def kept_sums(x: Floats, codes: NDArray[np.int8], d: Floats, how: Quantizer) -> Wide:
     """The block sums that a program keeps, rounded to half; where it keeps none, scale times Σ code."""
-    own: NDArray[np.int64] = by_run(codes, how.sum_run).sum(axis=-1)
+    code_sums: NDArray[np.int64] = by_run(codes, how.sum_run).sum(axis=-1)
     if how.sums == "codes":
-        return (own.astype(np.float32) * d).astype(np.float16).astype(np.float64)
+        return (code_sums.astype(np.float32) * d).astype(np.float16).astype(np.float64)
     runs = by_run(x, how.sum_run)
     if how.sums == "fours":  # each thread adds four neighbours first
         fours = by_run(x, 4).reshape(*runs.shape[:-1], -1, 4)
@@ -93,4 +93,4 @@ def kept_sums(x: Floats, codes: NDArray[np.int8], d: Floats, how: Quantizer) -> 
         runs = runs[..., :half] + runs[..., half:]
     sums: Wide = runs[..., 0].astype(np.float16).astype(np.float64)
     without = np.arange(sums.shape[1]) % 8 >= how.sums_of
-    return np.where(without, own * kept(d, how).repeat(how.run // how.sum_run, axis=-1), sums)
+    return np.where(without, code_sums * kept(d, how).repeat(how.run // how.sum_run, axis=-1), sums)

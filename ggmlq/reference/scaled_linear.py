@@ -16,7 +16,7 @@ from .identity import Planar, Wide, product
 
 SLAB = 1 << 22  # elements of either operand at a time
 STEP = 32  # products that Hopper's tensor cores add at a time, in FP8
-KEPT = 13  # bits after the leading one that they keep of a sum
+BITS = 13  # bits after the leading one that they keep of a sum
 SUMS = ("exact", "float32", "fp22")
 
 
@@ -47,18 +47,18 @@ def scaled_linear(
     3e-03
     1e-04
     """
-    asked = "reference.scaled_linear(x, w)"
+    request = "reference.scaled_linear(x, w)"
     if accumulate not in SUMS:
         raise UnsupportedError(
-            f"{asked}: accumulate={accumulate!r}; sums are {', '.join(SUMS)}; pass one of these"
+            f"{request}: accumulate={accumulate!r}; sums are {', '.join(SUMS)}; pass one of these"
         )
-    check_weights(asked, w)
+    check_weights(request, w)
     x, w = to_host(x), to_host(w)
     if not isinstance(x, ScaledArray):
         floats = np.asarray(x, np.float64)
-        check_columns(asked, floats, w)
+        check_columns(request, floats, w)
         return np.asarray(floats @ w.dequantize(np.float64).T)
-    check_operands(asked, x, w)
+    check_operands(request, x, w)
     rows, columns = x.tiling.rows, w.shape[0]
     y = np.empty((rows, columns))
     step = max(1, SLAB // max(w.shape[1], 1))
@@ -115,16 +115,16 @@ def _stepwise(x: ScaledArray, a: slice, w: ScaledArray, b: slice, sums: str, pro
         stop, inner = min(start + group, k), np.zeros(total.shape)
         for at in range(start, stop, STEP):
             part = slice(at, min(at + STEP, stop))
-            inner = _kept(inner + qa[:, part] @ qb[:, part].T, sums)
+            inner = _rounded(inner + qa[:, part] @ qb[:, part].T, sums)
         scale = sa[:, start, None].astype(np.float32) * sb[:, start].astype(np.float32)
         total += inner.astype(np.float32) * scale
     return total.astype(np.float64)
 
 
-def _kept(values: Wide, sums: str) -> Wide:
-    """What an accumulator keeps of its sum."""
+def _rounded(values: Wide, sums: str) -> Wide:
+    """The sum as an accumulator holds it."""
     if sums == "float32":
         return values.astype(np.float32).astype(np.float64)
     mantissa, exponent = np.frexp(values)  # 0.5 … 1: the leading bit and KEPT more
-    kept = np.ldexp(np.trunc(np.ldexp(mantissa, KEPT + 1)), -KEPT - 1)
-    return np.where(np.isfinite(values), np.ldexp(kept, exponent), values)
+    cut = np.ldexp(np.trunc(np.ldexp(mantissa, BITS + 1)), -BITS - 1)
+    return np.where(np.isfinite(values), np.ldexp(cut, exponent), values)

@@ -1,4 +1,4 @@
-"""Code kept on the disk between processes: one place for what is compiled for CPUs and for GPUs.
+"""The cache of compiled code on the disk, for CPUs and GPUs, shared by processes.
 
 In ``<place>/compiled`` each folder holds the code of one generation (of sources, compilers, a CPU);
 each file is an entry: a digest of its name and content, then the content. ``GGMLQ_CACHE_DIR`` moves
@@ -8,7 +8,7 @@ the place; ``GGMLQ_CACHE_DIR=off`` does without. A place that cannot be used is 
 Entries are run, so whoever can write one owns the process: only private folders count, from the place
 down (``private.py``).
 One that cannot be written to is still read from. What is removed is what this module made: files
-with its endings in folders with its mark, and never a folder with anything else in it.
+A folder that cannot be written to is still read. Only files that this module wrote are removed: files
 
 Files appear whole under their names, so any number of processes may share them, and a damaged one
 is made again.
@@ -40,15 +40,15 @@ SEAL = 16  # bytes of the digest before the content of an entry
 
 def root() -> Path | None:
     """The place, None where it is switched off; ``Refused`` where there is none."""
-    said = os.environ.get("GGMLQ_CACHE_DIR", "")
-    if said.lower() in ("off", "0", "none"):
+    variable = os.environ.get("GGMLQ_CACHE_DIR", "")
+    if variable.lower() in ("off", "0", "none"):
         return None
     try:
-        if said:
-            return Path(said).expanduser().absolute()
+        if variable:
+            return Path(variable).expanduser().absolute()
         home = Path.home()
     except (RuntimeError, OSError) as error:  # no such ~user, no home, no current folder
-        raise Refused(f"{said or 'the home folder'} is not known: {error}") from None
+        raise Refused(f"{variable or 'the home folder'} is not known: {error}") from None
     if not home.is_absolute():
         raise Refused(f"the home folder {str(home)!r} is relative")
     if sys.platform == "darwin":
@@ -61,10 +61,10 @@ def root() -> Path | None:
 
 
 class Facts(NamedTuple):
-    """What ``ggmlq doctor`` says of a generation."""
+    """The report on a generation for ``ggmlq doctor``."""
 
     path: str | None
-    problem: str | None  # what keeps it from being used or, where there is a path, from being added to
+    problem: str | None  # the reason why it is not used or, where there is a path, why nothing is added to it
     functions: int
     bytes: int
 
@@ -111,7 +111,7 @@ class Generation:
                 folder.write(entry + ENTRY, _seal(entry, content) + content)
 
     def examine(self) -> Facts:
-        """Where it is, how much is in it, and what is wrong with it."""
+        """A report on the place, the size and the problem of this generation."""
         if self._path is None:
             return Facts(None, self.problem, 0, 0)
         sizes = []
@@ -120,16 +120,16 @@ class Generation:
         return Facts(str(self._path), self.problem, len(sizes), sum(sizes))
 
 
-def forget(home: Folder, mine: str) -> None:
+def forget(home: Folder, current: str) -> None:
     """Remove the generations of this kind that were not used for longest."""
-    found = []
+    generations = []
     for name in home.names():
         named = GENERATION.fullmatch(name)
-        if named and mine.startswith(f"{named[1]}-"):
+        if named and current.startswith(f"{named[1]}-"):
             facts = home.facts(name)
             if stat.S_ISDIR(facts.st_mode):
-                found.append((name != mine, facts.st_mtime, name))
-    old = [name for is_other, _, name in sorted(found) if is_other][: -(GENERATIONS - 1)]
+                generations.append((name != current, facts.st_mtime, name))
+    old = [name for is_other, _, name in sorted(generations) if is_other][: -(GENERATIONS - 1)]
     for name in old:
         with contextlib.suppress(OSError, Refused):
             _remove(home, name)
@@ -198,6 +198,6 @@ def _check_mark(folder: Folder) -> None:
 
 
 def _seal(entry: str, content: bytes) -> bytes:
-    """Of the name too, so that no entry passes for another."""
+    """A digest of the content, keyed by the name, so that no entry passes for another."""
     key = hashlib.blake2b(entry.encode()).digest()
     return hashlib.blake2b(content, digest_size=SEAL, key=key).digest()

@@ -1,7 +1,7 @@
-"""What a function is: its code and all that it refers to, as a short digest.
+"""A short digest of a function: of its code and of all that it refers to.
 
 Docstrings and places in files do not count. What a function reaches by the name of a module is not
-followed; for that there is the digest of all source files beside this one (``sources.py``).
+Docstrings and line numbers do not count. Names of modules are not followed; the digest of all source
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OPTIMIZED, HAS_DOCSTRING = 0x1, 0x4000000  # flags of code: of a function; with 
 
 
 def identity(value: Any) -> str:
-    """The same for the same code over the same constants, in any process."""
+    """A digest that is equal for equal code over equal constants, in any process."""
     digest = hashlib.blake2b(digest_size=10)
     for part in _parts(value, set()):
         digest.update(part)
@@ -26,24 +26,24 @@ def identity(value: Any) -> str:
     return digest.hexdigest()
 
 
-def _parts(value: Any, seen: set[int]) -> Iterator[bytes]:
+def _parts(value: Any, visited: set[int]) -> Iterator[bytes]:
     """Everything that decides what compiled code does, in a fixed order."""
     function = getattr(value, "py_func", None) or getattr(value, "_defn", None) or value  # Numba's wrappers
     if isinstance(function, FunctionType):
-        if id(function) not in seen:
-            seen.add(id(function))
-            yield from _function(function, seen)
+        if id(function) not in visited:
+            visited.add(id(function))
+            yield from _function(function, visited)
     elif isinstance(value, CodeType):
         yield value.co_code
         yield repr(value.co_names).encode()
         for constant in value.co_consts[_first_is_docstring(value) :]:
-            yield from _parts(constant, seen)
+            yield from _parts(constant, visited)
     elif isinstance(value, np.ndarray):
         yield f"{value.dtype} {value.shape}".encode()
         yield value.tobytes()
     elif isinstance(value, tuple):
         for item in value:
-            yield from _parts(item, seen)
+            yield from _parts(item, visited)
     elif isinstance(value, frozenset):
         yield repr(sorted(map(repr, value))).encode()  # its own order differs between processes
     elif isinstance(value, ModuleType | type) or (callable(value) and hasattr(value, "__name__")):
@@ -55,23 +55,23 @@ def _parts(value: Any, seen: set[int]) -> Iterator[bytes]:
 
 
 def _first_is_docstring(code: CodeType) -> bool:
-    """Whether the first constant has a docstring's place; before Python 3.14 it may be None there."""
+    """True where the first constant stands in a docstring's place; before Python 3.14 it may be None."""
     if sys.version_info >= (3, 14):
         return bool(code.co_flags & HAS_DOCSTRING)
     is_function = code.co_flags & OPTIMIZED and not code.co_name.startswith("<")
     return bool(is_function and code.co_consts and isinstance(code.co_consts[0], str | None))
 
 
-def _function(function: FunctionType, seen: set[int]) -> Iterator[bytes]:
+def _function(function: FunctionType, visited: set[int]) -> Iterator[bytes]:
     code = function.__code__
     yield function.__module__.encode()
     yield function.__name__.encode()
-    yield from _parts(code, seen)
+    yield from _parts(code, visited)
     for name in code.co_freevars:
         yield name.encode()
     for cell in function.__closure__ or ():
-        yield from _parts(cell.cell_contents, seen)
+        yield from _parts(cell.cell_contents, visited)
     for name in code.co_names:
         if name in function.__globals__:
-            yield from _parts(function.__globals__[name], seen)
-    yield from _parts(function.__defaults__ or (), seen)
+            yield from _parts(function.__globals__[name], visited)
+    yield from _parts(function.__defaults__ or (), visited)

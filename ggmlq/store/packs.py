@@ -1,4 +1,4 @@
-"""Finding a kernel's code among what came with the package, and whether it still is what the sources say.
+"""Packs of compiled code that come with the package, and the check that a pack fits today's sources.
 
 A pack is one file for a format, or for a room of other kernels: a line of JSON, then the code of all its
 kernels, compressed together.
@@ -36,7 +36,7 @@ Header = dict[str, Any]
 
 
 class Origin(NamedTuple):
-    """Where a kernel comes from: the function that makes it, by name, and what that was called with."""
+    """The origin of a kernel: the name of the function that makes it, and the arguments of that call."""
 
     family: str
     case: tuple[Any, ...]
@@ -47,7 +47,9 @@ class Origin(NamedTuple):
     @property
     def text(self) -> str:
         """The case, the same in every process."""
-        return ", ".join(each.name if isinstance(each, Format | Code) else repr(each) for each in self.case)
+        return ", ".join(
+            value.name if isinstance(value, Format | Code) else repr(value) for value in self.case
+        )
 
     @property
     def formats(self) -> tuple[str, ...]:
@@ -81,7 +83,7 @@ class Place(NamedTuple):
 
 
 def place_of(folder: Path, origin: Origin) -> Place | None:
-    """That of a kernel in a folder of packs, found without unpacking anything; None where there is none."""
+    """The place of a kernel's code in a folder of packs, or None; nothing is unpacked."""
     pack = opened(folder / f"{origin.pack}{SUFFIX}")
     try:
         family = pack.header["families"].get(origin.family) if pack else None
@@ -102,11 +104,11 @@ class Pack:
         self._lock = threading.Lock()
 
     def holds(self, family: str, formats: tuple[str, ...], package: Path = reach.PACKAGE) -> bool:
-        """Whether the sources of a family still are those that its code was made of."""
+        """True while the sources of a family are those that its code was compiled from."""
         if family not in self._held:
             facts, names = self.header["families"][family], self.header["files"]
-            known = looked_at(self.path.parents[1])
-            same = all(digest_of(package / names[i]) == known.get(names[i]) for i in facts["files"])
+            recorded = looked_at(self.path.parents[1])
+            same = all(digest_of(package / names[i]) == recorded.get(names[i]) for i in facts["files"])
             self._held[family] = same or facts["digest"] == _reached(family, formats, package)
         return self._held[family]
 
@@ -134,7 +136,7 @@ def _reached(family: str, formats: tuple[str, ...], package: Path) -> str | None
 
 @cache
 def digest_of(path: Path) -> str:
-    """Of a file as it is."""
+    """The digest of a file's bytes."""
     try:
         return hashlib.blake2b(path.read_bytes(), digest_size=10).hexdigest()
     except OSError:
@@ -145,10 +147,10 @@ def digest_of(path: Path) -> str:
 def looked_at(folders: Path) -> dict[str, str]:
     """Digests of files when packs in some folders were last held against the sources."""
     try:
-        found = json.loads((folders / FILES).read_bytes())
+        digests = json.loads((folders / FILES).read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return digests if isinstance(digests, dict) else {}
 
 
 @cache

@@ -24,7 +24,7 @@ ATTEMPTS = 8  # to open a file that other processes remove and make
 
 
 def _flags(*names: str) -> int:
-    """Those of them that this system has, together."""
+    """The flags that this system has, combined."""
     return sum(getattr(os, name, 0) for name in names)
 
 
@@ -75,11 +75,11 @@ class Folder:
             self._opened = None
 
     def names(self) -> list[str]:
-        """What is in it."""
+        """The names of the folder's entries."""
         return os.listdir(self.path if self._opened is None else self._opened)
 
     def touch(self) -> None:
-        """Say that it is used."""
+        """Mark the folder as used now."""
         os.utime(self.path if self._opened is None else self._opened)
 
     def facts(self, name: str) -> os.stat_result:
@@ -183,7 +183,7 @@ class Folder:
         os.rmdir(self._at(name), dir_fd=self._opened)
 
     def remove(self, name: str) -> None:
-        """Remove a file."""
+        """Remove a file of the folder."""
         os.unlink(self._at(name), dir_fd=self._opened)
 
     def _at(self, name: str) -> str:

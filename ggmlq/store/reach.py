@@ -1,5 +1,5 @@
 """What of the sources a kernel is made of, found in their text: nothing is imported, and no version of
-Python or Numba changes it.
+The definitions that a kernel is compiled from, found in the text of the sources.
 
 From the function that makes a kernel the names in its text are followed, from definition to definition and
 from file to file, as far as files hold words of kernels, formats and codes. Its digest is that of all these
@@ -27,13 +27,13 @@ TELLING = {"extending", "register_model", "lower_builtin", "lower_cast", "lower_
 
 
 class Side(NamedTuple):
-    """Where kernels of a device are made of something."""
+    """The files that kernels of a device are compiled from."""
 
     followed: tuple[str, ...]
     host: tuple[str, ...]  # of these, what makes no code
     compiler: tuple[str, ...]  # but for this, which is part of every kernel
     whole: tuple[str, ...] = ()  # rooms that count with all their files as soon as anything of them does
-    of_formats: tuple[str, ...] = ("formats",)  # rooms with a file for a format, taken by its name
+    format_rooms: tuple[str, ...] = ("formats",)  # rooms with a file for a format, taken by its name
 
 
 SIDES = {
@@ -53,13 +53,13 @@ SIDES = {
         ),
         ("cpu/machine/jit.py",),
         whole=("cpu/lanes/",),
-        of_formats=("formats", "cpu/unpack"),
+        format_rooms=("formats", "cpu/unpack"),
     ),
 }
 
 
 class Reached(NamedTuple):
-    """What a kernel is made of."""
+    """The definitions that a kernel is compiled from, with their digest."""
 
     digest: str
     files: tuple[str, ...]  # relative to the package
@@ -68,34 +68,36 @@ class Reached(NamedTuple):
 
 @cache
 def reached(family: str, formats: tuple[str, ...] = (), package: Path = PACKAGE) -> Reached:
-    """Of the kernels of a family, ``ggmlq.cuda….name``, with formats among what they are made for."""
+    """The definitions behind a family of kernels, ``ggmlq.cuda….name``, for these formats."""
     module, _, name = family.rpartition(".")
     start = module.partition(".")[2].replace(".", "/") + ".py"
     side = SIDES["cuda" if "cuda" in start.split("/") else "cpu"]
-    own = [f"{room}/{stem.lower()}.py" for stem in formats for room in side.of_formats]
-    own = [path for path in own if (package / path).is_file()]
+    format_files = [f"{room}/{stem.lower()}.py" for stem in formats for room in side.format_rooms]
+    format_files = [path for path in format_files if (package / path).is_file()]
     waiting = [(start, name)]
-    waiting += [(path, each) for path in (*side.compiler, *own) for each in _file(package, path).names]
+    waiting += [
+        (path, bound) for path in (*side.compiler, *format_files) for bound in _file(package, path).names
+    ]
     tables = {TABLES} if formats else set()
-    seen = set(waiting)
-    found: dict[str, set[int]] = {}
+    reached_names = set(waiting)
+    numbers_by_file: dict[str, set[int]] = {}
     while waiting:
         path, name = waiting.pop()
         file = _file(package, path)
-        numbers = {*file.names.get(name, ()), *file.always} - found.setdefault(path, set())
-        found[path] |= numbers
-        new = {each for number in numbers for each in _needs(package, path, number)}
+        numbers = {*file.names.get(name, ()), *file.always} - numbers_by_file.setdefault(path, set())
+        numbers_by_file[path] |= numbers
+        new = {need for number in numbers for need in _needs(package, path, number)}
         if name in file.imports:
             new.add(file.imports[name])
         if (path, name) == (CODES, "CODES"):
-            new |= {(each, n) for each in _room(package, "codes") for n in _file(package, each).names}
+            new |= {(code, n) for code in _room(package, "codes") for n in _file(package, code).names}
         if path.startswith(side.whole):
-            new |= {(each, n) for each in _room(package, path) for n in _file(package, each).names}
-        new = {each for each in new if _counts(package, side, each[0])} - seen
-        seen |= new
+            new |= {(beside, n) for beside in _room(package, path) for n in _file(package, beside).names}
+        new = {need for need in new if _counts(package, side, need[0])} - reached_names
+        reached_names |= new
         waiting += new
     digest = hashlib.blake2b(digest_size=10)
-    places = sorted((path, number) for path, numbers in found.items() for number in numbers)
+    places = sorted((path, number) for path, numbers in numbers_by_file.items() for number in numbers)
     for path, number in places:
         digest.update(f"{path}\0{_text(package, path, number)}\0".encode())
     for path in sorted(tables):
@@ -146,7 +148,9 @@ def _file(package: Path, path: str) -> File:
             names.setdefault(name, []).append(len(trees))
         if isinstance(statement, ast.Expr) or TELLING & _read(nodes):
             always.append(len(trees))
-        first = min([statement.lineno, *(each.lineno for each in getattr(statement, "decorator_list", ()))])
+        first = min(
+            [statement.lineno, *(decorator.lineno for decorator in getattr(statement, "decorator_list", ()))]
+        )
         lines.append((first, statement.end_lineno or first))
         trees.append(statement)
     bound = {name: tuple(numbers) for name, numbers in names.items()}
@@ -160,20 +164,20 @@ def _text(package: Path, path: str, number: int) -> str:
 
 @cache
 def _needs(package: Path, path: str, number: int) -> frozenset[tuple[str, str]]:
-    """What a statement refers to: names of its own file, and names in modules."""
+    """The names that a statement refers to: of its own file, and in modules."""
     file, statement = _file(package, path), _without_cases(_file(package, path).trees[number])
     nodes = list(ast.walk(statement))
-    found = {(path, name) for name in _read(nodes)}
+    names = {(path, name) for name in _read(nodes)}
     for node in nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             module, name = file.imports.get(node.value.id, ("", "-"))
             if not name:
-                found.add((module, node.attr))
-    return frozenset(found)
+                names.add((module, node.attr))
+    return frozenset(names)
 
 
 def _imported(package: Path, path: str, node: ast.ImportFrom) -> Iterator[tuple[str, tuple[str, str]]]:
-    """What an import of ours binds: names in files, or files."""
+    """The names that an import of this package binds: names in files, or files."""
     if not node.level:
         return
     base = "/".join(path.split("/")[: -node.level])
@@ -197,7 +201,10 @@ def _bound(statement: ast.stmt, nodes: list[ast.AST]) -> set[str]:
     if isinstance(statement, ast.FunctionDef | ast.ClassDef):
         return {statement.name}
     within = {
-        id(each) for node in nodes if isinstance(node, ast.comprehension) for each in ast.walk(node.target)
+        id(target)
+        for node in nodes
+        if isinstance(node, ast.comprehension)
+        for target in ast.walk(node.target)
     }
     names = (node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     stored = {node.id for node in names if id(node) not in within}
@@ -217,7 +224,9 @@ def _without_cases(statement: ast.stmt) -> ast.stmt:
     if not isinstance(statement, ast.FunctionDef) or "family" not in map(_called, statement.decorator_list):
         return statement
     bare = copy(statement)
-    bare.decorator_list = [each for each in statement.decorator_list if _called(each) != "family"]
+    bare.decorator_list = [
+        decorator for decorator in statement.decorator_list if _called(decorator) != "family"
+    ]
     return bare
 
 
@@ -234,9 +243,9 @@ def text_of(node: object) -> str:
     fields = []
     for name, value in ast.iter_fields(node):
         if name == "body" and isinstance(node, ast.FunctionDef | ast.ClassDef):
-            said = value[1:] if value and _is_text(value[0]) else value
+            shown = value[1:] if value and _is_text(value[0]) else value
         else:
-            said = value
-        if said not in (None, []) and name not in SKIPPED:
-            fields.append(f"{name}={text_of(said)}")
+            shown = value
+        if shown not in (None, []) and name not in SKIPPED:
+            fields.append(f"{name}={text_of(shown)}")
     return f"{type(node).__name__}({','.join(fields)})"

@@ -1,7 +1,7 @@
-"""What source files say, as a short digest, without what changes no code: comments, docstrings, places.
+"""A short digest of source files, without comments, docstrings and line numbers, which change no code.
 
 Compiled code is kept under it, so it is asked for on the way to a first product. Parsing all files
-takes a good tenth of a second; so digests of single files are kept too, by size and time of change.
+Compiled code is stored under this digest, so a first product needs it. Parsing all files takes a good
 """
 
 from __future__ import annotations
@@ -17,25 +17,27 @@ from .disk import Generation
 
 PACKAGE = Path(__file__).parents[1]
 ENTRY = "digests"
-Known = dict[str, tuple[int, int, str]]  # by file: size, time, digest
+FileDigests = dict[str, tuple[int, int, str]]  # by file: size, time, digest
 
 
 def digest(folders: Iterable[str], facts: Iterable[str], package: Path = PACKAGE) -> str:
-    """Of the code and the tables in folders (or files) of a package, and of facts beside them.
+    """The digest of the code and the tables in folders (or files) of a package, and of further facts.
 
-    OSError where there are no sources, as in an archive: then nothing says what the code is.
+    Raises OSError where there are no sources, as in an archive.
     """
     place = Generation("sources", lambda: short(f"{sys.version}\0{package}".encode()))
-    before = _known(place)
-    now: Known = {}
+    before = _recorded(place)
+    now: FileDigests = {}
     for folder in folders:
-        found = len(now)
+        count = len(now)
         now.update(_digests(package, folder, before))
-        if len(now) == found:
+        if len(now) == count:
             raise OSError(f"{package / folder} has no sources")
-    if any(before.get(name) != each for name, each in now.items()):
+    if any(before.get(name) != facts_of_file for name, facts_of_file in now.items()):
         place.save(ENTRY, json.dumps(before | now).encode())
-    return short("\0".join((*(f"{name} {each[-1]}" for name, each in now.items()), *facts)).encode())
+    return short(
+        "\0".join((*(f"{name} {facts_of_file[-1]}" for name, facts_of_file in now.items()), *facts)).encode()
+    )
 
 
 def short(content: bytes) -> str:
@@ -54,7 +56,7 @@ def bare(source: bytes) -> bytes:
     return ast.dump(tree).encode()
 
 
-def _digests(package: Path, folder: str, before: Known) -> Iterator[tuple[str, tuple[int, int, str]]]:
+def _digests(package: Path, folder: str, before: FileDigests) -> Iterator[tuple[str, tuple[int, int, str]]]:
     place = package / folder
     for file in [place] if place.is_file() else sorted(place.rglob("*")):
         if file.suffix in (".py", ".npz"):
@@ -66,6 +68,8 @@ def _digests(package: Path, folder: str, before: Known) -> Iterator[tuple[str, t
             yield name, (facts.st_size, facts.st_mtime_ns, old)
 
 
-def _known(place: Generation) -> Known:
+def _recorded(place: Generation) -> FileDigests:
     content = place.load(ENTRY)
-    return {name: tuple(each) for name, each in json.loads(content).items()} if content else {}
+    return (
+        {name: tuple(facts_of_file) for name, facts_of_file in json.loads(content).items()} if content else {}
+    )

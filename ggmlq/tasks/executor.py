@@ -8,7 +8,7 @@ from typing import Any
 
 from ..base.cores import available
 from ..base.text import short
-from ..base.threads import asked
+from ..base.threads import requested_threads
 from ..errors import DTypeError
 
 WINDOW = 1024  # tasks handed out before their results are back: hundreds of workers stay busy
@@ -31,7 +31,7 @@ def threads_of(executor: Executor) -> int | None:
     """
     if _of(executor, "thread", "ThreadPoolExecutor"):
         return None  # they share the one pool of this process
-    told = asked()
+    told = requested_threads()
     if told is not None:
         return told
     workers = at_once(executor)

@@ -24,7 +24,7 @@ def compile_all(tasks: list[tuple[str, int]], capability: tuple[int, int]) -> No
     began = time.monotonic()
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max(1, min(len(tasks), os.cpu_count() or 1)), context) as pool:
-        failed = [said for said in pool.map(_compile, [(*task, capability) for task in tasks]) if said]
+        failed = [error for error in pool.map(_compile, [(*task, capability) for task in tasks]) if error]
     print(f"compiled {len(tasks)} kernels in {time.monotonic() - began:.0f} s", *failed, sep="\n", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""What tests and benchmarks multiply and decode: every block format, and weights of any of them."""
+"""Cases that tests and benchmarks share: every block format, and weights of any of them."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ Floats = NDArray[np.float32]
 
 
 class Layer(NamedTuple):
-    """Its weights."""
+    """The weights of the layer."""
 
     router: Floats  # [E, C]
     gate: Any  # [E, F, C]
@@ -22,7 +22,7 @@ class Layer(NamedTuple):
     down: Any  # [E, C, F]
 
     def route(self, x: Floats, used: int) -> tuple[NDArray[np.int64], Floats]:
-        """Which experts each token uses, the likeliest first, and how much each counts: [T, U] both."""
+        """The experts of each token, the likeliest first, and their shares: [T, U] both."""
         logits = x @ self.router.T
         likely = np.exp(logits - logits.max(axis=1, keepdims=True))
         likely /= likely.sum(axis=1, keepdims=True)

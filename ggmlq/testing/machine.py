@@ -1,4 +1,4 @@
-"""Where figures come from: what every result of a benchmark carries. No paths of the machine."""
+"""Facts about the machine that every result of a benchmark carries. No paths of the machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import doctor
 
-KEPT = ("python", "packages", "gpu")  # of the report of ``ggmlq doctor``
+FACTS = ("python", "packages", "gpu")  # of the report of ``ggmlq doctor``
 
 
 def commit() -> str:
@@ -22,4 +22,4 @@ def machine() -> dict[str, Any]:
     """The CPU, the GPU and the versions."""
     facts = doctor.examine()
     cpu = {name: facts["cpu"][name] for name in ("name", "threads", "dot")}
-    return {"cpu": cpu, **{name: facts[name] for name in KEPT}}
+    return {"cpu": cpu, **{name: facts[name] for name in FACTS}}

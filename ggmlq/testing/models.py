@@ -52,8 +52,8 @@ def tiny_model(
         "output.weight": _weights(rng, first.get("head", "q6_K"), len(names), shape.width),
     }
     for layer in range(shape.layers):
-        for name, made in _layer(rng, {**TYPES, **by_layer[layer]}, shape).items():
-            tensors[f"blk.{layer}.{name}"] = made
+        for name, tensor in _layer(rng, {**TYPES, **by_layer[layer]}, shape).items():
+            tensors[f"blk.{layer}.{name}"] = tensor
     save(path, tensors, _metadata(shape, len(names)) | _vocabulary())
     return Path(path)
 
@@ -63,8 +63,8 @@ def _weights(rng: np.random.Generator, kind: str, *lengths: int) -> QuantArray:
     large = len(lengths) == 2 and lengths[0] * lengths[1] > LARGE
     drawn = (ROWS, lengths[1]) if large else lengths
     values = rng.standard_normal(drawn) / np.sqrt(lengths[-1])
-    made = quantize(values.astype(np.float32), kind)
-    return made[rng.integers(0, ROWS, lengths[0])] if large else made
+    weights = quantize(values.astype(np.float32), kind)
+    return weights[rng.integers(0, ROWS, lengths[0])] if large else weights
 
 
 def _layer(rng: np.random.Generator, types: Mapping[str, str], shape: Shape) -> dict[str, Any]:
@@ -73,26 +73,30 @@ def _layer(rng: np.random.Generator, types: Mapping[str, str], shape: Shape) -> 
         "attn_q": (shape.width, shape.width), "attn_k": (shape.kv_heads * head, shape.width),
         "attn_v": (shape.kv_heads * head, shape.width), "attn_output": (shape.width, shape.width),
     }  # fmt: skip
-    made: dict[str, Any] = {
+    tensors: dict[str, Any] = {
         "attn_norm.weight": np.ones(shape.width, np.float32),
         "ffn_norm.weight": np.ones(shape.width, np.float32),
     }
     for name, sizes in lengths.items():
-        made[f"{name}.weight"] = _weights(rng, types[name.removeprefix("attn_").removesuffix("put")], *sizes)
+        tensors[f"{name}.weight"] = _weights(
+            rng, types[name.removeprefix("attn_").removesuffix("put")], *sizes
+        )
     if shape.shared:  # this architecture has biases
         rows = {"q": shape.width, "k": shape.kv_heads * head, "v": shape.kv_heads * head}
-        made |= {f"attn_{role}.bias": rng.standard_normal(n).astype(np.float32) for role, n in rows.items()}
+        tensors |= {
+            f"attn_{role}.bias": rng.standard_normal(n).astype(np.float32) for role, n in rows.items()
+        }
     many, suffix = ((shape.experts,), "_exps") if shape.experts else ((), "")
     wide, narrow = (shape.hidden, shape.width), (shape.width, shape.hidden)
     for role, sizes in {"gate": wide, "up": wide, "down": narrow}.items():
-        made[f"ffn_{role}{suffix}.weight"] = _weights(rng, types[role], *many, *sizes)
+        tensors[f"ffn_{role}{suffix}.weight"] = _weights(rng, types[role], *many, *sizes)
         if shape.shared:
-            made[f"ffn_{role}_shexp.weight"] = _weights(rng, types[role], *sizes)
+            tensors[f"ffn_{role}_shexp.weight"] = _weights(rng, types[role], *sizes)
     if shape.experts:
-        made["ffn_gate_inp.weight"] = _weights(rng, "f32", shape.experts, shape.width)
+        tensors["ffn_gate_inp.weight"] = _weights(rng, "f32", shape.experts, shape.width)
     if shape.shared:
-        made["ffn_gate_inp_shexp.weight"] = _weights(rng, "f32", 1, shape.width).dequantize()[0]
-    return made
+        tensors["ffn_gate_inp_shexp.weight"] = _weights(rng, "f32", 1, shape.width).dequantize()[0]
+    return tensors
 
 
 def _metadata(shape: Shape, tokens: int) -> dict[str, Any]:

@@ -21,7 +21,7 @@ TOLERANCE = {"int32": 1e-11, "f32": 1e-10, "f16": 2e-7}
 
 @dataclass(frozen=True)
 class Judgement:
-    """How far each row of weights is from the oracle, and how far it may be."""
+    """The distance of each row of weights from the oracle, and its bound."""
 
     rung: Rung
     errors: NDArray[np.float64]  # [N], as reference.row_errors has them
@@ -34,7 +34,7 @@ class Judgement:
 
     @property
     def right(self) -> bool:
-        """Whether no row is beyond the bound."""
+        """True where no row is beyond its bound."""
         return bool((self.errors <= self.bound).all())  # NaN is beyond
 
 
@@ -54,10 +54,10 @@ def judged(y: Any, x: Any, q: QuantArray, rung: Rung | None = None) -> Judgement
 
 def assert_right(y: Any, x: Any, q: QuantArray, rung: Rung | None = None) -> None:
     """A product must be as near to the oracle as the sums of its rung allow."""
-    found = judged(y, x, q, rung)
-    if not found.right:
-        worst = int(np.argmax(found.errors))
+    verdict = judged(y, x, q, rung)
+    if not verdict.right:
+        worst = int(np.argmax(verdict.errors))
         raise AssertionError(
-            f"{q!r}, {found.rung.name}: row {worst} is off by {found.errors[worst]:.2e}, the bound is "
-            f"{found.bound:.0e}; rows beyond it: {int((~(found.errors <= found.bound)).sum())}"
+            f"{q!r}, {verdict.rung.name}: row {worst} is off by {verdict.errors[worst]:.2e}, the bound is "
+            f"{verdict.bound:.0e}; rows beyond it: {int((~(verdict.errors <= verdict.bound)).sum())}"
         )

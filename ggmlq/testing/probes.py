@@ -10,7 +10,7 @@ from ..cuda.intrinsics.language import cuda, int32, uint32, uint64
 from ..cuda.machine import device
 from ..cuda.machine.launch import Kernel, family
 
-THREADS, BLOCKS, EACH = 256, 4, 8  # of a block; blocks of a multiprocessor; loads in flight a thread
+THREADS, BLOCKS, LOADS = 256, 4, 8  # of a block; blocks of a multiprocessor; loads in flight a thread
 NEVER = 0x5EED  # what the bytes do not come to
 
 
@@ -19,7 +19,7 @@ def reader() -> Kernel:
     """Every thread loads 8 times 16 bytes a step, side by side with its neighbours."""
     load16, store4 = ptx.load16, ptx.store4
 
-    def read(source: Any, found: Any, steps: Any) -> None:
+    def read(source: Any, total_out: Any, steps: Any) -> None:
         thread = uint64(cuda.blockIdx.x) * uint64(THREADS) + uint64(cuda.threadIdx.x)
         stride = uint64(cuda.gridDim.x) * uint64(16 * THREADS)
         at, total = source + thread * uint64(16), int32(0)
@@ -30,7 +30,7 @@ def reader() -> Kernel:
             at += 4 * stride
             total ^= a[0] ^ b[1] ^ c[2] ^ d[3] ^ e[0] ^ f[1] ^ g[2] ^ h[3]
         if total == int32(NEVER):
-            store4(found, uint32(total))
+            store4(total_out, uint32(total))
 
     return Kernel("read memory", read, uint64, uint64, uint32, threads=THREADS, blocks=BLOCKS)
 
@@ -57,9 +57,9 @@ def sleeper() -> Kernel:
 def read(memory: Any) -> int:
     """Read an array from its beginning, in whole steps; the number of bytes that were read."""
     grid = BLOCKS * device.multiprocessors()
-    steps = memory.nbytes // (16 * THREADS * EACH * grid)
+    steps = memory.nbytes // (16 * THREADS * LOADS * grid)
     reader()((grid,), (THREADS,), memory, memory, steps)
-    return int(16 * THREADS * EACH * grid * steps)
+    return int(16 * THREADS * LOADS * grid * steps)
 
 
 def sleep(microseconds: float) -> None:

@@ -39,8 +39,8 @@ def products(folder: Path, fmt: str, backend: str | None = None) -> Iterator[Pro
             if name != fmt:
                 continue
             x = runs[f"{rows}/x"][: int(m[1:])]
-            own = f"{fmt}/{rows}/blocks"
-            raw = runs[own] if own in runs else blocks[f"{rows}/blocks"]
+            name = f"{fmt}/{rows}/blocks"
+            raw = runs[name] if name in runs else blocks[f"{rows}/blocks"]
             q = QuantArray.from_bytes(np.ascontiguousarray(raw), FORMATS[fmt], (len(raw), x.shape[1]))
             arithmetic = next(a for a, most in PROGRAMS[device].items() if len(x) <= most)
             yield Product(device, arithmetic, rows, x, q, runs[key])

@@ -24,38 +24,38 @@ ROOF = "cublas_f16"  # asked for: the product of halves, which belongs to its ru
 def merged(old: Results, new: Results) -> Results:
     """New results, and of the old ones what was not measured again."""
     fresh = {key(row) for row in new["rows"]}
-    kept = [row for row in old["rows"] if row["asked"] != ROOF and key(row) not in fresh]
-    used = sorted({row["run"] for row in kept})
-    kept = [row for row in old["rows"] if row["asked"] == ROOF and row["run"] in used] + kept
+    old_rows = [row for row in old["rows"] if row["asked"] != ROOF and key(row) not in fresh]
+    used = sorted({row["run"] for row in old_rows})
+    old_rows = [row for row in old["rows"] if row["asked"] == ROOF and row["run"] in used] + old_rows
     runs = [old["runs"][i] for i in used] + new["runs"]
-    rows = [{**row, "run": used.index(row["run"])} for row in kept]
+    rows = [{**row, "run": used.index(row["run"])} for row in old_rows]
     rows += [{**row, "run": row["run"] + len(used)} for row in new["rows"]]
     return {"what": new["what"], "runs": runs, "rows": rows}
 
 
 def key(row: Row) -> tuple[Any, ...]:
-    """What a row is about."""
+    """The case that a row measures."""
     return tuple(row[name] for name in KEY)
 
 
-def device_of(found: Results) -> str | None:
+def device_of(results: Results) -> str | None:
     """The card of all runs; results of two cards are two files."""
-    return found["runs"][0]["device"] if found["runs"] else None
+    return results["runs"][0]["device"] if results["runs"] else None
 
 
 def load(path: Path) -> Results:
-    """What a file holds; nothing if it is not there."""
+    """The rows of a file; none if there is no file."""
     if not path.exists():
         return {"what": "", "runs": [], "rows": []}
-    found: Results = json.loads(path.read_text())
-    return found
+    results: Results = json.loads(path.read_text())
+    return results
 
 
-def save(path: Path, found: Results) -> None:
+def save(path: Path, results: Results) -> None:
     """Write all of it or nothing, a line a row."""
-    lines = [f' "what": {_json(found["what"])},', ' "runs": [']
-    lines += _lines(found["runs"])
-    lines += [" ],", ' "rows": [', *_lines(found["rows"]), " ]"]
+    lines = [f' "what": {_json(results["what"])},', ' "runs": [']
+    lines += _lines(results["runs"])
+    lines += [" ],", ' "rows": [', *_lines(results["rows"]), " ]"]
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.part")
     beside.write_text("\n".join(["{", *lines, "}"]) + "\n")

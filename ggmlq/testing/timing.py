@@ -32,8 +32,8 @@ class GpuClock:
         cp = self.cupy
         stream = cp.cuda.Stream(non_blocking=True)
         with stream:
-            for each in work:
-                each()
+            for run in work:
+                run()
             stream.synchronize()
             graph = captured(stream, work)
 
@@ -53,8 +53,8 @@ def captured(stream: Any, work: Work) -> Any:
     """The work as a CUDA graph, or None where it cannot be one: cuBLAS through CuPy."""
     stream.begin_capture()
     try:
-        for each in work:
-            each()
+        for run in work:
+            run()
     except NotImplementedError:
         stream.end_capture()
         return None
@@ -70,12 +70,12 @@ def launch(graph: Any, stream: Any, work: Work) -> None:
     if graph is not None:
         graph.launch(stream)
         return
-    for each in work:
-        each()
+    for run in work:
+        run()
 
 
 class Time(NamedTuple):
-    """Of one piece of work among several, in microseconds."""
+    """The times of one piece of work among several, in microseconds."""
 
     us: float  # the median
     least: float
@@ -105,12 +105,12 @@ def replayed(
     stream = _stream(cupy)
     cupy.cuda.Device().synchronize()  # operands may still be on their way, on another stream
     with stream:
-        for each in work:  # compiles and lays out
-            each()
+        for run in work:  # compiles and lays out
+            run()
         stream.synchronize()
         host = -time.perf_counter()
-        for each in work:
-            each()
+        for run in work:
+            run()
         host += time.perf_counter()
         stream.synchronize()
         graph = captured(stream, work)
@@ -160,7 +160,7 @@ def read_rate(cupy: Any, most: int = 4 << 30) -> float:
 
 
 def roofs(cupy: Any, m: int, n: int, k: int, rounds: int = 9) -> dict[str, float]:
-    """What this card gives in this minute: GB/s of a copy, TFLOP/s of cuBLAS on halves."""
+    """The rates of this card in this minute: GB/s of a copy, TFLOP/s of cuBLAS on halves."""
     clock = GpuClock(cupy)
     source = cupy.random.standard_normal(8192 * 14336, dtype=cupy.float32)  # no power of two: banks
     target = cupy.empty_like(source)

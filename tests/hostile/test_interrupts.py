@@ -30,7 +30,7 @@ main = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system 
 @pytest.fixture(autouse=True)
 def two_threads(monkeypatch):
     monkeypatch.setattr(threads, "_AVAILABLE", max(2, threads._AVAILABLE))
-    monkeypatch.setattr(threads, "_asked", [2])
+    monkeypatch.setattr(threads, "_requested", [2])
 
 
 @pytest.fixture

@@ -2,8 +2,9 @@
 
 A product takes at least what its weights take to come from memory, what all tiles fetch from the L2, and what
 one block does, step by step. The longest of these counts, and a tenth of what a block does, so that of equals
-the shorter chain wins. Constants are those of one H200 (bench/NOTES.md); another card's memory is as fast as
-its clock and width say, its L2 as it has multiprocessors. A bad estimate makes nothing wrong, only slower.
+the shorter chain wins. Constants are those of one H200 (bench/notes/codes8.md); another card's memory is as
+fast as its clock and width say, its L2 as it has multiprocessors. A bad estimate makes nothing wrong, only
+slower.
 """
 
 from __future__ import annotations

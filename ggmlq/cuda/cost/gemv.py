@@ -5,8 +5,9 @@ while to begin and to end, and as long as its block waits for memory; and longer
 multiprocessor, for then they wait for each other. So that costs least which fills whole waves. And no way
 takes less than its weights take to come from memory.
 
-Numbers were fitted to 3500 measurements of three types and sixty shapes on an H100 (bench/NOTES.md): what
-they pick is 0.6 to 0.9 % slower than the best in the mean, 16 % at worst. A bad estimate makes nothing wrong.
+Numbers were fitted to 3500 measurements of three types and sixty shapes on an H100 (bench/notes/choice.md):
+what they pick is 0.6 to 0.9 % slower than the best in the mean, 16 % at worst. A bad estimate makes nothing
+wrong.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How long products of strips take on Hopper, as far as a choice between their kernels needs it.
 
-Constants were fitted on an H100 (bench/NOTES.md); multiprocessors and memory are those of the card. A bad
-estimate makes nothing wrong, only slower.
+Constants were fitted on an H100 (bench/notes/choice.md); multiprocessors and memory are those of the card. A
+bad estimate makes nothing wrong, only slower.
 """
 
 from __future__ import annotations

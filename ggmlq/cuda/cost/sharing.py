@@ -73,7 +73,7 @@ def shares(tiles: int, stages: int, turn: Turn) -> tuple[Shares, float]:
     """Of so many tiles, and how long blocks are thought to work at them.
 
     Blocks that go over the ends of tiles are at different columns at one time: what they read they do not
-    read for others. Constants: an H100's (bench/NOTES.md).
+    read for others. Constants: an H100's (bench/notes/choice.md).
     """
     blocks, wide, rest = turn.blocks, turn.columns / 256, tiles % turn.blocks
     writing, running = WRITE_WIDER_US * wide, min(blocks, tiles)

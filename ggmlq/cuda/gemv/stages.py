@@ -2,7 +2,7 @@
 
 A warp copies its stages itself and waits for no other. Two records of a strip at a time cost fewer
 instructions than one; GPUs with little shared memory take one. The numbers of warps and stages are
-those that were fastest on an H200 (bench/NOTES.md): more stages in flight do not help.
+those that were fastest on an H200 (bench/notes/gemv.md): more stages in flight do not help.
 
 A block makes outputs of two strips or of four. Each block reads all activations, so with four they are
 loaded and converted half as often.
