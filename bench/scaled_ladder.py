@@ -24,7 +24,9 @@ from typing import Any
 import ggmlq as gq
 from ggmlq.codes.tiling import tiling
 from ggmlq.cuda.codes8 import mma_tiles
+from ggmlq.cuda.codes8.mma_tiles import is_uniform
 from ggmlq.cuda.codes8.persistent import float_kernel, integer_kernel
+from ggmlq.cuda.codes8.rows import operand_pair
 from ggmlq.cuda.codes8.variant import FLOAT_TILES, INTEGER_TILES, Variant
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.rings.shape import ByteTile
@@ -145,19 +147,19 @@ def needed(tiles: bool) -> list[tuple[str, tuple]]:
 
 def others(case: str, x: gq.ScaledArray, w: gq.ScaledArray, out: Any):
     """Kernels with other tiles and orders of blocks that serve a case."""
-    given = mma_tiles.given(x, w)
+    given = operand_pair(x, w)
     grouped, span = given.groups.length < x.shape[1], given.groups.span
     if case == "int8 by row":
         made = [(tile, ("s8", "s8", False), r4_mma_int8.ungrouped, (0,) * 4) for tile in OTHERS["mma_int8"]]
     elif case == "int8 1x128":
         more, maker = (0, 0, 0, 0, span), r4_mma_int8.grouped
         made = [
-            (tile, ("s8", "s8", given.uniform(tile), False), maker, more)
+            (tile, ("s8", "s8", is_uniform(given, tile), False), maker, more)
             for tile in OTHERS["mma_int8 in groups"]
         ]
     elif case.startswith("e4m3") and grouped:
         made = [
-            (tile, ("e4m3", "e4m3", given.uniform(tile), True), r5_widen.kernel, ())
+            (tile, ("e4m3", "e4m3", is_uniform(given, tile), True), r5_widen.kernel, ())
             for tile in OTHERS["widen"]
         ]
     else:
@@ -170,7 +172,7 @@ def others(case: str, x: gq.ScaledArray, w: gq.ScaledArray, out: Any):
 
 def run_tile(given, kernel, tile, out, more, tall) -> None:
     """One product."""
-    given.launch(kernel(), tile, out, *more, tall=tall)
+    mma_tiles.launch(kernel(), tile, given, out, *more, raster_height=tall)
 
 
 class Table:

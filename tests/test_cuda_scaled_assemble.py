@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
 pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test or cuda)")
 
-from ggmlq.cuda.codes8.mma_tiles import fitting, steps_of
+from ggmlq.cuda.codes8.mma_tiles import fitting, with_every_step
 from ggmlq.cuda.scaled_linear import r4_mma_int8, r5_widen, r6_mma_e4m3
 
 FASTEST = {
@@ -45,7 +45,7 @@ def test_machine_code(name):
     "waves", [r4_mma_int8.UNGROUPED_TILES, r4_mma_int8.GROUPED_TILES, r5_widen.TILES, r6_mma_e4m3.TILES]
 )
 def test_a_tile_adds_up(waves):
-    for tile in steps_of(waves):
+    for tile in with_every_step(waves):
         assert tile.sums * tile.threads == tile.rows * tile.columns
         assert tile.shared * tile.blocks <= 227 << 10
         assert tile.stage % 16 == 0

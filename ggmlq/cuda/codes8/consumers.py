@@ -44,7 +44,11 @@ def thread_placer(variant: Variant) -> Any:
 
     Its lane, its warp's first row, its place in the warp's buffer of outputs, lower words of descriptors.
     """
-    of_outputs, rows_each, of_w = variant.layout.outputs, 64 * variant.tile.halves, variant.tile.rows * STEP
+    of_outputs, rows_each, w_offset = (
+        variant.layout.outputs,
+        64 * variant.tile.halves,
+        variant.tile.rows * STEP,
+    )
     floats, pinned = variant.out.coded or variant.out.kind == "float32", barriers.pinned
 
     @inlined
@@ -62,7 +66,7 @@ def thread_placer(variant: Variant) -> Any:
             chunk = uint32(uint32(lane >> uint32(4)) ^ uint32(r & uint32(7)))
             at = uint32(buffer + r * uint32(128) + chunk * uint32(16))
         a = uint32(uint32(LOW) | uint32(uint32(ring + group * uint32(STEP)) >> uint32(4)))
-        b = uint32(uint32(LOW) | uint32(uint32(ring + uint32(of_w)) >> uint32(4)))
+        b = uint32(uint32(LOW) | uint32(uint32(ring + uint32(w_offset)) >> uint32(4)))
         return lane, inner, buffer, at, a, b
 
     return stand

@@ -24,18 +24,11 @@ from ..machine.tensor_maps import Box
 from ..schedule import groups as sorting
 from ..schedule.groups import HEAD, Plan
 from . import operands as operands8
-from .mma_tiles import Given
 from .operands import AHEAD, BesideW
-from .rows import Groups, Rows, groups_of, rows_of, zeros_of
+from .rows import Groups, Rows, zeros_of
 from .variant import SCALE_ROWS
 
 SPARE = 256  # columns of a table behind the last expert's: its last tile may reach so far
-
-
-def operands(x: ScaledArray, w: ScaledArray) -> Given:
-    """Rows of both, w [E, N, K] as E·N of them, with as much of a copy as they need."""
-    groups = groups_of(w.shape[-1], min(x.tiling.c, w.tiling.c), STEP)
-    return Given(rows_of(x, groups), rows_of(w, groups, keep=True), groups)
 
 
 class Placed(NamedTuple):

@@ -16,7 +16,6 @@ import numpy as np
 
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ending import PLAIN, Ending
-from ...dispatch.problems import ScaledLinear
 from ..epilogue.wgmma_sums import SIZES, columns_of_box
 from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.boxes import ROWS as ROWS_OF_BOX
@@ -26,31 +25,12 @@ from ..machine import device, tensor_maps
 from ..machine.launch import Kernel, family
 from ..machine.tensor_maps import Box
 from .epilogue import out_of
-from .mma_tiles import Given, given
-from .rows import Rows, Scales, zeros_of
+from .rows import OperandPair, Rows, Scales, zeros_of
 from .variant import OutputKind
 
 THREADS = 256  # of a block that gathers scales
 AHEAD = 1  # step
 WIDEST = 768  # a multiple of every tile's columns: tables are filled up so far
-
-
-def refuses(problem: ScaledLinear) -> str | None:
-    """Why boxes of codes do not serve a problem, or None."""
-    card = problem.card
-    if card is not None and card.capability != (9, 0):
-        return "needs compute capability 9.0: other GPUs do not have these instructions"
-    if max(problem.m, problem.n, problem.k) >= 1 << 31:
-        return "takes up to 2**31 - 1 rows and columns"
-    for name, operand in (("x", problem.x), ("w", problem.w)):
-        if operand.c < problem.k and operand.c % STEP:
-            return f"takes scales of {STEP} columns of K, or multiples; those of {name} have {operand.c}"
-    return tensor_maps.missing() if card is not None else None
-
-
-def operands(x: ScaledArray, w: ScaledArray) -> Given:
-    """Both, with as much of a copy as they need."""
-    return given(x, w, STEP)
 
 
 def map_of_codes(rows: Rows, columns: int, box_rows: int) -> int:
@@ -161,7 +141,7 @@ class FloatArguments(NamedTuple):
     keep: Any
 
 
-def float_arguments(variant: Any, both: Given, w: ScaledArray, m: int, n: int) -> FloatArguments:
+def float_arguments(variant: Any, both: OperandPair, w: ScaledArray, m: int, n: int) -> FloatArguments:
     """For a job of codes8/persistent.py."""
     tile, k = variant.tile, min(both.x.columns, both.w.columns)
     beside = scales_of_x(both.x, tile.rows)

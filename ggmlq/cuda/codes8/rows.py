@@ -16,11 +16,10 @@ import numpy as np
 
 from ...arrays.scaled import Matrix, ScaledArray
 from ...codes.tiling import expanded
-from ...dispatch.problems import ScaledLinear
 from ..machine.device import cupy
 
 STEPS = (128, 64, 32)  # columns that a kernel may take at a time
-SHORTEST = 8  # columns of a group: shorter ones would be mostly zeros
+INTEGER_KINDS = {"int8": "s8", "int8_full": "s8", "uint8": "u8"}  # codes, as instructions name them
 ADDRESSES = (1 << 64) - 1
 
 
@@ -51,13 +50,6 @@ def groups_of(k: int, c: int, step: int | None = None) -> Groups:
     if step is None:
         step = next((step for step in reversed(STEPS) if step >= c), STEPS[0])
     return Groups(c, -(-c // step) * step, step)
-
-
-def too_short(problem: ScaledLinear) -> str | None:
-    """Why groups of a problem do not serve, or None."""
-    if problem.varies and problem.group < SHORTEST:
-        return f"takes groups of {SHORTEST} columns of K or more, these have {problem.group}"
-    return None
 
 
 class Scales(NamedTuple):
@@ -117,6 +109,20 @@ def _copied(matrix: Matrix, groups: Groups) -> Any:
     if k > whole * length:
         made[:, whole, : k - whole * length] = matrix.codes[:, whole * length :]
     return made.reshape(rows, made.shape[1] * padded).view(np.uint8)
+
+
+class OperandPair(NamedTuple):
+    """Both operands of a product, as kernels read them."""
+
+    x: Rows
+    w: Rows
+    groups: Groups
+
+
+def operand_pair(x: ScaledArray, w: ScaledArray, step: int | None = None) -> OperandPair:
+    """Rows of both, w [..., K] as one matrix; codes are copied only where kernels cannot read them in place."""
+    groups = groups_of(w.shape[-1], min(x.tiling.c, w.tiling.c), step)
+    return OperandPair(rows_of(x, groups), rows_of(w, groups, keep=True), groups)
 
 
 # --- zero points --------------------------------------------------------------------------------

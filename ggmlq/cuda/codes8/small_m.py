@@ -152,7 +152,7 @@ def producer(tile: SmallMTile, of_w: bool, listed: bool = False) -> Any:
     ``row``: the first one, or of a list its place; ``rows`` of x are fetched, all of a tile or as many as are
     listed. That of w announces the bytes of both, and may begin before the predecessor ends.
     """
-    stages, length, of_x = tile.stages, tile.stage, tile.rows * STEP
+    stages, length, x_offset = tile.stages, tile.stage, tile.rows * STEP
     expect, fetch, wait, after = barriers.expect, boxes.fetch, barriers.wait, stage_advancer(stages)
     one_by_one, find = listed and not of_w, row_finder(True)
     wait_for_predecessor, prefetch = dependent_launch.wait_for_predecessor, boxes.prefetch
@@ -168,14 +168,14 @@ def producer(tile: SmallMTile, of_w: bool, listed: bool = False) -> Any:
             wait(uint32(done + uint32(8 * stages)), phase)
             column = uint32(step * uint32(STEP))
             if of_w:
-                expect(done, uint32(uint32(of_x) + uint32(rows * uint32(STEP))))
+                expect(done, uint32(uint32(x_offset) + uint32(rows * uint32(STEP))))
                 fetch(at, codes, column, row, done)
             elif one_by_one:
                 for i in range(uint32(0), rows):
-                    to = uint32(uint32(at + uint32(of_x)) + uint32(uint32(i) * uint32(STEP)))
+                    to = uint32(uint32(at + uint32(x_offset)) + uint32(uint32(i) * uint32(STEP)))
                     fetch(to, codes, column, find(row, uint32(i), rows), done)
             else:
-                fetch(uint32(at + uint32(of_x)), codes, column, row, done)
+                fetch(uint32(at + uint32(x_offset)), codes, column, row, done)
             stage, phase = after(stage, phase)
             step = uint32(step + uint32(1))
 

@@ -69,7 +69,7 @@ def thread_placer(tile: SmallMTile) -> Any:
     Its lane; its first row and column among the sums of its block; its warpgroup's turn; lower words of
     descriptors.
     """
-    side_by_side, of_x = tile.turns == 1, tile.rows * STEP
+    side_by_side, x_offset = tile.turns == 1, tile.rows * STEP
 
     @inlined
     def stand(ring: Any, group: Any) -> Any:
@@ -80,7 +80,7 @@ def thread_placer(tile: SmallMTile) -> Any:
         warp = uint32(uint32(thread >> uint32(5)) & uint32(3))
         row = uint32(below + uint32(warp << uint32(4)) + uint32(lane >> uint32(2)))
         a = uint32(uint32(LOW) | uint32(uint32(ring + below * uint32(STEP)) >> uint32(4)))
-        b = uint32(uint32(LOW) | uint32(uint32(ring + uint32(of_x)) >> uint32(4)))
+        b = uint32(uint32(LOW) | uint32(uint32(ring + uint32(x_offset)) >> uint32(4)))
         return lane, row, uint32(uint32(lane & uint32(3)) << uint32(1)), turn, a, b
 
     return stand

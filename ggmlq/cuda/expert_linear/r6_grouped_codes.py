@@ -27,6 +27,7 @@ from ...dispatch.ladder import register
 from ...dispatch.problems import ExpertLinear, Operand, ScaledLinear
 from ..codes8 import expert_operands
 from ..codes8 import operands as operands8
+from ..codes8.checks import refuses_persistent
 from ..codes8.grouped import (
     COLUMN_SCALE_TILES,
     FLOAT_TILES,
@@ -35,12 +36,11 @@ from ..codes8.grouped import (
     float_kernel,
     integer_kernel,
 )
+from ..codes8.rows import INTEGER_KINDS, operand_pair
 from ..codes8.variant import SCALE_ROWS, OutputKind, Variant
 from ..intrinsics.wgmma8 import STEP
 from ..machine import device
 from ..rings.boxed import BoxTile
-from ..scaled_linear.r3_dp4a import KINDS
-from ..scaled_linear.r9_persistent import refuses as refused_by_persistent
 from ..schedule import groups
 from ..schedule.waves import Share
 
@@ -69,7 +69,7 @@ def refuses(problem: ExpertLinear) -> str | None:
         return "takes up to 2**36 codes of activations"
     rows = uses + min(uses, problem.e) * 256  # of a plan, at most
     own = problem.x, problem.weights, rows, problem.e * problem.n, problem.k
-    return refused_by_persistent(ScaledLinear(*own, device=problem.device, card=problem.card))
+    return refuses_persistent(ScaledLinear(*own, device=problem.device, card=problem.card))
 
 
 @register(
@@ -77,13 +77,13 @@ def refuses(problem: ExpertLinear) -> str | None:
     narrow=True,
 )  # fmt: skip
 def launch(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | None = None) -> None:
-    """``tile``: other than the one that is thought best."""
+    """``tile``: other than the one that is thought best_tile."""
     (floats if q.code.kind == "float" else integers)(x, q, ids, out, tile)
 
 
 def floats(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | None) -> None:
     """A product of FP8."""
-    (experts, n, _), both = q.shape, expert_operands.operands(x, q)
+    (experts, n, _), both = q.shape, operand_pair(x, q, STEP)
     column_scales = not expert_operands.shared_by(q, SCALE_ROWS)
     tile = tile or _best(COLUMN_SCALE_TILES if column_scales else FLOAT_TILES, ids, experts, n)
     to = OutputKind(str(out.dtype))
@@ -105,11 +105,13 @@ def floats(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | N
 
 def integers(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | None) -> None:
     """A product of integers."""
-    (experts, n, _), both = q.shape, expert_operands.operands(x, q)
+    (experts, n, _), both = q.shape, operand_pair(x, q, STEP)
     zeros = x.zeros is not None or q.zeros is not None
     tile = tile or _best(ZERO_POINT_TILES if zeros else INTEGER_TILES, ids, experts, n)
     to = OutputKind(str(out.dtype))
-    variant = Variant(tile, KINDS[x.code.name], KINDS[q.code.name], to, boxed=False, zeros=zeros)
+    variant = Variant(
+        tile, INTEGER_KINDS[x.code.name], INTEGER_KINDS[q.code.name], to, boxed=False, zeros=zeros
+    )
     of, of_w = _plan(tile, ids, experts), expert_operands.beside_w(q, both.groups, zeros)
     beside, shared = expert_operands.beside_x(x, both.x, both.groups, zeros)
     rows = expert_operands.placed(both.x, beside, shared, ids, of, out)

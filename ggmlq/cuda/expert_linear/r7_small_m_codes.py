@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import ExpertLinear
-from ..codes8 import expert_operands, small_m, small_m_consumers, small_m_uses
 from ..codes8 import operands as operands8
-from ..codes8.rows import zeros_of
+from ..codes8 import small_m, small_m_consumers, small_m_uses
+from ..codes8.rows import INTEGER_KINDS, operand_pair, zeros_of
 from ..codes8.small_m import CONSUMER_THREADS, CONSUMER_WARPGROUPS, SPLITS, THREADS, SmallMTile, SmallMVariant
 from ..codes8.small_m_sums import sum_reducer
 from ..codes8.variant import FLOAT_CODES, OUTPUTS, OutputKind
@@ -33,7 +33,6 @@ from ..intrinsics.wgmma8 import INTEGERS, STEP
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..rings.boxed import barrier_initializer
-from ..scaled_linear.r3_dp4a import KINDS
 from .r6_grouped_codes import refuses as refused
 
 COLUMNS = small_m.TILES[0].columns  # uses that a block serves
@@ -147,16 +146,16 @@ def refuses(problem: ExpertLinear) -> str | None:
 )  # fmt: skip
 def launch(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, cut: Cut | None = None) -> None:
     """``cut``: another than is thought best."""
-    (experts, n, _), both, integer = q.shape, expert_operands.operands(x, q), q.code.kind == "integer"
+    (experts, n, _), both, integer = q.shape, operand_pair(x, q, STEP), q.code.kind == "integer"
     k, zeros = min(both.x.columns, both.w.columns), x.zeros is not None or q.zeros is not None
     tokens, used = ids.shape
     tile, parts = cut or cut_for(tokens, used, experts, n, k)
-    of_x, of_w = (KINDS[s.code.name] if integer else s.code.name for s in (x, q))
-    variant = SmallMVariant(tile, of_x, of_w, OutputKind(str(out.dtype)), zeros, listed=True)
+    x_code, w_code = (INTEGER_KINDS[s.code.name] if integer else s.code.name for s in (x, q))
+    variant = SmallMVariant(tile, x_code, w_code, OutputKind(str(out.dtype)), zeros, listed=True)
     points: tuple[Any, ...] = (0, 0, 0, 0)
     if zeros:
-        kept = operands8.beside_w(q, both.groups, True)
-        points = (*zeros_of(x, both.groups, weights=False), kept.points, kept.others)
+        terms = operands8.beside_w(q, both.groups, True)
+        points = (*zeros_of(x, both.groups, weights=False), terms.points, terms.others)
     a, b = both.x.scales, operands8.kept_scales(q, both.w)
     ids_each = next(each for each in small_m_uses.IDS_EACH if ids.size <= 32 * each)
     kernel(variant, ids_each)(

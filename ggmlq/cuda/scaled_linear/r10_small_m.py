@@ -25,7 +25,8 @@ from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
 from ..codes8 import epilogue, small_m_consumers
 from ..codes8 import operands as operands8
-from ..codes8.rows import zeros_of
+from ..codes8.checks import refuses_persistent
+from ..codes8.rows import INTEGER_KINDS, operand_pair, zeros_of
 from ..codes8.small_m import (
     CONSUMER_THREADS,
     CONSUMER_WARPGROUPS,
@@ -45,8 +46,6 @@ from ..intrinsics.wgmma8 import INTEGERS, STEP
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..rings.boxed import barrier_initializer
-from .r3_dp4a import KINDS
-from .r9_persistent import refuses as refused
 
 MOST = TILES[-1].columns
 
@@ -116,7 +115,7 @@ def kernel(variant: SmallMVariant) -> Kernel:
 def refuses(problem: ScaledLinear) -> str | None:
     if problem.m > MOST:
         return f"takes up to {MOST} rows of x"
-    return refused(problem)
+    return refuses_persistent(problem)
 
 
 @register(
@@ -132,20 +131,20 @@ def launch(
         out.fill(0)
         return
     operands8.settle(w)
-    (m, n), both, integer = out.shape, operands8.operands(x, w), w.code.kind == "integer"
+    (m, n), both, integer = out.shape, operand_pair(x, w, STEP), w.code.kind == "integer"
     k = min(both.x.columns, both.w.columns)
     zeros, shape = (
         x.zeros is not None or w.zeros is not None,
         codes8.Shape.on(device.card_of(device.current()), m, n, k),
     )
     tile, parts, _ = codes8.small_m(shape, *codes8.asked(tile, parts, TILES, SPLITS))
-    of_x, of_w = (KINDS[s.code.name] if integer else s.code.name for s in (x, w))
-    variant = SmallMVariant(tile, of_x, of_w, epilogue.out_of(out, end), zeros)
+    x_code, w_code = (INTEGER_KINDS[s.code.name] if integer else s.code.name for s in (x, w))
+    variant = SmallMVariant(tile, x_code, w_code, epilogue.out_of(out, end), zeros)
     tiles, steps = -(-n // tile.rows), -(-k // STEP)
     points: tuple[Any, ...] = (0, 0, 0, 0)
     if zeros:
-        kept = operands8.beside_w(w, both.groups, True)
-        points = (*zeros_of(x, both.groups, weights=False), kept.points, kept.others)
+        terms = operands8.beside_w(w, both.groups, True)
+        points = (*zeros_of(x, both.groups, weights=False), terms.points, terms.others)
     a, b = both.x.scales, operands8.kept_scales(w, both.w)
     kernel(variant)(
         (tiles * parts,), (THREADS,),

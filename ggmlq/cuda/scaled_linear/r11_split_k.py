@@ -22,18 +22,20 @@ from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
 from ..codes8 import epilogue
 from ..codes8 import operands as operands8
+from ..codes8.checks import refuses_persistent
+from ..codes8.rows import operand_pair
 from ..codes8.split_k import MOST, TILES, kernel, shares
 from ..codes8.variant import Variant
 from ..cost import codes8
+from ..intrinsics.wgmma8 import STEP
 from ..machine import device
 from ..rings.boxed import BoxTile
-from .r9_persistent import refuses as refused
 
 
 def refuses(problem: ScaledLinear) -> str | None:
     if problem.integer:
         return "multiplies codes of floats"
-    return refused(problem)
+    return refuses_persistent(problem)
 
 
 @register(
@@ -50,7 +52,7 @@ def launch(
         out.fill(0)
         return
     operands8.settle(w)
-    both, to = operands8.operands(x, w), epilogue.out_of(out, end)
+    both, to = operand_pair(x, w, STEP), epilogue.out_of(out, end)
     column_scales = not operands8.shared_by(both.w, 128)
     shape = codes8.Shape.on(device.card_of(device.current()), m, n, k)
     tile, parts, _ = codes8.split_k(shape, *codes8.asked(tile, parts, TILES, range(1, MOST + 1)))

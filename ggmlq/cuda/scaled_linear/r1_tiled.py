@@ -21,9 +21,10 @@ from itertools import product as combined
 from typing import Any
 
 from ...arrays.scaled import ScaledArray
-from ...codes import CODES, Code
+from ...codes import Code
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
+from ..codes8.checks import BYTE_CODES, not_bytes
 from ..intrinsics import ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, int32, types, uint32
@@ -32,7 +33,6 @@ from .r0_naive import operands, strided, too_many_rows
 
 SIDE, STEP, THREADS, EACH, ALL = 64, 32, 256, 4, 16
 PITCH = SIDE + 1  # so that columns of a tile lie in different banks
-BYTES = [code for code in CODES.values() if code.kind == "integer" and code.bits == 8]
 
 
 @inlined
@@ -114,7 +114,7 @@ def round_each(dot: Any, part: Any, i: Any) -> None:
     part[i] = part[i] + float32(dot[i])
 
 
-@family(combined(BYTES, BYTES, (False, True)))
+@family(combined(BYTE_CODES, BYTE_CODES, (False, True)))
 def kernel(code_a: Code, code_b: Code, zeros: bool) -> Kernel:
     return tiled_kernel("tiled", float32, code_a, code_b, zeros, round_each)
 
@@ -122,16 +122,7 @@ def kernel(code_a: Code, code_b: Code, zeros: bool) -> Kernel:
 def refuses(problem: ScaledLinear) -> str | None:
     if problem.accumulate != "fp32_chunks":
         return 'rounds sums every 32 columns, as the INT8 document does; ask for accumulate="fp32_chunks"'
-    return no_bytes(problem) or too_many_rows(problem, SIDE)
-
-
-def no_bytes(problem: ScaledLinear) -> str | None:
-    """Which code is no integer of 8 bits, or None."""
-    known = [code.name for code in BYTES]
-    for operand in (problem.x, problem.w):
-        if operand.code not in known:
-            return f"multiplies integers of 8 bits, {operand.code} is none"
-    return None
+    return not_bytes(problem) or too_many_rows(problem, SIDE)
 
 
 def run(kernel: Callable[..., Kernel], x: ScaledArray, w: ScaledArray, out: Any) -> None:

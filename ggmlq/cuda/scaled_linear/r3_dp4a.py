@@ -23,20 +23,18 @@ import numpy as np
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
-from ..codes8.mma_tiles import given
-from ..codes8.rows import too_short, zeros_of
+from ..codes8.checks import not_bytes, too_large_for_int32, too_short
+from ..codes8.rows import INTEGER_KINDS, operand_pair, zeros_of
 from ..intrinsics import codes8, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, int32, uint32
+from ..intrinsics.wgmma8 import INTEGERS
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family
 from .r0_naive import strided, too_many_rows
-from .r1_tiled import ALL, EACH, PITCH, SIDE, THREADS, no_bytes
-from .r2_tiled_int32 import too_large_for_int32
+from .r1_tiled import ALL, EACH, PITCH, SIDE, THREADS
 
 WORDS = 32  # of four codes: 128 columns at a time
-KINDS = {"int8": "s8", "int8_full": "s8", "uint8": "u8"}  # as instructions name them
-SIGNS = ("s8", "u8")
 
 
 @inlined
@@ -49,7 +47,7 @@ def load_words(tile: Any, words: Any, row0: Any, w0: Any, stop: Any) -> None:
         tile[k, row] = words[row0 + row, w0 + k] if inside else int32(0)
 
 
-@family(combined(SIGNS, SIGNS, (False, True)))
+@family(combined(INTEGERS, INTEGERS, (False, True)))
 def kernel(sign_a: str, sign_b: str, zeros: bool) -> Kernel:
     dp4a, fma, mul = codes8.dp4a(sign_a, sign_b), ptx.fma, ptx.mul
 
@@ -102,13 +100,13 @@ def kernel(sign_a: str, sign_b: str, zeros: bool) -> Kernel:
 
 
 def refuses(problem: ScaledLinear) -> str | None:
-    reason = no_bytes(problem) or too_large_for_int32(problem)
+    reason = not_bytes(problem) or too_large_for_int32(problem)
     return reason or too_short(problem) or too_many_rows(problem, SIDE)
 
 
 def arguments(x: ScaledArray, w: ScaledArray) -> tuple[tuple[Any, bool], list[Any]]:
     """Which kernel serves, and what it takes; None stands for the output."""
-    both, zeros = given(x, w), x.zeros is not None or w.zeros is not None
+    both, zeros = operand_pair(x, w), x.zeros is not None or w.zeros is not None
     points = [cupy().empty((1, 1), np.int32)] * 4
     if zeros:
         points = [*zeros_of(x, both.groups, weights=False), *zeros_of(w, both.groups, weights=True)]
@@ -118,7 +116,7 @@ def arguments(x: ScaledArray, w: ScaledArray) -> tuple[tuple[Any, bool], list[An
         parts += [rows.codes[:, :columns].view(np.int32), rows.scales.at]
         shared += [rows.scales.rows, max(1, rows.scales.steps // groups.span)]
     sizes = [*shared, columns // 4, groups.padded // 4]
-    return ((KINDS[x.code.name], KINDS[w.code.name]), zeros), [*parts, *points, None, *sizes]
+    return ((INTEGER_KINDS[x.code.name], INTEGER_KINDS[w.code.name]), zeros), [*parts, *points, None, *sizes]
 
 
 @register(__name__, __doc__, arithmetic="codes", accumulate="int32", refuses=refuses)

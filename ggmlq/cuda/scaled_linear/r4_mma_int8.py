@@ -22,34 +22,42 @@ from typing import Any
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
-from ..codes8.mma_tiles import PARAMETERS, Wave, best, given, is_wide, small_enough, steps_of
+from ..codes8.checks import not_bytes, too_large_for_int32
+from ..codes8.mma_tiles import (
+    PARAMETERS,
+    RatedTile,
+    best_tile,
+    is_uniform,
+    is_wide,
+    too_large,
+    with_every_step,
+)
+from ..codes8.mma_tiles import launch as launch_tiles
 from ..codes8.mma_tiles import refuses as refused
-from ..codes8.rows import zeros_of
+from ..codes8.rows import INTEGER_KINDS, operand_pair, zeros_of
 from ..codes8.stages import LoopSteps, goes_on, holds_nothing, main_loop, no_copies
 from ..epilogue.mma_sums import clearer, scale_loader, stage_scales, storer, zero_point_corrector
 from ..intrinsics import codes8, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
+from ..intrinsics.wgmma8 import INTEGERS
 from ..machine.launch import Kernel, family
 from ..rings.shape import ByteTile, raster
-from .r1_tiled import no_bytes
-from .r2_tiled_int32 import too_large_for_int32
-from .r3_dp4a import KINDS, SIGNS
 
 LEAST = (8, 0)
 UNGROUPED_TILES = (
-    Wave(ByteTile(128, 256, 64, 64, stages=4), 1.0),
-    Wave(ByteTile(128, 128, 64, 32, stages=6), 0.8),
-    Wave(ByteTile(64, 64, 32, 16, stages=4, blocks=2), 0.5),
-    Wave(ByteTile(16, 64, 16, 16, stages=4, blocks=3), 0.2),
+    RatedTile(ByteTile(128, 256, 64, 64, stages=4), 1.0),
+    RatedTile(ByteTile(128, 128, 64, 32, stages=6), 0.8),
+    RatedTile(ByteTile(64, 64, 32, 16, stages=4, blocks=2), 0.5),
+    RatedTile(ByteTile(16, 64, 16, 16, stages=4, blocks=3), 0.2),
 )
 GROUPED_TILES = (  # zero points take registers: with any, not the first of either list
-    Wave(ByteTile(128, 128, 64, 32, stages=5), 1.0),
-    Wave(ByteTile(64, 64, 32, 16, stages=4, blocks=2), 0.6),
-    Wave(ByteTile(16, 64, 16, 16, stages=4, blocks=3), 0.2),
+    RatedTile(ByteTile(128, 128, 64, 32, stages=5), 1.0),
+    RatedTile(ByteTile(64, 64, 32, 16, stages=4, blocks=2), 0.6),
+    RatedTile(ByteTile(16, 64, 16, 16, stages=4, blocks=3), 0.2),
 )
 
-FIRST = (UNGROUPED_TILES[0].tile, *steps_of(GROUPED_TILES[:1]))
+FIRST = (UNGROUPED_TILES[0].tile, *with_every_step(GROUPED_TILES[:1]))
 
 
 def multiplier(tile: ByteTile, a: str, b: str) -> Any:
@@ -72,11 +80,11 @@ def cases(tiles: list[ByteTile], *choices: tuple[Any, ...]) -> list[tuple[Any, .
 
 def grouped_cases() -> list[tuple[Any, ...]]:
     """Whether all columns of a warp share a scale is asked of wide ones."""
-    found = cases(steps_of(GROUPED_TILES), SIGNS, SIGNS, (False, True))
-    return [case for case in found if is_wide(case[0]) or not case[3]]
+    every_case = cases(with_every_step(GROUPED_TILES), INTEGERS, INTEGERS, (False, True))
+    return [case for case in every_case if is_wide(case[0]) or not case[3]]
 
 
-@family(cases([wave.tile for wave in UNGROUPED_TILES], SIGNS, SIGNS))
+@family(cases([rated.tile for rated in UNGROUPED_TILES], INTEGERS, INTEGERS))
 def ungrouped(tile: ByteTile, a: str, b: str, zeros: bool) -> Kernel:
     """For scales that do not vary along K."""
     (down, across), count = tile.grid, tile.sums
@@ -99,14 +107,14 @@ def ungrouped(tile: ByteTile, a: str, b: str, zeros: bool) -> Kernel:
         if zeros:
             correct(sums, (points_x, others_x, points_w, others_w), uint32(0), m0, n0, m, n)
         scales = (of_x, of_w, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w)
-        held, found = cuda.local.array(held_count, float32), cuda.local.array(count, float32)
+        held, results = cuda.local.array(held_count, float32), cuda.local.array(count, float32)
         hold(scales, held, m0, n0, m, n)
         for i in range(down):
             for j in range(across):
                 for c in range(4):
                     o = 4 * (i * across + j) + c
-                    found[o] = fma(float32(sums[o]), scale(held, i, j, c), float32(0))
-        store(found, y, m0, n0, m, n)
+                    results[o] = fma(float32(sums[o]), scale(held, i, j, c), float32(0))
+        store(results, y, m0, n0, m, n)
 
     name = f"mma_int8 {a} {b}, {tile}{', zeros' if zeros else ''}"
     sizes: dict[str, Any] = {"threads": tile.threads, "blocks": tile.blocks, "shared": tile.shared}
@@ -128,12 +136,12 @@ def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kerne
     slots, held_count, start, fetch_scales, hold, scale = beside
 
     @inlined
-    def fetch(at: Any, given: Any, step: Any) -> None:
-        fetch_scales(at, given[0], step)
+    def fetch(at: Any, stage_terms: Any, step: Any) -> None:
+        fetch_scales(at, stage_terms[0], step)
 
     @inlined
-    def finish(sums: Any, part: Any, held: Any, step: Any, given: Any) -> None:
-        _own, points, span, steps, m0, n0, m, n = given
+    def finish(sums: Any, part: Any, held: Any, step: Any, stage_terms: Any) -> None:
+        _scale_slots, points, span, steps, m0, n0, m, n = stage_terms
         if (step + uint32(1)) % span == uint32(0) or step + uint32(1) == steps:
             if zeros:
                 correct(part, points, step // span, m0, n0, m, n)
@@ -162,8 +170,8 @@ def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kerne
         start(own, scales, m0, n0, m, n)
         points = (points_x, others_x, points_w, others_w)
         steps = (k + uint32(step_length - 1)) // uint32(step_length)
-        given = (own, points, span, steps, m0, n0, m, n)
-        walk(sums, part, held, x, w, given, m0, n0, m, n, k, pitch_x, pitch_w)
+        stage_terms = (own, points, span, steps, m0, n0, m, n)
+        walk(sums, part, held, x, w, stage_terms, m0, n0, m, n, k, pitch_x, pitch_w)
         store(sums, y, m0, n0, m, n)
 
     name = f"mma_int8 in groups {a} {b}, {tile}{', one scale a warp' * uniform}{', zeros' * zeros}"
@@ -172,8 +180,8 @@ def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kerne
 
 
 def refuses(problem: ScaledLinear) -> str | None:
-    reason = no_bytes(problem) or too_large_for_int32(problem) or refused(problem, LEAST)
-    return reason or small_enough(problem, GROUPED_TILES if problem.varies else UNGROUPED_TILES)
+    reason = not_bytes(problem) or too_large_for_int32(problem) or refused(problem, LEAST)
+    return reason or too_large(problem, GROUPED_TILES if problem.varies else UNGROUPED_TILES)
 
 
 def points_of(x: ScaledArray, w: ScaledArray, groups: Any) -> tuple[Any, ...]:
@@ -189,14 +197,14 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     if not (out.size and k):
         out.fill(0)
         return
-    operands = given(x, w)
-    kinds = KINDS[x.code.name], KINDS[w.code.name]
+    operands = operand_pair(x, w)
+    kinds = INTEGER_KINDS[x.code.name], INTEGER_KINDS[w.code.name]
     points = points_of(x, w, operands.groups)
     zeros = x.zeros is not None or w.zeros is not None
     if operands.groups.length < k:
-        tile = best(GROUPED_TILES[zeros:], operands.groups.step, m, n)
-        kernel = grouped(tile, *kinds, operands.uniform(tile), zeros)
-        operands.launch(kernel, tile, out, *points, operands.groups.span)
+        tile = best_tile(GROUPED_TILES[zeros:], operands.groups.step, m, n)
+        kernel = grouped(tile, *kinds, is_uniform(operands, tile), zeros)
+        launch_tiles(kernel, tile, operands, out, *points, operands.groups.span)
     else:
-        tile = best(UNGROUPED_TILES[zeros:], operands.groups.step, m, n)
-        operands.launch(ungrouped(tile, *kinds, zeros), tile, out, *points)
+        tile = best_tile(UNGROUPED_TILES[zeros:], operands.groups.step, m, n)
+        launch_tiles(ungrouped(tile, *kinds, zeros), tile, operands, out, *points)

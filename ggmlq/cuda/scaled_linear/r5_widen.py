@@ -23,8 +23,18 @@ from typing import Any
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
-from ..codes8.mma_tiles import PARAMETERS, Wave, best, given, is_wide, small_enough, steps_of
+from ..codes8.mma_tiles import (
+    PARAMETERS,
+    RatedTile,
+    best_tile,
+    is_uniform,
+    is_wide,
+    too_large,
+    with_every_step,
+)
+from ..codes8.mma_tiles import launch as launch_tiles
 from ..codes8.mma_tiles import refuses as refused
+from ..codes8.rows import operand_pair
 from ..codes8.stages import LoopSteps, main_loop
 from ..epilogue.mma_sums import clearer, stage_scales, storer
 from ..intrinsics import codes8, ptx
@@ -36,9 +46,9 @@ from ..rings.shape import ByteTile, raster
 
 LEAST, CONVERTS = (8, 0), (8, 9)  # CONVERTS: from which on GPUs have the instruction
 TILES = (
-    Wave(ByteTile(128, 128, 64, 32, stages=5), 1.0),
-    Wave(ByteTile(64, 64, 32, 16, stages=4, blocks=2), 0.6),
-    Wave(ByteTile(16, 64, 16, 16, stages=4, blocks=3), 0.2),
+    RatedTile(ByteTile(128, 128, 64, 32, stages=5), 1.0),
+    RatedTile(ByteTile(64, 64, 32, 16, stages=4, blocks=2), 0.6),
+    RatedTile(ByteTile(16, 64, 16, 16, stages=4, blocks=3), 0.2),
 )
 FLOAT_CODES = ("e4m3", "e5m2")
 
@@ -111,9 +121,9 @@ def float_kernel(name: str, tile: ByteTile, uniform: bool, multiply: Any, least:
     return Kernel(full, product, *PARAMETERS, least=least, **sizes)
 
 
-def cases(tiles: Sequence[Wave], *more: tuple[bool, ...]) -> list[tuple[Any, ...]]:
+def cases(tiles: Sequence[RatedTile], *more: tuple[bool, ...]) -> list[tuple[Any, ...]]:
     """Tiles, codes, whether all columns of a warp share a scale; and what else there is to choose."""
-    every = combined(steps_of(tiles), FLOAT_CODES, FLOAT_CODES, (False, True), *more)
+    every = combined(with_every_step(tiles), FLOAT_CODES, FLOAT_CODES, (False, True), *more)
     return [case for case in every if is_wide(case[0]) or not case[3]]
 
 
@@ -132,7 +142,7 @@ def converts_here() -> bool:
 def refuses(problem: ScaledLinear) -> str | None:
     if problem.integer:
         return "multiplies floats of 8 bits"
-    return refused(problem, LEAST) or small_enough(problem, TILES)
+    return refused(problem, LEAST) or too_large(problem, TILES)
 
 
 @register(__name__, __doc__, arithmetic="codes", accumulate="float32", refuses=refuses)
@@ -140,7 +150,7 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     if not (out.size and w.shape[1]):
         out.fill(0)
         return
-    operands = given(x, w)
-    tile = best(TILES, operands.groups.step, *out.shape)
-    run = kernel(tile, x.code.name, w.code.name, operands.uniform(tile), converts_here())
-    operands.launch(run, tile, out)
+    operands = operand_pair(x, w)
+    tile = best_tile(TILES, operands.groups.step, *out.shape)
+    run = kernel(tile, x.code.name, w.code.name, is_uniform(operands, tile), converts_here())
+    launch_tiles(run, tile, operands, out)

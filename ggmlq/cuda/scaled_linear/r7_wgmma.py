@@ -21,12 +21,15 @@ from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
 from ..codes8 import operands as operands8
+from ..codes8.checks import refuses_boxes
 from ..codes8.consumers import thread_placer, writer
+from ..codes8.rows import operand_pair
 from ..codes8.variant import FLOAT_CODES, OUTPUTS, RASTER_HEIGHT, Variant
 from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes, dependent_launch, ptx
 from ..intrinsics.language import cuda, uint32, uint64
 from ..intrinsics.promoted import float_products
+from ..intrinsics.wgmma8 import STEP
 from ..machine.launch import Kernel, family
 from ..rings.boxed import BoxTile, barrier_initializer, box_fetcher, raster
 
@@ -119,7 +122,7 @@ def kernel(variant: Variant) -> Kernel:
 def refuses(problem: ScaledLinear) -> str | None:
     if problem.integer:
         return "multiplies floats of 8 bits"
-    return operands8.refuses(problem)
+    return refuses_boxes(problem)
 
 
 def run(make: Any, tile: BoxTile, x: ScaledArray, w: ScaledArray, out: Any) -> None:
@@ -127,7 +130,7 @@ def run(make: Any, tile: BoxTile, x: ScaledArray, w: ScaledArray, out: Any) -> N
     if not (out.size and w.shape[1]):
         out.fill(0)
         return
-    (m, n), both, to = out.shape, operands8.operands(x, w), operands8.outputs(out)
+    (m, n), both, to = out.shape, operand_pair(x, w, STEP), operands8.outputs(out)
     column_scales = not operands8.shared_by(both.w, 128)
     variant = Variant(tile, x.code.name, w.code.name, to.out, to.boxed, column_scales)
     given = operands8.float_arguments(variant, both, w, m, n)

@@ -23,31 +23,20 @@ from typing import Any
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ending import PLAIN, Ending
 from ...dispatch.ladder import register
-from ...dispatch.problems import ScaledLinear
 from ..codes8 import operands as operands8
+from ..codes8.checks import refuses_persistent
 from ..codes8.epilogue import words
 from ..codes8.persistent import float_kernel, integer_kernel
-from ..codes8.rows import zeros_of
+from ..codes8.rows import INTEGER_KINDS, operand_pair, zeros_of
 from ..codes8.variant import CODED_ZERO_POINT_TILES, COLUMN_SCALE_TILES, FLOAT_TILES, INTEGER_TILES, Variant
 from ..intrinsics.wgmma8 import STEP
 from ..machine import device
 from ..rings.boxed import BoxTile
 from ..schedule.waves import best
-from .r1_tiled import no_bytes
-from .r2_tiled_int32 import too_large_for_int32
-from .r3_dp4a import KINDS
-
-
-def refuses(problem: ScaledLinear) -> str | None:
-    if not problem.integer:
-        return operands8.refuses(problem)
-    if problem.varies:
-        return "takes integers under scales that do not vary along K"
-    return no_bytes(problem) or too_large_for_int32(problem) or operands8.refuses(problem)
 
 
 @register(
-    __name__, __doc__, arithmetic="codes", accumulate="int32, float32 every 128", refuses=refuses,
+    __name__, __doc__, arithmetic="codes", accumulate="int32, float32 every 128", refuses=refuses_persistent,
     narrow=True, ends=True,
 )  # fmt: skip
 def launch(
@@ -64,7 +53,7 @@ def launch(
 
 def floats(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end: Ending) -> None:
     """A product of FP8."""
-    (m, n), both, to = out.shape, operands8.operands(x, w), operands8.outputs(out, end)
+    (m, n), both, to = out.shape, operand_pair(x, w, STEP), operands8.outputs(out, end)
     column_scales = not operands8.shared_by(both.w, 128)
     tile = tile or best(COLUMN_SCALE_TILES if column_scales else FLOAT_TILES, m, n)
     variant = Variant(tile, x.code.name, w.code.name, to.out, to.boxed, column_scales)
@@ -76,10 +65,12 @@ def floats(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end: 
 
 def integers(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end: Ending) -> None:
     """A product of integers."""
-    (m, n), both, to = out.shape, operands8.operands(x, w), operands8.outputs(out, end)
+    (m, n), both, to = out.shape, operand_pair(x, w, STEP), operands8.outputs(out, end)
     zeros = x.zeros is not None or w.zeros is not None
     tile = tile or best(CODED_ZERO_POINT_TILES if zeros and end.code else INTEGER_TILES, m, n)
-    variant = Variant(tile, KINDS[x.code.name], KINDS[w.code.name], to.out, to.boxed, zeros=zeros)
+    variant = Variant(
+        tile, INTEGER_KINDS[x.code.name], INTEGER_KINDS[w.code.name], to.out, to.boxed, zeros=zeros
+    )
     k = min(both.x.columns, both.w.columns)
     beside = operands8.beside_w(w, both.groups, zeros)
     points = zeros_of(x, both.groups, weights=False) if zeros else (0, 0)

@@ -17,8 +17,9 @@ from typing import Any
 from ...arrays.scaled import ScaledArray
 from ...dispatch.problems import ScaledLinear
 from ...errors import UnsupportedError
-from ..codes8.mma_tiles import given
-from ..codes8.rows import STEPS
+from ..codes8.mma_tiles import is_uniform
+from ..codes8.mma_tiles import launch as launch_tiles
+from ..codes8.rows import STEPS, operand_pair
 from ..machine import device
 from ..rings.shape import MOST_SHARED, ByteTile
 from . import r5_widen
@@ -86,6 +87,8 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any, config: Config) -> None:
             f"a product with the configuration {dict(config)}: no kernel can be made of it; "
             "cuda.scaled_linear.tuned.refuses(problem, config) says why; take another configuration"
         )
-    operands = given(x, w, tile.step)
-    run = r5_widen.kernel(tile, x.code.name, w.code.name, operands.uniform(tile), r5_widen.converts_here())
-    operands.launch(run, tile, out, raster_height=config["GROUP_SIZE_M"])
+    operands = operand_pair(x, w, tile.step)
+    run = r5_widen.kernel(
+        tile, x.code.name, w.code.name, is_uniform(operands, tile), r5_widen.converts_here()
+    )
+    launch_tiles(run, tile, operands, out, raster_height=config["GROUP_SIZE_M"])
