@@ -126,7 +126,7 @@ def kernels() -> list[Kernel]:
             make(narrow) for make in (plain.one, plain.project, plain.products, plain.gates, plain.states)
         ]
         found += [encode.kernel("float32", narrow, False)]
-    found += [encode.ending()]
+    found += [encode.last_states_copier()]
     return found
 
 
@@ -224,8 +224,8 @@ def parts(gpu: Any, dx: Any, name: str) -> dict[str, float]:
         return {}
     given = gq.gru.run._call(gpu, 0, dx, None, False, False)
     counters = r3_grid.counters(given, 1) if name == "grid" else 0
-    work, t = around.begun(given, counters), dx.shape[0]
-    some = work.some
+    work, t = around.begin_call(given, counters), dx.shape[0]
+    some = work.chunk_steps
 
     def all_steps() -> None:
         if counters:
@@ -233,7 +233,7 @@ def parts(gpu: Any, dx: Any, name: str) -> dict[str, float]:
         steps(work, 0, some)
 
     return {
-        "codes": seconds(lambda: around.begun(given), 5) / t * 1e6,
+        "codes": seconds(lambda: around.begin_call(given), 5) / t * 1e6,
         "x": seconds(lambda: project.project(work, 0, some), 5) / some * 1e6,
         "steps": seconds(all_steps, 5) / some * 1e6,
     }

@@ -35,7 +35,7 @@ import ggmlq as gq
 from bench.on_card import Replays, in_processes
 from ggmlq.codes.tiling import tiling
 from ggmlq.cuda.codes8 import split_k
-from ggmlq.cuda.codes8.operands import gatherer
+from ggmlq.cuda.codes8.operands import scale_gatherer
 from ggmlq.cuda.codes8.persistent import float_kernel, integer_kernel
 from ggmlq.cuda.codes8.small_m import SPLITS, TILES, SmallMTile, SmallMVariant
 from ggmlq.cuda.codes8.variant import (
@@ -114,7 +114,7 @@ def kernels() -> list[Any]:
     for tile in TILES:
         found += [r10_small_m.kernel(SmallMVariant(tile, a, a, out)) for a in ("e4m3", "s8") for out in outs]
     found += [r0_naive.kernel(gq.codes[c], gq.codes[c], False) for c in ("e4m3", "int8")]
-    return [*dict.fromkeys(found), gatherer()]
+    return [*dict.fromkeys(found), scale_gatherer()]
 
 
 def compiled(number: int) -> str:
@@ -159,9 +159,9 @@ def quantized(rows: int, k: int, code: str, tile: tuple[int | None, int | None],
 def in_columns(s: gq.ScaledArray) -> gq.ScaledArray:
     """With scales down columns, each padded to 16 bytes, as quantizers can leave them."""
     cp, (rows, columns) = device.cupy(), s.scales.shape
-    wide = cp.zeros((columns, -(-rows // 4) * 4), cp.float32)
-    wide[:, :rows] = s.scales.T
-    return gq.ScaledArray(s.codes, wide.T[:rows], s.code, s.tile)
+    table_columns = cp.zeros((columns, -(-rows // 4) * 4), cp.float32)
+    table_columns[:, :rows] = s.scales.T
+    return gq.ScaledArray(s.codes, table_columns.T[:rows], s.code, s.tile)
 
 
 def operands(case: str, m: int, n: int, k: int, seed: int) -> tuple[gq.ScaledArray, gq.ScaledArray]:
@@ -285,12 +285,12 @@ def narrow(table: Table, names: list[str], n: int, k: int, tiles: bool) -> None:
         for tile in (*TILES, *NARROW_TILES):
             for parts in SPLITS:
                 if -(-n // tile.rows) * parts <= 3 * device.multiprocessors():
-                    timed(table, "small_m", "fp8", (tile.columns, n, k), parts=parts, tile=tile)
+                    timed(table, "small_m", "fp8", (tile.columns, n, k), split=parts, tile=tile)
     if tiles and "split_k" in names:
         for tile in split_k.TILES:
             for parts in range(2, split_k.MOST + 1):
                 if tile.tiles(128, n) * parts <= device.multiprocessors():
-                    timed(table, "split_k", "fp8", (128, n, k), parts=parts, tile=tile)
+                    timed(table, "split_k", "fp8", (128, n, k), split=parts, tile=tile)
 
 
 def time_all(names: list[str], tiles: bool, sustained: bool) -> list[dict[str, Any]]:

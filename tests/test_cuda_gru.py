@@ -65,10 +65,10 @@ def test_shapes_add_up():
             assert padded in TILED
             for shape in shapes:
                 assert shape.columns == padded_units(padded) == padded
-                assert shape.own * shape.splits == 4 * shape.tiles
+                assert shape.lane_pairs * shape.splits == 4 * shape.tiles
                 assert shape.blocks * shape.groups * 16 == padded
                 assert shape.threads <= 256
-                assert shape.of_stage % 16 == shape.of_sums % 16 == shape.of_states % 16 == 0
+                assert shape.stage_offset % 16 == shape.sums_offset % 16 == shape.states_offset % 16 == 0
                 if clusters:
                     assert shape.blocks <= 8
                     assert shape.pitch % 128 == 64

@@ -56,7 +56,7 @@ SUMMIT = {  # the kernels that count most
     ),
     "few rows": lambda: r10_small_m.kernel(SmallMVariant(TILES[0], "e4m3", "e4m3")),
     "few codes": lambda: r7_small_m_codes.kernel(
-        SmallMVariant(TILES[1], "e4m3", "e4m3", listed=True), small_m_uses.IDS_EACH[-1]
+        SmallMVariant(TILES[1], "e4m3", "e4m3", listed=True), small_m_uses.IDS_PER_LANE[-1]
     ),
     "integers in groups": lambda: grouped.integer_kernel(
         Variant(grouped.INTEGER_TILES[0].tile, "s8", "s8", boxed=False)

@@ -21,8 +21,8 @@ TILE = BoxTile(128, 128, 1)
 def made():
     """One tile, x and w [128, K]."""
     variant, layout = Variant(TILE, "e4m3", "e4m3", boxed=False), SharedLayout(TILE, x_scales=False)
-    ask_w, ask_x = box_fetcher(layout, True), box_fetcher(layout, False)
-    stand, write, start = thread_placer(variant), writer(variant), barrier_initializer(1, 1)
+    fetch_w, fetch_x = box_fetcher(layout, True), box_fetcher(layout, False)
+    place_thread, write, start = thread_placer(variant), writer(variant), barrier_initializer(1, 1)
     zeros, advance, drain = unpromoted_products(variant.form)
     base, wait, first_lane, of_barriers = (
         ptx.shared_base,
@@ -39,12 +39,12 @@ def made():
         if thread == zero:
             start(full)
         cuda.syncthreads()
-        lane, inner, buffer, at, a, b = stand(ring, warp)
+        lane, inner, buffer, at, a, b = place_thread(ring, warp)
         totals, step = zeros(), uint32(0)
         while step < steps:
             if thread == zero:
-                ask_w(ring, full, zero, w, nowhere, zero, zero, step, zero)
-                ask_x(ring, full, zero, x, nowhere, zero, zero, step, zero)
+                fetch_w(ring, full, zero, w, nowhere, zero, zero, step, zero)
+                fetch_x(ring, full, zero, x, nowhere, zero, zero, step, zero)
             wait(full, uint32(step & uint32(1)))
             totals = drain(advance(totals, a, b))
             step = uint32(step + uint32(1))
@@ -59,5 +59,5 @@ def made():
 def product_of(x, w, y):
     """Into float32 [128, 128], of codes [128, K] on the device."""
     k = x.shape[1]
-    place = [tensor_maps.map_address(Box(s.data.ptr, 128, k, k, "uint8", 128, STEP)) for s in (x, w)]
-    made()((1,), (256,), *place, y, np.int64(128).item(), k // STEP)
+    locate = [tensor_maps.map_address(Box(s.data.ptr, 128, k, k, "uint8", 128, STEP)) for s in (x, w)]
+    made()((1,), (256,), *locate, y, np.int64(128).item(), k // STEP)

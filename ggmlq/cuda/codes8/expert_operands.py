@@ -24,64 +24,64 @@ from ..machine.tensor_maps import Box
 from ..schedule import groups as sorting
 from ..schedule.groups import HEAD, Plan
 from . import operands as operands8
-from .operands import AHEAD, BesideW
-from .rows import Groups, Rows, zeros_of
+from .operands import AHEAD, IntegerTerms
+from .rows import CodeRows, ColumnGroups, zero_terms
 from .variant import SCALE_ROWS
 
 SPARE = 256  # columns of a table behind the last expert's: its last tile may reach so far
 
 
-class Placed(NamedTuple):
+class SortedRows(NamedTuple):
     """Rows of x where the plan has their uses."""
 
     plan: Any
-    of_row: Any  # the uses of these rows
+    use_of_row: Any  # the uses of these rows
     codes: Any  # uint8 [height, K]
-    beside: Any  # 32 bits [columns, height]
+    terms: Any  # 32 bits [columns, height]
 
 
-def placed(x: Rows, beside: Any, shared: int, ids: Any, of: Plan, out: Any) -> Placed:
+def sort_rows(x: CodeRows, terms: Any, shared: int, ids: Any, plan_sizes: Plan, out: Any) -> SortedRows:
     """Sort the uses and gather their rows, with what lies beside them: [ceil(R / shared), columns]."""
-    empty, height, columns = device.cupy().empty, of.height, beside.shape[1]
+    empty, height, columns = device.cupy().empty, plan_sizes.height, terms.shape[1]
     rows, pieces = len(x.codes), x.columns // PIECE
     threads = -(-pieces // PIECES)  # of a row
-    codes, to_beside = empty((height, x.columns), np.uint8), empty((columns, height), np.float32)
-    plan, places = sorting.sorted_uses(ids, of)
-    row_bytes, column_bytes = (stride % (1 << 64) for stride in beside.strides)
+    codes, sorted_terms = empty((height, x.columns), np.uint8), empty((columns, height), np.float32)
+    plan, places = sorting.sorted_uses(ids, plan_sizes)
+    row_bytes, column_bytes = (stride % (1 << 64) for stride in terms.strides)
     gatherer()(
         (-(-rows * threads // THREADS),), (THREADS,),
-        x.codes, codes, beside, row_bytes, column_bytes, to_beside, plan, places, out,
-        x.pitch, rows, of.uses // rows, out.shape[-1], pieces, threads, out.itemsize,
+        x.codes, codes, terms, row_bytes, column_bytes, sorted_terms, plan, places, out,
+        x.pitch, rows, plan_sizes.uses // rows, out.shape[-1], pieces, threads, out.itemsize,
         shared, columns, height,
     )  # fmt: skip
-    return Placed(plan, plan[HEAD + 4 * of.slots :], codes, to_beside)
+    return SortedRows(plan, plan[HEAD + 4 * plan_sizes.slots :], codes, sorted_terms)
 
 
-def maps_of_rows(placed: Placed, x: Rows, uses: int, columns: int, box_rows: int) -> tuple[int, int]:
+def map_rows(sorted_rows: SortedRows, x: CodeRows, uses: int, columns: int, box_rows: int) -> tuple[int, int]:
     """Of gathered codes: boxes of so many rows and one step; and of those that stay where they are, or 0."""
-    height, pitch = placed.codes.shape
+    height, pitch = sorted_rows.codes.shape
     gathered = tensor_maps.map_address(
-        Box(placed.codes.data.ptr, height, columns, pitch, "uint8", box_rows, STEP)
+        Box(sorted_rows.codes.data.ptr, height, columns, pitch, "uint8", box_rows, STEP)
     )
-    return gathered, operands8.map_of_codes(x, columns, box_rows) if len(x.codes) == uses else 0
+    return gathered, operands8.map_codes(x, columns, box_rows) if len(x.codes) == uses else 0
 
 
-def map_of_beside(placed: Placed, box_rows: int) -> int:
+def map_terms(sorted_rows: SortedRows, box_rows: int) -> int:
     """Of gathered scales of floats."""
-    columns, height = placed.beside.shape
-    at = placed.beside.data.ptr
+    columns, height = sorted_rows.terms.shape
+    at = sorted_rows.terms.data.ptr
     return tensor_maps.map_address(Box(at, columns, height, 4 * height, "float32", 1, box_rows, False))
 
 
 # --- scales of w, kept with it ----------------------------------------------------------------
 
 
-def wide(n: int) -> int:
+def table_columns(n: int) -> int:
     """Columns of an expert in tables."""
     return -(-n // SCALE_ROWS) * SCALE_ROWS
 
 
-def shared_by(w: ScaledArray, columns_per_scale: int) -> bool:
+def shares_scales(w: ScaledArray, columns_per_scale: int) -> bool:
     """Whether each so many rows of an expert's, the first ones on, share a scale."""
     experts, n, _ = w.shape
     r = w.tiling.r
@@ -91,18 +91,18 @@ def shared_by(w: ScaledArray, columns_per_scale: int) -> bool:
 def _rows_of_table(w: ScaledArray, columns_per_scale: int) -> NDArray[np.int64]:
     """The first row of w of each so many columns of the table."""
     experts, n, _ = w.shape
-    own = np.minimum(np.arange(0, wide(n), columns_per_scale), n - 1)
-    rows = (n * np.arange(experts)[:, None] + own).reshape(-1)
+    first_rows = np.minimum(np.arange(0, table_columns(n), columns_per_scale), n - 1)
+    rows = (n * np.arange(experts)[:, None] + first_rows).reshape(-1)
     return np.concatenate([rows, np.repeat(rows[-1:], SPARE // columns_per_scale)])
 
 
-def table_of_w(w: ScaledArray, columns_per_scale: int, steps: int) -> Any:
+def w_scale_table(w: ScaledArray, columns_per_scale: int, steps: int) -> Any:
     """float32 [steps, width]: one for each ``granule`` columns, as operands8.table_of_w."""
-    return w.prepared(_table(columns_per_scale, steps))
+    return w.prepared(_table_maker(columns_per_scale, steps))
 
 
 @cache
-def _table(columns_per_scale: int, steps: int) -> Callable[[ScaledArray], Any]:
+def _table_maker(columns_per_scale: int, steps: int) -> Callable[[ScaledArray], Any]:
     def make(w: ScaledArray) -> Any:
         cp, matrix = device.cupy(), w.matrix()
         over, k = matrix.over, w.shape[-1]
@@ -115,34 +115,34 @@ def _table(columns_per_scale: int, steps: int) -> Callable[[ScaledArray], Any]:
     return make
 
 
-def beside_w(w: ScaledArray, groups: Groups, zeros: bool) -> BesideW:
+def integer_terms(w: ScaledArray, groups: ColumnGroups, zeros: bool) -> IntegerTerms:
     """What integer products need of each column of the table, kept with w."""
-    found: BesideW = w.prepared(_beside(groups, zeros))
-    return found
+    terms: IntegerTerms = w.prepared(_terms_maker(groups, zeros))
+    return terms
 
 
 @cache
-def _beside(groups: Groups, zeros: bool) -> Callable[[ScaledArray], BesideW]:
-    def make(w: ScaledArray) -> BesideW:
+def _terms_maker(groups: ColumnGroups, zeros: bool) -> Callable[[ScaledArray], IntegerTerms]:
+    def make(w: ScaledArray) -> IntegerTerms:
         cp, matrix, rows = device.cupy(), w.matrix(), _rows_of_table(w, 1)
         scales = cp.ascontiguousarray(matrix.scales[cp.asarray(rows // matrix.over.r), 0])
         if not zeros:
-            return BesideW(scales, 0, 0)
+            return IntegerTerms(scales, 0, 0)
         pick = cp.asarray(rows)
-        points, others = (cp.ascontiguousarray(each[0][pick]) for each in zeros_of(w, groups, weights=True))
-        return BesideW(scales, points, others)
+        points, others = (cp.ascontiguousarray(part[0][pick]) for part in zero_terms(w, groups, weights=True))
+        return IntegerTerms(scales, points, others)
 
     return make
 
 
-def beside_x(x: ScaledArray, own: Rows, groups: Groups, zeros: bool) -> tuple[Any, int]:
+def x_terms(x: ScaledArray, rows_of_x: CodeRows, groups: ColumnGroups, zeros: bool) -> tuple[Any, int]:
     """The same of rows of x, to be gathered, and how many rows share it."""
     if not zeros:
-        return own.scales.at[:, :1], own.scales.rows
+        return rows_of_x.scales.at[:, :1], rows_of_x.scales.rows
     cp = device.cupy()
-    points, others = zeros_of(x, groups, weights=False)
-    made = cp.empty((3, len(own.codes)), np.float32)
-    made[0] = expanded(cp, own.scales.at[:, :1], x.tiling)[:, 0]
-    words = made.view(np.int32)
+    points, others = zero_terms(x, groups, weights=False)
+    terms = cp.empty((3, len(rows_of_x.codes)), np.float32)
+    terms[0] = expanded(cp, rows_of_x.scales.at[:, :1], x.tiling)[:, 0]
+    words = terms.view(np.int32)
     words[1], words[2] = points[0], others[0]
-    return made.T, 1
+    return terms.T, 1

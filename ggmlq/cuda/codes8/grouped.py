@@ -25,7 +25,7 @@ from ..rings.boxed import BoxTile, raster, step_producer
 from ..schedule.groups import HEAD
 from ..schedule.waves import Share
 from .consumers import float_consumer, integer_consumer
-from .persistent import roles
+from .persistent import specialized_block
 from .variant import FLOAT_CODES, OUTPUTS, RASTER_HEIGHT, Variant
 
 LOW = BoxTile(64, 128, 8, groups=1)  # for few uses an expert: half the rows for as many weights
@@ -47,32 +47,32 @@ ZERO_POINT_TILES = INTEGER_TILES[1:]  # the largest tile has no registers left f
 
 def float_variants() -> list[tuple[Variant]]:
     """Every tile, kind of codes and of outputs."""
-    every = (
+    cases = (
         (each, shares is COLUMN_SCALE_TILES)
         for shares in (FLOAT_TILES, COLUMN_SCALE_TILES)
         for each in shares
     )
     return [
         (Variant(share.tile, a, b, out, boxed=False, column_scales=column_scales),)
-        for (share, column_scales), a, b, out in combined(every, FLOAT_CODES, FLOAT_CODES, OUTPUTS)
+        for (share, column_scales), a, b, out in combined(cases, FLOAT_CODES, FLOAT_CODES, OUTPUTS)
     ]
 
 
 def integer_variants() -> list[tuple[Variant]]:
     """Likewise, with zero points and without."""
-    every = (
+    cases = (
         (each, shares is ZERO_POINT_TILES) for shares in (INTEGER_TILES, ZERO_POINT_TILES) for each in shares
     )
     return [
         (Variant(share.tile, a, b, out, boxed=False, zeros=zeros),)
-        for (share, zeros), a, b, out in combined(every, INTEGERS, INTEGERS, OUTPUTS)
+        for (share, zeros), a, b, out in combined(cases, INTEGERS, INTEGERS, OUTPUTS)
     ]
 
 
 # --- where tiles are --------------------------------------------------------------------------
 
 
-def tiles_of(tile: BoxTile) -> Any:
+def tile_counter(tile: BoxTile) -> Any:
     """The device function for what is needed to find a tile: how many there are, the plan, sizes, rows of x.
 
     ``sizes``: rows of an expert's weights, and columns that it has in the table of their scales; a map of x,
@@ -81,25 +81,25 @@ def tiles_of(tile: BoxTile) -> Any:
     columns, load4 = tile.columns, codes.load4
 
     @inlined
-    def tiles(plan: Any, sizes: Any) -> Any:
-        n, wide, own, of_row = sizes
+    def count_tiles(plan: Any, sizes: Any) -> Any:
+        n, expert_columns, x_map, use_of_row = sizes
         across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
-        own = own if load4(plan + uint64(4)) != uint32(0) else uint64(0)
-        return uint32(load4(plan) * across), plan, across, n, wide, own, of_row
+        x_map = x_map if load4(plan + uint64(4)) != uint32(0) else uint64(0)
+        return uint32(load4(plan) * across), plan, across, n, expert_columns, x_map, use_of_row
 
-    return tiles
+    return count_tiles
 
 
-def finder(tile: BoxTile) -> Any:
+def tile_finder(tile: BoxTile) -> Any:
     """The device function for a tile: its first row among those of the plan, its first column, its expert."""
-    rows, place, load_words = tile.rows, raster(tile, RASTER_HEIGHT), codes.load_words
+    rows, locate, load_words = tile.rows, raster(tile, RASTER_HEIGHT), codes.load_words
 
     @inlined
-    def find(number: Any, where: Any) -> Any:
-        plan, across = where[1], where[2]
+    def find(number: Any, tiles: Any) -> Any:
+        plan, across = tiles[1], tiles[2]
         slot = uint32(number // across)
         v = load_words(plan + uint64(4 * HEAD) + uint64(slot) * uint64(16))
-        row, column = place(uint32(number - uint32(v[1] * across)), v[2], across)
+        row, column = locate(uint32(number - uint32(v[1] * across)), v[2], across)
         return uint32(uint32(v[1] * uint32(rows)) + row), column, v[0]
 
     return find
@@ -107,38 +107,40 @@ def finder(tile: BoxTile) -> Any:
 
 def expert_placer(tile: BoxTile) -> Any:
     """The same for who multiplies: row, column, and which column that is in the table of scales of w."""
-    find = finder(tile)
+    find = tile_finder(tile)
 
     @inlined
-    def place(number: Any, where: Any) -> Any:
-        row, column, expert = find(number, where)
-        return row, column, uint32(uint32(expert * where[4]) + column)
+    def locate(number: Any, tiles: Any) -> Any:
+        row, column, expert = find(number, tiles)
+        return row, column, uint32(uint32(expert * tiles[4]) + column)
 
-    return place
+    return locate
 
 
-def producer(variant: Variant, of_w: bool) -> Any:
+def producer(variant: Variant, is_w: bool) -> Any:
     """The device function of the one thread that fills the ring with an operand, for all tiles of a block."""
-    find, fill_steps, load4 = finder(variant.tile), step_producer(variant.layout, of_w), codes.load4
+    find, produce_steps, load4 = tile_finder(variant.tile), step_producer(variant.layout, is_w), codes.load4
 
     @inlined
-    def fill(
-        ring: Any, full: Any, rows: Any, scales: Any, number: Any, every: Any, where: Any, steps: Any,
+    def produce(
+        ring: Any, full: Any, rows: Any, scales: Any, number: Any, stride: Any, tiles: Any, steps: Any,
         span: Any,
     ) -> None:  # fmt: skip
         stage, phase, first = uint32(0), uint32(0), uint32(0)
-        stay = not of_w and where[5] != uint64(0)
-        rows = where[5] if stay else rows
-        while number < where[0]:
-            row, column, expert = find(number, where)
-            at = uint32(uint32(expert * where[3]) + column) if of_w else row
-            among = uint32(uint32(expert * where[4]) + column) if of_w else row
-            if stay:
-                at = uint32(load4(where[6] + uint64(row) * uint64(4)))
-            stage, phase = fill_steps(ring, full, stage, phase, rows, scales, at, among, first, steps, span)
-            number = uint32(number + every)
+        in_place = not is_w and tiles[5] != uint64(0)
+        rows = tiles[5] if in_place else rows
+        while number < tiles[0]:
+            row, column, expert = find(number, tiles)
+            at = uint32(uint32(expert * tiles[3]) + column) if is_w else row
+            scale_column = uint32(uint32(expert * tiles[4]) + column) if is_w else row
+            if in_place:
+                at = uint32(load4(tiles[6] + uint64(row) * uint64(4)))
+            stage, phase = produce_steps(
+                ring, full, stage, phase, rows, scales, at, scale_column, first, steps, span
+            )
+            number = uint32(number + stride)
 
-    return fill
+    return produce
 
 
 def row_writer(variant: Variant) -> Any:
@@ -151,13 +153,13 @@ def row_writer(variant: Variant) -> Any:
 
     @inlined
     def write(
-        totals: Any, stood: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, end: Any
+        totals: Any, position: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, out_args: Any
     ) -> None:  # fmt: skip
-        (lane, inner, buffer, at), (plan, of_row) = stood, end
+        (lane, inner, buffer, at), (plan, use_of_row) = position, out_args
         slot = uint32(row // uint32(rows))
         v = load_words(plan + uint64(4 * HEAD) + uint64(slot) * uint64(16))
         count = uint32(v[3] - uint32(uint32(slot - v[1]) * uint32(rows)))
-        uses = of_row + uint64(row) * uint64(4)
+        uses = use_of_row + uint64(row) * uint64(4)
         scatter(totals, y, uses, inner, count, column, n, lane, buffer, at)
 
     return write
@@ -176,28 +178,35 @@ def _kernel(variant: Variant, product: Any, *parameters: Any) -> Kernel:
 @family(float_variants())
 def float_kernel(variant: Variant) -> Kernel:
     """Codes of floats, promoted every 128 columns."""
-    fill_w, fill_x = producer(variant, True), producer(variant, False)
+    produce_w, produce_x = producer(variant, True), producer(variant, False)
     multiply = float_consumer(variant, row_writer(variant), expert_placer(variant.tile))
 
     @inlined
-    def work(ring: Any, full: Any, warp: Any, given: Any, number: Any, every: Any, where: Any) -> None:
-        table, y, steps, pitch, n, end = given
-        none, count = uint32(0), where[0]
-        multiply(ring, full, warp, table, pitch, y, number, every, count, where, none, steps, none, n, end)
+    def consume(
+        ring: Any, full: Any, warp: Any, arguments: Any, number: Any, stride: Any, tiles: Any
+    ) -> None:
+        table, y, steps, pitch, n, out_args = arguments
+        none, count = uint32(0), tiles[0]
+        multiply(
+            ring, full, warp, table, pitch, y, number, stride, count, tiles, none, steps, none, n, out_args,
+        )  # fmt: skip
 
-    run = roles(variant, fill_w, fill_x, work, tiles_of(variant.tile))
+    run = specialized_block(variant, produce_w, produce_x, consume, tile_counter(variant.tile))
 
     def product(
-        x: Any, own: Any, w: Any,  # maps of codes: x in the order of the plan, and in its own
-        of_x: Any,  # map of scales [K / (128 · span), rows of the plan]
-        of_columns: Any,  # map of scales of w [steps, E · wide], where each column has its own
+        x: Any, x_map: Any, w: Any,  # maps of codes: x in the order of the plan, and in its own
+        x_scales: Any,  # map of scales [K / (128 · span), rows of the plan]
+        column_scales_map: Any,  # map of scales of w [steps, E · wide], where each column has its own
         table: Any,  # or they: float32 [steps, pitch / 4], one for each ``granule`` columns
         y: Any,  # of the outputs' kind [uses, n]
-        plan: Any, of_row: Any,  # uint32: schedule/groups.py, and its uses
-        n: Any, steps: Any, span: Any, pitch: Any, wide: Any,  # wide: columns of an expert in the table
+        plan: Any, use_of_row: Any,  # uint32: schedule/groups.py, and its uses
+        n: Any, steps: Any, span: Any, pitch: Any, expert_columns: Any,  # wide: columns of an expert in the table
     ) -> None:  # fmt: skip
-        given = (table, y, steps, pitch, n, (plan, of_row))
-        run((x, w, of_x, of_columns, steps, span), given, plan, (n, wide, own, of_row))
+        arguments = (table, y, steps, pitch, n, (plan, use_of_row))
+        run(
+            (x, w, x_scales, column_scales_map, steps, span), arguments, plan, (n, expert_columns, x_map,
+            use_of_row),
+        )  # fmt: skip
 
     return _kernel(variant, product, *(uint64,) * 9, *(uint32,) * 5)
 
@@ -205,26 +214,31 @@ def float_kernel(variant: Variant) -> Kernel:
 @family(integer_variants())
 def integer_kernel(variant: Variant) -> Kernel:
     """Codes of integers under scales that do not vary along K."""
-    fill_w, fill_x = producer(variant, True), producer(variant, False)
+    produce_w, produce_x = producer(variant, True), producer(variant, False)
     multiply = integer_consumer(variant, row_writer(variant), expert_placer(variant.tile))
 
     @inlined
-    def work(ring: Any, full: Any, warp: Any, given: Any, number: Any, every: Any, where: Any) -> None:
-        y, steps, height, n, about, end = given
-        multiply(ring, full, warp, about, y, number, every, where[0], where, steps, height, n, end)
+    def consume(
+        ring: Any, full: Any, warp: Any, arguments: Any, number: Any, stride: Any, tiles: Any
+    ) -> None:
+        y, steps, height, n, terms, out_args = arguments
+        multiply(ring, full, warp, terms, y, number, stride, tiles[0], tiles, steps, height, n, out_args)
 
-    run = roles(variant, fill_w, fill_x, work, tiles_of(variant.tile))
+    run = specialized_block(variant, produce_w, produce_x, consume, tile_counter(variant.tile))
 
     def product(
-        x: Any, own: Any, w: Any,  # maps of codes, likewise
+        x: Any, x_map: Any, w: Any,  # maps of codes, likewise
         y: Any,  # of the outputs' kind [uses, n]
-        of_x: Any, points_x: Any, others_x: Any,  # of each row of the plan: persistent.integer_kernel
-        of_w: Any, points_w: Any, others_w: Any,  # of each column, each expert's from a multiple of wide on
-        plan: Any, of_row: Any,
-        n: Any, steps: Any, height: Any, wide: Any,  # height: rows of the plan
+        x_scales: Any, points_x: Any, others_x: Any,  # of each row of the plan: persistent.integer_kernel
+        w_scales: Any, points_w: Any, others_w: Any,  # of each column, each expert's from a multiple of wide on
+        plan: Any, use_of_row: Any,
+        n: Any, steps: Any, height: Any, expert_columns: Any,  # height: rows of the plan
     ) -> None:  # fmt: skip
-        about = (of_x, uint64(4), uint32(1), of_w, points_x, others_x, points_w, others_w)
+        terms = (x_scales, uint64(4), uint32(1), w_scales, points_x, others_x, points_w, others_w)
         sources = (x, w, uint64(0), uint64(0), steps, uint32(1))
-        run(sources, (y, steps, height, n, about, (plan, of_row)), plan, (n, wide, own, of_row))
+        run(
+            sources, (y, steps, height, n, terms, (plan, use_of_row)), plan, (n, expert_columns, x_map,
+            use_of_row),
+        )  # fmt: skip
 
     return _kernel(variant, product, *(uint64,) * 12, *(uint32,) * 4)

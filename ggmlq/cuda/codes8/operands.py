@@ -24,8 +24,8 @@ from ..intrinsics.wgmma8 import STEP
 from ..machine import device, tensor_maps
 from ..machine.launch import Kernel, family
 from ..machine.tensor_maps import Box
-from .epilogue import out_of
-from .rows import OperandPair, Rows, Scales, zeros_of
+from .epilogue import output_kind
+from .rows import CodeRows, OperandPair, ScaleView, zero_terms
 from .variant import OutputKind
 
 THREADS = 256  # of a block that gathers scales
@@ -33,22 +33,22 @@ AHEAD = 1  # step
 WIDEST = 768  # a multiple of every tile's columns: tables are filled up so far
 
 
-def map_of_codes(rows: Rows, columns: int, box_rows: int) -> int:
+def map_codes(rows: CodeRows, columns: int, box_rows: int) -> int:
     """Of an operand: boxes of so many rows and one step."""
     at = rows.codes.data.ptr
     return tensor_maps.map_address(Box(at, len(rows.codes), columns, rows.pitch, "uint8", box_rows, STEP))
 
 
-def settle(w: ScaledArray) -> None:
+def prepare_stream(w: ScaledArray) -> None:
     """Wait, the first time, for what makes w: some kernels read codes before their predecessor ends."""
-    w.prepared(_settled)
+    w.prepared(_stream_is_ready)
 
 
-def _settled(w: ScaledArray) -> bool:
+def _stream_is_ready(w: ScaledArray) -> bool:
     return True  # the stream is waited for before it is kept
 
 
-def kept_scales(w: ScaledArray, rows: Rows) -> Scales:
+def prepared_w_scales(w: ScaledArray, rows: CodeRows) -> ScaleView:
     """Those of w as floats, which are not made anew in each product: likewise."""
     if w.scale == "float32":
         return rows.scales
@@ -73,7 +73,7 @@ def outputs(out: Any, end: Ending = PLAIN) -> Outputs:
     """Of a C-contiguous array of floats of 16 or 32 bits, or of codes."""
     kind, at, (m, n) = str(out.dtype), out.data.ptr, out.shape
     if end.code is not None or tensor_maps.refuses(at, pitch := n * SIZES[kind]):
-        return Outputs(out_of(out, end), False, at)
+        return Outputs(output_kind(out, end), False, at)
     return Outputs(
         OutputKind(kind),
         True,
@@ -84,35 +84,35 @@ def outputs(out: Any, end: Ending = PLAIN) -> Outputs:
 # --- scales of x ------------------------------------------------------------------------------
 
 
-class BesideX(NamedTuple):
+class XScales(NamedTuple):
     """Scales of the rows of x."""
 
     map: int
     span: int  # steps that share one
-    keep: Any  # what they lie in
+    owner: Any  # what they lie in
 
 
-def scales_of_x(x: Rows, box_rows: int) -> BesideX:
+def x_scales_map(x: CodeRows, box_rows: int) -> XScales:
     """[groups, M], read where they are if they lie so."""
-    own, m = x.scales, len(x.codes)
-    groups = own.at.shape[1]
-    at, pitch, keep = own.at.data.ptr, own.column if groups > 1 else _up(4 * m), own.at
-    if own.rows != 1 or (own.row != 4 and m > 1) or tensor_maps.refuses(at, pitch) or pitch < 4 * m:
-        keep = device.cupy().empty((groups, _up(4 * m) // 4), np.float32)
-        at, pitch = keep.data.ptr, keep.strides[0]
+    view, m = x.scales, len(x.codes)
+    groups = view.at.shape[1]
+    at, pitch, owner = view.at.data.ptr, view.column if groups > 1 else _round_up(4 * m), view.at
+    if view.rows != 1 or (view.row != 4 and m > 1) or tensor_maps.refuses(at, pitch) or pitch < 4 * m:
+        owner = device.cupy().empty((groups, _round_up(4 * m) // 4), np.float32)
+        at, pitch = owner.data.ptr, owner.strides[0]
         grid = -(-m // THREADS), groups
-        gatherer()(grid, (THREADS,), own.at, own.row, own.column, keep, m, own.rows, pitch // 4)
-    place = tensor_maps.map_address(Box(at, groups, m, pitch, "float32", 1, box_rows, False))
-    return BesideX(place, own.steps if groups > 1 else 1 << 30, keep)
+        scale_gatherer()(grid, (THREADS,), view.at, view.row, view.column, owner, m, view.rows, pitch // 4)
+    address = tensor_maps.map_address(Box(at, groups, m, pitch, "float32", 1, box_rows, False))
+    return XScales(address, view.steps if groups > 1 else 1 << 30, owner)
 
 
-def _up(size: int) -> int:
+def _round_up(size: int) -> int:
     """To the next multiple of 16."""
     return -(-size // 16) * 16
 
 
 @family()
-def gatherer() -> Kernel:
+def scale_gatherer() -> Kernel:
     """Scales of any strides and tiles, one a row and group, groups apart."""
     take_turn, load_float, store_float = dependent_launch.take_turn, ptx.load_float, ptx.store_float
 
@@ -138,38 +138,38 @@ class FloatArguments(NamedTuple):
     maps: tuple[int, ...]  # x, w, scales of x, scales of each row of w
     table: Any  # or those of w
     sizes: tuple[int, ...]  # steps, those that share a scale of x, bytes from step to step of the table
-    keep: Any
+    owner: Any
 
 
 def float_arguments(variant: Any, both: OperandPair, w: ScaledArray, m: int, n: int) -> FloatArguments:
     """For a job of codes8/persistent.py."""
     tile, k = variant.tile, min(both.x.columns, both.w.columns)
-    beside = scales_of_x(both.x, tile.rows)
+    scales = x_scales_map(both.x, tile.rows)
     steps = -(-k // STEP)
-    table = table_of_w(w, 1 if variant.column_scales else variant.columns_per_scale, steps)
-    of_columns = map_of_table(table, n, tile.columns) if variant.column_scales else 0
-    codes = map_of_codes(both.x, k, tile.rows), map_of_codes(both.w, k, tile.columns)
-    sizes = steps, beside.span, table.strides[0]
-    return FloatArguments((*codes, beside.map, of_columns), table, sizes, beside.keep)
+    table = w_scale_table(w, 1 if variant.column_scales else variant.columns_per_scale, steps)
+    column_scales_map = map_table(table, n, tile.columns) if variant.column_scales else 0
+    codes = map_codes(both.x, k, tile.rows), map_codes(both.w, k, tile.columns)
+    sizes = steps, scales.span, table.strides[0]
+    return FloatArguments((*codes, scales.map, column_scales_map), table, sizes, scales.owner)
 
 
 # --- scales of w, kept with it -------------------------------------------------------------------
 
 
-def shared_by(w: Rows, columns_per_scale: int) -> bool:
+def shares_scales(w: CodeRows, columns_per_scale: int) -> bool:
     """Whether each so many rows of w share a scale."""
     return w.scales.rows % columns_per_scale == 0 or w.scales.rows >= len(w.codes)
 
 
-def table_of_w(w: ScaledArray, columns_per_scale: int, steps: int) -> Any:
+def w_scale_table(w: ScaledArray, columns_per_scale: int, steps: int) -> Any:
     """float32 [steps, width]: one for each ``granule`` rows of w; more than there are, for whole tiles, and
     for steps that are asked for ahead. Groups that were filled up have more steps than K says.
     """
-    return w.prepared(_table(columns_per_scale, steps))
+    return w.prepared(_table_maker(columns_per_scale, steps))
 
 
 @cache
-def _table(columns_per_scale: int, steps: int) -> Callable[[ScaledArray], Any]:
+def _table_maker(columns_per_scale: int, steps: int) -> Callable[[ScaledArray], Any]:
     def make(w: ScaledArray) -> Any:
         cp, matrix = device.cupy(), w.matrix()
         over, (n, k) = matrix.over, matrix.codes.shape
@@ -183,7 +183,7 @@ def _table(columns_per_scale: int, steps: int) -> Callable[[ScaledArray], Any]:
     return make
 
 
-def map_of_table(table: Any, n: int, box_columns: int) -> int:
+def map_table(table: Any, n: int, box_columns: int) -> int:
     """Of one with a scale for each row of w."""
     steps = len(table)
     return tensor_maps.map_address(
@@ -191,7 +191,7 @@ def map_of_table(table: Any, n: int, box_columns: int) -> int:
     )
 
 
-class BesideW(NamedTuple):
+class IntegerTerms(NamedTuple):
     """What integer products need of each row of w, filled up to whole tiles."""
 
     scales: Any
@@ -199,24 +199,24 @@ class BesideW(NamedTuple):
     others: Any
 
 
-def beside_w(w: ScaledArray, groups: Any, zeros: bool) -> BesideW:
+def integer_terms(w: ScaledArray, groups: Any, zeros: bool) -> IntegerTerms:
     """Kept with w."""
-    found: BesideW = w.prepared(_beside(groups, zeros))
-    return found
+    terms: IntegerTerms = w.prepared(_terms_maker(groups, zeros))
+    return terms
 
 
 @cache
-def _beside(groups: Any, zeros: bool) -> Callable[[ScaledArray], BesideW]:
-    def make(w: ScaledArray) -> BesideW:
+def _terms_maker(groups: Any, zeros: bool) -> Callable[[ScaledArray], IntegerTerms]:
+    def make(w: ScaledArray) -> IntegerTerms:
         cp, matrix = device.cupy(), w.matrix()
         n = len(matrix.codes)
         width = -(-n // WIDEST) * WIDEST
         scales = matrix.scales[cp.asarray(np.minimum(np.arange(width), n - 1) // matrix.over.r), 0]
         if not zeros:
-            return BesideW(cp.ascontiguousarray(scales), 0, 0)
-        made = cp.zeros((2, width), np.int32)
-        points, others = zeros_of(w, groups, weights=True)
-        made[0, :n], made[1, :n] = points[0], others[0]
-        return BesideW(cp.ascontiguousarray(scales), made[0], made[1])
+            return IntegerTerms(cp.ascontiguousarray(scales), 0, 0)
+        zero_parts = cp.zeros((2, width), np.int32)
+        points, others = zero_terms(w, groups, weights=True)
+        zero_parts[0, :n], zero_parts[1, :n] = points[0], others[0]
+        return IntegerTerms(cp.ascontiguousarray(scales), zero_parts[0], zero_parts[1])
 
     return make

@@ -22,67 +22,73 @@ from .variant import RASTER_HEIGHT, Variant, float_variants, integer_variants
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232  # registers of a thread; 168 at the start
 
 
-def opener(variant: Variant) -> Any:
+def block_opener(variant: Variant) -> Any:
     """The device function at the start of a kernel: ring, barriers, and the predecessor's end."""
     base, start = ptx.shared_base, barrier_initializer(variant.tile.stages, 4 * variant.tile.groups)
-    of_barriers, wait = variant.layout.barriers, dependent_launch.wait_for_predecessor
+    barriers_offset, wait = variant.layout.barriers, dependent_launch.wait_for_predecessor
 
     @inlined
-    def begin() -> Any:
+    def open_block() -> Any:
         ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
-        full = uint32(ring + uint32(of_barriers))
+        full = uint32(ring + uint32(barriers_offset))
         if uint32(cuda.threadIdx.x) == uint32(0):
             start(full)
         cuda.syncthreads()
         wait()
         return ring, full
 
-    return begin
+    return open_block
 
 
-def roles(variant: Variant, fill_w: Any, fill_x: Any, work: Any, tiles: Any) -> Any:
+def specialized_block(
+    variant: Variant, produce_w: Any, produce_x: Any, consume: Any, count_tiles: Any
+) -> Any:
     """The device function that sends each warp to its role, with the registers that it needs.
 
     ``sources``: maps of the codes of x and w, of their scales, how many steps there are, and how many share
     scales of x. ``work`` takes ``given`` apart; ``tiles`` makes of ``m`` and ``n`` what finds a tile.
     """
-    fetching, begin, first_lane = 4 * variant.tile.groups, opener(variant), barriers.from_first_lane
+    fetching, open_block, first_lane = (
+        4 * variant.tile.groups,
+        block_opener(variant),
+        barriers.from_first_lane,
+    )
     give, take = barriers.registers("dec", PRODUCER_REGISTERS), barriers.registers("inc", CONSUMER_REGISTERS)
     scarce = variant.tile.groups > 1
 
     @inlined
-    def run(sources: Any, given: Any, m: Any, n: Any) -> None:
-        ring, full = begin()
-        x, w, of_x, of_w, steps, span = sources
+    def run(sources: Any, arguments: Any, m: Any, n: Any) -> None:
+        ring, full = open_block()
+        x, w, x_scales, w_scales, steps, span = sources
         thread = uint32(cuda.threadIdx.x)
         warp = first_lane(uint32(thread >> uint32(5)))
-        where, number, every = tiles(m, n), uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
+        tiles, number, stride = count_tiles(m, n), uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
         if uint32(warp) >= uint32(fetching):
             if scarce:
                 give()
             if thread == uint32(32 * fetching):
-                fill_w(ring, full, w, of_w, number, every, where, steps, span)
+                produce_w(ring, full, w, w_scales, number, stride, tiles, steps, span)
             if thread == uint32(32 * fetching + 32):
-                fill_x(ring, full, x, of_x, number, every, where, steps, span)
+                produce_x(ring, full, x, x_scales, number, stride, tiles, steps, span)
         else:
             if scarce:
                 take()
-            work(ring, full, warp, given, number, every, where)
+            consume(ring, full, warp, arguments, number, stride, tiles)
 
     return run
 
 
-def product_tiles(tile: BoxTile) -> Any:
+def product_tile_counter(tile: BoxTile) -> Any:
     """The device function for the tiles of one product: down and across."""
     rows, columns = tile.rows, tile.columns
 
     @inlined
-    def tiles(m: Any, n: Any) -> Any:
+    def count_tiles(m: Any, n: Any) -> Any:
         down = uint32(uint32(m + uint32(rows - 1)) // uint32(rows))
         across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
         return down, across
 
-    return tiles
+    return count_tiles
 
 
 def _kernel(variant: Variant, product: Any, *parameters: Any) -> Kernel:
@@ -95,62 +101,68 @@ def _kernel(variant: Variant, product: Any, *parameters: Any) -> Kernel:
 @family(float_variants())
 def float_kernel(variant: Variant) -> Kernel:
     """Codes of floats, promoted every 128 columns."""
-    fill_w, fill_x = (producer(variant.layout, RASTER_HEIGHT, one) for one in (True, False))
+    produce_w, produce_x = (producer(variant.layout, RASTER_HEIGHT, one) for one in (True, False))
     multiply = float_consumer(
         variant, epilogue.tile_writer(variant), product_raster(variant.tile, RASTER_HEIGHT)
     )
 
     @inlined
-    def work(ring: Any, full: Any, warp: Any, given: Any, number: Any, every: Any, where: Any) -> None:
-        table, y, m, n, steps, pitch, end = given
-        count = uint32(where[0] * where[1])
-        multiply(ring, full, warp, table, pitch, y, number, every, count, where, uint32(0), steps, m, n, end)
+    def consume(
+        ring: Any, full: Any, warp: Any, arguments: Any, number: Any, stride: Any, tiles: Any
+    ) -> None:
+        table, y, m, n, steps, pitch, out_args = arguments
+        count = uint32(tiles[0] * tiles[1])
+        multiply(
+            ring, full, warp, table, pitch, y, number, stride, count, tiles, uint32(0), steps, m, n, out_args,
+        )  # fmt: skip
 
-    run = roles(variant, fill_w, fill_x, work, product_tiles(variant.tile))
+    run = specialized_block(variant, produce_w, produce_x, consume, product_tile_counter(variant.tile))
 
     def product(
         x: Any, w: Any,  # maps of codes
-        of_x: Any,  # map of scales [K / (128 · span), M]
-        of_columns: Any,  # map of scales of w [steps, N], where each column has its own
+        x_scales: Any,  # map of scales [K / (128 · span), M]
+        column_scales_map: Any,  # map of scales of w [steps, N], where each column has its own
         table: Any,  # or they: float32 [steps, pitch / 4], one for each ``granule`` columns
         y: Any,  # map, or address
         m: Any, n: Any, steps: Any, span: Any, pitch: Any,
         bias: Any, scales: Any, down: Any, along: Any,  # epilogue.py
     ) -> None:  # fmt: skip
-        given = (table, y, m, n, steps, pitch, (bias, scales, down, along))
-        run((x, w, of_x, of_columns, steps, span), given, m, n)
+        arguments = (table, y, m, n, steps, pitch, (bias, scales, down, along))
+        run((x, w, x_scales, column_scales_map, steps, span), arguments, m, n)
 
-    return _kernel(variant, product, *(uint64,) * 6, *(uint32,) * 5, *epilogue.KINDS)
+    return _kernel(variant, product, *(uint64,) * 6, *(uint32,) * 5, *epilogue.PARAMETERS)
 
 
 @family(integer_variants())
 def integer_kernel(variant: Variant) -> Kernel:
     """Codes of integers under scales that do not vary along K."""
-    fill_w, fill_x = (producer(variant.layout, RASTER_HEIGHT, one) for one in (True, False))
+    produce_w, produce_x = (producer(variant.layout, RASTER_HEIGHT, one) for one in (True, False))
     multiply = integer_consumer(
         variant, epilogue.tile_writer(variant), product_raster(variant.tile, RASTER_HEIGHT)
     )
 
     @inlined
-    def work(ring: Any, full: Any, warp: Any, given: Any, number: Any, every: Any, where: Any) -> None:
-        y, m, n, steps, about, end = given
-        count = uint32(where[0] * where[1])
-        multiply(ring, full, warp, about, y, number, every, count, where, steps, m, n, end)
+    def consume(
+        ring: Any, full: Any, warp: Any, arguments: Any, number: Any, stride: Any, tiles: Any
+    ) -> None:
+        y, m, n, steps, terms, out_args = arguments
+        count = uint32(tiles[0] * tiles[1])
+        multiply(ring, full, warp, terms, y, number, stride, count, tiles, steps, m, n, out_args)
 
-    run = roles(variant, fill_w, fill_x, work, product_tiles(variant.tile))
+    run = specialized_block(variant, produce_w, produce_x, consume, product_tile_counter(variant.tile))
 
     def product(
         x: Any, w: Any,  # maps of codes
         y: Any,  # map, or address
-        of_x: Any, row_x: Any,  # scales of x, and bytes from one to the next
-        of_w: Any,  # float32 [N], filled up to whole tiles; the last two as well
+        x_scales: Any, row_x: Any,  # scales of x, and bytes from one to the next
+        w_scales: Any,  # float32 [N], filled up to whole tiles; the last two as well
         points_x: Any, others_x: Any, points_w: Any, others_w: Any,  # int32: tiles8.rows.Zeros
         m: Any, n: Any, steps: Any,
         rows_x: Any,  # of x that share a scale
         bias: Any, scales: Any, down: Any, along: Any,  # epilogue.py
     ) -> None:  # fmt: skip
-        about = (of_x, row_x, rows_x, of_w, points_x, others_x, points_w, others_w)
+        terms = (x_scales, row_x, rows_x, w_scales, points_x, others_x, points_w, others_w)
         sources = (x, w, uint64(0), uint64(0), steps, uint32(1))
-        run(sources, (y, m, n, steps, about, (bias, scales, down, along)), m, n)
+        run(sources, (y, m, n, steps, terms, (bias, scales, down, along)), m, n)
 
-    return _kernel(variant, product, *(uint64,) * 10, *(uint32,) * 4, *epilogue.KINDS)
+    return _kernel(variant, product, *(uint64,) * 10, *(uint32,) * 4, *epilogue.PARAMETERS)

@@ -23,7 +23,7 @@ INTEGER_KINDS = {"int8": "s8", "int8_full": "s8", "uint8": "u8"}  # codes, as in
 ADDRESSES = (1 << 64) - 1
 
 
-class Groups(NamedTuple):
+class ColumnGroups(NamedTuple):
     """How the columns are divided."""
 
     length: int  # columns that share all scales
@@ -36,23 +36,25 @@ class Groups(NamedTuple):
         return self.padded // self.step
 
 
-def groups_of(k: int, c: int, step: int | None = None) -> Groups:
+def column_groups(k: int, c: int, step: int | None = None) -> ColumnGroups:
     """For K columns and scales that change every c of them; c = K where they do not.
 
     ``step``: how many columns a kernel takes at a time, which divides c; otherwise as many as can be.
     """
     if step is not None:
-        return Groups(c, c, step) if c < k else Groups(max(k, 1), max(-(-k // step), 1) * step, step)
+        return (
+            ColumnGroups(c, c, step) if c < k else ColumnGroups(max(k, 1), max(-(-k // step), 1) * step, step)
+        )
     if c >= k:
         padded = max(-(-k // STEPS[0]), 1) * STEPS[0]
-        return Groups(max(k, 1), padded, STEPS[0])
+        return ColumnGroups(max(k, 1), padded, STEPS[0])
     step = next((step for step in STEPS if c % step == 0), None)
     if step is None:
         step = next((step for step in reversed(STEPS) if step >= c), STEPS[0])
-    return Groups(c, -(-c // step) * step, step)
+    return ColumnGroups(c, -(-c // step) * step, step)
 
 
-class Scales(NamedTuple):
+class ScaleView(NamedTuple):
     """Where the scale of a row and a step is, as arguments of a kernel."""
 
     at: Any  # the array
@@ -62,30 +64,32 @@ class Scales(NamedTuple):
     steps: int  # that do
 
 
-class Rows(NamedTuple):
+class CodeRows(NamedTuple):
     """An operand."""
 
     codes: Any
     pitch: int  # bytes from row to row
     columns: int  # with what fills up groups
-    scales: Scales
+    scales: ScaleView
 
 
-def rows_of(s: ScaledArray, groups: Groups, keep: bool = False) -> Rows:
+def code_rows(s: ScaledArray, groups: ColumnGroups, keep: bool = False) -> CodeRows:
     """An operand of a product; ``keep``: what has to be copied is kept with it."""
     matrix = s.matrix()
     codes, k = matrix.codes.view(np.uint8), matrix.over.columns
-    if _fits(codes, groups):
+    if _readable_in_place(codes, groups):
         columns, pitch = k, codes.strides[0] if len(codes) > 1 else k
     else:
-        codes = s.prepared(_copier(groups)) if keep else _copied(matrix, groups)
+        codes = s.prepared(_padded_copy_maker(groups)) if keep else _padded_copy(matrix, groups)
         columns = pitch = codes.shape[1]
-    own = matrix.over.c // groups.length * groups.span if matrix.over.c < k else max(1, columns)
+    steps_per_scale = matrix.over.c // groups.length * groups.span if matrix.over.c < k else max(1, columns)
     row, column = (stride & ADDRESSES for stride in matrix.scales.strides)
-    return Rows(codes, pitch, columns, Scales(matrix.scales, row, column, matrix.over.r, own))
+    return CodeRows(
+        codes, pitch, columns, ScaleView(matrix.scales, row, column, matrix.over.r, steps_per_scale)
+    )
 
 
-def _fits(codes: Any, groups: Groups) -> bool:
+def _readable_in_place(codes: Any, groups: ColumnGroups) -> bool:
     k = codes.shape[1]
     return k % 16 == 0 and (k <= groups.length or groups.length == groups.padded) and _aligned(codes)
 
@@ -95,40 +99,40 @@ def _aligned(codes: Any) -> bool:
 
 
 @cache
-def _copier(groups: Groups) -> Callable[[ScaledArray], Any]:
-    return lambda s: _copied(s.matrix(), groups)
+def _padded_copy_maker(groups: ColumnGroups) -> Callable[[ScaledArray], Any]:
+    return lambda s: _padded_copy(s.matrix(), groups)
 
 
-def _copied(matrix: Matrix, groups: Groups) -> Any:
+def _padded_copy(matrix: Matrix, groups: ColumnGroups) -> Any:
     """Codes with each group filled up."""
     rows, k = matrix.codes.shape
     length, padded = groups.length, groups.padded
     whole = k // length
-    made = cupy().zeros((rows, -(-k // length), padded), matrix.codes.dtype)
-    made[:, :whole, :length] = matrix.codes[:, : whole * length].reshape(rows, whole, length)
+    copy = cupy().zeros((rows, -(-k // length), padded), matrix.codes.dtype)
+    copy[:, :whole, :length] = matrix.codes[:, : whole * length].reshape(rows, whole, length)
     if k > whole * length:
-        made[:, whole, : k - whole * length] = matrix.codes[:, whole * length :]
-    return made.reshape(rows, made.shape[1] * padded).view(np.uint8)
+        copy[:, whole, : k - whole * length] = matrix.codes[:, whole * length :]
+    return copy.reshape(rows, copy.shape[1] * padded).view(np.uint8)
 
 
 class OperandPair(NamedTuple):
     """Both operands of a product, as kernels read them."""
 
-    x: Rows
-    w: Rows
-    groups: Groups
+    x: CodeRows
+    w: CodeRows
+    groups: ColumnGroups
 
 
 def operand_pair(x: ScaledArray, w: ScaledArray, step: int | None = None) -> OperandPair:
     """Rows of both, w [..., K] as one matrix; codes are copied only where kernels cannot read them in place."""
-    groups = groups_of(w.shape[-1], min(x.tiling.c, w.tiling.c), step)
-    return OperandPair(rows_of(x, groups), rows_of(w, groups, keep=True), groups)
+    groups = column_groups(w.shape[-1], min(x.tiling.c, w.tiling.c), step)
+    return OperandPair(code_rows(x, groups), code_rows(w, groups, keep=True), groups)
 
 
 # --- zero points --------------------------------------------------------------------------------
 
 
-class Zeros(NamedTuple):
+class ZeroTerms(NamedTuple):
     """For every group (a row here) and row of codes, int32: two factors of the identity.
 
     Σ (a - za)(b - zb)  =  Σ a b  -  za · (Σ b - n zb)  -  zb · Σ a
@@ -138,23 +142,25 @@ class Zeros(NamedTuple):
     others: Any  # Σ a, or Σ b - n zb: what the other's zero points are multiplied with
 
 
-def zeros_of(s: ScaledArray, groups: Groups, weights: bool) -> Zeros:
+def zero_terms(s: ScaledArray, groups: ColumnGroups, weights: bool) -> ZeroTerms:
     """Of x, or of w: those are kept with it."""
-    found: Zeros = s.prepared(_zeros_maker(groups, True)) if weights else _zeros(s, groups, False)
-    return found
+    terms: ZeroTerms = (
+        s.prepared(_zero_terms_maker(groups, True)) if weights else _zero_terms(s, groups, False)
+    )
+    return terms
 
 
 @cache
-def _zeros_maker(groups: Groups, weights: bool) -> Callable[[ScaledArray], Zeros]:
-    return lambda s: _zeros(s, groups, weights)
+def _zero_terms_maker(groups: ColumnGroups, weights: bool) -> Callable[[ScaledArray], ZeroTerms]:
+    return lambda s: _zero_terms(s, groups, weights)
 
 
-def _zeros(s: ScaledArray, groups: Groups, weights: bool) -> Zeros:
+def _zero_terms(s: ScaledArray, groups: ColumnGroups, weights: bool) -> ZeroTerms:
     cp, matrix = cupy(), s.matrix()
     (rows, k), length = matrix.codes.shape, groups.length
     count = -(-k // length)
     if k % length:
-        by_group = _copied(matrix, groups).view(matrix.codes.dtype).reshape(rows, count, groups.padded)
+        by_group = _padded_copy(matrix, groups).view(matrix.codes.dtype).reshape(rows, count, groups.padded)
     else:
         by_group = matrix.codes.reshape(rows, count, length)
     sums = by_group.sum(axis=2, dtype=np.int32).T
@@ -162,9 +168,9 @@ def _zeros(s: ScaledArray, groups: Groups, weights: bool) -> Zeros:
     if matrix.zeros is not None:
         over = matrix.over._replace(c=1)
         times = -(-matrix.over.c // length)
-        found = cp.repeat(expanded(cp, matrix.zeros, over), times, axis=1)[:, :count]
-        points[...] = found.T
+        of_groups = cp.repeat(expanded(cp, matrix.zeros, over), times, axis=1)[:, :count]
+        points[...] = of_groups.T
     if weights:
         lengths = np.minimum(length, k - length * np.arange(count)).astype(np.int32)
         sums = sums - cp.asarray(lengths)[:, None] * points
-    return Zeros(points, cp.ascontiguousarray(sums))
+    return ZeroTerms(points, cp.ascontiguousarray(sums))

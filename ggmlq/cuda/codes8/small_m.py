@@ -57,7 +57,7 @@ class SmallMTile:
         return 64 * CONSUMER_WARPGROUPS // self.rows
 
     @property
-    def many(self) -> bool:
+    def wide_exchange(self) -> bool:
         """Whether sums go to other blocks in pieces of 16 bytes."""
         return self.turns == 1 or self.columns >= 64
 
@@ -89,14 +89,14 @@ class SmallMTile:
         return self.sums + self.turns * self.columns * self.pitch
 
     @property
-    def listed(self) -> int:
+    def row_list(self) -> int:
         """Where a list of rows of x begins."""
         return self.barriers + 16 * self.stages
 
     @property
     def shared(self) -> int:
         """Bytes in all, without such a list."""
-        return KILO + self.listed
+        return KILO + self.row_list
 
 
 TILES = (
@@ -140,13 +140,13 @@ def row_finder(listed: bool) -> Any:
         return min(uint32(first + i), uint32(limit - uint32(1)))
 
     @inlined
-    def listed_row(place: Any, i: Any, count: Any) -> Any:
-        return take4(uint32(place + uint32(min(i, uint32(count - uint32(1))) << uint32(2))))
+    def listed_row(locate: Any, i: Any, count: Any) -> Any:
+        return take4(uint32(locate + uint32(min(i, uint32(count - uint32(1))) << uint32(2))))
 
     return listed_row if listed else next_row
 
 
-def producer(tile: SmallMTile, of_w: bool, listed: bool = False) -> Any:
+def producer(tile: SmallMTile, is_w: bool, listed: bool = False) -> Any:
     """The device function of the one thread that fetches an operand's steps ``first`` … ``last``.
 
     ``row``: the first one, or of a list its place; ``rows`` of x are fetched, all of a tile or as many as are
@@ -154,12 +154,12 @@ def producer(tile: SmallMTile, of_w: bool, listed: bool = False) -> Any:
     """
     stages, length, x_offset = tile.stages, tile.stage, tile.rows * STEP
     expect, fetch, wait, after = barriers.expect, boxes.fetch, barriers.wait, stage_advancer(stages)
-    one_by_one, find = listed and not of_w, row_finder(True)
+    one_by_one, find = listed and not is_w, row_finder(True)
     wait_for_predecessor, prefetch = dependent_launch.wait_for_predecessor, boxes.prefetch
 
     @inlined
-    def fill(ring: Any, full: Any, codes: Any, row: Any, first: Any, last: Any, rows: Any) -> None:
-        if not of_w:
+    def produce(ring: Any, full: Any, codes: Any, row: Any, first: Any, last: Any, rows: Any) -> None:
+        if not is_w:
             prefetch(codes)
             wait_for_predecessor()  # it may have made x
         step, stage, phase = first, uint32(0), uint32(1)
@@ -167,7 +167,7 @@ def producer(tile: SmallMTile, of_w: bool, listed: bool = False) -> Any:
             at, done = uint32(ring + stage * uint32(length)), uint32(full + stage * uint32(8))
             wait(uint32(done + uint32(8 * stages)), phase)
             column = uint32(step * uint32(STEP))
-            if of_w:
+            if is_w:
                 expect(done, uint32(uint32(x_offset) + uint32(rows * uint32(STEP))))
                 fetch(at, codes, column, row, done)
             elif one_by_one:
@@ -179,16 +179,16 @@ def producer(tile: SmallMTile, of_w: bool, listed: bool = False) -> Any:
             stage, phase = after(stage, phase)
             step = uint32(step + uint32(1))
 
-    return fill
+    return produce
 
 
-def bringer(count: int, listed: bool = False) -> Any:
+def scale_copier(count: int, listed: bool = False) -> Any:
     """The device function that starts to copy scales of ``count`` rows and some steps into shared memory."""
     find = row_finder(listed)
     shift, stride, copy = count.bit_length() - 1, CONSUMER_THREADS // count, codes8.copy4
 
     @inlined
-    def bring(
+    def copy_scales(
         to: Any, scales: Any, row: Any, column: Any, rows: Any, span: Any,
         from_row: Any, limit: Any, first: Any, last: Any,
     ) -> None:  # fmt: skip
@@ -200,15 +200,15 @@ def bringer(count: int, listed: bool = False) -> Any:
             copy(to, at + uint64(uint32(step // span)) * column)
             to, step = uint32(to + uint32(4 * CONSUMER_THREADS)), uint32(step + uint32(stride))
 
-    return bring
+    return copy_scales
 
 
-def bringer_of_integers(zeros: bool, listed: bool = False) -> Any:
+def integer_scale_copier(zeros: bool, listed: bool = False) -> Any:
     """The same for integers: one scale a row, and its zero points."""
     copy, find = codes8.copy4, row_finder(listed)
 
     @inlined
-    def bring(
+    def copy_scales(
         to: Any, count: Any, scales: Any, row: Any, rows: Any, points: Any, others: Any,
         from_row: Any, limit: Any,
     ) -> None:  # fmt: skip
@@ -221,4 +221,4 @@ def bringer_of_integers(zeros: bool, listed: bool = False) -> Any:
                 copy(uint32(to + uint32(count << uint32(2))), points + at)
                 copy(uint32(to + uint32(count << uint32(3))), others + at)
 
-    return bring
+    return copy_scales

@@ -68,8 +68,8 @@ def refuses(problem: ExpertLinear) -> str | None:
     if uses * max(problem.k, 16) >= 1 << 36:
         return "takes up to 2**36 codes of activations"
     rows = uses + min(uses, problem.e) * 256  # of a plan, at most
-    own = problem.x, problem.weights, rows, problem.e * problem.n, problem.k
-    return refuses_persistent(ScaledLinear(*own, device=problem.device, card=problem.card))
+    operand_shape = problem.x, problem.weights, rows, problem.e * problem.n, problem.k
+    return refuses_persistent(ScaledLinear(*operand_shape, device=problem.device, card=problem.card))
 
 
 @register(
@@ -84,22 +84,25 @@ def launch(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | N
 def floats(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | None) -> None:
     """A product of FP8."""
     (experts, n, _), both = q.shape, operand_pair(x, q, STEP)
-    column_scales = not expert_operands.shared_by(q, SCALE_ROWS)
+    column_scales = not expert_operands.shares_scales(q, SCALE_ROWS)
     tile = tile or _best(COLUMN_SCALE_TILES if column_scales else FLOAT_TILES, ids, experts, n)
-    to = OutputKind(str(out.dtype))
-    variant = Variant(tile, x.code.name, q.code.name, to, boxed=False, column_scales=column_scales)
-    of, own = _plan(tile, ids, experts), both.x.scales
-    rows = expert_operands.placed(both.x, own.at, own.rows, ids, of, out)
-    columns, span = min(both.x.columns, both.w.columns), own.steps if own.at.shape[1] > 1 else 1 << 30
+    output = OutputKind(str(out.dtype))
+    variant = Variant(tile, x.code.name, q.code.name, output, boxed=False, column_scales=column_scales)
+    of, operand_shape = _plan(tile, ids, experts), both.x.scales
+    rows = expert_operands.sort_rows(both.x, operand_shape.at, operand_shape.rows, ids, of, out)
+    columns, span = (
+        min(both.x.columns, both.w.columns),
+        operand_shape.steps if operand_shape.at.shape[1] > 1 else 1 << 30,
+    )
     steps = -(-columns // STEP)
-    table = expert_operands.table_of_w(q, 1 if column_scales else variant.columns_per_scale, steps)
-    of_columns = operands8.map_of_table(table, table.shape[1], tile.columns) if column_scales else 0
+    table = expert_operands.w_scale_table(q, 1 if column_scales else variant.columns_per_scale, steps)
+    column_scales_map = operands8.map_table(table, table.shape[1], tile.columns) if column_scales else 0
     float_kernel(variant)(
         _grid(tile, of, n), (variant.threads,),
-        *expert_operands.maps_of_rows(rows, both.x, ids.size, columns, tile.rows),
-        operands8.map_of_codes(both.w, columns, tile.columns),
-        expert_operands.map_of_beside(rows, tile.rows), of_columns, table, out, rows.plan, rows.of_row,
-        n, steps, span, table.strides[0], expert_operands.wide(n),
+        *expert_operands.map_rows(rows, both.x, ids.size, columns, tile.rows),
+        operands8.map_codes(both.w, columns, tile.columns),
+        expert_operands.map_terms(rows, tile.rows), column_scales_map, table, out, rows.plan, rows.use_of_row,
+        n, steps, span, table.strides[0], expert_operands.table_columns(n),
     )  # fmt: skip
 
 
@@ -108,20 +111,20 @@ def integers(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile |
     (experts, n, _), both = q.shape, operand_pair(x, q, STEP)
     zeros = x.zeros is not None or q.zeros is not None
     tile = tile or _best(ZERO_POINT_TILES if zeros else INTEGER_TILES, ids, experts, n)
-    to = OutputKind(str(out.dtype))
+    output = OutputKind(str(out.dtype))
     variant = Variant(
-        tile, INTEGER_KINDS[x.code.name], INTEGER_KINDS[q.code.name], to, boxed=False, zeros=zeros
+        tile, INTEGER_KINDS[x.code.name], INTEGER_KINDS[q.code.name], output, boxed=False, zeros=zeros
     )
-    of, of_w = _plan(tile, ids, experts), expert_operands.beside_w(q, both.groups, zeros)
-    beside, shared = expert_operands.beside_x(x, both.x, both.groups, zeros)
-    rows = expert_operands.placed(both.x, beside, shared, ids, of, out)
+    of, w_scales = _plan(tile, ids, experts), expert_operands.integer_terms(q, both.groups, zeros)
+    terms, shared = expert_operands.x_terms(x, both.x, both.groups, zeros)
+    rows = expert_operands.sort_rows(both.x, terms, shared, ids, of, out)
     columns = min(both.x.columns, both.w.columns)
     integer_kernel(variant)(
         _grid(tile, of, n), (variant.threads,),
-        *expert_operands.maps_of_rows(rows, both.x, ids.size, columns, tile.rows),
-        operands8.map_of_codes(both.w, columns, tile.columns),
-        out, *(rows.beside if zeros else (rows.beside, 0, 0)), *of_w, rows.plan, rows.of_row,
-        n, -(-columns // STEP), of.height, expert_operands.wide(n),
+        *expert_operands.map_rows(rows, both.x, ids.size, columns, tile.rows),
+        operands8.map_codes(both.w, columns, tile.columns),
+        out, *(rows.terms if zeros else (rows.terms, 0, 0)), *w_scales, rows.plan, rows.use_of_row,
+        n, -(-columns // STEP), of.height, expert_operands.table_columns(n),
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from ...dispatch.ladder import register
 from ...dispatch.problems import ExpertLinear
 from ..codes8 import operands as operands8
 from ..codes8 import small_m, small_m_consumers, small_m_uses
-from ..codes8.rows import INTEGER_KINDS, operand_pair, zeros_of
+from ..codes8.rows import INTEGER_KINDS, operand_pair, zero_terms
 from ..codes8.small_m import CONSUMER_THREADS, CONSUMER_WARPGROUPS, SPLITS, THREADS, SmallMTile, SmallMVariant
 from ..codes8.small_m_sums import sum_reducer
 from ..codes8.variant import FLOAT_CODES, OUTPUTS, OutputKind
@@ -49,24 +49,26 @@ def variants() -> list[tuple[SmallMVariant, int]]:
         SmallMVariant(t, a, b, out, zeros, listed=True)
         for t, a, b, out, zeros in combined(TILES, INTEGERS, INTEGERS, OUTPUTS, (False, True))
     ]
-    return [(variant, ids_each) for variant in floats + integers for ids_each in small_m_uses.IDS_EACH]
+    return [
+        (variant, ids_per_lane) for variant in floats + integers for ids_per_lane in small_m_uses.IDS_PER_LANE
+    ]
 
 
 @family(variants())
-def kernel(variant: SmallMVariant, ids_each: int) -> Kernel:
+def kernel(variant: SmallMVariant, ids_per_lane: int) -> Kernel:
     """Block (tile of rows of an expert's w, part of K; use): the parts of a tile are a cluster."""
-    tile, run, add = variant.tile, small_m_consumers.roles(variant), sum_reducer(variant)
-    list_uses, read_list, lose = (
-        small_m_uses.lister(tile, ids_each),
-        small_m_uses.reader(tile),
-        small_m_uses.loser(variant),
+    tile, run, add = variant.tile, small_m_consumers.specialized_block(variant), sum_reducer(variant)
+    write_list, read_list, write_nan = (
+        small_m_uses.use_list_writer(tile, ids_per_lane),
+        small_m_uses.use_list_reader(tile),
+        small_m_uses.nan_writer(variant),
     )
-    start, of_barriers, base = (
+    start, barriers_offset, base = (
         barrier_initializer(tile.stages, 4 * CONSUMER_WARPGROUPS // tile.turns),
         tile.barriers,
         ptx.shared_base,
     )
-    rows, of_list = tile.rows, tile.listed
+    rows, list_offset = tile.rows, tile.row_list
     rank_here, arrive_at_cluster, take_turn = (
         barriers.rank_in_cluster, barriers.arrive_at_cluster, dependent_launch.take_turn,
     )  # fmt: skip
@@ -75,8 +77,8 @@ def kernel(variant: SmallMVariant, ids_each: int) -> Kernel:
         x: Any, w: Any,  # maps of codes: of x a box is one row
         y: Any,  # [uses, n]
         ids: Any,  # int64 [uses]
-        of_x: Any, row_x: Any, column_x: Any,  # scales: where, bytes from row to row and column to column
-        of_w: Any, row_w: Any, column_w: Any,
+        x_scales: Any, row_x: Any, column_x: Any,  # scales: where, bytes from row to row and column to column
+        w_scales: Any, row_w: Any, column_w: Any,
         points_x: Any, others_x: Any, points_w: Any, others_w: Any,  # tiles8.rows.Zeros
         uses: Any, per: Any, experts: Any,  # uses of a row of x
         n: Any, steps: Any, halvings: Any,  # of the steps, until they are a block's
@@ -84,10 +86,10 @@ def kernel(variant: SmallMVariant, ids_each: int) -> Kernel:
     ) -> None:  # fmt: skip
         take_turn()
         ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
-        full = uint32(ring + uint32(of_barriers))
+        full = uint32(ring + uint32(barriers_offset))
         thread, rank, use = uint32(cuda.threadIdx.x), rank_here(), uint32(cuda.blockIdx.y)
         if thread < uint32(32):
-            list_uses(ring, ids, use, uses, per, experts, thread)
+            write_list(ring, ids, use, uses, per, experts, thread)
             if thread == uint32(0):
                 start(full)
         cuda.syncthreads()
@@ -95,23 +97,23 @@ def kernel(variant: SmallMVariant, ids_each: int) -> Kernel:
         row0 = uint32(uint32(uint32(cuda.blockIdx.x) >> halvings) * uint32(rows))
         if expert == uint32(NO_EXPERT):
             if rank == uint32(0):
-                lose(y, use, row0, n)
+                write_nan(y, use, row0, n)
             return
         if served == uint32(0):
             return
         if halvings != uint32(0):  # one block alone has no cluster
             arrive_at_cluster()
-        given = (of_x, row_x, column_x, rows_x, span_x, of_w, row_w, column_w, rows_w, span_w)
+        arguments = (x_scales, row_x, column_x, rows_x, span_x, w_scales, row_w, column_w, rows_w, span_w)
         zeros = (points_x, others_x, points_w, others_w)
         below = uint32(expert * n)
-        own, end, listed = uint32(below + row0), uint32(below + n), uint32(ring + uint32(of_list))
-        run(ring, full, x, w, listed, served, served, own, end, steps, given, zeros, rank, halvings)
+        own, end, listed = uint32(below + row0), uint32(below + n), uint32(ring + uint32(list_offset))
+        run(ring, full, x, w, listed, served, served, own, end, steps, arguments, zeros, rank, halvings)
         if thread < uint32(CONSUMER_THREADS):
             nothing = uint64(0)
             add(ring, rank, halvings, y, row0, served, n, (nothing, nothing, nothing, nothing))
 
     return Kernel(
-        f"tma few rows of experts {variant}, {32 * ids_each} uses", product, *(uint64,) * 14, *(uint32,) * 10,
+        f"tma few rows of experts {variant}, {32 * ids_per_lane} uses", product, *(uint64,) * 14, *(uint32,) * 10,
         threads=THREADS, blocks=tile.blocks, shared=tile.shared + small_m_uses.list_bytes(tile), least=(9, 0),
         exact=True, early=True, lto=True,
     )  # fmt: skip
@@ -121,7 +123,7 @@ class Cut(NamedTuple):
     """A tile, and how many blocks share K."""
 
     tile: SmallMTile
-    parts: int
+    split: int
 
 
 def cut_for(tokens: int, used: int, experts: int, n: int, k: int) -> Cut:
@@ -149,19 +151,19 @@ def launch(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, cut: Cut | None =
     (experts, n, _), both, integer = q.shape, operand_pair(x, q, STEP), q.code.kind == "integer"
     k, zeros = min(both.x.columns, both.w.columns), x.zeros is not None or q.zeros is not None
     tokens, used = ids.shape
-    tile, parts = cut or cut_for(tokens, used, experts, n, k)
+    tile, split = cut or cut_for(tokens, used, experts, n, k)
     x_code, w_code = (INTEGER_KINDS[s.code.name] if integer else s.code.name for s in (x, q))
     variant = SmallMVariant(tile, x_code, w_code, OutputKind(str(out.dtype)), zeros, listed=True)
     points: tuple[Any, ...] = (0, 0, 0, 0)
     if zeros:
-        terms = operands8.beside_w(q, both.groups, True)
-        points = (*zeros_of(x, both.groups, weights=False), terms.points, terms.others)
-    a, b = both.x.scales, operands8.kept_scales(q, both.w)
-    ids_each = next(each for each in small_m_uses.IDS_EACH if ids.size <= 32 * each)
-    kernel(variant, ids_each)(
-        (-(-n // tile.rows) * parts, ids.size), (THREADS,),
-        operands8.map_of_codes(both.x, k, 1), operands8.map_of_codes(both.w, k, tile.rows), out, ids,
+        terms = operands8.integer_terms(q, both.groups, True)
+        points = (*zero_terms(x, both.groups, weights=False), terms.points, terms.others)
+    a, b = both.x.scales, operands8.prepared_w_scales(q, both.w)
+    ids_per_lane = next(each for each in small_m_uses.IDS_PER_LANE if ids.size <= 32 * each)
+    kernel(variant, ids_per_lane)(
+        (-(-n // tile.rows) * split, ids.size), (THREADS,),
+        operands8.map_codes(both.x, k, 1), operands8.map_codes(both.w, k, tile.rows), out, ids,
         a.at, a.row, a.column, b.at, b.row, b.column, *points,
         ids.size, ids.size // len(both.x.codes), experts,
-        n, -(-k // STEP), parts.bit_length() - 1, a.rows, a.steps, b.rows, b.steps, cluster=parts,
+        n, -(-k // STEP), split.bit_length() - 1, a.rows, a.steps, b.rows, b.steps, cluster=split,
     )  # fmt: skip

@@ -26,7 +26,7 @@ from ...dispatch.problems import ScaledLinear
 from ..codes8 import epilogue, small_m_consumers
 from ..codes8 import operands as operands8
 from ..codes8.checks import refuses_persistent
-from ..codes8.rows import INTEGER_KINDS, operand_pair, zeros_of
+from ..codes8.rows import INTEGER_KINDS, operand_pair, zero_terms
 from ..codes8.small_m import (
     CONSUMER_THREADS,
     CONSUMER_WARPGROUPS,
@@ -68,8 +68,8 @@ def variants() -> list[tuple[SmallMVariant]]:
 @family(variants())
 def kernel(variant: SmallMVariant) -> Kernel:
     """Block (tile of rows of w, part of K): the parts of a tile are a cluster."""
-    tile, run, add = variant.tile, small_m_consumers.roles(variant), sum_reducer(variant)
-    start, of_barriers, base = (
+    tile, run, add = variant.tile, small_m_consumers.specialized_block(variant), sum_reducer(variant)
+    start, barriers_offset, base = (
         barrier_initializer(tile.stages, 4 * CONSUMER_WARPGROUPS // tile.turns),
         tile.barriers,
         ptx.shared_base,
@@ -81,8 +81,8 @@ def kernel(variant: SmallMVariant) -> Kernel:
     def product(
         x: Any, w: Any,  # maps of codes
         y: Any,
-        of_x: Any, row_x: Any, column_x: Any,  # scales: where, bytes from row to row and column to column
-        of_w: Any, row_w: Any, column_w: Any,
+        x_scales: Any, row_x: Any, column_x: Any,  # scales: where, bytes from row to row and column to column
+        w_scales: Any, row_w: Any, column_w: Any,
         points_x: Any, others_x: Any, points_w: Any, others_w: Any,  # tiles8.rows.Zeros
         m: Any, n: Any, steps: Any, halvings: Any,  # of the steps, until they are a block's
         rows_x: Any, span_x: Any, rows_w: Any, span_w: Any,  # rows and steps that share a scale
@@ -90,7 +90,7 @@ def kernel(variant: SmallMVariant) -> Kernel:
     ) -> None:  # fmt: skip
         let_successor_start()
         ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
-        full = uint32(ring + uint32(of_barriers))
+        full = uint32(ring + uint32(barriers_offset))
         thread, rank = uint32(cuda.threadIdx.x), rank_here()
         if thread == uint32(0):
             start(full)
@@ -98,16 +98,16 @@ def kernel(variant: SmallMVariant) -> Kernel:
             arrive_at_cluster()
         cuda.syncthreads()
         row0 = uint32(uint32(uint32(cuda.blockIdx.x) >> halvings) * uint32(rows))
-        given = (of_x, row_x, column_x, rows_x, span_x, of_w, row_w, column_w, rows_w, span_w)
+        arguments = (x_scales, row_x, column_x, rows_x, span_x, w_scales, row_w, column_w, rows_w, span_w)
         zeros = (points_x, others_x, points_w, others_w)
         run(
-            ring, full, x, w, uint32(0), uint32(columns), m, row0, n, steps, given, zeros, rank, halvings,
+            ring, full, x, w, uint32(0), uint32(columns), m, row0, n, steps, arguments, zeros, rank, halvings,
         )  # fmt: skip
         if thread < uint32(CONSUMER_THREADS):
             add(ring, rank, halvings, y, row0, m, n, (bias, scales, down, along))
 
     return Kernel(
-        f"tma few rows {variant}", product, *(uint64,) * 13, *(uint32,) * 8, *epilogue.KINDS, threads=THREADS,
+        f"tma few rows {variant}", product, *(uint64,) * 13, *(uint32,) * 8, *epilogue.PARAMETERS, threads=THREADS,
         blocks=tile.blocks, shared=tile.shared, least=(9, 0), exact=True, early=True, lto=True,
     )  # fmt: skip
 
@@ -123,33 +123,33 @@ def refuses(problem: ScaledLinear) -> str | None:
     narrow=True, ends=True,
 )  # fmt: skip
 def launch(
-    x: ScaledArray, w: ScaledArray, out: Any, tile: SmallMTile | None = None, parts: int = 0,
+    x: ScaledArray, w: ScaledArray, out: Any, tile: SmallMTile | None = None, split: int = 0,
     end: Ending = PLAIN,
 ) -> None:  # fmt: skip
     """``out`` may be float16 or bfloat16, too; ``tile``, ``parts``: others than are thought best."""
     if not (out.size and w.shape[1]):
         out.fill(0)
         return
-    operands8.settle(w)
+    operands8.prepare_stream(w)
     (m, n), both, integer = out.shape, operand_pair(x, w, STEP), w.code.kind == "integer"
     k = min(both.x.columns, both.w.columns)
     zeros, shape = (
         x.zeros is not None or w.zeros is not None,
         codes8.Shape.on(device.card_of(device.current()), m, n, k),
     )
-    tile, parts, _ = codes8.small_m(shape, *codes8.asked(tile, parts, TILES, SPLITS))
+    tile, split, _ = codes8.small_m(shape, *codes8.asked(tile, split, TILES, SPLITS))
     x_code, w_code = (INTEGER_KINDS[s.code.name] if integer else s.code.name for s in (x, w))
-    variant = SmallMVariant(tile, x_code, w_code, epilogue.out_of(out, end), zeros)
+    variant = SmallMVariant(tile, x_code, w_code, epilogue.output_kind(out, end), zeros)
     tiles, steps = -(-n // tile.rows), -(-k // STEP)
     points: tuple[Any, ...] = (0, 0, 0, 0)
     if zeros:
-        terms = operands8.beside_w(w, both.groups, True)
-        points = (*zeros_of(x, both.groups, weights=False), terms.points, terms.others)
-    a, b = both.x.scales, operands8.kept_scales(w, both.w)
+        terms = operands8.integer_terms(w, both.groups, True)
+        points = (*zero_terms(x, both.groups, weights=False), terms.points, terms.others)
+    a, b = both.x.scales, operands8.prepared_w_scales(w, both.w)
     kernel(variant)(
-        (tiles * parts,), (THREADS,),
-        operands8.map_of_codes(both.x, k, tile.columns), operands8.map_of_codes(both.w, k, tile.rows), out,
+        (tiles * split,), (THREADS,),
+        operands8.map_codes(both.x, k, tile.columns), operands8.map_codes(both.w, k, tile.rows), out,
         a.at, a.row, a.column, b.at, b.row, b.column, *points,
-        m, n, steps, parts.bit_length() - 1, a.rows, a.steps, b.rows, b.steps,
-        *epilogue.words(end), cluster=parts,
+        m, n, steps, split.bit_length() - 1, a.rows, a.steps, b.rows, b.steps,
+        *epilogue.epilogue_arguments(end), cluster=split,
     )  # fmt: skip

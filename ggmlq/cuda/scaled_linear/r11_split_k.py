@@ -24,7 +24,7 @@ from ..codes8 import epilogue
 from ..codes8 import operands as operands8
 from ..codes8.checks import refuses_persistent
 from ..codes8.rows import operand_pair
-from ..codes8.split_k import MOST, TILES, kernel, shares
+from ..codes8.split_k import MOST, TILES, kernel, row_split
 from ..codes8.variant import Variant
 from ..cost import codes8
 from ..intrinsics.wgmma8 import STEP
@@ -43,7 +43,7 @@ def refuses(problem: ScaledLinear) -> str | None:
     narrow=True, ends=True,
 )  # fmt: skip
 def launch(
-    x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None = None, parts: int = 0,
+    x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None = None, split: int = 0,
     end: Ending = PLAIN,
 ) -> None:  # fmt: skip
     """``out`` may be float16 or bfloat16, too; ``tile``, ``parts``: others than are thought best."""
@@ -51,14 +51,14 @@ def launch(
     if not (out.size and k):
         out.fill(0)
         return
-    operands8.settle(w)
-    both, to = operand_pair(x, w, STEP), epilogue.out_of(out, end)
-    column_scales = not operands8.shared_by(both.w, 128)
+    operands8.prepare_stream(w)
+    both, to = operand_pair(x, w, STEP), epilogue.output_kind(out, end)
+    column_scales = not operands8.shares_scales(both.w, 128)
     shape = codes8.Shape.on(device.card_of(device.current()), m, n, k)
-    tile, parts, _ = codes8.split_k(shape, *codes8.asked(tile, parts, TILES, range(1, MOST + 1)))
+    tile, split, _ = codes8.split_k(shape, *codes8.asked(tile, split, TILES, range(1, MOST + 1)))
     variant = Variant(tile, x.code.name, w.code.name, to, False, column_scales)
-    given = operands8.float_arguments(variant, both, w, m, n)
+    arguments = operands8.float_arguments(variant, both, w, m, n)
     kernel(variant)(
-        (tile.tiles(m, n) * parts,), (variant.threads,), *given.maps, given.table, out, m, n, *given.sizes,
-        parts, *shares(tile, parts), *epilogue.words(end), cluster=parts,
+        (tile.tiles(m, n) * split,), (variant.threads,), *arguments.maps, arguments.table, out, m, n, *arguments.sizes,
+        split, *row_split(tile, split), *epilogue.epilogue_arguments(end), cluster=split,
     )  # fmt: skip

@@ -24,7 +24,7 @@ from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
 from ..codes8.checks import not_bytes, too_large_for_int32, too_short
-from ..codes8.rows import INTEGER_KINDS, operand_pair, zeros_of
+from ..codes8.rows import INTEGER_KINDS, operand_pair, zero_terms
 from ..intrinsics import codes8, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, int32, uint32
@@ -109,7 +109,7 @@ def arguments(x: ScaledArray, w: ScaledArray) -> tuple[tuple[Any, bool], list[An
     both, zeros = operand_pair(x, w), x.zeros is not None or w.zeros is not None
     points = [cupy().empty((1, 1), np.int32)] * 4
     if zeros:
-        points = [*zeros_of(x, both.groups, weights=False), *zeros_of(w, both.groups, weights=True)]
+        points = [*zero_terms(x, both.groups, weights=False), *zero_terms(w, both.groups, weights=True)]
     columns, groups = min(both.x.columns, both.w.columns), both.groups
     parts, shared = [], []
     for rows in (both.x, both.w):

@@ -34,8 +34,8 @@ from ..codes8.mma_tiles import (
 )
 from ..codes8.mma_tiles import launch as launch_tiles
 from ..codes8.mma_tiles import refuses as refused
-from ..codes8.rows import INTEGER_KINDS, operand_pair, zeros_of
-from ..codes8.stages import LoopSteps, goes_on, holds_nothing, main_loop, no_copies
+from ..codes8.rows import INTEGER_KINDS, operand_pair, zero_terms
+from ..codes8.stages import LoopSteps, fetch_no_scales, finish_nothing, load_no_scales, main_loop
 from ..epilogue.mma_sums import clearer, scale_loader, stage_scales, storer, zero_point_corrector
 from ..intrinsics import codes8, ptx
 from ..intrinsics.atoms import inlined
@@ -88,32 +88,41 @@ def grouped_cases() -> list[tuple[Any, ...]]:
 def ungrouped(tile: ByteTile, a: str, b: str, zeros: bool) -> Kernel:
     """For scales that do not vary along K."""
     (down, across), count = tile.grid, tile.sums
-    walk = main_loop(tile, LoopSteps(no_copies, multiplier(tile, a, b), holds_nothing, goes_on))
-    place, clear, store = raster(tile), clearer(count, int32), storer(tile)
-    hold, correct, held_count = scale_loader(tile), zero_point_corrector(tile), 2 * down + 2 * across
+    run_loop = main_loop(
+        tile, LoopSteps(fetch_no_scales, multiplier(tile, a, b), load_no_scales, finish_nothing)
+    )
+    locate, clear, store = raster(tile), clearer(count, int32), storer(tile)
+    hold, correct, scale_register_count = (
+        scale_loader(tile),
+        zero_point_corrector(tile),
+        2 * down + 2 * across,
+    )
     scale, fma = stage_scales(tile, False).scale, ptx.fma
 
     def product(
         x: Any, w: Any, y: Any, m: Any, n: Any, k: Any, pitch_x: Any, pitch_w: Any,
         tiles_down: Any, tiles_across: Any, raster_height: Any,
-        of_x: Any, of_w: Any, row_x: Any, row_w: Any, column_x: Any, column_w: Any,
+        x_scales: Any, w_scales: Any, row_x: Any, row_w: Any, column_x: Any, column_w: Any,
         rows_x: Any, rows_w: Any, steps_x: Any, steps_w: Any,
         points_x: Any, others_x: Any, points_w: Any, others_w: Any,
     ) -> None:  # fmt: skip
-        m0, n0 = place(tiles_down, tiles_across, raster_height)
+        m0, n0 = locate(tiles_down, tiles_across, raster_height)
         sums = cuda.local.array(count, int32)
         clear(sums)
-        walk(sums, sums, sums, x, w, sums, m0, n0, m, n, k, pitch_x, pitch_w)
+        run_loop(sums, sums, sums, x, w, sums, m0, n0, m, n, k, pitch_x, pitch_w)
         if zeros:
             correct(sums, (points_x, others_x, points_w, others_w), uint32(0), m0, n0, m, n)
-        scales = (of_x, of_w, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w)
-        held, results = cuda.local.array(held_count, float32), cuda.local.array(count, float32)
-        hold(scales, held, m0, n0, m, n)
+        scales = (x_scales, w_scales, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w)
+        scale_registers, results = (
+            cuda.local.array(scale_register_count, float32),
+            cuda.local.array(count, float32),
+        )
+        hold(scales, scale_registers, m0, n0, m, n)
         for i in range(down):
             for j in range(across):
                 for c in range(4):
                     o = 4 * (i * across + j) + c
-                    results[o] = fma(float32(sums[o]), scale(held, i, j, c), float32(0))
+                    results[o] = fma(float32(sums[o]), scale(scale_registers, i, j, c), float32(0))
         store(results, y, m0, n0, m, n)
 
     name = f"mma_int8 {a} {b}, {tile}{', zeros' if zeros else ''}"
@@ -124,23 +133,19 @@ def ungrouped(tile: ByteTile, a: str, b: str, zeros: bool) -> Kernel:
 @family(grouped_cases())
 def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kernel:
     """For scales that vary along K."""
-    (down, across), count, beside = tile.grid, tile.sums, stage_scales(tile, uniform)
-    place, store, correct, fma, step_length = (
-        raster(tile),
-        storer(tile),
-        zero_point_corrector(tile),
-        ptx.fma,
-        tile.step,
-    )
+    (down, across), count, stage_scale_functions = tile.grid, tile.sums, stage_scales(tile, uniform)
+    locate, store, correct, fma, step_length = (
+        raster(tile), storer(tile), zero_point_corrector(tile), ptx.fma, tile.step,
+    )  # fmt: skip
     clear, clear_floats = clearer(count, int32), clearer(count, float32)
-    slots, held_count, start, fetch_scales, hold, scale = beside
+    slots, scale_register_count, start, fetch_scales, hold, scale = stage_scale_functions
 
     @inlined
     def fetch(at: Any, stage_terms: Any, step: Any) -> None:
         fetch_scales(at, stage_terms[0], step)
 
     @inlined
-    def finish(sums: Any, part: Any, held: Any, step: Any, stage_terms: Any) -> None:
+    def finish(sums: Any, part: Any, scale_registers: Any, step: Any, stage_terms: Any) -> None:
         _scale_slots, points, span, steps, m0, n0, m, n = stage_terms
         if (step + uint32(1)) % span == uint32(0) or step + uint32(1) == steps:
             if zeros:
@@ -149,29 +154,32 @@ def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kerne
                 for j in range(across):
                     for c in range(4):
                         o = 4 * (i * across + j) + c
-                        sums[o] = fma(float32(part[o]), scale(held, i, j, c), sums[o])
+                        sums[o] = fma(float32(part[o]), scale(scale_registers, i, j, c), sums[o])
                         part[o] = int32(0)
 
-    walk = main_loop(tile, LoopSteps(fetch, multiplier(tile, a, b), hold, finish))
+    run_loop = main_loop(tile, LoopSteps(fetch, multiplier(tile, a, b), hold, finish))
 
     def product(
         x: Any, w: Any, y: Any, m: Any, n: Any, k: Any, pitch_x: Any, pitch_w: Any,
         tiles_down: Any, tiles_across: Any, raster_height: Any,
-        of_x: Any, of_w: Any, row_x: Any, row_w: Any, column_x: Any, column_w: Any,
+        x_scales: Any, w_scales: Any, row_x: Any, row_w: Any, column_x: Any, column_w: Any,
         rows_x: Any, rows_w: Any, steps_x: Any, steps_w: Any,
         points_x: Any, others_x: Any, points_w: Any, others_w: Any, span: Any,
     ) -> None:  # fmt: skip
-        m0, n0 = place(tiles_down, tiles_across, raster_height)
+        m0, n0 = locate(tiles_down, tiles_across, raster_height)
         sums, part = cuda.local.array(count, float32), cuda.local.array(count, int32)
-        held, own = cuda.local.array(held_count, float32), cuda.local.array(slots, uint64)
+        scale_registers, own = (
+            cuda.local.array(scale_register_count, float32),
+            cuda.local.array(slots, uint64),
+        )
         clear_floats(sums)
         clear(part)
-        scales = (of_x, of_w, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w)
+        scales = (x_scales, w_scales, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w)
         start(own, scales, m0, n0, m, n)
         points = (points_x, others_x, points_w, others_w)
         steps = (k + uint32(step_length - 1)) // uint32(step_length)
         stage_terms = (own, points, span, steps, m0, n0, m, n)
-        walk(sums, part, held, x, w, stage_terms, m0, n0, m, n, k, pitch_x, pitch_w)
+        run_loop(sums, part, scale_registers, x, w, stage_terms, m0, n0, m, n, k, pitch_x, pitch_w)
         store(sums, y, m0, n0, m, n)
 
     name = f"mma_int8 in groups {a} {b}, {tile}{', one scale a warp' * uniform}{', zeros' * zeros}"
@@ -188,7 +196,7 @@ def points_of(x: ScaledArray, w: ScaledArray, groups: Any) -> tuple[Any, ...]:
     """Zero points of both operands as arguments of a kernel; without any, nothing."""
     if x.zeros is None and w.zeros is None:
         return (0, 0, 0, 0)
-    return (*zeros_of(x, groups, weights=False), *zeros_of(w, groups, weights=True))
+    return (*zero_terms(x, groups, weights=False), *zero_terms(w, groups, weights=True))
 
 
 @register(__name__, __doc__, arithmetic="codes", accumulate="int32", refuses=refuses)

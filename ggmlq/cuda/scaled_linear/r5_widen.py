@@ -82,12 +82,12 @@ def promoter(tile: ByteTile, scale: Any) -> Any:
     (down, across), fma = tile.grid, ptx.fma
 
     @inlined
-    def finish(sums: Any, part: Any, held: Any, step: Any, own: Any) -> None:
+    def finish(sums: Any, part: Any, scale_registers: Any, step: Any, own: Any) -> None:
         for i in range(down):
             for j in range(across):
                 for c in range(4):
                     o = 4 * (i * across + j) + c
-                    sums[o] = fma(part[o], scale(held, i, j, c), sums[o])
+                    sums[o] = fma(part[o], scale(scale_registers, i, j, c), sums[o])
                     part[o] = float32(0)
 
     return finish
@@ -95,25 +95,38 @@ def promoter(tile: ByteTile, scale: Any) -> Any:
 
 def float_kernel(name: str, tile: ByteTile, uniform: bool, multiply: Any, least: tuple[int, int]) -> Kernel:
     """A product of floats: ``multiply`` adds 32 columns, each stage is promoted."""
-    count, beside = tile.sums, stage_scales(tile, uniform)
-    place, clear, store, start = raster(tile), clearer(count, float32), storer(tile), beside.start
-    slots, held_count = beside.slots, beside.held
-    walk = main_loop(tile, LoopSteps(beside.fetch, multiply, beside.hold, promoter(tile, beside.scale)))
+    count, stage_scale_functions = tile.sums, stage_scales(tile, uniform)
+    locate, clear, store, start = (
+        raster(tile), clearer(count, float32), storer(tile), stage_scale_functions.start,
+    )  # fmt: skip
+    slots, scale_register_count = stage_scale_functions.slots, stage_scale_functions.held
+    run_loop = main_loop(
+        tile,
+        LoopSteps(
+            stage_scale_functions.fetch,
+            multiply,
+            stage_scale_functions.hold,
+            promoter(tile, stage_scale_functions.scale),
+        ),
+    )
 
     def product(
         x: Any, w: Any, y: Any, m: Any, n: Any, k: Any, pitch_x: Any, pitch_w: Any,
         tiles_down: Any, tiles_across: Any, raster_height: Any,
-        of_x: Any, of_w: Any, row_x: Any, row_w: Any, column_x: Any, column_w: Any,
+        x_scales: Any, w_scales: Any, row_x: Any, row_w: Any, column_x: Any, column_w: Any,
         rows_x: Any, rows_w: Any, steps_x: Any, steps_w: Any,
     ) -> None:  # fmt: skip
-        m0, n0 = place(tiles_down, tiles_across, raster_height)
+        m0, n0 = locate(tiles_down, tiles_across, raster_height)
         sums, part = cuda.local.array(count, float32), cuda.local.array(count, float32)
-        held, own = cuda.local.array(held_count, float32), cuda.local.array(slots, uint64)
+        scale_registers, own = (
+            cuda.local.array(scale_register_count, float32),
+            cuda.local.array(slots, uint64),
+        )
         clear(sums)
         clear(part)
-        scales = (of_x, of_w, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w)
+        scales = (x_scales, w_scales, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w)
         start(own, scales, m0, n0, m, n)
-        walk(sums, part, held, x, w, own, m0, n0, m, n, k, pitch_x, pitch_w)
+        run_loop(sums, part, scale_registers, x, w, own, m0, n0, m, n, k, pitch_x, pitch_w)
         store(sums, y, m0, n0, m, n)
 
     full = f"{name}, {tile}{', one scale a warp' if uniform else ''}"

@@ -52,19 +52,17 @@ def variants(tile: BoxTile) -> list[tuple[Variant]]:
 def kernel(variant: Variant) -> Kernel:
     """A tile a block; all threads multiply."""
     tile, layout, threads = variant.tile, variant.layout, 128 * variant.tile.groups
-    of_barriers, of_scales, rows, columns_per_scale, boxed = (
-        layout.barriers,
-        layout.scales,
-        tile.rows,
-        variant.columns_per_scale,
-        variant.boxed,
-    )
-    start, place = barrier_initializer(tile.stages, 1), raster(tile, RASTER_HEIGHT)
-    ask_w, ask_x = box_fetcher(layout, True), box_fetcher(layout, False)
+    barriers_offset, scales_offset, rows, columns_per_scale, boxed = (
+        layout.barriers, layout.scales, tile.rows, variant.columns_per_scale, variant.boxed,
+    )  # fmt: skip
+    start, locate = barrier_initializer(tile.stages, 1), raster(tile, RASTER_HEIGHT)
+    fetch_w, fetch_x = box_fetcher(layout, True), box_fetcher(layout, False)
     zeros, nothing, begin, first, _, _, _, factors, promote, scales_of_w = float_products(
         variant.form, variant.parts
     )
-    of_thread, promoted, stand, write = factors[0], promote[0], thread_placer(variant), writer(variant)
+    thread_factors, promoted, place_thread, write = (
+        factors[0], promote[0], thread_placer(variant), writer(variant),
+    )  # fmt: skip
     wait, first_lane, wait_until_written, take_turn = (
         barriers.wait,
         barriers.from_first_lane,
@@ -74,39 +72,39 @@ def kernel(variant: Variant) -> Kernel:
     base, columns = ptx.shared_base, tile.columns
 
     def product(
-        x: Any, w: Any, of_x: Any, of_columns: Any, table: Any, y: Any,
+        x: Any, w: Any, x_scales: Any, column_scales_map: Any, table: Any, y: Any,
         m: Any, n: Any, steps: Any, span: Any, pitch: Any,
     ) -> None:  # fmt: skip
         thread = uint32(cuda.threadIdx.x)
         warp = first_lane(uint32(thread >> uint32(5)))
         ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
-        full = uint32(ring + uint32(of_barriers))
+        full = uint32(ring + uint32(barriers_offset))
         if thread == uint32(0):
             start(full)
         cuda.syncthreads()
         take_turn()
         down = uint32(uint32(m + uint32(rows - 1)) // uint32(rows))
         across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
-        row, column = place(uint32(cuda.blockIdx.x), down, across)
-        lane, inner, buffer, at, a, b = stand(ring, warp)
+        row, column = locate(uint32(cuda.blockIdx.x), down, across)
+        lane, inner, buffer, at, a, b = place_thread(ring, warp)
         own = uint32(
-            ring + uint32(of_scales) + uint32(uint32(inner + uint32(lane >> uint32(2))) << uint32(2))
+            ring + uint32(scales_offset) + uint32(uint32(inner + uint32(lane >> uint32(2))) << uint32(2))
         )
         columns_at = uint32(
-            ring + uint32(of_scales + 4 * rows) + uint32(uint32(lane & uint32(3)) << uint32(3))
+            ring + uint32(scales_offset + 4 * rows) + uint32(uint32(lane & uint32(3)) << uint32(3))
         )
-        of_w = table + uint64(uint32(column // uint32(columns_per_scale))) * uint64(4)
+        w_scales = table + uint64(uint32(column // uint32(columns_per_scale))) * uint64(4)
         totals, sums, step = zeros(), nothing(), uint32(0)
         while step < steps:
             if thread == uint32(0):
-                ask_w(ring, full, uint32(0), w, of_columns, column, column, step, step)
-                ask_x(ring, full, uint32(0), x, of_x, row, row, step, uint32(step // span))
+                fetch_w(ring, full, uint32(0), w, column_scales_map, column, column, step, step)
+                fetch_x(ring, full, uint32(0), x, x_scales, row, row, step, uint32(step // span))
             wait(full, uint32(step & uint32(1)))
             sums = begin(sums, own)
-            found = of_thread(sums, scales_of_w(of_w))
+            found = thread_factors(sums, scales_of_w(w_scales))
             sums = first(sums, a, b)
             totals = promoted(totals, sums, found, columns_at)
-            of_w += uint64(pitch)
+            w_scales += uint64(pitch)
             step = uint32(step + uint32(1))
             cuda.syncthreads()  # all are done with the stage
         write(totals, (lane, inner, buffer, at), ring, y, column, row, m, n, 0)
@@ -131,11 +129,14 @@ def run(make: Any, tile: BoxTile, x: ScaledArray, w: ScaledArray, out: Any) -> N
         out.fill(0)
         return
     (m, n), both, to = out.shape, operand_pair(x, w, STEP), operands8.outputs(out)
-    column_scales = not operands8.shared_by(both.w, 128)
+    column_scales = not operands8.shares_scales(both.w, 128)
     variant = Variant(tile, x.code.name, w.code.name, to.out, to.boxed, column_scales)
-    given = operands8.float_arguments(variant, both, w, m, n)
+    arguments = operands8.float_arguments(variant, both, w, m, n)
     kernel = make(variant)
-    kernel((tile.tiles(m, n),), (kernel.threads,), *given.maps, given.table, to.at, m, n, *given.sizes)
+    kernel(
+        (tile.tiles(m, n),), (kernel.threads,), *arguments.maps, arguments.table, to.at, m, n,
+        *arguments.sizes,
+    )  # fmt: skip
 
 
 @register(

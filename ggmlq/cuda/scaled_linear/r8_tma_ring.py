@@ -18,7 +18,7 @@ from typing import Any
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
 from ..codes8.consumers import thread_placer, writer
-from ..codes8.persistent import opener
+from ..codes8.persistent import block_opener
 from ..codes8.variant import RASTER_HEIGHT, Variant
 from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes
@@ -35,19 +35,21 @@ TILE = BoxTile(128, 128, 6)
 def kernel(variant: Variant) -> Kernel:
     """A tile a block; the last two warps fetch."""
     tile, layout, fetching = variant.tile, variant.layout, 4 * variant.tile.groups
-    stages, beside, of_scales, length = tile.stages, layout.beside, layout.scales, tile.stage // 16
+    stages, beside, scales_offset, length = tile.stages, layout.beside, layout.scales, tile.stage // 16
     rows, columns, columns_per_scale, boxed = (
         tile.rows,
         tile.columns,
         variant.columns_per_scale,
         variant.boxed,
     )
-    begin, after, place = opener(variant), stage_advancer(stages), raster(tile, RASTER_HEIGHT)
-    fill_w, fill_x = producer(layout, RASTER_HEIGHT, True), producer(layout, RASTER_HEIGHT, False)
+    open_block, after, locate = block_opener(variant), stage_advancer(stages), raster(tile, RASTER_HEIGHT)
+    produce_w, produce_x = producer(layout, RASTER_HEIGHT, True), producer(layout, RASTER_HEIGHT, False)
     zeros, nothing, with_scales, first, _, _, _, factors, promote, scales_of_w = float_products(
         variant.form, variant.parts
     )
-    of_thread, promoted, stand, write = factors[0], promote[0], thread_placer(variant), writer(variant)
+    thread_factors, promoted, place_thread, write = (
+        factors[0], promote[0], thread_placer(variant), writer(variant),
+    )  # fmt: skip
     wait, arrive, first_lane, wait_until_written = (
         barriers.wait,
         barriers.arrive,
@@ -56,33 +58,33 @@ def kernel(variant: Variant) -> Kernel:
     )
 
     def product(
-        x: Any, w: Any, of_x: Any, of_columns: Any, table: Any, y: Any,
+        x: Any, w: Any, x_scales: Any, column_scales_map: Any, table: Any, y: Any,
         m: Any, n: Any, steps: Any, span: Any, pitch: Any,
     ) -> None:  # fmt: skip
-        ring, full = begin()
+        ring, full = open_block()
         thread, number = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
         warp = first_lane(uint32(thread >> uint32(5)))
         down = uint32(uint32(m + uint32(rows - 1)) // uint32(rows))
         across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
         if uint32(warp) >= uint32(fetching):
-            every = uint32(down * across)  # there is one tile a block
+            stride = uint32(down * across)  # there is one tile a block
             if thread == uint32(32 * fetching):
-                fill_w(ring, full, w, of_columns, number, every, (down, across), steps, span)
+                produce_w(ring, full, w, column_scales_map, number, stride, (down, across), steps, span)
             if thread == uint32(32 * fetching + 32):
-                fill_x(ring, full, x, of_x, number, every, (down, across), steps, span)
+                produce_x(ring, full, x, x_scales, number, stride, (down, across), steps, span)
         else:
-            row, column = place(number, down, across)
-            lane, inner, buffer, at, first_a, first_b = stand(ring, warp)
-            near = uint32(ring + uint32(of_scales))
-            own = uint32(near + uint32(uint32(inner + uint32(lane >> uint32(2))) << uint32(2)))
-            columns_at = uint32(near + uint32(4 * rows) + uint32(uint32(lane & uint32(3)) << uint32(3)))
-            of_w = table + uint64(uint32(column // uint32(columns_per_scale))) * uint64(4)
+            row, column = locate(number, down, across)
+            lane, inner, buffer, at, first_a, first_b = place_thread(ring, warp)
+            scales_at = uint32(ring + uint32(scales_offset))
+            own = uint32(scales_at + uint32(uint32(inner + uint32(lane >> uint32(2))) << uint32(2)))
+            columns_at = uint32(scales_at + uint32(4 * rows) + uint32(uint32(lane & uint32(3)) << uint32(3)))
+            w_scales = table + uint64(uint32(column // uint32(columns_per_scale))) * uint64(4)
             totals, sums, step, stage, phase = zeros(), nothing(), uint32(0), uint32(0), uint32(0)
             while step < steps:
                 barrier, moved = uint32(full + stage * uint32(8)), uint32(stage * uint32(beside))
                 wait(barrier, phase)
                 sums = with_scales(sums, uint32(own + moved))
-                found = of_thread(sums, scales_of_w(of_w))
+                found = thread_factors(sums, scales_of_w(w_scales))
                 sums = first(
                     sums, uint32(first_a + stage * uint32(length)), uint32(first_b + stage * uint32(length))
                 )
@@ -90,7 +92,7 @@ def kernel(variant: Variant) -> Kernel:
                 if lane == uint32(0):
                     arrive(uint32(barrier + uint32(8 * stages)))
                 stage, phase = after(stage, phase)
-                of_w += uint64(pitch)
+                w_scales += uint64(pitch)
                 step = uint32(step + uint32(1))
             write(totals, (lane, inner, buffer, at), ring, y, column, row, m, n, 0)
             if boxed and lane == uint32(0):

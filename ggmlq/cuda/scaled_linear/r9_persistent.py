@@ -25,9 +25,9 @@ from ...dispatch.ending import PLAIN, Ending
 from ...dispatch.ladder import register
 from ..codes8 import operands as operands8
 from ..codes8.checks import refuses_persistent
-from ..codes8.epilogue import words
+from ..codes8.epilogue import epilogue_arguments
 from ..codes8.persistent import float_kernel, integer_kernel
-from ..codes8.rows import INTEGER_KINDS, operand_pair, zeros_of
+from ..codes8.rows import INTEGER_KINDS, operand_pair, zero_terms
 from ..codes8.variant import CODED_ZERO_POINT_TILES, COLUMN_SCALE_TILES, FLOAT_TILES, INTEGER_TILES, Variant
 from ..intrinsics.wgmma8 import STEP
 from ..machine import device
@@ -54,12 +54,12 @@ def launch(
 def floats(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end: Ending) -> None:
     """A product of FP8."""
     (m, n), both, to = out.shape, operand_pair(x, w, STEP), operands8.outputs(out, end)
-    column_scales = not operands8.shared_by(both.w, 128)
+    column_scales = not operands8.shares_scales(both.w, 128)
     tile = tile or best(COLUMN_SCALE_TILES if column_scales else FLOAT_TILES, m, n)
     variant = Variant(tile, x.code.name, w.code.name, to.out, to.boxed, column_scales)
-    given = operands8.float_arguments(variant, both, w, m, n)
+    arguments = operands8.float_arguments(variant, both, w, m, n)
     float_kernel(variant)(
-        _grid(tile, m, n), (variant.threads,), *given.maps, given.table, to.at, m, n, *given.sizes, *words(end)
+        _grid(tile, m, n), (variant.threads,), *arguments.maps, arguments.table, to.at, m, n, *arguments.sizes, *epilogue_arguments(end)
     )  # fmt: skip
 
 
@@ -72,14 +72,14 @@ def integers(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end
         tile, INTEGER_KINDS[x.code.name], INTEGER_KINDS[w.code.name], to.out, to.boxed, zeros=zeros
     )
     k = min(both.x.columns, both.w.columns)
-    beside = operands8.beside_w(w, both.groups, zeros)
-    points = zeros_of(x, both.groups, weights=False) if zeros else (0, 0)
+    beside = operands8.integer_terms(w, both.groups, zeros)
+    points = zero_terms(x, both.groups, weights=False) if zeros else (0, 0)
     own = both.x.scales
     integer_kernel(variant)(
         _grid(tile, m, n), (variant.threads,),
-        operands8.map_of_codes(both.x, k, tile.rows), operands8.map_of_codes(both.w, k, tile.columns),
+        operands8.map_codes(both.x, k, tile.rows), operands8.map_codes(both.w, k, tile.columns),
         to.at, own.at, own.row, beside.scales, *points, beside.points, beside.others,
-        m, n, -(-k // STEP), own.rows, *words(end),
+        m, n, -(-k // STEP), own.rows, *epilogue_arguments(end),
     )  # fmt: skip
 
 

@@ -19,58 +19,58 @@ from .. import step
 
 COUNTS = len(step.COUNTED)
 VALID = COUNTS  # behind the counts of a thread: 1 where they count, 0 for units or rows that are none
-KEPT = COUNTS + 1
+COUNTER_LENGTH = COUNTS + 1
 STORED, ZERO, ZEROS = step.SIZE, step.SIZE + 1, step.SIZE + 2  # behind k: added to states, to codes, to v
-GIVEN = step.SIZE + 6
+CONSTANT_COUNT = step.SIZE + 6
 
 
-def moved(counts: Any, which: Any, before: Any, after: Any) -> None:
+def count_clamped(counts: Any, which: Any, before: Any, after: Any) -> None:
     if before != after:
         counts[which >> 1] += counts[VALID]
 
 
 @inlined
-def look_shared(table: Any, index: Any) -> Any:
+def look_up_shared(table: Any, index: Any) -> Any:
     return int32(take4(uint32(table + uint32(uint32(index) << uint32(2)))))
 
 
-def kind(narrow: bool) -> Any:
+def number_type(narrow: bool) -> Any:
     """What numbers of a step are."""
     return int32 if narrow else int64
 
 
-def given(narrow: bool) -> Any:
+def constants_type(narrow: bool) -> Any:
     """The type of the tuple of constants."""
-    return types.UniTuple(kind(narrow), GIVEN)
+    return types.UniTuple(number_type(narrow), CONSTANT_COUNT)
 
 
 @cache
-def build(narrow: bool, shared: bool = False) -> Any:
+def atom_compiler(narrow: bool, shared: bool = False) -> Any:
     """A compiler of atoms; ``shared``: tables are addresses in shared memory."""
-    replaced: dict[str, Any] = {"moved": inlined(moved)}
+    replacements: dict[str, Any] = {"moved": inlined(count_clamped)}
     if narrow:
-        replaced |= {
+        replacements |= {
             "plus": integers.plus, "minus": integers.minus, "times": integers.times,
             "clamp": integers.clamped, "shifted": integers.shifted,
         }  # fmt: skip
     if shared:
-        replaced["look"] = look_shared
-    return recompiler(inlined, replaced)
+        replacements["look"] = look_up_shared
+    return recompiler(inlined, replacements)
 
 
-class Verbs(NamedTuple):
+class StepFunctions(NamedTuple):
     """Device functions."""
 
-    bring: Any  # (sum, five constants, bias, k, gate's shift, counts): what x brings to a gate
-    hidden: Any  # (sum, five constants, k, counts): the deviation of Rh
+    input_term: Any  # (sum, five constants, bias, k, gate's shift, counts): what x brings to a gate
+    hidden_term: Any  # (sum, five constants, k, counts): the deviation of Rh
     gates: Any  # (dz, dr, dg, pz, pr, pg, bias_added, tables, k, counts): z, r, g, R_g h + b_rg
     state: Any  # (z, g, h, k, counts)
 
 
 @cache
-def verbs(narrow: bool, shared: bool = False) -> Verbs:
+def step_functions(narrow: bool, shared: bool = False) -> StepFunctions:
     """Those of ``step.py``, put together."""
-    make = build(narrow, shared)
+    make = atom_compiler(narrow, shared)
     product, gate, added, reset, state, scaled = (
         make(atom) for atom in (step.product, step.gate, step.added, step.reset, step.state, step.scaled)
     )
@@ -79,14 +79,17 @@ def verbs(narrow: bool, shared: bool = False) -> Verbs:
     rh_z, rh_r, reset_g = step.RH_Z, step.RH_R, step.RESET_G
 
     @inlined
-    def bring(
-        total: Any, a: Any, b: Any, c: Any, d: Any, e: Any, bias: Any, k: Any, shift: Any, counts: Any
-    ) -> Any:
-        return plus(scaled(product(total, a, b, c, d, e, k, wx, counts), k, shift), bias)
+    def input_term(
+        total: Any, correction: Any, left: Any, half: Any, negative: Any, right: Any, bias: Any, k: Any, shift: Any,
+        counts: Any,
+    ) -> Any:  # fmt: skip
+        return plus(scaled(product(total, correction, left, half, negative, right, k, wx, counts), k, shift), bias)
 
     @inlined
-    def hidden(total: Any, a: Any, b: Any, c: Any, d: Any, e: Any, k: Any, counts: Any) -> Any:
-        return product(total, a, b, c, d, e, k, rh, counts)
+    def hidden_term(
+        total: Any, correction: Any, left: Any, half: Any, negative: Any, right: Any, k: Any, counts: Any
+    ) -> Any:  # fmt: skip
+        return product(total, correction, left, half, negative, right, k, rh, counts)
 
     @inlined
     def gates(
@@ -100,29 +103,29 @@ def verbs(narrow: bool, shared: bool = False) -> Verbs:
         g = gate(pg, m, k, reset_g, g_pre, of_g, counts)
         return z, r, g, a
 
-    return Verbs(bring, hidden, gates, state)
+    return StepFunctions(input_term, hidden_term, gates, state)
 
 
 def _copier() -> Any:
     """The device function ``(k, to)``: each number by its own line, for a loop would look each of them up."""
-    lines = [f"    to[{i}] = k[{i}]" for i in range(GIVEN)]
+    lines = [f"    to[{i}] = k[{i}]" for i in range(CONSTANT_COUNT)]
     made: dict[str, Any] = {"__name__": __name__}
     exec("\n".join(["def copied(k, to):", *lines]), made)
     return inlined(made["copied"])
 
 
-copied = _copier()
+copy_constants = _copier()
 
 
 @inlined
-def clear(counts: Any) -> None:
+def clear_counts(counts: Any) -> None:
     """A thread's counts."""
-    for i in range(KEPT):
+    for i in range(COUNTER_LENGTH):
         counts[i] = 0
 
 
 @inlined
-def tell(counts: Any, total: Any) -> None:
+def add_counts(counts: Any, total: Any) -> None:
     """Add a thread's counts to those of the call: few have any."""
     for i in range(COUNTS):
         if counts[i] != 0:
@@ -130,7 +133,7 @@ def tell(counts: Any, total: Any) -> None:
 
 
 @inlined
-def put_state(
+def store_state(
     y: Any, codes: Any, v: Any, size: Any, at: Any, row: Any, unit: Any, units: Any, scale: Any,
     state: Any, z: Any, r: Any, g: Any, a: Any, k: Any,
 ) -> None:  # fmt: skip

@@ -23,7 +23,7 @@ from ..diagnostics import TALLIED
 from ..run import ASKED, Call
 from ..weights import refuse_not_finite
 from . import encode, plain
-from .layout import Kept, kept
+from .layout import DeviceWeights, device_weights
 from .plain import Outs
 
 AHEAD = 24 << 20  # bytes of what x brings that are there at a time
@@ -45,20 +45,22 @@ class Memory(NamedTuple):
         return empty(self.codes, self.kind), empty(self.states, self.kind), empty(self.p, self.number)
 
 
-def memory(call: Call, given: Kept) -> Memory:
+def memory(call: Call, weights: DeviceWeights) -> Memory:
     """What a call needs."""
     t, n, _ = call.x.shape
-    kind, number = (np.int8, np.int32) if given.narrow else (np.int32, np.int64)
-    row = 3 * given.padded
-    some = min(t, max(1, AHEAD // (n * row * np.dtype(number).itemsize)))
-    return Memory((t * n, given.columns), (2, n + SPARE, given.padded), kind, (some * n, row), number)
+    kind, number = (np.int8, np.int32) if weights.narrow else (np.int32, np.int64)
+    row = 3 * weights.padded
+    chunk_steps = min(t, max(1, AHEAD // (n * row * np.dtype(number).itemsize)))
+    return Memory(
+        (t * n, weights.columns), (2, n + SPARE, weights.padded), kind, (chunk_steps * n, row), number
+    )
 
 
-class Work(NamedTuple):
+class DeviceCall(NamedTuple):
     """What rungs are given, all on the device."""
 
     call: Call
-    kept: Kept
+    weights: DeviceWeights
     launch: Callable[..., None]  # (kernel, grid, *arguments, cluster=1)
     x: Address  # codes [T · N, columns]
     states: Address
@@ -78,14 +80,14 @@ class Work(NamedTuple):
         return int(self.call.cell.units)
 
     @property
-    def some(self) -> int:
+    def chunk_steps(self) -> int:
         """Steps that p has room for."""
-        return memory(self.call, self.kept).p[0] // self.rows
+        return memory(self.call, self.weights).p[0] // self.rows
 
     @property
-    def between(self) -> int:
+    def buffer_bytes(self) -> int:
         """Bytes between both buffers of states."""
-        return (self.rows + SPARE) * self.kept.padded * (1 if self.kept.narrow else 4)
+        return (self.rows + SPARE) * self.weights.padded * (1 if self.weights.narrow else 4)
 
     def state(self, t: int) -> Any:
         """The states [N, padded] that a step reads, where they are an array."""
@@ -95,7 +97,7 @@ class Work(NamedTuple):
         """Codes of x from a step on."""
         first = t * self.rows
         if type(self.x) is AddressSlot:
-            return self.x + first * self.kept.columns
+            return self.x + first * self.weights.columns
         return self.x[first:]
 
     def counters_from(self, first: int) -> Address:
@@ -110,11 +112,11 @@ class Work(NamedTuple):
         return Outs(y, codes, v, h.dtype.itemsize, scale, t * self.rows, self.units)
 
 
-Project = Callable[[Work, int, int], None]  # (work, first, stop): what x brings to these steps, to p
-Steps = Callable[[Work, int, int], None]  # (work, first, stop)
+Project = Callable[[DeviceCall, int, int], None]  # (work, first, stop): what x brings to these steps, to p
+Steps = Callable[[DeviceCall, int, int], None]  # (work, first, stop)
 
 
-def at_once(kernel: Kernel, grid: tuple[int, ...], *arguments: Any, cluster: int = 1) -> None:
+def launch_now(kernel: Kernel, grid: tuple[int, ...], *arguments: Any, cluster: int = 1) -> None:
     """Launch it now."""
     kernel(grid, (kernel.threads,), *arguments, cluster=cluster)
 
@@ -122,57 +124,57 @@ def at_once(kernel: Kernel, grid: tuple[int, ...], *arguments: Any, cluster: int
 def run(calls: Sequence[Call], project: Project, steps: Steps) -> None:
     """All steps of each direction, one after the other."""
     for call in calls:
-        work = begun(call)
+        work = begin_call(call)
         walk(work, project, steps)
-        ended(call, work.counts)
+        end_call(call, work.counts)
 
 
-def walk(work: Work, project: Project, steps: Steps) -> None:
+def walk(work: DeviceCall, project: Project, steps: Steps) -> None:
     """Some steps at a time."""
-    t, some = work.call.x.shape[0], work.some
-    for first in range(0, t, some):
-        stop = min(first + some, t)
+    t, chunk_steps = work.call.x.shape[0], work.chunk_steps
+    for first in range(0, t, chunk_steps):
+        stop = min(first + chunk_steps, t)
         project(work, first, stop)
         steps(work, first, stop)
 
 
-def begun(call: Call, counters: int = 0) -> Work:
+def begin_call(call: Call, counters: int = 0) -> DeviceCall:
     """Codes of x, and the states before the first step; so many counters, if any."""
-    cp, given = device.cupy(), kept(call)
+    cp, weights = device.cupy(), device_weights(call)
     counts = cp.zeros(encode.COUNTED, np.int64)
-    codes, states, p = memory(call, given).made(cp.empty)
+    codes, states, p = memory(call, weights).made(cp.empty)
     counting = cp.empty(counters, np.uint32) if counters else 0
     h = 0 if call.h is None else call.h
-    encode.begin(at_once, call, given, call.x, codes, h, states, counting, counters, counts)
+    encode.begin(launch_now, call, weights, call.x, codes, h, states, counting, counters, counts)
     outputs = tuple(0 if part is None else part.data.ptr for part in (call.y, call.codes, call.v))
-    return Work(call, given, at_once, codes, states, p, counts, outputs, counting)
+    return DeviceCall(call, weights, launch_now, codes, states, p, counts, outputs, counting)
 
 
-def ended(call: Call, counts: Any) -> None:
+def end_call(call: Call, counts: Any) -> None:
     """The last states, and counts to the host unless a graph is recorded."""
-    source, size = last(call)
-    encode.end(at_once, source, call.last, size, 0, counts)
+    source, size = last_states(call)
+    encode.end(launch_now, source, call.last, size, 0, counts)
     index = device.current()
     if not device.capturing(index):
         device.wait_for(device.driver().stream(index))
-        told(call, counts.get().tolist())
+        report_counts(call, counts.get().tolist())
 
 
-def last(call: Call) -> tuple[int, int]:
+def last_states(call: Call) -> tuple[int, int]:
     """Where the states of the last step are, and their bytes."""
     part = call.y if call.codes is None else call.codes
     each = part.nbytes // part.shape[0]
     return part.data.ptr + part.nbytes - each, each
 
 
-def told(call: Call, found: list[int]) -> None:
+def report_counts(call: Call, counts_list: list[int]) -> None:
     """Counts of a call that has ended; what is no number is an error."""
-    if found[encode.NO_STATES]:
+    if counts_list[encode.NO_STATES]:
         refuse_not_finite(ASKED, call.h, "h0")
-    if found[encode.NOT_FINITE]:
+    if counts_list[encode.NOT_FINITE]:
         refuse_not_finite(ASKED, call.x, "x")
-    if any(found):
-        call.counts[:] += found[: len(TALLIED)]
+    if any(counts_list):
+        call.counts[:] += counts_list[: len(TALLIED)]
 
 
 def words(array: Any, narrow: bool) -> Any:
@@ -180,11 +182,11 @@ def words(array: Any, narrow: bool) -> Any:
     return array.view(np.int32) if narrow else array
 
 
-def project_plainly(work: Work, first: int, stop: int) -> None:
+def project_plain(work: DeviceCall, first: int, stop: int) -> None:
     """What x brings, by the plain kernel."""
-    given, narrow, rows = work.kept, work.kept.narrow, (stop - first) * work.rows
+    weights, narrow, rows = work.weights, work.weights.narrow, (stop - first) * work.rows
     work.launch(
-        plain.project(narrow), plain.grid(rows, given.padded), words(given.W, narrow),
-        words(work.codes_from(first)[:rows], narrow), given.of_wx, given.biases, work.p[:rows], work.counts,
-        work.units, given.padded, given.k,
+        plain.project(narrow), plain.grid(rows, weights.padded), words(weights.W, narrow),
+        words(work.codes_from(first)[:rows], narrow), weights.wx_constants, weights.biases, work.p[:rows], work.counts,
+        work.units, weights.padded, weights.k,
     )  # fmt: skip

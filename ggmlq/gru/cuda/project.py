@@ -17,8 +17,17 @@ from ...cuda.intrinsics.language import cuda, int32, int64, types, uint32, uint6
 from ...cuda.machine import device
 from ...cuda.machine.launch import Kernel, family
 from .. import step
-from .atoms import GIVEN, KEPT, VALID, clear, copied, given, tell, verbs
-from .call import Work, project_plainly
+from .atoms import (
+    CONSTANT_COUNT,
+    COUNTER_LENGTH,
+    VALID,
+    add_counts,
+    clear_counts,
+    constants_type,
+    copy_constants,
+    step_functions,
+)  # fmt: skip
+from .call import DeviceCall, project_plain
 from .tile import BYTES, ROWS, UNITS
 
 LEAST = (8, 0)
@@ -35,11 +44,11 @@ def kernel() -> Kernel:
 
     def work(
         W: Any, x: Any, rows_at: Any, biases: Any, p: Any, total: Any, rows: Any, units: Any, padded: Any,
-        columns: Any, given_k: Any,
+        columns: Any, constants_k: Any,
     ) -> None:  # fmt: skip
-        k, counts = cuda.local.array(GIVEN, int32), cuda.local.array(KEPT, int32)
-        copied(given_k, k)
-        clear(counts)
+        k, counts = cuda.local.array(CONSTANT_COUNT, int32), cuda.local.array(COUNTER_LENGTH, int32)
+        copy_constants(constants_k, k)
+        clear_counts(counts)
         lane = uint32(cuda.threadIdx.x) & uint32(31)
         warp = first_lane(uint32(cuda.threadIdx.x) >> uint32(5))
         g, t = uint32(lane >> uint32(2)), uint32(lane & uint32(3))
@@ -62,9 +71,9 @@ def kernel() -> Kernel:
             finish(d, 0, half, of_z, rows_at, biases, p, at, own, rows, units, padded, k, counts)
             finish(d, 1, half, of_r, rows_at, biases, p, at, own, rows, units, padded, k, counts)
             finish(d, 2, half, of_g, rows_at, biases, p, at, own, rows, units, padded, k, counts)
-        tell(counts, total)
+        add_counts(counts, total)
 
-    parts = *(uint64,) * 5, types.Array(int64, 1, "C"), *(uint32,) * 4, given(True)
+    parts = *(uint64,) * 5, types.Array(int64, 1, "C"), *(uint32,) * 4, constants_type(True)
     return Kernel("gru what x brings by mma", work, *parts, threads=32 * WARPS, blocks=2, least=LEAST)
 
 
@@ -79,7 +88,7 @@ def multiplier() -> Any:
 
     @inlined
     def multiply(
-        d: Any, w: Any, x: Any, below: Any, gate_bytes: Any, last: Any, row: Any, columns: Any
+        d: Any, w: Any, x: Any, below: Any, gate_bytes: Any, last_states: Any, row: Any, columns: Any
     ) -> None:
         at = uint64(0)
         while at < columns:
@@ -88,7 +97,7 @@ def multiplier() -> Any:
             c = load16(w + gate_bytes * uint64(2) + at)
             g = load16(w + gate_bytes * uint64(2) + below + at)
             for tile in range(TILES):
-                of_x = uint64(min(uint32(row + uint32(ROWS * tile)), last))
+                of_x = uint64(min(uint32(row + uint32(ROWS * tile)), last_states))
                 v = load16(x + of_x * columns + at)
                 j = 12 * tile
                 into(d, j, a[0], e[0], a[1], e[1], v[0], v[1])
@@ -104,7 +113,7 @@ def multiplier() -> Any:
 
 def finisher() -> Any:
     """The device function from the sums of a gate of a unit to what x brings."""
-    load4, store4, bring = codes8.load4, ptx.store4, verbs(True).bring
+    load4, store4, input_term = codes8.load4, ptx.store4, step_functions(True).input_term
 
     @inlined
     def finish(
@@ -121,32 +130,24 @@ def finisher() -> Any:
                 row = uint32(row0 + uint32(ROWS * tile + column))
                 if row < rows:
                     counts[VALID] = int32(unit < units)
-                    value = bring(
-                        d[12 * tile + 4 * gate + 2 * half + column],
-                        c0,
-                        c1,
-                        c2,
-                        c3,
-                        c4,
-                        bias,
-                        k,
-                        shift,
+                    value = input_term(
+                        d[12 * tile + 4 * gate + 2 * half + column], c0, c1, c2, c3, c4, bias, k, shift,
                         counts,
-                    )
+                    )  # fmt: skip
                     to = uint64(row) * every * uint64(3) + every * uint64(gate) + of_unit
                     store4(p + to, uint32(value))
 
     return finish
 
 
-def project(work: Work, first: int, stop: int) -> None:
+def project(work: DeviceCall, first: int, stop: int) -> None:
     """What x brings to these steps, by the fastest kernel that takes it."""
-    kept, capability, rows = work.kept, device.capability(), (stop - first) * work.rows
+    kept, capability, rows = work.weights, device.capability(), (stop - first) * work.rows
     if not kept.narrow or capability is None or capability < LEAST:
-        project_plainly(work, first, stop)
+        project_plain(work, first, stop)
         return
     grid = -(-rows // AT_ONCE) * (kept.padded // UNITS)
     work.launch(
-        kernel(), (grid,), kept.W, work.codes_from(first), kept.of_wx, kept.biases, work.p, work.counts, rows,
+        kernel(), (grid,), kept.W, work.codes_from(first), kept.wx_constants, kept.biases, work.p, work.counts, rows,
         work.units, kept.padded, kept.columns, kept.k,
     )  # fmt: skip

@@ -25,14 +25,14 @@ CONSTANTS = 16  # of a unit: five for each gate's product, and a bias
 
 
 @dataclass(frozen=True)
-class Shape:
+class StepTile:
     """Who has what in a block."""
 
     pairs: int  # 64 columns each, that a warp multiplies
     splits: int  # warps that share the columns
     groups: int  # of 16 units
     tiles: int = 1  # of 8 rows, that a warp has
-    beside: int = 1  # warps with other rows
+    row_warps: int = 1  # warps with other rows
 
     def __str__(self) -> str:
         return (
@@ -48,12 +48,12 @@ class Shape:
     @property
     def threads(self) -> int:
         """Of a block."""
-        return 32 * self.groups * self.splits * self.beside
+        return 32 * self.groups * self.splits * self.row_warps
 
     @property
     def rows(self) -> int:
         """Of h, that a block has."""
-        return ROWS * self.tiles * self.beside
+        return ROWS * self.tiles * self.row_warps
 
     @property
     def blocks(self) -> int:
@@ -61,14 +61,14 @@ class Shape:
         return self.columns // (UNITS * self.groups)
 
     @property
-    def own(self) -> int:
+    def lane_pairs(self) -> int:
         """Of units and rows, the pairs that a lane takes through the gates."""
         return 4 * self.tiles // self.splits
 
     @property
     def halves(self) -> int:
         """Units of a lane."""
-        return 2 if self.own >= 4 else 1
+        return 2 if self.lane_pairs >= 4 else 1
 
     @property
     def chains(self) -> int:
@@ -83,25 +83,25 @@ class Shape:
     # Shared memory: tables, states to be handed on, sums of warps, two buffers of h.
 
     @property
-    def of_stage(self) -> int:
+    def stage_offset(self) -> int:
         return 12 * ENTRIES
 
     @property
-    def of_sums(self) -> int:
-        return self.of_stage + 16 * self.groups * self.rows
+    def sums_offset(self) -> int:
+        return self.stage_offset + 16 * self.groups * self.rows
 
     @property
-    def of_states(self) -> int:
-        meeting = self.threads * 3 * 4 * self.tiles * 4 if self.splits > 1 else 0
-        return self.of_sums + meeting
+    def states_offset(self) -> int:
+        sum_gatherer = self.threads * 3 * 4 * self.tiles * 4 if self.splits > 1 else 0
+        return self.sums_offset + sum_gatherer
 
     @property
     def shared(self) -> int:
         """Bytes, where states are in shared memory."""
-        return self.of_states + 2 * self.rows * self.pitch
+        return self.states_offset + 2 * self.rows * self.pitch
 
 
-def weights_loader(shape: Shape) -> Any:
+def weights_loader(shape: StepTile) -> Any:
     """The device function that brings weights [3, units, columns] from an address into an array."""
     pairs, load16 = shape.pairs, ptx.load16
 
@@ -120,7 +120,7 @@ def weights_loader(shape: Shape) -> Any:
     return load
 
 
-def multiplier(shape: Shape, fetch: Any) -> Any:
+def warp_multiplier(shape: StepTile, fetch: Any) -> Any:
     """The device function that adds products to sums [chains, 3, tiles, 4].
 
     ``fetch``: 16 bytes of an address; ``at``: that of a lane's row and columns; ``pitch``: to the next row.
@@ -146,9 +146,9 @@ def multiplier(shape: Shape, fetch: Any) -> Any:
     return multiply
 
 
-def meeting(shape: Shape) -> Any:
+def sum_gatherer(shape: StepTile) -> Any:
     """The device function that gives the whole sums [3, own] of a lane, those of all warps added up."""
-    splits, tiles, chains, own = shape.splits, shape.tiles, shape.chains, shape.own
+    splits, tiles, chains, lane_pairs = shape.splits, shape.tiles, shape.chains, shape.lane_pairs
     each, second = 4 * tiles, 12 * tiles
     put, take4 = ptx.put, bf16x2.take4
 
@@ -165,19 +165,19 @@ def meeting(shape: Shape) -> Any:
             for i in range(3 * each):
                 put(uint32(to + uint32(128 * i)), d[i])
             cuda.syncthreads()
-            source = uint32(at + uint32(split * uint32(own * 128)) + uint32(lane << uint32(2)))
+            source = uint32(at + uint32(split * uint32(lane_pairs * 128)) + uint32(lane << uint32(2)))
             for gate in range(3):
-                for i in range(own):
+                for i in range(lane_pairs):
                     total = int32(0)
                     for s in range(splits):
                         of_warp = uint32(source + uint32(((s * 3 + gate) * each + i) * 128))
                         total = int32(total + int32(take4(of_warp)))
-                    whole[gate * own + i] = total
+                    whole[gate * lane_pairs + i] = total
 
     return gather
 
 
-def reader(shape: Shape) -> Any:
+def constants_loader(shape: StepTile) -> Any:
     """The device function that brings a lane's constants [halves, 16], from its first unit on."""
     halves, load4 = shape.halves, codes8.load4
 
@@ -194,6 +194,6 @@ def reader(shape: Shape) -> Any:
     return read
 
 
-def fetcher(cluster: bool) -> Any:
+def state_fetcher(cluster: bool) -> Any:
     """16 bytes of states: of this block's shared memory, or of memory where other blocks write."""
     return ptx.take16 if cluster else integers.load16_l2
