@@ -1,9 +1,10 @@
-"""The warps that multiply, of blocks that take tile after tile: from a full stage to outputs.
+"""Consumer warps of blocks that take tile after tile: from a full stage to outputs.
 
-Floats: 64 rows after the other, four ``wgmma`` each; their sums go over into totals while the tensor cores
-have the other warpgroup's products. The wait for the next stage, and the loads of its scales, lie under the
-last products of a step; scales of w are asked for a step before they are needed. Integers: nothing but
-products, a step ahead of what is waited for, until the tile is done.
+Floats: four ``wgmma`` for 64 rows, then for the next 64. Their sums are promoted to float32 totals while
+the tensor
+cores work for the other warpgroup. The wait for the next stage and the loads of its scales overlap the last
+products of a step; scales of w are loaded one step before they are needed. Integers: only products, one step
+ahead of the wait, until the tile is done.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from ..intrinsics.wgmma8 import LOW, STEP, unpromoted_products
 from ..rings.boxed import stage_advancer
 from .variant import Variant
 
-FIRST_TURN, LEAST = TURNS[0], 24  # steps of tiles that are made in turns
+FIRST_TURN, LEAST = TURNS[0], 24  # steps of the shortest tiles whose warpgroups take turns
 
 
 @inlined
 def turn_of(warp: Any, steps: Any) -> Any:
-    """Of a warpgroup; 0, none, for short tiles: one could not write while the other multiplies."""
+    """The barrier by which a warpgroup takes turns; 0 for short tiles, where one writes while the other
+    multiplies.
+    """
     if steps < uint32(LEAST):
         return uint32(0)
     return uint32(uint32(FIRST_TURN) + uint32(warp >> uint32(2)))
@@ -35,14 +38,15 @@ def turn_of(warp: Any, steps: Any) -> Any:
 
 @inlined
 def no_turn(warp: Any, steps: Any) -> Any:
-    """Of a single warpgroup: 0, which the assembler must not know, for its barriers keep loads in place."""
+    """The zero of a single warpgroup, hidden from the assembler: the barriers it guards keep loads in place."""
     return uint32(steps >> uint32(31))
 
 
 def thread_placer(variant: Variant) -> Any:
-    """The device function for where a thread of a multiplying warp stands.
+    """The device function for the position of a consumer thread.
 
-    Its lane, its warp's first row, its place in the warp's buffer of outputs, lower words of descriptors.
+    Its lane, its warp's first row, its warp's buffer of outputs, its place in that, lower words of
+    descriptors.
     """
     outputs_offset, rows_each, w_offset = (
         variant.layout.outputs,
@@ -73,7 +77,7 @@ def thread_placer(variant: Variant) -> Any:
 
 
 def writer(variant: Variant) -> Any:
-    """The device function that writes a warp's part of a tile, as floats; ``end`` is of no use to it."""
+    """The device function that writes a warp's part of a tile as floats; ``out_args`` is not used."""
     form, boxed = variant.form, variant.boxed
     kind = variant.out.kind
     put, store = box_putter(form.columns, form.halves, kind), storer(form.columns, form.halves, kind)
@@ -94,17 +98,19 @@ def writer(variant: Variant) -> Any:
 
 
 def float_consumer(variant: Variant, write: Any, locate: Any) -> Any:
-    """The device function of the warps that multiply floats, steps ``begun`` … ``steps`` of each tile.
+    """The device function of consumer warps for floats, which make steps ``first_step`` … ``steps`` of each
+    tile.
 
-    ``write`` is what :func:`writer` makes, or takes the same; ``end`` is for it alone. ``place`` is for a
-    tile's number and ``where``: its first row and column, and which column that is to the scales of w.
+    ``write`` is made by :func:`writer` or takes the same; ``out_args`` is for it alone. ``locate`` gives,
+    for a tile's
+    number and ``tiles``, the tile's first row, its first column, and the column of its first scale of w.
     """
     tile, layout, form = variant.tile, variant.layout, variant.form
     stages, length, scale_bytes, scales_offset = tile.stages, tile.stage // 16, layout.beside, layout.scales
     columns_per_scale, column_scales, boxed, halves, column_scales_offset = (
         variant.columns_per_scale, variant.column_scales, variant.boxed, form.halves, 4 * tile.rows,
     )  # fmt: skip
-    do = float_products(form, variant.parts)
+    do = float_products(form, variant.column_groups)
     zeros, nothing, begin, upper, lower, open_turns, scales_of_w = (
         do.zeros, do.nothing, do.start, do.upper, do.lower, do.open_turns, do.scales_of_w
     )  # fmt: skip
@@ -173,9 +179,8 @@ def float_consumer(variant: Variant, write: Any, locate: Any) -> Any:
 
 
 def row_terms_loader(variant: Variant) -> Any:
-    """The device function for what an integer product needs of a thread's rows.
-
-    Their scales; their zero points, then what those of w are multiplied with.
+    """The device function that loads the terms of a thread's rows: their scales, zero points and zero-point
+    factors.
     """
     load_float, load4, zeros = ptx.load_float, codes8.load4, variant.zeros
 
@@ -207,7 +212,7 @@ def row_terms_loader(variant: Variant) -> Any:
 
 
 def integer_consumer(variant: Variant, write: Any, locate: Any) -> Any:
-    """The device function of the warps that multiply integers; ``write``, ``end``, ``place``: likewise."""
+    """The device function of consumer warps for integers; arguments as of :func:`float_consumer`."""
     tile, form, zeros = variant.tile, variant.form, variant.zeros
     stages, length, boxed = tile.stages, tile.stage // 16, variant.boxed
     nothing, advance, drain = unpromoted_products(form)

@@ -1,12 +1,17 @@
-"""How results are written: a bias is added, some kind of floats or codes made of them.
+"""The epilogue of 8-bit products: a bias is added, results become floats of some kind or codes, and are
+stored.
 
-    ending    bias: float32 [N], or 0 · scales: float32 · bytes from one row of these to the next, and from
-              one column to the next: 0 where one serves all
+    out_args  bias: float32 [N], or 0 · scales: float32 · bytes from one row of these to the next, and from
+              one
+              column to the next: 0 where one scale serves all
 
-Codes are those of ``quantize_scaled``, whose functions these are. A kernel whose threads have four neighbours
-of a row (small_m_sums.py, split_k.py) asks for what stands beside them before it has them, and then writes them.
-Sums of a warpgroup that stays on the card go through a buffer of their warp, 16 rows and 32 columns at a
-time: a lane gets 16 neighbours of a row, so that what it does with one does not wait for the one before.
+Codes are those of ``quantize_scaled``, made by its functions. A kernel whose threads hold four neighbours
+of a row
+(small_m_sums.py, split_k.py) loads their bias and scales before it has the sums, and then writes all four.
+The
+sums of a warpgroup of persistent blocks go through a buffer of their warp, 16 rows and 32 columns at a
+time: a
+lane gets 16 neighbours of a row, so that its conversions do not wait for each other.
 """
 
 from __future__ import annotations
@@ -29,19 +34,19 @@ from ..quantize_scaled._division import divider
 from .consumers import writer
 from .variant import OutputKind, Variant
 
-PARAMETERS = (uint64,) * 4  # of a kernel's parameters
-LANE_CODES = 16  # neighbours of a lane
+PARAMETERS = (uint64,) * 4  # of a kernel: bias, scales, bytes from row to row, bytes from column to column
+LANE_CODES = 16  # neighbours of a row that a lane converts
 
 
 def output_kind(out: Any, end: Ending) -> OutputKind:
-    """What a kernel is made for that writes ``out``."""
+    """The kind of outputs that ``out`` and an epilogue ask for."""
     if end.code is None:
         return OutputKind(str(out.dtype))
     return OutputKind(end.code.name, end.scales.shape[1] > 1)
 
 
 def epilogue_arguments(end: Ending) -> tuple[Any, ...]:
-    """What a kernel is called with."""
+    """The arguments of a kernel's epilogue."""
     bias = 0 if end.bias is None else end.bias
     if end.scales is None:
         return bias, 0, 0, 0
@@ -53,15 +58,15 @@ def epilogue_arguments(end: Ending) -> tuple[Any, ...]:
 
 
 class QuadEpilogue(NamedTuple):
-    """Device functions: what stands beside four results, and how these are written, if they are there."""
+    """Device functions for four neighbours of a row: load their bias and scales; write those that exist."""
 
-    load_beside: Any  # (ending, row, column, m, n) -> their bias, -0.0 without one, and their scales
-    write: Any  # (y, row, column, n, beside, a, b, c, d)
+    load_beside: Any  # (out_args, row, column, m, n) -> bias, -0.0 without one, and scales
+    write: Any  # (y, row, column, n, bias and scales, a, b, c, d)
 
 
 @cache
 def quad_epilogue(out: OutputKind) -> QuadEpilogue:
-    """Those for a kind of outputs."""
+    """The device functions for a kind of outputs."""
     put = quad_encoder(out) if out.coded else quad_storer(out.kind)
     scales, add = quad_scale_loader(out), ptx.add
 
@@ -158,7 +163,7 @@ def quad_storer(kind: str) -> Any:
 
 
 def conversion_of(out: OutputKind) -> Way:
-    """How floats become codes."""
+    """The conversion from floats to these codes."""
     return Way(out.kind, "float32", "half_even", False, out.kind in WORDS)
 
 
@@ -199,7 +204,7 @@ def quad_divider(out: OutputKind) -> Any:
 
 
 def word_storer() -> Any:
-    """The device function that stores a word of codes, or those of its bytes that are there."""
+    """The device function that stores a word of codes, or those of its bytes that lie within the row."""
     store4, store1 = ptx.store4, ptx.store1
 
     @inlined
@@ -218,7 +223,9 @@ def word_storer() -> Any:
 
 
 def tile_writer(variant: Variant) -> Any:
-    """The device function that writes a warp's part of a tile: what work8.writer makes, with an ending."""
+    """The device function that writes a warp's part of a tile like :func:`.consumers.writer`, with an
+    epilogue.
+    """
     if variant.out.coded:
         return _code_writer(variant)
     add, write = bias_adder(variant.form.columns, variant.form.halves), writer(variant)
@@ -251,7 +258,7 @@ def _code_writer(variant: Variant) -> Any:
         number, r, q = uint32(0), uint32(lane & uint32(ROWS - 1)), uint32(lane >> uint32(4))
         row_at, v = uint32(buffer + r * uint32(128)), cuda.local.array(LANE_CODES, float32)
         while number < uint32(halves * across):
-            sync_warp()  # all are done with the piece before
+            sync_warp()  # nobody reads the piece before any more
             stage(totals, number, at)
             sync_warp()
             below = uint32(row + inner + r + uint32(number // uint32(across)) * uint32(64))
@@ -268,7 +275,7 @@ def _code_writer(variant: Variant) -> Any:
 
 
 def lane_encoder(out: OutputKind) -> Any:
-    """The device function that writes 16 neighbours of a row as codes, or those of them that are there."""
+    """The device function that writes 16 neighbours of a row as codes, or those that lie within the row."""
     way = conversion_of(out)
     prepare, divide = divider(CODES[out.kind], False, "float32", LANE_CODES)
     store, store_word, word = storing(way, LANE_CODES), word_storer(), to_word(way)

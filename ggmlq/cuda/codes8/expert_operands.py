@@ -1,9 +1,12 @@
 """Operands of experts' products of 8-bit codes: rows of x in the order of a plan, scales of w by expert.
 
-Codes of w are read where they lie, all experts one below the other, by one map. Their scales are a small
-table that is kept with w, as of operands.py; each expert begins in it at a multiple of 128 columns, so that
-a tile finds its own by dividing. Where not all rows of such a piece share a scale, each has its own, fetched
-in boxes, which may begin only where 16 bytes do.
+Codes of w are read in place through one map, all experts one below the other. Their scales are a small
+table that is
+prepared once, as in operands.py, but each expert begins at a multiple of 128 columns, so that a tile finds
+its
+scales by a division. Where not all rows of such a piece share a scale, each row has its own. These are
+fetched
+in boxes, which must begin at multiples of 16 bytes.
 """
 
 from __future__ import annotations
@@ -28,20 +31,20 @@ from .operands import AHEAD, IntegerTerms
 from .rows import CodeRows, ColumnGroups, zero_terms
 from .variant import SCALE_ROWS
 
-SPARE = 256  # columns of a table behind the last expert's: its last tile may reach so far
+SPARE = 256  # columns behind the last expert's, where its last tile may end
 
 
 class SortedRows(NamedTuple):
-    """Rows of x where the plan has their uses."""
+    """Rows of x in the order of a plan."""
 
     plan: Any
-    use_of_row: Any  # the uses of these rows
+    use_of_row: Any  # the use of each row
     codes: Any  # uint8 [height, K]
     terms: Any  # 32 bits [columns, height]
 
 
 def sort_rows(x: CodeRows, terms: Any, shared: int, ids: Any, plan_sizes: Plan, out: Any) -> SortedRows:
-    """Sort the uses and gather their rows, with what lies beside them: [ceil(R / shared), columns]."""
+    """Sort the uses, and gather their rows and the terms of these rows: [ceil(R / shared), columns]."""
     empty, height, columns = device.cupy().empty, plan_sizes.height, terms.shape[1]
     rows, pieces = len(x.codes), x.columns // PIECE
     threads = -(-pieces // PIECES)  # of a row
@@ -58,7 +61,7 @@ def sort_rows(x: CodeRows, terms: Any, shared: int, ids: Any, plan_sizes: Plan, 
 
 
 def map_rows(sorted_rows: SortedRows, x: CodeRows, uses: int, columns: int, box_rows: int) -> tuple[int, int]:
-    """Of gathered codes: boxes of so many rows and one step; and of those that stay where they are, or 0."""
+    """Maps of the gathered codes, and of the codes in place, which is 0 where rows have several uses."""
     height, pitch = sorted_rows.codes.shape
     gathered = tensor_maps.map_address(
         Box(sorted_rows.codes.data.ptr, height, columns, pitch, "uint8", box_rows, STEP)
@@ -67,7 +70,7 @@ def map_rows(sorted_rows: SortedRows, x: CodeRows, uses: int, columns: int, box_
 
 
 def map_terms(sorted_rows: SortedRows, box_rows: int) -> int:
-    """Of gathered scales of floats."""
+    """The map of gathered scales of floats."""
     columns, height = sorted_rows.terms.shape
     at = sorted_rows.terms.data.ptr
     return tensor_maps.map_address(Box(at, columns, height, 4 * height, "float32", 1, box_rows, False))
@@ -82,14 +85,14 @@ def table_columns(n: int) -> int:
 
 
 def shares_scales(w: ScaledArray, columns_per_scale: int) -> bool:
-    """Whether each so many rows of an expert's, the first ones on, share a scale."""
+    """True where each ``columns_per_scale`` rows of an expert, from its first on, share a scale."""
     experts, n, _ = w.shape
     r = w.tiling.r
     return r >= experts * n or r % n == 0 or (r % columns_per_scale == 0 and n % columns_per_scale == 0)
 
 
 def _rows_of_table(w: ScaledArray, columns_per_scale: int) -> NDArray[np.int64]:
-    """The first row of w of each so many columns of the table."""
+    """For each column of the table, the first row of w that it stands for."""
     experts, n, _ = w.shape
     first_rows = np.minimum(np.arange(0, table_columns(n), columns_per_scale), n - 1)
     rows = (n * np.arange(experts)[:, None] + first_rows).reshape(-1)
@@ -97,7 +100,7 @@ def _rows_of_table(w: ScaledArray, columns_per_scale: int) -> NDArray[np.int64]:
 
 
 def w_scale_table(w: ScaledArray, columns_per_scale: int, steps: int) -> Any:
-    """float32 [steps, width]: one for each ``granule`` columns, as operands8.table_of_w."""
+    """The scales of w as float32 [steps, width], one for each ``columns_per_scale`` columns, prepared once."""
     return w.prepared(_table_maker(columns_per_scale, steps))
 
 
@@ -116,7 +119,7 @@ def _table_maker(columns_per_scale: int, steps: int) -> Callable[[ScaledArray], 
 
 
 def integer_terms(w: ScaledArray, groups: ColumnGroups, zeros: bool) -> IntegerTerms:
-    """What integer products need of each column of the table, kept with w."""
+    """The terms of w that integer products need, for each column of the table, prepared once."""
     terms: IntegerTerms = w.prepared(_terms_maker(groups, zeros))
     return terms
 
@@ -136,7 +139,7 @@ def _terms_maker(groups: ColumnGroups, zeros: bool) -> Callable[[ScaledArray], I
 
 
 def x_terms(x: ScaledArray, rows_of_x: CodeRows, groups: ColumnGroups, zeros: bool) -> tuple[Any, int]:
-    """The same of rows of x, to be gathered, and how many rows share it."""
+    """The terms of rows of x, which are gathered with them, and how many rows share one."""
     if not zeros:
         return rows_of_x.scales.at[:, :1], rows_of_x.scales.rows
     cp = device.cupy()

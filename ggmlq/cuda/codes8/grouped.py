@@ -1,13 +1,16 @@
-"""Blocks that stay on the card for the tiles of all experts, of 8-bit codes: cuda:grouped_codes.
+"""Persistent blocks for the tiles of all experts, of 8-bit codes: cuda:grouped_codes.
 
-What persistent.py is for one product, over the tiles of a plan (schedule/groups.py). A tile is a slot of an
-expert's uses, as rows, and so many rows of its weights, as columns; those of an expert are gone through as
-those of one product are. Rows of x lie in the order of the plan (activations/expert_codes.py), so that boxes
-bring them, or come from x itself where uses are in order; results go straight to the rows of the uses.
+This is persistent.py with the tiles of a plan (schedule/groups.py) in place of one product's. A tile is a
+slot of an
+expert's uses, as rows, and a piece of its weights, as columns; the tiles of an expert are taken in the order
+of one product. Rows of x lie in the order of the plan (activations/expert_codes.py) and are fetched in
+boxes, or
+in place where the uses are in order; results go straight to the rows of the uses.
 
-Of weights a box that reaches over an expert's end brings rows of the next one, for outputs that nobody
-writes. Their scales are a table in which each expert begins at a multiple of 128 (expert_operands.py): boxes
-of them begin with a multiple of 16 bytes, wherever the expert's rows do.
+A box of weights that reaches over an expert's end brings rows of the next expert, for outputs that nobody
+writes.
+The scales are a table in which each expert begins at a multiple of 128 (expert_operands.py): boxes of scales
+must begin at a multiple of 16 bytes, wherever the expert's rows do.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from .persistent import specialized_block
 from .variant import FLOAT_CODES, OUTPUTS, RASTER_HEIGHT, Variant
 
 LOW = BoxTile(64, 128, 8, groups=1)  # for few uses an expert: half the rows for as many weights
-# How busy they keep a multiprocessor: those of codes8/variant.py; what LOW is worth nobody has measured.
+# How busy they keep a multiprocessor: the figures of variant.py; that of LOW is a guess.
 FLOAT_TILES = (
     Share(BoxTile(256, 128, 4), 1.0),
     Share(BoxTile(128, 192, 5), 0.96),
@@ -46,7 +49,7 @@ ZERO_POINT_TILES = INTEGER_TILES[1:]  # the largest tile has no registers left f
 
 
 def float_variants() -> list[tuple[Variant]]:
-    """Every tile, kind of codes and of outputs."""
+    """Every tile, pair of codes and kind of outputs."""
     cases = (
         (each, shares is COLUMN_SCALE_TILES)
         for shares in (FLOAT_TILES, COLUMN_SCALE_TILES)
@@ -59,7 +62,7 @@ def float_variants() -> list[tuple[Variant]]:
 
 
 def integer_variants() -> list[tuple[Variant]]:
-    """Likewise, with zero points and without."""
+    """Every tile, pair of codes and kind of outputs, with and without zero points."""
     cases = (
         (each, shares is ZERO_POINT_TILES) for shares in (INTEGER_TILES, ZERO_POINT_TILES) for each in shares
     )
@@ -73,10 +76,11 @@ def integer_variants() -> list[tuple[Variant]]:
 
 
 def tile_counter(tile: BoxTile) -> Any:
-    """The device function for what is needed to find a tile: how many there are, the plan, sizes, rows of x.
+    """The device function for the schedule of a block: the number of tiles, the plan, sizes, the rows of x.
 
-    ``sizes``: rows of an expert's weights, and columns that it has in the table of their scales; a map of x,
-    or 0 where a row has several uses; the uses of the rows of the plan.
+    ``sizes``: rows of an expert's weights, its columns in the table of scales, a map of x, or 0 where a
+    row has several
+    uses, and the uses of the rows of the plan.
     """
     columns, load4 = tile.columns, codes.load4
 
@@ -91,7 +95,7 @@ def tile_counter(tile: BoxTile) -> Any:
 
 
 def tile_finder(tile: BoxTile) -> Any:
-    """The device function for a tile: its first row among those of the plan, its first column, its expert."""
+    """The device function for a tile's first row in the plan, its first column and its expert."""
     rows, locate, load_words = tile.rows, raster(tile, RASTER_HEIGHT), codes.load_words
 
     @inlined
@@ -106,7 +110,7 @@ def tile_finder(tile: BoxTile) -> Any:
 
 
 def expert_placer(tile: BoxTile) -> Any:
-    """The same for who multiplies: row, column, and which column that is in the table of scales of w."""
+    """The device function for a tile's row, column, and first column in the table of scales of w."""
     find = tile_finder(tile)
 
     @inlined
@@ -118,7 +122,7 @@ def expert_placer(tile: BoxTile) -> Any:
 
 
 def producer(variant: Variant, is_w: bool) -> Any:
-    """The device function of the one thread that fills the ring with an operand, for all tiles of a block."""
+    """The device function of the thread that fills the ring with an operand, for all tiles of a block."""
     find, produce_steps, load4 = tile_finder(variant.tile), step_producer(variant.layout, is_w), codes.load4
 
     @inlined
@@ -144,7 +148,7 @@ def producer(variant: Variant, is_w: bool) -> Any:
 
 
 def row_writer(variant: Variant) -> Any:
-    """The device function that writes a warp's part of a tile to the rows of its uses; as work8.writer."""
+    """The device function that writes a warp's part of a tile to the rows of its uses; as consumers.writer."""
     rows, scatter = (
         variant.tile.rows,
         row_scatterer(variant.form.columns, variant.form.halves, variant.out.kind),
@@ -177,7 +181,7 @@ def _kernel(variant: Variant, product: Any, *parameters: Any) -> Kernel:
 
 @family(float_variants())
 def float_kernel(variant: Variant) -> Kernel:
-    """Codes of floats, promoted every 128 columns."""
+    """The kernel for codes of floats, whose sums are promoted every 128 columns."""
     produce_w, produce_x = producer(variant, True), producer(variant, False)
     multiply = float_consumer(variant, row_writer(variant), expert_placer(variant.tile))
 
@@ -194,13 +198,13 @@ def float_kernel(variant: Variant) -> Kernel:
     run = specialized_block(variant, produce_w, produce_x, consume, tile_counter(variant.tile))
 
     def product(
-        x: Any, x_map: Any, w: Any,  # maps of codes: x in the order of the plan, and in its own
+        x: Any, x_map: Any, w: Any,  # maps of codes: x in the order of the plan, and as it lies
         x_scales: Any,  # map of scales [K / (128 · span), rows of the plan]
-        column_scales_map: Any,  # map of scales of w [steps, E · wide], where each column has its own
-        table: Any,  # or they: float32 [steps, pitch / 4], one for each ``granule`` columns
+        column_scales_map: Any,  # map of scales of w [steps, E · expert_columns], if each has its own
+        table: Any,  # or that: float32 [steps, pitch / 4], one for each ``columns_per_scale`` columns
         y: Any,  # of the outputs' kind [uses, n]
         plan: Any, use_of_row: Any,  # uint32: schedule/groups.py, and its uses
-        n: Any, steps: Any, span: Any, pitch: Any, expert_columns: Any,  # wide: columns of an expert in the table
+        n: Any, steps: Any, span: Any, pitch: Any, expert_columns: Any,  # of an expert, in the table
     ) -> None:  # fmt: skip
         arguments = (table, y, steps, pitch, n, (plan, use_of_row))
         run(
@@ -213,7 +217,7 @@ def float_kernel(variant: Variant) -> Kernel:
 
 @family(integer_variants())
 def integer_kernel(variant: Variant) -> Kernel:
-    """Codes of integers under scales that do not vary along K."""
+    """The kernel for codes of integers whose scales do not vary along K."""
     produce_w, produce_x = producer(variant, True), producer(variant, False)
     multiply = integer_consumer(variant, row_writer(variant), expert_placer(variant.tile))
 
@@ -227,10 +231,10 @@ def integer_kernel(variant: Variant) -> Kernel:
     run = specialized_block(variant, produce_w, produce_x, consume, tile_counter(variant.tile))
 
     def product(
-        x: Any, x_map: Any, w: Any,  # maps of codes, likewise
+        x: Any, x_map: Any, w: Any,  # maps of codes: x in the order of the plan, and as it lies
         y: Any,  # of the outputs' kind [uses, n]
-        x_scales: Any, points_x: Any, others_x: Any,  # of each row of the plan: persistent.integer_kernel
-        w_scales: Any, points_w: Any, others_w: Any,  # of each column, each expert's from a multiple of wide on
+        x_scales: Any, points_x: Any, others_x: Any,  # for each row of the plan: persistent.integer_kernel
+        w_scales: Any, points_w: Any, others_w: Any,  # for each column of the experts' tables
         plan: Any, use_of_row: Any,
         n: Any, steps: Any, height: Any, expert_columns: Any,  # height: rows of the plan
     ) -> None:  # fmt: skip

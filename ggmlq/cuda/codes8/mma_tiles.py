@@ -1,4 +1,4 @@
-"""A product by tiles: which tile serves a shape, and the arguments that all such kernels take."""
+"""Tiles of kernels that multiply 8-bit codes by ``mma.sync``: the choice of one, and the launch."""
 
 from __future__ import annotations
 
@@ -17,38 +17,40 @@ from .rows import STEPS, OperandPair
 # What a kernel takes: x, w, y · m, n, k, pitches, tiles down and across, tiles of a group of blocks ·
 # scales: addresses, bytes from row to row and column to column · rows and steps that share one
 PARAMETERS = (uint64,) * 3 + (uint32,) * 8 + (uint64,) * 6 + (uint32,) * 4
-RASTER_HEIGHT = 8  # tiles that blocks run down before they go to the next column of tiles
+RASTER_HEIGHT = 8  # tiles that blocks go down before they take the next column of tiles
 
 
 class RatedTile(NamedTuple):
-    """A tile, and how well its kernel keeps a multiprocessor busy, relative to others."""
+    """A tile, and how busy its kernel keeps a multiprocessor, relative to other tiles."""
 
     tile: ByteTile
     efficiency: float
 
 
 def refuses(problem: ScaledLinear, least: tuple[int, int]) -> str | None:
-    """Why tiles of 8-bit codes do not serve a problem, or None."""
+    """The reason why tiles of 8-bit codes do not serve a problem, or None."""
     if max(problem.m, problem.n, problem.k) >= 1 << 31:
         return "takes up to 2**31 - 1 rows and columns"
     return too_short(problem) or older_than(problem.card, least)
 
 
 def fitting(tile: ByteTile, step: int, shared: int) -> ByteTile | None:
-    """A tile with another step, and with as many stages as a block's shared memory has room for."""
+    """The tile with another step, and as many stages as ``shared`` bytes hold; None if that is fewer than
+    two.
+    """
     with_step = replace(tile, step=step)
     stages = min(tile.stages * tile.step // step, MOST_STAGES, shared // tile.blocks // with_step.stage)
     return replace(with_step, stages=stages) if stages >= 2 else None
 
 
 def with_every_step(rated_tiles: Sequence[RatedTile]) -> list[ByteTile]:
-    """Tiles with every step, as on Hopper: for the lists of kernels."""
+    """The tiles with every step, as many stages as on Hopper: for the lists of kernels."""
     tiles = [fitting(rated.tile, step, MOST_SHARED) for rated in rated_tiles for step in STEPS]
     return [tile for tile in tiles if tile is not None]
 
 
 def too_large(problem: ScaledLinear, rated_tiles: Sequence[RatedTile]) -> str | None:
-    """Why none of these tiles fits on a problem's card, or None."""
+    """The reason why none of these tiles fits into the shared memory of a problem's card, or None."""
     card = problem.card
     if card is None or any(fitting(rated.tile, rated.tile.step, card.shared) for rated in rated_tiles):
         return None
@@ -56,7 +58,7 @@ def too_large(problem: ScaledLinear, rated_tiles: Sequence[RatedTile]) -> str | 
 
 
 def best_tile(rated_tiles: Sequence[RatedTile], step: int, m: int, n: int) -> ByteTile:
-    """The tile with which the multiprocessors are done first."""
+    """The tile with which the multiprocessors finish first."""
     shared, count = device.most_shared(), device.multiprocessors()
 
     def time(rated: RatedTile) -> float:
@@ -68,7 +70,7 @@ def best_tile(rated_tiles: Sequence[RatedTile], step: int, m: int, n: int) -> By
 
 
 def is_wide(tile: Any) -> bool:
-    """Whether it pays to tell apart that all columns of a warp share a scale."""
+    """True where a warp is wide enough to gain from one scale for all its columns."""
     return bool(tile.warp_columns >= 32)
 
 
@@ -81,7 +83,7 @@ def is_uniform(pair: OperandPair, tile: ByteTile) -> bool:
 def launch(
     kernel: Any, tile: ByteTile, pair: OperandPair, out: Any, *more: Any, raster_height: int = RASTER_HEIGHT
 ) -> None:
-    """Run a kernel on tiles with all that it takes; ``more`` comes behind."""
+    """Launch a kernel with the arguments that all such kernels take; ``more`` follows them."""
     (m, n), x, w = out.shape, pair.x.scales, pair.w.scales
     down, across = tile.tiles(m, n)
     k = min(pair.x.columns, pair.w.columns)

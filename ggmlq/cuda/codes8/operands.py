@@ -1,9 +1,9 @@
-"""Operands of products of 8-bit codes as the copy engine fetches them: maps, scales in the order of steps.
+"""Operands of 8-bit products as the copy engine fetches them: maps of codes, scales in the order of steps.
 
-Codes are read where they lie if rows begin at multiples of 16 bytes; otherwise they are copied
-(codes8/rows.py), those of weights once. Scales of x are a matrix [groups of K, M] of floats whose rows begin
-at such multiples: as quantize_scaled(..., order="columns") may leave them, or gathered by a small kernel.
-Those of w are a small table that is kept with it.
+Scales of x are a matrix [groups of K, M] of floats whose rows begin at multiples of 16 bytes: as
+quantize_scaled(..., order="columns") may leave them, or gathered by a small kernel. Scales of w are a
+small table
+that is prepared once and stays with the array.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from .rows import CodeRows, OperandPair, ScaleView, zero_terms
 from .variant import OutputKind
 
 THREADS = 256  # of a block that gathers scales
-AHEAD = 1  # step
-WIDEST = 768  # a multiple of every tile's columns: tables are filled up so far
+AHEAD = 1  # steps that kernels read ahead of the last one
+WIDEST = 768  # a multiple of every tile's columns: tables are filled up to one
 
 
 def map_codes(rows: CodeRows, columns: int, box_rows: int) -> int:
-    """Of an operand: boxes of so many rows and one step."""
+    """The map of an operand's codes, in boxes of ``box_rows`` rows and one step."""
     at = rows.codes.data.ptr
     return tensor_maps.map_address(Box(at, len(rows.codes), columns, rows.pitch, "uint8", box_rows, STEP))
 
 
 def prepare_stream(w: ScaledArray) -> None:
-    """Wait, the first time, for what makes w: some kernels read codes before their predecessor ends."""
+    """Wait once for the work that made w: some kernels read its codes before their predecessor ends."""
     w.prepared(_stream_is_ready)
 
 
 def _stream_is_ready(w: ScaledArray) -> bool:
-    return True  # the stream is waited for before it is kept
+    return True  # preparing waits for the stream
 
 
 def prepared_w_scales(w: ScaledArray, rows: CodeRows) -> ScaleView:
-    """Those of w as floats, which are not made anew in each product: likewise."""
+    """The scales of w as floats, prepared once."""
     if w.scale == "float32":
         return rows.scales
     values = w.prepared(_values)
@@ -62,15 +62,17 @@ def _values(w: ScaledArray) -> Any:
 
 
 class Outputs(NamedTuple):
-    """How outputs are written."""
+    """The kind of outputs, and the way that a kernel writes them."""
 
     out: OutputKind
-    boxed: bool  # by the copy engine
-    at: int  # a map, or where they begin
+    boxed: bool  # the copy engine writes them
+    at: int  # the address of a map, or of the outputs
 
 
 def outputs(out: Any, end: Ending = PLAIN) -> Outputs:
-    """Of a C-contiguous array of floats of 16 or 32 bits, or of codes."""
+    """The outputs of a kernel that writes ``out``, a C-contiguous array of floats of 16 or 32 bits, or of
+    codes.
+    """
     kind, at, (m, n) = str(out.dtype), out.data.ptr, out.shape
     if end.code is not None or tensor_maps.refuses(at, pitch := n * SIZES[kind]):
         return Outputs(output_kind(out, end), False, at)
@@ -85,15 +87,15 @@ def outputs(out: Any, end: Ending = PLAIN) -> Outputs:
 
 
 class XScales(NamedTuple):
-    """Scales of the rows of x."""
+    """The map of the scales of x."""
 
     map: int
-    span: int  # steps that share one
-    owner: Any  # what they lie in
+    span: int  # steps that kernels read ahead of the last ones that share one
+    owner: Any  # the array that they lie in
 
 
 def x_scales_map(x: CodeRows, box_rows: int) -> XScales:
-    """[groups, M], read where they are if they lie so."""
+    """The scales of x as [groups, M], read in place if their rows are aligned."""
     view, m = x.scales, len(x.codes)
     groups = view.at.shape[1]
     at, pitch, owner = view.at.data.ptr, view.column if groups > 1 else _round_up(4 * m), view.at
@@ -107,20 +109,20 @@ def x_scales_map(x: CodeRows, box_rows: int) -> XScales:
 
 
 def _round_up(size: int) -> int:
-    """To the next multiple of 16."""
+    """The next multiple of 16."""
     return -(-size // 16) * 16
 
 
 @family()
 def scale_gatherer() -> Kernel:
-    """Scales of any strides and tiles, one a row and group, groups apart."""
+    """The kernel that copies scales of any strides and tiles to [groups, rows of x]."""
     take_turn, load_float, store_float = dependent_launch.take_turn, ptx.load_float, ptx.store_float
 
     def gather(
-        scales: Any, row: Any, column: Any,  # where they are, bytes between them
+        scales: Any, row: Any, column: Any,  # address, and bytes between rows and between columns
         to: Any,  # float32 [groups, pitch]
         m: Any,
-        rows: Any,  # of x that share one
+        rows: Any,  # rows of x that share a scale
         pitch: Any,
     ) -> None:  # fmt: skip
         take_turn()
@@ -133,16 +135,18 @@ def scale_gatherer() -> Kernel:
 
 
 class FloatArguments(NamedTuple):
-    """What kernels of FP8 take, but for outputs and shape."""
+    """The arguments of FP8 kernels, but for outputs and shape."""
 
     maps: tuple[int, ...]  # x, w, scales of x, scales of each row of w
-    table: Any  # or those of w
-    sizes: tuple[int, ...]  # steps, those that share a scale of x, bytes from step to step of the table
+    table: Any  # or the scales of w as a table
+    sizes: tuple[
+        int, ...
+    ]  # steps that kernels read ahead of the last ones, those that share a scale of x, bytes from step to step of the table
     owner: Any
 
 
 def float_arguments(variant: Any, both: OperandPair, w: ScaledArray, m: int, n: int) -> FloatArguments:
-    """For a job of codes8/persistent.py."""
+    """The arguments of a kernel variant of codes8/persistent.py."""
     tile, k = variant.tile, min(both.x.columns, both.w.columns)
     scales = x_scales_map(both.x, tile.rows)
     steps = -(-k // STEP)
@@ -157,13 +161,16 @@ def float_arguments(variant: Any, both: OperandPair, w: ScaledArray, m: int, n: 
 
 
 def shares_scales(w: CodeRows, columns_per_scale: int) -> bool:
-    """Whether each so many rows of w share a scale."""
+    """True where each ``columns_per_scale`` rows of w share a scale."""
     return w.scales.rows % columns_per_scale == 0 or w.scales.rows >= len(w.codes)
 
 
 def w_scale_table(w: ScaledArray, columns_per_scale: int, steps: int) -> Any:
-    """float32 [steps, width]: one for each ``granule`` rows of w; more than there are, for whole tiles, and
-    for steps that are asked for ahead. Groups that were filled up have more steps than K says.
+    """The scales of w as float32 [steps, width], one for each ``columns_per_scale`` rows of w, prepared once.
+
+    The table is larger than the operand: it ends with whole tiles, and with steps that kernels read ahead.
+    Groups
+    that were filled up have more steps than K says.
     """
     return w.prepared(_table_maker(columns_per_scale, steps))
 
@@ -176,7 +183,7 @@ def _table_maker(columns_per_scale: int, steps: int) -> Callable[[ScaledArray], 
         width = -(-n // WIDEST) * WIDEST // columns_per_scale
         rows = np.minimum(np.arange(width) * columns_per_scale, n - 1) // over.r
         columns = np.minimum(np.arange(steps + AHEAD) * STEP, k - 1) // over.c
-        table = cp.empty((len(columns), width), np.float32)  # also a single step has a pitch that maps take
+        table = cp.empty((len(columns), width), np.float32)  # a single step has a pitch that maps take, too
         table[...] = matrix.scales[cp.asarray(rows)][:, cp.asarray(columns)].T
         return table
 
@@ -184,7 +191,7 @@ def _table_maker(columns_per_scale: int, steps: int) -> Callable[[ScaledArray], 
 
 
 def map_table(table: Any, n: int, box_columns: int) -> int:
-    """Of one with a scale for each row of w."""
+    """The map of a table that has a scale for each row of w."""
     steps = len(table)
     return tensor_maps.map_address(
         Box(table.data.ptr, steps, n, table.strides[0], "float32", 1, box_columns, False)
@@ -192,7 +199,7 @@ def map_table(table: Any, n: int, box_columns: int) -> int:
 
 
 class IntegerTerms(NamedTuple):
-    """What integer products need of each row of w, filled up to whole tiles."""
+    """The terms of each row of w that integer products need, filled up to whole tiles."""
 
     scales: Any
     points: Any  # int32: tiles8.rows.Zeros; 0 without zero points
@@ -200,7 +207,7 @@ class IntegerTerms(NamedTuple):
 
 
 def integer_terms(w: ScaledArray, groups: Any, zeros: bool) -> IntegerTerms:
-    """Kept with w."""
+    """The terms of w, prepared once."""
     terms: IntegerTerms = w.prepared(_terms_maker(groups, zeros))
     return terms
 

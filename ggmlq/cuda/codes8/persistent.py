@@ -1,8 +1,10 @@
-"""Products of 8-bit codes by blocks with roles that stay on the card: one warp fetches, two groups multiply.
+"""Persistent, warp-specialized blocks for 8-bit codes: one warpgroup produces stages, two consume them.
 
-A block makes tile after tile. Two threads of its third warpgroup keep the ring full (rings/boxed.py), over the end
-of a tile too, so that the next one's stages arrive while outputs are written. The two others multiply an
-equal part of the rows each (consumers.py); they take the registers that the third gives back.
+A block makes tile after tile. Two threads of its third warpgroup are the producers, which keep the ring full
+(rings/boxed.py) across the end of a tile too, so that the next tile's stages arrive while outputs are
+written. The
+other two warpgroups are the consumers (consumers.py), each for an equal part of the rows; they take the
+registers that the third one releases.
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ from . import epilogue
 from .consumers import float_consumer, integer_consumer
 from .variant import RASTER_HEIGHT, Variant, float_variants, integer_variants
 
-PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232  # registers of a thread; 168 at the start
+PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232  # registers of a thread, which starts with 168
 
 
 def block_opener(variant: Variant) -> Any:
-    """The device function at the start of a kernel: ring, barriers, and the predecessor's end."""
+    """The device function at the start of a kernel: place the ring, make its barriers, wait for the
+    predecessor.
+    """
     base, start = ptx.shared_base, barrier_initializer(variant.tile.stages, 4 * variant.tile.groups)
     barriers_offset, wait = variant.layout.barriers, dependent_launch.wait_for_predecessor
 
@@ -43,10 +47,12 @@ def block_opener(variant: Variant) -> Any:
 def specialized_block(
     variant: Variant, produce_w: Any, produce_x: Any, consume: Any, count_tiles: Any
 ) -> Any:
-    """The device function that sends each warp to its role, with the registers that it needs.
+    """The device function that runs each warp as producer or consumer, with the registers that this needs.
 
-    ``sources``: maps of the codes of x and w, of their scales, how many steps there are, and how many share
-    scales of x. ``work`` takes ``given`` apart; ``tiles`` makes of ``m`` and ``n`` what finds a tile.
+    ``sources``: maps of the codes of x and w, of their scales, the number of steps, and of steps that
+    share a scale
+    of x. ``consume`` unpacks ``arguments``; ``count_tiles`` makes the schedule of a block out of ``m`` and
+    ``n``.
     """
     fetching, open_block, first_lane = (
         4 * variant.tile.groups,
@@ -100,7 +106,7 @@ def _kernel(variant: Variant, product: Any, *parameters: Any) -> Kernel:
 
 @family(float_variants())
 def float_kernel(variant: Variant) -> Kernel:
-    """Codes of floats, promoted every 128 columns."""
+    """The kernel for codes of floats, whose sums are promoted every 128 columns."""
     produce_w, produce_x = (producer(variant.layout, RASTER_HEIGHT, one) for one in (True, False))
     multiply = float_consumer(
         variant, epilogue.tile_writer(variant), product_raster(variant.tile, RASTER_HEIGHT)
@@ -122,8 +128,8 @@ def float_kernel(variant: Variant) -> Kernel:
         x: Any, w: Any,  # maps of codes
         x_scales: Any,  # map of scales [K / (128 · span), M]
         column_scales_map: Any,  # map of scales of w [steps, N], where each column has its own
-        table: Any,  # or they: float32 [steps, pitch / 4], one for each ``granule`` columns
-        y: Any,  # map, or address
+        table: Any,  # or that: float32 [steps, pitch / 4], one for each ``columns_per_scale`` columns
+        y: Any,  # a map, or an address
         m: Any, n: Any, steps: Any, span: Any, pitch: Any,
         bias: Any, scales: Any, down: Any, along: Any,  # epilogue.py
     ) -> None:  # fmt: skip
@@ -135,7 +141,7 @@ def float_kernel(variant: Variant) -> Kernel:
 
 @family(integer_variants())
 def integer_kernel(variant: Variant) -> Kernel:
-    """Codes of integers under scales that do not vary along K."""
+    """The kernel for codes of integers whose scales do not vary along K."""
     produce_w, produce_x = (producer(variant.layout, RASTER_HEIGHT, one) for one in (True, False))
     multiply = integer_consumer(
         variant, epilogue.tile_writer(variant), product_raster(variant.tile, RASTER_HEIGHT)
@@ -153,12 +159,12 @@ def integer_kernel(variant: Variant) -> Kernel:
 
     def product(
         x: Any, w: Any,  # maps of codes
-        y: Any,  # map, or address
+        y: Any,  # a map, or an address
         x_scales: Any, row_x: Any,  # scales of x, and bytes from one to the next
         w_scales: Any,  # float32 [N], filled up to whole tiles; the last two as well
-        points_x: Any, others_x: Any, points_w: Any, others_w: Any,  # int32: tiles8.rows.Zeros
+        points_x: Any, others_x: Any, points_w: Any, others_w: Any,  # int32: rows.ZeroTerms
         m: Any, n: Any, steps: Any,
-        rows_x: Any,  # of x that share a scale
+        rows_x: Any,  # rows of x that share a scale
         bias: Any, scales: Any, down: Any, along: Any,  # epilogue.py
     ) -> None:  # fmt: skip
         terms = (x_scales, row_x, rows_x, w_scales, points_x, others_x, points_w, others_w)

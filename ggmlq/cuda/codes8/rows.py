@@ -1,9 +1,11 @@
-"""Rows of codes as kernels read them: aligned, groups of K in whole steps, scales where they are.
+"""Both operands of a product as kernels read them: aligned codes, groups of K in whole steps, views of
+scales.
 
-Codes are read where they lie if rows begin at multiples of 16 bytes, K is a multiple of 16 and a group
-(the columns that share all scales) is whole steps of a kernel. Otherwise they are copied once: each group
-is filled up with zeros, whose products are nothing. Scales are never copied: a kernel is told how
-far their rows and columns lie apart, in whichever order.
+Codes are read in place if their rows begin at multiples of 16 bytes, K is a multiple of 16, and a group (the
+columns that share all their scales) is whole steps of a kernel. Otherwise they are copied once, with each
+group
+filled up with zeros, whose products are zero. Scales are never copied: a kernel gets the distances in bytes
+between their rows and columns, in whichever order they lie.
 """
 
 from __future__ import annotations
@@ -18,16 +20,16 @@ from ...arrays.scaled import Matrix, ScaledArray
 from ...codes.tiling import expanded
 from ..machine.device import cupy
 
-STEPS = (128, 64, 32)  # columns that a kernel may take at a time
+STEPS = (128, 64, 32)  # columns of K that a kernel may take in one step
 INTEGER_KINDS = {"int8": "s8", "int8_full": "s8", "uint8": "u8"}  # codes, as instructions name them
 ADDRESSES = (1 << 64) - 1
 
 
 class ColumnGroups(NamedTuple):
-    """How the columns are divided."""
+    """The columns of K in groups that share all their scales."""
 
-    length: int  # columns that share all scales
-    padded: int  # the same with zeros: whole steps
+    length: int  # columns that share all their scales
+    padded: int  # the length filled up with zeros to whole steps
     step: int
 
     @property
@@ -37,9 +39,10 @@ class ColumnGroups(NamedTuple):
 
 
 def column_groups(k: int, c: int, step: int | None = None) -> ColumnGroups:
-    """For K columns and scales that change every c of them; c = K where they do not.
+    """Groups of K columns whose scales change every c of them; c = K where they do not change.
 
-    ``step``: how many columns a kernel takes at a time, which divides c; otherwise as many as can be.
+    ``step``: the columns that a kernel takes at a time, which divide c; without it the longest step that
+    fits.
     """
     if step is not None:
         return (
@@ -55,26 +58,26 @@ def column_groups(k: int, c: int, step: int | None = None) -> ColumnGroups:
 
 
 class ScaleView(NamedTuple):
-    """Where the scale of a row and a step is, as arguments of a kernel."""
+    """Scales as arguments of a kernel: an address, distances in bytes, and how many codes share one."""
 
-    at: Any  # the array
-    row: int  # bytes from row to row of scales
+    at: Any  # the array of scales
+    row: int  # bytes from one row of scales to the next
     column: int
-    rows: int  # of codes that share one
-    steps: int  # that do
+    rows: int  # rows of codes that share one
+    steps: int  # steps of K that share one
 
 
 class CodeRows(NamedTuple):
-    """An operand."""
+    """One operand: its codes in rows, and its scales."""
 
     codes: Any
     pitch: int  # bytes from row to row
-    columns: int  # with what fills up groups
+    columns: int  # columns, those that fill up groups included
     scales: ScaleView
 
 
 def code_rows(s: ScaledArray, groups: ColumnGroups, keep: bool = False) -> CodeRows:
-    """An operand of a product; ``keep``: what has to be copied is kept with it."""
+    """An operand as kernels read it; ``keep``: a copy that must be made stays with the array."""
     matrix = s.matrix()
     codes, k = matrix.codes.view(np.uint8), matrix.over.columns
     if _readable_in_place(codes, groups):
@@ -104,7 +107,7 @@ def _padded_copy_maker(groups: ColumnGroups) -> Callable[[ScaledArray], Any]:
 
 
 def _padded_copy(matrix: Matrix, groups: ColumnGroups) -> Any:
-    """Codes with each group filled up."""
+    """Codes copied with each group filled up with zeros."""
     rows, k = matrix.codes.shape
     length, padded = groups.length, groups.padded
     whole = k // length
@@ -124,7 +127,10 @@ class OperandPair(NamedTuple):
 
 
 def operand_pair(x: ScaledArray, w: ScaledArray, step: int | None = None) -> OperandPair:
-    """Rows of both, w [..., K] as one matrix; codes are copied only where kernels cannot read them in place."""
+    """Rows of both operands, w [..., K] as one matrix; codes that kernels cannot read in place are copied.
+
+    ``step``: columns of K that a kernel takes at a time.
+    """
     groups = column_groups(w.shape[-1], min(x.tiling.c, w.tiling.c), step)
     return OperandPair(code_rows(x, groups), code_rows(w, groups, keep=True), groups)
 
@@ -133,17 +139,18 @@ def operand_pair(x: ScaledArray, w: ScaledArray, step: int | None = None) -> Ope
 
 
 class ZeroTerms(NamedTuple):
-    """For every group (a row here) and row of codes, int32: two factors of the identity.
+    """The parts of a product that zero points cause, int32 [groups, rows of codes]; two factors of the
+    identity
 
-    Σ (a - za)(b - zb)  =  Σ a b  -  za · (Σ b - n zb)  -  zb · Σ a
+        Σ (a - za)(b - zb)  =  Σ a b  -  za · (Σ b - n zb)  -  zb · Σ a
     """
 
-    points: Any  # za or zb
-    others: Any  # Σ a, or Σ b - n zb: what the other's zero points are multiplied with
+    points: Any  # the operand's own zero points: za or zb
+    others: Any  # factors of the other operand's zero points: Σ a, or Σ b - n zb
 
 
 def zero_terms(s: ScaledArray, groups: ColumnGroups, weights: bool) -> ZeroTerms:
-    """Of x, or of w: those are kept with it."""
+    """The zero-point terms of x, or of weights, which stay with the array."""
     terms: ZeroTerms = (
         s.prepared(_zero_terms_maker(groups, True)) if weights else _zero_terms(s, groups, False)
     )

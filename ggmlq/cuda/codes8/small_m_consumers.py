@@ -1,4 +1,4 @@
-"""The warps that multiply few rows: from full stages to sums that are on their way: see small_m.py."""
+"""Consumer warps of products of few rows (small_m.py): from full stages to the exchange of sums."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ from .small_m_sums import sum_exchanger
 
 
 def specialized_block(variant: SmallMVariant) -> Any:
-    """The device function of a block: two threads fetch, the others multiply, until sums are where they end.
+    """The device function of a block: two threads produce, the others consume, until all sums are where they
+    end.
 
-    ``row_x``: the first row of x, or the place of their list; so many ``rows`` of it are fetched, of which
-    ``m`` are there; rows ``row_w`` to ``end_w`` of w; ``given``, ``zeros``: where scales and zero points are.
+    ``row_x``: the first row of x, or the address of their list; ``rows`` of them are fetched, of which
+    ``m`` exist; rows
+    ``row_w`` to ``end_w`` of w; ``arguments``, ``zeros``: addresses of scales and of zero points.
     """
     produce_w, produce_x = producer(variant.tile, True), producer(variant.tile, False, variant.listed)
     consume = integer_consumer(variant) if variant.integer else float_consumer(variant)
@@ -64,9 +66,9 @@ def specialized_block(variant: SmallMVariant) -> Any:
 
 
 def thread_placer(tile: SmallMTile) -> Any:
-    """The device function for where a thread stands.
+    """The device function for the position of a thread.
 
-    Its lane; its first row and column among the sums of its block; its warpgroup's turn; lower words of
+    Its lane, its first row and column among the sums of its block, its warpgroup's turn, lower words of
     descriptors.
     """
     side_by_side, x_offset = tile.turns == 1, tile.rows * STEP
@@ -87,7 +89,7 @@ def thread_placer(tile: SmallMTile) -> Any:
 
 
 def stage_strider(tile: SmallMTile) -> Any:
-    """The device function for the stage of a warpgroup's next step, and its parity."""
+    """The device function for the stage and parity of a warpgroup's next step."""
     after, turns = stage_advancer(tile.stages), tile.turns
 
     @inlined
@@ -100,7 +102,9 @@ def stage_strider(tile: SmallMTile) -> Any:
 
 
 def float_consumer(variant: SmallMVariant) -> Any:
-    """The device function of the warps that multiply: sums, promoted, brought to where they are finished."""
+    """The device function of consumer warps for floats: sums are promoted, then sent to the blocks that
+    finish them.
+    """
     tile = variant.tile
     stages, length, columns, chunk = tile.stages, tile.stage // 16, tile.columns, tile.chunk
     scales_offset, x_scales_offset, exchange = tile.scales, tile.scales_of_x, sum_exchanger(variant)
@@ -154,16 +158,16 @@ def float_consumer(variant: SmallMVariant) -> Any:
                 own = uint32(own + uint32(4 * turns * rows))
                 across = uint32(across + uint32(4 * turns * columns))
                 step = uint32(step + uint32(turns))
-            meet()  # all are done with these scales
+            meet()  # nobody reads these scales any more
             base = stop
-        wait_for_predecessor()  # also where there is no step: it may read what will be written
+        wait_for_predecessor()  # even without a step: the predecessor may read the outputs
         exchange(ring, totals, row, column, turn, rank, halvings)
 
     return consume
 
 
 def integer_consumer(variant: SmallMVariant) -> Any:
-    """The same for integers: exact sums."""
+    """The device function of consumer warps for integers, whose sums are exact."""
     tile = variant.tile
     stages, length, columns = tile.stages, tile.stage // 16, tile.columns
     scales_offset, x_scales_offset = tile.scales, tile.scales_of_x

@@ -1,4 +1,4 @@
-"""Sums of few rows: brought to the block that finishes them, added up, written: see small_m.py."""
+"""Sums of few rows (small_m.py): sent to the block that finishes them, added up, written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .small_m import CONSUMER_THREADS, SmallMVariant
 
 
 def sum_exchanger(variant: SmallMVariant) -> Any:
-    """The device function that brings sums to the blocks that finish them."""
+    """The device function that sends sums to the blocks that add them up."""
     tile = variant.tile
     columns, pitch, turns, sums_offset = tile.columns, tile.pitch, tile.turns, tile.sums
     log, fours, shift = columns.bit_length() - 1, tile.rows // 4, (tile.rows // 4).bit_length() - 1
@@ -27,10 +27,10 @@ def sum_exchanger(variant: SmallMVariant) -> Any:
 
     @inlined
     def store(ring: Any, totals: Any, row: Any, column: Any, turn: Any, rank: Any, halvings: Any) -> None:
-        share = uint32(uint32(log) - halvings)  # its logarithm
+        share = uint32(uint32(log) - halvings)  # log2 of the columns that a block finishes
         source = uint32(uint32(uint32(rank * uint32(turns)) + turn) << share)
         if halvings != uint32(0):
-            wait_for_cluster()  # their shared memory is there
+            wait_for_cluster()  # the shared memory of the others exists
         push(totals, uint32(ring + uint32(sums_offset) + uint32(row << uint32(2))), column, share, source)
 
     @inlined
@@ -38,7 +38,7 @@ def sum_exchanger(variant: SmallMVariant) -> Any:
         ring: Any, totals: Any, row: Any, column: Any, turn: Any, rank: Any, halvings: Any
     ) -> None:
         share = uint32(uint32(log) - halvings)
-        meet()  # nobody multiplies what is in the stages
+        meet()  # the stages are free
         own = uint32(turn * uint32(columns) + column)
         stage(totals, uint32(ring + own * uint32(pitch) + uint32(row << uint32(2))))
         meet()
@@ -60,12 +60,13 @@ def sum_exchanger(variant: SmallMVariant) -> Any:
 
 
 def sum_reducer(variant: SmallMVariant) -> Any:
-    """The device function that adds up this block's share of the outputs, four of a row of x at a time.
+    """The device function that adds up this block's part of the outputs, four of a row of x at a time, and
+    writes them.
 
-    Rows of a list go where another list says, which stands behind it.
+    With a list of rows, a second list behind it names the row of y for each.
     """
     tile, log = variant.tile, variant.tile.columns.bit_length() - 1
-    sums_offset, finish = tile.sums, integer_epilogue(variant) if variant.integer else float_finisher()
+    sums_offset, reduce = tile.sums, integer_reduction(variant) if variant.integer else float_reduction()
     (load_beside, write), pitch, turns = quad_epilogue(variant.out), tile.pitch, tile.turns
     fours, shift = tile.rows // 4, (tile.rows // 4).bit_length() - 1
     targets, take4 = tile.row_list + 4 * tile.columns if variant.listed else 0, bf16x2.take4
@@ -74,7 +75,7 @@ def sum_reducer(variant: SmallMVariant) -> Any:
     def add(
         ring: Any, rank: Any, halvings: Any, y: Any, row0: Any, m: Any, n: Any, out_args: Any
     ) -> None:  # fmt: skip
-        share = uint32(uint32(log) - halvings)  # its logarithm
+        share = uint32(uint32(log) - halvings)  # log2 of the columns that a block finishes
         i, items = uint32(cuda.threadIdx.x), uint32(uint32(fours) << share)
         apart, sources = uint32(uint32(pitch) << share), uint32(uint32(turns) << halvings)
         while i < items:
@@ -82,7 +83,7 @@ def sum_reducer(variant: SmallMVariant) -> Any:
             at = uint32(ring + uint32(sums_offset) + c * uint32(pitch) + uint32(q << uint32(2)))
             c = uint32(c + uint32(rank << share))
             bias_and_scales = load_beside(out_args, c, uint32(row0 + q), m, n)
-            e, f, g, h = finish(at, apart, sources, ring, c, q)
+            e, f, g, h = reduce(at, apart, sources, ring, c, q)
             if c < m:
                 to = take4(uint32(ring + uint32(targets) + uint32(c << uint32(2)))) if targets else c
                 write(y, to, uint32(row0 + q), n, bias_and_scales, e, f, g, h)
@@ -91,12 +92,12 @@ def sum_reducer(variant: SmallMVariant) -> Any:
     return add
 
 
-def float_finisher() -> Any:
-    """The device function for four sums."""
+def float_reduction() -> Any:
+    """The device function that adds up four sums of floats."""
     take16 = ptx.take_floats
 
     @inlined
-    def finish(at: Any, apart: Any, sources: Any, ring: Any, c: Any, q: Any) -> Any:
+    def reduce(at: Any, apart: Any, sources: Any, ring: Any, c: Any, q: Any) -> Any:
         v, source = take16(at), uint32(1)
         e, f, g, h = v[0], v[1], v[2], v[3]
         while source < sources:
@@ -105,18 +106,18 @@ def float_finisher() -> Any:
             e, f, g, h = e + v[0], f + v[1], g + v[2], h + v[3]
         return e, f, g, h
 
-    return finish
+    return reduce
 
 
-def integer_epilogue(variant: SmallMVariant) -> Any:
-    """The same for integers, which get their scales and zero points here: small_m.bringer_of_integers."""
+def integer_reduction(variant: SmallMVariant) -> Any:
+    """The device function that adds up four sums of integers and applies scales and zero points."""
     zeros, w_scales, x_scales = variant.zeros, variant.tile.scales, variant.tile.scales_of_x
     rows, columns = variant.tile.rows, variant.tile.columns
     take16, take, take_float, fma, mul = ptx.take16, bf16x2.take4, bf16x2.take_float, ptx.fma, ptx.mul
 
     @inlined
     def one(total: Any, w_scales_at: Any, x_scales_at: Any) -> Any:
-        """A sum; where the scales of its row of w and of its row of x are."""
+        """A sum as a float; addresses of the scales of its row of w and of its row of x."""
         if zeros:
             point_x, other_w = (
                 take(uint32(x_scales_at + uint32(4 * columns))),
@@ -130,7 +131,7 @@ def integer_epilogue(variant: SmallMVariant) -> Any:
         return fma(float32(total), mul(take_float(x_scales_at), take_float(w_scales_at)), float32(0))
 
     @inlined
-    def finish(at: Any, apart: Any, sources: Any, ring: Any, c: Any, q: Any) -> Any:
+    def reduce(at: Any, apart: Any, sources: Any, ring: Any, c: Any, q: Any) -> Any:
         v, source = take16(at), uint32(1)
         a, b, d, e = int32(v[0]), int32(v[1]), int32(v[2]), int32(v[3])
         while source < sources:
@@ -142,4 +143,4 @@ def integer_epilogue(variant: SmallMVariant) -> Any:
         a, b = one(a, w, x), one(b, uint32(w + uint32(4)), x)
         return a, b, one(d, uint32(w + uint32(8)), x), one(e, uint32(w + uint32(12)), x)
 
-    return finish
+    return reduce

@@ -1,12 +1,12 @@
-"""Few rows that a list names: which uses of an expert a block of small_m.py serves, and where they go.
+"""Rows of x that a list names: the uses of an expert that a block of small_m.py serves, and their rows of
+outputs.
 
-A *use* is a number t · U + u: token t meets the u-th of its experts (gemv/uses.py). One warp looks at all
-ids and leaves in shared memory, behind all else of the block
+A *use* is a number t · U + u: token t meets the u-th of its experts (gemv/uses.py). One warp looks at all ids
+and leaves in shared memory, at the end of the block's layout,
 
-    rows of x [columns] · uses [columns] · how many there are · the expert
+    rows of x [columns] · uses [columns] · the number of uses · the expert
 
-so that those who fetch, bring scales and write find them there. Blocks whose use an earlier one serves have
-none, and end.
+for producers, scale copiers and the epilogue. A block whose use an earlier block serves has none, and ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..intrinsics.language import cuda, float32, uint32
 from .epilogue import quad_storer
 from .small_m import SmallMTile, SmallMVariant
 
-IDS_PER_LANE = 2, 8, 32  # of a lane: kernels for up to 64, 256 and 1024 uses
+IDS_PER_LANE = 2, 8, 32  # kernels for up to 64, 256 and 1024 uses
 MOST = 32 * IDS_PER_LANE[-1]  # uses
 NAN = float("nan")
 
@@ -49,7 +49,7 @@ def use_list_writer(tile: SmallMTile, ids_per_lane: int) -> Any:
 
 
 def use_list_reader(tile: SmallMTile) -> Any:
-    """The device function for how many uses a block serves, and their expert."""
+    """The device function for the number of uses that a block serves, and their expert."""
     take4, end = bf16x2.take4, tile.row_list + 8 * tile.columns
 
     @inlined
@@ -60,7 +60,7 @@ def use_list_reader(tile: SmallMTile) -> Any:
 
 
 def nan_writer(variant: SmallMVariant) -> Any:
-    """The device function for a use whose id is no expert: its outputs of a tile become NaN."""
+    """The device function that writes NaN to a tile's outputs of a use whose id is no expert."""
     store, fours, none = quad_storer(variant.out.kind), variant.tile.rows // 4, (float32(0),) * 4
 
     @inlined

@@ -1,13 +1,14 @@
-"""Tiles of FP8 whose K is divided among the blocks of a cluster, which then add their sums up.
+"""FP8 tiles with K split among the blocks of a cluster, which then add up their sums (split-K).
 
-Roles, ring and products are those of persistent.py; a block has one part of the steps of one tile. Then all
-blocks of the cluster bring their sums to each other: each finishes an equal part of the tile's rows.
+Producers, ring and products are those of persistent.py; a block makes one part of the steps of one tile.
+Then the
+blocks of the cluster exchange their sums: each finishes an equal part of the tile's rows.
 
     ring     while products run
-    sums     [rows, columns], this block's, once nothing is multiplied any more
-    brought  [sources, rows / parts, columns], behind them, once no block of the cluster multiplies any more
+    sums     [rows, columns], this block's, when its stages are free
+    brought  [sources, rows / split, columns], behind them, when no block of the cluster multiplies any more
 
-Sums are added the first part's first, so a result does not depend on who was there first.
+Sums are added in the order of the parts, so the result does not depend on timing.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from .persistent import CONSUMER_REGISTERS, PRODUCER_REGISTERS
 from .variant import CODED_OUTPUTS, FLOAT_CODES, OUTPUTS, RASTER_HEIGHT, Variant
 
 TILES = (BoxTile(128, 128, 6), BoxTile(128, 64, 8))
-MOST = 8  # parts
+MOST = 8  # blocks that share K
 
 
 def variants() -> list[tuple[Variant]]:
-    """Every tile, kind of codes and of outputs."""
+    """Every tile, pair of codes and kind of outputs."""
     stride = combined(TILES, FLOAT_CODES, FLOAT_CODES, OUTPUTS)
     bias_and_scales = [Variant(tile, a, b, out, boxed=False) for tile, a, b, out in stride]
     bias_and_scales += [
@@ -44,16 +45,16 @@ def variants() -> list[tuple[Variant]]:
 
 
 def row_split(tile: BoxTile, split: int) -> Sequence[int]:
-    """Rows that a block finishes, and 2**16 by that: a row's number times it is the block's, times 2**16."""
+    """Rows that a block finishes, and the factor by which ``row * factor >> 16`` is the block of a row."""
     rows = -(-tile.rows // split)
     return rows, (1 << 16) // rows + 1
 
 
 def exchanger(variant: Variant) -> Any:
-    """The device function that brings sums to where they are finished, adds and writes them."""
+    """The device function that sends sums to the block that finishes them, adds them and writes them."""
     tile, fours = variant.tile, variant.tile.columns // 4
-    pitch, log = 4 * tile.columns + 32, fours.bit_length() - 1  # so that no two rows g share a bank
-    rows, stride = tile.rows, 128 * tile.groups // fours  # of which a round of all threads has so many
+    pitch, log = 4 * tile.columns + 32, fours.bit_length() - 1  # no two rows g share a bank
+    rows, stride = tile.rows, 128 * tile.groups // fours  # rows that all threads copy in one round
     stage, meet = row_stager(tile.columns, tile.halves, pitch), barriers.named_barrier(1, 128 * tile.groups)
     arrive_at_cluster_relaxed, wait_for_cluster, sync_cluster = (
         barriers.arrive_at_cluster_relaxed, barriers.wait_for_cluster, barriers.sync_cluster
@@ -68,8 +69,8 @@ def exchanger(variant: Variant) -> Any:
     ) -> None:  # fmt: skip
         lane, inner, _, _ = position
         rank, split, rows_per_block, inverse, result_args = out_args
-        alone = split == uint32(1)  # no cluster to join
-        meet()  # nothing of this block is multiplied any more
+        alone = split == uint32(1)  # there is no cluster to wait for
+        meet()  # the stages of this block are free
         if not alone:
             arrive_at_cluster_relaxed()
         own = uint32(inner + uint32(lane >> uint32(2)))
@@ -87,8 +88,8 @@ def exchanger(variant: Variant) -> Any:
                 put16_in_block(uint32(brought + target * uint32(pitch) + at), owner, v[0], v[1], v[2], v[3])
             r = uint32(r + uint32(stride))
         if not alone:
-            sync_cluster()  # all sums are where they are finished
-        wait_for_predecessor()  # it may read what is written now
+            sync_cluster()  # all sums have arrived
+        wait_for_predecessor()  # the predecessor may still read the outputs
         first, r = uint32(rank * rows_per_block), uint32(thread >> uint32(log))
         last = min(rows_per_block, uint32(uint32(rows) - first))
         across = uint32(column + uint32(at >> uint32(2)))
@@ -131,10 +132,10 @@ def kernel(variant: Variant) -> Kernel:
     let_successor_start, rows, columns = dependent_launch.let_successor_start, tile.rows, tile.columns
 
     def product(
-        x: Any, w: Any, x_scales: Any, column_scales_map: Any, table: Any,  # as of persistent.float_kernel
+        x: Any, w: Any, x_scales: Any, column_scales_map: Any, table: Any,  # as in persistent.float_kernel
         y: Any,
         m: Any, n: Any, steps: Any, span: Any, pitch: Any,
-        split: Any, rows_per_block: Any, inverse: Any,  # of a cluster; of its rows: shares
+        split: Any, rows_per_block: Any, inverse: Any,  # blocks of a cluster; row_split
         bias: Any, scales: Any, down_scales: Any, along_scales: Any,  # epilogue.py
     ) -> None:  # fmt: skip
         let_successor_start()
@@ -165,7 +166,7 @@ def kernel(variant: Variant) -> Kernel:
             take()
             result_args = (bias, scales, down_scales, along_scales)
             out_args = (rank, split, rows_per_block, inverse, result_args)
-            stride = uint32(down * across)  # one tile a block
+            stride = uint32(down * across)  # each block has one tile
             tiles = (down, across)
             consume(
                 ring, full, warp, table, pitch, y, number, stride, stride, tiles, first, last, m, n, out_args,

@@ -1,9 +1,9 @@
-"""Stages of codes in shared memory: the copies that fill them, and operands of ``mma`` out of them.
+"""The ring of stages of ``mma`` kernels: copies that fill it, loads of operands, and the main loop along K.
 
     stage    codes of x [rows, step] · codes of w [columns, step] · scales of x [rows] · of w [columns]
 
-A row of a stage is 2, 4 or 8 chunks of 16 bytes. Chunk c of row r lies at c ^ swing(r), where rows that
-share the 128 bytes of all banks have one swing: so neither copies, which go along rows, nor ldmatrix,
+A row of a stage is 2, 4 or 8 chunks of 16 bytes. Chunk c of row r lies at c ^ swizzle(r), where rows that
+share the 128 bytes of all banks have the same swizzle. So neither copies, which go along rows, nor ldmatrix,
 which goes down columns, meets a bank twice. Rows and columns beyond the ends are zeros.
 """
 
@@ -22,7 +22,7 @@ from ..unpacked.tiles import place_of_warp
 
 
 def swizzler(step: int) -> Any:
-    """The device function for what a row's chunks are moved by."""
+    """The device function for the number that a row's chunks are swizzled by."""
     chunks = step // 16
     together, mask = 8 // chunks, chunks - 1
 
@@ -37,12 +37,13 @@ def swizzler(step: int) -> Any:
 def stage_fetcher(tile: ByteTile) -> Any:
     """The device function that starts the copies of one stage's codes.
 
-    ``of_x``, ``of_w``: the address of this thread's chunk in the first step; ``left``: how many rows come
-    from its own on.
+    ``x_at``, ``w_at``: the address of this thread's chunk in the first step; ``left_x``, ``left_w``: the
+    rows that
+    remain from the thread's first row on.
     """
     threads, rows, columns, step = tile.threads, tile.rows, tile.columns, tile.step
     chunks, w_offset = step // 16, rows * step
-    rows_apart = threads // chunks  # rows between copies of a thread
+    rows_apart = threads // chunks  # rows between two copies of one thread
     swizzle, copy16_or_zeros = swizzler(step), bf16x2.copy16_or_zeros
 
     @inlined
@@ -68,7 +69,7 @@ def stage_fetcher(tile: ByteTile) -> Any:
 
 @cache
 def fragment_loader(tile: ByteTile) -> Any:
-    """The device function that brings 32 columns of a stage into registers, as ``mma`` takes them."""
+    """The device function that loads 32 columns of a stage into registers, as fragments of ``mma``."""
     (down, across), step, w_offset = tile.grid, tile.step, tile.rows * tile.step
     swizzle, load_matrices = swizzler(step), ptx.load_matrices
 
@@ -91,35 +92,36 @@ def fragment_loader(tile: ByteTile) -> Any:
 
 
 class LoopSteps(NamedTuple):
-    """What a kernel does on its walk along K: device functions."""
+    """Device functions that a kernel adds to the main loop."""
 
-    fetch: Any  # (at, beside, step): start the copies of what stands beside the codes of a stage
-    multiply: Any  # (sums, part, a, b): 32 columns in registers
-    hold: Any  # (at, wm, wn, held): into registers, what of a stage is used after its products
-    finish: Any  # (sums, part, held, step, beside): a stage is multiplied
+    fetch: Any  # (at, source, step): start the copies of a stage's scales
+    multiply: Any  # (sums, part, a, b): multiply 32 columns that are in registers
+    hold: Any  # (at, wm, wn, held): load a stage's scales into registers
+    finish: Any  # (sums, part, held, step, source): called when a stage is multiplied
 
 
 @inlined
 def fetch_no_scales(at: Any, scale_source: Any, step: Any) -> None:
-    """For a kernel with nothing beside its codes."""
+    """A kernel that reads its scales after the loop fetches none with the stages."""
 
 
 @inlined
 def load_no_scales(at: Any, wm: Any, wn: Any, held: Any) -> None:
-    """Likewise."""
+    """A kernel that reads its scales after the loop loads none from the stages."""
 
 
 @inlined
 def finish_nothing(sums: Any, part: Any, held: Any, step: Any, scale_source: Any) -> None:
-    """For a kernel to which the end of a stage is nothing special."""
+    """A kernel that adds up all of K at once does nothing when a stage ends."""
 
 
 @cache
 def main_loop(tile: ByteTile, work: LoopSteps) -> Any:
-    """The device function that walks along K: a stage is multiplied while later ones are copied.
+    """The device function of the main loop along K: a stage is multiplied while later ones are copied.
 
-    Operands are brought into registers 32 columns ahead, over the end of a stage too: the barrier
-    comes before the last products of a stage, whose operands are in registers by then.
+    Operands are loaded into registers 32 columns ahead, across the end of a stage too: the barrier comes
+    before the
+    last products of a stage, whose operands are in registers by then.
     """
     count, length, step = tile.stages, tile.stage, tile.step
     after, fetch, load = offset_advancer(count, length), stage_fetcher(tile), fragment_loader(tile)
@@ -167,16 +169,16 @@ def main_loop(tile: ByteTile, work: LoopSteps) -> Any:
             at = base() + here
             hold(at, wm, wn, held)
             wait()
-            cuda.syncthreads()  # the next stage is there for all, and all are done with this one
+            cuda.syncthreads()  # all see the next stage, and nobody reads this one any more
             later = uint32(now) + uint32(count)
             if later < steps:
                 fetch(at, x_at, w_at, left_x, left_w, later, k, pitch_x, pitch_w)
                 fetch_scales(at, scale_source, later)
             commit()
             here = after(here)
-            load(base() + here, wm, wn, 0, next_a, next_b)  # in the end of what is there, for nothing
+            load(base() + here, wm, wn, 0, next_a, next_b)  # after the last stage: a load that nobody uses
             multiply(sums, part, a, b)
             finish(sums, part, held, uint32(now), scale_source)
-        all_there()  # nothing may be under way to the memory of a block that ends
+        all_there()  # no copy may be in flight when a block ends
 
     return run_loop

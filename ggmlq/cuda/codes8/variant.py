@@ -1,4 +1,4 @@
-"""What a kernel that multiplies 8-bit codes out of boxes is made for: its tile, its codes, its outputs."""
+"""Kernel variants for 8-bit codes in boxes: the tile, the codes and the outputs that one is compiled for."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ..intrinsics.wgmma8 import INTEGERS, Form
 from ..rings.boxed import BoxTile, SharedLayout
 from ..schedule.waves import Share
 
-RASTER_HEIGHT = 16  # tiles that are gone down together
-SCALE_ROWS = 128  # rows of w, the most that share a scale here
+RASTER_HEIGHT = 16  # tiles of a column of the raster that blocks go down together
+SCALE_ROWS = 128  # rows of w that share a scale, at most
 
 FLOAT_TILES = (
     Share(BoxTile(256, 128, 4), 1.0),
@@ -38,14 +38,14 @@ FLOAT_CODES = ("e4m3", "e5m2")
 
 
 class OutputKind(NamedTuple):
-    """What outputs are."""
+    """The type of a kernel's outputs."""
 
-    kind: str = "float32"  # of floats, or a code
-    column_scales: bool = False  # codes: each column has a scale of its own
+    kind: str = "float32"  # a kind of floats, or the name of a code
+    column_scales: bool = False  # for codes: each column has its own scale
 
     @property
     def coded(self) -> bool:
-        """Whether they are codes."""
+        """True for codes, False for floats."""
         return self.kind not in SIZES
 
     def __str__(self) -> str:
@@ -61,15 +61,15 @@ CODED_OUTPUTS = tuple(
 
 @dataclass(frozen=True)
 class Variant:
-    """What a kernel is made for."""
+    """The choices that a kernel is compiled for."""
 
     tile: BoxTile
-    x: str  # codes, as instructions name them
+    x: str  # codes by the names that instructions have for them
     w: str
     out: OutputKind = FLOAT32_OUTPUT
-    boxed: bool = True  # outputs go through the copy engine; else element by element
-    column_scales: bool = False  # floats: each column has a scale of w of its own
-    zeros: bool = False  # integers
+    boxed: bool = True  # the copy engine writes outputs; else threads do, one element at a time
+    column_scales: bool = False  # floats: each row of w has its own scale
+    zeros: bool = False  # integers: operands have zero points
 
     def __str__(self) -> str:
         ends = ["" if self.boxed else ", one by one", ", a scale a column" * self.column_scales]
@@ -78,37 +78,37 @@ class Variant:
 
     @property
     def integer(self) -> bool:
-        """Whether codes are integers."""
+        """True where codes are integers."""
         return self.x in INTEGERS
 
     @property
     def form(self) -> Form:
-        """The products of a warpgroup."""
+        """The ``wgmma`` products of one warpgroup."""
         return Form(self.tile.columns, self.x, self.w, self.tile.halves)
 
     @property
     def layout(self) -> SharedLayout:
-        """Its shared memory."""
+        """The layout of its shared memory."""
         return SharedLayout(self.tile, x_scales=not self.integer, w_scales=self.column_scales)
 
     @property
     def columns_per_scale(self) -> int:
-        """Columns that share a scale of w."""
+        """Columns of the tile that share a scale of w."""
         return gcd(self.tile.columns, SCALE_ROWS)
 
     @property
-    def parts(self) -> int:
-        """Of a tile's columns; 0: see ``float_products``."""
+    def column_groups(self) -> int:
+        """Groups of the tile's columns with a scale of w each; 0 where each column has its own."""
         return 0 if self.column_scales else self.tile.columns // self.columns_per_scale
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return 128 * (self.tile.groups + 1)
 
 
 def float_variants() -> list[tuple[Variant]]:
-    """Every tile, kind of codes and of outputs; one by one only the widest."""
+    """Every tile, pair of codes and kind of outputs; stores by threads only for the widest tile."""
     found = [
         Variant(wave.tile, a, b, out)
         for wave, a, b, out in combined(FLOAT_TILES, FLOAT_CODES, FLOAT_CODES, OUTPUTS)
@@ -124,7 +124,7 @@ def float_variants() -> list[tuple[Variant]]:
 
 
 def integer_variants() -> list[tuple[Variant]]:
-    """Likewise, with zero points and without."""
+    """Every tile, pair of codes and kind of outputs, with and without zero points."""
     every = combined(INTEGER_TILES, INTEGERS, INTEGERS, OUTPUTS, (False, True))
     found = [Variant(wave.tile, a, b, out, zeros=zeros) for wave, a, b, out, zeros in every]
     found += [

@@ -1,8 +1,8 @@
-"""From sums to results: the scales that a stage brings along, zero points, what is written.
+"""The sums of ``mma`` as results: scales that a stage brings along, zero points, stores.
 
-A thread has the sums of rows g and g + 8 of each 16, and of columns 2 t and 2 t + 1 of each 8. It holds
-the scales of those rows, and of those columns; where all columns of a warp share one, ``uniform``,
-it holds the products of both, and an output costs one multiply-add.
+A thread has the sums of rows g and g + 8 of each 16, and of columns 2 t and 2 t + 1 of each 8. It holds the
+scales of those rows and of those columns; where all columns of a warp share one (``uniform``) it holds the
+products of both, and an output costs one multiply-add.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ def corner(tile_rows: Any, tile_columns: Any, across: Any) -> Any:
 class StageScales(NamedTuple):
     """Device functions for the scales of a stage."""
 
-    slots: int  # numbers that ``start`` keeps
-    held: int  # floats that ``hold`` keeps
-    start: Any  # (own, scales, m0, n0, m, n): where this thread finds what it copies
+    slots: int  # 64-bit numbers that ``start`` writes
+    held: int  # floats that ``hold`` writes
+    start: Any  # (own, scales, m0, n0, m, n): addresses of the scales that this thread copies
     fetch: Any  # (at, own, step): start the copies of a stage
     hold: Any  # (at, wm, wn, held): scales into registers
-    scale: Any  # (held, i, j, c): that of sum 4 (i · across + j) + c
+    scale: Any  # (held, i, j, c): the scale of sum 4 (i · across + j) + c
 
 
 @cache
 def stage_scales(tile: ByteTile, uniform: bool) -> StageScales:
-    """The scales of a tile's rows and columns, one a step."""
+    """The device functions for a tile whose rows and columns have one scale a step."""
     every, rows, threads = tile.rows + tile.columns, tile.rows, tile.threads
     times = -(-every // threads)
     (down, across), of_scales = tile.grid, tile.scales
@@ -104,7 +104,7 @@ def stage_scales(tile: ByteTile, uniform: bool) -> StageScales:
 
 @cache
 def scale_loader(tile: ByteTile) -> Any:
-    """The device function that reads the scales of a step from memory: what stands beside no stage."""
+    """The device function that reads the scales of a step from memory, for tiles whose stages hold none."""
     (down, across), from_columns = tile.grid, 2 * tile.grid[0]
     warp_rows, warp_columns = tile.warp_rows, tile.warp_columns
     warps_across, load_float = tile.columns // tile.warp_columns, ptx.load_float
@@ -150,7 +150,7 @@ def zero_point_corrector(tile: ByteTile) -> Any:
 
 @cache
 def storer(tile: ByteTile) -> Any:
-    """The device function that writes a tile of floats, or what of it lies within [m, n]."""
+    """The device function that writes a tile of floats, as far as it lies within [m, n]."""
     down, across = tile.grid
     store_pair_if, store_if = codes8.store_pair_if, codes8.store_if
     warp_rows, warp_columns = tile.warp_rows, tile.warp_columns
@@ -181,7 +181,7 @@ def storer(tile: ByteTile) -> Any:
 
 
 def clearer(count: int, kind: Any) -> Any:
-    """The device function that sets so many sums to zero; in sixteens, which are unrolled early."""
+    """The device function that sets ``count`` sums to zero; in sixteens, which are unrolled early."""
     sixteens, rest = count // 16, count % 16
     zero = kind(0) if kind is float32 else int32(0)
 

@@ -1,7 +1,8 @@
-"""Steps from the sums of ``wgmma`` to results that take a tuple of sums apart: tile.py says what it holds.
+"""Epilogue steps on a tuple of ``wgmma`` sums (layout: wgmma_sums.py): add a bias, stage pieces.
 
-A bias is added in registers. Where results become codes, pieces of 16 rows and 32 columns go through a buffer
-of shared memory, so that a thread gets four neighbours of a row, which fill a word.
+A bias is added in registers. Where results become codes, pieces of 16 rows and 32 columns go through a
+buffer of
+shared memory, so that a thread gets four neighbours of a row, which fill a word.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ PIECE = 32  # columns
 def bias_adder(columns: int, halves: int) -> Any:
     """``add(totals, bias, column, n)`` -> totals; ``column``: of a thread's first sum.
 
-    ``bias``: float32 [n], or 0, then nothing is done. Past its end -0.0 is added, which changes nothing.
+    ``bias``: float32 [n], or 0 for none. Past its end -0.0 is added, which changes nothing.
     """
     sums, count = columns // 2, halves * (columns // 2)
     totals_kind = types.UniTuple(f32, count)
@@ -56,10 +57,11 @@ def bias_adder(columns: int, halves: int) -> Any:
 
 @cache
 def piece_stager(columns: int, halves: int) -> Any:
-    """``stage(totals, number, at)``: a piece into a warp's buffer, placed as by ``box_putter``.
+    """``stage(totals, number, at)``: one piece into a warp's buffer, placed as by ``box_putter``.
 
-    Pieces of a half lie side by side. Their number is no constant, so that what is done with one is compiled
-    once; the sums stay in registers, for each has a branch of its own.
+    Pieces of a half lie side by side. Their number is no constant, so that the code for a piece exists
+    once; the sums
+    stay in registers, for each piece has a branch of its own.
     """
     each, totals_kind = PIECE // 2, types.UniTuple(f32, halves * columns // 2)
     text = "\n".join(["{.reg .b32 at;", *float_piece("$0", [f"${1 + i}" for i in range(each)]), "}"])

@@ -1,7 +1,8 @@
-"""From the sums of ``wgmma`` to results: int32 to floats, and how a tile of floats is written.
+"""The sums of ``wgmma`` as results: int32 to floats, and the ways to write a tile of floats.
 
 Sums are a tuple, ``halves`` of 64 rows each; a thread has rows g and g + 8 of its warp's 16, columns 8 j + 2
-t and 8 j + 2 t + 1 (intrinsics/wgmma8.py). A tuple is taken apart while the code is made, so that all stays in
+t and 8 j + 2 t + 1 (intrinsics/wgmma8.py). A tuple is taken apart while the code is made, so that all
+values stay in
 registers.
 """
 
@@ -38,10 +39,10 @@ def columns_of_box(kind: str) -> int:
 
 @cache
 def box_putter(columns: int, halves: int, kind: str) -> Any:
-    """``put(totals, lane, buffer, at, map, column, row)``: a warp's outputs by the copy engine.
+    """``put(totals, lane, buffer, at, map, column, row)``: the copy engine writes a warp's outputs.
 
-    ``buffer``: 2048 bytes of shared memory of a warp, ``at``: this thread's place in it, as :func:`place`
-    says.
+    ``buffer``: 2048 bytes of shared memory of a warp, ``at``: this thread's place in it, from
+    codes8/consumers.py:thread_placer.
     """
     sums, each = columns // 2, columns_of_box(kind) // 2
     totals_kind = types.UniTuple(f32, halves * sums)
@@ -89,7 +90,7 @@ def float_piece(place: str, values: list[str]) -> list[str]:
 
 
 def narrow_piece(kind: str, place: str, values: list[str]) -> list[str]:
-    """The same for 32 floats as 16-bit ones, of 64 columns; with words ``at`` and ``w0`` to ``w3``."""
+    """Assembly that puts 32 floats as 16-bit ones, of 64 columns; with words ``at`` and ``w0`` to ``w3``."""
     lines = []
     for j in range(0, 8, 2):
         for i in range(4):
@@ -102,9 +103,9 @@ def narrow_piece(kind: str, place: str, values: list[str]) -> list[str]:
 
 @cache
 def storer(columns: int, halves: int, kind: str) -> Any:
-    """``store(totals, y, column, row, m, n)``: what of a thread's outputs lies within [m, n], one by one.
+    """``store(totals, y, column, row, m, n)``: a thread's outputs within [m, n], one by one.
 
-    ``column``, ``row``: of its first sum.
+    ``column``, ``row``: those of its first sum.
     """
     sums, size = columns // 2, SIZES[kind]
     totals_kind = types.UniTuple(f32, halves * sums)
@@ -150,7 +151,7 @@ def _store_text(columns: int, kind: str) -> str:
 def column_stager(columns: int, integer: bool, pitch: int) -> Any:
     """``stage(totals, at)``: sums of 64 rows into shared memory, the rows of a column side by side.
 
-    ``at``: the place of row g, column 2 t; columns lie ``pitch`` bytes apart.
+    ``at``: the address of row g, column 2 t; columns lie ``pitch`` bytes apart.
     """
     count, letter, word = columns // 2, "r" if integer else "f", "b32" if integer else "f32"
     totals_kind = types.UniTuple(i32 if integer else f32, count)
@@ -173,7 +174,7 @@ def column_stager(columns: int, integer: bool, pitch: int) -> Any:
 def row_stager(columns: int, halves: int, pitch: int) -> Any:
     """``stage(totals, at)``: a thread's sums as floats into shared memory, the columns of a row side by side.
 
-    ``at``: the place of row g, column 2 t; rows lie ``pitch`` bytes apart.
+    ``at``: the address of row g, column 2 t; rows lie ``pitch`` bytes apart.
     """
     sums = columns // 2
     totals_kind = types.UniTuple(f32, halves * sums)
@@ -199,8 +200,9 @@ def cluster_pusher(columns: int, integer: bool, pitch: int) -> Any:
     """``push(totals, at, column, share, source)``: sums of 64 rows to the blocks of a cluster.
 
     Block i finishes columns i << share to (i + 1) << share; there a column lies at ``pitch`` times its number
-    from the block's first one, plus ``source``. ``at``: the place of row g of its first column; rows lie side
-    by side. ``column``: 2 t.
+    from the block's first one, plus ``source``. ``at``: the address of row g of its first column; rows lie
+    side by side.
+    ``column``: 2 t.
     """
     count, letter, word = columns // 2, "r" if integer else "f", "b32" if integer else "f32"
     totals_kind = types.UniTuple(i32 if integer else f32, count)
@@ -231,10 +233,11 @@ def cluster_pusher(columns: int, integer: bool, pitch: int) -> Any:
 def integer_epilogue(columns: int, halves: int, zeros: bool) -> Any:
     """``finish(totals, rows, column_scales, rows_zeros, points_w, others_w)``: sums of integers as floats.
 
-    ``rows``: 2 · halves scales of a thread's rows; ``column_scales``: address of that of column 2 t. With
-    zero points: ``rows_zeros`` are the 2 · halves points of its rows, then what the points of w are
-    multiplied with; ``points_w`` and ``others_w`` are addresses (codes8/rows.py). The sum is multiplied
-    once, by the product of both scales.
+    ``rows``: 2 · halves scales of a thread's rows; ``column_scales``: the address of the scale of column 2
+    t. With
+    zero points: ``rows_zeros`` are the 2 · halves points of its rows, then the factors of w's points;
+    ``points_w`` and
+    ``others_w`` are addresses (codes8/rows.py). A sum is multiplied once, by the product of both scales.
     """
     sums, count = columns // 2, 2 * halves
     ints, floats = types.UniTuple(i32, halves * sums), types.UniTuple(f32, halves * sums)

@@ -1,18 +1,24 @@
 """Many tokens of 8-bit codes: sorted by expert on the device, boxes of codes for the tensor cores.
 
-Changed: what cuda:grouped is for blocks, for codes with scales. One block gives every use a row of a tile
-(schedule/groups.py); rows of codes, and the scales beside them, are copied there
-(activations/expert_codes.py); and blocks that stay on the card, those of cuda:persistent of scaled_linear,
-take the tiles of all experts from the plan (codes8/grouped.py). Results go straight to the rows of the
-uses. Where each row of x has one use and ids are in order, rows are not copied but fetched from x. The host
-waits for nothing, and neither the number of launches nor the size of a grid depends on what the ids say.
+Changed: as cuda:grouped does for blocks, but for codes with scales. One block gives every use a row of a tile
+(schedule/groups.py); rows of codes, and their scales, are copied there (activations/expert_codes.py); and the
+persistent blocks of scaled_linear's cuda:persistent take the tiles of all experts from the plan
+(codes8/grouped.py).
+Results go straight to the rows of the uses. Where each row of x has one use and ids are in order, rows are
+not copied but
+fetched from x. The host waits for nothing, and neither the number of launches nor the size of a grid
+depends on the
+ids.
 
-An expert's uses are the rows of tiles, 64 to 256 of them: its last tile is filled in part, so how high tiles
-are is decided by how many uses an expert has on average. Floats: scales of 128 columns of K, or of several
-times as many; integers: under scales that do not vary along K.
+An expert's uses are the rows of tiles, 64 to 256 of them, and its last tile is filled in part. So the
+height of tiles is
+chosen by the mean number of uses an expert has. Floats: scales of 128 columns of K, or of a multiple;
+integers:
+scales that do not vary along K.
 
-Limited, by estimate, with few uses an expert by the rows that nobody has: 64 of x come from the L2 with 128
-of w; with many by the copy of the rows, which is read once and written once a use.
+Limited, by estimate, with few uses an expert by empty rows: 64 of x come from the L2 with 128 of w; with
+many by the
+copy of the rows, which is read once and written once a use.
 """
 
 from __future__ import annotations
@@ -47,7 +53,7 @@ from ..schedule.waves import Share
 
 @lru_cache(4096)
 def tile_for(shares: Sequence[Share], tokens: int, used: int, experts: int, n: int, count: int) -> BoxTile:
-    """The one with which so many multiprocessors are done first, if uses are spread by chance."""
+    """The tile with which ``count`` multiprocessors finish first, if uses are spread by chance."""
 
     def time(each: Share) -> float:
         slots = experts * groups.expected_slots(tokens, used, experts, each.tile.rows)
@@ -77,7 +83,7 @@ def refuses(problem: ExpertLinear) -> str | None:
     narrow=True,
 )  # fmt: skip
 def launch(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | None = None) -> None:
-    """``tile``: other than the one that is thought best_tile."""
+    """``tile``: one to take in place of the best."""
     (floats if q.code.kind == "float" else integers)(x, q, ids, out, tile)
 
 

@@ -1,12 +1,16 @@
 """A few tokens of 8-bit codes: one kernel, whose blocks read ids themselves and stream an expert's weights.
 
-Changed: nothing is sorted and no row is copied. The kernel is that of cuda:small_m of scaled_linear, with
-blocks for each use of an expert: those of a use find the other uses of its expert among the ids
-(codes8/small_m_uses.py), serve up to eight of them, and end at once where an earlier use serves them already.
-Rows of codes are fetched from where they are, a box a row; scales come from beside them. So a projection of a
-mixture is one launch, where cuda:grouped_codes has three kernels that wait for each other.
+Changed: nothing is sorted and no row is copied. The kernel is that of scaled_linear's cuda:small_m, with
+blocks for each
+use of an expert: those of a use find the other uses of its expert among the ids (codes8/small_m_uses.py),
+serve
+up to eight of them, and end at once where an earlier use serves them already. Rows of codes are fetched in
+place, a
+box a row, and so are their scales. So a projection of a mixture is one launch, where cuda:grouped_codes
+has three
+kernels that wait for each other.
 
-Limited by the way to the first weights, which nobody knows before the ids are there, and by the memory.
+Limited by the latency of the first weights, which are unknown until the ids are read, and by the memory.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ TILES = tuple(tile for tile in small_m.TILES if tile.columns == COLUMNS)
 
 
 def variants() -> list[tuple[SmallMVariant, int]]:
-    """Every tile and kind of codes and outputs; ids of a lane."""
+    """Every tile, pair of codes and kind of outputs, with the ids that a lane reads."""
     floats = [
         SmallMVariant(t, a, b, out, listed=True)
         for t, a, b, out in combined(TILES, FLOAT_CODES, FLOAT_CODES, OUTPUTS)
@@ -74,14 +78,14 @@ def kernel(variant: SmallMVariant, ids_per_lane: int) -> Kernel:
     )  # fmt: skip
 
     def product(
-        x: Any, w: Any,  # maps of codes: of x a box is one row
+        x: Any, w: Any,  # maps of codes; a box of x is one row
         y: Any,  # [uses, n]
         ids: Any,  # int64 [uses]
-        x_scales: Any, row_x: Any, column_x: Any,  # scales: where, bytes from row to row and column to column
+        x_scales: Any, row_x: Any, column_x: Any,  # scales: address, bytes from row to row and column to column
         w_scales: Any, row_w: Any, column_w: Any,
-        points_x: Any, others_x: Any, points_w: Any, others_w: Any,  # tiles8.rows.Zeros
+        points_x: Any, others_x: Any, points_w: Any, others_w: Any,  # rows.ZeroTerms
         uses: Any, per: Any, experts: Any,  # uses of a row of x
-        n: Any, steps: Any, halvings: Any,  # of the steps, until they are a block's
+        n: Any, steps: Any, halvings: Any,  # log2 of the blocks that share the steps
         rows_x: Any, span_x: Any, rows_w: Any, span_w: Any,  # rows and steps that share a scale
     ) -> None:  # fmt: skip
         take_turn()
@@ -101,7 +105,7 @@ def kernel(variant: SmallMVariant, ids_per_lane: int) -> Kernel:
             return
         if served == uint32(0):
             return
-        if halvings != uint32(0):  # one block alone has no cluster
+        if halvings != uint32(0):  # a single block has no cluster
             arrive_at_cluster()
         arguments = (x_scales, row_x, column_x, rows_x, span_x, w_scales, row_w, column_w, rows_w, span_w)
         zeros = (points_x, others_x, points_w, others_w)
@@ -120,14 +124,14 @@ def kernel(variant: SmallMVariant, ids_per_lane: int) -> Kernel:
 
 
 class Cut(NamedTuple):
-    """A tile, and how many blocks share K."""
+    """A tile, and the blocks that share K."""
 
     tile: SmallMTile
     split: int
 
 
 def cut_for(tokens: int, used: int, experts: int, n: int, k: int) -> Cut:
-    """As for one product of as many rows of w as experts that are used have, if uses are spread by chance."""
+    """The cut for a product with as many rows of w as the used experts have, if uses are spread by chance."""
     touched = max(experts * (1 - max(1 - used / experts, 0) ** tokens), tokens * used / COLUMNS)
     shape = codes8.Shape.on(device.card_of(device.current()), COLUMNS, n * ceil(touched), k)
     found = codes8.small_m(shape, TILES, SPLITS)
@@ -147,7 +151,7 @@ def refuses(problem: ExpertLinear) -> str | None:
     narrow=True,
 )  # fmt: skip
 def launch(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, cut: Cut | None = None) -> None:
-    """``cut``: another than is thought best."""
+    """``cut``: one to take in place of the best."""
     (experts, n, _), both, integer = q.shape, operand_pair(x, q, STEP), q.code.kind == "integer"
     k, zeros = min(both.x.columns, both.w.columns), x.zeros is not None or q.zeros is not None
     tokens, used = ids.shape

@@ -43,7 +43,7 @@ def values(fmt: BlockFormat) -> Any:
 
 
 class _Watched:
-    """A block of zeros that remembers which of its bytes were asked for."""
+    """A block of zeros that records the bytes that are read."""
 
     def __init__(self) -> None:
         self.asked: set[int] = set()
@@ -54,10 +54,11 @@ class _Watched:
 
 
 def partner(fmt: BlockFormat) -> int:
-    """How far from element 0 the next one is whose code lies in the same bytes.
+    """The distance from element 0 to the next one whose code lies in the same bytes.
 
-    That of the low nibble is 16 further in q4_0 and 32 further in q4_K: the atoms say it. Where
-    there is none it is half a block, so that the stores of a warp lie side by side.
+    The low nibble's partner is 16 further in q4_0 and 32 further in q4_K: the atoms tell. A format without
+    one gets
+    half a block, so that the stores of a warp lie side by side.
     """
     first = _Watched()
     fmt.code(first, 0)  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ from ..intrinsics.floats import KINDS, storing
 from ..intrinsics.language import cuda, float32, uint32, uint64
 
 RUNS, COLUMNS = 4, 32  # of a half, and of a run
-RAISED, UNDER = 2.0**23, np.uint32(0x4B000000)  # a byte in place of its lowest one is that many more
+RAISED, UNDER = 2.0**23, np.uint32(0x4B000000)  # a byte in place of its lowest byte adds the byte's value
 NIBBLES, PAIRS, SIX = np.uint32(0x0F0F0F0F), np.uint32(0x03030303), np.uint32(0x3F3F3F3F)
 
 
@@ -33,22 +33,24 @@ class Plane(NamedTuple):
 
     at: int
     bits: int
-    crossed: bool = False  # the two nibbles of a byte: of runs 0 and 2, 1 and 3; not of 0 and 1, 2 and 3
+    crossed: bool = (
+        False  # the nibbles of a byte belong to runs 0 and 2, 1 and 3, in place of 0 and 1, 2 and 3
+    )
 
 
 class Layout(NamedTuple):
-    """Where a block has its codes and scales."""
+    """The places of a block's codes and scales."""
 
     planes: tuple[Plane, ...]  # the lowest bits first
     scales: Any  # device function (block, half, column): words of four scales and of four minima
-    d: int  # its address; that of dmin is two further
+    d: int  # its offset in the block; that of dmin is two more
 
 
 # --- words ------------------------------------------------------------------------------------
 
 
 def loader(count: int) -> Any:
-    """The device function for so many words from an address of a block on."""
+    """The device function that loads ``count`` words from an address of a block on."""
     load4, permute = codes.load4, bf16x2.permute
 
     @inlined
@@ -90,7 +92,7 @@ def plane_taker(plane: Plane, count: int, place: int) -> Any:
 
 
 def six_bits(at: int) -> Any:
-    """Those of q4_K and q5_K, a run each."""
+    """The device function for the scales and minima of q4_K and q5_K, one a run."""
     load = loader(3)
 
     @inlined
@@ -106,7 +108,7 @@ def six_bits(at: int) -> Any:
 
 
 def of_sixteen(at: int, flipped: int) -> Any:
-    """Bytes of q2_K and q6_K, two a run; nibbles that are minima are the higher ones."""
+    """The device function for the bytes of q2_K and q6_K, two a run; the higher nibbles are minima."""
     load, permute, flip = loader(2), bf16x2.permute, np.uint32(flipped)
     mask = np.uint32(0xFFFFFFFF) if flipped else NIBBLES
 
@@ -121,7 +123,7 @@ def of_sixteen(at: int, flipped: int) -> Any:
 
 
 def three_parts(at: int) -> Any:
-    """Those of q3_K, two a run: a nibble and two bits."""
+    """The device function for the scales of q3_K, two a run: a nibble and two bits."""
     load, permute = loader(3), bf16x2.permute
 
     @inlined

@@ -1,13 +1,14 @@
 """Floats to codes with scales on the GPU: the bits of ``codes/scaling.py``, whose functions these are.
 
-    _pieces.py     loads of 16 bytes as floats, and the extremes of many
-    _division.py   quotients by a scale that give the codes of IEEE division, two instructions each
-    _codes.py      a quotient to its code, a tile's extremes to its scale and zero point
-    _groups.py     tiles within a row, 16 to 512 columns: read once, in a part of a warp
-    _blocks.py     tiles of up to 16384 floats, whole rows too: read once, in a block of threads
-    _three_passes.py      any tile: extremes, scales and codes one after the other
+    _pieces.py         loads of 16 bytes as floats, and the extremes of many
+    _division.py       quotients by a scale that give the codes of IEEE division, two instructions each
+    _codes.py          a quotient to its code, a tile's extremes to its scale and zero point
+    _groups.py         tiles within a row, 16 to 512 columns: read once, in a part of a warp
+    _blocks.py         tiles of up to 16384 floats, whole rows too: read once, in a block of threads
+    _three_passes.py   any tile: extremes, scales and codes, a kernel each
+    decode.py          codes with scales back to floats
 
-``quantize`` takes the first of the last three that serves a tile.
+``quantize`` takes the first of _groups, _blocks and _three_passes that serves a tile.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Rows(NamedTuple):
     pitch: int  # elements from one to the next
 
     def wide(self, over: Tiling) -> bool:
-        """Whether all pieces of 16 bytes are aligned, and whole within tiles."""
+        """True where all pieces of 16 bytes are aligned, and whole within tiles."""
         per = in_piece(self.kind, True)
         cut = over.c % per if over.shape[1] > 1 else 0
         return not (self.x.data.ptr % WIDE or self.pitch % per or over.columns % per or cut)
@@ -52,7 +53,7 @@ def quantize(rows: Any, over: Tiling, rule: Rule) -> Found:
 
 
 def quantize_into(rows: Any, over: Tiling, rule: Rule, found: Found) -> None:
-    """The same into arrays that are there, which :func:`room_for` makes."""
+    """Quantize into arrays that exist, as :func:`room_for` makes them."""
     if found.codes.size:
         given, way = rows_of(rows, over), way_of(rule)
         if not _at_once(given, over, rule, way, found):
@@ -69,7 +70,7 @@ def encode(rows: Any, over: Tiling, rule: Rule, scales: Any, zeros: Any | None) 
 
 
 def zeros_of(rows: Any, over: Tiling, rule: Rule, scales: Any) -> Any:
-    """The zero points that go with given scales."""
+    """The zero points that belong to given scales."""
     zeros = empty(cupy(), over.shape, np.int32, rule.order)
     if rows.size:
         found = Found(rows, scales, zeros)
@@ -81,7 +82,7 @@ def zeros_of(rows: Any, over: Tiling, rule: Rule, scales: Any) -> Any:
 
 
 def rows_of(rows: Any, over: Tiling) -> Rows:
-    """Rows of one of the kinds, as they lie where kernels can read them so; otherwise a copy."""
+    """Rows of one of the kinds, in place where kernels can read them so; otherwise a copy."""
     if max(*over[:2], over.shape[0] * over.shape[1] // 2) >= MOST:
         raise UnsupportedError(
             f"quantize_scaled of {over.rows} rows and {over.columns} columns in tiles of {over[2:]}: "
@@ -111,7 +112,7 @@ def room_for(over: Tiling, rule: Rule) -> Found:
 
 
 def way_of(rule: Rule, scales: Any = None) -> Way:
-    """How kernels compute a rule on this device; given scales are what they are."""
+    """The conversion of a rule on this device; ``scales`` are those of the caller, if any."""
     capability = device.capability()
     native = rule.code.name in WORDS and capability is not None and capability >= NATIVE
     scale = rule.scale if scales is None else "e8m0" if scales.dtype == np.uint8 else "float32"
@@ -126,7 +127,7 @@ def _bits(eps: Any) -> int:
 
 
 def _at_once(given: Rows, over: Tiling, rule: Rule, way: Way, found: Found) -> bool:
-    """In one kernel that reads each float once; False where there is none for these tiles."""
+    """Quantize in one kernel that reads each float once; False where there is none for these tiles."""
     if not given.wide(over):
         return False
     if over.r == 1 and over.c in _groups.GROUPS and over.columns % over.c == 0:
@@ -154,7 +155,7 @@ def _at_once(given: Rows, over: Tiling, rule: Rule, way: Way, found: Found) -> b
 
 
 def _tile_for(over: Tiling) -> tuple[int, int] | None:
-    """The smallest tile of the kernels in _blocks.py that is this one, or holds an axis as a whole."""
+    """The smallest tile of the kernels in _blocks.py that equals this one, or holds an axis as a whole."""
     down, along = over.shape
     for tile in sorted(_blocks.TILES, key=lambda tile: tile[0] * tile[1]):
         rows_fit = tile[0] == over.r or (down == 1 and tile[0] >= over.rows)
@@ -192,7 +193,7 @@ def _scale(
 
 
 def _encode(given: Rows, over: Tiling, way: Way, found: Found) -> None:
-    """Codes under the scales that are there."""
+    """Codes under scales that exist."""
     wide = given.wide(over)
     pieces = over.columns // in_piece(given.kind, wide)
     shift = min((pieces - 1).bit_length(), _three_passes.THREADS.bit_length() - 1)

@@ -1,4 +1,4 @@
-"""One float to its code, four codes to a word, and a tile's extremes to its scale and zero point."""
+"""The code of one float, four codes of a word, and a tile's scale and zero point from its extremes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ._division import is_nan
 
 NATIVE = (8, 9)  # the lowest capability with conversions to floats of 8 bits
 WORDS = {"e4m3": codes.four_e4m3, "e5m2": codes.four_e5m2}
-FAR = 1 << 20  # further than any zero point can bring back
+FAR = 1 << 20  # beyond what any zero point can bring back
 
 
 class Way(NamedTuple):
-    """How floats become codes, as kernels are made for it: a rule without its numbers."""
+    """The conversion that a kernel is compiled for: a rule without its numbers."""
 
     code: str
     scale: str  # "float32" or "e8m0"
@@ -28,7 +28,7 @@ class Way(NamedTuple):
 
     @property
     def least(self) -> tuple[int, int]:
-        """The lowest capability."""
+        """The lowest capability that has it."""
         return NATIVE if self.native else (7, 5)
 
     @property
@@ -209,7 +209,7 @@ def value_of_power(field: Any) -> Any:
 
 
 def scale_storing(way: Way) -> Any:
-    """The device function that stores a scale as it is kept."""
+    """The device function that stores a scale in its type."""
     if way.scale == "float32":
         return ptx.store_float
 

@@ -34,7 +34,7 @@ GROUPS = (128, 16, 32, 64, 256, 512)  # columns of a group
 
 
 def ways() -> Any:
-    """All ways from floats to codes."""
+    """All conversions from floats to codes."""
     for code, scale in product(CODES.values(), ("float32", "e8m0")):
         if code.kind == "scale":
             continue
@@ -54,14 +54,14 @@ USUAL = Way("e4m3", "float32", "half_even", False, True)
 
 
 def tried(shapes: Any) -> Any:
-    """Of all that kernels are made for: each kind of floats with each shape, each way from float16."""
+    """The cases that kernels are made for: each kind of floats with each shape, each conversion from float16."""
     yield from ((kind, USUAL, shape) for kind, shape in product(SIZES, shapes))
     yield from (("float16", way, shapes[0]) for way in ways())
 
 
 @family(tried(GROUPS))
 def kernel(kind: str, way: Way, columns_of_group: int, few: bool = False) -> Kernel:
-    """The kernel for groups of so many columns; of few rows a warp has one at a time."""
+    """The kernel for groups of a length; ``few``: a warp has one row at a time."""
     size, per = SIZES[kind], in_piece(kind, True)
     pieces, lanes, group = EACH // per, columns_of_group // EACH, columns_of_group
     turns = 1 if few else turns_of(kind, way)

@@ -1,11 +1,14 @@
-"""Any tile over any rows, in three steps: extremes of tiles, their scales, codes under scales.
+"""Tiles of any size over any rows, in three kernels: extremes of tiles, their scales, codes under scales.
 
 The first two meet in memory: a word a tile for the largest value (without zero points, the largest
-magnitude) and one for the magnitude of the least, as bits, which atomic maxima of integers compare as
-floats, for neither is ever negative. Codes under scales that are given take the last step alone.
+magnitude) and
+one for the magnitude of the least, as bits, which atomic maxima of integers compare as floats, for neither
+is ever
+negative. Codes under scales of the caller take the last kernel alone.
 
-Rows are read twice, so that this is for what no other kernel here serves: a whole tensor with one scale,
-tiles of odd sizes, rows at odd addresses, last tiles that are shorter.
+Rows are read twice, so this serves only tiles that no other kernel here takes: a whole tensor with one
+scale, tiles of
+odd sizes, rows at odd addresses, last tiles that are shorter.
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ HEIGHT = 4  # rows of a tile that a warp, or a thread, goes through
 
 @family(product(SIZES, (False, True), (False, True), (False, True), (1, 32)))
 def extremes_kernel(kind: str, both: bool, keeps_nan: bool, wide: bool, lanes: int) -> Kernel:
-    """Tiles in items of ``HEIGHT`` rows and ``lanes`` times ``AT_ONCE`` pieces, each for so many lanes."""
+    """The kernel for extremes: items of ``HEIGHT`` rows and ``lanes`` times ``AT_ONCE`` pieces, ``lanes``
+    lanes each.
+    """
     size, per = SIZES[kind], in_piece(kind, wide)
     load, agree, take_turn = loading(kind, wide), agreeing(lanes, both, keeps_nan), dependent_launch.take_turn
     values, part = AT_ONCE * per, lanes * AT_ONCE * per
@@ -84,7 +89,7 @@ def extremes_kernel(kind: str, both: bool, keeps_nan: bool, wide: bool, lanes: i
 
 
 def of_scales(way: Way) -> Way:
-    """A way without what concerns codes alone."""
+    """A conversion without what concerns codes alone."""
     return way._replace(native=False, rounding=way.rounding if way.zeros else "half_even")
 
 
@@ -93,7 +98,9 @@ WAYS = tuple(dict.fromkeys(of_scales(way) for way in ways()))
 
 @family((way, given) for way in WAYS for given in (False, True) if way.zeros or not given)
 def scales_kernel(way: Way, given: bool) -> Kernel:
-    """Scales and zero points of tiles, a thread each; ``given``: only zero points, of these scales."""
+    """The kernel for scales and zero points, a thread a tile; ``given``: only zero points, for scales that
+    exist.
+    """
     scale_of, zero, load, store = scaler(way), zero_of(way), scale_loading(way), scale_storing(way)
     has_zeros, take_turn = way.zeros, dependent_launch.take_turn
 

@@ -1,14 +1,16 @@
-"""A ring of stages that the copy engine fills: tiles of 8-bit codes in boxes, and scales beside them.
+"""A ring of stages that the copy engine fills: tiles of 8-bit codes in boxes, with their scales.
 
     stage    codes of x [rows, 128] · codes of w [columns, 128]                  swizzled
-    beside   scales of x [rows], and, where each column has its own, of w        floats: one step's
-    outputs  a buffer a warp that multiplies
+    scales   of x [rows], and of w [columns] where each column has its own       floats: those of one step
+    outputs  a buffer for each consumer warp
     barriers full [stages] · empty [stages]
 
-Two threads of different warps fill, one with codes of w, one with those of x, for each of their steps takes
-some hundred clocks: they wait until a stage is empty, announce its bytes and ask for its boxes. Warps that
-multiply wait until it is full, and say when they are done with it. The order of tiles is that of
-rings/shape.py, so that what runs at one time shares rows of both operands in the L2.
+Two producer threads in different warps fill it, one with codes of w, one with those of x, for each of
+their steps
+takes some hundred clocks: they wait until a stage is empty, announce its bytes and start its boxes. Consumer
+warps wait until it is full, and arrive at its other barrier when they have multiplied it. The raster of
+tiles is
+that of rings/shape.py, so that blocks of the same time share rows of both operands in the L2.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from ..intrinsics.language import uint32
 from ..intrinsics.wgmma8 import STEP
 from .shape import MOST_SHARED
 
-KILO = 1024  # what a swizzled box is aligned to
+KILO = 1024  # bytes; swizzled boxes are aligned to as many
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class BoxTile:
     rows: int = 256  # of x
     columns: int = 128  # rows of w
     stages: int = 4
-    groups: int = 2  # warpgroups that multiply, each an equal part of the rows
+    groups: int = 2  # consumer warpgroups, each with an equal part of the rows
 
     def __str__(self) -> str:
         return f"{self.rows}x{self.columns}, {self.stages} stages"
@@ -46,40 +48,40 @@ class BoxTile:
 
     @property
     def stage(self) -> int:
-        """Bytes of codes."""
+        """Bytes of a stage's codes."""
         return (self.rows + self.columns) * STEP
 
     def tiles(self, m: int, n: int) -> int:
-        """How many there are."""
+        """Tiles of an output of m rows and n columns."""
         return -(-m // self.rows) * -(-n // self.columns)
 
 
 @dataclass(frozen=True)
 class SharedLayout:
-    """Where everything lies in shared memory, in bytes from the start of the ring."""
+    """The layout of a block's shared memory: offsets from the start of the ring, in bytes."""
 
     tile: BoxTile
     x_scales: bool = True
-    w_scales: bool = False  # of each column
+    w_scales: bool = False  # each column has a scale
 
     @property
     def beside(self) -> int:
-        """Bytes of scales of a stage."""
+        """Bytes of a stage's scales."""
         return 4 * (self.tile.rows * self.x_scales + self.tile.columns * self.w_scales)
 
     @property
     def scales(self) -> int:
-        """Of the first stage."""
+        """Offset of the first stage's scales."""
         return self.tile.stages * self.tile.stage
 
     @property
     def outputs(self) -> int:
-        """Buffers of the warps."""
+        """Offset of the warps' buffers."""
         return -(-(self.scales + self.tile.stages * self.beside) // KILO) * KILO
 
     @property
     def barriers(self) -> int:
-        """Full ones, then empty ones."""
+        """Offset of the full barriers; the empty ones follow."""
         return self.outputs + 4 * self.tile.groups * BUFFER
 
     @property
@@ -89,12 +91,12 @@ class SharedLayout:
 
     @property
     def fits(self) -> bool:
-        """On Hopper."""
+        """True where a block of a Hopper card may have as much."""
         return self.shared <= MOST_SHARED
 
 
 def stage_advancer(stages: int) -> Any:
-    """The device function for the stage after one, and its parity."""
+    """The device function for the next stage, and its parity."""
 
     @inlined
     def after(stage: Any, phase: Any) -> Any:
@@ -105,7 +107,7 @@ def stage_advancer(stages: int) -> Any:
 
 
 def barrier_initializer(stages: int, arrivals: int) -> Any:
-    """The device function by which one thread makes the barriers; so many warps say that a stage is empty."""
+    """The device function by which one thread makes the barriers; ``arrivals``: warps that empty a stage."""
     init, publish = barriers.init, barriers.publish_barriers
 
     @inlined
@@ -119,7 +121,7 @@ def barrier_initializer(stages: int, arrivals: int) -> Any:
 
 
 def raster(tile: BoxTile, raster_height: int) -> Any:
-    """The device function for a tile's first row and column; ``tall`` tiles are gone down together."""
+    """The device function for a tile's first row and column; blocks go down ``raster_height`` tiles together."""
     rows, columns = tile.rows, tile.columns
 
     @inlined
@@ -134,7 +136,7 @@ def raster(tile: BoxTile, raster_height: int) -> Any:
 
 
 def product_raster(tile: BoxTile, raster_height: int) -> Any:
-    """The same for who multiplies, which also asks which column that is to the scales of w."""
+    """The device function for consumers: a tile's first row, first column, and column of scales of w."""
     place = raster(tile, raster_height)
 
     @inlined
@@ -147,11 +149,11 @@ def product_raster(tile: BoxTile, raster_height: int) -> Any:
 
 
 def box_fetcher(layout: SharedLayout, of_w: bool) -> Any:
-    """The device function that asks for an operand's boxes of a stage, whose barrier is ``done``.
+    """The device function that starts the boxes of one operand's stage, whose barrier is ``done``.
 
-    That of w announces the bytes of both. ``scales``: a map, of x [groups, M], of w [steps, N]; ``at``: the
-    first row of the operand, ``among``: its place in a row of scales; ``group``: which row of those belongs
-    to the step.
+    That of w announces the bytes of both operands. ``scales``: a map, of x [groups, M], of w [steps, N];
+    ``at``: the
+    operand's first row, ``among``: its place in a row of scales; ``group``: the row of scales of the step.
     """
     length, size, first = layout.tile.stage, layout.tile.stage + layout.beside, layout.tile.rows * STEP * of_w
     scaled = layout.w_scales if of_w else layout.x_scales
@@ -173,7 +175,7 @@ def box_fetcher(layout: SharedLayout, of_w: bool) -> Any:
 
 
 def scale_row_advancer(of_w: bool) -> Any:
-    """The device functions for the row of scales that belongs to a step, and for how many steps it does."""
+    """The device functions for the row of scales of the first step and of the next, and the steps it serves."""
 
     @inlined
     def begin(step: Any, span: Any) -> Any:
@@ -192,7 +194,7 @@ def scale_row_advancer(of_w: bool) -> Any:
 
 
 def step_producer(layout: SharedLayout, of_w: bool) -> Any:
-    """The device function that asks for an operand's boxes of steps ``first`` … ``last``, stage by stage.
+    """The device function that starts an operand's boxes of steps ``first`` … ``last``, stage by stage.
 
     Returns the stage after the last one, and its parity.
     """
@@ -217,7 +219,7 @@ def step_producer(layout: SharedLayout, of_w: bool) -> Any:
 
 
 def producer(layout: SharedLayout, raster_height: int, of_w: bool) -> Any:
-    """The device function of the one thread that fills the ring with an operand, for all tiles of a block.
+    """The device function of the thread that fills the ring with an operand, for all tiles of a block.
 
     ``where``: tiles down and across.
     """
@@ -240,7 +242,9 @@ def producer(layout: SharedLayout, raster_height: int, of_w: bool) -> Any:
 
 
 def split_producer(layout: SharedLayout, of_w: bool) -> Any:
-    """The same for steps ``first`` … ``last`` of one tile; of w before the predecessor ends."""
+    """The device function that fetches steps ``first`` … ``last`` of one tile; of w before the predecessor
+    ends.
+    """
     fill_steps, wait_for_predecessor = step_producer(layout, of_w), dependent_launch.wait_for_predecessor
 
     @inlined
@@ -248,7 +252,7 @@ def split_producer(layout: SharedLayout, of_w: bool) -> Any:
         ring: Any, full: Any, codes: Any, scales: Any, at: Any, first: Any, last: Any, span: Any
     ) -> None:  # fmt: skip
         if not of_w:
-            wait_for_predecessor()  # it may have made x
+            wait_for_predecessor()  # the predecessor may have made x
         fill_steps(ring, full, uint32(0), uint32(0), codes, scales, at, at, first, last, span)
 
     return fill

@@ -2,10 +2,11 @@
 
 ``fetchers`` are a rung's two device functions, which start the copies of one stage:
 
-    fetch_weights(at, of_w, apart, step)        of_w: the block's strips, ``apart`` bytes from each other
+    fetch_weights(at, of_w, apart, step)        of_w: the block's packed weights, ``apart`` bytes between
+                                                fragments
     fetch_activations(at, x, m0, step, m, k)    m0: the block's first row of activations
 
-Weights do not change, so their copies start while the kernel before this one still runs.
+Weights do not change, so their copies start while the predecessor of the kernel still runs.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ def prologue(fetchers: Fetchers, ahead: int, length: int) -> Any:
 
 @inlined
 def nothing() -> None:
-    """For instructions that read shared memory as all others do."""
+    """No fence: for instructions that read shared memory as all others do."""
 
 
 def refiller(fetchers: Fetchers, wait: Any, publish: Any = nothing) -> Any:
     """The device function that waits for the next stage, and starts to fill the one that is free.
 
-    ``publish``: makes what was copied visible to instructions that read shared memory their own way.
+    ``publish``: makes copied bytes visible to instructions that read shared memory through another proxy.
     """
     fetch_weights, fetch_activations = fetchers
     commit = ptx.commit
@@ -67,7 +68,7 @@ def refiller(fetchers: Fetchers, wait: Any, publish: Any = nothing) -> Any:
 
 
 def offset_advancer(count: int, length: int) -> Any:
-    """The device function for the stage after one, as bytes from the start of the ring."""
+    """The device function for the next stage, as its offset in the ring."""
     end = (count - 1) * length
 
     @inlined

@@ -1,17 +1,24 @@
-"""Few rows: the weights stream through all multiprocessors, a cluster of blocks divides K.
+"""Few rows: the weights stream through all multiprocessors, a cluster of blocks splits K.
 
 Changed: operands change places. ``wgmma`` has 64 rows of its first operand; with one row of x 63 of them
-would be nothing. So weights are the first operand and x, filled up to 8, 16, 32 or 64 rows, is the second
-one. A tile is 64 rows of w and all of x; the columns are divided among up to eight blocks, so that all
-multiprocessors read weights at any N. The blocks are a cluster, and bring their sums into each other's
-shared memory, where they are added up in a fixed order: no second kernel, no atomic addition.
+would be
+wasted. So weights are the first operand and x, filled up to 8, 16, 32 or 64 rows, is the second one. A
+tile is 64 rows of
+w and all of x; K is split among up to eight blocks, so that all multiprocessors read weights at any N. The
+blocks are
+a cluster and send their sums into each other's shared memory, where they are added in a fixed order: no
+second
+kernel, no atomic addition.
 
-Why it helps: time is that of reading the weights once. Copies of 8 KB, for many stages of one block or a few
-of three, keep 100 KB and more a multiprocessor under way, three times what the memory's delay asks for, and
-the first of them start before the kernel before has ended.
+Why it helps: time is that of reading the weights once. Copies of 8 KB, for many stages of one block or a
+few of
+three, keep 100 KB and more a multiprocessor in flight, three times what the memory's latency needs, and
+the first of
+them start before the predecessor has ended.
 
-Limited by the memory, and by what surrounds a stream of three microseconds: the launch, the first copy's way,
-the exchange of the sums.
+Limited by the memory, and by the overhead around a stream of three microseconds: the launch, the first
+copy, the
+exchange of sums.
 """
 
 from __future__ import annotations
@@ -51,7 +58,7 @@ MOST = TILES[-1].columns
 
 
 def variants() -> list[tuple[SmallMVariant]]:
-    """Every tile and kind of codes; kinds of outputs in turns."""
+    """Every tile and pair of codes; kinds of outputs in turns."""
     floats = [
         SmallMVariant(t, a, b, out) for t, a, b, out in combined(TILES, FLOAT_CODES, FLOAT_CODES, OUTPUTS)
     ]
@@ -81,12 +88,12 @@ def kernel(variant: SmallMVariant) -> Kernel:
     def product(
         x: Any, w: Any,  # maps of codes
         y: Any,
-        x_scales: Any, row_x: Any, column_x: Any,  # scales: where, bytes from row to row and column to column
+        x_scales: Any, row_x: Any, column_x: Any,  # scales: address, bytes from row to row and column to column
         w_scales: Any, row_w: Any, column_w: Any,
-        points_x: Any, others_x: Any, points_w: Any, others_w: Any,  # tiles8.rows.Zeros
-        m: Any, n: Any, steps: Any, halvings: Any,  # of the steps, until they are a block's
+        points_x: Any, others_x: Any, points_w: Any, others_w: Any,  # rows.ZeroTerms
+        m: Any, n: Any, steps: Any, halvings: Any,  # log2 of the blocks that share the steps
         rows_x: Any, span_x: Any, rows_w: Any, span_w: Any,  # rows and steps that share a scale
-        bias: Any, scales: Any, down: Any, along: Any,  # endings.py
+        bias: Any, scales: Any, down: Any, along: Any,  # codes8/epilogue.py
     ) -> None:  # fmt: skip
         let_successor_start()
         ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
@@ -94,7 +101,7 @@ def kernel(variant: SmallMVariant) -> Kernel:
         thread, rank = uint32(cuda.threadIdx.x), rank_here()
         if thread == uint32(0):
             start(full)
-        if halvings != uint32(0):  # one block alone has no cluster
+        if halvings != uint32(0):  # a single block has no cluster
             arrive_at_cluster()
         cuda.syncthreads()
         row0 = uint32(uint32(uint32(cuda.blockIdx.x) >> halvings) * uint32(rows))
@@ -126,7 +133,7 @@ def launch(
     x: ScaledArray, w: ScaledArray, out: Any, tile: SmallMTile | None = None, split: int = 0,
     end: Ending = PLAIN,
 ) -> None:  # fmt: skip
-    """``out`` may be float16 or bfloat16, too; ``tile``, ``parts``: others than are thought best."""
+    """``out`` may be float16 or bfloat16, too; ``tile``, ``split``: choices to take in place of the best."""
     if not (out.size and w.shape[1]):
         out.fill(0)
         return

@@ -1,15 +1,20 @@
-"""K divided among the blocks of a cluster, where there are fewer tiles than multiprocessors.
+"""K split among the blocks of a cluster, where there are fewer tiles than multiprocessors.
 
 Changed: with some hundred rows of x, and weights that are long but not many, the persistent rung has tiles
-for half of the multiprocessors, and each goes along all of K. Here up to eight blocks share the steps of a
-tile, as many as the card runs at one time. Then each adds up an equal part of the tile's rows, of the sums
-that the others bring into its shared memory.
+for half
+of the multiprocessors, and each goes along all of K. Here up to eight blocks share the steps of a tile, as
+many as
+run at the same time. Then each adds up an equal part of the tile's rows, from the sums that the others
+send into its
+shared memory.
 
-Why it helps: all multiprocessors fetch and multiply, larger tiles read less from the L2, and weights are
-asked for while the predecessor still runs.
+Why it helps: all multiprocessors fetch and multiply, larger tiles read less from the L2, and copies of
+weights start
+while the predecessor still runs.
 
-Limited by the start, the first copy's way and the exchange, three to four microseconds in all; then by the
-L2, or by the memory that weights come from.
+Limited by the start, the first copy and the exchange, three to four microseconds in all; then by the L2,
+or by the
+memory that weights come from.
 """
 
 from __future__ import annotations
@@ -46,7 +51,7 @@ def launch(
     x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None = None, split: int = 0,
     end: Ending = PLAIN,
 ) -> None:  # fmt: skip
-    """``out`` may be float16 or bfloat16, too; ``tile``, ``parts``: others than are thought best."""
+    """``out`` may be float16 or bfloat16, too; ``tile``, ``split``: choices to take in place of the best."""
     (m, n), k = out.shape, w.shape[1]
     if not (out.size and k):
         out.fill(0)

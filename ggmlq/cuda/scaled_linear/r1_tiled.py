@@ -1,15 +1,18 @@
 """Tiles of 64 × 64 outputs and 32 columns in shared memory, as the INT8 document has them.
 
 Changed: a block of threads loads 64 rows of x and of w, 32 codes of each, into shared memory, and each
-thread makes 4 × 4 outputs of them. Zero points are taken off while codes are loaded. The sums are the
+thread makes 4 × 4 outputs of them. Zero points are subtracted while codes are loaded. The sums are the
 document's: 32 products are added in int32, that sum becomes a float32, and the rest is added in float32.
 
 Why it helps: a code is loaded once for 64 outputs, and from shared memory once for four.
 
-The document's text says int32 over all of K, its program does this. Both are the same while sums stay
-below 2^24, which K ≤ 1024 ensures; beyond, float32 rounds: with all-positive codes and K = 8192 in 94 of
-100 outputs, by less than a millionth of them. So this rung serves ``accumulate="fp32_chunks"`` alone,
-to give the document's own results; the next one is exact and converts less.
+The document's text says int32 over all of K, its program does this. Both agree while sums stay below 2^24,
+which
+K ≤ 1024 ensures. Beyond that float32 rounds: with all-positive codes and K = 8192 in 94 of 100 outputs, by
+less than a
+millionth of them. So this rung serves ``accumulate="fp32_chunks"`` alone, to give the document's own
+results; the
+next one is exact and converts less.
 
 Limited by instructions: a load for two products, and each product a multiplication of its own.
 """
@@ -39,7 +42,7 @@ PITCH = SIDE + 1  # so that columns of a tile lie in different banks
 def load_tile(
     tile: Any, codes: Any, zeros: Any, r: Any, c: Any, row0: Any, start: Any, k0: Any, stop: Any, takes: Any
 ) -> None:
-    """32 columns of 64 rows less their zero points; zeros where there are none."""
+    """32 columns of 64 rows less their zero points; 0 outside of the matrix."""
     k = int32(cuda.threadIdx.x % STEP)
     for i in range(SIDE * STEP // THREADS):
         row = int32(cuda.threadIdx.x // STEP + i * (THREADS // STEP))
@@ -75,7 +78,7 @@ def tiled_kernel(name: str, kind: Any, code_a: Code, code_b: Code, zeros: bool, 
             for i in range(ALL):
                 part[i] = zero
             for k0 in range(start, stop, STEP):
-                cuda.syncthreads()  # all are done with the tile before
+                cuda.syncthreads()  # nobody reads the tile before any more
                 load_tile(a, qa, za, ra, ca, m0, start, k0, stop, zeros)
                 load_tile(b, qb, zb, rb, cb, n0, start, k0, stop, zeros)
                 cuda.syncthreads()
@@ -126,7 +129,7 @@ def refuses(problem: ScaledLinear) -> str | None:
 
 
 def run(kernel: Callable[..., Kernel], x: ScaledArray, w: ScaledArray, out: Any) -> None:
-    """One block a tile."""
+    """Launch one block a tile."""
     parts, shared, group, zeros = operands(x, w)
     m, n = out.shape
     grid = (-(-n // SIDE), -(-m // SIDE))

@@ -6,7 +6,7 @@ difference may need nine bits, and their part is taken off the sum of a group:
 
     Σ (a - za)(b - zb)  =  Σ a·b  -  za · (Σ b - n·zb)  -  zb · Σ a
 
-where Σ b belongs to the weights and is kept with them (codes8/rows.py).
+where Σ b belongs to the weights and is prepared once with them (codes8/rows.py).
 
 Why it helps: a quarter of the loads, and of the instructions.
 
@@ -39,7 +39,7 @@ WORDS = 32  # of four codes: 128 columns at a time
 
 @inlined
 def load_words(tile: Any, words: Any, row0: Any, w0: Any, stop: Any) -> None:
-    """32 words of 64 rows; zeros beyond the end."""
+    """32 words of 64 rows; 0 beyond the end."""
     k = int32(cuda.threadIdx.x % WORDS)
     for i in range(SIDE * WORDS // THREADS):
         row = int32(cuda.threadIdx.x // WORDS + i * (THREADS // WORDS))
@@ -53,7 +53,7 @@ def kernel(sign_a: str, sign_b: str, zeros: bool) -> Kernel:
 
     def product(
         a_words: Any, sa: Any, b_words: Any, sb: Any,  # codes as int32 [rows, words], scales
-        za: Any, va: Any, zb: Any, vb: Any,  # int32 [groups, rows]: tiles8.rows.Zeros
+        za: Any, va: Any, zb: Any, vb: Any,  # int32 [groups, rows]: rows.ZeroTerms
         y: Any,  # float32 [m, n]
         ra: Any, ga: Any, rb: Any, gb: Any,  # rows and groups that share a scale
         words: Any, group: Any,  # words of a row, and of a group
@@ -71,7 +71,7 @@ def kernel(sign_a: str, sign_b: str, zeros: bool) -> Kernel:
             for i in range(ALL):
                 dot[i] = int32(0)
             for w0 in range(start, stop, WORDS):
-                cuda.syncthreads()  # all are done with the tile before
+                cuda.syncthreads()  # nobody reads the tile before any more
                 load_words(a, a_words, m0, w0, stop)
                 load_words(b, b_words, n0, w0, stop)
                 cuda.syncthreads()
@@ -105,7 +105,7 @@ def refuses(problem: ScaledLinear) -> str | None:
 
 
 def arguments(x: ScaledArray, w: ScaledArray) -> tuple[tuple[Any, bool], list[Any]]:
-    """Which kernel serves, and what it takes; None stands for the output."""
+    """The choices of the kernel, and its arguments; None stands for the output."""
     both, zeros = operand_pair(x, w), x.zeros is not None or w.zeros is not None
     points = [cupy().empty((1, 1), np.int32)] * 4
     if zeros:

@@ -1,12 +1,15 @@
 """Int8 tensor cores: a warp multiplies 16 × 32 codes with 32 × 8 in one instruction.
 
-Changed: ``mma.sync m16n8k32`` in place of dp4a, fed as the tensor cores want it. Codes come past the
-registers (cp.async) into a ring of stages, 128 columns each, and from there with ldmatrix, one 16-byte
-chunk a lane, in an order in which no bank is met twice.
+Changed: ``mma.sync m16n8k32`` in place of dp4a, fed as the tensor cores want it. Codes go past the registers
+(cp.async) into a ring of stages, 128 columns each, and from there with ldmatrix into registers, one
+16-byte chunk a
+lane, swizzled so that no bank is met twice.
 
-A warp makes 64 × 64 outputs: for each byte that it reads
-of shared memory 32 products, so the memory keeps up. Where scales do not vary along K the int32 sums
-stay in their registers from the first column to the last, and meet scales and zero points once.
+A warp makes 64 × 64 outputs, 32 products for each byte that it reads of shared memory, so the memory keeps
+up. Where
+scales do not vary along K the int32 sums stay in their registers from the first column to the last, and
+meet scales and
+zero points once.
 
 Why it helps: 4096 products an instruction, and nothing else to do between them. Where scales vary along
 K, each group costs an output a conversion and a multiply-add, and a second set of sums.
@@ -51,7 +54,7 @@ UNGROUPED_TILES = (
     RatedTile(ByteTile(64, 64, 32, 16, stages=4, blocks=2), 0.5),
     RatedTile(ByteTile(16, 64, 16, 16, stages=4, blocks=3), 0.2),
 )
-GROUPED_TILES = (  # zero points take registers: with any, not the first of either list
+GROUPED_TILES = (  # zero points take registers: with them the first of either list is left out
     RatedTile(ByteTile(128, 128, 64, 32, stages=5), 1.0),
     RatedTile(ByteTile(64, 64, 32, 16, stages=4, blocks=2), 0.6),
     RatedTile(ByteTile(16, 64, 16, 16, stages=4, blocks=3), 0.2),
@@ -74,19 +77,19 @@ def multiplier(tile: ByteTile, a: str, b: str) -> Any:
 
 
 def cases(tiles: list[ByteTile], *choices: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    """Of a family: the last choice is whether there are zero points."""
+    """The cases of a family; the last choice of each says whether there are zero points."""
     return [case for case in combined(tiles, *choices, (False, True)) if not (case[-1] and case[0] in FIRST)]
 
 
 def grouped_cases() -> list[tuple[Any, ...]]:
-    """Whether all columns of a warp share a scale is asked of wide ones."""
+    """The cases of grouped kernels; one scale for all columns of a warp is a choice for wide warps alone."""
     every_case = cases(with_every_step(GROUPED_TILES), INTEGERS, INTEGERS, (False, True))
     return [case for case in every_case if is_wide(case[0]) or not case[3]]
 
 
 @family(cases([rated.tile for rated in UNGROUPED_TILES], INTEGERS, INTEGERS))
 def ungrouped(tile: ByteTile, a: str, b: str, zeros: bool) -> Kernel:
-    """For scales that do not vary along K."""
+    """The kernel for scales that do not vary along K."""
     (down, across), count = tile.grid, tile.sums
     run_loop = main_loop(
         tile, LoopSteps(fetch_no_scales, multiplier(tile, a, b), load_no_scales, finish_nothing)
@@ -132,7 +135,7 @@ def ungrouped(tile: ByteTile, a: str, b: str, zeros: bool) -> Kernel:
 
 @family(grouped_cases())
 def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kernel:
-    """For scales that vary along K."""
+    """The kernel for scales that vary along K."""
     (down, across), count, stage_scale_functions = tile.grid, tile.sums, stage_scales(tile, uniform)
     locate, store, correct, fma, step_length = (
         raster(tile), storer(tile), zero_point_corrector(tile), ptx.fma, tile.step,
@@ -193,7 +196,7 @@ def refuses(problem: ScaledLinear) -> str | None:
 
 
 def points_of(x: ScaledArray, w: ScaledArray, groups: Any) -> tuple[Any, ...]:
-    """Zero points of both operands as arguments of a kernel; without any, nothing."""
+    """The zero-point terms of both operands as arguments of a kernel; zeros without any."""
     if x.zeros is None and w.zeros is None:
         return (0, 0, 0, 0)
     return (*zero_terms(x, groups, weights=False), *zero_terms(w, groups, weights=True))

@@ -44,7 +44,7 @@ from ..machine import device
 from ..machine.launch import Kernel, family
 from ..rings.shape import ByteTile, raster
 
-LEAST, CONVERTS = (8, 0), (8, 9)  # CONVERTS: from which on GPUs have the instruction
+LEAST, CONVERTS = (8, 0), (8, 9)  # CONVERTS: the lowest capability with the instruction
 TILES = (
     RatedTile(ByteTile(128, 128, 64, 32, stages=5), 1.0),
     RatedTile(ByteTile(64, 64, 32, 16, stages=4, blocks=2), 0.6),
@@ -78,7 +78,7 @@ def multiplier(tile: ByteTile, a: str, b: str, converts: bool) -> Any:
 
 
 def promoter(tile: ByteTile, scale: Any) -> Any:
-    """The device function that takes the sums of a stage over into those of all."""
+    """The device function that adds the scaled sums of a stage to those of all stages."""
     (down, across), fma = tile.grid, ptx.fma
 
     @inlined
@@ -94,7 +94,7 @@ def promoter(tile: ByteTile, scale: Any) -> Any:
 
 
 def float_kernel(name: str, tile: ByteTile, uniform: bool, multiply: Any, least: tuple[int, int]) -> Kernel:
-    """A product of floats: ``multiply`` adds 32 columns, each stage is promoted."""
+    """A kernel for floats: ``multiply`` adds 32 columns, each stage is promoted."""
     count, stage_scale_functions = tile.sums, stage_scales(tile, uniform)
     locate, clear, store, start = (
         raster(tile), clearer(count, float32), storer(tile), stage_scale_functions.start,
@@ -135,7 +135,7 @@ def float_kernel(name: str, tile: ByteTile, uniform: bool, multiply: Any, least:
 
 
 def cases(tiles: Sequence[RatedTile], *more: tuple[bool, ...]) -> list[tuple[Any, ...]]:
-    """Tiles, codes, whether all columns of a warp share a scale; and what else there is to choose."""
+    """Tiles, codes, one scale for all columns of a warp or not, and further choices."""
     every = combined(with_every_step(tiles), FLOAT_CODES, FLOAT_CODES, (False, True), *more)
     return [case for case in every if is_wide(case[0]) or not case[3]]
 
@@ -148,7 +148,7 @@ def kernel(tile: ByteTile, a: str, b: str, uniform: bool, converts: bool) -> Ker
 
 
 def converts_here() -> bool:
-    """Whether the current GPU has the instruction."""
+    """True where the current GPU has the instruction."""
     return (device.capability() or CONVERTS) >= CONVERTS
 
 

@@ -37,7 +37,7 @@ TILES = (
 
 
 def multiplier(tile: ByteTile, a: str, b: str) -> Any:
-    """The device function for 32 columns."""
+    """The device function that multiplies 32 columns."""
     (down, across), add = tile.grid, codes8.adder(codes8.float_mma(a, b))
 
     @inlined
@@ -51,7 +51,9 @@ def multiplier(tile: ByteTile, a: str, b: str) -> Any:
 
 @family(combined(with_every_step(TILES), FLOAT_CODES, FLOAT_CODES))
 def kernel(tile: ByteTile, a: str, b: str) -> Kernel:
-    """Scales are taken one by one: told apart by warps, kernels for 12.0 would keep sums in memory."""
+    """A kernel that always holds a scale for each column: with one a warp, kernels for 12.0 would spill their
+    sums.
+    """
     return float_kernel(f"mma_fp8 {a} {b}", tile, False, multiplier(tile, a, b), LEAST)
 
 

@@ -1,12 +1,13 @@
 """Hopper's ``wgmma`` on FP8 codes: four warps multiply 64 × 128 × 128 out of shared memory.
 
 Changed: ``wgmma`` takes both operands from shared memory, where the copy engine (TMA) lays them as it wants
-them: one thread asks for two boxes of 128 codes a row and for the scales that belong to them, and all wait
-at one barrier that counts bytes. No thread computes an address, no code crosses a register, nothing is
-widened.
+them: one thread asks for two boxes of 128 codes a row and for their scales, and all wait at one barrier
+that counts
+bytes. No thread computes an address, no code crosses a register, nothing is widened.
 
-Its sums have about 14 bits behind the leading one, so every 128 columns they go over into float32 sums,
-times both scales. At K = 4096 the error without that is some 3e-3 of the mean, with it 1e-4.
+The tensor cores keep about 14 bits of a sum behind the leading one, so every 128 columns the sums are
+promoted to
+float32, times both scales. At K = 4096 the error without that is some 3e-3 of the mean, with it 1e-4.
 
 Why it helps: those tensor cores do four times what ``mma.sync`` on widened halves can.
 
@@ -37,7 +38,7 @@ TILE = BoxTile(128, 128, 1)
 
 
 def variants(tile: BoxTile) -> list[tuple[Variant]]:
-    """A tile with every kind of codes and of outputs that tests look at."""
+    """A tile with every pair of codes and kind of outputs that tests look at."""
     found = [Variant(tile, a, b) for a in FLOAT_CODES for b in FLOAT_CODES]
     found += [
         Variant(tile, "e4m3", "e4m3", out, boxed, by)
@@ -58,7 +59,7 @@ def kernel(variant: Variant) -> Kernel:
     start, locate = barrier_initializer(tile.stages, 1), raster(tile, RASTER_HEIGHT)
     fetch_w, fetch_x = box_fetcher(layout, True), box_fetcher(layout, False)
     zeros, nothing, begin, first, _, _, _, factors, promote, scales_of_w = float_products(
-        variant.form, variant.parts
+        variant.form, variant.column_groups
     )
     thread_factors, promoted, place_thread, write = (
         factors[0], promote[0], thread_placer(variant), writer(variant),
@@ -106,7 +107,7 @@ def kernel(variant: Variant) -> Kernel:
             totals = promoted(totals, sums, found, columns_at)
             w_scales += uint64(pitch)
             step = uint32(step + uint32(1))
-            cuda.syncthreads()  # all are done with the stage
+            cuda.syncthreads()  # nobody reads the stage any more
         write(totals, (lane, inner, buffer, at), ring, y, column, row, m, n, 0)
         if boxed and lane == uint32(0):
             wait_until_written()
@@ -124,7 +125,7 @@ def refuses(problem: ScaledLinear) -> str | None:
 
 
 def run(make: Any, tile: BoxTile, x: ScaledArray, w: ScaledArray, out: Any) -> None:
-    """A product of FP8 by the kernel ``make(job)``, a block of threads a tile."""
+    """A product of FP8 by the kernel ``make(variant)``, a block of threads a tile."""
     if not (out.size and w.shape[1]):
         out.fill(0)
         return

@@ -1,14 +1,17 @@
 """A ring of stages that one warp keeps full, so that no copy is waited for.
 
-Changed: several stages, each with a barrier that tells it is full and one that tells it is empty. One warp
-does nothing but ask for boxes as stages become empty; eight others multiply what is there. No barrier of the
-whole block is left: a warpgroup waits for a stage, multiplies, says that it is done, and promotes its sums
-while the tensor cores have the other warpgroup's products.
+Changed: several stages, each with a barrier that tells it is full and one that tells it is empty. A
+producer warp
+does nothing but ask for boxes as stages become empty; eight consumer warps multiply full stages. No
+barrier of the
+whole block is left: a warpgroup waits for a stage, multiplies, arrives at the empty barrier, and promotes
+its sums
+while the tensor cores work on the other warpgroup's products.
 
-Why it helps: copies take the time of several steps to arrive, and six are under way.
+Why it helps: copies take the time of several steps to arrive, and six are in flight.
 
 Limited by the L2 and shared memory: a tile of 128 × 128 reads a byte for 128 products; a larger one needs
-more registers than 288 threads can have. And by what stands between tiles: a start, an empty ring, stores.
+more registers than 288 threads can have. And by the gap between tiles: a start, an empty ring, stores.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ def kernel(variant: Variant) -> Kernel:
     open_block, after, locate = block_opener(variant), stage_advancer(stages), raster(tile, RASTER_HEIGHT)
     produce_w, produce_x = producer(layout, RASTER_HEIGHT, True), producer(layout, RASTER_HEIGHT, False)
     zeros, nothing, with_scales, first, _, _, _, factors, promote, scales_of_w = float_products(
-        variant.form, variant.parts
+        variant.form, variant.column_groups
     )
     thread_factors, promoted, place_thread, write = (
         factors[0], promote[0], thread_placer(variant), writer(variant),
@@ -67,7 +70,7 @@ def kernel(variant: Variant) -> Kernel:
         down = uint32(uint32(m + uint32(rows - 1)) // uint32(rows))
         across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
         if uint32(warp) >= uint32(fetching):
-            stride = uint32(down * across)  # there is one tile a block
+            stride = uint32(down * across)  # each block has one tile
             if thread == uint32(32 * fetching):
                 produce_w(ring, full, w, column_scales_map, number, stride, (down, across), steps, span)
             if thread == uint32(32 * fetching + 32):

@@ -1,12 +1,12 @@
-"""The kernel of cuda:widen with tiles as a configuration says: the documents' tuned files drive it.
+"""The kernel of cuda:widen with tiles that a configuration names: the documents' tuned files drive it.
 
     BLOCK_SIZE_M, BLOCK_SIZE_N    outputs of a block of threads
     BLOCK_SIZE_K                  columns of a stage; it divides the columns that share a scale
-    GROUP_SIZE_M                  tiles that blocks run down before they go to the next column of tiles
-    num_warps                     of a block; each makes an equal part of its outputs
-    num_stages                    in shared memory: all but one are being copied
+    GROUP_SIZE_M                  tiles that blocks go down before they take the next column of tiles
+    num_warps                     warps of a block; each makes an equal part of its outputs
+    num_stages                    stages in shared memory; all but one are being copied
 
-Each combination is a kernel of its own, compiled when it is first asked for and kept on disk.
+Each combination is a kernel of its own, compiled at its first use and stored on disk.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from . import r5_widen
 
 BLOCKS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
 NAMES = (*BLOCKS, "GROUP_SIZE_M", "num_warps", "num_stages")
-MOST_SUMS, MOST_WARPS = 64, 16  # outputs of a thread, each with two sums in registers; warps of a block
+MOST_SUMS, MOST_WARPS = 64, 16  # outputs of a thread, with two sums in registers each; warps of a block
 REGISTERS = 65536  # of a multiprocessor
 
 Config = Mapping[str, int]
 
 
 def refuses(problem: ScaledLinear, config: Config) -> str | None:
-    """Why no kernel can be made as a configuration says, or why it does not take the problem; or None."""
+    """The reason why no kernel fits a configuration, or why it does not take the problem; or None."""
     missing = [name for name in NAMES if not isinstance(config.get(name), int) or config[name] < 1]
     if missing:
         return f"the configuration needs positive integers for {', '.join(missing)}"
@@ -77,7 +77,7 @@ def _tile(config: Config) -> ByteTile | None:
 
 
 def launch(x: ScaledArray, w: ScaledArray, out: Any, config: Config) -> None:
-    """``out = x @ w.T`` by the kernel that a configuration describes; float32 [M, N], C-contiguous."""
+    """``out = x @ w.T`` by the kernel of a configuration; float32 [M, N], C-contiguous."""
     if not (out.size and w.shape[1]):
         out.fill(0)
         return

@@ -83,7 +83,9 @@ def step_functions(narrow: bool, shared: bool = False) -> StepFunctions:
         total: Any, correction: Any, left: Any, half: Any, negative: Any, right: Any, bias: Any, k: Any, shift: Any,
         counts: Any,
     ) -> Any:  # fmt: skip
-        return plus(scaled(product(total, correction, left, half, negative, right, k, wx, counts), k, shift), bias)
+        return plus(
+            scaled(product(total, correction, left, half, negative, right, k, wx, counts), k, shift), bias
+        )
 
     @inlined
     def hidden_term(
