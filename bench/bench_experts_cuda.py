@@ -101,8 +101,8 @@ def kernels(names: list[str]) -> list[Any]:
     found += [r4_gemv.kernel(fmt, *case) for case in reversed(r4_gemv.CASES) for fmt in formats]
     every = [
         (r7_small_m_codes.kernel, r7_small_m_codes.variants()),
-        (grouped.float_kernel, grouped.float_jobs()),
-        (grouped.integer_kernel, grouped.integer_jobs()),
+        (grouped.float_kernel, grouped.float_variants()),
+        (grouped.integer_kernel, grouped.integer_variants()),
     ]
     of_codes = {"e4m3": "e4m3", "int8": "s8"}
     wanted = {of_codes[name] for name in names if name in of_codes}

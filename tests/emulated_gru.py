@@ -98,7 +98,7 @@ def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
     state.cupy.cuda.Stream = lambda non_blocking: Stream(state)
     state.cupy.cuda.Event = lambda disable_timing: Event()
     state.stream.wait_event = lambda event: state.launches.append(("main waits", event.at))
-    monkeypatch.setattr(side_stream, "_SIDES", {})
+    monkeypatch.setattr(side_stream, "_FREE", {})
 
     def pinned(size):
         found = np.full(size, 99, np.uint8).view(Pinned)
@@ -111,7 +111,7 @@ def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
     def prepare(kernel, grid, block, *arguments, cluster=1, max_blocks=0):
         def launch(addresses, stream):
             filled = [
-                addresses[each.which] + each.offset if type(each) is AddressSlot else each
+                addresses[each.number] + each.offset if type(each) is AddressSlot else each
                 for each in arguments
             ]
             call(kernel, grid, block, *filled, cluster=cluster, stream=stream)

@@ -264,7 +264,7 @@ def small():
     ("code", "given"), [(b"code", [b"code"]), (b"!old", [b"!old", b"compiled"]), (None, [b"compiled"])]
 )
 def test_prebuilt_code_is_loaded_and_compiled_where_that_fails(loader, monkeypatch, code, given):
-    monkeypatch.setattr(served, "found", lambda *asked: code)
+    monkeypatch.setattr(served, "code_of", lambda *asked: code)
     small().load()
     assert loader == given
 

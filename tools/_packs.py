@@ -103,11 +103,11 @@ def _by_columns() -> Iterator[tuple[Any, ...]]:
 
 def _ways() -> Iterator[Any]:
     """How activations and weights become codes where nobody says how."""
-    from ggmlq.cuda.quantize_scaled._groups import Way
+    from ggmlq.cuda.quantize_scaled._groups import Conversion
 
     for scale in ("float32", "e8m0"):
-        yield Way("e4m3", scale, "half_even", False, True)
-    yield Way("int8", "float32", "half_even", False, False)
+        yield Conversion("e4m3", scale, "half_even", False, True)
+    yield Conversion("int8", "float32", "half_even", False, False)
 
 
 def _groups() -> Iterator[tuple[Any, ...]]:

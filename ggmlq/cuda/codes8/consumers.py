@@ -1,10 +1,9 @@
 """Consumer warps of blocks that take tile after tile: from a full stage to outputs.
 
 Floats: four ``wgmma`` for 64 rows, then for the next 64. Their sums are promoted to float32 totals while
-the tensor
-cores work for the other warpgroup. The wait for the next stage and the loads of its scales overlap the last
-products of a step; scales of w are loaded one step before they are needed. Integers: only products, one step
-ahead of the wait, until the tile is done.
+the tensor cores work for the other warpgroup. The wait for the next stage and the loads of its scales
+overlap the last products of a step; scales of w are loaded one step before they are needed. Integers: only
+products, one step ahead of the wait, until the tile is done.
 """
 
 from __future__ import annotations
@@ -102,8 +101,8 @@ def float_consumer(variant: Variant, write: Any, locate: Any) -> Any:
     tile.
 
     ``write`` is made by :func:`writer` or takes the same; ``out_args`` is for it alone. ``locate`` gives,
-    for a tile's
-    number and ``tiles``, the tile's first row, its first column, and the column of its first scale of w.
+    for a tile's number and ``tiles``, the tile's first row, its first column, and the column of its first
+    scale of w.
     """
     tile, layout, form = variant.tile, variant.layout, variant.form
     stages, length, scale_bytes, scales_offset = tile.stages, tile.stage // 16, layout.beside, layout.scales

@@ -6,12 +6,9 @@ stored.
               column to the next: 0 where one scale serves all
 
 Codes are those of ``quantize_scaled``, made by its functions. A kernel whose threads hold four neighbours
-of a row
-(small_m_sums.py, split_k.py) loads their bias and scales before it has the sums, and then writes all four.
-The
-sums of a warpgroup of persistent blocks go through a buffer of their warp, 16 rows and 32 columns at a
-time: a
-lane gets 16 neighbours of a row, so that its conversions do not wait for each other.
+of a row (small_m_sums.py, split_k.py) loads their bias and scales before it has the sums, and then writes
+all four. The sums of a warpgroup of persistent blocks go through a buffer of their warp, 16 rows and 32
+columns at a time: a lane gets 16 neighbours of a row, so that its conversions do not wait for each other.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.boxes import ROWS
 from ..intrinsics.language import cuda, float32, uint32, uint64
-from ..quantize_scaled._codes import WORDS, Way, storing, to_word
+from ..quantize_scaled._codes import WORDS, Conversion, storing, to_word
 from ..quantize_scaled._division import divider
 from .consumers import writer
 from .variant import OutputKind, Variant
@@ -101,13 +98,13 @@ def quad_scale_loader(out: OutputKind) -> Any:
             return float32(0), float32(0), float32(0), float32(0)
 
         return no_scales
-    along_columns = out.column_scales
+    column_scales = out.column_scales
 
     @inlined
     def scales(out_args: Any, row: Any, column: Any, last: Any) -> Any:
         _, at, down, along = out_args
         at += uint64(row) * down
-        if along_columns:
+        if column_scales:
             return (
                 ptx.load_float(at + uint64(min(column, last)) * along),
                 ptx.load_float(at + uint64(min(uint32(column + uint32(1)), last)) * along),
@@ -162,9 +159,9 @@ def quad_storer(kind: str) -> Any:
     return store
 
 
-def conversion_of(out: OutputKind) -> Way:
+def conversion_of(out: OutputKind) -> Conversion:
     """The conversion from floats to these codes."""
-    return Way(out.kind, "float32", "half_even", False, out.kind in WORDS)
+    return Conversion(out.kind, "float32", "half_even", False, out.kind in WORDS)
 
 
 def quad_encoder(out: OutputKind) -> Any:
@@ -276,16 +273,16 @@ def _code_writer(variant: Variant) -> Any:
 
 def lane_encoder(out: OutputKind) -> Any:
     """The device function that writes 16 neighbours of a row as codes, or those that lie within the row."""
-    way = conversion_of(out)
+    conversion = conversion_of(out)
     prepare, divide = divider(CODES[out.kind], False, "float32", LANE_CODES)
-    store, store_word, word = storing(way, LANE_CODES), word_storer(), to_word(way)
-    divide_quad, load_quad_scales, load_float, along_columns = (
+    store, store_word, word = storing(conversion, LANE_CODES), word_storer(), to_word(conversion)
+    divide_quad, load_quad_scales, load_float, column_scales = (
         quad_divider(out), quad_scale_loader(out), ptx.load_float, out.column_scales,
     )  # fmt: skip
 
     @inlined
     def code(y: Any, row: Any, column: Any, n: Any, out_args: Any, v: Any) -> None:
-        if along_columns:
+        if column_scales:
             four = cuda.local.array(4, float32)
             for i in range(0, LANE_CODES, 4):
                 scales = load_quad_scales(out_args, row, uint32(column + uint32(i)), uint32(n - uint32(1)))

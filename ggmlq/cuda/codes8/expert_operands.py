@@ -1,12 +1,9 @@
 """Operands of experts' products of 8-bit codes: rows of x in the order of a plan, scales of w by expert.
 
 Codes of w are read in place through one map, all experts one below the other. Their scales are a small
-table that is
-prepared once, as in operands.py, but each expert begins at a multiple of 128 columns, so that a tile finds
-its
-scales by a division. Where not all rows of such a piece share a scale, each row has its own. These are
-fetched
-in boxes, which must begin at multiples of 16 bytes.
+table that is prepared once, as in operands.py, but each expert begins at a multiple of 128 columns, so that
+a tile finds its scales by a division. Where not all rows of such a piece share a scale, each row has its
+own. These are fetched in boxes, which must begin at multiples of 16 bytes.
 """
 
 from __future__ import annotations

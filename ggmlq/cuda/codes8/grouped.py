@@ -1,16 +1,13 @@
 """Persistent blocks for the tiles of all experts, of 8-bit codes: cuda:grouped_codes.
 
 This is persistent.py with the tiles of a plan (schedule/groups.py) in place of one product's. A tile is a
-slot of an
-expert's uses, as rows, and a piece of its weights, as columns; the tiles of an expert are taken in the order
-of one product. Rows of x lie in the order of the plan (activations/expert_codes.py) and are fetched in
-boxes, or
-in place where the uses are in order; results go straight to the rows of the uses.
+slot of an expert's uses, as rows, and a piece of its weights, as columns; the tiles of an expert are taken
+in the order of one product. Rows of x lie in the order of the plan (activations/expert_codes.py) and are
+fetched in boxes, or in place where the uses are in order; results go straight to the rows of the uses.
 
 A box of weights that reaches over an expert's end brings rows of the next expert, for outputs that nobody
-writes.
-The scales are a table in which each expert begins at a multiple of 128 (expert_operands.py): boxes of scales
-must begin at a multiple of 16 bytes, wherever the expert's rows do.
+writes. The scales are a table in which each expert begins at a multiple of 128 (expert_operands.py): boxes
+of scales must begin at a multiple of 16 bytes, wherever the expert's rows do.
 """
 
 from __future__ import annotations
@@ -78,9 +75,8 @@ def integer_variants() -> list[tuple[Variant]]:
 def tile_counter(tile: BoxTile) -> Any:
     """The device function for the schedule of a block: the number of tiles, the plan, sizes, the rows of x.
 
-    ``sizes``: rows of an expert's weights, its columns in the table of scales, a map of x, or 0 where a
-    row has several
-    uses, and the uses of the rows of the plan.
+    ``sizes``: rows of an expert's weights, its columns in the table of scales, a map of x, or 0 where a row
+    has several uses, and the uses of the rows of the plan.
     """
     columns, load4 = tile.columns, codes.load4
 

@@ -1,9 +1,8 @@
 """Operands of 8-bit products as the copy engine fetches them: maps of codes, scales in the order of steps.
 
 Scales of x are a matrix [groups of K, M] of floats whose rows begin at multiples of 16 bytes: as
-quantize_scaled(..., order="columns") may leave them, or gathered by a small kernel. Scales of w are a
-small table
-that is prepared once and stays with the array.
+quantize_scaled(..., order="columns") may leave them, or gathered by a small kernel. Scales of w are a small
+table that is prepared once and stays with the array.
 """
 
 from __future__ import annotations
@@ -169,8 +168,7 @@ def w_scale_table(w: ScaledArray, columns_per_scale: int, steps: int) -> Any:
     """The scales of w as float32 [steps, width], one for each ``columns_per_scale`` rows of w, prepared once.
 
     The table is larger than the operand: it ends with whole tiles, and with steps that kernels read ahead.
-    Groups
-    that were filled up have more steps than K says.
+    Groups that were filled up have more steps than K says.
     """
     return w.prepared(_table_maker(columns_per_scale, steps))
 

@@ -1,10 +1,9 @@
 """Persistent, warp-specialized blocks for 8-bit codes: one warpgroup produces stages, two consume them.
 
-A block makes tile after tile. Two threads of its third warpgroup are the producers, which keep the ring full
-(rings/boxed.py) across the end of a tile too, so that the next tile's stages arrive while outputs are
-written. The
-other two warpgroups are the consumers (consumers.py), each for an equal part of the rows; they take the
-registers that the third one releases.
+A block makes tile after tile. Two threads of its third warpgroup are the producers, which keep the ring
+full (rings/boxed.py) across the end of a tile too, so that the next tile's stages arrive while outputs are
+written. The other two warpgroups are the consumers (consumers.py), each for an equal part of the rows; they
+take the registers that the third one releases.
 """
 
 from __future__ import annotations
@@ -49,10 +48,9 @@ def specialized_block(
 ) -> Any:
     """The device function that runs each warp as producer or consumer, with the registers that this needs.
 
-    ``sources``: maps of the codes of x and w, of their scales, the number of steps, and of steps that
-    share a scale
-    of x. ``consume`` unpacks ``arguments``; ``count_tiles`` makes the schedule of a block out of ``m`` and
-    ``n``.
+    ``sources``: maps of the codes of x and w, of their scales, the number of steps, and of steps that share
+    a scale of x. ``consume`` unpacks ``arguments``; ``count_tiles`` makes the schedule of a block out of
+    ``m`` and ``n``.
     """
     fetching, open_block, first_lane = (
         4 * variant.tile.groups,

@@ -1,11 +1,10 @@
 """Both operands of a product as kernels read them: aligned codes, groups of K in whole steps, views of
 scales.
 
-Codes are read in place if their rows begin at multiples of 16 bytes, K is a multiple of 16, and a group (the
-columns that share all their scales) is whole steps of a kernel. Otherwise they are copied once, with each
-group
-filled up with zeros, whose products are zero. Scales are never copied: a kernel gets the distances in bytes
-between their rows and columns, in whichever order they lie.
+Codes are read in place if their rows begin at multiples of 16 bytes, K is a multiple of 16, and a group
+(the columns that share all their scales) is whole steps of a kernel. Otherwise they are copied once, with
+each group filled up with zeros, whose products are zero. Scales are never copied: a kernel gets the
+distances in bytes between their rows and columns, in whichever order they lie.
 """
 
 from __future__ import annotations

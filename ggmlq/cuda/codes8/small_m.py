@@ -1,13 +1,10 @@
 """Products of few rows of x: weights are the wide operand of ``wgmma``, and a cluster splits K.
 
 Time is that of streaming the weights. Each is read once, by one to three blocks a multiprocessor, so that
-enough
-copies are in flight to fill the memory's bandwidth. A block makes 64 or 128 outputs of every row of x. Its
-first
-copies of weights start before the predecessor ends, if it knows which they are; x follows after that. The
-rest of a
-block is a chain in which each part waits for the one before, so it is kept short: scales come by asynchronous
-copies, and with 64 rows two warpgroups take the steps in turns.
+enough copies are in flight to fill the memory's bandwidth. A block makes 64 or 128 outputs of every row of
+x. Its first copies of weights start before the predecessor ends, if it knows which they are; x follows
+after that. The rest of a block is a chain in which each part waits for the one before, so it is kept short:
+scales come by asynchronous copies, and with 64 rows two warpgroups take the steps in turns.
 
     stage    codes of w [rows, 128] · codes of x [columns, 128]               swizzled
     scales   of w [chunk steps, rows] · of x [chunk steps, columns]           floats
@@ -17,11 +14,9 @@ copies, and with 64 rows two warpgroups take the steps in turns.
     list     the rows of x: for ``cuda:small_m_codes`` alone, small_m_uses.py
 
 The blocks of a cluster have neighbouring parts of K. Each finishes an equal part of the columns, and sends
-its
-sums of the other columns into the shared memory of the blocks that finish them: few sums straight from its
-registers, many by way of the free stages, 16 bytes at a time, for single words in great number take longer
-than the
-products. There they are added up in the order of the parts.
+its sums of the other columns into the shared memory of the blocks that finish them: few sums straight from
+its registers, many by way of the free stages, 16 bytes at a time, for single words in great number take
+longer than the products. There they are added up in the order of the parts.
 """
 
 from __future__ import annotations
@@ -155,8 +150,7 @@ def producer(tile: SmallMTile, is_w: bool, listed: bool = False) -> Any:
     """The device function of the thread that fetches an operand's steps ``first`` … ``last``.
 
     ``row``: the first row, or the address of the list of rows; ``rows``: the rows of x to fetch. The
-    producer of w
-    announces the bytes of both operands, and may begin before the predecessor ends.
+    producer of w announces the bytes of both operands, and may begin before the predecessor ends.
     """
     stages, length, x_offset = tile.stages, tile.stage, tile.rows * STEP
     expect, fetch, wait, after = barriers.expect, boxes.fetch, barriers.wait, stage_advancer(stages)

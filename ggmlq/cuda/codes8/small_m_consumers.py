@@ -28,8 +28,8 @@ def specialized_block(variant: SmallMVariant) -> Any:
     end.
 
     ``row_x``: the first row of x, or the address of their list; ``rows`` of them are fetched, of which
-    ``m`` exist; rows
-    ``row_w`` to ``end_w`` of w; ``arguments``, ``zeros``: addresses of scales and of zero points.
+    ``m`` exist; rows ``row_w`` to ``end_w`` of w; ``arguments``, ``zeros``: addresses of scales and of zero
+    points.
     """
     produce_w, produce_x = producer(variant.tile, True), producer(variant.tile, False, variant.listed)
     consume = integer_consumer(variant) if variant.integer else float_consumer(variant)

@@ -1,8 +1,7 @@
 """FP8 tiles with K split among the blocks of a cluster, which then add up their sums (split-K).
 
 Producers, ring and products are those of persistent.py; a block makes one part of the steps of one tile.
-Then the
-blocks of the cluster exchange their sums: each finishes an equal part of the tile's rows.
+Then the blocks of the cluster exchange their sums: each finishes an equal part of the tile's rows.
 
     ring     while products run
     sums     [rows, columns], this block's, when its stages are free

@@ -38,8 +38,7 @@ def stage_fetcher(tile: ByteTile) -> Any:
     """The device function that starts the copies of one stage's codes.
 
     ``x_at``, ``w_at``: the address of this thread's chunk in the first step; ``left_x``, ``left_w``: the
-    rows that
-    remain from the thread's first row on.
+    rows that remain from the thread's first row on.
     """
     threads, rows, columns, step = tile.threads, tile.rows, tile.columns, tile.step
     chunks, w_offset = step // 16, rows * step
@@ -120,8 +119,7 @@ def main_loop(tile: ByteTile, work: LoopSteps) -> Any:
     """The device function of the main loop along K: a stage is multiplied while later ones are copied.
 
     Operands are loaded into registers 32 columns ahead, across the end of a stage too: the barrier comes
-    before the
-    last products of a stage, whose operands are in registers by then.
+    before the last products of a stage, whose operands are in registers by then.
     """
     count, length, step = tile.stages, tile.stage, tile.step
     after, fetch, load = offset_advancer(count, length), stage_fetcher(tile), fragment_loader(tile)

@@ -109,25 +109,25 @@ class Variant:
 
 def float_variants() -> list[tuple[Variant]]:
     """Every tile, pair of codes and kind of outputs; stores by threads only for the widest tile."""
-    found = [
+    every_variant = [
         Variant(wave.tile, a, b, out)
         for wave, a, b, out in combined(FLOAT_TILES, FLOAT_CODES, FLOAT_CODES, OUTPUTS)
     ]
-    found += [
+    every_variant += [
         Variant(COLUMN_SCALE_TILES[0].tile, a, b, out, column_scales=True)
         for a, b, out in combined(FLOAT_CODES, FLOAT_CODES, OUTPUTS)
     ]
-    found += [
+    every_variant += [
         Variant(FLOAT_TILES[0].tile, "e4m3", "e4m3", out, boxed=False) for out in (*OUTPUTS, *CODED_OUTPUTS)
     ]
-    return [(variant,) for variant in found]
+    return [(variant,) for variant in every_variant]
 
 
 def integer_variants() -> list[tuple[Variant]]:
     """Every tile, pair of codes and kind of outputs, with and without zero points."""
-    every = combined(INTEGER_TILES, INTEGERS, INTEGERS, OUTPUTS, (False, True))
-    found = [Variant(wave.tile, a, b, out, zeros=zeros) for wave, a, b, out, zeros in every]
-    found += [
+    combinations = combined(INTEGER_TILES, INTEGERS, INTEGERS, OUTPUTS, (False, True))
+    every_variant = [Variant(wave.tile, a, b, out, zeros=zeros) for wave, a, b, out, zeros in combinations]
+    every_variant += [
         Variant(INTEGER_TILES[0].tile, "s8", "s8", out, boxed=False) for out in (*OUTPUTS, *CODED_OUTPUTS)
     ]
-    return [(variant,) for variant in found]
+    return [(variant,) for variant in every_variant]

@@ -1,8 +1,7 @@
 """Epilogue steps on a tuple of ``wgmma`` sums (layout: wgmma_sums.py): add a bias, stage pieces.
 
 A bias is added in registers. Where results become codes, pieces of 16 rows and 32 columns go through a
-buffer of
-shared memory, so that a thread gets four neighbours of a row, which fill a word.
+buffer of shared memory, so that a thread gets four neighbours of a row, which fill a word.
 """
 
 from __future__ import annotations
@@ -47,10 +46,10 @@ def bias_adder(columns: int, halves: int) -> Any:
         only_on_a_gpu()
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        totals, *given = operands
+        totals, *arguments = operands
         values = unpacked(builder, totals, count)
-        made = emit_assembly(builder, result, text, constraints, [*values, *given], effect=True)
-        return context.make_tuple(builder, totals_kind, unpacked(builder, made, count))
+        results = emit_assembly(builder, result, text, constraints, [*values, *arguments], effect=True)
+        return context.make_tuple(builder, totals_kind, unpacked(builder, results, count))
 
     return add if SIMULATED else as_intrinsic(add, totals_kind(totals_kind, u64, u32, u32), emit)
 
@@ -60,8 +59,7 @@ def piece_stager(columns: int, halves: int) -> Any:
     """``stage(totals, number, at)``: one piece into a warp's buffer, placed as by ``box_putter``.
 
     Pieces of a half lie side by side. Their number is no constant, so that the code for a piece exists
-    once; the sums
-    stay in registers, for each piece has a branch of its own.
+    once; the sums stay in registers, for each piece has a branch of its own.
     """
     each, totals_kind = PIECE // 2, types.UniTuple(f32, halves * columns // 2)
     text = "\n".join(["{.reg .b32 at;", *float_piece("$0", [f"${1 + i}" for i in range(each)]), "}"])

@@ -1,9 +1,8 @@
 """The sums of ``wgmma`` as results: int32 to floats, and the ways to write a tile of floats.
 
-Sums are a tuple, ``halves`` of 64 rows each; a thread has rows g and g + 8 of its warp's 16, columns 8 j + 2
-t and 8 j + 2 t + 1 (intrinsics/wgmma8.py). A tuple is taken apart while the code is made, so that all
-values stay in
-registers.
+Sums are a tuple, ``halves`` of 64 rows each; a thread has rows g and g + 8 of its warp's 16, columns 8 j +
+2 t and 8 j + 2 t + 1 (intrinsics/wgmma8.py). A tuple is taken apart while the code is made, so that all
+values stay in registers.
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ def box_putter(columns: int, halves: int, kind: str) -> Any:
             half, part = first // sums, first % sums // each
             across = builder.add(column, ir.Constant(WORD, part * columns_of_box(kind)))
             down = builder.add(row, ir.Constant(WORD, 64 * half))
-            given = [lane, buffer, at, to, across, down, *values[first : first + each]]
-            emit_assembly(builder, VOID, text, [*"rrrlrr", *"f" * each], given, effect=True)
+            arguments = [lane, buffer, at, to, across, down, *values[first : first + each]]
+            emit_assembly(builder, VOID, text, [*"rrrlrr", *"f" * each], arguments, effect=True)
         return context.get_dummy_value()
 
     if SIMULATED:
@@ -124,8 +123,8 @@ def storer(columns: int, halves: int, kind: str) -> Any:
             at = builder.add(y, builder.mul(index, ir.Constant(LONG, size)))
             first = i // 2 * sums + 2 * (i % 2)
             pairs = [values[first + 4 * j + c] for j in range(columns // 8) for c in range(2)]
-            given = [at, own, m, column, n, *pairs]
-            emit_assembly(builder, VOID, text, [*"lrrrr", *"f" * len(pairs)], given, effect=True)
+            arguments = [at, own, m, column, n, *pairs]
+            emit_assembly(builder, VOID, text, [*"lrrrr", *"f" * len(pairs)], arguments, effect=True)
         return context.get_dummy_value()
 
     if SIMULATED:
@@ -217,13 +216,15 @@ def cluster_pusher(columns: int, integer: bool, pitch: int) -> Any:
         only_on_a_gpu()
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        totals, *given = operands
+        totals, *arguments = operands
         values = unpacked(builder, totals, count)
         for j in range(columns // 8):
             for c in range(2):
                 pair = [values[4 * j + c], values[4 * j + 2 + c]]
                 line = text.format(8 * j + c)
-                emit_assembly(builder, VOID, line, [*"rrrr", letter, letter], [*given, *pair], effect=True)
+                emit_assembly(
+                    builder, VOID, line, [*"rrrr", letter, letter], [*arguments, *pair], effect=True
+                )
         return context.get_dummy_value()
 
     return push if SIMULATED else as_intrinsic(push, types.void(totals_kind, u32, u32, u32, u32), emit)
@@ -234,10 +235,9 @@ def integer_epilogue(columns: int, halves: int, zeros: bool) -> Any:
     """``finish(totals, rows, column_scales, rows_zeros, points_w, others_w)``: sums of integers as floats.
 
     ``rows``: 2 · halves scales of a thread's rows; ``column_scales``: the address of the scale of column 2
-    t. With
-    zero points: ``rows_zeros`` are the 2 · halves points of its rows, then the factors of w's points;
-    ``points_w`` and
-    ``others_w`` are addresses (codes8/rows.py). A sum is multiplied once, by the product of both scales.
+    t. With zero points: ``rows_zeros`` are the 2 · halves points of its rows, then the factors of w's
+    points; ``points_w`` and ``others_w`` are addresses (codes8/rows.py). A sum is multiplied once, by the
+    product of both scales.
     """
     sums, count = columns // 2, 2 * halves
     ints, floats = types.UniTuple(i32, halves * sums), types.UniTuple(f32, halves * sums)
@@ -249,14 +249,16 @@ def integer_epilogue(columns: int, halves: int, zeros: bool) -> Any:
         letter, word = ("f", "f32") if kind is FLOAT else ("r", "b32")
         text = f"ld.global.nc.v2.{word} {{$0, $1}}, [$2 + {32 * j}];"
         pair = ir.LiteralStructType([kind] * 2)
-        made = emit_assembly(builder, pair, text, [f"={letter}", f"={letter}", "l"], [address], effect=True)
-        return unpacked(builder, made, 2)
+        results = emit_assembly(
+            builder, pair, text, [f"={letter}", f"={letter}", "l"], [address], effect=True
+        )
+        return unpacked(builder, results, 2)
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         totals, rows, scales_w, rows_zeros, points_w, others_w = operands
         values = unpacked(builder, totals, halves * sums)
         scales, about = unpacked(builder, rows, count), unpacked(builder, rows_zeros, 2 * count)
-        made, nothing = [None] * (halves * sums), ir.Constant(FLOAT, 0.0)
+        results, nothing = [None] * (halves * sums), ir.Constant(FLOAT, 0.0)
         for j in range(columns // 8):
             across = pair_at(builder, scales_w, j, FLOAT)
             points = pair_at(builder, points_w, j, WORD) if zeros else []
@@ -269,8 +271,8 @@ def integer_epilogue(columns: int, halves: int, zeros: bool) -> Any:
                         value = builder.sub(value, builder.mul(about[row], others[c]))
                         value = builder.sub(value, builder.mul(about[count + row], points[c]))
                     value = builder.sitofp(value, FLOAT)
-                    made[i] = builder.fma(value, builder.fmul(scales[row], across[c]), nothing)
-        return context.make_tuple(builder, floats, made)
+                    results[i] = builder.fma(value, builder.fmul(scales[row], across[c]), nothing)
+        return context.make_tuple(builder, floats, results)
 
     if SIMULATED:
         return finish

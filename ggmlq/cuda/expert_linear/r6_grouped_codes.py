@@ -1,24 +1,18 @@
 """Many tokens of 8-bit codes: sorted by expert on the device, boxes of codes for the tensor cores.
 
-Changed: as cuda:grouped does for blocks, but for codes with scales. One block gives every use a row of a tile
-(schedule/groups.py); rows of codes, and their scales, are copied there (activations/expert_codes.py); and the
-persistent blocks of scaled_linear's cuda:persistent take the tiles of all experts from the plan
-(codes8/grouped.py).
-Results go straight to the rows of the uses. Where each row of x has one use and ids are in order, rows are
-not copied but
-fetched from x. The host waits for nothing, and neither the number of launches nor the size of a grid
-depends on the
-ids.
+Changed: as cuda:grouped does for blocks, but for codes with scales. One block gives every use a row of a
+tile (schedule/groups.py); rows of codes, and their scales, are copied there (activations/expert_codes.py);
+and the persistent blocks of scaled_linear's cuda:persistent take the tiles of all experts from the plan
+(codes8/grouped.py). Results go straight to the rows of the uses. Where each row of x has one use and ids
+are in order, rows are not copied but fetched from x. The host waits for nothing, and neither the number of
+launches nor the size of a grid depends on the ids.
 
 An expert's uses are the rows of tiles, 64 to 256 of them, and its last tile is filled in part. So the
-height of tiles is
-chosen by the mean number of uses an expert has. Floats: scales of 128 columns of K, or of a multiple;
-integers:
-scales that do not vary along K.
+height of tiles is chosen by the mean number of uses an expert has. Floats: scales of 128 columns of K, or
+of a multiple; integers: scales that do not vary along K.
 
 Limited, by estimate, with few uses an expert by empty rows: 64 of x come from the L2 with 128 of w; with
-many by the
-copy of the rows, which is read once and written once a use.
+many by the copy of the rows, which is read once and written once a use.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
 """A few tokens of 8-bit codes: one kernel, whose blocks read ids themselves and stream an expert's weights.
 
 Changed: nothing is sorted and no row is copied. The kernel is that of scaled_linear's cuda:small_m, with
-blocks for each
-use of an expert: those of a use find the other uses of its expert among the ids (codes8/small_m_uses.py),
-serve
-up to eight of them, and end at once where an earlier use serves them already. Rows of codes are fetched in
-place, a
-box a row, and so are their scales. So a projection of a mixture is one launch, where cuda:grouped_codes
-has three
-kernels that wait for each other.
+blocks for each use of an expert: those of a use find the other uses of its expert among the ids
+(codes8/small_m_uses.py), serve up to eight of them, and end at once where an earlier use serves them
+already. Rows of codes are fetched in place, a box a row, and so are their scales. So a projection of a
+mixture is one launch, where cuda:grouped_codes has three kernels that wait for each other.
 
 Limited by the latency of the first weights, which are unknown until the ids are read, and by the memory.
 """

@@ -69,7 +69,7 @@ def fma_low(a: Any, b: Any, c: Any) -> Any:
 
 @instruction(HALVES.format("bh", "ch"), u32, u32, u32, u32)
 def fma_high(a: Any, b: Any, c: Any) -> Any:
-    """The same with the high ones."""
+    """``a * b + c`` of both of a, with the high ones of b and c."""
     return fma(a, _twice(b >> 16), _twice(c >> 16))
 
 

@@ -103,13 +103,13 @@ def lower_raised(word: Any) -> Any:
 
 @instruction("prmt.b32 $0, $1, 0, 0x3424;", u32, i32)
 def upper_raised(word: Any) -> Any:
-    """Bytes 2 and 3, likewise."""
+    """Bytes 2 and 3 of a word, each the upper byte of a half."""
     return _raised(int(word) >> 16)
 
 
 @instruction("mul.rn.f16x2 $0, $1, $2;", u32, u32, u32)
 def product_of_halves(a: Any, b: Any) -> Any:
-    """Two products."""
+    """Products of two pairs of halves."""
     x, y = (np.array([v], np.uint32).view(np.float16) for v in (a, b))
     return (x * y).view(np.uint32)[0]
 
@@ -132,7 +132,7 @@ half_of_e4m3 = inlined(_half_of_e4m3)
 
 @inlined
 def halves_of_e4m3_by_bits(word: Any) -> Any:
-    """What :func:`halves_of_e4m3` gives, on any GPU from capability 8.0."""
+    """Four e4m3 as two pairs of halves, exactly, on any GPU from capability 8.0."""
     return half_of_e4m3(lower_raised(word)), half_of_e4m3(upper_raised(word))
 
 
@@ -204,5 +204,5 @@ def store_pair_if(address: Any, a: Any, b: Any, inside: Any) -> Any:
     "{.reg .pred p; setp.ne.u32 p, $2, 0; @p st.global.f32 [$0], $1;}", None, u64, f32, u32, effect=True
 )
 def store_if(address: Any, value: Any, inside: Any) -> Any:
-    """One float, likewise."""
+    """One float, if ``inside`` is not 0."""
     only_on_a_gpu()

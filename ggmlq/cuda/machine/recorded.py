@@ -1,14 +1,15 @@
-"""A product's launches, written down once and repeated: what every call has in common is found out once.
+"""A product's launches, recorded once and repeated: the work that every call has in common is done once.
 
-While a rung runs, each launch is noted (launch.py), with its arguments. Arrays among them are x, y, what is
-kept with the weights, or memory for what one kernel hands to the next; of these four only the second is
-the same in the next call. So the others become holes of prepared launches (prepared_launch.py), and the next product
-of as many rows is: one piece of memory, a few addresses, and the driver.
+While a rung runs, each launch is recorded (launch.py) with its arguments. Arrays among them are x, y,
+memory that was prepared with the weights, or a workspace in which one kernel hands results to the next.
+Only the prepared memory is the same in the next call. So the others become address slots of prepared
+launches (prepared_launch.py), and the next product of as many rows is one piece of memory, a few addresses,
+and the driver.
 
-That is right for rungs that do nothing but launch kernels, the same ones for every x of a shape: they say
-so (``repeats`` of ``register``). A plan belongs to what is kept with the array, and is given back with
-it. Any number of threads may use it, on any stream: prepared launches are taken by one at a time, and who
-finds none makes one more.
+That is right for rungs that only launch kernels, the same ones for every x of a shape: they declare it
+(``repeats`` of ``register``). A recording belongs to the prepared memory of its array, and is dropped with
+it. Any number of threads may use it, on any stream: each takes a free list of prepared launches, or makes
+one more.
 """
 
 from __future__ import annotations
@@ -20,87 +21,100 @@ from . import device
 from .launch import RECORDING, Kernel
 from .prepared_launch import AddressSlot, PreparedLaunch
 
-X, Y, WORKSPACE = 0, 1, 2  # which of the addresses of a call
-APART = 256  # bytes: where memory between kernels may begin
+X, Y, WORKSPACE = 0, 1, 2  # numbers of a call's addresses
+APART = 256  # bytes to which arrays between kernels are aligned
 LaunchRecord = tuple[Kernel, tuple[int, ...], tuple[int, ...], tuple[Any, ...], int, int]
 
 
 class RecordedLaunches:
-    """The launches of a product."""
+    """The launches of a product, with slots for the addresses of a call."""
 
     def __init__(self, record_launches: list[LaunchRecord], x: Any, y: Any, kept: Iterable[Any]) -> None:
-        self._prepared = tuple(kept)  # arrays that prepared launches have the addresses of
-        self._places: dict[int, int] = {}  # of memory between kernels, by its address while it was noted
+        self._prepared = tuple(kept)  # arrays whose addresses are in prepared launches
+        self._offsets: dict[int, int] = {}  # offsets in the workspace, by address at the time of recording
         self.workspace = 0  # bytes of memory between kernels
         self._steps = [
-            (kernel, grid, block, [self._slot_for(each, (x, y)) for each in arguments], cluster, max_blocks)
+            (
+                kernel,
+                grid,
+                block,
+                [self._slot_for(argument, (x, y)) for argument in arguments],
+                cluster,
+                max_blocks,
+            )
             for kernel, grid, block, arguments, cluster, max_blocks in record_launches
         ]
         self._free: list[tuple[PreparedLaunch, ...]] = [self._prepare()]
         self._memory = device.cupy().cuda.alloc
 
-    def _slot_for(self, argument: Any, ends: tuple[Any, Any]) -> Any:
-        """What stands for an argument of a launch in all calls."""
+    def _slot_for(self, argument: Any, operands: tuple[Any, Any]) -> Any:
+        """The argument of all calls that stands for an argument of this one."""
         if not hasattr(argument, "data"):
             return argument
         at = argument.data.ptr
-        for which, end in enumerate(ends):
-            if end.data.ptr <= at < end.data.ptr + end.nbytes:
-                return AddressSlot(which, at - end.data.ptr)
-        if any(each.data.ptr <= at < each.data.ptr + each.nbytes for each in self._prepared):
+        for number, operand in enumerate(operands):
+            if operand.data.ptr <= at < operand.data.ptr + operand.nbytes:
+                return AddressSlot(number, at - operand.data.ptr)
+        if any(argument.data.ptr <= at < argument.data.ptr + argument.nbytes for argument in self._prepared):
             return argument
-        if at not in self._places:
-            self._places[at] = self.workspace
+        if at not in self._offsets:
+            self._offsets[at] = self.workspace
             self.workspace += -(-argument.nbytes // APART) * APART
-        return AddressSlot(WORKSPACE, self._places[at])
+        return AddressSlot(WORKSPACE, self._offsets[at])
 
     def _prepare(self) -> tuple[PreparedLaunch, ...]:
         return tuple(
-            kernel.prepare(grid, block, *given, cluster=cluster, max_blocks=max_blocks)
-            for kernel, grid, block, given, cluster, max_blocks in self._steps
+            kernel.prepare(grid, block, *arguments, cluster=cluster, max_blocks=max_blocks)
+            for kernel, grid, block, arguments, cluster, max_blocks in self._steps
         )
 
     def __call__(self, x: int, y: int, stream: int, workspace: int = 0) -> None:
-        """The product of what lies at x, to y.
+        """Launch the product of the array at ``x``, to ``y``.
 
-        ``between``: an address of memory that has so many bytes; without it CuPy gives some.
+        ``workspace``: the address of memory of that many bytes; without it CuPy gives some.
         """
         try:
             launches = self._free.pop()
-        except IndexError:  # other threads have them all
+        except IndexError:  # other threads use them all
             launches = self._prepare()
         if self.workspace and not workspace:
             memory = self._memory(self.workspace)  # goes back to the stream's pool when all is launched
             workspace = memory.ptr
         addresses = (x, y, workspace)
-        for each in launches:
-            each.launch(addresses, stream)
+        for argument in launches:
+            argument.launch(addresses, stream)
         self._free.append(launches)
 
 
 def record_launches(run: Callable[[], None]) -> list[LaunchRecord]:
-    """Run something and say what it launched in this thread."""
-    found: list[LaunchRecord] = []
-    RECORDING.launches = found
+    """Run something, and return the launches of this thread."""
+    records: list[LaunchRecord] = []
+    RECORDING.launches = records
     try:
         run()
     finally:
         RECORDING.launches = None
-    return found
+    return records
 
 
 def prepared_memory(q: Any) -> list[Any]:
-    """The memory of weights, and arrays that kernels keep with them."""
+    """The memory of weights, and arrays that kernels prepared with them."""
     parts = [q.memory]
-    for made in q.all_kept():
-        parts += made if isinstance(made, tuple) else vars(made).values() if hasattr(made, "__dict__") else ()
+    for prepared in q.all_kept():
+        parts += (
+            prepared
+            if isinstance(prepared, tuple)
+            else vars(prepared).values()
+            if hasattr(prepared, "__dict__")
+            else ()
+        )
     return [part for part in parts if hasattr(part, "data")]
 
 
 def record_product(launch: Callable[..., None], x: Any, q: Any, y: Any) -> RecordedLaunches | None:
-    """Launch a product, and a plan for the next one; None where this one had to prepare the weights."""
-    before = list(map(id, q.all_kept()))
+    """Launch a product, and record it for the next one; None where this one had to prepare the weights."""
+    ids_before = list(map(id, q.all_kept()))
     launches = record_launches(lambda: launch(x, q, y))
-    if not before or before != list(map(id, q.all_kept())):
+    if not ids_before or ids_before != list(map(id, q.all_kept())):
         return None
     return RecordedLaunches(launches, x, y, prepared_memory(q))

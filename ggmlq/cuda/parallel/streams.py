@@ -45,11 +45,11 @@ class Streams:
     def _stream(self, cuda: Any, main: Any, number: int) -> Any:
         if not self.recorded or device.capturing(number):
             return cuda.get_current_stream(number)
-        found = SIDES.get((main.ptr, number))  # if it records, then in the same graph as main
-        if found is None:
+        stream = SIDES.get((main.ptr, number))  # if it records, then in the same graph as main
+        if stream is None:
             with cuda.Device(number):
-                found = SIDES[main.ptr, number] = cuda.Stream(non_blocking=True)
-        return found
+                stream = SIDES[main.ptr, number] = cuda.Stream(non_blocking=True)
+        return stream
 
     def after(self, first: int, others: Sequence[int]) -> None:
         """Other devices go on when one has come so far."""
@@ -94,7 +94,7 @@ UNDER_WAY = _UnderWay()
 
 
 @contextmanager
-def told(name: str) -> Iterator[None]:
+def named_errors(name: str) -> Iterator[None]:
     """Words for what CUDA says about a device."""
     cp = device.cupy()
     try:

@@ -17,7 +17,7 @@ from ...codes.scaling import laid_out
 from ...errors import DeviceError
 from ..machine import device
 from . import nccl
-from .streams import ASKED, UNDER_WAY, Lane, Streams, told
+from .streams import ASKED, UNDER_WAY, Lane, Streams, named_errors
 
 ALREADY = 704  # cudaErrorPeerAccessAlreadyEnabled
 
@@ -44,17 +44,17 @@ class CudaTeam:
     def __init__(self, devices: tuple[str, ...], sums: str | None) -> None:
         self.devices = devices
         self.numbers = [int(name.partition(":")[2]) for name in devices]
-        asked = f"shard(q, {list(devices)}, sums={sums!r})"
+        task = f"shard(q, {list(devices)}, sums={sums!r})"
         self.alone = len(set(self.numbers)) == 1
         twice = len(set(self.numbers)) < len(self.numbers)
         if sums == "nccl" and twice:
             raise DeviceError(
-                f"{asked}: NCCL takes each GPU once; name different ones, or leave sums out: parts on one "
+                f"{task}: NCCL takes each GPU once; name different ones, or leave sums out: parts on one "
                 "GPU are added there"
             )
         if sums == "nccl":
-            nccl.needed(asked)
-        with told(" and ".join(devices)):
+            nccl.needed(task)
+        with named_errors(" and ".join(devices)):
             self.linked = link(self.numbers)
         able = sums == "nccl" or (sums is None and not self.reads)  # of two that are linked reads are faster
         able = able and not twice and nccl.library() is not None
@@ -80,9 +80,9 @@ class CudaTeam:
     def run(self, home: str, keep: list[Any]) -> Iterator[CudaRun]:
         """A run for a caller on a device; within one of the same devices, a part of that."""
         number = int(home.partition(":")[2])
-        mine = frozenset(self.numbers)
+        numbers = frozenset(self.numbers)
         under_way = UNDER_WAY.streams
-        streams = under_way.get(mine)
+        streams = under_way.get(numbers)
         if streams is not None:
             if number not in streams.lanes:
                 raise DeviceError(
@@ -91,13 +91,13 @@ class CudaTeam:
                 )
             yield CudaRun(self, streams, number, keep, False)
             return
-        with told(home):
-            streams = under_way[mine] = Streams(number, self.numbers)
+        with named_errors(home):
+            streams = under_way[numbers] = Streams(number, self.numbers)
         try:
             yield CudaRun(self, streams, number, keep, True)
         finally:
-            del under_way[mine]
-            with told(home):
+            del under_way[numbers]
+            with named_errors(home):
                 streams.join()
 
     def add(self, arrays: Sequence[Any], streams: Streams) -> bool:
@@ -118,7 +118,7 @@ class CudaRun:
 
     def fork(self) -> None:
         if self._waited_for:
-            with told(self.home):
+            with named_errors(self.home):
                 self.streams.after(self.number, list(self.streams.lanes))
 
     @contextmanager
@@ -136,7 +136,7 @@ class CudaRun:
         """A device, its stream, and its memory: torch's allocator serves the caller's device alone."""
         cp, lane = device.cupy(), self.streams.lanes[number]
         with ExitStack() as stack:
-            stack.enter_context(told(f"cuda:{number}"))
+            stack.enter_context(named_errors(f"cuda:{number}"))
             stack.enter_context(lane.device)
             if number != self.streams.home:
                 stack.enter_context(lane.stream)
@@ -160,19 +160,19 @@ class CudaRun:
                 if number != self.number and id(array) not in sources:
                     sources[id(array)] = self._ready(array)
         self.streams.held += [*arrays, *sources.values()]
-        with told(self.home):
+        with named_errors(self.home):
             self.streams.after(self.number, numbers)
         sent: dict[tuple[int, int], Any] = {}
-        found = []
+        received = []
         for array, number in zip(arrays, numbers, strict=True):
             if number == self.number:
-                found.append(array)
+                received.append(array)
                 continue
             key = id(array), number
             if key not in sent:
                 sent[key] = self._sent(array, sources[id(array)], number)
-            found.append(sent[key])
-        return found
+            received.append(sent[key])
+        return received
 
     def _ready(self, array: Any) -> Any:
         """What of an array is copied: plain arrays whose elements lie together."""
@@ -199,7 +199,7 @@ class CudaRun:
             source = device.cupy().ascontiguousarray(part)
             copied(room, source, lane)
         self.streams.held += [part, source, room]
-        with told(f"cuda:{number}"):
+        with named_errors(f"cuda:{number}"):
             self.streams.after(number, [self.number])
         return room
 

@@ -42,14 +42,14 @@ def values(fmt: BlockFormat) -> Any:
     return value
 
 
-class _Watched:
+class _WatchedBlock:
     """A block of zeros that records the bytes that are read."""
 
     def __init__(self) -> None:
-        self.asked: set[int] = set()
+        self.read: set[int] = set()
 
     def __getitem__(self, at: int) -> np.uint8:
-        self.asked.add(at)
+        self.read.add(at)
         return np.uint8(0)
 
 
@@ -57,16 +57,15 @@ def partner(fmt: BlockFormat) -> int:
     """The distance from element 0 to the next one whose code lies in the same bytes.
 
     The low nibble's partner is 16 further in q4_0 and 32 further in q4_K: the atoms tell. A format without
-    one gets
-    half a block, so that the stores of a warp lie side by side.
+    one gets half a block, so that the stores of a warp lie side by side.
     """
-    first = _Watched()
+    first = _WatchedBlock()
     fmt.code(first, 0)  # type: ignore[arg-type]
     for distance in (16, 32, 64, 128):
-        other = _Watched()
+        other = _WatchedBlock()
         if 2 * distance <= fmt.block_size:
             fmt.code(other, distance)  # type: ignore[arg-type]
-        if first.asked & other.asked:
+        if first.read & other.read:
             return distance
     return fmt.block_size // 2
 

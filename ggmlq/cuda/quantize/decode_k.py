@@ -85,8 +85,8 @@ def plane_taker(plane: Plane, count: int, place: int) -> Any:
                     word = word >> (half * uint32(RUNS))
                 for i in range(each):
                     run = row + rows * i if crossed else each * row + i
-                    own = uint32(word >> uint32(bits * i)) & mask
-                    out[run * count + w] |= own << uint32(place)
+                    part = uint32(word >> uint32(bits * i)) & mask
+                    out[run * count + w] |= part << uint32(place)
 
     return take
 
@@ -107,7 +107,7 @@ def six_bits(at: int) -> Any:
     return scales
 
 
-def of_sixteen(at: int, flipped: int) -> Any:
+def sixteen_scales(at: int, flipped: int) -> Any:
     """The device function for the bytes of q2_K and q6_K, two a run; the higher nibbles are minima."""
     load, permute, flip = loader(2), bf16x2.permute, np.uint32(flipped)
     mask = np.uint32(0xFFFFFFFF) if flipped else NIBBLES
@@ -116,8 +116,8 @@ def of_sixteen(at: int, flipped: int) -> Any:
     def scales(block: Any, half: Any, column: Any) -> Any:
         w = cuda.local.array(2, uint32)
         load(block, uint32(half * uint32(8) + uint32(at)), w)
-        own = permute(w[0], w[1], uint32(0x6420) + (column >> uint32(4)) * uint32(0x1111)) ^ flip
-        return own & mask, own >> uint32(4) & NIBBLES
+        bits = permute(w[0], w[1], uint32(0x6420) + (column >> uint32(4)) * uint32(0x1111)) ^ flip
+        return bits & mask, bits >> uint32(4) & NIBBLES
 
     return scales
 
@@ -130,20 +130,22 @@ def three_parts(at: int) -> Any:
     def scales(block: Any, half: Any, column: Any) -> Any:
         w = cuda.local.array(3, uint32)
         load(block, uint32(at), w)
-        own = half * uint32(4)
-        first = w[0] >> own & NIBBLES | (w[2] >> own & PAIRS) << uint32(4)
-        second = w[1] >> own & NIBBLES | (w[2] >> uint32(own + uint32(2)) & PAIRS) << uint32(4)
+        bits = half * uint32(4)
+        first = w[0] >> bits & NIBBLES | (w[2] >> bits & PAIRS) << uint32(4)
+        second = w[1] >> bits & NIBBLES | (w[2] >> uint32(bits + uint32(2)) & PAIRS) << uint32(4)
         return permute(first, second, uint32(0x6420) + (column >> uint32(4)) * uint32(0x1111)), uint32(0)
 
     return scales
 
 
 LAYOUTS = {
-    "q2_K": Layout((Plane(q2_k.QS, 2),), of_sixteen(q2_k.SCALES, 0), q2_k.D),
+    "q2_K": Layout((Plane(q2_k.QS, 2),), sixteen_scales(q2_k.SCALES, 0), q2_k.D),
     "q3_K": Layout((Plane(q3_k.QS, 2), Plane(q3_k.HMASK, 1)), three_parts(q3_k.SCALES), q3_k.D),
     "q4_K": Layout((Plane(q4_k.QS, 4),), six_bits(q4_k.SCALES), q4_k.D),
     "q5_K": Layout((Plane(q5_k.QS, 4), Plane(q5_k.QH, 1)), six_bits(q5_k.SCALES), q5_k.D),
-    "q6_K": Layout((Plane(q6_k.QL, 4, True), Plane(q6_k.QH, 2)), of_sixteen(q6_k.SCALES, 0x80808080), q6_k.D),
+    "q6_K": Layout(
+        (Plane(q6_k.QL, 4, True), Plane(q6_k.QH, 2)), sixteen_scales(q6_k.SCALES, 0x80808080), q6_k.D
+    ),
 }
 
 
@@ -186,7 +188,7 @@ def decoder(fmt: BlockFormat, kind: str, threads: int) -> Any:
     layout, has_offset = LAYOUTS[fmt.name], fmt.has_offset
     each = 16 // KINDS[kind]  # values of a store
     count = each // 4  # words of codes of a run
-    in_all, of_half = RUNS * count, COLUMNS // each  # words of a thread, threads of a half
+    in_all, threads_of_half = RUNS * count, COLUMNS // each  # words of a thread, threads of a half
     takers = tuple(
         plane_taker(plane, count, sum(before.bits for before in layout.planes[:i]))
         for i, plane in enumerate(layout.planes)
@@ -204,9 +206,9 @@ def decoder(fmt: BlockFormat, kind: str, threads: int) -> Any:
     ) -> None:
         take_turn()
         index = uint32(cuda.blockIdx.x) * uint32(threads) + uint32(cuda.threadIdx.x)
-        b, piece = index // uint32(2 * of_half), index % uint32(2 * of_half)
+        b, piece = index // uint32(2 * threads_of_half), index % uint32(2 * threads_of_half)
         if b < blocks_in_all:
-            half, column = piece // uint32(of_half), piece % uint32(of_half) * uint32(each)
+            half, column = piece // uint32(threads_of_half), piece % uint32(threads_of_half) * uint32(each)
             at = address(blocks, b, length, 0, 1)
             astray = uint32(at) & uint32(3)
             picks = uint32(0x3210) + astray * uint32(0x1111)

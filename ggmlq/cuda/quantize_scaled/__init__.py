@@ -25,13 +25,13 @@ from ..machine import device
 from ..machine.device import cupy
 from ..machine.grid import address_and_strides, by_levels
 from . import _blocks, _groups, _three_passes
-from ._codes import NATIVE, WORDS, Way, keeps_nan_of
+from ._codes import NATIVE, WORDS, Conversion, keeps_nan_of
 from ._pieces import SIZES, WIDE, in_piece
 
 MOST = 1 << 31  # rows, columns, and half of the tiles, that kernels count in 32 bits
 
 
-class Rows(NamedTuple):
+class FloatRows(NamedTuple):
     """Rows of floats as kernels take them."""
 
     x: Any
@@ -47,41 +47,41 @@ class Rows(NamedTuple):
 
 def quantize(rows: Any, over: Tiling, rule: Rule) -> Found:
     """Floats [rows, columns] on the current device to codes, scales and zero points."""
-    found = room_for(over, rule)
-    quantize_into(rows, over, rule, found)
-    return found
+    result = room_for(over, rule)
+    quantize_into(rows, over, rule, result)
+    return result
 
 
-def quantize_into(rows: Any, over: Tiling, rule: Rule, found: Found) -> None:
+def quantize_into(rows: Any, over: Tiling, rule: Rule, result: Found) -> None:
     """Quantize into arrays that exist, as :func:`room_for` makes them."""
-    if found.codes.size:
-        given, way = rows_of(rows, over), way_of(rule)
-        if not _at_once(given, over, rule, way, found):
-            _scale(given, over, rule, way, found)
-            _encode(given, over, way, found)
+    if result.codes.size:
+        floats, conversion = rows_of(rows, over), conversion_of(rule)
+        if not _at_once(floats, over, rule, conversion, result):
+            _scale(floats, over, rule, conversion, result)
+            _encode(floats, over, conversion, result)
 
 
 def encode(rows: Any, over: Tiling, rule: Rule, scales: Any, zeros: Any | None) -> Any:
     """Codes of floats under scales."""
-    found = Found(cupy().empty((over.rows, over.columns), rule.code.dtype), scales, zeros)
-    if found.codes.size:
-        _encode(rows_of(rows, over), over, way_of(rule, scales), found)
-    return found.codes
+    result = Found(cupy().empty((over.rows, over.columns), rule.code.dtype), scales, zeros)
+    if result.codes.size:
+        _encode(rows_of(rows, over), over, conversion_of(rule, scales), result)
+    return result.codes
 
 
 def zeros_of(rows: Any, over: Tiling, rule: Rule, scales: Any) -> Any:
     """The zero points that belong to given scales."""
     zeros = empty(cupy(), over.shape, np.int32, rule.order)
     if rows.size:
-        found = Found(rows, scales, zeros)
-        _scale(rows_of(rows, over), over, rule, way_of(rule, scales), found, given_scales=True)
+        result = Found(rows, scales, zeros)
+        _scale(rows_of(rows, over), over, rule, conversion_of(rule, scales), result, given_scales=True)
     return zeros
 
 
 # --- operands -----------------------------------------------------------------------------------
 
 
-def rows_of(rows: Any, over: Tiling) -> Rows:
+def rows_of(rows: Any, over: Tiling) -> FloatRows:
     """Rows of one of the kinds, in place where kernels can read them so; otherwise a copy."""
     if max(*over[:2], over.shape[0] * over.shape[1] // 2) >= MOST:
         raise UnsupportedError(
@@ -100,7 +100,7 @@ def rows_of(rows: Any, over: Tiling) -> Rows:
     pitch = rows.strides[0] // size if over.rows > 1 else over.columns
     if over.columns % per == 0 and (rows.data.ptr % WIDE or pitch % per):
         rows, pitch = rows.copy(), over.columns  # aligned, for kernels that read it once
-    return Rows(rows, kind, pitch)
+    return FloatRows(rows, kind, pitch)
 
 
 def room_for(over: Tiling, rule: Rule) -> Found:
@@ -111,12 +111,12 @@ def room_for(over: Tiling, rule: Rule) -> Found:
     return Found(codes, scales, zeros)
 
 
-def way_of(rule: Rule, scales: Any = None) -> Way:
+def conversion_of(rule: Rule, scales: Any = None) -> Conversion:
     """The conversion of a rule on this device; ``scales`` are those of the caller, if any."""
     capability = device.capability()
     native = rule.code.name in WORDS and capability is not None and capability >= NATIVE
     scale = rule.scale if scales is None else "e8m0" if scales.dtype == np.uint8 else "float32"
-    return Way(rule.code.name, scale, rule.rounding, rule.zeros, native)
+    return Conversion(rule.code.name, scale, rule.rounding, rule.zeros, native)
 
 
 def _bits(eps: Any) -> int:
@@ -126,29 +126,29 @@ def _bits(eps: Any) -> int:
 # --- launches -----------------------------------------------------------------------------------
 
 
-def _at_once(given: Rows, over: Tiling, rule: Rule, way: Way, found: Found) -> bool:
+def _at_once(floats: FloatRows, over: Tiling, rule: Rule, conversion: Conversion, result: Found) -> bool:
     """Quantize in one kernel that reads each float once; False where there is none for these tiles."""
-    if not given.wide(over):
+    if not floats.wide(over):
         return False
     if over.r == 1 and over.c in _groups.GROUPS and over.columns % over.c == 0:
-        across, turns = -(-over.columns // _groups.COLUMNS), _groups.turns_of(given.kind, way)
+        across, turns = -(-over.columns // _groups.COLUMNS), _groups.turns_of(floats.kind, conversion)
         levels = -(-over.rows // (_groups.ROWS * turns))
         few = turns > 1 and across * levels < device.multiprocessors()
         levels = -(-over.rows // _groups.ROWS) if few else levels
-        kernel = _groups.kernel(given.kind, way, over.c, few)
+        kernel = _groups.kernel(floats.kind, conversion, over.c, few)
     else:
         tile = _tile_for(over)
         if tile is None:
             return False
-        kernel = _blocks.kernel(given.kind, way, tile)
+        kernel = _blocks.kernel(floats.kind, conversion, tile)
         levels, across = over.shape
     parts = (
-        given.x,
-        given.pitch,
-        found.codes,
+        floats.x,
+        floats.pitch,
+        result.codes,
         over.columns,
-        *address_and_strides(found.scales),
-        *address_and_strides(found.zeros),
+        *address_and_strides(result.scales),
+        *address_and_strides(result.zeros),
     )
     by_levels(kernel, across, levels, *parts, over.rows, _bits(rule.eps))
     return True
@@ -166,22 +166,28 @@ def _tile_for(over: Tiling) -> tuple[int, int] | None:
 
 
 def _scale(
-    given: Rows, over: Tiling, rule: Rule, way: Way, found: Found, *, given_scales: bool = False
+    floats: FloatRows,
+    over: Tiling,
+    rule: Rule,
+    conversion: Conversion,
+    result: Found,
+    *,
+    given_scales: bool = False,
 ) -> None:
     """Scales and zero points from the extremes of tiles."""
-    both, wide, (down, along) = way.zeros, given.wide(over), over.shape
+    both, wide, (down, along) = conversion.zeros, floats.wide(over), over.shape
     extremes = cupy().zeros((1 + both, down * along), np.uint32)
     lanes = 32 if over.c >= 32 else 1
-    parts = -(-over.c // (lanes * _three_passes.AT_ONCE * in_piece(given.kind, wide)))
+    parts = -(-over.c // (lanes * _three_passes.AT_ONCE * in_piece(floats.kind, wide)))
     levels_of_tile = -(-over.r // _three_passes.HEIGHT)
-    keeps_nan = keeps_nan_of(way) and not given_scales
-    take = _three_passes.extremes_kernel(given.kind, both, keeps_nan, wide, lanes)
+    keeps_nan = keeps_nan_of(conversion) and not given_scales
+    take = _three_passes.extremes_kernel(floats.kind, both, keeps_nan, wide, lanes)
     across = -(-along * parts * lanes // _three_passes.THREADS)
     sizes = over.rows, over.columns, over.r, over.c, along, parts, levels_of_tile
     highs, lows = extremes[0], extremes[-1]
-    by_levels(take, across, down * levels_of_tile, given.x, given.pitch, highs, lows, *sizes)
-    make = _three_passes.scales_kernel(_three_passes.of_scales(way), given_scales)
-    where = *address_and_strides(found.scales), *address_and_strides(found.zeros), down, along
+    by_levels(take, across, down * levels_of_tile, floats.x, floats.pitch, highs, lows, *sizes)
+    make = _three_passes.scales_kernel(_three_passes.of_scales(conversion), given_scales)
+    where = *address_and_strides(result.scales), *address_and_strides(result.zeros), down, along
     make(
         (-(-down * along // _three_passes.THREADS),),
         (_three_passes.THREADS,),
@@ -192,19 +198,19 @@ def _scale(
     )
 
 
-def _encode(given: Rows, over: Tiling, way: Way, found: Found) -> None:
+def _encode(floats: FloatRows, over: Tiling, conversion: Conversion, result: Found) -> None:
     """Codes under scales that exist."""
-    wide = given.wide(over)
-    pieces = over.columns // in_piece(given.kind, wide)
+    wide = floats.wide(over)
+    pieces = over.columns // in_piece(floats.kind, wide)
     shift = min((pieces - 1).bit_length(), _three_passes.THREADS.bit_length() - 1)
     across, levels = -(-pieces // (1 << shift)), -(-over.rows // (_three_passes.THREADS >> shift))
     parts = (
-        given.x,
-        given.pitch,
-        found.codes,
+        floats.x,
+        floats.pitch,
+        result.codes,
         over.columns,
-        *address_and_strides(found.scales),
-        *address_and_strides(found.zeros),
+        *address_and_strides(result.scales),
+        *address_and_strides(result.zeros),
     )
-    kernel = _three_passes.encode_kernel(given.kind, way, wide)
+    kernel = _three_passes.encode_kernel(floats.kind, conversion, wide)
     by_levels(kernel, across, levels, *parts, over.rows, over.r, over.c, shift)

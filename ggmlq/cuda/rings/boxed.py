@@ -5,12 +5,11 @@
     outputs  a buffer for each consumer warp
     barriers full [stages] · empty [stages]
 
-Two producer threads in different warps fill it, one with codes of w, one with those of x, for each of
-their steps
-takes some hundred clocks: they wait until a stage is empty, announce its bytes and start its boxes. Consumer
-warps wait until it is full, and arrive at its other barrier when they have multiplied it. The raster of
-tiles is
-that of rings/shape.py, so that blocks of the same time share rows of both operands in the L2.
+Two producer threads in different warps fill it, one with codes of w, one with those of x, for each of their
+steps takes some hundred clocks: they wait until a stage is empty, announce its bytes and start its boxes.
+Consumer warps wait until it is full, and arrive at its other barrier when they have multiplied it. The
+raster of tiles is that of rings/shape.py, so that blocks of the same time share rows of both operands in
+the L2.
 """
 
 from __future__ import annotations

@@ -74,8 +74,7 @@ def raster(tile: ByteTile) -> Any:
     """The device function for a block's first row and column.
 
     Blocks go down ``group`` tiles of rows before they take the next tile of columns, so that blocks that
-    run at the same
-    time share rows of both operands in the L2.
+    run at the same time share rows of both operands in the L2.
     """
     rows, columns = tile.rows, tile.columns
 

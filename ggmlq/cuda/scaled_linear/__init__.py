@@ -15,9 +15,7 @@
 
     tuned.py             the kernel of r5 with tiles that a configuration names
 
-The rungs from r4 on stand on codes8/. The head of a file says what it changed from the rung below, why
-that helps and
-what limits it now. Integers are summed exactly, so all rungs that take a problem agree to the bit (r1
-apart, whose
-sums are float32).
+The rungs from r4 on stand on codes8/. The head of a file says what it changed from the rung below, why that
+helps and what limits it now. Integers are summed exactly, so all rungs that take a problem agree to the bit
+(r1 apart, whose sums are float32).
 """

@@ -1,24 +1,17 @@
 """Few rows: the weights stream through all multiprocessors, a cluster of blocks splits K.
 
 Changed: operands change places. ``wgmma`` has 64 rows of its first operand; with one row of x 63 of them
-would be
-wasted. So weights are the first operand and x, filled up to 8, 16, 32 or 64 rows, is the second one. A
-tile is 64 rows of
-w and all of x; K is split among up to eight blocks, so that all multiprocessors read weights at any N. The
-blocks are
-a cluster and send their sums into each other's shared memory, where they are added in a fixed order: no
-second
-kernel, no atomic addition.
+would be wasted. So weights are the first operand and x, filled up to 8, 16, 32 or 64 rows, is the second
+one. A tile is 64 rows of w and all of x; K is split among up to eight blocks, so that all multiprocessors
+read weights at any N. The blocks are a cluster and send their sums into each other's shared memory, where
+they are added in a fixed order: no second kernel, no atomic addition.
 
 Why it helps: time is that of reading the weights once. Copies of 8 KB, for many stages of one block or a
-few of
-three, keep 100 KB and more a multiprocessor in flight, three times what the memory's latency needs, and
-the first of
-them start before the predecessor has ended.
+few of three, keep 100 KB and more a multiprocessor in flight, three times what the memory's latency needs,
+and the first of them start before the predecessor has ended.
 
 Limited by the memory, and by the overhead around a stream of three microseconds: the launch, the first
-copy, the
-exchange of sums.
+copy, the exchange of sums.
 """
 
 from __future__ import annotations

@@ -1,20 +1,15 @@
 """K split among the blocks of a cluster, where there are fewer tiles than multiprocessors.
 
 Changed: with some hundred rows of x, and weights that are long but not many, the persistent rung has tiles
-for half
-of the multiprocessors, and each goes along all of K. Here up to eight blocks share the steps of a tile, as
-many as
-run at the same time. Then each adds up an equal part of the tile's rows, from the sums that the others
-send into its
-shared memory.
+for half of the multiprocessors, and each goes along all of K. Here up to eight blocks share the steps of a
+tile, as many as run at the same time. Then each adds up an equal part of the tile's rows, from the sums
+that the others send into its shared memory.
 
 Why it helps: all multiprocessors fetch and multiply, larger tiles read less from the L2, and copies of
-weights start
-while the predecessor still runs.
+weights start while the predecessor still runs.
 
-Limited by the start, the first copy and the exchange, three to four microseconds in all; then by the L2,
-or by the
-memory that weights come from.
+Limited by the start, the first copy and the exchange, three to four microseconds in all; then by the L2, or
+by the memory that weights come from.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
 """Int8 tensor cores: a warp multiplies 16 × 32 codes with 32 × 8 in one instruction.
 
-Changed: ``mma.sync m16n8k32`` in place of dp4a, fed as the tensor cores want it. Codes go past the registers
-(cp.async) into a ring of stages, 128 columns each, and from there with ldmatrix into registers, one
-16-byte chunk a
-lane, swizzled so that no bank is met twice.
+Changed: ``mma.sync m16n8k32`` in place of dp4a, fed as the tensor cores want it. Codes go past the
+registers (cp.async) into a ring of stages, 128 columns each, and from there with ldmatrix into registers,
+one 16-byte chunk a lane, swizzled so that no bank is met twice.
 
 A warp makes 64 × 64 outputs, 32 products for each byte that it reads of shared memory, so the memory keeps
-up. Where
-scales do not vary along K the int32 sums stay in their registers from the first column to the last, and
-meet scales and
-zero points once.
+up. Where scales do not vary along K the int32 sums stay in their registers from the first column to the
+last, and meet scales and zero points once.
 
 Why it helps: 4096 products an instruction, and nothing else to do between them. Where scales vary along
 K, each group costs an output a conversion and a multiply-add, and a second set of sums.

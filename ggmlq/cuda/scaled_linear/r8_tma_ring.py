@@ -1,12 +1,9 @@
 """A ring of stages that one warp keeps full, so that no copy is waited for.
 
 Changed: several stages, each with a barrier that tells it is full and one that tells it is empty. A
-producer warp
-does nothing but ask for boxes as stages become empty; eight consumer warps multiply full stages. No
-barrier of the
-whole block is left: a warpgroup waits for a stage, multiplies, arrives at the empty barrier, and promotes
-its sums
-while the tensor cores work on the other warpgroup's products.
+producer warp does nothing but ask for boxes as stages become empty; eight consumer warps multiply full
+stages. No barrier of the whole block is left: a warpgroup waits for a stage, multiplies, arrives at the
+empty barrier, and promotes its sums while the tensor cores work on the other warpgroup's products.
 
 Why it helps: copies take the time of several steps to arrive, and six are in flight.
 

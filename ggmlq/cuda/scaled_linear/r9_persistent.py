@@ -1,25 +1,19 @@
 """Persistent blocks with producer and consumer warps, and registers moved to where they count.
 
 Changed: one block a multiprocessor takes tile after tile, so that the stages of the next tile arrive while
-the
-outputs of this one are written. The producer warpgroup gives its registers (``setmaxnreg``) to the two
-consumers,
-which make 128 × 128 outputs each: 192 sums a thread, where registers sufficed for 128. While the sums of
-one are
-promoted to float32, the tensor cores work for the other; the wait for the next stage and its scales overlap
-products. Outputs go through shared memory and the copy engine.
+the outputs of this one are written. The producer warpgroup gives its registers (``setmaxnreg``) to the two
+consumers, which make 128 × 128 outputs each: 192 sums a thread, where registers sufficed for 128. While the
+sums of one are promoted to float32, the tensor cores work for the other; the wait for the next stage and
+its scales overlap products. Outputs go through shared memory and the copy engine.
 
-Integers need no promotion: their sums stay in the tensor cores to the end of K, and scales, zero points
-and the
-rounding to the outputs' kind come once. Scales of floats: one for 128 rows of w, or for each row.
+Integers need no promotion: their sums stay in the tensor cores to the end of K, and scales, zero points and
+the rounding to the outputs' kind come once. Scales of floats: one for 128 rows of w, or for each row.
 
 Why it helps: a third more products for each byte from the L2 than with 128 × 128 tiles; no start, no end,
-no wait for
-stores between tiles.
+no wait for stores between tiles.
 
 Limited, in FP8, by promotion (one multiply-add an output and 128 columns, a quarter of the tensor cores'
-time, half
-hidden) and by the power that random data draws; in int8 by power alone.
+time, half hidden) and by the power that random data draws; in int8 by power alone.
 """
 
 from __future__ import annotations

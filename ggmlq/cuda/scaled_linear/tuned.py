@@ -66,14 +66,14 @@ def _no_tile(problem: ScaledLinear, config: Config) -> str | None:
 def _tile(config: Config) -> ByteTile | None:
     """The tile with the squarest warps, which read the least for what they make."""
     m, n, step = (config[name] for name in BLOCKS)
-    warps, found = config["num_warps"], []
+    warps, tiles = config["num_warps"], []
     for down in range(1, min(warps, MOST_WARPS) + 1):
         across = warps // down
         if warps <= MOST_WARPS and warps % down == 0 and m % (16 * down) == 0 and n % (16 * across) == 0:
             tile = ByteTile(m, n, m // down, n // across, step, config["num_stages"])
-            found.append(tile)
-    found = [tile for tile in found if tile.sums <= min(MOST_SUMS, REGISTERS // (4 * tile.threads))]
-    return min(found, key=lambda tile: tile.warp_rows + tile.warp_columns, default=None)
+            tiles.append(tile)
+    tiles = [tile for tile in tiles if tile.sums <= min(MOST_SUMS, REGISTERS // (4 * tile.threads))]
+    return min(tiles, key=lambda tile: tile.warp_rows + tile.warp_columns, default=None)
 
 
 def launch(x: ScaledArray, w: ScaledArray, out: Any, config: Config) -> None:
