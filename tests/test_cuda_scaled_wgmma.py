@@ -113,7 +113,7 @@ def test_a_tile_adds_up(make):
             layout.tile.stage % 1024
             == layout.outputs % 1024
             == layout.barriers % 8
-            == layout.beside % 128
+            == layout.scale_bytes % 128
             == 0
         )
         assert variant.tile.columns % variant.columns_per_scale == 0

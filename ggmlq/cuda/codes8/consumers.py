@@ -105,7 +105,12 @@ def float_consumer(variant: Variant, write: Any, locate: Any) -> Any:
     scale of w.
     """
     tile, layout, form = variant.tile, variant.layout, variant.form
-    stages, length, scale_bytes, scales_offset = tile.stages, tile.stage // 16, layout.beside, layout.scales
+    stages, length, scale_bytes, scales_offset = (
+        tile.stages,
+        tile.stage // 16,
+        layout.scale_bytes,
+        layout.scales,
+    )
     columns_per_scale, column_scales, boxed, halves, column_scales_offset = (
         variant.columns_per_scale, variant.column_scales, variant.boxed, form.halves, 4 * tile.rows,
     )  # fmt: skip
@@ -154,7 +159,7 @@ def float_consumer(variant: Variant, write: Any, locate: Any) -> Any:
                 if halves == 2:
                     sums = upper(sums, a, b, turn)
                     totals = promote_first(totals, sums, factors_first(sums, scale), column_scales_now)
-                found = factors_last(sums, scale)
+                last_factors = factors_last(sums, scale)
                 empty, a_now, b_now = uint32(full + uint32(8 * stages) + stage * uint32(8)), a, b
                 stage, phase = after(stage, phase)
                 a, b = uint32(first_a + stage * uint32(length)), uint32(first_b + stage * uint32(length))
@@ -163,11 +168,11 @@ def float_consumer(variant: Variant, write: Any, locate: Any) -> Any:
                     uint32(full + stage * uint32(8)), phase, left, uint32(row_scales_at + stage * uint32(scale_bytes)), turn,
                 )  # fmt: skip
                 if column_scales:
-                    totals = promote_last(totals, sums, found, column_scales_now)
+                    totals = promote_last(totals, sums, last_factors, column_scales_now)
                 if lane == uint32(0):
                     arrive(empty)
                 if not column_scales:
-                    totals = promote_last(totals, sums, found, column_scales_now)
+                    totals = promote_last(totals, sums, last_factors, column_scales_now)
                 scale = next_scale
             write(totals, (lane, inner, buffer, at), ring, y, column, row, m, n, out_args)
             number = uint32(number + stride)
@@ -198,8 +203,13 @@ def row_terms_loader(variant: Variant) -> Any:
     def one_half(row: Any, arguments: Any) -> Any:
         m, _, _, _, points, others = arguments
         low, high = row, uint32(row + uint32(8))
-        found = point(low, points, m), point(high, points, m), point(low, others, m), point(high, others, m)
-        return (scale(low, arguments), scale(high, arguments)), found
+        zero_terms = (
+            point(low, points, m),
+            point(high, points, m),
+            point(low, others, m),
+            point(high, others, m),
+        )
+        return (scale(low, arguments), scale(high, arguments)), zero_terms
 
     @inlined
     def two_halves(row: Any, arguments: Any) -> Any:
@@ -247,10 +257,10 @@ def integer_consumer(variant: Variant, write: Any, locate: Any) -> Any:
             scales, points = load_row_terms(uint32(row + inner + uint32(lane >> uint32(2))), x_terms)
             column_at = uint32(scale_column + uint32(uint32(lane & uint32(3)) << uint32(1)))
             column_at = uint64(column_at) * uint64(4)
-            found = finish(
+            results = finish(
                 totals, scales, w_scales + column_at, points, points_w + column_at, others_w + column_at
             )
-            write(found, (lane, inner, buffer, at), ring, y, column, row, m, n, out_args)
+            write(results, (lane, inner, buffer, at), ring, y, column, row, m, n, out_args)
             number = uint32(number + stride)
         if boxed and lane == uint32(0):
             wait_until_written()

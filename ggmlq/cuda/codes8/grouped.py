@@ -48,9 +48,9 @@ ZERO_POINT_TILES = INTEGER_TILES[1:]  # the largest tile has no registers left f
 def float_variants() -> list[tuple[Variant]]:
     """Every tile, pair of codes and kind of outputs."""
     cases = (
-        (each, shares is COLUMN_SCALE_TILES)
+        (rated, shares is COLUMN_SCALE_TILES)
         for shares in (FLOAT_TILES, COLUMN_SCALE_TILES)
-        for each in shares
+        for rated in shares
     )
     return [
         (Variant(share.tile, a, b, out, boxed=False, column_scales=column_scales),)
@@ -61,7 +61,9 @@ def float_variants() -> list[tuple[Variant]]:
 def integer_variants() -> list[tuple[Variant]]:
     """Every tile, pair of codes and kind of outputs, with and without zero points."""
     cases = (
-        (each, shares is ZERO_POINT_TILES) for shares in (INTEGER_TILES, ZERO_POINT_TILES) for each in shares
+        (rated, shares is ZERO_POINT_TILES)
+        for shares in (INTEGER_TILES, ZERO_POINT_TILES)
+        for rated in shares
     )
     return [
         (Variant(share.tile, a, b, out, boxed=False, zeros=zeros),)

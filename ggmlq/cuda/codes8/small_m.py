@@ -193,8 +193,8 @@ def scale_copier(count: int, listed: bool = False) -> Any:
         from_row: Any, limit: Any, first: Any, last: Any,
     ) -> None:  # fmt: skip
         thread = uint32(cuda.threadIdx.x)
-        own = find(from_row, uint32(thread & uint32(count - 1)), limit)
-        at, to = scales + uint64(uint32(own // rows)) * row, uint32(to + uint32(thread << uint32(2)))
+        row_index = find(from_row, uint32(thread & uint32(count - 1)), limit)
+        at, to = scales + uint64(uint32(row_index // rows)) * row, uint32(to + uint32(thread << uint32(2)))
         step = uint32(first + uint32(thread >> uint32(shift)))
         while step < last:
             copy(to, at + uint64(uint32(step // span)) * column)
@@ -214,9 +214,9 @@ def integer_scale_copier(zeros: bool, listed: bool = False) -> Any:
     ) -> None:  # fmt: skip
         thread = uint32(cuda.threadIdx.x)
         if thread < count:
-            own = find(from_row, thread, limit)
-            at, to = uint64(own) * uint64(4), uint32(to + uint32(thread << uint32(2)))
-            copy(to, scales + uint64(uint32(own // rows)) * row)
+            row_index = find(from_row, thread, limit)
+            at, to = uint64(row_index) * uint64(4), uint32(to + uint32(thread << uint32(2)))
+            copy(to, scales + uint64(uint32(row_index // rows)) * row)
             if zeros:
                 copy(uint32(to + uint32(count << uint32(2))), points + at)
                 copy(uint32(to + uint32(count << uint32(3))), others + at)

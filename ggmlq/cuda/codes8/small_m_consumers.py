@@ -143,19 +143,19 @@ def float_consumer(variant: SmallMVariant) -> Any:
             wait_for_copies()
             meet()
             ahead = uint32(uint32(step - base) << uint32(2))
-            own = uint32(w_scales_at + ahead * uint32(rows) + uint32(row << uint32(2)))
+            w_scale_at = uint32(w_scales_at + ahead * uint32(rows) + uint32(row << uint32(2)))
             across = uint32(x_scales_at + ahead * uint32(columns) + uint32(column << uint32(2)))
             while step < stop:
-                barrier, moved = uint32(full + stage * uint32(8)), uint32(stage * uint32(length))
+                barrier, stage_offset = uint32(full + stage * uint32(8)), uint32(stage * uint32(length))
                 wait(barrier, phase)
-                sums = begin(sums, own)
-                found = row_factors(sums, unscaled(w_scales))
-                sums = first_products(sums, uint32(a0 + moved), uint32(b0 + moved))
+                sums = begin(sums, w_scale_at)
+                factors_now = row_factors(sums, unscaled(w_scales))
+                sums = first_products(sums, uint32(a0 + stage_offset), uint32(b0 + stage_offset))
                 if lane == uint32(0):
                     arrive(uint32(barrier + uint32(8 * stages)))
-                totals = promoted(totals, sums, found, across)
+                totals = promoted(totals, sums, factors_now, across)
                 stage, phase = stride(stage, phase)
-                own = uint32(own + uint32(4 * turns * rows))
+                w_scale_at = uint32(w_scale_at + uint32(4 * turns * rows))
                 across = uint32(across + uint32(4 * turns * columns))
                 step = uint32(step + uint32(turns))
             meet()  # nobody reads these scales any more
@@ -201,9 +201,9 @@ def integer_consumer(variant: SmallMVariant) -> Any:
         commit()
         step = uint32(first + turn)
         while step < last:
-            barrier, moved = uint32(full + stage * uint32(8)), uint32(stage * uint32(length))
+            barrier, stage_offset = uint32(full + stage * uint32(8)), uint32(stage * uint32(length))
             wait(barrier, phase)
-            totals = advance(totals, uint32(a0 + moved), uint32(b0 + moved))
+            totals = advance(totals, uint32(a0 + stage_offset), uint32(b0 + stage_offset))
             if before != uint32(0) and lane == uint32(0):
                 arrive(before)
             before = uint32(barrier + uint32(8 * stages))

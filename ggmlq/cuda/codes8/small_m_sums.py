@@ -39,8 +39,8 @@ def sum_exchanger(variant: SmallMVariant) -> Any:
     ) -> None:
         share = uint32(uint32(log) - halvings)
         meet()  # the stages are free
-        own = uint32(turn * uint32(columns) + column)
-        stage(totals, uint32(ring + own * uint32(pitch) + uint32(row << uint32(2))))
+        column_index = uint32(turn * uint32(columns) + column)
+        stage(totals, uint32(ring + column_index * uint32(pitch) + uint32(row << uint32(2))))
         meet()
         if halvings != uint32(0):
             wait_for_cluster()

@@ -72,19 +72,21 @@ def exchanger(variant: Variant) -> Any:
         meet()  # the stages of this block are free
         if not alone:
             arrive_at_cluster_relaxed()
-        own = uint32(inner + uint32(lane >> uint32(2)))
-        stage(totals, uint32(ring + own * uint32(pitch) + uint32(uint32(lane & uint32(3)) << uint32(3))))
+        row_index = uint32(inner + uint32(lane >> uint32(2)))
+        stage(
+            totals, uint32(ring + row_index * uint32(pitch) + uint32(uint32(lane & uint32(3)) << uint32(3)))
+        )
         meet()
         if not alone:
             wait_for_cluster()
-        thread, brought = uint32(cuda.threadIdx.x), uint32(ring + uint32(rows * pitch))
+        thread, received = uint32(cuda.threadIdx.x), uint32(ring + uint32(rows * pitch))
         r, at = uint32(thread >> uint32(log)), uint32(uint32(thread & uint32(fours - 1)) << uint32(4))
         while r < uint32(rows):
             owner = uint32(uint32(r * inverse) >> uint32(16))
             if owner != rank:
                 v = take16(uint32(ring + r * uint32(pitch) + at))
                 target = uint32(uint32(r - uint32(owner * rows_per_block)) + uint32(rank * rows_per_block))
-                put16_in_block(uint32(brought + target * uint32(pitch) + at), owner, v[0], v[1], v[2], v[3])
+                put16_in_block(uint32(received + target * uint32(pitch) + at), owner, v[0], v[1], v[2], v[3])
             r = uint32(r + uint32(stride))
         if not alone:
             sync_cluster()  # all sums have arrived
@@ -97,7 +99,7 @@ def exchanger(variant: Variant) -> Any:
             below, source = uint32(row + first + r), uint32(0)
             bias_and_scales = load_beside(result_args, below, across, m, n)
             while source < split:
-                locate = uint32(brought + uint32(source * rows_per_block + r) * uint32(pitch))
+                locate = uint32(received + uint32(source * rows_per_block + r) * uint32(pitch))
                 if source == rank:
                     locate = uint32(ring + uint32(first + r) * uint32(pitch))
                 v, source = take_floats(uint32(locate + at)), uint32(source + uint32(1))

@@ -48,49 +48,49 @@ class StageScales(NamedTuple):
 @cache
 def stage_scales(tile: ByteTile, uniform: bool) -> StageScales:
     """The device functions for a tile whose rows and columns have one scale a step."""
-    every, rows, threads = tile.rows + tile.columns, tile.rows, tile.threads
-    times = -(-every // threads)
-    (down, across), of_scales = tile.grid, tile.scales
+    scale_count, rows, threads = tile.rows + tile.columns, tile.rows, tile.threads
+    times = -(-scale_count // threads)
+    (down, across), scales_offset = tile.grid, tile.scales
     copy4, take4, take_pair = codes8.copy4, bf16x2.take4, ptx.take_pair
     float_of, mul, columns_from = ptx.float_of, ptx.mul, 2 * tile.grid[0]
 
     @inlined
-    def start(own: Any, scales: Any, m0: Any, n0: Any, m: Any, n: Any) -> None:
-        of_x, of_w, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w = scales
+    def start(slots: Any, scales: Any, m0: Any, n0: Any, m: Any, n: Any) -> None:
+        x_scales, w_scales, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w = scales
         for f in range(times):
             i = uint32(cuda.threadIdx.x) + uint32(f * threads)
             if i < uint32(rows):
                 place = min(m0 + i, m - uint32(1)) // rows_x
-                own[3 * f] = of_x + uint64(place) * row_x
-                own[3 * f + 1], own[3 * f + 2] = column_x, uint64(steps_x)
+                slots[3 * f] = x_scales + uint64(place) * row_x
+                slots[3 * f + 1], slots[3 * f + 2] = column_x, uint64(steps_x)
             else:
                 place = min(n0 + i - uint32(rows), n - uint32(1)) // rows_w
-                own[3 * f] = of_w + uint64(place) * row_w
-                own[3 * f + 1], own[3 * f + 2] = column_w, uint64(steps_w)
+                slots[3 * f] = w_scales + uint64(place) * row_w
+                slots[3 * f + 1], slots[3 * f + 2] = column_w, uint64(steps_w)
 
     @inlined
-    def fetch(at: Any, own: Any, step: Any) -> None:
+    def fetch(at: Any, slots: Any, step: Any) -> None:
         for f in range(times):
             i = uint32(cuda.threadIdx.x) + uint32(f * threads)
-            if every % threads == 0 or i < uint32(every):
-                column = uint64(step // uint32(own[3 * f + 2]))
-                copy4(at + uint32(of_scales) + i * uint32(4), own[3 * f] + column * own[3 * f + 1])
+            if scale_count % threads == 0 or i < uint32(scale_count):
+                column = uint64(step // uint32(slots[3 * f + 2]))
+                copy4(at + uint32(scales_offset) + i * uint32(4), slots[3 * f] + column * slots[3 * f + 1])
 
     @inlined
     def hold(at: Any, wm: Any, wn: Any, held: Any) -> None:
         _, lane = warp_and_lane()
         g, t = g_and_t(lane)
-        of_rows = at + uint32(of_scales) + (wm + g) * uint32(4)
-        of_columns = at + uint32(of_scales + 4 * rows) + wn * uint32(4)
+        row_scales_at = at + uint32(scales_offset) + (wm + g) * uint32(4)
+        column_scales_at = at + uint32(scales_offset + 4 * rows) + wn * uint32(4)
         for i in range(2 * down):
-            held[i] = float_of(take4(of_rows + uint32(32 * i)))
+            held[i] = float_of(take4(row_scales_at + uint32(32 * i)))
         if uniform:
-            one = float_of(take4(of_columns))
+            one = float_of(take4(column_scales_at))
             for i in range(2 * down):
                 held[i] = mul(held[i], one)
         else:
             for j in range(across):
-                pair = take_pair(of_columns + t * uint32(8) + uint32(32 * j))
+                pair = take_pair(column_scales_at + t * uint32(8) + uint32(32 * j))
                 held[columns_from + 2 * j], held[columns_from + 2 * j + 1] = pair[0], pair[1]
 
     @inlined
@@ -111,15 +111,15 @@ def scale_loader(tile: ByteTile) -> Any:
 
     @inlined
     def hold(scales: Any, held: Any, m0: Any, n0: Any, m: Any, n: Any) -> None:
-        of_x, of_w, row_x, row_w, _column_x, _column_w, rows_x, rows_w, _steps_x, _steps_w = scales
+        x_scales, w_scales, row_x, row_w, _column_x, _column_w, rows_x, rows_w, _steps_x, _steps_w = scales
         row, column = corner(warp_rows, warp_columns, warps_across)
         for i in range(2 * down):
             place = min(m0 + row + uint32(8 * i), m - uint32(1)) // rows_x
-            held[i] = load_float(of_x + uint64(place) * row_x)
+            held[i] = load_float(x_scales + uint64(place) * row_x)
         for j in range(across):
             for c in range(2):
                 place = min(n0 + column + uint32(8 * j + c), n - uint32(1)) // rows_w
-                held[from_columns + 2 * j + c] = load_float(of_w + uint64(place) * row_w)
+                held[from_columns + 2 * j + c] = load_float(w_scales + uint64(place) * row_w)
 
     return hold
 

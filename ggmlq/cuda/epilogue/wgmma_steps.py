@@ -36,8 +36,8 @@ def bias_adder(columns: int, halves: int) -> Any:
         lines += [f"add.u32 c, {column}, {across}; setp.lt.u32 in, c, {n}; mov.f32 b{i}, 0f80000000;"]
         lines += [f"@in ld.global.nc.f32 b{i}, [at+{4 * across}];"]
     for i in range(count):
-        of_column = f"b{i % sums // 4 * 2 + i % 2}"
-        lines += [f"add.rn.f32 ${i}, ${i}, {of_column};"]
+        bias_register = f"b{i % sums // 4 * 2 + i % 2}"
+        lines += [f"add.rn.f32 ${i}, ${i}, {bias_register};"]
     text = "\n".join([*lines, "over:}"])
     constraints = ["=f"] * count + [str(i) for i in range(count)] + ["l", "r", "r"]
     result = ir.LiteralStructType([FLOAT] * count)
@@ -61,8 +61,8 @@ def piece_stager(columns: int, halves: int) -> Any:
     Pieces of a half lie side by side. Their number is no constant, so that the code for a piece exists
     once; the sums stay in registers, for each piece has a branch of its own.
     """
-    each, totals_kind = PIECE // 2, types.UniTuple(f32, halves * columns // 2)
-    text = "\n".join(["{.reg .b32 at;", *float_piece("$0", [f"${1 + i}" for i in range(each)]), "}"])
+    piece_sums, totals_kind = PIECE // 2, types.UniTuple(f32, halves * columns // 2)
+    text = "\n".join(["{.reg .b32 at;", *float_piece("$0", [f"${1 + i}" for i in range(piece_sums)]), "}"])
 
     def stage(totals: Any, number: Any, at: Any) -> Any:
         only_on_a_gpu()
@@ -72,12 +72,14 @@ def piece_stager(columns: int, halves: int) -> Any:
         values = unpacked(builder, totals, totals_kind.count)
         over = builder.append_basic_block("over")
         which = builder.switch(number, over)
-        for i in range(totals_kind.count // each):
+        for i in range(totals_kind.count // piece_sums):
             block = builder.append_basic_block(f"piece{i}")
             which.add_case(i, block)
             builder.position_at_end(block)
-            own = values[i * each : (i + 1) * each]
-            emit_assembly(builder, ir.VoidType(), text, ["r", *"f" * each], [at, *own], effect=True)
+            piece_values = values[i * piece_sums : (i + 1) * piece_sums]
+            emit_assembly(
+                builder, ir.VoidType(), text, ["r", *"f" * piece_sums], [at, *piece_values], effect=True
+            )
             builder.branch(over)
         builder.position_at_end(over)
         return context.get_dummy_value()

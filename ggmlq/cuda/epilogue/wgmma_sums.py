@@ -43,7 +43,7 @@ def box_putter(columns: int, halves: int, kind: str) -> Any:
     ``buffer``: 2048 bytes of shared memory of a warp, ``at``: this thread's place in it, from
     codes8/consumers.py:thread_placer.
     """
-    sums, each = columns // 2, columns_of_box(kind) // 2
+    sums, box_sums = columns // 2, columns_of_box(kind) // 2
     totals_kind = types.UniTuple(f32, halves * sums)
     text = _box_text(kind)
 
@@ -53,12 +53,12 @@ def box_putter(columns: int, halves: int, kind: str) -> Any:
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         totals, lane, buffer, at, to, column, row = operands
         values = unpacked(builder, totals, halves * sums)
-        for first in range(0, halves * sums, each):
-            half, part = first // sums, first % sums // each
+        for first in range(0, halves * sums, box_sums):
+            half, part = first // sums, first % sums // box_sums
             across = builder.add(column, ir.Constant(WORD, part * columns_of_box(kind)))
             down = builder.add(row, ir.Constant(WORD, 64 * half))
-            arguments = [lane, buffer, at, to, across, down, *values[first : first + each]]
-            emit_assembly(builder, VOID, text, [*"rrrlrr", *"f" * each], arguments, effect=True)
+            arguments = [lane, buffer, at, to, across, down, *values[first : first + box_sums]]
+            emit_assembly(builder, VOID, text, [*"rrrlrr", *"f" * box_sums], arguments, effect=True)
         return context.get_dummy_value()
 
     if SIMULATED:
@@ -117,13 +117,13 @@ def storer(columns: int, halves: int, kind: str) -> Any:
         values = unpacked(builder, totals, halves * sums)
         text = _store_text(columns, kind)
         for i in range(2 * halves):
-            own = builder.add(row, ir.Constant(WORD, 64 * (i // 2) + 8 * (i % 2)))
-            index = builder.mul(builder.zext(own, LONG), builder.zext(n, LONG))
+            row_at = builder.add(row, ir.Constant(WORD, 64 * (i // 2) + 8 * (i % 2)))
+            index = builder.mul(builder.zext(row_at, LONG), builder.zext(n, LONG))
             index = builder.add(index, builder.zext(column, LONG))
             at = builder.add(y, builder.mul(index, ir.Constant(LONG, size)))
             first = i // 2 * sums + 2 * (i % 2)
             pairs = [values[first + 4 * j + c] for j in range(columns // 8) for c in range(2)]
-            arguments = [at, own, m, column, n, *pairs]
+            arguments = [at, row_at, m, column, n, *pairs]
             emit_assembly(builder, VOID, text, [*"lrrrr", *"f" * len(pairs)], arguments, effect=True)
         return context.get_dummy_value()
 

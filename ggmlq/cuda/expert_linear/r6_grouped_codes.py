@@ -49,10 +49,10 @@ from ..schedule.waves import Share
 def tile_for(shares: Sequence[Share], tokens: int, used: int, experts: int, n: int, count: int) -> BoxTile:
     """The tile with which ``count`` multiprocessors finish first, if uses are spread by chance."""
 
-    def time(each: Share) -> float:
-        slots = experts * groups.expected_slots(tokens, used, experts, each.tile.rows)
-        tiles = slots * -(-n // each.tile.columns)
-        return max(tiles / count, 1) * each.tile.rows * each.tile.columns / each.share
+    def time(rated: Share) -> float:
+        slots = experts * groups.expected_slots(tokens, used, experts, rated.tile.rows)
+        tiles = slots * -(-n // rated.tile.columns)
+        return max(tiles / count, 1) * rated.tile.rows * rated.tile.columns / rated.share
 
     return min(shares, key=time).tile
 

@@ -106,8 +106,23 @@ def kernel(variant: SmallMVariant, ids_per_lane: int) -> Kernel:
         arguments = (x_scales, row_x, column_x, rows_x, span_x, w_scales, row_w, column_w, rows_w, span_w)
         zeros = (points_x, others_x, points_w, others_w)
         below = uint32(expert * n)
-        own, end, listed = uint32(below + row0), uint32(below + n), uint32(ring + uint32(list_offset))
-        run(ring, full, x, w, listed, served, served, own, end, steps, arguments, zeros, rank, halvings)
+        first_w_row, end, listed = uint32(below + row0), uint32(below + n), uint32(ring + uint32(list_offset))
+        run(
+            ring,
+            full,
+            x,
+            w,
+            listed,
+            served,
+            served,
+            first_w_row,
+            end,
+            steps,
+            arguments,
+            zeros,
+            rank,
+            halvings,
+        )
         if thread < uint32(CONSUMER_THREADS):
             nothing = uint64(0)
             add(ring, rank, halvings, y, row0, served, n, (nothing, nothing, nothing, nothing))
@@ -130,8 +145,8 @@ def cut_for(tokens: int, used: int, experts: int, n: int, k: int) -> Cut:
     """The cut for a product with as many rows of w as the used experts have, if uses are spread by chance."""
     touched = max(experts * (1 - max(1 - used / experts, 0) ** tokens), tokens * used / COLUMNS)
     shape = codes8.Shape.on(device.card_of(device.current()), COLUMNS, n * ceil(touched), k)
-    found = codes8.small_m(shape, TILES, SPLITS)
-    return Cut(found.tile, found.parts)
+    plan = codes8.small_m(shape, TILES, SPLITS)
+    return Cut(plan.tile, plan.parts)
 
 
 def refuses(problem: ExpertLinear) -> str | None:
@@ -159,7 +174,9 @@ def launch(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, cut: Cut | None =
         terms = operands8.integer_terms(q, both.groups, True)
         points = (*zero_terms(x, both.groups, weights=False), terms.points, terms.others)
     a, b = both.x.scales, operands8.prepared_w_scales(q, both.w)
-    ids_per_lane = next(each for each in small_m_uses.IDS_PER_LANE if ids.size <= 32 * each)
+    ids_per_lane = next(
+        ids_per_lane for ids_per_lane in small_m_uses.IDS_PER_LANE if ids.size <= 32 * ids_per_lane
+    )
     kernel(variant, ids_per_lane)(
         (-(-n // tile.rows) * split, ids.size), (THREADS,),
         operands8.map_codes(both.x, k, 1), operands8.map_codes(both.w, k, tile.rows), out, ids,

@@ -40,9 +40,9 @@ def integer_mma(a: str, b: str) -> Any:
 def dp4a(a: str, b: str) -> Any:
     """Four products of bytes, "s8" or "u8" each, added to c."""
     kinds = {"s8": ("s32", np.int8), "u8": ("u32", np.uint8)}
-    (of_a, bytes_a), (of_b, bytes_b) = kinds[a], kinds[b]
+    (kind_a, bytes_a), (kind_b, bytes_b) = kinds[a], kinds[b]
 
-    @instruction(f"dp4a.{of_a}.{of_b} $0, $1, $2, $3;", i32, i32, i32, i32)
+    @instruction(f"dp4a.{kind_a}.{kind_b} $0, $1, $2, $3;", i32, i32, i32, i32)
     def product(a: Any, b: Any, c: Any) -> Any:
         x = np.array([a], np.int32).view(bytes_a).astype(np.int64)
         y = np.array([b], np.int32).view(bytes_b).astype(np.int64)
@@ -122,9 +122,9 @@ def _half_of_e4m3(raised: Any) -> Any:
 
     Where the code is NaN, adding one to its lower seven bits carries into the sign's place.
     """
-    moved = (raised & uint32(0x80008000)) | (raised >> uint32(1) & uint32(0x3F803F80))
+    shifted_bits = (raised & uint32(0x80008000)) | (raised >> uint32(1) & uint32(0x3F803F80))
     carried = ((raised & uint32(0x7F007F00)) + uint32(0x01000100)) & uint32(0x80008000)
-    return product_of_halves(moved | carried >> uint32(1), TIMES_256)
+    return product_of_halves(shifted_bits | carried >> uint32(1), TIMES_256)
 
 
 half_of_e4m3 = inlined(_half_of_e4m3)

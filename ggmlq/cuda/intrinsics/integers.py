@@ -75,7 +75,7 @@ def load16_l2(address: Any) -> Any:
     "mov.f32 $2, 0f00000000; mov.f32 $3, 0f00000000; @there ld.global.cg.v4.f32 {$0, $1, $2, $3}, [$4];}",
     types.UniTuple(f32, 4), u64, u32, effect=True,
 )  # fmt: skip
-def load_floats_l2_if(address: Any, wanted: Any) -> Any:
+def load_floats_l2_if(address: Any, condition: Any) -> Any:
     """Four floats past the first cache; zeros, and no access, if ``wanted`` is 0."""
     only_on_a_gpu()
 

@@ -100,11 +100,11 @@ def _starter(form: Form, work: Any) -> Any:
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         before, at = operands
-        taken = [
+        loaded = [
             emit_assembly(builder, FLOAT, take.format("$0", "$1"), ["=f", "r"], [at], effect=True)
             for take in _take(form)
         ]
-        return context.make_tuple(builder, work, unpacked(builder, before, form.sums) + taken)
+        return context.make_tuple(builder, work, unpacked(builder, before, form.sums) + loaded)
 
     return wrapped(start, work(work, u32), emit)
 
@@ -119,8 +119,8 @@ def _loader(parts: int, by_columns: bool) -> Any:
         if by_columns:
             return context.make_tuple(builder, kind, [ir.Constant(FLOAT, 1.0)])
         texts = [f"ld.global.f32 $0, [$1 + {4 * part}];" for part in range(parts)]
-        taken = [emit_assembly(builder, FLOAT, text, ["=f", "l"], operands, effect=True) for text in texts]
-        return context.make_tuple(builder, kind, taken)
+        loaded = [emit_assembly(builder, FLOAT, text, ["=f", "l"], operands, effect=True) for text in texts]
+        return context.make_tuple(builder, kind, loaded)
 
     return wrapped(scales_of_w, kind(u64), emit)
 
@@ -199,8 +199,8 @@ def _factors(form: Form, half: int, parts: int, kinds: dict[str, Any]) -> Any:
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         work, scales = operands
         rows = [builder.extract_value(work, form.sums + 2 * half + i) for i in range(2)]
-        each = unpacked(builder, scales, parts)
-        results = [builder.fmul(row, scale) for scale in each for row in rows]
+        scale_values = unpacked(builder, scales, parts)
+        results = [builder.fmul(row, scale) for scale in scale_values for row in rows]
         return context.make_tuple(builder, kinds["factors"], results)
 
     return wrapped(factors, kinds["factors"](kinds["work"], kinds["scales"]), emit)
@@ -213,9 +213,9 @@ def _promoter(form: Form, half: int, parts: int, kinds: dict[str, Any]) -> Any:
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         totals, work, factors, _ = operands
         results = unpacked(builder, totals, form.halves * form.sums)
-        found = unpacked(builder, factors, 2 * parts)
+        factor_values = unpacked(builder, factors, 2 * parts)
         for i, value in enumerate(unpacked(builder, work, form.sums)):
-            factor = found[2 * (i * parts // form.sums) + (i >> 1 & 1)]
+            factor = factor_values[2 * (i * parts // form.sums) + (i >> 1 & 1)]
             at = half * form.sums + i
             results[at] = builder.fma(value, factor, results[at])
         return context.make_tuple(builder, kinds["totals"], results)

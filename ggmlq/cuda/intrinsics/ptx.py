@@ -66,8 +66,8 @@ def fma(a: Any, b: Any, c: Any) -> Any:
 def fma_up(a: Any, b: Any, c: Any) -> Any:
     """``a * b + c``, rounded up (in plain Python after a rounding to float64)."""
     exact = np.float64(a) * np.float64(b) + np.float64(c)
-    near = np.float32(exact)
-    return np.nextafter(near, np.float32(np.inf)) if near < exact else near
+    rounded = np.float32(exact)
+    return np.nextafter(rounded, np.float32(np.inf)) if rounded < exact else rounded
 
 
 # --- conversions ------------------------------------------------------------------------------

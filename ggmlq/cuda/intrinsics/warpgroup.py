@@ -74,9 +74,9 @@ def sums(columns: int) -> Sums:
         lines = ["{.reg .b32 low; .reg .b64 b;", f"shr.u32 low, ${last}, 4; or.b32 low, low, {LOW};"]
         lines += ["wgmma.fence.sync.aligned;"]
         for s in range(STEPS):
-            own = ",".join(f"${count + 4 * s + i}" for i in range(4))
+            registers = ",".join(f"${count + 4 * s + i}" for i in range(4))
             lines += ["add.u64 b, b, 2;" if s else f"mov.b64 b, {{low, {HIGH}}};"]
-            lines += [f"wgmma.mma_async.sync.aligned.{kinds} {{{regs}}},{{{own}}},b,1,1,1,0;"]
+            lines += [f"wgmma.mma_async.sync.aligned.{kinds} {{{regs}}},{{{registers}}},b,1,1,1,0;"]
         lines += ["wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 1;}"]
         constraints = ["=f"] * count + ["r"] * (4 * STEPS + 1) + [str(i) for i in range(count)]
         result = ir.LiteralStructType([FLOAT] * count)

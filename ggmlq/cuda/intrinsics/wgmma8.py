@@ -53,8 +53,8 @@ def chain(form: Form, registers: Sequence[str], a: str, b: str, half: int, fresh
     sums, results = ",".join(registers), []
     integer = form.a in INTEGERS
     for s in range(STEP // 32):
-        for name, of, moved in (("a", a, half * APART), ("b", b, 0)):
-            results.append(f"add.u32 t, {of}, {moved + 2 * s}; mov.b64 {name}, {{t, {HIGH}}};")
+        for name, of, half_offset in (("a", a, half * APART), ("b", b, 0)):
+            results.append(f"add.u32 t, {of}, {half_offset + 2 * s}; mov.b64 {name}, {{t, {HIGH}}};")
         kinds = f"m64n{form.columns}k32.{'s32' if integer else 'f32'}.{form.a}.{form.b}"
         more = f"{0 if fresh and s == 0 else 1}" + ("" if integer else ", 1, 1")
         results.append(f"wgmma.mma_async.sync.aligned.{kinds} {{{sums}}}, a, b, {more};")
@@ -102,8 +102,8 @@ def unpromoted_products(form: Form) -> UnpromotedProducts:
         names = [f"${i}" for i in range(count)]
         lines = [OPEN, FENCE]
         for half in range(form.halves):
-            own = names[half * form.sums : (half + 1) * form.sums]
-            lines += chain(form, own, f"${count}", f"${count + 1}", half, False)
+            registers = names[half * form.sums : (half + 1) * form.sums]
+            lines += chain(form, registers, f"${count}", f"${count + 1}", half, False)
         lines += [COMMIT, "wgmma.wait_group.sync.aligned 1;}"]
         constraints = [letter] * count + ["r", "r"] + [str(i) for i in range(count)]
         result = ir.LiteralStructType([word] * count)

@@ -29,8 +29,10 @@ LaunchRecord = tuple[Kernel, tuple[int, ...], tuple[int, ...], tuple[Any, ...], 
 class RecordedLaunches:
     """The launches of a product, with slots for the addresses of a call."""
 
-    def __init__(self, record_launches: list[LaunchRecord], x: Any, y: Any, kept: Iterable[Any]) -> None:
-        self._prepared = tuple(kept)  # arrays whose addresses are in prepared launches
+    def __init__(
+        self, record_launches: list[LaunchRecord], x: Any, y: Any, prepared_arrays: Iterable[Any]
+    ) -> None:
+        self._prepared = tuple(prepared_arrays)  # arrays whose addresses are in prepared launches
         self._offsets: dict[int, int] = {}  # offsets in the workspace, by address at the time of recording
         self.workspace = 0  # bytes of memory between kernels
         self._steps = [

@@ -63,12 +63,12 @@ class Link:
     def empty(self, shape: tuple[int, ...]) -> Any:
         """Bytes on the GPU that no launch so far writes to."""
         try:
-            made = self._cp.empty(shape, np.uint8)
+            array = self._cp.empty(shape, np.uint8)
         except MemoryError as error:
             raise DeviceMemoryError(str(error)) from None
         self._before.record(self._callers)
         self._stream.wait_event(self._before)
-        return made
+        return array
 
     def buffer(self, nbytes: int) -> Buffer:
         """A buffer of locked memory."""

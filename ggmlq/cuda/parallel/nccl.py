@@ -31,10 +31,10 @@ KINDS = {
 
 @cache
 def library() -> Any:
-    """CuPy's module for it; None where the library is not installed."""
+    """CuPy's module for NCCL; None where the library is not installed."""
     device.cupy()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # CuPy warns of what is said here in words
+        warnings.simplefilter("ignore")  # CuPy's warning says less than our errors
         try:
             module = importlib.import_module("cupy.cuda.nccl")
         except ImportError:
@@ -43,7 +43,7 @@ def library() -> Any:
 
 
 def needed(task: str) -> Any:
-    """The module, or what to install."""
+    """The module; an error that says what to install if it is missing."""
     module = library()
     if module is None:
         raise MissingDependencyError(
@@ -55,7 +55,7 @@ def needed(task: str) -> Any:
 
 
 def version() -> str | None:
-    """As people write it, ``"2.27.7"``; None without it."""
+    """The version as people write it, ``"2.27.7"``; None without NCCL."""
     module = library()
     if module is None:
         return None
@@ -73,12 +73,12 @@ def kind_of(task: str, dtype: np.dtype[Any]) -> int:
 
 
 class Communicators:
-    """Those of some devices of this process, made when the first sum is asked for."""
+    """The communicators of some devices of this process, made at the first sum."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self.numbers = list(numbers)
         self._communicators: list[Any] | None = None
-        self._lock = threading.Lock()  # all devices must meet in one call before the next one
+        self._lock = threading.Lock()  # all devices must be in one call before the next begins
 
     def _communicators_ready(self, task: str) -> list[Any]:
         if self._communicators is None:
@@ -110,7 +110,7 @@ class Communicators:
 
     def _drop(self) -> None:
         for one in self._communicators or ():
-            with suppress(Exception):  # of a device that is lost nothing can be expected
+            with suppress(Exception):  # the device may be lost
                 one.abort()
         self._communicators = None
 
@@ -126,11 +126,11 @@ class Ranked:
         self.version = version()
         unique_id = np.zeros(BYTES, np.int8)
         if rank == 0:
-            communicators = module.get_unique_id()  # bytes from CuPy 14 on, before that integers
+            communicators = module.get_unique_id()  # bytes from CuPy 14 on, integers before
             unique_id[:] = (
                 np.frombuffer(communicators, np.int8) if isinstance(communicators, bytes) else communicators
             )
-        wire.hand(unique_id, 0)  # when it is here, everyone is
+        wire.hand(unique_id, 0)  # when it arrives, all processes have started
         with self._device, self._named_errors():
             try:
                 self._communicators = module.NcclCommunicator(world, unique_id.tobytes(), rank)
@@ -138,7 +138,7 @@ class Ranked:
                 self._communicators = module.NcclCommunicator(world, tuple(unique_id.tolist()), rank)
 
     def sum(self, x: Any, out: Any) -> Any:
-        """On the current stream of the device."""
+        """Add the arrays of all ranks, on the current stream of the device."""
         cp, kind = device.cupy(), kind_of(self._task, x.dtype)
         with self._device, self._named_errors():
             x = cp.ascontiguousarray(x)
@@ -150,7 +150,7 @@ class Ranked:
         return y if out is None else out
 
     def hand(self, x: Any, root: int) -> Any:
-        """The bytes of one rank, into the arrays of the others."""
+        """Copy the bytes of one rank into the arrays of the others."""
         cp = device.cupy()
         with self._device, self._named_errors():
             y = cp.ascontiguousarray(x)
@@ -161,7 +161,9 @@ class Ranked:
         return x
 
     def join(self, x: Any, lengths: Sequence[int]) -> Any:
-        """Along the first axis: each rank hands its part to all, in one group of calls."""
+        """Join the arrays of all ranks along the first axis: each hands its part to all, in one group of
+        calls.
+        """
         cp, module = device.cupy(), library()
         with self._device, self._named_errors():
             y = cp.empty((sum(lengths), *x.shape[1:]), x.dtype)
@@ -181,7 +183,7 @@ class Ranked:
         return y
 
     def close(self) -> None:
-        """Leave the others."""
+        """Leave the group."""
         with self._device, suppress(Exception):
             self._communicators.destroy()
 

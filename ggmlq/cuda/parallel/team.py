@@ -1,8 +1,8 @@
-"""Several GPUs on behalf of one caller: what goes from one to another, and sums by copies.
+"""Several GPUs on behalf of one caller: copies between them, and sums by copies.
 
-Memory belongs to the stream that it was asked for on. A copy runs on the stream of the device that is not
-the caller's, after an event of the caller's stream; what it reads or writes there is held until that stream
-has been waited for.
+Memory belongs to the stream that it was allocated on. A copy runs on the stream of the device that is not
+the caller's, after an event of the caller's stream; the arrays that it reads or writes are held until that
+stream has been waited for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ALREADY = 704  # cudaErrorPeerAccessAlreadyEnabled
 
 
 def link(numbers: Sequence[int]) -> bool:
-    """Let each GPU read the others' memory, where the machine can; else copies go through the host."""
+    """Let each GPU read the others' memory where the machine allows it; otherwise copies go through the host."""
     cuda, whole = device.cupy().cuda, True
     for one, other in itertools.permutations(set(numbers), 2):
         if not cuda.runtime.deviceCanAccessPeer(one, other):
@@ -56,13 +56,15 @@ class CudaTeam:
             nccl.needed(task)
         with named_errors(" and ".join(devices)):
             self.linked = link(self.numbers)
-        able = sums == "nccl" or (sums is None and not self.reads)  # of two that are linked reads are faster
+        able = sums == "nccl" or (
+            sums is None and not self.reads
+        )  # two linked GPUs are faster by reading each other's memory
         able = able and not twice and nccl.library() is not None
         self._nccl = nccl.Communicators(self.numbers) if able else None
 
     @property
     def sums(self) -> str:
-        """How sums are made, in words."""
+        """The way in which sums are made, in words."""
         if self.alone:
             return "additions on one GPU, in order"
         if self._nccl is not None:
@@ -73,12 +75,12 @@ class CudaTeam:
 
     @property
     def reads(self) -> bool:
-        """Whether each of two GPUs adds what both have found, reading the other's memory."""
+        """True where each of two GPUs adds both results by reading the other's memory."""
         return self.linked and len(self.numbers) == 2
 
     @contextmanager
     def run(self, home: str, keep: list[Any]) -> Iterator[CudaRun]:
-        """A run for a caller on a device; within one of the same devices, a part of that."""
+        """A run for a caller on a device; within a run of the same devices, a part of that."""
         number = int(home.partition(":")[2])
         numbers = frozenset(self.numbers)
         under_way = UNDER_WAY.streams
@@ -109,7 +111,7 @@ class CudaTeam:
 
 
 class CudaRun:
-    """Work of a team for a caller on one device; ggmlq/parallel/team.py says what each verb is for."""
+    """Work of a team for a caller on one device; ggmlq/parallel/team.py documents each verb."""
 
     def __init__(self, team: CudaTeam, streams: Streams, home: int, keep: list[Any], fresh: bool) -> None:
         self.team, self.streams, self.number, self.keep = team, streams, home, keep
@@ -149,7 +151,7 @@ class CudaRun:
     def room(self, position: int, shape: tuple[int, ...], dtype: Any) -> Any:
         if self.team.numbers[position] == self.number:
             return None
-        self._waited_for = True  # others write to it when what it was before is done with
+        self._waited_for = True  # others write to it when its former use has ended
         with self._lane(self.number):
             return device.cupy().empty(shape, dtype)
 
@@ -175,7 +177,7 @@ class CudaRun:
         return received
 
     def _ready(self, array: Any) -> Any:
-        """What of an array is copied: plain arrays whose elements lie together."""
+        """The arrays to copy: plain ones whose elements lie together."""
         together = device.cupy().ascontiguousarray
         parts = array.parts() if isinstance(array, ScaledArray) else (array,)
         return [together(part) for part in parts]
@@ -216,7 +218,9 @@ class CudaRun:
         return self._by_reads(parts) if self.team.reads else self._by_copies(parts)
 
     def _by_reads(self, parts: Sequence[Any]) -> list[Any]:
-        """Of two: as many bytes over the link as in shares, but each way at the same time and in one step."""
+        """Sums of two GPUs: as many bytes over the link as with shares, but both ways at the same time and in
+        one step.
+        """
         numbers, made = self.team.numbers, []
         self.streams.meet(numbers)
         for number in numbers:
@@ -230,9 +234,11 @@ class CudaRun:
         return made
 
     def _by_copies(self, parts: Sequence[Any]) -> list[Any]:
-        """Each device fetches a share of all terms, adds them in order, and hands the sums around.
+        """Sums of several GPUs: each fetches a share of all terms, adds them in order, and hands the sums
+        around.
 
-        Every element is added in the order of the devices, wherever that happens, and is then everywhere.
+        Every element is added in the order of the devices, wherever that happens, and is then on every
+        device.
         """
         cp, numbers, count = device.cupy(), self.team.numbers, len(parts)
         flat = [part.reshape(-1) for part in parts]
@@ -265,7 +271,7 @@ def copied(target: Any, source: Any, lane: Lane) -> Any:
 
 
 def as_of(array: Any, number: int) -> Any:
-    """Memory of another GPU as if it were of this one, for kernels that read it over the link."""
+    """Memory of another GPU as if it belonged to this one, for kernels that read it over the link."""
     cp = device.cupy()
     memory = cp.cuda.UnownedMemory(array.data.ptr, array.nbytes, array, number)
     return cp.ndarray(array.shape, array.dtype, cp.cuda.MemoryPointer(memory, 0))

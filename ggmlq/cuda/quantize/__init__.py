@@ -24,8 +24,8 @@ def encoder(fmt: Format) -> Callable[[], Kernel] | None:
     name = f"{__name__}.{fmt.name.lower()}"
     if importlib.util.find_spec(name) is None:
         return None
-    found: Callable[[], Kernel] = importlib.import_module(name).kernel
-    return found
+    module: Callable[[], Kernel] = importlib.import_module(name).kernel
+    return module
 
 
 def quantize(x: Any, fmt: Format) -> QuantArray | None:

@@ -78,9 +78,9 @@ def decoder(fmt: BlockFormat, kind: str) -> Kernel:
     if fmt.name in decode_k.LAYOUTS:
         return Kernel(name, decode_k.decoder(fmt, kind, THREADS), uint64, uint64, uint32, **facts)
     value, (_, scale, offset) = values(fmt), atoms(fmt)
-    each = 16 // KINDS[kind]  # values of a store
+    store_length = 16 // KINDS[kind]  # values of a store
     apart = partner(fmt)
-    size, group, count = fmt.block_size, fmt.group, 2 * each
+    size, group, count = fmt.block_size, fmt.group, 2 * store_length
     store = storing(kind)
     take_turn = dependent_launch.take_turn
 
@@ -90,20 +90,20 @@ def decoder(fmt: BlockFormat, kind: str) -> Kernel:
     ) -> None:
         take_turn()
         index = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
-        b, part = index // uint32(size // (2 * each)), index % uint32(size // (2 * each))
+        b, part = index // uint32(size // (2 * store_length)), index % uint32(size // (2 * store_length))
         if b < uint32(blocks.shape[0]):
             block = blocks[b]
-            pairs, within = part // uint32(apart // each), part % uint32(apart // each)
-            start = pairs * uint32(2 * apart) + within * uint32(each)
+            pairs, within = part // uint32(apart // store_length), part % uint32(apart // store_length)
+            start = pairs * uint32(2 * apart) + within * uint32(store_length)
             v = cuda.local.array(count, float32)
             for side in range(2):  # loops, so that a code book is in the code once
                 i = int64(start) + side * apart
                 s, o = scale(block, i // group), offset(block, i // group)
-                for j in range(each):
-                    v[side * each + j] = value(block, i + j, s, o)
-            at = address(out, b, size, start, 16 // each)
+                for j in range(store_length):
+                    v[side * store_length + j] = value(block, i + j, s, o)
+            at = address(out, b, size, start, 16 // store_length)
             store(at, v, 0)
-            store(at + uint64(apart * 16 // each), v, each)
+            store(at + uint64(apart * 16 // store_length), v, store_length)
 
     return Kernel(name, by_atoms, BLOCKS, uint64, **facts)
 
@@ -135,6 +135,6 @@ def decoded(q: QuantArray, kind: str) -> Any:
 def decode(fmt: BlockFormat, kind: str, blocks: Any, out: Any) -> None:
     """Blocks [count, bytes of one] into values of a kind."""
     by_words = fmt.name in decode_k.LAYOUTS
-    each = decode_k.piece_size(kind) if by_words else 32 // KINDS[kind]
+    store_length = decode_k.piece_size(kind) if by_words else 32 // KINDS[kind]
     more = (len(blocks),) if by_words else ()
-    decoder(fmt, kind)((-(-out.size // (each * THREADS)),), (THREADS,), blocks, out, *more)
+    decoder(fmt, kind)((-(-out.size // (store_length * THREADS)),), (THREADS,), blocks, out, *more)

@@ -186,7 +186,7 @@ def _scale(
     sizes = over.rows, over.columns, over.r, over.c, along, parts, levels_of_tile
     highs, lows = extremes[0], extremes[-1]
     by_levels(take, across, down * levels_of_tile, floats.x, floats.pitch, highs, lows, *sizes)
-    make = _three_passes.scales_kernel(_three_passes.of_scales(conversion), given_scales)
+    make = _three_passes.scales_kernel(_three_passes.scale_conversion(conversion), given_scales)
     where = *address_and_strides(result.scales), *address_and_strides(result.zeros), down, along
     make(
         (-(-down * along // _three_passes.THREADS),),

@@ -61,7 +61,7 @@ def kernel(kind: str, conversion: Conversion, tile: tuple[int, int]) -> Kernel:
     threads, pieces = shape_of(kind, tile)
     across, warps = tile_columns // per, threads // 32  # pieces of a row
     fit = 1024 // threads if threads > 256 else 768 // threads
-    spread, both, each, raw = spreading(kind), conversion.zeros, per, 4 * pieces
+    spread, both, length, raw = spreading(kind), conversion.zeros, per, 4 * pieces
     keeps_nan = keeps_nan_of(conversion)
     widen, agree = extremes(per, both, keeps_nan), all_agreeing(warps, both, keeps_nan)
     scale_of, zero = scaler(conversion), zero_of(conversion)
@@ -81,11 +81,11 @@ def kernel(kind: str, conversion: Conversion, tile: tuple[int, int]) -> Kernel:
         tile_row = uint32(uint32(cuda.blockIdx.y) + first)
         row0 = uint32(tile_row * uint32(tile_rows) + thread // uint32(across))
         start = uint32(uint32(cuda.blockIdx.x) * uint32(tile_columns))
-        column0 = uint32(start + thread % uint32(across) * uint32(each))
-        words, v = cuda.local.array(raw, uint32), cuda.local.array(each, float32)
+        column0 = uint32(start + thread % uint32(across) * uint32(length))
+        words, v = cuda.local.array(raw, uint32), cuda.local.array(length, float32)
         for p in range(pieces):
             row = uint32(row0 + uint32(p * threads // across))
-            column = uint32(column0 + uint32(p * threads % across * each))
+            column = uint32(column0 + uint32(p * threads % across * length))
             for e in range(4):
                 words[4 * p + e] = uint32(0)
             if row < rows and column < columns:
@@ -99,7 +99,7 @@ def kernel(kind: str, conversion: Conversion, tile: tuple[int, int]) -> Kernel:
         z, known = zero(low, s), prepare(s)
         for p in range(pieces):
             row = uint32(row0 + uint32(p * threads // across))
-            column = uint32(column0 + uint32(p * threads % across * each))
+            column = uint32(column0 + uint32(p * threads % across * length))
             if row < rows and column < columns:
                 spread(words, 4 * p, v, 0)
                 divide(v, s, known)

@@ -130,10 +130,10 @@ def to_word(conversion: Conversion) -> Any:
     return four_bytes
 
 
-def storing(conversion: Conversion, each: int) -> Any:
+def storing(conversion: Conversion, length: int) -> Any:
     """The device function ``store(at, v, i, zero)``: codes of v[i] … v[i + each - 1] to an address."""
     word, per = to_word(conversion), 4 // conversion.size
-    if each == 1:
+    if length == 1:
         single, store_one = to_code(conversion), ptx.store1 if conversion.size == 1 else ptx.store2
 
         @inlined
@@ -141,7 +141,7 @@ def storing(conversion: Conversion, each: int) -> Any:
             store_one(at, single(v[i], zero))
 
         return store_single
-    count = each // per
+    count = length // per
 
     @inlined
     def store(at: Any, v: Any, i: Any, zero: Any) -> None:

@@ -85,14 +85,14 @@ def extremes_kernel(kind: str, both: bool, keeps_nan: bool, wide: bool, lanes: i
     return Kernel(name, take, *parameters, threads=THREADS, early=True)
 
 
-def of_scales(conversion: Conversion) -> Conversion:
+def scale_conversion(conversion: Conversion) -> Conversion:
     """A conversion without what concerns codes alone."""
     return conversion._replace(
         native=False, rounding=conversion.rounding if conversion.zeros else "half_even"
     )
 
 
-CONVERSIONS = tuple(dict.fromkeys(of_scales(conversion) for conversion in conversions()))
+CONVERSIONS = tuple(dict.fromkeys(scale_conversion(conversion) for conversion in conversions()))
 
 
 @family(

@@ -64,7 +64,7 @@ class SharedLayout:
     w_scales: bool = False  # each column has a scale
 
     @property
-    def beside(self) -> int:
+    def scale_bytes(self) -> int:
         """Bytes of a stage's scales."""
         return 4 * (self.tile.rows * self.x_scales + self.tile.columns * self.w_scales)
 
@@ -76,7 +76,7 @@ class SharedLayout:
     @property
     def outputs(self) -> int:
         """Offset of the warps' buffers."""
-        return -(-(self.scales + self.tile.stages * self.beside) // KILO) * KILO
+        return -(-(self.scales + self.tile.stages * self.scale_bytes) // KILO) * KILO
 
     @property
     def barriers(self) -> int:
@@ -124,67 +124,77 @@ def raster(tile: BoxTile, raster_height: int) -> Any:
     rows, columns = tile.rows, tile.columns
 
     @inlined
-    def place(number: Any, down: Any, across: Any) -> Any:
-        each = uint32(uint32(raster_height) * across)
-        first = uint32(uint32(number // each) * uint32(raster_height))
-        height, rest = min(uint32(down - first), uint32(raster_height)), uint32(number % each)
+    def locate(number: Any, down: Any, across: Any) -> Any:
+        raster_tiles = uint32(uint32(raster_height) * across)
+        first = uint32(uint32(number // raster_tiles) * uint32(raster_height))
+        height, rest = min(uint32(down - first), uint32(raster_height)), uint32(number % raster_tiles)
         row = uint32(first + uint32(rest % height))
         return uint32(row * uint32(rows)), uint32(uint32(rest // height) * uint32(columns))
 
-    return place
+    return locate
 
 
 def product_raster(tile: BoxTile, raster_height: int) -> Any:
     """The device function for consumers: a tile's first row, first column, and column of scales of w."""
-    place = raster(tile, raster_height)
+    locate = raster(tile, raster_height)
 
     @inlined
-    def place_in_product(number: Any, where: Any) -> Any:
-        down, across = where
-        row, column = place(number, down, across)
+    def place_in_product(number: Any, tiles: Any) -> Any:
+        down, across = tiles
+        row, column = locate(number, down, across)
         return row, column, column
 
     return place_in_product
 
 
-def box_fetcher(layout: SharedLayout, of_w: bool) -> Any:
+def box_fetcher(layout: SharedLayout, is_w: bool) -> Any:
     """The device function that starts the boxes of one operand's stage, whose barrier is ``done``.
 
     That of w announces the bytes of both operands. ``scales``: a map, of x [groups, M], of w [steps, N];
     ``at``: the
     operand's first row, ``among``: its place in a row of scales; ``group``: the row of scales of the step.
     """
-    length, size, first = layout.tile.stage, layout.tile.stage + layout.beside, layout.tile.rows * STEP * of_w
-    scaled = layout.w_scales if of_w else layout.x_scales
-    near, beside = layout.scales + 4 * layout.tile.rows * layout.x_scales * of_w, layout.beside
+    length, size, first = (
+        layout.tile.stage,
+        layout.tile.stage + layout.scale_bytes,
+        layout.tile.rows * STEP * is_w,
+    )
+    scaled = layout.w_scales if is_w else layout.x_scales
+    scales_at, scale_bytes = layout.scales + 4 * layout.tile.rows * layout.x_scales * is_w, layout.scale_bytes
     expect, fetch = barriers.expect, boxes.fetch
 
     @inlined
-    def ask(
-        ring: Any, done: Any, stage: Any, codes: Any, scales: Any, at: Any, among: Any, step: Any, group: Any
+    def start_boxes(
+        ring: Any, done: Any, stage: Any, codes: Any, scales: Any, at: Any, scale_column: Any, step: Any, group: Any
     ) -> None:  # fmt: skip
-        if of_w:
+        if is_w:
             expect(done, uint32(size))
         to = uint32(ring + stage * uint32(length) + uint32(first))
         fetch(to, codes, uint32(step * uint32(STEP)), at, done)
         if scaled:
-            fetch(uint32(ring + uint32(near) + stage * uint32(beside)), scales, among, group, done)
+            fetch(
+                uint32(ring + uint32(scales_at) + stage * uint32(scale_bytes)),
+                scales,
+                scale_column,
+                group,
+                done,
+            )
 
-    return ask
+    return start_boxes
 
 
-def scale_row_advancer(of_w: bool) -> Any:
+def scale_row_advancer(is_w: bool) -> Any:
     """The device functions for the row of scales of the first step and of the next, and the steps it serves."""
 
     @inlined
     def begin(step: Any, span: Any) -> Any:
-        if of_w:
+        if is_w:
             return step, uint32(0)
         return uint32(step // span), uint32(span - uint32(step % span))
 
     @inlined
     def follow(group: Any, left: Any, span: Any) -> Any:
-        if of_w:
+        if is_w:
             return uint32(group + uint32(1)), left
         left = uint32(left - uint32(1))
         return (uint32(group + uint32(1)), span) if left == uint32(0) else (group, left)
@@ -192,66 +202,66 @@ def scale_row_advancer(of_w: bool) -> Any:
     return begin, follow
 
 
-def step_producer(layout: SharedLayout, of_w: bool) -> Any:
+def step_producer(layout: SharedLayout, is_w: bool) -> Any:
     """The device function that starts an operand's boxes of steps ``first`` … ``last``, stage by stage.
 
     Returns the stage after the last one, and its parity.
     """
     stages, wait, after = layout.tile.stages, barriers.wait, stage_advancer(layout.tile.stages)
-    ask, (first_group, next_group) = box_fetcher(layout, of_w), scale_row_advancer(of_w)
+    start_boxes, (first_group, next_group) = box_fetcher(layout, is_w), scale_row_advancer(is_w)
 
     @inlined
-    def fill(
-        ring: Any, full: Any, stage: Any, phase: Any, codes: Any, scales: Any, at: Any, among: Any,
+    def produce(
+        ring: Any, full: Any, stage: Any, phase: Any, codes: Any, scales: Any, at: Any, scale_column: Any,
         first: Any, last: Any, span: Any,
     ) -> Any:  # fmt: skip
         step, (group, left) = first, first_group(first, span)
         while step < last:
             done = uint32(full + stage * uint32(8))
             wait(uint32(done + uint32(8 * stages)), uint32(phase ^ uint32(1)))
-            ask(ring, done, stage, codes, scales, at, among, step, group)
+            start_boxes(ring, done, stage, codes, scales, at, scale_column, step, group)
             stage, phase = after(stage, phase)
             step, (group, left) = uint32(step + uint32(1)), next_group(group, left, span)
         return stage, phase
 
-    return fill
+    return produce
 
 
-def producer(layout: SharedLayout, raster_height: int, of_w: bool) -> Any:
+def producer(layout: SharedLayout, raster_height: int, is_w: bool) -> Any:
     """The device function of the thread that fills the ring with an operand, for all tiles of a block.
 
     ``where``: tiles down and across.
     """
-    place, fill_steps = raster(layout.tile, raster_height), step_producer(layout, of_w)
+    locate, produce_steps = raster(layout.tile, raster_height), step_producer(layout, is_w)
 
     @inlined
-    def fill(
-        ring: Any, full: Any, codes: Any, scales: Any, number: Any, every: Any, where: Any, steps: Any,
+    def produce(
+        ring: Any, full: Any, codes: Any, scales: Any, number: Any, stride: Any, tiles: Any, steps: Any,
         span: Any,
     ) -> None:  # fmt: skip
-        down, across = where
+        down, across = tiles
         stage, phase, count = uint32(0), uint32(0), uint32(down * across)
         while number < count:
-            row, column = place(number, down, across)
-            at, first = column if of_w else row, uint32(0)
-            stage, phase = fill_steps(ring, full, stage, phase, codes, scales, at, at, first, steps, span)
-            number = uint32(number + every)
+            row, column = locate(number, down, across)
+            at, first = column if is_w else row, uint32(0)
+            stage, phase = produce_steps(ring, full, stage, phase, codes, scales, at, at, first, steps, span)
+            number = uint32(number + stride)
 
-    return fill
+    return produce
 
 
-def split_producer(layout: SharedLayout, of_w: bool) -> Any:
+def split_producer(layout: SharedLayout, is_w: bool) -> Any:
     """The device function that fetches steps ``first`` … ``last`` of one tile; of w before the predecessor
     ends.
     """
-    fill_steps, wait_for_predecessor = step_producer(layout, of_w), dependent_launch.wait_for_predecessor
+    produce_steps, wait_for_predecessor = step_producer(layout, is_w), dependent_launch.wait_for_predecessor
 
     @inlined
-    def fill(
+    def produce(
         ring: Any, full: Any, codes: Any, scales: Any, at: Any, first: Any, last: Any, span: Any
     ) -> None:  # fmt: skip
-        if not of_w:
+        if not is_w:
             wait_for_predecessor()  # the predecessor may have made x
-        fill_steps(ring, full, uint32(0), uint32(0), codes, scales, at, at, first, last, span)
+        produce_steps(ring, full, uint32(0), uint32(0), codes, scales, at, at, first, last, span)
 
-    return fill
+    return produce

@@ -27,11 +27,11 @@ def prologue(fetchers: Fetchers, ahead: int, length: int) -> Any:
 
     @inlined
     def start(
-        ring: Any, of_w: Any, apart: Any, x: Any, m0: Any, first: Any, last: Any, m: Any, k: Any
+        ring: Any, weights_at: Any, apart: Any, x: Any, m0: Any, first: Any, last: Any, m: Any, k: Any
     ) -> None:
         for i in range(ahead):
             if first + uint32(i) < last:
-                fetch_weights(ring + uint32(i * length), of_w, apart, first + uint32(i))
+                fetch_weights(ring + uint32(i * length), weights_at, apart, first + uint32(i))
         wait_for_predecessor()  # it may have made x, or read y
         for i in range(ahead):
             if first + uint32(i) < last:
@@ -55,12 +55,14 @@ def refiller(fetchers: Fetchers, wait: Any, publish: Any = nothing) -> Any:
     commit = ptx.commit
 
     @inlined
-    def refill(to: Any, of_w: Any, apart: Any, x: Any, m0: Any, step: Any, last: Any, m: Any, k: Any) -> None:
+    def refill(
+        to: Any, weights_at: Any, apart: Any, x: Any, m0: Any, step: Any, last: Any, m: Any, k: Any
+    ) -> None:
         wait()
         publish()
         cuda.syncthreads()  # the stage is there for all, and all are done with the one to fill
         if step < last:
-            fetch_weights(to, of_w, apart, step)
+            fetch_weights(to, weights_at, apart, step)
             fetch_activations(to, x, m0, step, m, k)
         commit()
 

@@ -79,12 +79,12 @@ def raster(tile: ByteTile) -> Any:
     rows, columns = tile.rows, tile.columns
 
     @inlined
-    def place(down: Any, across: Any, group: Any) -> Any:
+    def locate(down: Any, across: Any, group: Any) -> Any:
         block = uint32(cuda.blockIdx.x)
-        of_group = group * across
-        first = block // of_group * group
+        group_size = group * across
+        first = block // group_size * group
         height = min(down - first, group)
-        rest = block % of_group
+        rest = block % group_size
         return (first + rest % height) * uint32(rows), rest // height * uint32(columns)
 
-    return place
+    return locate

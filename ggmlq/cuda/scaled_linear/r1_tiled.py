@@ -88,11 +88,11 @@ def tiled_kernel(name: str, kind: Any, code_a: Code, code_b: Code, zeros: bool, 
                 for i in range(ALL):
                     take(dot, part, i)
             for i in range(EACH):
-                of_x = sa[min(m0 + ty + 16 * i, last_m) // ra, start // ca]
+                x_scale = sa[min(m0 + ty + 16 * i, last_m) // ra, start // ca]
                 for j in range(EACH):
-                    of_w = sb[min(n0 + tx + 16 * j, last_n) // rb, start // cb]
+                    w_scale = sb[min(n0 + tx + 16 * j, last_n) // rb, start // cb]
                     o = EACH * i + j
-                    total[o] = fma(float32(part[o]), mul(of_x, of_w), total[o])
+                    total[o] = fma(float32(part[o]), mul(x_scale, w_scale), total[o])
         for i in range(EACH):
             for j in range(EACH):
                 m, n = m0 + ty + 16 * i, n0 + tx + 16 * j

@@ -82,12 +82,12 @@ def kernel(sign_a: str, sign_b: str, zeros: bool) -> Kernel:
                             dot[o] = dp4a(a[k, ty + 16 * i], b[k, tx + 16 * j], dot[o])
             for i in range(EACH):
                 m = min(m0 + ty + 16 * i, last_m)
-                of_x = sa[m // ra, g // ga]
+                x_scale = sa[m // ra, g // ga]
                 for j in range(EACH):
                     n, o = min(n0 + tx + 16 * j, last_n), EACH * i + j
                     if zeros:
                         dot[o] -= int32(za[g, m] * vb[g, n]) + int32(zb[g, n] * va[g, m])
-                    total[o] = fma(float32(dot[o]), mul(of_x, sb[n // rb, g // gb]), total[o])
+                    total[o] = fma(float32(dot[o]), mul(x_scale, sb[n // rb, g // gb]), total[o])
         for i in range(EACH):
             for j in range(EACH):
                 m, n = m0 + ty + 16 * i, n0 + tx + 16 * j
@@ -125,6 +125,8 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     if not (out.size and k):
         out.fill(0)
         return
-    (signs, zeros), given = arguments(x, w)
+    (signs, zeros), all_arguments = arguments(x, w)
     grid = (-(-n // SIDE), -(-m // SIDE))
-    kernel(*signs, zeros)(grid, (THREADS,), *(out if each is None else each for each in given))
+    kernel(*signs, zeros)(
+        grid, (THREADS,), *(out if argument is None else argument for argument in all_arguments)
+    )

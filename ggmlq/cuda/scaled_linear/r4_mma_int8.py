@@ -168,17 +168,17 @@ def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kerne
     ) -> None:  # fmt: skip
         m0, n0 = locate(tiles_down, tiles_across, raster_height)
         sums, part = cuda.local.array(count, float32), cuda.local.array(count, int32)
-        scale_registers, own = (
+        scale_registers, scale_slots = (
             cuda.local.array(scale_register_count, float32),
             cuda.local.array(slots, uint64),
         )
         clear_floats(sums)
         clear(part)
         scales = (x_scales, w_scales, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w)
-        start(own, scales, m0, n0, m, n)
+        start(scale_slots, scales, m0, n0, m, n)
         points = (points_x, others_x, points_w, others_w)
         steps = (k + uint32(step_length - 1)) // uint32(step_length)
-        stage_terms = (own, points, span, steps, m0, n0, m, n)
+        stage_terms = (scale_slots, points, span, steps, m0, n0, m, n)
         run_loop(sums, part, scale_registers, x, w, stage_terms, m0, n0, m, n, k, pitch_x, pitch_w)
         store(sums, y, m0, n0, m, n)
 

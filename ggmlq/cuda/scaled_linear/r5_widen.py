@@ -61,18 +61,18 @@ def multiplier(tile: ByteTile, a: str, b: str, converts: bool) -> Any:
 
     @inlined
     def multiply(sums: Any, part: Any, a: Any, b: Any) -> None:
-        of_a, of_b = cuda.local.array(count_a, uint32), cuda.local.array(count_b, uint32)
+        halves_a, halves_b = cuda.local.array(count_a, uint32), cuda.local.array(count_b, uint32)
         for half in range(2):
             for i in range(down):
                 for r in range(2):
                     v = widen_a(a[4 * i + 2 * half + r])
-                    of_a[4 * i + r], of_a[4 * i + 2 + r] = v[0], v[1]
+                    halves_a[4 * i + r], halves_a[4 * i + 2 + r] = v[0], v[1]
             for j in range(across):
                 v = widen_b(b[2 * j + half])
-                of_b[2 * j], of_b[2 * j + 1] = v[0], v[1]
+                halves_b[2 * j], halves_b[2 * j + 1] = v[0], v[1]
             for i in range(down):
                 for j in range(across):
-                    add(part, 4 * (i * across + j), of_a, 4 * i, of_b, 2 * j)
+                    add(part, 4 * (i * across + j), halves_a, 4 * i, halves_b, 2 * j)
 
     return multiply
 
@@ -82,7 +82,7 @@ def promoter(tile: ByteTile, scale: Any) -> Any:
     (down, across), fma = tile.grid, ptx.fma
 
     @inlined
-    def finish(sums: Any, part: Any, scale_registers: Any, step: Any, own: Any) -> None:
+    def finish(sums: Any, part: Any, scale_registers: Any, step: Any, scale_slots: Any) -> None:
         for i in range(down):
             for j in range(across):
                 for c in range(4):
@@ -118,15 +118,15 @@ def float_kernel(name: str, tile: ByteTile, uniform: bool, multiply: Any, least:
     ) -> None:  # fmt: skip
         m0, n0 = locate(tiles_down, tiles_across, raster_height)
         sums, part = cuda.local.array(count, float32), cuda.local.array(count, float32)
-        scale_registers, own = (
+        scale_registers, scale_slots = (
             cuda.local.array(scale_register_count, float32),
             cuda.local.array(slots, uint64),
         )
         clear(sums)
         clear(part)
         scales = (x_scales, w_scales, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w)
-        start(own, scales, m0, n0, m, n)
-        run_loop(sums, part, scale_registers, x, w, own, m0, n0, m, n, k, pitch_x, pitch_w)
+        start(scale_slots, scales, m0, n0, m, n)
+        run_loop(sums, part, scale_registers, x, w, scale_slots, m0, n0, m, n, k, pitch_x, pitch_w)
         store(sums, y, m0, n0, m, n)
 
     full = f"{name}, {tile}{', one scale a warp' if uniform else ''}"
@@ -136,8 +136,8 @@ def float_kernel(name: str, tile: ByteTile, uniform: bool, multiply: Any, least:
 
 def cases(tiles: Sequence[RatedTile], *more: tuple[bool, ...]) -> list[tuple[Any, ...]]:
     """Tiles, codes, one scale for all columns of a warp or not, and further choices."""
-    every = combined(with_every_step(tiles), FLOAT_CODES, FLOAT_CODES, (False, True), *more)
-    return [case for case in every if is_wide(case[0]) or not case[3]]
+    all_cases = combined(with_every_step(tiles), FLOAT_CODES, FLOAT_CODES, (False, True), *more)
+    return [case for case in all_cases if is_wide(case[0]) or not case[3]]
 
 
 @family(cases(TILES, (False, True)))

@@ -38,14 +38,14 @@ TILE = BoxTile(128, 128, 1)
 
 def variants(tile: BoxTile) -> list[tuple[Variant]]:
     """A tile with every pair of codes and kind of outputs that tests look at."""
-    found = [Variant(tile, a, b) for a in FLOAT_CODES for b in FLOAT_CODES]
-    found += [
+    all_variants = [Variant(tile, a, b) for a in FLOAT_CODES for b in FLOAT_CODES]
+    all_variants += [
         Variant(tile, "e4m3", "e4m3", out, boxed, by)
         for out in OUTPUTS
         for boxed in (True, False)
         for by in (False, True)
     ]
-    return [(variant,) for variant in dict.fromkeys(found)]
+    return [(variant,) for variant in dict.fromkeys(all_variants)]
 
 
 @family(variants(TILE))
@@ -87,7 +87,7 @@ def kernel(variant: Variant) -> Kernel:
         across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
         row, column = locate(uint32(cuda.blockIdx.x), down, across)
         lane, inner, buffer, at, a, b = place_thread(ring, warp)
-        own = uint32(
+        row_scales_at = uint32(
             ring + uint32(scales_offset) + uint32(uint32(inner + uint32(lane >> uint32(2))) << uint32(2))
         )
         columns_at = uint32(
@@ -100,10 +100,10 @@ def kernel(variant: Variant) -> Kernel:
                 fetch_w(ring, full, uint32(0), w, column_scales_map, column, column, step, step)
                 fetch_x(ring, full, uint32(0), x, x_scales, row, row, step, uint32(step // span))
             wait(full, uint32(step & uint32(1)))
-            sums = begin(sums, own)
-            found = thread_factors(sums, scales_of_w(w_scales))
+            sums = begin(sums, row_scales_at)
+            factors_now = thread_factors(sums, scales_of_w(w_scales))
             sums = first(sums, a, b)
-            totals = promoted(totals, sums, found, columns_at)
+            totals = promoted(totals, sums, factors_now, columns_at)
             w_scales += uint64(pitch)
             step = uint32(step + uint32(1))
             cuda.syncthreads()  # nobody reads the stage any more

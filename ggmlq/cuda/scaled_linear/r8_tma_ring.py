@@ -35,7 +35,12 @@ TILE = BoxTile(128, 128, 6)
 def kernel(variant: Variant) -> Kernel:
     """A tile a block; the last two warps fetch."""
     tile, layout, fetching = variant.tile, variant.layout, 4 * variant.tile.groups
-    stages, beside, scales_offset, length = tile.stages, layout.beside, layout.scales, tile.stage // 16
+    stages, scale_bytes, scales_offset, length = (
+        tile.stages,
+        layout.scale_bytes,
+        layout.scales,
+        tile.stage // 16,
+    )
     rows, columns, columns_per_scale, boxed = (
         tile.rows,
         tile.columns,
@@ -76,19 +81,22 @@ def kernel(variant: Variant) -> Kernel:
             row, column = locate(number, down, across)
             lane, inner, buffer, at, first_a, first_b = place_thread(ring, warp)
             scales_at = uint32(ring + uint32(scales_offset))
-            own = uint32(scales_at + uint32(uint32(inner + uint32(lane >> uint32(2))) << uint32(2)))
+            row_scales_at = uint32(scales_at + uint32(uint32(inner + uint32(lane >> uint32(2))) << uint32(2)))
             columns_at = uint32(scales_at + uint32(4 * rows) + uint32(uint32(lane & uint32(3)) << uint32(3)))
             w_scales = table + uint64(uint32(column // uint32(columns_per_scale))) * uint64(4)
             totals, sums, step, stage, phase = zeros(), nothing(), uint32(0), uint32(0), uint32(0)
             while step < steps:
-                barrier, moved = uint32(full + stage * uint32(8)), uint32(stage * uint32(beside))
+                barrier, scales_offset_now = (
+                    uint32(full + stage * uint32(8)),
+                    uint32(stage * uint32(scale_bytes)),
+                )
                 wait(barrier, phase)
-                sums = with_scales(sums, uint32(own + moved))
-                found = thread_factors(sums, scales_of_w(w_scales))
+                sums = with_scales(sums, uint32(row_scales_at + scales_offset_now))
+                factors_now = thread_factors(sums, scales_of_w(w_scales))
                 sums = first(
                     sums, uint32(first_a + stage * uint32(length)), uint32(first_b + stage * uint32(length))
                 )
-                totals = promoted(totals, sums, found, uint32(columns_at + moved))
+                totals = promoted(totals, sums, factors_now, uint32(columns_at + scales_offset_now))
                 if lane == uint32(0):
                     arrive(uint32(barrier + uint32(8 * stages)))
                 stage, phase = after(stage, phase)

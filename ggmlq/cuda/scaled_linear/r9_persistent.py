@@ -72,14 +72,14 @@ def integers(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end
         tile, INTEGER_KINDS[x.code.name], INTEGER_KINDS[w.code.name], to.out, to.boxed, zeros=zeros
     )
     k = min(both.x.columns, both.w.columns)
-    beside = operands8.integer_terms(w, both.groups, zeros)
+    terms = operands8.integer_terms(w, both.groups, zeros)
     points = zero_terms(x, both.groups, weights=False) if zeros else (0, 0)
-    own = both.x.scales
+    x_scales = both.x.scales
     integer_kernel(variant)(
         _grid(tile, m, n), (variant.threads,),
         operands8.map_codes(both.x, k, tile.rows), operands8.map_codes(both.w, k, tile.columns),
-        to.at, own.at, own.row, beside.scales, *points, beside.points, beside.others,
-        m, n, -(-k // STEP), own.rows, *epilogue_arguments(end),
+        to.at, x_scales.at, x_scales.row, terms.scales, *points, terms.points, terms.others,
+        m, n, -(-k // STEP), x_scales.rows, *epilogue_arguments(end),
     )  # fmt: skip
 
 

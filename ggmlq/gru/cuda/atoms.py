@@ -1,8 +1,8 @@
 """The atoms of a step (``ggmlq/gru/step.py``), compiled for the GPU in words of 32 bits or of 64.
 
-Constants that all units share come as one tuple of a kernel's parameters, so that instructions take them
-from where parameters lie. A kernel copies it to an array of its own first: then every place is known to the
-compiler, and nothing of the copy is left.
+Constants that all units share are one tuple of a kernel's parameters, so that instructions take them from the
+parameters' memory. A kernel first copies the tuple to a local array: then the compiler knows every place, and
+nothing of the copy is left.
 """
 
 from __future__ import annotations
@@ -18,13 +18,18 @@ from ...formats.atoms import recompiler
 from .. import step
 
 COUNTS = len(step.COUNTED)
-VALID = COUNTS  # behind the counts of a thread: 1 where they count, 0 for units or rows that are none
+VALID = COUNTS  # place behind a thread's counts: 1 for a real unit and row, 0 for padding
 COUNTER_LENGTH = COUNTS + 1
-STORED, ZERO, ZEROS = step.SIZE, step.SIZE + 1, step.SIZE + 2  # behind k: added to states, to codes, to v
+STORED, ZERO, ZEROS = (
+    step.SIZE,
+    step.SIZE + 1,
+    step.SIZE + 2,
+)  # places behind k: offsets of stored states, of codes, of v
 CONSTANT_COUNT = step.SIZE + 6
 
 
 def count_clamped(counts: Any, which: Any, before: Any, after: Any) -> None:
+    """``step.moved`` for a GPU: count a value that left the ends of its tensor."""
     if before != after:
         counts[which >> 1] += counts[VALID]
 
@@ -35,7 +40,7 @@ def look_up_shared(table: Any, index: Any) -> Any:
 
 
 def number_type(narrow: bool) -> Any:
-    """What numbers of a step are."""
+    """The type of a step's numbers."""
     return int32 if narrow else int64
 
 
@@ -59,7 +64,7 @@ def atom_compiler(narrow: bool, shared: bool = False) -> Any:
 
 
 class StepFunctions(NamedTuple):
-    """Device functions."""
+    """Device functions for the parts of a step."""
 
     input_term: Any  # (sum, five constants, bias, k, gate's shift, counts): what x brings to a gate
     hidden_term: Any  # (sum, five constants, k, counts): the deviation of Rh
@@ -69,7 +74,7 @@ class StepFunctions(NamedTuple):
 
 @cache
 def step_functions(narrow: bool, shared: bool = False) -> StepFunctions:
-    """Those of ``step.py``, put together."""
+    """The parts of a step, made of the atoms of ``step.py``."""
     make = atom_compiler(narrow, shared)
     product, gate, added, reset, state, scaled = (
         make(atom) for atom in (step.product, step.gate, step.added, step.reset, step.state, step.scaled)
@@ -95,25 +100,27 @@ def step_functions(narrow: bool, shared: bool = False) -> StepFunctions:
 
     @inlined
     def gates(
-        dz: Any, dr: Any, dg: Any, pz: Any, pr: Any, pg: Any, bias: Any, of_z: Any, of_r: Any, of_g: Any,
+        dz: Any, dr: Any, dg: Any, pz: Any, pr: Any, pg: Any, bias: Any, z_table: Any, r_table: Any, g_table: Any,
         k: Any, counts: Any,
     ) -> Any:  # fmt: skip
-        z = gate(pz, dz, k, rh_z, z_pre, of_z, counts)
-        r = gate(pr, dr, k, rh_r, r_pre, of_r, counts)
+        z = gate(pz, dz, k, rh_z, z_pre, z_table, counts)
+        r = gate(pr, dr, k, rh_r, r_pre, r_table, counts)
         a = added(dg, bias, k, counts)
         m = reset(r, a, k, counts)
-        g = gate(pg, m, k, reset_g, g_pre, of_g, counts)
+        g = gate(pg, m, k, reset_g, g_pre, g_table, counts)
         return z, r, g, a
 
     return StepFunctions(input_term, hidden_term, gates, state)
 
 
 def _copier() -> Any:
-    """The device function ``(k, to)``: each number by its own line, for a loop would look each of them up."""
+    """The device function ``(k, to)`` that copies the constants, a line each, for a loop would compute each
+    place.
+    """
     lines = [f"    to[{i}] = k[{i}]" for i in range(CONSTANT_COUNT)]
-    made: dict[str, Any] = {"__name__": __name__}
-    exec("\n".join(["def copied(k, to):", *lines]), made)
-    return inlined(made["copied"])
+    namespace: dict[str, Any] = {"__name__": __name__}
+    exec("\n".join(["def copied(k, to):", *lines]), namespace)
+    return inlined(namespace["copied"])
 
 
 copy_constants = _copier()
@@ -121,14 +128,14 @@ copy_constants = _copier()
 
 @inlined
 def clear_counts(counts: Any) -> None:
-    """A thread's counts."""
+    """Set a thread's counts to zero."""
     for i in range(COUNTER_LENGTH):
         counts[i] = 0
 
 
 @inlined
 def add_counts(counts: Any, total: Any) -> None:
-    """Add a thread's counts to those of the call: few have any."""
+    """Add a thread's counts to those of the call: few threads have any."""
     for i in range(COUNTS):
         if counts[i] != 0:
             cuda.atomic.add(total, i, int64(counts[i]))
@@ -139,7 +146,7 @@ def store_state(
     y: Any, codes: Any, v: Any, size: Any, at: Any, row: Any, unit: Any, units: Any, scale: Any,
     state: Any, z: Any, r: Any, g: Any, a: Any, k: Any,
 ) -> None:  # fmt: skip
-    """A state to y, and where they were asked for to codes and intermediates. ``at``: element of y."""
+    """Store a state to y, and to codes and intermediates where these are not 0. ``at``: element of y."""
     ptx.store_float(y + at * uint64(4), ptx.mul(float32(state), ptx.float_of(scale)))
     if codes != uint64(0):
         code = uint32(state + k[ZERO])
@@ -149,8 +156,8 @@ def store_state(
             ptx.store2(codes + at * uint64(2), code)
     if v != uint64(0):
         to = v + (row * uint64(units) * uint64(4) + uint64(unit)) * uint64(4)
-        every = uint64(units) * uint64(4)
+        row_bytes = uint64(units) * uint64(4)
         ptx.store4(to, uint32(z + k[ZEROS]))
-        ptx.store4(to + every, uint32(r + k[ZEROS + 1]))
-        ptx.store4(to + every * uint64(2), uint32(g + k[ZEROS + 2]))
-        ptx.store4(to + every * uint64(3), uint32(a + k[ZEROS + 3]))
+        ptx.store4(to + row_bytes, uint32(r + k[ZEROS + 1]))
+        ptx.store4(to + row_bytes * uint64(2), uint32(g + k[ZEROS + 2]))
+        ptx.store4(to + row_bytes * uint64(3), uint32(a + k[ZEROS + 3]))

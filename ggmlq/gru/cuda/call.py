@@ -1,12 +1,14 @@
-"""What all rungs do around their steps: x to codes, what x brings, some steps at a time, counts to the host.
+"""The work of all rungs around their steps: codes of x, input terms, some steps at a time, counts to the
+host.
 
-What x brings to the gates is one product for many steps at once. It is made for as many steps as fit the
-second cache beside what else is there, then these run, then it is made for the next ones.
+The input terms of the gates are one product for many steps at once. It is made for as many steps as fit the
+second cache beside other data, then these steps run, then it is made for the next ones.
 
-Counts, and whether x was finite, come to the host at the end of a call, which so waits for the device. While
-a CUDA graph is recorded nothing can wait: then nothing is counted, and what is no number counts as 0.
+Counts, and whether x was finite, come to the host at the end of a call, which therefore waits for the
+device. While a CUDA graph is recorded nothing can wait: then nothing is counted, and values that are not
+finite count as 0.
 
-Rungs say what they launch to ``work.launch``. Here it launches at once; ``prepared.py`` writes it down.
+Rungs pass their launches to ``work.launch``. Here it launches at once; in ``prepared.py`` it records them.
 """
 
 from __future__ import annotations
@@ -26,27 +28,27 @@ from . import encode, plain
 from .layout import DeviceWeights, device_weights
 from .plain import Outs
 
-AHEAD = 24 << 20  # bytes of what x brings that are there at a time
-SPARE = 128  # rows of states behind the last: tiles of rows may reach there
-Address = Any  # an array, a number, or a Hole
+AHEAD = 24 << 20  # bytes of input terms that exist at a time
+SPARE = 128  # rows of states behind the last, where tiles of rows may end
+Address = Any  # an array, a number, or an AddressSlot
 
 
 class Memory(NamedTuple):
-    """Shapes and dtypes of what a call works in."""
+    """Shapes and dtypes of a call's memory."""
 
     codes: tuple[int, int]  # of x, [T · N, columns]
-    states: tuple[int, int, int]  # [2, N and spare ones, padded]: step t reads those of t & 1
+    states: tuple[int, int, int]  # [2, N and spare rows, padded]: step t reads buffer t & 1
     kind: Any  # of both
-    p: tuple[int, int]  # what x brings to some steps, [rows, 3 · padded]
+    p: tuple[int, int]  # input terms of some steps, [rows, 3 · padded]
     number: Any
 
-    def made(self, empty: Callable[..., Any]) -> tuple[Any, Any, Any]:
-        """Codes, states, p."""
+    def allocate(self, empty: Callable[..., Any]) -> tuple[Any, Any, Any]:
+        """Arrays for codes, states and p."""
         return empty(self.codes, self.kind), empty(self.states, self.kind), empty(self.p, self.number)
 
 
 def memory(call: Call, weights: DeviceWeights) -> Memory:
-    """What a call needs."""
+    """The memory that a call needs."""
     t, n, _ = call.x.shape
     kind, number = (np.int8, np.int32) if weights.narrow else (np.int32, np.int64)
     row = 3 * weights.padded
@@ -57,7 +59,7 @@ def memory(call: Call, weights: DeviceWeights) -> Memory:
 
 
 class DeviceCall(NamedTuple):
-    """What rungs are given, all on the device."""
+    """A call on the device, as rungs see it."""
 
     call: Call
     weights: DeviceWeights
@@ -66,17 +68,17 @@ class DeviceCall(NamedTuple):
     states: Address
     p: Address
     counts: Any  # int64, the order of ``TALLIED``
-    outputs: tuple[Address, ...]  # y, codes, v; 0 where nobody asked for it
+    outputs: tuple[Address, ...]  # y, codes, v; 0 for outputs that the call does not want
     counters: Address = 0
 
     @property
     def rows(self) -> int:
-        """N."""
+        """Rows of a step: N."""
         return int(self.call.x.shape[1])
 
     @property
     def units(self) -> int:
-        """H."""
+        """Hidden units: H."""
         return int(self.call.cell.units)
 
     @property
@@ -86,7 +88,7 @@ class DeviceCall(NamedTuple):
 
     @property
     def buffer_bytes(self) -> int:
-        """Bytes between both buffers of states."""
+        """Bytes of one of the two buffers of states."""
         return (self.rows + SPARE) * self.weights.padded * (1 if self.weights.narrow else 4)
 
     def state(self, t: int) -> Any:
@@ -101,28 +103,28 @@ class DeviceCall(NamedTuple):
         return self.x[first:]
 
     def counters_from(self, first: int) -> Address:
-        """Those from one on."""
+        """Counters from one on."""
         return self.counters + 4 * first if type(self.counters) is AddressSlot else self.counters[first:]
 
     def outs(self, t: int) -> Outs:
-        """Where the states of a step go."""
+        """The destinations of a step's states."""
         h = self.call.plan.h
         scale = int(np.float32(np.ldexp(1.0, -h.exponent)).view(np.uint32))
         y, codes, v = self.outputs
         return Outs(y, codes, v, h.dtype.itemsize, scale, t * self.rows, self.units)
 
 
-Project = Callable[[DeviceCall, int, int], None]  # (work, first, stop): what x brings to these steps, to p
+Project = Callable[[DeviceCall, int, int], None]  # (work, first, stop): input terms of these steps, into p
 Steps = Callable[[DeviceCall, int, int], None]  # (work, first, stop)
 
 
 def launch_now(kernel: Kernel, grid: tuple[int, ...], *arguments: Any, cluster: int = 1) -> None:
-    """Launch it now."""
+    """Launch a kernel at once."""
     kernel(grid, (kernel.threads,), *arguments, cluster=cluster)
 
 
 def run(calls: Sequence[Call], project: Project, steps: Steps) -> None:
-    """All steps of each direction, one after the other."""
+    """Run all steps of each direction, one direction after the other."""
     for call in calls:
         work = begin_call(call)
         walk(work, project, steps)
@@ -130,7 +132,7 @@ def run(calls: Sequence[Call], project: Project, steps: Steps) -> None:
 
 
 def walk(work: DeviceCall, project: Project, steps: Steps) -> None:
-    """Some steps at a time."""
+    """Run the steps, some at a time."""
     t, chunk_steps = work.call.x.shape[0], work.chunk_steps
     for first in range(0, t, chunk_steps):
         stop = min(first + chunk_steps, t)
@@ -139,10 +141,10 @@ def walk(work: DeviceCall, project: Project, steps: Steps) -> None:
 
 
 def begin_call(call: Call, counters: int = 0) -> DeviceCall:
-    """Codes of x, and the states before the first step; so many counters, if any."""
+    """Encode x, write the states before the first step, and clear ``counters`` counters."""
     cp, weights = device.cupy(), device_weights(call)
     counts = cp.zeros(encode.COUNTED, np.int64)
-    codes, states, p = memory(call, weights).made(cp.empty)
+    codes, states, p = memory(call, weights).allocate(cp.empty)
     counting = cp.empty(counters, np.uint32) if counters else 0
     h = 0 if call.h is None else call.h
     encode.begin(launch_now, call, weights, call.x, codes, h, states, counting, counters, counts)
@@ -151,7 +153,7 @@ def begin_call(call: Call, counters: int = 0) -> DeviceCall:
 
 
 def end_call(call: Call, counts: Any) -> None:
-    """The last states, and counts to the host unless a graph is recorded."""
+    """Copy the last states, and the counts to the host unless a graph is recorded."""
     source, size = last_states(call)
     encode.end(launch_now, source, call.last, size, 0, counts)
     index = device.current()
@@ -161,14 +163,14 @@ def end_call(call: Call, counts: Any) -> None:
 
 
 def last_states(call: Call) -> tuple[int, int]:
-    """Where the states of the last step are, and their bytes."""
+    """The address of the last step's states, and their bytes."""
     part = call.y if call.codes is None else call.codes
-    each = part.nbytes // part.shape[0]
-    return part.data.ptr + part.nbytes - each, each
+    step_bytes = part.nbytes // part.shape[0]
+    return part.data.ptr + part.nbytes - step_bytes, step_bytes
 
 
 def report_counts(call: Call, counts_list: list[int]) -> None:
-    """Counts of a call that has ended; what is no number is an error."""
+    """Add the counts of a call that has ended; values that are not finite raise an error."""
     if counts_list[encode.NO_STATES]:
         refuse_not_finite(ASKED, call.h, "h0")
     if counts_list[encode.NOT_FINITE]:
@@ -178,12 +180,12 @@ def report_counts(call: Call, counts_list: list[int]) -> None:
 
 
 def words(array: Any, narrow: bool) -> Any:
-    """Bytes by fours, or words as they are."""
+    """Bytes as words of four, or words as they are."""
     return array.view(np.int32) if narrow else array
 
 
 def project_plain(work: DeviceCall, first: int, stop: int) -> None:
-    """What x brings, by the plain kernel."""
+    """Input terms by the plain kernel."""
     weights, narrow, rows = work.weights, work.weights.narrow, (stop - first) * work.rows
     work.launch(
         plain.project(narrow), plain.grid(rows, weights.padded), words(weights.W, narrow),

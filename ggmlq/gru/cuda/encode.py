@@ -1,10 +1,10 @@
-"""What comes before the first step, in one launch: floats x to codes, first states, counters to nothing.
+"""The work before the first step, in one launch: floats x to codes, first states, counters to zero.
 
-The arithmetic is that of ``ggmlq/gru/cpu/encode.py``, with counts of what did not fit. A warp has a row at a
-time; arrays may lie in any order, so neither a second direction nor ``batch_first`` needs a copy of x. First
-states are floats of the caller, or zero; they are quantized in float64, whatever x is.
+The arithmetic is that of ``ggmlq/gru/cpu/encode.py``, with counts of values that did not fit. A warp has a
+row at a time; arrays may lie in any order, so neither a second direction nor ``batch_first`` needs a copy
+of x. First states are floats of the caller, or zero; they are quantized in float64, whatever x is.
 
-``ending`` is the other end of a call: the last states go to an array of their own, counts to the host.
+``last_states_copier`` is the end of a call: the last states go to an array of their own, counts to the host.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ..diagnostics import FAR, TALLIED, far_ends
 from ..run import Call
 
 THREADS, MOST_BLOCKS = 256, 1 << 11
-MOST = 2**22  # codes; float32 has every one and their halves
+MOST = 2**22  # codes; float32 represents each of them and its halves
 AT, AT_FAR, AT_H = TALLIED.index("x"), TALLIED.index(FAR), TALLIED.index("h0")
-NOT_FINITE = len(TALLIED)  # behind what is tallied: values of x that are no numbers
-NO_STATES = NOT_FINITE + 1  # and of h0
+NOT_FINITE = len(TALLIED)  # place behind the tallies: values of x that are not finite
+NO_STATES = NOT_FINITE + 1  # the same for h0
 COUNTED = NO_STATES + 1
 LONG = (1 << 64) - 1
 
@@ -69,7 +69,9 @@ def rounder(kind: str, even: bool) -> Any:
 
 
 def x_encoder(kind: str, narrow: bool, even: bool) -> Any:
-    """The device function for a lane's columns of a row of x; it counts what is out, far, no number."""
+    """The device function for a lane's columns of a row of x; it counts values that clip, clip by far, or are
+    not finite.
+    """
     load, value_of = (
         (ptx.load_float, _float_of) if kind == "float32" else (_load_double, _double_of)
     )  # fmt: skip
@@ -100,7 +102,7 @@ def x_encoder(kind: str, narrow: bool, even: bool) -> Any:
 
 
 def state_encoder(narrow: bool, even: bool) -> Any:
-    """The device function for a row of h0, or of zeros where that is 0; it counts as the fourth and fifth."""
+    """The device function for a row of h0, or of zeros where its address is 0; it counts in places 3 and 4."""
     load_float, rounded, none = ptx.load_float, rounder("float64", even), float64(0)
     store, size = (ptx.store1, 1) if narrow else (ptx.store4, 4)
 
@@ -147,15 +149,15 @@ def kernel(kind: str, narrow: bool, even: bool) -> Kernel:
         numbers = scale, zero, shift, low, high, far_low, far_high
         h_numbers = first, h_scale, h_zero, h_shift, h_low, h_high, seen_low, seen_high
         thread = uint64(cuda.blockIdx.x) * uint64(THREADS) + uint64(cuda.threadIdx.x)
-        every = uint64(cuda.gridDim.x) * uint64(THREADS // 32)
+        stride = uint64(cuda.gridDim.x) * uint64(THREADS // 32)
         row = thread >> uint64(5)
         if row < rows:
             t, i = row // n, row % n
-            more_t, more_i = every // n, every % n
+            more_t, more_i = stride // n, stride % n
             while row < rows:
                 at = x + t * step + i * across
                 encode_x(at, between, columns, codes + row * pitch * uint64(size), pitch, numbers, counts)
-                row, t, i = row + every, t + more_t, i + more_i
+                row, t, i = row + stride, t + more_t, i + more_i
                 if i >= n:
                     t, i = t + uint64(1), i - n
         row = thread >> uint64(5)
@@ -164,10 +166,10 @@ def kernel(kind: str, narrow: bool, even: bool) -> Kernel:
             encode_h(
                 at, h_between, wide, units, states + row * padded * uint64(size), padded, h_numbers, counts
             )
-            row = row + every
+            row = row + stride
         while thread < count:
             store4(counters + thread * uint64(4), uint32(0))
-            thread = thread + every * uint64(32)
+            thread = thread + stride * uint64(32)
         if counts[0] != int32(0):
             cuda.atomic.add(total, AT, int64(counts[0]))
         if counts[1] != int32(0):
@@ -187,12 +189,12 @@ def kernel(kind: str, narrow: bool, even: bool) -> Kernel:
 
 @family()
 def last_states_copier() -> Kernel:
-    """The last states to where they stay; counts to memory that the host reads, and to nothing again."""
+    """The kernel that copies the last states, hands counts to memory that the host reads, and clears them."""
     load4, load1, store4, store1 = codes8.load4, integers.load1, ptx.store4, ptx.store1
 
     def end(source: Any, to: Any, size: Any, host_counts: Any, total: Any) -> None:
         i = uint64(cuda.blockIdx.x) * uint64(THREADS) + uint64(cuda.threadIdx.x)
-        every = uint64(cuda.gridDim.x) * uint64(THREADS)
+        stride = uint64(cuda.gridDim.x) * uint64(THREADS)
         if host_counts != uint64(0) and i < uint64(COUNTED):
             count = uint64(total[i])
             total[i] = int64(0)
@@ -201,11 +203,11 @@ def last_states_copier() -> Kernel:
         if ((source | to | size) & uint64(3)) == uint64(0):
             while uint64(4) * i < size:
                 store4(to + uint64(4) * i, uint32(load4(source + uint64(4) * i)))
-                i = i + every
+                i = i + stride
         else:
             while i < size:
                 store1(to + i, uint32(load1(source + i)))
-                i = i + every
+                i = i + stride
 
     return Kernel("gru ends", end, *(uint64,) * 4, array(int64, 1), threads=THREADS)
 
@@ -224,15 +226,15 @@ def numbers(call: Call, shift: int) -> tuple[int, ...]:
 def _numbers(cell: Cell, fmt: QFormat, kind: str, shift: int) -> tuple[int, ...]:
     low, high = (int(np.clip(end, -MOST, MOST)) for end in far_ends(cell, fmt))
     ints = fmt.zero, shift, fmt.low, fmt.high, low, high
-    return _bits(2.0**fmt.exponent, kind), *(each & LONG for each in ints)
+    return _bits(2.0**fmt.exponent, kind), *(number & LONG for number in ints)
 
 
 def state_numbers(call: Call, first: int, shift: int) -> tuple[int, ...]:
-    """The same of h: what zero is stored as, scale and ends, and the ends of what calibration saw."""
-    h, seen = call.plan.h, call.cell.ranges["h"]
+    """Numbers for h: the stored zero, scale, ends, and the ends that calibration saw."""
+    h, calibrated = call.plan.h, call.cell.ranges["h"]
     kind = "float64" if call.h is None else call.h.dtype.name
-    ends = [_bits(float(np.dtype(kind).type(end)), "float64") for end in seen]
-    ints = (each & LONG for each in (h.zero, shift, h.low, h.high))
+    ends = [_bits(float(np.dtype(kind).type(end)), "float64") for end in calibrated]
+    ints = (number & LONG for number in (h.zero, shift, h.low, h.high))
     return first & LONG, _bits(2.0**h.exponent, "float64"), *ints, *ends
 
 
@@ -244,9 +246,9 @@ def _bits(value: float, kind: str) -> int:
 
 def begin(launch: Any, call: Call, weights: Any, x: Any, codes: Any, h: Any, states: Any, counters: Any,
           count: int, counts: Any) -> None:  # fmt: skip
-    """Launch it: codes of x and a shift [T · N, columns], the first states, so many counters."""
-    (t, n, c), (step, across, between) = call.x.shape, (each & LONG for each in call.x.strides)
-    h_across, h_between = (0, 0) if call.h is None else (each & LONG for each in call.h.strides)
+    """Launch the kernel: codes of x and a shift [T · N, columns], the first states, ``count`` counters."""
+    (t, n, c), (step, across, between) = call.x.shape, (number & LONG for number in call.x.strides)
+    h_across, h_between = (0, 0) if call.h is None else (number & LONG for number in call.h.strides)
     wide = int(call.h is not None and call.h.itemsize == 8)
     grid = min(max(-(-t * n // (THREADS // 32)), -(-n // (THREADS // 32))), MOST_BLOCKS)
     launch(
@@ -257,6 +259,6 @@ def begin(launch: Any, call: Call, weights: Any, x: Any, codes: Any, h: Any, sta
 
 
 def end(launch: Any, source: Any, to: Any, size: int, host_counts: int, counts: Any) -> None:
-    """Launch it: copy so many bytes."""
+    """Launch the copy of ``size`` bytes."""
     grid = min(-(-max(size, 1) // (4 * THREADS)), MOST_BLOCKS)
     launch(last_states_copier(), (grid,), source, to, size, host_counts, counts)

@@ -1,10 +1,10 @@
-"""What a lane does in a step beside the products: its units and rows, from sums to states to results.
+"""A lane's work in a step beside the products: its units and rows, from sums to states to results.
 
-A lane has ``own`` pairs of a unit and a row. ``place`` says which: (lane, split, near, group, row0, unit0);
-row0 and unit0 are the block's first. What it keeps from step to step, an array each:
+A lane has ``lane_pairs`` pairs of a unit and a row. ``position`` says which: (lane, split, row_warp, group,
+row0, unit0); row0 and unit0 are the block's first. From step to step it holds three arrays:
 
-    before     [own]       deviations of h
-    brought    [3, own]    what x brings to the next step
+    before     [lane_pairs]       deviations of h
+    inputs     [3, lane_pairs]    input terms of the next step
     constants  [halves, 16]
 """
 
@@ -20,32 +20,32 @@ from .tile import BYTES, ROWS, UNITS, StepTile
 
 
 def lane_placer(shape: StepTile) -> Any:
-    """The device function that tells a thread its place."""
+    """The device function for the position of a lane."""
     splits, row_warps, blocks = shape.splits, shape.row_warps, shape.blocks
     rows, units = shape.rows, shape.groups * UNITS
 
     @inlined
     def place_lane(warp: Any, row_from: Any) -> Any:
         lane, block = uint32(cuda.threadIdx.x) & uint32(31), uint32(cuda.blockIdx.x)
-        near = uint32(uint32(warp // uint32(splits)) % uint32(row_warps))
+        row_warp = uint32(uint32(warp // uint32(splits)) % uint32(row_warps))
         row0 = uint32(row_from + uint32(uint32(block // uint32(blocks)) * uint32(rows)))
         unit0 = uint32(uint32(block % uint32(blocks)) * uint32(units))
         return (
-            lane, uint32(warp % uint32(splits)), near, uint32(warp // uint32(splits * row_warps)), row0, unit0,
+            lane, uint32(warp % uint32(splits)), row_warp, uint32(warp // uint32(splits * row_warps)), row0, unit0,
         )  # fmt: skip
 
     return place_lane
 
 
 def pair_locator(shape: StepTile) -> Any:
-    """The device function that gives row and unit, in the block, of a lane's pair i."""
+    """The device function for the row and the unit, in the block, of a lane's pair i."""
     lane_pairs, rows = shape.lane_pairs, ROWS * shape.tiles
 
     @inlined
     def pair(i: Any, position: Any) -> Any:
-        lane, split, near, group, _, _ = position
+        lane, split, row_warp, group, _, _ = position
         e = uint32(uint32(split * uint32(lane_pairs)) + uint32(i))
-        row = uint32(uint32(near * uint32(rows)) + uint32(uint32(e >> uint32(2)) * uint32(ROWS)))
+        row = uint32(uint32(row_warp * uint32(rows)) + uint32(uint32(e >> uint32(2)) * uint32(ROWS)))
         row = uint32(uint32(row + uint32(uint32(lane & uint32(3)) << uint32(1))) + uint32(e & uint32(1)))
         half = uint32(uint32(uint32(e >> uint32(1)) & uint32(1)) << uint32(3))
         return row, uint32(uint32(uint32(group * uint32(UNITS)) + half) + uint32(lane >> uint32(2)))
@@ -54,7 +54,7 @@ def pair_locator(shape: StepTile) -> Any:
 
 
 def column_locator(shape: StepTile) -> Any:
-    """The device function that gives the first column of h, or of R, that a lane multiplies."""
+    """The device function for the first column of h, or of R, that a lane multiplies."""
     split_bytes = BYTES * shape.pairs
 
     @inlined
@@ -66,7 +66,7 @@ def column_locator(shape: StepTile) -> Any:
 
 
 def input_loader(shape: StepTile) -> Any:
-    """The device function that loads what x brings to a lane's pairs in a step."""
+    """The device function that loads the input terms of a lane's pairs in a step."""
     lane_pairs, columns, pair, load4 = shape.lane_pairs, shape.columns, pair_locator(shape), codes8.load4
 
     @inlined
@@ -98,7 +98,7 @@ def first_states(shape: StepTile) -> Any:
 
 
 def last_states(shape: StepTile) -> Any:
-    """The device function that stores them after the last step."""
+    """The device function that stores the states of a lane's pairs after the last step."""
     lane_pairs, columns, pair, store1 = shape.lane_pairs, shape.columns, pair_locator(shape), ptx.store1
 
     @inlined
@@ -114,11 +114,11 @@ def last_states(shape: StepTile) -> Any:
 
 
 def state_maker(shape: StepTile) -> Any:
-    """The device function that makes new states of sums [3, own], and stages them to be handed on.
+    """The device function that makes new states of sums [3, lane_pairs], and stages them for other blocks.
 
-    ``v``: where the intermediates of this step go, or 0; ``tables``: addresses in shared memory. All pairs go
-    through the gates before anything is stored: their chains run side by side as long as no store might
-    change a table.
+    ``v``: the destination of this step's intermediates, or 0; ``tables``: addresses in shared memory. All
+    pairs go through the gates before anything is stored: their chains run side by side as long as no store
+    might change a table.
     """
     lane_pairs, own_4, halves, rows, pair = (
         shape.lane_pairs, 4 * shape.lane_pairs, shape.halves, shape.rows, pair_locator(shape),
@@ -140,8 +140,8 @@ def state_maker(shape: StepTile) -> Any:
         n: Any, units: Any, k: Any, counts: Any,
     ) -> None:  # fmt: skip
         _, _, _, _, row0, unit0 = position
-        of_z, of_r, of_g = tables
-        made = cuda.local.array(own_4, int32)
+        z_table, r_table, g_table = tables
+        intermediates = cuda.local.array(own_4, int32)
         for j in range(lane_pairs):
             row, unit = pair(j, position)
             c = 16 * ((j >> 1) & 1) if halves == 2 else 0
@@ -151,10 +151,15 @@ def state_maker(shape: StepTile) -> Any:
             dg = gate_term(whole, 2 * lane_pairs + j, constants, c + 10, k, counts)
             z, r, g, a = gates(
                 dz, dr, dg, inputs[j], inputs[lane_pairs + j], inputs[2 * lane_pairs + j], constants[c + 15],
-                of_z, of_r, of_g, k, counts,
+                z_table, r_table, g_table, k, counts,
             )  # fmt: skip
             before[j] = next_state(z, g, before[j], k, counts)
-            made[4 * j], made[4 * j + 1], made[4 * j + 2], made[4 * j + 3] = z, r, g, a
+            (
+                intermediates[4 * j],
+                intermediates[4 * j + 1],
+                intermediates[4 * j + 2],
+                intermediates[4 * j + 3],
+            ) = z, r, g, a
         for j in range(lane_pairs):
             row, unit = pair(j, position)
             slot = uint32(uint32(uint32(unit >> uint32(4)) * uint32(rows)) + row)
@@ -165,7 +170,7 @@ def state_maker(shape: StepTile) -> Any:
                 row, unit = pair(j, position)
                 row, unit = uint32(row0 + row), uint32(unit0 + unit)
                 if row < n and unit < units:
-                    store_intermediates(v, row, unit, units, made, 4 * j, k)
+                    store_intermediates(v, row, unit, units, intermediates, 4 * j, k)
 
     return advance
 
@@ -174,19 +179,21 @@ def _intermediate_writer() -> Any:
     store4 = ptx.store4
 
     @inlined
-    def store_intermediates(v: Any, row: Any, unit: Any, units: Any, made: Any, o: Any, k: Any) -> None:
-        every = uint64(units) * uint64(4)
-        at = v + (uint64(row) * every + uint64(unit)) * uint64(4)
-        store4(at, uint32(made[o] + k[ZEROS]))
-        store4(at + every, uint32(made[o + 1] + k[ZEROS + 1]))
-        store4(at + every * uint64(2), uint32(made[o + 2] + k[ZEROS + 2]))
-        store4(at + every * uint64(3), uint32(made[o + 3] + k[ZEROS + 3]))
+    def store_intermediates(
+        v: Any, row: Any, unit: Any, units: Any, intermediates: Any, o: Any, k: Any
+    ) -> None:
+        row_bytes = uint64(units) * uint64(4)
+        at = v + (uint64(row) * row_bytes + uint64(unit)) * uint64(4)
+        store4(at, uint32(intermediates[o] + k[ZEROS]))
+        store4(at + row_bytes, uint32(intermediates[o + 1] + k[ZEROS + 1]))
+        store4(at + row_bytes * uint64(2), uint32(intermediates[o + 2] + k[ZEROS + 2]))
+        store4(at + row_bytes * uint64(3), uint32(intermediates[o + 3] + k[ZEROS + 3]))
 
     return store_intermediates
 
 
 def state_writer(shape: StepTile) -> Any:
-    """The device function that writes a lane's states to y, and to codes if there are any."""
+    """The device function that writes a lane's states to y, and to codes unless that is 0."""
     lane_pairs, pair = shape.lane_pairs, pair_locator(shape)
     store_float, store1, mul, float_of = ptx.store_float, ptx.store1, ptx.mul, ptx.float_of
 

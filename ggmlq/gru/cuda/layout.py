@@ -1,14 +1,14 @@
-"""What is kept of a cell on a device: weights in rows of whole vectors, constants beside them, tables.
+"""The layout of a cell on a device: weights in rows of whole vectors, their constants, tables.
 
-    W R       int8 [3 · padded, columns], or int16 where a plan is wide; filled up with zeros
-    of_wx     constants of a product's rows, [5, 3 · padded], with what the storing adds to codes
-    biases    [4, padded]: z, r, g and R_g h
-    tables    deviations of z, r and g, [3, entries]
+    W R           int8 [3 · padded, columns], or int16 where a plan is wide; filled up with zeros
+    wx_constants  constants of a product's rows, [5, 3 · padded], with the shift of stored codes
+    biases        [4, padded]: z, r, g and R_g h
+    tables        deviations of z, r and g, [3, entries]
 
 Narrow means codes of up to 8 bits on both sides of both products and a plan in int32: then activations are
 bytes, code + shift. Otherwise they are words of 32 bits, the codes themselves, and everything else has 64.
 
-Units are padded to what the tiles of the fast rungs (tile.py) need.
+Units are padded to the tiles of the fast rungs (tile.py).
 """
 
 from __future__ import annotations
@@ -24,35 +24,37 @@ from ..plan import Plan, Rows
 from ..run import INTERMEDIATE, Call
 
 LONG = (1 << 64) - 1
-TILED = (64, 128, 256, 512, 1024, 2048)  # units that tiles are made for
-BYTE_CODES = ("W", "R", "h", "x")  # whose codes are bytes where it is narrow
+TILED = (64, 128, 256, 512, 1024, 2048)  # padded units that tiles exist for
+BYTE_CODES = ("W", "R", "h", "x")  # tensors whose codes are bytes in a narrow layout
 
 
 class DeviceWeights(NamedTuple):
-    """Of one direction and one format of x, on one device."""
+    """Weights, constants and tables of one direction and one format of x, on one device."""
 
     narrow: bool
-    padded: int  # units, and columns of R
-    columns: int  # of W
+    padded: int  # padded units, and columns of R
+    columns: int  # columns of W
     W: Any
     R: Any
     wx_constants: Any
     rh_constants: Any
     biases: Any
     tables: Any
-    k: tuple[int, ...]  # atoms.given, as words
+    k: tuple[int, ...]  # the tuple of atoms.constants_type, as words
     x_shift: int
     h_shift: int
-    first: int  # what a state of zero is stored as
+    first: int  # the stored form of a state of zero
 
 
 def is_narrow(formats: Any, x: Any, plan: bool) -> bool:
-    """Whether bytes and words of 32 bits hold everything."""
+    """True where bytes and words of 32 bits hold everything."""
     return plan and all((x if name == "x" else formats[name]).bits <= 8 for name in BYTE_CODES)
 
 
 def device_weights(call: Call) -> DeviceWeights:
-    """Made once for the format of the calibration; for that of a call only what it changes is made anew."""
+    """The arrays of a call: prepared once for the calibrated format; another format changes only its
+    constants.
+    """
     cell, plan, index = call.cell, call.plan, device.current()
     narrow = is_narrow(cell.formats, plan.x, plan.narrow)
     calibrated = plan.x == cell.formats["x"]
@@ -70,12 +72,12 @@ def device_weights(call: Call) -> DeviceWeights:
 
 
 def padded_units(units: int) -> int:
-    """Units of the tiles that hold them."""
+    """Units of the smallest tiles that hold ``units``."""
     return next((size for size in TILED if units <= size), -(-units // 256) * 256)
 
 
 def _shifts(plan: Plan, narrow: bool) -> tuple[int, int]:
-    """What is added to codes of x and h to be stored."""
+    """The offsets of stored codes of x and of h."""
     x, h = (-128 if narrow and not f.signed else 0 for f in (plan.x, plan.h))
     return x, h
 
@@ -86,7 +88,7 @@ def _wx_constants(cell: Cell, plan: Plan, narrow: bool) -> Any:
 
 
 def _constant_words(cell: Cell, plan: Plan, narrow: bool) -> tuple[int, ...]:
-    """The constants of all units, as ``atoms.py`` numbers them."""
+    """The constants of all units, in the order of ``atoms.py``."""
     zeros = [cell.formats[name].zero for name in INTERMEDIATE]
     k = [*plan.k.tolist(), plan.h.zero + _shifts(plan, narrow)[1], plan.h.zero, *zeros]
     return tuple(each & LONG for each in k)

@@ -1,4 +1,4 @@
-"""Kernels without tensor cores, for any widths: what x brings, and a step, in three parts or in one.
+"""Kernels without tensor cores, for any widths: input terms, and a step, in three parts or in one.
 
 A thread has one unit of one row. Narrow operands are words of four bytes, of which one instruction makes four
 products; wide ones are multiplied one by one, with sums of 64 bits.
@@ -35,9 +35,9 @@ OUTS = (uint64, uint64, uint64, uint32, uint32, uint64, uint32)  # Outs
 
 
 class Outs(NamedTuple):
-    """Where states go: ``atoms.put_state``."""
+    """The destinations of states (``atoms.store_state``)."""
 
-    y: Any  # addresses; 0 where nobody asked for it
+    y: Any  # addresses; 0 for outputs that the call does not want
     codes: Any
     v: Any
     size: int  # bytes of a code
@@ -47,13 +47,13 @@ class Outs(NamedTuple):
 
 
 def grid(rows: int, padded: int) -> tuple[int]:
-    """Blocks for all units of some rows."""
+    """Blocks for all units of ``rows`` rows."""
     return (-(-rows // BESIDE) * (padded // UNITS),)
 
 
 @inlined
-def stand(padded: Any) -> Any:
-    """Row and unit of a thread."""
+def place_thread(padded: Any) -> Any:
+    """The row and the unit of a thread."""
     block, across = uint32(cuda.blockIdx.x), uint32(padded // uint32(UNITS))
     thread = uint32(cuda.threadIdx.x)
     row = uint32(uint32(uint32(block // across) * uint32(BESIDE)) + uint32(thread // uint32(UNITS)))
@@ -61,7 +61,7 @@ def stand(padded: Any) -> Any:
 
 
 @cache
-def dotter(narrow: bool) -> Any:
+def dot_product(narrow: bool) -> Any:
     """The device function of one sum: a row of weights times one of activations."""
     dp4a = codes8.dp4a("s8", "s8")
 
@@ -87,12 +87,12 @@ def operands(narrow: bool) -> tuple[Any, Any]:
 
 @family(BOTH)
 def project(narrow: bool) -> Kernel:
-    """What x brings to the gates, for rows of x."""
-    dot, input_term = dotter(narrow), step_functions(narrow).input_term
-    of_z, of_r, of_g, number = step.WX_Z, step.WX_R, step.WX_G, number_type(narrow)
+    """The kernel of the input terms, for rows of x."""
+    dot, input_term = dot_product(narrow), step_functions(narrow).input_term
+    z_shift, r_shift, g_shift, number = step.WX_Z, step.WX_R, step.WX_G, number_type(narrow)
 
     @inlined
-    def of_gate(
+    def gate_term(
         W: Any, at: Any, x: Any, row: Any, rows: Any, bias: Any, k: Any, shift: Any, counts: Any
     ) -> Any:  # fmt: skip
         s = number(dot(W, at, x, row))
@@ -106,13 +106,13 @@ def project(narrow: bool) -> Kernel:
         k, counts = cuda.local.array(CONSTANT_COUNT, number), cuda.local.array(COUNTER_LENGTH, number)
         copy_constants(constants_k, k)
         clear_counts(counts)
-        row, unit = stand(padded)
+        row, unit = place_thread(padded)
         if row < x.shape[0]:
             counts[VALID] = number(unit < units)
             at_r, at_g = uint32(padded + unit), uint32(uint32(padded + padded) + unit)
-            p[row, unit] = of_gate(W, unit, x, row, rows, biases[0, unit], k, of_z, counts)
-            p[row, at_r] = of_gate(W, at_r, x, row, rows, biases[1, unit], k, of_r, counts)
-            p[row, at_g] = of_gate(W, at_g, x, row, rows, biases[2, unit], k, of_g, counts)
+            p[row, unit] = gate_term(W, unit, x, row, rows, biases[0, unit], k, z_shift, counts)
+            p[row, at_r] = gate_term(W, at_r, x, row, rows, biases[1, unit], k, r_shift, counts)
+            p[row, at_g] = gate_term(W, at_g, x, row, rows, biases[2, unit], k, g_shift, counts)
             add_counts(counts, total)
 
     name = f"gru what x brings, {'narrow' if narrow else 'wide'}"
@@ -125,21 +125,21 @@ def project(narrow: bool) -> Kernel:
 @family(BOTH)
 def products(narrow: bool) -> Kernel:
     """The first part of a step: deviations of Rh [N, 3 · padded]."""
-    dot, hidden_term, number = dotter(narrow), step_functions(narrow).hidden_term, number_type(narrow)
+    dot, hidden_term, number = dot_product(narrow), step_functions(narrow).hidden_term, number_type(narrow)
 
     def work(
-        R: Any, h: Any, rows: Any, made: Any, total: Any, units: Any, padded: Any, constants_k: Any
+        R: Any, h: Any, rows: Any, deviations: Any, total: Any, units: Any, padded: Any, constants_k: Any
     ) -> None:  # fmt: skip
         k, counts = cuda.local.array(CONSTANT_COUNT, number), cuda.local.array(COUNTER_LENGTH, number)
         copy_constants(constants_k, k)
         clear_counts(counts)
-        row, unit = stand(padded)
+        row, unit = place_thread(padded)
         if row < h.shape[0]:
             counts[VALID] = number(unit < units)
             for gate in range(3):
                 at = uint32(uint32(uint32(gate) * padded) + unit)
                 s = number(dot(R, at, h, row))
-                made[row, at] = hidden_term(
+                deviations[row, at] = hidden_term(
                     s, rows[0, at], rows[1, at], rows[2, at], rows[3, at], rows[4, at], k, counts
                 )
             add_counts(counts, total)
@@ -157,20 +157,20 @@ def gates(narrow: bool) -> Kernel:
     number, all_gates = number_type(narrow), step_functions(narrow).gates
 
     def work(
-        made: Any, p: Any, first: Any, biases: Any, tables: Any, mid: Any, total: Any, units: Any,
+        deviations: Any, p: Any, first: Any, biases: Any, tables: Any, mid: Any, total: Any, units: Any,
         padded: Any, constants_k: Any,
     ) -> None:  # fmt: skip
         k, counts = cuda.local.array(CONSTANT_COUNT, number), cuda.local.array(COUNTER_LENGTH, number)
         copy_constants(constants_k, k)
         clear_counts(counts)
-        row, unit = stand(padded)
-        if row < made.shape[0] and unit < units:
+        row, unit = place_thread(padded)
+        if row < deviations.shape[0] and unit < units:
             counts[VALID] = number(1)
             at_r, at_g = uint32(padded + unit), uint32(uint32(padded + padded) + unit)
-            of_x = first + uint64(row)
+            x_row = first + uint64(row)
             z, r, g, a = all_gates(
-                made[row, unit], made[row, at_r], made[row, at_g],
-                p[of_x, unit], p[of_x, at_r], p[of_x, at_g], biases[3, unit],
+                deviations[row, unit], deviations[row, at_r], deviations[row, at_g],
+                p[x_row, unit], p[x_row, at_r], p[x_row, at_g], biases[3, unit],
                 tables[0], tables[1], tables[2], k, counts,
             )  # fmt: skip
             mid[row, unit], mid[row, at_r], mid[row, at_g] = z, r, g
@@ -185,7 +185,7 @@ def gates(narrow: bool) -> Kernel:
 
 @cache
 def finisher(narrow: bool) -> Any:
-    """The device function from gates to the next state, in both kinds of a step; it tells the counts."""
+    """The device function from gates to the next state, for both kinds of a step; it adds the counts."""
     number, next_state = number_type(narrow), step_functions(narrow).state
 
     @inlined
@@ -196,9 +196,23 @@ def finisher(narrow: bool) -> Any:
         before = number(number(h[row, unit]) - k[STORED])
         s = next_state(z, g, before, k, counts)
         after[row, unit] = number(s + k[STORED])
-        of_x = first + uint64(row)
+        x_row = first + uint64(row)
         store_state(
-            y, codes, v, size, of_x * uint64(units) + uint64(unit), of_x, unit, units, scale, s, z, r, g, a, k
+            y,
+            codes,
+            v,
+            size,
+            x_row * uint64(units) + uint64(unit),
+            x_row,
+            unit,
+            units,
+            scale,
+            s,
+            z,
+            r,
+            g,
+            a,
+            k,
         )
         add_counts(counts, total)
 
@@ -218,7 +232,7 @@ def states(narrow: bool) -> Kernel:
         k, counts = cuda.local.array(CONSTANT_COUNT, number), cuda.local.array(COUNTER_LENGTH, number)
         copy_constants(constants_k, k)
         clear_counts(counts)
-        row, unit = stand(padded)
+        row, unit = place_thread(padded)
         if row < h.shape[0] and unit < units:
             counts[VALID] = number(1)
             z, g = mid[row, unit], mid[row, uint32(uint32(padded + padded) + unit)]
@@ -238,20 +252,20 @@ def states(narrow: bool) -> Kernel:
 @family(BOTH)
 def one(narrow: bool) -> Kernel:
     """A step: products, gates and states of a unit in one thread."""
-    number, dot, atoms = number_type(narrow), dotter(narrow), step_functions(narrow)
+    number, dot, atoms = number_type(narrow), dot_product(narrow), step_functions(narrow)
     hidden_term, all_gates, finish = atoms.hidden_term, atoms.gates, finisher(narrow)
     bytes_ = array(int8 if narrow else int32, 2)
 
     def work(
         R: Any, words: Any, h: Any, after: Any, rows: Any, biases: Any, tables: Any, p: Any,
-        of_p: Any,  # the row of p with which the step begins
+        first_p_row: Any,  # the row of p with which the step begins
         y: Any, codes: Any, v: Any, size: Any, scale: Any, first: Any, units: Any, total: Any, padded: Any,
         constants_k: Any,
     ) -> None:  # fmt: skip
         k, counts = cuda.local.array(CONSTANT_COUNT, number), cuda.local.array(COUNTER_LENGTH, number)
         copy_constants(constants_k, k)
         clear_counts(counts)
-        row, unit = stand(padded)
+        row, unit = place_thread(padded)
         if row < h.shape[0] and unit < units:
             counts[VALID] = number(1)
             d = cuda.local.array(3, number)
@@ -262,9 +276,9 @@ def one(narrow: bool) -> Kernel:
                     s, rows[0, at], rows[1, at], rows[2, at], rows[3, at], rows[4, at], k, counts
                 )
             at_r, at_g = uint32(padded + unit), uint32(uint32(padded + padded) + unit)
-            of_x = of_p + uint64(row)
+            x_row = first_p_row + uint64(row)
             z, r, g, a = all_gates(
-                d[0], d[1], d[2], p[of_x, unit], p[of_x, at_r], p[of_x, at_g], biases[3, unit],
+                d[0], d[1], d[2], p[x_row, unit], p[x_row, at_r], p[x_row, at_g], biases[3, unit],
                 tables[0], tables[1], tables[2], k, counts,
             )  # fmt: skip
             finish(

@@ -1,13 +1,13 @@
-"""Calls as lists of launches, written once for a shape and then only filled in.
+"""Calls as recorded launches: written once for a shape, then only filled in.
 
-A call of a hundred steps takes less than two hundred microseconds on the card, so what the host does before
-its last launch counts as well. A rung whose call is a few launches has them written down here: the first call
-of a shape makes the list, later ones bring addresses, and nothing of theirs is computed again. Memory comes
-from CuPy in each call, so nothing of a call stays on the card but a line of counts.
+A call of a hundred steps takes less than two hundred microseconds on the card, so the host's work before
+its last launch counts as well. The first call of a shape records its launches, later ones bring addresses,
+and nothing else is computed again. Memory comes from CuPy in each call, so nothing of a call stays on the
+card but a row of counts.
 
-A list belongs to one call at a time; the next call with the same shape, in another thread, gets another one.
-Where there is nothing to wait for (a CUDA graph is recorded) and where constants are those of one call
-(``dynamic_x``) the same launches are made at once.
+A recording belongs to one call at a time; another thread's call with the same shape gets another one. While
+a CUDA graph is recorded, and where constants are those of one call (``dynamic_x``), the same launches are
+made at once.
 
 Directions share nothing: where both fit the card the second one runs on a stream of its own.
 """
@@ -41,20 +41,22 @@ from .call import (
 )  # fmt: skip
 from .layout import device_weights
 
-MOST_SHAPES = 32  # shapes of a cell; lists of those used last
-X, H, Y, CODES, V, LAST, X_CODES, STATES, P, COUNTERS = range(10)  # addresses that a call brings
+MOST_SHAPES = 32  # shapes of a cell whose recordings are kept
+X, H, Y, CODES, V, LAST, X_CODES, STATES, P, COUNTERS = range(10)  # numbers of a call's addresses
 BYTES = 8 * encode.COUNTED
 _lock = threading.Lock()
 
 
 class StepsRung(NamedTuple):
-    """What of a rung is different from others."""
+    """The parts in which r3 and r4 differ."""
 
     name: str
     project: Project
     steps: Steps
-    busy: Callable[[Call], int]  # multiprocessors that its steps hold
-    counters: Callable[[Call, int], int]  # words that are 0 before the first step, for steps at a time
+    busy: Callable[[Call], int]  # multiprocessors that its steps occupy
+    counters: Callable[
+        [Call, int], int
+    ]  # words that are 0 before the first step, for a number of steps at a time
 
 
 class RecordedCall(NamedTuple):
@@ -63,13 +65,13 @@ class RecordedCall(NamedTuple):
     launches: tuple[PreparedLaunch, ...]
     memory: Memory
     counters: int
-    counts: Any  # on the device: nothing between calls
-    host_counts: NDArray[np.int64]  # the same for the host, in memory that the device writes to
-    owner: Any  # of that memory
+    counts: Any  # on the device: zeros between calls
+    host_counts: NDArray[np.int64]  # the counts of a call, in host memory that the device writes to
+    owner: Any  # the owner of that memory
 
 
 def run(calls: Sequence[Call], rung: StepsRung) -> None:
-    """All steps of all directions."""
+    """Run all steps of all directions."""
     gpu = device.driver()
     index = gpu.device()
     main = gpu.stream(index)
@@ -117,51 +119,51 @@ def _launch_now(calls: Sequence[Call], rung: StepsRung, index: int, main: Any, b
 
 
 def _launch(call: Call, program: RecordedCall, stream: int) -> Any:
-    """Everything onto a stream; gives the memory that it works in."""
+    """Queue all launches on a stream; returns the memory that they use."""
     empty = device.driver().empty
-    codes, states, p = program.memory.made(empty)
+    codes, states, p = program.memory.allocate(empty)
     counters = empty(program.counters, np.uint32) if program.counters else None
     addresses = [
         0 if part is None else part.data.ptr
         for part in (call.x, call.h, call.y, call.codes, call.v, call.last, codes, states, p, counters)
     ]
-    for each in program.launches:
-        each.launch(addresses, stream)
+    for launch in program.launches:
+        launch.launch(addresses, stream)
     return codes, states, p, counters
 
 
-# --- lists and who has them -----------------------------------------------------------------------
+# --- recordings and their users -------------------------------------------------------------------
 
 
 def _borrow(call: Call, rung: StepsRung, index: int) -> tuple[list[RecordedCall], RecordedCall]:
-    """A list of launches that nobody else has, and where it goes afterwards."""
-    x, h, made = call.x, call.h, call.cell.made
-    of_h = None if h is None else (h.dtype.char, h.strides)
+    """A recording that nobody else uses, and the list to which it returns."""
+    x, h, lists = call.x, call.h, call.cell.made
+    h_key = None if h is None else (h.dtype.char, h.strides)
     key = (
-        "cuda launches", index, rung.name, x.shape, x.dtype.char, x.strides, of_h, call.codes is None,
+        "cuda launches", index, rung.name, x.shape, x.dtype.char, x.strides, h_key, call.codes is None,
         call.v is None, call.even,
     )  # fmt: skip
-    free: list[RecordedCall] | None = made.get(key)
+    free: list[RecordedCall] | None = lists.get(key)
     if free is None:
-        free = _free_list(made, key)
+        free = _free_list(lists, key)
     try:
         return free, free.pop()
     except IndexError:
         return free, _record(call, rung)
 
 
-def _free_list(made: dict[Any, Any], key: Any) -> list[RecordedCall]:
-    """Room for the lists of another shape, which may take that of the oldest."""
+def _free_list(lists: dict[Any, Any], key: Any) -> list[RecordedCall]:
+    """A list for the recordings of another shape, which may replace the oldest one."""
     with _lock:
-        shapes = [each for each in made if type(each) is tuple and each[0] == key[0]]
+        shapes = [shape for shape in lists if type(shape) is tuple and shape[0] == key[0]]
         if len(shapes) >= MOST_SHAPES:
-            made.pop(shapes[0], None)
-        counts_list: list[RecordedCall] = made.setdefault(key, [])
-        return counts_list
+            lists.pop(shapes[0], None)
+        free: list[RecordedCall] = lists.setdefault(key, [])
+        return free
 
 
 def _record(call: Call, rung: StepsRung) -> RecordedCall:
-    """The launches of a call, with holes for its addresses."""
+    """The launches of a call, with slots for its addresses."""
     weights, launches = device_weights(call), []
 
     def launch(kernel: Kernel, grid: tuple[int, ...], *arguments: Any, cluster: int = 1) -> None:
@@ -182,9 +184,9 @@ def _record(call: Call, rung: StepsRung) -> RecordedCall:
     h = 0 if call.h is None else AddressSlot(H)
     encode.begin(launch, call, weights, AddressSlot(X), work.x, h, work.states, work.counters, count, counts)
     walk(work, rung.project, rung.steps)
-    of_last = AddressSlot(Y if call.codes is None else CODES)
+    last_slot = AddressSlot(Y if call.codes is None else CODES)
     source, size = last_states(call)
     offset = source - (call.y if call.codes is None else call.codes).data.ptr
-    encode.end(launch, of_last + offset, AddressSlot(LAST), size, owner.ptr, counts)
+    encode.end(launch, last_slot + offset, AddressSlot(LAST), size, owner.ptr, counts)
     counts_list = np.frombuffer(owner, np.int64, encode.COUNTED)
     return RecordedCall(tuple(launches), sizes, count, counts, counts_list, owner)

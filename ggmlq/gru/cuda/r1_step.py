@@ -24,7 +24,7 @@ def launch(calls: Sequence[Call]) -> None:
 
 
 def steps(work: DeviceCall, first: int, stop: int) -> None:
-    """Steps whose part of x is in p."""
+    """Run steps whose input terms are in p."""
     weights, n, narrow = work.weights, work.rows, work.weights.narrow
     step, grid = plain.one(narrow), plain.grid(n, weights.padded)
     weights = words(weights.R, narrow)

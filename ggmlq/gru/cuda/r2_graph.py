@@ -1,12 +1,12 @@
 """The same steps as a CUDA graph: 32 of them are launched at once.
 
-Changed: launches of 32 steps are recorded once, with memory of their own for what x brings and for what
-comes out, and replayed for each run of 32 steps; the rest of a call is launched step by step. A cell keeps
-the graph of the last number of rows, and records another one when that changes.
+Changed: launches of 32 steps are recorded once, with memory of their own for input terms and outputs, and
+replayed for each 32 steps; the rest of a call is launched step by step. A cell keeps the graph of the last
+number of rows, and records another one when that changes.
 
-Why it helps: the host is asked once for 32 steps, and the card goes from one kernel to the next by itself.
+Why it helps: the host launches once for 32 steps, and the card goes from one kernel to the next by itself.
 
-Limited by that: a kernel still begins, reads its weights and ends in each step.
+Limited by the steps themselves: a kernel still begins, reads its weights and ends in each of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from . import plain, r1_step
 from .call import DeviceCall, begin_call, end_call, run
 from .project import project
 
-RECORDED = 32  # steps: an even number, so that the first buffer of states is that of the first step again
+RECORDED = 32  # steps, an even number, so that each replay begins with the first buffer of states
 
 
 class Replay(NamedTuple):
@@ -68,12 +68,12 @@ def _replayed(call: Call) -> None:
 
 
 def _outputs(call: Call) -> list[Any]:
-    """Those that were asked for."""
+    """The outputs that the call wants."""
     return [part for part in (call.y, call.codes, call.v) if part is not None]
 
 
 def _replay(work: DeviceCall) -> Replay:
-    """The graph of a cell for as many rows and these outputs: recorded where it is not the last one."""
+    """The cell's graph for this number of rows and these outputs, recorded anew if it is another one."""
     call, key = work.call, ("cuda graph", device.current())
     shape_key = (work.rows, work.weights.narrow, call.codes is None, call.v is None)
     replay: Replay | None = call.cell.made.get(key)

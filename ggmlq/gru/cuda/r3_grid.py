@@ -22,7 +22,7 @@ from ...dispatch.card import older_than
 from ...dispatch.ladder import register
 from ...dispatch.problems import Gru
 from ..run import Call
-from . import steps as made
+from . import steps as shared_steps
 from .call import DeviceCall
 from .layout import padded_units
 from .prepared import StepsRung, run
@@ -32,10 +32,10 @@ from .tile import UNITS, StepTile
 
 LEAST = (8, 0)
 SHAPES = {  # by padded units, from few rows to many
-    64: [StepTile(1, 1, 1, 1, beside) for beside in (1, 4)],
-    128: [StepTile(2, 1, 1, 1, beside) for beside in (1, 4)],
-    256: [StepTile(4, 1, 1, 1, beside) for beside in (1, 4)],
-    512: [StepTile(4, 2, 1, 1, beside) for beside in (1, 4)],
+    64: [StepTile(1, 1, 1, 1, row_warps) for row_warps in (1, 4)],
+    128: [StepTile(2, 1, 1, 1, row_warps) for row_warps in (1, 4)],
+    256: [StepTile(4, 1, 1, 1, row_warps) for row_warps in (1, 4)],
+    512: [StepTile(4, 2, 1, 1, row_warps) for row_warps in (1, 4)],
     1024: [StepTile(4, 4, 1), StepTile(4, 4, 1, 2, 2)],
     2048: [StepTile(4, 8, 1, 2)],
 }
@@ -45,7 +45,7 @@ APART = 32  # counters of 4 bytes: each has a line of its own
 
 @family([(shape,) for shapes in SHAPES.values() for shape in shapes])
 def kernel(shape: StepTile) -> Kernel:
-    return made.kernel(shape, False)
+    return shared_steps.kernel(shape, False)
 
 
 def refuses(problem: Gru) -> str | None:
@@ -59,33 +59,33 @@ def refuses(problem: Gru) -> str | None:
 
 
 class RowBlocks(NamedTuple):
-    """How rows are shared out."""
+    """The rows of a call in blocks."""
 
     shape: StepTile
-    total: int  # of the rows, each with a counter of its own
-    concurrent: int  # that run together
+    total: int  # blocks of rows, each with a counter of its own
+    concurrent: int  # of them that run at the same time
 
     @staticmethod
     def of(call: Call) -> RowBlocks:
-        """Those of a call."""
+        """The row blocks of a call."""
         n, multiprocessors = call.x.shape[1], device.multiprocessors()
         shape = fewest_waves(SHAPES[padded_units(call.cell.units)], n, multiprocessors)
         return RowBlocks(shape, -(-n // shape.rows), max(1, multiprocessors // shape.blocks))
 
     @property
     def blocks(self) -> int:
-        """That run together."""
+        """Thread blocks that run at the same time."""
         return min(self.concurrent, self.total) * self.shape.blocks
 
 
 def counters(call: Call, some: int) -> int:
-    """Words: a counter for each part of the rows, in each of the launches for some steps."""
+    """Words for counters: one for each row block, in each of the launches."""
     runs = -(-int(call.x.shape[0]) // some)
     return APART * RowBlocks.of(call).total * runs
 
 
 def steps(work: DeviceCall, first: int, stop: int) -> None:
-    """Steps whose part of x is in p: as many rows at a time as run together."""
+    """Run steps whose input terms are in p, as many rows at a time as fit the card."""
     weights, row_blocks = work.weights, RowBlocks.of(work.call)
     begin = first // work.chunk_steps * row_blocks.total
     for part in range(0, row_blocks.total, row_blocks.concurrent):

@@ -20,7 +20,7 @@ from ...dispatch.card import older_than
 from ...dispatch.ladder import register
 from ...dispatch.problems import Gru
 from ..run import Call
-from . import steps as made
+from . import steps as shared_steps
 from .call import DeviceCall
 from .layout import padded_units
 from .prepared import StepsRung, run
@@ -29,9 +29,9 @@ from .tile import ENTRIES, StepTile
 
 LEAST = (9, 0)
 SHAPES = {  # by padded units, from few rows to many
-    64: [StepTile(1, 1, 2, 1, beside) for beside in (1, 2, 4)],
-    128: [StepTile(2, 1, 2, 1, beside) for beside in (1, 2, 4)],
-    256: [StepTile(4, 1, 2, 1, beside) for beside in (1, 2, 4)],
+    64: [StepTile(1, 1, 2, 1, row_warps) for row_warps in (1, 2, 4)],
+    128: [StepTile(2, 1, 2, 1, row_warps) for row_warps in (1, 2, 4)],
+    256: [StepTile(4, 1, 2, 1, row_warps) for row_warps in (1, 2, 4)],
     512: [StepTile(4, 2, 4, tiles) for tiles in (1, 2)],
 }
 MOST = max(SHAPES)
@@ -39,11 +39,11 @@ MOST = max(SHAPES)
 
 @family([(shape,) for shapes in SHAPES.values() for shape in shapes])
 def kernel(shape: StepTile) -> Kernel:
-    return made.kernel(shape, True)
+    return shared_steps.kernel(shape, True)
 
 
 def fewest_waves(shapes: list[StepTile], n: int, multiprocessors: int) -> StepTile:
-    """The one with the fewest rows a block that still lets all rows run at the same time, or the last."""
+    """The shape with the fewest rows a block that still lets all rows run at the same time, or the last."""
     for shape in shapes:
         if -(-n // shape.rows) * shape.blocks <= multiprocessors:
             return shape
@@ -51,7 +51,7 @@ def fewest_waves(shapes: list[StepTile], n: int, multiprocessors: int) -> StepTi
 
 
 def wider_than_bytes(problem: Gru) -> str | None:
-    """Why kernels on bytes do not take a problem, or None."""
+    """The reason why kernels on bytes do not take a problem, or None."""
     if not problem.narrow or problem.bits > 8:
         return "takes codes of up to 8 bits, with sums that fit int32"
     if problem.entries > ENTRIES:
@@ -66,14 +66,14 @@ def refuses(problem: Gru) -> str | None:
 
 
 def clusters(call: Call) -> tuple[StepTile, int]:
-    """What a block has, and how many there are."""
+    """The shape of a block, and the number of blocks."""
     n = call.x.shape[1]
     shape = fewest_waves(SHAPES[padded_units(call.cell.units)], n, device.multiprocessors())
     return shape, -(-n // shape.rows) * shape.blocks
 
 
 def steps(work: DeviceCall, first: int, stop: int) -> None:
-    """Steps whose part of x is in p."""
+    """Run steps whose input terms are in p."""
     weights, (shape, grid) = work.weights, clusters(work.call)
     work.launch(
         kernel(shape), (grid,), weights.R, weights.rh_constants, weights.biases, weights.tables, weights.tables.shape[1],

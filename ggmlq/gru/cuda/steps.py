@@ -7,9 +7,9 @@ blocks that have the same rows:
     grid      into memory, where the others read them past their first cache; a counter in memory says when
               all are there
 
-h has two buffers, of which a step reads one and writes the other, so one meeting a step is enough: who writes
-to a buffer again has met all who read it. What others do not need, y and the part of x for the next step,
-goes its way between reaching the meeting point and leaving it.
+h has two buffers, of which a step reads one and writes the other, so one meeting a step is enough: a block
+that writes to a buffer again has met all that read it. Data that other blocks do not need, y and the input
+terms of the next step, is moved between arriving at the meeting point and leaving it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .tile import StepTile, constants_loader, state_fetcher, sum_gatherer, warp_
 
 
 def kernel(shape: StepTile, cluster: bool) -> Kernel:
-    """Block (rows, units): the units of some rows are neighbours."""
+    """The kernel, whose blocks are (rows, units): the units of some rows are neighbours."""
     lane_pairs, own_3, blocks = shape.lane_pairs, 3 * shape.lane_pairs, shape.blocks
     begin, make_step, meet = (
         preparer(shape, cluster),
@@ -61,8 +61,8 @@ def kernel(shape: StepTile, cluster: bool) -> Kernel:
             k,
         )  # fmt: skip
         counter = counter + uint64(uint32(uint32(cuda.blockIdx.x) // uint32(blocks))) * uint64(128)
-        step, every = uint32(0), uint64(n) * uint64(units)
-        y, codes_step = y + first_row * uint64(units) * uint64(4), uint64(size) * every
+        step, step_elements = uint32(0), uint64(n) * uint64(units)
+        y, codes_step = y + first_row * uint64(units) * uint64(4), uint64(size) * step_elements
         codes = codes + (first_row * uint64(units) * uint64(size) if codes != uint64(0) else uint64(0))
         v = v + (first_row * uint64(units) * uint64(16) if v != uint64(0) else uint64(0))
         while step < steps:
@@ -75,9 +75,9 @@ def kernel(shape: StepTile, cluster: bool) -> Kernel:
             notify(counter)
             give(before, y, codes, scale, position, n, units, k)
             step, now = uint32(step + uint32(1)), uint32(uint32(1) - now)
-            y = y + every * uint64(4)
+            y = y + step_elements * uint64(4)
             codes = codes + (codes_step if codes != uint64(0) else uint64(0))
-            v = v + (every * uint64(16) if v != uint64(0) else uint64(0))
+            v = v + (step_elements * uint64(16) if v != uint64(0) else uint64(0))
             p = p + (uint64(n) * uint64(12 * columns) if step < steps else uint64(0))
             fetch(inputs, p, position, n)
             meet(counter, step)
@@ -100,7 +100,7 @@ def kernel(shape: StepTile, cluster: bool) -> Kernel:
 
 
 def preparer(shape: StepTile, cluster: bool) -> Any:
-    """The device function of all that comes before the first step."""
+    """The device function of all work before the first step."""
     threads, rows_, columns, pitch = shape.threads, shape.rows, shape.columns, shape.pitch
     load, read, first_states = weights_loader(shape), constants_loader(shape), lanes.first_states(shape)
     load4, put, put16, load16 = codes8.load4, ptx.put, integers.put16, integers.load16_l2
@@ -109,7 +109,7 @@ def preparer(shape: StepTile, cluster: bool) -> Any:
 
     @inlined
     def fill(to: Any, h: Any, row0: Any, n: Any) -> None:
-        """The states of the block's rows into shared memory."""
+        """Copy the states of the block's rows into shared memory."""
         i = uint32(cuda.threadIdx.x)
         while i < uint32(rows_ * line):
             r, c = uint32(i // uint32(line)), uint32(uint32(i % uint32(line)) << uint32(4))
@@ -131,21 +131,21 @@ def preparer(shape: StepTile, cluster: bool) -> Any:
         while i < uint32(uint32(3) * entries):
             put(uint32(memory + uint32(i << uint32(2))), load4(tables + uint64(i) * uint64(4)))
             i = uint32(i + uint32(threads))
-        _, of_pair = pair(0, position)
-        read(constants, rows, biases, uint32(unit0 + of_pair), uint32(columns))
+        _, pair_unit = pair(0, position)
+        read(constants, rows, biases, uint32(unit0 + pair_unit), uint32(columns))
         start = h + uint64(now) * buffer_bytes
         first_states(before, start, position, n, k)
         if cluster:
             to = uint32(memory + uint32(states_offset))
             fill(uint32(to + uint32(now * uint32(rows_ * pitch))), start, row0, n)
-            sync_cluster()  # nobody writes to who has not begun
+            sync_cluster()  # no block writes to one that has not started
         cuda.syncthreads()
 
     return begin
 
 
 def step_maker(shape: StepTile, cluster: bool) -> Any:
-    """The device function from the states of a step to the next ones, in shared memory to be handed on."""
+    """The device function from the states of a step to the next ones, which are staged in shared memory."""
     rows_, columns, pitch, tiles = shape.rows, shape.columns, shape.pitch, shape.tiles
     size, own_3, first_column = 12 * tiles * shape.chains, 3 * shape.lane_pairs, lanes.column_locator(shape)
     multiply, gather, advance = (
@@ -154,26 +154,26 @@ def step_maker(shape: StepTile, cluster: bool) -> Any:
         lanes.state_maker(shape),
     )
     states_offset, sums_offset, stage_offset = shape.states_offset, shape.sums_offset, shape.stage_offset
-    row_warps, of_warps = shape.row_warps, shape.splits * 12 * tiles * 128
+    row_warps, warp_bytes = shape.row_warps, shape.splits * 12 * tiles * 128
 
     @inlined
     def make_step(
         a: Any, constants: Any, before: Any, inputs: Any, tables: Any, memory: Any, h: Any, buffer_bytes: Any,
         now: Any, v: Any, position: Any, n: Any, units: Any, k: Any, counts: Any,
     ) -> None:  # fmt: skip
-        lane, split, near, group, row0, _ = position
+        lane, split, row_warp, group, row0, _ = position
         d, whole = cuda.local.array(size, int32), cuda.local.array(own_3, int32)
         for j in range(size):
             d[j] = int32(0)
         across = first_column(position)
-        row = uint32(uint32(near * uint32(8 * tiles)) + uint32(lane >> uint32(2)))
+        row = uint32(uint32(row_warp * uint32(8 * tiles)) + uint32(lane >> uint32(2)))
         if cluster:
             at = uint32(uint32(memory + uint32(states_offset)) + uint32(now * uint32(rows_ * pitch)))
             multiply(d, a, uint32(uint32(at + uint32(row * uint32(pitch))) + across), uint32(pitch))
         else:
             source = h + uint64(now) * buffer_bytes + uint64(across)
             multiply(d, a, source + uint64(uint32(row0 + row)) * uint64(columns), uint64(columns))
-        warps = uint32(uint32(uint32(group * uint32(row_warps)) + near) * uint32(of_warps))
+        warps = uint32(uint32(uint32(group * uint32(row_warps)) + row_warp) * uint32(warp_bytes))
         gather(d, whole, uint32(uint32(memory + uint32(sums_offset)) + warps), split, lane)
         stage = uint32(memory + uint32(stage_offset))
         advance(before, inputs, whole, constants, tables, stage, v, position, n, units, k, counts)
@@ -199,7 +199,7 @@ def arrival_notifier(cluster: bool) -> Any:
 
 
 def meeting_waiter(shape: StepTile, cluster: bool) -> Any:
-    """The device function that waits until those of all blocks are there, after so many steps."""
+    """The device function that waits for the states of all blocks, after ``step`` steps."""
     wait_for_cluster, wait_for_sum, blocks = barrier.wait_for_cluster, barrier.wait_for_sum, shape.blocks
     sync_warp = barrier.sync_warp
 
@@ -217,7 +217,7 @@ def meeting_waiter(shape: StepTile, cluster: bool) -> Any:
 
 
 def state_publisher(shape: StepTile, cluster: bool) -> Any:
-    """The device function that hands a block's states on, 16 units of a row at a time."""
+    """The device function that sends a block's states to the others, 16 units of a row at a time."""
     rows, groups, threads, blocks = shape.rows, shape.groups, shape.threads, shape.blocks
     states_offset, pitch, columns = shape.states_offset, shape.pitch, shape.columns
     chunks, take16, stage_offset = rows * groups, ptx.take16, shape.stage_offset
