@@ -37,7 +37,7 @@ def turn_of(warp: Any, steps: Any) -> Any:
 
 @inlined
 def no_turn(warp: Any, steps: Any) -> Any:
-    """The zero of a single warpgroup, hidden from the assembler: the barriers it guards keep loads in place."""
+    """A zero that the assembler must not know: the barriers that it guards keep loads in place."""
     return uint32(steps >> uint32(31))
 
 
@@ -165,7 +165,8 @@ def float_consumer(variant: Variant, write: Any, locate: Any) -> Any:
                 a, b = uint32(first_a + stage * uint32(length)), uint32(first_b + stage * uint32(length))
                 sums = lower(
                     sums, a_now, b_now,
-                    uint32(full + stage * uint32(8)), phase, left, uint32(row_scales_at + stage * uint32(scale_bytes)), turn,
+                    uint32(full + stage * uint32(8)), phase, left,
+                    uint32(row_scales_at + stage * uint32(scale_bytes)), turn,
                 )  # fmt: skip
                 if column_scales:
                     totals = promote_last(totals, sums, last_factors, column_scales_now)

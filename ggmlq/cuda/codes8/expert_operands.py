@@ -97,7 +97,7 @@ def _rows_of_table(w: ScaledArray, columns_per_scale: int) -> NDArray[np.int64]:
 
 
 def w_scale_table(w: ScaledArray, columns_per_scale: int, steps: int) -> Any:
-    """The scales of w as float32 [steps, width], one for each ``columns_per_scale`` columns, prepared once."""
+    """The scales of w, float32 [steps, width], one for each ``columns_per_scale`` columns, prepared once."""
     return w.prepared(_table_maker(columns_per_scale, steps))
 
 

@@ -146,7 +146,7 @@ def producer(variant: Variant, is_w: bool) -> Any:
 
 
 def row_writer(variant: Variant) -> Any:
-    """The device function that writes a warp's part of a tile to the rows of its uses; as consumers.writer."""
+    """The device function that writes a warp's part of a tile to the rows of its uses."""
     rows, scatter = (
         variant.tile.rows,
         row_scatterer(variant.form.columns, variant.form.halves, variant.out.kind),
@@ -172,7 +172,8 @@ def row_writer(variant: Variant) -> Any:
 
 def _kernel(variant: Variant, product: Any, *parameters: Any) -> Kernel:
     return Kernel(
-        f"tma for experts {variant}", product, *parameters, threads=variant.threads, shared=variant.layout.shared,
+        f"tma for experts {variant}", product, *parameters, threads=variant.threads,
+        shared=variant.layout.shared,
         least=(9, 0), exact=True, early=True, lto=True,
     )  # fmt: skip
 

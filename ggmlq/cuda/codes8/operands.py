@@ -138,9 +138,7 @@ class FloatArguments(NamedTuple):
 
     maps: tuple[int, ...]  # x, w, scales of x, scales of each row of w
     table: Any  # or the scales of w as a table
-    sizes: tuple[
-        int, ...
-    ]  # steps that kernels read ahead of the last ones, those that share a scale of x, bytes from step to step of the table
+    sizes: tuple[int, ...]  # steps, steps that share a scale of x, bytes from step to step of the table
     owner: Any
 
 
@@ -200,7 +198,7 @@ class IntegerTerms(NamedTuple):
     """The terms of each row of w that integer products need, filled up to whole tiles."""
 
     scales: Any
-    points: Any  # int32: tiles8.rows.Zeros; 0 without zero points
+    points: Any  # int32: rows.ZeroTerms; 0 without zero points
     others: Any
 
 

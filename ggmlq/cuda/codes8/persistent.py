@@ -97,7 +97,8 @@ def product_tile_counter(tile: BoxTile) -> Any:
 
 def _kernel(variant: Variant, product: Any, *parameters: Any) -> Kernel:
     return Kernel(
-        f"tma persistent {variant}", product, *parameters, threads=variant.threads, shared=variant.layout.shared,
+        f"tma persistent {variant}", product, *parameters, threads=variant.threads,
+        shared=variant.layout.shared,
         least=(9, 0), exact=True, early=True, lto=True,
     )  # fmt: skip
 

@@ -77,7 +77,7 @@ def kernel(variant: SmallMVariant, ids_per_lane: int) -> Kernel:
         x: Any, w: Any,  # maps of codes; a box of x is one row
         y: Any,  # [uses, n]
         ids: Any,  # int64 [uses]
-        x_scales: Any, row_x: Any, column_x: Any,  # scales: address, bytes from row to row and column to column
+        x_scales: Any, row_x: Any, column_x: Any,  # scales, and bytes from row to row and column to column
         w_scales: Any, row_w: Any, column_w: Any,
         points_x: Any, others_x: Any, points_w: Any, others_w: Any,  # rows.ZeroTerms
         uses: Any, per: Any, experts: Any,  # uses of a row of x
@@ -128,7 +128,8 @@ def kernel(variant: SmallMVariant, ids_per_lane: int) -> Kernel:
             add(ring, rank, halvings, y, row0, served, n, (nothing, nothing, nothing, nothing))
 
     return Kernel(
-        f"tma few rows of experts {variant}, {32 * ids_per_lane} uses", product, *(uint64,) * 14, *(uint32,) * 10,
+        f"tma few rows of experts {variant}, {32 * ids_per_lane} uses", product, *(uint64,) * 14,
+        *(uint32,) * 10,
         threads=THREADS, blocks=tile.blocks, shared=tile.shared + small_m_uses.list_bytes(tile), least=(9, 0),
         exact=True, early=True, lto=True,
     )  # fmt: skip

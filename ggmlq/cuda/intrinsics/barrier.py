@@ -150,7 +150,7 @@ UNTIL_TIRED = (
 
 @instruction("red.release.gpu.global.add.u32 [$0], $1;", None, u64, u32, effect=True)
 def add_release(counter: Any, blocks: Any) -> Any:
-    """Add to a counter, by one thread after its block met: who sees the sum also sees what the block wrote."""
+    """Add to a counter after the block met; a block that sees the sum sees this block's writes, too."""
     only_on_a_gpu()
 
 

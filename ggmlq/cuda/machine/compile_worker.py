@@ -1,4 +1,4 @@
-"""The process that compiles for others (compile_process.py): a family's case and a capability in, code out."""
+"""The process that compiles for compile_process.py: a family's case and a capability in, code out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CUDA device: CuPy and a GPU, or an error that says what is missing; facts of the card, graphs, copies."""
+"""The CUDA device: CuPy and a GPU, or an error that says what is missing; facts of the card."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def capability() -> tuple[int, int] | None:
 
 
 def older_than(least: tuple[int, int]) -> str | None:
-    """The reason why a kernel for GPUs from ``least`` on cannot run here; None if it can, or without a GPU."""
+    """The reason why a kernel for GPUs from ``least`` on cannot run here; None without a GPU, too."""
     return cards.older_than(card(), least)
 
 

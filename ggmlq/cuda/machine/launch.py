@@ -253,7 +253,7 @@ def _shared_for_blocks(max_blocks: int) -> int:
 
 
 def _limiting_shared(shared: int, max_blocks: int, early: bool) -> int:
-    """Bytes of shared memory to request so that no more than ``max_blocks`` blocks fit on a multiprocessor."""
+    """Bytes of shared memory with which at most ``max_blocks`` blocks fit on a multiprocessor."""
     return max(shared, _shared_for_blocks(max_blocks)) if max_blocks and early else shared
 
 

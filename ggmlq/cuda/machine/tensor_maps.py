@@ -66,10 +66,10 @@ def encoded(box: Box) -> bytes:
     memory = ctypes.create_string_buffer(2 * SIZE)
     at = -(-ctypes.addressof(memory) // 64) * 64
     shape, pitch = (LONG * 2)(box.columns, box.rows), (LONG * 1)(box.pitch)
-    box_shape, element_strides = (UNSIGNED * 2)(box.box_columns, box.box_rows), (UNSIGNED * 2)(1, 1)
+    moved, strides = (UNSIGNED * 2)(box.box_columns, box.box_rows), (UNSIGNED * 2)(1, 1)
     encode: Any = library().cuTensorMapEncodeTiled
     status = encode(
-        ctypes.c_void_p(at), number, UNSIGNED(2), ctypes.c_void_p(box.address), shape, pitch, box_shape, element_strides,
+        ctypes.c_void_p(at), number, UNSIGNED(2), ctypes.c_void_p(box.address), shape, pitch, moved, strides,
         0, SWIZZLE_128 if box.swizzled else 0, PROMOTE_256, 0,
     )  # fmt: skip
     if status:

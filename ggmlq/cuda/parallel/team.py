@@ -23,7 +23,7 @@ ALREADY = 704  # cudaErrorPeerAccessAlreadyEnabled
 
 
 def link(numbers: Sequence[int]) -> bool:
-    """Let each GPU read the others' memory where the machine allows it; otherwise copies go through the host."""
+    """Let each GPU read the others' memory if the machine allows it; else copies go through the host."""
     cuda, whole = device.cupy().cuda, True
     for one, other in itertools.permutations(set(numbers), 2):
         if not cuda.runtime.deviceCanAccessPeer(one, other):
@@ -185,13 +185,15 @@ class CudaRun:
     def _sent(self, array: Any, sources: Sequence[Any], number: int) -> Any:
         cp = device.cupy()
         with self._lane(number) as lane:
-            made = [copied(cp.empty(source.shape, source.dtype), source, lane) for source in sources]
+            copies = [copied(cp.empty(source.shape, source.dtype), source, lane) for source in sources]
             if not isinstance(array, ScaledArray):
-                return made[0]
-            codes, *beside = made
-            laid = [laid_out(cp, like, part) for like, part in zip(array.parts()[1:], beside, strict=True)]
-            self.streams.held += made
-            return ScaledArray(codes, laid[0], array.code, array.tile, *laid[1:])
+                return copies[0]
+            codes, *scale_parts = copies
+            scales = [
+                laid_out(cp, like, part) for like, part in zip(array.parts()[1:], scale_parts, strict=True)
+            ]
+            self.streams.held += copies
+            return ScaledArray(codes, scales[0], array.code, array.tile, *scales[1:])
 
     def take(self, position: int, part: Any, room: Any) -> Any:
         number = self.team.numbers[position]
@@ -221,7 +223,7 @@ class CudaRun:
         """Sums of two GPUs: as many bytes over the link as with shares, but both ways at the same time and in
         one step.
         """
-        numbers, made = self.team.numbers, []
+        numbers, totals = self.team.numbers, []
         self.streams.meet(numbers)
         for number in numbers:
             with self._lane(number):
@@ -229,9 +231,9 @@ class CudaRun:
                     part if there == number else as_of(part, number)
                     for part, there in zip(parts, numbers, strict=True)
                 )
-                made.append(first + second)
+                totals.append(first + second)
         self.streams.meet(numbers)
-        return made
+        return totals
 
     def _by_copies(self, parts: Sequence[Any]) -> list[Any]:
         """Sums of several GPUs: each fetches a share of all terms, adds them in order, and hands the sums

@@ -54,7 +54,7 @@ USUAL = Conversion("e4m3", "float32", "half_even", False, True)
 
 
 def tried(shapes: Any) -> Any:
-    """The cases that kernels are made for: each kind of floats with each shape, each conversion from float16."""
+    """The cases of a family: each kind of floats with each shape, each conversion from float16."""
     yield from ((kind, USUAL, shape) for kind, shape in product(SIZES, shapes))
     yield from (("float16", conversion, shapes[0]) for conversion in conversions())
 

@@ -120,7 +120,7 @@ def barrier_initializer(stages: int, arrivals: int) -> Any:
 
 
 def raster(tile: BoxTile, raster_height: int) -> Any:
-    """The device function for a tile's first row and column; blocks go down ``raster_height`` tiles together."""
+    """The device function for a tile's first row and column, ``raster_height`` tiles down at a time."""
     rows, columns = tile.rows, tile.columns
 
     @inlined
@@ -165,7 +165,8 @@ def box_fetcher(layout: SharedLayout, is_w: bool) -> Any:
 
     @inlined
     def start_boxes(
-        ring: Any, done: Any, stage: Any, codes: Any, scales: Any, at: Any, scale_column: Any, step: Any, group: Any
+        ring: Any, done: Any, stage: Any, codes: Any, scales: Any, at: Any, scale_column: Any,
+        step: Any, group: Any,
     ) -> None:  # fmt: skip
         if is_w:
             expect(done, uint32(size))
@@ -184,7 +185,7 @@ def box_fetcher(layout: SharedLayout, is_w: bool) -> Any:
 
 
 def scale_row_advancer(is_w: bool) -> Any:
-    """The device functions for the row of scales of the first step and of the next, and the steps it serves."""
+    """The device functions for the row of scales of the first step, and of the next step."""
 
     @inlined
     def begin(step: Any, span: Any) -> Any:

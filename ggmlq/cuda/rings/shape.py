@@ -1,4 +1,4 @@
-"""Tiles of 8-bit codes for ``mma.sync``: outputs of a block and of a warp, stages, and the raster of blocks."""
+"""Tiles of 8-bit codes for ``mma.sync``: outputs of a block and of a warp, stages, the raster."""
 
 from __future__ import annotations
 

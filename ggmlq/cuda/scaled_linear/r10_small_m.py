@@ -81,7 +81,7 @@ def kernel(variant: SmallMVariant) -> Kernel:
     def product(
         x: Any, w: Any,  # maps of codes
         y: Any,
-        x_scales: Any, row_x: Any, column_x: Any,  # scales: address, bytes from row to row and column to column
+        x_scales: Any, row_x: Any, column_x: Any,  # scales, and bytes from row to row and column to column
         w_scales: Any, row_w: Any, column_w: Any,
         points_x: Any, others_x: Any, points_w: Any, others_w: Any,  # rows.ZeroTerms
         m: Any, n: Any, steps: Any, halvings: Any,  # log2 of the blocks that share the steps
@@ -107,7 +107,8 @@ def kernel(variant: SmallMVariant) -> Kernel:
             add(ring, rank, halvings, y, row0, m, n, (bias, scales, down, along))
 
     return Kernel(
-        f"tma few rows {variant}", product, *(uint64,) * 13, *(uint32,) * 8, *epilogue.PARAMETERS, threads=THREADS,
+        f"tma few rows {variant}", product, *(uint64,) * 13, *(uint32,) * 8, *epilogue.PARAMETERS,
+        threads=THREADS,
         blocks=tile.blocks, shared=tile.shared, least=(9, 0), exact=True, early=True, lto=True,
     )  # fmt: skip
 

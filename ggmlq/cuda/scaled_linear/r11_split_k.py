@@ -59,6 +59,7 @@ def launch(
     variant = Variant(tile, x.code.name, w.code.name, to, False, column_scales)
     arguments = operands8.float_arguments(variant, both, w, m, n)
     kernel(variant)(
-        (tile.tiles(m, n) * split,), (variant.threads,), *arguments.maps, arguments.table, out, m, n, *arguments.sizes,
+        (tile.tiles(m, n) * split,), (variant.threads,), *arguments.maps, arguments.table, out, m, n,
+        *arguments.sizes,
         split, *row_split(tile, split), *epilogue.epilogue_arguments(end), cluster=split,
     )  # fmt: skip

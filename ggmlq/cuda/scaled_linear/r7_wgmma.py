@@ -112,7 +112,8 @@ def kernel(variant: Variant) -> Kernel:
             wait_until_written()
 
     return Kernel(
-        f"tma simple {variant}", product, *(uint64,) * 6, *(uint32,) * 5, threads=threads, shared=layout.shared,
+        f"tma simple {variant}", product, *(uint64,) * 6, *(uint32,) * 5, threads=threads,
+        shared=layout.shared,
         least=(9, 0), exact=True, early=True, lto=True,
     )  # fmt: skip
 

@@ -59,7 +59,8 @@ def floats(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end: 
     variant = Variant(tile, x.code.name, w.code.name, to.out, to.boxed, column_scales)
     arguments = operands8.float_arguments(variant, both, w, m, n)
     float_kernel(variant)(
-        _grid(tile, m, n), (variant.threads,), *arguments.maps, arguments.table, to.at, m, n, *arguments.sizes, *epilogue_arguments(end)
+        _grid(tile, m, n), (variant.threads,), *arguments.maps, arguments.table, to.at, m, n,
+        *arguments.sizes, *epilogue_arguments(end)
     )  # fmt: skip
 
 

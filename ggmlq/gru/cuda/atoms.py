@@ -85,7 +85,8 @@ def step_functions(narrow: bool, shared: bool = False) -> StepFunctions:
 
     @inlined
     def input_term(
-        total: Any, correction: Any, left: Any, half: Any, negative: Any, right: Any, bias: Any, k: Any, shift: Any,
+        total: Any, correction: Any, left: Any, half: Any, negative: Any, right: Any, bias: Any, k: Any,
+        shift: Any,
         counts: Any,
     ) -> Any:  # fmt: skip
         return plus(
@@ -100,7 +101,8 @@ def step_functions(narrow: bool, shared: bool = False) -> StepFunctions:
 
     @inlined
     def gates(
-        dz: Any, dr: Any, dg: Any, pz: Any, pr: Any, pg: Any, bias: Any, z_table: Any, r_table: Any, g_table: Any,
+        dz: Any, dr: Any, dg: Any, pz: Any, pr: Any, pg: Any, bias: Any, z_table: Any, r_table: Any,
+        g_table: Any,
         k: Any, counts: Any,
     ) -> Any:  # fmt: skip
         z = gate(pz, dz, k, rh_z, z_pre, z_table, counts)

@@ -189,6 +189,7 @@ def project_plain(work: DeviceCall, first: int, stop: int) -> None:
     weights, narrow, rows = work.weights, work.weights.narrow, (stop - first) * work.rows
     work.launch(
         plain.project(narrow), plain.grid(rows, weights.padded), words(weights.W, narrow),
-        words(work.codes_from(first)[:rows], narrow), weights.wx_constants, weights.biases, work.p[:rows], work.counts,
+        words(work.codes_from(first)[:rows], narrow), weights.wx_constants, weights.biases, work.p[:rows],
+        work.counts,
         work.units, weights.padded, weights.k,
     )  # fmt: skip

@@ -102,7 +102,7 @@ def x_encoder(kind: str, narrow: bool, even: bool) -> Any:
 
 
 def state_encoder(narrow: bool, even: bool) -> Any:
-    """The device function for a row of h0, or of zeros where its address is 0; it counts in places 3 and 4."""
+    """The device function for a row of h0, or of zeros if its address is 0; it counts in places 3 and 4."""
     load_float, rounded, none = ptx.load_float, rounder("float64", even), float64(0)
     store, size = (ptx.store1, 1) if narrow else (ptx.store4, 4)
 
@@ -254,7 +254,8 @@ def begin(launch: Any, call: Call, weights: Any, x: Any, codes: Any, h: Any, sta
     launch(
         kernel(call.x.dtype.name, weights.narrow, call.even), (grid,), x, step, across, between, c, codes,
         weights.columns, t * n, n, *numbers(call, weights.x_shift), h, h_across, h_between, wide, states,
-        weights.padded, call.cell.units, *state_numbers(call, weights.first, weights.h_shift), counters, count, counts,
+        weights.padded, call.cell.units, *state_numbers(call, weights.first, weights.h_shift), counters,
+        count, counts,
     )  # fmt: skip
 
 

@@ -31,7 +31,8 @@ def lane_placer(shape: StepTile) -> Any:
         row0 = uint32(row_from + uint32(uint32(block // uint32(blocks)) * uint32(rows)))
         unit0 = uint32(uint32(block % uint32(blocks)) * uint32(units))
         return (
-            lane, uint32(warp % uint32(splits)), row_warp, uint32(warp // uint32(splits * row_warps)), row0, unit0,
+            lane, uint32(warp % uint32(splits)), row_warp, uint32(warp // uint32(splits * row_warps)),
+            row0, unit0,
         )  # fmt: skip
 
     return place_lane

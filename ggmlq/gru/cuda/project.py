@@ -149,6 +149,7 @@ def project(work: DeviceCall, first: int, stop: int) -> None:
         return
     grid = -(-rows // AT_ONCE) * (weights.padded // UNITS)
     work.launch(
-        kernel(), (grid,), weights.W, work.codes_from(first), weights.wx_constants, weights.biases, work.p, work.counts, rows,
+        kernel(), (grid,), weights.W, work.codes_from(first), weights.wx_constants, weights.biases,
+        work.p, work.counts, rows,
         work.units, weights.padded, weights.columns, weights.k,
     )  # fmt: skip

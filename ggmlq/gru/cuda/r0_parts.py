@@ -35,11 +35,13 @@ def steps(work: DeviceCall, first: int, stop: int) -> None:
     for t in range(first, stop):
         now, after = work.state(t), work.state(t + 1)
         work.launch(
-            products, grid, words(weights.R, narrow), words(now, narrow), weights.rh_constants, deviations, work.counts,
+            products, grid, words(weights.R, narrow), words(now, narrow), weights.rh_constants,
+            deviations, work.counts,
             work.units, padded, weights.k,
         )  # fmt: skip
         work.launch(
-            gates, grid, deviations, work.p, (t - first) * n, weights.biases, weights.tables, mid, work.counts,
+            gates, grid, deviations, work.p, (t - first) * n, weights.biases, weights.tables, mid,
+            work.counts,
             work.units, padded, weights.k,
         )  # fmt: skip
         work.launch(states, grid, mid, now, after, *work.outs(t), work.counts, padded, weights.k)

@@ -27,10 +27,11 @@ def steps(work: DeviceCall, first: int, stop: int) -> None:
     """Run steps whose input terms are in p."""
     weights, n, narrow = work.weights, work.rows, work.weights.narrow
     step, grid = plain.one(narrow), plain.grid(n, weights.padded)
-    weights = words(weights.R, narrow)
+    r_words = words(weights.R, narrow)
     for t in range(first, stop):
         now, after = work.state(t), work.state(t + 1)
         work.launch(
-            step, grid, weights, words(now, narrow), now, after, weights.rh_constants, weights.biases, weights.tables,
+            step, grid, r_words, words(now, narrow), now, after, weights.rh_constants, weights.biases,
+            weights.tables,
             work.p, (t - first) * n, *work.outs(t), work.counts, weights.padded, weights.k,
         )  # fmt: skip

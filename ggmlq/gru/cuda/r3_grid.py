@@ -91,7 +91,8 @@ def steps(work: DeviceCall, first: int, stop: int) -> None:
     for part in range(0, row_blocks.total, row_blocks.concurrent):
         grid = min(row_blocks.concurrent, row_blocks.total - part) * row_blocks.shape.blocks
         work.launch(
-            kernel(row_blocks.shape), (grid,), weights.R, weights.rh_constants, weights.biases, weights.tables,
+            kernel(row_blocks.shape), (grid,), weights.R, weights.rh_constants, weights.biases,
+            weights.tables,
             weights.tables.shape[1], work.p, work.states, work.buffer_bytes, *work.outs(first), work.counts,
             work.counters_from(APART * (begin + part)), stop - first, first, work.rows,
             part * row_blocks.shape.rows, weights.k,

@@ -76,8 +76,10 @@ def steps(work: DeviceCall, first: int, stop: int) -> None:
     """Run steps whose input terms are in p."""
     weights, (shape, grid) = work.weights, clusters(work.call)
     work.launch(
-        kernel(shape), (grid,), weights.R, weights.rh_constants, weights.biases, weights.tables, weights.tables.shape[1],
-        work.p, work.states, work.buffer_bytes, *work.outs(first), work.counts, 0, stop - first, first, work.rows,
+        kernel(shape), (grid,), weights.R, weights.rh_constants, weights.biases, weights.tables,
+        weights.tables.shape[1],
+        work.p, work.states, work.buffer_bytes, *work.outs(first), work.counts, 0, stop - first, first,
+        work.rows,
         0, weights.k, cluster=shape.blocks,
     )  # fmt: skip
 

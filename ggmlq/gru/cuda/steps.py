@@ -67,7 +67,8 @@ def kernel(shape: StepTile, cluster: bool) -> Kernel:
         v = v + (first_row * uint64(units) * uint64(16) if v != uint64(0) else uint64(0))
         while step < steps:
             make_step(
-                a, constants, before, inputs, table_addresses, memory, h, buffer_bytes, now, v, position, n, units, k,
+                a, constants, before, inputs, table_addresses, memory, h, buffer_bytes, now, v, position,
+                n, units, k,
                 counts,
             )  # fmt: skip
             cuda.syncthreads()
