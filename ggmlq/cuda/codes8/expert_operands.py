@@ -73,7 +73,7 @@ def map_terms(sorted_rows: SortedRows, box_rows: int) -> int:
     return tensor_maps.map_address(Box(at, columns, height, 4 * height, "float32", 1, box_rows, False))
 
 
-# --- scales of w, kept with it ----------------------------------------------------------------
+# --- scales of w, prepared once ---------------------------------------------------------------
 
 
 def table_columns(n: int) -> int:

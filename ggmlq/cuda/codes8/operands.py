@@ -89,7 +89,7 @@ class XScales(NamedTuple):
     """The map of the scales of x."""
 
     map: int
-    span: int  # steps that kernels read ahead of the last ones that share one
+    span: int  # steps that share a scale
     owner: Any  # the array that they lie in
 
 
@@ -154,7 +154,7 @@ def float_arguments(variant: Any, both: OperandPair, w: ScaledArray, m: int, n: 
     return FloatArguments((*codes, scales.map, column_scales_map), table, sizes, scales.owner)
 
 
-# --- scales of w, kept with it -------------------------------------------------------------------
+# --- scales of w, prepared once ------------------------------------------------------------------
 
 
 def shares_scales(w: CodeRows, columns_per_scale: int) -> bool:

@@ -29,22 +29,14 @@ LaunchRecord = tuple[Kernel, tuple[int, ...], tuple[int, ...], tuple[Any, ...], 
 class RecordedLaunches:
     """The launches of a product, with slots for the addresses of a call."""
 
-    def __init__(
-        self, record_launches: list[LaunchRecord], x: Any, y: Any, prepared_arrays: Iterable[Any]
-    ) -> None:
-        self._prepared = tuple(prepared_arrays)  # arrays whose addresses are in prepared launches
+    def __init__(self, records: list[LaunchRecord], x: Any, y: Any, prepared: Iterable[Any]) -> None:
+        self._prepared = tuple(prepared)  # arrays whose addresses are in prepared launches
         self._offsets: dict[int, int] = {}  # offsets in the workspace, by address at the time of recording
         self.workspace = 0  # bytes of memory between kernels
+        operands = x, y
         self._steps = [
-            (
-                kernel,
-                grid,
-                block,
-                [self._slot_for(argument, (x, y)) for argument in arguments],
-                cluster,
-                max_blocks,
-            )
-            for kernel, grid, block, arguments, cluster, max_blocks in record_launches
+            (kernel, grid, block, [self._slot_for(a, operands) for a in arguments], cluster, max_blocks)
+            for kernel, grid, block, arguments, cluster, max_blocks in records
         ]
         self._free: list[tuple[PreparedLaunch, ...]] = [self._prepare()]
         self._memory = device.cupy().cuda.alloc
@@ -57,7 +49,7 @@ class RecordedLaunches:
         for number, operand in enumerate(operands):
             if operand.data.ptr <= at < operand.data.ptr + operand.nbytes:
                 return AddressSlot(number, at - operand.data.ptr)
-        if any(argument.data.ptr <= at < argument.data.ptr + argument.nbytes for argument in self._prepared):
+        if any(array.data.ptr <= at < array.data.ptr + array.nbytes for array in self._prepared):
             return argument
         if at not in self._offsets:
             self._offsets[at] = self.workspace
@@ -83,8 +75,8 @@ class RecordedLaunches:
             memory = self._memory(self.workspace)  # goes back to the stream's pool when all is launched
             workspace = memory.ptr
         addresses = (x, y, workspace)
-        for argument in launches:
-            argument.launch(addresses, stream)
+        for launch in launches:
+            launch.launch(addresses, stream)
         self._free.append(launches)
 
 
@@ -102,14 +94,8 @@ def record_launches(run: Callable[[], None]) -> list[LaunchRecord]:
 def prepared_memory(q: Any) -> list[Any]:
     """The memory of weights, and arrays that kernels prepared with them."""
     parts = [q.memory]
-    for prepared in q.all_kept():
-        parts += (
-            prepared
-            if isinstance(prepared, tuple)
-            else vars(prepared).values()
-            if hasattr(prepared, "__dict__")
-            else ()
-        )
+    for item in q.all_kept():
+        parts += item if isinstance(item, tuple) else vars(item).values() if hasattr(item, "__dict__") else ()
     return [part for part in parts if hasattr(part, "data")]
 
 

@@ -139,20 +139,20 @@ def product_raster(tile: BoxTile, raster_height: int) -> Any:
     locate = raster(tile, raster_height)
 
     @inlined
-    def place_in_product(number: Any, tiles: Any) -> Any:
+    def locate_in_product(number: Any, tiles: Any) -> Any:
         down, across = tiles
         row, column = locate(number, down, across)
         return row, column, column
 
-    return place_in_product
+    return locate_in_product
 
 
 def box_fetcher(layout: SharedLayout, is_w: bool) -> Any:
     """The device function that starts the boxes of one operand's stage, whose barrier is ``done``.
 
     That of w announces the bytes of both operands. ``scales``: a map, of x [groups, M], of w [steps, N];
-    ``at``: the
-    operand's first row, ``among``: its place in a row of scales; ``group``: the row of scales of the step.
+    ``at``: the operand's first row; ``scale_column``: its place in a row of scales; ``group``: the row of
+    scales of the step.
     """
     length, size, first = (
         layout.tile.stage,
@@ -231,7 +231,7 @@ def step_producer(layout: SharedLayout, is_w: bool) -> Any:
 def producer(layout: SharedLayout, raster_height: int, is_w: bool) -> Any:
     """The device function of the thread that fills the ring with an operand, for all tiles of a block.
 
-    ``where``: tiles down and across.
+    ``tiles``: tiles down and across.
     """
     locate, produce_steps = raster(layout.tile, raster_height), step_producer(layout, is_w)
 

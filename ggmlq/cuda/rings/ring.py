@@ -32,7 +32,7 @@ def prologue(fetchers: Fetchers, ahead: int, length: int) -> Any:
         for i in range(ahead):
             if first + uint32(i) < last:
                 fetch_weights(ring + uint32(i * length), weights_at, apart, first + uint32(i))
-        wait_for_predecessor()  # it may have made x, or read y
+        wait_for_predecessor()  # the predecessor may have made x, or read y
         for i in range(ahead):
             if first + uint32(i) < last:
                 fetch_activations(ring + uint32(i * length), x, m0, first + uint32(i), m, k)
@@ -60,7 +60,7 @@ def refiller(fetchers: Fetchers, wait: Any, publish: Any = nothing) -> Any:
     ) -> None:
         wait()
         publish()
-        cuda.syncthreads()  # the stage is there for all, and all are done with the one to fill
+        cuda.syncthreads()  # all see the stage, and nobody reads the one to fill
         if step < last:
             fetch_weights(to, weights_at, apart, step)
             fetch_activations(to, x, m0, step, m, k)
