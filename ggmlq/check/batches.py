@@ -109,7 +109,7 @@ class Batch(Case):
 
 
 def in_batches(case: Case, lead: tuple[int, ...]) -> Case:
-    """The same product once for each of so many batches of activations; () leaves it as it is."""
+    """The product repeated for batches of activations; () leaves it as it is."""
     if not lead:
         return case
     b3, b2 = (1, *lead)[-2:]

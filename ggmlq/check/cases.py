@@ -1,4 +1,4 @@
-"""What is tried: a weight type, a shape, a kind of data and a seed. The four say all."""
+"""Cases of a check: a weight type, a shape, a kind of data and a seed, which together fix all."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Case:
 
     @property
     def shape(self) -> str:
-        """As ``--shapes`` takes it."""
+        """The case as ``--shapes`` takes it."""
         return f"{self.m}x{self.n}x{self.k}"
 
     @property
@@ -114,7 +114,7 @@ def edges(fmt: Format, seed: int, group: int = 1) -> list[Case]:
 
 
 def parse_types(text: str) -> list[Format]:
-    """``q4_0,q4_K``."""
+    """Types from text such as ``q4_0,q4_K``."""
     return [FORMATS[name.strip()] for name in text.split(",") if name.strip()]
 
 
@@ -133,7 +133,7 @@ def parse_shapes(text: str) -> list[tuple[tuple[int, ...], Shape]]:
 
 
 def parse_data(text: str) -> list[str]:
-    """``normal,huge`` or ``all``."""
+    """Kinds of data from text such as ``normal,huge`` or ``all``."""
     kinds = [word.strip() for word in text.split(",")] if text != "all" else list(data.KINDS)
     for kind in kinds:
         if kind not in data.KINDS:
@@ -149,7 +149,7 @@ PLAIN = {
 
 
 def fields_of(text: str, needed: Sequence[str], op: str = "MUL_MAT") -> dict[str, str]:
-    """What stands in the brackets of a case; sizes are numbers."""
+    """The fields between the brackets of a case; sizes are numbers."""
     match = re.search(r"(\w+)\((.*)\)", text)
     if match is None or match[1] != op:
         raise UnsupportedError(

@@ -35,7 +35,7 @@ def _differences(of_type: list[Outcome]) -> Iterator[str]:
 
 
 def _within(of_layout: list[Outcome]) -> Iterator[str]:
-    """The same of one layout."""
+    """The conditions on which cases of one layout are wrong."""
     wrong, right = ([o for o in of_layout if o.verdict == verdict] for verdict in ("wrong", "ok"))
     if not wrong or not right:
         return

@@ -40,7 +40,7 @@ class Diagnoser:
         self._read: set[tuple[str, str | bool]] = set()
 
     def diagnosed(self, outcome: Outcome, product: Product, result: Measurement) -> Outcome:
-        """The same outcome with what is wrong, and with all arrays for whoever wants to look.
+        """The outcome with its diagnosis, and with all arrays for replay.
 
         Without a claim the diagnosis may know an arithmetic that :func:`judge` did not try: then a
         kernel that is near is right.

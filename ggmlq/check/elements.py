@@ -77,7 +77,7 @@ def _loose_limit(wanted: Wide, energy: Wide, q: QuantArray, arithmetic: str) -> 
 
 
 def energy_of(x: NDArray[Any], q: QuantArray) -> Wide:
-    """What a product of such lengths has if its signs are random: ‖x‖²·‖w‖²/K, [M, N]."""
+    """The expected square of a product of such lengths with random signs: ‖x‖²·‖w‖²/K, [M, N]."""
     w = q.dequantize(np.float64)
     of_x = np.sum(np.asarray(x, np.float64) ** 2, axis=1)
     return np.asarray(of_x[:, None] * np.sum(w**2, axis=1) / q.shape[1])

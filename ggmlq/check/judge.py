@@ -42,12 +42,12 @@ class Judgement:
 
     @property
     def ok(self) -> bool:
-        """Whether every element may be what it is."""
+        """True where every element lies within its bound."""
         return self.out == 0
 
     @property
     def fits(self) -> bool:
-        """Whether no other arithmetic needs to be looked at."""
+        """True where no other arithmetic needs to be tried."""
         return self.ok and not self.distance > FIT.get(
             self.arithmetic, 0.0
         )  # NaN: all overflows, as it should
@@ -98,7 +98,7 @@ def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str], written: An
 
 
 def by_expert(y: Any, x: Any, q: QuantArray, ids: Any, arithmetics: Sequence[str]) -> Judgement:
-    """The same for ids [T, U] of experts: each expert's rows, in the arithmetic of the one with most."""
+    """The judgement for ids [T, U] of experts: each expert's rows, in the arithmetic of the one with most."""
     uses, lines = ids.reshape(-1), y.reshape(ids.size, -1)
     rows = x.reshape(-1, x.shape[-1])[np.arange(ids.size) // (1 if x.ndim == 3 else ids.shape[1])]
     experts, counts = np.unique(uses, return_counts=True)

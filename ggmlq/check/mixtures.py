@@ -73,7 +73,7 @@ class Mixture(Case):
         return {"experts": self.experts, "used": self.used, "spread": self.spread, "apart": self.apart}
 
     def ids(self) -> NDArray[np.int32]:
-        """[T, U]."""
+        """The ids of experts [T, U]."""
         if self.source is not None:
             return np.asarray(Dump(self.source).array("ids"), np.int32)
         rng = np.random.default_rng([self.seed, 2])
@@ -150,7 +150,7 @@ def parse_experts(text: str) -> tuple[int, int]:
 
 
 def parse_spread(text: str) -> Spread:
-    """One of SPREADS."""
+    """A distribution from text, one of SPREADS."""
     for name in SPREADS:
         if text == name:
             return name
@@ -158,13 +158,13 @@ def parse_spread(text: str) -> Spread:
 
 
 def mixed(case: Case, experts: tuple[int, int], spread: Spread, *, apart: bool) -> Mixture:
-    """The same sizes with experts."""
+    """The sizes of a case with experts."""
     of = case.format, case.m, case.n, case.k, case.data, case.seed
     return Mixture(*of, None, *experts, spread, apart)
 
 
 def parse_backend_ops(text: str, seed: int) -> Mixture:
-    """``MUL_MAT_ID(type_a=q4_0,type_b=f32,n_mats=8,n_used=2,b=0,m=512,n=129,k=256)``.
+    """A case from text: ``MUL_MAT_ID(type_a=q4_0,type_b=f32,n_mats=8,n_used=2,b=0,m=512,n=129,k=256)``.
 
     There b=1 is a row for each token, b=0 one for each use.
     """

@@ -1,4 +1,4 @@
-"""What became of one case."""
+"""The outcome of one case."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Outcome:
 
     @property
     def bad(self) -> bool:
-        """Whether the library did something wrong."""
+        """True where the library did something wrong."""
         return self.verdict in BAD
 
     @property
@@ -55,7 +55,7 @@ class Outcome:
         return f"{self.case.again}{self.options}"
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """The facts as JSON has them."""
         case = self.case
         return {
             "type": case.format.name, "m": case.m, "n": case.n, "k": case.k, "data": case.data,

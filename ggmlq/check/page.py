@@ -1,4 +1,4 @@
-"""What `ggmlq check` found, as a page: each type against each number of rows, then every case."""
+"""The outcomes of `ggmlq check` as a page: each type against each number of rows, then every case."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ METHOD = (
 
 
 def page(outcomes: Sequence[Outcome], library: str, device: str) -> Page:
-    """The whole page."""
+    """The whole page of a check."""
     bad = [outcome for outcome in outcomes if outcome.bad]
     sections = [Section("By type", _types(outcomes)), Section("Every case", [_cases(outcomes)], wide=True)]
     if bad:

@@ -121,7 +121,7 @@ class Plan:
         return trials
 
     def taken(self, fmt: Format, layout: str | bool, cases: Callable[..., list[Case]]) -> list[Case]:
-        """Those that the device multiplies in a layout of its own; if none, those with long rows."""
+        """The cases that the device multiplies in this layout; if none, those with long rows."""
         for k in (0, LONG):
             usual = cases(fmt, self.seed, layout, k)
             if not layout:

@@ -1,4 +1,4 @@
-"""What the user reads: a line a case, a summary by type, and files for replay."""
+"""The report of a check: a line a case, a summary by type, and files for replay."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Lines:
         self._threads: int | None = None  # the usual number: told are others
 
     def add(self, outcome: Outcome) -> None:
-        """The next one."""
+        """Count an outcome and print its line."""
         self._threads = outcome.threads if self._threads is None else self._threads
         if outcome.threads == self._threads:
             outcome = replace(outcome, threads=0)
@@ -167,7 +167,7 @@ def _worst(figures: Iterable[float]) -> float:
 
 
 def reasons(outcomes: Sequence[Outcome]) -> list[str]:
-    """Why cases did not run: each reason once, with the types that it is about."""
+    """The reasons why cases did not run, each once, with its types."""
     idle: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         if outcome.verdict == "not run":

@@ -45,7 +45,7 @@ SAYS = {
 
 @dataclass
 class Back:
-    """What a GGUF file becomes."""
+    """The checkpoint that a GGUF file becomes."""
 
     architecture: str | None
     tensors: dict[str, Any]  # arrays, and tensors that are made as they are written

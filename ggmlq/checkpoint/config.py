@@ -19,7 +19,7 @@ FLOAT32_MOST = (2 - 2**-23) * 2.0**127
 
 
 class Config:
-    """What a configuration says. Errors name its file."""
+    """The values of a configuration. Errors name its file."""
 
     def __init__(self, file: SafetensorsFile) -> None:
         self.folder = file.folder
@@ -82,7 +82,7 @@ class Config:
 
     @property
     def heads(self) -> int:
-        """Heads of attention."""
+        """The number of attention heads."""
         found = self.count("num_attention_heads")
         if not found:
             raise ConvertError(

@@ -202,7 +202,7 @@ def _pair(merge: Any) -> tuple[str, str]:
 
 
 def _around(tokenizer: dict[str, Any]) -> tuple[list[int], list[int]]:
-    """What the post-processor puts before and after a text."""
+    """The tokens that the post-processor puts before and after a text."""
     found = tokenizer.get("post_processor")
     several = found.get("processors", [found]) if isinstance(found, dict) else []
     before: list[int] = []

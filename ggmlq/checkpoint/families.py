@@ -66,7 +66,7 @@ OTHER_SENSES = (
 
 @dataclass(frozen=True)
 class Family:
-    """What is common to the models of one architecture."""
+    """The common facts about models of one architecture."""
 
     arch: str  # as GGUF calls it
     layer: Mapping[str, str]

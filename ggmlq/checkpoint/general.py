@@ -46,7 +46,7 @@ HUB = "https://huggingface.co/"
 
 
 class Parts(NamedTuple):
-    """What a name says."""
+    """The parts of a model's name."""
 
     name: str | None = None
     organization: str | None = None
@@ -125,7 +125,7 @@ def title(text: str) -> str:
 
 
 def parts(text: str, total: int) -> Parts:
-    """What a name such as Org/Model-7B-Instruct-v0.3 says; of a sentence only that it is a name."""
+    """The parts of a name such as Org/Model-7B-Instruct-v0.3; a sentence is a name as a whole."""
     if " " in text:
         return Parts(name=text)
     organization, _, name = text.partition("/") if "/" in text else ("", "", text)
@@ -178,7 +178,7 @@ def _size(word: str) -> str:
 
 
 def _is_context(word: str, total: int) -> bool:
-    """Whether a size is far from the number of parameters: then it is a context's length, as in -128k."""
+    """True for a size far from the number of parameters: it is a context's length, as in -128k."""
     try:
         count = float(_size(word)[:-1]) * 1000.0 ** " KMBT".find(_size(word)[-1])
     except ValueError:
@@ -198,7 +198,7 @@ def _normal(word: str, kind: str | None) -> str:
 
 
 def size_label(tensors: Mapping[str, Values]) -> str:
-    """How many parameters, as 7.2B or 8x7.2B."""
+    """The number of parameters, as 7.2B or 8x7.2B."""
     shared = each = counted = experts = 0
     for name, found in tensors.items():
         if "_exps." in name and len(found.shape) >= 3:

@@ -131,7 +131,7 @@ def _refuse(file: SafetensorsFile, config: Config, name: str) -> NoReturn:
 
 
 def _turned(config: Config, stem: str, found: Values) -> Values:
-    """What is done to the numbers: rope's order, norms that lack 1."""
+    """The values in GGUF's order: rope's order, norms plus 1."""
     if stem in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"):
         heads = check_heads(config, stem, found.shape)
         if config.family.permuted and stem != "self_attn.v_proj":
@@ -223,12 +223,12 @@ def _check_whole(
 
 
 def always_f32(name: str, shape: tuple[int, ...]) -> bool:
-    """Whether llama.cpp wants a tensor in float32 whatever the type of the rest."""
+    """True for a tensor that llama.cpp reads in float32, whatever the type of the rest."""
     return len(shape) < 2 or name.endswith(("_norm.weight", *ALWAYS_F32)) or not name.endswith(".weight")
 
 
 def _rope_factors(config: Config) -> list[float]:
-    """What llama 3 does to slow rotations, as a factor for each pair; empty for others."""
+    """The factors of llama 3's slow rotations, one for each pair; empty for other models."""
     rope = config.rope.get("full_attention", config.rope)
     if config.family.arch != "llama" or str(rope.get("rope_type")).lower() != "llama3":
         return []

@@ -112,7 +112,7 @@ def _gemma(config: Config) -> Pairs:
 
 
 def _own(config: Config) -> Pairs:
-    """What one family has beyond the others."""
+    """The parameters that one family has beyond the others."""
     arch = config.family.arch
     if arch == "llama":
         yield "vocab_size", config.count("vocab_size"), U32

@@ -30,7 +30,7 @@ FIXED = {1: 8, 5: 4}
 
 
 class Piece(NamedTuple):
-    """One token."""
+    """One token of a model of sentencepiece."""
 
     text: str
     score: float

@@ -29,7 +29,7 @@ PLAIN = frozenset(string.ascii_letters + string.digits)
 
 
 class Special:
-    """What has been found so far."""
+    """The special tokens read so far."""
 
     def __init__(self, config: Config) -> None:
         self.tokenizer = config.beside("tokenizer.json")
@@ -39,7 +39,7 @@ class Special:
         self.ids: dict[str, int] = {}
 
     def name(self, kind: str) -> Any:
-        """What tokenizer_config.json calls a special token."""
+        """The name of a special token in tokenizer_config.json."""
         return self.said.get(f"{kind}_token")
 
     def call(self, kind: str, name: Any) -> None:

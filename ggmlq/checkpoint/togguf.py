@@ -100,7 +100,7 @@ def to_gguf(
 
 
 def plan(file: SafetensorsFile, type: str = "auto", pre: str | None = None) -> Plan:
-    """What a checkpoint becomes."""
+    """The GGUF file that a checkpoint becomes."""
     if str(type).lower() != "auto" and mixed.is_mix(type):
         return _mixed(plan(file, "auto", pre), type)
     if file.missing:

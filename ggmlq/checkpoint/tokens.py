@@ -15,14 +15,14 @@ FRAMES = (("<|", "|>"), ("<｜", "｜>"), ("<unused", ">"))
 
 
 class Added(NamedTuple):
-    """An added token."""
+    """A token added to a vocabulary."""
 
     text: str
     special: bool
 
 
 def looks_special(text: str) -> bool:
-    """Whether a token steers, though its vocabulary does not say so."""
+    """True for a token that steers, though its vocabulary does not say so."""
     return text in SPECIAL or any(text.startswith(a) and text.endswith(b) for a, b in FRAMES)
 
 

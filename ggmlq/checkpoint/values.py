@@ -41,7 +41,7 @@ class Values:
 
     @property
     def rows(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return self.shape[0] if len(self.shape) == 1 else prod(self.shape[:-1])
 
     @property
@@ -102,7 +102,7 @@ def permuted(values: Values, heads: int) -> Values:
 
 
 def separated(values: Values, heads: int) -> Values:
-    """The way back."""
+    """The inverse permutation of heads."""
     length = values.shape[0] // heads
 
     def read(rows: Rows) -> Floats:
@@ -118,7 +118,7 @@ def shifted(values: Values, by: float) -> Values:
 
 
 def first_rows(values: Values, count: int) -> Values:
-    """The first rows."""
+    """The first rows of a matrix."""
     if count >= values.shape[0]:
         return values
     return Values((count, *values.shape[1:]), values.read)
@@ -158,7 +158,7 @@ def matrix_of(values: Values, expert: int) -> Values:
 
 
 def constant(numbers: Sequence[float]) -> Values:
-    """A vector."""
+    """A vector of float32 values."""
     made = np.array(numbers, np.float32)
     return Values(made.shape, lambda rows: made[rows].reshape(-1, 1))
 

@@ -31,7 +31,7 @@ CODE_LLAMA, GRANITE = 32016, 49152  # lengths of vocabularies that the converter
 
 
 class Tokens(NamedTuple):
-    """A vocabulary."""
+    """A vocabulary in llama.cpp's terms."""
 
     model: str
     pre: str
@@ -108,7 +108,7 @@ def _by_id(config: Config, vocab: dict[str, Any]) -> dict[int, str]:
 def _of_bytes(
     config: Config, said: dict[str, Any], texts: dict[int, str], added: dict[int, Added], pre: str | None
 ) -> Tokens:
-    """Byte-level BPE."""
+    """The vocabulary of byte-level BPE."""
     known = texts | {number: token.text for number, token in added.items()}
     length = config.maybe_count("vocab_size")
     length = max(known, default=-1) + 1 if length is None else length

@@ -1,4 +1,4 @@
-"""What `quantize` and `dequantize` have in common: options, and how a result is told."""
+"""The common part of `quantize` and `dequantize`: options, and the text of a result."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def _raw(dump: Dump, dims: tuple[int, ...] | None, columns: int) -> NDArray[Any]
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """Which weights, as the command line says it."""
+    """The weights that the command line names."""
 
     path: str
     tensor: str | None

@@ -27,7 +27,7 @@ def run(body: Body, args: argparse.Namespace) -> int:
 
 @contextmanager
 def _executor(args: argparse.Namespace) -> Iterator[Executor | None]:
-    """What was asked for; None for this process alone."""
+    """The executor of the options; None for this process alone."""
     if args.workers is not None:
         with pools.processes(args.workers) as pool:
             yield pool

@@ -1,4 +1,4 @@
-"""What ``ggmlq gru`` says of a GRU in integers."""
+"""Facts about a GRU in integers for ``ggmlq gru``."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ KEEP = {
 
 
 class Positional(NamedTuple):
-    """What follows IN."""
+    """The arguments after IN."""
 
     output: str | None
     type: str | None
@@ -74,7 +74,7 @@ def type_of(word: str, pure: bool) -> tuple[str, bool]:
 
 
 def name_beside(source: str, word: str) -> str:
-    """Where llama-quantize writes to if it is not told."""
+    """The path to which llama-quantize writes without an argument."""
     return os.path.join(os.path.dirname(source), f"ggml-model-{word.upper()}.gguf")
 
 
@@ -89,7 +89,7 @@ def kept(args: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def overrides(given: list[str]) -> dict[str, object]:
-    """``KEY=TYPE:VALUE`` as metadata."""
+    """Metadata from text such as ``KEY=TYPE:VALUE``."""
     return dict(_override(text) for text in given)
 
 

@@ -32,7 +32,7 @@ def value(found: Any) -> str:
 
 
 def jsonable(found: Any) -> Any:
-    """The same for JSON: long arrays cut to their first elements, NaN and infinity as text."""
+    """A value for JSON: long arrays cut to their first elements, NaN and infinity as text."""
     if isinstance(found, dict):
         return {key: jsonable(item) for key, item in found.items()}
     if isinstance(found, Array):
@@ -47,7 +47,7 @@ def jsonable(found: Any) -> Any:
 
 
 def in_full(found: Any) -> Any:
-    """The same with all elements of arrays."""
+    """A value for JSON with all elements of arrays."""
     if isinstance(found, Array):
         return [in_full(item) for item in found]
     return jsonable(found)

@@ -1,4 +1,4 @@
-"""What ``info``, ``show`` and ``validate`` tell of safetensors; the options are those for GGUF files."""
+"""``info``, ``show`` and ``validate`` on safetensors; the options are those for GGUF files."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def _entries(file: SafetensorsFile) -> list[Any]:
 
 
 def tensors(file: SafetensorsFile) -> list[dict[str, Any]]:
-    """Those that are there."""
+    """The facts about each tensor."""
     return [
         {"name": e.name, "type": e.dtype, "shape": list(e.shape), "bytes": e.nbytes} for e in _entries(file)
     ]
 
 
 def summary(file: SafetensorsFile) -> dict[str, Any]:
-    """What a model is."""
+    """The facts about a model."""
     entries = _entries(file)
     types = Counter[str]()
     for entry in entries:
@@ -49,7 +49,7 @@ def summary(file: SafetensorsFile) -> dict[str, Any]:
 
 
 def described(found: dict[str, Any]) -> list[str]:
-    """The same as text."""
+    """The facts as text."""
     more = f" and {count(len(found['files']) - 1, 'more file')}" if len(found["files"]) > 1 else ""
     said = found["quantization"]
     head = [

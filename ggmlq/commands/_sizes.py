@@ -11,7 +11,7 @@ from ._plain import name
 
 
 def tell(files: Iterable[tuple[str, int]], dry: bool) -> None:
-    """Which files were written, or would be."""
+    """Print the files that were written, or would be."""
     for path, nbytes in files:
         print(f"would write {name(path)}, {shown(nbytes)}" if dry else f"wrote {name(path)}")
     if dry:

@@ -13,7 +13,7 @@ from . import _plain
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run ``ggmlq cache``; the result is the exit status."""
     remote: Any = importlib.import_module("ggmlq.remote")  # what it needs, other commands start without
     found = remote.empty() if args.empty else remote.entries()
     if args.json:

@@ -32,7 +32,7 @@ from . import _plain
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run ``ggmlq check``; the result is the exit status."""
     for name, least in (("timeout", 1e-3), ("repeats", 1), ("threads", 1), ("time", 0)):
         value = getattr(args, name)
         if value is not None and not value >= least:
@@ -134,7 +134,7 @@ def _trials(args: argparse.Namespace, bridge: Bridge, device: Device) -> list[Tr
 
 
 def _cases(args: argparse.Namespace, bridge: Bridge) -> list[Case]:
-    """Those of files, of test-backend-ops, or of shapes."""
+    """The cases of files, of test-backend-ops, or of shapes."""
     named = [_saved(path) for path in args.replay]
     for text in args.case:
         parse = mixtures.parse_backend_ops if "MUL_MAT_ID" in text else batches.parse_backend_ops
@@ -201,7 +201,7 @@ def _types(args: argparse.Namespace, bridge: Bridge) -> list[Format]:
 
 @contextmanager
 def _progress(total: int, *, quiet: bool) -> Iterator[tuple[Callable[[str], None], Callable[[], None]]]:
-    """How to print a line and how to count a case; a bar on stderr where that is a terminal."""
+    """Functions that print a line and count a case; a bar on stderr where that is a terminal."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield (lambda text: None) if quiet else print, lambda: None
         return

@@ -8,6 +8,6 @@ from ._completion import script
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run ``ggmlq completion``; the result is the exit status."""
     print(script(args.shell))
     return 0

@@ -20,7 +20,7 @@ from . import _plain, _sizes
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run ``ggmlq convert``; the result is the exit status."""
     if args.threads is not None:
         set_num_threads(args.threads)
     with files.open(args.input) as file:

@@ -12,7 +12,7 @@ from . import _metadata, _plain, _sizes
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run ``ggmlq copy``; the result is the exit status."""
     with gguf.open(args.input) as file:
         metadata = _metadata.edited(file, args.edits)
         if args.alignment is not None:

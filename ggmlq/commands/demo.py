@@ -21,7 +21,7 @@ from .parsers.demo import checked
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run ``ggmlq demo``; the result is the exit status."""
     try:
         checked(args)
     except ValueError as error:

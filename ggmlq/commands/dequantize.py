@@ -11,7 +11,7 @@ from . import _convert, _engines
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run ``ggmlq dequantize``; the result is the exit status."""
     return _engines.run(_run, args)
 
 

@@ -23,7 +23,7 @@ from . import _dumps, _plain
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run ``ggmlq diagnose``; the result is the exit status."""
     if args.list:
         return _listed(args.json)
     if args.y is None:
@@ -79,7 +79,7 @@ def _refuse_colon(args: argparse.Namespace) -> None:
 
 
 def _ids(path: str | None, dump: Dump) -> Any:
-    """Which experts tokens use: of a file of their own, or of the npz that holds all."""
+    """The ids of experts: from a file of their own, or from the npz that holds all."""
     if path is not None:
         return Dump(path).array("ids", _dumps.SPARE)
     return dump.array("ids", _dumps.SPARE) if "ids" in dump else None

@@ -21,7 +21,7 @@ from . import _engines, _plain
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run ``ggmlq diff``; the result is the exit status."""
     return _engines.run(_run, args)
 
 
@@ -50,7 +50,7 @@ def _described(found: Difference, all_tensors: bool) -> list[str]:
 
 
 def _goodness(tensor: TensorDifference) -> tuple[bool, bool, float]:
-    """What cannot be compared comes first, then NaN, then large errors."""
+    """A key that sorts tensors that cannot be compared first, then NaN, then large errors."""
     nmse = tensor.nmse
     return nmse is not None, nmse is not None and not math.isnan(nmse), -(nmse or 0.0)
 

@@ -11,7 +11,7 @@ from . import _plain
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run ``ggmlq error-table``; the result is the exit status."""
     settings: dict[str, Any] = {} if args.scale is None else {"scale": args.scale}
     if args.formats is not None:
         settings["formats"] = [name.strip() for name in args.formats.split(",") if name.strip()]

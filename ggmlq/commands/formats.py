@@ -13,7 +13,7 @@ from . import _mixes
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run ``ggmlq formats``; the result is the exit status."""
     types = {name.lower() for name in FORMATS}
     mixes = [mix for name in args.name if name.lower() not in types and (mix := _mixes.find(name))]
     if args.mixes or (mixes and len(mixes) == len(args.name)):

@@ -21,7 +21,7 @@ AT_ONCE = 1 << 22  # numbers of x that are run before the bar moves
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run ``ggmlq gru``; the result is the exit status."""
     return {"calibrate": _calibrate, "run": _run, "info": _info}[args.action](args)
 
 
@@ -119,7 +119,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _in_parts(f: FixedGRU, x: Any, h0: Any, args: argparse.Namespace) -> list[Any]:
-    """The same as one call; where a part needs nothing of the steps behind it, with a bar."""
+    """The result of one call, computed in parts with a bar where no part needs later steps."""
     how: dict[str, Any] = {
         "batch_first": args.batch_first, "return_codes": args.codes,
         "return_intermediates": args.intermediates, "kernel": args.kernel,

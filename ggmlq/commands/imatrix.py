@@ -19,7 +19,7 @@ SILENT = 1e-5  # a mean square of no more than that is an inactive column
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run ``ggmlq imatrix``; the result is the exit status."""
     if args.output is not None:
         _sizes.check_free([args.output], args.force)
     found = _found(args)
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _found(args: argparse.Namespace) -> Collector:
-    """What the model gives, where there is one, and all files."""
+    """The matrix of the model, where there is one, merged with all files."""
     if (args.model is None) != (args.text is None) or not (args.model or args.files):
         raise GGMLQError(
             "ggmlq imatrix: one is made of --model and --text together, others are read; name both, or a file"
@@ -64,7 +64,7 @@ def _found(args: argparse.Namespace) -> Collector:
 
 
 def statistics(found: Collector) -> list[dict[str, Any]]:
-    """Of the mean squares, expert by expert that was reached; ``cosine``: with the layer before."""
+    """Statistics of mean squares, per expert that saw tokens; ``cosine`` compares with the layer before."""
     return [_of(found, name) for name in sorted(found.entries, key=_place)]
 
 

@@ -31,7 +31,7 @@ SORTS = {
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run ``ggmlq info``; the result is the exit status."""
     everything = args.tensors == args.metadata
     fold = everything if args.fold is None else args.fold
     found = [_facts(path, args, everything) for path in expanded(args.file)]

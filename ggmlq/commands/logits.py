@@ -14,7 +14,7 @@ from . import _plain
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run ``ggmlq logits``; the result is the exit status."""
     found = compare_logits(
         args.model, lib=args.lib, against=args.against, prompt=args.prompt, tokens=args.tokens,
         generate=args.generate, threads=args.threads, timeout=args.timeout,

@@ -14,7 +14,7 @@ from . import _metadata, _plain
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run ``ggmlq metadata``; the result is the exit status."""
     changes = bool(args.edits) or args.room is not None
     if args.get is not None and changes:
         raise GGUFError("--get prints a value of a file, and this changes it; do one after the other")

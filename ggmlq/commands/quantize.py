@@ -21,7 +21,7 @@ from . import _convert, _engines, _llama_quantize
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run ``ggmlq quantize``; the result is the exit status."""
     return _engines.run(_run, args)
 
 

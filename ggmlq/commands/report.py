@@ -17,7 +17,7 @@ def page_of(model: str) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run ``ggmlq report``; the result is the exit status."""
     output = args.output or (None if args.json else page_of(args.file))
     if output is not None:
         check_target(output)

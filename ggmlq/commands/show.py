@@ -26,7 +26,7 @@ PER_LINE = 8  # bytes in bits a line
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run ``ggmlq show``; the result is the exit status."""
     _check_plot(args)
     with files.open(args.file) as file:
         if args.tensor not in file:
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_plot(args: argparse.Namespace) -> None:
-    """What cannot be drawn is refused before the file is read."""
+    """Refuse a plot that cannot be drawn, before the file is read."""
     if args.plot is None:
         return
     if args.block is not None:

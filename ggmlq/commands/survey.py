@@ -21,7 +21,7 @@ SORTS = {
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run ``ggmlq survey``; the result is the exit status."""
     return _engines.run(_run, args)
 
 

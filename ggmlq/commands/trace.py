@@ -18,7 +18,7 @@ from . import _plain
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run ``ggmlq trace``; the result is the exit status."""
     if args.html:
         check_target(args.html, "--html")
     asked = trace(
@@ -81,7 +81,7 @@ def _prompt(args: argparse.Namespace) -> str | None:
 
 
 def _say(text: str) -> None:
-    """Beside a bar, where there is one."""
+    """Print a line beside a bar, where there is one."""
     with suppress(ImportError):
         from tqdm import tqdm
 

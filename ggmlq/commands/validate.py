@@ -14,7 +14,7 @@ from ._files import expanded
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run ``ggmlq validate``; the result is the exit status."""
     reports = []
     for path in expanded(args.file):
         findings = (safetensors if is_safetensors(path) else gguf).check(path)

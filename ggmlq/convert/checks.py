@@ -1,4 +1,4 @@
-"""What must hold before a file is converted, and what a user should know of what is planned."""
+"""Checks before a file is converted, and warnings about the plan."""
 
 from __future__ import annotations
 

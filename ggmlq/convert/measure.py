@@ -33,7 +33,7 @@ class Wanted(NamedTuple):
 
 
 class Error(NamedTuple):
-    """Of a tensor in a type: the sum, and the standard deviation of it where only some rows were encoded."""
+    """The error of a tensor in a type, and its standard deviation where only some rows were encoded."""
 
     value: float
     deviation: float
@@ -41,7 +41,7 @@ class Error(NamedTuple):
 
 @dataclass
 class Measured:
-    """What is known of a tensor."""
+    """The measurements of a tensor."""
 
     energy: float  # what an error would be if all became 0
     share: float  # of its rows were encoded
@@ -99,7 +99,7 @@ def _prepare(file: Model, todo: Sequence[tuple[Wanted, object, list[Format]]], e
 
 
 def error_of(sample: Sample, fmt: Format, weights: Floats | None) -> Error:
-    """Of a sample in a type; infinite for a type that cannot hold the values."""
+    """The error of a sample in a type; infinite for a type that cannot hold the values."""
     errors = np.zeros(len(sample.values))
     for matrix in np.unique(sample.matrix):
         rows = sample.matrix == matrix

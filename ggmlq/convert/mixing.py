@@ -1,4 +1,4 @@
-"""Which type a mix gives to each tensor of a model."""
+"""The type that a mix gives to each tensor of a model."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _refuse(type: str) -> None:
 
 
 def part(name: str) -> str | None:
-    """Which part of a model a tensor is, of those that rules tell apart."""
+    """The part of a model that a tensor is, as the rules name parts."""
     return next((part for text, part in PARTS.items() if text in name), None)
 
 

@@ -1,4 +1,4 @@
-"""What is converted: an open file, or one without some of its layers, which looks like a file."""
+"""The model that is converted: an open file, or one without some of its layers, which looks like a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LAYER = re.compile(r"blk\.(\d+)\.")
 
 
 class Model(Protocol):
-    """As much of an open file as a conversion needs."""
+    """The interface of an open file that a conversion needs."""
 
     @property
     def path(self) -> str: ...
@@ -92,7 +92,7 @@ class Pruned:
 
     @property
     def metadata(self) -> Metadata:
-        """As it was: llama.cpp's mixes go by the layers that the model had. :meth:`changes` has the new."""
+        """The metadata before pruning, which llama.cpp's mixes read. :meth:`changes` has the new."""
         return self._file.metadata
 
     @property

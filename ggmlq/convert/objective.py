@@ -1,4 +1,4 @@
-"""What an error in a tensor counts in a recipe, by its objective.
+"""The weight of an error in a tensor, by the objective of a recipe.
 
 **error**: 1, the plain sum of importance * (value - new value)^2. A tensor that the matrix lacks counts as if
 each of its columns had the importance that is usual in the model: the median of the means of the others.
@@ -40,7 +40,7 @@ def factors(wanted: Sequence[Wanted], measured: Mapping[str, Measured], objectiv
 
 
 def _shares(counts: Wide, energies: Wide) -> Wide:
-    """The same, so that the whole energy counts 1."""
+    """The counts, scaled so that the energies weighted by them sum to 1."""
     return counts / (float(counts @ energies) or 1.0)
 
 

@@ -1,4 +1,4 @@
-"""What each tensor becomes and why: decided for the whole file before a byte is written."""
+"""The plan of a conversion: the type of each tensor and its reason, before a byte is written."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def plan_quantize(
     allow_requantize: bool = False,
     allow_fallback: bool = True,
 ) -> Plan:
-    """What llama.cpp's quantizer would make of each tensor; see :func:`ggmlq.convert.quantize`.
+    """The type that llama.cpp's quantizer would choose for each tensor; see :func:`ggmlq.convert.quantize`.
 
     ``source``: an open file, or the path of one, which the plan keeps open. ``types``: of some tensors, by
     their whole names; ``keep`` goes before.

@@ -61,7 +61,7 @@ class Recipe:
 
     @property
     def types(self) -> Mapping[str, Format]:
-        """Of the tensors that llama.cpp would quantize, by name."""
+        """The measurements of the tensors that llama.cpp would quantize, by name."""
         return self.plan.types
 
     @property

@@ -1,4 +1,4 @@
-"""What was made, tensor by tensor."""
+"""The report of a conversion, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class Report:
 
     @property
     def bytes_before(self) -> int:
-        """Of all tensors as they were."""
+        """The bytes of all tensors before the conversion."""
         return sum(done.step.bytes_before for done in self.tensors)
 
     @property
     def bytes_after(self) -> int:
-        """Of all tensors as they are."""
+        """The bytes of all tensors after the conversion."""
         return sum(done.step.bytes_after for done in self.tensors)
 
     @property
     def elements(self) -> int:
-        """Of all tensors."""
+        """The elements of all tensors."""
         return sum(prod(done.step.shape) for done in self.tensors)
 
     def __str__(self) -> str:

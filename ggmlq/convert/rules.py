@@ -1,4 +1,4 @@
-"""What llama.cpp's quantizer decides about a tensor when it is told to use one type (``--pure``).
+"""The decisions of llama.cpp's quantizer about a tensor when it uses one type (``--pure``).
 
 These are its choices, not properties of the formats, so they stand together here. A test asks
 libllama about every one of them.
@@ -72,7 +72,7 @@ def axes(shape: tuple[int, ...]) -> int:
 
 
 def why_left(name: str, fmt: Format, shape: tuple[int, ...], any_name: bool = False) -> str | None:
-    """Why a tensor stays as it is, or None for one that is quantized. ``any_name`` leaves names aside."""
+    """The reason why a tensor is copied, or None for one that is quantized. ``any_name`` ignores names."""
     if fmt.dtype.kind == "i":
         return "integers"
     if axes(shape) < 2:
@@ -100,6 +100,6 @@ def fallback(asked: str, fmt: Format, columns: int) -> Format:
 
 
 def wants_imatrix(name: str, fmt: Format, besides: Sequence[str] = ()) -> bool:
-    """Whether a tensor of this type is refused without an importance matrix."""
+    """True for a type that is refused without an importance matrix."""
     wanting = fmt.name in WANT_IMATRIX or fmt.name in besides
     return fmt.needs_imatrix or (wanting and name not in WANT_NO_IMATRIX)

@@ -160,7 +160,7 @@ def _encoded(plan: Plan) -> dict[tuple[Format, bool], int]:
 
 
 class _Tensors(Mapping[str, Any]):
-    """What save asks for: a tensor as it is, or one that is converted as it is written."""
+    """The tensors for ``save``: each as it is, or converted while it is written."""
 
     def __init__(self, plan: Plan) -> None:
         self._file = plan.file

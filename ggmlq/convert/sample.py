@@ -41,7 +41,7 @@ class Sample:
     share: float  # of the rows that are here
 
     def total(self, errors: Wide) -> tuple[float, float]:
-        """What errors of these rows make of the tensor's, and the standard deviation of that."""
+        """The estimate of the tensor's error from those of its sampled rows, and its standard deviation."""
         if (self.chance == 1).all():
             return float(errors.sum()), 0.0
         parts = errors / self.chance
@@ -64,7 +64,7 @@ def draw(name: str, q: QuantArray, weights: Wide | None, elements: int) -> Sampl
 
 
 def choose(name: str, energies: Wide, columns: int, elements: int) -> tuple[NDArray[np.int64], Wide]:
-    """Which rows stand for a tensor of rows of these energies, and the chance that each had."""
+    """A sample of rows that stands for a tensor with these energies, and the probability of each row."""
     rows, count = len(energies), max(LEAST_ROWS, elements // columns)
     if rows <= 2 * count:
         return np.arange(rows), np.ones(rows)
@@ -90,7 +90,7 @@ def _drawn(sizes: Wide, count: int, seed: int) -> tuple[NDArray[np.int64], Wide]
 
 
 def _energies(name: str, q: QuantArray, weights: Wide | None) -> Wide:
-    """Of every row, a slab at a time."""
+    """The energy of every row, a slab at a time."""
     columns, rows = q.shape[-1], prod(q.shape[:-1])
     found = np.zeros(rows)
     for first, part in slabs(q, None if weights is None else len(weights)):

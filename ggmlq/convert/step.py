@@ -27,7 +27,7 @@ class Step:
 
     @property
     def changes(self) -> bool:
-        """Whether it is converted; if not its bytes are copied."""
+        """True for a tensor that is converted; the bytes of others are copied."""
         return self.before is not self.after
 
     @property
@@ -50,7 +50,7 @@ class Plan:
 
     @property
     def types(self) -> dict[str, Format]:
-        """Of the tensors that are quantized, or could have been, by name."""
+        """The steps of tensors that are quantized, or could be, by name."""
         return {step.name: step.after for step in self.steps if not step.left}
 
 

@@ -49,7 +49,7 @@ class Fill(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """What a worker tells: sums of each row, and what the encoder warned of."""
+    """The result of a worker: sums of each row, and the encoder's warnings."""
 
     sums: list[NDArray[np.float64]]
     said: list[str]

@@ -18,7 +18,7 @@ from .tensors import ONLY_A, ONLY_B, SAME, TensorDifference
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs between two models."""
+    """The differences between two models."""
 
     tensors: list[TensorDifference]  # all of them, in the order of A and then of B
     metadata: list[KeyDifference]  # those that differ
@@ -31,12 +31,12 @@ class Difference:
 
     @property
     def identical(self) -> int:
-        """How many tensors have the same blocks, be it in another byte order."""
+        """The number of tensors with the same blocks, in either byte order."""
         return sum(tensor.status in SAME for tensor in self.tensors)
 
     @property
     def equal(self) -> bool:
-        """Whether nothing counts as different."""
+        """True where nothing counts as different."""
         return not self.differing and not self.metadata
 
 
@@ -68,8 +68,8 @@ def compare(
     >>> one, two = os.path.join(folder, "one.gguf"), os.path.join(folder, "two.gguf")
     >>> w = np.random.default_rng(0).standard_normal((8, 64), np.float32)
     >>> _ = gq.save(one, {"w": w, "v": w}), gq.save(two, {"w": gq.quantize(w, "q8_0"), "v": w})
-    >>> found = gq.diff.compare(one, two, tolerance=1e-4)
-    >>> found.equal, [(t.name, t.status) for t in found.tensors]
+    >>> difference = gq.diff.compare(one, two, tolerance=1e-4)
+    >>> difference.equal, [(t.name, t.status) for t in difference.tensors]
     (True, [('w', 'other values'), ('v', 'same bytes')])
     """
     if not tolerance >= 0:
@@ -80,8 +80,8 @@ def compare(
         first, second = (
             file if isinstance(file, GGUFFile) else stack.enter_context(gguf.open(file)) for file in (a, b)
         )
-        found = [] if ignore_metadata else metadata.compare(first.metadata, second.metadata)
-        return Difference(_tensors(first, second, executor), found, tolerance)
+        differences = [] if ignore_metadata else metadata.compare(first.metadata, second.metadata)
+        return Difference(_tensors(first, second, executor), differences, tolerance)
 
 
 def _tensors(a: GGUFFile, b: GGUFFile, executor: Executor | None) -> list[TensorDifference]:
@@ -89,13 +89,13 @@ def _tensors(a: GGUFFile, b: GGUFFile, executor: Executor | None) -> list[Tensor
     progress = Progress(sum(file.info(name).nbytes for name in shared for file in (a, b)), "comparing")
     try:
         if executor is None:
-            found = {name: tensors.compare(name, a[name], b[name], progress.advance) for name in shared}
+            differences = {name: tensors.compare(name, a[name], b[name], progress.advance) for name in shared}
         else:
-            found = tasks.compare(executor, a, b, shared, progress.advance)
+            differences = tasks.compare(executor, a, b, shared, progress.advance)
     finally:
         progress.close()
-    mine = [found[name] if name in found else _alone(a, name, ONLY_A) for name in a]
-    return mine + [_alone(b, name, ONLY_B) for name in b if name not in a]
+    entries = [differences[name] if name in differences else _alone(a, name, ONLY_A) for name in a]
+    return entries + [_alone(b, name, ONLY_B) for name in b if name not in a]
 
 
 def _alone(file: GGUFFile, name: str, status: str) -> TensorDifference:

@@ -34,8 +34,8 @@ class KeyDifference:
 
 def compare(a: Metadata, b: Metadata) -> list[KeyDifference]:
     """All differences, in the order of the keys of A and then of B."""
-    found = [difference for key in a if (difference := _compare_key(key, a, b)) is not None]
-    return found + [
+    differences = [difference for key in a if (difference := _compare_key(key, a, b)) is not None]
+    return differences + [
         KeyDifference(key, ONLY_B, (None, b.type(key)), (None, _value(b, key))) for key in b if key not in a
     ]
 
@@ -46,19 +46,19 @@ def _compare_key(key: str, a: Metadata, b: Metadata) -> KeyDifference | None:
     left, right = a.entries[key], b.entries[key]
     if _same_bytes(left, right):
         return None
-    mine, theirs = left.node(), right.node()
-    if mine.words == theirs.words and raw(mine) == raw(theirs):
+    ours, theirs = left.node(), right.node()
+    if ours.words == theirs.words and raw(ours) == raw(theirs):
         return None
-    types, values = (mine.words, theirs.words), (_value(a, key), _value(b, key))
-    if mine.type is theirs.type is ValueType.STRING:
-        return KeyDifference(key, CHANGED, types, values, None, _unlike(mine.data, theirs.data)[1])
-    if mine.of is None or mine.of is not theirs.of:
+    types, values = (ours.words, theirs.words), (_value(a, key), _value(b, key))
+    if ours.type is theirs.type is ValueType.STRING:
+        return KeyDifference(key, CHANGED, types, values, None, _unlike(ours.data, theirs.data)[1])
+    if ours.of is None or ours.of is not theirs.of:
         return KeyDifference(key, CHANGED, types, values)
-    return KeyDifference(key, CHANGED, types, values, *_unlike(_items(mine), _items(theirs)))
+    return KeyDifference(key, CHANGED, types, values, *_unlike(_items(ours), _items(theirs)))
 
 
 def _same_bytes(a: Entry, b: Entry) -> bool:
-    """Whether two values need not be taken apart: a vocabulary is long."""
+    """True for two values that are equal as a whole: a vocabulary is long."""
     if not isinstance(a, Stored) or not isinstance(b, Stored):
         return False
     return a.source.byteorder == b.source.byteorder and a.equals(b)
@@ -79,7 +79,7 @@ def _items(node: Node) -> Items:
 
 
 def _unlike(a: Items, b: Items) -> tuple[int, int]:
-    """How many places differ, counting those that only one has; and the first of them."""
+    """The number of places that differ, with those that only one array has; and the first of them."""
     shared = min(len(a), len(b))
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         places = np.flatnonzero(a[:shared] != b[:shared])

@@ -1,4 +1,4 @@
-"""What differs between two models, as a page."""
+"""A page about the differences between two models."""
 
 from __future__ import annotations
 
@@ -31,33 +31,36 @@ MOST = 2000  # rows of a table: a browser stays quick
 WIDTH = 120  # characters of a value
 
 
-def page(found: Difference, a: str, b: str) -> Page:
+def page(difference: Difference, a: str, b: str) -> Page:
     """The whole page. ``a`` and ``b``: the names of the two files."""
     first, second = os.path.basename(a), os.path.basename(b)
-    sections = [Section("Tensors", _tensors(found), wide=True), Section("Metadata", _metadata(found))]
+    sections = [
+        Section("Tensors", _tensors(difference), wide=True),
+        Section("Metadata", _metadata(difference)),
+    ]
     return Page(
         f"{first} and {second}", f"A: {a} · B: {b}", sections,
-        "NMSE: the squared difference of a tensor over the square of its values in A.", _summary(found),
+        "NMSE: the squared difference of a tensor over the square of its values in A.", _summary(difference),
     )  # fmt: skip
 
 
-def _summary(found: Difference) -> list[Block]:
-    count = len(found.differing)
-    near = len(found.tensors) - found.identical - count
+def _summary(difference: Difference) -> list[Block]:
+    count = len(difference.differing)
+    near = len(difference.tensors) - difference.identical - count
     items = [
-        ("Tensors", str(len(found.tensors)), ""),
-        ("Equal", str(found.identical), "the same blocks"),
-        ("Different", str(count), f"tolerance {found.tolerance:g}"),
-        ("Keys that differ", str(len(found.metadata)), "metadata"),
+        ("Tensors", str(len(difference.tensors)), ""),
+        ("Equal", str(difference.identical), "the same blocks"),
+        ("Different", str(count), f"tolerance {difference.tolerance:g}"),
+        ("Keys that differ", str(len(difference.metadata)), "metadata"),
     ]
-    if found.tolerance:
+    if difference.tolerance:
         items.insert(2, ("Near", str(near), "within the tolerance"))
-    told = Text("Nothing differs.", "good") if found.equal else Text("The files differ.", "bad")
-    return [Figures(items), told]
+    line = Text("Nothing differs.", "good") if difference.equal else Text("The files differ.", "bad")
+    return [Figures(items), line]
 
 
-def _tensors(found: Difference) -> list[Block]:
-    items = [item for tensor in found.tensors if (item := _item(tensor)) is not None]
+def _tensors(difference: Difference) -> list[Block]:
+    items = [item for tensor in difference.tensors if (item := _item(tensor)) is not None]
     lines = depth_lines([i for i in items if i.value], "Difference against depth", "NMSE")
     blocks: list[Block] = [Figure(lines)] if lines is not None else []
     if any(item.value for item in items):
@@ -70,7 +73,7 @@ def _tensors(found: Difference) -> list[Block]:
         Column("largest difference", number=True), Column("at"), Column("in A", number=True),
         Column("in B", number=True),
     ]  # fmt: skip
-    chosen = sorted(found.differing, key=_badness)
+    chosen = sorted(difference.differing, key=_badness)
     if chosen:
         more = len(chosen) - MOST
         left_out = f"{more} more; --json has all." if more > 0 else ""
@@ -79,7 +82,7 @@ def _tensors(found: Difference) -> list[Block]:
     worst = next((tensor for tensor in chosen if tensor.worst), None)
     if worst is not None and worst.worst is not None:
         blocks.append(Fold(f"The worst block of {worst.name}", _worst(worst.worst)))
-    equal = [tensor for tensor in found.tensors if tensor.within(found.tolerance)]
+    equal = [tensor for tensor in difference.tensors if tensor.within(difference.tolerance)]
     if equal:
         table = Table("Equal", columns, [_row(tensor) for tensor in equal[:MOST]])
         blocks.append(Fold(f"Tensors that count as equal ({len(equal)})", [table]))
@@ -96,7 +99,7 @@ def _item(tensor: TensorDifference) -> Item | None:
 
 
 def _badness(tensor: TensorDifference) -> tuple[bool, bool, float]:
-    """What cannot be compared comes first, then NaN, then large differences."""
+    """A key that sorts tensors that cannot be compared first, then NaN, then large differences."""
     nmse = tensor.nmse
     return nmse is not None, nmse is not None and not math.isnan(nmse), -(nmse or 0.0)
 
@@ -120,23 +123,23 @@ def _pair(values: Sequence[str | None]) -> str:
 def _worst(block: WorstBlock) -> list[Block]:
     first, end = block.columns
     where = f"row {list(block.row)}, " if block.row else ""
-    fields = [f"{side}.{name} {value}" for side, mine in (("A", block.a), ("B", block.b))
-              for name, value in (mine or {}).items()]  # fmt: skip
-    told = Text(f"{where}columns {first} to {end - 1}: NMSE {block.nmse:.3e}")
-    return [told, Code("\n".join(fields))] if fields else [told]
+    fields = [f"{side}.{name} {value}" for side, fields_of_side in (("A", block.a), ("B", block.b))
+              for name, value in (fields_of_side or {}).items()]  # fmt: skip
+    line = Text(f"{where}columns {first} to {end - 1}: NMSE {block.nmse:.3e}")
+    return [line, Code("\n".join(fields))] if fields else [line]
 
 
-def _metadata(found: Difference) -> list[Block]:
-    if not found.metadata:
+def _metadata(difference: Difference) -> list[Block]:
+    if not difference.metadata:
         return [Text("No key differs, or none was compared.")]
     columns = [Column("key", code=True), Column("status"), Column("type"), Column("in A", code=True),
                Column("in B", code=True), Column("elements that differ", number=True)]  # fmt: skip
     rows: list[list[Cell]] = [
         [key.key, key.status, _pair(key.types), *(_short(kind, value) for kind, value in zip(
             key.types, key.values, strict=True)), key.elements]
-        for key in found.metadata[:MOST]
+        for key in difference.metadata[:MOST]
     ]  # fmt: skip
-    more = len(found.metadata) - MOST
+    more = len(difference.metadata) - MOST
     return [Table("Keys that differ", columns, rows, left_out=f"{more} more keys." if more > 0 else "")]
 
 

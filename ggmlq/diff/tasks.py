@@ -53,15 +53,15 @@ def _nothing(n: int) -> None:
 def compare(
     executor: Executor, a: GGUFFile, b: GGUFFile, names: Iterable[str], advance: Callable[[int], None]
 ) -> dict[str, TensorDifference]:
-    """What :func:`ggmlq.diff.tensors.compare` finds of each."""
-    found: dict[str, TensorDifference] = {}
+    """The results of :func:`ggmlq.diff.tensors.compare`, by tensor."""
+    results: dict[str, TensorDifference] = {}
     tallies: dict[str, dict[Part, Tally | None]] = {}
 
     def parts() -> Iterator[Part]:
         for name in names:
-            known = tensors.at_once(name, a[name], b[name])
-            if known is not None:
-                found[name] = known
+            result = tensors.at_once(name, a[name], b[name])
+            if result is not None:
+                results[name] = result
                 advance(a[name].nbytes + b[name].nbytes)
                 continue
             sides = tasks.rows_of(a[name]), tasks.rows_of(b[name])
@@ -77,13 +77,13 @@ def compare(
         advance(round(share * (part.a.stretch.nbytes + part.b.stretch.nbytes)))
 
     tasks.run(executor, parts(), examine, take)
-    mixed = [mine for mine in tallies.values() if any(mine.values()) and not all(mine.values())]
-    again = [part for mine in mixed for part, tally in mine.items() if tally is None]
+    mixed = [by_part for by_part in tallies.values() if any(by_part.values()) and not all(by_part.values())]
+    again = [part for by_part in mixed for part, tally in by_part.items() if tally is None]
     old = {part._replace(by_bytes=False): part for part in again}
     tasks.run(executor, old, examine, lambda part, tally: tallies[part.name].update({old[part]: tally}))
-    for name, mine in tallies.items():
-        found[name] = _joined(name, a[name], b[name], list(mine.values()))
-    return found
+    for name, by_part in tallies.items():
+        results[name] = _joined(name, a[name], b[name], list(by_part.values()))
+    return results
 
 
 def _joined(name: str, a: QuantArray, b: QuantArray, parts: list[Tally | None]) -> TensorDifference:

@@ -30,7 +30,7 @@ SAME = (SAME_BYTES, SAME_BLOCKS)  # equal without any tolerance
 
 @dataclass(frozen=True)
 class Place:
-    """Where two tensors are farthest apart."""
+    """The block in which two tensors are farthest apart."""
 
     index: tuple[int, ...]
     a: float
@@ -66,7 +66,7 @@ class TensorDifference:
     worst: WorstBlock | None = None
 
     def within(self, tolerance: float) -> bool:
-        """Whether this counts as equal; types may differ where a tolerance is given."""
+        """True where this counts as equal; types may differ where there is a tolerance."""
         if self.status in SAME:
             return True
         return tolerance > 0 and self.nmse is not None and self.nmse <= tolerance
@@ -74,10 +74,10 @@ class TensorDifference:
 
 def compare(name: str, a: QuantArray, b: QuantArray, advance: Callable[[int], None]) -> TensorDifference:
     """Compare; bytes that are the same are not decoded. ``advance`` hears of bytes that are done."""
-    known = at_once(name, a, b)
-    if known is not None:
+    result = at_once(name, a, b)
+    if result is not None:
         advance(a.nbytes + b.nbytes)
-        return known
+        return result
     whole = 0, prod(a.shape)
     same = same_slabs(a, b, whole, advance) if a.format is b.format else 0
     if same is None:
@@ -88,7 +88,7 @@ def compare(name: str, a: QuantArray, b: QuantArray, advance: Callable[[int], No
 
 
 def at_once(name: str, a: QuantArray, b: QuantArray) -> TensorDifference | None:
-    """What shows before a byte is looked at."""
+    """The difference that types and shapes show before a byte is read."""
     types, shapes = (a.format.name, b.format.name), (a.shape, b.shape)
     if same_axes(a, b.ndim).shape != same_axes(b, a.ndim).shape:
         return TensorDifference(name, OTHER_SHAPE, types, shapes)
@@ -114,11 +114,11 @@ def differing(name: str, a: QuantArray, b: QuantArray, tally: Tally) -> TensorDi
 def same_slabs(
     a: QuantArray, b: QuantArray, part: tuple[int, int], advance: Callable[[int], None]
 ) -> int | None:
-    """How many slabs have the same bytes before the first that differs; None: all of them."""
-    for same, (_, mine, theirs) in enumerate(_slabs(a, b, part)):
-        if not np.array_equal(mine.raw, theirs.raw):
+    """The number of slabs with the same bytes before the first that differs; None: all of them."""
+    for same, (_, ours, theirs) in enumerate(_slabs(a, b, part)):
+        if not np.array_equal(ours.raw, theirs.raw):
             return same
-        _done(mine, theirs, advance)
+        _done(ours, theirs, advance)
     return None
 
 
@@ -133,10 +133,10 @@ def _nothing(n: int) -> None:
     """These bytes were counted before."""
 
 
-def _done(mine: QuantArray, theirs: QuantArray, advance: Callable[[int], None]) -> None:
-    release(mine.blocks)
+def _done(ours: QuantArray, theirs: QuantArray, advance: Callable[[int], None]) -> None:
+    release(ours.blocks)
     release(theirs.blocks)
-    advance(mine.nbytes + theirs.nbytes)
+    advance(ours.nbytes + theirs.nbytes)
 
 
 def _slabs(
@@ -169,14 +169,14 @@ class Tally:
     @property
     def nmse(self) -> float:
         energy = error = 0.0
-        for mine, lost in self._sums:
-            energy, error = energy + mine, error + lost
+        for ours, lost in self._sums:
+            energy, error = energy + ours, error + lost
         if error == 0:
             return 0.0
         return error / energy if energy else float("inf")
 
     def take(self, other: Tally) -> None:
-        """What was found in the slabs that follow."""
+        """Add the tally of the slabs that follow."""
         self._sums += other._sums
         if other.largest is not None and (
             self.largest is None or _above(other.largest.error, self.largest.error)
@@ -192,9 +192,9 @@ class Tally:
     ) -> None:
         """Elements from one to another; ``same``: slabs whose bytes are known to be, and were told of."""
         a, b = same_axes(a, b.ndim), same_axes(b, a.ndim)
-        for i, (first, mine, theirs) in enumerate(_slabs(a, b, part)):
-            self._add(first, mine, theirs, a.shape, same=i < same)
-            _done(mine, theirs, advance if i >= same else _nothing)
+        for i, (first, ours, theirs) in enumerate(_slabs(a, b, part)):
+            self._add(first, ours, theirs, a.shape, same=i < same)
+            _done(ours, theirs, advance if i >= same else _nothing)
 
     def _add(self, first: int, a: QuantArray, b: QuantArray, shape: tuple[int, ...], same: bool) -> None:
         """Elements from a first one on."""
@@ -255,8 +255,8 @@ def _errors(x: Doubles, y: Doubles) -> Doubles:
     return error
 
 
-def _above(found: float, most: float) -> bool:
-    return not np.isnan(most) and not found <= most
+def _above(value: float, most: float) -> bool:
+    return not np.isnan(most) and not value <= most
 
 
 def _fields(q: QuantArray, element: int) -> dict[str, Any] | None:

@@ -292,8 +292,8 @@ def _unknown(problem: Problem, kernel: str, names: list[str]) -> str:
             f"{asked}: that is a kernel for {device} arrays, {problem.operands} are {problem.device} arrays; "
             f"pass {problem.moved[device]}"
         )
-    if kernel in RENAMED:
-        return f"{asked}: this kernel is called {RENAMED[kernel]!r} since ggmlq 0.3; pass that name"
+    if str(kernel) in RENAMED:
+        return f"{asked}: this kernel is called {RENAMED[str(kernel)]!r} since ggmlq 0.3; pass that name"
     stems = {name.partition(":")[2]: name for name in names}
     near = difflib.get_close_matches(str(kernel).rpartition(":")[2], stems, 1)
     meant = f"did you mean {stems[near[0]]!r}?" if near else "gq.kernels() lists what there is"

@@ -1,4 +1,4 @@
-"""Where the strings of an array start: the one hot loop of opening a file.
+"""The starts of the strings of an array: the one hot loop of opening a file.
 
 Strings lie in a chain, a 64-bit length and then the bytes, so nobody knows where string i + 1
 starts before string i is read. Walking the chain in Python takes 60 ns a string, 30 ms for a
@@ -52,7 +52,7 @@ class Window(NamedTuple):
 
 
 def end(source: Source, at: int, count: int) -> int:
-    """Where an array of ``count`` strings ends, whose first length is at ``at``."""
+    """The end of an array of ``count`` strings, whose first length is at ``at``."""
     if count > SHORT:
         for run in runs(source, at, count):
             at = run.end

@@ -43,28 +43,28 @@ def check(path: str) -> list[Finding]:
     except GGUFError as error:
         return [Finding("error", "structure", str(error))]
     with file:
-        found = structure(file)
+        findings = structure(file)
         progress = Progress(sum(file.info(name).nbytes for name in file), "checking blocks")
         lacks = set(file.missing)
         for name in file.missing:
             try:
                 file[name]
             except GGUFError as error:
-                found.append(Finding("error", "structure", str(error)))
+                findings.append(Finding("error", "structure", str(error)))
         for name in file:
-            found += [] if name in lacks else _blocks(name, file[name])
+            findings += [] if name in lacks else _blocks(name, file[name])
             progress.advance(file.info(name).nbytes)
         progress.close()
-    return found
+    return findings
 
 
 def structure(file: GGUFFile) -> list[Finding]:
-    """What there is to say of the layout and the metadata of an open file."""
+    """Findings about the layout and the metadata of an open file."""
     return [finding for part in file.parts for finding in _part(part)] + [*_metadata(file)]
 
 
 def _part(part: Part) -> Iterator[Finding]:
-    """What ggml's reader asks of a file beyond what ``open`` does."""
+    """Findings that ggml's reader would refuse, beyond those of ``open``."""
     source, header = part
     low, high = ALIGNMENTS
     if not low <= header.alignment <= high:

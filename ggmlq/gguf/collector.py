@@ -46,7 +46,7 @@ TOKENS = 512  # in a chunk, if it is not told otherwise: llama-imatrix's own
 
 @dataclass
 class Entry:
-    """Of one tensor: sums of squares [experts, K], and how often each row was counted."""
+    """The entry of one tensor: sums of squares [experts, K], and how often each row was counted."""
 
     sums: Wide
     counts: Counts
@@ -56,9 +56,9 @@ class Collector:
     """Sums of squared activations by name of tensor.
 
     >>> import numpy as np, ggmlq as gq
-    >>> made = gq.gguf.Collector()
-    >>> made.add("blk.0.ffn_up.weight", np.float32([[1, 2], [3, 4]]))
-    >>> made.imatrix()["blk.0.ffn_up.weight"]
+    >>> collector = gq.gguf.Collector()
+    >>> collector.add("blk.0.ffn_up.weight", np.float32([[1, 2], [3, 4]]))
+    >>> collector.imatrix()["blk.0.ffn_up.weight"]
     array([[ 5., 10.]], dtype=float32)
     """
 
@@ -74,10 +74,10 @@ class Collector:
         [T, U, K].
         """
         values = np.asarray(x, np.float64)
-        asked = f"activations of {name!r}"
+        request = f"activations of {name!r}"
         if values.ndim < 1 or not values.shape[-1] or not np.isfinite(values).all():
             raise GGUFError(
-                f"{asked}: an array of shape {values.shape}; they are finite numbers [tokens, K]; a model "
+                f"{request}: an array of shape {values.shape}; they are finite numbers [tokens, K]; a model "
                 "that gives NaN has no importance matrix"
             )
         if ids is None:
@@ -90,11 +90,11 @@ class Collector:
         fits = chosen.ndim == 2 and values.ndim == 3 and values.shape[:2] in (chosen.shape, (len(chosen), 1))
         if not fits or experts is None or chosen.dtype.kind not in "iu" or chosen.min(initial=0) < 0:
             raise GGUFError(
-                f"{asked}: ids {chosen.shape} {chosen.dtype} with activations {values.shape} and "
+                f"{request}: ids {chosen.shape} {chosen.dtype} with activations {values.shape} and "
                 f"experts={experts}; ids are integers [T, U], activations [T, U or 1, K]; pass both so"
             )
         if chosen.max(initial=0) >= experts:
-            raise GGUFError(f"{asked}: expert {chosen.max()} of {experts}; ids count from 0; check both")
+            raise GGUFError(f"{request}: expert {chosen.max()} of {experts}; ids count from 0; check both")
         squares = np.broadcast_to(values**2, (*chosen.shape, values.shape[-1]))
         sums = np.zeros((experts, values.shape[-1]))
         np.add.at(sums, chosen.reshape(-1), squares.reshape(-1, values.shape[-1]))
@@ -107,16 +107,16 @@ class Collector:
         self.datasets += other.datasets
 
     def _put(self, name: str, sums: Wide, counts: Counts) -> None:
-        known = self.entries.get(name)
-        if known is None:
+        entry = self.entries.get(name)
+        if entry is None:
             self.entries[name] = Entry(sums.copy(), counts.astype(np.int64))
             return
-        one, two = _alike(name, known, Entry(sums, counts))
+        one, two = _alike(name, entry, Entry(sums, counts))
         self.entries[name] = Entry(one.sums + two.sums, one.counts + two.counts)
 
     @property
     def chunks(self) -> int:
-        """So many times ``chunk_size`` tokens were counted."""
+        """The number of chunks, of ``chunk_size`` tokens each, that were counted."""
         most = max((int(entry.counts.max()) for entry in self.entries.values()), default=0)
         return most // self.chunk_size
 
@@ -161,9 +161,9 @@ class Collector:
         }
 
     def _as_dat(self) -> Iterable[bytes]:
-        kept = {name: e for name, e in sorted(self.entries.items()) if e.counts.any()}
-        yield pack("<i", len(kept))
-        for name, entry in kept.items():
+        counted = {name: e for name, e in sorted(self.entries.items()) if e.counts.any()}
+        yield pack("<i", len(counted))
+        for name, entry in counted.items():
             raw = name.encode()
             calls = -(-int(entry.counts.max()) // self.chunk_size)
             means = entry.sums / np.maximum(entry.counts, 1)[:, None]
@@ -180,24 +180,26 @@ def collected(path: str | os.PathLike[str], chunk_size: int | None = None) -> Co
     source = Source(text)
     if source.map[:4] == MAGIC:
         return _from_gguf(text, chunk_size)
-    found = Collector(chunk_size or TOKENS)
+    collector = Collector(chunk_size or TOKENS)
     reader = Legacy(source)
     for name, (values, calls) in reader.entries().items():
-        count = max(calls, 1) * found.chunk_size
-        found.entries[name] = Entry(values.astype(np.float64)[None] * found.chunk_size, np.array([count]))
-    found.datasets = list(reader.end()[1])
-    return found
+        count = max(calls, 1) * collector.chunk_size
+        collector.entries[name] = Entry(
+            values.astype(np.float64)[None] * collector.chunk_size, np.array([count])
+        )
+    collector.datasets = list(reader.end()[1])
+    return collector
 
 
 def _from_gguf(path: str, chunk_size: int | None) -> Collector:
     with open(path) as file:
-        found = Collector(chunk_size or number_in(file, CHUNK_SIZE) or TOKENS)
-        found.datasets = datasets_of(file)
+        collector = Collector(chunk_size or number_in(file, CHUNK_SIZE) or TOKENS)
+        collector.datasets = datasets_of(file)
         for name in names_in(path, file):
             sums, counts = sums_of(path, file, name)
             rounded = np.floor(counts.astype(np.float64) + 0.5).astype(np.int64)
-            found.entries[name] = Entry(sums.reshape(len(counts), -1).astype(np.float64), rounded)
-        return found
+            collector.entries[name] = Entry(sums.reshape(len(counts), -1).astype(np.float64), rounded)
+        return collector
 
 
 def _alike(name: str, a: Entry, b: Entry) -> tuple[Entry, Entry]:

@@ -49,7 +49,7 @@ def renamed(metadata: Metadata, old: str, new: str) -> Metadata:
 
 
 def why_not_in_place(file: GGUFFile, metadata: Metadata) -> str | None:
-    """Why the file has to be written anew for this metadata; None where a few bytes of it suffice."""
+    """The reason why the file has to be written anew for this metadata; None where a few bytes suffice."""
     if len(file.paths) > 1:
         return "it is one of several parts"
     for key, why in ((ALIGNMENT_KEY, "another alignment"), (ROOM, "another room")):
@@ -110,8 +110,8 @@ def _fitted(file: GGUFFile, metadata: Metadata) -> bytes | None:
     source, header = file.parts[0]
     check_keys(metadata)
     # What describes the file and not the model stays, whatever the metadata say.
-    own: dict[str, Entry] = {key: stored for key, stored in header.metadata.items() if key in KEYS}
-    entries = own | {key: entry for key, entry in metadata.entries.items() if key not in KEYS}
+    reserved: dict[str, Entry] = {key: stored for key, stored in header.metadata.items() if key in KEYS}
+    entries = reserved | {key: entry for key, entry in metadata.entries.items() if key not in KEYS}
     bare = {key: entry for key, entry in entries.items() if key != ROOM}
     room = _encoded(source, header, bare)
     left = header.data - len(room)

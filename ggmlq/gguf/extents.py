@@ -70,8 +70,8 @@ class Files:
         except OSError:
             return None
         self._stack.callback(os.close, fd)
-        found = os.fstat(fd)
-        return fd if (found.st_dev, found.st_ino) == source.identity else None
+        status = os.fstat(fd)
+        return fd if (status.st_dev, status.st_ino) == source.identity else None
 
     def __enter__(self) -> Files:
         return self

@@ -32,7 +32,7 @@ class Part(NamedTuple):
 
 
 class State(NamedTuple):
-    """What an open file holds. Taken once by each reader, so that another thread may close the file."""
+    """The contents of an open file. A reader takes them once, so that another thread may close the file."""
 
     parts: tuple[Part, ...]
     places: dict[str, Part]
@@ -67,27 +67,27 @@ def open(path: str | os.PathLike[str]) -> GGUFFile:
         if isinstance(there, GGUFFile):
             return there
         raise GGUFError(f"gguf: {there.path}: these are safetensors; open them with gq.open")
-    asked = Source(checked_path("open(path)", path, PATH))
+    request = Source(checked_path("open(path)", path, PATH))
     for _ in range(ATTEMPTS):
         try:
-            parts = _open_parts(asked)
+            parts = _open_parts(request)
             if len(parts) == 1 or all(part.source.is_current() for part in parts):
                 return GGUFFile(parts)
         except GGUFError:
-            if asked.is_current():
+            if request.is_current():
                 raise
-        asked = Source(asked.path)
+        request = Source(request.path)
     raise GGUFError(
-        f"gguf: {asked.path}: the parts of this model were replaced while they were opened, "
+        f"gguf: {request.path}: the parts of this model were replaced while they were opened, "
         f"{ATTEMPTS} times; old and new parts do not mix; open it when they stay"
     )
 
 
-def _open_parts(asked: Source) -> list[Part]:
-    paths = split.paths_of_set(asked.path)
+def _open_parts(request: Source) -> list[Part]:
+    paths = split.paths_of_set(request.path)
     parts: list[Part] = []
     for path in paths:
-        source = asked if path == asked.path else Source(path)
+        source = request if path == request.path else Source(path)
         # Later parts may leave out the alignment.
         parts.append(Part(source, header.parse(source, parts[0].header.alignment if parts else None)))
     if len(parts) == 1:
@@ -120,7 +120,7 @@ class GGUFFile(Opened[QuantArray]):
 
     @property
     def byteorder(self) -> str:
-        """``"little"`` or ``"big"``."""
+        """The byte order, ``"little"`` or ``"big"``."""
         return self._header.byteorder
 
     @property
@@ -145,16 +145,16 @@ class GGUFFile(Opened[QuantArray]):
 
     def __getitem__(self, name: str) -> QuantArray:
         state = self._opened()
-        found = state.arrays.get(name)
-        if found is None:
+        array = state.arrays.get(name)
+        if array is None:
             part, info = self._place(state, name)
             if name in part.header.absent:
                 tensors.fail_absent(part.source, info, part.header.data)
-            found = state.arrays.setdefault(name, tensors.view(part.source, info, part.header.data))
-        return found
+            array = state.arrays.setdefault(name, tensors.view(part.source, info, part.header.data))
+        return array
 
     def info(self, name: str) -> TensorInfo:
-        """What the header says about a tensor."""
+        """The facts about a tensor in the header."""
         return self._place(self._opened(), name)[1]
 
     def _place(self, state: State, name: str) -> tuple[Part, TensorInfo]:
@@ -205,12 +205,12 @@ class GGUFFile(Opened[QuantArray]):
         >>> list(gq.open(path).to("cpu", filter="blk.*"))
         ['blk.0.up']
         """
-        asked = f"{self!r}.to({device!r})"
-        chosen = {name: self[name] for name in select(asked, self, filter)}
+        request = f"{self!r}.to({device!r})"
+        chosen = {name: self[name] for name in select(request, self, filter)}
         if isinstance(device, list | tuple):
             return self._to_several(chosen, device, axis, progress)
         if device != "cpu":
-            chosen = load.load(asked, chosen, cuda_module("machine.upload").Link(device), progress)
+            chosen = load.load(request, chosen, cuda_module("machine.upload").Link(device), progress)
         return MappingProxyType(chosen)
 
     def _opened(self) -> State:
@@ -238,5 +238,5 @@ class GGUFFile(Opened[QuantArray]):
             return f"<GGUF {self.path!r}, closed>"
         parts = f", {len(state.parts)} parts" if len(state.parts) > 1 else ""
         lacks = f" ({len(self.missing)} missing)" if self.missing else ""
-        held = f"{count(len(state.places), 'tensor')}{lacks}, {count(len(state.metadata), 'key')}"
-        return f"<GGUF {self.path!r}, {held}{parts}>"
+        contents = f"{count(len(state.places), 'tensor')}{lacks}, {count(len(state.metadata), 'key')}"
+        return f"<GGUF {self.path!r}, {contents}{parts}>"

@@ -1,4 +1,4 @@
-"""What a file is that is no GGUF or safetensors file, and where to get one: of failures that people meet."""
+"""Explanations of files that are no GGUF or safetensors file, and where to get one."""
 
 from __future__ import annotations
 
@@ -54,24 +54,23 @@ SAFETENSORS = re.compile(rb".{5}\0{3}\{", re.DOTALL)  # a header of 1 TiB at mos
 WORDS = re.compile(rb"[\x20-\x7e\s]+")
 
 
-def told(data: mmap.mmap, wanted: str = "GGUF") -> str:
+def explanation(data: mmap.mmap, expected: str = "GGUF") -> str:
     """A sentence on what the bytes are that are no file of the kind that is wanted."""
     head = data[:HEAD]
-    known = _known(head)
-    if known:
-        return f"this is no {wanted} file but {known}"
+    kind = _known(head)
+    if kind:
+        return f"this is no {expected} file but {kind}"
     if len(data) < HEAD and WORDS.fullmatch(head):
-        return (
-            f"this is no {wanted} file but a text, {short(head.decode().strip(), 100)}; fetch the file itself"
-        )
-    return f"this is no {wanted} file; check the path, or fetch it again"
+        text = short(head.decode().strip(), 100)
+        return f"this is no {expected} file but a text, {text}; fetch the file itself"
+    return f"this is no {expected} file; check the path, or fetch it again"
 
 
-def of_safetensors(data: mmap.mmap) -> str | None:
-    """The same where a safetensors file is wanted, before its first bytes are taken for a length."""
+def safetensors_explanation(data: mmap.mmap) -> str | None:
+    """The explanation where a safetensors file is expected, before its first bytes are read as a length."""
     head = data[:HEAD]
-    known = None if SAFETENSORS.match(head) else _known(head)
-    return known and f"this is no safetensors file but {known}"
+    kind = None if SAFETENSORS.match(head) else _known(head)
+    return kind and f"this is no safetensors file but {kind}"
 
 
 def _known(head: bytes) -> str | None:

@@ -74,7 +74,7 @@ def _version(source: Source) -> int:
     """Version and byte order: the number makes sense in one order only."""
     magic = source.map[:4]
     if magic != MAGIC:
-        source.fail(0, f"starts with {magic!r}, not {MAGIC!r}; {foreign.told(source.map)}")
+        source.fail(0, f"starts with {magic!r}, not {MAGIC!r}; {foreign.explanation(source.map)}")
     version = source.u32(4, "the version")
     if version not in VERSIONS and int.from_bytes(source.map[4:8], "big") in VERSIONS:
         source.set_byteorder("big")

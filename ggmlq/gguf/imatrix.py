@@ -49,8 +49,8 @@ class Imatrix(Mapping[str, Floats]):
 
     def of(self, rows: Mapping[str, Floats]) -> Imatrix:
         """The matrix with other rows: some of them, or under other names."""
-        seen = {name: experts for name, experts in self.unseen.items() if name in rows}
-        return Imatrix(self.path, rows, chunks=self.chunks, datasets=self.datasets, unseen=seen)
+        unseen = {name: experts for name, experts in self.unseen.items() if name in rows}
+        return Imatrix(self.path, rows, chunks=self.chunks, datasets=self.datasets, unseen=unseen)
 
     def __getitem__(self, name: str) -> Floats:
         return self._rows[name]
@@ -108,14 +108,14 @@ def _from_gguf(path: str, file: GGUFFile) -> Imatrix:
 
 def number(file: GGUFFile, key: str) -> int:
     """A count of the file; 0 where it has none."""
-    found = file.metadata.get(key, 0)
-    return found if isinstance(found, int) else 0
+    value = file.metadata.get(key, 0)
+    return value if isinstance(value, int) else 0
 
 
 def datasets_of(file: GGUFFile) -> list[str]:
     """Names of the texts that it was computed on."""
-    found = file.metadata.get(DATASETS, ())
-    return [str(item) for item in found] if isinstance(found, Sequence) and not isinstance(found, str) else []
+    value = file.metadata.get(DATASETS, ())
+    return [str(item) for item in value] if isinstance(value, Sequence) and not isinstance(value, str) else []
 
 
 def names_in(path: str, file: GGUFFile) -> list[str]:
@@ -189,14 +189,14 @@ class Legacy:
 
     def entries(self) -> dict[str, tuple[Floats, int]]:
         """Values and calls by name: means times calls."""
-        found: dict[str, tuple[Floats, int]] = {}
+        entries: dict[str, tuple[Floats, int]] = {}
         for _ in range(self._number("the number of entries", 1)):
             start = self._at
             name, values, calls = self._entry()
-            if name in found:
+            if name in entries:
                 self._source.fail(start, f"{name!r} is there twice; names must differ; the file is damaged")
-            found[name] = values, calls
-        return found
+            entries[name] = values, calls
+        return entries
 
     def _entry(self) -> tuple[str, Floats, int]:
         name = self._text("the name of an entry", 1)
@@ -223,15 +223,15 @@ class Legacy:
         return chunks, tuple(filter(None, datasets))
 
     def _number(self, what: str, least: int) -> int:
-        found = self._source.u32(self._at, what)
-        if not least <= found < 1 << 31:
+        value = self._source.u32(self._at, what)
+        if not least <= value < 1 << 31:
             self._source.fail(
                 self._at,
-                f"{what} is {found}; an importance matrix has {least} or more there; pass the file that "
+                f"{what} is {value}; an importance matrix has {least} or more there; pass the file that "
                 "llama-imatrix wrote",
             )
         self._at += 4
-        return found
+        return value
 
     def _text(self, what: str, least: int) -> str:
         size = self._number(f"the length of {what}", least)

@@ -1,4 +1,4 @@
-"""What may be saved as a tensor, and its bytes, a slab at a time."""
+"""Arrays that may be saved as tensors, and their bytes, a slab at a time."""
 
 from __future__ import annotations
 
@@ -96,23 +96,23 @@ def _format(x: Any) -> Format:
         _refuse("it is a masked array, and a file has no masks; pass x.filled(0)")
     if dtype.name == "bfloat16":
         return FORMATS["bf16"]
-    found = _BY_DTYPE.get(dtype.newbyteorder("<"))
-    if found is None:
+    scalar = _BY_DTYPE.get(dtype.newbyteorder("<"))
+    if scalar is None:
         _refuse(
             f"its dtype is {dtype}; GGUF holds {', '.join(str(d) for d in _BY_DTYPE)} and bfloat16; "
             "convert it with x.astype(np.float32), or wrap the bytes of blocks with QuantArray.from_bytes"
         )
-    return found
+    return scalar
 
 
 def _format_of_tensor(x: Any) -> Format:
-    found = _BY_NAME.get(str(x.dtype).removeprefix("torch."))
-    if found is None or str(x.layout) != "torch.strided":
+    scalar = _BY_NAME.get(str(x.dtype).removeprefix("torch."))
+    if scalar is None or str(x.layout) != "torch.strided":
         _refuse(
             f"it is a tensor of {x.dtype}, {x.layout}; GGUF holds dense ones of {', '.join(_BY_NAME)}; "
             "convert it with x.float() or x.to_dense()"
         )
-    return found
+    return scalar
 
 
 def slabs(x: Any, tensor: Described, byteorder: str) -> Iterator[memoryview | Extent]:
@@ -126,8 +126,8 @@ def slabs(x: Any, tensor: Described, byteorder: str) -> Iterator[memoryview | Ex
     for start in range(0, len(blocks), step):
         part = blocks[start : start + step]
         data = part.astype(dtype, copy=False).view(np.uint8)
-        found = place(data)
-        yield data.data if found is None else Extent(*found, data.data)
+        location = place(data)
+        yield data.data if location is None else Extent(*location, data.data)
         release(part)
 
 

@@ -1,4 +1,4 @@
-"""How much a header may hold: more than any model does, and little enough for seconds and a gigabyte.
+"""Limits on the size of a header: more than any model needs, little enough for seconds and a gigabyte.
 
 A file costs its writer next to nothing where it repeats itself or has holes, and a reader an object for
 each thing in it. The largest vocabularies have a million texts and 40 MiB; ggml reads no arrays of arrays.
@@ -22,7 +22,7 @@ LIMITS = {BYTES: 1 << 28, KEYS: 1 << 16, TENSORS: 1 << 18, TEXTS: 1 << 22, ARRAY
 
 
 class Allowance:
-    """What one file may still hold."""
+    """The counts of one file against their limits."""
 
     def __init__(self) -> None:
         self._most = {what: most(what) for what in LIMITS}
@@ -31,23 +31,23 @@ class Allowance:
     def excess(self, what: str, n: int) -> str | None:
         """Count so many more; where that is too much, the reason."""
         self._found[what] += n
-        found, most = self._found[what], self._most[what]
-        if found <= most:
+        count, most = self._found[what], self._most[what]
+        if count <= most:
             return None
         return (
-            f"the header has {found} {what} or more, {most} are read; no model has as many, so the file is "
-            f"damaged or made to fill the memory; {FACTOR}={-(-found // LIMITS[what])} in the environment "
+            f"the header has {count} {what} or more, {most} are read; no model has as many, so the file is "
+            f"damaged or made to fill the memory; {FACTOR}={-(-count // LIMITS[what])} in the environment "
             "multiplies all limits"
         )
 
 
 def most(what: str) -> int:
-    """How many of something are read."""
+    """The most entries of a kind that are read."""
     return _factor() * LIMITS[what]
 
 
 def _factor() -> int:
-    said = os.environ.get(FACTOR, "1")
-    if not said.isdecimal() or not int(said):
-        raise GGUFError(f"{FACTOR}={said!r} in the environment: it is a whole number, 1 or more; unset it")
-    return int(said)
+    factor = os.environ.get(FACTOR, "1")
+    if not factor.isdecimal() or not int(factor):
+        raise GGUFError(f"{FACTOR}={factor!r} in the environment: it is a whole number, 1 or more; unset it")
+    return int(factor)

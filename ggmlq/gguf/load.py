@@ -61,7 +61,7 @@ class Link(Protocol):
         """An array of bytes on the GPU; DeviceMemoryError where it does not fit."""
 
     def buffer(self, nbytes: int) -> Buffer:
-        """Locked memory."""
+        """A buffer of locked memory."""
 
     def send(self, buffer: Any, at: int, nbytes: int, target: Any, start: int) -> None:
         """Have the GPU fetch bytes of a buffer to a place in an array of its own."""
@@ -84,7 +84,7 @@ class Link(Protocol):
 
 
 def load(
-    asked: str, tensors: Mapping[str, QuantArray], link: Link, show: bool | None = None
+    request: str, tensors: Mapping[str, QuantArray], link: Link, show: bool | None = None
 ) -> dict[str, QuantArray]:
     """Arrays of an open file, on a GPU; nothing stays there if an error or an interrupt ends it."""
     blocks = [q.blocks.reshape(-1) for q in tensors.values()]
@@ -105,7 +105,7 @@ def load(
         except DeviceMemoryError:
             failed = len(targets)
             link.drop(targets)
-            raise DeviceMemoryError(_no_room(asked, tensors, failed, link)) from None
+            raise DeviceMemoryError(_no_room(request, tensors, failed, link)) from None
         except BaseException:
             link.drop(targets)
             raise
@@ -124,14 +124,14 @@ def _allocate(link: Link, shapes: Sequence[tuple[int, ...]], targets: list[Any],
         targets.append(link.empty(shape))
 
 
-def _no_room(asked: str, tensors: Mapping[str, QuantArray], failed: int, link: Link) -> str:
+def _no_room(request: str, tensors: Mapping[str, QuantArray], failed: int, link: Link) -> str:
     name, q = list(tensors.items())[failed]
     total = sum(q.nbytes for q in tensors.values())
     free, room = link.room()
     return (
-        f"{asked}: {len(tensors)} tensors need {size(total)}, {link.device} has {size(free)} of {size(room)} "
-        f"free; all of them must fit, and the memory ended at {short(name)} with {size(q.nbytes)}; "
-        'take fewer, as with filter="blk.[0-9].*", or drop other arrays of that GPU first'
+        f"{request}: {len(tensors)} tensors need {size(total)}, {link.device} has {size(free)} of "
+        f"{size(room)} free; all of them must fit, and the memory ended at {short(name)} "
+        f'with {size(q.nbytes)}; take fewer, as with filter="blk.[0-9].*", or drop other arrays there first'
     )
 
 
@@ -161,10 +161,10 @@ class _Crew:
 
     def finished(self) -> int:
         """Wait for any portion that is under way: its bytes, or the error that a thread met."""
-        found = self._done.get()
-        if isinstance(found, BaseException):
-            raise found
-        return found
+        result = self._done.get()
+        if isinstance(result, BaseException):
+            raise result
+        return result
 
     def __enter__(self) -> _Crew:
         return self
@@ -208,6 +208,6 @@ def fill(target: NDArray[np.uint8], blocks: Blocks, start: int, files: Files) ->
     if little != blocks.dtype:
         target.view(little)[...] = part
         return
-    found = place(part)
-    done = files.read(*found, target) if found else 0
+    location = place(part)
+    done = files.read(*location, target) if location else 0
     np.copyto(target[done:], part.view(np.uint8)[done:])

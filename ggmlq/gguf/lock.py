@@ -116,9 +116,9 @@ class _Wait:
 
 
 def _holder(fd: int) -> str:
-    """What the file says of who holds it; anybody may have written it."""
+    """The text in the file about the program that holds the lock; anybody may have written it."""
     try:
-        said = os.pread(fd, 100, 0)
+        content = os.pread(fd, 100, 0)
     except OSError:
-        said = b""
-    return printable(said.decode(errors="replace")).replace("\n", " ") or "another program"
+        content = b""
+    return printable(content.decode(errors="replace")).replace("\n", " ") or "another program"

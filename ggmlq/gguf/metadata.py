@@ -35,9 +35,9 @@ class Stored(NamedTuple):
         return read(self.source, self.type, self.start)[0]
 
     def equals(self, other: Stored) -> bool:
-        """Whether type and bytes are the same."""
-        mine, theirs = (x.source.data[x.start : x.end] for x in (self, other))
-        return self.type is other.type and np.array_equal(mine, theirs)
+        """True where type and bytes are the same."""
+        ours, theirs = (x.source.data[x.start : x.end] for x in (self, other))
+        return self.type is other.type and np.array_equal(ours, theirs)
 
     def words(self) -> str:
         if self.type is not ValueType.ARRAY:
@@ -56,7 +56,7 @@ class Stored(NamedTuple):
         return encode(self.node(), byteorder)
 
 
-class Given(NamedTuple):
+class Settable(NamedTuple):
     """A value that someone set."""
 
     content: Node
@@ -78,7 +78,7 @@ class Given(NamedTuple):
         return encode(self.content, byteorder)
 
 
-Entry = Stored | Given
+Entry = Stored | Settable
 
 
 class Metadata(Listed, Mapping[str, Any]):
@@ -102,7 +102,7 @@ class Metadata(Listed, Mapping[str, Any]):
             if key in entries:
                 raise GGUFError(f"the key {key!r} is given twice; a file holds each key once; drop one")
             try:
-                entries[key] = Given(resolve(value))
+                entries[key] = Settable(resolve(value))
             except GGUFError as error:
                 raise GGUFError(f"the value of {key!r}: {error}") from None
         return cls(entries)
@@ -110,7 +110,7 @@ class Metadata(Listed, Mapping[str, Any]):
     @property
     @inner
     def entries(self) -> Mapping[str, Entry]:
-        """What the writer takes: values as they lie in the file, or as they were set."""
+        """The entries for the writer: values as they lie in the file, or as a user set them."""
         return self._entries
 
     def __getitem__(self, key: str) -> Any:
@@ -160,7 +160,7 @@ class Metadata(Listed, Mapping[str, Any]):
         return Metadata({**Metadata.of(other).entries, **self._entries})
 
     def __reduce__(self) -> tuple[Any, ...]:  # types stay; what lay in the file is copied
-        return Metadata, ({key: Given(entry.node()) for key, entry in self._entries.items()},)
+        return Metadata, ({key: Settable(entry.node()) for key, entry in self._entries.items()},)
 
     def _repr_html_(self) -> str:
         """For a notebook: all keys with their types, and the beginning of each value."""
@@ -184,14 +184,14 @@ class Metadata(Listed, Mapping[str, Any]):
         return f"<GGUF metadata, {len(self)} keys: {', '.join(self)}>"
 
     def _entry(self, key: str) -> Entry:
-        found = self._entries.get(key)
-        if found is None:
+        entry = self._entries.get(key)
+        if entry is None:
             missing(f"metadata[{short(key)}]", key, self._entries)
-        return found
+        return entry
 
 
 def missing(
-    asked: str,
+    request: str,
     key: object,
     known: Iterable[str],
     way: str = "list(...) gives the names",
@@ -200,17 +200,19 @@ def missing(
     """Raise the KeyError that names what is like the key."""
     names = list(known)
     count_of = count(len(names), "name")
-    raise kind(f"{asked}: the file has {count_of}, not this one; {similar(key, names, way)}")
+    raise kind(f"{request}: the file has {count_of}, not this one; {similar(key, names, way)}")
 
 
 def similar(key: object, known: Iterable[str], way: str = "list(...) gives the names") -> str:
     """The question whether one of the names that are like the key was meant, or the way out."""
     names = list(known)
-    found = near(str(key), names) if len(names) <= COMPARED else []
-    if not found:
+    candidates = near(str(key), names) if len(names) <= COMPARED else []
+    if not candidates:
         return way
     many = sum(str(key).lower() in name.lower() for name in names)
-    return f"did you mean {', '.join(map(repr, found))}?" + (f" {many} hold it" if many > len(found) else "")
+    return f"did you mean {', '.join(map(repr, candidates))}?" + (
+        f" {many} hold it" if many > len(candidates) else ""
+    )
 
 
 def _pairs(what: str, values: Any) -> Iterable[tuple[str, Any]]:

@@ -24,7 +24,7 @@ _WIDTHS = {int(kind): n for kind, n in LEAST_BYTES.items()}  # plain ints are fo
 
 
 class Node(NamedTuple):
-    """One value.
+    """One value of the metadata, by its bytes in the file.
 
     ``data``: a number or an array of numbers as a NumPy array (bools as bytes), text as bytes, an
     array of text as a list of bytes, an array of arrays as a list of nodes.
@@ -44,7 +44,7 @@ class Node(NamedTuple):
 
 
 def skip(source: Source, type: ValueType, at: int, depth: int = 0) -> int:
-    """Where a value ends, every length on the way checked; nothing is kept."""
+    """The end of a value, with every length on the way checked; nothing is stored."""
     if type in NUMBERS:
         source.need(at, NUMBERS[type].itemsize, f"a {type.word}")
         return at + NUMBERS[type].itemsize

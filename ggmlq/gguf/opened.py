@@ -1,4 +1,4 @@
-"""What open models of any kind have in common: a mapping that can be closed."""
+"""The common part of open models of any kind: a mapping that can be closed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ LINES = 60  # of tensors that a notebook shows
 
 
 class State(Protocol):
-    """What is held until it is closed."""
+    """The contents of a model until it is closed."""
 
     @property
     def places(self) -> Mapping[str, Any]:
-        """Where each tensor lies."""
+        """The place of each tensor."""
 
 
 class Opened(Listed, Mapping[str, Held_co]):
@@ -45,7 +45,7 @@ class Opened(Listed, Mapping[str, Held_co]):
 
     @abstractmethod
     def _opened(self) -> State:
-        """What is held; an error once it is closed."""
+        """The contents; an error once the model is closed."""
 
     def get(self, name: str, default: Any = None) -> Any:
         """A tensor, or the default for a name that is not there."""
@@ -79,16 +79,16 @@ class Opened(Listed, Mapping[str, Held_co]):
 
     def _missing(self, name: object, kind: type[Exception]) -> NoReturn:
         """Raise the error for a name that is not there: what it may have meant."""
-        asked, names = f"{self!r}[{short(name)}]", list(self._opened().places)
+        request, names = f"{self!r}[{short(name)}]", list(self._opened().places)
         if isinstance(name, str) and (fits := fitting(names, name)):
             raise kind(
-                f"{asked}: a name is that of one tensor; f.select({short(name)}) gives the {len(fits)} whose "
-                "names fit"
+                f"{request}: a name is that of one tensor; f.select({short(name)}) gives the {len(fits)} "
+                "whose names fit"
             )
         equivalents = importlib.import_module(f"{__package__.partition('.')[0]}.checkpoint.equivalents")
-        if here := [each for each in equivalents.of(name) if each in names]:
-            raise kind(f"{asked}: this file has that tensor under another name; take f[{here[0]!r}]")
-        missing(asked, name, names, kind=kind)
+        if here := [other for other in equivalents.of(name) if other in names]:
+            raise kind(f"{request}: this file has that tensor under another name; take f[{here[0]!r}]")
+        missing(request, name, names, kind=kind)
 
     @abstractmethod
     def _tensors(self) -> list[dict[str, Any]]:
@@ -112,8 +112,8 @@ class Opened(Listed, Mapping[str, Held_co]):
     ) -> Mapping[str, Any]:
         """Tensors in parts on several devices: by name, since that room stands on this one."""
         loading: Any = importlib.import_module(f"{__package__.partition('.')[0]}.parallel.loading")
-        found = loading.to_several(f"{self!r}.to({devices!r})", chosen, devices, axis, progress)
-        return MappingProxyType(found)
+        arrays = loading.to_several(f"{self!r}.to({devices!r})", chosen, devices, axis, progress)
+        return MappingProxyType(arrays)
 
     # A model equals itself only: comparing the bytes of two is nothing to do in passing.
     __eq__ = object.__eq__

@@ -1,4 +1,4 @@
-"""Which layer a tensor belongs to, and what it is there: both from its name.
+"""The layer of a tensor and its role there, both read from its name.
 
 ``blk.3.ffn_up.weight`` is ``ffn_up`` of layer 3 of the stack ``blk``; ``v.blk.3.ln1.bias`` is ``ln1.bias`` of
 layer 3 of the stack ``v.blk``. Names without a number belong to no layer.
@@ -14,7 +14,7 @@ PLAIN = ".weight"  # not said of a role
 
 
 class Place(NamedTuple):
-    """Where a tensor stands in a model."""
+    """The place of a tensor in a model."""
 
     stack: str  # "" outside of all layers
     layer: int | None
@@ -23,7 +23,7 @@ class Place(NamedTuple):
 
 def place_of(name: str) -> Place:
     """The place that a name says."""
-    found = LAYER.fullmatch(name)
-    if found is None:
+    match = LAYER.fullmatch(name)
+    if match is None:
         return Place("", None, name.removesuffix(PLAIN))
-    return Place(found["stack"], int(found["layer"]), found["role"].removesuffix(PLAIN))
+    return Place(match["stack"], int(match["layer"]), match["role"].removesuffix(PLAIN))

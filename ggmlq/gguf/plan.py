@@ -1,4 +1,4 @@
-"""What a save will write: checked and laid out in full before the first byte is written."""
+"""The plan of a save: checked and laid out in full before the first byte is written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..errors import GGUFError
 from . import split, target
 from .header import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, aligned
 from .inputs import Described
-from .metadata import Entry, Given, Metadata, Stored
+from .metadata import Entry, Metadata, Settable, Stored
 from .typed import Typed, resolve
 from .valuetype import MAX_NAME_BYTES, order_sign
 
@@ -25,14 +25,14 @@ Chunk = bytes | memoryview
 
 
 class Layout(NamedTuple):
-    """How the header of every part is to be written."""
+    """The settings for the header of every part."""
 
     byteorder: str
     alignment: int
 
 
 class Limits(NamedTuple):
-    """What a part may hold at most; a sequence of counts says how many tensors each part has."""
+    """The limits of a part; a sequence of counts fixes the number of tensors in each part."""
 
     nbytes: int | None = None
     tensors: int | Sequence[int] | None = None
@@ -46,23 +46,23 @@ class PartPlan(NamedTuple):
     tensors: list[Described]
 
 
-def choose_alignment(metadata: Metadata, asked: int, explicit: bool) -> int:
+def choose_alignment(metadata: Metadata, alignment: int, explicit: bool) -> int:
     """The argument, or general.alignment; a value that someone set must not contradict the argument."""
     entry = metadata.entries.get(ALIGNMENT_KEY)
     came = isinstance(entry, Stored) and not explicit
     if entry is not None and not (explicit and isinstance(entry, Stored)):
-        found = metadata[ALIGNMENT_KEY]
-        if explicit and found != asked:
+        value = metadata[ALIGNMENT_KEY]
+        if explicit and value != alignment:
             raise GGUFError(
-                f"alignment={asked}, but {ALIGNMENT_KEY} in the metadata is {found!r}; give one of them"
+                f"alignment={alignment}, but {ALIGNMENT_KEY} in the metadata is {value!r}; give one of them"
             )
-        asked = found
+        alignment = value
     low, high = ALIGNMENTS
-    whole = hasattr(asked, "__index__") and not isinstance(asked, bool)
-    if not whole or not low <= asked <= high or asked & (asked - 1):
+    whole = hasattr(alignment, "__index__") and not isinstance(alignment, bool)
+    if not whole or not low <= alignment <= high or alignment & (alignment - 1):
         way = f"{ALIGNMENT_KEY} came with the file; pass alignment=32" if came else "32 is usual"
-        raise GGUFError(f"alignment {asked!r}; it must be a power of two from {low} to {high}; {way}")
-    return int(asked)
+        raise GGUFError(f"alignment {alignment!r}; it must be a power of two from {low} to {high}; {way}")
+    return int(alignment)
 
 
 def check_keys(metadata: Metadata) -> None:
@@ -96,8 +96,8 @@ def groups(tensors: Sequence[Described], limits: Limits) -> list[list[Described]
         parts[-1].append(tensor)
         filled += tensor.nbytes
     if len(parts) > split.MAX_PARTS:
-        said = f"split_max_bytes={limits.nbytes}" if limits.nbytes else f"split_max_tensors={limits.tensors}"
-        raise GGUFError(f"{said} makes {len(parts)} parts; {split.MAX_PARTS} are possible; raise it")
+        limit = f"split_max_bytes={limits.nbytes}" if limits.nbytes else f"split_max_tensors={limits.tensors}"
+        raise GGUFError(f"{limit} makes {len(parts)} parts; {split.MAX_PARTS} are possible; raise it")
     return parts
 
 
@@ -113,24 +113,24 @@ def _of_counts(tensors: Sequence[Described], counts: Sequence[int]) -> list[list
 
 
 def names(path: str, count: int) -> list[str]:
-    """Where the parts go; one part keeps the plain name."""
+    """The paths of the parts; a single part keeps the plain name."""
     paths = _names(path, count)
-    for found in paths:
-        target.check(found)
+    for part_path in paths:
+        target.check(part_path)
     return paths
 
 
 def _names(path: str, count: int) -> list[str]:
-    said = split.parse_name(path)
+    part = split.parse_name(path)
     if count == 1:
-        if said is not None and said.total > 1:
+        if part is not None and part.total > 1:
             raise GGUFError(
-                f"the name {os.path.basename(path)!r} says part {said.part} of {said.total}, this is a "
-                f"whole model and would not open under it; name it {said.stem}.gguf"
+                f"the name {os.path.basename(path)!r} says part {part.part} of {part.total}, this is a "
+                f"whole model and would not open under it; name it {part.stem}.gguf"
             )
         return [path]
     folder, base = os.path.split(path)
-    stem = said.stem if said else base.removesuffix(".gguf")
+    stem = part.stem if part else base.removesuffix(".gguf")
     return [os.path.join(folder, split.part_name(stem, i + 1, count)) for i in range(count)]
 
 
@@ -159,13 +159,13 @@ def _entries(metadata: Metadata, alignment: int) -> dict[str, Entry]:
     """The metadata without what described the files it came from."""
     entries = {key: entry for key, entry in metadata.entries.items() if key not in split.KEYS}
     if ALIGNMENT_KEY in entries or alignment != DEFAULT_ALIGNMENT:
-        entries[ALIGNMENT_KEY] = Given(resolve(Typed(alignment, "uint32")))
+        entries[ALIGNMENT_KEY] = Settable(resolve(Typed(alignment, "uint32")))
     return entries
 
 
 def _split_entries(index: int, parts: int, tensors: int) -> dict[str, Entry]:
     values = {split.NO: (index, "uint16"), split.COUNT: (parts, "uint16"), split.TENSORS: (tensors, "int32")}
-    return {key: Given(resolve(Typed(*value))) for key, value in values.items()}
+    return {key: Settable(resolve(Typed(*value))) for key, value in values.items()}
 
 
 def _header(entries: Mapping[str, Entry], tensors: Sequence[Described], layout: Layout) -> list[Chunk]:

@@ -1,4 +1,4 @@
-"""How tensors of all sizes are dealt out to buffers of one size."""
+"""Portions of tensors: tensors of all sizes, dealt out to buffers of one size."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def portions(sizes: Iterable[tuple[int, int]], room: int) -> list[Portion]:
     ``sizes`` are pairs of the bytes of a tensor and of its block. Small tensors share a buffer; a large
     one is cut between blocks, at multiples of ``ALIGN``.
     """
-    found: list[Portion] = [[]]
+    portions: list[Portion] = [[]]
     at = 0
     for tensor, (nbytes, block) in enumerate(sizes):
         step = lcm(block, ALIGN)
@@ -39,9 +39,9 @@ def portions(sizes: Iterable[tuple[int, int]], room: int) -> list[Portion]:
             at = aligned(at, ALIGN)
             n = nbytes - start if nbytes - start <= room - at else (room - at) // step * step
             if n > 0:
-                found[-1].append(Piece(tensor, start, n, at))
+                portions[-1].append(Piece(tensor, start, n, at))
                 start, at = start + n, at + n
             else:
-                found.append([])
+                portions.append([])
                 at = 0
-    return [portion for portion in found if portion]
+    return [portion for portion in portions if portion]

@@ -23,7 +23,7 @@ from .writer import _ALIGNMENT, _nbytes, _planned, refused
 
 
 class Place(NamedTuple):
-    """Where the bytes of a tensor go; for other processes and machines."""
+    """The place in a file for the bytes of a tensor, which other processes and machines write."""
 
     path: str  # of the temporary file
     size: int  # of the whole file
@@ -53,10 +53,10 @@ class Place(NamedTuple):
     def _write(self, at: int, chunks: Iterator[Chunk]) -> None:
         fd = os.open(self.path, os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
         try:
-            found = os.fstat(fd).st_size
-            if found != self.size:
+            size = os.fstat(fd).st_size
+            if size != self.size:
                 raise GGUFOSError(
-                    f"{self.path}: it has {found} bytes here, {self.host} made it with {self.size}; the "
+                    f"{self.path}: it has {size} bytes here, {self.host} made it with {self.size}; the "
                     "file system shows machines different things; write to another one"
                 )
             os.lseek(fd, at, os.SEEK_SET)
@@ -81,10 +81,10 @@ def prepared(
 ) -> Iterator[tuple[list[str], dict[str, Place]]]:
     """The files to be, and where each tensor goes. Left without an error, they get their names."""
     final = checked_path("save(path, tensors)", path, "the path comes first; pass a str or an os.PathLike")
-    asked = f"save({final!r})"
+    request = f"save({final!r})"
     limits = None, split_max_tensors
-    plans, _, laid = _planned(asked, final, tensors, metadata, _ALIGNMENT, byteorder, limits)
-    with refused(asked), unwinding():
+    plans, _, laid = _planned(request, final, tensors, metadata, _ALIGNMENT, byteorder, limits)
+    with refused(request), unwinding():
         target.check_room((part.path, _nbytes(part, laid)) for part in plans)
         with Staging([part.path for part in plans]) as staging:
             places: dict[str, Place] = {}

@@ -1,4 +1,4 @@
-"""Which tensors of a file are meant: all, those whose names fit a pattern, those a function takes."""
+"""Selections of a file's tensors: all, those whose names fit a pattern, those that a function accepts."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ def fitting(names: Iterable[str], pattern: str) -> list[str]:
     return [name for name in names if fnmatchcase(name, pattern)]
 
 
-def select(asked: str, names: Iterable[str], filter: Filter) -> list[str]:
+def select(request: str, names: Iterable[str], filter: Filter) -> list[str]:
     """The names that a filter takes, in their order; where there are any, it must take one at least."""
-    known = list(names)
+    listed = list(names)
     if filter is None:
-        return known
+        return listed
     if not (isinstance(filter, str) or callable(filter)):
         raise DTypeError(
-            f'{asked}: filter={short(filter)}; a filter is a pattern like "blk.0.*", a function of a name, '
+            f'{request}: filter={short(filter)}; a filter is a pattern like "blk.0.*", a function of a name, '
             "or None for all; for the names in a list pass filter=names.__contains__"
         )
-    chosen = fitting(known, filter) if isinstance(filter, str) else [name for name in known if filter(name)]
-    if known and not chosen:
-        shown = ", ".join(map(repr, known[:NAMED])) + (", …" if len(known) > NAMED else "")
+    chosen = fitting(listed, filter) if isinstance(filter, str) else [name for name in listed if filter(name)]
+    if listed and not chosen:
+        shown = ", ".join(map(repr, listed[:NAMED])) + (", …" if len(listed) > NAMED else "")
         raise GGUFKeyError(
-            f"{asked}: filter={short(filter)} takes none of {len(known)} tensors, {shown}; it must fit whole "
-            "names, and list(f) gives them all"
+            f"{request}: filter={short(filter)} takes none of {len(listed)} tensors, {shown}; it must fit "
+            "whole names, and list(f) gives them all"
         )
     return chosen

@@ -32,7 +32,7 @@ class Map(mmap.mmap):
 
 
 class Kind(NamedTuple):
-    """What messages call a kind of file, and the errors that it raises."""
+    """The name of a kind of file in messages, and the error that it raises."""
 
     word: str
     name: str
@@ -67,12 +67,12 @@ class Source:
         self.unpack_array = Struct(order_sign(byteorder) + "IQ").unpack_from  # type and length
 
     def is_current(self) -> bool:
-        """Whether the path still names this file."""
+        """True while the path still names this file."""
         try:
-            found = os.stat(self.path)
+            status = os.stat(self.path)
         except OSError:
             return False
-        return (found.st_dev, found.st_ino) == self.map.identity
+        return (status.st_dev, status.st_ino) == self.map.identity
 
     def fail(self, at: int, reason: str) -> NoReturn:
         """Raise with the offset at which the file is wrong."""
@@ -99,7 +99,7 @@ class Source:
         return self.data[begin : begin + nbytes]
 
     def count(self, at: int, what: str, n: int) -> None:
-        """So many more of something in the header, before anybody walks through them."""
+        """Count entries of the header against their limit, before anybody walks through them."""
         reason = self._allowance.excess(what, n)
         if reason is not None:
             self.fail(at, reason)
@@ -132,28 +132,28 @@ class Source:
             )
 
 
-def checked_path(asked: str, path: object, way: str) -> str:
+def checked_path(request: str, path: object, way: str) -> str:
     """A path as text that the system can take; the error names what came instead, and the way out."""
     if isinstance(path, bytes | bytearray | memoryview) and bytes(path[:4]) == b"GGUF":
-        raise DTypeError(f"{asked}: got the {len(path)} bytes of a GGUF file for its path; {way}")
+        raise DTypeError(f"{request}: got the {len(path)} bytes of a GGUF file for its path; {way}")
     try:
         text = os.fsdecode(path)  # type: ignore[arg-type]
         if b"\0" in os.fsencode(text):
             raise GGUFError(
-                f"{asked}: {short(text)} has a null byte; no path has one; check where it comes from"
+                f"{request}: {short(text)} has a null byte; no path has one; check where it comes from"
             )
         if len(text) > LONGEST_PATH:
             raise GGUFError(
-                f"{asked}: {short(text)} … has {len(text)} characters; no path has so many; check where it "
+                f"{request}: {short(text)} … has {len(text)} characters; no path has so many; check where it "
                 "comes from"
             )
         return text
     except UnicodeEncodeError as error:
         raise GGUFError(
-            f"{asked}: {short(error.object)} is no path: {error.reason}; check its characters"
+            f"{request}: {short(error.object)} is no path: {error.reason}; check its characters"
         ) from None
     except TypeError:
-        raise DTypeError(f"{asked}: got {type(path).__name__} for the path; {way}") from None
+        raise DTypeError(f"{request}: got {type(path).__name__} for the path; {way}") from None
 
 
 def place(array: NDArray[Any]) -> tuple[Map, int] | None:
@@ -172,10 +172,10 @@ def release(array: NDArray[Any]) -> None:
 
     Only ever for maps of ours: in a map that somebody may write to this would lose what was written.
     """
-    found = place(array)
-    if found is not None and array.nbytes and hasattr(mmap, "MADV_DONTNEED"):
-        start = found[1] // mmap.PAGESIZE * mmap.PAGESIZE
-        found[0].madvise(mmap.MADV_DONTNEED, start, found[1] + array.nbytes - start)
+    location = place(array)
+    if location is not None and array.nbytes and hasattr(mmap, "MADV_DONTNEED"):
+        start = location[1] // mmap.PAGESIZE * mmap.PAGESIZE
+        location[0].madvise(mmap.MADV_DONTNEED, start, location[1] + array.nbytes - start)
 
 
 def _beside(path: str, kind: Kind) -> list[str]:
@@ -202,8 +202,8 @@ def _mapped(path: str, kind: Kind) -> Map:
     try:
         mode = os.stat(path).st_mode  # before open(): that would wait on a FIFO for ever
         if not stat.S_ISREG(mode):
-            found = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
-            raise refused(f"{word}: {path}: is {found}; a {name} is needed; name the file itself")
+            node = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
+            raise refused(f"{word}: {path}: is {node}; a {name} is needed; name the file itself")
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
                 raise error(

@@ -15,7 +15,7 @@ from .source import Source
 
 NO, COUNT, TENSORS = "split.no", "split.count", "split.tensors.count"
 KEYS = (NO, COUNT, TENSORS)  # they describe a file, not the model: a save makes them anew
-OF_A_FILE = (*KEYS, ALIGNMENT_KEY)  # may differ from part to part
+FILE_KEYS = (*KEYS, ALIGNMENT_KEY)  # may differ from part to part
 MAX_PARTS = 65535  # split.count is a uint16
 NAMED = 8  # missing parts that an error names
 
@@ -23,7 +23,7 @@ _NAME = re.compile(r"(?P<stem>.*)-(?P<part>[0-9]{5})-of-(?P<count>[0-9]{5})\.ggu
 
 
 class PartName(NamedTuple):
-    """``model-00002-of-00003.gguf`` taken apart."""
+    """The parts of a name such as ``model-00002-of-00003.gguf``."""
 
     stem: str
     part: int  # counted from 1
@@ -39,11 +39,11 @@ def part_name(stem: str, part: int, count: int) -> str:
 
 
 def parse_name(path: str) -> PartName | None:
-    """What the name of a file says; None for a whole model."""
-    found = _NAME.fullmatch(os.path.basename(path))
-    if found is None:
+    """The part that the name of a file states; None for a whole model."""
+    match = _NAME.fullmatch(os.path.basename(path))
+    if match is None:
         return None
-    return PartName(found["stem"], int(found["part"]), int(found["count"]))
+    return PartName(match["stem"], int(match["part"]), int(match["count"]))
 
 
 def paths_of_set(path: str) -> list[str]:
@@ -71,12 +71,12 @@ def paths_of_set(path: str) -> list[str]:
 
 def check_whole(source: Source, header: Header) -> None:
     """A file that is opened as a whole model must not be a part of one."""
-    said = _number(header, COUNT)
-    if said is not None and said > 1:
+    count = _number(header, COUNT)
+    if count is not None and count > 1:
         part = (_number(header, NO) or 0) + 1
         raise GGUFError(
-            f"gguf: {source.path}: is part {part} of {said} of a split model, but its name does not say so; "
-            f"parts are found by name; rename it to {part_name('name', part, said)}, the others alike"
+            f"gguf: {source.path}: is part {part} of {count} of a split model, but its name does not say so; "
+            f"parts are found by name; rename it to {part_name('name', part, count)}, the others alike"
         )
 
 
@@ -87,11 +87,11 @@ def check_set(sources: Sequence[Source], headers: Sequence[Header]) -> None:
     for index, (source, header) in enumerate(zip(sources, headers, strict=True)):
         expected = {NO: index, COUNT: len(headers), TENSORS: total}
         for key, right in expected.items():
-            found = _number(header, key)
-            if found is None and _number(headers[0], key) is not None:
+            value = _number(header, key)
+            if value is None and _number(headers[0], key) is not None:
                 _foreign(source, f"it has no {key}, the first part has")
-            if found is not None and found != right:
-                _foreign(source, f"its {key} is {found}, the set as it lies here makes it {right}")
+            if value is not None and value != right:
+                _foreign(source, f"its {key} is {value}, the set as it lies here makes it {right}")
         if header.byteorder != headers[0].byteorder:
             _foreign(source, f"it is {header.byteorder}-endian, the first part {headers[0].byteorder}-endian")
         for name in header.tensors:
@@ -104,13 +104,13 @@ def metadata_of_set(headers: Sequence[Header]) -> dict[str, Stored]:
     """The metadata of the model: that of the first part, then what only later parts have."""
     if len(headers) == 1:
         return dict(headers[0].metadata)  # a single file shows all it has
-    found = {key: stored for key, stored in headers[0].metadata.items() if key not in KEYS}
+    common = {key: stored for key, stored in headers[0].metadata.items() if key not in KEYS}
     for header in headers[1:]:
         for key, stored in header.metadata.items():
-            if key not in OF_A_FILE and not found.setdefault(key, stored).equals(stored):
-                other = os.path.basename(found[key].source.path)
+            if key not in FILE_KEYS and not common.setdefault(key, stored).equals(stored):
+                other = os.path.basename(common[key].source.path)
                 _foreign(stored.source, f"the key {key!r} has another value than in {other}")
-    return found
+    return common
 
 
 def _foreign(source: Source, reason: str) -> None:

@@ -33,10 +33,10 @@ def statistics(q: QuantArray) -> dict[str, Any]:
             progress.advance(part.nbytes)
     finally:
         progress.close()
-    found = values.result()
+    facts = values.result()
     if isinstance(q.format, BlockFormat):
-        found |= {"scales": scales.result(), "codes": codes.result()}
-    return found
+        facts |= {"scales": scales.result(), "codes": codes.result()}
+    return facts
 
 
 class _Values:
@@ -72,7 +72,7 @@ class _Values:
 
 
 class _Scales:
-    """How many scales lie between powers of two."""
+    """The number of scales between powers of two."""
 
     def __init__(self) -> None:
         self.n = self.zeros = self.negative = self.bad = 0
@@ -101,7 +101,7 @@ class _Scales:
 
 
 class _Codes:
-    """How many codes sit at the ends of what the format can store."""
+    """The number of codes at the ends of the range that the format can store."""
 
     def __init__(self, fmt: Format) -> None:
         self.low, self.high = code_range(fmt) if isinstance(fmt, BlockFormat) else (0, 0)

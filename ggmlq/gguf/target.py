@@ -1,4 +1,4 @@
-"""Where a file may be put: looked at before a byte is written, so that nobody waits for a refusal."""
+"""Checks of the place of a new file, before a byte is written, so that nobody waits for a refusal."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check(path: str) -> None:
 
 
 def _is_device(path: str) -> bool:
-    """Whether links lead through the places where the system keeps devices and open files."""
+    """True where links lead through the folders in which the system lists devices and open files."""
     for _ in range(MOST_LINKS):
         if not os.path.islink(path):
             return False
@@ -74,8 +74,8 @@ def check_room(files: Iterable[tuple[str, int]]) -> None:
 def _free(folder: str) -> int:
     """Bytes that this user may still write."""
     try:
-        found = os.statvfs(folder)
+        space = os.statvfs(folder)
     except OSError:  # what is wrong with the folder shows when the file is made
         return sys.maxsize
-    blocks = found.f_bavail if os.geteuid() else found.f_bfree
-    return blocks * found.f_frsize if found.f_blocks else sys.maxsize  # some systems do not say
+    free = space.f_bavail if os.geteuid() else space.f_bfree
+    return free * space.f_frsize if space.f_blocks else sys.maxsize  # some systems do not say

@@ -1,4 +1,4 @@
-"""What the header says about tensors: read, and checked before anybody looks at a byte of them."""
+"""The tensors of a header: read, and checked before anybody looks at a byte of them."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def check_places(source: Source, infos: list[TensorInfo], start: int, alignment:
 
 
 def _follow(infos: list[TensorInfo], alignment: int) -> bool:
-    """Whether each tensor starts where the one before it ends."""
+    """True where each tensor starts at the end of the one before it."""
     expected = 0
     for info in sorted(infos, key=lambda info: (info.offset, info.nbytes)):
         if info.offset != expected:
@@ -132,8 +132,8 @@ def piece(q: QuantArray, start: int, shape: tuple[int, ...]) -> QuantArray:
     Whole blocks: ``start`` and the rows of ``shape`` are multiples of the format's.
     """
     size = q.format.block_size
-    found = q.blocks.reshape(-1)[start // size : (start + prod(shape)) // size]
-    blocks = found.reshape(*shape[:-1], shape[-1] // size)
+    blocks = q.blocks.reshape(-1)[start // size : (start + prod(shape)) // size]
+    blocks = blocks.reshape(*shape[:-1], shape[-1] // size)
     return QuantArray(q.format, shape, blocks.view(np.uint8), blocks.dtype != q.format.dtype)
 
 

@@ -50,7 +50,7 @@ def _node(value: Any, forced: ValueType | None, depth: int) -> Node:
     if isinstance(value, Array) and forced is None:
         forced = value.type if value.type is not ValueType.ARRAY else None
     if isinstance(value, np.ndarray):
-        return _of_array(value, forced, depth)
+        return _array_type(value, forced, depth)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview):
         return _of_sequence(value, forced, depth)
     kind = _scalar_type(value) if forced is None else forced  # UINT8 is 0, so never `or`
@@ -106,7 +106,7 @@ def _of_dtype(dtype: np.dtype[Any]) -> ValueType:
 # --- sequences ------------------------------------------------------------------------------
 
 
-def _of_array(value: NDArray[Any], forced: ValueType | None, depth: int) -> Node:
+def _array_type(value: NDArray[Any], forced: ValueType | None, depth: int) -> Node:
     """A NumPy array: its dtype is its type; more than one axis are arrays of arrays."""
     if isinstance(value, np.ma.MaskedArray):
         _refuse("it is a masked array, and a file has no masks; pass x.filled(0)")
@@ -114,7 +114,7 @@ def _of_array(value: NDArray[Any], forced: ValueType | None, depth: int) -> Node
         return _node(value[()], forced, depth)
     _check_depth(depth)
     if value.ndim > 1:
-        return Node(ValueType.ARRAY, [_of_array(row, forced, depth + 1) for row in value], ValueType.ARRAY)
+        return Node(ValueType.ARRAY, [_array_type(row, forced, depth + 1) for row in value], ValueType.ARRAY)
     if value.dtype.kind not in "biuf":
         if value.dtype.kind in "UT":
             return _of_sequence(value.tolist(), forced, depth)
@@ -214,16 +214,16 @@ def _numbers(values: Sequence[Any] | NDArray[Any], kind: ValueType) -> NDArray[A
     for item in _telling(items):
         _check_number(item, kind)
     with np.errstate(over="ignore"):
-        found = np.array(items, dtype)
+        values = np.array(items, dtype)
     if dtype.kind == "f":
         wide = np.array(items, np.float64)
-        lost = np.isinf(found) & np.isfinite(wide)
+        lost = np.isinf(values) & np.isfinite(wide)
         if lost.any():
             _refuse(
                 f"the float {float(wide[lost][0])!r} is too large for {kind.word}; "
                 'write it as Typed(value, "float64")'
             )
-    return found
+    return values
 
 
 def _telling(items: Sequence[Any]) -> Iterable[Any]:
@@ -235,7 +235,7 @@ def _telling(items: Sequence[Any]) -> Iterable[Any]:
 
 
 def _check_number(item: Any, kind: ValueType) -> None:
-    """Whether a type holds a number, before NumPy could wrap it or round it."""
+    """True for a number that the type holds, before NumPy could wrap it or round it."""
     item = item.item() if isinstance(item, np.generic) else item
     truth = isinstance(item, bool)
     if kind is ValueType.BOOL:

@@ -20,7 +20,7 @@ class Writeback:
         self._thread: threading.Thread | None = None
 
     def written(self, n: int) -> None:
-        """So many bytes more are in the file."""
+        """Count bytes that were written to the file."""
         if n >= LEAST and hasattr(os, "posix_fadvise"):
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, daemon=True)
@@ -29,10 +29,10 @@ class Writeback:
         self._at += n
 
     def _run(self) -> None:
-        while (found := self._ranges.get()) is not None:
+        while (span := self._ranges.get()) is not None:
             with contextlib.suppress(OSError):  # only advice: fsync reports what goes wrong
                 # Linux starts to write back dirty pages of the range, and drops only clean ones.
-                os.posix_fadvise(self._fd, *found, os.POSIX_FADV_DONTNEED)
+                os.posix_fadvise(self._fd, *span, os.POSIX_FADV_DONTNEED)
 
     def __enter__(self) -> Writeback:
         return self

@@ -87,10 +87,10 @@ def save(
     ('edited', 'ones')
     """
     final = checked_path("save(path, tensors)", path, "the path comes first; pass a str or an os.PathLike")
-    asked = f"save({final!r})"
+    request = f"save({final!r})"
     limits = split_max_bytes, split_max_tensors
-    plans, arrays, layout = _planned(asked, final, tensors, metadata, alignment, byteorder, limits)
-    with refused(asked):
+    plans, arrays, layout = _planned(request, final, tensors, metadata, alignment, byteorder, limits)
+    with refused(request):
         target.check_room((part.path, _nbytes(part, layout)) for part in plans)
         _write(plans, arrays, layout)
     return [part.path for part in plans]
@@ -117,8 +117,8 @@ def layout(
     """
     final = checked_path("layout(path, tensors)", path, "the path comes first; pass a str or an os.PathLike")
     limits = split_max_bytes, split_max_tensors
-    asked = f"layout({final!r})"
-    plans, _, laid = _planned(asked, final, tensors, metadata, alignment, byteorder, limits)
+    request = f"layout({final!r})"
+    plans, _, laid = _planned(request, final, tensors, metadata, alignment, byteorder, limits)
     return [(planned.path, _nbytes(planned, laid)) for planned in plans]
 
 
@@ -129,27 +129,27 @@ def file_bytes(tensors: Mapping[str, Any], metadata: Metadata, byteorder: str) -
 
 
 @contextmanager
-def refused(asked: str) -> Iterator[None]:
-    """What the system says to a save, in words."""
+def refused(request: str) -> Iterator[None]:
+    """Raise errors of the system during a save as errors in words."""
     try:
         yield
     except GGUFOSError as error:
         raise GGUFOSError(
-            f"{asked}: {error}; nothing has changed under that name", error
+            f"{request}: {error}; nothing has changed under that name", error
         ) from error.__cause__
     except OSError as error:
         if isinstance(error, GGMLQError):  # of what is read
             raise
         kind = GGUFNotFoundError if isinstance(error, FileNotFoundError) else GGUFOSError
         raise kind(
-            f"{asked}: the system refused: {error.strerror or error}; nothing has changed under that name; "
+            f"{request}: the system refused: {error.strerror or error}; nothing has changed under that name; "
             "check the folder, its permissions and the space on the disk",
             error,
         ) from error
 
 
 def _planned(
-    asked: str,
+    request: str,
     final: str,
     tensors: Any,
     metadata: Any,
@@ -168,26 +168,26 @@ def _planned(
         laid = Layout(_checked_order(byteorder), align)
         return plan(final, _described(arrays), entries, laid, _checked_limits(*limits)), arrays, laid
     except GGUFError as error:
-        raise type(error)(f"{asked}: {error}") from error.__cause__
+        raise type(error)(f"{request}: {error}") from error.__cause__
 
 
 def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    named: dict[str, Any] = {}
     for name, x in _pairs("tensors", pairs):
-        if name in found:
+        if name in named:
             raise GGUFError(f"the tensor {name!r} is given twice; names must differ; rename one")
-        found[name] = x
-    return found
+        named[name] = x
+    return named
 
 
 def _described(arrays: Mapping[str, Any]) -> list[Described]:
-    found = []
+    described = []
     for name in arrays:
         try:
-            found.append(inputs.describe(name, arrays[name]))
+            described.append(inputs.describe(name, arrays[name]))
         except GGUFError as error:
             raise GGUFError(f"tensor {short(name, 200)}: {error}") from None
-    return found
+    return described
 
 
 def _checked_order(byteorder: str) -> str:

@@ -29,7 +29,7 @@ class Device:
     layouts: tuple[str, ...] = ()  # of weights, beside the plain one: "AMX", "CPU_REPACK"
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """The facts as JSON has them."""
         return asdict(self)
 
 
@@ -128,7 +128,7 @@ class _Feature(ctypes.Structure):
 
 
 def _features(symbols: Symbols, reg: int) -> Iterator[str]:
-    """What a backend was built with, where it tells."""
+    """The features that a backend was built with, where it reports them."""
     listed = symbols.procedure(reg, "ggml_backend_get_features", ctypes.POINTER(_Feature), P)
     for feature in itertools.takewhile(lambda feature: feature.name, listed(reg) if listed else []):
         name, value = words(feature.name), words(feature.value)

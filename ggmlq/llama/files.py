@@ -1,4 +1,4 @@
-"""Where the files of a ggml build lie: one library of the old days, or base, registry and backends.
+"""The files of a ggml build: one library in older versions, else base, registry and backends.
 
 Nothing of ggml is shipped. The user names a library file, a llama.cpp build folder (or what
 ``GGMLQ_LIBGGML`` holds); without that an installed llama-cpp-python is looked for.

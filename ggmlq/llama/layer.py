@@ -19,7 +19,7 @@ TENSORS = 128  # of a graph, views among them
 
 
 class Sizes(NamedTuple):
-    """How large all of it is."""
+    """The sizes of the layer."""
 
     experts: int
     used: int

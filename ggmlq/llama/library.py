@@ -25,7 +25,7 @@ DECODERS = {"f16": "ggml_fp16_to_fp32_row", "bf16": "ggml_bf16_to_fp32_row"}  # 
 
 
 def is_weight_type(fmt: Format) -> bool:
-    """Whether ggml multiplies weights of this type: all blocks but activations, and floats."""
+    """True for a type whose weights ggml multiplies: all blocks but those of activations, and floats."""
     return fmt.name not in ACTIVATIONS and (fmt.block_size > 1 or fmt.can_quantize)
 
 
@@ -115,5 +115,5 @@ def _decoder(fmt: Format) -> str:
 
 
 def address(array: NDArray[np.generic]) -> ctypes.c_void_p:
-    """Where an array's bytes begin, as C wants it."""
+    """The address of an array's bytes as a pointer of C."""
     return ctypes.c_void_p(array.ctypes.data)

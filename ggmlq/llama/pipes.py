@@ -29,12 +29,12 @@ class Tail:
         self._bytes = bytearray()
 
     def add(self, chunk: bytes) -> None:
-        """Say more."""
+        """Append bytes to the tail."""
         self._bytes += chunk
         del self._bytes[:-KEPT]
 
     def clear(self) -> None:
-        """Forget it."""
+        """Drop the tail of earlier calls."""
         self._bytes.clear()
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class Tail:
 
 
 class PolledPipes:
-    """Where pipes can be polled: all but Windows. Nothing is read or written that would block."""
+    """Pipes that can be polled, as everywhere but on Windows. No read or write blocks."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None
@@ -66,7 +66,7 @@ class PolledPipes:
         self._listen(STALE)
 
     def readinto(self, buffer: memoryview, /) -> int | None:
-        """As of a raw file; 0 also where the worker is dead and has left nothing."""
+        """Read as from a raw file; 0 also where the worker is dead and left nothing."""
         dead = False
         while True:
             got: int | None = self._answers.readinto(buffer)  # type: ignore[attr-defined]
@@ -75,7 +75,7 @@ class PolledPipes:
             dead = self._wait(self._answers, select.POLLIN)  # before its death it may have written
 
     def write(self, data: memoryview, /) -> int:
-        """As of a raw file; EOFError where nobody will read it."""
+        """Write as to a raw file; EOFError where nobody will read it."""
         dead = False
         while True:
             try:
@@ -89,7 +89,7 @@ class PolledPipes:
             dead = self._wait(self._requests, select.POLLOUT)
 
     def last_words(self) -> None:
-        """What a dead worker has left in its stderr belongs to the tail."""
+        """Append the rest of a dead worker's stderr to the tail."""
         self._listen(STALE)
 
     def _wait(self, stream: IO[bytes], event: int) -> bool:
@@ -118,7 +118,7 @@ class PolledPipes:
 
 
 class BlockingPipes:
-    """Where they cannot: threads kill the late and listen. There the pipes of the dead are closed."""
+    """Pipes that cannot be polled: threads listen, kill a late worker, and close pipes of dead ones."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None
@@ -133,7 +133,7 @@ class BlockingPipes:
 
     @contextmanager
     def call(self, timeout: float) -> Iterator[None]:
-        """As with polls; but what was said just before may come late, into the tail of this call."""
+        """Drop the tail; a worker's last words may still come, into the tail of this call."""
         self.tail.clear()
         timer = threading.Timer(min(timeout, threading.TIMEOUT_MAX), self._give_up)
         timer.daemon = True
@@ -148,19 +148,19 @@ class BlockingPipes:
             timer.cancel()
 
     def readinto(self, buffer: memoryview, /) -> int | None:
-        """As of a raw file."""
+        """Read as from a raw file."""
         got: int | None = self._answers.readinto(buffer)  # type: ignore[attr-defined]
         return got
 
     def write(self, data: memoryview, /) -> int:
-        """As of a raw file; EOFError where nobody will read it."""
+        """Write as to a raw file; EOFError where nobody will read it."""
         try:
             return self._requests.write(data)
         except OSError:  # Windows says EINVAL of a broken pipe
             raise EOFError("the worker does not listen") from None
 
     def last_words(self) -> None:
-        """What a dead worker has left in its stderr belongs to the tail."""
+        """Append the rest of a dead worker's stderr to the tail."""
         self._listener.join(1)
 
     def _give_up(self) -> None:

@@ -83,7 +83,7 @@ class Child:
 
     @property
     def usable(self) -> bool:
-        """Whether it can take a call."""
+        """True while the process can take a call."""
         return self.in_step and self._process.poll() is None
 
     def call(self, what: str, message: dict[str, Any], arrays: Arrays, timeout: float) -> Any:
@@ -120,7 +120,7 @@ class Child:
         return found
 
     def _failed(self, what: str, how: str | None) -> LibraryFailedError:
-        """What happened, in words; without ``how`` it died. The process is gone afterwards."""
+        """End the process and return the error in words; without ``how`` the process died."""
         if self._ended:
             how = "was closed during the call, by another thread or a signal's handler"
         status = self._process.poll() if how else _wait(self._process, 1.0)
@@ -172,7 +172,7 @@ def _end(process: subprocess.Popen[bytes], owner: int) -> None:
 
 
 def _close(process: subprocess.Popen[bytes]) -> None:
-    """Its pipes."""
+    """The pipes to the worker."""
     for stream in (process.stderr, process.stdout, process.stdin):
         assert stream is not None
         stream.close()

@@ -30,7 +30,7 @@ TENSORS = 16  # of a context, guards among them
 
 @dataclass(frozen=True)
 class Request:
-    """What to multiply, and how often."""
+    """A product that the library computes, and how often."""
 
     format: Format
     rows: int  # N
@@ -47,7 +47,7 @@ class Request:
         return f"mul_mat of {self.format.name}{layout} weights {shape}"
 
     def weights(self, symbols: Any, context: int) -> int:
-        """Their tensor."""
+        """The tensor of the weights."""
         return _tensor(symbols, context, self.format.id, (*self.lead, self.rows, self.columns))
 
 
@@ -234,7 +234,7 @@ class _Weights:
         s.ggml_backend_buffer_set_usage(buffer, WEIGHTS)
 
     def fill(self) -> None:
-        """Set the guards."""
+        """Fill the weights' memory with guards."""
         if self._arena is not None:
             self._arena.fill({})
 

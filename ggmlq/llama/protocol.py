@@ -1,4 +1,4 @@
-"""What goes through the pipes between the bridge and its worker: one message, then its arrays.
+"""The protocol between the bridge and its worker: one message, then its arrays.
 
 A frame is a magic word, the number of the question and the sizes of what follows; a message, which is
 a JSON object; arrays as raw bytes, announced by dtype and shape; a last word with the number again.
@@ -25,7 +25,7 @@ Arrays = list[NDArray[Any]]
 
 
 class GarbledError(Exception):
-    """What came is no frame, or one that nobody asked for. Never leaves this package."""
+    """Bytes that are no frame, or an answer without a request. Never leaves this package."""
 
 
 class Stream(Protocol):
@@ -35,7 +35,7 @@ class Stream(Protocol):
         """Bytes read; 0 at the end."""
 
     def write(self, data: memoryview, /) -> int | None:
-        """Bytes written."""
+        """The number of bytes written."""
 
 
 def send(stream: Stream, number: int, message: dict[str, Any], arrays: Arrays | None = None) -> None:

@@ -130,7 +130,7 @@ class Symbols:
         return True
 
     def has(self, name: str) -> bool:
-        """Whether any loaded file exports the function."""
+        """True where any loaded file exports the function."""
         return any(hasattr(file, name) for file in self._files.values())
 
     def __getattr__(self, name: str) -> Any:

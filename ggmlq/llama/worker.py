@@ -57,7 +57,7 @@ class Worker:
         return [str(path) for path in libraries(self.library.symbols.build)]
 
     def devices(self, message: dict[str, Any], arrays: Arrays) -> Answer:
-        """What the backends of the build offer."""
+        """The devices that the backends of the build offer."""
         found = [handle.device.facts() for handle in devices.handles(self.library.symbols)]
         return {"devices": found, "libraries": self._libraries()}, []  # some are loaded only now
 
@@ -66,7 +66,7 @@ class Worker:
         return {}, [self.library.quantize(arrays[0], FORMATS[message["format"]], *arrays[1:])]
 
     def dequantize(self, message: dict[str, Any], arrays: Arrays) -> Answer:
-        """Bytes to floats."""
+        """Decode bytes of a type to floats."""
         return {}, [self.library.dequantize(arrays[0], FORMATS[message["format"]])]
 
     def mul_mat(self, message: dict[str, Any], arrays: Arrays) -> Answer:
@@ -103,7 +103,7 @@ class Worker:
 
 
 def answer(method: Callable[[dict[str, Any], Arrays], Answer], message: Any, arrays: Arrays) -> Answer:
-    """What the method says; an error becomes a message too."""
+    """The answer of the method; an error becomes a message too."""
     try:
         return method(message, arrays)
     except GGMLQError as error:
@@ -143,7 +143,7 @@ def _end_group() -> None:
 
 
 def take_pipes() -> tuple[Stream, Stream]:
-    """Where requests come from and answers go to, under numbers that no library uses by accident.
+    """The pipes of requests and answers, under descriptors that no library uses by accident.
 
     0 then is empty, and 1 means stderr: a library that prints does not speak into the answers.
     """

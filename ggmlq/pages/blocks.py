@@ -1,4 +1,4 @@
-"""What stands on a page: sections of paragraphs, tables, grids, charts. Plain descriptions, no markup.
+"""The blocks of a page: sections of paragraphs, tables, grids, charts. Plain descriptions, no markup.
 
 render.py makes HTML of them, and everything in them is text until then: a name out of a file cannot
 become markup, because nothing here is markup.
@@ -19,7 +19,7 @@ Mark = Literal["", "good", "bad", "note"]
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph."""
+    """A paragraph of text."""
 
     text: str
     mark: Mark = ""
@@ -119,7 +119,7 @@ class Gallery:
 
 @dataclass(frozen=True)
 class Fold:
-    """What is opened by who wants it; on paper it is open."""
+    """Blocks behind a heading that a reader opens; on paper they are open."""
 
     summary: str
     blocks: Sequence[Block]

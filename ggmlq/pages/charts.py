@@ -1,4 +1,4 @@
-"""What is drawn, before it is known how: bars over a line of numbers, and lines over it.
+"""Charts as data: bars over a line of numbers, and lines over it.
 
 svg.py, terminal.py and picture.py draw the same description; none of them needs to know whose it is.
 """
@@ -29,7 +29,7 @@ class Bars:
     exponents: bool = False  # edges are exponents of two
 
     def span(self, i: int) -> str:
-        """Which values bar i counts."""
+        """The range of values that bar i counts."""
         low, high = self.edges[i], self.edges[i + 1]
         if self.exponents:
             return f"2^{low:g} to 2^{high:g}"
@@ -64,8 +64,8 @@ class Lines:
 
     def shown(self) -> list[Series]:
         """The points that have a place."""
-        found = [Series(s.name, [p for p in s.points if _has_place(p, self.log)]) for s in self.series]
-        return [series for series in found if series.points]
+        visible = [Series(s.name, [p for p in s.points if _has_place(p, self.log)]) for s in self.series]
+        return [series for series in visible if series.points]
 
     def range(self) -> tuple[float, float]:
         """Ends of the y axis."""
@@ -105,7 +105,7 @@ def log_ticks(low: float, high: float, most: int = 6) -> list[Tick]:
 
 
 def power(base: int, exponent: int) -> str:
-    """2⁻⁵"""
+    """An exponent of two as text, such as 2⁻⁵."""
     return f"{base}{str(exponent).translate(SUPERSCRIPT)}"
 
 

@@ -39,19 +39,19 @@ def layer_grids(
         for item, level in zip(items, levels, strict=True)
     }
     stacks = list(dict.fromkeys(item.stack for item in items))
-    found = []
+    grids = []
     for stack in stacks[:MOST_STACKS]:
-        mine = [item for item in items if item.stack == stack]
-        roles = list(dict.fromkeys(item.role for item in mine))
-        layers = sorted({item.layer for item in mine})
+        items_of_stack = [item for item in items if item.stack == stack]
+        roles = list(dict.fromkeys(item.role for item in items_of_stack))
+        layers = sorted({item.layer for item in items_of_stack})
         rows = [
             (f"{stack}.{layer}", [cells.get((stack, layer, role)) for role in roles[:MOST_ROLES]])
             for layer in layers[:MOST_LAYERS]
         ]
         name = f"{caption} ({stack})" if len(stacks) > 1 else caption
         left_out = _left_out(len(layers), len(roles), len(stacks))
-        found.append(Grid(name, "layer", roles[:MOST_ROLES], rows, legend, hue, left_out))
-    return found
+        grids.append(Grid(name, "layer", roles[:MOST_ROLES], rows, legend, hue, left_out))
+    return grids
 
 
 def _left_out(layers: int, roles: int, stacks: int) -> str:

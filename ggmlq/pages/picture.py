@@ -66,9 +66,9 @@ def _png(charts: Sequence[Bars]) -> bytes:
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", alpha=0.3)
         axes.set_axisbelow(True)
-    made = io.BytesIO()
-    figure.savefig(made, format="png", dpi=144)
-    return made.getvalue()
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=144)
+    return buffer.getvalue()
 
 
 def _literal(text: str) -> str:

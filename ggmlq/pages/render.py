@@ -50,7 +50,7 @@ def check_target(path: str | os.PathLike[str], option: str = "-o") -> None:
 
 
 def _may_go(target: str) -> bool:
-    """Whether a file is a page, or empty: a model that was named by mistake is neither."""
+    """True for a file that is a page or empty, which may be replaced; a model named by mistake is neither."""
     try:
         with open(target, "rb") as file:
             return file.read(15).lower() in (b"", b"<!doctype html>")
@@ -71,9 +71,9 @@ def put(data: bytes, path: str | os.PathLike[str]) -> str:
             if os.path.lexists(beside):
                 os.unlink(beside)
     except (OSError, ValueError) as error:
-        said = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or error
         raise PageError(
-            f"{target}: {len(data)} bytes cannot be written: {said}; name a file in a folder that is yours"
+            f"{target}: {len(data)} bytes cannot be written: {reason}; name a file in a folder that is yours"
         ) from error
     return target
 
@@ -91,7 +91,7 @@ def _jinja() -> Any:
 @cache
 def _template() -> Any:
     jinja2 = _jinja()
-    found = jinja2.Environment(
+    environment = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -99,8 +99,8 @@ def _template() -> Any:
         loader=jinja2.FunctionLoader(_read),
         finalize=_shown,
     )
-    found.filters |= {"value": _value, "drawn": _drawn, "small": _small, "aligned": _aligned}
-    return found.get_template("page.html")
+    environment.filters |= {"value": _value, "drawn": _drawn, "small": _small, "aligned": _aligned}
+    return environment.get_template("page.html")
 
 
 def _parts() -> dict[str, Any]:
@@ -116,11 +116,11 @@ def _read(name: str) -> str:
     return Path(__file__).with_name(name).read_text("utf-8")
 
 
-def _shown(found: Any) -> Any:
+def _shown(value: Any) -> Any:
     """Whatever the template prints: text of others without what moves or hides other text."""
-    if isinstance(found, str) and not hasattr(found, "__html__"):
-        return printable(found)
-    return found
+    if isinstance(value, str) and not hasattr(value, "__html__"):
+        return printable(value)
+    return value
 
 
 def _drawn(chart: Any) -> Any:

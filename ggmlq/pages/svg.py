@@ -137,7 +137,7 @@ def _mark(group: ElementTree.Element, i: int, x: float, y: float) -> ElementTree
 
 
 def _key_rows(shown: Sequence[Series], width: float) -> list[list[tuple[int, float]]]:
-    """Where each name of a line stands: in rows below the field."""
+    """The places of the names of lines: in rows below the field."""
     rows: list[list[tuple[int, float]]] = []
     at = LEFT
     for i, series in enumerate(shown):
@@ -197,10 +197,10 @@ def _title(root: ElementTree.Element, title: str, alone: bool) -> None:
 
 def _add(parent: ElementTree.Element, tag: str, attributes: dict[str, str] | None = None,
          text: str | None = None) -> ElementTree.Element:  # fmt: skip
-    found = ElementTree.SubElement(parent, tag, attributes or {})
+    element = ElementTree.SubElement(parent, tag, attributes or {})
     if text is not None:
-        found.text = printable(text).replace("\n", " ")
-    return found
+        element.text = printable(text).replace("\n", " ")
+    return element
 
 
 def _linear(low: float, high: float, start: float, end: float) -> Place:

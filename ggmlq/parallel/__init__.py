@@ -13,7 +13,7 @@ cuts.py      where arrays are cut
 team.py      devices that work together; cuda/parallel has those on GPUs
 parts.py     Parts: floats on several devices, and their way back to one
 sharded.py   Sharded: weights on several devices; shard
-asked.py     a product as it is asked for, checked
+sharded_call.py   one product, checked
 product.py   products with them
 loading.py   a model straight to its devices
 group.py     Group: one process a GPU; sums over processes

@@ -1,4 +1,4 @@
-"""Where an array is cut for several devices.
+"""The cuts of an array for several devices.
 
 Rows of one product are the columns of the next one, so both are cut by one rule: at multiples of 256, the
 longest block, where each device gets enough of them to be even; else at multiples of 32 (of 128 for codes
@@ -26,17 +26,17 @@ COARSE, FINE, TILE = 256, 32, 128  # elements
 EVEN = 4  # steps of 256 that a device must have
 
 
-def spans(asked: str, q: Any, count: int, axis: Any, cuts: Sequence[int] | None = None) -> Spans:
+def spans(request: str, q: Any, count: int, axis: Any, cuts: Sequence[int] | None = None) -> Spans:
     """From where to where each device's part reaches, along the axis that is cut."""
     length, unit = measures(q, axis)
     if cuts is not None:
-        return _given(asked, length, unit, count, cuts)
+        return _spans_at(request, length, unit, count, cuts)
     step = _step(length, unit, count, axis, TILE if isinstance(q, ScaledArray) else FINE)
     units = -(-length // step)
     if units < count:
         what = {0: "rows", 1: f"columns, in blocks or tiles of {unit}", "experts": "experts"}[axis]
         raise ShapeError(
-            f"{asked}: {length} {what} are not enough for {count} devices; each has one at least; cut "
+            f"{request}: {length} {what} are not enough for {count} devices; each has one at least; cut "
             "another axis, or name fewer devices"
         )
     ends = [min(length, step * (units * i // count)) for i in range(count + 1)]
@@ -56,7 +56,7 @@ def _step(length: int, unit: int, count: int, axis: Any, fine: int) -> int:
 
 
 def measures(q: Any, axis: Any) -> tuple[int, int]:
-    """How long an axis is, and what of it lies together."""
+    """The length of an axis, and the number of elements that cannot be cut."""
     if axis == "experts":
         return len(q), 1
     if axis == 1:
@@ -66,7 +66,7 @@ def measures(q: Any, axis: Any) -> tuple[int, int]:
     return n, r if r <= n and (q.ndim == 2 or n % r == 0) else 1
 
 
-def _given(asked: str, length: int, unit: int, count: int, cuts: Sequence[int]) -> Spans:
+def _spans_at(request: str, length: int, unit: int, count: int, cuts: Sequence[int]) -> Spans:
     """Cuts that the caller names: as ``s.cuts`` gives them, without the ends."""
     whole = isinstance(cuts, Sequence | np.ndarray) and all(
         isinstance(n, int | np.integer) and not isinstance(n, bool) for n in cuts
@@ -74,7 +74,7 @@ def _given(asked: str, length: int, unit: int, count: int, cuts: Sequence[int]) 
     ends = [0, *(int(n) for n in cuts), length] if whole else []
     if len(ends) != count + 1 or any(a >= b for a, b in pairwise(ends)) or any(n % unit for n in ends[1:-1]):
         raise ShapeError(
-            f"{asked}: cuts={short(cuts)}; {count} devices need {count - 1} rising numbers between 0 and "
+            f"{request}: cuts={short(cuts)}; {count} devices need {count - 1} rising numbers between 0 and "
             f"{length}, multiples of {unit}; pass those of an array that goes with it, s.cuts, or none"
         )
     return tuple(pairwise(ends))
@@ -101,7 +101,7 @@ def _tiles(q: ScaledArray, first: int, end: int) -> ScaledArray:
         xp = namespace(q.codes)
         parts = []
         for part in q.parts()[1:]:
-            mine = part.reshape(experts, n // r, -1)[:, first // r : -(-end // r)]
-            parts.append(laid_out(xp, part, xp.ascontiguousarray(mine.reshape(-1, mine.shape[-1]))))
+            scales = part.reshape(experts, n // r, -1)[:, first // r : -(-end // r)]
+            parts.append(laid_out(xp, part, xp.ascontiguousarray(scales.reshape(-1, scales.shape[-1]))))
         scales, *zeros = parts
         return ScaledArray(q.codes[:, first:end], scales, q.code, q.tile, *zeros)

@@ -62,12 +62,12 @@ class Group:
 
     @property
     def world(self) -> int:
-        """How many there are."""
+        """The number of processes."""
         return self.me.world
 
     @property
     def sums(self) -> str:
-        """How sums are made, in words."""
+        """The way in which sums are made, in words."""
         return "sums over sockets" if self._nccl is None else f"sums by NCCL {self._nccl.version}"
 
     # --- what they do together ------------------------------------------------------------
@@ -145,7 +145,7 @@ class Group:
     # --- its end --------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Leave the group."""
+        """Leave the group of processes."""
         if self._nccl is not None:
             self._nccl.close()
         self._wire.close()

@@ -53,11 +53,11 @@ Axis = int | str | Callable[[str, Any], Any] | None
 
 
 class _Plan:
-    """How one tensor is cut."""
+    """The axis and the cuts of one tensor."""
 
-    def __init__(self, asked: str, name: str, array: Any, axis: Any, count: int) -> None:
+    def __init__(self, request: str, name: str, array: Any, axis: Any, count: int) -> None:
         self.array = array
-        self.axis, self.spans = _cut(f"{asked}[{short(name)}]", name, array, axis, count)
+        self.axis, self.spans = _cut(f"{request}[{short(name)}]", name, array, axis, count)
 
     def part(self, position: int) -> Any:
         if self.spans is None:
@@ -65,31 +65,33 @@ class _Plan:
         return cuts.piece(self.array, self.axis, *self.spans[position])
 
 
-def _cut(asked: str, name: str, array: Any, axis: Axis, count: int) -> tuple[Any, Spans | None]:
+def _cut(request: str, name: str, array: Any, axis: Axis, count: int) -> tuple[Any, Spans | None]:
     if callable(axis):
-        way = checked_axis(asked, axis(name, array), array.ndim)
-        return way, None if way is None else cuts.spans(asked, array, count, way)
+        way = checked_axis(request, axis(name, array), array.ndim)
+        return way, None if way is None else cuts.spans(request, array, count, way)
     try:
-        way = checked_axis(asked, axis, array.ndim)
+        way = checked_axis(request, axis, array.ndim)
         if way is not None and not WHOLE.fullmatch(name):
-            return way, cuts.spans(asked, array, count, way)
+            return way, cuts.spans(request, array, count, way)
     except ShapeError:
-        checked_axis(asked, axis, 3)  # an axis that there is not is an error, one that this array lacks none
+        checked_axis(
+            request, axis, 3
+        )  # an axis that there is not is an error, one that this array lacks none
     return None, None
 
 
 def to_several(
-    asked: str, tensors: Mapping[str, Any], devices: Any, axis: Axis, progress: bool | None
+    request: str, tensors: Mapping[str, Any], devices: Any, axis: Axis, progress: bool | None
 ) -> dict[str, Sharded]:
     """Arrays of an open file in parts on devices; plain NumPy arrays, which have no kernels, are left out."""
-    names = canonical(asked, devices)
+    names = canonical(request, devices)
     team = team_of(names, None)
     plans = {
-        name: _Plan(asked, name, array, axis, len(names))
+        name: _Plan(request, name, array, axis, len(names))
         for name, array in tensors.items()
         if not isinstance(array, np.ndarray)
     }
-    parts = [_on_device(asked, plans, position, name, progress) for position, name in enumerate(names)]
+    parts = [_on_device(request, plans, position, name, progress) for position, name in enumerate(names)]
     return {
         name: Sharded([there[name] for there in parts], plan.axis, plan.spans, team)
         for name, plan in plans.items()
@@ -97,7 +99,7 @@ def to_several(
 
 
 def _on_device(
-    asked: str, plans: Mapping[str, _Plan], position: int, device: str, progress: bool | None
+    request: str, plans: Mapping[str, _Plan], position: int, device: str, progress: bool | None
 ) -> dict[str, Any]:
     """The parts of one device."""
     if device == "cpu":
@@ -109,15 +111,15 @@ def _on_device(
             straight[name] = part
         else:
             others.append(name)
-    made: dict[str, Any] = {}
+    tensors: dict[str, Any] = {}
     if straight:
-        made |= load.load(asked, straight, cuda_module("machine.upload").Link(device), progress)
+        tensors |= load.load(request, straight, cuda_module("machine.upload").Link(device), progress)
     bar = Progress(sum(plans[name].part(position).nbytes for name in others), f"to {device}", show=progress)
     try:
         for name in others:
             part = plans[name].part(position)
-            made[name] = part.to(device)
+            tensors[name] = part.to(device)
             bar.advance(part.nbytes)
     finally:
         bar.close()
-    return made
+    return tensors

@@ -96,7 +96,7 @@ class _Door:
             elif peer in self.peers.values():
                 self._watch(peer)
         now = time.monotonic()
-        for caller in [each for each in self._callers.values() if each.until <= now]:
+        for caller in [caller for caller in self._callers.values() if caller.until <= now]:
             self._hang_up(caller)
 
     def _accept(self) -> None:
@@ -115,13 +115,13 @@ class _Door:
             self._hang_up(next(iter(self._callers.values())))
 
     def _hear(self, caller: _Caller) -> None:
-        wanted = HELLO.size if caller.rank is None else PROOF
+        length = HELLO.size if caller.rank is None else PROOF
         try:
-            data = caller.peer.recv(wanted - len(caller.heard))
+            data = caller.peer.recv(length - len(caller.heard))
             caller.heard += data
             if not data:
                 self._hang_up(caller)
-            elif len(caller.heard) == wanted:
+            elif len(caller.heard) == length:
                 self._greet(caller)
         except BlockingIOError:
             pass
@@ -149,14 +149,14 @@ class _Door:
     def _watch(self, peer: socket.socket) -> None:
         """A rank that leaves before all are there makes room for the one that is started in its place."""
         try:
-            gone = not peer.recv(1, socket.MSG_PEEK)
+            closed = not peer.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             return
         except OSError:
-            gone = True
+            closed = True
         self._waiting.unregister(peer)  # what it sends is read when all are there
-        if gone:
-            self.peers = {rank: each for rank, each in self.peers.items() if each is not peer}
+        if closed:
+            self.peers = {rank: caller for rank, caller in self.peers.items() if caller is not peer}
             peer.close()
 
     def _hang_up(self, caller: _Caller) -> None:

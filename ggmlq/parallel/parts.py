@@ -17,7 +17,7 @@ from .team import Team, team_of
 
 
 class Parts:
-    """What a product leaves on its devices, and what the next one takes.
+    """Parts of a result on several devices, which the next product takes as they are.
 
     Each part is a plain array on its device, ready in the order of that device's current stream.
 
@@ -37,23 +37,23 @@ class Parts:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Where the parts are."""
+        """The devices of the parts."""
         return self.team.devices
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the whole."""
+        """The shape of the whole."""
         shape: tuple[int, ...] = self.parts[0].shape
         return shape if self.spans is None else (*shape[:-1], self.spans[-1][1])
 
     @property
     def ndim(self) -> int:
-        """Number of axes."""
+        """The number of axes."""
         return len(self.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of every part."""
+        """The dtype of every part."""
         dtype: np.dtype[Any] = self.parts[0].dtype
         return dtype
 
@@ -80,32 +80,32 @@ class Parts:
         >>> x.map(lambda a, b: a + b, x).gather()
         array([2., 2., 2., 2.], dtype=float32)
         """
-        asked = f"map(function) of {self!r}"
+        request = f"map(function) of {self!r}"
         for other in others:
             if not isinstance(other, Parts):
                 raise DTypeError(
-                    f"{asked}: an operand is a {type(other).__name__}; all are Parts, on the same devices; "
+                    f"{request}: an operand is a {type(other).__name__}; all are Parts, on the same devices; "
                     "pass gq.parallel.replicate(x, devices) for what is the same everywhere"
                 )
             if other.devices != self.devices or other.spans != self.spans:
                 raise ShapeError(
-                    f"{asked}: an operand is {other!r}; operands are cut alike on the same devices; shard "
+                    f"{request}: an operand is {other!r}; operands are cut alike on the same devices; shard "
                     "the weights of both alike, or with cuts=s.cuts"
                 )
-        made = []
+        results = []
         with self.team.run(self.devices[0], self._kept) as run:
             run.fork()
             for position, part in enumerate(self.parts):
                 with run.on(position):
-                    made.append(function(part, *(other.parts[position] for other in others)))
-        for part, result in zip(self.parts, made, strict=True):
+                    results.append(function(part, *(other.parts[position] for other in others)))
+        for part, result in zip(self.parts, results, strict=True):
             if getattr(result, "shape", None) != part.shape or device_of(result) != device_of(part):
                 raise ShapeError(
-                    f"{asked}: the function made {type(result).__name__} of shape "
+                    f"{request}: the function made {type(result).__name__} of shape "
                     f"{getattr(result, 'shape', None)} from {part.shape}; it gives an array like the part, "
                     "on its device"
                 )
-        return Parts(made, self.spans, self.team)
+        return Parts(results, self.spans, self.team)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         if self.devices[0] != "cpu":
@@ -139,7 +139,7 @@ def gathered(
 def joined(
     run: Any, parts: Sequence[Any], spans: Spans, shape: tuple[int, ...], rooms: Sequence[Any], out: Any
 ) -> Any:
-    """The same where the memory is there."""
+    """The parts brought to one device and joined along the last axis, in ``out`` where there is one."""
     here = [run.take(p, part, room) for p, (part, room) in enumerate(zip(parts, rooms, strict=True))]
     if len(here) == 1 and out is None:
         return here[0]
@@ -158,7 +158,7 @@ def silu(x: Any) -> Any:
 
 
 def replicate(x: Any, devices: Any) -> Parts:
-    """The same array on every device: what several products with sharded weights read.
+    """Copies of an array on every device, for several products with sharded weights.
 
     >>> import numpy as np, ggmlq as gq
     >>> gq.parallel.replicate(np.ones((2, 8), np.float32), ["cpu", "cpu"])
@@ -170,9 +170,9 @@ def replicate(x: Any, devices: Any) -> Parts:
     if is_host(x) != (names[0] == "cpu"):
         raise DeviceError(f"{text}: x is on {device_of(x)}; move it to one of them, cupy.asarray(x)")
     team = team_of(names, None)
-    kept: list[Any] = []
-    with team.run(device_of(x), kept) as run:
+    held_memory: list[Any] = []
+    with team.run(device_of(x), held_memory) as run:
         run.fork()
-        made = Parts(run.give([x] * len(names)), None, team)
-    made._kept = kept
-    return made
+        results = Parts(run.give([x] * len(names)), None, team)
+    results._kept = held_memory
+    return results

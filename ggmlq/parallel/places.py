@@ -14,24 +14,24 @@ from ..errors import DeviceError
 WAY = 'pass a list such as ["cuda:0", "cuda:1"], [0, 1] or ["cpu", "cpu"]'
 
 
-def canonical(asked: str, devices: Any) -> tuple[str, ...]:
+def canonical(request: str, devices: Any) -> tuple[str, ...]:
     """The names of devices, each checked to be there; one device may stand alone or be named twice."""
     alone = isinstance(devices, str | int | np.integer) or hasattr(devices, "id")
-    given = [devices] if alone else list(devices) if isinstance(devices, Iterable) else None
-    if not given:
+    listed = [devices] if alone else list(devices) if isinstance(devices, Iterable) else None
+    if not listed:
         raise DeviceError(
-            f"{asked}: devices={short(devices)} names no device; an array lies on one at least; {WAY}"
+            f"{request}: devices={short(devices)} names no device; an array lies on one at least; {WAY}"
         )
-    names = tuple(_name(asked, each) for each in given)
+    names = tuple(_name(request, device) for device in listed)
     if len({name == "cpu" for name in names}) > 1:
         raise DeviceError(
-            f"{asked}: devices={short(devices)} mixes the host with GPUs; parts of one array lie on devices "
-            f"of one kind, which can add what they find; {WAY}"
+            f"{request}: devices={short(devices)} mixes the host with GPUs; parts of one array lie on "
+            f"devices of one kind, which can add their results; {WAY}"
         )
     return names
 
 
-def _name(asked: str, device: Any) -> str:
+def _name(request: str, device: Any) -> str:
     if isinstance(device, str):
         name = device
     elif isinstance(device, int | np.integer) and not isinstance(device, bool) and device >= 0:
@@ -40,7 +40,7 @@ def _name(asked: str, device: Any) -> str:
         name = f"cuda:{device.id}"
     else:
         raise DeviceError(
-            f"{asked}: {short(device)} is no device; devices are names, numbers of GPUs and "
+            f"{request}: {short(device)} is no device; devices are names, numbers of GPUs and "
             f"cupy.cuda.Device; {WAY}"
         )
     if name == "cpu":
@@ -48,4 +48,4 @@ def _name(asked: str, device: Any) -> str:
     try:
         return f"cuda:{cuda_device().named(name).id}"
     except DeviceError as error:
-        raise type(error)(f"{asked}: {error}") from None
+        raise type(error)(f"{request}: {error}") from None

@@ -27,8 +27,8 @@ from ..errors import DeviceError, DTypeError, ShapeError, UnsupportedError
 from ..ops import quantize_scaled
 from ..ops import torch as tensors
 from ..ops.scaled_linear import coding_of
-from .asked import Asked, checked
 from .parts import Parts, gathered, joined
+from .sharded_call import ShardedCall, checked
 
 OPERANDS = {"linear": "x, s", "scaled_linear": "x, s", "expert_linear": "x, s, ids"}
 
@@ -37,153 +37,153 @@ def multiply(operation: str, s: Any, x: Any, *rest: Any, left: bool = False, **o
     """``x @ s.T`` and its like. ``left``: the result stays on its devices, as Parts."""
     text = f"{operation}({OPERANDS[operation]})"
     if is_tensor(x):
-        return _of_tensor(operation, s, x, rest, left, options)
+        return _tensor_product(operation, s, x, rest, left, options)
     if options.get("requantize") is not None:
         return _requantized(operation, s, x, rest, left, options)
     options.pop("requantize", None)
     out = options.pop("out", None)
-    asked = checked(text, operation, s, x, rest, options)
+    call = checked(text, operation, s, x, rest, options)
     if out is not None:
         if left:
             raise ShapeError(f"{text}: out takes the whole; results stay in parts here; use gq.{operation}")
-        check_out(text, out, asked.shape, asked.home)
+        check_out(text, out, call.shape, call.home)
     if s.axis is None and not isinstance(x, Parts) and not left:
-        return _by_one(asked, out)
-    with s.team.run(asked.home, s.recorded) as run:
-        return _left(asked, run) if left else _whole(asked, run, out)
+        return _by_one(call, out)
+    with s.team.run(call.home, s.recorded) as run:
+        return _left(call, run) if left else _whole(call, run, out)
 
 
 # --- its parts ------------------------------------------------------------------------------
 
 
-def _given(asked: Asked, run: Any) -> list[Any]:
-    """What each device multiplies, on it."""
-    x, s = asked.x, asked.s
+def _operands(call: ShardedCall, run: Any) -> list[Any]:
+    """The operand x of each device, on that device."""
+    x, s = call.x, call.s
     count = len(s.parts)
     if isinstance(x, Parts):
         if s.axis == 1 and x.spans == s.spans:
             return list(x.parts)
         if s.axis != 1 and x.spans is None:
             return list(x.parts)
-        if x.spans is None and asked.codes is None:
-            return [_slice(run, *each) for each in zip(range(count), x.parts, s.spans, strict=True)]
-        x = gathered(run, x.parts, x.spans, x.shape, asked.home, s.devices)
-    if asked.codes is not None:
+        if x.spans is None and call.codes is None:
+            return [_slice(run, *piece) for piece in zip(range(count), x.parts, s.spans, strict=True)]
+        x = gathered(run, x.parts, x.spans, x.shape, call.home, s.devices)
+    if call.codes is not None:
         with run.at_home():
-            code, tile, zeros = asked.codes
+            code, tile, zeros = call.codes
             x = quantize_scaled(x, code, tile, zeros=zeros, ragged="pad")
     if s.axis == 1:
         with run.at_home():
-            slices = [_columns(asked, x, *span) for span in s.spans]
-        given: list[Any] = run.give(slices)
-        return given
+            slices = [_columns(call, x, *span) for span in s.spans]
+        operands: list[Any] = run.give(slices)
+        return operands
     spread: list[Any] = run.give([x] * count)
     return spread
 
 
 def _slice(run: Any, position: int, x: Any, span: tuple[int, int]) -> Any:
-    """Of what is on every device the columns that are multiplied there."""
+    """The columns of x that a device multiplies, taken from the copy on that device."""
     with run.on(position):
         return x[..., span[0] : span[1]]
 
 
-def _columns(asked: Asked, x: Any, first: int, end: int) -> Any:
+def _columns(call: ShardedCall, x: Any, first: int, end: int) -> Any:
     try:
         return x[..., first:end]
     except IndexError as error:
         raise ShapeError(
-            f"{asked.text}: K of {asked.s!r} is cut at {first} and {end}, where tiles of x do not meet "
+            f"{call.text}: K of {call.s!r} is cut at {first} and {end}, where tiles of x do not meet "
             f"({error}); quantize x in other tiles, or shard by rows"
         ) from None
 
 
-def _products(asked: Asked, run: Any) -> list[Any]:
+def _products(call: ShardedCall, run: Any) -> list[Any]:
     """The product of each device, there; terms of a sum are float32."""
-    s, options = asked.s, dict(asked.options)
-    kind = np.float32 if asked.terms else asked.kind.type  # a type, so that ordinary products are quick
-    given = _given(asked, run)
-    ids = [None] * len(given) if asked.ids is None else _ids(asked, run)
-    biases = _biases(asked, run) if asked.bias is not None and not asked.terms else None
-    multiplied = OPERATIONS[asked.operation]
-    made = []
-    for position, (x, mine) in enumerate(zip(given, ids, strict=True)):
+    s, options = call.s, dict(call.options)
+    kind = np.float32 if call.terms else call.kind.type  # a type, so that ordinary products are quick
+    operands = _operands(call, run)
+    ids = [None] * len(operands) if call.ids is None else _ids(call, run)
+    biases = _biases(call, run) if call.bias is not None and not call.terms else None
+    multiplied = OPERATIONS[call.operation]
+    results = []
+    for position, (x, ids_here) in enumerate(zip(operands, ids, strict=True)):
         with run.on(position):
-            rest = () if mine is None else (mine[0],)
+            rest = () if ids_here is None else (ids_here[0],)
             if biases is not None:
                 options["bias"] = biases[position]
             y = multiplied(x, s.parts[position], *rest, dtype=kind, **options)
-            if mine is not None and mine[1] is not None:
-                y = namespace(y).where(mine[1][..., None], np.float32(0), y)
-            made.append(y)
-    return _added(asked, run, made) if asked.terms else made
+            if ids_here is not None and ids_here[1] is not None:
+                y = namespace(y).where(ids_here[1][..., None], np.float32(0), y)
+            results.append(y)
+    return _added(call, run, results) if call.terms else results
 
 
-def _biases(asked: Asked, run: Any) -> list[Any]:
+def _biases(call: ShardedCall, run: Any) -> list[Any]:
     """For each device that of its columns."""
-    bias, spans = asked.bias, asked.s.spans
-    if _cut(asked):
-        found: list[Any] = run.give([bias[first:end] for first, end in spans])
-        return found
-    return [*run.give([bias] * len(asked.s.parts))]
+    bias, spans = call.bias, call.s.spans
+    if _cut(call):
+        biases: list[Any] = run.give([bias[first:end] for first, end in spans])
+        return biases
+    return [*run.give([bias] * len(call.s.parts))]
 
 
-def _ids(asked: Asked, run: Any) -> list[Any]:
+def _ids(call: ShardedCall, run: Any) -> list[Any]:
     """For each device the ids of its experts, from 0, and which uses are another device's."""
-    s, ids = asked.s, asked.ids
+    s, ids = call.s, call.ids
     if s.axis != "experts":
-        return [(mine, None) for mine in run.give([ids] * len(s.parts))]
-    found = []
-    for position, mine in enumerate(run.give([ids] * len(s.parts))):
+        return [(ids_here, None) for ids_here in run.give([ids] * len(s.parts))]
+    local_ids = []
+    for position, ids_here in enumerate(run.give([ids] * len(s.parts))):
         (first, end), total = s.spans[position], len(s)
         with run.on(position):
-            others = (mine < first) | (mine >= end)
+            others = (ids_here < first) | (ids_here >= end)
             if not position:  # an id that is no expert makes a row of NaN here
-                others &= (mine >= 0) & (mine < total)
-            local = namespace(mine).where((mine >= first) & (mine < end), mine - first, -1)
-            found.append((local, others))
-    return found
+                others &= (ids_here >= 0) & (ids_here < total)
+            local = namespace(ids_here).where((ids_here >= first) & (ids_here < end), ids_here - first, -1)
+            local_ids.append((local, others))
+    return local_ids
 
 
-def _added(asked: Asked, run: Any, terms: list[Any]) -> list[Any]:
-    """Their sum on every device, and the bias, in the type that was asked for."""
+def _added(call: ShardedCall, run: Any, terms: list[Any]) -> list[Any]:
+    """The sums of the terms on every device, with the bias, in the type of the result."""
     sums: list[Any] = run.sum(terms)
-    if asked.bias is None and asked.kind == np.float32:
+    if call.bias is None and call.kind == np.float32:
         return sums
-    biases = [0] * len(sums) if asked.bias is None else _biases(asked, run)
+    biases = [0] * len(sums) if call.bias is None else _biases(call, run)
     added = []
     for position, (y, bias) in enumerate(zip(sums, biases, strict=True)):
         with run.on(position):
-            made = y if asked.bias is None else y + bias
-            added.append(made.astype(asked.kind, copy=False))
+            total = y if call.bias is None else y + bias
+            added.append(total.astype(call.kind, copy=False))
     return added
 
 
 # --- what becomes of it ---------------------------------------------------------------------
 
 
-def _left(asked: Asked, run: Any) -> Parts:
+def _left(call: ShardedCall, run: Any) -> Parts:
     run.fork()
-    made = _products(asked, run)
-    return Parts(made, asked.s.spans if _cut(asked) else None, asked.s.team)
+    results = _products(call, run)
+    return Parts(results, call.s.spans if _cut(call) else None, call.s.team)
 
 
-def _cut(asked: Asked) -> bool:
-    """Whether devices have different columns of the result."""
-    return bool(asked.s.axis == 0)
+def _cut(call: ShardedCall) -> bool:
+    """True where devices have different columns of the result."""
+    return bool(call.s.axis == 0)
 
 
-def _whole(asked: Asked, run: Any, out: Any) -> Any:
+def _whole(call: ShardedCall, run: Any, out: Any) -> Any:
     """The result at home; what comes there has its memory before the devices begin."""
-    s, lead = asked.s, asked.shape[:-1]
-    if _cut(asked):
-        rooms = [run.room(p, (*lead, end - first), asked.kind) for p, (first, end) in enumerate(s.spans)]
+    s, lead = call.s, call.shape[:-1]
+    if _cut(call):
+        rooms = [run.room(p, (*lead, end - first), call.kind) for p, (first, end) in enumerate(s.spans)]
         run.fork()
-        made = _products(asked, run)
-        return joined(run, made, s.spans, asked.shape, rooms, out)
-    at = s.devices.index(asked.home) if asked.home in s.devices else 0
-    room = run.room(at, asked.shape, asked.kind)
+        results = _products(call, run)
+        return joined(run, results, s.spans, call.shape, rooms, out)
+    at = s.devices.index(call.home) if call.home in s.devices else 0
+    room = run.room(at, call.shape, call.kind)
     run.fork()
-    y = run.take(at, _products(asked, run)[at], room)
+    y = run.take(at, _products(call, run)[at], room)
     if out is None:
         return y
     with run.at_home():
@@ -191,22 +191,22 @@ def _whole(asked: Asked, run: Any, out: Any) -> Any:
     return out
 
 
-def _by_one(asked: Asked, out: Any) -> Any:
-    """Of weights that are everywhere: on the device of x."""
-    s = asked.s
-    if asked.home not in s.devices:
+def _by_one(call: ShardedCall, out: Any) -> Any:
+    """The product with weights that every device has, on the device of x."""
+    s = call.s
+    if call.home not in s.devices:
         raise DeviceError(
-            f"{asked.text}: x is on {asked.home}, s on {s.device}; move x to one of these, cupy.asarray(x) "
+            f"{call.text}: x is on {call.home}, s on {s.device}; move x to one of these, cupy.asarray(x) "
             "under its device"
         )
-    options = dict(asked.options, dtype=asked.kind, out=out)
-    if asked.bias is not None:
-        options["bias"] = asked.bias
-    rest = () if asked.ids is None else (asked.ids,)
-    if asked.codes is not None and asked.ids is None:
-        code, tile, zeros = asked.codes
+    options = dict(call.options, dtype=call.kind, out=out)
+    if call.bias is not None:
+        options["bias"] = call.bias
+    rest = () if call.ids is None else (call.ids,)
+    if call.codes is not None and call.ids is None:
+        code, tile, zeros = call.codes
         options["activations"] = None if zeros else (code, tile)  # zero points where nothing is said
-    return OPERATIONS[asked.operation](asked.x, s.parts[s.devices.index(asked.home)], *rest, **options)
+    return OPERATIONS[call.operation](call.x, s.parts[s.devices.index(call.home)], *rest, **options)
 
 
 def _requantized(
@@ -224,7 +224,7 @@ def _requantized(
     return quantize_scaled(y, coding.code, coding.tile, scales=coding.scales)
 
 
-def _of_tensor(
+def _tensor_product(
     operation: str, s: Any, x: Any, rest: tuple[Any, ...], left: bool, options: dict[str, Any]
 ) -> Any:
     """A tensor of torch in, one out."""
@@ -248,7 +248,7 @@ def _of_tensor(
     return tensors.linear(product, x, s, out, bias, dtype, asked=text, check=_as_it_is, **options)
 
 
-def _as_it_is(asked: str, x: Any, q: Any) -> Any:
+def _as_it_is(request: str, x: Any, q: Any) -> Any:
     return x
 
 
@@ -259,5 +259,5 @@ def left(operation: str, s: Any, x: Any, rest: Sequence[Any], options: dict[str,
             f"parallel.{operation}({OPERANDS[operation]}): s is a {type(s).__name__}; results stay in parts "
             f"where weights are in parts; make them so with gq.parallel.shard, or call gq.{operation}"
         )
-    found: Parts = multiply(operation, s, x, *rest, left=True, **options)
-    return found
+    parts: Parts = multiply(operation, s, x, *rest, left=True, **options)
+    return parts

@@ -1,4 +1,4 @@
-"""Who a process is among those that were started together: torchrun's, MPI's or Slurm's environment."""
+"""The rank of a process among those started together, from torchrun's, MPI's or Slurm's environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STARTERS = (
     ("MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
     ("Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
 )
-ASKED = "Group.from_environment()"
+REQUEST = "Group.from_environment()"
 PORT = 29511  # where nobody names one
 
 
@@ -34,37 +34,39 @@ class Rank(NamedTuple):
 
 
 def rank_of(environment: Mapping[str, str] | None = None) -> Rank:
-    """Who this process is, by the first starter whose variables are there.
+    """The rank of this process, by the first starter whose variables are set.
 
     They meet at MASTER_ADDR, on this machine where it is not set, at GGMLQ_PORT; without it at the port after
     MASTER_PORT, for that one is torch's.
     """
-    given = os.environ if environment is None else environment
+    variables = os.environ if environment is None else environment
     for starter, rank, world, local in STARTERS:
-        if rank in given and world in given:
-            mine, count = (_number(given, name, 0) for name in (rank, world))
-            here = _number(given, local, mine if "MASTER_ADDR" not in given else 0)
-            if mine >= count:
+        if rank in variables and world in variables:
+            rank_here, count = (_number(variables, name, 0) for name in (rank, world))
+            here = _number(variables, local, rank_here if "MASTER_ADDR" not in variables else 0)
+            if rank_here >= count:
                 raise GroupError(
-                    f"{ASKED}: {starter} says {rank}={given[rank]}, {world}={given[world]}; ranks are "
-                    "numbered from 0 to one less than all; start the processes again, or set both"
+                    f"{REQUEST}: {starter} says {rank}={variables[rank]}, {world}={variables[world]}; ranks "
+                    "are numbered from 0 to one less than all; start the processes again, or set both"
                 )
-            port = _number(given, "MASTER_PORT", PORT - 1) + 1
-            address = given.get("MASTER_ADDR", "127.0.0.1")
-            return Rank(mine, count, here, address, _number(given, "GGMLQ_PORT", port))
-    told = ", ".join(f"{starter} ({rank}, {world})" for starter, rank, world, _ in STARTERS)
+            port = _number(variables, "MASTER_PORT", PORT - 1) + 1
+            address = variables.get("MASTER_ADDR", "127.0.0.1")
+            return Rank(rank_here, count, here, address, _number(variables, "GGMLQ_PORT", port))
+    starters = ", ".join(f"{starter} ({rank}, {world})" for starter, rank, world, _ in STARTERS)
     raise GroupError(
-        f"{ASKED}: nothing in the environment says which process this is; what starts several does: "
-        f"{told}; start it with torchrun --nproc-per-node 2, or mpirun -n 2"
+        f"{REQUEST}: nothing in the environment says which process this is; what starts several does: "
+        f"{starters}; start it with torchrun --nproc-per-node 2, or mpirun -n 2"
     )
 
 
-def _number(given: Mapping[str, str], name: str, otherwise: int) -> int:
-    text = given.get(name)
+def _number(variables: Mapping[str, str], name: str, otherwise: int) -> int:
+    text = variables.get(name)
     if text is None:
         return otherwise
     if not text.isdecimal() or int(text) > 65535:
-        raise GroupError(f"{ASKED}: {name}={text!r}; it is a number from 0 to 65535; set it, or leave it out")
+        raise GroupError(
+            f"{REQUEST}: {name}={text!r}; it is a number from 0 to 65535; set it, or leave it out"
+        )
     return int(text)
 
 
@@ -81,10 +83,10 @@ def shard_of(q: Any, rank: int, world: int, axis: Any = 0, *, cuts: Any = None) 
     return _part(f"shard_of(q, rank={rank}, world={world}, axis={axis!r})", q, rank, world, axis, cuts)
 
 
-def _part(asked: str, q: Any, rank: int, world: int, axis: Any, given: Any) -> Any:
-    way = checked_axis(asked, axis, q.ndim)
+def _part(request: str, q: Any, rank: int, world: int, axis: Any, limits: Any) -> Any:
+    way = checked_axis(request, axis, q.ndim)
     if not 0 <= rank < world:
-        raise GroupError(f"{asked}: ranks are numbered from 0 to one less than world; pass rank < world")
+        raise GroupError(f"{request}: ranks are numbered from 0 to one less than world; pass rank < world")
     if way is None:
         return q
-    return cuts.piece(q, way, *cuts.spans(asked, q, world, way, given)[rank])
+    return cuts.piece(q, way, *cuts.spans(request, q, world, way, limits)[rank])

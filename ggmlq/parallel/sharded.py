@@ -62,43 +62,43 @@ def shard(
     >>> np.array_equal(np.ones(64, np.float32) @ s.T, np.ones(64, np.float32) @ q.T)
     True
     """
-    asked = f"shard(q, {text.short(devices)}, axis={text.short(axis)})"
-    given: Any = q
-    if isinstance(given, Sharded):
-        raise DTypeError(f'{asked}: q is {q!r}, sharded already; pass q.to("cpu"), the whole')
+    request = f"shard(q, {text.short(devices)}, axis={text.short(axis)})"
+    source: Any = q
+    if isinstance(source, Sharded):
+        raise DTypeError(f'{request}: q is {q!r}, sharded already; pass q.to("cpu"), the whole')
     if not isinstance(q, QuantArray | ScaledArray):
         raise DTypeError(
-            f"{asked}: q is a {type(q).__name__}; weights are a QuantArray or a ScaledArray; make one with "
+            f"{request}: q is a {type(q).__name__}; weights are a QuantArray or a ScaledArray; make one with "
             'gq.quantize(w, "q8_0") or gq.quantize_scaled(w, "e4m3", (128, 128))'
         )
-    way = checked_axis(asked, axis, q.ndim)
-    names = canonical(asked, devices)
+    way = checked_axis(request, axis, q.ndim)
+    names = canonical(request, devices)
     if sums not in SUMS:
         raise DTypeError(
-            f'{asked}: sums={text.short(sums)}; they are made by "nccl" or "copies"; leave it out'
+            f'{request}: sums={text.short(sums)}; they are made by "nccl" or "copies"; leave it out'
         )
     team = team_of(names, sums)
     if way is None:
         return Sharded([q.to(name) for name in names], None, None, team)
-    spans = cutting.spans(asked, q, len(names), way, cuts)
+    spans = cutting.spans(request, q, len(names), way, cuts)
     pieces = (cutting.piece(q, way, *span) for span in spans)
-    return Sharded([each.to(name) for each, name in zip(pieces, names, strict=True)], way, spans, team)
+    return Sharded([part.to(name) for part, name in zip(pieces, names, strict=True)], way, spans, team)
 
 
-def checked_axis(asked: str, axis: Any, ndim: int) -> Any:
+def checked_axis(request: str, axis: Any, ndim: int) -> Any:
     """0, 1, "experts" or None."""
-    known = axis is None or (isinstance(axis, int | str | np.integer) and not isinstance(axis, bool))
-    way = AXES.get(axis, "?") if known else "?"
+    valid = axis is None or (isinstance(axis, int | str | np.integer) and not isinstance(axis, bool))
+    way = AXES.get(axis, "?") if valid else "?"
     if way == "?":
         raise ShapeError(
-            f'{asked}: axis={text.short(axis)}; it is 0 (rows N), 1 (columns K), "experts" (of [E, N, K]) '
+            f'{request}: axis={text.short(axis)}; it is 0 (rows N), 1 (columns K), "experts" (of [E, N, K]) '
             "or None (all of it everywhere); pass one of these"
         )
     if (way == "experts" and ndim != 3) or (way in (0, 1) and ndim not in (2, 3)):
         need = "[E, N, K]" if way == "experts" else "[N, K] or [E, N, K]"
         raise ShapeError(
-            f"{asked}: q is {ndim}-D; {NAMES[way]} are those of {need}; pass axis=None to have all of it on "
-            "every device, or reshape it"
+            f"{request}: q is {ndim}-D; {NAMES[way]} are those of {need}; pass axis=None to have all of it "
+            "on every device, or reshape it"
         )
     return way
 
@@ -133,7 +133,7 @@ class Sharded(Divided):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Where the parts are, in order."""
+        """The devices of the parts, in order."""
         return self.team.devices
 
     @property
@@ -143,7 +143,7 @@ class Sharded(Divided):
 
     @property
     def cuts(self) -> tuple[int, ...]:
-        """Where it is cut, in elements, without the ends."""
+        """The cuts in elements, without the ends."""
         return tuple(first for first, _ in self.spans[1:]) if self.spans else ()
 
     @property
@@ -153,7 +153,7 @@ class Sharded(Divided):
 
     @property
     def sums(self) -> str:
-        """How sums over the devices are made, in words."""
+        """The way in which sums over the devices are made, in words."""
         return self.team.sums
 
     def facts(self) -> list[tuple[str, object]]:
@@ -204,7 +204,7 @@ class Sharded(Divided):
         return concatenate([part.to("cpu") for part in self.parts], at).to(device)
 
     def copy(self) -> Self:
-        """The same with parts of its own."""
+        """A copy with its own parts."""
         return type(self)([part.copy() for part in self.parts], self.axis, self.spans, self.team)
 
     def dequantize(self, dtype: Any = np.float32, out: Any = None) -> Any:

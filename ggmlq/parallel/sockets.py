@@ -21,14 +21,14 @@ def send(peer: socket.socket, data: bytes | memoryview, end: float) -> None:
 
 
 def read(peer: socket.socket, count: int, end: float) -> bytes:
-    """So many bytes, no more."""
+    """Read exactly this number of bytes."""
     data = bytearray(count)
     read_into(peer, memoryview(data), end)
     return bytes(data)
 
 
 def read_into(peer: socket.socket, view: memoryview, end: float) -> None:
-    """Fill memory."""
+    """Read bytes until the memory is full."""
     done = 0
     while done < len(view):
         peer.settimeout(left(end))

@@ -29,7 +29,7 @@ class Run(Protocol):
         """The device of a part, and its stream."""
 
     def at_home(self) -> AbstractContextManager[Any]:
-        """The caller's device."""
+        """The device of the caller."""
 
     def room(self, position: int, shape: tuple[int, ...], dtype: Any) -> Any:
         """Memory at home for a part that is elsewhere; None where it need not travel. Before ``fork``."""
@@ -51,7 +51,7 @@ class Team(Protocol):
 
     @property
     def sums(self) -> str:
-        """How sums are made, in words."""
+        """The way in which sums are made, in words."""
 
     def run(self, home: str, keep: list[Any]) -> AbstractContextManager[Any]:
         """A run, or the one that is under way in this thread."""
@@ -78,7 +78,7 @@ def together(*sharded: Any, x: Any = None) -> Iterator[None]:
     >>> with gq.parallel.together(s):
     ...     y = gq.parallel.linear(np.ones(64, np.float32), s).gather()
     """
-    if len({each.devices for each in sharded}) != 1:
+    if len({one.devices for one in sharded}) != 1:
         raise DeviceError(
             f"together({', '.join(map(repr, sharded))}): one run is of arrays on the same devices, in "
             "the same order; pass one array or more that are"

@@ -45,19 +45,19 @@ class Wire:
 
     def sum(self, x: NDArray[Any]) -> NDArray[Any]:
         """The sum of arrays of one shape and type, added in the order of the ranks."""
-        said = f"{x.dtype.str} {x.shape}"
+        description = f"{x.dtype.str} {x.shape}"
         with self._lock, self._failing("sum"):
             end = self._end(x.nbytes)
             if self.me.rank:
-                self._send(0, SUM, said, x, end)
-                return self._fetch(0, SUM, said, np.empty_like(x), end)
+                self._send(0, SUM, description, x, end)
+                return self._fetch(0, SUM, description, np.empty_like(x), end)
             total, term = x.copy(), np.empty_like(x)
             for rank in range(1, self.me.world):
-                self._fetch(rank, SUM, said, term, end)
+                self._fetch(rank, SUM, description, term, end)
                 with np.errstate(over="ignore", invalid="ignore"):
                     total += term
             for rank in self._peers:
-                self._send(rank, SUM, said, total, end)
+                self._send(rank, SUM, description, total, end)
             return total
 
     def hand(self, x: NDArray[Any], root: int) -> NDArray[Any]:
@@ -66,22 +66,22 @@ class Wire:
             return self._hand(x, root, self._end(x.nbytes))
 
     def _hand(self, x: NDArray[Any], root: int, end: float) -> NDArray[Any]:
-        said = f"{x.dtype.str} {x.shape} from {root}"
+        description = f"{x.dtype.str} {x.shape} from {root}"
         if self.me.rank:
             if self.me.rank == root:
-                self._send(0, HAND, said, x, end)
-            return self._fetch(0, HAND, said, x, end)
+                self._send(0, HAND, description, x, end)
+            return self._fetch(0, HAND, description, x, end)
         if root:
-            self._fetch(root, HAND, said, x, end)
+            self._fetch(root, HAND, description, x, end)
         for rank in self._peers:
-            self._send(rank, HAND, said, x, end)
+            self._send(rank, HAND, description, x, end)
         return x
 
     def sizes(self, n: int) -> list[int]:
         """A number of each rank."""
-        mine = np.zeros(self.me.world, np.int64)
-        mine[self.me.rank] = n
-        return [int(each) for each in self.sum(mine)]
+        lengths = np.zeros(self.me.world, np.int64)
+        lengths[self.me.rank] = n
+        return [int(length) for length in self.sum(lengths)]
 
     def join(self, x: NDArray[Any], sizes: Sequence[int]) -> list[NDArray[Any]]:
         """The arrays of all ranks, whose first axes are so long."""
@@ -95,29 +95,31 @@ class Wire:
     # --- messages -------------------------------------------------------------------------
 
     def _end(self, nbytes: int) -> float:
-        """When an operation has to be over: the timeout, and what arrays of this size take to go round."""
+        """The deadline of an operation: the timeout, and the time that arrays of this size travel."""
         return time.monotonic() + self.timeout + 2 * (self.me.world - 1) * nbytes / SLOWEST
 
-    def _send(self, rank: int, kind: bytes, said: str, data: NDArray[Any], end: float) -> None:
-        peer, text = self._peers[rank], said.encode()[:LONGEST]
+    def _send(self, rank: int, kind: bytes, description: str, data: NDArray[Any], end: float) -> None:
+        peer, text = self._peers[rank], description.encode()[:LONGEST]
         with self._hearing(rank):
             send(peer, HEAD.pack(kind, len(text), data.nbytes) + text, end)
             if data.nbytes:
                 send(peer, np.ascontiguousarray(data).reshape(-1).view(np.uint8).data, end)
 
-    def _fetch(self, rank: int, kind: bytes, said: str, into: NDArray[Any], end: float) -> NDArray[Any]:
+    def _fetch(
+        self, rank: int, kind: bytes, description: str, into: NDArray[Any], end: float
+    ) -> NDArray[Any]:
         """A message that must be of this kind, about this, and as long as the array."""
         peer = self._peers[rank]
         with self._hearing(rank):
-            found, length, nbytes = HEAD.unpack(read(peer, HEAD.size, end))
+            kind_there, length, nbytes = HEAD.unpack(read(peer, HEAD.size, end))
             text = read(peer, length, end) if length <= LONGEST else b"?"
-        if found == FAIL:
+        if kind_there == FAIL:
             raise GroupError(f"{self}: rank {rank} failed: {_shown(text)}")
-        if (found, text, nbytes) != (kind, said.encode(), into.nbytes):
+        if (kind_there, text, nbytes) != (kind, description.encode(), into.nbytes):
             raise GroupError(
-                f"{self}: this rank is at {_shown(kind)} of {said}, rank {rank} at {_shown(found)} of "
-                f"{_shown(text)}; all ranks call the same operations in the same order, with arrays of one "
-                "shape and type"
+                f"{self}: this rank is at {_shown(kind)} of {description}, rank {rank} at "
+                f"{_shown(kind_there)} of {_shown(text)}; all ranks call the same operations in the same "
+                "order, with arrays of one shape and type"
             )
         if nbytes:
             view = into if into.flags.c_contiguous else np.empty(into.shape, into.dtype)
@@ -164,7 +166,7 @@ class Wire:
             raise
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         for peer in self._peers.values():
             peer.close()
         self._peers.clear()

@@ -1,4 +1,4 @@
-"""What an address means: a URL as it is, or ``hf://owner/name/file@revision``, which stands for one.
+"""Addresses of files: a URL as it is, or ``hf://owner/name/file@revision``, which stands for one.
 
 A token is for the hub alone: HF_TOKEN goes with hf:// addresses, to the hub's own host, and over an open
 connection to this machine only, where tests have their hub.
@@ -25,14 +25,14 @@ HF = re.compile(
 
 
 class Address(NamedTuple):
-    """Where a file is."""
+    """The address of a file."""
 
     url: str
     shown: str  # without what may be secret: queries are signatures at times
     token: str | None = None
 
     def __repr__(self) -> str:
-        """As messages show it: tracebacks and debuggers print objects whole."""
+        """The address as messages show it, without secrets: tracebacks print objects whole."""
         return f"Address({self.shown!r})"
 
     @property
@@ -66,7 +66,7 @@ class Address(NamedTuple):
 
 
 def is_address(path: object) -> bool:
-    """Whether a path is one of these."""
+    """True for a path that is an address."""
     return isinstance(path, str) and SCHEME.match(path) is not None
 
 
@@ -100,23 +100,23 @@ def parse(text: str) -> Address:
 
 
 def _of_hub(text: str) -> Address:
-    found = HF.fullmatch(text)
-    file = found["file"] if found else ""
-    revision = (found["late"] or found["early"] or "main") if found else ""
-    if found is None or (found["late"] and found["early"]) or ".." in f"{file}/{revision}".split("/"):
+    match = HF.fullmatch(text)
+    file = match["file"] if match else ""
+    revision = (match["late"] or match["early"] or "main") if match else ""
+    if match is None or (match["late"] and match["early"]) or ".." in f"{file}/{revision}".split("/"):
         raise RemoteError(
             f"open({short(text)}): an address of the hub is hf://owner/name/file, or with a branch, tag or "
             "commit hf://owner/name/file@revision"
         )
     hub = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
-    url = f"{hub}/{found['owner']}/{found['name']}/resolve/{quote(revision, safe='')}/{quote(file)}"
+    url = f"{hub}/{match['owner']}/{match['name']}/resolve/{quote(revision, safe='')}/{quote(file)}"
     host = urlsplit(hub)
     safe = host.scheme == "https" or host.hostname in LOCAL
     return Address(url, text, _token() if safe else None)
 
 
 def _token() -> str | None:
-    found = os.environ.get("HF_TOKEN", "").strip()
-    if not (found.isascii() and found.isprintable()):
+    token = os.environ.get("HF_TOKEN", "").strip()
+    if not (token.isascii() and token.isprintable()):
         raise RemoteError("HF_TOKEN: it has characters that no token has; set it again, or unset it")
-    return found or None
+    return token or None

@@ -145,10 +145,10 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
                 f"{short(req.full_url.partition('?')[0])}: it leads to {short(newurl.partition('?')[0])}; "
                 "only https is followed from https, and nothing leads out of the web; check the address"
             )
-        found = super().redirect_request(req, fp, code, msg, headers, newurl)
+        request = super().redirect_request(req, fp, code, msg, headers, newurl)
         fp.close()  # the caller would read all of a text that nobody sees, however long it is
         hub = getattr(req, "of_hub", None)
-        if found is not None and hub is not None and origin(newurl) == hub:
-            found.add_unredirected_header("Authorization", req.get_header("Authorization"))
-            found.of_hub = hub  # type: ignore[attr-defined]
-        return found
+        if request is not None and hub is not None and origin(newurl) == hub:
+            request.add_unredirected_header("Authorization", req.get_header("Authorization"))
+            request.of_hub = hub  # type: ignore[attr-defined]
+        return request

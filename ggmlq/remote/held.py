@@ -33,7 +33,7 @@ RUN = 1024  # pieces asked for at once
 
 
 class Origin(Protocol):
-    """Where pieces come from."""
+    """The source of pieces."""
 
     size: int | None
 

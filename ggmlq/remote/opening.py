@@ -39,40 +39,40 @@ def open(text: str) -> GGUFFile | SafetensorsFile:
 
     The header is fetched, and a tensor when it is asked for.
     """
-    asked = parse(text)
-    held = _held(asked)
+    address = parse(text)
+    held = _held(address)
     head = prefix.first(held)
-    name = os.path.basename(asked.path)
+    name = os.path.basename(address.path)
     if head[:4] != b"GGUF":
         if name.endswith(INDEX):
-            return _of_index(asked, held)
+            return _indexed(address, held)
         if name.endswith(ENDING) or head[5:9] == b"\0\0\0{":
-            part, helds = _safetensors(asked, held)
-            return RemoteSafetensors(Place(".", (asked.shown,), None, ()), [part], asked, helds)
-    return _gguf(asked, held)
+            part, helds = _safetensors(address, held)
+            return RemoteSafetensors(Place(".", (address.shown,), None, ()), [part], address, helds)
+    return _gguf(address, held)
 
 
-def _held(asked: Address) -> Held:
+def _held(address: Address) -> Held:
     """The file with holes; what told its length is in it."""
-    if not asked.url.lower().startswith(("http://", "https://")):
-        other = Others(asked)
+    if not address.url.lower().startswith(("http://", "https://")):
+        other = Others(address)
         if not other.size:
-            raise RemoteError(f"{asked.shown}: it is empty; check the address")
-        return shelf.hold(asked.url, asked.shown, other, other.version)
-    origin = Ranges(asked)
+            raise RemoteError(f"{address.shown}: it is empty; check the address")
+        return shelf.hold(address.url, address.shown, other, other.version)
+    origin = Ranges(address)
     first = b"".join(origin.read(0, FIRST))
-    held = shelf.hold(asked.url, asked.shown, origin, origin.version)
+    held = shelf.hold(address.url, address.shown, origin, origin.version)
     if not held.put_first(first):  # another file under the version that is kept: the server does not tell
         held.close()
-        shelf.forget(asked.url, origin)
-        held = shelf.hold(asked.url, asked.shown, origin, origin.version)
+        shelf.forget(address.url, origin)
+        held = shelf.hold(address.url, address.shown, origin, origin.version)
         held.put_first(first)
     return held
 
 
 @opener
 def _opened(path: str) -> GGUFFile | SafetensorsFile | None:
-    """What readers of files hand over."""
+    """Open the file at an address, for readers of local files."""
     return open(path) if is_address(path) else None
 
 
@@ -80,7 +80,7 @@ class Fetched:
     """An open model whose files have holes. Closed and pickled alike, whatever it is."""
 
     _helds: Helds
-    _asked: Address
+    _address: Address
 
     def close(self) -> None:
         super().close()  # type: ignore[misc]
@@ -88,8 +88,8 @@ class Fetched:
             held.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        asked = self._asked
-        return open, (asked.shown if asked.shown.startswith("hf://") else asked.url,)
+        address = self._address
+        return open, (address.shown if address.shown.startswith("hf://") else address.url,)
 
 
 # --- GGUF -----------------------------------------------------------------------------------
@@ -98,9 +98,9 @@ class Fetched:
 class RemoteGGUF(Fetched, GGUFFile):
     """An open model elsewhere. Arrays are views on a map of what was fetched; asking for one fetches it."""
 
-    def __init__(self, parts: list[GGUFPart], asked: Address, helds: Helds) -> None:
+    def __init__(self, parts: list[GGUFPart], address: Address, helds: Helds) -> None:
         super().__init__(parts)
-        self._helds, self._asked = helds, asked
+        self._helds, self._address = helds, address
 
     def __getitem__(self, name: str) -> QuantArray:
         part, info = self._place(self._opened(), name)
@@ -110,48 +110,52 @@ class RemoteGGUF(Fetched, GGUFFile):
         return super().__getitem__(name)
 
 
-def _gguf(asked: Address, held: Held) -> RemoteGGUF:
-    said = split.parse_name(os.path.basename(asked.path))
-    total = said.total if said is not None else 1
+def _gguf(address: Address, held: Held) -> RemoteGGUF:
+    part_name = split.parse_name(os.path.basename(address.path))
+    total = part_name.total if part_name is not None else 1
     parts: list[GGUFPart] = []
     helds: Helds = {}
     for number in range(1, total + 1):
-        here = said is None or total == 1 or number == said.part
-        at = asked if here or said is None else asked.beside(split.part_name(said.stem, number, total))
-        mine = held if here else _held(at)
+        here = part_name is None or total == 1 or number == part_name.part
+        at = (
+            address
+            if here or part_name is None
+            else address.beside(split.part_name(part_name.stem, number, total))
+        )
+        held_part = held if here else _held(at)
         first = parts[0].header.alignment if parts else None
-        prefix.header(mine, Source, at.shown, partial(gguf_header.parse, first=first))
-        source = _source(Source, mine, at.shown)
+        prefix.header(held_part, Source, at.shown, partial(gguf_header.parse, first=first))
+        source = _source(Source, held_part, at.shown)
         parts.append(GGUFPart(source, gguf_header.parse(source, first)))
-        helds[at.shown] = mine
+        helds[at.shown] = held_part
     if total == 1:
         split.check_whole(*parts[0])
     else:
         split.check_set([part.source for part in parts], [part.header for part in parts])
-    return RemoteGGUF(parts, asked, helds)
+    return RemoteGGUF(parts, address, helds)
 
 
 def _source(kind: type[Source], held: Held, shown: str) -> Any:
     """The file with holes as readers map files, under the name that it has elsewhere."""
-    found = kind(shown, held.map())
-    found.map.grows = True
-    return found
+    source = kind(shown, held.map())
+    source.map.grows = True
+    return source
 
 
 # --- safetensors ----------------------------------------------------------------------------
 
 
 class RemoteSafetensors(Fetched, SafetensorsFile):
-    """The same for safetensors."""
+    """A safetensors model elsewhere; its files stay open for further pieces."""
 
-    def __init__(self, where: Place, parts: list[Part], asked: Address, helds: Helds) -> None:
-        super().__init__(where, parts, asked.shown)
-        self._helds, self._asked = helds, asked
+    def __init__(self, where: Place, parts: list[Part], address: Address, helds: Helds) -> None:
+        super().__init__(where, parts, address.shown)
+        self._helds, self._address = helds, address
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
         """config.json beside the file; empty where there is none."""
-        beside = self._asked.beside("config.json")
+        beside = self._address.beside("config.json")
         try:
             return MappingProxyType(_json(beside, _held(beside)))
         except RemoteNotFoundError:
@@ -164,17 +168,17 @@ class RemoteSafetensors(Fetched, SafetensorsFile):
         return super()._bytes(part, entry)
 
 
-def _safetensors(asked: Address, held: Held) -> tuple[Part, Helds]:
+def _safetensors(address: Address, held: Held) -> tuple[Part, Helds]:
     kind = safetensors_header.Source
-    prefix.header(held, kind, asked.shown, safetensors_header.parse)
-    source = _source(kind, held, asked.shown)
-    return Part(source, safetensors_header.parse(source)), {asked.shown: held}
+    prefix.header(held, kind, address.shown, safetensors_header.parse)
+    source = _source(kind, held, address.shown)
+    return Part(source, safetensors_header.parse(source)), {address.shown: held}
 
 
-def _of_index(asked: Address, held: Held) -> RemoteSafetensors:
+def _indexed(address: Address, held: Held) -> RemoteSafetensors:
     """All files that an index names: each header is fetched."""
-    names = names_in(asked.shown, _json(asked, held))
-    files = {name: asked.beside(name) for name in dict.fromkeys(names.values())}
+    names = names_in(address.shown, _json(address, held))
+    files = {name: address.beside(name) for name in dict.fromkeys(names.values())}
     parts: list[Part] = []
     helds: Helds = {}
     absent = []
@@ -182,8 +186,8 @@ def _of_index(asked: Address, held: Held) -> RemoteSafetensors:
     try:
         for at in files.values():
             try:
-                part, mine = _safetensors(at, _held(at))
-                parts, helds = [*parts, part], helds | mine
+                part, held_files = _safetensors(at, _held(at))
+                parts, helds = [*parts, part], helds | held_files
             except RemoteNotFoundError:
                 absent.append(at.shown)
             bar.advance(1)
@@ -191,26 +195,26 @@ def _of_index(asked: Address, held: Held) -> RemoteSafetensors:
         bar.close()
     if not parts:
         raise RemoteNotFoundError(
-            f"{asked.shown}: of the {len(files)} files that it names none is there; check the address"
+            f"{address.shown}: of the {len(files)} files that it names none is there; check the address"
         )
     weights = {tensor: files[name].shown for tensor, name in names.items()}
     where = Place(".", tuple(part.source.path for part in parts), weights, tuple(absent))
-    return RemoteSafetensors(where, parts, asked, helds)
+    return RemoteSafetensors(where, parts, address, helds)
 
 
-def _json(asked: Address, held: Held) -> dict[str, Any]:
+def _json(address: Address, held: Held) -> dict[str, Any]:
     """A whole file that is a JSON object."""
     if held.size > jsons.MOST_BYTES:
         raise SafetensorsError(
-            f"{asked.shown}: it has {held.size} bytes, {jsons.MOST_BYTES} are read of a JSON text; it is "
+            f"{address.shown}: it has {held.size} bytes, {jsons.MOST_BYTES} are read of a JSON text; it is "
             "damaged"
         )
     try:
-        found = jsons.parsed(held.whole())
+        table = jsons.parsed(held.whole())
     except ValueError as error:
         if isinstance(error, GGMLQError):
             raise
-        raise SafetensorsError(f"{asked.shown}: {error}; the file is damaged") from None
-    if not isinstance(found, dict):
-        raise SafetensorsError(f"{asked.shown}: it is no JSON object; the file is damaged")
-    return found
+        raise SafetensorsError(f"{address.shown}: {error}; the file is damaged") from None
+    if not isinstance(table, dict):
+        raise SafetensorsError(f"{address.shown}: it is no JSON object; the file is damaged")
+    return table

@@ -40,8 +40,8 @@ class Others:
     def _facts(self) -> tuple[int, str]:
         try:
             self._system.invalidate_cache()
-            found = self._system.info(self._path)
-            return int(found["size"]), str(self._system.ukey(self._path))
+            facts = self._system.info(self._path)
+            return int(facts["size"]), str(self._system.ukey(self._path))
         except FileNotFoundError as error:
             raise RemoteNotFoundError(
                 f"{self.address.shown}: there is no such file; check the address"
@@ -57,17 +57,17 @@ class Others:
         while start < stop:
             end = min(start + PIECE, stop)
             try:
-                found = self._system.cat_file(self._path, start=start, end=end)
+                data = self._system.cat_file(self._path, start=start, end=end)
             except Exception as error:
                 raise RemoteError(
                     f"{self.address.shown}: bytes {start} to {end - 1} cannot be read: {error}; open it again"
                 ) from error
             now = self._facts()
-            if now != (self.size, self.version) or len(found) != end - start:
+            if now != (self.size, self.version) or len(data) != end - start:
                 raise RemoteError(
                     f"{self.address.shown}: it had {self.size} bytes and version {self.version}, and now "
-                    f"has {now[0]} and {now[1]}; of bytes {start} to {end - 1} there came {len(found)}; "
+                    f"has {now[0]} and {now[1]}; of bytes {start} to {end - 1} there came {len(data)}; "
                     "the file changed; open it again"
                 )
-            yield found
+            yield data
             start = end

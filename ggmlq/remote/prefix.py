@@ -37,17 +37,17 @@ def first(held: Held) -> bytes:
 
 
 def header(held: Held, kind: type[Source], shown: str, parse: Callable[[Any], Read]) -> Read:
-    """What ``parse`` makes of the beginning; it is there when this returns."""
+    """The result of ``parse`` on the beginning of the file, which is fetched as far as needed."""
     there = min(FIRST, held.size)
     while True:
         held.need(0, there)
-        wanted = 0
+        upto = 0
         try:
-            found = parse(_prefix(kind, held, shown, there))
-            if found.data <= there or there == held.size:  # type: ignore[attr-defined]
-                return found
+            result = parse(_prefix(kind, held, shown, there))
+            if result.data <= there or there == held.size:  # type: ignore[attr-defined]
+                return result
         except _Short as short:
-            wanted = short.upto
+            upto = short.upto
         except GGMLQError:
             raise
         except (struct.error, ValueError, IndexError):  # of a map that ends too early
@@ -59,7 +59,7 @@ def header(held: Held, kind: type[Source], shown: str, parse: Callable[[Any], Re
                 "it, and look with `ggmlq validate`"
             )
         more = min(there * FACTOR, there + STEP)
-        there = min(max(more, -(-wanted // FIRST) * FIRST), max(more, MOST), held.size)
+        there = min(max(more, -(-upto // FIRST) * FIRST), max(more, MOST), held.size)
 
 
 def _prefix(kind: type[Source], held: Held, shown: str, there: int) -> Source:

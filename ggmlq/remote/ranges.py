@@ -52,13 +52,13 @@ class Ranges:
                 with self._asked(start, stop) as answer:
                     stop = self._checked(answer, start, stop)
                     while start < stop:
-                        wanted = min(PIECE, stop - start)
-                        piece = answer.read(wanted)
+                        count = min(PIECE, stop - start)
+                        piece = answer.read(count)
                         if not piece:
                             raise http.client.IncompleteRead(b"", stop - start)
                         start += len(piece)
                         yield piece
-                        if len(piece) == wanted:  # what the caller did meanwhile does not count
+                        if len(piece) == count:  # what the caller did meanwhile does not count
                             self._clock.start()
                 return
             except urllib.error.HTTPError as error:
@@ -69,10 +69,10 @@ class Ranges:
             except (OSError, http.client.HTTPException, ValueError) as error:
                 if isinstance(error, RemoteError):
                     raise
-                said = getattr(error, "reason", None) or error
-                if isinstance(error, ValueError | http.client.InvalidURL) or _is_final(said):
-                    self._fail(f"no connection: {_line(said)}; check the address")
-                self._wait(failures, f"{type(error).__name__}: {_line(said)}")
+                reason = getattr(error, "reason", None) or error
+                if isinstance(error, ValueError | http.client.InvalidURL) or _is_final(reason):
+                    self._fail(f"no connection: {_line(reason)}; check the address")
+                self._wait(failures, f"{type(error).__name__}: {_line(reason)}")
 
     def _asked(self, start: int, stop: int) -> Any:
         headers = {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity", "User-Agent": "ggmlq"}
@@ -85,7 +85,7 @@ class Ranges:
         return self._opener.open(request, timeout=SILENCE)
 
     def _checked(self, answer: Any, start: int, stop: int) -> int:
-        """Where the range ends that is coming, after everything about it was compared."""
+        """The end of the range that the answer sends, once all its headers were compared."""
         headers, status, last_wanted = answer.headers, answer.status, stop - 1
         if status == 200:
             if self.version is not None and self._version(headers) != self.version:
@@ -101,12 +101,12 @@ class Ranges:
                 f"the server packs what it sends ({short(headers['Content-Encoding'])}), though it was "
                 "asked not to; fetch the file, and open it here"
             )
-        said = headers.get("Content-Range", "")
-        found = CONTENT_RANGE.fullmatch(said.strip())
-        first, last, size = map(int, found.groups()) if found else (-1, -1, -1)
+        content = headers.get("Content-Range", "")
+        match = CONTENT_RANGE.fullmatch(content.strip())
+        first, last, size = map(int, match.groups()) if match else (-1, -1, -1)
         stop = min(stop, size)
         if first != start or last != stop - 1 or not 0 < size <= MOST:
-            says = f"says that it sends {short(said)}" if said else "does not say what it sends"
+            says = f"says that it sends {short(content)}" if content else "does not say what it sends"
             self._fail(
                 f"bytes {start} to {last_wanted} were asked for, and the server {says}; an answer has those "
                 "bytes, and the length of the file; fetch the file, and open it here"
@@ -130,8 +130,8 @@ class Ranges:
 
     @staticmethod
     def _version(headers: Message) -> str | None:
-        found = headers.get("ETag") or headers.get("Last-Modified")
-        return found.strip() if found else None
+        version = headers.get("ETag") or headers.get("Last-Modified")
+        return version.strip() if version else None
 
     def _changed_version(self, version: str | None) -> NoReturn:
         self._changed(f"its version was {short(self.version)} and is {short(version)}")
@@ -143,7 +143,7 @@ class Ranges:
         raise RemoteError(f"{self.address.shown}: {printable(reason)}")
 
     def _refused(self, error: urllib.error.HTTPError) -> NoReturn:
-        """What a status means to who asked."""
+        """The error of an HTTP status, in words."""
         code, hub = error.code, self.address.shown.startswith("hf://")
         if code == 404:
             raise RemoteNotFoundError(
@@ -161,11 +161,11 @@ class Ranges:
             )
         self._fail(f"the server answers HTTP {code} {short(error.reason)}; check the address")
 
-    def _wait(self, failures: list[str], said: str, headers: Message | None = None) -> None:
-        failures.append(said)
+    def _wait(self, failures: list[str], reason: str, headers: Message | None = None) -> None:
+        failures.append(reason)
         if len(failures) >= TRIES:
             self._fail(
-                f"tried {TRIES} times, and the last time {said}; check the network, and open it again: "
+                f"tried {TRIES} times, and the last time {reason}; check the network, and open it again: "
                 "what was fetched is kept"
             )
         later = headers.get("Retry-After", "") if headers is not None else ""
@@ -173,16 +173,16 @@ class Ranges:
         if pause >= self._clock.left:
             after = f", and asks to come back after {cut(later, 20)} s" if later.isdecimal() else ""
             self._fail(
-                f"{said}{after}; each {PIECE >> 10} KiB must come within {self._clock.seconds:g} s, all "
+                f"{reason}{after}; each {PIECE >> 10} KiB must come within {self._clock.seconds:g} s, all "
                 f"tries together; check the network, or set {VARIABLE} to more seconds: what was fetched is "
                 "kept"
             )
         time.sleep(pause)
 
 
-def _line(said: object) -> str:
+def _line(reason: object) -> str:
     """Words of a server or of the system, as a message may show them."""
-    return cut(printable(str(said)).replace("\n", r"\n"), LONGEST)
+    return cut(printable(str(reason)).replace("\n", r"\n"), LONGEST)
 
 
 def _is_final(error: object) -> bool:

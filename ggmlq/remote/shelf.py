@@ -1,4 +1,4 @@
-"""Where files with holes are kept, how much of them, and how they go.
+"""The shelf: the cache of remote files with holes, its size and its cleaning.
 
 In ``<cache>/remote`` each has a folder, named by a digest of its address, version and length, so another
 version of a file never meets what was fetched of this one. Where a server names no version, nothing is kept
@@ -104,17 +104,17 @@ def _for_now(origin: Origin, shown: str) -> Held:
 
 
 def entries() -> list[Entry]:
-    """What is kept, that used last first."""
-    found = []
+    """The files on the shelf, the last used first."""
+    files = []
     with contextlib.suppress(Refused, OSError), _shelf() as shelf:
         for name in filter(NAME.fullmatch, shelf.names()):
             with contextlib.suppress(Refused, OSError), Folder(shelf.path / name, shelf) as folder:
-                found.append(_entry(folder))
-    return sorted(found, key=lambda entry: -entry.used)
+                files.append(_entry(folder))
+    return sorted(files, key=lambda entry: -entry.used)
 
 
 def problem() -> str | None:
-    """Why nothing is kept, in words; None where it is."""
+    """The reason why nothing is stored, in words, or None."""
     try:
         with _shelf():
             return None
@@ -145,10 +145,10 @@ def _entry(folder: Folder) -> Entry:
 
 def empty() -> list[Entry]:
     """Remove all that is kept; what went."""
-    gone = entries()
-    for entry in gone:
+    removed = entries()
+    for entry in removed:
         _remove(os.path.basename(entry.path))
-    return gone
+    return removed
 
 
 def forget(url: str, origin: Ranges) -> None:
@@ -157,14 +157,14 @@ def forget(url: str, origin: Ranges) -> None:
         _remove(_name(url, origin.version, origin.size or 0))
 
 
-def trim(mine: str = "") -> None:
+def trim(current: str = "") -> None:
     """Remove those that were not opened for longest, until the rest is within the limit."""
-    said = os.environ.get("GGMLQ_REMOTE_BYTES", "")
-    limit, total = int(said) if said.isdecimal() else LIMIT, 0
+    limit_text = os.environ.get("GGMLQ_REMOTE_BYTES", "")
+    limit, total = int(limit_text) if limit_text.isdecimal() else LIMIT, 0
     for entry in entries():
         total += entry.there
         name = os.path.basename(entry.path)
-        if total > limit and name != mine:
+        if total > limit and name != current:
             _remove(name)
 
 
@@ -172,8 +172,8 @@ def _remove(name: str) -> None:
     """Our files in a folder, and the folder if nothing else is there."""
     with contextlib.suppress(Refused, OSError), _shelf() as shelf:
         with Folder(shelf.path / name, shelf) as folder:
-            ours = [each for each in folder.names() if each in OURS or each.endswith(PARTIAL)]
-            for each in ours:
+            ours = [part for part in folder.names() if part in OURS or part.endswith(PARTIAL)]
+            for part in ours:
                 with contextlib.suppress(OSError):
-                    folder.remove(each)
+                    folder.remove(part)
         shelf.remove_folder(name)

@@ -26,7 +26,7 @@ CODES = 256
 
 @dataclass
 class Blocks:
-    """What a tensor's blocks are like; of plain numbers only the damage."""
+    """Facts about a tensor's blocks; about plain numbers only their damage."""
 
     blocks: int
     damaged: int = 0
@@ -48,16 +48,16 @@ class Blocks:
         return float((self.codes[: low + 1].sum() + self.codes[high:].sum()) / self.codes.sum())
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
-        found: dict[str, Any] = {
+        """The facts as JSON has them."""
+        facts: dict[str, Any] = {
             "blocks": self.blocks,
             "damaged": self.damaged,
             "first_damaged": [{"row": row, "block": block} for row, block in self.first_damaged],
         }
         if self.codes is None:
-            return found
+            return facts
         low, high = self.code_range
-        return found | {
+        return facts | {
             "blocks_seen": self.seen,
             "scales": {
                 "zero": self.zero_scales,
@@ -78,22 +78,22 @@ class Blocks:
 def examine(q: QuantArray) -> Blocks:
     """Look at the blocks of a tensor."""
     flat = q.blocks.reshape(-1)
-    found = Blocks(len(flat))
+    blocks = Blocks(len(flat))
     row = max(1, q.blocks.shape[-1] if q.shape else 1)
     for start in range(0, len(flat), SLAB):
         part = flat[start : start + SLAB]
         with np.errstate(invalid="ignore"):  # arm64 tells of a NaN that is converted
             bad = np.flatnonzero(q.format.invalid(part))
-        found.damaged += len(bad)
-        for at in bad[: LISTED - len(found.first_damaged)].tolist():
-            found.first_damaged.append(divmod(start + at, row))
+        blocks.damaged += len(bad)
+        for at in bad[: LISTED - len(blocks.first_damaged)].tolist():
+            blocks.first_damaged.append(divmod(start + at, row))
         release(part)
     if isinstance(q.format, BlockFormat):
-        _take_apart(found, q.format, flat)
-    return found
+        _take_apart(blocks, q.format, flat)
+    return blocks
 
 
-def _take_apart(found: Blocks, fmt: BlockFormat, flat: NDArray[Any]) -> None:
+def _take_apart(blocks: Blocks, fmt: BlockFormat, flat: NDArray[Any]) -> None:
     codes, squares, groups = np.zeros(CODES, np.int64), 0.0, 0
     for start in _runs(len(flat), fmt):
         part = flat[start : start + RUN]
@@ -103,19 +103,19 @@ def _take_apart(found: Blocks, fmt: BlockFormat, flat: NDArray[Any]) -> None:
         good = parts.scale[np.isfinite(parts.scale)].astype(np.float64)
         squares += float(np.square(good).sum())
         groups += good.size
-        found.zero_scales += int((good == 0).sum())
-        found.negative_scales += int((good < 0).sum())
+        blocks.zero_scales += int((good == 0).sum())
+        blocks.negative_scales += int((good < 0).sum())
         exponents, counts = np.unique(np.frexp(good[good != 0])[1] - 1, return_counts=True)
         for exponent, count in zip(exponents.tolist(), counts.tolist(), strict=True):
-            found.scales[exponent] = found.scales.get(exponent, 0) + count
-        found.seen += len(part)
+            blocks.scales[exponent] = blocks.scales.get(exponent, 0) + count
+        blocks.seen += len(part)
         release(part)
-    found.codes, found.code_range = codes, code_range(fmt)
-    found.steps = squares / groups if groups else 0.0
+    blocks.codes, blocks.code_range = codes, code_range(fmt)
+    blocks.steps = squares / groups if groups else 0.0
 
 
 def _runs(blocks: int, fmt: Format) -> list[int]:
-    """Where the runs begin that are taken apart: all of them, or evenly spaced ones."""
+    """The first blocks of the runs that are taken apart: of all, or of evenly spaced ones."""
     starts = range(0, blocks, RUN)
     most = max(1, LOOK // (RUN * fmt.block_size))
     if len(starts) <= most:

@@ -1,4 +1,4 @@
-"""How far a tensor is from what it was, and how far it would be in other types.
+"""The error of a tensor against its original, and its error in other types.
 
 Three ways to know, by what is at hand. With the original: both are decoded and compared. Without it, where
 the tensor still holds floats: rows of it are quantized. Else an estimate: a value that was rounded to
@@ -43,15 +43,15 @@ def measured(original: QuantArray) -> dict[str, float]:
     if rows is None:
         return {}
     energy = float(np.square(rows, dtype=np.float64).sum())
-    found = {}
+    errors = {}
     for fmt in candidates(rows.shape[-1]):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of values that a type cannot hold: they show
-            made = np.asarray(dequantize(quantize(rows, fmt), np.float64))
+            decoded = np.asarray(dequantize(quantize(rows, fmt), np.float64))
         with np.errstate(invalid="ignore", over="ignore"):
-            error = float(np.square(made - rows).sum())
-        found[fmt.name] = error / energy if energy else 0.0
-    return found
+            error = float(np.square(decoded - rows).sum())
+        errors[fmt.name] = error / energy if energy else 0.0
+    return errors
 
 
 def _rows(original: QuantArray) -> NDArray[np.float32] | None:
@@ -68,8 +68,8 @@ def _rows(original: QuantArray) -> NDArray[np.float32] | None:
     picked = np.unique(np.linspace(0, count - 1, TRIED).astype(np.int64)).tolist()
     parts = [dequantize(piece(original, row * columns, (length,)), np.float64) for row in picked]
     with np.errstate(over="ignore"):
-        found = np.asarray(parts).astype(np.float32)
-    return found if np.isfinite(found).all() else None
+        rows = np.asarray(parts).astype(np.float32)
+    return rows if np.isfinite(rows).all() else None
 
 
 def estimated(fmt: Format, values: Values, blocks: Blocks) -> float | None:
@@ -88,7 +88,7 @@ def next_better(fmt: Format, columns: int) -> Format | None:
 
 @cache
 def trial(fmt: Format) -> tuple[float, float | None]:
-    """Of normal values in a type: their NMSE, and the mean squared error in squared steps."""
+    """The error of normal values in a type: NMSE, and the mean squared error in squared steps."""
     x = np.random.default_rng(7).standard_normal(TRIAL, np.float32)
     importance = np.ones(TRIAL[1], np.float32) if fmt.needs_imatrix else None
     q = quantize(x, fmt, importance)

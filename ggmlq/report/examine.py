@@ -60,7 +60,7 @@ def examine(
             compared = compare(original, file, ignore_metadata=True)
             differences = {tensor.name: tensor for tensor in compared.tensors}
         tensors = list(_tensors(file, original, differences))
-        told = structure(file) + findings.of(tensors, list(differences.values()))
+        findings_of_file = structure(file) + findings.of(tensors, list(differences.values()))
         return Report(
             file.paths,
             sum(part.source.size for part in file.parts),
@@ -68,7 +68,7 @@ def examine(
             file.byteorder,
             {key: _value(file, key) for key in file.metadata},
             tensors,
-            told,
+            findings_of_file,
             None if original is None else original.path,
         )
 
@@ -91,20 +91,24 @@ def _tensors(
     try:
         for name in file:
             q = file[name]
-            found = values.examine(q, progress.advance)
+            tensor_values = values.examine(q, progress.advance)
             source = original.get(name) if original is not None else q
-            yield _tensor(name, q, found, source, differences.get(name))
+            yield _tensor(name, q, tensor_values, source, differences.get(name))
             progress.advance(q.nbytes)
     finally:
         progress.close()
 
 
 def _tensor(
-    name: str, q: QuantArray, found: Values, source: QuantArray | None, difference: TensorDifference | None
+    name: str,
+    q: QuantArray,
+    tensor_values: Values,
+    source: QuantArray | None,
+    difference: TensorDifference | None,
 ) -> Tensor:
     parts = blocks.examine(q)
-    estimate = None if difference is not None else error.estimated(q.format, found, parts)
+    estimate = None if difference is not None else error.estimated(q.format, tensor_values, parts)
     others = {} if source is None else error.measured(source)
     return Tensor(
-        name, q.format, q.shape, q.nbytes, place_of(name), found, parts, difference, estimate, others
+        name, q.format, q.shape, q.nbytes, place_of(name), tensor_values, parts, difference, estimate, others
     )

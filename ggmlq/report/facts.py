@@ -32,12 +32,12 @@ class Tensor:
 
     @property
     def elements(self) -> int:
-        """How many weights it has."""
+        """The number of weights."""
         return prod(self.shape)
 
     @property
     def bits(self) -> float:
-        """Bits a weight."""
+        """The bits of one weight, on average."""
         return self.format.bits_per_weight
 
     @property
@@ -60,7 +60,7 @@ class Tensor:
         return fmt, self.nmse * error.trial(fmt)[0] / error.trial(self.format)[0]
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """The facts as JSON has them."""
         better = self.better
         return {
             "name": self.name, "type": self.format.name, "shape": list(self.shape), "bytes": self.nbytes,
@@ -86,7 +86,7 @@ class Part:
     bits_per_weight: float = 0.0
 
     def add(self, tensor: Tensor) -> None:
-        """Count one more."""
+        """Count one more tensor."""
         kind = tensor.format.name
         self.types[kind] = self.types.get(kind, 0) + 1
         self.tensors += 1
@@ -125,16 +125,16 @@ class Model:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong; notes do not count."""
+        """True where nothing is wrong; notes do not count."""
         return not any(finding.severity == "error" for finding in self.findings)
 
     def text(self, key: str) -> str | None:
         """A text of the metadata."""
-        found = self.metadata.get(key)
-        return found if isinstance(found, str) else None
+        value = self.metadata.get(key)
+        return value if isinstance(value, str) else None
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """The facts as JSON has them."""
         return {
             "files": list(self.paths), "against": self.original, "ok": self.ok,
             "version": self.version, "byteorder": self.byteorder, "file_bytes": self.file_bytes,
@@ -150,7 +150,7 @@ class Model:
 
     def parts(self, by: str) -> list[Part]:
         """Totals by ``type``, ``role`` or ``layer``, in the order of the file; types by their size."""
-        found: dict[str, Part] = {}
+        parts: dict[str, Part] = {}
         for tensor in self.tensors:
             place = tensor.place
             if by == "layer" and place.layer is None:
@@ -158,6 +158,6 @@ class Model:
             name = {"type": tensor.format.name, "role": place.role, "layer": f"{place.stack}.{place.layer}"}[
                 by
             ]
-            part = found.setdefault(name, Part(name, {}))
+            part = parts.setdefault(name, Part(name, {}))
             part.add(tensor)
-        return sorted(found.values(), key=lambda part: -part.bytes) if by == "type" else list(found.values())
+        return sorted(parts.values(), key=lambda part: -part.bytes) if by == "type" else list(parts.values())

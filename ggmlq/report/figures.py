@@ -20,7 +20,7 @@ SPARK = 21  # bars of a small one
 
 
 def matrices(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """What is multiplied: tensors of two or more axes that belong to a layer."""
+    """The tensors that are multiplied: those of two or more axes that belong to a layer."""
     return [t for t in tensors if t.place.layer is not None and len(t.shape) > 1 and t.elements]
 
 
@@ -37,21 +37,21 @@ def bits_grids(tensors: Sequence[Tensor]) -> list[Grid]:
 
 def error_items(tensors: Sequence[Tensor]) -> list[Item]:
     """Errors by layer and role."""
-    found = matrices(erring(tensors))
-    return [_item(t, t.nmse, f"{t.nmse:.1e}", f"NMSE {t.nmse:.4g}") for t in found]
+    shown = matrices(erring(tensors))
+    return [_item(t, t.nmse, f"{t.nmse:.1e}", f"NMSE {t.nmse:.4g}") for t in shown]
 
 
 def _item(tensor: Tensor, value: float | None, text: str, about: str) -> Item:
     place = tensor.place
-    told = f"{tensor.name}: {tensor.format.name}, {about}"
-    return Item(place.stack, place.layer or 0, place.role, value, text, told, tensor.elements)
+    title = f"{tensor.name}: {tensor.format.name}, {about}"
+    return Item(place.stack, place.layer or 0, place.role, value, text, title, tensor.elements)
 
 
 # --- histograms -----------------------------------------------------------------------------
 
 
 def value_bars(tensors: Sequence[Tensor]) -> list[Bars]:
-    """How values are spread, a chart a role, in units of each tensor's own root mean square."""
+    """Histograms of values, a chart a role, in units of each tensor's root mean square."""
     by_role: dict[str, list[Tensor]] = {}
     for tensor in tensors:
         if tensor.values.histogram.sum() and len(tensor.shape) > 1:
@@ -61,7 +61,7 @@ def value_bars(tensors: Sequence[Tensor]) -> list[Bars]:
 
 
 def sum_of(counts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Histograms put together."""
+    """The sum of several histograms."""
     total: NDArray[np.int64] = np.sum(counts, axis=0, dtype=np.int64)
     return total
 
@@ -93,16 +93,16 @@ def _share(n: int, total: int) -> str:
 
 def by_type(tensors: Sequence[Tensor]) -> dict[str, list[Tensor]]:
     """Tensors of blocks, by their type, the most bytes first."""
-    found: dict[str, list[Tensor]] = {}
+    by_type: dict[str, list[Tensor]] = {}
     for tensor in tensors:
         if tensor.blocks.codes is not None and tensor.blocks.seen:
-            found.setdefault(tensor.format.name, []).append(tensor)
-    return dict(sorted(found.items(), key=lambda item: -sum(t.nbytes for t in item[1])))
+            by_type.setdefault(tensor.format.name, []).append(tensor)
+    return dict(sorted(by_type.items(), key=lambda item: -sum(t.nbytes for t in item[1])))
 
 
 def scale_bars(tensors: Sequence[Tensor]) -> list[Bars]:
-    """How scales are spread, a chart a type."""
-    found = []
+    """Histograms of scales, a chart a type."""
+    charts = []
     for name, group in list(by_type(tensors).items())[:CHARTS]:
         scales: dict[int, int] = {}
         for tensor in group:
@@ -110,8 +110,8 @@ def scale_bars(tensors: Sequence[Tensor]) -> list[Bars]:
                 scales[exponent] = scales.get(exponent, 0) + count
         zero = sum(t.blocks.zero_scales for t in group)
         negative = sum(t.blocks.negative_scales for t in group)
-        found += scales_of(name, scales, zero, negative)
-    return found
+        charts += scales_of(name, scales, zero, negative)
+    return charts
 
 
 def scales_of(title: str, scales: dict[int, int], zero: int, negative: int) -> list[Bars]:
@@ -132,7 +132,7 @@ def scales_of(title: str, scales: dict[int, int], zero: int, negative: int) -> l
 
 
 def code_bars(tensors: Sequence[Tensor]) -> list[Bars]:
-    """Which codes are used, a chart a type."""
+    """Histograms of codes, a chart a type."""
     return [
         codes_of(name, name, sum_of([t.blocks.codes for t in group if t.blocks.codes is not None]))
         for name, group in list(by_type(tensors).items())[:CHARTS]

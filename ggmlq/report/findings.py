@@ -1,4 +1,4 @@
-"""What of all that somebody should know: errors make a model bad, notes do not."""
+"""Findings that a reader should know: errors make a model bad, notes do not."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ FEW = 4  # tensors of a type, below which there is no median to speak of
 
 
 def of(tensors: Sequence[Tensor], differences: Sequence[TensorDifference]) -> list[Finding]:
-    """What the tensors tell, the worst first."""
-    found = [finding for tensor in tensors for finding in _damage(tensor)]
-    found += [finding for difference in differences for finding in _unlike(difference)]
-    found += _far(tensors)
-    found += [finding for tensor in tensors for finding in _dead(tensor)]
-    return sorted(found, key=lambda finding: finding.severity != "error")
+    """The findings about tensors, the worst first."""
+    findings = [finding for tensor in tensors for finding in _damage(tensor)]
+    findings += [finding for difference in differences for finding in _unlike(difference)]
+    findings += _far(tensors)
+    findings += [finding for tensor in tensors for finding in _dead(tensor)]
+    return sorted(findings, key=lambda finding: finding.severity != "error")
 
 
 def _damage(tensor: Tensor) -> Iterator[Finding]:
@@ -79,13 +79,13 @@ def _dead(tensor: Tensor) -> Iterator[Finding]:
     if values.elements and values.zeros == values.elements:
         yield Finding("note", where, "is zero everywhere")
         return
-    told = (
+    sentence = (
         ("dead_rows", "zero throughout"),
         ("dead_columns", "zero throughout"),
         ("outlier_rows", "far larger than the others (8 times the median)"),
         ("outlier_columns", "far larger than the others (8 times the median)"),
     )
-    for what, how in told:
+    for what, how in sentence:
         count = getattr(values, what)
         if count:
             kind = what.partition("_")[2]

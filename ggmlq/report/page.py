@@ -34,7 +34,7 @@ KEYS = (
     "general.architecture", "general.name", "general.size_label", "general.quantized_by", "general.license",
     "tokenizer.ggml.model", "quantize.imatrix.file",
 )  # fmt: skip
-OF_ARCHITECTURE = (
+ARCHITECTURE_KEYS = (
     "block_count", "context_length", "embedding_length", "feed_forward_length", "attention.head_count",
     "attention.head_count_kv", "expert_count", "expert_used_count", "vocab_size",
 )  # fmt: skip
@@ -47,7 +47,7 @@ METHOD = (
 
 
 def page(report: Model) -> Page:
-    """The whole page."""
+    """The whole page of a report."""
     measured = report.original is not None
     sections = [
         Section("What stands out", _findings(report)),
@@ -90,14 +90,14 @@ def _key_figures(report: Model) -> Figures:
 
 def _findings(report: Model) -> list[Block]:
     if report.ok:
-        told: list[Block] = [
+        summary: list[Block] = [
             Text("Nothing is wrong: no damaged block, no broken rule of the format.", "good")
         ]
     else:
         count = sum(finding.severity == "error" for finding in report.findings)
-        told = [Text(f"{count} {'thing is' if count == 1 else 'things are'} wrong with this file.", "bad")]
+        summary = [Text(f"{count} {'thing is' if count == 1 else 'things are'} wrong with this file.", "bad")]
     if not report.findings:
-        return told
+        return summary
     rows: list[list[Cell]] = [
         [Value(f.severity, f.severity, "bad" if f.severity == "error" else "note"), f.where, f.text]
         for f in report.findings[:MOST_ROWS]
@@ -105,12 +105,12 @@ def _findings(report: Model) -> list[Block]:
     columns = [Column("kind"), Column("where", code=True), Column("what", code=True)]
     more = len(report.findings) - len(rows)
     left_out = f"{more} more; --json has all." if more else ""
-    return [*told, Table("Errors and notes", columns, rows, left_out=left_out)]
+    return [*summary, Table("Errors and notes", columns, rows, left_out=left_out)]
 
 
 def _model(report: Model) -> list[Block]:
     kind = report.text("general.architecture") or ""
-    keys = [*KEYS, *(f"{kind}.{key}" for key in OF_ARCHITECTURE)]
+    keys = [*KEYS, *(f"{kind}.{key}" for key in ARCHITECTURE_KEYS)]
     rows: list[list[Cell]] = [[key, shown(report.metadata[key])] for key in keys if key in report.metadata]
     columns = [Column("key", code=True), Column("value", code=True)]
     blocks: list[Block] = [Table("Main facts", columns, rows, sortable=False)] if rows else []
@@ -160,27 +160,27 @@ def _types(report: Model) -> list[Block]:
 
 
 def _errors(report: Model, measured: bool) -> list[Block]:
-    found = figures.erring(report.tensors)
-    if not found and not any(t.others for t in report.tensors):
+    tensors = figures.erring(report.tensors)
+    if not tensors and not any(t.others for t in report.tensors):
         return [Text("No tensor is quantized, or none can be judged: there is no error to tell.")]
-    said = (
+    sentence = (
         f"Measured against {_base(report.original)}, value by value."
         if measured
         else "Estimated from the scales in the file; --against ORIGINAL measures them."
     )
-    blocks: list[Block] = [Text(said)] if found else []
+    blocks: list[Block] = [Text(sentence)] if tensors else []
     items = figures.error_items(report.tensors)
     name = "Error" if measured else "Estimated error"
     lines = depth_lines(items, f"{name} against depth", "NMSE")
     blocks += [Figure(lines)] if lines is not None else []
     blocks += layer_grids(items, f"{name} by layer (NMSE); stronger colour: larger", log=True, hue="amber")
-    blocks += [table for table in (_better(found, measured), _others(report)) if table is not None]
+    blocks += [table for table in (_better(tensors, measured), _others(report)) if table is not None]
     return blocks
 
 
-def _better(found: list[Tensor], measured: bool) -> Table | None:
-    """Where more bits would help most."""
-    chosen = [(t, t.better) for t in sorted(found, key=lambda t: -(t.nmse or 0.0))]
+def _better(tensors: list[Tensor], measured: bool) -> Table | None:
+    """A table of tensors that more bits would help most."""
+    chosen = [(t, t.better) for t in sorted(tensors, key=lambda t: -(t.nmse or 0.0))]
     rows: list[list[Cell]] = []
     for tensor, better in chosen:
         if better is None or len(rows) == 24:
@@ -201,7 +201,7 @@ def _better(found: list[Tensor], measured: bool) -> Table | None:
 
 
 def _others(report: Model) -> Table | None:
-    """What each type makes of the original, role by role."""
+    """A table of the error of each type against the original, role by role."""
     by_role: dict[str, list[Tensor]] = {}
     for tensor in report.tensors:
         if tensor.others:
@@ -259,8 +259,8 @@ def _tensors(report: Model, measured: bool) -> Table:
             ("damaged", "blocks with a NaN, infinite or forbidden scale"),
         )),
     ]  # fmt: skip
-    kept = sorted(range(len(report.tensors)), key=lambda i: -report.tensors[i].nbytes)[:MOST_ROWS]
-    rows = [_row(report.tensors[i]) for i in sorted(kept)]
+    largest = sorted(range(len(report.tensors)), key=lambda i: -report.tensors[i].nbytes)[:MOST_ROWS]
+    rows = [_row(report.tensors[i]) for i in sorted(largest)]
     more = len(report.tensors) - len(rows)
     return Table(
         "Tensors", columns, rows, search=True,

@@ -35,7 +35,7 @@ Counts = NDArray[np.int64]
 
 @dataclass
 class Values:
-    """What a tensor's values are like. Rows are counted through all leading axes."""
+    """Facts about a tensor's values. Rows are counted through all leading axes."""
 
     elements: int
     nan: int = 0
@@ -54,8 +54,8 @@ class Values:
     named: dict[str, list[int]] = field(default_factory=dict)  # the first LISTED of each of these four
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
-        plain = {key: found for key, found in vars(self).items() if key not in ("histogram", "named")}
+        """The facts as JSON has them."""
+        plain = {key: value for key, value in vars(self).items() if key not in ("histogram", "named")}
         unit = self.rms if self.rms is not None and isfinite(self.rms) else 0.0
         spread = {
             "from": -REACH * unit, "to": REACH * unit,
@@ -67,25 +67,25 @@ class Values:
 
 def examine(q: QuantArray, advance: Callable[[int], None]) -> Values:
     """Look at all values of a tensor; ``advance`` hears of bytes, of the whole tensor once."""
-    found = Values(prod(q.shape))
-    if not found.elements:
-        return found
+    values = Values(prod(q.shape))
+    if not values.elements:
+        return values
     sums = _Sums(q)
     half = q.nbytes // 2
     for start, x, nbytes in _slabs(q):
-        sums.add(found, start, x)
+        sums.add(values, start, x)
         advance(nbytes // 2)
-    sums.finish(found)
-    unit = found.rms or 0.0
+    sums.finish(values)
+    unit = values.rms or 0.0
     if unit and isfinite(unit) and isfinite(BINS / (2 * REACH) / unit):
         for _, x, nbytes in _slabs(q):
-            _count(found, x, unit)
+            _count(values, x, unit)
             advance(nbytes - nbytes // 2)
     else:  # all zero, or nothing finite: there is no spread
         advance(q.nbytes - half)
-        found.histogram[1 + BINS // 2] = found.zeros
-    found.outliers = int(found.histogram[0] + found.histogram[-1])
-    return found
+        values.histogram[1 + BINS // 2] = values.zeros
+    values.outliers = int(values.histogram[0] + values.histogram[-1])
+    return values
 
 
 def _slabs(q: QuantArray) -> Iterator[tuple[int, NDArray[Any], int]]:
@@ -108,7 +108,7 @@ def _columns(q: QuantArray) -> int:
 
 
 class _Sums:
-    """What the first walk adds up."""
+    """The sums of the first pass over the values."""
 
     def __init__(self, q: QuantArray) -> None:
         self._columns = _columns(q)
@@ -119,8 +119,8 @@ class _Sums:
         self._by_column: Doubles | None = np.zeros(self._columns) if by_column else None
         self._sum = self._squares = 0.0
 
-    def add(self, found: Values, start: int, x: NDArray[Any]) -> None:
-        """A slab."""
+    def add(self, values: Values, start: int, x: NDArray[Any]) -> None:
+        """Add the values of a slab."""
         row, column = divmod(start, self._columns)
         lines = x.reshape(-1, min(self._columns, x.size))
         broken = None
@@ -128,14 +128,14 @@ class _Sums:
             if not isfinite(float(x.sum(dtype=np.float64))):  # NaN, infinite, or too large to be added
                 good = np.isfinite(lines)
                 broken = ~good.all(axis=1)
-                found.nan += int(np.isnan(x).sum())
-                found.infinite += int(np.isinf(x).sum())
-                _extend(found, lines[good])
+                values.nan += int(np.isnan(x).sum())
+                values.infinite += int(np.isinf(x).sum())
+                _extend(values, lines[good])
                 lines = np.where(good, lines, 0)
-                found.zeros -= int((~good).sum())
+                values.zeros -= int((~good).sum())
             else:
-                _extend(found, x)
-            found.zeros += x.size - int(np.count_nonzero(lines))
+                _extend(values, x)
+            values.zeros += x.size - int(np.count_nonzero(lines))
             self._sum += float(lines.sum(dtype=np.float64))
             squares = np.einsum("ij,ij->i", lines, lines, dtype=np.float64)
             self._squares += float(squares.sum())
@@ -147,12 +147,12 @@ class _Sums:
                 of = self._by_column[column : column + lines.shape[1]]
                 of += np.einsum("ij,ij->j", lines, lines, dtype=np.float64)
 
-    def finish(self, found: Values) -> None:
-        """What follows from the sums."""
-        finite = found.elements - found.nan - found.infinite
+    def finish(self, values: Values) -> None:
+        """Write the facts that follow from the sums."""
+        finite = values.elements - values.nan - values.infinite
         if finite:
-            found.mean = self._sum / finite
-            found.rms = sqrt(self._squares / finite)
+            values.mean = self._sum / finite
+            values.rms = sqrt(self._squares / finite)
         for kind, sums in (("rows", self._rows), ("columns", self._by_column)):
             if sums is None:
                 continue
@@ -162,19 +162,19 @@ class _Sums:
             limit = OUTLYING * float(np.median(live)) if len(live) else np.inf
             outlying = np.flatnonzero(size > limit)
             for what, places in ((f"dead_{kind}", dead), (f"outlier_{kind}", outlying)):
-                setattr(found, what, len(places))
+                setattr(values, what, len(places))
                 if len(places):
-                    found.named[what] = places[:LISTED].tolist()
+                    values.named[what] = places[:LISTED].tolist()
 
 
-def _extend(found: Values, x: NDArray[Any]) -> None:
+def _extend(values: Values, x: NDArray[Any]) -> None:
     if x.size:
         low, high = float(x.min()), float(x.max())
-        found.min = low if found.min is None else min(found.min, low)
-        found.max = high if found.max is None else max(found.max, high)
+        values.min = low if values.min is None else min(values.min, low)
+        values.max = high if values.max is None else max(values.max, high)
 
 
-def _count(found: Values, x: NDArray[Any], unit: float) -> None:
+def _count(values: Values, x: NDArray[Any], unit: float) -> None:
     """Values into bins; NaN into none, infinity beyond the reach."""
     factor = BINS / (2 * REACH) / unit
     with np.errstate(invalid="ignore", over="ignore"):
@@ -183,6 +183,6 @@ def _count(found: Values, x: NDArray[Any], unit: float) -> None:
         scaled = x * x.dtype.type(factor)
         scaled += BINS / 2 + 1
         np.clip(scaled, 0, BINS + 1, out=scaled)
-    if found.nan:
+    if values.nan:
         scaled = scaled[~np.isnan(scaled)]
-    found.histogram += np.bincount(scaled.astype(np.intp), minlength=BINS + 2)
+    values.histogram += np.bincount(scaled.astype(np.intp), minlength=BINS + 2)

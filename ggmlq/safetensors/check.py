@@ -31,10 +31,10 @@ def check(path: str) -> list[Finding]:
     except SafetensorsError as error:
         return [Finding("error", "structure", str(error))]
     with file:
-        found = [
+        findings = [
             Finding("error", name, "is not there: the download is incomplete") for name in file.absent_files
         ]
-        found += [
+        findings += [
             Finding("error", f"tensor {name!r}", "is not there: the download is incomplete")
             for name in file.missing
         ]
@@ -43,17 +43,17 @@ def check(path: str) -> list[Finding]:
         progress = Progress(sum(file.info(name).nbytes for name in names), "checking tensors")
         entries = {name: file.info(name) for name in names}
         for name in names:
-            found += _tensor(file, entries, name)
+            findings += _tensor(file, entries, name)
             progress.advance(file.info(name).nbytes)
         progress.close()
         listed = set(file)
         for part in file.parts:
             for name in part.header.tensors:
                 if name not in listed:
-                    found.append(
+                    findings.append(
                         Finding("note", part.source.path, f"has {name!r}, which the index does not list")
                     )
-    return found
+    return findings
 
 
 def _tensor(file: SafetensorsFile, entries: Mapping[str, Entry], name: str) -> Iterator[Finding]:
@@ -74,7 +74,7 @@ def _tensor(file: SafetensorsFile, entries: Mapping[str, Entry], name: str) -> I
 
 
 def _bad(file: SafetensorsFile, name: str) -> int:
-    """How many values are NaN or infinite."""
+    """The number of values that are NaN or infinite."""
     entry = file.info(name)
     values = file.stored(name).reshape(-1)
     if values.dtype.kind not in "fc" and entry.dtype not in EXPONENTS and entry.type.code is None:

@@ -31,8 +31,8 @@ def _of_format(name: str) -> ElementType:
 
 
 def _of_numpy(name: str, dtype: str) -> ElementType:
-    found = np.dtype(dtype)
-    return ElementType(name, 8 * found.itemsize, dtype=found)
+    numpy = np.dtype(dtype)
+    return ElementType(name, 8 * numpy.itemsize, dtype=numpy)
 
 
 TYPES = {

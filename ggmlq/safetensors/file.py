@@ -41,7 +41,7 @@ class Part(NamedTuple):
 
 
 class State(NamedTuple):
-    """What an open file holds. Taken once by each reader, so that another thread may close the file."""
+    """The contents of an open file. A reader takes them once, so that another thread may close the file."""
 
     parts: tuple[Part, ...]
     places: Mapping[str, Part | None]  # None: its file is not there
@@ -70,13 +70,13 @@ def open(path: str | os.PathLike[str]) -> SafetensorsFile:
         if isinstance(there, SafetensorsFile):
             return there
         raise SafetensorsError(f"{there.path}: this is a GGUF file; open it with gq.open")
-    asked = checked_path("open(path)", path, PATH)
-    where = place.find(asked)
+    location = checked_path("open(path)", path, PATH)
+    where = place.find(location)
     parts = []
     for file in where.files:
         source = Source(file)
         parts.append(Part(source, header.parse(source)))
-    return SafetensorsFile(where, parts, os.path.abspath(asked))
+    return SafetensorsFile(where, parts, os.path.abspath(location))
 
 
 class SafetensorsFile(Opened[Tensor]):
@@ -128,7 +128,7 @@ class SafetensorsFile(Opened[Tensor]):
 
     @property
     def quantization(self) -> Quantization:
-        """What config.json says about 8-bit weights: method, block of a scale, activation_scheme."""
+        """The settings for 8-bit weights in config.json: method, block of a scale, activation_scheme."""
         return scales.quantization(self.config)
 
     @property
@@ -141,10 +141,10 @@ class SafetensorsFile(Opened[Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         state = self._opened()
-        found = state.arrays.get(name)
-        if found is None:
-            found = state.arrays.setdefault(name, self._array(state, name))
-        return found
+        array = state.arrays.get(name)
+        if array is None:
+            array = state.arrays.setdefault(name, self._array(state, name))
+        return array
 
     def _array(self, state: State, name: str) -> Tensor:
         entry = self.info(name)
@@ -177,7 +177,7 @@ class SafetensorsFile(Opened[Tensor]):
         return self._bytes(self._part(state, name), self.info(name))
 
     def info(self, name: str) -> Entry:
-        """What the header says about a tensor."""
+        """The facts about a tensor in the header."""
         state = self._opened()
         self._part(state, name)
         return state.entries[name]
@@ -217,15 +217,15 @@ class SafetensorsFile(Opened[Tensor]):
         if device == "cpu":
             return MappingProxyType(chosen)
         bar = Progress(sum(x.nbytes for x in chosen.values()), f"to {device}", show=progress)
-        made: dict[str, Any] = {}
+        copies: dict[str, Any] = {}
         try:
             for name, x in chosen.items():
                 if not isinstance(x, np.ndarray):
-                    made[name] = x.to(device)
+                    copies[name] = x.to(device)
                 bar.advance(x.nbytes)
         finally:
             bar.close()
-        return MappingProxyType(made)
+        return MappingProxyType(copies)
 
     def _opened(self) -> State:
         state = self._state
@@ -257,7 +257,7 @@ class SafetensorsFile(Opened[Tensor]):
 
 
 def _joined(where: Place, parts: list[Part]) -> dict[str, Part | None]:
-    """Which file has which tensor."""
+    """The file of each tensor."""
     places: dict[str, Part | None] = {}
     for part in parts:
         for name in part.header.tensors:

@@ -51,7 +51,7 @@ class Entry(NamedTuple):
 
     @property
     def type(self) -> ElementType:
-        """What an element is."""
+        """The type of an element."""
         return TYPES[self.dtype]
 
 
@@ -68,51 +68,53 @@ def parse(source: Source) -> Header:
     """Read and check; SafetensorsError with offset and reason where a rule is broken."""
     if source.map[:4] == b"GGUF":
         source.fail(0, "this is a GGUF file; open it with gq.open or gq.gguf.open")
-    said = foreign.of_safetensors(source.map)
-    if said:
-        source.fail(0, said)
+    reason = foreign.safetensors_explanation(source.map)
+    if reason:
+        source.fail(0, reason)
     length = source.u64(0, "the length of the header")
     if source.map[8:9] not in (b"{", b""):
-        source.fail(0, foreign.told(source.map, "safetensors"))
+        source.fail(0, foreign.explanation(source.map, "safetensors"))
     if length > MOST_HEADER:
         source.fail(
             0, f"the header claims {length} bytes; the format allows {MOST_HEADER}; the file is damaged"
         )
     source.need(8, length, "the header")
-    found = _parsed(source, length)
-    metadata = _metadata(source, found.pop(METADATA, {}))
-    source.count(8, limits.TENSORS, len(found))
-    entries = {name: _entry(source, name, said) for name, said in found.items()}
+    table = _parsed(source, length)
+    metadata = _metadata(source, table.pop(METADATA, {}))
+    source.count(8, limits.TENSORS, len(table))
+    entries = {name: _entry(source, name, fields) for name, fields in table.items()}
     return Header(entries, metadata, 8 + length, _check_places(source, entries, 8 + length))
 
 
 def _parsed(source: Source, length: int) -> dict[str, Any]:
     tensors, keys = limits.most(limits.TENSORS), limits.most(limits.KEYS)
     try:  # an entry has three brackets and, of a matrix, five commas
-        found = jsons.parsed(source.map[8 : 8 + length], 4 * tensors, 8 * tensors + keys)
+        table = jsons.parsed(source.map[8 : 8 + length], 4 * tensors, 8 * tensors + keys)
     except ValueError as error:
         source.fail(8, f"the header: {error}; the file is damaged")
-    if not isinstance(found, dict):
+    if not isinstance(table, dict):
         source.fail(8, "the header is no JSON object; the file is damaged")
-    return found
+    return table
 
 
-def _metadata(source: Source, found: Any) -> dict[str, str]:
-    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
-        source.fail(8, f"{METADATA} is {short(found)}; it maps texts to texts; the file is damaged")
-    source.count(8, limits.KEYS, len(found))
-    return found
+def _metadata(source: Source, metadata: Any) -> dict[str, str]:
+    if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
+        source.fail(8, f"{METADATA} is {short(metadata)}; it maps texts to texts; the file is damaged")
+    source.count(8, limits.KEYS, len(metadata))
+    return metadata
 
 
-def _entry(source: Source, name: str, said: Any) -> Entry:
+def _entry(source: Source, name: str, fields: Any) -> Entry:
     where = f"tensor {short(name, 200)}"
     try:
         name.encode()
     except UnicodeEncodeError:
         source.fail(8, f"{where}: its name has a lone surrogate, which is no text; the file is damaged")
-    if not isinstance(said, dict) or set(said) != FIELDS:
-        source.fail(8, f"{where} is {short(said)}; it needs {', '.join(sorted(FIELDS))}; the file is damaged")
-    dtype, shape, offsets = said["dtype"], said["shape"], said["data_offsets"]
+    if not isinstance(fields, dict) or set(fields) != FIELDS:
+        source.fail(
+            8, f"{where} is {short(fields)}; it needs {', '.join(sorted(FIELDS))}; the file is damaged"
+        )
+    dtype, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
     kind = TYPES.get(dtype) if isinstance(dtype, str) else None
     if kind is None:
         source.fail(
@@ -139,8 +141,8 @@ def _entry(source: Source, name: str, said: Any) -> Entry:
     return Entry(name, dtype, tuple(shape), *offsets)
 
 
-def _lengths(found: Any) -> bool:
-    return isinstance(found, list) and all(type(n) is int and n >= 0 for n in found)
+def _lengths(value: Any) -> bool:
+    return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
 
 
 def _check_places(source: Source, entries: Mapping[str, Entry], data: int) -> frozenset[str]:

@@ -25,13 +25,13 @@ class _Refused(ValueError):
 
 def parsed(raw: bytes, most_nested: int = MOST_NESTED, most_items: int = MOST_ITEMS) -> Any:
     """The value of a text; ValueError with the reason for anything that is not strict JSON."""
-    for what, most, found in (
+    for what, most, count in (
         ("brackets", most_nested, raw.count(b"[") + raw.count(b"{")),
         ("commas", most_items, raw.count(b",")),
     ):
-        if found > most:
+        if count > most:
             raise _Refused(
-                f"it has {found} {what}, {most} are read; it is damaged or made to fill the memory"
+                f"it has {count} {what}, {most} are read; it is damaged or made to fill the memory"
             )
     try:
         return json.loads(raw.decode(), object_pairs_hook=_unique, parse_constant=_constant)
@@ -48,12 +48,12 @@ def parsed(raw: bytes, most_nested: int = MOST_NESTED, most_items: int = MOST_IT
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+    table = dict(pairs)
+    if len(table) != len(pairs):
+        seen_names: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen_names or seen_names.add(key))  # type: ignore[func-returns-value]
         raise _Refused(f"the key {short(twice)} is there twice; keys must differ")
-    return found
+    return table
 
 
 def _constant(word: str) -> NoReturn:
@@ -72,12 +72,12 @@ def load(path: str, most: int = MOST_BYTES) -> Any:
 def read(path: str, most: int = MOST_BYTES) -> bytes:
     """The bytes of a small regular file."""
     try:
-        found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
             raise SafetensorsOSError(f"{path}: is not a regular file, and one is needed; check the path")
-        if found.st_size > most:
+        if status.st_size > most:
             raise SafetensorsError(
-                f"{path}: has {found.st_size} bytes, {most} are read of such a file; it is damaged, or not "
+                f"{path}: has {status.st_size} bytes, {most} are read of such a file; it is damaged, or not "
                 "what its name says"
             )
         with open(path, "rb") as file:
@@ -94,9 +94,9 @@ def read(path: str, most: int = MOST_BYTES) -> bytes:
 
 def load_object(path: str, most: int = MOST_BYTES) -> dict[str, Any]:
     """The value of a file that must be an object."""
-    found = load(path, most)
-    if not isinstance(found, dict):
+    value = load(path, most)
+    if not isinstance(value, dict):
         raise SafetensorsError(
-            f"{path}: it holds {short(found, 40)}; such a file holds an object, {{…}}; fetch it again"
+            f"{path}: it holds {short(value, 40)}; such a file holds an object, {{…}}; fetch it again"
         )
-    return found
+    return value

@@ -1,4 +1,4 @@
-"""Which files a model is: one file, an index and the files that it names, or a folder.
+"""The files of a model: one file, an index and the files that it names, or a folder.
 
 An index maps tensors to names of files, and comes from a stranger: only files beside it, or below it, are
 opened.
@@ -23,7 +23,7 @@ SHOWN = 3
 
 
 class Place(NamedTuple):
-    """Where a model lies."""
+    """The files of a model, and their index."""
 
     folder: str
     files: tuple[str, ...]  # paths, in order
@@ -41,7 +41,7 @@ def find(path: str) -> Place:
 
 
 def in_folder(path: str) -> bool:
-    """Whether a folder has a model of this kind, or an old one that it tells the way out of."""
+    """True for a folder with a model of this kind, or with an old one, whose error names the way out."""
     try:
         return any(name.endswith((ENDING, INDEX, *OLD)) for name in os.listdir(path))
     except OSError:
@@ -65,23 +65,23 @@ def _folder(path: str) -> Place:
         )
     if indexes:
         return _indexed(os.path.join(path, indexes[0]))
-    found = [name for name in names if name.endswith(ENDING)]
-    parts = [name for name in found if re.fullmatch(r".*-\d+-of-\d+\.safetensors", name)]
-    found = next(
-        ([name] for name in ("model" + ENDING, "consolidated" + ENDING) if name in found), parts or found
+    files = [name for name in names if name.endswith(ENDING)]
+    parts = [name for name in files if re.fullmatch(r".*-\d+-of-\d+\.safetensors", name)]
+    files = next(
+        ([name] for name in ("model" + ENDING, "consolidated" + ENDING) if name in files), parts or files
     )
-    if not found:
+    if not files:
         raise SafetensorsOSError(f"{path}: is {_other(names)}")
-    if len(found) > 1 and not parts:
+    if len(files) > 1 and not parts:
         raise SafetensorsError(
-            f"{path}: it has {len(found)} safetensors files, {_listed(found)}, and no index that joins them; "
+            f"{path}: it has {len(files)} safetensors files, {_listed(files)}, and no index that joins them; "
             "name the one that is meant"
         )
-    return Place(path, tuple(os.path.join(path, name) for name in found), None, ())
+    return Place(path, tuple(os.path.join(path, name) for name in files), None, ())
 
 
 def _other(names: list[str]) -> str:
-    """What a folder without safetensors has, and the way out."""
+    """The contents of a folder without safetensors, and the way out, in words."""
     models = [name for name in names if name.endswith(".gguf")]
     if models:
         return (

@@ -1,4 +1,4 @@
-"""Which scales belong to which 8-bit weights, and over which tile.
+"""The scales of 8-bit weights: which tensor holds them, and over which tile.
 
 Checkpoints of 8 bits keep a scale beside a weight, under one of a few names, and say in config.json over
 which blocks. All of them mean value = scale · code, ``weight_scale_inv`` too. The tile is what the
@@ -27,7 +27,7 @@ METHODS = ("fp8", "compressed-tensors", "modelopt", "fbgemm_fp8")
 
 
 class Quantization(NamedTuple):
-    """What config.json says about 8-bit weights."""
+    """The settings for 8-bit weights in config.json."""
 
     method: str | None
     block: tuple[int, int] | None
@@ -36,11 +36,11 @@ class Quantization(NamedTuple):
 
 def quantization(config: Mapping[str, Any]) -> Quantization:
     """``quantization_config``, as DeepSeek's FP8 and compressed-tensors write it."""
-    found = config.get("quantization_config", config.get("compression_config"))
-    if not isinstance(found, dict):
+    table = config.get("quantization_config", config.get("compression_config"))
+    if not isinstance(table, dict):
         return Quantization(None, None, None)
-    block, scheme = found.get("weight_block_size"), found.get("activation_scheme")
-    groups = found.get("config_groups")
+    block, scheme = table.get("weight_block_size"), table.get("activation_scheme")
+    groups = table.get("config_groups")
     for group in groups.values() if isinstance(groups, dict) else ():
         weights = group.get("weights") if isinstance(group, dict) else None
         if isinstance(weights, dict):
@@ -49,7 +49,7 @@ def quantization(config: Mapping[str, Any]) -> Quantization:
             scheme = scheme or (
                 isinstance(inputs, dict) and ("static", "dynamic")[bool(inputs.get("dynamic"))]
             )
-    method = found.get("quant_method")
+    method = table.get("quant_method")
     return Quantization(
         method if isinstance(method, str) else None, _tile(block), scheme if isinstance(scheme, str) else None
     )
@@ -70,11 +70,11 @@ def name_of_scale(name: str, entries: Mapping[str, Entry]) -> str | None:
     """The tensor that has the scales of another one, where there is one."""
     stem = name.removesuffix("weight")
     names = [name + suffix for suffix in SUFFIXES] + [stem + end for end in BESIDE if stem != name]
-    return next((found for found in names if found in entries), None)
+    return next((name for name in names if name in entries), None)
 
 
 def is_scaled(entry: Entry, entries: Mapping[str, Entry]) -> bool:
-    """Whether a tensor is codes: an 8-bit float in any case, integers where a scale lies beside them."""
+    """True for a tensor of codes: an 8-bit float in any case, integers where a scale lies beside them."""
     if not entry.shape:
         return False
     return entry.type.code is not None or (
@@ -83,7 +83,7 @@ def is_scaled(entry: Entry, entries: Mapping[str, Entry]) -> bool:
 
 
 def array(
-    entry: Entry, entries: Mapping[str, Entry], read: Callable[[str], NDArray[Any]], said: Quantization
+    entry: Entry, entries: Mapping[str, Entry], read: Callable[[str], NDArray[Any]], settings: Quantization
 ) -> ScaledArray:
     """Codes with their scales; ``read`` gives the numbers of a tensor. Without scales they are 1."""
     code = entry.type.code.name if entry.type.code else "int8_full"
@@ -92,13 +92,13 @@ def array(
     if name is None:
         return ScaledArray(codes, np.ones((1, 1), np.float32), code, (None, None))
     scales = _numbers(entries[name], read)
-    tile = _matching(entry, entries[name], said)
+    tile = _matching(entry, entries[name], settings)
     if tile is None:
         raise SafetensorsError(
             f"tensor {entry.name!r}: its shape is {entry.shape}, that of its scales {name!r} is "
-            f"{scales.shape}{f', blocks are {said.block}' if said.block else ''}; a scale is for the whole, "
-            "for a row, or for a block of equal size; check weight_block_size in config.json, or read both "
-            "tensors with file.stored(name)"
+            f"{scales.shape}{f', blocks are {settings.block}' if settings.block else ''}; a scale is for "
+            "the whole, for a row, or for a block of equal size; check weight_block_size in config.json, or "
+            "read both tensors with file.stored(name)"
         )
     over = tiling(tile, prod(entry.shape[:-1]), entry.shape[-1])
     return ScaledArray(
@@ -108,17 +108,17 @@ def array(
 
 def _numbers(entry: Entry, read: Callable[[str], NDArray[Any]]) -> NDArray[Any]:
     """Scales as ScaledArray takes them: float32, or e8m0 as it is."""
-    found = read(entry.name)
+    numbers = read(entry.name)
     if entry.dtype == "F8_E8M0":
-        return found
+        return numbers
     if entry.dtype == "BF16":
-        return (found.astype(np.uint32) << 16).view(np.float32)
+        return (numbers.astype(np.uint32) << 16).view(np.float32)
     if entry.dtype not in ("F32", "F16", "F64"):
         raise SafetensorsError(
             f"tensor {entry.name!r}: scales of {entry.dtype}; they are F32, F16, BF16 or F8_E8M0; read it "
             "with file.stored(name)"
         )
-    return found.astype(np.float32, copy=False)
+    return numbers.astype(np.float32, copy=False)
 
 
 def _zeros(
@@ -127,18 +127,18 @@ def _zeros(
     zeros = entries.get(entry.name + ZERO_POINT)
     if zeros is None or entry.type.code is not None or prod(zeros.shape) != prod(shape):
         return None
-    found = read(zeros.name)
-    return found.reshape(shape).astype(np.int32) if found.any() else None
+    numbers = read(zeros.name)
+    return numbers.reshape(shape).astype(np.int32) if numbers.any() else None
 
 
-def _matching(entry: Entry, scale: Entry, said: Quantization) -> Tile | None:
+def _matching(entry: Entry, scale: Entry, settings: Quantization) -> Tile | None:
     """The tile that gives scales of this shape."""
     *outer, columns = entry.shape
     rows, count = prod(outer), prod(scale.shape)
     matrix = outer[-1] if outer else 1  # rows of one matrix
     *leading, across = scale.shape if len(scale.shape) > 1 else (*scale.shape, 1)
     down = prod(leading)
-    blocks = ([said.block] if said.block else []) + [(n, n) for n in GUESSED]
+    blocks = ([settings.block] if settings.block else []) + [(n, n) for n in GUESSED]
     for r, c in blocks if len(scale.shape) > 1 else []:
         # a block of rows may end with a matrix only where it is the last, or fits a whole number of times
         fits = rows == matrix or matrix % r == 0
@@ -146,7 +146,7 @@ def _matching(entry: Entry, scale: Entry, said: Quantization) -> Tile | None:
             fits
             and -(-rows // r) == down
             and -(-columns // c) == across
-            and (said.block == (r, c) or count > 1)
+            and (settings.block == (r, c) or count > 1)
         ):
             return r, c
     if count == 1:

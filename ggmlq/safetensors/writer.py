@@ -80,7 +80,7 @@ def save(
     <QuantArray f16 (2, 4), ne [4, 2], 16 bytes, cpu>
     """
     final = checked_path("save(path, tensors)", path, "the path comes first; pass a str or an os.PathLike")
-    asked = f"save({final!r})"
+    request = f"save({final!r})"
     try:
         if isinstance(tensors, SafetensorsFile):  # as it is, under the names that scales have there
             entries = map(tensors.info, tensors)
@@ -92,15 +92,15 @@ def save(
         target.check_room([(final, len(header) + sum(item.nbytes for item in items))])
         _write(final, header, items)
     except SafetensorsError as error:
-        raise type(error)(f"{asked}: {error}") from error.__cause__
+        raise type(error)(f"{request}: {error}") from error.__cause__
     except OSError as error:
         kind = SafetensorsNotFoundError if isinstance(error, FileNotFoundError) else SafetensorsOSError
-        said = (
+        message = (
             str(error) if isinstance(error, GGUFError) else f"the system refused: {error.strerror or error}"
         )
-        raise kind(f"{asked}: {said}; nothing has changed under that name", error) from error
+        raise kind(f"{request}: {message}; nothing has changed under that name", error) from error
     except GGUFError as error:
-        raise SafetensorsError(f"{asked}: {error}") from error
+        raise SafetensorsError(f"{request}: {error}") from error
     return [final]
 
 
@@ -112,8 +112,8 @@ def _items(pairs: Iterable[tuple[str, Any]]) -> list[Item]:
                 f"{short(pair)} is no pair of a name (str) and an array; pass a dict of them"
             )
         for item in _parts(*pair):
-            known = items.get(item.name)
-            if known is not None and not (isinstance(pair[1], ScaledArray) or _same(known.data, item.data)):
+            other = items.get(item.name)
+            if other is not None and not (isinstance(pair[1], ScaledArray) or _same(other.data, item.data)):
                 raise SafetensorsError(
                     f"the tensor {short(item.name)} is given twice; names must differ; rename one"
                 )
@@ -122,7 +122,7 @@ def _items(pairs: Iterable[tuple[str, Any]]) -> list[Item]:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether these are one array: an open file gives its scales with their weights and by themselves."""
+    """True for one array under two names: an open file gives scales with their weights and by themselves."""
     return isinstance(b, QuantArray) and getattr(a, "nbytes", None) == b.nbytes
 
 
@@ -173,14 +173,14 @@ def _torch_bits(x: Any) -> Any:
 
 
 def _dtype(name: str, x: Any) -> str:
-    found = BY_DTYPE.get(x.dtype.newbyteorder("<"))
-    if found is None:
+    kind = BY_DTYPE.get(x.dtype.newbyteorder("<"))
+    if kind is None:
         raise SafetensorsError(
             f"tensor {name!r}: its dtype is {x.dtype}; safetensors holds "
             f"{', '.join(str(dtype) for dtype in BY_DTYPE)} and bfloat16; convert it with "
             "x.astype(np.float32)"
         )
-    return found
+    return kind
 
 
 def _texts(metadata: Any) -> Mapping[str, str]:
@@ -202,10 +202,10 @@ def _header(items: list[Item], metadata: Mapping[str, str]) -> bytes:
     for item in _laid_out(items):
         places[item.name] = [at, at + item.nbytes]
         at += item.nbytes
-    said: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
+    header: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
     for item in items:
-        said[item.name] = {"dtype": item.dtype, "shape": item.shape, "data_offsets": places[item.name]}
-    raw = json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "strict")
+        header[item.name] = {"dtype": item.dtype, "shape": item.shape, "data_offsets": places[item.name]}
+    raw = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "strict")
     raw += b" " * (-len(raw) % ALIGNMENT)
     return len(raw).to_bytes(8, "little") + raw
 
@@ -236,6 +236,6 @@ def _slabs(item: Item) -> Iterator[memoryview | Extent]:
     flat = np.ascontiguousarray(host, host.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
     for start in range(0, len(flat), SLAB_BYTES):
         part = flat[start : start + SLAB_BYTES]
-        found = place(part)
-        yield part.data if found is None else Extent(*found, part.data)
+        location = place(part)
+        yield part.data if location is None else Extent(*location, part.data)
         release(part)

@@ -1,4 +1,4 @@
-"""What a survey finds: of the values of a tensor, of types that it could have, of whole models."""
+"""Facts of a survey: about a tensor's values, about types that it could have, about whole models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BIAS = 127
 
 @dataclass
 class Values:
-    """What values are like, all of them or those of a part."""
+    """Facts about values, of a whole tensor or a part."""
 
     elements: int = 0
     nan: int = 0
@@ -34,7 +34,7 @@ class Values:
     exponents: NDArray[np.int64] = field(default_factory=lambda: np.zeros(EXPONENTS, np.int64))
 
     def add(self, x: NDArray[np.floating]) -> None:
-        """Some more."""
+        """Count some more values."""
         self.elements += x.size
         self.zeros += x.size - int(np.count_nonzero(x))
         with np.errstate(over="ignore", invalid="ignore"):
@@ -51,7 +51,7 @@ class Values:
             self.max = high if self.max is None else max(self.max, high)
 
     def take(self, other: Values) -> None:
-        """Those of the part that follows."""
+        """Add the facts of the part that follows."""
         for name in ("elements", "nan", "infinite", "zeros", "sum", "squares"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.exponents = self.exponents + other.exponents
@@ -61,17 +61,17 @@ class Values:
 
     @property
     def finite(self) -> int:
-        """How many are numbers."""
+        """The number of finite values."""
         return self.elements - self.nan - self.infinite
 
     @property
     def mean(self) -> float | None:
-        """Of the finite ones."""
+        """The mean of the finite values."""
         return self.sum / self.finite if self.finite else None
 
     @property
     def rms(self) -> float | None:
-        """Root of the mean square of the finite ones."""
+        """The root mean square of the finite values."""
         return sqrt(self.squares / self.finite) if self.finite else None
 
     @property
@@ -82,7 +82,7 @@ class Values:
         return max(-self.min, self.max) / self.rms
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """The facts as JSON has them."""
         spread = [
             {"from": 2.0 ** (e - BIAS), "count": int(n)}
             for e, n in enumerate(self.exponents[1:-1].tolist(), 1)
@@ -99,18 +99,18 @@ class Values:
 
 
 def _exponents(x: NDArray[np.float32]) -> NDArray[np.int64]:
-    """How many values have each exponent; counting upper halves is half the work of cutting it out."""
+    """The number of values with each exponent; counting upper halves costs half of cutting it out."""
     if x.size < 1 << 16:
         return np.bincount((x.view(np.uint32) >> 23) & (EXPONENTS - 1), minlength=EXPONENTS)
     upper = x.view(np.uint16)[int(sys.byteorder == "little") :: 2]  # sign, exponent, 7 bits of the mantissa
     counts: NDArray[np.int64] = np.bincount(upper, minlength=1 << 16).reshape(2, EXPONENTS, -1)
-    found: NDArray[np.int64] = counts.sum(axis=(0, 2))
-    return found
+    counts_by_exponent: NDArray[np.int64] = counts.sum(axis=(0, 2))
+    return counts_by_exponent
 
 
 @dataclass
 class Surveyed:
-    """One tensor.
+    """The facts about one tensor.
 
     ``errors``: of each type the NMSE, squares lost over squares. ``sensitivity``: the same by importance, of
     what is encoded by importance: about the share of the power of its outputs that the type takes.
@@ -129,7 +129,7 @@ class Surveyed:
 
     @property
     def elements(self) -> int:
-        """How many values it has."""
+        """The number of values."""
         return prod(self.shape)
 
     @property
@@ -138,9 +138,9 @@ class Surveyed:
         return self.errors if self.sensitivity is None else self.sensitivity
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
-        found = {key: value for key, value in vars(self).items() if key != "values"}
-        return found | {"shape": list(self.shape), "values": self.values and self.values.facts()}
+        """The facts as JSON has them."""
+        facts = {key: value for key, value in vars(self).items() if key != "values"}
+        return facts | {"shape": list(self.shape), "values": self.values and self.values.facts()}
 
 
 @dataclass
@@ -159,26 +159,26 @@ class Survey:
 
     @property
     def ok(self) -> bool:
-        """Whether all values are numbers."""
+        """True where all values are finite."""
         return not any(t.values and t.values.nan + t.values.infinite for t in self.tensors)
 
     def total(self) -> dict[str, float]:
-        """Of each type, what all tensors that it was tried on would lose, over what they have.
+        """The loss of each type over all tensors that it was tried on, relative to their energy.
 
         Where there is importance, of those that have some.
         """
-        found = {}
+        losses = {}
         weighted = any(one.sensitivity is not None for one in self.tensors)
         counted = [one for one in self.tensors if not weighted or one.sensitivity is not None]
         for kind in self.types:
-            mine = [(one.energy, one.told.get(kind)) for one in counted]
-            tried = [(energy, error) for energy, error in mine if error is not None and energy]
+            pairs = [(one.energy, one.told.get(kind)) for one in counted]
+            tried = [(energy, error) for energy, error in pairs if error is not None and energy]
             if tried:
-                found[kind] = sum(e * error for e, error in tried) / sum(e for e, _ in tried)
-        return found
+                losses[kind] = sum(e * error for e, error in tried) / sum(e for e, _ in tried)
+        return losses
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """The facts as JSON has them."""
         return {
             "files": self.files, "ok": self.ok, "types": self.types, "total": self.total(),
             "tensors": [tensor.facts() for tensor in self.tensors],

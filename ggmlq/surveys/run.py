@@ -77,8 +77,8 @@ def survey(
     >>> round(found.values.rms, 2), found.errors["q8_0"] < 1e-4 < found.errors["q4_K"]
     (1.0, True)
     """
-    asked = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    if not asked:
+    listed = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not listed:
         raise ConvertError("survey([]): there is no model; name one file or more")
     if isinstance(elements, bool) or not hasattr(elements, "__index__") or elements < 1:
         raise ConvertError(f"survey(elements={short(elements)}): it is a number of weights, 1 or more")
@@ -88,7 +88,7 @@ def survey(
             raise ConvertError(f"survey(types=…): {fmt.name} has no encoder; leave it out")
     matrix = read_imatrix(imatrix) if isinstance(imatrix, str | os.PathLike) else imatrix
     with contextlib.ExitStack() as stack:
-        models = [stack.enter_context(files.open(path)) for path in asked]
+        models = [stack.enter_context(files.open(path)) for path in listed]
         run = _Survey(models, chosen, matrix, int(elements), filter, progress)
         return run.through(executor)
 
@@ -154,21 +154,21 @@ class _Survey:
             if "://" not in one.file:  # elsewhere: the name that it has there
                 one.file = rows.stretch.path
             for i, part in enumerate(parts):
-                some, origin = (None, 0) if matrix is None else _of_rows(matrix, part, x.shape[-2])
+                some, origin = (None, 0) if matrix is None else _slice_of_rows(matrix, part, x.shape[-2])
                 yield Walk(number, name, rows, part, i, by_row, some, origin)
 
-    def _walked(self, task: Walk, found: Walked) -> None:
+    def _walked(self, task: Walk, result: Walked) -> None:
         """One part more; of the last one on, rows are drawn."""
         key = task.model, task.name
-        one, mine = self._found[key], self._waiting.setdefault(key, {})
-        mine[task.number] = found
+        one, parts = self._found[key], self._waiting.setdefault(key, {})
+        parts[task.number] = result
         share = (task.part[1] - task.part[0]) / (prod(one.shape[:-1]) if task.by_row else prod(one.shape))
         self._bar.advance(round(share * one.nbytes))
-        if len(mine) < self._parts[key]:
+        if len(parts) < self._parts[key]:
             return
         del self._waiting[key]
         one.values = Values()
-        ordered = [mine[i] for i in range(len(mine))]
+        ordered = [parts[i] for i in range(len(parts))]
         for part in ordered:
             one.values.take(part.values)
         if task.by_row and one.values.nan + one.values.infinite:
@@ -198,9 +198,9 @@ class _Survey:
                 count[kind] = count.get(kind, 0) + len(task.plain.ids) * task.rows.shape[-1]
         return [task._replace(types=[(kind, count[kind]) for kind, _ in task.types]) for task in self._trials]
 
-    def _tried(self, task: Trial, found: Tried) -> None:
+    def _tried(self, task: Trial, result: Tried) -> None:
         one = self._found[task.model, task.name]
-        one.errors, one.sensitivity = found
+        one.errors, one.sensitivity = result
         self._bar.advance(1)
 
     def _formats(self, one: Surveyed) -> list[Format]:
@@ -241,7 +241,7 @@ def _listed(model: Any, name: str, lacks: bool) -> Surveyed:
     return Surveyed(model.path, name, kind, tuple(info.shape), info.nbytes, note=note)
 
 
-def _of_rows(matrix: Any, part: tuple[int, int], count: int) -> tuple[Any, int]:
+def _slice_of_rows(matrix: Any, part: tuple[int, int], count: int) -> tuple[Any, int]:
     """The importance of the matrices that rows are of, and the first of these."""
     matrices = np.arange(part[0] // count, -(-part[1] // count))
     return matrix[matrices % len(matrix)].astype(np.float64), int(matrices[0])

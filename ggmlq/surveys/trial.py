@@ -62,7 +62,7 @@ def _errors(task: Trial, some: Drawn, weights: NDArray[np.float32] | None) -> di
     x = task.rows.array()
     values = np.concatenate([rows_between(x, i, i + 1) for i in some.ids.tolist()])
     sample = Sample(values, some.ids // x.shape[-2], some.chance, some.energy, 0.0)
-    found = {}
+    losses = {}
     for kind, count in task.types:
         fmt = FORMATS[kind]
         if fmt.needs_imatrix and weights is None:
@@ -70,5 +70,5 @@ def _errors(task: Trial, some: Drawn, weights: NDArray[np.float32] | None) -> di
         prepare_once(fmt, weights is not None, count)
         error = error_of(sample, fmt, weights).value
         if np.isfinite(error):
-            found[kind] = error / some.energy if some.energy else 0.0
-    return found
+            losses[kind] = error / some.energy if some.energy else 0.0
+    return losses

@@ -40,7 +40,7 @@ class Walk(NamedTuple):
 
 
 class Walked(NamedTuple):
-    """What was seen, and of each row the energy, plain and by importance."""
+    """The facts of a part, and the energy of each row, plain and by importance."""
 
     values: Values
     energies: Doubles | None
@@ -62,13 +62,13 @@ def walk(task: Walk) -> Walked:
     few = max(1, SLAB // (columns * unit)) * unit
     for first in range(start, stop, few):
         last = min(first + few, stop)
-        found = rows_between(x, first, last)
-        values.add(found)
+        rows = rows_between(x, first, last)
+        values.add(rows)
         here = slice(first - start, last - start)
         with np.errstate(invalid="ignore", over="ignore"):
-            energies[here] = np.einsum("ij,ij->i", found, found, dtype=np.float64)
+            energies[here] = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
         if weighted is not None and task.weights is not None:
-            squares = np.square(found, dtype=np.float64)
+            squares = np.square(rows, dtype=np.float64)
             matrices = (np.arange(first, last) // x.shape[-2] - task.origin) % len(task.weights)
             for matrix in np.unique(matrices):
                 of = matrices == matrix
@@ -87,9 +87,9 @@ def rows_between(x: QuantArray | ScaledArray, first: int, last: int) -> NDArray[
     if isinstance(x, ScaledArray):
         return np.asarray(x.reshape(rows, columns)[first:last].dequantize(np.float32))
     part = piece(x, first * columns, (last - first, columns))
-    found = dequantize(part, np.float32)
+    floats = dequantize(part, np.float32)
     release(part.blocks)
-    return found
+    return floats
 
 
 def _elements(x: QuantArray | ScaledArray, first: int, count: int) -> NDArray[np.floating]:
@@ -100,6 +100,6 @@ def _elements(x: QuantArray | ScaledArray, first: int, count: int) -> NDArray[np
         return flat[first % columns :][:count]
     part = piece(x, first, (count,))
     plain = x.format.block_size > 1 or x.format.name in FLOATS
-    found: NDArray[np.floating] = dequantize(part, np.float32 if plain else np.float64)
+    values: NDArray[np.floating] = dequantize(part, np.float32 if plain else np.float64)
     release(part.blocks)
-    return found
+    return values

@@ -27,11 +27,11 @@ TRIES = 3  # of a task whose worker dies
 
 
 class Task(Protocol):
-    """What a worker is given; it is pickled."""
+    """The input of a worker; it is pickled."""
 
     @property
     def what(self) -> str:
-        """What an error calls it: the tensor, and the part of it."""
+        """The name of the task in an error: the tensor, and its part."""
 
 
 Job = TypeVar("Job", bound=Task)
@@ -57,7 +57,7 @@ def run(
 
 
 def _called(work: Callable[[Any], Result], task: Any, threads: int | None) -> Result:
-    """What a worker does."""
+    """Run the task in a worker."""
     with at_most(threads), quiet():
         return work(task)
 
@@ -153,15 +153,15 @@ class _Run(Generic[Job, Result]):
             self._count(task, error)
 
     def _another(self, error: BaseException, out: list[Job]) -> Executor:
-        found = executors.renewed(self._executor)
-        if found is None:
+        executor = executors.renewed(self._executor)
+        if executor is None:
             first = out[0].what if out else "the next task"
             raise WorkerError(
                 f"{first}: the executor broke ({error or type(error).__name__}), with "
                 f"{count(len(out), 'task')} not done; only pools of processes are made anew from here; "
                 "start it again and repeat the call"
             ) from error
-        return found
+        return executor
 
     def _count(self, task: Job, error: BaseException) -> None:
         """One more loss of a task."""

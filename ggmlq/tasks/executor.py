@@ -1,4 +1,4 @@
-"""What is asked of an executor beside ``submit``: how many it has, whether it broke, another one like it."""
+"""Facts about an executor beside ``submit``: its number of workers, whether it broke, another one like it."""
 
 from __future__ import annotations
 
@@ -31,34 +31,34 @@ def threads_of(executor: Executor) -> int | None:
     """
     if _of(executor, "thread", "ThreadPoolExecutor"):
         return None  # they share the one pool of this process
-    told = requested_threads()
-    if told is not None:
-        return told
+    threads = requested_threads()
+    if threads is not None:
+        return threads
     workers = at_once(executor)
     return max(1, available() // workers) if is_pool(executor) and workers else 1
 
 
 def is_pool(executor: object) -> bool:
-    """Whether it is a pool of processes of this machine."""
+    """True for a pool of processes of this machine."""
     return _of(executor, "process", "ProcessPoolExecutor")
 
 
 def _of(executor: object, module: str, name: str) -> bool:
     """Without importing what nobody has made one of."""
-    found = sys.modules.get(f"concurrent.futures.{module}")
-    return found is not None and isinstance(executor, getattr(found, name))
+    home = sys.modules.get(f"concurrent.futures.{module}")
+    return home is not None and isinstance(executor, getattr(home, name))
 
 
 def at_once(executor: Executor) -> int | None:
-    """How many tasks a pool of this machine runs at a time, if it says."""
-    found = getattr(executor, "_max_workers", None)
-    return found if isinstance(found, int) and found > 0 else None
+    """The number of tasks that a pool of this machine runs at a time, or None."""
+    workers = getattr(executor, "_max_workers", None)
+    return workers if isinstance(workers, int) and workers > 0 else None
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether a task ended with its worker and not by itself."""
-    of_dask = type(error).__module__.split(".")[0] == "distributed"  # KilledWorker, closed connections
-    return of_dask or isinstance(error, BrokenExecutor | CancelledError)
+    """True for the error of a task whose worker ended."""
+    is_dask = type(error).__module__.split(".")[0] == "distributed"  # KilledWorker, closed connections
+    return is_dask or isinstance(error, BrokenExecutor | CancelledError)
 
 
 def renewed(executor: Executor) -> Executor | None:
@@ -67,17 +67,17 @@ def renewed(executor: Executor) -> Executor | None:
         return None
     from concurrent.futures import ProcessPoolExecutor  # is there by now
 
-    said: dict[str, Any] = vars(executor)
+    facts: dict[str, Any] = vars(executor)
     kind: Any = type(executor) if is_ours(executor) else ProcessPoolExecutor
     return kind(  # type: ignore[no-any-return]
-        said.get("_max_workers"), said.get("_mp_context"), said.get("_initializer"),
-        said.get("_initargs", ()), max_tasks_per_child=said.get("_max_tasks_per_child"),
+        facts.get("_max_workers"), facts.get("_mp_context"), facts.get("_initializer"),
+        facts.get("_initargs", ()), max_tasks_per_child=facts.get("_max_tasks_per_child"),
     )  # fmt: skip
 
 
 def is_ours(executor: Executor) -> bool:
-    """Whether it was made for one command, which ends it."""
-    return getattr(executor, "of_a_command", False)
+    """True for a pool that belongs to one command, which ends it."""
+    return getattr(executor, "is_commands", False)
 
 
 def kill(executor: Executor) -> None:

@@ -21,12 +21,12 @@ PATIENCE = 30  # seconds that dask's scheduler may take to answer
 
 @contextmanager
 def processes(count: int) -> Iterator[Executor]:
-    """So many processes of this machine. They end with this one, however it ends."""
+    """A pool of processes of this machine. They end with this process, however it ends."""
     import multiprocessing  # here: commands that need no workers start sooner
     from concurrent.futures import ProcessPoolExecutor
 
     class Pool(ProcessPoolExecutor):
-        of_a_command = True
+        is_commands = True
 
         def submit(self, work: Any, /, *args: Any, **how: Any) -> Any:
             with _blocked():  # a process that is started here inherits that: Ctrl-C is not for it
@@ -43,7 +43,7 @@ def processes(count: int) -> Iterator[Executor]:
 
 @contextmanager
 def _blocked() -> Iterator[None]:
-    """Ctrl-C waits."""
+    """Hold Ctrl-C back in a worker."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return

@@ -80,7 +80,7 @@ class Rows:
 
 
 def rows_of(x: QuantArray | ScaledArray) -> Rows:
-    """Where a tensor of an open file lies."""
+    """The place of a tensor of an open file."""
     if isinstance(x, QuantArray):
         blocks = x.blocks
         return Rows(_stretch(x, blocks), x.format.name, x.shape, blocks.dtype != x.format.dtype)
@@ -88,22 +88,22 @@ def rows_of(x: QuantArray | ScaledArray) -> Rows:
 
 
 def _stretch(x: object, array: NDArray[Any]) -> Stretch:
-    found = place(array)
-    if found is None:
+    location = place(array)
+    if location is None:
         raise UnsupportedError(
             f"{x!r} lies in memory; work is given to others by path and bytes; save it with gq.save first"
         )
-    path, grows = found[0].path, found[0].grows
+    path, grows = location[0].path, location[0].grows
     try:
         status = os.stat(path)
     except FileNotFoundError as error:
         raise GGUFOSError(f"{path}: it was removed since it was opened; open it again", error) from error
-    if (status.st_dev, status.st_ino) != found[0].identity:
+    if (status.st_dev, status.st_ino) != location[0].identity:
         raise GGUFError(
             f"{path}: it was replaced since it was opened, and workers would see the new one; open it again"
         )
     version = status.st_ino if grows else status.st_mtime_ns
-    return Stretch(path, status.st_size, version, grows, found[1], array.nbytes)
+    return Stretch(path, status.st_size, version, grows, location[1], array.nbytes)
 
 
 def slices(shape: tuple[int, ...], unit: int = 1) -> Iterator[tuple[int, int]]:

@@ -33,7 +33,7 @@ _KEPT: list[Tracer] = []  # a context that was made meanwhile asks its callback 
 
 
 class _Here:
-    """What the shared file is to a process of its own."""
+    """The shared file, attached by a process of its own."""
 
     def __init__(self) -> None:
         self.arrays: list[NDArray[np.uint8]] = []

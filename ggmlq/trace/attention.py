@@ -25,7 +25,7 @@ COMPILED = 1 << 24  # products of q and k below which NumPy is done before anyth
 
 
 def attend(node: Node) -> Wide:
-    """What the node should be, [streams, M, heads, D] as ggml stores it."""
+    """The right result of the node, [streams, M, heads, D] as ggml stores it."""
     q, k, v = (node.floats(part).astype(np.float64) for part in "qkv")
     scale, most, cap = node.scales
     streams, heads, rows, _ = q.shape
@@ -48,7 +48,7 @@ def attend(node: Node) -> Wide:
 def _attend(
     q: Wide, k: Wide, v: Wide, mask: Wide | None, slopes: Wide, sinks: Wide, scale: float, cap: float
 ) -> Wide:
-    """Of one stream, [heads, M, D], as ``ggmlq/cpu/attention.py`` does where there is much of it."""
+    """The attention of one stream, [heads, M, D]; ``ggmlq/cpu/attention.py`` computes large ones."""
     k, v = (one.repeat(len(q) // len(one), axis=0) for one in (k, v))
     scores = q @ k.swapaxes(-1, -2) * scale
     if cap:

@@ -43,7 +43,7 @@ class Talk:
         threading.Thread(target=listen, args=(requests, self._inbox), daemon=True).start()
 
     def request(self) -> dict[str, Any]:
-        """The next one."""
+        """The next request to this process."""
         self._number, message, _ = self._inbox.get()
         return message
 
@@ -67,7 +67,7 @@ class Runner:
         self._offered: set[str] = set()  # layouts of weights, known where some are left out
 
     def load(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The library."""
+        """Load the library and its model."""
         build, path = locate_llama(message["lib"])
         self._shared = SharedFile.opened(message["shared"])
         self._library = Library(build, whole=True)
@@ -150,7 +150,7 @@ class Runner:
         }  # fmt: skip
 
     def _tokens(self, model: int, message: dict[str, Any]) -> list[int]:
-        """Those of the prompt, or random ones."""
+        """The tokens of the prompt, or random ones."""
         if message["prompt"] is not None:
             return self._llama.tokenize(model, message["prompt"])
         size = self._llama.vocabulary_size(model)

@@ -1,4 +1,4 @@
-"""What is said of a library that died: the node, its operands and their buffers, and the way on."""
+"""The error about a library that died: the node, its operands and their buffers, and the way out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which mistake of MUL_MAT_ID explains a wrong node: rows that another expert computed, or another token.
+"""Mistakes of MUL_MAT_ID that explain a wrong node: rows that another expert computed, or another token.
 
 ``gq.diagnose`` looks at one product. That a row is right but stands elsewhere, or was multiplied with
 another expert's weights, shows only where all products of the node are known.
@@ -91,7 +91,7 @@ def _of_another_row(right: Rows, got: Rows, wrong: NDArray[np.intp]) -> dict[int
 
 
 def _place(rows: Sequence[tuple[Part, int]], i: int) -> int:
-    """Of a row among those of the node."""
+    """The position of a row among those of the node."""
     part, m = rows[i]
     return m if part.rows is None else int(part.rows[m])
 

@@ -1,4 +1,4 @@
-"""Where libllama lies: beside ggml, or in another folder of the same build."""
+"""The file of libllama: beside ggml, or in another folder of the same build."""
 
 from __future__ import annotations
 

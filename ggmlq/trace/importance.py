@@ -104,7 +104,7 @@ def _cut(asked: str, tokens: list[int], begin: list[int], size: int, most: int |
 
 
 def _add(found: Collector, node: Node) -> None:
-    """One product's activations."""
+    """Add the activations of one product."""
     x, matrices = node.floats("x"), int(node.tensors["w"]["ne"][2])
     if node.op == "MUL_MAT_ID":
         found.add(node.weights, x[0], np.array(node.strided("i")[0, 0]), matrices)

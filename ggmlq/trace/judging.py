@@ -46,7 +46,7 @@ class Crop:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known of a node."""
+    """The judgement of a node."""
 
     judgement: Judgement
     worst: dict[str, Any]
@@ -108,7 +108,7 @@ def _element(crop: Crop) -> dict[str, Any]:
 
 
 def _suspects(parts: Sequence[Part], arithmetic: str) -> list[tuple[Part, Any, Any]]:
-    """Where, of all elements of a node, its products are furthest from their arithmetic."""
+    """The parts, rows and columns of a node whose products are furthest from their arithmetic."""
     held: dict[int, Activations] = {}
     off = []
     for i, part in enumerate(parts):
@@ -123,7 +123,7 @@ def _suspects(parts: Sequence[Part], arithmetic: str) -> list[tuple[Part, Any, A
 
 
 def _column_errors(part: Part, a: Activations, arithmetic: str) -> Wide:
-    """How far each column's random sums are from what they should be, by the lengths of its operands."""
+    """The distance of each column's random sums from the right ones, by the lengths of its operands."""
     signs = np.random.default_rng(SEED).choice([-1.0, 1.0], (2, len(part.x)))
     finite = np.isfinite(part.x).all(axis=1)
     x, y = part.x, part.y
@@ -161,7 +161,7 @@ def wanted_sums(a: Activations, q: QuantArray, arithmetic: str, signs: Wide) -> 
 
 
 def _rounded_sums(a: Activations, q: QuantArray, arithmetic: str) -> tuple[Wide, Wide] | None:
-    """Where a program keeps block sums of its own: what these lack, and the offsets that they serve."""
+    """The error of a program's own block sums, and the offsets that they serve."""
     how = reference.rule(q.format, arithmetic)
     if how.sums != "kept" or a.sums is None or not isinstance(q.format, BlockFormat):
         return None
@@ -178,7 +178,7 @@ def _project(q: QuantArray, v: Wide) -> tuple[Wide, Wide]:
 
 
 def activations(x: NDArray[np.float32], q: QuantArray, arithmetic: str) -> Activations:
-    """As ``reference.activations``, without its ties; compiled where there are many."""
+    """The activations as ``reference.activations`` has them, without ties; compiled where there are many."""
     how = reference.rule(q.format, arithmetic).quantizer
     if how is None or x.size < COMPILED:
         return reference.activations(x, q.format, arithmetic)

@@ -39,13 +39,13 @@ class Opaque(ctypes.Structure):
         return found[0] if len(found) == 1 else None
 
     def put(self, pattern: str, at: int, *values: Any) -> None:
-        """Write values there."""
+        """Write values at an offset of the struct."""
         struct.pack_into(pattern, self.bytes, at, *values)
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """What is asked of a context. None: as the library does by default."""
+    """The settings of a context. None: the library's default."""
 
     tokens: int  # in all
     threads: int = 2
@@ -94,7 +94,7 @@ class LibLlama:
         return int(found)
 
     def context(self, model: int, wishes: Wishes, callback: Any = None) -> int:
-        """What a run needs; ``callback``: asked before each node, and told after."""
+        """A context for a model; ``callback`` is called before each node, and after it."""
         params = self._call("llama_context_default_params", Opaque)
         sizes = params.find("=3i", 512, 2048, 512)  # n_ctx, n_batch, n_ubatch
         if sizes is None and wishes.tokens > 512:
@@ -156,7 +156,7 @@ class LibLlama:
         return c_void_p(model)  # before 2025 the model itself
 
     def vocabulary_size(self, model: int) -> int:
-        """How many tokens there are."""
+        """The number of tokens in the vocabulary."""
         return int(self._call("llama_vocab_n_tokens llama_n_vocab", c_int32, self._vocabulary(model)))
 
     def tokenize(self, model: int, text: str, whole: bool = True) -> list[int]:
@@ -199,7 +199,7 @@ class LibLlama:
             )
 
     def logits(self, context: int, model: int) -> NDArray[np.float32]:
-        """Of the last token."""
+        """The logits of the last token."""
         n = self.vocabulary_size(model)
         self.lib.llama_get_logits_ith.restype = ctypes.POINTER(c_float)
         found = self.lib.llama_get_logits_ith(c_void_p(context), c_int32(-1))

@@ -42,11 +42,11 @@ class Pair:
 
     @property
     def ok(self) -> bool:
-        """Whether either build did right here, and nothing went wrong just before."""
+        """True where either build is right here, and nothing was wrong just before."""
         return self.a.ok and self.b.ok and not self.jumped
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """The facts as JSON has them."""
         return {
             "node": self.a.node, "op": self.a.op, "step": self.a.step, "layer": self.a.layer,
             "weights": self.a.weights, "type": self.a.type, "inputs": _number(self.inputs),
@@ -105,7 +105,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What is kept of a node until the other build has come to it."""
+    """The data of a node that wait for the other build's result."""
 
     record: Product
     x: NDArray[np.float32]
@@ -120,7 +120,7 @@ def _seen(node: Node, judge: Judge) -> _Seen:
 def _matched(
     streams: list[Any], judges: list[Judge], ends: list[dict[str, Any]], unpaired: list[str]
 ) -> Iterator[tuple[_Seen, _Seen]]:
-    """The same node of both, by step, operation and weights: libraries of other years have another order."""
+    """Pairs of nodes of both builds, by step, operation and weights: other versions have another order."""
     waiting: list[dict[tuple[Any, ...], _Seen]] = [{}, {}]
     counts: list[Counter[tuple[Any, ...]]] = [Counter(), Counter()]
     found: list[dict[str, Any] | None] = [None, None]
@@ -158,7 +158,7 @@ def _apart(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
 
 
 def _compared(a: list[NDArray[np.float32]], b: list[NDArray[np.float32]]) -> dict[str, Any]:
-    """Of all steps: the largest difference, and whether the likeliest token is the same."""
+    """The largest difference over all steps, and whether the likeliest token is the same."""
     if len(a) != len(b) or any(x.shape != y.shape for x, y in zip(a, b, strict=False)):
         raise LibraryFailedError("the two builds give logits of different shapes; is it the same model?")
     wide = [(x.astype(np.float64), y.astype(np.float64)) for x, y in zip(a, b, strict=True)]

@@ -52,7 +52,7 @@ class SharedFile:
 
     @classmethod
     def opened(cls, path: str) -> SharedFile:
-        """The same in the other process; afterwards the path is gone."""
+        """The memory in the other process; its path is removed then."""
         found = cls(os.open(path, os.O_RDWR))
         with suppress(OSError):  # Windows keeps a file that is open
             Path(path).unlink()
@@ -66,7 +66,7 @@ class SharedFile:
         self._map[: len(raw) + 1] = raw + b"\0"
 
     def noted(self) -> dict[str, Any]:
-        """What was remembered last; empty where that is nothing, or half of it."""
+        """The last record; empty where there is none, or only half of one."""
         raw = bytes(self._map[:]).split(b"\0")[0]
         try:
             found = json.loads(raw)

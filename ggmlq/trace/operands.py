@@ -33,7 +33,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Node:
-    """What the process of the library told of a node, with its arrays."""
+    """The record of a node from the library's process, with its arrays."""
 
     op: str
     step: int
@@ -43,7 +43,7 @@ class Node:
 
     @property
     def name(self) -> str:
-        """The node's own."""
+        """The result of the node."""
         return str(self.tensors["y"]["name"])
 
     @property
@@ -63,7 +63,7 @@ class Node:
         return np.lib.stride_tricks.as_strided(flat, facts["ne"][::-1], facts["nb"][::-1], writeable=False)
 
     def floats(self, part: str) -> NDArray[np.float32]:
-        """The same as float32; what is no float32 is copied, quantized rows are decoded."""
+        """An operand as float32; other floats are copied, quantized rows are decoded."""
         kind = self.tensors[part]["type"]
         if kind not in DTYPES:
             rows = [np.asarray(matrix) for matrix in self.matrices(part)]

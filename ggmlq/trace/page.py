@@ -115,7 +115,7 @@ def _name(p: Product) -> str:
 
 
 def _role(p: Product) -> str:
-    """The same name in every layer: that of the weights, or of the node where these are no model's."""
+    """The name of a node without its layer: that of the weights, or its own where these are no model's."""
     place = place_of(p.weights)
     if place.layer is not None:
         return place.role

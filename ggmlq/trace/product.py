@@ -19,7 +19,7 @@ Verdict = Literal["ok", "wrong", "not judged", "died"]
 
 @dataclass(frozen=True)
 class Operands:
-    """What was kept of a node's worst product: all of it, or rows and columns that show its error."""
+    """The worst product of a node: all of it, or rows and columns that show its error."""
 
     y: NDArray[np.float32]
     x: NDArray[np.float32]
@@ -87,7 +87,7 @@ class Product:
 
     @property
     def ok(self) -> bool:
-        """Whether it is right, as far as it was judged."""
+        """True where the product is right, as far as it was judged."""
         return self.verdict in ("ok", "not judged")
 
     @property
@@ -96,7 +96,7 @@ class Product:
         return self.judgement.arithmetic if self.judgement else ""
 
     def diagnose(self) -> Diagnosis:
-        """Which mistake explains it; of a right product that it is right."""
+        """The mistake that explains the product; of a right product that it is right."""
         if self.diagnosis is not None:
             return self.diagnosis
         if self.operands is None:
@@ -110,11 +110,11 @@ class Product:
             return diagnose(self.operands.y, self.operands.x, self.operands.q)
 
     def without_arrays(self) -> Product:
-        """The record alone."""
+        """The product without its arrays."""
         return replace(self, operands=None)
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """The record as JSON has it."""
         found, worst = self.judgement, self.worst
         return {
             "node": self.node, "op": self.op, "step": self.step, "layer": self.layer, "weights": self.weights,

@@ -1,4 +1,4 @@
-"""What is read of a trace: a line a node, a summary by type, buffer and rows, files for replay."""
+"""The report of a trace: a line a node, a summary by type, buffer and rows, files for replay."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def line(p: Product) -> str:
 
 
 def share_of(p: Product) -> float | None:
-    """Of its limit, how much the worst element uses up."""
+    """The share of its limit that the worst element uses up."""
     if not p.worst or not p.worst["limit"] > 0:
         return None
     return float(p.worst["error"] / p.worst["limit"])
@@ -88,7 +88,7 @@ def _rows(m: int) -> str:
 
 
 def reasons(products: Iterable[Product]) -> list[str]:
-    """Why nodes were not judged, each reason once."""
+    """The reasons why nodes were not judged, each once."""
     found: dict[str, list[str]] = {}
     for p in products:
         if p.verdict == "not judged":

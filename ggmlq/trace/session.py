@@ -102,11 +102,11 @@ class Run:
         return time.monotonic() - self.started
 
     def died_at(self) -> dict[str, Any]:
-        """What the recorder holds: the step, and the nodes that were being computed."""
+        """The last records: the step, and the nodes that were being computed."""
         return self.shared.noted()
 
     def close(self) -> None:
-        """End the process."""
+        """End the process of the library."""
         if self.child is not None:
             self.child.close()
         self.shared.close()
@@ -183,7 +183,7 @@ class Trace:
     # --- afterwards -----------------------------------------------------------------------
 
     def _unknown_layouts(self, offered: list[str]) -> None:
-        """What --without names and nobody has: a word that is misspelt, or made for another processor."""
+        """Note the layouts of --without that this library lacks: misspelt, or for another processor."""
         known = {name.lower() for name in offered}
         if unknown := [name for name in self.settings.without if name.lower() not in known]:
             self.notes.append(
@@ -214,7 +214,7 @@ class Trace:
             ) from error
 
     def _in_the_plain_layout(self, wrong: list[Product], end: dict[str, Any]) -> None:
-        """The same nodes without the layouts in which they were wrong."""
+        """Compute the wrong nodes again without the layouts in which they were wrong."""
         suspects = [p for p in wrong if any(word in p.buffer.upper() for word in HIDDEN)]
         if not suspects:
             return
@@ -244,7 +244,7 @@ class Trace:
     # --- a death --------------------------------------------------------------------------
 
     def _died(self, run: Run, error: LibraryFailedError) -> LibraryFailedError:
-        """The same in words: which node, of what, in which buffer, and what to try."""
+        """The error in words: which node, with which weights, in which buffer, and what to try."""
         if not error.how:  # an error that the library reported; it says what
             return error
         noted = run.died_at()

@@ -1,4 +1,4 @@
-"""What is asked of a trace, checked before a process is started for it."""
+"""The settings of a trace, checked before a process is started for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROMPT = "The quick brown fox jumps over the lazy dog."
 
 @dataclass(frozen=True)
 class Settings:
-    """How a model is run and judged. See :func:`ggmlq.trace.trace`."""
+    """The settings of a run and its judgement. See :func:`ggmlq.trace.trace`."""
 
     model: Path
     lib: Path | None = None
@@ -57,7 +57,7 @@ class Settings:
 
     @property
     def thread_count(self) -> int:
-        """Of the library."""
+        """The number of threads of the library."""
         return self.threads or min(os.cpu_count() or 1, 16)
 
 
@@ -68,7 +68,7 @@ def settings(
     flash: bool | None = None, threads: int = 0, timeout: float = TIMEOUT, seed: int = 0, verify: bool = True,
     tool: Sequence[str] = (),
 ) -> Settings:  # fmt: skip
-    """The same from what people write: commas, one type for both caches, no prompt at all."""
+    """Settings from text: commas, one type for both caches, no prompt at all."""
     path = Path(model).expanduser().absolute()
     if not path.is_file():
         what = "that is a folder" if path.is_dir() else "there is no such file"

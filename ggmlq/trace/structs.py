@@ -25,7 +25,7 @@ SOURCES = 5  # of a node: attention has the most that are looked at
 
 
 class Tensors:
-    """What a pointer to a tensor says, in this library."""
+    """The fields of a tensor behind a pointer, in this library."""
 
     def __init__(self, symbols: Symbols) -> None:
         self._symbols = symbols
@@ -106,7 +106,7 @@ class Tensors:
         }
 
     def readable(self, tensor: int) -> bool:
-        """Whether its bytes can be asked for: not of weights in a layout of their own."""
+        """True where its bytes can be read: not for weights in a layout of their own."""
         buffer = self._held_by(tensor)
         if not buffer:
             return False

@@ -35,10 +35,10 @@ def original(name: str) -> str:
 
 
 class Room(Protocol):
-    """Where arrays go, and what outlives a crash."""
+    """The memory for arrays, and for records that outlive a crash."""
 
     def note(self, facts: dict[str, Any]) -> None:
-        """Remember them."""
+        """Store the facts for the case of a crash."""
 
     def room(self, lengths: list[int]) -> tuple[list[NDArray[np.uint8]], list[list[int]]]:
         """Arrays of so many bytes, and their places."""

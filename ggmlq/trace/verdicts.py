@@ -36,7 +36,7 @@ class Judge:
         self._diagnosed: dict[tuple[str, str, bool], list[Product]] = {}
 
     def record(self, node: Node) -> Product:
-        """One node, judged."""
+        """One node with its judgement."""
         start = time.perf_counter()
         made = _facts(node)
         try:
@@ -92,7 +92,7 @@ class Judge:
 
 
 def _diagnosed(kept: Operands, on_cpu: bool) -> Diagnosis:
-    """What the doctor says; operands that it refuses leave the verdict as it is.
+    """The verdict with the doctor's diagnosis; operands that it refuses leave it as it is.
 
     He takes a result of halves for one that is stored so, which is right on a GPU; a CPU's is float32.
     """
@@ -117,7 +117,7 @@ def _told(made: Product, told: Diagnosis, found: Verdict) -> Product:
 
 
 def _worst(found: Verdict) -> str:
-    """What the judge saw, in a sentence."""
+    """The judgement in a sentence."""
     w = found.worst
     where = f"{w['part']}: " if w["part"] else ""
     return (
@@ -128,7 +128,7 @@ def _worst(found: Verdict) -> str:
 
 
 def _facts(node: Node) -> Product:
-    """What a node is, before it is judged."""
+    """The facts about a node before it is judged."""
     y = node.tensors["y"]
     left = node.tensors["w" if "w" in node.tensors else "k"]
     rows: Any = np.prod(y["ne"][1 : 3 if node.op == "MUL_MAT_ID" else 2])

@@ -95,7 +95,7 @@ def _raise_in_one(arguments, start, stop):
 def test_a_kernel_that_raises_in_one_part(threads):
     from ggmlq.base import threads as module
 
-    before, asked = module._AVAILABLE, list(module._asked)
+    before, asked = module._AVAILABLE, list(module._requested)
     module._AVAILABLE = 64
     try:
         set_num_threads(threads)
@@ -109,7 +109,7 @@ def test_a_kernel_that_raises_in_one_part(threads):
             share_kernel(_raise_in_one, Failing(count.ctypes.data, -1, 0), 64)
             assert count[0] == 64
     finally:
-        module._AVAILABLE, module._asked[:] = before, asked
+        module._AVAILABLE, module._requested[:] = before, asked
 
 
 def test_memory_errors_of_the_pool_have_words():

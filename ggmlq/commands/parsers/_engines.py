@@ -8,7 +8,7 @@ from ._options import count
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
+    """Declare the options of engines."""
     group = parser.add_argument_group(
         "workers", "Who does the work; the result is the same. All must see the files under one path."
     ).add_mutually_exclusive_group()

@@ -31,7 +31,7 @@ def declare(
 
 
 def add_json(parser: argparse.ArgumentParser, about: str = "print JSON") -> None:
-    """``--json``."""
+    """Declare ``--json`` for a command."""
     parser.add_argument("--json", action="store_true", help=about)
 
 
@@ -41,7 +41,7 @@ def add_force(parser: argparse.ArgumentParser, target: str = "OUT") -> None:
 
 
 def add_all_tensors(parser: argparse.ArgumentParser) -> None:
-    """``--all-tensors``."""
+    """Declare ``--all-tensors`` for a command."""
     parser.add_argument(
         "--all-tensors",
         action="store_true",

@@ -17,7 +17,7 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare the command."""
+    """Declare ``ggmlq cache`` with its options and examples."""
     parser = declare(commands, "cache", "setup", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("--empty", action="store_true", help="remove all of it")
     add_json(parser)

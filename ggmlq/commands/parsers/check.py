@@ -22,7 +22,7 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare the command."""
+    """Declare ``ggmlq check`` with its options and examples."""
     parser = declare(commands, "check", "kernels", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument(
         "case", nargs="*", help="cases of test-backend-ops: 'MUL_MAT(type_a=q4_0,…)', MUL_MAT_ID"

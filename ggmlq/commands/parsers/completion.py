@@ -20,6 +20,6 @@ for fish, once:
 
 
 def add(commands: Commands) -> None:
-    """Declare the command."""
+    """Declare ``ggmlq completion`` with its options and examples."""
     parser = declare(commands, "completion", "setup", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("shell", choices=SHELLS, help="which shell")

@@ -21,7 +21,7 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare the command."""
+    """Declare ``ggmlq convert`` with its options and examples."""
     parser = declare(commands, "convert", "models", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument(
         "input", metavar="IN", help="the folder of a checkpoint, a file of it, or a .gguf file"

@@ -17,7 +17,7 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare the command."""
+    """Declare ``ggmlq copy`` with its options and examples."""
     parser = declare(commands, "copy", "files", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("input", metavar="IN", help="a .gguf file, any part of a split model")
     parser.add_argument("output", metavar="OUT", help="the new file; parts are named after it")

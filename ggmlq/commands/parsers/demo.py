@@ -27,12 +27,12 @@ FILE = "demo.gguf"
 
 
 def add(commands: Commands) -> None:
-    """Declare the command."""
+    """Declare ``ggmlq demo`` with its options and examples."""
     add_options(declare(commands, "demo", "kernels", SUMMARY, ABOUT, EXAMPLES))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options."""
+    """Declare the options of ``ggmlq demo``."""
     parser.add_argument(
         "file", nargs="?", metavar="MODEL", help="a .gguf file or safetensors; without it a random layer"
     )

@@ -17,7 +17,7 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare the command."""
+    """Declare ``ggmlq dequantize`` with its options and examples."""
     parser = declare(commands, "dequantize", "models", SUMMARY, ABOUT, EXAMPLES)
     _convert.add_options(parser)
     parser.add_argument("--type", default="f32", help="f32 (default), f16 or bf16")

@@ -20,7 +20,7 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare the command."""
+    """Declare ``ggmlq diagnose`` with its options and examples."""
     parser = declare(commands, "diagnose", "kernels", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("y", nargs="?", metavar="Y", help="the kernel's result [M, N]")
     parser.add_argument("x", nargs="?", metavar="X", help="the activations [M, K]")

@@ -17,7 +17,7 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare the command."""
+    """Declare ``ggmlq diff`` with its options and examples."""
     parser = declare(commands, "diff", "files", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("a", metavar="A", help="a .gguf file, any part of a split model")
     parser.add_argument("b", metavar="B", help="another; its errors are relative to the values of A")

@@ -16,6 +16,6 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare the command."""
+    """Declare ``ggmlq doctor`` with its options and examples."""
     parser = declare(commands, "doctor", "setup", SUMMARY, ABOUT, EXAMPLES)
     add_json(parser)

@@ -17,7 +17,7 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare the command."""
+    """Declare ``ggmlq error-table`` with its options and examples."""
     parser = declare(commands, "error-table", "models", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("values", nargs="*", type=float, metavar="VALUE", help="negative ones after --")
     parser.add_argument("--scale", type=float, help="codes are those next to VALUE / SCALE")

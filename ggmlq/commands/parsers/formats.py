@@ -19,7 +19,7 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare the command."""
+    """Declare ``ggmlq formats`` with its options and examples."""
     parser = declare(commands, "formats", "files", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("name", nargs="*", help="only these (name in any case, ggml id, or a mix)")
     parser.add_argument("--mixes", action="store_true", help="only the mixes")

@@ -34,7 +34,7 @@ INFO = "The format of every tensor of a GRU in integers, and how much of it cali
 
 
 def add(commands: Commands) -> None:
-    """Declare the command."""
+    """Declare ``ggmlq gru`` with its options and examples."""
     parser = declare(commands, "gru", "models", SUMMARY, ABOUT, EXAMPLES)
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
     make = declare(

@@ -14,6 +14,6 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare the command."""
+    """Declare ``ggmlq help`` with its options and examples."""
     parser = declare(commands, "help", "setup", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("words", nargs="*", metavar="COMMAND", help="a command, and one of its own")

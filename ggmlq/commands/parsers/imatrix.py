@@ -22,7 +22,7 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare the command."""
+    """Declare ``ggmlq imatrix`` with its options and examples."""
     parser = declare(commands, "imatrix", "models", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("files", nargs="*", metavar="FILE", help="what llama-imatrix wrote, .gguf or .dat")
     made = parser.add_argument_group("making one")

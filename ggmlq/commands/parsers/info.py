@@ -21,7 +21,7 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare the command."""
+    """Declare ``ggmlq info`` with its options and examples."""
     parser = declare(commands, "info", "files", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument(
         "file", nargs="+",

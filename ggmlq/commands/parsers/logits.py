@@ -20,7 +20,7 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare the command."""
+    """Declare ``ggmlq logits`` with its options and examples."""
     parser = declare(commands, "logits", "kernels", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("model", metavar="MODEL", help="a GGUF file")
     parser.add_argument(

@@ -23,7 +23,7 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare the command."""
+    """Declare ``ggmlq metadata`` with its options and examples."""
     parser = declare(commands, "metadata", "files", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("file", metavar="FILE", help="a .gguf file, any part of a split model")
     _metadata.add_options(parser)

@@ -31,7 +31,7 @@ importance. --write-types writes it as a file for --tensor-types, which is llama
 
 
 def add(commands: Commands) -> None:
-    """Declare the command."""
+    """Declare ``ggmlq quantize`` with its options and examples."""
     parser = declare(commands, "quantize", "models", SUMMARY, ABOUT, EXAMPLES)
     _convert.add_options(parser, "[OUT] [TYPE] [NTHREADS]")
     which = parser.add_mutually_exclusive_group()

@@ -20,7 +20,7 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare the command."""
+    """Declare ``ggmlq report`` with its options and examples."""
     parser = declare(commands, "report", "models", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("file", metavar="MODEL", help="a .gguf file, any part of a split model")
     parser.add_argument(

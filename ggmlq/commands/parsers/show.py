@@ -19,7 +19,7 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare the command."""
+    """Declare ``ggmlq show`` with its options and examples."""
     parser = declare(commands, "show", "files", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("file", help="a .gguf file, or safetensors")
     parser.add_argument("tensor", help="its name, see `ggmlq info --tensors`")

@@ -22,7 +22,7 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare the command."""
+    """Declare ``ggmlq survey`` with its options and examples."""
     parser = declare(commands, "survey", "models", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument(
         "file", nargs="+", help=".gguf files, safetensors (a file, an index, a folder), or patterns"

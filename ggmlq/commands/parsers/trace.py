@@ -23,7 +23,7 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare the command."""
+    """Declare ``ggmlq trace`` with its options and examples."""
     parser = declare(
         commands,
         "trace",

@@ -16,7 +16,7 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare the command."""
+    """Declare ``ggmlq validate`` with its options and examples."""
     parser = declare(commands, "validate", "files", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument(
         "file", nargs="+",

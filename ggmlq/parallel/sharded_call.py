@@ -1,4 +1,4 @@
-"""One product with weights on several devices, as it is asked for: checked, and x as it is to travel."""
+"""One product with weights on several devices: its operands, checked, and x in the form that travels."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ..ops.scaled_operands import how_quantized, takes_zeros
 from .parts import Parts
 
 
-class Asked(NamedTuple):
-    """One product, checked."""
+class ShardedCall(NamedTuple):
+    """One product with its operands checked."""
 
     text: str  # as the caller wrote it
     operation: str
@@ -32,13 +32,13 @@ class Asked(NamedTuple):
 
     @property
     def terms(self) -> bool:
-        """Whether what devices find is added."""
+        """True where the devices' results are added."""
         return self.s.axis in (1, "experts") and len(self.s.parts) > 1
 
 
 def checked(
     text: str, operation: str, s: Any, x: Any, rest: tuple[Any, ...], options: dict[str, Any]
-) -> Asked:
+) -> ShardedCall:
     """Devices and shapes that fit; ``options`` keeps what every part is told alike."""
     if operation not in (s.product, "expert_linear"):
         raise DTypeError(
@@ -73,7 +73,7 @@ def checked(
     x = _operand(text, s, x, ids)
     codes = _codes(s, x, options)
     shape = (*ids.shape, s.shape[1]) if ids is not None else (*x.shape[:-1], s.shape[0])
-    return Asked(text, operation, s, x, codes, ids, home, shape, bias, kind, options)
+    return ShardedCall(text, operation, s, x, codes, ids, home, shape, bias, kind, options)
 
 
 class Face:
@@ -105,7 +105,7 @@ def _operand(text: str, s: Any, x: Any, ids: Any) -> Any:
 
 
 def _codes(s: Any, x: Any, options: dict[str, Any]) -> Any:
-    """What floats become for weights with scales; Parts that fit do where they are, each for itself."""
+    """The codes that floats become for weights with scales; fitting Parts are quantized where they are."""
     first = s.parts[0]
     if not isinstance(first, ScaledArray) or isinstance(x, ScaledArray):
         return None
