@@ -121,7 +121,7 @@ def compiled(names: set[str], formats: set[str]) -> None:
         kernel = FAMILIES[name].make(*case)
         if kernel.origin is None:
             continue
-        if not served.found(kernel.origin, have, kernel.exact):
+        if not served.code_of(kernel.origin, have, kernel.exact):
             tasks.append((name, i))
     ahead.compile_all(tasks, have)
 

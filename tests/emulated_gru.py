@@ -14,7 +14,7 @@ from fake_cupy import DeviceArray, on_device, put_gpu
 from ggmlq.base import devices
 from ggmlq.cuda.machine import device, side_stream
 from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.cuda.machine.prepared_launch import Hole
+from ggmlq.cuda.machine.prepared_launch import AddressSlot
 from ggmlq.dispatch.card import Card
 
 
@@ -98,7 +98,7 @@ def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
     state.cupy.cuda.Stream = lambda non_blocking: Stream(state)
     state.cupy.cuda.Event = lambda disable_timing: Event()
     state.stream.wait_event = lambda event: state.launches.append(("main waits", event.at))
-    monkeypatch.setattr(side_stream, "_SIDES", {})
+    monkeypatch.setattr(side_stream, "_FREE", {})
 
     def pinned(size):
         found = np.full(size, 99, np.uint8).view(Pinned)
@@ -108,16 +108,17 @@ def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
     state.cupy.cuda.alloc_pinned_memory = pinned
     monkeypatch.setattr(Kernel, "load", lambda kernel: None)
 
-    def ready(kernel, grid, block, *arguments, cluster=1, most=0):
+    def prepare(kernel, grid, block, *arguments, cluster=1, max_blocks=0):
         def launch(addresses, stream):
             filled = [
-                addresses[each.which] + each.offset if type(each) is Hole else each for each in arguments
+                addresses[each.number] + each.offset if type(each) is AddressSlot else each
+                for each in arguments
             ]
             call(kernel, grid, block, *filled, cluster=cluster, stream=stream)
 
         return SimpleNamespace(launch=launch)
 
-    def call(kernel, grid, block, *arguments, cluster=1, most=0, stream=0):
+    def call(kernel, grid, block, *arguments, cluster=1, max_blocks=0, stream=0):
         assert block == (kernel.threads,)
         words = kernel._flat(arguments)
         state.launches.append((kernel.name, grid, stream))
@@ -129,5 +130,5 @@ def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
             run()
 
     monkeypatch.setattr(Kernel, "__call__", call)
-    monkeypatch.setattr(Kernel, "ready", ready)
+    monkeypatch.setattr(Kernel, "prepare", prepare)
     return state

@@ -47,7 +47,7 @@ def put_card(monkeypatch, name):
     monkeypatch.setattr(device, "_attribute", lambda which, index: card.shared)
     monkeypatch.setattr(device, "driver_version", lambda: 13000)
     monkeypatch.setattr(device, "multiprocessors", lambda: card.multiprocessors)
-    monkeypatch.setattr(tensor_maps, "kept", lambda box: on_device(np.zeros(128, np.uint8)))
+    monkeypatch.setattr(tensor_maps, "map_array", lambda box: on_device(np.zeros(128, np.uint8)))
     monkeypatch.setattr(devices, "cuda_device", lambda: device)
     monkeypatch.setattr(Kernel, "__call__", lambda kernel, *given, **more: found.append(kernel))
     return card, found

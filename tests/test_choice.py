@@ -377,7 +377,7 @@ def test_a_card_with_less_shared_memory_holds_fewer_blocks(monkeypatch):
     monkeypatch.setattr(device, "current", lambda: 0)
     for whole, want in ((228, 2), (100, 1), (16, 1)):
         monkeypatch.setattr(device, "_attribute", lambda which, index, whole=whole: whole << 10)
-        assert device.blocks_beside(shape.blocks, shared) == want
+        assert device.resident_blocks(shape.blocks, shared) == want
 
 
 def test_experts_by_their_uses():

@@ -46,8 +46,8 @@ def run(monkeypatch, name, module, x, host, ids, together=False, **more):
     fragments = on_device(np.concatenate([fragments for fragments, _ in packed]))
     for place in (module, producer):
         monkeypatch.setattr(place, "packed_weights", lambda q: PackedWeights(fragments, packed[0][1]))
-    monkeypatch.setattr(device, "blocks_beside", lambda blocks, shared: blocks)
-    monkeypatch.setattr(tensor_maps, "kept", state.memory.map)
+    monkeypatch.setattr(device, "resident_blocks", lambda blocks, shared: blocks)
+    monkeypatch.setattr(tensor_maps, "map_array", state.memory.map)
     q = gq.QuantArray(host.format, host.shape, on_device(host.raw))
     y = on_device(np.full((ids.size + 2, host.shape[1]), 7, np.float32))
     on_card = on_device(ids.astype(np.int64))

@@ -18,7 +18,7 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 from ggmlq.codes import CODES
 from ggmlq.cuda.intrinsics import codes8
 
-PROGRAM = Path(__file__).with_name("simulated_tiles8.py")
+PROGRAM = Path(__file__).with_name("simulated_codes8.py")
 
 
 @pytest.mark.drawn(2)

@@ -210,8 +210,8 @@ def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
     state.memory.add(fragments)
     for module in (r16_warp_specialized, producer):
         monkeypatch.setattr(module, "packed_weights", lambda q: PackedWeights(fragments, layout))
-    monkeypatch.setattr(tensor_maps, "kept", state.memory.map)
-    monkeypatch.setattr(device, "blocks_beside", lambda blocks, shared: blocks)
+    monkeypatch.setattr(tensor_maps, "map_array", state.memory.map)
+    monkeypatch.setattr(device, "resident_blocks", lambda blocks, shared: blocks)
     q = gq.QuantArray(host.format, (n, k), on_device(host.raw))
     x = fresh.standard_normal((m, k), np.float32)
     x = x.astype(np.float16) if case == "drawn" else x
@@ -221,7 +221,7 @@ def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
     state.memory.add(given)
     call = Kernel.__call__
 
-    def launched(kernel, grid, block, *arguments, cluster=1, most=0):
+    def launched(kernel, grid, block, *arguments, cluster=1, max_blocks=0):
         product = kernel.name.startswith("warp_specialized")
         assert not product or (cluster > 1) == (way == "clusters" and k > 128)
         call(kernel, grid, block, *arguments, cluster=cluster, together=product and way == "at one time")

@@ -77,37 +77,37 @@ def _stored(fmt: Any, *more: Any) -> bool:
     return fmt.name not in ("q8_1", "q8_K")
 
 
-def _floats(job: Any) -> bool:
+def _floats(variant: Any) -> bool:
     """Products of e4m3 whose results are floats; written one by one where rows are no whole 16 bytes."""
-    return bool(job.x == job.w == "e4m3" and not job.out.coded)
+    return bool(variant.x == variant.w == "e4m3" and not variant.out.coded)
 
 
-def _integers(job: Any) -> bool:
+def _integers(variant: Any) -> bool:
     """Likewise of int8, without zero points."""
-    return bool(job.x == job.w == "s8" and not job.out.coded and not job.zeros)
+    return bool(variant.x == variant.w == "s8" and not variant.out.coded and not variant.zeros)
 
 
-def _few(job: Any, *more: Any) -> bool:
+def _few(variant: Any, *more: Any) -> bool:
     """Likewise of either, for a few rows."""
-    plain = job.x == job.w and job.x in ("s8", "e4m3")
-    return bool(plain and not job.out.coded and not job.zeros)
+    plain = variant.x == variant.w and variant.x in ("s8", "e4m3")
+    return bool(plain and not variant.out.coded and not variant.zeros)
 
 
 def _by_columns() -> Iterator[tuple[Any, ...]]:
     """All tiles where each column has a scale of w; tests take the widest."""
-    from ggmlq.cuda.codes8.job import BY_COLUMNS, OUTS, Job
+    from ggmlq.cuda.codes8.variant import COLUMN_SCALE_TILES, OUTPUTS, Variant
 
-    for wave, out in product(BY_COLUMNS, OUTS):
-        yield (Job(wave.tile, "e4m3", "e4m3", out, by_columns=True),)
+    for wave, out in product(COLUMN_SCALE_TILES, OUTPUTS):
+        yield (Variant(wave.tile, "e4m3", "e4m3", out, column_scales=True),)
 
 
 def _ways() -> Iterator[Any]:
     """How activations and weights become codes where nobody says how."""
-    from ggmlq.cuda.quantize_scaled._groups import Way
+    from ggmlq.cuda.quantize_scaled._groups import Conversion
 
     for scale in ("float32", "e8m0"):
-        yield Way("e4m3", scale, "half_even", False, True)
-    yield Way("int8", "float32", "half_even", False, False)
+        yield Conversion("e4m3", scale, "half_even", False, True)
+    yield Conversion("int8", "float32", "half_even", False, False)
 
 
 def _groups() -> Iterator[tuple[Any, ...]]:

@@ -24,7 +24,7 @@ class Taken(NamedTuple):
     scales: NDArray[np.float32]  # [m, runs]
 
 
-def rows_of(m: Matrix, cut: Cut) -> Taken:
+def code_rows(m: Matrix, cut: Cut) -> Taken:
     """Rows of an array."""
     count = m.over.rows
     made = Taken(scratch((count, cut.pitch), np.uint8), scratch((count, cut.groups * cut.runs), np.float32))

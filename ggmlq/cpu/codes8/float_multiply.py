@@ -9,7 +9,7 @@ from ...dispatch.problems import ScaledLinear
 from ..machine.kernels import kernel
 from ..machine.target import target
 from ..machine.workers import share_kernel
-from .float_activations import rows_of
+from .float_activations import code_rows
 from .float_layout import ALONG, BAND, ROWS, cut_of
 from .float_operands import Operands
 
@@ -20,7 +20,7 @@ def multiply(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any) ->
         out[...] = 0
         return
     cut, a, b = cut_of(problem), x.matrix(), w.matrix()
-    rows = rows_of(a, cut)
+    rows = code_rows(a, cut)
     scales = b.scales.strides
     given = Operands(
         *cut, b.codes.ctypes.data, b.codes.strides[0], b.over.r, b.over.c,

@@ -28,7 +28,7 @@ class Rows(NamedTuple):
     sums: NDArray[np.int32]  # [M, chunks]: of stored codes; times -zero where all weights have the same
 
 
-def rows_of(m: Matrix, cut: Cut, form: Form, shift: int, w_shift: int, n: int = 0) -> Rows:
+def code_rows(m: Matrix, cut: Cut, form: Form, shift: int, w_shift: int, n: int = 0) -> Rows:
     """Rows of an array, to meet ``n`` rows of weights; its own memory where it can be read as it is."""
     count = m.over.rows
     stored = m.codes.view(np.int8)

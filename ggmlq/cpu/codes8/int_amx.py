@@ -30,7 +30,7 @@ from ..machine.simd import F32, FLOATS, I32, INTS, Simd
 from ..machine.target import AVX512
 from ..machine.words import intrinsic
 from ..machine.workers import share_kernel
-from .int_activations import rows_of
+from .int_activations import code_rows
 from .int_layout import ROWS, Form, cut_of, form_of, w_shift, x_shift
 from .int_weights import maker
 
@@ -46,7 +46,7 @@ def multiply(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any, un
     shift = w_shift(problem.w, AVX512)
     slabs = w.prepared(maker(cut, form, shift))
     nbytes, at, w_scales, w_zeros, w_sums = slabs.at
-    rows = rows_of(x.matrix(), cut, form, x_shift(problem.x), shift)
+    rows = code_rows(x.matrix(), cut, form, x_shift(problem.x), shift)
     steps, (m, n) = cut.row_bytes // PITCH, out.shape
     for first in range(0, m, MOST * BLOCK):
         part = slice(first, min(first + MOST * BLOCK, m))

@@ -10,7 +10,7 @@ from ..machine.kernels import kernel
 from ..machine.target import target
 from ..machine.workers import share_kernel
 from ..panels.layout import ROWS_AT_ONCE
-from .int_activations import rows_of
+from .int_activations import code_rows
 from .int_layout import FEW, ROWS, cut_of, form_of, w_shift, x_shift
 from .int_operands import Operands
 from .int_weights import maker
@@ -25,7 +25,7 @@ def multiply(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any) ->
     form, shift = form_of(problem, kind), w_shift(problem.w, kind)
     slabs = w.prepared(maker(cut, form, shift))
     nbytes, at, w_scales, w_zeros, w_sums = slabs.at
-    rows = rows_of(x.matrix(), cut, form, x_shift(problem.x), shift, problem.n)
+    rows = code_rows(x.matrix(), cut, form, x_shift(problem.x), shift, problem.n)
     given = Operands(
         nbytes, at, w_scales, w_zeros, w_sums,
         rows.codes.ctypes.data, rows.codes.strides[0], rows.scales.ctypes.data,

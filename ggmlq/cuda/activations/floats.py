@@ -14,8 +14,8 @@ from ..intrinsics.floats import DTYPES, KINDS, LEAST
 from ..intrinsics.language import cuda, float32, float64, uint32, uint64
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family
-from ..machine.plans import Plan, X, Y
-from ..machine.prepared_launch import Hole
+from ..machine.prepared_launch import AddressSlot
+from ..machine.recorded import RecordedLaunches, X, Y
 from .sixteen import THREAD_VALUES, changed, changer, kind_of
 
 THREADS = 256
@@ -39,11 +39,11 @@ def kernel(widen: bool) -> Kernel:
     return Kernel(name, convert, array(source, 1), array(target, 1), threads=THREADS)
 
 
-def halving(size: int) -> Plan:
+def halving(size: int) -> RecordedLaunches:
     """The prepared launch that makes halves of ``size`` floats, a multiple of eight."""
     count, change = size // THREAD_VALUES, changer("float32", "float16")
-    step = change, (-(-count // THREADS),), (THREADS,), (Hole(X), Hole(Y), count), 1, 0
-    return Plan([step], None, None, ())
+    step = change, (-(-count // THREADS),), (THREADS,), (AddressSlot(X), AddressSlot(Y), count), 1, 0
+    return RecordedLaunches([step], None, None, ())
 
 
 def narrowed(x: Any, kind: str) -> Any:

@@ -10,7 +10,7 @@ from ..intrinsics import ptx
 from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.codes import four_bytes, size_of
-from ..intrinsics.lane import EVERYONE
+from ..intrinsics.lane import ALL_LANES
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.device import cupy
 from ..machine.launch import Kernel, family
@@ -36,7 +36,7 @@ def largest_size(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
     """The largest magnitude among four values of each of eight threads; NaN if there is one."""
     size = max(size_of(v0), size_of(v1), size_of(v2), size_of(v3))
     for step in (4, 2, 1):
-        size = max(size, uint32(cuda.shfl_xor_sync(EVERYONE, int32(size), step)))
+        size = max(size, uint32(cuda.shfl_xor_sync(ALL_LANES, int32(size), step)))
     return ptx.float_of(size)
 
 
@@ -72,7 +72,7 @@ def activation_kernel(run: int, for_mma: bool) -> Kernel:
         q0, q1, q2, q3 = code(v0, per), code(v1, per), code(v2, per), code(v3, per)
         total = int32(int32(q0 + q1) + int32(q2 + q3))
         for step in steps:
-            total = int32(total + cuda.shfl_xor_sync(EVERYONE, total, step))
+            total = int32(total + cuda.shfl_xor_sync(ALL_LANES, total, step))
         if live:
             store4(address(codes, row, columns, column, 1), four_bytes(q0, q1, q2, q3))
             if column % uint32(run) == uint32(0):

@@ -1,7 +1,7 @@
 """Floats as others in one launch: from halves or bfloat16 to the floats that kernels want, and back.
 
 CuPy knows no bfloat16, so its bits are uint16. Conversions by CuPy cannot be part of a prepared launch
-(machine/plans.py).
+(machine/recorded.py).
 """
 
 from __future__ import annotations

@@ -38,13 +38,13 @@ def chunk_swapper() -> Any:
     lanes of a pair have one row, and ``sixteen``, the number of a lane's 16 columns, counts on from one to
     the next.
     """
-    of_neighbour = votes.of_neighbour
+    from_neighbour = votes.from_neighbour
 
     @inlined
     def pair(sixteen: Any, a: Any, b: Any) -> None:
         odd = uint32(sixteen & uint32(1)) != uint32(0)
         for t in range(4):
-            other = of_neighbour(a[t] if odd else b[t])
+            other = from_neighbour(a[t] if odd else b[t])
             a[t], b[t] = other if odd else a[t], b[t] if odd else other
 
     return pair
@@ -101,7 +101,7 @@ def x_tile_kernel(kind: str) -> Kernel:
 
     return Kernel(
         f"{kind} to x_tiles", make, *(uint64,) * 3, *(uint32,) * 5, threads=THREADS,
-        least=LEAST["bfloat16"], early=True, spreads=True,
+        least=LEAST["bfloat16"], early=True, limits_blocks=True,
     )  # fmt: skip
 
 
@@ -131,5 +131,5 @@ def x_tiles_of(
     make, sizes = x_tile_kernel(kind), (m, k, sixteens, height)
     blocks_each = -(-grid // device.multiprocessors())
     most = blocks_each if evenly and blocks_each < CROWD else 0
-    make((grid,), (THREADS,), x, x_tiles, zeros, zeros.size, *sizes, most=most)
+    make((grid,), (THREADS,), x, x_tiles, zeros, zeros.size, *sizes, max_blocks=most)
     return x_tiles

@@ -14,11 +14,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ...dispatch.card import UNKNOWN, Card, clusters
-from ..codes8.job import FLOATS
-from ..codes8.small_m import PARTS, FewTile
+from ..codes8.small_m import SPLITS, SmallMTile
 from ..codes8.small_m import TILES as FEW
 from ..codes8.split_k import MOST
 from ..codes8.split_k import TILES as DIVIDED
+from ..codes8.variant import FLOAT_TILES
 from ..intrinsics.wgmma8 import STEP
 from ..rings.boxed import BoxTile
 from ..schedule.waves import best_tile
@@ -48,13 +48,13 @@ class TileCost(NamedTuple):
 
 # Tiles without an entry are taken to be like the last of small_m.py, or the first of split_k.py.
 TILE_COSTS: dict[Any, TileCost] = {
-    FewTile(64, 8, 12, 1): TileCost(2.8, 0.111),
-    FewTile(64, 8, 6, 3): TileCost(2.8, 0.163),
-    FewTile(64, 16, 12, 1): TileCost(2.8, 0.121),
-    FewTile(64, 16, 4, 3): TileCost(2.8, 0.232),
-    FewTile(64, 32, 8, 1): TileCost(2.8, 0.157),
-    FewTile(64, 32, 6, 2): TileCost(2.8, 0.187),
-    FewTile(64, 64, 8, 1, 16): TileCost(2.8, 0.256),
+    SmallMTile(64, 8, 12, 1): TileCost(2.8, 0.111),
+    SmallMTile(64, 8, 6, 3): TileCost(2.8, 0.163),
+    SmallMTile(64, 16, 12, 1): TileCost(2.8, 0.121),
+    SmallMTile(64, 16, 4, 3): TileCost(2.8, 0.232),
+    SmallMTile(64, 32, 8, 1): TileCost(2.8, 0.157),
+    SmallMTile(64, 32, 6, 2): TileCost(2.8, 0.187),
+    SmallMTile(64, 64, 8, 1, 16): TileCost(2.8, 0.256),
     BoxTile(128, 128, 6): TileCost(5.4, 0.333),
     BoxTile(128, 64, 8): TileCost(3.4, 0.24),
 }
@@ -66,7 +66,7 @@ class TileSplit(NamedTuple):
     """A tile, the parts that K is cut into, and the microseconds that it should take."""
 
     tile: Any
-    parts: int
+    splits: int
     us: float
 
 
@@ -94,15 +94,15 @@ class CodesShape(NamedTuple):
         """Steps of 128 columns."""
         return max(1, -(-self.k // STEP))
 
-    def time(self, cost: TileCost, tiles: int, parts: int, stage: int, blocks: int = 1) -> float:
+    def time(self, cost: TileCost, tiles: int, splits: int, stage: int, blocks: int = 1) -> float:
         """Microseconds of the product; ``stage``: bytes of a step of a tile, ``blocks``: how many fit on a
         multiprocessor.
         """
-        beside = -(-tiles // clusters(self.multiprocessors, parts))
+        beside = -(-tiles // clusters(self.multiprocessors, splits))
         waves, beside = -(-beside // blocks), min(beside, blocks)
         slower = 1 + (beside - 1) / 2  # factor, where several blocks share a multiprocessor
-        chain = cost.start + EXCHANGE[parts] + BESIDE * (beside - 1)
-        chain += waves * -(-self.steps // parts) * cost.step * slower
+        chain = cost.start + EXCHANGE[splits] + BESIDE * (beside - 1)
+        chain += waves * -(-self.steps // splits) * cost.step * slower
         bytes_once = self.n * self.k + self.m * self.k + 2 * self.m * self.n
         memory = cost.away + bytes_once / self.memory / 1e6 * (STARVED if beside < blocks else 1)
         shared = cost.start + tiles * self.steps * stage / self.cache / 1e6
@@ -113,21 +113,23 @@ def _fastest(plans: Iterable[TileSplit]) -> TileSplit:
     return min(plans, key=lambda plan: plan.us)
 
 
-def named_choices(tile: Any, parts: int, tiles: Sequence[Any], cuts: Sequence[int]) -> tuple[Any, ...]:
+def named_choices(tile: Any, splits: int, tiles: Sequence[Any], cuts: Sequence[int]) -> tuple[Any, ...]:
     """The choices of (tiles, parts) where a caller names a tile or a number of parts; empty where it names
     neither.
     """
-    return ((tile,) if tile else tiles, (parts,) if parts else cuts) if tile or parts else ()
+    return ((tile,) if tile else tiles, (splits,) if splits else cuts) if tile or splits else ()
 
 
 @lru_cache(1024)
-def small_m(shape: CodesShape, tiles: Sequence[FewTile] = FEW, parts: Sequence[int] = PARTS) -> TileSplit:
+def small_m(
+    shape: CodesShape, tiles: Sequence[SmallMTile] = FEW, splits: Sequence[int] = SPLITS
+) -> TileSplit:
     """The best choice among tiles that hold all rows of x and no more than they must."""
     columns = min((tile.columns for tile in tiles if tile.columns >= shape.m), default=tiles[-1].columns)
     able = [tile for tile in tiles if tile.columns == columns]
-    cuts = [cut for cut in parts if cut <= shape.steps] or [1]
+    cuts = [cut for cut in splits if cut <= shape.steps] or [1]
 
-    def plan(tile: FewTile, cut: int) -> TileSplit:
+    def plan(tile: SmallMTile, cut: int) -> TileSplit:
         cost, count = TILE_COSTS.get(tile, TILE_COSTS[FEW[-1]]), -(-shape.n // tile.rows)
         return TileSplit(tile, cut, shape.time(cost, count, cut, tile.stage, tile.blocks))
 
@@ -136,10 +138,10 @@ def small_m(shape: CodesShape, tiles: Sequence[FewTile] = FEW, parts: Sequence[i
 
 @lru_cache(1024)
 def split_k(
-    shape: CodesShape, tiles: Sequence[BoxTile] = DIVIDED, parts: Sequence[int] = range(2, MOST + 1)
+    shape: CodesShape, tiles: Sequence[BoxTile] = DIVIDED, splits: Sequence[int] = range(2, MOST + 1)
 ) -> TileSplit:
     """The best choice among cuts whose blocks all run at one time, if there are any."""
-    cuts = [cut for cut in parts if cut <= shape.steps] or [1]
+    cuts = [cut for cut in splits if cut <= shape.steps] or [1]
     able = [(tile, cut) for tile in tiles for cut in cuts]
     fit = [(t, cut) for t, cut in able if t.tiles(shape.m, shape.n) <= clusters(shape.multiprocessors, cut)]
 
@@ -152,6 +154,6 @@ def split_k(
 
 def persistent(shape: CodesShape) -> TileSplit:
     """The estimate for the tile that schedule/waves.py finds best for floats."""
-    tile = best_tile(FLOATS, shape.m, shape.n, shape.multiprocessors)
+    tile = best_tile(FLOAT_TILES, shape.m, shape.n, shape.multiprocessors)
     cost = TileCost(2.7, TALLEST if tile.rows > 128 else PERSISTENT[tile.columns], 3.9)  # it starts late
     return TileSplit(tile, 1, shape.time(cost, tile.tiles(shape.m, shape.n), 1, tile.stage))

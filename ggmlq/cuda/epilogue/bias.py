@@ -14,8 +14,8 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import KINDS
 from ..intrinsics.language import cuda, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..machine.plans import Plan, X, Y
-from ..machine.prepared_launch import Hole
+from ..machine.prepared_launch import AddressSlot
+from ..machine.recorded import RecordedLaunches, X, Y
 
 THREADS, MOST = 256, 65535  # of a block; rows of blocks in a grid
 
@@ -68,9 +68,9 @@ def adder(kind: str) -> Kernel:
     )  # fmt: skip
 
 
-def plan(m: int, n: int, letter: str) -> Plan:
+def plan(m: int, n: int, letter: str) -> RecordedLaunches:
     """The prepared launch that adds a bias of a kind to m rows: its holes are the addresses of both, and a
     stream.
     """
-    grid, arguments = (-(-n // THREADS), min(m, MOST)), (Hole(X), Hole(Y), m, n)
-    return Plan([(adder(NAMES[letter]), grid, (THREADS,), arguments, 1, 0)], None, None, ())
+    grid, arguments = (-(-n // THREADS), min(m, MOST)), (AddressSlot(X), AddressSlot(Y), m, n)
+    return RecordedLaunches([(adder(NAMES[letter]), grid, (THREADS,), arguments, 1, 0)], None, None, ())

@@ -9,7 +9,7 @@ from typing import Any
 from ..intrinsics.assembly import LONG, WORD, as_intrinsic, emit_assembly, f32, only_on_a_gpu, u32, u64
 from ..intrinsics.language import SIMULATED, ir, types
 from ..intrinsics.wgmma8 import unpacked
-from .tile import SIZES, float_piece, narrow_piece
+from .wgmma_sums import SIZES, float_piece, narrow_piece
 
 LANES, NOBODY = 32, 0xFFFFFFFF
 

@@ -34,29 +34,29 @@ from ..machine import device
 from ..machine.launch import Kernel, family
 from ..packed.layout import ROWS, layout_of
 from ..packed.pack import LONGEST, packed_weights
-from ..rings.ring import follower
-from ..schedule.uses import LANE_IDS, MOST_LISTED, NAN, NO_EXPERT, finder
+from ..rings.ring import offset_advancer
+from ..schedule.uses import IDS_PER_LANE, MOST_LISTED, NAN, NO_EXPERT, finder
 
 COLUMNS = (1, 2, 4)  # uses of an expert that a block serves
 SPAN = 2  # fragments of a row in a stage
 CASES = [  # columns, fragment rows of a block, ids of a lane
-    (columns, fragment_rows, lane_ids)
+    (columns, fragment_rows, ids_per_lane)
     for columns in COLUMNS
     for fragment_rows in (TWO, FOUR)
-    for lane_ids in (LANE_IDS if columns == COLUMNS[-1] else LANE_IDS[:1])
+    for ids_per_lane in (IDS_PER_LANE if columns == COLUMNS[-1] else IDS_PER_LANE[:1])
 ]
 MANY = 4  # waves
 
 
 @family((fmt, *case) for fmt in BLOCK_FORMATS for case in CASES)
-def kernel(fmt: BlockFormat, columns: int, fragment_rows: int, lane_ids: int) -> Kernel:
+def kernel(fmt: BlockFormat, columns: int, fragment_rows: int, ids_per_lane: int) -> Kernel:
     """The kernel: block (use, 32 or 64 rows of its expert)."""
     stage = stage_for(fmt, columns, fragment_rows)
     length, count, size, warps = stage.length, stage.count, stage.size, stage.warps
-    ahead, end, ring, after = count - 1, (count - 1) * length, count * length, follower(count, length)
+    ahead, end, ring, after = count - 1, (count - 1) * length, count * length, offset_advancer(count, length)
     multiply, gather, uses_offset = by_runs.multiplier(stage), by_runs.gatherer(stage), stage.uses
     (fetch_weights, _), fetch_activations, finish = fetchers(stage), gatherer(stage), epilogue(stage)
-    find, take_turn, numbers = finder(columns, lane_ids), dependent_launch.take_turn, stage.numbers
+    find, take_turn, numbers = finder(columns, ids_per_lane), dependent_launch.take_turn, stage.numbers
     rows = stage.rows
     base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
     store4 = ptx.store4
@@ -119,8 +119,8 @@ def kernel(fmt: BlockFormat, columns: int, fragment_rows: int, lane_ids: int) ->
 
     parameters = (uint64,) * 4 + (uint32,) * 7
     return Kernel(
-        f"gemv of experts of {fmt.name}, {columns} of {32 * lane_ids} uses, {rows} rows", gemv, *parameters,
-        threads=32 * warps, blocks=stage.blocks, shared=stage.shared, least=LEAST, early=True,
+        f"gemv of experts of {fmt.name}, {columns} of {32 * ids_per_lane} uses, {rows} rows",
+        gemv, *parameters, threads=32 * warps, blocks=stage.blocks, shared=stage.shared, least=LEAST, early=True,
     )  # fmt: skip
 
 
@@ -144,11 +144,11 @@ def stage_for(fmt: BlockFormat, columns: int, fragment_rows: int) -> ExpertGemvS
 
 def columns_for(tokens: int, uses: int, experts: int) -> tuple[int, int]:
     """Uses that a block serves, about twice as many as an expert has on average; and ids of a lane."""
-    if uses > 32 * LANE_IDS[0]:
-        return COLUMNS[-1], LANE_IDS[-1]
+    if uses > 32 * IDS_PER_LANE[0]:
+        return COLUMNS[-1], IDS_PER_LANE[-1]
     if tokens == 1:
-        return COLUMNS[0], LANE_IDS[0]
-    return COLUMNS[1] if uses <= experts else COLUMNS[2], LANE_IDS[0]
+        return COLUMNS[0], IDS_PER_LANE[0]
+    return COLUMNS[1] if uses <= experts else COLUMNS[2], IDS_PER_LANE[0]
 
 
 def refuses(problem: ExpertLinear) -> str | None:
@@ -173,9 +173,9 @@ def launch(x: Any, q: QuantArray, ids: Any, out: Any, fragment_rows: int | None 
     assert isinstance(q.format, BlockFormat)
     w, x, (e, n, k) = packed_weights(q), aligned_floats(x), q.shape
     count, steps, _ = w.fragments.shape
-    columns, lane_ids = columns_for(len(ids), ids.size, e)
+    columns, ids_per_lane = columns_for(len(ids), ids.size, e)
     fragment_rows = fragment_rows or fragment_rows_for(ids.size, n, device.multiprocessors())
-    gemv_kernel = kernel(q.format, columns, fragment_rows, lane_ids)
+    gemv_kernel = kernel(q.format, columns, fragment_rows, ids_per_lane)
     sizes = (ids.size, ids.size // len(x), e, count // e, n, k, steps // SPAN)
     gemv_kernel(
         (ids.size, -(-n // (fragment_rows * ROWS))), (gemv_kernel.threads,), w.fragments, x, ids, out, *sizes

@@ -43,7 +43,7 @@ from ..machine import device
 from ..machine.launch import Kernel, family
 from ..packed.layout import FRAGMENT_ROWS, TILE_ROWS, layout_of
 from ..packed.pack import packed_weights
-from ..rings.boxed import starter
+from ..rings.boxed import barrier_initializer
 from ..schedule import groups
 from ..schedule.block_plan import BYTES, MOST_EXPERTS, MOST_USES, planner
 from ..schedule.grouped import consumer_locator, producer_locator
@@ -78,11 +78,15 @@ def kernel(fmt: BlockFormat, tile: WarpSpecializedTile) -> Kernel:
     layout, wide = layout_of(fmt), tile.wide
     consume = consumer(layout, tile, consumer_locator(tile.columns), stored_split, listed=True)
     produce = producer(layout, tile, producer_locator(), reorders=False)
-    start = starter(tile.stages(layout), CONSUMER_WARPS)
-    barriers_at, base, seen = tile.stages(layout) * tile.stage(layout), ptx.shared_base, barriers.seen
+    start = barrier_initializer(tile.stages(layout), CONSUMER_WARPS)
+    barriers_at, base, load_relaxed = (
+        tile.stages(layout) * tile.stage(layout),
+        ptx.shared_base,
+        barriers.load_relaxed,
+    )
     scratch_at, columns, put = 16 * tile.stages(layout), tile.columns, ptx.put
     first_lane, pinned, let_successor_start, wait_for_predecessor = (
-        barriers.of_first_lane, barriers.pinned, dependent_launch.let_successor_start,
+        barriers.from_first_lane, barriers.pinned, dependent_launch.let_successor_start,
         dependent_launch.wait_for_predecessor,
     )  # fmt: skip
     make_plan, plan_at = planner(tile.threads, stores_experts=False), scratch_at + SCRATCH
@@ -109,7 +113,7 @@ def kernel(fmt: BlockFormat, tile: WarpSpecializedTile) -> Kernel:
                 put(uint32(full + uint32(scratch_at + 4 * i)), int32(0))
         entries = uint32(full + uint32(plan_at))
         if plan != uint64(0):
-            slots = uint32(seen(plan))  # written before the predecessor let this kernel start
+            slots = uint32(load_relaxed(plan))  # written before the predecessor let this kernel start
             cuda.syncthreads()
         else:
             slots = make_plan(entries, entries, ids, uses, experts, uint32(columns))
@@ -175,7 +179,7 @@ def launch(x: Any, q: QuantArray, ids: Any, out: Any, tile: WarpSpecializedTile 
     steps, down, (rows, _) = w.fragments.shape[1], -(-n // TILE_ROWS), x.shape
     tile = tile or tile_for(*ids.shape, e)
     plan_shape, product_kernel = groups.UsePlan(ids.size, e, tile.columns), kernel(q.format, tile)
-    most = device.multiprocessors() * device.blocks_beside(tile.blocks, product_kernel.shared)
+    most = device.multiprocessors() * device.resident_blocks(tile.blocks, product_kernel.shared)
     gain = least_saved(tile.columns, stage_us(w.layout, tile.columns, tile.blocks))
     slots = most_partials(most, steps // UNIT_FRAGMENTS, gain)
     partials, flags = empty(slots * TILE_ROWS * tile.columns, np.float32), empty(slots + 1, np.uint32)

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..intrinsics import bf16x2, ptx
 from ..intrinsics.atoms import inlined
-from ..intrinsics.lane import EVERYONE, g_and_t
+from ..intrinsics.lane import ALL_LANES, g_and_t
 from ..intrinsics.language import cuda, float32, uint32
 from ..packed.codes import buffer_sizes
 from ..packed.layout import STEP
@@ -199,7 +199,7 @@ def gatherer(stage: GemvStage) -> Any:
     def gather(sums: Any) -> None:
         for i in range(numbers):
             if twice:
-                sums[i] += cuda.shfl_xor_sync(EVERYONE, sums[i], 1)
-            sums[i] += cuda.shfl_xor_sync(EVERYONE, sums[i], 2)
+                sums[i] += cuda.shfl_xor_sync(ALL_LANES, sums[i], 1)
+            sums[i] += cuda.shfl_xor_sync(ALL_LANES, sums[i], 2)
 
     return gather

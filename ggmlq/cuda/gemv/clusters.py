@@ -38,7 +38,7 @@ def warp_placer(stage: GemvStage) -> Any:
 
     It also tells the others of a cluster that this block runs.
     """
-    warps, small, greet = stage.warps, stage.small, barriers.pass_by_cluster
+    warps, small, greet = stage.warps, stage.small, barriers.arrive_at_cluster_relaxed
 
     @inlined
     def place(warp: Any, splits: Any) -> Any:
@@ -60,7 +60,11 @@ def cluster_epilogue(stage: GemvStage) -> Any:
     columns, warps, sums, partials_at = stage.columns, stage.warps, stage.sums, stage.partials_at
     rows, line = stage.rows, 4 * stage.rows  # and bytes of a column of sums of another block
     base, take_float, store_float = ptx.shared_base, bf16x2.take_float, ptx.store_float
-    join, meet, put_float_of = barriers.join_cluster, barriers.meet_cluster, barriers.put_float_of
+    join, meet, put_float_in_block = (
+        barriers.wait_for_cluster,
+        barriers.sync_cluster,
+        barriers.put_float_in_block,
+    )
 
     @inlined
     def block_sum(column: Any, row: Any) -> Any:
@@ -88,7 +92,7 @@ def cluster_epilogue(stage: GemvStage) -> Any:
                 there = uint32(to + uint32(uint32(rank * uint32(columns)) + column) * uint32(line))
                 for below in range(0, rows, 32):
                     total = block_sum(column, uint32(lane + uint32(below)))
-                    put_float_of(uint32(there + uint32(4 * below)), uint32(column % splits), total)
+                    put_float_in_block(uint32(there + uint32(4 * below)), uint32(column % splits), total)
                 column = uint32(column + uint32(warps))
             meet()
             column = uint32(rank + uint32(splits * warp))

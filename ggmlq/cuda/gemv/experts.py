@@ -51,7 +51,7 @@ def gatherer(stage: GemvStage) -> Any:
     """The device function that starts the copies of a stage's activations, from the rows of the uses."""
     x_at, columns, pitch = stage.fragment_rows * stage.size, stage.columns, stage.pitch
     row_chunks, every = stage.row_bytes // 16, stage.span * STEP
-    copy16_of, take4 = bf16x2.copy16_of, bf16x2.take4
+    copy16_or_zeros, take4 = bf16x2.copy16_or_zeros, bf16x2.take4
     assert stage.floats, "an earlier kernel would have to make bfloat16"
     assert row_chunks % 32 == 0, "a row is whole copies of a warp"
 
@@ -67,7 +67,7 @@ def gatherer(stage: GemvStage) -> Any:
                 if uint32(c) < count and column < k:
                     row = take4(uses + uint32(4 * c)) // uses_per_row
                     source, length = address(x, row, k, column, 4), uint32(16)
-                copy16_of(at + uint32(x_at + c * pitch) + chunk * uint32(16), source, length)
+                copy16_or_zeros(at + uint32(x_at + c * pitch) + chunk * uint32(16), source, length)
 
     return fetch
 

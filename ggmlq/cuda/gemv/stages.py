@@ -157,7 +157,7 @@ def fetchers(stage: GemvStage) -> tuple[Any, Any]:
     size, chunks, row_chunks, pitch = stage.size, stage.size // 16, stage.row_bytes // 16, stage.pitch
     columns, every, fragment_rows = stage.columns, stage.span * STEP, stage.fragment_rows
     width, swaps = (4, False) if stage.floats else (2, True)
-    copy16, copy16_of = ptx.copy16, bf16x2.copy16_of
+    copy16, copy16_or_zeros = ptx.copy16, bf16x2.copy16_or_zeros
 
     @inlined
     def fetch_weights(at: Any, lane: Any, w_at: Any, apart: Any, span: Any) -> None:
@@ -183,7 +183,7 @@ def fetchers(stage: GemvStage) -> tuple[Any, Any]:
                 if swaps:
                     chunk ^= (row & uint32(3)) << uint32(1)
                 place = uint32(fragment_rows * size) + row * uint32(pitch) + chunk * uint32(16)
-                copy16_of(at + place, source_of_x, uint32(16) if there else uint32(0))
+                copy16_or_zeros(at + place, source_of_x, uint32(16) if there else uint32(0))
 
     return fetch_weights, fetch_activations
 

@@ -27,7 +27,7 @@ def launch_tiles(
     w, (m, n), k = packed_weights(q), out.shape, q.shape[1]
     tile = next((tile for tile in tiles if tile.columns >= m), tiles[-1])
     down, across, steps = -(-n // TILE_ROWS), -(-m // tile.columns), w.fragments.shape[1]
-    beside = device.blocks_beside(tile.blocks, tile.shared(w.layout))
+    beside = device.resident_blocks(tile.blocks, tile.shared(w.layout))
     splits = split_of(down * across, beside, steps)
     to = out if splits == 1 else device.cupy().empty((splits, m, n), np.float32)
     grid, sizes = (down, across, splits), (m, n, k, steps)

@@ -137,7 +137,7 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
     if not units:
         out.fill(0)
         return
-    count = min(device.multiprocessors() * device.blocks_beside(shape.blocks, shape.shared), units)
+    count = min(device.multiprocessors() * device.resident_blocks(shape.blocks, shape.shared), units)
     partials = device.cupy().empty((2 * count, shape.rows, shape.columns), np.float32)
     sizes = (m, n, k, len(a.codes), len(w.codes), units)
     kernel(shape)((count,), (shape.threads,), a.codes, a.scale, w.codes, w.scale, out, partials, *sizes)

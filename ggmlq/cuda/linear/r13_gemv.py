@@ -54,7 +54,7 @@ from ..packed.codes import buffer_sizes
 from ..packed.layout import ROWS, PackedLayout, layout_of
 from ..packed.operand import activation_summer, fragment_operand
 from ..packed.pack import LONGEST, packed_weights
-from ..rings.ring import follower
+from ..rings.ring import offset_advancer
 
 
 def spans(fmt: BlockFormat, columns: int, newer: bool = True) -> tuple[int, ...]:
@@ -179,7 +179,7 @@ def kernel(fmt: BlockFormat, columns: int, span: int, small: bool, fragment_rows
     """The kernel for up to ``columns`` rows of activations, of small blocks or of lone ones."""
     stage = GemvStage(layout_of(fmt), columns, span, small, fragment_rows)
     length, count, size = stage.length, stage.count, stage.size
-    ahead, end, ring, after = count - 1, (count - 1) * length, count * length, follower(count, length)
+    ahead, end, ring, after = count - 1, (count - 1) * length, count * length, offset_advancer(count, length)
     warps, sum_count, by_run = stage.warps, stage.numbers, by_runs.serves(stage)
     gather = by_runs.gatherer(stage)
     (fetch_weights, fetch_activations), finish = fetchers(stage), epilogue(stage)
@@ -236,7 +236,7 @@ def kernel(fmt: BlockFormat, columns: int, span: int, small: bool, fragment_rows
     name += f", {rows} rows of weights" * (fragment_rows > TWO)
     least = WIDE if small or fragment_rows > TWO or (columns > 16 and span > 1) else LEAST
     sizes: dict[str, Any] = {"threads": 32 * warps, "shared": stage.shared, "least": least}
-    return Kernel(name, gemv, *parameters, early=True, blocks=stage.blocks, most=stage.blocks, **sizes)
+    return Kernel(name, gemv, *parameters, early=True, blocks=stage.blocks, max_blocks=stage.blocks, **sizes)
 
 
 def stage_for(fmt: BlockFormat, m: int, small: bool = False, fragment_rows: int = TWO) -> GemvStage:
@@ -291,4 +291,4 @@ def launch(x: Any, q: QuantArray, out: Any, split: cost.GemvSplit | None = None)
     make = kernel(q.format, stage.columns, stage.span, stage.small, fragment_rows)
     tiles = w.fragments.shape[0] // fragment_rows
     sizes = (m, n, k, w.fragments.shape[1] // stage.span, splits)
-    make((tiles * splits,), (make.threads,), w.fragments, rows, out, *sizes, cluster=splits, most=most)
+    make((tiles * splits,), (make.threads,), w.fragments, rows, out, *sizes, cluster=splits, max_blocks=most)

@@ -32,7 +32,7 @@ from ..machine.launch import Kernel, family
 from ..packed.codes import buffer_sizes, step_unpacker, word_loader
 from ..packed.layout import FRAGMENT_ROWS, ROWS, STEP, PackedLayout, layout_of
 from ..packed.scales import scale_loader
-from ..rings.ring import Fetchers, follower, refiller, starter
+from ..rings.ring import Fetchers, offset_advancer, prologue, refiller
 from ..warp_specialized.problems import LEAST, refuses_shape
 from ._tiled import BUDGET, launch_tiles
 
@@ -73,7 +73,7 @@ def fetchers(layout: PackedLayout, tile: BfloatTile) -> Fetchers:
     fragment_bytes, chunks, columns = layout.fragment_bytes, layout.fragment_bytes // 16, tile.columns
     rows_together = tile.threads // 8
     weights_at = FRAGMENT_ROWS * fragment_bytes
-    copy16, copy16_of = ptx.copy16, bf16x2.copy16_of
+    copy16, copy16_or_zeros = ptx.copy16, bf16x2.copy16_or_zeros
 
     @inlined
     def fetch_weights(at: Any, w_at: Any, apart: Any, step: Any) -> None:
@@ -99,7 +99,7 @@ def fetchers(layout: PackedLayout, tile: BfloatTile) -> Fetchers:
             source_row = min(
                 m0 + row + uint32(i), m - uint32(1)
             )  # what is beyond is multiplied and thrown away
-            copy16_of(
+            copy16_or_zeros(
                 to + uint32(weights_at + i * 2 * STEP),
                 x + uint64(source_row * k + column) * uint64(2),
                 length,
@@ -212,7 +212,7 @@ def kernel(fmt: BlockFormat, tile: BfloatTile) -> Kernel:
     length, count, columns = tile.stage(layout), tile.stages(layout), tile.columns
     fragment_bytes = layout.fragment_bytes
     ahead, end, fetch = count - 1, (count - 1) * length, fetchers(layout, tile)
-    start, after = starter(fetch, ahead, length), follower(count, length)
+    start, after = prologue(fetch, ahead, length), offset_advancer(count, length)
     refill = refiller(fetch, ptx.wait_for_all_but(count - 2))
     multiply, store, base = multiplier(layout, tile), storer(columns // 8), ptx.shared_base
     let_successor_start = dependent_launch.let_successor_start

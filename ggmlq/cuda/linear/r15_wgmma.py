@@ -33,7 +33,7 @@ from ..intrinsics.language import cuda, uint32, uint64
 from ..machine.launch import Kernel, family
 from ..packed.layout import FRAGMENT_ROWS, ROWS, STEP, TILE_ROWS, PackedLayout, layout_of
 from ..packed.weights import FragmentWeights, fragment_weights
-from ..rings.ring import Fetchers, follower, refiller, starter
+from ..rings.ring import Fetchers, offset_advancer, prologue, refiller
 from ..rings.shape import MOST_SHARED
 from ..unpacked.tiles import store_four
 from ..warp_specialized.consumers import multiplier
@@ -78,7 +78,7 @@ def fetchers(layout: PackedLayout, tile: WarpgroupTile) -> Fetchers:
     fragment_bytes, chunks, columns = layout.fragment_bytes, layout.fragment_bytes // 16, tile.columns
     rows_together = THREADS // 8
     weights_at = tile.columns * 2 * STEP
-    copy16, copy16_of = ptx.copy16, bf16x2.copy16_of
+    copy16, copy16_or_zeros = ptx.copy16, bf16x2.copy16_or_zeros
 
     @inlined
     def fetch_weights(at: Any, w_at: Any, apart: Any, step: Any) -> None:
@@ -101,7 +101,7 @@ def fetchers(layout: PackedLayout, tile: WarpgroupTile) -> Fetchers:
             # rows beyond the last are multiplied and thrown away
             source_row = min(m0 + row + uint32(i), m - uint32(1))
             source = x + uint64(source_row * k + column) * uint64(2)
-            copy16_of(to + uint32(i * 2 * STEP), source, length)
+            copy16_or_zeros(to + uint32(i * 2 * STEP), source, length)
 
     return fetch_weights, fetch_activations
 
@@ -128,7 +128,7 @@ def kernel(fmt: BlockFormat, tile: WarpgroupTile) -> Kernel:
     fragment_bytes = layout.fragment_bytes
     ahead, end, weights_at = count - 1, (count - 1) * length, columns * 2 * STEP
     fetch, zeros, publish = fetchers(layout, tile), warpgroup.sums(columns).zeros, warpgroup.publish
-    start, after = starter(fetch, ahead, length), follower(count, length)
+    start, after = prologue(fetch, ahead, length), offset_advancer(count, length)
     refill = refiller(fetch, ptx.wait_for_all_but(count - 3), publish)
     unpack, multiply, store = unpacker(weights), multiplier(columns), storer(columns)
     base, first_there, wait = ptx.shared_base, ptx.wait_for_all_but(ahead - 1), warpgroup.wait

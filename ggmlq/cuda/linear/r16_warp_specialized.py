@@ -41,7 +41,7 @@ from ..machine import device
 from ..machine.launch import Kernel, family
 from ..packed.layout import FRAGMENT_ROWS, TILE_ROWS, layout_of
 from ..packed.pack import packed_weights
-from ..rings.boxed import starter
+from ..rings.boxed import barrier_initializer
 from ..schedule.raster import consumer_locator, locate_for_producer, raster
 from ..schedule.work_units import shared_stages
 from ..warp_specialized.cluster_split import INBOX_BARRIER, within_clusters
@@ -67,11 +67,11 @@ def kernel(fmt: BlockFormat, tile: WarpSpecializedTile) -> Kernel:
     split_epilogue = within_clusters(layout, tile, locate)
     consume = consumer(layout, tile, locate, split_epilogue=split_epilogue)
     produce = producer(layout, tile, locate_for_producer, wide)
-    start = starter(tile.stages(layout), CONSUMER_WARPS)
+    start = barrier_initializer(tile.stages(layout), CONSUMER_WARPS)
     barriers_at, base = tile.stages(layout) * tile.stage(layout), ptx.shared_base
     scratch, put, init = 16 * tile.stages(layout), ptx.put, barriers.init
     first_lane, pinned, let_successor_start, wait_for_predecessor = (
-        barriers.of_first_lane, barriers.pinned, dependent_launch.let_successor_start,
+        barriers.from_first_lane, barriers.pinned, dependent_launch.let_successor_start,
         dependent_launch.wait_for_predecessor,
     )  # fmt: skip
     reorder_rows, columns = reorderer(), tile.columns
@@ -143,7 +143,7 @@ def launch(x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None = N
     shape = WarpSpecializedShape.on(device.card_of(device.current()), m, n, steps // UNIT_FRAGMENTS, w.layout)
     tile = tile or best_tile(shape).tile
     across = shape.across(tile)
-    wave = shape.wave(tile, device.blocks_beside(tile.blocks, tile.shared(w.layout)))
+    wave = shape.wave(tile, device.resident_blocks(tile.blocks, tile.shared(w.layout)))
     split, _ = best_split(shape.down * across, shape.stages, wave)
     w_bytes = FRAGMENT_ROWS * w.layout.fragment_bytes
     order = raster(across, shape.down, wave.blocks, tile.x_tile_bytes, w_bytes)
@@ -162,5 +162,5 @@ def launch(x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None = N
         x_tiles, out, partials, flags,
         x, list(KINDS).index(kind), x.shape[1], m, n, steps, x_tiles.shape[1], *order, *late,
         *split.arguments,
-        cluster=split.cluster, most=tile.blocks,
+        cluster=split.cluster, max_blocks=tile.blocks,
     )  # fmt: skip

@@ -1,12 +1,13 @@
 """Code of kernels that comes with the package, so that a first product waits for no compiler.
 
-    machine/served.py   which packs serve a GPU; machine/coverage.py: how many kernels that are
-    files.json  digests of source files when packs were last looked at
-    compilers.json  versions of the compilers when packs were last written
-    sm_90/      machine code for compute capability 9.0
-    ptx/        for all other GPUs, which their driver translates
+    sm_90/          machine code for compute capability 9.0
+    ptx/            PTX for all other GPUs, which their driver translates
+    files.json      digests of source files when the packs were last checked
+    compilers.json  versions of the compilers when the packs were last written
 
-``python tools/prebuild.py`` writes the packs; tools/_packs.py says which kernels belong in. Where there
-is none for a kernel, or its sources have changed since, it is compiled as any other, and kept on the
-disk (machine/launch.py).
+machine/served.py finds the code of a kernel here. ``python tools/prebuild.py`` writes the packs;
+tools/_packs.py lists
+the kernels that belong in. A kernel without a pack, or whose sources have changed since, is compiled at
+run time
+and stored on disk (machine/launch.py).
 """

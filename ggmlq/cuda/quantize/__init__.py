@@ -20,12 +20,12 @@ from ._block import LANES, RUN, THREADS
 
 @cache
 def encoder(fmt: Format) -> Callable[[], Kernel] | None:
-    """What makes the kernel that encodes a format; None where there is none."""
+    """The maker of the kernel that encodes a format; None where the device encodes none."""
     name = f"{__name__}.{fmt.name.lower()}"
     if importlib.util.find_spec(name) is None:
         return None
-    found: Callable[[], Kernel] = importlib.import_module(name).kernel
-    return found
+    module: Callable[[], Kernel] = importlib.import_module(name).kernel
+    return module
 
 
 def quantize(x: Any, fmt: Format) -> QuantArray | None:

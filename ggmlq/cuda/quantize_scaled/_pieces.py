@@ -6,7 +6,7 @@ from typing import Any
 
 from ..intrinsics import codes, ptx
 from ..intrinsics.atoms import inlined
-from ..intrinsics.lane import EVERYONE
+from ..intrinsics.lane import ALL_LANES
 from ..intrinsics.language import cuda, int32, uint32
 
 SIZES = {"float16": 2, "bfloat16": 2, "float32": 4}  # kinds of floats with the bytes of one
@@ -137,9 +137,9 @@ def agreeing(lanes: int, both: bool, keeps_nan: bool) -> Any:
     def agree(high: Any, low: Any) -> Any:
         for i in range(steps):
             step = lanes >> i + 1
-            high = larger(high, cuda.shfl_xor_sync(EVERYONE, high, step))
+            high = larger(high, cuda.shfl_xor_sync(ALL_LANES, high, step))
             if both:
-                low = larger(low, cuda.shfl_xor_sync(EVERYONE, low, step))
+                low = larger(low, cuda.shfl_xor_sync(ALL_LANES, low, step))
         return high, low
 
     return agree

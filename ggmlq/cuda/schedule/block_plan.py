@@ -65,7 +65,7 @@ def planner(threads: int, stores_experts: bool) -> Any:
 @cache
 def slot_counter() -> Any:
     """The device function by which one warp adds the first slot of each expert to the expert's entry."""
-    put, take4, of_lane, sum_up_to = ptx.put, bf16x2.take4, votes.of_lane, votes.sum_up_to
+    put, take4, from_lane, sum_up_to = ptx.put, bf16x2.take4, votes.from_lane, votes.sum_up_to
 
     @inlined
     def count_slots(entries: Any, experts: Any, columns: Any) -> None:
@@ -82,7 +82,7 @@ def slot_counter() -> Any:
                 if expert < experts:
                     first_slot = uint32(total + uint32(up_to - slots_of_expert))
                     put(at, uint32(uint32(first_slot << uint32(16)) | count))
-                total, first = uint32(total + of_lane(up_to, uint32(31))), uint32(first + uint32(32))
+                total, first = uint32(total + from_lane(up_to, uint32(31))), uint32(first + uint32(32))
             if lane == uint32(0):
                 put(uint32(entries + experts * uint32(4)), uint32(total << uint32(16)))
 

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from ..intrinsics.atoms import inlined
-from ..intrinsics.integers import load16_of_others
+from ..intrinsics.integers import load16_l2
 from ..intrinsics.language import uint32, uint64
 from ..packed.layout import FRAGMENT_ROWS, TILE_ROWS
 from .block_plan import entry_finder
@@ -27,7 +27,7 @@ def tile_finder() -> Any:
     slots of a sweep; the list of uses. It returns the expert, the row of tiles, the slot, its number among
     the expert's slots, and the expert's uses.
     """
-    load_words = load16_of_others  # blocks that start early have an old first cache
+    load_words = load16_l2  # blocks that start early have an old first cache
     find_entry = entry_finder()
 
     @inlined

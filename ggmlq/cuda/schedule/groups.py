@@ -87,7 +87,7 @@ def slot_counter() -> Any:
     """The device function by which a warp finds each expert's first slot and the number of slots; and each
     expert's first use, which counts if uses are in order.
     """
-    put, take4, of_lane, sum_up_to = ptx.put, bf16x2.take4, votes.of_lane, votes.sum_up_to
+    put, take4, from_lane, sum_up_to = ptx.put, bf16x2.take4, votes.from_lane, votes.sum_up_to
 
     @inlined
     def count_slots(counts: Any, firsts: Any, begins: Any, experts: Any, columns: Any, lane: Any) -> Any:
@@ -102,7 +102,7 @@ def slot_counter() -> Any:
                 put(firsts + expert * uint32(4), uint32(uint32(total + up_to) - expert_slots))
                 put(begins + expert * uint32(4), uint32(uint32(uses + uses_to) - count))
             total, uses = (
-                uint32(total + of_lane(up_to, uint32(31))), uint32(uses + of_lane(uses_to, uint32(31))),
+                uint32(total + from_lane(up_to, uint32(31))), uint32(uses + from_lane(uses_to, uint32(31))),
             )  # fmt: skip
             first = uint32(first + uint32(32))
         if lane == uint32(0):
@@ -145,14 +145,14 @@ def count_exchanger() -> Any:
     Afterwards ``counts`` are those of all blocks, and ``befores`` those of the blocks before.
     """
     put, take4, store4, load4 = ptx.put, bf16x2.take4, ptx.store4, codes.load4
-    meet_cluster = barriers.meet_cluster
+    sync_cluster = barriers.sync_cluster
 
     @inlined
     def exchange(counts: Any, befores: Any, block_counts: Any, entries: Any, rank: Any, blocks: Any) -> None:
         for entry in range(uint32(cuda.threadIdx.x), entries, uint32(THREADS)):
             at = block_counts + uint64(uint32(rank * entries) + uint32(entry)) * uint64(4)
             store4(at, take4(counts + uint32(entry) * uint32(4)))
-        meet_cluster()
+        sync_cluster()
         for entry in range(uint32(cuda.threadIdx.x), entries, uint32(THREADS)):
             before, total = uint32(0), uint32(0)
             for block in range(uint32(0), blocks):

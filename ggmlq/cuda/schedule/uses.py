@@ -17,8 +17,8 @@ from ..intrinsics import bf16x2, integers, ptx, votes
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, uint32, uint64
 
-LANE_IDS = 2, 8  # ids that a lane reads: kernels for up to 64 and 256 uses
-MOST_LISTED = 32 * LANE_IDS[-1]
+IDS_PER_LANE = 2, 8  # ids that a lane reads: kernels for up to 64 and 256 uses
+MOST_LISTED = 32 * IDS_PER_LANE[-1]
 NO_EXPERT, NO_USE = 0xFFFFFFFF, 0xFFFFFFFE
 NAN = 0x7FC00000  # bits of a float32
 
@@ -29,7 +29,7 @@ def expert_of(uncached: bool = False) -> Any:
 
     ``uncached``: for blocks that start before the previous kernel ends, whose first cache may hold older ids.
     """
-    load8 = integers.load8_of_others if uncached else bf16x2.load8
+    load8 = integers.load8_l2 if uncached else bf16x2.load8
 
     @inlined
     def expert(ids: Any, use: Any, experts: Any) -> Any:
@@ -40,7 +40,7 @@ def expert_of(uncached: bool = False) -> Any:
 
 
 @cache
-def finder(columns: int, lane_ids: int) -> Any:
+def finder(columns: int, ids_per_lane: int) -> Any:
     """The device function that lists the uses of a warp at an address of shared memory.
 
     It returns how many uses there are, none if an earlier block serves them, and the expert.
@@ -49,15 +49,15 @@ def finder(columns: int, lane_ids: int) -> Any:
 
     @inlined
     def find(at: Any, ids: Any, use: Any, uses: Any, experts: Any, lane: Any) -> Any:
-        expert, others = expert_of_use(ids, use, experts), cuda.local.array(lane_ids, uint32)
-        for i in range(lane_ids):
+        expert, others = expert_of_use(ids, use, experts), cuda.local.array(ids_per_lane, uint32)
+        for i in range(ids_per_lane):
             others[i] = uint32(NO_USE)
             if lane + uint32(32 * i) < uses:
                 others[i] = expert_of_use(ids, lane + uint32(32 * i), experts)
         until = uint32(uint32(uint32(1) << (use & uint32(31))) - uint32(1))
         below = uint32(uint32(uint32(1) << lane) - uint32(1))
         count = before = uint32(0)
-        for i in range(lane_ids):
+        for i in range(ids_per_lane):
             here = equal(others[i], expert)
             if use >> uint32(5) == uint32(i):
                 before = uint32(count + ones(here & until))

@@ -9,20 +9,20 @@ from ..machine import device
 from ..rings.boxed import BoxTile
 
 
-class TileEfficiency(NamedTuple):
+class RatedTile(NamedTuple):
     """A tile, and how busy its kernel keeps a multiprocessor, relative to other tiles."""
 
     tile: BoxTile
     efficiency: float
 
 
-def best_tile(tiles: Sequence[TileEfficiency], m: int, n: int, multiprocessors: int = 0) -> BoxTile:
+def best_tile(tiles: Sequence[RatedTile], m: int, n: int, multiprocessors: int = 0) -> BoxTile:
     """The best tile for m × n outputs: blocks take tiles wave after wave, so the busiest block's number of
     tiles counts.
     """
     count = multiprocessors or device.multiprocessors()
 
-    def time(choice: TileEfficiency) -> float:
+    def time(choice: RatedTile) -> float:
         tile = choice.tile
         return -(-tile.tiles(m, n) // count) * tile.rows * tile.columns / choice.efficiency
 

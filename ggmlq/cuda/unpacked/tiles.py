@@ -27,7 +27,7 @@ from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import four_into, g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
-from ..rings.ring import follower
+from ..rings.ring import offset_advancer
 
 STEP, RUNS = 128, 4  # columns of a stage, and runs of 32 in it
 
@@ -189,7 +189,7 @@ def multiplier(shape: IntTile, start: Any, scaled: Any) -> Any:
 def accumulator(shape: IntTile, start: Any, scaled: Any) -> Any:
     """The device function that adds steps ``first`` … ``last - 1`` of a tile to a thread's sums."""
     stages, stage = shape.stages, shape.stage
-    ahead, after = stages - 1, follower(stages, stage)
+    ahead, after = stages - 1, offset_advancer(stages, stage)
     fetch, multiply = fetcher(shape), multiplier(shape, start, scaled)
     base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(stages - 2)
 

@@ -37,11 +37,11 @@ AT_ONCE = 4  # fours that are added up together
 @cache
 def cluster_announcer() -> Any:
     """The device function by which a block that is in no cluster counts itself among the running ones."""
-    announce_alone, blocks_of_cluster = announcer(), barriers.blocks_of_cluster
+    announce_alone, cluster_size = announcer(), barriers.cluster_size
 
     @inlined
     def announce(flags: Any, position: Any) -> None:
-        if blocks_of_cluster() == uint32(1):
+        if cluster_size() == uint32(1):
             announce_alone(flags, position)
 
     return announce
@@ -62,15 +62,15 @@ def cluster_partial_sender(layout: PackedLayout, tile: WarpSpecializedTile) -> A
     """
     store_alone, send, back = partial_storer(tile), thread_sums(tile.columns).send, inbox_offset(layout, tile)
     fours, counts_bytes = tile.columns // 8, counted(tile.columns)
-    blocks_of_cluster, greet, join, expect = (
-        barriers.blocks_of_cluster, barriers.pass_by_cluster, barriers.join_cluster, barriers.expect
+    cluster_size, greet, join, expect = (
+        barriers.cluster_size, barriers.arrive_at_cluster_relaxed, barriers.wait_for_cluster, barriers.expect
     )  # fmt: skip
 
     @inlined
     def send_partial(
         sums: Any, partials: Any, flags: Any, number: Any, first: Any, position: Any, scratch: Any
     ) -> None:
-        count = blocks_of_cluster()
+        count = cluster_size()
         if count == uint32(1):
             store_alone(sums, partials, flags, number, first, position, scratch)
         else:
@@ -95,8 +95,8 @@ def cluster_epilogue(layout: PackedLayout, tile: WarpSpecializedTile, locate: An
     finish_alone, back = split_epilogue(tile, locate, False), inbox_offset(layout, tile)
     fours = tile.columns // 8
     few, counts_bytes = 4 * AT_ONCE, counted(tile.columns)
-    blocks_of_cluster, meet, wait, take_floats, store_float = (
-        barriers.blocks_of_cluster, barriers.meet_cluster, barriers.wait, ptx.take_floats, ptx.store_float
+    cluster_size, meet, wait, take_floats, store_float = (
+        barriers.cluster_size, barriers.sync_cluster, barriers.wait, ptx.take_floats, ptx.store_float
     )  # fmt: skip
 
     @inlined
@@ -105,7 +105,7 @@ def cluster_epilogue(layout: PackedLayout, tile: WarpSpecializedTile, locate: An
         whole_tiles: Any, scratch: Any,
     ) -> None:  # fmt: skip
         rank, split_blocks, _ = position
-        count = blocks_of_cluster()
+        count = cluster_size()
         if count == uint32(1):
             finish_alone(outputs, schedule, thread_at, n, stages, position, split, whole_tiles, scratch)
         elif rank < split_blocks:

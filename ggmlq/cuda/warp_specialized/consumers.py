@@ -20,7 +20,7 @@ from ..intrinsics.lane import opaque_zero
 from ..intrinsics.language import cuda, uint32
 from ..packed.layout import ROWS, PackedLayout
 from ..packed.weights import fragment_weights
-from ..rings.boxed import follower
+from ..rings.boxed import stage_advancer
 from ..schedule.work_units import next_work_unit
 from .stream_k import SplitEpilogue, through_memory
 from .tile import WarpSpecializedTile
@@ -53,7 +53,7 @@ def accumulator(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     are its own complete.
     """
     stages, length, x_tile_bytes = tile.stages(layout), tile.stage(layout), tile.x_tile_bytes
-    single, after, sums = tile.fragments == 1, follower(stages), warpgroup.sums(tile.columns)
+    single, after, sums = tile.fragments == 1, stage_advancer(stages), warpgroup.sums(tile.columns)
     multiply = multiplier(tile.columns)
     weights_at, row_bytes = tile.fragments * x_tile_bytes, tile.box_row(layout)
     second = tile.next_fragment(layout)

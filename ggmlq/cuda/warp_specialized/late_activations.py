@@ -96,7 +96,7 @@ def section_waiter(reorders: bool) -> Any:
     """The device function by which the producer waits for the section of a stage; it returns how many are
     ready.
     """
-    await_sum, see = barriers.await_sum, boxes.see_what_was_written
+    wait_for_sum, see = barriers.wait_for_sum, boxes.publish_to_copy_engine
 
     if not reorders:
         return inlined(lambda flags, late, sweep, step, ready_sections: ready_sections)
@@ -108,7 +108,7 @@ def section_waiter(reorders: bool) -> Any:
             section = uint32(uint32(sweep * sections) + uint32(step // uint32(STEPS)))
             if section >= ready_sections:
                 place = uint32(uint32(counters + uint32(1)) + section)
-                await_sum(flags + uint64(place) * uint64(4), section_tickets)
+                wait_for_sum(flags + uint64(place) * uint64(4), section_tickets)
                 see()
                 ready_sections = uint32(section + uint32(1))
         return ready_sections
@@ -119,9 +119,9 @@ def section_waiter(reorders: bool) -> Any:
 @cache
 def reorderer() -> Any:
     """The device function of warps that make x_tiles until no ticket is left."""
-    meet, first_lane, take, reach, show = (
-        barriers.meet_warp, barriers.of_first_lane, barriers.take_ticket, barriers.reach,
-        boxes.see_what_was_written,
+    meet, first_lane, take, add_release, show = (
+        barriers.sync_warp, barriers.from_first_lane, barriers.take_ticket, barriers.add_release,
+        boxes.publish_to_copy_engine,
     )  # fmt: skip
     order_floats, order_halves, order_bfloats = (row_pair_reorderer(kind) for kind in KINDS)
 
@@ -155,7 +155,7 @@ def reorderer() -> Any:
                 show()
                 meet()
                 if lane == uint32(0):
-                    reach(
+                    add_release(
                         flags + uint64(uint32(uint32(counters + uint32(1)) + section)) * uint64(4), uint32(1)
                     )
 

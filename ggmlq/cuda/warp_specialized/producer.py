@@ -18,7 +18,7 @@ from ..intrinsics.language import cuda, uint32, uint64
 from ..machine import tensor_maps
 from ..packed.layout import FRAGMENT_ROWS, PackedLayout
 from ..packed.pack import packed_weights
-from ..rings.boxed import follower
+from ..rings.boxed import stage_advancer
 from ..schedule.work_units import next_work_unit
 from .late_activations import section_waiter
 from .tile import MAP_ELEMENT, UNIT_FRAGMENTS, X_ROW_BYTES, WarpSpecializedTile
@@ -63,7 +63,7 @@ def producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any, reord
     meanwhile (late_activations.py).
     """
     stages, x_tile_bytes, fragments_each = tile.stages(layout), tile.x_tile_bytes, tile.fragments
-    (request_weights, request_x), after = requester(layout, tile), follower(stages)
+    (request_weights, request_x), after = requester(layout, tile), stage_advancer(stages)
     wait_for_section = section_waiter(reorders)
     stages_per_unit, wait, prefetch = UNIT_FRAGMENTS // tile.fragments, barriers.wait, boxes.prefetch
     wait_for_predecessor = dependent_launch.wait_for_predecessor
@@ -139,6 +139,6 @@ def weights_map(box_row: int) -> Callable[[QuantArray], tuple[Any]]:
             box_row // MAP_ELEMENT,
             False,
         )
-        return (tensor_maps.kept(box),)
+        return (tensor_maps.map_array(box),)
 
     return map_weights_at

@@ -51,14 +51,14 @@ def flag_count(split_blocks: int, split_tiles: int) -> int:
 @cache
 def announcer() -> Any:
     """The device function by which a block counts itself among the running ones."""
-    wait_for_predecessor, reach = dependent_launch.wait_for_predecessor, barriers.reach
+    wait_for_predecessor, add_release = dependent_launch.wait_for_predecessor, barriers.add_release
 
     @inlined
     def announce(flags: Any, position: Any) -> None:
         rank, split_blocks, split_tiles = position
         if uint32(cuda.threadIdx.x) == uint32(0) and rank < split_blocks:
             wait_for_predecessor()  # it clears the flags
-            reach(flags + uint64(uint32(split_blocks + split_tiles)) * uint64(4), uint32(1))
+            add_release(flags + uint64(uint32(split_blocks + split_tiles)) * uint64(4), uint32(1))
 
     return announce
 
@@ -97,7 +97,11 @@ def partial_storer(tile: WarpSpecializedTile) -> Any:
     """The device function that stores the partial sums of a work unit for the blocks that share its tile."""
     slot_bytes = 4 * TILE_ROWS * tile.columns
     store_sums = thread_sums(tile.columns).store
-    meet, reach, seen = barriers.gather_point(1, CONSUMER_THREADS), barriers.reach, barriers.seen
+    meet, add_release, load_relaxed = (
+        barriers.named_barrier(1, CONSUMER_THREADS),
+        barriers.add_release,
+        barriers.load_relaxed,
+    )
 
     @inlined
     def store_partial(
@@ -106,12 +110,12 @@ def partial_storer(tile: WarpSpecializedTile) -> Any:
         (rank, split_blocks, split_tiles), thread = position, uint32(cuda.threadIdx.x)
         slot = rank if first > uint32(0) else uint32(split_blocks + number)
         to = partials + uint64(slot) * uint64(slot_bytes) + uint64(thread) * uint64(16)
-        running = seen(flags + uint64(uint32(split_blocks + split_tiles)) * uint64(4))
+        running = load_relaxed(flags + uint64(uint32(split_blocks + split_tiles)) * uint64(4))
         store_sums(sums, to, uint32(16 * CONSUMER_THREADS))
         meet()
         if thread == uint32(0):
             leaves = uint32(1) if running < split_blocks and first > uint32(0) else uint32(0)
-            reach(flags + uint64(slot) * uint64(4), uint32(SLICE_LEFT) if leaves else uint32(STORED))
+            add_release(flags + uint64(slot) * uint64(4), uint32(SLICE_LEFT) if leaves else uint32(STORED))
             if leaves:
                 put(uint32(scratch + uint32(LEAVES_SLICE)), int32(1))
 
@@ -129,7 +133,7 @@ def slice_finisher(tile: WarpSpecializedTile, listed: bool) -> Any:
     at_once = 8 if tile.columns <= 64 else 4  # blocks whose sums are loaded together
     fours_each = LOADS // at_once  # of one block
     few, many = 4 * fours_each, 4 * LOADS
-    load_if, store_float, load4 = integers.load_floats_of_others_if, ptx.store_float, codes.load4
+    load_if, store_float, load4 = integers.load_floats_l2_if, ptx.store_float, codes.load4
 
     @inlined
     def finish_slice(
@@ -175,8 +179,8 @@ def tile_finisher(tile: WarpSpecializedTile, listed: bool) -> Any:
     """The device function for a block's slice of a tile that it shares, and for slices that others leave to
     it.
     """
-    finish_slice, meet = slice_finisher(tile, listed), barriers.gather_point(1, CONSUMER_THREADS)
-    await_any, seen = barriers.await_any, barriers.seen
+    finish_slice, meet = slice_finisher(tile, listed), barriers.named_barrier(1, CONSUMER_THREADS)
+    wait_for_any, load_relaxed = barriers.wait_for_any, barriers.load_relaxed
 
     @inlined
     def finish_tile(
@@ -190,7 +194,7 @@ def tile_finisher(tile: WarpSpecializedTile, listed: bool) -> Any:
             i = uint32(cuda.threadIdx.x)
             while i < count:
                 other = slot if i == uint32(0) else uint32(first + i)
-                if await_any(flags + uint64(other) * uint64(4)) == uint32(SLICE_LEFT):
+                if wait_for_any(flags + uint64(other) * uint64(4)) == uint32(SLICE_LEFT):
                     put(uint32(scratch + uint32(HAS_SLICES)), int32(1))
                 i = uint32(i + uint32(CONSUMER_THREADS))
             meet()
@@ -198,7 +202,7 @@ def tile_finisher(tile: WarpSpecializedTile, listed: bool) -> Any:
             if which == uint32(0) and take4(uint32(scratch + uint32(HAS_SLICES))) != uint32(0):
                 i = uint32(1)
                 while i < count:
-                    if seen(flags + uint64(uint32(first + i)) * uint64(4)) == uint32(SLICE_LEFT):
+                    if load_relaxed(flags + uint64(uint32(first + i)) * uint64(4)) == uint32(SLICE_LEFT):
                         finish_slice(partials, slot, first, count, i, y, place, n)
                     i = uint32(i + uint32(1))
 

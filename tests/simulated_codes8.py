@@ -1,6 +1,6 @@
 """Run by test_cuda_scaled_simulator in Numba's simulator: the kernels of scaled products, on tiny problems.
 
-    python tests/simulated_tiles8.py SEED plain|integer|float ROUNDS
+    python tests/simulated_codes8.py SEED plain|integer|float ROUNDS
 
 Device memory is one array, shared memory another, and an address is a place in one of them. Copies are done
 at once; ldmatrix and mma wait for all lanes of their warp and exchange what they hold.
@@ -102,7 +102,7 @@ def integer_mma(a, b):
     return mma
 
 
-def copy16_of(shared, address, size):
+def copy16_or_zeros(shared, address, size):
     assert int(shared) % 16 == 0
     SHARED[int(shared) :][:16] = 0
     if size:
@@ -143,7 +143,7 @@ def patch():
     ptx.wait_for_all_but = lambda groups: lambda: None
     ptx.load_matrices, ptx.take_pair = load_matrices, taking(SHARED, 2, np.float32)
     ptx.load_float = taking(DEVICE, 1, np.float32)
-    bf16x2.take4, bf16x2.copy16_of = taking(SHARED, 1, np.uint32), copy16_of
+    bf16x2.take4, bf16x2.copy16_or_zeros = taking(SHARED, 1, np.uint32), copy16_or_zeros
     codes8.copy4, codes8.load4 = copy4, taking(DEVICE, 1, np.int32)
     codes8.store_if, codes8.store_pair_if = store_if, store_pair_if
     codes8.integer_mma, codes8.mma_f16 = integer_mma, floats_added(of_halves, of_halves)
@@ -183,12 +183,14 @@ def judged(found, x, w, what, exact):
 
 def run_tiles(make, x, w, tile, exact):
     """A kernel on tiles, over all its blocks, between guard rows."""
-    from ggmlq.cuda.codes8.tiled import PARAMETERS, given
+    from ggmlq.cuda.codes8.mma_tiles import PARAMETERS
+    from ggmlq.cuda.codes8.mma_tiles import launch as launch_tiles
+    from ggmlq.cuda.codes8.rows import operand_pair
     from ggmlq.cuda.intrinsics.language import uint32, uint64
     from ggmlq.cuda.scaled_linear.r4_mma_int8 import points_of
 
     TOP[0], DEVICE[:], SHARED[:] = 0, 0xAB, 0xCD
-    (m, k), n, operands = x.shape, w.shape[0], given(x, w)
+    (m, k), n, operands = x.shape, w.shape[0], operand_pair(x, w)
     tile = replace(tile, step=operands.groups.step)
     y = np.full((m + 2, n), np.nan, np.float32)
     at = put(y) + 4 * n
@@ -206,7 +208,7 @@ def run_tiles(make, x, w, tile, exact):
         with np.errstate(over="ignore"):
             cuda.jit(make(tile, operands, points).function)[grid[0], block[0]](*typed)
 
-    operands.launch(kernel, tile, np.zeros((m, n), np.float32), *more, tall=2)
+    launch_tiles(kernel, tile, operands, np.zeros((m, n), np.float32), *more, raster_height=2)
     found = DEVICE[at - 4 * n :][: 4 * (m + 2) * n].view(np.float32).reshape(m + 2, n)
     assert np.isnan(found[[0, -1]]).all(), "it writes past its output"
     judged(found[1:-1], x, w, (make.__name__, repr(x), repr(w), str(tile)), exact)
@@ -221,6 +223,8 @@ def integers(rng, count):
 
 
 def tensor_cores(rng, rounds, kind):
+    from ggmlq.cuda.codes8.mma_tiles import is_uniform
+    from ggmlq.cuda.codes8.rows import INTEGER_KINDS
     from ggmlq.cuda.rings.shape import ByteTile
     from ggmlq.cuda.scaled_linear import r4_mma_int8 as r4
     from ggmlq.cuda.scaled_linear import r5_widen as r5
@@ -236,11 +240,11 @@ def tensor_cores(rng, rounds, kind):
             x, w = integers(rng, i)
 
             def mma_int8(tile, given, points, x=x, w=w):
-                kinds = r4.KINDS[x.code.name], r4.KINDS[w.code.name]
+                kinds = INTEGER_KINDS[x.code.name], INTEGER_KINDS[w.code.name]
                 zeros = x.zeros is not None or w.zeros is not None
                 if given.groups.length < x.shape[1]:
-                    return r4.grouped(tile, *kinds, given.uniform(tile), zeros)
-                return r4.whole(tile, *kinds, zeros)
+                    return r4.grouped(tile, *kinds, is_uniform(given, tile), zeros)
+                return r4.ungrouped(tile, *kinds, zeros)
 
             run_tiles(mma_int8, x, w, tile, exact=True)
             continue
@@ -251,7 +255,7 @@ def tensor_cores(rng, rounds, kind):
         converts = bool(rng.integers(2))
 
         def widen(tile, given, points, a=a, b=b, converts=converts):
-            return r5.kernel(tile, a, b, given.uniform(tile), converts)
+            return r5.kernel(tile, a, b, is_uniform(given, tile), converts)
 
         def mma_fp8(tile, given, points, a=a, b=b):
             return r6.kernel(tile, a, b)

@@ -13,7 +13,7 @@ from typing import Any
 from ..intrinsics.assembly import FLOAT, as_intrinsic, emit_assembly, f32, only_on_a_gpu, u32, u64
 from ..intrinsics.language import SIMULATED, ir, types
 from ..intrinsics.wgmma8 import unpacked
-from .tile import float_piece
+from .wgmma_sums import float_piece
 
 PIECE = 32  # columns
 
