@@ -155,7 +155,7 @@ def test_not_while_a_graph_is_recorded(gpu):
 def test_formats_that_need_their_bytes(name, gpu):
     q, raw = weights(name)
     with pytest.raises(
-        gq.GGMLQError, match=rf"kernels keep of {name} does not hold all its bits; that of q4_0, "
+        gq.GGMLQError, match=rf"packed weights of {name} do not hold all its bits; those of q4_0, "
     ):
         q.drop_raw()
     assert q.raw is q.memory

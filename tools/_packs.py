@@ -53,18 +53,18 @@ def nothing(*case: Any) -> bool:
     return False
 
 
-def _gemv(fmt: Any, columns: int, span: int, small: bool, strips: int) -> bool:
+def _gemv(fmt: Any, columns: int, span: int, small: bool, fragment_rows: int) -> bool:
     """The stage that GPUs with Hopper's shared memory take for so many rows; others take others, in part."""
     from ggmlq.cuda.linear.r13_gemv import _stage_for
 
-    return bool(_stage_for(fmt, columns, ROOM, True, small, strips).span == span)
+    return bool(_stage_for(fmt, columns, ROOM, True, small, fragment_rows).span == span)
 
 
-def _gemv_elsewhere(fmt: Any, columns: int, span: int, small: bool, strips: int) -> bool:
+def _gemv_elsewhere(fmt: Any, columns: int, span: int, small: bool, fragment_rows: int) -> bool:
     """Of those what is taken where nothing was measured."""
     from ggmlq.cuda.gemv.stages import TWO
 
-    return strips == TWO and _gemv(fmt, columns, span, small, strips)
+    return fragment_rows == TWO and _gemv(fmt, columns, span, small, fragment_rows)
 
 
 def _widest(fmt: Any, tile: Any) -> bool:
@@ -146,10 +146,10 @@ FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "activations.floats.orderer": (everything, nothing),
     "activations.int8.activation_kernel": (nothing, everything),
     "activations.sixteen.changer": (everything, everything),
-    "activations.x_tiles.panel_maker": (everything, nothing),
+    "activations.x_tiles.x_tile_kernel": (everything, nothing),
     "codes8.grouped.float_kernel": (_floats, nothing),
     "codes8.grouped.integer_kernel": (_integers, nothing),
-    "codes8.operands.gatherer": (everything, nothing),
+    "codes8.operands.scale_gatherer": (everything, nothing),
     "codes8.persistent.float_kernel": (_floats, nothing),
     "codes8.persistent.integer_kernel": (_integers, nothing),
     "codes8.split_k.kernel": (_floats, nothing),
@@ -163,7 +163,7 @@ FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "linear.r16_warp_specialized.kernel": (everything, nothing),
     "linear.r4_dp4a.kernel": (nothing, everything),
     "linear.r5_registers.kernel": (nothing, everything),
-    "packed.pack.strip_kernel": (everything, everything),
+    "packed.pack.pack_kernel": (everything, everything),
     "packed.to_bf16.decoder": (everything, everything),
     "packed.to_blocks.restore_kernel": (everything, everything),
     "quantize.decode.decoder": (everything, everything),

@@ -120,7 +120,8 @@ def kernel(fmt: BlockFormat, columns: int, fragment_rows: int, ids_per_lane: int
     parameters = (uint64,) * 4 + (uint32,) * 7
     return Kernel(
         f"gemv of experts of {fmt.name}, {columns} of {32 * ids_per_lane} uses, {rows} rows",
-        gemv, *parameters, threads=32 * warps, blocks=stage.blocks, shared=stage.shared, least=LEAST, early=True,
+        gemv, *parameters, threads=32 * warps, blocks=stage.blocks, shared=stage.shared, least=LEAST,
+        early=True,
     )  # fmt: skip
 
 
