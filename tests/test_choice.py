@@ -318,7 +318,7 @@ def test_doctor_without_a_gpu(monkeypatch):
     assert doctor.examine()["auto"] == {"error": "there is no GPU"}
 
 
-def test_older_gpus_have_registers_for_fewer_records(table, monkeypatch):
+def test_older_gpus_have_registers_for_fewer_fragments(table, monkeypatch):
     fmt = FORMATS["q4_0"]
     for capability, span in (((9, 0), 2), ((8, 6), 1)):
         card = replace(H200, capability=capability)
