@@ -3,7 +3,7 @@
 On Hopper the order is that of estimates from the shape and the card: cost/packed.py for blocks,
 cost/codes8.py for codes with scales. Any number of rows and columns has one.
 
-Elsewhere it was measured, in choice.json. ``tools/choice_table.py`` writes the file from the results of
+Elsewhere it was measured, in choice.json. ``tools/table.py cuda_choice`` writes the file from the results of
 ``bench/bench_engine.py``; :mod:`ggmlq.dispatch.measured` says how it is read. A card that was not measured
 takes the entry of the nearest capability, then of the same name, then of the nearest number of
 multiprocessors.
