@@ -25,7 +25,8 @@ How ``x @ q.T`` is computed, for q4_0 and 512 rows of x on a Hopper card:
     ops/linear.py                         checks the operands and asks dispatch/ladder.py for a rung
     cost/choice.py                        orders the rungs by their estimates, which are in cost/packed.py
     linear/r16_warp_specialized.py        is the first: ``launch`` finds a tile and a split, ``kernel`` runs
-    cost/warp_specialized.py, split.py    the tile and the split of the last wave that should take least time
+    cost/warp_specialized.py              the tile that should take least time
+    cost/split.py                         the split of the last wave that should
     packed/pack.py                        the packed weights, made once; they stay with the array
     activations/x_tiles.py                x as x_tiles of bfloat16, by a kernel before, or its beginning alone
     machine/launch.py                     the kernel's code: prebuilt, or compiled, then loaded and launched

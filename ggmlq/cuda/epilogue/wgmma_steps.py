@@ -1,4 +1,4 @@
-"""Epilogue steps on a thread's sums of ``wgmma``, a tuple (tile.py): a bias, and pieces through shared
+"""Epilogue steps on a thread's sums of ``wgmma``, a tuple (wgmma_sums.py): a bias, and pieces through shared
 memory.
 
 A bias is added in registers. Where results become codes, pieces of 16 rows × 32 columns go through a buffer

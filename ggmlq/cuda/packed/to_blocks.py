@@ -200,7 +200,7 @@ def refuse(request: str, q: QuantArray) -> None:
     if not isinstance(fmt, BlockFormat) or sources(fmt) is None:
         able = ", ".join(f.name for f in BLOCK_FORMATS if sources(f) is not None)
         raise UnsupportedError(
-            f"{request}: packed weights of {fmt.name} do not hold all its bits; those of {able} do; {way}"
+            f"{request}: no packed weights hold all bits of {fmt.name}, as those of {able} do; {way}"
         )
     if q.ndim not in (2, 3):
         raise UnsupportedError(
