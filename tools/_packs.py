@@ -149,7 +149,7 @@ FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "activations.x_tiles.panel_maker": (everything, nothing),
     "codes8.grouped.float_kernel": (_floats, nothing),
     "codes8.grouped.integer_kernel": (_integers, nothing),
-    "codes8.operands.gatherer": (everything, nothing),
+    "codes8.operands.scale_gatherer": (everything, nothing),
     "codes8.persistent.float_kernel": (_floats, nothing),
     "codes8.persistent.integer_kernel": (_integers, nothing),
     "codes8.split_k.kernel": (_floats, nothing),
