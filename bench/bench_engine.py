@@ -9,8 +9,8 @@ counts only where the products that it made, in poisoned memory, agree with floa
 run: reading memory, and cuBLAS on halves of the same shape.
 
 A run keeps to its budget, most important first, and says what it left out; the file is written as it
-goes, and rows of it that were not measured again stay. ``tools/choice_table.py`` and
-``tools/engine_table.py`` work on it.
+goes, and rows of it that were not measured again stay. ``tools/keep.py`` keeps it, and
+``tools/table.py`` writes tables and what ``auto`` takes from it.
 """
 
 from __future__ import annotations

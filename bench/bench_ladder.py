@@ -5,7 +5,7 @@
 On the GPU's clock, activations quantized in each call, weights prepared before; for few rows the
 weights rotate, so that they come from memory. Without a GPU the CPU rungs run, on a smaller shape. On an H200
 it takes less than three minutes, besides those that its kernels are compiled in, on all cores.
-``tools/ladder_table.py keep`` puts the file's figures beside those of other machines, and makes the tables.
+``tools/keep.py`` puts the file's figures beside those of other machines, for ``tools/table.py ladder``.
 """
 
 from __future__ import annotations

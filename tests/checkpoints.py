@@ -1,7 +1,7 @@
 """Small random checkpoints as Hugging Face keeps them, the same bytes on every machine. Knows nothing of
 ggmlq.
 
-``tools/checkpoint_figures.py`` has llama.cpp's converter convert them and keeps what it made as figures.
+``tools/table.py checkpoints`` has llama.cpp's converter convert them and keeps what it made as figures.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ ROOT = Path(__file__).parents[1]
 
 
 def load(folder, name):
-    """A module that is run as a script."""
+    """A module that is run as a script; "tables.engine" is tables/engine.py."""
     sys.path.insert(0, str(ROOT / folder))
     try:
-        spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
+        spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name.replace('.', '/')}.py")
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     finally:

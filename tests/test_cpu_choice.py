@@ -22,7 +22,8 @@ from ggmlq.testing.cases import weights
 from ggmlq.testing.oracle import assert_right
 from ggmlq.testing.rows import rows
 
-cpu_choice = load("tools", "cpu_choice")
+table = load("tools", "table")
+cpu_choice = load("tools", "tables.cpu_choice")
 HERE = choice.Cpu("This One", "thisone", target().dot)
 SPANS = [[2, ["cpu:lines", "cpu:tiles"]], [None, ["cpu:tiles", "cpu:gone"]]]
 ROW = {"format": "iq2_s", "N": 64, "K": 256, "up to": SPANS}
@@ -120,12 +121,14 @@ def test_what_is_usual_stays_where_the_difference_is_noise():
 
 
 def test_the_tool_measures_and_writes(entries, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(choice, "TABLE", tmp_path / "choice.json")
+    monkeypatch.setattr(table, "ROOT", tmp_path)
+    monkeypatch.setattr(choice, "TABLE", tmp_path / "ggmlq" / "cpu" / "choice.json")
+    choice.TABLE.parent.mkdir(parents=True)
     monkeypatch.setattr(cpu_choice, "SIZE", 512)
     before = threads.num_threads()
     try:
         for name in ("tq2_0", "q8_0"):
-            cpu_choice.main(["--formats", name, "--rows", "1", "4", "--turns", "1"])
+            table.main(["cpu_choice", "--formats", name, "--rows", "1", "4", "--turns", "1"])
     finally:
         gq.set_num_threads(before)
     (entry,) = json.loads(choice.TABLE.read_text())["cpus"]

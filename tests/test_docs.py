@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import doctest
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from scripts import load
 
 from ggmlq.cpu.amx import permission
 
 ROOT = Path(__file__).parents[1]
 NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 WANTED = {"torch.md": "torch"}  # page: what its examples import, which the tests do without
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+table = load("tools", "table")
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 NOTES = sorted((ROOT / "bench" / "notes").glob("*.md"))
 
 
@@ -110,16 +110,30 @@ def test_commands_of_the_pages_exist():
             assert command in known, (page.name, command)
 
 
-TOOLS = ["format_table", "arithmetic_table", "fault_table", "format_speed_table", "cpu_table", "engine_table"]
-TOOLS += ["shapes_table", "ladder_table", "scaled_tables", "gru_table", "scale"]
+QUICK = ["arithmetic", "cpu", "engine", "faults", "formats", "gru", "ladder", "scale", "scaled", "shapes"]
 
 
-@pytest.mark.parametrize("tool", TOOLS)
-def test_generated_tables_are_fresh(tool):
-    words = ["page"] * (tool in ("engine_table", "ladder_table", "scale"))
-    command = [sys.executable, str(ROOT / "tools" / f"{tool}.py"), *words, "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.mark.parametrize("name", QUICK)
+def test_generated_tables_are_fresh(name, capsys):
+    assert table.main([name, "--check"]) == 0, capsys.readouterr().out
+
+
+def test_comments_of_tables_name_their_files():
+    comments = [re.findall(r"<!-- table: (\S+)", page.read_text()) for page in PAGES]
+    assert {ROOT / path for paths in comments for path in paths} <= {*table.TABLES.values()}
+
+
+def test_a_table_needs_its_place(tmp_path, monkeypatch):
+    """A page without the table's two comments is an error that names them; nothing is written."""
+    monkeypatch.setattr(table, "ROOT", tmp_path)
+    page = tmp_path / "docs" / "arithmetic.md"
+    page.parent.mkdir()
+    page.write_text("no place\n")
+    with pytest.raises(
+        SystemExit, match=r"docs/arithmetic.md has no place.*<!-- table: tools/tables/arithmetic.py -->"
+    ):
+        table.main(["arithmetic"])
+    assert page.read_text() == "no place\n"
 
 
 def test_claims_count_right():

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
-from scripts import ROOT, load
+from scripts import load
 
 from ggmlq.formats import FORMATS
 from ggmlq.testing import results
 
-engine_table, choice_table = load("tools", "engine_table"), load("tools", "choice_table")
+table, keeping = load("tools", "table"), load("tools", "keep")
+engine, cuda_choice = load("tools", "tables.engine"), load("tools", "tables.cuda_choice")
 KERNELS = {"cuda:streamk": lambda m: 20 + m / 4, "cuda:mma_magic": lambda m: 60 + m / 5,
            "cuda:dequant_bf16": lambda m: 90 + m / 7, "cuda:dequant_cublas": lambda m: 1.0}  # fmt: skip
 ROWS = (1, 8, 64, 512, 4096)
@@ -47,9 +46,9 @@ def made_up(formats=("q4_0", "q8_0"), lengths=(4096, 14336), device="NVIDIA H200
 
 
 def test_the_short_table():
-    lines = engine_table.short(made_up()).splitlines()
+    lines = engine.short(made_up()).splitlines()
     assert lines[0] == "| M | q4_0 | q8_0 |"
-    theirs = engine_table.llama("q4_0", 8, 4096, 14336)
+    theirs = engine.llama("q4_0", 8, 4096, 14336)
     roof = 4096 * 14336 * 18 / 32 / 4400e3
     assert lines[3].startswith(f"| 8 | 22.0 / {theirs:.1f} = {theirs / 22:.1f}×, {roof / 22:.0%} |")
     assert [line.split(" | ")[0] for line in lines[2:-2]] == [f"| {m}" for m in ROWS]
@@ -62,9 +61,9 @@ def test_the_table_of_the_first_page():
     figures["runs"].append({**figures["runs"][0], "date": "2000-01-02"})
     for row in [r for r in figures["rows"] if (r["asked"], r["M"]) == ("auto", 4096)]:
         figures["rows"].insert(0, {**row, "run": 1, "kernel": "cuda:mma_magic"})
-    lines = engine_table.first(figures).splitlines()
+    lines = engine.first(figures).splitlines()
     assert lines[0] == "| M | q4_0 | q8_0 | kernel |"
-    theirs = engine_table.llama("q4_0", 8, 4096, 14336)
+    theirs = engine.llama("q4_0", 8, 4096, 14336)
     assert lines[3].startswith(f"| 8 | 22.0 µs, {theirs / 22:.1f}× | ")
     assert [line.split(" | ")[-1] for line in lines[2:-2]] == [
         "streamk |", "streamk |", "streamk |", "streamk |", "mma_magic |",
@@ -73,7 +72,7 @@ def test_the_table_of_the_first_page():
 
 
 def test_the_full_table():
-    text = engine_table.full(made_up(("q8_0", "q4_0")))
+    text = engine.full(made_up(("q8_0", "q4_0")))
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
     at = next(cells for cells in lines if cells[:3] == ["q8_0", "14336", "1"])
     assert at[3:7] == ["streamk", f"{20.25:.1f}", "50.0", "45.0"]
@@ -87,77 +86,69 @@ def test_the_full_table():
 
 
 def test_other_cards_are_not_compared_with_the_reference():
-    assert "/ –, " in engine_table.short(made_up(device="NVIDIA H100 PCIe"))
+    assert "/ –, " in engine.short(made_up(device="NVIDIA H100 PCIe"))
 
 
 def test_goals():
-    said = engine_table.goals(made_up())
+    said = engine.goals(made_up())
     assert "| q4_0 | 14336 | 1 | cuda:streamk | 20.2 | 10.8 | 9.4 | 37% | missed |" in said
-    for f in engine_table.figures(made_up()):
-        assert engine_table.goal(f, True) <= engine_table.goal(f, False)
+    for f in engine.figures(made_up()):
+        assert engine.goal(f, True) <= engine.goal(f, False)
     fast = made_up()
     for row in fast["rows"]:
         if row.get("us") and row["asked"] == "auto":
             row["us"] = 0.01
-    assert engine_table.goals(fast) == "20 of 20 figures reach their aim"
+    assert engine.goals(fast) == "20 of 20 figures reach their aim"
 
 
 def test_a_page(tmp_path, monkeypatch, capsys):
-    page, readme = tmp_path / "engine.md", tmp_path / "README.md"
-    begin = [engine_table.BEGIN.format(word) for word in ("short", "full", "first")]
+    page, readme, figures = tmp_path / "docs" / "engine.md", tmp_path / "README.md", tmp_path / "card.json"
+    begin = [f"<!-- table: tools/tables/engine.py{part} -->" for part in (" short", " full", "")]
     end = "<!-- end of table -->"
-    page.write_text(f"a\n{begin[0]}\nold\n{end}\nb\n{begin[1]}\nold\n{end}\nc\n")
-    readme.write_text("no place\n")
-    monkeypatch.setattr(engine_table, "PAGE", page)
-    monkeypatch.setattr(engine_table, "README", readme)
-    monkeypatch.setattr(engine_table, "PICTURE", tmp_path / "none.svg")
-    assert engine_table.page(made_up(), check=True) == 1
-    assert engine_table.page(made_up(), check=False) == 0
-    assert engine_table.page(made_up(), check=True) == 0
-    assert "README.md has no place for its table" in capsys.readouterr().out
+    page.parent.mkdir()
+    page.write_text(f"a\n{begin[0]}\nold\n{end}\nb\n{begin[1]}\n\nold\n\n{end}\nc\n")
     readme.write_text(f"{begin[2]}\n{end}\n")
-    assert engine_table.page(made_up(), check=False) == 0
+    results.save(figures, made_up())
+    monkeypatch.setattr(table, "ROOT", tmp_path)
+    words = ["engine", "--results", str(figures)]
+    assert table.main([*words, "--check"]) == 1
+    assert "engine.md is stale" in capsys.readouterr().out
+    assert table.main(words) == 0
+    assert table.main([*words, "--check"]) == 0
     assert "| M | q4_0 | q8_0 | kernel |" in readme.read_text()
     assert page.read_text().startswith(f"a\n{begin[0]}\n| M | q4_0 | q8_0 |")
-    assert f"b\n{begin[1]}\n| format | K | M |" in page.read_text()
+    assert f"b\n{begin[1]}\n\n![time against rows" in page.read_text()
+    assert page.read_text().endswith(f"\n\n{end}\nc\n")
 
 
-def test_no_figures_break_nothing(tmp_path):
-    for what in ("page", "picture", "goals"):
-        command = [
-            sys.executable,
-            str(ROOT / "tools" / "engine_table.py"),
-            what,
-            "--results",
-            str(tmp_path / "x"),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert "x: no figures of auto yet" in done.stdout
+def test_no_figures_break_nothing(tmp_path, capsys):
+    for option in ([], ["--picture"], ["--goals"]):
+        assert table.main(["engine", "--results", str(tmp_path / "x"), *option]) == 0
+        assert "x: no figures of auto yet" in capsys.readouterr().out
 
 
 def test_keep(tmp_path, monkeypatch):
-    monkeypatch.setattr(engine_table, "RESULTS", tmp_path)
-    first = made_up(("q4_0",))
+    monkeypatch.setattr(keeping, "RESULTS", tmp_path)
+    raw, first = tmp_path / "raw.json", made_up(("q4_0",))
     first["runs"][0]["commit"] = ""
-    for found, commit in ((first, "xyz"), (made_up(("q8_0",)), None)):
-        results.save(tmp_path / "raw.json", found)
-        engine_table.keep(tmp_path / "raw.json", "card", commit)
-    kept = results.load(tmp_path / "card.json")
-    assert [run["commit"] for run in kept["runs"]] == ["xyz", "abc"]
-    assert {f.about[0] for f in engine_table.figures(kept)} == {"q4_0", "q8_0"}
-    results.save(tmp_path / "raw.json", made_up(device="another"))
+    for figures, words in ((first, ["--commit", "xyz"]), (made_up(("q8_0",)), [])):
+        results.save(raw, figures)
+        keeping.main([str(raw), "card", *words])
+    merged = results.load(tmp_path / "card.json")
+    assert [run["commit"] for run in merged["runs"]] == ["xyz", "abc"]
+    assert {f.name for f in engine.figures(merged)} == {"q4_0", "q8_0"}
+    results.save(raw, made_up(device="another"))
     with pytest.raises(SystemExit, match="holds results of NVIDIA H200"):
-        engine_table.keep(tmp_path / "raw.json", "card", None)
+        keeping.main([str(raw), "card"])
 
 
-def test_the_picture(tmp_path):
+def test_the_picture():
     pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra plot)")
-    engine_table.picture(made_up(), tmp_path / "x.svg")
-    assert "llama.cpp" in (tmp_path / "x.svg").read_text()
+    assert "llama.cpp" in engine.picture(made_up())
 
 
 def test_the_table_of_choices():
-    card = choice_table.entry(made_up(), None, None)
+    card = cuda_choice.entry(made_up(), None, None)
     assert (card["card"], card["capability"], card["multiprocessors"]) == ("NVIDIA H200", [9, 0], 132)
     assert [(row["format"], row["K"]) for row in card["linear"]] == [
         (name, k) for name in ("q4_0", "q8_0") for k in (4096, 14336)
@@ -166,7 +157,7 @@ def test_the_table_of_choices():
     assert card["linear"][0]["up to"] == [
         (22, [streamk, magic]), (1448, [streamk, magic, bf16]), (None, [bf16, magic, streamk]),
     ]  # fmt: skip
-    text = choice_table.written([card, {**card, "card": "another"}])
+    text = cuda_choice.lines([card, {**card, "card": "another"}], cuda_choice.WHAT, "cards")
     assert [entry["card"] for entry in json.loads(text)["cards"]] == ["NVIDIA H200", "another"]
     assert json.loads(text)["cards"][0]["linear"][0]["up to"] == [
         list(span) for span in card["linear"][0]["up to"]
@@ -177,6 +168,6 @@ def test_choices_compare_kernels():
     """A cell of one kernel decides nothing, nor does a shape that was measured with few numbers of rows."""
     rows = made_up(("q4_0",))["rows"]
     alone = [row for row in rows if row["asked"] == "cuda:streamk"]
-    assert choice_table.cells(alone) == {}
+    assert cuda_choice.cells(alone) == {}
     few = [row for row in rows if row["K"] == 4096 or row["M"] == 64]
-    assert [key[2] for key in choice_table.cells(few)] == [4096]
+    assert [key[2] for key in cuda_choice.cells(few)] == [4096]

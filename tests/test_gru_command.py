@@ -129,7 +129,7 @@ def test_what_is_refused(capsys, files):
 
 
 def test_the_example_hears_voices():
-    voice = scripts.load("tools", "voice")
+    voice = scripts.load("tools", "tables.voice")
     found = {row[0]: float(row[1].rstrip("%")) for row in voice.rows(6)}
     assert found["float32"] > 90
     assert found["mixed, h of 12 bits"] > 90

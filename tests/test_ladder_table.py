@@ -1,4 +1,4 @@
-"""The tool that keeps figures of the ladder: under the device's name, never over another machine's."""
+"""tools/keep.py keeps figures of the ladder under the device's name, never over another machine's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 from scripts import load
 
-ladder_table = load("tools", "ladder_table")
+keeping, ladder = load("tools", "keep"), load("tools", "tables.ladder")
 
 
 def run_of(path, cpu="znver9", threads=4, gpu=None, rungs=("naive", "tiles"), us=1234567.0):
@@ -28,12 +28,11 @@ def run_of(path, cpu="znver9", threads=4, gpu=None, rungs=("naive", "tiles"), us
 @pytest.fixture
 def keep(tmp_path, monkeypatch):
     results = tmp_path / "results"
-    monkeypatch.setattr(ladder_table, "RESULTS", results)
+    monkeypatch.setattr(keeping, "RESULTS", results)
 
     def keep(*words, **how):
         raw = run_of(tmp_path / "raw.json", **how)
-        monkeypatch.setattr("sys.argv", ["ladder_table.py", "keep", str(raw), *words])
-        ladder_table.main()
+        keeping.main([str(raw), *words])
         return {path.stem: json.loads(path.read_text()) for path in sorted(results.iterdir())}
 
     return keep
@@ -46,7 +45,7 @@ def test_figures_are_named_after_their_device(keep):
     assert (found["ladder_znver9"]["device"], found["ladder_znver9"]["threads"]) == ("znver9", 4)
     assert "host's clock" in found["ladder_znver9"]["what"]
     assert "GPU's clock" in found["ladder_geforce_rtx_4090"]["what"]
-    assert ladder_table.named("NVIDIA H200") == "ladder_h200"
+    assert keeping.file_name("NVIDIA H200") == "ladder_h200"
     assert list(keep("mine")) == ["ladder_geforce_rtx_4090", "ladder_znver9", "mine"]
 
 
@@ -70,11 +69,11 @@ def test_figures_of_others_stay(keep, how, says):
 
 
 def test_tracked_figures_say_their_device():
-    for path in ladder_table.RESULTS.glob("ladder_*.json"):
+    for path in keeping.RESULTS.glob("ladder_*.json"):
         found = json.loads(path.read_text())
-        assert path.stem == ladder_table.named(found["device"])
+        assert path.stem == keeping.file_name(found["device"])
         on_gpu = found["rows"][0]["kernel"].startswith("cuda:")
-        assert found["what"] == (ladder_table.ON_GPU if on_gpu else ladder_table.ON_CPU)
+        assert found["what"] == (keeping.ON_GPU if on_gpu else keeping.ON_CPU)
         for row in found["rows"]:
             rate = 2e-6 * row["M"] * row["N"] * row["K"] / row["us"]
             assert abs(row["TFLOPS"] - rate) <= max(6e-4 * rate, 6e-4 * on_gpu), row
@@ -82,4 +81,4 @@ def test_tracked_figures_say_their_device():
 
 def test_digits():
     values = (0.3571, 21.84, 1203.2, 999.7)
-    assert [*map(ladder_table.digits, values)] == ["0.357", "21.8", "1203", "1000"]
+    assert [*map(ladder.digits, values)] == ["0.357", "21.8", "1203", "1000"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ from email import message_from_string
 from pathlib import Path
 
 import pytest
+import yaml  # comes with myst-parser, of the extra docs
 
 import ggmlq
 
@@ -113,7 +115,7 @@ def test_the_source_distribution_is_the_whole_tree(unpacked):
 
 def files_of(folder):
     """Files of a tree, as far as they belong to it."""
-    for name in (".ci", "bench", "dask", "docs", "mpi", "ggmlq", "tests", "tools"):
+    for name in (".ci", ".github", "bench", "dask", "docs", "mpi", "ggmlq", "tests", "tools"):
         yield from (path for path in (folder / name).rglob("*") if path.is_file() and path.suffix != ".pyc")
     yield from (path for path in folder.iterdir() if path.is_file() and path.name != ".git")
 
@@ -149,3 +151,26 @@ def test_it_is_small(wheel_file):
 def test_the_changelog_has_this_version():
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.search(rf"^## {re.escape(ggmlq.__version__)}\b", text, flags=re.MULTILINE)
+
+
+def test_the_citation_has_this_version_and_licence():
+    facts = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    settings = configparser.ConfigParser(interpolation=None)
+    settings.read(ROOT / "setup.cfg")
+    assert facts["version"] == ggmlq.__version__
+    assert facts["abstract"] == settings["metadata"]["description"]
+    assert facts["license"] == settings["metadata"]["license"]
+    assert ", ".join(facts["keywords"]) == settings["metadata"]["keywords"]
+    assert facts["authors"] == [{"name": "The ggmlq developers"}]
+
+
+@pytest.mark.parametrize("name", ["wrong_result", "slow", "question_or_wish"])
+def test_issue_forms_are_whole(name):
+    form = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / f"{name}.yml").read_text(encoding="utf-8"))
+    assert form["name"]
+    assert form["description"]
+    fields = {field["id"]: field["attributes"] for field in form["body"]}
+    assert len(fields) == len(form["body"])
+    assert all(field["type"] in ("textarea", "input") for field in form["body"])
+    assert "ggmlq doctor" in fields["doctor"]["label"]
+    assert "type" in fields

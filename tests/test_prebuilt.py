@@ -127,7 +127,7 @@ def test_ptx_becomes_machine_code_for_every_gpu(fresh):
         each, code = listed[i]
         kernel = _packs.families()[each.origin.family].make(*each.origin.case)
         for capability in assemble.ROOM:
-            assert assemble.problem(each, code, capability) is None, f"{each.origin} for {capability}"
+            assert assemble.problem(each.origin, code, capability) is None, f"{each.origin} for {capability}"
             if capability >= kernel.least:
                 text = served.for_driver(code, capability).decode()
                 assert ("griddepcontrol" in text) is (kernel.early and capability >= (9, 0))

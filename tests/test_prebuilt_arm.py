@@ -134,9 +134,9 @@ def test_the_dot_product_counts_though_llvm_does_not_name_it(monkeypatch, cpu, t
 MADE = """
 import sys
 sys.path.insert(0, "tools")
-from prebuild_cpu import _cpu, compiled, LEVELS, Progress
+from prebuild_cpu import compiled, wanted, LEVELS, Progress
 level = next(level for level in LEVELS if level.folder == sys.argv[1])
-one = next(each for each in _cpu.wanted((level,)) if "doer" in str(each.origin))
+one = next(each for each in wanted((level,)) if "doer" in str(each.origin))
 if __name__ == "__main__":
     print(compiled(level, [one], 1, Progress(1, "", "kernel"))[one].hex())
 """

@@ -1,4 +1,4 @@
-"""Numba that compiles for another machine than this one: what it makes is never run here.
+"""Numba that compiles for another machine than this one; its code is never run here.
 
 Numba asks for the code of the CPU it runs on, in one class. In a process that only compiles, that class is
 replaced by one whose target is the level's: types, rules and passes stay Numba's, and LLVM gets the other
@@ -27,23 +27,24 @@ def machine_of(level: Level) -> Any:
 
 
 def triple_of(level: Level) -> str:
-    """What LLVM calls the level's system: this one's, or Linux there."""
+    """LLVM's name of the level's system: this one's, or Linux there."""
     here = level.machine == platform.machine()
     return str(llvm.get_process_triple()) if here else f"{level.machine}-unknown-linux-gnu"
 
 
 def placeless() -> None:
-    """Leave out of code where an exception is raised: names of folders are those of who compiles."""
+    """Have code leave out the place where an exception is raised: folders are those of this machine."""
     from numba.core.callconv import CPUCallConv
 
-    told = CPUCallConv.set_static_user_exc
+    original = CPUCallConv.set_static_user_exc
 
-    def shorter(
+    def without_place(
         self: Any, builder: Any, exc: Any, exc_args: Any = None, loc: Any = None, func_name: Any = None
     ) -> None:
-        told(self, builder, exc, exc_args)
+        """Raise as Numba does, without ``loc``."""
+        original(self, builder, exc, exc_args)
 
-    CPUCallConv.set_static_user_exc = shorter
+    CPUCallConv.set_static_user_exc = without_place
 
 
 def aim(level: Level) -> None:
@@ -59,15 +60,16 @@ def aim(level: Level) -> None:
         """Code that has no address here."""
 
         def get_pointer_to_function(self, name: str) -> int:
+            """Finish the code; its address is nothing here."""
             self._ensure_finalized()
             return 0
 
         def serialize_using_object_code(self) -> Any:
-            """For a cache that is switched off."""
+            """Bytes for a cache that is switched off."""
             return self.serialize_using_bitcode()
 
     class Codegen(codegen.AOTCPUCodegen):
-        """What Numba's own has, without an engine that would run code."""
+        """Numba's own, without an engine that would run code."""
 
         _library_class = Library
 
@@ -79,14 +81,14 @@ def aim(level: Level) -> None:
             self._loopvect, self._opt_level = False, 0  # as Numba has them by default
 
         def _create_empty_module(self, name: str) -> ir.Module:
-            made = super()._create_empty_module(name)
-            made.triple = triple_of(level)
-            return made
+            module = super()._create_empty_module(name)
+            module.triple = triple_of(level)
+            return module
 
         def _get_host_cpu_name(self) -> str:
             return level.cpu
 
         def set_env(self, name: str, env: Any) -> None:
-            """Nothing is run."""
+            """Do nothing: no code is run here."""
 
     codegen.JITCPUCodegen = Codegen

@@ -7,14 +7,15 @@ import _environment
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """A parser whose errors are one line."""
 
     def error(self, message):
+        """Exit with the message."""
         self.exit(2, f"{self.prog}: {message}\n")
 
 
 def words(arguments):
-    """The words behind `ggmlq demo`; exits with 0 after --help and with 2 where an option is not usable."""
+    """The arguments of `ggmlq demo`; the process ends after --help (0) and at a wrong option (2)."""
     sys.path.insert(0, str(_environment.ROOT))
     from ggmlq.commands.parsers import demo  # the standard library alone
 
@@ -25,9 +26,9 @@ def words(arguments):
     )
     demo.add_options(parser)
     args = parser.parse_args(arguments)
-    own = [] if args.file or args.save else ["--save", str(_environment.ROOT / demo.FILE)]
+    save = [] if args.file or args.save else ["--save", str(_environment.ROOT / demo.FILE)]
     try:
         demo.checked(args)
     except ValueError as error:
         parser.error(str(error))
-    return [*arguments, *own]
+    return [*arguments, *save]

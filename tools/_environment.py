@@ -1,4 +1,4 @@
-"""The virtual environment behind tools/demo and tools/test: made once, kept while it fits.
+"""The virtual environment of tools/demo, tools/docs and tools/test: made once, used while it fits.
 
 Standard library only, for it runs before anything is installed.
 """
@@ -24,26 +24,26 @@ def prepare(*extras, optional=()):
     An optional extra that cannot be installed is reported and left out.
     """
     check_version()
-    known, *have = STAMP.read_text().split() if STAMP.exists() else [""]
-    if known != _fingerprint():
+    stamp, *installed = STAMP.read_text().split() if STAMP.exists() else [""]
+    if stamp != _fingerprint():
         _make()
-        have = []
-    for wanted, required in [(extras, True), *(([extra], False) for extra in optional)]:
-        if have and {*wanted} <= {*have}:
+        installed = []
+    for group, required in [(extras, True), *(([extra], False) for extra in optional)]:
+        if installed and {*group} <= {*installed}:
             continue
-        names = sorted({*have, *wanted} - {"core"})
+        names = sorted({*installed, *group} - {"core"})
         if _pip_install(names):
-            have = ["core", *names]
-            STAMP.write_text(" ".join([_fingerprint(), *have]))
+            installed = ["core", *names]
+            STAMP.write_text(" ".join([_fingerprint(), *installed]))
         elif required:
             sys.exit("pip failed, its reason stands above; it needs a reachable package index")
         else:
-            print(f"could not install {wanted[0]} (the reason stands above); going on", flush=True)
+            print(f"could not install {group[0]} (the reason stands above); going on", flush=True)
     return str(PYTHON)
 
 
 def check_version():
-    """Leave with words where this Python is too old."""
+    """Exit with a message where this Python is too old."""
     if sys.version_info < LEAST:
         sys.exit(
             f"this is Python {sys.version_info[0]}.{sys.version_info[1]}; ggmlq needs {LEAST[0]}.{LEAST[1]} "
@@ -52,7 +52,7 @@ def check_version():
 
 
 def _fingerprint():
-    """What decides which packages belong in: the two project files and this Python."""
+    """A digest of all that decides which packages belong in: the two project files and this Python."""
     digest = hashlib.sha256(sys.version.encode())
     for name in ("setup.cfg", "pyproject.toml"):
         digest.update((ROOT / name).read_bytes())
@@ -60,7 +60,7 @@ def _fingerprint():
 
 
 def _make():
-    """A new environment, or the same one if it was made by this Python."""
+    """Make a new environment, unless there is one of this Python."""
     config = FOLDER / "pyvenv.cfg"
     version = "version = " + ".".join(map(str, sys.version_info[:3]))
     if PYTHON.exists() and config.exists() and version in config.read_text():
@@ -75,13 +75,13 @@ def _pip_install(extras):
     chosen = f"[{','.join(extras)}]" if extras else ""
     print(f"installing ggmlq{chosen} into {FOLDER.name} ...", flush=True)
     pip = [str(PYTHON), "-m", "pip"]
-    # Of a native build on a CPU with AMX gcc 12 drops stores that its kernels need (docs/check.md).
+    # gcc 12 drops stores that kernels need, in a native build on a CPU with AMX (docs/check.md).
     flags = {name: f"{os.environ.get(name, '')} -fno-tree-dse -fno-dse" for name in ("CFLAGS", "CXXFLAGS")}
     env = {**os.environ, **(flags if "llama" in extras else {})}
     options = ["--quiet", "--disable-pip-version-check"]
-    if wheels := os.environ.get("GGMLQ_WHEELS"):  # what had to be built is found there the next time
+    if wheels := os.environ.get("GGMLQ_WHEELS"):  # wheels that were built are there the next time
         options += ["--find-links", wheels]
-        if needs := [need for extra in extras for need in _built(extra)]:
+        if needs := [need for extra in extras for need in _source_only(extra)]:
             build = [*pip, "wheel", *options, "--wheel-dir", wheels, "--no-deps"]
             subprocess.run([*build, *needs], check=False, env=env)  # pip says why not
     install = [*pip, "install", *options, "-e", f"{ROOT}{chosen}"]
@@ -89,12 +89,12 @@ def _pip_install(extras):
 
 
 def browser():
-    """Begin to install Chromium where there is none, as root on Debian or Ubuntu; what to wait for, or None.
+    """Begin to install Chromium where there is none, as root on Debian or Ubuntu; the process, or None.
 
-    Tests open pages in it. Where it cannot be had they say so.
+    Tests open pages in it. Where it cannot be installed they say so.
     """
-    found = os.environ.get("GGMLQ_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-    if found or not shutil.which("apt-get") or not hasattr(os, "geteuid") or os.geteuid() != 0:
+    program = os.environ.get("GGMLQ_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    if program or not shutil.which("apt-get") or not hasattr(os, "geteuid") or os.geteuid() != 0:
         return None
     wait = "-o DPkg::Lock::Timeout=60"
     get = f"timeout 300 apt-get -qq {wait}"
@@ -106,8 +106,8 @@ def browser():
     )  # fmt: skip
 
 
-def _built(extra):
-    """What an extra needs that its index has as source only."""
+def _source_only(extra):
+    """The packages of an extra that its index has as source only."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     needs = setup["options.extras_require"][extra].split("\n")

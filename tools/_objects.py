@@ -1,4 +1,4 @@
-"""What Numba compiles, as object code that needs neither Numba nor Python: for packs of the CPU's kernels.
+"""Object code of Numba's kernels that needs neither Numba nor Python, for packs of the CPU's kernels.
 
 Of Numba's module the kernel is kept, with all that it calls; what Python would call is dropped. Two things
 are added: ``entry``, which C can call, and the functions of Numba's memory that kernels use, on malloc and
@@ -16,7 +16,7 @@ from _cross import machine_of
 from ggmlq.cpu.machine.levels import Level
 from ggmlq.cpu.machine.loading import ENTRY, FAILED, KERNEL, OUTER
 
-# As Numba lays it down: count of references, destructor, what that is told, the data, its size, who gave it.
+# Numba's layout: count of references, destructor, its argument, the data, its size, its allocator.
 MEMORY = """
 declare ptr @malloc(i64)
 declare void @free(ptr)
@@ -74,24 +74,24 @@ failed:
   %place = load ptr, ptr %raised
   %none = icmp eq ptr %place, null
   %number = ptrtoint ptr %place to i64
-  %told = select i1 %none, i64 {failed}, i64 %number
-  ret i64 %told
+  %code = select i1 %none, i64 {failed}, i64 %number
+  ret i64 %code
 }}
 """
 
 
-def object_of(made: Any, signature: Any, level: Level) -> bytes:
-    """The object code of what Numba compiles for a level; in a process that compiles for it."""
-    made.compile(signature)
-    result = made.overloads[signature]
+def object_of(function: Any, signature: Any, level: Level) -> bytes:
+    """The object code of a function of Numba for a level; in a process that compiles for it."""
+    function.compile(signature)
+    result = function.overloads[signature]
     name = result.fndesc.llvm_func_name
     text = re.sub(r" comdat(\(\$[^)]*\))?", "", result.library.get_llvm_str())
     module = llvm.parse_assembly(re.sub(r"^\$.*$", "", text, flags=re.MULTILINE))
     for more in (MEMORY, CALL.format(kernel=name, entry=ENTRY, failed=FAILED)):
         module.link_in(llvm.parse_assembly(more))
-    kept = {ENTRY, name}
+    visible = {ENTRY, name}
     for value in [*module.functions, *module.global_variables]:
-        if not value.is_declaration and value.name not in kept:
+        if not value.is_declaration and value.name not in visible:
             value.linkage = "internal"
     machine = machine_of(level)
     passes = llvm.create_new_module_pass_manager()

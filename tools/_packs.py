@@ -1,4 +1,4 @@
-"""Packs of prebuilt code (ggmlq/cuda/prebuilt): which kernels belong in, and how packs are written.
+"""Packs of prebuilt code (ggmlq/cuda/prebuilt): the kernels that belong in, and the files.
 
 A kernel belongs in if products of blocks, decoders or encoders take it where nobody names a kernel, for some
 number of rows; of codes with scales, those of e4m3 and int8 on Hopper, with quantizers of 128 columns, of
@@ -25,15 +25,17 @@ from ggmlq.store.packs import FILES, SUFFIX, Origin, Pack
 
 MACHINE = SERVED[9, 0]
 ROOM = 227 << 10  # bytes of shared memory of a block
-COMPILERS_FILE = "compilers.json"  # beside the folders: what packs were last written with
+COMPILERS_FILE = "compilers.json"  # beside the folders: the compilers of the packs
 COMPILERS = ("numba", "numba-cuda", "llvmlite", "cuda-core", "nvidia-nvjitlink", "nvidia-nvvm")
 LEVEL = 9 | lzma.PRESET_EXTREME
-# As text is compressed best, as instructions of 16 bytes are (3 % less), and as those of any length (1 %).
+# The best filters for text, for instructions of 16 bytes (3 % less), and for those of any length (1 %).
 WAYS = (
     {"lc": 3, "lp": 0, "pb": 2}, {"lc": 1, "lp": 3, "pb": 4}, {"lc": 0, "lp": 4, "pb": 4},
     {"lc": 4, "lp": 0, "pb": 0}, {"lc": 0, "lp": 2, "pb": 2},
 )  # fmt: skip
-Takes = Callable[..., Any]
+Takes = Callable[..., Any]  # true for the cases of a family that belong in
+everything: Takes = lambda *case: True
+nothing: Takes = lambda *case: False
 
 
 class Wanted(NamedTuple):
@@ -43,52 +45,42 @@ class Wanted(NamedTuple):
     folder: str
 
 
-def everything(*case: Any) -> bool:
-    """All cases of a family."""
-    return True
-
-
-def nothing(*case: Any) -> bool:
-    """None of them."""
-    return False
-
-
 def _gemv(fmt: Any, columns: int, span: int, small: bool, strips: int) -> bool:
-    """The stage that GPUs with Hopper's shared memory take for so many rows; others take others, in part."""
+    """The stage that GPUs with Hopper's shared memory take for a number of rows; other GPUs may differ."""
     from ggmlq.cuda.linear.r13_gemv import _chosen
 
     return bool(_chosen(fmt, columns, ROOM, True, small, strips).span == span)
 
 
 def _gemv_elsewhere(fmt: Any, columns: int, span: int, small: bool, strips: int) -> bool:
-    """Of those what is taken where nothing was measured."""
+    """The stage of :func:`_gemv` on GPUs that were not measured."""
     from ggmlq.cuda.gemv.stages import BOTH
 
     return strips == BOTH and _gemv(fmt, columns, span, small, strips)
 
 
 def _widest(fmt: Any, tile: Any) -> bool:
-    """Fewer rows than that of activations are gemv's."""
+    """The widest tile; products with fewer rows of activations take gemv."""
     return bool(tile.columns == 64)
 
 
 def _stored(fmt: Any, *more: Any) -> bool:
-    """Types of weights in models; q8_1 and q8_K are what ggml makes of activations."""
+    """Types of weights in models; q8_1 and q8_K are for activations."""
     return fmt.name not in ("q8_1", "q8_K")
 
 
 def _floats(variant: Any) -> bool:
-    """Products of e4m3 whose results are floats; written one by one where rows are no whole 16 bytes."""
+    """Products of e4m3 whose results are floats."""
     return bool(variant.x == variant.w == "e4m3" and not variant.out.coded)
 
 
 def _integers(variant: Any) -> bool:
-    """Likewise of int8, without zero points."""
+    """Products of int8 without zero points, whose results are floats."""
     return bool(variant.x == variant.w == "s8" and not variant.out.coded and not variant.zeros)
 
 
 def _few(variant: Any, *more: Any) -> bool:
-    """Likewise of either, for a few rows."""
+    """Products of e4m3 or int8 for a few rows."""
     plain = variant.x == variant.w and variant.x in ("s8", "e4m3")
     return bool(plain and not variant.out.coded and not variant.zeros)
 
@@ -102,7 +94,7 @@ def _by_columns() -> Iterator[tuple[Any, ...]]:
 
 
 def _ways() -> Iterator[Any]:
-    """How activations and weights become codes where nobody says how."""
+    """The ways to quantize activations and weights where nobody names one."""
     from ggmlq.cuda.quantize_scaled._groups import Conversion
 
     for scale in ("float32", "e8m0"):
@@ -137,7 +129,7 @@ MORE: dict[str, Callable[[], Iterator[tuple[Any, ...]]]] = {
     "quantize_scaled._groups.kernel": _groups,
 }
 
-# Of each family: what of it belongs into machine code for 9.0, and what into PTX for all others.
+# The cases of each family that belong into machine code for 9.0, and into PTX for all others.
 FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "activations.expert_codes.gatherer": (everything, nothing),
     "activations.expert_x_tiles.few_gatherer": (everything, nothing),
@@ -186,65 +178,65 @@ FAMILIES: dict[str, tuple[Takes, Takes]] = {
 
 @cache
 def wanted() -> tuple[Wanted, ...]:
-    """All that belongs in."""
-    found = []
+    """All kernels that belong in the packs."""
+    kernels = []
     for short, takes in FAMILIES.items():
         name = f"ggmlq.cuda.{short}"
         for case in families()[name].cases:
             for folder, take in zip((MACHINE, PTX), takes, strict=True):
                 if take(*case):
-                    found.append(Wanted(Origin(name, case), folder))
-        found += [Wanted(Origin(name, case), MACHINE) for case in MORE.get(short, tuple)()]
-    return tuple(dict.fromkeys(found))
+                    kernels.append(Wanted(Origin(name, case), folder))
+        kernels += [Wanted(Origin(name, case), MACHINE) for case in MORE.get(short, tuple)()]
+    return tuple(dict.fromkeys(kernels))
 
 
 @cache
 def digest(family: str, formats: tuple[str, ...]) -> str:
-    """Of what a kernel is made of."""
+    """The digest of the sources of a kernel."""
     return reach.reached(family, formats).digest
 
 
 def kept(folders: Path = HERE, all_of: Iterable[Wanted] | None = None) -> dict[Wanted, bytes]:
-    """Code that is there, and whose sources have not changed; of the GPU's kernels, or of others."""
-    found = {}
-    for each in wanted() if all_of is None else all_of:
-        pack = _pack(folders, each)
-        facts = pack.header["families"].get(each.origin.family) if pack else None
-        place = facts and facts["cases"].get(each.origin.text)
-        if pack and place and facts["digest"] == digest(each.origin.family, each.origin.formats):
-            body = _body(pack)
-            if body is not None:
-                found[each] = body[place[0] : place[0] + place[1]]
-    return found
+    """Code in the packs whose sources have not changed; of the GPU's kernels, or of others."""
+    code = {}
+    for kernel in wanted() if all_of is None else all_of:
+        origin = kernel.origin
+        pack = _pack(folders, kernel)
+        facts = pack.header["families"].get(origin.family) if pack else None
+        place = facts and facts["cases"].get(origin.text)
+        fresh = place and facts["digest"] == digest(origin.family, origin.formats)
+        if pack and fresh and (body := _body(pack)) is not None:
+            code[kernel] = body[place[0] : place[0] + place[1]]
+    return code
 
 
 def problems(folders: Path = HERE, all_of: Iterable[Wanted] | None = None) -> dict[str, list[str]]:
-    """What is wrong with the packs: code that is missing, of other sources, or of kernels nobody wants."""
-    found: dict[str, list[str]] = {"missing": [], "stale": [], "unwanted": []}
-    belongs = list(wanted() if all_of is None else all_of)
-    known = {(each.folder, str(each.origin)) for each in belongs}
-    for each in belongs:
-        pack, facts = _pack(folders, each), None
-        if pack is not None:
-            facts = pack.header["families"].get(each.origin.family)
-        if not facts or each.origin.text not in facts["cases"]:
-            found["missing"].append(f"{each.folder}: {each.origin}")
-        elif facts["digest"] != digest(each.origin.family, each.origin.formats):
-            found["stale"].append(f"{each.folder}: {each.origin}")
+    """Errors of the packs: code that is missing, of other sources, or of kernels that do not belong in."""
+    errors: dict[str, list[str]] = {"missing": [], "stale": [], "unwanted": []}
+    kernels = {
+        f"{kernel.folder}: {kernel.origin}": kernel for kernel in (wanted() if all_of is None else all_of)
+    }
+    for name, kernel in kernels.items():
+        origin, pack = kernel.origin, _pack(folders, kernel)
+        facts = pack.header["families"].get(origin.family) if pack else None
+        if not facts or origin.text not in facts["cases"]:
+            errors["missing"].append(name)
+        elif facts["digest"] != digest(origin.family, origin.formats):
+            errors["stale"].append(name)
     for path in sorted(folders.glob(f"*/*{SUFFIX}")):
         pack = packs.opened(path)
         for family, facts in pack.header["families"].items() if pack else ():
             for case in facts["cases"]:
-                if (path.parent.name, f"{family}({case})") not in known:
-                    found["unwanted"].append(f"{path.parent.name}: {family}({case})")
-    return found
+                if (name := f"{path.parent.name}: {family}({case})") not in kernels:
+                    errors["unwanted"].append(name)
+    return errors
 
 
 def write(code: Mapping[Wanted, bytes], folders: Path = HERE) -> None:
-    """Packs of this code; those that say the same already stay as they are, others that are there go."""
+    """Write packs of this code; packs with the same bytes stay as they are, other packs go."""
     groups: dict[Path, dict[Origin, bytes]] = {}
-    for each, content in code.items():
-        groups.setdefault(_path(folders, each), {})[each.origin] = content
+    for kernel, content in code.items():
+        groups.setdefault(_path(folders, kernel), {})[kernel.origin] = content
     for path, entries in groups.items():
         content = packed(entries)
         if not path.exists() or path.read_bytes() != content:
@@ -261,28 +253,28 @@ def write(code: Mapping[Wanted, bytes], folders: Path = HERE) -> None:
 
 
 def files(groups: Iterable[Iterable[Origin]]) -> dict[str, str]:
-    """Digests of all files that kernels are made of, as they are."""
+    """Digests of all files that kernels are made of, as they are now."""
     names = {name for origins in groups for o in origins for name in reach.reached(o.family, o.formats).files}
     return {name: packs.digest_of(reach.PACKAGE / name) for name in names}
 
 
 def looked_away(folders: Path = HERE) -> list[str]:
     """Files that have changed since the packs were last looked at, in whatever way."""
-    known = packs.looked_at(folders)
-    return sorted(name for name in known if packs.digest_of(reach.PACKAGE / name) != known[name])
+    digests = packs.looked_at(folders)
+    return sorted(name for name in digests if packs.digest_of(reach.PACKAGE / name) != digests[name])
 
 
 def packed(entries: Mapping[Origin, bytes]) -> bytes:
     """A pack: the same bytes for the same code and sources."""
     header: dict[str, Any] = {"files": [], "families": {}}
     body = b""
-    for origin in sorted(entries, key=lambda each: (each.family, each.text)):
+    for origin in sorted(entries, key=lambda origin: (origin.family, origin.text)):
         facts = header["families"].setdefault(origin.family, {"digest": "", "files": [], "cases": {}})
         if not facts["digest"]:
-            made = reach.reached(origin.family, origin.formats)
-            facts["digest"] = made.digest
-            header["files"] += [name for name in made.files if name not in header["files"]]
-            facts["files"] = [header["files"].index(name) for name in made.files]
+            sources = reach.reached(origin.family, origin.formats)
+            facts["digest"] = sources.digest
+            header["files"] += [name for name in sources.files if name not in header["files"]]
+            facts["files"] = [header["files"].index(name) for name in sources.files]
         facts["cases"][origin.text] = [len(body), len(entries[origin])]
         body += entries[origin]
     line = json.dumps(header, separators=(",", ":")).encode()
@@ -291,29 +283,24 @@ def packed(entries: Mapping[Origin, bytes]) -> bytes:
 
 @cache
 def _compressed(body: bytes) -> bytes:
-    """The same code is compressed once, however often packs are written on the way."""
+    """Code as compressed best; cached, for packs are written several times on the way."""
     filters = ([{"id": lzma.FILTER_LZMA2, "preset": LEVEL, **way}] for way in WAYS)
-    found = (lzma.compress(body, lzma.FORMAT_XZ, lzma.CHECK_CRC32, filters=own) for own in filters)
-    return min(found, key=len)
+    return min((lzma.compress(body, lzma.FORMAT_XZ, lzma.CHECK_CRC32, filters=f) for f in filters), key=len)
 
 
 @cache
 def versions() -> dict[str, str]:
-    """Of what makes code."""
-    return {name: metadata.version(name) for name in COMPILERS if _there(name)}
+    """Versions of the installed compilers."""
+    return {name: metadata.version(name) for name in COMPILERS if any(metadata.distributions(name=name))}
 
 
-def _there(name: str) -> bool:
-    return any(True for _ in metadata.distributions(name=name))
-
-
-def _path(folders: Path, each: Wanted) -> Path:
-    return folders / each.folder / f"{each.origin.pack}{SUFFIX}"
+def _path(folders: Path, kernel: Wanted) -> Path:
+    return folders / kernel.folder / f"{kernel.origin.pack}{SUFFIX}"
 
 
 @cache
-def _pack(folders: Path, each: Wanted) -> Pack | None:
-    return packs.opened(_path(folders, each))
+def _pack(folders: Path, kernel: Wanted) -> Pack | None:
+    return packs.opened(_path(folders, kernel))
 
 
 @cache
@@ -321,7 +308,7 @@ def _body(pack: Pack) -> bytes | None:
     return pack.body()
 
 
-def names(found: Mapping[str, list[str]]) -> Iterator[str]:
-    """Problems as lines."""
-    for kind, listed in found.items():
-        yield from (f"{kind}: {each}" for each in listed)
+def names(errors: Mapping[str, list[str]]) -> Iterator[str]:
+    """A line for each error of the packs."""
+    for kind, kernels in errors.items():
+        yield from (f"{kind}: {kernel}" for kernel in kernels)

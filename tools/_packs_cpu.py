@@ -1,8 +1,8 @@
-"""Packs of the CPU's kernels (ggmlq/cpu/prebuilt): which belong in.
+"""Packs of the CPU's kernels (ggmlq/cpu/prebuilt): the kernels that belong in.
 
-Those that products take where nobody names a kernel, for any number of rows: of blocks, with experts too, and
-of codes of 8 bits with scales; and what makes such codes of floats. Of rungs that are there to be read, and
-of other operations, the code is compiled when asked for.
+A kernel belongs in if products take it where nobody names a kernel, for any number of rows: products of
+blocks, with experts too, and of 8-bit codes with scales; and if it makes such codes of floats. Kernels of
+rungs that are there to be read, and of other operations, are compiled when asked for.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ FLOATS = ("e4m3", "e5m2")
 
 @cache
 def wanted(levels: tuple[Level, ...] = LEVELS) -> tuple[Wanted, ...]:
-    """All that belongs in."""
-    found = [
+    """All kernels that belong in the packs."""
+    kernels = [
         Wanted(Origin(f"ggmlq.cpu.{name}", case), level.folder)
         for level in levels
         for name, case in chain(_of(best(level.features)), _of_pairs(level), _of_matrix_unit(level))
     ]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(kernels))
 
 
 def _of(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
@@ -67,7 +67,7 @@ def _of(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
 
 
 def _of_pairs(level: Level) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Kernels of 8-bit floats for CPUs that have more than all of a level."""
+    """Kernels of 8-bit floats, for CPUs that have more instructions than their level."""
     if "codes8.float_" in level.more:
         for code in FLOATS:
             yield "codes8.float_lay.taker", (code, best(level.features))
@@ -108,7 +108,7 @@ def _of_format(fmt: BlockFormat, kind: Target) -> Iterator[tuple[str, tuple[Any,
 
 def _of_scales(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Kernels of codes with scales."""
-    ways = [("float32", *each) for each in CODED]
+    ways = [("float32", *code) for code in CODED]
     ways += [(read, code, False) for read, code in product(*NARROW)]
     for read, code, zeros in ways:
         yield "quantize_scaled.kernels.fused", (read, code, "half_even", zeros, "float32", kind)

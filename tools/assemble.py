@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Whether the PTX that comes with the package becomes machine code for every GPU, without a stack.
+"""Machine code of the PTX that comes with the package, for every GPU: does it assemble, without a stack?
 
     python tools/assemble.py [--capabilities 7.5,8.6,12.0] [--only TEXT]
 
-What drivers of GPUs other than Hopper are handed (ggmlq/cuda/machine/served.py), through nvJitLink; no GPU
-is needed. All of it takes some four minutes on one core; the tests draw a few. Kernels that want more shared
-memory than such a GPU gives to a block are never launched there, and left out.
+Drivers of GPUs other than Hopper get this PTX (ggmlq/cuda/machine/served.py). nvJitLink assembles it here; no
+GPU is needed. All of it takes some four minutes on one core; the tests draw a few. Kernels that want more
+shared memory than such a GPU gives to a block are never launched there, and left out.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(Path(__file__).parent))
 os.environ["GGMLQ_COMPILE_HERE"] = "1"  # before the words of kernels are imported
 
-from _packs import Wanted, families, kept  # noqa: E402
+from _packs import families, kept  # noqa: E402
 
 from ggmlq.cuda.machine.served import PTX, for_driver  # noqa: E402
+from ggmlq.store.packs import Origin  # noqa: E402
 
 REGISTERS = 1 << 16  # of a multiprocessor
 Capability = tuple[int, int]
@@ -35,12 +36,12 @@ ROOM = {(7, 5): 64, (8, 0): 163, (8, 6): 99, (8, 9): 99, (9, 0): 227, (10, 0): 2
 
 
 def able(kernel: Any, capability: Capability) -> bool:
-    """Whether a kernel is ever launched on GPUs of a capability."""
+    """True where a kernel may be launched on GPUs of a capability."""
     return bool(kernel.least <= capability and kernel.shared <= ROOM[capability] << 10)
 
 
-def beside(kernel: Any, capability: Capability) -> int:
-    """How many blocks of a kernel a multiprocessor is to hold: as many as shared memory has room for."""
+def blocks(kernel: Any, capability: Capability) -> int:
+    """The blocks of a kernel that a multiprocessor is to hold: as many as shared memory has room for."""
     return min(kernel.blocks, ((ROOM[capability] + 1) << 10) // (kernel.shared + (1 << 10)))
 
 
@@ -50,15 +51,15 @@ def assembled(code: bytes, capability: Capability) -> tuple[bytes, int, int]:
     options = core.LinkerOptions(arch="sm_{}{}".format(*capability), verbose=True)
     linker = core.Linker(core.ObjectCode.from_ptx(for_driver(code, capability)), options=options)
     machine = bytes(linker.link("cubin").code)
-    said = str(linker.get_info_log()).replace("\0", "")
-    used = re.search(r"used (\d+) registers.*?(\d+) stack", said)
-    assert used is not None, said
+    log = str(linker.get_info_log()).replace("\0", "")
+    used = re.search(r"used (\d+) registers.*?(\d+) stack", log)
+    assert used is not None, log
     return machine, int(used[1]), int(used[2])
 
 
-def problem(each: Wanted, code: bytes, capability: Capability) -> str | None:
-    """What is wrong with a kernel on GPUs of a capability, or None."""
-    kernel = families()[each.origin.family].make(*each.origin.case)
+def problem(origin: Origin, code: bytes, capability: Capability) -> str | None:
+    """The error of a kernel on GPUs of a capability, or None."""
+    kernel = families()[origin.family].make(*origin.case)
     if not able(kernel, capability):
         return None
     try:
@@ -69,21 +70,21 @@ def problem(each: Wanted, code: bytes, capability: Capability) -> str | None:
         return "no machine code"
     if stack:
         return f"{stack} bytes of stack"
-    most = REGISTERS // (kernel.threads * beside(kernel, capability))
+    most = REGISTERS // (kernel.threads * blocks(kernel, capability))
     return f"{registers} registers, there are {most}" if registers > most else None
 
 
 def problems(capabilities: list[Capability], only: str = "") -> Iterator[str]:
-    """Of all that is in the packs, a line each."""
-    for each, code in kept().items():
-        if each.folder == PTX and only in str(each.origin):
+    """A line for each error of a kernel in the packs."""
+    for (origin, folder), code in kept().items():
+        if folder == PTX and only in str(origin):
             for capability in capabilities:
-                if found := problem(each, code, capability):
-                    yield f"{each.origin} for {capability[0]}.{capability[1]}: {found}"
+                if error := problem(origin, code, capability):
+                    yield f"{origin} for {capability[0]}.{capability[1]}: {error}"
 
 
 def main() -> int:
-    """Look at all, print what is wrong; the exit status."""
+    """Look at all kernels, print what is wrong; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     names = ",".join("{}.{}".format(*capability) for capability in ROOM)
     parser.add_argument("--capabilities", default=names, help=f"some of {names}")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write tests/golden/<format>.npz: what ggml itself makes of the rows in tests/golden/inputs.npz.
+"""Write tests/golden/<format>.npz: blocks and values that ggml makes of the rows in tests/golden/inputs.npz.
 
     python tools/make_golden.py [--lib PATH] [--check] [FORMAT ...]
 
@@ -48,7 +48,7 @@ STEPS = {"normal": (878, 394, 176), "half_integers": (335,), "faint": (0, 6, 91)
 
 
 def steps() -> np.ndarray:
-    """The rows that were found to show a single step."""
+    """The rows that show a single step."""
     return np.concatenate([rows(kind, 1024, 256)[list(at)] for kind, at in STEPS.items()])
 
 
@@ -63,7 +63,7 @@ def importance() -> np.ndarray:
 
 def golden(fmt: Format, library: Library, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """All arrays of one format."""
-    made = {}
+    arrays = {}
     for name, x in inputs.items():
         if name == "extremes" and getattr(fmt, "pack", ...) is None:
             continue  # searches of code books are not defined there: ggml's assertions end the process
@@ -72,19 +72,20 @@ def golden(fmt: Format, library: Library, inputs: dict[str, np.ndarray]) -> dict
         if fmt.name == "q8_K":  # ggml leaves the sums of a block of zeros unwritten
             blocks = raw.view(fmt.dtype)
             blocks["bsums"][blocks["d"] == 0] = 0
-        made[f"{name}/blocks"] = raw
+        arrays[f"{name}/blocks"] = raw
         if getattr(fmt, "imatrix", "ignored") != "ignored":
-            made[f"{name}/weighted"] = library.quantize(x, fmt, importance()[: x.shape[1]])
+            arrays[f"{name}/weighted"] = library.quantize(x, fmt, importance()[: x.shape[1]])
         if fmt.name != "q8_1":  # ggml never decodes it
-            made[f"{name}/values"] = library.dequantize(raw, fmt)
+            arrays[f"{name}/values"] = library.dequantize(raw, fmt)
     if fmt.name != "q8_1":
         raw = random_blocks(fmt, 1, 4096 // fmt.block_size, seed=fmt.id).view(np.uint8)
-        made["random/blocks"] = raw
-        made["random/values"] = library.dequantize(raw, fmt)
-    return made
+        arrays["random/blocks"] = raw
+        arrays["random/values"] = library.dequantize(raw, fmt)
+    return arrays
 
 
 def main() -> int:
+    """Write the files of all formats, or compare them; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("format", nargs="*", help="only these formats")
     parser.add_argument("--lib", type=Path, help="a libggml-base (default: the one ggmlq finds)")
@@ -102,16 +103,17 @@ def main() -> int:
         fmt = FORMATS[name]
         if fmt.block_size == 1 and fmt.name not in ("f16", "bf16"):
             continue
-        made = golden(fmt, library, inputs)
+        arrays = golden(fmt, library, inputs)
         path = FOLDER / f"{fmt.name.lower()}.npz"
         if not args.check:
-            np.savez_compressed(path, **made, ggml=np.array(library.version))
+            np.savez_compressed(path, **arrays, ggml=np.array(library.version))
             print(f"wrote {path.name}")
             continue
         with np.load(path) as stored:
             bad = [
-                key for key in made if not np.array_equal(made[key], stored[key], equal_nan="values" in key)
-            ]
+                key for key in arrays
+                if not np.array_equal(arrays[key], stored[key], equal_nan="values" in key)
+            ]  # fmt: skip
         wrong += bool(bad)
         print(f"{fmt.name:8} {'differs in ' + ', '.join(bad) if bad else 'the same'}")
     return 1 if wrong else 0

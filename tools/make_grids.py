@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Write ggmlq/formats/_grids.npz: the code books of the IQ formats, read out of gguf-py.
 
-A code book is data that no formula gives. Each row is found by decoding a block made to name
-that row: scale 1 in the half, no minus signs. Needs `pip install gguf`; ggmlq itself is not
+A code book is data that no formula gives. A row is read by decoding a block that names
+it: scale 1 in the half, no minus signs. Needs `pip install gguf`; ggmlq itself is not
 imported, because its formats need the file that this tool writes. The tests compare the result
 with whole blocks decoded by gguf-py and by libggml.
 
@@ -24,7 +24,7 @@ ONE = np.float16(1)
 
 
 def decode(blocks: np.ndarray, type_: Type, rows: int, width: int, unit: float) -> np.ndarray:
-    """Blocks whose entries name rows 0, 1, 2 … in order to that code book."""
+    """The code book whose rows 0, 1, 2 … are named by blocks in this order."""
     values = dequantize(blocks.view(np.uint8).reshape(len(blocks), -1), type_)
     book = values.reshape(rows, width) / np.float32(unit)
     assert np.array_equal(book, np.rint(book)), type_
@@ -91,6 +91,7 @@ def iq1() -> np.ndarray:
 
 
 def main() -> int:
+    """Read all code books, write the file or compare it; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--check", action="store_true", help="compare with the file, write nothing")
     check = parser.parse_args().check

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write tests/golden/products.npz: what llama.cpp itself multiplies, cut from a larger run.
+"""Write tests/golden/products.npz: products of llama.cpp, cut from a larger run.
 
     python tools/make_products.py FOLDER
 
@@ -30,11 +30,11 @@ CASES = {"uniform": "0", "normal": "1"}
 BACKENDS = {"cpu": "ggml-cpu.npz", "cuda": "ggml-cuda-h200.npz"}
 
 
-def columns(w: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Where the kept rows of weights stand among all."""
-    found = (w[:, None] == kept).all(axis=-1)
-    assert found.any(axis=0).all(), "these are not the rows of tests/golden/inputs.npz"
-    return found.argmax(axis=0)
+def columns(w: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The places of some rows of weights among all."""
+    same = (w[:, None] == rows).all(axis=-1)
+    assert same.any(axis=0).all(), "these are not the rows of tests/golden/inputs.npz"
+    return same.argmax(axis=0)
 
 
 def cut(folder: Path) -> dict[str, np.ndarray]:
@@ -43,10 +43,10 @@ def cut(folder: Path) -> dict[str, np.ndarray]:
     runs: dict[str, Mapping[str, np.ndarray]] = {
         backend: np.load(folder / name) for backend, name in BACKENDS.items()
     }
-    made = {}
+    arrays = {}
     for rows, case in CASES.items():
         source = runs["cpu"]
-        made[f"{rows}/x"] = source[f"{case}/x"]
+        arrays[f"{rows}/x"] = source[f"{case}/x"]
         at = columns(source[f"{case}/w"], inputs[rows])
         for fmt in FORMATS.values():
             blocks = f"{case}/{fmt.name.upper()}/blocks"
@@ -54,22 +54,23 @@ def cut(folder: Path) -> dict[str, np.ndarray]:
                 continue
             with np.load(GOLDEN / f"{fmt.name.lower()}.npz") as stored:
                 if not np.array_equal(source[blocks][at], stored[f"{rows}/blocks"]):
-                    made[f"{fmt.name}/{rows}/blocks"] = source[blocks][at]
-            for backend, arrays in runs.items():
+                    arrays[f"{fmt.name}/{rows}/blocks"] = source[blocks][at]
+            for backend, run in runs.items():
                 for m in source[f"{case}/ms"]:
                     key = f"{case}/{fmt.name.upper()}/y{m}"
-                    if key in arrays:
-                        made[f"{backend}/{fmt.name}/{rows}/y{m}"] = arrays[key][:, at]
-    return made
+                    if key in run:
+                        arrays[f"{backend}/{fmt.name}/{rows}/y{m}"] = run[key][:, at]
+    return arrays
 
 
 def main() -> int:
+    """Cut the run and write the file."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path, help="where the two files of the run lie")
-    made = cut(parser.parse_args().folder)
+    arrays = cut(parser.parse_args().folder)
     path = GOLDEN / "products.npz"
-    np.savez_compressed(path, **made)
-    print(f"wrote {path.name}: {len(made)} arrays, {path.stat().st_size} bytes")
+    np.savez_compressed(path, **arrays)
+    print(f"wrote {path.name}: {len(arrays)} arrays, {path.stat().st_size} bytes")
     return 0
 
 

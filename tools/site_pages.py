@@ -1,4 +1,4 @@
-"""What the site is built from: the pages of the tree, and those that are made from its sources.
+"""The pages that the site is built from: those of the tree, and those that are made from its sources.
 
 The pages of docs/ lie flat in one folder, README.md is the first of them, and each link goes where its
 target went; the groups of docs/README.md are the site's menu. Made are a page for every command, from its
@@ -28,14 +28,19 @@ from ggmlq.cli import command_line
 
 ROOT = Path(__file__).resolve().parents[1]
 RENAMED = {"README.md": "index.md", "docs/README.md": "pages.md"}
-FIRST = ("README.md", "CHANGELOG.md", "SECURITY.md")  # all else is linked to, or lies in docs/
+FIRST = (
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+)  # others: linked, or in docs/
 BESIDE = ("codes", "formats", "pages")  # packages that pages import from; others ggmlq itself names
 ORPHAN = "---\norphan: true\n---\n\n"  # a page that is linked to, and not in the menu
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])")
 
 
 def lay_out(folder: Path, run: bool = True) -> None:
-    """Write all pages below a folder, where nothing else may lie; ``run`` the gallery for what it prints."""
+    """Write all pages below a folder, where nothing else may lie; ``run`` the gallery for its output."""
     if folder.exists() and {*os.listdir(folder)} and not (folder / "pages.md").exists():
         sys.exit(f"{folder}: that holds something else than pages of an earlier run; name another folder")
     shutil.rmtree(folder, ignore_errors=True)
@@ -66,7 +71,7 @@ def lay_out(folder: Path, run: bool = True) -> None:
 
 
 def place_of(source: str) -> str:
-    """Where a file of the tree lies in the site; both paths are relative."""
+    """The place of a file of the tree in the site; both paths are relative."""
     if source in RENAMED:
         return RENAMED[source]
     flat = source.removeprefix("docs/")
@@ -76,11 +81,12 @@ def place_of(source: str) -> str:
 
 
 def moved(text: str, source: str) -> tuple[str, list[str]]:
-    """A page with its links set to where their targets go, and these targets."""
+    """A page with its links set to the places of their targets, and these targets."""
     here, links = os.path.dirname(source), []
 
-    def target(found: re.Match[str]) -> str:
-        links.append(os.path.normpath(os.path.join(here, found[1])))
+    def target(match: re.Match[str]) -> str:
+        """The link to a target in the site."""
+        links.append(os.path.normpath(os.path.join(here, match[1])))
         return os.path.relpath(place_of(links[-1]), os.path.dirname(place_of(source)))
 
     return LINK.sub(target, text), links
@@ -90,11 +96,11 @@ def menu() -> str:
     """The hidden tables of contents of the first page, which are the site's menu."""
     groups: dict[str, list[str]] = {"": ["pages"]}
     for line in (ROOT / "docs" / "README.md").read_text(encoding="utf-8").splitlines():
-        if found := re.match(r"\| \*\*(.+)\*\* \|", line):
-            groups[found[1]] = []
-        elif found := re.match(r"\| \[(\w+)\.md\]", line):
-            groups[[*groups][-1]].append(found[1])
-    groups["Reference"] = ["commands/index", "reference/index", "changelog", "security"]
+        if match := re.match(r"\| \*\*(.+)\*\* \|", line):
+            groups[match[1]] = []
+        elif match := re.match(r"\| \[(\w+)\.md\]", line):
+            groups[[*groups][-1]].append(match[1])
+    groups["Reference"] = ["commands/index", "reference/index", "changelog", "contributing", "security"]
     text = ""
     for name, pages in groups.items():
         options = [":hidden:", *([f":caption: {name}"] if name else [])]
@@ -103,19 +109,19 @@ def menu() -> str:
 
 
 def shown(source: str, run: bool) -> str:
-    """A page that shows a file; of the gallery with its text, and what it prints."""
+    """A page that shows a file; for the gallery with its text and its output."""
     path = ROOT / source
     text = path.read_text(encoding="utf-8")
     if not source.startswith("docs/gallery/"):
         return f"{ORPHAN}# {path.name}\n\n{fenced(text, 'python')}"
-    said, _, code = text.partition('"""\n\n')
-    title, _, words = said.strip('"').partition("\n")
+    docstring, _, code = text.partition('"""\n\n')
+    title, _, words = docstring.strip('"').partition("\n")
     page = f"{ORPHAN}# {title.rstrip('.')}\n{words}\n{fenced(code, 'python')}"
     return page + f"\nIt prints:\n\n{fenced(output_of(path), 'text')}" if run else page
 
 
 def output_of(script: Path) -> str:
-    """What a script of the gallery prints, run in an empty folder."""
+    """The output of a script of the gallery, run in an empty folder."""
     with tempfile.TemporaryDirectory() as folder:
         env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "110", "NO_COLOR": "1"}
         done = subprocess.run(
@@ -152,7 +158,7 @@ def write_commands(folder: Path) -> None:
 
 
 def command_page(parser: argparse.ArgumentParser, level: str = "#") -> str:
-    """What ``--help`` says, with headings and anchors; then the same of each command within it."""
+    """The text of ``--help``, with headings and anchors; then that of each command within it."""
     formatter: Any = parser._get_formatter()
     text = [f"{level} {parser.prog}", plain(" ".join((parser.description or "").split()))]
     formatter.add_usage(parser.usage, parser._actions, parser._mutually_exclusive_groups, prefix="")
@@ -163,16 +169,16 @@ def command_page(parser: argparse.ArgumentParser, level: str = "#") -> str:
         visible = [action for action in group._group_actions if action not in hidden]
         text += [f"{level}# {(group.title or '').capitalize()}"] * bool(visible)
         for action in visible:
-            said = " ".join(formatter._expand_help(action).split()) if action.help else "…"
-            text.append(f"`{formatter._format_action_invocation(action)}`\n: {plain(said)}")
+            words = " ".join(formatter._expand_help(action).split()) if action.help else "…"
+            text.append(f"`{formatter._format_action_invocation(action)}`\n: {plain(words)}")
     if parser.epilog:
         text.append(fenced(inspect.cleandoc(parser.epilog), "text"))
-    text += [command_page(each, level + "#") for action in within for each in action.choices.values()]
+    text += [command_page(inner, level + "#") for action in within for inner in action.choices.values()]
     return "\n\n".join(text) + "\n"
 
 
 def plain(text: str) -> str:
-    """Words of a help text as Markdown: what it would take for markup is escaped, but for code."""
+    """A help text as Markdown: signs of markup are escaped, but in code."""
     parts = re.split(r"(`[^`]*`)", text)
     parts[::2] = [re.sub(r"([\\*_<>\[\]|#~{}])", r"\\\1", part) for part in parts[::2]]
     return "".join(parts)
@@ -186,7 +192,7 @@ def write_reference(folder: Path) -> None:
     folder.mkdir()
     within = [name for name in ggmlq.__all__ if inspect.ismodule(getattr(ggmlq, name))]
     modules = ["ggmlq", *(f"ggmlq.{name}" for name in sorted({*within, *BESIDE}))]
-    homes: dict[int, str] = {}  # what ggmlq has from its modules is described with them
+    homes: dict[int, str] = {}  # names that ggmlq has from its modules are described with them
     for name in [*modules[1:], modules[0]]:
         (folder / f"{name}.rst").write_text(module_page(name, modules, homes), encoding="utf-8")
     table = "\n".join(f"| [{name}]({name}.rst) | {plain(words_of(name)[0])} |" for name in modules)
@@ -196,43 +202,43 @@ def write_reference(folder: Path) -> None:
 
 
 def module_page(name: str, modules: list[str], homes: dict[int, str]) -> str:
-    """One module, as RST, which is what autodoc writes."""
+    """The page of a module, in RST, which autodoc writes."""
     module = import_module(name)
-    things = {each: getattr(module, each) for each in public(module) if f"{name}.{each}" not in modules}
-    known = [homes.get(id(thing), each) for each, thing in things.items() if callable(thing)]
-    rows = textwrap.indent("\n".join(known), "   ")
+    things = {key: getattr(module, key) for key in public(module) if f"{name}.{key}" not in modules}
+    names = [homes.get(id(thing), key) for key, thing in things.items() if callable(thing)]
+    rows = textwrap.indent("\n".join(names), "   ")
     first, *rest = words_of(name)
     code = textwrap.indent("\n".join(rest).strip("\n"), "   ")  # maps and examples stay as they are
     language = "python" if ">>>" in code[:8] else "text"
     words = f"{first}\n\n.. code-block:: {language}\n\n{code}" if code else first
     text = f"{name}\n{'=' * len(name)}\n\n.. module:: {name}\n\n{words}\n\n"
     text += f".. autosummary::\n   :nosignatures:\n\n{rows}\n\n"
-    for each, thing in things.items():
+    for key, thing in things.items():
         if not callable(thing):
-            text += data(each, thing)
+            text += data(key, thing)
         elif id(thing) not in homes:
-            text += f".. {directive(thing)}:: {each}\n{members(thing)}\n"
-            homes[id(thing)] = f"{name}.{each}".removeprefix("ggmlq.")
+            text += f".. {directive(thing)}:: {key}\n{members(thing)}\n"
+            homes[id(thing)] = f"{name}.{key}".removeprefix("ggmlq.")
     return text
 
 
 def public(module: Any) -> list[str]:
-    """The names that a module gives to others; a file of classes has no list of them."""
-    own = [
+    """The public names of a module; a file of classes has no list of them."""
+    defined = (
         name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__
-    ]
-    return list(getattr(module, "__all__", own))
+    )
+    return list(getattr(module, "__all__", defined))
 
 
 def directive(thing: Any) -> str:
-    """Which of autodoc's directives describes it."""
+    """The directive of autodoc for a class or function."""
     if inspect.isclass(thing):
         return "autoexception" if issubclass(thing, Exception) else "autoclass"
     return "autofunction"
 
 
 def members(thing: Any) -> str:
-    """The option that names the members of a class, inherited ones too: those that ``dir()`` shows."""
+    """The option that names the members of a class that ``dir()`` shows, inherited ones too."""
     if not inspect.isclass(thing):
         return ""
     names = [] if issubclass(thing, Exception | Enum) else public_members(thing)
@@ -240,14 +246,14 @@ def members(thing: Any) -> str:
 
 
 def data(name: str, thing: Any) -> str:
-    """A mapping: its entries, or what its class is."""
+    """A mapping with its entries, or another object with its class's first line."""
     if isinstance(thing, dict):
         rows = {key: value if isinstance(value, str) else ": ".join(value) for key, value in thing.items()}
-        said = [f"- ``{key}``: {plain(text)}" for key, text in rows.items()]
+        lines = [f"- ``{key}``: {plain(text)}" for key, text in rows.items()]
     else:
-        said = [(inspect.getdoc(type(thing)) or "").partition("\n")[0]]
-    lines = [f".. data:: {name}", f"   :type: {type(thing).__name__}", "", *(f"   {line}" for line in said)]
-    return "\n".join(lines) + "\n\n"
+        lines = [(inspect.getdoc(type(thing)) or "").partition("\n")[0]]
+    head = [f".. data:: {name}", f"   :type: {type(thing).__name__}", ""]
+    return "\n".join([*head, *(f"   {line}" for line in lines)]) + "\n\n"
 
 
 def words_of(name: str) -> list[str]:

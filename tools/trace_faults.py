@@ -1,11 +1,11 @@
-"""Faults put into ggml's own kernels, and whether ``ggmlq trace`` finds and names them.
+"""Put faults into ggml's own kernels, and see that ``ggmlq trace`` finds and names them.
 
     python tools/trace_faults.py SOURCE WORK [--only N,N] [--json FILE]
 
 SOURCE is a source folder of llama.cpp (llama-cpp-python's sdist has one in vendor/llama.cpp) of the same year
 as the installed llama-cpp-python, whose other libraries are used as they are. It is copied into WORK and its
-CPU backend built once, with all faults in it; the environment variable TRACE_FAULT chooses one. The
-text that each fault replaces is looked for, so a source in which it reads otherwise is told.
+CPU backend built once, with all faults in it; the environment variable TRACE_FAULT chooses one. A source
+without the text that a fault replaces is an error.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ extern int trace_rows;
 
 @dataclass(frozen=True)
 class Fault:
-    """One mistake: where, instead of what, and where it must show."""
+    """A mistake: its place in the source, the text that it replaces, and the products that it makes wrong."""
 
     number: int
     says: str
@@ -53,6 +53,7 @@ class Fault:
     op: str = "MUL_MAT"
 
 
+ROLES = ("q", "k", "v", "out", "gate", "up", "down")
 NB, ONE_CHUNK = "const int nb = n / QK_K;", "static void ggml_compute_forward_mul_mat_one_chunk("
 FAULTS = [
     Fault(1, "the last block of K skipped", QUANTS, "void ggml_vec_dot_q6_K_q8_K(", NB,
@@ -95,7 +96,7 @@ FAULTS = [
 
 
 def edited(text: str, fault: Fault) -> str:
-    """A source with the fault in it, where it is asked for."""
+    """A source with the fault in it, for TRACE_FAULT to choose."""
     start = text.index(fault.within)
     at = text.find(fault.old, start)
     if at < 0:
@@ -104,11 +105,11 @@ def edited(text: str, fault: Fault) -> str:
 
 
 def build(source: Path, work: Path) -> Path:
-    """The CPU backend with all faults, in a folder with the other libraries."""
-    tree, made, libs = work / "source", work / "build", work / "libs"
+    """Build the CPU backend with all faults; a folder with it and the other libraries."""
+    tree, folder, libs = work / "source", work / "build", work / "libs"
     if not tree.exists():
         shutil.copytree(source, tree, ignore=shutil.ignore_patterns(".git", "*.gguf"))
-    folder, original = tree / "ggml/src/ggml-cpu", source / "ggml/src/ggml-cpu"
+    changed, original = tree / "ggml/src/ggml-cpu", source / "ggml/src/ggml-cpu"
     texts = {name: (original / name).read_text() for name in (QUANTS, CORE, HEADER)}
     for fault in FAULTS:
         texts[fault.file] = edited(texts[fault.file], fault)
@@ -118,60 +119,54 @@ def build(source: Path, work: Path) -> Path:
     texts[CORE] = texts[CORE][:opened] + "\n    trace_rows = (int) dst->src[1]->ne[1];" + texts[CORE][opened:]
     texts[CORE] += "\nint trace_rows = 0;\n"
     for name, text in texts.items():
-        if (folder / name).read_text() != text:
-            (folder / name).write_text(text)
+        if (changed / name).read_text() != text:
+            (changed / name).write_text(text)
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=ON", "-DGGML_NATIVE=ON"]
     options += [f"-DLLAMA_BUILD_{part}=OFF" for part in ("TESTS", "EXAMPLES", "SERVER", "TOOLS")]
-    if not (made / "CMakeCache.txt").exists():
-        subprocess.run(["cmake", "-S", tree, "-B", made, *options], check=True, stdout=subprocess.DEVNULL)
-    subprocess.run(
-        ["nice", "cmake", "--build", made, "--target", "ggml-cpu"], check=True, stdout=subprocess.DEVNULL
-    )
+    if not (folder / "CMakeCache.txt").exists():
+        subprocess.run(["cmake", "-S", tree, "-B", folder, *options], check=True, stdout=subprocess.DEVNULL)
+    command = ["nice", "cmake", "--build", folder, "--target", "ggml-cpu"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     shutil.rmtree(libs, ignore_errors=True)
     shutil.copytree(locate_llama()[1].parent, libs, symlinks=True)
     for path in libs.glob("libggml-cpu*"):
         path.unlink()
-    for path in (made / "bin").glob("libggml-cpu*"):
+    for path in (folder / "bin").glob("libggml-cpu*"):
         shutil.copy(path, libs / path.name, follow_symlinks=False)
     return libs
 
 
-def tried(fault: Fault, libs: Path, models: dict[str, Path]) -> dict[str, object]:
-    """What the trace makes of it."""
+def verdict(fault: Fault, libs: Path, models: dict[str, Path]) -> dict[str, object]:
+    """The answer of a trace to a fault, and whether it is right ("fine")."""
     os.environ["TRACE_FAULT"] = str(fault.number)
     model = models["moe" if fault.op == "MUL_MAT_ID" else "dense"]
-    asked = trace(model, lib=libs, tokens=13, generate=2, timeout=20, threads=2, verify=False)
-    products = []
-    text = ""
+    run = trace(model, lib=libs, tokens=13, generate=2, timeout=20, threads=2, verify=False)
+    products, text = [], ""
     try:
-        products += [p.without_arrays() for p in asked]
+        products += [product.without_arrays() for product in run]
     except GGMLQError as error:
         text = str(error)
     wrong = [p for p in products if p.verdict == "wrong"]
-    due = [
-        p
-        for p in products
-        if p.type in (fault.type or p.type,) and p.op == fault.op and not (fault.only_one_row and p.m > 1)
-    ]
+    alike = [p for p in products if p.type == (fault.type or p.type) and p.op == fault.op]
+    due = [p for p in alike if not (fault.only_one_row and p.m > 1)]
     names = Counter(p.fault for p in wrong)
     if fault.names == ("died",):
-        node = (asked.died or {}).get("nodes", [])
-        fine = len(node) == 1 and any(s["type"] == fault.type for s in node[0]["of"])
+        nodes = (run.died or {}).get("nodes", [])
+        fine = len(nodes) == 1 and any(s["type"] == fault.type for s in nodes[0]["of"])
         return {"fault": fault.says, "type": fault.type, "named": text, "fine": fine}
     falsely = [p.node for p in wrong if p not in due]
     named = [p for p in wrong if p.fault in fault.names or not fault.names]
     return {
         "fault": fault.says, "type": fault.type, "due": len(due), "wrong": len(wrong), "falsely": falsely,
-        "named": dict(names), "fine": bool(named) and not falsely, "notes": asked.notes,
+        "named": dict(names), "fine": bool(named) and not falsely, "notes": run.notes,
         "text": wrong[0].text if wrong else text,
     }  # fmt: skip
 
 
 def main() -> int:
-    """A line a fault; exit 1 where one is not found and named."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """Print a line a fault; exit status 1 where one is not found and named."""
+    shape = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=shape)
     parser.add_argument("source", type=Path)
     parser.add_argument("work", type=Path)
     parser.add_argument("--only", default="", help="numbers of faults")
@@ -180,30 +175,22 @@ def main() -> int:
     args.work.mkdir(parents=True, exist_ok=True)
     libs = build(args.source, args.work)
     types = [
-        {
-            "q": "q5_K",
-            "k": "q8_0",
-            "v": "q6_K",
-            "out": "iq4_xs",
-            "gate": "q5_K",
-            "up": "q8_0",
-            "down": "q6_K",
-        },
-        {"q": "q8_0", "k": "q5_K", "v": "q5_K", "out": "q6_K", "gate": "q6_K", "up": "q5_K", "down": "q8_0"},
+        dict(zip(ROLES, ("q5_K", "q8_0", "q6_K", "iq4_xs", "q5_K", "q8_0", "q6_K"), strict=True)),
+        dict(zip(ROLES, ("q8_0", "q5_K", "q5_K", "q6_K", "q6_K", "q5_K", "q8_0"), strict=True)),
     ]
     models = {
         "dense": tiny_model(args.work / "dense.gguf", types, Shape(width=512, hidden=1024)),
         "moe": tiny_model(args.work / "moe.gguf", types, Shape(width=512, hidden=512, experts=4)),
     }
-    wanted = {int(n) for n in args.only.split(",") if n}
-    found = []
+    numbers = {int(n) for n in args.only.split(",") if n}
+    verdicts = []
     for fault in FAULTS:
-        if not wanted or fault.number in wanted:
-            found.append(tried(fault, libs, models))
-            print(json.dumps(found[-1], ensure_ascii=False), flush=True)
+        if not numbers or fault.number in numbers:
+            verdicts.append(verdict(fault, libs, models))
+            print(json.dumps(verdicts[-1], ensure_ascii=False), flush=True)
     if args.json:
-        args.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
-    return 0 if all(one["fine"] for one in found) else 1
+        args.json.write_text(json.dumps(verdicts, indent=1, ensure_ascii=False) + "\n")
+    return 0 if all(answer["fine"] for answer in verdicts) else 1
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""How long a trace of 512 tokens through a model of 8B size takes, and what of it is the library's own work.
+"""Time a trace of 512 tokens through a model of 8B size, and the part of it that is the library's own work.
 
     python tools/trace_speed.py FOLDER [--layers 32] [--tokens 512] [--type q4_K] [--threads 2] [--keep]
 
 A model with the shapes of Llama 3 8B and random weights (4.4 GB) is written to FOLDER, traced by the
-command `ggmlq trace`, and removed. The second of the runs is what a user waits for: all products judged,
-then once without the trace.
+command `ggmlq trace`, and removed: first with one product judged, then with all, as a user waits for it.
 """
 
 from __future__ import annotations
@@ -24,22 +23,21 @@ from ggmlq.testing.models import Shape, tiny_model
 EIGHT_B = {"width": 4096, "hidden": 14336, "heads": 32, "kv_heads": 8}
 
 
-def timed(words: list[str]) -> tuple[float, float, str]:
-    """Seconds of wall clock, of processors, and what was printed."""
+def timed(command: list[str]) -> tuple[float, float, str]:
+    """Seconds of wall clock, seconds of processors, and the output of a command."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run(words, stdout=subprocess.PIPE, check=False)
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - begun
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     if done.returncode:
-        raise SystemExit(f"{' '.join(words)}: ended with status {done.returncode}")
+        raise SystemExit(f"{' '.join(command)}: ended with status {done.returncode}")
     return wall, used, done.stdout.decode()
 
 
 def main() -> int:
-    """Write, trace, tell."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """Write the model, trace it, print the times."""
+    shape = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=shape)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=512)
@@ -57,11 +55,11 @@ def main() -> int:
     command += ["--threads", str(args.threads), *(["--lib", args.lib] if args.lib else [])]
     try:
         without, used_without, _ = timed([*command, "--select", "output.weight", "--no-verify"])
-        wall, used, said = timed(command)
+        wall, used, output = timed(command)
     finally:
         if not args.keep:
             path.unlink()
-    products = [json.loads(line) for line in said.splitlines()]
+    products = [json.loads(line) for line in output.splitlines()]
     kinds: dict[str, list[float]] = defaultdict(list)
     for p in products:
         kinds[f"{p['op']} {p['type']} {p['m']}×{p['n']}×{p['k']}"].append(p["seconds"])

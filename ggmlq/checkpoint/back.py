@@ -71,19 +71,19 @@ def to_safetensors(
     """
     file = source if isinstance(source, GGUFFile) else gguf.open(source)
     final = checked_path("to_safetensors(source, target)", target, "pass a str or an os.PathLike")
-    made = plan(file, type)
+    result = plan(file, type)
     if final.endswith(ENDING):
-        made.files = safetensors.save(final, made.tensors, {"format": "pt"})
-        return made
+        result.files = safetensors.save(final, result.tensors, {"format": "pt"})
+        return result
     try:
         os.makedirs(final, exist_ok=True)
     except OSError as error:
         raise ConvertError(f"{final}: no folder can be made there: {error.strerror}; name another") from error
-    made.files = safetensors.save(os.path.join(final, "model" + ENDING), made.tensors, {"format": "pt"})
-    if made.architecture:
-        made.files.append(_write_config(os.path.join(final, "config.json"), _config(file, made)))
-    made.notes.append("the tokenizer is not written: take its files from the model that this one came from")
-    return made
+    result.files = safetensors.save(os.path.join(final, "model" + ENDING), result.tensors, {"format": "pt"})
+    if result.architecture:
+        result.files.append(_write_config(os.path.join(final, "config.json"), _config(file, result)))
+    result.notes.append("the tokenizer is not written: take its files from the model that this one came from")
+    return result
 
 
 def plan(file: GGUFFile, type: str = "f32") -> Back:
@@ -96,42 +96,42 @@ def plan(file: GGUFFile, type: str = "f32") -> Back:
     arch = file.metadata.get("general.architecture")
     family = OF_ARCH.get(arch) if isinstance(arch, str) else None
     if family is None:
-        tensors = {name: _written(values.of_array(file[name]), fmt) for name in file}
+        tensors = {name: _written(values.array_values(file[name]), fmt) for name in file}
         return Back(None, tensors, [f"architecture {arch!r} is unknown: tensors keep the names of GGUF"])
-    made = Back(_class(file, family), {})
+    result = Back(_class(file, family), {})
     for name in file:
         if name in MADE:
-            made.notes.append(
+            result.notes.append(
                 f"{name} is not written: it comes from rope_scaling in config.json, which add by hand"
             )
             continue
-        for new, found in _renamed(file, family, name):
-            made.tensors[new] = _written(found, fmt)
-    return made
+        for new, weights in _renamed(file, family, name):
+            result.tensors[new] = _written(weights, fmt)
+    return result
 
 
 def _class(file: GGUFFile, family: Family) -> str:
     experts = f"{family.arch}.expert_count" in file.metadata
     if family.arch == "llama":
         return "MixtralForCausalLM" if experts else "LlamaForCausalLM"
-    return next(name for name, found in FAMILIES.items() if found.arch == family.arch)
+    return next(name for name, known in FAMILIES.items() if known.arch == family.arch)
 
 
 def _renamed(file: GGUFFile, family: Family, name: str) -> Iterator[tuple[str, Values]]:
-    found = values.of_array(file[name])
+    weights = values.array_values(file[name])
     if family.norm_shift and name.endswith("norm.weight"):
-        found = values.shifted(found, -1.0)
+        weights = values.shifted(weights, -1.0)
     stem, _, kind = name.rpartition(".")
     outer = {new: old for old, new in OUTER.items()}.get(stem)
     if outer:
-        yield f"{outer}.{kind}", found
+        yield f"{outer}.{kind}", weights
         return
     block = re.fullmatch(r"blk\.(\d{1,6})\.(.+)", stem)
     layer, inner = (LAYER.format(n=int(block[1])), block[2]) if block else ("", "")
     experts = {new: old for old, new in family.experts.items()}.get(inner)
-    if experts and len(found.shape) == 3:
-        for expert in range(found.shape[0]):
-            yield f"{layer}{experts.format(e=expert)}.{kind}", values.matrix_of(found, expert)
+    if experts and len(weights.shape) == 3:
+        for expert in range(weights.shape[0]):
+            yield f"{layer}{experts.format(e=expert)}.{kind}", values.matrix_of(weights, expert)
         return
     old = {new: old for old, new in family.layer.items()}.get(inner)
     if not block or old is None:
@@ -139,64 +139,64 @@ def _renamed(file: GGUFFile, family: Family, name: str) -> Iterator[tuple[str, V
             f"{file.path}: tensor {name!r} is unknown in {family.arch}; all must be known for names of "
             "Hugging Face; `ggmlq dequantize` keeps the names of GGUF"
         )
-    yield f"{layer}{old}.{kind}", _ordered(file, family, inner, found)
+    yield f"{layer}{old}.{kind}", _ordered(file, family, inner, weights)
 
 
-def _ordered(file: GGUFFile, family: Family, inner: str, found: Values) -> Values:
+def _ordered(file: GGUFFile, family: Family, inner: str, weights: Values) -> Values:
     if not family.permuted or inner not in ("attn_q", "attn_k"):
-        return found
+        return weights
     keys = [f"{family.arch}.attention.head_count", f"{family.arch}.attention.head_count_kv"]
     heads = file.metadata.get(keys[inner == "attn_k"], file.metadata.get(keys[0]))
-    if type(heads) is not int or heads < 1 or found.shape[0] % (2 * heads):
+    if type(heads) is not int or heads < 1 or weights.shape[0] % (2 * heads):
         raise ConvertError(
-            f"{file.path}: {keys[inner == 'attn_k']} is {heads!r}, and {inner} has {found.shape[0]} rows; "
+            f"{file.path}: {keys[inner == 'attn_k']} is {heads!r}, and {inner} has {weights.shape[0]} rows; "
             "rows are heads of pairs; the metadata is of another model"
         )
-    return values.separated(found, heads)
+    return values.separated(weights, heads)
 
 
-def _written(found: Values, fmt: Format) -> Any:
+def _written(weights: Values, fmt: Format) -> Any:
     """The array as it is, where it is scalars and nothing is done to it; else rows that are made.
 
     Floats that are only moved keep their type; ``fmt`` is that of what was blocks.
     """
-    if found.plain is not None and found.plain.format.block_size == 1:
-        return found.plain
-    shifted = found.plain is None and len(found.shape) < 2  # of a norm something was taken off
-    kept = found.floats or (FORMATS["f32"] if shifted else fmt)
-    return Streamed(kept, found.shape, lambda: _parts(found, kept))
+    if weights.plain is not None and weights.plain.format.block_size == 1:
+        return weights.plain
+    shifted = weights.plain is None and len(weights.shape) < 2  # of a norm something was taken off
+    written_format = weights.floats or (FORMATS["f32"] if shifted else fmt)
+    return Streamed(written_format, weights.shape, lambda: _parts(weights, written_format))
 
 
-def _parts(found: Values, fmt: Format) -> Iterator[QuantArray]:
-    step = max(1, STEP // max(found.columns, 1))
-    for start in range(0, found.rows, step):
-        made = found.read(np.arange(start, min(start + step, found.rows)))
-        yield quantize(np.ascontiguousarray(made if len(found.shape) > 1 else made.reshape(-1)), fmt)
+def _parts(weights: Values, fmt: Format) -> Iterator[QuantArray]:
+    step = max(1, STEP // max(weights.columns, 1))
+    for start in range(0, weights.rows, step):
+        rows = weights.read(np.arange(start, min(start + step, weights.rows)))
+        yield quantize(np.ascontiguousarray(rows if len(weights.shape) > 1 else rows.reshape(-1)), fmt)
 
 
-def _config(file: GGUFFile, made: Back) -> dict[str, Any]:
+def _config(file: GGUFFile, result: Back) -> dict[str, Any]:
     arch = file.metadata["general.architecture"]
     kinds = {name: kind for kind, name in MODEL_TYPES.items()}
-    name = made.architecture or ""
-    said: dict[str, Any] = {"architectures": [name], "model_type": kinds.get(name, arch)}
+    name = result.architecture or ""
+    config: dict[str, Any] = {"architectures": [name], "model_type": kinds.get(name, arch)}
     for key, value in file.metadata.items():
-        known = SAYS.get(key.removeprefix(f"{arch}."))
-        if known and isinstance(value, int | float):
-            said[known] = value
+        key_of_config = SAYS.get(key.removeprefix(f"{arch}."))
+        if key_of_config and isinstance(value, int | float):
+            config[key_of_config] = value
     if f"{arch}.expert_count" in file.metadata:
         experts = "num_local_experts" if arch == "llama" else "num_experts"
-        said[experts] = file.metadata[f"{arch}.expert_count"]
-    said.setdefault("vocab_size", file.info("token_embd.weight").shape[0])
+        config[experts] = file.metadata[f"{arch}.expert_count"]
+    config.setdefault("vocab_size", file.info("token_embd.weight").shape[0])
     for kind in ("bos", "eos"):
         number = file.metadata.get(f"tokenizer.ggml.{kind}_token_id")
         if number is not None:
-            said[f"{kind}_token_id"] = number
-    return said | {"tie_word_embeddings": "lm_head.weight" not in made.tensors}
+            config[f"{kind}_token_id"] = number
+    return config | {"tie_word_embeddings": "lm_head.weight" not in result.tensors}
 
 
-def _write_config(path: str, said: dict[str, Any]) -> str:
+def _write_config(path: str, config: dict[str, Any]) -> str:
     temporary = f"{path}.tmp"
     with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(said, file, indent=2)
+        json.dump(config, file, indent=2)
     os.replace(temporary, path)
     return path

@@ -23,7 +23,7 @@ def read(folder: str) -> dict[str, Any]:
     path = os.path.join(folder, "README.md")
     if not os.path.isfile(path):
         return {}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     key, items = None, 0
     for line in _lines(path):
         items += line.count(",") + 1
@@ -32,10 +32,10 @@ def read(folder: str) -> dict[str, Any]:
         entry = LINE.match(line)
         if entry:
             key, value = entry[1], (entry[2] or "").strip()
-            found[key] = _value(value) if value else []
-        elif key is not None and isinstance(found[key], list) and re.match(r"\s*- ", line):
-            found[key].append(_value(line.strip()[2:].strip()))
-    return {key: value for key, value in found.items() if value not in ([], None)}
+            values[key] = _value(value) if value else []
+        elif key is not None and isinstance(values[key], list) and re.match(r"\s*- ", line):
+            values[key].append(_value(line.strip()[2:].strip()))
+    return {key: value for key, value in values.items() if value not in ([], None)}
 
 
 def _lines(path: str) -> list[str]:
@@ -67,7 +67,7 @@ def _value(text: str) -> Any:
     return None if text in ("null", "~", "") or text[:1] in "|>{&*" else text
 
 
-def texts(found: Any) -> list[str]:
+def texts(values: Any) -> list[str]:
     """A value as a list of texts."""
-    listed = found if isinstance(found, list) else [found]
+    listed = values if isinstance(values, list) else [values]
     return [text for text in listed if isinstance(text, str)]

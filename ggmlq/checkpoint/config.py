@@ -34,8 +34,8 @@ class Config:
         inner = self.raw.get("text_config")
         self.inner: Mapping[str, Any] = inner if isinstance(inner, dict) else {}
         self.architecture, self.family = self._found()
-        said = {**self.raw, **self.inner}
-        self.values = {**self.family.defaults, **said}
+        merged = {**self.raw, **self.inner}
+        self.values = {**self.family.defaults, **merged}
         if self.values.get("num_key_value_heads") is None:
             self.values["num_key_value_heads"] = self.values.get("num_attention_heads")
         self.layers = self.count("num_hidden_layers")
@@ -58,37 +58,37 @@ class Config:
 
     def count(self, *keys: str) -> int:
         """A number of things, which must be there."""
-        found = self.maybe_count(*keys)
-        if found is None:
+        value = self.maybe_count(*keys)
+        if value is None:
             raise ConvertError(
                 f"{self.path}: it lacks {keys[0]!r}, a whole number; the file is incomplete; fetch it"
             )
-        return found
+        return value
 
     def maybe_count(self, *keys: str) -> int | None:
         """A number of things, or None."""
-        found = self.get(*keys)
-        if found is not None and (type(found) is not int or not 0 <= found <= MOST):
+        value = self.get(*keys)
+        if value is not None and (type(value) is not int or not 0 <= value <= MOST):
             raise ConvertError(
-                f"{self.path}: {keys[0]!r} is {short(found)}; it is a whole number from 0 to {MOST}; mend "
+                f"{self.path}: {keys[0]!r} is {short(value)}; it is a whole number from 0 to {MOST}; mend "
                 "the file"
             )
-        return found
+        return value
 
     def number(self, *keys: str) -> float | None:
         """A real number, or None."""
-        found = self.get(*keys)
-        return None if found is None else real(self.path, keys[0], found)
+        value = self.get(*keys)
+        return None if value is None else real(self.path, keys[0], value)
 
     @property
     def heads(self) -> int:
         """The number of attention heads."""
-        found = self.count("num_attention_heads")
-        if not found:
+        value = self.count("num_attention_heads")
+        if not value:
             raise ConvertError(
                 f"{self.path}: 'num_attention_heads' is 0; a model has one at least; mend the file"
             )
-        return found
+        return value
 
     @property
     def heads_kv(self) -> int:
@@ -103,8 +103,8 @@ class Config:
     @property
     def rope(self) -> dict[str, Any]:
         """The parameters of rotation: one set, or one for full and one for sliding attention."""
-        found = self.get("rope_parameters", "rope_scaling")
-        rope = dict(found) if isinstance(found, dict) else {}
+        value = self.get("rope_parameters", "rope_scaling")
+        rope = dict(value) if isinstance(value, dict) else {}
         if "full_attention" in rope or "sliding_attention" in rope:
             return rope
         local = self.get("rope_local_base_freq", "local_rope_theta", "rope_local_theta", "swa_rope_theta")
@@ -128,10 +128,10 @@ class Config:
         return self._beside[name]
 
 
-def real(path: str, key: str, found: Any) -> float:
+def real(path: str, key: str, value: Any) -> float:
     """A finite number that float32 holds."""
-    if isinstance(found, bool) or not isinstance(found, int | float) or not abs(found) <= FLOAT32_MOST:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= FLOAT32_MOST:
         raise ConvertError(
-            f"{path}: {key!r} is {short(found)}; it is a finite number within float32's range; mend the file"
+            f"{path}: {key!r} is {short(value)}; it is a finite number within float32's range; mend the file"
         )
-    return float(found)
+    return float(value)

@@ -44,9 +44,9 @@ def encode(tokenizer: dict[str, Any], text: str) -> list[int]:
 
 def steps(tokenizer: dict[str, Any]) -> list[dict[str, Any]]:
     """The steps of the pre-tokenizer: Split, Digits and ByteLevel."""
-    found = tokenizer.get("pre_tokenizer")
+    part = tokenizer.get("pre_tokenizer")
     several = (
-        found.get("pretokenizers") if isinstance(found, dict) and found.get("type") == "Sequence" else [found]
+        part.get("pretokenizers") if isinstance(part, dict) and part.get("type") == "Sequence" else [part]
     )
     if not isinstance(several, list) or not several:
         raise UnknownStep("it has no pre-tokenizer")
@@ -59,11 +59,11 @@ def steps(tokenizer: dict[str, Any]) -> list[dict[str, Any]]:
 
 def pattern(one: dict[str, Any]) -> str:
     """The regular expression of a split."""
-    found = one.get("pattern")
-    if isinstance(found, dict) and isinstance(found.get("Regex"), str):
-        text: str = found["Regex"]
-    elif isinstance(found, dict) and isinstance(found.get("String"), str):
-        text = re.escape(found["String"])
+    part = one.get("pattern")
+    if isinstance(part, dict) and isinstance(part.get("Regex"), str):
+        text: str = part["Regex"]
+    elif isinstance(part, dict) and isinstance(part.get("String"), str):
+        text = re.escape(part["String"])
     else:
         raise UnknownStep("a split without a pattern")
     if len(text) > MOST_PATTERN:
@@ -118,14 +118,14 @@ def _words(tokenizer: dict[str, Any], text: str) -> list[str]:
             rule = r"\p{N}" if one.get("individual_digits") else r"\p{N}+"
             words = [part for word in words for part in _split(rule, word)]
         else:
-            gone = str(one.get("behavior")).lower() == "removed" and not one.get("invert")
-            words = [part for word in words for part in _split(pattern(one), word, gone)]
+            removed = str(one.get("behavior")).lower() == "removed" and not one.get("invert")
+            words = [part for word in words for part in _split(pattern(one), word, removed)]
     if not as_bytes:
         raise UnknownStep("it has no step ByteLevel")
     return words
 
 
-def _split(rule: str, text: str, gone: bool = False) -> Iterator[str]:
+def _split(rule: str, text: str, removed: bool = False) -> Iterator[str]:
     """The matches and what lies between them."""
     _check_quick(rule)
     try:
@@ -136,7 +136,7 @@ def _split(rule: str, text: str, gone: bool = False) -> Iterator[str]:
     for match in compiled.finditer(text):
         if match.start() > at:
             yield text[at : match.start()]
-        if match.group() and not gone:
+        if match.group() and not removed:
             yield match.group()
         at = match.end()
     if at < len(text):
@@ -147,35 +147,35 @@ def _check_quick(rule: str) -> None:
     """Refuse what may take for ever on a short text: repetition within groups, or often in a branch."""
     depth = count = 0
     inside = False
-    for found in re.finditer(r"\\p\{\w+\}|\\.|.", rule, re.DOTALL):
-        said = found.group()
+    for part in re.finditer(r"\\p\{\w+\}|\\.|.", rule, re.DOTALL):
+        piece = part.group()
         if inside:
-            inside = said != "]"
-        elif said == "[":
+            inside = piece != "]"
+        elif piece == "[":
             inside = True
-        elif said in "()":
-            depth += 1 if said == "(" else -1
-        elif said == "|" and depth == 0:
+        elif piece in "()":
+            depth += 1 if piece == "(" else -1
+        elif piece == "|" and depth == 0:
             count = 0
-        elif said in "*+" or (said == "{" and re.match(r"\{\d*,\}", rule[found.start() :])):
+        elif piece in "*+" or (piece == "{" and re.match(r"\{\d*,\}", rule[part.start() :])):
             count += 1
-            if depth or count > MOST_REPEATED or rule[found.start() - 1 : found.start()] == ")":
+            if depth or count > MOST_REPEATED or rule[part.start() - 1 : part.start()] == ")":
                 raise UnknownStep("a pattern that may take for ever")
 
 
 def _written_out(rule: str, text: str) -> str:
     """Classes of Unicode as the characters of a text that are in them."""
     parts, inside, at = [], False, 0
-    for found in re.finditer(r"\\p\{(\w+)\}|\\.|\[|\]", rule, re.DOTALL):
-        parts.append(rule[at : found.start()])
-        at, said = found.end(), found.group()
-        if found[1]:
-            members = "".join(sorted({c for c in text if unicodedata.category(c).startswith(found[1])}))
+    for part in re.finditer(r"\\p\{(\w+)\}|\\.|\[|\]", rule, re.DOTALL):
+        parts.append(rule[at : part.start()])
+        at, piece = part.end(), part.group()
+        if part[1]:
+            members = "".join(sorted({c for c in text if unicodedata.category(c).startswith(part[1])}))
             listed = "".join(f"\\U{ord(c):08x}" for c in members) or r"\U0010ffff"
             parts.append(listed if inside else f"[{listed}]")
         else:
-            inside = said == "[" or (inside and said != "]")
-            parts.append(said)
+            inside = piece == "[" or (inside and piece != "]")
+            parts.append(piece)
     return "".join(parts) + rule[at:]
 
 
@@ -185,12 +185,12 @@ def _merged(parts: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
         best = min(pairwise(parts), key=lambda pair: ranks.get(pair, len(ranks)))
         if best not in ranks:
             break
-        made, at = [], 0
+        merged, at = [], 0
         while at < len(parts):
             joined = tuple(parts[at : at + 2]) == best
-            made.append("".join(best) if joined else parts[at])
+            merged.append("".join(best) if joined else parts[at])
             at += 1 + joined
-        parts = made
+        parts = merged
     return parts
 
 
@@ -203,8 +203,8 @@ def _pair(merge: Any) -> tuple[str, str]:
 
 def _around(tokenizer: dict[str, Any]) -> tuple[list[int], list[int]]:
     """The tokens that the post-processor puts before and after a text."""
-    found = tokenizer.get("post_processor")
-    several = found.get("processors", [found]) if isinstance(found, dict) else []
+    part = tokenizer.get("post_processor")
+    several = part.get("processors", [part]) if isinstance(part, dict) else []
     before: list[int] = []
     after: list[int] = []
     for one in several if isinstance(several, list) else []:

@@ -19,13 +19,13 @@ def of(name: object) -> Iterator[str]:
     for there, here in OUTER.items():
         if stem in (there, here):
             yield f"{here if stem == there else there}.{end}"
-    if found := re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem):
-        bare = re.sub(r"\.experts\.\d+\.", ".experts.{e}.", found[2])
-        yield from (f"{BLOCK.format(n=found[1])}{here}.{end}" for there, here in _table() if there == bare)
-    elif found := re.fullmatch(r"blk\.(\d+)\.(.+)", stem):
-        layer = LAYER.format(n=found[1])
+    if match := re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem):
+        bare = re.sub(r"\.experts\.\d+\.", ".experts.{e}.", match[2])
+        yield from (f"{BLOCK.format(n=match[1])}{here}.{end}" for there, here in _table() if there == bare)
+    elif match := re.fullmatch(r"blk\.(\d+)\.(.+)", stem):
+        layer = LAYER.format(n=match[1])
         yield from (
-            f"{layer}{there}.{end}".replace("{e}", "0") for there, here in _table() if here == found[2]
+            f"{layer}{there}.{end}".replace("{e}", "0") for there, here in _table() if here == match[2]
         )
 
 

@@ -58,27 +58,27 @@ class Parts(NamedTuple):
 
 def general(config: Config, tensors: Mapping[str, Values]) -> dict[str, Any]:
     """The keys, in the converter's order."""
-    total = sum(prod(found.shape) for found in tensors.values())
-    said = card.read(config.folder)
-    found: dict[str, str] = {}
+    total = sum(prod(tensor.shape) for tensor in tensors.values())
+    model_card = card.read(config.folder)
+    facts: dict[str, str] = {}
     for key, names in IN_CARD.items():
-        text = ",".join(next((card.texts(said[name]) for name in names if name in said), []))
+        text = ",".join(next((card.texts(model_card[name]) for name in names if name in model_card), []))
         if text:
-            found[key] = text
+            facts[key] = text
     named = config.raw.get("_name_or_path")
     folder = os.path.basename(os.path.abspath(config.folder))
     for name in ([named] if isinstance(named, str) and named.count("/") <= 1 else []) + [folder]:
         for key, text in parts(name, total)._asdict().items():
             if text is not None:
-                found.setdefault(key, title(text) if key in ("name", "organization") else text)
-    found.setdefault("name", folder)
-    found.setdefault("size_label", size_label(tensors))
+                facts.setdefault(key, title(text) if key in ("name", "organization") else text)
+    facts.setdefault("name", folder)
+    facts.setdefault("size_label", size_label(tensors))
     keys = {"general.type": "model"} | _sampling(config)
-    keys |= {f"general.{key}": found[key] for key in ORDER if key in found}
-    keys |= _listed("base_model", said, ("base_model", "base_models", "base_model_sources"), total)
-    keys |= _listed("dataset", said, ("datasets", "dataset", "dataset_sources"), total)
-    tags = card.texts(said.get("tags", [])) + card.texts(said.get("pipeline_tag", []))
-    languages = card.texts(said.get("languages", [])) + card.texts(said.get("language", []))
+    keys |= {f"general.{key}": facts[key] for key in ORDER if key in facts}
+    keys |= _listed("base_model", model_card, ("base_model", "base_models", "base_model_sources"), total)
+    keys |= _listed("dataset", model_card, ("datasets", "dataset", "dataset_sources"), total)
+    tags = card.texts(model_card.get("tags", [])) + card.texts(model_card.get("pipeline_tag", []))
+    languages = card.texts(model_card.get("languages", [])) + card.texts(model_card.get("language", []))
     for key, texts in (("tags", tags), ("languages", languages)):
         if texts:
             keys[f"general.{key}"] = Typed(texts, "string")
@@ -86,10 +86,10 @@ def general(config: Config, tensors: Mapping[str, Values]) -> dict[str, Any]:
 
 
 def _sampling(config: Config) -> dict[str, Any]:
-    said = config.beside("generation_config.json")
+    generation = config.beside("generation_config.json")
     path, keys = os.path.join(config.folder, "generation_config.json"), dict[str, Any]()
     for name, (key, kind) in SAMPLING.items():
-        value = said.get(name)
+        value = generation.get(name)
         if value is not None and kind != "string":
             number = real(path, name, value)
             keys[f"general.sampling.{key}"] = Typed(int(number) if kind == "int32" else number, kind)
@@ -98,20 +98,20 @@ def _sampling(config: Config) -> dict[str, Any]:
     return keys
 
 
-def _listed(kind: str, said: dict[str, Any], names: tuple[str, ...], total: int) -> dict[str, Any]:
+def _listed(kind: str, model_card: dict[str, Any], names: tuple[str, ...], total: int) -> dict[str, Any]:
     """Models or data sets that this one comes from."""
-    given = next((said[name] for name in names if name in said), None)
-    if given is None:
+    listed = next((model_card[name] for name in names if name in model_card), None)
+    if listed is None:
         return {}
-    texts = card.texts(given)
+    texts = card.texts(listed)
     keys: dict[str, Any] = {f"general.{kind}.count": Typed(len(texts), "uint32")}
     for i, text in enumerate(texts):
         linked = re.match(r"(http|https|ssh)://", text) is not None
         hub = re.fullmatch(r"https?://huggingface.co/([^/]+/[^/]+)", text)
-        found = parts(hub[1] if hub else text, total) if hub or not linked else Parts()
-        entry = {"name": found.name and title(found.name), "version": found.version}
-        entry["organization"] = found.organization and title(found.organization)
-        entry["repo_url"] = text if linked else (f"{HUB}{text}" if found.organization else None)
+        name_parts = parts(hub[1] if hub else text, total) if hub or not linked else Parts()
+        entry = {"name": name_parts.name and title(name_parts.name), "version": name_parts.version}
+        entry["organization"] = name_parts.organization and title(name_parts.organization)
+        entry["repo_url"] = text if linked else (f"{HUB}{text}" if name_parts.organization else None)
         for key in ("name", "version", "organization", "repo_url"):
             if entry[key]:
                 keys[f"general.{kind}.{i}.{key}"] = entry[key]
@@ -192,21 +192,21 @@ def _normal(word: str, kind: str | None) -> str:
     if kind == "size_label":
         return _size(word)
     if kind == "finetune" and re.fullmatch(SIZES, word, re.IGNORECASE):
-        found = _size(word)
-        return found[:-1] + found[-1].lower()
+        size = _size(word)
+        return size[:-1] + size[-1].lower()
     return word
 
 
 def size_label(tensors: Mapping[str, Values]) -> str:
     """The number of parameters, as 7.2B or 8x7.2B."""
-    shared = each = counted = experts = 0
-    for name, found in tensors.items():
-        if "_exps." in name and len(found.shape) >= 3:
-            each += prod(found.shape) // found.shape[-3]
-            experts, counted = experts + found.shape[-3], counted + 1
+    shared = per_expert = counted = experts = 0
+    for name, tensor in tensors.items():
+        if "_exps." in name and len(tensor.shape) >= 3:
+            per_expert += prod(tensor.shape) // tensor.shape[-3]
+            experts, counted = experts + tensor.shape[-3], counted + 1
         else:
-            shared += prod(found.shape)
-    label = _rounded(shared + each)
+            shared += prod(tensor.shape)
+    label = _rounded(shared + per_expert)
     return f"{experts // counted}x{label}" if counted and experts else label
 
 

@@ -39,19 +39,19 @@ def tensors(file: SafetensorsFile, config: Config, vocabulary: dict[str, object]
         raise ConvertError(
             f"{config.path}: num_hidden_layers is {config.layers}; {MOST_LAYERS} are known; mend it"
         )
-    made: dict[str, Values] = {}
+    named: dict[str, Values] = {}
     experts: dict[str, dict[int, str]] = defaultdict(dict)
     for name in file:
-        known = _known(file, config, name, experts)
-        for new, found in known:
-            if new in made:
+        renamed = _known(file, config, name, experts)
+        for new, weights in renamed:
+            if new in named:
                 raise ConvertError(
                     f"{file.path}: {short(name)} is {new} of GGUF, which another tensor is too; drop one"
                 )
-            made[new] = _shaped(config, new, found, vocabulary)
-    _check_whole(file, config, made, experts)
+            named[new] = _shaped(config, new, weights, vocabulary)
+    _check_whole(file, config, named, experts)
     factors = _rope_factors(config)  # of as many pairs as a head has, which the tensors have borne out by now
-    return {"rope_freqs.weight": values.constant(factors)} | made if factors else made
+    return {"rope_freqs.weight": values.constant(factors)} | named if factors else named
 
 
 def _known(
@@ -85,10 +85,10 @@ def _known(
     )
     if number is None or target is None or kind != "weight":
         _refuse(file, config, name)
-    mine = experts[f"{block}{target}.weight"]
-    mine[int(number[1])] = name
-    if len(mine) == _count(config):
-        yield f"{block}{target}.weight", _stack(file, config, block + target, mine)
+    numbers_of_experts = experts[f"{block}{target}.weight"]
+    numbers_of_experts[int(number[1])] = name
+    if len(numbers_of_experts) == _count(config):
+        yield f"{block}{target}.weight", _stack(file, config, block + target, numbers_of_experts)
 
 
 def _is_unused(file: SafetensorsFile, config: Config, plain: str, name: str) -> bool:
@@ -130,21 +130,21 @@ def _refuse(file: SafetensorsFile, config: Config, name: str) -> NoReturn:
     )
 
 
-def _turned(config: Config, stem: str, found: Values) -> Values:
+def _turned(config: Config, stem: str, weights: Values) -> Values:
     """The values in GGUF's order: rope's order, norms plus 1."""
     if stem in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"):
-        heads = check_heads(config, stem, found.shape)
+        heads = check_heads(config, stem, weights.shape)
         if config.family.permuted and stem != "self_attn.v_proj":
-            return values.permuted(found, heads)
-    return found
+            return values.permuted(weights, heads)
+    return weights
 
 
-def _shaped(config: Config, name: str, found: Values, vocabulary: dict[str, object]) -> Values:
+def _shaped(config: Config, name: str, weights: Values, vocabulary: dict[str, object]) -> Values:
     if config.family.norm_shift and name.endswith("norm.weight"):
-        return values.shifted(found, 1.0)
+        return values.shifted(weights, 1.0)
     if config.family.arch == "gemma3" and name == "token_embd.weight":
-        return values.first_rows(found, len(getattr(vocabulary[TOKENS], "value")))  # noqa: B009
-    return found
+        return values.first_rows(weights, len(getattr(vocabulary[TOKENS], "value")))  # noqa: B009
+    return weights
 
 
 # --- experts ----------------------------------------------------------------------------------
@@ -172,32 +172,32 @@ def _stack(file: SafetensorsFile, config: Config, target: str, names: dict[int, 
 def _of_stacked(
     file: SafetensorsFile, config: Config, block: str, bare: str, name: str
 ) -> Iterator[tuple[str, Values]]:
-    found = values.stored(file, name)
+    weights = values.stored(file, name)
     if (
-        len(found.shape) != 3
-        or found.shape[0] != _count(config)
-        or (bare == GATE_AND_UP and found.shape[1] % 2)
+        len(weights.shape) != 3
+        or weights.shape[0] != _count(config)
+        or (bare == GATE_AND_UP and weights.shape[1] % 2)
     ):
         raise ConvertError(
-            f"{file.path}: {short(name)} has shape {found.shape}; experts are [{_count(config)}, rows, "
+            f"{file.path}: {short(name)} has shape {weights.shape}; experts are [{_count(config)}, rows, "
             f"columns]{', gate and up rows after each other' if bare == GATE_AND_UP else ''}; check "
             "config.json"
         )
     if bare == STACKED_DOWN:
-        yield f"{block}ffn_down_exps.weight", found
+        yield f"{block}ffn_down_exps.weight", weights
         return
-    yield f"{block}ffn_gate_exps.weight", values.half(found, 0)
-    yield f"{block}ffn_up_exps.weight", values.half(found, 1)
+    yield f"{block}ffn_gate_exps.weight", values.half(weights, 0)
+    yield f"{block}ffn_up_exps.weight", values.half(weights, 1)
 
 
 # --- what must be there -------------------------------------------------------------------------
 
 
 def _check_whole(
-    file: SafetensorsFile, config: Config, made: dict[str, Values], experts: dict[str, dict[int, str]]
+    file: SafetensorsFile, config: Config, named: dict[str, Values], experts: dict[str, dict[int, str]]
 ) -> None:
     for target, names in experts.items():
-        if target not in made:
+        if target not in named:
             lacking = [*islice((n for n in range(_count(config)) if n not in names), 3)]
             raise ConvertError(
                 f"{file.path}: {target} has {len(names)} of {_count(config)} experts; the first that are "
@@ -206,7 +206,7 @@ def _check_whole(
     needed = ["token_embd", "output_norm"]
     for n in range(config.layers):
         block = BLOCK.format(n=n)
-        dense = f"{block}ffn_down.weight" in made or not config.family.experts
+        dense = f"{block}ffn_down.weight" in named or not config.family.experts
         forward = (
             ("ffn_down", "ffn_up", "ffn_gate") if dense else ("ffn_down_exps", "ffn_up_exps", "ffn_gate_exps")
         )
@@ -214,7 +214,7 @@ def _check_whole(
             block + part for part in ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm")
         ]
         needed += [block + part for part in forward]
-    lacks = [name for name in needed if f"{name}.weight" not in made]
+    lacks = [name for name in needed if f"{name}.weight" not in named]
     if lacks:
         raise ConvertError(
             f"{file.path}: {len(lacks)} tensors are missing, {', '.join(lacks[:3])} of GGUF's names first; a "
@@ -251,7 +251,7 @@ def _rope_factors(config: Config) -> list[float]:
         wave = np.float32(2 * math.pi) / (np.float32(1) / powers)
         smooth = (np.float32(context) / wave - np.float32(low)) / np.float32(high - low)
         between = np.float32(1) / ((np.float32(1) - smooth) / np.float32(factor) + smooth)
-        made: list[float] = np.where(
+        factors: list[float] = np.where(
             wave < context / high, 1.0, np.where(wave > context / low, factor, between)
         ).tolist()
-    return made
+    return factors

@@ -76,9 +76,9 @@ def _rope(config: Config) -> Pairs:
         raise ConvertError(
             f"{path}: rope_type {short(kind)} is unknown; known are linear, yarn, llama3 and default"
         )
-    for key, found in (("", full), ("_swa", rope.get("sliding_attention", {}))):
-        if found.get("rope_theta") is not None:
-            yield f"rope.freq_base{key}", real(path, "rope_theta", found["rope_theta"]), F32
+    for key, value in (("", full), ("_swa", rope.get("sliding_attention", {}))):
+        if value.get("rope_theta") is not None:
+            yield f"rope.freq_base{key}", real(path, "rope_theta", value["rope_theta"]), F32
 
 
 def _yarn(config: Config, rope: dict[str, Any]) -> Pairs:
@@ -95,8 +95,8 @@ def _yarn(config: Config, rope: dict[str, Any]) -> Pairs:
         ("yarn_beta_fast", "beta_fast"),
         ("yarn_beta_slow", "beta_slow"),
     ):
-        found = next((rope[name] for name in names if rope.get(name) is not None), None)
-        yield f"rope.scaling.{key}", None if found is None else real(config.path, names[0], found), F32
+        value = next((rope[name] for name in names if rope.get(name) is not None), None)
+        yield f"rope.scaling.{key}", None if value is None else real(config.path, names[0], value), F32
 
 
 def _gemma(config: Config) -> Pairs:

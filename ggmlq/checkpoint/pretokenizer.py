@@ -42,10 +42,10 @@ UNSEEN = "llama.cpp has a name for every rule that it knows; say it with --pre, 
 
 @cache
 def _known() -> dict[str, Any]:
-    found = json.loads(files(__package__).joinpath("pretokenizers.json").read_text())
+    table = json.loads(files(__package__).joinpath("pretokenizers.json").read_text())
     return {
-        "text": found["text"],
-        "names": {h: name for name, hashes in found["names"].items() for h in hashes},
+        "text": table["text"],
+        "names": {h: name for name, hashes in table["names"].items() for h in hashes},
     }
 
 

@@ -42,17 +42,17 @@ def pieces(path: str) -> list[Piece]:
     raw = jsons.read(path)
     try:
         values = (value for number, value in _fields(raw) if number == 1)
-        found = [_piece(value) for value in islice(values, MOST_TOKENS + 1)]
+        pieces = [_piece(value) for value in islice(values, MOST_TOKENS + 1)]
     except (ValueError, struct.error) as error:
         raise ConvertError(
             f"{path}: {error or 'damaged'}; this is no model of sentencepiece; fetch it again"
         ) from None
-    if not 0 < len(found) <= MOST_TOKENS:
+    if not 0 < len(pieces) <= MOST_TOKENS:
         raise ConvertError(
-            f"{path}: it has {len(found) or 'no'} pieces{' and more' * bool(found)}; models of sentencepiece "
-            f"have 1 to {MOST_TOKENS}; fetch it again"
+            f"{path}: it has {len(pieces) or 'no'} pieces{' and more' * bool(pieces)}; models of "
+            f"sentencepiece have 1 to {MOST_TOKENS}; fetch it again"
         )
-    return found
+    return pieces
 
 
 def _piece(raw: Any) -> Piece:

@@ -33,70 +33,72 @@ class Special:
 
     def __init__(self, config: Config) -> None:
         self.tokenizer = config.beside("tokenizer.json")
-        self.said = dict(config.beside("tokenizer_config.json"))
+        self.settings = dict(config.beside("tokenizer_config.json"))
         self.kinds = list(KINDS)
         self.around: dict[str, bool] = {}
         self.ids: dict[str, int] = {}
 
     def name(self, kind: str) -> Any:
         """The name of a special token in tokenizer_config.json."""
-        return self.said.get(f"{kind}_token")
+        return self.settings.get(f"{kind}_token")
 
     def call(self, kind: str, name: Any) -> None:
         """Take a name for it, where there is a tokenizer_config.json."""
-        if self.said:
-            self.said[f"{kind}_token"] = name
+        if self.settings:
+            self.settings[f"{kind}_token"] = name
 
 
 def special(config: Config, length: int | None, with_merges: bool) -> dict[str, Any]:
     """The keys; numbers from ``length`` on, where one is given, are no tokens."""
-    found = Special(config)
-    if found.tokenizer:
+    tokens = Special(config)
+    if tokens.tokenizer:
         try:
-            _around(found)
+            _around(tokens)
         except (AttributeError, LookupError, TypeError):  # a number where a list belongs, and the like
             raise ConvertError(
                 f"{config.folder}: the post_processor of tokenizer.json is "
-                f"{short(found.tokenizer.get('post_processor'))}; it says what is put around a text; the "
+                f"{short(tokens.tokenizer.get('post_processor'))}; it says what is put around a text; the "
                 "file is damaged"
             ) from None
-    for kind in found.kinds:
-        said = found.said.get(f"add_{kind}_token")
-        if isinstance(said, bool):
-            found.around.setdefault(kind, said)
-        _take(config, found, kind, _number(found, kind), length)
-    for kind in found.kinds:
-        _take(config, found, kind, _in_config(config, kind), length)
+    for kind in tokens.kinds:
+        setting = tokens.settings.get(f"add_{kind}_token")
+        if isinstance(setting, bool):
+            tokens.around.setdefault(kind, setting)
+        _take(config, tokens, kind, _number(tokens, kind), length)
+    for kind in tokens.kinds:
+        _take(config, tokens, kind, _in_config(config, kind), length)
     keys: dict[str, Any] = {}
-    merges = _merges(config, found.tokenizer) if with_merges else []
+    merges = _merges(config, tokens.tokenizer) if with_merges else []
     if merges:
         keys["tokenizer.ggml.merges"] = Typed(merges, "string")
-    for kind, number in found.ids.items():
+    for kind, number in tokens.ids.items():
         if KEYS[kind]:
             keys[f"tokenizer.ggml.{KEYS[kind]}"] = Typed(number, "uint32")
     keys |= {
-        f"tokenizer.ggml.add_{kind}_token": found.around[kind] for kind in found.around if kind in PUT_AROUND
+        f"tokenizer.ggml.add_{kind}_token": tokens.around[kind]
+        for kind in tokens.around
+        if kind in PUT_AROUND
     }
-    return keys | _templates(config, found.said) | _normalizer(found.tokenizer.get("normalizer"))
+    return keys | _templates(config, tokens.settings) | _normalizer(tokens.tokenizer.get("normalizer"))
 
 
-def _take(config: Config, found: Special, kind: str, number: Any, length: int | None) -> None:
-    if type(number) is not int or kind in found.ids:
+def _take(config: Config, tokens: Special, kind: str, number: Any, length: int | None) -> None:
+    if type(number) is not int or kind in tokens.ids:
         return
     if number < 0:
         raise ConvertError(
             f"{config.folder}: the {kind} token has the number {number}; numbers are 0 and up; mend it"
         )
     if length is None or number < length:
-        found.ids[kind] = number
+        tokens.ids[kind] = number
 
 
-def _number(found: Special, kind: str) -> Any:
-    name = found.name(kind)
+def _number(tokens: Special, kind: str) -> Any:
+    name = tokens.name(kind)
     name = name.get("content") if isinstance(name, dict) else name
     if not isinstance(name, str):
         return None
-    listed = found.tokenizer.get("added_tokens")
+    listed = tokens.tokenizer.get("added_tokens")
     entries = listed if isinstance(listed, list) else []
     return next((e.get("id") for e in entries if isinstance(e, dict) and e.get("content") == name), None)
 
@@ -109,25 +111,25 @@ def _in_config(config: Config, kind: str) -> Any:
 # --- what is put around a text --------------------------------------------------------------
 
 
-def _around(found: Special) -> None:
-    if not found.name("bos") and found.name("cls"):
-        found.call("bos", found.name("cls"))
-    if not found.name("eos") and found.name("sep"):
-        found.call("eos", found.name("sep"))
-    processor = found.tokenizer.get("post_processor")
+def _around(tokens: Special) -> None:
+    if not tokens.name("bos") and tokens.name("cls"):
+        tokens.call("bos", tokens.name("cls"))
+    if not tokens.name("eos") and tokens.name("sep"):
+        tokens.call("eos", tokens.name("sep"))
+    processor = tokens.tokenizer.get("post_processor")
     if not isinstance(processor, dict):
         return
     several = processor.get("processors")
     for one in several if isinstance(several, list) else [processor]:
         kind = one.get("type") if isinstance(one, dict) else None
         if kind == "ByteLevel":
-            found.around.setdefault("bos", False)
-            found.around.setdefault("eos", False)
+            tokens.around.setdefault("bos", False)
+            tokens.around.setdefault("eos", False)
         elif kind == "TemplateProcessing":
-            _template(found, one)
+            _template(tokens, one)
 
 
-def _template(found: Special, one: dict[str, Any]) -> None:
+def _template(tokens: Special, one: dict[str, Any]) -> None:
     single, pair = (
         [_special_id(e) for e in one.get(k) or [] if isinstance(e, dict)] for k in ("single", "pair")
     )
@@ -135,9 +137,9 @@ def _template(found: Special, one: dict[str, Any]) -> None:
     if len(single) > 1:
         first, last = single[0], single[-1]
         if first:
-            _first(found, first)
+            _first(tokens, first)
         if last:
-            _last(found, last)
+            _last(tokens, last)
     start = 1 if pair and first and pair[0] == first else 0
     stop = -1 if pair and last and pair[-1] == last else None
     sequences = [e.get("Sequence", {}).get("id") for e in one.get("pair") or [] if isinstance(e, dict)][
@@ -145,10 +147,12 @@ def _template(found: Special, one: dict[str, Any]) -> None:
     ]
     middle = pair[start:stop][1:-1]
     if sequences[:1] == ["A"] and sequences[-1:] == ["B"] and middle:
-        known = (found.name("sep"), found.name("eos"))
-        found.around["sep"] = (middle[0] in known and not last) or (len(middle) == 2 and middle[1] in known)
-        if found.around["sep"] and not found.name("sep"):
-            found.call("sep", found.name("eos"))
+        starts = (tokens.name("sep"), tokens.name("eos"))
+        tokens.around["sep"] = (middle[0] in starts and not last) or (
+            len(middle) == 2 and middle[1] in starts
+        )
+        if tokens.around["sep"] and not tokens.name("sep"):
+            tokens.call("sep", tokens.name("eos"))
 
 
 def _special_id(element: dict[str, Any]) -> str | None:
@@ -157,27 +161,27 @@ def _special_id(element: dict[str, Any]) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _first(found: Special, name: str) -> None:
-    known = (found.name("bos"), found.name("cls"))
-    if not found.said:
-        found.around["bos"] = True
+def _first(tokens: Special, name: str) -> None:
+    starts = (tokens.name("bos"), tokens.name("cls"))
+    if not tokens.settings:
+        tokens.around["bos"] = True
         return
-    if name not in known:
+    if name not in starts:
         for kind in ("bos", "cls"):
-            if not found.name(kind):
-                found.call(kind, name)
-    found.around["bos"] = name in (found.name("bos"), found.name("cls"))
+            if not tokens.name(kind):
+                tokens.call(kind, name)
+    tokens.around["bos"] = name in (tokens.name("bos"), tokens.name("cls"))
 
 
-def _last(found: Special, name: str) -> None:
-    if found.said and name != found.name("eos"):
+def _last(tokens: Special, name: str) -> None:
+    if tokens.settings and name != tokens.name("eos"):
         for kind in ("eot", "eom"):
-            if kind not in found.kinds:
-                found.kinds.append(kind)
-                found.call(kind, found.name("eos"))
+            if kind not in tokens.kinds:
+                tokens.kinds.append(kind)
+                tokens.call(kind, tokens.name("eos"))
                 break
-        found.call("eos", name)
-    found.around["eos"] = True
+        tokens.call("eos", name)
+    tokens.around["eos"] = True
 
 
 # --- merges, templates, normalization ---------------------------------------------------------
@@ -211,8 +215,8 @@ def _merge(config: Config, merge: Any) -> str:
     )
 
 
-def _templates(config: Config, said: dict[str, Any]) -> dict[str, Any]:
-    template = said.get("chat_template", _template_beside(config)) if said else None
+def _templates(config: Config, settings: dict[str, Any]) -> dict[str, Any]:
+    template = settings.get("chat_template", _template_beside(config)) if settings else None
     if isinstance(template, str):
         return {"tokenizer.chat_template": template}
     keys: dict[str, Any] = {}
@@ -246,14 +250,14 @@ def _template_beside(config: Config) -> Any:
     return [{"name": "default", "template": default}, *others] if others else default
 
 
-def _normalizer(found: Any) -> dict[str, Any]:
-    if not isinstance(found, dict):
+def _normalizer(normalizer: Any) -> dict[str, Any]:
+    if not isinstance(normalizer, dict):
         return {}
-    prefix, kind = "tokenizer.ggml.normalizer.", found.get("type")
+    prefix, kind = "tokenizer.ggml.normalizer.", normalizer.get("type")
     if kind in ("Lowercase", "StripAccents"):
         return {prefix + ("lowercase" if kind == "Lowercase" else "strip_accents"): True}
     keys: dict[str, Any] = {}
-    several = found.get("normalizers") if kind == "Sequence" else None
+    several = normalizer.get("normalizers") if kind == "Sequence" else None
     for one in several if isinstance(several, list) else ():
         keys |= _normalizer(one)
     return keys

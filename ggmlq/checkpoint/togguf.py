@@ -111,7 +111,7 @@ def plan(file: SafetensorsFile, type: str = "auto", pre: str | None = None) -> P
     config = Config(file)
     check_embedding(file, config)
     words = vocabulary(config, pre)
-    found = tensors(file, config, words)
+    values_by_name = tensors(file, config, words)
     fmt = FORMATS[_guessed(file)] if str(type).lower() == "auto" else FORMATS[type]
     if fmt.name not in rules.FILE_TYPES or fmt.name in rules.WANT_IMATRIX or fmt.needs_imatrix:
         raise ConvertError(
@@ -121,10 +121,10 @@ def plan(file: SafetensorsFile, type: str = "auto", pre: str | None = None) -> P
     if not fmt.can_quantize:
         raise UnsupportedError(f"--type {fmt.name}: this version cannot encode it; convert to bf16")
     metadata: dict[str, Any] = {"general.architecture": config.family.arch}
-    metadata |= general(config, found) | parameters(config, rules.FILE_TYPES[fmt.name])
+    metadata |= general(config, values_by_name) | parameters(config, rules.FILE_TYPES[fmt.name])
     metadata |= {"general.quantization_version": Typed(rules.QUANTIZATION_VERSION, "uint32")} | words
-    made = [Tensor(name, _format(name, values, fmt), values) for name, values in found.items()]
-    return Plan(file.path, config.family.arch, made, metadata)
+    listed = [Tensor(name, _format(name, values, fmt), values) for name, values in values_by_name.items()]
+    return Plan(file.path, config.family.arch, listed, metadata)
 
 
 def _mixed(whole: Plan, type: str) -> Plan:
@@ -195,19 +195,19 @@ def parts(tensor: Tensor) -> Iterator[QuantArray]:
     step = max(1, STEP // max(values.columns, 1))
     for start in range(0, values.rows, step):
         rows = np.arange(start, min(start + step, values.rows))
-        made = values.read(rows)
-        if not np.isfinite(made).all():
-            row, column = np.argwhere(~np.isfinite(made))[0].tolist()
+        block = values.read(rows)
+        if not np.isfinite(block).all():
+            row, column = np.argwhere(~np.isfinite(block))[0].tolist()
             raise ConvertError(
-                f"tensor {tensor.name!r}, row {start + row}, column {column} is {made[row, column]}; only "
+                f"tensor {tensor.name!r}, row {start + row}, column {column} is {block[row, column]}; only "
                 "finite values are converted; the checkpoint is damaged, fetch it again"
             )
-        yield _encoded(tensor, made if len(values.shape) > 1 else made.reshape(-1))
+        yield _encoded(tensor, block if len(values.shape) > 1 else block.reshape(-1))
 
 
-def _encoded(tensor: Tensor, made: Any) -> QuantArray:
-    if tensor.format.name == "f16" and made.size and np.abs(made).max() >= 65520:
+def _encoded(tensor: Tensor, block: Any) -> QuantArray:
+    if tensor.format.name == "f16" and block.size and np.abs(block).max() >= 65520:
         raise ConvertError(
-            f"tensor {tensor.name!r} has {np.abs(made).max():g}, f16 ends at 65504; take --type bf16 or f32"
+            f"tensor {tensor.name!r} has {np.abs(block).max():g}, f16 ends at 65504; take --type bf16 or f32"
         )
-    return quantize(np.ascontiguousarray(made), tensor.format)
+    return quantize(np.ascontiguousarray(block), tensor.format)

@@ -33,21 +33,21 @@ def spaced(text: str) -> str:
 
 def added_tokens(config: Config, tokenizer: dict[str, Any]) -> dict[int, Added]:
     """By number: those of tokenizer.json, then those of tokenizer_config.json."""
-    found: dict[int, Added] = {}
+    tokens: dict[int, Added] = {}
     listed = tokenizer.get("added_tokens")
     for entry in listed if isinstance(listed, list) else ():
-        _add(config, found, entry.get("id") if isinstance(entry, dict) else None, entry)
+        _add(config, tokens, entry.get("id") if isinstance(entry, dict) else None, entry)
     decoder = config.beside("tokenizer_config.json").get("added_tokens_decoder")
     for number, entry in decoder.items() if isinstance(decoder, dict) else ():
-        _add(config, found, int(number) if number.isdecimal() and len(number) < 10 else None, entry)
-    return found
+        _add(config, tokens, int(number) if number.isdecimal() and len(number) < 10 else None, entry)
+    return tokens
 
 
-def _add(config: Config, found: dict[int, Added], number: object, entry: Any) -> None:
+def _add(config: Config, tokens: dict[int, Added], number: object, entry: Any) -> None:
     text = entry.get("content") if isinstance(entry, dict) else None
     if type(number) is not int or number < 0 or not isinstance(text, str):
         raise ConvertError(
             f"{config.folder}: an added token of its tokenizer is {short(entry)}, number {short(number)}; "
             "one has a number and a text; the file is damaged"
         )
-    found[number] = Added(text, bool(entry.get("special")))
+    tokens[number] = Added(text, bool(entry.get("special")))

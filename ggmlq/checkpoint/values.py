@@ -75,8 +75,8 @@ def stored(file: SafetensorsFile, name: str) -> Values:
 
 def dequantize_scaled(s: ScaledArray) -> Floats:
     """Codes times scales, by the compiled way where there is one."""
-    found: Floats = s.dequantize()
-    return found
+    floats: Floats = s.dequantize()
+    return floats
 
 
 def _picked(rows: Rows) -> Any:
@@ -130,11 +130,11 @@ def stacked(parts: Sequence[Values]) -> Values:
 
     def read(rows: Rows) -> Floats:
         experts, places = np.divmod(rows, rows_each)
-        made = np.empty((len(rows), parts[0].columns), np.float32)
+        joined = np.empty((len(rows), parts[0].columns), np.float32)
         for expert in np.unique(experts).tolist():
-            mine = experts == expert
-            made[mine] = parts[expert].read(places[mine])
-        return made
+            here = experts == expert
+            joined[here] = parts[expert].read(places[here])
+        return joined
 
     return Values((len(parts), *parts[0].shape), read)
 
@@ -159,11 +159,11 @@ def matrix_of(values: Values, expert: int) -> Values:
 
 def constant(numbers: Sequence[float]) -> Values:
     """A vector of float32 values."""
-    made = np.array(numbers, np.float32)
-    return Values(made.shape, lambda rows: made[rows].reshape(-1, 1))
+    vector = np.array(numbers, np.float32)
+    return Values(vector.shape, lambda rows: vector[rows].reshape(-1, 1))
 
 
-def of_array(q: QuantArray) -> Values:
+def array_values(q: QuantArray) -> Values:
     """A tensor of a GGUF file, blocks decoded."""
     columns = q.shape[-1] if len(q.shape) > 1 else 1
     floats = q.format if q.format.name in FLOATS else None
@@ -178,7 +178,7 @@ def of_array(q: QuantArray) -> Values:
 
     def read(rows: Rows) -> Floats:
         part = np.ascontiguousarray(blocks[_picked(rows)])
-        made = QuantArray(q.format, (len(rows), columns), part.view(np.uint8), swapped)
-        return np.asarray(dequantize(made), np.float32)
+        picked = QuantArray(q.format, (len(rows), columns), part.view(np.uint8), swapped)
+        return np.asarray(dequantize(picked), np.float32)
 
     return Values(q.shape, read, q, floats)

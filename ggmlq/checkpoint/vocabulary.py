@@ -47,12 +47,12 @@ def vocabulary(config: Config, pre: str | None = None) -> dict[str, Any]:
         prefix = config.beside("tokenizer_config.json").get("add_prefix_space")
         if isinstance(prefix, bool):
             keys[ADD_SPACE_PREFIX] = prefix
-    found = _found(config, pre)
-    keys |= {MODEL: found.model, PRE: found.pre, TOKENS: Typed(found.texts, "string")}
-    if found.scores is not None:
-        keys[SCORES] = Typed(found.scores, "float32")
-    keys[TYPES] = Typed(found.types, "int32")
-    keys |= special(config, len(found.texts) if found.scores is not None else None, found.model == "gpt2")
+    tokens = _tokens(config, pre)
+    keys |= {MODEL: tokens.model, PRE: tokens.pre, TOKENS: Typed(tokens.texts, "string")}
+    if tokens.scores is not None:
+        keys[SCORES] = Typed(tokens.scores, "float32")
+    keys[TYPES] = Typed(tokens.types, "int32")
+    keys |= special(config, len(tokens.texts) if tokens.scores is not None else None, tokens.model == "gpt2")
     length = config.get("vocab_size")
     if arch == "llama" and length == CODE_LLAMA:
         keys.setdefault(EOT, Typed(32010, "uint32"))
@@ -60,12 +60,12 @@ def vocabulary(config: Config, pre: str | None = None) -> dict[str, Any]:
         keys["tokenizer.ggml.add_bos_token"] = False
     if arch == "gemma":
         keys.setdefault(EOT, Typed(107, "uint32"))
-    if found.scores is not None and arch in ("gemma", "gemma2", "gemma3"):
+    if tokens.scores is not None and arch in ("gemma", "gemma2", "gemma3"):
         keys[ADD_SPACE_PREFIX] = False
     return keys
 
 
-def _found(config: Config, pre: str | None) -> Tokens:
+def _tokens(config: Config, pre: str | None) -> Tokens:
     kinds = config.family.vocabulary
     if kinds != "gpt2" and os.path.exists(os.path.join(config.folder, "tokenizer.model")):
         return _of_pieces(config)
@@ -74,10 +74,10 @@ def _found(config: Config, pre: str | None) -> Tokens:
             f"{config.folder}: there is no tokenizer.model, which models of {config.architecture} have; "
             "fetch it into that folder"
         )
-    said = config.beside("tokenizer.json")
-    model = said.get("model")
+    settings = config.beside("tokenizer.json")
+    model = settings.get("model")
     if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict):
-        lack = "there is no tokenizer.json" if not said else "tokenizer.json has no vocabulary"
+        lack = "there is no tokenizer.json" if not settings else "tokenizer.json has no vocabulary"
         raise ConvertError(
             f"{config.folder}: {lack}, nor a tokenizer.model; fetch the tokenizer into that folder"
         )
@@ -89,10 +89,10 @@ def _found(config: Config, pre: str | None) -> Tokens:
     texts = _by_id(config, model["vocab"])
     if isinstance(model.get("merges"), list):
         check_merges(config, len(model["merges"]), model["vocab"])
-    added = added_tokens(config, said)
+    added = added_tokens(config, settings)
     if kinds == "llama" and model.get("byte_fallback"):
         return _of_fallback(config, texts, added)
-    return _of_bytes(config, said, texts, added, pre)
+    return _byte_level(config, settings, texts, added, pre)
 
 
 def _by_id(config: Config, vocab: dict[str, Any]) -> dict[int, str]:
@@ -105,62 +105,62 @@ def _by_id(config: Config, vocab: dict[str, Any]) -> dict[int, str]:
     return {number: text for text, number in vocab.items()}
 
 
-def _of_bytes(
-    config: Config, said: dict[str, Any], texts: dict[int, str], added: dict[int, Added], pre: str | None
+def _byte_level(
+    config: Config, settings: dict[str, Any], texts: dict[int, str], added: dict[int, Added], pre: str | None
 ) -> Tokens:
     """The vocabulary of byte-level BPE."""
-    known = texts | {number: token.text for number, token in added.items()}
+    token_texts = texts | {number: token.text for number, token in added.items()}
     length = config.maybe_count("vocab_size")
-    length = max(known, default=-1) + 1 if length is None else length
-    _check_length(config, known, length)
+    length = max(token_texts, default=-1) + 1 if length is None else length
+    _check_length(config, token_texts, length)
     check_tokens(config, length)
-    made, types = [], []
+    listed, types = [], []
     for number in range(length):
-        if number not in known:
-            made.append(f"[PAD{number}]")
+        if number not in token_texts:
+            listed.append(f"[PAD{number}]")
             types.append(UNUSED)
         elif number not in added:
-            made.append(known[number])
+            listed.append(token_texts[number])
             types.append(NORMAL)
         else:
-            control = added[number].special or looks_special(known[number])
-            made.append(known[number] if control else spaced(known[number]))
+            control = added[number].special or looks_special(token_texts[number])
+            listed.append(token_texts[number] if control else spaced(token_texts[number]))
             types.append(CONTROL if control else USER_DEFINED)
-    name = pre or pretokenizer.name_of(config.folder, said)
-    return Tokens("gpt2", name, made, types, None)
+    name = pre or pretokenizer.name_of(config.folder, settings)
+    return Tokens("gpt2", name, listed, types, None)
 
 
-def _check_length(config: Config, known: dict[int, str], length: int) -> None:
-    last = max(known, default=-1)
+def _check_length(config: Config, token_texts: dict[int, str], length: int) -> None:
+    last = max(token_texts, default=-1)
     if last >= length:
         raise ConvertError(
-            f"{config.folder}: the tokenizer has token {last} ({short(known[last])}), config.json says "
+            f"{config.folder}: the tokenizer has token {last} ({short(token_texts[last])}), config.json says "
             f"vocab_size {length}; every token needs a row; the two files are of different models"
         )
 
 
 def _of_fallback(config: Config, texts: dict[int, str], added: dict[int, Added]) -> Tokens:
     """BPE with bytes as <0x41>: what transformers makes of a sentencepiece model."""
-    said = config.beside("tokenizer_config.json")
+    settings = config.beside("tokenizer_config.json")
     names = {token.text for token in added.values() if token.special}
     for key in ("bos_token", "eos_token", "unk_token", "pad_token"):
-        found = said.get(key)
-        names.add(str(found.get("content") if isinstance(found, dict) else found))
+        token = settings.get(key)
+        names.add(str(token.get("content") if isinstance(token, dict) else token))
     base = sorted(texts)
     if base != list(range(len(base))):
         raise ConvertError(
             f"{config.folder}: tokenizer.json numbers its {len(base)} tokens with gaps; they run from 0 up; "
             "the file is damaged"
         )
-    made = [texts[number] for number in base]
+    listed = [texts[number] for number in base]
     types = [
-        BYTE if re.fullmatch("<0x[0-9A-Fa-f]{2}>", t) else CONTROL if t in names else NORMAL for t in made
+        BYTE if re.fullmatch("<0x[0-9A-Fa-f]{2}>", t) else CONTROL if t in names else NORMAL for t in listed
     ]
     for number in sorted(added):
         if number >= len(base):
-            made.append(added[number].text)
+            listed.append(added[number].text)
             types.append(CONTROL if added[number].text in names else USER_DEFINED)
-    return Tokens("llama", "default", made, types, [NO_SCORE] * len(made))
+    return Tokens("llama", "default", listed, types, [NO_SCORE] * len(listed))
 
 
 def _of_pieces(config: Config) -> Tokens:

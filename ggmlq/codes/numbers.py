@@ -1,6 +1,6 @@
 """The number formats that 8-bit computing meets, in figures: the table of docs/scaled.md.
 
-``tools/scaled_tables.py`` writes the page from here; a test holds each row against NumPy or ml_dtypes.
+``tools/table.py scaled`` writes the page from here; a test holds each row against NumPy or ml_dtypes.
 A float of e exponent bits (bias b) and m mantissa bits has 2^(1-b) as its smallest normal number, a step of
 2^(1-b-m) below it and of 2^-m at 1.0.
 """

@@ -79,19 +79,19 @@ def _shown(names: Sequence[str]) -> str:
 
 
 def notes(steps: Sequence[Step], imatrix: Mapping[str, Any] | None) -> list[str]:
-    found = []
+    sentences = []
     again = [step for step in steps if step.changes and step.before.block_size > 1]
     if again:
-        found.append(f"{_listed(again)} quantized a second time: their NMSE adds to the error they have")
+        sentences.append(f"{_listed(again)} quantized a second time: their NMSE adds to the error they have")
     if imatrix is None:
-        return found
+        return sentences
     names = {step.name for step in steps}
     strange = [name for name in imatrix if name not in names]
     if strange:
-        found.append(f"importance of tensors that are not here: {_shown(strange)}")
+        sentences.append(f"importance of tensors that are not here: {_shown(strange)}")
     if isinstance(imatrix, Imatrix) and imatrix.unseen:
         count = sum(map(len, imatrix.unseen.values()))
-        found.append(
+        sentences.append(
             f"the calibration never reached {count} matri{'x' if count == 1 else 'ces'} of "
             f"{_shown(list(imatrix.unseen))}: there all columns count alike"
         )
@@ -101,5 +101,5 @@ def notes(steps: Sequence[Step], imatrix: Mapping[str, Any] | None) -> list[str]
         if step.changes and getattr(step.after, "imatrix", "ignored") != "ignored" and step.weights is None
     ]
     if bare:
-        found.append(f"{_listed(bare)} without importance in the matrix: quantized as without one")
-    return found
+        sentences.append(f"{_listed(bare)} without importance in the matrix: quantized as without one")
+    return sentences

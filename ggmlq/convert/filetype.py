@@ -17,7 +17,7 @@ _NUMBERS = {name.lower(): number for number, name in NAMES.items()}
 _NUMBERS |= {short: _NUMBERS[long] for short, long in ALIASES.items()}
 
 
-def number(asked: str, text: str) -> int:
+def number(request: str, text: str) -> int:
     """A file type's number from its name in any case, or from the number."""
     if text.strip().isdecimal() and len(text) < 10:
         return int(text)
@@ -27,7 +27,7 @@ def number(asked: str, text: str) -> int:
     if low not in _NUMBERS:
         near = difflib.get_close_matches(low, _NUMBERS, 3)
         way = f"did you mean {', '.join(near)}?" if near else f"they are {', '.join(NAMES.values())}"
-        raise ConvertError(f"{asked}: {text!r:.80} is no file type of llama.cpp's; {way}")
+        raise ConvertError(f"{request}: {text!r:.80} is no file type of llama.cpp's; {way}")
     return _NUMBERS[low]
 
 

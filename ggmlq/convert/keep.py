@@ -27,7 +27,7 @@ class Rule(NamedTuple):
 
 def rules(keep: Keep) -> list[Rule]:
     """Patterns compiled and types looked up."""
-    found = []
+    rules = []
     for pattern, kind in keep.items() if isinstance(keep, Mapping) else keep:
         try:
             compiled = re.compile(pattern)
@@ -37,8 +37,8 @@ def rules(keep: Keep) -> list[Rule]:
                 "escape what has a meaning"
             ) from None
         fmt = None if isinstance(kind, str) and kind.lower() == SAME else FORMATS[kind]
-        found.append(Rule(compiled, fmt))
-    return found
+        rules.append(Rule(compiled, fmt))
+    return rules
 
 
 def first(rules: Sequence[Rule], name: str) -> Rule | None:

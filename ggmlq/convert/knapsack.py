@@ -55,13 +55,13 @@ def solve(costs: Sequence[Ints], errors: Sequence[Floats], most: int, least: int
 
     They cost at least ``least`` where any do; then the bound holds for choices of any cost.
     """
-    found = _solve(costs, errors, most)
-    if found is None or found.cost >= least:
-        return found
+    solution = _solve(costs, errors, most)
+    if solution is None or solution.cost >= least:
+        return solution
     reached = _solve(costs, [-cost.astype(float) for cost in costs], most)
     if reached is None or reached.cost < least:
-        return found
-    return _paid(costs, errors, most, least, reached)._replace(bound=found.bound)
+        return solution
+    return _paid(costs, errors, most, least, reached)._replace(bound=solution.bound)
 
 
 def _paid(
@@ -78,14 +78,14 @@ def _paid(
     for _ in range(HALVINGS):
         price = (low + high) / 2
         priced = [error - price * cost for error, cost in zip(errors, costs, strict=True)]
-        found = _solve(costs, priced, most)
-        if found is None or found.cost < least:
+        solution = _solve(costs, priced, most)
+        if solution is None or solution.cost < least:
             low = price
             continue
         high = price
-        error = true(found.choice)
+        error = true(solution.choice)
         if error <= best.error:
-            best = found._replace(error=error)
+            best = solution._replace(error=error)
     return best
 
 
@@ -108,22 +108,22 @@ def _undominated(cost: Ints, error: Floats) -> _Class:
     order = np.lexsort((error, cost))
     sorted_errors = error[order]
     before = np.concatenate([[np.inf], np.minimum.accumulate(sorted_errors)[:-1]])
-    kept = order[sorted_errors < before]
-    return _Class(cost[kept].astype(np.int64), error[kept].astype(np.float64), kept)
+    frontier = order[sorted_errors < before]
+    return _Class(cost[frontier].astype(np.int64), error[frontier].astype(np.float64), frontier)
 
 
 def _hull(c: _Class) -> list[int]:
     """The choices on the lower convex hull: each step saves less error a byte than the one before."""
-    kept: list[int] = []
+    frontier: list[int] = []
     for i in range(len(c.cost)):
-        while len(kept) > 1:
-            a, b = kept[-2], kept[-1]
+        while len(frontier) > 1:
+            a, b = frontier[-2], frontier[-1]
             first = (c.error[a] - c.error[b]) * (c.cost[i] - c.cost[b])
             if first > (c.error[b] - c.error[i]) * (c.cost[b] - c.cost[a]):
                 break
-            kept.pop()
-        kept.append(i)
-    return kept
+            frontier.pop()
+        frontier.append(i)
+    return frontier
 
 
 class _Search:
@@ -140,19 +140,19 @@ class _Search:
     def run(self) -> tuple[list[int], float]:
         """The choices, and a lower bound of the error."""
         cost, error = np.zeros(1, np.int64), np.zeros(1)
-        came: list[tuple[Ints, Ints]] = []  # parent and choice of each state, by class
+        origins: list[tuple[Ints, Ints]] = []  # parent and choice of each state, by class
         for level, c in enumerate(self._classes):
             parent = np.repeat(np.arange(len(cost)), len(c.cost))
             choice = np.tile(np.arange(len(c.cost)), len(cost))
             cost, error = cost[parent] + c.cost[choice], error[parent] + c.error[choice]
             promise = error + self._bound(level + 1, cost)
-            kept = self._kept(cost, error, promise)
-            if not len(kept):
+            frontier = self._kept(cost, error, promise)
+            if not len(frontier):
                 break  # nothing is better than the best that is known
-            cost, error = cost[kept], error[kept]
-            came.append((parent[kept], choice[kept]))
-            first = int(promise[kept].argmin())
-            self._offer(_path(came, first), int(cost[first]), float(error[first]))
+            cost, error = cost[frontier], error[frontier]
+            origins.append((parent[frontier], choice[frontier]))
+            first = int(promise[frontier].argmin())
+            self._offer(_path(origins, first), int(cost[first]), float(error[first]))
         tolerated = self._value - TOLERANCE * abs(self._value)
         return self._best, min(tolerated, self._dropped)
 
@@ -163,9 +163,9 @@ class _Search:
         room = (self._most - self._rest_cost[level] - cost).astype(np.float64)
         at = np.concatenate([[0.0], np.cumsum(steps.cost[open_])])
         gained = np.concatenate([[0.0], np.cumsum(steps.gain[open_])])
-        found: Floats = self._rest_error[level] - np.interp(room, at, gained)
-        found[room < 0] = np.inf
-        return found
+        promise: Floats = self._rest_error[level] - np.interp(room, at, gained)
+        promise[room < 0] = np.inf
+        return promise
 
     def _kept(self, cost: Ints, error: Floats, promise: Floats) -> Ints:
         """States that could lead below the best, and that no cheaper one beats."""
@@ -214,10 +214,10 @@ def _steps(classes: Sequence[_Class]) -> _Steps:
     return _Steps(whole[:, 0], whole[:, 1], whole[:, 2], gain)
 
 
-def _path(came: Sequence[tuple[Ints, Ints]], at: int) -> list[int]:
+def _path(origins: Sequence[tuple[Ints, Ints]], at: int) -> list[int]:
     """The choices that led to a state."""
-    found = []
-    for parent, choice in reversed(came):
-        found.append(int(choice[at]))
+    choices = []
+    for parent, choice in reversed(origins):
+        choices.append(int(choice[at]))
         at = int(parent[at])
-    return found[::-1]
+    return choices[::-1]

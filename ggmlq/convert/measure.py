@@ -24,7 +24,7 @@ from .sample import Floats, Sample, Wide, draw
 from .stream import LISTENING
 
 
-class Wanted(NamedTuple):
+class TensorTrial(NamedTuple):
     """A tensor, the types to measure, and its importance [matrices, K] if there is any."""
 
     name: str
@@ -54,44 +54,44 @@ _known: WeakKeyDictionary[Model, dict[Key, Measured]] = WeakKeyDictionary()
 
 
 def measure(
-    file: Model, wanted: Sequence[Wanted], elements: int, progress: bool | None = None
+    file: Model, trials: Sequence[TensorTrial], elements: int, progress: bool | None = None
 ) -> Mapping[str, Measured]:
     """Errors by tensor and type. ``elements``: of a tensor are encoded, in each type."""
-    known = _known.setdefault(file, {})
-    todo: list[tuple[Wanted, Measured | None, list[Format]]] = []
-    for want in wanted:
-        found = known.get(_key(want, elements))
-        missing = [fmt for fmt in want.formats if found is None or fmt not in found.errors]
-        if missing or found is None:
-            todo.append((want, found, missing))
+    measured = _known.setdefault(file, {})
+    todo: list[tuple[TensorTrial, Measured | None, list[Format]]] = []
+    for trial in trials:
+        measurement = measured.get(_key(trial, elements))
+        missing = [fmt for fmt in trial.formats if measurement is None or fmt not in measurement.errors]
+        if missing or measurement is None:
+            todo.append((trial, measurement, missing))
     _prepare(file, todo, elements)
     bar = Progress(sum(1 + len(missing) for _, _, missing in todo), "measuring types", "types", progress)
     try:
-        for want, before, missing in todo:
-            weights = None if want.weights is None else want.weights.astype(np.float64)
-            sample = draw(want.name, file[want.name], weights, elements)
+        for trial, before, missing in todo:
+            weights = None if trial.weights is None else trial.weights.astype(np.float64)
+            sample = draw(trial.name, file[trial.name], weights, elements)
             bar.advance(1)
-            found = before or Measured(sample.energy, sample.share)
+            measurement = before or Measured(sample.energy, sample.share)
             for fmt in missing:
-                found.errors[fmt] = error_of(sample, fmt, want.weights)
+                measurement.errors[fmt] = error_of(sample, fmt, trial.weights)
                 bar.advance(1)
-            known[_key(want, elements)] = found
+            measured[_key(trial, elements)] = measurement
     finally:
         bar.close()
-    return {want.name: known[_key(want, elements)] for want in wanted}
+    return {trial.name: measured[_key(trial, elements)] for trial in trials}
 
 
-def _key(want: Wanted, elements: int) -> Key:
-    return want.name, elements, 0 if want.weights is None else zlib.crc32(want.weights.tobytes()) + 1
+def _key(trial: TensorTrial, elements: int) -> Key:
+    return trial.name, elements, 0 if trial.weights is None else zlib.crc32(trial.weights.tobytes()) + 1
 
 
-def _prepare(file: Model, todo: Sequence[tuple[Wanted, object, list[Format]]], elements: int) -> None:
+def _prepare(file: Model, todo: Sequence[tuple[TensorTrial, object, list[Format]]], elements: int) -> None:
     """Rows are encoded a few at a time; what is worth compiling shows in their sum."""
     sums: dict[tuple[Format, bool], int] = {}
-    for want, _, missing in todo:
-        count = min(2 * elements, prod(file.info(want.name).shape))
+    for trial, _, missing in todo:
+        count = min(2 * elements, prod(file.info(trial.name).shape))
         for fmt in missing:
-            key = fmt, want.weights is not None
+            key = fmt, trial.weights is not None
             sums[key] = sums.get(key, 0) + count
     for (fmt, weighted), count in sums.items():
         if fmt.can_quantize:
@@ -107,10 +107,10 @@ def error_of(sample: Sample, fmt: Format, weights: Floats | None) -> Error:
         values = sample.values[rows]
         with LISTENING, warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of scales that a block cannot hold: asked below
-            made = quantize(values, fmt, row)
-        if fmt.invalid(made.blocks).any():
+            encoded = quantize(values, fmt, row)
+        if fmt.invalid(encoded.blocks).any():
             return Error(np.inf, 0.0)
-        lost = values.astype(np.float64) - dequantize(made)
+        lost = values.astype(np.float64) - dequantize(encoded)
         scale: Wide = np.ones(values.shape[1]) if row is None else row.astype(np.float64)
         errors[rows] = np.einsum("ij,ij,j->i", lost, lost, scale)
     return Error(*sample.total(errors))

@@ -28,15 +28,15 @@ def find(type: object, mixed: bool) -> Mix | None:
     is_type = any(name.lower() == low for name in FORMATS)
     if is_type and not mixed:
         return None
-    found = BY_NAME.get(ALIASES.get(low, low))
-    if found is None and mixed:
+    mix = BY_NAME.get(ALIASES.get(low, low))
+    if mix is None and mixed:
         raise ConvertError(
             f"mix {type!r}: llama.cpp has none of this name, or ggmlq does not know it; the mixes are "
             f"{', '.join(mix.name for mix in BY_NAME.values())}"
         )
-    if found is None and isinstance(type, str):
+    if mix is None and isinstance(type, str):
         _refuse(type)
-    return found
+    return mix
 
 
 def _refuse(type: str) -> None:
@@ -60,8 +60,8 @@ def part(name: str) -> str | None:
 
 
 def layer(name: str) -> int | None:
-    found = re.match(r"blk\.(\d+)\.", name)
-    return int(found[1]) if found else None
+    match = re.match(r"blk\.(\d+)\.", name)
+    return int(match[1]) if match else None
 
 
 class Mixer:
@@ -95,8 +95,8 @@ class Mixer:
         if kind is None:
             return FORMATS[mix.base]
         at = self._place(kind, name)
-        found = next((fmt for fmt, condition in getattr(mix, kind) if condition(at)), mix.base)
-        return FORMATS[found if mix.small else self._raised(kind, found)]
+        name = next((fmt for fmt, condition in getattr(mix, kind) if condition(at)), mix.base)
+        return FORMATS[name if mix.small else self._raised(kind, name)]
 
     def _output(self, columns: int) -> str:
         fits = columns % FORMATS[self._mix.base].block_size == 0
@@ -118,11 +118,11 @@ class Mixer:
             count = number
         return self._at._replace(layer=count, layers=self._layers)
 
-    def _raised(self, kind: str, found: str) -> str:
+    def _raised(self, kind: str, value: str) -> str:
         """Small tensors in large models get more."""
-        if kind == "v" and self._large and found in ("q3_K", "q4_K"):
-            found = "q5_K"
-        return "q8_0" if kind in ("v", "k") and self._at.experts == 8 else found
+        if kind == "v" and self._large and value in ("q3_K", "q4_K"):
+            value = "q5_K"
+        return "q8_0" if kind in ("v", "k") and self._at.experts == 8 else value
 
 
 def in_order(names: Iterable[str]) -> list[str]:
@@ -131,17 +131,17 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def _text(file: Model, key: str) -> str:
-    found = file.metadata.get(key)
-    if not isinstance(found, str):
+    value = file.metadata.get(key)
+    if not isinstance(value, str):
         raise GGUFError(
-            f"{file.path}: {key} is {found!r}; a mix depends on the architecture; set it, or choose one type"
+            f"{file.path}: {key} is {value!r}; a mix depends on the architecture; set it, or choose one type"
         )
-    return found
+    return value
 
 
 def _number(file: Model, key: str) -> int | None:
     """A count; of a list, one for each layer, the first."""
-    found = file.metadata.get(key)
-    if found is not None and not isinstance(found, int | str | float):
-        found = found[0] if len(found) else None
-    return found if isinstance(found, int) else None
+    value = file.metadata.get(key)
+    if value is not None and not isinstance(value, int | str | float):
+        value = value[0] if len(value) else None
+    return value if isinstance(value, int) else None

@@ -47,7 +47,7 @@ class Pruned:
 
     def __init__(self, file: GGUFFile, layers: Sequence[int]) -> None:
         self._file = file
-        there = sorted({int(found[1]) for name in file if (found := LAYER.search(name))})
+        there = sorted({int(match[1]) for name in file if (match := LAYER.search(name))})
         strange = [layer for layer in layers if layer not in there]
         if strange:
             has = f"layers {there[0]} to {there[-1]}" if there else "no tensor of a layer (blk.N.…)"
@@ -71,12 +71,12 @@ class Pruned:
         self._old = {new: name for name in file if (new := self._renamed(name)) is not None}
 
     def _renamed(self, name: str) -> str | None:
-        found = LAYER.search(name)
-        if found is None:
+        match = LAYER.search(name)
+        if match is None:
             return name
-        if int(found[1]) in self._layers:
+        if int(match[1]) in self._layers:
             return None
-        return f"{name[: found.start(1)]}{self._moved[int(found[1])]}{name[found.end(1) :]}"
+        return f"{name[: match.start(1)]}{self._moved[int(match[1])]}{name[match.end(1) :]}"
 
     @property
     def path(self) -> str:
@@ -106,7 +106,7 @@ class Pruned:
         arch = self.metadata.get("general.architecture")
         key = f"{arch}.block_count"
         count = self.metadata.get(key)
-        found: dict[str, Any] = {key: Typed(self._count, "uint32")} if isinstance(arch, str) else {}
+        changes: dict[str, Any] = {key: Typed(self._count, "uint32")} if isinstance(arch, str) else {}
         for name in self.metadata:
             words = self.metadata.type(name)
             if not (name.startswith(f"{arch}.") and words.startswith("array of ") and isinstance(count, int)):
@@ -114,8 +114,8 @@ class Pruned:
             values = self.metadata[name]
             if len(values) == count and words != "array of array":
                 left = [value for i, value in enumerate(values) if i not in self._layers]
-                found[name] = Typed(left, words.removeprefix("array of "))
-        return found
+                changes[name] = Typed(left, words.removeprefix("array of "))
+        return changes
 
     def importance(self, imatrix: Mapping[str, Any]) -> Mapping[str, Any]:
         """An importance matrix of the whole model under the new names."""

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .measure import Measured, Wanted
+from .measure import Measured, TensorTrial
 from .sample import Wide
 
 OBJECTIVES = ("both", "relative", "error")
@@ -26,17 +26,17 @@ QUARTER = 0.25
 LAYER = re.compile(r"(?:^|\.)blk\.(\d+)\.")
 
 
-def factors(wanted: Sequence[Wanted], measured: Mapping[str, Measured], objective: str) -> list[float]:
+def factors(trials: Sequence[TensorTrial], measured: Mapping[str, Measured], objective: str) -> list[float]:
     """By which the error of each tensor is multiplied."""
-    energies = np.array([measured[want.name].energy for want in wanted])
-    found = {
-        "error": lambda: _plain(wanted),
-        "relative": lambda: _relative(wanted, energies),
+    energies = np.array([measured[trial.name].energy for trial in trials])
+    factors_by_objective = {
+        "error": lambda: _plain(trials),
+        "relative": lambda: _relative(trials, energies),
         "both": lambda: (
-            _shares(_relative(wanted, energies), energies) + QUARTER * _shares(_plain(wanted), energies)
+            _shares(_relative(trials, energies), energies) + QUARTER * _shares(_plain(trials), energies)
         ),
     }[objective]()
-    return [float(factor) for factor in found]
+    return [float(factor) for factor in factors_by_objective]
 
 
 def _shares(counts: Wide, energies: Wide) -> Wide:
@@ -44,18 +44,18 @@ def _shares(counts: Wide, energies: Wide) -> Wide:
     return counts / (float(counts @ energies) or 1.0)
 
 
-def _plain(wanted: Sequence[Wanted]) -> Wide:
-    means = [float(want.weights.mean()) for want in wanted if want.weights is not None]
+def _plain(trials: Sequence[TensorTrial]) -> Wide:
+    means = [float(trial.weights.mean()) for trial in trials if trial.weights is not None]
     usual = float(np.median(means)) if means else 1.0
-    return np.array([usual if want.weights is None else 1.0 for want in wanted])
+    return np.array([usual if trial.weights is None else 1.0 for trial in trials])
 
 
-def _relative(wanted: Sequence[Wanted], energies: Wide) -> Wide:
-    found = [LAYER.search(want.name) for want in wanted]
-    layers = len({layer[1] for layer in found if layer})
+def _relative(trials: Sequence[TensorTrial], energies: Wide) -> Wide:
+    layer_names = [LAYER.search(trial.name) for trial in trials]
+    layers = len({layer[1] for layer in layer_names if layer})
     return np.array(
         [
             (1 / energy if energy else 0.0) / (layers if layer else 1)
-            for energy, layer in zip(energies, found, strict=True)
+            for energy, layer in zip(energies, layer_names, strict=True)
         ]
     )

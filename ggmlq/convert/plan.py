@@ -48,8 +48,8 @@ def plan_quantize(
     mix = mixing.find(type, mixed)
     fmt = FORMATS[mix.base if mix else type]
     exceptions = keeping.rules(keep)
-    for asked in (fmt, *(rule.format for rule in exceptions if rule.format)):
-        checks.check_target(asked)
+    for target in (fmt, *(rule.format for rule in exceptions if rule.format)):
+        checks.check_target(target)
     left = {
         name: why for name in file if (why := rules.why_left(*_described(file, name), any_name)) is not None
     }
@@ -152,8 +152,8 @@ def _chosen(file: Model, name: str, fmt: Format, exceptions: Sequence[keeping.Ru
 def _fitting(step: Step, allow_fallback: bool) -> Step:
     """The step, or that to the type that llama.cpp takes for rows that are not whole blocks."""
     columns = step.shape[-1] if step.shape else 1
-    asked = f"tensor {step.name!r} to {step.after.name}"
-    other = rules.fallback(asked, step.after, columns)
+    request = f"tensor {step.name!r} to {step.after.name}"
+    other = rules.fallback(request, step.after, columns)
     if step.changes:
         checks.check_target(other)
     if other is step.after:
@@ -161,7 +161,7 @@ def _fitting(step: Step, allow_fallback: bool) -> Step:
     rule = f"rows of {columns} do not fit {step.after.name} ({step.after.block_size})"
     if not allow_fallback:
         raise ConvertError(
-            f"{asked}: {rule}; allow llama.cpp's fallback, which is {other.name} here, or choose a type for "
+            f"{request}: {rule}; allow llama.cpp's fallback, which is {other.name} here, or choose a type for "
             "it by its name"
         )
     why = f"{step.why}, {rule}" if step.why else rule
@@ -171,8 +171,8 @@ def _fitting(step: Step, allow_fallback: bool) -> Step:
 def _weighted(step: Step, imatrix: Mapping[str, Any] | None) -> Step:
     if imatrix is None or not step.changes:
         return step
-    found = weights.for_tensor(imatrix, step.name, step.after, step.shape)
-    return replace(step, weights=found)
+    importance = weights.for_tensor(imatrix, step.name, step.after, step.shape)
+    return replace(step, weights=importance)
 
 
 def _file_type(number: int) -> dict[str, Any]:
@@ -184,11 +184,11 @@ def _file_type(number: int) -> dict[str, Any]:
 
 def _origin(imatrix: Mapping[str, Any]) -> dict[str, Any]:
     """The keys by which llama.cpp remembers an importance matrix."""
-    found: dict[str, Any] = {"quantize.imatrix.entries_count": Typed(len(imatrix), "uint32")}
+    keys: dict[str, Any] = {"quantize.imatrix.entries_count": Typed(len(imatrix), "uint32")}
     if isinstance(imatrix, Imatrix):
-        found["quantize.imatrix.file"] = imatrix.path
+        keys["quantize.imatrix.file"] = imatrix.path
         if imatrix.datasets:
-            found["quantize.imatrix.dataset"] = imatrix.datasets[0]
+            keys["quantize.imatrix.dataset"] = imatrix.datasets[0]
         if imatrix.chunks:
-            found["quantize.imatrix.chunks_count"] = Typed(imatrix.chunks, "uint32")
-    return found
+            keys["quantize.imatrix.chunks_count"] = Typed(imatrix.chunks, "uint32")
+    return keys

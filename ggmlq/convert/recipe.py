@@ -28,7 +28,7 @@ from ..gguf.writer import file_bytes
 from . import checks, rules, typefile, weights
 from .keep import Keep
 from .knapsack import Solution, solve
-from .measure import Measured, Wanted, measure
+from .measure import Measured, TensorTrial, measure
 from .model import Model
 from .objective import OBJECTIVES, factors
 from .plan import FLOATS, Importance, Source, opened, plan_quantize, read
@@ -124,11 +124,11 @@ def recipe(
     >>> rng = np.random.default_rng(0)
     >>> names = [f"blk.{i}.ffn_up.weight" for i in range(8)]
     >>> _ = gq.save(path, {name: rng.standard_normal((32, 64), np.float32) for name in names})
-    >>> found = gq.convert.recipe(path, 5.0, types=["q4_0", "q5_0", "q8_0"])
-    >>> found.bits_per_weight, sorted({fmt.name for fmt in found.types.values()})
+    >>> recipe = gq.convert.recipe(path, 5.0, types=["q4_0", "q5_0", "q8_0"])
+    >>> recipe.bits_per_weight, sorted({fmt.name for fmt in recipe.types.values()})
     (5.0, ['q4_0', 'q5_0'])
     """
-    asked = _asked(target, size)
+    request = _request(target, size)
     if objective not in OBJECTIVES:
         raise ConvertError(
             f"recipe(objective={short(objective)}): there is no such one; it is {' or '.join(OBJECTIVES)}"
@@ -143,22 +143,26 @@ def recipe(
     first = plan_quantize(model, "f16", **settings)
     settings["objective"] = objective
     open_ = [step for step in first.steps if not (step.left or step.why)]
-    rows = {step.name: weights.of_tensor(matrix, step.name, step.shape) if matrix else None for step in open_}
-    wanted = [Wanted(step.name, _fitting(step, formats, rows[step.name]), rows[step.name]) for step in open_]
-    budget = _Budget(first, wanted, target, size)
-    budget.check(asked)
-    measured = measure(model, wanted, elements, progress)
-    return _found(model, settings, first, wanted, measured, budget, asked)
+    rows = {
+        step.name: weights.tensor_weights(matrix, step.name, step.shape) if matrix else None for step in open_
+    }
+    trials = [
+        TensorTrial(step.name, _fitting(step, formats, rows[step.name]), rows[step.name]) for step in open_
+    ]
+    budget = _Budget(first, trials, target, size)
+    budget.check(request)
+    measured = measure(model, trials, elements, progress)
+    return _recipe(model, settings, first, trials, measured, budget, request)
 
 
-def _found(
-    model: Model, settings: dict[str, Any], first: Plan, wanted: Sequence[Wanted],
-    measured: Mapping[str, Measured], budget: _Budget, asked: str,
+def _recipe(
+    model: Model, settings: dict[str, Any], first: Plan, trials: Sequence[TensorTrial],
+    measured: Mapping[str, Measured], budget: _Budget, request: str,
 ) -> Recipe:  # fmt: skip
-    counts = factors(wanted, measured, settings.pop("objective"))
+    counts = factors(trials, measured, settings.pop("objective"))
     errors = [
-        np.array([measured[want.name].errors[fmt].value for fmt in want.formats]) * factor
-        for want, factor in zip(wanted, counts, strict=True)
+        np.array([measured[trial.name].errors[fmt].value for fmt in trial.formats]) * factor
+        for trial, factor in zip(trials, counts, strict=True)
     ]
     able = [np.isfinite(error) for error in errors]
     solution = solve(
@@ -167,10 +171,10 @@ def _found(
         budget.most, budget.least,
     )  # fmt: skip
     if solution is None:
-        budget.refuse(asked)
+        budget.refuse(request)
     chosen = {
-        want.name: [fmt for fmt, ok in zip(want.formats, oks, strict=True) if ok][i]
-        for want, oks, i in zip(wanted, able, solution.choice, strict=True)
+        trial.name: [fmt for fmt, ok in zip(trial.formats, oks, strict=True) if ok][i]
+        for trial, oks, i in zip(trials, able, solution.choice, strict=True)
     }
     base = _base(first, chosen)
     plan = plan_quantize(model, base, types=chosen, **settings)
@@ -184,21 +188,21 @@ def _told(
     energy = sum(measured[name].energy * counts[name] for name in chosen)
     spread = sqrt(sum((measured[n].errors[fmt].deviation * counts[n]) ** 2 for n, fmt in chosen.items()))
     error = solution.error
-    found = Recipe(
+    recipe = Recipe(
         plan, 8 * sum(step.bytes_after for step in plan.steps) / budget.elements, budget.target,
         budget.lowest, budget.highest, error, error / energy if energy else 0.0,
         spread / error if error else 0.0, 1 - solution.bound / error if error > 0 else 0.0, measured,
     )  # fmt: skip
-    plan.notes.append(str(found))
+    plan.notes.append(str(recipe))
     if solution.cost < budget.least:
         plan.notes.append(
             f"no choice of types has between {budget.target - SLACK:.3f} and {budget.target:.3f} bits a "
             "weight: the tensors are few, and this is the best below"
         )
-    return found
+    return recipe
 
 
-def _asked(target: float | None, size: int | None) -> str:
+def _request(target: float | None, size: int | None) -> str:
     if (target is None) == (size is None):
         raise ConvertError(
             f"recipe(target={target}, size={size}): give one of them, bits a weight or bytes of the file"
@@ -213,12 +217,12 @@ def _asked(target: float | None, size: int | None) -> str:
 
 
 def _formats(types: Sequence[str | int | Format]) -> list[Format]:
-    found = list(dict.fromkeys(FORMATS[kind] for kind in types))
-    for fmt in found:
+    formats = list(dict.fromkeys(FORMATS[kind] for kind in types))
+    for fmt in formats:
         checks.check_target(fmt)
-    if not found:
+    if not formats:
         raise ConvertError("recipe(types=[]): there is nothing to choose among; name some types")
-    return found
+    return formats
 
 
 def _fitting(step: Step, formats: Sequence[Format], rows: object) -> list[Format]:
@@ -249,18 +253,20 @@ def _base(plan: Plan, chosen: Mapping[str, Format]) -> Format:
 class _Budget:
     """Bytes that the types may take, and those of each choice."""
 
-    def __init__(self, plan: Plan, wanted: Sequence[Wanted], target: float | None, size: int | None) -> None:
+    def __init__(
+        self, plan: Plan, trials: Sequence[TensorTrial], target: float | None, size: int | None
+    ) -> None:
         shapes = {step.name: step.shape for step in plan.steps}
-        names = {want.name for want in wanted}
+        names = {trial.name for trial in trials}
         alignment = int(plan.file.metadata.get("general.alignment", DEFAULT_ALIGNMENT)) if size else 1
         fixed = sum(aligned(step.bytes_after, alignment) for step in plan.steps if step.name not in names)
         self.elements = sum(prod(shape) for shape in shapes.values())
         self.costs = [
-            np.array([aligned(nbytes_in(f, shapes[w.name]), alignment) for f in w.formats]) for w in wanted
+            np.array([aligned(nbytes_in(f, shapes[w.name]), alignment) for f in w.formats]) for w in trials
         ]
         if size is not None:
-            given = {step.name: Streamed(step.after, step.shape, tuple) for step in plan.steps}
-            whole = file_bytes(given, plan.file.metadata | plan.metadata, plan.file.byteorder)
+            streamed = {step.name: Streamed(step.after, step.shape, tuple) for step in plan.steps}
+            whole = file_bytes(streamed, plan.file.metadata | plan.metadata, plan.file.byteorder)
             fixed += whole - sum(aligned(step.bytes_after, alignment) for step in plan.steps)
         per = 8 / max(1, self.elements)
         self.most = int(size if size is not None else np.floor((target or 0) / per + 1e-9)) - fixed
@@ -271,17 +277,17 @@ class _Budget:
         self.size = size
         self._range = (low, high)
 
-    def check(self, asked: str) -> None:
+    def check(self, request: str) -> None:
         """The size can be reached, if all types can hold the values."""
         if not self.elements or not self.costs:
             raise ConvertError(
-                f"recipe, {asked}: no tensor's type is free to choose; each is kept by a rule, yours or "
+                f"recipe, {request}: no tensor's type is free to choose; each is kept by a rule, yours or "
                 "llama.cpp's (norms and the like); --any-name takes every tensor of two axes or more"
             )
         if not self.lowest <= self.target + 1e-9 or self.target - SLACK > self.highest:
-            self.refuse(asked)
+            self.refuse(request)
 
-    def refuse(self, asked: str) -> NoReturn:
+    def refuse(self, request: str) -> NoReturn:
         """Say what can be reached."""
         low, high = self._range
         reach = f"{self.lowest:.3f} to {self.highest:.3f} bits a weight"
@@ -291,5 +297,5 @@ class _Budget:
         if self.target > self.lowest:
             way = "leave it as it is, which is the most that it can have"
         raise ConvertError(
-            f"recipe, {asked}: this model can have {reach} with these types; choose one among those, or {way}"
+            f"recipe, {request}: this model can have {reach} with these types; choose one among those, or {way}"
         )

@@ -84,14 +84,14 @@ def why_left(name: str, fmt: Format, shape: tuple[int, ...], any_name: bool = Fa
     return NAMES.get(name) or next((why for part, why in PARTS.items() if part in name), None)
 
 
-def fallback(asked: str, fmt: Format, columns: int) -> Format:
+def fallback(request: str, fmt: Format, columns: int) -> Format:
     """The type that llama.cpp takes for rows of so many columns in place of one that does not fit."""
     if columns % fmt.block_size == 0:
         return fmt
     name = getattr(fmt, "fallback", None)
     if name is None:
         raise ConvertError(
-            f"{asked}: rows have {columns} elements, {fmt.name} blocks hold {fmt.block_size}, and llama.cpp "
+            f"{request}: rows have {columns} elements, {fmt.name} blocks hold {fmt.block_size}, and llama.cpp "
             f"knows no type to fall back to from {fmt.name}; keep it as it is or choose a type for it, "
             "such as f16"
         )

@@ -121,8 +121,8 @@ def run(
         with prepared(final, tensors, _metadata(plan), **settings) as (paths, places):
             tensors.tally = tasks.carry_out(executor, plan, places, sums)
     done = [Done(step, tensors.tally[step.name].nmse) for step in plan.steps]
-    said = [f"tensor {name!r}: {text}" for name, tally in tensors.tally.items() for text in tally.said]
-    return Report(paths, done, plan.notes + said)
+    warned = [f"tensor {name!r}: {text}" for name, tally in tensors.tally.items() for text in tally.warnings]
+    return Report(paths, done, plan.notes + warned)
 
 
 def layout(plan: Plan, target: str | os.PathLike[str], *, keep_split: bool = False) -> list[tuple[str, int]]:

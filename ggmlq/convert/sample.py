@@ -45,10 +45,10 @@ class Sample:
         if (self.chance == 1).all():
             return float(errors.sum()), 0.0
         parts = errors / self.chance
-        found = float(parts.sum())
+        energies = float(parts.sum())
         n = len(parts)
-        spread = (1 - self.chance) * (parts - found / n) ** 2
-        return found, float(np.sqrt(n / (n - 1) * spread.sum()))
+        spread = (1 - self.chance) * (parts - energies / n) ** 2
+        return energies, float(np.sqrt(n / (n - 1) * spread.sum()))
 
 
 def draw(name: str, q: QuantArray, weights: Wide | None, elements: int) -> Sample:
@@ -92,7 +92,7 @@ def _drawn(sizes: Wide, count: int, seed: int) -> tuple[NDArray[np.int64], Wide]
 def _energies(name: str, q: QuantArray, weights: Wide | None) -> Wide:
     """The energy of every row, a slab at a time."""
     columns, rows = q.shape[-1], prod(q.shape[:-1])
-    found = np.zeros(rows)
+    energies = np.zeros(rows)
     for first, part in slabs(q, None if weights is None else len(weights)):
         values = dequantize(part)
         release(part.blocks)
@@ -101,10 +101,10 @@ def _energies(name: str, q: QuantArray, weights: Wide | None) -> Wide:
 
         def work(start: int, stop: int, values: Floats = values, row: Wide = row, first: int = first) -> None:
             wide = values[start:stop].astype(np.float64)
-            found[first + start : first + stop] = np.einsum("ij,ij,j->i", wide, wide, row)
+            energies[first + start : first + stop] = np.einsum("ij,ij,j->i", wide, wide, row)
 
         share(work, len(values))
-    return found
+    return energies
 
 
 def _of(q: QuantArray, row: int) -> int:

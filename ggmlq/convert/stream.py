@@ -31,11 +31,11 @@ class Tally:
 
     def __init__(self, keep: bool = False) -> None:
         self._energy = self._error = 0.0
-        self.said: dict[str, None] = {}
+        self.warnings: dict[str, None] = {}
         self.rows: list[NDArray[np.float64]] | None = [] if keep else None  # sums, for another tally
 
-    def add(self, values: NDArray[np.float32], made: NDArray[np.float32]) -> None:
-        rows, others = np.atleast_2d(values, made)
+    def add(self, values: NDArray[np.float32], encoded: NDArray[np.float32]) -> None:
+        rows, others = np.atleast_2d(values, encoded)
         sums = np.empty((len(rows), 2))
 
         def work(start: int, stop: int) -> None:
@@ -75,9 +75,9 @@ def converted(
         values = dequantize(rows)
         release(rows.blocks)
         check_finite(step.name, step.shape, values, first, step.after.name)
-        made = _encoded(step, values, weights, first, tally.said)
-        tally.add(values, dequantize(made))
-        yield made
+        encoded = _encoded(step, values, weights, first, tally.warnings)
+        tally.add(values, dequantize(encoded))
+        yield encoded
 
 
 def slabs(
@@ -129,17 +129,17 @@ def _encoded(
 ) -> QuantArray:  # fmt: skip
     with LISTENING, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", RuntimeWarning)
-        made = quantize(values, step.after, weights)
+        encoded = quantize(values, step.after, weights)
     if caught:
-        _check_held(step, values, made, first)
+        _check_held(step, values, encoded, first)
         said.update(dict.fromkeys(str(warning.message) for warning in caught))
-    return made
+    return encoded
 
 
-def _check_held(step: Step, values: NDArray[np.float32], made: QuantArray, first: int) -> None:
+def _check_held(step: Step, values: NDArray[np.float32], encoded: QuantArray, first: int) -> None:
     """A scale that no block can hold is an error, as in llama.cpp, which checks what it has made."""
     size, name = step.after.block_size, step.after.name
-    bad = step.after.invalid(made.blocks.reshape(-1, values.shape[-1] // size))
+    bad = step.after.invalid(encoded.blocks.reshape(-1, values.shape[-1] // size))
     if bad.any():
         row, block = np.argwhere(bad)[0].tolist()
         run = values[row, block * size : (block + 1) * size]

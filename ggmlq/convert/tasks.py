@@ -52,7 +52,7 @@ class Filled(NamedTuple):
     """The result of a worker: sums of each row, and the encoder's warnings."""
 
     sums: list[NDArray[np.float64]]
-    said: list[str]
+    warnings: list[str]
 
 
 def fill(task: Fill) -> Filled:
@@ -69,7 +69,7 @@ def fill(task: Fill) -> Filled:
         at = first // fmt.block_size * fmt.dtype.itemsize
         parts = [piece(q, first, (last - first,))]
     task.place.write(at, (slab for part in parts for slab in _bytes(part, task.byteorder)))
-    return Filled(tally.rows or [], list(tally.said))
+    return Filled(tally.rows or [], list(tally.warnings))
 
 
 def _bytes(part: QuantArray, byteorder: str) -> Iterator[Any]:
@@ -120,9 +120,9 @@ def _parts(step: Step) -> Iterator[tuple[tuple[int, int], Step, int]]:
     count = step.shape[-2]
     if prod(step.shape[-2:]) > rows.ELEMENTS:  # a matrix is a tensor of its own to whoever cuts it
         for matrix in range(prod(step.shape[:-2])):
-            own = replace(step, weights=step.weights[[matrix % len(step.weights)]])
+            matrix_step = replace(step, weights=step.weights[[matrix % len(step.weights)]])
             for first, last in slices(step.shape[-2:]):
-                yield (matrix * count + first, matrix * count + last), own, matrix
+                yield (matrix * count + first, matrix * count + last), matrix_step, matrix
         return
     for first, last in slices(step.shape, count):
         matrices = np.arange(first // count, last // count)
@@ -142,14 +142,14 @@ class _Gathered:
         self._waiting: dict[tuple[str, int], Filled] = {}
         self._next = dict.fromkeys(self.tallies, 0)
 
-    def take(self, task: Fill, found: Filled) -> None:
+    def take(self, task: Fill, result: Filled) -> None:
         name = task.step.name
-        self._waiting[name, task.number] = found
+        self._waiting[name, task.number] = result
         while (ready := self._waiting.pop((name, self._next[name]), None)) is not None:
             self._next[name] += 1
             for sums in ready.sums:
                 self.tallies[name].take(sums)
-            self.tallies[name].said.update(dict.fromkeys(ready.said))
+            self.tallies[name].warnings.update(dict.fromkeys(ready.warnings))
         self.progress.advance(_nbytes(task))
 
 

@@ -65,9 +65,9 @@ def patterns(types: Mapping[str, Format]) -> list[tuple[str, str]]:
     """Pairs of pattern and type that give whole names their types, in llama-quantize too."""
     layers: dict[tuple[str, str, Format], list[str]] = {}
     for name, fmt in types.items():
-        found = LAYER.match(name)
-        number, rest = (found[1], name[found.end() :]) if found else ("", name)
-        layers.setdefault(("blk" if found else "", rest, fmt), []).append(number)
+        match = LAYER.match(name)
+        number, rest = (match[1], name[match.end() :]) if match else ("", name)
+        layers.setdefault(("blk" if match else "", rest, fmt), []).append(number)
     pairs = []
     for (block, rest, fmt), numbers in layers.items():
         which = numbers[0] if len(numbers) == 1 else f"({'|'.join(numbers)})"

@@ -25,7 +25,7 @@ def for_tensor(imatrix: Mapping[str, Any], name: str, fmt: Format, shape: tuple[
     return _checked(name, values)
 
 
-def of_tensor(imatrix: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> Floats | None:
+def tensor_weights(imatrix: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> Floats | None:
     """Importance [experts, K] of a tensor, whatever it becomes; None where it lacks."""
     values = _values(imatrix, name, shape)
     return None if values is None else _checked(name, values)
@@ -48,12 +48,12 @@ def only(
 def _values(imatrix: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> Floats | None:
     if name not in imatrix or 0 in shape:
         return None
-    asked = f"importance of {name!r}"
+    request = f"importance of {name!r}"
     try:
         values = np.asarray(imatrix[name], np.float32)
     except (TypeError, ValueError) as error:
         raise ConvertError(
-            f"{asked}: {short(imatrix[name])} is no array of numbers ({error}); it is one value a column, "
+            f"{request}: {short(imatrix[name])} is no array of numbers ({error}); it is one value a column, "
             "such as gq.gguf.read_imatrix gives"
         ) from None
     experts = shape[-3] if len(shape) > 2 else 1
@@ -61,23 +61,23 @@ def _values(imatrix: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> Fl
         if name in EMBEDDINGS:  # looked up, not multiplied: what a file has for them is of other columns
             return None
         raise ConvertError(
-            f"{asked}: the matrix has {values.size} values, the tensor {_needs(experts, shape[-1])}; "
+            f"{request}: the matrix has {values.size} values, the tensor {_needs(experts, shape[-1])}; "
             "it was computed for another model; pass that of this one"
         )
     return values.reshape(experts, shape[-1])
 
 
 def _checked(name: str, rows: Floats) -> Floats:
-    asked = f"importance of {name!r}"
+    request = f"importance of {name!r}"
     if not (np.isfinite(rows) & (rows >= 0)).all():
         raise ConvertError(
-            f"{asked}: there are NaN, infinite or negative values; they are sums of squares; compute it anew"
+            f"{request}: there are NaN, infinite or negative values; they are sums of squares; compute it anew"
         )
     empty = ~rows.any(axis=1)
     if empty.any():
         where = f" of expert {int(empty.argmax())}" if len(rows) > 1 else ""
         raise ConvertError(
-            f"{asked}: all {rows.shape[1]} values{where} are zero, which would weigh nothing and leave "
+            f"{request}: all {rows.shape[1]} values{where} are zero, which would weigh nothing and leave "
             "nothing; compute it on more text, or read it with gq.gguf.read_imatrix and drop this entry"
         )
     return rows

@@ -1,7 +1,7 @@
 """Which rungs are fast for a problem on this CPU: what was measured, in choice.json.
 
-``tools/cpu_choice.py`` measures and writes the file; :mod:`ggmlq.dispatch.measured` says how it is read. An
-entry holds for CPUs that Numba compiles the same code for. On others the highest rung that takes a
+``tools/table.py cpu_choice`` measures and writes the file; :mod:`ggmlq.dispatch.measured` says how it is
+read. An entry holds for CPUs that Numba compiles the same code for. On others the highest rung that takes a
 problem is taken, but for ``cpu:lines``: there more than three rows of activations go to ``cpu:tiles``.
 
 ``cpu:amx`` is taken wherever it does not refuse, from ``MATRIX_ROWS`` rows of activations on: on both CPUs

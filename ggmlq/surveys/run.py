@@ -217,7 +217,7 @@ class _Survey:
     def _weights(self, one: Surveyed) -> Any:
         if self._imatrix is None:
             return None
-        return weights.of_tensor(self._imatrix, one.name, one.shape)
+        return weights.tensor_weights(self._imatrix, one.name, one.shape)
 
 
 def _chosen(model: Any, filter: Filter) -> list[str]:

@@ -3,9 +3,10 @@
 On Hopper kernels are ordered by estimates, which follow from the shape and the card (cost/packed.py
 for blocks, cost/codes8.py for codes with scales): any number of rows and columns has one.
 
-Elsewhere by what was measured, in choice.json. ``tools/choice_table.py`` writes the file from the results of
-``bench/bench_engine.py``; :mod:`ggmlq.dispatch.measured` says how it is read. For a card that was not measured stands
-the one of the nearest capability, then of the same name, then of the nearest number of multiprocessors.
+Elsewhere by what was measured, in choice.json. ``tools/table.py cuda_choice`` writes the file from results
+of ``bench/bench_engine.py``; :mod:`ggmlq.dispatch.measured` says how it is read. For a card that was not
+measured stands the one of the nearest capability, then of the same name, then of the nearest number of
+multiprocessors.
 
 GPUs before 8.0 refuse all that the table names; of the rest dp4a is ahead up to 64 rows, in
 bench/results/ladder_h200.json, and registers above that.

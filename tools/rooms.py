@@ -1,0 +1,282 @@
+"""Rooms of the house: how many there are, which import which, and which imports run up or in a circle.
+
+    python tools/rooms.py                          # the whole house, ggmlq/cuda and ggmlq/cpu
+    python tools/rooms.py --place ggmlq/gguf       # one folder
+    python tools/rooms.py --place ggmlq/cuda --json
+
+A **room** is a file or a folder of the place, drawn as one. The rooms of the whole house are tools, bench,
+and the files and folders of ggmlq. An ``__init__.py`` is no room where it only hands names on, in at most
+40 lines beside its docstring. An **arrow** leads from room A to room B where some file of A imports one of
+B, in functions and under ``TYPE_CHECKING`` too. A **circle** is a set of files that import each other in a
+loop. An arrow runs **up** where it has to go for the rooms to have no loop. **Floors** are the longest
+chain of rooms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import gc
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+TOPS = ("ggmlq", "tools", "bench")
+HOUSE = ""  # the place that is the whole house
+PLACES = (HOUSE, "ggmlq/cuda", "ggmlq/cpu")
+SHORT = 40  # lines of an __init__.py that hands names on
+
+Graph = Mapping[str, Iterable[str]]
+
+
+class Import(NamedTuple):
+    """One import statement's name: the file that imports, its line, and the file that is imported."""
+
+    source: str
+    line: int
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line} -> {self.target}"
+
+
+class Tree:
+    """All Python files of the repository but tests, and their imports of each other."""
+
+    def __init__(self, root: Path = ROOT) -> None:
+        self.root = root
+        paths = [path for top in TOPS for path in sorted((root / top).rglob("*")) if _is_python(path)]
+        gc.disable()
+        self.text = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+        self.syntax = {file: ast.parse(text) for file, text in self.text.items()}
+        gc.freeze()  # otherwise each collection walks through all nodes
+        gc.enable()
+        self.imports = sorted({step for file in self.syntax for step in self._imports_of(file)})
+
+    @cached_property
+    def modules(self) -> dict[str, str]:
+        """Files by the name of their module."""
+        files = (file for file in self.syntax if file.endswith(".py"))
+        return {file[:-3].removesuffix("/__init__").replace("/", "."): file for file in files}
+
+    def _imports_of(self, file: str) -> Iterator[Import]:
+        for node in statements(self.syntax[file]):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                base = _base(file, node)
+                names = [f"{base}.{alias.name}" for alias in node.names]
+            else:
+                continue
+            targets = {target for name in names if (target := self._file_of(name, file))}
+            yield from (Import(file, node.lineno, target) for target in targets - {file})
+
+    def _file_of(self, name: str, importer: str) -> str | None:
+        """The file of a module, or of the module that a name is in; scripts see the files beside them."""
+        beside = f"{_top(importer)}.{name}"
+        module = name.rpartition(".")[0]
+        candidates = (name, beside, module, beside.rpartition(".")[0] if module else "")
+        return next((self.modules[known] for known in candidates if known in self.modules), None)
+
+    @cached_property
+    def circles(self) -> list[list[str]]:
+        """Files that import each other in a loop, each circle sorted."""
+        return [sorted(part) for part in components(graph_of(self.imports)) if len(part) > 1]
+
+    def only_hands_on(self, file: str) -> bool:
+        """Whether a file is a short ``__init__.py`` of imports and plain names."""
+        body, lines = self.syntax[file].body, len(self.text[file].splitlines())
+        if ast.get_docstring(self.syntax[file], clean=False) is not None:
+            lines -= body[0].end_lineno or 0
+        plain = (ast.Import, ast.ImportFrom, ast.Assign, ast.Expr)
+        return (
+            file.endswith("__init__.py") and lines <= SHORT and all(isinstance(node, plain) for node in body)
+        )
+
+    def room(self, file: str, place: str) -> str | None:
+        """The room of a place that a file lies in; None for files outside, and for those that hand on."""
+        if not place:
+            top = _top(file)
+            return top if top != "ggmlq" else self.room(file, "ggmlq")
+        if not file.startswith(f"{place}/"):
+            return None
+        if file == f"{place}/__init__.py" and self.only_hands_on(file):
+            return None
+        return _top(file.removeprefix(f"{place}/"))
+
+    def plan(self, place: str) -> Plan:
+        """The rooms of a place and their arrows."""
+        rooms = {room for file in self.syntax if (room := self.room(file, place))}
+        arrows = defaultdict(list)
+        for step in self.imports:
+            a, b = self.room(step.source, place), self.room(step.target, place)
+            if a and b and a != b:
+                arrows[a, b].append(step)
+        inside = [circle for circle in self.circles if all(self.room(file, place) for file in circle)]
+        return Plan(place, sorted(rooms), dict(arrows), inside)
+
+
+class Plan:
+    """Rooms of one place, arrows between them with the imports behind each, and circles of files."""
+
+    def __init__(
+        self,
+        place: str,
+        rooms: list[str],
+        arrows: dict[tuple[str, str], list[Import]],
+        circles: list[list[str]],
+    ) -> None:
+        self.place, self.rooms, self.arrows, self.circles = place, rooms, arrows, circles
+
+    @cached_property
+    def up(self) -> list[tuple[str, str]]:
+        """Arrows that have to go for the rooms to have no loop: a small set, found greedily."""
+        up: list[tuple[str, str]] = []
+        for part in components(self._graph(())):
+            up += self._up_in(set(part))
+        for arrow in sorted(up, key=self._weight, reverse=True):  # some may stay after all
+            without = [other for other in up if other != arrow]
+            if all(len(part) == 1 for part in components(self._graph(without))):
+                up = without
+        return sorted(up)
+
+    def _up_in(self, part: set[str]) -> Iterator[tuple[str, str]]:
+        """Arrows up among rooms that reach each other: from the room that has the fewest, again and again."""
+        rest = set(part)
+        while rest:
+            out = {room: self._leaving(room, rest) for room in rest}
+            lowest = min(sorted(rest), key=lambda room: (len(out[room]), sum(map(self._weight, out[room]))))
+            yield from out[lowest]
+            rest.remove(lowest)
+
+    def _leaving(self, room: str, rest: set[str]) -> list[tuple[str, str]]:
+        return [(a, b) for a, b in self.arrows if a == room and b in rest]
+
+    def _weight(self, arrow: tuple[str, str]) -> int:
+        return len(self.arrows[arrow])
+
+    def _graph(self, without: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+        graph: dict[str, list[str]] = {room: [] for room in self.rooms}
+        for a, b in self.arrows.keys() - set(without):
+            graph[a].append(b)
+        return graph
+
+    @cached_property
+    def floors(self) -> int:
+        """Rooms of the longest chain of arrows that do not run up."""
+        graph, height = self._graph(self.up), {}
+        for part in components(graph):  # which come with those that they reach first
+            height[part[0]] = 1 + max((height[room] for room in graph[part[0]]), default=0)
+        return max(height.values(), default=0)
+
+    def facts(self) -> dict[str, object]:
+        """Everything that --json prints."""
+        up = [{"from": a, "to": b, "imports": [str(step) for step in self.arrows[a, b]]} for a, b in self.up]
+        return {
+            "place": self.place or "house", "rooms": self.rooms, "arrows": len(self.arrows),
+            "up": up, "circles": self.circles, "floors": self.floors,
+        }  # fmt: skip
+
+
+def statements(tree: ast.AST) -> Iterator[ast.stmt]:
+    """Every statement of a file, in any depth."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+            part = getattr(node, field, ())
+            waiting += part if isinstance(part, list) else ()
+        if isinstance(node, ast.stmt):
+            yield node
+
+
+def graph_of(imports: Iterable[Import]) -> dict[str, set[str]]:
+    """The files that each file imports."""
+    graph: dict[str, set[str]] = defaultdict(set)
+    for step in imports:
+        graph[step.source].add(step.target)
+    return graph
+
+
+def components(graph: Graph) -> list[list[str]]:
+    """Strongly connected parts, each after all that it reaches (Tarjan's walk, without recursion)."""
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    parts: list[list[str]] = []
+    for start in sorted(graph):
+        walk = [(start, iter(sorted(graph[start])))] if start not in number else []
+        while walk:
+            node, targets = walk[-1]
+            if node not in number:
+                number[node] = lowest[node] = len(number)
+                stack.append(node)
+            for target in targets:
+                if target not in number:
+                    walk.append((target, iter(sorted(graph.get(target, ())))))
+                    break
+                if target in stack:
+                    lowest[node] = min(lowest[node], lowest[target])
+            else:
+                walk.pop()
+                if walk:
+                    lowest[walk[-1][0]] = min(lowest[walk[-1][0]], lowest[node])
+                if lowest[node] == number[node]:
+                    at = stack.index(node)
+                    parts.append(stack[at:])
+                    del stack[at:]
+    return parts
+
+
+def _top(path: str) -> str:
+    return path.split("/", maxsplit=1)[0]
+
+
+def _is_python(path: Path) -> bool:
+    """Whether a file is a module or a script of Python."""
+    if path.suffix == ".py":
+        return True
+    return not path.suffix and path.is_file() and path.read_bytes()[:2] == b"#!"
+
+
+def _base(file: str, node: ast.ImportFrom) -> str:
+    """The package that an import starts from, with dots between."""
+    folder = file.split("/")[:-1]
+    above = folder[: len(folder) - node.level + 1] if node.level else []
+    return ".".join([*above, *([node.module] if node.module else [])])
+
+
+def table(plans: list[Plan]) -> str:
+    """The figures of places, and below them every arrow up and every circle."""
+    lines = [f"{'place':14}{'rooms':>7}{'arrows':>8}{'up':>4}{'circles':>9}{'floors':>8}"]
+    for p in plans:
+        counts = f"{len(p.rooms):7}{len(p.arrows):8}{len(p.up):4}{len(p.circles):9}{p.floors:8}"
+        lines.append(f"{p.place or 'house':14}{counts}")
+    for p in plans:
+        for a, b in p.up:
+            lines.append(f"{p.place or 'house'}: {a} -> {b} runs up")
+            lines += [f"    {step}" for step in p.arrows[a, b]]
+        lines += [f"{p.place or 'house'}: circle of {', '.join(circle)}" for circle in p.circles]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--place", action="append", help="a folder such as ggmlq/cuda, or house")
+    parser.add_argument("--json", action="store_true", help="print facts as JSON, not a table")
+    options = parser.parse_args()
+    places = [place.strip("/").removesuffix("house") for place in options.place or PLACES]
+    if missing := [place for place in places if place and not (ROOT / place).is_dir()]:
+        sys.exit(f"rooms.py: {', '.join(missing)}: no folder of the repository; write one such as ggmlq/cuda")
+    tree = Tree()
+    plans = [tree.plan(place) for place in places]
+    print(json.dumps([p.facts() for p in plans], indent=1) if options.json else table(plans))
+
+
+if __name__ == "__main__":
+    main()
