@@ -26,7 +26,7 @@ def ptx_of(kernel, capability=(9, 0)):
 
 
 def put_emulated(monkeypatch, multiprocessors=2):
-    """As much of a card as products of scaled arrays need; ``memory`` must be told of ``out``."""
+    """A card that runs products of scaled arrays; ``memory`` must know ``out``."""
     state = put_gpu(monkeypatch)
     state.memory = Memory()
     card = Card("an emulated card", (9, 0), multiprocessors, 227 << 10)

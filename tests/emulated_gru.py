@@ -19,7 +19,7 @@ from ggmlq.dispatch.card import Card
 
 
 class Array(DeviceArray):
-    """One that every kernel may touch."""
+    """An array that every kernel may touch."""
 
     __module__ = "cupy"
 
@@ -37,7 +37,7 @@ class Pinned(np.ndarray):
 
 
 class Stream(nullcontext):
-    """One that records launches, and what happens to it beside them."""
+    """A stream that records launches, and waits beside them."""
 
     ptr = 98
 
@@ -60,7 +60,7 @@ class Stream(nullcontext):
 
 
 class Event:
-    """It remembers which stream recorded it."""
+    """An event that remembers its stream."""
 
     at = None
 
@@ -69,7 +69,7 @@ class Event:
 
 
 def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
-    """As much of a card as a FixedGRU needs."""
+    """A card that runs a FixedGRU."""
     state = put_gpu(monkeypatch, capability)
     state.memory, state.launches = Memory(), []
     card = Card("an emulated card", capability, multiprocessors, 227 << 10)

@@ -25,7 +25,7 @@ WARPS, BLOCK = {}, {}
 
 
 class Fake:
-    """What kernels ask of ``cuda``."""
+    """The attributes of ``cuda`` that kernels use."""
 
     threadIdx = property(lambda self: SimpleNamespace(x=HERE.thread))  # noqa: N815
     blockIdx = property(lambda self: SimpleNamespace(x=HERE.block[0], y=HERE.block[1]))  # noqa: N815
@@ -194,7 +194,7 @@ def put_gpu(capability):
 
 
 def check_values(rng, found, over, rule, told):
-    """Codes and scales back to floats, of any strides."""
+    """Decode codes and scales of any strides, and compare."""
     from ggmlq.cuda.quantize_scaled.decode import dequantize
 
     codes, tile = np.array(found.codes), (over.r, over.c)

@@ -149,7 +149,7 @@ def check(cupy, f, x, h0=None, kernel="auto"):
 
 
 def taken(kernel, f):
-    """Whether a rung takes the widths of a GRU; each takes int8 and mixed."""
+    """True where a rung takes the widths of a GRU; all rungs take int8 and mixed."""
     plan = f.plan(f.cells[0], f.parameters["x"])
     bits = max(f.parameters[name].bits for name in ("x", "h", "W", "R"))
     return RUNGS[NAMES.index(kernel)].refuses(

@@ -68,7 +68,7 @@ def test_a_launch(case, monkeypatch, fresh):
 
 
 def names(state):
-    """What was launched since the last look, and on which streams."""
+    """Launches since the last look, and their streams."""
     found, state.launches[:] = [(each[0], each[-1]) for each in state.launches], []
     return found
 

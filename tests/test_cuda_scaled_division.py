@@ -36,7 +36,7 @@ def fma(a, b, c):
 
 
 def inverse(s):
-    """As the kernels': h + l."""
+    """The inverse that kernels compute: h + l."""
     one = np.ones_like(s)
     h = one / s
     h = np.where(fma(-s, h, one) < 0, (h.view(U32) - U32(1)).view(F32), h)
@@ -44,7 +44,7 @@ def inverse(s):
 
 
 def safe(s, code, zeros):
-    """Which scales kernels take for it."""
+    """True for scales whose quotients the kernels take from the inverse."""
     bits, mask = s.view(U32), U32((1 << 25 - division.boundary_bits(code, zeros)) - 1)
     low = (bits + U32(division.NEAR)) & mask
     return (low > 2 * division.NEAR) & (bits - U32(division.LEAST) < U32(division.SPAN))

@@ -87,10 +87,10 @@ def product(state, case, rng):
     if kind == "float16":
         x.scales[...] *= np.float32(1e-5)  # or all would be infinite
     around = np.full((m + 2, n), np.nan, DTYPES[kind]).view(DeviceArray)
-    given = on_card(x), on_card(w)
-    for array in (*x.parts(), *given[0].parts(), *given[1].parts()):
+    operands = on_card(x), on_card(w)
+    for array in (*x.parts(), *operands[0].parts(), *operands[1].parts()):
         state.memory.add(array)
-    launched(state, RUNGS[name], *given, around[1:-1], **more)
+    launched(state, RUNGS[name], *operands, around[1:-1], **more)
     assert np.isnan(np.asarray(around[[0, -1]]).astype(np.float32)).all(), "written past its outputs"
     want = gq.scaled_linear(x, w, kernel="cpu:naive") if zeros else gq.reference.scaled_linear(x, w)
     return np.asarray(around[1:-1]), want
@@ -119,7 +119,7 @@ def check_ending(monkeypatch, case, rng):
     y = np.asarray(y).astype(np.float32)
     bias = (rng.standard_normal(n) * np.abs(y).max()).astype(np.float32) if with_bias else None
     y += 0 if bias is None else bias
-    given, end = on_card(x), Ending(bias if bias is None else on_device(bias))
+    operands, end = on_card(x), Ending(bias if bias is None else on_device(bias))
     dtype = DTYPES.get(result)
     if shape:
         rows, columns = (size if one else 1 for size, one in zip((m, n), shape, strict=True))
@@ -129,20 +129,20 @@ def check_ending(monkeypatch, case, rng):
         want = gq.quantize_scaled(y, result, tile, scales=scales)
         end, dtype = end._replace(code=want.code, scales=on_device(scales)), want.codes.dtype
     around = np.full((m + 2, n), 77, dtype).view(DeviceArray)
-    for array in (*given.parts(), *on_card(w).parts()):
+    for array in (*operands.parts(), *on_card(w).parts()):
         state.memory.add(array)
-    launched(state, RUNGS[name], given, on_card(w), around[1:-1], end=end, **more)
+    launched(state, RUNGS[name], operands, on_card(w), around[1:-1], end=end, **more)
     assert (np.asarray(around[[0, -1]]) == 77).all(), "written past its outputs"
-    found = np.asarray(around[1:-1])
+    outputs = np.asarray(around[1:-1])
     if not shape:
         bound = 0 if integer else 3e-3 if np.dtype(dtype).itemsize == 2 else 1e-6
-        assert error(found.astype(np.float32), y.astype(dtype).astype(np.float32)) <= bound, case
+        assert error(outputs.astype(np.float32), y.astype(dtype).astype(np.float32)) <= bound, case
     elif integer:
-        assert (found == want.codes).all(), case
+        assert (outputs == want.codes).all(), case
     else:
-        values = np.asarray(gq.ScaledArray(found, scales, result, tile))
+        values = np.asarray(gq.ScaledArray(outputs, scales, result, tile))
         assert (np.abs(values - y) <= np.abs(np.asarray(want) - y) + 1e-4 * np.abs(y).max()).all(), case
-        assert (found != want.codes).mean() < 0.01
+        assert (outputs != want.codes).mean() < 0.01
 
 
 @pytest.mark.drawn(1)
@@ -161,8 +161,8 @@ def test_a_kernel_rounds_its_own_results(monkeypatch, fresh):
         out[...] = 1.5 if end.bias is None else 1.5 + end.bias[0]
 
     rung = RUNGS["small_m"]
-    made = ladder.Rung(**{**vars(rung), "launch": launch})
-    monkeypatch.setattr(ladder, "choose", lambda *given: made)
+    rung_that_writes = ladder.Rung(**{**vars(rung), "launch": launch})
+    monkeypatch.setattr(ladder, "choose", lambda *operands: rung_that_writes)
     assert gq.scaled_linear(x, w, dtype="bfloat16").dtype == ml_dtypes.bfloat16
     out = np.empty((2, 16), np.float16)
     assert gq.scaled_linear(x, w, out=out) is out

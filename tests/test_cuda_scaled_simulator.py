@@ -45,7 +45,7 @@ def raised(word):
 
 
 def by_bits(word):
-    """What halves_of_e4m3_by_bits does, step by step in plain Python."""
+    """The steps of halves_of_e4m3_by_bits in plain Python."""
     found = []
     for r in map(int, raised(word)):
         moved = (r & 0x80008000) | (r >> 1 & 0x3F803F80)

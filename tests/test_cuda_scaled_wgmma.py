@@ -1,4 +1,4 @@
-"""Rungs for Hopper's wgmma: what they take, what their machine code is like, and on a card what they give."""
+"""Rungs for Hopper's wgmma: the problems they take, their machine code, and on a card their results."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_few_rows_add_up():
 
 
 class Library:
-    """As much of the driver as maps need."""
+    """The driver's functions that maps need."""
 
     def __init__(self):
         self.encoded, self.copies, self.modes, self.status = [], [], [], 0

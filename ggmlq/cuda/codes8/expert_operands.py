@@ -24,7 +24,7 @@ from ..machine.tensor_maps import Box
 from ..schedule import groups as sorting
 from ..schedule.groups import HEAD, UsePlan
 from . import operands as operands8
-from .operands import AHEAD, IntegerTerms
+from .operands import IntegerTerms
 from .rows import CodeRows, ColumnGroups, zero_terms
 from .variant import SCALE_ROWS
 
@@ -103,16 +103,7 @@ def w_scale_table(w: ScaledArray, columns_per_scale: int, steps: int) -> Any:
 
 @cache
 def _table_maker(columns_per_scale: int, steps: int) -> Callable[[ScaledArray], Any]:
-    def make(w: ScaledArray) -> Any:
-        cp, matrix = device.cupy(), w.matrix()
-        over, k = matrix.over, w.shape[-1]
-        rows = _rows_of_table(w, columns_per_scale) // over.r
-        columns = np.minimum(np.arange(steps + AHEAD) * STEP, k - 1) // over.c
-        table = cp.empty((len(columns), len(rows)), np.float32)
-        table[...] = matrix.scales[cp.asarray(rows)][:, cp.asarray(columns)].T
-        return table
-
-    return make
+    return lambda w: operands8.scale_table(w, _rows_of_table(w, columns_per_scale), steps)
 
 
 def integer_terms(w: ScaledArray, groups: ColumnGroups, zeros: bool) -> IntegerTerms:

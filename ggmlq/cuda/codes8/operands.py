@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ending import PLAIN, Ending
@@ -174,16 +175,21 @@ def w_scale_table(w: ScaledArray, columns_per_scale: int, steps: int) -> Any:
 @cache
 def _table_maker(columns_per_scale: int, steps: int) -> Callable[[ScaledArray], Any]:
     def make(w: ScaledArray) -> Any:
-        cp, matrix = device.cupy(), w.matrix()
-        over, (n, k) = matrix.over, matrix.codes.shape
+        n = len(w.matrix().codes)
         width = -(-n // WIDEST) * WIDEST // columns_per_scale
-        rows = np.minimum(np.arange(width) * columns_per_scale, n - 1) // over.r
-        columns = np.minimum(np.arange(steps + AHEAD) * STEP, k - 1) // over.c
-        table = cp.empty((len(columns), width), np.float32)  # a single step has a pitch that maps take, too
-        table[...] = matrix.scales[cp.asarray(rows)][:, cp.asarray(columns)].T
-        return table
+        return scale_table(w, np.minimum(np.arange(width) * columns_per_scale, n - 1), steps)
 
     return make
+
+
+def scale_table(w: ScaledArray, rows: NDArray[np.int64], steps: int) -> Any:
+    """The scales of these rows of w in the order of steps: float32 [steps, rows]."""
+    cp, matrix = device.cupy(), w.matrix()
+    over, k = matrix.over, matrix.codes.shape[1]
+    columns = np.minimum(np.arange(steps + AHEAD) * STEP, k - 1) // over.c
+    table = cp.empty((len(columns), len(rows)), np.float32)  # a single step has a pitch that maps take, too
+    table[...] = matrix.scales[cp.asarray(rows // over.r)][:, cp.asarray(columns)].T
+    return table
 
 
 def map_table(table: Any, n: int, box_columns: int) -> int:

@@ -1,4 +1,4 @@
-"""A context that is made while CuPy is imported: what the driver is asked for, and when."""
+"""A context that is made while CuPy is imported: the calls of the driver, and their time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ggmlq.cuda.machine import context_warmup, device
 
 
 class Driver:
-    """Three functions of libcuda, which write down what they are asked."""
+    """Three functions of libcuda, which record their arguments."""
 
     def __init__(self, devices=2):
         self.asked, self.devices = [], devices

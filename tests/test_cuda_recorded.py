@@ -1,4 +1,4 @@
-"""Plans: products that repeat launches say the same to the driver as products that find all out anew."""
+"""Recorded launches: products that repeat them call the driver as products that compute everything anew."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def test_a_repeated_product_says_the_same(name, kernel, card, fresh):
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("name", ["q4_0", "q6_K", "tq1_0"])
 def test_no_more_blocks_fit_beside_each_other_than_a_tile_is_made_for(name, tile, card):
-    """Those of the next product start early: where more fit, all of them sit on what is idle."""
+    """Blocks of the next product start early: if more fitted, all of them would sit on the idle
+    multiprocessors.
+    """
     q = weights(name)
     r16_warp_specialized.launch.launch(aligned((tile.columns, K)), q, aligned((tile.columns, N)), tile=tile)
     (shared,) = (facts[6] for _, name, facts, _ in card.launches if name.startswith("warp_specialized"))
@@ -156,7 +158,7 @@ def test_the_oldest_plans_go_and_all_with_the_bytes():
 
 
 def test_results_as_halves(card):
-    """By a kernel of ours, where there are whole pieces of them; else by CuPy."""
+    """One of our kernels writes halves, where rows are whole pieces; CuPy converts the others."""
     q, x = weights("q4_0"), aligned((2, K))
     for _ in range(2):
         y = fast_path.linear(x, q, "auto", None, None, None, np.float16)

@@ -1,4 +1,4 @@
-"""Which tile and how many parts of K Hopper's rungs take: legal for every shape, and as was measured."""
+"""Tiles and splits of K that Hopper's rungs choose: legal for every shape, and as was measured."""
 
 from __future__ import annotations
 
