@@ -19,8 +19,8 @@ from ..schedule.groups import NOWHERE
 from ..schedule.uses import NAN
 
 THREADS = 256
-PIECE, PIECES = 16, 4  # codes that are loaded at a time; of a thread
-WORDS = PIECES * PIECE // 4
+CHUNK, CHUNKS = 16, 4  # codes that are loaded at a time; of a thread
+WORDS = CHUNKS * CHUNK // 4
 NARROW_NAN = 0x7FFF  # of float16 and of bfloat16
 
 
@@ -34,14 +34,14 @@ def gatherer() -> Kernel:
 
     def gather(
         x: Any,  # codes: rows ``pitch`` bytes apart, a multiple of 16
-        to: Any,  # uint8 [rows of the plan, 16 · pieces]
+        to: Any,  # uint8 [rows of the plan, 16 · chunks]
         beside: Any,  # words of 32 bits that belong to rows,
         row_bytes: Any, column_bytes: Any,  # and the bytes between them
         to_beside: Any,  # [columns, height]
         plan: Any, places: Any,  # uint32 [m · per_token]: of the plan
         y: Any,  # outputs [m · per_token, n]
-        pitch: Any, m: Any, per_token: Any, n: Any, pieces: Any,
-        threads: Any,  # of a row, and the distance between a thread's pieces
+        pitch: Any, m: Any, per_token: Any, n: Any, chunks: Any,
+        threads: Any,  # of a row, and the distance between a thread's chunks
         size: Any,  # bytes of an output
         shared: Any,  # rows of x that share the words beside them
         columns: Any, height: Any,  # rows of the plan
@@ -50,12 +50,12 @@ def gatherer() -> Kernel:
         i = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x))
         row = uint32(i // threads)
         if row < m:
-            first_piece, v = uint32(i - uint32(row * threads)), cuda.local.array(WORDS, uint32)
+            first_chunk, v = uint32(i - uint32(row * threads)), cuda.local.array(WORDS, uint32)
             stay = per_token == uint32(1) and load4(plan + uint64(4)) != uint32(0)
             if not stay:
-                for q in range(PIECES):
-                    piece = min(uint32(first_piece + uint32(uint32(q) * threads)), uint32(pieces - uint32(1)))
-                    words = load_words(x + uint64(row) * uint64(pitch) + uint64(piece) * uint64(PIECE))
+                for q in range(CHUNKS):
+                    chunk = min(uint32(first_chunk + uint32(uint32(q) * threads)), uint32(chunks - uint32(1)))
+                    words = load_words(x + uint64(row) * uint64(pitch) + uint64(chunk) * uint64(CHUNK))
                     at = 4 * q
                     v[at], v[at + 1], v[at + 2], v[at + 3] = words[0], words[1], words[2], words[3]
             row_beside = beside + uint64(uint32(row // shared)) * row_bytes
@@ -65,16 +65,16 @@ def gatherer() -> Kernel:
                 column = load4(places + uint64(use) * uint64(4))
                 if column != uint32(NOWHERE):
                     if not stay:
-                        for q in range(PIECES):
-                            piece, at = uint32(first_piece + uint32(uint32(q) * threads)), 4 * q
-                            if piece < pieces:
-                                target = address(to, column, pieces, piece, PIECE)
+                        for q in range(CHUNKS):
+                            chunk, at = uint32(first_chunk + uint32(uint32(q) * threads)), 4 * q
+                            if chunk < chunks:
+                                target = address(to, column, chunks, chunk, CHUNK)
                                 store16(target, v[at], v[at + 1], v[at + 2], v[at + 3])
-                    for j in range(first_piece, columns, threads):
+                    for j in range(first_chunk, columns, threads):
                         word = load4(row_beside + uint64(j) * column_bytes)
                         store4(address(to_beside, j, height, column, 4), word)
                 else:
-                    for j in range(first_piece, n, threads):
+                    for j in range(first_chunk, n, threads):
                         if size == uint32(2):
                             store2(address(y, use, n, j, 2), uint32(NARROW_NAN))
                         else:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ...arrays.scaled import ScaledArray
 from ...codes.tiling import expanded
-from ..activations.expert_codes import PIECE, PIECES, THREADS, gatherer
+from ..activations.expert_codes import CHUNK, CHUNKS, THREADS, gatherer
 from ..intrinsics.wgmma8 import STEP
 from ..machine import device, tensor_maps
 from ..machine.tensor_maps import Box
@@ -43,15 +43,15 @@ class SortedRows(NamedTuple):
 def sort_rows(x: CodeRows, terms: Any, shared: int, ids: Any, plan_sizes: UsePlan, out: Any) -> SortedRows:
     """Sort the uses, and gather their rows and the terms of these rows: [ceil(R / shared), columns]."""
     empty, height, columns = device.cupy().empty, plan_sizes.height, terms.shape[1]
-    rows, pieces = len(x.codes), x.columns // PIECE
-    threads = -(-pieces // PIECES)  # of a row
+    rows, chunks = len(x.codes), x.columns // CHUNK
+    threads = -(-chunks // CHUNKS)  # of a row
     codes, sorted_terms = empty((height, x.columns), np.uint8), empty((columns, height), np.float32)
     plan, places = sorting.sorted_uses(ids, plan_sizes)
     row_bytes, column_bytes = (stride % (1 << 64) for stride in terms.strides)
     gatherer()(
         (-(-rows * threads // THREADS),), (THREADS,),
         x.codes, codes, terms, row_bytes, column_bytes, sorted_terms, plan, places, out,
-        x.pitch, rows, plan_sizes.uses // rows, out.shape[-1], pieces, threads, out.itemsize,
+        x.pitch, rows, plan_sizes.uses // rows, out.shape[-1], chunks, threads, out.itemsize,
         shared, columns, height,
     )  # fmt: skip
     return SortedRows(plan, plan[HEAD + 4 * plan_sizes.slots :], codes, sorted_terms)

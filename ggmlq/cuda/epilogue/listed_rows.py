@@ -9,7 +9,7 @@ from typing import Any
 from ..intrinsics.assembly import LONG, WORD, as_intrinsic, emit_assembly, f32, only_on_a_gpu, u32, u64
 from ..intrinsics.language import SIMULATED, ir, types
 from ..intrinsics.wgmma8 import unpacked
-from .wgmma_sums import SIZES, float_piece, narrow_piece
+from .wgmma_sums import SIZES, float_patch, narrow_patch
 
 LANES, NOBODY = 32, 0xFFFFFFFF
 
@@ -119,11 +119,11 @@ def row_scatterer(columns: int, halves: int, to: str) -> Callable[..., Any]:
         sums, *arguments = operands
         values = unpacked(builder, sums, halves * count)
         for first in range(0, halves * count, TEXT_SUMS):
-            piece_sums, shifted = values[first : first + TEXT_SUMS], list(arguments)
+            patch_sums, shifted = values[first : first + TEXT_SUMS], list(arguments)
             shifted[4] = builder.add(arguments[4], ir.Constant(WORD, 2 * (first % count)))
             text = _rows_text(64 * (first // count), to)
             constraints = [*"llrrrrrrr", *"f" * TEXT_SUMS]
-            emit_assembly(builder, ir.VoidType(), text, constraints, [*shifted, *piece_sums], effect=True)
+            emit_assembly(builder, ir.VoidType(), text, constraints, [*shifted, *patch_sums], effect=True)
         return context.get_dummy_value()
 
     if SIMULATED:
@@ -137,7 +137,7 @@ def _rows_text(below: int, to: str) -> str:
     """The assembly of ``row_scatterer``. Operands: y, uses, first, count, column, n, lane, buffer, at, then
     a thread's sums.
 
-    A lane stores rows r, r + 4, r + 8 and r + 12, r its number / 8, and of a piece its c-th 16 bytes.
+    A lane stores rows r, r + 4, r + 8 and r + 12, r its number / 8, and of a patch its c-th 16 bytes.
     """
     size = SIZES[to]
     lines = ["{.reg .pred whole, p, t<4>; .reg .b32 at, r, c, w, u<4>, s<2>, w<4>; .reg .b16 low, high;"]
@@ -154,26 +154,26 @@ def _rows_text(below: int, to: str) -> str:
         lines += [f"@t{i} ld.global.u32 u{i}, [of + {16 * i}];"]
     for i in range(4):
         lines += [f"mul.wide.u32 to{i}, u{i}, w; add.u64 to{i}, to{i}, far;"]
-    per_piece = 64 // size  # sums of a thread
-    for piece in range(TEXT_SUMS // per_piece):
-        piece_sums = [f"${9 + per_piece * piece + j}" for j in range(per_piece)]
-        staged = float_piece("$8", piece_sums) if to == "float32" else narrow_piece(to, "$8", piece_sums)
-        lines += ["bar.warp.sync -1;", *staged, "bar.warp.sync -1;", f"@!whole bra single{piece};"]
+    patch_length = 64 // size  # sums of a thread
+    for patch in range(TEXT_SUMS // patch_length):
+        patch_sums = [f"${9 + patch_length * patch + j}" for j in range(patch_length)]
+        staged = float_patch("$8", patch_sums) if to == "float32" else narrow_patch(to, "$8", patch_sums)
+        lines += ["bar.warp.sync -1;", *staged, "bar.warp.sync -1;", f"@!whole bra single{patch};"]
         for i in range(4):
             lines += [_taken(i), f"setp.lt.and.u32 p, c, $5, t{i};"]
-            lines += [f"@p st.global.v4.b32 [to{i} + {128 * piece}], {{w0, w1, w2, w3}};"]
-        lines += [f"bra over{piece}; single{piece}:"]
+            lines += [f"@p st.global.v4.b32 [to{i} + {128 * patch}], {{w0, w1, w2, w3}};"]
+        lines += [f"bra over{patch}; single{patch}:"]
         for i in range(4):
             lines += [_taken(i)]
             for e in range(16 // size):
                 lines += [f"add.u32 at, c, {e}; setp.lt.and.u32 p, at, $5, t{i};"]
-                place = f"[to{i} + {128 * piece + size * e}]"
+                place = f"[to{i} + {128 * patch + size * e}]"
                 if to == "float32":
                     lines += [f"@p st.global.b32 {place}, w{e};"]
                 else:
                     half = ("low", "high")[e % 2]
                     lines += [f"mov.b32 {{low, high}}, w{e // 2}; @p st.global.b16 {place}, {half};"]
-        lines += [f"over{piece}: add.u32 c, c, {128 // size};"]
+        lines += [f"over{patch}: add.u32 c, c, {128 // size};"]
     return "\n".join([*lines, "over: }"])
 
 

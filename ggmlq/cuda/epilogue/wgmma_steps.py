@@ -1,7 +1,7 @@
-"""Epilogue steps on a thread's sums of ``wgmma``, a tuple (wgmma_sums.py): a bias, and pieces through shared
+"""Epilogue steps on a thread's sums of ``wgmma``, a tuple (wgmma_sums.py): a bias, and patches through shared
 memory.
 
-A bias is added in registers. Where results become codes, pieces of 16 rows × 32 columns go through a buffer
+A bias is added in registers. Where results become codes, patches of 16 rows × 32 columns go through a buffer
 of shared memory, so that a thread gets four neighbours of a row, which fill a word.
 """
 
@@ -13,9 +13,9 @@ from typing import Any
 from ..intrinsics.assembly import FLOAT, as_intrinsic, emit_assembly, f32, only_on_a_gpu, u32, u64
 from ..intrinsics.language import SIMULATED, ir, types
 from ..intrinsics.wgmma8 import unpacked
-from .wgmma_sums import float_piece
+from .wgmma_sums import float_patch
 
-PIECE = 32  # columns
+PATCH_COLUMNS = 32  # columns
 
 
 @cache
@@ -56,15 +56,15 @@ def bias_adder(columns: int, halves: int) -> Any:
 
 
 @cache
-def piece_stager(columns: int, halves: int) -> Any:
-    """The device function ``stage(totals, number, at)``: a piece into a warp's buffer, placed as by
+def patch_stager(columns: int, halves: int) -> Any:
+    """The device function ``stage(totals, number, at)``: a patch into a warp's buffer, placed as by
     ``box_putter``.
 
-    Pieces of a half lie side by side. Their number is no constant, so that the code for a piece is compiled
-    once; the sums stay in registers, for each piece has a branch of its own.
+    Patches of a half lie side by side. Their number is no constant, so that the code for a patch is compiled
+    once; the sums stay in registers, for each patch has a branch of its own.
     """
-    per_piece, totals_kind = PIECE // 2, types.UniTuple(f32, halves * columns // 2)
-    text = "\n".join(["{.reg .b32 at;", *float_piece("$0", [f"${1 + i}" for i in range(per_piece)]), "}"])
+    patch_length, totals_kind = PATCH_COLUMNS // 2, types.UniTuple(f32, halves * columns // 2)
+    text = "\n".join(["{.reg .b32 at;", *float_patch("$0", [f"${1 + i}" for i in range(patch_length)]), "}"])
 
     def stage(totals: Any, number: Any, at: Any) -> Any:
         only_on_a_gpu()
@@ -74,13 +74,13 @@ def piece_stager(columns: int, halves: int) -> Any:
         values = unpacked(builder, totals, totals_kind.count)
         over = builder.append_basic_block("over")
         which = builder.switch(number, over)
-        for i in range(totals_kind.count // per_piece):
-            block = builder.append_basic_block(f"piece{i}")
+        for i in range(totals_kind.count // patch_length):
+            block = builder.append_basic_block(f"patch{i}")
             which.add_case(i, block)
             builder.position_at_end(block)
-            piece_sums = values[i * per_piece : (i + 1) * per_piece]
+            patch_sums = values[i * patch_length : (i + 1) * patch_length]
             emit_assembly(
-                builder, ir.VoidType(), text, ["r", *"f" * per_piece], [at, *piece_sums], effect=True
+                builder, ir.VoidType(), text, ["r", *"f" * patch_length], [at, *patch_sums], effect=True
             )
             builder.branch(over)
         builder.position_at_end(over)

@@ -123,7 +123,7 @@ def partial_storer(tile: WarpSpecializedTile) -> Any:
 
 
 @cache
-def slice_finisher(tile: WarpSpecializedTile, listed: bool) -> Any:
+def slice_epilogue(tile: WarpSpecializedTile, listed: bool) -> Any:
     """The device function that finishes one slice of a tile: it adds the partial sums up, those of the
     first block first.
 
@@ -175,11 +175,11 @@ def slice_finisher(tile: WarpSpecializedTile, listed: bool) -> Any:
 
 
 @cache
-def tile_finisher(tile: WarpSpecializedTile, listed: bool) -> Any:
+def tile_epilogue(tile: WarpSpecializedTile, listed: bool) -> Any:
     """The device function for a block's slice of a tile that it shares, and for slices that others leave to
     it.
     """
-    finish_slice, meet = slice_finisher(tile, listed), barriers.named_barrier(1, CONSUMER_THREADS)
+    finish_slice, meet = slice_epilogue(tile, listed), barriers.named_barrier(1, CONSUMER_THREADS)
     wait_for_any, load_relaxed = barriers.wait_for_any, barriers.load_relaxed
 
     @inlined
@@ -215,7 +215,7 @@ def split_epilogue(tile: WarpSpecializedTile, locate: Any, listed: bool) -> Any:
 
     ``locate``: as in consumers.py.
     """
-    finish_tile = tile_finisher(tile, listed)
+    finish_tile = tile_epilogue(tile, listed)
 
     @inlined
     def finish(
