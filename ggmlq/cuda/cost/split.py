@@ -39,8 +39,8 @@ class Wave(NamedTuple):
 
     def stage_time(self, running: int) -> float:
         """Microseconds of a stage, where ``running`` blocks run."""
-        alone_us = self.stage_us * (1 - NO_NEIGHBOUR * (1 - max(1 / self.resident, running / self.blocks)))
-        return at_one_time(alone_us, running * self.read_us)
+        block_us = self.stage_us * (1 - NO_NEIGHBOUR * (1 - max(1 / self.resident, running / self.blocks)))
+        return at_one_time(block_us, running * self.read_us)
 
 
 class Split(NamedTuple):
