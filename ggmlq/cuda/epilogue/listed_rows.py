@@ -9,7 +9,7 @@ from typing import Any
 from ..intrinsics.assembly import LONG, WORD, as_intrinsic, emit_assembly, f32, only_on_a_gpu, u32, u64
 from ..intrinsics.language import SIMULATED, ir, types
 from ..intrinsics.wgmma8 import unpacked
-from .wgmma_sums import SIZES, float_piece, narrow_piece
+from .wgmma_sums import SIZES, float_patch, narrow_patch
 
 LANES, NOBODY = 32, 0xFFFFFFFF
 
@@ -150,7 +150,7 @@ def _rows_text(below: int, to: str) -> str:
     of_piece = 64 // size  # a thread's sums
     for piece in range(OF_TEXT // of_piece):
         own = [f"${9 + of_piece * piece + j}" for j in range(of_piece)]
-        staged = float_piece("$8", own) if to == "float32" else narrow_piece(to, "$8", own)
+        staged = float_patch("$8", own) if to == "float32" else narrow_patch(to, "$8", own)
         lines += ["bar.warp.sync -1;", *staged, "bar.warp.sync -1;", f"@!whole bra single{piece};"]
         for i in range(4):
             lines += [_taken(i), f"setp.lt.and.u32 p, c, $5, t{i};"]

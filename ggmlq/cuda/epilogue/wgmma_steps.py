@@ -1,6 +1,6 @@
-"""Epilogue steps on a tuple of ``wgmma`` sums (layout: wgmma_sums.py): add a bias, stage pieces.
+"""Epilogue steps on a tuple of ``wgmma`` sums (layout: wgmma_sums.py): add a bias, stage patches.
 
-A bias is added in registers. Where results become codes, pieces of 16 rows and 32 columns go through a
+A bias is added in registers. Where results become codes, patches of 16 rows and 32 columns go through a
 buffer of shared memory, so that a thread gets four neighbours of a row, which fill a word.
 """
 
@@ -12,9 +12,9 @@ from typing import Any
 from ..intrinsics.assembly import FLOAT, as_intrinsic, emit_assembly, f32, only_on_a_gpu, u32, u64
 from ..intrinsics.language import SIMULATED, ir, types
 from ..intrinsics.wgmma8 import unpacked
-from .wgmma_sums import float_piece
+from .wgmma_sums import float_patch
 
-PIECE = 32  # columns
+PATCH = 32  # columns
 
 
 @cache
@@ -55,14 +55,14 @@ def bias_adder(columns: int, halves: int) -> Any:
 
 
 @cache
-def piece_stager(columns: int, halves: int) -> Any:
-    """``stage(totals, number, at)``: one piece into a warp's buffer, placed as by ``box_putter``.
+def patch_stager(columns: int, halves: int) -> Any:
+    """``stage(totals, number, at)``: one patch into a warp's buffer, placed as by ``box_putter``.
 
-    Pieces of a half lie side by side. Their number is no constant, so that the code for a piece exists
-    once; the sums stay in registers, for each piece has a branch of its own.
+    Patches of a half lie side by side. Their number is no constant, so that the code for a patch exists
+    once; the sums stay in registers, for each patch has a branch of its own.
     """
-    piece_sums, totals_kind = PIECE // 2, types.UniTuple(f32, halves * columns // 2)
-    text = "\n".join(["{.reg .b32 at;", *float_piece("$0", [f"${1 + i}" for i in range(piece_sums)]), "}"])
+    patch_sums, totals_kind = PATCH // 2, types.UniTuple(f32, halves * columns // 2)
+    text = "\n".join(["{.reg .b32 at;", *float_patch("$0", [f"${1 + i}" for i in range(patch_sums)]), "}"])
 
     def stage(totals: Any, number: Any, at: Any) -> Any:
         only_on_a_gpu()
@@ -72,13 +72,13 @@ def piece_stager(columns: int, halves: int) -> Any:
         values = unpacked(builder, totals, totals_kind.count)
         over = builder.append_basic_block("over")
         which = builder.switch(number, over)
-        for i in range(totals_kind.count // piece_sums):
+        for i in range(totals_kind.count // patch_sums):
             block = builder.append_basic_block(f"piece{i}")
             which.add_case(i, block)
             builder.position_at_end(block)
-            piece_values = values[i * piece_sums : (i + 1) * piece_sums]
+            patch_values = values[i * patch_sums : (i + 1) * patch_sums]
             emit_assembly(
-                builder, ir.VoidType(), text, ["r", *"f" * piece_sums], [at, *piece_values], effect=True
+                builder, ir.VoidType(), text, ["r", *"f" * patch_sums], [at, *patch_values], effect=True
             )
             builder.branch(over)
         builder.position_at_end(over)

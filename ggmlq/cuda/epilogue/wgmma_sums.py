@@ -70,15 +70,15 @@ def _box_text(kind: str) -> str:
     lines = ["{.reg .pred other; .reg .b32 at, w<4>; setp.ne.u32 other, $0, 0;"]
     lines += [f"@other bra free; {UNTIL_READ} free: bar.warp.sync -1;"]
     if kind == "float32":
-        lines += float_piece("$2", [f"${6 + i}" for i in range(16)])
+        lines += float_patch("$2", [f"${6 + i}" for i in range(16)])
     else:
-        lines += narrow_piece(kind, "$2", [f"${6 + i}" for i in range(32)])
+        lines += narrow_patch(kind, "$2", [f"${6 + i}" for i in range(32)])
     lines += ["fence.proxy.async.shared::cta; bar.warp.sync -1;"]
     lines += [f"@other bra over; {PUT} [$3, {{$4, $5}}], [$1]; {COMMIT} over:", "}"]
     return "\n".join(lines)
 
 
-def float_piece(place: str, values: list[str]) -> list[str]:
+def float_patch(place: str, values: list[str]) -> list[str]:
     """Assembly that puts a thread's 16 floats, of 32 columns, into its warp's buffer, with a word ``at``."""
     lines = []
     for j in range(4):
@@ -88,7 +88,7 @@ def float_piece(place: str, values: list[str]) -> list[str]:
     return lines
 
 
-def narrow_piece(kind: str, place: str, values: list[str]) -> list[str]:
+def narrow_patch(kind: str, place: str, values: list[str]) -> list[str]:
     """Assembly that puts 32 floats as 16-bit ones, of 64 columns; with words ``at`` and ``w0`` to ``w3``."""
     lines = []
     for j in range(0, 8, 2):
