@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from ...codes import CODES
 from ...dispatch.ending import Ending
-from ..epilogue.wgmma_steps import PATCH, bias_adder, patch_stager
+from ..epilogue.wgmma_steps import PATCH_COLUMNS, bias_adder, patch_stager
 from ..epilogue.wgmma_sums import SIZES
 from ..intrinsics import barrier as barriers
 from ..intrinsics import ptx
@@ -242,7 +242,7 @@ def _code_writer(variant: Variant) -> Any:
     columns, halves = variant.form.columns, variant.form.halves
     add, stage, code = bias_adder(columns, halves), patch_stager(columns, halves), lane_encoder(variant.out)
     sync_warp, take_floats, across, fours = (
-        barriers.sync_warp, ptx.take_floats, columns // PATCH, LANE_CODES // 4,
+        barriers.sync_warp, ptx.take_floats, columns // PATCH_COLUMNS, LANE_CODES // 4,
     )  # fmt: skip
 
     @inlined
@@ -259,7 +259,9 @@ def _code_writer(variant: Variant) -> Any:
             stage(totals, number, at)
             sync_warp()
             below = uint32(row + inner + r + uint32(number // uint32(across)) * uint32(64))
-            along = uint32(column + uint32(number % uint32(across)) * uint32(PATCH) + q * uint32(LANE_CODES))
+            along = uint32(
+                column + uint32(number % uint32(across)) * uint32(PATCH_COLUMNS) + q * uint32(LANE_CODES)
+            )
             for i in range(fours):
                 chunk = uint32(uint32(q * uint32(fours) + uint32(i)) ^ uint32(r & uint32(7)))
                 bias_and_scales = take_floats(uint32(row_at + uint32(chunk << uint32(4))))

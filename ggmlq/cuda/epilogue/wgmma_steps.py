@@ -1,7 +1,8 @@
-"""Epilogue steps on a tuple of ``wgmma`` sums (layout: wgmma_sums.py): add a bias, stage patches.
+"""Epilogue steps on a thread's sums of ``wgmma``, a tuple (wgmma_sums.py): a bias, and patches through shared
+memory.
 
-A bias is added in registers. Where results become codes, patches of 16 rows and 32 columns go through a
-buffer of shared memory, so that a thread gets four neighbours of a row, which fill a word.
+A bias is added in registers. Where results become codes, patches of 16 rows × 32 columns go through a buffer
+of shared memory, so that a thread gets four neighbours of a row, which fill a word.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from ..intrinsics.language import SIMULATED, ir, types
 from ..intrinsics.wgmma8 import unpacked
 from .wgmma_sums import float_patch
 
-PATCH = 32  # columns
+PATCH_COLUMNS = 32  # columns
 
 
 @cache
 def bias_adder(columns: int, halves: int) -> Any:
-    """``add(totals, bias, column, n)`` -> totals; ``column``: of a thread's first sum.
+    """The device function ``add(totals, bias, column, n)`` -> totals; ``column``: of a thread's first sum.
 
     ``bias``: float32 [n], or 0 for none. Past its end -0.0 is added, which changes nothing.
     """
@@ -36,8 +37,8 @@ def bias_adder(columns: int, halves: int) -> Any:
         lines += [f"add.u32 c, {column}, {across}; setp.lt.u32 in, c, {n}; mov.f32 b{i}, 0f80000000;"]
         lines += [f"@in ld.global.nc.f32 b{i}, [at+{4 * across}];"]
     for i in range(count):
-        bias_register = f"b{i % sums // 4 * 2 + i % 2}"
-        lines += [f"add.rn.f32 ${i}, ${i}, {bias_register};"]
+        addend = f"b{i % sums // 4 * 2 + i % 2}"
+        lines += [f"add.rn.f32 ${i}, ${i}, {addend};"]
     text = "\n".join([*lines, "over:}"])
     constraints = ["=f"] * count + [str(i) for i in range(count)] + ["l", "r", "r"]
     result = ir.LiteralStructType([FLOAT] * count)
@@ -56,13 +57,14 @@ def bias_adder(columns: int, halves: int) -> Any:
 
 @cache
 def patch_stager(columns: int, halves: int) -> Any:
-    """``stage(totals, number, at)``: one patch into a warp's buffer, placed as by ``box_putter``.
+    """The device function ``stage(totals, number, at)``: a patch into a warp's buffer, placed as by
+    ``box_putter``.
 
-    Patches of a half lie side by side. Their number is no constant, so that the code for a patch exists
+    Patches of a half lie side by side. Their number is no constant, so that the code for a patch is compiled
     once; the sums stay in registers, for each patch has a branch of its own.
     """
-    patch_sums, totals_kind = PATCH // 2, types.UniTuple(f32, halves * columns // 2)
-    text = "\n".join(["{.reg .b32 at;", *float_patch("$0", [f"${1 + i}" for i in range(patch_sums)]), "}"])
+    patch_length, totals_kind = PATCH_COLUMNS // 2, types.UniTuple(f32, halves * columns // 2)
+    text = "\n".join(["{.reg .b32 at;", *float_patch("$0", [f"${1 + i}" for i in range(patch_length)]), "}"])
 
     def stage(totals: Any, number: Any, at: Any) -> Any:
         only_on_a_gpu()
@@ -72,13 +74,13 @@ def patch_stager(columns: int, halves: int) -> Any:
         values = unpacked(builder, totals, totals_kind.count)
         over = builder.append_basic_block("over")
         which = builder.switch(number, over)
-        for i in range(totals_kind.count // patch_sums):
-            block = builder.append_basic_block(f"piece{i}")
+        for i in range(totals_kind.count // patch_length):
+            block = builder.append_basic_block(f"patch{i}")
             which.add_case(i, block)
             builder.position_at_end(block)
-            patch_values = values[i * patch_sums : (i + 1) * patch_sums]
+            patch_sums = values[i * patch_length : (i + 1) * patch_length]
             emit_assembly(
-                builder, ir.VoidType(), text, ["r", *"f" * patch_sums], [at, *patch_values], effect=True
+                builder, ir.VoidType(), text, ["r", *"f" * patch_length], [at, *patch_sums], effect=True
             )
             builder.branch(over)
         builder.position_at_end(over)
