@@ -105,7 +105,7 @@ def _ways() -> Iterator[Any]:
 def _groups() -> Iterator[tuple[Any, ...]]:
     """Groups of 128 columns, of many rows and of few."""
     from ggmlq.cuda.quantize_scaled._groups import turns_of
-    from ggmlq.cuda.quantize_scaled._pieces import SIZES
+    from ggmlq.cuda.quantize_scaled._loads import SIZES
 
     for kind, way in product(SIZES, _ways()):
         for few in (False, True) if turns_of(kind, way) > 1 else (False,):
@@ -115,7 +115,7 @@ def _groups() -> Iterator[tuple[Any, ...]]:
 def _blocks() -> Iterator[tuple[Any, ...]]:
     """Blocks of 128 × 128, and whole rows up to 16384 columns."""
     from ggmlq.cuda.quantize_scaled._blocks import TILES
-    from ggmlq.cuda.quantize_scaled._pieces import SIZES
+    from ggmlq.cuda.quantize_scaled._loads import SIZES
 
     for kind, way, tile in product(SIZES, _ways(), TILES):
         if way.scale == "float32" and tile != (64, 64):

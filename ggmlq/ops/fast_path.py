@@ -74,7 +74,7 @@ def linear(
     if kind == "H" and not repeats:
         return None
     if repeats and not recording:
-        if (made := cuda_module("machine.recorded").record_product(rung.launch, rows, q, to)) is not None:
+        if (made := cuda_module("machine.recorded").recorded_product(rung.launch, rows, q, to)) is not None:
             q.keep_plan(key, made)
     else:
         rung.launch(rows, q, to)

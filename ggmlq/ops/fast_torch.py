@@ -103,8 +103,8 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
         y = torch.empty(result, dtype=torch.float32, device=device)
         if not y.data_ptr():  # a mode under which tensors have no memory
             return None
-    if plan.between:
-        memory = torch.empty(plan.between, dtype=torch.bytes, device=device)
+    if plan.workspace:
+        memory = torch.empty(plan.workspace, dtype=torch.bytes, device=device)
         plan(address, y.data_ptr(), stream, memory.data_ptr())
     else:
         plan(address, y.data_ptr(), stream)

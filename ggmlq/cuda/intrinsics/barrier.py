@@ -51,7 +51,7 @@ def expect(barrier: Any, size: Any) -> Any:
 
 @instruction("mbarrier.arrive.shared::cta.b64 _, [$0];", None, u32, effect=True)
 def arrive(barrier: Any) -> Any:
-    """Arrive once."""
+    """Arrive at a barrier once."""
     only_on_a_gpu()
 
 

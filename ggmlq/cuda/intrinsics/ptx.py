@@ -190,7 +190,7 @@ def store16(address: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
 
 @instruction("st.global.b32 [$0], $1;", None, u64, u32, effect=True)
 def store4(address: Any, word: Any) -> Any:
-    """Store four bytes."""
+    """Store four bytes to memory."""
     only_on_a_gpu()
 
 
@@ -208,7 +208,7 @@ def store1(address: Any, word: Any) -> Any:
 
 @instruction("st.global.f32 [$0], $1;", None, u64, f32, effect=True)
 def store_float(address: Any, value: Any) -> Any:
-    """Store one float."""
+    """Store one float to memory."""
     only_on_a_gpu()
 
 

@@ -53,7 +53,7 @@ def sums(columns: int) -> Sums:
     kind = types.UniTuple(f32, count)
 
     def zeros() -> Any:
-        """Sums of nothing."""
+        """Sums of no products."""
         only_on_a_gpu()
 
     def emit_zeros(context: Any, builder: Any, signature: Any, operands: Any) -> Any:

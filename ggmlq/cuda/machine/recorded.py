@@ -23,20 +23,20 @@ from .prepared_launch import AddressSlot, PreparedLaunch
 
 X, Y, WORKSPACE = 0, 1, 2  # numbers of a call's addresses
 APART = 256  # bytes to which arrays between kernels are aligned
-LaunchRecord = tuple[Kernel, tuple[int, ...], tuple[int, ...], tuple[Any, ...], int, int]
+RecordedLaunch = tuple[Kernel, tuple[int, ...], tuple[int, ...], tuple[Any, ...], int, int]
 
 
 class RecordedLaunches:
     """The launches of a product, with slots for the addresses of a call."""
 
-    def __init__(self, records: list[LaunchRecord], x: Any, y: Any, prepared: Iterable[Any]) -> None:
+    def __init__(self, launches: list[RecordedLaunch], x: Any, y: Any, prepared: Iterable[Any]) -> None:
         self._prepared = tuple(prepared)  # arrays whose addresses are in prepared launches
         self._offsets: dict[int, int] = {}  # offsets in the workspace, by address at the time of recording
         self.workspace = 0  # bytes of memory between kernels
         operands = x, y
         self._steps = [
             (kernel, grid, block, [self._slot_for(a, operands) for a in arguments], cluster, max_blocks)
-            for kernel, grid, block, arguments, cluster, max_blocks in records
+            for kernel, grid, block, arguments, cluster, max_blocks in launches
         ]
         self._free: list[tuple[PreparedLaunch, ...]] = [self._prepare()]
         self._memory = device.cupy().cuda.alloc
@@ -80,15 +80,15 @@ class RecordedLaunches:
         self._free.append(launches)
 
 
-def record_launches(run: Callable[[], None]) -> list[LaunchRecord]:
+def recorded_launches(run: Callable[[], None]) -> list[RecordedLaunch]:
     """Run something, and return the launches of this thread."""
-    records: list[LaunchRecord] = []
-    RECORDING.launches = records
+    launches: list[RecordedLaunch] = []
+    RECORDING.launches = launches
     try:
         run()
     finally:
         RECORDING.launches = None
-    return records
+    return launches
 
 
 def prepared_memory(q: Any) -> list[Any]:
@@ -99,10 +99,10 @@ def prepared_memory(q: Any) -> list[Any]:
     return [part for part in parts if hasattr(part, "data")]
 
 
-def record_product(launch: Callable[..., None], x: Any, q: Any, y: Any) -> RecordedLaunches | None:
+def recorded_product(launch: Callable[..., None], x: Any, q: Any, y: Any) -> RecordedLaunches | None:
     """Launch a product, and record it for the next one; None where this one had to prepare the weights."""
     ids_before = list(map(id, q.all_kept()))
-    launches = record_launches(lambda: launch(x, q, y))
+    launches = recorded_launches(lambda: launch(x, q, y))
     if not ids_before or ids_before != list(map(id, q.all_kept())):
         return None
     return RecordedLaunches(launches, x, y, prepared_memory(q))

@@ -183,7 +183,7 @@ class Ranked:
         return y
 
     def close(self) -> None:
-        """Leave the group."""
+        """Leave the group of ranks."""
         with self._device, suppress(Exception):
             self._communicators.destroy()
 

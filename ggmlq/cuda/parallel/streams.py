@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ...errors import DeviceError, DeviceMemoryError, GGMLQError
 from ..machine import device
 
-ASKED = "product on several GPUs"
+REQUEST = "product on several GPUs"
 
 
 class Lane(NamedTuple):
@@ -101,13 +101,13 @@ def named_errors(name: str) -> Iterator[None]:
         yield
     except cp.cuda.runtime.CUDARuntimeError as error:
         raise DeviceError(
-            f"{ASKED}: {name} failed ({error}); if it is lost, so is its part of the weights; shard them "
+            f"{REQUEST}: {name} failed ({error}); if it is lost, so is its part of the weights; shard them "
             "again over devices that work, in a new process where CUDA says the same again"
         ) from error
     except MemoryError as error:
         if isinstance(error, GGMLQError):
             raise
         raise DeviceMemoryError(
-            f"{ASKED}: {name} is out of memory ({error}); results, copies of x and terms of sums lie there "
+            f"{REQUEST}: {name} is out of memory ({error}); results, copies of x and terms of sums lie there "
             "beside the weights; drop arrays, or multiply fewer rows at a time"
         ) from None

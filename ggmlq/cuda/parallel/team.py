@@ -17,7 +17,7 @@ from ...codes.scaling import laid_out
 from ...errors import DeviceError
 from ..machine import device
 from . import nccl
-from .streams import ASKED, UNDER_WAY, Lane, Streams, named_errors
+from .streams import REQUEST, UNDER_WAY, Lane, Streams, named_errors
 
 ALREADY = 704  # cudaErrorPeerAccessAlreadyEnabled
 
@@ -88,7 +88,7 @@ class CudaTeam:
         if streams is not None:
             if number not in streams.lanes:
                 raise DeviceError(
-                    f"{ASKED}: x is on {home}, the run under way (gq.parallel.together) is of "
+                    f"{REQUEST}: x is on {home}, the run under way (gq.parallel.together) is of "
                     f"{', '.join(self.devices)}; pass x= to together, so that its device takes part"
                 )
             yield CudaRun(self, streams, number, keep, False)
@@ -106,7 +106,7 @@ class CudaTeam:
         """Sums by NCCL, in place; False where copies make them."""
         if self._nccl is None:
             return False
-        self._nccl.sum(ASKED, arrays, [streams.lanes[number] for number in self.numbers])
+        self._nccl.sum(REQUEST, arrays, [streams.lanes[number] for number in self.numbers])
         return True
 
 
@@ -145,7 +145,7 @@ class CudaRun:
                 if hasattr(cp.cuda.get_allocator(), "kept_for_graphs"):
                     stack.enter_context(cp.cuda.using_allocator(cp.get_default_memory_pool().malloc))
             if self.streams.recorded:
-                stack.enter_context(device.recording(ASKED, self.keep))
+                stack.enter_context(device.recording(REQUEST, self.keep))
             yield lane
 
     def room(self, position: int, shape: tuple[int, ...], dtype: Any) -> Any:

@@ -20,7 +20,7 @@ from ._block import LANES, RUN, THREADS
 
 @cache
 def encoder(fmt: Format) -> Callable[[], Kernel] | None:
-    """The maker of the kernel that encodes a format; None where the device encodes none."""
+    """The maker of the kernel that encodes a format; None where there is none."""
     name = f"{__name__}.{fmt.name.lower()}"
     if importlib.util.find_spec(name) is None:
         return None

@@ -135,6 +135,6 @@ def decoded(q: QuantArray, kind: str) -> Any:
 def decode(fmt: BlockFormat, kind: str, blocks: Any, out: Any) -> None:
     """Blocks [count, bytes of one] into values of a kind."""
     by_words = fmt.name in decode_k.LAYOUTS
-    store_length = decode_k.piece_size(kind) if by_words else 32 // KINDS[kind]
+    store_length = decode_k.thread_values(kind) if by_words else 32 // KINDS[kind]
     more = (len(blocks),) if by_words else ()
     decoder(fmt, kind)((-(-out.size // (store_length * THREADS)),), (THREADS,), blocks, out, *more)

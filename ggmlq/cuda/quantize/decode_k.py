@@ -178,7 +178,7 @@ def floater(zero: int) -> Any:
     return float_of_byte
 
 
-def piece_size(kind: str) -> int:
+def thread_values(kind: str) -> int:
     """Values of a thread."""
     return RUNS * 16 // KINDS[kind]
 
@@ -206,9 +206,9 @@ def decoder(fmt: BlockFormat, kind: str, threads: int) -> Any:
     ) -> None:
         take_turn()
         index = uint32(cuda.blockIdx.x) * uint32(threads) + uint32(cuda.threadIdx.x)
-        b, piece = index // uint32(2 * threads_of_half), index % uint32(2 * threads_of_half)
+        b, part = index // uint32(2 * threads_of_half), index % uint32(2 * threads_of_half)
         if b < blocks_in_all:
-            half, column = piece // uint32(threads_of_half), piece % uint32(threads_of_half) * uint32(each)
+            half, column = part // uint32(threads_of_half), part % uint32(threads_of_half) * uint32(each)
             at = address(blocks, b, length, 0, 1)
             astray = uint32(at) & uint32(3)
             picks = uint32(0x3210) + astray * uint32(0x1111)

@@ -1,6 +1,6 @@
 """Floats to codes with scales on the GPU: the bits of ``codes/scaling.py``, whose functions these are.
 
-    _pieces.py         loads of 16 bytes as floats, and the extremes of many
+    _loads.py         loads of 16 bytes as floats, and the extremes of many
     _division.py       quotients by a scale that give the codes of IEEE division, two instructions each
     _codes.py          a quotient to its code, a tile's extremes to its scale and zero point
     _groups.py         tiles within a row, 16 to 512 columns: read once, in a part of a warp
@@ -26,7 +26,7 @@ from ..machine.device import cupy
 from ..machine.grid import address_and_strides, by_levels
 from . import _blocks, _groups, _three_passes
 from ._codes import NATIVE, WORDS, Conversion, keeps_nan_of
-from ._pieces import SIZES, WIDE, in_piece
+from ._loads import SIZES, WIDE, floats_per_load
 
 MOST = 1 << 31  # rows, columns, and half of the tiles, that kernels count in 32 bits
 
@@ -39,8 +39,8 @@ class FloatRows(NamedTuple):
     pitch: int  # elements from one to the next
 
     def wide(self, over: Tiling) -> bool:
-        """True where all pieces of 16 bytes are aligned, and whole within tiles."""
-        per = in_piece(self.kind, True)
+        """True where all loads of 16 bytes are aligned, and whole within tiles."""
+        per = floats_per_load(self.kind, True)
         cut = over.c % per if over.shape[1] > 1 else 0
         return not (self.x.data.ptr % WIDE or self.pitch % per or over.columns % per or cut)
 
@@ -94,7 +94,7 @@ def rows_of(rows: Any, over: Tiling) -> FloatRows:
     elif kind == "float64":
         rows, kind = converted(rows, FLOAT32), "float32"
     down, along = rows.strides
-    size, per = SIZES[kind], in_piece(kind, True)
+    size, per = SIZES[kind], floats_per_load(kind, True)
     if (along != size and over.columns > 1) or down < 0 or down % size:
         rows = cupy().ascontiguousarray(rows)
     pitch = rows.strides[0] // size if over.rows > 1 else over.columns
@@ -178,7 +178,7 @@ def _scale(
     both, wide, (down, along) = conversion.zeros, floats.wide(over), over.shape
     extremes = cupy().zeros((1 + both, down * along), np.uint32)
     lanes = 32 if over.c >= 32 else 1
-    parts = -(-over.c // (lanes * _three_passes.AT_ONCE * in_piece(floats.kind, wide)))
+    parts = -(-over.c // (lanes * _three_passes.AT_ONCE * floats_per_load(floats.kind, wide)))
     levels_of_tile = -(-over.r // _three_passes.HEIGHT)
     keeps_nan = keeps_nan_of(conversion) and not given_scales
     take = _three_passes.extremes_kernel(floats.kind, both, keeps_nan, wide, lanes)
@@ -201,9 +201,9 @@ def _scale(
 def _encode(floats: FloatRows, over: Tiling, conversion: Conversion, result: Found) -> None:
     """Codes under scales that exist."""
     wide = floats.wide(over)
-    pieces = over.columns // in_piece(floats.kind, wide)
-    shift = min((pieces - 1).bit_length(), _three_passes.THREADS.bit_length() - 1)
-    across, levels = -(-pieces // (1 << shift)), -(-over.rows // (_three_passes.THREADS >> shift))
+    loads = over.columns // floats_per_load(floats.kind, wide)
+    shift = min((loads - 1).bit_length(), _three_passes.THREADS.bit_length() - 1)
+    across, levels = -(-loads // (1 << shift)), -(-over.rows // (_three_passes.THREADS >> shift))
     parts = (
         floats.x,
         floats.pitch,

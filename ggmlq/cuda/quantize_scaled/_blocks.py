@@ -24,17 +24,17 @@ from ..machine.launch import Kernel, family
 from ._codes import Conversion, keeps_nan_of, scale_storing, scaler, storing, zero_of
 from ._division import divider
 from ._groups import tried
-from ._pieces import SIZES, agreeing, extremes, in_piece, spreading, words_into
+from ._loads import SIZES, agreeing, extremes, floats_per_load, spreading, words_into
 
-PIECES = 8  # of a thread, at most
+MOST_LOADS = 8  # of a thread, at most
 TILES = ((128, 128), (64, 64), (1, 1024), (1, 2048), (1, 4096), (1, 8192), (1, 16384))  # powers of two
 
 
 def shape_of(kind: str, tile: tuple[int, int]) -> tuple[int, int]:
     """Threads of a block, and pieces of a thread."""
-    pieces = tile[0] * tile[1] // in_piece(kind, True)
-    threads = min(max(pieces // PIECES, 128), 512)
-    return threads, pieces // threads
+    loads = tile[0] * tile[1] // floats_per_load(kind, True)
+    threads = min(max(loads // MOST_LOADS, 128), 512)
+    return threads, loads // threads
 
 
 def all_agreeing(warps: int, both: bool, keeps_nan: bool) -> Any:
@@ -57,11 +57,11 @@ def all_agreeing(warps: int, both: bool, keeps_nan: bool) -> Any:
 @family(tried(TILES))
 def kernel(kind: str, conversion: Conversion, tile: tuple[int, int]) -> Kernel:
     """The kernel for tiles of a shape."""
-    (tile_rows, tile_columns), size, per = tile, SIZES[kind], in_piece(kind, True)
-    threads, pieces = shape_of(kind, tile)
+    (tile_rows, tile_columns), size, per = tile, SIZES[kind], floats_per_load(kind, True)
+    threads, loads = shape_of(kind, tile)
     across, warps = tile_columns // per, threads // 32  # pieces of a row
     fit = 1024 // threads if threads > 256 else 768 // threads
-    spread, both, length, raw = spreading(kind), conversion.zeros, per, 4 * pieces
+    spread, both, length, raw = spreading(kind), conversion.zeros, per, 4 * loads
     keeps_nan = keeps_nan_of(conversion)
     widen, agree = extremes(per, both, keeps_nan), all_agreeing(warps, both, keeps_nan)
     scale_of, zero = scaler(conversion), zero_of(conversion)
@@ -83,7 +83,7 @@ def kernel(kind: str, conversion: Conversion, tile: tuple[int, int]) -> Kernel:
         start = uint32(uint32(cuda.blockIdx.x) * uint32(tile_columns))
         column0 = uint32(start + thread % uint32(across) * uint32(length))
         words, v = cuda.local.array(raw, uint32), cuda.local.array(length, float32)
-        for p in range(pieces):
+        for p in range(loads):
             row = uint32(row0 + uint32(p * threads // across))
             column = uint32(column0 + uint32(p * threads % across * length))
             for e in range(4):
@@ -91,13 +91,13 @@ def kernel(kind: str, conversion: Conversion, tile: tuple[int, int]) -> Kernel:
             if row < rows and column < columns:
                 words_into(words, 4 * p, address(x, row, pitch, column, size))
         high, low = float32(0), float32(0)
-        for p in range(pieces):
+        for p in range(loads):
             spread(words, 4 * p, v, 0)
             high, low = widen(v, high, low)
         high, low = agree(high, low)
         s = scale_of(high, low, ptx.float_of(eps))
         z, known = zero(low, s), prepare(s)
-        for p in range(pieces):
+        for p in range(loads):
             row = uint32(row0 + uint32(p * threads // across))
             column = uint32(column0 + uint32(p * threads % across * length))
             if row < rows and column < columns:

@@ -25,7 +25,7 @@ from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine.launch import Kernel, family
 from ._codes import WORDS, Conversion, keeps_nan_of, scale_storing, scaler, storing, zero_of
 from ._division import divider
-from ._pieces import SIZES, agreeing, extremes, in_piece, spreading, words_into
+from ._loads import SIZES, agreeing, extremes, floats_per_load, spreading, words_into
 
 EACH, ROWS, COLUMNS = 16, 8, 512  # floats a thread; of a block, at a time
 TURNS = {"float16": 2, "bfloat16": 2, "float32": 1}  # rows of a warp, where codes take few instructions
@@ -62,12 +62,12 @@ def tried(shapes: Any) -> Any:
 @family(tried(GROUPS))
 def kernel(kind: str, conversion: Conversion, columns_of_group: int, few: bool = False) -> Kernel:
     """The kernel for groups of a length; ``few``: a warp has one row at a time."""
-    size, per = SIZES[kind], in_piece(kind, True)
-    pieces, lanes, group = EACH // per, columns_of_group // EACH, columns_of_group
+    size, per = SIZES[kind], floats_per_load(kind, True)
+    loads, lanes, group = EACH // per, columns_of_group // EACH, columns_of_group
     turns = 1 if few else turns_of(kind, conversion)
     spread, widen = spreading(kind), extremes(EACH, conversion.zeros, keeps_nan_of(conversion))
     agree = agreeing(lanes, conversion.zeros, keeps_nan_of(conversion))
-    raw, all_raw = 4 * pieces, 4 * pieces * turns  # words of a turn, and of all
+    raw, all_raw = 4 * loads, 4 * loads * turns  # words of a turn, and of all
     scale_of, zero = scaler(conversion), zero_of(conversion)
     prepare, divide = divider(CODES[conversion.code], conversion.zeros, conversion.scale, EACH)
     store, store_scale, store4 = storing(conversion, per), scale_storing(conversion), ptx.store4
@@ -95,11 +95,11 @@ def kernel(kind: str, conversion: Conversion, columns_of_group: int, few: bool =
             row = uint32(row0 + uint32(t * ROWS))
             if row < rows and start < columns:
                 at = address(x, row, pitch, column, size)
-                for p in range(pieces):
+                for p in range(loads):
                     words_into(words, t * raw + 4 * p, at + uint64(p * lanes * 16))
         for t in range(turns):
             row = uint32(row0 + uint32(t * ROWS))
-            for p in range(pieces):
+            for p in range(loads):
                 spread(words, t * raw + 4 * p, v, p * per)
             high, low = widen(v, float32(0), float32(0))
             high, low = agree(high, low)
@@ -108,7 +108,7 @@ def kernel(kind: str, conversion: Conversion, columns_of_group: int, few: bool =
             divide(v, s, prepare(s))
             if row < rows and start < columns:
                 to = address(codes, row, columns, column, code_size)
-                for p in range(pieces):
+                for p in range(loads):
                     store(to + uint64(p * lanes * per * code_size), v, p * per, z)
                 if part == uint32(0):
                     i, j = uint64(row), uint64(start // uint32(group))

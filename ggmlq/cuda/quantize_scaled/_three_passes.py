@@ -22,7 +22,7 @@ from ..machine.launch import Kernel, family
 from ._codes import Conversion, scale_loading, scale_storing, scaler, storing, zero_of
 from ._division import divider
 from ._groups import conversions, tried
-from ._pieces import SIZES, agreeing, extremes, in_piece, loading
+from ._loads import SIZES, agreeing, extremes, floats_per_load, loading
 
 THREADS = 256
 AT_ONCE = 4  # pieces that a lane loads before it looks at one
@@ -34,7 +34,7 @@ def extremes_kernel(kind: str, both: bool, keeps_nan: bool, wide: bool, lanes: i
     """The kernel for extremes: items of ``HEIGHT`` rows and ``lanes`` times ``AT_ONCE`` pieces, ``lanes``
     lanes each.
     """
-    size, per = SIZES[kind], in_piece(kind, wide)
+    size, per = SIZES[kind], floats_per_load(kind, wide)
     load, agree, take_turn = loading(kind, wide), agreeing(lanes, both, keeps_nan), dependent_launch.take_turn
     values, part = AT_ONCE * per, lanes * AT_ONCE * per
     widen = extremes(values, both, keeps_nan)
@@ -146,7 +146,7 @@ def scales_kernel(conversion: Conversion, given_scales: bool) -> Kernel:
 @family(tried((True, False)))
 def encode_kernel(kind: str, conversion: Conversion, wide: bool) -> Kernel:
     """Codes under scales, a piece a thread; 2**``shift`` threads of a block lie along a row."""
-    size, per = SIZES[kind], in_piece(kind, wide)
+    size, per = SIZES[kind], floats_per_load(kind, wide)
     load, load_scale, store = loading(kind, wide), scale_loading(conversion), storing(conversion, per)
     prepare, divide = divider(CODES[conversion.code], conversion.zeros, conversion.scale, per)
     code_size, has_zeros, take_turn = conversion.size, conversion.zeros, dependent_launch.take_turn

@@ -166,9 +166,9 @@ def _decode(s: ScaledArray, kind: str, out: Any) -> None:
     wide = not (codes.data.ptr % (length * size) or pitch % (length * size) or over.columns % length or cut)
     zeros = None if s.zeros is None else s.zeros.astype(np.float32)
     beside = [v for part in (s.scales, zeros) for v in address_and_strides(part)]
-    pieces = over.columns // (length if wide else 1)
-    shift = min((pieces - 1).bit_length(), THREADS.bit_length() - 1)
-    across, levels = -(-pieces // (1 << shift)), -(-over.rows // (THREADS >> shift))
+    loads = over.columns // (length if wide else 1)
+    shift = min((loads - 1).bit_length(), THREADS.bit_length() - 1)
+    across, levels = -(-loads // (1 << shift)), -(-over.rows // (THREADS >> shift))
     kernel = decoder(code.name, kind, s.scale == "e8m0", wide)
     sizes = over.rows, over.r, over.c, shift
     by_levels(kernel, across, levels, codes, pitch, out, over.columns, *beside, *sizes)

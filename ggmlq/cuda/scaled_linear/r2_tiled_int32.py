@@ -1,4 +1,4 @@
-"""The same tiles with integers throughout: exact, and one conversion where there was one every 32 columns.
+"""Integers throughout in the tiles of r1: exact, and one conversion where there was one every 32 columns.
 
 Changed: one line. The sum of 32 products is added to an int32, which becomes a float32 when its group of
 scales ends, at the latest when K does. int32 holds every sum of K ≤ 131071 products of full int8.

@@ -78,7 +78,7 @@ class DeviceCall(NamedTuple):
 
     @property
     def units(self) -> int:
-        """Hidden units: H."""
+        """Hidden units of the cell: H."""
         return int(self.call.cell.units)
 
     @property

@@ -184,7 +184,7 @@ def gates(narrow: bool) -> Kernel:
 
 
 @cache
-def finisher(narrow: bool) -> Any:
+def state_epilogue(narrow: bool) -> Any:
     """The device function from gates to the next state, for both kinds of a step; it adds the counts."""
     number, next_state = number_type(narrow), step_functions(narrow).state
 
@@ -222,7 +222,7 @@ def finisher(narrow: bool) -> Any:
 @family(BOTH)
 def states(narrow: bool) -> Kernel:
     """The third part: the next states."""
-    number, finish = number_type(narrow), finisher(narrow)
+    number, finish = number_type(narrow), state_epilogue(narrow)
     bytes_ = array(int8 if narrow else int32, 2)
 
     def work(
@@ -253,7 +253,7 @@ def states(narrow: bool) -> Kernel:
 def one(narrow: bool) -> Kernel:
     """A step: products, gates and states of a unit in one thread."""
     number, dot, atoms = number_type(narrow), dot_product(narrow), step_functions(narrow)
-    hidden_term, all_gates, finish = atoms.hidden_term, atoms.gates, finisher(narrow)
+    hidden_term, all_gates, finish = atoms.hidden_term, atoms.gates, state_epilogue(narrow)
     bytes_ = array(int8 if narrow else int32, 2)
 
     def work(

@@ -40,7 +40,7 @@ AT_ONCE = ROWS * TILES * WARPS
 @family()
 def kernel() -> Kernel:
     """The kernel, whose blocks are (rows, units)."""
-    multiply, finish, first_lane = multiplier(), finisher(), from_first_lane
+    multiply, finish, first_lane = multiplier(), term_epilogue(), from_first_lane
     z_shift, r_shift, g_shift = step.WX_Z, step.WX_R, step.WX_G
 
     def work(
@@ -112,7 +112,7 @@ def multiplier() -> Any:
     return multiply
 
 
-def finisher() -> Any:
+def term_epilogue() -> Any:
     """The device function from the sums of a gate of a unit to its input terms."""
     load4, store4, input_term = codes8.load4, ptx.store4, step_functions(True).input_term
 

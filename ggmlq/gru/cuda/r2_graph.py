@@ -1,4 +1,4 @@
-"""The same steps as a CUDA graph: 32 of them are launched at once.
+"""The steps of r1 as a CUDA graph: 32 of them are launched at once.
 
 Changed: launches of 32 steps are recorded once, with memory of their own for input terms and outputs, and
 replayed for each 32 steps; the rest of a call is launched step by step. A cell keeps the graph of the last
