@@ -96,14 +96,10 @@ def fetchers(layout: PackedLayout, tile: BfloatTile) -> Fetchers:
         column = column if column < k else uint32(0)
         to = at + row * uint32(2 * STEP) + ((chunk ^ (row & uint32(3)) << uint32(1)) << uint32(4))
         for i in range(0, columns, rows_together):
-            source_row = min(
-                m0 + row + uint32(i), m - uint32(1)
-            )  # what is beyond is multiplied and thrown away
-            copy16_or_zeros(
-                to + uint32(weights_at + i * 2 * STEP),
-                x + uint64(source_row * k + column) * uint64(2),
-                length,
-            )
+            # rows beyond the last are multiplied and thrown away
+            source_row = min(m0 + row + uint32(i), m - uint32(1))
+            target = to + uint32(weights_at + i * 2 * STEP)
+            copy16_or_zeros(target, x + uint64(source_row * k + column) * uint64(2), length)
 
     return fetch_weights, fetch_activations
 

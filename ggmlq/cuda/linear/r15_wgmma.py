@@ -100,8 +100,8 @@ def fetchers(layout: PackedLayout, tile: WarpgroupTile) -> Fetchers:
         for i in range(0, columns, rows_together):
             # rows beyond the last are multiplied and thrown away
             source_row = min(m0 + row + uint32(i), m - uint32(1))
-            source = x + uint64(source_row * k + column) * uint64(2)
-            copy16_or_zeros(to + uint32(i * 2 * STEP), source, length)
+            target = to + uint32(i * 2 * STEP)
+            copy16_or_zeros(target, x + uint64(source_row * k + column) * uint64(2), length)
 
     return fetch_weights, fetch_activations
 
