@@ -1,4 +1,4 @@
-"""Strips: how many bytes they take, that no bit gets lost, and that a lane finds its own again."""
+"""Packed weights: their size, that no bit gets lost, and that a lane finds its own codes again."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 import ggmlq as gq
 from ggmlq.cuda.intrinsics import bf16x2
 from ggmlq.cuda.packed import to_blocks
-from ggmlq.cuda.packed.layout import STEP, layout_of, stored
-from ggmlq.cuda.packed.pack import strips
-from ggmlq.cuda.packed.to_bf16 import decode_strips
+from ggmlq.cuda.packed.layout import STEP, layout_of, stored_codes
+from ggmlq.cuda.packed.pack import packed_weights
+from ggmlq.cuda.packed.to_bf16 import decode_packed
 from ggmlq.cuda.quantize.decode import decoded
 from ggmlq.formats import FORMATS
 from ggmlq.testing.cases import BLOCKS, weights
 from ggmlq.testing.rows import rows
 
-# Bytes of strips for one of the file.
+# Bytes of packed weights for one of the file.
 SIZES = {
     "q4_0": 1, "q4_1": 1, "q5_0": 1, "q5_1": 1, "q8_0": 1, "q8_1": 1, "q2_0": 1, "iq4_nl": 1,
     "mxfp4": 1, "nvfp4": 1,
@@ -33,12 +33,12 @@ SIZES = {
 SEED = int(np.random.default_rng().integers(1 << 31))
 
 # In a process of its own, for the simulator is chosen when Numba is imported: what the kernel that
-# makes strips does with the codes of a lane, and what the products do with its words.
+# packs weights does with the codes of a lane, and what the products do with its words.
 PROGRAM = """
 import sys
 import numpy as np
-from ggmlq.cuda.packed import codes as coded, make, scales
-from ggmlq.cuda.packed.layout import layout_of, stored
+from ggmlq.cuda.packed import codes as coded, pack, scales
+from ggmlq.cuda.packed.layout import layout_of, stored_codes
 from ggmlq.cuda.intrinsics import bf16x2
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.formats._tables import FP4
@@ -51,7 +51,7 @@ def check_codes(fmt, layout):
     raw = rng.integers(0, 256, (64, fmt.dtype.itemsize), np.uint8)
     with np.errstate(all="ignore"):
         codes = rng.choice(fmt.unpack(raw.view(fmt.dtype)[:, 0]).codes.ravel(), (4, 4, 2))
-    stored_as = stored(layout)[codes.view(np.uint8)]
+    stored_as = stored_codes(layout)[codes.view(np.uint8)]
     if layout.fp4:
         stored_as = rng.integers(0, 16, codes.shape)
         codes = FP4[stored_as]
@@ -59,14 +59,14 @@ def check_codes(fmt, layout):
     for s in range(4):
         for r in range(4):
             for e in range(2):
-                make.placer(layout)(words, s, r, e, np.uint32(stored_as[s, r, e]))
+                pack.code_placer(layout)(words, s, r, e, np.uint32(stored_as[s, r, e]))
     for raised in (False, True):
         raises = raised and not (layout.levels or layout.low == 8)
         zero = layout.lowest - 128 if raises else 0
-        assert not raises or layout.has_offset or coded.minus_excess_of(layout) == bf16x2.pair(zero)
+        assert not raises or layout.has_offset or coded.excess_pair(layout) == bf16x2.pair(zero)
         for s in range(4):
             a = [None] * 4
-            coded.fragment_of(layout, raised)(words, s, a, np.uint32(0))
+            coded.step_unpacker(layout, raised)(words, s, a, np.uint32(0))
             for r in range(4):
                 found = np.array([int(a[r]) << 16 & 0xFFFFFFFF, int(a[r]) & 0xFFFF0000], np.uint32)
                 assert (found.view(np.float32) + zero == codes[s, r]).all(), (fmt.name, s, r)
@@ -76,7 +76,7 @@ HALVES = np.array([0, 1, 0x3FF, 0x400, 0x3C00, 0x7BFF, 0xFBFF, 0x8001, 0x8000, 0
 
 
 def check_scales(fmt, layout):
-    value = scales.value_of(layout)
+    value = scales.scale_value(layout)
     places = [(s, p, r) for s in range(2) for p in range(1 + layout.has_offset) for r in range(layout.runs)]
     how, runs = fmt.scales, layout.runs
     for byte in range(256):
@@ -114,13 +114,13 @@ for fmt in FORMATS.values():
 @pytest.mark.parametrize("name", SIZES)
 def test_little_more_than_the_file(name):
     fmt = FORMATS[name]
-    assert layout_of(fmt).record <= SIZES[name] * 16 * STEP * fmt.dtype.itemsize / fmt.block_size
+    assert layout_of(fmt).fragment_bytes <= SIZES[name] * 16 * STEP * fmt.dtype.itemsize / fmt.block_size
 
 
 @pytest.mark.parametrize("fmt", BLOCKS, ids=lambda fmt: fmt.name)
-def test_a_record_is_whole_copies(fmt):
+def test_a_fragment_is_whole_copies(fmt):
     layout = layout_of(fmt)
-    assert layout.record % 16 == 0
+    assert layout.fragment_bytes % 16 == 0
     assert layout.halves_at == 128 * layout.bits
     assert layout.half_stride in (4, 8, 16) or not layout.half_words
     assert layout.sub_stride in (4, 8, 16) or not layout.sub_words
@@ -134,7 +134,7 @@ def test_every_code_has_a_place(fmt):
     raw = np.random.default_rng(SEED).integers(0, 256, (2000, fmt.dtype.itemsize), np.uint8)
     with np.errstate(all="ignore"):
         codes = np.unique(fmt.unpack(raw.view(fmt.dtype)[:, 0]).codes)
-    found = stored(layout)[codes.view(np.uint8)]
+    found = stored_codes(layout)[codes.view(np.uint8)]
     assert len(set(found.tolist())) == len(codes)
     assert found.max() < 1 << layout.bits
 
@@ -162,20 +162,20 @@ def test_words_and_back():
     simulated("-c", PROGRAM, SEED)
 
 
-# Rows that are no whole strip, and columns that are no whole record.
+# Rows that fill no fragment row, and columns that fill no fragment.
 SHAPES = ["q4_0,17,96", "q8_0,11,32", "mxfp4,18,160", "q5_1,11,96", "q6_K,10,256", "q3_K,10,256"]
 OTHERS = [fmt.name for fmt in BLOCKS if not any(shape.startswith(f"{fmt.name},") for shape in SHAPES)]
 
 
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("shapes", [SHAPES, OTHERS[::2], OTHERS[1::2]], ids=["shapes", "some", "others"])
-def test_strips_hold_the_weights(shapes):
-    """Those of the oracle, with exact scales; and blocks of any bytes come back."""
+def test_packed_weights_hold_the_weights(shapes):
+    """Packed weights are the oracle's, with exact scales; and blocks of any bytes are restored."""
     full = [shape if "," in shape else f"{shape},16,{max(64, FORMATS[shape].block_size)}" for shape in shapes]
-    simulated(Path(__file__).parent / "simulated_strips.py", SEED, *full)
+    simulated(Path(__file__).parent / "simulated_packed.py", SEED, *full)
 
 
-# Format, rows of activations, records of a strip; a different one more each time.
+# Format, rows of activations, fragments of a row; a different one more each time.
 SPANS = ["q4_K,1,2", "mxfp4,2,1", "q6_K,4,2"]
 ANY = f"{BLOCKS[SEED % len(BLOCKS)].name},{(1, 2, 4, 8)[SEED % 4]},{SEED % 2 + 1}"
 
@@ -228,7 +228,9 @@ def test_scales_of_any_size(rung, scale, cupy):
 @pytest.mark.parametrize("name", ["q4_0", "q8_0", "mxfp4", "q4_K", "q6_K", "q2_K", "iq2_xs"])
 @pytest.mark.parametrize("m", [1, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 257])
 def test_borders_between_kernels(name, m, cupy):
-    """At each number of rows where another kernel begins, no worse than llama.cpp on the same data."""
+    """Results are no worse than llama.cpp's on the same data, at each number of rows where another kernel
+    begins.
+    """
     q, x = weights(name, 144, 1536, SEED), rows("normal", m, 1536, SEED)
     exact = gq.reference.linear(x, q)
     theirs = gq.nmse(gq.reference.linear(x, q, "ggml-mmq"), exact)
@@ -312,14 +314,16 @@ def test_graphs_without_the_bytes(cupy):
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("name", [fmt.name for fmt in BLOCKS])
-def test_unfolded_strips_are_the_decoded_weights(name, cupy):
-    """To the bit, but for the sign of a zero; of part of the rows too, and of columns that fill no record."""
+def test_decoded_packed_weights_are_the_decoded_weights(name, cupy):
+    """Both are equal to the bit, but for the sign of a zero; for some of the rows too, and columns that
+    fill no fragment.
+    """
     fmt = FORMATS[name]
     q = weights(name, 53, 192 if 192 % fmt.block_size == 0 else 768, SEED).to("cuda")
     want = decoded(q, "bfloat16").get().astype(np.uint32) << 16
     for first, rows_each in ((0, 53), (16, 20), (48, 5)):
         found = cupy.full((rows_each, q.shape[1]), 0x7FC1, np.uint16)
-        decode_strips(fmt, strips(q), first, found)
+        decode_packed(fmt, packed_weights(q), first, found)
         found = found.get().astype(np.uint32) << 16
         part = want[first : first + rows_each]
         np.testing.assert_array_equal(found.view(np.float32), part.view(np.float32))
@@ -328,10 +332,10 @@ def test_unfolded_strips_are_the_decoded_weights(name, cupy):
 @pytest.mark.cuda
 @pytest.mark.parametrize("name", ["q4_K", "q8_0", "mxfp4"])
 def test_cublas_after_the_bytes_are_gone(name, cupy):
-    """Decoding strips gives what decoding bytes gave, and does not bring the bytes back."""
+    """Decoding packed weights gives what decoding bytes gave, and does not bring the bytes back."""
     q, x = weights(name, 130, 512, SEED).to("cuda"), cupy.asarray(rows("normal", 64, 512, SEED))
     before = gq.linear(x, q, kernel="cuda:dequant_bf16").get()
     q.drop_raw()
     after = gq.linear(x, q, kernel="cuda:dequant_bf16").get()
     np.testing.assert_array_equal(before, after)
-    assert q.memory is strips(q).records
+    assert q.memory is packed_weights(q).fragments

@@ -1,4 +1,4 @@
-"""A context that is made while CuPy is imported: what the driver is asked for, and when."""
+"""A context that is made while CuPy is imported: the calls of the driver, and their time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ggmlq.cuda.machine import context_warmup, device
 
 
 class Driver:
-    """Three functions of libcuda, which write down what they are asked."""
+    """Three functions of libcuda, which record their arguments."""
 
     def __init__(self, devices=2):
         self.asked, self.devices = [], devices
@@ -40,24 +40,24 @@ def driver(monkeypatch):
 
 
 def test_the_context_of_a_gpu(driver):
-    context_warmup.wake(1).join()
+    context_warmup.warm_up(1).join()
     assert driver.asked == [("init", 0), ("device", 1), ("context", 71)]
 
 
 def test_a_gpu_that_is_not_there_is_left_to_cupy(driver, monkeypatch):
-    context_warmup.wake(2).join()
+    context_warmup.warm_up(2).join()
     assert driver.asked == [("init", 0), ("device", 2)]
 
     def missing(name):
         raise OSError(f"{name}: cannot open shared object file")
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    context_warmup.wake(0).join()
+    context_warmup.warm_up(0).join()
 
 
 def test_only_who_has_yet_to_import_cupy(monkeypatch):
     woken = []
-    monkeypatch.setattr(device, "wake", woken.append)
+    monkeypatch.setattr(device, "warm_up", woken.append)
     monkeypatch.delitem(sys.modules, "cupy", raising=False)
     monkeypatch.setattr(device, "cupy", lambda: pytest.fail("imported"))
     with pytest.raises(pytest.fail.Exception):

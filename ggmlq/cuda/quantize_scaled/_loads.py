@@ -1,4 +1,4 @@
-"""Pieces of rows: the floats of one load of 16 bytes, or one float where rows are not aligned so."""
+"""Loads of rows: the floats of 16 bytes at once, or one float where rows are not aligned so."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Any
 
 from ..intrinsics import codes, ptx
 from ..intrinsics.atoms import inlined
-from ..intrinsics.lane import EVERYONE
+from ..intrinsics.lane import ALL_LANES
 from ..intrinsics.language import cuda, int32, uint32
 
 SIZES = {"float16": 2, "bfloat16": 2, "float32": 4}  # kinds of floats with the bytes of one
-WIDE = 16  # bytes of a piece
+WIDE = 16  # bytes of a wide load
 
 
-def in_piece(kind: str, wide: bool) -> int:
-    """Floats of a piece."""
+def floats_per_load(kind: str, wide: bool) -> int:
+    """Floats of one load."""
     return WIDE // SIZES[kind] if wide else 1
 
 
@@ -55,17 +55,17 @@ def words_into(words: Any, w: Any, at: Any) -> None:
 
 
 def loading(kind: str, wide: bool) -> Any:
-    """The device function ``load(at, v, i)``: the floats of a piece from v[i] on."""
+    """The device function ``load(at, v, i)``: the floats of one load from v[i] on."""
     spread = spreading(kind)
     if wide:
 
         @inlined
-        def load_piece(at: Any, v: Any, i: Any) -> None:
+        def load_wide(at: Any, v: Any, i: Any) -> None:
             words = cuda.local.array(4, uint32)
             words_into(words, 0, at)
             spread(words, 0, v, i)
 
-        return load_piece
+        return load_wide
 
     @inlined
     def load_one(at: Any, v: Any, i: Any) -> None:
@@ -137,9 +137,9 @@ def agreeing(lanes: int, both: bool, keeps_nan: bool) -> Any:
     def agree(high: Any, low: Any) -> Any:
         for i in range(steps):
             step = lanes >> i + 1
-            high = larger(high, cuda.shfl_xor_sync(EVERYONE, high, step))
+            high = larger(high, cuda.shfl_xor_sync(ALL_LANES, high, step))
             if both:
-                low = larger(low, cuda.shfl_xor_sync(EVERYONE, low, step))
+                low = larger(low, cuda.shfl_xor_sync(ALL_LANES, low, step))
         return high, low
 
     return agree

@@ -1,8 +1,8 @@
-"""From the sums of ``wgmma`` to results: int32 to floats, and how a tile of floats is written.
+"""The sums of ``wgmma`` as results: int32 to floats, and the ways to write a tile of floats.
 
-Sums are a tuple, ``halves`` of 64 rows each; a thread has rows g and g + 8 of its warp's 16, columns 8 j + 2
-t and 8 j + 2 t + 1 (intrinsics/wgmma8.py). A tuple is taken apart while the code is made, so that all stays in
-registers.
+Sums are a tuple, ``halves`` of 64 rows each; a thread has rows g and g + 8 of its warp's 16, columns 8 j +
+2 t and 8 j + 2 t + 1 (intrinsics/wgmma8.py). A tuple is taken apart while the code is made, so that all
+values stay in registers.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def columns_of_box(kind: str) -> int:
 
 @cache
 def box_putter(columns: int, halves: int, kind: str) -> Any:
-    """``put(totals, lane, buffer, at, map, column, row)``: a warp's outputs by the copy engine.
+    """``put(totals, lane, buffer, at, map, column, row)``: the copy engine writes a warp's outputs.
 
-    ``buffer``: 2048 bytes of shared memory of a warp, ``at``: this thread's place in it, as :func:`place`
-    says.
+    ``buffer``: 2048 bytes of shared memory of a warp, ``at``: this thread's place in it, from
+    codes8/consumers.py:thread_placer.
     """
-    sums, each = columns // 2, columns_of_box(kind) // 2
+    sums, box_sums = columns // 2, columns_of_box(kind) // 2
     totals_kind = types.UniTuple(f32, halves * sums)
     text = _box_text(kind)
 
@@ -53,12 +53,12 @@ def box_putter(columns: int, halves: int, kind: str) -> Any:
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         totals, lane, buffer, at, to, column, row = operands
         values = unpacked(builder, totals, halves * sums)
-        for first in range(0, halves * sums, each):
-            half, part = first // sums, first % sums // each
+        for first in range(0, halves * sums, box_sums):
+            half, part = first // sums, first % sums // box_sums
             across = builder.add(column, ir.Constant(WORD, part * columns_of_box(kind)))
             down = builder.add(row, ir.Constant(WORD, 64 * half))
-            given = [lane, buffer, at, to, across, down, *values[first : first + each]]
-            emit_assembly(builder, VOID, text, [*"rrrlrr", *"f" * each], given, effect=True)
+            arguments = [lane, buffer, at, to, across, down, *values[first : first + box_sums]]
+            emit_assembly(builder, VOID, text, [*"rrrlrr", *"f" * box_sums], arguments, effect=True)
         return context.get_dummy_value()
 
     if SIMULATED:
@@ -70,15 +70,15 @@ def _box_text(kind: str) -> str:
     lines = ["{.reg .pred other; .reg .b32 at, w<4>; setp.ne.u32 other, $0, 0;"]
     lines += [f"@other bra free; {UNTIL_READ} free: bar.warp.sync -1;"]
     if kind == "float32":
-        lines += float_piece("$2", [f"${6 + i}" for i in range(16)])
+        lines += float_patch("$2", [f"${6 + i}" for i in range(16)])
     else:
-        lines += narrow_piece(kind, "$2", [f"${6 + i}" for i in range(32)])
+        lines += narrow_patch(kind, "$2", [f"${6 + i}" for i in range(32)])
     lines += ["fence.proxy.async.shared::cta; bar.warp.sync -1;"]
     lines += [f"@other bra over; {PUT} [$3, {{$4, $5}}], [$1]; {COMMIT} over:", "}"]
     return "\n".join(lines)
 
 
-def float_piece(place: str, values: list[str]) -> list[str]:
+def float_patch(place: str, values: list[str]) -> list[str]:
     """Assembly that puts a thread's 16 floats, of 32 columns, into its warp's buffer, with a word ``at``."""
     lines = []
     for j in range(4):
@@ -88,8 +88,8 @@ def float_piece(place: str, values: list[str]) -> list[str]:
     return lines
 
 
-def narrow_piece(kind: str, place: str, values: list[str]) -> list[str]:
-    """The same for 32 floats as 16-bit ones, of 64 columns; with words ``at`` and ``w0`` to ``w3``."""
+def narrow_patch(kind: str, place: str, values: list[str]) -> list[str]:
+    """Assembly that puts 32 floats as 16-bit ones, of 64 columns; with words ``at`` and ``w0`` to ``w3``."""
     lines = []
     for j in range(0, 8, 2):
         for i in range(4):
@@ -102,9 +102,9 @@ def narrow_piece(kind: str, place: str, values: list[str]) -> list[str]:
 
 @cache
 def storer(columns: int, halves: int, kind: str) -> Any:
-    """``store(totals, y, column, row, m, n)``: what of a thread's outputs lies within [m, n], one by one.
+    """``store(totals, y, column, row, m, n)``: a thread's outputs within [m, n], one by one.
 
-    ``column``, ``row``: of its first sum.
+    ``column``, ``row``: those of its first sum.
     """
     sums, size = columns // 2, SIZES[kind]
     totals_kind = types.UniTuple(f32, halves * sums)
@@ -117,14 +117,14 @@ def storer(columns: int, halves: int, kind: str) -> Any:
         values = unpacked(builder, totals, halves * sums)
         text = _store_text(columns, kind)
         for i in range(2 * halves):
-            own = builder.add(row, ir.Constant(WORD, 64 * (i // 2) + 8 * (i % 2)))
-            index = builder.mul(builder.zext(own, LONG), builder.zext(n, LONG))
+            row_at = builder.add(row, ir.Constant(WORD, 64 * (i // 2) + 8 * (i % 2)))
+            index = builder.mul(builder.zext(row_at, LONG), builder.zext(n, LONG))
             index = builder.add(index, builder.zext(column, LONG))
             at = builder.add(y, builder.mul(index, ir.Constant(LONG, size)))
             first = i // 2 * sums + 2 * (i % 2)
             pairs = [values[first + 4 * j + c] for j in range(columns // 8) for c in range(2)]
-            given = [at, own, m, column, n, *pairs]
-            emit_assembly(builder, VOID, text, [*"lrrrr", *"f" * len(pairs)], given, effect=True)
+            arguments = [at, row_at, m, column, n, *pairs]
+            emit_assembly(builder, VOID, text, [*"lrrrr", *"f" * len(pairs)], arguments, effect=True)
         return context.get_dummy_value()
 
     if SIMULATED:
@@ -147,10 +147,10 @@ def _store_text(columns: int, kind: str) -> str:
 
 
 @cache
-def stager(columns: int, integer: bool, pitch: int) -> Any:
+def column_stager(columns: int, integer: bool, pitch: int) -> Any:
     """``stage(totals, at)``: sums of 64 rows into shared memory, the rows of a column side by side.
 
-    ``at``: the place of row g, column 2 t; columns lie ``pitch`` bytes apart.
+    ``at``: the address of row g, column 2 t; columns lie ``pitch`` bytes apart.
     """
     count, letter, word = columns // 2, "r" if integer else "f", "b32" if integer else "f32"
     totals_kind = types.UniTuple(i32 if integer else f32, count)
@@ -173,7 +173,7 @@ def stager(columns: int, integer: bool, pitch: int) -> Any:
 def row_stager(columns: int, halves: int, pitch: int) -> Any:
     """``stage(totals, at)``: a thread's sums as floats into shared memory, the columns of a row side by side.
 
-    ``at``: the place of row g, column 2 t; rows lie ``pitch`` bytes apart.
+    ``at``: the address of row g, column 2 t; rows lie ``pitch`` bytes apart.
     """
     sums = columns // 2
     totals_kind = types.UniTuple(f32, halves * sums)
@@ -195,12 +195,13 @@ def row_stager(columns: int, halves: int, pitch: int) -> Any:
 
 
 @cache
-def pusher(columns: int, integer: bool, pitch: int) -> Any:
+def cluster_pusher(columns: int, integer: bool, pitch: int) -> Any:
     """``push(totals, at, column, share, source)``: sums of 64 rows to the blocks of a cluster.
 
     Block i finishes columns i << share to (i + 1) << share; there a column lies at ``pitch`` times its number
-    from the block's first one, plus ``source``. ``at``: the place of row g of its first column; rows lie side
-    by side. ``column``: 2 t.
+    from the block's first one, plus ``source``. ``at``: the address of row g of its first column; rows lie
+    side by side.
+    ``column``: 2 t.
     """
     count, letter, word = columns // 2, "r" if integer else "f", "b32" if integer else "f32"
     totals_kind = types.UniTuple(i32 if integer else f32, count)
@@ -215,26 +216,28 @@ def pusher(columns: int, integer: bool, pitch: int) -> Any:
         only_on_a_gpu()
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        totals, *given = operands
+        totals, *arguments = operands
         values = unpacked(builder, totals, count)
         for j in range(columns // 8):
             for c in range(2):
                 pair = [values[4 * j + c], values[4 * j + 2 + c]]
                 line = text.format(8 * j + c)
-                emit_assembly(builder, VOID, line, [*"rrrr", letter, letter], [*given, *pair], effect=True)
+                emit_assembly(
+                    builder, VOID, line, [*"rrrr", letter, letter], [*arguments, *pair], effect=True
+                )
         return context.get_dummy_value()
 
     return push if SIMULATED else as_intrinsic(push, types.void(totals_kind, u32, u32, u32, u32), emit)
 
 
 @cache
-def integer_finisher(columns: int, halves: int, zeros: bool) -> Any:
+def integer_epilogue(columns: int, halves: int, zeros: bool) -> Any:
     """``finish(totals, rows, column_scales, rows_zeros, points_w, others_w)``: sums of integers as floats.
 
-    ``rows``: 2 · halves scales of a thread's rows; ``column_scales``: address of that of column 2 t. With
-    zero points: ``rows_zeros`` are the 2 · halves points of its rows, then what the points of w are
-    multiplied with; ``points_w`` and ``others_w`` are addresses (codes8/rows.py). The sum is multiplied
-    once, by the product of both scales.
+    ``rows``: 2 · halves scales of a thread's rows; ``column_scales``: the address of the scale of column 2
+    t. With zero points: ``rows_zeros`` are the 2 · halves points of its rows, then the factors of w's
+    points; ``points_w`` and ``others_w`` are addresses (codes8/rows.py). A sum is multiplied once, by the
+    product of both scales.
     """
     sums, count = columns // 2, 2 * halves
     ints, floats = types.UniTuple(i32, halves * sums), types.UniTuple(f32, halves * sums)
@@ -246,14 +249,16 @@ def integer_finisher(columns: int, halves: int, zeros: bool) -> Any:
         letter, word = ("f", "f32") if kind is FLOAT else ("r", "b32")
         text = f"ld.global.nc.v2.{word} {{$0, $1}}, [$2 + {32 * j}];"
         pair = ir.LiteralStructType([kind] * 2)
-        made = emit_assembly(builder, pair, text, [f"={letter}", f"={letter}", "l"], [address], effect=True)
-        return unpacked(builder, made, 2)
+        results = emit_assembly(
+            builder, pair, text, [f"={letter}", f"={letter}", "l"], [address], effect=True
+        )
+        return unpacked(builder, results, 2)
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         totals, rows, scales_w, rows_zeros, points_w, others_w = operands
         values = unpacked(builder, totals, halves * sums)
         scales, about = unpacked(builder, rows, count), unpacked(builder, rows_zeros, 2 * count)
-        made, nothing = [None] * (halves * sums), ir.Constant(FLOAT, 0.0)
+        results, nothing = [None] * (halves * sums), ir.Constant(FLOAT, 0.0)
         for j in range(columns // 8):
             across = pair_at(builder, scales_w, j, FLOAT)
             points = pair_at(builder, points_w, j, WORD) if zeros else []
@@ -266,8 +271,8 @@ def integer_finisher(columns: int, halves: int, zeros: bool) -> Any:
                         value = builder.sub(value, builder.mul(about[row], others[c]))
                         value = builder.sub(value, builder.mul(about[count + row], points[c]))
                     value = builder.sitofp(value, FLOAT)
-                    made[i] = builder.fma(value, builder.fmul(scales[row], across[c]), nothing)
-        return context.make_tuple(builder, floats, made)
+                    results[i] = builder.fma(value, builder.fmul(scales[row], across[c]), nothing)
+        return context.make_tuple(builder, floats, results)
 
     if SIMULATED:
         return finish

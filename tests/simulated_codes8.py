@@ -1,6 +1,6 @@
 """Run by test_cuda_scaled_simulator in Numba's simulator: the kernels of scaled products, on tiny problems.
 
-    python tests/simulated_tiles8.py SEED plain|integer|float ROUNDS
+    python tests/simulated_codes8.py SEED plain|integer|float ROUNDS
 
 Device memory is one array, shared memory another, and an address is a place in one of them. Copies are done
 at once; ldmatrix and mma wait for all lanes of their warp and exchange what they hold.
@@ -19,7 +19,7 @@ from ggmlq.codes.tiling import tiling
 
 DEVICE, SHARED = np.zeros(1 << 20, np.uint8), np.zeros(1 << 18, np.uint8)
 TOP = [0]
-GIVEN = [[None] * 32 for _ in range(32)]
+HANDED = [[None] * 32 for _ in range(32)]
 ALL = [threading.Barrier(32) for _ in range(32)]
 BYTES = {"s8": np.int8, "u8": np.uint8}
 FLOATS, INTEGERS = ("e4m3", "e5m2"), ("int8", "int8_full", "uint8")
@@ -42,47 +42,47 @@ def put(array):
 # --- instructions -----------------------------------------------------------------------------
 
 
-def exchange(mine):
-    """What all lanes of this warp give."""
+def exchange(value):
+    """The values that all lanes of this warp hand over."""
     warp, lane = divmod(int(threading.current_thread().threadIdx.x), 32)
-    GIVEN[warp][lane] = mine
+    HANDED[warp][lane] = value
     ALL[warp].wait()
-    given = list(GIVEN[warp])
+    values = list(HANDED[warp])
     ALL[warp].wait()
-    return given, lane
+    return values, lane
 
 
 def load_matrices(address):
-    given, lane = exchange(int(address))
+    values, lane = exchange(int(address))
     g, t = divmod(lane, 4)
     for i in range(4):  # eight rows of 16 bytes: each bank once
-        assert len({given[8 * i + r] // 16 % 8 for r in range(8)}) == 8, "a conflict of banks"
-    return tuple(SHARED[given[8 * i + g] + 4 * t :][:4].view(np.int32)[0] for i in range(4))
+        assert len({values[8 * i + r] // 16 % 8 for r in range(8)}) == 8, "a conflict of banks"
+    return tuple(SHARED[values[8 * i + g] + 4 * t :][:4].view(np.int32)[0] for i in range(4))
 
 
 def products(operands, decode_a, decode_b):
-    """What mma multiplies, for the four sums of this lane."""
-    given, lane = exchange(operands)
+    """The products of ``mma`` for the four sums of this lane."""
+    values, lane = exchange(operands)
     g, t = divmod(lane, 4)
 
     def row(lane_of_row, registers, decode):
         lanes = range(4 * lane_of_row, 4 * lane_of_row + 4)
-        return np.concatenate([decode(given[lane][r]) for r in registers for lane in lanes])
+        return np.concatenate([decode(values[lane][r]) for r in registers for lane in lanes])
 
     rows = [row(g, (0, 2), decode_a), row(g, (1, 3), decode_a)]
     columns = [row(2 * t + c, (4, 5), decode_b) for c in range(2)]
     return [float(a @ b) for a in rows for b in columns]
 
 
-def of_bytes(kind):
+def byte_decoder(kind):
     return lambda word: np.array([word], np.int32).view(BYTES[kind]).astype(np.float64)
 
 
-def of_codes(code):
+def code_decoder(code):
     return lambda word: CODES[code].decode(np.array([word], np.int32).view(np.uint8)).astype(np.float64)
 
 
-def of_halves(word):
+def decode_halves(word):
     return np.array([word], np.uint32).view(np.float16).astype(np.float64)
 
 
@@ -96,13 +96,13 @@ def floats_added(decode_a, decode_b):
 
 def integer_mma(a, b):
     def mma(*operands):
-        found = products(operands, of_bytes(a), of_bytes(b))
+        found = products(operands, byte_decoder(a), byte_decoder(b))
         return tuple(np.int32(int(v) + int(c)) for v, c in zip(found, operands[6:], strict=True))
 
     return mma
 
 
-def copy16_of(shared, address, size):
+def copy16_or_zeros(shared, address, size):
     assert int(shared) % 16 == 0
     SHARED[int(shared) :][:16] = 0
     if size:
@@ -134,7 +134,7 @@ def store_pair_if(address, a, b, inside):
 
 
 def patch():
-    """Instructions on memory and of a warp; before any function is made with them."""
+    """Replace instructions on memory and of a warp, before any function is made with them."""
     from ggmlq.cuda.codes8 import rows
     from ggmlq.cuda.intrinsics import bf16x2, codes8, ptx
 
@@ -143,11 +143,11 @@ def patch():
     ptx.wait_for_all_but = lambda groups: lambda: None
     ptx.load_matrices, ptx.take_pair = load_matrices, taking(SHARED, 2, np.float32)
     ptx.load_float = taking(DEVICE, 1, np.float32)
-    bf16x2.take4, bf16x2.copy16_of = taking(SHARED, 1, np.uint32), copy16_of
+    bf16x2.take4, bf16x2.copy16_or_zeros = taking(SHARED, 1, np.uint32), copy16_or_zeros
     codes8.copy4, codes8.load4 = copy4, taking(DEVICE, 1, np.int32)
     codes8.store_if, codes8.store_pair_if = store_if, store_pair_if
-    codes8.integer_mma, codes8.mma_f16 = integer_mma, floats_added(of_halves, of_halves)
-    codes8.float_mma = lambda a, b: floats_added(of_codes(a), of_codes(b))
+    codes8.integer_mma, codes8.mma_f16 = integer_mma, floats_added(decode_halves, decode_halves)
+    codes8.float_mma = lambda a, b: floats_added(code_decoder(a), code_decoder(b))
     rows.cupy, rows._aligned = (lambda: np), (lambda codes: True)
 
 
@@ -171,7 +171,7 @@ def scaled(rng, code, tile, rows, k, zeros=False, nan=False):
 
 
 def judged(found, x, w, what, exact):
-    """Against the oracle; integers to the bit against the CPU's plainest kernel."""
+    """Compare with the oracle; integers also to the bit with the CPU's plainest kernel."""
     want = gq.reference.scaled_linear(x, w)
     assert np.array_equal(np.isnan(found), np.isnan(want)), what
     known = ~np.isnan(want)
@@ -183,12 +183,14 @@ def judged(found, x, w, what, exact):
 
 def run_tiles(make, x, w, tile, exact):
     """A kernel on tiles, over all its blocks, between guard rows."""
-    from ggmlq.cuda.codes8.tiled import PARAMETERS, given
+    from ggmlq.cuda.codes8.mma_tiles import PARAMETERS
+    from ggmlq.cuda.codes8.mma_tiles import launch as launch_tiles
+    from ggmlq.cuda.codes8.rows import operand_pair
     from ggmlq.cuda.intrinsics.language import uint32, uint64
     from ggmlq.cuda.scaled_linear.r4_mma_int8 import points_of
 
     TOP[0], DEVICE[:], SHARED[:] = 0, 0xAB, 0xCD
-    (m, k), n, operands = x.shape, w.shape[0], given(x, w)
+    (m, k), n, operands = x.shape, w.shape[0], operand_pair(x, w)
     tile = replace(tile, step=operands.groups.step)
     y = np.full((m + 2, n), np.nan, np.float32)
     at = put(y) + 4 * n
@@ -206,7 +208,7 @@ def run_tiles(make, x, w, tile, exact):
         with np.errstate(over="ignore"):
             cuda.jit(make(tile, operands, points).function)[grid[0], block[0]](*typed)
 
-    operands.launch(kernel, tile, np.zeros((m, n), np.float32), *more, tall=2)
+    launch_tiles(kernel, tile, operands, np.zeros((m, n), np.float32), *more, raster_height=2)
     found = DEVICE[at - 4 * n :][: 4 * (m + 2) * n].view(np.float32).reshape(m + 2, n)
     assert np.isnan(found[[0, -1]]).all(), "it writes past its output"
     judged(found[1:-1], x, w, (make.__name__, repr(x), repr(w), str(tile)), exact)
@@ -221,6 +223,8 @@ def integers(rng, count):
 
 
 def tensor_cores(rng, rounds, kind):
+    from ggmlq.cuda.codes8.mma_tiles import is_uniform
+    from ggmlq.cuda.codes8.rows import INTEGER_KINDS
     from ggmlq.cuda.rings.shape import ByteTile
     from ggmlq.cuda.scaled_linear import r4_mma_int8 as r4
     from ggmlq.cuda.scaled_linear import r5_widen as r5
@@ -235,12 +239,12 @@ def tensor_cores(rng, rounds, kind):
         if kind == "integer":
             x, w = integers(rng, i)
 
-            def mma_int8(tile, given, points, x=x, w=w):
-                kinds = r4.KINDS[x.code.name], r4.KINDS[w.code.name]
+            def mma_int8(tile, pair, points, x=x, w=w):
+                kinds = INTEGER_KINDS[x.code.name], INTEGER_KINDS[w.code.name]
                 zeros = x.zeros is not None or w.zeros is not None
-                if given.groups.length < x.shape[1]:
-                    return r4.grouped(tile, *kinds, given.uniform(tile), zeros)
-                return r4.whole(tile, *kinds, zeros)
+                if pair.groups.length < x.shape[1]:
+                    return r4.grouped(tile, *kinds, is_uniform(pair, tile), zeros)
+                return r4.ungrouped(tile, *kinds, zeros)
 
             run_tiles(mma_int8, x, w, tile, exact=True)
             continue
@@ -250,10 +254,10 @@ def tensor_cores(rng, rounds, kind):
 
         converts = bool(rng.integers(2))
 
-        def widen(tile, given, points, a=a, b=b, converts=converts):
-            return r5.kernel(tile, a, b, given.uniform(tile), converts)
+        def widen(tile, pair, points, a=a, b=b, converts=converts):
+            return r5.kernel(tile, a, b, is_uniform(pair, tile), converts)
 
-        def mma_fp8(tile, given, points, a=a, b=b):
+        def mma_fp8(tile, pair, points, a=a, b=b):
             return r6.kernel(tile, a, b)
 
         run_tiles(mma_fp8 if i % 3 == 2 else widen, x, w, tile, exact=False)

@@ -1,4 +1,4 @@
-"""What ``kernel="auto"`` takes of blocks on Hopper: estimates from the shape and the card."""
+"""The choice of ``kernel="auto"`` for blocks on Hopper: estimates from the shape and the card."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 from test_choice import H200, ROOM, problem
 
 from ggmlq.cuda.cost import choice
-from ggmlq.cuda.cost.stage import longer_us, stage_of, stage_us
+from ggmlq.cuda.cost.stage import extra_us, stage_cost, stage_us
 from ggmlq.cuda.cost.warp_specialized import TILES
 from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.dispatch.card import Card
@@ -17,7 +17,7 @@ from ggmlq.dispatch.ladder import choose, explain
 from ggmlq.formats import BLOCK_FORMATS, FORMATS
 
 H100 = Card("NVIDIA H100 80GB HBM3", (9, 0), 132, ROOM, bandwidth=3352, clock=1.98)
-# What was fastest on it by 7 % and more (bench/notes/choice.md): type, M, N, K.
+# The kernels that were fastest on it by 7 % and more (bench/notes/choice.md): type, M, N, K.
 FASTEST = {
     ("q4_0", 8, 5120, 13824): "cuda:gemv",
     ("q4_K", 16, 8192, 4096): "cuda:gemv",
@@ -56,11 +56,11 @@ def test_what_was_fastest_is_taken(case):
 def test_stages_take_longer_where_more_is_unpacked():
     for blocks in (1, 2):
         names = ("q4_0", "mxfp4", "q4_K", "q6_K")
-        longer = {name: longer_us(layout_of(FORMATS[name]), 32, blocks) for name in names}
+        longer = {name: extra_us(layout_of(FORMATS[name]), 32, blocks) for name in names}
         assert longer["q4_0"] == 0
         assert sorted(longer, key=longer.__getitem__) == list(longer)
     for fmt in BLOCK_FORMATS:
-        assert longer_us(layout_of(fmt), 256) == 0
+        assert extra_us(layout_of(fmt), 256) == 0
         for tile in TILES:
             us = stage_us(layout_of(fmt), tile.columns, tile.blocks)
-            assert us > 0.75 * stage_of(tile.columns, tile.blocks).plain
+            assert us > 0.75 * stage_cost(tile.columns, tile.blocks).plain

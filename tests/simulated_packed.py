@@ -1,8 +1,8 @@
-"""Run by test_cuda_strips in Numba's simulator: the kernels that make strips, what products read, and back.
+"""Run by test_cuda_packed in Numba's simulator: the kernel that packs, what products read, and back.
 
-    python tests/simulated_strips.py SEED FORMAT,N,K ...
+    python tests/simulated_packed.py SEED FORMAT,N,K ...
 
-Device memory is an array here, and an address is a place in it; shared memory is a record.
+Device memory is an array here, and an address is a place in it; shared memory is a fragment.
 """
 
 import sys
@@ -41,44 +41,46 @@ FORMATS = {**gq.formats, **made_up.FORMATS}
 WRITTEN, READ = Memory(), Memory()  # what kernels write to, and what they read from
 
 
-def strips_of(blocks, fmt):
-    """Records [strips, steps, bytes], made by the kernel."""
+def packed(blocks, fmt):
+    """Fragments [fragment rows, steps, bytes], made by the kernel."""
     from ggmlq.cuda.packed import pack
     from ggmlq.cuda.packed.layout import layout_of
 
     n, per_row, _ = blocks.shape
     layout = layout_of(fmt)
     count, steps = -(-n // 16), -(-per_row * fmt.block_size // 64)
-    WRITTEN.bytes = np.zeros(count * steps * layout.record, np.uint8)
+    WRITTEN.bytes = np.zeros(count * steps * layout.fragment_bytes, np.uint8)
     grid = (count, -(-32 * steps // pack.THREADS))
-    cuda.jit(pack.strip_kernel.__wrapped__(fmt).function)[grid, pack.THREADS](blocks, 0, steps)
-    return WRITTEN.bytes.reshape(count, steps, layout.record)
+    cuda.jit(pack.pack_kernel.__wrapped__(fmt).function)[grid, pack.THREADS](blocks, 0, steps)
+    return WRITTEN.bytes.reshape(count, steps, layout.fragment_bytes)
 
 
-def weights_of(records, fmt):
-    """What a product finds in them: values [rows, columns] in float64; a block of threads is a warp."""
+def values_read(fragments, fmt):
+    """The values [rows, columns] that a product reads from fragments, in float64; a block of threads is a
+    warp.
+    """
     from ggmlq.cuda.packed import codes, scales
     from ggmlq.cuda.packed.layout import layout_of
 
     layout = layout_of(fmt)
-    count, steps, size = records.shape
-    READ.bytes = records.reshape(-1)
-    fragment, load_words = codes.fragment_of(layout), codes.words_of(layout)
-    load_scales, sizes = scales.scales_of(layout), codes.buffers(layout)
+    count, steps, size = fragments.shape
+    READ.bytes = fragments.reshape(-1)
+    unpack_step, load_words = codes.step_unpacker(layout), codes.word_loader(layout)
+    load_scales, sizes = scales.scale_loader(layout), codes.buffer_sizes(layout)
     found = np.full((16 * count, 64 * steps), np.nan)
 
     def read(found):
-        strip, step, lane = cuda.blockIdx.x, cuda.blockIdx.y, cuda.threadIdx.x
-        at, (g, t) = np.uint32((strip * steps + step) * size), divmod(lane, 4)
+        fragment_row, step, lane = cuda.blockIdx.x, cuda.blockIdx.y, cuda.threadIdx.x
+        at, (g, t) = np.uint32((fragment_row * steps + step) * size), divmod(lane, 4)
         words, made = [None] * sizes[0], [None] * sizes[1]
         load_words(at, np.uint32(lane), words)
         load_scales(at, np.uint32(lane), made)
         for s in range(4):
             a = [None] * 4
-            fragment(words, s, a, np.uint32(0))
+            unpack_step(words, s, a, np.uint32(0))
             for r in range(4):
                 pair = np.array([int(a[r]) << 16 & 0xFFFFFFFF, int(a[r]) & 0xFFFF0000], np.uint32)
-                i, row = r % 2 * layout.scales + 16 * s // layout.run, 16 * strip + g + 8 * (r % 2)
+                i, row = r % 2 * layout.scales + 16 * s // layout.run, 16 * fragment_row + g + 8 * (r % 2)
                 value = pair.view(np.float32) * np.float64(made[i])
                 if layout.has_offset:
                     value = value - np.float64(made[i + layout.runs])
@@ -101,7 +103,7 @@ def exact(q):
 
 def check_weights(fmt, n, k, seed):
     q = weights(fmt, n, k, seed)
-    found = weights_of(strips_of(q.raw.copy().reshape(n, -1, fmt.dtype.itemsize), fmt), fmt)
+    found = values_read(packed(q.raw.copy().reshape(n, -1, fmt.dtype.itemsize), fmt), fmt)
     assert not found[n:].any()
     assert not found[:, k:].any()
     assert np.array_equal(found[:n, :k], exact(q))
@@ -117,31 +119,32 @@ def nearest(values):
 
 
 def check_pairs(fmt, n, k, seed, exponents=None):
-    """What ``wgmma`` takes: codes times rounded scales, rounded once; offsets rounded around the middle.
+    """Check what ``wgmma`` takes: codes times rounded scales, rounded once; offsets rounded around the
+    middle.
 
     ``exponents``: those that blocks have instead of ordinary ones, where a scale is nothing else.
     """
     from ggmlq.cuda.packed.layout import layout_of
-    from ggmlq.cuda.packed.weights import weights_of as made_of
+    from ggmlq.cuda.packed.weights import fragment_weights
 
     q, layout = weights(fmt, n, k, seed).copy(), layout_of(fmt)
     if exponents:
         q.blocks["e"] = np.random.default_rng(seed).choice(np.array(exponents, np.uint8), q.blocks.shape)
-    records = strips_of(q.raw.copy().reshape(n, -1, fmt.dtype.itemsize), fmt)
-    count, steps, size = records.shape
-    READ.bytes = records.reshape(-1)
-    words_each, load, pack, shrunk = made_of(layout)
+    fragments = packed(q.raw.copy().reshape(n, -1, fmt.dtype.itemsize), fmt)
+    count, steps, size = fragments.shape
+    READ.bytes = fragments.reshape(-1)
+    words_each, load, pack, shrunk = fragment_weights(layout)
     found = np.full((16 * count, 64 * steps), np.nan)
 
     def read(found):
-        strip, step, lane = cuda.blockIdx.x, cuda.blockIdx.y, cuda.threadIdx.x
+        fragment_row, step, lane = cuda.blockIdx.x, cuda.blockIdx.y, cuda.threadIdx.x
         words, a, (g, t) = [None] * words_each, [None] * 16, divmod(lane, 4)
-        load(np.uint32((strip * steps + step) * size), np.uint32(lane), words)
+        load(np.uint32((fragment_row * steps + step) * size), np.uint32(lane), words)
         pack(words, a, np.uint32(0))
         for i in range(16):
             pair = np.array([int(a[i]) << 16 & 0xFFFFFFFF, int(a[i]) & 0xFFFF0000], np.uint32)
             column = 64 * step + 16 * (i // 4) + 4 * t + 2 * (i // 2 % 2)
-            found[16 * strip + g + 8 * (i % 2), column : column + 2] = pair.view(np.float32) * shrunk
+            found[16 * fragment_row + g + 8 * (i % 2), column : column + 2] = pair.view(np.float32) * shrunk
 
     cuda.jit(read)[(count, steps), 32](found)
     parts = fmt.unpack(q.blocks)
@@ -162,15 +165,12 @@ def check_bytes(fmt, n, k, seed):
     blocks = np.random.default_rng(seed).integers(
         0, 256, (n, k // fmt.block_size, fmt.dtype.itemsize), np.uint8
     )
-    records = strips_of(blocks, fmt)
-    READ.bytes, WRITTEN.bytes, row_bytes = (
-        records.reshape(-1),
-        np.zeros(blocks.size, np.uint8),
-        fmt.row_bytes(k),
-    )
+    fragments = packed(blocks, fmt)
+    READ.bytes, WRITTEN.bytes = fragments.reshape(-1), np.zeros(blocks.size, np.uint8)
+    row_bytes = fmt.row_bytes(k)
     kernel = to_blocks.restore_kernel.__wrapped__(fmt)
     grid = (n, -(-row_bytes // kernel.threads))
-    cuda.jit(kernel.function)[grid, kernel.threads](0, 0, row_bytes, records.shape[1])
+    cuda.jit(kernel.function)[grid, kernel.threads](0, 0, row_bytes, fragments.shape[1])
     assert np.array_equal(WRITTEN.bytes, blocks.reshape(-1))
 
 

@@ -1,4 +1,4 @@
-"""Plans: products that repeat launches say the same to the driver as products that find all out anew."""
+"""Recorded launches: products that repeat them call the driver as products that compute everything anew."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def test_a_repeated_product_says_the_same(name, kernel, card, fresh):
         *([64, 100] * (kernel != "cuda:gemv")),
     ):
         q, before = weights(name), None
-        for round in range(4):  # makes strips; is written down; repeated twice
+        for round in range(4):  # packs the weights; is written down; repeated twice
             x, out = aligned((m, K)), aligned((m, N))
             multiply(x, q, out, kernel)
             assert (q.plan((m, kernel, None)) is not None) is (round > 0)
-            strips, *maps = q.all_kept()
-            known = ends(x=x, y=out, w=strips.records, raw=q.memory)
+            packed, *maps = q.all_kept()
+            known = ends(x=x, y=out, w=packed.fragments, raw=q.memory)
             known += [
                 each for made in maps for each in ends(w=made[0])
-            ]  # cuda:warp_specialized takes a map of strips
-            now = [each for each in said(card, known) if "strips" not in each[0]]
+            ]  # cuda:warp_specialized takes a map of packed weights
+            now = [each for each in said(card, known) if "packed weights" not in each[0]]
             if round > 1:
                 assert now == before
             before = now
@@ -57,10 +57,12 @@ def test_a_repeated_product_says_the_same(name, kernel, card, fresh):
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("name", ["q4_0", "q6_K", "tq1_0"])
 def test_no_more_blocks_fit_beside_each_other_than_a_tile_is_made_for(name, tile, card):
-    """Those of the next product start early: where more fit, all of them sit on what is idle."""
+    """Blocks of the next product start early: if more fitted, all of them would sit on the idle
+    multiprocessors.
+    """
     q = weights(name)
     r16_warp_specialized.launch.launch(aligned((tile.columns, K)), q, aligned((tile.columns, N)), tile=tile)
-    (shared,) = (facts[6] for _, name, facts, _ in card.launches if name.startswith("roles"))
+    (shared,) = (facts[6] for _, name, facts, _ in card.launches if name.startswith("warp_specialized"))
     each, room = shared + device.RESERVED, 228 << 10
     assert tile.blocks * each <= room < (tile.blocks + 1) * each
 
@@ -112,7 +114,7 @@ def test_what_is_dropped_is_dropped_with_its_plans(card):
     assert q.plan((2, "auto", None)) is None
     card.launches.clear()
     multiply(aligned((2, K)), q, out)
-    assert "strips" in card.launches[0][1]
+    assert "packed weights" in card.launches[0][1]
 
 
 def test_plans_of_many_shapes_are_not_kept_for_good(card):
@@ -154,7 +156,7 @@ def test_the_oldest_plans_go_and_all_with_the_bytes():
 
 
 def test_results_as_halves(card):
-    """By a kernel of ours, where there are whole pieces of them; else by CuPy."""
+    """One of our kernels writes halves, where rows are whole pieces; CuPy converts the others."""
     q, x = weights("q4_0"), aligned((2, K))
     for _ in range(2):
         y = gq.linear(x, q, dtype=np.float16)

@@ -1,4 +1,4 @@
-"""Which tile and how many parts of K Hopper's rungs take: legal for every shape, and as was measured."""
+"""Tiles and splits of K that Hopper's rungs choose: legal for every shape, and as was measured."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from ggmlq.dispatch.problems import Operand, ScaledLinear
 
 def drawn(rng):
     m, n, k = (int(2 ** rng.uniform(0, most)) for most in (14, 18, 16))
-    return codes8.Shape(m, n, k, int(rng.choice([2, 78, 114, 132])))
+    return codes8.CodesShape(m, n, k, int(rng.choice([2, 78, 114, 132])))
 
 
 def test_plans_are_legal(fresh):
     for _ in range(300):
         shape = drawn(fresh)
         for make, most in ((codes8.small_m, 8), (codes8.split_k, 8), (codes8.persistent, 1)):
-            tile, parts, us = make(shape)
-            assert 1 <= parts <= min(most, shape.steps), (shape, make)
+            tile, splits, us = make(shape)
+            assert 1 <= splits <= min(most, shape.steps), (shape, make)
             assert us > 0
-        tile, parts, _ = codes8.small_m(shape)
+        tile, splits, _ = codes8.small_m(shape)
         assert tile.columns >= min(shape.m, 64)
-        assert parts in small_m.PARTS
+        assert splits in small_m.SPLITS
 
 
 def test_every_tile_has_a_pace():
-    assert set(codes8.PACES) == {*small_m.TILES, *split_k.TILES}
+    assert set(codes8.TILE_COSTS) == {*small_m.TILES, *split_k.TILES}
 
 
 def test_what_is_given_is_taken(fresh):
@@ -41,7 +41,7 @@ def test_what_is_given_is_taken(fresh):
         assert codes8.small_m(shape, (tile,), (4,))[:2] == (tile, 4)
     for tile in split_k.TILES:
         assert codes8.split_k(shape, (tile,), (5,))[:2] == (tile, 5)
-    assert codes8.split_k(shape._replace(k=300), parts=range(1, 9)).parts <= 3
+    assert codes8.split_k(shape._replace(k=300), splits=range(1, 9)).splits <= 3
 
 
 def test_more_work_takes_longer(fresh):
@@ -64,9 +64,9 @@ MEASURED = [  # M, N, K, rung, rows and columns of its tile, parts: the fastest 
 
 @pytest.mark.parametrize("case", MEASURED, ids=str)
 def test_as_was_measured(case):
-    m, n, k, name, rows, columns, parts = case
-    tile, cut, _ = getattr(codes8, name)(codes8.Shape(m, n, k, 132))
-    assert (tile.rows, tile.columns, cut) == (rows, columns, parts)
+    m, n, k, name, rows, columns, splits = case
+    tile, cut, _ = getattr(codes8, name)(codes8.CodesShape(m, n, k, 132))
+    assert (tile.rows, tile.columns, cut) == (rows, columns, splits)
     problem = ScaledLinear(
         Operand("e4m3", 1, 128), Operand("e4m3", 128, 128), m, n, k, device="cuda", card=card((9, 0))
     )
@@ -77,9 +77,9 @@ def test_as_was_measured(case):
 
 def test_memory_and_l2_are_those_of_the_card():
     few = [
-        codes8.small_m(codes8.Shape(8, 7168, 2048, 132, *memory)).us
+        codes8.small_m(codes8.CodesShape(8, 7168, 2048, 132, *memory)).us
         for memory in ((), (4.456,), (1.8,), (0.36,))
     ]
     assert few[0] == few[1] <= few[2] < few[3]
-    large = [codes8.persistent(codes8.Shape(4096, 4096, 7168, count)).us for count in (132, 114, 66)]
+    large = [codes8.persistent(codes8.CodesShape(4096, 4096, 7168, count)).us for count in (132, 114, 66)]
     assert large[0] <= large[1] < large[2]

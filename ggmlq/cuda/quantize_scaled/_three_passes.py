@@ -1,11 +1,11 @@
-"""Any tile over any rows, in three steps: extremes of tiles, their scales, codes under scales.
+"""Tiles of any size over any rows, in three kernels: extremes of tiles, their scales, codes under scales.
 
 The first two meet in memory: a word a tile for the largest value (without zero points, the largest
 magnitude) and one for the magnitude of the least, as bits, which atomic maxima of integers compare as
-floats, for neither is ever negative. Codes under scales that are given take the last step alone.
+floats, for neither is ever negative. Codes under scales of the caller take the last kernel alone.
 
-Rows are read twice, so that this is for what no other kernel here serves: a whole tensor with one scale,
-tiles of odd sizes, rows at odd addresses, last tiles that are shorter.
+Rows are read twice, so this serves only tiles that no other kernel here takes: a whole tensor with one
+scale, tiles of odd sizes, rows at odd addresses, last tiles that are shorter.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.address import address
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
-from ._codes import Way, scale_loading, scale_storing, scaler, storing, zero_of
+from ._codes import Conversion, scale_loading, scale_storing, scaler, storing, zero_of
 from ._division import divider
-from ._groups import tried, ways
-from ._pieces import SIZES, agreeing, extremes, in_piece, loading
+from ._groups import conversions, tried
+from ._loads import SIZES, agreeing, extremes, floats_per_load, loading
 
 THREADS = 256
 AT_ONCE = 4  # pieces that a lane loads before it looks at one
@@ -31,8 +31,10 @@ HEIGHT = 4  # rows of a tile that a warp, or a thread, goes through
 
 @family(product(SIZES, (False, True), (False, True), (False, True), (1, 32)))
 def extremes_kernel(kind: str, both: bool, keeps_nan: bool, wide: bool, lanes: int) -> Kernel:
-    """Tiles in items of ``HEIGHT`` rows and ``lanes`` times ``AT_ONCE`` pieces, each for so many lanes."""
-    size, per = SIZES[kind], in_piece(kind, wide)
+    """The kernel for extremes: items of ``HEIGHT`` rows and ``lanes`` times ``AT_ONCE`` pieces, ``lanes``
+    lanes each.
+    """
+    size, per = SIZES[kind], floats_per_load(kind, wide)
     load, agree, take_turn = loading(kind, wide), agreeing(lanes, both, keeps_nan), dependent_launch.take_turn
     values, part = AT_ONCE * per, lanes * AT_ONCE * per
     widen = extremes(values, both, keeps_nan)
@@ -72,9 +74,9 @@ def extremes_kernel(kind: str, both: bool, keeps_nan: bool, wide: bool, lanes: i
         if lane == uint32(0) and tile_column < along:
             tile = uint64(tile_row) * uint64(along) + uint64(tile_column)
             if int32(ptx.bits_of(high)) > int32(0):  # NaN too
-                words.raise_to(highs + tile * uint64(4), ptx.bits_of(high))
+                words.atomic_max(highs + tile * uint64(4), ptx.bits_of(high))
             if both and int32(ptx.bits_of(low)) > int32(0):
-                words.raise_to(lows + tile * uint64(4), ptx.bits_of(low))
+                words.atomic_max(lows + tile * uint64(4), ptx.bits_of(low))
 
     long, word = uint64, uint32
     parameters = (long, long, long, long, *[word] * 8)
@@ -83,19 +85,33 @@ def extremes_kernel(kind: str, both: bool, keeps_nan: bool, wide: bool, lanes: i
     return Kernel(name, take, *parameters, threads=THREADS, early=True)
 
 
-def of_scales(way: Way) -> Way:
-    """A way without what concerns codes alone."""
-    return way._replace(native=False, rounding=way.rounding if way.zeros else "half_even")
+def scale_conversion(conversion: Conversion) -> Conversion:
+    """A conversion without what concerns codes alone."""
+    return conversion._replace(
+        native=False, rounding=conversion.rounding if conversion.zeros else "half_even"
+    )
 
 
-WAYS = tuple(dict.fromkeys(of_scales(way) for way in ways()))
+CONVERSIONS = tuple(dict.fromkeys(scale_conversion(conversion) for conversion in conversions()))
 
 
-@family((way, given) for way in WAYS for given in (False, True) if way.zeros or not given)
-def scales_kernel(way: Way, given: bool) -> Kernel:
-    """Scales and zero points of tiles, a thread each; ``given``: only zero points, of these scales."""
-    scale_of, zero, load, store = scaler(way), zero_of(way), scale_loading(way), scale_storing(way)
-    has_zeros, take_turn = way.zeros, dependent_launch.take_turn
+@family(
+    (conversion, given_scales)
+    for conversion in CONVERSIONS
+    for given_scales in (False, True)
+    if conversion.zeros or not given_scales
+)
+def scales_kernel(conversion: Conversion, given_scales: bool) -> Kernel:
+    """The kernel for scales and zero points, a thread a tile; ``given``: only zero points, for scales that
+    exist.
+    """
+    scale_of, zero, load, store = (
+        scaler(conversion),
+        zero_of(conversion),
+        scale_loading(conversion),
+        scale_storing(conversion),
+    )
+    has_zeros, take_turn = conversion.zeros, dependent_launch.take_turn
 
     def make(
         highs: Any, lows: Any,  # uint32 [tiles down, tiles along]
@@ -112,7 +128,7 @@ def scales_kernel(way: Way, given: bool) -> Kernel:
             if has_zeros:
                 low = ptx.load_float(lows + at)
             to = scales + i * uint64(down) + j * uint64(along)
-            if given:
+            if given_scales:
                 s = load(to)
             else:
                 s = scale_of(ptx.load_float(highs + at), low, ptx.float_of(eps))
@@ -123,17 +139,17 @@ def scales_kernel(way: Way, given: bool) -> Kernel:
 
     long, word = uint64, uint32
     parameters = (*[long] * 8, word, word, word)
-    name = f"{'zero points' if given else 'scales'} of tiles: {way}"
+    name = f"{'zero points' if given_scales else 'scales'} of tiles: {conversion}"
     return Kernel(name, make, *parameters, threads=THREADS, early=True)
 
 
 @family(tried((True, False)))
-def encode_kernel(kind: str, way: Way, wide: bool) -> Kernel:
+def encode_kernel(kind: str, conversion: Conversion, wide: bool) -> Kernel:
     """Codes under scales, a piece a thread; 2**``shift`` threads of a block lie along a row."""
-    size, per = SIZES[kind], in_piece(kind, wide)
-    load, load_scale, store = loading(kind, wide), scale_loading(way), storing(way, per)
-    prepare, divide = divider(CODES[way.code], way.zeros, way.scale, per)
-    code_size, has_zeros, take_turn = way.size, way.zeros, dependent_launch.take_turn
+    size, per = SIZES[kind], floats_per_load(kind, wide)
+    load, load_scale, store = loading(kind, wide), scale_loading(conversion), storing(conversion, per)
+    prepare, divide = divider(CODES[conversion.code], conversion.zeros, conversion.scale, per)
+    code_size, has_zeros, take_turn = conversion.size, conversion.zeros, dependent_launch.take_turn
 
     def encode(
         x: Any, pitch: Any,  # of the kind [rows, columns], elements from row to row
@@ -161,5 +177,5 @@ def encode_kernel(kind: str, way: Way, wide: bool) -> Kernel:
 
     long, word = uint64, uint32
     parameters = (long, long, long, word, long, long, long, long, long, long, *[word] * 5)
-    name = f"{kind} to {way}, {per} a thread"
-    return Kernel(name, encode, *parameters, threads=THREADS, least=way.least, early=True)
+    name = f"{kind} to {conversion}, {per} a thread"
+    return Kernel(name, encode, *parameters, threads=THREADS, least=conversion.least, early=True)
