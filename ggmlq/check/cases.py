@@ -50,8 +50,8 @@ class Case:
         return f"{self.m}x{self.n}x{self.k}"
 
     @property
-    def stem(self) -> str:
-        """The importance matrix of a file."""
+    def file_stem(self) -> str:
+        """The name of the file that ``--save`` writes, without its ending."""
         return f"{self.format.name}-{self.shape}-{self.data}-{self.seed}"
 
     @property
@@ -60,7 +60,7 @@ class Case:
         return [self.n, self.k]
 
     @property
-    def more(self) -> dict[str, Any]:
+    def json_facts(self) -> dict[str, Any]:
         """Further facts for JSON."""
         return {}
 
@@ -73,7 +73,7 @@ class Case:
         return (self.m, self.k), (self.n, self.k), None
 
     @property
-    def again(self) -> str:
+    def repeat_options(self) -> str:
         """The options that repeat this case."""
         if self.source is not None:
             return f"--replay {self.source}"
@@ -106,11 +106,11 @@ def edges(fmt: Format, seed: int, group: int = 1) -> list[Case]:
         (1, 1, block), (2, 257, block), (1, 64, usual), (8, 64, usual), (8, 7, odd), (9, 64, usual),
         (9, 130, 3 * block), (63, 33, 3 * block), (64, 64, usual), (65, 65, odd),
     ]  # fmt: skip
-    wanted = [(*shape, "normal") for shape in shapes]
+    sizes = [(*shape, "normal") for shape in shapes]
     for kind in data.KINDS:
         if kind != "normal":
-            wanted += [(1, 65, odd, kind), (9, 33, usual, kind)]
-    return [Case(fmt, m, -(-n // group) * group, k, kind, seed) for m, n, k, kind in wanted]
+            sizes += [(1, 65, odd, kind), (9, 33, usual, kind)]
+    return [Case(fmt, m, -(-n // group) * group, k, kind, seed) for m, n, k, kind in sizes]
 
 
 def parse_types(text: str) -> list[Format]:

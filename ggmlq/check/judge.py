@@ -69,8 +69,8 @@ def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str], written: An
     if y.size > SAMPLED and len(arithmetics) > 1:
         rows, columns = spread(len(x), 16), spread(q.shape[0], 256)
         at = np.ix_(rows, columns)
-        found = judge(y[at], x[rows], q[columns], arithmetics, None if written is None else written[at])
-        arithmetics = [found.arithmetic]
+        judgement = judge(y[at], x[rows], q[columns], arithmetics, None if written is None else written[at])
+        arithmetics = [judgement.arithmetic]
     energy = energy_of(x, q)
     from_exact = distance(y, reference.linear(x, q, "exact"), energy)
     best: Judgement | None = None
@@ -84,10 +84,10 @@ def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str], written: An
         if these.loose and not _may_be_loose(arithmetic, arithmetics[0], len(x)):
             continue
         out = these.out if written is None else these.out & written
-        found = Judgement(arithmetic, these.distance, from_exact, int(np.count_nonzero(out)))
-        if best is None or _explains_more(found, best):
-            best = found
-        if found.fits:
+        judgement = Judgement(arithmetic, these.distance, from_exact, int(np.count_nonzero(out)))
+        if best is None or _explains_more(judgement, best):
+            best = judgement
+        if judgement.fits:
             break
     if best is None:
         raise UnsupportedError(
@@ -102,16 +102,20 @@ def by_expert(y: Any, x: Any, q: QuantArray, ids: Any, arithmetics: Sequence[str
     uses, lines = ids.reshape(-1), y.reshape(ids.size, -1)
     rows = x.reshape(-1, x.shape[-1])[np.arange(ids.size) // (1 if x.ndim == 3 else ids.shape[1])]
     experts, counts = np.unique(uses, return_counts=True)
-    judged: list[Judgement] = []
+    judgements: list[Judgement] = []
     for e in experts[np.argsort(-counts, kind="stable")].tolist():
-        mine = uses == e
-        found = judge(lines[mine], rows[mine], q[e], [judged[0].arithmetic] if judged else arithmetics)
-        if judged and not found.ok and judged[0].ok and len(arithmetics) > 1:
-            found = judge(lines[mine], rows[mine], q[e], arithmetics)  # kernels may differ by rows
-        judged.append(found)
-    far = [[one.distance for one in judged], [one.from_exact for one in judged]]
-    distance, from_exact = (max((d for d in some if not math.isnan(d)), default=math.nan) for some in far)
-    return Judgement(judged[0].arithmetic, distance, from_exact, sum(one.out for one in judged))
+        members = uses == e
+        judgement = judge(
+            lines[members], rows[members], q[e], [judgements[0].arithmetic] if judgements else arithmetics
+        )
+        if judgements and not judgement.ok and judgements[0].ok and len(arithmetics) > 1:
+            judgement = judge(lines[members], rows[members], q[e], arithmetics)  # kernels may differ by rows
+        judgements.append(judgement)
+    far = [[one.distance for one in judgements], [one.from_exact for one in judgements]]
+    distance, from_exact = (
+        max((d for d in distances if not math.isnan(d)), default=math.nan) for distances in far
+    )
+    return Judgement(judgements[0].arithmetic, distance, from_exact, sum(one.out for one in judgements))
 
 
 def _may_be_loose(arithmetic: str, first: str, m: int) -> bool:
@@ -119,11 +123,11 @@ def _may_be_loose(arithmetic: str, first: str, m: int) -> bool:
     return arithmetic == first or (m > 1 and {arithmetic, first} == set(ON_CUDA))
 
 
-def _explains_more(found: Judgement, best: Judgement) -> bool:
+def _explains_more(candidate: Judgement, best: Judgement) -> bool:
     """Less likely, so it must leave half as much, or be ten times nearer."""
-    if 2 * found.out < best.out:
+    if 2 * candidate.out < best.out:
         return True
-    return found.out <= best.out and 10 * found.distance < best.distance
+    return candidate.out <= best.out and 10 * candidate.distance < best.distance
 
 
 def spread(length: int, n: int) -> NDArray[np.intp]:

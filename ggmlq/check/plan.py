@@ -42,8 +42,8 @@ def few(fmt: Format, seed: int, layout: str | bool, k: int = 0) -> list[Case]:
     block = max(fmt.block_size, 32)
     usual = 1024 // block * block
     shapes = [(1, 64, usual), (8, 7, usual + block), (64, 64, usual), (65, 65, usual + block)]
-    made = [_case(fmt, m, n, k or k_of, seed, layout) for m, n, k_of in shapes]
-    return [*made, batched(fmt, seed, layout, k)]
+    cases = [_case(fmt, m, n, k or k_of, seed, layout) for m, n, k_of in shapes]
+    return [*cases, batched(fmt, seed, layout, k)]
 
 
 def batched(fmt: Format, seed: int, layout: str | bool = False, k: int = 0) -> Case:
@@ -65,8 +65,8 @@ def _case(fmt: Format, m: int, n: int, k: int, seed: int, layout: str | bool) ->
 
 def other_threads(device: Device, threads: int) -> list[int]:
     """Numbers of threads beside the one in use; of a device that has none, none."""
-    wanted = {1, 2, os.cpu_count() or 1, MANY} if device.backend == "CPU" else set()
-    return sorted(wanted - {threads})
+    counts = {1, 2, os.cpu_count() or 1, MANY} if device.backend == "CPU" else set()
+    return sorted(counts - {threads})
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Plan:
             if i == 0:
                 trials += self.edges(fmt, layout)
             else:
-                trials += self._in(self.taken(fmt, layout, few), layout)
+                trials += self._in(self.suitable(fmt, layout, few), layout)
             trials += self._with_other_threads(fmt, layout)
         return trials
 
@@ -94,13 +94,13 @@ class Plan:
         """All edges and batches; in a layout that takes none of them, long rows."""
         usual = [*edges(fmt, self.seed, group_of(layout)), batched(fmt, self.seed, layout)]
         if layout and not any(self._takes(fmt, layout, usual)):
-            usual = self.taken(fmt, layout, few) or usual
+            usual = self.suitable(fmt, layout, few) or usual
         return self._in(usual, layout)
 
     def _with_other_threads(self, fmt: Format, layout: str | bool) -> list[Trial]:
         if not self.threads:
             return []
-        cases = self.taken(fmt, layout, split)
+        cases = self.suitable(fmt, layout, split)
         return [
             Trial(case, replace(self.how, repack=layout, threads=n)) for n in self.threads for case in cases
         ]
@@ -115,20 +115,20 @@ class Plan:
             cases = mixtures.edges(fmt, self.seed, group_of(layout), experts, tiled)
             if i:
                 cases = [case for case in cases if case.m in (1, 65, tiled[0])][-3:]
-                takes = self._takes(fmt, layout, cases)
-                cases = [case for case, taken in zip(cases, takes, strict=True) if taken]
+                fitting = self._takes(fmt, layout, cases)
+                cases = [case for case, fits in zip(cases, fitting, strict=True) if fits]
             trials += self._in(cases, layout)
         return trials
 
-    def taken(self, fmt: Format, layout: str | bool, cases: Callable[..., list[Case]]) -> list[Case]:
+    def suitable(self, fmt: Format, layout: str | bool, cases: Callable[..., list[Case]]) -> list[Case]:
         """The cases that the device multiplies in this layout; if none, those with long rows."""
         for k in (0, LONG):
             usual = cases(fmt, self.seed, layout, k)
             if not layout:
                 return usual
-            takes = self._takes(fmt, layout, usual)
-            if any(takes):
-                return [case for case, taken in zip(usual, takes, strict=True) if taken]
+            fitting = self._takes(fmt, layout, usual)
+            if any(fitting):
+                return [case for case, fits in zip(usual, fitting, strict=True) if fits]
         return []
 
     def _in(self, cases: Iterable[Case], layout: str | bool) -> list[Trial]:
@@ -157,7 +157,7 @@ def untried(device: Device, devices: Sequence[Device], trials: Sequence[Trial]) 
     return left + ([f"{', '.join(others)} (--device)"] if others else [])
 
 
-def told(trials: Sequence[Trial]) -> list[str]:
+def trial_lines(trials: Sequence[Trial]) -> list[str]:
     """Lines that say what is tried, one a layout: how many cases of which types, and with which threads."""
     lines = []
     for layout in dict.fromkeys(trial.how.repack for trial in trials):

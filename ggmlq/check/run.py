@@ -28,7 +28,7 @@ SMALL = 1 << 22  # elements of weights, activations or results up to which they 
 Operands = tuple[Any, QuantArray, Any]
 
 
-class Kept:
+class Cache:
     """Operands and verdicts of the cases of one type: other threads mostly give the same bits again."""
 
     def __init__(self) -> None:
@@ -40,20 +40,20 @@ class Kept:
         """Activations, weights and ids."""
         if case.format.name != self._type:
             self._type, self._operands, self._judged = case.format.name, {}, {}
-        if case.stem in self._operands:
-            return self._operands[case.stem]
+        if case.file_stem in self._operands:
+            return self._operands[case.file_stem]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # extreme data is meant
             operands = (*case.inputs(), case.ids())
         if max(operands[0].size, math.prod(operands[1].shape)) <= SMALL:
-            self._operands[case.stem] = operands
+            self._operands[case.file_stem] = operands
         return operands
 
     def judge(self, product: Product, result: Measurement, claims: list[str]) -> Judgement:
         """The verdict; of bits that were judged before the same one."""
         bits = result.y.view(np.uint32)
-        known = self._judged.setdefault(product.case.stem, [])
-        for others, judged in known:
+        verdicts = self._judged.setdefault(product.case.file_stem, [])
+        for others, judged in verdicts:
             if np.array_equal(others, bits):
                 return judged
         x, q, ids = product.x, product.q, product.ids
@@ -63,7 +63,7 @@ class Kept:
             else by_expert(result.y, x, q, ids, claims)
         )
         if bits.size <= SMALL:
-            known.append((bits, judged))
+            verdicts.append((bits, judged))
         return judged
 
 
@@ -71,14 +71,14 @@ def run(bridge: Bridge, trials: Iterable[Trial]) -> Iterator[Outcome]:
     """One outcome a trial; a type whose kernels failed several times in a layout is left alone there."""
     failures: Counter[tuple[str, str | bool]] = Counter()
     trials = list(trials)
-    kept, diagnoser = Kept(), Diagnoser(trials)
+    cache, diagnoser = Cache(), Diagnoser(trials)
     for trial in trials:
         case, kernels = trial.case, (trial.case.format.name, trial.how.repack)
         if failures[kernels] >= FAILURES:
             text = f"{FAILURES} cases of {case.format.name} failed before; the rest is not tried"
             outcome = Outcome(case, "not run", text=text)
         else:
-            outcome = run_case(bridge, case, trial.how, kept, diagnoser)
+            outcome = run_case(bridge, case, trial.how, cache, diagnoser)
         failures[kernels] += outcome.verdict == "failed"
         yield replace(outcome, threads=trial.how.threads, layout=_layout(outcome, trial.how))
 
@@ -89,20 +89,20 @@ def _layout(outcome: Outcome, how: Settings) -> str:
 
 
 def run_case(
-    bridge: Bridge, case: Case, how: Settings, kept: Kept | None = None, diagnoser: Diagnoser | None = None
+    bridge: Bridge, case: Case, how: Settings, cache: Cache | None = None, diagnoser: Diagnoser | None = None
 ) -> Outcome:
     """Multiply, repeat, judge; where it is wrong, diagnose."""
-    kept = Kept() if kept is None else kept
+    cache = Cache() if cache is None else cache
     try:
-        product = Product(bridge, case, *kept.operands(case), how)
+        product = Product(bridge, case, *cache.operands(case), how)
     except MemoryError as error:
         return Outcome(case, "not run", text=f"{case}: this machine has too little memory: {error}")
     try:
         result = product.run()
     except LibraryFailedError as error:
-        said = f"; it said: {error.tail}" if error.tail else ""
+        quote = f"; it said: {error.tail}" if error.tail else ""
         cause = cause_of(error.how, [how.repack], bridge.libraries)
-        died = f"the library {error.how}{said}{cause and f'. {cause}'}"
+        died = f"the library {error.how}{quote}{cause and f'. {cause}'}"
         text = died if error.how else str(error)
         return Outcome(case, "failed", text=text, arrays=product.arrays)
     except (UnsupportedError, DeviceError) as error:  # not here, or not so much memory
@@ -110,7 +110,7 @@ def run_case(
     claims = [how.arithmetic] if how.arithmetic else candidates(how.backend, case.m)
     try:
         with np.errstate(all="ignore"):  # overflowing scales are meant
-            outcome = _outcome(case, result, kept.judge(product, result, claims))
+            outcome = _outcome(case, result, cache.judge(product, result, claims))
     except UnsupportedError as error:  # no kernel can claim that
         return Outcome(case, "not run", text=str(error))
     return (diagnoser or Diagnoser()).diagnosed(outcome, product, result) if outcome.bad else outcome

@@ -43,8 +43,8 @@ def facts(f: FixedGRU) -> dict[str, Any]:
 
 def uses(f: FixedGRU) -> list[dict[str, int]]:
     """By direction, how many values of each tensor saturated."""
-    found = f.diagnostics() if len(f.cells) > 1 else (f.diagnostics(),)
-    return [{name: use.saturated for name, use in uses.items()} for uses in found]
+    diagnostics = f.diagnostics() if len(f.cells) > 1 else (f.diagnostics(),)
+    return [{name: use.saturated for name, use in uses.items()} for uses in diagnostics]
 
 
 def listing(f: FixedGRU) -> str:
@@ -52,7 +52,7 @@ def listing(f: FixedGRU) -> str:
     rows = []
     for fact in facts(f)["tensors"]:
         e = fact["exponent"]
-        seen = (
+        columns = (
             [f"{fact['used']:.0%}", f"{fact['low']:.4g}", f"{fact['high']:.4g}"]
             if "used" in fact
             else [""] * 3
@@ -60,6 +60,6 @@ def listing(f: FixedGRU) -> str:
         name = fact["name"] + ("" if len(f.cells) == 1 else (" →", " ←")[fact["direction"]])
         shown = f"{e[0]} to {e[1]}" if isinstance(e, list) else str(e)
         rows.append(
-            [name, f"{'int' if fact['signed'] else 'uint'}{fact['bits']}", shown, fact["zero"], *seen]
+            [name, f"{'int' if fact['signed'] else 'uint'}{fact['bits']}", shown, fact["zero"], *columns]
         )
     return table(["tensor", "codes", "exponent", "zero", "range used", "low", "high"], rows)

@@ -11,7 +11,7 @@ from ..errors import DumpError
 from ..gru import GRU
 from ..gru.files import refused, write_arrays
 
-OWN = ("W", "R", "bx", "br")
+NAMES = ("W", "R", "bx", "br")
 TORCH = ("weight_ih_l", "weight_hh_l", "bias_ih_l", "bias_hh_l")
 
 
@@ -25,7 +25,7 @@ def weights(path: str, order: str | None, layer: int, node: str | None) -> GRU:
             f"{path}: weights are several arrays, this is no npz; write np.savez(…, W=W, R=R, bx=bx, br=br)"
         )
     if "W" in dump and "R" in dump:
-        parts = {name: dump.array(name) for name in OWN if name in dump}
+        parts = {name: dump.array(name) for name in NAMES if name in dump}
         both = parts["R"].ndim == 3
         return GRU(**{n: tuple(a) if both else a for n, a in parts.items()}, order=order or "zrg")
     stems = [

@@ -78,19 +78,19 @@ def name_beside(source: str, word: str) -> str:
     return os.path.join(os.path.dirname(source), f"ggml-model-{word.upper()}.gguf")
 
 
-def kept(args: argparse.Namespace) -> list[tuple[str, str]]:
+def keep_rules(args: argparse.Namespace) -> list[tuple[str, str]]:
     """The options about single tensors, as patterns and types."""
-    found = [(pattern, kind) for key, pattern in KEEP.items() if (kind := getattr(args, key))]
-    for _, kind in found:
+    rules = [(pattern, kind) for key, pattern in KEEP.items() if (kind := getattr(args, key))]
+    for _, kind in rules:
         FORMATS[kind]  # known, or the error that names what is near
     if args.leave_output_tensor:
-        found.insert(0, (KEEP["output_tensor_type"], "same"))
-    return found
+        rules.insert(0, (KEEP["output_tensor_type"], "same"))
+    return rules
 
 
-def overrides(given: list[str]) -> dict[str, object]:
+def overrides(texts: list[str]) -> dict[str, object]:
     """Metadata from text such as ``KEY=TYPE:VALUE``."""
-    return dict(_override(text) for text in given)
+    return dict(_override(text) for text in texts)
 
 
 def _override(text: str) -> tuple[str, object]:

@@ -48,8 +48,8 @@ class Library:
     def version(self) -> str:
         """Version and commit as the library states them, where it does."""
         names = ("ggml_version", "ggml_commit")
-        said = [words(getattr(self.symbols, name)()) for name in names if self.symbols.has(name)]
-        return " ".join(filter(None, said)) or "unknown"
+        parts = [words(getattr(self.symbols, name)()) for name in names if self.symbols.has(name)]
+        return " ".join(filter(None, parts)) or "unknown"
 
     def _check_types(self) -> None:
         self.types: set[str] = set()

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO
 
-KEPT = 8192  # bytes of stderr: 2000 characters of any alphabet
+TAIL_BYTES = 8192  # bytes of stderr: 2000 characters of any alphabet
 CHUNK = 1 << 16
 STALE = 64  # chunks thrown away at most before a call: a library may print without end
 GLANCE = 0.05  # seconds between looks at a worker that says nothing
@@ -31,7 +31,7 @@ class Tail:
     def add(self, chunk: bytes) -> None:
         """Append bytes to the tail."""
         self._bytes += chunk
-        del self._bytes[:-KEPT]
+        del self._bytes[:-TAIL_BYTES]
 
     def clear(self) -> None:
         """Drop the tail of earlier calls."""
@@ -50,10 +50,10 @@ class PolledPipes:
         assert process.stderr is not None
         self.tail = Tail()
         self._process = process
-        self._requests, self._answers, self._said = process.stdin, process.stdout, process.stderr
+        self._requests, self._answers, self._stderr = process.stdin, process.stdout, process.stderr
         self._deaf = False  # stderr is at its end, and would wake every poll
         self._until = 0.0
-        for stream in (self._requests, self._answers, self._said):
+        for stream in (self._requests, self._answers, self._stderr):
             os.set_blocking(stream.fileno(), False)
 
     @contextmanager
@@ -100,17 +100,17 @@ class PolledPipes:
         poll = select.poll()
         poll.register(stream, event)
         if not self._deaf:
-            poll.register(self._said, select.POLLIN)
+            poll.register(self._stderr, select.POLLIN)
         ready = poll.poll(1e3 * min(left, GLANCE))
         numbers = [number for number, _ in ready]
-        if self._said.fileno() in numbers:
+        if self._stderr.fileno() in numbers:
             self._listen(1)
         return stream.fileno() not in numbers and self._process.poll() is not None
 
     def _listen(self, chunks: int) -> None:
         """Take so much of stderr as is there."""
         for _ in range(chunks):
-            chunk = b"" if self._deaf or self._said.closed else self._said.read(CHUNK)
+            chunk = b"" if self._deaf or self._stderr.closed else self._stderr.read(CHUNK)
             if not chunk:
                 self._deaf = chunk is not None
                 return
@@ -168,9 +168,9 @@ class BlockingPipes:
         self._process.kill()
 
 
-def _listen(said: IO[bytes], tail: Tail) -> None:
+def _listen(stderr: IO[bytes], tail: Tail) -> None:
     with suppress(OSError, ValueError):  # closed under its hands
-        while chunk := said.read(CHUNK):
+        while chunk := stderr.read(CHUNK):
             tail.add(chunk)
 
 

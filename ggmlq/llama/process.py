@@ -55,15 +55,15 @@ class Child:
         Only the main thread is interrupted. So another one waits between the start of the process and
         the note of its pid; a child that nobody fetches from there is collected, and thereby ended.
         """
-        made: list[Child | BaseException] = []
+        results: list[Child | BaseException] = []
         done = _thread.allocate_lock()
         done.acquire()
 
         def make() -> None:
             try:
-                made.append(cls(code))
+                results.append(cls(code))
             except BaseException as error:
-                made.append(error)
+                results.append(error)
             done.release()
 
         try:
@@ -71,10 +71,10 @@ class Child:
             # ("release unlocked lock"): a bare lock is acquired, or interrupted.
             _thread.start_new_thread(make, ())
             done.acquire()
-            (found,) = made
-            if isinstance(found, BaseException):
-                raise found
-            return found
+            (child,) = results
+            if isinstance(child, BaseException):
+                raise child
+            return child
         except (OSError, RuntimeError) as error:  # no more processes or threads
             raise LibraryFailedError(
                 f"starting a process for the library: {error}; the system has no room for one more; "
@@ -115,9 +115,9 @@ class Child:
     def _error(self, error: str, text: str) -> Exception:
         """The child's error; where the library failed, with what it printed about it."""
         kind = getattr(errors, error, RuntimeError)
-        said = self.tail() if kind in (DeviceError, LibraryFailedError) else ""
-        found: Exception = kind(f"{text}; it said: {said}" if said else text)
-        return found
+        words = self.tail() if kind in (DeviceError, LibraryFailedError) else ""
+        exception: Exception = kind(f"{text}; it said: {words}" if words else text)
+        return exception
 
     def _failed(self, what: str, how: str | None) -> LibraryFailedError:
         """End the process and return the error in words; without ``how`` the process died."""
@@ -130,9 +130,9 @@ class Child:
         self._pipes.last_words()
         tail = self.tail()
         self.close()
-        said = f"; it said: {tail}" if tail else "; it said nothing on stderr"
+        ending = f"; it said: {tail}" if tail else "; it said nothing on stderr"
         return LibraryFailedError(
-            f"{what}: the library {how}{said}; ggmlq itself goes on, in a fresh process", how, tail
+            f"{what}: the library {how}{ending}; ggmlq itself goes on, in a fresh process", how, tail
         )
 
     def tail(self) -> str:

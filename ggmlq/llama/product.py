@@ -124,7 +124,7 @@ class Multiplier:
         many matrices as they are. Later it multiplies in that layout whatever comes: so do we, and say so.
         """
         s = self.symbols
-        kinds = self._wanted_kinds(request) if request.repack else [self._kind]
+        kinds = self._layout_kinds(request) if request.repack else [self._kind]
         for kind in kinds:
             with ExitStack() as trial:
                 w = _Weights(self, trial, request, kind)
@@ -166,23 +166,23 @@ class Multiplier:
                 "with another layout of blocks; use one of 2026"
             )
 
-    def _wanted_kinds(self, request: Request) -> list[int]:
+    def _layout_kinds(self, request: Request) -> list[int]:
         """All layouts of the device's own, or the one that was named."""
         kinds = extra_kinds(self.symbols, self.handle.reg, self.handle.dev)
         if request.repack is True:
             return kinds
         names = [words(self.symbols.ggml_backend_buft_name(kind)) for kind in kinds]
-        found = [
+        matches = [
             kind
             for kind, name in zip(kinds, names, strict=True)
             if name.lower() == str(request.repack).lower()
         ]
-        if not found:
+        if not matches:
             raise UnsupportedError(
                 f"{request}: the device {self._name} has {', '.join(names) or 'no layouts of its own'} on "
                 "this processor; name one of these, or leave it out"
             )
-        return found
+        return matches
 
     def _set_threads(self, threads: int) -> None:
         """Backends that have no threads offer no such function."""

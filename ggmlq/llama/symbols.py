@@ -95,7 +95,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 
 
 def words(text: bytes | None) -> str:
-    """What a library calls something, as one line for people: names are not sure to be text, or there."""
+    """A name that a library gives, as one printable line; empty where there is none."""
     return printable((text or b"").decode(errors="replace").strip()).replace("\n", r"\n")
 
 

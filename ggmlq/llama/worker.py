@@ -58,8 +58,8 @@ class Worker:
 
     def devices(self, message: dict[str, Any], arrays: Arrays) -> Answer:
         """The devices that the backends of the build offer."""
-        found = [handle.device.facts() for handle in devices.handles(self.library.symbols)]
-        return {"devices": found, "libraries": self._libraries()}, []  # some are loaded only now
+        handles = [handle.device.facts() for handle in devices.handles(self.library.symbols)]
+        return {"devices": handles, "libraries": self._libraries()}, []  # some are loaded only now
 
     def quantize(self, message: dict[str, Any], arrays: Arrays) -> Answer:
         """Rows of floats, perhaps an importance matrix, to bytes."""
@@ -73,18 +73,18 @@ class Worker:
         """Activations and weights, perhaps ids of experts, to products, with their times."""
         multiplier = self._multiplier(message.pop("device"))
         parts = {"format": FORMATS[message["format"]], "lead": tuple(message["lead"])}
-        found = multiplier.run(arrays[0], arrays[1], Request(**{**message, **parts}), *arrays[2:])
-        facts = {"seconds": found.seconds, "buffer": found.buffer, "forced": found.forced}
-        return {**facts, "strays": [asdict(stray) for stray in found.strays]}, [found.y]
+        results = multiplier.run(arrays[0], arrays[1], Request(**{**message, **parts}), *arrays[2:])
+        facts = {"seconds": results.seconds, "buffer": results.buffer, "forced": results.forced}
+        return {**facts, "strays": [asdict(stray) for stray in results.strays]}, [results.y]
 
     def takes(self, message: dict[str, Any], arrays: Arrays) -> Answer:
         """Shapes of x, of the weights and of ids, to whether the device multiplies them in a layout."""
         multiplier, fmt = self._multiplier(message["device"]), FORMATS[message["format"]]
-        found = []
+        answers = []
         for x, (*lead, n, k), ids in message["shapes"]:
             request = Request(fmt, n, k, repack=message["repack"], lead=tuple(lead))
-            found.append(multiplier.takes(tuple(x), request, ids and tuple(ids)))
-        return {"takes": found}, []
+            answers.append(multiplier.takes(tuple(x), request, ids and tuple(ids)))
+        return {"takes": answers}, []
 
     def _multiplier(self, device: str) -> Multiplier:
         handle = devices.find(self.library.symbols, device)

@@ -62,7 +62,7 @@ class Runner:
 
     def __init__(self, talk: Talk) -> None:
         self._talk = talk
-        self._kept: list[Any] = []  # what C calls
+        self._references: list[Any] = []  # what C calls
         self._model: tuple[str, int] | None = None
         self._offered: set[str] = set()  # layouts of weights, known where some are left out
 
@@ -76,7 +76,7 @@ class Runner:
         if self._symbols.has("ggml_backend_reg_count") and not self._symbols.ggml_backend_reg_count():
             self._symbols.ggml_backend_load_all_from_path(str(build.folder).encode())
         if message["without"]:
-            self._kept += extra_kinds(message["without"], self._symbols, self._llama, self._offered)
+            self._references += extra_kinds(message["without"], self._symbols, self._llama, self._offered)
         return {"version": self._library.version, "path": str(path),
                 "libraries": [str(library) for library in loaded.checked(build, path)]}  # fmt: skip
 
@@ -88,10 +88,10 @@ class Runner:
     def tokens(self, message: dict[str, Any]) -> dict[str, Any]:
         """A text as tokens, and those that begin any text."""
         model = self._loaded(message["model"])
-        found = self._llama.tokenize(model, message["text"])
+        numbers = self._llama.tokenize(model, message["text"])
         short, bare = self._llama.tokenize(model, "a"), self._llama.tokenize(model, "a", whole=False)
         begin = next(i for i in range(len(short) + 1) if short[i : i + len(bare)] in (bare, []))
-        return {"kind": "tokens", "tokens": found, "begin": found[:begin] if begin < len(short) else []}
+        return {"kind": "tokens", "tokens": numbers, "begin": numbers[:begin] if begin < len(short) else []}
 
     def run(self, message: dict[str, Any]) -> dict[str, Any]:
         """A prompt and some more tokens; logits of each step."""
@@ -103,9 +103,9 @@ class Runner:
         tracer = None
         if message["traced"]:
             with gguf.open(Path(message["model"])) as file:
-                known = set(file)
+                names = set(file)
             tracer = Tracer(
-                self._symbols, self._shared, self._talk.exchange, known,
+                self._symbols, self._shared, self._talk.exchange, names,
                 select=message["select"], every=message["every"], quiet=message["quiet"],
             )  # fmt: skip
         context = self._llama.context(model, wishes, tracer and tracer.callback)
@@ -135,10 +135,10 @@ class Runner:
     def tool(self, message: dict[str, Any]) -> dict[str, Any]:
         """A command of llama.cpp, whatever it runs."""
         with gguf.open(Path(message["model"])) as file:
-            known = set(file)
-        tracer = Tracer(self._symbols, self._shared, self._talk.exchange, known, select=message["select"],
+            names = set(file)
+        tracer = Tracer(self._symbols, self._shared, self._talk.exchange, names, select=message["select"],
                         every=message["every"], quiet=message["quiet"], counts=True)  # fmt: skip
-        self._kept.append(tracer)
+        self._references.append(tracer)
         with Hook(self._symbols, self._llama.lib, tracer.callback):
             run_tool(self._llama.path.parent, message["tool"], message["model"])
         tracer.off = True

@@ -9,13 +9,18 @@ from typing import Any
 from ..llama.crash import cause_of
 from .structs import HIDDEN
 
-SAID = 3  # last lines of what a library printed
+LAST_LINES = 3  # last lines of what a library printed
 
 Tensor = dict[str, Any]  # as the flight recorder describes it
 
 
 def sentence(
-    doing: str, how: str, pending: Sequence[Tensor], step: int, said: str, libraries: Sequence[Path] = ()
+    doing: str,
+    how: str,
+    pending: Sequence[Tensor],
+    step: int,
+    last_words: str,
+    libraries: Sequence[Path] = (),
 ) -> str:
     """``pending``: the nodes that were being computed; none where no graph ran yet."""
     if not pending:
@@ -25,7 +30,7 @@ def sentence(
     else:
         first, last = described(pending[0]), described(pending[-1])
         where = f"within {len(pending)} nodes, from {first} to {last} (step {step})"
-    quoted = f"; it said: {said}" if said else ""
+    quoted = f"; it said: {last_words}" if last_words else ""
     cause = cause_of(how, _special(pending), libraries)
     way = _way_on(pending, how)
     return f"{doing}: the library {how} {where}{quoted}; {f'{cause}; ' if cause else ''}{way}"
@@ -66,4 +71,4 @@ def _way_on(pending: Sequence[Tensor], how: str) -> str:
 def end_of(tail: str) -> str:
     """Its last lines, as one."""
     lines = [line.strip() for line in tail.splitlines() if line.strip()]
-    return " / ".join(lines[-SAID:])
+    return " / ".join(lines[-LAST_LINES:])

@@ -37,7 +37,7 @@ class SharedFile:
         self._data: mmap.mmap | None = None
 
     @classmethod
-    def made(cls) -> tuple[SharedFile, str]:
+    def created(cls) -> tuple[SharedFile, str]:
         """A new one, and its path for the other process."""
         for place in PLACES:
             if place is None or os.access(place, os.W_OK):
@@ -53,10 +53,10 @@ class SharedFile:
     @classmethod
     def opened(cls, path: str) -> SharedFile:
         """The memory in the other process; its path is removed then."""
-        found = cls(os.open(path, os.O_RDWR))
+        shared = cls(os.open(path, os.O_RDWR))
         with suppress(OSError):  # Windows keeps a file that is open
             Path(path).unlink()
-        return found
+        return shared
 
     # --- the page -------------------------------------------------------------------------
 
@@ -69,10 +69,10 @@ class SharedFile:
         """The last record; empty where there is none, or only half of one."""
         raw = bytes(self._map[:]).split(b"\0")[0]
         try:
-            found = json.loads(raw)
+            record = json.loads(raw)
         except ValueError:
             return {}
-        return found if isinstance(found, dict) else {}
+        return record if isinstance(record, dict) else {}
 
     # --- the arrays -----------------------------------------------------------------------
 
@@ -94,17 +94,17 @@ class SharedFile:
             self._data = mmap.mmap(self._fd, os.fstat(self._fd).st_size)
         return [np.frombuffer(self._data, np.uint8, length, at) for at, length in places]
 
-    def _grow(self, wanted: int) -> None:
+    def _grow(self, length: int) -> None:
         """A half more than is needed; room that is promised and missing would be a signal later."""
-        wanted += (wanted - PAGE) // 2
+        length += (length - PAGE) // 2
         try:
             if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(self._fd, 0, wanted)
+                os.posix_fallocate(self._fd, 0, length)
             else:
-                os.ftruncate(self._fd, wanted)
+                os.ftruncate(self._fd, length)
         except OSError as error:
             raise HostMemoryError(
-                f"the arrays of one product take {size(wanted)} of shared memory: {error.strerror}; free "
+                f"the arrays of one product take {size(length)} of shared memory: {error.strerror}; free "
                 "some (df /dev/shm), or trace fewer tokens"
             ) from error
 

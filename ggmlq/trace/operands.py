@@ -68,10 +68,10 @@ class Node:
         if kind not in DTYPES:
             rows = [np.asarray(matrix) for matrix in self.matrices(part)]
             return np.stack(rows).reshape(*self.tensors[part]["ne"][:1:-1], *rows[0].shape)
-        found = self.strided(part)
+        values = self.strided(part)
         if kind == "bf16":
-            found = (found.astype(np.uint32) << 16).view(np.float32)
-        return np.asarray(found, np.float32)
+            values = (values.astype(np.uint32) << 16).view(np.float32)
+        return np.asarray(values, np.float32)
 
     def matrices(self, part: str) -> list[QuantArray]:
         """A left side that was read with the node, by its two outer axes."""
@@ -103,7 +103,7 @@ def parts(node: Node, model: Mapping[str, QuantArray]) -> Iterator[Part]:
     w = _left(node, model)
     x, y = node.floats("x"), node.strided("y")
     if node.op == "MUL_MAT_ID":
-        yield from _of_experts(node, w, x, y)
+        yield from _expert_parts(node, w, x, y)
     elif len(w) == 1:
         yield Part(y.reshape(-1, y.shape[-1]), x.reshape(-1, x.shape[-1]), w[0])
     else:  # a matrix on the left serves several on the right
@@ -116,7 +116,7 @@ def parts(node: Node, model: Mapping[str, QuantArray]) -> Iterator[Part]:
                 )
 
 
-def _of_experts(node: Node, w: list[QuantArray], x: NDArray[np.float32], y: NDArray[Any]) -> Iterator[Part]:
+def _expert_parts(node: Node, w: list[QuantArray], x: NDArray[np.float32], y: NDArray[Any]) -> Iterator[Part]:
     """Y [1, T, used, N], x [1, T, used or 1, K], ids [1, 1, T, used]."""
     ids = node.strided("i")[0, 0]
     wide = np.broadcast_to(x[0], (*ids.shape, x.shape[-1]))

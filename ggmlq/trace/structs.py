@@ -57,10 +57,10 @@ class Tensors:
         if not self._symbols.has("ggml_flash_attn_ext"):
             return 0
         # The mask is last: some years want its rows in multiples of 64.
-        wanted = {"f32": [(64, 3, 2, 1)], "f16": [(64, 32, 2, 1), (64, 32, 2, 1), (32, 64, 1, 1)]}
+        shapes = {"f32": [(64, 3, 2, 1)], "f16": [(64, 32, 2, 1), (64, 32, 2, 1), (32, 64, 1, 1)]}
         operands = [
             self._symbols.ggml_new_tensor_4d(context, FORMATS[name].id, *lengths)
-            for name, every in wanted.items()
+            for name, every in shapes.items()
             for lengths in every
         ]
         return int(self._symbols.ggml_flash_attn_ext(context, *operands, *SCALES))
@@ -76,13 +76,14 @@ class Tensors:
             }
             for tensor, numbers in sought
         ]
-        found = sorted(set.intersection(*places))
-        if len(found) != 1:
+        offsets = sorted(set.intersection(*places))
+        if len(offsets) != 1:
             raise UnsupportedError(
-                f"libggml: the {field} of a tensor lies at {found or 'no offset'} in its {self._room} bytes, "
-                "one offset is expected; this library's tensors are of another kind; use one of 2024 or later"
+                f"libggml: the {field} of a tensor lies at {offsets or 'no offset'} in its {self._room} "
+                "bytes, one offset is expected; this library's tensors are of another kind; "
+                "use one of 2024 or later"
             )
-        return found[0]
+        return offsets[0]
 
     # --- one tensor -----------------------------------------------------------------------
 

@@ -52,8 +52,8 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices or not isinstance(value, str):
             return super()._check_value(action, value)
-        known = [str(choice) for choice in action.choices]
-        way = meant(value, known, f"choose from {', '.join(known)}")
+        choices = [str(choice) for choice in action.choices]
+        way = meant(value, choices, f"choose from {', '.join(choices)}")
         if action is self.commands:
             raise argparse.ArgumentError(None, f"there is no command {value!r}; {way}")
         raise argparse.ArgumentError(action, f"invalid choice: {value!r}; {way}")
@@ -62,8 +62,8 @@ class Parser(argparse.ArgumentParser):
         """The options; what is left over is answered with what is like it."""
         options, rest = self.parse_known_args(args, namespace)
         if rest:
-            asked = self.commands.choices[options.command] if self.commands is not None else self
-            near = {word: meant(word.partition("=")[0], asked._option_string_actions, "") for word in rest}
-            said = [f"{word}; {way}" if word[0:1] == "-" and way else word for word, way in near.items()]
-            asked.error(f"unrecognized arguments: {' '.join(said)}")
+            parser = self.commands.choices[options.command] if self.commands is not None else self
+            near = {word: meant(word.partition("=")[0], parser._option_string_actions, "") for word in rest}
+            hints = [f"{word}; {way}" if word[0:1] == "-" and way else word for word, way in near.items()]
+            parser.error(f"unrecognized arguments: {' '.join(hints)}")
         return options
