@@ -1,4 +1,4 @@
-"""Cases with experts: what they say of themselves, how tokens are routing, what is refused."""
+"""Cases with experts: what they say of themselves, how tokens are divided among experts, what is refused."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_experts_that_are_none(text):
         mixture(experts=mixtures.parse_experts(text))
 
 
-def test_a_spread_that_is_none():
+def test_a_routing_that_is_none():
     with pytest.raises(GGMLQError, match="uniform, skewed"):
         mixtures.parse_routing("even")
 

@@ -1,7 +1,7 @@
 """Products in batches to try: activations of three or four axes, with one matrix of weights or several.
 
-Each matrix of weights serves as many of the activations' as there are more of these. Here rows of all batches
-are judged as those of one product, and several matrices as experts that rows use.
+Where there are more batches of activations than matrices of weights, each matrix serves several of them. The
+rows of all batches are judged as rows of one product, and several matrices as experts that rows use.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Batch(Case):
 
     @property
     def shape(self) -> str:
-        """Batches, M, N and K as ``--shapes`` takes them, and of how many matrices."""
+        """Batches, M, N and K as ``--shapes`` takes them, and the number of matrices."""
         lead = self.batches if self.batches[0] > 1 else self.batches[1:]
         many = "" if self._one else f" of {math.prod(self.matrices)} matrices"
         return f"{'x'.join(map(str, lead))}x{super().shape}{many}"
@@ -74,7 +74,7 @@ class Batch(Case):
 
     @property
     def json_facts(self) -> dict[str, Any]:
-        """Further facts for JSON."""
+        """Facts for JSON that a plain case lacks."""
         return {"batches": list(self.batches), "matrices": list(self.matrices)}
 
     def ids(self) -> NDArray[np.int32] | None:
@@ -141,7 +141,7 @@ def _pair(text: str, fields: dict[str, str], name: str) -> Pair:
 
 
 def load(path: Path) -> Batch:
-    """A case in batches that ``--save`` wrote. Its arrays are looked at, and read when the case is run."""
+    """A case in batches that ``--save`` wrote. Its arrays are checked here and read when the case runs."""
     try:
         saved = Dump(path)
         fmt, kind, seed = FORMATS[saved.text("format")], saved.text("data"), saved.number("seed")

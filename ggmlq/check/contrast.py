@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from .outcome import Outcome
 
-ENOUGH = 2  # cases on either side from which a difference is told
+ENOUGH = 2  # right cases and wrong cases that a difference needs, at least
 MULTIPLES = (32, 16, 8, 4)
 
 
@@ -23,7 +23,7 @@ def contrasts(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _differences(outcomes: list[Outcome]) -> Iterator[str]:
-    """Traits that all wrong cases share and no right one has: of layouts first, then in each wrong one."""
+    """Traits that all wrong cases share and no right one has: layouts first, then traits within a layout."""
     layouts = dict.fromkeys(o.layout for o in outcomes if o.verdict == "wrong")
     others = {o.layout for o in outcomes} - set(layouts)
     if len(layouts) == 1 and others:
@@ -49,14 +49,14 @@ def _within(outcomes: list[Outcome]) -> Iterator[str]:
 def _from_on(
     name: str, size: Callable[[Outcome], int], wrong: list[Outcome], right: list[Outcome], why: str
 ) -> Iterator[str]:
-    """Wrong from a size on, right below it."""
+    """A sentence where cases are wrong from a size on and right below it."""
     least, most = min(map(size, wrong)), max(map(size, right))
     if most < least and len(wrong) >= ENOUGH <= len(right):
         yield f"wrong from {least} {name} on, right up to {most}: {why}"
 
 
 def _one_block(wrong: list[Outcome], right: list[Outcome]) -> Iterator[str]:
-    """Right with one block of K, wrong with more."""
+    """A sentence where cases are right with one block of K and wrong with more."""
     short = [o for o in right if _blocks(o) == 1]
     if len(short) >= ENOUGH and min(map(_blocks, wrong)) > 1:
         yield "right where K is one block: something goes wrong between blocks, or only in later ones"
@@ -67,7 +67,7 @@ def _blocks(outcome: Outcome) -> int:
 
 
 def _tails(wrong: list[Outcome], right: list[Outcome]) -> Iterator[str]:
-    """Wrong only where N is no multiple of a number."""
+    """A sentence where cases are wrong only if N is no multiple of a number."""
     for step in MULTIPLES:
         tails = [o for o in right if o.case.n % step]
         if all(o.case.n % step for o in wrong) and not tails and len(right) >= ENOUGH <= len(wrong):
@@ -76,7 +76,7 @@ def _tails(wrong: list[Outcome], right: list[Outcome]) -> Iterator[str]:
 
 
 def _kinds(wrong: list[Outcome], right: list[Outcome]) -> Iterator[str]:
-    """Kinds of activations that are right throughout, or alone wrong."""
+    """Sentences on kinds of activations that alone are wrong, or that are always right."""
     kinds = {o.case.data for o in wrong}
     others = {o.case.data for o in right} - kinds
     if len(kinds) == 1 and "normal" in others and kinds != {"normal"}:

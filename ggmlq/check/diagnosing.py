@@ -21,12 +21,12 @@ from .outcome import Outcome
 from .plan import Trial
 from .running import Product
 
-NEAR = 1e-2  # from an arithmetic: further than any other arithmetic is
+NEAR = 1e-2  # distance from an arithmetic: all other arithmetics are nearer than this
 SURE = 0.9  # confidence from which a name that comes twice is believed
 MOST = 3  # results of one type in one layout that are diagnosed
 TELLING = 64  # elements of a result from which a mistake shows
 ORDINARY = ("normal", "uniform", "outliers")  # activations that hide nothing
-ROWS = 8  # of weights from which they are read
+ROWS = 8  # of weights, from which on unit vectors read them
 AGAIN = 5  # runs with one thread, where runs differ
 
 
@@ -69,7 +69,7 @@ class Diagnoser:
         return replace(outcome, fault=fault, text="\n".join(filter(None, lines)), arrays=arrays)
 
     def _is_due(self, kernels: tuple[str, str | bool], product: Product) -> bool:
-        """The first wrong result, and then those of some size; of those that agree two."""
+        """True for the first wrong result and for large ones, until two diagnoses agree."""
         before = self._faults.get(kernels, [])
         telling = _is_telling(product)
         self._telling[kernels] += telling
@@ -80,7 +80,7 @@ class Diagnoser:
         return self._telling[kernels] <= MOST and not (agreed and sure)
 
     def _report(self, diagnosis: Diagnosis, fault: str, kernels: tuple[str, str | bool]) -> str:
-        """All of it the first time that a type has this fault; then only what is of this case."""
+        """The whole diagnosis when a type first has this fault; later only the lines on this case."""
         if diagnosis.ok and fault != "unknown":
             return CATALOGUE[fault].says  # the values are right
         if diagnosis.ok:
@@ -102,7 +102,7 @@ def _is_telling(product: Product) -> bool:
 
 
 def _beside(outcome: Outcome) -> bool:
-    """True where more is wrong than values."""
+    """True where the kernel wrote too little, or read or wrote outside of its operands."""
     return bool(outcome.unwritten or outcome.leaked or outcome.strays)
 
 
@@ -114,7 +114,7 @@ def _fault_beside(outcome: Outcome) -> str:
 
 
 def _fault_name(diagnosis: Diagnosis, outcome: Outcome) -> str:
-    """The fault: that of the values, or what only whoever runs the kernel sees."""
+    """The fault of the values, or one that only the memory around them shows."""
     if (outcome.strays or outcome.leaked) and (
         diagnosis.ok or diagnosis.fault in ("unknown", "nan", "unwritten")
     ):
@@ -125,7 +125,7 @@ def _fault_name(diagnosis: Diagnosis, outcome: Outcome) -> str:
 
 
 def _diagnosis(product: Product, result: Measurement) -> Diagnosis:
-    """Zeros stand for what was never written of experts, as such memory mostly looks."""
+    """The diagnosis of a result. With experts, zeros stand for elements that were never written."""
     has_experts = product.ids is not None
     y, *repeats = (_zero_where_unwritten(one) if has_experts else one for one in (result.y, *result.repeats))
     more: dict[str, Any] = {"ids": product.ids} if has_experts else {"unwritten": result.unwritten}
@@ -138,7 +138,7 @@ def _zero_where_unwritten(y: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _weights_read(product: Product, arithmetic: str) -> str:
-    """Unit vectors tell which weights the kernel multiplies with."""
+    """A sentence on the weights that the kernel really uses, read with unit vectors."""
 
     def multiply(x: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         result = product.multiply(x)
@@ -151,7 +151,7 @@ def _weights_read(product: Product, arithmetic: str) -> str:
 
 
 def _with_one_thread(product: Product, outcome: Outcome) -> str:
-    """True where threads are the reason that runs differ: one alone is then right, and always the same."""
+    """A sentence that tells whether threads race: then runs with one thread are right and always the same."""
     if product.how.backend != "CPU" or product.how.threads == 1 or product.ids is not None:
         return ""
     try:
@@ -168,7 +168,7 @@ def _with_one_thread(product: Product, outcome: Outcome) -> str:
 
 
 def _observed(outcome: Outcome) -> str:
-    """Facts that only whoever ran the kernel can know."""
+    """Sentences on facts that only a run of the kernel shows, such as memory outside of the operands."""
     lines = []
     if outcome.leaked:
         lines.append(f"{outcome.leaked} elements are made of memory outside the operands.")

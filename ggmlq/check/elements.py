@@ -1,4 +1,4 @@
-"""One arithmetic against one result, element by element: what it should be, and how far off it may be."""
+"""One arithmetic against one result, element by element: the expected value, and the error allowed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PARTIAL = 4  # a partial sum may be so many times what the whole is expected to 
 
 @dataclass(frozen=True)
 class Elements:
-    """All of [M, N]."""
+    """The elements [M, N] of one result, each with its expected value and its limit."""
 
     y: Wide
     expected: Wide
@@ -51,12 +51,12 @@ class Elements:
 
     @property
     def distance(self) -> float:
-        """From the arithmetic, the worst row of weights."""
+        """The distance from the arithmetic, in the worst row of weights."""
         return distance(self.y, self.expected, self.energy)
 
 
 def measure(y: NDArray[Any], x: Any, q: QuantArray, arithmetic: str, energy: Wide | None = None) -> Elements:
-    """Judge y [M, N] of x [M, K] and q [N, K]; an UnsupportedError where nobody multiplies so."""
+    """Judge y [M, N] of x [M, K] and q [N, K]; an UnsupportedError where no program multiplies so."""
     expected = reference.linear(x, q, arithmetic)
     limit = reference.bound(x, q, arithmetic)
     energy = energy_of(x, q) if energy is None else energy
@@ -67,7 +67,7 @@ def measure(y: NDArray[Any], x: Any, q: QuantArray, arithmetic: str, energy: Wid
 
 
 def _loose_limit(expected: Wide, energy: Wide, q: QuantArray, arithmetic: str) -> Wide:
-    """Infinite where sums of halves may overflow."""
+    """The limit where an arithmetic gives no bound; infinite where sums of halves may overflow."""
     typical = np.sqrt(energy)
     limit = LOOSE * typical
     if reference.rule(q.format, arithmetic).floats != "f16":
@@ -84,7 +84,7 @@ def energy_of(x: NDArray[Any], q: QuantArray) -> Wide:
 
 
 def distance(y: NDArray[Any], expected: Wide, energy: Wide) -> float:
-    """Worst row of weights, over elements that are finite in both; NaN where there are none."""
+    """The distance in the worst row of weights, over elements that are finite in both; NaN without any."""
     finite = np.isfinite(y) & np.isfinite(expected)
     if not finite.any():
         return math.nan

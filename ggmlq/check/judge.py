@@ -1,8 +1,8 @@
-"""The verdict on one result: in which arithmetic it was made, and whether it is right in that.
+"""The verdict on one result: the arithmetic in which it was made, and whether it is right in that.
 
-An element is right where it lies within the bound of the arithmetic: what f32 sums and ties of
-rounding may do, and no more. Distances are by weight row, the worst one: a figure over the whole
-matrix would be blind to small rows beside a large one.
+An element is right where it lies within the bound of the arithmetic, which covers the order of f32 sums and
+ties of rounding and no more. A distance is that of the worst row of weights: a figure over the whole matrix
+would not see small rows beside a large one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Judgement:
 
     arithmetic: str
     distance: float  # from the arithmetic, worst row
-    from_exact: float  # the same from exact values
+    from_exact: float  # from exact values, worst row
     out: int  # elements out of bound, or finite where they should not be, or the reverse
 
     @property
@@ -61,7 +61,7 @@ def candidates(backend: str, m: int) -> list[str]:
 
 
 def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str], written: Any = None) -> Judgement:
-    """The first arithmetic that fits; of all the one that explains much more than those before.
+    """The judgement in the first arithmetic that fits; where none does, in the one that explains most.
 
     ``written`` is a mask of the elements that the kernel wrote: only these are judged. A large product is
     first judged in a sample of its rows and columns, to choose the arithmetic.
@@ -79,7 +79,7 @@ def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str], written: An
             continue
         try:
             these = measure(y, x, q, arithmetic, energy)
-        except UnsupportedError:  # nobody multiplies this type so
+        except UnsupportedError:  # no program multiplies this type so
             continue
         if these.loose and not _may_be_loose(arithmetic, arithmetics[0], len(x)):
             continue
@@ -119,12 +119,12 @@ def by_expert(y: Any, x: Any, q: QuantArray, ids: Any, arithmetics: Sequence[str
 
 
 def _may_be_loose(arithmetic: str, first: str, m: int) -> bool:
-    """A loose limit must not excuse what others refuse; of one row of activations CUDA's kernel is known."""
+    """True where a loose limit may count: in the likeliest arithmetic, and in CUDA's two from two rows up."""
     return arithmetic == first or (m > 1 and {arithmetic, first} == set(ON_CUDA))
 
 
 def _explains_more(candidate: Judgement, best: Judgement) -> bool:
-    """Less likely, so it must leave half as much, or be ten times nearer."""
+    """True where a less likely arithmetic leaves less than half as many errors, or is ten times nearer."""
     if 2 * candidate.out < best.out:
         return True
     return candidate.out <= best.out and 10 * candidate.distance < best.distance

@@ -18,8 +18,8 @@ from ..formats import FORMATS, Format
 from . import data
 from .cases import Case, Shapes, fields_of, refuse_others
 
-# Which experts tokens use. "skewed": every other token goes to expert 0 first, so that one has many rows and
-# most have few; "duplicate": tokens use an expert more than once, which ggml allows.
+# How tokens choose their experts. "skewed": every other token goes to expert 0 first, so that one has many
+# rows and most have few; "duplicate": tokens use an expert more than once, which ggml allows.
 Routing = Literal["uniform", "skewed", "duplicate", "few"]
 ROUTINGS: tuple[Routing, ...] = ("uniform", "skewed", "duplicate", "few")
 
@@ -43,7 +43,7 @@ class Mixture(Case):
 
     @property
     def shape(self) -> str:
-        """Tokens, N and K, and which experts."""
+        """Tokens, N and K, and the numbers of experts."""
         return f"{super().shape} {self.experts}/{self.used}{' apart' if self.row_per_use else ''}"
 
     @property
@@ -70,7 +70,7 @@ class Mixture(Case):
 
     @property
     def json_facts(self) -> dict[str, Any]:
-        """Further facts for JSON."""
+        """Facts for JSON that a plain case lacks."""
         return {"experts": self.experts, "used": self.used, "spread": self.routing, "apart": self.row_per_use}
 
     def ids(self) -> NDArray[np.int32]:
@@ -151,7 +151,7 @@ def parse_experts(text: str) -> tuple[int, int]:
 
 
 def parse_routing(text: str) -> Routing:
-    """A distribution from text, one of ROUTINGS."""
+    """The routing that text names, one of ROUTINGS."""
     for name in ROUTINGS:
         if text == name:
             return name
@@ -161,7 +161,7 @@ def parse_routing(text: str) -> Routing:
 
 
 def mixed(case: Case, experts: tuple[int, int], routing: Routing, *, row_per_use: bool) -> Mixture:
-    """The sizes of a case with experts."""
+    """A case with the sizes of a plain one, and with experts."""
     sizes = case.format, case.m, case.n, case.k, case.data, case.seed
     return Mixture(*sizes, None, *experts, routing, row_per_use)
 
@@ -179,7 +179,7 @@ def parse_backend_ops(text: str, seed: int) -> Mixture:
 
 
 def load(path: Path) -> Mixture:
-    """A case with ids that ``--save`` wrote. Its arrays are looked at, and read when the case is run."""
+    """A case with ids that ``--save`` wrote. Its arrays are checked here and read when the case runs."""
     try:
         saved = Dump(path)
         fmt, kind, seed = FORMATS[saved.text("format")], saved.text("data"), saved.number("seed")

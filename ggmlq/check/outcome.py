@@ -1,4 +1,4 @@
-"""The outcome of one case."""
+"""The outcome of one case: its verdict, figures and diagnosis."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Outcome:
 
     @property
     def repeat_options(self) -> str:
-        """The options that repeat it."""
+        """The options that repeat this outcome."""
         return f"{self.case.repeat_options}{self.options}"
 
     def facts(self) -> dict[str, Any]:
@@ -71,5 +71,5 @@ class Outcome:
 
 
 def _number(value: float) -> float | None:
-    """JSON has neither NaN nor infinity."""
+    """The value for JSON, which has neither NaN nor infinity."""
     return value if math.isfinite(value) else None

@@ -12,7 +12,7 @@ from .outcome import Outcome
 from .report import reasons, votes
 
 MOST = 2000  # rows of a table: a browser stays quick
-SPAN = (0.01, 1.0)  # of the distance up to which a kernel fits: where colours begin and end
+SPAN = (0.01, 1.0)  # parts of the distance that fits: colours begin at the first and end at the second
 VERDICTS = ("ok", "wrong", "differs", "failed", "not run")
 METHOD = (
     "NMSE: the worst row of weights, squared distance from the arithmetic that the kernel uses over "
@@ -55,7 +55,7 @@ def _wrong(outcome: Outcome) -> list[Block]:
 
 
 def _types(outcomes: Sequence[Outcome]) -> list[Block]:
-    """Grids of types × numbers of rows: distance from the arithmetic, as a part of what is allowed."""
+    """Grids of types × numbers of rows: distance from the arithmetic, as a part of the largest that fits."""
     judged = [o for o in outcomes if o.arithmetic or o.bad]
     if not judged:
         return [Text("No case ran.")]
@@ -81,7 +81,7 @@ def _worst(outcomes: Sequence[Outcome]) -> Outcome | None:
 
 
 def _share(outcome: Outcome) -> float | None:
-    """The distance as a part of that up to which a kernel fits its arithmetic."""
+    """The distance as a part of the largest that still fits its arithmetic."""
     if outcome.bad:
         return math.inf
     if math.isnan(outcome.distance):
@@ -90,7 +90,7 @@ def _share(outcome: Outcome) -> float | None:
 
 
 def _shade(outcome: Outcome, level: int | None) -> Shade:
-    """A verdict is said in words; the colour only says how far."""
+    """A cell of the grid: the verdict in words, the distance by colour."""
     figure = "–" if math.isnan(outcome.distance) else f"{outcome.distance:.0e}"
     text = f"{outcome.verdict.upper()} {figure}" if outcome.bad else figure
     limit = FIT.get(outcome.arithmetic)

@@ -15,10 +15,10 @@ from .cases import Case, edges
 from .mixtures import Mixture
 from .running import Settings
 
-# Rows that ggml's layouts of their own take at a time: AMX, and the widest of those that interleave rows.
+# Rows that a repacked layout of ggml takes at a time: AMX, and the widest of those that interleave rows.
 TILED, INTERLEAVED = 32, 16
-LONG = 4096  # K of which a layout takes any multiple: AMX of 2025 took no other
-MANY = 32  # threads: rows of small weights run out
+LONG = 4096  # a K that every layout takes: AMX of 2025 took multiples of it only
+MANY = 32  # threads: more than small weights have rows for
 BATCHES = (3,)
 
 
@@ -47,7 +47,7 @@ def few(fmt: Format, seed: int, layout: str | bool, k: int = 0) -> list[Case]:
 
 
 def batched(fmt: Format, seed: int, layout: str | bool = False, k: int = 0) -> Case:
-    """Activations of three axes."""
+    """A case with activations of three axes."""
     return in_batches(_case(fmt, 5, 64, k or max(256, fmt.block_size), seed, layout), BATCHES)
 
 
@@ -64,7 +64,7 @@ def _case(fmt: Format, m: int, n: int, k: int, seed: int, layout: str | bool) ->
 
 
 def other_threads(device: Device, threads: int) -> list[int]:
-    """Numbers of threads beside the one in use; of a device that has none, none."""
+    """Numbers of threads to try beside the one in use; none for a device without threads."""
     counts = {1, 2, os.cpu_count() or 1, MANY} if device.backend == "CPU" else set()
     return sorted(counts - {threads})
 
@@ -77,7 +77,7 @@ class Plan:
     device: Device
     how: Settings
     seed: int = 0
-    threads: Sequence[int] = ()  # other numbers of them
+    threads: Sequence[int] = ()  # other numbers of threads to try
 
     def products(self, fmt: Format, layouts: Iterable[str | bool]) -> list[Trial]:
         """Trials of one type: the edges in the first layout, a few cases in the others."""
@@ -91,7 +91,7 @@ class Plan:
         return trials
 
     def edges(self, fmt: Format, layout: str | bool) -> list[Trial]:
-        """All edges and batches; in a layout that takes none of them, long rows."""
+        """All edges and batches; long rows in a layout that takes none of these."""
         usual = [*edges(fmt, self.seed, group_of(layout)), batched(fmt, self.seed, layout)]
         if layout and not any(self._takes(fmt, layout, usual)):
             usual = self.suitable(fmt, layout, few) or usual
@@ -158,7 +158,7 @@ def untried(device: Device, devices: Sequence[Device], trials: Sequence[Trial]) 
 
 
 def trial_lines(trials: Sequence[Trial]) -> list[str]:
-    """Lines that say what is tried, one a layout: how many cases of which types, and with which threads."""
+    """Lines on the trials, one a layout: the number of cases, their types and threads."""
     lines = []
     for layout in dict.fromkeys(trial.how.repack for trial in trials):
         inside = [trial for trial in trials if trial.how.repack == layout]

@@ -58,16 +58,16 @@ def _way(outcome: Outcome) -> str:
 
 
 class Lines:
-    """Outcomes as they come, those of a type and layout that are right in one line.
+    """Outcomes as they come; right ones of a type and layout share a line.
 
-    So are wrong ones that were not diagnosed, beyond the first few. With ``every`` each has its line.
+    Wrong ones that were not diagnosed share one too, beyond the first few. With ``every`` each has its own.
     """
 
     def __init__(self, say: Callable[[str], None], *, every: bool) -> None:
         self._say, self._every = say, every
         self._right: list[Outcome] = []
-        self._alike: list[Outcome] = []  # wrong, with nothing to say of them
-        self._threads: int | None = None  # the usual number: told are others
+        self._alike: list[Outcome] = []  # wrong, and not diagnosed
+        self._threads: int | None = None  # the usual number: only others are printed
 
     def add(self, outcome: Outcome) -> None:
         """Count an outcome and print its line."""
@@ -87,7 +87,7 @@ class Lines:
             self._say(line(outcome))
 
     def close(self) -> None:
-        """Signals that are still held back."""
+        """Print the lines that were held back, and begin anew."""
         if len(self._alike) > ALIKE:
             more = self._alike[ALIKE:]
             self._say(
@@ -124,12 +124,12 @@ def _figure(value: float) -> str:
 
 
 def wrapped(text: str) -> str:
-    """A paragraph below its line."""
+    """A paragraph, indented below its line."""
     return textwrap.fill(text, 100, initial_indent="    ", subsequent_indent="    ")
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
-    """A row a type."""
+    """A table with a row for each type."""
     rows = []
     for name in dict.fromkeys(o.case.format.name for o in outcomes if o.verdict != "not run"):
         cases = [outcome for outcome in outcomes if outcome.case.format.name == name]
@@ -146,14 +146,14 @@ def summary(outcomes: Sequence[Outcome]) -> str:
 
 
 def votes(outcomes: Sequence[Outcome]) -> str:
-    """Faults by how many of the diagnosed cases have them."""
+    """The faults, each with the number of diagnosed cases that have it."""
     named = Counter(o.fault for o in outcomes if o.fault)
     shares = [f"{fault} in {count}" for fault, count in named.most_common()]
     return f"{', '.join(shares)} of {named.total()} diagnosed" if named else ""
 
 
 def last_sentence(outcomes: Sequence[Outcome]) -> str:
-    """One sentence that says how the run went."""
+    """The last sentence: the number of cases that ran, and how they went."""
     ran = [o for o in outcomes if o.verdict != "not run"]
     bad, idle = sum(o.bad for o in ran), len(outcomes) - len(ran)
     cases = f"{len(ran)} case{'' if len(ran) == 1 else 's'}"

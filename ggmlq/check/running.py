@@ -1,4 +1,4 @@
-"""One product of a case on a library: how it is run, and the same weights again for other activations."""
+"""One product of a case on a library: the settings of a run, and the same weights for other activations."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Product:
     ) -> Measurement:
         """Other activations [M, K] times the same weights, in the same layout on the same device.
 
-        Of weights of experts one is taken, as a plain product. LibraryFailedError where the library dies.
+        ``expert``: the one whose weights make a plain product. LibraryFailedError where the library dies.
         """
         how, q = self.how, self.q if expert is None else self.q[expert]
         return self.bridge.measure(

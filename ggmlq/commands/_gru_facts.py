@@ -11,7 +11,7 @@ from ..gru import FixedGRU
 
 
 def facts(f: FixedGRU) -> dict[str, Any]:
-    """For JSON: the whole, and every tensor."""
+    """The facts as JSON: of the whole, and of every tensor."""
     tensors = []
     for d, cell in enumerate(f.cells):
         uses = f.diagnostics() if len(f.cells) == 1 else f.diagnostics()[d]
@@ -42,13 +42,13 @@ def facts(f: FixedGRU) -> dict[str, Any]:
 
 
 def uses(f: FixedGRU) -> list[dict[str, int]]:
-    """By direction, how many values of each tensor saturated."""
+    """The number of saturated values of each tensor, by direction."""
     diagnostics = f.diagnostics() if len(f.cells) > 1 else (f.diagnostics(),)
     return [{name: use.saturated for name, use in uses.items()} for uses in diagnostics]
 
 
 def listing(f: FixedGRU) -> str:
-    """A table, a line a tensor."""
+    """A table with a line for each tensor."""
     rows = []
     for fact in facts(f)["tensors"]:
         e = fact["exponent"]

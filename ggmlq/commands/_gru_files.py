@@ -44,8 +44,8 @@ def weights(path: str, order: str | None, layer: int, node: str | None) -> GRU:
 
 
 def _torch(dump: Dump, stem: str, layer: int) -> GRU:
-    endings = (str(layer), f"{layer}_reverse")
-    names = [f"{part}{ending}" for part in TORCH for ending in endings]
+    suffixes = (str(layer), f"{layer}_reverse")
+    names = [f"{part}{suffix}" for part in TORCH for suffix in suffixes]
     state = {name: dump.array(stem + name) for name in names if stem + name in dump}
     module = SimpleNamespace(
         state_dict=lambda: state, num_layers=layer + 1, bidirectional=f"weight_ih_l{layer}_reverse" in state
@@ -77,7 +77,7 @@ def _arrays(path: str) -> Dump:
 
 
 def write(path: str, arrays: dict[str, Any]) -> None:
-    """An npz, in full or not at all."""
+    """Write an npz, in full or not at all."""
     try:
         write_arrays(path, arrays)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""llama-quantize's own way to say things: ``IN [OUT] TYPE [NTHREADS]`` and the options that it has."""
+"""Arguments as llama-quantize takes them: ``IN [OUT] TYPE [NTHREADS]`` and the options that it has."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Positional(NamedTuple):
 
 
 def positional(rest: list[str], chosen: bool) -> Positional:
-    """OUT, TYPE and NTHREADS; ``chosen``: the types are said by an option, and a single word is OUT."""
+    """OUT, TYPE and NTHREADS; ``chosen``: an option names the type, so a single word is OUT."""
     threads = None
     if len(rest) > 1 and rest[-1].isdecimal() and (len(rest) > 2 or _is_type(rest[0])):
         threads = int(rest[-1])

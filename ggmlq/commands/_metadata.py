@@ -69,7 +69,7 @@ def _read(request: str, path: str) -> str:
 
 
 def _parsed(option: str, assignment: str, metadata: Metadata) -> dict[str, Any]:
-    """``KEY[:TYPE]=VALUE`` as an entry; the type as given, else that of the key, else chosen by the value."""
+    """``KEY[:TYPE]=VALUE`` as an entry; the type is the one named, else the key's, else by the value."""
     left, equals, text = assignment.partition("=")
     if not equals:
         raise GGUFError(f"--{option} {assignment!r}: there is no '='; write KEY=VALUE or KEY:uint32=VALUE")

@@ -13,7 +13,7 @@ from ..report import blocks, figures, values
 
 
 def charts(q: QuantArray, name: str) -> list[Bars]:
-    """Values, and for blocks scales and codes."""
+    """Charts of the values, and for blocks of scales and codes."""
     progress = Progress(q.nbytes, "counting")
     try:
         spread = values.examine(q, progress.advance)
@@ -29,7 +29,7 @@ def charts(q: QuantArray, name: str) -> list[Bars]:
 
 
 def show(bars: list[Bars], path: str) -> str:
-    """Draw into a file, or without one onto the terminal; what to print."""
+    """Draw charts into a file, or for the terminal; the text to print."""
     if not bars:
         return "there is nothing to draw: no value is finite"
     if path:

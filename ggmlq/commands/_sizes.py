@@ -19,7 +19,7 @@ def tell(files: Iterable[tuple[str, int]], dry: bool) -> None:
 
 
 def check_free(paths: Iterable[str], force: bool, sources: Iterable[str] = ()) -> None:
-    """No file of these names is there, but those of ``own``, which the user named as the source too."""
+    """Raise an error where a file of these names exists and is none of ``sources``."""
     existing = [path for path in sources if os.path.exists(path)]
     for path in paths:
         if not force and os.path.lexists(path):

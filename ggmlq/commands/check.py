@@ -87,7 +87,7 @@ def _header(bridge: Bridge, device: Device, trials: list[Trial], left: list[str]
 
 
 def _options(args: argparse.Namespace, outcome: Outcome) -> str:
-    """The library and how the case was run on it, for whoever repeats it."""
+    """The options that repeat a run: the library, the device, and the settings of the case."""
     options = [("--lib", args.lib), ("--device", None if args.device == "CPU" else args.device)]
     options += [("--buffer", outcome.layout or None), ("--threads", outcome.threads)]
     options += [("--repeats", args.repeats), ("--arithmetic", args.arithmetic)]
@@ -115,7 +115,7 @@ def _arithmetic(name: str | None) -> str | None:
 
 
 def _trials(args: argparse.Namespace, bridge: Bridge, device: Device) -> list[Trial]:
-    """Cases that were named, as they are; without, the edges in every layout, or in the named one."""
+    """The trials: cases that were named, else the edges in every layout, or in the named one."""
     how = Settings(
         device.name, device.backend, args.threads or min(4, os.cpu_count() or 1), args.buffer or args.repack,
         args.repeats, args.time, _arithmetic(args.arithmetic),
@@ -150,7 +150,7 @@ def _cases(args: argparse.Namespace, bridge: Bridge) -> list[Case]:
 
 
 def _saved(path: Path) -> Case:
-    """With ids, in batches or plain; a file that is none of them is told by the last."""
+    """A saved case: with ids, in batches or plain; the error for any other file is that of plain cases."""
     try:
         saved = Dump(path)
         load: Callable[[Path], Case] = cases.load
@@ -231,7 +231,7 @@ def _facts(
 
 
 def _status(args: argparse.Namespace, outcomes: list[Outcome]) -> int:
-    """1 for anything wrong; 2 where nothing ran, or not all of what was named."""
+    """The exit status: 1 for anything wrong, 2 where nothing ran or a named type did not."""
     if any(outcome.bad for outcome in outcomes):
         return 1
     ran = {outcome.case.format.name for outcome in outcomes if outcome.arithmetic}

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _refuse_colon(args: argparse.Namespace) -> None:
-    """``model.gguf:blk.0.ffn_up.weight``, as other programs take it."""
+    """Refuse ``model.gguf:blk.0.ffn_up.weight``, which other programs take, and name the option."""
     path, _, tensor = (args.weights or "").rpartition(":")
     if path and not Path(args.weights).exists() and Path(path).is_file():
         raise DumpError(
@@ -86,7 +86,7 @@ def _ids(path: str | None, dump: Dump) -> Any:
 
 
 def _scaled(args: argparse.Namespace, dump: Dump, w: ScaledArray) -> int:
-    """All of a product of arrays with scales in one npz."""
+    """Diagnose a product of arrays with scales, all of it from one npz."""
     if args.x or args.make_input:
         raise DumpError(
             f"{args.y} holds w_codes: y, x and w of a product with scales are read from this one file, "
@@ -135,7 +135,7 @@ def _listed(as_json: bool) -> int:
 
 
 def _write_input(name: str, q: QuantArray) -> str:
-    """The path of the file; NumPy adds its ending where a name has another."""
+    """Write activations for a diagnosis; the path, to which NumPy adds .npz if it has another ending."""
     q, path = q.to("cpu"), name if name.endswith(".npz") else f"{name}.npz"
     try:
         np.savez_compressed(

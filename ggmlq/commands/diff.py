@@ -1,4 +1,4 @@
-"""``ggmlq diff``: what two models differ in."""
+"""``ggmlq diff``: the differences of two models."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _kind(tensor: TensorDifference) -> Hashable:
 
 
 def _row(name: str, members: list[TensorDifference], many: list[str]) -> list[str]:
-    """Some tensors of one kind: the least NMSE and the largest, the largest error of all."""
+    """A row for tensors of one kind: their least and largest NMSE, and the largest error of all."""
     tensor = max(members, key=lambda one: one.largest.error if one.largest else -1.0)
     place = tensor.largest
     shapes = [None if shape is None else " x ".join(map(str, shape)) or "scalar" for shape in tensor.shapes]

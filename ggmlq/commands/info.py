@@ -69,7 +69,7 @@ def _facts(path: str, args: argparse.Namespace, everything: bool) -> dict[str, A
 
 
 def _warn(file: GGUFFile | SafetensorsFile) -> None:
-    """A line for people, whatever they asked for: the figures are of the whole model, and it is not there."""
+    """Warn on stderr, also beside JSON, that parts of the model are missing and figures are of the whole."""
     if file.missing:
         print(
             f"ggmlq info: {_plain.name(file.paths[0])}: {len(file.missing)} of {count(len(file), 'tensor')} "

@@ -11,7 +11,7 @@ _TRACING = (
     "compare_logits",
     "imatrix",
     "trace",
-)  # it stands on this package, and is found when asked for
+)  # functions of ggmlq.trace, which stands on this package: imported when they are used
 
 __all__ = ["Bridge", "Device", "Measurement", "attach", "compare_logits", "imatrix", "trace"]
 

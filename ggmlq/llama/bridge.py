@@ -187,8 +187,9 @@ class Bridge:
         *,
         repack: bool | str = False,
     ) -> list[bool]:
-        """Shapes of x, weights and ids (or None) as :meth:`measure` has them: whether the device multiplies
-        each in that layout. Nothing is multiplied.
+        """One bool for each shape: True where the device multiplies it in that layout. Nothing is multiplied.
+
+        ``shapes`` are those of x, weights and ids (or None), as :meth:`measure` takes them.
         """
         fmt = FORMATS[format]
         message = {"do": "takes", "device": device, "format": fmt.name, "repack": repack,
@@ -237,7 +238,7 @@ class Bridge:
         return f"<Bridge to ggml {self.version}, {self.path}>"
 
     def _start(self) -> dict[str, Any]:
-        """A fresh process that has loaded the build, and what it says of that."""
+        """Start a fresh process that loads the build; the facts that it reports."""
         child = self._child = Child.started()
         try:
             message = {"do": "load", "lib": self._lib}
@@ -252,7 +253,7 @@ class Bridge:
         with self._lock:
             if self._busy:
                 raise UnsupportedError(
-                    f"{request}: asked while the same thread waits for another answer of {self!r}; the "
+                    f"{request}: called while the same thread waits for another answer of {self!r}; the "
                     "library gets one call at a time; give handlers of signals a Bridge of their own"
                 )
             self._busy = True
@@ -266,7 +267,7 @@ class Bridge:
                 self._busy = False
 
     def _forked(self) -> None:
-        """In a child process: the lock may be held by a thread that is not here, the library is not ours."""
+        """Let go of all in a forked child: the parent owns the process, and may hold the lock."""
         self._lock = threading.RLock()
         self._busy = False
         self.close()

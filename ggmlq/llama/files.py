@@ -73,7 +73,7 @@ def locate(named: str | Path | None = None) -> Build:
 
 
 def _beside_file(path: Path) -> Build:
-    """The named file plays its own part; the others come from beside it."""
+    """The build around a named file: the file itself, and the other parts that lie beside it."""
     match = NAME.match(path.name)
     if match is None:  # somebody's own name: then it must hold all of ggml
         return Build(path.parent, {"": path}, path)
@@ -87,7 +87,7 @@ def _beside_file(path: Path) -> Build:
 
 
 def _parts(folder: Path) -> dict[str, Path]:
-    """Libraries in a folder and in its ``ggml-cuda``-like ones; of several names the shortest."""
+    """Libraries of a folder and of folders such as ``ggml-cuda`` in it, by part; the shortest name counts."""
     parts: dict[str, Path] = {}
     if not folder.is_dir():
         return parts

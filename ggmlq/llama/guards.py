@@ -24,7 +24,7 @@ BEHIND, MOST = 3, 1 << 26  # behind a result so many times its size: a stride in
 
 @dataclass(frozen=True)
 class Stray:
-    """Bytes that a kernel wrote where no result lies."""
+    """Bytes that a kernel wrote beside its result."""
 
     place: str  # "behind y", "before y", "in x" …
     bytes: int

@@ -68,7 +68,7 @@ class Library:
             self.types.add(fmt.name)
 
     def check_type(self, fmt: Format) -> None:
-        """A type that the library does not know is an error: it would abort on the id."""
+        """Raise an error for a type that the library does not know: it would abort on the id."""
         if fmt.name not in self.types:
             raise UnsupportedError(
                 f"libggml: {self.path} (ggml {self.version}) has no type {fmt.name} (id {fmt.id}); "

@@ -51,7 +51,7 @@ def homes(build: Build) -> list[Path]:
 
 
 def checked(build: Build, *others: Path) -> list[Path]:
-    """The loaded libraries; one that is none of the build's, nor beside ``others``, is an error."""
+    """The loaded libraries; an error where one lies neither in the build nor beside ``others``."""
     loaded = libraries(build)
     allowed = [*homes(build), *(path.resolve().parent for path in others)]
     strangers = [path for path in loaded if not any(path.is_relative_to(folder) for folder in allowed)]

@@ -18,12 +18,12 @@ from typing import IO
 
 TAIL_BYTES = 8192  # bytes of stderr: 2000 characters of any alphabet
 CHUNK = 1 << 16
-STALE = 64  # chunks thrown away at most before a call: a library may print without end
+STALE = 64  # chunks that are dropped at most before a call: a library may print without end
 GLANCE = 0.05  # seconds between looks at a worker that says nothing
 
 
 class Tail:
-    """The end of what was said, however much it was."""
+    """The last bytes that a worker printed to stderr."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
@@ -58,7 +58,7 @@ class PolledPipes:
 
     @contextmanager
     def call(self, timeout: float) -> Iterator[None]:
-        """Read and write in it, for so long; a TimeoutError then. The tail is that of the call."""
+        """A context to read and write in; TimeoutError after so many seconds. It begins a new tail."""
         self._until = time.monotonic() + timeout
         self._listen(STALE)
         self.tail.clear()
@@ -93,7 +93,7 @@ class PolledPipes:
         self._listen(STALE)
 
     def _wait(self, stream: IO[bytes], event: int) -> bool:
-        """Until the stream may be ready; whether the worker is dead."""
+        """Wait until the stream may be ready; True where the worker is dead."""
         left = self._until - time.monotonic()
         if left <= 0:
             raise TimeoutError
@@ -108,7 +108,7 @@ class PolledPipes:
         return stream.fileno() not in numbers and self._process.poll() is not None
 
     def _listen(self, chunks: int) -> None:
-        """Take so much of stderr as is there."""
+        """Read what stderr holds, so many chunks at most."""
         for _ in range(chunks):
             chunk = b"" if self._deaf or self._stderr.closed else self._stderr.read(CHUNK)
             if not chunk:

@@ -51,7 +51,7 @@ def send(stream: Stream, number: int, message: dict[str, Any], arrays: Arrays | 
 def receive(stream: Stream, number: int | None = None) -> tuple[int, dict[str, Any], Arrays]:
     """Read a number, a message and its arrays; EOFError where the other side is gone.
 
-    Of answers the number is known, and another one is an error.
+    ``number``: that of the question; another one is an error.
     """
     head = _exactly(stream, HEADER.size)
     magic, answered, length, size = HEADER.unpack(head)
@@ -71,7 +71,7 @@ def receive(stream: Stream, number: int | None = None) -> tuple[int, dict[str, A
 
 
 def _parsed(text: bytearray, size: int) -> tuple[dict[str, Any], list[tuple[np.dtype[Any], list[int]]]]:
-    """The message, and what arrays follow it."""
+    """The message, and the dtypes and shapes of the arrays that follow it."""
     try:
         message = json.loads(bytes(text))
         kinds = [(_dtype(kind), shape) for kind, shape in message.pop("arrays")]

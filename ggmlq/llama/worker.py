@@ -31,7 +31,7 @@ Answer = tuple[dict[str, Any], Arrays]
 
 
 class Worker:
-    """One method a request."""
+    """The requests of a bridge: one method each, as its ``do`` names them."""
 
     def __init__(self) -> None:
         self._library: Library | None = None
@@ -44,7 +44,7 @@ class Worker:
         return self._library
 
     def load(self, message: dict[str, Any], arrays: Arrays) -> Answer:
-        """The whole build, with its backends; what it is."""
+        """Load the whole build with its backends; its path, version and types."""
         self._library = Library(locate(message["lib"]), whole=True)
         facts = {
             "path": str(self.library.path),
@@ -113,7 +113,7 @@ def answer(method: Callable[[dict[str, Any], Arrays], Answer], message: Any, arr
 
 
 def serve(requests: Stream, answers: Stream) -> None:
-    """Answer until the bridge is gone."""
+    """Answer requests until the bridge is gone."""
     worker = Worker()
     inbox: SimpleQueue[tuple[int, dict[str, Any], Arrays]] = SimpleQueue()
     threading.Thread(target=listen, args=(requests, inbox), daemon=True).start()
@@ -124,7 +124,7 @@ def serve(requests: Stream, answers: Stream) -> None:
 
 
 def listen(requests: Stream, inbox: SimpleQueue[tuple[int, dict[str, Any], Arrays]]) -> None:
-    """Hear the requests, and their end even while the library works: then all ends with the bridge."""
+    """Put requests into the inbox. Where they end, the bridge is gone: then end all, even a busy library."""
     try:
         while True:
             inbox.put(receive(requests))
@@ -167,7 +167,7 @@ def _hidden(number: int) -> int:
 
 
 def wake_when_orphaned() -> None:
-    """A library may have stopped us: nobody would hear the end of the requests then.
+    """Have Linux wake this process when its parent ends: a library may have stopped it.
 
     Linux sends this signal also when the thread ends that started us. It must therefore be one that
     does no harm.

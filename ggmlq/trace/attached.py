@@ -29,17 +29,17 @@ from .settings import settings
 from .tracer import Tracer
 from .verdicts import Judge
 
-_TRACERS: list[Tracer] = []  # a context that was made meanwhile asks its callback as long as it lives
+_TRACERS: list[Tracer] = []  # a context made within `with` calls its callback as long as it lives
 
 
 class _Here:
-    """The shared file, attached by a process of its own."""
+    """Arrays of this process, in place of the file that two processes share."""
 
     def __init__(self) -> None:
         self.arrays: list[NDArray[np.uint8]] = []
 
     def note(self, facts: dict[str, Any]) -> None:
-        """Nobody would read it."""
+        """Drop the facts: there is no other process to read them."""
 
     def room(self, lengths: list[int]) -> tuple[list[NDArray[np.uint8]], list[list[int]]]:
         """Arrays to be filled."""

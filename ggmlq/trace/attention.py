@@ -18,7 +18,7 @@ from .operands import Node
 
 Wide = NDArray[np.float64]
 
-# NMSE of a row of a head. Seen of right kernels, in the worst row: 1e-6 (f16 cache), 7e-5 (q4_0 cache), 3e-4
+# NMSE of a row of a head. Right kernels reach, in the worst row: 1e-6 (f16 cache), 7e-5 (q4_0 cache), 3e-4
 # (512 tokens in libraries that sum in halves, which longer contexts make worse).
 LOOSE = 1e-2
 COMPILED = 1 << 24  # products of q and k below which NumPy is done before anything is compiled
@@ -71,7 +71,7 @@ def judge_attention(node: Node) -> tuple[Judgement, dict[str, Any], int]:
     floor = 1e-6 * size.mean() if np.isfinite(size).all() else 0.0
     with np.errstate(invalid="ignore", divide="ignore"):
         off = error / np.maximum(size, floor + 1e-300)
-    finite = np.isfinite(expected).all(axis=-1)  # a row that may attend to nothing is not a number
+    finite = np.isfinite(expected).all(axis=-1)  # a row that attends to nothing is NaN
     off = np.where(finite, np.where(np.isnan(off), np.inf, off), 0.0)
     stream, row, head = (int(i) for i in np.unravel_index(int(off.argmax()), off.shape))
     got, right = y[stream, row, head], expected[stream, row, head]
@@ -88,7 +88,7 @@ def judge_attention(node: Node) -> tuple[Judgement, dict[str, Any], int]:
 
 
 def _slopes(heads: int, most: float) -> Wide:
-    """ALiBi: how much each head minds distance; without a bias all alike."""
+    """The slope of each head under ALiBi; ones without a bias."""
     if not most:
         return np.ones(heads)
     low = 1 << (heads.bit_length() - 1)

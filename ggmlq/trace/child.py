@@ -34,7 +34,7 @@ CODE = "import sys; sys.path[:] = {path!r}; from ggmlq.trace.child import main; 
 
 
 class Talk:
-    """Answers leave, requests come; each answer is to the request before."""
+    """The pipes to the parent: each answer belongs to the request before it."""
 
     def __init__(self, requests: Stream, answers: Stream) -> None:
         self._answers = answers
@@ -48,11 +48,11 @@ class Talk:
         return message
 
     def answer(self, message: dict[str, Any], arrays: Arrays | None = None) -> None:
-        """To the last one."""
+        """Answer the last request."""
         send(self._answers, self._number, message, arrays or [])
 
     def exchange(self, message: dict[str, Any]) -> None:
-        """A product: wait until it was judged."""
+        """Send a product, and wait until it was judged."""
         self.answer({"kind": "product", **message})
         self.request()
 
@@ -62,9 +62,13 @@ class Runner:
 
     def __init__(self, talk: Talk) -> None:
         self._talk = talk
-        self._references: list[Any] = []  # what C calls
+        self._references: list[
+            Any
+        ] = []  # callbacks that C calls: without a reference they would be collected
         self._model: tuple[str, int] | None = None
-        self._offered: set[str] = set()  # layouts of weights, known where some are left out
+        self._offered: set[str] = (
+            set()
+        )  # layouts of weights that the library offers; filled only where some are left out
 
     def load(self, message: dict[str, Any]) -> dict[str, Any]:
         """Load the library and its model."""
@@ -94,7 +98,7 @@ class Runner:
         return {"kind": "tokens", "tokens": numbers, "begin": numbers[:begin] if begin < len(short) else []}
 
     def run(self, message: dict[str, Any]) -> dict[str, Any]:
-        """A prompt and some more tokens; logits of each step."""
+        """Run a prompt and some more tokens; the answer has the logits of each step."""
         model = self._loaded(message["model"])
         tokens = message["tokens"] or self._tokens(model, message)
         wishes = Wishes(
@@ -133,7 +137,7 @@ class Runner:
         }  # fmt: skip
 
     def tool(self, message: dict[str, Any]) -> dict[str, Any]:
-        """A command of llama.cpp, whatever it runs."""
+        """Run a command of llama.cpp and trace all its graphs."""
         with gguf.open(Path(message["model"])) as file:
             names = set(file)
         tracer = Tracer(self._symbols, self._shared, self._talk.exchange, names, select=message["select"],
@@ -159,7 +163,7 @@ class Runner:
 
 
 def serve(talk: Talk) -> None:
-    """Answer until the parent is gone."""
+    """Answer requests until the parent is gone."""
     runner = Runner(talk)
     while True:
         message = talk.request()

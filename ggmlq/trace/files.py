@@ -26,7 +26,7 @@ def locate_llama(named: str | Path | None = None) -> tuple[Build, Path]:
 
 
 def _beside(path: Path) -> Build:
-    """Ggml of the build that a libllama belongs to; an old one may hold all of it."""
+    """The build of ggml that a libllama belongs to; an old libllama may hold all of it."""
     for root in (path.parent, *path.parent.parents[:3]):
         try:
             return locate(root)

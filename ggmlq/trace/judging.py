@@ -1,4 +1,4 @@
-"""Is a node right? All of its elements by random sums first, then one by one where these point.
+"""The judgement of a node: all of its elements by random sums, then the suspicious ones one by one.
 
 A few elements find the arithmetic. In it, sums over all rows with random signs are compared column by
 column (``ggmlq/cpu/projection.py``); the columns that are furthest from what they should be, and in these
@@ -50,12 +50,12 @@ class Verdict:
 
     judgement: Judgement
     worst: dict[str, Any]
-    crop: Crop  # the one that holds the worst element
+    crop: Crop  # it holds the worst element
     judged: int  # elements that were judged one by one
 
 
 def judge_parts(parts: Sequence[Part], backend: str, rows: int, how: str = "all") -> Verdict:
-    """The verdict on all products of a node. ``rows``: of the node, by which a backend chooses kernels.
+    """The verdict on all products of a node. ``rows``: rows of the node, by which a backend chooses kernels.
 
     ``how``: ``"sample"`` a few elements; ``"all"`` all by random sums; ``"full"`` all one by one.
     """
@@ -81,7 +81,7 @@ def _crop(part: Part, rows: Any, columns: Any, arithmetic: str) -> Crop:
 
 
 def _together(first: Judgement, crops: list[Crop]) -> Verdict:
-    """The worst of all; an element that two crops share counts once."""
+    """The verdict from all crops: their worst element; one that two crops share counts once."""
     out: set[tuple[int, int, int]] = set()
     for crop in crops:
         for i, j in np.argwhere(crop.elements.out):
@@ -112,7 +112,7 @@ def _suspects(parts: Sequence[Part], arithmetic: str) -> list[tuple[Part, Any, A
     coded: dict[int, Activations] = {}
     off = []
     for i, part in enumerate(parts):
-        coded = {i: activations(part.x, part.q, arithmetic)}  # the last one may be wanted again
+        coded = {i: activations(part.x, part.q, arithmetic)}  # the last one may serve again below
         off.append(_column_errors(part, coded[i], arithmetic))
     by_part = sorted(range(len(parts)), key=lambda i: -float(off[i].max(initial=0.0)))
     suspects = []
@@ -189,7 +189,7 @@ def activations(x: NDArray[np.float32], q: QuantArray, arithmetic: str) -> Activ
 
 
 def _suspicious_rows(part: Part, columns: Any, arithmetic: str, a: Activations | None) -> NDArray[np.intp]:
-    """In these columns, rows with the largest errors."""
+    """The rows with the largest errors in these columns."""
     if len(part.x) <= ROWS:
         return np.arange(len(part.x))
     a = activations(part.x, part.q, arithmetic) if a is None else a

@@ -32,7 +32,7 @@ class Opaque(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_uint8 * 1024)]
 
     def find(self, pattern: str, *values: Any, step: int = 4) -> int | None:
-        """The only offset at which such values stand."""
+        """The only offset at which these values stand; None where there are none, or several."""
         needle, raw = struct.pack(pattern, *values), bytes(self.bytes)
         last = len(raw) - len(needle)
         offsets = [at for at in range(0, last, step) if raw[at : at + len(needle)] == needle]
@@ -45,7 +45,7 @@ class Opaque(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Wishes:
-    """The settings of a context. None: the library's default."""
+    """The settings of a context; None stands for the library's default."""
 
     tokens: int  # in all
     threads: int = 2
@@ -67,7 +67,7 @@ class LibLlama:
         self._call("llama_backend_init", None, c_bool(False))
 
     def _call(self, names: str, result: Any, *arguments: Any) -> Any:
-        """The first of these functions that the library has."""
+        """The result of the first of these functions that the library has."""
         for name in names.split():
             if hasattr(self.lib, name):
                 function = getattr(self.lib, name)
@@ -81,7 +81,7 @@ class LibLlama:
     # --- a model and its context ----------------------------------------------------------
 
     def load(self, model: str) -> int:
-        """Open a model; its tensors lie where the library wants them."""
+        """The handle of a model, loaded where the library wants its tensors."""
         params = self._call("llama_model_default_params", Opaque)
         handle = self._call(
             "llama_model_load_from_file llama_load_model_from_file", c_void_p, model.encode(), params
@@ -122,7 +122,7 @@ class LibLlama:
         return int(handle)
 
     def _fill(self, params: Opaque, place: int, wishes: Wishes, callback: Any) -> None:
-        """The callback, the types of the cache, and whether attention is one node."""
+        """Set the callback, the types of the cache, and flash attention in a context's parameters."""
         if wishes.flash is not None:
             kinds = params.find("=4i3f", -1, -1, -1, -1, 0, 0, -1)  # rope, pooling, attention, flash, …
             if kinds is not None:
@@ -145,7 +145,7 @@ class LibLlama:
         )
 
     def free_context(self, context: int) -> None:
-        """Give its memory back."""
+        """Free the memory of a context."""
         self._call("llama_free", None, c_void_p(context))
 
     # --- tokens ---------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class LibLlama:
     def tokenize(self, model: int, text: str, whole: bool = True) -> list[int]:
         """A text as tokens; ``whole``: with those that begin and end one."""
         raw, n = text.encode(), -64
-        while n < 0:  # less than 0: so much room was wanted
+        while n < 0:  # less than 0: minus the number of tokens that need room
             room = (c_int32 * max(-n, len(raw)))()
             before, n = n, self._call(
                 "llama_tokenize", c_int32, self._vocabulary(model), raw, c_int32(len(raw)), room,
@@ -178,10 +178,10 @@ class LibLlama:
         return list(room[:n])
 
     def decode(self, context: int, tokens: list[int], position: int, through: bool = False) -> None:
-        """One batch, to its end; ``through``: all tokens go through the last layer too, not only the last."""
+        """Run one batch; ``through``: all tokens go through the last layer, not only the last one."""
         array = (c_int32 * len(tokens))(*tokens)
         count = c_int32(len(tokens))
-        # Since 2025 the last two are left away; who does not take them does not see them.
+        # Libraries since 2025 take two arguments; they ignore the others.
         batch = self._call("llama_batch_get_one", Opaque, array, count, c_int32(position), c_int32(0))
         if through:
             flags = (ctypes.c_int8 * len(tokens))(*[1] * len(tokens))
@@ -209,10 +209,10 @@ class LibLlama:
 
 
 def extra_kinds(names: list[str], symbols: Any, library: LibLlama, offered: set[str]) -> list[Any]:
-    """Weights in layouts of these names are not offered to libllama any more; keep what comes back.
+    """Hide layouts of these names from libllama; the caller keeps the result alive.
 
-    It asks each backend for a function by name that lists them; that call is redirected. The names of all
-    that there are become known then (``offered``).
+    libllama lists layouts through a function that it asks each backend for by name; that call is redirected
+    here. The names of all layouts that exist are added to ``offered``.
     """
     from .elf import import_slot
 

@@ -32,7 +32,7 @@ NOISE = 1e-6  # squared distance of inputs that roundings of earlier products ex
 
 @dataclass(frozen=True)
 class Pair:
-    """A node in both builds."""
+    """A node in both builds, with the distances of its inputs and outputs."""
 
     a: Product
     b: Product
@@ -56,7 +56,7 @@ class Pair:
 
 @dataclass
 class Comparison:
-    """Iterate for pairs; afterwards ``first`` and ``logits`` are known."""
+    """The pairs of nodes of two builds: iterate. Afterwards ``first`` and ``logits`` are known."""
 
     settings: Settings
     against: Settings
@@ -107,7 +107,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class _Half:
-    """The data of a node that wait for the other build's result."""
+    """A node of one build that waits for the other build's: its record and arrays."""
 
     record: Product
     x: NDArray[np.float32]
@@ -151,7 +151,7 @@ def _pair(a: _Half, b: _Half, furthest: float) -> Pair:
 
 
 def _apart(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
-    """Squared distance, by size."""
+    """The squared distance of two arrays, by the size of the first."""
     if a.shape != b.shape:
         return math.nan
     x, y = a.astype(np.float64), b.astype(np.float64)
@@ -173,7 +173,7 @@ def _compared(a: list[NDArray[np.float32]], b: list[NDArray[np.float32]]) -> dic
 
 
 def _divergence(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
-    """Kullback-Leibler, in nats: of the first build's probabilities from the second's."""
+    """The Kullback-Leibler divergence of the first build's probabilities from the second's, in nats."""
     p, q = (one - one.max() - np.log(np.exp(one - one.max()).sum()) for one in (x, y))
     return float((np.exp(p) * (p - q)).sum())
 

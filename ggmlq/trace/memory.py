@@ -29,7 +29,7 @@ Bytes = NDArray[np.uint8]
 
 
 class SharedFile:
-    """Both sides have one; only the library's side lets it grow."""
+    """The shared file, mapped by both processes; only the library's side makes it grow."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -38,7 +38,7 @@ class SharedFile:
 
     @classmethod
     def created(cls) -> tuple[SharedFile, str]:
-        """A new one, and its path for the other process."""
+        """A new file, and its path for the other process."""
         for place in PLACES:
             if place is None or os.access(place, os.W_OK):
                 with suppress(OSError):
@@ -61,7 +61,7 @@ class SharedFile:
     # --- the page -------------------------------------------------------------------------
 
     def note(self, facts: dict[str, Any]) -> None:
-        """Remember them, whatever happens next."""
+        """Write facts that survive a crash."""
         raw = json.dumps(facts).encode()[: PAGE - 1]
         self._map[: len(raw) + 1] = raw + b"\0"
 
@@ -90,12 +90,12 @@ class SharedFile:
         """Arrays where the other side put them; they change with its next product."""
         end = max((at + length for at, length in places), default=0)
         if self._data is None or end > len(self._data):
-            # The map before is let go of when the last array on it is.
+            # The earlier map is freed with the last array on it.
             self._data = mmap.mmap(self._fd, os.fstat(self._fd).st_size)
         return [np.frombuffer(self._data, np.uint8, length, at) for at, length in places]
 
     def _grow(self, length: int) -> None:
-        """A half more than is needed; room that is promised and missing would be a signal later."""
+        """Let the file grow to half more than is needed, allocated now: missing room is a signal later."""
         length += (length - PAGE) // 2
         try:
             if hasattr(os, "posix_fallocate"):
@@ -109,7 +109,7 @@ class SharedFile:
             ) from error
 
     def close(self) -> None:
-        """Let go of it; arrays that are still held stay valid."""
+        """Close the file; arrays that are still in use stay valid."""
         with suppress(OSError):
             os.close(self._fd)
         with suppress(BufferError):

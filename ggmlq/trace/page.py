@@ -50,7 +50,7 @@ def page(
     products: Sequence[Product], model: str, library: str, notes: Sequence[str], died: str = "",
     others: Mapping[str, int] | None = None, nodes: int = 0,
 ) -> Page:  # fmt: skip
-    """The whole page. ``died``: in words, where the library did; ``others``: nodes that nobody judges."""
+    """The whole page. ``died``: the error where the library died; ``others``: nodes that nobody judges."""
     wrong = [p for p in products if p.verdict == "wrong"]
     sections = [
         Section("Layers and nodes", _layers(products)),
@@ -139,7 +139,7 @@ def _layers(products: Sequence[Product]) -> list[Block]:
 
 
 def items(products: Sequence[Product]) -> list[Item]:
-    """The worst of each place; a verdict stands there in words, colour only says how far."""
+    """The worst product of each layer and role; words tell the verdict, colour the distance."""
     worst: dict[tuple[int, str], Product] = {}
     for p in products:
         if p.layer is not None:
@@ -186,7 +186,7 @@ def _used(p: Product) -> Cell:
 
 
 def _kinds(products: Sequence[Product]) -> Table:
-    """By what libraries choose their kernels by."""
+    """A table by operation, type and buffer, which is how libraries choose kernels."""
     kinds: dict[tuple[str, str, str], list[Product]] = {}
     for p in products:
         kinds.setdefault((p.op, p.type, p.buffer), []).append(p)

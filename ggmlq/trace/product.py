@@ -80,7 +80,7 @@ class Product:
 
     @property
     def layer(self) -> int | None:
-        """The block of the model; None for what is outside of all."""
+        """The block of the model; None outside of all blocks."""
         match = re.search(r"(?:\bblk\.|^cache_[kv]_l)(\d+)\b", self.weights)
         match = match or re.search(r"-(\d+)(?: |$)", self.node)
         return int(match[1]) if match else None
@@ -92,11 +92,11 @@ class Product:
 
     @property
     def arithmetic(self) -> str:
-        """In which it was made; empty where it was not judged."""
+        """The arithmetic in which it was made; empty where it was not judged."""
         return self.judgement.arithmetic if self.judgement else ""
 
     def diagnose(self) -> Diagnosis:
-        """The mistake that explains the product; of a right product that it is right."""
+        """The diagnosis of the product, which may be that it is right."""
         if self.diagnosis is not None:
             return self.diagnosis
         if self.operands is None:
@@ -132,5 +132,5 @@ class Product:
 
 
 def _number(value: float | None) -> float | None:
-    """JSON has neither NaN nor infinity."""
+    """The value for JSON, which has neither NaN nor infinity."""
     return value if value is not None and math.isfinite(value) else None

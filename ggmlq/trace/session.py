@@ -69,7 +69,7 @@ class Run:
               every: bool = False, quiet: bool = False, select: tuple[str, ...] | None = None,
               through: bool = False,
               ) -> Iterator[Node | dict[str, Any]]:  # fmt: skip
-        """Each captured node, whose arrays are valid until the next; at last how the run ended."""
+        """The captured nodes, whose arrays are valid until the next; at last the message of the end."""
         settings = self.settings
         numbers = (
             None if settings.tokens is None or isinstance(settings.tokens, int) else list(settings.tokens)
@@ -100,7 +100,7 @@ class Run:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since it was begun."""
+        """Seconds since the run began."""
         return time.monotonic() - self.started
 
     def died_at(self) -> dict[str, Any]:
@@ -134,9 +134,9 @@ class Trace:
     def __init__(self, settings: Settings, *, bar: bool | None = False) -> None:
         self.settings = settings
         self._bar = bar
-        with gguf.open(settings.model) as file:  # a file that is damaged is told here
+        with gguf.open(settings.model) as file:  # raises an error for a damaged file
             if file.missing:
-                file[file.missing[0]]  # and a cut one
+                file[file.missing[0]]  # and for an incomplete one
         self._reset()
 
     def _reset(self) -> None:
@@ -194,7 +194,7 @@ class Trace:
             )
 
     def _without_a_trace(self, run: Run, end: dict[str, Any]) -> None:
-        """A trace keeps kernels from fusing; so does the run give what it gives without?"""
+        """Note whether the run gives the same logits without a trace, which keeps kernels from fusing."""
         run.patience = run.elapsed
         try:
             plain = _untraced(run, end)
@@ -237,7 +237,7 @@ class Trace:
             bad = [p.node for p in again if p.verdict == "wrong"]
             verdict = f"{len(set(bad))} of them are wrong there too" if bad else "all are right there"
             self.notes.append(f"{finding}; in the plain layout (--without {','.join(buffers)}) {verdict}.")
-        except Exception as error:  # of a second look; the first one stands
+        except Exception as error:  # in the second run; the first one still counts
             self.notes.append(f"{finding}; the plain layout could not be tried: {error}")
         finally:
             if run is not None:
@@ -247,7 +247,7 @@ class Trace:
 
     def _died(self, run: Run, error: LibraryFailedError) -> LibraryFailedError:
         """The error in words: which node, with which weights, in which buffer, and what to try."""
-        if not error.how:  # an error that the library reported; it says what
+        if not error.how:  # the library reported an error, which is clear by itself
             return error
         noted = run.died_at()
         pending, step = list(noted.get("pending", [])), noted.get("step", 0)
@@ -259,7 +259,7 @@ class Trace:
         return LibraryFailedError(text, error.how, error.tail)
 
     def _node_by_node(self, first: Run) -> list[dict[str, Any]]:
-        """The run again, asking at every node: what is pending then is one. Empty where it does not die."""
+        """The node at which a run dies that asks at every node; empty where that one does not die."""
         first.close()
         run = None
         try:

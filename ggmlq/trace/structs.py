@@ -18,10 +18,10 @@ from ..errors import UnsupportedError
 from ..formats import FORMATS
 from ..llama.symbols import InitParams, Symbols, words
 
-LENGTHS = (512, 5, 7, 11)  # no two alike, and no strides of theirs
-SCALES = (0.4375, 3.25, 7.125)  # of attention: exact as floats, and nothing else looks like them
+LENGTHS = (512, 5, 7, 11)  # no two are equal, and none is a stride
+SCALES = (0.4375, 3.25, 7.125)  # of attention: exact as floats, and unlike any other field
 HIDDEN = ("AMX", "REPACK", "AARCH64", "KLEIDIAI", "SPACEMIT")  # layouts of weights that cannot be read back
-SOURCES = 5  # of a node: attention has the most that are looked at
+SOURCES = 5  # sources of a node at most: attention has so many
 
 
 class Tensors:
@@ -53,7 +53,7 @@ class Tensors:
         symbols.ggml_free(context)
 
     def _attention(self, context: int) -> int:
-        """A node with telling parameters; 0 where the library has no such operation."""
+        """A node of attention whose parameters can be found; 0 where the library has no such operation."""
         if not self._symbols.has("ggml_flash_attn_ext"):
             return 0
         # The mask is last: some years want its rows in multiples of 64.
@@ -88,7 +88,7 @@ class Tensors:
     # --- one tensor -----------------------------------------------------------------------
 
     def source(self, tensor: int, i: int) -> int:
-        """A tensor that it is made of, 0 for none."""
+        """Source number i of a tensor, 0 for none."""
         return _pointer(tensor + self._sources + 8 * i)
 
     def scales(self, tensor: int) -> tuple[float, ...]:
@@ -119,11 +119,11 @@ class Tensors:
         return int(self._symbols.ggml_nbytes(tensor))
 
     def read(self, tensor: int, into: NDArray[np.uint8]) -> None:
-        """All these bytes, from any device."""
+        """Copy all bytes of a tensor from its device."""
         self._symbols.ggml_backend_tensor_get(tensor, into.ctypes.data, 0, into.size)
 
     def _held_by(self, tensor: int) -> int:
-        """The buffer; a view has that of its origin."""
+        """The buffer of a tensor; a view has that of its origin."""
         return _pointer((_pointer(tensor + self._origin) or tensor) + self._buffer)
 
 

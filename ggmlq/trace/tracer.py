@@ -29,7 +29,7 @@ REMEMBERED = 64  # nodes that the recorder remembers
 
 
 def original(name: str) -> str:
-    """A weight that the scheduler copied to another device is called ``CUDA0#blk.0.attn_q.weight#0``."""
+    """The name of a weight: its copy on another device is called ``CUDA0#blk.0.attn_q.weight#0``."""
     match = re.fullmatch(r"[^#]*#(.*)#\d+", name)
     return match[1] if match else name
 
@@ -45,7 +45,7 @@ class Room(Protocol):
 
 
 class Tracer:
-    """``tell(message)`` gets each product; its arrays lie in the shared file until it returns."""
+    """The callback of a graph. ``tell`` gets a message for each product; arrays stay until it returns."""
 
     def __init__(
         self, symbols: Symbols, shared: Room, tell: Callable[[dict[str, Any]], object],
@@ -58,9 +58,9 @@ class Tracer:
         self._pending: list[dict[str, Any]] = []
         self.step, self.nodes = 0, 0
         self.others: Counter[str] = Counter()  # nodes that compute and that nobody judges, by operation
-        self._counts, self._begin = counts, ""  # nobody tells a step: each begins with the same node
+        self._counts, self._begin = counts, ""  # where no step is told: each begins with the same node
         self.error: BaseException | None = None
-        self.off = False  # nobody wants to hear of nodes any more
+        self.off = False  # True once no node is to be traced any more
         self.callback = EVAL(self._on_node)  # kept here: C holds no reference
 
     def _on_node(self, tensor: int, ask: bool, _: int) -> bool:
@@ -126,6 +126,6 @@ class Tracer:
         self._tell(message)
 
     def _to_be_read(self, op: str, name: str, tensor: int, facts: dict[str, Any]) -> bool:
-        """Weights that the file has come from there: some layouts cannot be read back."""
+        """True for operands to read from the device. Weights are the file's: layouts may be unreadable."""
         from_file = op in PRODUCTS and name == "w" and original(facts["name"]) in self._weights
         return not from_file and self._tensors.readable(tensor)

@@ -1,4 +1,4 @@
-"""From a captured node to its record: judge, and where it is wrong find out what."""
+"""From a captured node to its record: the judgement, and the diagnosis of a wrong one."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from .operands import Node, Part, parts
 from .product import Operands, Product
 from .tracer import ATTENTION
 
-NEAR = 1e-2  # from an arithmetic: further than any other arithmetic is
+NEAR = 1e-2  # distance from an arithmetic: all other arithmetics are nearer than this
 WHOLE = 1 << 28  # M·N·K up to which the diagnosis gets all of a wrong product
 DIAGNOSED = 4  # wrong products of a kind that are diagnosed; where they agree the rest is like them
 SAMPLE = (4, 32)  # rows and columns kept of a right product
-ROWS, COLUMNS = 32, 256  # kept of a wrong one that is too large
+ROWS, COLUMNS = 32, 256  # rows and columns kept of a wrong one that is too large
 
 
 class Judge:
-    """Judges the nodes of one run, and remembers which kinds of wrong ones it has diagnosed."""
+    """The judge of one run's nodes, which remembers the kinds of wrong ones that it has diagnosed."""
 
     def __init__(self, model: Mapping[str, QuantArray], how: str) -> None:
         self._model, self._how = model, how
         self._diagnosed: dict[tuple[str, str, bool], list[Product]] = {}
 
     def record(self, node: Node) -> Product:
-        """One node with its judgement."""
+        """The record of one node, with its judgement."""
         start = time.perf_counter()
         product = _facts(node)
         try:
@@ -96,9 +96,9 @@ class Judge:
 
 
 def _diagnosed(operands: Operands, on_cpu: bool) -> Diagnosis:
-    """The verdict with the doctor's diagnosis; operands that it refuses leave it as it is.
+    """The doctor's diagnosis of operands; "unknown" where it refuses them.
 
-    He takes a result of halves for one that is stored so, which is right on a GPU; a CPU's is float32.
+    A result of halves counts there as one that is stored so. On a GPU that is right; a CPU's is float32.
     """
     if on_cpu and looks_half(operands.y.astype(np.float64)):
         text = "every element of the result is exactly a half: its sum, or the result itself, was kept in one"
@@ -110,7 +110,7 @@ def _diagnosed(operands: Operands, on_cpu: bool) -> Diagnosis:
 
 
 def _with_diagnosis(product: Product, diagnosis: Diagnosis, verdict: Verdict) -> Product:
-    """A diagnosis may know an arithmetic that the judge did not try: then a product that is near is right."""
+    """The record with its diagnosis, which may find it right in an arithmetic that was not tried."""
     if diagnosis.ok and verdict.judgement.distance < NEAR and product.op != "MUL_MAT_ID":
         judgement = replace(
             verdict.judgement, arithmetic=diagnosis.arithmetic or verdict.judgement.arithmetic, out=0
@@ -150,7 +150,7 @@ def _facts(node: Node) -> Product:
 
 
 def _sample(part: Part) -> Operands:
-    """A few elements of a right product, for whoever asks it for a diagnosis."""
+    """A few elements of a right product, for a later ``diagnose()``."""
     rows, columns = spread(len(part.x), SAMPLE[0]), spread(part.q.shape[0], SAMPLE[1])
     return _cut(part, rows, columns)
 

@@ -12,7 +12,7 @@ GROUPS = ("files", "models", "kernels", "setup")  # of commands, as the list of 
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what may have been meant, and escapes what it quotes: a shell's ``*`` passes any name."""
+    """A parser that suggests the word that was meant, and escapes names: a shell's ``*`` passes any."""
 
     commands: Commands | None = None
 
@@ -21,7 +21,7 @@ class Parser(argparse.ArgumentParser):
         self.group = group  # of commands, under which the list of all shows it
 
     def format_help(self) -> str:
-        """The commands stand in their groups."""
+        """The help, with the commands in their groups."""
         if self.commands is None:
             return super().format_help()
         formatter = self._get_formatter()
@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
         return groups
 
     def error(self, message: str) -> NoReturn:
-        """Print what is wrong, and leave."""
+        """Print the error and leave with status 2."""
         super().error(printable(message))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -59,7 +59,7 @@ class Parser(argparse.ArgumentParser):
         raise argparse.ArgumentError(action, f"invalid choice: {value!r}; {way}")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """The options; what is left over is answered with what is like it."""
+        """The options; an error for words that are none, with options like them."""
         options, rest = self.parse_known_args(args, namespace)
         if rest:
             parser = self.commands.choices[options.command] if self.commands is not None else self

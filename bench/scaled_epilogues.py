@@ -1,7 +1,7 @@
 """The cost of a bias, of codes as results and of floats as operands, beside the bare product on Hopper.
 
-    python bench/scaled_endings.py --json endings.json
-    python bench/scaled_endings.py --shapes 64x7168x2048
+    python bench/scaled_epilogues.py --json endings.json
+    python bench/scaled_epilogues.py --shapes 64x7168x2048
 
 Each product in a CUDA graph of several, in turns in one process; microseconds are the median of replays after
 rests. ``bare`` has operands that are quantized already and bfloat16 results. Up to 64 rows weights are
