@@ -10,8 +10,8 @@ import numpy as np
 from ... import reference
 from ...arrays.array import QuantArray
 from ...base.devices import to_host
-from ...ops.operands import check_linear
 from ...errors import NonFiniteError, ShapeError, UnsupportedError
+from ...ops.operands import check_linear
 from ..inputs import CALL, Results, results
 from ..numbers import Mask
 from .survey import Case

@@ -1,7 +1,7 @@
-"""What a bias, codes as results, and floats as operands cost beside the bare product, on a Hopper card.
+"""The cost of a bias, of codes as results and of floats as operands, beside the bare product on Hopper.
 
-    python bench/scaled_endings.py --json endings.json
-    python bench/scaled_endings.py --shapes 64x7168x2048
+    python bench/scaled_epilogues.py --json endings.json
+    python bench/scaled_epilogues.py --shapes 64x7168x2048
 
 Each product in a CUDA graph of several, in turns in one process; microseconds are the median of replays after
 rests. ``bare`` has operands that are quantized already and bfloat16 results. Up to 64 rows weights are
@@ -41,48 +41,48 @@ TURNS, ROTATED, STEPS = 3, 150_000_000, {"int8": ("int8", (1, None)), "fp8": ("e
 
 
 def bfloat16(rows: int, k: int) -> Any:
-    """Normal data."""
+    """Normal data in bfloat16."""
     cp = device.cupy()
     words = (cp.random.standard_normal((rows, k), dtype=cp.float32).view(cp.uint32) >> 16).astype(cp.uint16)
     return words.view(checks.float_dtype("a product", OUTSIDE))
 
 
 def quantized_apart(y: Any, scales: Any, x: Any, w: Any) -> Any:
-    """Results in float32, and then codes of them."""
+    """Codes of a product's results in float32, by a call of their own."""
     return gq.quantize_scaled(gq.scaled_linear(x, w, out=y), "int8", (1, None), scales=scales)
 
 
 def works(case: str, m: int, n: int, k: int) -> dict[str, list[Any]]:
-    """The product and its variants, with all sets of weights; judged."""
+    """The product and its variants with all sets of weights, after their results were compared."""
     cp, (code, tile) = device.cupy(), STEPS[case]
     count = max(1, -(-ROTATED // (n * k))) if m <= 64 else 1
-    given = [operands(case, m, n, k, seed) for seed in range(count)]
+    sets = [operands(case, m, n, k, seed) for seed in range(count)]
     y, wide, floats = empty(m, n, OUTSIDE), cp.empty((m, n), np.float32), bfloat16(m, k)
     bias = cp.random.standard_normal(n, dtype=cp.float32)
-    (x, w), *_ = given
+    (x, w), *_ = sets
     sums = gq.scaled_linear(x, w)
     scales = cp.maximum(cp.abs(sums).max(1, keepdims=True), 1e-3) / np.float32(127)
     want = gq.quantize_scaled(sums, "int8", (1, None), scales=scales)
-    found = gq.scaled_linear(x, w, requantize=("int8", scales))
-    assert bool((found.codes == want.codes).all()), "other codes than one step after the other gives"
+    result = gq.scaled_linear(x, w, requantize=("int8", scales))
+    assert bool((result.codes == want.codes).all()), "other codes than one step after the other gives"
     rounded = gq.scaled_linear(x, w, bias=bias, dtype=OUTSIDE)
     assert bool((cp.abs(floats_of(rounded) - (sums + bias)) <= cp.abs(sums + bias) / 128).all()), "wrong bias"
     return {
-        "bare": [partial(gq.scaled_linear, x, w, out=y) for x, w in given],
-        "bias": [partial(gq.scaled_linear, x, w, out=y, bias=bias) for x, w in given],
-        "int8 out": [partial(gq.scaled_linear, x, w, requantize=("int8", scales)) for x, w in given],
-        "int8 out, apart": [partial(quantized_apart, wide, scales, x, w) for x, w in given],
-        "floats in": [
-            partial(gq.scaled_linear, floats, w, out=y, activations=(code, tile)) for _, w in given
-        ],
-        "floats in, apart": [partial(gq.quantize_scaled, floats, code, tile, ragged="pad") for _ in given],
+        "bare": [partial(gq.scaled_linear, x, w, out=y) for x, w in sets],
+        "bias": [partial(gq.scaled_linear, x, w, out=y, bias=bias) for x, w in sets],
+        "int8 out": [partial(gq.scaled_linear, x, w, requantize=("int8", scales)) for x, w in sets],
+        "int8 out, apart": [partial(quantized_apart, wide, scales, x, w) for x, w in sets],
+        "floats in": [partial(gq.scaled_linear, floats, w, out=y, activations=(code, tile)) for _, w in sets],
+        "floats in, apart": [partial(gq.quantize_scaled, floats, code, tile, ragged="pad") for _ in sets],
     }
 
 
 def measured(case: str, m: int, n: int, k: int) -> list[dict[str, Any]]:
-    """A line a variant."""
-    made = works(case, m, n, k)
-    graphs = {name: Replays(each, max(len(each), 20 if m <= 128 else 4)) for name, each in made.items()}
+    """The figures of a shape, one for each variant."""
+    variants = works(case, m, n, k)
+    graphs = {
+        name: Replays(calls, max(len(calls), 20 if m <= 128 else 4)) for name, calls in variants.items()
+    }
     lines = []
     for name, seconds in in_turns(graphs, TURNS, 0.02, 0.15, 12).items():
         us = statistics.median(seconds) * 1e6
@@ -97,14 +97,14 @@ def main() -> int:
     parser.add_argument("--shapes", metavar="MxNxK[,…]", help="only these, in both kinds of codes")
     parser.add_argument("--json")
     options = parser.parse_args()
-    asked = [tuple(map(int, s.split("x"))) for s in options.shapes.split(",")] if options.shapes else None
-    found: list[dict[str, Any]] = []
+    selection = [tuple(map(int, s.split("x"))) for s in options.shapes.split(",")] if options.shapes else None
+    figures: list[dict[str, Any]] = []
     for case, shapes in SHAPES.items():
-        for m, n, k in asked or shapes:
-            found += measured(case, m, n, k)
+        for m, n, k in selection or shapes:
+            figures += measured(case, m, n, k)
     if options.json:
-        told = {**machine(), "commit": commit(), "figures": found}
-        Path(options.json).write_text(json.dumps(told, indent=1) + "\n")
+        report = {**machine(), "commit": commit(), "figures": figures}
+        Path(options.json).write_text(json.dumps(report, indent=1) + "\n")
     return 0
 
 
