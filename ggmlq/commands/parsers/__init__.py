@@ -1,12 +1,15 @@
-"""Arguments of the commands: one file a command, declared to argparse.
+"""Arguments of the commands, declared to argparse: one file a command.
 
-``ggmlq --help`` and every Tab of a shell make all of these parsers, so nothing here imports NumPy or what
-carries a command out: that is ``run`` in the file of the same name in ``ggmlq/commands``.
+``ggmlq --help`` and every Tab of a shell build all of these parsers. So nothing here imports NumPy or the file
+that runs the command: that is ``run`` in the file of the same name in ``ggmlq/commands``.
 
-    _parser.py         the parser: its help in groups, what may have been meant
-    _options.py        heads, options and kinds of values that many commands share
-    _convert.py        those of `quantize` and `dequantize`; _llama_quantize.py: llama-quantize's own
-    _engines.py        workers; _metadata.py: changes of metadata
+    _parser.py           the parser: help in groups, suggestions for misspelt words
+    _options.py          heads, options and kinds of values that many commands share
+    _convert.py          the options that `quantize` and `dequantize` share
+    _llama_quantize.py   llama-quantize's own arguments
+    _engines.py          options about workers
+    _metadata.py         options about changes of metadata
+    [a-z]*.py            a command each
 """
 
 from __future__ import annotations
