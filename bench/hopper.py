@@ -91,7 +91,9 @@ def kernels() -> list[Any]:
     listing: list[Any] = []
     outs = (FLOAT32_OUTPUT, OutputKind(OUTSIDE))
     listing += [float_kernel(Variant(wave.tile, "e4m3", "e4m3", out)) for wave in FLOAT_TILES for out in outs]
-    listing += [float_kernel(Variant(wave.tile, "e4m3", "e4m3", outs[1], boxed=False)) for wave in FLOAT_TILES]
+    listing += [
+        float_kernel(Variant(wave.tile, "e4m3", "e4m3", outs[1], boxed=False)) for wave in FLOAT_TILES
+    ]
     listing += [float_kernel(Variant(COLUMN_SCALE_TILES[0].tile, "e4m3", "e4m3", column_scales=True))]
     for wave in INTEGER_TILES:
         listing += [
@@ -112,7 +114,9 @@ def kernels() -> list[Any]:
             for variant in [*variants, Variant(rung.TILE, "e4m3", "e4m3", column_scales=True)]
         ]
     for tile in TILES:
-        listing += [r10_small_m.kernel(SmallMVariant(tile, a, a, out)) for a in ("e4m3", "s8") for out in outs]
+        listing += [
+            r10_small_m.kernel(SmallMVariant(tile, a, a, out)) for a in ("e4m3", "s8") for out in outs
+        ]
     listing += [r0_naive.kernel(gq.codes[c], gq.codes[c], False) for c in ("e4m3", "int8")]
     return [*dict.fromkeys(listing), scale_gatherer()]
 

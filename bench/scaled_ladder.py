@@ -150,7 +150,9 @@ def others(case: str, x: gq.ScaledArray, w: gq.ScaledArray, out: Any):
     operands = operand_pair(x, w)
     grouped, span = operands.groups.length < x.shape[1], operands.groups.span
     if case == "int8 by row":
-        choices = [(tile, ("s8", "s8", False), r4_mma_int8.ungrouped, (0,) * 4) for tile in OTHERS["mma_int8"]]
+        choices = [
+            (tile, ("s8", "s8", False), r4_mma_int8.ungrouped, (0,) * 4) for tile in OTHERS["mma_int8"]
+        ]
     elif case == "int8 1x128":
         more, maker = (0, 0, 0, 0, span), r4_mma_int8.grouped
         choices = [

@@ -92,9 +92,7 @@ def test_other_rows_streams_and_strange_operands(card):
     card.launches.clear()
     odd = on_device(np.zeros(2 * K + 8, np.float32))
     first = -odd.data.ptr % 16 // 4 + 1
-    multiply(
-        odd[first : first + 2 * K].reshape(2, K), q, out
-    )  # unaligned: it is copied
+    multiply(odd[first : first + 2 * K].reshape(2, K), q, out)  # unaligned: it is copied
     assert card.launches[0][3][1] % 16 == 0
     card.launches.clear()
     wide = aligned((2, 2 * K))
