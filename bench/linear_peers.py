@@ -2,7 +2,7 @@
 
     python bench/linear_peers.py --json linear_peers.json
     python bench/linear_peers.py --shapes 4096x14336 --rows 64,512 --formats q4_0
-    python bench/linear_peers.py --tiles --rows 256,512,4096      # cuda:warp_specialized with each of its tiles, too
+    python bench/linear_peers.py --tiles --rows 256,512,4096      # each tile of cuda:warp_specialized, too
 
 Humming (``pip install humming-kernels``; with torch, nvcc and CUDA_HOME) multiplies int4 in groups of 32,
 beside which q4_0 stands here, or of 128, beside which q4_K does from 64 rows on. Both get the same float16
@@ -63,11 +63,12 @@ def humming(group: int, n: int, k: int, copies: int) -> Any:
 
 
 def products(m: int, tiled: bool) -> dict[str, Any]:
-    """What multiplies here: as ``auto`` does, and ``cuda:warp_specialized`` with each tile that so many rows fill up."""
+    """The products here: by ``auto``, and by ``cuda:warp_specialized`` with each tile that rows fill up."""
     found: dict[str, Any] = {"ggmlq": lambda x, q, y: gq.linear(x, q, out=y)}
     if tiled:
         filled = (tile for tile in TILES if tile.columns < 2 * m and (tile.columns > 64 or m <= 128))
-        found |= {f"roles, {tile}": partial(r16_warp_specialized.launch.launch, tile=tile) for tile in filled}
+        launch = r16_warp_specialized.launch.launch
+        found |= {f"warp_specialized, {tile}": partial(launch, tile=tile) for tile in filled}
     return found
 
 

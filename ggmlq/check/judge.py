@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import reference
 from ..arrays.array import QuantArray
+from ..base.indices import evenly_spaced
 from ..errors import UnsupportedError
 from .elements import distance, energy_of, measure
 
@@ -67,7 +67,7 @@ def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str], written: An
     first judged in a sample of its rows and columns, to choose the arithmetic.
     """
     if y.size > SAMPLED and len(arithmetics) > 1:
-        rows, columns = spread(len(x), 16), spread(q.shape[0], 256)
+        rows, columns = evenly_spaced(len(x), 16), evenly_spaced(q.shape[0], 256)
         at = np.ix_(rows, columns)
         found = judge(y[at], x[rows], q[columns], arithmetics, None if written is None else written[at])
         arithmetics = [found.arithmetic]
@@ -124,8 +124,3 @@ def _explains_more(found: Judgement, best: Judgement) -> bool:
     if 2 * found.out < best.out:
         return True
     return found.out <= best.out and 10 * found.distance < best.distance
-
-
-def spread(length: int, n: int) -> NDArray[np.intp]:
-    """Indices from the first to the last."""
-    return np.unique(np.linspace(0, length - 1, n).astype(np.intp))

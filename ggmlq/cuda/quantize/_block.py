@@ -12,7 +12,7 @@ from typing import Any
 from ..intrinsics import ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.codes import four_bytes, size_of
-from ..intrinsics.lane import EVERYONE
+from ..intrinsics.lane import ALL_LANES
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel
 
@@ -71,7 +71,7 @@ def largest_size(v: Any) -> Any:
         for i in range(VALUES):
             size = max(size, size_of(v[i]))
     for step in (2, 1):
-        size = max(size, uint32(cuda.shfl_xor_sync(EVERYONE, int32(size), step)))
+        size = max(size, uint32(cuda.shfl_xor_sync(ALL_LANES, int32(size), step)))
     return ptx.float_of(size)
 
 
@@ -82,7 +82,7 @@ def smallest(v: Any) -> Any:
     for i in range(1, VALUES):
         low = ptx.smaller(low, v[i])
     for step in (2, 1):
-        low = ptx.smaller(low, cuda.shfl_xor_sync(EVERYONE, low, step))
+        low = ptx.smaller(low, cuda.shfl_xor_sync(ALL_LANES, low, step))
     return low
 
 
@@ -93,7 +93,7 @@ def highest(v: Any) -> Any:
     for i in range(1, VALUES):
         high = ptx.larger(high, v[i])
     for step in (2, 1):
-        high = ptx.larger(high, cuda.shfl_xor_sync(EVERYONE, high, step))
+        high = ptx.larger(high, cuda.shfl_xor_sync(ALL_LANES, high, step))
     return high
 
 
@@ -141,7 +141,7 @@ def sum_of_codes(q: Any) -> Any:
     for i in range(VALUES):
         total = int32(total + q[i])
     for step in (2, 1):
-        total = int32(total + cuda.shfl_xor_sync(EVERYONE, total, step))
+        total = int32(total + cuda.shfl_xor_sync(ALL_LANES, total, step))
     return total
 
 
@@ -152,7 +152,7 @@ def sum_of_values(v: Any) -> Any:
     for i in range(4):
         sums[i] = ptx.add(v[i], v[i + 4])
         for step in (2, 1):
-            sums[i] = ptx.add(sums[i], cuda.shfl_xor_sync(EVERYONE, sums[i], step))
+            sums[i] = ptx.add(sums[i], cuda.shfl_xor_sync(ALL_LANES, sums[i], step))
     return ptx.add(ptx.add(sums[0], sums[2]), ptx.add(sums[1], sums[3]))
 
 
@@ -209,5 +209,5 @@ def fifth_bits(low: Any, high: Any, part: Any) -> Any:
     bits = uint32(uint32(first & uint32(15)) | uint32(other & uint32(15)) << uint32(16))
     bits = uint32(bits << uint32(part * uint32(4)))
     for step in (2, 1):
-        bits = uint32(bits | uint32(cuda.shfl_xor_sync(EVERYONE, int32(bits), step)))
+        bits = uint32(bits | uint32(cuda.shfl_xor_sync(ALL_LANES, int32(bits), step)))
     return bits
