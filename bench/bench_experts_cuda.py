@@ -319,7 +319,7 @@ def line(row: dict[str, Any]) -> str:
 
 def chosen_rows(cell: Cell, args: argparse.Namespace) -> Any:
     """Rows of the chosen kernel; for few tokens also of the other one."""
-    pair, most = ("gemv", "grouped"), r4_gemv.MOST
+    pair, most = ("gemv", "grouped"), r4_gemv.MOST_LISTED
     if cell.name in TILES:
         pair, most = ("small_m_codes", "grouped_codes"), small_m_uses.MOST
     usual = cell.shape.tokens or TOKENS

@@ -76,14 +76,14 @@ def test_what_products_with_experts_take_is_there(monkeypatch, fresh):
 def test_what_scaled_products_take_is_there(fresh):
     """Of e4m3 and int8 on Hopper: whichever tile a shape gets, for results of each kind of floats."""
     from ggmlq.cuda.codes8.variant import COLUMN_SCALE_TILES, FLOAT_TILES, INTEGER_TILES, OUTPUTS, Variant
-    from ggmlq.cuda.schedule.waves import best
+    from ggmlq.cuda.schedule.waves import best_tile
 
     ways = ((FLOAT_TILES, "e4m3", False), (COLUMN_SCALE_TILES, "e4m3", True), (INTEGER_TILES, "s8", False))
     for _ in range(40):
         m, n = (int(2 ** fresh.uniform(0, 15)) for _ in range(2))
         for shares, code, column_scales in ways:
             out = OUTPUTS[fresh.integers(len(OUTPUTS))]
-            variant = Variant(best(shares, m, n, 132), code, code, out, column_scales=column_scales)
+            variant = Variant(best_tile(shares, m, n, 132), code, code, out, column_scales=column_scales)
             name = "integer_kernel" if code == "s8" else "float_kernel"
             origin = Origin(f"ggmlq.cuda.codes8.persistent.{name}", (variant,))
             assert served.code_of(origin, (9, 0), True), f"{m} × {n}: {origin} is not prebuilt; {REBUILD}"

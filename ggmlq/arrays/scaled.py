@@ -117,7 +117,7 @@ class ScaledArray(Keeper, Weights):
 
     @inner
     def as_rows(self) -> ScaledArray:
-        """The same array in two dimensions: all axes before the last become one."""
+        """The array in two dimensions: all axes before the last become one."""
         if self.ndim == 2:
             return self
         codes = self.codes.reshape(self._over.rows, self._over.columns)

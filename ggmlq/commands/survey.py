@@ -13,7 +13,7 @@ from . import _engines, _plain
 from ._files import expanded
 
 SORTS = {
-    "error": lambda one: -max(one.told.values(), default=-1.0),
+    "error": lambda one: -max(one.shown_errors.values(), default=-1.0),
     "peak": lambda one: -((one.values.peak if one.values else None) or -1.0),
     "name": lambda one: one.name,
     "size": lambda one: -one.nbytes,

@@ -20,7 +20,7 @@ class Taken(NamedTuple):
 
     @property
     def device(self) -> str:
-        """``"cpu"`` or ``"cuda"``."""
+        """The device, ``"cpu"`` or ``"cuda"``."""
         return self.problem.device
 
 

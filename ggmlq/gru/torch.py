@@ -24,16 +24,16 @@ def read_module(module: Any, layer: int) -> dict[str, Any]:
             f"{request}: the module has proj_size={module.proj_size}, which only LSTMs have"
         )
     state = module.state_dict() if callable(getattr(module, "state_dict", None)) else {}
-    endings = [f"{layer}", f"{layer}_reverse"] if getattr(module, "bidirectional", False) else [f"{layer}"]
+    suffixes = [f"{layer}", f"{layer}_reverse"] if getattr(module, "bidirectional", False) else [f"{layer}"]
     arrays: dict[str, Any] = {}
     for name, stem in PARTS.items():
-        parts = [_part(request, module, state, stem + ending, name) for ending in endings]
+        parts = [_part(request, module, state, stem + ending, name) for ending in suffixes]
         if name in ("bx", "br") and any(part is None for part in parts):
             arrays[name] = None
         else:
             arrays[name] = tuple(parts) if len(parts) > 1 else parts[0]
-    rows = arrays["W"][0].shape if len(endings) > 1 else arrays["W"].shape
-    hidden = (arrays["R"][0] if len(endings) > 1 else arrays["R"]).shape
+    rows = arrays["W"][0].shape if len(suffixes) > 1 else arrays["W"].shape
+    hidden = (arrays["R"][0] if len(suffixes) > 1 else arrays["R"]).shape
     if hidden[0] != 3 * hidden[1] or rows[0] != hidden[0]:
         raise UnsupportedError(
             f"{request}: {type(module).__name__} has weights of shape {tuple(rows)} and "

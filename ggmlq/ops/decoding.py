@@ -29,13 +29,13 @@ PIECE = 1 << 22  # elements that go through float32 to other floats and other st
 
 Decoder = Callable[[Any, Any], None]
 
-_asked: Counter[str] = Counter()
+_calls: Counter[str] = Counter()
 
 
 def decode_into(q: QuantArray, values: NDArray[Any]) -> None:
     """Decode an array on the host into contiguous float16, float32 or float64 of its shape."""
-    _asked[q.format.name] += values.size
-    decode = decoder(q.format) if _asked[q.format.name] > PATIENCE else None
+    _calls[q.format.name] += values.size
+    decode = decoder(q.format) if _calls[q.format.name] > PATIENCE else None
     if decode is None:
         _in_numpy(q, values)
     else:

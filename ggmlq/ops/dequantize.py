@@ -1,4 +1,4 @@
-"""Blocks to floats."""
+"""Blocks decoded to floats, wherever they lie."""
 
 from __future__ import annotations
 

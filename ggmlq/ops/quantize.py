@@ -1,4 +1,4 @@
-"""Floats to blocks."""
+"""Floats encoded as blocks of any format."""
 
 from __future__ import annotations
 

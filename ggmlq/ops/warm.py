@@ -211,7 +211,7 @@ def _finished(gpu: Any, q: Any, m: int, y: Any, bias: Any, stream: int, halves: 
     if y.size % 8:
         return y.astype(np.float16)
     rounded = gpu.array(y.shape, FLOAT16)
-    halving = _kept(q, ("halves", y.size), lambda: cuda_module("activations.floats").halving(y.size))
+    halving = _prepared_once(q, ("halves", y.size), lambda: cuda_module("activations.floats").halving(y.size))
     halving(y.data.ptr, rounded.data.ptr, stream)
     return rounded
 
@@ -223,10 +223,10 @@ def key_of(m: int, kernel: str, arithmetic: str | None, kind: str) -> tuple[Any,
 
 def adder(q: Any, m: int, kind: str) -> Any:
     """The launch that adds a bias of a kind to so many rows of results, to the bits of CuPy's addition."""
-    return _kept(q, ("bias", m, kind), lambda: cuda_module("epilogue.bias").plan(m, q.shape[0], kind))
+    return _prepared_once(q, ("bias", m, kind), lambda: cuda_module("epilogue.bias").plan(m, q.shape[0], kind))
 
 
-def _kept(q: Any, key: Hashable, make: Callable[[], Any]) -> Any:
+def _prepared_once(q: Any, key: Hashable, make: Callable[[], Any]) -> Any:
     """Launches that can be written down without a product."""
     launches = q.plan(key)
     if launches is None:

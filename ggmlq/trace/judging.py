@@ -23,7 +23,7 @@ from ..check.judge import Judgement, candidates, judge
 from ..formats import BlockFormat
 from ..reference.multiply import block_sums
 from ..reference.operands import Activations, decoded
-from ..reference.runs import kept, kept_sums
+from ..reference.runs import stored_scales, stored_sums
 from .operands import Part
 
 Wide = NDArray[np.float64]
@@ -185,8 +185,8 @@ def activations(x: NDArray[np.float32], q: QuantArray, arithmetic: str) -> Activ
         return reference.activations(x, q.format, arithmetic)
     with np.errstate(all="ignore"):
         codes, d = import_module("ggmlq.cpu.projection").quantize(np.ascontiguousarray(x), how)
-        sums = None if how.sums is None else kept_sums(x, codes, d, how)
-        return Activations(codes, None, kept(d, how), sums, how.run)
+        sums = None if how.sums is None else stored_sums(x, codes, d, how)
+        return Activations(codes, None, stored_scales(d, how), sums, how.run)
 
 
 def _suspicious_rows(part: Part, columns: Any, arithmetic: str, a: Activations | None) -> NDArray[np.intp]:
