@@ -318,13 +318,13 @@ def test_doctor_without_a_gpu(monkeypatch):
     assert doctor.examine()["auto"] == {"error": "there is no GPU"}
 
 
-def test_older_gpus_have_registers_for_fewer_records(table, monkeypatch):
+def test_older_gpus_have_registers_for_fewer_fragments(table, monkeypatch):
     fmt = FORMATS["q4_0"]
     for capability, span in (((9, 0), 2), ((8, 6), 1)):
         card = replace(H200, capability=capability)
         monkeypatch.setattr(device, "card", lambda card=card: card)
-        assert r13_gemv.chosen(fmt, 32).span == span
-        assert r13_gemv.chosen(fmt, 16).span == 2
+        assert r13_gemv.stage_for(fmt, 32).span == span
+        assert r13_gemv.stage_for(fmt, 16).span == 2
 
 
 def test_a_gpu_that_refuses_all_that_was_measured():
@@ -377,7 +377,7 @@ def test_a_card_with_less_shared_memory_holds_fewer_blocks(monkeypatch):
     monkeypatch.setattr(device, "current", lambda: 0)
     for whole, want in ((228, 2), (100, 1), (16, 1)):
         monkeypatch.setattr(device, "_attribute", lambda which, index, whole=whole: whole << 10)
-        assert device.blocks_beside(shape.blocks, shared) == want
+        assert device.resident_blocks(shape.blocks, shared) == want
 
 
 def test_experts_by_their_uses():

@@ -76,9 +76,9 @@ def test_a_matrix_unit_is_taken_with_many_rows_on_any_cpu(entries, matrix):
         for m in (choice.MATRIX_ROWS - 1, choice.MATRIX_ROWS, 512):
             found = explain(problem("iq2_s", m))
             assert (found.rung.name == choice.MATRIX) is (matrix and m >= choice.MATRIX_ROWS)
-            assert (found.why == choice.AHEAD) is (found.rung.name == choice.MATRIX)
+            assert (found.why == choice.MATRIX_FIRST) is (found.rung.name == choice.MATRIX)
         assert choose(problem("iq2_s", 512), arithmetic="q8").name != choice.MATRIX
-        assert explain(problem("f16", 512)).why != choice.AHEAD
+        assert explain(problem("f16", 512)).why != choice.MATRIX_FIRST
 
 
 def test_on_a_known_one_what_was_measured(entries, no_matrix_unit):
@@ -132,7 +132,7 @@ def test_the_tool_measures_and_writes(entries, tmp_path, monkeypatch, capsys):
     finally:
         gq.set_num_threads(before)
     (entry,) = json.loads(choice.TABLE.read_text())["cpus"]
-    assert choice.is_of(entry, HERE)
+    assert choice.fits(entry, HERE)
     assert [row["format"] for row in entry["linear"]] == ["q8_0", "tq2_0"]
     assert "tq2_0    M    4  ms: " in capsys.readouterr().out
 

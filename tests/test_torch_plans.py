@@ -102,7 +102,7 @@ def test_the_driver_is_told_what_it_is_told_of_arrays(m, kind, card, torch):
     assert (y.dtype, y.shape) == (FLOAT32, (m, N))
     y_and, between = torch.given[0], torch.given[1:]
     assert y is y_and
-    assert [each.data.nbytes for each in between] == [plan.between] * bool(plan.between)
+    assert [each.data.nbytes for each in between] == [plan.workspace] * bool(plan.workspace)
     assert not card.memory  # nothing of CuPy's
     places = [places[0], places[2], ("y", *bounds(y.data)), *(("between", *bounds(b.data)) for b in between)]
     assert said(card, places) == of_arrays

@@ -80,7 +80,7 @@ def test_random_sums_are_those_of_the_product(fmt, arithmetic, fresh, monkeypatc
     for least in (1, 1 << 30):
         monkeypatch.setattr(judging, "COMPILED", least)
         a = judging.activations(x, q, arithmetic)
-        sums, lengths = judging.wanted_sums(a, q, arithmetic, signs)
+        sums, lengths = judging.expected_sums(a, q, arithmetic, signs)
         size = np.sqrt((x.astype(np.float64) ** 2).sum() * lengths / 512)
         assert (np.abs(sums - wanted) <= (1e-2 if rounds else 1e-6) * size).all()
         np.testing.assert_allclose(lengths, (q.dequantize(np.float64) ** 2).sum(axis=1))

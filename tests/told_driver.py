@@ -36,7 +36,7 @@ def put_driver(monkeypatch):
     def driver(shape_at, function, pointers_at, extra):
         facts = submit.SHAPE.unpack(ctypes.string_at(shape_at, submit.SHAPE.size))
         kernel = kernels[function - 1]
-        count = sum(map(launch._words, kernel.parameters))
+        count = sum(map(launch._word_count, kernel.parameters))
         words = [
             int.from_bytes(ctypes.string_at(at, 8), "little")
             for at in (ctypes.c_void_p * count).from_address(pointers_at)

@@ -15,7 +15,7 @@ from ..arrays.tensors import array_of, is_tensor, untraced
 from ..arrays.weights import operation
 from ..base.devices import cuda_module, device_of, is_host, namespace, on_device_of
 from ..codes import CODES, Code, scaling
-from ..codes.scaling import Found, Rule
+from ..codes.scaling import Quantized, Rule
 from ..codes.tiling import Tile, Tiling, checked_tile, expanded, tiling
 from ..dispatch.checks import as_floats, check_out, float_dtype
 from ..errors import CodeError, DeviceError, DTypeError, NonFiniteError, ShapeError, UnsupportedError
@@ -130,7 +130,7 @@ def _quantized(x: Any, over: Tiling, rule: Rule, tile: Tile, scales: Any) -> Sca
             quantizer = scaling
     if static:
         points = quantizer.zeros_of(rows, over, rule, scales) if rule.zeros else None
-        parts = Found(quantizer.encode(rows, over, rule, scales, points), scales, points)
+        parts = Quantized(quantizer.encode(rows, over, rule, scales, points), scales, points)
     else:
         parts = quantizer.quantize(rows, over, rule)
     if on_host:

@@ -121,8 +121,8 @@ def _on_device(torch: Torch, launches: Any, x: Any, q: Any, out: Any, bias: Any)
         y = torch.empty((*x.shape[:-1], q.shape[0]), dtype=torch.float32, device=x.device)
         if not y.data_ptr():  # a mode under which tensors have no memory
             return None
-    if launches.between:
-        memory = torch.empty(launches.between, dtype=torch.bytes, device=x.device)
+    if launches.workspace:
+        memory = torch.empty(launches.workspace, dtype=torch.bytes, device=x.device)
         launches(address, y.data_ptr(), stream, memory.data_ptr())
     else:
         launches(address, y.data_ptr(), stream)

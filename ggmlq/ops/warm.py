@@ -294,6 +294,6 @@ def _on_device(rung: Rung, operands: tuple[Any, ...], y: Any, key: Key) -> bool:
         return False
     if (launches := q.plan(key.key)) is not None:  # something else of the call is not ordinary
         launches(x.data.ptr, y.data.ptr, cuda_driver().stream(x.device.id).ptr)
-    elif (launches := cuda_module("machine.plans").recorded(rung.launch, x, q, y)) is not None:
+    elif (launches := cuda_module("machine.recorded").recorded_product(rung.launch, x, q, y)) is not None:
         q.keep_plan(key.key, launches)
     return True

@@ -1,4 +1,4 @@
-"""llama-quantize's own way to say things: ``IN [OUT] TYPE [NTHREADS]`` and the options that it has."""
+"""Arguments as llama-quantize takes them: ``IN [OUT] TYPE [NTHREADS]`` and the options that it has."""
 
 from __future__ import annotations
 

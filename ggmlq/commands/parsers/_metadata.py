@@ -18,11 +18,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_option(parser: argparse.ArgumentParser, option: str, metavar: str, about: str) -> None:
-    """One that may be given again; what is given to it remembers the option."""
+    """Declare an option that may be given again; each value remembers its option."""
 
-    def given(text: str) -> Edit:
+    def edit(text: str) -> Edit:
         return option, text
 
     parser.add_argument(
-        f"--{option}", dest="edits", action="append", default=[], metavar=metavar, help=about, type=given
+        f"--{option}", dest="edits", action="append", default=[], metavar=metavar, help=about, type=edit
     )

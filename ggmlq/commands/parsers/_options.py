@@ -14,7 +14,7 @@ MOST = 1 << 62
 
 
 class Help(argparse.HelpFormatter):
-    """Paragraphs are broken where the terminal ends; examples stand as they are."""
+    """A help whose paragraphs fit the terminal and whose examples stay as they are."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if text.startswith("examples:"):
@@ -25,7 +25,7 @@ class Help(argparse.HelpFormatter):
 def declare(
     commands: Commands, name: str, group: str, summary: str, about: str, examples: str, **more: Any
 ) -> argparse.ArgumentParser:
-    """A command: its group in the list of all, and what its --help says."""
+    """Declare a command: its group in the list of all, and the text of its --help."""
     more |= {"description": about, "epilog": f"examples:\n{examples}", "formatter_class": Help}
     return commands.add_parser(name, group=group, help=summary, **more)
 
@@ -36,7 +36,7 @@ def add_json(parser: argparse.ArgumentParser, about: str = "print JSON") -> None
 
 
 def add_force(parser: argparse.ArgumentParser, target: str = "OUT") -> None:
-    """``--force``; ``target``: the name of what it replaces in the help."""
+    """Declare ``--force``; ``target``: the name of the file that it replaces, for the help."""
     parser.add_argument("--force", action="store_true", help=f"replace {target} where it is there already")
 
 

@@ -12,7 +12,7 @@ GROUPS = ("files", "models", "kernels", "setup")  # of commands, as the list of 
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what may have been meant, and escapes what it quotes: a shell's ``*`` passes any name."""
+    """A parser that suggests the word that was meant, and escapes names: a shell's ``*`` passes any."""
 
     commands: Commands | None = None
 
@@ -21,7 +21,7 @@ class Parser(argparse.ArgumentParser):
         self.group = group  # of commands, under which the list of all shows it
 
     def format_help(self) -> str:
-        """The commands stand in their groups."""
+        """The help, with the commands in their groups."""
         if self.commands is None:
             return super().format_help()
         formatter = self._get_formatter()
@@ -46,24 +46,24 @@ class Parser(argparse.ArgumentParser):
         return groups
 
     def error(self, message: str) -> NoReturn:
-        """Print what is wrong, and leave."""
+        """Print the error and leave with status 2."""
         super().error(printable(message))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices or not isinstance(value, str):
             return super()._check_value(action, value)
-        known = [str(choice) for choice in action.choices]
-        way = meant(value, known, f"choose from {', '.join(known)}")
+        choices = [str(choice) for choice in action.choices]
+        way = meant(value, choices, f"choose from {', '.join(choices)}")
         if action is self.commands:
             raise argparse.ArgumentError(None, f"there is no command {value!r}; {way}")
         raise argparse.ArgumentError(action, f"invalid choice: {value!r}; {way}")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """The options; what is left over is answered with what is like it."""
+        """The options; an error for words that are none, with options like them."""
         options, rest = self.parse_known_args(args, namespace)
         if rest:
-            asked = self.commands.choices[options.command] if self.commands is not None else self
-            near = {word: meant(word.partition("=")[0], asked._option_string_actions, "") for word in rest}
-            said = [f"{word}; {way}" if word[0:1] == "-" and way else word for word, way in near.items()]
-            asked.error(f"unrecognized arguments: {' '.join(said)}")
+            parser = self.commands.choices[options.command] if self.commands is not None else self
+            near = {word: meant(word.partition("=")[0], parser._option_string_actions, "") for word in rest}
+            hints = [f"{word}; {way}" if word[0:1] == "-" and way else word for word, way in near.items()]
+            parser.error(f"unrecognized arguments: {' '.join(hints)}")
         return options

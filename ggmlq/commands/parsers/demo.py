@@ -54,10 +54,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def checked(args: argparse.Namespace) -> argparse.Namespace:
     """The options, all of them usable together; a ValueError says which are not."""
     if args.file is not None:
-        given = [name for name in ("rows", "columns", "save") if getattr(args, name) is not None]
-        if given:
+        names = [name for name in ("rows", "columns", "save") if getattr(args, name) is not None]
+        if names:
             raise ValueError(
-                f"--{given[0]} with {args.file}: it is of the random layer; leave one of them out"
+                f"--{names[0]} with {args.file}: it is of the random layer; leave one of them out"
             )
         return args
     if args.tensor:

@@ -33,7 +33,7 @@ def add(commands: Commands) -> None:
 
 
 def _rows(text: str) -> slice:
-    found = re.fullmatch(r"(\d*):(\d*)", text)
-    if found is None:
+    match = re.fullmatch(r"(\d*):(\d*)", text)
+    if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no range of rows; write 0:16, 100: or :8")
-    return slice(*(int(end) if end else None for end in found.groups()))
+    return slice(*(int(end) if end else None for end in match.groups()))

@@ -1,4 +1,4 @@
-"""The same for codes with scales: one product of ``scaled_linear`` for each expert that is used.
+"""Multiply codes with scales by one product of ``scaled_linear`` for each expert that is used.
 
 Changed: rows and weights are codes; each row is quantized once, before it is gathered. What the kernels of
 ``scaled_linear`` keep of an expert's matrix stays with the experts.
@@ -6,7 +6,7 @@ Changed: rows and weights are codes; each row is quantized once, before it is ga
 Why it helps: integers are multiplied as integers, and floats of 8 bits are decoded once for all rows of an
 expert.
 
-Limited by the same: products come one after the other, each with a start and an end of its own.
+Limited by what cpu:each is: products come one after the other, each with a start and an end of its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The same for codes with scales: one product of ``scaled_linear`` for each expert that is used.
+"""Codes with scales: one product of ``scaled_linear`` for each expert that is used.
 
 Changed: rows and weights are codes; each row is quantized once, before it is gathered.
 

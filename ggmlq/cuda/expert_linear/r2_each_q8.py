@@ -1,4 +1,4 @@
-"""The same with activations as 8-bit codes, on int8 units.
+"""Activations as 8-bit codes: one product of ``linear`` for each expert, on int8 units.
 
 Changed: the kernels of ``linear`` that are called. Activations become codes again for each expert that
 meets them.

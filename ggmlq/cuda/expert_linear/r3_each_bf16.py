@@ -1,4 +1,4 @@
-"""The same with activations as bfloat16, whose kernels keep the weights' own bits.
+"""Activations as bfloat16: one product of ``linear`` for each expert, on the weights' own bits.
 
 Changed: the kernels of ``linear`` that are called: with few rows an expert they read its weights once, at
 the speed of the memory.
