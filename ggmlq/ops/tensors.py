@@ -90,26 +90,23 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
         return None
     if out is not None and (not _fits(torch, out, (*shape[:-1], n), index) or out.is_inference()):
         return None
-    y = (_on_device if on_device else _on_host)(torch, launches, x, q, out, bias)
-    if out is None:
-        return y if y is None or kind is torch.float32 else y.to(kind)
-    return y if y is None or y is out else out.copy_(y)
-
-
-def _on_host(torch: Torch, launches: Any, x: Any, q: Any, _: Any, bias: Any) -> Any | None:
-    if not q.lasting:
-        return None
-    if x.dtype is not torch.float32:
-        x = x.float()
-    address = _address(x) if x.is_contiguous() else 0
-    if not address:
-        return None
-    shape, n = x.shape, q.shape[0]
-    y = x.new_empty(shape[0], n) if len(shape) == 2 else x.new_empty(*shape[:-1], n)
-    launches(address, y.data_ptr())
-    if bias is not None:
-        y += bias
-    return y
+    if on_device:
+        y = _on_device(torch, launches, x, q, out, bias)
+        if y is None or y is out:
+            return y
+    else:
+        if letter != "f":
+            x = x.float()
+        address = _address(x) if q.lasting and x.is_contiguous() else 0
+        if not address:
+            return None
+        y = x.new_empty(shape[0], n) if len(shape) == 2 else x.new_empty(*shape[:-1], n)
+        launches(address, y.data_ptr())
+        if bias is not None:
+            y += bias
+    if out is not None:
+        return out.copy_(y)
+    return y if kind is torch.float32 else y.to(kind)
 
 
 def _on_device(torch: Torch, launches: Any, x: Any, q: Any, out: Any, bias: Any) -> Any | None:
@@ -180,16 +177,18 @@ def called(
     if not kind.is_floating_point:
         raise DTypeError(f"{request}: values are floats, {dtype} was asked for; ask for torch.float32")
     _refuse_others(request, torch, x=x, bias=bias, out=out)
+    bfloat = of_bits is not None and x.is_cuda and x.dtype is torch.bfloat16 and not x.is_neg()
     with as_torch_works(torch, x.device):
+        rows = array_of(request, x) if not bfloat else bits_of(request, x.detach().view(torch.int16), "x")
         y = out
         if out is None or (is_foreign(torch, out) and (out.shape, out.device) == (shape, x.device)):
             y = torch.empty(shape, dtype=torch.float32, device=x.device)
         options["out"] = array_of(request, y, "out")
         if bias is not None:
             options["bias"] = array_of(request, bias, "bias")
-        plain = of_bits is not None and x.is_cuda and x.dtype is torch.bfloat16 and not x.is_neg()
-        bits = bits_of(request, x.detach().view(torch.int16), "x").view(np.uint16) if plain else None
-        if bits is None or of_bits is None or not of_bits(bits, *operands, **options):
+        if not bfloat:
+            operation(rows, *operands, **options)
+        elif of_bits is not None and not of_bits(rows.view(np.uint16), *operands, **options):
             operation(array_of(request, x), *operands, **options)
         if out is None:
             return y.to(kind)

@@ -71,7 +71,10 @@ def repeated(
         out = np.empty(shape, FLOAT32)
     elif not _takes(out, shape, *arrays, bias):  # nobody can write to lasting weights
         return None
-    launches(*[address_of(array) for array in arrays], address_of(out))
+    if len(arrays) == 1:
+        launches(address_of(arrays[0]), address_of(out))
+    else:
+        launches(*map(address_of, arrays), address_of(out))
     if bias is not None:
         with np.errstate(over="ignore", invalid="ignore"):  # infinities are results, as on a GPU
             out += bias
