@@ -24,9 +24,9 @@ import ggmlq as gq
 from ggmlq.cpu.machine.arguments import reader
 from ggmlq.cpu.machine.features import model_name
 from ggmlq.cpu.machine.jit import jit
+from ggmlq.cpu.machine.numba_names import cgutils, intrinsic
 from ggmlq.cpu.machine.simd import BYTES, I64, INTS, Simd
 from ggmlq.cpu.machine.target import target
-from ggmlq.cpu.machine.words import cgutils, intrinsic
 from ggmlq.cpu.machine.workers import share_kernel
 from ggmlq.formats import BlockFormat, Format
 from ggmlq.llama import Bridge

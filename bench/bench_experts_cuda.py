@@ -38,7 +38,7 @@ import ggmlq as gq
 from bench.on_card import Replays, bandwidth, in_turns
 from ggmlq.cuda.activations import expert_codes, expert_x_tiles
 from ggmlq.cuda.codes8 import grouped, small_m_uses
-from ggmlq.cuda.codes8.small_m import PARTS
+from ggmlq.cuda.codes8.small_m import SPLITS
 from ggmlq.cuda.expert_linear import r4_gemv, r5_grouped, r7_small_m_codes
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.schedule import groups
@@ -100,9 +100,9 @@ def kernels(names: list[str]) -> list[Any]:
     listing = [r5_grouped.kernel(fmt, tile) for tile in reversed(r5_grouped.TILES) for fmt in formats]
     listing += [r4_gemv.kernel(fmt, *case) for case in reversed(r4_gemv.CASES) for fmt in formats]
     every = [
-        (r7_small_m_codes.kernel, r7_small_m_codes.jobs()),
-        (grouped.float_kernel, grouped.float_jobs()),
-        (grouped.integer_kernel, grouped.integer_jobs()),
+        (r7_small_m_codes.kernel, r7_small_m_codes.variants()),
+        (grouped.float_kernel, grouped.float_variants()),
+        (grouped.integer_kernel, grouped.integer_variants()),
     ]
     codes = {"e4m3": "e4m3", "int8": "s8"}
     kinds = {codes[name] for name in names if name in codes}
@@ -338,9 +338,9 @@ def chosen_rows(cell: Cell, args: argparse.Namespace) -> Any:
 
 def tile_rows(cell: Cell) -> Any:
     """Rows of the grouped kernel with each tile, and of the one for few codes with each cut."""
-    shares = {"e4m3": grouped.FLOATS, "int8": grouped.WHOLE}.get(cell.name, ())
+    shares = {"e4m3": grouped.FLOAT_TILES, "int8": grouped.INTEGER_TILES}.get(cell.name, ())
     few = shares and not cell.shape.tokens
-    for tokens, tile, parts in product((1, 2, 4, 8, 16, 32), r7_small_m_codes.TILES, PARTS) if few else ():
+    for tokens, tile, parts in product((1, 2, 4, 8, 16, 32), r7_small_m_codes.TILES, SPLITS) if few else ():
         yield cell.time(tokens, "even", "small_m_codes", cut=r7_small_m_codes.Cut(tile, parts))
     for tokens in cell.shape.tokens or (64, 512, 4096):
         mean = tokens * cell.shape.used / cell.shape.experts

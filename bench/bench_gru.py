@@ -25,8 +25,8 @@ import numpy as np
 import ggmlq as gq
 from ggmlq.cpu.machine.jit import jit
 from ggmlq.cpu.machine.target import target
-from ggmlq.gru.cpu.layout import kept
-from ggmlq.gru.cpu.walk import GATES, HALVES, ROOM, dots
+from ggmlq.gru.cpu.layout import tile_cell
+from ggmlq.gru.cpu.step_loop import GATES, HALVES, ROOM, dots
 from ggmlq.testing.machine import commit, machine
 
 Record = dict[str, Any]
@@ -153,7 +153,7 @@ def measured(case: tuple[int, ...], widths: list[str], peer: Peer | None, rounds
 def floors(f: Any, n: int) -> Record:
     """The floors of a step on one thread: products and bytes of the bare tile over W and R, for N rows."""
     cell = f.cells[0]
-    layout = kept(cell, f.plan(cell, cell.formats["x"]), target())
+    layout = tile_cell(cell, f.plan(cell, cell.formats["x"]), target())
     x, h = (np.zeros((n, how.pitch), how.dtype) for how in (layout.x_stored, layout.h_stored))
     sums, multiply = np.empty(ROOM, np.int32), tiles()
     multiply(layout.W, x, sums)

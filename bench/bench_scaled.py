@@ -29,7 +29,7 @@ from ggmlq.base.threads import share
 from ggmlq.codes import CODES
 from ggmlq.codes.scaling import Rule
 from ggmlq.codes.tiling import tiling
-from ggmlq.cpu.quantize_scaled import walk
+from ggmlq.cpu.quantize_scaled import driver, units
 from ggmlq.testing.machine import commit, machine
 
 SIZE = 4096  # N and K
@@ -101,18 +101,18 @@ def beside_a_copy(x: Any, copied: Any, code: str, tile: Any, rounds: int) -> Rec
     """GB/s of the quantizer and of the copy, warm and fresh."""
     rule = Rule(CODES[code], "float32", np.float32(1e-10), "half_even", False)
     over = tiling(tile, *x.shape)
-    result = walk.quantize(x, over, rule)
+    result = driver.quantize(x, over, rule)
     nbytes = x.nbytes + result.codes.nbytes + result.scales.nbytes
-    cut = walk.near(over, x.itemsize)
+    cut = units.near(over, x.itemsize)
     works: dict[str, Work] = {
-        "fresh": lambda: walk.quantize(x, over, rule),
+        "fresh": lambda: driver.quantize(x, over, rule),
         "copy": lambda: share(lambda a, b: np.copyto(copied[a:b], x[a:b]), len(x)),
         "fresh_copy": lambda: fresh_copy(x),
     }
     if cut is None:
         nbytes += x.nbytes
     else:
-        works["warm"] = lambda: walk.whole_tiles(x, cut, rule, result)
+        works["warm"] = lambda: driver.whole_tiles(x, cut, rule, result)
     best = in_turns(works, rounds)
     moved = {name: 2 * x.nbytes if "copy" in name else nbytes for name in works}
     return {f"{name}_gbs": round(moved[name] / best[name] / 1e9, 2) for name in works}

@@ -121,14 +121,14 @@ def compiled(names: set[str], formats: set[str]) -> None:
         kernel = FAMILIES[name].make(*case)
         if kernel.origin is None:
             continue
-        if not served.found(kernel.origin, have, kernel.exact):
+        if not served.code_of(kernel.origin, have, kernel.exact):
             tasks.append((name, i))
     ahead.compile_all(tasks, have)
 
 
-def _has_room(fmt: BlockFormat, columns: int, span: int, small: bool, strips: int) -> bool:
+def _has_room(fmt: BlockFormat, columns: int, span: int, small: bool, fragment_rows: int) -> bool:
     """True where this card has room for so large a stage of ``cuda:gemv``."""
-    return r13_gemv.chosen(fmt, columns, small, strips).span == span
+    return r13_gemv.stage_for(fmt, columns, small, fragment_rows).span == span
 
 
 def numbers(text: str) -> tuple[int, ...]:

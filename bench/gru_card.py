@@ -61,16 +61,16 @@ warnings.simplefilter("ignore", gq.gru.SaturationWarning)
 
 def cluster_barrier() -> Kernel:
     """A kernel of nothing but barriers of a cluster."""
-    meet_cluster, greet_cluster, join_cluster = (
-        barrier.meet_cluster, barrier.greet_cluster, barrier.join_cluster
+    sync_cluster, arrive_at_cluster, wait_for_cluster = (
+        barrier.sync_cluster, barrier.arrive_at_cluster, barrier.wait_for_cluster
     )  # fmt: skip
 
     def work(steps: Any) -> None:
-        meet_cluster()
+        sync_cluster()
         i = uint32(0)
         while i < steps:
-            greet_cluster()
-            join_cluster()
+            arrive_at_cluster()
+            wait_for_cluster()
             i = uint32(i + uint32(1))
 
     return Kernel("gru bare barrier of a cluster", work, uint32, threads=64, least=(9, 0))
@@ -78,7 +78,7 @@ def cluster_barrier() -> Kernel:
 
 def grid_barrier() -> Kernel:
     """A kernel of nothing but barriers of a grid."""
-    reach, await_sum = barrier.reach, barrier.await_sum
+    reach, wait_for_sum = barrier.add_release, barrier.wait_for_sum
 
     def work(counter: Any, blocks: Any, steps: Any) -> None:
         i = uint32(0)
@@ -87,7 +87,7 @@ def grid_barrier() -> Kernel:
             cuda.syncthreads()
             if uint32(cuda.threadIdx.x) == uint32(0):
                 reach(counter, uint32(1))
-                await_sum(counter, uint32(i * blocks))
+                wait_for_sum(counter, uint32(i * blocks))
             cuda.syncthreads()
 
     return Kernel("gru bare barrier of a grid", work, uint64, uint32, uint32, threads=256, together=True)
@@ -126,7 +126,7 @@ def kernels() -> list[Kernel]:
             make(narrow) for make in (plain.one, plain.project, plain.products, plain.gates, plain.states)
         ]
         jobs += [encode.kernel("float32", narrow, False)]
-    jobs += [encode.ending()]
+    jobs += [encode.last_states_copier()]
     return jobs
 
 
@@ -224,8 +224,8 @@ def parts(gpu: Any, dx: Any, name: str) -> dict[str, float]:
         return {}
     call = gq.gru.run._call(gpu, 0, dx, None, False, False)
     counters = r3_grid.counters(call, 1) if name == "grid" else 0
-    work, t = around.begun(call, counters), dx.shape[0]
-    count = work.some
+    work, t = around.begin_call(call, counters), dx.shape[0]
+    count = work.chunk_steps
 
     def all_steps() -> None:
         if counters:
@@ -233,7 +233,7 @@ def parts(gpu: Any, dx: Any, name: str) -> dict[str, float]:
         steps(work, 0, count)
 
     return {
-        "codes": seconds(lambda: around.begun(call), 5) / t * 1e6,
+        "codes": seconds(lambda: around.begin_call(call), 5) / t * 1e6,
         "x": seconds(lambda: project.project(work, 0, count), 5) / count * 1e6,
         "steps": seconds(all_steps, 5) / count * 1e6,
     }

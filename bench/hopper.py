@@ -35,10 +35,17 @@ import ggmlq as gq
 from bench.on_card import Replays, in_processes
 from ggmlq.codes.tiling import tiling
 from ggmlq.cuda.codes8 import split_k
-from ggmlq.cuda.codes8.job import BY_COLUMNS, FLOATS, PLAIN, WHOLE, Job, Out
-from ggmlq.cuda.codes8.operands import gatherer
+from ggmlq.cuda.codes8.operands import scale_gatherer
 from ggmlq.cuda.codes8.persistent import float_kernel, integer_kernel
-from ggmlq.cuda.codes8.small_m import PARTS, TILES, FewJob, FewTile
+from ggmlq.cuda.codes8.small_m import SPLITS, TILES, SmallMTile, SmallMVariant
+from ggmlq.cuda.codes8.variant import (
+    COLUMN_SCALE_TILES,
+    FLOAT32_OUTPUT,
+    FLOAT_TILES,
+    INTEGER_TILES,
+    OutputKind,
+    Variant,
+)
 from ggmlq.cuda.intrinsics import barrier
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.rings.boxed import BoxTile
@@ -74,7 +81,7 @@ OTHERS = {
     "fp8": [BoxTile(128, 192, 5), BoxTile(128, 128, 6), BoxTile(128, 64, 8)],
     "int8": [BoxTile(256, 128, 4), BoxTile(128, 128, 6), BoxTile(128, 64, 8)],
 }
-NARROW_TILES = [FewTile(64, 8, 8, 2), FewTile(64, 16, 8, 2), FewTile(128, 64, 6, 1, 16)]
+NARROW_TILES = [SmallMTile(64, 8, 8, 2), SmallMTile(64, 16, 8, 2), SmallMTile(128, 64, 6, 1, 16)]
 BANDWIDTH = 4456e9  # bytes a second that this project measured on an H200
 OUTSIDE = "bfloat16"  # the outputs of timed products
 
@@ -82,27 +89,36 @@ OUTSIDE = "bfloat16"  # the outputs of timed products
 def kernels() -> list[Any]:
     """All kernels of this program, the longest to compile first."""
     listing: list[Any] = []
-    outs = (PLAIN, Out(OUTSIDE))
-    listing += [float_kernel(Job(wave.tile, "e4m3", "e4m3", out)) for wave in FLOATS for out in outs]
-    listing += [float_kernel(Job(wave.tile, "e4m3", "e4m3", outs[1], boxed=False)) for wave in FLOATS]
-    listing += [float_kernel(Job(BY_COLUMNS[0].tile, "e4m3", "e4m3", by_columns=True))]
-    for wave in WHOLE:
+    outs = (FLOAT32_OUTPUT, OutputKind(OUTSIDE))
+    listing += [float_kernel(Variant(wave.tile, "e4m3", "e4m3", out)) for wave in FLOAT_TILES for out in outs]
+    listing += [
+        float_kernel(Variant(wave.tile, "e4m3", "e4m3", outs[1], boxed=False)) for wave in FLOAT_TILES
+    ]
+    listing += [float_kernel(Variant(COLUMN_SCALE_TILES[0].tile, "e4m3", "e4m3", column_scales=True))]
+    for wave in INTEGER_TILES:
         listing += [
-            integer_kernel(Job(wave.tile, "s8", "s8", out, boxed)) for out in outs for boxed in (True, False)
+            integer_kernel(Variant(wave.tile, "s8", "s8", out, boxed))
+            for out in outs
+            for boxed in (True, False)
         ]
     if not barrier.GUARDED:
-        listing += [float_kernel(Job(tile, "e4m3", "e4m3", outs[1])) for tile in OTHERS["fp8"]]
-        listing += [integer_kernel(Job(tile, "s8", "s8", outs[1])) for tile in OTHERS["int8"]]
-        listing += [r10_small_m.kernel(FewJob(tile, "e4m3", "e4m3", outs[1])) for tile in NARROW_TILES]
-        listing += [split_k.kernel(Job(tile, "e4m3", "e4m3", outs[1], False)) for tile in split_k.TILES]
+        listing += [float_kernel(Variant(tile, "e4m3", "e4m3", outs[1])) for tile in OTHERS["fp8"]]
+        listing += [integer_kernel(Variant(tile, "s8", "s8", outs[1])) for tile in OTHERS["int8"]]
+        listing += [r10_small_m.kernel(SmallMVariant(tile, "e4m3", "e4m3", outs[1])) for tile in NARROW_TILES]
+        listing += [split_k.kernel(Variant(tile, "e4m3", "e4m3", outs[1], False)) for tile in split_k.TILES]
     for rung in (r7_wgmma, r8_tma_ring):
-        jobs = [Job(rung.TILE, "e4m3", "e4m3", out) for out in outs]
-        jobs += [Job(rung.TILE, "e4m3", "e4m3", outs[1], boxed=False)]
-        listing += [rung.kernel(job) for job in [*jobs, Job(rung.TILE, "e4m3", "e4m3", by_columns=True)]]
+        variants = [Variant(rung.TILE, "e4m3", "e4m3", out) for out in outs]
+        variants += [Variant(rung.TILE, "e4m3", "e4m3", outs[1], boxed=False)]
+        listing += [
+            rung.kernel(variant)
+            for variant in [*variants, Variant(rung.TILE, "e4m3", "e4m3", column_scales=True)]
+        ]
     for tile in TILES:
-        listing += [r10_small_m.kernel(FewJob(tile, a, a, out)) for a in ("e4m3", "s8") for out in outs]
+        listing += [
+            r10_small_m.kernel(SmallMVariant(tile, a, a, out)) for a in ("e4m3", "s8") for out in outs
+        ]
     listing += [r0_naive.kernel(gq.codes[c], gq.codes[c], False) for c in ("e4m3", "int8")]
-    return [*dict.fromkeys(listing), gatherer()]
+    return [*dict.fromkeys(listing), scale_gatherer()]
 
 
 def compiled(number: int) -> str:
@@ -147,9 +163,9 @@ def quantized(rows: int, k: int, code: str, tile: tuple[int | None, int | None],
 def in_columns(s: gq.ScaledArray) -> gq.ScaledArray:
     """The array with its scales in columns, each padded to 16 bytes, as quantizers can leave them."""
     cp, (rows, columns) = device.cupy(), s.scales.shape
-    wide = cp.zeros((columns, -(-rows // 4) * 4), cp.float32)
-    wide[:, :rows] = s.scales.T
-    return gq.ScaledArray(s.codes, wide.T[:rows], s.code, s.tile)
+    table_columns = cp.zeros((columns, -(-rows // 4) * 4), cp.float32)
+    table_columns[:, :rows] = s.scales.T
+    return gq.ScaledArray(s.codes, table_columns.T[:rows], s.code, s.tile)
 
 
 def operands(case: str, m: int, n: int, k: int, seed: int) -> tuple[gq.ScaledArray, gq.ScaledArray]:
@@ -273,14 +289,14 @@ def narrow(table: Table, names: list[str], n: int, k: int, tiles: bool) -> None:
                 timed(table, name, "fp8", (m, n, k))
     if tiles and "small_m" in names:
         for tile in (*TILES, *NARROW_TILES):
-            for parts in PARTS:
+            for parts in SPLITS:
                 if -(-n // tile.rows) * parts <= 3 * device.multiprocessors():
-                    timed(table, "small_m", "fp8", (tile.columns, n, k), parts=parts, tile=tile)
+                    timed(table, "small_m", "fp8", (tile.columns, n, k), split=parts, tile=tile)
     if tiles and "split_k" in names:
         for tile in split_k.TILES:
             for parts in range(2, split_k.MOST + 1):
                 if tile.tiles(128, n) * parts <= device.multiprocessors():
-                    timed(table, "split_k", "fp8", (128, n, k), parts=parts, tile=tile)
+                    timed(table, "split_k", "fp8", (128, n, k), split=parts, tile=tile)
 
 
 def time_all(names: list[str], tiles: bool, sustained: bool) -> list[dict[str, Any]]:

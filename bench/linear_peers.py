@@ -67,7 +67,10 @@ def products(m: int, tiled: bool) -> dict[str, Any]:
     ways: dict[str, Any] = {"ggmlq": lambda x, q, y: gq.linear(x, q, out=y)}
     if tiled:
         filled = (tile for tile in TILES if tile.columns < 2 * m and (tile.columns > 64 or m <= 128))
-        ways |= {f"roles, {tile}": partial(r16_warp_specialized.launch.launch, tile=tile) for tile in filled}
+        ways |= {
+            f"warp_specialized, {tile}": partial(r16_warp_specialized.launch.launch, tile=tile)
+            for tile in filled
+        }
     return ways
 
 

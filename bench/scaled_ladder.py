@@ -23,9 +23,11 @@ from typing import Any
 
 import ggmlq as gq
 from ggmlq.codes.tiling import tiling
-from ggmlq.cuda.codes8 import tiled
-from ggmlq.cuda.codes8.job import FLOATS, WHOLE, Job
+from ggmlq.cuda.codes8 import mma_tiles
+from ggmlq.cuda.codes8.mma_tiles import is_uniform
 from ggmlq.cuda.codes8.persistent import float_kernel, integer_kernel
+from ggmlq.cuda.codes8.rows import operand_pair
+from ggmlq.cuda.codes8.variant import FLOAT_TILES, INTEGER_TILES, Variant
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.rings.shape import ByteTile
 from ggmlq.cuda.scaled_linear import r4_mma_int8, r5_widen, r7_wgmma, r8_tma_ring
@@ -61,7 +63,7 @@ OTHERS = {
     ],
 }  # fmt: skip
 
-KERNELS = {"whole": r4_mma_int8.whole, "grouped": r4_mma_int8.grouped, "widen": r5_widen.kernel}
+KERNELS = {"whole": r4_mma_int8.ungrouped, "grouped": r4_mma_int8.grouped, "widen": r5_widen.kernel}
 KERNELS |= {"floats": float_kernel, "integers": integer_kernel}
 KERNELS |= {"wgmma": r7_wgmma.kernel, "ring": r8_tma_ring.kernel}
 
@@ -126,14 +128,14 @@ def compiled(what: tuple[str, tuple, tuple[int, int]]) -> str:
 
 def needed(tiles: bool) -> list[tuple[str, tuple]]:
     """All kernels of this program, the longest to compile first."""
-    cases = [("whole", (wave.tile, "s8", "s8", False)) for wave in r4_mma_int8.WHOLE[:2]]
-    cases += [("grouped", (r4_mma_int8.GROUPED[0].tile, "s8", "s8", True, False))]
-    for wave in FLOATS:
-        cases += [("floats", (Job(wave.tile, "e4m3", "e4m3"),))]
-    cases += [("integers", (Job(wave.tile, "s8", "s8"),)) for wave in WHOLE]
+    cases = [("whole", (wave.tile, "s8", "s8", False)) for wave in r4_mma_int8.UNGROUPED_TILES[:2]]
+    cases += [("grouped", (r4_mma_int8.GROUPED_TILES[0].tile, "s8", "s8", True, False))]
+    for wave in FLOAT_TILES:
+        cases += [("floats", (Variant(wave.tile, "e4m3", "e4m3"),))]
+    cases += [("integers", (Variant(wave.tile, "s8", "s8"),)) for wave in INTEGER_TILES]
     cases += [
-        ("wgmma", (Job(r7_wgmma.TILE, "e4m3", "e4m3"),)),
-        ("ring", (Job(r8_tma_ring.TILE, "e4m3", "e4m3"),)),
+        ("wgmma", (Variant(r7_wgmma.TILE, "e4m3", "e4m3"),)),
+        ("ring", (Variant(r8_tma_ring.TILE, "e4m3", "e4m3"),)),
     ]
     cases += [("widen", (r5_widen.TILES[0].tile, "e4m3", "e4m3", uniform, True)) for uniform in (True, False)]
     if tiles:
@@ -145,19 +147,21 @@ def needed(tiles: bool) -> list[tuple[str, tuple]]:
 
 def others(case: str, x: gq.ScaledArray, w: gq.ScaledArray, out: Any):
     """Kernels with other tiles and orders of blocks that serve a case."""
-    operands = tiled.given(x, w)
+    operands = operand_pair(x, w)
     grouped, span = operands.groups.length < x.shape[1], operands.groups.span
     if case == "int8 by row":
-        choices = [(tile, ("s8", "s8", False), r4_mma_int8.whole, (0,) * 4) for tile in OTHERS["mma_int8"]]
+        choices = [
+            (tile, ("s8", "s8", False), r4_mma_int8.ungrouped, (0,) * 4) for tile in OTHERS["mma_int8"]
+        ]
     elif case == "int8 1x128":
         more, maker = (0, 0, 0, 0, span), r4_mma_int8.grouped
         choices = [
-            (tile, ("s8", "s8", operands.uniform(tile), False), maker, more)
+            (tile, ("s8", "s8", is_uniform(operands, tile), False), maker, more)
             for tile in OTHERS["mma_int8 in groups"]
         ]
     elif case.startswith("e4m3") and grouped:
         choices = [
-            (tile, ("e4m3", "e4m3", operands.uniform(tile), True), r5_widen.kernel, ())
+            (tile, ("e4m3", "e4m3", is_uniform(operands, tile), True), r5_widen.kernel, ())
             for tile in OTHERS["widen"]
         ]
     else:
@@ -170,7 +174,7 @@ def others(case: str, x: gq.ScaledArray, w: gq.ScaledArray, out: Any):
 
 def run_tile(operands, kernel, tile, out, more, tall) -> None:
     """Launch one product with a tile."""
-    operands.launch(kernel(), tile, out, *more, tall=tall)
+    mma_tiles.launch(kernel(), tile, operands, out, *more, raster_height=tall)
 
 
 class Table:

@@ -1,7 +1,6 @@
-"""Sphinx's settings for the site; tools/docs lays its pages out in build/pages and builds from there.
+"""Settings of Sphinx for the site; tools/docs writes its pages to build/pages and builds from there.
 
-Pages are Markdown (MyST), as they stand in docs/; the reference is RST that autodoc fills. A warning is an
-error.
+Pages are the Markdown (MyST) of docs/; the reference is RST that autodoc fills. A warning is an error.
 """
 
 import ggmlq
@@ -18,14 +17,14 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
 ]
-myst_heading_anchors = 4  # links to headings are those that work in the tree too
+myst_heading_anchors = 4  # links to headings work in the tree too
 highlight_language = "text"
 smartquotes = False  # options begin with two hyphens
 myst_enable_extensions = ["deflist"]
 autosummary_generate = False
-suppress_warnings = ["ref.python"]  # docstrings name classes shortly, and two packages have a Code
+suppress_warnings = ["ref.python"]  # docstrings use short names of classes, and two packages have a Code
 
-autodoc_typehints = "none"  # docstrings say what an argument is, in words
+autodoc_typehints = "none"  # docstrings explain arguments in words
 autodoc_member_order = "bysource"
 autodoc_default_options = {"show-inheritance": True}  # tools/site_pages.py names the members
 napoleon_google_docstring = False
@@ -40,12 +39,12 @@ html_show_sphinx = False
 
 
 def setup(app):
-    """Connect what is done to docstrings, before napoleon reads their sections."""
+    """Connect the change of docstrings that runs before napoleon reads their sections."""
     app.connect("autodoc-process-docstring", set_examples_apart, priority=400)
 
 
 def set_examples_apart(app, what, name, thing, options, lines):
-    """Give the examples behind the last section a heading, or they would be taken for a part of it."""
+    """Give the examples after the last section a heading; without one they would become a part of it."""
     first = next((at for at, line in enumerate(lines) if line.startswith(">>>")), None)
     if first is not None and any(line.startswith("---") for line in lines[:first]):
         lines[first:first] = ["Examples", "--------"]

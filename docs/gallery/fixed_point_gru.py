@@ -1,8 +1,8 @@
 """A fixed-point GRU.
 
-A GRU in floats is run once on typical input, so that the range of every tensor is known, and becomes one
-that computes in integers only: products, shifts that round, and tables for sigmoid and tanh. Whatever
-kernel runs it, on whatever device, the codes are the same.
+A GRU in floats runs once on typical input, which gives the range of every tensor. Then it is converted to a
+GRU that computes only in integers: products, shifts that round, and tables for sigmoid and tanh. The codes
+are the same in every kernel and on every device.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ for widths in ("int8", "mixed", "int16"):
     size = f.codes["W"].nbytes + f.codes["R"].nbytes
     print(f"{widths:8} {np.abs(y - exact).mean():10.1e}   {np.abs(y - exact).max():7.1e}   {size:,}")
 
-# Integers in the open: the format of each tensor, and the same codes as the oracle, which counts in int64.
+# The format of each tensor, and a comparison of the codes with the oracle, which computes in int64.
 f = g.fixed("int8")
 for name in ("x", "h", "z_out"):
     p = f.parameters[name]

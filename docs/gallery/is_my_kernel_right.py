@@ -1,8 +1,8 @@
 """Is my kernel right.
 
-Three kernels for q4_0, written as one would write them in C or CUDA, and judged. The first is right, though
-its numbers are not those of float64: it rounds activations to 8 bits, as llama.cpp does. The others have a
-mistake that is easily made, and gq.diagnose names it from the result alone.
+Three kernels for q4_0, written as in C or CUDA, are judged. The first is right, although its numbers differ
+from float64: it rounds activations to 8 bits, as llama.cpp does. The others have common mistakes, and
+gq.diagnose names them from the result alone.
 """
 
 import numpy as np
@@ -15,12 +15,12 @@ x = rng.standard_normal((8, 512), np.float32)
 
 
 def unpacked(blocks):
-    """The codes of q4_0: the low halves of 16 bytes are weights 0 … 15 of a block, the high ones 16 … 31."""
+    """Codes of q4_0: the low halves of 16 bytes are weights 0 … 15 of a block, the high halves 16 … 31."""
     return np.concatenate([blocks["qs"] & 15, blocks["qs"] >> 4], axis=-1).astype(np.int32)
 
 
 def interleaved(blocks):
-    """As many other formats do it: weights 2j and 2j + 1 from byte j. q4_0 does not."""
+    """Codes in the order of many other formats: weights 2j and 2j + 1 from byte j. This is wrong for q4_0."""
     return (
         np.stack([blocks["qs"] & 15, blocks["qs"] >> 4], axis=-1).reshape(*blocks.shape, 32).astype(np.int32)
     )
@@ -45,5 +45,5 @@ for name, y in results.items():
     print(f"--- {name}: nmse against float64 {gq.nmse(y, gq.reference.linear(x, q)):.1e}")
     print(f"ok: {found.ok}, fault: {found.fault}, confidence: {found.confidence:.2f}\n{found.text}\n")
 
-# A difference of 1e-5 is the arithmetic, not a mistake: in the same arithmetic almost nothing is left.
+# A difference of 1e-5 is not a mistake but the arithmetic: in the same arithmetic almost nothing is left.
 print(f"against the oracle in 'q8': {gq.nmse(results['right'], gq.reference.linear(x, q, 'q8')):.1e}")

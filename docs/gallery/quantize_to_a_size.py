@@ -1,9 +1,9 @@
 """Quantize to a size.
 
-A model is to take 5.5 bits a weight, and lose as little as can be. gq.convert.recipe measures what each
-type loses on each tensor and chooses; here that stands beside q5_0, of as many bits, for all of them. The
-command for it is `ggmlq quantize IN OUT --target 5.5bpw`. With the path of a model in floats the script
-takes that one.
+A model shall take 5.5 bits per weight, with the least possible error. gq.convert.recipe measures the error
+of each type on each tensor and chooses the types. The script compares the result with q5_0 for all tensors,
+which has as many bits. The command for a recipe is `ggmlq quantize IN OUT --target 5.5bpw`. Pass the path
+of a model in floats to use that model.
 """
 
 import os
@@ -18,7 +18,7 @@ folder = tempfile.mkdtemp()
 
 
 def a_small_model(path):
-    """Four layers, of which some lose more by rounding than others: their weights have heavier tails."""
+    """Four layers; some lose more by rounding than others, because their weights have heavier tails."""
     rng = np.random.default_rng(7)
     tensors = {}
     for layer in range(4):
@@ -30,7 +30,7 @@ def a_small_model(path):
 
 
 def loss(path):
-    """The squared error of all weights, relative to what they were."""
+    """The squared error of all weights, relative to their original values."""
     new, error, energy = gq.open(path), 0.0, 0.0
     for name, q in gq.open(model).items():
         w = np.asarray(q)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import reference
 from ..arrays.array import QuantArray
+from ..base.indices import evenly_spaced
 from ..errors import UnsupportedError
 from .elements import distance, energy_of, measure
 
@@ -67,7 +67,7 @@ def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str], written: An
     first judged in a sample of its rows and columns, to choose the arithmetic.
     """
     if y.size > SAMPLED and len(arithmetics) > 1:
-        rows, columns = spread(len(x), 16), spread(q.shape[0], 256)
+        rows, columns = evenly_spaced(len(x), 16), evenly_spaced(q.shape[0], 256)
         at = np.ix_(rows, columns)
         judgement = judge(y[at], x[rows], q[columns], arithmetics, None if written is None else written[at])
         arithmetics = [judgement.arithmetic]
@@ -128,8 +128,3 @@ def _explains_more(candidate: Judgement, best: Judgement) -> bool:
     if 2 * candidate.out < best.out:
         return True
     return candidate.out <= best.out and 10 * candidate.distance < best.distance
-
-
-def spread(length: int, n: int) -> NDArray[np.intp]:
-    """Indices from the first to the last."""
-    return np.unique(np.linspace(0, length - 1, n).astype(np.intp))

@@ -9,7 +9,7 @@ from ..arrays.dumps import Dump
 from ..base.text import short
 from ..errors import DumpError
 from ..gru import GRU
-from ..gru.files import refused, write_arrays
+from ..gru.files import write_arrays, write_error
 
 NAMES = ("W", "R", "bx", "br")
 TORCH = ("weight_ih_l", "weight_hh_l", "bias_ih_l", "bias_hh_l")
@@ -81,4 +81,4 @@ def write(path: str, arrays: dict[str, Any]) -> None:
     try:
         write_arrays(path, arrays)
     except OSError as error:
-        raise DumpError(f"{path}: {refused(error)}") from error
+        raise DumpError(f"{path}: {write_error(error)}") from error

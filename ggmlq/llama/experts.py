@@ -8,9 +8,9 @@ import numpy as np
 
 from ..arrays.array import QuantArray
 from ..base.devices import to_host
-from ..dispatch.checks import as_floats, check_linear
+from ..dispatch.checks import as_floats
 from ..errors import ShapeError, UnsupportedError
-from ..ops.expert_operands import check_matrices, checked
+from ..ops.operands import check_linear, check_matrices, experts
 from .protocol import Arrays
 
 
@@ -19,7 +19,7 @@ def operands(request: str, x: Any, q: QuantArray, ids: Any) -> tuple[Arrays, tup
     if ids is None:
         x = np.asarray(check_linear(request, x, q), np.float32)
         return [x.reshape(-1, x.shape[-1]), q.raw], (*x.shape[:-1], q.shape[0])
-    call = checked(x, q, ids, look=True, asked=request)
+    call = experts(request, x, q, ids, look=True)
     if not isinstance(q, QuantArray):
         raise UnsupportedError(f"{request}: ggml has no weights with scales beside them; pass a QuantArray")
     t = call.ids.shape[0]

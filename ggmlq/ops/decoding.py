@@ -43,7 +43,7 @@ def decode_into(q: QuantArray, values: NDArray[Any]) -> None:
 
 
 def decode_through(q: QuantArray, values: NDArray[Any]) -> None:
-    """The same into floats of any kind and any strides, a few rows at a time."""
+    """Decode an array into floats of any kind and any strides, a few rows at a time."""
     stored = q.format.dtype
     wide = np.float64 in (values.dtype, stored) or stored.kind == "i"  # rounded once, not twice
     through = np.float64 if wide else np.float32
@@ -63,8 +63,8 @@ def decode_through(q: QuantArray, values: NDArray[Any]) -> None:
 def decoder(fmt: Format) -> Decoder | None:
     """The compiled decoder of a format, or None where it has none."""
     with until_imported("numba"):
-        found: Decoder | None = importlib.import_module("ggmlq.cpu.unpack._decode").decoder(fmt)
-    return found
+        decode: Decoder | None = importlib.import_module("ggmlq.cpu.unpack._decode").decoder(fmt)
+    return decode
 
 
 def _in_numpy(q: QuantArray, values: NDArray[Any]) -> None:

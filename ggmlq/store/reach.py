@@ -38,7 +38,7 @@ class Side(NamedTuple):
 
 SIDES = {
     "cuda": Side(
-        ("cuda/", "formats/", "codes/", "fixed/", "gru/", "dispatch/ending.py"),
+        ("cuda/", "formats/", "codes/", "fixed/", "gru/", "dispatch/epilogue.py"),
         ("cuda/machine/", "cuda/prebuilt/", "cuda/intrinsics/language.py", "cuda/intrinsics/blank.py", TABLE),
         ("cuda/machine/compiling.py",),
     ),

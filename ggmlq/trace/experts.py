@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
-from ..check.judge import spread
+from ..base.indices import evenly_spaced
 from ..faults import Diagnosis
 from .operands import Part
 
@@ -26,7 +26,7 @@ ASK = "look at the mapping from tokens to experts: matrix_rows, ids, and the str
 
 def mix_up(parts: Sequence[Part], bad: Sequence[Part], all_experts: Sequence[QuantArray]) -> Diagnosis | None:
     """A mix-up that explains every wrong row, or None."""
-    columns = spread(bad[0].q.shape[0], COLUMNS)
+    columns = evenly_spaced(bad[0].q.shape[0], COLUMNS)
     rows = [(part, m) for part in parts for m in range(len(part.x))][: MOST * MOST]
     right = np.stack([_product(part.x[m : m + 1], part.q, columns)[0] for part, m in rows[: 8 * MOST]])
     got = np.stack([part.y[m, columns] for part, m in rows[: 8 * MOST]]).astype(np.float64)

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from .. import reference
 from ..arrays.array import QuantArray
+from ..base.indices import evenly_spaced
 from ..check.elements import Elements, measure
-from ..check.judge import Judgement, candidates, judge, spread
+from ..check.judge import Judgement, candidates, judge
 from ..formats import BlockFormat
 from ..reference.multiply import block_sums
 from ..reference.operands import Activations, decoded
@@ -62,7 +63,7 @@ def judge_parts(parts: Sequence[Part], backend: str, rows: int, how: str = "all"
     names = candidates(backend, rows)
     largest = max(range(len(parts)), key=lambda i: len(parts[i].x))
     part = parts[largest]
-    at = spread(len(part.x), SAMPLE[0]), spread(part.q.shape[0], SAMPLE[1])
+    at = evenly_spaced(len(part.x), SAMPLE[0]), evenly_spaced(part.q.shape[0], SAMPLE[1])
     first = judge(part.y[np.ix_(*at)], part.x[at[0]], part.q[at[1]], names)
     crops = [] if first.ok and how != "sample" else [_crop(part, *at, first.arithmetic)]
     if how == "full":

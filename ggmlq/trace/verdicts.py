@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from ..arrays.array import QuantArray
-from ..check.judge import spread
+from ..base.indices import evenly_spaced
 from ..errors import GGMLQError
 from ..faults import Diagnosis, diagnose
-from ..faults.products import looks_half
+from ..faults.blocks.products import looks_half
 from .attention import judge_attention
 from .experts import mix_up
 from .judging import Crop, Verdict, judge_parts
@@ -151,7 +151,7 @@ def _facts(node: Node) -> Product:
 
 def _sample(part: Part) -> Operands:
     """A few elements of a right product, for a later ``diagnose()``."""
-    rows, columns = spread(len(part.x), SAMPLE[0]), spread(part.q.shape[0], SAMPLE[1])
+    rows, columns = evenly_spaced(len(part.x), SAMPLE[0]), evenly_spaced(part.q.shape[0], SAMPLE[1])
     return _cut(part, rows, columns)
 
 
@@ -160,8 +160,8 @@ def _worst_operands(crop: Crop) -> Operands:
     part = crop.part
     if part.y.size * part.q.shape[1] <= WHOLE:
         return Operands(np.ascontiguousarray(part.y), part.x.copy(), part.q)
-    rows = np.union1d(crop.rows, spread(len(part.x), ROWS))
-    columns = np.union1d(crop.columns, spread(part.q.shape[0], COLUMNS))
+    rows = np.union1d(crop.rows, evenly_spaced(len(part.x), ROWS))
+    columns = np.union1d(crop.columns, evenly_spaced(part.q.shape[0], COLUMNS))
     return _cut(part, rows, columns)
 
 
