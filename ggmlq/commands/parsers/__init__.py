@@ -1,7 +1,7 @@
 """Arguments of the commands, declared to argparse: one file a command.
 
-``ggmlq --help`` and every Tab of a shell build all of these parsers. So nothing here imports NumPy or the file
-that runs the command: that is ``run`` in the file of the same name in ``ggmlq/commands``.
+``ggmlq --help`` and every Tab of a shell build all of these parsers. So nothing here imports NumPy or the
+file that runs the command: that is ``run`` in the file of the same name in ``ggmlq/commands``.
 
     _parser.py           the parser: help in groups, suggestions for misspelt words
     _options.py          heads, options and kinds of values that many commands share

@@ -1,4 +1,4 @@
-"""The parser of ``ggmlq`` and of its commands: groups of commands in its help, and answers to slips."""
+"""The parser of ``ggmlq`` and of its commands: commands in groups, and similar names in errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GROUPS = ("files", "models", "kernels", "setup")  # of commands, as the list of 
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what may have been meant, and escapes what it quotes: a shell's ``*`` passes any name."""
+    """A parser that suggests similar names; names in messages are escaped, as a shell's ``*`` passes any."""
 
     commands: Commands | None = None
 
@@ -21,7 +21,7 @@ class Parser(argparse.ArgumentParser):
         self.group = group  # of commands, under which the list of all shows it
 
     def format_help(self) -> str:
-        """The commands stand in their groups."""
+        """The help, with the commands in their groups."""
         if self.commands is None:
             return super().format_help()
         formatter = self._get_formatter()
@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
         return groups
 
     def error(self, message: str) -> NoReturn:
-        """Print what is wrong, and leave."""
+        """Print an error, and exit."""
         super().error(printable(message))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -59,11 +59,11 @@ class Parser(argparse.ArgumentParser):
         raise argparse.ArgumentError(action, f"invalid choice: {value!r}; {way}")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """The options; what is left over is answered with what is like it."""
+        """The options; an error for unknown words suggests similar ones."""
         options, rest = self.parse_known_args(args, namespace)
         if rest:
-            asked = self.commands.choices[options.command] if self.commands is not None else self
-            near = {word: meant(word.partition("=")[0], asked._option_string_actions, "") for word in rest}
-            said = [f"{word}; {way}" if word[0:1] == "-" and way else word for word, way in near.items()]
-            asked.error(f"unrecognized arguments: {' '.join(said)}")
+            parser = self.commands.choices[options.command] if self.commands is not None else self
+            near = {word: meant(word.partition("=")[0], parser._option_string_actions, "") for word in rest}
+            words = [f"{word}; {way}" if word[0:1] == "-" and way else word for word, way in near.items()]
+            parser.error(f"unrecognized arguments: {' '.join(words)}")
         return options
