@@ -25,14 +25,14 @@ from .commands.parsers._parser import Parser
 from .errors import GGMLQError
 
 ABOUT = """\
-ggml's block formats: look at them, check them, multiply with them. `ggmlq help COMMAND` tells all of one
+ggml's block formats: show, check, convert and multiply them. `ggmlq help COMMAND` prints the help of a
 command.
 """
 EXAMPLES = """\
 examples:
-  ggmlq info model.gguf                                   what is in a file
-  ggmlq convert Qwen3-8B/ qwen3-8b.gguf --type q4_K_M     a checkpoint of Hugging Face as a small model
-  ggmlq demo model.gguf                                   its layers multiplied here, checked and timed
+  ggmlq info model.gguf                                   the contents of a file
+  ggmlq convert Qwen3-8B/ qwen3-8b.gguf --type q4_K_M     a checkpoint of Hugging Face to a small model
+  ggmlq demo model.gguf                                   multiply its layers here, check and time them
 """
 
 

@@ -40,7 +40,7 @@ def test_a_repeated_product_says_the_same(name, kernel, card, fresh):
             x, out = aligned((m, K)), aligned((m, N))
             multiply(x, q, out, kernel)
             assert (q.plan((m, kernel, None)) is not None) is (round > 0)
-            packed, *maps = q.all_kept()
+            packed, *maps = q.prepared_copies()
             known = ends(x=x, y=out, w=packed.fragments, raw=q.memory)
             known += [
                 each for made in maps for each in ends(w=made[0])

@@ -101,8 +101,8 @@ def test_a_wrong_product_is_called_wrong(tmp_path, capsys, monkeypatch, tokens):
         ("--save .", "name a file"),
         ("--save none/such/x.gguf", "name a file"),
         ("--frobnicate", "unrecognized arguments"),
-        ("--tensor blk.*", "it is of a model"),
-        ("model.gguf --rows 5", "it is of the random layer"),
+        ("--tensor blk.*", "it is an option for a model"),
+        ("model.gguf --rows 5", "it is an option of the random layer"),
     ],
     ids=lambda text: text[:30],
 )
@@ -224,7 +224,7 @@ def test_rows_of_a_large_tensor_are_cut(model, monkeypatch, capsys):
     ("words", "told"),
     [
         (["--tensor", "blk.1.ffn_upp*"], "blk.1.ffn_up.weight"),
-        (["--rows", "5"], "it is of the random layer"),
+        (["--rows", "5"], "it is an option of the random layer"),
         (["--device", "gpu"], "devices are"),
         (["--lib", "none.so"], "neither a file nor a folder"),
     ],

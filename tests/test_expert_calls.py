@@ -149,7 +149,7 @@ def test_what_is_kept_is_given_back(fresh, short):
     x = fresh.standard_normal((1, K)).astype(np.float32)
     want = gq.expert_linear(x, q, ids)
     assert isinstance(q.plan(r3_panels.variant), multiply.Products)
-    made = weakref.ref(q[1].kept(panels))
+    made = weakref.ref(q[1].prepared_copy(panels))
     gq.expert_linear(x, q, ids)
     q[1].drop_prepared()  # one expert's
     gc.collect()

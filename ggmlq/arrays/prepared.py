@@ -28,7 +28,7 @@ class _Locks:
     def _forget(self) -> None:
         self._guard, self._process = threading.Lock(), object()
 
-    def of(self, array: Keeper) -> Any:
+    def of(self, array: PreparedCopies) -> Any:
         """The lock of an array in this process."""
         with self._guard:
             process, lock = array.lock
@@ -44,7 +44,7 @@ MOST_PLANS = 64  # of an array: some kilobytes each
 INTEGERS = (int, np.integer)
 
 
-class Keeper:
+class PreparedCopies:
     """An array whose kernels may keep what they make of it."""
 
     memory: Any  # on which device it lies
@@ -73,7 +73,7 @@ class Keeper:
 
     @property
     @inner
-    def lasting(self) -> bool:
+    def immutable(self) -> bool:
         """True where nobody can write to its bytes, so that prepared copies stay right.
 
         True on a device, where arrays are never read-only: see :meth:`drop_prepared`.
@@ -92,7 +92,7 @@ class Keeper:
         Slices and copies have their own. Where the bytes may be written to they are looked at in each
         product, and it is made again when they have changed.
         """
-        if not self.lasting:
+        if not self.immutable:
             return self._following(make)
         try:
             return self._prepared[make]
@@ -138,12 +138,12 @@ class Keeper:
         return there[index] if -len(there) <= index < len(there) else None
 
     @inner
-    def kept(self, make: Callable[[Any], Any]) -> Any:
+    def prepared_copy(self, make: Callable[[Any], Any]) -> Any:
         """The prepared copy that exists, or None."""
         return self._prepared.get(make)
 
     @inner
-    def all_kept(self) -> list[Any]:
+    def prepared_copies(self) -> list[Any]:
         """All prepared copies that exist."""
         return [copy for key, copy in list(self._prepared.items()) if key is not _PLANS]
 

@@ -13,10 +13,10 @@ from ..base.devices import cuda_device, cuda_module, device_of, is_host, on_devi
 from ..errors import DeviceError
 from ..formats import Format
 from .buffers import frozen
-from .prepared import LOCKS, Keeper, wait
+from .prepared import LOCKS, PreparedCopies, wait
 
 
-class Storage(Keeper):
+class Storage(PreparedCopies):
     """The memory of a :class:`ggmlq.QuantArray`."""
 
     _format: Format

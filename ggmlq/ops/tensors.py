@@ -97,7 +97,7 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
     else:
         if letter != "f":
             x = x.float()
-        address = _address(x) if q.lasting and x.is_contiguous() else 0
+        address = _address(x) if q.immutable and x.is_contiguous() else 0
         if not address:
             return None
         y = x.new_empty(shape[0], n) if len(shape) == 2 else x.new_empty(*shape[:-1], n)

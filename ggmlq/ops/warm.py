@@ -59,7 +59,7 @@ def repeated(
         launches = weights.plan(key)
     except TypeError:  # a key that cannot be hashed names no kernel
         return None
-    if launches is None or type(launches) is Rung or dtype is not np.float32 or not weights.lasting:
+    if launches is None or type(launches) is Rung or dtype is not np.float32 or not weights.immutable:
         return None
     n = weights.shape[0]
     if bias is not None and (
@@ -262,7 +262,7 @@ def launch(
         rung.launch(*operands, y)
         weights.keep_plan(key.key, rung)
     elif (
-        not weights.lasting
+        not weights.immutable
         or key.arrays[0].size > MOST_NUMBERS
         or type(launches := weights.plan(key.key)) is Rung
     ):
@@ -272,7 +272,7 @@ def launch(
     else:
         launches = _recorder().record(
             lambda: rung.launch(remake(), weights, y), key.arrays, y,
-            lambda: (weights.parts(), weights.all_kept()), y.size * weights.shape[1],
+            lambda: (weights.parts(), weights.prepared_copies()), y.size * weights.shape[1],
         )  # fmt: skip
         weights.keep_plan(key.key, launches or rung)
 

@@ -1,4 +1,4 @@
-"""The parts that the command lines of several commands share: their heads, options, and kinds of values."""
+"""Parts that several commands share: their declaration, common options, and kinds of values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST = 1 << 62
 
 
 class Help(argparse.HelpFormatter):
-    """A help whose paragraphs fit the terminal and whose examples stay as they are."""
+    """Help texts: paragraphs are wrapped to the terminal, examples are not."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if text.startswith("examples:"):
@@ -25,7 +25,7 @@ class Help(argparse.HelpFormatter):
 def declare(
     commands: Commands, name: str, group: str, summary: str, about: str, examples: str, **more: Any
 ) -> argparse.ArgumentParser:
-    """Declare a command: its group in the list of all, and the text of its --help."""
+    """Declare a command: its group in the list of commands, and its help."""
     more |= {"description": about, "epilog": f"examples:\n{examples}", "formatter_class": Help}
     return commands.add_parser(name, group=group, help=summary, **more)
 
@@ -36,8 +36,8 @@ def add_json(parser: argparse.ArgumentParser, about: str = "print JSON") -> None
 
 
 def add_force(parser: argparse.ArgumentParser, target: str = "OUT") -> None:
-    """Declare ``--force``; ``target``: the name of the file that it replaces, for the help."""
-    parser.add_argument("--force", action="store_true", help=f"replace {target} where it is there already")
+    """Declare ``--force``; ``target`` is the name of the replaced file in the help."""
+    parser.add_argument("--force", action="store_true", help=f"replace {target} if it exists")
 
 
 def add_all_tensors(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,7 @@ def add_all_tensors(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all-tensors",
         action="store_true",
-        help="each tensor in a line of its own, also those of equal layers",
+        help="print one line per tensor, also for equal layers",
     )
 
 
@@ -55,29 +55,27 @@ def size(text: str) -> int:
     unit = (parts[2] if parts[2] != "K" else "k") if parts else ""
     n = int(float(parts[1]) * UNITS[unit]) if parts and len(parts[1]) < 20 else 0
     if not 0 < n < MOST:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 500M, 4GB or 2.5GiB")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 500M, 4GB or 2.5GiB")
     return n
 
 
 def bits(text: str) -> float:
-    """``4.5bpw`` or ``4.5`` as bits a weight."""
+    """``4.5bpw`` or ``4.5`` as bits per weight."""
     parts = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+) ?(?:bpw|bits?)?", text)
     if parts is None or not 0 < float(parts[1]) <= 64:
-        raise argparse.ArgumentTypeError(f"{text!r} is no target; write bits a weight, as 4.5bpw")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a target; write bits per weight, as 4.5bpw")
     return float(parts[1])
 
 
 def count(text: str) -> int:
     """A whole number of at least 1."""
     if not text.isdecimal() or not int(text[:18]):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of things; write 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a count; write a whole number, 1 or more")
     return int(text)
 
 
 def shape(text: str) -> tuple[int, ...]:
     """``4x512`` as (4, 512)."""
     if not re.fullmatch(r"\d{1,18}([x×,]\d{1,18})*", text):
-        raise argparse.ArgumentTypeError(
-            f"shape {text!r}: lengths with x between them are expected; write 4x512"
-        )
+        raise argparse.ArgumentTypeError(f"shape {text!r}: lengths separated by x are expected; write 4x512")
     return tuple(int(n) for n in re.split("[x×,]", text))

@@ -1,4 +1,4 @@
-"""The parser of ``ggmlq`` and of its commands: groups of commands in its help, and answers to slips."""
+"""The parser of ``ggmlq`` and of its commands: commands in groups, and similar names in errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GROUPS = ("files", "models", "kernels", "setup")  # of commands, as the list of 
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that suggests the word that was meant, and escapes names: a shell's ``*`` passes any."""
+    """A parser that suggests similar names; names in messages are escaped, as a shell's ``*`` passes any."""
 
     commands: Commands | None = None
 
@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
         return groups
 
     def error(self, message: str) -> NoReturn:
-        """Print the error and leave with status 2."""
+        """Print the error and exit with status 2."""
         super().error(printable(message))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -59,11 +59,11 @@ class Parser(argparse.ArgumentParser):
         raise argparse.ArgumentError(action, f"invalid choice: {value!r}; {way}")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """The options; an error for words that are none, with options like them."""
+        """The options; an error for unknown words suggests similar ones."""
         options, rest = self.parse_known_args(args, namespace)
         if rest:
             parser = self.commands.choices[options.command] if self.commands is not None else self
             near = {word: meant(word.partition("=")[0], parser._option_string_actions, "") for word in rest}
-            hints = [f"{word}; {way}" if word[0:1] == "-" and way else word for word, way in near.items()]
-            parser.error(f"unrecognized arguments: {' '.join(hints)}")
+            words = [f"{word}; {way}" if word[0:1] == "-" and way else word for word, way in near.items()]
+            parser.error(f"unrecognized arguments: {' '.join(words)}")
         return options

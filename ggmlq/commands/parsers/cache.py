@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ._options import Commands, add_json, declare
 
-SUMMARY = "what is kept of files that were opened by address"
+SUMMARY = "list or remove local copies of files opened by address"
 ABOUT = """\
-Files that were opened by address (https://, hf://) and what of them is kept on this disk, so that it need
-not be fetched again. Those that were not opened for longest go by themselves when all take more than 64
-GiB, or GGMLQ_REMOTE_BYTES bytes. GGMLQ_CACHE_DIR moves the cache, or switches it off.
+List the files that were opened by address (https://, hf://), and their parts that are stored on this disk,
+so that they need not be downloaded again. If all take more than 64 GiB, or GGMLQ_REMOTE_BYTES bytes, those
+that were not opened for the longest time are removed. GGMLQ_CACHE_DIR moves the cache, or turns it off.
 """
 EXAMPLES = """\
   ggmlq cache
@@ -19,5 +19,5 @@ EXAMPLES = """\
 def add(commands: Commands) -> None:
     """Declare ``ggmlq cache`` with its options and examples."""
     parser = declare(commands, "cache", "setup", SUMMARY, ABOUT, EXAMPLES)
-    parser.add_argument("--empty", action="store_true", help="remove all of it")
+    parser.add_argument("--empty", action="store_true", help="remove all stored parts")
     add_json(parser)

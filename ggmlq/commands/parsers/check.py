@@ -9,9 +9,9 @@ from ._options import Commands, add_json, declare
 
 SUMMARY = "judge the kernels of a libggml on seeded cases"
 ABOUT = """\
-Run a library's matrix products on seeded cases and judge each result: in which arithmetic it was made, how
-far it is from that and from exact values, which elements are beyond what float32 sums may do, and what is
-wrong. Exit 0 where all is right, 1 where something is wrong, 2 where something could not run.
+Run a library's matrix products on seeded cases and judge each result: its arithmetic, its distance from that
+arithmetic and from exact values, the elements beyond the bound of float32 sums, and the mistake. Exit 0: all
+is right, 1: something is wrong, 2: something could not run.
 """
 EXAMPLES = """\
   ggmlq check                                      the libggml that doctor finds, all types, their edges
@@ -30,25 +30,35 @@ def add(commands: Commands) -> None:
     parser.add_argument("--op", help=argparse.SUPPRESS)  # as test-backend-ops has it, to say what is taken
     parser.add_argument("--lib", type=Path, help="a library or build folder (default: as doctor finds it)")
     parser.add_argument("--device", default="CPU", help="one of the build's devices (default: CPU)")
-    parser.add_argument("--types", default="all", help="q4_0,q4_K (default: all that the device takes)")
-    parser.add_argument("--shapes", help="M×N×K, as 1x4096x4096; before it batches, as 3x9x64x512")
+    parser.add_argument(
+        "--types", default="all", help="q4_0,q4_K (default: all types that the device supports)"
+    )
+    parser.add_argument("--shapes", help="M×N×K, as 1x4096x4096; with batches before it, as 3x9x64x512")
     parser.add_argument("--experts", metavar="E/U", help="products with experts, as 128/8, or edges")
     parser.add_argument("--spread", help="how tokens use experts: uniform, skewed, duplicate, few")
-    parser.add_argument("--apart", action="store_true", help="with --experts: a row of x for each use")
+    parser.add_argument("--apart", action="store_true", help="with --experts: one row of x for each use")
     parser.add_argument(
         "--data", help="kinds of activations, or all: normal, uniform, zero, constant, huge, tiny, outliers"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the data (default: 0)")
-    parser.add_argument("--repack", action="store_true", help="weights in the device's first own layout")
-    parser.add_argument("--buffer", metavar="NAME", help="weights in that layout alone: AMX, CPU_REPACK …")
-    parser.add_argument("--threads", type=int, help="of a CPU (default: up to 4; some cases 1, 2, all, 32)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the data (default: 0)")
+    parser.add_argument(
+        "--repack",
+        action="store_true",
+        help="use the device's first layout of weights beside the plain one",
+    )
+    parser.add_argument("--buffer", metavar="NAME", help="use only this weight layout: AMX, CPU_REPACK …")
+    parser.add_argument(
+        "--threads", type=int, help="threads of a CPU (default: up to 4; some cases 1, 2, all, 32)"
+    )
     parser.add_argument("--repeats", type=int, default=3, help="runs whose bits must agree (default: 3)")
-    parser.add_argument("--time", type=int, default=0, metavar="RUNS", help="also time so many runs")
-    parser.add_argument("--arithmetic", help="what the kernels claim (default: the one that fits)")
+    parser.add_argument("--time", type=int, default=0, metavar="RUNS", help="also time this number of runs")
+    parser.add_argument(
+        "--arithmetic", help="the arithmetic that the kernels claim (default: the one that fits)"
+    )
     parser.add_argument("--timeout", type=float, default=60, help="seconds for one case (default: 60)")
-    parser.add_argument("--save", type=Path, metavar="DIR", help="write bad cases to DIR as npz")
+    parser.add_argument("--save", type=Path, metavar="DIR", help="write wrong cases to DIR as npz")
     parser.add_argument("--replay", type=Path, metavar="NPZ", action="append", default=[],
-                        help="a case that --save wrote")  # fmt: skip
-    parser.add_argument("--html", metavar="FILE", help="also write it as an HTML page, which loads nothing")
-    parser.add_argument("--verbose", action="store_true", help="print each right case in a line of its own")
+                        help="run a case that --save wrote")  # fmt: skip
+    parser.add_argument("--html", metavar="FILE", help="also write the report as an HTML page")
+    parser.add_argument("--verbose", action="store_true", help="print one line for each right case")
     add_json(parser)

@@ -1,4 +1,4 @@
-"""``ggmlq completion``: what a shell reads to complete commands, options, files and names of tensors."""
+"""``ggmlq completion``: the script with which a shell completes commands, options, files and tensors."""
 
 from __future__ import annotations
 
@@ -22,4 +22,4 @@ for fish, once:
 def add(commands: Commands) -> None:
     """Declare ``ggmlq completion`` with its options and examples."""
     parser = declare(commands, "completion", "setup", SUMMARY, ABOUT, EXAMPLES)
-    parser.add_argument("shell", choices=SHELLS, help="which shell")
+    parser.add_argument("shell", choices=SHELLS, help="the shell")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ._options import Commands, add_all_tensors, add_force, add_json, count, declare
 
-SUMMARY = "safetensors of Hugging Face to GGUF, in any type or mix, or back"
+SUMMARY = "convert safetensors of Hugging Face to GGUF, or back"
 ABOUT = """\
-Convert between checkpoints of Hugging Face (safetensors, config.json, tokenizer) and GGUF. To GGUF as
-llama.cpp's convert_hf_to_gguf.py does, for llama, mistral, mixtral, qwen2, qwen3, their MoE, and gemma 1 to
-3; FP8 and int8 weights go through their scales. What is not known is an error that names it. OUT is there
-in full or not at all. A mix (--type q4_K_M) is made by way of a whole file, which lies beside OUT meanwhile.
+Convert between checkpoints of Hugging Face (safetensors, config.json, tokenizer) and GGUF. The GGUF file is
+that of llama.cpp's convert_hf_to_gguf.py, for llama, mistral, mixtral, qwen2, qwen3, their MoE, and gemma 1
+to 3. FP8 and int8 weights are decoded with their scales. Anything unknown is an error that names it. OUT is
+written in full or not at all. A mix (--type q4_K_M) needs a temporary file beside OUT.
 """
 EXAMPLES = """\
   ggmlq convert Qwen3-8B/ qwen3-8b.gguf
@@ -27,19 +27,23 @@ def add(commands: Commands) -> None:
         "input", metavar="IN", help="the folder of a checkpoint, a file of it, or a .gguf file"
     )
     parser.add_argument(
-        "output", metavar="OUT", help="the .gguf file; for a GGUF file a folder or a .safetensors file"
+        "output",
+        metavar="OUT",
+        help="the new .gguf file; if IN is a .gguf file, a folder or a .safetensors file",
     )
     parser.add_argument(
-        "--type", default=None, help="of matrices: auto (default: bf16 or f16, as the checkpoint), f32, f16, "
-        "bf16, q8_0, q4_K …, or a mix such as q4_K_M; from GGUF f32 (default), f16 or bf16",
+        "--type", default=None, help="type of matrices: auto (default: bf16 or f16, like the checkpoint), "
+        "f32, f16, bf16, q8_0, q4_K …, or a mix such as q4_K_M; from GGUF: f32 (default), f16 or bf16",
     )  # fmt: skip
     parser.add_argument(
         "--pre",
         metavar="NAME",
-        help="the name of the pre-tokenizer, where nothing recognises it: llama-bpe, qwen2 …",
+        help="name of the pre-tokenizer, if it is not recognised: llama-bpe, qwen2 …",
     )
-    parser.add_argument("--threads", type=count, metavar="N", help="threads; all cores if not given")
-    parser.add_argument("--dry-run", action="store_true", help="only tell what would be written")
+    parser.add_argument("--threads", type=count, metavar="N", help="number of threads (default: all cores)")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="write nothing, only show the new types and sizes"
+    )
     add_force(parser)
     add_all_tensors(parser)
     add_json(parser)

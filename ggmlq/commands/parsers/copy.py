@@ -5,9 +5,9 @@ from __future__ import annotations
 from . import _metadata
 from ._options import Commands, add_force, add_json, count, declare, size
 
-SUMMARY = "re-split, merge, change byte order or metadata"
+SUMMARY = "split or merge a model, change its byte order or metadata"
 ABOUT = """\
-Copy a GGUF model. Without options the parts of a split model become one file; OUT may be the file itself.
+Copy a GGUF model. Without options the parts of a split model become one file. OUT may be IN.
 """
 EXAMPLES = """\
   ggmlq copy model-00001-of-00003.gguf model.gguf      the parts become one file
@@ -22,21 +22,23 @@ def add(commands: Commands) -> None:
     parser.add_argument("input", metavar="IN", help="a .gguf file, any part of a split model")
     parser.add_argument("output", metavar="OUT", help="the new file; parts are named after it")
     parser.add_argument(
-        "--split", type=size, metavar="SIZE", help="tensor bytes a part: 2000000, 500M, 4GB, 2GiB"
+        "--split", type=size, metavar="SIZE", help="tensor bytes per part: 2000000, 500M, 4GB, 2GiB"
     )
-    parser.add_argument("--split-max-tensors", type=count, metavar="N", help="tensors a part")
-    parser.add_argument("--byteorder", choices=("little", "big", "keep"), default="keep", help="of the copy")
+    parser.add_argument("--split-max-tensors", type=count, metavar="N", help="tensors per part")
     parser.add_argument(
-        "--alignment", type=int, help="of the tensors, a power of two; as it was if not given"
+        "--byteorder", choices=("little", "big", "keep"), default="keep", help="byte order of the copy"
+    )
+    parser.add_argument(
+        "--alignment", type=int, help="alignment of the tensors, a power of two (default: that of IN)"
     )
     _metadata.add_options(parser)
     _metadata.add_option(parser, "drop", "KEY", "leave out a key")
     parser.add_argument(
         "--room", type=size, metavar="SIZE",
-        help="bytes left in the header, so that `ggmlq metadata` can change it in place later",
+        help="spare bytes in the header, so that `ggmlq metadata` can change it in place later",
     )  # fmt: skip
     parser.add_argument(
-        "--dry-run", action="store_true", help="only tell which files there would be, and their sizes"
+        "--dry-run", action="store_true", help="write nothing, only show the new files and their sizes"
     )
     add_force(parser)
     add_json(parser)

@@ -1,4 +1,4 @@
-"""``ggmlq demo``: the main job on this machine. tools/demo reads its options before it installs."""
+"""``ggmlq demo``: products on this machine. tools/demo reads the options before it installs anything."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 from ._options import Commands, add_json, declare
 
-SUMMARY = "layers multiplied here, checked and timed beside NumPy and llama.cpp"
+SUMMARY = "multiply layers, check the results and compare the time"
 ABOUT = """\
 Multiply with the layers of a model, or with a random layer in eight types, which is saved as a GGUF file and
-opened. Every product is judged in float64 before it is timed. Beside it: NumPy with float32 weights, and
-llama.cpp's CPU backend where there is one. Exit 0: all products are right, 1: one is wrong, 2: it could not
-run.
+opened. Every product is judged in float64 before it is timed. Its time is compared with NumPy on float32
+weights and, if there is one, with llama.cpp's CPU backend. Exit 0: all products are right, 1: one is wrong,
+2: it could not run.
 """
 EXAMPLES = """\
   ggmlq demo
@@ -38,11 +38,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--tensor", action="append", default=[], metavar="GLOB",
-        help="only tensors of MODEL whose whole name fits; may be given again",
+        help="only tensors of MODEL whose whole name fits; may be repeated",
     )  # fmt: skip
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:1")
-    parser.add_argument("--rows", type=_count, metavar="N", help="of the random layer (2048)")
-    parser.add_argument("--columns", type=_columns, metavar="K", help=f"of it, a multiple of {BLOCK} (4096)")
+    parser.add_argument("--rows", type=_count, metavar="N", help="rows of the random layer (2048)")
+    parser.add_argument(
+        "--columns",
+        type=_columns,
+        metavar="K",
+        help=f"columns of the random layer, a multiple of {BLOCK} (4096)",
+    )
     parser.add_argument(
         "--tokens", type=_count, default=64, metavar="M", help="rows of activations (default 64)"
     )
@@ -52,16 +57,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def checked(args: argparse.Namespace) -> argparse.Namespace:
-    """The options, all of them usable together; a ValueError says which are not."""
+    """The options; a ValueError if some of them cannot be combined."""
     if args.file is not None:
         names = [name for name in ("rows", "columns", "save") if getattr(args, name) is not None]
         if names:
             raise ValueError(
-                f"--{names[0]} with {args.file}: it is of the random layer; leave one of them out"
+                f"--{names[0]} with {args.file}: it is an option of the random layer; leave one of them out"
             )
         return args
     if args.tensor:
-        raise ValueError(f"--tensor {args.tensor[0]}: it is of a model; name one before it")
+        raise ValueError(f"--tensor {args.tensor[0]}: it is an option for a model; name a model before it")
     args.rows, args.columns = args.rows or 2048, args.columns or 4096
     args.save = Path(FILE) if args.save is None else args.save
     numbers = {
@@ -74,7 +79,7 @@ def checked(args: argparse.Namespace) -> argparse.Namespace:
             raise ValueError(f"{product} is {n:,}: the demo takes up to {MOST:,}; ask for less")
     if args.save.is_dir() or not os.path.isdir(args.save.resolve().parent):
         raise ValueError(
-            f"--save {args.save}: that is a folder or lies in none; name a file in one that is there"
+            f"--save {args.save}: this is a folder or in none; name a file in an existing folder"
         )
     return args
 

@@ -7,7 +7,7 @@ from ._options import Commands, declare
 
 SUMMARY = "write a GGUF model of blocks as floats"
 ABOUT = """\
-Decode the quantized tensors of IN. f32 loses nothing; f16 and bf16 round once more. OUT is there in full or
+Decode the quantized tensors of IN. f32 loses nothing; f16 and bf16 round once more. OUT is written in full or
 not at all.
 """
 EXAMPLES = """\

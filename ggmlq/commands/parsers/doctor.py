@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ._options import Commands, add_json, declare
 
-SUMMARY = "versions, CPU, GPU and libggml as ggmlq finds them"
+SUMMARY = "show versions, CPU, GPU and libggml, and what is missing"
 ABOUT = """\
-What ggmlq finds on this machine, and why something is not there. Exit 1 where a required package is missing
-or does not fit.
+Show what ggmlq finds on this machine, and how to install what is missing. Exit 1: a required package is
+missing or does not fit.
 """
 EXAMPLES = """\
   ggmlq doctor

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ._options import Commands, add_json, declare
 
-SUMMARY = "what numbers become in 8 bits or in a block type, and the errors"
+SUMMARY = "show how 8-bit codes and block types round numbers"
 ABOUT = """\
-Each value under a scale as the nearest code of each format, what is read back, and the error. Without
-arguments the eight values and two formats of the document that it comes from.
+Show for each value and each format the nearest code under a scale, the value of that code, and the error.
+Without arguments: the eight values and two formats of the document that this table comes from.
 """
 EXAMPLES = """\
   ggmlq error-table
@@ -19,14 +19,18 @@ EXAMPLES = """\
 def add(commands: Commands) -> None:
     """Declare ``ggmlq error-table`` with its options and examples."""
     parser = declare(commands, "error-table", "models", SUMMARY, ABOUT, EXAMPLES)
-    parser.add_argument("values", nargs="*", type=float, metavar="VALUE", help="negative ones after --")
-    parser.add_argument("--scale", type=float, help="codes are those next to VALUE / SCALE")
+    parser.add_argument(
+        "values", nargs="*", type=float, metavar="VALUE", help="numbers; negative ones after --"
+    )
+    parser.add_argument("--scale", type=float, help="the code is the one nearest to VALUE / SCALE")
     parser.add_argument(
         "--formats",
         default=None,
         metavar="A,B",
-        help="such as e4m3,e5m2,int8,bf16,q4_0,fp8_naive",
+        help="formats, such as e4m3,e5m2,int8,bf16,q4_0,fp8_naive",
     )
-    parser.add_argument("--calibrate", choices=["amax"], help="a scale for each format, by the largest value")
+    parser.add_argument(
+        "--calibrate", choices=["amax"], help="a scale for each format, from the largest value"
+    )
     parser.add_argument("--plot", metavar="FILE", help="draw error against value; needs matplotlib")
     add_json(parser)

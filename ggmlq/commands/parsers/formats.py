@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from ._options import Commands, add_json, declare
 
-SUMMARY = "the table of all types, and of the mixes of them"
+SUMMARY = "show the tables of all types and of all mixes"
 ABOUT = """\
-All types that a GGUF file can hold, and llama.cpp's mixes. imatrix: types whose encoder uses an importance
-matrix; cannot do without; or can, but `ggmlq quantize` and llama-quantize refuse to make weights other than
-token_embd and output of them without one.
+Show all types that a GGUF file can hold, and llama.cpp's mixes. The column imatrix says whether the encoder
+uses an importance matrix, needs one, or works without one but `ggmlq quantize` and llama-quantize refuse to
+use the type without one, except for token_embd and output.
 """
 EXAMPLES = """\
   ggmlq formats
   ggmlq formats q4_K iq2_xs
-  ggmlq formats q4_K_M                                    what a mix is made of
+  ggmlq formats q4_K_M                                    the types in a mix
   ggmlq formats --mixes
 """
 

@@ -1,11 +1,11 @@
-"""``ggmlq help``: the list of commands, or all of one; the parser itself answers it."""
+"""``ggmlq help``: the list of commands, or the help of one command; the parser itself prints it."""
 
 from __future__ import annotations
 
 from ._options import Commands, declare
 
-SUMMARY = "this list, or all of one command"
-ABOUT = "The same as --help: `ggmlq help convert` prints what `ggmlq convert --help` does."
+SUMMARY = "print this list, or the help of a command"
+ABOUT = "The same as --help: `ggmlq help convert` prints the same as `ggmlq convert --help`."
 EXAMPLES = """\
   ggmlq help
   ggmlq help quantize
@@ -16,4 +16,4 @@ EXAMPLES = """\
 def add(commands: Commands) -> None:
     """Declare ``ggmlq help`` with its options and examples."""
     parser = declare(commands, "help", "setup", SUMMARY, ABOUT, EXAMPLES)
-    parser.add_argument("words", nargs="*", metavar="COMMAND", help="a command, and one of its own")
+    parser.add_argument("words", nargs="*", metavar="COMMAND", help="a command, or a command and its action")

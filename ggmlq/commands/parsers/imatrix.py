@@ -1,4 +1,4 @@
-"""``ggmlq imatrix``: importance matrices made, merged, converted, and what is in them."""
+"""``ggmlq imatrix``: make, merge and convert importance matrices, and show their statistics."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 
 from ._options import Commands, add_force, add_json, count, declare
 
-SUMMARY = "statistics of importance matrices; merge and convert them"
+SUMMARY = "make, merge, convert and show importance matrices"
 ABOUT = """\
-What is in an importance matrix, or in several added up; --output writes the sum, as .gguf or as the older
-.dat. With --model and --text one is made: the text is run through the model in a libllama of yours, and
-files that are named too are added to it. Statistics are those of llama-imatrix --show-statistics: of the
+Show the statistics of an importance matrix, or of the sum of several; --output writes the sum, as .gguf or as
+the older .dat. --model and --text make a matrix: your libllama runs the text through the model. Files that
+are named in addition are added to it. The statistics are those of llama-imatrix --show-statistics: of the
 mean squares of a tensor's columns.
 """
 EXAMPLES = """\
@@ -24,18 +24,20 @@ EXAMPLES = """\
 def add(commands: Commands) -> None:
     """Declare ``ggmlq imatrix`` with its options and examples."""
     parser = declare(commands, "imatrix", "models", SUMMARY, ABOUT, EXAMPLES)
-    parser.add_argument("files", nargs="*", metavar="FILE", help="what llama-imatrix wrote, .gguf or .dat")
-    group = parser.add_argument_group("making one")
-    group.add_argument("--model", metavar="GGUF", help="the model that the text is run through")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="importance matrices, .gguf or .dat")
+    group = parser.add_argument_group("making a matrix")
+    group.add_argument("--model", metavar="GGUF", help="the model that runs on the text")
     group.add_argument("--text", type=Path, metavar="FILE", help="the text, in UTF-8")
     group.add_argument("--lib", type=Path, help="libllama or a build folder (default: as doctor finds it)")
-    group.add_argument("--chunks", type=count, metavar="N", help="at most so many chunks of the text")
-    group.add_argument("--process-output", action="store_true", help="count output.weight too")
-    group.add_argument("--threads", type=count, default=0, metavar="N", help="of the library")
-    parser.add_argument("--output", "-o", metavar="OUT", help="write all of them as one")
-    parser.add_argument("--output-format", choices=("gguf", "dat"), help="if the name does not say it")
+    group.add_argument("--chunks", type=count, metavar="N", help="at most N chunks of the text")
+    group.add_argument("--process-output", action="store_true", help="also collect for output.weight")
+    group.add_argument("--threads", type=count, default=0, metavar="N", help="threads of the library")
+    parser.add_argument("--output", "-o", metavar="OUT", help="write the sum of all matrices")
     parser.add_argument(
-        "--chunk-size", type=count, metavar="N", help="tokens a chunk (512, or as the first file says)"
+        "--output-format", choices=("gguf", "dat"), help="kind of OUT, if its name does not show it"
+    )
+    parser.add_argument(
+        "--chunk-size", type=count, metavar="N", help="tokens per chunk (512, or that of the first file)"
     )
     add_force(parser)
     add_json(parser)

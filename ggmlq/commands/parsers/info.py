@@ -1,4 +1,4 @@
-"""``ggmlq info``: what is in a file."""
+"""``ggmlq info``: the contents of model files."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import argparse
 
 from ._options import Commands, declare
 
-SUMMARY = "architecture, sizes, tensors and metadata of models"
+SUMMARY = "show architecture, sizes, tensors and metadata of models"
 ABOUT = """\
-What is in GGUF files and in safetensors, the summary last. A part of a split model stands for the whole.
-Exit 1: tensors are missing, as of a partial download.
+Show the contents of GGUF files and of safetensors, the summary last. Any part of a split model opens the
+whole. Exit 1: tensors are missing, as in a partial download.
 """
 EXAMPLES = """\
   ggmlq info model.gguf                          tensors of equal layers in one line
@@ -27,19 +27,23 @@ def add(commands: Commands) -> None:
         "file", nargs="+",
         help=".gguf files, safetensors (a file, an index, a folder), or patterns such as 'models/*.gguf'",
     )  # fmt: skip
-    parser.add_argument("--tensors", action="store_true", help="only the table of tensors, one a line")
-    parser.add_argument("--metadata", action="store_true", help="only the metadata")
+    parser.add_argument(
+        "--tensors", action="store_true", help="print only the table of tensors, one per line"
+    )
+    parser.add_argument("--metadata", action="store_true", help="print only the metadata")
     parser.add_argument(
         "--filter", action="append", default=[], metavar="GLOB",
-        help="only tensors and keys whose whole name fits; may be given again",
+        help="only tensors and keys whose whole name fits; may be repeated",
     )  # fmt: skip
     parser.add_argument(
         "--sort",
         choices=("name", "type", "size", "parameters"),
-        help="of the tensors; as they lie in the file if not given",
+        help="order of the tensors (default: that of the file)",
     )
     parser.add_argument(
         "--fold", action=argparse.BooleanOptionalAction, default=None,
-        help="tensors of equal layers in one line (default: unless --tensors is given)",
+        help="tensors of equal layers in one line (default: yes, but not with --tensors)",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print JSON: an object, of several files a list")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON: an object, or a list for several files"
+    )

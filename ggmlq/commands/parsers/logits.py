@@ -6,12 +6,12 @@ from pathlib import Path
 
 from ._options import Commands, declare
 
-SUMMARY = "two builds of llama.cpp: the first node that differs"
+SUMMARY = "find the first node at which two llama.cpp builds differ"
 ABOUT = """\
 Run a model in two builds on the same tokens, and name the first node that differs by more than its
 arithmetic allows: a product that is wrong in one of them, or an operation between products after which
-inputs are further apart than roundings explain. Exit 0 where both are right, 1 where a node differs by more
-than it may, 2 where it could not run.
+inputs differ by more than rounding. Exit 0: both are right, 1: a node differs by more than its arithmetic
+allows, 2: it could not run.
 """
 EXAMPLES = """\
   ggmlq logits model.gguf --against ~/llama.cpp/build-new --prompt 'Once upon a time'
@@ -31,14 +31,18 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--against", type=Path, metavar="B", required=True, help="the other build")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--prompt", metavar="TEXT", help="the text that is run")
-    what.add_argument("--tokens", type=int, metavar="N", help="so many random tokens instead")
+    what.add_argument("--prompt", metavar="TEXT", help="the input text")
+    what.add_argument("--tokens", type=int, metavar="N", help="use N random tokens instead")
     parser.add_argument(
-        "--generate", type=int, default=0, metavar="N", help="tokens of A after it (default: 0)"
+        "--generate", type=int, default=0, metavar="N", help="tokens that A generates after it (default: 0)"
     )
-    parser.add_argument("--threads", type=int, default=0, help="of each library")
+    parser.add_argument("--threads", type=int, default=0, help="threads of each library")
     parser.add_argument(
-        "--timeout", type=float, default=600, metavar="S", help="seconds for a node (default: 600)"
+        "--timeout",
+        type=float,
+        default=600,
+        metavar="S",
+        help="time limit for a node in seconds (default: 600)",
     )
-    parser.add_argument("-v", "--verbose", action="store_true", help="a line for each node")
-    parser.add_argument("--json", action="store_true", help="print JSON, a record a line")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print one line for each node")
+    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")

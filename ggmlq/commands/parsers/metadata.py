@@ -5,11 +5,11 @@ from __future__ import annotations
 from . import _metadata
 from ._options import Commands, add_json, declare, size
 
-SUMMARY = "show, set, remove and rename keys, in place where it fits"
+SUMMARY = "show, set, remove and rename keys, in place if they fit"
 ABOUT = """\
-Show the metadata of a GGUF model, or change it. A change is written into the file where it lies if the
-header has room for it, which takes milliseconds whatever the size of the model; else the whole file is
-written anew, and is there in full or not at all. `--room 64KiB` leaves room for changes to come.
+Show the metadata of a GGUF model, or change it. If the header has room for a change, it is written in place,
+which takes milliseconds, however large the model is. Otherwise the file is written anew, in full or not at
+all. `--room 64KiB` leaves room for later changes.
 """
 EXAMPLES = """\
   ggmlq metadata model.gguf
@@ -28,10 +28,12 @@ def add(commands: Commands) -> None:
     parser.add_argument("file", metavar="FILE", help="a .gguf file, any part of a split model")
     _metadata.add_options(parser)
     _metadata.add_option(parser, "remove", "KEY", "remove a key")
-    parser.add_argument("--get", metavar="KEY", help="print this value alone: text as it is, else JSON")
     parser.add_argument(
-        "--room", type=size, metavar="SIZE", help="bytes left in the header for changes in place"
+        "--get", metavar="KEY", help="print only this value: text unchanged, other values as JSON"
     )
-    parser.add_argument("--anew", action="store_true", help="write the whole file anew, even where it fits")
-    parser.add_argument("--dry-run", action="store_true", help="only tell what would be done")
+    parser.add_argument(
+        "--room", type=size, metavar="SIZE", help="spare bytes in the header for later changes in place"
+    )
+    parser.add_argument("--anew", action="store_true", help="always write the whole file anew")
+    parser.add_argument("--dry-run", action="store_true", help="write nothing, only show what would be done")
     add_json(parser)

@@ -7,11 +7,11 @@ import argparse
 from . import _convert, _llama_quantize
 from ._options import Commands, bits, count, declare, size
 
-SUMMARY = "write a GGUF model in another type or mix, with llama.cpp's bytes"
+SUMMARY = "quantize a model to a type or mix, with llama.cpp's bytes"
 ABOUT = """\
-Quantize the tensors of IN that llama.cpp would quantize: all to one type (--type), to the types of one of
-its mixes (q4_K_M), or to those that lose least within a size (--target, --size). Prints sizes and NMSE of
-each tensor, and bits a weight. OUT is there in full or not at all.
+Quantize the tensors of IN that llama.cpp would quantize: to one type (--type), to the types of one of its
+mixes (q4_K_M), or to the types that lose least within a size (--target, --size). Print sizes and NMSE of each
+tensor, and bits per weight. OUT is written in full or not at all.
 """
 EXAMPLES = """\
   ggmlq quantize model-f16.gguf model-q4_K.gguf --type q4_K
@@ -23,9 +23,9 @@ EXAMPLES = """\
   ggmlq quantize model-f16.gguf model-q4_K.gguf --type q4_K --workers 8
   ggmlq quantize --imatrix imatrix.dat model-f16.gguf model-Q4_K_M.gguf Q4_K_M 8
 
-As in llama-quantize the positional TYPE means the mix of that name (--pure: the type); --type means the
-type where there is one. A recipe is measured: the error of each tensor in each type, weighted by
-importance. --write-types writes it as a file for --tensor-types, which is llama-quantize's
+As in llama-quantize, the positional TYPE means the mix of that name (--pure: the type). --type means the
+type if there is one of that name. --target and --size measure the error of each tensor in each type, weighted
+by importance. --write-types writes the chosen types to a file for --tensor-types, which is llama-quantize's
 --tensor-type-file.
 """
 
@@ -38,40 +38,43 @@ def add(commands: Commands) -> None:
     which.add_argument("--type", help="q4_K, q8_0, f16, … or a mix such as q4_K_M")
     which.add_argument(
         "--target", type=bits, metavar="BITS",
-        help="bits a weight at most, of all tensors: types are chosen that lose least",
+        help="at most BITS per weight over all tensors: choose the types that lose least",
     )  # fmt: skip
     which.add_argument(
-        "--size", type=size, metavar="SIZE", help="the same with the size of the file: 5GiB, 800M"
+        "--size", type=size, metavar="SIZE", help="the same for the size of the file: 5GiB, 800M"
     )
     _recipe_options(parser)
     parser.add_argument(
-        "--mixed", action="store_true", help="TYPE names llama.cpp's mix, also where a type has that name"
+        "--mixed",
+        action="store_true",
+        help="TYPE means llama.cpp's mix, even if there is a type of that name",
     )
     parser.add_argument("--imatrix", metavar="FILE", help="importance matrix, .gguf or .dat")
     parser.add_argument(
         "--any-name", action="store_true",
-        help="every tensor of two axes or more; else llama.cpp's rules by name hold",
+        help="quantize every tensor of two axes or more (default: llama.cpp's rules by name)",
     )  # fmt: skip
     parser.add_argument(
         "--allow-requantize",
         action="store_true",
-        help="quantize tensors of blocks again; adds to their error",
+        help="also quantize tensors of blocks again, which adds to their error",
     )
     parser.add_argument(
         "--no-fallback", action="store_true",
-        help="an error, not another type, where rows are not whole blocks",
+        help="if rows are not whole blocks, stop with an error; do not take another type",
     )  # fmt: skip
     _llama_quantize.add_options(parser)
 
 
 def _recipe_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--types", metavar="LIST", help="the types to choose among, with --target or --size: q4_K,q5_K,q6_K"
+        "--types", metavar="LIST", help="types to choose from, with --target or --size: q4_K,q5_K,q6_K"
     )
     parser.add_argument(
         "--objective", choices=("both", "relative", "error"), default="both",
-        help="what is least: the sum of errors (error); of errors relative to each tensor, in the mean over "
-        "layers, which logits follow more closely (relative); this and a quarter of that (both, default)",
+        help="the error to minimise: the sum of errors (error); the errors relative to each tensor, in the "
+        "mean over layers, which logits follow more closely (relative); relative and a quarter of error "
+        "(both, default)",
     )  # fmt: skip
     parser.add_argument(
         "--sample", type=count, metavar="N",
@@ -79,6 +82,6 @@ def _recipe_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--tensor-types", "--tensor-type-file", metavar="FILE",
-        help="types by name: PATTERN=TYPE, one a line, as llama-quantize takes them; --keep goes before",
+        help="types by name: PATTERN=TYPE, one per line, as for llama-quantize; --keep has priority",
     )  # fmt: skip
-    parser.add_argument("--write-types", metavar="FILE", help="write the types of this model as such a file")
+    parser.add_argument("--write-types", metavar="FILE", help="write the types of this model to such a file")

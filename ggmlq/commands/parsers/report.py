@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from ._options import Commands, add_force, declare
 
-SUMMARY = "a whole model as one HTML page: types, errors, histograms, damage"
+SUMMARY = "write an HTML page: types, errors, histograms, damage"
 ABOUT = """\
-Look at every tensor of a model and write one HTML page: what the model is, types and bits by layer, the
-error of each tensor, histograms of values, scales and codes, dead rows, outliers, damaged blocks. The page
-is a single file that loads nothing from anywhere; it sorts, prints, and reads without a script. Errors are
-measured where the original is at hand (--against), else estimated from the scales. Exit 0 where nothing is
-wrong, 1 where something is.
+Examine every tensor of a model and write one HTML page: main facts, types and bits by layer, the error of
+each tensor, histograms of values, scales and codes, rows of zeros, outliers, damaged blocks. The page is a
+single file that loads nothing; its tables sort, it prints, and it can be read without scripts. With the
+original (--against) errors are measured, otherwise they are estimated from the scales. Exit 0: nothing is
+wrong, 1: something is wrong.
 """
 EXAMPLES = """\
   ggmlq report model-q4_K.gguf                         writes model-q4_K.report.html
@@ -27,7 +27,7 @@ def add(commands: Commands) -> None:
         "-o", "--output", metavar="FILE", help="the page (default: the name of MODEL, as MODEL.report.html)"
     )
     add_force(parser, "FILE")
-    parser.add_argument("--against", metavar="ORIGINAL", help="the same model in f16 or the like")
+    parser.add_argument("--against", metavar="ORIGINAL", help="the same model in floats, such as f16")
     parser.add_argument(
-        "--json", action="store_true", help="print the facts as JSON; a page is then written with -o only"
+        "--json", action="store_true", help="print the facts as JSON; write a page only with -o"
     )

@@ -1,16 +1,16 @@
-"""``ggmlq survey``: what values are like and what types would cost, for models of any size."""
+"""``ggmlq survey``: statistics of values and errors of types, for models of any size."""
 
 from __future__ import annotations
 
 from . import _engines
 from ._options import Commands, add_all_tensors, add_json, count, declare
 
-SUMMARY = "values of all tensors, and their errors in each type; by any number of workers"
+SUMMARY = "show statistics of all tensors, and their errors in types"
 ABOUT = """\
 Read all values of models and try types on them: range, zeros, NaN, the largest value in units of the root
-mean square, and the NMSE of each tensor in each type. With an importance matrix errors count by it, which
-tells how much of the power of its outputs a tensor loses. Tensors are read in parts, by workers where there
-are some. Exit 0 where all values are numbers, 1 where some are not.
+mean square, and the NMSE of each tensor in each type. With an importance matrix errors are weighted by it,
+which estimates the share of the power of its outputs that a tensor loses. Tensors are read in parts, by
+workers if there are some. Exit 0: all values are finite, 1: some are NaN or infinite.
 """
 EXAMPLES = """\
   ggmlq survey model-f16.gguf
@@ -29,7 +29,7 @@ def add(commands: Commands) -> None:
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--types", metavar="LIST", help="types to try: q4_K,q6_K (default: q8_0 to q2_K)")
-    which.add_argument("--no-types", action="store_true", help="try none, only look at values")
+    which.add_argument("--no-types", action="store_true", help="try no types, only read values")
     parser.add_argument("--imatrix", metavar="FILE", help="importance matrix, .gguf or .dat")
     parser.add_argument(
         "--sample", type=count, metavar="N",
@@ -37,16 +37,16 @@ def add(commands: Commands) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--filter", action="append", default=[], metavar="GLOB",
-        help="only tensors whose whole name fits; may be given again",
+        help="only tensors whose whole name fits; may be repeated",
     )  # fmt: skip
     parser.add_argument(
         "--sort",
         choices=("error", "peak", "name", "size"),
-        help="of the tensors; as they lie in files if not given",
+        help="order of the tensors (default: that of the files)",
     )
     parser.add_argument(
         "--threads", type=count, metavar="N",
-        help="threads, of each worker; all cores if not given",
+        help="number of threads, of each worker (default: all cores)",
     )  # fmt: skip
     _engines.add_options(parser)
     add_all_tensors(parser)

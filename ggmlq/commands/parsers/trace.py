@@ -10,10 +10,10 @@ from ._options import Commands, declare
 
 SUMMARY = "judge every product of a real run of llama.cpp"
 ABOUT = """\
-Run a model through a libllama of yours and judge every matrix product of it: each on its own inputs, in the
-arithmetic in which it was made, all elements by random sums and the suspicious ones one by one. What is
-wrong is diagnosed; where the library dies, the node is named. Exit 0 where all is right, 1 where something
-is wrong, 2 where it could not run to its end.
+Run a model in your libllama and judge every matrix product: each on its own inputs, in the arithmetic of its
+kernel, all elements by random sums and the suspicious ones one by one. Wrong products are diagnosed; if the
+library crashes, the node is named. Exit 0: all is right, 1: something is wrong, 2: the run did not reach its
+end.
 """
 EXAMPLES = """\
   ggmlq trace model.gguf --prompt 'Once upon a time' --generate 4
@@ -38,35 +38,45 @@ def add(commands: Commands) -> None:
         "--lib", type=Path, help="libllama, libggml or a build folder (default: as doctor finds it)"
     )
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--prompt", metavar="TEXT", help="the text that is run")
+    what.add_argument("--prompt", metavar="TEXT", help="the input text")
     what.add_argument("--file", type=Path, metavar="F", help="a file with that text")
-    what.add_argument("--tokens", type=int, metavar="N", help="so many random tokens instead")
+    what.add_argument("--tokens", type=int, metavar="N", help="use N random tokens instead")
     parser.add_argument(
-        "--generate", type=int, default=0, metavar="N", help="tokens after it, one by one (default: 0)"
+        "--generate",
+        type=int,
+        default=0,
+        metavar="N",
+        help="tokens to generate after it, one by one (default: 0)",
     )
     parser.add_argument("--select", action="append", default=[], metavar="GLOB",
-                        help="only nodes or weights with such names: 'blk.0.*', 'Qcur-*'")  # fmt: skip
+                        help="only nodes or weights whose names fit: 'blk.0.*', 'Qcur-*'")  # fmt: skip
     parser.add_argument("--judge", choices=("all", "sample", "full"), default="all",
-                        help="all elements by random sums; a few; or one by one (default: all)")  # fmt: skip
+                        help="all elements by random sums; a few; all one by one (default: all)")  # fmt: skip
     parser.add_argument(
-        "--without", default="", metavar="BUFFERS", help="layouts not to be used: AMX,CPU_REPACK"
+        "--without", default="", metavar="BUFFERS", help="weight layouts that may not be used: AMX,CPU_REPACK"
     )
-    parser.add_argument("--cache", metavar="TYPE", help="of the K and V caches: q8_0, or q8_0,f16")
+    parser.add_argument("--cache", metavar="TYPE", help="type of the K and V caches: q8_0, or q8_0,f16")
     parser.add_argument(
         "--flash", choices=("auto", "on", "off"), default="auto", help="attention as one node"
     )
-    parser.add_argument("--threads", type=int, default=0, help="of the library (default: all, up to 16)")
-    parser.add_argument("--seed", type=int, default=0, help="of random tokens (default: 0)")
     parser.add_argument(
-        "--timeout", type=float, default=600, metavar="S", help="seconds for a node (default: 600)"
+        "--threads", type=int, default=0, help="threads of the library (default: all cores, up to 16)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of random tokens (default: 0)")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=600,
+        metavar="S",
+        help="time limit for a node in seconds (default: 600)",
     )
     parser.add_argument("--save", type=Path, metavar="DIR", help="write wrong products to DIR as npz")
-    parser.add_argument("--no-verify", action="store_true", help="no second run without the trace")
+    parser.add_argument("--no-verify", action="store_true", help="skip the second run without the trace")
     parser.add_argument(
-        "-v", "--verbose", action="store_true", help="a line for each node, not only for the bad"
+        "-v", "--verbose", action="store_true", help="print one line for each node, not only for wrong ones"
     )
-    parser.add_argument("--html", metavar="FILE", help="also write it as an HTML page, which loads nothing")
-    parser.add_argument("--json", action="store_true", help="print JSON, a record a line")
+    parser.add_argument("--html", metavar="FILE", help="also write the report as an HTML page")
+    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
     _take_words_behind(parser)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ._options import Commands, declare
 
-SUMMARY = "check every rule of the format, and every block for NaN and the like"
+SUMMARY = "check every rule of the format and the values of every block"
 ABOUT = """\
-Structure, metadata and values of GGUF files and of safetensors. Exit 1 where something is wrong; notes
-alone do not count.
+Check structure, metadata and values of GGUF files and of safetensors. Exit 1: something is wrong; notes alone
+do not count.
 """
 EXAMPLES = """\
   ggmlq validate model.gguf
@@ -22,4 +22,6 @@ def add(commands: Commands) -> None:
         "file", nargs="+",
         help=".gguf files, safetensors (a file, an index, a folder), or patterns such as 'models/*.gguf'",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print JSON: an object, of several files a list")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON: an object, or a list for several files"
+    )

@@ -121,12 +121,12 @@ class Products:
     def _place(self, q: QuantArray, words: array[int], count: int) -> list[Any]:
         """Write the addresses of the weights of each expert in use; the result is their memory."""
         matrices, variant = q.matrices(), self._variant
-        lasting = variant.prepares and q.lasting  # so are its experts
+        lasting = variant.prepares and q.immutable  # so are its experts
         places = COUNTS_AT + 2 + self._experts
         groups = places + self._experts
         memory = []
         for e in words[groups : groups + 3 * count : 3]:
-            weights = matrices[e].kept(variant.make) if lasting else None
+            weights = matrices[e].prepared_copy(variant.make) if lasting else None
             if weights is None:
                 weights = self._weights_of(matrices[e])
             memory.append(weights)
