@@ -306,7 +306,7 @@ def test_operands_that_lie_in_odd_ways(fresh, rounds):
 
 
 def test_what_else_is_asked_runs_the_same_plan(fresh, monkeypatch):
-    made, plan = [], recorded.record
+    made, plan = [], recorded.recorded_product
 
     def counted(*arguments):
         made.append(arguments)

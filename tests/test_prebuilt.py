@@ -197,7 +197,7 @@ def changed(tree, path, old, new):
         ("cuda/linear/r13_gemv.py", "tiles, sizes = ", "sizes, tiles = ", False),  # of its launch
         ("cuda/linear/r13_gemv.py", "let_start()\n", "pass\n", True),
         ("cuda/machine/compiling.py", 'abi="numba"', 'abi="c"', True),
-        ("cuda/machine/launch.py", "RECORDS_EARLY = 12030", "RECORDS_EARLY = 1", False),
+        ("cuda/machine/launch.py", "GRAPHS_EARLY = 12030", "GRAPHS_EARLY = 1", False),
         ("formats/q8_0.py", "\nFORMAT = ", "\nANOTHER = 1\nFORMAT = ", False),
     ],
 )

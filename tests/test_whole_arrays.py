@@ -351,15 +351,15 @@ def test_a_directory_shows_what_is_documented(kind, weights, tmp_path):
     inner = {
         "prepared_copies",
         "decoding",
-        "drop_plans",
-        "keep_plan",
+        "drop_recordings",
+        "keep_recording",
         "prepared_copy",
         "immutable",
         "lock",
         "matrices",
         "memory",
     }
-    inner |= {"plan", "prepared", "product", "recorded", "stored", "unit", "whole", "facts", "matrix_at"}
+    inner |= {"recording", "prepared", "product", "recorded", "stored", "unit", "whole", "facts", "matrix_at"}
     assert not names & inner
     assert names >= {
         gq.QuantArray: {"T", "raw", "blocks", "drop_raw", "dequantize", "nbytes", "from_bytes", "to"},

@@ -39,8 +39,8 @@ class _Locks:
 
 
 LOCKS = _Locks()
-_MATRICES, _PLANS = "matrices", "plans"
-MOST_PLANS = 64  # of an array: some kilobytes each
+_MATRICES, _RECORDINGS = "matrices", "recordings"
+MOST_RECORDINGS = 64  # of an array: some kilobytes each
 INTEGERS = (int, np.integer)
 
 
@@ -145,28 +145,28 @@ class PreparedCopies:
     @inner
     def prepared_copies(self) -> list[Any]:
         """All prepared copies that exist."""
-        return [copy for key, copy in list(self._prepared.items()) if key is not _PLANS]
+        return [copy for key, copy in list(self._prepared.items()) if key is not _RECORDINGS]
 
     @inner
-    def plan(self, key: Hashable) -> Any:
+    def recording(self, key: Hashable) -> Any:
         """The recorded launch of a product with this array, or None."""
-        plans = self._prepared.get(_PLANS)
-        return plans.get(key) if plans else None
+        recordings = self._prepared.get(_RECORDINGS)
+        return recordings.get(key) if recordings else None
 
     @inner
-    def keep_plan(self, key: Hashable, plan: Any) -> None:
+    def keep_recording(self, key: Hashable, launches: Any) -> None:
         """Keep that until :meth:`drop_prepared`; of very many the oldest go."""
         with LOCKS.of(self):
-            plans = self._prepared.setdefault(_PLANS, {})
-            while len(plans) >= MOST_PLANS:
-                plans.pop(next(iter(plans)))
-            plans[key] = plan
+            recordings = self._prepared.setdefault(_RECORDINGS, {})
+            while len(recordings) >= MOST_RECORDINGS:
+                recordings.pop(next(iter(recordings)))
+            recordings[key] = launches
 
     @inner
-    def drop_plans(self) -> None:
-        """Give back what plans hold of its memory; the next products are written down again."""
+    def drop_recordings(self) -> None:
+        """Give back what recordings hold of its memory; the next products are written down again."""
         with LOCKS.of(self):
-            self._prepared.pop(_PLANS, None)
+            self._prepared.pop(_RECORDINGS, None)
 
     def drop_prepared(self) -> None:
         """Give back the memory of what kernels keep; the next product makes it again.

@@ -84,7 +84,7 @@ class Storage(PreparedCopies):
             stored = self._stored
             if stored is not None:
                 self.memory, self._stored = cuda_module("packed.to_blocks").packed_memory(request, self), None
-                self.drop_plans()  # which hold the bytes
+                self.drop_recordings()  # which hold the bytes
                 try:
                     wait(request, "the bytes are still there")
                 except DeviceError:

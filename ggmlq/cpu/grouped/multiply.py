@@ -48,9 +48,9 @@ def multiply(x: Any, q: QuantArray, ids: Any, out: Any, variant_of: Callable[[Qu
 
     ``variant_of(q)``: the kernels and operands for them.
     """
-    if (products := q.plan(variant_of)) is None:
+    if (products := q.recording(variant_of)) is None:
         products = Products(q, variant_of(q))
-        q.keep_plan(variant_of, products)
+        q.keep_recording(variant_of, products)
     products(x, q, ids, out)
 
 
