@@ -70,7 +70,7 @@ def test_kernels_alone_read_what_is_given(kernel, kind, card, monkeypatch):
         plan = planned(q, m, KINDS[kind], kernel)
         x, out = aligned((m, K), KINDS[kind]), arrays(aligned((m, N), FLOAT32))
         multiply(arrays(x), q, out, kernel, kind)
-        places = ends(x=arrays(x), y=out, w=q.prepared_copies()[0].records)
+        places = ends(x=arrays(x), y=out, w=q.prepared_copies()[0].fragments)
         repeated = said(card, places)[-len(plan._steps) :]
         q.keep_recording(warm.key_of(m, kernel, None, kind), None)
         multiply(arrays(x), q, out, kernel, kind)
@@ -94,7 +94,7 @@ def test_the_driver_is_told_what_it_is_told_of_arrays(m, kind, card, torch):
     card.launches.clear()
     card.memory.clear()
     multiply(arrays(x), q, arrays(out), kind=kind)
-    places = ends(x=arrays(x), y=arrays(out), w=q.prepared_copies()[0].records)
+    places = ends(x=arrays(x), y=arrays(out), w=q.prepared_copies()[0].fragments)
     of_arrays = said(card, [*places, *(("between", *bounds(each)) for each in card.memory)])
     card.memory.clear()
     torch.stream = device.driver().stream(0).ptr
