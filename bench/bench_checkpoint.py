@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def measured(folder: Path, args: argparse.Namespace) -> list[list[str]]:
-    """A row a way."""
+    """The rows of the table, one for each way to convert."""
     model, back = folder / "model.safetensors", folder / "f16.gguf"
     make(model, args.megabytes, args.fp8)
     child("to f16", model, keep=back)
@@ -72,9 +72,9 @@ def measured(folder: Path, args: argparse.Namespace) -> list[list[str]]:
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for turn in range(args.rounds + 1):
         for name, figures in runs.items():
-            found = child(name, back if name in BACK else model)
+            run = child(name, back if name in BACK else model)
             if turn:  # before the first one, what is compiled was not in the cache
-                figures.append(found)
+                figures.append(run)
     medians = {
         name: {key: statistics.median(figure[key] for figure in figures) for key in figures[0]}
         for name, figures in runs.items()
@@ -91,16 +91,16 @@ def child(name: str, source: Path, keep: Path | None = None) -> dict[str, float]
     """Run one way in a process of its own."""
     target = Path(fresh(str(source)))
     command = [sys.executable, __file__, "--child", name, str(source)]
-    found: dict[str, float] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    figures: dict[str, float] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     if keep:
         target.rename(keep)
     else:
         target.unlink()
-    return found
+    return figures
 
 
 def watched(name: str, source: str) -> dict[str, float]:
-    """Do it, and look at the memory meanwhile."""
+    """Speed of one way, and the most memory that it has at a time."""
     import ggmlq as gq
 
     gq.checkpoint, gq.safetensors  # noqa: B018  # imported before the clock runs
@@ -125,18 +125,18 @@ def watched(name: str, source: str) -> dict[str, float]:
 
 
 def copied(source: str, target: str) -> None:
-    """The system's cp."""
+    """A copy by the system's cp, which may stay in memory."""
     subprocess.run(["cp", source, target], check=True)
 
 
 def synced(source: str, target: str) -> None:
-    """The same, on the disk."""
+    """A copy by cp, synced to the disk."""
     copied(source, target)
     subprocess.run(["sync", target], check=True)
 
 
 def with_numpy(source: str, target: str) -> None:
-    """bfloat16 to float32 and no more."""
+    """The values as float32, by NumPy and without a format around them."""
     import numpy as np
 
     bits = np.memmap(source, "<u2", "r", os.path.getsize(source) % 2)
@@ -150,7 +150,7 @@ def with_numpy(source: str, target: str) -> None:
 
 
 def converted(kind: str) -> Callable[[str, str], object]:
-    """A checkpoint to GGUF."""
+    """A function that converts a checkpoint to GGUF."""
 
     def run(source: str, target: str) -> object:
         import ggmlq as gq
@@ -161,14 +161,14 @@ def converted(kind: str) -> Callable[[str, str], object]:
 
 
 def returned(kind: str) -> Callable[[str, str], object]:
-    """GGUF to safetensors."""
+    """A function that converts GGUF back to safetensors."""
 
     def run(source: str, target: str) -> object:
         import ggmlq as gq
 
-        made = gq.checkpoint.to_safetensors(source, target + ".safetensors", kind)
+        result = gq.checkpoint.to_safetensors(source, target + ".safetensors", kind)
         os.replace(target + ".safetensors", target)
-        return made
+        return result
 
     return run
 
@@ -188,7 +188,7 @@ BACK = tuple(name for name in WAYS if "back" in name)
 
 
 def make(path: Path, megabytes: int, fp8: bool) -> None:
-    """Layers until it is large enough; the same numbers in each, which nothing that is measured sees."""
+    """Write a checkpoint with enough layers. All layers hold the same numbers: no time depends on them."""
     import numpy as np
 
     import ggmlq as gq
@@ -206,11 +206,11 @@ def make(path: Path, megabytes: int, fp8: bool) -> None:
     tensors: dict[str, Any] = {"model.embed_tokens.weight": table, "lm_head.weight": table}
     norm = gq.quantize(np.ones(HIDDEN, np.float32), "bf16")
     tensors["model.norm.weight"] = norm
-    made = {part: encoded(matrix(*shape)) for part, *shape in PROJECTIONS}
-    layer = sum(x.nbytes for x in made.values())
+    matrices = {part: encoded(matrix(*shape)) for part, *shape in PROJECTIONS}
+    layer = sum(x.nbytes for x in matrices.values())
     layers = max(1, round((megabytes * 1e6 - 2 * table.nbytes) / layer))
     for n in range(layers):
-        tensors |= {f"model.layers.{n}.{part}.weight": x for part, x in made.items()}
+        tensors |= {f"model.layers.{n}.{part}.weight": x for part, x in matrices.items()}
         for part in ("input_layernorm", "post_attention_layernorm"):
             tensors[f"model.layers.{n}.{part}.weight"] = norm
     gq.save(path, tensors, {"format": "pt"})

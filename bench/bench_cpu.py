@@ -2,11 +2,11 @@
 
     python bench/bench_cpu.py [--quick] [--json PATH] [--threads 1 2] [--formats q4_0 q4_K] [--lib PATH]
 
-Weights are 4096 × 4096. Of llama.cpp's times the best counts, over its plain and its repacked
-layouts. Two roofs are measured in the same run: the rate of integer dot products in registers, and
-the rate at which all threads read 512 MiB. ``in memory`` goes round over copies of the weights that
-are 300 MB together, so that no cache holds them, in turns with that reading. A run of some types or
-numbers of threads leaves what the file holds of others.
+Weights are 4096 × 4096. llama.cpp is measured with its plain and its repacked layouts; the best time counts.
+Two roofs are measured in the same run: the rate of integer dot products in registers, and the rate at which
+all threads read 512 MiB. ``in memory`` takes copies of the weights in turn, 300 MB together, so that no cache
+holds them; it alternates with that reading. A run of some types or numbers of threads leaves the results of
+others in the file.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import ggmlq as gq
 from ggmlq.cpu.machine.arguments import reader
 from ggmlq.cpu.machine.features import model_name
 from ggmlq.cpu.machine.jit import jit
+from ggmlq.cpu.machine.numba_names import cgutils, intrinsic
 from ggmlq.cpu.machine.simd import BYTES, I64, INTS, Simd
 from ggmlq.cpu.machine.target import target
-from ggmlq.cpu.machine.words import cgutils, intrinsic
 from ggmlq.cpu.machine.workers import share_kernel
 from ggmlq.formats import BlockFormat, Format
 from ggmlq.llama import Bridge
@@ -62,7 +62,7 @@ def main() -> None:
                 f"{threads} threads: {roofs['peak_gops']:.0f} GOP/s, {roofs['read_gbs']:.1f} GB/s", flush=True
             )
             for fmt in formats:
-                for record in of_format(fmt, bridge, threads, 2 if args.quick else 3):
+                for record in format_records(fmt, bridge, threads, 2 if args.quick else 3):
                     if "in_memory" in record:  # other machines of a host take their share: the best counts
                         roofs["read_gbs"] = max(roofs["read_gbs"], read_bandwidth())
                         roofs["peak_gops"] = max(roofs["peak_gops"], peak(threads))
@@ -79,24 +79,24 @@ def main() -> None:
 
 
 def maker() -> str:
-    """Whose CPU this is: results of different ones stand in different files."""
+    """The vendor of this CPU; each vendor has a file of results."""
     name = (model_name() or "other").lower()
-    return next((each for each in ("intel", "amd") if each in name), "other")
+    return next((vendor for vendor in ("intel", "amd") if vendor in name), "other")
 
 
 def merged(path: Path, fresh: list[Record]) -> list[Record]:
     """Fresh results, and what the file holds of other types and numbers of threads."""
-    kept: list[Record] = json.loads(path.read_text())["results"] if path.exists() else []
+    earlier: list[Record] = json.loads(path.read_text())["results"] if path.exists() else []
     measured = {(r["threads"], r["format"]) for r in fresh}
     order = list(gq.formats)
     return sorted(
-        [r for r in kept if (r["threads"], r["format"]) not in measured] + fresh,
+        [r for r in earlier if (r["threads"], r["format"]) not in measured] + fresh,
         key=lambda r: (r["threads"], order.index(r["format"])),
     )
 
 
-def of_format(fmt: Format, bridge: Bridge, threads: int, rounds: int) -> Iterator[Record]:
-    """All rows of one format."""
+def format_records(fmt: Format, bridge: Bridge, threads: int, rounds: int) -> Iterator[Record]:
+    """The figures of one format."""
     if not isinstance(fmt, BlockFormat) or fmt.name in ("q8_1", "q8_K"):  # not weights in llama.cpp
         return
     # Quantized numbers, for the scales of random bytes can be denormal, which takes longer.
@@ -111,7 +111,7 @@ def of_format(fmt: Format, bridge: Bridge, threads: int, rounds: int) -> Iterato
         lasting = [gq.QuantArray.from_bytes(c, fmt, q.shape) for c in copies]
         x = np.random.default_rng(0).standard_normal((1, SIZE), np.float32)
         turns = [(in_memory(x, lasting), read_bandwidth()) for _ in range(6)]
-        seconds = min(own for own, _ in turns)
+        seconds = min(product for product, _ in turns)
         yield {
             "format": fmt.name, "threads": threads, "m": 1, "in_memory": True, "seconds": seconds,
             "gops": gops(x, seconds), "gbs": q.nbytes / seconds / 1e9,
@@ -120,7 +120,7 @@ def of_format(fmt: Format, bridge: Bridge, threads: int, rounds: int) -> Iterato
 
 
 def beside(x: Any, q: gq.QuantArray, bridge: Bridge, threads: int, rounds: int) -> Record:
-    """Ours and theirs in turns; the fastest of each."""
+    """Times of ggmlq and of llama.cpp, measured in turns; the fastest of each counts."""
     out = np.empty((len(x), SIZE), np.float32)
     gq.linear(x, q, out=out)
     # Long enough that what a core sleeps off before the first does not count.
@@ -153,19 +153,19 @@ def in_memory(x: Any, copies: list[gq.QuantArray]) -> float:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """How long it takes."""
+    """Seconds that one call takes."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
 def gops(x: Any, seconds: float) -> float:
-    """A multiplication and an addition are two operations."""
+    """Operations a second, in billions; a multiplication and an addition count as two."""
     return 2 * len(x) * SIZE * SIZE / seconds / 1e9
 
 
 def show(r: Record) -> None:
-    """One line."""
+    """Print one figure as a line."""
     theirs = f"{r['ratio']:6.2f} × llama.cpp" if "ratio" in r else "in memory"
     print(
         f"{r['format']:8} threads {r['threads']} M {r['m']:4} {r['gops']:7.1f} GOP/s "
@@ -202,43 +202,43 @@ def _dots(typing: Any, steps: Any) -> Any:
     return types.int32(types.int64), emit
 
 
-class Spun(NamedTuple):
-    """Arguments of ``_spin``."""
+class SpinJob(NamedTuple):
+    """The arguments of the kernel ``_spin``."""
 
     steps: int
     unlikely: int  # a sum that is not expected
 
 
-class Read(NamedTuple):
-    """Arguments of ``_read_parts``."""
+class ReadJob(NamedTuple):
+    """The arguments of the kernel ``_read_parts``."""
 
     memory: int  # its address
     unlikely: int  # a sum that is not expected
 
 
-spun, read = reader(Spun), reader(Read)
+spin_job, read_job = reader(SpinJob), reader(ReadJob)
 
 
 @jit
 def _spin(arguments: int, first: int, stop: int) -> None:
-    """Chains of dot products, one lot for each part."""
-    kept, given = np.zeros(1, np.int32), spun(arguments)
+    """Run chains of dot products, once for each part of the work."""
+    sums, job = np.zeros(1, np.int32), spin_job(arguments)
     for _ in range(first, stop):
-        kept[0] += _dots(given.steps)
-    if given.unlikely == kept[0]:  # keeps the sums alive
-        kept[0] = 0
+        sums[0] += _dots(job.steps)
+    if job.unlikely == sums[0]:  # keeps the sums alive
+        sums[0] = 0
 
 
 def peak(threads: int) -> float:
     """GOP/s of dot products in registers, all threads."""
     lots = 8 * threads
-    best = min(seconds(lambda: share_kernel(_spin, Spun(STEPS // 20, 0), lots)) for _ in range(6))
+    best = min(seconds(lambda: share_kernel(_spin, SpinJob(STEPS // 20, 0), lots)) for _ in range(6))
     return 2 * 64 * CHAINS * (STEPS // 20) * lots / best / 1e9
 
 
 @intrinsic
 def _read(typing: Any, address: Any, nbytes: Any) -> Any:
-    """All bytes of a range, 256 at a time."""
+    """Read all bytes of a range, 256 at a time."""
     from numba import types
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -249,28 +249,28 @@ def _read(typing: Any, address: Any, nbytes: Any) -> Any:
             for i, total in enumerate(sums):
                 part = simd.load(builder.add(at, I64(64 * i)), INTS)
                 builder.store(builder.xor(builder.load(total), part), total)
-        found = builder.load(sums[0])
+        whole = builder.load(sums[0])
         for total in sums[1:]:
-            found = builder.xor(found, builder.load(total))
-        return simd.call("llvm.vector.reduce.add.v16i32", INTS.element, found)
+            whole = builder.xor(whole, builder.load(total))
+        return simd.call("llvm.vector.reduce.add.v16i32", INTS.element, whole)
 
     return types.int32(types.int64, types.int64), emit
 
 
 @jit
 def _read_parts(arguments: int, first: int, stop: int) -> None:
-    """Pages of a megabyte."""
-    kept, given = np.zeros(1, np.int32), read(arguments)
-    kept[0] = _read(given.memory + (first << 20), (stop - first) << 20)
-    if given.unlikely == kept[0]:
-        kept[0] = 0
+    """Read pages of a megabyte."""
+    sums, job = np.zeros(1, np.int32), read_job(arguments)
+    sums[0] = _read(job.memory + (first << 20), (stop - first) << 20)
+    if job.unlikely == sums[0]:
+        sums[0] = 0
 
 
 def read_bandwidth() -> float:
     """GB/s of reading memory, all threads."""
     memory = np.ones(512 << 20, np.uint8)
-    given = Read(memory.ctypes.data, -1)
-    best = min(seconds(lambda: share_kernel(_read_parts, given, 512)) for _ in range(4))
+    job = ReadJob(memory.ctypes.data, -1)
+    best = min(seconds(lambda: share_kernel(_read_parts, job, 512)) for _ in range(4))
     return memory.nbytes / best / 1e9
 
 

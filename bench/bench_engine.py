@@ -1,4 +1,4 @@
-"""The default path on a GPU: what ``kernel="auto"`` takes, and each rung that it might take, at every M.
+"""The default path on a GPU: the rung that ``kernel="auto"`` takes, and the others, at every M.
 
     python bench/bench_engine.py [--json PATH] [--budget 240] [--formats q4_0 q4_K] [--rungs auto]
 
@@ -59,11 +59,11 @@ class Cell(NamedTuple):
     n: int
     k: int
     m: int
-    asked: str  # "auto", a rung, or ROOF
+    kernel: str  # "auto", a rung, or ROOF
     way: str = "graph"
 
     def __str__(self) -> str:
-        return f"{self.format} {self.n}x{self.k} M={self.m} {self.asked}{' plain' * (self.way == 'plain')}"
+        return f"{self.format} {self.n}x{self.k} M={self.m} {self.kernel}{' plain' * (self.way == 'plain')}"
 
     @property
     def problem(self) -> Linear:
@@ -74,7 +74,7 @@ class Cell(NamedTuple):
 
 
 def plan(
-    formats: Iterable[str], rows: Iterable[int], wanted: list[str], lengths: Iterable[int] = LENGTHS
+    formats: Iterable[str], rows: Iterable[int], names: list[str], lengths: Iterable[int] = LENGTHS
 ) -> Iterator[Cell]:
     """Roofs, then the default path of all formats, then the other rungs from the highest down."""
     formats, rows, lengths = list(formats), list(rows), list(lengths)
@@ -86,23 +86,23 @@ def plan(
             yield from (Cell(name, N, k, m, "auto", "plain") for m in rows if m <= PLAIN)
     for k in lengths:
         for name in formats:
-            for rung in considered(wanted):
+            for rung in considered(names):
                 cells = (Cell(name, N, k, m, rung.name) for m in rows)
                 yield from (cell for cell in cells if worthwhile(cell, rung))
 
 
-def considered(wanted: list[str]) -> list[Rung]:
+def considered(names: list[str]) -> list[Rung]:
     """Rungs to measure besides what auto takes, from the highest down."""
-    known = rungs("linear", "cuda")[::-1]
-    if strange := set(wanted) - {"auto", "all", *(rung.name for rung in known)}:
+    ladder = rungs("linear", "cuda")[::-1]
+    if strange := set(names) - {"auto", "all", *(rung.name for rung in ladder)}:
         raise UnsupportedError(f"--rungs {' '.join(strange)}: no such kernel; gq.kernels() lists them")
-    if "all" in wanted:
-        return list(known)
-    return [rung for rung in known if (rung.name in wanted if wanted else rung.level >= LEAST_LEVEL)]
+    if "all" in names:
+        return list(ladder)
+    return [rung for rung in ladder if (rung.name in names if names else rung.level >= LEAST_LEVEL)]
 
 
 def worthwhile(cell: Cell, rung: Rung) -> bool:
-    """Whether the rung takes the problem, and its time is not that of auto."""
+    """True where the rung takes the problem and is not the one that auto chooses."""
     return rung.refuses(cell.problem) is None and choose(cell.problem) is not rung
 
 
@@ -120,17 +120,17 @@ class Bench:
         cupy.random.seed(seed)
 
     def activations(self, k: int) -> Activations:
-        """For weights of this length; made once."""
+        """Activations for weights of this length; they are made once."""
         if k not in self._activations:
             self._activations[k] = Activations(self.cupy, self.most, k)
         return self._activations[k]
 
     def weights(self, cell: Cell) -> Weights:
-        """For this cell; made once."""
+        """Weights for this cell; they are made once."""
         key = (cell.format, cell.n, cell.k)
         if key not in self._weights:
-            fmt, made = gq.formats[cell.format], len(self._weights)
-            self._weights[key] = Weights(fmt, cell.n, self.activations(cell.k), self.seed + made)
+            fmt, count = gq.formats[cell.format], len(self._weights)
+            self._weights[key] = Weights(fmt, cell.n, self.activations(cell.k), self.seed + count)
             self.cupy.cuda.Device().synchronize()
         return self._weights[key]
 
@@ -140,7 +140,7 @@ class Bench:
             self.cupy.get_default_memory_pool().free_all_blocks()
 
     def halves(self, n: int, k: int) -> list[Any]:
-        """Weights of cuBLAS; made once."""
+        """Weights in halves for cuBLAS; they are made once."""
         if (n, k) not in self._halves:
             self._halves[n, k] = self.activations(k).halves(n)
         return self._halves[n, k]
@@ -151,19 +151,19 @@ class Bench:
             return list(self.rows(cell))
         except Exception as error:  # of any kind: the other cells are worth having
             self.cupy.cuda.Device().synchronize()  # after an illegal access nothing works: that ends the run
-            about = {"format": cell.format, "N": cell.n, "K": cell.k, "M": cell.m, "asked": cell.asked}
-            said = f"{type(error).__name__}: {error}"[:300]
-            return [{**about, "way": cell.way, "kernel": cell.asked, "failed": said}]
+            about = {"format": cell.format, "N": cell.n, "K": cell.k, "M": cell.m, "asked": cell.kernel}
+            problem = f"{type(error).__name__}: {error}"[:300]
+            return [{**about, "way": cell.way, "kernel": cell.kernel, "failed": problem}]
         finally:
-            if made := self._weights.get((cell.format, cell.n, cell.k)):
-                made.forget()
+            if weights := self._weights.get((cell.format, cell.n, cell.k)):
+                weights.forget()
 
     def rows(self, cell: Cell) -> Iterator[results.Row]:
-        """What a cell gives: one row, or also that of the rung that auto took."""
-        took, nmse, nbytes = (self._product if cell.asked == ROOF else self._linear)(cell)
-        kernel = ROOF if cell.asked == ROOF else choose(cell.problem, cell.asked).name
+        """The rows of a cell: its own, and after ``auto`` also that of the rung that auto took."""
+        took, nmse, nbytes = (self._product if cell.kernel == ROOF else self._linear)(cell)
+        kernel = ROOF if cell.kernel == ROOF else choose(cell.problem, cell.kernel).name
         row = {
-            "format": cell.format, "N": cell.n, "K": cell.k, "M": cell.m, "asked": cell.asked,
+            "format": cell.format, "N": cell.n, "K": cell.k, "M": cell.m, "asked": cell.kernel,
             "way": cell.way, "kernel": kernel, "us": round(took.us, 2), "least": round(took.least, 2),
             "TFLOPS": round(2e-6 * cell.m * cell.n * cell.k / took.us, 2),
             "weight_GBps": round(1e-3 * nbytes / took.us, 1), "nmse": float(f"{nmse:.2e}"),
@@ -173,33 +173,33 @@ class Bench:
         elif not took.graph:
             row["graph"] = False
         yield row
-        if cell.asked == "auto" and cell.way == "graph":
+        if cell.kernel == "auto" and cell.way == "graph":
             yield {**row, "asked": kernel}
 
     def _linear(self, cell: Cell) -> tuple[Time, float, int]:
         weights, m = self.weights(cell), cell.m
         x, copies = self.activations(cell.k).x[:m], weights.copies
         if m > FEW:
-            level = choose(cell.problem, cell.asked).level
+            level = choose(cell.problem, cell.kernel).level
             copies = copies[:1] * (1 if level < LEAST_LEVEL else 4 if m > 1024 else 8)
         else:
             copies = copies * -(-8 // len(copies))
         out = self.cupy.empty((len(copies) if m <= FEW else 1, m, cell.n), np.float32)
         work = [
-            lambda q=q, y=y: gq.linear(x, q, kernel=cell.asked, out=y)
+            lambda q=q, y=y: gq.linear(x, q, kernel=cell.kernel, out=y)
             for q, y in zip(copies, cycle(out), strict=False)
         ]
-        found: list[float] = []
+        errors: list[float] = []
         if cell.way == "graph":
             took = replayed(
-                self.cupy, work, lambda: out.fill(np.nan), lambda: found.append(weights.judge(out, m))
+                self.cupy, work, lambda: out.fill(np.nan), lambda: errors.append(weights.judge(out, m))
             )
         else:
             out.fill(np.nan)
             work[0]()
-            found.append(weights.judge(out[0], m))
+            errors.append(weights.judge(out[0], m))
             took = called(self.cupy, work * -(-40 // len(work)))
-        return took, found[0], copies[0].nbytes
+        return took, errors[0], copies[0].nbytes
 
     def _product(self, cell: Cell) -> tuple[Time, float, int]:
         cp, (m, n) = self.cupy, (cell.m, cell.n)
@@ -208,30 +208,30 @@ class Bench:
         weights = weights * -(-(8 if m <= 1024 else 4) // len(weights))
         out = cp.empty((m, n), np.float16)
         last = weights[-1]
-        found: list[float] = []
+        errors: list[float] = []
 
         def judge() -> None:
             want = x.astype(np.float32) @ last.astype(np.float32).T
-            found.append(float(((out.astype(np.float32) - want) ** 2).mean() / (want**2).mean()))
-            if not found[0] <= NMSE:
-                raise WrongError(f"wrong: cuBLAS, NMSE {found[0]:.2e}")
+            errors.append(float(((out.astype(np.float32) - want) ** 2).mean() / (want**2).mean()))
+            if not errors[0] <= NMSE:
+                raise WrongError(f"wrong: cuBLAS, NMSE {errors[0]:.2e}")
 
         work = [lambda w=w: cp.matmul(x, w.T, out=out) for w in weights]
-        return replayed(cp, work, lambda: out.fill(np.nan), judge), found[0], last.nbytes
+        return replayed(cp, work, lambda: out.fill(np.nan), judge), errors[0], last.nbytes
 
 
 # --- the run ----------------------------------------------------------------------------------
 
 
 def facts() -> dict[str, Any]:
-    """What a run says of itself."""
-    found = machine()
-    gpu = found["gpu"]["devices"][0]
+    """The facts of a run: device, driver, date, commit, versions."""
+    host = machine()
+    gpu = host["gpu"]["devices"][0]
     return {
         "device": gpu["name"], "compute_capability": gpu["compute_capability"],
         "multiprocessors": gpu["multiprocessors"], "driver": driver(), "driver_cuda": gpu["driver_cuda"],
-        "date": datetime.now(UTC).date().isoformat(), "commit": commit(), "python": found["python"],
-        "packages": {name: version for name, version in found["packages"].items() if version},
+        "date": datetime.now(UTC).date().isoformat(), "commit": commit(), "python": host["python"],
+        "packages": {name: version for name, version in host["packages"].items() if version},
     }  # fmt: skip
 
 
@@ -240,9 +240,9 @@ def driver() -> str | None:
     command = shutil.which("nvidia-smi")
     if command is None:
         return None
-    asked = [command, "--query-gpu=driver_version", "--format=csv,noheader"]
-    said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split()
-    return said[0] if said else None
+    query = [command, "--query-gpu=driver_version", "--format=csv,noheader"]
+    lines = subprocess.run(query, capture_output=True, text=True, check=False).stdout.split()
+    return lines[0] if lines else None
 
 
 def main() -> int:
@@ -267,10 +267,10 @@ def main() -> int:
     if results.device_of(old) not in (None, run["device"]):
         sys.exit(f"{args.json}: holds results of {results.device_of(old)}; name another file with --json")
     cells = list(plan(args.formats, args.rows, args.rungs, args.lengths))
-    taken = {choose(cell.problem, cell.asked).name for cell in cells if cell.asked != ROOF}
+    kernels = {choose(cell.problem, cell.kernel).name for cell in cells if cell.kernel != ROOF}
     from ggmlq.testing.ahead import compile_ahead
 
-    compile_ahead(taken, {cell.format for cell in cells}, device.capability() or (7, 5))
+    compile_ahead(kernels, {cell.format for cell in cells}, device.capability() or (7, 5))
     deadline = time.monotonic() + args.budget
     run["read_GBps"] = round(read_rate(cupy))
     print(f"{run['device']}, seed {args.seed}: reads {run['read_GBps']} GB/s", flush=True)
@@ -289,7 +289,7 @@ def measure(
             rows = bench.tried(cell := left.pop(0))
             failed += "failed" in rows[0]
             new["rows"] += [{"run": 0, **row} for row in rows]
-            print(f"{cell!s:45} {rows[0].get('failed') or told(rows[0])}", flush=True)
+            print(f"{cell!s:45} {rows[0].get('failed') or line(rows[0])}", flush=True)
             if time.monotonic() > written + 5:
                 save(path, old, new, left)
                 written = time.monotonic()
@@ -299,14 +299,14 @@ def measure(
     return failed
 
 
-def told(row: results.Row) -> str:
-    """One line."""
+def line(row: results.Row) -> str:
+    """One figure as a line."""
     figures = f"{row['us']:10.2f} us {row['TFLOPS']:8.2f} TFLOP/s {row['weight_GBps']:8.1f} GB/s"
     return f"{figures}  {row['kernel']}{'' if row.get('graph', True) else ', no graph'}"
 
 
 def save(path: Path, old: results.Results, new: results.Results, left: list[Cell]) -> None:
-    """What the file held and what there is so far."""
+    """Write the earlier results merged with the new ones."""
     rates = [row["TFLOPS"] for row in new["rows"] if row["asked"] == ROOF and "us" in row]
     new["runs"][0] |= {"cublas_f16_TFLOPS": max(rates, default=None), "left_out": left_out(left)}
     results.save(path, results.merged(old, new))

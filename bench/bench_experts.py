@@ -95,7 +95,7 @@ def measured(bridge: Bridge, args: argparse.Namespace, rate: float) -> Iterator[
 def cell(
     bridge: Bridge, of: Cell, q: gq.QuantArray, used: int, args: argparse.Namespace, rate: float
 ) -> dict[str, Any]:
-    """One product of both, in turns."""
+    """One product by ggmlq and by llama.cpp, in turns."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((of.tokens, q.shape[2]), np.float32)
     ids = np.argsort(rng.random((of.tokens, len(q))), axis=1)[:, :used]
@@ -107,12 +107,14 @@ def cell(
     for i in range(2 if args.quick else ROUNDS):
         for repack in (False, True):
             try:
-                found = bridge.measure(x, q, ids=ids, threads=args.threads, repack=repack, time_runs=CALLS)
+                measurement = bridge.measure(
+                    x, q, ids=ids, threads=args.threads, repack=repack, time_runs=CALLS
+                )
             except GGMLQError:  # no repacked layout of this type
                 continue
-            theirs.append(found.fastest)
+            theirs.append(measurement.fastest)
             if not i:
-                checked = max(checked or 0.0, gq.nmse(found.y, y))
+                checked = max(checked or 0.0, gq.nmse(measurement.y, y))
         ours.append(fastest(lambda: gq.expert_linear(x, q, ids, out=y)))
     if checked is None or not checked < 1e-3:
         raise SystemExit(f"{of}: the two differ, NMSE {checked}: no time is worth anything")
@@ -149,7 +151,7 @@ def bandwidth() -> float:
 
 
 def layer(args: argparse.Namespace) -> None:
-    """A layer of 128 experts, 8 used, by us."""
+    """Times of ggmlq's layer of 128 experts, of which 8 are used."""
     e, c, f = 128, 2048, 768
     rng = np.random.default_rng(0)
     matrices = [weights("q4_0", shape) for shape in ((e, f, c), (e, f, c), (e, c, f))]

@@ -38,7 +38,7 @@ import ggmlq as gq
 from bench.on_card import Replays, bandwidth, in_turns
 from ggmlq.cuda.activations import expert_codes, expert_x_tiles
 from ggmlq.cuda.codes8 import grouped, small_m_uses
-from ggmlq.cuda.codes8.small_m import PARTS
+from ggmlq.cuda.codes8.small_m import SPLITS
 from ggmlq.cuda.expert_linear import r4_gemv, r5_grouped, r7_small_m_codes
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.schedule import groups
@@ -57,14 +57,14 @@ COPIES, SETS = 12, 3  # products of a graph; sets of weights
 
 
 class Shape(NamedTuple):
-    """Of a mixture; ``apart``: a row of x for each use; ``tokens``: other numbers than are usual."""
+    """Sizes of a mixture. ``row_per_use``: x has a row for each use; ``tokens``: in place of TOKENS."""
 
     experts: int
     used: int
     n: int
     k: int
     types: tuple[str, ...]
-    apart: bool = False
+    row_per_use: bool = False
     tokens: tuple[int, ...] = ()
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ SHAPES = (
 )
 TIMED = ("q4_K", "q4_0", "mxfp4", "q8_0", "q6_K", "e4m3", "int8")
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 512, 4096)
-SPREADS = ("even", "skewed", "few")
+ROUTINGS = ("even", "skewed", "few")
 CHECKS = (  # T, used, experts, N, rows of x for each use, ids
     (1, 3, 5, 100, False, "even"), (9, 2, 4, 140, True, "skewed"), (50, 3, 7, 300, False, "skewed"),
     (200, 1, 3, 64, False, "few"), (700, 2, 3, 130, True, "skewed"), (400, 2, 4, 256, False, "even"),
@@ -95,32 +95,32 @@ CHECKS = (  # T, used, experts, N, rows of x for each use, ids
 
 
 def kernels(names: list[str]) -> list[Any]:
-    """All that this takes of some formats, the longest to compile first."""
+    """All kernels that some formats need here, the longest to compile first."""
     formats = [gq.formats[name] for name in names if name not in TILES]
-    found = [r5_grouped.kernel(fmt, tile) for tile in reversed(r5_grouped.TILES) for fmt in formats]
-    found += [r4_gemv.kernel(fmt, *case) for case in reversed(r4_gemv.CASES) for fmt in formats]
+    listing = [r5_grouped.kernel(fmt, tile) for tile in reversed(r5_grouped.TILES) for fmt in formats]
+    listing += [r4_gemv.kernel(fmt, *case) for case in reversed(r4_gemv.CASES) for fmt in formats]
     every = [
-        (r7_small_m_codes.kernel, r7_small_m_codes.jobs()),
-        (grouped.float_kernel, grouped.float_jobs()),
-        (grouped.integer_kernel, grouped.integer_jobs()),
+        (r7_small_m_codes.kernel, r7_small_m_codes.variants()),
+        (grouped.float_kernel, grouped.float_variants()),
+        (grouped.integer_kernel, grouped.integer_variants()),
     ]
-    of_codes = {"e4m3": "e4m3", "int8": "s8"}
-    wanted = {of_codes[name] for name in names if name in of_codes}
+    codes = {"e4m3": "e4m3", "int8": "s8"}
+    kinds = {codes[name] for name in names if name in codes}
     for make, cases in every:
-        found += [make(job, *more) for job, *more in cases if job.x == job.w and job.x in wanted]
+        listing += [make(job, *more) for job, *more in cases if job.x == job.w and job.x in kinds]
     gatherers = expert_x_tiles.gatherer(), expert_x_tiles.few_gatherer(), expert_codes.gatherer()
-    return [*found, groups.grouper(), *gatherers]
+    return [*listing, groups.grouper(), *gatherers]
 
 
 def compiled(number: int, names: list[str]) -> str:
-    """One of them, done by other processes."""
+    """The name of one kernel, after compiling it; other processes call this."""
     kernel = kernels(names)[number]
     kernel.cubin((9, 0))
     return str(kernel)
 
 
 def compile_all(names: list[str], jobs: int) -> None:
-    """Into the cache."""
+    """Compile all kernels into the cache."""
     os.environ["GGMLQ_COMPILE_HERE"] = "1"
     begun, count = time.perf_counter(), len(kernels(names))
     with multiprocessing.get_context("spawn").Pool(min(jobs, os.cpu_count() or 1)) as pool:
@@ -132,9 +132,9 @@ def compile_all(names: list[str], jobs: int) -> None:
 
 
 def weights(name: str, experts: int, n: int, k: int, seed: int) -> Any:
-    """On the card: blocks of random bits with sane scales; experts differ by the order of their rows.
+    """Weights on the card: blocks of random bits with sane scales; experts differ by the order of their rows.
 
-    Codes: of normal values, an array with scales.
+    For codes with scales: an array of normal values.
     """
     cp = device.cupy()
     if name in TILES:
@@ -153,22 +153,23 @@ def rows_of(name: str, x: Any) -> Any:
     return gq.quantize_scaled(x, name, TILES[name][0]) if name in TILES else x
 
 
-def ids_of(spread: str, tokens: int, shape: Shape, rng: np.random.Generator) -> Any:
+def ids_of(routing: str, tokens: int, shape: Shape, rng: np.random.Generator) -> Any:
     """Different experts for each token, on the host."""
     e, u = shape.experts, shape.used
-    if spread == "few":
+    if routing == "few":
         return np.zeros((tokens, u), np.int64) + rng.integers(0, max(1, e // 100), (tokens, u))
-    if spread == "sorted":
+    if routing == "sorted":
         return np.sort(rng.integers(0, e, (tokens, u)), axis=None).reshape(tokens, u)
     ids = np.argsort(rng.random((tokens, e)), axis=1)[:, :u]
-    if spread == "skewed":
+    if routing == "skewed":
         moved = (rng.random(tokens) < 0.5) & ~(ids == 0).any(axis=1)
         ids[moved, 0] = 0
     return np.ascontiguousarray(ids)
 
 
 def rung(name: str) -> Any:
-    return next(each for each in ladder.rungs("expert_linear", "cuda") if each.name == f"cuda:{name}")
+    rungs = ladder.rungs("expert_linear", "cuda")
+    return next(candidate for candidate in rungs if candidate.name == f"cuda:{name}")
 
 
 # --- checks -----------------------------------------------------------------------------------
@@ -179,14 +180,14 @@ def check(names: list[str]) -> int:
     cp, wrong = device.cupy(), 0
     for i, name in enumerate(names):
         rng, k = np.random.default_rng(i), 2 * max(256, 1 if name in TILES else gq.formats[name].block_size)
-        for t, u, e, n, apart, spread in CHECKS:
+        for t, u, e, n, row_per_use, routing in CHECKS:
             q = weights(name, e, n, k, i)
-            x = rng.standard_normal((t * u if apart else t, k)).astype(np.float32)
-            ids = ids_of(spread, t, Shape(e, u, n, k, ()), rng)
-            if t > 1 and spread != "sorted":
+            x = rng.standard_normal((t * u if row_per_use else t, k)).astype(np.float32)
+            ids = ids_of(routing, t, Shape(e, u, n, k, ()), rng)
+            if t > 1 and routing != "sorted":
                 ids[-1, -1], ids[0, 0] = ids[-1, 0], e
             try:
-                wrong += checked(name, q, rows_of(name, cp.asarray(x)), ids, apart)
+                wrong += checked(name, q, rows_of(name, cp.asarray(x)), ids, row_per_use)
             except Exception as failed:  # one that fails does not lose the others
                 wrong += 1
                 print(f"  {name} {ids.shape}: {type(failed).__name__}: {str(failed)[:300]}", flush=True)
@@ -194,38 +195,38 @@ def check(names: list[str]) -> int:
     return wrong
 
 
-def checked(name: str, q: Any, x: Any, ids: Any, apart: bool) -> int:
-    """One case by each kernel that reads ids on the card."""
+def checked(name: str, q: Any, x: Any, ids: Any, row_per_use: bool) -> int:
+    """The number of kernels that compute one case wrongly, among those that read ids on the card."""
     cp, wrong, lost = device.cupy(), 0, ids >= len(q)
     host = x.to("cpu") if name in TILES else x.get()
-    given = host.reshape(*ids.shape, x.shape[-1]) if apart else host
+    rows = host.reshape(*ids.shape, x.shape[-1]) if row_per_use else host
     on_card = cp.asarray(ids)
-    for each in ("gemv", "grouped", "small_m_codes", "grouped_codes"):
-        own = rung(each)
-        if own.refuses(ExpertLinear.of(x, q, on_card)):
+    for kernel in ("gemv", "grouped", "small_m_codes", "grouped_codes"):
+        candidate = rung(kernel)
+        if candidate.refuses(ExpertLinear.of(x, q, on_card)):
             continue
-        how = () if name in TILES else (own.arithmetic,)
-        want = gq.reference.expert_linear(given, q.to("cpu"), np.where(lost, 0, ids), *how)
+        how = () if name in TILES else (candidate.arithmetic,)
+        want = gq.reference.expert_linear(rows, q.to("cpu"), np.where(lost, 0, ids), *how)
         y = cp.full((*ids.shape, q.shape[1]), 7, np.float32)
-        own.launch(x, q, on_card, y)
+        candidate.launch(x, q, on_card, y)
         first = y.get()
-        tiles = r5_grouped.TILES if each == "grouped" else ()
+        tiles = r5_grouped.TILES if kernel == "grouped" else ()
         for tile in tiles:
             y.fill(7)
-            own.launch(x, q, on_card, y, tile=tile)
+            candidate.launch(x, q, on_card, y, tile=tile)
             wrong += not gq.nmse(y.get()[~lost], first[~lost]) < 1e-10
         y.fill(7)
-        Replays([partial(own.launch, x, q, on_card, y)], 2, warm=2)
+        Replays([partial(candidate.launch, x, q, on_card, y)], 2, warm=2)
         again = y.get()
         error = gq.nmse(first[~lost], want[~lost])
         right = (
-            error <= (BOUNDS[name] if name in TILES else TOLERANCE[own.accumulate])
+            error <= (BOUNDS[name] if name in TILES else TOLERANCE[candidate.accumulate])
             and np.isnan(first[lost]).all()
             and np.array_equal(first, again, equal_nan=True)
         )
         wrong += not right
         print(
-            f"  {name:8} {each:13} {ids.shape} of {q.shape}: {error:.2e} {'right' if right else 'WRONG'}",
+            f"  {name:8} {kernel:13} {ids.shape} of {q.shape}: {error:.2e} {'right' if right else 'WRONG'}",
             flush=True,
         )
     return wrong
@@ -235,53 +236,55 @@ def checked(name: str, q: Any, x: Any, ids: Any, apart: bool) -> int:
 
 
 class Cell:
-    """Operands of one shape, type and number of tokens, and what they take."""
+    """Operands of one shape and type, and the times of their products."""
 
     def __init__(self, shape: Shape, name: str, sets: list[Any]) -> None:
         self.shape, self.name, self.sets = shape, name, sets
 
-    def time(self, tokens: int, spread: str, kernel: str, **more: Any) -> dict[str, Any]:
+    def time(self, tokens: int, routing: str, kernel: str, **more: Any) -> dict[str, Any]:
         """A row of the table, or why there is none."""
         try:
-            return self.timed(tokens, spread, kernel, **more)
+            return self.timed(tokens, routing, kernel, **more)
         except Exception as failed:  # one that fails does not lose the others
             return {
                 "failed": f"{self.shape} {self.name} T={tokens} {kernel}: {type(failed).__name__}: {failed}"
             }
 
     def timed(
-        self, tokens: int, spread: str, kernel: str, dtype: str = "float32", **more: Any
+        self, tokens: int, routing: str, kernel: str, dtype: str = "float32", **more: Any
     ) -> dict[str, Any]:
-        """In a graph."""
+        """A row of the table, from a product in a CUDA graph."""
         cp, shape, rng = device.cupy(), self.shape, np.random.default_rng(tokens)
-        rows = tokens * shape.used if shape.apart else tokens
+        rows = tokens * shape.used if shape.row_per_use else tokens
         x = rows_of(self.name, cp.random.RandomState(0).standard_normal((rows, shape.k), dtype=cp.float32))
-        listed = [ids_of(spread, tokens, shape, rng) for _ in range(COPIES)]
+        listed = [ids_of(routing, tokens, shape, rng) for _ in range(COPIES)]
         y = cp.empty((tokens, shape.used, shape.n), dtype)
         on_card = [cp.asarray(ids) for ids in listed]
         if kernel == "auto":
-            own = ladder.choose(ExpertLinear.of(x, self.sets[0], on_card[0]))
+            choice = ladder.choose(ExpertLinear.of(x, self.sets[0], on_card[0]))
         else:
-            own = rung(kernel)
-        works = [partial(own.launch, x, self.sets[i % SETS], ids, y, **more) for i, ids in enumerate(on_card)]
-        found = statistics.median(Replays(works, COPIES, warm=4).times(0.02, least=9)) * 1e6
+            choice = rung(kernel)
+        works = [
+            partial(choice.launch, x, self.sets[i % SETS], ids, y, **more) for i, ids in enumerate(on_card)
+        ]
+        us = statistics.median(Replays(works, COPIES, warm=4).times(0.02, least=9)) * 1e6
         touched = statistics.mean(len(np.unique(ids)) for ids in listed)
         read = touched * self.sets[0][0].nbytes / bandwidth()
         peak = PEAKS.get(self.name, PEAK)
         floor = 1e6 * max(read, 2 * tokens * shape.used * shape.n * shape.k / peak)
-        row = {"shape": str(shape), "type": self.name, "T": tokens, "ids": spread, "kernel": own.name}
+        row = {"shape": str(shape), "type": self.name, "T": tokens, "ids": routing, "kernel": choice.name}
         row |= {"results": dtype} if dtype != "float32" else {}
-        return row | {"used": touched, "us": found, "floor_us": floor} | {k: str(v) for k, v in more.items()}
+        return row | {"used": touched, "us": us, "floor_us": floor} | {k: str(v) for k, v in more.items()}
 
 
 def aim(tokens: int, theirs: float | None, floor: float) -> float:
-    """Of issue 19."""
+    """The time to reach, in microseconds: a part of llama.cpp's, or a little above the floor."""
     part, times, more = (2, 1.4, 3) if tokens <= 4 else (4, 1.4, 4) if tokens <= 512 else (3, 1.5, 5)
     return max((theirs or 0) / part, times * floor + more)
 
 
 def time_all(args: argparse.Namespace, facts: dict[str, Any]) -> None:
-    """A line as soon as it is known."""
+    """Measure all shapes and print each line as soon as it is known."""
     theirs = {}
     if args.baseline:
         for row in json.loads(Path(args.baseline).read_text())["rows"]:
@@ -292,7 +295,7 @@ def time_all(args: argparse.Namespace, facts: dict[str, Any]) -> None:
                 continue
             sets = [weights(name, shape.experts, shape.n, shape.k, i) for i in range(SETS)]
             cell = Cell(shape, name, sets)
-            for row in tiled(cell) if args.tiles else told(cell, args):
+            for row in tile_rows(cell) if args.tiles else chosen_rows(cell, args):
                 if "failed" in row:
                     print(row["failed"][:300], flush=True)
                     continue
@@ -305,7 +308,7 @@ def time_all(args: argparse.Namespace, facts: dict[str, Any]) -> None:
 
 
 def line(row: dict[str, Any]) -> str:
-    """Of the table."""
+    """A row as a line of the table."""
     verdict, tile = "met" if row["us"] <= row["aim_us"] else "MISSED", row.get("cut", row.get("tile", ""))
     return (
         f"{row['shape']:16} {row['type']:6} T={row['T']:<5} {row['ids']:7} {row['kernel']:18} "
@@ -314,9 +317,9 @@ def line(row: dict[str, Any]) -> str:
     )
 
 
-def told(cell: Cell, args: argparse.Namespace) -> Any:
-    """With the kernel that is chosen, and few tokens with the other one too."""
-    pair, most = ("gemv", "grouped"), r4_gemv.MOST
+def chosen_rows(cell: Cell, args: argparse.Namespace) -> Any:
+    """Rows of the chosen kernel; for few tokens also of the other one."""
+    pair, most = ("gemv", "grouped"), r4_gemv.MOST_LISTED
     if cell.name in TILES:
         pair, most = ("small_m_codes", "grouped_codes"), small_m_uses.MOST
     usual = cell.shape.tokens or TOKENS
@@ -329,15 +332,15 @@ def told(cell: Cell, args: argparse.Namespace) -> Any:
         if 1 < tokens <= most // cell.shape.used:
             yield cell.time(tokens, "even", pair[row.get("kernel") == f"cuda:{pair[0]}"])
         if tokens in (4, 64, 512, 4096):
-            for spread in SPREADS[1:]:
-                yield cell.time(tokens, spread, "auto")
+            for routing in ROUTINGS[1:]:
+                yield cell.time(tokens, routing, "auto")
 
 
-def tiled(cell: Cell) -> Any:
-    """The grouped kernel with each tile; that of few codes with each cut."""
-    shares = {"e4m3": grouped.FLOATS, "int8": grouped.WHOLE}.get(cell.name, ())
+def tile_rows(cell: Cell) -> Any:
+    """Rows of the grouped kernel with each tile, and of the one for few codes with each cut."""
+    shares = {"e4m3": grouped.FLOAT_TILES, "int8": grouped.INTEGER_TILES}.get(cell.name, ())
     few = shares and not cell.shape.tokens
-    for tokens, tile, parts in product((1, 2, 4, 8, 16, 32), r7_small_m_codes.TILES, PARTS) if few else ():
+    for tokens, tile, parts in product((1, 2, 4, 8, 16, 32), r7_small_m_codes.TILES, SPLITS) if few else ():
         yield cell.time(tokens, "even", "small_m_codes", cut=r7_small_m_codes.Cut(tile, parts))
     for tokens in cell.shape.tokens or (64, 512, 4096):
         mean = tokens * cell.shape.used / cell.shape.experts
@@ -357,9 +360,9 @@ def beside_dense(facts: dict[str, Any]) -> None:
         x = rows_of(name, cp.random.RandomState(0).standard_normal((tokens, k), dtype=cp.float32))
         outs = {dtype: cp.empty((tokens, n), dtype) for dtype in ("float32", "float16")}
         works = {f"dense, {dtype}": partial(gq.scaled_linear, x, q[0], out=y) for dtype, y in outs.items()}
-        for spread, (dtype, y) in product(("even", "sorted"), outs.items()):
-            ids, there = cp.asarray(ids_of(spread, tokens, shape, rng)), y.reshape(tokens, 1, n)
-            works[f"{spread}, {dtype}"] = partial(rung("grouped_codes").launch, x, q, ids, there)
+        for routing, (dtype, y) in product(("even", "sorted"), outs.items()):
+            ids, there = cp.asarray(ids_of(routing, tokens, shape, rng)), y.reshape(tokens, 1, n)
+            works[f"{routing}, {dtype}"] = partial(rung("grouped_codes").launch, x, q, ids, there)
         graphs = {what: Replays([work], 4, warm=2) for what, work in works.items()}
         for what, seconds in in_turns(graphs, 3, 0.02, 0.3, 3).items():
             us = statistics.median(seconds) * 1e6
@@ -371,7 +374,7 @@ def beside_dense(facts: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Do as asked."""
+    """Compile, check or time, as the options say; 1 if something is wrong."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -78,13 +78,13 @@ def main() -> None:
     parser.add_argument("--peers", action="store_true", help="the first call of others, too")
     args = parser.parse_args()
     end = time.monotonic() + args.seconds
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     print("| format | M | cache | from open, s | process, s | Numba imported |\n|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for row in products(Path(folder), args.device, args.formats, [int(m) for m in args.rows.split(",")]):
-            found.append(row)
-            said = f"{row['seconds']:.2f} | {row['process']:.2f} | {'yes' if row['numba'] else 'no'}"
-            print(f"| {row['format']} | {row['m']} | {row['cache']} | {said} |", flush=True)
+            results.append(row)
+            figures = f"{row['seconds']:.2f} | {row['process']:.2f} | {'yes' if row['numba'] else 'no'}"
+            print(f"| {row['format']} | {row['m']} | {row['cache']} | {figures} |", flush=True)
             if time.monotonic() > end:
                 print(f"stopped after {args.seconds:.0f} s; --seconds, --formats or --rows for the others")
                 break
@@ -93,7 +93,7 @@ def main() -> None:
         from ggmlq.testing.machine import commit, machine
 
         report = {"machine": machine(), "commit": commit(), "n": N, "k": K, "device": args.device}
-        args.json.write_text(json.dumps({**report, "results": found, "peers": peers}, indent=1) + "\n")
+        args.json.write_text(json.dumps({**report, "results": results, "peers": peers}, indent=1) + "\n")
 
 
 def products(folder: Path, device: str, names: str, rows: list[int]) -> Iterator[dict[str, Any]]:
@@ -115,7 +115,7 @@ def products(folder: Path, device: str, names: str, rows: list[int]) -> Iterator
 
 
 def one(place: Path, path: Path, device: str, m: int) -> dict[str, Any]:
-    """A process: what it says, and how long it took in all."""
+    """The figures of one process, and how long it took in all."""
     begun = time.perf_counter()
     done = process(CHILD.format(k=K), place, str(path), device, str(m))
     took = time.perf_counter() - begun
@@ -125,7 +125,7 @@ def one(place: Path, path: Path, device: str, m: int) -> dict[str, Any]:
 
 
 def process(code: str, place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Python with caches of its own."""
+    """The outcome of a Python process that has caches of its own."""
     place.mkdir(exist_ok=True)
     caches = {"GGMLQ_CACHE_DIR": place / "ggmlq", "CUDA_CACHE_PATH": place / "driver"}
     caches |= {"CUPY_CACHE_DIR": place / "cupy", "TRITON_CACHE_DIR": place / "triton"}
@@ -139,20 +139,20 @@ def process(code: str, place: Path, *arguments: str) -> subprocess.CompletedProc
 
 
 def first_calls() -> dict[str, Any]:
-    """Of others, from their import on; None where they are not installed or fail."""
-    found: dict[str, Any] = {}
+    """Seconds of the first call of other libraries, with their import; None where one is missing or fails."""
+    results: dict[str, Any] = {}
     print("\n| first call of | seconds, with its import |\n|---|---|")
     for name, code in PEERS.items():
         timed = f"import time; t = time.perf_counter(); {code}; print(time.perf_counter() - t)"
         with tempfile.TemporaryDirectory() as folder:
             try:
                 done = process(timed, Path(folder))
-                found[name] = float(done.stdout.split()[-1]) if done.returncode == 0 else None
+                results[name] = float(done.stdout.split()[-1]) if done.returncode == 0 else None
                 why = done.stderr.strip().splitlines()[-1:] if done.returncode else []
             except subprocess.TimeoutExpired:
-                found[name], why = None, [f"more than {LIMIT} s"]
-        print(f"| {name} | {f'{found[name]:.2f}' if found[name] else ' '.join(why)} |", flush=True)
-    return found
+                results[name], why = None, [f"more than {LIMIT} s"]
+        print(f"| {name} | {f'{results[name]:.2f}' if results[name] else ' '.join(why)} |", flush=True)
+    return results
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def measure(fmt: Format, count: int, height: int = DECODED) -> dict[str, float]:
 
 
 def decode_rates(fmt: Format, count: int, height: int) -> dict[str, float]:
-    """Blocks to float32."""
+    """Rates of decoding blocks to float32."""
     blocks = random_blocks(fmt, height, COLUMNS // fmt.block_size)
     q = gq.QuantArray.from_bytes(blocks, fmt, (height, COLUMNS))
     large = gq.QuantArray.from_bytes(np.tile(blocks, (LARGER, 1)), fmt, (LARGER * height, COLUMNS))
@@ -93,7 +93,7 @@ def decode_rates(fmt: Format, count: int, height: int) -> dict[str, float]:
 
 
 def encode_rates(fmt: Format, count: int, height: int) -> dict[str, float]:
-    """Float32 to blocks."""
+    """Rates of encoding float32 to blocks."""
     search = isinstance(fmt, BlockFormat) and (fmt.pack is None or fmt.search == "always")
     x = rows("normal", ENCODED[search] if height > 2 else height, COLUMNS)
     weights = np.random.default_rng(0).uniform(0.1, 2, COLUMNS).astype(np.float32)
@@ -117,7 +117,7 @@ def encode_rates(fmt: Format, count: int, height: int) -> dict[str, float]:
 
 
 def rates(works: dict[str, tuple[int, Work]], weights: int, count: int) -> dict[str, float]:
-    """The best of so many rounds, in which all take turns."""
+    """The best rate of each over ``count`` rounds, in which all take turns."""
     best = dict.fromkeys(works, float("inf"))
     for turn in range(count + 1):
         for name, (threads, work) in works.items():

@@ -47,15 +47,15 @@ def main() -> None:
 def child(name: str, path: str) -> dict[str, float]:
     """Run one measurement in a process of its own."""
     command = [sys.executable, __file__, "--child", name, path]
-    found: dict[str, float] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    return found
+    figures: dict[str, float] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return figures
 
 
 # --- reading --------------------------------------------------------------------------------
 
 
 def reading(folder: str, args: argparse.Namespace) -> list[tuple[str, str]]:
-    """The vocabulary file."""
+    """The figures of reading a file with a large vocabulary."""
     path = os.path.join(folder, "vocabulary.gguf")
     make_vocabulary(path)
     runs = [child("ours", path) for _ in range(args.rounds)]
@@ -82,7 +82,7 @@ def reading(folder: str, args: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def make_vocabulary(path: str) -> None:
-    """Words of 1 to 11 letters, the same in every run."""
+    """Write a file whose vocabulary has words of 1 to 11 letters, the same in every run."""
     import numpy as np
 
     import ggmlq as gq
@@ -121,7 +121,7 @@ def timed(function: Callable[[], object]) -> tuple[float, object]:
 
 
 def ours(path: str) -> dict[str, float]:
-    """The reader of ggmlq."""
+    """The figures of ggmlq's reader."""
     import numpy as np  # noqa: F401
 
     load, _ = timed(lambda: __import__("ggmlq"))
@@ -135,8 +135,8 @@ def ours(path: str) -> dict[str, float]:
     first, (f, names) = timed(opened)  # type: ignore[misc]
     used = memory() - before
     accesses = [timed(lambda name=name: f[name])[0] for name in names]  # type: ignore[misc]
-    tokens, found = timed(lambda: list(f.metadata["tokenizer.ggml.tokens"]))
-    assert len(found) == TOKENS  # type: ignore[arg-type]
+    tokens, words = timed(lambda: list(f.metadata["tokenizer.ggml.tokens"]))
+    assert len(words) == TOKENS  # type: ignore[arg-type]
     return {
         "import": load,
         "first": first,
@@ -150,7 +150,7 @@ def ours(path: str) -> dict[str, float]:
 
 
 def gguf_py(path: str) -> dict[str, float]:
-    """The reader of gguf-py."""
+    """The figures of gguf-py's reader."""
     import gguf
 
     before = memory()
@@ -183,7 +183,7 @@ def writing(folder: str, args: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def make_large(path: str, megabytes: int) -> None:
-    """24 tensors of random q8_0 blocks."""
+    """Write a file of 24 tensors of random q8_0 blocks."""
     import numpy as np
 
     import ggmlq as gq
@@ -208,7 +208,7 @@ def fresh(source: str) -> str:
 
 
 def copied(source: str, sync: bool) -> dict[str, float]:
-    """The system's cp."""
+    """Seconds of a copy by the system's cp."""
     target = fresh(source)
     if shutil.which("cp") is None:
         sys.exit("there is no cp on this system; writing cannot be compared")
@@ -220,7 +220,7 @@ def copied(source: str, sync: bool) -> dict[str, float]:
 
 
 def saved(source: str) -> dict[str, float]:
-    """Open and save, with the time of both."""
+    """Seconds to open a file and save it again."""
     import ggmlq as gq
 
     target = fresh(source)

@@ -25,8 +25,8 @@ import numpy as np
 import ggmlq as gq
 from ggmlq.cpu.machine.jit import jit
 from ggmlq.cpu.machine.target import target
-from ggmlq.gru.cpu.layout import kept
-from ggmlq.gru.cpu.walk import GATES, HALVES, ROOM, dots
+from ggmlq.gru.cpu.layout import tile_cell
+from ggmlq.gru.cpu.step_loop import GATES, HALVES, ROOM, dots
 from ggmlq.testing.machine import commit, machine
 
 Record = dict[str, Any]
@@ -98,7 +98,7 @@ def main() -> None:
 
 
 class Peer:
-    """PyTorch in a process of its own, which sleeps until it is asked."""
+    """PyTorch in a process of its own, which sleeps between calls."""
 
     def __init__(self, python: str, threads: int) -> None:
         self._process = subprocess.Popen(
@@ -151,22 +151,22 @@ def measured(case: tuple[int, ...], widths: list[str], peer: Peer | None, rounds
 
 
 def floors(f: Any, n: int) -> Record:
-    """What products and bytes of a step take on one thread: the bare tile over W and R, for N rows."""
+    """The floors of a step on one thread: products and bytes of the bare tile over W and R, for N rows."""
     cell = f.cells[0]
-    given = kept(cell, f.plan(cell, cell.formats["x"]), target())
-    x, h = (np.zeros((n, how.pitch), how.dtype) for how in (given.x_stored, given.h_stored))
+    layout = tile_cell(cell, f.plan(cell, cell.formats["x"]), target())
+    x, h = (np.zeros((n, how.pitch), how.dtype) for how in (layout.x_stored, layout.h_stored))
     sums, multiply = np.empty(ROOM, np.int32), tiles()
-    multiply(given.W, x, sums)
-    least = min(once(lambda: (multiply(given.W, x, sums), multiply(given.R, h, sums))) for _ in range(200))
-    products = n * (given.W.size + given.R.size)
+    multiply(layout.W, x, sums)
+    least = min(once(lambda: (multiply(layout.W, x, sums), multiply(layout.R, h, sums))) for _ in range(200))
+    products = n * (layout.W.size + layout.R.size)
     return {
         "tiles_us": round(least * 1e6, 2), "gmac_s": round(products / least / 1e9, 1),
-        "gb_s": round((given.W.nbytes + given.R.nbytes) / least / 1e9, 1),
+        "gb_s": round((layout.W.nbytes + layout.R.nbytes) / least / 1e9, 1),
     }  # fmt: skip
 
 
 def tiles() -> Callable[..., Any]:
-    """Compiled: the sums of all blocks, and nothing done with them."""
+    """A compiled function that takes the sums of all blocks and does nothing with them."""
     multiply = dots(True, target())
 
     def all_blocks(slabs: Any, x: Any, sums: Any) -> None:
@@ -175,8 +175,8 @@ def tiles() -> Callable[..., Any]:
             while row < len(x):
                 row += multiply(slabs, block, x, row, len(x) - row, sums)
 
-    found: Callable[..., Any] = jit(all_blocks)
-    return found
+    kernel: Callable[..., Any] = jit(all_blocks)
+    return kernel
 
 
 def once(work: Callable[[], object]) -> float:

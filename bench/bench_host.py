@@ -1,4 +1,4 @@
-"""Host time of products: what a call costs beside its kernels.
+"""Host time of products: the cost of a call beside its kernels.
 
     python bench/bench_host.py [--device cuda|cpu] [--json FILE] [--calls 150] [--rounds 15] [--format q4_0]
                                [--kernel auto]
@@ -66,18 +66,18 @@ def main() -> None:
 
 def host_time(cp: Any, call: Work, calls: int, rounds: int) -> float:
     """Microseconds of one call in the best round."""
-    found = []
+    times = []
     for _ in range(rounds + 1):
         cp.cuda.runtime.deviceSynchronize()
         start = time.perf_counter()
         for _ in range(calls):
             call()
-        found.append(time.perf_counter() - start)
-    return min(found[1:]) / calls * 1e6
+        times.append(time.perf_counter() - start)
+    return min(times[1:]) / calls * 1e6
 
 
 def on_cpu(args: argparse.Namespace, fmt: Any) -> None:
-    """Products of a few microseconds."""
+    """Measure products of a few microseconds on one thread of the CPU."""
     gq.set_num_threads(1)
     print("| N | K | M | call | µs |\n|---|---|---|---|---|")
     results = []
@@ -85,13 +85,13 @@ def on_cpu(args: argparse.Namespace, fmt: Any) -> None:
         q = gq.QuantArray.from_bytes(random_blocks(fmt, n, k // fmt.block_size).tobytes(), fmt, (n, k))
         for m in (1, 4):
             for name, call in small_products(q, m, args.kernel).items():
-                found = []
+                times = []
                 for _ in range(args.rounds + 1):
                     start = time.perf_counter()
                     for _ in range(args.calls):
                         call()
-                    found.append(time.perf_counter() - start)
-                micros = min(found[1:]) / args.calls * 1e6
+                    times.append(time.perf_counter() - start)
+                micros = min(times[1:]) / args.calls * 1e6
                 results.append({"n": n, "k": k, "m": m, "call": name, "us": round(micros, 2)})
                 print(f"| {n} | {k} | {m} | {name} | {micros:.1f} |", flush=True)
     if args.json:
@@ -100,25 +100,25 @@ def on_cpu(args: argparse.Namespace, fmt: Any) -> None:
 
 
 def small_products(q: gq.QuantArray, m: int, kernel: str) -> dict[str, Work]:
-    """A product in its forms, and what of it no Python can save: the kernels on tables that are written."""
+    """Calls of a product in its forms, and its kernels alone, which no saving in Python can shorten."""
     n, k = q.shape
     x = np.random.default_rng(0).standard_normal((m, k), np.float32)
     out, w = np.empty((m, n), np.float32), q.dequantize()
     gq.linear(x, q, kernel=kernel)
-    found: dict[str, Work] = {
+    works: dict[str, Work] = {
         "linear(x, q)": lambda: gq.linear(x, q, kernel=kernel),
         "linear(x, q, out=)": lambda: gq.linear(x, q, kernel=kernel, out=out),
         "x @ q.T": lambda: x @ q.T,
         "numpy.matmul, float32": lambda: np.matmul(x, w.T),
     }
-    if (plan := q.plan((x.shape, kernel, None))) is not None:
+    if callable(plan := q.plan((x.shape, kernel, None))):
         at = x.ctypes.data, out.ctypes.data
-        found["its kernels alone"] = lambda: plan(*at)
-    return found
+        works["its kernels alone"] = lambda: plan(*at)
+    return works
 
 
 def single(cp: Any) -> dict[str, Work]:
-    """One launch, in our way and in CuPy's."""
+    """Calls that launch one kernel, by ggmlq and by CuPy."""
     from ggmlq.cuda.activations.int8 import THREADS, activation_kernel
     from ggmlq.cuda.machine.device import current, driver
 
@@ -139,7 +139,7 @@ def single(cp: Any) -> dict[str, Work]:
 
 
 def products(cp: Any, q: gq.QuantArray, m: int, kernel: str) -> dict[str, Work]:
-    """The same product in all its forms."""
+    """Calls of one product in all its forms."""
     x = cp.asarray(np.random.default_rng(0).standard_normal((m, SIZE), np.float32))
     x16, cube, double = x.astype(np.float16), x[None], x.astype(np.float64)
     out, bias = cp.empty((m, SIZE), np.float32), cp.ones(SIZE, np.float32)
@@ -149,7 +149,7 @@ def products(cp: Any, q: gq.QuantArray, m: int, kernel: str) -> dict[str, Work]:
     def linear(x: Any, **options: Any) -> Work:
         return lambda: gq.linear(x, q, kernel=kernel, **options)
 
-    found = {
+    works = {
         f"linear(x, q), {rung.name}": linear(x),
         f"{rung.name} alone": lambda: rung.launch(x, q, out),
         "out=": linear(x, out=out),
@@ -161,12 +161,12 @@ def products(cp: Any, q: gq.QuantArray, m: int, kernel: str) -> dict[str, Work]:
         "cupy.matmul, float16": lambda: cp.matmul(x16, w16.T),
     }
     if find_spec("torch"):
-        found |= with_torch(m, q, kernel)
-    return found | graph(cp, found["out="])
+        works |= with_torch(m, q, kernel)
+    return works | graph(cp, works["out="])
 
 
 def with_torch(m: int, q: gq.QuantArray, kernel: str) -> dict[str, Work]:
-    """Tensors of torch, and torch's own product."""
+    """Calls with tensors of torch, and torch's own product."""
     import torch
 
     if not torch.cuda.is_available():

@@ -30,7 +30,7 @@ SHAPES = {
     "cuda": [(m, 4096, 14336) for m in (1, 8, 32, 64, 256, 512, 4096)] + [(512, 4096, 4096)],
     "cpu": [(1, 4096, 4096), (64, 4096, 4096)],
 }
-OF_OTHERS = {"cuda": [(m, 4096, 14336) for m in (1, 512)], "cpu": SHAPES["cpu"]}
+OTHER_SHAPES = {"cuda": [(m, 4096, 14336) for m in (1, 512)], "cpu": SHAPES["cpu"]}
 OTHERS = ("q4_1", "q5_0", "q2_K", "q4_K", "q6_K", "mxfp4", "iq4_xs", "iq2_xxs")  # all kinds, by "auto" alone
 SMOKE = (4, 64, 512)  # where the benchmark is disabled
 ROTATED = 200e6  # bytes of weights, several times what the cache holds
@@ -43,7 +43,7 @@ def case(kernel, name, shape):
 
 
 def takes(rung, name, shape):
-    """Whether a rung serves a shape, in less than a second."""
+    """True where a rung serves a shape in less than a second."""
     if DEVICE == "cuda" and rung.level < LOW and shape[0] > MANY:
         return False
     return not rung.refuses(Linear.here(FORMATS[name], *shape, device=DEVICE))
@@ -56,7 +56,7 @@ def cases():
                 if takes(rung, name, shape):
                     yield case(rung.name, name, shape)
     for name in OTHERS:
-        for shape in OF_OTHERS[DEVICE]:
+        for shape in OTHER_SHAPES[DEVICE]:
             yield case("auto", name, shape)
 
 
@@ -77,15 +77,15 @@ def clock(cupy):
 
 @pytest.fixture(scope="module")
 def compiled(cupy):
-    """Kernels, before the first is timed: all for the ladder, those of the default path for others."""
+    """Compile kernels before the first is timed: all rungs for LADDER, the default path for OTHERS."""
     from ggmlq.cuda.machine import device
     from ggmlq.testing.ahead import compile_ahead
 
     capability = device.capability()
     compile_ahead({rung.name for rung in gq.kernels(device="cuda")}, set(LADDER), capability)
-    taken = {ladder.choose(Linear.here(FORMATS[name], *shape, device="cuda")).name
-             for name in OTHERS for shape in OF_OTHERS["cuda"]}  # fmt: skip
-    compile_ahead(taken, set(OTHERS), capability)
+    kernels = {ladder.choose(Linear.here(FORMATS[name], *shape, device="cuda")).name
+             for name in OTHERS for shape in OTHER_SHAPES["cuda"]}  # fmt: skip
+    compile_ahead(kernels, set(OTHERS), capability)
 
 
 @pytest.fixture(scope="module")

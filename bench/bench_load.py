@@ -62,23 +62,23 @@ def main() -> None:
         check(path)
         roof = link_rate(cp)
         print(f"locked memory to the GPU: {roof:.1f} GB/s\n", flush=True)
-        found = []
+        results = []
         for row in rows(cp, path):
             rate = size / row["seconds"] / 1e9
-            found.append({**row, "GBps": round(rate, 2), "share": round(rate / roof, 3)})
+            results.append({**row, "GBps": round(rate, 2), "share": round(rate / roof, 3)})
             print(f"{row['what']:44} {row['seconds']:7.3f} s {rate:7.2f} GB/s {rate / roof:6.1%}", flush=True)
             if time.monotonic() > end:
                 print(f"stopped after {args.seconds:.0f} s; --seconds or --gigabytes for the other rows")
                 break
     if args.json:
         report = {"machine": machine(), "commit": commit(), "bytes": size, "tensors": count}
-        report |= {"link_GBps": round(roof, 2), "buffer_bytes": load.BUFFER_BYTES, "results": found}
+        report |= {"link_GBps": round(roof, 2), "buffer_bytes": load.BUFFER_BYTES, "results": results}
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def make(path: str, gigabytes: float) -> None:
-    """The file, and every page of it in the system's cache."""
+    """Write the file and read it once, so that every page lies in the system's cache."""
     layers = max(1, min(LAYERS, round(gigabytes * 1e9 / LAYER_BYTES)))
     raw = np.random.default_rng(0).integers(0, 256, WIDER * WIDTH // 32 * 18 + 4096 * layers, np.uint8)
     norm = np.ones(WIDTH, np.float32)
@@ -103,7 +103,7 @@ def make(path: str, gigabytes: float) -> None:
 
 
 def check(path: str) -> None:
-    """What is loaded is the file; this also loads what a first use of CuPy loads."""
+    """Compare loaded tensors with the file; this is also CuPy's first use, which takes long."""
     f = gq.open(path)
     names = [*list(f)[:7], *list(f)[-7:]]
     for name, q in f.to("cuda", filter=names.__contains__).items():
@@ -166,7 +166,7 @@ def rows(cp: Any, path: str) -> Iterator[Row]:
 
 @contextmanager
 def replaced(place: Any, name: str, value: Any) -> Iterator[None]:
-    """Something of the loader is another thing for a while."""
+    """An attribute of the loader replaced within ``with``."""
     before = getattr(place, name)
     setattr(place, name, value)
     try:
@@ -187,13 +187,13 @@ def timed(cp: Any, work: Callable[[], object]) -> float:
 
 
 def median(cp: Any, work: Callable[[], object]) -> float:
-    """Of some rounds after one that warms up the pools."""
+    """The median time of some rounds, after one that warms up the pools."""
     timed(cp, work)
     return statistics.median(timed(cp, work) for _ in range(ROUNDS))
 
 
 def release(cp: Any) -> None:
-    """Nothing is left in CuPy's pools."""
+    """Free all memory in CuPy's pools."""
     cp.get_default_memory_pool().free_all_blocks()
     cp.get_default_pinned_memory_pool().free_all_blocks()
 

@@ -50,23 +50,23 @@ class Bench:
         self.rng = np.random.default_rng(seed)
         self.gpu = devices[0] != "cpu"
         self.figures: list[dict[str, Any]] = []
-        self.made: dict[Any, Any] = {}  # weights, by what they are
+        self.arrays: dict[Any, Any] = {}  # weights, by what they are
 
-    def kept(self, key: Any, make: Callable[[], Any]) -> Any:
-        if key not in self.made:
-            self.made[key] = make()
-        return self.made[key]
+    def cached(self, key: Any, make: Callable[[], Any]) -> Any:
+        if key not in self.arrays:
+            self.arrays[key] = make()
+        return self.arrays[key]
 
     def weights(self, name: str, n: int, k: int, number: int = 0) -> gq.QuantArray:
-        """Some random rows again and again: how long a product takes does not depend on them."""
-        found: gq.QuantArray = self.kept((name, n, k, number), lambda: self._weights(name, n, k))
-        return found
+        """Weights that repeat some random rows: the time of a product does not depend on them."""
+        weights: gq.QuantArray = self.cached((name, n, k, number), lambda: self._weights(name, n, k))
+        return weights
 
     def _weights(self, name: str, n: int, k: int) -> gq.QuantArray:
         fmt = gq.formats[name]
-        some = min(n, 512)
-        blocks = random_blocks(fmt, some, k // fmt.block_size, int(self.rng.integers(1 << 30)))
-        raw = np.tile(blocks.view(np.uint8).reshape(some, -1), (-(-n // some), 1))[:n]
+        count = min(n, 512)
+        blocks = random_blocks(fmt, count, k // fmt.block_size, int(self.rng.integers(1 << 30)))
+        raw = np.tile(blocks.view(np.uint8).reshape(count, -1), (-(-n // count), 1))[:n]
         raw.flags.writeable = False
         return gq.QuantArray.from_bytes(raw, name, (n, k))
 
@@ -90,13 +90,13 @@ class Bench:
     def times(self, works: dict[str, Callable[[], Any]], per: int) -> dict[str, list[float]]:
         """Seconds of one of the ``per`` products of each piece of work, in turns."""
         if not self.gpu:
-            found: dict[str, list[float]] = {name: [] for name in works}
+            seconds: dict[str, list[float]] = {name: [] for name in works}
             for _ in range(3):
                 for name, work in works.items():
                     begun = time.perf_counter()
                     work()
-                    found[name].append((time.perf_counter() - begun) / per)
-            return found
+                    seconds[name].append((time.perf_counter() - begun) / per)
+            return seconds
         from bench.on_card import Replays, in_turns
 
         graphs = {}
@@ -105,13 +105,13 @@ class Bench:
                 graphs[name] = Replays([work])
             except Exception as failed:  # one that fails does not lose the others
                 print(f"  {name}: no graph: {type(failed).__name__}: {str(failed)[:300]}", flush=True)
-        taken = in_turns(graphs, 3, 0.05, 0.05)
-        return {name: [each / per for each in times] for name, times in taken.items()}
+        runs = in_turns(graphs, 3, 0.05, 0.05)
+        return {name: [t / per for t in times] for name, times in runs.items()}
 
     # --- judging --------------------------------------------------------------------------
 
     def right(self, what: str, y: Any, x: Any, q: gq.QuantArray) -> bool:
-        """Rows of weights drawn, in float64 on the values: none wrong by more than kernels round."""
+        """True where the product agrees with float64, for rows of weights drawn at random."""
         self.sync()
         rows = np.sort(self.rng.choice(q.shape[0], min(DRAWN, q.shape[0]), replace=False))
         y, x = (np.asarray(a.get() if hasattr(a, "get") else a, np.float64) for a in (y[:, rows], x))
@@ -124,18 +124,18 @@ class Bench:
         return True
 
     def note(self, case: str, m: int, times: dict[str, list[float]], one: str) -> None:
-        """A line each, with how many times as fast as one card it is."""
+        """Print a line for each way, with how many times as fast as one card it is."""
         base = statistics.median(times[one]) if one in times else None
-        for name, each in times.items():
-            us, best = statistics.median(each) * 1e6, min(each) * 1e6
+        for name, seconds in times.items():
+            us, best = statistics.median(seconds) * 1e6, min(seconds) * 1e6
             line = {"case": case, "M": m, "of": name, "us": us, "best us": best}
-            told = f"{case:24} M={m:<5} {name:22} {us:10.2f} us (best {best:.2f})"
+            text = f"{case:24} M={m:<5} {name:22} {us:10.2f} us (best {best:.2f})"
             if base is not None and name != one:
                 line["times one card"] = base * 1e6 / us
-                told += f"  {line['times one card']:.2f} x one card"
+                text += f"  {line['times one card']:.2f} x one card"
                 goal = GOALS.get(name, (None, None))[m >= 512]
-                told += "" if goal is None else f" (goal {goal})"
-            print(told, flush=True)
+                text += "" if goal is None else f" (goal {goal})"
+            print(text, flush=True)
             self.figures.append(line)
 
     # --- what is measured -------------------------------------------------------------------
@@ -147,7 +147,7 @@ class Bench:
         how = self.captured(m)
         for axis, (n, k) in ((0, (self.wide, self.narrow)), (1, (self.narrow, self.wide))):
             wholes = [self.weights(name, n, k, i) for i in range(count)]
-            ones = [self.kept((q, 0), lambda q=q: q.to(self.devices[0])) for q in wholes]
+            ones = [self.cached((q, 0), lambda q=q: q.to(self.devices[0])) for q in wholes]
             x, y = self.floats(m, k), self.floats(1, n).repeat(m, 0)
             works: dict[str, Work] = {
                 "one card": lambda i, x=x, y=y, ones=ones: gq.linear(x, ones[i], out=y, **how)
@@ -156,8 +156,8 @@ class Bench:
             for sums in with_sums if axis else [None]:
                 left = "rows left" if not axis else "columns" if sums is None else "columns by NCCL"
                 teams[left] = [self.sharded(q, axis, sums) for q in wholes]
-                given = self.operand(x, teams[left][0])
-                works[left] = lambda i, g=given, s=teams[left]: gq.parallel.linear(g, s[i], **how)
+                operand = self.operand(x, teams[left][0])
+                works[left] = lambda i, g=operand, s=teams[left]: gq.parallel.linear(g, s[i], **how)
                 if sums is None:
                     works["gathered"] = lambda i, x=x, s=teams[left]: gq.linear(x, s[i], **how)
             works = {
@@ -167,18 +167,18 @@ class Bench:
             }
             once = {what: self.several(what, work, teams, count, per) for what, work in works.items()}
             self.note(f"{name} {n}x{k}", m, self.times(once, per), "one card")
-            for q in (*ones, *(part for each in teams.values() for s in each for part in (s, *s.parts))):
+            for q in (*ones, *(part for arrays in teams.values() for s in arrays for part in (s, *s.parts))):
                 q.recorded.clear()  # the graphs are gone
 
     def captured(self, m: int) -> dict[str, str]:
-        """Many rows go to cuBLAS by themselves, which CuPy does not record into a graph."""
+        """The kernel to name: auto gives many rows to cuBLAS, which CuPy does not record into a graph."""
         return {"kernel": "cuda:wgmma"} if self.gpu and m > 512 else {}
 
     def sharded(self, q: gq.QuantArray, axis: int, sums: str | None = None) -> Any:
-        return self.kept((q, axis, sums), lambda: gq.parallel.shard(q, self.devices, axis, sums=sums))
+        return self.cached((q, axis, sums), lambda: gq.parallel.shard(q, self.devices, axis, sums=sums))
 
     def operand(self, x: Any, s: Any) -> Any:
-        """X as the step before leaves it: on every card, or cut as K is."""
+        """An operand x as the step before leaves it: whole on every card, or cut as K is."""
         every = gq.parallel.replicate(x, self.devices)
         if s.axis == 0:
             return every
@@ -192,7 +192,7 @@ class Bench:
     def several(
         self, what: str, work: Work, teams: dict[str, list[Any]], count: int, per: int
     ) -> Callable[[], None]:
-        """Products one after the other, in one run where they stay in parts."""
+        """A function that makes products one after the other, in one run where they stay in parts."""
 
         def all_of_them() -> None:
             for i in range(per):
@@ -208,7 +208,7 @@ class Bench:
         return in_one_run
 
     def sums(self, m: int) -> None:
-        """The all-reduce of [M, narrow], ours beside NCCL's bare call."""
+        """Measure the all-reduce of [M, narrow] beside NCCL's bare call."""
         if not self.gpu or len(set(self.devices)) < 2:
             return
         from ggmlq.cuda.machine import device
@@ -233,9 +233,9 @@ class Bench:
         self.note(f"all-reduce [M, {self.narrow}]", m, self.times(works, 4), "bare NCCL")
 
     def bare(self, cp: Any, library: Any, parts: Any) -> Callable[[], None]:
-        """NCCL as its own examples call it, on streams joined by events."""
+        """A function that calls NCCL as its own examples do, on streams joined by events."""
         numbers = [part.device.id for part in parts]
-        made = library.NcclCommunicator.initAll(numbers)
+        communicators = library.NcclCommunicator.initAll(numbers)
         others = []
         for number in numbers:
             with cp.cuda.Device(number):
@@ -248,7 +248,7 @@ class Bench:
                 stream.wait_event(begun)
             for _ in range(4):
                 library.groupStart()
-                for one, part, (stream, _) in zip(made, parts, others, strict=True):
+                for one, part, (stream, _) in zip(communicators, parts, others, strict=True):
                     at, on = part.data.ptr, main if part is parts[0] else stream
                     one.allReduce(at, at, part.size, library.NCCL_FLOAT32, library.NCCL_SUM, on.ptr)
                 library.groupEnd()
@@ -260,10 +260,10 @@ class Bench:
         return work
 
     def feed_forward(self, name: str, m: int) -> None:
-        """Down(silu(gate(x)) · up(x)): rows, then columns, one sum."""
+        """Measure down(silu(gate(x)) · up(x)): split by rows, then by columns, with one sum."""
         shapes = ((self.wide, self.narrow), (self.wide, self.narrow), (self.narrow, self.wide))
         wholes = [self.weights(name, n, k, i) for (n, k), i in zip(shapes, (0, 1, 0), strict=True)]
-        gate, up, down = (self.kept((q, 0), lambda q=q: q.to(self.devices[0])) for q in wholes)
+        gate, up, down = (self.cached((q, 0), lambda q=q: q.to(self.devices[0])) for q in wholes)
         x = self.floats(m, self.narrow)
         x /= 100  # so that silu is neither 0 nor x everywhere
         silu = gq.parallel.silu
@@ -324,8 +324,8 @@ def main() -> int:
             step()
     print(f"{time.perf_counter() - begun:.0f} s", flush=True)
     if options.json:
-        said = {**machine(), "commit": commit(), "devices": bench.devices, "figures": bench.figures}
-        options.json.write_text(json.dumps(said, indent=1))
+        facts = {**machine(), "commit": commit(), "devices": bench.devices, "figures": bench.figures}
+        options.json.write_text(json.dumps(facts, indent=1))
     return 0
 
 

@@ -29,7 +29,7 @@ from ggmlq.base.threads import share
 from ggmlq.codes import CODES
 from ggmlq.codes.scaling import Rule
 from ggmlq.codes.tiling import tiling
-from ggmlq.cpu.quantize_scaled import walk
+from ggmlq.cpu.quantize_scaled import driver, units
 from ggmlq.testing.machine import commit, machine
 
 SIZE = 4096  # N and K
@@ -90,49 +90,49 @@ def quantizers(quick: bool) -> Iterator[Record]:
 
 
 def dtypes() -> list[Any]:
-    """Those that NumPy has here."""
-    found: list[Any] = [np.float32, np.float16]
+    """The dtypes of floats that NumPy has here."""
+    kinds: list[Any] = [np.float32, np.float16]
     if importlib.util.find_spec("ml_dtypes"):
-        found.append(importlib.import_module("ml_dtypes").bfloat16)
-    return found
+        kinds.append(importlib.import_module("ml_dtypes").bfloat16)
+    return kinds
 
 
 def beside_a_copy(x: Any, copied: Any, code: str, tile: Any, rounds: int) -> Record:
-    """GB/s of both, warm and fresh."""
+    """GB/s of the quantizer and of the copy, warm and fresh."""
     rule = Rule(CODES[code], "float32", np.float32(1e-10), "half_even", False)
     over = tiling(tile, *x.shape)
-    found = walk.quantize(x, over, rule)
-    nbytes = x.nbytes + found.codes.nbytes + found.scales.nbytes
-    cut = walk.near(over, x.itemsize)
+    result = driver.quantize(x, over, rule)
+    nbytes = x.nbytes + result.codes.nbytes + result.scales.nbytes
+    cut = units.near(over, x.itemsize)
     works: dict[str, Work] = {
-        "fresh": lambda: walk.quantize(x, over, rule),
+        "fresh": lambda: driver.quantize(x, over, rule),
         "copy": lambda: share(lambda a, b: np.copyto(copied[a:b], x[a:b]), len(x)),
         "fresh_copy": lambda: fresh_copy(x),
     }
     if cut is None:
         nbytes += x.nbytes
     else:
-        works["warm"] = lambda: walk.whole_tiles(x, cut, rule, found)
+        works["warm"] = lambda: driver.whole_tiles(x, cut, rule, result)
     best = in_turns(works, rounds)
     moved = {name: 2 * x.nbytes if "copy" in name else nbytes for name in works}
     return {f"{name}_gbs": round(moved[name] / best[name] / 1e9, 2) for name in works}
 
 
 def fresh_copy(x: Any) -> None:
-    """Of all threads, into memory that is new."""
-    made = np.empty_like(x)
-    share(lambda a, b: np.copyto(made[a:b], x[a:b]), len(x))
+    """Copy by all threads into new memory."""
+    copy = np.empty_like(x)
+    share(lambda a, b: np.copyto(copy[a:b], x[a:b]), len(x))
 
 
 # --- products -------------------------------------------------------------------------------
 
 
 def products(quick: bool, torch: str | None, threads: int) -> Iterator[Record]:
-    """Of integers beside block formats and torch, of floats beside NumPy's float32."""
+    """Products of integers beside block formats and torch, of floats beside NumPy's float32."""
     rng = np.random.default_rng(0)
     weights = rng.standard_normal((SIZE, SIZE), np.float32)
     q8 = gq.quantize(weights, "q8_0")
-    kept = {
+    arrays = {
         name: gq.quantize_scaled(weights, code, tile)
         for name, code, tile in (
             ("int8 channel", "int8", (1, None)), ("int8 block", "int8", (128, 128)),
@@ -145,21 +145,21 @@ def products(quick: bool, torch: str | None, threads: int) -> Iterator[Record]:
             "q8_0 panels": lambda x=x, out=out: gq.linear(x, q8, out=out, kernel="cpu:panels"),
             "numpy float32": lambda x=x, out=out: np.matmul(x, weights.T, out=out),
         }
-        for name, w in kept.items():
-            mine = gq.quantize_scaled(x, w.code, (1, 128) if "block" in name else (1, None))
-            works[name] = lambda mine=mine, w=w, out=out: gq.scaled_linear(mine, w, out=out)
+        for name, w in arrays.items():
+            x_codes = gq.quantize_scaled(x, w.code, (1, 128) if "block" in name else (1, None))
+            works[name] = lambda x_codes=x_codes, w=w, out=out: gq.scaled_linear(x_codes, w, out=out)
             works[f"{name}, floats in"] = lambda x=x, w=w, out=out: gq.scaled_linear(x, w, out=out)
         best = in_turns(works, (3 if quick else 6) * (8 if m < 64 else 1))
         for name, seconds in best.items():
             yield product(name, m, seconds)
         if torch and m > 16:  # torch._int_mm takes more than 16 rows
             command = [torch, "-c", TORCH, str(threads), str(SIZE), str(m)]
-            said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-            yield product(f"torch {said[1]} _int_mm", m, float(said[0]))
+            output = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+            yield product(f"torch {output[1]} _int_mm", m, float(output[0]))
 
 
 def product(name: str, m: int, seconds: float) -> Record:
-    """A multiplication and an addition are two operations."""
+    """The record of a product; a multiplication and an addition count as two operations."""
     return {
         "what": "product",
         "m": m,

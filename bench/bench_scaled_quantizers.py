@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def _try(turns: int | None, pieces: int | None) -> None:
-    """Other kernels than the library's, to see which is faster."""
+    """Set numbers that choose other kernels than the library does, to see which is faster."""
     from ggmlq.cuda.quantize_scaled import _blocks, _groups
 
     if turns:
@@ -75,7 +75,7 @@ def _try(turns: int | None, pieces: int | None) -> None:
 
 
 def cases(everything: bool) -> Any:
-    """Shape, tile, dtype, code, how scales are kept and in which order."""
+    """The cases: shape, tile, dtype, code, type and order of the scales."""
     for shape in SHAPES:
         for tile in TILES:
             for dtype in DTYPES:
@@ -97,35 +97,35 @@ def measured(cupy: Any, shape: tuple[int, int], tile: Tile, dtype: str, rule: Ru
     from ggmlq.cuda import quantize_scaled
 
     over = tiling(tile, *shape)
-    found = [quantize_scaled.room_for(over, rule)]
+    results = [quantize_scaled.room_for(over, rule)]
     one = shape[0] * shape[1] * (4 if dtype == "float32" else 2)
-    size = one + sum(part.nbytes for part in found[0] if part is not None)
+    size = one + sum(part.nbytes for part in results[0] if part is not None)
     count = max(2, int(ROTATED // size) + 1)
-    found += [quantize_scaled.room_for(over, rule) for _ in range(count - 1)]
+    results += [quantize_scaled.room_for(over, rule) for _ in range(count - 1)]
     arrays = [floats(cupy, shape, dtype) for _ in range(count)]
 
     def call(i: int) -> Callable[[], object]:
-        return lambda: quantize_scaled.quantize_into(arrays[i], over, rule, found[i])
+        return lambda: quantize_scaled.quantize_into(arrays[i], over, rule, results[i])
 
     def poison() -> None:
-        for each in found:
-            each.codes.view(np.uint8).fill(0x5A)
+        for result in results:
+            result.codes.view(np.uint8).fill(0x5A)
 
     def judge() -> None:
-        for x, each in zip(arrays, found, strict=True):
-            check(x, over, rule, each)
+        for x, result in zip(arrays, results, strict=True):
+            check(x, over, rule, result)
 
     time = replayed(cupy, [call(i) for i in range(count)], poison, judge, rounds)
     return _rate(size, time)
 
 
 def decoded(cupy: Any, dtype: str, rounds: int) -> Any:
-    """The way back, with scales for 1x128; results are new memory in each call."""
+    """GB/s of decoding, with scales for 1x128; results are new memory in each call."""
     many = [gq.quantize_scaled(floats(cupy, SHAPES[0], "float32"), "e4m3") for _ in range(6)]
-    kept: list[Any] = []
+    outputs: list[Any] = []
 
     def call(s: gq.ScaledArray) -> Callable[[], object]:
-        return lambda: kept.append(s.dequantize(dtype))
+        return lambda: outputs.append(s.dequantize(dtype))
 
     size = many[0].nbytes + many[0].codes.size * np.dtype(dtype).itemsize
     return _rate(size, replayed(cupy, [call(s) for s in many], int, int, rounds))
@@ -147,7 +147,7 @@ def check(x: Any, over: Any, rule: Rule, got: Any) -> None:
 
 
 def copied(cupy: Any, rounds: int) -> Any:
-    """The same of copies of float32 [8192, 14336]."""
+    """GB/s and microseconds of a copy of float32 [8192, 14336]."""
     pairs = [[cupy.empty((8192, 14336), np.float32) for _ in range(2)] for _ in range(2)]
     work = [lambda a=a, b=b: cupy.copyto(a, b) for a, b in pairs]
     return _rate(2 * pairs[0][0].nbytes, replayed(cupy, work, int, int, rounds))

@@ -57,12 +57,12 @@ def floor(name: str, m: int, n: int, k: int) -> float:
 
 
 def bounds(name: str, m: int, least: float) -> tuple[float, float]:
-    """What a product with such a floor may take, and what it is meant to."""
-    (share, more), (wanted, above) = (
+    """The bound and the aim of a product with this floor, in microseconds."""
+    (share, more), (aim_share, above) = (
         ((0.8, 2), (0.9, 1.2)) if m < 8 else ((0.5, 3), (0.62, 2)) if m <= 64 else ((0.75, 4), (0.85, 3))
     )
     slack = SIX_BITS if "6" in name else 1.0
-    return slack * (least / share + more), slack * (least / wanted + above)
+    return slack * (least / share + more), slack * (least / aim_share + above)
 
 
 def plan(args: Any) -> Iterator[Cell]:
@@ -82,31 +82,31 @@ def measured(bench: Bench, cell: Cell) -> dict[str, Any]:
     return {**row, "floor": round(least, 2), "bound": round(bound, 2), "aim": round(aim, 2)}
 
 
-def told(row: dict[str, Any]) -> str:
-    """One line."""
+def line(row: dict[str, Any]) -> str:
+    """One figure as a line."""
     if "us" not in row:
         return str(row["failed"])
-    kept = "aim" if row["us"] <= row["aim"] else "bound" if row["us"] <= row["bound"] else ""
+    limit = "aim" if row["us"] <= row["aim"] else "bound" if row["us"] <= row["bound"] else ""
     share = f"{row['us'] / row['bound']:6.2f} × bound {row['floor'] / row['us']:5.0%} of the card"
-    return f"{row['us']:9.2f} us {share}  {row['kernel']:18} {kept}"
+    return f"{row['us']:9.2f} us {share}  {row['kernel']:18} {limit}"
 
 
 def summary(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
     """For each M: how many figures are within their bounds and aims, and the worst."""
     good = [row for row in rows if "us" in row]
-    for m, found in groupby(sorted(good, key=lambda row: row["M"]), key=lambda row: row["M"]):
-        own = list(found)
-        within = [sum(row["us"] <= row[what] for row in own) for what in ("bound", "aim")]
-        worst = max(own, key=lambda row: row["us"] / row["bound"])
+    for m, group in groupby(sorted(good, key=lambda row: row["M"]), key=lambda row: row["M"]):
+        figures = list(group)
+        within = [sum(row["us"] <= row[what] for row in figures) for what in ("bound", "aim")]
+        worst = max(figures, key=lambda row: row["us"] / row["bound"])
         where = f"{worst['format']} {worst['N']}x{worst['K']}"
         yield (
-            f"M={m:5} {len(own):4} figures, {within[0]:4} within the bound, {within[1]:4} within the aim; "
-            f"worst {worst['us'] / worst['bound']:.2f} × bound: {where} {worst['us']} us {worst['kernel']}"
+            f"M={m:5} {len(figures):4} figures, {within[0]:4} within the bound, {within[1]:4} within the aim"
+            f"; worst {worst['us'] / worst['bound']:.2f} × bound: {where} {worst['us']} us {worst['kernel']}"
         )
 
 
 def compiled(names: set[str], formats: set[str]) -> None:
-    """Compile what does not come with the package."""
+    """Compile the kernels whose code does not come with the package."""
     from ggmlq.cuda.machine import served
     from ggmlq.cuda.machine.launch import FAMILIES
     from ggmlq.testing import ahead
@@ -121,28 +121,28 @@ def compiled(names: set[str], formats: set[str]) -> None:
         kernel = FAMILIES[name].make(*case)
         if kernel.origin is None:
             continue
-        if not served.found(kernel.origin, have, kernel.exact):
+        if not served.code_of(kernel.origin, have, kernel.exact):
             tasks.append((name, i))
     ahead.compile_all(tasks, have)
 
 
-def _has_room(fmt: BlockFormat, columns: int, span: int, small: bool, strips: int) -> bool:
-    """Whether this card takes so large a stage of ``cuda:gemv``; it takes one for so many rows."""
-    return r13_gemv.chosen(fmt, columns, small, strips).span == span
+def _has_room(fmt: BlockFormat, columns: int, span: int, small: bool, fragment_rows: int) -> bool:
+    """True where this card has room for so large a stage of ``cuda:gemv``."""
+    return r13_gemv.stage_for(fmt, columns, small, fragment_rows).span == span
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Of a list with commas."""
+    """The numbers of a list with commas."""
     return tuple(int(part) for part in text.split(","))
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Of a list with commas."""
+    """The words of a list with commas."""
     return tuple(text.split(","))
 
 
 def options() -> argparse.ArgumentParser:
-    """What may be asked for."""
+    """The options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     add: Callable[..., Any] = parser.add_argument
     add("--json", type=Path, metavar="PATH", help="rows are merged into this file")
@@ -164,19 +164,19 @@ def main() -> int:
         cupy = device.cupy()
     except gq.GGMLQError as error:
         sys.exit(str(error))
-    cells = [cell for cell in plan(args) if _taken(cell)]
-    compiled({choose(cell.problem, cell.asked).name for cell in cells}, {cell.format for cell in cells})
+    cells = [cell for cell in plan(args) if _serves(cell)]
+    compiled({choose(cell.problem, cell.kernel).name for cell in cells}, {cell.format for cell in cells})
     run, rows = {**facts(), "seed": args.seed}, []
     bench, deadline = Bench(cupy, max(args.rows), args.seed), time.monotonic() + args.budget
-    for matrix, own in groupby(cells, key=lambda cell: (cell.format, cell.n, cell.k)):
+    for matrix, group in groupby(cells, key=lambda cell: (cell.format, cell.n, cell.k)):
         if time.monotonic() > deadline:
             print(f"no time left for {matrix} and those after it")
             break
-        for cell in own:
+        for cell in group:
             row = measured(bench, cell)
             rows.append({"run": 0, **row})
             if not args.quiet or "failed" in row:
-                print(f"{cell!s:45} {told(row)}", flush=True)
+                print(f"{cell!s:45} {line(row)}", flush=True)
         bench.forget(*matrix)
     print(*summary(rows), sep="\n")
     if args.json:
@@ -185,10 +185,10 @@ def main() -> int:
     return int(any("failed" in row for row in rows))
 
 
-def _taken(cell: Cell) -> bool:
-    """Whether the kernel that is asked for makes such products."""
-    asked = [rung for rung in rungs("linear", "cuda") if rung.name == cell.asked]
-    return not asked or asked[0].refuses(cell.problem) is None
+def _serves(cell: Cell) -> bool:
+    """True where the kernel of the cell takes its problem."""
+    matches = [rung for rung in rungs("linear", "cuda") if rung.name == cell.kernel]
+    return not matches or matches[0].refuses(cell.problem) is None
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What judging a product of a real run costs: all of its elements, at the sizes of an 8B model.
+"""The cost of judging a product of a real run: all of its elements, at the sizes of an 8B model.
 
     python -m pytest bench/bench_trace.py --benchmark-enable
 
@@ -37,7 +37,7 @@ def bench_judging(benchmark, request, name, fmt, m):
     n, k = SHAPES[name]
     if not request.config.getoption("--benchmark-enable"):  # as a smoke test: a sixteenth of it
         n, m = n // 16, min(m, 64)
-    made = part(fmt, m, n, k)
-    found = benchmark(judge_parts, [made], "CPU", m)
-    assert found.judgement.ok
+    product = part(fmt, m, n, k)
+    verdict = benchmark(judge_parts, [product], "CPU", m)
+    assert verdict.judgement.ok
     benchmark.extra_info["in a layer"] = LAYER[name]

@@ -35,28 +35,28 @@ BANDWIDTH = 4456  # GB/s that this project measured on an H200
 
 
 def main() -> None:
-    """Check, measure, print, write."""
+    """Check, measure, print and write all formats."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--formats", default=",".join(f.name for f in dequantize.BLOCK_FORMATS))
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--shape", type=int, nargs=2, default=(8192, 14336))
     args = parser.parse_args()
-    cp, found = device.cupy(), {}
+    cp, results = device.cupy(), {}
     for name in args.formats.split(","):
         fmt = FORMATS[name]
         assert isinstance(fmt, BlockFormat)
-        found[name] = measured(cp, fmt, tuple(args.shape), args.rounds)
-        rates = (f"{kind} {rate:5.0f} ({rate / BANDWIDTH:4.0%})" for kind, rate in found[name].items())
+        results[name] = measured(cp, fmt, tuple(args.shape), args.rounds)
+        rates = (f"{kind} {rate:5.0f} ({rate / BANDWIDTH:4.0%})" for kind, rate in results[name].items())
         print(f"{name:8}", *rates, flush=True)
     if args.json:
         card = device.card()
         facts = {"device": card and card.name, "commit": commit(), "ggmlq": machine(), "shape": args.shape}
-        args.json.write_text(json.dumps({**facts, "GB/s": found}, indent=1) + "\n")
+        args.json.write_text(json.dumps({**facts, "GB/s": results}, indent=1) + "\n")
 
 
 def measured(cp: Any, fmt: BlockFormat, shape: tuple[int, int], rounds: int) -> dict[str, float]:
-    """Of one format, by kind of values."""
+    """GB/s of one format, by kind of values."""
     rows, columns = shape[0], shape[1] // fmt.block_size
     pool = random_blocks(fmt, 1, DRAWN, 1).view(np.uint8).reshape(DRAWN, -1)
     drawn = np.random.default_rng(2).integers(DRAWN, size=rows * columns)
@@ -77,11 +77,11 @@ def measured(cp: Any, fmt: BlockFormat, shape: tuple[int, int], rounds: int) -> 
 
 
 def check(cp: Any, fmt: BlockFormat, kind: str, blocks: Any, out: Any) -> None:
-    """Bits beside those of the host."""
+    """Compare values with the host's, bit by bit."""
     odd = cp.full((5, fmt.block_size), 7, DTYPES[kind])
     dequantize.decode(fmt, kind, blocks[1:6], odd)
-    for given, got in ((blocks[:99], out[:99]), (blocks[-99:], out[-99:]), (blocks[1:6], odd)):
-        raw = given.get()
+    for sample, got in ((blocks[:99], out[:99]), (blocks[-99:], out[-99:]), (blocks[1:6], odd)):
+        raw = sample.get()
         q = gq.QuantArray.from_bytes(raw, fmt, (len(raw), fmt.block_size))
         want = q.dequantize(np.float16 if kind == "float16" else np.float32)
         if kind == "bfloat16":

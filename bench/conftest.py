@@ -1,4 +1,4 @@
-"""What every result carries: the machine, the versions, the commit."""
+"""Facts that every result carries: the machine, the versions, the commit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def pytest_benchmark_update_json(config, benchmarks, output_json):
 
 @pytest.fixture(scope="session")
 def libggml():
-    """The peer, where there is one."""
+    """The peer ggml, where a library is installed."""
     try:
         return Library()
     except GGMLQError as error:

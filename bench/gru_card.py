@@ -60,25 +60,25 @@ warnings.simplefilter("ignore", gq.gru.SaturationWarning)
 
 
 def cluster_barrier() -> Kernel:
-    """Nothing but meetings of a cluster."""
-    meet_cluster, greet_cluster, join_cluster = (
-        barrier.meet_cluster, barrier.greet_cluster, barrier.join_cluster
+    """A kernel of nothing but barriers of a cluster."""
+    sync_cluster, arrive_at_cluster, wait_for_cluster = (
+        barrier.sync_cluster, barrier.arrive_at_cluster, barrier.wait_for_cluster
     )  # fmt: skip
 
     def work(steps: Any) -> None:
-        meet_cluster()
+        sync_cluster()
         i = uint32(0)
         while i < steps:
-            greet_cluster()
-            join_cluster()
+            arrive_at_cluster()
+            wait_for_cluster()
             i = uint32(i + uint32(1))
 
     return Kernel("gru bare barrier of a cluster", work, uint32, threads=64, least=(9, 0))
 
 
 def grid_barrier() -> Kernel:
-    """Nothing but meetings of a grid."""
-    reach, await_sum = barrier.reach, barrier.await_sum
+    """A kernel of nothing but barriers of a grid."""
+    reach, wait_for_sum = barrier.add_release, barrier.wait_for_sum
 
     def work(counter: Any, blocks: Any, steps: Any) -> None:
         i = uint32(0)
@@ -87,58 +87,58 @@ def grid_barrier() -> Kernel:
             cuda.syncthreads()
             if uint32(cuda.threadIdx.x) == uint32(0):
                 reach(counter, uint32(1))
-                await_sum(counter, uint32(i * blocks))
+                wait_for_sum(counter, uint32(i * blocks))
             cuda.syncthreads()
 
     return Kernel("gru bare barrier of a grid", work, uint64, uint32, uint32, threads=256, together=True)
 
 
 def bare() -> dict[str, float]:
-    """Microseconds of each."""
-    cp, steps, found = device.cupy(), 2000, {}
-    of_cluster, of_grid = cluster_barrier(), grid_barrier()
+    """Microseconds of each bare barrier."""
+    cp, steps, figures = device.cupy(), 2000, {}
+    cluster, grid = cluster_barrier(), grid_barrier()
     for blocks in (2, 8):
-        took = seconds(lambda b=blocks: of_cluster((8 * b,), (64,), steps, cluster=b))
-        found[f"a cluster of {blocks}"] = took / steps * 1e6
+        took = seconds(lambda b=blocks: cluster((8 * b,), (64,), steps, cluster=b))
+        figures[f"a cluster of {blocks}"] = took / steps * 1e6
     for blocks in (16, 64, 128):
         counter = cp.zeros(32, np.uint32)
 
         def run(blocks: int = blocks, counter: Any = counter) -> None:
             counter[...] = 0
-            of_grid((blocks,), (256,), counter, blocks, steps)
+            grid((blocks,), (256,), counter, blocks, steps)
 
-        found[f"{blocks} blocks at a counter"] = seconds(run) / steps * 1e6
-    for name, us in found.items():
+        figures[f"{blocks} blocks at a counter"] = seconds(run) / steps * 1e6
+    for name, us in figures.items():
         print(f"barrier of {name:24} {us:6.3f} us", flush=True)
-    return found
+    return figures
 
 
 # --- kernels ------------------------------------------------------------------------------------
 
 
 def kernels() -> list[Kernel]:
-    """All that this takes, the longest to compile first."""
-    found = [r4_cluster.kernel(s) for shapes in r4_cluster.SHAPES.values() for s in shapes]
-    found += [r3_grid.kernel(s) for shapes in r3_grid.SHAPES.values() for s in shapes]
-    found += [project.kernel(), cluster_barrier(), grid_barrier()]
+    """All kernels of this program, the longest to compile first."""
+    jobs = [r4_cluster.kernel(s) for shapes in r4_cluster.SHAPES.values() for s in shapes]
+    jobs += [r3_grid.kernel(s) for shapes in r3_grid.SHAPES.values() for s in shapes]
+    jobs += [project.kernel(), cluster_barrier(), grid_barrier()]
     for narrow in (True, False):
-        found += [
+        jobs += [
             make(narrow) for make in (plain.one, plain.project, plain.products, plain.gates, plain.states)
         ]
-        found += [encode.kernel("float32", narrow, False)]
-    found += [encode.ending()]
-    return found
+        jobs += [encode.kernel("float32", narrow, False)]
+    jobs += [encode.last_states_copier()]
+    return jobs
 
 
 def compiled(number: int) -> str:
-    """One of them into the cache, for other processes."""
+    """The name of one kernel, after compiling it into the cache; other processes call this."""
     listed = kernels()
     listed[number].cubin((9, 0))
     return str(listed[number])
 
 
 def compile_all(guarded: bool, processes: int) -> None:
-    """Into the cache; the guarded ones are kernels of their own."""
+    """Compile all kernels into the cache; those with guarded waits are kernels of their own."""
     begun = time.perf_counter()
     os.environ["GGMLQ_GUARD_WAITS"] = str(int(guarded))
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
@@ -150,7 +150,7 @@ def compile_all(guarded: bool, processes: int) -> None:
 
 
 def fixed(widths: str, t: int, n: int, c: int, h: int, seed: int) -> tuple[Any, Any]:
-    """A FixedGRU, calibrated on a few rows, and an x."""
+    """A FixedGRU that is calibrated on a few rows, and an x for it."""
     rng = np.random.default_rng(seed)
     reach = 1 / np.sqrt(h)
     g = gq.GRU(
@@ -162,12 +162,12 @@ def fixed(widths: str, t: int, n: int, c: int, h: int, seed: int) -> tuple[Any, 
 
 
 def rung(name: str) -> Any:
-    """By its name."""
-    return next(each for each in ladder.rungs("gru", "cuda") if each.name == f"cuda:{name}")
+    """The rung of this name."""
+    return next(candidate for candidate in ladder.rungs("gru", "cuda") if candidate.name == f"cuda:{name}")
 
 
 def check(name: str) -> None:
-    """All cases that a rung takes: twice, the CPU's codes."""
+    """Run all cases that a rung takes, twice, and compare with the CPU's codes."""
     cp, served = device.cupy(), 0
     for i, (widths, t, n, c, h) in enumerate(CHECKS):
         f, x = fixed(widths, t, n, c, h, 100 + i)
@@ -192,13 +192,13 @@ def check(name: str) -> None:
 
 
 def seconds(work: Any, replays: int = 20) -> float:
-    """Of some work on the card, as a graph: the median."""
+    """The median time of some work on the card, replayed as a graph."""
     return statistics.median(Replays([work], warm=3).times(0, least=replays))
 
 
 def called(gpu: Any, dx: Any, name: str, calls: int = 20) -> tuple[float, float]:
-    """Of a call from Python until all is queued, and until its results are there: the medians."""
-    cp, queued, found, wait_for = device.cupy(), [], [], device.wait_for
+    """Median times of a call from Python until all is queued, and until its results are there."""
+    cp, queued, ends, wait_for = device.cupy(), [], [], device.wait_for
 
     def wait(stream: Any) -> None:
         queued.append(time.perf_counter())
@@ -210,32 +210,32 @@ def called(gpu: Any, dx: Any, name: str, calls: int = 20) -> tuple[float, float]
             begun = time.perf_counter()
             gpu(dx, kernel=f"cuda:{name}")
             cp.cuda.runtime.deviceSynchronize()
-            found.append(time.perf_counter() - begun)
+            ends.append(time.perf_counter() - begun)
             queued[i:] = [queued[i] - begun]
     finally:
         device.wait_for = wait_for
-    return statistics.median(queued[3:]), statistics.median(found[3:])
+    return statistics.median(queued[3:]), statistics.median(ends[3:])
 
 
 def parts(gpu: Any, dx: Any, name: str) -> dict[str, float]:
-    """Of a call's parts, on the card: the codes of x, what x brings, the steps."""
+    """Microseconds a step of a call's parts on the card: the codes of x, x @ W, the steps."""
     steps = {"step": r1_step.steps, "grid": r3_grid.steps, "cluster": r4_cluster.steps}.get(name)
     if steps is None:
         return {}
-    given = gq.gru.run._call(gpu, 0, dx, None, False, False)
-    counters = r3_grid.counters(given, 1) if name == "grid" else 0
-    work, t = around.begun(given, counters), dx.shape[0]
-    some = work.some
+    call = gq.gru.run._call(gpu, 0, dx, None, False, False)
+    counters = r3_grid.counters(call, 1) if name == "grid" else 0
+    work, t = around.begin_call(call, counters), dx.shape[0]
+    count = work.chunk_steps
 
     def all_steps() -> None:
         if counters:
             work.counters[...] = 0  # a meeting counts on from where it is
-        steps(work, 0, some)
+        steps(work, 0, count)
 
     return {
-        "codes": seconds(lambda: around.begun(given), 5) / t * 1e6,
-        "x": seconds(lambda: project.project(work, 0, some), 5) / some * 1e6,
-        "steps": seconds(all_steps, 5) / some * 1e6,
+        "codes": seconds(lambda: around.begin_call(call), 5) / t * 1e6,
+        "x": seconds(lambda: project.project(work, 0, count), 5) / count * 1e6,
+        "steps": seconds(all_steps, 5) / count * 1e6,
     }
 
 
@@ -265,10 +265,10 @@ def time_all(names: list[str]) -> list[dict[str, Any]]:
                         **more,
                     }
                 )
-                told = ", ".join(f"{part} {us:.3f}" for part, us in more.items())
+                shares = ", ".join(f"{part} {us:.3f}" for part, us in more.items())
                 print(
                     f"{name:8} {widths:6} T={t} N={n} C={c} H={h}: {graph:7.3f} us a step in a graph, "
-                    f"{whole / t * 1e6:7.3f} from Python (goal {goal}) {told}; "
+                    f"{whole / t * 1e6:7.3f} from Python (goal {goal}) {shares}; "
                     f"host us a call until queued {host * 1e6:.0f} of {whole * 1e6:.0f}", flush=True,
                 )  # fmt: skip
     return figures
@@ -295,17 +295,17 @@ def main() -> int:
     if options.check:
         check(options.check)
         return 0
-    begun, passed, found = time.perf_counter(), names, {}
+    begun, passed, report = time.perf_counter(), names, {}
     if options.only in (None, "barriers"):
-        found["barriers"] = bare()
+        report["barriers"] = bare()
     if options.only in (None, "check"):
         if not options.unguarded:
             passed = in_processes(__file__, passed, True, options.seconds)
         passed = in_processes(__file__, passed, False, options.seconds)
     if options.only in (None, "time"):
-        found["steps"] = time_all(passed)
+        report["steps"] = time_all(passed)
     if options.json:
-        Path(options.json).write_text(json.dumps(found, indent=1))
+        Path(options.json).write_text(json.dumps(report, indent=1))
     took = time.perf_counter() - begun
     print(f"{took:.0f} s in all; {len(passed)} of {len(names)} rungs are right", flush=True)
     return 0 if len(passed) == len(names) else 1

@@ -35,10 +35,17 @@ import ggmlq as gq
 from bench.on_card import Replays, in_processes
 from ggmlq.codes.tiling import tiling
 from ggmlq.cuda.codes8 import split_k
-from ggmlq.cuda.codes8.job import BY_COLUMNS, FLOATS, PLAIN, WHOLE, Job, Out
-from ggmlq.cuda.codes8.operands import gatherer
+from ggmlq.cuda.codes8.operands import scale_gatherer
 from ggmlq.cuda.codes8.persistent import float_kernel, integer_kernel
-from ggmlq.cuda.codes8.small_m import PARTS, TILES, FewJob, FewTile
+from ggmlq.cuda.codes8.small_m import SPLITS, TILES, SmallMTile, SmallMVariant
+from ggmlq.cuda.codes8.variant import (
+    COLUMN_SCALE_TILES,
+    FLOAT32_OUTPUT,
+    FLOAT_TILES,
+    INTEGER_TILES,
+    OutputKind,
+    Variant,
+)
 from ggmlq.cuda.intrinsics import barrier
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.rings.boxed import BoxTile
@@ -74,39 +81,48 @@ OTHERS = {
     "fp8": [BoxTile(128, 192, 5), BoxTile(128, 128, 6), BoxTile(128, 64, 8)],
     "int8": [BoxTile(256, 128, 4), BoxTile(128, 128, 6), BoxTile(128, 64, 8)],
 }
-NARROW_TILES = [FewTile(64, 8, 8, 2), FewTile(64, 16, 8, 2), FewTile(128, 64, 6, 1, 16)]
+NARROW_TILES = [SmallMTile(64, 8, 8, 2), SmallMTile(64, 16, 8, 2), SmallMTile(128, 64, 6, 1, 16)]
 BANDWIDTH = 4456e9  # bytes a second that this project measured on an H200
 OUTSIDE = "bfloat16"  # the outputs of timed products
 
 
 def kernels() -> list[Any]:
-    """All that this takes, the longest to compile first."""
-    found: list[Any] = []
-    outs = (PLAIN, Out(OUTSIDE))
-    found += [float_kernel(Job(wave.tile, "e4m3", "e4m3", out)) for wave in FLOATS for out in outs]
-    found += [float_kernel(Job(wave.tile, "e4m3", "e4m3", outs[1], boxed=False)) for wave in FLOATS]
-    found += [float_kernel(Job(BY_COLUMNS[0].tile, "e4m3", "e4m3", by_columns=True))]
-    for wave in WHOLE:
-        found += [
-            integer_kernel(Job(wave.tile, "s8", "s8", out, boxed)) for out in outs for boxed in (True, False)
+    """All kernels of this program, the longest to compile first."""
+    listing: list[Any] = []
+    outs = (FLOAT32_OUTPUT, OutputKind(OUTSIDE))
+    listing += [float_kernel(Variant(wave.tile, "e4m3", "e4m3", out)) for wave in FLOAT_TILES for out in outs]
+    listing += [
+        float_kernel(Variant(wave.tile, "e4m3", "e4m3", outs[1], boxed=False)) for wave in FLOAT_TILES
+    ]
+    listing += [float_kernel(Variant(COLUMN_SCALE_TILES[0].tile, "e4m3", "e4m3", column_scales=True))]
+    for wave in INTEGER_TILES:
+        listing += [
+            integer_kernel(Variant(wave.tile, "s8", "s8", out, boxed))
+            for out in outs
+            for boxed in (True, False)
         ]
     if not barrier.GUARDED:
-        found += [float_kernel(Job(tile, "e4m3", "e4m3", outs[1])) for tile in OTHERS["fp8"]]
-        found += [integer_kernel(Job(tile, "s8", "s8", outs[1])) for tile in OTHERS["int8"]]
-        found += [r10_small_m.kernel(FewJob(tile, "e4m3", "e4m3", outs[1])) for tile in NARROW_TILES]
-        found += [split_k.kernel(Job(tile, "e4m3", "e4m3", outs[1], False)) for tile in split_k.TILES]
+        listing += [float_kernel(Variant(tile, "e4m3", "e4m3", outs[1])) for tile in OTHERS["fp8"]]
+        listing += [integer_kernel(Variant(tile, "s8", "s8", outs[1])) for tile in OTHERS["int8"]]
+        listing += [r10_small_m.kernel(SmallMVariant(tile, "e4m3", "e4m3", outs[1])) for tile in NARROW_TILES]
+        listing += [split_k.kernel(Variant(tile, "e4m3", "e4m3", outs[1], False)) for tile in split_k.TILES]
     for rung in (r7_wgmma, r8_tma_ring):
-        jobs = [Job(rung.TILE, "e4m3", "e4m3", out) for out in outs]
-        jobs += [Job(rung.TILE, "e4m3", "e4m3", outs[1], boxed=False)]
-        found += [rung.kernel(job) for job in [*jobs, Job(rung.TILE, "e4m3", "e4m3", by_columns=True)]]
+        variants = [Variant(rung.TILE, "e4m3", "e4m3", out) for out in outs]
+        variants += [Variant(rung.TILE, "e4m3", "e4m3", outs[1], boxed=False)]
+        listing += [
+            rung.kernel(variant)
+            for variant in [*variants, Variant(rung.TILE, "e4m3", "e4m3", column_scales=True)]
+        ]
     for tile in TILES:
-        found += [r10_small_m.kernel(FewJob(tile, a, a, out)) for a in ("e4m3", "s8") for out in outs]
-    found += [r0_naive.kernel(gq.codes[c], gq.codes[c], False) for c in ("e4m3", "int8")]
-    return [*dict.fromkeys(found), gatherer()]
+        listing += [
+            r10_small_m.kernel(SmallMVariant(tile, a, a, out)) for a in ("e4m3", "s8") for out in outs
+        ]
+    listing += [r0_naive.kernel(gq.codes[c], gq.codes[c], False) for c in ("e4m3", "int8")]
+    return [*dict.fromkeys(listing), scale_gatherer()]
 
 
 def compiled(number: int) -> str:
-    """One of them, done by other processes."""
+    """The name of one kernel, after compiling it; other processes call this."""
     listed = kernels()
     if number < len(listed):
         listed[number].cubin((9, 0))
@@ -115,7 +131,7 @@ def compiled(number: int) -> str:
 
 
 def compile_all(guarded: bool) -> None:
-    """Into the cache; the guarded ones are kernels of their own."""
+    """Compile all kernels into the cache; those with guarded waits are kernels of their own."""
     begun = time.perf_counter()
     os.environ["GGMLQ_GUARD_WAITS"] = str(int(guarded))
     with multiprocessing.get_context("spawn").Pool(min(16, os.cpu_count() or 1)) as pool:
@@ -124,7 +140,7 @@ def compile_all(guarded: bool) -> None:
 
 
 def quantized(rows: int, k: int, code: str, tile: tuple[int | None, int | None], rng: Any) -> gq.ScaledArray:
-    """Normal data, each row of its own size, as a model's would be; by CuPy alone."""
+    """Codes of normal data, each row of its own size as in a model; made by CuPy alone."""
     cp, over = device.cupy(), tiling(tile, rows, k)
     r, c = over.r, over.c
     down, across = over.shape
@@ -145,22 +161,22 @@ def quantized(rows: int, k: int, code: str, tile: tuple[int | None, int | None],
 
 
 def in_columns(s: gq.ScaledArray) -> gq.ScaledArray:
-    """With scales down columns, each padded to 16 bytes, as quantizers can leave them."""
+    """The array with its scales in columns, each padded to 16 bytes, as quantizers can leave them."""
     cp, (rows, columns) = device.cupy(), s.scales.shape
-    wide = cp.zeros((columns, -(-rows // 4) * 4), cp.float32)
-    wide[:, :rows] = s.scales.T
-    return gq.ScaledArray(s.codes, wide.T[:rows], s.code, s.tile)
+    table_columns = cp.zeros((columns, -(-rows // 4) * 4), cp.float32)
+    table_columns[:, :rows] = s.scales.T
+    return gq.ScaledArray(s.codes, table_columns.T[:rows], s.code, s.tile)
 
 
 def operands(case: str, m: int, n: int, k: int, seed: int) -> tuple[gq.ScaledArray, gq.ScaledArray]:
-    """Of a product."""
-    code, of_x, of_w = CASES[case]
+    """The operands x and w of a product."""
+    code, x_tile, w_tile = CASES[case]
     rng = device.cupy().random.RandomState(seed)
-    return in_columns(quantized(m, k, code, of_x, rng)), quantized(n, k, code, of_w, rng)
+    return in_columns(quantized(m, k, code, x_tile, rng)), quantized(n, k, code, w_tile, rng)
 
 
 def empty(m: int, n: int, kind: str) -> Any:
-    """Outputs, poisoned."""
+    """An array for outputs, filled with NaN."""
     cp = device.cupy()
     if kind == "bfloat16":
         return cp.full((m, n), 0x7FC0, cp.uint16).view(float_dtype("a product", "bfloat16"))
@@ -168,7 +184,7 @@ def empty(m: int, n: int, kind: str) -> Any:
 
 
 def floats_of(y: Any) -> Any:
-    """As float32, bfloat16 by its bits."""
+    """The values as float32, bfloat16 by its bits."""
     cp = device.cupy()
     if str(y.dtype) == "bfloat16":
         return (y.view(cp.uint16).astype(cp.uint32) << 16).view(cp.float32)
@@ -176,7 +192,7 @@ def floats_of(y: Any) -> Any:
 
 
 def wrong(y: Any, x: gq.ScaledArray, w: gq.ScaledArray) -> float:
-    """The mean error, of the mean, on some rows, against the plainest kernel rounded alike."""
+    """The mean error by the mean value, on some rows, against the plainest kernel with the same rounding."""
     cp, count = device.cupy(), min(len(x), 64)
     rows = slice(len(x) - count, len(x))
     want = cp.empty((count, len(w)), cp.float32)
@@ -184,18 +200,20 @@ def wrong(y: Any, x: gq.ScaledArray, w: gq.ScaledArray) -> float:
     if str(y.dtype) == "bfloat16":
         bits = want.view(cp.uint32)
         want = (bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000).astype(cp.uint32).view(cp.float32)
-    found = floats_of(y[rows])
+    actual = floats_of(y[rows])
     assert not cp.isnan(floats_of(y)).any(), "outputs that were not written, or NaN"
-    return float(cp.abs(found - want).mean() / cp.abs(want).mean())
+    return float(cp.abs(actual - want).mean() / cp.abs(want).mean())
 
 
 def rung(name: str) -> Any:
-    """By its name."""
-    return next(each for each in ladder.rungs("scaled_linear", "cuda") if each.name == f"cuda:{name}")
+    """The rung of this name."""
+    return next(
+        candidate for candidate in ladder.rungs("scaled_linear", "cuda") if candidate.name == f"cuda:{name}"
+    )
 
 
 def check(name: str) -> None:
-    """All cases that a rung takes: twice, the same bits, and close to the plainest kernel."""
+    """Run all cases that a rung takes: two runs give the same bits, close to the plainest kernel."""
     cp, served = device.cupy(), 0
     for i, (case, m, n, k, kind) in enumerate(CHECKS):
         x, w = operands(case, m, n, k, 100 + i)
@@ -215,15 +233,15 @@ def check(name: str) -> None:
 
 
 class Table:
-    """Figures as they come."""
+    """The figures so far, each printed as it comes."""
 
     def __init__(self, sustained: bool) -> None:
         self.sustained, self.figures = sustained, []
 
     def add(self, name: str, case: str, shape: tuple[int, int, int], works: list[Any], copies: int) -> None:
         m, n, k = shape
-        found = Replays(works, copies).times(2.0 if self.sustained else 0.05, rest=0.3)
-        rested, best = statistics.median(found[:12]), min(found)
+        times = Replays(works, copies).times(2.0 if self.sustained else 0.05, rest=0.3)
+        rested, best = statistics.median(times[:12]), min(times)
         figure = {
             "rung": name,
             "case": case,
@@ -233,56 +251,56 @@ class Table:
             "us": rested * 1e6,
             "best us": best * 1e6,
         }
-        told = f"{name:34} {case:6} {m}x{n}x{k:<6} {rested * 1e6:9.2f} us (best {best * 1e6:.2f})"
-        told += f" {2e-12 * m * n * k / rested:7.0f} T/s (best {2e-12 * m * n * k / best:.0f})"
+        text = f"{name:34} {case:6} {m}x{n}x{k:<6} {rested * 1e6:9.2f} us (best {best * 1e6:.2f})"
+        text += f" {2e-12 * m * n * k / rested:7.0f} T/s (best {2e-12 * m * n * k / best:.0f})"
         if m <= 128:
             floor = (n * k + m * k + 2 * m * n) / BANDWIDTH
-            told += f"  floor {floor * 1e6:.2f} us, {floor / rested:.0%}"
+            text += f"  floor {floor * 1e6:.2f} us, {floor / rested:.0%}"
         if self.sustained:
-            late = statistics.median(found[-len(found) // 4 :])
-            told += f"  sustained {2e-12 * m * n * k / late:.0f}"
+            late = statistics.median(times[-len(times) // 4 :])
+            text += f"  sustained {2e-12 * m * n * k / late:.0f}"
             figure["sustained us"] = late * 1e6
         self.figures.append(figure)
-        print(told, flush=True)
+        print(text, flush=True)
 
 
 def timed(table: Table, name: str, case: str, shape: tuple[int, int, int], **more: Any) -> None:
-    """One rung at one shape, checked before it counts."""
+    """Check and time one rung at one shape."""
     m, n, k = shape
     count = max(1, -(-150_000_000 // (n * k))) if m <= 64 else 1
-    given = [operands(case, m, n, k, seed) for seed in range(count)]
+    sets = [operands(case, m, n, k, seed) for seed in range(count)]
     y = empty(m, n, OUTSIDE)
     label = " ".join([name, *(f"{what} {value}" for what, value in more.items())])
     try:
-        rung(name).launch(*given[0], y, **more)
-        error = wrong(y, *given[0])
+        rung(name).launch(*sets[0], y, **more)
+        error = wrong(y, *sets[0])
         assert error <= 5e-4, error
-        works = [partial(rung(name).launch, x, w, y, **more) for x, w in given]
+        works = [partial(rung(name).launch, x, w, y, **more) for x, w in sets]
         table.add(label, case, shape, works, max(count, 20 if m <= 128 else 4))
     except Exception as failed:  # one that fails does not lose the others
         print(f"{label} {case} {shape}: {type(failed).__name__}: {str(failed)[:300]}", flush=True)
 
 
 def narrow(table: Table, names: list[str], n: int, k: int, tiles: bool) -> None:
-    """Up to 256 rows of x."""
+    """Measure products of up to 256 rows of x."""
     for m in (1, 8, 16, 32, 64, 128, 256):
         for name, most in (("small_m", 64), ("persistent", 256), ("split_k", 256)):
             if name in names and (m >= 64 or name == "small_m") and m <= most:
                 timed(table, name, "fp8", (m, n, k))
     if tiles and "small_m" in names:
         for tile in (*TILES, *NARROW_TILES):
-            for parts in PARTS:
+            for parts in SPLITS:
                 if -(-n // tile.rows) * parts <= 3 * device.multiprocessors():
-                    timed(table, "small_m", "fp8", (tile.columns, n, k), parts=parts, tile=tile)
+                    timed(table, "small_m", "fp8", (tile.columns, n, k), split=parts, tile=tile)
     if tiles and "split_k" in names:
         for tile in split_k.TILES:
             for parts in range(2, split_k.MOST + 1):
                 if tile.tiles(128, n) * parts <= device.multiprocessors():
-                    timed(table, "split_k", "fp8", (128, n, k), parts=parts, tile=tile)
+                    timed(table, "split_k", "fp8", (128, n, k), split=parts, tile=tile)
 
 
 def time_all(names: list[str], tiles: bool, sustained: bool) -> list[dict[str, Any]]:
-    """What the issue asks for, the most important first."""
+    """Measure the shapes of this table, the most important first."""
     table = Table(sustained)
     for shape in LARGE:
         for name in ("wgmma", "tma_ring", "persistent"):

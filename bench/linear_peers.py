@@ -2,7 +2,7 @@
 
     python bench/linear_peers.py --json linear_peers.json
     python bench/linear_peers.py --shapes 4096x14336 --rows 64,512 --formats q4_0
-    python bench/linear_peers.py --tiles --rows 256,512,4096      # cuda:warp_specialized with each of its tiles, too
+    python bench/linear_peers.py --tiles --rows 256,512,4096   # each tile of cuda:warp_specialized, too
 
 Humming (``pip install humming-kernels``; with torch, nvcc and CUDA_HOME) multiplies int4 in groups of 32,
 beside which q4_0 stands here, or of 128, beside which q4_K does from 64 rows on. Both get the same float16
@@ -46,37 +46,40 @@ WORST = 3e-4  # mean squared error beside the mean square
 
 
 def humming(group: int, n: int, k: int, copies: int) -> Any:
-    """Layers, and the weights of the first one."""
+    """Layers of Humming, and the weights of the first one."""
     import torch
     from humming.layer import HummingLayer
 
-    made, first = [], None
+    layers, first = [], None
     for _ in range(copies):
         w = torch.randn((n, k), dtype=torch.float16, device="cuda")
         config = {"dtype": "int4", "weight_scale_group_size": group}
         layer = HummingLayer(shape_n=n, shape_k=k, weight_config=config, torch_dtype=torch.float16).cuda()
         layer.load_from_unquantized(w)
         layer.transform()
-        made.append(layer)
+        layers.append(layer)
         first = w if first is None else first
-    return made, first
+    return layers, first
 
 
 def products(m: int, tiled: bool) -> dict[str, Any]:
-    """What multiplies here: as ``auto`` does, and ``cuda:warp_specialized`` with each tile that so many rows fill up."""
-    found: dict[str, Any] = {"ggmlq": lambda x, q, y: gq.linear(x, q, out=y)}
+    """Ways to multiply: ``auto``, and ``cuda:warp_specialized`` with each tile that m rows fill."""
+    ways: dict[str, Any] = {"ggmlq": lambda x, q, y: gq.linear(x, q, out=y)}
     if tiled:
         filled = (tile for tile in TILES if tile.columns < 2 * m and (tile.columns > 64 or m <= 128))
-        found |= {f"roles, {tile}": partial(r16_warp_specialized.launch.launch, tile=tile) for tile in filled}
-    return found
+        ways |= {
+            f"warp_specialized, {tile}": partial(r16_warp_specialized.launch.launch, tile=tile)
+            for tile in filled
+        }
+    return ways
 
 
 def contenders(weights: list[Any], layers: Any, x: Any, tiled: bool) -> dict[str, Replays]:
-    """Graphs of all, each judged."""
+    """A graph for each contender, after its result was judged."""
     cp, m = device.cupy(), len(x)
     count = len(weights) if m <= FEW else 1
     copies = max(count, 8 if m <= 1024 else 4)
-    y, found = cp.empty((m, weights[0].shape[0]), np.float32), {}
+    y, graphs = cp.empty((m, weights[0].shape[0]), np.float32), {}
     want = x.astype(np.float32) @ weights[0].dequantize().T
     for name, product in products(m, tiled).items():
         y.fill(np.nan)
@@ -85,18 +88,18 @@ def contenders(weights: list[Any], layers: Any, x: Any, tiled: bool) -> dict[str
         if not wrong < WORST:
             print(f"  {name}, {m} rows: {wrong:.2e} WRONG", flush=True)
             continue
-        found[name] = Replays([partial(product, x, q, y) for q in weights[:count]], copies)
+        graphs[name] = Replays([partial(product, x, q, y) for q in weights[:count]], copies)
     if layers is not None:
-        made, first = layers
-        given = tensor(x)
-        result, want = made[0](given).float(), given.float() @ first.float().T
+        replicas, first = layers
+        x_torch = tensor(x)
+        result, want = replicas[0](x_torch).float(), x_torch.float() @ first.float().T
         assert float(((result - want) ** 2).mean() / (want**2).mean()) < 0.05  # of four bits
-        found["Humming"] = TorchReplays(lambda i: made[i](given), count, copies)
-    return found
+        graphs["Humming"] = TorchReplays(lambda i: replicas[i](x_torch), count, copies)
+    return graphs
 
 
 def measured(name: str, n: int, k: int, rows: list[int], left: Any, tiled: bool) -> list[dict[str, Any]]:
-    """A line a number of rows."""
+    """The figures of a shape, a line for each number of rows."""
     cp, fmt, (group, least) = device.cupy(), gq.formats[name], BESIDE[name]
     first = gq.QuantArray.from_bytes(random_bytes(fmt, n, k, 1), fmt, (n, k)).to("cuda")
     weights = [first, *(first.copy() for _ in range(int(ROTATED / first.nbytes)))]
@@ -113,15 +116,15 @@ def measured(name: str, n: int, k: int, rows: list[int], left: Any, tiled: bool)
             continue
         x = cp.random.standard_normal((m, k), dtype=np.float32).astype(np.float16)
         try:
-            found = in_turns(contenders(weights, layers, x, tiled), TURNS, 0.02, REST, 10)
+            times_by_peer = in_turns(contenders(weights, layers, x, tiled), TURNS, 0.02, REST, 10)
         except Exception as failed:
             print(f"{name} {n}x{k} M={m}: {type(failed).__name__}: {str(failed)[:200]}", flush=True)
             continue
-        us = {of: statistics.median(times) * 1e6 for of, times in found.items()}
-        told = "  ".join(f"{of} {value:8.1f} us" for of, value in us.items())
-        ahead = us.get("Humming", np.nan) / min(value for of, value in us.items() if of != "Humming")
+        us = {peer: statistics.median(times) * 1e6 for peer, times in times_by_peer.items()}
+        text = "  ".join(f"{peer} {value:8.1f} us" for peer, value in us.items())
+        ahead = us.get("Humming", np.nan) / min(value for peer, value in us.items() if peer != "Humming")
         print(
-            f"{name} {n}x{k} M={m:5}  {told}  {2e-6 * m * n * k / us['ggmlq']:5.0f} T/s  {ahead:.2f}",
+            f"{name} {n}x{k} M={m:5}  {text}  {2e-6 * m * n * k / us['ggmlq']:5.0f} T/s  {ahead:.2f}",
             flush=True,
         )
         figures.append({"format": name, "N": n, "K": k, "M": m, "us": us, "ours is faster by": ahead})
@@ -140,9 +143,9 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     begun, figures = time.perf_counter(), []
-    asked = options.shapes.split(",") if options.shapes else []
-    shapes = [tuple(map(int, each.split("x"))) for each in asked] or SHAPES
-    rows = [int(each) for each in options.rows.split(",")] if options.rows else list(ROWS)
+    texts = options.shapes.split(",") if options.shapes else []
+    shapes = [tuple(map(int, text.split("x"))) for text in texts] or SHAPES
+    rows = [int(text) for text in options.rows.split(",")] if options.rows else list(ROWS)
     if options.tiles:
         compiled({"cuda:warp_specialized"}, set(options.formats.split(",")))
     for n, k in shapes:

@@ -1,4 +1,4 @@
-"""What programs that measure on a card share: checks in processes of their own, graphs replayed and timed."""
+"""Tools of programs that measure on a card: checks in processes of their own, graphs replayed and timed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def in_processes(script: str, names: Sequence[str], guarded: bool, limit: float)
 
 
 class Replays:
-    """A graph of some work; ``works`` are taken in turns."""
+    """A CUDA graph of ``copies`` calls, which takes ``works`` in turn."""
 
     def __init__(self, works: Sequence[Callable[[], object]], copies: int = 1, warm: int = 12) -> None:
         cp = device.cupy()
@@ -60,26 +60,26 @@ class Replays:
         """Seconds of one piece of work, of each replay, after a rest."""
         cp = device.cupy()
         time.sleep(rest)
-        found, end = [], time.perf_counter() + seconds
-        while len(found) < least or time.perf_counter() < end:
+        times, end = [], time.perf_counter() + seconds
+        while len(times) < least or time.perf_counter() < end:
             first, last = cp.cuda.Event(), cp.cuda.Event()
             first.record(self.stream)
             self.replay()
             last.record(self.stream)
             last.synchronize()
-            found.append(cp.cuda.get_elapsed_time(first, last) * 1e-3 / self.copies)
-        return found
+            times.append(cp.cuda.get_elapsed_time(first, last) * 1e-3 / self.copies)
+        return times
 
 
 def in_turns(
     graphs: Mapping[str, Replays], turns: int, seconds: float, rest: float, first: int | None = None
 ) -> dict[str, list[float]]:
-    """Seconds of each graph's piece of work: all in turns, so that none has the best of the card.
+    """Seconds of each graph's piece of work, all in turns, so that none has the best of the card.
 
-    ``first``: of a turn only so many replays count, those right after the rest.
+    ``first``: only so many replays of a turn count, those right after the rest.
     """
-    found: dict[str, list[float]] = {name: [] for name in graphs}
+    times: dict[str, list[float]] = {name: [] for name in graphs}
     for _ in range(turns):
         for name, graph in graphs.items():
-            found[name] += graph.times(seconds, rest=rest)[:first]
-    return found
+            times[name] += graph.times(seconds, rest=rest)[:first]
+    return times

@@ -23,9 +23,11 @@ from typing import Any
 
 import ggmlq as gq
 from ggmlq.codes.tiling import tiling
-from ggmlq.cuda.codes8 import tiled
-from ggmlq.cuda.codes8.job import FLOATS, WHOLE, Job
+from ggmlq.cuda.codes8 import mma_tiles
+from ggmlq.cuda.codes8.mma_tiles import is_uniform
 from ggmlq.cuda.codes8.persistent import float_kernel, integer_kernel
+from ggmlq.cuda.codes8.rows import operand_pair
+from ggmlq.cuda.codes8.variant import FLOAT_TILES, INTEGER_TILES, Variant
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.rings.shape import ByteTile
 from ggmlq.cuda.scaled_linear import r4_mma_int8, r5_widen, r7_wgmma, r8_tma_ring
@@ -61,7 +63,7 @@ OTHERS = {
     ],
 }  # fmt: skip
 
-KERNELS = {"whole": r4_mma_int8.whole, "grouped": r4_mma_int8.grouped, "widen": r5_widen.kernel}
+KERNELS = {"whole": r4_mma_int8.ungrouped, "grouped": r4_mma_int8.grouped, "widen": r5_widen.kernel}
 KERNELS |= {"floats": float_kernel, "integers": integer_kernel}
 KERNELS |= {"wgmma": r7_wgmma.kernel, "ring": r8_tma_ring.kernel}
 
@@ -91,17 +93,17 @@ def timed(work, copies: int = 3, seconds: float = 0.4) -> float:
         for _ in range(copies):
             work()
         graph = stream.end_capture()
-        found, end = [], time.perf_counter() + seconds
-        while len(found) < 5 or (time.perf_counter() < end and len(found) < 30):
+        times, end = [], time.perf_counter() + seconds
+        while len(times) < 5 or (time.perf_counter() < end and len(times) < 30):
             first, last = cp.cuda.Event(), cp.cuda.Event()
             first.record()
             graph.launch(stream)
             last.record()
             last.synchronize()
-            found.append(cp.cuda.get_elapsed_time(first, last) * 1e-3 / copies)
-            if len(found) >= 2 and found[-1] > 0.1:
+            times.append(cp.cuda.get_elapsed_time(first, last) * 1e-3 / copies)
+            if len(times) >= 2 and times[-1] > 0.1:
                 break
-    return statistics.median(found)
+    return statistics.median(times)
 
 
 def checked(y: Any, x: gq.ScaledArray, w: gq.ScaledArray, exact: bool, bound: float) -> float:
@@ -117,7 +119,7 @@ def checked(y: Any, x: gq.ScaledArray, w: gq.ScaledArray, exact: bool, bound: fl
 
 
 def compiled(what: tuple[str, tuple, tuple[int, int]]) -> str:
-    """Compile a kernel and keep it on disk: done by other processes."""
+    """The name of one kernel, after compiling it to disk; other processes call this."""
     name, case, capability = what
     kernel = KERNELS[name](*case)
     kernel.cubin(capability)
@@ -125,75 +127,77 @@ def compiled(what: tuple[str, tuple, tuple[int, int]]) -> str:
 
 
 def needed(tiles: bool) -> list[tuple[str, tuple]]:
-    """The kernels that all this takes, the longest to compile first."""
-    found = [("whole", (wave.tile, "s8", "s8", False)) for wave in r4_mma_int8.WHOLE[:2]]
-    found += [("grouped", (r4_mma_int8.GROUPED[0].tile, "s8", "s8", True, False))]
-    for wave in FLOATS:
-        found += [("floats", (Job(wave.tile, "e4m3", "e4m3"),))]
-    found += [("integers", (Job(wave.tile, "s8", "s8"),)) for wave in WHOLE]
-    found += [
-        ("wgmma", (Job(r7_wgmma.TILE, "e4m3", "e4m3"),)),
-        ("ring", (Job(r8_tma_ring.TILE, "e4m3", "e4m3"),)),
+    """All kernels of this program, the longest to compile first."""
+    cases = [("whole", (wave.tile, "s8", "s8", False)) for wave in r4_mma_int8.UNGROUPED_TILES[:2]]
+    cases += [("grouped", (r4_mma_int8.GROUPED_TILES[0].tile, "s8", "s8", True, False))]
+    for wave in FLOAT_TILES:
+        cases += [("floats", (Variant(wave.tile, "e4m3", "e4m3"),))]
+    cases += [("integers", (Variant(wave.tile, "s8", "s8"),)) for wave in INTEGER_TILES]
+    cases += [
+        ("wgmma", (Variant(r7_wgmma.TILE, "e4m3", "e4m3"),)),
+        ("ring", (Variant(r8_tma_ring.TILE, "e4m3", "e4m3"),)),
     ]
-    found += [("widen", (r5_widen.TILES[0].tile, "e4m3", "e4m3", uniform, True)) for uniform in (True, False)]
+    cases += [("widen", (r5_widen.TILES[0].tile, "e4m3", "e4m3", uniform, True)) for uniform in (True, False)]
     if tiles:
-        found += [("whole", (tile, "s8", "s8", False)) for tile in OTHERS["mma_int8"]]
-        found += [("grouped", (tile, "s8", "s8", True, False)) for tile in OTHERS["mma_int8 in groups"]]
-        found += [("widen", (tile, "e4m3", "e4m3", True, True)) for tile in OTHERS["widen"]]
-    return list(dict.fromkeys(found))
+        cases += [("whole", (tile, "s8", "s8", False)) for tile in OTHERS["mma_int8"]]
+        cases += [("grouped", (tile, "s8", "s8", True, False)) for tile in OTHERS["mma_int8 in groups"]]
+        cases += [("widen", (tile, "e4m3", "e4m3", True, True)) for tile in OTHERS["widen"]]
+    return list(dict.fromkeys(cases))
 
 
 def others(case: str, x: gq.ScaledArray, w: gq.ScaledArray, out: Any):
     """Kernels with other tiles and orders of blocks that serve a case."""
-    given = tiled.given(x, w)
-    grouped, span = given.groups.length < x.shape[1], given.groups.span
+    operands = operand_pair(x, w)
+    grouped, span = operands.groups.length < x.shape[1], operands.groups.span
     if case == "int8 by row":
-        made = [(tile, ("s8", "s8", False), r4_mma_int8.whole, (0,) * 4) for tile in OTHERS["mma_int8"]]
+        choices = [
+            (tile, ("s8", "s8", False), r4_mma_int8.ungrouped, (0,) * 4) for tile in OTHERS["mma_int8"]
+        ]
     elif case == "int8 1x128":
         more, maker = (0, 0, 0, 0, span), r4_mma_int8.grouped
-        made = [
-            (tile, ("s8", "s8", given.uniform(tile), False), maker, more)
+        choices = [
+            (tile, ("s8", "s8", is_uniform(operands, tile), False), maker, more)
             for tile in OTHERS["mma_int8 in groups"]
         ]
     elif case.startswith("e4m3") and grouped:
-        made = [
-            (tile, ("e4m3", "e4m3", given.uniform(tile), True), r5_widen.kernel, ())
+        choices = [
+            (tile, ("e4m3", "e4m3", is_uniform(operands, tile), True), r5_widen.kernel, ())
             for tile in OTHERS["widen"]
         ]
     else:
         return
-    for tile, kinds, maker, more in made:
-        for tall in (4, 8, 16, 32) if tile is made[0][0] else (8,):
+    for tile, kinds, maker, more in choices:
+        for tall in (4, 8, 16, 32) if tile is choices[0][0] else (8,):
             kernel = partial(maker, tile, *kinds)
-            yield f"{tile}, {tall} tall", partial(run_tile, given, kernel, tile, out, more, tall)
+            yield f"{tile}, {tall} tall", partial(run_tile, operands, kernel, tile, out, more, tall)
 
 
-def run_tile(given, kernel, tile, out, more, tall) -> None:
-    """One product."""
-    given.launch(kernel(), tile, out, *more, tall=tall)
+def run_tile(operands, kernel, tile, out, more, tall) -> None:
+    """Launch one product with a tile."""
+    mma_tiles.launch(kernel(), tile, operands, out, *more, raster_height=tall)
 
 
 class Table:
-    """Prints figures as they come, and keeps them."""
+    """The figures so far, each printed as it comes."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.figures = seconds, []
 
     def add(self, case: str, name: str, work, out, x, w) -> None:
         (m, k), n = x.shape, len(w)
-        told = f"{case:15} {m}x{n}x{k:<6} {name:58}"
+        text = f"{case:15} {m}x{n}x{k:<6} {name:58}"
         try:
             work()
             exact = x.code.kind == "integer" and "chunks" not in case
             error = checked(out, x, w, exact, 2e-4 if name in PROMOTED else 1e-5)
             t = timed(work, seconds=self.seconds)
         except Exception as failed:  # one figure that fails does not lose the others
-            print(f"{told} {type(failed).__name__}: {str(failed)[:300]}", flush=True)
+            print(f"{text} {type(failed).__name__}: {str(failed)[:300]}", flush=True)
             return
         rate = 2 * m * n * k / t / 1e12
         figure = {"case": case, "m": m, "n": n, "k": k, "kernel": name, "us": t * 1e6, "tera": rate}
         self.figures.append(figure)
-        print(f"{told} {t * 1e6:9.1f} us {rate:7.1f} T/s  error {error:.1e}", flush=True)
+        print(f"{text} {t * 1e6:9.1f} us {rate:7.1f} T/s  error {error:.1e}", flush=True)
 
 
 def main() -> int:
@@ -209,7 +213,7 @@ def main() -> int:
     begun = time.perf_counter()
     capability = device.capability()
     with multiprocessing.get_context("spawn").Pool(min(16, os.cpu_count() or 1)) as pool:
-        for _ in pool.imap_unordered(compiled, [(*each, capability) for each in needed(options.tiles)]):
+        for _ in pool.imap_unordered(compiled, [(*job, capability) for job in needed(options.tiles)]):
             pass
     print(f"compiled in {time.perf_counter() - begun:.0f} s", flush=True)
     table = Table(options.seconds)
@@ -217,13 +221,13 @@ def main() -> int:
         m, n, k = map(int, shape.split("x"))
         out = cp.empty((m, n), cp.float32)
         for case in options.cases.split(","):
-            code, of_x, of_w, accumulate = CASES[case]
-            x, w = operand(code, of_x, m, k, 1), operand(code, of_w, n, k, 2)
+            code, x_tile, w_tile, accumulate = CASES[case]
+            x, w = operand(code, x_tile, m, k, 1), operand(code, w_tile, n, k, 2)
             problem = ScaledLinear.of(x, w, accumulate)
             for rung in ladder.rungs("scaled_linear", "cuda"):
-                asked = not options.rungs or rung.name[5:] in options.rungs.split(",")
+                is_selected = not options.rungs or rung.name[5:] in options.rungs.split(",")
                 slow = rung.name in SLOW and m * n * k > 4096**3
-                if asked and not slow and not rung.refuses(problem):
+                if is_selected and not slow and not rung.refuses(problem):
                     table.add(case, rung.name, partial(rung.launch, x, w, out), out, x, w)
             if options.tiles and m == 4096 and k > 4096:
                 for name, work in others(case, x, w, out):

@@ -43,27 +43,27 @@ Work = Callable[[int], Any]  # product with the weights of that number
 
 
 class TorchReplays(Replays):
-    """The same of what torch launches."""
+    """A CUDA graph of calls that torch launches."""
 
     def __init__(self, work: Work, count: int, copies: int) -> None:
         import torch
 
         self.copies = copies
-        own = torch.cuda.Stream()
-        with torch.cuda.stream(own):
+        torch_stream = torch.cuda.Stream()
+        with torch.cuda.stream(torch_stream):
             for i in range(count):
                 work(i)
-            own.synchronize()
+            torch_stream.synchronize()
             self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, stream=own):
+            with torch.cuda.graph(self.graph, stream=torch_stream):
                 for i in range(copies):
                     work(i % count)
-        self.torch, self.own = torch, own
-        self.stream = device.cupy().cuda.ExternalStream(own.cuda_stream)
+        self.torch, self.torch_stream = torch, torch_stream
+        self.stream = device.cupy().cuda.ExternalStream(torch_stream.cuda_stream)
         self.times(0)
 
     def replay(self) -> None:
-        with self.torch.cuda.stream(self.own):
+        with self.torch.cuda.stream(self.torch_stream):
             self.graph.replay()
 
 
@@ -71,82 +71,82 @@ def tensor(array: Any, kind: str = "") -> Any:
     """An array of CuPy as torch sees it."""
     import torch
 
-    made = torch.from_dlpack(array)
-    return made.view(getattr(torch, kind)) if kind else made
+    result = torch.from_dlpack(array)
+    return result.view(getattr(torch, kind)) if kind else result
 
 
-def deep_gemm(given: list[Any], y: Any) -> Work:
-    """DeepGEMM: scales a row and 128 columns, and of 128 × 128 blocks."""
+def deep_gemm(sets: list[Any], y: Any) -> Work:
+    """A product by DeepGEMM: scales for a row and 128 columns of x, and for blocks of 128 × 128 of w."""
     import deep_gemm as library
 
     out = tensor(y.view(device.cupy().uint16), "bfloat16")
-    x = given[0][0]
+    x = sets[0][0]
     a = tensor(x.codes, "float8_e4m3fn"), library.get_mn_major_tma_aligned_tensor(tensor(x.scales.copy()))
-    of_w = [(tensor(w.codes, "float8_e4m3fn"), tensor(w.scales.copy())) for _, w in given]
-    return lambda i: library.fp8_gemm_nt(a, of_w[i], out)
+    w_tensors = [(tensor(w.codes, "float8_e4m3fn"), tensor(w.scales.copy())) for _, w in sets]
+    return lambda i: library.fp8_gemm_nt(a, w_tensors[i], out)
 
 
-def cublas(given: list[Any], y: Any) -> Work:
-    """What torch calls, with the same scales: cuBLASLt."""
+def cublas(sets: list[Any], y: Any) -> Work:
+    """A product by cuBLASLt, which torch calls, with the same scales."""
     import torch
 
-    out, x = tensor(y.view(device.cupy().uint16), "bfloat16"), given[0][0]
-    a, of_a = tensor(x.codes, "float8_e4m3fn"), tensor(x.scales.copy()).t().contiguous().t()
-    of_w = [(tensor(w.codes, "float8_e4m3fn").t(), tensor(w.scales.copy()).t()) for _, w in given]
+    out, x = tensor(y.view(device.cupy().uint16), "bfloat16"), sets[0][0]
+    a, a_scales = tensor(x.codes, "float8_e4m3fn"), tensor(x.scales.copy()).t().contiguous().t()
+    w_tensors = [(tensor(w.codes, "float8_e4m3fn").t(), tensor(w.scales.copy()).t()) for _, w in sets]
     multiply = partial(torch._scaled_mm, out_dtype=torch.bfloat16, out=out)
-    return lambda i: multiply(a, of_w[i][0], scale_a=of_a, scale_b=of_w[i][1])
+    return lambda i: multiply(a, w_tensors[i][0], scale_a=a_scales, scale_b=w_tensors[i][1])
 
 
-def cublas_int8(given: list[Any], y: Any) -> Work:
-    """Integers, likewise; no scales, int32 out."""
+def cublas_int8(sets: list[Any], y: Any) -> Work:
+    """A product of integers by cuBLASLt, without scales, into int32."""
     import torch
 
-    a, of_w = tensor(given[0][0].codes), [tensor(w.codes).t() for _, w in given]
-    return lambda i: torch._int_mm(a, of_w[i])
+    a, w_tensors = tensor(sets[0][0].codes), [tensor(w.codes).t() for _, w in sets]
+    return lambda i: torch._int_mm(a, w_tensors[i])
 
 
-def contenders(case: str, given: list[Any], y: Any) -> dict[str, Any]:
-    """Graphs of all that run, each judged."""
-    count, copies = len(given), max(len(given), 20 if len(y) <= 128 else 4)
-    made: dict[str, Any] = {}
-    ours = [partial(gq.scaled_linear, x, w, out=y) for x, w in given]
+def contenders(case: str, sets: list[Any], y: Any) -> dict[str, Any]:
+    """A graph for each contender that runs, after its result was judged."""
+    count, copies = len(sets), max(len(sets), 20 if len(y) <= 128 else 4)
+    graphs: dict[str, Any] = {}
+    ours = [partial(gq.scaled_linear, x, w, out=y) for x, w in sets]
     peers = {"deep_gemm": deep_gemm, "cuBLASLt": cublas} if case == "fp8" else {"cuBLASLt": cublas_int8}
     for name in ("ggmlq", *peers):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 y.view(device.cupy().uint16).fill(0x7FC0)
-                work = None if name == "ggmlq" else peers[name](given, y)
-                found = ours[0]() if work is None else work(0)
+                work = None if name == "ggmlq" else peers[name](sets, y)
+                result = ours[0]() if work is None else work(0)
                 device.cupy().cuda.runtime.deviceSynchronize()
                 if case == "fp8" or work is None:
-                    error = wrong(y, *given[0])
+                    error = wrong(y, *sets[0])
                     assert error <= 5e-4, f"wrong by {error:.2e}"
                 else:
-                    check_integers(found, *given[0])
-                made[name] = Replays(ours, copies) if work is None else TorchReplays(work, count, copies)
+                    check_integers(result, *sets[0])
+                graphs[name] = Replays(ours, copies) if work is None else TorchReplays(work, count, copies)
         except Exception as failed:  # one that fails does not lose the others
             print(f"  {name}: {type(failed).__name__}: {str(failed)[:200]}", flush=True)
-    return made
+    return graphs
 
 
-def check_integers(found: Any, x: Any, w: Any) -> None:
-    """Some rows, exactly."""
+def check_integers(y: Any, x: Any, w: Any) -> None:
+    """Compare some rows exactly with float64."""
     cp = device.cupy()
     rows = [0, len(x) - 1]
     want = x.codes[rows].astype(cp.float64) @ w.codes.astype(cp.float64).T
-    assert bool((cp.from_dlpack(found)[rows].astype(cp.float64) == want).all()), "wrong integers"
+    assert bool((cp.from_dlpack(y)[rows].astype(cp.float64) == want).all()), "wrong integers"
 
 
 def measured(case: str, m: int, n: int, k: int, sustained: bool) -> list[dict[str, Any]]:
-    """A line a contender."""
+    """The figures of a shape, a line for each contender."""
     shape = f"{m}x{n}x{k}"
     count = max(1, -(-ROTATED // (n * k))) if m <= 64 else 1
-    given = [operands(case, m, n, k, seed) for seed in range(count)]
+    sets = [operands(case, m, n, k, seed) for seed in range(count)]
     y = empty(m, n, OUTSIDE)
-    graphs = contenders(case, given, y)
+    graphs = contenders(case, sets, y)
     rested = in_turns(graphs, TURNS, 0.03, 0.3, 12)
-    found = []
+    figures = []
     for name, graph in graphs.items():
         us, best = statistics.median(rested[name]) * 1e6, min(rested[name]) * 1e6
         figure = {
@@ -157,17 +157,17 @@ def measured(case: str, m: int, n: int, k: int, sustained: bool) -> list[dict[st
             "best us": best,
             "T/s": 2e-6 * m * n * k / us,
         }
-        told = f"{case} {shape:16} {name:10} {us:9.2f} us (best {best:.2f})  {figure['T/s']:6.0f} T/s"
+        text = f"{case} {shape:16} {name:10} {us:9.2f} us (best {best:.2f})  {figure['T/s']:6.0f} T/s"
         if name != "ggmlq" and "ggmlq" in rested:
             figure["ours is faster by"] = us / (statistics.median(rested["ggmlq"]) * 1e6)
-            told += f"   {figure['ours is faster by']:.3f}"
+            text += f"   {figure['ours is faster by']:.3f}"
         if sustained:
             late = graph.times(2.0)
             figure["sustained us"] = statistics.median(late[-len(late) // 4 :]) * 1e6
-            told += f"   sustained {2e-6 * m * n * k / figure['sustained us']:6.0f} T/s"
-        print(told, flush=True)
-        found.append(figure)
-    return found
+            text += f"   sustained {2e-6 * m * n * k / figure['sustained us']:6.0f} T/s"
+        print(text, flush=True)
+        figures.append(figure)
+    return figures
 
 
 def main() -> int:
@@ -179,10 +179,10 @@ def main() -> int:
     parser.add_argument("--json")
     options = parser.parse_args()
     begun, figures = time.perf_counter(), []
-    asked = {"fp8": options.shapes, "int8": options.integers}
+    texts = {"fp8": options.shapes, "int8": options.integers}
     chosen = {
-        case: [tuple(map(int, shape.split("x"))) for shape in given.split(",")] if given else []
-        for case, given in asked.items()
+        case: [tuple(map(int, shape.split("x"))) for shape in text.split(",")] if text else []
+        for case, text in texts.items()
     }
     if not any(chosen.values()):
         chosen = SHAPES

@@ -104,10 +104,10 @@ def matrix_unit(monkeypatch: pytest.MonkeyPatch):
 
     def grant(granted: bool) -> None:
         monkeypatch.setattr(permission, "refused", lambda: None if granted else "no such unit")
-        ladder.chosen.cache_clear()
+        ladder.explain.cache_clear()
 
     yield grant
-    ladder.chosen.cache_clear()
+    ladder.explain.cache_clear()
 
 
 @pytest.fixture

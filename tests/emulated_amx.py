@@ -10,8 +10,8 @@ from __future__ import annotations
 from llvmlite import ir
 
 from ggmlq.cpu.amx.unit import CLOSE, PITCH, SHAPES, TILE, TILES, Unit
+from ggmlq.cpu.machine.numba_names import cgutils
 from ggmlq.cpu.machine.simd import FLOATS, I32, I64, INTS
-from ggmlq.cpu.machine.words import cgutils
 
 
 class Emulated(Unit):

@@ -26,7 +26,7 @@ def ptx_of(kernel, capability=(9, 0)):
 
 
 def put_emulated(monkeypatch, multiprocessors=2):
-    """As much of a card as products of scaled arrays need; ``memory`` must be told of ``out``."""
+    """A card that runs products of scaled arrays; ``memory`` must know ``out``."""
     state = put_gpu(monkeypatch)
     state.memory = Memory()
     card = Card("an emulated card", (9, 0), multiprocessors, 227 << 10)
@@ -47,9 +47,9 @@ def put_emulated(monkeypatch, multiprocessors=2):
     monkeypatch.setattr(device, "card_of", lambda index: card)
     monkeypatch.setattr(device, "refuse_capture", lambda what: None)
     monkeypatch.setattr(tensor_maps, "missing", lambda: None)
-    monkeypatch.setattr(tensor_maps, "place", state.memory.map)
+    monkeypatch.setattr(tensor_maps, "map_address", state.memory.map)
 
-    def call(kernel, grid, block, *arguments, cluster=1, most=0, together=False):
+    def call(kernel, grid, block, *arguments, cluster=1, max_blocks=0, together=False):
         for each in arguments:
             if type(each) is not int:
                 state.memory.add(each)

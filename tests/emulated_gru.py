@@ -14,12 +14,12 @@ from fake_cupy import DeviceArray, on_device, put_gpu
 from ggmlq.base import devices
 from ggmlq.cuda.machine import device, side_stream
 from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.cuda.machine.prepared_launch import Hole
+from ggmlq.cuda.machine.prepared_launch import AddressSlot
 from ggmlq.dispatch.card import Card
 
 
 class Array(DeviceArray):
-    """One that every kernel may touch."""
+    """An array that every kernel may touch."""
 
     __module__ = "cupy"
 
@@ -37,7 +37,7 @@ class Pinned(np.ndarray):
 
 
 class Stream(nullcontext):
-    """One that records launches, and what happens to it beside them."""
+    """A stream that records launches, and waits beside them."""
 
     ptr = 98
 
@@ -60,7 +60,7 @@ class Stream(nullcontext):
 
 
 class Event:
-    """It remembers which stream recorded it."""
+    """An event that remembers its stream."""
 
     at = None
 
@@ -69,7 +69,7 @@ class Event:
 
 
 def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
-    """As much of a card as a FixedGRU needs."""
+    """A card that runs a FixedGRU."""
     state = put_gpu(monkeypatch, capability)
     state.memory, state.launches = Memory(), []
     card = Card("an emulated card", capability, multiprocessors, 227 << 10)
@@ -98,7 +98,7 @@ def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
     state.cupy.cuda.Stream = lambda non_blocking: Stream(state)
     state.cupy.cuda.Event = lambda disable_timing: Event()
     state.stream.wait_event = lambda event: state.launches.append(("main waits", event.at))
-    monkeypatch.setattr(side_stream, "_SIDES", {})
+    monkeypatch.setattr(side_stream, "_FREE", {})
 
     def pinned(size):
         found = np.full(size, 99, np.uint8).view(Pinned)
@@ -108,16 +108,17 @@ def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
     state.cupy.cuda.alloc_pinned_memory = pinned
     monkeypatch.setattr(Kernel, "load", lambda kernel: None)
 
-    def ready(kernel, grid, block, *arguments, cluster=1, most=0):
+    def prepare(kernel, grid, block, *arguments, cluster=1, max_blocks=0):
         def launch(addresses, stream):
             filled = [
-                addresses[each.which] + each.offset if type(each) is Hole else each for each in arguments
+                addresses[each.number] + each.offset if type(each) is AddressSlot else each
+                for each in arguments
             ]
             call(kernel, grid, block, *filled, cluster=cluster, stream=stream)
 
         return SimpleNamespace(launch=launch)
 
-    def call(kernel, grid, block, *arguments, cluster=1, most=0, stream=0):
+    def call(kernel, grid, block, *arguments, cluster=1, max_blocks=0, stream=0):
         assert block == (kernel.threads,)
         words = kernel._flat(arguments)
         state.launches.append((kernel.name, grid, stream))
@@ -129,5 +130,5 @@ def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
             run()
 
     monkeypatch.setattr(Kernel, "__call__", call)
-    monkeypatch.setattr(Kernel, "ready", ready)
+    monkeypatch.setattr(Kernel, "prepare", prepare)
     return state

@@ -63,7 +63,7 @@ def mbarrier_wait(warp, name, operands, active):
 
 
 def meets(warp, number, count):
-    """Of so many threads of a block."""
+    """True once ``count`` threads of a block have arrived."""
     arrived, generation = warp.block.meetings.setdefault(number, (0, 0))
     waits = warp.state.get(number)
     if waits is None:
@@ -94,7 +94,7 @@ def bar_arrive(warp, name, operands, active):
 
 
 def number_of(warp, text):
-    """Of a barrier of warps."""
+    """The number of a barrier of warps."""
     return int(read(warp, text, np.uint32)[0])
 
 
@@ -116,7 +116,7 @@ def cluster_wait(warp, name, operands, active):
 
 @op("st.async.")
 def st_async(warp, name, operands, active):
-    """What is stored is told to a barrier of the block whose memory it is."""
+    """A store that reports its bytes to a barrier of the block whose memory it writes."""
     write_words = OPS["st."]
     write_words(warp, name, operands[:2], active)
     assert "::complete_tx::bytes" in name
@@ -136,7 +136,7 @@ def setmaxnreg(warp, name, operands, active):
 @op("bar.warp.sync", "fence.", "griddepcontrol.", "cp.async.bulk.commit", "cp.async.bulk.wait")
 @op("wgmma.fence", "wgmma.commit", "wgmma.wait", "cp.async.commit", "cp.async.wait", "prefetch.")
 def at_once(warp, name, operands, active):
-    """All is done when it is asked for."""
+    """Instructions without effect here: everything is complete when it is issued."""
 
 
 @op("shfl.sync.idx")
@@ -149,7 +149,7 @@ def shfl(warp, name, operands, active):
 
 
 def swizzled(at):
-    """Where a byte of a swizzled box lies."""
+    """The place of a byte of a swizzled box."""
     return at ^ (at >> 7 & 7) << 4
 
 
@@ -213,7 +213,7 @@ VALUES |= {"s8": np.arange(256).astype(np.int8).astype(np.float64), "u8": np.ara
 
 
 def tile(warp, descriptor, rows, code):
-    """[rows, 32] of an operand."""
+    """Rows of an operand: [rows, 32]."""
     word = int(descriptor)
     assert word >> 32 == (1 << 30 | 64), "rows of 128 bytes, swizzled"
     assert word >> 16 & 0x3FFF == 1

@@ -41,27 +41,10 @@ def wrap(v, f):
 
 
 USUAL = {
-    "shift": {},
-    "end": {},
-    "comp": (1, 1),
-    "reset": "after",
-    "one": 0,
-    "bias": {},
-    "order": (0, 1, 2),
-    "tables": "zrg",
-    "table": {},
-    "dt": 0,
-    "dn": 0,
-    "carry": "yes",
-    "backwards": False,
-    "zero": {},
-    "first": "h0",
-    "k": 0,
-    "R": None,
-    "exchanged": False,
-    "once": False,
-    "index": 0,
-}
+    "shift": {}, "end": {}, "comp": (1, 1), "reset": "after", "one": 0, "bias": {}, "order": (0, 1, 2),
+    "tables": "zrg", "table": {}, "dt": 0, "dn": 0, "carry": "yes", "backwards": False, "zero": {},
+    "first": "h0", "k": 0, "R": None, "exchanged": False, "once": False, "index": 0,
+}  # fmt: skip
 
 
 def program(f, x, h0=None, **changed):
@@ -101,19 +84,8 @@ def program(f, x, h0=None, **changed):
     for step in range(t):
         before = {"yes": h, "no": start, "stale": older}[how["carry"]]
         at = step + how["dt"]
-        state = one_step(
-            how,
-            p,
-            codes,
-            wx[at % t if 0 <= at < t else np.clip(at, 0, t - 1)],
-            before,
-            R,
-            bx,
-            br,
-            which,
-            rs,
-            end,
-        )
+        part = wx[np.clip(at, 0, t - 1)]
+        state = one_step(how, p, codes, part, before, R, bx, br, which, rs, end)
         older, h = h, state[0]
         ys.append(h)
         vs.append(np.concatenate(state[1], 1))
@@ -145,12 +117,8 @@ def one_step(how, p, codes, wx, h, R, bx, br, which, rs, end):
     for gate, rows in (("z", z_rows), ("r", r_rows)):
         to = f"{gate}_pre"
         if how["once"]:
-            parts = (
-                (dev(wx[:, rows], "Wx"), e["Wx"]),
-                (dev(rh[:, rows], "Rh"), e["Rh"]),
-                (bx[rows], e["bx"][rows]),
-                (br[rows], e["br"][rows]),
-            )
+            parts = ((dev(wx[:, rows], "Wx"), e["Wx"]), (dev(rh[:, rows], "Rh"), e["Rh"]),
+                     (bx[rows], e["bx"][rows]), (br[rows], e["br"][rows]))  # fmt: skip
             real = sum(v * np.exp2(-np.asarray(n, float)) for v, n in parts) * 2.0 ** e[to]
             pre[gate] = end(np.trunc(real + np.copysign(0.5, real)).astype(np.int64), to)
         else:

@@ -26,7 +26,7 @@ EXPERTS = 16
 
 
 def put_card(monkeypatch, name):
-    """That card is there; kernels that would be launched are gathered."""
+    """Pretend to have a card, and gather the kernels that it would launch."""
     state, card, found = put_gpu(monkeypatch, CARDS[name].capability), CARDS[name], []
 
     def made(function):
@@ -47,14 +47,14 @@ def put_card(monkeypatch, name):
     monkeypatch.setattr(device, "_attribute", lambda which, index: card.shared)
     monkeypatch.setattr(device, "driver_version", lambda: 13000)
     monkeypatch.setattr(device, "multiprocessors", lambda: card.multiprocessors)
-    monkeypatch.setattr(tensor_maps, "kept", lambda box: on_device(np.zeros(128, np.uint8)))
+    monkeypatch.setattr(tensor_maps, "map_array", lambda box: on_device(np.zeros(128, np.uint8)))
     monkeypatch.setattr(devices, "cuda_device", lambda: device)
     monkeypatch.setattr(Kernel, "__call__", lambda kernel, *given, **more: found.append(kernel))
     return card, found
 
 
 def rungs_of(fmt, m, card):
-    """What "auto" takes for some shapes of weights."""
+    """Rungs that "auto" takes for some shapes of weights."""
     shapes = ((4096, 4096), (4096, 14336), (14336, 4096), (128256, 8192), (1024, 2048))
     return {
         ladder.choose(Linear(fmt, m, n, k, device="cuda", card=card)).name: None
@@ -76,7 +76,7 @@ def launch(fmt, m, card, found):
 
 
 def launch_experts(fmt, tokens, used, card, found):
-    """Kernels of a product of so many tokens with experts, weights from the file onward; and what took it."""
+    """Kernels of a product of tokens with experts, weights from the file onward; and the rung."""
     n, k = SMALL
     size = k // fmt.block_size * fmt.dtype.itemsize
     q = gq.QuantArray(fmt, (EXPERTS, n, k), on_device(np.zeros((EXPERTS, n, size), np.uint8)))

@@ -37,6 +37,10 @@ EVERYWHERE = (
     "scaled", "nan", "scale-f16-overflow", "unwritten", "correct",
 )  # fmt: skip
 
+ALONE = (
+    "correct", "race", "unwritten", "nan", "k-pad-nan", "scale-f16-overflow", "sum-of-codes-vs-floats",
+)  # fmt: skip
+
 
 def case(fault, name, shape, convention, order, seed, variant, differ=None):
     """y, x, q, and how diagnose is called."""
@@ -94,15 +98,7 @@ def mixtures(seed, formats):
     """Faults together with something that no entry lists."""
     number = 0
     for fault in (*FAULTS, *EVERYWHERE):
-        if fault in (
-            "correct",
-            "race",
-            "unwritten",
-            "nan",
-            "k-pad-nan",
-            "scale-f16-overflow",
-            "sum-of-codes-vs-floats",
-        ):
+        if fault in ALONE:
             continue
         names = [name for name in FAULTS.get(fault, formats) if name in formats]
         for differ in DIFFERENCES if names else ():
@@ -113,13 +109,20 @@ def mixtures(seed, formats):
             yield fault, name, shape, convention, number // 2 % 2, seed + number, number // 3, differ
 
 
+def named(cases):
+    """(fault, name) of every case, counted; and those that were not named rightly, with their diagnosis.
+
+    Cases are (fault, label, y, x, weights, how diagnose is called).
+    """
+    counts, missed = Counter(), []
+    for fault, label, y, x, q, more in cases:
+        diagnosis = gq.diagnose(y, x, q, **more)
+        counts[fault, diagnosis.fault] += 1
+        if diagnosis.fault != fault:
+            missed.append((label, diagnosis, x, q))
+    return counts, missed
+
+
 def tried(cases):
-    """(given, said) of every case, counted; and the cases that were not named rightly."""
-    found, missed = Counter(), []
-    for args in cases:
-        y, x, q, asked = case(*args)
-        said = gq.diagnose(y, x, q, **asked)
-        found[args[0], said.fault] += 1
-        if said.fault != args[0]:
-            missed.append((args, said))
-    return found, missed
+    """Counts of all cases, and those that were not named rightly."""
+    return named((args[0], args, *case(*args)) for args in cases)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
+from mutation import named
 
 import ggmlq as gq
 
 FLOATS = (("e4m3", "e4m3"), ("e5m2", "e4m3"), ("e5m2", "e5m2"))
-WHOLE = (
-    ("int8", "int8"),
-    ("int8_full", "int8"),
-    ("uint8", "uint8"),
-    ("uint8", "int8_full"),
-    ("int16", "int8"),
-)
+WHOLE = (("int8", "int8"), ("int8_full", "int8"), ("uint8", "uint8"), ("uint8", "int8_full"),
+         ("int16", "int8"))  # fmt: skip
 ASYMMETRIC = ("int8_full", "uint8", "uint16")
 TILES = (
     ((1, 128), (128, 128)), ((1, 64), (4, 64)), ((1, None), (1, None)), ((None, None), (None, None)),
@@ -119,66 +113,59 @@ def right(a, b, rng):
 # --- scales ---------------------------------------------------------------------------------------
 
 
+def _with_scales(a, b, which, change):
+    """The product with other scales of x (1), of w (2) or of both (3); None where one has no others."""
+    sides = [change(s) if which >> i & 1 else s.scale for i, s in enumerate((a, b))]
+    return None if any(side is None for side in sides) else multiplied(a, b, scales=sides)
+
+
 def scale_missing(a, b, rng):
-    which = int(rng.integers(1, 4))
-    return multiplied(a, b, scales=[s.scale ** (not which >> i & 1) for i, s in enumerate((a, b))])
+    return _with_scales(a, b, rng.integers(1, 4), lambda s: s.scale**0)
 
 
 def scale_inverse(a, b, rng):
-    which = int(rng.integers(1, 4))
-    return multiplied(a, b, scales=[s.scale ** (-1 if which >> i & 1 else 1) for i, s in enumerate((a, b))])
+    return _with_scales(a, b, rng.integers(1, 4), lambda s: s.scale**-1)
 
 
 def scale_once(a, b, rng):
     """Those of the first group for all, of one operand or of both."""
-    which, last = int(rng.integers(1, 4)), rng.random() < 0.3
-    sides = []
-    for i, s in enumerate((a, b)):
-        at = s.g * 0 + (s.grid.shape[1] - 1 if last else 0)
-        sides.append(s.at(s.i, at) if which >> i & 1 else s.scale)
-    return multiplied(a, b, scales=sides)
+    which, last = rng.integers(1, 4), rng.random() < 0.3
+    return _with_scales(a, b, which, lambda s: s.at(s.i, s.g * 0 + (s.grid.shape[1] - 1 if last else 0)))
 
 
 def scale_neighbour(a, b, rng):
-    which, step, around = int(rng.integers(1, 4)), int(rng.choice([-1, 1])), rng.random() < 0.5
-    sides = []
-    for i, s in enumerate((a, b)):
+    which, step, around = rng.integers(1, 4), int(rng.choice([-1, 1])), rng.random() < 0.5
+
+    def change(s):
         n = s.grid.shape[1]
-        if which >> i & 1 and n < 3:
-            return None
-        at = (s.g + step) % n if around else np.clip(s.g + step, 0, n - 1)
-        sides.append(s.at(s.i, at) if which >> i & 1 else s.scale)
-    return multiplied(a, b, scales=sides)
+        return None if n < 3 else s.at(s.i, (s.g + step) % n if around else np.clip(s.g + step, 0, n - 1))
+
+    return _with_scales(a, b, which, change)
 
 
 def scale_rows(a, b, rng):
     """Row i under scale i instead of i // r, or of a neighbour."""
-    which, how = int(rng.integers(2)), int(rng.integers(3))
-    sides = [a.scale, b.scale]
-    s = (a, b)[which]
-    n, rows = len(s.grid), np.arange(s.m)
-    if n < 2:
-        return None
-    at = (np.minimum(rows, n - 1), rows % n, (s.i + 1) % n)[how]
-    sides[which] = s.at(at, s.g)
-    return multiplied(a, b, scales=sides)
+    which, how = 1 << rng.integers(2), int(rng.integers(3))
+
+    def change(s):
+        n, rows = len(s.grid), np.arange(s.m)
+        return None if n < 2 else s.at((np.minimum(rows, n - 1), rows % n, (s.i + 1) % n)[how], s.g)
+
+    return _with_scales(a, b, which, change)
 
 
 def scale_transposed(a, b, rng):
-    which, how = int(rng.integers(2)), int(rng.integers(3))
-    s = (a, b)[which]
-    n, m = s.grid.shape
-    if min(n, m) < 2:
-        return None
-    sides = [a.scale, b.scale]
-    if how == 0:
-        found = s.grid.reshape(-1)[(s.g[None] * n + s.i[:, None])]
-    elif how == 1:
-        found = s.grid.T.reshape(-1)[(s.i[:, None] * m + s.g[None])]
-    else:
-        found = s.grid[np.minimum(s.g[None], n - 1), np.minimum(s.i[:, None], m - 1)]
-    sides[which] = found
-    return multiplied(a, b, scales=sides)
+    which, how = 1 << rng.integers(2), int(rng.integers(3))
+
+    def change(s):
+        (n, m), i, g = s.grid.shape, s.i[:, None], s.g[None]
+        if min(n, m) < 2:
+            return None
+        if how == 2:
+            return s.grid[np.minimum(g, n - 1), np.minimum(i, m - 1)]
+        return s.grid.reshape(-1)[g * n + i] if how == 0 else s.grid.T.reshape(-1)[i * m + g]
+
+    return _with_scales(a, b, which, change)
 
 
 # --- zero points ----------------------------------------------------------------------------------
@@ -235,13 +222,8 @@ def _reread(a, b, rng, names):
 
 
 def signedness(a, b, rng):
-    names = {
-        "int8": "uint8",
-        "int8_full": "uint8",
-        "uint8": "int8_full",
-        "int16": "uint16",
-        "uint16": "int16",
-    }
+    names = {"int8": "uint8", "int8_full": "uint8", "uint8": "int8_full", "int16": "uint16",
+             "uint16": "int16"}  # fmt: skip
     return _reread(a, b, rng, names)
 
 
@@ -379,12 +361,6 @@ def shows(y, exact, share):
 
 
 def tried(cases):
-    """(given, said) counted, and the cases that were not named rightly."""
-    found, missed = Counter(), []
-    for fault, seed in cases:
-        y, x, w, more = case(fault, np.random.default_rng([seed, len(fault)]))
-        said = gq.diagnose(y, x, w, **more)
-        found[fault, said.fault] += 1
-        if said.fault != fault:
-            missed.append((fault, seed, said, x, w))
-    return found, missed
+    """(fault, name) of every case, counted; and the cases that were not named rightly."""
+    return named((fault, (fault, seed), *case(fault, np.random.default_rng([seed, len(fault)])))
+                 for fault, seed in cases)  # fmt: skip

@@ -25,7 +25,7 @@ WARPS, BLOCK = {}, {}
 
 
 class Fake:
-    """What kernels ask of ``cuda``."""
+    """The attributes of ``cuda`` that kernels use."""
 
     threadIdx = property(lambda self: SimpleNamespace(x=HERE.thread))  # noqa: N815
     blockIdx = property(lambda self: SimpleNamespace(x=HERE.block[0], y=HERE.block[1]))  # noqa: N815
@@ -82,7 +82,7 @@ def storing(dtype):
 LOCK = threading.Lock()
 
 
-def raise_to(address, word):
+def atomic_max(address, word):
     with LOCK:
         memory = np.frombuffer(touched(address, 4), np.uint32)
         memory[0] = max(memory[0], word)
@@ -170,14 +170,14 @@ def put_gpu(capability):
     simulator.FakeCUDAKernel.__call__ = lambda self, *operands: self.fn(*operands)
     fake = Fake()
     parts = [
-        quantize_scaled._apart,
+        quantize_scaled._three_passes,
         quantize_scaled._blocks,
         quantize_scaled._groups,
-        quantize_scaled._pieces,
+        quantize_scaled._loads,
     ]
     for module in (*parts, quantize_scaled._codes, decode, storing_floats, lane):
         module.cuda = fake
-    codes.load_words, codes.load4, codes.raise_to = loading(4, np.uint32), loading(1, np.uint32), raise_to
+    codes.load_words, codes.load4, codes.atomic_max = loading(4, np.uint32), loading(1, np.uint32), atomic_max
     codes.load2, codes.load1, ptx.load_float = (loading(1, t) for t in (np.uint16, np.uint8, np.float32))
     ptx.store1, ptx.store2, ptx.store4 = (storing(t) for t in (np.uint8, np.uint16, np.uint32))
     ptx.store16, ptx.store_float, codes.store8 = ptx.store4, storing(np.float32), ptx.store4
@@ -194,7 +194,7 @@ def put_gpu(capability):
 
 
 def check_values(rng, found, over, rule, told):
-    """Codes and scales back to floats, of any strides."""
+    """Decode codes and scales of any strides, and compare."""
     from ggmlq.cuda.quantize_scaled.decode import dequantize
 
     codes, tile = np.array(found.codes), (over.r, over.c)

@@ -1,4 +1,4 @@
-"""Run by test_cuda_strips in Numba's simulator: what the warps of cuda:gemv make of one span of records.
+"""Run by test_cuda_packed in Numba's simulator: what the warps of cuda:gemv make of one span of fragments.
 
     python tests/simulated_warp.py SEED FORMAT,COLUMNS,SPAN ...
 
@@ -9,9 +9,9 @@ import sys
 import threading
 
 import numpy as np
-import simulated_strips
+import simulated_packed
 from numba import cuda
-from simulated_strips import FORMATS, READ, exact, strips_of
+from simulated_packed import FORMATS, READ, exact, packed
 
 from ggmlq.testing.cases import weights
 
@@ -44,15 +44,15 @@ def check(fmt, columns, span, seed):
     from ggmlq.cuda.linear import r13_gemv
     from ggmlq.cuda.packed import layout
 
-    stage, k = stages.Stage(layout.layout_of(fmt), columns, span), max(128, fmt.block_size)
+    stage, k = stages.GemvStage(layout.layout_of(fmt), columns, span), max(128, fmt.block_size)
     q = weights(fmt, 32, k, seed)
-    records = strips_of(q.raw.copy().reshape(32, -1, fmt.dtype.itemsize), fmt)[:, :span]
+    fragments = packed(q.raw.copy().reshape(32, -1, fmt.dtype.itemsize), fmt)[:, :span]
     x = np.random.default_rng(seed).integers(-8, 9, (columns, 64 * span)).astype(np.float32)
     READ.bytes = np.zeros(stage.length, np.uint8)
-    READ.bytes[: records.size] = records.reshape(-1)
-    pitched = READ.bytes[records.size :].reshape(columns, stage.pitch)
+    READ.bytes[: fragments.size] = fragments.reshape(-1)
+    pitched = READ.bytes[fragments.size :].reshape(columns, stage.pitch)
     pitched[:, : stage.row_bytes] = x.view(np.uint8)
-    assert 2 * stage.size == records.size
+    assert 2 * stage.size == fragments.size
     spreads = by_runs.serves(stage)
     multiply = (by_runs if spreads else r13_gemv).multiplier(stage)
     found = np.zeros((32, 8), np.float32)
@@ -66,7 +66,7 @@ def check(fmt, columns, span, seed):
             found[cuda.threadIdx.x, i] = sums[i]
 
     cuda.jit(run)[1, 32](found)
-    by = found.reshape(8, 4, 2, 2, 2)  # g, t, strip, row g or g + 8, column
+    by = found.reshape(8, 4, 2, 2, 2)  # g, t, fragment row, row g or g + 8, column
     rows = by.transpose(2, 3, 0, 1, 4).reshape(32, 4, 2)
     if spreads:  # lanes that have the same rows
         rows = rows.reshape(32, 4 // -(-columns // 2), -1).sum(axis=1)
@@ -79,7 +79,7 @@ def check(fmt, columns, span, seed):
 def main():
     from ggmlq.cuda.intrinsics import bf16x2, ptx
 
-    simulated_strips.patch()
+    simulated_packed.patch()
     bf16x2.mma, ptx.take_floats = mma, lambda address: READ.bytes[int(address) :][:16].view(np.float32)
     for asked in sys.argv[2:]:
         name, columns, span = asked.split(",")

@@ -1,4 +1,4 @@
-"""Cases with experts: what they say of themselves, how tokens are spread, what is refused."""
+"""Cases with experts: what they say of themselves, how tokens are divided among experts, what is refused."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from ggmlq.errors import GGMLQError
 FORMAT = gq.formats["q4_0"]
 
 
-def mixture(spread="uniform", m=40, experts=(16, 4), **more):
-    return mixtures.mixed(cases.Case(FORMAT, m, 8, 64, seed=5), experts, spread, **({"apart": False} | more))
+def mixture(routing="uniform", m=40, experts=(16, 4), **more):
+    case = cases.Case(FORMAT, m, 8, 64, seed=5)
+    return mixtures.mixed(case, experts, routing, **({"row_per_use": False} | more))
 
 
-def test_spreads():
-    for spread in mixtures.SPREADS:
-        case = mixture(spread)
+def test_routings():
+    for routing in mixtures.ROUTINGS:
+        case = mixture(routing)
         ids = case.ids()
         assert (ids.shape, ids.dtype) == ((40, 4), np.int32)
         assert 0 <= ids.min() <= ids.max() < 16
@@ -28,20 +29,20 @@ def test_spreads():
             np.bincount(ids.reshape(-1), minlength=16),
             [len(set(row)) < 4 for row in ids.tolist()],
         )
-        assert any(twice) == (spread == "duplicate")
-        assert (counts == 0).any() == (spread == "few") or spread == "uniform"
-        if spread == "skewed":
+        assert any(twice) == (routing == "duplicate")
+        assert (counts == 0).any() == (routing == "few") or routing == "uniform"
+        if routing == "skewed":
             assert counts[0] > 1.5 * np.median(counts)
 
 
 def test_what_a_case_says_repeats_it():
-    case = mixture("skewed", apart=True)
-    words = case.again.split()
+    case = mixture("skewed", row_per_use=True)
+    words = case.repeat_options.split()
     assert words[words.index("--experts") + 1] == "16/4"
     assert {"--apart", "skewed", "40x8x64"} <= set(words)
     x, q = case.inputs()
     assert (x.shape, q.shape) == ((40, 4, 64), (16, 8, 64))
-    assert case.more == {"experts": 16, "used": 4, "spread": "skewed", "apart": True}
+    assert case.json_facts == {"experts": 16, "used": 4, "spread": "skewed", "apart": True}
     assert "16/4 apart" in str(case)
 
 
@@ -56,8 +57,8 @@ def test_edges_give_every_expert_several_tiles():
 def test_cases_of_test_backend_ops():
     text = "MUL_MAT_ID(type_a=q4_0,type_b=f32,n_mats=8,n_used=2,b={},m=512,n=129,k=256)"
     case = mixtures.parse_backend_ops(text.format(1), 7)
-    assert (case.m, case.n, case.k, case.experts, case.used, case.apart) == (129, 512, 256, 8, 2, False)
-    assert mixtures.parse_backend_ops(text.format(0), 7).apart
+    assert (case.m, case.n, case.k, case.experts, case.used, case.row_per_use) == (129, 512, 256, 8, 2, False)
+    assert mixtures.parse_backend_ops(text.format(0), 7).row_per_use
     for wrong in (
         text.replace("n_used=2,", ""),
         text.replace("type_b=f32", "type_b=f16"),
@@ -73,13 +74,13 @@ def test_experts_that_are_none(text):
         mixture(experts=mixtures.parse_experts(text))
 
 
-def test_a_spread_that_is_none():
+def test_a_routing_that_is_none():
     with pytest.raises(GGMLQError, match="uniform, skewed"):
-        mixtures.parse_spread("even")
+        mixtures.parse_routing("even")
 
 
 def test_by_expert(fresh):
-    case = mixture("duplicate", m=30, apart=bool(fresh.integers(2)))
+    case = mixture("duplicate", m=30, row_per_use=bool(fresh.integers(2)))
     (x, q), ids = case.inputs(), case.ids()
     y = gq.reference.expert_linear(x, q, ids, "ggml-mmvq").astype(np.float32)
     found = by_expert(y, x, q, ids, ["ggml-cpu", "q8", "ggml-mmvq"])

@@ -15,7 +15,7 @@ from ggmlq.check.contrast import contrasts
 from ggmlq.check.diagnosing import Diagnoser
 from ggmlq.check.judge import judge
 from ggmlq.check.outcome import Outcome
-from ggmlq.faults.operand import operand
+from ggmlq.faults.blocks.operand import operand
 from ggmlq.llama.guards import UNWRITTEN
 from ggmlq.llama.measurement import Measurement
 

@@ -18,7 +18,7 @@ from ggmlq.cuda.machine import device
 from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.dispatch import ladder, measured
 from ggmlq.dispatch.card import Card
-from ggmlq.dispatch.ladder import choose, reasoned, register, rungs
+from ggmlq.dispatch.ladder import choose, explain, register, rungs
 from ggmlq.dispatch.problems import ExpertLinear, Linear, Operand
 from ggmlq.formats import FORMATS, BlockFormat
 
@@ -49,9 +49,9 @@ TABLE = [
 def fresh(monkeypatch):
     """CuBLAS is there, and nothing is remembered."""
     monkeypatch.setattr(device, "_cublas_problem", lambda: None)
-    ladder.chosen.cache_clear()
+    ladder.explain.cache_clear()
     yield
-    ladder.chosen.cache_clear()
+    ladder.explain.cache_clear()
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def table(monkeypatch):
 
 
 def put_table(monkeypatch, cards):
-    ladder.chosen.cache_clear()
+    ladder.explain.cache_clear()
     monkeypatch.setattr(choice, "HOPPER", None)  # whose products are estimated
     monkeypatch.setattr(choice, "table", lambda: cards)
 
@@ -73,7 +73,7 @@ def problem(name="q4_0", m=1, n=4096, k=4096, card=H200):
 
 def test_the_measured_one(table):
     for m, kernel in ((0, "mma"), (1, "mma"), (4, "mma"), (91, "dequant_bf16"), (1 << 20, "dequant_bf16")):
-        assert reasoned(problem(m=m)) == (by_name(f"cuda:{kernel}"), "measured on NVIDIA H200 at abc")
+        assert explain(problem(m=m)) == (by_name(f"cuda:{kernel}"), "measured on NVIDIA H200 at abc")
 
 
 def by_name(name):
@@ -103,10 +103,10 @@ def test_formats_that_stand_for_others():
 
 
 def test_why_says_what_stood_in(table):
-    assert reasoned(problem("q5_0"))[1] == "measured on NVIDIA H200 at abc with q4_0"
+    assert explain(problem("q5_0"))[1] == "measured on NVIDIA H200 at abc with q4_0"
     h100 = Card("NVIDIA H100 PCIe", (9, 0), 114, ROOM)
-    assert reasoned(problem(card=h100))[1] == "measured on NVIDIA H200 at abc, the nearest card"
-    assert reasoned(problem("f32")) == (by_name("cuda:dequant"), ladder.HIGHEST)
+    assert explain(problem(card=h100))[1] == "measured on NVIDIA H200 at abc, the nearest card"
+    assert explain(problem("f32")) == (by_name("cuda:dequant"), ladder.HIGHEST)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_auto_does_not_risk_an_overflow(table, monkeypatch):
 def test_no_table_at_all(monkeypatch):
     put_table(monkeypatch, [])
     able = [r for r in rungs("linear", "cuda") if not (r.caution or r.refuses(problem()))]
-    assert reasoned(problem()) == (able[-1], ladder.HIGHEST)
+    assert explain(problem()) == (able[-1], ladder.HIGHEST)
     assert choice.formats(H200) == []
 
 
@@ -318,13 +318,13 @@ def test_doctor_without_a_gpu(monkeypatch):
     assert doctor.examine()["auto"] == {"error": "there is no GPU"}
 
 
-def test_older_gpus_have_registers_for_fewer_records(table, monkeypatch):
+def test_older_gpus_have_registers_for_fewer_fragments(table, monkeypatch):
     fmt = FORMATS["q4_0"]
     for capability, span in (((9, 0), 2), ((8, 6), 1)):
         card = replace(H200, capability=capability)
         monkeypatch.setattr(device, "card", lambda card=card: card)
-        assert r13_gemv.chosen(fmt, 32).span == span
-        assert r13_gemv.chosen(fmt, 16).span == 2
+        assert r13_gemv.stage_for(fmt, 32).span == span
+        assert r13_gemv.stage_for(fmt, 16).span == 2
 
 
 def test_a_gpu_that_refuses_all_that_was_measured():
@@ -377,7 +377,7 @@ def test_a_card_with_less_shared_memory_holds_fewer_blocks(monkeypatch):
     monkeypatch.setattr(device, "current", lambda: 0)
     for whole, want in ((228, 2), (100, 1), (16, 1)):
         monkeypatch.setattr(device, "_attribute", lambda which, index, whole=whole: whole << 10)
-        assert device.blocks_beside(shape.blocks, shared) == want
+        assert device.resident_blocks(shape.blocks, shared) == want
 
 
 def test_experts_by_their_uses():

@@ -16,7 +16,7 @@ import pytest
 import ggmlq as gq
 from ggmlq import doctor
 from ggmlq.check.data import KINDS
-from ggmlq.check.mixtures import SPREADS
+from ggmlq.check.mixtures import ROUTINGS
 from ggmlq.cli import command_line, main
 from ggmlq.commands import _completion, info, survey
 from ggmlq.commands.parsers._parser import GROUPS
@@ -167,7 +167,7 @@ def test_words_of_the_parsers_are_those_of_the_commands():
     for name, module in {"info": info, "survey": survey}.items():
         assert set(options[f"ggmlq {name} sort"].choices) == set(module.SORTS)
     assert options["ggmlq check data"].help.endswith(", ".join(KINDS))
-    assert options["ggmlq check spread"].help.endswith(", ".join(SPREADS))
+    assert options["ggmlq check spread"].help.endswith(", ".join(ROUTINGS))
     assert f"({ELEMENTS})" in options["ggmlq survey sample"].help
     assert f"({ELEMENTS})" in options["ggmlq quantize sample"].help
     assert sorted(_completion.types()) == sorted(gq.formats)

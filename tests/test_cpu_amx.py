@@ -150,7 +150,7 @@ def test_asking_ahead_changes_no_result(name, monkeypatch):
     x = rows("normal", 1, 512, seed=1)
     found = []
     for far in (0, 4096, 1 << 40):
-        monkeypatch.setattr(panel_products, "far", lambda far=far: far)
+        monkeypatch.setattr(panel_products, "prefetch_distance", lambda far=far: far)
         found.append(gq.linear(x, weights(name, 35, 512, seed=2), kernel="cpu:panels"))
     assert all(np.array_equal(y, found[0]) for y in found)
 
@@ -169,7 +169,7 @@ def scaled(fresh, rows, k, name, zeros):
 @pytest.mark.parametrize("unit", units())
 @pytest.mark.parametrize("names", [("int8", "int8"), ("uint8", "int8_full"), ("int8", "uint8")])
 @pytest.mark.parametrize("zeros", [False, True])
-def test_codes_are_multiplied_to_the_bits_of_slabs(names, zeros, unit, fresh):
+def test_codes_are_multiplied_to_the_bits_of_tiles(names, zeros, unit, fresh):
     for m, n, k in ((35, 70, 192), (16, 19, 64), (33, 130, 2304)):
         x, w = (scaled(fresh, rows, k, name, zeros) for rows, name in zip((m, n), names, strict=True))
         want = gq.scaled_linear(x, w, kernel="cpu:tiles")

@@ -55,7 +55,7 @@ def test_when_panels_are_expanded(monkeypatch):
 
 @pytest.mark.parametrize("n", [1, 16, 31, 32, 33, 48, 80])
 def test_rows_of_codes(n, fresh):
-    """Slabs in pairs and alone, the last of few columns."""
+    """Panels in pairs and alone, the last of few columns."""
     w = gq.quantize_scaled(fresh.standard_normal((n, 200), np.float32), "int8", (1, None))
     x = gq.quantize_scaled(fresh.standard_normal((30, 200), np.float32), "int8", (1, None))
     sums = x.codes.astype(np.int64) @ w.codes.astype(np.int64).T
@@ -72,4 +72,4 @@ def test_weights_are_asked_for_ahead(monkeypatch, name, has, ahead):
     """On Intel's servers, also where a virtual machine hides the matrix unit."""
     monkeypatch.setattr(features, "cpu_name", lambda: name)
     monkeypatch.setattr(features, "compiled_for", lambda: frozenset(has))
-    assert features.far.__wrapped__() == ahead
+    assert features.prefetch_distance.__wrapped__() == ahead

@@ -15,7 +15,7 @@ from ggmlq.cpu import choice
 from ggmlq.cpu.machine.target import target
 from ggmlq.cpu.panels.layout import layout_of
 from ggmlq.dispatch import ladder
-from ggmlq.dispatch.ladder import choose, reasoned, rungs
+from ggmlq.dispatch.ladder import choose, explain, rungs
 from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.testing.cases import weights
@@ -36,9 +36,9 @@ def entries(monkeypatch):
     found = []
     monkeypatch.setattr(choice, "table", lambda: found)
     monkeypatch.setattr(choice, "here", lambda: HERE)
-    ladder.chosen.cache_clear()
+    ladder.explain.cache_clear()
     yield found
-    ladder.chosen.cache_clear()
+    ladder.explain.cache_clear()
 
 
 @pytest.fixture(params=[True, False], ids=["matrix unit", "none"])
@@ -62,7 +62,7 @@ def test_on_an_unknown_cpu_the_highest_but_few_rows_for_lines(no_matrix_unit):
         order = choice.usual(problem("iq2_s", m))
         assert ("cpu:lines" in order) is (m <= 3)
         assert choice.MATRIX not in order
-        found = reasoned(problem("iq2_s", m))
+        found = explain(problem("iq2_s", m))
         assert (found.rung.name, found.why) == (order[not target().shuffles], choice.USUAL)
     assert choose(problem("f16", 512)).name == "cpu:dequant"
     assert choose(problem("q4_0", 512), arithmetic="f32").name == "cpu:dequant"
@@ -72,13 +72,13 @@ def test_on_an_unknown_cpu_the_highest_but_few_rows_for_lines(no_matrix_unit):
 def test_a_matrix_unit_is_taken_with_many_rows_on_any_cpu(entries, matrix):
     for known in ([], [ENTRY]):
         entries[:] = known
-        ladder.chosen.cache_clear()
+        ladder.explain.cache_clear()
         for m in (choice.MATRIX_ROWS - 1, choice.MATRIX_ROWS, 512):
-            found = reasoned(problem("iq2_s", m))
+            found = explain(problem("iq2_s", m))
             assert (found.rung.name == choice.MATRIX) is (matrix and m >= choice.MATRIX_ROWS)
-            assert (found.why == choice.AHEAD) is (found.rung.name == choice.MATRIX)
+            assert (found.why == choice.MATRIX_FIRST) is (found.rung.name == choice.MATRIX)
         assert choose(problem("iq2_s", 512), arithmetic="q8").name != choice.MATRIX
-        assert reasoned(problem("f16", 512)).why != choice.AHEAD
+        assert explain(problem("f16", 512)).why != choice.MATRIX_FIRST
 
 
 def test_on_a_known_one_what_was_measured(entries, no_matrix_unit):
@@ -86,16 +86,16 @@ def test_on_a_known_one_what_was_measured(entries, no_matrix_unit):
     assert {m: choose(problem("iq2_s", m)).name for m in (1, 2, 3, 512)} == {
         1: "cpu:lines", 2: "cpu:lines", 3: "cpu:tiles", 512: "cpu:tiles",
     }  # fmt: skip
-    assert reasoned(problem("iq2_s", 3)).why == "measured on This One at abc"
-    assert reasoned(problem("iq2_xs", 3)).why == "measured on This One at abc with iq2_s"
-    assert reasoned(problem("f16", 3)).rung.name == "cpu:floats"
+    assert explain(problem("iq2_s", 3)).why == "measured on This One at abc"
+    assert explain(problem("iq2_xs", 3)).why == "measured on This One at abc with iq2_s"
+    assert explain(problem("f16", 3)).rung.name == "cpu:floats"
     assert "measured on This One at abc" in repr(gq.kernels(format="iq2_s", device="cpu"))
 
 
 @pytest.mark.parametrize("other", [{"compiled_for": "another"}, {"dot": "another"}])
 def test_an_entry_of_another_cpu_says_nothing(entries, other):
     entries.append({**ENTRY, **other})
-    assert reasoned(problem("iq2_s", 3)).why == choice.USUAL
+    assert explain(problem("iq2_s", 3)).why == choice.USUAL
 
 
 def test_lines_take_many_rows_too():
@@ -132,7 +132,7 @@ def test_the_tool_measures_and_writes(entries, tmp_path, monkeypatch, capsys):
     finally:
         gq.set_num_threads(before)
     (entry,) = json.loads(choice.TABLE.read_text())["cpus"]
-    assert choice.is_of(entry, HERE)
+    assert choice.fits(entry, HERE)
     assert [row["format"] for row in entry["linear"]] == ["q8_0", "tq2_0"]
     assert "tq2_0    M    4  ms: " in capsys.readouterr().out
 

@@ -13,13 +13,13 @@ from ggmlq.codes.tiling import tiling
 from ggmlq.cpu import choice
 from ggmlq.cpu.amx import permission
 from ggmlq.cpu.codes8 import float_layout, float_needs
-from ggmlq.cpu.codes8.float_layout import ALONG, LINE, LONG, PIECE, STEP, cut_of
-from ggmlq.cpu.machine import features, plans, served
+from ggmlq.cpu.codes8.float_layout import ALONG, LINE, LONG, PORTION, STEP, cut_of
+from ggmlq.cpu.machine import features, recorded, served
 from ggmlq.cpu.machine.features import compiled_for
 from ggmlq.cpu.machine.levels import LEVELS
 from ggmlq.cpu.scaled_linear import r6_pairs
 from ggmlq.dispatch import ladder
-from ggmlq.dispatch.ladder import choose, reasoned
+from ggmlq.dispatch.ladder import choose, explain
 from ggmlq.dispatch.problems import Operand, ScaledLinear
 from ggmlq.errors import UnsupportedError
 from ggmlq.store.packs import Origin
@@ -60,27 +60,27 @@ def product(x, w, **more):
 @pytest.fixture
 def forgetful():
     """No rung is remembered before or after."""
-    ladder.chosen.cache_clear()
+    ladder.explain.cache_clear()
     yield
-    ladder.chosen.cache_clear()
+    ladder.explain.cache_clear()
 
 
 @pytest.fixture
-def pieces(monkeypatch):
+def portions(monkeypatch):
     """Sets the bytes of a piece of weights."""
-    return lambda nbytes: monkeypatch.setattr(float_layout, "PIECE", nbytes)
+    return lambda nbytes: monkeypatch.setattr(float_layout, "PORTION", nbytes)
 
 
 # --- numbers ------------------------------------------------------------------------------------
 
 
 @pairs
-def test_near_the_oracle(fresh, rounds, pieces):
-    """All tilings, K and N that fill nothing up, pieces of part of K; nothing written around the result."""
+def test_near_the_oracle(fresh, rounds, portions):
+    """All tilings, K and N that fill nothing up, portions of part of K; nothing written around the result."""
     for _ in rounds(3):
         m, n, k = int(fresh.integers(1, 40)), int(fresh.integers(1, 80)), int(fresh.choice(EDGES))
         x, w = two(fresh, m, n, k)
-        pieces(int(fresh.choice([1 << 10, 64 << 10, PIECE])))
+        portions(int(fresh.choice([1 << 10, 64 << 10, PORTION])))
         out = np.full((m + 2, n), 7, np.float32)
         y = product(x, w, out=out[1:-1])
         assert (out[[0, -1]] == 7).all()
@@ -119,12 +119,12 @@ def test_nan_and_infinities_where_the_oracle_has_them(fresh, rounds):
 
 
 @pairs
-def test_the_same_bits_for_any_threads_rows_and_pieces(fresh, pieces):
+def test_the_same_bits_for_any_threads_rows_and_portions(fresh, portions):
     for k, c in ((3000, None), (1024, 128), (700, 100)):
         x, w = operand(fresh, 31, k, (1, c)), operand(fresh, 170, k, (1, c))
         whole = product(x, w)
-        for threads, m, nbytes in ((1, 31, PIECE), (2, 29, 8 << 10), (2, 9, PIECE), (1, 14, 64 << 10)):
-            pieces(nbytes)
+        for threads, m, nbytes in ((1, 31, PORTION), (2, 29, 8 << 10), (2, 9, PORTION), (1, 14, 64 << 10)):
+            portions(nbytes)
             with at_most(threads):
                 first = int(fresh.integers(31 - m + 1))
                 assert (product(x[first : first + m], w) == whole[first : first + m]).all(), (k, m, threads)
@@ -148,7 +148,8 @@ def test_axes_without_length(k):
 @pairs
 def test_a_small_product_that_comes_again(fresh, monkeypatch):
     ran = []
-    monkeypatch.setattr(plans.Plan, "__call__", counted(ran, plans.Plan.__call__))
+    launches = recorded.RecordedLaunches
+    monkeypatch.setattr(launches, "__call__", counted(ran, launches.__call__))
     w = gq.quantize_scaled(fresh.standard_normal((40, 300)), "e4m3", (1, 100))
     for _ in range(3):
         x = gq.quantize_scaled(fresh.standard_normal((5, 300)), "e5m2", (1, 100))
@@ -183,7 +184,7 @@ def test_how_k_is_cut(fresh):
         assert lines % 2
         assert cut.pitch >= 2 * cut.width * cut.runs * cut.groups
         piece = 32 * cut.width * cut.together * cut.near
-        assert piece <= PIECE or (cut.together, cut.near) == (1, 2)
+        assert piece <= PORTION or (cut.together, cut.near) == (1, 2)
         assert cut.near % 2 == 0
 
 
@@ -212,10 +213,10 @@ def test_auto_takes_it_where_its_code_is_there(monkeypatch, forgetful):
     assert {choose(problem("e4m3", "e5m2", m)).name for m in (1, 2, 8, 9, 17, 512)} == {"cpu:pairs"}
     assert choose(problem("e4m3", "e5m2", 64, 8)).name == "cpu:dequant"
     assert choose(problem("int8", "int8", 64)).name == "cpu:tiles"
-    ladder.chosen.cache_clear()
+    ladder.explain.cache_clear()
     monkeypatch.setattr(float_needs, "at_hand", lambda problem: False)
-    assert reasoned(problem("e4m3", "e5m2", 16)) == (by_name("cpu:lines"), choice.AT_HAND)
-    assert reasoned(problem("e4m3", "e5m2", 17)) == (by_name("cpu:dequant"), choice.AT_HAND)
+    assert explain(problem("e4m3", "e5m2", 16)) == (by_name("cpu:lines"), choice.PACKED)
+    assert explain(problem("e4m3", "e5m2", 17)) == (by_name("cpu:dequant"), choice.PACKED)
     assert choose(problem("e4m3", "e5m2", 17), "cpu:pairs").name == "cpu:pairs"
 
 
@@ -223,7 +224,7 @@ def test_auto_takes_it_where_its_code_is_there(monkeypatch, forgetful):
 def test_auto_leaves_it_where_it_was_not_measured(monkeypatch, forgetful):
     on_a_cpu(monkeypatch, "sapphirerapids")
     monkeypatch.setattr(float_needs, "at_hand", lambda problem: True)
-    assert reasoned(problem("e4m3", "e5m2", 17)) == (by_name("cpu:dequant"), choice.USUAL)
+    assert explain(problem("e4m3", "e5m2", 17)) == (by_name("cpu:dequant"), choice.USUAL)
     assert choose(problem("e4m3", "e5m2", 16)).name == "cpu:lines"
     assert choose(problem("e4m3", "e5m2", 17), "cpu:pairs").name == "cpu:pairs"
 
@@ -249,13 +250,15 @@ def test_who_compiles_everything_compiles_it_too(monkeypatch):
     ("family", "needed"),
     [
         ("ggmlq.cpu.codes8.float_product.sweep", float_needs.NEEDED),
-        ("ggmlq.cpu.amx.product.multiplied", permission.NEEDED),
+        ("ggmlq.cpu.amx.product.multiplier", permission.NEEDED),
     ],
 )
 def test_two_rooms_use_more_than_their_level(family, needed):
+    place = family.partition(".cpu.")[2]
     for level in LEVELS:
         assert level.of("ggmlq.cpu.codes8.int_product.sweep") is level
-        assert level.of(family).features - level.features <= level.more.get(family.split(".")[2], set())
+        more = next((extra for start, extra in level.more.items() if place.startswith(start)), set())
+        assert level.of(family).features - level.features <= more
         assert level.of(family) is level or not level.of(family).more
     wider = [level.folder for level in LEVELS if {*needed} <= level.of(family).needed]
     assert wider == ["avx512-vbmi"]
@@ -267,4 +270,4 @@ def test_no_cpu_gets_instructions_that_it_has_not(monkeypatch):
     monkeypatch.setattr(served, "code", lambda folder, origin: pytest.fail(f"{origin} was looked up"))
     monkeypatch.setattr(served, "compiled_for", lambda: level.needed)
     assert served.loaded(Origin("ggmlq.cpu.codes8.float_product.sweep", ("e4m3",))) is None
-    assert served.loaded(Origin("ggmlq.cpu.amx.product.multiplied", ())) is None
+    assert served.loaded(Origin("ggmlq.cpu.amx.product.multiplier", ())) is None

@@ -10,7 +10,7 @@ import pytest
 from at_once import at_once
 
 import ggmlq as gq
-from ggmlq.cpu.machine import plans
+from ggmlq.cpu.machine import recorded
 from ggmlq.testing.blocks import random_blocks
 
 FORMATS = ("q4_0", "q8_0", "q4_K", "q6_K", "iq2_xxs", "q8_1")
@@ -25,13 +25,13 @@ def weights(name, n, k, seed=0):
 @pytest.fixture
 def runs(monkeypatch):
     """How often a plan was run."""
-    found, run = [], plans.Plan.__call__
+    found, run = [], recorded.RecordedLaunches.__call__
 
     def counted(plan, *given):
         found.append(plan)
         run(plan, *given)
 
-    monkeypatch.setattr(plans.Plan, "__call__", counted)
+    monkeypatch.setattr(recorded.RecordedLaunches, "__call__", counted)
     return found
 
 
@@ -100,7 +100,7 @@ def test_a_plan_goes_with_what_the_array_keeps(fresh, runs):
     want = gq.linear(x, q)
     gq.linear(x, q)
     (plan,) = runs
-    gone = weakref.ref(plan.kept[-1])
+    gone = weakref.ref(plan.prepared[-1])
     runs.clear()
     del plan
     q.drop_prepared()
@@ -230,7 +230,7 @@ def test_a_scaled_plan_goes_with_what_the_array_keeps(fresh, runs):
     want = gq.scaled_linear(s, w)
     gq.scaled_linear(s, w)
     (plan,) = runs
-    assert plan.kept
+    assert plan.prepared
     runs.clear()
     w.drop_prepared()
     assert np.array_equal(gq.scaled_linear(s, w), want)
@@ -306,13 +306,13 @@ def test_operands_that_lie_in_odd_ways(fresh, rounds):
 
 
 def test_what_else_is_asked_runs_the_same_plan(fresh, monkeypatch):
-    made, plan = [], plans.planned
+    made, plan = [], recorded.record
 
     def counted(*arguments):
         made.append(arguments)
         return plan(*arguments)
 
-    monkeypatch.setattr(plans, "planned", counted)
+    monkeypatch.setattr(recorded, "record", counted)
     w, q = scaled(fresh, "int8", (1, None), 40, 128), weights("q8_0", 40, 128)
     x, bias = fresh.standard_normal((2, 128)).astype(np.float32), np.ones(40, np.float32)
     for multiply, by in ((gq.scaled_linear, w), (gq.linear, q)):
@@ -352,7 +352,7 @@ def test_a_plan_without_memory_says_so(fresh, monkeypatch):
     for multiply, by in ((gq.scaled_linear, w), (gq.linear, q)):
         want = multiply(x, by)
         with monkeypatch.context() as patch:
-            patch.setattr(plans.Plan, "__call__", none)
+            patch.setattr(recorded.RecordedLaunches, "__call__", none)
             with pytest.raises(MemoryError):
                 multiply(x, by, bias=np.zeros(40, np.float32))
         assert np.array_equal(multiply(x, by), want)

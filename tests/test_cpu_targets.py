@@ -14,7 +14,7 @@ from llvmlite import ir
 from ggmlq.cpu.machine.simd import I64
 from ggmlq.cpu.machine.target import AVX2, AVX512, DOTPROD, NEEDS, PLAIN, VNNI, best
 from ggmlq.cpu.panels.layout import layout_of
-from ggmlq.cpu.panels.tile import ADDRESSES, Tile
+from ggmlq.cpu.panels.tile import ARGUMENTS, Tile
 from ggmlq.formats import FORMATS
 
 X86 = "+sse2,+sse3,+ssse3,+sse4.1,+sse4.2,+cx16,+popcnt"
@@ -83,9 +83,9 @@ def test_tiles_assemble_for_other_cpus(target, triple, cpu, features, instructio
     llvm.initialize_all_asmprinters()
     module = ir.Module()
     module.triple = triple
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * len(ADDRESSES)), "tile")
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * len(ARGUMENTS)), "tile")
     builder = ir.IRBuilder(function.append_basic_block())
-    addresses = dict(zip(ADDRESSES, function.args, strict=True))
+    addresses = dict(zip(ARGUMENTS, function.args, strict=True))
     Tile(builder, layout_of(FORMATS[layout]), 2, target, addresses).emit()
     builder.ret_void()
     machine = llvm.Target.from_triple(triple).create_target_machine(cpu=cpu, features=features, opt=3)

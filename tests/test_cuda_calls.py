@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.ops import fast_path
+from ggmlq.ops import warm
 from ggmlq.testing.cases import weights
 from ggmlq.testing.rows import rows
 
@@ -28,7 +28,7 @@ def checked(monkeypatch):
 
     def call(*operands, **options):
         with monkeypatch.context() as patch:
-            patch.setattr(fast_path, "linear", lambda *_: None)
+            patch.setattr(warm, "on_device", lambda *_: None)
             return gq.linear(*operands, **options)
 
     return call
@@ -261,8 +261,8 @@ def test_rows_of_bfloat16_that_fill_no_word(m, k, cupy):
 
 
 def test_an_upload_is_there_for_every_stream(cupy):
-    """The first product on another stream makes strips, which stay: none of bytes on their way."""
-    from ggmlq.cuda.packed.pack import made
+    """The first product on another stream packs weights, which stay: none of bytes on their way."""
+    from ggmlq.cuda.packed.pack import pack_weights
 
     q = gq.quantize(rows("normal", 4096, 4096), "q4_0")
     want = q.dequantize()
@@ -270,16 +270,16 @@ def test_an_upload_is_there_for_every_stream(cupy):
         with cupy.cuda.Stream(non_blocking=True):
             d = q.to("cuda")
         with cupy.cuda.Stream(non_blocking=True) as other:
-            strips = d.prepared(made)
+            packed = d.prepared(pack_weights)
             other.synchronize()
-        assert strips.records.size
+        assert packed.fragments.size
         d.drop_raw()
         assert np.array_equal(d.to("cpu").raw, q.raw)
     assert np.array_equal(d.dequantize().get(), want)
 
 
 def test_prepared_memory_is_not_used_again_too_early(cupy):
-    """A product runs on while its strips are dropped on another stream, and others take the memory."""
+    """A product runs on while its packed weights are dropped on another stream and others take the memory."""
     q = gq.quantize(rows("normal", 4096, 4096), "q4_0").to("cuda")
     x = cupy.asarray(rows("normal", 8, 4096, seed=2))
     want = (x @ q.T).get()

@@ -25,23 +25,23 @@ SEED = int(np.random.default_rng().integers(1 << 31))
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """A GPU whose strips are what the verbs of a format take out of its blocks; it counts what is made."""
+    """A GPU that packs by the verbs of a format, and counts how often it packs and restores."""
     state = put_gpu(monkeypatch)
     state.made = state.restored = 0
 
-    def made(q):
+    def pack(q):
         state.made += 1
         blocks = np.asarray(q.raw).reshape(-1, q.format.dtype.itemsize)
-        return SimpleNamespace(records=on_device(to_blocks.elements(q.format, blocks)))
+        return SimpleNamespace(fragments=on_device(to_blocks.elements(q.format, blocks)))
 
     def restored(q):
         state.restored += 1
-        blocks = to_blocks.put_together(to_blocks.sources(q.format), q.prepared(made).records)
+        blocks = to_blocks.put_together(to_blocks.sources(q.format), q.prepared(pack).fragments)
         return on_device(blocks.reshape(*q.shape[:-1], -1))
 
-    monkeypatch.setattr(to_blocks, "strips", lambda q: q.prepared(made))
+    monkeypatch.setattr(to_blocks, "packed_weights", lambda q: q.prepared(pack))
     monkeypatch.setattr(to_blocks, "restored", restored)
-    state.strips = made
+    state.pack = pack
     return state
 
 
@@ -56,7 +56,7 @@ def test_what_does_without(gpu):
     before = repr(q), q.nbytes, q.shape, q.device, q.lasting, len(q), q.T.shape
     q.drop_raw()
     assert (repr(q), q.nbytes, q.shape, q.device, q.lasting, len(q), q.T.shape) == before
-    assert q.prepared(gpu.strips).records is q.memory
+    assert q.prepared(gpu.pack).fragments is q.memory
     with pytest.raises(gq.GGMLQError, match="host only"):
         _ = q.blocks
     q.drop_raw()
@@ -92,7 +92,7 @@ def test_experts(gpu):
     whole, raw = weights(n=6)
     q = gq.QuantArray(whole.format, (2, 3, 512), whole.raw.reshape(2, 3, -1))
     q.drop_raw()
-    assert q.memory is q.prepared(gpu.strips).records
+    assert q.memory is q.prepared(gpu.pack).fragments
     assert np.array_equal(q[1].raw, raw[3:])
     assert q.raw.shape == (2, 3, raw.shape[1])
     assert gpu.restored == 1
@@ -143,7 +143,7 @@ def test_not_while_a_graph_is_recorded(gpu):
     gpu.capturing = False
     q.drop_raw()
     gpu.capturing = True
-    q.prepared(gpu.strips)
+    q.prepared(gpu.pack)
     for need in (lambda: q.raw, q.drop_prepared):
         with pytest.raises(gq.GGMLQError, match=r"bytes of .* were dropped.*records a CUDA graph"):
             need()
@@ -155,13 +155,13 @@ def test_not_while_a_graph_is_recorded(gpu):
 def test_formats_that_need_their_bytes(name, gpu):
     q, raw = weights(name)
     with pytest.raises(
-        gq.GGMLQError, match=rf"kernels keep of {name} does not hold all its bits; that of q4_0, "
+        gq.GGMLQError, match=rf"no packed weights hold all bits of {name}, as those of q4_0, "
     ):
         q.drop_raw()
     assert q.raw is q.memory
     assert np.array_equal(q.raw, raw)
     floats = gq.QuantArray(FORMATS["f16"], (2, 8), on_device(np.zeros((2, 16), np.uint8)))
-    with pytest.raises(gq.GGMLQError, match="keep of f16 does not hold"):
+    with pytest.raises(gq.GGMLQError, match="no packed weights hold all bits of f16"):
         floats.drop_raw()
 
 
@@ -210,19 +210,19 @@ def test_prepared_copies_are_given_back_when_the_device_is_done(gpu):
     q, _ = weights()
     q.drop_prepared()
     assert gpu.device_waits == 0  # nothing was kept
-    q.prepared(gpu.strips)
+    q.prepared(gpu.pack)
     q.drop_prepared()
     assert gpu.device_waits == 1
-    q.prepared(gpu.strips)
+    q.prepared(gpu.pack)
     gpu.capturing = True
     with pytest.raises(gq.GGMLQError, match=r"drop_prepared\(\) of .*records a CUDA graph"):
         q.drop_prepared()
-    assert q.kept(gpu.strips)
+    assert q.kept(gpu.pack)
 
 
 def test_prepared_copies_stay_where_nobody_can_wait(gpu, monkeypatch):
     q, _ = weights()
-    q.prepared(gpu.strips)
+    q.prepared(gpu.pack)
 
     def wait():
         raise RuntimeError("not now")
@@ -230,11 +230,11 @@ def test_prepared_copies_stay_where_nobody_can_wait(gpu, monkeypatch):
     monkeypatch.setattr(device, "wait", wait)
     with pytest.raises(gq.GGMLQError, match=r"cannot be waited for \(not now\).*is still there"):
         q.drop_prepared()
-    assert q.kept(gpu.strips)
+    assert q.kept(gpu.pack)
 
 
 def test_an_upload_has_arrived(gpu):
-    """Strips are made on any stream, and kept: bytes on their way would be wrong for good."""
+    """Weights are packed on any stream, and kept: bytes on their way would be wrong for good."""
     q = gq.quantize(np.ones((2, 32), np.float32), "q4_0")
     d = q.to("cuda:0")
     assert gpu.waits == 1

@@ -100,7 +100,7 @@ def test_ids_that_change_within_a_graph(t, cupy, fresh):
 @pytest.mark.parametrize("t", [3, 40, 300])
 @pytest.mark.parametrize("name", ["q4_0", "q6_K", "mxfp4"])
 def test_long_rows(name, t, cupy, fresh):
-    """Tiles of the last turn, here all, are shared along the columns; some blocks are zeros."""
+    """Blocks split the tiles of the last wave, here all tiles, along the columns; some blocks are zeros."""
     e, n, k, u = 3, 300, 6144, 2
     q = experts_of(name, (e, n, k), fresh)
     raw, size = q.raw.copy(), FORMATS[name].dtype.itemsize

@@ -11,25 +11,25 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
 
 from emulated_gpu import put_emulated
-from emulated_strips import strips_of
+from emulated_packed import pack_q4_0
 from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.cuda.expert_linear import r4_gemv, r5_grouped
-from ggmlq.cuda.linear import r16_warp_specialized
 from ggmlq.cuda.machine import device, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.cuda.packed.pack import Strips
+from ggmlq.cuda.packed.pack import PackedWeights
 from ggmlq.cuda.schedule import groups
-from ggmlq.cuda.schedule.work_units import shared_out
-from ggmlq.cuda.warp_specialized.producer import RoleTile
+from ggmlq.cuda.schedule.work_units import split_last_wave
+from ggmlq.cuda.warp_specialized import producer
+from ggmlq.cuda.warp_specialized.tile import WarpSpecializedTile
 from ggmlq.testing.cases import weights
 
 RUNGS = {rung.name: rung for rung in gq.kernels("expert_linear", device="cuda")}
 
 
 def experts_of(e, n, k, rng):
-    """On the host."""
+    """Weights of experts on the host."""
     raw = np.stack([weights("q4_0", n, k, int(rng.integers(1 << 30))).raw for _ in range(e)])
     return gq.QuantArray(gq.formats["q4_0"], (e, n, k), raw)
 
@@ -42,18 +42,16 @@ def run(monkeypatch, name, module, x, host, ids, together=False, **more):
     state, given = put_emulated(monkeypatch), on_device(x)
     if together:
         put_together(monkeypatch)
-    made = [strips_of(each) for each in host]
-    records = on_device(np.concatenate([records for records, _ in made]))
-    for each in (module, r16_warp_specialized):
-        monkeypatch.setattr(
-            each, "strips_of" if each is r4_gemv else "strips", lambda q: Strips(records, made[0][1])
-        )
-    monkeypatch.setattr(device, "blocks_beside", lambda blocks, shared: blocks)
-    monkeypatch.setattr(tensor_maps, "kept", state.memory.map)
+    packed = [pack_q4_0(weights) for weights in host]
+    fragments = on_device(np.concatenate([fragments for fragments, _ in packed]))
+    for place in (module, producer):
+        monkeypatch.setattr(place, "packed_weights", lambda q: PackedWeights(fragments, packed[0][1]))
+    monkeypatch.setattr(device, "resident_blocks", lambda blocks, shared: blocks)
+    monkeypatch.setattr(tensor_maps, "map_array", state.memory.map)
     q = gq.QuantArray(host.format, host.shape, on_device(host.raw))
     y = on_device(np.full((ids.size + 2, host.shape[1]), 7, np.float32))
     on_card = on_device(ids.astype(np.int64))
-    for array in (records, given, y, on_card):
+    for array in (fragments, given, y, on_card):
         state.memory.add(array)
     RUNGS[name].launch(given, q, on_card, y[1:-1].reshape(*ids.shape, -1), **more)
     assert (y[[0, -1]] == 7).all(), "written past its outputs"
@@ -64,7 +62,7 @@ def put_together(monkeypatch):
     call = Kernel.__call__
 
     def launched(kernel, grid, block, *arguments, cluster=1):
-        whole = kernel.name.startswith("roles")
+        whole = kernel.name.startswith("warp_specialized")
         call(kernel, grid, block, *arguments, cluster=cluster, together=whole)
 
     monkeypatch.setattr(Kernel, "__call__", launched)
@@ -92,13 +90,13 @@ def ids_of(kind, t, u, e, rng):
 
 
 @pytest.mark.drawn(1)
-@pytest.mark.parametrize("strips", [2, 4])
+@pytest.mark.parametrize("fragment_rows", [2, 4])
 @pytest.mark.parametrize("case", FEW, ids=lambda case: case[0])
-def test_few_tokens(case, strips, monkeypatch, fresh):
+def test_few_tokens(case, fragment_rows, monkeypatch, fresh):
     _, t, u, e, n, k, apart, kind = case
     host, ids = experts_of(e, n, k, fresh), ids_of(kind, t, u, e, fresh)
     x = fresh.standard_normal((t * u if apart else t, k)).astype(np.float32)
-    y = run(monkeypatch, "cuda:gemv", r4_gemv, x, host, ids, strips=strips)
+    y = run(monkeypatch, "cuda:gemv", r4_gemv, x, host, ids, fragment_rows=fragment_rows)
     given = x.reshape(t, u, k) if apart else x
     lost = (ids < 0) | (ids >= e)
     want = gq.reference.expert_linear(given, host, np.where(lost, 0, ids), "bf16x")
@@ -113,11 +111,11 @@ def test_groups(blocks, kind, monkeypatch, fresh):
     t, u, e, columns = int(fresh.integers(1, 400)), 3, int(fresh.integers(4, 70)), 16
     put_emulated(monkeypatch)
     if blocks == 8:
-        monkeypatch.setattr(groups, "OF_BLOCK", int(fresh.integers(10, 200)))
+        monkeypatch.setattr(groups, "LEAST_USES", int(fresh.integers(10, 200)))
     elif blocks != 1:
         t, _ = 2800, monkeypatch.setattr(groups, "MOST_BLOCKS", 1)
     ids = ids_of(kind, t, u, e, fresh)
-    of, given = groups.Plan(ids.size, e, columns), on_device(ids.astype(np.int64))
+    of, given = groups.UsePlan(ids.size, e, columns), on_device(ids.astype(np.int64))
     plan, places = groups.sorted_uses(given, of)
     flat, counts = ids.reshape(-1), np.bincount(ids[(ids >= 0) & (ids < e)], minlength=e)
     table = np.asarray(plan[groups.HEAD : groups.HEAD + 4 * of.slots]).reshape(-1, 4)
@@ -140,12 +138,12 @@ def test_groups(blocks, kind, monkeypatch, fresh):
 
 
 MANY = [  # T, U, E, N, K, rows of x for each use, ids, tile
-    ("spread", 9, 2, 3, 140, 256, False, "spread", RoleTile(16, 2)),
-    ("two tiles of one", 20, 1, 5, 40, 128, True, "one", RoleTile(16, 4)),
-    ("some are none", 11, 2, 9, 128, 128, False, "none", RoleTile(160)),
-    ("many experts", 30, 3, 70, 16, 128, False, "none", RoleTile(32, 2)),
-    ("a row of many blocks", 3, 2, 4, 16, 4224, False, "spread", RoleTile(16, 2)),
-    ("bands of slots", 100, 1, 2, 140, 128, False, "one", RoleTile(16, 2)),
+    ("spread", 9, 2, 3, 140, 256, False, "spread", WarpSpecializedTile(16, 2)),
+    ("two tiles of one", 20, 1, 5, 40, 128, True, "one", WarpSpecializedTile(16, 4)),
+    ("some are none", 11, 2, 9, 128, 128, False, "none", WarpSpecializedTile(160)),
+    ("many experts", 30, 3, 70, 16, 128, False, "none", WarpSpecializedTile(32, 2)),
+    ("a row of many blocks", 3, 2, 4, 16, 4224, False, "spread", WarpSpecializedTile(16, 2)),
+    ("sweeps of slots", 100, 1, 2, 140, 128, False, "one", WarpSpecializedTile(16, 2)),
 ]
 
 
@@ -159,10 +157,10 @@ def test_many_tokens(case, own_plan, monkeypatch, fresh):
 
 
 LAST = [  # the same; on two multiprocessors
-    ("one for two blocks", 5, 1, 2, 100, 640, False, "one", RoleTile(16)),
-    ("one for four", 9, 1, 3, 40, 1152, False, "one", RoleTile(16, 2)),
-    ("a whole one each, then one", 33, 1, 2, 100, 384, True, "one", RoleTile(16)),
-    ("wide", 30, 2, 3, 70, 640, False, "none", RoleTile(144)),
+    ("one for two blocks", 5, 1, 2, 100, 640, False, "one", WarpSpecializedTile(16)),
+    ("one for four", 9, 1, 3, 40, 1152, False, "one", WarpSpecializedTile(16, 2)),
+    ("a whole one each, then one", 33, 1, 2, 100, 384, True, "one", WarpSpecializedTile(16)),
+    ("wide", 30, 2, 3, 70, 640, False, "none", WarpSpecializedTile(144)),
 ]
 
 
@@ -171,7 +169,7 @@ LAST = [  # the same; on two multiprocessors
 @pytest.mark.parametrize("own_plan", [True, False], ids=["own plan", "sorted"])
 @pytest.mark.parametrize("case", LAST, ids=lambda case: case[0])
 def test_the_last_tiles_are_shared(case, own_plan, together, monkeypatch, fresh):
-    """Along the columns, as in test_cuda_roles.py."""
+    """Along the columns, as in test_cuda_warp_specialized.py."""
     monkeypatch.setattr(r5_grouped, "least_saved", lambda columns, stage_us: 1)
     if not own_plan:
         monkeypatch.setattr(r5_grouped, "MOST_USES", 0)
@@ -179,7 +177,7 @@ def test_the_last_tiles_are_shared(case, own_plan, together, monkeypatch, fresh)
     *_, e, n, k, _, _, tile = case
     uses = np.bincount(ids[(ids >= 0) & (ids < e)], minlength=e)
     sizes = (-(-uses // tile.columns)).sum() * -(-n // 128), -(-k // 128), 2 * tile.blocks, 1
-    assert shared_out.py_func(*map(np.uint32, sizes))[1] > 0, "nothing was shared"
+    assert split_last_wave.py_func(*map(np.uint32, sizes))[1] > 0, "nothing was shared"
 
 
 def check_many(case, monkeypatch, fresh, together=False):

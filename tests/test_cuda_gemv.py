@@ -8,39 +8,39 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
 
 from emulated_gpu import put_emulated
-from emulated_strips import strips_of
+from emulated_packed import pack_q4_0
 from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.cuda.activations import floats, sixteen
-from ggmlq.cuda.cost.gemv import Job, Way, best
-from ggmlq.cuda.gemv.clusters import ALONE, Blocks
-from ggmlq.cuda.gemv.stages import BOTH, FOUR, ROOMY, Stage, columns_of, kinds_of
+from ggmlq.cuda.cost.gemv import GemvShape, GemvSplit, best_split
+from ggmlq.cuda.gemv.clusters import ALONE, SplitBlocks
+from ggmlq.cuda.gemv.stages import FOUR, ROOMY, TWO, GemvStage, columns_of, kinds_of
 from ggmlq.cuda.linear import r13_gemv
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.packed.layout import layout_of
-from ggmlq.cuda.packed.pack import Strips
+from ggmlq.cuda.packed.pack import PackedWeights
 from ggmlq.formats import BLOCK_FORMATS
 from ggmlq.testing.cases import weights
 from ggmlq.testing.rows import rows
 
 RUNG = next(each for each in gq.kernels(device="cuda") if each.name == "cuda:gemv")
 CASES = [  # M, N, K, blocks
-    (1, 70, 768, Blocks(3, 1)),
-    (3, 33, 512, Blocks(2, 2)),
-    (8, 40, 1088, Blocks(4, 1)),
-    (2, 64, 320, Blocks(1, 4)),
-    (12, 50, 640, Blocks(4, 2)),
+    (1, 70, 768, SplitBlocks(3, 1)),
+    (3, 33, 512, SplitBlocks(2, 2)),
+    (8, 40, 1088, SplitBlocks(4, 1)),
+    (2, 64, 320, SplitBlocks(1, 4)),
+    (12, 50, 640, SplitBlocks(4, 2)),
     (5, 70, 512, ALONE),
 ]
-WIDE = [  # the same with four strips a block: all columns, parts, and N that fill no block
-    (3, 70, 1088, Blocks(3, 1)),
-    (8, 130, 768, Blocks(1, 2)),
-    (12, 33, 1344, Blocks(1, 2)),
+WIDE = [  # the same with four fragment rows a block: all columns and splits, and N that fill no block
+    (3, 70, 1088, SplitBlocks(3, 1)),
+    (8, 130, 768, SplitBlocks(1, 2)),
+    (12, 33, 1344, SplitBlocks(1, 2)),
     (16, 200, 640, ALONE),
-    (1, 70, 320, Blocks(4, 2)),
+    (1, 70, 320, SplitBlocks(4, 2)),
     (6, 97, 1152, ALONE),
-    (2, 129, 576, Blocks(2, 1)),
+    (2, 129, 576, SplitBlocks(2, 1)),
 ]
 
 
@@ -52,7 +52,7 @@ SHORT = (2, 40, 32, ALONE), (8, 40, 64, ALONE), (12, 40, 32, ALONE)
 def test_a_launch(case, monkeypatch, fresh):
     """Short rows of powers of two are the hardest for what tensor cores cut off."""
     assert_right(
-        CASES[1 + fresh.integers(len(CASES) - 1)] if case == "drawn" else case, BOTH, monkeypatch, fresh
+        CASES[1 + fresh.integers(len(CASES) - 1)] if case == "drawn" else case, TWO, monkeypatch, fresh
     )
 
 
@@ -64,54 +64,58 @@ def test_a_launch_of_wide_blocks(case, monkeypatch, fresh):
     )
 
 
-def assert_right(case, strips, monkeypatch, fresh):
+def assert_right(case, fragment_rows, monkeypatch, fresh):
     m, n, k, blocks = case
     kind = "powers_of_two" if case in SHORT else "normal"
     state, host = put_emulated(monkeypatch), weights("q4_0", n, k, int(fresh.integers(1 << 30)))
-    records, layout = strips_of(host)
-    records, x = on_device(records), on_device(rows(kind, m, k, int(fresh.integers(1 << 30))))
+    fragments, layout = pack_q4_0(host)
+    fragments, x = on_device(fragments), on_device(rows(kind, m, k, int(fresh.integers(1 << 30))))
     for each in (floats, sixteen):
         monkeypatch.setattr(each, "cupy", lambda: state.cupy)
-    monkeypatch.setattr(r13_gemv, "strips_of", lambda q: Strips(records, layout))
+    monkeypatch.setattr(r13_gemv, "packed_weights", lambda q: PackedWeights(fragments, layout))
     monkeypatch.setattr(device, "older_than", lambda least: None)
     monkeypatch.setattr(device, "room", lambda: 227 << 10)
     q = gq.QuantArray(host.format, (n, k), on_device(host.raw))
     y = on_device(np.full((m + 2, n), np.nan, np.float32))
-    for array in (records, x, y):
+    for array in (fragments, x, y):
         state.memory.add(array)
-    RUNG.launch(x, q, y[1:-1], way=Way(strips, blocks))
+    RUNG.launch(x, q, y[1:-1], split=GemvSplit(fragment_rows, blocks))
     assert np.isnan(y[[0, -1]]).all(), "written past its outputs"
     wrong = np.abs(np.asarray(y[1:-1]) - gq.reference.linear(np.asarray(x), host, "bf16x"))
     assert (wrong <= gq.reference.bound(np.asarray(x), host, "bf16x")).all()
 
 
 def test_wide_blocks_find_room():
-    """On Hopper, whatever the format is; with no more parts than have a place for their sums."""
+    """Wide blocks fit on Hopper for any format, with no more splits than have a place for their sums."""
     for fmt in BLOCK_FORMATS:
         for columns in columns_of(FOUR):
             for small in kinds_of(FOUR, columns):
-                of = r13_gemv._chosen(fmt, columns, ROOMY, True, small, FOUR)
-                assert of.blocks * of.shared <= ROOMY
-                assert of.parts == (4 if small and columns <= 4 else 1)
+                stage = r13_gemv._stage_for(fmt, columns, ROOMY, True, small, FOUR)
+                assert stage.blocks * stage.shared <= ROOMY
+                assert stage.most_splits == (4 if small and columns <= 4 else 1)
 
 
-def test_a_way_is_found_for_any_shape(fresh):
-    """With no more parts than its stage has places for, nor blocks than a multiprocessor holds."""
+def test_a_split_is_found_for_any_shape(fresh):
+    """A split has no more parts than its stage has places for, nor blocks than a multiprocessor holds."""
     for _ in range(200):
         layout = layout_of(BLOCK_FORMATS[fresh.integers(len(BLOCK_FORMATS))])
         sms = int(fresh.integers(8, 200))
         height, m = 8 * int(fresh.integers(1, 1500)), int(fresh.integers(1, 33))
         wide = bool(fresh.integers(2))
-        us, (strips, blocks) = best(Job(layout, height, 256 * int(fresh.integers(1, 120)), m, sms, wide=wide))
+        us, (fragment_rows, blocks) = best_split(
+            GemvShape(layout, height, 256 * int(fresh.integers(1, 120)), m, sms, wide=wide)
+        )
         assert us > 0
-        assert strips == BOTH or wide
+        assert fragment_rows == TWO or wide
         if blocks != ALONE:
-            columns = next(columns for columns in columns_of(strips) if columns >= m)
-            of = Stage(layout, columns, 2, True, strips)
-            assert blocks.parts <= of.parts
-            assert blocks.most <= of.blocks
+            columns = next(columns for columns in columns_of(fragment_rows) if columns >= m)
+            stage = GemvStage(layout, columns, 2, True, fragment_rows)
+            assert blocks.splits <= stage.most_splits
+            assert blocks.most <= stage.blocks
     plain = layout_of(BLOCK_FORMATS[0])
-    found = {m: best(Job(plain, 256, 4096, m, 132))[1] for m in (1, 8, 32)}
-    assert set(found.values()) == {Way(BOTH, ALONE)}, "a tile for each multiprocessor"
-    assert best(Job(plain, 56, 14336, 1, 132))[1] == Way(BOTH, Blocks(7, 2)), "few tiles"
-    assert best(Job(plain, 1792, 8192, 1, 132))[1].strips == FOUR
+    found = {m: best_split(GemvShape(plain, 256, 4096, m, 132))[1] for m in (1, 8, 32)}
+    assert set(found.values()) == {GemvSplit(TWO, ALONE)}, "a tile for each multiprocessor"
+    assert best_split(GemvShape(plain, 56, 14336, 1, 132))[1] == GemvSplit(TWO, SplitBlocks(7, 2)), (
+        "few tiles"
+    )
+    assert best_split(GemvShape(plain, 1792, 8192, 1, 132))[1].fragment_rows == FOUR

@@ -18,7 +18,7 @@ import ggmlq as gq
 from ggmlq.cuda.intrinsics.language import types
 from ggmlq.cuda.machine import submit
 from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.cuda.machine.prepared_launch import Hole
+from ggmlq.cuda.machine.prepared_launch import AddressSlot
 from ggmlq.dispatch.card import Card
 from ggmlq.dispatch.problems import Gru
 from ggmlq.errors import DeviceError, NonFiniteError, ShapeError
@@ -65,10 +65,10 @@ def test_shapes_add_up():
             assert padded in TILED
             for shape in shapes:
                 assert shape.columns == padded_units(padded) == padded
-                assert shape.own * shape.splits == 4 * shape.tiles
+                assert shape.lane_pairs * shape.splits == 4 * shape.tiles
                 assert shape.blocks * shape.groups * 16 == padded
                 assert shape.threads <= 256
-                assert shape.of_stage % 16 == shape.of_sums % 16 == shape.of_states % 16 == 0
+                assert shape.stage_offset % 16 == shape.sums_offset % 16 == shape.states_offset % 16 == 0
                 if clusters:
                     assert shape.blocks <= 8
                     assert shape.pitch % 128 == 64
@@ -109,8 +109,8 @@ def test_a_prepared_launch(monkeypatch):
     several = types.UniTuple(types.int32, 2)
     kernel = Kernel("nothing", lambda *_: None, types.uint64, types.uint64, types.uint32, several, threads=64)
     kernel._loaded[0] = SimpleNamespace(ptr=5), 1000, False
-    ready = kernel.ready((8,), (64,), Hole(1) + 16, Hole(0), 7, (3, 4), cluster=8)
-    nothing = kernel.ready((0,), (64,), 1, 2, 3, (4, 5))
+    ready = kernel.prepare((8,), (64,), AddressSlot(1) + 16, AddressSlot(0), 7, (3, 4), cluster=8)
+    nothing = kernel.prepare((0,), (64,), 1, 2, 3, (4, 5))
     for addresses, stream in (([10, 20], 99), ([30, 40], 77)):
         ready.launch(addresses, stream)
         nothing.launch(addresses, stream)
@@ -149,7 +149,7 @@ def check(cupy, f, x, h0=None, kernel="auto"):
 
 
 def taken(kernel, f):
-    """Whether a rung takes the widths of a GRU; each takes int8 and mixed."""
+    """True where a rung takes the widths of a GRU; all rungs take int8 and mixed."""
     plan = f.plan(f.cells[0], f.parameters["x"])
     bits = max(f.parameters[name].bits for name in ("x", "h", "W", "R"))
     return RUNGS[NAMES.index(kernel)].refuses(

@@ -18,7 +18,7 @@ import ggmlq as gq
 from ggmlq.cuda.machine import device
 from ggmlq.errors import DeviceError, NonFiniteError, UnsupportedError
 from ggmlq.gru.cuda import r3_grid, r4_cluster
-from ggmlq.gru.cuda.tile import Shape
+from ggmlq.gru.cuda.tile import StepTile
 from ggmlq.gru.run import INTERMEDIATE
 
 CASES = [  # rung, widths, T, N, C, H, a shape of a block that is not the rung's own
@@ -29,11 +29,11 @@ CASES = [  # rung, widths, T, N, C, H, a shape of a block that is not the rung's
     ("graph", "int8", 33, 1, 3, 4, None),
     ("grid", "mixed", 3, 9, 70, 60, None),
     ("grid", cases.UNSIGNED, 2, 3, 5, 7, None),
-    ("grid", "int8", 2, 18, 5, 128, Shape(1, 2, 1, 1, 2)),
+    ("grid", "int8", 2, 18, 5, 128, StepTile(1, 2, 1, 1, 2)),
     ("cluster", "int8", 3, 3, 5, 7, None),
     ("cluster", cases.UNSIGNED, 3, 9, 66, 64, None),
-    ("cluster", "mixed", 2, 9, 5, 100, Shape(1, 2, 4)),
-    ("cluster", "int8", 2, 17, 5, 128, Shape(1, 2, 4, 2)),
+    ("cluster", "mixed", 2, 9, 5, 100, StepTile(1, 2, 4)),
+    ("cluster", "int8", 2, 17, 5, 128, StepTile(1, 2, 4, 2)),
 ]  # fmt: skip
 quiet = pytest.mark.filterwarnings("ignore::ggmlq.gru.SaturationWarning")  # h0 goes anywhere here
 
@@ -68,7 +68,7 @@ def test_a_launch(case, monkeypatch, fresh):
 
 
 def names(state):
-    """What was launched since the last look, and on which streams."""
+    """Launches since the last look, and their streams."""
     found, state.launches[:] = [(each[0], each[-1]) for each in state.launches], []
     return found
 
@@ -105,7 +105,7 @@ def test_launches(monkeypatch, fresh):
     saturated = [{n: use.saturated for n, use in each.diagnostics().items()} for each in (f, gpu)]
     assert saturated[0] == saturated[1]
     assert saturated[0]["h0"]
-    lists = [value for key, value in f.cells[0].made.items() if key[0] == "cuda launches"]
+    lists = [value for key, value in f.cells[0].cache.items() if key[0] == "cuda launches"]
     assert [len(each) for each in lists] == [1, 1]
     state.capturing, state.recording = True, []
     y, h = gpu(put(x), kernel="cuda:cluster")

@@ -1,4 +1,4 @@
-"""What a launch hands to the driver, and what a CUDA graph records: with a fake CuPy."""
+"""The arguments of a launch as the driver gets them, and the launches of a CUDA graph: with a fake CuPy."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ggmlq.cuda.machine.launch import Kernel, array
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """A GPU that remembers what is asked of it."""
+    """A GPU that records its calls."""
     return put_gpu(monkeypatch)
 
 
 class Array(SimpleNamespace):
-    """As much of a CuPy array as a launch looks at."""
+    """The attributes of a CuPy array that a launch reads."""
 
     def __init__(self, address, array):
         super().__init__(data=SimpleNamespace(ptr=address), size=array.size, itemsize=array.itemsize)
@@ -35,18 +35,18 @@ class Array(SimpleNamespace):
 
 @pytest.fixture
 def launches(gpu, monkeypatch):
-    """What the driver is given: its configuration, the function, the words of arguments."""
-    found, state = [], SimpleNamespace(words=0, status=0)
+    """The driver's arguments: a configuration, the function, the words of arguments."""
+    calls, state = [], SimpleNamespace(words=0, status=0)
 
     def launch(shape_at, function, pointers_at, extra):
         facts = submit.SHAPE.unpack(ctypes.string_at(shape_at, submit.SHAPE.size))
         pointers = (ctypes.c_void_p * state.words).from_address(pointers_at)
         words = [int.from_bytes(ctypes.string_at(at, 8), "little") for at in pointers]
-        found.append(SimpleNamespace(facts=facts, function=function, words=words, extra=extra))
+        calls.append(SimpleNamespace(facts=facts, function=function, words=words, extra=extra))
         return state.status
 
     monkeypatch.setattr(submit, "_launch", lambda: launch)
-    return SimpleNamespace(found=found, state=state)
+    return SimpleNamespace(calls=calls, state=state)
 
 
 def kernel(*parameters, early=False):
@@ -59,7 +59,7 @@ def kernel(*parameters, early=False):
 def test_a_launch(launches):
     launches.state.words = 3
     kernel(uint64, uint64, uint32)((4, 2), (32,), Array(1000, np.ones((2, 3))), 1 << 40, 5)
-    (launch,) = launches.found
+    (launch,) = launches.calls
     assert (launch.function, launch.words, launch.extra) == (77, [1000, 1 << 40, 5], 0)
     *shape, stream, _, count = launch.facts
     assert (shape, stream, count) == ([4, 2, 1, 32, 1, 1, 64], 99, 0)
@@ -67,7 +67,7 @@ def test_a_launch(launches):
 
 def test_an_early_launch_has_one_attribute(launches):
     kernel(early=True)((1, 2, 3), (4, 5, 6))
-    *shape, _, attributes, count = launches.found[0].facts
+    *shape, _, attributes, count = launches.calls[0].facts
     assert (shape, count) == ([1, 2, 3, 4, 5, 6, 64], 1)
     kind, _, allowed = (ctypes.c_uint32 * 3).from_address(attributes)
     assert (kind, allowed) == (6, 1)
@@ -79,14 +79,14 @@ def test_an_array_is_a_row_of_words(launches):
     made = kernel(array(float32, 2), uint32, array(uint8, 1))
     x, y = Array(1000, np.ones((2, 3), np.float32)), Array(2000, np.ones(7, np.uint8))
     made((1,), (32,), x, 5, y)
-    assert launches.found[0].words == [0, 0, 6, 4, 1000, 2, 3, 12, 4, 5, 0, 0, 7, 1, 2000, 7, 1]
+    assert launches.calls[0].words == [0, 0, 6, 4, 1000, 2, 3, 12, 4, 5, 0, 0, 7, 1, 2000, 7, 1]
 
 
 def test_an_empty_grid_does_nothing(launches):
     made = kernel(uint64)
     for grid in ((0,), (1, 0), (0, 4, 1)):
         made(grid, (32,), 1)
-    assert not launches.found
+    assert not launches.calls
 
 
 def test_a_launch_that_fails(launches, monkeypatch):
@@ -103,7 +103,7 @@ def test_a_thread_that_has_not_used_the_gpu_yet(launches, monkeypatch):
     monkeypatch.setattr(device, "cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
     launches.state.status = submit.NO_CONTEXT
     kernel()((2,), (32,))
-    assert len(launches.found) == 2
+    assert len(launches.calls) == 2
 
 
 def test_words_only(launches):
@@ -112,7 +112,7 @@ def test_words_only(launches):
         Kernel("scaled", lambda *_: None, uint64, float32, threads=32)
     with pytest.raises(AssertionError, match="nothing"):
         kernel(uint64, uint32)((1,), (32,), 1)
-    assert not launches.found
+    assert not launches.calls
 
 
 def test_only_kernels_that_wait_start_early():

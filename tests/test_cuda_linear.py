@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.cuda.linear import r7_dequant_cublas
+from ggmlq.cuda.linear import _cublas
 from ggmlq.dispatch.card import Card
 from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS, BlockFormat
@@ -188,7 +188,7 @@ def test_slabs_of_a_large_matrix(rung, cupy, monkeypatch):
     q, x = weights("q5_1", 257, 512, SEED), rows("normal", 9, 512, SEED)
     given, device_q = cupy.asarray(x), q.to("cuda")
     whole = gq.linear(given, device_q, kernel=rung).get()
-    monkeypatch.setattr(r7_dequant_cublas, "SLAB", 100 * 2 * 512)
+    monkeypatch.setattr(_cublas, "SLAB", 100 * 2 * 512)
     y = gq.linear(given, device_q, kernel=rung).get()
     np.testing.assert_allclose(y, whole, rtol=0, atol=1e-5 * np.abs(whole).max())
 

@@ -20,7 +20,7 @@ SHAPES = [(96, 512, 1), (1024, 2048, 7), (4096, 4096, 513)]
 
 @pytest.fixture(params=["one card twice", "two cards"])
 def devices(request, cupy):
-    """Where parts go."""
+    """The devices of the parts."""
     if request.param == "one card twice":
         return ["cuda:0", "cuda:0"]
     return needs_two(cupy)
@@ -41,7 +41,7 @@ def near(y, single):
 
 
 def ways(devices):
-    """How sums can be made."""
+    """The ways to make sums."""
     return (None, "copies", *["nccl"] * (len(set(devices)) > 1 and nccl.library() is not None))
 
 
@@ -139,7 +139,7 @@ def test_a_file_straight_to_the_cards(devices, cupy, fresh, tmp_path):
 
 
 def test_threads_and_streams(devices, cupy, fresh):
-    """Each with a stream of its own, at the same time, on the same weights."""
+    """Threads with a stream each use the same weights at the same time."""
     q = gq.quantize(fresh.standard_normal((512, 1024), np.float32), "q4_0")
     shards = [gq.parallel.shard(q, devices, axis) for axis in (0, 1)]
     xs = [cupy.asarray(fresh.standard_normal((16, 1024), np.float32)) for _ in range(4)]

@@ -10,12 +10,12 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
 pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test or cuda)")
 
-from ggmlq.cuda.codes8.tiled import fitting, steps_of
+from ggmlq.cuda.codes8.mma_tiles import fitting, with_every_step
 from ggmlq.cuda.scaled_linear import r4_mma_int8, r5_widen, r6_mma_e4m3
 
 FASTEST = {
-    "int8": lambda: r4_mma_int8.whole(r4_mma_int8.WHOLE[0].tile, "s8", "s8", False),
-    "int8 in groups": lambda: r4_mma_int8.grouped(r4_mma_int8.GROUPED[0].tile, "s8", "s8", True, False),
+    "int8": lambda: r4_mma_int8.ungrouped(r4_mma_int8.UNGROUPED_TILES[0].tile, "s8", "s8", False),
+    "int8 in groups": lambda: r4_mma_int8.grouped(r4_mma_int8.GROUPED_TILES[0].tile, "s8", "s8", True, False),
     "widen": lambda: r5_widen.kernel(r5_widen.TILES[0].tile, "e4m3", "e4m3", True, True),
     "mma_e4m3": lambda: r6_mma_e4m3.kernel(r6_mma_e4m3.TILES[0].tile, "e4m3", "e5m2"),
 }
@@ -41,9 +41,11 @@ def test_machine_code(name):
         assert used.registers <= 65536 // (kernel.threads * kernel.blocks)
 
 
-@pytest.mark.parametrize("waves", [r4_mma_int8.WHOLE, r4_mma_int8.GROUPED, r5_widen.TILES, r6_mma_e4m3.TILES])
+@pytest.mark.parametrize(
+    "waves", [r4_mma_int8.UNGROUPED_TILES, r4_mma_int8.GROUPED_TILES, r5_widen.TILES, r6_mma_e4m3.TILES]
+)
 def test_a_tile_adds_up(waves):
-    for tile in steps_of(waves):
+    for tile in with_every_step(waves):
         assert tile.sums * tile.threads == tile.rows * tile.columns
         assert tile.shared * tile.blocks <= 227 << 10
         assert tile.stage % 16 == 0
@@ -52,5 +54,5 @@ def test_a_tile_adds_up(waves):
 
 def test_tiles_shrink_to_a_small_card():
     """99 KB of shared memory, as on 8.9 and 12.0."""
-    for waves in (r4_mma_int8.WHOLE, r5_widen.TILES, r6_mma_e4m3.TILES):
+    for waves in (r4_mma_int8.UNGROUPED_TILES, r5_widen.TILES, r6_mma_e4m3.TILES):
         assert any(fitting(wave.tile, step, 99 << 10) for wave in waves for step in (128, 64, 32))

@@ -17,7 +17,7 @@ from ggmlq.codes.tiling import Tiling
 from ggmlq.cuda.intrinsics import codes as words
 from ggmlq.cuda.quantize_scaled import _division as division
 from ggmlq.cuda.quantize_scaled import rows_of
-from ggmlq.cuda.quantize_scaled._codes import NATIVE, Way
+from ggmlq.cuda.quantize_scaled._codes import NATIVE, Conversion
 
 F32, U32 = np.float32, np.uint32
 SAFE = [(name, zeros) for name in ("e4m3", "e5m2", "int8", "int8_full", "uint8") for zeros in (False, True)]
@@ -36,7 +36,7 @@ def fma(a, b, c):
 
 
 def inverse(s):
-    """As the kernels': h + l."""
+    """The inverse that kernels compute: h + l."""
     one = np.ones_like(s)
     h = one / s
     h = np.where(fma(-s, h, one) < 0, (h.view(U32) - U32(1)).view(F32), h)
@@ -44,7 +44,7 @@ def inverse(s):
 
 
 def safe(s, code, zeros):
-    """Which scales kernels take for it."""
+    """True for scales whose quotients the kernels take from the inverse."""
     bits, mask = s.view(U32), U32((1 << 25 - division.boundary_bits(code, zeros)) - 1)
     low = (bits + U32(division.NEAR)) & mask
     return (low > 2 * division.NEAR) & (bits - U32(division.LEAST) < U32(division.SPAN))
@@ -125,7 +125,7 @@ def test_what_the_instruction_means(name, fresh):
 
 
 def test_a_way_says_what_it_is():
-    way = Way("e4m3", "float32", "half_even", False, True)
+    way = Conversion("e4m3", "float32", "half_even", False, True)
     assert (way.least, way.size) == (NATIVE, 1)
     assert str(way) == "e4m3 by float32 half_even native"
 

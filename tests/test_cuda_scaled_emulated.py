@@ -20,19 +20,19 @@ from test_cuda_scaled_linear import error, scaled
 import ggmlq as gq
 from ggmlq.cuda.rings.boxed import BoxTile
 from ggmlq.dispatch import ladder
-from ggmlq.dispatch.ending import PLAIN, Ending
+from ggmlq.dispatch.epilogue import PLAIN, Epilogue
 
 RUNGS = {rung.name[5:]: rung for rung in gq.kernels("scaled_linear", device="cuda")}
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 GROUPS, ROWS, TENSORS, BLOCKS = (1, 128), (1, None), (None, None), (128, 128)
 TALL, WIDE = {"tile": BoxTile(128, 192, 5)}, {"tile": BoxTile(256, 128, 4)}
-NARROW = {"tile": BoxTile(128, 64, 8), "parts": 2}
+NARROW = {"tile": BoxTile(128, 64, 8), "split": 2}
 FIRST = [  # rung, M, N, K, codes, tiles, outputs, zero points, more
-    ("small_m", 3, 80, 272, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "float32", False, {"parts": 2}),
+    ("small_m", 3, 80, 272, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "float32", False, {"split": 2}),
     ("wgmma", 19, 70, 272, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "float32", False, {}),
     ("tma_ring", 19, 70, 272, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "float32", False, {}),
     ("persistent", 19, 70, 272, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "float32", False, {}),
-    ("split_k", 70, 70, 272, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "float32", False, {"parts": 2}),
+    ("split_k", 70, 70, 272, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "float32", False, {"split": 2}),
 ]
 MORE = [
     ("persistent", 130, 136, 400, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "bfloat16", False, {}),
@@ -44,28 +44,28 @@ MORE = [
     ("persistent", 260, 100, 272, ("int8", "uint8"), (ROWS, ROWS), "float32", True, WIDE),
     ("persistent", 100, 260, 300, ("int8", "int8_full"), (ROWS, TENSORS), "bfloat16", False, {}),
     ("persistent", 70, 40, 328, ("e5m2", "e5m2"), ((5, 256), (128, None)), "float32", False, {}),
-    ("small_m", 5, 136, 128 * 36, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "float16", False, {"parts": 1}),
-    ("small_m", 64, 70, 128 * 18, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "float32", False, {"parts": 1}),
+    ("small_m", 5, 136, 128 * 36, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "float16", False, {"split": 1}),
+    ("small_m", 64, 70, 128 * 18, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "float32", False, {"split": 1}),
     ("small_m", 50, 200, 300, ("uint8", "int8"), (ROWS, ROWS), "float32", True, {}),
-    ("small_m", 64, 136, 128 * 10, ("e5m2", "e4m3"), (GROUPS, GROUPS), "bfloat16", False, {"parts": 2}),
-    ("small_m", 32, 64, 128 * 14, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "bfloat16", False, {"parts": 2}),
-    ("small_m", 12, 64, 128 * 17, ("e4m3", "e5m2"), (ROWS, GROUPS), "bfloat16", False, {"parts": 8}),
-    ("split_k", 130, 200, 128 * 11, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "bfloat16", False, {"parts": 3}),
+    ("small_m", 64, 136, 128 * 10, ("e5m2", "e4m3"), (GROUPS, GROUPS), "bfloat16", False, {"split": 2}),
+    ("small_m", 32, 64, 128 * 14, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "bfloat16", False, {"split": 2}),
+    ("small_m", 12, 64, 128 * 17, ("e4m3", "e5m2"), (ROWS, GROUPS), "bfloat16", False, {"split": 8}),
+    ("split_k", 130, 200, 128 * 11, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "bfloat16", False, {"split": 3}),
     ("split_k", 70, 101, 128 * 20 + 16, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "float32", False, NARROW),
-    ("split_k", 40, 140, 300, ("e4m3", "e4m3"), (GROUPS, GROUPS), "float16", False, {"parts": 7}),
+    ("split_k", 40, 140, 300, ("e4m3", "e4m3"), (GROUPS, GROUPS), "float16", False, {"split": 7}),
 ]  # fmt: skip
 
 ENDINGS = [  # rung, M, N, K, codes, tiles, result, with a bias, shape of its scales, more
-    ("small_m", 3, 70, 272, ("int8", "int8"), (ROWS, ROWS), "int8", True, (1, 1), {"parts": 2}),
+    ("small_m", 3, 70, 272, ("int8", "int8"), (ROWS, ROWS), "int8", True, (1, 1), {"split": 2}),
     ("persistent", 130, 140, 272, ("int8", "uint8"), (ROWS, ROWS), "int8_full", True, (1, 0), {}),
     ("persistent", 140, 101, 256, ("int8", "int8"), (ROWS, ROWS), "uint8", True, (0, 1), WIDE),
     ("persistent", 130, 136, 272, ("int8", "int8"), (ROWS, ROWS), "bfloat16", True, None, {}),
     ("persistent", 70, 150, 272, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "float32", True, None, {}),
     ("persistent", 130, 130, 272, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "e4m3", False, (0, 1), WIDE),
-    ("small_m", 12, 66, 300, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "e5m2", True, (0, 0), {"parts": 1}),
-    ("small_m", 64, 80, 272, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "float16", True, None, {"parts": 1}),
-    ("split_k", 70, 131, 400, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "int8", True, (1, 0), {"parts": 2}),
-    ("split_k", 130, 100, 400, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "bfloat16", True, None, {"parts": 3}),
+    ("small_m", 12, 66, 300, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "e5m2", True, (0, 0), {"split": 1}),
+    ("small_m", 64, 80, 272, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "float16", True, None, {"split": 1}),
+    ("split_k", 70, 131, 400, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "int8", True, (1, 0), {"split": 2}),
+    ("split_k", 130, 100, 400, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "bfloat16", True, None, {"split": 3}),
 ]  # fmt: skip
 
 
@@ -87,10 +87,10 @@ def product(state, case, rng):
     if kind == "float16":
         x.scales[...] *= np.float32(1e-5)  # or all would be infinite
     around = np.full((m + 2, n), np.nan, DTYPES[kind]).view(DeviceArray)
-    given = on_card(x), on_card(w)
-    for array in (*x.parts(), *given[0].parts(), *given[1].parts()):
+    operands = on_card(x), on_card(w)
+    for array in (*x.parts(), *operands[0].parts(), *operands[1].parts()):
         state.memory.add(array)
-    launched(state, RUNGS[name], *given, around[1:-1], **more)
+    launched(state, RUNGS[name], *operands, around[1:-1], **more)
     assert np.isnan(np.asarray(around[[0, -1]]).astype(np.float32)).all(), "written past its outputs"
     want = gq.scaled_linear(x, w, kernel="cpu:naive") if zeros else gq.reference.scaled_linear(x, w)
     return np.asarray(around[1:-1]), want
@@ -119,7 +119,7 @@ def check_ending(monkeypatch, case, rng):
     y = np.asarray(y).astype(np.float32)
     bias = (rng.standard_normal(n) * np.abs(y).max()).astype(np.float32) if with_bias else None
     y += 0 if bias is None else bias
-    given, end = on_card(x), Ending(bias if bias is None else on_device(bias))
+    operands, end = on_card(x), Epilogue(bias if bias is None else on_device(bias))
     dtype = DTYPES.get(result)
     if shape:
         rows, columns = (size if one else 1 for size, one in zip((m, n), shape, strict=True))
@@ -129,20 +129,20 @@ def check_ending(monkeypatch, case, rng):
         want = gq.quantize_scaled(y, result, tile, scales=scales)
         end, dtype = end._replace(code=want.code, scales=on_device(scales)), want.codes.dtype
     around = np.full((m + 2, n), 77, dtype).view(DeviceArray)
-    for array in (*given.parts(), *on_card(w).parts()):
+    for array in (*operands.parts(), *on_card(w).parts()):
         state.memory.add(array)
-    launched(state, RUNGS[name], given, on_card(w), around[1:-1], end=end, **more)
+    launched(state, RUNGS[name], operands, on_card(w), around[1:-1], end=end, **more)
     assert (np.asarray(around[[0, -1]]) == 77).all(), "written past its outputs"
-    found = np.asarray(around[1:-1])
+    outputs = np.asarray(around[1:-1])
     if not shape:
         bound = 0 if integer else 3e-3 if np.dtype(dtype).itemsize == 2 else 1e-6
-        assert error(found.astype(np.float32), y.astype(dtype).astype(np.float32)) <= bound, case
+        assert error(outputs.astype(np.float32), y.astype(dtype).astype(np.float32)) <= bound, case
     elif integer:
-        assert (found == want.codes).all(), case
+        assert (outputs == want.codes).all(), case
     else:
-        values = np.asarray(gq.ScaledArray(found, scales, result, tile))
+        values = np.asarray(gq.ScaledArray(outputs, scales, result, tile))
         assert (np.abs(values - y) <= np.abs(np.asarray(want) - y) + 1e-4 * np.abs(y).max()).all(), case
-        assert (found != want.codes).mean() < 0.01
+        assert (outputs != want.codes).mean() < 0.01
 
 
 @pytest.mark.drawn(1)
@@ -161,8 +161,8 @@ def test_a_kernel_rounds_its_own_results(monkeypatch, fresh):
         out[...] = 1.5 if end.bias is None else 1.5 + end.bias[0]
 
     rung = RUNGS["small_m"]
-    made = ladder.Rung(**{**vars(rung), "launch": launch})
-    monkeypatch.setattr(ladder, "choose", lambda *given: made)
+    rung_that_writes = ladder.Rung(**{**vars(rung), "launch": launch})
+    monkeypatch.setattr(ladder, "choose", lambda *operands: rung_that_writes)
     assert gq.scaled_linear(x, w, dtype="bfloat16").dtype == ml_dtypes.bfloat16
     out = np.empty((2, 16), np.float16)
     assert gq.scaled_linear(x, w, out=out) is out

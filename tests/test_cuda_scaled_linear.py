@@ -12,7 +12,7 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 import ggmlq as gq
 from ggmlq.codes import CODES
 from ggmlq.codes.tiling import tiling
-from ggmlq.cuda.codes8.rows import Groups, groups_of
+from ggmlq.cuda.codes8.rows import ColumnGroups, column_groups
 from ggmlq.cuda.scaled_linear import tuned
 from ggmlq.dispatch.card import Card
 from ggmlq.dispatch.problems import Operand, ScaledLinear
@@ -341,14 +341,14 @@ def test_configurations_that_can_be_obeyed():
 
 
 def test_groups_are_whole_steps():
-    assert groups_of(4096, 4096) == Groups(4096, 4096, 128)
-    assert groups_of(300, 300) == Groups(300, 384, 128)
-    assert groups_of(512, 128) == Groups(128, 128, 128)
-    assert groups_of(512, 64) == Groups(64, 64, 64)
-    assert groups_of(512, 96) == Groups(96, 96, 32)
-    assert groups_of(512, 48) == Groups(48, 64, 64)
-    assert groups_of(512, 100) == Groups(100, 128, 128)
-    assert groups_of(512, 200) == Groups(200, 256, 128)
-    assert groups_of(512, 17) == Groups(17, 32, 32)
-    assert groups_of(512, 128, 32) == Groups(128, 128, 32)
-    assert groups_of(500, 500, 32) == Groups(500, 512, 32)
+    assert column_groups(4096, 4096) == ColumnGroups(4096, 4096, 128)
+    assert column_groups(300, 300) == ColumnGroups(300, 384, 128)
+    assert column_groups(512, 128) == ColumnGroups(128, 128, 128)
+    assert column_groups(512, 64) == ColumnGroups(64, 64, 64)
+    assert column_groups(512, 96) == ColumnGroups(96, 96, 32)
+    assert column_groups(512, 48) == ColumnGroups(48, 64, 64)
+    assert column_groups(512, 100) == ColumnGroups(100, 128, 128)
+    assert column_groups(512, 200) == ColumnGroups(200, 256, 128)
+    assert column_groups(512, 17) == ColumnGroups(17, 32, 32)
+    assert column_groups(512, 128, 32) == ColumnGroups(128, 128, 32)
+    assert column_groups(500, 500, 32) == ColumnGroups(500, 512, 32)

@@ -64,7 +64,7 @@ LARGE = [
 
 @pytest.mark.parametrize(("shape", "tile"), LARGE, ids=str)
 def test_large(shape, tile, quantizer, cupy, fresh):
-    """By e4m3 and another code, from one kind of floats each: what is drawn differs between runs."""
+    """Large arrays by e4m3 and another code, from one kind of floats each; the draw differs between runs."""
     over = tiling(tile, *shape)
     for name in ("e4m3", str(fresh.choice(["e5m2", "int8", "uint8", "int16"]))):
         x = values(fresh, shape, DTYPES[fresh.integers(len(DTYPES))])

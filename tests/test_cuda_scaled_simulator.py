@@ -18,7 +18,7 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 from ggmlq.codes import CODES
 from ggmlq.cuda.intrinsics import codes8
 
-PROGRAM = Path(__file__).with_name("simulated_tiles8.py")
+PROGRAM = Path(__file__).with_name("simulated_codes8.py")
 
 
 @pytest.mark.drawn(2)
@@ -45,7 +45,7 @@ def raised(word):
 
 
 def by_bits(word):
-    """What halves_of_e4m3_by_bits does, step by step in plain Python."""
+    """The steps of halves_of_e4m3_by_bits in plain Python."""
     found = []
     for r in map(int, raised(word)):
         moved = (r & 0x80008000) | (r >> 1 & 0x3F803F80)

@@ -1,4 +1,4 @@
-"""Rungs for Hopper's wgmma: what they take, what their machine code is like, and on a card what they give."""
+"""Rungs for Hopper's wgmma: the problems they take, their machine code, and on a card their results."""
 
 from __future__ import annotations
 
@@ -19,14 +19,22 @@ from test_cuda_scaled_linear import SPREAD, card, error, multiply, problem_of, s
 
 import ggmlq as gq
 from ggmlq.cuda.codes8 import grouped, persistent, small_m_uses, split_k
-from ggmlq.cuda.codes8.job import BY_COLUMNS, FLOATS, WHOLE, Job, Out, float_jobs, integer_jobs
-from ggmlq.cuda.codes8.small_m import TILES, FewJob
+from ggmlq.cuda.codes8.small_m import TILES, SmallMVariant
+from ggmlq.cuda.codes8.variant import (
+    COLUMN_SCALE_TILES,
+    FLOAT_TILES,
+    INTEGER_TILES,
+    OutputKind,
+    Variant,
+    float_variants,
+    integer_variants,
+)
 from ggmlq.cuda.expert_linear import r5_grouped, r7_small_m_codes
 from ggmlq.cuda.linear import r15_wgmma, r16_warp_specialized
 from ggmlq.cuda.machine import device, launch, submit, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.machine.tensor_maps import Box
-from ggmlq.cuda.rings.boxed import BoxTile, Room
+from ggmlq.cuda.rings.boxed import BoxTile, SharedLayout
 from ggmlq.cuda.scaled_linear import r7_wgmma, r8_tma_ring, r9_persistent, r10_small_m, r11_split_k
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.checks import float_dtype
@@ -43,12 +51,16 @@ TILINGS = [
 
 
 SUMMIT = {  # the kernels that count most
-    "persistent": lambda: persistent.float_kernel(Job(FLOATS[0].tile, "e4m3", "e4m3", Out("bfloat16"))),
-    "few rows": lambda: r10_small_m.kernel(FewJob(TILES[0], "e4m3", "e4m3")),
-    "few codes": lambda: r7_small_m_codes.kernel(
-        FewJob(TILES[1], "e4m3", "e4m3", listed=True), small_m_uses.IDS_EACH[-1]
+    "persistent": lambda: persistent.float_kernel(
+        Variant(FLOAT_TILES[0].tile, "e4m3", "e4m3", OutputKind("bfloat16"))
     ),
-    "integers in groups": lambda: grouped.integer_kernel(Job(grouped.WHOLE[0].tile, "s8", "s8", boxed=False)),
+    "few rows": lambda: r10_small_m.kernel(SmallMVariant(TILES[0], "e4m3", "e4m3")),
+    "few codes": lambda: r7_small_m_codes.kernel(
+        SmallMVariant(TILES[1], "e4m3", "e4m3", listed=True), small_m_uses.IDS_PER_LANE[-1]
+    ),
+    "integers in groups": lambda: grouped.integer_kernel(
+        Variant(grouped.INTEGER_TILES[0].tile, "s8", "s8", boxed=False)
+    ),
     "unpromoted": unpromoted.made,
     "roles": lambda: r16_warp_specialized.kernel(FORMATS["q4_0"], r16_warp_specialized.TILES[1]),
     "grouped": lambda: r5_grouped.kernel(FORMATS["q4_K"], r5_grouped.TILES[0]),
@@ -82,37 +94,49 @@ def test_machine_code_that_counts_most(name):
     assert_assembled_well(SUMMIT[name]())
 
 
-MAKERS = [float_jobs, integer_jobs, split_k.jobs, grouped.float_jobs, grouped.integer_jobs]
+MAKERS = [
+    float_variants,
+    integer_variants,
+    split_k.variants,
+    grouped.float_variants,
+    grouped.integer_variants,
+]
 
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_a_tile_adds_up(make):
-    for (job,) in make():
-        room = job.room
-        assert room.fits, job
-        assert job.tile.halves * 64 * job.tile.groups == job.tile.rows
-        assert room.tile.stage % 1024 == room.outputs % 1024 == room.barriers % 8 == room.beside % 128 == 0
-        assert job.tile.columns % job.granule == 0
-        sums = job.form.halves * job.form.sums + (0 if job.integer else job.form.sums)
-        assert sums + 24 <= persistent.MULTIPLIES, f"{job} has no registers for {sums} sums"
-    moved = 2 * persistent.MULTIPLIES + persistent.FETCHES
+    for (variant,) in make():
+        layout = variant.layout
+        assert layout.fits, variant
+        assert variant.tile.halves * 64 * variant.tile.groups == variant.tile.rows
+        assert (
+            layout.tile.stage % 1024
+            == layout.outputs % 1024
+            == layout.barriers % 8
+            == layout.scale_bytes % 128
+            == 0
+        )
+        assert variant.tile.columns % variant.columns_per_scale == 0
+        sums = variant.form.halves * variant.form.sums + (0 if variant.integer else variant.form.sums)
+        assert sums + 24 <= persistent.CONSUMER_REGISTERS, f"{variant} has no registers for {sums} sums"
+    moved = 2 * persistent.CONSUMER_REGISTERS + persistent.PRODUCER_REGISTERS
     assert 128 * moved <= 65536
 
 
 def test_few_rows_add_up():
     for tile in TILES:
-        assert (tile.shared + small_m_uses.room(tile) + 1024) * tile.blocks <= 228 << 10
+        assert (tile.shared + small_m_uses.list_bytes(tile) + 1024) * tile.blocks <= 228 << 10
         assert tile.stage % 1024 == tile.sums % 16 == tile.barriers % 8 == tile.pitch % 16 == 0
         assert tile.stages % tile.turns == 0
         assert tile.columns * tile.pitch <= tile.scales  # what is sent lies in the stages
-    assert Room(BoxTile(256, 256, 4)).fits is False
+    assert SharedLayout(BoxTile(256, 256, 4)).fits is False
 
 
 # --- the host ---------------------------------------------------------------------------------
 
 
 class Library:
-    """As much of the driver as maps need."""
+    """The driver's functions that maps need."""
 
     def __init__(self):
         self.encoded, self.copies, self.modes, self.status = [], [], [], 0
@@ -151,13 +175,13 @@ def box(address=4096, **more):
 
 
 def test_a_map_is_made_once(library):
-    at = tensor_maps.place(box())
+    at = tensor_maps.map_address(box())
     assert library.encoded == [(0, 2, 4096, 256, 5, 512, 128, 64, 1, 1, 0, 3, 3, 0)]
     assert library.copies == [(at, 128, 128, 7)]
     assert at % 128 == 0
     assert library.modes == [tensor_maps.RELAXED, 0]
-    assert tensor_maps.place(box()) == at
-    other = tensor_maps.place(box(kind="float32", pitch=1024, swizzled=False))
+    assert tensor_maps.map_address(box()) == at
+    other = tensor_maps.map_address(box(kind="float32", pitch=1024, swizzled=False))
     assert other != at
     assert library.encoded[1][0] == 7
     assert library.encoded[1][-3] == 0
@@ -170,20 +194,20 @@ def test_slots_that_no_graph_has_are_used_again(library, monkeypatch):
     slabs = iter(range(1 << 20, 1 << 30, 1 << 20))
     library.gpu.cupy.cuda.Memory = lambda size: SimpleNamespace(ptr=next(slabs))
     library.gpu.capturing = True
-    held = tensor_maps.place(box(16))
+    held = tensor_maps.map_address(box(16))
     library.gpu.capturing = False
-    places = [tensor_maps.place(box(64 * i)) for i in range(1, 30)]
+    places = [tensor_maps.map_address(box(64 * i)) for i in range(1, 30)]
     assert library.gpu.device_waits > 1
     assert held not in places
-    assert tensor_maps.place(box(16)) == held
+    assert tensor_maps.map_address(box(16)) == held
     assert len(set(places)) < 29
-    assert tensor_maps.place(box(64 * 29)) == places[-1]
+    assert tensor_maps.map_address(box(64 * 29)) == places[-1]
 
 
 def test_a_map_that_the_driver_refuses(library):
     library.status = 1
     with pytest.raises(gq.GGMLQError, match="multiples of 16 bytes"):
-        tensor_maps.place(box())
+        tensor_maps.map_address(box())
 
 
 def test_a_cluster_is_an_attribute_of_a_launch(monkeypatch):
@@ -348,13 +372,13 @@ def test_what_promotion_is_for(hopper, fresh):
 def test_other_tiles(hopper, fresh):
     x, w = scaled(fresh, "e4m3", (1, 128), 400, 1280), scaled(fresh, "e4m3", (128, 128), 520, 1280)
     want, dx, dw = gq.reference.scaled_linear(x, w), x.to("cuda"), w.to("cuda")
-    for wave in (*FLOATS, *BY_COLUMNS):
+    for wave in (*FLOAT_TILES, *COLUMN_SCALE_TILES):
         y = hopper.full((400, 520), np.nan, np.float32)
         r9_persistent.launch.launch(dx, dw, y, wave.tile)
         assert error(y.get(), want) <= SPREAD, wave
     x, w = scaled(fresh, "int8", (1, None), 400, 1280), scaled(fresh, "int8", (1, None), 520, 1280)
     want, dx, dw = gq.scaled_linear(x, w, kernel="cpu:naive"), x.to("cuda"), w.to("cuda")
-    for wave in WHOLE:
+    for wave in INTEGER_TILES:
         y = hopper.full((400, 520), np.nan, np.float32)
         r9_persistent.launch.launch(dx, dw, y, wave.tile)
         assert np.array_equal(y.get(), want), wave

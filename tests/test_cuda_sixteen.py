@@ -76,7 +76,7 @@ def test_in_the_order_of_wgmma(kind, card, fresh):
     want = pairs.transpose(0, 1, 3, 2, 4)
     assert np.array_equal(floats.narrowed_for_wgmma(x).reshape(want.shape), want)
     zeros = aligned(card, np.full(7, 9, np.uint32))
-    made = x_tiles.panels_of(x, 2, 8, zeros)
+    made = x_tiles.x_tiles_of(x, 2, 8, zeros)
     assert not zeros.any()
     full = np.zeros((5, 128), np.uint16)
     full[:, :96] = want.reshape(5, 96)
@@ -87,16 +87,16 @@ def test_in_the_order_of_wgmma(kind, card, fresh):
                 assert np.array_equal(made[step, row].reshape(8, 8)[chunk ^ row % 8], chunks[chunk])
 
 
-def test_panels_are_ordered_on_all_multiprocessors(card, monkeypatch):
-    """No more blocks beside each other than where all have as many; of many it makes no difference."""
-    found = []
+def test_x_tiles_are_made_on_all_multiprocessors(card, monkeypatch):
+    """Few blocks are spread evenly over the multiprocessors; of many it makes no difference."""
+    limits = []
     monkeypatch.setattr(device, "multiprocessors", lambda: 132)
-    monkeypatch.setattr(Kernel, "__call__", lambda *given, **more: found.append(more["most"]))
+    monkeypatch.setattr(Kernel, "__call__", lambda *_, max_blocks, **__: limits.append(max_blocks))
     for rows_of_x in (1, 133, 264, 265, 700):
         x = aligned(card, np.ones((rows_of_x, 4096), np.float32))  # 256 threads a row: a block
         for evenly in (False, True):
-            x_tiles.panels_of(x, 64, 8, aligned(card, np.zeros(1, np.uint32)), evenly=evenly)
-    assert found == [0, 1, 0, 2, 0, 2, 0, 3, 0, 0]
+            x_tiles.x_tiles_of(x, 64, 8, aligned(card, np.zeros(1, np.uint32)), evenly=evenly)
+    assert limits == [0, 1, 0, 2, 0, 2, 0, 3, 0, 0]
 
 
 @pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])

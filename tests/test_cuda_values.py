@@ -33,7 +33,7 @@ def placed(memory, raw, astray):
 
 
 def decoded(monkeypatch, fmt, kind, raw, astray):
-    """What the kernel writes, between guards."""
+    """The values that the kernel writes, between guards."""
     state = put_emulated(monkeypatch)
     blocks = placed(state.memory, raw, astray)
     around = np.full((len(raw) + 2, fmt.block_size), 7, DTYPES[kind]).view(DeviceArray)
@@ -51,7 +51,7 @@ def decoded(monkeypatch, fmt, kind, raw, astray):
 
 
 def bits(values):
-    """Of bfloat16, for floats that are numbers."""
+    """The bits of bfloat16, for floats that are numbers."""
     wide = values.view(np.uint32).astype(np.uint64)
     return (wide + 0x7FFF + (wide >> 16 & 1) >> 16).astype(np.uint16)
 

@@ -131,7 +131,7 @@ def test_small_arrays_load_no_numba():
 def test_a_format_is_compiled_when_enough_was_asked_of_it(monkeypatch):
     used = []
     monkeypatch.setattr(decoding, "PATIENCE", 1000)
-    monkeypatch.setattr(decoding, "_asked", decoding.Counter())
+    monkeypatch.setattr(decoding, "_calls", decoding.Counter())
     monkeypatch.setattr(decoding, "decoder", lambda fmt: used.append(fmt.name))
     for _ in range(4):
         any_array(FORMATS["q8_0"], 4, 3).dequantize()

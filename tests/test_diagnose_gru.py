@@ -10,7 +10,7 @@ from gru_mutants import MUTANTS, program
 import ggmlq as gq
 from ggmlq.faults.gru import GRU_FAULTS
 from ggmlq.faults.gru.candidates import candidates
-from ggmlq.faults.gru.inputs import given
+from ggmlq.faults.gru.inputs import checked
 from ggmlq.reference.gru import STAGES
 
 pytestmark = pytest.mark.filterwarnings("ignore::ggmlq.gru.SaturationWarning")
@@ -150,7 +150,7 @@ def test_nothing_and_errors(fresh):
 
 def test_every_fault_has_words(fresh):
     f, _, x = cases.fixed(fresh, 6, 2, 20, 24)
-    run = given(f(x, return_codes=True), f, x, None, False)[0]
+    run = checked(f(x, return_codes=True), f, x, None, False)[0]
     named = {one.fault for one in candidates(run)}
     judged = {
         "correct",

@@ -1,4 +1,4 @@
-"""Compiled encoders: the bytes of the format's own, and how rows are dealt out to encoders."""
+"""Compiled encoders write the bytes that NumPy writes; how rows are dealt out to encoders."""
 
 from __future__ import annotations
 
@@ -16,18 +16,23 @@ from test_encode import BLOCKS, by_name
 
 import ggmlq as gq
 from ggmlq.base import progress, threads
-from ggmlq.formats import FORMATS, _levels, _words
+from ggmlq.formats import FORMATS, _levels, _program, _round
 from ggmlq.ops import encoding
 from ggmlq.testing.compare import assert_same_blocks
 from ggmlq.testing.rows import KINDS, rows
 
 TWICE = [fmt for fmt in BLOCKS if fmt.pack is not None]
+SIMPLE = [FORMATS["f16"], FORMATS["bf16"], *(fmt for fmt in TWICE if fmt.search != "always")]
 
 
 def compiled(fmt, x, weights):
     raw = np.empty((len(x), fmt.row_bytes(x.shape[1])), np.uint8)
     encoding.compiled_encoder(fmt)(x, weights, raw)
     return raw.view(fmt.dtype)
+
+
+def check(fmt, x, weights=None):
+    assert_same_blocks(compiled(fmt, x, weights), fmt.encode(x, weights), fmt, x)
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
@@ -37,7 +42,40 @@ def test_compiled_encoders_write_the_same(fmt, weighted):
     seed = int(np.random.default_rng().integers(1 << 31))
     x = np.concatenate([rows(kind, 3, 768, seed) for kind in KINDS])
     weights = (rows("spikes", 1, 768, seed) + rows("normal", 1, 768, seed))[0] ** 2 if weighted else None
-    assert_same_blocks(compiled(fmt, x, weights), fmt.encode(x, weights), fmt, x)
+    check(fmt, x, weights)
+
+
+@pytest.mark.parametrize("fmt", SIMPLE, ids=by_name)
+def test_any_finite_bits(fmt):
+    """Each block around a magnitude of its own, subnormals and overflowing reciprocals included."""
+    rng = np.random.default_rng()
+    exponents = rng.integers(0, 255, (64, 1024 // fmt.block_size, 1))
+    near = np.clip(exponents - rng.integers(0, 5, (64, 1024 // fmt.block_size, fmt.block_size)), 0, 254)
+    bits = near.astype(np.uint32) << 23 | rng.integers(0, 1 << 23, near.shape, np.uint32)
+    bits |= rng.integers(0, 2, near.shape, np.uint32) << 31
+    check(fmt, bits.view(np.float32).reshape(64, 1024))
+
+
+def test_mxfp4_beside_every_power_of_two():
+    """Its exponent is a rounded logarithm, which is not the float's own exponent near a power."""
+    powers = np.arange(1, 255, dtype=np.int64)[:, None] << 23
+    largest = (powers + np.arange(-64, 64)).astype(np.uint32).view(np.float32)
+    x = np.zeros((*largest.shape, 32), np.float32)
+    x[..., 7] = -largest
+    x[..., 9] = largest / 3
+    check(FORMATS["mxfp4"], x.reshape(len(x), -1))
+
+
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+def test_scalars_of_any_number(name):
+    rng = np.random.default_rng()
+    for n in (1, 31, 32, 33, 100):
+        check(FORMATS[name], rng.standard_normal((1, n), np.float32))
+    ties = np.arange(65536, dtype=np.uint32)[None] << 16 | 0x8000
+    ties = np.ascontiguousarray(ties[np.isfinite(ties.view(np.float32))])[None].view(np.float32)
+    check(FORMATS[name], ties)
+    halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
+    check(FORMATS[name], ((halves[1:] + halves[:-1]) / 2)[None])
 
 
 def test_every_encoder_is_found_and_no_other():
@@ -58,27 +96,29 @@ def test_every_encoder_is_found_and_no_other():
 def test_a_program_is_all_that_a_new_format_needs():
     """A type of one's own, with a program and no file in ``cpu/encode``, is compiled like the others."""
     fmt = dataclasses.replace(FORMATS["q6_K"], name="x6_K", id=1002)
-    x = rows("normal", 2, 512, 3)
-    assert_same_blocks(compiled(fmt, x, None), fmt.encode(x), fmt, x)
+    check(fmt, rows("normal", 2, 512, 3))
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 15, 16, 17, 33])
 def test_any_number_of_blocks(blocks):
-    for fmt in (FORMATS["q6_K"], FORMATS["iq4_nl"]):
-        x = rows("normal", 1, blocks * fmt.block_size, blocks)
-        assert_same_blocks(compiled(fmt, x, None), fmt.encode(x), fmt, x)
+    for name in ("q6_K", "iq4_nl", "q8_0"):
+        check(FORMATS[name], rows("normal", 1, blocks * FORMATS[name].block_size, blocks))
+    x = rows("normal", blocks, 32, blocks)
+    check(FORMATS["q4_0"], x, np.arange(1, 33, dtype=np.float32))
 
 
 def words_on(values):
     """Each word of arithmetic on 16 lanes, compiled."""
-    from ggmlq.cpu.encode import _words
     from ggmlq.cpu.encode._tiles import WORDS, tile
+    from ggmlq.cpu.encode._tiles import compiled as compiled_function
     from ggmlq.cpu.machine.jit import jit
 
-    nearest, to_half, from_half, clamp, rank, pick = (
-        WORDS[name] for name in ("nearest", "to_half", "from_half", "clamp", "rank", "pick")
-    )
-    get, put, real, root = _words.get, _words.put, _words.real, _words.root
+    nearest, to_half, from_half, clamp, rank, pick, get, put, real, root, log2 = (
+        WORDS[name] for name in (
+            "nearest", "to_half", "from_half", "clamp", "rank", "pick", "get", "put", "real", "root", "log2",
+        )
+    )  # fmt: skip
+    half_away = compiled_function(_round.half_away)
 
     @jit
     def run(x, out, edges, levels):
@@ -90,14 +130,23 @@ def words_on(values):
         put(out, 4, real(rank(v, edges)))
         put(out, 5, pick(v, edges, levels))
         put(out, 6, root(v))
+        put(out, 7, log2(v))
+        put(out, 8, real(half_away(v)))
 
-    x, out = tile(1), tile(7)
-    found = np.empty((7, len(values)), np.float32)
+    x, out = tile(1), tile(9)
+    results = np.empty((9, len(values)), np.float32)
     for at in range(0, len(values), 16):
         x[0] = values[at : at + 16]
         run(x, out, _levels.MIDDLES, _levels.LEVELS)
-        found[:, at : at + 16] = out
-    return found
+        results[:, at : at + 16] = out
+    return results
+
+
+def half_away_by_parts(v):
+    """C's ``roundf`` with its definition in place of a sum, and x86-64's integers."""
+    whole = np.trunc(v)
+    nearest = whole + np.copysign(np.abs(v - whole) >= 0.5, v)
+    return np.where(np.abs(nearest) < 2.0**31, nearest, -(2.0**31)).astype(np.int32)
 
 
 def test_words_mean_the_same_compiled():
@@ -107,15 +156,17 @@ def test_words_mean_the_same_compiled():
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
     with np.errstate(all="ignore"):
         ties = (halves[:-1] + halves[1:]) / 2
-    near = np.concatenate([_levels.MIDDLES, rng.uniform(-130, 130, 1009).astype(np.float32)])
+    below_half = np.nextafter(np.float32([0.5, -0.5]), np.float32(0))
+    near = np.concatenate([_levels.MIDDLES, below_half, rng.uniform(-130, 130, 1007).astype(np.float32)])
     v = np.concatenate([bits.view(np.float32), halves, ties, ties[:1], near])
     v[np.isnan(v)] = np.nan  # of all NaN the one that arithmetic makes
     assert len(v) % 16 == 0
     with np.errstate(all="ignore"):
-        nearest, half = _words.nearest(v), _words.to_half(v)
+        nearest, half = _program.nearest(v), _program.to_half(v)
         want = [
-            nearest, half, _words.from_half(half), _words.clamp(nearest, -4, 3),
-            _words.rank(v, _levels.MIDDLES), _words.pick(v, _levels.MIDDLES, _levels.LEVELS), np.sqrt(v),
+            nearest, half, _program.from_half(half), _program.clamp(nearest, -4, 3),
+            _program.rank(v, _levels.MIDDLES), _program.pick(v, _levels.MIDDLES, _levels.LEVELS), np.sqrt(v),
+            _program.log2(v), half_away_by_parts(v),
         ]  # fmt: skip
         for got, wanted in zip(words_on(v), want, strict=True):
             assert np.array_equal(got, wanted.astype(np.float32), equal_nan=True)
@@ -171,25 +222,30 @@ def test_numpy_serves_until_it_has_cost_as_much_as_loading(monkeypatch):
     assert 5 < chosen.count("q4_0") < 15
 
 
-@pytest.mark.drawn(1)
-@pytest.mark.parametrize(("cpu", "features"), [("x86-64", ""), ("haswell", "+avx2,+fma,+f16c")])
-def test_other_cpus(cpu, features):
-    """Without AVX-512, and without anything that a CPU of 2003 lacks."""
-    if platform.machine() not in ("x86_64", "AMD64"):
-        pytest.skip("these are x86 CPUs")
-    code = (
-        "import numpy as np\n"
-        "from ggmlq.formats import FORMATS\n"
-        "from ggmlq.ops.encoding import compiled_encoder\n"
-        "from ggmlq.testing.rows import KINDS, rows\n"
-        "x = np.concatenate([rows(kind, 1, 512, 1) for kind in KINDS])\n"
-        "raw = np.empty((len(x), 420), np.uint8)\n"
-        "compiled_encoder(FORMATS['q6_K'])(x, None, raw)\n"
-        "print(raw.tobytes() == FORMATS['q6_K'].encode(x).tobytes())"
-    )
+OTHER_CPU = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_encode_compiled import FORMATS, SIMPLE, check
+from ggmlq.testing.rows import rows
+for fmt in [FORMATS[name] for name in sys.argv[2:]] or [FORMATS["q6_K"], *SIMPLE]:
+    for kind in ("normal", "ties", "tiny", "huge"):
+        check(fmt, rows(kind, 2, 512))
+"""
+
+
+@pytest.mark.parametrize(
+    ("cpu", "features", "names"),
+    [("generic", "", ()), ("haswell", "+avx2,+fma,+f16c", ("q6_K", "f16", "q5_0", "q8_K", "mxfp4", "tq1_0"))],
+    ids=["generic", "haswell"],
+)
+def test_other_cpus(cpu, features, names):
+    """Without AVX-512, and without any extension."""
+    if cpu != "generic" and platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("this is an x86 CPU")
     env = os.environ | {"NUMBA_CPU_NAME": cpu, "NUMBA_CPU_FEATURES": features}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
-    assert done.stdout.strip() == "True"
+    command = [sys.executable, "-c", OTHER_CPU, os.path.dirname(__file__), *names]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0, done.stderr
 
 
 def test_small_arrays_load_no_numba():

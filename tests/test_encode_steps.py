@@ -13,11 +13,16 @@ import pytest
 
 from ggmlq.formats import (
     FORMATS,
+    _extremes,
     _kquants,
     _levels,
+    _round,
     _search,
     _weigh,
     iq4_xs,
+    mxfp4,
+    nvfp4,
+    q1_0,
     q2_k,
     q3_k,
     q4_0,
@@ -25,6 +30,8 @@ from ggmlq.formats import (
     q4_k,
     q5_k,
     q6_k,
+    q8_k,
+    tq1_0,
 )
 
 OFFSET = ("q2_K", "q4_K", "q5_K", "q4_1", "q5_1")
@@ -32,7 +39,7 @@ QP = ("q2_K", "q4_K", "q5_K")
 SIGNED = ("q3_K", "q6_K", "q4_0", "q5_0")
 
 CHANGES = [
-    (_search.extreme, "absolute(v) > absolute(found)", "absolute(v) >= absolute(found)", ("q6_K", "iq4_nl")),
+    (_extremes.extreme, "absolute(v) > absolute(peak)", "absolute(v) >= absolute(peak)", ("q6_K", "iq4_nl")),
     (_search.fit_signed, "range(-9, 10)", "range(-9, 9)", SIGNED),
     (_search.fit_signed, "range(-9, 10)", "range(-8, 10)", SIGNED),
     (_search.fit_signed, "lx * lx > best * l2", "lx * lx >= best * l2", SIGNED),
@@ -65,7 +72,7 @@ CHANGES = [
     (_levels.fit_levels, "range(-7, 8)", "range(-6, 8)", ("iq4_nl", "iq4_xs")),
     (_levels.fit_levels, "absolute(largest) < TINY", "absolute(largest) < 0", ("iq4_nl", "iq4_xs")),
     (_levels.fit_levels, "(-largest / LEVELS[0])", "(largest / LEVELS[0])", ("iq4_nl", "iq4_xs")),
-    (_weigh.weigh, "spread + v * v", "v * v", ("q4_0", "q2_K", "q4_K", "iq4_xs")),
+    (_weigh.weigh, "mean_square + v * v", "v * v", ("q4_0", "q2_K", "q4_K", "iq4_xs")),
     (_weigh.weigh_by_size, "mean + ", "", ("q4_K", "q5_K")),
     (_kquants.recode, "(get(x, i) + low) / d", "(get(x, i) + low) * (np.float32(1) / d)", OFFSET[:3]),
     (_kquants.recode, "where(d != 0, code, get(codes, i))", "code", ("q2_K", "q3_K", "q4_K", "q6_K")),
@@ -86,8 +93,18 @@ CHANGES = [
         "np.float32(-0.5), np.float32(0.1), 14",
         ("q5_K",),
     ),
-    (q4_0.encode, "get(spread, 0)", "zeros(x)", ("q4_0",)),
-    (q4_1.encode, "to_half(-low)", "to_half(low)", ("q4_1",)),
+    (q4_0.encode, "get(mean_square, 0)", "zeros(x)", ("q4_0",)),
+    (q4_1.encode, "low = -low", "low = low", ("q4_1",)),
+    (_extremes.bounds, "v < low", "v <= low", ("q4_1", "q5_1")),
+    (_round.half_away, "BELOW_HALF", "np.float32(0)", ("q8_0", "q8_1", "tq1_0", "tq2_0", "q2_0")),
+    (_levels.nearest_fp4, "closer = distance < best", "closer = distance <= best", ("mxfp4", "nvfp4")),
+    (q4_0.encode, "np.float32(8.5)", "np.float32(8)", ("q4_0",)),
+    (q4_0.encode, "smaller(code, 15)", "code", ("q4_0",)),
+    (q1_0.encode, " + np.float32(0)", "", ("q1_0",)),
+    (mxfp4.exponent, "e - 2 + 127", "e - 1 + 127", ("mxfp4",)),
+    (nvfp4.ue4m3, "byte < 15 << 3", "byte < 16 << 3", ("nvfp4",)),
+    (q8_k.encode, "total >> 8", "total >> 9", ("q8_K",)),
+    (tq1_0.put_trits, "+ 242", "+ 241", ("tq1_0",)),
 ]
 
 
@@ -95,9 +112,11 @@ def told_apart(fmt, inputs, stored):
     """Whether some bytes of a set of stored rows are not ggml's."""
     for kind in ("steps", "edges", "extremes", "normal", "uniform"):
         x = inputs[kind]
-        plain = () if fmt.search == "weighted" else (("blocks", None),)
-        for key, weights in (*plain, ("weighted", inputs["importance"][: x.shape[1]])):
-            if fmt.encode(x, weights).tobytes() != stored[f"{kind}/{key}"].tobytes():
+        for key, weights in (("blocks", None), ("weighted", inputs["importance"][: x.shape[1]])):
+            if (
+                f"{kind}/{key}" in stored
+                and fmt.encode(x, weights).tobytes() != stored[f"{kind}/{key}"].tobytes()
+            ):
                 return True
     return False
 

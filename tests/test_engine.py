@@ -84,13 +84,13 @@ def test_a_run(card, tmp_path):
 def test_what_matters_comes_first(card):
     order = cells()
     assert order == list(dict.fromkeys(order))
-    kinds = [cell.asked if cell.asked in ("auto", results.ROOF) else "rung" for cell in order]
+    kinds = [cell.kernel if cell.kernel in ("auto", results.ROOF) else "rung" for cell in order]
     assert kinds == sorted(kinds, key=[results.ROOF, "auto", "rung"].index)
     assert all(cell.k == 512 for cell in order[: kinds.index("auto") // 2])
-    assert {cell.asked for cell in cells(wanted=["auto"])} == {"auto", results.ROOF}
-    assert {cell.asked for cell in cells(wanted=["cuda:dp4a"])} == {"auto", results.ROOF, "cuda:dp4a"}
-    taken = {choose(cell.problem).name for cell in order if cell.asked == "auto"}
-    asked = {cell.asked for cell in cells(wanted=["all"])}
+    assert {cell.kernel for cell in cells(wanted=["auto"])} == {"auto", results.ROOF}
+    assert {cell.kernel for cell in cells(wanted=["cuda:dp4a"])} == {"auto", results.ROOF, "cuda:dp4a"}
+    taken = {choose(cell.problem).name for cell in order if cell.kernel == "auto"}
+    asked = {cell.kernel for cell in cells(wanted=["all"])}
     assert asked | taken >= {
         "cuda:naive",
         "cuda:registers",
@@ -188,9 +188,9 @@ def test_kernels_are_compiled_ahead():
     rungs("linear", "cuda")
     tasks = list(ahead.kernels_of({"ggmlq.cuda.linear.r10_streamk"}, {"q4_0"}))
     names = {name.removeprefix("ggmlq.cuda.") for name, _ in tasks}
-    assert {"linear.r10_streamk.kernel", "linear.r10_streamk.adder", "planes.weights.weight_kernel"} <= names
+    assert {"linear.r10_streamk.kernel", "linear.r10_streamk.adder", "unpacked.weights.weight_kernel"} <= names
     assert "linear.r8_mma.kernel" not in names
-    assert len([name for name, _ in tasks if name.endswith("planes.weights.weight_kernel")]) == 1
+    assert len([name for name, _ in tasks if name.endswith("unpacked.weights.weight_kernel")]) == 1
 
 
 def test_without_a_gpu_it_says_so(tmp_path):

@@ -15,7 +15,7 @@ from ggmlq.cpu.expert_linear import r3_panels
 from ggmlq.cpu.grouped import multiply
 from ggmlq.cpu.grouped.operands import Groups
 from ggmlq.cpu.panels.prepare import panels
-from ggmlq.ops import fast_experts
+from ggmlq.ops import warm
 from ggmlq.testing.blocks import random_blocks
 
 E, N, K = 5, 37, 256
@@ -35,14 +35,14 @@ def again(q):
 @pytest.fixture
 def short(monkeypatch):
     """Results that took the short way."""
-    found, run = [], fast_experts.on_host
+    found, run = [], warm.experts_on_host
 
     def watched(*given):
         y = run(*given)
         found.extend([] if y is None else [y])
         return y
 
-    monkeypatch.setattr(fast_experts, "on_host", watched)
+    monkeypatch.setattr(warm, "experts_on_host", watched)
     return found
 
 
@@ -148,7 +148,7 @@ def test_what_is_kept_is_given_back(fresh, short):
     q, ids = experts(), np.array([[1, 3]])
     x = fresh.standard_normal((1, K)).astype(np.float32)
     want = gq.expert_linear(x, q, ids)
-    assert isinstance(q.plan(r3_panels.way), multiply.Walk)
+    assert isinstance(q.plan(r3_panels.variant), multiply.Products)
     made = weakref.ref(q[1].kept(panels))
     gq.expert_linear(x, q, ids)
     q[1].drop_prepared()  # one expert's
@@ -157,7 +157,7 @@ def test_what_is_kept_is_given_back(fresh, short):
     assert np.array_equal(gq.expert_linear(x, q, ids), want)
     assert len(short) == 2
     q.drop_prepared()
-    assert q.plan(r3_panels.way) is None
+    assert q.plan(r3_panels.variant) is None
     assert np.array_equal(gq.expert_linear(x, q, ids), want)
     assert len(short) == 2
 
@@ -181,14 +181,14 @@ def test_many_threads_at_once(fresh, short):
 def test_the_table_of_the_kernels(fresh):
     """Uses by expert, each with the address of its row and of its result; those of no expert are left out."""
     q, t, u = experts(n=20), 30, 2
-    walk = multiply.Walk(q, r3_panels.way(q))
+    products = multiply.Products(q, r3_panels.variant(q))
     ids = fresh.integers(-1, E + 1, (t, u))
     out, records = np.zeros((t, u, 20), np.float32), 1 << 20
-    words = walk._table(ids, t, records, out, 3)
+    words = products._table(ids, t, records, out, 3)
     table = words.buffer_info()[0]
-    walk._sort.code.call(table, 0, 1)
-    given = Groups(*words[: multiply.TOLD])
-    found, most = words[multiply.TOLD : multiply.TOLD + 2]
+    products._sort.code.call(table, 0, 1)
+    given = Groups(*words[: multiply.COUNTS_AT])
+    found, most = words[multiply.COUNTS_AT : multiply.COUNTS_AT + 2]
 
     def read(address, count):
         first = (address - table) // multiply.WORD

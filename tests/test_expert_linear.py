@@ -87,7 +87,7 @@ def test_one_row_a_token_is_one_row_a_use(fresh):
     assert np.array_equal(*both)
 
 
-def test_pieces_cover_every_panel(fresh):
+def test_work_units_cover_every_panel(fresh):
     """Cuts of equal cost leave no panel out and do none twice, however uses are spread."""
     from ggmlq.cpu.grouped.sort import READ, cut
 
@@ -105,7 +105,7 @@ def test_pieces_cover_every_panel(fresh):
 def test_many_rows_an_expert_go_in_chunks(fresh, monkeypatch):
     from ggmlq.cpu.grouped import multiply
 
-    monkeypatch.setattr(multiply, "RECORDS", 1)  # 64 rows at a time
+    monkeypatch.setattr(multiply, "X_BYTES", 1)  # 64 rows at a time
     q, ids = experts_of(FORMATS["q4_K"], (3, 20, 256), fresh), mixture(fresh, 150, 2, 3, 0.8)
     x = fresh.standard_normal((150, 256)).astype(np.float32)
     close(gq.expert_linear(x, q, ids), x, q, ids, "q8")

@@ -178,8 +178,9 @@ def test_files_are_short_and_say_what_they_are(path):
 ROOMS = (
     "cpu", "cpu/amx", "cpu/codes8", "cpu/encode", "cpu/grouped", "cpu/lanes", "cpu/machine", "cpu/panels",
     "cpu/quantize_scaled", "checkpoint", "demo", "convert", "cuda/machine", "cuda/parallel",
-    "diff", "faults", "faults/experts", "faults/gru", "faults/scaled", "fixed", "gru", "gru/cpu", "gru/cuda",
-    "pages", "parallel", "remote", "report", "safetensors", "store", "surveys", "tasks", "trace",
+    "diff", "faults", "faults/blocks", "faults/experts", "faults/gru", "faults/scaled", "fixed", "gru",
+    "gru/cpu", "gru/cuda", "pages", "parallel", "remote", "report", "safetensors", "store", "surveys",
+    "tasks", "trace",
 )  # fmt: skip
 
 

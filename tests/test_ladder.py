@@ -11,7 +11,7 @@ import pytest
 import ggmlq as gq
 from ggmlq.cpu import choice
 from ggmlq.dispatch import ladder, listing
-from ggmlq.dispatch.ladder import Problem, choose, reasoned, register, rungs
+from ggmlq.dispatch.ladder import Problem, choose, explain, register, rungs
 from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS
 
@@ -24,7 +24,7 @@ def fake(monkeypatch):
     rungs("linear", "cpu"), rungs("linear", "cuda")  # load the real ones first
     monkeypatch.setattr(ladder, "_RUNGS", dict(ladder._RUNGS))
     monkeypatch.setattr(choice, "table", list)  # this CPU was not measured
-    ladder.chosen.cache_clear()
+    ladder.explain.cache_clear()
     only_q4_0 = lambda problem: None if problem.format is Q4_0 else "is written for q4_0"
 
     def make(stem, device="cpu", **facts):
@@ -37,7 +37,7 @@ def fake(monkeypatch):
         "slow": make("r8_slow", arithmetic="q8", accumulate="int32"),
         "gpu": make("r9_gpu", device="cuda"),
     }
-    ladder.chosen.cache_clear()
+    ladder.explain.cache_clear()
 
 
 def problem(fmt, device="cpu"):
@@ -126,11 +126,11 @@ def sorting(monkeypatch):
         numbers.sort(key=key)
 
     yield Sorting
-    ladder.chosen.cache_clear()
+    ladder.explain.cache_clear()
 
 
 def test_another_operation_has_a_ladder(sorting):
-    rung, why = reasoned(sorting(3, device="cpu"))
+    rung, why = explain(sorting(3, device="cpu"))
     assert (rung.op, rung.name, rung.level, why) == ("sorting", "cpu:bubble", 0, ladder.HIGHEST)
     numbers = [3, -5, 4]
     rung.launch(numbers, key=abs)
@@ -161,8 +161,8 @@ def test_another_operation_is_listed(sorting):
         gq.kernels("sifting")
 
 
-def test_two_kinds_never_share_what_is_remembered(sorting):
-    """Facts may be equal; the operation is part of what is asked."""
+def test_two_kinds_never_share_a_cached_choice(sorting):
+    """Fields may be equal; the kind of problem is part of the key."""
     q8 = Linear(Q8_0, 4, 8, 32, device="cpu")
-    assert choose(sorting(*q8.facts[:1], device="cpu")).op == "sorting"
+    assert choose(sorting(Q8_0, device="cpu")).op == "sorting"
     assert choose(q8).op == "linear"

@@ -100,7 +100,7 @@ def simulated(script, *arguments):
 
 
 def test_strips_of_new_types_hold_their_weights(fresh):
-    simulated("simulated_strips.py", fresh.integers(1 << 30), "x3_0,17,96", "x5_K,2,256")
+    simulated("simulated_packed.py", fresh.integers(1 << 30), "x3_0,17,96", "x5_K,2,256")
 
 
 def test_what_a_warp_of_gemv_makes_of_new_types(fresh):

@@ -54,7 +54,7 @@ def test_what_products_take_is_there(card, monkeypatch, fresh):
                 here, found = put_card(patch, card)
                 kernels = launch(fmt, m, here, found)
             for kernel in kernels:
-                code = served.found(kernel.origin, here.capability, kernel.exact)
+                code = served.code_of(kernel.origin, here.capability, kernel.exact)
                 assert code, f"{fmt.name}, {m} rows on {card}: {kernel.origin} is not prebuilt; {REBUILD}"
 
 
@@ -68,25 +68,25 @@ def test_what_products_with_experts_take_is_there(monkeypatch, fresh):
                 kernels, taker = launch_experts(fmt, tokens, 4, here, found)
             takers.add(taker)
             for kernel in kernels:
-                code = served.found(kernel.origin, here.capability, kernel.exact)
+                code = served.code_of(kernel.origin, here.capability, kernel.exact)
                 assert code, f"{fmt.name}, {tokens} tokens: {kernel.origin} is not prebuilt; {REBUILD}"
     assert takers == {"cuda:gemv", "cuda:grouped"}
 
 
 def test_what_scaled_products_take_is_there(fresh):
     """Of e4m3 and int8 on Hopper: whichever tile a shape gets, for results of each kind of floats."""
-    from ggmlq.cuda.codes8.job import BY_COLUMNS, FLOATS, OUTS, WHOLE, Job
-    from ggmlq.cuda.schedule.waves import best
+    from ggmlq.cuda.codes8.variant import COLUMN_SCALE_TILES, FLOAT_TILES, INTEGER_TILES, OUTPUTS, Variant
+    from ggmlq.cuda.schedule.waves import best_tile
 
-    ways = ((FLOATS, "e4m3", False), (BY_COLUMNS, "e4m3", True), (WHOLE, "s8", False))
+    ways = ((FLOAT_TILES, "e4m3", False), (COLUMN_SCALE_TILES, "e4m3", True), (INTEGER_TILES, "s8", False))
     for _ in range(40):
         m, n = (int(2 ** fresh.uniform(0, 15)) for _ in range(2))
-        for shares, code, by_columns in ways:
-            out = OUTS[fresh.integers(len(OUTS))]
-            job = Job(best(shares, m, n, 132), code, code, out, by_columns=by_columns)
+        for shares, code, column_scales in ways:
+            out = OUTPUTS[fresh.integers(len(OUTPUTS))]
+            variant = Variant(best_tile(shares, m, n, 132), code, code, out, column_scales=column_scales)
             name = "integer_kernel" if code == "s8" else "float_kernel"
-            origin = Origin(f"ggmlq.cuda.codes8.persistent.{name}", (job,))
-            assert served.found(origin, (9, 0), True), f"{m} × {n}: {origin} is not prebuilt; {REBUILD}"
+            origin = Origin(f"ggmlq.cuda.codes8.persistent.{name}", (variant,))
+            assert served.code_of(origin, (9, 0), True), f"{m} × {n}: {origin} is not prebuilt; {REBUILD}"
 
 
 def frame_of(code):
@@ -264,7 +264,7 @@ def small():
     ("code", "given"), [(b"code", [b"code"]), (b"!old", [b"!old", b"compiled"]), (None, [b"compiled"])]
 )
 def test_prebuilt_code_is_loaded_and_compiled_where_that_fails(loader, monkeypatch, code, given):
-    monkeypatch.setattr(served, "found", lambda *asked: code)
+    monkeypatch.setattr(served, "code_of", lambda *asked: code)
     small().load()
     assert loader == given
 
@@ -290,7 +290,7 @@ def test_a_damaged_pack_is_done_without(tmp_path, monkeypatch, damage):
     if damage in wrong:
         (folder / f"{origin.pack}{packs.SUFFIX}").write_bytes(wrong[damage])
     monkeypatch.setattr(served, "HERE", tmp_path)
-    assert served.found(origin, (9, 0), False) is None
+    assert served.code_of(origin, (9, 0), False) is None
 
 
 def process(code, tmp_path, **more):

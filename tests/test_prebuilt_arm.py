@@ -83,8 +83,8 @@ def test_objects_need_only_what_they_are_given(objects):
 
 def test_each_level_keeps_to_its_instructions(objects):
     """The dot product where it is the point of a kernel; for any arm64 neither it nor atomic steps."""
-    products = ("direct", "through_bytes", "gathered", "by_lines", "sweep")
-    sums = "taker", (True,)  # of signed bytes, which LLVM adds by their dot product with ones
+    products = ("direct", "through_bytes", "from_blocks", "by_lines", "sweep")
+    sums = "row_converter", (True,)  # of signed bytes, which LLVM adds by their dot product with ones
     for each, code in objects.items():
         place, _, family = each.origin.family.rpartition(".")
         if (family, each.origin.case) != sums or each.folder == "arm64":

@@ -104,8 +104,9 @@ def copied(tmp_path_factory):
     ("path", "old", "new", "stale"),
     [
         ("cpu/panels/product.py", "from __future__", "# a comment\nfrom __future__", False),
-        ("cpu/panels/tile.py", "def _zeros(self)", "def _zeros(self, more=1)", True),
-        ("cpu/panels/multiply.py", "RECORDS = 4 << 20", "RECORDS = 4 << 10", False),  # of its walk
+        ("cpu/panels/tile.py", "def _whole(self", "def _whole(more, self", True),
+        ("cpu/machine/register_tile.py", "def zeros(self", "def zeros(more, self", True),  # what it inherits
+        ("cpu/panels/multiply.py", "X_BYTES = 4 << 20", "X_BYTES = 4 << 10", False),  # of its walk
         ("cpu/machine/jit.py", 'error_model="numpy"', 'error_model="python"', True),
         ("cpu/machine/workers.py", "PATIENCE = 100_000", "PATIENCE = 1", False),
         ("cpu/lanes/operators.py", "from __future__", "ANOTHER = 1\nfrom __future__", False),
@@ -138,7 +139,7 @@ def forget():
 
 
 def test_vectors_and_a_formats_files_count_whole():
-    files = reach.reached("ggmlq.cpu.panels.lay.taker", ("q4_K",)).files
+    files = reach.reached("ggmlq.cpu.panels.assemble.splitter", ("q4_K",)).files
     assert {"cpu/unpack/q4_k.py", "formats/q4_k.py", "cpu/lanes/operators.py", "cpu/lanes/kind.py"} <= {
         *files
     }

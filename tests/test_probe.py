@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from test_diagnose import some
 
-from ggmlq.faults.operand import operand
+from ggmlq.faults.blocks.operand import operand
+from ggmlq.faults.blocks.terms import main_scales, wrong_sums
 from ggmlq.faults.probe import read
-from ggmlq.faults.terms import main_scales, wrong_sums
 
 FIRST_HALF = np.arange(8) % 4
 LATER = np.r_[np.arange(8), np.arange(4, 12)]

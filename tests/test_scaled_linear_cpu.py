@@ -235,7 +235,7 @@ def test_what_each_request_is_served_by():
 
     assert served("int8", "int8") == served("uint8", "int8_full", "int32") == "cpu:tiles"
     floats = ScaledLinear(Operand("e4m3", 1, 128), Operand("e4m3", 128, 128), 17, 64, 256, device="cpu")
-    paired = float_needs.refused() is None and choice.of_codes(floats) == NOTHING
+    paired = float_needs.refused() is None and choice.scaled_order(floats) == NOTHING
     assert served("int8", "int8", "float32") == "cpu:dequant"
     assert served("e4m3", "e4m3") == ("cpu:pairs" if paired else "cpu:dequant")
     assert served("e4m3", "e4m3", m=16) == ("cpu:pairs" if paired else "cpu:lines")
@@ -316,7 +316,7 @@ def test_floats_become_codes_without_a_sign_with_zero_points(fresh, code, m):
 
 def test_requantize_takes_scales_and_finds_none(fresh):
     x, w = operand(fresh, 6, 128, "int8", (1, None)), operand(fresh, 5, 128, "int8", (1, None))
-    with pytest.raises(gq.GGMLQError, match="scales of a result are given"):
+    with pytest.raises(gq.GGMLQError, match="scales of a result are not computed"):
         gq.scaled_linear(x, w, requantize=("int8", None))
 
 

@@ -13,12 +13,13 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 from at_once import at_once
 from fake_cupy import on_device
 from fake_torch import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Other, Parameter, Tensor, aligned, put_torch
-from told_driver import K, N, ends, put_driver, said, weights
+from told_driver import K, N, ends, multiply, put_driver, said, weights
 
 import ggmlq as gq
 from ggmlq.cuda.activations import floats
 from ggmlq.cuda.machine import device
-from ggmlq.ops import fast_path, fast_torch
+from ggmlq.ops import tensors, warm
+from ggmlq.ops.linear import of_bits
 
 KINDS = {"f": FLOAT32, "e": FLOAT16, "H": BFLOAT16}
 
@@ -32,10 +33,10 @@ def card(monkeypatch):
 @pytest.fixture
 def torch(card, monkeypatch):
     """A torch beside a card that remembers launches."""
-    monkeypatch.setattr(fast_torch, "cuda_driver", device.driver)
-    fast_torch._of.cache_clear()
+    monkeypatch.setattr(tensors, "cuda_driver", device.driver)
+    tensors._members.cache_clear()
     yield put_torch(monkeypatch)
-    fast_torch._of.cache_clear()
+    tensors._members.cache_clear()
 
 
 def arrays(x):
@@ -48,14 +49,14 @@ def planned(q, m, kind=FLOAT32, kernel="auto"):
     letter = next(letter for letter, each in KINDS.items() if each is kind)
     for _ in range(2):
         x, out = arrays(aligned((m, K), kind)), arrays(aligned((m, N), FLOAT32))
-        assert fast_path.linear(x, q, kernel, None, out, None, np.float32, kinds=letter) is out
-    plan = q.plan(fast_path.key_of(m, kernel, None, letter))
+        multiply(x, q, out, kernel, letter)
+    plan = q.plan(warm.key_of(m, kernel, None, letter))
     assert plan is not None
     return plan
 
 
 def linear(x, q, kernel="auto", arithmetic=None, out=None, bias=None, dtype=np.float32):
-    return fast_torch.linear(x, q, kernel, arithmetic, out, bias, dtype)
+    return tensors.linear(x, q, kernel, arithmetic, out, bias, dtype)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -68,11 +69,11 @@ def test_kernels_alone_read_what_is_given(kernel, kind, card, monkeypatch):
         q = weights("q4_0")
         plan = planned(q, m, KINDS[kind], kernel)
         x, out = aligned((m, K), KINDS[kind]), arrays(aligned((m, N), FLOAT32))
-        fast_path.linear(arrays(x), q, kernel, None, out, None, np.float32, kinds=kind)
+        multiply(arrays(x), q, out, kernel, kind)
         places = ends(x=arrays(x), y=out, w=q.all_kept()[0].records)
         repeated = said(card, places)[-len(plan._steps) :]
-        q.keep_plan(fast_path.key_of(m, kernel, None, kind), None)
-        fast_path.linear(arrays(x), q, kernel, None, out, None, np.float32, kinds=kind)
+        q.keep_plan(warm.key_of(m, kernel, None, kind), None)
+        multiply(arrays(x), q, out, kernel, kind)
         assert said(card, places) == repeated
         assert "x" in repeated[0][2]
         reads_itself = kernel in ("cuda:gemv", "cuda:warp_specialized")
@@ -92,7 +93,7 @@ def test_the_driver_is_told_what_it_is_told_of_arrays(m, kind, card, torch):
     plan, out = planned(q, m, KINDS[kind]), aligned((m, N), FLOAT32)
     card.launches.clear()
     card.memory.clear()
-    assert fast_path.linear(arrays(x), q, "auto", None, arrays(out), None, np.float32, kinds=kind) is not None
+    multiply(arrays(x), q, arrays(out), kind=kind)
     places = ends(x=arrays(x), y=arrays(out), w=q.all_kept()[0].records)
     of_arrays = said(card, [*places, *(("between", *bounds(each)) for each in card.memory)])
     card.memory.clear()
@@ -101,7 +102,7 @@ def test_the_driver_is_told_what_it_is_told_of_arrays(m, kind, card, torch):
     assert (y.dtype, y.shape) == (FLOAT32, (m, N))
     y_and, between = torch.given[0], torch.given[1:]
     assert y is y_and
-    assert [each.data.nbytes for each in between] == [plan.between] * bool(plan.between)
+    assert [each.data.nbytes for each in between] == [plan.workspace] * bool(plan.workspace)
     assert not card.memory  # nothing of CuPy's
     places = [places[0], places[2], ("y", *bounds(y.data)), *(("between", *bounds(b.data)) for b in between)]
     assert said(card, places) == of_arrays
@@ -130,7 +131,7 @@ def test_memory_between_kernels_is_there_until_all_are_launched(card, torch, mon
         return found
 
     torch.torch.empty = watched
-    fast_torch._of.cache_clear()
+    tensors._members.cache_clear()
     call, seen = plan.__class__.__call__, []
 
     def launched(self, x, y, stream, between=0):
@@ -171,7 +172,7 @@ def test_a_bias_is_added_by_a_kernel(kind, card, torch):
     for _ in range(2):
         assert linear(x, q, out=out, bias=bias) is out
     if kind != "H":
-        assert fast_path.linear(arrays(x), q, "auto", None, arrays(out), arrays(bias), np.float32) is not None
+        multiply(arrays(x), q, arrays(out), bias=arrays(bias))
     kernels = {"f": "float32", "e": "float16", "H": "bfloat16"}
     added = [each for each in card.launches if each[1] == f"add a bias of {kernels[kind]}"]
     assert len(added) == len(card.launches) // 2 == 3 - (kind == "H")
@@ -274,29 +275,23 @@ def test_a_graph_and_another_device(card, torch, monkeypatch):
     assert linear(x, q) is not None
     torch.current = 1  # its current stream would be asked whether it records one
     assert linear(x, q) is None
-    monkeypatch.setattr(fast_torch, "cuda_driver", lambda: SimpleNamespace(device=lambda: 1))
+    monkeypatch.setattr(tensors, "cuda_driver", lambda: SimpleNamespace(device=lambda: 1))
     assert linear(x, q) is None
 
 
 def test_plans_are_made_of_bfloat16(card, torch, monkeypatch):
-    """As kernels read it, where they do; else of what it was widened to."""
-    monkeypatch.setattr(fast_torch, "bits_of", lambda asked, x, name: arrays(x))
-    q, asked = weights("q4_0"), []
-
-    def product(rows, q, **given):
-        asked.append((rows, given))
-
-    x, out = aligned((3, K), BFLOAT16), arrays(aligned((3, N), FLOAT32))
+    """As kernels read it, where they do; else nothing is done, and it is widened."""
+    q, out = weights("q4_0"), arrays(aligned((3, N), FLOAT32))
+    options = {"out": out, "arithmetic": None}
     for _ in range(2):
-        fast_torch.recorded(product, x, "rows", q, out=out, kernel="auto", arithmetic=None)
+        assert of_bits(arrays(aligned((3, K), BFLOAT16)), q, kernel="auto", **options)
     assert q.plan((3, "auto", None, "H")) is not None
-    assert not asked
-    fast_torch.recorded(product, x, "rows", q, out=out, kernel="cuda:dequant_bf16", arithmetic=None)
-    fast_torch.recorded(product, aligned((3, K), FLOAT16), "rows", q, out=out, kernel="auto", arithmetic=None)
-    assert asked == [
-        ("rows", {"out": out, "kernel": "cuda:dequant_bf16", "arithmetic": None}),
-        ("rows", {"out": out, "kernel": "auto", "arithmetic": None}),
-    ]
+    card.launches.clear()
+    shifted = arrays(aligned((3 * K + 4,), BFLOAT16))[1 : 3 * K + 1].reshape(3, K)
+    assert not of_bits(arrays(aligned((3, K), BFLOAT16)), q, kernel="cuda:dequant_bf16", **options)
+    assert not of_bits(shifted, q, kernel="auto", **options)
+    assert not of_bits(arrays(aligned((3, K - 32), BFLOAT16)), q, kernel="auto", **options)
+    assert not card.launches
 
 
 def test_a_bias_of_a_layer(card, torch):
@@ -315,18 +310,17 @@ def test_a_graph_records_bfloat16_by_kernels_of_the_call_before(m, card, torch, 
     q, x, out = weights("q4_0"), aligned((m, K), BFLOAT16), arrays(aligned((m, N), FLOAT32))
 
     def recorded():
-        fast_torch.recorded(None, x, "rows", q, out=out, kernel="auto", arithmetic=None)
+        multiply(arrays(x), q, out, kind="H")
         names = [name for _, name, *_ in card.launches]
         card.launches.clear()
         return names
 
-    monkeypatch.setattr(fast_torch, "bits_of", lambda asked, x, name: arrays(x))
     recorded()  # and the weights are laid out
     before, stream = recorded(), device.driver().stream(0)
     monkeypatch.setattr(stream, "ptr", 99)
     monkeypatch.setattr(stream, "is_capturing", lambda: True)
     assert recorded() == before
-    assert fast_path.linear(arrays(aligned((m, K), FLOAT32)), q, "auto", None, out, None, np.float32) is None
+    assert warm.on_device(arrays(aligned((m, K), FLOAT32)), q, "auto", None, out, None, np.float32) is None
 
 
 def test_threads(card, torch):

@@ -14,7 +14,7 @@ from ggmlq.check import cases
 from ggmlq.cli import main
 from ggmlq.cpu import attention as compiled_attention
 from ggmlq.cpu import projection
-from ggmlq.reference.runs import kept, quantize_runs
+from ggmlq.reference.runs import stored_scales, quantize_runs
 from ggmlq.testing.rows import rows
 from ggmlq.trace import attention, judging, report, verdicts
 from ggmlq.trace.attention import LOOSE, judge_attention
@@ -65,7 +65,7 @@ def test_the_compiled_quantizer_has_the_codes_of_the_oracle(which, fresh):
     with np.errstate(all="ignore"):
         wanted = quantize_runs(x, how)
         np.testing.assert_array_equal(codes, wanted.codes)
-        np.testing.assert_array_equal(kept(d, how), wanted.scale)
+        np.testing.assert_array_equal(stored_scales(d, how), wanted.scale)
 
 
 @pytest.mark.parametrize("arithmetic", ["ggml-cpu", "ggml-mmq", "ggml-mmvq", "f16", "f32"])
@@ -80,7 +80,7 @@ def test_random_sums_are_those_of_the_product(fmt, arithmetic, fresh, monkeypatc
     for least in (1, 1 << 30):
         monkeypatch.setattr(judging, "COMPILED", least)
         a = judging.activations(x, q, arithmetic)
-        sums, lengths = judging.wanted_sums(a, q, arithmetic, signs)
+        sums, lengths = judging.expected_sums(a, q, arithmetic, signs)
         size = np.sqrt((x.astype(np.float64) ** 2).sum() * lengths / 512)
         assert (np.abs(sums - wanted) <= (1e-2 if rounds else 1e-6) * size).all()
         np.testing.assert_allclose(lengths, (q.dequantize(np.float64) ** 2).sum(axis=1))

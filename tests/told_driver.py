@@ -11,11 +11,13 @@ from fake_cupy import on_device
 from launched_kernels import put_card
 
 import ggmlq as gq
+from ggmlq.base import devices
 from ggmlq.cuda.machine import device, launch, submit
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.dispatch import ladder
 from ggmlq.formats import FORMATS
-from ggmlq.ops import fast_path
+from ggmlq.ops import warm
+from ggmlq.ops.linear import of_bits
 
 CALL, N, K = Kernel.__call__, 384, 1024
 
@@ -34,7 +36,7 @@ def put_driver(monkeypatch):
     def driver(shape_at, function, pointers_at, extra):
         facts = submit.SHAPE.unpack(ctypes.string_at(shape_at, submit.SHAPE.size))
         kernel = kernels[function - 1]
-        count = sum(map(launch._words, kernel.parameters))
+        count = sum(map(launch._word_count, kernel.parameters))
         words = [
             int.from_bytes(ctypes.string_at(at, 8), "little")
             for at in (ctypes.c_void_p * count).from_address(pointers_at)
@@ -53,9 +55,18 @@ def put_driver(monkeypatch):
     gpu = device.driver()
     gpu.array = lambda shape, dtype: on_device(np.zeros(shape, dtype))
     gpu.share = np.may_share_memory
-    monkeypatch.setattr(fast_path, "cuda_driver", lambda: gpu)
-    ladder.chosen.cache_clear()
+    for module in (devices, warm):
+        monkeypatch.setattr(module, "cuda_driver", lambda: gpu)
+    ladder.explain.cache_clear()
     return state
+
+
+def multiply(x, q, out, kernel="auto", kind="f", bias=None):
+    """A product of CuPy's floats, or of the bits of bfloat16 (``kind`` "H"), to ``out``."""
+    if kind == "H":
+        assert of_bits(x, q, out=out, kernel=kernel, arithmetic=None, bias=bias)
+    else:
+        assert gq.linear(x, q, kernel=kernel, out=out, bias=bias) is out
 
 
 def aligned(shape):

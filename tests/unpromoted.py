@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import numpy as np
 
-from ggmlq.cuda.codes8.consumers import placer_of_threads, writer
-from ggmlq.cuda.codes8.job import Job
+from ggmlq.cuda.codes8.consumers import thread_placer, writer
+from ggmlq.cuda.codes8.variant import Variant
 from ggmlq.cuda.intrinsics import barrier as barriers
 from ggmlq.cuda.intrinsics import ptx
 from ggmlq.cuda.intrinsics.language import cuda, uint32, uint64
-from ggmlq.cuda.intrinsics.wgmma8 import STEP, straight_products
+from ggmlq.cuda.intrinsics.wgmma8 import STEP, unpromoted_products
 from ggmlq.cuda.machine import tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.machine.tensor_maps import Box
-from ggmlq.cuda.rings.boxed import BoxTile, Room, fetcher, starter
+from ggmlq.cuda.rings.boxed import BoxTile, SharedLayout, barrier_initializer, box_fetcher
 
 TILE = BoxTile(128, 128, 1)
 
 
 def made():
     """One tile, x and w [128, K]."""
-    job, room = Job(TILE, "e4m3", "e4m3", boxed=False), Room(TILE, x_scales=False)
-    ask_w, ask_x = fetcher(room, True), fetcher(room, False)
-    stand, write, start = placer_of_threads(job), writer(job), starter(1, 1)
-    zeros, advance, drain = straight_products(job.form)
+    variant, layout = Variant(TILE, "e4m3", "e4m3", boxed=False), SharedLayout(TILE, x_scales=False)
+    fetch_w, fetch_x = box_fetcher(layout, True), box_fetcher(layout, False)
+    place_thread, write, start = thread_placer(variant), writer(variant), barrier_initializer(1, 1)
+    zeros, advance, drain = unpromoted_products(variant.form)
     base, wait, first_lane, of_barriers = (
         ptx.shared_base,
         barriers.wait,
-        barriers.of_first_lane,
-        room.barriers,
+        barriers.from_first_lane,
+        layout.barriers,
     )
 
     def product(x, w, y, n, steps):
@@ -39,12 +39,12 @@ def made():
         if thread == zero:
             start(full)
         cuda.syncthreads()
-        lane, inner, buffer, at, a, b = stand(ring, warp)
+        lane, inner, buffer, at, a, b = place_thread(ring, warp)
         totals, step = zeros(), uint32(0)
         while step < steps:
             if thread == zero:
-                ask_w(ring, full, zero, w, nowhere, zero, zero, step, zero)
-                ask_x(ring, full, zero, x, nowhere, zero, zero, step, zero)
+                fetch_w(ring, full, zero, w, nowhere, zero, zero, step, zero)
+                fetch_x(ring, full, zero, x, nowhere, zero, zero, step, zero)
             wait(full, uint32(step & uint32(1)))
             totals = drain(advance(totals, a, b))
             step = uint32(step + uint32(1))
@@ -52,12 +52,12 @@ def made():
         write(totals, (lane, inner, buffer, at), ring, y, zero, zero, n, n, zero)
 
     kinds = (uint64,) * 3 + (uint32,) * 2
-    sizes = {"threads": 256, "shared": room.shared, "least": (9, 0), "exact": True, "lto": True}
+    sizes = {"threads": 256, "shared": layout.shared, "least": (9, 0), "exact": True, "lto": True}
     return Kernel("tma unpromoted", product, *kinds, **sizes)
 
 
 def product_of(x, w, y):
     """Into float32 [128, 128], of codes [128, K] on the device."""
     k = x.shape[1]
-    place = [tensor_maps.place(Box(s.data.ptr, 128, k, k, "uint8", 128, STEP)) for s in (x, w)]
-    made()((1,), (256,), *place, y, np.int64(128).item(), k // STEP)
+    locate = [tensor_maps.map_address(Box(s.data.ptr, 128, k, k, "uint8", 128, STEP)) for s in (x, w)]
+    made()((1,), (256,), *locate, y, np.int64(128).item(), k // STEP)

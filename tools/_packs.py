@@ -45,18 +45,18 @@ class Wanted(NamedTuple):
     folder: str
 
 
-def _gemv(fmt: Any, columns: int, span: int, small: bool, strips: int) -> bool:
+def _gemv(fmt: Any, columns: int, span: int, small: bool, fragment_rows: int) -> bool:
     """The stage that GPUs with Hopper's shared memory take for a number of rows; other GPUs may differ."""
-    from ggmlq.cuda.linear.r13_gemv import _chosen
+    from ggmlq.cuda.linear.r13_gemv import _stage_for
 
-    return bool(_chosen(fmt, columns, ROOM, True, small, strips).span == span)
+    return bool(_stage_for(fmt, columns, ROOM, True, small, fragment_rows).span == span)
 
 
-def _gemv_elsewhere(fmt: Any, columns: int, span: int, small: bool, strips: int) -> bool:
+def _gemv_elsewhere(fmt: Any, columns: int, span: int, small: bool, fragment_rows: int) -> bool:
     """The stage of :func:`_gemv` on GPUs that were not measured."""
-    from ggmlq.cuda.gemv.stages import BOTH
+    from ggmlq.cuda.gemv.stages import TWO
 
-    return strips == BOTH and _gemv(fmt, columns, span, small, strips)
+    return fragment_rows == TWO and _gemv(fmt, columns, span, small, fragment_rows)
 
 
 def _widest(fmt: Any, tile: Any) -> bool:
@@ -69,43 +69,43 @@ def _stored(fmt: Any, *more: Any) -> bool:
     return fmt.name not in ("q8_1", "q8_K")
 
 
-def _floats(job: Any) -> bool:
+def _floats(variant: Any) -> bool:
     """Products of e4m3 whose results are floats."""
-    return bool(job.x == job.w == "e4m3" and not job.out.coded)
+    return bool(variant.x == variant.w == "e4m3" and not variant.out.coded)
 
 
-def _integers(job: Any) -> bool:
+def _integers(variant: Any) -> bool:
     """Products of int8 without zero points, whose results are floats."""
-    return bool(job.x == job.w == "s8" and not job.out.coded and not job.zeros)
+    return bool(variant.x == variant.w == "s8" and not variant.out.coded and not variant.zeros)
 
 
-def _few(job: Any, *more: Any) -> bool:
+def _few(variant: Any, *more: Any) -> bool:
     """Products of e4m3 or int8 for a few rows."""
-    plain = job.x == job.w and job.x in ("s8", "e4m3")
-    return bool(plain and not job.out.coded and not job.zeros)
+    plain = variant.x == variant.w and variant.x in ("s8", "e4m3")
+    return bool(plain and not variant.out.coded and not variant.zeros)
 
 
 def _by_columns() -> Iterator[tuple[Any, ...]]:
     """All tiles where each column has a scale of w; tests take the widest."""
-    from ggmlq.cuda.codes8.job import BY_COLUMNS, OUTS, Job
+    from ggmlq.cuda.codes8.variant import COLUMN_SCALE_TILES, OUTPUTS, Variant
 
-    for wave, out in product(BY_COLUMNS, OUTS):
-        yield (Job(wave.tile, "e4m3", "e4m3", out, by_columns=True),)
+    for wave, out in product(COLUMN_SCALE_TILES, OUTPUTS):
+        yield (Variant(wave.tile, "e4m3", "e4m3", out, column_scales=True),)
 
 
 def _ways() -> Iterator[Any]:
     """The ways to quantize activations and weights where nobody names one."""
-    from ggmlq.cuda.quantize_scaled._groups import Way
+    from ggmlq.cuda.quantize_scaled._groups import Conversion
 
     for scale in ("float32", "e8m0"):
-        yield Way("e4m3", scale, "half_even", False, True)
-    yield Way("int8", "float32", "half_even", False, False)
+        yield Conversion("e4m3", scale, "half_even", False, True)
+    yield Conversion("int8", "float32", "half_even", False, False)
 
 
 def _groups() -> Iterator[tuple[Any, ...]]:
     """Groups of 128 columns, of many rows and of few."""
     from ggmlq.cuda.quantize_scaled._groups import turns_of
-    from ggmlq.cuda.quantize_scaled._pieces import SIZES
+    from ggmlq.cuda.quantize_scaled._loads import SIZES
 
     for kind, way in product(SIZES, _ways()):
         for few in (False, True) if turns_of(kind, way) > 1 else (False,):
@@ -115,7 +115,7 @@ def _groups() -> Iterator[tuple[Any, ...]]:
 def _blocks() -> Iterator[tuple[Any, ...]]:
     """Blocks of 128 × 128, and whole rows up to 16384 columns."""
     from ggmlq.cuda.quantize_scaled._blocks import TILES
-    from ggmlq.cuda.quantize_scaled._pieces import SIZES
+    from ggmlq.cuda.quantize_scaled._loads import SIZES
 
     for kind, way, tile in product(SIZES, _ways(), TILES):
         if way.scale == "float32" and tile != (64, 64):
@@ -138,10 +138,10 @@ FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "activations.floats.orderer": (everything, nothing),
     "activations.int8.activation_kernel": (nothing, everything),
     "activations.sixteen.changer": (everything, everything),
-    "activations.x_tiles.panel_maker": (everything, nothing),
+    "activations.x_tiles.x_tile_kernel": (everything, nothing),
     "codes8.grouped.float_kernel": (_floats, nothing),
     "codes8.grouped.integer_kernel": (_integers, nothing),
-    "codes8.operands.gatherer": (everything, nothing),
+    "codes8.operands.scale_gatherer": (everything, nothing),
     "codes8.persistent.float_kernel": (_floats, nothing),
     "codes8.persistent.integer_kernel": (_integers, nothing),
     "codes8.split_k.kernel": (_floats, nothing),
@@ -155,7 +155,7 @@ FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "linear.r16_warp_specialized.kernel": (everything, nothing),
     "linear.r4_dp4a.kernel": (nothing, everything),
     "linear.r5_registers.kernel": (nothing, everything),
-    "packed.pack.strip_kernel": (everything, everything),
+    "packed.pack.pack_kernel": (everything, everything),
     "packed.to_bf16.decoder": (everything, everything),
     "packed.to_blocks.restore_kernel": (everything, everything),
     "quantize.decode.decoder": (everything, everything),

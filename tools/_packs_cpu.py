@@ -70,7 +70,7 @@ def _of_pairs(level: Level) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Kernels of 8-bit floats, for CPUs that have more instructions than their level."""
     if "codes8.float_" in level.more:
         for code in FLOATS:
-            yield "codes8.float_lay.taker", (code, best(level.features))
+            yield "codes8.float_decode.row_decoder", (code, best(level.features))
             for module in ("product", "few"):
                 yield f"codes8.float_{module}.sweep", (code, best(level.features))
 
@@ -81,7 +81,7 @@ def _of_matrix_unit(level: Level) -> Iterator[tuple[str, tuple[Any, ...]]]:
         yield "amx.activations.packer", (True,)
         layouts = (layout_of(fmt) for fmt in FORMATS.values() if isinstance(fmt, BlockFormat))
         for layout in dict.fromkeys(filter(None, layouts)):
-            yield "amx.product.multiplied", (layout, Unit)
+            yield "amx.product.multiplier", (layout, Unit)
 
 
 def _of_format(fmt: BlockFormat, kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
@@ -91,13 +91,13 @@ def _of_format(fmt: BlockFormat, kind: Target) -> Iterator[tuple[str, tuple[Any,
     yield "panels.activations.quantizer", (read.groups, read.offset, kind)
     if layout is None:
         for rows in dict.fromkeys((1, most)):
-            yield "panels.gather.gathered", (fmt, rows, kind)
-        yield "grouped.product.gathered", (fmt, min(most, ADDRESSED), kind)
+            yield "panels.gather.from_blocks", (fmt, rows, kind)
+        yield "grouped.product.from_blocks", (fmt, min(most, ADDRESSED), kind)
         if r5_lines.refuses(Linear(fmt, 1, 256, 256, device="cpu")) is None:
             yield "panels.lines.by_lines", (fmt, kind)
         return
-    yield "panels.lay.taker", (fmt,)
-    yield "panels.lay.placer", (layout,)
+    yield "panels.assemble.splitter", (fmt,)
+    yield "panels.assemble.assembler", (layout,)
     for rows in dict.fromkeys((1, most)):
         yield "panels.product.direct", (layout, rows, kind)
     yield "grouped.product.direct", (layout, min(most, ADDRESSED), kind)
@@ -111,17 +111,17 @@ def _of_scales(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
     ways = [("float32", *code) for code in CODED]
     ways += [(read, code, False) for read, code in product(*NARROW)]
     for read, code, zeros in ways:
-        yield "quantize_scaled.kernels.fused", (read, code, "half_even", zeros, "float32", kind)
-        yield "quantize_scaled.kernels.encoded", (read, code, "half_even", zeros, kind)
-        yield "quantize_scaled.kernels.measured", (read, zeros, CODES[code].kind == "integer", kind)
-    yield "quantize_scaled.kernels.fused", ("float32", "e4m3", "half_even", False, "e8m0", kind)
+        yield "quantize_scaled.kernels.quantizer", (read, code, "half_even", zeros, "float32", kind)
+        yield "quantize_scaled.kernels.encoder", (read, code, "half_even", zeros, kind)
+        yield "quantize_scaled.kernels.extremes_finder", (read, zeros, CODES[code].kind == "integer", kind)
+    yield "quantize_scaled.kernels.quantizer", ("float32", "e4m3", "half_even", False, "e8m0", kind)
     for code, zeros in CODED:
         yield "decode_scaled.kernels.decoder", (code, zeros, kind)
     for code, rows in product(FLOATS, range(1, r4_lines.ROWS + 1)):
         yield "scaled_linear._lines.lines", (code, rows, kind)
-    yield "codes8.int_lay.layer", ()
+    yield "codes8.int_interleave.interleaver", ()
     for signed in (True, False):
-        yield "codes8.int_lay.taker", (signed,)
+        yield "codes8.int_interleave.row_converter", (signed,)
     operands = [Operand(code, 1, 128, zeros) for code, zeros in CODED if code in BYTES]
     most = ROWS_AT_ONCE[kind.registers]
     for x, w in product(operands, operands):

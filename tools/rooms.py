@@ -89,7 +89,7 @@ class Tree:
         return [sorted(part) for part in components(graph_of(self.imports)) if len(part) > 1]
 
     def only_hands_on(self, file: str) -> bool:
-        """Whether a file is a short ``__init__.py`` of imports and plain names."""
+        """True for a short ``__init__.py`` of imports and plain names."""
         body, lines = self.syntax[file].body, len(self.text[file].splitlines())
         if ast.get_docstring(self.syntax[file], clean=False) is not None:
             lines -= body[0].end_lineno or 0
@@ -238,7 +238,7 @@ def _top(path: str) -> str:
 
 
 def _is_python(path: Path) -> bool:
-    """Whether a file is a module or a script of Python."""
+    """True for a module or a script of Python."""
     if path.suffix == ".py":
         return True
     return not path.suffix and path.is_file() and path.read_bytes()[:2] == b"#!"

@@ -30,7 +30,7 @@ OPERATIONS = _Operations()
 COMPARISONS = (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal)
 
 
-class AskedByNumPy:
+class NumPyProtocol:
     """An array that NumPy's ufuncs and functions come to.
 
     ``__array_ufunc__`` is a method to NumPy, which asks the type, and None to whoever asks an array: CuPy
@@ -63,7 +63,7 @@ def _ufunc(array: Any, ufunc: Any, method: str, *inputs: Any, **options: Any) ->
     """The result of a ufunc with an array of weights among its operands."""
     if ufunc is np.matmul and method == "__call__":
         return _matmul(*inputs, **options)
-    ours = next((value for value in inputs if isinstance(value, AskedByNumPy)), array)
+    ours = next((value for value in inputs if isinstance(value, NumPyProtocol)), array)
     if ufunc in COMPARISONS and method == "__call__":
         other = inputs[1] if inputs[0] is ours else inputs[0]
         ours.__eq__(other)  # raises, in words of its own
@@ -74,7 +74,7 @@ def _ufunc(array: Any, ufunc: Any, method: str, *inputs: Any, **options: Any) ->
     )
 
 
-AskedByNumPy.__array_ufunc__ = _ufunc
+NumPyProtocol.__array_ufunc__ = _ufunc
 
 
 def _matmul(a: Any, b: Any, out: Any = None, **options: Any) -> Any:
@@ -91,11 +91,11 @@ def _matmul(a: Any, b: Any, out: Any = None, **options: Any) -> Any:
 
 
 def _product(a: Any, b: Any, out: Any = None) -> Any:
-    whole = getattr(b, "T", None) if isinstance(b, AskedByNumPy) else None
+    whole = getattr(b, "T", None) if isinstance(b, NumPyProtocol) else None
     product = getattr(whole, "product", None)
     if product is not None:  # b is q.T
         return OPERATIONS[product](a, whole) if out is None else OPERATIONS[product](a, whole, out=out)
-    ours: Any = b if isinstance(b, AskedByNumPy) else None
+    ours: Any = b if isinstance(b, NumPyProtocol) else None
     if ours is not None:
         return ours.__rmatmul__(a)  # which says what to write
     return _copied(a @ b, out)
@@ -148,7 +148,7 @@ _INSTEAD = {
 
 def _stand_ins(value: Any) -> Any:
     """Arguments with arrays of zeros, which take no memory, in place of weights, in lists and options too."""
-    if isinstance(value, AskedByNumPy):
+    if isinstance(value, NumPyProtocol):
         shape: Any = value.shape  # type: ignore[attr-defined]
         return np.broadcast_to(np.float32(0), shape)
     if type(value) in (list, tuple):

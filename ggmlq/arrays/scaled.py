@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -101,6 +101,27 @@ class ScaledArray(Keeper, Weights):
         beside = Beside(request, self.codes, self.tile, self._over)
         self.scales = beside.scales(scales)
         self.zeros = None if zeros is None else beside.zeros(zeros, self.code)
+
+    @classmethod
+    @inner
+    def assembled(
+        cls, codes: Any, scales: Any, code: Code, tile: Tile, zeros: Any = None, over: Tiling | None = None
+    ) -> Self:  # fmt: skip
+        """An array of parts that a quantizer made: they fit, so nothing is checked."""
+        array = cls.__new__(cls)
+        Keeper.__init__(array)
+        array.codes = array.memory = codes
+        array.scales, array.zeros, array.code, array.tile = scales, zeros, code, tile
+        array._over = over or tiling(tile, math.prod(codes.shape[:-1]), codes.shape[-1])
+        return array
+
+    @inner
+    def as_rows(self) -> ScaledArray:
+        """The array in two dimensions: all axes before the last become one."""
+        if self.ndim == 2:
+            return self
+        codes = self.codes.reshape(self._over.rows, self._over.columns)
+        return self.assembled(codes, self.scales, self.code, self.tile, self.zeros, self._over)
 
     # --- what it is ---------------------------------------------------------------------
 

@@ -83,7 +83,7 @@ class Storage(Keeper):
         with LOCKS.of(self), on_device_of(request, self.memory):
             stored = self._stored
             if stored is not None:
-                self.memory, self._stored = cuda_module("packed.to_blocks").kept_instead(request, self), None
+                self.memory, self._stored = cuda_module("packed.to_blocks").packed_memory(request, self), None
                 self.drop_plans()  # which hold the bytes
                 try:
                     wait(request, "the bytes are still there")

@@ -14,7 +14,7 @@ from ..errors import DTypeError, ShapeError
 from .indexing import written
 from .members import inner
 from .operators import Operators
-from .protocols import OPERATIONS, AskedByNumPy
+from .protocols import OPERATIONS, NumPyProtocol
 from .tensors import Function, untraced
 
 Host = NDArray[np.floating[Any]] | Sequence[float] | Sequence[Sequence[float]]  # NumPy in, NumPy out
@@ -30,7 +30,7 @@ def operation(function: Function) -> Function:
     return operation
 
 
-class Weights(Operators, AskedByNumPy):
+class Weights(Operators, NumPyProtocol):
     """An array [..., N, K] of weights whose last axis lies in blocks or tiles."""
 
     product: ClassVar[str]  # which operation x @ q.T is
@@ -127,7 +127,7 @@ class Weights(Operators, AskedByNumPy):
         return [[f"{value:.6g}" for value in row] + more for row in values.tolist()]
 
 
-class Transposed(Operators, AskedByNumPy):
+class Transposed(Operators, NumPyProtocol):
     """The transpose of an array of weights: good for ``x @ q.T``, ``q.T.T`` and NumPy's ``asarray``."""
 
     __slots__ = {"T": "The array that this is the transpose of."}  # attributes with their docstrings
@@ -146,7 +146,7 @@ class Transposed(Operators, AskedByNumPy):
 
     @property
     def ndim(self) -> int:
-        """Number of axes."""
+        """The number of axes."""
         return len(self.shape)
 
     def __rmatmul__(self, x: Any) -> NDArray[np.float32]:

@@ -63,7 +63,7 @@ def span(numbers: Iterable[float | None], form: str) -> str:
 
 
 def layers(numbers: list[int]) -> str:
-    """``0-3,8`` of [0, 1, 2, 3, 8]; many runs are cut."""
+    """Numbers of layers as text, ``0-3,8`` for [0, 1, 2, 3, 8]; many runs are cut."""
     runs: list[list[int]] = []
     for n in sorted(numbers):
         if runs and n == runs[-1][1] + 1:

@@ -18,7 +18,7 @@ def _is_command() -> bool:
     return os.path.splitext(os.path.basename(program))[0] == "ggmlq"
 
 
-def _told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
         return
@@ -33,4 +33,4 @@ def _told(kind: type[BaseException], error: BaseException, trace: TracebackType 
 
 
 if _is_command():
-    sys.excepthook = _told
+    sys.excepthook = _report

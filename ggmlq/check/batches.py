@@ -1,7 +1,7 @@
 """Products in batches to try: activations of three or four axes, with one matrix of weights or several.
 
-Each matrix of weights serves as many of the activations' as there are more of these. Here rows of all batches
-are judged as those of one product, and several matrices as experts that rows use.
+Where there are more batches of activations than matrices of weights, each matrix serves several of them. The
+rows of all batches are judged as rows of one product, and several matrices as experts that rows use.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Batch(Case):
 
     @property
     def shape(self) -> str:
-        """Batches, M, N and K as ``--shapes`` takes them, and of how many matrices."""
+        """Batches, M, N and K as ``--shapes`` takes them, and the number of matrices."""
         lead = self.batches if self.batches[0] > 1 else self.batches[1:]
         many = "" if self._one else f" of {math.prod(self.matrices)} matrices"
         return f"{'x'.join(map(str, lead))}x{super().shape}{many}"
@@ -53,19 +53,19 @@ class Batch(Case):
         return math.prod(self.matrices) == 1
 
     @property
-    def again(self) -> str:
+    def repeat_options(self) -> str:
         """The options that repeat this case."""
         if self.source is not None or self._one:
-            return super().again
+            return super().repeat_options
         axes = [(n // of, of) for n, of in zip(self.batches, self.matrices, strict=True)]
         (r3, w3), (r2, w2) = axes
         sizes = f"m={self.n},n={self.m},k={self.k},bs=[{w2},{w3}],nr=[{r2},{r3}]"
         return f"'MUL_MAT(type_a={self.format.name},type_b=f32,{sizes})' --seed {self.seed}"
 
     @property
-    def stem(self) -> str:
-        """The importance matrix of a file."""
-        return super().stem.replace(" ", "-")
+    def file_stem(self) -> str:
+        """The name of the file that ``--save`` writes, without its ending."""
+        return super().file_stem.replace(" ", "-")
 
     @property
     def lengths(self) -> list[int]:
@@ -73,8 +73,8 @@ class Batch(Case):
         return super().lengths if self._one else [math.prod(self.matrices), *super().lengths]
 
     @property
-    def more(self) -> dict[str, Any]:
-        """Further facts for JSON."""
+    def json_facts(self) -> dict[str, Any]:
+        """Facts for JSON that a plain case lacks."""
         return {"batches": list(self.batches), "matrices": list(self.matrices)}
 
     def ids(self) -> NDArray[np.int32] | None:
@@ -99,8 +99,8 @@ class Batch(Case):
 
     def axes(self, x: NDArray[np.float32], q: QuantArray) -> tuple[NDArray[np.float32], QuantArray]:
         """The operands of :meth:`inputs` with the axes that the library gets."""
-        of_x, of_q, _ = self.axes_of()
-        return x.reshape(of_x), QuantArray.from_bytes(q.raw, self.format, of_q)
+        x_shape, q_shape, _ = self.axes_of()
+        return x.reshape(x_shape), QuantArray.from_bytes(q.raw, self.format, q_shape)
 
     def axes_of(self) -> Shapes:
         """Shapes of activations and weights, as a library gets them."""
@@ -141,7 +141,7 @@ def _pair(text: str, fields: dict[str, str], name: str) -> Pair:
 
 
 def load(path: Path) -> Batch:
-    """A case in batches that ``--save`` wrote. Its arrays are looked at, and read when the case is run."""
+    """A case in batches that ``--save`` wrote. Its arrays are checked here and read when the case runs."""
     try:
         saved = Dump(path)
         fmt, kind, seed = FORMATS[saved.text("format")], saved.text("data"), saved.number("seed")

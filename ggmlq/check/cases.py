@@ -1,4 +1,4 @@
-"""Cases of a check: a weight type, a shape, a kind of data and a seed, which together fix all."""
+"""Cases of a check: a weight type, a shape, a kind of data and a seed, which determine every number."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Shape = tuple[int, int, int]  # M rows of activations, N rows of weights, K
 
 @dataclass(frozen=True)
 class Case:
-    """One product to try."""
+    """One product to try: its type, sizes, kind of data and seed."""
 
     format: Format
     m: int
@@ -50,8 +50,8 @@ class Case:
         return f"{self.m}x{self.n}x{self.k}"
 
     @property
-    def stem(self) -> str:
-        """The importance matrix of a file."""
+    def file_stem(self) -> str:
+        """The name of the file that ``--save`` writes, without its ending."""
         return f"{self.format.name}-{self.shape}-{self.data}-{self.seed}"
 
     @property
@@ -60,8 +60,8 @@ class Case:
         return [self.n, self.k]
 
     @property
-    def more(self) -> dict[str, Any]:
-        """Further facts for JSON."""
+    def json_facts(self) -> dict[str, Any]:
+        """Facts for JSON that other kinds of cases add."""
         return {}
 
     def ids(self) -> NDArray[np.int32] | None:
@@ -73,7 +73,7 @@ class Case:
         return (self.m, self.k), (self.n, self.k), None
 
     @property
-    def again(self) -> str:
+    def repeat_options(self) -> str:
         """The options that repeat this case."""
         if self.source is not None:
             return f"--replay {self.source}"
@@ -106,11 +106,11 @@ def edges(fmt: Format, seed: int, group: int = 1) -> list[Case]:
         (1, 1, block), (2, 257, block), (1, 64, usual), (8, 64, usual), (8, 7, odd), (9, 64, usual),
         (9, 130, 3 * block), (63, 33, 3 * block), (64, 64, usual), (65, 65, odd),
     ]  # fmt: skip
-    wanted = [(*shape, "normal") for shape in shapes]
+    sizes = [(*shape, "normal") for shape in shapes]
     for kind in data.KINDS:
         if kind != "normal":
-            wanted += [(1, 65, odd, kind), (9, 33, usual, kind)]
-    return [Case(fmt, m, -(-n // group) * group, k, kind, seed) for m, n, k, kind in wanted]
+            sizes += [(1, 65, odd, kind), (9, 33, usual, kind)]
+    return [Case(fmt, m, -(-n // group) * group, k, kind, seed) for m, n, k, kind in sizes]
 
 
 def parse_types(text: str) -> list[Format]:
@@ -119,7 +119,7 @@ def parse_types(text: str) -> list[Format]:
 
 
 def parse_shapes(text: str) -> list[tuple[tuple[int, ...], Shape]]:
-    """``1x4096x4096,3x9x64x512``: M×N×K, before it up to two counts of batches of activations."""
+    """Shapes from text such as ``1x4096x4096,3x9x64x512``: M×N×K, after up to two counts of batches."""
     shapes = []
     for word in text.split(","):
         if not re.fullmatch(r"\s*\d+(\s*[x×]\s*\d+){2,4}\s*", word):
@@ -141,7 +141,7 @@ def parse_data(text: str) -> list[str]:
     return kinds
 
 
-# What test-backend-ops prints beside the sizes, with the only values that are a plain product.
+# Fields that test-backend-ops prints beside the sizes, each with the values of a plain product.
 PLAIN = {
     "type_b": {"f32"}, "per": {"[0,1,2,3]"},
     "k_v": {"0"}, "v": {"0"}, "o": {"1"},
@@ -166,7 +166,7 @@ def fields_of(text: str, needed: Sequence[str], op: str = "MUL_MAT") -> dict[str
 
 
 def refuse_others(text: str, fields: dict[str, str], plain: dict[str, set[str]]) -> None:
-    """Values that are no product of float activations with plain weights are an error."""
+    """Raise an error for fields that make more of a case than float activations times plain weights."""
     for name, values in plain.items():
         value = fields.get(name, "").replace(" ", "")
         if value and value not in values:
@@ -179,7 +179,7 @@ def refuse_others(text: str, fields: dict[str, str], plain: dict[str, set[str]])
 def load(path: Path) -> Case:
     """A case that ``--save`` wrote, or ``ggmlq diagnose --make-input``, which knows neither data nor seed.
 
-    Its arrays are looked at, and read when the case is run.
+    Its arrays are checked here and read when the case runs.
     """
     try:
         saved = Dump(path)

@@ -1,6 +1,6 @@
 """Activations and weights of a case, by kind; the same for the same seed.
 
-Each kind aims at something: a sum that is never taken, a scale that vanishes or overflows as a
+Each kind aims at one mistake: a sum that is never taken, a scale that vanishes or overflows as a
 half, a result whose size hides the error in its neighbour.
 """
 
@@ -33,7 +33,7 @@ def _scaled(low: int, high: int) -> Callable[[Generator, Rows], Rows]:
 
 
 def _some_zero(rng: Generator, x: Rows) -> Rows:
-    """Every other row, and some runs of 32 in the rest."""
+    """Set every other row to zero, and some runs of 32 in the other rows."""
     x[1::2] = 0
     for start in range(32, x.shape[1], 96):
         x[:, start : start + 32] = 0
@@ -41,7 +41,7 @@ def _some_zero(rng: Generator, x: Rows) -> Rows:
 
 
 def _outliers(rng: Generator, x: Rows) -> Rows:
-    """One column in a hundred is a hundred times the others, as in language models."""
+    """Multiply one column in a hundred by a hundred: language models have such outliers."""
     x[:, rng.random(x.shape[1]) < 0.01] *= 100
     return x
 

@@ -21,12 +21,12 @@ from .outcome import Outcome
 from .plan import Trial
 from .running import Product
 
-NEAR = 1e-2  # from an arithmetic: further than any other arithmetic is
+NEAR = 1e-2  # distance from an arithmetic: all other arithmetics are nearer than this
 SURE = 0.9  # confidence from which a name that comes twice is believed
 MOST = 3  # results of one type in one layout that are diagnosed
 TELLING = 64  # elements of a result from which a mistake shows
 ORDINARY = ("normal", "uniform", "outliers")  # activations that hide nothing
-ROWS = 8  # of weights from which they are read
+ROWS = 8  # of weights, from which on unit vectors read them
 AGAIN = 5  # runs with one thread, where runs differ
 
 
@@ -36,7 +36,7 @@ class Diagnoser:
     def __init__(self, trials: Iterable[Trial] = ()) -> None:
         self._trials = Counter((trial.case.format.name, trial.how.repack) for trial in trials)
         self._faults: dict[tuple[str, str | bool], list[tuple[str, float]]] = {}
-        self._seen: Counter[tuple[str, str | bool]] = Counter()
+        self._telling: Counter[tuple[str, str | bool]] = Counter()
         self._read: set[tuple[str, str | bool]] = set()
 
     def diagnosed(self, outcome: Outcome, product: Product, result: Measurement) -> Outcome:
@@ -49,49 +49,49 @@ class Diagnoser:
         arrays = {**product.arrays, "y": y, "repeats": np.array(repeats), "unwritten": result.unwritten}
         kernels = (product.case.format.name, product.how.repack)
         if outcome.verdict == "wrong" and not self._is_due(kernels, product):
-            return replace(outcome, fault=_seen_beside(outcome), arrays=arrays)
-        found = _diagnosis(product, result)
+            return replace(outcome, fault=_fault_beside(outcome), arrays=arrays)
+        diagnosis = _diagnosis(product, result)
         near = outcome.distance < NEAR and not _beside(outcome)
-        if outcome.verdict == "wrong" and found.ok and product.how.arithmetic is None and near:
-            return replace(outcome, verdict="ok", text=found.text)
-        if outcome.verdict == "differs" and found.ok:
+        if outcome.verdict == "wrong" and diagnosis.ok and product.how.arithmetic is None and near:
+            return replace(outcome, verdict="ok", text=diagnosis.text)
+        if outcome.verdict == "differs" and diagnosis.ok:
             text = f"{_observed(outcome)} Each run alone is right. {_with_one_thread(product, outcome)}"
             return replace(outcome, text=text.strip(), arrays=arrays)
-        fault = _named(found, outcome)
-        self._faults.setdefault(kernels, []).append((fault, found.confidence))
-        said = [_observed(outcome), self._told(found, fault, kernels)]
+        fault = _fault_name(diagnosis, outcome)
+        self._faults.setdefault(kernels, []).append((fault, diagnosis.confidence))
+        lines = [_observed(outcome), self._report(diagnosis, fault, kernels)]
         if fault == "race" and product.how.backend == "CPU":
-            said.append(_with_one_thread(product, outcome))
-        unsure = fault == "unknown" or (found.confidence < SURE and not found.ok)
+            lines.append(_with_one_thread(product, outcome))
+        unsure = fault == "unknown" or (diagnosis.confidence < SURE and not diagnosis.ok)
         if unsure and kernels not in self._read and product.ids is None and product.case.n >= ROWS:
             self._read.add(kernels)
-            said.append(_weights_read(product, outcome.arithmetic))
-        return replace(outcome, fault=fault, text="\n".join(filter(None, said)), arrays=arrays)
+            lines.append(_weights_read(product, outcome.arithmetic))
+        return replace(outcome, fault=fault, text="\n".join(filter(None, lines)), arrays=arrays)
 
     def _is_due(self, kernels: tuple[str, str | bool], product: Product) -> bool:
-        """The first wrong result, and then those of some size; of those that agree two."""
+        """True for the first wrong result and for large ones, until two diagnoses agree."""
         before = self._faults.get(kernels, [])
         telling = _is_telling(product)
-        self._seen[kernels] += telling
+        self._telling[kernels] += telling
         if not telling:
             return not before or self._trials[kernels] <= MOST
         agreed = len(before) > 1 and len({fault for fault, _ in before[-2:]}) == 1
         sure = all(confidence >= SURE for _, confidence in before[-2:]) or kernels in self._read
-        return self._seen[kernels] <= MOST and not (agreed and sure)
+        return self._telling[kernels] <= MOST and not (agreed and sure)
 
-    def _told(self, found: Diagnosis, fault: str, kernels: tuple[str, str | bool]) -> str:
-        """All of it the first time that a type has this fault; then only what is of this case."""
-        if found.ok and fault != "unknown":
+    def _report(self, diagnosis: Diagnosis, fault: str, kernels: tuple[str, str | bool]) -> str:
+        """The whole diagnosis when a type first has this fault; later only the lines on this case."""
+        if diagnosis.ok and fault != "unknown":
             return CATALOGUE[fault].says  # the values are right
-        if found.ok:
+        if diagnosis.ok:
             return (
-                f"unknown: it is nearest to {found.arithmetic}, and right within what that may do where "
+                f"unknown: it is nearest to {diagnosis.arithmetic}, and right within what that may do where "
                 "numbers leave its range; no arithmetic of such kernels explains it."
             )
         names = [name for name, _ in self._faults[kernels]]
         if fault not in names[:-1]:
-            return found.text
-        return "\n".join(line for line in found.text.splitlines() if line.startswith("Here:"))
+            return diagnosis.text
+        return "\n".join(line for line in diagnosis.text.splitlines() if line.startswith("Here:"))
 
 
 def _is_telling(product: Product) -> bool:
@@ -102,31 +102,33 @@ def _is_telling(product: Product) -> bool:
 
 
 def _beside(outcome: Outcome) -> bool:
-    """True where more is wrong than values."""
+    """True where the kernel wrote too little, or read or wrote outside of its operands."""
     return bool(outcome.unwritten or outcome.leaked or outcome.strays)
 
 
-def _seen_beside(outcome: Outcome) -> str:
+def _fault_beside(outcome: Outcome) -> str:
     """The fault of a result whose values are right, which needs no diagnosis."""
     if outcome.out or not _beside(outcome):
         return ""
     return "out-of-bounds" if outcome.strays or outcome.leaked else "unwritten"
 
 
-def _named(found: Diagnosis, outcome: Outcome) -> str:
-    """The fault: that of the values, or what only whoever runs the kernel sees."""
-    if (outcome.strays or outcome.leaked) and (found.ok or found.fault in ("unknown", "nan", "unwritten")):
+def _fault_name(diagnosis: Diagnosis, outcome: Outcome) -> str:
+    """The fault of the values, or one that only the memory around them shows."""
+    if (outcome.strays or outcome.leaked) and (
+        diagnosis.ok or diagnosis.fault in ("unknown", "nan", "unwritten")
+    ):
         return "out-of-bounds"
-    if outcome.unwritten and (found.ok or found.fault == "unknown"):
+    if outcome.unwritten and (diagnosis.ok or diagnosis.fault == "unknown"):
         return "unwritten"
-    return "unknown" if found.ok else found.fault
+    return "unknown" if diagnosis.ok else diagnosis.fault
 
 
 def _diagnosis(product: Product, result: Measurement) -> Diagnosis:
-    """Zeros stand for what was never written of experts, as such memory mostly looks."""
-    of_experts = product.ids is not None
-    y, *repeats = (_zero_where_unwritten(one) if of_experts else one for one in (result.y, *result.repeats))
-    more: dict[str, Any] = {"ids": product.ids} if of_experts else {"unwritten": result.unwritten}
+    """The diagnosis of a result. With experts, zeros stand for elements that were never written."""
+    has_experts = product.ids is not None
+    y, *repeats = (_zero_where_unwritten(one) if has_experts else one for one in (result.y, *result.repeats))
+    more: dict[str, Any] = {"ids": product.ids} if has_experts else {"unwritten": result.unwritten}
     with np.errstate(all="ignore"):  # wrong results overflow at will
         return diagnose(y, product.x, product.q, arithmetic=product.how.arithmetic, repeats=repeats, **more)
 
@@ -136,11 +138,11 @@ def _zero_where_unwritten(y: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _weights_read(product: Product, arithmetic: str) -> str:
-    """Unit vectors tell which weights the kernel multiplies with."""
+    """A sentence on the weights that the kernel really uses, read with unit vectors."""
 
     def multiply(x: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        made = product.multiply(x)
-        return made.y, made.unwritten
+        result = product.multiply(x)
+        return result.y, result.unwritten
 
     try:
         return read(multiply, product.q, product.case.m, arithmetic).text
@@ -149,32 +151,32 @@ def _weights_read(product: Product, arithmetic: str) -> str:
 
 
 def _with_one_thread(product: Product, outcome: Outcome) -> str:
-    """True where threads are the reason that runs differ: one alone is then right, and always the same."""
+    """A sentence that tells whether threads race: then runs with one thread are right and always the same."""
     if product.how.backend != "CPU" or product.how.threads == 1 or product.ids is not None:
         return ""
     try:
-        made = product.multiply(product.x, threads=1, repeats=AGAIN)
+        result = product.multiply(product.x, threads=1, repeats=AGAIN)
     except GGMLQError as error:
         return f"With --threads 1 it did not run: {error}"
-    if not made.same:
+    if not result.same:
         return "With --threads 1 runs differ too: memory is read that was never set, no thread is to blame."
     with np.errstate(all="ignore"):
-        right = judge(made.y, product.x, product.q, [outcome.arithmetic], ~made.unwritten).ok
+        right = judge(result.y, product.x, product.q, [outcome.arithmetic], ~result.unwritten).ok
     if right:
         return f"With --threads 1 all of {AGAIN} runs are right and the same: it is the threads that race."
     return f"With --threads 1 all of {AGAIN} runs are the same, but wrong: it is not the threads alone."
 
 
 def _observed(outcome: Outcome) -> str:
-    """Facts that only whoever ran the kernel can know."""
-    said = []
+    """Sentences on facts that only a run of the kernel shows, such as memory outside of the operands."""
+    lines = []
     if outcome.leaked:
-        said.append(f"{outcome.leaked} elements are made of memory outside the operands.")
-    said += [f"{stray}." for stray in outcome.strays]
+        lines.append(f"{outcome.leaked} elements are made of memory outside the operands.")
+    lines += [f"{stray}." for stray in outcome.strays]
     if outcome.forced:
-        said.append(
+        lines.append(
             "The device's supports_op refuses such activations; llama.cpp multiplies so all the same."
         )
     if outcome.unequal:
-        said.append(f"{outcome.unequal} elements change from run to run.")
-    return " ".join(said)
+        lines.append(f"{outcome.unequal} elements change from run to run.")
+    return " ".join(lines)

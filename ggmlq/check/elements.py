@@ -1,4 +1,4 @@
-"""One arithmetic against one result, element by element: what it should be, and how far off it may be."""
+"""One arithmetic against one result, element by element: the expected value, and the error allowed."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ PARTIAL = 4  # a partial sum may be so many times what the whole is expected to 
 
 @dataclass(frozen=True)
 class Elements:
-    """All of [M, N]."""
+    """The elements [M, N] of one result, each with its expected value and its limit."""
 
     y: Wide
-    wanted: Wide
+    expected: Wide
     limit: Wide
     loose: bool  # the limit is no bound of this arithmetic
     energy: Wide
@@ -36,59 +36,59 @@ class Elements:
     def out(self) -> Mask:
         """Elements that are out of bound, or finite where they should not be, or the reverse."""
         with np.errstate(invalid="ignore"):
-            inside = (np.abs(self.y - self.wanted) <= self.limit) | np.isposinf(self.limit)
-        finite = np.isfinite(self.wanted) & ~np.isnan(self.limit)
-        found: Mask = np.where(finite, ~inside, np.isfinite(self.y))
-        return found
+            inside = (np.abs(self.y - self.expected) <= self.limit) | np.isposinf(self.limit)
+        finite = np.isfinite(self.expected) & ~np.isnan(self.limit)
+        mask: Mask = np.where(finite, ~inside, np.isfinite(self.y))
+        return mask
 
     @property
     def excess(self) -> Wide:
         """The error in units of its limit; infinite where an element is out in another way."""
         with np.errstate(invalid="ignore", divide="ignore"):
-            ratio = np.abs(self.y - self.wanted) / self.limit
+            ratio = np.abs(self.y - self.expected) / self.limit
         ratio = np.where(np.isnan(ratio), 0.0, ratio)
         return np.where(self.out & ~(ratio > 1), np.inf, np.where(self.out, ratio, np.minimum(ratio, 1.0)))
 
     @property
     def distance(self) -> float:
-        """From the arithmetic, the worst row of weights."""
-        return distance(self.y, self.wanted, self.energy)
+        """The distance from the arithmetic, in the worst row of weights."""
+        return distance(self.y, self.expected, self.energy)
 
 
 def measure(y: NDArray[Any], x: Any, q: QuantArray, arithmetic: str, energy: Wide | None = None) -> Elements:
-    """Judge y [M, N] of x [M, K] and q [N, K]; an UnsupportedError where nobody multiplies so."""
-    wanted = reference.linear(x, q, arithmetic)
+    """Judge y [M, N] of x [M, K] and q [N, K]; an UnsupportedError where no program multiplies so."""
+    expected = reference.linear(x, q, arithmetic)
     limit = reference.bound(x, q, arithmetic)
     energy = energy_of(x, q) if energy is None else energy
     loose = bool(np.isposinf(limit).any())
     if loose:
-        limit = np.where(np.isposinf(limit), _loose_limit(wanted, energy, q, arithmetic), limit)
-    return Elements(np.asarray(y, np.float64), wanted, limit, loose, energy)
+        limit = np.where(np.isposinf(limit), _loose_limit(expected, energy, q, arithmetic), limit)
+    return Elements(np.asarray(y, np.float64), expected, limit, loose, energy)
 
 
-def _loose_limit(wanted: Wide, energy: Wide, q: QuantArray, arithmetic: str) -> Wide:
-    """Infinite where sums of halves may overflow."""
-    expected = np.sqrt(energy)
-    limit = LOOSE * expected
+def _loose_limit(expected: Wide, energy: Wide, q: QuantArray, arithmetic: str) -> Wide:
+    """The limit where an arithmetic gives no bound; infinite where sums of halves may overflow."""
+    typical = np.sqrt(energy)
+    limit = LOOSE * typical
     if reference.rule(q.format, arithmetic).floats != "f16":
         return limit
-    overflows = np.abs(wanted) + PARTIAL * expected > LARGEST_HALF
+    overflows = np.abs(expected) + PARTIAL * typical > LARGEST_HALF
     return np.where(overflows, np.inf, limit + np.sqrt(q.shape[1]) * SMALLEST_HALF)
 
 
 def energy_of(x: NDArray[Any], q: QuantArray) -> Wide:
     """The expected square of a product of such lengths with random signs: ‖x‖²·‖w‖²/K, [M, N]."""
     w = q.dequantize(np.float64)
-    of_x = np.sum(np.asarray(x, np.float64) ** 2, axis=1)
-    return np.asarray(of_x[:, None] * np.sum(w**2, axis=1) / q.shape[1])
+    squares = np.sum(np.asarray(x, np.float64) ** 2, axis=1)
+    return np.asarray(squares[:, None] * np.sum(w**2, axis=1) / q.shape[1])
 
 
-def distance(y: NDArray[Any], wanted: Wide, energy: Wide) -> float:
-    """Worst row of weights, over elements that are finite in both; NaN where there are none."""
-    finite = np.isfinite(y) & np.isfinite(wanted)
+def distance(y: NDArray[Any], expected: Wide, energy: Wide) -> float:
+    """The distance in the worst row of weights, over elements that are finite in both; NaN without any."""
+    finite = np.isfinite(y) & np.isfinite(expected)
     if not finite.any():
         return math.nan
-    difference = np.subtract(y, wanted, where=finite, out=np.zeros_like(wanted))
+    difference = np.subtract(y, expected, where=finite, out=np.zeros_like(expected))
     error = np.sum(difference**2, axis=0)
     total = np.sum(np.where(finite, energy, 0), axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):

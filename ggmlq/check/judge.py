@@ -1,8 +1,8 @@
-"""The verdict on one result: in which arithmetic it was made, and whether it is right in that.
+"""The verdict on one result: the arithmetic in which it was made, and whether it is right in that.
 
-An element is right where it lies within the bound of the arithmetic: what f32 sums and ties of
-rounding may do, and no more. Distances are by weight row, the worst one: a figure over the whole
-matrix would be blind to small rows beside a large one.
+An element is right where it lies within the bound of the arithmetic, which covers the order of f32 sums and
+ties of rounding and no more. A distance is that of the worst row of weights: a figure over the whole matrix
+would not see small rows beside a large one.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import reference
 from ..arrays.array import QuantArray
+from ..base.indices import evenly_spaced
 from ..errors import UnsupportedError
 from .elements import distance, energy_of, measure
 
@@ -37,7 +37,7 @@ class Judgement:
 
     arithmetic: str
     distance: float  # from the arithmetic, worst row
-    from_exact: float  # the same from exact values
+    from_exact: float  # from exact values, worst row
     out: int  # elements out of bound, or finite where they should not be, or the reverse
 
     @property
@@ -61,16 +61,16 @@ def candidates(backend: str, m: int) -> list[str]:
 
 
 def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str], written: Any = None) -> Judgement:
-    """The first arithmetic that fits; of all the one that explains much more than those before.
+    """The judgement in the first arithmetic that fits; where none does, in the one that explains most.
 
     ``written`` is a mask of the elements that the kernel wrote: only these are judged. A large product is
     first judged in a sample of its rows and columns, to choose the arithmetic.
     """
     if y.size > SAMPLED and len(arithmetics) > 1:
-        rows, columns = spread(len(x), 16), spread(q.shape[0], 256)
+        rows, columns = evenly_spaced(len(x), 16), evenly_spaced(q.shape[0], 256)
         at = np.ix_(rows, columns)
-        found = judge(y[at], x[rows], q[columns], arithmetics, None if written is None else written[at])
-        arithmetics = [found.arithmetic]
+        judgement = judge(y[at], x[rows], q[columns], arithmetics, None if written is None else written[at])
+        arithmetics = [judgement.arithmetic]
     energy = energy_of(x, q)
     from_exact = distance(y, reference.linear(x, q, "exact"), energy)
     best: Judgement | None = None
@@ -79,15 +79,15 @@ def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str], written: An
             continue
         try:
             these = measure(y, x, q, arithmetic, energy)
-        except UnsupportedError:  # nobody multiplies this type so
+        except UnsupportedError:  # no program multiplies this type so
             continue
         if these.loose and not _may_be_loose(arithmetic, arithmetics[0], len(x)):
             continue
         out = these.out if written is None else these.out & written
-        found = Judgement(arithmetic, these.distance, from_exact, int(np.count_nonzero(out)))
-        if best is None or _explains_more(found, best):
-            best = found
-        if found.fits:
+        judgement = Judgement(arithmetic, these.distance, from_exact, int(np.count_nonzero(out)))
+        if best is None or _explains_more(judgement, best):
+            best = judgement
+        if judgement.fits:
             break
     if best is None:
         raise UnsupportedError(
@@ -102,30 +102,29 @@ def by_expert(y: Any, x: Any, q: QuantArray, ids: Any, arithmetics: Sequence[str
     uses, lines = ids.reshape(-1), y.reshape(ids.size, -1)
     rows = x.reshape(-1, x.shape[-1])[np.arange(ids.size) // (1 if x.ndim == 3 else ids.shape[1])]
     experts, counts = np.unique(uses, return_counts=True)
-    judged: list[Judgement] = []
+    judgements: list[Judgement] = []
     for e in experts[np.argsort(-counts, kind="stable")].tolist():
-        mine = uses == e
-        found = judge(lines[mine], rows[mine], q[e], [judged[0].arithmetic] if judged else arithmetics)
-        if judged and not found.ok and judged[0].ok and len(arithmetics) > 1:
-            found = judge(lines[mine], rows[mine], q[e], arithmetics)  # kernels may differ by rows
-        judged.append(found)
-    far = [[one.distance for one in judged], [one.from_exact for one in judged]]
-    distance, from_exact = (max((d for d in some if not math.isnan(d)), default=math.nan) for some in far)
-    return Judgement(judged[0].arithmetic, distance, from_exact, sum(one.out for one in judged))
+        members = uses == e
+        judgement = judge(
+            lines[members], rows[members], q[e], [judgements[0].arithmetic] if judgements else arithmetics
+        )
+        if judgements and not judgement.ok and judgements[0].ok and len(arithmetics) > 1:
+            judgement = judge(lines[members], rows[members], q[e], arithmetics)  # kernels may differ by rows
+        judgements.append(judgement)
+    far = [[one.distance for one in judgements], [one.from_exact for one in judgements]]
+    distance, from_exact = (
+        max((d for d in distances if not math.isnan(d)), default=math.nan) for distances in far
+    )
+    return Judgement(judgements[0].arithmetic, distance, from_exact, sum(one.out for one in judgements))
 
 
 def _may_be_loose(arithmetic: str, first: str, m: int) -> bool:
-    """A loose limit must not excuse what others refuse; of one row of activations CUDA's kernel is known."""
+    """True where a loose limit may count: in the likeliest arithmetic, and in CUDA's two from two rows up."""
     return arithmetic == first or (m > 1 and {arithmetic, first} == set(ON_CUDA))
 
 
-def _explains_more(found: Judgement, best: Judgement) -> bool:
-    """Less likely, so it must leave half as much, or be ten times nearer."""
-    if 2 * found.out < best.out:
+def _explains_more(candidate: Judgement, best: Judgement) -> bool:
+    """True where a less likely arithmetic leaves less than half as many errors, or is ten times nearer."""
+    if 2 * candidate.out < best.out:
         return True
-    return found.out <= best.out and 10 * found.distance < best.distance
-
-
-def spread(length: int, n: int) -> NDArray[np.intp]:
-    """Indices from the first to the last."""
-    return np.unique(np.linspace(0, length - 1, n).astype(np.intp))
+    return candidate.out <= best.out and 10 * candidate.distance < best.distance

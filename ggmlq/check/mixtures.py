@@ -1,4 +1,4 @@
-"""Products with experts to try: how many tokens, experts and uses, and how tokens are spread over them."""
+"""Products with experts to try: how many tokens, experts and uses, and how tokens are divided among them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ..formats import FORMATS, Format
 from . import data
 from .cases import Case, Shapes, fields_of, refuse_others
 
-# Which experts tokens use. "skewed": every other token goes to expert 0 first, so that one has many rows and
-# most have few; "duplicate": tokens use an expert more than once, which ggml allows.
-Spread = Literal["uniform", "skewed", "duplicate", "few"]
-SPREADS: tuple[Spread, ...] = ("uniform", "skewed", "duplicate", "few")
+# How tokens choose their experts. "skewed": every other token goes to expert 0 first, so that one has many
+# rows and most have few; "duplicate": tokens use an expert more than once, which ggml allows.
+Routing = Literal["uniform", "skewed", "duplicate", "few"]
+ROUTINGS: tuple[Routing, ...] = ("uniform", "skewed", "duplicate", "few")
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Mixture(Case):
 
     experts: int = 8
     used: int = 2
-    spread: Spread = "uniform"
-    apart: bool = False  # a row of activations for each use, not for each token
+    routing: Routing = "uniform"
+    row_per_use: bool = False  # a row of activations for each use, not for each token
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -43,24 +43,25 @@ class Mixture(Case):
 
     @property
     def shape(self) -> str:
-        """Tokens, N and K, and which experts."""
-        return f"{super().shape} {self.experts}/{self.used}{' apart' if self.apart else ''}"
+        """Tokens, N and K, and the numbers of experts."""
+        return f"{super().shape} {self.experts}/{self.used}{' apart' if self.row_per_use else ''}"
 
     @property
-    def again(self) -> str:
+    def repeat_options(self) -> str:
         """The options that repeat this case."""
         if self.source is not None:
-            return super().again
+            return super().repeat_options
         size = f"--types {self.format.name} --shapes {self.m}x{self.n}x{self.k} --data {self.data}"
-        of = f"--experts {self.experts}/{self.used} --spread {self.spread}{' --apart' if self.apart else ''}"
-        return f"{size} {of} --seed {self.seed}"
+        apart = " --apart" if self.row_per_use else ""
+        experts = f"--experts {self.experts}/{self.used} --spread {self.routing}{apart}"
+        return f"{size} {experts} --seed {self.seed}"
 
     @property
-    def stem(self) -> str:
-        """The importance matrix of a file."""
-        apart = "-apart" if self.apart else ""
+    def file_stem(self) -> str:
+        """The name of the file that ``--save`` writes, without its ending."""
+        apart = "-apart" if self.row_per_use else ""
         size = f"{self.m}x{self.n}x{self.k}-{self.experts}of{self.used}"
-        return f"{self.format.name}-{size}-{self.spread}{apart}-{self.data}-{self.seed}"
+        return f"{self.format.name}-{size}-{self.routing}{apart}-{self.data}-{self.seed}"
 
     @property
     def lengths(self) -> list[int]:
@@ -68,9 +69,9 @@ class Mixture(Case):
         return [self.experts, self.n, self.k]
 
     @property
-    def more(self) -> dict[str, Any]:
-        """Further facts for JSON."""
-        return {"experts": self.experts, "used": self.used, "spread": self.spread, "apart": self.apart}
+    def json_facts(self) -> dict[str, Any]:
+        """Facts for JSON that a plain case lacks."""
+        return {"experts": self.experts, "used": self.used, "spread": self.routing, "apart": self.row_per_use}
 
     def ids(self) -> NDArray[np.int32]:
         """The ids of experts [T, U]."""
@@ -78,15 +79,15 @@ class Mixture(Case):
             return np.asarray(Dump(self.source).array("ids"), np.int32)
         rng = np.random.default_rng([self.seed, 2])
         order = np.argsort(rng.random((self.m, self.experts)), axis=1)
-        if self.spread == "few":  # most experts have no token
+        if self.routing == "few":  # most experts have no token
             order = np.argsort(order >= max(self.used, self.experts // 8), axis=1, kind="stable")
             few = np.argsort(rng.random((self.m, max(self.used, self.experts // 8))), axis=1)
             return np.ascontiguousarray(few[:, : self.used], np.int32)
         ids = np.ascontiguousarray(order[:, : self.used], np.int32)
-        if self.spread == "skewed":
+        if self.routing == "skewed":
             first = (rng.random(self.m) < 0.5) & ~(ids == 0).any(axis=1)
             ids[first, 0] = 0
-        if self.spread == "duplicate" and self.used > 1:
+        if self.routing == "duplicate" and self.used > 1:
             twice = rng.random(self.m) < 0.5
             twice[0] = True
             ids[twice, -1] = ids[twice, 0]
@@ -94,7 +95,7 @@ class Mixture(Case):
 
     def axes_of(self) -> Shapes:
         """Shapes of activations, weights and ids, as a library gets them."""
-        x = (self.m, self.used if self.apart else 1, self.k)
+        x = (self.m, self.used if self.row_per_use else 1, self.k)
         return x, (self.experts, self.n, self.k), (self.m, self.used)
 
     def inputs(self) -> tuple[NDArray[np.float32], QuantArray]:
@@ -104,10 +105,10 @@ class Mixture(Case):
             saved = Dump(self.source)
             raw = np.ascontiguousarray(saved.array("raw"))
             return saved.array("x"), QuantArray.from_bytes(raw, self.format, shape)
-        rows = self.m * self.used if self.apart else self.m
+        rows = self.m * self.used if self.row_per_use else self.m
         x = data.activations(self.data, rows, self.k, self.seed)
         w = data.weights(self.format, self.data, self.experts * self.n, self.k, self.seed)
-        if self.apart:
+        if self.row_per_use:
             x = x.reshape(self.m, self.used, self.k)
         return x, QuantArray.from_bytes(np.ascontiguousarray(w.raw), self.format, shape)
 
@@ -121,10 +122,10 @@ def edges(
     fmt: Format, seed: int, group: int = 1, experts: tuple[int, int] | None = None,
     tiled: tuple[int, int, int] = TILED,
 ) -> list[Case]:  # fmt: skip
-    """The default: one token and many, tails, each spread, a row a token and a row a use, several tiles."""
+    """The default: one token and many, tails, each routing, a row a token and a row a use, several tiles."""
     block = max(fmt.block_size, 32)
     usual = 512 // block * block or block
-    shapes: list[tuple[int, int, int, Spread, bool]] = [
+    shapes: list[tuple[int, int, int, Routing, bool]] = [
         (1, 64, usual, "uniform", False), (1, 33, usual + block, "duplicate", True),
         (4, 65, block, "skewed", False), (9, 64, usual, "uniform", True), (33, 34, block, "duplicate", False),
         (65, 64, usual, "skewed", True), (70, 33, 3 * block, "few", False), (1, 35, block, "uniform", False),
@@ -132,11 +133,11 @@ def edges(
     counts = [experts or ((16, 4), (8, 2), (5, 3))[i % 3] for i in range(len(shapes))]
     shapes.append((*tiled, "uniform", False))
     counts.append(experts or (4, 2))
-    made: list[Case] = []
-    for (m, n, k, spread, apart), (e, u) in zip(shapes, counts, strict=True):
+    cases: list[Case] = []
+    for (m, n, k, routing, row_per_use), (e, u) in zip(shapes, counts, strict=True):
         rows = -(-n // group) * group
-        made.append(Mixture(fmt, m, rows, k, "normal", seed, None, e, u, spread, apart))
-    return made
+        cases.append(Mixture(fmt, m, rows, k, "normal", seed, None, e, u, routing, row_per_use))
+    return cases
 
 
 def parse_experts(text: str) -> tuple[int, int]:
@@ -149,18 +150,20 @@ def parse_experts(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def parse_spread(text: str) -> Spread:
-    """A distribution from text, one of SPREADS."""
-    for name in SPREADS:
+def parse_routing(text: str) -> Routing:
+    """The routing that text names, one of ROUTINGS."""
+    for name in ROUTINGS:
         if text == name:
             return name
-    raise UnsupportedError(f"--spread {text}: there is no such spread; choose of {', '.join(SPREADS)}")
+    raise UnsupportedError(
+        f"--spread {text}: tokens are not divided so among experts; choose of {', '.join(ROUTINGS)}"
+    )
 
 
-def mixed(case: Case, experts: tuple[int, int], spread: Spread, *, apart: bool) -> Mixture:
-    """The sizes of a case with experts."""
-    of = case.format, case.m, case.n, case.k, case.data, case.seed
-    return Mixture(*of, None, *experts, spread, apart)
+def mixed(case: Case, experts: tuple[int, int], routing: Routing, *, row_per_use: bool) -> Mixture:
+    """A case with the sizes of a plain one, and with experts."""
+    sizes = case.format, case.m, case.n, case.k, case.data, case.seed
+    return Mixture(*sizes, None, *experts, routing, row_per_use)
 
 
 def parse_backend_ops(text: str, seed: int) -> Mixture:
@@ -171,12 +174,12 @@ def parse_backend_ops(text: str, seed: int) -> Mixture:
     fields = fields_of(text, ("type_a", "n_mats", "n_used", "m", "n", "k"), "MUL_MAT_ID")
     refuse_others(text, fields, {"type_b": {"f32"}, "o": {"1"}, "v": {"0"}})
     n, m, k, e, u = (int(fields[name]) for name in ("m", "n", "k", "n_mats", "n_used"))
-    apart = fields.get("b", "0").strip() in ("0", "false")
-    return Mixture(FORMATS[fields["type_a"]], m, n, k, "normal", seed, None, e, u, "uniform", apart)
+    row_per_use = fields.get("b", "0").strip() in ("0", "false")
+    return Mixture(FORMATS[fields["type_a"]], m, n, k, "normal", seed, None, e, u, "uniform", row_per_use)
 
 
 def load(path: Path) -> Mixture:
-    """A case with ids that ``--save`` wrote. Its arrays are looked at, and read when the case is run."""
+    """A case with ids that ``--save`` wrote. Its arrays are checked here and read when the case runs."""
     try:
         saved = Dump(path)
         fmt, kind, seed = FORMATS[saved.text("format")], saved.text("data"), saved.number("seed")
@@ -193,7 +196,7 @@ def load(path: Path) -> Mixture:
             )
         (t, u), (e, n, k) = ids.shape, shape
         case = Mixture(fmt, t, n, k, kind, seed, path, e, u, "uniform", len(x.shape) == 3)
-        if raw.shape != (e, n, fmt.row_bytes(k)) or x.shape != ((t, u, k) if case.apart else (t, k)):
+        if raw.shape != (e, n, fmt.row_bytes(k)) or x.shape != ((t, u, k) if case.row_per_use else (t, k)):
             raise DumpError(f"{path}: x has shape {x.shape} and raw {raw.shape} beside {case}")
         return case
     except (DumpError, FormatError, ShapeError) as error:

@@ -1,4 +1,4 @@
-"""The outcome of one case."""
+"""The outcome of one case: its verdict, figures and diagnosis."""
 
 from __future__ import annotations
 
@@ -50,25 +50,26 @@ class Outcome:
         return ", ".join(filter(None, [self.layout, threads]))
 
     @property
-    def again(self) -> str:
-        """The options that repeat it."""
-        return f"{self.case.again}{self.options}"
+    def repeat_options(self) -> str:
+        """The options that repeat this outcome."""
+        return f"{self.case.repeat_options}{self.options}"
 
     def facts(self) -> dict[str, Any]:
         """The facts as JSON has them."""
         case = self.case
         return {
             "type": case.format.name, "m": case.m, "n": case.n, "k": case.k, "data": case.data,
-            "seed": case.seed, **case.more, "verdict": self.verdict, "arithmetic": self.arithmetic or None,
+            "seed": case.seed, **case.json_facts, "verdict": self.verdict,
+            "arithmetic": self.arithmetic or None,
             "nmse": _number(self.distance), "nmse_exact": _number(self.from_exact),
             "out_of_bound": self.out, "unequal": self.unequal, "unwritten": self.unwritten,
             "leaked": self.leaked, "strays": [asdict(stray) for stray in self.strays], "forced": self.forced,
             "threads": self.threads, "layout": self.layout or None, "buffer": self.buffer or None,
             "seconds": _number(self.seconds), "fault": self.fault or None, "text": self.text or None,
-            "saved": self.saved or None, "again": self.again,
+            "saved": self.saved or None, "again": self.repeat_options,
         }  # fmt: skip
 
 
 def _number(value: float) -> float | None:
-    """JSON has neither NaN nor infinity."""
+    """The value for JSON, which has neither NaN nor infinity."""
     return value if math.isfinite(value) else None

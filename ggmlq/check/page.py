@@ -12,7 +12,7 @@ from .outcome import Outcome
 from .report import reasons, votes
 
 MOST = 2000  # rows of a table: a browser stays quick
-SPAN = (0.01, 1.0)  # of the distance up to which a kernel fits: where colours begin and end
+SPAN = (0.01, 1.0)  # parts of the distance that fits: colours begin at the first and end at the second
 VERDICTS = ("ok", "wrong", "differs", "failed", "not run")
 METHOD = (
     "NMSE: the worst row of weights, squared distance from the arithmetic that the kernel uses over "
@@ -37,23 +37,25 @@ def _summary(outcomes: Sequence[Outcome]) -> list[Block]:
     count = {verdict: sum(o.verdict == verdict for o in outcomes) for verdict in VERDICTS}
     items = [("Cases", str(len(outcomes)), ""), *((verdict, str(n), "") for verdict, n in count.items())]
     bad = sum(o.bad for o in outcomes)
-    told = Text(f"{bad} of {len(outcomes)} cases went wrong.", "bad")
+    conclusion = Text(f"{bad} of {len(outcomes)} cases went wrong.", "bad")
     if not bad:
         ran = count["ok"]
-        told = Text("Every case that ran is right.", "good") if ran else Text("No case ran.", "note")
-    return [Figures(items), told]
+        conclusion = Text("Every case that ran is right.", "good") if ran else Text("No case ran.", "note")
+    return [Figures(items), conclusion]
 
 
 def _wrong(outcome: Outcome) -> list[Block]:
     case = outcome.case
     head = f"{case.format.name} {case.shape} {case.data}: {_verdict(outcome)}"
-    again = [f"ggmlq check {outcome.again}"] + ([f"saved: {outcome.saved}"] if outcome.saved else [])
-    said = [Text(line) for line in outcome.text.splitlines() if line]
-    return [Text(head, "bad"), *said, Code("\n".join(again))]
+    commands = [f"ggmlq check {outcome.repeat_options}"] + (
+        [f"saved: {outcome.saved}"] if outcome.saved else []
+    )
+    paragraphs = [Text(line) for line in outcome.text.splitlines() if line]
+    return [Text(head, "bad"), *paragraphs, Code("\n".join(commands))]
 
 
 def _types(outcomes: Sequence[Outcome]) -> list[Block]:
-    """Grids of types × numbers of rows: distance from the arithmetic, as a part of what is allowed."""
+    """Grids of types × numbers of rows: distance from the arithmetic, as a part of the largest that fits."""
     judged = [o for o in outcomes if o.arithmetic or o.bad]
     if not judged:
         return [Text("No case ran.")]
@@ -79,7 +81,7 @@ def _worst(outcomes: Sequence[Outcome]) -> Outcome | None:
 
 
 def _share(outcome: Outcome) -> float | None:
-    """The distance as a part of that up to which a kernel fits its arithmetic."""
+    """The distance as a part of the largest that still fits its arithmetic."""
     if outcome.bad:
         return math.inf
     if math.isnan(outcome.distance):
@@ -88,7 +90,7 @@ def _share(outcome: Outcome) -> float | None:
 
 
 def _shade(outcome: Outcome, level: int | None) -> Shade:
-    """A verdict is said in words; the colour only says how far."""
+    """A cell of the grid: the verdict in words, the distance by colour."""
     figure = "–" if math.isnan(outcome.distance) else f"{outcome.distance:.0e}"
     text = f"{outcome.verdict.upper()} {figure}" if outcome.bad else figure
     limit = FIT.get(outcome.arithmetic)
@@ -99,14 +101,14 @@ def _shade(outcome: Outcome, level: int | None) -> Shade:
 def _table(names: Sequence[str], outcomes: Sequence[Outcome]) -> Table:
     rows: list[list[Cell]] = []
     for name in names:
-        mine = [o for o in outcomes if o.case.format.name == name]
-        arithmetics = ", ".join(dict.fromkeys(o.arithmetic for o in mine if o.arithmetic)) or "–"
+        cases = [o for o in outcomes if o.case.format.name == name]
+        arithmetics = ", ".join(dict.fromkeys(o.arithmetic for o in cases if o.arithmetic)) or "–"
         worst, exact = (
             max((d for d in distances if not math.isnan(d)), default=math.nan)
-            for distances in ([o.distance for o in mine], [o.from_exact for o in mine])
+            for distances in ([o.distance for o in cases], [o.from_exact for o in cases])
         )
-        counts: list[Cell] = [sum(o.verdict == verdict for o in mine) for verdict in VERDICTS]
-        rows.append([name, *counts, arithmetics, _figure(worst), _figure(exact), votes(mine)])
+        counts: list[Cell] = [sum(o.verdict == verdict for o in cases) for verdict in VERDICTS]
+        rows.append([name, *counts, arithmetics, _figure(worst), _figure(exact), votes(cases)])
     columns = [Column("type"), *(Column(verdict, number=True) for verdict in VERDICTS), Column("arithmetic"),
                Column("worst NMSE", number=True), Column("to exact", number=True),
                Column("faults")]  # fmt: skip

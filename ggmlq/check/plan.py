@@ -15,10 +15,10 @@ from .cases import Case, edges
 from .mixtures import Mixture
 from .running import Settings
 
-# Rows that ggml's layouts of their own take at a time: AMX, and the widest of those that interleave rows.
+# Rows that a repacked layout of ggml takes at a time: AMX, and the widest of those that interleave rows.
 TILED, INTERLEAVED = 32, 16
-LONG = 4096  # K of which a layout takes any multiple: AMX of 2025 took no other
-MANY = 32  # threads: rows of small weights run out
+LONG = 4096  # a K that every layout takes: AMX of 2025 took multiples of it only
+MANY = 32  # threads: more than small weights have rows for
 BATCHES = (3,)
 
 
@@ -42,12 +42,12 @@ def few(fmt: Format, seed: int, layout: str | bool, k: int = 0) -> list[Case]:
     block = max(fmt.block_size, 32)
     usual = 1024 // block * block
     shapes = [(1, 64, usual), (8, 7, usual + block), (64, 64, usual), (65, 65, usual + block)]
-    made = [_case(fmt, m, n, k or k_of, seed, layout) for m, n, k_of in shapes]
-    return [*made, batched(fmt, seed, layout, k)]
+    cases = [_case(fmt, m, n, k or k_of, seed, layout) for m, n, k_of in shapes]
+    return [*cases, batched(fmt, seed, layout, k)]
 
 
 def batched(fmt: Format, seed: int, layout: str | bool = False, k: int = 0) -> Case:
-    """Activations of three axes."""
+    """A case with activations of three axes."""
     return in_batches(_case(fmt, 5, 64, k or max(256, fmt.block_size), seed, layout), BATCHES)
 
 
@@ -64,9 +64,9 @@ def _case(fmt: Format, m: int, n: int, k: int, seed: int, layout: str | bool) ->
 
 
 def other_threads(device: Device, threads: int) -> list[int]:
-    """Numbers of threads beside the one in use; of a device that has none, none."""
-    wanted = {1, 2, os.cpu_count() or 1, MANY} if device.backend == "CPU" else set()
-    return sorted(wanted - {threads})
+    """Numbers of threads to try beside the one in use; none for a device without threads."""
+    counts = {1, 2, os.cpu_count() or 1, MANY} if device.backend == "CPU" else set()
+    return sorted(counts - {threads})
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Plan:
     device: Device
     how: Settings
     seed: int = 0
-    threads: Sequence[int] = ()  # other numbers of them
+    threads: Sequence[int] = ()  # other numbers of threads to try
 
     def products(self, fmt: Format, layouts: Iterable[str | bool]) -> list[Trial]:
         """Trials of one type: the edges in the first layout, a few cases in the others."""
@@ -86,21 +86,21 @@ class Plan:
             if i == 0:
                 trials += self.edges(fmt, layout)
             else:
-                trials += self._in(self.taken(fmt, layout, few), layout)
+                trials += self._in(self.suitable(fmt, layout, few), layout)
             trials += self._with_other_threads(fmt, layout)
         return trials
 
     def edges(self, fmt: Format, layout: str | bool) -> list[Trial]:
-        """All edges and batches; in a layout that takes none of them, long rows."""
+        """All edges and batches; long rows in a layout that takes none of these."""
         usual = [*edges(fmt, self.seed, group_of(layout)), batched(fmt, self.seed, layout)]
         if layout and not any(self._takes(fmt, layout, usual)):
-            usual = self.taken(fmt, layout, few) or usual
+            usual = self.suitable(fmt, layout, few) or usual
         return self._in(usual, layout)
 
     def _with_other_threads(self, fmt: Format, layout: str | bool) -> list[Trial]:
         if not self.threads:
             return []
-        cases = self.taken(fmt, layout, split)
+        cases = self.suitable(fmt, layout, split)
         return [
             Trial(case, replace(self.how, repack=layout, threads=n)) for n in self.threads for case in cases
         ]
@@ -115,20 +115,20 @@ class Plan:
             cases = mixtures.edges(fmt, self.seed, group_of(layout), experts, tiled)
             if i:
                 cases = [case for case in cases if case.m in (1, 65, tiled[0])][-3:]
-                takes = self._takes(fmt, layout, cases)
-                cases = [case for case, taken in zip(cases, takes, strict=True) if taken]
+                fitting = self._takes(fmt, layout, cases)
+                cases = [case for case, fits in zip(cases, fitting, strict=True) if fits]
             trials += self._in(cases, layout)
         return trials
 
-    def taken(self, fmt: Format, layout: str | bool, cases: Callable[..., list[Case]]) -> list[Case]:
+    def suitable(self, fmt: Format, layout: str | bool, cases: Callable[..., list[Case]]) -> list[Case]:
         """The cases that the device multiplies in this layout; if none, those with long rows."""
         for k in (0, LONG):
             usual = cases(fmt, self.seed, layout, k)
             if not layout:
                 return usual
-            takes = self._takes(fmt, layout, usual)
-            if any(takes):
-                return [case for case, taken in zip(usual, takes, strict=True) if taken]
+            fitting = self._takes(fmt, layout, usual)
+            if any(fitting):
+                return [case for case, fits in zip(usual, fitting, strict=True) if fits]
         return []
 
     def _in(self, cases: Iterable[Case], layout: str | bool) -> list[Trial]:
@@ -157,8 +157,8 @@ def untried(device: Device, devices: Sequence[Device], trials: Sequence[Trial]) 
     return left + ([f"{', '.join(others)} (--device)"] if others else [])
 
 
-def told(trials: Sequence[Trial]) -> list[str]:
-    """Lines that say what is tried, one a layout: how many cases of which types, and with which threads."""
+def trial_lines(trials: Sequence[Trial]) -> list[str]:
+    """Lines on the trials, one a layout: the number of cases, their types and threads."""
     lines = []
     for layout in dict.fromkeys(trial.how.repack for trial in trials):
         inside = [trial for trial in trials if trial.how.repack == layout]

@@ -35,7 +35,7 @@ def line(outcome: Outcome) -> str:
         return text
     below = [wrapped(paragraph) for paragraph in outcome.text.splitlines()]
     if below and not outcome.text.startswith("Here:"):  # the same fault as of a case above
-        below.append(f"    again: ggmlq check {outcome.again}")  # to be copied: never wrapped
+        below.append(f"    again: ggmlq check {outcome.repeat_options}")  # to be copied: never wrapped
     below += [f"    saved: {outcome.saved}"] if outcome.saved else []
     return "\n".join([text, *below])
 
@@ -58,24 +58,24 @@ def _way(outcome: Outcome) -> str:
 
 
 class Lines:
-    """Outcomes as they come, those of a type and layout that are right in one line.
+    """Outcomes as they come; right ones of a type and layout share a line.
 
-    So are wrong ones that were not diagnosed, beyond the first few. With ``every`` each has its line.
+    Wrong ones that were not diagnosed share one too, beyond the first few. With ``every`` each has its own.
     """
 
     def __init__(self, say: Callable[[str], None], *, every: bool) -> None:
         self._say, self._every = say, every
         self._right: list[Outcome] = []
-        self._alike: list[Outcome] = []  # wrong, with nothing to say of them
-        self._threads: int | None = None  # the usual number: told are others
+        self._alike: list[Outcome] = []  # wrong, and not diagnosed
+        self._threads: int | None = None  # the usual number: only others are printed
 
     def add(self, outcome: Outcome) -> None:
         """Count an outcome and print its line."""
         self._threads = outcome.threads if self._threads is None else self._threads
         if outcome.threads == self._threads:
             outcome = replace(outcome, threads=0)
-        held = [*self._right[-1:], *self._alike[-1:]]
-        if held and _kernels(held[0]) != _kernels(outcome):
+        previous = [*self._right[-1:], *self._alike[-1:]]
+        if previous and _kernels(previous[0]) != _kernels(outcome):
             self.close()
         if outcome.verdict == "ok" and not self._every:
             self._right.append(outcome)
@@ -87,7 +87,7 @@ class Lines:
             self._say(line(outcome))
 
     def close(self) -> None:
-        """Signals that are still held back."""
+        """Print the lines that were held back, and begin anew."""
         if len(self._alike) > ALIKE:
             more = self._alike[ALIKE:]
             self._say(
@@ -124,36 +124,36 @@ def _figure(value: float) -> str:
 
 
 def wrapped(text: str) -> str:
-    """A paragraph below its line."""
+    """A paragraph, indented below its line."""
     return textwrap.fill(text, 100, initial_indent="    ", subsequent_indent="    ")
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
-    """A row a type."""
+    """A table with a row for each type."""
     rows = []
     for name in dict.fromkeys(o.case.format.name for o in outcomes if o.verdict != "not run"):
-        mine = [outcome for outcome in outcomes if outcome.case.format.name == name]
-        judged = [outcome for outcome in mine if outcome.arithmetic]
-        count = {verdict: sum(o.verdict == verdict for o in mine) for verdict in
+        cases = [outcome for outcome in outcomes if outcome.case.format.name == name]
+        judged = [outcome for outcome in cases if outcome.arithmetic]
+        count = {verdict: sum(o.verdict == verdict for o in cases) for verdict in
                  ("ok", "wrong", "differs", "failed", "not run")}  # fmt: skip
         used = ", ".join(dict.fromkeys(o.arithmetic for o in judged)) or "-"
         worst = _worst(outcome.distance for outcome in judged)
         exact = _worst(outcome.from_exact for outcome in judged)
-        rows.append([name, *count.values(), used, _figure(worst), _figure(exact), votes(mine)])
+        rows.append([name, *count.values(), used, _figure(worst), _figure(exact), votes(cases)])
     header = ["type", "ok", "wrong", "differs", "failed", "not run", "arithmetic", "worst nmse", "to exact",
               "faults"]  # fmt: skip
     return table(header, rows)
 
 
 def votes(outcomes: Sequence[Outcome]) -> str:
-    """Faults by how many of the diagnosed cases have them."""
+    """The faults, each with the number of diagnosed cases that have it."""
     named = Counter(o.fault for o in outcomes if o.fault)
-    told = [f"{fault} in {count}" for fault, count in named.most_common()]
-    return f"{', '.join(told)} of {named.total()} diagnosed" if named else ""
+    shares = [f"{fault} in {count}" for fault, count in named.most_common()]
+    return f"{', '.join(shares)} of {named.total()} diagnosed" if named else ""
 
 
 def last_sentence(outcomes: Sequence[Outcome]) -> str:
-    """One sentence that says how the run went."""
+    """The last sentence: the number of cases that ran, and how they went."""
     ran = [o for o in outcomes if o.verdict != "not run"]
     bad, idle = sum(o.bad for o in ran), len(outcomes) - len(ran)
     cases = f"{len(ran)} case{'' if len(ran) == 1 else 's'}"
@@ -172,18 +172,18 @@ def reasons(outcomes: Sequence[Outcome]) -> list[str]:
     for outcome in outcomes:
         if outcome.verdict == "not run":
             idle.setdefault(outcome.text.split(": ", 1)[-1], []).append(outcome)
-    told = []
+    lines = []
     for reason, alike in idle.items():
         names = list(dict.fromkeys(o.case.format.name for o in alike))
         shown = ", ".join(names[:NAMES]) + (f" and {len(names) - NAMES} more" if len(names) > NAMES else "")
-        told.append(alike[0].text if len(alike) == 1 else f"{shown} in {len(alike)} cases: {reason}")
-    return told
+        lines.append(alike[0].text if len(alike) == 1 else f"{shown} in {len(alike)} cases: {reason}")
+    return lines
 
 
 def save(folder: Path, outcome: Outcome, claim: str | None) -> Outcome:
     """A bad case as an npz that `ggmlq check --replay` and `ggmlq diagnose` read."""
     case = outcome.case
-    path = folder / f"{case.stem}.npz"
+    path = folder / f"{case.file_stem}.npz"
     facts: dict[str, Any] = {
         "format": np.array(case.format.name),
         "shape": np.array(case.lengths),

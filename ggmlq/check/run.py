@@ -28,7 +28,7 @@ SMALL = 1 << 22  # elements of weights, activations or results up to which they 
 Operands = tuple[Any, QuantArray, Any]
 
 
-class Kept:
+class Cache:
     """Operands and verdicts of the cases of one type: other threads mostly give the same bits again."""
 
     def __init__(self) -> None:
@@ -40,96 +40,96 @@ class Kept:
         """Activations, weights and ids."""
         if case.format.name != self._type:
             self._type, self._operands, self._judged = case.format.name, {}, {}
-        if case.stem in self._operands:
-            return self._operands[case.stem]
+        if case.file_stem in self._operands:
+            return self._operands[case.file_stem]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # extreme data is meant
+            warnings.simplefilter("ignore", RuntimeWarning)  # extreme data are intended
             operands = (*case.inputs(), case.ids())
         if max(operands[0].size, math.prod(operands[1].shape)) <= SMALL:
-            self._operands[case.stem] = operands
+            self._operands[case.file_stem] = operands
         return operands
 
     def judge(self, product: Product, result: Measurement, claims: list[str]) -> Judgement:
-        """The verdict; of bits that were judged before the same one."""
+        """The judgement; bits that were judged before keep theirs."""
         bits = result.y.view(np.uint32)
-        known = self._judged.setdefault(product.case.stem, [])
-        for others, judged in known:
+        verdicts = self._judged.setdefault(product.case.file_stem, [])
+        for others, judgement in verdicts:
             if np.array_equal(others, bits):
-                return judged
+                return judgement
         x, q, ids = product.x, product.q, product.ids
-        judged = (
+        judgement = (
             judge(result.y, x, q, claims, ~result.unwritten)
             if ids is None
             else by_expert(result.y, x, q, ids, claims)
         )
         if bits.size <= SMALL:
-            known.append((bits, judged))
-        return judged
+            verdicts.append((bits, judgement))
+        return judgement
 
 
 def run(bridge: Bridge, trials: Iterable[Trial]) -> Iterator[Outcome]:
-    """One outcome a trial; a type whose kernels failed several times in a layout is left alone there."""
+    """One outcome for each trial; after several failures in a layout the rest of a type there is not run."""
     failures: Counter[tuple[str, str | bool]] = Counter()
     trials = list(trials)
-    kept, diagnoser = Kept(), Diagnoser(trials)
+    cache, diagnoser = Cache(), Diagnoser(trials)
     for trial in trials:
         case, kernels = trial.case, (trial.case.format.name, trial.how.repack)
         if failures[kernels] >= FAILURES:
             text = f"{FAILURES} cases of {case.format.name} failed before; the rest is not tried"
             outcome = Outcome(case, "not run", text=text)
         else:
-            outcome = run_case(bridge, case, trial.how, kept, diagnoser)
+            outcome = run_case(bridge, case, trial.how, cache, diagnoser)
         failures[kernels] += outcome.verdict == "failed"
         yield replace(outcome, threads=trial.how.threads, layout=_layout(outcome, trial.how))
 
 
 def _layout(outcome: Outcome, how: Settings) -> str:
-    """The layout's name; where any was asked for, that of the first that took the weights."""
+    """The name of the layout; where any may be used, that of the first that took the weights."""
     return outcome.buffer if how.repack is True else how.repack or ""
 
 
 def run_case(
-    bridge: Bridge, case: Case, how: Settings, kept: Kept | None = None, diagnoser: Diagnoser | None = None
+    bridge: Bridge, case: Case, how: Settings, cache: Cache | None = None, diagnoser: Diagnoser | None = None
 ) -> Outcome:
-    """Multiply, repeat, judge; where it is wrong, diagnose."""
-    kept = Kept() if kept is None else kept
+    """The outcome of one case: multiply, repeat, judge, and diagnose where it is wrong."""
+    cache = Cache() if cache is None else cache
     try:
-        product = Product(bridge, case, *kept.operands(case), how)
+        product = Product(bridge, case, *cache.operands(case), how)
     except MemoryError as error:
         return Outcome(case, "not run", text=f"{case}: this machine has too little memory: {error}")
     try:
         result = product.run()
     except LibraryFailedError as error:
-        said = f"; it said: {error.tail}" if error.tail else ""
+        quote = f"; it said: {error.tail}" if error.tail else ""
         cause = cause_of(error.how, [how.repack], bridge.libraries)
-        died = f"the library {error.how}{said}{cause and f'. {cause}'}"
+        died = f"the library {error.how}{quote}{cause and f'. {cause}'}"
         text = died if error.how else str(error)
         return Outcome(case, "failed", text=text, arrays=product.arrays)
-    except (UnsupportedError, DeviceError) as error:  # not here, or not so much memory
+    except (UnsupportedError, DeviceError) as error:  # this device lacks the product, or the memory
         return Outcome(case, "not run", text=str(error))
     claims = [how.arithmetic] if how.arithmetic else candidates(how.backend, case.m)
     try:
-        with np.errstate(all="ignore"):  # overflowing scales are meant
-            outcome = _outcome(case, result, kept.judge(product, result, claims))
-    except UnsupportedError as error:  # no kernel can claim that
+        with np.errstate(all="ignore"):  # overflowing scales are intended
+            outcome = _outcome(case, result, cache.judge(product, result, claims))
+    except UnsupportedError as error:  # the arithmetic that is claimed does not exist for the type
         return Outcome(case, "not run", text=str(error))
     return (diagnoser or Diagnoser()).diagnosed(outcome, product, result) if outcome.bad else outcome
 
 
-def _outcome(case: Case, result: Measurement, judged: Judgement) -> Outcome:
-    """Wrong is also what is right in all elements, but was written beside them or made of memory there."""
+def _outcome(case: Case, result: Measurement, judgement: Judgement) -> Outcome:
+    """The outcome by its judgement; writing or reading outside of the operands makes it wrong."""
     unequal = np.zeros(result.y.shape, np.bool_)
     for repeat in result.repeats:
         unequal |= repeat.view(np.uint32) != result.y.view(np.uint32)
     races, unwritten, leaked = (int(mask.sum()) for mask in (unequal, result.unwritten, result.leaked))
-    right = judged.ok and not (unwritten or leaked or result.strays)
+    right = judgement.ok and not (unwritten or leaked or result.strays)
     return Outcome(
         case,
         "wrong" if not right else "differs" if races else "ok",
-        judged.arithmetic,
-        judged.distance,
-        judged.from_exact,
-        judged.out,
+        judgement.arithmetic,
+        judgement.distance,
+        judgement.from_exact,
+        judgement.out,
         races,
         result.buffer,
         result.median,

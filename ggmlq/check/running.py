@@ -1,4 +1,4 @@
-"""One product of a case on a library: how it is run, and the same weights again for other activations."""
+"""One product of a case on a library: the settings of a run, and the same weights for other activations."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Product:
         if self.ids is not None:
             operands["ids"] = self.ids
         if isinstance(self.case, Batch):
-            operands |= {name: np.array(counts) for name, counts in self.case.more.items()}
+            operands |= {name: np.array(counts) for name, counts in self.case.json_facts.items()}
         return operands
 
     def run(self) -> Measurement:
@@ -55,22 +55,22 @@ class Product:
         batched = isinstance(case, Batch)
         if isinstance(case, Batch):
             (x, q), ids = case.axes(x, q), None
-        found = self.bridge.measure(
+        result = self.bridge.measure(
             x, q, how.device, threads=how.threads, repack=how.repack, repeats=how.repeats,
             time_runs=how.time_runs, ids=ids, batched=batched,
         )  # fmt: skip
         if not batched:
-            return found
+            return result
         shape = (*(self.x.shape[:1] if self.ids is None else self.ids.shape), case.n)
-        repeats = tuple(one.reshape(shape) for one in found.repeats)
-        return replace(found, y=found.y.reshape(shape), repeats=repeats)
+        repeats = tuple(one.reshape(shape) for one in result.repeats)
+        return replace(result, y=result.y.reshape(shape), repeats=repeats)
 
     def multiply(
         self, x: Any, *, threads: int | None = None, repeats: int = 1, expert: int | None = None
     ) -> Measurement:
         """Other activations [M, K] times the same weights, in the same layout on the same device.
 
-        Of weights of experts one is taken, as a plain product. LibraryFailedError where the library dies.
+        ``expert``: the one whose weights make a plain product. LibraryFailedError where the library dies.
         """
         how, q = self.how, self.q if expert is None else self.q[expert]
         return self.bridge.measure(

@@ -33,14 +33,14 @@ class Config:
         self._beside: dict[str, dict[str, Any]] = {}
         inner = self.raw.get("text_config")
         self.inner: Mapping[str, Any] = inner if isinstance(inner, dict) else {}
-        self.architecture, self.family = self._found()
+        self.architecture, self.family = self._family()
         merged = {**self.raw, **self.inner}
         self.values = {**self.family.defaults, **merged}
         if self.values.get("num_key_value_heads") is None:
             self.values["num_key_value_heads"] = self.values.get("num_attention_heads")
         self.layers = self.count("num_hidden_layers")
 
-    def _found(self) -> tuple[str, Family]:
+    def _family(self) -> tuple[str, Family]:
         names = self.inner.get("architectures") or self.raw.get("architectures")
         kind = self.raw.get("model_type")
         name = names[0] if isinstance(names, list) and names else MODEL_TYPES.get(str(kind))

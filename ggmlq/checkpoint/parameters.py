@@ -20,7 +20,7 @@ def parameters(config: Config, file_type: int) -> dict[str, Any]:
     """All of them, in the converter's order."""
     arch = config.family.arch
     first = _gemma(config) if arch in ("gemma", "gemma2") else _common(config)
-    pairs = [*first, ("general.file_type", file_type, U32), *_own(config)]
+    pairs = [*first, ("general.file_type", file_type, U32), *_family_keys(config)]
     return {
         (key if key.startswith("general.") else f"{arch}.{key}"): Typed(value, kind)
         for key, value, kind in pairs
@@ -111,7 +111,7 @@ def _gemma(config: Config) -> Pairs:
     yield "attention.value_length", config.count("head_dim"), U32
 
 
-def _own(config: Config) -> Pairs:
+def _family_keys(config: Config) -> Pairs:
     """The parameters that one family has beyond the others."""
     arch = config.family.arch
     if arch == "llama":

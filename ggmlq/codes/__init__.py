@@ -1,4 +1,4 @@
-"""What a code of 8 or 16 bits means: one file a code. This folder's listing is the table of codes.
+"""Codes of 8 and 16 bits and what they mean: one file a code. This folder's listing is the table of codes.
 
 ``CODES`` maps a name in any case, the name that ml_dtypes and torch have for it, or a Code to its
 Code. A new code is one new module here with a ``CODE`` in it.
@@ -21,12 +21,12 @@ APART = ("code", "scaling", "numbers", "tiling")  # modules of this folder that 
 
 
 def _discover() -> list[Code]:
-    found = [
+    codes = [
         importlib.import_module(f"{__name__}.{module.name}").CODE
         for module in pkgutil.iter_modules(__path__)
         if not module.name.startswith("_") and module.name not in APART
     ]
-    return sorted(found, key=lambda code: ORDER.index(code.name) if code.name in ORDER else len(ORDER))
+    return sorted(codes, key=lambda code: ORDER.index(code.name) if code.name in ORDER else len(ORDER))
 
 
 class Codes(Mapping[str, Code]):
@@ -39,15 +39,15 @@ class Codes(Mapping[str, Code]):
     def __getitem__(self, key: object) -> Code:
         if isinstance(key, Code):
             return key
-        found = self._names.get(key.lower()) if isinstance(key, str) else None
-        if found is None:
+        code = self._names.get(key.lower()) if isinstance(key, str) else None
+        if code is None:
             near = difflib.get_close_matches(str(key).lower(), self._names, n=2, cutoff=0.5)
             way = f"did you mean {' or '.join(near)}?" if near else f"the codes are {', '.join(self)}"
             raise CodeError(f"codes[{key!r}]: there is no such code; {way}")
-        return found
+        return code
 
     def __getattr__(self, name: str) -> Code:
-        """``gq.codes.e4m3`` is ``gq.codes["e4m3"]``."""
+        """The code of a name: ``gq.codes.e4m3`` is ``gq.codes["e4m3"]``."""
         if name.startswith("_"):  # what Python asks any object for
             raise AttributeError(name)
         try:

@@ -38,7 +38,7 @@ class Integer(Code):
         return self.clipped(xp, rounded(xp, x, rounding)).astype(self.dtype)
 
     def clipped(self, xp: Any, x: Any) -> Any:
-        """Whole numbers within the range; NaN as 0."""
+        """Floats clipped to whole numbers of the range, NaN as 0."""
         x = xp.where(xp.isnan(x), np.float32(0), x)
         return xp.clip(x, np.float32(self.min), np.float32(self.max))
 

@@ -46,8 +46,8 @@ def value(code: int, mantissa: int, bias: int) -> Any:
         exponent = 1
     else:
         whole |= 1 << mantissa
-    found = np.float32(whole) * UNIT[exponent - bias - mantissa + 32]
-    return -found if code & 0x80 else found
+    value = np.float32(whole) * UNIT[exponent - bias - mantissa + 32]
+    return -value if code & 0x80 else value
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

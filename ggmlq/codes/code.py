@@ -1,4 +1,4 @@
-"""What a code owes the rest of the library: its range, whole arrays both ways, and atoms.
+"""The interface of a code: its range, whole arrays both ways, and atoms.
 
 A code is a number of 8 or 16 bits without a scale; an array of codes with scales beside it is a
 :class:`ggmlq.ScaledArray`. Whole arrays are encoded and decoded in NumPy and CuPy alike. The atoms
@@ -41,7 +41,7 @@ class Code(ABC):
 
     @property
     def bits(self) -> int:
-        """Bits a code."""
+        """Number of bits of a code."""
         return 8 * self.dtype.itemsize
 
     def encode(self, x: Any, saturate: bool = True, rounding: str = "half_even") -> Any:
@@ -65,10 +65,10 @@ class Code(ABC):
         >>> gq.codes["int8"].encode(np.float32([0.5, 1.5, -2.5, 1000]))
         array([  0,   2,  -2, 127], dtype=int8)
         """
-        asked = f"codes[{self.name!r}].encode(x)"
-        self.check_rounding(asked, rounding)
-        x = floats(asked, x)
-        self._check_saturate(asked, saturate)
+        call = f"codes[{self.name!r}].encode(x)"
+        self.check_rounding(call, rounding)
+        x = floats(call, x)
+        self._check_saturate(call, saturate)
         xp, flat = namespace(x), x.reshape(-1)
         codes = xp.empty(flat.shape, self.dtype)
         step = STEP if xp is np else max(flat.size, 1)
@@ -89,7 +89,7 @@ class Code(ABC):
         codes = self.checked(f"codes[{self.name!r}].decode(codes)", codes)
         return self._decode(namespace(codes), codes)
 
-    def checked(self, asked: str, codes: Any, name: str = "codes") -> Any:
+    def checked(self, call: str, codes: Any, name: str = "codes") -> Any:
         """An array of this code's dtype; 8-bit floats of other packages are looked at as their bytes."""
         codes = np.asarray(codes) if is_host(codes) else codes
         if codes.dtype.name in self.aliases:
@@ -97,22 +97,22 @@ class Code(ABC):
         if codes.dtype != self.dtype:
             others = "".join(f" or {alias}" for alias in self.aliases)
             raise DTypeError(
-                f"{asked}: {name} are {codes.dtype}, {self.name} has codes of {self.dtype}{others}; "
+                f"{call}: {name} are {codes.dtype}, {self.name} has codes of {self.dtype}{others}; "
                 f"pass {name}.view(np.{self.dtype}) if these are the bits, or encode floats with "
                 f"gq.codes[{self.name!r}].encode(x)"
             )
         return codes
 
-    def check_rounding(self, asked: str, rounding: str) -> None:
-        """Whether this code can be rounded to so."""
+    def check_rounding(self, call: str, rounding: str) -> None:
+        """Refuse a rounding that the code does not have."""
         if rounding not in ROUNDINGS:
             raise UnsupportedError(
-                f"{asked}: rounding={rounding!r}; ties go half_even (to the even neighbour) or half_away "
+                f"{call}: rounding={rounding!r}; ties go half_even (to the even neighbour) or half_away "
                 "(from zero); pass one of these names"
             )
         if rounding not in self.roundings:
             raise UnsupportedError(
-                f"{asked}: rounding={rounding!r} with {self.name}; ties of floats go to the even "
+                f"{call}: rounding={rounding!r} with {self.name}; ties of floats go to the even "
                 'neighbour; leave rounding out, or take an integer code such as "int8"'
             )
 
@@ -124,11 +124,11 @@ class Code(ABC):
     def _decode(self, xp: Any, codes: Any) -> Any:
         """Floats of an array of codes."""
 
-    def _check_saturate(self, asked: str, saturate: bool) -> None:
+    def _check_saturate(self, call: str, saturate: bool) -> None:
         """Integers have nothing else that they could become."""
         if not saturate and self.kind == "integer":
             raise UnsupportedError(
-                f"{asked}: saturate=False with {self.name}, which has neither NaN nor infinity for what "
+                f"{call}: saturate=False with {self.name}, which has neither NaN nor infinity for what "
                 'does not fit; leave it out, or take "e4m3" or "e5m2"'
             )
 
@@ -148,16 +148,16 @@ class Code(ABC):
         return _by_name, (self.name,)
 
 
-CATALOGUE: dict[str, Code] = {}  # filled by the package, once it has found them all
+CATALOGUE: dict[str, Code] = {}  # filled by the package, once it has imported them all
 
 
 def _by_name(name: str) -> Code:
     return CATALOGUE[name]
 
 
-def floats(asked: str, x: Any) -> Any:
+def floats(call: str, x: Any) -> Any:
     """An array of floats of any width, bfloat16 of ml_dtypes included."""
     x = np.asarray(x) if is_host(x) else x
     if x.dtype.kind != "f" and x.dtype.name != "bfloat16":
-        raise DTypeError(f"{asked}: x is {x.dtype}; floats are encoded; convert with x.astype(np.float32)")
+        raise DTypeError(f"{call}: x is {x.dtype}; floats are encoded; convert with x.astype(np.float32)")
     return x

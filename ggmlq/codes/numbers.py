@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Number:
-    """One format."""
+    """A kind of number: its range and how it is made of bits."""
 
     name: str
     bits: int

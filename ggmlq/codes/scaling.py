@@ -11,7 +11,7 @@ and with a zero point, where the range is low … high and 0.0 must have a code 
 
 Divisions are IEEE divisions and their order is this, so that all devices agree to the bit. NaN is left
 out of max and min where the code has one of its own. Integers have none: there the scale of its tile is NaN,
-0x7FC00000, z is 0 (or the code nearest to it), and all codes are z. Under scales that are given NaN becomes
+0x7FC00000, z is 0 (or the code nearest to it), and all codes are z. Under scales of the caller NaN becomes
 the code of 0.0, which is z. A scale e8m0 is s rounded up to a power of two, before anything is divided by it.
 """
 
@@ -32,7 +32,7 @@ STEP = 1 << 18  # elements at a time
 
 
 class Rule(NamedTuple):
-    """How floats become codes."""
+    """The rule by which floats become codes."""
 
     code: Code
     scale: str  # "float32" or "e8m0"
@@ -47,8 +47,8 @@ class Rule(NamedTuple):
         return self.code.kind == "integer"
 
 
-class Found(NamedTuple):
-    """Tiles taken apart."""
+class Quantized(NamedTuple):
+    """A matrix as codes, with scales and zero points of its tiles."""
 
     codes: NDArray[Any]  # [rows, columns]
     scales: NDArray[Any]  # float32 or e8m0, one a tile
@@ -56,12 +56,12 @@ class Found(NamedTuple):
 
 
 def stored(scales: Floats, scale: str) -> NDArray[Any]:
-    """Scales in the way they are kept."""
+    """Scales as an array stores them."""
     return scales if scale == "float32" else CODES["e8m0"].encode(scales)
 
 
 def values(scales: Any) -> Any:
-    """Scales as float32, whichever way they are kept."""
+    """Scales as float32, however they are stored."""
     return CODES["e8m0"].decode(scales) if scales.dtype == np.uint8 else scales
 
 
@@ -77,15 +77,15 @@ def empty(xp: Any, shape: tuple[int, ...], dtype: Any, order: str = "rows") -> A
 
 
 def laid_out(xp: Any, like: Any, copy: Any) -> Any:
-    """A copy of scales in the order of those that it was made of."""
+    """A copy of scales in the order of the original ones."""
     if like.ndim != 2 or like.size < 2 or like.strides[0] >= like.strides[1]:
         return copy
-    made = empty(xp, copy.shape, copy.dtype, "columns")
-    made[...] = copy
-    return made
+    copied = empty(xp, copy.shape, copy.dtype, "columns")
+    copied[...] = copy
+    return copied
 
 
-def quantize(x: NDArray[Any], over: Tiling, rule: Rule) -> Found:
+def quantize(x: NDArray[Any], over: Tiling, rule: Rule) -> Quantized:
     """Floats [rows, columns] to codes, scales and zero points."""
     scales = empty(np, over.shape, np.float32 if rule.scale == "float32" else np.uint8, rule.order)
     zeros = empty(np, over.shape, np.int32, rule.order) if rule.zeros else None
@@ -93,11 +93,11 @@ def quantize(x: NDArray[Any], over: Tiling, rule: Rule) -> Found:
         scales[...], points = scales_of(*_extremes(x, over, rule.zeros, rule.keeps_nan), rule)
     if zeros is not None:
         zeros[...] = points
-    return Found(encode(x, over, rule, scales, zeros), scales, zeros)
+    return Quantized(encode(x, over, rule, scales, zeros), scales, zeros)
 
 
 def scales_of(low: Floats, high: Floats, rule: Rule) -> tuple[NDArray[Any], NDArray[np.int32] | None]:
-    """Scales as they are kept, and zero points, of tiles with these extremes."""
+    """Stored scales, and zero points, of tiles with these extremes."""
     span = high - low if rule.zeros else high
     steps = np.float32(rule.code.max - (rule.code.min if rule.zeros else 0))
     span = np.where(np.isnan(span), np.float32(np.nan), np.fmax(span, rule.eps))
@@ -106,7 +106,7 @@ def scales_of(low: Floats, high: Floats, rule: Rule) -> tuple[NDArray[Any], NDAr
 
 
 def zeros_of(x: NDArray[Any], over: Tiling, rule: Rule, scales: NDArray[Any]) -> NDArray[np.int32]:
-    """The zero points that go with given scales."""
+    """The zero points for scales of the caller."""
     with np.errstate(all="ignore"):
         return zero_points(_extremes(x, over, True, False)[0], values(scales), rule)
 
@@ -135,8 +135,8 @@ def zero_points(low: Floats, s: Floats, rule: Rule) -> NDArray[np.int32]:
     """The codes of 0.0, from the least of each tile."""
     assert isinstance(rule.code, Integer)
     z = rounded(np, np.float32(rule.code.min) - low / s, rule.rounding)
-    found: NDArray[np.int32] = rule.code.clipped(np, z).astype(np.int32)
-    return found
+    points: NDArray[np.int32] = rule.code.clipped(np, z).astype(np.int32)
+    return points
 
 
 def _extremes(x: NDArray[Any], over: Tiling, both: bool, keeps_nan: bool) -> tuple[Floats, Floats]:
@@ -159,18 +159,18 @@ def _extremes(x: NDArray[Any], over: Tiling, both: bool, keeps_nan: bool) -> tup
 def _by_tile(extreme: np.ufunc, so_far: Floats, part: Floats, starts: NDArray[Any], r: int) -> Floats:
     by_columns = extreme.reduceat(part, starts, axis=1)
     by_tile = extreme.reduceat(by_columns, np.arange(0, len(part), r), axis=0)
-    found: Floats = extreme(so_far, by_tile)
-    return found
+    extremes: Floats = extreme(so_far, by_tile)
+    return extremes
 
 
 def _slabs(over: Tiling) -> list[tuple[slice, slice]]:
     """Rows a few at a time, with the tiles they lie in: whole tiles, or parts of one."""
     step = max(1, STEP // max(over.columns, 1))
     step = step // over.r * over.r if step > over.r else step
-    found, start = [], 0
+    slabs, start = [], 0
     while start < over.rows:
         end = start // over.r * over.r + over.r if step < over.r else over.rows
         stop = min(start + step, end, over.rows)
-        found.append((slice(start, stop), slice(start // over.r, -(-stop // over.r))))
+        slabs.append((slice(start, stop), slice(start // over.r, -(-stop // over.r))))
         start = stop
-    return found
+    return slabs

@@ -25,16 +25,16 @@ class Tiling(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the scales; an empty axis has none."""
+        """Shape of the scales; an empty axis has none."""
         return -(-self.rows // self.r), -(-self.columns // self.c)
 
 
-def checked_tile(asked: str, tile: Any) -> Tile:
+def checked_tile(call: str, tile: Any) -> Tile:
     """A tile as a pair of positive integers or None."""
     pair = tuple(tile) if isinstance(tile, tuple | list) else ()
     if len(pair) != 2 or not all(n is None or (_is_length(n) and n > 0) for n in pair):
         raise ShapeError(
-            f"{asked}: tile={tile!r}; a tile is (rows, columns) that share a scale, each a positive "
+            f"{call}: tile={tile!r}; a tile is (rows, columns) that share a scale, each a positive "
             "integer or None for the whole axis; pass (1, 128), (128, 128), (1, None) or (None, None)"
         )
     rows, columns = (n if n is None else int(n) for n in pair)

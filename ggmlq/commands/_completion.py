@@ -82,9 +82,9 @@ def mixes() -> list[str]:
 
 
 def _one_of(*lists: Callable[[], list[str]]) -> Callable[..., list[str]]:
-    """A completer of names, in the case in which a word was begun; of a list behind its last comma."""
+    """A completer of names, also behind the last comma of a list; upper or lower case as the word began."""
 
-    def complete(prefix: str, **asked: Any) -> list[str]:
+    def complete(prefix: str, **context: Any) -> list[str]:
         before, comma, begun = prefix.rpartition(",")
         names = dict.fromkeys(name for names in lists for name in names())
         fitting = [name for name in names if name.lower().startswith(begun.lower())]
@@ -96,8 +96,8 @@ def _one_of(*lists: Callable[[], list[str]]) -> Callable[..., list[str]]:
     return complete
 
 
-def _tensors(prefix: str, parsed_args: argparse.Namespace, **asked: Any) -> list[str]:
-    """Names of tensors in the file that stands before them."""
+def _tensors(prefix: str, parsed_args: argparse.Namespace, **context: Any) -> list[str]:
+    """Names of tensors in the file that the command line names before."""
     path = getattr(parsed_args, "file", None) or getattr(parsed_args, "weights", None)
     path = path or getattr(parsed_args, "model", None)
     if not isinstance(path, str) or "://" in path:  # nobody waits for a server at a tab

@@ -17,7 +17,7 @@ def carry_out(
     plan: Plan, args: argparse.Namespace, split: bool = False, write_types: str | None = None,
     executor: Executor | None = None,
 ) -> int:  # fmt: skip
-    """Run the plan, or only tell it; print what came of it."""
+    """Run the plan, or with --dry-run only print it; print the result."""
     if args.threads is not None:
         set_num_threads(args.threads)
     files = [] if args.output is None else layout(plan, args.output, keep_split=split)

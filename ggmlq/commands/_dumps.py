@@ -28,12 +28,12 @@ def floats(
     kind = dump.layout(key).dtype
     if kind.kind != "f":
         raise DumpError(f"{dump.path}: {key} is {kind}; floats are expected; dump it as float32")
-    found = dump.array(key, most)
+    array = dump.array(key, most)
     if dims is None:
-        return found
-    if found.size != prod(dims):
-        raise ShapeError(f"{dump.path}: {found.size} elements, --shape asks for {dims}; they must agree")
-    return found.reshape(dims)
+        return array
+    if array.size != prod(dims):
+        raise ShapeError(f"{dump.path}: {array.size} elements, --shape asks for {dims}; they must agree")
+    return array.reshape(dims)
 
 
 def _raw(dump: Dump, dims: tuple[int, ...] | None, columns: int) -> NDArray[Any]:
@@ -57,25 +57,25 @@ class WeightsFile:
     shape: tuple[int, ...] | None
 
 
-def weights(asked: WeightsFile) -> QuantArray:
+def weights(source: WeightsFile) -> QuantArray:
     """Weights from a GGUF tensor, from an npz with raw, format and shape, or from raw bytes."""
-    dump = Dump(asked.path)
+    dump = Dump(source.path)
     if dump.magic[:4] in (b"GGUF", b"FUGG"):
-        return _tensor(asked)
+        return _tensor(source)
     if dump.is_archive:
-        fmt = FORMATS[asked.format or dump.text("format")]
-        dims = asked.shape or dump.lengths("shape")
+        fmt = FORMATS[source.format or dump.text("format")]
+        dims = source.shape or dump.lengths("shape")
         return QuantArray.from_bytes(_bytes(dump, prod(dims), fmt.dtype.itemsize), fmt, dims)
-    if asked.format is None or asked.shape is None:
-        options = {"--format TYPE": asked.format, "--weights-shape NxK": asked.shape}
+    if source.format is None or source.shape is None:
+        options = {"--format TYPE": source.format, "--weights-shape NxK": source.shape}
         lacks = " and ".join(option for option, value in options.items() if value is None)
         raise DumpError(
-            f"{asked.path}: raw bytes of weights have neither type nor shape; {lacks} "
+            f"{source.path}: raw bytes of weights have neither type nor shape; {lacks} "
             f"{'are' if ' and ' in lacks else 'is'} missing; add it, or pass a GGUF file with --tensor"
         )
-    fmt = FORMATS[asked.format]
-    data = _bytes(dump, prod(asked.shape), fmt.dtype.itemsize) if dump.is_array else dump.raw()
-    return QuantArray.from_bytes(data, fmt, asked.shape)
+    fmt = FORMATS[source.format]
+    data = _bytes(dump, prod(source.shape), fmt.dtype.itemsize) if dump.is_array else dump.raw()
+    return QuantArray.from_bytes(data, fmt, source.shape)
 
 
 def scaled(dump: Dump, name: str) -> ScaledArray | None:
@@ -97,8 +97,8 @@ def _bytes(dump: Dump, elements: int, itemsize: int) -> NDArray[Any]:
     return np.ascontiguousarray(dump.array("raw", max(SPARE, elements * itemsize)))
 
 
-def _tensor(asked: WeightsFile) -> QuantArray:
-    with gguf.open(asked.path) as file:
-        if asked.tensor is None and len(file) != 1:
-            raise DumpError(f"{asked.path}: it holds {len(file)} tensors; name one with --tensor")
-        return file[asked.tensor if asked.tensor is not None else next(iter(file))]
+def _tensor(source: WeightsFile) -> QuantArray:
+    with gguf.open(source.path) as file:
+        if source.tensor is None and len(file) != 1:
+            raise DumpError(f"{source.path}: it holds {len(file)} tensors; name one with --tensor")
+        return file[source.tensor if source.tensor is not None else next(iter(file))]

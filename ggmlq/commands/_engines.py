@@ -1,4 +1,4 @@
-"""Options of who does the work: this process, processes beside it, dask's workers, MPI's ranks."""
+"""Options that choose who works: this process, processes beside it, dask's workers, MPI's ranks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Body = Callable[[argparse.Namespace, Executor | None], int]
 
 
 class _Served(Exception):
-    """A rank that was a worker, and for which the command is over."""
+    """Raised in a rank that was a worker: its command is over."""
 
 
 def run(body: Body, args: argparse.Namespace) -> int:
-    """Run a command with whom it asks for; ranks of MPI that only worked for the first say nothing."""
+    """Run a command with the executor of its options; ranks of MPI other than the first print nothing."""
     try:
         with _executor(args) as executor:
             return body(args, executor)

@@ -15,27 +15,27 @@ def expanded(names: list[str]) -> list[str]:
 
     A split model stands once, for its first part.
     """
-    found: list[str] = []
+    paths: list[str] = []
     for name in names:
         if "://" in name or os.path.exists(name) or not glob.has_magic(name):
-            found.append(name)
+            paths.append(name)
             continue
         fitting = sorted(glob.glob(name, recursive=True))
         if not fitting:
             raise GGUFNotFoundError(
                 f"{name}: no file fits this pattern in {os.getcwd()}; look there, or name the file"
             )
-        found += fitting
-    return found if len(found) < 2 else list(_once(found))
+        paths += fitting
+    return paths if len(paths) < 2 else list(_once(paths))
 
 
 def _once(paths: list[str]) -> Iterator[str]:
-    seen: set[str] = set()
+    earlier: set[str] = set()
     for path in paths:
         try:
             parts = paths_of_set(path)
         except GGMLQError:  # said when the file is opened
             parts = [path]
-        if not seen.intersection(parts):
+        if not earlier.intersection(parts):
             yield path
-        seen.update(parts)
+        earlier.update(parts)

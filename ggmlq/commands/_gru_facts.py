@@ -11,7 +11,7 @@ from ..gru import FixedGRU
 
 
 def facts(f: FixedGRU) -> dict[str, Any]:
-    """For JSON: the whole, and every tensor."""
+    """The facts as JSON: of the whole, and of every tensor."""
     tensors = []
     for d, cell in enumerate(f.cells):
         uses = f.diagnostics() if len(f.cells) == 1 else f.diagnostics()[d]
@@ -42,17 +42,17 @@ def facts(f: FixedGRU) -> dict[str, Any]:
 
 
 def uses(f: FixedGRU) -> list[dict[str, int]]:
-    """By direction, how many values of each tensor saturated."""
-    found = f.diagnostics() if len(f.cells) > 1 else (f.diagnostics(),)
-    return [{name: use.saturated for name, use in uses.items()} for uses in found]
+    """The number of saturated values of each tensor, by direction."""
+    diagnostics = f.diagnostics() if len(f.cells) > 1 else (f.diagnostics(),)
+    return [{name: use.saturated for name, use in uses.items()} for uses in diagnostics]
 
 
 def listing(f: FixedGRU) -> str:
-    """A table, a line a tensor."""
+    """A table with a line for each tensor."""
     rows = []
     for fact in facts(f)["tensors"]:
         e = fact["exponent"]
-        seen = (
+        columns = (
             [f"{fact['used']:.0%}", f"{fact['low']:.4g}", f"{fact['high']:.4g}"]
             if "used" in fact
             else [""] * 3
@@ -60,6 +60,6 @@ def listing(f: FixedGRU) -> str:
         name = fact["name"] + ("" if len(f.cells) == 1 else (" →", " ←")[fact["direction"]])
         shown = f"{e[0]} to {e[1]}" if isinstance(e, list) else str(e)
         rows.append(
-            [name, f"{'int' if fact['signed'] else 'uint'}{fact['bits']}", shown, fact["zero"], *seen]
+            [name, f"{'int' if fact['signed'] else 'uint'}{fact['bits']}", shown, fact["zero"], *columns]
         )
     return table(["tensor", "codes", "exponent", "zero", "range used", "low", "high"], rows)

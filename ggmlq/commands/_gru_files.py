@@ -9,9 +9,9 @@ from ..arrays.dumps import Dump
 from ..base.text import short
 from ..errors import DumpError
 from ..gru import GRU
-from ..gru.files import refused, write_arrays
+from ..gru.files import write_arrays, write_error
 
-OWN = ("W", "R", "bx", "br")
+NAMES = ("W", "R", "bx", "br")
 TORCH = ("weight_ih_l", "weight_hh_l", "bias_ih_l", "bias_hh_l")
 
 
@@ -25,7 +25,7 @@ def weights(path: str, order: str | None, layer: int, node: str | None) -> GRU:
             f"{path}: weights are several arrays, this is no npz; write np.savez(…, W=W, R=R, bx=bx, br=br)"
         )
     if "W" in dump and "R" in dump:
-        parts = {name: dump.array(name) for name in OWN if name in dump}
+        parts = {name: dump.array(name) for name in NAMES if name in dump}
         both = parts["R"].ndim == 3
         return GRU(**{n: tuple(a) if both else a for n, a in parts.items()}, order=order or "zrg")
     stems = [
@@ -44,8 +44,8 @@ def weights(path: str, order: str | None, layer: int, node: str | None) -> GRU:
 
 
 def _torch(dump: Dump, stem: str, layer: int) -> GRU:
-    endings = (str(layer), f"{layer}_reverse")
-    names = [f"{part}{ending}" for part in TORCH for ending in endings]
+    suffixes = (str(layer), f"{layer}_reverse")
+    names = [f"{part}{suffix}" for part in TORCH for suffix in suffixes]
     state = {name: dump.array(stem + name) for name in names if stem + name in dump}
     module = SimpleNamespace(
         state_dict=lambda: state, num_layers=layer + 1, bidirectional=f"weight_ih_l{layer}_reverse" in state
@@ -77,8 +77,8 @@ def _arrays(path: str) -> Dump:
 
 
 def write(path: str, arrays: dict[str, Any]) -> None:
-    """An npz, in full or not at all."""
+    """Write an npz, in full or not at all."""
     try:
         write_arrays(path, arrays)
     except OSError as error:
-        raise DumpError(f"{path}: {refused(error)}") from error
+        raise DumpError(f"{path}: {write_error(error)}") from error

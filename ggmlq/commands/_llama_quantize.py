@@ -1,4 +1,4 @@
-"""llama-quantize's own way to say things: ``IN [OUT] TYPE [NTHREADS]`` and the options that it has."""
+"""Arguments as llama-quantize takes them: ``IN [OUT] TYPE [NTHREADS]`` and the options that it has."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Positional(NamedTuple):
 
 
 def positional(rest: list[str], chosen: bool) -> Positional:
-    """OUT, TYPE and NTHREADS; ``chosen``: the types are said by an option, and a single word is OUT."""
+    """OUT, TYPE and NTHREADS; ``chosen``: an option names the type, so a single word is OUT."""
     threads = None
     if len(rest) > 1 and rest[-1].isdecimal() and (len(rest) > 2 or _is_type(rest[0])):
         threads = int(rest[-1])
@@ -78,19 +78,19 @@ def name_beside(source: str, word: str) -> str:
     return os.path.join(os.path.dirname(source), f"ggml-model-{word.upper()}.gguf")
 
 
-def kept(args: argparse.Namespace) -> list[tuple[str, str]]:
+def keep_rules(args: argparse.Namespace) -> list[tuple[str, str]]:
     """The options about single tensors, as patterns and types."""
-    found = [(pattern, kind) for key, pattern in KEEP.items() if (kind := getattr(args, key))]
-    for _, kind in found:
+    rules = [(pattern, kind) for key, pattern in KEEP.items() if (kind := getattr(args, key))]
+    for _, kind in rules:
         FORMATS[kind]  # known, or the error that names what is near
     if args.leave_output_tensor:
-        found.insert(0, (KEEP["output_tensor_type"], "same"))
-    return found
+        rules.insert(0, (KEEP["output_tensor_type"], "same"))
+    return rules
 
 
-def overrides(given: list[str]) -> dict[str, object]:
+def overrides(texts: list[str]) -> dict[str, object]:
     """Metadata from text such as ``KEY=TYPE:VALUE``."""
-    return dict(_override(text) for text in given)
+    return dict(_override(text) for text in texts)
 
 
 def _override(text: str) -> tuple[str, object]:

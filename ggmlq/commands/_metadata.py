@@ -33,43 +33,43 @@ def edited(file: GGUFFile, edits: list[tuple[str, str]]) -> Metadata:
     return metadata
 
 
-def _check_there(file: GGUFFile, asked: str, key: str, metadata: Metadata) -> None:
+def _check_there(file: GGUFFile, request: str, key: str, metadata: Metadata) -> None:
     if key not in metadata:
-        missing(asked, key, metadata, f"`ggmlq metadata {file.path}` lists them")
+        missing(request, key, metadata, f"`ggmlq metadata {file.path}` lists them")
 
 
-def _check_own(asked: str, *keys: str) -> None:
+def _check_own(request: str, *keys: str) -> None:
     for key in keys:
         if key in KEYS:
             raise GGUFError(
-                f"{asked}: {key} says which part of a model a file is, and every save makes it anew; "
+                f"{request}: {key} says which part of a model a file is, and every save makes it anew; "
                 "`ggmlq copy --split` splits a model"
             )
 
 
-def _read(asked: str, path: str) -> str:
+def _read(request: str, path: str) -> str:
     try:
         with open(path, "rb") as source:
             raw = source.read(LIMITS[BYTES] + 1)
     except FileNotFoundError as error:
-        raise GGUFNotFoundError(f"{asked}: {path}: there is no such file; check the path", error) from error
+        raise GGUFNotFoundError(f"{request}: {path}: there is no such file; check the path", error) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise GGUFOSError(f"{asked}: {short(path)} cannot be read: {reason}; name a text file") from error
+        raise GGUFOSError(f"{request}: {short(path)} cannot be read: {reason}; name a text file") from error
     if len(raw) > LIMITS[BYTES]:
         raise GGUFError(
-            f"{asked}: {path} has more than {LIMITS[BYTES]} bytes, which no header holds; cut it down"
+            f"{request}: {path} has more than {LIMITS[BYTES]} bytes, which no header holds; cut it down"
         )
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
         raise GGUFError(
-            f"{asked}: {path} is not UTF-8 at byte {error.start}; metadata are text or JSON; convert it"
+            f"{request}: {path} is not UTF-8 at byte {error.start}; metadata are text or JSON; convert it"
         ) from None
 
 
 def _parsed(option: str, assignment: str, metadata: Metadata) -> dict[str, Any]:
-    """``KEY[:TYPE]=VALUE`` as an entry; the type as given, else that of the key, else chosen by the value."""
+    """``KEY[:TYPE]=VALUE`` as an entry; the type is the one named, else the key's, else by the value."""
     left, equals, text = assignment.partition("=")
     if not equals:
         raise GGUFError(f"--{option} {assignment!r}: there is no '='; write KEY=VALUE or KEY:uint32=VALUE")
@@ -96,9 +96,9 @@ def _retyped(key: str, text: str, words: str) -> Any:
         kind = None
     value = text if words == ValueType.STRING.word else _json(key, text)
     if isinstance(value, list) != words.startswith("array"):
-        found = "an array" if isinstance(value, list) else "no array"
+        shape = "an array" if isinstance(value, list) else "no array"
         raise GGUFError(
-            f"--set {key}: its type is {words}, and {short(text)} is {found}; write KEY:TYPE=VALUE"
+            f"--set {key}: its type is {words}, and {short(text)} is {shape}; write KEY:TYPE=VALUE"
         )
     return value if kind is None else Typed(value, kind)
 

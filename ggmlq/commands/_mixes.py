@@ -41,7 +41,7 @@ def facts(mix: Mix) -> dict[str, Any]:
 
 
 def listed(mixes: Sequence[Mix]) -> str:
-    """A table of them."""
+    """A table of the mixes."""
     rows = []
     for mix in mixes:
         fact = facts(mix)

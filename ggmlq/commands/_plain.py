@@ -19,43 +19,43 @@ def name(text: str) -> str:
     return text if text.isprintable() and text else repr(text)
 
 
-def value(found: Any) -> str:
+def value(data: Any) -> str:
     """A metadata value in one line."""
-    if isinstance(found, Array):
-        items = ", ".join(value(item) for item in found[:SHOWN])
-        return f"[{items}{', …' if len(found) > SHOWN else ''}] ({len(found)})"
-    if isinstance(found, bytes):  # text that is not UTF-8
-        return value(found.decode(errors="backslashreplace"))
-    if isinstance(found, str):
-        return repr(found if len(found) <= WIDTH else found[:WIDTH] + "…")
-    return str(found)
+    if isinstance(data, Array):
+        items = ", ".join(value(item) for item in data[:SHOWN])
+        return f"[{items}{', …' if len(data) > SHOWN else ''}] ({len(data)})"
+    if isinstance(data, bytes):  # text that is not UTF-8
+        return value(data.decode(errors="backslashreplace"))
+    if isinstance(data, str):
+        return repr(data if len(data) <= WIDTH else data[:WIDTH] + "…")
+    return str(data)
 
 
-def jsonable(found: Any) -> Any:
+def jsonable(data: Any) -> Any:
     """A value for JSON: long arrays cut to their first elements, NaN and infinity as text."""
-    if isinstance(found, dict):
-        return {key: jsonable(item) for key, item in found.items()}
-    if isinstance(found, Array):
-        return [jsonable(item) for item in found[:SHOWN]]
-    if isinstance(found, list | tuple):
-        return [jsonable(item) for item in found]
-    if isinstance(found, bytes):
-        return found.decode(errors="backslashreplace")
-    if isinstance(found, float) and not math.isfinite(found):
-        return str(found)
-    return found
+    if isinstance(data, dict):
+        return {key: jsonable(item) for key, item in data.items()}
+    if isinstance(data, Array):
+        return [jsonable(item) for item in data[:SHOWN]]
+    if isinstance(data, list | tuple):
+        return [jsonable(item) for item in data]
+    if isinstance(data, bytes):
+        return data.decode(errors="backslashreplace")
+    if isinstance(data, float) and not math.isfinite(data):
+        return str(data)
+    return data
 
 
-def in_full(found: Any) -> Any:
+def in_full(data: Any) -> Any:
     """A value for JSON with all elements of arrays."""
-    if isinstance(found, Array):
-        return [in_full(item) for item in found]
-    return jsonable(found)
+    if isinstance(data, Array):
+        return [in_full(item) for item in data]
+    return jsonable(data)
 
 
-def print_json(found: Any) -> None:
+def print_json(data: Any) -> None:
     """Strict JSON on stdout."""
-    print(json.dumps(jsonable(found), indent=2, allow_nan=False))
+    print(json.dumps(jsonable(data), indent=2, allow_nan=False))
 
 
 def text_of(option: str, path: Path) -> str:

@@ -13,7 +13,7 @@ from ..report import blocks, figures, values
 
 
 def charts(q: QuantArray, name: str) -> list[Bars]:
-    """Values, and for blocks scales and codes."""
+    """Charts of the values, and for blocks of scales and codes."""
     progress = Progress(q.nbytes, "counting")
     try:
         spread = values.examine(q, progress.advance)
@@ -21,19 +21,19 @@ def charts(q: QuantArray, name: str) -> list[Bars]:
         progress.close()
     parts = blocks.examine(q)
     unit = spread.rms if spread.rms and LEAST < spread.rms < MOST else None
-    found = [figures.values_of(f"{name}: values", spread.histogram, unit)] if spread.histogram.any() else []
-    found += figures.scales_of(f"{name}: scales", parts.scales, parts.zero_scales, parts.negative_scales)
+    bars = [figures.values_of(f"{name}: values", spread.histogram, unit)] if spread.histogram.any() else []
+    bars += figures.scales_of(f"{name}: scales", parts.scales, parts.zero_scales, parts.negative_scales)
     if parts.codes is not None and parts.seen:
-        found.append(figures.codes_of(f"{name}: codes", q.format.name, parts.codes))
-    return found
+        bars.append(figures.codes_of(f"{name}: codes", q.format.name, parts.codes))
+    return bars
 
 
-def show(found: list[Bars], path: str) -> str:
-    """Draw into a file, or without one onto the terminal; what to print."""
-    if not found:
+def show(bars: list[Bars], path: str) -> str:
+    """Draw charts into a file, or for the terminal; the text to print."""
+    if not bars:
         return "there is nothing to draw: no value is finite"
     if path:
-        return f"wrote {draw(found, path)}"
+        return f"wrote {draw(bars, path)}"
     columns = shutil.get_terminal_size().columns
     encoding = sys.stdout.encoding if sys.stdout is not None else None
-    return "\n\n".join(f"{text(chart, columns, encoding)}\n  {chart.note}" for chart in found)
+    return "\n\n".join(f"{text(chart, columns, encoding)}\n  {chart.note}" for chart in bars)

@@ -34,7 +34,7 @@ def summary(file: SafetensorsFile) -> dict[str, Any]:
     types = Counter[str]()
     for entry in entries:
         types[entry.dtype] += entry.nbytes
-    said = file.quantization
+    scheme = file.quantization
     return {
         "files": list(file.paths),
         "file_bytes": sum(part.source.size for part in file.parts),
@@ -42,25 +42,25 @@ def summary(file: SafetensorsFile) -> dict[str, Any]:
         "architecture": next(iter(file.config.get("architectures") or []), None),
         "parameters": sum(prod(entry.shape) for entry in entries),
         "tensor_bytes": sum(entry.nbytes for entry in entries),
-        "quantization": said._asdict() if said.method else None,
+        "quantization": scheme._asdict() if scheme.method else None,
         "missing": sorted(file.missing),
         "types": [{"type": kind, "bytes": nbytes} for kind, nbytes in types.most_common()],
     }
 
 
-def described(found: dict[str, Any]) -> list[str]:
+def described(facts: dict[str, Any]) -> list[str]:
     """The facts as text."""
-    more = f" and {count(len(found['files']) - 1, 'more file')}" if len(found["files"]) > 1 else ""
-    said = found["quantization"]
+    more = f" and {count(len(facts['files']) - 1, 'more file')}" if len(facts["files"]) > 1 else ""
+    scheme = facts["quantization"]
     head = [
-        f"{_plain.name(found['files'][0])}{more}",
-        f"safetensors, {size(found['file_bytes'])}, architecture {_plain.value(found['architecture'])}",
-        f"{number(found['parameters'])} parameters, {size(found['tensor_bytes'])}",
+        f"{_plain.name(facts['files'][0])}{more}",
+        f"safetensors, {size(facts['file_bytes'])}, architecture {_plain.value(facts['architecture'])}",
+        f"{number(facts['parameters'])} parameters, {size(facts['tensor_bytes'])}",
     ]
-    head += [f"quantization {', '.join(f'{k} {v}' for k, v in said.items() if v)}"] if said else []
-    if found["missing"]:
-        head += [f"missing, as of a partial download: {count(len(found['missing']), 'tensor')}"]
-    rows = [[t["type"], size(t["bytes"])] for t in found["types"]]
+    head += [f"quantization {', '.join(f'{k} {v}' for k, v in scheme.items() if v)}"] if scheme else []
+    if facts["missing"]:
+        head += [f"missing, as of a partial download: {count(len(facts['missing']), 'tensor')}"]
+    rows = [[t["type"], size(t["bytes"])] for t in facts["types"]]
     return [table(["type", "size"], rows), "\n".join(head)]
 
 

@@ -18,12 +18,12 @@ def tell(files: Iterable[tuple[str, int]], dry: bool) -> None:
         print("nothing was written (--dry-run)")
 
 
-def check_free(paths: Iterable[str], force: bool, own: Iterable[str] = ()) -> None:
-    """No file of these names is there, but those of ``own``, which the user named as the source too."""
-    mine = [path for path in own if os.path.exists(path)]
+def check_free(paths: Iterable[str], force: bool, sources: Iterable[str] = ()) -> None:
+    """Raise an error where a file of these names exists and is none of ``sources``."""
+    existing = [path for path in sources if os.path.exists(path)]
     for path in paths:
         if not force and os.path.lexists(path):
-            if os.path.exists(path) and any(os.path.samefile(path, other) for other in mine):
+            if os.path.exists(path) and any(os.path.samefile(path, other) for other in existing):
                 continue
             raise GGUFError(
                 f"{path} is there already; it would be replaced and its bytes lost; name another file, or "

@@ -15,12 +15,12 @@ from . import _plain
 def run(args: argparse.Namespace) -> int:
     """Run ``ggmlq cache``; the result is the exit status."""
     remote: Any = importlib.import_module("ggmlq.remote")  # what it needs, other commands start without
-    found = remote.empty() if args.empty else remote.entries()
+    entries = remote.empty() if args.empty else remote.entries()
     if args.json:
-        files = [entry._asdict() for entry in found]
+        files = [entry._asdict() for entry in entries]
         _plain.print_json({"removed": args.empty, "files": files, "problem": remote.problem()})
         return 0
-    if found:
+    if entries:
         rows = [
             [
                 _plain.name(e.address),
@@ -28,11 +28,11 @@ def run(args: argparse.Namespace) -> int:
                 size(e.there),
                 time.strftime("%Y-%m-%d %H:%M", time.localtime(e.used)),
             ]
-            for e in found
+            for e in entries
         ]
         print(table(["address", "size", "here", "opened"], rows), end="\n\n")
-    total = size(sum(entry.there for entry in found))
-    print(f"{'removed ' if args.empty else ''}{count(len(found), 'file')}, {total}")
+    total = size(sum(entry.there for entry in entries))
+    print(f"{'removed ' if args.empty else ''}{count(len(entries), 'file')}, {total}")
     if (problem := remote.problem()) is not None:
         print(f"nothing is kept: {problem}")
     return 0

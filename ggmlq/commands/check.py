@@ -19,7 +19,7 @@ from ..check.contrast import contrasts
 from ..check.judge import FIT
 from ..check.outcome import Outcome
 from ..check.page import page
-from ..check.plan import Plan, Trial, other_threads, told, untried
+from ..check.plan import Plan, Trial, other_threads, trial_lines, untried
 from ..check.run import run as run_cases
 from ..check.running import Settings
 from ..errors import DeviceError, DumpError, GGMLQError, ShapeError, UnsupportedError
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
             _plain.print_json({**_facts(bridge, device, args, outcomes), "not_tried": left})
         else:
             print(f"\n{report.summary(outcomes)}")
-            print("".join(f"\n{told}" for told in contrasts(outcomes)), end="")
+            print("".join(f"\n{contrast}" for contrast in contrasts(outcomes)), end="")
             print("".join(f"\nnot run: {reason}" for reason in report.reasons(outcomes)))
             print(report.last_sentence(outcomes))
     return _status(args, outcomes)
@@ -80,28 +80,28 @@ def _named(args: argparse.Namespace) -> bool:
 def _header(bridge: Bridge, device: Device, trials: list[Trial], left: list[str]) -> list[str]:
     """The library, the device, what is tried and what is not."""
     loaded = [f"loaded: {_plain.name(listed(bridge.libraries))}"] if bridge.libraries else []
-    tried = [f"tried: {line}" for line in told(trials)]
+    tried = [f"tried: {line}" for line in trial_lines(trials)]
     others = [f"not tried: {'; '.join(left)}"] if left else []
     place = f"{device.name}: {device.description}, {device.backend}"
     return [repr(bridge), *loaded, place, *tried, *others, "", report.HEADER]
 
 
 def _options(args: argparse.Namespace, outcome: Outcome) -> str:
-    """The library and how the case was run on it, for whoever repeats it."""
-    said = [("--lib", args.lib), ("--device", None if args.device == "CPU" else args.device)]
-    said += [("--buffer", outcome.layout or None), ("--threads", outcome.threads)]
-    said += [("--repeats", args.repeats), ("--arithmetic", args.arithmetic)]
-    words = [f" {name} {shlex.quote(str(value))}" for name, value in said if value is not None]
+    """The options that repeat a run: the library, the device, and the settings of the case."""
+    options = [("--lib", args.lib), ("--device", None if args.device == "CPU" else args.device)]
+    options += [("--buffer", outcome.layout or None), ("--threads", outcome.threads)]
+    options += [("--repeats", args.repeats), ("--arithmetic", args.arithmetic)]
+    words = [f" {name} {shlex.quote(str(value))}" for name, value in options if value is not None]
     return "".join(words) + (" --repack" if args.repack and not outcome.layout else "")
 
 
 def _device(bridge: Bridge, name: str) -> Device:
-    found = bridge.devices()
-    for device in found:
+    devices = bridge.devices()
+    for device in devices:
         if device.name.lower() == name.lower():
             return device
     raise DeviceError(
-        f"--device {name}: {bridge.build.folder} has {', '.join(d.name for d in found)}; name one of these"
+        f"--device {name}: {bridge.build.folder} has {', '.join(d.name for d in devices)}; name one of these"
     )
 
 
@@ -115,7 +115,7 @@ def _arithmetic(name: str | None) -> str | None:
 
 
 def _trials(args: argparse.Namespace, bridge: Bridge, device: Device) -> list[Trial]:
-    """Cases that were named, as they are; without, the edges in every layout, or in the named one."""
+    """The trials: cases that were named, else the edges in every layout, or in the named one."""
     how = Settings(
         device.name, device.backend, args.threads or min(4, os.cpu_count() or 1), args.buffer or args.repack,
         args.repeats, args.time, _arithmetic(args.arithmetic),
@@ -150,7 +150,7 @@ def _cases(args: argparse.Namespace, bridge: Bridge) -> list[Case]:
 
 
 def _saved(path: Path) -> Case:
-    """With ids, in batches or plain; a file that is none of them is told by the last."""
+    """A saved case: with ids, in batches or plain; the error for any other file is that of plain cases."""
     try:
         saved = Dump(path)
         load: Callable[[Path], Case] = cases.load
@@ -169,14 +169,14 @@ def _mixtures(args: argparse.Namespace, bridge: Bridge) -> list[Case]:
         raise ShapeError(
             "--experts edges beside --shapes: shapes need a number of experts; write --experts 8/2"
         )
-    experts, spread = mixtures.parse_experts(args.experts), mixtures.parse_spread(args.spread or "uniform")
+    experts, routing = mixtures.parse_experts(args.experts), mixtures.parse_routing(args.spread or "uniform")
     shaped = _plain_cases(args, bridge)
     if several := [case for case in shaped if isinstance(case, batches.Batch)]:
         raise ShapeError(
             f"--experts beside --shapes {several[0].shape}: products with experts have no batches; "
             "write M×N×K"
         )
-    return [mixtures.mixed(case, experts, spread, apart=args.apart) for case in shaped]
+    return [mixtures.mixed(case, experts, routing, row_per_use=args.apart) for case in shaped]
 
 
 def _plain_cases(args: argparse.Namespace, bridge: Bridge) -> list[Case]:
@@ -231,13 +231,13 @@ def _facts(
 
 
 def _status(args: argparse.Namespace, outcomes: list[Outcome]) -> int:
-    """1 for anything wrong; 2 where nothing ran, or not all of what was named."""
+    """The exit status: 1 for anything wrong, 2 where nothing ran or a named type did not."""
     if any(outcome.bad for outcome in outcomes):
         return 1
     ran = {outcome.case.format.name for outcome in outcomes if outcome.arithmetic}
-    asked = {outcome.case.format.name for outcome in outcomes}
+    types = {outcome.case.format.name for outcome in outcomes}
     named = args.types != "all" or args.case or args.replay
-    if not ran or (named and asked - ran):
+    if not ran or (named and types - ran):
         why, *more = report.reasons(outcomes) or ["no case fits these types and shapes"]
         why += f"; {len(more)} more reasons stand above" if more and not args.json else ""
         raise GGMLQError(f"not run: {why}")

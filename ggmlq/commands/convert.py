@@ -73,12 +73,12 @@ def _check_apart(sources: tuple[str, ...], target: str) -> None:
 
 
 def _check_kinds(file: Any, args: argparse.Namespace) -> None:
-    asked = f"convert {args.input!r} to {args.output!r}"
+    request = f"convert {args.input!r} to {args.output!r}"
     if not isinstance(file, GGUFFile) and args.output.endswith(ENDING):
-        raise ConvertError(f"{asked}: both are safetensors; name a .gguf file")
+        raise ConvertError(f"{request}: both are safetensors; name a .gguf file")
     if isinstance(file, GGUFFile) and args.output.lower().endswith(".gguf"):
         raise ConvertError(
-            f"{asked}: both are GGUF; a folder or a .safetensors file is made of one; `ggmlq quantize` "
+            f"{request}: both are GGUF; a folder or a .safetensors file is made of one; `ggmlq quantize` "
             "writes GGUF of other types, `ggmlq copy` of other parts, keys or byte order"
         )
 
@@ -104,7 +104,7 @@ def _back(file: GGUFFile, args: argparse.Namespace) -> dict[str, Any]:
     if args.pre:
         raise ConvertError(f"--pre {args.pre} with {args.input}: the way back has no tokenizer; leave it out")
     kind = args.type or "f32"
-    made = back.plan(file, kind) if args.dry_run else checkpoint.to_safetensors(file, args.output, kind)
+    result = back.plan(file, kind) if args.dry_run else checkpoint.to_safetensors(file, args.output, kind)
     tensors = [
         {
             "name": name,
@@ -112,6 +112,11 @@ def _back(file: GGUFFile, args: argparse.Namespace) -> dict[str, Any]:
             "shape": list(x.shape),
             "bytes": prod(x.shape) * x.format.dtype.itemsize,
         }
-        for name, x in made.tensors.items()
+        for name, x in result.tensors.items()
     ]
-    return {"architecture": made.architecture, "tensors": tensors, "notes": made.notes, "files": made.files}
+    return {
+        "architecture": result.architecture,
+        "tensors": tensors,
+        "notes": result.notes,
+        "files": result.files,
+    }

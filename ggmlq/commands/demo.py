@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
             {"ggmlq": __version__, "model": args.file, **demo.facts(rows, args.device, library)}
         )
     else:
-        print(_told(rows, args, opened))
+        print(_text(rows, args, opened))
     return 0 if all(row.judgement.right for row in rows) else 1
 
 
@@ -62,7 +62,7 @@ def _head(args: argparse.Namespace) -> str:
     return head + "\n"
 
 
-def _told(rows: Sequence[demo.Row], args: argparse.Namespace, opened: float) -> str:
+def _text(rows: Sequence[demo.Row], args: argparse.Namespace, opened: float) -> str:
     first = sum(row.first for row in rows)
     lines = [demo.text(rows), "", demo.legend(rows, args.device), ""]
     lines += [*demo.kernel_lines(rows), *(row.layer.note for row in rows if row.layer.note)]

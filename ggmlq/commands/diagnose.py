@@ -54,22 +54,22 @@ def run(args: argparse.Namespace) -> int:
     claim = args.arithmetic or (dump.text("claim") if "claim" in dump else "") or None
     lost = dump.array("unwritten", most) if "unwritten" in dump and ids is None else None
     with long_work("looking for what explains Y"):
-        found = diagnose(y, x, q, arithmetic=claim, repeats=repeats, ids=ids, unwritten=lost)
+        diagnosis = diagnose(y, x, q, arithmetic=claim, repeats=repeats, ids=ids, unwritten=lost)
     if args.make_input and ids is not None:
         raise DumpError("--make-input makes activations for one matrix; leave it out with ids of experts")
     if args.make_input:
         args.make_input = _write_input(args.make_input, q)
-    _say(args, found)
+    _say(args, diagnosis)
     if args.make_input and not args.json:
         path = _plain.name(args.make_input)
         print(
             f"wrote {path}: x, and the weights as raw, format and shape; ggmlq check --replay {path} runs it"
         )
-    return 0 if found.ok else 1
+    return 0 if diagnosis.ok else 1
 
 
 def _refuse_colon(args: argparse.Namespace) -> None:
-    """``model.gguf:blk.0.ffn_up.weight``, as other programs take it."""
+    """Refuse ``model.gguf:blk.0.ffn_up.weight``, which other programs take, and name the option."""
     path, _, tensor = (args.weights or "").rpartition(":")
     if path and not Path(args.weights).exists() and Path(path).is_file():
         raise DumpError(
@@ -86,7 +86,7 @@ def _ids(path: str | None, dump: Dump) -> Any:
 
 
 def _scaled(args: argparse.Namespace, dump: Dump, w: ScaledArray) -> int:
-    """All of a product of arrays with scales in one npz."""
+    """Diagnose a product of arrays with scales, all of it from one npz."""
     if args.x or args.make_input:
         raise DumpError(
             f"{args.y} holds w_codes: y, x and w of a product with scales are read from this one file, "
@@ -98,30 +98,30 @@ def _scaled(args: argparse.Namespace, dump: Dump, w: ScaledArray) -> int:
     y = _dumps.floats(dump, "y", args.shape, w.shape[0], most)
     repeats = [_dumps.floats(Dump(path), "y", args.shape, w.shape[0], most) for path in args.repeat]
     with long_work("looking for what explains Y"):
-        found = diagnose(y, rows, w, arithmetic=args.arithmetic, repeats=repeats)
-    _say(args, found)
-    return 0 if found.ok else 1
+        diagnosis = diagnose(y, rows, w, arithmetic=args.arithmetic, repeats=repeats)
+    _say(args, diagnosis)
+    return 0 if diagnosis.ok else 1
 
 
-def _say(args: argparse.Namespace, found: Diagnosis) -> None:
+def _say(args: argparse.Namespace, diagnosis: Diagnosis) -> None:
     if args.json:
-        _plain.print_json(found.as_dict())
+        _plain.print_json(diagnosis.as_dict())
     else:
-        print(_described(found))
+        print(_described(diagnosis))
 
 
-def _described(found: Diagnosis) -> str:
-    verdict = paint(found.fault, "good" if found.ok else "bad")
-    parts = [f"{verdict} (confidence {found.confidence:.2f})", wrapped(printable(found.text), "    ")]
-    if found.alternatives:
-        parts.append(f"as likely: {', '.join(found.alternatives)}")
-    parts.append(table(["figure", "value"], found.figures.items()))
+def _described(diagnosis: Diagnosis) -> str:
+    verdict = paint(diagnosis.fault, "good" if diagnosis.ok else "bad")
+    parts = [f"{verdict} (confidence {diagnosis.confidence:.2f})", wrapped(printable(diagnosis.text), "    ")]
+    if diagnosis.alternatives:
+        parts.append(f"as likely: {', '.join(diagnosis.alternatives)}")
+    parts.append(table(["figure", "value"], diagnosis.figures.items()))
     return "\n\n".join(parts)
 
 
 def _listed(as_json: bool) -> int:
-    own = [fault for name, fault in (SCALED | EXPERTS).items() if name not in CATALOGUE]
-    faults = [*CATALOGUE.values(), *own]
+    others = [fault for name, fault in (SCALED | EXPERTS).items() if name not in CATALOGUE]
+    faults = [*CATALOGUE.values(), *others]
     if as_json:
         _plain.print_json([fault.__dict__ for fault in faults])
         return 0
@@ -135,7 +135,7 @@ def _listed(as_json: bool) -> int:
 
 
 def _write_input(name: str, q: QuantArray) -> str:
-    """The path of the file; NumPy adds its ending where a name has another."""
+    """Write activations for a diagnosis; the path, to which NumPy adds .npz if it has another ending."""
     q, path = q.to("cpu"), name if name.endswith(".npz") else f"{name}.npz"
     try:
         np.savez_compressed(

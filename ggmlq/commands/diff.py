@@ -1,4 +1,4 @@
-"""``ggmlq diff``: what two models differ in."""
+"""``ggmlq diff``: the differences of two models."""
 
 from __future__ import annotations
 
@@ -28,24 +28,26 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace, executor: Executor | None) -> int:
     if args.html:
         check_target(args.html, "--html")
-    found = compare(args.a, args.b, tolerance=args.tolerance, ignore_metadata=args.tensors, executor=executor)
+    difference = compare(
+        args.a, args.b, tolerance=args.tolerance, ignore_metadata=args.tensors, executor=executor
+    )
     if args.html:
-        write(page(found, args.a, args.b), args.html)
+        write(page(difference, args.a, args.b), args.html)
     if args.json:
-        _plain.print_json(_facts(args, found))
+        _plain.print_json(_facts(args, difference))
     else:
-        print("\n\n".join(filter(None, _described(found, args.all_tensors))))
-    return 0 if found.equal else 1
+        print("\n\n".join(filter(None, _described(difference, args.all_tensors))))
+    return 0 if difference.equal else 1
 
 
-def _described(found: Difference, all_tensors: bool) -> list[str]:
-    differing = sorted(found.differing, key=_goodness)
+def _described(difference: Difference, all_tensors: bool) -> list[str]:
+    differing = sorted(difference.differing, key=_goodness)
     worst = next((tensor for tensor in differing if tensor.worst), None)
     return [
         _tensors(differing, all_tensors),
         _worst(worst.name, worst.worst) if worst and worst.worst else "",
-        "\n".join(map(_key, found.metadata)),
-        _summary(found),
+        "\n".join(map(_key, difference.metadata)),
+        _summary(difference),
     ]
 
 
@@ -70,7 +72,7 @@ def _kind(tensor: TensorDifference) -> Hashable:
 
 
 def _row(name: str, members: list[TensorDifference], many: list[str]) -> list[str]:
-    """Some tensors of one kind: the least NMSE and the largest, the largest error of all."""
+    """A row for tensors of one kind: their least and largest NMSE, and the largest error of all."""
     tensor = max(members, key=lambda one: one.largest.error if one.largest else -1.0)
     place = tensor.largest
     shapes = [None if shape is None else " x ".join(map(str, shape)) or "scalar" for shape in tensor.shapes]
@@ -103,43 +105,45 @@ def _worst(name: str, block: WorstBlock) -> str:
     return "\n".join(lines)
 
 
-def _key(found: KeyDifference) -> str:
-    said = [
+def _key(change: KeyDifference) -> str:
+    sides = [
         None if kind is None else _plain.value(value)
-        for kind, value in zip(found.types, found.values, strict=True)
+        for kind, value in zip(change.types, change.values, strict=True)
     ]
-    if found.status != CHANGED:
-        return f"{_plain.name(found.key)}: {found.status}: {said[0] or said[1]}"
+    if change.status != CHANGED:
+        return f"{_plain.name(change.key)}: {change.status}: {sides[0] or sides[1]}"
     many = ""
-    if found.elements is not None:
-        many = f" ({found.elements} elements differ, the first is {found.first})"
-    elif found.first is not None:
-        many = f" (from byte {found.first} on)"
-    kinds = f", {_pair(*found.types)}" if found.types[0] != found.types[1] else ""
-    return f"{_plain.name(found.key)}: changed{kinds}: {said[0]} -> {said[1]}{many}"
+    if change.elements is not None:
+        many = f" ({change.elements} elements differ, the first is {change.first})"
+    elif change.first is not None:
+        many = f" (from byte {change.first} on)"
+    kinds = f", {_pair(*change.types)}" if change.types[0] != change.types[1] else ""
+    return f"{_plain.name(change.key)}: changed{kinds}: {sides[0]} -> {sides[1]}{many}"
 
 
-def _summary(found: Difference) -> str:
-    near = len(found.tensors) - found.identical - len(found.differing)
-    within = f", {near} within the tolerance {found.tolerance:g}" if found.tolerance else ""
-    swapped = sum(tensor.status == SAME_BLOCKS for tensor in found.tensors)
+def _summary(difference: Difference) -> str:
+    near = len(difference.tensors) - difference.identical - len(difference.differing)
+    within = f", {near} within the tolerance {difference.tolerance:g}" if difference.tolerance else ""
+    swapped = sum(tensor.status == SAME_BLOCKS for tensor in difference.tensors)
     orders = f", {swapped} with the same values in the other byte order" if swapped else ""
     return (
-        f"{count(len(found.tensors), 'tensor')}: {found.identical - swapped} with the same bytes"
-        f"{orders}{within}, {len(found.differing)} different; "
-        f"{count(len(found.metadata), 'key differs', 'keys differ')}"
+        f"{count(len(difference.tensors), 'tensor')}: {difference.identical - swapped} with the same bytes"
+        f"{orders}{within}, {len(difference.differing)} different; "
+        f"{count(len(difference.metadata), 'key differs', 'keys differ')}"
     )
 
 
-def _facts(args: argparse.Namespace, found: Difference) -> dict[str, Any]:
+def _facts(args: argparse.Namespace, difference: Difference) -> dict[str, Any]:
     return {
         "a": args.a,
         "b": args.b,
-        "equal": found.equal,
-        "tolerance": found.tolerance,
-        "tensors": [asdict(tensor) | {"equal": tensor.within(found.tolerance)} for tensor in found.tensors],
+        "equal": difference.equal,
+        "tolerance": difference.tolerance,
+        "tensors": [
+            asdict(tensor) | {"equal": tensor.within(difference.tolerance)} for tensor in difference.tensors
+        ],
         "metadata": [
-            {key: getattr(difference, key) for key in difference.__dataclass_fields__}
-            for difference in found.metadata
+            {key: getattr(change, key) for key in change.__dataclass_fields__}
+            for change in difference.metadata
         ],
     }

@@ -15,18 +15,18 @@ def run(args: argparse.Namespace) -> int:
     settings: dict[str, Any] = {} if args.scale is None else {"scale": args.scale}
     if args.formats is not None:
         settings["formats"] = [name.strip() for name in args.formats.split(",") if name.strip()]
-    found = error_table(args.values or DOCUMENT, calibrate=args.calibrate, **settings)
+    errors = error_table(args.values or DOCUMENT, calibrate=args.calibrate, **settings)
     if args.plot is not None:
-        found.plot(args.plot)
+        errors.plot(args.plot)
     if args.json:
-        _plain.print_json(_facts(found))
+        _plain.print_json(_facts(errors))
     else:
-        print(found)
+        print(errors)
     return 0
 
 
-def _facts(found: ErrorTable) -> dict[str, Any]:
-    rows = [row._asdict() for row in found]
+def _facts(errors: ErrorTable) -> dict[str, Any]:
+    rows = [row._asdict() for row in errors]
     for row in rows:
         del row["hexadecimal"]
-    return {"scales": found.scales, "rows": rows}
+    return {"scales": errors.scales, "rows": rows}

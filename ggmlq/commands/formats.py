@@ -22,8 +22,8 @@ def run(args: argparse.Namespace) -> int:
             json.dumps([_mixes.facts(mix) for mix in shown], indent=2) if args.json else _mixes.listed(shown)
         )
         return 0
-    asked = [name for name in args.name if name.lower() in types or not _mixes.find(name)]
-    names = [int(name) if name.isdecimal() else name for name in asked] or list(FORMATS)
+    type_names = [name for name in args.name if name.lower() in types or not _mixes.find(name)]
+    names = [int(name) if name.isdecimal() else name for name in type_names] or list(FORMATS)
     facts = [_format_facts(FORMATS[name]) for name in names]
     if args.json:
         print(json.dumps(facts, indent=2))

@@ -60,19 +60,19 @@ def _calibrate(args: argparse.Namespace) -> int:
     return 0
 
 
-def _widths(name: str, given: list[str]) -> Any:
+def _widths(name: str, pairs: list[str]) -> Any:
     """A name, or a mapping where single tensors have a width of their own."""
-    if not given:
+    if not pairs:
         return name
     from ..gru.widths import NAMED
 
-    found = {tensor: width._asdict() for tensor, width in NAMED[name].items()}
-    for one in given:
-        tensor, equals, bits = one.partition("=")
+    widths = {tensor: width._asdict() for tensor, width in NAMED[name].items()}
+    for pair in pairs:
+        tensor, equals, bits = pair.partition("=")
         if not equals or not bits.isdecimal():
-            raise ConfigError(f"--width {one}: a tensor and its bits are expected; write --width h=12")
-        found[tensor] = found.get(tensor, {}) | {"bits": int(bits[:9])}
-    return found
+            raise ConfigError(f"--width {pair}: a tensor and its bits are expected; write --width h=12")
+        widths[tensor] = widths.get(tensor, {}) | {"bits": int(bits[:9])}
+    return widths
 
 
 def _error(f: FixedGRU, x: Any, h0: Any, batch_first: bool, y: NDArray[Any]) -> dict[str, float] | None:
@@ -80,11 +80,12 @@ def _error(f: FixedGRU, x: Any, h0: Any, batch_first: bool, y: NDArray[Any]) -> 
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SaturationWarning)
-        made = FixedGRU(f.cells, f.tables, f.rounding, f.dynamic_x)(x, h0, batch_first)[0].astype(np.float64)
+        y_fixed = FixedGRU(f.cells, f.tables, f.rounding, f.dynamic_x)(x, h0, batch_first)[0]
+    outputs = y_fixed.astype(np.float64)
     want = y.astype(np.float64)
-    norms = float(np.sqrt((made**2).sum() * (want**2).sum()))
-    cosine = float((made * want).sum()) / norms if norms else 1.0
-    return {"mse": float(((made - want) ** 2).mean()), "cosine": cosine}
+    norms = float(np.sqrt((outputs**2).sum() * (want**2).sum()))
+    cosine = float((outputs * want).sum()) / norms if norms else 1.0
+    return {"mse": float(((outputs - want) ** 2).mean()), "cosine": cosine}
 
 
 # --- run ----------------------------------------------------------------------------------------
@@ -96,7 +97,7 @@ def _run(args: argparse.Namespace) -> int:
     x, h0, single = files.inputs(args.x, args.batch_first)
     if args.h0 is not None:
         h0 = files.states(args.h0)
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as records:
         warnings.simplefilter("always", SaturationWarning)
         y, h, *v = _in_parts(f, x, h0, args)
     axis = 0 if args.batch_first else 1
@@ -104,7 +105,7 @@ def _run(args: argparse.Namespace) -> int:
     if v:
         arrays["v"] = v[0].squeeze(axis) if single else v[0]
     files.write(args.output, arrays)
-    notes = [str(one.message) for one in said if issubclass(one.category, SaturationWarning)]
+    notes = [str(record.message) for record in records if issubclass(record.category, SaturationWarning)]
     if args.json:
         shapes = {name: list(a.shape) for name, a in arrays.items()}
         _plain.print_json(
@@ -126,13 +127,13 @@ def _in_parts(f: FixedGRU, x: Any, h0: Any, args: argparse.Namespace) -> list[An
     }  # fmt: skip
     axis = 1 if args.batch_first else 0
     steps = x.shape[axis] if x.ndim == 3 else 0
-    each = max(1, AT_ONCE // max(1, x.size // max(1, steps)))
-    if len(f.cells) > 1 or f.dynamic_x or steps <= each:
+    length = max(1, AT_ONCE // max(1, x.size // max(1, steps)))
+    if len(f.cells) > 1 or f.dynamic_x or steps <= length:
         return list(f(x, h0, **how))
     progress, parts = Progress(steps, "running", "step"), []
     try:
-        for start in range(0, steps, each):
-            part = x[:, start : start + each] if axis else x[start : start + each]
+        for start in range(0, steps, length):
+            part = x[:, start : start + length] if axis else x[start : start + length]
             parts.append(f(part, h0, **how))
             h0 = f.parameters["h"].decode(parts[-1][1]) if args.codes else parts[-1][1]
             progress.advance(part.shape[axis])

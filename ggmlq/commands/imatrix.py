@@ -22,27 +22,27 @@ def run(args: argparse.Namespace) -> int:
     """Run ``ggmlq imatrix``; the result is the exit status."""
     if args.output is not None:
         _sizes.check_free([args.output], args.force)
-    found = _found(args)
+    collector = _collector(args)
     if args.output is not None:
         legacy = None if args.output_format is None else args.output_format == "dat"
-        found.save(args.output, legacy)
-    rows = statistics(found)
+        collector.save(args.output, legacy)
+    rows = statistics(collector)
     if args.json:
-        facts = {"files": args.files, "datasets": found.datasets, "chunks": found.chunks}
-        facts |= {"chunk_size": found.chunk_size, "written": args.output, "tensors": rows}
+        facts = {"files": args.files, "datasets": collector.datasets, "chunks": collector.chunks}
+        facts |= {"chunk_size": collector.chunk_size, "written": args.output, "tensors": rows}
         _plain.print_json(facts)
         return 0
     header = ["tensor", "sum", "min", "max", "mean", "sigma", "active", "N", "entropy", "ZD", "cos", "counts"]
     print(table(header, map(_row, rows)))
-    print(f"\n{len(rows)} tensors, {found.chunks} chunks of {found.chunk_size} tokens")
-    for name in found.datasets:
+    print(f"\n{len(rows)} tensors, {collector.chunks} chunks of {collector.chunk_size} tokens")
+    for name in collector.datasets:
         print(f"computed on {_plain.name(name)}")
     if args.output is not None:
         print(f"wrote {_plain.name(args.output)}")
     return 0
 
 
-def _found(args: argparse.Namespace) -> Collector:
+def _collector(args: argparse.Namespace) -> Collector:
     """The matrix of the model, where there is one, merged with all files."""
     if (args.model is None) != (args.text is None) or not (args.model or args.files):
         raise GGMLQError(
@@ -50,51 +50,51 @@ def _found(args: argparse.Namespace) -> Collector:
         )
     paths = list(args.files)
     if args.model is None:
-        made = collected(paths.pop(0), args.chunk_size)
+        collector = collected(paths.pop(0), args.chunk_size)
     else:
         text = _plain.text_of("--text", args.text)
-        made = imatrix(
+        collector = imatrix(
             args.model, text, lib=args.lib, chunk_size=args.chunk_size or TOKENS, chunks=args.chunks,
             output=args.process_output, dataset=str(args.text), threads=args.threads,
             bar=False if args.json else None,
         )  # fmt: skip
     for path in paths:
-        made.merge(collected(path, made.chunk_size))
-    return made
+        collector.merge(collected(path, collector.chunk_size))
+    return collector
 
 
-def statistics(found: Collector) -> list[dict[str, Any]]:
+def statistics(collector: Collector) -> list[dict[str, Any]]:
     """Statistics of mean squares, per expert that saw tokens; ``cosine`` compares with the layer before."""
-    return [_of(found, name) for name in sorted(found.entries, key=_place)]
+    return [_statistics(collector, name) for name in sorted(collector.entries, key=_place)]
 
 
-def _of(found: Collector, name: str) -> dict[str, Any]:
-    entry = found.entries[name]
-    seen = entry.counts > 0
-    means = (entry.sums[seen] / entry.counts[seen, None]).reshape(-1)
+def _statistics(collector: Collector, name: str) -> dict[str, Any]:
+    entry = collector.entries[name]
+    reached = entry.counts > 0
+    means = (entry.sums[reached] / entry.counts[reached, None]).reshape(-1)
     total, deviation = float(means.sum()), float(means.std()) if means.size else 0.0
     shares = means[means > 0] / total if total > 0 else means[:0]
     entropy = float(-(shares * np.log2(shares)).sum())
     return {
-        "name": name, "experts": len(entry.counts), "unseen_experts": int((~seen).sum()),
+        "name": name, "experts": len(entry.counts), "unseen_experts": int((~reached).sum()),
         "counts": [int(entry.counts.min()), int(entry.counts.max())],
         "columns": int(means.size), "sum": total, "min": float(means.min()) if means.size else 0.0,
         "max": float(means.max(initial=0)), "mean": total / max(1, means.size), "sigma": deviation,
         "active": float((means > SILENT).mean()) if means.size else 0.0, "entropy": entropy,
         "entropy_normalized": entropy / np.log2(means.size) if means.size > 1 else 0.0,
         "zd": float((means > means.mean() + deviation).mean()) if deviation else 0.0,
-        "cosine": _cosine(found, name),
+        "cosine": _cosine(collector, name),
     }  # fmt: skip
 
 
-def _cosine(found: Collector, name: str) -> float | None:
+def _cosine(collector: Collector, name: str) -> float | None:
     layer = re.search(r"blk\.(\d+)\.", name)
     if layer is None:
         return None
-    before = found.entries.get(f"{name[: layer.start(1)]}{int(layer[1]) - 1}{name[layer.end(1) :]}")
-    if before is None or before.sums.size != found.entries[name].sums.size:
+    before = collector.entries.get(f"{name[: layer.start(1)]}{int(layer[1]) - 1}{name[layer.end(1) :]}")
+    if before is None or before.sums.size != collector.entries[name].sums.size:
         return None
-    a, b = (entry.sums.reshape(-1) for entry in (before, found.entries[name]))
+    a, b = (entry.sums.reshape(-1) for entry in (before, collector.entries[name]))
     norms = float(np.linalg.norm(a) * np.linalg.norm(b))
     return float(np.einsum("i,i->", a, b)) / norms if norms else None
 

@@ -34,18 +34,18 @@ def run(args: argparse.Namespace) -> int:
     """Run ``ggmlq info``; the result is the exit status."""
     everything = args.tensors == args.metadata
     fold = everything if args.fold is None else args.fold
-    found = [_facts(path, args, everything) for path in expanded(args.file)]
-    if args.filter and not any(facts.get("tensors") or facts.get("metadata") for facts in found):
-        _nothing_fits(args.filter[0], found[0]["files"][0])
-    status = int(any(facts["missing"] for facts in found))
+    models = [_facts(path, args, everything) for path in expanded(args.file)]
+    if args.filter and not any(facts.get("tensors") or facts.get("metadata") for facts in models):
+        _nothing_fits(args.filter[0], models[0]["files"][0])
+    status = int(any(facts["missing"] for facts in models))
     if args.json:
-        _plain.print_json(found if len(found) > 1 else found[0])
+        _plain.print_json(models if len(models) > 1 else models[0])
         return status
-    pages = ["\n\n".join(_describe(facts, args, everything, fold)) for facts in found]
-    for facts, page in zip(found, pages, strict=True):
-        if len(found) > 1:
+    pages = ["\n\n".join(_describe(facts, args, everything, fold)) for facts in models]
+    for facts, page in zip(models, pages, strict=True):
+        if len(models) > 1:
             print(paint(f"== {_plain.name(facts['files'][0])}", "head"), end="\n\n")
-        print(page, end="\n" if facts is found[-1] else "\n\n")
+        print(page, end="\n" if facts is models[-1] else "\n\n")
     return status
 
 
@@ -69,7 +69,7 @@ def _facts(path: str, args: argparse.Namespace, everything: bool) -> dict[str, A
 
 
 def _warn(file: GGUFFile | SafetensorsFile) -> None:
-    """A line for people, whatever they asked for: the figures are of the whole model, and it is not there."""
+    """Warn on stderr, also beside JSON, that parts of the model are missing and figures are of the whole."""
     if file.missing:
         print(
             f"ggmlq info: {_plain.name(file.paths[0])}: {len(file.missing)} of {count(len(file), 'tensor')} "
@@ -80,8 +80,8 @@ def _warn(file: GGUFFile | SafetensorsFile) -> None:
 
 def _nothing_fits(pattern: str, path: str) -> NoReturn:
     with files.open(path) as file:
-        known = [*file, *file.metadata]
-    missing(f"--filter {short(pattern)} of {path}", pattern.strip("*"), known, "without it all are listed")
+        names = [*file, *file.metadata]
+    missing(f"--filter {short(pattern)} of {path}", pattern.strip("*"), names, "without it all are listed")
 
 
 def _fits(name: str, patterns: list[str]) -> bool:
@@ -118,10 +118,10 @@ def _summary(file: GGUFFile) -> dict[str, Any]:
 
 def _text(file: GGUFFile, key: str) -> str | None:
     try:
-        found = file.metadata.get(key)
+        value = file.metadata.get(key)
     except GGUFError:
         return None
-    return found if isinstance(found, str) else None
+    return value if isinstance(value, str) else None
 
 
 def _tensors(file: GGUFFile) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import Any
 
 from ..base.text import table
 from ..errors import GGMLQError
@@ -15,12 +16,12 @@ from . import _plain
 
 def run(args: argparse.Namespace) -> int:
     """Run ``ggmlq logits``; the result is the exit status."""
-    found = compare_logits(
+    comparison = compare_logits(
         args.model, lib=args.lib, against=args.against, prompt=args.prompt, tokens=args.tokens,
         generate=args.generate, threads=args.threads, timeout=args.timeout,
     )  # fmt: skip
     pairs = []
-    for pair in found:
+    for pair in comparison:
         pairs.append(pair)
         if args.json:
             print(json.dumps(_plain.jsonable(pair.facts()), allow_nan=False), flush=True)
@@ -29,17 +30,22 @@ def run(args: argparse.Namespace) -> int:
             "not compared: the builds share no product of this model; are they of the same year?"
         )
     if args.json:
-        print(json.dumps(_plain.jsonable({"logits": found.logits, "first": found.first and found.first.a.node,
-                                          "unpaired": found.unpaired, "nodes": found.nodes,
-                                          "not_judged": found.others,
-                                          "loaded": [[str(path) for path in of] for of in found.loaded]}),
-                         allow_nan=False))  # fmt: skip
+        print(json.dumps(_plain.jsonable(_end(comparison)), allow_nan=False))
     else:
-        _say(found, pairs, verbose=args.verbose)
-    return 1 if found.first else 0
+        _say(comparison, pairs, verbose=args.verbose)
+    return 1 if comparison.first else 0
 
 
-def _say(found: Comparison, pairs: list[Pair], *, verbose: bool) -> None:
+def _end(comparison: Comparison) -> dict[str, Any]:
+    """The last record: the logits, the first difference, and the nodes that nobody compared."""
+    return {
+        "logits": comparison.logits, "first": comparison.first and comparison.first.a.node,
+        "unpaired": comparison.unpaired, "nodes": comparison.nodes, "not_judged": comparison.others,
+        "loaded": [[str(path) for path in paths] for paths in comparison.loaded],
+    }  # fmt: skip
+
+
+def _say(comparison: Comparison, pairs: list[Pair], *, verbose: bool) -> None:
     shown = pairs if verbose else [pair for pair in pairs if not pair.ok]
     if shown:
         rows = [
@@ -57,18 +63,18 @@ def _say(found: Comparison, pairs: list[Pair], *, verbose: bool) -> None:
         ]
         print(table(["step", "node", "weights", "type", "inputs apart", "outputs apart", "A", "B"], rows))
         print()
-    for name, version, paths in zip("AB", found.versions, found.loaded, strict=True):
+    for name, version, paths in zip("AB", comparison.versions, comparison.loaded, strict=True):
         print(f"{name}: ggml {version}" + (f", {_plain.name(listed(paths))}" if paths else ""))
     print(f"{len(pairs)} products in both")
-    if others := report.unjudged(found.others, found.nodes):
+    if others := report.unjudged(comparison.others, comparison.nodes):
         print(_plain.name(others))
-    figures = found.logits
+    figures = comparison.logits
     same = "the same likeliest token" if figures["same_token"] else "another likeliest token"
     print(
         f"logits: {figures['largest']:.3g} apart at most, NMSE {figures['nmse']:.1e}, divergence "
         f"{figures['divergence']:.1e} nats, {same}"
     )
-    print(_first(found, pairs))
+    print(_first(comparison, pairs))
 
 
 def _verdict(p: object) -> str:
@@ -76,8 +82,8 @@ def _verdict(p: object) -> str:
     return f"{verdict}: {fault}" if fault else str(verdict)
 
 
-def _first(found: Comparison, pairs: list[Pair]) -> str:
-    first = found.first
+def _first(comparison: Comparison, pairs: list[Pair]) -> str:
+    first = comparison.first
     if first is None:
         return "no product differs by more than its arithmetic allows, and none has inputs further apart"
     p = first.a
@@ -87,9 +93,9 @@ def _first(found: Comparison, pairs: list[Pair]) -> str:
         after = f"after {pairs[at - 1].a.node}" if at else "before the first product"
         apart = f"its inputs are {first.inputs:.1e} apart"
         return f"first: an operation that is no product, {after}, before {place}: {apart}"
-    said = [
+    sentences = [
         f"{name} is wrong: {one.fault}. {one.text}"
         for name, one in (("A", first.a), ("B", first.b))
         if not one.ok
     ]
-    return _plain.name(f"first: {place}: {'; '.join(said)}").replace("\\n", " ")
+    return _plain.name(f"first: {place}: {'; '.join(sentences)}").replace("\\n", " ")

@@ -30,11 +30,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_value(found: Any) -> None:
-    if isinstance(found, str):
-        print(found, end="" if found.endswith("\n") else "\n")
+def _print_value(value: Any) -> None:
+    if isinstance(value, str):
+        print(value, end="" if value.endswith("\n") else "\n")
     else:
-        _plain.print_json(_plain.in_full(found))
+        _plain.print_json(_plain.in_full(value))
 
 
 def _fact(metadata: Metadata, key: str) -> dict[str, Any]:

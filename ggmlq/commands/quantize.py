@@ -26,14 +26,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, executor: Executor | None) -> int:
-    wanted = args.target is not None or args.size is not None
-    said = _llama_quantize.positional(args.rest, wanted or args.type is not None)
-    if said.type is not None:
-        args.type, args.mixed = _llama_quantize.type_of(said.type, args.pure)
-    if args.type is None and not wanted:
+    has_target = args.target is not None or args.size is not None
+    positional = _llama_quantize.positional(args.rest, has_target or args.type is not None)
+    if positional.type is not None:
+        args.type, args.mixed = _llama_quantize.type_of(positional.type, args.pure)
+    if args.type is None and not has_target:
         raise ConvertError("no type is given; write --type q4_K_M, --target 4.5bpw or --size 5GiB")
-    args.output = said.output or (_llama_quantize.name_beside(args.input, args.type) if said.type else None)
-    args.threads = args.threads or said.threads
+    args.output = positional.output or (
+        _llama_quantize.name_beside(args.input, args.type) if positional.type else None
+    )
+    args.threads = args.threads or positional.threads
     if args.threads is not None:
         set_num_threads(args.threads)
     if os.path.isdir(args.input) or args.input.endswith(ENDING):
@@ -43,22 +45,22 @@ def _run(args: argparse.Namespace, executor: Executor | None) -> int:
         )
     with gguf.open(args.input) as file:
         model = Pruned(file, args.prune_layers) if args.prune_layers else file
-        plan = _planned(model, args, wanted)
+        plan = _planned(model, args, has_target)
         plan = replace(plan, metadata=plan.metadata | _llama_quantize.overrides(args.override_kv))
         return _convert.carry_out(
             plan, args, split=args.keep_split, write_types=args.write_types, executor=executor
         )
 
 
-def _planned(model: gguf.GGUFFile | Pruned, args: argparse.Namespace, wanted: bool) -> Plan:
-    keep = [*args.keep, *_llama_quantize.kept(args)]
+def _planned(model: gguf.GGUFFile | Pruned, args: argparse.Namespace, has_target: bool) -> Plan:
+    keep = [*args.keep, *_llama_quantize.keep_rules(args)]
     notes: list[str] = []
     if args.tensor_types is not None:
-        found = read_tensor_types(args.tensor_types)
-        keep += _used(found, model, args, notes)
+        entries = read_tensor_types(args.tensor_types)
+        keep += _used(entries, model, args, notes)
     settings: dict[str, Any] = {"imatrix": _importance(args), "keep": keep, "any_name": args.any_name}
     settings["allow_requantize"] = args.allow_requantize
-    if wanted:
+    if has_target:
         settings["objective"] = args.objective
         if args.types:
             settings["types"] = args.types.split(",")
@@ -89,10 +91,10 @@ def _used(
     """Entries of a file that fit a tensor; the others are named, for a file may be of a larger model."""
     infos = {name: model.info(name) for name in model}
     able = [n for n, info in infos.items() if why_left(n, info.format, info.shape, args.any_name) is None]
-    found = [any(rule.pattern.search(name) for name in able) for rule in rules(pairs)]
-    unused = [pattern for (pattern, _), fits in zip(pairs, found, strict=True) if not fits]
+    fitting = [any(rule.pattern.search(name) for name in able) for rule in rules(pairs)]
+    unused = [pattern for (pattern, _), fits in zip(pairs, fitting, strict=True) if not fits]
     if unused:
         notes.append(
             f"{args.tensor_types}: {len(unused)} entries fit no tensor that is quantized: {unused[0]} …"
         )
-    return [pair for pair, fits in zip(pairs, found, strict=True) if fits]
+    return [pair for pair, fits in zip(pairs, fitting, strict=True) if fits]

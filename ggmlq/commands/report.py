@@ -22,21 +22,21 @@ def run(args: argparse.Namespace) -> int:
     if output is not None:
         check_target(output)
         _sizes.check_free([output], args.force)
-    found = examine(args.file, args.against)
+    report = examine(args.file, args.against)
     if output is not None:
-        found.write(output)
+        report.write(output)
     if args.json:
-        _plain.print_json(found.facts())
+        _plain.print_json(report.facts())
     else:
-        print(_told(found, output))
-    return 0 if found.ok else 1
+        print(_text(report, output))
+    return 0 if report.ok else 1
 
 
-def _told(found: Report, output: str | None) -> str:
-    lines = [f"{f.severity}: {_plain.name(f.where)}: {_plain.name(f.text)}" for f in found.findings]
-    errors = sum(f.severity == "error" for f in found.findings)
-    notes = len(found.findings) - errors
+def _text(report: Report, output: str | None) -> str:
+    lines = [f"{f.severity}: {_plain.name(f.where)}: {_plain.name(f.text)}" for f in report.findings]
+    errors = sum(f.severity == "error" for f in report.findings)
+    notes = len(report.findings) - errors
     counts = f"{count(errors, 'error')}, {count(notes, 'note')}"
     return "\n".join(
-        [*lines, f"{_plain.name(found.paths[0])}: {counts}", f"wrote {_plain.name(output or '')}"]
+        [*lines, f"{_plain.name(report.paths[0])}: {counts}", f"wrote {_plain.name(output or '')}"]
     )

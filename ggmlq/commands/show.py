@@ -177,19 +177,19 @@ def _rows_of(items: list[Any], form: str, many: int) -> list[str]:
 # --- statistics -----------------------------------------------------------------------------
 
 
-def _describe(found: dict[str, Any]) -> list[str]:
+def _describe(facts: dict[str, Any]) -> list[str]:
     rows = [
-        [key, found[key]] for key in ("elements", "min", "max", "mean", "rms", "zeros", "nan", "infinite")
+        [key, facts[key]] for key in ("elements", "min", "max", "mean", "rms", "zeros", "nan", "infinite")
     ]
     lines = [table(["values", ""], rows)]
-    if "codes" in found:
-        codes = found["codes"]
+    if "codes" in facts:
+        codes = facts["codes"]
         lines += [
             "",
             f"codes {codes['min']} to {codes['max']}: {codes['saturated']} at an end "
             f"({100 * codes['saturated_share']:.2f} %)",
             "",
-            *_histogram(found["scales"]),
+            *_histogram(facts["scales"]),
         ]
     return lines
 

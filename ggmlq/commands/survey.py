@@ -13,7 +13,7 @@ from . import _engines, _plain
 from ._files import expanded
 
 SORTS = {
-    "error": lambda one: -max(one.told.values(), default=-1.0),
+    "error": lambda one: -max(one.shown_errors.values(), default=-1.0),
     "peak": lambda one: -((one.values.peak if one.values else None) or -1.0),
     "name": lambda one: one.name,
     "size": lambda one: -one.nbytes,
@@ -29,15 +29,15 @@ def _run(args: argparse.Namespace, executor: Executor | None) -> int:
     if args.threads is not None:
         set_num_threads(args.threads)
     types = [] if args.no_types else args.types.split(",") if args.types else None
-    found = survey(
+    report = survey(
         expanded(args.file), types=types, imatrix=args.imatrix, elements=args.sample or ELEMENTS,
         executor=executor,
         filter=lambda name: any(fnmatchcase(name, glob) for glob in args.filter) or not args.filter,
     )  # fmt: skip
     if args.sort:
-        found.tensors.sort(key=SORTS[args.sort])
+        report.tensors.sort(key=SORTS[args.sort])
     if args.json:
-        _plain.print_json(found.facts())
+        _plain.print_json(report.facts())
     else:
-        print(found.text(args.all_tensors))
-    return 0 if found.ok else 1
+        print(report.text(args.all_tensors))
+    return 0 if report.ok else 1

@@ -19,13 +19,15 @@ def run(args: argparse.Namespace) -> int:
     for path in expanded(args.file):
         findings = (safetensors if is_safetensors(path) else gguf).check(path)
         errors = sum(finding.severity == "error" for finding in findings)
-        reports.append({"file": path, "ok": not errors, "findings": [found._asdict() for found in findings]})
+        reports.append(
+            {"file": path, "ok": not errors, "findings": [finding._asdict() for finding in findings]}
+        )
         if args.json:
             continue
         for finding in findings:
             style = "bad" if finding.severity == "error" else "note"
-            said = f": {_plain.name(finding.where)}: {_plain.name(finding.text)}"
-            print(wrapped(paint(finding.severity, style) + said, "    "))
+            text = f": {_plain.name(finding.where)}: {_plain.name(finding.text)}"
+            print(wrapped(paint(finding.severity, style) + text, "    "))
         counts = f"{count(errors, 'error')}, {count(len(findings) - errors, 'note')}"
         print(f"{_plain.name(path)}: {paint(counts, 'bad' if errors else 'good')}")
     if args.json:

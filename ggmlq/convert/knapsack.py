@@ -146,7 +146,7 @@ class _Search:
             choice = np.tile(np.arange(len(c.cost)), len(cost))
             cost, error = cost[parent] + c.cost[choice], error[parent] + c.error[choice]
             promise = error + self._bound(level + 1, cost)
-            frontier = self._kept(cost, error, promise)
+            frontier = self._frontier(cost, error, promise)
             if not len(frontier):
                 break  # nothing is better than the best that is known
             cost, error = cost[frontier], error[frontier]
@@ -167,7 +167,7 @@ class _Search:
         promise[room < 0] = np.inf
         return promise
 
-    def _kept(self, cost: Ints, error: Floats, promise: Floats) -> Ints:
+    def _frontier(self, cost: Ints, error: Floats, promise: Floats) -> Ints:
         """States that could lead below the best, and that no cheaper one beats."""
         able: Ints = np.flatnonzero(promise < self._value - TOLERANCE * abs(self._value))
         able = able[np.lexsort((error[able], cost[able]))]

@@ -178,10 +178,10 @@ def _recipe(
     }
     base = _base(first, chosen)
     plan = plan_quantize(model, base, types=chosen, **settings)
-    return _told(plan, chosen, measured, dict(zip(chosen, counts, strict=True)), solution, budget)
+    return _reported(plan, chosen, measured, dict(zip(chosen, counts, strict=True)), solution, budget)
 
 
-def _told(
+def _reported(
     plan: Plan, chosen: Mapping[str, Format], measured: Mapping[str, Measured],
     counts: Mapping[str, float], solution: Solution, budget: _Budget,
 ) -> Recipe:  # fmt: skip

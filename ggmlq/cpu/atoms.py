@@ -19,5 +19,5 @@ def atoms(fmt: BlockFormat) -> Atoms:
 
 @cache
 def verb(function: Callable[..., Any]) -> Any:
-    """Any other function of a format's or a code's file, with all that it calls."""
+    """Another function of a format's or a code's file, compiled with all that it calls."""
     return recompiler(inner, {})(function)  # type: ignore[arg-type]

@@ -1,16 +1,16 @@
-"""Which rungs are fast for a problem on this CPU: what was measured, in choice.json.
+"""The rungs that are fast for a problem on this CPU, by measurements in choice.json.
 
-``tools/table.py cpu_choice`` measures and writes the file; :mod:`ggmlq.dispatch.measured` says how it is
-read. An entry holds for CPUs that Numba compiles the same code for. On others the highest rung that takes a
-problem is taken, but for ``cpu:lines``: there more than three rows of activations go to ``cpu:tiles``.
+``tools/table.py cpu_choice`` measures and writes the file; :mod:`ggmlq.dispatch.measured` reads it. An
+entry holds for CPUs that Numba compiles the same code for. Other CPUs use the highest rung that accepts the
+problem, except ``cpu:lines``: with more than three rows of activations they use ``cpu:tiles`` instead.
 
-``cpu:amx`` is taken wherever it does not refuse, from ``MATRIX_ROWS`` rows of activations on: on both CPUs
-with a matrix unit that were measured it was ahead there with every type. With fewer rows only an entry can
-name it. Entries compare kernels of ``q8``, and ``cpu:amx``, whose arithmetic loses less.
+``cpu:amx`` comes first for every problem that it accepts, from ``MATRIX_ROWS`` rows of activations on: both
+CPUs with a matrix unit that were measured were fastest with it, with every type. With fewer rows only an
+entry can name it. Entries compare kernels of ``q8``, and ``cpu:amx``, whose arithmetic loses less.
 
-Of codes with scales the highest rung that takes a problem is taken, but for 8-bit floats: on CPUs but AMD's,
-of which ``cpu:pairs`` was not measured, it is taken by name alone; and where a package comes with code, but
-not with that of ``cpu:pairs``, nobody waits until it is compiled.
+Codes with scales use the highest rung that accepts the problem. 8-bit floats are the exception: ``cpu:pairs``
+is chosen automatically on AMD alone, where it was measured, and only if its code came with the package, or if
+no code of this process did.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ from .machine.target import target
 
 FEW, FOR_FEW = 3, "cpu:lines"
 MATRIX, MATRIX_ROWS = "cpu:amx", 28  # the matrix unit multiplies 32 rows of activations at a time
-OF_FLOATS = "cpu:floats"  # which takes no blocks
+FLOATS = "cpu:floats"  # it takes no blocks
 USUAL = "usual on a CPU that was not measured"
-AHEAD = "ahead wherever there is a matrix unit"
-AT_HAND = "the highest whose code came with the package"
+MATRIX_FIRST = "ahead wherever there is a matrix unit"
+PACKED = "the highest whose code came with the package"
 TABLE = Path(__file__).with_name("choice.json")
 
 
 class Cpu(NamedTuple):
-    """What tells CPUs apart."""
+    """The facts that tell CPUs apart."""
 
-    cpu: str  # what its maker calls it
-    compiled_for: str  # LLVM's name
-    dot: str  # which integer dot product kernels use
+    cpu: str  # its maker's name
+    compiled_for: str  # LLVM's name of it
+    dot: str  # the integer dot product of its kernels
 
 
 @cache
 def here() -> Cpu:
-    """The one of this process."""
+    """The CPU of this process."""
     return Cpu(model_name() or cpu_name(), cpu_name(), target().dot)
 
 
 def card() -> None:
-    """There is none."""
+    """None: a CPU has no card, by which GPUs choose."""
 
 
 def code() -> str:
-    """Where the code of kernels comes from in this process."""
+    """A sentence on where the code of kernels comes from in this process."""
     if (level := served.level()) is None:
         return "CPU: kernels are compiled when first used; none for this process came with the package."
     return (
@@ -68,20 +68,20 @@ def code() -> str:
 
 @cache
 def table() -> list[Entry]:
-    """The CPUs that were measured."""
+    """The entries of the CPUs that were measured."""
     return measured.entries(TABLE, "cpus")
 
 
 def preference(problem: Problem) -> Preference:
     """The order of rungs for a problem; only products of blocks and of 8-bit floats have one."""
     if isinstance(problem, ScaledLinear):
-        return of_codes(problem)
+        return scaled_order(problem)
     if not isinstance(problem, Linear) or not isinstance(problem.format, BlockFormat):
         return NOTHING
-    order = of_vectors(problem)
+    order = vector_order(problem)
     if problem.m < MATRIX_ROWS or matrix_unit().refuses(problem) is not None:
         return order
-    return Preference((MATRIX, *order.kernels), AHEAD)
+    return Preference((MATRIX, *order.kernels), MATRIX_FIRST)
 
 
 @cache
@@ -90,30 +90,30 @@ def matrix_unit() -> Rung:
     return next(rung for rung in rungs("linear", "cpu") if rung.name == MATRIX)
 
 
-def of_vectors(problem: Linear) -> Preference:
-    """The order of a CPU without a matrix unit: by its entry, or the usual one."""
-    entry = next((entry for entry in table() if is_of(entry, here())), None)
-    if entry is None or (found := measured.preference(problem, entry, entry["cpu"])) is NOTHING:
+def vector_order(problem: Linear) -> Preference:
+    """The order of rungs without the matrix unit: by the CPU's entry, or the usual one."""
+    entry = next((entry for entry in table() if fits(entry, here())), None)
+    if entry is None or (order := measured.preference(problem, entry, entry["cpu"])) is NOTHING:
         return Preference(usual(problem), USUAL)
-    return found
+    return order
 
 
-def of_codes(problem: ScaledLinear) -> Preference:
-    """The order for codes with scales, where it is not just from the highest down."""
+def scaled_order(problem: ScaledLinear) -> Preference:
+    """The order of rungs for codes with scales, or none where it is just from the highest down."""
     if problem.integer or float_needs.refused() is not None:
         return NOTHING
     if not zen():  # where cpu:pairs was measured
         return Preference((FOR_FEW, "cpu:dequant"), USUAL)
-    return NOTHING if float_needs.at_hand(problem) else Preference((FOR_FEW, "cpu:dequant"), AT_HAND)
+    return NOTHING if float_needs.at_hand(problem) else Preference((FOR_FEW, "cpu:dequant"), PACKED)
 
 
-def is_of(entry: Entry, cpu: Cpu) -> bool:
-    """Whether an entry was measured on such a CPU."""
+def fits(entry: Entry, cpu: Cpu) -> bool:
+    """True if an entry was measured on a CPU of this kind."""
     return (entry["compiled_for"], entry["dot"]) == (cpu.compiled_for, cpu.dot)
 
 
 def usual(problem: Linear) -> tuple[str, ...]:
-    """The order without figures, which is not just from the highest down."""
-    passed = {MATRIX, OF_FLOATS} | ({FOR_FEW} if problem.m > FEW else set())
+    """The order on a CPU that was not measured: from the highest rung down, without some."""
+    passed = {MATRIX, FLOATS} | ({FOR_FEW} if problem.m > FEW else set())
     names = [rung.name for rung in reversed(rungs(problem.op, problem.device))]
     return tuple(name for name in names if name not in passed)

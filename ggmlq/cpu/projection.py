@@ -31,8 +31,8 @@ LIMIT = np.float32(127)
 
 
 @jit
-def _quantize(x: Any, how: Any, scales: Any, held: Any, start: int, stop: int) -> None:
-    """Rows ``start`` … ``stop`` of x [M, K]: codes into ``held``, unrounded scales beside them."""
+def _quantize(x: Any, how: Any, scales: Any, codes: Any, start: int, stop: int) -> None:
+    """Rows ``start`` … ``stop`` of x [M, K]: codes and unrounded scales."""
     run, inverse_kind, away, inverted = how
     runs = x.shape[1] // run
     for m in range(start, stop):
@@ -56,11 +56,11 @@ def _quantize(x: Any, how: Any, scales: Any, held: Any, start: int, stop: int) -
                 v = min(max(v, -LIMIT), LIMIT)
                 if away:
                     whole = np.trunc(v)
-                    held[m, i] = whole + (
+                    codes[m, i] = whole + (
                         np.copysign(np.float32(1), v) if abs(v - whole) >= np.float32(0.5) else 0
                     )
                 else:
-                    held[m, i] = np.rint(v)
+                    codes[m, i] = np.rint(v)
 
 
 def quantize(x: Floats, how: Any) -> tuple[NDArray[np.int8], Floats]:

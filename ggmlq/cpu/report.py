@@ -1,4 +1,4 @@
-"""What ``ggmlq doctor`` says of the CPU."""
+"""The CPU's part of the report of ``ggmlq doctor``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MATTERING = {
 
 
 def examine() -> dict[str, Any]:
-    """Name, threads, the features that matter for quantized products, and where compiled code is kept."""
+    """Name, threads, the features that matter for quantized products, and the folder of compiled code."""
     features = llvm.get_host_cpu_features()
     family = "arm" if "neon" in features else "x86"
     return {

@@ -1,28 +1,49 @@
-"""The CUDA side: CuPy for arrays, Numba for kernels. Nothing else imports CuPy; Numba ``cpu`` does too.
+"""The CUDA side: CuPy for arrays, Numba for kernels. Only this folder imports CuPy; Numba is also the CPU's.
 
-    machine/      the GPU itself: which one, how kernels are compiled, kept on disk and launched, uploads
-    prebuilt/     code of kernels that comes with the package: a first product compiles nothing
-    words/        what kernels are written in: instructions that Numba has no name for, formats' atoms
-    activations/  what is made of rows of floats: other floats, int8 codes
-    planes/       weights as one matrix of int8 codes and one of scales, and tiles of them in shared memory
-    strips/       weights in the file's bits, in the order in which tensor cores take them
-    tiles8/       rows of 8-bit codes with scales beside them, and tiles of them in shared memory
-    gemv/         what the kernel for few rows is made of
-    pipeline/     what kernels that fill the card share: rings of stages, parts of the columns
-    linear/       the ladder: one rung a file, each a kernel and its ``launch``
-    scaled_linear/  that of products of codes with scales
-    expert_linear/  that of products with the experts that tokens use
-    gru/          that of GRUs in integers, and what they are made of
-    parallel/     several GPUs: streams, copies, NCCL
-    quantize/     encoders: one format a file
-    dequantize    decoders of all formats, in one kernel; dequantize_k: those of K types, by words
-    quantize_scaled/  floats to codes with scales for tiles; dequantize_scaled: and back
-    choice        which rung is fast for a problem: choice.json, as measured
+    linear/             the ladder of ``x @ q.T``: one rung a file, each a kernel and its ``launch``
+    scaled_linear/      the ladder of products of codes with scales
+    expert_linear/      the ladder of products with the experts that tokens use
+    cost/               how long kernels take: the choice of a rung, its tile, its split
+    schedule/           which block computes which steps of which tile
+    packed/             weights in the file's bits, in the order in which tensor cores take them
+    unpacked/           weights and activations as int8 codes and scales, for the middle of the ladder
+    activations/        rows of floats as other floats, int8 codes, x_tiles
+    codes8/             products of 8-bit codes with scales: operands, producers, consumers
+    gemv/               the kernel for few rows of packed weights
+    warp_specialized/   the kernel for many rows of packed weights: a producer warp, consumer warpgroups
+    rings/              rings of stages in shared memory
+    epilogue/           from sums in registers to results in memory
+    intrinsics/         instructions without a name in Numba, and formats' atoms on the GPU
+    machine/            the GPU itself: which one; how kernels are found, compiled, stored and launched; uploads
+    quantize/           encoders, one format a file, and decoders of all formats
+    quantize_scaled/    floats to codes with scales for tiles, and back
+    parallel/           several GPUs: streams, copies, NCCL
 
-Rungs stand on operands (activations, planes, strips, tiles8), and these on words and the machine. How a
-product comes about, for q4_0 at M=512 on a Hopper card: ``choice`` names linear/r15_wgmma.py; its
-``launch`` takes the strips of the weights (packed/pack.py, made once) and activations as bfloat16
-(activations/floats.py), and runs its kernel through warp_specialized/product.py.
+How ``x @ q.T`` is computed, for q4_0 and 512 rows of x on a Hopper card:
 
-A new kernel is a file in linear/ or scaled_linear/ and touches nothing else.
+    ops/linear.py                         checks the operands and asks dispatch/ladder.py for a rung
+    cost/choice.py                        orders the rungs by their estimates, which are in cost/packed.py
+    linear/r16_warp_specialized.py        is the first: ``launch`` finds a tile and a split, ``kernel`` runs
+    cost/warp_specialized.py              the tile that should take least time
+    cost/split.py                         the split of the last wave that should
+    packed/pack.py                        the packed weights, made once; they stay with the array
+    activations/x_tiles.py                x as x_tiles of bfloat16, by a kernel before, or its beginning alone
+    machine/launch.py                     the kernel's code: prebuilt, or compiled, then loaded and launched
+
+and in each of its blocks, which stay on the card until all tiles are computed:
+
+    schedule/work_units.py                the tile, and the steps of it, that come next
+    schedule/raster.py                    the place of that tile
+    warp_specialized/producer.py          one thread fetches weights and x_tiles into the ring of stages
+    warp_specialized/late_activations.py  with wide tiles three more warps make the later x_tiles meanwhile
+    warp_specialized/consumers.py         two warpgroups wait for full stages, unpack and multiply
+    packed/weights.py                     a fragment's bits to bfloat16 weights, scale included
+    epilogue/thread_sums.py               sums to results
+    warp_specialized/stream_k.py          sums of tiles that blocks share; cluster_split.py: within a cluster
+
+Up to 32 rows linear/r13_gemv.py comes first where its estimate is lower: each of its warps keeps fragments in
+flight for itself (gemv/stages.py), and all add up in the end.
+
+A new kernel is a file in a ladder's folder and touches nothing else. Kernels that ``auto`` takes import no
+chapter of their ladder, so each chapter can be changed or dropped alone.
 """

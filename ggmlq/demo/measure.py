@@ -41,7 +41,7 @@ class Row:
 
     layer: Layer
     tokens: int
-    taken: Taken  # the kernel, and the reason for it
+    choice: Taken  # the kernel, and the reason for it
     loss: float | None  # of the type, where the original is known
     judgement: Judgement
     first: float  # of the first product, which may compile and lays the weights out

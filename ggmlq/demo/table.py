@@ -43,10 +43,10 @@ def text(rows: Sequence[Row]) -> str:
 
 def _cells(row: Row) -> dict[str, str]:
     q = row.layer.q
-    of_a_model = row.layer.original is None
+    from_model = row.layer.original is None
     return {
-        "tensor": row.layer.name if of_a_model else "",
-        "shape": " x ".join(map(str, q.shape)) if of_a_model else "",
+        "tensor": row.layer.name if from_model else "",
+        "shape": " x ".join(map(str, q.shape)) if from_model else "",
         "type": q.format.name,
         "bits": f"{q.format.bits_per_weight:.4g}",
         "loss": "" if row.loss is None else f"{row.loss:.1e}",
@@ -85,7 +85,7 @@ def kernel_lines(rows: Sequence[Row]) -> list[str]:
     """The kernels that were taken and why, a line each."""
     reasons: dict[tuple[str, str], dict[str, None]] = {}
     for row in rows:
-        reasons.setdefault((row.taken.kernel, row.taken.why), {})[row.layer.q.format.name] = None
+        reasons.setdefault((row.choice.kernel, row.choice.why), {})[row.layer.q.format.name] = None
     return [
         f"kernel {kernel} for {', '.join(types)}: it is {why}" for (kernel, why), types in reasons.items()
     ]
@@ -106,8 +106,8 @@ def facts(rows: Sequence[Row], device: str, library: str | None) -> dict[str, An
                 "bits_per_weight": row.layer.q.format.bits_per_weight,
                 "shape": list(row.layer.q.shape),
                 "tokens": row.tokens,
-                "kernel": row.taken.kernel,
-                "why": row.taken.why,
+                "kernel": row.choice.kernel,
+                "why": row.choice.why,
                 "loss": row.loss,
                 "error": row.judgement.worst,
                 "bound": row.judgement.bound,

@@ -1,4 +1,4 @@
-"""A GPU as kernels see it: made once a device, carried by each problem; tests make up others."""
+"""A GPU as kernels see it: one object a device, which each problem carries; tests make others."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ REACHED, UNKNOWN = 0.906, 4.456
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Card:
-    """What decides which kernels can run on it, and which of them are fast.
+    """The facts of a GPU that decide which kernels can run on it, and which of them are fast.
 
-    One equals itself alone: there is one a device, and each product is looked up by it.
+    A card equals only itself: there is one a device, and choices are cached by it.
     """
 
     name: str
@@ -30,23 +30,23 @@ class Card:
 
 
 def older_than(card: Card | None, least: tuple[int, int]) -> str | None:
-    """Why a kernel for cards from ``least`` on cannot run on this one; None if it can, or without a card."""
+    """The reason why a kernel for cards from ``least`` on cannot run here; None if it can, or is unknown."""
     if card is None or card.capability >= least:
         return None
     return "needs compute capability {}.{}, this GPU has {}.{}".format(*least, *card.capability)
 
 
 def too_small_for(card: Card | None, shared: int) -> str | None:
-    """Why a kernel with so many bytes of shared memory a block cannot run on it; None as above."""
+    """The reason why a kernel with so much shared memory a block cannot run here; None as above."""
     if card is None or card.shared >= shared:
         return None
     return f"needs {shared >> 10} KB of shared memory for a block, this GPU has {card.shared >> 10}"
 
 
-# Of clusters of so many blocks, each filling a multiprocessor of Hopper: the share of all that they reach.
+# The share of all multiprocessors that clusters of so many blocks reach on Hopper, with one block on each.
 IN_CLUSTERS = {1: 1.0, 2: 1.0, 3: 0.88, 4: 0.9, 5: 0.83, 6: 0.77, 7: 0.79, 8: 0.9}
 
 
 def clusters(multiprocessors: int, blocks: int) -> int:
-    """How many of so many such blocks run at one time; at least one."""
+    """The number of clusters of so many such blocks that run at one time; at least one."""
     return max(1, int(multiprocessors * IN_CLUSTERS[blocks]) // blocks)

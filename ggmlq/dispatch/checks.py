@@ -1,4 +1,4 @@
-"""Arguments of the operations, checked once: each error says what was asked, the values and the way out."""
+"""Arguments of the operations, checked: errors have the call, the values, the rule and the way out."""
 
 from __future__ import annotations
 
@@ -18,40 +18,59 @@ from ..formats import FORMATS, Format
 FLOAT32 = np.dtype(np.float32)
 
 
-def as_floats(asked: str, x: Any, name: str = "x") -> Any:
-    """An operand as an array of float16, float32 or float64 (bfloat16 as float32)."""
+def as_floats(request: str, x: Any, name: str = "x", bfloat16: bool = False) -> Any:
+    """An operand as an array of floats; bfloat16 becomes float32, unless ``bfloat16`` is taken too."""
     if isinstance(x, QuantArray):
-        raise DTypeError(f"{asked}: {name} is {x!r}; floats are expected; pass {name}.dequantize()")
-    refuse_mask(asked, x)
+        raise DTypeError(f"{request}: {name} is {x!r}; floats are expected; pass {name}.dequantize()")
+    refuse_mask(request, x)
     if is_host(x):
         try:
             x = np.asarray(x)
         except (ValueError, TypeError) as error:
-            raise DTypeError(f"{asked}: {name} is no array ({error}); pass an array of floats") from None
+            raise DTypeError(f"{request}: {name} is no array ({error}); pass an array of floats") from None
     if x.dtype.kind != "f" or x.dtype.itemsize > 8:
         if is_bfloat16(x):
-            return x.astype(np.float32)
+            return x if bfloat16 else x.astype(np.float32)
         raise DTypeError(
-            f"{asked}: {name} is {x.dtype}; float16, bfloat16, float32 and float64 are taken; "
+            f"{request}: {name} is {x.dtype}; float16, bfloat16, float32 and float64 are taken; "
             f"convert with {name}.astype(np.float32)"
         )
     return x
 
 
 def is_bfloat16(x: Any) -> bool:
-    """Whether an array holds bfloat16 of ml_dtypes."""
+    """True for an array of bfloat16 of ml_dtypes."""
     return getattr(getattr(x, "dtype", None), "name", "") == "bfloat16"
 
 
-def as_floats_or_bfloat16(asked: str, x: Any, name: str = "x") -> Any:
-    """The same, with bfloat16 as it is: for kernels that widen it themselves."""
-    if is_bfloat16(x):
-        refuse_mask(asked, x)
-        return x
-    return as_floats(asked, x, name)
+def activations(request: str, x: Any, weights: Any, name: str = "q", bfloat16: bool = False) -> Any:
+    """Activations [..., K] as an array of floats beside the weights; ``name`` is theirs, for words."""
+    x = as_floats(request, x, bfloat16=bfloat16)
+    check_device(request, device_of(x), weights, "x", name)
+    check_columns(request, x, weights, name)
+    return x
 
 
-def float_dtype(asked: str, dtype: DTypeLike | None) -> np.dtype[Any]:
+def check_device(request: str, place: str, weights: Any, name: str = "x", other: str = "q") -> None:
+    """Refuse an operand whose place is another device than that of the weights."""
+    if place != weights.device:
+        raise DeviceError(
+            f"{request}: {name} is on {place}, {other} on {weights.device}; both must be on one device; move "
+            f'{other} with {other}.to("cpu") or {other}.to("cuda"), or {name} with cupy.asarray({name}) or '
+            f"{name}.get()"
+        )
+
+
+def check_columns(request: str, x: Any, weights: Any, name: str = "w") -> None:
+    """Refuse activations whose last axis is not that of the weights, K."""
+    if x.ndim == 0 or x.shape[-1] != weights.shape[-1]:
+        raise ShapeError(
+            f"{request}: x has shape {x.shape}, {name} {weights.shape}; the last axis of both is K; "
+            f"pass x as [..., {weights.shape[-1]}]"
+        )
+
+
+def float_dtype(request: str, dtype: DTypeLike | None) -> np.dtype[Any]:
     """The dtype of a result: float32 unless another float was asked for, bfloat16 of ml_dtypes too."""
     if dtype is np.float32 or dtype is FLOAT32:  # names of dtypes take microseconds
         return FLOAT32
@@ -60,34 +79,37 @@ def float_dtype(asked: str, dtype: DTypeLike | None) -> np.dtype[Any]:
             kind: np.dtype[Any] = np.dtype(importlib.import_module("ml_dtypes").bfloat16)
         except ImportError:
             raise UnsupportedError(
-                f"{asked}: dtype=bfloat16; NumPy has it from the package ml_dtypes, which is not installed; "
+                f"{request}: dtype=bfloat16; NumPy has it from the package ml_dtypes, which is not "
+                "installed; "
                 "pip install ml_dtypes, or ask for float32"
             ) from None
         return kind
     try:
         kind = np.dtype(np.float32 if dtype is None else dtype)
     except TypeError:
-        raise DTypeError(f"{asked}: {dtype!r} is no dtype; ask for np.float32") from None
+        raise DTypeError(f"{request}: {dtype!r} is no dtype; ask for np.float32") from None
     if kind.kind != "f" or kind.itemsize > 8:
         raise DTypeError(
-            f"{asked}: values are floats, {kind} was asked for; ask for float16, bfloat16, float32 or "
+            f"{request}: values are floats, {kind} was asked for; ask for float16, bfloat16, float32 or "
             "float64 (stored integers are in q.blocks)"
         )
     return kind
 
 
 def finite_float32(
-    asked: str, rows: NDArray[Any], shape: tuple[int, ...], first: int, name: str = "x"
+    request: str, rows: NDArray[Any], shape: tuple[int, ...], first: int, name: str = "x"
 ) -> NDArray[np.float32]:
     """Rows as contiguous float32; the first value that is not finite is an error with its index."""
-    with np.errstate(over="ignore", invalid="ignore"):  # a sum is finite only if all are, and soon told
+    with np.errstate(
+        over="ignore", invalid="ignore"
+    ):  # a sum is finite only if all values are, and it is quick
         values = np.ascontiguousarray(rows, np.float32)
         total = np.einsum("i->", values.reshape(-1))
     if not np.isfinite(total) and not (finite := np.isfinite(values)).all():
         row, column = np.argwhere(~finite)[0].tolist()
         index = [*row_index(first + row, shape), column]
         raise NonFiniteError(
-            f"{asked}: {name}{index} is {rows[row, column]}; blocks hold finite float32 values only; "
+            f"{request}: {name}{index} is {rows[row, column]}; blocks hold finite float32 values only; "
             f"clear NaN with np.nan_to_num and bring the rest into range with np.clip or a smaller unit"
         )
     return values
@@ -98,110 +120,74 @@ def row_index(row: int, shape: tuple[int, ...]) -> list[int]:
     return [int(i) for i in np.unravel_index(row, shape[:-1])] if shape[:-1] else []
 
 
-def check_imatrix(asked: str, fmt: Format, imatrix: Any, columns: int) -> NDArray[np.float32] | None:
-    """One finite weight a column, none negative, not all of them 0; or None where that will do."""
+def check_imatrix(request: str, fmt: Format, imatrix: Any, columns: int) -> NDArray[np.float32] | None:
+    """The importance of columns as finite numbers, none negative and not all 0; None where there is none."""
     if imatrix is None:
         if fmt.needs_imatrix:
             without = ", ".join(f.name for f in FORMATS.values() if f.can_quantize and not f.needs_imatrix)
             raise ImportanceError(
-                f"{asked}: there is no imatrix; ggml encodes {fmt.name} only with one; pass "
+                f"{request}: there is no imatrix; ggml encodes {fmt.name} only with one; pass "
                 f"imatrix=importance (np.ones({columns}, np.float32) weighs all columns alike), "
                 f"or take a format that does without: {without}"
             )
         return None
-    weights = as_floats(asked, imatrix, "imatrix")
+    weights = as_floats(request, imatrix, "imatrix")
     if weights.shape != (columns,):
         raise ShapeError(
-            f"{asked}: imatrix has shape {weights.shape}, rows have {columns} elements; "
+            f"{request}: imatrix has shape {weights.shape}, rows have {columns} elements; "
             "an imatrix is 1-D with one weight a column"
         )
-    found = finite_float32(asked, weights[None], weights.shape, 0, "imatrix").reshape(columns)
-    if (found < 0).any():
-        at = int((found < 0).argmax())
+    importance = finite_float32(request, weights[None], weights.shape, 0, "imatrix").reshape(columns)
+    if (importance < 0).any():
+        at = int((importance < 0).argmax())
         raise ImportanceError(
-            f"{asked}: imatrix[{at}] is {found[at]}; importance is a mean of squares, never negative; "
+            f"{request}: imatrix[{at}] is {importance[at]}; importance is a mean of squares, never negative; "
             "pass the values of llama-imatrix as they are"
         )
-    if columns and not found.any() and getattr(fmt, "imatrix", "ignored") != "ignored":
+    if columns and not importance.any() and getattr(fmt, "imatrix", "ignored") != "ignored":
         raise ImportanceError(
-            f"{asked}: the imatrix is 0 everywhere; ggml would write a tensor of zeros, since nothing "
+            f"{request}: the imatrix is 0 everywhere; ggml would write a tensor of zeros, since nothing "
             "counts; pass imatrix=None, or np.ones for a tensor that the calibration never reached"
         )
-    return found
+    return importance
 
 
-def check_linear(asked: str, x: Any, q: QuantArray) -> Any:
-    """The operands of ``x @ q.T`` checked; x comes back as an array of floats."""
-    if not isinstance(q, QuantArray):
-        raise DTypeError(
-            f"{asked}: the weights are a {type(q).__name__}; they must be a QuantArray; "
-            "make one with gq.quantize(w, 'q8_0') or QuantArray.from_bytes"
-        )
-    if q.ndim != 2:
-        way = "an array with rows"
-        if q.ndim:
-            way = (
-                f"q[e] for one of its {q.shape[0]} matrices, or use gq.expert_linear"
-                if q.ndim > 2
-                else "q[i:i+1] for one row"
-            )
-        raise ShapeError(f"{asked}: {q!r} is {q.ndim}-D; weights are [N, K]; pass {way}")
-    if device_of(x) != q.device:
-        here = "the host" if is_host(x) else device_of(x)
-        raise DeviceError(
-            f"{asked}: x is on {here}, q on {q.device}; both must be on one device; "
-            'move q with q.to("cpu") or q.to("cuda"), or x with cupy.asarray(x) or x.get()'
-        )
-    x = as_floats(asked, x)
-    if x.ndim == 0 or x.shape[-1] != q.shape[1]:
-        raise ShapeError(
-            f"{asked}: x has shape {x.shape}, q {q.shape}; the last axis of both is K; "
-            f"pass x as [..., {q.shape[1]}]"
-        )
-    return x
-
-
-def check_out(asked: str, out: Any, shape: tuple[int, ...], device: str) -> None:
-    """An array that can take the result in place."""
-    refuse_mask(asked, out)
+def check_out(request: str, out: Any, shape: tuple[int, ...], device: str) -> None:
+    """Refuse an ``out`` that cannot take the result in place."""
+    refuse_mask(request, out)
     if is_host(out) and not isinstance(out, np.ndarray):
         raise DTypeError(
-            f"{asked}: out is a {type(out).__name__}; it is an array of floats of shape {shape}; "
+            f"{request}: out is a {type(out).__name__}; it is an array of floats of shape {shape}; "
             f"allocate np.empty({shape}, np.float32)"
         )
     if device_of(out) != device:
-        raise DeviceError(f"{asked}: out is not on {device}, where x and q are; allocate it there")
+        raise DeviceError(f"{request}: out is not on {device}, where x and q are; allocate it there")
     if out.shape != shape:
         raise ShapeError(
-            f"{asked}: out has shape {out.shape}, the result {shape}; they must agree; allocate {shape}"
+            f"{request}: out has shape {out.shape}, the result {shape}; they must agree; allocate {shape}"
         )
-    float_dtype(asked, out.dtype)
+    float_dtype(request, out.dtype)
     if is_host(out) and not out.flags.writeable:
-        raise ShapeError(f"{asked}: out is read-only; pass an array that may be written to")
+        raise ShapeError(f"{request}: out is read-only; pass an array that may be written to")
 
 
-def check_bias(asked: str, bias: Any, q: Any, name: str = "q") -> Any:
-    """One value a row of the weights, on their device; ``name``: what the caller calls them."""
+def check_bias(request: str, bias: Any, q: Any, name: str = "q") -> Any:
+    """A bias with one value a row of the weights, on their device; ``name`` is theirs, for words."""
     if device_of(bias) != q.device:
-        raise DeviceError(f"{asked}: bias is not on {q.device}, where x and {name} are; move it there")
-    bias = as_floats(asked, bias, "bias")
+        raise DeviceError(f"{request}: bias is not on {q.device}, where x and {name} are; move it there")
+    bias = as_floats(request, bias, "bias")
     if bias.shape != (q.shape[0],):
         raise ShapeError(
-            f"{asked}: bias has shape {bias.shape}; it is one value a row of {name}; "
+            f"{request}: bias has shape {bias.shape}; it is one value a row of {name}; "
             f"pass shape ({q.shape[0]},)"
         )
     return bias
 
 
-def written(kind: np.dtype[Any]) -> np.dtype[Any]:
-    """What a kernel that rounds sums itself writes for a result of this kind."""
-    return kind if kind.itemsize == 2 else np.dtype(np.float32)
-
-
 def takes_sums(share: Callable[[Any, Any], bool], out: Any, *operands: Any, dtype: Any = FLOAT32) -> bool:
-    """Whether a kernel may write into ``out`` itself: its dtype, contiguous, apart from all it reads.
+    """True if a kernel may write into ``out`` itself: its dtype, contiguous, apart from all it reads.
 
-    ``share``: tells whether two arrays may share memory.
+    ``share(a, b)`` is True if two arrays may share memory.
     """
     if out is None or out.dtype != dtype or not out.flags.c_contiguous:
         return False

@@ -1,8 +1,8 @@
-"""Which token uses which expert: uses sorted by expert, and products one expert after the other.
+"""Products of mixtures, one expert after the other, with the uses of tokens sorted by expert.
 
 A *use* is a number t · U + u: token t meets the u-th of its experts. Rows of activations are one a token or
-one a use; results are one a use. This is what the products of mixtures share on every device, in NumPy or
-CuPy; faster kernels sort in compiled code.
+one a use; results are one a use. It serves every device, in NumPy or CuPy; faster kernels sort in compiled
+code.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def by_expert(ids: Any, experts: int) -> Uses:
     return Uses(order[: starts[-1]], starts, order[starts[-1] :])
 
 
-def each(x: Any, q: Any, ids: Any, out: Any, multiply: Multiply) -> None:
+def expert_by_expert(x: Any, q: Any, ids: Any, out: Any, multiply: Multiply) -> None:
     """``out[t, u] = x[…] @ q[ids[t, u]].T``, with all rows of an expert gathered for one product."""
     if not is_host(out):
         cuda_device().refuse_capture("expert_linear, which looks at ids on the host with this kernel,")
@@ -49,17 +49,17 @@ def each(x: Any, q: Any, ids: Any, out: Any, multiply: Multiply) -> None:
     uses, per = by_expert(ids, len(q)), ids.size // max(len(x), 1)
     matrices = q.matrices()
     for e in range(len(q)):
-        mine = uses.order[uses.starts[e] : uses.starts[e + 1]]
-        if len(mine):
-            y = xp.empty((len(mine), lines.shape[1]), np.float32)
-            multiply(x[mine // per], matrices[e], y)
-            lines[mine] = y
+        group = uses.order[uses.starts[e] : uses.starts[e + 1]]
+        if len(group):
+            y = xp.empty((len(group), lines.shape[1]), np.float32)
+            multiply(x[group // per], matrices[e], y)
+            lines[group] = y
     if len(uses.lost):
         lines[uses.lost] = np.nan
 
 
 def as_linear(arithmetic: str) -> Multiply:
-    """What :func:`each` calls for block formats and floats: the kernel of ``linear`` in this arithmetic."""
+    """The product of one expert of blocks or floats: by the kernel of ``linear`` in this arithmetic."""
 
     def multiply(x: Any, q: Any, out: Any) -> None:
         (n, k), (device, card, _) = q.shape, place_of(out)
@@ -70,33 +70,33 @@ def as_linear(arithmetic: str) -> Multiply:
 
 
 def as_scaled_linear(x: ScaledArray, w: ScaledArray, out: Any) -> None:
-    """The same for arrays with scales."""
+    """The product of one expert of codes with scales, by a kernel of ``scaled_linear``."""
     choose(ScaledLinear.of(x, w)).launch(x, w, out)
 
 
-def of_scaled(problem: ExpertLinear) -> str | None:
-    """Why a kernel for codes with scales does not take a problem."""
+def refuses_blocks(problem: ExpertLinear) -> str | None:
+    """The reason why a kernel for codes with scales does not take a problem of blocks or floats."""
     return None if isinstance(problem.weights, Operand) else "it multiplies codes with scales"
 
 
 def in_arithmetic(arithmetic: str) -> Callable[[ExpertLinear], str | None]:
-    """The ``refuses`` of a kernel that is :func:`each` with :func:`as_linear`."""
+    """The ``refuses`` of a kernel that is :func:`expert_by_expert` with :func:`as_linear`."""
 
     def refuses(problem: ExpertLinear) -> str | None:
         if isinstance(problem.weights, Operand):
-            return of_arrays(problem)
+            return refuses_scaled(problem)
         uses = max(1, problem.t * problem.u)
-        of, n, k, device, card = problem.weights, problem.n, problem.k, problem.device, problem.card
+        fmt, n, k, device, card = problem.weights, problem.n, problem.k, problem.device, problem.card
         try:
             for m in {1, uses}:  # an expert may have one use, or all
-                choose(Linear(of, m, n, k, device=device, card=card), arithmetic=arithmetic)
+                choose(Linear(fmt, m, n, k, device=device, card=card), arithmetic=arithmetic)
         except UnsupportedError:
-            return f"no kernel of linear multiplies {of.name} in {arithmetic} here"
+            return f"no kernel of linear multiplies {fmt.name} in {arithmetic} here"
         return None
 
     return refuses
 
 
-def of_arrays(problem: ExpertLinear) -> str | None:
-    """Why a kernel for block formats and floats does not take one."""
+def refuses_scaled(problem: ExpertLinear) -> str | None:
+    """The reason why a kernel for blocks and floats does not take a problem of codes with scales."""
     return "it multiplies block formats and floats" if isinstance(problem.weights, Operand) else None

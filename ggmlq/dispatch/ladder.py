@@ -1,15 +1,15 @@
 """The one registry of kernels: what a problem is, what a rung is, and which rung serves a problem.
 
-A rung is a module ``ggmlq/<device>/<op>/r<level>_<name>.py`` that ends in a decorated ``launch``.
-The folder's listing is the ladder; a new rung touches nothing else.
+A rung is a module ``ggmlq/<device>/<op>/r<level>_<name>.py`` that ends in a decorated ``launch``. The
+folder's listing is the ladder; a new rung touches nothing else. Each operation has its kind of
+:class:`Problem`, which its rungs accept or refuse, and a module in ``ops/`` that calls their ``launch``
+with the arguments that :class:`Rung` lists.
 
-What an operation is about, the ladder does not know: each has a kind of :class:`Problem`, which its
-rungs are asked about, and its module in ``ops/`` calls their ``launch`` with what they agree on.
-
-A device may have a module ``ggmlq/<device>/choice.py`` that knows which rungs are fast for a problem,
-because they were measured: ``preference(problem)`` is names, the fastest first, and where that comes
-from; ``card()`` what the current device is. It only orders rungs: one that refuses is passed over, a
-name that belongs to no rung too, and after those it names come all others from the highest down.
+A device may have a module that orders its rungs by speed, named in ``CHOICES``. Its
+``preference(problem)`` gives names, the fastest first, and where that order comes from; its ``card()`` is
+the current device. It only orders rungs: one that refuses is passed over, so is a name without a rung, and
+rungs that it does not name come last, from the highest down. :func:`choose` takes the first that accepts;
+:func:`explain` also says why.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import pkgutil
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -42,33 +42,28 @@ KINDS: dict[str, type[Problem]] = {}  # by operation
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One operation on one shape: what a rung accepts or refuses. Each operation has a kind of its own."""
+    """One operation on one shape, which a rung accepts or refuses. Each operation has its own kind."""
 
     device: str  # "cpu" or "cuda"
     card: Card | None = None  # None on a CPU, and where it is unknown: then nothing is refused for it
 
     op: ClassVar[str]
-    setting: ClassVar[str] = ""  # in a few words, what all problems have in common that lists show
+    setting: ClassVar[str] = ""  # the part that all problems in a list have in common, in a few words
     operands: ClassVar[str] = "the operands"
-    moved: ClassVar[dict[str, str]] = {"cpu": "host arrays", "cuda": "CuPy arrays"}  # what to pass elsewhere
+    moved: ClassVar[dict[str, str]] = {"cpu": "host arrays", "cuda": "CuPy arrays"}  # operands on a device
 
     def __init_subclass__(cls, op: str) -> None:
         cls.op = op
         KINDS[op] = cls
 
     @property
-    def facts(self) -> tuple[Hashable, ...]:
-        """What a kind adds, in the order in which it is made of them."""
-        return tuple(value for name, value in vars(self).items() if name not in ("device", "card"))
-
-    @property
     def case(self) -> str:
-        """In a few words, what tells it from the others that lists show."""
+        """The part in which it differs from other problems of a list, in a few words."""
         return str(self)
 
     @classmethod
     def here(cls, *facts: Any, device: str) -> Self:
-        """One on the current device."""
+        """A problem on the current device."""
         return cls(*facts, device=device, card=current_card(device))
 
     @classmethod
@@ -78,29 +73,48 @@ class Problem:
 
 
 def serves_all(problem: Problem) -> str | None:
-    """The ``refuses`` of a rung that takes every problem."""
+    """No reason: the ``refuses`` of a rung that takes every problem."""
     return None
 
 
 @dataclass(frozen=True)
 class Rung:
-    """One step of the ladder."""
+    """One step of the ladder: a kernel, the problems that it takes, and how an operation launches it.
+
+    ``launch`` writes into ``out``, a C-contiguous array that shares no memory with an operand:
+
+        linear          launch(x [M, K], q [N, K], out float32 [M, N])                x floats, q a QuantArray
+        scaled_linear   launch(x [M, K], w [N, K], out float32 [M, N])                two ScaledArrays
+        expert_linear   launch(x [R, K], q [E, N, K], ids int64 [T, U], out float32 [T, U, N])
+                                                R is T or T·U; x and q as in linear or in scaled_linear
+        gru             launch(calls)           a ggmlq.gru.run.Call for each direction
+
+    All operands lie on ``device``; rows of x lie one after the other. No axis of out has length 0, nor has K.
+
+    Flags say what else an operation may do with it:
+
+        refuses   a problem of its kind -> None, or the reason in words why it cannot serve it
+        caution   the reason why "auto" takes it only where no other rung serves
+        narrow    ``out`` may also be float16 or bfloat16: it rounds its sums itself
+        repeats   it does nothing but launch kernels, the same for all x of one shape and dtype, so that its
+                  launches can be recorded and repeated; on a GPU x may then be float32, float16 or, as
+                  uint16, the bits of bfloat16
+        ends      ``launch(x, w, out, end=Epilogue(…))`` adds a bias, and writes codes into ``out``
+    """
 
     op: str
     device: str
     name: str  # "cpu:panels"
     level: int  # from the file's name
     teaches: str  # first line of the file
-    arithmetic: str  # what it multiplies: docs/arithmetic.md
+    arithmetic: str  # docs/arithmetic.md
     accumulate: str  # "int32", "f32" …: fixes its tolerance
-    launch: Callable[..., Any]  # takes what the module of its operation in ops/ passes
-    refuses: Callable[[Any], str | None] = serves_all  # a problem of its kind: None, or the reason in words
-    caution: str | None = None  # why "auto" takes it only where no other rung serves
-    narrow: bool = False  # whether ``launch`` writes float16 and bfloat16 as well as float32
-    # Whether it does nothing but launch kernels, the same for every x of a shape and a kind. On a GPU it
-    # takes float32, float16 and, as uint16, the bits of bfloat16.
+    launch: Callable[..., Any]
+    refuses: Callable[[Any], str | None] = serves_all
+    caution: str | None = None
+    narrow: bool = False
     repeats: bool = False
-    ends: bool = False  # whether it takes ``end``, ending.py: adds a bias, writes codes
+    ends: bool = False
 
 
 _RUNGS: dict[str, Rung] = {}
@@ -118,14 +132,14 @@ def register(
     repeats: bool = False,
     ends: bool = False,
 ) -> Callable[[Callable[..., Any]], Rung]:
-    """Decorate the ``launch`` of a rung's module; pass ``__name__`` and ``__doc__``."""
-    facts: dict[str, Any] = {"refuses": refuses, "caution": caution, "narrow": narrow}
-    facts |= {"repeats": repeats, "ends": ends}
+    """Decorate the ``launch`` of a rung's module; pass ``__name__`` and ``__doc__``, see :class:`Rung`."""
+    flags: dict[str, Any] = {"refuses": refuses, "caution": caution, "narrow": narrow}
+    flags |= {"repeats": repeats, "ends": ends}
 
     def decorate(launch: Callable[..., Any]) -> Rung:
-        rung = _rung(module, doc, arithmetic, accumulate, launch, **facts)
+        rung = _rung(module, doc, arithmetic, accumulate, launch, **flags)
         _RUNGS[f"{rung.op}/{rung.name}"] = rung
-        chosen.cache_clear()
+        explain.cache_clear()
         return rung
 
     return decorate
@@ -133,32 +147,31 @@ def register(
 
 def _rung(
     module: str, doc: str | None, arithmetic: str, accumulate: str,
-    launch: Callable[..., Any], **facts: Any,
+    launch: Callable[..., Any], **flags: Any,
 ) -> Rung:  # fmt: skip
-    """A rung by the name of its module, ``ggmlq.<device>.<op>.r<level>_<name>``."""
+    """The rung of a module, ``ggmlq.<device>.<op>.r<level>_<name>``."""
     *_, device, op, stem = module.split(".")
     if op in DEVICES:
         device, op = op, device
     level, _, name = stem.partition("_")
     teaches = (doc or "").strip().partition("\n")[0]
     return Rung(
-        op, device, f"{device}:{name}", int(level[1:]), teaches, arithmetic, accumulate, launch, **facts
+        op, device, f"{device}:{name}", int(level[1:]), teaches, arithmetic, accumulate, launch, **flags
     )
 
 
 def rungs(op: str, device: str) -> tuple[Rung, ...]:
-    """The rungs of an operation on a device, from the lowest; imported when first asked for.
+    """The rungs of an operation on a device, from the lowest; the first call imports them.
 
-    Where their language is missing, what their files say of them: :func:`absent` has the words.
+    Where a package is missing (:func:`absent` says which), they are read from their files, to be listed.
     """
     if absent(op, device) is not None:
         return _announced(op, device)
-    found = [rung for rung in _RUNGS.values() if (rung.op, rung.device) == (op, device)]
-    return tuple(sorted(found, key=_place))
+    return _ordered(rung for rung in _RUNGS.values() if (rung.op, rung.device) == (op, device))
 
 
-def _place(rung: Rung) -> tuple[int, str]:
-    return rung.level, rung.name
+def _ordered(steps: Iterable[Rung]) -> tuple[Rung, ...]:
+    return tuple(sorted(steps, key=lambda rung: (rung.level, rung.name)))
 
 
 def package_of(op: str, device: str) -> str:
@@ -168,7 +181,7 @@ def package_of(op: str, device: str) -> str:
 
 @cache
 def absent(op: str, device: str) -> str | None:
-    """Import the rungs of an operation on a device; why none of them can run here, or None."""
+    """The reason why no rung of an operation can run on a device; None once they are imported."""
     package = package_of(op, device)
     if importlib.util.find_spec(package) is None:
         return None
@@ -183,27 +196,27 @@ def absent(op: str, device: str) -> str | None:
 
 @cache
 def _announced(op: str, device: str) -> tuple[Rung, ...]:
-    """The rungs of a device as their files announce them: to be listed, not to be launched."""
+    """The rungs of a device as their files announce them, for lists; they cannot be launched."""
     reason = absent(op, device)
 
     def launch(*arguments: Any) -> None:
         raise MissingDependencyError(str(reason))
 
-    found = []
+    steps = []
     package = package_of(op, device)
     for path in PACKAGE.joinpath(*package.split(".")[1:]).glob("r[0-9]*.py"):
         doc, facts = announced(path) or (None, None)
         if facts is not None:
             module = f"{package}.{path.stem}"
-            found.append(_rung(module, doc, launch=launch, refuses=lambda problem: reason, **facts))
-    return tuple(sorted(found, key=_place))
+            steps.append(_rung(module, doc, launch=launch, refuses=lambda problem: reason, **facts))
+    return _ordered(steps)
 
 
 HIGHEST = "the highest that takes it"
 
 
 class Choice(NamedTuple):
-    """A rung, and why it is taken."""
+    """A rung, and the reason for taking it."""
 
     rung: Rung
     why: str
@@ -211,52 +224,44 @@ class Choice(NamedTuple):
 
 def choose(problem: Problem, kernel: str = "auto", arithmetic: str | None = None) -> Rung:
     """The named rung, or the fastest known that does not refuse; without figures the highest."""
-    return reasoned(problem, kernel, arithmetic).rung
-
-
-def reasoned(problem: Problem, kernel: str = "auto", arithmetic: str | None = None) -> Choice:
-    """What :func:`choose` gives, and why."""
     try:
         hash((kernel, arithmetic))
     except TypeError:
-        return _best(problem, kernel, arithmetic)  # which says what is wrong with them
-    kind: Any = type(problem)
-    return chosen(kind, problem.device, problem.card, kernel, arithmetic, *problem.facts)
+        return _first(problem, kernel, arithmetic).rung  # raises: there is no kernel of such a name
+    return explain(problem, kernel, arithmetic).rung
 
 
 @lru_cache(1 << 12)
-def chosen(
-    kind: Any, device: str, card: Card | None, kernel: str, arithmetic: str | None, *facts: Hashable
-) -> Choice:
-    """The same, remembered: for who calls so often that making the problem would cost too much.
+def explain(problem: Problem, kernel: str = "auto", arithmetic: str | None = None) -> Choice:
+    """The rung that :func:`choose` gives, and the reason for it.
 
-    What a rung refuses depends on the problem, its card, and on nothing that changes in a process.
+    It is cached: a refusal depends on the problem, its card, and on nothing that changes in a process.
     """
-    return _best(kind(*facts, device=device, card=card), kernel, arithmetic)
+    return _first(problem, kernel, arithmetic)
 
 
 @cache
 def _measured(device: str) -> Any:
-    """The module that knows which rungs of a device are fast, or None."""
+    """The module that orders the rungs of a device, or None."""
     name = CHOICES.get(device)
     return importlib.import_module(name) if name else None
 
 
 def current_card(device: str) -> Card | None:
-    """The card that a problem has here; None where there is none."""
+    """The card of a problem on the current device; None on a CPU, and without a GPU."""
     measured = _measured(device)
     card: Card | None = measured.card() if measured else None
     return card
 
 
 def code_of(device: str) -> str | None:
-    """Where the code of a device's kernels comes from, where its module says so."""
+    """A sentence about where the code of a device's kernels comes from, if its module has one."""
     say = getattr(_measured(device), "code", None)
     return None if say is None else str(say())
 
 
-def _best(problem: Problem, kernel: str, arithmetic: str | None) -> Choice:
-    """The first that does not refuse: of the preferred ones, then of all from the highest down."""
+def _first(problem: Problem, kernel: str, arithmetic: str | None) -> Choice:
+    """The first rung that does not refuse: of the preferred ones, then of all from the highest down."""
     if (missing := absent(problem.op, problem.device)) is not None:
         raise MissingDependencyError(f"{problem}: {missing}")
     measured = _measured(problem.device)
@@ -286,15 +291,16 @@ def _best(problem: Problem, kernel: str, arithmetic: str | None) -> Choice:
 
 
 def _unknown(problem: Problem, kernel: str, names: list[str]) -> str:
-    asked, device = f"{problem} with kernel={kernel!r}", str(kernel).partition(":")[0]
+    request, device = f"{problem} with kernel={kernel!r}", str(kernel).partition(":")[0]
     if device in DEVICES and device != problem.device:
         return (
-            f"{asked}: that is a kernel for {device} arrays, {problem.operands} are {problem.device} arrays; "
+            f"{request}: that is a kernel for {device} arrays, {problem.operands} are {problem.device} "
+            "arrays; "
             f"pass {problem.moved[device]}"
         )
-    if str(kernel) in RENAMED:
-        return f"{asked}: this kernel is called {RENAMED[str(kernel)]!r} since ggmlq 0.3; pass that name"
+    if name := RENAMED.get(str(kernel)):
+        return f"{request}: this kernel is called {name!r} since ggmlq 0.3; pass that name"
     stems = {name.partition(":")[2]: name for name in names}
     near = difflib.get_close_matches(str(kernel).rpartition(":")[2], stems, 1)
     meant = f"did you mean {stems[near[0]]!r}?" if near else "gq.kernels() lists what there is"
-    return f"{asked}: there is no such kernel; those for {problem.device} are {', '.join(names)}; {meant}"
+    return f"{request}: there is no such kernel; those for {problem.device} are {', '.join(names)}; {meant}"

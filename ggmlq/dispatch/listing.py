@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from ..base import text
 from ..errors import DeviceError, UnsupportedError
-from .ladder import DEVICES, KINDS, Problem, Rung, absent, code_of, current_card, reasoned, rungs
+from .ladder import DEVICES, KINDS, Problem, Rung, absent, code_of, current_card, explain, rungs
 
 
 class Taken(NamedTuple):
-    """What ``kernel="auto"`` takes for a problem, and why."""
+    """The kernel that ``kernel="auto"`` takes for a problem, and the reason."""
 
     problem: Problem
     kernel: str
@@ -20,20 +20,20 @@ class Taken(NamedTuple):
 
     @property
     def device(self) -> str:
-        """``"cpu"`` or ``"cuda"``."""
+        """The device, ``"cpu"`` or ``"cuda"``."""
         return self.problem.device
 
 
 def taken(problems: Iterable[Problem]) -> list[Taken]:
-    """What auto takes for some problems."""
-    found = [(problem, reasoned(problem)) for problem in problems]
-    return [Taken(problem, choice.rung.name, choice.why) for problem, choice in found]
+    """The kernels that auto takes for some problems."""
+    choices = [(problem, explain(problem)) for problem in problems]
+    return [Taken(problem, choice.rung.name, choice.why) for problem, choice in choices]
 
 
 class Ladder(list[Rung]):
     """Rungs that print as a table; ``auto`` says which of them ``kernel="auto"`` takes, for one format.
 
-    ``notes``: why kernels of a device cannot run here, if so, and where their code comes from.
+    ``notes`` say why kernels of a device cannot run here, if so, and where their code comes from.
     """
 
     auto: list[Taken]
@@ -74,7 +74,7 @@ def kernels(op: str = "linear", format: Any = None, device: str | None = None) -
     >>> gq.kernels(format="f32", device="cpu").auto[0].why
     'the highest that takes it'
     """
-    import_module(f"{__package__}.problems")  # which registers what operations are about
+    import_module(f"{__package__}.problems")  # which registers the kinds of problems
     kinds = DEVICES if device is None else (str(device).partition(":")[0],)
     if kinds[0] not in DEVICES:
         raise DeviceError(f"kernels(device={device!r}): no such device; devices are cpu and cuda")
@@ -84,15 +84,15 @@ def kernels(op: str = "linear", format: Any = None, device: str | None = None) -
             + text.meant(str(op), KINDS, "pass one of these")
         )
     notes = [f"No {kind} kernel can run here. {reason}" for kind in kinds if (reason := absent(op, kind))]
-    notes += [said for kind in kinds if op == "linear" and (said := code_of(kind))]
-    found: list[Rung] = []
+    notes += [origin for kind in kinds if op == "linear" and (origin := code_of(kind))]
+    steps: list[Rung] = []
     auto: list[Taken] = []
     for kind in kinds:
         if format is None:
-            found += rungs(op, kind)
+            steps += rungs(op, kind)
             continue
         shown = KINDS[op].shown(format, kind, current_card(kind))
         able = [rung for rung in rungs(op, kind) if any(rung.refuses(problem) is None for problem in shown)]
-        found += able
+        steps += able
         auto += taken(shown) if able else []
-    return Ladder(found, auto, notes)
+    return Ladder(steps, auto, notes)

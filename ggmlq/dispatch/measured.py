@@ -1,17 +1,17 @@
-"""Which kernels are fast for a product: how the tables beside each ``choice.py`` are read.
+"""Tables of measured kernels, which order the rungs of a device: the files beside each ``choice.py``.
 
 A table has an entry for each card or CPU that was measured. The entry says for a format and a shape up
 to which number of rows of activations which rungs are fast, the fastest first:
 
     {"format": "q4_0", "N": 4096, "K": 14336, "up to": [[22, ["cuda:streamk"]], [null, […]]]}
 
-What was not measured takes what is nearest to it:
+A problem that was not measured takes the nearest entry:
 
     format    groups of the same size (16, or 32 and more), offsets or none, the nearest size
     N and K   the nearest number of weights and length of a row, on a log scale
     M         the nearest that was measured, on a log scale
 
-Only an order comes of it, which :mod:`ggmlq.dispatch.ladder` goes through: no entry can be wrong, only slow.
+The result is only an order for :mod:`ggmlq.dispatch.ladder`: an entry can make a product slow, never wrong.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Entry = dict[str, Any]
 
 
 class Preference(NamedTuple):
-    """Names of rungs, the fastest first, and where that comes from."""
+    """Names of rungs, the fastest first, and the source of that order."""
 
     kernels: tuple[str, ...]
     why: str
@@ -42,10 +42,10 @@ NOTHING = Preference((), "")
 def entries(table: Path, what: str) -> list[Entry]:
     """The cards or CPUs that were measured; none where the file is missing or damaged."""
     try:
-        found: list[Entry] = json.loads(table.read_text())[what]
+        measured: list[Entry] = json.loads(table.read_text())[what]
     except (OSError, ValueError, KeyError, TypeError):
         return []
-    return found
+    return measured
 
 
 def preference(problem: Problem, entry: Entry, place: str) -> Preference:
@@ -56,7 +56,7 @@ def preference(problem: Problem, entry: Entry, place: str) -> Preference:
     name = stand_in(problem.format, (row["format"] for row in rows))
     row = min((r for r in rows if r["format"] == name), key=lambda r: _apart(problem, r))
     kernels: list[str] = next(
-        (found for most, found in row["up to"] if most is None or problem.m <= most), []
+        (names for most, names in row["up to"] if most is None or problem.m <= most), []
     )
     why = f"measured on {place} at {entry['commit']}"
     if name != problem.format.name:

@@ -1,4 +1,4 @@
-"""The kinds of problems, one an operation: what its rungs are asked whether they take it."""
+"""The kinds of problems, one an operation, with the facts by which rungs accept or refuse."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ORDINARY = 4096  # N, and about K, where a list is of kernels for a format
 
 @dataclass(frozen=True)
 class Linear(Problem, op="linear"):
-    """Floats times quantized weights; ``launch(x [M, K], weights [N, K], out float32 [M, N])``."""
+    """A product of floats with weights in blocks: x [M, K], q [N, K]."""
 
     format: Format
     m: int  # rows of activations
@@ -50,7 +50,7 @@ INT32 = 2**31 - 1
 
 
 class Operand(NamedTuple):
-    """What of an array with scales decides which kernels take it."""
+    """The facts of an array with scales that decide which kernels take it."""
 
     code: str
     r: int  # rows that share a scale
@@ -59,20 +59,20 @@ class Operand(NamedTuple):
 
     @classmethod
     def of(cls, s: Any) -> Operand:
-        """Of a ScaledArray."""
+        """The facts of a ScaledArray."""
         return cls(s.code.name, s.tiling.r, s.tiling.c, s.zeros is not None)
 
 
 @dataclass(frozen=True)
 class ScaledLinear(Problem, op="scaled_linear"):
-    """Codes times codes; ``launch(x ScaledArray [M, K], w ScaledArray [N, K], out float32 [M, N])``."""
+    """A product of codes with scales: x [M, K], w [N, K]."""
 
     x: Operand
     w: Operand
     m: int  # rows of x
     n: int  # rows of w
     k: int  # length of both
-    accumulate: str | None = None  # what the caller asked the sums to be
+    accumulate: str | None = None  # the dtype of sums, if the caller names one
 
     setting: ClassVar[str] = f"N=K={ORDINARY}"
     operands: ClassVar[str] = "x and w"
@@ -83,7 +83,7 @@ class ScaledLinear(Problem, op="scaled_linear"):
 
     @classmethod
     def of(cls, x: Any, w: Any, accumulate: str | None = None) -> ScaledLinear:
-        """Of ScaledArrays [M, K] and [N, K] on one device."""
+        """The problem of ScaledArrays [M, K] and [N, K] on one device."""
         device, card, _ = place_of(w.codes)
         a, b = Operand.of(x), Operand.of(w)
         n, k = w.shape
@@ -91,17 +91,17 @@ class ScaledLinear(Problem, op="scaled_linear"):
 
     @property
     def integer(self) -> bool:
-        """Whether codes are integers."""
+        """True for codes that are integers."""
         return CODES[self.w.code].kind == "integer"
 
     @property
     def group(self) -> int:
-        """Products of a sum that share all scales."""
+        """The number of products in a sum that share all scales."""
         return min(self.x.c, self.w.c, max(self.k, 1))
 
     @property
     def varies(self) -> bool:
-        """Whether scales change along K."""
+        """True if scales change along K."""
         return self.group < self.k
 
     @property
@@ -129,14 +129,14 @@ class ScaledLinear(Problem, op="scaled_linear"):
 
 
 def _largest(operand: Operand) -> float:
-    """Of a code less its zero point."""
+    """The largest magnitude of a code less its zero point."""
     code = CODES[operand.code]
     return code.max - code.min if operand.zeros else max(code.max, -code.min)
 
 
 @dataclass(frozen=True)
 class Gru(Problem, op="gru"):
-    """A GRU in integers over some steps; ``launch(calls)`` with a :class:`ggmlq.gru.run.Call` a direction."""
+    """A GRU in integers over some steps."""
 
     widths: str  # "int8", "mixed", "int16", or "other"
     narrow: bool  # whether int32 holds every number of a step
@@ -161,17 +161,16 @@ class Gru(Problem, op="gru"):
 
 @dataclass(frozen=True)
 class ExpertLinear(Problem, op="expert_linear"):
-    """Rows times the matrices that their tokens use; ``launch(x [R, K], weights [E, N, K], ids, out)``.
+    """A product of rows [R, K] with the experts [E, N, K] that ids [T, U] name; R is T, or T·U.
 
-    ids are int64 [T, U], out is float32 [T, U, N]; R is T, a row for all experts of a token, or T·U. Rows
-    of out whose id is no expert become NaN.
+    Rows of the result [T, U, N] whose id is no expert become NaN.
     """
 
     weights: Format | Operand
     t: int  # tokens
-    u: int  # experts that each uses
+    u: int  # experts that a token uses
     e: int  # experts
-    n: int  # rows of each
+    n: int  # rows of an expert
     k: int
     x: Operand | None = None  # where activations are codes with scales
 
@@ -184,7 +183,7 @@ class ExpertLinear(Problem, op="expert_linear"):
 
     @classmethod
     def of(cls, x: Any, q: Any, ids: Any) -> ExpertLinear:
-        """Of operands on one device: floats or a ScaledArray [R, K], weights [E, N, K], ids [T, U]."""
+        """The problem of floats or a ScaledArray [R, K], weights [E, N, K] and ids [T, U], on one device."""
         device, card, _ = place_of(ids)
         (t, u), (e, n, k) = ids.shape, q.shape
         if hasattr(q, "format"):

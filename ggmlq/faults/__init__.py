@@ -1,41 +1,35 @@
 """The doctor: is a kernel right, and if not, which mistake is it?
 
-    diagnose       examine.py          the way through all of this, from a result to a verdict
-    Diagnosis      diagnosis.py        what it answers; report.py puts a finding into words,
-                                       formulas.py gives them the letters of the format
-    Fault          catalogue.py        every mistake by name: its formula, where to look, where it happened
-    telling_input  telling_input.py    activations on which mistakes differ
+    diagnose       examine.py      the operands, handed to the kind of product that they make
+    Diagnosis      diagnosis.py    its answer
+    Fault          catalogue.py    every mistake by name: its formula, where to look, where it happened
 
-First, what is right: inputs.py checks what was given, readings.py lists the ways in which kernels round
-activations, right.py the right kernels that this could be, scene.py predicts them all on a few rows and
-survey.py judges the whole of y by the best. Where all is within rounding, that is the verdict.
-What is known then is said in judged.py.
+Each diagnosis goes one way, that of frame.py:
 
-Then, what is wrong, by what it shows:
+    inputs.py       results, checked once and brought to the host
+    survey.py       all of y beside the best right kernel, slab by slab
+    explanation.py  a mistake that is tried, how much of y it explains, and the finding that comes of it
+    verdicts.py     how sure that is, which others explain as much; races and factors
+    report.py       a finding in words and figures
 
-    places.py      which elements: last rows, a tile, blocks of K; moved.py finds columns elsewhere, by the
-                   distances of nearest.py
-    nonfinite.py   NaN and infinities
-    no_terms.py    sums of nothing, where K is 0: before all that has to divide by K
-    replay.py      the product computed again with each mistake that can be made in the operands:
-                   operand.py opens weights up, misread.py makes mistakes in them, in orders.py (of codes),
-                   subscales.py (of bits, by subscale_rules.py), terms.py (in one term of the product) and
-                   strides.py (of rows); products.py has those of the sums, between_blocks.py where
-                   blocks meet. packed.py finds where codes lie in bytes, for formulas
-    assignment.py  an order of codes that no list has, found by linear algebra
+Wrong elements show something by their places: places.py knows last rows, tiles and NaN, moved.py finds
+columns elsewhere, and k_blocks.py blocks of K that are missing. numbers.py has the types and limits that
+all share.
 
-What explains y is an explanation (explanation.py); verdicts.py makes the finding of it, report.py the words.
+Kinds of products bring their catalogue, their oracle, and how the product is replayed with a mistake:
 
-    probe/         the weights that a kernel multiplies with, where it can be run: unit vectors
-    experts/       products with experts: which token met which expert, and where its result went
+    blocks/        a matrix of blocks
+    scaled/        codes of 8 bits with scales beside them
+    experts/       which token met which expert, and where its result went
     gru/           GRUs in integers: the first stage, step and unit that went wrong
-    scaled/        the same for products of arrays with scales: its own mistakes, and these machines
+
+probe/ reads the weights that a kernel multiplies with, where it can be run, by unit vectors.
 """
 
+from .blocks.telling_input import telling_input
 from .catalogue import CATALOGUE, Fault
 from .diagnosis import Diagnosis
 from .examine import diagnose
 from .gru import diagnose_gru
-from .telling_input import telling_input
 
 __all__ = ["CATALOGUE", "Diagnosis", "Fault", "diagnose", "diagnose_gru", "telling_input"]

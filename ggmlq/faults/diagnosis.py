@@ -1,4 +1,4 @@
-"""What ``gq.diagnose`` answers."""
+"""The answer of ``gq.diagnose``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Diagnosis:
     Attributes
     ----------
     ok : bool
-        Whether the kernel is right.
+        True where the kernel is right.
     fault : str
         An id of docs/faults.md, ``"correct"`` or ``"unknown"``.
     confidence : float
@@ -64,7 +64,7 @@ class Diagnosis:
 
 
 def _named(facts: Any) -> Any:
-    """The same under keys that are names: ``column_period`` for "column period"."""
+    """Facts under keys that are names: ``column_period`` for "column period"."""
     if isinstance(facts, dict):
         return {
             re.sub(r"\W+", "_", str(key)).strip("_").lower(): _named(value) for key, value in facts.items()

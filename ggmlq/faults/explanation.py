@@ -1,15 +1,32 @@
-"""A fault that may have happened, how much of y it explains, and the verdict before it is put into words."""
+"""A mistake that is tried, how much of y it explains, and the verdict before it is put into words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+from .numbers import Mask
 
 EXACT = 0.99  # share of elements that a sure explanation leaves within rounding
 NEAR = 0.02  # part of the error that a near explanation may leave
 
 Formulas = Callable[[], tuple[str, str]]  # the wrong and the right one, put together when they are printed
+Replay = TypeVar("Replay")
+
+
+@dataclass(frozen=True, eq=False)
+class Mistake(Generic[Replay]):
+    """A mistake of a catalogue, in one variant, and what replays the product with it."""
+
+    fault: str
+    words: str  # of the variant
+    replay: Replay  # weights misread, another result, or settings of a step: by the kind of product
+    free: int = 0  # numbers fitted to y
+    beside: str = ""  # the arithmetic in which it is replayed
+    columns: Mask | None = None  # columns that it says anything about; None: all
+    where: Mapping[str, Any] = field(default_factory=dict)
+    formulas: Formulas | None = None  # of this variant, where it has some
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,13 +41,27 @@ class Explanation:
     share: float  # of the elements explained to the last rounding
     elements: int  # on which it was judged
     free: int = 0  # numbers fitted to y
-    where: dict[str, object] = field(default_factory=dict)
-    formulas: Formulas | None = None  # of this variant, where it has some of its own
+    where: Mapping[str, Any] = field(default_factory=dict)
+    formulas: Formulas | None = None  # of this variant, where it has some
 
     @property
     def gain(self) -> float:
         """Score that is left, over that of the best right kernel; small is good."""
         return self.score / self.right if self.right > 0 else 1.0
+
+    @property
+    def level(self) -> int:
+        """2: explains y to the last rounding; 1: nearly all of the error; 0: not."""
+        if self.gain > NEAR:
+            return 0
+        if self.share >= EXACT:
+            return 2
+        return 1 if self.elements - self.free >= 8 and self.score < 0.05 else 0
+
+    @property
+    def fits(self) -> bool:
+        """True where it explains y at all, with fewer numbers than it explains."""
+        return self.elements > self.free and self.level > 0
 
 
 @dataclass(frozen=True)
@@ -44,20 +75,5 @@ class Finding:
     elements: int = 0
     alike: tuple[str, ...] = ()
     left: float = 0.0  # part of the error that stays unexplained
-    formulas: Formulas | None = None  # of this variant, where it has some of its own
+    formulas: Formulas | None = None  # of this variant, where it has some
     beside: str = ""  # what else is wrong
-
-
-def fits(e: Explanation) -> bool:
-    """Whether it explains y at all, with fewer numbers than it explains."""
-    enough = e.elements - e.free >= 1
-    return enough and (level(e) > 0)
-
-
-def level(e: Explanation) -> int:
-    """2: explains y to the last rounding; 1: nearly all of the error; 0: not."""
-    if e.gain > NEAR:
-        return 0
-    if e.share >= EXACT:
-        return 2
-    return 1 if e.elements - e.free >= 8 and e.score < 0.05 else 0

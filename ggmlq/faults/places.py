@@ -1,21 +1,20 @@
-"""Localisation: where y is wrong, and what stands there instead.
+"""Places of wrong elements, and what stands there instead.
 
 The elements that no right kernel explains make a pattern: last rows, last columns, a tile, columns
-that belong elsewhere, blocks of K that are missing from the sums.
+that belong elsewhere.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .judged import Judged, Mask
 from .moved import ALTERNATIVES, CERTAIN, Match, held_twice, matched
-from .readings import Wide
-from .survey import Case, Survey
+from .numbers import Index, Mask, Wide
+from .survey import Survey
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,49 +27,49 @@ class Pattern:
     where: dict[str, object] = field(default_factory=dict)
 
 
-def runs_of(indices: NDArray[np.int64] | list[int]) -> list[tuple[int, int]]:
+def runs_of(indices: Index | list[int]) -> list[tuple[int, int]]:
     """Sorted indices as half-open ranges."""
-    found: list[tuple[int, int]] = []
+    runs: list[tuple[int, int]] = []
     for i in (int(i) for i in indices):
-        if found and found[-1][1] == i:
-            found[-1] = (found[-1][0], i + 1)
+        if runs and runs[-1][1] == i:
+            runs[-1] = (runs[-1][0], i + 1)
         else:
-            found.append((i, i + 1))
-    return found
+            runs.append((i, i + 1))
+    return runs
 
 
-def where(bad: Mask) -> dict[str, object]:
+def where(bad: Mask) -> dict[str, Any]:
     """Rows, columns and tiles that hold wrong elements, as half-open ranges."""
     rows, columns = np.flatnonzero(bad.any(axis=1)), np.flatnonzero(bad.any(axis=0))
-    found: dict[str, object] = {
+    places: dict[str, Any] = {
         "elements": int(bad.sum()),
         "of": int(bad.size),
         "rows": runs_of(rows),
         "columns": runs_of(columns),
     }
     if len(rows) and bad[np.ix_(rows, columns)].all() and bad.sum() < bad.size:
-        found["tiles"] = [(*row, *column) for row in runs_of(rows)[:16] for column in runs_of(columns)[:16]]
+        places["tiles"] = [(*row, *column) for row in runs_of(rows)[:16] for column in runs_of(columns)[:16]]
     period = _period(columns, bad.shape[1])
     if period:
-        found["column period"] = period
+        places["column period"] = period
     period = _period(rows, bad.shape[0])
     if period:
-        found["row period"] = period
-    return found
+        places["row period"] = period
+    return places
 
 
-def in_words(where: dict[str, Any], most: int = 6) -> str:
-    """Rows and columns that hold elements, as inclusive ranges."""
+def in_words(where: Mapping[str, Any], most: int = 6) -> str:
+    """Rows, columns, steps, sequences and units that hold elements, as inclusive ranges."""
     parts = []
-    for name in ("rows", "columns"):
-        runs = where.get(name, [])
-        if runs and where.get("of"):
+    for name in ("rows", "columns", "steps", "sequences", "units"):
+        runs = where.get(name)
+        if runs:
             shown = ", ".join(f"{a}" if b == a + 1 else f"{a} to {b - 1}" for a, b in runs[:most])
             parts.append(f"{name} {shown}{' …' if len(runs) > most else ''}")
     return " and ".join(parts)
 
 
-def _period(places: NDArray[np.int64], n: int) -> int:
+def _period(places: Index, n: int) -> int:
     """The distance at which a pattern of places repeats, 0 where it does not."""
     if not 2 <= len(places) < n:
         return 0
@@ -79,13 +78,12 @@ def _period(places: NDArray[np.int64], n: int) -> int:
     return int(steps[0]) if len(steps) >= 2 and (steps == steps[0]).all() and steps[0] > 1 else 0
 
 
-def wrong_places(survey: Judged) -> Mask:
+def wrong_places(survey: Survey) -> Mask:
     """Bad elements, or, where an unlisted rounding makes most of them bad, those far worse than most."""
     bad = survey.bad
     if bad.mean() < 0.3:
         return bad
-    with np.errstate(invalid="ignore", over="ignore"):
-        relative = np.abs(survey.y - survey.prediction) / survey.size
+    relative = np.abs(survey.y - survey.prediction) / survey.size
     relative = np.nan_to_num(relative, nan=np.inf)
     finite = relative[np.isfinite(relative)]
     middle = float(np.median(finite)) if finite.size else 0.0
@@ -98,69 +96,57 @@ def wrong_places(survey: Judged) -> Mask:
 # --- patterns -------------------------------------------------------------------------------
 
 
-def patterns(survey: Judged, bad: Mask) -> list[Pattern]:
-    """What the places of wrong elements show, the surest first."""
-    found = [
-        pattern
-        for find in (_transposed, _moved_columns, _moved_tile, _moved_rows, _tails)
-        if (pattern := find(survey, bad)) is not None
-    ]
-    return sorted(found, key=lambda p: not p.sure)
+def patterns(survey: Survey, bad: Mask) -> list[Pattern]:
+    """Faults that the places of wrong elements show, the surest first."""
+    shapes = (
+        _transposed(survey, bad), _moved(survey, bad, 1), _moved_tile(survey, bad), _moved(survey, bad, 0),
+        _tails(survey, bad),
+    )  # fmt: skip
+    return sorted((shape for shape in shapes if shape is not None), key=lambda shape: not shape.sure)
 
 
-def _near(survey: Judged, bad: Mask, y: Wide, prediction: Wide, size: Wide) -> Mask:
-    """Whether values are those of another place, but for rounding."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        good = np.abs(survey.y - survey.prediction)[~bad]
-        typical = survey.size[~bad]
-        # Nothing right to measure by: rounding of activations costs about 1 %.
-        noise = max(4 * float(np.max(good / typical)), 1e-5) if good.size else 0.05
-        near: Mask = np.abs(y - prediction) <= noise * np.maximum(size, np.abs(prediction) / 8)
+def _near(survey: Survey, bad: Mask, y: Wide, prediction: Wide, size: Wide) -> Mask:
+    """Values that equal those of another place, but for rounding."""
+    good = np.abs(survey.y - survey.prediction)[~bad]
+    typical = survey.size[~bad]
+    # Nothing right to measure by: rounding of activations costs about 1 %.
+    noise = max(4 * float(np.max(good / typical)), 1e-5) if good.size else 0.05
+    near: Mask = np.abs(y - prediction) <= noise * np.maximum(size, np.abs(prediction) / 8)
     return near
 
 
-def _transposed(survey: Judged, bad: Mask) -> Pattern | None:
-    """Y written column by column."""
+def _transposed(survey: Survey, bad: Mask) -> Pattern | None:
+    """A result that was written column by column."""
     y, best = survey.y, survey.prediction
     m, n = y.shape
     if min(m, n) < 2 or not bad.any():
         return None
     ours = best.T.reshape(m, n)
     size = np.maximum(survey.size, survey.size.T.reshape(m, n))
-    with np.errstate(invalid="ignore", over="ignore"):
-        straight, turned = (np.nan_to_num((y - p) / size, nan=1e3) for p in (best, ours))
+    straight, turned = (np.nan_to_num((y - p) / size, nan=1e3) for p in (best, ours))
     elsewhere = np.abs(ours - best) > 0.1 * size
     if elsewhere.sum() < 2 or not (turned**2).mean() < min(0.02 * (straight**2).mean(), 1e-3):
         return None
     return Pattern("transposed", "y holds its transpose", sure=True)
 
 
-def _moved_columns(survey: Judged, bad: Mask) -> Pattern | None:
-    """Columns of y that hold what belongs into other columns."""
-    return _moved(survey, bad, axis=1)
-
-
-def _moved_rows(survey: Judged, bad: Mask) -> Pattern | None:
-    """Rows of y that hold what belongs into other rows."""
-    return _moved(survey, bad, axis=0)
-
-
-def _moved(survey: Judged, bad: Mask, axis: int) -> Pattern | None:
+def _moved(survey: Survey, bad: Mask, axis: int) -> Pattern | None:
+    """Columns (or rows) of y that hold what belongs into others."""
     tried = [survey.prediction]
     if bad.mean() > 0.3:  # too little is right to trust the choice of the right kernel
-        tried += [prediction for _, prediction in survey.alternatives[:ALTERNATIVES]]
-    found = _best_match(survey, tried, bad, axis)
-    if bad.mean() > 0.3 and (found is None or found[0] > CERTAIN):
-        found = _best_match(survey, survey.fitting(axis), bad, axis) or found
-    if found is None:
+        tried += survey.alternatives[:ALTERNATIVES]
+    match = _best_match(survey, tried, bad, axis)
+    if bad.mean() > 0.3 and (match is None or match[0] > CERTAIN):
+        match = _best_match(survey, survey.fitting(axis), bad, axis) or match
+    if match is None:
         return None
-    _, at, source, use = found
+    _, at, source, use = match
     y, size = (a if axis == 1 else a.T for a in (survey.y, survey.size))
     twice = held_twice(y, size, use, source, at)
     return as_pattern(at, source, len(use) < len(y), axis, use, twice)
 
 
-def _best_match(survey: Judged, tried: list[Wide], bad: Mask, axis: int) -> Match | None:
+def _best_match(survey: Survey, tried: list[Wide], bad: Mask, axis: int) -> Match | None:
     y, size = (a if axis == 1 else a.T for a in (survey.y, survey.size))
     wrong: Mask = bad if axis == 1 else bad.T
     matches = [matched(y, best if axis == 1 else best.T, size, wrong) for best in tried]
@@ -168,24 +154,24 @@ def _best_match(survey: Judged, tried: list[Wide], bad: Mask, axis: int) -> Matc
 
 
 def as_pattern(
-    at: NDArray[np.int64], source: NDArray[np.int64], part: bool, axis: int, use: NDArray[np.int64],
+    at: Index, source: Index, part: bool, axis: int, use: Index,
     twice: bool,
 ) -> Pattern:  # fmt: skip
-    """Exchanged, or repeated: what stands in two places is a copy."""
+    """Lines that are exchanged, or repeated: what stands in two places is a copy."""
     name = "columns" if axis == 1 else "rows"
     moves = {int(a): int(s) for a, s in zip(at, source, strict=True)}
     sample = dict(list(moves.items())[:8])
-    found: dict[str, object] = {"moved": sample}
+    places: dict[str, object] = {"moved": sample}
     if part:
-        found["only in " + ("rows" if axis == 1 else "columns")] = runs_of(use)
+        places["only in " + ("rows" if axis == 1 else "columns")] = runs_of(use)
     text = ", ".join(f"{a} holds {s}" for a, s in list(sample.items())[:4])
     if not twice:
         fault = "rows-permuted" if axis == 1 else "tokens-permuted"
-        return Pattern(fault, f"{name} of y exchanged: {name[:-1]} {text}", True, found)
-    return Pattern("tile-duplicated", f"{name} of y repeat others: {name[:-1]} {text}", True, found)
+        return Pattern(fault, f"{name} of y exchanged: {name[:-1]} {text}", True, places)
+    return Pattern("tile-duplicated", f"{name} of y repeat others: {name[:-1]} {text}", True, places)
 
 
-def _moved_tile(survey: Judged, bad: Mask) -> Pattern | None:
+def _moved_tile(survey: Survey, bad: Mask) -> Pattern | None:
     """A tile of y that repeats another one, moved along both axes."""
     rows, columns = np.flatnonzero(bad.any(axis=1)), np.flatnonzero(bad.any(axis=0))
     m, n = bad.shape
@@ -212,7 +198,7 @@ def _moved_tile(survey: Judged, bad: Mask) -> Pattern | None:
     return None
 
 
-def _tails(survey: Judged, bad: Mask) -> Pattern | None:
+def _tails(survey: Survey, bad: Mask) -> Pattern | None:
     """Only the last rows, or only the last columns, wrong; fewer than half of them."""
     for axis, fault, name in ((0, "m-tail", "rows"), (1, "n-tail", "columns")):
         wrong: Mask = np.asarray(bad.any(axis=1 - axis))
@@ -232,39 +218,14 @@ def _tails(survey: Judged, bad: Mask) -> Pattern | None:
     return None
 
 
-# --- K --------------------------------------------------------------------------------------
-
-
-def k_blocks(
-    case: Case, survey: Survey, rows: NDArray[np.int64], columns: NDArray[np.int64], most: float
-) -> dict[str, object]:
-    """Which blocks of K are missing or scaled: y - right = Σ c_b · contribution_b, solved for c.
-
-    ``most``: the part of the error that they may leave.
-    """
-    scene = case.scene(rows, columns)
-    k = case.x.shape[1]
-    run = max(scene.weights.grain, -(-k // 64 // 32) * 32)
-    if k % run or k // run < 2 or scene.seen.sum() < 3 * (k // run):
-        return {}
-    error = (scene.y - survey.prediction[np.ix_(rows, columns)]) / scene.size
-    x, w = (a.reshape(len(a), -1, run) for a in (scene.x, scene.weights.dense))
-    with np.errstate(invalid="ignore", over="ignore"):
-        terms = np.einsum("mbk,nbk->bmn", x, w) / scene.size
-    a, b = terms[:, scene.seen].T, error[scene.seen]
-    if not (np.isfinite(a).all() and np.isfinite(b).all()):
-        return {}
-    c, *_ = np.linalg.lstsq(a, b, rcond=None)
-    left = float(((b - a @ c) ** 2).sum() / max((b**2).sum(), 1e-300))
-    if left > most:
-        return {}
-    names = {-1.0: "missing", 1.0: "counted twice"}
-    found: dict[str, object] = {}
-    for value, name in names.items():
-        at = np.flatnonzero(np.abs(c - value) < 0.05)
-        if len(at):
-            found[name] = [(lo * run, hi * run) for lo, hi in runs_of(at)]
-    other = np.flatnonzero((np.abs(c) > 0.05) & (np.abs(c + 1) >= 0.05) & (np.abs(c - 1) >= 0.05))
-    if len(other):
-        found["scaled"] = {f"{i * run} to {(i + 1) * run}": round(float(1 + c[i]), 4) for i in other[:16]}
-    return found
+def by_place(wild: Mask) -> Pattern:
+    """NaN and infinities in the last rows, in the last columns, or anywhere."""
+    rows, columns = (np.flatnonzero(wild.any(axis=1 - axis)) for axis in (0, 1))
+    whole = wild[np.ix_(rows, columns)].all()
+    for at, across, axis, fault, name in ((rows, columns, 0, "m-tail", "rows"),
+                                          (columns, rows, 1, "n-tail", "columns")):  # fmt: skip
+        n = wild.shape[axis]
+        last = at[-1] == n - 1 and len(runs_of(at)) == 1 and 2 * len(at) < n
+        if whole and last and len(across) == wild.shape[1 - axis]:
+            return Pattern(fault, f"the last {len(at)} of {n} {name} of y are not finite", False)
+    return Pattern("nan", f"{int(wild.sum())} of {wild.size} elements of y are not finite", False)

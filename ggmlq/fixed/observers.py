@@ -1,4 +1,4 @@
-"""What calibration keeps of a tensor, and the format that each observer makes of it.
+"""Statistics of a tensor for calibration, and the format that each observer makes of it.
 
     minmax      the least and the largest value ever
     ema         of tensors that are followed step by step: least and largest of each step, averaged over the
@@ -83,8 +83,8 @@ class Observed:
         if high - low < least:
             middle = (low + high) / 2
             low, high = middle - least / 2, middle + least / 2
-        found = format_of(low, high, bits, signed, symmetric)
-        return self._least_error(found, symmetric) if observer == "sqnr" and self._reach else found
+        covers = format_of(low, high, bits, signed, symmetric)
+        return self._least_error(covers, symmetric) if observer == "sqnr" and self._reach else covers
 
     def range(self, observer: str) -> tuple[float, float]:
         """The range that an observer sees."""
@@ -105,13 +105,13 @@ class Observed:
         return max(self.low, float(edges[first])), min(self.high, float(edges[min(last, BINS - 1) + 1]))
 
     def _least_error(self, covers: QFormat, symmetric: bool) -> QFormat:
-        """Of finer formats than the one that covers everything, the one with the least error.
+        """The format of least error among those finer than the one that covers everything.
 
         Scales are powers of two, so those are what is tried: nothing has to be rounded afterwards.
         """
-        found = self._bins > 0
+        occupied = self._bins > 0
         width = 2 * self._reach / BINS
-        values, weights = (np.flatnonzero(found) - BINS // 2 + 0.5) * width, self._bins[found]
+        values, weights = (np.flatnonzero(occupied) - BINS // 2 + 0.5) * width, self._bins[occupied]
         best, least = covers, np.inf
         for exponent in range(covers.exponent, covers.exponent + FINER):
             for zero in self._zeros(covers, exponent, symmetric):
@@ -133,7 +133,7 @@ class Observed:
 
 
 def _error(tried: QFormat, values: Any, weights: Any, width: float) -> float:
-    """Squared error of a histogram in a format; a bin holds values spread over its width."""
+    """Squared error of a histogram in a format; a bin holds values all over its width."""
     codes = tried.unclipped(values)
     clipped = np.clip(codes, tried.low, tried.high)
     errors = np.ldexp(clipped - tried.zero, -tried.exponent) - values

@@ -1,4 +1,4 @@
-"""What an integer means: value = (code - zero) · 2^-exponent, in so many bits.
+"""The meaning of an integer: value = (code - zero) · 2^-exponent, in so many bits.
 
 A format comes from the range that its numbers were seen to have. The scale is the smallest power of two
 that covers the range, so up to one bit is lost; 0.0 always has a code of its own.
@@ -30,32 +30,32 @@ class QFormat(NamedTuple):
 
     @property
     def low(self) -> int:
-        """The least code."""
+        """The least of the codes."""
         return -(1 << (self.bits - 1)) if self.signed else 0
 
     @property
     def high(self) -> int:
-        """The largest code."""
+        """The largest of the codes."""
         return self.low + (1 << self.bits) - 1
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """What codes are kept in."""
+        """The dtype that codes are stored in."""
         return np.dtype(("int" if self.signed else "uint") + ("8" if self.bits <= 8 else "16"))
 
     @property
     def scale(self) -> Any:
-        """2^-exponent as float64."""
+        """The value of a step, 2^-exponent, as float64."""
         return np.ldexp(1.0, -np.asarray(self.exponent))
 
     def unclipped(self, x: Any, rounding: str = "half_away") -> NDArray[np.float64]:
         """Codes of floats as they would be without ends, as float64."""
         v = np.ldexp(np.asarray(x, np.float64), self._along(x))
-        found: NDArray[np.float64] = (np.rint(v) if rounding == "half_even" else half_away(v)) + self.zero
-        return found
+        values: NDArray[np.float64] = (np.rint(v) if rounding == "half_even" else half_away(v)) + self.zero
+        return values
 
     def encode(self, x: Any, rounding: str = "half_away") -> NDArray[Any]:
-        """Codes of floats."""
+        """Codes of floats, rounded and clipped."""
         with np.errstate(over="ignore"):
             codes = np.clip(self.unclipped(x, rounding), self.low, self.high)
         return codes.astype(self.dtype)
@@ -63,8 +63,8 @@ class QFormat(NamedTuple):
     def decode(self, codes: Any, dtype: Any = np.float32) -> NDArray[Any]:
         """Floats of codes, exact in float32 as long as that has the exponent."""
         wide = np.asarray(codes, np.int64) - self.zero
-        found: NDArray[Any] = np.ldexp(wide.astype(np.float64), -self._along(wide)).astype(dtype)
-        return found
+        values: NDArray[Any] = np.ldexp(wide.astype(np.float64), -self._along(wide)).astype(dtype)
+        return values
 
     def _along(self, x: Any) -> Any:
         """The exponents beside an array: one a row where there are several."""
@@ -73,7 +73,7 @@ class QFormat(NamedTuple):
 
 
 def half_away(v: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Whole numbers next to floats, ties away from zero."""
+    """Floats rounded to whole numbers, ties away from zero."""
     whole = np.trunc(v)
     with np.errstate(invalid="ignore"):  # infinities stay what they are
         rest = np.abs(v - whole) >= 0.5

@@ -42,7 +42,7 @@ def shifted(v: Any, left: Any, half: Any, negative: Any, right: Any) -> Any:
 
 
 class Amounts(NamedTuple):
-    """What :func:`shifted` is given, each a number or an array."""
+    """Operands of :func:`shifted`, numbers or arrays."""
 
     left: Any
     half: Any
@@ -51,7 +51,7 @@ class Amounts(NamedTuple):
 
 
 def amounts(n: Any, top: int = TOP) -> Amounts:
-    """Of shifts by n; those by more than ``top`` bits give 0, as long as |v| is below 2^(top - 1)."""
+    """Operands for shifts by n; shifts by more than ``top`` give 0, as long as |v| is below 2^(top - 1)."""
     n = np.asarray(n, np.int64)
     right = np.clip(n, 0, top)
     half = np.where(right > 0, np.left_shift(np.int64(1), np.maximum(right - 1, 0)), 0)
@@ -59,11 +59,11 @@ def amounts(n: Any, top: int = TOP) -> Amounts:
 
 
 def shifted_array(v: Any, n: Any) -> NDArray[np.int64]:
-    """Whole int64 arrays, shifts of any size; n is broadcast. Results must fit int64."""
+    """The rounding shift of whole int64 arrays by any n, which is broadcast. Results must fit int64."""
     v, n = np.broadcast_arrays(np.asarray(v, np.int64), np.asarray(n, np.int64))
     right = np.clip(n, 1, 62)
     size = np.abs(v)
     down = (size >> right) + ((size >> (right - 1)) & 1)  # the same without a sum that could pass int64
     up = np.left_shift(v, np.clip(-n, 0, 63))
-    found: NDArray[np.int64] = np.where(n <= 0, up, np.sign(v) * np.where(n > 62, 0, down))
-    return found
+    result: NDArray[np.int64] = np.where(n <= 0, up, np.sign(v) * np.where(n > 62, 0, down))
+    return result

@@ -30,14 +30,14 @@ INTERVALS, FRACTION = 1024, 8  # bits of a knot below those of the output
 def sigmoid(x: Any) -> Real:
     """1 / (1 + e^-x), without overflow, whose value at -x is 1 minus that at x."""
     small = np.exp(-np.abs(np.asarray(x, np.float64)))
-    found: Real = np.where(np.asarray(x) < 0, small, 1.0) / (1 + small)
-    return found
+    values: Real = np.where(np.asarray(x) < 0, small, 1.0) / (1 + small)
+    return values
 
 
 def tanh(x: Any) -> Real:
-    """The hyperbolic tangent."""
-    found: Real = np.tanh(np.asarray(x, np.float64))
-    return found
+    """The hyperbolic tangent in float64."""
+    values: Real = np.tanh(np.asarray(x, np.float64))
+    return values
 
 
 FUNCTIONS = {"sigmoid": (sigmoid, 8.0, 12.0), "tanh": (tanh, 4.0, 6.0)}  # where pwl16 and interpolated end
@@ -53,25 +53,25 @@ def table_of(function: str, how: str, source: QFormat, target: QFormat) -> NDArr
     exact, short, long = FUNCTIONS[function]
     codes = np.arange(source.low, source.high + 1, dtype=np.int64)
     if how == "direct":
-        made = _rounded(exact, codes, source, target)
+        codes_out = _rounded(exact, codes, source, target)
     elif how == "pwl16":
-        made = _lines(exact, codes, source, target, short)
+        codes_out = _lines(exact, codes, source, target, short)
     else:
-        made = _interpolated(exact, codes, source, target, long)
-    found: NDArray[Any] = np.clip(made + target.zero, target.low, target.high).astype(target.dtype)
-    return found
+        codes_out = _interpolated(exact, codes, source, target, long)
+    values: NDArray[Any] = np.clip(codes_out + target.zero, target.low, target.high).astype(target.dtype)
+    return values
 
 
 def _real(codes: Any, source: QFormat) -> Real:
-    found: Real = np.ldexp(np.asarray(codes, np.float64) - source.zero, -source.exponent)
-    return found
+    values: Real = np.ldexp(np.asarray(codes, np.float64) - source.zero, -source.exponent)
+    return values
 
 
 def _rounded(exact: Callable[[Any], Real], codes: Any, source: QFormat, target: QFormat) -> NDArray[np.int64]:
-    found: NDArray[np.int64] = half_away(np.ldexp(exact(_real(codes, source)), target.exponent)).astype(
+    values: NDArray[np.int64] = half_away(np.ldexp(exact(_real(codes, source)), target.exponent)).astype(
         np.int64
     )
-    return found
+    return values
 
 
 # --- sixteen lines ------------------------------------------------------------------------------
@@ -94,8 +94,8 @@ def _lines(
     added = half_away(np.ldexp(heights, target.exponent)).astype(np.int64)
     ends = half_away(np.ldexp(knots[1:-1], source.exponent)).astype(np.int64) + source.zero
     which = np.searchsorted(ends, codes, "right")  # the first line whose end lies above the code
-    found: NDArray[np.int64] = shifted_array(whole[which] * (codes - source.zero), n) + added[which]
-    return found
+    values: NDArray[np.int64] = shifted_array(whole[which] * (codes - source.zero), n) + added[which]
+    return values
 
 
 def _knots(low: float, high: float) -> Real:

@@ -1,4 +1,4 @@
-"""What a block means: one file a type. This folder's listing is the table of types.
+"""Types of blocks and what they mean: one file a type. This folder's listing is the table of types.
 
 ``FORMATS`` maps a name in any case, a ggml id or a Format to its Format. A new format is one new
 module here with a ``FORMAT`` in it; nothing else needs to know.
@@ -17,11 +17,11 @@ from .scalars import SCALARS
 
 def _discover() -> list[Format]:
     """The scalars, and the FORMAT of every module of this folder that describes a block."""
-    found: list[Format] = list(SCALARS)
+    formats: list[Format] = list(SCALARS)
     for module in pkgutil.iter_modules(__path__):
         if not module.name.startswith("_") and module.name not in ("format", "scalars", "atoms", "packing"):
-            found.append(importlib.import_module(f"{__name__}.{module.name}").FORMAT)
-    return sorted(found, key=attrgetter("id"))
+            formats.append(importlib.import_module(f"{__name__}.{module.name}").FORMAT)
+    return sorted(formats, key=attrgetter("id"))
 
 
 FORMATS = Formats(_discover())

@@ -145,12 +145,6 @@ def signed(magnitude: NDArray[np.int8], minus: Bytes) -> NDArray[np.int8]:
     return np.where(minus, -magnitude, magnitude)
 
 
-def pack_nibbles(q: Bytes) -> Bytes:
-    """[..., 32] codes of 4 bits to [..., 16] bytes, the inverse of :func:`nibbles`."""
-    packed: Bytes = q[..., :16] | q[..., 16:] << np.uint8(4)
-    return packed
-
-
 def _steps(n: int, width: int) -> Bytes:
     """Shifts 0, width, 2 * width, … as a column."""
     return (np.arange(n, dtype=np.uint8) * np.uint8(width))[:, None]

@@ -31,7 +31,7 @@ OF_IK = {
 
 
 def claimants(number: int) -> str:
-    """Whose type an id may be, and the way out."""
+    """The end of an error: forks that use an id, and the way out."""
     way = "read the file with that program, or fetch one in a type of llama.cpp's own"
     if number in CLAIMED:
         return f"forks of llama.cpp use {number} for {CLAIMED[number]}; {way}"

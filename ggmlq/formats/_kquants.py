@@ -1,6 +1,6 @@
-"""What the encoders of the K types share: importance of weights, sub-scales, the second pass, packing.
+"""Parts of the encoders of all K types: importance of weights, sub-scales, the second pass, packing.
 
-In the words of ``_words.py``. Each K type fits its runs one by one (``_search.py``), stores the
+In the words of ``_program.py``. Each K type fits its runs one by one (``_search.py``), stores the
 scales of the runs as small integers times one half, and then chooses the codes again for the scales
 as they are stored.
 """
@@ -10,11 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import k_min, k_scale
-from ._search import fit_offset, fit_positive
-from ._weigh import power, weigh, weigh_by_size
-from ._words import (
+from ._program import (
     Tile,
     Vector,
+    at_once,
     clamp,
     floats,
     from_half,
@@ -23,20 +22,21 @@ from ._words import (
     part,
     put,
     real,
-    runs,
     small,
     to_half,
     where,
     zeros,
 )
+from ._search import fit_offset, fit_positive
+from ._weigh import power, weigh, weigh_by_size
 
 
 def highest(values: Tile, n: int) -> Vector:
     """The largest value, or 0."""
-    found = zeros(values)
+    largest = zeros(values)
     for i in range(n):
-        found = where(get(values, i) > found, get(values, i), found)
-    return found
+        largest = where(get(values, i) > largest, get(values, i), largest)
+    return largest
 
 
 def signed_byte(code: Vector) -> Vector:
@@ -56,15 +56,15 @@ def fit_runs(
     first: np.float32, step: np.float32, steps: int,
 ) -> None:  # fmt: skip
     """Scale, minimum and codes of the eight runs of 32 of q4_K and q5_K."""
-    spread = np.float32(2) * power(x, 256) / np.float32(256)
-    for g in runs(8):
-        run, of_run = part(x, g, 32), part(codes, g, 32)
+    mean_square = np.float32(2) * power(x, 256) / np.float32(256)
+    for g in at_once(8):
+        run, run_codes = part(x, g, 32), part(codes, g, 32)
         w, aux = floats(run, 32), floats(run, 32)
         if importance is None:
             weigh_by_size(w, run, 32)
         else:
-            put(sums, g, weigh(w, run, part(importance, g, 32), 32, spread))
-        scale, low = fit_offset(run, w, of_run, aux, 32, top, first, step, steps, False)
+            put(sums, g, weigh(w, run, part(importance, g, 32), 32, mean_square))
+        scale, low = fit_offset(run, w, run_codes, aux, 32, top, first, step, steps, False)
         put(scales, g, scale)
         put(lows, g, low)
 
@@ -87,6 +87,6 @@ def recode_runs(x: Tile, codes: Tile, out: Tile, at: int, d: Vector, dmin: Vecto
     for j in range(8):
         put(sc, j, k_scale(out, at, j))
         put(m, j, k_min(out, at, j))
-    for g in runs(8):
+    for g in at_once(8):
         scale, low = from_half(d) * real(get(sc, g)), from_half(dmin) * real(get(m, g))
         recode(part(x, g, 32), part(codes, g, 32), 32, scale, low, 0, top)

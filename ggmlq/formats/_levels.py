@@ -1,19 +1,37 @@
-"""The encoder of the formats with the levels IQ4: the nearest level, and the search for a scale.
+"""Nearest levels: of FP4, and of IQ4 with the search for a scale.
 
-In the words of ``_words.py``; the sums run in ggml's order.
+In the words of ``_program.py``; the sums run in ggml's order.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ._search import TINY, extreme
-from ._tables import IQ4
-from ._words import Tile, Vector, absolute, get, pick, put, rank, where, zeros
+from ._extremes import extreme
+from ._program import Tile, Vector, absolute, get, pick, put, rank, smaller, where, zeros
+from ._search import TINY
+from ._tables import FP4, IQ4
 
 # Between level i and level i + 1; a value just there belongs to the upper one.
 MIDDLES = ((IQ4[:-1].astype(np.int16) + IQ4[1:]) / 2).astype(np.float32)
 LEVELS = IQ4.astype(np.float32)
+MAGNITUDES = FP4[:8].astype(np.float32)
+
+
+def nearest_fp4(v: Vector, scale: Vector) -> Vector:
+    """Codes of the levels ``scale * FP4`` nearest to v; a tie goes to the smaller magnitude.
+
+    The distance is formed in float32 as ggml forms it, level by level: rounding decides ties.
+    """
+    size = absolute(v)
+    best = size
+    code = where(size < 0, 1, 0)
+    for i in range(1, 8):
+        distance = absolute(scale * MAGNITUDES[i] - size)
+        closer = distance < best
+        best = smaller(distance, best)
+        code = where(closer, i, code)
+    return where((v < 0) & (code > 0), code | 8, code)
 
 
 def put_nearest(x: Tile, codes: Tile, n: int, inverse: Vector) -> None:

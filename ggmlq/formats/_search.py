@@ -1,6 +1,6 @@
 """The searches of ggml's encoders: scale, minimum and codes of least weighted squared error.
 
-Written in the words of ``_words.py``: tiles ``x`` and ``w`` hold one run of weights in each lane and
+Written in the words of ``_program.py``: tiles ``x`` and ``w`` hold one run of weights in each lane and
 their importance, ``codes`` receives the codes. Every sum runs in index order and every product
 associates as written, which the bytes depend on.
 
@@ -12,18 +12,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._words import Tile, Vector, absolute, clamp, get, nearest, put, real, some, where, zeros
+from ._extremes import extreme
+from ._program import Tile, Vector, absolute, clamp, get, nearest, put, real, some, where, zeros
 
 TINY = np.float32(1e-15)  # a run whose largest magnitude is smaller counts as zero
-
-
-def extreme(x: Tile, n: int) -> Vector:
-    """The element of largest magnitude with its sign; the first one wins."""
-    found = zeros(x)
-    for i in range(n):
-        v = get(x, i)
-        found = where(absolute(v) > absolute(found), v, found)
-    return found
 
 
 def fit_signed(x: Tile, w: Tile, codes: Tile, n: int, top: int) -> Vector:
@@ -62,7 +54,7 @@ def _moments(x: Tile, w: Tile, n: int, top: int, k: Vector) -> tuple[Vector, Vec
 
 
 def fit_by_sweeps(x: Tile, w: Tile, codes: Tile, n: int, top: int) -> Vector:
-    """As :func:`fit_signed`, from one scale; then codes change one by one while that helps.
+    """The fit of :func:`fit_signed` from one scale; then codes change one by one while that helps.
 
     A lane in which a sweep changes nothing is done: a further sweep would repeat itself.
     """

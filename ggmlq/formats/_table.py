@@ -1,4 +1,4 @@
-"""The table of formats: found by name, id or Format, listed, and what is said where there is none."""
+"""The table of formats: look-up by name, id or Format, the listing, and the error where there is none."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ class Formats(Mapping[str, Format]):
         if isinstance(key, Format):
             return key
         if isinstance(key, str):
-            found = self._lower.get(key.lower())
+            fmt = self._lower.get(key.lower())
         elif isinstance(key, int | np.integer) and not isinstance(key, bool):
-            found = self._ids.get(int(key))
+            fmt = self._ids.get(int(key))
         else:
             raise FormatError(
                 f"formats[{key!r}]: got {type(key).__name__}; "
                 "a format is asked for by its name ('q4_0'), its ggml id (2) or a Format"
             )
-        if found is None:
+        if fmt is None:
             raise FormatError(self._why_not(key))
-        return found
+        return fmt
 
     def __getattr__(self, name: str) -> Format:
-        """``gq.formats.q4_K`` is ``gq.formats["q4_K"]``."""
+        """The format of a name: ``gq.formats.q4_K`` is ``gq.formats["q4_K"]``."""
         if name.startswith("_"):  # what Python asks any object for
             raise AttributeError(name)
         try:

@@ -1,26 +1,26 @@
-"""How much each weight counts while an encoder searches; in the words of ``_words.py``."""
+"""Importance of single weights in the searches of encoders; in the words of ``_program.py``."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from ._words import Tile, Vector, absolute, get, put, root, zeros
+from ._program import Tile, Vector, absolute, get, put, root, zeros
 
 
 def power(x: Tile, n: int) -> Vector:
-    """Sum of squares."""
+    """The sum of n squares."""
     total = zeros(x)
     for i in range(n):
         total = total + get(x, i) * get(x, i)
     return total
 
 
-def weigh(w: Tile, x: Tile, importance: Tile, n: int, spread: Vector) -> Vector:
-    """Fill w with ``importance * sqrt(spread + x * x)`` and return its sum."""
+def weigh(w: Tile, x: Tile, importance: Tile, n: int, mean_square: Vector) -> Vector:
+    """Fill w with ``importance * sqrt(mean_square + x * x)`` and return its sum."""
     total = zeros(x)
     for i in range(n):
         v = get(x, i)
-        weight = get(importance, i) * root(spread + v * v)
+        weight = get(importance, i) * root(mean_square + v * v)
         put(w, i, weight)
         total = total + weight
     return total

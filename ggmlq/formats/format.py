@@ -1,4 +1,4 @@
-"""What a format owes the rest of the library, and what it gets for it.
+"""The interface of a format: what a file of a type states, and what follows from that.
 
 Every ggml block means ``value[i] = scale[i // group] * code[i] - offset[i // group]`` with int8
 codes. A format file states its layout (a NumPy dtype) and three verbs: codes, scale, offset.
@@ -38,7 +38,7 @@ class Parts(NamedTuple):
 
 
 class Scales(NamedTuple):
-    """Of which numbers in a block its scales are made, for those who keep these numbers.
+    """The numbers in a block of which its scales are made, for kernels that store these numbers.
 
     ``scale(g) = d * unit * (sub(g) - zero)`` and ``offset(g) = m * sign * low(g)``, exact in float32. d
     and m are the first and the second half of the block, ``sub`` and ``low`` give bytes (1 where there
@@ -76,11 +76,11 @@ class Format(ABC):
     @property
     @abstractmethod
     def can_quantize(self) -> bool:
-        """Whether :func:`ggmlq.quantize` can write this format."""
+        """True where :func:`ggmlq.quantize` can write this format."""
 
     @property
     def half2_dtype(self) -> np.dtype[Any] | None:
-        """The same bytes with the pair of halves as one ``half2`` field, where ggml has that."""
+        """The dtype with the pair of halves as one ``half2`` field, where ggml has that."""
         return None
 
     def row_bytes(self, elements: int) -> int:
@@ -101,7 +101,7 @@ class Format(ABC):
 
     @abstractmethod
     def invalid(self, blocks: Blocks) -> NDArray[np.bool_]:
-        """Which blocks hold a scale (or value) that is NaN, infinite or forbidden."""
+        """A mask of the blocks with a scale (or value) that is NaN, infinite or forbidden."""
 
     def __repr__(self) -> str:
         return (
@@ -113,7 +113,7 @@ class Format(ABC):
         return _by_name, (self.name,)
 
 
-CATALOGUE: dict[str, Format] = {}  # filled by the package, once it has found them all
+CATALOGUE: dict[str, Format] = {}  # filled by the package, once it has imported them all
 
 
 def _by_name(name: str) -> Format:
@@ -173,14 +173,14 @@ class BlockFormat(Format):
 
     @property
     def has_offset(self) -> bool:
-        """Whether values have an offset besides the scale."""
+        """True where values have an offset besides the scale."""
         return self.offset is not no_atom
 
     @property
     def formula(self) -> str:
-        """What a value is, in ggml's letters: the head of the format's file states it."""
-        found = re.search("``value = (.*?)``", sys.modules[self.unpack.__module__].__doc__ or "")
-        return found[1] if found else f"scale * q{' - offset' if self.has_offset else ''}"
+        """The formula of a value in ggml's letters: the head of the format's file states it."""
+        match = re.search("``value = (.*?)``", sys.modules[self.unpack.__module__].__doc__ or "")
+        return match[1] if match else f"scale * q{' - offset' if self.has_offset else ''}"
 
     @property
     def can_quantize(self) -> bool:
@@ -214,7 +214,8 @@ class BlockFormat(Format):
         if self.pack is None:
             raise UnsupportedError(f"{self.name}.encode(x): {self._no_pack()}")
         with np.errstate(all="ignore"):  # ggml's own arithmetic, overflow and all
-            return self.pack(x.reshape(x.shape[0], -1, self.block_size), imatrix)
+            weights = None if self.imatrix == "ignored" else imatrix
+            return self.pack(x.reshape(x.shape[0], -1, self.block_size), weights)
 
     def _no_pack(self) -> str:
         if self.can_quantize:

@@ -12,7 +12,7 @@
 
 The code is 8 (GRID ± 1/8), an integer, and the scale an eighth: exact, since 8 is a power of two.
 
-Its encoder searches the code book and is compiled code alone, found by the name of this file.
+Its encoder searches the code book and is compiled code alone: ``ggmlq/cpu/encode/iq1_m.py``.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ def unpack(blocks: Blocks) -> Parts:
     rows = blocks["qs"] | (qh & 7).astype(np.uint16) << 8
     eighth = np.where(qh & 8, np.int8(-1), np.int8(1))
     codes = GRID[rows] * np.int8(8) + eighth[..., None]
-    s = (_words(blocks)[..., None] >> SHIFTS & 7).reshape(*blocks.shape, 16).astype(np.float32)
+    s = (_scale_words(blocks)[..., None] >> SHIFTS & 7).reshape(*blocks.shape, 16).astype(np.float32)
     scale = _d(blocks)[..., None] * (s * 2 + 1) * np.float32(0.125)
     return Parts(codes.reshape(*blocks.shape, 256), scale, None)
 
 
-def _words(blocks: Blocks) -> NDArray[np.uint16]:
+def _scale_words(blocks: Blocks) -> NDArray[np.uint16]:
     return np.ascontiguousarray(blocks["scales"]).view("<u2")
 
 
 def _d(blocks: Blocks) -> Floats:
-    top = _words(blocks) & 0xF000
+    top = _scale_words(blocks) & 0xF000
     d = top[..., 0] >> 12 | top[..., 1] >> 8 | top[..., 2] >> 4 | top[..., 3]
     return d.view(np.float16).astype(np.float32)
 

@@ -20,9 +20,9 @@ import numpy as np
 from ._bits import f32, half, level, nibble, nibbles, offset_of
 from ._levels import fit_levels, put_nearest
 from ._packing import put_half, put_nibbles
+from ._program import Packer, Tile, floats, small, to_half, where
 from ._tables import IQ4
 from ._weigh import power, square, weigh
-from ._words import Packer, Program, Tile, floats, small, to_half, where
 from .format import BlockFormat, Blocks, Bytes, Parts
 
 DTYPE = np.dtype([("d", "<f2"), ("qs", "u1", (16,))])
@@ -41,7 +41,7 @@ def scale(block: Bytes, g: int) -> np.float32:
     return half(block, D)
 
 
-def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> None:
+def encode(x: Tile, importance: Tile | None, mean_square: Tile | None, out: Tile) -> None:
     w, codes = floats(x, 32), small(x, 32)
     if importance is None:
         square(w, x, 32)
@@ -53,11 +53,8 @@ def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> 
     put_nibbles(out, QS, codes, 32, 16)
 
 
-PROGRAM = Program(encode)
-
-
 FORMAT = BlockFormat(
     name="iq4_nl", id=20, block_size=32, group=32, dtype=DTYPE,
-    unpack=unpack, code=code, scale=scale, pack=Packer(PROGRAM, DTYPE),
+    unpack=unpack, code=code, scale=scale, pack=Packer(encode, DTYPE),
     imatrix="optional", search="always", fallback="f16",
 )  # fmt: skip

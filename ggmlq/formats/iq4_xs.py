@@ -18,15 +18,13 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import half, level, nibble, nibbles, offset_of, u8, u16
+from ._extremes import extreme
 from ._levels import fit_levels, put_nearest
 from ._packing import put_half, put_nibbles
-from ._search import extreme
-from ._tables import IQ4
-from ._weigh import power, square, weigh
-from ._words import (
+from ._program import (
     Packer,
-    Program,
     Tile,
+    at_once,
     clamp,
     floats,
     get,
@@ -34,11 +32,12 @@ from ._words import (
     part,
     put,
     real,
-    runs,
     small,
     to_half,
     where,
 )
+from ._tables import IQ4
+from ._weigh import power, square, weigh
 from .format import BlockFormat, Blocks, Bytes, Parts, Scales
 
 DTYPE = np.dtype([("d", "<f2"), ("scales_h", "<u2"), ("scales_l", "u1", (4,)), ("qs", "u1", (128,))])
@@ -69,12 +68,12 @@ def scale(block: Bytes, g: int) -> np.float32:
     return half(block, D) * np.float32(sub(block, g) - 32)
 
 
-def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> None:
+def encode(x: Tile, importance: Tile | None, mean_square: Tile | None, out: Tile) -> None:
     scales, ls, codes = floats(x, 8), small(x, 8), small(x, 256)
     fit_runs(x, importance, scales)
     d = extreme(scales, 8) / np.float32(-32)
     inverse = where(d != 0, np.float32(1) / d, np.float32(0))
-    for g in runs(8):
+    for g in at_once(8):
         code = clamp(nearest(inverse * get(scales, g)), -32, 31)
         scale = d * real(code)
         k = where(scale != 0, np.float32(1) / scale, np.float32(0))
@@ -87,7 +86,7 @@ def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> 
 
 def fit_runs(x: Tile, importance: Tile | None, scales: Tile) -> None:
     mean = power(x, 256) * np.float32(2 / 256)
-    for g in runs(8):
+    for g in at_once(8):
         run = part(x, g, 32)
         w = floats(run, 32)
         if importance is None:
@@ -106,11 +105,8 @@ def put_scales(out: Tile, ls: Tile) -> None:
         put(out, SCALES_H + i, high)
 
 
-PROGRAM = Program(encode)
-
-
 FORMAT = BlockFormat(
     name="iq4_xs", id=23, block_size=256, group=32, dtype=DTYPE,
     unpack=unpack, code=code, scale=scale, scales=Scales(sub, zero=32),
-    pack=Packer(PROGRAM, DTYPE), imatrix="optional", search="always", fallback="iq4_nl",
+    pack=Packer(encode, DTYPE), imatrix="optional", search="always", fallback="iq4_nl",
 )  # fmt: skip

@@ -16,10 +16,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ._bits import level, nibble, nibbles, offset_of, pack_nibbles, u8
+from ._bits import level, nibble, nibbles, offset_of, u8
+from ._extremes import largest
+from ._levels import nearest_fp4
+from ._program import Packer, Tile, Vector, at_once, entry, get, log2, put, real, where
 from ._round import truncate
-from ._tables import FP4, nearest_fp4
-from .format import BlockFormat, Blocks, Bytes, Floats, Parts, Scales
+from ._tables import FP4
+from .format import BlockFormat, Blocks, Bytes, Parts, Scales
 
 DTYPE = np.dtype([("e", "u1"), ("qs", "u1", (16,))])
 E, QS = offset_of(DTYPE, "e"), offset_of(DTYPE, "qs")
@@ -46,16 +49,26 @@ def scale(block: Bytes, g: int) -> np.float32:
     return np.float32(POWER[sub(block, g)])
 
 
-def pack(x: Floats, imatrix: Floats | None) -> Blocks:
-    largest = np.abs(x).max(axis=-1)
-    # C's log2f is exact only as far as double precision rounded to float: just below a power of
-    # two it already gives the next integer. Reading the exponent's bits would differ there.
-    log2 = np.log2(largest.astype(np.float64)).astype(np.float32)
-    e = np.where(largest > 0, truncate(np.floor(log2) - 2 + 127), 0).astype(np.uint8)
-    blocks = np.empty(x.shape[:-1], DTYPE)
-    blocks["e"] = e
-    blocks["qs"] = pack_nibbles(nearest_fp4(x, POWER[e][..., None]))
-    return blocks
+def encode(x: Tile, importance: None, mean_square: None, out: Tile) -> None:
+    size = largest(x, 32)
+    e = exponent(size)
+    put(out, E, e)
+    scale = entry(POWER, e)
+    for i in at_once(16):
+        low, high = nearest_fp4(get(x[:16], i), scale), nearest_fp4(get(x[16:], i), scale)
+        put(out[QS : QS + 16], i, low | high << 4)
+
+
+def exponent(size: Vector) -> Vector:
+    """The byte e for a largest magnitude.
+
+    C's log2f is exact only as far as double precision rounded to float: just below a power of
+    two it already gives the next integer. Reading the exponent's bits would differ there.
+    """
+    power = log2(size)
+    e = truncate(power)
+    e = e - where(real(e) > power, 1, 0)
+    return where(size > 0, e - 2 + 127 & 255, 0)
 
 
 def forbidden(blocks: Blocks) -> NDArray[np.bool_]:
@@ -64,6 +77,6 @@ def forbidden(blocks: Blocks) -> NDArray[np.bool_]:
 
 FORMAT = BlockFormat(
     name="mxfp4", id=39, block_size=32, group=32, dtype=DTYPE,
-    unpack=unpack, code=code, index=index, scale=scale, scales=Scales(sub, table=POWER), pack=pack,
-    forbidden=forbidden, fallback="f16",
+    unpack=unpack, code=code, index=index, scale=scale, scales=Scales(sub, table=POWER),
+    pack=Packer(encode, DTYPE), forbidden=forbidden, fallback="f16",
 )  # fmt: skip

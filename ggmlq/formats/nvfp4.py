@@ -20,7 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._bits import level, nibbles, offset_of, u8
-from ._tables import FP4, nearest_fp4
+from ._extremes import largest
+from ._levels import nearest_fp4
+from ._program import Packer, Tile, Vector, at_once, bits, clamp, entry, get, part, put, where
+from ._round import truncate
+from ._tables import FP4
 from .format import BlockFormat, Blocks, Bytes, Floats, Parts, Scales
 
 DTYPE = np.dtype([("d", "u1", (4,)), ("qs", "u1", (32,))])
@@ -58,30 +62,30 @@ def scale(block: Bytes, g: int) -> np.float32:
     return np.float32(UE4M3[sub(block, g)])
 
 
-def pack(x: Floats, imatrix: Floats | None) -> Blocks:
-    groups = x.reshape(*x.shape[:-1], 4, 16)
-    d = encode_ue4m3(np.abs(groups).max(axis=-1) / np.float32(6))
-    q = nearest_fp4(groups, UE4M3[d][..., None])
-    blocks = np.empty(x.shape[:-1], DTYPE)
-    blocks["d"] = d
-    blocks["qs"] = (q[..., :8] | q[..., 8:] << 4).reshape(*x.shape[:-1], 32)
-    return blocks
+def encode(x: Tile, importance: None, mean_square: None, out: Tile) -> None:
+    for g in at_once(4):
+        group, codes = part(x, g, 16), part(out[QS : QS + 32], g, 8)
+        byte = ue4m3(largest(group, 16) / np.float32(6))
+        put(out[D : D + 4], g, byte)
+        scale = entry(UE4M3, byte)
+        for i in at_once(8):
+            low, high = nearest_fp4(get(group[:8], i), scale), nearest_fp4(get(group[8:], i), scale)
+            put(codes, i, low | high << 4)
 
 
-def encode_ue4m3(v: Floats) -> Bytes:
-    """Non-negative floats to UE4M3 bytes, rounding ties up, as ggml does.
+def ue4m3(v: Vector) -> Vector:
+    """Bytes of floats that are not negative, ties rounded up, as ggml does.
 
     ggml gives the whole binade from 248 on (256 to 448 after rounding) the largest byte, 0x7E.
     """
-    bits = v.view(np.uint32).astype(np.int64)
-    rounded = bits + (1 << 19) >> 20  # 8 exponent and 3 mantissa bits; a carry moves the exponent
-    normal = rounded - (120 << 3)  # float bias 127 to bias 7
-    subnormal = np.minimum((v * np.float32(512) + np.float32(0.5)).astype(np.int64), 7)
-    byte = np.where(bits >> 23 <= 120, subnormal, normal)
-    return np.where(byte >= 15 << 3, 0x7E, byte).astype(np.uint8)
+    normal = (bits(v) + (1 << 19) >> 20) - (120 << 3)  # float bias 127 to bias 7; a carry moves the exponent
+    subnormal = clamp(truncate(v * np.float32(512) + np.float32(0.5)), 0, 7)
+    byte = where(bits(v) >> 23 > 120, normal, subnormal)
+    return where(byte < 15 << 3, byte, 0x7E)
 
 
 FORMAT = BlockFormat(
     name="nvfp4", id=40, block_size=64, group=16, dtype=DTYPE,
-    unpack=unpack, code=code, index=index, scale=scale, scales=Scales(sub, table=UE4M3), pack=pack,
+    unpack=unpack, code=code, index=index, scale=scale, scales=Scales(sub, table=UE4M3),
+    pack=Packer(encode, DTYPE),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What of a format kernels keep: derived once, from the format alone, for CPU and CUDA.
+"""Facts that kernels need of a format: derived once, from the format alone, for CPU and CUDA.
 
 Fast kernels do not read blocks as they lie in a file. They keep the same codes and the same scales in an
 order of their own: panels on a CPU, planes and strips on a GPU. Where things lie there is theirs to say;
@@ -25,7 +25,7 @@ MOST_LEVELS = 16  # entries of a table that a vector register or a few words hol
 
 @dataclass(frozen=True)
 class Packing:
-    """The facts of a format that decide how it is kept."""
+    """The facts of a format that decide the layout of its packed weights."""
 
     codes: tuple[int, ...]  # all that occur, ascending
     group: int  # weights that share a scale
@@ -35,12 +35,12 @@ class Packing:
 
     @property
     def lowest(self) -> int:
-        """The least code."""
+        """The least of the codes."""
         return self.codes[0]
 
     @property
     def bits(self) -> int:
-        """Of a code, counted from the lowest one."""
+        """Number of bits of a code, counted from the lowest one."""
         return (self.codes[-1] - self.codes[0]).bit_length()
 
     @property
@@ -57,7 +57,7 @@ class Packing:
 
 @cache
 def packing(fmt: BlockFormat) -> Packing:
-    """The facts of a format: its descriptor asked, and blocks of random bytes looked at."""
+    """The facts of a format, from its descriptor and from the values of random blocks."""
     raw = np.random.default_rng(0).integers(0, 256, (SAMPLE, fmt.dtype.itemsize), np.uint8)
     blocks = raw.view(fmt.dtype)[:, 0]
     for name in halves(fmt):
@@ -81,7 +81,7 @@ def halves(fmt: BlockFormat) -> list[str]:
 
 
 def over(fmt: BlockFormat, blocks: Blocks) -> NDArray[np.float16]:
-    """What stands over the integers of blocks: d, and a half for the offsets where there are any [..., n]."""
+    """Factors of the integers of blocks: d, and a half for the offsets where there are any [..., n]."""
     if fmt.scales.d is None:
         names = halves(fmt)[: 1 + fmt.has_offset]
         return np.stack([blocks[name] for name in names], axis=-1)

@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._bits import bits, f32, half, offset_of, u8
-from .format import BlockFormat, Blocks, Bytes, Floats, Parts
+from ._bits import bits as each_bit
+from ._bits import f32, half, offset_of, u8
+from ._packing import put_half
+from ._program import Packer, Tile, absolute, at_once, bits, get, part, put, to_half, zeros
+from .format import BlockFormat, Blocks, Bytes, Parts
 
 DTYPE = np.dtype([("d", "<f2"), ("qs", "u1", (16,))])
 D, QS = offset_of(DTYPE, "d"), offset_of(DTYPE, "qs")
 
 
 def unpack(blocks: Blocks) -> Parts:
-    return Parts(bits(blocks["qs"]).view(np.int8) * np.int8(2) - np.int8(1), f32(blocks["d"]), None)
+    return Parts(each_bit(blocks["qs"]).view(np.int8) * np.int8(2) - np.int8(1), f32(blocks["d"]), None)
 
 
 def code(block: Bytes, i: int) -> int:
@@ -30,17 +33,20 @@ def scale(block: Bytes, g: int) -> np.float32:
     return half(block, D)
 
 
-def pack(x: Floats, imatrix: Floats | None) -> Blocks:
-    total = np.zeros(x.shape[:-1], np.float32)
+def encode(x: Tile, importance: None, mean_square: None, out: Tile) -> None:
+    total = zeros(x)
     for i in range(128):  # ggml sums in the order of the index; another order rounds differently
-        total += np.abs(x[..., i])
-    blocks = np.empty(x.shape[:-1], DTYPE)
-    blocks["d"] = total / np.float32(128)
-    blocks["qs"] = np.packbits(x >= 0, axis=-1, bitorder="little")
-    return blocks
+        total = total + absolute(get(x, i))
+    put_half(out, D, to_half(total / np.float32(128)))
+    for i in at_once(16):
+        eight = part(x, i, 8)
+        minus = bits(get(eight, 0) + np.float32(0)) >> 31 & 1  # -0.0 + 0.0 is 0.0
+        for bit in range(1, 8):
+            minus = minus | (bits(get(eight, bit) + np.float32(0)) >> 31 & 1) << bit
+        put(out[QS : QS + 16], i, minus ^ 255)
 
 
 FORMAT = BlockFormat(
     name="q1_0", id=41, block_size=128, group=128, dtype=DTYPE,
-    unpack=unpack, code=code, scale=scale, pack=pack,
+    unpack=unpack, code=code, scale=scale, pack=Packer(encode, DTYPE),
 )  # fmt: skip

@@ -14,8 +14,11 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import f32, half, offset_of, u8
+from ._extremes import largest
+from ._packing import put_half
+from ._program import Packer, Tile, at_once, get, larger, part, put, small, to_half
 from ._round import half_away, inverse
-from .format import BlockFormat, Blocks, Bytes, Floats, Parts
+from .format import BlockFormat, Blocks, Bytes, Parts
 
 DTYPE = np.dtype([("d", "<f2"), ("qs", "u1", (16,))])
 D, QS = offset_of(DTYPE, "d"), offset_of(DTYPE, "qs")
@@ -35,16 +38,19 @@ def scale(block: Bytes, g: int) -> np.float32:
     return half(block, D)
 
 
-def pack(x: Floats, imatrix: Floats | None) -> Blocks:
-    d = np.abs(x).max(axis=-1)
-    q = np.maximum(half_away(x * inverse(d)) + 1, 0).astype(np.uint8)
-    blocks = np.empty(x.shape[:-1], DTYPE)
-    blocks["d"] = d
-    blocks["qs"] = np.bitwise_or.reduce(q.reshape(*x.shape[:-1], 16, 4) << SHIFTS, axis=-1)
-    return blocks
+def encode(x: Tile, importance: None, mean_square: None, out: Tile) -> None:
+    codes, d = small(x, 64), largest(x, 64)
+    k = inverse(d)
+    put_half(out, D, to_half(d))
+    for i in at_once(64):
+        put(codes, i, larger(half_away(get(x, i) * k) + 1, 0))
+    for i in at_once(16):
+        four = part(codes, i, 4)
+        low = get(four, 0) | get(four, 1) << 2
+        put(out[QS : QS + 16], i, low | get(four, 2) << 4 | get(four, 3) << 6)
 
 
 FORMAT = BlockFormat(
     name="q2_0", id=42, block_size=64, group=64, dtype=DTYPE, zero=1,
-    unpack=unpack, code=code, scale=scale, pack=pack, fallback="q4_0",
+    unpack=unpack, code=code, scale=scale, pack=Packer(encode, DTYPE), fallback="q4_0",
 )  # fmt: skip

@@ -20,14 +20,12 @@ import numpy as np
 from ._bits import half, offset_of, pair_bits, pairs, u8
 from ._kquants import highest, recode
 from ._packing import put_half, put_pairs
-from ._search import fit_offset, fit_positive
-from ._weigh import power, weigh
-from ._words import (
+from ._program import (
     Packer,
-    Program,
     Tile,
     Vector,
     absolute,
+    at_once,
     floats,
     from_half,
     get,
@@ -35,11 +33,12 @@ from ._words import (
     part,
     put,
     real,
-    runs,
     small,
     to_half,
     where,
 )
+from ._search import fit_offset, fit_positive
+from ._weigh import power, weigh
 from .format import BlockFormat, Blocks, Bytes, Parts, Scales
 
 DTYPE = np.dtype([("scales", "u1", (16,)), ("qs", "u1", (64,)), ("d", "<f2"), ("dmin", "<f2")])
@@ -69,7 +68,7 @@ def offset(block: Bytes, g: int) -> np.float32:
     return half(block, DMIN) * np.float32(sub(block, g) >> 4)
 
 
-def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> None:
+def encode(x: Tile, importance: Tile | None, mean_square: Tile | None, out: Tile) -> None:
     codes = small(x, 256)
     scales, lows, sums = floats(x, 16), floats(x, 16), floats(x, 16)
     fit_groups(x, importance, codes, scales, lows, sums)
@@ -80,7 +79,7 @@ def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> 
         put(out, SCALES + g, get(sc, g) | get(m, g) << 4)
         put(sc, g, get(out, SCALES + g) & 15)
         put(m, g, get(out, SCALES + g) >> 4)
-    for g in runs(16):
+    for g in at_once(16):
         scale, low = from_half(d) * real(get(sc, g)), from_half(dmin) * real(get(m, g))
         recode(part(x, g, 16), part(codes, g, 16), 16, scale, low, 0, 3)
     put_pairs(out, QS, codes)
@@ -90,8 +89,8 @@ def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> 
 
 def fit_groups(x: Tile, importance: Tile | None, codes: Tile, scales: Tile, lows: Tile, sums: Tile) -> None:
     mean = power(x, 256) / np.float32(256)
-    for g in runs(16):
-        run, of_run = part(x, g, 16), part(codes, g, 16)
+    for g in at_once(16):
+        run, run_codes = part(x, g, 16), part(codes, g, 16)
         w, aux = floats(run, 16), floats(run, 16)
         if importance is None:
             for i in range(16):
@@ -100,7 +99,7 @@ def fit_groups(x: Tile, importance: Tile | None, codes: Tile, scales: Tile, lows
         else:
             put(sums, g, weigh(w, run, part(importance, g, 16), 16, mean))
             first, step, steps, linear = np.float32(-0.9), np.float32(0.05), 36, False
-        scale, low = fit_offset(run, w, of_run, aux, 16, 3, first, step, steps, linear)
+        scale, low = fit_offset(run, w, run_codes, aux, 16, 3, first, step, steps, linear)
         put(scales, g, scale)
         put(lows, g, low)
 
@@ -116,11 +115,8 @@ def four_bits(values: Tile, sums: Tile, codes: Tile, weighted: bool) -> Vector:
     return to_half(largest / np.float32(15))
 
 
-PROGRAM = Program(encode)
-
-
 FORMAT = BlockFormat(
     name="q2_K", id=10, block_size=256, group=16, dtype=DTYPE, half2="dm",
     unpack=unpack, code=code, scale=scale, offset=offset, scales=Scales(sub, nibbles=True),
-    pack=Packer(PROGRAM, DTYPE), imatrix="optional", search="always", fallback="q4_0",
+    pack=Packer(encode, DTYPE), imatrix="optional", search="always", fallback="q4_0",
 )  # fmt: skip

@@ -18,15 +18,14 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import bits, half, nibbles, offset_of, pair_bits, pairs, u8
+from ._extremes import extreme
 from ._kquants import recode, signed_byte
 from ._packing import put_bits, put_half, put_pairs
-from ._search import extreme, fit_by_sweeps, fit_signed
-from ._weigh import power, square, weigh
-from ._words import (
+from ._program import (
     Packer,
-    Program,
     Tile,
     Vector,
+    at_once,
     clamp,
     floats,
     from_half,
@@ -35,12 +34,13 @@ from ._words import (
     part,
     put,
     real,
-    runs,
     small,
     to_half,
     where,
     zeros,
 )
+from ._search import fit_by_sweeps, fit_signed
+from ._weigh import power, square, weigh
 from .format import BlockFormat, Blocks, Bytes, Parts, Scales
 
 DTYPE = np.dtype([("hmask", "u1", (32,)), ("qs", "u1", (64,)), ("scales", "u1", (12,)), ("d", "<f2")])
@@ -74,10 +74,10 @@ def scale(block: Bytes, g: int) -> np.float32:
     return half(block, D) * np.float32(sub(block, g) - 32)
 
 
-def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> None:
+def encode(x: Tile, importance: Tile | None, mean_square: Tile | None, out: Tile) -> None:
     codes, sc = small(x, 256), small(x, 16)
     d = fit_groups(x, importance, codes, sc)
-    for g in runs(16):
+    for g in at_once(16):
         scale = from_half(d) * real(get(sc, g) - 32)
         recode(part(x, g, 16), part(codes, g, 16), 16, scale, zeros(x), -4, 3)
     put_bits(out, HMASK, codes, 2)
@@ -93,16 +93,16 @@ def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> 
 def fit_groups(x: Tile, importance: Tile | None, codes: Tile, sc: Tile) -> Vector:
     """Codes of 256 weights, stored codes of 16 scales, and the bits of d."""
     scales, sums = floats(x, 16), floats(x, 16)
-    spread = np.float32(2) * power(x, 256) / np.float32(256)
-    for g in runs(16):
-        run, of_run = part(x, g, 16), part(codes, g, 16)
+    mean_square = np.float32(2) * power(x, 256) / np.float32(256)
+    for g in at_once(16):
+        run, run_codes = part(x, g, 16), part(codes, g, 16)
         w = floats(run, 16)
         if importance is None:
             square(w, run, 16)
-            put(scales, g, fit_by_sweeps(run, w, of_run, 16, 4))
+            put(scales, g, fit_by_sweeps(run, w, run_codes, 16, 4))
         else:
-            put(sums, g, weigh(w, run, part(importance, g, 16), 16, spread))
-            put(scales, g, fit_signed(run, w, of_run, 16, 4))
+            put(sums, g, weigh(w, run, part(importance, g, 16), 16, mean_square))
+            put(scales, g, fit_signed(run, w, run_codes, 16, 4))
     if importance is not None:
         return to_half(fit_signed(scales, sums, sc, 16, 32))
     largest = extreme(scales, 16)
@@ -113,11 +113,8 @@ def fit_groups(x: Tile, importance: Tile | None, codes: Tile, sc: Tile) -> Vecto
     return to_half(where(largest != 0, np.float32(1) / k, np.float32(0)))
 
 
-PROGRAM = Program(encode)
-
-
 FORMAT = BlockFormat(
     name="q3_K", id=11, block_size=256, group=16, dtype=DTYPE, zero=4,
     unpack=unpack, code=code, scale=scale, scales=Scales(sub, zero=32),
-    pack=Packer(PROGRAM, DTYPE), imatrix="optional", search="always", fallback="q4_0",
+    pack=Packer(encode, DTYPE), imatrix="optional", search="always", fallback="q4_0",
 )  # fmt: skip

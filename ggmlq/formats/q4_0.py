@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._bits import f32, half, nibble, nibbles, offset_of, pack_nibbles
+from ._bits import f32, half, nibble, nibbles, offset_of
+from ._extremes import extreme
 from ._packing import put_half, put_nibbles
-from ._round import inverse, signed_extreme, truncate
+from ._program import Packer, Tile, at_once, floats, get, put, small, smaller, to_half
+from ._round import inverse, truncate
 from ._search import fit_signed
 from ._weigh import weigh
-from ._words import Packer, Program, Tile, floats, get, small, to_half
-from .format import BlockFormat, Blocks, Bytes, Floats, Parts
+from .format import BlockFormat, Blocks, Bytes, Parts
 
 DTYPE = np.dtype([("d", "<f2"), ("qs", "u1", (16,))])
 D, QS = offset_of(DTYPE, "d"), offset_of(DTYPE, "qs")
@@ -42,33 +43,24 @@ def scale(block: Bytes, g: int) -> np.float32:
     return half(block, D)
 
 
-def pack(x: Floats, imatrix: Floats | None) -> Blocks:
-    return plain(x) if imatrix is None else weighted(x, imatrix)
-
-
-def plain(x: Floats) -> Blocks:
-    d = signed_extreme(x) / np.float32(-8)
-    q = np.minimum(truncate(x * inverse(d) + np.float32(8.5)), 15).astype(np.uint8)
-    blocks = np.empty(x.shape[:-1], DTYPE)
-    blocks["d"] = d
-    blocks["qs"] = pack_nibbles(q)
-    return blocks
-
-
-def encode(x: Tile, importance: Tile, spread: Tile, out: Tile) -> None:
-    """The weighted encoder; ``spread`` is the mean square of the whole row."""
-    w, codes = floats(x, 32), small(x, 32)
-    weigh(w, x, importance, 32, get(spread, 0))
-    put_half(out, D, to_half(fit_signed(x, w, codes, 32, 8)))
+def encode(x: Tile, importance: Tile | None, mean_square: Tile | None, out: Tile) -> None:
+    codes = small(x, 32)
+    if importance is None:
+        d = extreme(x, 32) / np.float32(-8)
+        k = inverse(d)
+        for i in at_once(32):
+            code = truncate(get(x, i) * k + np.float32(8.5))
+            put(codes, i, smaller(code, 15))
+    else:
+        w = floats(x, 32)
+        weigh(w, x, importance, 32, get(mean_square, 0))
+        d = fit_signed(x, w, codes, 32, 8)
+    put_half(out, D, to_half(d))
     put_nibbles(out, QS, codes, 32, 16)
-
-
-PROGRAM = Program(encode, of_rows=True)
-weighted = Packer(PROGRAM, DTYPE)
 
 
 FORMAT = BlockFormat(
     name="q4_0", id=2, block_size=32, group=32, dtype=DTYPE, zero=8,
-    unpack=unpack, code=code, scale=scale, pack=pack,
+    unpack=unpack, code=code, scale=scale, pack=Packer(encode, DTYPE, needs_mean_square=True),
     imatrix="optional", search="weighted", fallback="f16",
 )  # fmt: skip

@@ -22,7 +22,7 @@ import numpy as np
 from ._bits import half, k_min, k_scale, k_scales, nibbles, offset_of, u8
 from ._kquants import fit_runs, recode_runs, six_bits
 from ._packing import put_half, put_k_scales, put_nibbles
-from ._words import Packer, Program, Tile, floats, small
+from ._program import Packer, Tile, floats, small
 from .format import BlockFormat, Blocks, Bytes, Parts, Scales
 
 DTYPE = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", (12,)), ("qs", "u1", (128,))])
@@ -56,7 +56,7 @@ def offset(block: Bytes, g: int) -> np.float32:
     return half(block, DMIN) * np.float32(low(block, g))
 
 
-def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> None:
+def encode(x: Tile, importance: Tile | None, mean_square: Tile | None, out: Tile) -> None:
     codes = small(x, 256)
     scales, lows, sums = floats(x, 8), floats(x, 8), floats(x, 8)
     if importance is None:
@@ -74,11 +74,8 @@ def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> 
     put_nibbles(out, QS, codes, 256, 32)
 
 
-PROGRAM = Program(encode)
-
-
 FORMAT = BlockFormat(
     name="q4_K", id=12, block_size=256, group=32, dtype=DTYPE, half2="dm",
     unpack=unpack, code=code, scale=scale, offset=offset, scales=Scales(sub, low=low),
-    pack=Packer(PROGRAM, DTYPE), imatrix="optional", search="always", fallback="q5_0",
+    pack=Packer(encode, DTYPE), imatrix="optional", search="always", fallback="q5_0",
 )  # fmt: skip

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._bits import bits, f32, half, nibble, nibbles, offset_of, pack_nibbles, u8
+from ._bits import bits, f32, half, nibble, nibbles, offset_of, u8
+from ._extremes import bounds
 from ._packing import put_fifths, put_half, put_nibbles
-from ._round import inverse, lowest, truncate
+from ._program import Packer, Tile, at_once, floats, get, put, small, to_half
+from ._round import inverse, truncate
 from ._search import fit_offset
 from ._weigh import weigh
-from ._words import Packer, Program, Tile, floats, get, small, to_half
-from .format import BlockFormat, Blocks, Bytes, Floats, Parts, Scales
+from .format import BlockFormat, Blocks, Bytes, Parts, Scales
 
 DTYPE = np.dtype([("d", "<f2"), ("m", "<f2"), ("qh", "u1", (4,)), ("qs", "u1", (16,))])
 D, M, QH, QS = (offset_of(DTYPE, field) for field in ("d", "m", "qh", "qs"))
@@ -48,40 +49,28 @@ def offset(block: Bytes, g: int) -> np.float32:
     return -half(block, M)
 
 
-def pack(x: Floats, imatrix: Floats | None) -> Blocks:
-    return plain(x) if imatrix is None else weighted(x, imatrix)
-
-
-def plain(x: Floats) -> Blocks:
-    low = lowest(x)
-    d = (x.max(axis=-1) - low + np.float32(0)) / np.float32(31)  # +0: never -0.0
-    q = truncate((x - low[..., None]) * inverse(d) + np.float32(0.5)).astype(np.uint8)
-    blocks = np.empty(x.shape[:-1], DTYPE)
-    blocks["d"] = d
-    blocks["m"] = low
-    blocks["qh"] = np.packbits(q >> 4 & 1, axis=-1, bitorder="little")
-    blocks["qs"] = pack_nibbles(q & np.uint8(15))
-    return blocks
-
-
-def encode(x: Tile, importance: Tile, spread: Tile, out: Tile) -> None:
-    """The weighted encoder; ``spread`` is the mean square of the whole row."""
-    w, aux, codes = floats(x, 32), floats(x, 32), small(x, 32)
-    weigh(w, x, importance, 32, get(spread, 0))
-    first, step = np.float32(-0.9), np.float32(0.05)
-    d, low = fit_offset(x, w, codes, aux, 32, 31, first, step, 36, False)
+def encode(x: Tile, importance: Tile | None, mean_square: Tile | None, out: Tile) -> None:
+    codes = small(x, 32)
+    if importance is None:
+        low, high = bounds(x, 32)
+        d = (high - low + np.float32(0)) / np.float32(31)  # +0: never -0.0
+        k = inverse(d)
+        for i in at_once(32):
+            put(codes, i, truncate((get(x, i) - low) * k + np.float32(0.5)))
+    else:
+        w, aux = floats(x, 32), floats(x, 32)
+        weigh(w, x, importance, 32, get(mean_square, 0))
+        first, step = np.float32(-0.9), np.float32(0.05)
+        d, low = fit_offset(x, w, codes, aux, 32, 31, first, step, 36, False)
+        low = -low
     put_half(out, D, to_half(d))
-    put_half(out, M, to_half(-low))
+    put_half(out, M, to_half(low))
     put_fifths(out, QH, codes)
     put_nibbles(out, QS, codes, 32, 16)
 
 
-PROGRAM = Program(encode, of_rows=True)
-weighted = Packer(PROGRAM, DTYPE)
-
-
 FORMAT = BlockFormat(
     name="q5_1", id=7, block_size=32, group=32, dtype=DTYPE, half2="dm",
-    unpack=unpack, code=code, scale=scale, offset=offset, scales=Scales(sign=-1), pack=pack,
-    imatrix="optional", search="weighted", fallback="f16",
+    unpack=unpack, code=code, scale=scale, offset=offset, scales=Scales(sign=-1),
+    pack=Packer(encode, DTYPE, needs_mean_square=True), imatrix="optional", search="weighted", fallback="f16",
 )  # fmt: skip

@@ -18,15 +18,14 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import half, i8, nibbles, offset_of, pair_bits, pairs, u8
+from ._extremes import extreme
 from ._kquants import recode, signed_byte
 from ._packing import put_half, put_nibbles
-from ._search import TINY, extreme, fit_signed
-from ._weigh import square
-from ._words import (
+from ._program import (
     Packer,
-    Program,
     Tile,
     absolute,
+    at_once,
     floats,
     from_half,
     get,
@@ -34,13 +33,14 @@ from ._words import (
     part,
     put,
     real,
-    runs,
     small,
     some,
     to_half,
     where,
     zeros,
 )
+from ._search import TINY, fit_signed
+from ._weigh import square
 from .format import BlockFormat, Blocks, Bytes, Parts, Scales
 
 DTYPE = np.dtype([("ql", "u1", (128,)), ("qh", "u1", (64,)), ("scales", "i1", (16,)), ("d", "<f2")])
@@ -66,21 +66,21 @@ def scale(block: Bytes, g: int) -> np.float32:
     return half(block, D) * np.float32(i8(block, SCALES + g))
 
 
-def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> None:
+def encode(x: Tile, importance: Tile | None, mean_square: Tile | None, out: Tile) -> None:
     codes, sc, scales = small(x, 256), small(x, 16), floats(x, 16)
-    for g in runs(16):
-        run, of_run = part(x, g, 16), part(codes, g, 16)
+    for g in at_once(16):
+        run, run_codes = part(x, g, 16), part(codes, g, 16)
         if importance is None:
             w = floats(run, 16)
             square(w, run, 16)
-            put(scales, g, fit_signed(run, w, of_run, 16, 32))
+            put(scales, g, fit_signed(run, w, run_codes, 16, 32))
         else:
-            put(scales, g, fit_signed(run, part(importance, g, 16), of_run, 16, 32))
+            put(scales, g, fit_signed(run, part(importance, g, 16), run_codes, 16, 32))
     largest = extreme(scales, 16)
     k = np.float32(-128) / largest
     d = to_half(np.float32(1) / k)
     put_half(out, D, d)
-    for g in runs(16):
+    for g in at_once(16):
         code = nearest(k * get(scales, g))
         code = signed_byte(where(code < 127, code, 127))
         put(sc, g, code)
@@ -103,11 +103,8 @@ def put_codes(out: Tile, codes: Tile) -> None:
         put(out, QH + i, low | get(codes, j + 64) >> 4 << 4 | get(codes, j + 96) >> 4 << 6)
 
 
-PROGRAM = Program(encode)
-
-
 FORMAT = BlockFormat(
     name="q6_K", id=14, block_size=256, group=16, dtype=DTYPE, zero=32,
     unpack=unpack, code=code, scale=scale, scales=Scales(sub, zero=128),
-    pack=Packer(PROGRAM, DTYPE), imatrix="optional", search="always", fallback="q8_0",
+    pack=Packer(encode, DTYPE), imatrix="optional", search="always", fallback="q8_0",
 )  # fmt: skip

@@ -14,8 +14,11 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import f32, half, i8, offset_of
+from ._extremes import largest
+from ._packing import put_half
+from ._program import Packer, Tile, at_once, get, put, to_half
 from ._round import half_away, inverse
-from .format import BlockFormat, Blocks, Bytes, Floats, Parts
+from .format import BlockFormat, Blocks, Bytes, Parts
 
 DTYPE = np.dtype([("d", "<f2"), ("qs", "i1", (32,))])
 D, QS = offset_of(DTYPE, "d"), offset_of(DTYPE, "qs")
@@ -33,15 +36,15 @@ def scale(block: Bytes, g: int) -> np.float32:
     return half(block, D)
 
 
-def pack(x: Floats, imatrix: Floats | None) -> Blocks:
-    d = np.abs(x).max(axis=-1) / np.float32(127)
-    blocks = np.empty(x.shape[:-1], DTYPE)
-    blocks["d"] = d
-    blocks["qs"] = half_away(x * inverse(d))
-    return blocks
+def encode(x: Tile, importance: None, mean_square: None, out: Tile) -> None:
+    d = largest(x, 32) / np.float32(127)
+    k = inverse(d)
+    put_half(out, D, to_half(d))
+    for i in at_once(32):
+        put(out[QS : QS + 32], i, half_away(get(x, i) * k))
 
 
 FORMAT = BlockFormat(
     name="q8_0", id=8, block_size=32, group=32, dtype=DTYPE,
-    unpack=unpack, code=code, scale=scale, pack=pack, fallback="f16",
+    unpack=unpack, code=code, scale=scale, pack=Packer(encode, DTYPE), fallback="f16",
 )  # fmt: skip

@@ -16,8 +16,11 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import f32, half, i8, offset_of
+from ._extremes import largest
+from ._packing import put_half, sum_of_bytes
+from ._program import Packer, Tile, at_once, get, put, real, to_half
 from ._round import half_away, inverse
-from .format import BlockFormat, Blocks, Bytes, Floats, Parts
+from .format import BlockFormat, Blocks, Bytes, Parts
 
 DTYPE = np.dtype([("d", "<f2"), ("s", "<f2"), ("qs", "i1", (32,))])
 D, S, QS = (offset_of(DTYPE, field) for field in ("d", "s", "qs"))
@@ -35,17 +38,16 @@ def scale(block: Bytes, g: int) -> np.float32:
     return half(block, D)
 
 
-def pack(x: Floats, imatrix: Floats | None) -> Blocks:
-    d = np.abs(x).max(axis=-1) / np.float32(127)
-    q = half_away(x * inverse(d)).astype(np.int8)
-    blocks = np.empty(x.shape[:-1], DTYPE)
-    blocks["d"] = d
-    blocks["s"] = q.sum(axis=-1, dtype=np.int32).astype(np.float32) * d
-    blocks["qs"] = q
-    return blocks
+def encode(x: Tile, importance: None, mean_square: None, out: Tile) -> None:
+    codes, d = out[QS : QS + 32], largest(x, 32) / np.float32(127)
+    k = inverse(d)
+    for i in at_once(32):
+        put(codes, i, half_away(get(x, i) * k))
+    put_half(out, D, to_half(d))
+    put_half(out, S, to_half(real(sum_of_bytes(codes, 32)) * d))
 
 
 FORMAT = BlockFormat(
     name="q8_1", id=9, block_size=32, group=32, dtype=DTYPE, half2="ds",
-    unpack=unpack, code=code, scale=scale, pack=pack,
+    unpack=unpack, code=code, scale=scale, pack=Packer(encode, DTYPE),
 )  # fmt: skip

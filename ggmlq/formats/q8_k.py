@@ -15,8 +15,10 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import f32, i8, offset_of, u32
-from ._round import half_even, signed_extreme
-from .format import BlockFormat, Blocks, Bytes, Floats, Parts
+from ._extremes import extreme_of_256
+from ._packing import put_float, sum_of_bytes
+from ._program import Packer, Tile, at_once, get, nearest, part, put, small, smaller, where
+from .format import BlockFormat, Blocks, Bytes, Parts
 
 DTYPE = np.dtype([("d", "<f4"), ("qs", "i1", (256,)), ("bsums", "<i2", (16,))])
 D, QS, BSUMS = (offset_of(DTYPE, field) for field in ("d", "qs", "bsums"))
@@ -45,18 +47,23 @@ def scale(block: Bytes, g: int) -> np.float32:
     return -value if bits & 0x80000000 else value
 
 
-def pack(x: Floats, imatrix: Floats | None) -> Blocks:
-    extreme = signed_extreme(x)
-    k = np.where(extreme == 0, np.float32(0), np.float32(-127) / extreme)
-    q = np.minimum(half_even(k[..., None] * x), 127).astype(np.int8)
-    blocks = np.zeros(x.shape[:-1], DTYPE)
-    blocks["d"] = np.where(extreme == 0, np.float32(0), np.float32(1) / k)
-    blocks["qs"] = q
-    blocks["bsums"] = q.reshape(*x.shape[:-1], 16, 16).sum(axis=-1, dtype=np.int16)
-    return blocks
+def encode(x: Tile, importance: None, mean_square: None, out: Tile) -> None:
+    codes, low, high = out[QS : QS + 256], small(x, 16), small(x, 16)
+    extreme = extreme_of_256(x)
+    k = where(extreme != 0, np.float32(-127) / extreme, np.float32(0))
+    put_float(out, D, where(extreme != 0, np.float32(1) / k, np.float32(0)))
+    for i in at_once(256):
+        put(codes, i, smaller(nearest(k * get(x, i)), 127))
+    for g in at_once(16):
+        total = sum_of_bytes(part(codes, g, 16), 16)
+        put(low, g, total)
+        put(high, g, total >> 8)
+    for g in range(16):
+        put(out, BSUMS + 2 * g, get(low, g))
+        put(out, BSUMS + 2 * g + 1, get(high, g))
 
 
 FORMAT = BlockFormat(
     name="q8_K", id=15, block_size=256, group=256, dtype=DTYPE,
-    unpack=unpack, code=code, scale=scale, pack=pack,
+    unpack=unpack, code=code, scale=scale, pack=Packer(encode, DTYPE),
 )  # fmt: skip

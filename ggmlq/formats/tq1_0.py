@@ -18,8 +18,11 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import f32, half, offset_of, u8
+from ._extremes import largest_of_256
+from ._packing import put_half
+from ._program import Packer, Tile, at_once, get, put, small, to_half
 from ._round import half_away, inverse
-from .format import BlockFormat, Blocks, Bytes, Floats, Parts
+from .format import BlockFormat, Blocks, Bytes, Parts
 
 DTYPE = np.dtype([("qs", "u1", (48,)), ("qh", "u1", (4,)), ("d", "<f2")])
 QS, QH, D = (offset_of(DTYPE, field) for field in ("qs", "qh", "d"))
@@ -55,26 +58,29 @@ def scale(block: Bytes, g: int) -> np.float32:
     return half(block, D)
 
 
-def pack(x: Floats, imatrix: Floats | None) -> Blocks:
-    d = np.abs(x).max(axis=-1)
-    q = (half_away(x * inverse(d)) + 1).astype(np.int8)
-    lead = x.shape[:-1]
-    blocks = np.empty(lead, DTYPE)
-    blocks["qs"][..., :32] = _pack_trits(q[..., :160].reshape(*lead, 5, 32))
-    blocks["qs"][..., 32:] = _pack_trits(q[..., 160:240].reshape(*lead, 5, 16))
-    blocks["qh"] = _pack_trits(q[..., 240:].reshape(*lead, 4, 4))
-    blocks["d"] = d
-    return blocks
+def encode(x: Tile, importance: None, mean_square: None, out: Tile) -> None:
+    codes, d = small(x, 256), largest_of_256(x)
+    k = inverse(d)
+    for i in at_once(256):
+        put(codes, i, half_away(get(x, i) * k) + 1)
+    put_trits(out[QS : QS + 32], codes[:160], 32, 5)
+    put_trits(out[QS + 32 : QS + 48], codes[160:240], 16, 5)
+    put_trits(out[QH : QH + 4], codes[240:], 4, 4)
+    put_half(out, D, to_half(d))
 
 
-def _pack_trits(q: np.ndarray) -> np.ndarray:
-    """[..., n, bytes] trits to bytes, the first in the most significant place."""
-    n = q.shape[-2]
-    number = np.tensordot(q, POWERS[::-1][:n].astype(np.int32), axes=(-2, 0))
-    return (number * 256 + 242) // 243
+def put_trits(out: Tile, codes: Tile, size: int, n: int) -> None:
+    """Bytes of n trits, the first in the most significant place; the fifth of four is 0."""
+    for i in at_once(size):
+        number = get(codes[:size], i)
+        for place in range(1, n):
+            number = number * 3 + get(codes[place * size : place * size + size], i)
+        if n == 4:
+            number = number * 3
+        put(out, i, (number * 256 + 242) * 69043 >> 24)  # over 243, by a product that is exact for these
 
 
 FORMAT = BlockFormat(
     name="tq1_0", id=34, block_size=256, group=256, dtype=DTYPE, zero=1,
-    unpack=unpack, code=code, scale=scale, pack=pack, fallback="q4_0",
+    unpack=unpack, code=code, scale=scale, pack=Packer(encode, DTYPE), fallback="q4_0",
 )  # fmt: skip

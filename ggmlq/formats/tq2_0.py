@@ -13,12 +13,14 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import f32, half, offset_of, pair_bits, pairs
+from ._extremes import largest_of_256
+from ._packing import put_half, put_pairs
+from ._program import Packer, Tile, at_once, get, put, small, to_half
 from ._round import half_away, inverse
-from .format import BlockFormat, Blocks, Bytes, Floats, Parts
+from .format import BlockFormat, Blocks, Bytes, Parts
 
 DTYPE = np.dtype([("qs", "u1", (64,)), ("d", "<f2")])
 D, QS = offset_of(DTYPE, "d"), offset_of(DTYPE, "qs")
-SHIFTS = np.array([0, 2, 4, 6], np.uint8)[:, None]
 
 
 def unpack(blocks: Blocks) -> Parts:
@@ -33,17 +35,16 @@ def scale(block: Bytes, g: int) -> np.float32:
     return half(block, D)
 
 
-def pack(x: Floats, imatrix: Floats | None) -> Blocks:
-    d = np.abs(x).max(axis=-1)
-    q = (half_away(x * inverse(d)) + 1).astype(np.uint8) & 3
-    runs = q.reshape(*x.shape[:-1], 2, 4, 32)
-    blocks = np.empty(x.shape[:-1], DTYPE)
-    blocks["qs"] = np.bitwise_or.reduce(runs << SHIFTS, axis=-2).reshape(*x.shape[:-1], 64)
-    blocks["d"] = d
-    return blocks
+def encode(x: Tile, importance: None, mean_square: None, out: Tile) -> None:
+    codes, d = small(x, 256), largest_of_256(x)
+    k = inverse(d)
+    for i in at_once(256):
+        put(codes, i, half_away(get(x, i) * k) + 1)
+    put_pairs(out, QS, codes)
+    put_half(out, D, to_half(d))
 
 
 FORMAT = BlockFormat(
     name="tq2_0", id=35, block_size=256, group=256, dtype=DTYPE, zero=1,
-    unpack=unpack, code=code, scale=scale, pack=pack, fallback="q4_0",
+    unpack=unpack, code=code, scale=scale, pack=Packer(encode, DTYPE), fallback="q4_0",
 )  # fmt: skip

@@ -58,22 +58,22 @@ def w8a8_block_fp8_matmul(
         table, or where no kernel can follow its entry, the fastest kernel is taken, as by
         ``gq.scaled_linear``.
     """
-    asked = "w8a8_block_fp8_matmul(A, B, As, Bs, block_size)"
-    block = block_pair(asked, block_size)
-    p = product(asked, A, B, As, Bs, block, NAMES)
-    kind = float_dtype(asked, output_dtype)
+    request = "w8a8_block_fp8_matmul(A, B, As, Bs, block_size)"
+    block = block_pair(request, block_size)
+    p = product(request, A, B, As, Bs, block, NAMES)
+    kind = float_dtype(request, output_dtype)
     if config is None:
         n, k = p.w.shape
         wanted = configs.chosen(p.x.shape[0], n, k, block, p.w.device)
     else:
-        wanted = configs.checked(asked, config, block)
+        wanted = configs.checked(request, config, block)
     if wanted is None:
         return scaled_linear(p.x, p.w, dtype=kind).reshape(p.shape)
     problem, kernel = ScaledLinear.of(p.x, p.w), tuned(p.w.device)
     if refused := kernel.refuses(problem, wanted):
         if config is not None:
             raise UnsupportedError(
-                f"{asked}: {problem} with {wanted}: {refused}; take another configuration, or "
+                f"{request}: {problem} with {wanted}: {refused}; take another configuration, or "
                 "gq.scaled_linear for the fastest kernel"
             )
         say_once(f"{problem}: the table's {wanted}: {refused}; the fastest kernel is taken")
@@ -104,14 +104,14 @@ def tuned(device: str) -> Any:
 def native_w8a8_block_fp8_matmul(
     A: Any, B: Any, As: Any, Bs: Any, block_size: Any, output_dtype: Any = np.float16
 ) -> Any:
-    """The same product in plain array operations of float32, block by block: the document's own check.
+    """Compute the product in plain array operations of float32, block by block: the check of the document.
 
     It is there to be read and to be compared with; :func:`w8a8_block_fp8_matmul` says what the arguments are.
     """
-    asked = "native_w8a8_block_fp8_matmul(A, B, As, Bs, block_size)"
-    p = product(asked, A, B, As, Bs, block_pair(asked, block_size), NAMES)
-    kind = float_dtype(asked, output_dtype)
-    with on_device_of(asked, p.w.codes), np.errstate(over="ignore", invalid="ignore"):
+    request = "native_w8a8_block_fp8_matmul(A, B, As, Bs, block_size)"
+    p = product(request, A, B, As, Bs, block_pair(request, block_size), NAMES)
+    kind = float_dtype(request, output_dtype)
+    with on_device_of(request, p.w.codes), np.errstate(over="ignore", invalid="ignore"):
         a, a_s, _ = _decoded(p.x)
         b, b_s, xp = _decoded(p.w)
         (bn, bk), (n, k) = p.block, b.shape

@@ -57,16 +57,16 @@ def get_w8a8_block_fp8_configs(
     ``device`` is ``"cpu"`` or ``"cuda"``, by default a GPU if there is one. That there is no table is
     logged once; :func:`tune` makes one.
     """
-    asked = "get_w8a8_block_fp8_configs(N, K, block_n, block_k)"
+    request = "get_w8a8_block_fp8_configs(N, K, block_n, block_k)"
     n, k, block_n, block_k = (
-        length(asked, name, value)
+        length(request, name, value)
         for name, value in (("N", N), ("K", K), ("block_n", block_n), ("block_k", block_k))
     )
     name = file_name(n, k, (block_n, block_k), device_name(device))
     for folder in folders():
-        found = _table(folder / name, (block_n, block_k))
-        if found is not None:
-            return found
+        table = _table(folder / name, (block_n, block_k))
+        if table is not None:
+            return table
     say_once(
         f"no tuned configurations for {name.removesuffix('.json')}: the fastest kernel is taken; "
         f"gq.functions.tune({n}, {k}) measures some"
@@ -86,15 +86,15 @@ def nearest(table: Table, m: int) -> Config:
 
 
 def default(block: tuple[int, int]) -> Config:
-    """What the documents take without a table."""
+    """The configuration that the documents take without a table."""
     return {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": block[0], "BLOCK_SIZE_K": block[1], **DEFAULTS}
 
 
-def checked(asked: str, config: Any, block: tuple[int, int]) -> Config:
+def checked(request: str, config: Any, block: tuple[int, int]) -> Config:
     """A configuration that a kernel can follow: everything there, in range, and steps within a block."""
     if not isinstance(config, Mapping):
         raise ConfigError(
-            f"{asked}: the configuration is a {type(config).__name__}; it maps names to integers; "
+            f"{request}: the configuration is a {type(config).__name__}; it maps names to integers; "
             f"pass {default(block)} or the like"
         )
     known = (*SIZES, *COUNTS)
@@ -102,45 +102,49 @@ def checked(asked: str, config: Any, block: tuple[int, int]) -> Config:
         if name not in known and name not in OTHERS:
             near = difflib.get_close_matches(str(name), known, 1)
             way = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
-            raise ConfigError(f"{asked}: {name!r} in {dict(config)} is no setting of a configuration; {way}")
+            raise ConfigError(
+                f"{request}: {name!r} in {dict(config)} is no setting of a configuration; {way}"
+            )
     if missing := [name for name in SIZES if name not in config]:
         raise ConfigError(
-            f"{asked}: {dict(config)} lacks {', '.join(missing)}; a configuration has all three sizes of a "
+            f"{request}: {dict(config)} lacks {', '.join(missing)}; a configuration has all three sizes of a "
             f"tile; {default(block)} is a whole one"
         )
     whole = DEFAULTS | {name: config[name] for name in known if name in config}
     for name in known:
-        whole[name] = _checked_number(asked, name, whole[name])
+        whole[name] = _checked_number(request, name, whole[name])
     if block[1] % whole["BLOCK_SIZE_K"]:
         raise ConfigError(
-            f"{asked}: BLOCK_SIZE_K={whole['BLOCK_SIZE_K']} with block_size[1]={block[1]}; a step of K takes "
+            f"{request}: BLOCK_SIZE_K={whole['BLOCK_SIZE_K']} with block_size[1]={block[1]}; a step of K "
+            "takes "
             "one pair of scales, so BLOCK_SIZE_K divides block_size[1]; pass a power of two that divides "
             f"{block[1]}"
         )
     return {name: whole[name] for name in known}
 
 
-def _checked_number(asked: str, name: str, value: Any) -> int:
+def _checked_number(request: str, name: str, value: Any) -> int:
     """A size or a count in its range."""
     number = int(value) if isinstance(value, int | np.integer) and not isinstance(value, bool) else 0
     if name in SIZES and not (LEAST <= number <= MOST and number & (number - 1) == 0):
         raise ConfigError(
-            f"{asked}: {name}={value!r}; sizes of tiles are powers of two of {LEAST} … {MOST}; pass 64 or 128"
+            f"{request}: {name}={value!r}; sizes of tiles are powers of two of {LEAST} … {MOST}; pass 64 "
+            "or 128"
         )
     if name in COUNTS and not 1 <= number <= COUNTS[name]:
         raise ConfigError(
-            f"{asked}: {name}={value!r}; it is an integer of 1 … {COUNTS[name]}; pass {DEFAULTS[name]}"
+            f"{request}: {name}={value!r}; it is an integer of 1 … {COUNTS[name]}; pass {DEFAULTS[name]}"
         )
     return number
 
 
 def file_name(n: int, k: int, block: tuple[int, int], device: str) -> str:
-    """Of the table for a shape on a device."""
+    """The name of the file of a table for a shape on a device."""
     return f"N={n},K={k},device_name={device},dtype=fp8_w8a8,block_shape=[{block[0]}, {block[1]}].json"
 
 
 def device_name(device: str | None) -> str:
-    """What tables call a device: the name that its maker gave it, without spaces."""
+    """The name of a device in tables: that of its maker, without spaces."""
     device = here() if device is None else device
     return _named(f"cuda:{cuda_device().current()}" if device == "cuda" else device)
 
@@ -168,8 +172,8 @@ def own_folder(check: bool = False, new: bool = False) -> Path | None:
 
     ``check``: ``Refused`` where others could write to it, or to the cache above it; ``new``: made too.
     """
-    if said := os.environ.get("GGMLQ_CONFIGS_DIR"):
-        folder = Path(said).expanduser()
+    if setting := os.environ.get("GGMLQ_CONFIGS_DIR"):
+        folder = Path(setting).expanduser()
         if new:
             folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -184,13 +188,13 @@ def own_folder(check: bool = False, new: bool = False) -> Path | None:
 
 
 def folders() -> list[Path]:
-    """Where tables are looked for, the user's first."""
-    mine = own_folder()
-    return [*([mine] if mine else []), Path(__file__).parent]
+    """The folders in which tables are looked for, the user's first."""
+    users = own_folder()
+    return [*([users] if users else []), Path(__file__).parent]
 
 
 def _table(path: Path, block: tuple[int, int]) -> Table | None:
-    """What a file says, read again when it has changed; None where there is none."""
+    """The table of a file, read again when it has changed; None where there is no file."""
     try:
         facts = path.stat()
     except (OSError, ValueError):

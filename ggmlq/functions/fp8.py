@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..arrays.scaled import ScaledArray
-from ..dispatch.checks import as_floats_or_bfloat16
+from ..dispatch.checks import as_floats
 from ..errors import ShapeError
 from ..ops import quantize_scaled, scaled_linear
 from .operands import as_codes, as_scales, length, product, together, writable
@@ -43,11 +43,12 @@ def act_quant(
     ((2, 256), dtype('uint8'), (2, 2), dtype('float32'))
     """
     size = length("act_quant(x)", "block_size", block_size)
-    asked = f"act_quant(x, block_size={size})"
-    x = as_floats_or_bfloat16(asked, x)
+    request = f"act_quant(x, block_size={size})"
+    x = as_floats(request, x, bfloat16=True)
     if not x.ndim or x.shape[-1] % size:
         raise ShapeError(
-            f"{asked}: x has shape {x.shape}; its last axis is cut into groups of {size} that share a scale, "
+            f"{request}: x has shape {x.shape}; its last axis is cut into groups of {size} that share a "
+            "scale, "
             f"so it is a multiple of {size}; pad it with zeros, or see "
             f'gq.quantize_scaled(x, "e4m3", (1, {size}), ragged="pad")'
         )
@@ -70,9 +71,9 @@ def weight_quant(
     ((576, 300), (5, 3))
     """
     size = length("weight_quant(w)", "block_size", block_size)
-    asked = f"weight_quant(w, block_size={size})"
-    w = as_floats_or_bfloat16(asked, w, "w")
-    _two(asked, "w", w)
+    request = f"weight_quant(w, block_size={size})"
+    w = as_floats(request, w, "w", bfloat16=True)
+    _two(request, "w", w)
     s = quantize_scaled(w, "e4m3", (size, size), eps=eps, scale=scale, ragged="pad")
     return writable(s.codes), writable(s.scales)
 
@@ -84,16 +85,16 @@ def weight_dequant(codes: Any, s: Any, block_size: int = 128, dtype: DTypeLike =
     Checkpoints may call s ``weight_scale_inv``; it is what codes are multiplied with all the same.
     """
     size = length("weight_dequant(codes, s)", "block_size", block_size)
-    asked = f"weight_dequant(codes, s, block_size={size})"
-    array, code = as_codes(asked, "codes", codes)
-    _two(asked, "codes", array)
-    s = as_scales(asked, "s", s)
-    together(asked, codes=array, s=s)
+    request = f"weight_dequant(codes, s, block_size={size})"
+    array, code = as_codes(request, "codes", codes)
+    _two(request, "codes", array)
+    s = as_scales(request, "s", s)
+    together(request, codes=array, s=s)
     want = tuple(-(-n // size) for n in array.shape)
     if s.shape != want:
         turned = "pass s.T" if s.shape == want[::-1] else "pass them so, or another block_size"
         raise ShapeError(
-            f"{asked}: s has shape {s.shape}, codes {array.shape} need {want}: "
+            f"{request}: s has shape {s.shape}, codes {array.shape} need {want}: "
             f"[N / {size}, K / {size}], each rounded up; {turned}"
         )
     return ScaledArray(array, s, code, (size, size)).dequantize(dtype)
@@ -117,18 +118,18 @@ def fp8_gemm(
     changes along K cannot be applied to the final result. K need not be whole groups.
     """
     size = length("fp8_gemm(a, a_s, b, b_s)", "block_size", block_size)
-    asked = f"fp8_gemm(a, a_s, b, b_s, block_size={size})"
-    shape = as_codes(asked, "b", b)[0].shape
-    scales = as_scales(asked, "b_s", b_s).shape
+    request = f"fp8_gemm(a, a_s, b, b_s, block_size={size})"
+    shape = as_codes(request, "b", b)[0].shape
+    scales = as_scales(request, "b_s", b_s).shape
     rows = 1 if len(shape) == 2 and scales == (shape[0], -(-shape[1] // size)) else size
-    p = product(asked, a, b, a_s, b_s, (rows, size), "a b a_s b_s")
+    p = product(request, a, b, a_s, b_s, (rows, size), "a b a_s b_s")
     return scaled_linear(p.x, p.w, dtype=output_dtype).reshape(p.shape)
 
 
-def _two(asked: str, name: str, w: Any) -> None:
+def _two(request: str, name: str, w: Any) -> None:
     if w.ndim != 2:
         raise ShapeError(
-            f"{asked}: {name} has shape {w.shape}; weights are [N, K]"
+            f"{request}: {name} has shape {w.shape}; weights are [N, K]"
             + (
                 f"; pass {name}[e] for one matrix of them"
                 if w.ndim > 2

@@ -49,45 +49,45 @@ def int8_gemm_fp32_output(
     array([[-150., -150.],
            [-150., -150.]], dtype=float32)
     """
-    asked = "int8_gemm_fp32_output(a, b, scale_a, scale_b)"
-    a, b = (_int8(asked, name, operand) for name, operand in (("a", a), ("b", b)))
-    together(asked, a=a, b=b)
+    request = "int8_gemm_fp32_output(a, b, scale_a, scale_b)"
+    a, b = (_int8(request, name, operand) for name, operand in (("a", a), ("b", b)))
+    together(request, a=a, b=b)
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
         turned = a.ndim == b.ndim == 2 and a.shape[1] == b.shape[1]
         way = "b looks like [N, K], pass b.T" if turned else "pass them so"
-        raise ShapeError(f"{asked}: a has shape {a.shape}, b {b.shape}; a is [M, K] and b [K, N]; {way}")
-    x = _scaled(asked, "scale_a", a, scale_a)
-    w = _scaled(asked, "scale_b", b.T, scale_b)
+        raise ShapeError(f"{request}: a has shape {a.shape}, b {b.shape}; a is [M, K] and b [K, N]; {way}")
+    x = _scaled(request, "scale_a", a, scale_a)
+    w = _scaled(request, "scale_b", b.T, scale_b)
     return scaled_linear(x, w, accumulate=accumulate)
 
 
-def _int8(asked: str, name: str, a: Any) -> Any:
+def _int8(request: str, name: str, a: Any) -> Any:
     a = np.asarray(a) if is_host(a) else a
     if a.dtype != np.int8:
         raise DTypeError(
-            f"{asked}: {name} is {a.dtype}; codes are int8; convert whole numbers of -128 … 127 with "
+            f"{request}: {name} is {a.dtype}; codes are int8; convert whole numbers of -128 … 127 with "
             f"{name}.astype(np.int8), or quantize floats with gq.quantize_scaled"
         )
     return a
 
 
-def _scaled(asked: str, name: str, codes: Any, scale: Any) -> ScaledArray:
+def _scaled(request: str, name: str, codes: Any, scale: Any) -> ScaledArray:
     """Codes with one scale, or one a row."""
     rows = codes.shape[0]
     xp = namespace(codes)
     if is_host(scale) and not isinstance(scale, np.ndarray):
         scale = np.asarray(scale, np.float32)
     if not is_host(scale):
-        together(asked, **{"codes": codes, name: scale})
+        together(request, **{"codes": codes, name: scale})
     if math.prod(scale.shape) == 1 and scale.ndim <= 2:
         return _of(codes, xp.asarray(scale, np.float32).reshape(1, 1), (None, None))
     if scale.shape not in ((rows,), (rows, 1), (1, rows)):
         axis = "row of a, [M]" if name == "scale_a" else "column of b, [N]"
         raise ShapeError(
-            f"{asked}: {name} has shape {scale.shape}; it is a number, or one a {axis}; "
+            f"{request}: {name} has shape {scale.shape}; it is a number, or one a {axis}; "
             f"pass a number or shape ({rows},)"
         )
-    together(asked, **{"codes": codes, name: scale})
+    together(request, **{"codes": codes, name: scale})
     return _of(codes, scale.astype(np.float32).reshape(rows, 1), (1, None))
 
 
@@ -107,8 +107,8 @@ def quantize_int8(x: Any, scale: Any) -> Any:
     >>> [gq.functions.quantize_int8(v, 0.1) for v in (0.123, 1.234, -300.0, 448.0)]
     [1, 12, -128, 127]
     """
-    asked = "quantize_int8(x, scale)"
-    xp, quotient = _quotient(asked, x, scale)
+    request = "quantize_int8(x, scale)"
+    xp, quotient = _quotient(request, x, scale)
     whole = xp.clip(xp.rint(xp.where(xp.isnan(quotient), 0, quotient)), -128, 127)
     return whole.astype(np.int8) if quotient.ndim else int(whole)
 
@@ -129,27 +129,30 @@ def quantize_fp8_e4m3(x: Any, scale: Any) -> Any:
     return whole if quotient.ndim else float(whole)
 
 
-def _quotient(asked: str, x: Any, scale: Any) -> tuple[Any, Any]:
+def _quotient(request: str, x: Any, scale: Any) -> tuple[Any, Any]:
     """X / scale in float64."""
     xp = namespace(x)
     try:
         x = xp.asarray(x).astype(np.float64)
         scale = scale.astype(np.float64) if getattr(scale, "shape", ()) else float(scale)
     except (TypeError, ValueError) as error:
-        raise DTypeError(f"{asked}: these are no numbers ({error}); pass floats or arrays of them") from None
+        raise DTypeError(
+            f"{request}: these are no numbers ({error}); pass floats or arrays of them"
+        ) from None
     fits = (scale > 0) & (scale < np.inf)
     if not (fits if isinstance(fits, bool) else bool(fits.all())):
         raise ShapeError(
-            f"{asked}: scale is {scale}; numbers are divided by it, so it is positive and finite; "
+            f"{request}: scale is {scale}; numbers are divided by it, so it is positive and finite; "
             "take the largest magnitude / 127, say"
         )
     if not isinstance(scale, float):
-        together(asked, x=x, scale=scale)
+        together(request, x=x, scale=scale)
     try:
         with np.errstate(all="ignore"):
             return xp, x / scale
     except ValueError:
         raise ShapeError(
-            f"{asked}: x has shape {x.shape}, scale {scale.shape}; one scale is for all, or they broadcast; "
+            f"{request}: x has shape {x.shape}, scale {scale.shape}; one scale is for all, or they "
+            "broadcast; "
             "pass a number, or scales of shape [rows, 1]"
         ) from None

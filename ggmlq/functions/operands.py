@@ -1,4 +1,4 @@
-"""What the functions take, checked: codes however they are spelled, scales, sizes of blocks."""
+"""Operands of the functions, checked: codes however they are spelled, scales, sizes of blocks."""
 
 from __future__ import annotations
 
@@ -27,16 +27,18 @@ class Product(NamedTuple):
     block: tuple[int, int]  # rows and columns of w that share a scale
 
 
-def length(asked: str, name: str, n: Any) -> int:
-    """A positive integer."""
+def length(request: str, name: str, n: Any) -> int:
+    """A length as a positive integer."""
     if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
-        raise ShapeError(f"{asked}: {name}={n!r}; it counts elements and is at least 1; pass 128 or the like")
+        raise ShapeError(
+            f"{request}: {name}={n!r}; it counts elements and is at least 1; pass 128 or the like"
+        )
     return int(n)
 
 
-def as_codes(asked: str, name: str, a: Any) -> tuple[Any, str]:
+def as_codes(request: str, name: str, a: Any) -> tuple[Any, str]:
     """Codes as bytes, and the name of their code: e4m3 unless their dtype says otherwise."""
-    refuse_mask(asked, a)
+    refuse_mask(request, a)
     if isinstance(a, Coded):
         array, kind = a
     else:
@@ -47,77 +49,78 @@ def as_codes(asked: str, name: str, a: Any) -> tuple[Any, str]:
             return array.view(np.uint8), code.name
     if array.dtype != np.uint8 or isinstance(a, Coded):
         raise DTypeError(
-            f"{asked}: {name} is {kind}; it holds codes of 8-bit floats: uint8, float8_e4m3fn or "
+            f"{request}: {name} is {kind}; it holds codes of 8-bit floats: uint8, float8_e4m3fn or "
             f"float8_e5m2; quantize floats with act_quant({name}) or weight_quant({name}), or pass "
             f"{name}.view(np.uint8) if these are the bits"
         )
     return array, "e4m3"
 
 
-def as_scales(asked: str, name: str, s: Any) -> Any:
+def as_scales(request: str, name: str, s: Any) -> Any:
     """float32, or e8m0 as bytes."""
     if isinstance(s, Coded):
         if s.code not in CODES["e8m0"].aliases:
             raise DTypeError(
-                f"{asked}: {name} is {s.code}; scales are float32, or powers of two as float8_e8m0fnu; "
+                f"{request}: {name} is {s.code}; scales are float32, or powers of two as float8_e8m0fnu; "
                 f"convert with {name}.float()"
             )
         return s.array
     kind = getattr(getattr(s, "dtype", None), "name", "")
     if kind == "uint8" or kind in CODES["e8m0"].aliases:
         return s
-    return as_floats(asked, s, name).astype(np.float32, copy=False)
+    return as_floats(request, s, name).astype(np.float32, copy=False)
 
 
-def together(asked: str, **arrays: Any) -> None:
-    """All on one device."""
+def together(request: str, **arrays: Any) -> None:
+    """Refuse arrays that are not all on one device."""
     places = {name: device_of(a) for name, a in arrays.items()}
     if len(set(places.values())) > 1:
-        said = ", ".join(f"{name} on {place}" for name, place in places.items())
+        listed = ", ".join(f"{name} on {place}" for name, place in places.items())
         raise DeviceError(
-            f"{asked}: {said}; all are on one device; move them with cupy.asarray(a) or a.get()"
+            f"{request}: {listed}; all are on one device; move them with cupy.asarray(a) or a.get()"
         )
 
 
-def block_pair(asked: str, block_size: Any) -> tuple[int, int]:
-    """[block_n, block_k]."""
+def block_pair(request: str, block_size: Any) -> tuple[int, int]:
+    """The sizes [block_n, block_k] of a block, as integers."""
     try:
         pair = tuple(block_size)
     except TypeError:
         pair = ()
     if len(pair) != 2:
         raise ShapeError(
-            f"{asked}: block_size={block_size!r}; it is [block_n, block_k], the rows and columns of B that "
+            f"{request}: block_size={block_size!r}; it is [block_n, block_k], the rows and columns of B that "
             "share a scale; pass [128, 128]"
         )
-    return length(asked, "block_size[0]", pair[0]), length(asked, "block_size[1]", pair[1])
+    return length(request, "block_size[0]", pair[0]), length(request, "block_size[1]", pair[1])
 
 
-def product(asked: str, a: Any, b: Any, a_s: Any, b_s: Any, block: tuple[int, int], names: str) -> Product:
+def product(request: str, a: Any, b: Any, a_s: Any, b_s: Any, block: tuple[int, int], names: str) -> Product:
     """Codes a [..., K] in groups (1, block_k), codes b [N, K] in blocks, and scales that fit them.
 
     ``names``: what the function calls the four, in this order.
     """
-    of_a, of_b, of_as, of_bs = names.split()
-    (a, code_a), (b, code_b) = as_codes(asked, of_a, a), as_codes(asked, of_b, b)
-    a_s, b_s = as_scales(asked, of_as, a_s), as_scales(asked, of_bs, b_s)
-    together(asked, **{of_a: a, of_b: b, of_as: a_s, of_bs: b_s})
+    name_a, name_b, name_as, name_bs = names.split()
+    (a, code_a), (b, code_b) = as_codes(request, name_a, a), as_codes(request, name_b, b)
+    a_s, b_s = as_scales(request, name_as, a_s), as_scales(request, name_bs, b_s)
+    together(request, **{name_a: a, name_b: b, name_as: a_s, name_bs: b_s})
     if not a.ndim or b.ndim != 2 or a.shape[-1] != b.shape[1]:
         raise ShapeError(
-            f"{asked}: {of_a} has shape {a.shape}, {of_b} {b.shape}; {of_a} is [..., K] and {of_b} [N, K], "
-            f"rows of both along K{_turned(of_b, a, b)}"
+            f"{request}: {name_a} has shape {a.shape}, {name_b} {b.shape}; {name_a} is [..., K] and "
+            f"{name_b} [N, K], rows of both along K{_turned(name_b, a, b)}"
         )
     (bn, bk), (n, k) = block, b.shape
     want_a, want_b = (*a.shape[:-1], -(-k // bk)), (-(-n // bn), -(-k // bk))
     if a_s.shape != want_a:
         raise ShapeError(
-            f"{asked}: {of_as} has shape {a_s.shape}, {of_a} {a.shape} in groups of {bk} needs {want_a}: one "
-            f"scale for each {bk} of K of each row{_way(of_as, a_s, want_a)}"
+            f"{request}: {name_as} has shape {a_s.shape}, {name_a} {a.shape} in groups of {bk} needs "
+            f"{want_a}: "
+            f"one scale for each {bk} of K of each row{_way(name_as, a_s, want_a)}"
         )
     if b_s.shape != want_b:
         raise ShapeError(
-            f"{asked}: {of_bs} has shape {b_s.shape}, {of_b} {b.shape} in blocks of {bn} × {bk} needs "
-            f"{want_b}: [N / block_n, K / block_k], each rounded up{_way(of_bs, b_s, want_b, COMMENT)}"
+            f"{request}: {name_bs} has shape {b_s.shape}, {name_b} {b.shape} in blocks of {bn} × {bk} needs "
+            f"{want_b}: [N / block_n, K / block_k], each rounded up{_way(name_bs, b_s, want_b, COMMENT)}"
         )
     m = math.prod(a.shape[:-1])
     x = ScaledArray(a.reshape(m, k), a_s.reshape(m, want_a[-1]), code_a, (1, bk))
@@ -125,14 +128,14 @@ def product(asked: str, a: Any, b: Any, a_s: Any, b_s: Any, block: tuple[int, in
 
 
 def _turned(name: str, a: Any, b: Any) -> str:
-    """What to do, where one sees it."""
+    """The way out where b looks transposed, in words."""
     if a.ndim and b.ndim == 2 and a.shape[-1] == b.shape[0]:
         return f"; {name} looks like [K, N], pass {name}.T"
     return "; pass them so"
 
 
 def _way(name: str, s: Any, want: tuple[int, ...], written: str = "") -> str:
-    """What to do with scales of another shape, where one sees it."""
+    """The way out for scales of another shape, in words."""
     if s.ndim == 2 and s.shape == want[::-1]:
         return f"; {written or 'they look transposed'}, pass {name}.T"
     if s.ndim == 1 and s.size == math.prod(want):

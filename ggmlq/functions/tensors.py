@@ -12,7 +12,7 @@ import numpy as np
 
 from ..arrays.tensors import array_of, bits_of, is_tensor, untraced
 from ..errors import DTypeError
-from ..ops.torch import as_torch_works
+from ..ops.tensors import as_torch_works
 
 
 class Coded(NamedTuple):
@@ -37,21 +37,21 @@ def through_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **more)
         torch = sys.modules["torch"]
         bound = signature.bind(*args, **more)
-        kind = _asked_for(torch, bound, signature)
+        kind = _requested(torch, bound, signature)
         with as_torch_works(torch, first.device):
             for name, value in bound.arguments.items():
                 if is_tensor(value):
                     bound.arguments[name] = _array(torch, function.__name__, name, value)
-            found = function(*bound.args, **bound.kwargs)
-            if isinstance(found, tuple):
-                return tuple(_tensor(torch, part) for part in found)
-            found = _tensor(torch, found)
-            return found if kind is None else found.to(kind)
+            result = function(*bound.args, **bound.kwargs)
+            if isinstance(result, tuple):
+                return tuple(_tensor(torch, part) for part in result)
+            tensor = _tensor(torch, result)
+            return tensor if kind is None else tensor.to(kind)
 
     return call
 
 
-def _asked_for(torch: Any, bound: inspect.BoundArguments, signature: inspect.Signature) -> Any:
+def _requested(torch: Any, bound: inspect.BoundArguments, signature: inspect.Signature) -> Any:
     """The dtype of torch for the result: it is computed in float32 and converted by torch."""
     name = next((n for n in ("output_dtype", "dtype") if n in signature.parameters), None)
     kind = bound.arguments.get(name) if name else None
@@ -61,22 +61,24 @@ def _asked_for(torch: Any, bound: inspect.BoundArguments, signature: inspect.Sig
     return kind
 
 
-def _array(torch: Any, asked: str, name: str, tensor: Any) -> Any:
+def _array(torch: Any, request: str, name: str, tensor: Any) -> Any:
     if tensor.requires_grad and torch.is_grad_enabled():
         raise DTypeError(
-            f"{asked}: {name} requires a gradient, and quantized numbers have none; pass {name}.detach(), "
+            f"{request}: {name} requires a gradient, and quantized numbers have none; pass {name}.detach(), "
             "or work under torch.no_grad()"
         )
     kind = str(tensor.dtype).removeprefix("torch.")
     if kind.startswith("float8"):
-        return Coded(bits_of(asked, tensor, name), kind)
-    return array_of(asked, tensor, name) if tensor.dtype.is_floating_point else bits_of(asked, tensor, name)
+        return Coded(bits_of(request, tensor, name), kind)
+    return (
+        array_of(request, tensor, name) if tensor.dtype.is_floating_point else bits_of(request, tensor, name)
+    )
 
 
-def _tensor(torch: Any, found: Any) -> Any:
+def _tensor(torch: Any, result: Any) -> Any:
     """An array of ours as a tensor over its memory; bytes are codes e4m3."""
-    if not hasattr(found, "dtype"):
-        return found
-    made = torch.from_numpy(np.asarray(found)) if isinstance(found, np.ndarray | np.generic) else None
-    made = torch.from_dlpack(found) if made is None else made
-    return made.view(torch.float8_e4m3fn) if made.dtype == torch.uint8 else made
+    if not hasattr(result, "dtype"):
+        return result
+    on_host = isinstance(result, np.ndarray | np.generic)
+    tensor = torch.from_numpy(np.asarray(result)) if on_host else torch.from_dlpack(result)
+    return tensor.view(torch.float8_e4m3fn) if tensor.dtype == torch.uint8 else tensor

@@ -1,7 +1,7 @@
 """Measure configurations of the block product on this machine, and keep the fastest as a table.
 
 Each configuration runs once unmeasured, which compiles it, then a few times; its time is the least.
-Operands are made anew for each number of rows, several pairs where they are small, so that weights come
+Operands are new for each number of rows, several pairs where they are small, so that weights come
 from memory as they do in a model and not from a cache.
 """
 
@@ -69,52 +69,55 @@ def tune(
 
     Returns the table, M → configuration, in ascending order.
     """
-    asked = f"tune({N}, {K}, {block_n}, {block_k})"
-    blocks = length(asked, "block_n", block_n), length(asked, "block_k", block_k)
-    shape = length(asked, "N", N), length(asked, "K", K)
-    rows = sorted({length(asked, "Ms", m) for m in Ms})
+    request = f"tune({N}, {K}, {block_n}, {block_k})"
+    blocks = length(request, "block_n", block_n), length(request, "block_k", block_k)
+    shape = length(request, "N", N), length(request, "K", K)
+    rows = sorted({length(request, "Ms", m) for m in Ms})
     device = configs.here() if device is None else device
     if device.partition(":")[0] not in TRIED:
-        raise DeviceError(f'{asked}: device={device!r}; kernels run on "cpu" and "cuda"; pass one of these')
-    candidates = _candidates(asked, tried, blocks, device)
-    path = _path(asked, shape, blocks, device) if save else None
+        raise DeviceError(f'{request}: device={device!r}; kernels run on "cpu" and "cuda"; pass one of these')
+    candidates = _candidates(request, tried, blocks, device)
+    path = _path(request, shape, blocks, device) if save else None
     bar = Progress(len(rows) * len(candidates), "tune", unit="run", show=progress)
     table: Table = {}
     try:
         for m in rows:
-            table[m] = _fastest(asked, m, shape, blocks, device, candidates, seconds, bar.advance)
+            table[m] = _fastest(request, m, shape, blocks, device, candidates, seconds, bar.advance)
             if path is not None:  # at once: who interrupts the rest keeps what was measured
-                table = _written(asked, path, table, blocks)
+                table = _written(request, path, table, blocks)
     finally:
         bar.close()
     return table
 
 
 def _candidates(
-    asked: str, tried: Iterable[Mapping[str, int]] | None, blocks: tuple[int, int], device: str
+    request: str, tried: Iterable[Mapping[str, int]] | None, blocks: tuple[int, int], device: str
 ) -> list[Config]:
     if tried is None:
         axes = TRIED[device.partition(":")[0]]
         every = (dict(zip(axes, sizes, strict=True)) for sizes in itertools.product(*axes.values()))
-        found = [configs.checked(asked, c, blocks) for c in every if blocks[1] % c["BLOCK_SIZE_K"] == 0]
+        candidates = [
+            configs.checked(request, c, blocks) for c in every if blocks[1] % c["BLOCK_SIZE_K"] == 0
+        ]
     else:
-        found = [configs.checked(asked, config, blocks) for config in tried]
-    if not found:
+        candidates = [configs.checked(request, config, blocks) for config in tried]
+    if not candidates:
         raise ConfigError(
-            f"{asked}: there is nothing to compare; BLOCK_SIZE_K is a power of two that divides {blocks[1]}; "
+            f"{request}: there is nothing to compare; BLOCK_SIZE_K is a power of two that divides "
+            f"{blocks[1]}; "
             "pass tried=[…], or another block_k"
         )
-    return found
+    return candidates
 
 
 def _fastest(
-    asked: str, m: int, shape: tuple[int, int], blocks: tuple[int, int], device: str,
+    request: str, m: int, shape: tuple[int, int], blocks: tuple[int, int], device: str,
     candidates: list[Config], seconds: float, advance: Callable[[int], None],
 ) -> Config:  # fmt: skip
     """The configuration with the least time for m rows."""
-    kernel, pairs = block.tuned(device), _operands(asked, m, shape, blocks, device)
+    kernel, pairs = block.tuned(device), _operands(request, m, shape, blocks, device)
     problem, times, refused = ScaledLinear.of(pairs[0].x, pairs[0].w), [], ""
-    with on_device_of(asked, pairs[0].w.codes):
+    with on_device_of(request, pairs[0].w.codes):
         for config in candidates:
             reason = kernel.refuses(problem, config)
             if reason is None:
@@ -123,17 +126,17 @@ def _fastest(
             advance(1)
     if not times:
         raise ConfigError(
-            f"{asked}: no configuration can run with M={m}: {refused}; pass others as tried=[…]"
+            f"{request}: no configuration can run with M={m}: {refused}; pass others as tried=[…]"
         )
     return min(times, key=lambda entry: entry[0])[1]
 
 
 def _operands(
-    asked: str, m: int, shape: tuple[int, int], blocks: tuple[int, int], device: str
+    request: str, m: int, shape: tuple[int, int], blocks: tuple[int, int], device: str
 ) -> list[Product]:
     """Random codes and scales; so many pairs that one's weights leave the cache before they come again."""
     (n, k), (bn, bk) = shape, blocks
-    made, random = [], np.random.default_rng()
+    pairs, random = [], np.random.default_rng()
     for _ in range(min(16, max(1, CACHED // (n * k)))):
         a, b = (random.integers(0, 120, (rows, k), np.uint8) for rows in (m, n))
         a_s, b_s = (random.random((rows, -(-k // bk)), np.float32) for rows in (m, -(-n // bn)))
@@ -141,8 +144,8 @@ def _operands(
         if device != "cpu":
             parts = [cuda_device().upload(part, device) for part in parts]
         a, b, a_s, b_s = parts
-        made.append(product(asked, a, b, a_s, b_s, blocks, block.NAMES))
-    return made
+        pairs.append(product(request, a, b, a_s, b_s, blocks, block.NAMES))
+    return pairs
 
 
 def _time(kernel: Any, pairs: list[Product], config: Config, seconds: float) -> float:
@@ -173,27 +176,28 @@ def _gpu_clock(work: Callable[[], Any]) -> float:
     return float(cuda.get_elapsed_time(start, stop)) / 1e3
 
 
-def _path(asked: str, shape: tuple[int, int], blocks: tuple[int, int], device: str) -> Path:
-    """Where the table goes: known, and there, before anything is measured."""
+def _path(request: str, shape: tuple[int, int], blocks: tuple[int, int], device: str) -> Path:
+    """The path of the table, in a folder that is there before anything is measured."""
     try:
         folder = configs.own_folder(check=True, new=True)
     except Refused as error:
         raise ConfigError(
-            f"{asked}: {error}; tables are kept there; set GGMLQ_CONFIGS_DIR, or pass save=False"
+            f"{request}: {error}; tables are kept there; set GGMLQ_CONFIGS_DIR, or pass save=False"
         ) from None
     except OSError as error:
         raise ConfigError(
-            f"{asked}: the folder {configs.own_folder()} cannot be made ({error.strerror}); tables are kept "
+            f"{request}: the folder {configs.own_folder()} cannot be made ({error.strerror}); tables are "
+            "kept "
             "there; set GGMLQ_CONFIGS_DIR to another, or pass save=False"
         ) from error
     if folder is None:
         raise ConfigError(
-            f"{asked}: there is no folder for tables, GGMLQ_CACHE_DIR switches the cache off; set "
+            f"{request}: there is no folder for tables, GGMLQ_CACHE_DIR switches the cache off; set "
             "GGMLQ_CONFIGS_DIR, or pass save=False"
         )
     if not os.access(folder, os.W_OK):
         raise ConfigError(
-            f"{asked}: the folder {folder} cannot be written to; tables are kept there; set "
+            f"{request}: the folder {folder} cannot be written to; tables are kept there; set "
             "GGMLQ_CONFIGS_DIR to another, or pass save=False"
         )
     path = folder / configs.file_name(*shape, blocks, configs.device_name(device))
@@ -202,7 +206,7 @@ def _path(asked: str, shape: tuple[int, int], blocks: tuple[int, int], device: s
     return path
 
 
-def _written(asked: str, path: Path, table: Table, blocks: tuple[int, int]) -> Table:
+def _written(request: str, path: Path, table: Table, blocks: tuple[int, int]) -> Table:
     """The table with the entries that were there before; the file appears whole."""
     before = configs.parsed(path, blocks) if path.exists() else {}
     whole = dict(sorted((before | table).items()))
@@ -219,7 +223,7 @@ def _written(asked: str, path: Path, table: Table, blocks: tuple[int, int]) -> T
             raise
     except OSError as error:
         raise ConfigError(
-            f"{asked}: {path} cannot be written ({error.strerror}); the table is {whole}; set "
+            f"{request}: {path} cannot be written ({error.strerror}); the table is {whole}; set "
             "GGMLQ_CONFIGS_DIR to another folder"
         ) from error
     return whole

@@ -26,12 +26,12 @@ class Allowance:
 
     def __init__(self) -> None:
         self._most = {what: most(what) for what in LIMITS}
-        self._found = dict.fromkeys(LIMITS, 0)
+        self._counts = dict.fromkeys(LIMITS, 0)
 
     def excess(self, what: str, n: int) -> str | None:
         """Count so many more; where that is too much, the reason."""
-        self._found[what] += n
-        count, most = self._found[what], self._most[what]
+        self._counts[what] += n
+        count, most = self._counts[what], self._most[what]
         if count <= most:
             return None
         return (

@@ -145,7 +145,7 @@ class _Crew:
         self._most_threads = min(num_threads(), MOST_THREADS)
         self._most_buffers = min(self._most_threads + FETCHED, count)
         self._threads: list[threading.Thread] = []
-        self._made = itertools.count()  # its next() is one step under Python's lock
+        self._numbers = itertools.count()  # its next() is one step under Python's lock
         self._buffers: queue.SimpleQueue[Buffer] = queue.SimpleQueue()
         self._ready: queue.SimpleQueue[Portion | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[int | BaseException] = queue.SimpleQueue()
@@ -191,7 +191,7 @@ class _Crew:
     def _carry(self, portion: Portion) -> None:
         # There are more buffers than threads, so one is always there or on its way.
         buffer = (
-            self._link.buffer(BUFFER_BYTES) if next(self._made) < self._most_buffers else self._buffers.get()
+            self._link.buffer(BUFFER_BYTES) if next(self._numbers) < self._most_buffers else self._buffers.get()
         )
         buffer.wait()
         for tensor, start, nbytes, at in portion:

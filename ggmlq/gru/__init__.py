@@ -7,18 +7,18 @@
     forward.py     one pass in float64, all stages by name; weights.py: the arrays of a direction, checked
     widths.py      the names of all tensors, and how many bits each has: "int8", "mixed", "int16" or a mapping
     cell.py        one direction in integers: formats, codes, sums of rows; calibrated.py makes it
-    fixed_gru.py   FixedGRU: what a caller runs, saves and asks for diagnostics
+    fixed_gru.py   FixedGRU: the GRU that a caller runs, saves and asks for diagnostics
     run.py         a call: check, quantize h, choose a kernel, run, dequantize
-    diagnostics.py  what went beyond its format, how much of each format is used
+    diagnostics.py  counts of saturated values, and how much of each format is used
     shapes.py      x and h0, checked
-    plan.py        what kernels are given of a cell: amounts of shifts, corrections, ends, all in integers
+    plan.py        the constants of kernels for a cell: amounts of shifts, corrections, ends, all in integers
     step.py        the atoms of one step for one unit, plain Python that Numba compiles for CPU and CUDA
     files.py       a FixedGRU in an npz file: integers only, nothing that could be code
     onnx.py        the GRU nodes of an ONNX file; protobuf.py reads it, without a package
     torch.py       the weights of a torch.nn.GRU; orders.py: the orders that gates come in
 
-What is computed, number by number, stands in ``ggmlq/reference/gru.py`` in int64; kernels are
-``ggmlq/cpu/gru`` and ``ggmlq/cuda/gru``. Shifts, formats, observers and tables are ``ggmlq/fixed``.
+``ggmlq/reference/gru.py`` says in int64 what is computed, number by number. Kernels: ``cpu/`` and ``cuda/``,
+with a ladder each. Shifts, formats, observers and tables are ``ggmlq/fixed``.
 """
 
 from .fixed_gru import FixedGRU, SaturationWarning

@@ -1,4 +1,4 @@
-"""From float weights and what calibration saw to a cell: formats, codes, tables."""
+"""A cell from float weights and a calibration: its formats, codes and tables."""
 
 from __future__ import annotations
 
@@ -19,34 +19,38 @@ LEAST_EXPONENT = -126  # of float32: a scale beyond has no number
 
 
 def cell_of(
-    asked: str, weights: Weights, seen: Mapping[str, Observed], widths: Mapping[str, Width],
+    request: str, weights: Weights, observed: Mapping[str, Observed], widths: Mapping[str, Width],
     tables: str, observer: str, rounding: str,
 ) -> Cell:  # fmt: skip
-    """The cell for a direction."""
+    """The cell of a direction."""
     formats: dict[str, QFormat] = {}
     for name in NAMES:
         width = widths[name]
         if name in WEIGHTS:
-            formats[name] = _of_rows(getattr(weights, name), width)
+            formats[name] = _row_format(getattr(weights, name), width)
         else:
             least = WIDEST if name in GATES else 0.0
-            formats[name] = seen[name].format(observer, *width, least=least)
+            formats[name] = observed[name].format(observer, *width, least=least)
         if np.min(formats[name].exponent) < LEAST_EXPONENT:
-            low, high = (seen[name].low, seen[name].high) if name in seen else _ends(getattr(weights, name))
+            low, high = (
+                (observed[name].low, observed[name].high)
+                if name in observed
+                else _ends(getattr(weights, name))
+            )
             raise NonFiniteError(
-                f"{asked}: {name} lies in {low:.3g} … {high:.3g}; its scale is beyond float32; "
+                f"{request}: {name} lies in {low:.3g} … {high:.3g}; its scale is beyond float32; "
                 "calibrate with inputs in an ordinary unit"
             )
     codes = {name: formats[name].encode(getattr(weights, name), rounding) for name in WEIGHTS}
     for name, (source, target) in TABLE_OF.items():
         function = "tanh" if name == "table_g" else "sigmoid"
         codes[name] = table_of(function, tables, formats[source], formats[target])
-    ranges = {name: (one.low, one.high) for name, one in seen.items()}
+    ranges = {name: (observation.low, observation.high) for name, observation in observed.items()}
     return Cell(formats, codes, ranges)
 
 
-def _of_rows(rows: Any, width: Width) -> QFormat:
-    """One exponent a row, from its extremes."""
+def _row_format(rows: Any, width: Width) -> QFormat:
+    """The format of rows, with an exponent for each from its extremes."""
     flat = rows.reshape(len(rows), -1)
     return format_of(flat.min(1), flat.max(1), *width)
 

@@ -1,6 +1,6 @@
 """One direction of a GRU in integers: the format of every tensor, the codes of weights, and three tables.
 
-Nothing else decides what is computed: a program that shares ``formats`` and ``codes`` finds the same codes.
+Nothing else decides the results: a program that shares ``formats`` and ``codes`` computes the same codes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TABLE_OF = {"table_z": ("z_pre", "z_out"), "table_r": ("r_pre", "r_out"), "table
 class Cell:
     """Formats by the names in ``widths.NAMES``, and codes: W R bx br table_z table_r table_g.
 
-    ``ranges``: what calibration saw of a tensor, the least and the largest value.
+    ``ranges``: the least and the largest value of a tensor in the calibration.
     """
 
     def __init__(
@@ -36,25 +36,25 @@ class Cell:
         self.formats: Mapping[str, QFormat] = MappingProxyType(dict(formats))
         self.codes: Mapping[str, Codes] = MappingProxyType(dict(codes))
         self.ranges: Mapping[str, tuple[float, float]] = MappingProxyType(dict(ranges))
-        self.made: dict[Any, Any] = {}  # what kernels keep, by who made it
+        self.cache: dict[Any, Any] = {}  # what kernels have prepared, by their keys
 
     @property
     def inputs(self) -> int:
-        """C."""
+        """The number of inputs, C."""
         return int(self.codes["W"].shape[1])
 
     @property
     def units(self) -> int:
-        """H."""
+        """The number of units, H."""
         return int(self.codes["R"].shape[1])
 
     @cached_property
     def row_sums(self) -> dict[str, NDArray[np.int64]]:
-        """Of W and R: what a zero point of the activations is multiplied with."""
+        """Sums of the rows of W and R, which a zero point of the activations is multiplied with."""
         return {name: self.codes[name].sum(1, dtype=np.int64) for name in ("W", "R")}
 
     def prepared(self, key: Any, make: Any) -> Any:
-        """``make(self)``, made once and kept; the codes can not change."""
-        if key not in self.made:
-            self.made[key] = make(self)
-        return self.made[key]
+        """The result of ``make(self)``, made once for a key: the codes cannot change."""
+        if key not in self.cache:
+            self.cache[key] = make(self)
+        return self.cache[key]

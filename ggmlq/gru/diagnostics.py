@@ -1,4 +1,4 @@
-"""What went beyond its format while a FixedGRU ran, and how much of each format calibration made use of."""
+"""Counts of values that saturated while a FixedGRU ran, and the part of each format that calibration used."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .cell import Cell
 from .step import COUNTED
 from .widths import GATES
 
-FAR = "x far"  # of x, what saturates and lies beyond all that calibration saw
-MARGIN = 8  # by this part of the format's width: values of the same kind may go a little further
+FAR = "x far"  # values of x that saturate and lie beyond all that calibration saw
+MARGIN = 8  # part of a format's width by which values of the same kind may go further
 TALLIED = (*COUNTED, "x", FAR, "h0")  # the order in which kernels and runs count
 
 
@@ -28,20 +28,20 @@ def far_ends(cell: Cell, x: QFormat) -> tuple[int, int]:
 
 
 class Tally:
-    """Counts of a direction, over all calls."""
+    """The counts of a direction, over all calls."""
 
     def __init__(self) -> None:
-        self.moved = np.zeros(len(TALLIED), np.int64)
+        self.saturated = np.zeros(len(TALLIED), np.int64)
         self.of = np.zeros(len(TALLIED), np.int64)
 
-    def add(self, moved: NDArray[np.int64], of: NDArray[np.int64]) -> None:
-        """Those of a call."""
-        self.moved += moved
+    def add(self, saturated: NDArray[np.int64], of: NDArray[np.int64]) -> None:
+        """Add the counts of a call."""
+        self.saturated += saturated
         self.of += of
 
 
 class Use(NamedTuple):
-    """Of one tensor."""
+    """The use of one tensor's format."""
 
     saturated: int  # values that did not fit and became the end of the format
     of: int  # values so far
@@ -51,23 +51,23 @@ class Use(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Of the values, those that saturated."""
+        """The part of the values that saturated."""
         return self.saturated / self.of if self.of else 0.0
 
 
 class Diagnostics(Mapping[str, Use]):
-    """A record a tensor; prints as a table."""
+    """The use of each tensor's format; prints as a table."""
 
     def __init__(self, tally: Tally, cell: Cell) -> None:
-        moved = dict(zip(TALLIED, tally.moved.tolist(), strict=True))
+        saturated = dict(zip(TALLIED, tally.saturated.tolist(), strict=True))
         of = dict(zip(TALLIED, tally.of.tolist(), strict=True))
         self._uses: dict[str, Use] = {}
         for name in ("x", *COUNTED, *GATES):
             f, (low, high) = cell.formats[name], cell.ranges[name]
             width = float(np.ldexp(float(f.high - f.low), -f.exponent))
             used = min(1.0, (max(high, 0.0) - min(low, 0.0)) / width) if high >= low else 0.0
-            self._uses[name] = Use(moved.get(name, 0), of.get(name, 0), used, low, high)
-        self._uses["h0"] = self._uses["h"]._replace(saturated=moved["h0"], of=of["h0"])
+            self._uses[name] = Use(saturated.get(name, 0), of.get(name, 0), used, low, high)
+        self._uses["h0"] = self._uses["h"]._replace(saturated=saturated["h0"], of=of["h0"])
 
     def __getitem__(self, name: str) -> Use:
         return self._uses[name]

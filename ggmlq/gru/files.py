@@ -7,7 +7,7 @@
     0/exponents     int64 [4, 3H]: of the rows of W, R, bx, br
     0/ranges        float64 [18, 2]
 
-A file comes from anywhere: nothing of it is believed before shapes, dtypes and every number are checked.
+A file comes from anywhere: nothing of it is used before shapes, dtypes and every number are checked.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ AGAIN = "save the GRU again with f.save(path)"
 
 
 def save(path: str | os.PathLike[str], cells: Sequence[Cell], facts: Mapping[str, Any]) -> None:
-    """Write it beside its name first, so that an existing file is replaced whole or stays."""
+    """Write a file beside its name first, so that an existing one is replaced whole or stays."""
     try:
         final = os.fspath(path)
     except TypeError:
@@ -56,7 +56,7 @@ def save(path: str | os.PathLike[str], cells: Sequence[Cell], facts: Mapping[str
     try:
         write_arrays(os.fsdecode(final), arrays)
     except OSError as error:
-        raise GRUFileError(f"FixedGRU.save({short(path, PATH)}): {refused(error)}") from error
+        raise GRUFileError(f"FixedGRU.save({short(path, PATH)}): {write_error(error)}") from error
 
 
 def write_arrays(path: str, arrays: Mapping[str, Any]) -> None:
@@ -68,8 +68,8 @@ def write_arrays(path: str, arrays: Mapping[str, Any]) -> None:
         staging.commit()
 
 
-def refused(error: OSError) -> str:
-    """Why that was not written, in words."""
+def write_error(error: OSError) -> str:
+    """The reason in words why a file was not written."""
     return (
         f"the system refused: {error.strerror or error}; nothing has changed under that name; check the "
         "folder, its permissions and the space on the disk"
@@ -82,7 +82,7 @@ def _formats(cell: Cell) -> list[tuple[str, QFormat]]:
 
 def load(path: str | os.PathLike[str]) -> tuple[tuple[Cell, ...], dict[str, Any]]:
     """The cells and the facts."""
-    asked = f"FixedGRU.load({short(path, PATH)})"
+    request = f"FixedGRU.load({short(path, PATH)})"
     try:
         dump = Dump(path)
         missing = {"version", "directions"} - set(dump.names)
@@ -101,26 +101,26 @@ def load(path: str | os.PathLike[str]) -> tuple[tuple[Cell, ...], dict[str, Any]
         }  # fmt: skip
         cells = tuple(_Reader(dump, f"{d}/").cell() for d in range(directions))
     except (DumpError, TypeError) as error:
-        raise GRUFileError(f"{asked}: {error}") from error
+        raise GRUFileError(f"{request}: {error}") from error
     except GRUFileError as error:
-        raise GRUFileError(f"{asked}: {error}") from None
+        raise GRUFileError(f"{request}: {error}") from None
     if len({(cell.inputs, cell.units) for cell in cells}) > 1:
-        raise GRUFileError(f"{asked}: its directions have different sizes; {AGAIN}")
+        raise GRUFileError(f"{request}: its directions have different sizes; {AGAIN}")
     return cells, facts
 
 
-def _one_of(dump: Dump, name: str, known: Sequence[str]) -> str:
-    found = dump.text(name)
-    if found not in known:
-        raise GRUFileError(f"{name} is {short(found)}; known are {', '.join(known)}; {AGAIN}")
-    return found
+def _one_of(dump: Dump, name: str, choices: Sequence[str]) -> str:
+    value = dump.text(name)
+    if value not in choices:
+        raise GRUFileError(f"{name} is {short(value)}; known are {', '.join(choices)}; {AGAIN}")
+    return value
 
 
 def _flag(dump: Dump, name: str) -> bool:
-    found = dump.array(name, 64)
-    if found.dtype != np.bool_ or found.size != 1:
-        raise GRUFileError(f"{name} is {found.dtype} {found.shape}, not True or False; {AGAIN}")
-    return bool(found.item())
+    value = dump.array(name, 64)
+    if value.dtype != np.bool_ or value.size != 1:
+        raise GRUFileError(f"{name} is {value.dtype} {value.shape}, not True or False; {AGAIN}")
+    return bool(value.item())
 
 
 class _Reader:
@@ -130,7 +130,7 @@ class _Reader:
         self._dump, self._prefix = dump, prefix
 
     def cell(self) -> Cell:
-        """It, if all of it holds together."""
+        """The cell, if all parts of it agree."""
         formats = self._formats()
         R = self._codes("R", formats["R"], None)
         units = R.shape[1] if R.ndim == 2 else 0
@@ -153,40 +153,40 @@ class _Reader:
 
     def _formats(self) -> dict[str, QFormat]:
         rows = self._array("formats", np.int64, (len(NAMES), 4))
-        found = {}
+        value = {}
         for name, (exponent, zero, bits, signed) in zip(NAMES, rows.tolist(), strict=True):
             self._check(
                 2 <= bits <= MOST_BITS and signed in (0, 1), f"{name} has {bits} bits, signed {signed}"
             )
-            made = QFormat(exponent, zero, bits, bool(signed))
+            fmt = QFormat(exponent, zero, bits, bool(signed))
             self._check(abs(exponent) <= MOST_EXPONENT, f"{name} has the exponent {exponent}, beyond float32")
-            self._check(made.low <= zero <= made.high, f"{name} has the zero point {zero}, beyond its codes")
+            self._check(fmt.low <= zero <= fmt.high, f"{name} has the zero point {zero}, beyond its codes")
             self._check(
-                name not in WEIGHTS or (zero == 0 and made.signed), f"{name} has a zero point or no sign"
+                name not in WEIGHTS or (zero == 0 and fmt.signed), f"{name} has a zero point or no sign"
             )
             self._check(
                 name != "z_out" or 0 <= exponent <= 40, f"z_out has the exponent {exponent}: 1 has no code"
             )
-            found[name] = made
-        return found
+            value[name] = fmt
+        return value
 
     def _codes(self, name: str, f: QFormat, shape: tuple[int, ...] | None) -> Any:
-        found = self._array(name, f.dtype, shape)
-        if found.size:
-            low, high = int(found.min()), int(found.max())
+        value = self._array(name, f.dtype, shape)
+        if value.size:
+            low, high = int(value.min()), int(value.max())
             self._check(
                 f.low <= low and high <= f.high,
                 f"{name} has codes {low} … {high}, its format {f.low} … {f.high}",
             )
-        return found
+        return value
 
     def _array(self, name: str, dtype: Any, shape: tuple[int, ...] | None) -> Any:
         key = self._prefix + name
         self._check(key in self._dump, f"{key} is missing")
-        found = np.ascontiguousarray(self._dump.array(key))
-        self._check(found.dtype == dtype, f"{key} is {found.dtype}, not {np.dtype(dtype)}")
-        self._check(shape is None or found.shape == shape, f"{key} has shape {found.shape}, not {shape}")
-        return found
+        value = np.ascontiguousarray(self._dump.array(key))
+        self._check(value.dtype == dtype, f"{key} is {value.dtype}, not {np.dtype(dtype)}")
+        self._check(shape is None or value.shape == shape, f"{key} has shape {value.shape}, not {shape}")
+        return value
 
     def _check(self, fine: bool, wrong: str) -> None:
         if not fine:

@@ -1,4 +1,4 @@
-"""FixedGRU: a GRU in integers, as a caller runs, saves and questions it."""
+"""FixedGRU: a GRU in integers, which a caller runs, saves and asks for diagnostics."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class FixedGRU:
         self.kinds: dict[Any, Any] = {}
         self.recorded: list[Any] = []
         for cell in cells:
-            self.plan(cell, cell.formats["x"])  # so that what int64 does not hold is told here
+            self.plan(cell, cell.formats["x"])  # it raises here where int64 is too narrow
 
     # --- what it is ---------------------------------------------------------------------
 
     @property
     def parameters(self) -> Any:
-        """By the name of the tensor its format; of both directions a pair."""
+        """The format of each tensor by its name; of both directions a pair."""
         return self._by_direction([cell.formats for cell in self.cells])
 
     @property
@@ -59,12 +59,12 @@ class FixedGRU:
 
     @property
     def inputs(self) -> int:
-        """C."""
+        """The number of inputs, C."""
         return self.cells[0].inputs
 
     @property
     def units(self) -> int:
-        """H."""
+        """The number of units, H."""
         return self.cells[0].units
 
     @cached_property
@@ -86,7 +86,7 @@ class FixedGRU:
         )
 
     def plan(self, cell: Cell, x: QFormat) -> Plan:
-        """What kernels are given for a format of x; that of the calibration is kept."""
+        """The constants of kernels for a format of x, made once for that of the calibration."""
         if x is not cell.formats["x"]:
             return plan_of("FixedGRU(x)", cell, x)
         plan: Plan = cell.prepared("plan", lambda _: plan_of("GRU.fixed()", cell, x))
@@ -125,9 +125,9 @@ class FixedGRU:
         return run(self, x, h0, batch_first, return_codes, return_intermediates, kernel)
 
     def diagnostics(self) -> Any:
-        """How often each tensor left its format so far, and how much of the format calibration used.
+        """The share of values that left each tensor's format, and the part of it that calibration used.
 
-        A mapping from tensors to records that prints as a table; of both directions a pair.
+        A mapping from tensors to ``Use`` that prints as a table; of both directions a pair.
         """
         return self._by_direction([
             Diagnostics(tally, cell) for tally, cell in zip(self.tallies, self.cells, strict=True)
@@ -136,7 +136,7 @@ class FixedGRU:
     # --- elsewhere ----------------------------------------------------------------------
 
     def to(self, device: str) -> FixedGRU:
-        """The same GRU for arrays on ``"cpu"``, ``"cuda"`` or ``"cuda:1"``."""
+        """A GRU of the same codes for arrays on ``"cpu"``, ``"cuda"`` or ``"cuda:1"``."""
         if device == self.device:
             return self
         kind, _, number = str(device).partition(":")
@@ -154,7 +154,7 @@ class FixedGRU:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> FixedGRU:
-        """Read what :meth:`save` wrote; whatever does not hold together is refused."""
+        """Read a file of :meth:`save`; one whose parts do not agree is refused."""
         cells, facts = files.load(path)
         return cls(cells, facts["tables"], facts["rounding"], facts["dynamic_x"])
 

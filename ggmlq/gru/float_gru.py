@@ -1,4 +1,4 @@
-"""GRU: float weights, the forward pass, calibration, and what makes a FixedGRU of them."""
+"""GRU: float weights, the forward pass, calibration, and the way to a FixedGRU."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ class GRU:
     """
 
     def __init__(self, W: Any, R: Any, bx: Any = None, br: Any = None, *, order: str = "zrg") -> None:
-        asked = "GRU(W, R)"
-        order = checked_order(asked, order)
+        request = "GRU(W, R)"
+        order = checked_order(request, order)
         self.directions: tuple[Weights, ...] = tuple(
-            weights_of(asked, parts, order) for parts in _by_direction(asked, W, R, bx, br)
+            weights_of(request, parts, order) for parts in _by_direction(request, W, R, bx, br)
         )
         if len({(w.inputs, w.units) for w in self.directions}) > 1:
             raise ShapeError(
-                f"{asked}: the directions have W {[w.W.shape for w in self.directions]}, R "
+                f"{request}: the directions have W {[w.W.shape for w in self.directions]}, R "
                 f"{[w.R.shape for w in self.directions]}; both have the same C and H; run them as two GRUs"
             )
         self._digests: list[bytes] = []
@@ -82,42 +82,42 @@ class GRU:
 
     @property
     def W(self) -> Any:
-        """[3H, C], gates in the order z, r, g; of both directions a pair."""
+        """The weights of the inputs, [3H, C], gates in the order z, r, g; of both directions a pair."""
         return self._parts("W")
 
     @property
     def R(self) -> Any:
-        """[3H, H]."""
+        """The weights of the states, [3H, H]."""
         return self._parts("R")
 
     @property
     def bx(self) -> Any:
-        """[3H]."""
+        """The biases of the inputs, [3H]."""
         return self._parts("bx")
 
     @property
     def br(self) -> Any:
-        """[3H]."""
+        """The biases of the states, [3H]."""
         return self._parts("br")
 
     def _parts(self, name: str) -> Any:
-        found = tuple(getattr(w, name) for w in self.directions)
-        return found if len(found) > 1 else found[0]
+        arrays = tuple(getattr(w, name) for w in self.directions)
+        return arrays if len(arrays) > 1 else arrays[0]
 
     @property
     def inputs(self) -> int:
-        """C."""
+        """The number of inputs, C."""
         return self.directions[0].inputs
 
     @property
     def units(self) -> int:
-        """H."""
+        """The number of units, H."""
         return self.directions[0].units
 
     @property
     def observed(self) -> int:
         """Steps times sequences that calibration has seen."""
-        return sum(seen["x"].count for seen in self._seen) // (self.inputs * len(self._seen))
+        return sum(observed["x"].count for observed in self._observed) // (self.inputs * len(self._observed))
 
     def __repr__(self) -> str:
         both = ", both directions" if len(self.directions) > 1 else ""
@@ -157,16 +157,16 @@ class GRU:
         return self._pass("GRU.observe(x)", x, h0, batch_first, True)
 
     def reset_calibration(self) -> None:
-        """Forget what was observed."""
+        """Forget all observed batches."""
         activations = [name for name in NAMES if name not in WEIGHTS]
-        self._seen = [{name: Observed() for name in activations} for _ in self.directions]
+        self._observed = [{name: Observed() for name in activations} for _ in self.directions]
         self._digests = []
 
     def fixed(
         self, widths: Any = "mixed", *, tables: str = "direct", observer: str = "ema",
         rounding: str = "half_away", dynamic_x: bool = False,
     ) -> FixedGRU:  # fmt: skip
-        """The GRU in integers, from what was observed.
+        """The GRU in integers, from the observed ranges.
 
         Parameters
         ----------
@@ -184,38 +184,38 @@ class GRU:
         dynamic_x : bool
             Whether the format of x is found anew in each call, from its extremes.
         """
-        asked = f"GRU.fixed({short(widths)})"
-        found = widths_of(asked, widths)
-        for name, value, known in (
+        request = f"GRU.fixed({short(widths)})"
+        widths_by_name = widths_of(request, widths)
+        for name, value, choices in (
             ("tables", tables, TABLES), ("observer", observer, OBSERVERS), ("rounding", rounding, ROUNDINGS),
         ):  # fmt: skip
-            if value not in known:
+            if value not in choices:
                 raise UnsupportedError(
-                    f"{asked}: {name}={short(value)}; known are {', '.join(known)}; pass one"
+                    f"{request}: {name}={short(value)}; known are {', '.join(choices)}; pass one"
                 )
         if not self.observed:
             raise CalibrationError(
-                f"{asked}: nothing was observed; formats come from ranges that a calibration has seen; call "
-                "g.observe(x) on representative inputs first"
+                f"{request}: nothing was observed; formats come from ranges that a calibration has seen; "
+                "call g.observe(x) on representative inputs first"
             )
         if self._digests != [w.digest() for w in self.directions]:
-            raise CalibrationError(self._changed(asked))
+            raise CalibrationError(self._changed(request))
         cells = tuple(
-            cell_of(asked, w, seen, found, tables, observer, rounding)
-            for w, seen in zip(self.directions, self._seen, strict=True)
+            cell_of(request, w, observed, widths_by_name, tables, observer, rounding)
+            for w, observed in zip(self.directions, self._observed, strict=True)
         )
         return FixedGRU(cells, tables, rounding, bool(dynamic_x))
 
-    def _changed(self, asked: str) -> str:
+    def _changed(self, request: str) -> str:
         return (
-            f"{asked}: weights have changed since they were observed; ranges belong to the weights that made "
-            "them; call g.reset_calibration() and observe again"
+            f"{request}: weights have changed since they were observed; ranges belong to the weights that "
+            "made them; call g.reset_calibration() and observe again"
         )
 
-    def _pass(self, asked: str, x: Any, h0: Any, batch_first: bool, observe: bool) -> tuple[Floats, Floats]:
-        x = shapes.inputs(asked, x, self.inputs, batch_first)
+    def _pass(self, request: str, x: Any, h0: Any, batch_first: bool, observe: bool) -> tuple[Floats, Floats]:
+        x = shapes.inputs(request, x, self.inputs, batch_first)
         n, units, count = x.shape[1], self.units, len(self.directions)
-        starts = shapes.states(asked, h0, count, n, units)
+        starts = shapes.states(request, h0, count, n, units)
         kind = np.float64 if x.dtype == np.float64 else np.float32
         y = np.empty((len(x), n, count * units), kind)
         last = np.zeros((count, n, units), kind)
@@ -237,22 +237,22 @@ class GRU:
         return (y.swapaxes(0, 1) if batch_first else y), (last if count > 1 else last[0])
 
     def _keep(self, direction: int, run: dict[str, Any]) -> None:
-        for name, seen in self._seen[direction].items():
-            seen.see(run[name])
+        for name, observed in self._observed[direction].items():
+            observed.see(run[name])
             if name in STEPS:
                 for values in run[name]:
-                    seen.step(values)
+                    observed.step(values)
 
 
-def _by_direction(asked: str, *parts: Any) -> list[tuple[Any, ...]]:
-    """What is given, apart for each direction."""
+def _by_direction(request: str, *parts: Any) -> list[tuple[Any, ...]]:
+    """The arguments of each direction."""
     pairs = [isinstance(part, tuple | list) and len(part) == 2 and np.ndim(part[0]) > 0 for part in parts]
     if not any(pairs[:2]):
         return [parts]
     for name, part, pair in zip(("W", "R", "bx", "br"), parts, pairs, strict=True):
         if not pair and part is not None:
             raise ShapeError(
-                f"{asked}: {name} is no pair, others are; for both directions every argument is a pair of "
+                f"{request}: {name} is no pair, others are; for both directions every argument is a pair of "
                 "arrays, (forward, backward)"
             )
     return [tuple(None if part is None else part[d] for part in parts) for d in range(2)]

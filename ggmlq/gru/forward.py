@@ -16,7 +16,7 @@ FEW = 1 << 18  # numbers of each kind that are held at a time
 
 
 def steps(w: Weights, x: Any, h: Real) -> Iterator[dict[str, Real]]:
-    """Runs of neighbouring steps: the tensors of ``widths.NAMES``, each [steps, N, …].
+    """Yield runs of neighbouring steps: the tensors of ``widths.NAMES``, each [steps, N, …].
 
     ``h`` are the states after the steps. The weights of a step come in the dtype they have, everything is
     computed in float64.
@@ -25,11 +25,11 @@ def steps(w: Weights, x: Any, h: Real) -> Iterator[dict[str, Real]]:
     run = max(1, FEW // max(1, 3 * w.units * x.shape[1]))
     for start in range(0, len(x), run):
         part = np.asarray(x[start : start + run], np.float64)
-        found: list[dict[str, Real]] = []
+        stages: list[dict[str, Real]] = []
         for wx in part @ W.T:
-            found.append(one(wx, h @ R.T, bx, br, h))
-            h = found[-1]["h"]
-        yield {"x": part, **{name: np.stack([step[name] for step in found]) for name in found[0]}}
+            stages.append(one(wx, h @ R.T, bx, br, h))
+            h = stages[-1]["h"]
+        yield {"x": part, **{name: np.stack([step[name] for step in stages]) for name in stages[0]}}
 
 
 def one(wx: Real, rh: Real, bx: Real, br: Real, h: Real) -> dict[str, Real]:

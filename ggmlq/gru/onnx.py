@@ -16,7 +16,7 @@ import numpy as np
 
 from ..base.text import short
 from ..errors import GRUFileError, UnsupportedError
-from .protobuf import fields, integers, message, words
+from .protobuf import fields, integers, message, text
 
 MOST_BYTES = 4 << 30
 TYPES = {1: "<f4", 11: "<f8", 10: "<f2"}  # data_type of a tensor
@@ -33,18 +33,18 @@ class Node(NamedTuple):
 
 
 def read_onnx(path: Any, node: str | None) -> dict[str, Any]:
-    """Arguments of ``GRU``."""
-    asked = f"GRU.from_onnx({short(path, 4096)})"
+    """The arguments of ``GRU`` from a node of a file."""
+    request = f"GRU.from_onnx({short(path, 4096)})"
     try:
         data = _bytes(path)
         nodes, tensors = _graph(data)
         return _arguments(_picked(nodes, node), tensors)
     except UnsupportedError as error:
-        raise UnsupportedError(f"{asked}: {error}") from None
+        raise UnsupportedError(f"{request}: {error}") from None
     except GRUFileError as error:
-        raise GRUFileError(f"{asked}: {error}") from None
+        raise GRUFileError(f"{request}: {error}") from None
     except OSError as error:
-        raise GRUFileError(f"{asked}: cannot be read: {error.strerror or error}; check the path") from error
+        raise GRUFileError(f"{request}: cannot be read: {error.strerror or error}; check the path") from error
 
 
 def _bytes(path: Any) -> memoryview:
@@ -74,7 +74,7 @@ def _graph(data: memoryview) -> tuple[list[Node], dict[str, memoryview]]:
 
 
 def _name(tensor: memoryview) -> str:
-    return next((words(value) for number, value in fields(tensor) if number == 8), "")
+    return next((text(value) for number, value in fields(tensor) if number == 8), "")
 
 
 def _node(data: memoryview, nodes: list[Node], tensors: dict[str, memoryview]) -> None:
@@ -83,12 +83,12 @@ def _node(data: memoryview, nodes: list[Node], tensors: dict[str, memoryview]) -
     texts, attributes = {3: "", 4: ""}, {}
     for number, value in fields(data):
         if number in (1, 2):
-            (inputs if number == 1 else outputs).append(words(value))
+            (inputs if number == 1 else outputs).append(text(value))
         elif number in texts:
-            texts[number] = words(value)
+            texts[number] = text(value)
         elif number == 5:
-            name, found = _attribute(message(value))
-            attributes[name] = found
+            name, attribute = _attribute(message(value))
+            attributes[name] = attribute
     if texts[4] == "GRU":
         nodes.append(Node(texts[3], inputs, attributes))
     elif texts[4] == "Constant" and outputs and isinstance(attributes.get("value"), memoryview):
@@ -97,19 +97,19 @@ def _node(data: memoryview, nodes: list[Node], tensors: dict[str, memoryview]) -
 
 def _attribute(data: memoryview) -> tuple[str, Any]:
     name, listed = "", []
-    found: Any = None
+    single: Any = None
     for number, value in fields(data):
         if number == 1:
-            name = words(value)
+            name = text(value)
         elif number == 3:
-            found = integers(value)[0]
+            single = integers(value)[0]
         elif number == 4:
-            found = words(value)
+            single = text(value)
         elif number == 5:
-            found = message(value)
+            single = message(value)
         elif number == 9:
-            listed.append(words(value))
-    return name, listed or found
+            listed.append(text(value))
+    return name, listed or single
 
 
 def _picked(nodes: list[Node], name: str | None) -> Node:
@@ -119,18 +119,18 @@ def _picked(nodes: list[Node], name: str | None) -> Node:
         )
     if name is None and len(nodes) == 1:
         return nodes[0]
-    found = [node for node in nodes if name in (node.name, *node.inputs[1:2])]
-    if len(found) != 1:
+    matches = [node for node in nodes if name in (node.name, *node.inputs[1:2])]
+    if len(matches) != 1:
         listed = ", ".join(short(node.name or node.inputs[1]) for node in nodes[:20])
         raise GRUFileError(f"it has {len(nodes)} GRU nodes: {listed}; pass node= with one of these names")
-    return found[0]
+    return matches[0]
 
 
 def _arguments(node: Node, tensors: dict[str, memoryview]) -> dict[str, Any]:
-    given = node.attributes
-    direction = given.get("direction", "forward")
+    attributes = node.attributes
+    direction = attributes.get("direction", "forward")
     both = direction == "bidirectional"
-    if not given.get("linear_before_reset", 0):
+    if not attributes.get("linear_before_reset", 0):
         raise UnsupportedError(
             "linear_before_reset is 0: the reset gate multiplies h before the product; here it multiplies "
             "R_g h + b_rg, as in PyTorch and cuDNN; export with linear_before_reset = 1"
@@ -139,7 +139,7 @@ def _arguments(node: Node, tensors: dict[str, memoryview]) -> dict[str, Any]:
         raise UnsupportedError(
             f"direction is {short(direction)}; forward and bidirectional are read; reverse x and y"
         )
-    if given.get("activations") not in (None, list(USUAL) * (2 if both else 1)) or "clip" in given:
+    if attributes.get("activations") not in (None, list(USUAL) * (2 if both else 1)) or "clip" in attributes:
         raise UnsupportedError(
             "it has other activations than Sigmoid and Tanh, or a clip; tables are of these"
         )
@@ -156,8 +156,8 @@ def _arguments(node: Node, tensors: dict[str, memoryview]) -> dict[str, Any]:
     bias = _tensor(tensors, names[2]) if names[2] else np.zeros((count, 6 * units), W.dtype)
     if bias.shape != (count, 6 * units):
         raise GRUFileError(f"B has shape {bias.shape}; it is [{count}, 6H], H = {units}")
-    found = {"W": W, "R": R, "bx": bias[:, : 3 * units], "br": bias[:, 3 * units :]}
-    return {name: tuple(part) if both else part[0] for name, part in found.items()}
+    parts = {"W": W, "R": R, "bx": bias[:, : 3 * units], "br": bias[:, 3 * units :]}
+    return {name: tuple(part) if both else part[0] for name, part in parts.items()}
 
 
 def _tensor(tensors: dict[str, memoryview], name: str) -> Any:

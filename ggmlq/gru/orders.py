@@ -32,11 +32,11 @@ def to_torch_order(a: Any) -> NDArray[Any]:
 from_torch_order = to_torch_order  # the first two thirds change places either way
 
 
-def checked_order(asked: str, order: Any) -> str:
+def checked_order(request: str, order: Any) -> str:
     """One of the known orders."""
     if order not in ORDERS:
         raise UnsupportedError(
-            f'{asked}: order={short(order)}; gates lie as "zrg" (update, reset, new: ONNX, Haste) or "rzn" '
+            f'{request}: order={short(order)}; gates lie as "zrg" (update, reset, new: ONNX, Haste) or "rzn" '
             "(PyTorch); pass one of these"
         )
     return str(order)

@@ -1,4 +1,4 @@
-"""What kernels are given of a cell: all that does not change from step to step, in integers.
+"""The constants of kernels for a cell: all that does not change from step to step, in integers.
 
 Shifts become amounts (``fixed/shift.py``), zero points corrections of sums, biases, which are shifted once
 and for all, one number a unit beside the sum before a gate. Sums are bounded here from the codes
@@ -21,11 +21,11 @@ from .cell import Cell
 
 Ints = NDArray[Any]
 BITS = {True: (30, 31), False: (61, 63)}  # of narrow sums and of wide ones, and the bit of their sign
-SURE = 17  # a left shift by so much takes whatever is not 0 beyond the ends of 16 bits
+SURE = 17  # a left shift that takes every number but 0 beyond the ends of 16 bits
 
 
 class Rows(NamedTuple):
-    """Of a product, one number for each of 3H rows."""
+    """The constants of a product, one number for each of 3H rows."""
 
     correction: Ints  # zero point times sum of the row
     left: Ints
@@ -50,16 +50,16 @@ class Plan(NamedTuple):
     h: QFormat
 
 
-def plan_of(asked: str, cell: Cell, x: QFormat) -> Plan:
-    """The plan, narrow if possible."""
+def plan_of(request: str, cell: Cell, x: QFormat) -> Plan:
+    """The constants of a direction, narrow if possible."""
     for narrow in (True, False):
         try:
             return _Planner(cell, x, narrow).plan()
         except _TooWide as error:
             reason = error
     raise ConfigError(
-        f"{asked}: {reason}; sums are kept in int64; calibrate on inputs and weights in an ordinary unit, or "
-        "take formats that lie closer together"
+        f"{request}: {reason}; sums are kept in int64; calibrate on inputs and weights in an ordinary unit, "
+        "or take formats that lie closer together"
     )
 
 
@@ -82,7 +82,7 @@ class _Planner:
             ("z", z, "z_pre", ("bx", "br")), ("r", r, "r_pre", ("bx", "br")),
             ("g", g, "g_pre", ("bx",)), ("a", g, "Rh_add_br", ("br",)),
         ):  # fmt: skip
-            biases[name] = np.sum([self._bias(each, part, target) for each in parts], axis=0)
+            biases[name] = np.sum([self._bias(bias, part, target) for bias in parts], axis=0)
         for pre, at in (("z", step.Z_PRE), ("r", step.R_PRE), ("g", step.G_PRE)):
             k[at : at + 2] = 0, f[f"{pre}_pre"].high - f[f"{pre}_pre"].low
         for name, at in (("Wx", step.WX), ("Rh", step.RH), ("Rh_add_br", step.ADDED), ("rRh", step.RESET),
@@ -93,15 +93,15 @@ class _Planner:
         k[step.ONE] = self._fits(1 << f["z_out"].exponent, "1 in the scale of z_out")
         for name in ("z", "r", "g"):
             biases[name] = biases[name] + (f[f"{name}_pre"].zero - f[f"{name}_pre"].low)
-        of_z, of_r, of_g = (
+        z_table, r_table, g_table = (
             np.ascontiguousarray(codes[f"table_{name}"].astype(np.int64) - f[f"{name}_out"].zero, self.kind)
             for name in ("z", "r", "g")
         )
-        bias_z, bias_r, bias_g, bias_a = (np.ascontiguousarray(each, self.kind) for each in biases.values())
+        bias_z, bias_r, bias_g, bias_a = (np.ascontiguousarray(bias, self.kind) for bias in biases.values())
         wx, rh = self._rows("W", "x", "Wx"), self._rows("R", "h", "Rh")
         return Plan(
-            self.narrow, k.astype(self.kind), wx, rh, bias_z, bias_r, bias_g, bias_a, (of_z, of_r, of_g),
-            f["x"], f["h"],
+            self.narrow, k.astype(self.kind), wx, rh, bias_z, bias_r, bias_g, bias_a,
+            (z_table, r_table, g_table), f["x"], f["h"],
         )  # fmt: skip
 
     def _most(self, name: str) -> int:
@@ -115,11 +115,11 @@ class _Planner:
         most = np.abs(codes).sum(1) * self._most(activations)
         raw = np.abs(codes).sum(1) * max(abs(f[activations].low), f[activations].high + 1)
         correction = self.cell.row_sums[weights] * f[activations].zero
-        for each in (most, raw, correction):
-            self._fits(int(np.abs(each).max(initial=0)), f"a sum of {weights} times {activations}")
+        for bound in (most, raw, correction):
+            self._fits(int(np.abs(bound).max(initial=0)), f"a sum of {weights} times {activations}")
         n = f[weights].exponent + f[activations].exponent - f[result].exponent
-        found = self._capped(n, most, f"{weights} times {activations} in the scale of {result}")
-        return Rows(*(np.ascontiguousarray(part, self.kind) for part in (correction, *found)))
+        shifts = self._capped(n, most, f"{weights} times {activations} in the scale of {result}")
+        return Rows(*(np.ascontiguousarray(part, self.kind) for part in (correction, *shifts)))
 
     def _bias(self, name: str, part: slice, result: str) -> Ints:
         codes = self.cell.codes[name][part].astype(np.int64)
@@ -156,11 +156,11 @@ class _Planner:
         ):
             most = np.array([most_a * self._most(b)], np.int64)
             n = np.array([f[a].exponent + f[b].exponent - f[result].exponent])
-            found = self._capped(n, most, f"{a} times {b} in the scale of {result}")
-            k[place : place + 4] = [int(part[0]) for part in found]
+            shift = self._capped(n, most, f"{a} times {b} in the scale of {result}")
+            k[place : place + 4] = [int(part[0]) for part in shift]
 
     def _capped(self, n: Any, most: Ints, what: str) -> Amounts:
-        """Amounts of shifts whose result is clamped; to the left no further than is sure to reach the end."""
+        """Amounts of shifts whose result is clamped; to the left no further than surely reaches the end."""
         self._fits(int(most.max(initial=0)), what)
         room = self.bits - np.frexp(most.astype(np.float64))[1]
         n = np.where(most == 0, 0, n)

@@ -3,7 +3,7 @@
 Protocol buffers are keys and values: a key is a varint, field number · 8 + kind; a value is a varint (0),
 8 bytes (1), a length and so many bytes (2), or 4 bytes (5). A message is the bytes of a value of kind 2.
 So a file of gigabytes is walked without a schema and without copies, and every length is checked against
-what is there before it is believed.
+the bytes that are left before it is used.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ Value = Any  # an int of kinds 0, 1 and 5, a memoryview of kind 2
 
 def varint(data: memoryview, at: int) -> tuple[int, int]:
     """A number of up to 64 bits, and where it ends."""
-    found = 0
+    number = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
             raise GRUFileError("it ends within a number: cut short, or no ONNX file")
         byte = data[at]
         at += 1
-        found |= (byte & 127) << shift
+        number |= (byte & 127) << shift
         if byte < 128:
-            return found & (1 << 64) - 1, at
+            return number & (1 << 64) - 1, at
     raise GRUFileError("it has a number of more than 64 bits: damaged, or no ONNX file")
 
 
@@ -57,19 +57,19 @@ def integers(value: Value) -> list[int]:
     """Repeated signed integers: one of them, or all packed in one value."""
     if isinstance(value, int):
         return [_signed(value)]
-    found, at = [], 0
+    listed, at = [], 0
     while at < len(value):
         one, at = varint(value, at)
-        found.append(_signed(one))
-    return found
+        listed.append(_signed(one))
+    return listed
 
 
 def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def words(value: Value) -> str:
-    """Text."""
+def text(value: Value) -> str:
+    """The text of a value."""
     if isinstance(value, int):
         raise GRUFileError("it has a number where a name belongs: damaged, or no ONNX file")
     return bytes(value).decode("utf-8", "replace")
@@ -79,5 +79,5 @@ def message(value: Value) -> memoryview:
     """A message within a message."""
     if isinstance(value, int):
         raise GRUFileError("it has a number where a message belongs: damaged, or no ONNX file")
-    found: memoryview = value
-    return found
+    content: memoryview = value
+    return content

@@ -20,8 +20,8 @@ from .diagnostics import FAR, TALLIED, Tally
 from .plan import Plan
 from .weights import refuse_not_finite
 
-ASKED = "FixedGRU(x)"
-OFTEN, FEW = 0.1, 100  # values of a tensor: so many do not saturate for a sum that rounds past the end
+REQUEST = "FixedGRU(x)"
+OFTEN, FEW = 0.1, 100  # share and number of values that saturate because sums round past the end
 KINDS = 256  # shapes of calls that are remembered
 NAMES = [f"cuda:{index}" for index in range(256)]
 INTERMEDIATE = ("z_out", "r_out", "g_out", "Rh_add_br")  # of v
@@ -32,7 +32,7 @@ class SaturationWarning(UserWarning):
 
 
 class Fixed(Protocol):
-    """What of a FixedGRU a call looks at."""
+    """The members of a FixedGRU that a call uses."""
 
     cells: tuple[Cell, ...]
     tallies: tuple[Tally, ...]
@@ -53,7 +53,7 @@ class Fixed(Protocol):
 
 
 class Call(NamedTuple):
-    """One direction, as a kernel is given it; what is to be written to is C-contiguous and on its device."""
+    """The arguments of a kernel for one direction; its results are C-contiguous and on its device."""
 
     cell: Cell
     plan: Plan
@@ -71,30 +71,30 @@ class Call(NamedTuple):
 def run(
     f: Fixed, x: Any, h0: Any, batch_first: bool, return_codes: bool, return_intermediates: bool, kernel: str
 ) -> tuple[Any, ...]:  # fmt: skip
-    """What ``FixedGRU.__call__`` says."""
+    """Run a FixedGRU; ``FixedGRU.__call__`` has the parameters."""
     how = batch_first, return_codes, return_intermediates, kernel
     if is_ordinary(f, x, h0, batch_first):
         try:
-            return _ran(f, x.swapaxes(0, 1) if batch_first else x, None if h0 is None else [h0], *how)
+            return _run_checked(f, x.swapaxes(0, 1) if batch_first else x, None if h0 is None else [h0], *how)
         except MemoryError:
-            pass  # below this is told in words
+            pass  # the path below raises it with words
     if is_tensor(x):
-        x = array_of(ASKED, x)
+        x = array_of(REQUEST, x)
     if device_of(x) != f.device:
         raise DeviceError(
-            f"{ASKED}: x is on {device_of(x)}, the GRU on {f.device}; both must be on one device; "
+            f"{REQUEST}: x is on {device_of(x)}, the GRU on {f.device}; both must be on one device; "
             f"move it with f.to({device_of(x)!r})"
         )
-    x = shapes.inputs(ASKED, x, f.inputs, batch_first, f.device)
-    starts = shapes.states(ASKED, h0, len(f.cells), x.shape[1], f.units, f.device)
-    with on_device_of(ASKED, x, f):
-        return _ran(f, x, starts, *how)
+    x = shapes.inputs(REQUEST, x, f.inputs, batch_first, f.device)
+    starts = shapes.states(REQUEST, h0, len(f.cells), x.shape[1], f.units, f.device)
+    with on_device_of(REQUEST, x, f):
+        return _run_checked(f, x, starts, *how)
 
 
 def is_ordinary(f: Fixed, x: Any, h0: Any, batch_first: Any) -> bool:
-    """Whether this is an array on the current device that leaves nothing to check or to convert.
+    """True if x and h0 are arrays on the current device that leave nothing to check or to convert.
 
-    What is looked at here in a microsecond takes many where errors have words.
+    This takes a microsecond; checks with errors in words take many.
     """
     if f.device == "cpu" or len(f.cells) > 1 or f.dynamic_x or type(batch_first) is not bool:
         return False
@@ -111,14 +111,14 @@ def is_ordinary(f: Fixed, x: Any, h0: Any, batch_first: Any) -> bool:
         return True
     if type(h0) is not gpu.array or h0.dtype.char not in "fd" or not h0.dtype.isnative:
         return False
-    of_states = t if batch_first else n, f.units
-    return bool(h0.shape == of_states and h0.data.device_id == index)
+    state_shape = t if batch_first else n, f.units
+    return bool(h0.shape == state_shape and h0.data.device_id == index)
 
 
-def _ran(
+def _run_checked(
     f: Fixed, x: Any, starts: Any, batch_first: bool, codes: bool, v: bool, kernel: str
 ) -> tuple[Any, ...]:
-    """All of a call behind the checks."""
+    """Run a call whose arguments are checked."""
     calls = [_call(f, d, x, starts and starts[d], codes, v) for d in range(len(f.cells))]
     kind = _kind(f, calls, kernel)
     if x.shape[0] and x.shape[1]:
@@ -135,7 +135,7 @@ def _ran(
 
 
 class Kind(NamedTuple):
-    """What calls of one shape have in common."""
+    """The common facts of calls of one shape."""
 
     rungs: list[ladder.Rung]  # of the directions
     alike: bool  # whether one kernel serves all
@@ -143,18 +143,18 @@ class Kind(NamedTuple):
 
 
 def _kind(f: Fixed, calls: list[Call], kernel: str) -> Kind:
-    """That of a call; remembered where constants are those of the calibration."""
+    """The kind of a call; remembered where constants are those of the calibration."""
     key: Any = (kernel, calls[0].x.shape)
     remembered = type(kernel) is str and not f.dynamic_x
-    found: Kind | None = f.kinds.get(key) if remembered else None
-    if found is None:
+    kind: Kind | None = f.kinds.get(key) if remembered else None
+    if kind is None:
         rungs = [_rung(f, call, kernel) for call in calls]
-        found = Kind(rungs, all(rung is rungs[0] for rung in rungs), _totals(calls[0]))
+        kind = Kind(rungs, all(rung is rungs[0] for rung in rungs), _totals(calls[0]))
         if remembered:
             if len(f.kinds) >= KINDS:
                 f.kinds.clear()
-            f.kinds[key] = found
-    return found
+            f.kinds[key] = kind
+    return kind
 
 
 def _call(f: Fixed, d: int, x: Any, h0: Any, codes: bool, v: bool) -> Call:
@@ -172,7 +172,7 @@ def _call(f: Fixed, d: int, x: Any, h0: Any, codes: bool, v: bool) -> Call:
     elif t:
         last = empty((n, units), h.dtype if codes else np.float32)
     elif h0 is not None:
-        refuse_not_finite(ASKED, h0, "h0")  # no kernel looks at it
+        refuse_not_finite(REQUEST, h0, "h0")  # no kernel will
     return Call(
         cell, f.plan(cell, format_in_call(f, cell, x)), x, f.rounding == "half_even", state,
         empty((t, n, units), np.float32), empty((t, n, units), h.dtype) if codes else None,
@@ -182,7 +182,7 @@ def _call(f: Fixed, d: int, x: Any, h0: Any, codes: bool, v: bool) -> Call:
 
 def _states(f: Fixed, cell: Cell, h0: Any, counts: NDArray[np.int64]) -> Any:
     """Codes of states on the host, and how many did not fit."""
-    refuse_not_finite(ASKED, h0, "h0")
+    refuse_not_finite(REQUEST, h0, "h0")
     h, (low, high) = cell.formats["h"], cell.ranges["h"]
     free = h.unclipped(h0, f.rounding)
     state = free.clip(h.low, h.high).astype(h.dtype)
@@ -204,16 +204,16 @@ def _decoded(f: QFormat, codes: Any) -> Any:
 
 
 def format_in_call(f: Fixed, cell: Cell, x: Any) -> QFormat:
-    """Of x: that of the calibration, or with ``dynamic_x`` from its own extremes."""
-    known = cell.formats["x"]
+    """The format of x: that of the calibration, or with ``dynamic_x`` from its own extremes."""
+    calibrated = cell.formats["x"]
     if not (f.dynamic_x and x.size):
-        return known
-    symmetric = known.signed and known.zero == 0
+        return calibrated
+    symmetric = calibrated.signed and calibrated.zero == 0
     ends = float(x.min()), float(x.max())
     if not np.isfinite(ends).all():
-        refuse_not_finite(ASKED, x, "x")
-    found = format_of(*ends, known.bits, known.signed, symmetric)
-    return known if found == known else found
+        refuse_not_finite(REQUEST, x, "x")
+    fmt = format_of(*ends, calibrated.bits, calibrated.signed, symmetric)
+    return calibrated if fmt == calibrated else fmt
 
 
 def _rung(f: Fixed, call: Call, kernel: str) -> ladder.Rung:
@@ -228,7 +228,7 @@ def _rung(f: Fixed, call: Call, kernel: str) -> ladder.Rung:
 
 
 def _operand_bits(call: Call) -> int:
-    """Of the codes that are multiplied, the widest."""
+    """The bits of the widest codes that are multiplied."""
     formats = call.cell.formats
     return max(call.plan.x.bits, *(formats[name].bits for name in ("W", "R", "h")))
 
@@ -260,7 +260,7 @@ def _last(call: Call, start: Any, codes: bool) -> Any:
     h = call.h
     if h is None:
         h = _zeros(call.cell, call.x)
-    elif not is_host(h):  # kernels do that, but not for no steps
+    elif not is_host(h):  # kernels do that, but none runs without steps
         rounding = "half_even" if call.even else "half_away"
         h = namespace(h).asarray(call.plan.h.encode(h.get(), rounding))
     return h if codes else _decoded(call.plan.h, h)
@@ -280,29 +280,29 @@ def _values(call: Call) -> Any:
 
 
 def _totals(call: Call) -> NDArray[np.int64]:
-    """How many numbers of each tensor a call has."""
+    """The number of values of each tensor in a call."""
     t, n, c = call.x.shape
     units = call.cell.units
-    each = t * n * units
-    of = {"Wx": 3 * each, "Rh": 3 * each, "x": t * n * c, FAR: t * n * c, "h0": n * units}
-    return np.array([of.get(name, each) for name in TALLIED], np.int64)
+    numbers = t * n * units
+    of = {"Wx": 3 * numbers, "Rh": 3 * numbers, "x": t * n * c, FAR: t * n * c, "h0": n * units}
+    return np.array([of.get(name, numbers) for name in TALLIED], np.int64)
 
 
 def _warn(f: Fixed, call: Call, totals: NDArray[np.int64]) -> None:
     """A warning, once, where numbers lie outside what the calibration saw."""
-    moved = dict(zip(TALLIED, call.counts.tolist(), strict=True))
+    saturated = dict(zip(TALLIED, call.counts.tolist(), strict=True))
     of = dict(zip(TALLIED, totals.tolist(), strict=True))
     often = [
         name for name, whole in of.items()
-        if name not in ("x", "h", FAR) and moved[name] > (0 if name == "h0" else max(OFTEN * whole, FEW))
+        if name not in ("x", "h", FAR) and saturated[name] > (0 if name == "h0" else max(OFTEN * whole, FEW))
     ]  # fmt: skip
-    if moved[FAR]:
+    if saturated[FAR]:
         often.insert(0, "x")
     if often:
         f.warned = True
-        shown = ", ".join(f"{moved[name]} of {of[name]} of {name}" for name in often[:4])
+        shown = ", ".join(f"{saturated[name]} of {of[name]} of {name}" for name in often[:4])
         warnings.warn(
-            f"{ASKED}: numbers lie outside the range that the calibration saw and became its end: {shown}; "
+            f"{REQUEST}: numbers lie outside the range that the calibration saw and became its end: {shown}; "
             "calibrate with inputs like these; f.diagnostics() has all counts (this is said once)",
             SaturationWarning,
             stacklevel=5,

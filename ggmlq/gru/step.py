@@ -1,7 +1,7 @@
 """The atoms of a GRU in integers, for one hidden unit and one step, or for a vector of units.
 
 Plain Python on integers: called as it is, compiled by Numba for the CPU (numbers or vectors), and for CUDA.
-Whoever compiles for vectors, or for words of 32 bits, replaces the smallest of them, and TOP.
+Compilers for vectors, or for words of 32 bits, replace the smallest of them, and TOP.
 
 All numbers are deviations, codes less their zero point, and tables hold deviations under an index from 0;
 so zero points and the lower ends of tables are already in the constants ``k`` (``plan.py``). In the words of
@@ -25,17 +25,17 @@ COUNTED = ("Wx", "Rh", "z_pre", "r_pre", "g_pre", "Rh_add_br", "rRh", "old", "ne
 
 
 def plus(a: Any, b: Any) -> Any:
-    """Atom: a sum."""
+    """Atom: a sum of two numbers."""
     return a + b
 
 
 def minus(a: Any, b: Any) -> Any:
-    """Atom: a difference."""
+    """Atom: a difference of two numbers."""
     return a - b
 
 
 def times(a: Any, b: Any) -> Any:
-    """Atom: a product."""
+    """Atom: a product of two numbers."""
     return a * b
 
 
@@ -50,12 +50,12 @@ def look(table: Any, index: Any) -> Any:
 
 
 def moved(counts: Any, which: Any, before: Any, after: Any) -> None:
-    """Atom: count what left the ends of a tensor."""
+    """Atom: count a value that left the ends of a tensor."""
     if before != after:
         counts[which >> 1] += 1
 
 
-def held(v: Any, k: Any, ends: Any, counts: Any) -> Any:
+def within(v: Any, k: Any, ends: Any, counts: Any) -> Any:
     """Atom: v within the ends of a tensor, counted."""
     inside = clamp(v, k[ends], k[ends + 1])
     moved(counts, ends, v, inside)
@@ -70,26 +70,26 @@ def scaled(v: Any, k: Any, at: Any) -> Any:
 def product(total: Any, correction: Any, left: Any, half: Any, negative: Any, right: Any, k: Any, ends: Any,
             counts: Any) -> Any:  # fmt: skip
     """Atom: rows 1 and 2, a sum of products as the deviation of Wx or Rh."""
-    return held(shifted(minus(total, correction), left, half, negative, right), k, ends, counts)
+    return within(shifted(minus(total, correction), left, half, negative, right), k, ends, counts)
 
 
 def gate(p: Any, d: Any, k: Any, shift: Any, ends: Any, table: Any, counts: Any) -> Any:
     """Atom: rows 3 to 5, 8 and 9: a sum before the gate, and the gate."""
-    return look(table, held(plus(p, scaled(d, k, shift)), k, ends, counts))
+    return look(table, within(plus(p, scaled(d, k, shift)), k, ends, counts))
 
 
 def added(dg: Any, bias: Any, k: Any, counts: Any) -> Any:
     """Atom: row 6, R_g h + b_rg."""
-    return held(plus(scaled(dg, k, RH_ADDED), bias), k, ADDED, counts)
+    return within(plus(scaled(dg, k, RH_ADDED), bias), k, ADDED, counts)
 
 
 def reset(r: Any, a: Any, k: Any, counts: Any) -> Any:
     """Atom: row 7, r · (R_g h + b_rg)."""
-    return held(scaled(times(r, a), k, R_ADDED), k, RESET, counts)
+    return within(scaled(times(r, a), k, R_ADDED), k, RESET, counts)
 
 
 def state(z: Any, g: Any, h: Any, k: Any, counts: Any) -> Any:
     """Atom: rows 10 to 14, the next state."""
-    old = held(scaled(times(z, h), k, Z_OLD), k, OLD, counts)
-    new = held(scaled(times(minus(k[ONE], z), g), k, Z_NEW), k, NEW, counts)
-    return held(plus(scaled(old, k, OLD_H), scaled(new, k, NEW_H)), k, H, counts)
+    old = within(scaled(times(z, h), k, Z_OLD), k, OLD, counts)
+    new = within(scaled(times(minus(k[ONE], z), g), k, Z_NEW), k, NEW, counts)
+    return within(plus(scaled(old, k, OLD_H), scaled(new, k, NEW_H)), k, H, counts)

@@ -1,4 +1,4 @@
-"""The weights of a torch.nn.GRU, taken from whatever has its attributes; torch is not imported."""
+"""The weights of a torch.nn.GRU, or of any object with its attributes; torch is not imported."""
 
 from __future__ import annotations
 
@@ -11,43 +11,45 @@ PARTS = {"W": "weight_ih_l", "R": "weight_hh_l", "bx": "bias_ih_l", "br": "bias_
 
 
 def read_module(module: Any, layer: int) -> dict[str, Any]:
-    """Arguments of ``GRU``, gates in PyTorch's order."""
-    asked = "GRU.from_torch(module)"
+    """The arguments of ``GRU`` from a module, gates in PyTorch's order."""
+    request = "GRU.from_torch(module)"
     layers = getattr(module, "num_layers", 1)
     if not isinstance(layer, int) or not 0 <= layer < layers:
         raise UnsupportedError(
-            f"{asked}: layer={short(layer)}; the module has {layers} layers; pass 0 to {layers - 1}, and run "
-            "one GRU a layer, y of one as x of the next"
+            f"{request}: layer={short(layer)}; the module has {layers} layers; pass 0 to {layers - 1}, and "
+            "run one GRU a layer, y of one as x of the next"
         )
     if getattr(module, "proj_size", 0):
-        raise UnsupportedError(f"{asked}: the module has proj_size={module.proj_size}, which only LSTMs have")
+        raise UnsupportedError(
+            f"{request}: the module has proj_size={module.proj_size}, which only LSTMs have"
+        )
     state = module.state_dict() if callable(getattr(module, "state_dict", None)) else {}
-    endings = [f"{layer}", f"{layer}_reverse"] if getattr(module, "bidirectional", False) else [f"{layer}"]
-    found: dict[str, Any] = {}
+    suffixes = [f"{layer}", f"{layer}_reverse"] if getattr(module, "bidirectional", False) else [f"{layer}"]
+    arrays: dict[str, Any] = {}
     for name, stem in PARTS.items():
-        parts = [_part(asked, module, state, stem + ending, name) for ending in endings]
+        parts = [_part(request, module, state, stem + ending, name) for ending in suffixes]
         if name in ("bx", "br") and any(part is None for part in parts):
-            found[name] = None
+            arrays[name] = None
         else:
-            found[name] = tuple(parts) if len(parts) > 1 else parts[0]
-    rows = found["W"][0].shape if len(endings) > 1 else found["W"].shape
-    hidden = (found["R"][0] if len(endings) > 1 else found["R"]).shape
+            arrays[name] = tuple(parts) if len(parts) > 1 else parts[0]
+    rows = arrays["W"][0].shape if len(suffixes) > 1 else arrays["W"].shape
+    hidden = (arrays["R"][0] if len(suffixes) > 1 else arrays["R"]).shape
     if hidden[0] != 3 * hidden[1] or rows[0] != hidden[0]:
         raise UnsupportedError(
-            f"{asked}: {type(module).__name__} has weights of shape {tuple(rows)} and "
+            f"{request}: {type(module).__name__} has weights of shape {tuple(rows)} and "
             f"{tuple(hidden)}; those of a GRU are [3H, C] and [3H, H]; is it an LSTM?"
         )
-    return found
+    return arrays
 
 
-def _part(asked: str, module: Any, state: Any, key: str, name: str) -> Any:
-    found = state[key] if key in state else getattr(module, key, None)
-    if found is None:
+def _part(request: str, module: Any, state: Any, key: str, name: str) -> Any:
+    tensor = state[key] if key in state else getattr(module, key, None)
+    if tensor is None:
         if name in ("bx", "br"):
             return None
         raise DTypeError(
-            f"{asked}: {type(module).__name__} has no {key}; a torch.nn.GRU has "
+            f"{request}: {type(module).__name__} has no {key}; a torch.nn.GRU has "
             f"{', '.join(PARTS.values())} and a number; pass such a module"
         )
-    found = found.detach() if hasattr(found, "detach") else found
-    return found.cpu() if hasattr(found, "cpu") else found
+    tensor = tensor.detach() if hasattr(tensor, "detach") else tensor
+    return tensor.cpu() if hasattr(tensor, "cpu") else tensor

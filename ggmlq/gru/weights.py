@@ -19,7 +19,7 @@ Floats = NDArray[Any]
 
 
 class Weights(NamedTuple):
-    """One direction."""
+    """The arrays of one direction."""
 
     W: Floats  # [3H, C]
     R: Floats  # [3H, H]
@@ -28,76 +28,76 @@ class Weights(NamedTuple):
 
     @property
     def inputs(self) -> int:
-        """C."""
+        """The number of inputs, C."""
         return int(self.W.shape[1])
 
     @property
     def units(self) -> int:
-        """H."""
+        """The number of units, H."""
         return int(self.R.shape[1])
 
     def digest(self) -> bytes:
-        """What tells these numbers from others."""
-        found = hashlib.blake2b(digest_size=16)
+        """A digest that tells these numbers from others."""
+        digest = hashlib.blake2b(digest_size=16)
         for part in self:
-            found.update(np.ascontiguousarray(part).tobytes())
-        return found.digest()
+            digest.update(np.ascontiguousarray(part).tobytes())
+        return digest.digest()
 
 
-def weights_of(asked: str, parts: Sequence[Any], order: str) -> Weights:
+def weights_of(request: str, parts: Sequence[Any], order: str) -> Weights:
     """Checked arrays W, R, bx, br of a direction; biases left out are zeros."""
     W, R, bx, br = parts
-    W, R = floats(asked, W, "W"), floats(asked, R, "R")
+    W, R = floats(request, W, "W"), floats(request, R, "R")
     if W.ndim != 2 or R.ndim != 2 or R.shape[0] != 3 * R.shape[1] or W.shape[0] != R.shape[0]:
         raise ShapeError(
-            f"{asked}: W has shape {W.shape}, R {R.shape}; they are [3H, C] and [3H, H], one row an "
+            f"{request}: W has shape {W.shape}, R {R.shape}; they are [3H, C] and [3H, H], one row an "
             "output of each of the three gates; transpose them or stack the gates"
         )
     if not W.shape[1] or not R.shape[1]:
-        raise ShapeError(f"{asked}: W has shape {W.shape}, R {R.shape}; C and H are at least 1")
-    found = [W, R]
-    for name, given in (("bx", bx), ("br", br)):
-        bias = np.zeros(len(W), W.dtype) if given is None else floats(asked, given, name)
+        raise ShapeError(f"{request}: W has shape {W.shape}, R {R.shape}; C and H are at least 1")
+    arrays = [W, R]
+    for name, stored in (("bx", bx), ("br", br)):
+        bias = np.zeros(len(W), W.dtype) if stored is None else floats(request, stored, name)
         if bias.shape != (len(W),):
             raise ShapeError(
-                f"{asked}: {name} has shape {bias.shape}; a bias is one value a row of W; pass "
+                f"{request}: {name} has shape {bias.shape}; a bias is one value a row of W; pass "
                 f"({len(W)},), or leave it out"
             )
-        found.append(bias)
+        arrays.append(bias)
     if order == "rzn":
-        found = [from_torch_order(part) for part in found]
-    return Weights(*(np.array(part, order="C") for part in found))
+        arrays = [from_torch_order(part) for part in arrays]
+    return Weights(*(np.array(part, order="C") for part in arrays))
 
 
-def floats(asked: str, x: Any, name: str, device: str = "cpu") -> Floats:
+def floats(request: str, x: Any, name: str, device: str = "cpu") -> Floats:
     """A finite array of float32 or float64 on the host; on a device kernels look whether it is finite."""
     if x is None or isinstance(x, str | bytes | dict):
-        raise DTypeError(f"{asked}: {name} is {type(x).__name__}; pass an array of floats")
+        raise DTypeError(f"{request}: {name} is {type(x).__name__}; pass an array of floats")
     if is_tensor(x):
-        x = array_of(asked, x, name)
+        x = array_of(request, x, name)
     if device == "cpu" and not is_host(x):
-        raise DeviceError(f"{asked}: {name} is on a device; a GRU is made on the host; pass {name}.get()")
+        raise DeviceError(f"{request}: {name} is on a device; a GRU is made on the host; pass {name}.get()")
     if device_of(x) != device:
         raise DeviceError(
-            f"{asked}: {name} is on {device_of(x)}, the GRU on {device}; both must be on one device; pass "
+            f"{request}: {name} is on {device_of(x)}, the GRU on {device}; both must be on one device; pass "
             f"cupy.asarray({name})"
         )
-    x = as_floats(asked, x, name)
+    x = as_floats(request, x, name)
     x = x.astype(np.float32) if x.dtype == np.float16 else x
     if x.dtype.byteorder not in "=|":
         x = x.astype(x.dtype.newbyteorder("="))
     if device == "cpu":
-        refuse_not_finite(asked, x, name)
-    found: Floats = x
-    return found
+        refuse_not_finite(request, x, name)
+    checked: Floats = x
+    return checked
 
 
-def refuse_not_finite(asked: str, x: Any, name: str) -> None:
+def refuse_not_finite(request: str, x: Any, name: str) -> None:
     """An error that says where a value is no number, if one is."""
     finite = np.isfinite(x)
     if not finite.all():
         at = [int(i) for i in np.argwhere(~finite)[0]]
         raise NonFiniteError(
-            f"{asked}: {name}{at} is {x[tuple(at)]}; a GRU is calibrated and run on finite numbers; clear "
+            f"{request}: {name}{at} is {x[tuple(at)]}; a GRU is calibrated and run on finite numbers; clear "
             "them with np.nan_to_num"
         )

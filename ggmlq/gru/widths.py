@@ -1,4 +1,4 @@
-"""The tensors of a GRU, and how each is kept: bits, with or without a sign, with or without a zero point.
+"""The tensors of a GRU, and the width of each: bits, with or without a sign, with or without a zero point.
 
     int8    8 bits everywhere
     mixed   16 bits for the biases and for what lies between products and gates, 8 for the rest
@@ -19,7 +19,7 @@ from ..errors import ConfigError, DTypeError
 from ..fixed.qformat import MOST_BITS
 
 WEIGHTS = ("W", "R", "bx", "br")  # an exponent a row, no zero point
-STEPS = ("x", "h")  # whose ranges are followed step by step
+STEPS = ("x", "h")  # their ranges are averaged over the steps
 GATES = ("z_out", "r_out", "g_out")
 WIDEST = 0.5  # ranges of gates are at least so wide
 WIDE = ("bx", "br", "Wx", "Rh", "Rh_add_br", "rRh", "old", "new")  # 16 bits in "mixed"
@@ -30,7 +30,7 @@ NAMES = (
 
 
 class Width(NamedTuple):
-    """How a tensor is kept."""
+    """The bits of a tensor's codes, and their sign and zero point."""
 
     bits: int
     signed: bool
@@ -48,55 +48,55 @@ NAMED: dict[str, dict[str, Width]] = {
 }
 
 
-def widths_of(asked: str, config: Any) -> dict[str, Width]:
+def widths_of(request: str, config: Any) -> dict[str, Width]:
     """The widths of all tensors, from a name or a mapping; what a mapping leaves out is as in "mixed"."""
     if isinstance(config, str):
         if config not in NAMED:
             raise ConfigError(
-                f"{asked}: no such widths as {short(config)}; named are {', '.join(NAMED)}; pass one, or a "
+                f"{request}: no such widths as {short(config)}; named are {', '.join(NAMED)}; pass one, or a "
                 'mapping such as {"h": {"bits": 12}}'
             )
         return NAMED[config]
     if not isinstance(config, Mapping):
         raise DTypeError(
-            f"{asked}: widths are a {type(config).__name__}; they are a name ({', '.join(NAMED)}) or "
+            f"{request}: widths are a {type(config).__name__}; they are a name ({', '.join(NAMED)}) or "
             "a mapping "
             'from tensors to {"bits", "signed", "symmetric"}; pass "mixed"'
         )
-    found = dict(NAMED["mixed"])
-    for name, given in config.items():
-        if name not in found:
+    widths = dict(NAMED["mixed"])
+    for name, setting in config.items():
+        if name not in widths:
             near = get_close_matches(str(name), NAMES, 1)
-            meant = f"did you mean {near[0]!r}?" if near else "rename it"
+            hint = f"did you mean {near[0]!r}?" if near else "rename it"
             raise ConfigError(
-                f"{asked}: there is no tensor {short(name)}; they are {', '.join(NAMES)}; {meant}"
+                f"{request}: there is no tensor {short(name)}; they are {', '.join(NAMES)}; {hint}"
             )
-        found[name] = _checked(asked, name, given, found[name])
-    return found
+        widths[name] = _checked(request, name, setting, widths[name])
+    return widths
 
 
-def _checked(asked: str, name: str, given: Any, usual: Width) -> Width:
+def _checked(request: str, name: str, setting: Any, usual: Width) -> Width:
     fields = Width._fields
-    if not isinstance(given, Mapping) or not set(given) <= set(fields):
+    if not isinstance(setting, Mapping) or not set(setting) <= set(fields):
         raise ConfigError(
-            f"{asked}: {name} is to be {short(given)}; a tensor takes a mapping with "
+            f"{request}: {name} is to be {short(setting)}; a tensor takes a mapping with "
             f"{', '.join(fields)}; pass "
             '{"bits": 8}'
         )
-    merged = usual._replace(**given)
+    merged = usual._replace(**setting)
     bits = merged.bits
     if isinstance(bits, bool) or not hasattr(bits, "__index__") or not 2 <= bits.__index__() <= MOST_BITS:
         raise ConfigError(
-            f"{asked}: {name} is to have {short(bits)} bits; widths are 2 to {MOST_BITS}; pass one of these"
+            f"{request}: {name} is to have {short(bits)} bits; widths are 2 to {MOST_BITS}; pass one of these"
         )
     for field in fields[1:]:
         if not isinstance(getattr(merged, field), bool):
             raise ConfigError(
-                f"{asked}: {field} of {name} is {short(getattr(merged, field))}; it is True or False"
+                f"{request}: {field} of {name} is {short(getattr(merged, field))}; it is True or False"
             )
     if name in WEIGHTS and not (merged.signed and merged.symmetric):
         raise ConfigError(
-            f"{asked}: {name} is to be {'asymmetric' if merged.signed else 'unsigned'}; weights and "
+            f"{request}: {name} is to be {'asymmetric' if merged.signed else 'unsigned'}; weights and "
             "biases are "
             "signed and have no zero point, so that a product needs one correction only; leave these out"
         )
@@ -106,7 +106,7 @@ def _checked(asked: str, name: str, given: Any, usual: Width) -> Width:
 def named(widths: Mapping[str, Any]) -> str:
     """The name of the widths that formats have, or "other"."""
     bits = {name: (width.bits, width.signed) for name, width in widths.items()}
-    for name, known in NAMED.items():
-        if bits == {tensor: (width.bits, width.signed) for tensor, width in known.items()}:
+    for name, usual_widths in NAMED.items():
+        if bits == {tensor: (width.bits, width.signed) for tensor, width in usual_widths.items()}:
             return name
     return "other"

@@ -6,18 +6,18 @@ from .bridge import Bridge
 from .devices import Device
 from .measurement import Measurement
 
-_OF_TRACE = (
+_TRACING = (
     "attach",
     "compare_logits",
     "imatrix",
     "trace",
-)  # it stands on this package, and is found when asked for
+)  # functions of ggmlq.trace, which stands on this package: imported when they are used
 
 __all__ = ["Bridge", "Device", "Measurement", "attach", "compare_logits", "imatrix", "trace"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _OF_TRACE:
+    if name not in _TRACING:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
@@ -25,4 +25,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_OF_TRACE})
+    return sorted({*globals(), *_TRACING})

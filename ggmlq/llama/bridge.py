@@ -60,7 +60,7 @@ class Bridge:
         self.timeout = timeout
         self._lib = None if lib is None else str(Path(lib).expanduser().absolute())
         self._lock = threading.RLock()
-        self._asking = False  # a call is under way, in the thread that holds the lock
+        self._busy = False  # a call is under way, in the thread that holds the lock
         self._child: Child | None = None
         _OPEN.add(self)
         facts = self._start()
@@ -90,19 +90,19 @@ class Bridge:
             Importance of each column, 1-D of length K.
         """
         fmt = FORMATS[format]
-        asked = f"quantize(x, {fmt.name!r})"
-        x = np.asarray(as_floats(asked, to_host(x)), np.float32)
+        request = f"quantize(x, {fmt.name!r})"
+        x = np.asarray(as_floats(request, to_host(x)), np.float32)
         if x.ndim == 0 or x.shape[-1] % fmt.block_size or not x.size:
             raise ShapeError(
-                f"{asked}: x has shape {x.shape}, {fmt.name} blocks hold {fmt.block_size}; "
+                f"{request}: x has shape {x.shape}, {fmt.name} blocks hold {fmt.block_size}; "
                 "pad the last axis to whole blocks"
             )
         arrays = [x.reshape(-1, x.shape[-1])]
         if imatrix is not None:
-            arrays.append(self._imatrix(asked, imatrix, x.shape[-1]))
+            arrays.append(self._imatrix(request, imatrix, x.shape[-1]))
         elif fmt.needs_imatrix:
-            raise UnsupportedError(f"{asked}: ggml encodes {fmt.name} with an imatrix only; pass one")
-        _, (raw,) = self._call(asked, {"do": "quantize", "format": fmt.name}, arrays)
+            raise UnsupportedError(f"{request}: ggml encodes {fmt.name} with an imatrix only; pass one")
+        _, (raw,) = self._call(request, {"do": "quantize", "format": fmt.name}, arrays)
         return QuantArray.from_bytes(raw, fmt, x.shape)
 
     def dequantize(self, q: QuantArray) -> Floats:
@@ -152,20 +152,20 @@ class Bridge:
         [T, U, K], q [E, N, K]. With ``batched`` the library gets x [.., M, K] as a tensor of so many axes, up
         to four, not as rows of one matrix; q is [.., N, K] then, each of its matrices for as many of x's.
         """
-        asked = f"mul_mat{'' if ids is None else '_id'}(x, {q!r}, {device!r})"
-        arrays, shape = experts.batches(asked, x, q) if batched else experts.operands(asked, x, q, ids)
+        request = f"mul_mat{'' if ids is None else '_id'}(x, {q!r}, {device!r})"
+        arrays, shape = experts.batches(request, x, q) if batched else experts.operands(request, x, q, ids)
         if not arrays[0].size or not math.prod(shape):
             raise ShapeError(
-                f"{asked}: x has shape {arrays[0].shape}; a product needs at least one row of each"
+                f"{request}: x has shape {arrays[0].shape}; a product needs at least one row of each"
             )
         if not is_weight_type(q.format):
             raise UnsupportedError(
-                f"{asked}: ggml has no weights of type {q.format.name}; it multiplies blocks and "
+                f"{request}: ggml has no weights of type {q.format.name}; it multiplies blocks and "
                 "F32, F16, BF16 with float activations"
             )
         if threads < 1 or repeats < 1 or time_runs < 0:
             raise ShapeError(
-                f"{asked}: threads={threads}, repeats={repeats}, time_runs={time_runs}; "
+                f"{request}: threads={threads}, repeats={repeats}, time_runs={time_runs}; "
                 "threads and repeats are at least 1, time_runs at least 0"
             )
         message = {
@@ -173,7 +173,7 @@ class Bridge:
             "columns": q.shape[-1], "lead": q.shape[:-2], "threads": threads, "repack": repack,
             "repeats": repeats, "time_runs": time_runs,
         }  # fmt: skip
-        answer, (y,) = self._call(asked, message, arrays)
+        answer, (y,) = self._call(request, message, arrays)
         results = [one.reshape(shape) for one in y]
         strays = tuple(Stray(**stray) for stray in answer["strays"])
         return Measurement(results[0], tuple(results[1:]), tuple(answer["seconds"]), answer["buffer"],
@@ -187,8 +187,9 @@ class Bridge:
         *,
         repack: bool | str = False,
     ) -> list[bool]:
-        """Shapes of x, weights and ids (or None) as :meth:`measure` has them: whether the device multiplies
-        each in that layout. Nothing is multiplied.
+        """One bool for each shape: True where the device multiplies it in that layout. Nothing is multiplied.
+
+        ``shapes`` are those of x, weights and ids (or None), as :meth:`measure` takes them.
         """
         fmt = FORMATS[format]
         message = {"do": "takes", "device": device, "format": fmt.name, "repack": repack,
@@ -207,8 +208,8 @@ class Bridge:
 
         ``weights``: router float32 [E, C], and gate, up [E, F, C] and down [E, C, F] as QuantArrays.
         """
-        asked, message, arrays = experts.layer(x, weights, used, device)
-        _, (y,) = self._call(asked, message, arrays)
+        request, message, arrays = experts.layer(x, weights, used, device)
+        _, (y,) = self._call(request, message, arrays)
         return np.asarray(y)
 
     # --- the process ----------------------------------------------------------------------
@@ -237,7 +238,7 @@ class Bridge:
         return f"<Bridge to ggml {self.version}, {self.path}>"
 
     def _start(self) -> dict[str, Any]:
-        """A fresh process that has loaded the build, and what it says of that."""
+        """Start a fresh process that loads the build; the facts that it reports."""
         child = self._child = Child.started()
         try:
             message = {"do": "load", "lib": self._lib}
@@ -248,35 +249,35 @@ class Bridge:
             raise
         return dict(facts)
 
-    def _call(self, asked: str, message: dict[str, Any], arrays: Arrays | None = None) -> Any:
+    def _call(self, request: str, message: dict[str, Any], arrays: Arrays | None = None) -> Any:
         with self._lock:
-            if self._asking:
+            if self._busy:
                 raise UnsupportedError(
-                    f"{asked}: asked while the same thread waits for another answer of {self!r}; the "
+                    f"{request}: called while the same thread waits for another answer of {self!r}; the "
                     "library gets one call at a time; give handlers of signals a Bridge of their own"
                 )
-            self._asking = True
+            self._busy = True
             try:
                 if self._child is None or not self._child.usable:
                     self.close()
                     self._start()
                 assert self._child is not None
-                return self._child.call(asked, message, arrays or [], self.timeout)
+                return self._child.call(request, message, arrays or [], self.timeout)
             finally:
-                self._asking = False
+                self._busy = False
 
     def _forked(self) -> None:
-        """In a child process: the lock may be held by a thread that is not here, the library is not ours."""
+        """Let go of all in a forked child: the parent owns the process, and may hold the lock."""
         self._lock = threading.RLock()
-        self._asking = False
+        self._busy = False
         self.close()
 
     @staticmethod
-    def _imatrix(asked: str, imatrix: Any, columns: int) -> NDArray[np.float32]:
-        weights = np.asarray(as_floats(asked, to_host(imatrix)), np.float32)
+    def _imatrix(request: str, imatrix: Any, columns: int) -> NDArray[np.float32]:
+        weights = np.asarray(as_floats(request, to_host(imatrix)), np.float32)
         if weights.shape != (columns,):
             raise ShapeError(
-                f"{asked}: imatrix has shape {weights.shape}, rows have {columns} elements; "
+                f"{request}: imatrix has shape {weights.shape}, rows have {columns} elements; "
                 "an imatrix is 1-D with one weight a column"
             )
         return weights

@@ -1,4 +1,4 @@
-"""Crashes whose cause is known."""
+"""Crashes of libraries whose cause is known."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GCC_OF_AMX = 12  # it drops stores to the tile configuration at -O3; 13 keeps th
 
 
 def cause_of(how: str, layouts: Iterable[str | bool], libraries: Iterable[Path]) -> str:
-    """A sentence about a death in one of these layouts that a compiler is known to make, else nothing."""
+    """A sentence about a death that a known mistake of a compiler explains; empty for any other."""
     amx = any(layout is True or str(layout).upper() == "AMX" for layout in layouts)
     if not amx or not any(signal in how for signal in SIGNALS):
         return ""

@@ -44,12 +44,12 @@ class Handle:
 
 def handles(symbols: Symbols) -> list[Handle]:
     """All devices of the build, in ggml's order."""
-    found = []
+    devices = []
     for reg in _regs(symbols):
         for i in range(symbols.ggml_backend_reg_dev_count(reg)):
             dev = symbols.ggml_backend_reg_dev_get(reg, i)
-            found.append(Handle(_describe(symbols, reg, dev), dev, reg))
-    return found
+            devices.append(Handle(_describe(symbols, reg, dev), dev, reg))
+    return devices
 
 
 def find(symbols: Symbols, name: str) -> Handle:
@@ -114,10 +114,10 @@ def _describe(symbols: Symbols, reg: int, dev: int) -> Device:
 def extra_kinds(symbols: Symbols, reg: int, dev: int) -> list[int]:
     """Kinds of buffers beyond the default: repacked, AMX … (a list that ends in NULL)."""
     function = symbols.procedure(reg, "ggml_backend_dev_get_extra_bufts", ctypes.POINTER(P), P)
-    found = function(dev) if function else None
+    addresses = function(dev) if function else None
     kinds: list[int] = []
-    while found and found[len(kinds)]:
-        kinds.append(found[len(kinds)])
+    while addresses and addresses[len(kinds)]:
+        kinds.append(addresses[len(kinds)])
     return kinds
 
 

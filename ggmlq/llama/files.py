@@ -54,7 +54,7 @@ def locate(named: str | Path | None = None) -> Build:
         raise MissingDependencyError(f"libggml: none found; {HOW}")
     path = Path(named).expanduser()
     if path.is_file():
-        return _of_file(path)
+        return _beside_file(path)
     if not path.is_dir():
         raise MissingDependencyError(
             f"libggml: {path} is neither a file nor a folder; name a library or a build folder; {HOW}"
@@ -72,8 +72,8 @@ def locate(named: str | Path | None = None) -> Build:
     )
 
 
-def _of_file(path: Path) -> Build:
-    """The named file plays its own part; the others come from beside it."""
+def _beside_file(path: Path) -> Build:
+    """The build around a named file: the file itself, and the other parts that lie beside it."""
     match = NAME.match(path.name)
     if match is None:  # somebody's own name: then it must hold all of ggml
         return Build(path.parent, {"": path}, path)
@@ -87,17 +87,17 @@ def _of_file(path: Path) -> Build:
 
 
 def _parts(folder: Path) -> dict[str, Path]:
-    """Libraries in a folder and in its ``ggml-cuda``-like ones; of several names the shortest."""
-    found: dict[str, Path] = {}
+    """Libraries of a folder and of folders such as ``ggml-cuda`` in it, by part; the shortest name counts."""
+    parts: dict[str, Path] = {}
     if not folder.is_dir():
-        return found
+        return parts
     inner = sorted(child for child in folder.glob("ggml-*") if child.is_dir())
     for place in (folder, *inner):
         for path in sorted(place.iterdir(), key=lambda p: (len(p.name), p.name)):
             match = NAME.match(path.name)
             if match is not None and path.is_file():
-                found.setdefault(match[1] or "", path)
-    return found
+                parts.setdefault(match[1] or "", path)
+    return parts
 
 
 def _llama_cpp_python() -> Path | None:

@@ -24,7 +24,7 @@ BEHIND, MOST = 3, 1 << 26  # behind a result so many times its size: a stride in
 
 @dataclass(frozen=True)
 class Stray:
-    """Bytes that a kernel wrote where no result lies."""
+    """Bytes that a kernel wrote beside its result."""
 
     place: str  # "behind y", "before y", "in x" …
     bytes: int
@@ -109,17 +109,17 @@ class Arena:
             self._note(f"in {name}", changed, width=1)
 
     def _read(self, tensor: int, like: NDArray[Any]) -> NDArray[Any]:
-        found = np.empty_like(like)
-        self._symbols.ggml_backend_tensor_get(tensor, address(found), 0, found.nbytes)
-        return found
+        values = np.empty_like(like)
+        self._symbols.ggml_backend_tensor_get(tensor, address(values), 0, values.nbytes)
+        return values
 
     def _note(self, place: str, away: NDArray[np.intp], width: int = 4) -> None:
         if not away.size:
             return
         count, first, last = width * len(away), int(away.min()), int(away.max())
-        known = self._strays.get(place)
-        if known is not None:
-            count, first, last = max(count, known.bytes), min(first, known.first), max(last, known.last)
+        earlier = self._strays.get(place)
+        if earlier is not None:
+            count, first, last = max(count, earlier.bytes), min(first, earlier.first), max(last, earlier.last)
         self._strays[place] = Stray(place, count, first, last)
 
     @property

@@ -46,10 +46,10 @@ class LayerGraph:
         x = s.ggml_reshape_3d(context, self.x, c, 1, tokens)
         gate, up = (s.ggml_mul_mat_id(context, w, x, ids) for w in self.weights[:2])
         hidden = s.ggml_mul(context, s.ggml_silu(context, gate), up)
-        made = s.ggml_mul(context, s.ggml_mul_mat_id(context, self.weights[2], hidden, ids), counts)
-        self.result: int = s.ggml_view_2d(context, made, c, tokens, 4 * c * u, 0)
+        outputs = s.ggml_mul(context, s.ggml_mul_mat_id(context, self.weights[2], hidden, ids), counts)
+        self.result: int = s.ggml_view_2d(context, outputs, c, tokens, 4 * c * u, 0)
         for i in range(1, u):
-            other = s.ggml_view_2d(context, made, c, tokens, 4 * c * u, 4 * c * i)
+            other = s.ggml_view_2d(context, outputs, c, tokens, 4 * c * u, 4 * c * i)
             self.result = s.ggml_add(context, self.result, other)
         if u == 1:
             self.result = s.ggml_scale(context, self.result, 1.0)  # a view is not computed

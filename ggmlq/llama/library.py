@@ -48,8 +48,8 @@ class Library:
     def version(self) -> str:
         """Version and commit as the library states them, where it does."""
         names = ("ggml_version", "ggml_commit")
-        said = [words(getattr(self.symbols, name)()) for name in names if self.symbols.has(name)]
-        return " ".join(filter(None, said)) or "unknown"
+        parts = [words(getattr(self.symbols, name)()) for name in names if self.symbols.has(name)]
+        return " ".join(filter(None, parts)) or "unknown"
 
     def _check_types(self) -> None:
         self.types: set[str] = set()
@@ -68,7 +68,7 @@ class Library:
             self.types.add(fmt.name)
 
     def check_type(self, fmt: Format) -> None:
-        """A type that the library does not know is an error: it would abort on the id."""
+        """Raise an error for a type that the library does not know: it would abort on the id."""
         if fmt.name not in self.types:
             raise UnsupportedError(
                 f"libggml: {self.path} (ggml {self.version}) has no type {fmt.name} (id {fmt.id}); "

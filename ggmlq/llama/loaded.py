@@ -26,9 +26,9 @@ def libraries(build: Build) -> list[Path]:
         return []
     fields = (line.split(maxsplit=5) for line in MAPS.read_text(errors="replace").splitlines())
     paths = dict.fromkeys(Path(line[5].removesuffix(" (deleted)")) for line in fields if len(line) == 6)
-    of_build = {path.resolve() for path in build.parts.values()}
+    parts = {path.resolve() for path in build.parts.values()}
     return [
-        path for path in sorted(paths) if NAME.match(path.name) or LLAMA.match(path.name) or path in of_build
+        path for path in sorted(paths) if NAME.match(path.name) or LLAMA.match(path.name) or path in parts
     ]
 
 
@@ -51,7 +51,7 @@ def homes(build: Build) -> list[Path]:
 
 
 def checked(build: Build, *others: Path) -> list[Path]:
-    """The loaded libraries; one that is none of the build's, nor beside ``others``, is an error."""
+    """The loaded libraries; an error where one lies neither in the build nor beside ``others``."""
     loaded = libraries(build)
     allowed = [*homes(build), *(path.resolve().parent for path in others)]
     strangers = [path for path in loaded if not any(path.is_relative_to(folder) for folder in allowed)]

@@ -16,14 +16,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO
 
-KEPT = 8192  # bytes of stderr: 2000 characters of any alphabet
+TAIL_BYTES = 8192  # bytes of stderr: 2000 characters of any alphabet
 CHUNK = 1 << 16
-STALE = 64  # chunks thrown away at most before a call: a library may print without end
+STALE = 64  # chunks that are dropped at most before a call: a library may print without end
 GLANCE = 0.05  # seconds between looks at a worker that says nothing
 
 
 class Tail:
-    """The end of what was said, however much it was."""
+    """The last bytes that a worker printed to stderr."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
@@ -31,7 +31,7 @@ class Tail:
     def add(self, chunk: bytes) -> None:
         """Append bytes to the tail."""
         self._bytes += chunk
-        del self._bytes[:-KEPT]
+        del self._bytes[:-TAIL_BYTES]
 
     def clear(self) -> None:
         """Drop the tail of earlier calls."""
@@ -50,15 +50,15 @@ class PolledPipes:
         assert process.stderr is not None
         self.tail = Tail()
         self._process = process
-        self._requests, self._answers, self._said = process.stdin, process.stdout, process.stderr
+        self._requests, self._answers, self._stderr = process.stdin, process.stdout, process.stderr
         self._deaf = False  # stderr is at its end, and would wake every poll
         self._until = 0.0
-        for stream in (self._requests, self._answers, self._said):
+        for stream in (self._requests, self._answers, self._stderr):
             os.set_blocking(stream.fileno(), False)
 
     @contextmanager
     def call(self, timeout: float) -> Iterator[None]:
-        """Read and write in it, for so long; a TimeoutError then. The tail is that of the call."""
+        """A context to read and write in; TimeoutError after so many seconds. It begins a new tail."""
         self._until = time.monotonic() + timeout
         self._listen(STALE)
         self.tail.clear()
@@ -93,24 +93,24 @@ class PolledPipes:
         self._listen(STALE)
 
     def _wait(self, stream: IO[bytes], event: int) -> bool:
-        """Until the stream may be ready; whether the worker is dead."""
+        """Wait until the stream may be ready; True where the worker is dead."""
         left = self._until - time.monotonic()
         if left <= 0:
             raise TimeoutError
         poll = select.poll()
         poll.register(stream, event)
         if not self._deaf:
-            poll.register(self._said, select.POLLIN)
+            poll.register(self._stderr, select.POLLIN)
         ready = poll.poll(1e3 * min(left, GLANCE))
         numbers = [number for number, _ in ready]
-        if self._said.fileno() in numbers:
+        if self._stderr.fileno() in numbers:
             self._listen(1)
         return stream.fileno() not in numbers and self._process.poll() is not None
 
     def _listen(self, chunks: int) -> None:
-        """Take so much of stderr as is there."""
+        """Read what stderr holds, so many chunks at most."""
         for _ in range(chunks):
-            chunk = b"" if self._deaf or self._said.closed else self._said.read(CHUNK)
+            chunk = b"" if self._deaf or self._stderr.closed else self._stderr.read(CHUNK)
             if not chunk:
                 self._deaf = chunk is not None
                 return
@@ -168,9 +168,9 @@ class BlockingPipes:
         self._process.kill()
 
 
-def _listen(said: IO[bytes], tail: Tail) -> None:
+def _listen(stderr: IO[bytes], tail: Tail) -> None:
     with suppress(OSError, ValueError):  # closed under its hands
-        while chunk := said.read(CHUNK):
+        while chunk := stderr.read(CHUNK):
             tail.add(chunk)
 
 

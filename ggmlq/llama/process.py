@@ -1,4 +1,4 @@
-"""A child process that answers messages, and what is said of it when it dies instead.
+"""A child process that answers messages, and the error that tells of its death.
 
 It is started afresh (never forked), reused from call to call, and started again after a death. It leads
 a process group of its own, which ends as a whole: a library may have started processes too.
@@ -32,7 +32,7 @@ class Child:
     """One worker process. For one thread at a time; only :meth:`kill` is for any."""
 
     def __init__(self, code: str | None = None) -> None:
-        self.in_step = False  # whether the last question has had its whole answer
+        self.in_step = False  # True once the last question has its whole answer
         self._number = 0
         self._ended = False  # by us
         self._owner = os.getpid()
@@ -50,20 +50,20 @@ class Child:
 
     @classmethod
     def started(cls, code: str | None = None) -> Child:
-        """A child that an interrupt never leaves behind.
+        """A new child, which no interrupt leaves behind.
 
         Only the main thread is interrupted. So another one waits between the start of the process and
         the note of its pid; a child that nobody fetches from there is collected, and thereby ended.
         """
-        made: list[Child | BaseException] = []
+        results: list[Child | BaseException] = []
         done = _thread.allocate_lock()
         done.acquire()
 
         def make() -> None:
             try:
-                made.append(cls(code))
+                results.append(cls(code))
             except BaseException as error:
-                made.append(error)
+                results.append(error)
             done.release()
 
         try:
@@ -71,10 +71,10 @@ class Child:
             # ("release unlocked lock"): a bare lock is acquired, or interrupted.
             _thread.start_new_thread(make, ())
             done.acquire()
-            (found,) = made
-            if isinstance(found, BaseException):
-                raise found
-            return found
+            (child,) = results
+            if isinstance(child, BaseException):
+                raise child
+            return child
         except (OSError, RuntimeError) as error:  # no more processes or threads
             raise LibraryFailedError(
                 f"starting a process for the library: {error}; the system has no room for one more; "
@@ -87,7 +87,7 @@ class Child:
         return self.in_step and self._process.poll() is None
 
     def call(self, what: str, message: dict[str, Any], arrays: Arrays, timeout: float) -> Any:
-        """Its answer; its errors as they are, its death as :class:`LibraryFailedError`."""
+        """The child's answer. Its errors are raised as they are, its death as :class:`LibraryFailedError`."""
         self.in_step = False
         self._number += 1
         try:
@@ -115,9 +115,9 @@ class Child:
     def _error(self, error: str, text: str) -> Exception:
         """The child's error; where the library failed, with what it printed about it."""
         kind = getattr(errors, error, RuntimeError)
-        said = self.tail() if kind in (DeviceError, LibraryFailedError) else ""
-        found: Exception = kind(f"{text}; it said: {said}" if said else text)
-        return found
+        words = self.tail() if kind in (DeviceError, LibraryFailedError) else ""
+        exception: Exception = kind(f"{text}; it said: {words}" if words else text)
+        return exception
 
     def _failed(self, what: str, how: str | None) -> LibraryFailedError:
         """End the process and return the error in words; without ``how`` the process died."""
@@ -130,9 +130,9 @@ class Child:
         self._pipes.last_words()
         tail = self.tail()
         self.close()
-        said = f"; it said: {tail}" if tail else "; it said nothing on stderr"
+        quote = f"; it said: {tail}" if tail else "; it said nothing on stderr"
         return LibraryFailedError(
-            f"{what}: the library {how}{said}; ggmlq itself goes on, in a fresh process", how, tail
+            f"{what}: the library {how}{quote}; ggmlq itself goes on, in a fresh process", how, tail
         )
 
     def tail(self) -> str:
@@ -140,13 +140,13 @@ class Child:
         return printable(str(self._pipes.tail)[-TAIL:].strip())
 
     def kill(self) -> None:
-        """End the process, from any thread; who waits for its answer gets an error."""
+        """End the process, from any thread; a thread that waits for its answer gets an error."""
         self._ended, self.in_step = True, False
         if self._owner == os.getpid():
             _kill(self._process)
 
     def close(self) -> None:
-        """End it, however busy it is; in a forked process let go of it, which is the parent's.
+        """End the process, however busy it is; a forked process lets go of it, for it is the parent's.
 
         Forgotten children end when they are collected.
         """
@@ -156,7 +156,7 @@ class Child:
 
 
 def _end(process: subprocess.Popen[bytes], owner: int) -> None:
-    """Closed pipes are the last step: where they are, all is done."""
+    """End a process, once. Its pipes are closed last: where they are, all is done."""
     assert process.stdin is not None
     if owner != os.getpid():
         process.returncode = 0  # of a process that is not ours to wait for
@@ -172,14 +172,14 @@ def _end(process: subprocess.Popen[bytes], owner: int) -> None:
 
 
 def _close(process: subprocess.Popen[bytes]) -> None:
-    """The pipes to the worker."""
+    """Close the pipes to the worker."""
     for stream in (process.stderr, process.stdout, process.stdin):
         assert stream is not None
         stream.close()
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """The worker, and what its library started."""
+    """Kill the worker, and what its library started."""
     assert process.stdin is not None
     if process.stdin.closed:  # its number may be somebody else's by now
         return

@@ -1,7 +1,7 @@
 """One matrix product, plain, in batches or of experts, as a ggml graph of one node, on a device of the build.
 
-Before every run the result is filled with a NaN of our own, and so is the memory around the operands: what a
-kernel does not write shows, and what it writes beside the result.
+Before every run the result and the memory around the operands are filled with a NaN of our own. So elements
+that a kernel does not write show, and bytes that it writes beside the result.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from .guards import F32, UNWRITTEN, Arena, Stray
 from .library import Library, address
 from .symbols import INT, InitParams, P, Symbols, words
 
-WEIGHTS, COMPUTE = 1, 2  # what a buffer is for: ggml_backend_buffer_usage
+WEIGHTS, COMPUTE = 1, 2  # uses of a buffer: ggml_backend_buffer_usage
 I32 = 26  # ggml's number of the type
 TENSORS = 16  # of a context, guards among them
 
 
 @dataclass(frozen=True)
 class Request:
-    """A product that the library computes, and how often."""
+    """A product that the library computes, and the number of runs."""
 
     format: Format
     rows: int  # N
@@ -53,12 +53,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Results:
-    """All that one request gave."""
+    """The results of one request."""
 
     y: Floats  # [repeats, ..., N]
     seconds: list[float]  # of the timed runs
     buffer: str  # name of the memory that held the weights
-    forced: bool  # the device says that it does not multiply x so in that layout; llama.cpp asks it otherwise
+    forced: bool  # the device refuses this x in that layout; llama.cpp multiplies all the same
     strays: list[Stray]
 
 
@@ -77,7 +77,7 @@ class Multiplier:
             )
 
     def run(self, x: Floats, raw: Bytes, request: Request, ids: Any = None) -> Results:
-        """Multiply as often as the request says.
+        """The results of the product, run as often as the request says.
 
         With ids int32 [T, U] x is [T, 1 or U, K], and results are [repeats, T, U, N]. Without, x is [M, K] or
         [.., M, K], as many leading axes as ggml has, and results have the same.
@@ -120,11 +120,11 @@ class Multiplier:
     ) -> tuple[_Weights, _Node, str, bool]:
         """Weights in the first kind of buffer in which the device multiplies them.
 
-        Of a layout of its own llama.cpp asks the device once, when it loads weights, by activations of as
-        many matrices as they are. Later it multiplies in that layout whatever comes: so do we, and say so.
+        llama.cpp asks a device about a repacked layout once, when it loads weights, with activations of as
+        many matrices as the weights have. Later it multiplies whatever comes: so do we, and report it.
         """
         s = self.symbols
-        kinds = self._wanted_kinds(request) if request.repack else [self._kind]
+        kinds = self._layout_kinds(request) if request.repack else [self._kind]
         for kind in kinds:
             with ExitStack() as trial:
                 w = _Weights(self, trial, request, kind)
@@ -166,32 +166,32 @@ class Multiplier:
                 "with another layout of blocks; use one of 2026"
             )
 
-    def _wanted_kinds(self, request: Request) -> list[int]:
-        """All layouts of the device's own, or the one that was named."""
+    def _layout_kinds(self, request: Request) -> list[int]:
+        """Kinds of buffers of the device's repacked layouts: all, or the one that was named."""
         kinds = extra_kinds(self.symbols, self.handle.reg, self.handle.dev)
         if request.repack is True:
             return kinds
         names = [words(self.symbols.ggml_backend_buft_name(kind)) for kind in kinds]
-        found = [
+        matches = [
             kind
             for kind, name in zip(kinds, names, strict=True)
             if name.lower() == str(request.repack).lower()
         ]
-        if not found:
+        if not matches:
             raise UnsupportedError(
                 f"{request}: the device {self._name} has {', '.join(names) or 'no layouts of its own'} on "
                 "this processor; name one of these, or leave it out"
             )
-        return found
+        return matches
 
     def _set_threads(self, threads: int) -> None:
-        """Backends that have no threads offer no such function."""
+        """Set the number of threads, where the backend has such a function."""
         function = self.symbols.procedure(self.handle.reg, "ggml_backend_set_n_threads", None, P, INT)
         if function:
             function(self.backend, threads)
 
     def compute(self, graph: int, request: Request) -> None:
-        """Run a graph; ``request`` is what an error speaks of."""
+        """Run a graph; errors name ``request``."""
         status = self.symbols.ggml_backend_graph_compute(self.backend, graph)
         self.symbols.ggml_backend_synchronize(self.backend)
         if status != 0:
@@ -239,7 +239,7 @@ class _Weights:
             self._arena.fill({})
 
     def look(self, raw: Bytes) -> None:
-        """Note what a kernel changed of them or around them; other layouts cannot be read back."""
+        """Note bytes that a kernel changed in or around the weights; repacked ones cannot be read."""
         if self._arena is not None:
             self._arena.look({"w": raw})
 

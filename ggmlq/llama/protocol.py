@@ -51,27 +51,27 @@ def send(stream: Stream, number: int, message: dict[str, Any], arrays: Arrays | 
 def receive(stream: Stream, number: int | None = None) -> tuple[int, dict[str, Any], Arrays]:
     """Read a number, a message and its arrays; EOFError where the other side is gone.
 
-    Of answers the number is known, and another one is an error.
+    ``number``: that of the question; another one is an error.
     """
     head = _exactly(stream, HEADER.size)
-    magic, found, length, size = HEADER.unpack(head)
+    magic, answered, length, size = HEADER.unpack(head)
     if magic != MAGIC or length > LONGEST:
         raise GarbledError(f"{bytes(head[:16])!r}… where an answer begins")
-    if number not in (None, found):
-        raise GarbledError(f"the answer to question {found} where that to {number} was due")
+    if number not in (None, answered):
+        raise GarbledError(f"the answer to question {answered} where that to {number} was due")
     message, kinds = _parsed(_exactly(stream, length), size)
     arrays = []
     for dtype, shape in kinds:
         data = _exactly(stream, dtype.itemsize * math.prod(shape))
         arrays.append(np.frombuffer(data, dtype).reshape(shape))
     end = _exactly(stream, TRAILER.size)
-    if TRAILER.unpack(end) != (LAST, found):
+    if TRAILER.unpack(end) != (LAST, answered):
         raise GarbledError(f"{bytes(end)!r} where an answer ends")
-    return found, message, arrays
+    return answered, message, arrays
 
 
 def _parsed(text: bytearray, size: int) -> tuple[dict[str, Any], list[tuple[np.dtype[Any], list[int]]]]:
-    """The message, and what arrays follow it."""
+    """The message, and the dtypes and shapes of the arrays that follow it."""
     try:
         message = json.loads(bytes(text))
         kinds = [(_dtype(kind), shape) for kind, shape in message.pop("arrays")]

@@ -19,12 +19,12 @@ INT, LONG, BOOL, FLOAT = ctypes.c_int, ctypes.c_int64, ctypes.c_bool, ctypes.c_f
 
 
 class InitParams(ctypes.Structure):
-    """Memory of a context: its size, where (NULL: ggml allocates), and whether tensors get any."""
+    """Memory of a context: its size, its address (NULL: ggml allocates), and whether tensors have data."""
 
     _fields_ = [("mem_size", SIZE), ("mem_buffer", P), ("no_alloc", BOOL)]
 
 
-# What each function returns, and what it takes.
+# For each function the type of its result and those of its arguments.
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "ggml_version": (TEXT, []),
     "ggml_commit": (TEXT, []),
@@ -54,7 +54,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "ggml_scale": (P, [P, P, ctypes.c_float]),
     "ggml_new_graph": (P, [P]),
     "ggml_build_forward_expand": (None, [P, P]),
-    # what a trace asks of the nodes of somebody else's graph
+    # for a trace, which looks at nodes of llama.cpp's graphs
     "ggml_op_desc": (TEXT, [P]),
     "ggml_get_name": (TEXT, [P]),
     "ggml_new_tensor_4d": (P, [P, INT, LONG, LONG, LONG, LONG]),
@@ -95,7 +95,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 
 
 def words(text: bytes | None) -> str:
-    """What a library calls something, as one line for people: names are not sure to be text, or there."""
+    """A name that a library gives, as one printable line; empty where there is none."""
     return printable((text or b"").decode(errors="replace").strip()).replace("\n", r"\n")
 
 
@@ -111,7 +111,7 @@ class Symbols:
             self._load_backends()
 
     def _load_backends(self) -> None:
-        """The registry brings its backends; where its file cannot find them, they go first."""
+        """Load the registry, which brings its backends; where it cannot find them, load them first."""
         if "" in self.build.parts and self._try(self.build.parts[""]):
             return
         for path in self.build.backends.values():

@@ -31,7 +31,7 @@ Answer = tuple[dict[str, Any], Arrays]
 
 
 class Worker:
-    """One method a request."""
+    """The requests of a bridge: one method each, as its ``do`` names them."""
 
     def __init__(self) -> None:
         self._library: Library | None = None
@@ -44,7 +44,7 @@ class Worker:
         return self._library
 
     def load(self, message: dict[str, Any], arrays: Arrays) -> Answer:
-        """The whole build, with its backends; what it is."""
+        """Load the whole build with its backends; its path, version and types."""
         self._library = Library(locate(message["lib"]), whole=True)
         facts = {
             "path": str(self.library.path),
@@ -58,8 +58,8 @@ class Worker:
 
     def devices(self, message: dict[str, Any], arrays: Arrays) -> Answer:
         """The devices that the backends of the build offer."""
-        found = [handle.device.facts() for handle in devices.handles(self.library.symbols)]
-        return {"devices": found, "libraries": self._libraries()}, []  # some are loaded only now
+        handles = [handle.device.facts() for handle in devices.handles(self.library.symbols)]
+        return {"devices": handles, "libraries": self._libraries()}, []  # some are loaded only now
 
     def quantize(self, message: dict[str, Any], arrays: Arrays) -> Answer:
         """Rows of floats, perhaps an importance matrix, to bytes."""
@@ -73,18 +73,18 @@ class Worker:
         """Activations and weights, perhaps ids of experts, to products, with their times."""
         multiplier = self._multiplier(message.pop("device"))
         parts = {"format": FORMATS[message["format"]], "lead": tuple(message["lead"])}
-        found = multiplier.run(arrays[0], arrays[1], Request(**{**message, **parts}), *arrays[2:])
-        facts = {"seconds": found.seconds, "buffer": found.buffer, "forced": found.forced}
-        return {**facts, "strays": [asdict(stray) for stray in found.strays]}, [found.y]
+        results = multiplier.run(arrays[0], arrays[1], Request(**{**message, **parts}), *arrays[2:])
+        facts = {"seconds": results.seconds, "buffer": results.buffer, "forced": results.forced}
+        return {**facts, "strays": [asdict(stray) for stray in results.strays]}, [results.y]
 
     def takes(self, message: dict[str, Any], arrays: Arrays) -> Answer:
         """Shapes of x, of the weights and of ids, to whether the device multiplies them in a layout."""
         multiplier, fmt = self._multiplier(message["device"]), FORMATS[message["format"]]
-        found = []
+        answers = []
         for x, (*lead, n, k), ids in message["shapes"]:
             request = Request(fmt, n, k, repack=message["repack"], lead=tuple(lead))
-            found.append(multiplier.takes(tuple(x), request, ids and tuple(ids)))
-        return {"takes": found}, []
+            answers.append(multiplier.takes(tuple(x), request, ids and tuple(ids)))
+        return {"takes": answers}, []
 
     def _multiplier(self, device: str) -> Multiplier:
         handle = devices.find(self.library.symbols, device)
@@ -113,7 +113,7 @@ def answer(method: Callable[[dict[str, Any], Arrays], Answer], message: Any, arr
 
 
 def serve(requests: Stream, answers: Stream) -> None:
-    """Answer until the bridge is gone."""
+    """Answer requests until the bridge is gone."""
     worker = Worker()
     inbox: SimpleQueue[tuple[int, dict[str, Any], Arrays]] = SimpleQueue()
     threading.Thread(target=listen, args=(requests, inbox), daemon=True).start()
@@ -124,7 +124,7 @@ def serve(requests: Stream, answers: Stream) -> None:
 
 
 def listen(requests: Stream, inbox: SimpleQueue[tuple[int, dict[str, Any], Arrays]]) -> None:
-    """Hear the requests, and their end even while the library works: then all ends with the bridge."""
+    """Put requests into the inbox. Where they end, the bridge is gone: then end all, even a busy library."""
     try:
         while True:
             inbox.put(receive(requests))
@@ -167,7 +167,7 @@ def _hidden(number: int) -> int:
 
 
 def wake_when_orphaned() -> None:
-    """A library may have stopped us: nobody would hear the end of the requests then.
+    """Have Linux wake this process when its parent ends: a library may have stopped it.
 
     Linux sends this signal also when the thread ends that started us. It must therefore be one that
     does no harm.

@@ -1,16 +1,22 @@
-"""The operations: what a caller passes is checked, a kernel is chosen, it runs.
+"""The operations, and the one path of a product from a call to its result.
 
-    linear       activations times quantized weights; fast_path has what is valid at a glance,
-                 fast_torch the same of tensors
-    quantize     floats to blocks; encoding deals the rows out
-    dequantize   blocks to floats; decoding deals the rows out
-    quantize_scaled, scaled_linear   the same for codes with a scale for every tile
-    expert_linear   rows times the experts that their tokens use; expert_operands checks these,
-                    fast_experts has what was done before
-    equal        the same format, shape and bytes; joining: concatenate and stack, block by block
-    torch        tensors in and out
+    linear           activations times weights in blocks
+    scaled_linear    codes with scales times codes with scales
+    expert_linear    rows times the experts that their tokens use
+    warm             calls that repeat an earlier one: little is checked, recorded launches run
+    tensors          calls with torch tensors, warm ones and others
+    operands         operands of a product, checked
+    call             a product of checked operands: choose, launch, finish
+    quantize         floats to blocks; encoding deals the rows out
+    dequantize       blocks to floats; decoding deals the rows out
+    quantize_scaled  floats to codes with a scale for every tile, and back
+    equal            equality of format, shape and bytes
+    joining          concatenate and stack, block by block
 
-An operation registers itself with the arrays (``matrix.operation``), which so need not know it.
+A product looks for a warm call first. Otherwise its operands are checked once (operands), and ``call.run``
+chooses a kernel, launches it, records what can be repeated, and adds what the kernel did not: bias, codes,
+dtype.
+An operation registers itself with the arrays (``arrays.weights.operation``), which so need not know it.
 """
 
 from .dequantize import dequantize

@@ -29,13 +29,13 @@ PIECE = 1 << 22  # elements that go through float32 to other floats and other st
 
 Decoder = Callable[[Any, Any], None]
 
-_asked: Counter[str] = Counter()
+_calls: Counter[str] = Counter()
 
 
 def decode_into(q: QuantArray, values: NDArray[Any]) -> None:
     """Decode an array on the host into contiguous float16, float32 or float64 of its shape."""
-    _asked[q.format.name] += values.size
-    decode = decoder(q.format) if _asked[q.format.name] > PATIENCE else None
+    _calls[q.format.name] += values.size
+    decode = decoder(q.format) if _calls[q.format.name] > PATIENCE else None
     if decode is None:
         _in_numpy(q, values)
     else:
@@ -43,7 +43,7 @@ def decode_into(q: QuantArray, values: NDArray[Any]) -> None:
 
 
 def decode_through(q: QuantArray, values: NDArray[Any]) -> None:
-    """The same into floats of any kind and any strides, a few rows at a time."""
+    """Decode an array into floats of any kind and any strides, a few rows at a time."""
     stored = q.format.dtype
     wide = np.float64 in (values.dtype, stored) or stored.kind == "i"  # rounded once, not twice
     through = np.float64 if wide else np.float32
@@ -63,8 +63,8 @@ def decode_through(q: QuantArray, values: NDArray[Any]) -> None:
 def decoder(fmt: Format) -> Decoder | None:
     """The compiled decoder of a format, or None where it has none."""
     with until_imported("numba"):
-        found: Decoder | None = importlib.import_module("ggmlq.cpu.unpack._decode").decoder(fmt)
-    return found
+        decode: Decoder | None = importlib.import_module("ggmlq.cpu.unpack._decode").decoder(fmt)
+    return decode
 
 
 def _in_numpy(q: QuantArray, values: NDArray[Any]) -> None:

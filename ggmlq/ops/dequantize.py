@@ -1,4 +1,4 @@
-"""Blocks to floats: check, choose who decodes, run."""
+"""Blocks decoded to floats, wherever they lie."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def dequantize(q: QuantArray, dtype: Any = np.float32, out: Any = None) -> Any:
             f"dequantize(q): got {type(q).__name__}; it takes a QuantArray; "
             "wrap bytes with QuantArray.from_bytes(raw, format, shape)"
         )
-    asked = f"dequantize of {q!r}"
-    kind = float_dtype(asked, dtype)
+    request = f"dequantize of {q!r}"
+    kind = float_dtype(request, dtype)
     if out is not None:
-        check_out(asked, out, q.shape, q.device)
+        check_out(request, out, q.shape, q.device)
         kind = out.dtype
     if q.device != "cpu":
-        with on_device_of(asked, q.memory, q):
+        with on_device_of(request, q.memory, q):
             values = cuda_module("quantize.decode").dequantize(q, kind)
             if out is None:
                 return values

@@ -38,14 +38,14 @@ Encode = Callable[[Floats, Floats | None, Bytes], None]
 
 
 class Encoder(NamedTuple):
-    """What encodes rows, and how rows are dealt out to it."""
+    """An encoder of rows, and the way rows are dealt out to it."""
 
     encode: Encode
     threads: int
     slab: int
 
 
-def encode_rows(asked: str, fmt: Format, x: NDArray[Any], weights: Floats | None, blocks: Bytes) -> bool:
+def encode_rows(request: str, fmt: Format, x: NDArray[Any], weights: Floats | None, blocks: Bytes) -> bool:
     """Encode x [..., K], checked to be finite, into blocks [rows, bytes a row]; are all of them valid?"""
     rows = x.reshape(-1, x.shape[-1])
     encoder = _encoder(fmt, rows.size, weights is not None)
@@ -57,12 +57,12 @@ def encode_rows(asked: str, fmt: Format, x: NDArray[Any], weights: Floats | None
         for at in range(first + start, first + stop, few):
             slab = slice(at, min(at + few, first + stop))
             try:
-                values = finite_float32(asked, rows[slab], x.shape, at)
+                values = finite_float32(request, rows[slab], x.shape, at)
             except NonFiniteError as error:
                 refused[at] = error
                 return
             encoder.encode(values, weights, blocks[slab])
-            if any_invalid(fmt, blocks[slab]):  # asked while they are in the cache
+            if any_invalid(fmt, blocks[slab]):  # checked while they are in the cache
                 damaged.append(at)
 
     progress = Progress(rows.size, f"encoding {fmt.name}", unit="w")
@@ -83,7 +83,7 @@ def encode_rows(asked: str, fmt: Format, x: NDArray[Any], weights: Floats | None
 
 
 def any_invalid(fmt: Format, blocks: Bytes) -> bool:
-    """Whether one holds what is NaN, infinite or forbidden: of 16 bits two maxima tell, in half the time."""
+    """True if a block holds NaN, an infinity or a forbidden value; for 16 bits two maxima suffice."""
     if not isinstance(fmt, ScalarFormat) or fmt.dtype.itemsize != 2 or fmt.dtype.kind == "i":
         return bool(fmt.invalid(blocks.view(fmt.dtype)).any())
     bits, least = blocks.view("<u2"), 0x7F80 if fmt.bfloat else 0x7C00
@@ -117,5 +117,5 @@ def _encoder(fmt: Format, elements: int, weighted: bool) -> Encoder:
 def compiled_encoder(fmt: Format) -> Encode | None:
     """``encode(values, imatrix, blocks)``, or None where a format has none; loads Numba."""
     with until_imported("numba"):
-        found: Encode | None = importlib.import_module("ggmlq.cpu.encode").encoder(fmt)
-    return found
+        encode: Encode | None = importlib.import_module("ggmlq.cpu.encode").encoder(fmt)
+    return encode

@@ -1,4 +1,4 @@
-"""Whether two arrays hold the same."""
+"""Equality of arrays: the same format, shape and bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import DTypeError
 
 
 def equal(a: QuantArray | ScaledArray, b: QuantArray | ScaledArray) -> bool:
-    """Whether two arrays have the same format, shape and bytes, on the host or on a device.
+    """Compare two arrays: True if format, shape and bytes are the same, on the host or on a device.
 
     Of a big-endian file the little-endian bytes count. NaN equals NaN here if the bytes do. ScaledArrays are
     the same if their codes, scales and zero points are, and their tiles as they lie over the shape.
@@ -21,10 +21,10 @@ def equal(a: QuantArray | ScaledArray, b: QuantArray | ScaledArray) -> bool:
     >>> gq.equal(q, q.copy()), gq.equal(q, q[:1])
     (True, False)
     """
-    for name, each in (("a", a), ("b", b)):
-        if not isinstance(each, QuantArray | ScaledArray):
+    for name, array in (("a", a), ("b", b)):
+        if not isinstance(array, QuantArray | ScaledArray):
             raise DTypeError(
-                f"equal(a, b): {name} is a {type(each).__name__}; both must be QuantArrays or ScaledArrays; "
+                f"equal(a, b): {name} is a {type(array).__name__}; both must be QuantArrays or ScaledArrays; "
                 "compare values as np.array_equal(np.asarray(q), x)"
             )
     if type(a) is not type(b) or a.shape != b.shape or _means(a) != _means(b):
@@ -34,11 +34,11 @@ def equal(a: QuantArray | ScaledArray, b: QuantArray | ScaledArray) -> bool:
     if a.device != b.device:
         a, b = a.to("cpu"), b.to("cpu")
     with on_device_of("equal(a, b)", a.memory):
-        return all(bool((mine == theirs).all()) for mine, theirs in zip(_bytes(a), _bytes(b), strict=True))
+        return all(bool((x == y).all()) for x, y in zip(_bytes(a), _bytes(b), strict=True))
 
 
 def _means(array: QuantArray | ScaledArray) -> tuple[object, ...]:
-    """What its bytes mean."""
+    """The facts that give its bytes a meaning."""
     if isinstance(array, QuantArray):
         return (array.format.name,)
     return array.code.name, array.tiling, array.scale, array.zeros is not None

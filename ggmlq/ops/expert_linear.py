@@ -1,8 +1,7 @@
-"""Activations times the experts that their tokens use: check, choose a kernel, run."""
+"""Activations times the experts that their tokens use."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,13 @@ from ..arrays.array import QuantArray
 from ..arrays.scaled import ScaledArray
 from ..arrays.tensors import is_tensor
 from ..arrays.weights import Divided, operation
-from ..base.devices import namespace, on_device_of, place_of
-from ..dispatch import ladder
-from ..dispatch.checks import check_out, float_dtype, takes_sums, written
+from ..base.devices import on_device_of
 from ..dispatch.problems import ExpertLinear
-from . import fast_experts, torch
-from .expert_operands import ASKED, check_matrices, check_rows, checked
+from . import tensors, warm
+from .call import result_of, run
+from .operands import check_matrices, check_rows, experts
+
+REQUEST = "expert_linear(x, q, ids)"
 
 
 @operation
@@ -74,48 +74,28 @@ def expert_linear(
            [[1., 1.],
             [1., 1.]]], dtype=float32)
     """
-    with suppress(MemoryError):  # what follows says it in words
-        if (y := fast_experts.on_host(x, q, ids, kernel, arithmetic, out, dtype, check)) is not None:
+    try:
+        y = warm.experts_on_host(x, q, ids, kernel, arithmetic, out, dtype, check)
+        if y is not None:
             return y
+    except MemoryError:
+        pass  # the next lines say it in words
+    options: dict[str, Any] = {"kernel": kernel, "arithmetic": arithmetic, "check": check}
     if isinstance(q, Divided):
-        options: dict[str, Any] = {"kernel": kernel, "arithmetic": arithmetic, "out": out, "dtype": dtype}
-        return q.run("expert_linear", x, ids, check=check, **options)
+        return q.run("expert_linear", x, ids, out=out, dtype=dtype, **options)
+    check_matrices(REQUEST, q)
     if is_tensor(x):
-        more = {"kernel": kernel, "arithmetic": arithmetic, "check": check}
-        shape = _shape(x, q, ids)
-        return torch.expert_linear(expert_linear, x, q, ids, out, dtype, asked=ASKED, shape=shape, **more)
-    check_matrices(ASKED, q)
-    weights = q.parts() if isinstance(q, ScaledArray) else (q.memory,)
-    with on_device_of(ASKED, weights[0], q):  # as in a CUDA graph what x and ids become stays with q
-        given = checked(x, q, ids, look=q.device == "cpu" if check is None else check)
-    kind = float_dtype(ASKED, dtype)
-    if out is not None:
-        check_out(ASKED, out, given.shape, q.device)
-    xp = namespace(given.ids)
-    problem = ExpertLinear.of(*given)
-    parts = given.x.parts() if isinstance(given.x, ScaledArray) else (given.x,)
-    with on_device_of(problem, given.ids, q):
-        rung = ladder.choose(problem, kernel, arithmetic)
-        wanted = written(kind if out is None else out.dtype) if rung.narrow else np.dtype(np.float32)
-        direct = takes_sums(place_of(given.ids).share, out, *parts, *weights, given.ids, dtype=wanted)
-        y = out if direct else xp.empty(given.shape, wanted)
-        with np.errstate(over="ignore", invalid="ignore"):  # infinities are results, as on a GPU
-            if y.size and problem.k:
-                rung.launch(given.x, q, given.ids, y)
-                fast_experts.keep_on_host(rung, x, q, ids, kernel, arithmetic)
-            else:
-                y[...] = 0
-            if out is None:
-                return y.astype(kind, copy=False)
-            if not direct:
-                out[...] = y
-    return out
+        return tensors.called(expert_linear, REQUEST, x, (q, ids), _shape(x, q, ids), out, dtype, **options)
+    with on_device_of(REQUEST, q.memory, q):  # in a CUDA graph what x and ids become stays with q
+        operands = experts(REQUEST, x, q, ids, look=q.device == "cpu" if check is None else check)
+    result = result_of(REQUEST, q, operands.shape, dtype, out)
+    key = warm.experts_key(x, ids, kernel, arithmetic)
+    return run(ExpertLinear.of(*operands), operands, result, kernel, arithmetic, key)
 
 
 def _shape(x: Any, q: Any, ids: Any) -> tuple[int, ...]:
-    """Of the result for a tensor x, once the shapes are sure."""
-    check_matrices(ASKED, q)
+    """The shape of the result for a tensor x."""
     shape = tuple(getattr(ids, "shape", None) or np.shape(ids))
     if len(shape) == 2:  # else the ids are wrong, which is said later
-        check_rows(ASKED, tuple(x.shape), q, shape)
+        check_rows(REQUEST, tuple(x.shape), q, shape)
     return (*shape, q.shape[1])

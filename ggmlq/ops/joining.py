@@ -33,22 +33,22 @@ def concatenate(arrays: Iterable[Array], axis: int = 0) -> Array:
     >>> gq.concatenate([q, q[:1]]).shape, gq.concatenate([q, q], axis=1).shape
     ((3, 64), (2, 128))
     """
-    asked = f"concatenate(arrays, axis={short(axis)})"
-    given = _checked(asked, arrays)
-    ndim = given[0].ndim
+    request = f"concatenate(arrays, axis={short(axis)})"
+    operands = _checked(request, arrays)
+    ndim = operands[0].ndim
     if not ndim:
-        raise ShapeError(f"{asked}: {given[0]!r} has no axes; gq.stack joins arrays along a new one")
-    at = _axis(asked, axis, ndim)
-    for each in given[1:]:
-        same = len(each.shape) == ndim and all(
-            n == m or i == at for i, (n, m) in enumerate(zip(given[0].shape, each.shape, strict=False))
+        raise ShapeError(f"{request}: {operands[0]!r} has no axes; gq.stack joins arrays along a new one")
+    at = _axis(request, axis, ndim)
+    for array in operands[1:]:
+        same = len(array.shape) == ndim and all(
+            n == m or i == at for i, (n, m) in enumerate(zip(operands[0].shape, array.shape, strict=False))
         )
         if not same:
             raise ShapeError(
-                f"{asked}: shapes {given[0].shape} and {each.shape}; they may differ along axis {at} alone; "
-                "slice or reshape one of them"
+                f"{request}: shapes {operands[0].shape} and {array.shape}; they may differ along axis "
+                f"{at} alone; slice or reshape one of them"
             )
-    joined: Array = _joined(asked, given, at)
+    joined: Array = _joined(request, operands, at)
     return joined
 
 
@@ -60,50 +60,51 @@ def stack(arrays: Iterable[Array], axis: int = 0) -> Array:
     >>> gq.stack([q, q, q])
     <QuantArray q4_0 (3, 2, 64), ne [64, 2, 3], 216 bytes, cpu>
     """
-    asked = f"stack(arrays, axis={short(axis)})"
-    given = _checked(asked, arrays)
-    shape = given[0].shape
-    at = _axis(asked, axis, len(shape) + 1)
+    request = f"stack(arrays, axis={short(axis)})"
+    operands = _checked(request, arrays)
+    shape = operands[0].shape
+    at = _axis(request, axis, len(shape) + 1)
     if at == len(shape):
         raise ShapeError(
-            f"{asked}: the new axis would be the last, {'which lies in blocks' if shape else 'of a scalar'}; "
+            f"{request}: the new axis would be the last, "
+            f"{'which lies in blocks' if shape else 'of a scalar'}; "
             f"pass an axis from 0 to {max(len(shape) - 1, 0)}"
         )
-    if differing := [each for each in given if each.shape != shape]:
+    if differing := [array for array in operands if array.shape != shape]:
         raise ShapeError(
-            f"{asked}: shapes {shape} and {differing[0].shape}; all must be the same; slice them"
+            f"{request}: shapes {shape} and {differing[0].shape}; all must be the same; slice them"
         )
-    joined: Array = _joined(asked, [each.reshape(*shape[:at], 1, *shape[at:]) for each in given], at)
+    joined: Array = _joined(request, [array.reshape(*shape[:at], 1, *shape[at:]) for array in operands], at)
     return joined
 
 
-def _checked(asked: str, arrays: Any) -> list[Any]:
-    """What was passed as a list of arrays of one kind and format on one device."""
+def _checked(request: str, arrays: Any) -> list[Any]:
+    """The arrays as a list, all of one kind and format on one device."""
     if isinstance(arrays, QuantArray | ScaledArray) or not isinstance(arrays, Iterable):
         raise DTypeError(
-            f"{asked}: got a {type(arrays).__name__}; arrays come as a list of them; pass [a, b]"
+            f"{request}: got a {type(arrays).__name__}; arrays come as a list of them; pass [a, b]"
         )
-    given = list(arrays)
-    if not given:
-        raise ShapeError(f"{asked}: the list is empty; at least one array is needed; pass [a, b]")
-    first = given[0]
-    for each in given:
-        if not isinstance(each, QuantArray | ScaledArray) or type(each) is not type(first):
+    operands = list(arrays)
+    if not operands:
+        raise ShapeError(f"{request}: the list is empty; at least one array is needed; pass [a, b]")
+    first = operands[0]
+    for array in operands:
+        if not isinstance(array, QuantArray | ScaledArray) or type(array) is not type(first):
             raise DTypeError(
-                f"{asked}: the list holds a {type(each).__name__}; all must be QuantArrays, or all "
+                f"{request}: the list holds a {type(array).__name__}; all must be QuantArrays, or all "
                 "ScaledArrays; quantize the others, or join floats with np.concatenate"
             )
-        if _means(each) != _means(first):
+        if _means(array) != _means(first):
             raise DTypeError(
-                f"{asked}: {first!r} and {each!r} differ in what bytes mean; all must be of one format; "
+                f"{request}: {first!r} and {array!r} differ in what bytes mean; all must be of one format; "
                 "quantize one of them again, as gq.quantize(q.dequantize(), …)"
             )
-        if each.device != first.device:
+        if array.device != first.device:
             raise DeviceError(
-                f"{asked}: arrays are on {first.device} and on {each.device}; all must be on one device; "
+                f"{request}: arrays are on {first.device} and on {array.device}; all must be on one device; "
                 f"move them with q.to({first.device!r})"
             )
-    return given
+    return operands
 
 
 def _means(array: QuantArray | ScaledArray) -> tuple[object, ...]:
@@ -112,19 +113,19 @@ def _means(array: QuantArray | ScaledArray) -> tuple[object, ...]:
     return array.code.name, array.tile[1], array.scale, array.zeros is not None
 
 
-def _axis(asked: str, axis: Any, ndim: int) -> int:
+def _axis(request: str, axis: Any, ndim: int) -> int:
     if not isinstance(axis, int | np.integer) or isinstance(axis, bool) or not -ndim <= axis < ndim:
-        raise ShapeError(f"{asked}: axes are integers from {-ndim} to {ndim - 1} here; pass one of these")
+        raise ShapeError(f"{request}: axes are integers from {-ndim} to {ndim - 1} here; pass one of these")
     return int(axis) % ndim
 
 
-def _joined(asked: str, given: list[Any], at: int) -> Any:
-    first = given[0]
-    with on_device_of(asked, first.memory):
+def _joined(request: str, arrays: list[Any], at: int) -> Any:
+    first = arrays[0]
+    with on_device_of(request, first.memory):
         if isinstance(first, ScaledArray):
-            return _scaled(asked, given, at)
-        raw = namespace(first.memory).concatenate([each.raw for each in given], axis=at)
-        length = sum(each.shape[at] for each in given)
+            return _scaled(request, arrays, at)
+        raw = namespace(first.memory).concatenate([array.raw for array in arrays], axis=at)
+        length = sum(array.shape[at] for array in arrays)
         shape = (*first.shape[:at], length, *first.shape[at + 1 :])
         return QuantArray(first.format, shape, frozen(raw) if is_host(raw) else raw)
 
@@ -132,47 +133,47 @@ def _joined(asked: str, given: list[Any], at: int) -> Any:
 # --- codes with scales ------------------------------------------------------------------------
 
 
-def _scaled(asked: str, given: list[ScaledArray], at: int) -> ScaledArray:
-    first = given[0]
+def _scaled(request: str, arrays: list[ScaledArray], at: int) -> ScaledArray:
+    first = arrays[0]
     join = namespace(first.codes).concatenate
-    codes = join([each.codes for each in given], axis=at)
-    parts = [[each.scales for each in given]]
+    codes = join([array.codes for array in arrays], axis=at)
+    parts = [[array.scales for array in arrays]]
     if first.zeros is not None:
-        parts.append([each.zeros for each in given])
-    last, alike = at == first.ndim - 1, all(each.tile[0] == first.tile[0] for each in given)
-    tile = (first.tile[0] if alike else 1, _columns_of_tile(asked, given) if last else first.tile[1])
-    if alike and (last or (at == 0 and _tiles_meet(given))):
+        parts.append([array.zeros for array in arrays])
+    last, alike = at == first.ndim - 1, all(array.tile[0] == first.tile[0] for array in arrays)
+    tile = (first.tile[0] if alike else 1, _columns_of_tile(request, arrays) if last else first.tile[1])
+    if alike and (last or (at == 0 and _tiles_meet(arrays))):
         joined = [join(part, axis=1 if last else 0) for part in parts]
     else:
         tile = 1, tile[1]
-        rows = [[_by_row(each, part) for each, part in zip(given, kind, strict=True)] for kind in parts]
+        rows = [[_by_row(array, part) for array, part in zip(arrays, kind, strict=True)] for kind in parts]
         joined = [join(kind, axis=at).reshape(-1, kind[0].shape[-1]) for kind in rows]
     return ScaledArray(codes, joined[0], first.code, tile, *joined[1:])
 
 
-def _tiles_meet(given: list[ScaledArray]) -> bool:
-    """Whether every array but the last ends where a tile of rows does."""
-    r = given[0].tile[0]
-    return r is not None and not any(each.tiling.rows % r for each in given[:-1])
+def _tiles_meet(arrays: list[ScaledArray]) -> bool:
+    """True if every array but the last ends where a tile of rows does."""
+    r = arrays[0].tile[0]
+    return r is not None and not any(array.tiling.rows % r for array in arrays[:-1])
 
 
-def _columns_of_tile(asked: str, given: list[ScaledArray]) -> int | None:
+def _columns_of_tile(request: str, arrays: list[ScaledArray]) -> int | None:
     """Columns of a tile of arrays side by side: whole tiles but in the last one."""
-    columns, lengths = given[0].tile[1], [each.shape[-1] for each in given]
-    if len(given) == 1:
+    columns, lengths = arrays[0].tile[1], [array.shape[-1] for array in arrays]
+    if len(arrays) == 1:
         return columns
-    if columns is None:  # each array is one tile: they lie beside each other if the last is not the longest
+    if columns is None:  # each array is one tile: they lie beside array other if the last is not the longest
         columns = lengths[0] if lengths[-1] <= lengths[0] else 0
     if not columns or any(length % columns for length in lengths[:-1]):
         raise ShapeError(
-            f"{asked}: tiles of {given[0].tile} over {', '.join(map(str, lengths))} columns do not meet; "
+            f"{request}: tiles of {arrays[0].tile} over {', '.join(map(str, lengths))} columns do not meet; "
             "every array but the last must end where a tile does; quantize the joined floats instead"
         )
     return columns
 
 
-def _by_row(each: ScaledArray, part: Any) -> Any:
+def _by_row(array: ScaledArray, part: Any) -> Any:
     """Scales or zero points [..., tiles along a row], one set for every row."""
-    over = each.tiling
+    over = array.tiling
     rows = namespace(part).repeat(part, over.r, axis=0)[: over.rows] if over.r > 1 else part
-    return rows.reshape(*each.shape[:-1], part.shape[1])
+    return rows.reshape(*array.shape[:-1], part.shape[1])

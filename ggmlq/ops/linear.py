@@ -1,9 +1,8 @@
-"""Activations times quantized weights: check, choose a kernel, run."""
+"""Activations times quantized weights."""
 
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any, overload
 
 import numpy as np
@@ -12,11 +11,15 @@ from numpy.typing import NDArray
 from ..arrays.array import QuantArray
 from ..arrays.tensors import is_tensor
 from ..arrays.weights import Divided, Float, Host, Out, operation
-from ..base.devices import is_host, namespace, on_device_of, place_of
+from ..base.devices import device_of, is_host, place_of
 from ..dispatch import ladder
-from ..dispatch.checks import check_bias, check_linear, check_out, float_dtype, takes_sums
+from ..dispatch.checks import FLOAT32, activations
 from ..dispatch.problems import Linear
-from . import fast_path, fast_torch, torch
+from . import tensors, warm
+from .call import result_of, run
+from .operands import check_blocks
+
+REQUEST = "linear(x, q)"
 
 
 @overload
@@ -83,48 +86,52 @@ def linear(
     array([ True,  True,  True])
     """
     try:
-        fast = _fast(x)
-        if fast is not None and (y := fast(x, q, kernel, arithmetic, out, bias, dtype)) is not None:
+        y = None
+        if type(x) is np.ndarray:
+            if type(q) is QuantArray and x.dtype is FLOAT32 and x.flags.c_contiguous:
+                y = warm.repeated(q, (x.shape, kernel, arithmetic), (x,), out, bias, dtype)
+        elif (product := _warm(x)) is not None:
+            y = product(x, q, kernel, arithmetic, out, bias, dtype)
+        if y is not None:
             return y
     except MemoryError:
-        pass  # what follows says it in words
+        pass  # the next lines say it in words
     if isinstance(q, Divided):
         return q.run("linear", x, kernel=kernel, arithmetic=arithmetic, out=out, bias=bias, dtype=dtype)
+    check_blocks(REQUEST, q)
     if is_tensor(x):
-        product = partial(fast_torch.recorded, linear, x)
-        return torch.linear(product, x, q, out, bias, dtype, kernel=kernel, arithmetic=arithmetic)
-    asked = "linear(x, q)"
-    x = check_linear(asked, x, q)
-    n, k = q.shape
-    m, shape = math.prod(x.shape[:-1]), (*x.shape[:-1], n)
-    kind = float_dtype(asked, dtype)
-    if out is not None:
-        check_out(asked, out, shape, q.device)
-    if bias is not None:
-        bias = check_bias(asked, bias, q)
-    device, card, share = place_of(x)
-    problem = Linear(q.format, m, n, k, device=device, card=card)
-    direct = takes_sums(share, out, x, q.memory, bias)
-    with on_device_of(problem, x, q):
-        rung = ladder.choose(problem, kernel, arithmetic)
-        rows = x.reshape(m, k)  # here, for it may be a copy: in a CUDA graph that stays with q
-        y = out.reshape(m, n) if direct else namespace(x).empty((m, n), np.float32)
-        with np.errstate(over="ignore", invalid="ignore"):  # infinities are results, as on a GPU
-            if device != "cpu" or not fast_path.keep_on_host(rung, x, rows, q, y, kernel, arithmetic):
-                rung.launch(rows, q, y)
-            if bias is not None:
-                y += bias
-            if out is None:
-                return y.astype(kind, copy=False).reshape(shape)
-            if not direct:
-                out[...] = y.reshape(shape)
-    return out
+        shape, options = (*x.shape[:-1], q.shape[0]), {"kernel": kernel, "arithmetic": arithmetic}
+        return tensors.called(linear, REQUEST, x, (q,), shape, out, dtype, bias, of_bits, **options)
+    return _product(activations(REQUEST, x, q), q, kernel, arithmetic, out, bias, dtype)
 
 
-def _fast(x: Any) -> Any:
-    """What does the ordinary products of such an x, or None."""
-    if type(x) is np.ndarray:
-        return fast_path.on_host
+def _warm(x: Any) -> Any:
+    """The function that does warm products of arrays that are not NumPy's, or None."""
     if not is_host(x):
-        return fast_path.linear
-    return fast_torch.linear if is_tensor(x) else None
+        return warm.on_device
+    return tensors.linear if is_tensor(x) else None
+
+
+def _product(x: Any, q: QuantArray, kernel: str, arithmetic: Any, out: Any, bias: Any, dtype: Any) -> Any:
+    """The product of checked activations, floats or the bits of bfloat16."""
+    result = result_of(REQUEST, q, (*x.shape[:-1], q.shape[0]), dtype, out, bias)
+    problem = _problem(x, q)
+    key = warm.linear_key(x, problem.m, kernel, arithmetic)
+    return run(problem, (x, q), result, kernel, arithmetic, key)
+
+
+def _problem(x: Any, q: QuantArray) -> Linear:
+    device, card, _ = place_of(x)
+    return Linear(q.format, math.prod(x.shape[:-1]), *q.shape, device=device, card=card)
+
+
+def of_bits(
+    bits: Any, q: QuantArray, *, out: Any, kernel: str, arithmetic: Any, bias: Any = None
+) -> bool:  # fmt: skip
+    """Multiply bfloat16 on a GPU by a kernel that reads its bits; False where there is none."""
+    if bits.shape[-1:] != q.shape[1:] or device_of(bits) != q.device or not warm.is_aligned(bits):
+        return False
+    if not bits.size or not ladder.choose(_problem(bits, q), kernel, arithmetic).repeats:
+        return False
+    _product(bits, q, kernel, arithmetic, out, bias, np.float32)
+    return True

@@ -1,4 +1,4 @@
-"""Floats to blocks: check, choose who encodes, run."""
+"""Floats encoded as blocks of any format."""
 
 from __future__ import annotations
 
@@ -55,27 +55,27 @@ def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantAr
     (np.float16(0.125), array([-1.   ,  0.875], dtype=float32))
     """
     fmt = _format(format)
-    asked = f"quantize(x, {fmt.name!r})"
+    request = f"quantize(x, {fmt.name!r})"
     imatrix = to_host(imatrix)
     if is_tensor(x):
-        x = array_of(asked, x, "x")
+        x = array_of(request, x, "x")
     if not is_host(x):
-        with on_device_of(asked, x):
+        with on_device_of(request, x):
             encoded = None if imatrix is not None else cuda_module("quantize").quantize(x, fmt)
             return encoded or quantize(x.get(), fmt, imatrix).to(device_of(x))
-    _check_can_quantize(asked, fmt)
-    x = as_floats(asked, x)
+    _check_can_quantize(request, fmt)
+    x = as_floats(request, x)
     if x.ndim == 0:
-        raise ShapeError(f"{asked}: x is a scalar; blocks need an axis, pass at least 1-D")
-    check_row(asked, fmt, x.shape[-1], _fallback(fmt, x.shape[-1]))
-    weights = check_imatrix(asked, fmt, imatrix, x.shape[-1])
+        raise ShapeError(f"{request}: x is a scalar; blocks need an axis, pass at least 1-D")
+    check_row(request, fmt, x.shape[-1], _fallback(fmt, x.shape[-1]))
+    weights = check_imatrix(request, fmt, imatrix, x.shape[-1])
     raw = np.empty((*x.shape[:-1], fmt.row_bytes(x.shape[-1])), np.uint8)
     if x.size:
         if weights is not None:
-            _warn_of_overflow(asked, fmt, x, weights)
+            _warn_of_overflow(request, fmt, x, weights)
         blocks = raw.reshape(-1, raw.shape[-1])
-        if not encode_rows(asked, fmt, x, weights, blocks):
-            _warn_of_invalid(asked, fmt, blocks.view(fmt.dtype), x.shape)
+        if not encode_rows(request, fmt, x, weights, blocks):
+            _warn_of_invalid(request, fmt, blocks.view(fmt.dtype), x.shape)
     return QuantArray(fmt, x.shape, frozen(raw))
 
 
@@ -91,29 +91,30 @@ def _format(format: str | int | Format) -> Format:
         raise error
 
 
-def _check_can_quantize(asked: str, fmt: Format) -> None:
+def _check_can_quantize(request: str, fmt: Format) -> None:
     if not fmt.can_quantize:
         able = ", ".join(f.name for f in FORMATS.values() if f.can_quantize)
         raise UnsupportedError(
-            f"{asked}: this version decodes {fmt.name} but cannot encode it; it encodes {able}; "
+            f"{request}: this version decodes {fmt.name} but cannot encode it; it encodes {able}; "
             "blocks made elsewhere come in through QuantArray.from_bytes"
         )
 
 
 def _fallback(fmt: Format, elements: int) -> str | None:
-    """What llama.cpp encodes rows with that are no whole blocks."""
+    """The type to which llama.cpp encodes rows that are no whole blocks."""
     name: str | None = getattr(fmt, "fallback", None)
     return name if name is None or elements % FORMATS[name].block_size == 0 else "f16"
 
 
-def _warn_of_overflow(asked: str, fmt: Format, x: NDArray[Any], weights: NDArray[np.float32]) -> None:
+def _warn_of_overflow(request: str, fmt: Format, x: NDArray[Any], weights: NDArray[np.float32]) -> None:
     """Encoders compare squares of weighted sums in float32; where these are infinite none is the best."""
     largest = float(weights.max())
     if largest < HARMLESS or getattr(fmt, "imatrix", "ignored") == "ignored":
         return
     if largest * float(np.abs(x).max()) ** 2 * fmt.block_size >= SQUARED:
         warnings.warn(
-            f"{asked}: with importance up to {largest:.0e} squares of weighted sums pass float32, and ggml's "
+            f"{request}: with importance up to {largest:.0e} squares of weighted sums pass float32, and "
+            "ggml's "
             "encoder, whose bytes these are, takes wrong scales or none; only ratios count: divide the "
             "importance by its largest value",
             RuntimeWarning,
@@ -121,7 +122,7 @@ def _warn_of_overflow(asked: str, fmt: Format, x: NDArray[Any], weights: NDArray
         )
 
 
-def _warn_of_invalid(asked: str, fmt: Format, blocks: NDArray[Any], shape: tuple[int, ...]) -> None:
+def _warn_of_invalid(request: str, fmt: Format, blocks: NDArray[Any], shape: tuple[int, ...]) -> None:
     """Values that are finite as float32 may still be too large for a half scale."""
     bad = fmt.invalid(blocks)
     if bad.any():
@@ -129,7 +130,7 @@ def _warn_of_invalid(asked: str, fmt: Format, blocks: NDArray[Any], shape: tuple
         start = block * fmt.block_size
         place = ", ".join(map(str, [*row_index(row, shape), f"{start}:{start + fmt.block_size}"]))
         warnings.warn(
-            f"{asked}: {int(bad.sum())} blocks have a scale or value that {fmt.name} cannot hold "
+            f"{request}: {int(bad.sum())} blocks have a scale or value that {fmt.name} cannot hold "
             f"(the first is x[{place}]) and will not decode to what went in; rescale x first",
             RuntimeWarning,
             stacklevel=3,

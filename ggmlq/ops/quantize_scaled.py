@@ -1,4 +1,4 @@
-"""Floats to codes with scales, and back: check, choose who computes, run."""
+"""Floats to codes with scales, and back."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..arrays.tensors import array_of, is_tensor, untraced
 from ..arrays.weights import operation
 from ..base.devices import cuda_module, device_of, is_host, namespace, on_device_of
 from ..codes import CODES, Code, scaling
-from ..codes.scaling import Found, Rule
+from ..codes.scaling import Quantized, Rule
 from ..codes.tiling import Tile, Tiling, checked_tile, expanded, tiling
-from ..dispatch.checks import as_floats, as_floats_or_bfloat16, check_out, float_dtype, row_index
+from ..dispatch.checks import as_floats, check_out, float_dtype
 from ..errors import CodeError, DeviceError, DTypeError, NonFiniteError, ShapeError, UnsupportedError
 
 SCALES, ORDERS, RAGGED = ("float32", "e8m0"), ("rows", "columns"), ("error", "pad")
@@ -85,143 +85,161 @@ def quantize_scaled(
     (array([1.0000000e+00, 2.2321428e-13], dtype=float32), array([[  1.,   2.,   3., 448.],
            [  0.,   0.,   0.,   0.]], dtype=float32))
     """
-    found = CODES[code]
-    asked = f"quantize_scaled(x, {found.name!r}, {tile!r})"
-    rule = _rule(asked, found, scale, eps, rounding, zeros, order)
-    checked = checked_tile(asked, tile)
+    code = CODES[code]
+    request = f"quantize_scaled(x, {code.name!r}, {tile!r})"
+    rule = _rule(request, code, scale, eps, rounding, zeros, order)
+    tile = checked_tile(request, tile)
     if is_tensor(x):
-        x = array_of(asked, x)
+        x = array_of(request, x)
     if isinstance(x, ScaledArray):
-        raise DTypeError(f"{asked}: x is {x!r}; floats are quantized; pass x.dequantize()")
-    x = as_floats_or_bfloat16(asked, x)
+        raise DTypeError(f"{request}: x is {x!r}; floats are quantized; pass x.dequantize()")
+    x = as_floats(request, x, bfloat16=True)
     if x.ndim == 0:
-        raise ShapeError(f"{asked}: x is a scalar; tiles need an axis, pass at least 1-D")
-    _check_ragged(asked, x.shape, checked, ragged)
-    over = tiling(checked, math.prod(x.shape[:-1]), x.shape[-1])
-    with on_device_of(asked, x):
-        rows = x.reshape(over.rows, over.columns)
+        raise ShapeError(f"{request}: x is a scalar; tiles need an axis, pass at least 1-D")
+    _check_ragged(request, x.shape, tile, ragged)
+    over = tiling(tile, math.prod(x.shape[:-1]), x.shape[-1])
+    with on_device_of(request, x):
         if check_finite:
-            _check_finite(asked, rows, x.shape)
-        given = None if scales is None else _given(asked, scales, x, over, rule)
-        codes, made, points = _computed(rows, over, rule, given)
-        if is_host(x):
-            for part in (codes, made, points):
-                if part is not None:
-                    part.flags.writeable = False
-        return ScaledArray(codes.reshape(x.shape), made, found, checked, points)
+            _check_finite(request, x)
+        if scales is not None:
+            scales = _static(request, scales, x, x.shape, over, rule)
+        return _quantized(x, over, rule, tile, scales)
 
 
-def _computed(rows: Any, over: Tiling, rule: Rule, given: Any) -> Found:
-    """Codes, scales and zero points of [rows, columns], by whoever is quickest there."""
-    if not is_host(rows):
-        who: Any = cuda_module("quantize_scaled")
+def coded(
+    request: str, x: Any, code: Code, tile: Any, zeros: bool = False, scales: Any = None
+) -> ScaledArray:  # fmt: skip
+    """Checked floats [..., C] on the current device as codes by the usual rule; the last tile may be shorter.
+
+    ``scales``: static ones, as :func:`static_scales` gives them.
+    """
+    rule, tile = _rule(request, code, zeros=zeros), checked_tile(request, tile)
+    over = tiling(tile, math.prod(x.shape[:-1]), x.shape[-1])
+    return _quantized(x, over, rule, tile, scales)
+
+
+def _quantized(x: Any, over: Tiling, rule: Rule, tile: Tile, scales: Any) -> ScaledArray:
+    """Codes, scales and zero points by the quickest way for such an array."""
+    rows = x.reshape(over.rows, over.columns)
+    on_host, static = is_host(x), scales is not None
+    if not on_host:
+        quantizer: Any = cuda_module("quantize_scaled")
     else:
-        who = importlib.import_module("ggmlq.cpu.quantize_scaled")
-        if rows.size < PATIENCE and not who.at_hand(rows, over, rule, given is not None):
-            who = scaling
-    if given is None:
-        found: Found = who.quantize(rows, over, rule)
-        return found
-    points = who.zeros_of(rows, over, rule, given) if rule.zeros else None
-    return Found(who.encode(rows, over, rule, given, points), given, points)
+        quantizer = importlib.import_module("ggmlq.cpu.quantize_scaled")
+        if rows.size < PATIENCE and not quantizer.at_hand(rows, over, rule, static):
+            quantizer = scaling
+    if static:
+        points = quantizer.zeros_of(rows, over, rule, scales) if rule.zeros else None
+        parts = Quantized(quantizer.encode(rows, over, rule, scales, points), scales, points)
+    else:
+        parts = quantizer.quantize(rows, over, rule)
+    if on_host:
+        for part in parts:
+            if part is not None:
+                part.flags.writeable = False
+    codes, scales, points = parts
+    return ScaledArray.assembled(codes.reshape(x.shape), scales, rule.code, tile, points, over)
 
 
-def _rule(asked: str, code: Code, scale: str, eps: float, rounding: str, zeros: bool, order: str) -> Rule:
+def _rule(
+    request: str, code: Code, scale: str = "float32", eps: float = 1e-10, rounding: str = "half_even",
+    zeros: bool = False, order: str = "rows",
+) -> Rule:  # fmt: skip
     if code.kind == "scale":
         raise CodeError(
-            f"{asked}: {code.name} is a code for scales; pass it as scale={code.name!r}, and for the values "
+            f"{request}: {code.name} is a code for scales; pass it as scale={code.name!r}, and for the "
+            "values "
             f"one of {', '.join(c.name for c in CODES.values() if c.kind != 'scale')}"
         )
     for name, value, names in (("scale", scale, SCALES), ("order", order, ORDERS)):
         if value not in names:
             raise UnsupportedError(
-                f"{asked}: {name}={value!r}; it is one of {', '.join(names)}; pass one of these"
+                f"{request}: {name}={value!r}; it is one of {', '.join(names)}; pass one of these"
             )
-    code.check_rounding(asked, rounding)
+    code.check_rounding(request, rounding)
     if zeros and (code.kind != "integer" or code.min == -code.max):
         raise CodeError(
-            f"{asked}: zeros=True with {code.name}; zero points are for integers with their whole range; "
+            f"{request}: zeros=True with {code.name}; zero points are for integers with their whole range; "
             'take "int8_full" or "uint8"'
         )
     if not (isinstance(eps, int | float | np.number) and 0 <= float(eps.real) < np.inf):
-        raise ShapeError(f"{asked}: eps={eps!r}; it is a magnitude, finite and at least 0; 1e-10 is usual")
+        raise ShapeError(f"{request}: eps={eps!r}; it is a magnitude, finite and at least 0; 1e-10 is usual")
     return Rule(code, scale, np.float32(eps), rounding, bool(zeros), order)
 
 
-def _check_ragged(asked: str, shape: tuple[int, ...], tile: Tile, ragged: str) -> None:
+def _check_ragged(request: str, shape: tuple[int, ...], tile: Tile, ragged: str) -> None:
     if ragged not in RAGGED:
-        raise UnsupportedError(f'{asked}: ragged={ragged!r}; it is "error" or "pad"; pass one of these')
+        raise UnsupportedError(f'{request}: ragged={ragged!r}; it is "error" or "pad"; pass one of these')
     c = tile[1]
     if ragged == "error" and c is not None and shape[-1] % c:
         up = -(-shape[-1] // c) * c
         raise ShapeError(
-            f"{asked}: rows have {shape[-1]} elements, tiles {c} columns; rows are whole tiles; pad the "
+            f"{request}: rows have {shape[-1]} elements, tiles {c} columns; rows are whole tiles; pad the "
             f'last axis to {up}, or pass ragged="pad" for a last tile of {shape[-1] % c}'
         )
 
 
-def _check_finite(asked: str, rows: Any, shape: tuple[int, ...]) -> None:
-    xp = namespace(rows)
-    finite = xp.isfinite(rows.astype(np.float32) if rows.dtype.name == "bfloat16" else rows)
+def _check_finite(request: str, x: Any) -> None:
+    finite = namespace(x).isfinite(x.astype(np.float32) if x.dtype.name == "bfloat16" else x)
     if not bool(finite.all()):
-        row, column = (int(i[0]) for i in xp.nonzero(~finite))
-        index = [*row_index(row, shape), column]
+        index = [int(i[0]) for i in namespace(x).nonzero(~finite)]
         raise NonFiniteError(
-            f"{asked}: x{index} is {float(rows[row, column])}; check_finite=True refuses NaN and infinities; "
+            f"{request}: x{index} is {float(x[tuple(index)])}; check_finite=True refuses NaN and infinities; "
             "clear them with np.nan_to_num, or leave check_finite out"
         )
 
 
-def static_scales(asked: str, scales: Any, x: Any, code: Code, tile: Tile) -> Any:
-    """Scales as :func:`quantize_scaled` would keep them with ``x``, [rows, columns], on a GPU.
+def static_scales(
+    request: str, scales: Any, like: Any, shape: tuple[int, ...], code: Code, tile: Tile
+) -> Any:  # fmt: skip
+    """Static scales of a result of this shape beside ``like``, as :func:`quantize_scaled` would keep them.
 
     An array that is as they would be is kept itself: its copy would take as long as a small product.
     """
-    rule, over = _rule(asked, code, "float32", 0.0, "half_even", False, "rows"), tiling(tile, *x.shape)
-    if isinstance(scales, type(x)) and scales.dtype == np.float32 and scales.shape == over.shape:
+    over = tiling(tile, *shape)
+    if isinstance(scales, type(like)) and scales.dtype == np.float32 and scales.shape == over.shape:
         return scales
-    return _given(asked, scales, x, over, rule)
+    return _static(request, scales, like, shape, over, _rule(request, code))
 
 
-def _given(asked: str, scales: Any, x: Any, over: Tiling, rule: Rule) -> Any:
-    """Static scales as they are kept."""
-    scales = as_stored(asked, scales, "scales")
-    xp = namespace(x)
-    if is_host(scales) and (not is_host(x)) and np.ndim(scales):
+def _static(request: str, scales: Any, like: Any, shape: tuple[int, ...], over: Tiling, rule: Rule) -> Any:
+    """Scales that a caller passes, as arrays keep them."""
+    scales = as_stored(request, scales, "scales")
+    xp = namespace(like)
+    if is_host(scales) and (not is_host(like)) and np.ndim(scales):
         raise DeviceError(
-            f"{asked}: x is on {device_of(x)}, scales on the host; move them with cupy.asarray(scales)"
+            f"{request}: x is on {device_of(like)}, scales on the host; move them with cupy.asarray(scales)"
         )
-    if not is_host(scales) and is_host(x):
-        raise DeviceError(f"{asked}: x is on the host, scales on {device_of(scales)}; pass scales.get()")
+    if not is_host(scales) and is_host(like):
+        raise DeviceError(f"{request}: x is on the host, scales on {device_of(scales)}; pass scales.get()")
     scales = xp.asarray(scales)
     if scales.dtype.name in CODES["e8m0"].aliases:
         scales = scales.view(np.uint8)
     if scales.dtype == np.uint8 and rule.scale != "e8m0":
-        raise DTypeError(f'{asked}: scales are uint8, which holds e8m0; pass scale="e8m0" with them')
-    lead = (*x.shape[:-1], over.shape[1])
-    if scales.shape == lead and over.r == 1:
+        raise DTypeError(f'{request}: scales are uint8, which holds e8m0; pass scale="e8m0" with them')
+    if scales.shape == (*shape[:-1], over.shape[1]) and over.r == 1:
         scales = scales.reshape(over.shape)
     if scales.shape not in ((), (1,), (1, 1), over.shape):
         raise ShapeError(
-            f"{asked}: scales have shape {scales.shape}; x {x.shape} needs {over.shape}, one a tile, or a "
+            f"{request}: scales have shape {scales.shape}; x {shape} needs {over.shape}, one a tile, or a "
             "single number for all"
         )
     if scales.dtype != np.uint8:
-        scales = scaling.stored(as_floats(asked, scales, "scales").astype(np.float32), rule.scale)
-    made = scaling.empty(xp, over.shape, scales.dtype, rule.order)
-    made[...] = scales
-    return made
+        scales = scaling.stored(as_floats(request, scales, "scales").astype(np.float32), rule.scale)
+    room = scaling.empty(xp, over.shape, scales.dtype, rule.order)
+    room[...] = scales
+    return room
 
 
 @operation
 def dequantize_scaled(s: ScaledArray, dtype: DTypeLike | None = np.float32, out: Any = None) -> Any:
     """The values of a :class:`ggmlq.ScaledArray` on its device."""
-    asked = f"dequantize of {s!r}"
-    kind = float_dtype(asked, dtype)
+    request = f"dequantize of {s!r}"
+    kind = float_dtype(request, dtype)
     if out is not None:
-        check_out(asked, out, s.shape, s.device)
+        check_out(request, out, s.shape, s.device)
         kind = out.dtype
-    with on_device_of(asked, s.codes, s), np.errstate(over="ignore", invalid="ignore"):
+    with on_device_of(request, s.codes, s), np.errstate(over="ignore", invalid="ignore"):
         values = (
             _values(s, kind)
             if is_host(s.codes)
@@ -234,7 +252,7 @@ def dequantize_scaled(s: ScaledArray, dtype: DTypeLike | None = np.float32, out:
 
 
 def _values(s: ScaledArray, kind: np.dtype[Any]) -> Any:
-    """All values on the host."""
+    """The values of an array on the host, all of them."""
     m = s.matrix()
     values = np.empty((m.over.rows, m.over.columns), kind)
     decoding = importlib.import_module("ggmlq.cpu.decode_scaled")

@@ -1,9 +1,9 @@
-"""Products of codes with scales: check, choose a kernel, run."""
+"""Products of codes with scales."""
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import Any, NamedTuple, overload
+from functools import partial
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,20 +11,16 @@ from numpy.typing import NDArray
 from ..arrays.scaled import ScaledArray
 from ..arrays.tensors import array_of, is_tensor
 from ..arrays.weights import Divided, Float, Host, Out, operation
-from ..base.devices import device_of, namespace, on_device_of, place_of
-from ..codes import CODES, Code
-from ..codes.tiling import Tile
-from ..dispatch import ladder
-from ..dispatch.checks import as_floats_or_bfloat16, check_bias, check_out, float_dtype, takes_sums, written
-from ..dispatch.ending import PLAIN, Ending, can_be
+from ..base.devices import on_device_of
+from ..codes import CODES
 from ..dispatch.problems import INT32, ScaledLinear
-from ..errors import DeviceError, DTypeError, ShapeError, UnsupportedError
-from . import fast_path, torch
-from .quantize_scaled import quantize_scaled, static_scales
-from .scaled_operands import check_columns, check_operands, check_weights, how_quantized, takes_zeros
+from ..errors import DTypeError, ShapeError, UnsupportedError
+from . import tensors, warm
+from .call import Coding, result_of, run
+from .operands import check_weights, with_scales
 
 ACCUMULATE = {"integer": ("int32", "int64", "float32", "fp32_chunks"), "float": ("float32",)}
-ASKED = "scaled_linear(x, w)"
+REQUEST = "scaled_linear(x, w)"
 
 
 @overload
@@ -111,97 +107,39 @@ def scaled_linear(
     array([[1., 1., 1.],
            [1., 1., 1.]], dtype=float32)
     """
-    if requantize is None:
-        with suppress(MemoryError):  # what follows says it in words
-            y = fast_path.scaled_on_host(x, w, activations, kernel, accumulate, out, bias, dtype)
-            if y is not None:
+    key = warm.scaled_key(x, w, activations, kernel, accumulate)
+    if key is not None and requantize is None:
+        try:
+            if (y := warm.repeated(w, *key, out, bias, dtype)) is not None:
                 return y
+        except MemoryError:
+            pass  # the next lines say it in words
+    options: dict[str, Any] = {"activations": activations, "kernel": kernel, "accumulate": accumulate}
     if isinstance(w, Divided):
-        how: dict[str, Any] = {"kernel": kernel, "accumulate": accumulate, "activations": activations}
-        return w.run("scaled_linear", x, out=out, bias=bias, dtype=dtype, requantize=requantize, **how)
-    check_weights(ASKED, w)
+        return w.run("scaled_linear", x, out=out, bias=bias, dtype=dtype, requantize=requantize, **options)
+    check_weights(REQUEST, w)
     if is_tensor(x):
         if requantize is None:
-            more = {"activations": activations, "kernel": kernel, "accumulate": accumulate}
-            return torch.linear(scaled_linear, x, w, out, bias, dtype, asked=ASKED, check=_same, **more)
-        x = array_of(ASKED, x)
-    given, x = x, _activations(x, w, activations)
-    check_operands(ASKED, x, w)
-    shape = (*x.shape[:-1], w.shape[0])
-    kind = float_dtype(ASKED, dtype)
-    if requantize is not None and out is not None:
-        raise ShapeError(f"{ASKED}: requantize gives a new ScaledArray, out takes floats; pass one of them")
-    if out is not None:
-        check_out(ASKED, out, shape, w.device)
-    if bias is not None:
-        bias = check_bias(ASKED, bias, w, "w")
-    rows = _flat(x)
-    problem = ScaledLinear.of(rows, w, accumulate)
-    _check_sums(problem, x.code.kind)
-    coding = None if requantize is None else coding_of(requantize, problem.m, problem.n)
-    with on_device_of(problem, w.codes, w):
-        rung = ladder.choose(problem, kernel)
-        xp, end = namespace(w.codes), PLAIN
-        if rung.ends and min(problem.m, problem.n, problem.k) and (bias is None or bias.dtype.itemsize <= 4):
-            end = PLAIN if bias is None else Ending(xp.ascontiguousarray(bias, np.float32))
-            if coding is not None and can_be(coding.code):
-                return _in_codes(rung, rows, w, shape, end, coding)
-        rest = bias if end.bias is None else None  # what the kernel does not add
-        wanted = np.dtype(np.float32)
-        if rung.narrow and rest is None and coding is None:
-            wanted = written(kind if out is None else out.dtype)
-        direct = takes_sums(place_of(w.codes).share, out, *x.parts(), *w.parts(), bias, dtype=wanted)
-        y = out.reshape(problem.m, problem.n) if direct else xp.empty((problem.m, problem.n), wanted)
-        with np.errstate(over="ignore", invalid="ignore"):  # infinities are results, as on a GPU
-            again = (lambda: rows) if given is x else (lambda: _flat(_activations(given, w, activations)))
-            asked = activations, kernel, accumulate
-            if rung.ends or not fast_path.keep_scaled_on_host(rung, given, again, w, y, *asked):
-                rung.launch(rows, w, y, **({} if end is PLAIN else {"end": end}))
-            if rest is not None:
-                y += rest
-            if coding is not None:
-                return quantize_scaled(y.reshape(shape), coding.code, coding.tile, scales=coding.scales)
-            if out is None:
-                return y.astype(kind, copy=False).reshape(shape)
-            if not direct:
-                out[...] = y.reshape(shape)
-    return out
-
-
-def _same(asked: str, x: Any, w: Any) -> Any:
-    return x
-
-
-def _activations(x: Any, w: ScaledArray, how: Any) -> ScaledArray:
-    """X with scales: as it is, or quantized here."""
-    if isinstance(x, ScaledArray):
-        if how is not None:
-            raise DTypeError(
-                f"{ASKED}: activations={how!r}, but x is {x!r}, quantized already; leave activations out, "
-                "or pass floats"
+            shape = (*x.shape[:-1], w.shape[0])
+            return tensors.called(scaled_linear, REQUEST, x, (w,), shape, out, dtype, bias, **options)
+        x = array_of(REQUEST, x)
+    with on_device_of(REQUEST, w.codes, w):  # in a CUDA graph what x becomes stays with w
+        operand = with_scales(REQUEST, x, w, activations)
+    result = result_of(REQUEST, w, (*operand.shape[:-1], w.shape[0]), dtype, out, bias, "w")
+    problem = ScaledLinear.of(operand.as_rows(), w, accumulate)
+    _check_sums(problem, operand.code.kind)
+    if requantize is not None:
+        if out is not None:
+            raise ShapeError(
+                f"{REQUEST}: requantize gives a new ScaledArray, out takes floats; pass one of them"
             )
-        return x
-    if device_of(x) != w.device:
-        raise DeviceError(
-            f"{ASKED}: x is on {device_of(x)}, w on {w.device}; both must be on one device; move w with "
-            'w.to("cpu") or w.to("cuda"), or x with cupy.asarray(x) or x.get()'
-        )
-    with on_device_of(ASKED, w.codes, w):  # as in a CUDA graph what x becomes stays with w
-        x = as_floats_or_bfloat16(ASKED, x)
-        check_columns(ASKED, x, w)
-        code, tile = how_quantized(how, w)
-        return quantize_scaled(x, code, tile, zeros=takes_zeros(how, code), ragged="pad")
-
-
-def _flat(x: ScaledArray) -> ScaledArray:
-    if x.ndim == 2:
-        return x
-    codes = x.codes.reshape(x.tiling.rows, x.tiling.columns)
-    return ScaledArray(codes, x.scales, x.code, x.tile, x.zeros)
+        result = result._replace(coding=coding_of(requantize, problem.m, problem.n))
+    remake = None if operand is x else partial(with_scales, REQUEST, x, w, activations)
+    return run(problem, (operand, w), result, kernel, None, key, remake)
 
 
 def _check_sums(problem: ScaledLinear, kind: str) -> None:
-    """Whether sums of such codes can be what was asked."""
+    """Refuse sums that codes of such a kind do not have, or that could overflow."""
     accumulate = problem.accumulate
     known = ACCUMULATE[kind]
     if accumulate not in (None, *known):
@@ -216,46 +154,26 @@ def _check_sums(problem: ScaledLinear, kind: str) -> None:
         )
 
 
-class Coding(NamedTuple):
-    """What a result is requantized to."""
-
-    code: Code
-    tile: Tile
-    scales: Any
-
-
 def coding_of(how: Any, m: int, n: int) -> Coding:
-    """What ``requantize`` means for a result [M, N]."""
+    """The code, tile and scales that ``requantize`` asks for, of a result [M, N]."""
     if not (isinstance(how, tuple | list) and len(how) == 2):
         raise DTypeError(
-            f"{ASKED}: requantize={how!r}; it is (code, scales): a name in gq.codes, and a number or an "
+            f"{REQUEST}: requantize={how!r}; it is (code, scales): a name in gq.codes, and a number or an "
             "array of scales"
         )
     code, scales = how
     if scales is None:
         raise DTypeError(
-            f"{ASKED}: requantize={how!r}; scales of a result are given, not found; pass a number or an "
+            f"{REQUEST}: requantize={how!r}; scales of a result are not computed; pass a number or an "
             "array, or quantize the floats, gq.quantize_scaled(x @ w.T, …)"
         )
     shape = tuple(getattr(scales, "shape", np.shape(scales)))
     tiles = {(): (None, None), (m, n): (1, 1), (m, 1): (1, None), (1, n): (None, 1), (1, 1): (None, None)}
     if shape not in tiles:
         raise ShapeError(
-            f"{ASKED}: requantize with scales of shape {shape}; the result is ({m}, {n}), its scales are a "
+            f"{REQUEST}: requantize with scales of shape {shape}; the result is ({m}, {n}), its scales are a "
             f"number, (1, 1), (1, {n}), ({m}, 1) or ({m}, {n}); reshape them"
         )
     if not m * n:  # no tile has a scale then
         return Coding(CODES[code], tiles[shape], 1.0)
     return Coding(CODES[code], tiles[shape], scales)
-
-
-def _in_codes(
-    rung: ladder.Rung, x: ScaledArray, w: ScaledArray, shape: tuple[int, ...], end: Ending, coding: Coding
-) -> ScaledArray:
-    """By a kernel that writes codes itself."""
-    code, tile, scales = coding
-    m, n = len(x), len(w)
-    codes = namespace(w.codes).empty((m, n), code.dtype)
-    made = static_scales(f"{ASKED} with requantize", scales, codes, code, tile)
-    rung.launch(x, w, codes, end=end._replace(code=code, scales=made))
-    return ScaledArray(codes.reshape(shape), made, code, tile)

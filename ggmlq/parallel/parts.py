@@ -33,7 +33,7 @@ class Parts:
         self.parts: tuple[Any, ...] = tuple(parts)
         self.spans = spans
         self.team = team
-        self._kept: list[Any] = []  # memory of copies in CUDA graphs
+        self._graph_memory: list[Any] = []  # memory of copies in CUDA graphs
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ class Parts:
                 f'gather({device!r}) of {self!r}: it has no part there; one of its devices, or "cpu", can '
                 "have the whole; leave the device out"
             )
-        with self.team.run(home, self._kept) as run:
+        with self.team.run(home, self._graph_memory) as run:
             return gathered(run, self.parts, self.spans, self.shape, home, self.devices)
 
     def map(self, function: Callable[..., Any], *others: Parts) -> Parts:
@@ -93,7 +93,7 @@ class Parts:
                     "the weights of both alike, or with cuts=s.cuts"
                 )
         results = []
-        with self.team.run(self.devices[0], self._kept) as run:
+        with self.team.run(self.devices[0], self._graph_memory) as run:
             run.fork()
             for position, part in enumerate(self.parts):
                 with run.on(position):
@@ -174,5 +174,5 @@ def replicate(x: Any, devices: Any) -> Parts:
     with team.run(device_of(x), held_memory) as run:
         run.fork()
         results = Parts(run.give([x] * len(names)), None, team)
-    results._kept = held_memory
+    results._graph_memory = held_memory
     return results

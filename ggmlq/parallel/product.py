@@ -24,8 +24,7 @@ from ..arrays.weights import Divided
 from ..base.devices import namespace
 from ..dispatch.checks import check_out
 from ..errors import DeviceError, DTypeError, ShapeError, UnsupportedError
-from ..ops import quantize_scaled
-from ..ops import torch as tensors
+from ..ops import quantize_scaled, tensors
 from ..ops.scaled_linear import coding_of
 from .parts import Parts, gathered, joined
 from .sharded_call import ShardedCall, checked
@@ -242,14 +241,10 @@ def _tensor_product(
         return work(s, rows, *ids, **more)
 
     if operation == "expert_linear":
-        shape = (*np.shape(rest[0]), s.shape[1])
-        return tensors.expert_linear(product, x, s, rest[0], out, dtype, asked=text, shape=shape, **options)
-    bias = options.pop("bias", None)
-    return tensors.linear(product, x, s, out, bias, dtype, asked=text, check=_as_it_is, **options)
-
-
-def _as_it_is(request: str, x: Any, q: Any) -> Any:
-    return x
+        shape: tuple[int, ...] = (*np.shape(rest[0]), s.shape[1])
+    else:
+        shape = (*x.shape[:-1], s.shape[0])
+    return tensors.called(product, text, x, (s, *rest), shape, out, dtype, **options)
 
 
 def left(operation: str, s: Any, x: Any, rest: Sequence[Any], options: dict[str, Any]) -> Parts:

@@ -10,8 +10,7 @@ from ..arrays.scaled import ScaledArray
 from ..base.devices import device_of
 from ..dispatch.checks import as_floats, check_bias, float_dtype
 from ..errors import DeviceError, DTypeError, ShapeError
-from ..ops.expert_operands import check_ids, check_rows
-from ..ops.scaled_operands import how_quantized, takes_zeros
+from ..ops.operands import check_ids, check_rows, how_quantized, takes_zeros
 from .parts import Parts
 
 

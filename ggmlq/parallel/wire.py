@@ -166,7 +166,7 @@ class Wire:
             raise
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to all ranks."""
         for peer in self._peers.values():
             peer.close()
         self._peers.clear()

@@ -11,7 +11,7 @@ from ..arrays.array import QuantArray
 from ..arrays.scaled import ScaledArray
 from ..base.devices import to_host
 from ..errors import UnsupportedError
-from ..ops.expert_operands import checked
+from ..ops.operands import experts
 from .linear import linear
 from .rules import Rule
 from .scaled_linear import SUMS, scaled_linear
@@ -50,7 +50,7 @@ def expert_linear(
             f"{REQUEST}: arithmetic={arithmetic!r}; products of {q!r} are summed in one of "
             f"{', '.join(SUMS)}; pass one of these"
         )
-    operands = checked(x, q, ids, look=True, asked=REQUEST, quantize=False)
+    operands = experts(REQUEST, x, q, ids, look=True, quantize=False)
     uses = operands.ids.reshape(-1)
     per = len(uses) // max(len(operands.x), 1)
     y = np.zeros((len(uses), q.shape[1]))

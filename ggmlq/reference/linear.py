@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
 from ..base.devices import to_host
-from ..dispatch.checks import check_linear
 from ..errors import ShapeError
+from ..ops.operands import check_linear
 from .multiply import multiply
 from .operands import Activations, Weights, Wide, activations, weights
 from .rules import Rule, rule

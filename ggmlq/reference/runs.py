@@ -35,11 +35,11 @@ def quantize_runs(x: Floats, how: Quantizer) -> Runs:
     with np.errstate(all="ignore"):  # runs of zeros or infinities: their scale tells
         v, d = _scaled(by_run(x, how.run), how)
         codes = _codes(v, how).reshape(x.shape)
-        sums = None if how.sums is None else kept_sums(x, codes, d, how)
+        sums = None if how.sums is None else stored_sums(x, codes, d, how)
         from_tie = np.abs(np.abs(v) % 1 - np.float32(0.5))
         ties = (from_tie <= ULPS * np.spacing(np.abs(v))) & (d != 0)[..., None]
         steps = _other_halves(d) if how.scale == "half" else None
-    return Runs(codes, kept(d, how), sums, ties.reshape(x.shape), steps)
+    return Runs(codes, stored_scales(d, how), sums, ties.reshape(x.shape), steps)
 
 
 def _scaled(runs: Floats, how: Quantizer) -> tuple[Floats, Floats]:
@@ -64,7 +64,7 @@ def _codes(v: Floats, how: Quantizer) -> NDArray[np.int8]:
     return whole.astype(np.int8)
 
 
-def kept(d: Floats, how: Quantizer) -> Wide:
+def stored_scales(d: Floats, how: Quantizer) -> Wide:
     """Scales as the program keeps them."""
     return (d.astype(np.float16) if how.scale == "half" else d).astype(np.float64)
 
@@ -79,7 +79,7 @@ def _other_halves(d: Floats) -> Wide | None:
     return np.where(close, np.abs(other - near), 0) if close.any() else None
 
 
-def kept_sums(x: Floats, codes: NDArray[np.int8], d: Floats, how: Quantizer) -> Wide:
+def stored_sums(x: Floats, codes: NDArray[np.int8], d: Floats, how: Quantizer) -> Wide:
     """The block sums that a program keeps, rounded to half; where it keeps none, scale times Σ code."""
     code_sums: NDArray[np.int64] = by_run(codes, how.sum_run).sum(axis=-1)
     if how.sums == "codes":
@@ -93,4 +93,4 @@ def kept_sums(x: Floats, codes: NDArray[np.int8], d: Floats, how: Quantizer) -> 
         runs = runs[..., :half] + runs[..., half:]
     sums: Wide = runs[..., 0].astype(np.float16).astype(np.float64)
     without = np.arange(sums.shape[1]) % 8 >= how.sums_of
-    return np.where(without, code_sums * kept(d, how).repeat(how.run // how.sum_run, axis=-1), sums)
+    return np.where(without, code_sums * stored_scales(d, how).repeat(how.run // how.sum_run, axis=-1), sums)

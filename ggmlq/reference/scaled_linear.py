@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from ..arrays.scaled import ScaledArray
 from ..base.devices import to_host
 from ..codes.tiling import expanded
+from ..dispatch.checks import check_columns
 from ..errors import UnsupportedError
-from ..ops.scaled_operands import check_columns, check_operands, check_weights
+from ..ops.operands import check_pair, check_weights
 from .identity import Planar, Wide, product
 
 SLAB = 1 << 22  # elements of either operand at a time
@@ -58,7 +59,7 @@ def scaled_linear(
         floats = np.asarray(x, np.float64)
         check_columns(request, floats, w)
         return np.asarray(floats @ w.dequantize(np.float64).T)
-    check_operands(request, x, w)
+    check_pair(request, x, w)
     rows, columns = x.tiling.rows, w.shape[0]
     y = np.empty((rows, columns))
     step = max(1, SLAB // max(w.shape[1], 1))

@@ -49,7 +49,7 @@ class Ranges:
         self._clock.start()
         while True:
             try:
-                with self._asked(start, stop) as answer:
+                with self._answer(start, stop) as answer:
                     stop = self._checked(answer, start, stop)
                     while start < stop:
                         count = min(PIECE, stop - start)
@@ -74,7 +74,7 @@ class Ranges:
                     self._fail(f"no connection: {_line(reason)}; check the address")
                 self._wait(failures, f"{type(error).__name__}: {_line(reason)}")
 
-    def _asked(self, start: int, stop: int) -> Any:
+    def _answer(self, start: int, stop: int) -> Any:
         headers = {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity", "User-Agent": "ggmlq"}
         if self.version is not None and self.version.startswith('"'):  # a weak one does not do for ranges
             headers["If-Range"] = self.version

@@ -57,7 +57,7 @@ def hold(url: str, shown: str, origin: Origin, version: str | None) -> Held:
         for _ in range(ATTEMPTS):
             if place is None:
                 break
-            held = _kept(below(place, HOME, _name(url, version, origin.size), new=True), about, origin, shown)
+            held = _stored(below(place, HOME, _name(url, version, origin.size), new=True), about, origin, shown)
             if held is not None:
                 return held
     except (Refused, OSError) as error:
@@ -67,7 +67,7 @@ def hold(url: str, shown: str, origin: Origin, version: str | None) -> Held:
     return _for_now(origin, shown)
 
 
-def _kept(place: AbstractContextManager[Folder], about: bytes, origin: Origin, shown: str) -> Held | None:
+def _stored(place: AbstractContextManager[Folder], about: bytes, origin: Origin, shown: str) -> Held | None:
     """The files of a folder; None if somebody emptied it meanwhile, so that they would have no names."""
     with contextlib.suppress(FileNotFoundError), place as folder:
         held = Held(folder, origin.size or 0, origin, shown)

@@ -112,7 +112,7 @@ def _indexed(path: str) -> Place:
 
 
 def names_in(path: str, index: Mapping[str, Any]) -> dict[str, str]:
-    """Which file has which tensor, as the index of this path says: names of files beside it or below."""
+    """The file of each tensor, from the index at this path: names of files beside it or below."""
     weights = index.get("weight_map")
     if not isinstance(weights, dict):
         raise SafetensorsError(

@@ -1,5 +1,4 @@
-"""What of the sources a kernel is made of, found in their text: nothing is imported, and no version of
-The definitions that a kernel is compiled from, found in the text of the sources.
+"""The definitions that a kernel is compiled from, found in the text of the sources.
 
 From the function that makes a kernel the names in its text are followed, from definition to definition and
 from file to file, as far as files hold words of kernels, formats and codes. Its digest is that of all these
@@ -38,7 +37,7 @@ class Side(NamedTuple):
 
 SIDES = {
     "cuda": Side(
-        ("cuda/", "formats/", "codes/", "fixed/", "gru/", "dispatch/ending.py"),
+        ("cuda/", "formats/", "codes/", "fixed/", "gru/", "dispatch/epilogue.py"),
         ("cuda/machine/", "cuda/prebuilt/", "cuda/intrinsics/language.py", "cuda/intrinsics/blank.py", TABLE),
         ("cuda/machine/compiling.py",),
     ),

@@ -133,7 +133,7 @@ class Surveyed:
         return prod(self.shape)
 
     @property
-    def told(self) -> dict[str, float]:
+    def shown_errors(self) -> dict[str, float]:
         """Errors by importance where there is some, else plain ones."""
         return self.errors if self.sensitivity is None else self.sensitivity
 
@@ -171,7 +171,7 @@ class Survey:
         weighted = any(one.sensitivity is not None for one in self.tensors)
         counted = [one for one in self.tensors if not weighted or one.sensitivity is not None]
         for kind in self.types:
-            pairs = [(one.energy, one.told.get(kind)) for one in counted]
+            pairs = [(one.energy, one.shown_errors.get(kind)) for one in counted]
             tried = [(energy, error) for energy, error in pairs if error is not None and energy]
             if tried:
                 losses[kind] = sum(e * error for e, error in tried) / sum(e for e, _ in tried)
@@ -205,7 +205,7 @@ class Survey:
 def _kind(tensor: Surveyed) -> Hashable:
     values = tensor.values
     damaged = values is not None and values.nan + values.infinite > 0  # it has a line of its own
-    tried = (*tensor.told,)
+    tried = (*tensor.shown_errors,)
     return tensor.file, tensor.type, tensor.shape, tensor.note, tried, tensor.name if damaged else ""
 
 
@@ -216,6 +216,6 @@ def _row(name: str, tensors: list[Surveyed], many: list[str], types: list[str]) 
         name, first.type, " x ".join(map(str, first.shape)) or "scalar", *many,
         span((one.rms for one in values), ".3g"), span((one.peak for one in values), ".1f"),
         span((one.zeros / one.elements for one in values if one.elements), ".2%"),
-        *(span((tensor.told.get(kind) for tensor in tensors), ".2e") for kind in types),
+        *(span((tensor.shown_errors.get(kind) for tensor in tensors), ".2e") for kind in types),
         printable(first.note),
     ]  # fmt: skip

@@ -100,17 +100,17 @@ class _Survey:
     ) -> None:  # fmt: skip
         self._models, self._types, self._elements = models, types, elements
         self._imatrix = imatrix
-        self._found: dict[Key, Surveyed] = {}
+        self._surveyed: dict[Key, Surveyed] = {}
         self._waiting: dict[Key, dict[int, Walked]] = {}
         self._parts: dict[Key, int] = {}
         self._trials: list[Trial] = []
         for number, model in enumerate(models):
             lacks = set(model.missing)
             for name in _chosen(model, filter):
-                self._found[number, name] = _listed(model, name, name in lacks)
-        if not self._found and filter is not None:
+                self._surveyed[number, name] = _listed(model, name, name in lacks)
+        if not self._surveyed and filter is not None:
             select(f"survey of {models[0]!r}", models[0], filter)  # says that it takes none
-        total = sum(one.nbytes for one in self._found.values())
+        total = sum(one.nbytes for one in self._surveyed.values())
         self._bar = Progress(total, "looking at values", show=progress)
         self._show = progress
 
@@ -124,16 +124,16 @@ class _Survey:
             tasks.run(executor, self._counted(), trial, self._tried)
         finally:
             self._bar.close()
-        tried = [kind for one in self._found.values() for kind in one.told]
+        tried = [kind for one in self._surveyed.values() for kind in one.shown_errors]
         order = self._types if self._types is not None else [FORMATS[n] for n in (*CANDIDATES, *OTHERS)]
         types = [fmt.name for fmt in dict.fromkeys(order) if fmt.name in set(tried)]
         paths = [path for model in self._models for path in model.paths]
-        return Survey(paths, list(self._found.values()), types)
+        return Survey(paths, list(self._surveyed.values()), types)
 
     # --- the first round --------------------------------------------------------------------
 
     def _walks(self) -> Iterator[Walk]:
-        for (number, name), one in self._found.items():
+        for (number, name), one in self._surveyed.items():
             if one.note or not prod(one.shape):
                 one.values = one.values or (None if one.note else Values())
                 continue
@@ -160,7 +160,7 @@ class _Survey:
     def _walked(self, task: Walk, result: Walked) -> None:
         """One part more; of the last one on, rows are drawn."""
         key = task.model, task.name
-        one, parts = self._found[key], self._waiting.setdefault(key, {})
+        one, parts = self._surveyed[key], self._waiting.setdefault(key, {})
         parts[task.number] = result
         share = (task.part[1] - task.part[0]) / (prod(one.shape[:-1]) if task.by_row else prod(one.shape))
         self._bar.advance(round(share * one.nbytes))
@@ -199,7 +199,7 @@ class _Survey:
         return [task._replace(types=[(kind, count[kind]) for kind, _ in task.types]) for task in self._trials]
 
     def _tried(self, task: Trial, result: Tried) -> None:
-        one = self._found[task.model, task.name]
+        one = self._surveyed[task.model, task.name]
         one.errors, one.sensitivity = result
         self._bar.advance(1)
 

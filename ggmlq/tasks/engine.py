@@ -67,7 +67,7 @@ class _Run(Generic[Job, Result]):
         self, executor: Executor, work: Callable[[Job], Result], take: Callable[[Job, Result], object]
     ) -> None:
         self._executor, self._work, self._take = executor, work, take
-        self._own: Executor | None = None  # made in place of one that broke
+        self._replacement: Executor | None = None  # made in place of one that broke
         self._threads = executors.threads_of(executor)
         self._out: dict[Future[Result], Job] = {}  # in the order in which they went
         self._finished: SimpleQueue[Future[Result]] = SimpleQueue()
@@ -82,8 +82,8 @@ class _Run(Generic[Job, Result]):
                 if future in self._out:
                     self._settle(future)
         finally:
-            if self._own is not None:
-                executors.kill(self._own)
+            if self._replacement is not None:
+                executors.kill(self._replacement)
             elif not executors.is_ours(self._executor):  # killed next, and a cancelled future upsets that
                 for future in self._out:
                     future.cancel()
@@ -144,9 +144,9 @@ class _Run(Generic[Job, Result]):
         if not out and self._again:  # it took nothing: the one that it refused has to count
             out = [self._again.popleft()]
         broken, self._executor = self._executor, self._another(error, out)
-        if broken is self._own:
+        if broken is self._replacement:
             executors.kill(broken)
-        self._own = self._executor
+        self._replacement = self._executor
         suspects = (executors.at_once(self._executor) or len(out)) + 1  # one more may have been on its way
         self._again.extendleft(reversed(out[suspects:]))
         for task in reversed(out[:suspects]):

@@ -96,9 +96,9 @@ def trace(
     Trace
         Yields a :class:`Product` a node; afterwards ``.notes`` tells about the run.
     """
-    asked = settings(
+    run = settings(
         model, lib=lib, prompt=prompt, tokens=tokens, generate=generate, select=select, judge=judge,
         without=without, cache=cache, flash=flash, threads=threads, timeout=timeout, seed=seed, verify=verify,
         tool=tool,
     )  # fmt: skip
-    return Trace(asked, bar=bar)
+    return Trace(run, bar=bar)

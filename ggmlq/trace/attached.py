@@ -29,17 +29,17 @@ from .settings import settings
 from .tracer import Tracer
 from .verdicts import Judge
 
-_KEPT: list[Tracer] = []  # a context that was made meanwhile asks its callback as long as it lives
+_TRACERS: list[Tracer] = []  # a context made within `with` calls its callback as long as it lives
 
 
 class _Here:
-    """The shared file, attached by a process of its own."""
+    """Arrays of this process, in place of the file that two processes share."""
 
     def __init__(self) -> None:
         self.arrays: list[NDArray[np.uint8]] = []
 
     def note(self, facts: dict[str, Any]) -> None:
-        """Nobody would read it."""
+        """Drop the facts: there is no other process to read them."""
 
     def room(self, lengths: list[int]) -> tuple[list[NDArray[np.uint8]], list[list[int]]]:
         """Arrays to be filled."""
@@ -53,18 +53,18 @@ class Attached:
     def __init__(
         self, model: str | Path, lib: str | Path | None, select: Sequence[str] | str, judge: str
     ) -> None:
-        asked = settings(model, lib=lib, select=select, judge=judge)
-        self._file = gguf.open(asked.model)
-        self._judge = Judge(self._file, asked.judge)
+        options = settings(model, lib=lib, select=select, judge=judge)
+        self._file = gguf.open(options.model)
+        self._judge = Judge(self._file, options.judge)
         self._here, self._products = _Here(), list[Product]()
         build, path = locate_llama(lib)
         symbols = Symbols(build, whole=True)
         library = ctypes.CDLL(str(path.absolute()), mode=getattr(ctypes, "RTLD_GLOBAL", 0))
         self._tracer = Tracer(
-            symbols, self._here, self._tell, set(self._file), select=asked.select, counts=True
+            symbols, self._here, self._tell, set(self._file), select=options.select, counts=True
         )
         self._hook = Hook(symbols, library, self._tracer.callback)
-        _KEPT.append(self._tracer)
+        _TRACERS.append(self._tracer)
 
     def _tell(self, message: dict[str, Any]) -> None:
         arrays = dict(zip(message["places"], self._here.arrays, strict=True))

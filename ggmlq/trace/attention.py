@@ -18,7 +18,7 @@ from .operands import Node
 
 Wide = NDArray[np.float64]
 
-# NMSE of a row of a head. Seen of right kernels, in the worst row: 1e-6 (f16 cache), 7e-5 (q4_0 cache), 3e-4
+# NMSE of a row of a head. Right kernels reach, in the worst row: 1e-6 (f16 cache), 7e-5 (q4_0 cache), 3e-4
 # (512 tokens in libraries that sum in halves, which longer contexts make worse).
 LOOSE = 1e-2
 COMPILED = 1 << 24  # products of q and k below which NumPy is done before anything is compiled
@@ -35,14 +35,14 @@ def attend(node: Node) -> Wide:
     mask = node.floats("m")[:, :, :rows].astype(np.float64) if "m" in node.tensors else None
     compiled = q.size * k.shape[2] >= COMPILED
     one_stream = import_module("ggmlq.cpu.attention").attend if compiled else _attend
-    found = [
+    results = [
         one_stream(
             q[i], k[i * len(k) // streams], v[i * len(v) // streams],
             None if mask is None else mask[i * len(mask) // streams], slopes, sinks, scale / (cap or 1), cap,
         )
         for i in range(streams)
     ]  # fmt: skip
-    return np.stack(found).swapaxes(1, 2)
+    return np.stack(results).swapaxes(1, 2)
 
 
 def _attend(
@@ -59,36 +59,36 @@ def _attend(
     with np.errstate(invalid="ignore"):
         weights = np.exp(scores - largest)
         total = weights.sum(axis=-1, keepdims=True) + np.exp(sinks[:, None, None] - largest)
-        found: Wide = weights / total @ v
-    return found
+        result: Wide = weights / total @ v
+    return result
 
 
 def judge_attention(node: Node) -> tuple[Judgement, dict[str, Any], int]:
     """The verdict, the worst element of the worst row, and how many rows were judged."""
-    wanted = attend(node)
-    y = node.strided("y").astype(np.float64).reshape(wanted.shape)
-    error, size = ((y - wanted) ** 2).sum(axis=-1), (wanted**2).sum(axis=-1)
+    expected = attend(node)
+    y = node.strided("y").astype(np.float64).reshape(expected.shape)
+    error, size = ((y - expected) ** 2).sum(axis=-1), (expected**2).sum(axis=-1)
     floor = 1e-6 * size.mean() if np.isfinite(size).all() else 0.0
     with np.errstate(invalid="ignore", divide="ignore"):
         off = error / np.maximum(size, floor + 1e-300)
-    known = np.isfinite(wanted).all(axis=-1)  # a row that may attend to nothing is not a number
-    off = np.where(known, np.where(np.isnan(off), np.inf, off), 0.0)
+    finite = np.isfinite(expected).all(axis=-1)  # a row that attends to nothing is NaN
+    off = np.where(finite, np.where(np.isnan(off), np.inf, off), 0.0)
     stream, row, head = (int(i) for i in np.unravel_index(int(off.argmax()), off.shape))
-    got, right = y[stream, row, head], wanted[stream, row, head]
+    got, right = y[stream, row, head], expected[stream, row, head]
     column = int(np.nan_to_num(np.abs(got - right), nan=np.inf).argmax())
     out = int((off > LOOSE).sum()) * right.size
-    whole = float(error[known].sum() / max(size[known].sum(), 1e-300))
+    whole = float(error[finite].sum() / max(size[finite].sum(), 1e-300))
     worst = {
         "part": f"head {head}", "row": row, "column": column,
         "got": float(got[column]), "wanted": float(right[column]),
         "error": float(abs(got[column] - right[column])),
         "limit": math.sqrt(LOOSE * float(size[stream, row, head])),
     }  # fmt: skip
-    return Judgement("attention", float(off.max()), whole, out), worst, int(known.sum())
+    return Judgement("attention", float(off.max()), whole, out), worst, int(finite.sum())
 
 
 def _slopes(heads: int, most: float) -> Wide:
-    """ALiBi: how much each head minds distance; without a bias all alike."""
+    """The slope of each head under ALiBi; ones without a bias."""
     if not most:
         return np.ones(heads)
     low = 1 << (heads.bit_length() - 1)

@@ -34,7 +34,7 @@ CODE = "import sys; sys.path[:] = {path!r}; from ggmlq.trace.child import main; 
 
 
 class Talk:
-    """Answers leave, requests come; each answer is to the request before."""
+    """The pipes to the parent: each answer belongs to the request before it."""
 
     def __init__(self, requests: Stream, answers: Stream) -> None:
         self._answers = answers
@@ -48,11 +48,11 @@ class Talk:
         return message
 
     def answer(self, message: dict[str, Any], arrays: Arrays | None = None) -> None:
-        """To the last one."""
+        """Answer the last request."""
         send(self._answers, self._number, message, arrays or [])
 
     def exchange(self, message: dict[str, Any]) -> None:
-        """A product: wait until it was judged."""
+        """Send a product, and wait until it was judged."""
         self.answer({"kind": "product", **message})
         self.request()
 
@@ -62,9 +62,13 @@ class Runner:
 
     def __init__(self, talk: Talk) -> None:
         self._talk = talk
-        self._kept: list[Any] = []  # what C calls
+        self._references: list[
+            Any
+        ] = []  # callbacks that C calls: without a reference they would be collected
         self._model: tuple[str, int] | None = None
-        self._offered: set[str] = set()  # layouts of weights, known where some are left out
+        self._offered: set[str] = (
+            set()
+        )  # layouts of weights that the library offers; filled only where some are left out
 
     def load(self, message: dict[str, Any]) -> dict[str, Any]:
         """Load the library and its model."""
@@ -76,7 +80,7 @@ class Runner:
         if self._symbols.has("ggml_backend_reg_count") and not self._symbols.ggml_backend_reg_count():
             self._symbols.ggml_backend_load_all_from_path(str(build.folder).encode())
         if message["without"]:
-            self._kept += extra_kinds(message["without"], self._symbols, self._llama, self._offered)
+            self._references += extra_kinds(message["without"], self._symbols, self._llama, self._offered)
         return {"version": self._library.version, "path": str(path),
                 "libraries": [str(library) for library in loaded.checked(build, path)]}  # fmt: skip
 
@@ -88,13 +92,13 @@ class Runner:
     def tokens(self, message: dict[str, Any]) -> dict[str, Any]:
         """A text as tokens, and those that begin any text."""
         model = self._loaded(message["model"])
-        found = self._llama.tokenize(model, message["text"])
+        numbers = self._llama.tokenize(model, message["text"])
         short, bare = self._llama.tokenize(model, "a"), self._llama.tokenize(model, "a", whole=False)
         begin = next(i for i in range(len(short) + 1) if short[i : i + len(bare)] in (bare, []))
-        return {"kind": "tokens", "tokens": found, "begin": found[:begin] if begin < len(short) else []}
+        return {"kind": "tokens", "tokens": numbers, "begin": numbers[:begin] if begin < len(short) else []}
 
     def run(self, message: dict[str, Any]) -> dict[str, Any]:
-        """A prompt and some more tokens; logits of each step."""
+        """Run a prompt and some more tokens; the answer has the logits of each step."""
         model = self._loaded(message["model"])
         tokens = message["tokens"] or self._tokens(model, message)
         wishes = Wishes(
@@ -103,9 +107,9 @@ class Runner:
         tracer = None
         if message["traced"]:
             with gguf.open(Path(message["model"])) as file:
-                known = set(file)
+                names = set(file)
             tracer = Tracer(
-                self._symbols, self._shared, self._talk.exchange, known,
+                self._symbols, self._shared, self._talk.exchange, names,
                 select=message["select"], every=message["every"], quiet=message["quiet"],
             )  # fmt: skip
         context = self._llama.context(model, wishes, tracer and tracer.callback)
@@ -133,12 +137,12 @@ class Runner:
         }  # fmt: skip
 
     def tool(self, message: dict[str, Any]) -> dict[str, Any]:
-        """A command of llama.cpp, whatever it runs."""
+        """Run a command of llama.cpp and trace all its graphs."""
         with gguf.open(Path(message["model"])) as file:
-            known = set(file)
-        tracer = Tracer(self._symbols, self._shared, self._talk.exchange, known, select=message["select"],
+            names = set(file)
+        tracer = Tracer(self._symbols, self._shared, self._talk.exchange, names, select=message["select"],
                         every=message["every"], quiet=message["quiet"], counts=True)  # fmt: skip
-        self._kept.append(tracer)
+        self._references.append(tracer)
         with Hook(self._symbols, self._llama.lib, tracer.callback):
             run_tool(self._llama.path.parent, message["tool"], message["model"])
         tracer.off = True
@@ -159,7 +163,7 @@ class Runner:
 
 
 def serve(talk: Talk) -> None:
-    """Answer until the parent is gone."""
+    """Answer requests until the parent is gone."""
     runner = Runner(talk)
     while True:
         message = talk.request()

@@ -9,15 +9,20 @@ from typing import Any
 from ..llama.crash import cause_of
 from .structs import HIDDEN
 
-SAID = 3  # last lines of what a library printed
+LAST_LINES = 3  # last lines of what a library printed
 
 Tensor = dict[str, Any]  # as the flight recorder describes it
 
 
 def sentence(
-    doing: str, how: str, pending: Sequence[Tensor], step: int, said: str, libraries: Sequence[Path] = ()
+    doing: str,
+    how: str,
+    pending: Sequence[Tensor],
+    step: int,
+    last_words: str,
+    libraries: Sequence[Path] = (),
 ) -> str:
-    """``pending``: the nodes that were being computed; none where no graph ran yet."""
+    """The error in words. ``pending``: the nodes that were being computed; none where no graph ran yet."""
     if not pending:
         where = "while it loaded the model or made its context"
     elif len(pending) == 1:
@@ -25,7 +30,7 @@ def sentence(
     else:
         first, last = described(pending[0]), described(pending[-1])
         where = f"within {len(pending)} nodes, from {first} to {last} (step {step})"
-    quoted = f"; it said: {said}" if said else ""
+    quoted = f"; it said: {last_words}" if last_words else ""
     cause = cause_of(how, _special(pending), libraries)
     way = _way_on(pending, how)
     return f"{doing}: the library {how} {where}{quoted}; {f'{cause}; ' if cause else ''}{way}"
@@ -40,7 +45,7 @@ def described(node: Tensor) -> str:
 
 
 def _lengths(tensor: Tensor) -> list[int]:
-    """Without the axes of 1 at the end."""
+    """The lengths of a tensor, without axes of 1 at the end."""
     ne = list(tensor["ne"])
     while len(ne) > 1 and ne[-1] == 1:
         del ne[-1]
@@ -48,7 +53,7 @@ def _lengths(tensor: Tensor) -> list[int]:
 
 
 def _special(pending: Sequence[Tensor]) -> list[str]:
-    """Layouts of their own that nodes have operands in."""
+    """The repacked layouts that hold operands of these nodes."""
     buffers = dict.fromkeys(s["buffer"] for node in pending for s in node["of"])
     return [b for b in buffers if any(word in b.upper() for word in HIDDEN)]
 
@@ -64,6 +69,6 @@ def _way_on(pending: Sequence[Tensor], how: str) -> str:
 
 
 def end_of(tail: str) -> str:
-    """Its last lines, as one."""
+    """The last lines of the output, joined to one."""
     lines = [line.strip() for line in tail.splitlines() if line.strip()]
-    return " / ".join(lines[-SAID:])
+    return " / ".join(lines[-LAST_LINES:])

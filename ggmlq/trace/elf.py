@@ -54,7 +54,7 @@ def _symbol(tags: dict[int, int], index: int) -> bytes:
 
 
 def _make_writable(address: int) -> None:
-    """The linker may have made the table read-only once it was filled."""
+    """Make the page writable: the linker may have made the table read-only."""
     libc = ctypes.CDLL(None, use_errno=True)
     page = address & -mmap.PAGESIZE
     if libc.mprotect(c_void_p(page), c_size_t(2 * mmap.PAGESIZE), READ_WRITE):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
-from ..check.judge import spread
+from ..base.indices import evenly_spaced
 from ..faults import Diagnosis
 from .operands import Part
 
@@ -24,11 +24,9 @@ Rows = NDArray[np.float64]
 ASK = "look at the mapping from tokens to experts: matrix_rows, ids, and the strides of both"
 
 
-def of_experts(
-    parts: Sequence[Part], bad: Sequence[Part], all_experts: Sequence[QuantArray]
-) -> Diagnosis | None:
+def mix_up(parts: Sequence[Part], bad: Sequence[Part], all_experts: Sequence[QuantArray]) -> Diagnosis | None:
     """A mix-up that explains every wrong row, or None."""
-    columns = spread(bad[0].q.shape[0], COLUMNS)
+    columns = evenly_spaced(bad[0].q.shape[0], COLUMNS)
     rows = [(part, m) for part in parts for m in range(len(part.x))][: MOST * MOST]
     right = np.stack([_product(part.x[m : m + 1], part.q, columns)[0] for part, m in rows[: 8 * MOST]])
     got = np.stack([part.y[m, columns] for part, m in rows[: 8 * MOST]]).astype(np.float64)
@@ -36,58 +34,58 @@ def of_experts(
     wrong = np.flatnonzero(~(((got - right) ** 2).sum(axis=1) <= NEAR * size))
     if not len(wrong):
         return None
-    some = wrong[:MOST]
-    by_expert = _by_another_expert(rows, got, some, columns, all_experts)
+    sample = wrong[:MOST]
+    by_expert = _by_another_expert(rows, got, sample, columns, all_experts)
     if by_expert is not None:
         pairs = ", ".join(f"{a} by {b}" for a, b in sorted(by_expert.items()))
-        return _told(
+        return _diagnosis(
             "wrong-expert", f"rows of an expert were multiplied with another one's weights: {pairs}; {ASK}",
             rows, wrong,
         )  # fmt: skip
-    by_row = _of_another_row(right, got, some)
+    by_row = _by_another_row(right, got, sample)
     if by_row is not None:
         pairs = ", ".join(f"{_place(rows, a)} holds {_place(rows, b)}" for a, b in list(by_row.items())[:8])
-        return _told(
+        return _diagnosis(
             "tokens-permuted", f"rows of the result stand in other places: {pairs}; {ASK}", rows, wrong
         )
     return None
 
 
 def _product(x: NDArray[np.float32], q: QuantArray, columns: NDArray[np.intp]) -> Rows:
-    found: Rows = x.astype(np.float64) @ q[columns].dequantize(np.float64).T
-    return found
+    product: Rows = x.astype(np.float64) @ q[columns].dequantize(np.float64).T
+    return product
 
 
 def _by_another_expert(
     rows: Sequence[tuple[Part, int]], got: Rows, wrong: NDArray[np.intp], columns: NDArray[np.intp],
     all_experts: Sequence[QuantArray],
 ) -> dict[str, str] | None:  # fmt: skip
-    """For each expert with wrong rows, whose weights explain them all."""
+    """For each expert with wrong rows, the one whose weights explain them all; None where none does."""
     x = np.stack([rows[i][0].x[rows[i][1]] for i in wrong])
     named = [rows[i][0].name for i in wrong]
     off = np.full((len(all_experts), len(wrong)), np.inf)
     for e, q in enumerate(all_experts):
         y = _product(x, q, columns)
         off[e] = ((got[wrong] - y) ** 2).sum(axis=1) / ((y**2).sum(axis=1) + 1e-300)
-    found = {}
+    pairs = {}
     for name in dict.fromkeys(named):
-        mine = np.array([i for i, other in enumerate(named) if other == name])
-        e = int(off[:, mine].max(axis=1).argmin())
-        if not off[e, mine].max() <= NEAR:
+        members = np.array([i for i, other in enumerate(named) if other == name])
+        e = int(off[:, members].max(axis=1).argmin())
+        if not off[e, members].max() <= NEAR:
             return None
-        found[name] = f"expert {e}"
-    return found
+        pairs[name] = f"expert {e}"
+    return pairs
 
 
-def _of_another_row(right: Rows, got: Rows, wrong: NDArray[np.intp]) -> dict[int, int] | None:
-    found = {}
+def _by_another_row(right: Rows, got: Rows, wrong: NDArray[np.intp]) -> dict[int, int] | None:
+    pairs = {}
     for i in wrong:
         off = ((got[i] - right) ** 2).sum(axis=1) / ((right**2).sum(axis=1) + 1e-300)
         j = int(np.nan_to_num(off, nan=np.inf).argmin())
         if not off[j] <= NEAR:
             return None
-        found[int(i)] = j
-    return found
+        pairs[int(i)] = j
+    return pairs
 
 
 def _place(rows: Sequence[tuple[Part, int]], i: int) -> int:
@@ -96,6 +94,6 @@ def _place(rows: Sequence[tuple[Part, int]], i: int) -> int:
     return m if part.rows is None else int(part.rows[m])
 
 
-def _told(fault: str, text: str, rows: Sequence[tuple[Part, int]], wrong: NDArray[np.intp]) -> Diagnosis:
+def _diagnosis(fault: str, text: str, rows: Sequence[tuple[Part, int]], wrong: NDArray[np.intp]) -> Diagnosis:
     names = list(dict.fromkeys(rows[i][0].name for i in wrong))
     return Diagnosis(False, fault, 0.95, text, where={"experts": names, "rows": len(wrong)})

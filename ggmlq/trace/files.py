@@ -11,22 +11,22 @@ from ..llama.loaded import LLAMA
 
 def locate_llama(named: str | Path | None = None) -> tuple[Build, Path]:
     """The build that the user named (a folder, a libggml or a libllama), and its libllama."""
-    path = None if named is None else Path(named).expanduser()
-    if path is not None and path.is_file() and LLAMA.match(path.name):
-        return _beside(path), path
+    named_path = None if named is None else Path(named).expanduser()
+    if named_path is not None and named_path.is_file() and LLAMA.match(named_path.name):
+        return _beside(named_path), named_path
     build = locate(named)
-    for folder in _folders(build, path):
-        found = _in(folder)
-        if found is not None:
-            return build, found
+    for folder in _folders(build, named_path):
+        path = _in(folder)
+        if path is not None:
+            return build, path
     raise MissingDependencyError(
-        f"libllama: {path or build.folder} has none (libggml is in {build.folder}); a trace runs a model "
-        f"and needs both: name a whole build of llama.cpp, or libllama itself; {HOW}"
+        f"libllama: {named_path or build.folder} has none (libggml is in {build.folder}); a trace runs a "
+        f"model and needs both: name a whole build of llama.cpp, or libllama itself; {HOW}"
     )
 
 
 def _beside(path: Path) -> Build:
-    """Ggml of the build that a libllama belongs to; an old one may hold all of it."""
+    """The build of ggml that a libllama belongs to; an old libllama may hold all of it."""
     for root in (path.parent, *path.parent.parents[:3]):
         try:
             return locate(root)
@@ -46,5 +46,5 @@ def _folders(build: Build, named: Path | None) -> list[Path]:
 def _in(folder: Path) -> Path | None:
     if not folder.is_dir():
         return None
-    found = [path for path in folder.iterdir() if LLAMA.match(path.name) and path.is_file()]
-    return min(found, key=lambda path: (len(path.name), path.name), default=None)
+    paths = [path for path in folder.iterdir() if LLAMA.match(path.name) and path.is_file()]
+    return min(paths, key=lambda path: (len(path.name), path.name), default=None)

@@ -57,12 +57,12 @@ def imatrix(
     Collector
         ``.imatrix()`` is what a quantizer takes, ``.save(path)`` writes it, ``.merge(other)`` adds more.
     """
-    asked = f"imatrix of {model}"
+    request = f"imatrix of {model}"
     if (text is None) == (tokens is None):
-        raise ShapeError(f"{asked}: a text or its tokens are run; pass one of them")
+        raise ShapeError(f"{request}: a text or its tokens are run; pass one of them")
     if chunk_size < 2 or (chunks is not None and chunks < 1):
         raise ShapeError(
-            f"{asked}: chunk_size={chunk_size}, chunks={chunks}; a chunk has 2 tokens or more, and one at "
+            f"{request}: chunk_size={chunk_size}, chunks={chunks}; a chunk has 2 tokens or more, and one at "
             "least is run; 512 is usual"
         )
     select = (LAYERS, OUTPUT) if output else (LAYERS,)
@@ -74,43 +74,43 @@ def imatrix(
         if text is not None:
             tokens, begin = run.tokens_of(text)
         assert tokens is not None
-        found, parts = (
+        collector, parts = (
             Collector(chunk_size),
-            _cut(asked, [int(token) for token in tokens], begin, chunk_size, chunks),
+            _cut(request, [int(token) for token in tokens], begin, chunk_size, chunks),
         )
-        found.datasets = [dataset] if dataset else []
+        collector.datasets = [dataset] if dataset else []
         progress = Progress(len(parts), "running", " chunks", bar)
         for part in parts:
             for node in run.nodes(tokens=part, through=True):
                 if isinstance(node, Node) and node.op in PRODUCTS:
-                    _add(found, node)
+                    _add(collector, node)
             progress.advance(1)
         progress.close()
     finally:
         run.close()
-    return found
+    return collector
 
 
-def _cut(asked: str, tokens: list[int], begin: list[int], size: int, most: int | None) -> list[list[int]]:
+def _cut(request: str, tokens: list[int], begin: list[int], size: int, most: int | None) -> list[list[int]]:
     """Whole chunks, each with the beginning of a text in the place of its first tokens."""
     count = len(tokens) // size
     if not count:
         raise GGUFError(
-            f"{asked}: the text has {len(tokens)} tokens, a chunk {size}; pass a longer text, or a smaller "
+            f"{request}: the text has {len(tokens)} tokens, a chunk {size}; pass a longer text, or a smaller "
             "chunk_size"
         )
     starts = range(0, count * size, size)[:most]
     return [begin + tokens[at + len(begin) : at + size] for at in starts]
 
 
-def _add(found: Collector, node: Node) -> None:
+def _add(collector: Collector, node: Node) -> None:
     """Add the activations of one product."""
     x, matrices = node.floats("x"), int(node.tensors["w"]["ne"][2])
     if node.op == "MUL_MAT_ID":
-        found.add(node.weights, x[0], np.array(node.strided("i")[0, 0]), matrices)
+        collector.add(node.weights, x[0], np.array(node.strided("i")[0, 0]), matrices)
     elif matrices == 1:
-        found.add(node.weights, x)
+        collector.add(node.weights, x)
     else:  # a matrix for each head, all of them for each token
         heads: Any = np.arange(x.shape[1]) * matrices // x.shape[1]
         rows = x.transpose(0, 2, 1, 3).reshape(-1, x.shape[1], x.shape[3])
-        found.add(node.weights, rows, np.broadcast_to(heads, rows.shape[:2]), matrices)
+        collector.add(node.weights, rows, np.broadcast_to(heads, rows.shape[:2]), matrices)

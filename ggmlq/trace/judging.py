@@ -1,4 +1,4 @@
-"""Is a node right? All of its elements by random sums first, then one by one where these point.
+"""The judgement of a node: all of its elements by random sums, then the suspicious ones one by one.
 
 A few elements find the arithmetic. In it, sums over all rows with random signs are compared column by
 column (``ggmlq/cpu/projection.py``); the columns that are furthest from what they should be, and in these
@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from .. import reference
 from ..arrays.array import QuantArray
+from ..base.indices import evenly_spaced
 from ..check.elements import Elements, measure
-from ..check.judge import Judgement, candidates, judge, spread
+from ..check.judge import Judgement, candidates, judge
 from ..formats import BlockFormat
 from ..reference.multiply import block_sums
 from ..reference.operands import Activations, decoded
-from ..reference.runs import kept, kept_sums
+from ..reference.runs import stored_scales, stored_sums
 from .operands import Part
 
 Wide = NDArray[np.float64]
@@ -41,7 +42,7 @@ class Crop:
     part: Part
     rows: NDArray[np.intp]
     columns: NDArray[np.intp]
-    found: Elements
+    elements: Elements
 
 
 @dataclass(frozen=True)
@@ -50,26 +51,26 @@ class Verdict:
 
     judgement: Judgement
     worst: dict[str, Any]
-    crop: Crop  # the one that holds the worst element
+    crop: Crop  # it holds the worst element
     judged: int  # elements that were judged one by one
 
 
 def judge_parts(parts: Sequence[Part], backend: str, rows: int, how: str = "all") -> Verdict:
-    """The verdict on all products of a node. ``rows``: of the node, by which a backend chooses kernels.
+    """The verdict on all products of a node. ``rows``: rows of the node, by which a backend chooses kernels.
 
     ``how``: ``"sample"`` a few elements; ``"all"`` all by random sums; ``"full"`` all one by one.
     """
     names = candidates(backend, rows)
     largest = max(range(len(parts)), key=lambda i: len(parts[i].x))
     part = parts[largest]
-    at = spread(len(part.x), SAMPLE[0]), spread(part.q.shape[0], SAMPLE[1])
+    at = evenly_spaced(len(part.x), SAMPLE[0]), evenly_spaced(part.q.shape[0], SAMPLE[1])
     first = judge(part.y[np.ix_(*at)], part.x[at[0]], part.q[at[1]], names)
     crops = [] if first.ok and how != "sample" else [_crop(part, *at, first.arithmetic)]
     if how == "full":
         for part in parts:
             for start in range(0, len(part.x), FULL_ROWS):
-                some = np.arange(start, min(start + FULL_ROWS, len(part.x)))
-                crops.append(_crop(part, some, np.arange(part.q.shape[0]), first.arithmetic))
+                chunk = np.arange(start, min(start + FULL_ROWS, len(part.x)))
+                crops.append(_crop(part, chunk, np.arange(part.q.shape[0]), first.arithmetic))
     elif how == "all":
         crops += [_crop(*suspect, first.arithmetic) for suspect in _suspects(parts, first.arithmetic)]
     return _together(first, crops)
@@ -81,26 +82,26 @@ def _crop(part: Part, rows: Any, columns: Any, arithmetic: str) -> Crop:
 
 
 def _together(first: Judgement, crops: list[Crop]) -> Verdict:
-    """The worst of all; an element that two crops share counts once."""
+    """The verdict from all crops: their worst element; one that two crops share counts once."""
     out: set[tuple[int, int, int]] = set()
     for crop in crops:
-        for i, j in np.argwhere(crop.found.out):
+        for i, j in np.argwhere(crop.elements.out):
             out.add((id(crop.part), int(crop.rows[i]), int(crop.columns[j])))
-    worst = max(crops, key=lambda crop: float(crop.found.excess.max(initial=0.0)))
-    distances = [d for crop in crops if (d := crop.found.distance) == d]
+    worst = max(crops, key=lambda crop: float(crop.elements.excess.max(initial=0.0)))
+    distances = [d for crop in crops if (d := crop.elements.distance) == d]
     total = Judgement(first.arithmetic, max(distances, default=float("nan")), first.from_exact, len(out))
-    return Verdict(total, _element(worst), worst, sum(crop.found.y.size for crop in crops))
+    return Verdict(total, _element(worst), worst, sum(crop.elements.y.size for crop in crops))
 
 
 def _element(crop: Crop) -> dict[str, Any]:
     """The element that is furthest out, or nearest to it."""
-    found = crop.found
-    i, j = np.unravel_index(int(found.excess.argmax()), found.y.shape)
+    elements = crop.elements
+    i, j = np.unravel_index(int(elements.excess.argmax()), elements.y.shape)
     row = crop.rows[i] if crop.part.rows is None else crop.part.rows[crop.rows[i]]
     return {
         "part": crop.part.name, "row": int(row), "column": int(crop.columns[j]),
-        "got": float(found.y[i, j]), "wanted": float(found.wanted[i, j]),
-        "error": float(abs(found.y[i, j] - found.wanted[i, j])), "limit": float(found.limit[i, j]),
+        "got": float(elements.y[i, j]), "wanted": float(elements.expected[i, j]),
+        "error": float(abs(elements.y[i, j] - elements.expected[i, j])), "limit": float(elements.limit[i, j]),
     }  # fmt: skip
 
 
@@ -109,17 +110,17 @@ def _element(crop: Crop) -> dict[str, Any]:
 
 def _suspects(parts: Sequence[Part], arithmetic: str) -> list[tuple[Part, Any, Any]]:
     """The parts, rows and columns of a node whose products are furthest from their arithmetic."""
-    held: dict[int, Activations] = {}
+    coded: dict[int, Activations] = {}
     off = []
     for i, part in enumerate(parts):
-        held = {i: activations(part.x, part.q, arithmetic)}  # the last one may be wanted again
-        off.append(_column_errors(part, held[i], arithmetic))
+        coded = {i: activations(part.x, part.q, arithmetic)}  # the last one may serve again below
+        off.append(_column_errors(part, coded[i], arithmetic))
     by_part = sorted(range(len(parts)), key=lambda i: -float(off[i].max(initial=0.0)))
-    found = []
+    suspects = []
     for i in by_part[:PARTS]:
         columns = np.sort(np.argsort(-off[i], kind="stable")[:COLUMNS])
-        found.append((parts[i], _suspicious_rows(parts[i], columns, arithmetic, held.get(i)), columns))
-    return found
+        suspects.append((parts[i], _suspicious_rows(parts[i], columns, arithmetic, coded.get(i)), columns))
+    return suspects
 
 
 def _column_errors(part: Part, a: Activations, arithmetic: str) -> Wide:
@@ -132,32 +133,32 @@ def _column_errors(part: Part, a: Activations, arithmetic: str) -> Wide:
         a = activations(x, part.q, arithmetic)
     if not len(x):
         return np.zeros(part.q.shape[0])
-    wanted, lengths = wanted_sums(a, part.q, arithmetic, signs)
+    expected, lengths = expected_sums(a, part.q, arithmetic, signs)
     size = np.sqrt(np.einsum("mk,mk->", x, x, dtype=np.float64) * lengths / part.q.shape[1])
     with np.errstate(all="ignore"):
-        error = np.abs(_sums_of(y, signs) - wanted).max(axis=0) / np.maximum(size, 1e-300)
+        error = np.abs(_sums_of(y, signs) - expected).max(axis=0) / np.maximum(size, 1e-300)
     return np.where(np.isnan(error), np.inf, error)
 
 
 def _sums_of(y: NDArray[np.float32], signs: Wide) -> Wide:
     if y.size < COMPILED:
         return signs @ y.astype(np.float64)
-    found: Wide = import_module("ggmlq.cpu.projection").sum_of_rows(np.ascontiguousarray(y), signs)
-    return found
+    sums: Wide = import_module("ggmlq.cpu.projection").sum_of_rows(np.ascontiguousarray(y), signs)
+    return sums
 
 
-def wanted_sums(a: Activations, q: QuantArray, arithmetic: str, signs: Wide) -> tuple[Wide, Wide]:
+def expected_sums(a: Activations, q: QuantArray, arithmetic: str, signs: Wide) -> tuple[Wide, Wide]:
     """``signs @`` the product in that arithmetic, [2, N], and the squared length of each row of q."""
     compiled = import_module("ggmlq.cpu.projection")
     if a.codes is not None and a.scale is not None and a.codes.size >= COMPILED:
         v = compiled.sum_of_codes(a.codes, a.scale, signs)
     else:
         v = signs @ decoded(a)
-    wanted, lengths = compiled.project(q, v) if q.shape[0] * q.shape[1] >= COMPILED else _project(q, v)
+    expected, lengths = compiled.project(q, v) if q.shape[0] * q.shape[1] >= COMPILED else _project(q, v)
     rounded = _rounded_sums(a, q, arithmetic)
     if rounded is not None:
-        wanted = wanted + (signs @ rounded[0]) @ rounded[1].T
-    return wanted, lengths
+        expected = expected + (signs @ rounded[0]) @ rounded[1].T
+    return expected, lengths
 
 
 def _rounded_sums(a: Activations, q: QuantArray, arithmetic: str) -> tuple[Wide, Wide] | None:
@@ -184,12 +185,12 @@ def activations(x: NDArray[np.float32], q: QuantArray, arithmetic: str) -> Activ
         return reference.activations(x, q.format, arithmetic)
     with np.errstate(all="ignore"):
         codes, d = import_module("ggmlq.cpu.projection").quantize(np.ascontiguousarray(x), how)
-        sums = None if how.sums is None else kept_sums(x, codes, d, how)
-        return Activations(codes, None, kept(d, how), sums, how.run)
+        sums = None if how.sums is None else stored_sums(x, codes, d, how)
+        return Activations(codes, None, stored_scales(d, how), sums, how.run)
 
 
 def _suspicious_rows(part: Part, columns: Any, arithmetic: str, a: Activations | None) -> NDArray[np.intp]:
-    """In these columns, rows with the largest errors."""
+    """The rows with the largest errors in these columns."""
     if len(part.x) <= ROWS:
         return np.arange(len(part.x))
     a = activations(part.x, part.q, arithmetic) if a is None else a
@@ -197,13 +198,13 @@ def _suspicious_rows(part: Part, columns: Any, arithmetic: str, a: Activations |
     y = part.y[:, columns].astype(np.float64)
     with np.errstate(all="ignore"):
         if a.codes is not None and a.scale is not None and a.codes.size >= COMPILED:
-            wanted, lengths = import_module("ggmlq.cpu.projection").products(a.codes, a.scale, w)
+            expected, lengths = import_module("ggmlq.cpu.projection").products(a.codes, a.scale, w)
         else:
-            held = decoded(a)
-            wanted, lengths = held @ w.T, (held**2).sum(axis=1)
+            values = decoded(a)
+            expected, lengths = values @ w.T, (values**2).sum(axis=1)
         rounded = _rounded_sums(a, part.q[columns], arithmetic)
         if rounded is not None:
-            wanted = wanted + rounded[0] @ rounded[1].T
-        error = np.abs(y - wanted) / np.sqrt(lengths[:, None] * (w**2).sum(axis=1) + 1e-300)
+            expected = expected + rounded[0] @ rounded[1].T
+        error = np.abs(y - expected) / np.sqrt(lengths[:, None] * (w**2).sum(axis=1) + 1e-300)
     worst = np.where(np.isnan(error), np.inf, error).max(axis=1)
     return np.sort(np.argsort(-worst, kind="stable")[:ROWS])

@@ -32,11 +32,11 @@ class Opaque(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_uint8 * 1024)]
 
     def find(self, pattern: str, *values: Any, step: int = 4) -> int | None:
-        """The only offset at which such values stand."""
-        wanted, raw = struct.pack(pattern, *values), bytes(self.bytes)
-        last = len(raw) - len(wanted)
-        found = [at for at in range(0, last, step) if raw[at : at + len(wanted)] == wanted]
-        return found[0] if len(found) == 1 else None
+        """The only offset at which these values stand; None where there are none, or several."""
+        needle, raw = struct.pack(pattern, *values), bytes(self.bytes)
+        last = len(raw) - len(needle)
+        offsets = [at for at in range(0, last, step) if raw[at : at + len(needle)] == needle]
+        return offsets[0] if len(offsets) == 1 else None
 
     def put(self, pattern: str, at: int, *values: Any) -> None:
         """Write values at an offset of the struct."""
@@ -45,7 +45,7 @@ class Opaque(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Wishes:
-    """The settings of a context. None: the library's default."""
+    """The settings of a context; None stands for the library's default."""
 
     tokens: int  # in all
     threads: int = 2
@@ -67,7 +67,7 @@ class LibLlama:
         self._call("llama_backend_init", None, c_bool(False))
 
     def _call(self, names: str, result: Any, *arguments: Any) -> Any:
-        """The first of these functions that the library has."""
+        """The result of the first of these functions that the library has."""
         for name in names.split():
             if hasattr(self.lib, name):
                 function = getattr(self.lib, name)
@@ -81,17 +81,17 @@ class LibLlama:
     # --- a model and its context ----------------------------------------------------------
 
     def load(self, model: str) -> int:
-        """Open a model; its tensors lie where the library wants them."""
+        """The handle of a model, loaded where the library wants its tensors."""
         params = self._call("llama_model_default_params", Opaque)
-        found = self._call(
+        handle = self._call(
             "llama_model_load_from_file llama_load_model_from_file", c_void_p, model.encode(), params
         )
-        if not found:
+        if not handle:
             raise LibraryFailedError(
                 f"loading {model}: the library refuses the model; try `ggmlq validate` on it, or a newer "
                 "library (its architecture may be unknown to this one)"
             )
-        return int(found)
+        return int(handle)
 
     def context(self, model: int, wishes: Wishes, callback: Any = None) -> int:
         """A context for a model; ``callback`` is called before each node, and after it."""
@@ -107,22 +107,22 @@ class LibLlama:
             raise self._not_found("cb_eval", "use another library")
         if place is not None:
             self._fill(params, place, wishes, callback)
-        found = self._call(
+        handle = self._call(
             "llama_init_from_model llama_new_context_with_model", c_void_p, c_void_p(model), params
         )
-        if not found:
+        if not handle:
             raise LibraryFailedError(
                 f"a context of {wishes.tokens} tokens, cache {wishes.cache or 'as it is'}, flash attention "
                 f"{wishes.flash}: the library makes none; a quantized V cache needs flash attention, and "
                 "long contexts need memory; ask for others"
             )
         self._call(
-            "llama_set_n_threads", None, c_void_p(found), c_int32(wishes.threads), c_int32(wishes.threads)
+            "llama_set_n_threads", None, c_void_p(handle), c_int32(wishes.threads), c_int32(wishes.threads)
         )
-        return int(found)
+        return int(handle)
 
     def _fill(self, params: Opaque, place: int, wishes: Wishes, callback: Any) -> None:
-        """The callback, the types of the cache, and whether attention is one node."""
+        """Set the callback, the types of the cache, and flash attention in a context's parameters."""
         if wishes.flash is not None:
             kinds = params.find("=4i3f", -1, -1, -1, -1, 0, 0, -1)  # rope, pooling, attention, flash, …
             if kinds is not None:
@@ -145,7 +145,7 @@ class LibLlama:
         )
 
     def free_context(self, context: int) -> None:
-        """Give its memory back."""
+        """Free the memory of a context."""
         self._call("llama_free", None, c_void_p(context))
 
     # --- tokens ---------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class LibLlama:
     def tokenize(self, model: int, text: str, whole: bool = True) -> list[int]:
         """A text as tokens; ``whole``: with those that begin and end one."""
         raw, n = text.encode(), -64
-        while n < 0:  # less than 0: so much room was wanted
+        while n < 0:  # less than 0: minus the number of tokens that need room
             room = (c_int32 * max(-n, len(raw)))()
             before, n = n, self._call(
                 "llama_tokenize", c_int32, self._vocabulary(model), raw, c_int32(len(raw)), room,
@@ -178,18 +178,18 @@ class LibLlama:
         return list(room[:n])
 
     def decode(self, context: int, tokens: list[int], position: int, through: bool = False) -> None:
-        """One batch, to its end; ``through``: all tokens go through the last layer too, not only the last."""
+        """Run one batch; ``through``: all tokens go through the last layer, not only the last one."""
         array = (c_int32 * len(tokens))(*tokens)
         count = c_int32(len(tokens))
-        # Since 2025 the last two are left away; who does not take them does not see them.
+        # Libraries since 2025 take two arguments; they ignore the others.
         batch = self._call("llama_batch_get_one", Opaque, array, count, c_int32(position), c_int32(0))
         if through:
-            wanted = (ctypes.c_int8 * len(tokens))(*[1] * len(tokens))
+            flags = (ctypes.c_int8 * len(tokens))(*[1] * len(tokens))
             # Tokens; then embeddings, positions, counts and ids of sequences, and for whom logits are made.
             place = batch.find("=6Q", ctypes.addressof(array), 0, 0, 0, 0, 0, step=8)
             if place is None:
                 raise self._not_found("logits of a batch", "use another library")
-            batch.put("=Q", place + 40, ctypes.addressof(wanted))
+            batch.put("=Q", place + 40, ctypes.addressof(flags))
         status = self._call("llama_decode", c_int32, c_void_p(context), batch)
         self._call("llama_synchronize", None, c_void_p(context))
         if status:
@@ -202,17 +202,17 @@ class LibLlama:
         """The logits of the last token."""
         n = self.vocabulary_size(model)
         self.lib.llama_get_logits_ith.restype = ctypes.POINTER(c_float)
-        found = self.lib.llama_get_logits_ith(c_void_p(context), c_int32(-1))
-        if not found:
+        values = self.lib.llama_get_logits_ith(c_void_p(context), c_int32(-1))
+        if not values:
             raise LibraryFailedError("the library has no logits of the last token; the model may only embed")
-        return np.ctypeslib.as_array(found, (n,)).copy()
+        return np.ctypeslib.as_array(values, (n,)).copy()
 
 
 def extra_kinds(names: list[str], symbols: Any, library: LibLlama, offered: set[str]) -> list[Any]:
-    """Weights in layouts of these names are not offered to libllama any more; keep what comes back.
+    """Hide layouts of these names from libllama; the caller keeps the result alive.
 
-    It asks each backend for a function by name that lists them; that call is redirected. The names of all
-    that there are become known then (``offered``).
+    libllama lists layouts through a function that it asks each backend for by name; that call is redirected
+    here. The names of all layouts that exist are added to ``offered``.
     """
     from .elf import import_slot
 
@@ -220,28 +220,28 @@ def extra_kinds(names: list[str], symbols: Any, library: LibLlama, offered: set[
     listing = ctypes.CFUNCTYPE(c_void_p, c_void_p)
     real = lookup(ctypes.cast(symbols.ggml_backend_reg_get_proc_address, c_void_p).value or 0)
     kinds = (c_void_p * 16)()
-    known: list[Any] = []
+    listings: list[Any] = []
     hidden = {name.lower() for name in names}
 
-    def left(device: int) -> int:
-        found = ctypes.cast(known[-1](device), ctypes.POINTER(c_void_p))
-        count = next((i for i in range(15) if not found[i]), 15) if found else 0
-        called = [words(symbols.ggml_backend_buft_name(found[i])) for i in range(count)]
+    def rest_of_kinds(device: int) -> int:
+        pointers = ctypes.cast(listings[-1](device), ctypes.POINTER(c_void_p))
+        count = next((i for i in range(15) if not pointers[i]), 15) if pointers else 0
+        called = [words(symbols.ggml_backend_buft_name(pointers[i])) for i in range(count)]
         offered.update(called)
-        kept = [found[i] for i, name in enumerate(called) if name.lower() not in hidden]
-        kinds[:] = kept + [None] * (len(kinds) - len(kept))
+        rest = [pointers[i] for i, name in enumerate(called) if name.lower() not in hidden]
+        kinds[:] = rest + [None] * (len(kinds) - len(rest))
         return ctypes.addressof(kinds)
 
-    left_in_c = listing(left)
+    rest_in_c = listing(rest_of_kinds)
 
-    def asked(reg: int, name: bytes) -> int | None:
-        found = real(reg, name)
-        if name != b"ggml_backend_dev_get_extra_bufts" or not found:
-            return int(found) if found else None
-        known.append(listing(found))
-        return ctypes.cast(left_in_c, c_void_p).value
+    def lookup_without(reg: int, name: bytes) -> int | None:
+        address = real(reg, name)
+        if name != b"ggml_backend_dev_get_extra_bufts" or not address:
+            return int(address) if address else None
+        listings.append(listing(address))
+        return ctypes.cast(rest_in_c, c_void_p).value
 
-    asked_in_c = lookup(asked)
+    lookup_in_c = lookup(lookup_without)
     slot = import_slot(library.lib, "ggml_backend_reg_get_proc_address")
-    slot.value = ctypes.cast(asked_in_c, c_void_p).value or 0
-    return [left_in_c, asked_in_c, kinds, known, real]
+    slot.value = ctypes.cast(lookup_in_c, c_void_p).value or 0
+    return [rest_in_c, lookup_in_c, kinds, listings, real]

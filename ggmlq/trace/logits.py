@@ -32,7 +32,7 @@ NOISE = 1e-6  # squared distance of inputs that roundings of earlier products ex
 
 @dataclass(frozen=True)
 class Pair:
-    """A node in both builds."""
+    """A node in both builds, with the distances of its inputs and outputs."""
 
     a: Product
     b: Product
@@ -56,9 +56,9 @@ class Pair:
 
 @dataclass
 class Comparison:
-    """Iterate for pairs; afterwards ``first`` and ``logits`` are known."""
+    """The pairs of nodes of two builds: iterate. Afterwards ``first`` and ``logits`` are known."""
 
-    asked: Settings
+    settings: Settings
     against: Settings
     first: Pair | None = None
     versions: tuple[str, str] = ("", "")
@@ -72,28 +72,30 @@ class Comparison:
         self.first, self.logits, self.unpaired = None, {}, []
         runs: list[Run] = []
         try:
-            for asked in (self.asked, self.against):
-                runs.append(Run(asked))
+            for build in (self.settings, self.against):
+                runs.append(Run(build))
             self.versions = runs[0].facts["version"], runs[1].facts["version"]
-            of_a, of_b = ([Path(path) for path in run.facts["libraries"]] for run in runs)
-            self.loaded = of_a, of_b
-            with gguf.open(self.asked.model) as model:
-                yield from self._pairs(runs, Judge(model, self.asked.judge), Judge(model, self.asked.judge))
+            paths_a, paths_b = ([Path(path) for path in run.facts["libraries"]] for run in runs)
+            self.loaded = paths_a, paths_b
+            with gguf.open(self.settings.model) as model:
+                yield from self._pairs(
+                    runs, Judge(model, self.settings.judge), Judge(model, self.settings.judge)
+                )
         finally:
             for run in runs:
                 run.close()
 
-    def _pairs(self, runs: list[Run], of_a: Judge, of_b: Judge) -> Iterator[Pair]:
+    def _pairs(self, runs: list[Run], judge_a: Judge, judge_b: Judge) -> Iterator[Pair]:
         tokens: list[int] | None = None
         then: list[int] | None = None
-        if self.asked.generate:  # the same tokens for both, those of the first
+        if self.settings.generate:  # the same tokens for both, those of the first
             for end in runs[0].nodes(traced=False):
                 assert isinstance(end, dict)
                 tokens, then = end["tokens"], end["then"]
         streams = [run.nodes(tokens=tokens, then=then) for run in runs]
         ends: list[dict[str, Any]] = []
         furthest = NOISE
-        for a, b in _matched(streams, [of_a, of_b], ends, self.unpaired):
+        for a, b in _matched(streams, [judge_a, judge_b], ends, self.unpaired):
             pair = _pair(a, b, furthest)
             furthest = max(furthest, pair.outputs if math.isfinite(pair.outputs) else furthest)
             if not pair.ok and self.first is None:
@@ -104,52 +106,52 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """The data of a node that wait for the other build's result."""
+class _Half:
+    """A node of one build that waits for the other build's: its record and arrays."""
 
     record: Product
     x: NDArray[np.float32]
     y: NDArray[np.float32]
 
 
-def _seen(node: Node, judge: Judge) -> _Seen:
+def _half(node: Node, judge: Judge) -> _Half:
     x, y = (np.array(node.floats(part)) for part in ("x" if "x" in node.tensors else "q", "y"))
-    return _Seen(judge.record(node).without_arrays(), x, y)
+    return _Half(judge.record(node).without_arrays(), x, y)
 
 
 def _matched(
     streams: list[Any], judges: list[Judge], ends: list[dict[str, Any]], unpaired: list[str]
-) -> Iterator[tuple[_Seen, _Seen]]:
+) -> Iterator[tuple[_Half, _Half]]:
     """Pairs of nodes of both builds, by step, operation and weights: other versions have another order."""
-    waiting: list[dict[tuple[Any, ...], _Seen]] = [{}, {}]
+    waiting: list[dict[tuple[Any, ...], _Half]] = [{}, {}]
     counts: list[Counter[tuple[Any, ...]]] = [Counter(), Counter()]
-    found: list[dict[str, Any] | None] = [None, None]
-    while None in found:
+    last_messages: list[dict[str, Any] | None] = [None, None]
+    while None in last_messages:
         for side in (0, 1):
-            node = next(streams[side]) if found[side] is None else None
+            node = next(streams[side]) if last_messages[side] is None else None
             if isinstance(node, dict):
-                found[side] = node
+                last_messages[side] = node
             if not isinstance(node, Node):
                 continue
             what = (node.step, node.op, node.weights)
             key = (*what, counts[side][what])
             counts[side][what] += 1
-            waiting[side][key] = _seen(node, judges[side])
+            waiting[side][key] = _half(node, judges[side])
             if key in waiting[1 - side]:
                 yield waiting[0].pop(key), waiting[1].pop(key)
             while len(waiting[side]) > WAITING:
                 unpaired.append(waiting[side].pop(next(iter(waiting[side]))).record.node)
-    ends += [end for end in found if end is not None]
-    unpaired += [seen.record.node for side in waiting for seen in side.values()]
+    ends += [end for end in last_messages if end is not None]
+    unpaired += [half.record.node for side in waiting for half in side.values()]
 
 
-def _pair(a: _Seen, b: _Seen, furthest: float) -> Pair:
+def _pair(a: _Half, b: _Half, furthest: float) -> Pair:
     inputs = _apart(a.x, b.x)
     return Pair(a.record, b.record, inputs, _apart(a.y, b.y), inputs > JUMP * furthest)
 
 
 def _apart(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
-    """Squared distance, by size."""
+    """The squared distance of two arrays, by the size of the first."""
     if a.shape != b.shape:
         return math.nan
     x, y = a.astype(np.float64), b.astype(np.float64)
@@ -171,7 +173,7 @@ def _compared(a: list[NDArray[np.float32]], b: list[NDArray[np.float32]]) -> dic
 
 
 def _divergence(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
-    """Kullback-Leibler, in nats: of the first build's probabilities from the second's."""
+    """The Kullback-Leibler divergence of the first build's probabilities from the second's, in nats."""
     p, q = (one - one.max() - np.log(np.exp(one - one.max()).sum()) for one in (x, y))
     return float((np.exp(p) * (p - q)).sum())
 
@@ -187,7 +189,7 @@ def compare_logits(
 
     ``lib`` and ``against`` as in :func:`ggmlq.trace.trace`, and ``more`` are its other options.
     """
-    asked = settings(model, lib=lib, **more)
-    with gguf.open(asked.model):
+    first = settings(model, lib=lib, **more)
+    with gguf.open(first.model):
         pass
-    return Comparison(asked, replace(asked, lib=Path(against).expanduser().absolute()))
+    return Comparison(first, replace(first, lib=Path(against).expanduser().absolute()))

@@ -29,7 +29,7 @@ Bytes = NDArray[np.uint8]
 
 
 class SharedFile:
-    """Both sides have one; only the library's side lets it grow."""
+    """The shared file, mapped by both processes; only the library's side makes it grow."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -37,8 +37,8 @@ class SharedFile:
         self._data: mmap.mmap | None = None
 
     @classmethod
-    def made(cls) -> tuple[SharedFile, str]:
-        """A new one, and its path for the other process."""
+    def created(cls) -> tuple[SharedFile, str]:
+        """A new file, and its path for the other process."""
         for place in PLACES:
             if place is None or os.access(place, os.W_OK):
                 with suppress(OSError):
@@ -53,15 +53,15 @@ class SharedFile:
     @classmethod
     def opened(cls, path: str) -> SharedFile:
         """The memory in the other process; its path is removed then."""
-        found = cls(os.open(path, os.O_RDWR))
+        shared = cls(os.open(path, os.O_RDWR))
         with suppress(OSError):  # Windows keeps a file that is open
             Path(path).unlink()
-        return found
+        return shared
 
     # --- the page -------------------------------------------------------------------------
 
     def note(self, facts: dict[str, Any]) -> None:
-        """Remember them, whatever happens next."""
+        """Write facts that survive a crash."""
         raw = json.dumps(facts).encode()[: PAGE - 1]
         self._map[: len(raw) + 1] = raw + b"\0"
 
@@ -69,10 +69,10 @@ class SharedFile:
         """The last record; empty where there is none, or only half of one."""
         raw = bytes(self._map[:]).split(b"\0")[0]
         try:
-            found = json.loads(raw)
+            record = json.loads(raw)
         except ValueError:
             return {}
-        return found if isinstance(found, dict) else {}
+        return record if isinstance(record, dict) else {}
 
     # --- the arrays -----------------------------------------------------------------------
 
@@ -90,26 +90,26 @@ class SharedFile:
         """Arrays where the other side put them; they change with its next product."""
         end = max((at + length for at, length in places), default=0)
         if self._data is None or end > len(self._data):
-            # The map before is let go of when the last array on it is.
+            # The earlier map is freed with the last array on it.
             self._data = mmap.mmap(self._fd, os.fstat(self._fd).st_size)
         return [np.frombuffer(self._data, np.uint8, length, at) for at, length in places]
 
-    def _grow(self, wanted: int) -> None:
-        """A half more than is needed; room that is promised and missing would be a signal later."""
-        wanted += (wanted - PAGE) // 2
+    def _grow(self, length: int) -> None:
+        """Let the file grow to half more than is needed, allocated now: missing room is a signal later."""
+        length += (length - PAGE) // 2
         try:
             if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(self._fd, 0, wanted)
+                os.posix_fallocate(self._fd, 0, length)
             else:
-                os.ftruncate(self._fd, wanted)
+                os.ftruncate(self._fd, length)
         except OSError as error:
             raise HostMemoryError(
-                f"the arrays of one product take {size(wanted)} of shared memory: {error.strerror}; free "
+                f"the arrays of one product take {size(length)} of shared memory: {error.strerror}; free "
                 "some (df /dev/shm), or trace fewer tokens"
             ) from error
 
     def close(self) -> None:
-        """Let go of it; arrays that are still held stay valid."""
+        """Close the file; arrays that are still in use stay valid."""
         with suppress(OSError):
             os.close(self._fd)
         with suppress(BufferError):

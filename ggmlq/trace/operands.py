@@ -43,12 +43,12 @@ class Node:
 
     @property
     def name(self) -> str:
-        """The result of the node."""
+        """The name of the node, which is that of its result."""
         return str(self.tensors["y"]["name"])
 
     @property
     def weights(self) -> str:
-        """The tensor that is multiplied with."""
+        """The name of the weights, or of K for attention."""
         return original(str(self.tensors["w" if "w" in self.tensors else "k"]["name"]))
 
     def strided(self, part: str) -> NDArray[Any]:
@@ -68,10 +68,10 @@ class Node:
         if kind not in DTYPES:
             rows = [np.asarray(matrix) for matrix in self.matrices(part)]
             return np.stack(rows).reshape(*self.tensors[part]["ne"][:1:-1], *rows[0].shape)
-        found = self.strided(part)
+        values = self.strided(part)
         if kind == "bf16":
-            found = (found.astype(np.uint32) << 16).view(np.float32)
-        return np.asarray(found, np.float32)
+            values = (values.astype(np.uint32) << 16).view(np.float32)
+        return np.asarray(values, np.float32)
 
     def matrices(self, part: str) -> list[QuantArray]:
         """A left side that was read with the node, by its two outer axes."""
@@ -103,7 +103,7 @@ def parts(node: Node, model: Mapping[str, QuantArray]) -> Iterator[Part]:
     w = _left(node, model)
     x, y = node.floats("x"), node.strided("y")
     if node.op == "MUL_MAT_ID":
-        yield from _of_experts(node, w, x, y)
+        yield from _expert_parts(node, w, x, y)
     elif len(w) == 1:
         yield Part(y.reshape(-1, y.shape[-1]), x.reshape(-1, x.shape[-1]), w[0])
     else:  # a matrix on the left serves several on the right
@@ -116,8 +116,8 @@ def parts(node: Node, model: Mapping[str, QuantArray]) -> Iterator[Part]:
                 )
 
 
-def _of_experts(node: Node, w: list[QuantArray], x: NDArray[np.float32], y: NDArray[Any]) -> Iterator[Part]:
-    """Y [1, T, used, N], x [1, T, used or 1, K], ids [1, 1, T, used]."""
+def _expert_parts(node: Node, w: list[QuantArray], x: NDArray[np.float32], y: NDArray[Any]) -> Iterator[Part]:
+    """The product of each expert; y [1, T, used, N], x [1, T, used or 1, K], ids [1, 1, T, used]."""
     ids = node.strided("i")[0, 0]
     wide = np.broadcast_to(x[0], (*ids.shape, x.shape[-1]))
     flat = ids.reshape(-1)
@@ -133,12 +133,12 @@ def _of_experts(node: Node, w: list[QuantArray], x: NDArray[np.float32], y: NDAr
 
 
 def _left(node: Node, model: Mapping[str, QuantArray]) -> list[QuantArray]:
-    """The weights: from the file where it has them as the library says they are."""
+    """The weights: those read with the node, else those of the file, if the library has them alike."""
     facts = node.tensors["w"]
     if "w" in node.arrays:
         return node.matrices("w")
     if node.weights not in model:
-        node.matrices("w")  # says why not
+        node.matrices("w")  # raises the error that tells why they are missing
     q = model[node.weights]
     shape = tuple(int(n) for n in facts["ne"][::-1])
     if q.format.name != facts["type"] or (1,) * (4 - q.ndim) + q.shape != shape:

@@ -33,7 +33,7 @@ from .report import reasons, unjudged
 from .report import share_of as share
 
 MOST = 2000  # rows of a table: a browser stays quick
-TOLD = 64  # kinds of wrong products, the first of each with its diagnosis
+KINDS = 64  # kinds of wrong products, the first of each with its diagnosis
 NAMED = 24  # others of the kind
 WORST = 50  # elements
 NUMBER = re.compile(r"-\d+(?= |$)")
@@ -50,7 +50,7 @@ def page(
     products: Sequence[Product], model: str, library: str, notes: Sequence[str], died: str = "",
     others: Mapping[str, int] | None = None, nodes: int = 0,
 ) -> Page:  # fmt: skip
-    """The whole page. ``died``: in words, where the library did; ``others``: nodes that nobody judges."""
+    """The whole page. ``died``: the error where the library died; ``others``: nodes that nobody judges."""
     wrong = [p for p in products if p.verdict == "wrong"]
     sections = [
         Section("Layers and nodes", _layers(products)),
@@ -62,9 +62,9 @@ def page(
         Section("By kind", [_kinds(products)]),
         Section("Every product", [_all(products)], wide=True),
     ]
-    told = [*reasons(products), *notes]
-    if told:
-        sections.append(Section("Notes", [Text(text) for text in told[:MOST]]))
+    lines = [*reasons(products), *notes]
+    if lines:
+        sections.append(Section("Notes", [Text(text) for text in lines[:MOST]]))
     return Page(f"A run of {Path(model).name}", f"{model} · {library}", sections, METHOD,
                 _summary(products, wrong, died, unjudged(others or {}, nodes)))  # fmt: skip
 
@@ -78,15 +78,17 @@ def _summary(products: Sequence[Product], wrong: Sequence[Product], died: str, o
         ("Layers", str(len({p.layer for p in products} - {None})), ""),
     ]
     if died:
-        told = Text("The library died before the end.", "bad")
+        verdict = Text("The library died before the end.", "bad")
     elif wrong:
         first = wrong[0]
-        told = Text(f"{len(wrong)} of {len(products)} products are wrong; the first is {first.node}.", "bad")
+        verdict = Text(
+            f"{len(wrong)} of {len(products)} products are wrong; the first is {first.node}.", "bad"
+        )
     elif len(products) > idle:
-        told = Text("Every product that was judged is right.", "good")
+        verdict = Text("Every product that was judged is right.", "good")
     else:
-        told = Text("No product was judged.", "note")
-    return [Figures(items), told, *([Text(others, "note")] if others else [])]
+        verdict = Text("No product was judged.", "note")
+    return [Figures(items), verdict, *([Text(others, "note")] if others else [])]
 
 
 def _wrong(wrong: Sequence[Product], died: str) -> list[Block]:
@@ -94,7 +96,7 @@ def _wrong(wrong: Sequence[Product], died: str) -> list[Block]:
     alike: dict[tuple[str, ...], list[Product]] = {}
     for p in wrong:
         alike.setdefault((p.fault, p.type, p.buffer, p.op), []).append(p)
-    for first, *others in list(alike.values())[:TOLD]:
+    for first, *others in list(alike.values())[:KINDS]:
         blocks.append(Text(f"{_name(first)}: {first.fault or 'wrong'}", "bad"))
         blocks += [Text(line) for line in first.text.splitlines() if line]
         if first.saved:
@@ -104,8 +106,8 @@ def _wrong(wrong: Sequence[Product], died: str) -> list[Block]:
             named = ", ".join(f"{p.node} (step {p.step})" for p in others[:NAMED])
             more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
             blocks.append(Text(f"So are, of the same type and in the same buffer: {named}{more}."))
-    if len(alike) > TOLD:
-        blocks.append(Text(f"{len(alike) - TOLD} more kinds are in the table of every product."))
+    if len(alike) > KINDS:
+        blocks.append(Text(f"{len(alike) - KINDS} more kinds are in the table of every product."))
     return blocks
 
 
@@ -125,35 +127,35 @@ def _role(p: Product) -> str:
 def _layers(products: Sequence[Product]) -> list[Block]:
     blocks: list[Block] = []
     for steps, title in ((True, "the prompt"), (False, "generated tokens, the worst of them")):
-        found = items([p for p in products if (p.step == 0) is steps])
-        if not found:
+        places = items([p for p in products if (p.step == 0) is steps])
+        if not places:
             continue
-        drawn = [item for item in found if item.value]
+        drawn = [item for item in places if item.value]
         lines = depth_lines(drawn, f"Error against depth: {title}", "share of the limit", limit=1.0)
         blocks += [Figure(lines)] if lines is not None else []
         caption = f"Share of the limit by layer: {title}; the strongest colour is beyond it"
-        blocks += layer_grids(found, caption, log=True, hue="amber", span=SPAN)
+        blocks += layer_grids(places, caption, log=True, hue="amber", span=SPAN)
     return blocks or [Text("No product belongs to a layer.")]
 
 
 def items(products: Sequence[Product]) -> list[Item]:
-    """The worst of each place; a verdict stands there in words, colour only says how far."""
+    """The worst product of each layer and role; words tell the verdict, colour the distance."""
     worst: dict[tuple[int, str], Product] = {}
     for p in products:
         if p.layer is not None:
             at = (p.layer, _role(p))
             worst[at] = max(worst.get(at, p), p, key=_badness)
-    found = []
+    places = []
     for (layer, role), p in worst.items():
         used = share(p)
         text = {"wrong": "WRONG", "died": "DIED", "not judged": "–"}.get(p.verdict, "")
         figure = "" if used is None else f"{used:.1e}"
         about = f"{_name(p)}; {p.arithmetic or p.verdict}"
         value = None if p.verdict == "not judged" else float("inf") if used is None and not p.ok else used
-        found.append(
+        places.append(
             Item("blk", layer, role, value, f"{text} {figure}".strip() or "ok", about, prod((p.n, p.k)))
         )
-    return found
+    return places
 
 
 def _badness(p: Product) -> tuple[bool, float]:
@@ -162,7 +164,7 @@ def _badness(p: Product) -> tuple[bool, float]:
 
 
 def _elements(products: Sequence[Product]) -> list[Block]:
-    found = sorted((p for p in products if p.worst), key=_badness, reverse=True)[:WORST]
+    worst = sorted((p for p in products if p.worst), key=_badness, reverse=True)[:WORST]
     columns = [
         Column("node", code=True), Column("step", number=True), Column("part"), Column("row", number=True),
         Column("column", number=True), Column("is", number=True), Column("should be", number=True),
@@ -171,7 +173,7 @@ def _elements(products: Sequence[Product]) -> list[Block]:
     rows: list[list[Cell]] = [
         [p.node, p.step, str(p.worst.get("part") or "–"),
          *(p.worst.get(key) for key in ("row", "column", "got", "wanted", "error", "limit")), _used(p)]
-        for p in found
+        for p in worst
     ]  # fmt: skip
     if not rows:
         return [Text("No element was judged.")]
@@ -184,18 +186,18 @@ def _used(p: Product) -> Cell:
 
 
 def _kinds(products: Sequence[Product]) -> Table:
-    """By what libraries choose their kernels by."""
+    """A table by operation, type and buffer, which is how libraries choose kernels."""
     kinds: dict[tuple[str, str, str], list[Product]] = {}
     for p in products:
         kinds.setdefault((p.op, p.type, p.buffer), []).append(p)
     rows: list[list[Cell]] = []
-    for (op, kind, buffer), mine in kinds.items():
-        arithmetics = ", ".join(dict.fromkeys(p.arithmetic for p in mine if p.arithmetic)) or "–"
-        faults = ", ".join(dict.fromkeys(p.fault for p in mine if p.fault and not p.ok))
-        bad = sum(not p.ok for p in mine)
-        rows.append([op, kind, buffer or "–", len(mine), Value(str(bad), bad, "bad" if bad else ""),
+    for (op, kind, buffer), members in kinds.items():
+        arithmetics = ", ".join(dict.fromkeys(p.arithmetic for p in members if p.arithmetic)) or "–"
+        faults = ", ".join(dict.fromkeys(p.fault for p in members if p.fault and not p.ok))
+        bad = sum(not p.ok for p in members)
+        rows.append([op, kind, buffer or "–", len(members), Value(str(bad), bad, "bad" if bad else ""),
                      arithmetics,
-                     _used(max(mine, key=_badness)), faults])  # fmt: skip
+                     _used(max(members, key=_badness)), faults])  # fmt: skip
     columns = [Column("op", code=True), Column("type"), Column("in"), Column("products", number=True),
                Column("wrong", number=True), Column("arithmetic"), Column("worst of limit", number=True),
                Column("faults")]  # fmt: skip

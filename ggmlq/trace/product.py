@@ -80,10 +80,10 @@ class Product:
 
     @property
     def layer(self) -> int | None:
-        """The block of the model; None for what is outside of all."""
-        found = re.search(r"(?:\bblk\.|^cache_[kv]_l)(\d+)\b", self.weights)
-        found = found or re.search(r"-(\d+)(?: |$)", self.node)
-        return int(found[1]) if found else None
+        """The block of the model; None outside of all blocks."""
+        match = re.search(r"(?:\bblk\.|^cache_[kv]_l)(\d+)\b", self.weights)
+        match = match or re.search(r"-(\d+)(?: |$)", self.node)
+        return int(match[1]) if match else None
 
     @property
     def ok(self) -> bool:
@@ -92,20 +92,20 @@ class Product:
 
     @property
     def arithmetic(self) -> str:
-        """In which it was made; empty where it was not judged."""
+        """The arithmetic in which it was made; empty where it was not judged."""
         return self.judgement.arithmetic if self.judgement else ""
 
     def diagnose(self) -> Diagnosis:
-        """The mistake that explains the product; of a right product that it is right."""
+        """The diagnosis of the product, which may be that it is right."""
         if self.diagnosis is not None:
             return self.diagnosis
         if self.operands is None:
-            said = (
+            text = (
                 self.text
                 or f"{self.op} is judged as a whole and by a loose limit; nothing tells faults apart"
             )
             fault = "correct" if self.verdict == "ok" else "unknown"
-            return Diagnosis(self.verdict == "ok", fault, 0.5, said)
+            return Diagnosis(self.verdict == "ok", fault, 0.5, text)
         with np.errstate(all="ignore"):
             return diagnose(self.operands.y, self.operands.x, self.operands.q)
 
@@ -115,15 +115,15 @@ class Product:
 
     def facts(self) -> dict[str, Any]:
         """The record as JSON has it."""
-        found, worst = self.judgement, self.worst
+        judgement, worst = self.judgement, self.worst
         return {
             "node": self.node, "op": self.op, "step": self.step, "layer": self.layer, "weights": self.weights,
             "type": self.type, "buffer": self.buffer, "computed_in": self.computed_in,
             "m": self.m, "n": self.n, "k": self.k, "parts": self.parts,
             "arithmetic": self.arithmetic or None,
-            "nmse": _number(found.distance) if found else None,
-            "nmse_exact": _number(found.from_exact) if found else None,
-            "out_of_bound": found.out if found else None,
+            "nmse": _number(judgement.distance) if judgement else None,
+            "nmse_exact": _number(judgement.from_exact) if judgement else None,
+            "out_of_bound": judgement.out if judgement else None,
             "error": _number(worst.get("error")), "limit": _number(worst.get("limit")),
             "worst": {key: _number(v) if isinstance(v, float) else v for key, v in worst.items()} or None,
             "judged": self.judged, "verdict": self.verdict, "fault": self.fault or None,
@@ -132,5 +132,5 @@ class Product:
 
 
 def _number(value: float | None) -> float | None:
-    """JSON has neither NaN nor infinity."""
+    """The value for JSON, which has neither NaN nor infinity."""
     return value if value is not None and math.isfinite(value) else None

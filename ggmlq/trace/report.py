@@ -58,15 +58,15 @@ def summary(products: Sequence[Product]) -> str:
     for p in products:
         kinds.setdefault((p.op, p.type, p.buffer, _rows(p.m)), []).append(p)
     rows = []
-    for kind, mine in sorted(kinds.items()):
-        judged = [p for p in mine if p.judgement]
+    for kind, members in sorted(kinds.items()):
+        judged = [p for p in members if p.judgement]
         worst = max((p.judgement.distance for p in judged if p.judgement), default=math.nan)
         share = max((s for p in judged if (s := share_of(p)) is not None), default=math.nan)
         used = ", ".join(dict.fromkeys(p.arithmetic for p in judged)) or "-"
-        wrong = [p for p in mine if p.verdict == "wrong"]
+        wrong = [p for p in members if p.verdict == "wrong"]
         faults = ", ".join(dict.fromkeys(p.fault for p in wrong))
-        idle = sum(p.verdict == "not judged" for p in mine)
-        rows.append([*kind, len(mine), len(wrong), idle, used, _figure(worst), _figure(share), faults])
+        idle = sum(p.verdict == "not judged" for p in members)
+        rows.append([*kind, len(members), len(wrong), idle, used, _figure(worst), _figure(share), faults])
     header = [
         "op",
         "type",
@@ -89,16 +89,16 @@ def _rows(m: int) -> str:
 
 def reasons(products: Iterable[Product]) -> list[str]:
     """The reasons why nodes were not judged, each once."""
-    found: dict[str, list[str]] = {}
+    nodes: dict[str, list[str]] = {}
     for p in products:
         if p.verdict == "not judged":
-            found.setdefault(p.text, []).append(p.node)
-    return [f"not judged: {_first(names)}: {text}" for text, names in found.items()]
+            nodes.setdefault(p.text, []).append(p.node)
+    return [f"not judged: {_first(names)}: {text}" for text, names in nodes.items()]
 
 
 def unjudged(others: Mapping[str, int], nodes: int) -> str:
     """A sentence on nodes that compute something and that nobody judges; empty where there are none."""
-    listed = ", ".join(f"{op} {count}" for op, count in sorted(others.items(), key=lambda each: -each[1]))
+    listed = ", ".join(f"{op} {count}" for op, count in sorted(others.items(), key=lambda pair: -pair[1]))
     return f"not judged: {sum(others.values())} of {nodes} nodes: {listed}" if others else ""
 
 
@@ -110,18 +110,20 @@ def save(folder: Path, p: Product) -> Product:
     """A wrong product as an npz that `ggmlq check --replay` and `ggmlq diagnose` read."""
     if p.operands is None:
         return p
-    kept = p.operands
+    operands = p.operands
     path = folder / f"{p.step}-{p.node.translate(UNSAFE)}-{p.type}.npz"
     facts: dict[str, Any] = {
-        "format": np.array(p.type), "shape": np.array(kept.q.shape), "data": np.array("normal"),
+        "format": np.array(p.type), "shape": np.array(operands.q.shape), "data": np.array("normal"),
         "seed": np.array(0), "arithmetic": np.array(p.arithmetic), "claim": np.array(""),
         "node": np.array(p.node), "weights": np.array(p.weights), "buffer": np.array(p.buffer),
     }  # fmt: skip
-    if kept.rows is not None and kept.columns is not None:
-        facts |= {"rows": kept.rows, "columns": kept.columns}
+    if operands.rows is not None and operands.columns is not None:
+        facts |= {"rows": operands.rows, "columns": operands.columns}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(path, x=kept.x, y=kept.y, raw=np.ascontiguousarray(kept.q.raw), **facts)
+        np.savez_compressed(
+            path, x=operands.x, y=operands.y, raw=np.ascontiguousarray(operands.q.raw), **facts
+        )
     except OSError as error:
         raise GGMLQError(
             f"--save {folder}: cannot write {path.name}: {error}; name another folder"

@@ -38,19 +38,18 @@ RETRIED = 64  # nodes that are tried again in the plain layout
 class Run:
     """A process with a loaded library; one model, any number of runs."""
 
-    def __init__(self, asked: Settings, *, without: tuple[str, ...] | None = None) -> None:
-        self.asked = asked
-        self.shared, path = SharedFile.made()
+    def __init__(self, settings: Settings, *, without: tuple[str, ...] | None = None) -> None:
+        self.settings = settings
+        self.shared, path = SharedFile.created()
         self.child: Child | None = None
         self.started = time.monotonic()
-        self.patience = (
-            0.0  # seconds beyond the limit: a run that nobody stops at a node takes as long as all
-        )
+        # Seconds beyond the time limit: a run that stops at no node takes as long as all nodes together.
+        self.patience = 0.0
         try:
             self.child = Child.started(CODE.format(path=sys.path))
-            hidden = asked.without if without is None else without
+            hidden = settings.without if without is None else without
             self.facts = self._call({
-                "do": "load", "lib": None if asked.lib is None else str(asked.lib), "shared": path,
+                "do": "load", "lib": None if settings.lib is None else str(settings.lib), "shared": path,
                 "without": list(hidden),
             })  # fmt: skip
         except BaseException:
@@ -62,7 +61,7 @@ class Run:
     def _call(self, message: dict[str, Any]) -> dict[str, Any]:
         assert self.child is not None
         answer, _ = self.child.call(
-            f"tracing {self.asked.model}", message, [], self.asked.timeout + self.patience
+            f"tracing {self.settings.model}", message, [], self.settings.timeout + self.patience
         )
         return dict(answer)
 
@@ -70,17 +69,20 @@ class Run:
               every: bool = False, quiet: bool = False, select: tuple[str, ...] | None = None,
               through: bool = False,
               ) -> Iterator[Node | dict[str, Any]]:  # fmt: skip
-        """Each captured node, whose arrays are valid until the next; at last how the run ended."""
-        asked = self.asked
-        given = None if asked.tokens is None or isinstance(asked.tokens, int) else list(asked.tokens)
+        """The captured nodes, whose arrays are valid until the next; at last the message of the end."""
+        settings = self.settings
+        numbers = (
+            None if settings.tokens is None or isinstance(settings.tokens, int) else list(settings.tokens)
+        )
         self.shared.note({})
         answer = self._call({
-            "do": "tool" if asked.tool else "run", "tool": list(asked.tool),
-            "model": str(asked.model), "tokens": tokens or given, "prompt": asked.prompt,
-            "random": asked.tokens if isinstance(asked.tokens, int) else 0, "seed": asked.seed,
-            "generate": asked.generate, "then": then or [], "threads": asked.thread_count,
-            "cache": asked.cache, "flash": asked.flash, "traced": traced, "every": every, "quiet": quiet,
-            "select": list(asked.select if select is None else select), "through": through,
+            "do": "tool" if settings.tool else "run", "tool": list(settings.tool),
+            "model": str(settings.model), "tokens": tokens or numbers, "prompt": settings.prompt,
+            "random": settings.tokens if isinstance(settings.tokens, int) else 0, "seed": settings.seed,
+            "generate": settings.generate, "then": then or [], "threads": settings.thread_count,
+            "cache": settings.cache, "flash": settings.flash, "traced": traced, "every": every,
+            "quiet": quiet,
+            "select": list(settings.select if select is None else select), "through": through,
         })  # fmt: skip
         while answer["kind"] == "product":
             places = dict(answer["places"])
@@ -92,13 +94,13 @@ class Run:
 
     def tokens_of(self, text: str) -> tuple[list[int], list[int]]:
         """A text as the model's tokens, and those of them that begin any text."""
-        message = {"do": "tokens", "model": str(self.asked.model), "text": text}
-        found = self._call(message)
-        return list(found["tokens"]), list(found["begin"])
+        message = {"do": "tokens", "model": str(self.settings.model), "text": text}
+        answer = self._call(message)
+        return list(answer["tokens"]), list(answer["begin"])
 
     @property
     def elapsed(self) -> float:
-        """Seconds since it was begun."""
+        """Seconds since the run began."""
         return time.monotonic() - self.started
 
     def died_at(self) -> dict[str, Any]:
@@ -129,12 +131,12 @@ class Trace:
         Where the library died: the node, its operands and their buffers.
     """
 
-    def __init__(self, asked: Settings, *, bar: bool | None = False) -> None:
-        self.settings = asked
+    def __init__(self, settings: Settings, *, bar: bool | None = False) -> None:
+        self.settings = settings
         self._bar = bar
-        with gguf.open(asked.model) as file:  # a file that is damaged is told here
+        with gguf.open(settings.model) as file:  # raises an error for a damaged file
             if file.missing:
-                file[file.missing[0]]  # and a cut one
+                file[file.missing[0]]  # and for an incomplete one
         self._reset()
 
     def _reset(self) -> None:
@@ -164,11 +166,11 @@ class Trace:
                         if isinstance(node, dict):
                             end = node
                             break
-                        found = judge.record(node)
+                        record = judge.record(node)
                         bar.advance(1)
-                        if found.verdict == "wrong":
-                            wrong.append(found.without_arrays())
-                        yield found
+                        if record.verdict == "wrong":
+                            wrong.append(record.without_arrays())
+                        yield record
                 except LibraryFailedError as error:
                     raise self._died(run, error) from error
             self.tokens, self.nodes, self.others = end["tokens"], end["nodes"], end["others"]
@@ -184,15 +186,15 @@ class Trace:
 
     def _unknown_layouts(self, offered: list[str]) -> None:
         """Note the layouts of --without that this library lacks: misspelt, or for another processor."""
-        known = {name.lower() for name in offered}
-        if unknown := [name for name in self.settings.without if name.lower() not in known]:
+        names = {name.lower() for name in offered}
+        if unknown := [name for name in self.settings.without if name.lower() not in names]:
             self.notes.append(
                 f"--without {','.join(unknown)} left nothing out: on this machine the library has "
                 f"{', '.join(offered) or 'no layouts of its own'}."
             )
 
     def _without_a_trace(self, run: Run, end: dict[str, Any]) -> None:
-        """A trace keeps kernels from fusing; so does the run give what it gives without?"""
+        """Note whether the run gives the same logits without a trace, which keeps kernels from fusing."""
         run.patience = run.elapsed
         try:
             plain = _untraced(run, end)
@@ -220,11 +222,11 @@ class Trace:
             return
         buffers = tuple(dict.fromkeys(p.buffer for p in suspects))
         names = tuple(dict.fromkeys(p.node for p in suspects))[:RETRIED]
-        told = f"{len(names)} nodes are wrong in {', '.join(buffers)}"
+        finding = f"{len(names)} nodes are wrong in {', '.join(buffers)}"
         run = None
         try:
-            asked = replace(self.settings, verify=False)
-            run = Run(asked, without=(*self.settings.without, *buffers))
+            settings = replace(self.settings, verify=False)
+            run = Run(settings, without=(*self.settings.without, *buffers))
             with gguf.open(self.settings.model) as model:
                 judge = Judge(model, "all")
                 again = [
@@ -234,9 +236,9 @@ class Trace:
                 ]
             bad = [p.node for p in again if p.verdict == "wrong"]
             verdict = f"{len(set(bad))} of them are wrong there too" if bad else "all are right there"
-            self.notes.append(f"{told}; in the plain layout (--without {','.join(buffers)}) {verdict}.")
-        except Exception as error:  # of a second look; the first one stands
-            self.notes.append(f"{told}; the plain layout could not be tried: {error}")
+            self.notes.append(f"{finding}; in the plain layout (--without {','.join(buffers)}) {verdict}.")
+        except Exception as error:  # in the second run; the first one still counts
+            self.notes.append(f"{finding}; the plain layout could not be tried: {error}")
         finally:
             if run is not None:
                 run.close()
@@ -245,19 +247,19 @@ class Trace:
 
     def _died(self, run: Run, error: LibraryFailedError) -> LibraryFailedError:
         """The error in words: which node, with which weights, in which buffer, and what to try."""
-        if not error.how:  # an error that the library reported; it says what
+        if not error.how:  # the library reported an error, which is clear by itself
             return error
         noted = run.died_at()
         pending, step = list(noted.get("pending", [])), noted.get("step", 0)
         if len(pending) > 1:
             pending = self._node_by_node(run) or pending
         self.died = {"step": step, "how": error.how, "nodes": pending, "said": end_of(error.tail)}
-        said = self.died["said"]
-        text = sentence(f"tracing {self.settings.model}", error.how, pending, step, said, self.loaded)
+        last_words = self.died["said"]
+        text = sentence(f"tracing {self.settings.model}", error.how, pending, step, last_words, self.loaded)
         return LibraryFailedError(text, error.how, error.tail)
 
     def _node_by_node(self, first: Run) -> list[dict[str, Any]]:
-        """The run again, asking at every node: what is pending then is one. Empty where it does not die."""
+        """The node at which a run dies that asks at every node; empty where that one does not die."""
         first.close()
         run = None
         try:
@@ -278,11 +280,11 @@ class Trace:
 
 def _untraced(run: Run, end: dict[str, Any]) -> list[NDArray[np.float32]]:
     """Logits of the same tokens without a callback."""
-    found: list[NDArray[np.float32]] = []
+    logits: list[NDArray[np.float32]] = []
     for one in run.nodes(tokens=end["tokens"], then=end["then"], traced=False):
         assert isinstance(one, dict)
-        found = one["logits"]
-    return found
+        logits = one["logits"]
+    return logits
 
 
 def _same(a: list[NDArray[Any]], b: list[NDArray[Any]]) -> bool:

@@ -37,23 +37,23 @@ class Settings:
     tool: tuple[str, ...] = ()  # a command of llama.cpp, and its words
 
     def __post_init__(self) -> None:
-        asked = f"trace of {self.model}"
+        request = f"trace of {self.model}"
         if self.judge not in JUDGED:
-            raise UnsupportedError(f"{asked}: judge={self.judge!r}; choose of {', '.join(JUDGED)}")
+            raise UnsupportedError(f"{request}: judge={self.judge!r}; choose of {', '.join(JUDGED)}")
         if self.prompt is not None and self.tokens is not None:
-            raise ShapeError(f"{asked}: both a prompt and tokens; they say the same thing twice; drop one")
+            raise ShapeError(f"{request}: both a prompt and tokens; they say the same thing twice; drop one")
         if isinstance(self.tokens, int) and not 1 <= self.tokens <= MOST_TOKENS:
             raise ShapeError(
-                f"{asked}: tokens={self.tokens}; 1 to {MOST_TOKENS} random tokens are run; choose another"
+                f"{request}: tokens={self.tokens}; 1 to {MOST_TOKENS} random tokens are run; choose another"
             )
         if not 0 <= self.generate <= MOST_TOKENS:
-            raise ShapeError(f"{asked}: generate={self.generate}; 0 to {MOST_TOKENS}; choose another")
+            raise ShapeError(f"{request}: generate={self.generate}; 0 to {MOST_TOKENS}; choose another")
         if not self.timeout > 0:
-            raise ShapeError(f"{asked}: timeout={self.timeout}; seconds, more than 0; leave it out")
+            raise ShapeError(f"{request}: timeout={self.timeout}; seconds, more than 0; leave it out")
         if self.threads < 0:
-            raise ShapeError(f"{asked}: threads={self.threads}; 1 or more, or 0 for all; leave it out")
+            raise ShapeError(f"{request}: threads={self.threads}; 1 or more, or 0 for all; leave it out")
         if self.prompt == "":
-            raise ShapeError(f"{asked}: the prompt is empty; a run needs a token; pass a text, or tokens=1")
+            raise ShapeError(f"{request}: the prompt is empty; a run needs a token; pass a text, or tokens=1")
 
     @property
     def thread_count(self) -> int:
@@ -86,18 +86,18 @@ def settings(
     )  # fmt: skip
 
 
-def _listed(given: str | Sequence[str]) -> tuple[str, ...]:
-    words = given.split(",") if isinstance(given, str) else given
+def _listed(names: str | Sequence[str]) -> tuple[str, ...]:
+    words = names.split(",") if isinstance(names, str) else names
     return tuple(word.strip() for word in words if word.strip())
 
 
-def _cache(given: str | Sequence[str] | None) -> tuple[str, str] | None:
-    if given is None:
+def _cache(types: str | Sequence[str] | None) -> tuple[str, str] | None:
+    if types is None:
         return None
-    names = _listed(given)
+    names = _listed(types)
     if len(names) not in (1, 2):
         raise UnsupportedError(
-            f"cache={given!r}: a type for both, or one of K and one of V; write q8_0 or q8_0,f16"
+            f"cache={types!r}: a type for both, or one of K and one of V; write q8_0 or q8_0,f16"
         )
     first, last = FORMATS[names[0]].name, FORMATS[names[-1]].name
     return first, last

@@ -18,10 +18,10 @@ from ..errors import UnsupportedError
 from ..formats import FORMATS
 from ..llama.symbols import InitParams, Symbols, words
 
-LENGTHS = (512, 5, 7, 11)  # no two alike, and no strides of theirs
-SCALES = (0.4375, 3.25, 7.125)  # of attention: exact as floats, and nothing else looks like them
+LENGTHS = (512, 5, 7, 11)  # no two are equal, and none is a stride
+SCALES = (0.4375, 3.25, 7.125)  # of attention: exact as floats, and unlike any other field
 HIDDEN = ("AMX", "REPACK", "AARCH64", "KLEIDIAI", "SPACEMIT")  # layouts of weights that cannot be read back
-SOURCES = 5  # of a node: attention has the most that are looked at
+SOURCES = 5  # sources of a node at most: attention has so many
 
 
 class Tensors:
@@ -53,14 +53,14 @@ class Tensors:
         symbols.ggml_free(context)
 
     def _attention(self, context: int) -> int:
-        """A node with telling parameters; 0 where the library has no such operation."""
+        """A node of attention whose parameters can be found; 0 where the library has no such operation."""
         if not self._symbols.has("ggml_flash_attn_ext"):
             return 0
         # The mask is last: some years want its rows in multiples of 64.
-        wanted = {"f32": [(64, 3, 2, 1)], "f16": [(64, 32, 2, 1), (64, 32, 2, 1), (32, 64, 1, 1)]}
+        shapes = {"f32": [(64, 3, 2, 1)], "f16": [(64, 32, 2, 1), (64, 32, 2, 1), (32, 64, 1, 1)]}
         operands = [
             self._symbols.ggml_new_tensor_4d(context, FORMATS[name].id, *lengths)
-            for name, every in wanted.items()
+            for name, every in shapes.items()
             for lengths in every
         ]
         return int(self._symbols.ggml_flash_attn_ext(context, *operands, *SCALES))
@@ -76,18 +76,19 @@ class Tensors:
             }
             for tensor, numbers in sought
         ]
-        found = sorted(set.intersection(*places))
-        if len(found) != 1:
+        offsets = sorted(set.intersection(*places))
+        if len(offsets) != 1:
             raise UnsupportedError(
-                f"libggml: the {field} of a tensor lies at {found or 'no offset'} in its {self._room} bytes, "
-                "one offset is expected; this library's tensors are of another kind; use one of 2024 or later"
+                f"libggml: the {field} of a tensor lies at {offsets or 'no offset'} in its {self._room} "
+                "bytes, one offset is expected; this library's tensors are of another kind; "
+                "use one of 2024 or later"
             )
-        return found[0]
+        return offsets[0]
 
     # --- one tensor -----------------------------------------------------------------------
 
     def source(self, tensor: int, i: int) -> int:
-        """A tensor that it is made of, 0 for none."""
+        """Source number i of a tensor, 0 for none."""
         return _pointer(tensor + self._sources + 8 * i)
 
     def scales(self, tensor: int) -> tuple[float, ...]:
@@ -118,11 +119,11 @@ class Tensors:
         return int(self._symbols.ggml_nbytes(tensor))
 
     def read(self, tensor: int, into: NDArray[np.uint8]) -> None:
-        """All these bytes, from any device."""
+        """Copy all bytes of a tensor from its device."""
         self._symbols.ggml_backend_tensor_get(tensor, into.ctypes.data, 0, into.size)
 
     def _held_by(self, tensor: int) -> int:
-        """The buffer; a view has that of its origin."""
+        """The buffer of a tensor; a view has that of its origin."""
         return _pointer((_pointer(tensor + self._origin) or tensor) + self._buffer)
 
 

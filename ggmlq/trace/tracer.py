@@ -25,11 +25,11 @@ PRODUCTS = ("MUL_MAT", "MUL_MAT_ID")
 ATTENTION = "FLASH_ATTN_EXT"
 OPERANDS = {"MUL_MAT": "wx", "MUL_MAT_ID": "wxi", ATTENTION: "qkvms"}  # by the order of their sources
 VIEWS = ("NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE")  # they compute nothing
-KEPT = 64  # nodes that the recorder remembers
+REMEMBERED = 64  # nodes that the recorder remembers
 
 
 def original(name: str) -> str:
-    """A weight that the scheduler copied to another device is called ``CUDA0#blk.0.attn_q.weight#0``."""
+    """The name of a weight: its copy on another device is called ``CUDA0#blk.0.attn_q.weight#0``."""
     match = re.fullmatch(r"[^#]*#(.*)#\d+", name)
     return match[1] if match else name
 
@@ -45,22 +45,22 @@ class Room(Protocol):
 
 
 class Tracer:
-    """``tell(message)`` gets each product; its arrays lie in the shared file until it returns."""
+    """The callback of a graph. ``tell`` gets a message for each product; arrays stay until it returns."""
 
     def __init__(
         self, symbols: Symbols, shared: Room, tell: Callable[[dict[str, Any]], object],
-        known: Collection[str], *, select: Collection[str] = (), every: bool = False, quiet: bool = False,
+        weights: Collection[str], *, select: Collection[str] = (), every: bool = False, quiet: bool = False,
         counts: bool = False,
     ) -> None:  # fmt: skip
         self._symbols, self._shared, self._tell = symbols, shared, tell
-        self._known, self._select, self._every, self._quiet = set(known), list(select), every, quiet
+        self._weights, self._select, self._every, self._quiet = set(weights), list(select), every, quiet
         self._tensors = Tensors(symbols)
         self._pending: list[dict[str, Any]] = []
         self.step, self.nodes = 0, 0
         self.others: Counter[str] = Counter()  # nodes that compute and that nobody judges, by operation
-        self._counts, self._begin = counts, ""  # nobody tells a step: each begins with the same node
+        self._counts, self._begin = counts, ""  # where no step is told: each begins with the same node
         self.error: BaseException | None = None
-        self.off = False  # nobody wants to hear of nodes any more
+        self.off = False  # True once no node is to be traced any more
         self.callback = EVAL(self._on_node)  # kept here: C holds no reference
 
     def _on_node(self, tensor: int, ask: bool, _: int) -> bool:
@@ -82,14 +82,14 @@ class Tracer:
             self._begin = self._begin or node["name"]
             self.step += node["name"] == self._begin and self.nodes > 1
         sources = [self._tensors.describe(s) for i in range(3) if (s := self._tensors.source(tensor, i))]
-        self._pending = [*self._pending[1 - KEPT :], {"op": op, **node, "of": sources}]
+        self._pending = [*self._pending[1 - REMEMBERED :], {"op": op, **node, "of": sources}]
         self._shared.note({"step": self.step, "pending": self._pending})
-        wanted = self._wanted(op, node["name"], sources)
-        if not wanted and op not in VIEWS:
+        shown = self._is_selected(op, node["name"], sources)
+        if not shown and op not in VIEWS:
             self.others[op] += 1
-        return self._every or wanted
+        return self._every or shown
 
-    def _wanted(self, op: str, node: str, sources: list[dict[str, Any]]) -> bool:
+    def _is_selected(self, op: str, node: str, sources: list[dict[str, Any]]) -> bool:
         if op not in OPERANDS or self.error is not None or self._quiet:
             return False
         if not self._select:
@@ -104,7 +104,7 @@ class Tracer:
         op = words(self._symbols.ggml_op_desc(tensor))
         node = self._tensors.describe(tensor)
         sources = [(i, s) for i in range(len(OPERANDS.get(op, ""))) if (s := self._tensors.source(tensor, i))]
-        if self._wanted(op, node["name"], [self._tensors.describe(s) for _, s in sources]):
+        if self._is_selected(op, node["name"], [self._tensors.describe(s) for _, s in sources]):
             parts = {OPERANDS[op][i]: s for i, s in sources}
             self._send(op, {"y": tensor, **parts})
         return True
@@ -126,6 +126,6 @@ class Tracer:
         self._tell(message)
 
     def _to_be_read(self, op: str, name: str, tensor: int, facts: dict[str, Any]) -> bool:
-        """Weights that the file has come from there: some layouts cannot be read back."""
-        from_file = op in PRODUCTS and name == "w" and original(facts["name"]) in self._known
+        """True for operands to read from the device. Weights are the file's: layouts may be unreadable."""
+        from_file = op in PRODUCTS and name == "w" and original(facts["name"]) in self._weights
         return not from_file and self._tensors.readable(tensor)

@@ -196,7 +196,7 @@ def test_an_interrupt_while_numba_loads_its_tables():
     """All of them are loaded, then it comes: half of a table would be lost for the rest of the process."""
     from numba.core import cpu, typing, utils
 
-    import ggmlq.cpu.machine.words  # noqa: F401
+    import ggmlq.cpu.machine.numba_names  # noqa: F401
 
     def interrupt(frame, event, argument):
         if event == "call" and frame.f_code is utils.stream_list.__code__:

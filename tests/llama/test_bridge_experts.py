@@ -78,7 +78,7 @@ def test_wrong_results_are_named_saved_and_replayed(bridge, fresh, tmp_path, cap
     from ggmlq.check import report
     from ggmlq.cli import main
 
-    case = mixtures.mixed(Case(gq.formats["q4_0"], 9, 33, 64, seed=3), (6, 2), "duplicate", apart=False)
+    case = mixtures.mixed(Case(gq.formats["q4_0"], 9, 33, 64, seed=3), (6, 2), "duplicate", row_per_use=False)
 
     class Wrong:
         def measure(self, x, q, *given, ids, **more):

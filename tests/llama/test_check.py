@@ -15,7 +15,7 @@ from ggmlq.check import batches, cases, data, running
 from ggmlq.check import run as run_module
 from ggmlq.check.cases import Case
 from ggmlq.check.judge import candidates, judge
-from ggmlq.check.plan import Plan, other_threads, told, untried
+from ggmlq.check.plan import Plan, other_threads, trial_lines, untried
 from ggmlq.check.running import Settings
 from ggmlq.cli import main
 from ggmlq.errors import ShapeError, UnsupportedError
@@ -103,9 +103,9 @@ def test_batches_of_test_backend_ops():
     assert ids[::5, 0].tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
     of_x, of_q = case.axes(x, q)
     assert (of_x.shape, of_q.shape) == ((2, 6, 5, 256), (2, 3, 16, 256))
-    assert batches.parse_backend_ops(case.again.split("'")[1], 0) == case
+    assert batches.parse_backend_ops(case.repeat_options.split("'")[1], 0) == case
     one = batches.parse_backend_ops(f"MUL_MAT({sizes},nr=[3,1])", 0)
-    assert (one.shape, one.ids(), one.again) == (
+    assert (one.shape, one.ids(), one.repeat_options) == (
         "3x5x16x256", None, "--types q4_0 --shapes 3x5x16x256 --data normal --seed 0")  # fmt: skip
     with pytest.raises(ShapeError, match="the former is a multiple of the latter"):
         batches.Batch(Q4_0, 5, 16, 256, batches=(1, 3), matrices=(1, 2))
@@ -483,7 +483,7 @@ def test_the_default_run_tries_every_layout_with_several_threads():
         "products with experts (--experts edges)",
         "CUDA0 (--device)",
     ]
-    assert told(trials)[0] == "plain layout: 27 cases of q4_0 with 2 threads, 4 of them with 1, 32"
+    assert trial_lines(trials)[0] == "plain layout: 27 cases of q4_0 with 2 threads, 4 of them with 1, 32"
 
 
 def test_a_layout_that_takes_long_rows_only():
@@ -509,7 +509,7 @@ def test_verdicts_are_known_again_by_their_bits(monkeypatch):
     """Other threads give the same bits, which are not judged twice."""
     judged = []
     monkeypatch.setattr(run_module, "judge", lambda y, *of: judged.append(y) or "a verdict")
-    kept, case = run_module.Kept(), Case(Q4_0, 9, 7, 96)
+    kept, case = run_module.Cache(), Case(Q4_0, 9, 7, 96)
     x, q, ids = kept.operands(case)
     assert kept.operands(Case(Q4_0, 9, 7, 96))[0] is x
     for y in (x[:, :7], x[:, :7].copy(), x[:, 1:8]):

@@ -12,7 +12,7 @@ import pytest
 
 from ggmlq.errors import LibraryFailedError, ShapeError
 from ggmlq.llama import process
-from ggmlq.llama.pipes import KEPT, BlockingPipes, PolledPipes, Tail
+from ggmlq.llama.pipes import TAIL_BYTES, BlockingPipes, PolledPipes, Tail
 from ggmlq.llama.process import Child
 from ggmlq.llama.protocol import GarbledError, receive, send
 
@@ -183,7 +183,7 @@ def test_the_end_of_what_was_said():
         tail.add(b"x" * 1000)
     tail.add("the end π".encode())
     assert str(tail).endswith("xxxthe end π")
-    assert len(str(tail).encode()) == KEPT
+    assert len(str(tail).encode()) == TAIL_BYTES
 
 
 def test_no_room_for_a_process(monkeypatch):

@@ -50,7 +50,7 @@ def texts(options: Options) -> Texts:
         "linear": [row_of(fmt, options.rows, options.turns) for fmt in formats],
     }  # fmt: skip
     cpus = json.loads(choice.TABLE.read_text())["cpus"] if choice.TABLE.exists() else []
-    same = next((cpu for cpu in cpus if choice.is_of(cpu, choice.here())), {"linear": []})
+    same = next((cpu for cpu in cpus if choice.fits(cpu, choice.here())), {"linear": []})
     measured = {row["format"] for row in fresh["linear"]}
     fresh["linear"] += [row for row in same["linear"] if row["format"] not in measured]
     fresh["linear"].sort(key=lambda row: list(gq.formats).index(row["format"]))

@@ -16,7 +16,7 @@ def add_options(parser: argparse.ArgumentParser, rest: str | None = None) -> Non
     else:
         parser.add_argument("rest", nargs="*", metavar=rest, help="OUT: the new file, not IN")
     parser.add_argument(
-        "--keep", "--tensor-type", type=_kept, action="append", default=[], metavar="REGEX=TYPE",
+        "--keep", "--tensor-type", type=_keep_rule, action="append", default=[], metavar="REGEX=TYPE",
         help="TYPE for tensors whose name contains REGEX; `same` does not change them; "
         "may be repeated, the first that fits counts",
     )  # fmt: skip
@@ -35,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser, rest: str | None = None) -> Non
     add_json(parser)
 
 
-def _kept(text: str) -> tuple[str, str]:
+def _keep_rule(text: str) -> tuple[str, str]:
     pattern, equals, kind = text.rpartition("=")
     if not equals or not pattern or not kind:
         raise argparse.ArgumentTypeError(f"{text!r} is not REGEX=TYPE; write attn_v=q6_K or ^output=same")

@@ -52,8 +52,8 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices or not isinstance(value, str):
             return super()._check_value(action, value)
-        known = [str(choice) for choice in action.choices]
-        way = meant(value, known, f"choose from {', '.join(known)}")
+        choices = [str(choice) for choice in action.choices]
+        way = meant(value, choices, f"choose from {', '.join(choices)}")
         if action is self.commands:
             raise argparse.ArgumentError(None, f"there is no command {value!r}; {way}")
         raise argparse.ArgumentError(action, f"invalid choice: {value!r}; {way}")
@@ -64,6 +64,6 @@ class Parser(argparse.ArgumentParser):
         if rest:
             parser = self.commands.choices[options.command] if self.commands is not None else self
             near = {word: meant(word.partition("=")[0], parser._option_string_actions, "") for word in rest}
-            words = [f"{word}; {way}" if word[0:1] == "-" and way else word for word, way in near.items()]
-            parser.error(f"unrecognized arguments: {' '.join(words)}")
+            hints = [f"{word}; {way}" if word[0:1] == "-" and way else word for word, way in near.items()]
+            parser.error(f"unrecognized arguments: {' '.join(hints)}")
         return options

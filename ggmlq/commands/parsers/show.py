@@ -33,7 +33,7 @@ def add(commands: Commands) -> None:
 
 
 def _rows(text: str) -> slice:
-    ends = re.fullmatch(r"(\d*):(\d*)", text)
-    if ends is None:
+    match = re.fullmatch(r"(\d*):(\d*)", text)
+    if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a range of rows; write 0:16, 100: or :8")
-    return slice(*(int(end) if end else None for end in ends.groups()))
+    return slice(*(int(end) if end else None for end in match.groups()))

@@ -87,8 +87,8 @@ def _take_words_behind(parser: argparse.ArgumentParser) -> None:
     def split(args: Any = None, namespace: Any = None) -> Any:
         words = list(args or [])
         at = words.index("--") if "--" in words else len(words)
-        found, unknown = parse(words[:at], namespace)
-        found.program = words[at + 1 :]
-        return found, unknown
+        options, unknown = parse(words[:at], namespace)
+        options.program = words[at + 1 :]
+        return options, unknown
 
     parser.parse_known_args = split  # type: ignore[method-assign]

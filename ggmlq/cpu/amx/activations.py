@@ -10,71 +10,53 @@ from functools import cache
 from typing import Any
 
 from llvmlite import ir
-from numba import types
 
 from ..machine.arguments import reader
+from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import jit
 from ..machine.simd import FLOATS, I64, INTS, Simd
 from ..machine.target import AVX512
-from ..machine.words import intrinsic
 from .operands import Rows
 from .unit import PITCH, TILE, bfloats
 
-rows_given = reader(Rows)
+rows = reader(Rows)
 HEIGHT = 16  # rows of a tile
 
 
 @cache
 def packer(floats: bool) -> Any:
-    """Compiled: tiles ``first`` … ``stop`` of ``Rows``."""
-    put, width = (round_row, 2 * PITCH) if floats else (copy_row, PITCH)
+    """Compiled: tiles ``first`` … ``stop`` of ``Rows``, from floats or from codes."""
+    put, width = (_round_row, 2 * PITCH) if floats else (_copy_row, PITCH)
+    put_row, clear_row = intrinsic_of(put, 2), intrinsic_of(_clear_row, 1)
 
     def pack(arguments: int, first: int, stop: int) -> None:
-        given = rows_given(arguments)
+        fields = rows(arguments)
         for tile in range(first, stop):
             pair, half = tile // 2, tile % 2
-            top, at = pair // given.steps * 2 * HEIGHT + half * HEIGHT, pair % given.steps * width
+            top, at = pair // fields.steps * 2 * HEIGHT + half * HEIGHT, pair % fields.steps * width
             for r in range(HEIGHT):
-                to = given.tiles + tile * TILE + r * PITCH
-                if top + r < given.m:
-                    put(given.values + (top + r) * given.pitch + at, to)
+                to = fields.tiles + tile * TILE + r * PITCH
+                if top + r < fields.m:
+                    put_row(fields.values + (top + r) * fields.pitch + at, to)
                 else:
-                    no_row(to)
+                    clear_row(to)
 
     return jit(pack)
 
 
-@intrinsic
-def round_row(typing: Any, source: Any, to: Any) -> Any:
+def _round_row(builder: Any, source: Any, to: Any) -> None:
     """32 float32 at an address to 32 bfloat16 at another."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        simd, (at, place) = Simd(builder, AVX512), args
-        low, high = (simd.load(builder.add(at, I64(64 * i)), FLOATS) for i in range(2))
-        simd.store(bfloats(simd, low, high), place)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), emit
+    simd = Simd(builder, AVX512)
+    low, high = (simd.load(builder.add(source, I64(64 * i)), FLOATS) for i in range(2))
+    simd.store(bfloats(simd, low, high), to)
 
 
-@intrinsic
-def copy_row(typing: Any, source: Any, to: Any) -> Any:
-    """64 bytes."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        simd = Simd(builder, AVX512)
-        simd.store(simd.load(args[0], INTS), args[1])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), emit
+def _copy_row(builder: Any, source: Any, to: Any) -> None:
+    """64 bytes from one address to another."""
+    simd = Simd(builder, AVX512)
+    simd.store(simd.load(source, INTS), to)
 
 
-@intrinsic
-def no_row(typing: Any, to: Any) -> Any:
-    """64 bytes of zeros."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        Simd(builder, AVX512).store(ir.Constant(INTS, None), args[0])
-        return context.get_dummy_value()
-
-    return types.void(types.int64), emit
+def _clear_row(builder: Any, to: Any) -> None:
+    """64 bytes of zeros to an address."""
+    Simd(builder, AVX512).store(ir.Constant(INTS, None), to)

@@ -1,4 +1,4 @@
-"""What kernels do with tiles: four of them are sums of 32 × 32, two hold weights, two activations.
+"""Steps of kernels on tiles: four tiles are sums of 32 × 32, two hold weights, two activations.
 
 Sums in memory are [32, 32] of four bytes, wherever they lie.
 """
@@ -8,10 +8,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from numba import types
-
+from ..machine.intrinsics import intrinsic_of
 from ..machine.simd import I64
-from ..machine.words import intrinsic
 from .unit import PITCH, TILE, Unit
 
 SUMS = 4 * TILE  # bytes of 32 x 32 sums
@@ -20,60 +18,50 @@ LINE = 2 * PITCH  # of one row of these
 
 @cache
 def instructions(unit: Any, dot: str) -> tuple[Any, ...]:
-    """Begin, end, zeros, load, store and step, by a kind of ``Unit`` and the name of its dot product."""
+    """Intrinsics: begin, end, zeros, load, store and step, of a ``Unit`` and one of its dot products."""
 
-    @intrinsic
-    def begin(typing: Any, here: Any) -> Any:
-        return types.void(types.int64), _emitted(unit, lambda u: u.begin())
+    def instruction(emit: Any, words: int) -> Any:
+        return intrinsic_of(lambda builder, here, *args: emit(unit(builder, here), *args), 1 + words)
 
-    @intrinsic
-    def end(typing: Any, here: Any) -> Any:
-        return types.void(types.int64), _emitted(unit, lambda u: u.end())
-
-    @intrinsic
-    def no_sums(typing: Any, here: Any) -> Any:
-        return types.void(types.int64), _emitted(unit, lambda u: [u.zero(t) for t in range(4)])
-
-    @intrinsic
-    def load_sums(typing: Any, here: Any, kept: Any) -> Any:
-        def load(u: Unit, kept: Any) -> None:
-            for t in range(4):
-                u.load(t, u.b.add(kept, I64(2 * TILE * (t // 2) + PITCH * (t % 2))), I64(LINE))
-
-        return types.void(types.int64, types.int64), _emitted(unit, load)
-
-    @intrinsic
-    def store_sums(typing: Any, here: Any, to: Any, pitch: Any, below: Any) -> Any:
-        """Rows at a pitch; the second 16 of them begin so many bytes below."""
-
-        def store(u: Unit, to: Any, pitch: Any, below: Any) -> None:
-            for t in range(4):
-                at = u.b.add(to, below) if t // 2 else to
-                u.store(t, u.b.add(at, I64(PITCH * (t % 2))), pitch)
-
-        return types.void(*[types.int64] * 4), _emitted(unit, store)
-
-    @intrinsic
-    def step(typing: Any, here: Any, x: Any, left: Any, right: Any) -> Any:
-        def multiply(u: Unit, x: Any, left: Any, right: Any) -> None:
-            add = getattr(u, dot)
-            u.load(6, x, passing=True)
-            u.load(4, left)
-            add(0, 6, 4)
-            u.load(5, right)
-            add(1, 6, 5)
-            u.load(7, u.b.add(x, I64(TILE)), passing=True)
-            add(2, 7, 4)
-            add(3, 7, 5)
-
-        return types.void(*[types.int64] * 4), _emitted(unit, multiply)
-
-    return begin, end, no_sums, load_sums, store_sums, step
+    return (
+        instruction(lambda u: u.begin(), 0),
+        instruction(lambda u: u.end(), 0),
+        instruction(_zero, 0),
+        instruction(_load, 1),
+        instruction(_store, 3),
+        instruction(_step(dot), 3),
+    )
 
 
-def _emitted(unit: Any, what: Any) -> Any:
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        what(unit(builder, args[0]), *args[1:])
-        return context.get_dummy_value()
+def _zero(u: Unit) -> None:
+    for t in range(4):
+        u.zero(t)
 
-    return emit
+
+def _load(u: Unit, sums: Any) -> None:
+    for t in range(4):
+        u.load(t, u.b.add(sums, I64(2 * TILE * (t // 2) + PITCH * (t % 2))), I64(LINE))
+
+
+def _store(u: Unit, to: Any, pitch: Any, below: Any) -> None:
+    """Store sums as rows at a pitch, the second 16 of them from ``below`` bytes on."""
+    for t in range(4):
+        at = u.b.add(to, below) if t // 2 else to
+        u.store(t, u.b.add(at, I64(PITCH * (t % 2))), pitch)
+
+
+def _step(dot: str) -> Any:
+    """32 rows of activations at an address times the left and the right 16 rows of weights."""
+
+    def multiply(u: Unit, x: Any, left: Any, right: Any) -> None:
+        add = getattr(u, dot)
+        u.load(6, x, passing=True)
+        u.load(4, left)
+        add(0, 6, 4)
+        u.load(5, right)
+        add(1, 6, 5)
+        u.load(7, u.b.add(x, I64(TILE)), passing=True)
+        add(2, 7, 4)
+        add(3, 7, 5)
+
+    return multiply

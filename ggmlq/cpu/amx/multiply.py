@@ -1,4 +1,4 @@
-"""The walk of one product: activations to tiles, then pairs of panels shared by the threads."""
+"""A product: activations become tiles, then threads share the pairs of panels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .unit import TILE, Unit
 BLOCK = 2 * ROWS  # rows of activations that meet a pair of panels at a time
 MOST = 16  # blocks at a time: their tiles of a chunk, and the sums of NEAR, fill the second cache
 FEW = 4  # blocks whose sums of one pair of panels stay in the first cache
-NEAR = 16  # pairs of panels whose sums are kept, where there are more blocks
+NEAR = 16  # pairs of panels whose sums wait in memory, where there are more blocks
 CHUNK = 16, 8  # runs decoded at a time, with many blocks and with few: two chunks lie in the first cache
 
 
@@ -31,7 +31,7 @@ def multiply(x: Any, q: QuantArray, out: Any, unit: Any = Unit) -> None:
         out[...] = 0
         return
     weights, rows = q.prepared(panels), np.ascontiguousarray(x, np.float32)
-    product, pack = kernel("amx.product.multiplied", layout, unit), kernel("amx.activations.packer", True)
+    product, pack = kernel("amx.product.multiplier", layout, unit), kernel("amx.activations.packer", True)
     for first in range(0, len(rows), MOST * BLOCK):
         part, result = rows[first : first + MOST * BLOCK], out[first : first + MOST * BLOCK]
         blocks = -(-len(part) // BLOCK)
@@ -39,8 +39,8 @@ def multiply(x: Any, q: QuantArray, out: Any, unit: Any = Unit) -> None:
         tiles = memory.ctypes.data + TILE - 1 & -TILE
         share_kernel(pack, Rows(part.ctypes.data, len(part), 4 * k, runs, tiles), 2 * blocks * runs, 64)
         many = blocks > FEW
-        given = Operands(
+        arguments = Operands(
             weights.ctypes.data, weights.shape[0], weights.shape[1], tiles, blocks, runs,
             result.ctypes.data, len(part), n, CHUNK[not many], NEAR if many else 1,
         )  # fmt: skip
-        share_kernel(product, given, -(-len(weights) // 2))
+        share_kernel(product, arguments, -(-len(weights) // 2))

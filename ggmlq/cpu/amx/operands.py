@@ -1,4 +1,4 @@
-"""What kernels of the matrix unit are given: where operands and results lie, how large they are."""
+"""The arguments of kernels on the matrix unit: addresses and sizes of operands and results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Rows(NamedTuple):
-    """Arguments of what makes tiles of activations."""
+    """Arguments of the kernel that makes tiles of activations."""
 
     values: int  # address of the first row
     m: int
@@ -16,7 +16,7 @@ class Rows(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """Arguments of a product of panels."""
+    """Arguments of a product with panels."""
 
     weights: int  # address of uint8 [panels, panel_bytes]
     panels: int
@@ -28,16 +28,16 @@ class Operands(NamedTuple):
     m: int
     n: int
     chunk: int  # runs that are decoded before they are multiplied
-    near: int  # pairs of panels whose sums are kept meanwhile
+    near: int  # pairs of panels whose sums wait in memory
 
 
 class CodeOperands(NamedTuple):
-    """Arguments of a product of slabs."""
+    """Arguments of a product with panels."""
 
-    slabs: int  # address of [slab_count, slab_bytes]
-    slab_count: int
-    slab_bytes: int
-    w_scales: int  # addresses: float32 and int32 [slab_count, 16]
+    panels: int  # address of [panel_count, panel_bytes]
+    panel_count: int
+    panel_bytes: int
+    w_scales: int  # addresses: float32 and int32 [panel_count, 16]
     w_zeros: int
     w_sums: int
     tiles: int  # as above
@@ -49,5 +49,5 @@ class CodeOperands(NamedTuple):
     out: int  # address of float32 [m, n]
     m: int
     n: int
-    chunk: int  # steps that are multiplied before the next pair of slabs
-    near: int  # pairs of slabs whose sums are kept meanwhile
+    chunk: int  # steps that are multiplied before the next pair of panels
+    near: int  # pairs of panels whose sums wait in memory

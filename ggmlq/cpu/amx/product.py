@@ -1,8 +1,8 @@
-"""The product: tiles of activations times panels, two by two, the next weights decoded in between.
+"""The kernel of a product: tiles of activations times pairs of panels; between products it decodes the next.
 
 Two panels are 32 rows of weights. A *chunk* of their columns is decoded into the first cache, then
 multiplied with all blocks of 32 rows of activations, which pass by from the second cache. Meanwhile the
-vector units decode the next chunk, a run after each so many products: the matrix unit works on by itself.
+vector units decode the next chunk, a run after every few products: the matrix unit works on by itself.
 
 Sums stay in tiles for a chunk. Between chunks those of ``near`` pairs of panels lie in the second cache, so
 that a chunk of activations is read once for all of these. Each sum takes its products in the order of the
@@ -33,38 +33,38 @@ PAGE = 4096
 
 
 @cache
-def multiplied(layout: PanelLayout, unit: Any) -> Any:
+def multiplier(layout: PanelLayout, unit: Any) -> Any:
     """Compiled: pairs of panels ``first`` … ``stop`` times all blocks; ``unit``: a kind of ``Unit``."""
     decode, room = decoder(layout), unit.ROOM + PAGE - 1 & -PAGE
     begin, end, no_sums, load_sums, store_sums, step = instructions(unit, "dot")
     result = putter(store_sums)
 
     def multiply(arguments: int, first: int, stop: int) -> None:
-        given = operands(arguments)
-        weights, panels, panel_bytes, runs = given.weights, given.panels, given.panel_bytes, given.runs
-        blocks, chunk = given.blocks, min(given.chunk, runs)
-        alone = blocks == 1 and given.near == 1  # sums never leave their tiles
+        fields = operands(arguments)
+        weights, panels, panel_bytes, runs = fields.weights, fields.panels, fields.panel_bytes, fields.runs
+        blocks, chunk = fields.blocks, min(fields.chunk, runs)
+        alone = blocks == 1 and fields.near == 1  # sums never leave their tiles
         bytes_of_chunk = 2 * TILE * chunk
-        size = room + 2 * bytes_of_chunk + SUMS * (1 + blocks * min(given.near, stop - first))
+        size = room + 2 * bytes_of_chunk + SUMS * (1 + blocks * min(fields.near, stop - first))
         memory = np.empty(size + PAGE, np.uint8)
         unit_at = memory.ctypes.data + PAGE - 1 & -PAGE
         now, edge = unit_at + room, unit_at + room + 2 * bytes_of_chunk
-        then, kept = now + bytes_of_chunk, edge + SUMS
+        then, sums_at = now + bytes_of_chunk, edge + SUMS
         begin(unit_at)
         for i in range(2 * chunk):
             decode(weights + min(2 * first + i % 2, panels - 1) * panel_bytes, i // 2, now + TILE * i)
         near_first = pair = first
-        near_stop, start = min(first + given.near, stop), 0
+        near_stop, start = min(first + fields.near, stop), 0
         while pair < stop:
             steps = min(chunk, runs - start)
             next_pair, next_start = following(pair, start, near_first, near_stop, chunk, runs)
             todo = 2 * min(chunk, runs - next_start) if next_pair < stop else 0
             left = weights + 2 * next_pair * panel_bytes
             right = weights + min(2 * next_pair + 1, panels - 1) * panel_bytes
-            made, due, slots = 0, 0, blocks * steps
+            decoded, due, slots = 0, 0, blocks * steps
             for block in range(blocks):
-                sums = kept + SUMS * ((pair - near_first) * blocks + block)
-                x = given.tiles + 2 * TILE * (block * runs + start)
+                sums = sums_at + SUMS * ((pair - near_first) * blocks + block)
+                x = fields.tiles + 2 * TILE * (block * runs + start)
                 if start == 0:
                     no_sums(unit_at)
                 elif not alone:
@@ -74,17 +74,17 @@ def multiplied(layout: PanelLayout, unit: Any) -> Any:
                     due += todo
                     while due >= slots:
                         due -= slots
-                        panel = right if made % 2 else left
-                        decode(panel, next_start + made // 2, then + TILE * made)
-                        made += 1
+                        panel = right if decoded % 2 else left
+                        decode(panel, next_start + decoded // 2, then + TILE * decoded)
+                        decoded += 1
                 if start + steps == runs:
-                    result(unit_at, given, 2 * ROWS * block, 2 * ROWS * pair, edge)
+                    result(unit_at, fields, 2 * ROWS * block, 2 * ROWS * pair, edge)
                 elif not alone:
                     store_sums(unit_at, sums, LINE, 2 * TILE)
             now, then = then, now
             pair, start = next_pair, next_start
             if pair == near_stop:
-                near_first, near_stop = pair, min(pair + given.near, stop)
+                near_first, near_stop = pair, min(pair + fields.near, stop)
         end(unit_at)
         memory[0] = 0  # an array lives until its last mention
 
@@ -93,7 +93,7 @@ def multiplied(layout: PanelLayout, unit: Any) -> Any:
 
 @inner
 def following(pair: int, start: int, near_first: int, near_stop: int, chunk: int, runs: int) -> Any:
-    """What is multiplied next: another pair, another chunk of all that are near, or the next few pairs."""
+    """The next pair and first run: another near pair, another chunk of these, or the next few pairs."""
     if pair + 1 < near_stop:
         return pair + 1, start
     if start + chunk < runs:
@@ -102,17 +102,17 @@ def following(pair: int, start: int, near_first: int, near_stop: int, chunk: int
 
 
 def putter(store_sums: Any) -> Any:
-    """Compiled: the sums of a block and a pair of panels to their place in the result."""
+    """Compiled: write the sums of a block and a pair of panels to the result."""
 
-    def put(unit_at: int, given: Any, row: int, column: int, edge: int) -> None:
-        n = given.n
-        if row + 2 * ROWS <= given.m and column + 2 * ROWS <= n:
-            store_sums(unit_at, given.out + 4 * (row * n + column), 4 * n, 4 * ROWS * n)
+    def put(unit_at: int, fields: Any, row: int, column: int, edge: int) -> None:
+        n = fields.n
+        if row + 2 * ROWS <= fields.m and column + 2 * ROWS <= n:
+            store_sums(unit_at, fields.out + 4 * (row * n + column), 4 * n, 4 * ROWS * n)
             return
         store_sums(unit_at, edge, LINE, 2 * TILE)
-        found, out = floats_at(edge, 2 * ROWS, 2 * ROWS), floats_at(given.out, given.m, n)
-        for r in range(min(2 * ROWS, given.m - row)):
+        block_sums, out = floats_at(edge, 2 * ROWS, 2 * ROWS), floats_at(fields.out, fields.m, n)
+        for r in range(min(2 * ROWS, fields.m - row)):
             for i in range(min(2 * ROWS, n - column)):
-                out[row + r, column + i] = found[r, i]
+                out[row + r, column + i] = block_sums[r, i]
 
     return inner(put)

@@ -1,8 +1,8 @@
 """The instructions of the matrix unit, by LLVM's intrinsics for tiles with fixed numbers.
 
 A tile is 16 rows of 64 bytes. Each thread says so in each call (``begin``) and leaves the unit as it was
-(``end``): mostly without tiles, so that the system has nothing to save; but another library may have told
-its shapes to a thread once for all, as ggml does, and would find none.
+(``end``): mostly without tiles, so that the system has nothing to save; but another library may have set
+its shapes in a thread once for all, as ggml does, and needs them again.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ POINTER, NOTHING = I8.as_pointer(), ir.VoidType()
 
 
 def shapes() -> bytes:
-    """What ``begin`` loads: eight tiles of 16 rows of 64 bytes."""
+    """The shapes that ``begin`` loads: eight tiles of 16 rows of 64 bytes."""
     widths = b"".join(PITCH.to_bytes(2, "little") for _ in range(TILES))
     return (b"\1".ljust(16, b"\0") + widths).ljust(48, b"\0") + bytes([16] * TILES).ljust(16, b"\0")
 
 
 class Unit:
-    """Emits them into one function. ``here`` is the address of ``ROOM`` bytes that are this call's own."""
+    """Emits the instructions into one function; ``here``: address of ``ROOM`` bytes for this call alone."""
 
     ROOM = 2 * SHAPES
 
@@ -37,14 +37,14 @@ class Unit:
         self.simd, self.b, self.here = Simd(builder, AVX512), builder, here
 
     def begin(self) -> None:
-        """Eight tiles, until ``end``."""
+        """Set the shapes of eight tiles, until ``end``."""
         words = [int.from_bytes(shapes()[i : i + 4], "little") for i in range(0, SHAPES, 4)]
         self.simd.store(ir.Constant(INTS, words), self.here)
         self._do("sttilecfg", self._pointer(self._before))
         self._do("ldtilecfg", self._pointer(self.here))
 
     def end(self) -> None:
-        """The shapes that were before, or none."""
+        """Restore the shapes from before, or none."""
         self._do("ldtilecfg", self._pointer(self._before))
 
     @property
@@ -52,24 +52,24 @@ class Unit:
         return self.b.add(self.here, I64(SHAPES))
 
     def zero(self, tile: int) -> None:
-        """A tile of zeros."""
+        """Fill a tile with zeros."""
         self._do("tilezero", I8(tile))
 
     def load(self, tile: int, address: Any, pitch: Any = CLOSE, passing: bool = False) -> None:
-        """A tile from rows at a distance; ``passing``: what is in the first cache should stay there."""
+        """Load a tile from rows a pitch apart; ``passing``: it should push nothing out of the first cache."""
         name = "tileloaddt164" if passing else "tileloadd64"
         self._do(name, I8(tile), self._pointer(address), pitch)
 
     def store(self, tile: int, address: Any, pitch: Any) -> None:
-        """A tile to rows at a distance."""
+        """Store a tile to rows a pitch apart."""
         self._do("tilestored64", I8(tile), self._pointer(address), pitch)
 
     def dot(self, sums: int, rows: int, columns: int) -> None:
-        """Float32 sums [m, n] += bfloat16 rows [m, 32] times columns [16, n, 2]: pairs of neighbours."""
+        """Add to float32 sums [m, n] bfloat16 rows [m, 32] times columns [16, n, 2], pairs of neighbours."""
         self._do("tdpbf16ps", I8(sums), I8(rows), I8(columns))
 
     def dot_codes(self, sums: int, rows: int, columns: int) -> None:
-        """Int32 sums [m, n] += signed bytes [m, 64] times unsigned ones [16, n, 4]: fours of neighbours."""
+        """Add to int32 sums [m, n] signed bytes [m, 64] times unsigned [16, n, 4], fours of neighbours."""
         self._do("tdpbsud", I8(sums), I8(rows), I8(columns))
 
     def _pointer(self, address: Any) -> Any:
@@ -81,5 +81,5 @@ class Unit:
 
 def bfloats(simd: Simd, low: Any, high: Any) -> Any:
     """32 bfloat16, to the nearest even, from 16 and 16 float32; denormal numbers become 0."""
-    found = simd.call("llvm.x86.avx512bf16.cvtne2ps2bf16.512", BFLOATS, high, low)
-    return simd.builder.bitcast(found, INTS)
+    pairs = simd.call("llvm.x86.avx512bf16.cvtne2ps2bf16.512", BFLOATS, high, low)
+    return simd.builder.bitcast(pairs, INTS)

@@ -16,11 +16,10 @@ from functools import cache
 from typing import Any
 
 from llvmlite import ir
-from numba import types
 
+from ..machine.intrinsics import intrinsic_of
 from ..machine.simd import FLOATS, I32, I64, INTS, vec
 from ..machine.target import AVX512
-from ..machine.words import intrinsic
 from ..panels.layout import TABLE, PanelLayout
 from ..panels.read import Panel, Place
 from .unit import PITCH, bfloats
@@ -30,21 +29,12 @@ LOOKED_UP = 5  # bits of the longest index
 
 @cache
 def decoder(layout: PanelLayout) -> Any:
-    """An intrinsic: the run of a panel with a number, to the tile at an address."""
-
-    @intrinsic
-    def decode(typing: Any, panel: Any, run: Any, to: Any) -> Any:
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            Decoder(builder, layout).emit(*args)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int64, types.int64), emit
-
-    return decode
+    """An intrinsic that decodes a run of a panel to a tile: (panel, number of the run, tile)."""
+    return intrinsic_of(lambda builder, *words: Decoder(builder, layout).emit(*words), 3)
 
 
 class Decoder(Panel):
-    """Emits that."""
+    """Emits the decoding of a run to a tile."""
 
     def __init__(self, builder: Any, layout: PanelLayout) -> None:
         super().__init__(builder, layout, AVX512)
@@ -55,19 +45,19 @@ class Decoder(Panel):
         scales = [self._scales(here, group) for group in range(self.layout.groups)]
         fours = 8 // self.layout.groups  # that share a scale
         planes: dict[int, list[Any]] = {}
-        for j in sorted(range(8), key=lambda j: (j % 4, j)):  # what shares a vector together
+        for j in sorted(range(8), key=lambda j: (j % 4, j)):  # fours that share a vector one after the other
             for pair in range(2):
                 halves = []
                 for half in range(2):
                     codes = self._codes(here, planes, j, pair, half)
-                    scale, less = (each and each[half] for each in scales[j // fours])
+                    scale, less = (lanes and lanes[half] for lanes in scales[j // fours])
                     value = self._float(codes)
                     halves.append(self.simd.fma(value, scale, less) if less else self.b.fmul(value, scale))
                 place = self.b.add(to, I64(PITCH * (2 * j + pair)))
                 self.simd.store(bfloats(self.simd, *halves), place)
 
     def _scales(self, here: Place, group: int) -> tuple[Any, Any]:
-        """Scales, and what is added (or None), for eight rows and for the other eight."""
+        """Scales and addends (or None), for eight rows and for the other eight."""
         scale, offset = self.scale(here, group)
         less = offset
         if self.bits > LOOKED_UP and self.layout.zero:  # a table takes it off by itself
@@ -76,7 +66,7 @@ class Decoder(Panel):
         return self._twice(scale), self._twice(self.b.fneg(less)) if less else None
 
     def _codes(self, here: Place, planes: dict[int, list[Any]], j: int, pair: int, half: int) -> Any:
-        """Codes in the lowest bits of lanes; what is above them is anything."""
+        """Codes in the lowest bits of lanes; the bits above them are undefined."""
         low, codes = 0, None
         for at, width in zip(self.layout.planes_at, self.layout.planes, strict=True):
             places = {8: (j, 0), 4: (j % 4, j // 4 * 4), 2: (j // 4, j % 4 * 2), 1: (0, j)}
@@ -95,14 +85,14 @@ class Decoder(Panel):
         return codes
 
     def _float(self, codes: Any) -> Any:
-        """Codes without their zero, or with it where the scale takes it off."""
+        """Codes as floats, without their zero, or with it where the scale takes it off."""
         layout = self.layout
         if self.bits > LOOKED_UP:
             mask = ir.Constant(INTS, [(1 << self.bits) - 1] * 16)
             return self.b.sitofp(self.b.and_(codes, mask), FLOATS)
         period = 1 << self.bits
-        known = layout.table or range(-layout.zero, period - layout.zero)
-        values = [known[i % period] for i in range(max(TABLE, period))]
+        levels = layout.table or range(-layout.zero, period - layout.zero)
+        values = [levels[i % period] for i in range(max(TABLE, period))]
         parts = [
             ir.Constant(FLOATS, [float(value) for value in values[i : i + 16]])
             for i in range(0, len(values), 16)

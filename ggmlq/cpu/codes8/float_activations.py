@@ -1,4 +1,4 @@
-"""Rows of activations as tiles read them: bfloat16, and a scale for each run."""
+"""Rows of activations as tiles read them: bfloat16 numbers, and a scale for each run."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from ..machine.kernels import kernel
 from ..machine.target import target
 from ..machine.workers import scratch, share_kernel
 from .float_layout import Cut
-from .float_operands import Rows
+from .float_operands import Decoding
 
 GRAIN = 16  # rows that a thread takes at least
 
 
-class Taken(NamedTuple):
-    """An operand [M, K]."""
+class XRows(NamedTuple):
+    """An operand [M, K] as tiles read it."""
 
     values: NDArray[np.uint8]  # [m, bytes of a row]
     scales: NDArray[np.float32]  # [m, runs]
 
 
-def rows_of(m: Matrix, cut: Cut) -> Taken:
-    """Rows of an array."""
+def x_rows_of(m: Matrix, cut: Cut) -> XRows:
+    """The rows of an array, decoded by all threads."""
     count = m.over.rows
-    made = Taken(scratch((count, cut.pitch), np.uint8), scratch((count, cut.groups * cut.runs), np.float32))
+    rows = XRows(scratch((count, cut.pitch), np.uint8), scratch((count, cut.groups * cut.runs), np.float32))
     pitch, step = m.scales.strides
-    given = Rows(
+    arguments = Decoding(
         *cut, m.codes.ctypes.data, m.codes.strides[0], m.over.r, m.over.c,
-        m.scales.ctypes.data, pitch, step, made.values.ctypes.data, cut.pitch,
-        made.scales.ctypes.data,
+        m.scales.ctypes.data, pitch, step, rows.values.ctypes.data, cut.pitch,
+        rows.scales.ctypes.data,
     )  # fmt: skip
-    share_kernel(kernel("codes8.float_lay.taker", m.code.name, target()), given, count, GRAIN)
-    return made
+    share_kernel(kernel("codes8.float_decode.row_decoder", m.code.name, target()), arguments, count, GRAIN)
+    return rows

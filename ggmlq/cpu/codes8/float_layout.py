@@ -1,6 +1,6 @@
-"""How K is cut: groups that share both scales, in these runs of columns, filled up to whole steps.
+"""The cut of K for 8-bit floats: groups that share both scales, in them runs, filled up to whole steps.
 
-A run is what a tile sums before it multiplies with the scales. Groups longer than ``LONG`` columns are
+A tile sums a run before it multiplies with the scales. Groups longer than ``LONG`` columns are
 several runs. Columns that fill a run up are zeros on both sides, and add nothing.
 """
 
@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from ...dispatch.problems import ScaledLinear
 
-ROWS = 16  # of a slab of weights: a vector of sums has one of each
+ROWS = 16  # of a panel of weights: a vector of sums has one of each
 STEP = 16  # columns that are decoded at a time
-MOST, FEW = 12, 6  # rows of activations of a tile; of those for rows that are left
+MOST, FEW = 12, 6  # rows of activations of a tile; of a tile for the rows that are left
 ALONG, BAND = 8, 16  # rows of activations up to which float_few.py serves; of weights that meet all of them
 LONG = 512  # columns of a run
-PIECE = 512 << 10  # bytes of weights that meet all rows before the next are decoded
+PORTION = 512 << 10  # bytes of weights that meet all rows before the next are decoded
 LINE = 64  # bytes of a line of the caches
-APART = LONG + LINE  # bytes from a row to the next while they are turned
+APART = LONG + LINE  # bytes from a row to the next while they are transposed
 
 
 class Cut(NamedTuple):
@@ -33,7 +33,7 @@ class Cut(NamedTuple):
 
     @property
     def span(self) -> int:
-        """Columns that are decoded at once: some runs, where they follow upon each other."""
+        """Columns that are decoded at once: several runs, where no filling lies between them."""
         if self.groups > 1 and self.group != self.runs * self.width:
             return self.width
         return max(1, LONG // self.width) * self.width
@@ -49,23 +49,23 @@ class Cut(NamedTuple):
 
     @property
     def together(self) -> int:
-        """Runs of a piece: all of K, where two slabs of that fit."""
-        return min(self.groups * self.runs, max(1, PIECE // (2 * self._slab)))
+        """Runs of a portion: all of K, where two panels of that fit."""
+        return min(self.groups * self.runs, max(1, PORTION // (2 * self._panel)))
 
     @property
     def near(self) -> int:
-        """Slabs of a piece, an even number."""
-        return max(2, PIECE // (self._slab * self.together) // 2 * 2)
+        """Panels of a portion, an even number."""
+        return max(2, PORTION // (self._panel * self.together) // 2 * 2)
 
     @property
-    def _slab(self) -> int:
-        """Bytes of a slab along a run."""
+    def _panel(self) -> int:
+        """Bytes of a panel along a run."""
         return 2 * ROWS * self.width
 
 
 @cache
 def cut_of(problem: ScaledLinear) -> Cut:
-    """How the K of a problem is cut."""
+    """The cut of a problem's K."""
     k, group = problem.k, problem.group
     runs = -(-group // LONG)
     run = group if runs == 1 else -(-group // runs // STEP) * STEP

@@ -27,19 +27,19 @@ def tables(code: MiniFloat) -> tuple[list[int], list[int]]:
 
 def halves(simd: Simd, codes: Any, code: MiniFloat) -> list[Any]:
     """Lower and upper bytes of 64 codes, in two vectors."""
-    b, found = simd.builder, []
+    b, looked_up = simd.builder, []
     for table in tables(code):
         entries = [ir.Constant(BYTES, table[i : i + 64]) for i in (0, 64)]
-        found.append(simd.call(LOOKUP, BYTES, entries[0], codes, entries[1]))
-    low, high = found
+        looked_up.append(simd.call(LOOKUP, BYTES, entries[0], codes, entries[1]))
+    low, high = looked_up
     return [low, b.or_(high, b.and_(codes, ir.Constant(BYTES, [SIGN] * 64)))]
 
 
-def by_turns(simd: Simd, two: Sequence[Any], width: int, upper: bool) -> Any:
-    """In each 16 bytes those of the lower or upper eight of two vectors, so many of each in turn."""
+def interleave(simd: Simd, two: Sequence[Any], width: int, upper: bool) -> Any:
+    """Two vectors in turns of ``width`` bytes: in each 16 bytes the lower or the upper eight of both."""
     a, b = two
-    n, picked = a.type.count, []
+    n, lanes = a.type.count, []
     for lane in range(0, n, 16):
         for i in range(lane + 8 * upper, lane + 8 * upper + 8, width):
-            picked += [*range(i, i + width), *range(n + i, n + i + width)]
-    return simd.builder.shuffle_vector(a, b, ir.Constant(vec(I32, n), picked))
+            lanes += [*range(i, i + width), *range(n + i, n + i + width)]
+    return simd.builder.shuffle_vector(a, b, ir.Constant(vec(I32, n), lanes))

@@ -1,4 +1,4 @@
-"""The product of two arrays of 8-bit floats: what its operands become, the kernel, threads."""
+"""The product of two arrays of 8-bit floats: its arguments, its kernel, the threads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...dispatch.problems import ScaledLinear
 from ..machine.kernels import kernel
 from ..machine.target import target
 from ..machine.workers import share_kernel
-from .float_activations import rows_of
+from .float_activations import x_rows_of
 from .float_layout import ALONG, BAND, ROWS, cut_of
 from .float_operands import Operands
 
@@ -20,9 +20,9 @@ def multiply(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any) ->
         out[...] = 0
         return
     cut, a, b = cut_of(problem), x.matrix(), w.matrix()
-    rows = rows_of(a, cut)
+    rows = x_rows_of(a, cut)
     scales = b.scales.strides
-    given = Operands(
+    arguments = Operands(
         *cut, b.codes.ctypes.data, b.codes.strides[0], b.over.r, b.over.c,
         b.scales.ctypes.data, scales[0], scales[1],
         rows.values.ctypes.data, cut.pitch, rows.scales.ctypes.data,
@@ -30,8 +30,8 @@ def multiply(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any) ->
         cut.span, cut.together, cut.near,
     )  # fmt: skip
     if problem.m <= ALONG:
-        share_kernel(kernel("codes8.float_few.sweep", b.code.name, target()), given, problem.n, BAND)
+        share_kernel(kernel("codes8.float_few.sweep", b.code.name, target()), arguments, problem.n, BAND)
     else:
         share_kernel(
-            kernel("codes8.float_product.sweep", b.code.name, target()), given, -(-problem.n // ROWS), 2
+            kernel("codes8.float_product.sweep", b.code.name, target()), arguments, -(-problem.n // ROWS), 2
         )

@@ -1,4 +1,4 @@
-"""Whether this process may use the dot product of bfloat16, and whether code for it is there already."""
+"""The conditions of the dot product of bfloat16: a CPU that has it, and code that came with the package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEEDED = ("avx512bf16", "avx512vbmi")
 
 
 def refused() -> str | None:
-    """Why not, or None."""
+    """The reason why this process cannot use it, or None."""
     if target() is not AVX512:
         return "it needs AVX-512 with a dot product of bfloat16"
     missing = [name for name in NEEDED if name not in compiled_for()]
@@ -23,17 +23,20 @@ def refused() -> str | None:
 
 
 def at_hand(problem: ScaledLinear) -> bool:
-    """Whether its code came with the package, or all code of this process has to be compiled.
+    """True if a problem's code came with the package, or if no code of this process did.
 
-    What was compiled before does not count: the same product takes the same rung, whatever came first.
+    Code that was compiled before does not count: the same product takes the same rung, whatever came first.
     """
-    return served.level() is None or all(_came(*each) for each in kernels(problem))
+    return served.level() is None or all(_came(*case) for case in kernels(problem))
 
 
 def kernels(problem: ScaledLinear) -> tuple[tuple[str, str], ...]:
-    """Its kernels, and what they are made for."""
+    """Its kernels, each with the code that it is made for."""
     multiply = "few" if problem.m <= ALONG else "product"
-    return ("codes8.float_lay.taker", problem.x.code), (f"pairs.{multiply}.sweep", problem.w.code)
+    return ("codes8.float_decode.row_decoder", problem.x.code), (
+        f"codes8.float_{multiply}.sweep",
+        problem.w.code,
+    )
 
 
 @cache

@@ -1,28 +1,28 @@
-"""What kernels of pairs are given."""
+"""The arguments of the kernels of 8-bit floats."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..machine.tables import Address
+from ..machine.tables import Address, joined
+from .float_layout import Cut
 
 
-class Operands(NamedTuple):
-    """Arguments of what multiplies."""
+class Codes(NamedTuple):
+    """Rows of codes with scales, and the tile that shares a scale."""
 
-    k: int  # how K is cut, see float_layout.py
-    group: int
-    groups: int
-    run: int
-    runs: int
-    width: int
-    codes: Address  # bytes [n, k] of weights
-    pitch: int  # from a row to the next
-    r: int  # of a tile of scales
+    codes: Address  # bytes [rows, k]
+    pitch: int  # bytes from a row to the next
+    r: int  # of a scale tile
     c: int
     scales: Address  # float32 [bands, tiles], of any strides
     scales_pitch: int  # bytes from a band to the next
     scales_step: int  # and from a tile to the next
+
+
+class Product(NamedTuple):
+    """The other operand and the result of a product, behind the codes of its weights."""
+
     x: Address  # bfloat16 [m, row]
     x_pitch: int
     x_scales: Address  # float32 [m, runs of all groups]
@@ -30,26 +30,17 @@ class Operands(NamedTuple):
     n: int
     out: Address  # float32 [m, n]
     span: int  # columns that are decoded at once
-    together: int  # runs of a piece
-    near: int  # slabs of a piece
+    together: int  # runs of a portion
+    near: int  # panels of a portion
 
 
-class Rows(NamedTuple):
-    """Arguments of what makes rows of bfloat16."""
+class Values(NamedTuple):
+    """The results of decoding: rows of bfloat16."""
 
-    k: int  # how K is cut
-    group: int
-    groups: int
-    run: int
-    runs: int
-    width: int
-    codes: Address  # bytes [m, k]
-    pitch: int
-    r: int
-    c: int
-    scales: Address  # float32 [bands, tiles], of any strides
-    scales_pitch: int
-    scales_step: int
-    made: Address  # bfloat16 [m, row]
-    made_pitch: int
+    values: Address  # bfloat16 [m, row]
+    values_pitch: int
     by_run: Address  # float32 [m, runs of all groups]
+
+
+Operands = joined("Operands", Cut, Codes, Product)
+Decoding = joined("Decoding", Cut, Codes, Values)

@@ -1,6 +1,6 @@
-"""The walk of a product, compiled: a piece of weights is decoded, then meets all rows.
+"""The loops of a product, compiled: a portion of weights is decoded, then meets all rows.
 
-A piece is some slabs along some runs of K. It lies in the second cache, and in the first a tile's rows
+A portion is some panels along some runs of K. It lies in the second cache, and in the first a tile's rows
 of activations along the same runs. Totals wait in the result between pieces.
 """
 
@@ -15,78 +15,78 @@ from ..machine.arguments import reader
 from ..machine.jit import inner, jit
 from ..machine.memory import floats_at
 from ..machine.target import Target
-from .float_lay import runs_of
+from .float_decode import runs_of
 from .float_layout import APART, FEW, LINE, MOST, ROWS, STEP
 from .float_operands import Operands
 from .float_tile import tile
-from .float_turn import turner
+from .float_transpose import transposer
 
 operands = reader(Operands)
 
 
 @inner
-def _scales(given: Any, slab: int, runs: Any, to: int) -> None:
+def _scales(fields: Any, panel: int, runs: Any, to: int) -> None:
     """Scales of 16 rows, for some runs."""
-    made, bands = floats_at(to, len(runs), ROWS), np.empty(ROWS, np.int64)
+    scales, bands = floats_at(to, len(runs), ROWS), np.empty(ROWS, np.int64)
     for r in range(ROWS):
-        bands[r] = given.scales + min(slab * ROWS + r, given.n - 1) // given.r * given.scales_pitch
+        bands[r] = fields.scales + min(panel * ROWS + r, fields.n - 1) // fields.r * fields.scales_pitch
     for i in range(len(runs)):
         for r in range(ROWS):
-            made[i, r] = floats_at(bands[r] + runs[i, 2], 1, 1)[0, 0]
+            scales[i, r] = floats_at(bands[r] + runs[i, 2], 1, 1)[0, 0]
 
 
 @cache
 def sweep(name: str, kind: Target) -> Any:
-    """Compiled: slabs ``first`` … ``stop`` of weights of a code times all rows."""
-    turn = turner(name, kind)
+    """Compiled: panels ``first`` … ``stop`` of weights of a code times all rows."""
+    transpose = transposer(name, kind)
     by_most, by_few, alone = tile(MOST, 2, kind), tile(FEW, 2, kind), tile(FEW, 1, kind)
 
     def multiply(arguments: int, first: int, stop: int) -> None:
-        given = operands(arguments)
-        m, n, width, runs = given.m, given.n, given.width, runs_of(given)
-        pitch, scales_pitch = 2 * ROWS * width * given.together, 4 * ROWS * given.together
-        near = min(given.near, stop - first)
+        fields = operands(arguments)
+        m, n, width, runs = fields.m, fields.n, fields.width, runs_of(fields)
+        pitch, scales_pitch = 2 * ROWS * width * fields.together, 4 * ROWS * fields.together
+        near = min(fields.near, stop - first)
         memory = np.empty(near * (pitch + scales_pitch) + ROWS * APART + LINE, np.uint8)
-        piece = memory.ctypes.data + LINE - 1 & -LINE
-        scales = piece + near * pitch
+        portion = memory.ctypes.data + LINE - 1 & -LINE
+        scales = portion + near * pitch
         room = scales + near * scales_pitch
-        edge, out = np.empty((FEW, ROWS), np.float32), floats_at(given.out, m, n)
-        x_pitch, x_scales_pitch = given.x_pitch, 4 * len(runs)
+        edge, out = np.empty((FEW, ROWS), np.float32), floats_at(fields.out, m, n)
+        x_pitch, x_scales_pitch = fields.x_pitch, 4 * len(runs)
         for start in range(first, stop, near):
             end = min(start + near, stop)
-            for run in range(0, len(runs), given.together):
-                here = min(given.together, len(runs) - run)
-                for slab in range(start, end):
-                    rows = given.codes + slab * ROWS * given.pitch
-                    last = min(ROWS, n - slab * ROWS) - 1
-                    for at in range(0, here * width, given.span):
+            for run in range(0, len(runs), fields.together):
+                here = min(fields.together, len(runs) - run)
+                for panel in range(start, end):
+                    rows = fields.codes + panel * ROWS * fields.pitch
+                    last = min(ROWS, n - panel * ROWS) - 1
+                    for at in range(0, here * width, fields.span):
                         left, count, _ = runs[run + at // width]
-                        if given.span > width:
-                            count = min(given.span, given.k - left)
-                        steps = min(given.span, here * width - at) // STEP
-                        to = piece + (slab - start) * pitch + 2 * ROWS * at
-                        turn(rows + left, given.pitch, last, min(count, STEP * steps), steps, room, to)
-                    _scales(given, slab, runs[run : run + here], scales + (slab - start) * scales_pitch)
+                        if fields.span > width:
+                            count = min(fields.span, fields.k - left)
+                        steps = min(fields.span, here * width - at) // STEP
+                        to = portion + (panel - start) * pitch + 2 * ROWS * at
+                        transpose(rows + left, fields.pitch, last, min(count, STEP * steps), steps, room, to)
+                    _scales(fields, panel, runs[run : run + here], scales + (panel - start) * scales_pitch)
                 row = 0
                 while row < m:
                     done = MOST if m - row >= MOST else min(FEW, m - row)
-                    slab = start
-                    while slab < end:
-                        together = slab + 2 <= end and (slab + 2) * ROWS <= n
-                        for part in range(row, row + done, done if together else FEW):
-                            column = slab * ROWS
+                    panel = start
+                    while panel < end:
+                        together = panel + 2 <= end and (panel + 2) * ROWS <= n
+                        for top in range(row, row + done, done if together else FEW):
+                            column = panel * ROWS
                             whole = column + ROWS <= n
-                            count = min(FEW, row + done - part)
+                            count = min(FEW, row + done - top)
                             if run > 0 and not whole:
                                 for r in range(count):
                                     for i in range(n - column):
-                                        edge[r, i] = out[part + r, column + i]
+                                        edge[r, i] = out[top + r, column + i]
                             these = (
-                                piece + (slab - start) * pitch, pitch,
-                                scales + (slab - start) * scales_pitch, scales_pitch,
-                                given.x + part * x_pitch + 2 * run * width, x_pitch,
-                                given.x_scales + part * x_scales_pitch + 4 * run, x_scales_pitch,
-                                given.out + 4 * (part * n + column) if whole else edge.ctypes.data,
+                                portion + (panel - start) * pitch, pitch,
+                                scales + (panel - start) * scales_pitch, scales_pitch,
+                                fields.x + top * x_pitch + 2 * run * width, x_pitch,
+                                fields.x_scales + top * x_scales_pitch + 4 * run, x_scales_pitch,
+                                fields.out + 4 * (top * n + column) if whole else edge.ctypes.data,
                                 4 * n if whole else 4 * ROWS, here, width // STEP, run, count,
                             )  # fmt: skip
                             if not together:
@@ -98,8 +98,8 @@ def sweep(name: str, kind: Target) -> Any:
                             if not whole:
                                 for r in range(count):
                                     for i in range(n - column):
-                                        out[part + r, column + i] = edge[r, i]
-                        slab += 2 if together else 1
+                                        out[top + r, column + i] = edge[r, i]
+                        panel += 2 if together else 1
                     row += done
         memory[0] = 0  # an array lives until its last mention
 

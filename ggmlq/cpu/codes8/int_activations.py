@@ -1,4 +1,4 @@
-"""Rows of activations as tiles read them: signed bytes filled up to whole fours, and sums of them."""
+"""Rows of activations as tiles read them: signed bytes, filled up to whole fours, and their sums."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ...arrays.scaled import Matrix
 from ..machine.kernels import kernel
 from ..machine.workers import scratch, share_kernel
 from .int_layout import Cut, Form
-from .int_operands import Taken
+from .int_operands import Conversion
 
 GRAIN = 16  # rows that a thread takes at least
 LINE = 64  # bytes of a line of a cache
 PLACES = 4096  # bytes from which on lines come to the same place of the first cache again
-SEVERAL, MANY = 9, 1024  # rows of a tile that want more of a place than there is; of weights
+SEVERAL, MANY = 9, 1024  # rows of a tile that do not fit one place; rows of weights that pay for a copy
 
 
-class Rows(NamedTuple):
-    """An operand [M, K]."""
+class XRows(NamedTuple):
+    """An operand [M, K] as tiles read it."""
 
     codes: NDArray[np.int8]  # [M, bytes of a row], of any pitch
     scales: NDArray[np.float32]  # [M, groups]
@@ -28,7 +28,7 @@ class Rows(NamedTuple):
     sums: NDArray[np.int32]  # [M, chunks]: of stored codes; times -zero where all weights have the same
 
 
-def rows_of(m: Matrix, cut: Cut, form: Form, shift: int, w_shift: int, n: int = 0) -> Rows:
+def x_rows_of(m: Matrix, cut: Cut, form: Form, shift: int, w_shift: int, n: int = 0) -> XRows:
     """Rows of an array, to meet ``n`` rows of weights; its own memory where it can be read as it is."""
     count = m.over.rows
     stored = m.codes.view(np.int8)
@@ -39,7 +39,7 @@ def rows_of(m: Matrix, cut: Cut, form: Form, shift: int, w_shift: int, n: int = 
     zeros = scratch((count, cut.groups), np.int32) if form.x_zeros else None
     sums = scratch((count, cut.groups * cut.chunks), np.int32)
     points = None if m.zeros is None or zeros is None else m.zeros.astype(np.int32, copy=False)
-    given = taken(m, cut)._replace(
+    arguments = conversion_of(m, cut)._replace(
         stored=stored.ctypes.data if copied else 0, stored_pitch=stored.strides[0], flip=shift & 255,
         sums=sums.ctypes.data, shift=shift, factor=1 if form.w_zeros else -w_shift,
         by_group=scales.ctypes.data,
@@ -47,15 +47,13 @@ def rows_of(m: Matrix, cut: Cut, form: Form, shift: int, w_shift: int, n: int = 
     )  # fmt: skip
     if points is not None:
         pitch, step = points.strides
-        given = given._replace(zeros=points.ctypes.data, zeros_pitch=pitch, zeros_step=step)
-    share_kernel(kernel("codes8.int_lay.taker", m.code.min < 0), given, count, GRAIN)
-    return Rows(stored, scales, zeros, sums)
+        arguments = arguments._replace(zeros=points.ctypes.data, zeros_pitch=pitch, zeros_step=step)
+    share_kernel(kernel("codes8.int_interleave.row_converter", m.code.min < 0), arguments, count, GRAIN)
+    return XRows(stored, scales, zeros, sums)
 
 
 def crowded(count: int, pitch: int, n: int) -> bool:
-    """Whether rows lie so that the first cache has one place for what a tile reads of all of them, and are
-    read so often that it pays to copy them.
-    """
+    """True if rows compete for one place of the first cache, and are read so often that a copy pays."""
     return count >= SEVERAL and pitch % PLACES == 0 and n >= MANY
 
 
@@ -64,11 +62,11 @@ def apart(nbytes: int) -> int:
     return (-(-nbytes // LINE) | 1) * LINE
 
 
-def taken(m: Matrix, cut: Cut) -> Taken:
-    """Arguments that say where rows lie; nothing is made of them yet."""
-    nothing: dict[str, Any] = dict.fromkeys(Taken._fields, 0)
+def conversion_of(m: Matrix, cut: Cut) -> Any:
+    """Arguments that say where rows lie, without results yet."""
+    nothing: dict[str, Any] = dict.fromkeys(Conversion._fields, 0)
     (pitch, step), (r, c) = m.scales.strides, m.over[2:]
-    return Taken(**nothing)._replace(
+    return Conversion(**nothing)._replace(
         **cut._asdict(), codes=m.codes.ctypes.data, pitch=m.codes.strides[0], r=r, c=c,
         scales=m.scales.ctypes.data, scales_pitch=pitch, scales_step=step,
     )  # fmt: skip

@@ -1,8 +1,8 @@
-"""Products of codes of 8 bits on the matrix unit: slabs (``cpu/slabs``) as they are kept, sums in int32.
+"""Products of 8-bit codes on the matrix unit: panels of codes (``int_weights.py``), sums in int32.
 
-Four neighbours of 16 rows are a row of a tile already, so a slab is a row of tiles and nothing has to be
-decoded. The sums are exact; at the end of K they meet zero points and scales as those of ``codes8/int_tile.py``
-do, with the same results to the last bit.
+Four neighbours of 16 rows are a row of a tile already, so a panel is a row of tiles and nothing has to be
+decoded. The sums are exact; at the end of K they meet zero points and scales as those of ``int_tile.py`` do,
+with the same results to the last bit.
 
 Floors for 32 rows of weights, 32 of activations and 64 columns: four products, 64 clocks.
 """
@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types
 
 from ...arrays.scaled import ScaledArray
 from ...dispatch.problems import ScaledLinear
@@ -24,19 +23,19 @@ from ..amx.multiply import BLOCK, MOST
 from ..amx.operands import CodeOperands, Rows
 from ..amx.unit import PITCH, TILE, Unit
 from ..machine.arguments import reader
+from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import jit
 from ..machine.memory import floats_at
 from ..machine.simd import F32, FLOATS, I32, INTS, Simd
 from ..machine.target import AVX512
-from ..machine.words import intrinsic
 from ..machine.workers import share_kernel
-from .int_activations import rows_of
+from .int_activations import x_rows_of
 from .int_layout import ROWS, Form, cut_of, form_of, w_shift, x_shift
 from .int_weights import maker
 
 operands = reader(CodeOperands)
 PAGE = 4096
-CHUNK, NEAR = 16, 16  # steps of two slabs that the first cache holds, and pairs whose sums the second does
+CHUNK, NEAR = 16, 16  # steps of two panels that the first cache holds, and pairs whose sums the second does
 ADDRESSES = ("sums", "w_scales", "w_zeros", "w_sums", "x_scale", "x_zero", "x_sum", "to")
 
 
@@ -44,9 +43,9 @@ def multiply(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any, un
     """``out = x @ w.T`` where one scale serves all of K."""
     cut, form = cut_of(problem), form_of(problem, AVX512)
     shift = w_shift(problem.w, AVX512)
-    slabs = w.prepared(maker(cut, form, shift))
-    nbytes, at, w_scales, w_zeros, w_sums = slabs.at
-    rows = rows_of(x.matrix(), cut, form, x_shift(problem.x), shift)
+    panels = w.prepared(maker(cut, form, shift))
+    nbytes, at, w_scales, w_zeros, w_sums = panels.at
+    rows = x_rows_of(x.matrix(), cut, form, x_shift(problem.x), shift)
     steps, (m, n) = cut.row_bytes // PITCH, out.shape
     for first in range(0, m, MOST * BLOCK):
         part = slice(first, min(first + MOST * BLOCK, m))
@@ -62,64 +61,64 @@ def multiply(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any, un
             2 * blocks * steps,
             64,
         )
-        given = CodeOperands(
-            at, len(slabs.codes), nbytes, w_scales, w_zeros, w_sums, tiles, blocks, steps,
+        arguments = CodeOperands(
+            at, len(panels.codes), nbytes, w_scales, w_zeros, w_sums, tiles, blocks, steps,
             scales.ctypes.data, 0 if zeros is None else zeros.ctypes.data, sums.ctypes.data,
             out[part].ctypes.data, count, n, CHUNK, NEAR,
         )  # fmt: skip
-        share_kernel(multiplied(form, unit), given, -(-len(slabs.codes) // 2))
+        share_kernel(multiplier(form, unit), arguments, -(-len(panels.codes) // 2))
 
 
 @cache
-def multiplied(form: Form, unit: Any) -> Any:
-    """Compiled: pairs of slabs ``first`` … ``stop`` times all blocks; ``unit``: a kind of ``Unit``."""
+def multiplier(form: Form, unit: Any) -> Any:
+    """Compiled: pairs of panels ``first`` … ``stop`` times all blocks; ``unit``: a kind of ``Unit``."""
     begin, end, no_sums, load_sums, store_sums, step = instructions(unit, "dot_codes")
     room, finish = unit.ROOM + PAGE - 1 & -PAGE, finisher(form)
 
     def multiply(arguments: int, first: int, stop: int) -> None:
-        given = operands(arguments)
-        steps, blocks, n = given.steps, given.blocks, given.n
-        memory = np.empty(room + SUMS * (1 + blocks * min(given.near, stop - first)) + PAGE, np.uint8)
+        fields = operands(arguments)
+        steps, blocks, n = fields.steps, fields.blocks, fields.n
+        memory = np.empty(room + SUMS * (1 + blocks * min(fields.near, stop - first)) + PAGE, np.uint8)
         row = np.empty(ROWS, np.float32)
         unit_at = memory.ctypes.data + PAGE - 1 & -PAGE
         edge = unit_at + room
-        out = floats_at(given.out, given.m, n)
+        out = floats_at(fields.out, fields.m, n)
         begin(unit_at)
-        for near in range(first, stop, given.near):
-            for start in range(0, steps, given.chunk):
-                last = min(start + given.chunk, steps)
-                for pair in range(near, min(near + given.near, stop)):
-                    left = given.slabs + 2 * pair * given.slab_bytes
-                    right = given.slabs + min(2 * pair + 1, given.slab_count - 1) * given.slab_bytes
+        for near in range(first, stop, fields.near):
+            for start in range(0, steps, fields.chunk):
+                last = min(start + fields.chunk, steps)
+                for pair in range(near, min(near + fields.near, stop)):
+                    left = fields.panels + 2 * pair * fields.panel_bytes
+                    right = fields.panels + min(2 * pair + 1, fields.panel_count - 1) * fields.panel_bytes
                     for block in range(blocks):
-                        kept = edge + SUMS * (1 + (pair - near) * blocks + block)
+                        sums = edge + SUMS * (1 + (pair - near) * blocks + block)
                         if start == 0:
                             no_sums(unit_at)
                         else:
-                            load_sums(unit_at, kept)
-                        x = given.tiles + 2 * TILE * block * steps
+                            load_sums(unit_at, sums)
+                        x = fields.tiles + 2 * TILE * block * steps
                         for s in range(start, last):
                             step(unit_at, x + 2 * TILE * s, left + TILE * s, right + TILE * s)
                         if last < steps:
-                            store_sums(unit_at, kept, LINE, 2 * TILE)
+                            store_sums(unit_at, sums, LINE, 2 * TILE)
                             continue
                         store_sums(unit_at, edge, LINE, 2 * TILE)
                         top = 2 * ROWS * block
-                        for r in range(min(2 * ROWS, given.m - top)):
+                        for r in range(min(2 * ROWS, fields.m - top)):
                             for half in range(2):
-                                slab = 2 * pair + half
-                                column, over = slab * ROWS, 4 * (top + r)
+                                panel = 2 * pair + half
+                                column, over = panel * ROWS, 4 * (top + r)
                                 whole = column + ROWS <= n
-                                to = given.out + 4 * ((top + r) * n + column) if whole else row.ctypes.data
+                                to = fields.out + 4 * ((top + r) * n + column) if whole else row.ctypes.data
                                 if column < n:
                                     finish(
                                         edge + LINE * r + PITCH * half,
-                                        given.w_scales + 64 * slab,
-                                        given.w_zeros + 64 * slab,
-                                        given.w_sums + 64 * slab,
-                                        given.x_scales + over,
-                                        given.x_zeros + over,
-                                        given.x_sums + over,
+                                        fields.w_scales + 64 * panel,
+                                        fields.w_zeros + 64 * panel,
+                                        fields.w_sums + 64 * panel,
+                                        fields.x_scales + over,
+                                        fields.x_zeros + over,
+                                        fields.x_sums + over,
                                         to,
                                     )
                                 if not whole:
@@ -133,26 +132,18 @@ def multiplied(form: Form, unit: Any) -> Any:
 
 @cache
 def finisher(form: Form) -> Any:
-    """An intrinsic that takes ADDRESSES: 16 sums of a row to floats, as ``codes8/int_tile.py`` does it."""
+    """An intrinsic that takes ADDRESSES: 16 sums of a row to floats, as ``int_tile.py`` does it."""
 
-    @intrinsic
-    def finish(
-        typing: Any, sums: Any, w_scales: Any, w_zeros: Any, w_sums: Any, x_scale: Any, x_zero: Any,
-        x_sum: Any, to: Any,
-    ) -> Any:  # fmt: skip
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _finish(Simd(builder, AVX512), form, dict(zip(ADDRESSES, args, strict=True)))
-            return context.get_dummy_value()
+    def emit(builder: Any, *addresses: Any) -> None:
+        _finish(Simd(builder, AVX512), form, dict(zip(ADDRESSES, addresses, strict=True)))
 
-        return types.void(*[types.int64] * len(ADDRESSES)), emit
-
-    return finish
+    return intrinsic_of(emit, len(ADDRESSES))
 
 
 def _finish(simd: Simd, form: Form, at: dict[str, Any]) -> None:
     b = simd.builder
-    sums, mine = simd.load(at["sums"], INTS), simd.splat(simd.load(at["x_sum"], I32))
-    less = b.mul(simd.load(at["w_zeros"], INTS), mine) if form.w_zeros else b.neg(mine)
+    sums, x_sum = simd.load(at["sums"], INTS), simd.splat(simd.load(at["x_sum"], I32))
+    less = b.mul(simd.load(at["w_zeros"], INTS), x_sum) if form.w_zeros else b.neg(x_sum)
     sums = b.sub(sums, less)
     if form.x_zeros:
         zero = simd.splat(simd.load(at["x_zero"], I32))

@@ -1,4 +1,4 @@
-"""How K is cut: groups that share all scales, in them chunks whose sums fit int32, in these fours.
+"""The cut of K for integers: groups that share all scales, chunks whose sums fit int32, and fours.
 
 Codes are stored in the form that the dot product takes, so that a stored code is code + shift:
 
@@ -22,8 +22,8 @@ from typing import NamedTuple
 from ...dispatch.problems import INT32, Operand, ScaledLinear
 from ..machine.target import Target
 
-ROWS = 16  # of a slab
-FEW = 4  # rows of activations of a tile for those that are left where 12 meet two slabs
+ROWS = 16  # of a panel
+FEW = 4  # rows of activations of a tile for those that are left where 12 meet two panels
 FOURS = 8  # in one round of the inner loop
 BYTES = ("int8", "int8_full", "uint8")  # codes that tiles take
 
@@ -45,22 +45,22 @@ class Cut(NamedTuple):
 
     @property
     def plain(self) -> bool:
-        """Whether rows need no filling up but at their end."""
+        """True if rows need no filling up but at their end."""
         return self.groups * self.chunks == 1 or (self.chunks == 1 and self.group % 4 == 0)
 
 
 class Form(NamedTuple):
-    """What a tile is compiled for: which terms there are."""
+    """The terms that a tile is compiled for."""
 
     w_zeros: bool  # each row of weights has a zero point of its own; else all have the same
     x_zeros: bool
     wide: bool  # sums of chunks are added in int64
-    dot: str  # which dot product, in simd.DOTS
+    dot: str  # the dot product, by its name in simd.DOTS
 
 
 @cache
 def cut_of(problem: ScaledLinear) -> Cut:
-    """How the K of a problem is cut."""
+    """The cut of a problem's K."""
     k, group = problem.k, problem.group
     groups = -(-k // group)
     chunk = group
@@ -73,7 +73,7 @@ def cut_of(problem: ScaledLinear) -> Cut:
 
 @cache
 def form_of(problem: ScaledLinear, target: Target) -> Form:
-    """Which terms the products of a problem have on a CPU."""
+    """The terms that the products of a problem have on a CPU."""
     dot = target.dot
     if dot == "avx2" and problem.x.code != "int8":  # codes of -128 have no negative
         dot = "avx2 full"
@@ -82,12 +82,12 @@ def form_of(problem: ScaledLinear, target: Target) -> Form:
 
 
 def x_shift(x: Operand) -> int:
-    """What is added to codes of activations when they are stored."""
+    """The number that stored codes of activations are larger by."""
     return -128 if x.code == "uint8" else 0
 
 
 def w_shift(w: Operand, target: Target) -> int:
-    """What is added to codes of weights when they are stored."""
+    """The number that stored codes of weights are larger by."""
     if target.unsigned:
         return 0 if w.code == "uint8" else 128
     return -128 if w.code == "uint8" else 0

@@ -1,4 +1,4 @@
-"""The product of an array with slabs: what its operands become, the kernel, threads."""
+"""The product of two arrays of integer codes: its arguments, its kernel, the threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..machine.kernels import kernel
 from ..machine.target import target
 from ..machine.workers import share_kernel
 from ..panels.layout import ROWS_AT_ONCE
-from .int_activations import rows_of
+from .int_activations import x_rows_of
 from .int_layout import FEW, ROWS, cut_of, form_of, w_shift, x_shift
 from .int_operands import Operands
 from .int_weights import maker
@@ -23,10 +23,10 @@ def multiply(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any) ->
         return
     kind, cut = target(), cut_of(problem)
     form, shift = form_of(problem, kind), w_shift(problem.w, kind)
-    slabs = w.prepared(maker(cut, form, shift))
-    nbytes, at, w_scales, w_zeros, w_sums = slabs.at
-    rows = rows_of(x.matrix(), cut, form, x_shift(problem.x), shift, problem.n)
-    given = Operands(
+    panels = w.prepared(maker(cut, form, shift))
+    nbytes, at, w_scales, w_zeros, w_sums = panels.at
+    rows = x_rows_of(x.matrix(), cut, form, x_shift(problem.x), shift, problem.n)
+    arguments = Operands(
         nbytes, at, w_scales, w_zeros, w_sums,
         rows.codes.ctypes.data, rows.codes.strides[0], rows.scales.ctypes.data,
         0 if rows.zeros is None else rows.zeros.ctypes.data, rows.sums.ctypes.data,
@@ -35,4 +35,4 @@ def multiply(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any) ->
     most = ROWS_AT_ONCE[kind.registers]
     if problem.m < FEW:
         most = min(most, 1 if problem.m == 1 else 2)
-    share_kernel(kernel("codes8.int_product.sweep", form, most, kind), given, -(-problem.n // ROWS), 2)
+    share_kernel(kernel("codes8.int_product.sweep", form, most, kind), arguments, -(-problem.n // ROWS), 2)

@@ -1,17 +1,18 @@
-"""What kernels of slabs are given."""
+"""The arguments of the kernels of integer codes."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..machine.tables import Address
+from ..machine.tables import Address, joined
+from .int_layout import Cut
 
 
 class Operands(NamedTuple):
-    """Arguments of what multiplies, as addresses and sizes."""
+    """The arguments of a product, as addresses and sizes."""
 
-    slab_bytes: int
-    slabs: Address
+    panel_bytes: int
+    panels: Address
     w_scales: Address
     w_zeros: Address
     w_sums: Address
@@ -28,41 +29,29 @@ class Operands(NamedTuple):
     fours: int
 
 
-class Laid(NamedTuple):
-    """Arguments of what lays rows of weights into slabs."""
+class Panels(NamedTuple):
+    """Rows of weights, and the panels that they become."""
 
-    k: int  # how K is cut, see int_layout.py
-    group: int
-    groups: int
-    chunk: int
-    chunks: int
-    fours: int
     codes: Address  # bytes [rows, k]
     rows: int
     pitch: int  # bytes from a row to the next
-    slabs: Address
-    slab_bytes: int
-    flip: int  # bits that are turned
+    panels: Address
+    panel_bytes: int
+    flip: int  # bits that are inverted
 
 
-class Taken(NamedTuple):
-    """Arguments of what is made of rows of codes; what has no address to go to is not made."""
+class Rows(NamedTuple):
+    """Rows of codes and the results of their conversion; a result without an address is left out."""
 
-    k: int  # how K is cut
-    group: int
-    groups: int
-    chunk: int
-    chunks: int
-    fours: int
     codes: Address  # bytes [rows, k]
     pitch: int
-    stored: Address  # bytes [rows, stored_pitch]: the same with bits turned, filled up to whole fours
+    stored: Address  # bytes [rows, stored_pitch]: the same with bits inverted, filled up to whole fours
     stored_pitch: int
     flip: int
     sums: Address  # int32 [rows, chunks of all groups]: (Σ codes + shift · their number) · factor
     shift: int
     factor: int
-    r: int  # of a tile
+    r: int  # of a scale tile
     c: int
     scales: Address  # float32 [bands, tiles], of any strides
     scales_pitch: int  # bytes from a band to the next
@@ -72,3 +61,7 @@ class Taken(NamedTuple):
     zeros_pitch: int
     zeros_step: int
     stored_zeros: Address  # int32 [rows, groups]: with the shift
+
+
+Interleaving = joined("Interleaving", Cut, Panels)
+Conversion = joined("Conversion", Cut, Rows)

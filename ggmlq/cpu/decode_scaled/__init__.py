@@ -1,10 +1,10 @@
 """Codes with scales to floats: value = scale · (code - zero), sixteen at a time.
 
-operands.py   what they are given
+operands.py   the arguments of their kernels
 kernels.py    codes in a row to float32, compiled
-walk.py       decode, decode_into: how a whole matrix goes through, with threads
+driver.py       decode, decode_into: a whole matrix, by threads
 """
 
-from .walk import at_hand, decode, decode_into
+from .driver import at_hand, decode, decode_into
 
 __all__ = ["at_hand", "decode", "decode_into"]

@@ -17,13 +17,13 @@ from numba import types
 from ...codes import CODES, Code, MiniFloat
 from ..lanes.halves import widened
 from ..machine.arguments import reader
+from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import jit
 from ..machine.memory import floats_at, ints_at
 from ..machine.simd import FLOATS, I8, I16, I64, INTS, vec
 from ..machine.target import Target
-from ..machine.words import intrinsic
 from ..quantize_scaled.operands import LANES
-from ..quantize_scaled.vectors import Vectors, walk
+from ..quantize_scaled.vectors import Vectors, vector_loop
 from .operands import Codes
 
 HALF_MANTISSA, HALF_BIAS = 10, 15
@@ -34,24 +34,24 @@ codes = reader(Codes)
 
 @cache
 def decoder(name: str, zeros: bool, kind: Target) -> Any:
-    """Compiled: rows ``start`` … ``stop`` of those that are given."""
+    """Compiled: rows ``start`` … ``stop`` of ``Codes`` to float32."""
     code = CODES[name]
     convert, nbytes = _converter(code, zeros, kind), code.bits // 8
 
     def work(arguments: int, start: int, stop: int) -> None:
-        given = codes(arguments)
-        columns, first, r, c = given.columns, given.first, given.r, given.c
+        fields = codes(arguments)
+        columns, first, r, c = fields.columns, fields.first, fields.r, fields.c
         tiles = -(-columns // c)
         for row in range(start, stop):
-            line, made = given.codes + row * given.pitch, given.floats + row * given.floats_pitch
-            scales = floats_at(given.scales + 4 * tiles * ((first + row) // r), 1, tiles)[0]
-            points = ints_at(given.zeros + 4 * tiles * ((first + row) // r), 1, tiles)[0]
+            line, values = fields.codes + row * fields.pitch, fields.floats + row * fields.floats_pitch
+            scales = floats_at(fields.scales + 4 * tiles * ((first + row) // r), 1, tiles)[0]
+            points = ints_at(fields.zeros + 4 * tiles * ((first + row) // r), 1, tiles)[0]
             left, t = 0, 0
             while left < columns:
-                scale = scales[t] if given.scales else np.float32(1)
+                scale = scales[t] if fields.scales else np.float32(1)
                 point = points[t] if zeros else np.int32(0)
                 here = min(c, columns - left)
-                convert(line + left * nbytes, made + 4 * left, here, scale, np.float32(point))
+                convert(line + left * nbytes, values + 4 * left, here, scale, np.float32(point))
                 left, t = left + c, t + 1
 
     return jit(work)
@@ -60,15 +60,10 @@ def decoder(name: str, zeros: bool, kind: Target) -> Any:
 def _converter(code: Code, zeros: bool, kind: Target) -> Any:
     """An intrinsic: (address of codes, address of floats, count, scale, zero point)."""
 
-    @intrinsic
-    def convert(typing: Any, source: Any, to: Any, count: Any, scale: Any, zero: Any) -> Any:
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _emit(Vectors(builder, kind, "float32"), code, zeros, *args)
-            return context.get_dummy_value()
+    def emit(builder: Any, *values: Any) -> None:
+        _emit(Vectors(builder, kind, "float32"), code, zeros, *values)
 
-        return types.void(*[types.int64] * 3, types.float32, types.float32), emit
-
-    return convert
+    return intrinsic_of(emit, 3, types.float32, types.float32)
 
 
 def _emit(v: Vectors, code: Code, zeros: bool, source: Any, to: Any, count: Any, s: Any, z: Any) -> None:
@@ -76,7 +71,9 @@ def _emit(v: Vectors, code: Code, zeros: bool, source: Any, to: Any, count: Any,
     scale, zero = v.splat(s), v.splat(z)
 
     def body(index: Any, left: Any, i: int) -> None:
-        stored = v.some(b.add(source, b.mul(index, I64(nbytes))), vec(ir.IntType(code.bits), LANES), left)
+        stored = v.load_some(
+            b.add(source, b.mul(index, I64(nbytes))), vec(ir.IntType(code.bits), LANES), left
+        )
         if isinstance(code, MiniFloat):
             values = floats_of(v, stored, code)
         elif code.min < 0:
@@ -85,9 +82,9 @@ def _emit(v: Vectors, code: Code, zeros: bool, source: Any, to: Any, count: Any,
             values = b.sitofp(b.zext(stored, INTS), FLOATS)
         if zeros:
             values = b.fsub(values, zero)
-        v.keep(b.fmul(values, scale), b.add(to, b.mul(index, I64(4))), left)
+        v.store_some(b.fmul(values, scale), b.add(to, b.mul(index, I64(4))), left)
 
-    walk(b, count, body, 2)
+    vector_loop(b, count, body, 2)
 
 
 def floats_of(v: Vectors, stored: Any, code: MiniFloat) -> Any:
@@ -113,5 +110,5 @@ def divided(v: Vectors, stored: Any, code: MiniFloat) -> Any:
 
 
 def power(code: MiniFloat) -> float:
-    """What a code is larger by than the half that has its bits."""
+    """The factor between a code and the half that has its bits."""
     return 2.0 ** (HALF_BIAS - code.bias)

@@ -1,4 +1,4 @@
-"""What decoders are given."""
+"""The arguments of decoders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Codes(NamedTuple):
     codes: Address  # the first row
     pitch: int  # bytes from a row to the next
     columns: int
-    first: int  # which row of the matrix that is
+    first: int  # its number in the matrix
     r: int  # of a tile
     c: int
     scales: Address  # float32 [bands, tiles of a row]; 0: all are one

@@ -1,18 +1,21 @@
 """Encoders compiled for the CPU; their bytes are those of the format's own ``pack``, where it has one.
 
-    encoder(fmt)   here           finds one: the file of the format's name, or else the program that its
-                                  ``pack`` is made of; such formats (the K types, iq4) need no file
-    q4_0 … q8_K    _simple.py     a block at a time, without a search: extremes, rounding, vectors
-                   _ternary.py    what tq1_0 and tq2_0 share; _fp4.py: mxfp4 and nvfp4
-    programs       _tiles.py      sixteen blocks at a time through a program of ``formats/_words.py``;
-                                  _words.py is what its words mean in registers
-    iq2, iq3       _search.py     the search for scales and rows of a code book, in reading order
-                                  _importance.py (what counts), _fit.py (scale and rows of a run),
-                                  _nearest.py and _neighbours.py (rows near a point that is none),
-                                  _rounding.py (ggml's float to integer)
-    iq1            _iq1.py        the same for codes of three levels; _thirds.py splits sorted weights
+    _tiles.py          sixteen blocks at a time through the program of a format (``formats/_program.py``)
+    _program.py        the words of a program in registers
+    f16.py, bf16.py    numbers without blocks, in vectors
+    iq2*.py, iq3*.py   searches in code books: settings, and how the bits are packed
+    _search.py         their search for scales and rows of a code book
+    _importance.py     weights in that search
+    _fit.py            the scale and rows of a run
+    _nearest.py        the row nearest to a point
+    _neighbours.py     rows near a point that is none
+    _rounding.py       ggml's float to integer
+    iq1*.py            the formats of three levels, by _iq1.py
+    _iq1.py            their search
+    _thirds.py         sorted weights split in three
 
-Each gives ``encode(values, imatrix, blocks)``: float32 [rows, K], contiguous and finite; float32 [K]
+``encoder(fmt)`` takes the file of the format's name, or else the program in its ``pack``.
+An encoder is ``encode(values, imatrix, blocks)``: float32 [rows, K], contiguous and finite; float32 [K]
 or None; uint8 [rows, bytes a row] to fill. It runs on the calling thread without the global lock;
 ``ggmlq/ops/encoding.py`` deals out the rows.
 """
@@ -25,7 +28,7 @@ from collections.abc import Callable
 from functools import cache
 
 from ...formats import BlockFormat, Format
-from ...formats._words import Packer
+from ...formats._program import Packer
 from ...formats.format import Bytes, Floats
 
 Encode = Callable[[Floats, Floats | None, Bytes], None]
@@ -38,7 +41,7 @@ def encoder(fmt: Format) -> Encode | None:
     encode: Encode | None = None
     if stem in {module.name for module in pkgutil.iter_modules(__path__)}:
         encode = importlib.import_module(f"{__name__}.{stem}").encode
-    elif isinstance(fmt, BlockFormat) and isinstance(fmt.pack, Packer):
+    elif isinstance(fmt, BlockFormat) and isinstance(fmt.pack, Packer) and fmt.dtype.itemsize >= 16:
         tiles = importlib.import_module(f"{__name__}._tiles")
-        encode = tiles.encoder(fmt.pack.program, fmt.block_size)
+        encode = tiles.encoder(fmt, fmt.pack)
     return encode

@@ -1,4 +1,4 @@
-"""What the searches of the IQ encoders weigh: single weights, runs of them, whole blocks."""
+"""Weights in the searches of the IQ encoders: of single weights, runs of them, whole blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INFINITY = np.float32(np.inf)
 
 @inline
 def sum_of_squares(x: Any, first: Any) -> Any:
-    """Of the block that begins there, in order."""
+    """The sum of squares of the block that begins there, in order."""
     total = np.float32(0)
     for i in range(first, first + BLOCK):
         total += x[i] * x[i]
@@ -24,7 +24,7 @@ def sum_of_squares(x: Any, first: Any) -> Any:
 
 @inline
 def largest_scale(scales: Any, squares: Any) -> Any:
-    """Of a block; infinite where the sums have overflowed.
+    """The largest scale of a block; infinite where the sums have overflowed.
 
     Ggml ends the process there, or writes zeros; an infinite d tells the user.
     """

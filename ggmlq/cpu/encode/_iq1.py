@@ -1,4 +1,4 @@
-"""What the encoders of iq1_s and iq1_m share: weights to rows of the code book of -1, 0 and 1.
+"""The search of the encoders of iq1_s and iq1_m: weights to rows of the code book of -1, 0 and 1.
 
 The weights under one scale are split in three (``_thirds.py``); groups of eight that are no row of
 the book then get the nearest row, and the scale is fitted to it.
@@ -17,16 +17,16 @@ from ..machine.jit import inline, jit
 from ._importance import BLOCK, largest_scale, sum_of_squares, weigher
 from ._nearest import codes_at, finder, level_of, row_at
 from ._neighbours import neighbours
+from ._program import LANES
 from ._rounding import nearest
 from ._thirds import EIGHTH, ONE, ZERO, sort, split_alike, split_by_halves
-from ._words import LANES
 
 HALF, EIGHTS = np.float32(0.5), BLOCK // 8
 level, nearest_row = level_of(3, False), finder(8, 3, False)
 weigh = weigher(BLOCK, 2, 0)
 
 
-class Found(NamedTuple):
+class Result(NamedTuple):
     """Blocks [rows, n] before their bits are packed."""
 
     d: NDArray[Any]  # [rows, n] halves in the end
@@ -50,7 +50,7 @@ class Scratch(NamedTuple):
 
 def searcher(
     run: int, smallest: float, stretch: float, refit: bool
-) -> Callable[[Floats, Floats | None], Found]:
+) -> Callable[[Floats, Floats | None], Result]:
     """``search(values, imatrix)``: rows of floats [rows, K] to rows of the code book.
 
     ``run`` weights share a scale; a run without a weight as large as ``smallest`` is zero. The
@@ -58,9 +58,9 @@ def searcher(
     """
     runs, kernel = BLOCK // run, _kernel(run, smallest, stretch, refit)
 
-    def search(values: Floats, imatrix: Floats | None) -> Found:
+    def search(values: Floats, imatrix: Floats | None) -> Result:
         blocks = values.shape[0], values.shape[1] // BLOCK
-        found = Found(
+        result = Result(
             np.zeros(blocks, np.float32),
             np.zeros((*blocks, runs), np.uint8),
             np.zeros((*blocks, EIGHTS), np.int16),
@@ -76,9 +76,9 @@ def searcher(
             np.empty(runs, np.float32),
             np.empty(EIGHTS, np.int32),
         )
-        kernel(values, imatrix, neighbours("iq1", 3), scratch, found)
+        kernel(values, imatrix, neighbours("iq1", 3), scratch, result)
         with np.errstate(over="ignore"):
-            return found._replace(d=found.d.astype(np.float16))
+            return result._replace(d=result.d.astype(np.float16))
 
     return search
 
@@ -153,10 +153,10 @@ def _kernel(run: int, smallest: float, stretch: float, refit: bool) -> Any:
         return xq / qq if qq > ZERO and d < np.float32(np.inf) else d
 
     @jit
-    def kernel(values: Any, imatrix: Any, table: Any, s: Any, found: Any) -> None:
-        for at in np.ndindex(found.d.shape):
+    def kernel(values: Any, imatrix: Any, table: Any, s: Any, result: Any) -> None:
+        for at in np.ndindex(result.d.shape):
             start = at[1] * BLOCK
-            x, row, down = values[at[0], start : start + BLOCK], found.row[at], found.down[at]
+            x, row, down = values[at[0], start : start + BLOCK], result.row[at], result.down[at]
             squares = sum_of_squares(x, 0)
             weigh(values[at[0]], imatrix, start, squares, s.weight)
             prepare(x, s)
@@ -170,6 +170,6 @@ def _kernel(run: int, smallest: float, stretch: float, refit: bool) -> Any:
             if most == ZERO:
                 down[:] = 0
             else:
-                found.d[at] = times * settle(x, s, most / np.float32(15), found.scale[at], down)
+                result.d[at] = times * settle(x, s, most / np.float32(15), result.scale[at], down)
 
     return kernel

@@ -1,7 +1,7 @@
 """Points that are not in a code book, and the rows of the book near them.
 
 An IQ encoder rounds each weight of a group to a level by itself. Few of these points are rows of
-the code book; for any other one, ggml tries the rows at the ``wanted`` smallest distances from
+the code book; for any other one, ggml tries the rows at the ``distances`` smallest distances from
 it. The lists take a few tenths of a second to make and are kept.
 """
 
@@ -31,15 +31,15 @@ class Neighbours(NamedTuple):
 
 
 @cache
-def neighbours(book: str, wanted: int) -> Neighbours:
+def neighbours(book: str, distances: int) -> Neighbours:
     """The lists of a code book; rows nearer come first, of equally near ones the lower number."""
     values = grid(book)
-    found, ranks = np.unique(values, return_inverse=True)
-    levels, size = len(found), values.shape[1]
+    entries, ranks = np.unique(values, return_inverse=True)
+    levels, size = len(entries), values.shape[1]
     ranks = ranks.reshape(values.shape)
     powers = levels ** np.arange(size)
     points = np.arange(levels**size)[:, None] // powers % levels
-    parts = [_near(part, ranks, wanted) for part in np.array_split(points, len(points) // 256)]
+    parts = [_near(part, ranks, distances) for part in np.array_split(points, len(points) // 256)]
     starts = np.cumsum([0, *(len(part) for part in np.array_split(points, len(points) // 256))])
     point = np.concatenate([part[0] + start for part, start in zip(parts, starts, strict=False)])
     row = np.concatenate([part[1] for part in parts])
@@ -60,13 +60,13 @@ def neighbours(book: str, wanted: int) -> Neighbours:
     )
 
 
-def _near(points: NDArray[Any], ranks: NDArray[Any], wanted: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def _near(points: NDArray[Any], ranks: NDArray[Any], distances: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """(point, row) pairs of a few points, in the order in which an encoder tries them."""
     p, r = points.astype(np.float32), ranks.astype(np.float32)  # exact: the sums are small integers
     distance = ((p * p).sum(axis=1)[:, None] + (r * r).sum(axis=1) - 2 * (p @ r.T)).astype(np.int32)
     limit = distance.min(axis=1, keepdims=True)
     alone = limit == 0
-    for _ in range(wanted - 1):
+    for _ in range(distances - 1):
         farther = np.where(distance > limit, distance, distance.max() + 1).min(axis=1, keepdims=True)
         limit = np.where(alone, limit, farther)
     point, row = np.nonzero(distance <= limit)

@@ -26,10 +26,10 @@ from ._rounding import nearest
 
 @dataclass(frozen=True)
 class Search:
-    """What a format's search does its own way."""
+    """Settings of the search of a format."""
 
-    book: str  # its code book
-    wanted: int  # distances at which rows are tried for a point outside the book
+    book: str  # name of the code book
+    distances: int  # distances at which rows are tried for a point outside the book
     run: int  # weights that share a scale
     tries: int  # scales tried to each side of the first
     step: float  # from one to the next; the first gives the largest weight 2 * levels - 1
@@ -43,7 +43,7 @@ class Search:
     first: Callable[..., Any] | None = None  # finds the first scales; the largest weights give them else
 
 
-class Found(NamedTuple):
+class Result(NamedTuple):
     """Blocks [rows, n] before their bits are packed."""
 
     d: NDArray[Any]  # [rows, n] halves in the end
@@ -63,15 +63,15 @@ class Runs(NamedTuple):
     scale: Floats  # [runs]
 
 
-def searcher(how: Search) -> Callable[[Floats, Floats | None], Found]:
+def searcher(how: Search) -> Callable[[Floats, Floats | None], Result]:
     """``search(values, imatrix)``: rows of floats [rows, K] to rows of the code book."""
     book, runs, kernel = grid(how.book), BLOCK // how.run, _kernel(how)
     top = np.float32(2 * len(np.unique(book)) - 1)
     steps = np.arange(-how.tries, how.tries + 1).astype(np.float32) * np.float32(how.step)
 
-    def search(values: Floats, imatrix: Floats | None) -> Found:
+    def search(values: Floats, imatrix: Floats | None) -> Result:
         blocks = values.shape[0], values.shape[1] // BLOCK
-        found = Found(
+        result = Result(
             np.zeros(blocks, np.float32),
             np.zeros((*blocks, runs), np.uint8),
             np.zeros((*blocks, BLOCK // book.shape[1]), np.int16),
@@ -80,9 +80,9 @@ def searcher(how: Search) -> Callable[[Floats, Floats | None], Found]:
         )
         scratch = Runs(*(np.empty(shape, np.float32) for shape in [(runs, how.run)] * 3 + [(runs,)] * 2))
         tried = candidates(how.run // book.shape[1], len(steps))
-        kernel(values, imatrix, top + steps, neighbours(how.book, how.wanted), scratch, tried, found)
+        kernel(values, imatrix, top + steps, neighbours(how.book, how.distances), scratch, tried, result)
         with np.errstate(over="ignore"):
-            return found._replace(d=found.d.astype(np.float16))
+            return result._replace(d=result.d.astype(np.float16))
 
     return search
 
@@ -130,25 +130,25 @@ def _kernel(how: Search) -> Any:
 
     @jit
     def kernel(
-        values: Any, imatrix: Any, numerators: Any, table: Any, runs_of: Any, tried: Any, found: Any
+        values: Any, imatrix: Any, numerators: Any, table: Any, runs_of: Any, tried: Any, result: Any
     ) -> None:
-        for at in np.ndindex(found.d.shape):
-            minus = found.minus[at]
+        for at in np.ndindex(result.d.shape):
+            minus = result.minus[at]
             squares = prepare(values[at[0]], imatrix, at[1] * BLOCK, runs_of, minus)
             for i in range(runs):
                 x, weight, root = runs_of.x[i], runs_of.weight[i], runs_of.root[i]
                 divisor, scale = runs_of.divisor[i], ZERO
                 if divisor > ZERO:
-                    row = found.row[at][i * groups : (i + 1) * groups]
+                    row = result.row[at][i * groups : (i + 1) * groups]
                     scale = fit(x, weight, root, row, numerators, divisor, runs_of.scale[i], table, tried)
-                found.live[at][i] = divisor > ZERO
+                result.live[at][i] = divisor > ZERO
                 for k in range(i * eights, (i + 1) * eights):
                     if scale < ZERO:
                         minus[k] ^= 255
                     if not divisor > ZERO:
                         minus[k] = 0
                 runs_of.scale[i] = abs(scale)
-            settle(runs_of, squares, found, at)
+            settle(runs_of, squares, result, at)
 
     return kernel
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..machine.jit import inline, jit
-from ._words import LANES, get, put, some, where, zeros
+from ._program import LANES, get, put, some, where, zeros
 
 ZERO, ONE, TWO, EIGHTH = np.float32(0), np.float32(1), np.float32(2), np.float32(0.125)
 LOWEST = np.finfo(np.float32).min
@@ -88,9 +88,9 @@ def split_by_halves(x: Any, weight: Any, first: Any, best: Any) -> None:
         early, w = get(first, j) > ZERO, get(weight, j)
         wx = w * get(x, j)
         for eight in range(2):
-            mine = early if eight == 0 else ~early
-            put(xs[eight], j + 1, where(mine, get(xs[eight], j) + wx, get(xs[eight], j)))
-            put(ws[eight], j + 1, where(mine, get(ws[eight], j) + w, get(ws[eight], j)))
+            inside = early if eight == 0 else ~early
+            put(xs[eight], j + 1, where(inside, get(xs[eight], j) + wx, get(xs[eight], j)))
+            put(ws[eight], j + 1, where(inside, get(ws[eight], j) + w, get(ws[eight], j)))
     top_x, low_w, both_x, both_w = np.empty((4, 4, LANES), np.float32)  # [eight * 2 + down, lane]
     for s in range(4):
         put(top_x, s, (mid_of(s) + ONE) * get(xs[s // 2], count))

@@ -6,9 +6,9 @@ from typing import Any
 
 from numba import types
 
+from ...formats.format import Bytes, Floats
 from ..lanes import convert, load, recast, store
 from ..machine.jit import jit
-from ._simple import encoder
 
 U8, U16, U32 = types.uint8, types.uint16, types.uint32
 
@@ -25,4 +25,5 @@ def kernel(values: Any, blocks: Any) -> None:
         store(blocks, i * 2, recast(U16(last + 0x7FFF + (last >> 16 & 1) >> 16), U8))
 
 
-encode = encoder(kernel)
+def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
+    kernel(values.reshape(-1), blocks.reshape(-1))

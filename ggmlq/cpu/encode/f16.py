@@ -6,9 +6,9 @@ from typing import Any
 
 from numba import types
 
+from ...formats.format import Bytes, Floats
 from ..lanes import load, narrow, recast, store
 from ..machine.jit import jit
-from ._simple import encoder, put_half
 
 U8 = types.uint8
 
@@ -19,7 +19,8 @@ def kernel(values: Any, blocks: Any) -> None:
     for i in range(0, whole, 32):
         store(blocks, i * 2, recast(narrow(load(values, i, 32)), U8))
     for i in range(whole, len(values)):
-        put_half(blocks, i * 2, values[i])
+        store(blocks, i * 2, recast(narrow(values[i]), U8))
 
 
-encode = encoder(kernel)
+def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
+    kernel(values.reshape(-1), blocks.reshape(-1))

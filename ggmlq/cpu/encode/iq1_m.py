@@ -14,11 +14,11 @@ search = searcher(run=16, smallest=1e-7, stretch=1.1125, refit=True)
 
 def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
     """Rows of floats to blocks."""
-    found = search(values, imatrix)
+    result = search(values, imatrix)
     out = blocks.view(DTYPE)
-    nibble = (found.row >> 8).astype(np.uint8) | found.down << 3
-    scales = found.scale.astype(np.uint16).reshape(*out.shape, 4, 4) << SHIFTS
-    quarter = found.d.view(np.uint16)[..., None] << QUARTERS & 0xF000
-    out["qs"] = found.row
+    nibble = (result.row >> 8).astype(np.uint8) | result.down << 3
+    scales = result.scale.astype(np.uint16).reshape(*out.shape, 4, 4) << SHIFTS
+    quarter = result.d.view(np.uint16)[..., None] << QUARTERS & 0xF000
+    out["qs"] = result.row
     out["qh"] = nibble[..., ::2] | nibble[..., 1::2] << 4
     out["scales"] = (np.bitwise_or.reduce(scales, axis=-1) | quarter).view(np.uint8)

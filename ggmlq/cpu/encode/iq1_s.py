@@ -13,10 +13,10 @@ search = searcher(run=32, smallest=1e-12, stretch=1.125, refit=False)
 
 def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
     """Rows of floats to blocks."""
-    found = search(values, imatrix)
+    result = search(values, imatrix)
     out = blocks.view(DTYPE)
-    high = (found.row >> 8).astype(np.uint16).reshape(*out.shape, 8, 4)
-    top = found.scale.astype(np.uint16) | found.down[..., ::4].astype(np.uint16) << 3
-    out["d"] = found.d
-    out["qs"] = found.row
+    high = (result.row >> 8).astype(np.uint16).reshape(*out.shape, 8, 4)
+    top = result.scale.astype(np.uint16) | result.down[..., ::4].astype(np.uint16) << 3
+    out["d"] = result.d
+    out["qs"] = result.row
     out["qh"] = np.bitwise_or.reduce(high << SHIFTS, axis=-1) | top << 12

@@ -13,9 +13,9 @@ from ...formats._search import fit_positive
 from ...formats.format import Bytes, Floats
 from ...formats.iq2_xxs import DTYPE, SHIFTS
 from ..machine.jit import inline
+from ._program import LANES, put
 from ._search import Search, searcher
 from ._tiles import compiled
-from ._words import LANES, put
 
 fit = compiled(fit_positive)  # type: ignore[arg-type]
 
@@ -37,18 +37,18 @@ def by_codes(runs_of: Any, top: Any) -> None:
 
 
 search = searcher(Search(
-    book="iq2_xxs", wanted=2, run=32, tries=6, step=0.1, even_signs=True, times=1, plain=0,
+    book="iq2_xxs", distances=2, run=32, tries=6, step=0.1, even_signs=True, times=1, plain=0,
     smallest=1e-15, again="all", clear=True, stretch=1, first=by_codes,
 ))  # fmt: skip
 
 
 def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
     """Rows of floats to blocks."""
-    found = search(values, imatrix)
+    result = search(values, imatrix)
     out = blocks.view(DTYPE)
-    signs = found.minus.reshape(*out.shape, 8, 4).astype(np.uint32) & 127
+    signs = result.minus.reshape(*out.shape, 8, 4).astype(np.uint32) & 127
     words = np.empty((*out.shape, 8, 2), np.uint32)
-    words[..., 0] = found.row.astype(np.uint8).view(np.uint32)
-    words[..., 1] = np.bitwise_or.reduce(signs << SHIFTS, axis=-1) | found.scale.astype(np.uint32) << 28
-    out["d"] = found.d
+    words[..., 0] = result.row.astype(np.uint8).view(np.uint32)
+    words[..., 1] = np.bitwise_or.reduce(signs << SHIFTS, axis=-1) | result.scale.astype(np.uint32) << 28
+    out["d"] = result.d
     out["qs"] = words.reshape(*out.shape, 16).view(np.uint16)

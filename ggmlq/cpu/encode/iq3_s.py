@@ -16,16 +16,16 @@ from ...formats.iq3_s import DTYPE
 from ._search import Search, searcher
 
 search = searcher(Search(
-    book="iq3_s", wanted=3, run=32, tries=9, step=0.2, even_signs=False, times=2, plain=0,
+    book="iq3_s", distances=3, run=32, tries=9, step=0.2, even_signs=False, times=2, plain=0,
     smallest=2.0**-149, again="all if one is off", clear=False, stretch=1.033,
 ))  # fmt: skip
 
 
 def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
     """Rows of floats to blocks."""
-    found = search(values, imatrix)
+    result = search(values, imatrix)
     out = blocks.view(DTYPE)
-    places = np.argsort(~found.live, axis=-1, kind="stable")[..., None]
+    places = np.argsort(~result.live, axis=-1, kind="stable")[..., None]
     if (places[..., 0] != np.arange(8)).any():
         warnings.warn(
             "quantize(x, 'iq3_s'): x has runs of 32 zeros before other values of their block; ggml's encoder "
@@ -34,10 +34,10 @@ def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
             RuntimeWarning,
             stacklevel=2,
         )
-    rows = np.take_along_axis(found.row.reshape(*out.shape, 8, 8), places, axis=-2)
-    minus = np.take_along_axis(found.minus.reshape(*out.shape, 8, 4), places, axis=-2)
-    out["d"] = found.d
+    rows = np.take_along_axis(result.row.reshape(*out.shape, 8, 8), places, axis=-2)
+    minus = np.take_along_axis(result.minus.reshape(*out.shape, 8, 4), places, axis=-2)
+    out["d"] = result.d
     out["qs"] = rows.reshape(*out.shape, 64)
-    out["qh"] = np.packbits(found.row >> 8, axis=-1, bitorder="little")
+    out["qh"] = np.packbits(result.row >> 8, axis=-1, bitorder="little")
     out["signs"] = minus.reshape(*out.shape, 32)
-    out["scales"] = found.scale[..., ::2] | found.scale[..., 1::2] << 4
+    out["scales"] = result.scale[..., ::2] | result.scale[..., 1::2] << 4

@@ -1,8 +1,8 @@
 """All experts in one job: 16 rows of an expert are unpacked in the cache and meet all of its tokens.
 
 Changed: activations become 8-bit codes once a token, not once a use, and stay where they are: tiles read
-rows by their addresses. Panels of all experts are counted through and shared by the threads in pieces of
-equal cost.
+rows by their addresses. Panels of all experts are counted through and shared by the threads in work units
+of equal cost.
 
 Why it helps: nothing is gathered or put back, threads are woken once, and neither an expert with one token
 nor one with half of them all leaves a thread without work.
@@ -17,30 +17,30 @@ from typing import Any
 import numpy as np
 
 from ...arrays.array import QuantArray
-from ...dispatch.experts import of_arrays
+from ...dispatch.experts import refuses_scaled
 from ...dispatch.ladder import register
 from ...dispatch.problems import ExpertLinear
 from ...formats import BlockFormat
-from ..grouped.multiply import ADDRESSED, Way, multiply
+from ..grouped.multiply import ADDRESSED, Variant, multiply
 from ..machine.kernels import kernel
 from ..machine.target import target
 from ..panels.layout import rows_at_once, unpacked
 
 
 def refuses(problem: ExpertLinear) -> str | None:
-    if (reason := of_arrays(problem)) is not None:
+    if (reason := refuses_scaled(problem)) is not None:
         return reason
     fmt = problem.weights
     return None if isinstance(fmt, BlockFormat) else f"{getattr(fmt, 'name', fmt)} has no integer codes"
 
 
-def way(q: QuantArray) -> Way:
+def variant(q: QuantArray) -> Variant:
     """Blocks as they are, for any number of rows."""
     fmt, kind = q.format, target()
     assert isinstance(fmt, BlockFormat)
     layout = unpacked(fmt, kind)
-    work = kernel("grouped.product.gathered", fmt, min(rows_at_once(layout, kind), ADDRESSED), kind)
-    return Way(layout, blocks, fmt.row_bytes(q.shape[-1]), False, work, work)
+    work = kernel("grouped.product.from_blocks", fmt, min(rows_at_once(layout, kind), ADDRESSED), kind)
+    return Variant(layout, blocks, fmt.row_bytes(q.shape[-1]), False, work, work)
 
 
 def blocks(matrix: QuantArray) -> Any:
@@ -50,4 +50,4 @@ def blocks(matrix: QuantArray) -> Any:
 
 @register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses, repeats=True)
 def launch(x: Any, q: QuantArray, ids: Any, out: Any) -> None:
-    multiply(x, q, ids, out, way)
+    multiply(x, q, ids, out, variant)

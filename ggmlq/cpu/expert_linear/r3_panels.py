@@ -14,12 +14,12 @@ from __future__ import annotations
 from typing import Any
 
 from ...arrays.array import QuantArray
-from ...dispatch.experts import of_arrays
+from ...dispatch.experts import refuses_scaled
 from ...dispatch.ladder import register
 from ...dispatch.problems import ExpertLinear
 from ...formats import BlockFormat
 from ...formats.packing import RUN
-from ..grouped.multiply import ADDRESSED, Way, multiply
+from ..grouped.multiply import ADDRESSED, Variant, multiply
 from ..machine.kernels import kernel
 from ..machine.target import target
 from ..panels.layout import layout_of, rows_at_once
@@ -27,7 +27,7 @@ from ..panels.prepare import panels
 
 
 def refuses(problem: ExpertLinear) -> str | None:
-    if (reason := of_arrays(problem)) is not None:
+    if (reason := refuses_scaled(problem)) is not None:
         return reason
     fmt = problem.weights
     if not isinstance(fmt, BlockFormat) or layout_of(fmt) is None:
@@ -37,7 +37,7 @@ def refuses(problem: ExpertLinear) -> str | None:
     return None
 
 
-def way(q: QuantArray) -> Way:
+def variant(q: QuantArray) -> Variant:
     """Panels, by way of bytes for many rows where they take long to unpack."""
     layout, kind = layout_of(q.format), target()
     assert layout is not None
@@ -45,9 +45,9 @@ def way(q: QuantArray) -> Way:
     few = many = kernel("grouped.product.direct", *case)
     if layout.offset or len(layout.planes) > 1:
         many = kernel("grouped.product.through_bytes", *case)
-    return Way(layout, panels, layout.panel_bytes(q.shape[-1] // RUN), True, few, many)
+    return Variant(layout, panels, layout.panel_bytes(q.shape[-1] // RUN), True, few, many)
 
 
 @register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses, repeats=True)
 def launch(x: Any, q: QuantArray, ids: Any, out: Any) -> None:
-    multiply(x, q, ids, out, way)
+    multiply(x, q, ids, out, variant)

@@ -1,4 +1,4 @@
-"""What kernels of many products are given: who uses which matrix, and where all of it lies."""
+"""The arguments of kernels of many products: the matrix of each use, and the addresses of all operands."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ MANY = 32  # rows of a group that pay for expanding its panels
 
 
 class Groups(NamedTuple):
-    """Arguments of what sorts uses, and of every kernel that then multiplies.
+    """Arguments of the kernel that sorts uses, and of every kernel that then multiplies.
 
-    Of the tables, ``told`` and all below it, the caller gives the memory. It fills ``places``; what sorts
+    The caller has the memory of the tables, ``counts`` and all below it. It fills ``places``; the sorting
     fills the others.
     """
 
@@ -18,20 +18,22 @@ class Groups(NamedTuple):
     uses: int
     experts: int
     per: int  # uses of a row of activations
-    records: int  # address of the rows of activations
+    x_rows: int  # address of the rows of activations
     row_bytes: int
     out: int  # address of float32 [uses, n]
     n: int
     runs: int  # of 32 columns: K / 32
     panels: int  # of a matrix
-    line_bytes: int  # of a panel as it is kept, or of a row of blocks
-    far: int  # bytes ahead of which panels are asked for, with few rows of activations; 0: not at all
+    line_bytes: int  # of a stored panel, or of a row of blocks
+    ahead: int  # bytes ahead of which panels are prefetched, with few rows of activations; 0: not at all
     chunk: int  # rows of a group at most
-    pieces: int
-    told: int  # address of int64 [2]: how many groups there are, and rows of the expert with the most uses
+    units: int
+    counts: int  # address of int64 [2]: the number of groups, and rows of the expert with the most uses
     ends: int  # address of int64 [experts], of use to the sorting alone
     places: int  # address of int64 [experts]: where the panels lie, or the rows of blocks, of those in use
     groups: int  # address of int64 [G, 3]: expert, the first row in the tables, how many rows
     rows: int  # address of int64 [uses]: addresses of rows of activations, expert after expert
     outs: int  # address of int64 [uses]: addresses of their results
-    cuts: int  # address of int64 [pieces + 1]: panels, those of all groups counted through
+    cuts: (
+        int  # address of int64 [units + 1]: the first panel of each work unit, of all groups counted through
+    )

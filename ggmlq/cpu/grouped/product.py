@@ -1,4 +1,4 @@
-"""Panels of many matrices times groups of rows: pieces of all of them, each group by its expert's panels."""
+"""Panels of many matrices times groups of rows, each group by its expert's panels, in work units."""
 
 from __future__ import annotations
 
@@ -24,99 +24,108 @@ groups = reader(Groups)
 
 @cache
 def direct(layout: PanelLayout, rows: int, target: Target) -> Any:
-    """Compiled: pieces ``first`` … ``stop`` of panels as they are kept, ``rows`` at once."""
-    return _over_groups(_as_kept(layout, rows, target))
+    """Compiled: work units ``first`` … ``stop`` of panels as they are stored, ``rows`` at once."""
+    return _over_groups(_stored(layout, rows, target))
 
 
 @cache
 def through_bytes(layout: PanelLayout, rows: int, target: Target) -> Any:
-    """Compiled: the same, but for groups of many rows, whose panels are expanded before they meet them."""
-    few, many = _as_kept(layout, rows, target), _expanding(layout, rows, target)
+    """Compiled: work units of stored panels, which are expanded first for groups of many rows."""
+    few, many = _stored(layout, rows, target), _expanding(layout, rows, target)
 
-    def work(given: Any, place: int, first: int, stop: int, rows: int, outs: int, m: int) -> None:
+    def work(fields: Any, place: int, first: int, stop: int, rows: int, outs: int, m: int) -> None:
         if m < MANY:
-            few(given, place, first, stop, rows, outs, m)
+            few(fields, place, first, stop, rows, outs, m)
         else:
-            many(given, place, first, stop, rows, outs, m)
+            many(fields, place, first, stop, rows, outs, m)
 
     return _over_groups(inner(work))
 
 
 @cache
-def gathered(fmt: BlockFormat, rows: int, target: Target) -> Any:
-    """Compiled: panels made of rows of blocks uint8 [N, bytes] while they are multiplied."""
+def from_blocks(fmt: BlockFormat, rows: int, target: Target) -> Any:
+    """Compiled: work units of rows of blocks uint8 [N, bytes], made panels when they are multiplied."""
     layout = unpacked(fmt, target)
     fill_panel = filler(fmt, layout)
 
-    def fill(place: int, panel: int, made: Any, given: Any) -> None:
-        fill_panel(bytes_at(place, given.n, given.line_bytes), panel * ROWS, made)
+    def fill(place: int, panel: int, memory: Any, fields: Any) -> None:
+        fill_panel(bytes_at(place, fields.n, fields.line_bytes), panel * ROWS, memory)
 
-    return _over_groups(_made_by(inner(fill), layout, rows, target))
+    return _over_groups(_filled(inner(fill), layout, rows, target))
 
 
 @cache
-def _as_kept(layout: PanelLayout, rows: int, target: Target) -> Any:
-    """The work on panels ``first`` … ``stop`` of a group."""
+def _stored(layout: PanelLayout, rows: int, target: Target) -> Any:
+    """Compiled: stored panels ``first`` … ``stop`` times the rows of a group."""
     several = scattered_sweep(layout, rows, target)
 
-    def work(given: Any, place: int, first: int, stop: int, rows: int, outs: int, m: int) -> None:
-        near = max(1, NEAR // given.line_bytes)
+    def work(fields: Any, place: int, first: int, stop: int, rows: int, outs: int, m: int) -> None:
+        near = max(1, NEAR // fields.line_bytes)
         for panel in range(first, stop, near):
             several(
-                place + panel * given.line_bytes, given.line_bytes, min(near, stop - panel),
-                rows, outs, m, panel * ROWS, given.n, given.runs, given.far,
+                place + panel * fields.line_bytes, fields.line_bytes, min(near, stop - panel),
+                rows, outs, m, panel * ROWS, fields.n, fields.runs, fields.ahead,
             )  # fmt: skip
 
     return inner(work)
 
 
 def _expanding(layout: PanelLayout, rows: int, target: Target) -> Any:
-    """The same with panels that are expanded first."""
+    """Compiled: panels times the rows of a group, each expanded first."""
     wide, expand = expanded(layout, target), expander(layout, target)
 
-    def fill(place: int, panel: int, made: Any, given: Any) -> None:
-        expand(place + panel * given.line_bytes, made.ctypes.data, given.runs)
+    def fill(place: int, panel: int, memory: Any, fields: Any) -> None:
+        expand(place + panel * fields.line_bytes, memory.ctypes.data, fields.runs)
 
-    return _made_by(inner(fill), wide, rows, target)
+    return _filled(inner(fill), wide, rows, target)
 
 
-def _made_by(fill: Any, layout: PanelLayout, rows: int, target: Target) -> Any:
-    """The same with panels that ``fill(place, panel, memory, given)`` makes."""
+def _filled(fill: Any, layout: PanelLayout, rows: int, target: Target) -> Any:
+    """Compiled: panels times the rows of a group, each made by ``fill(place, panel, memory, fields)``."""
     several, run_bytes = scattered_sweep(layout, rows, target), layout.run_bytes
 
-    def work(given: Any, place: int, first: int, stop: int, rows: int, outs: int, m: int) -> None:
-        pitch = given.runs * run_bytes
+    def work(fields: Any, place: int, first: int, stop: int, rows: int, outs: int, m: int) -> None:
+        pitch = fields.runs * run_bytes
         near = max(1, NEAR // pitch)
         scratch = np.empty(near * pitch + 64, np.uint8)
         skip = -scratch.ctypes.data & 63
         for panel in range(first, stop, near):
             count = min(near, stop - panel)
             for p in range(count):
-                fill(place, panel + p, scratch[skip + p * pitch : skip + (p + 1) * pitch], given)
+                fill(place, panel + p, scratch[skip + p * pitch : skip + (p + 1) * pitch], fields)
             # the address is asked for here: an array lives until its last mention
             several(
-                scratch.ctypes.data + skip, pitch, count, rows, outs, m, panel * ROWS, given.n, given.runs, 0
+                scratch.ctypes.data + skip,
+                pitch,
+                count,
+                rows,
+                outs,
+                m,
+                panel * ROWS,
+                fields.n,
+                fields.runs,
+                0,
             )
 
     return inner(work)
 
 
 def _over_groups(work: Any) -> Any:
-    """Compiled: pieces ``first`` … ``stop``, group by group."""
+    """Compiled: work units ``first`` … ``stop``, group by group."""
 
     def multiply(arguments: int, first: int, stop: int) -> None:
-        given = groups(arguments)
-        cuts = words_at(given.cuts, stop + 1)
-        for piece in range(first, stop):
-            at, end = cuts[piece], cuts[piece + 1]
+        fields = groups(arguments)
+        cuts = words_at(fields.cuts, stop + 1)
+        for unit in range(first, stop):
+            at, end = cuts[unit], cuts[unit + 1]
             while at < end:
-                group = at // given.panels
-                here = at - group * given.panels
-                last = min(given.panels, here + end - at)
-                row = words_at(given.groups + 24 * group, 3)
-                place = words_at(given.places, row[0] + 1)[row[0]]
+                group = at // fields.panels
+                here = at - group * fields.panels
+                last = min(fields.panels, here + end - at)
+                row = words_at(fields.groups + 24 * group, 3)
+                place = words_at(fields.places, row[0] + 1)[row[0]]
                 start = 8 * row[1]
-                work(given, place, here, last, given.rows + start, given.outs + start, row[2])
+                work(fields, place, here, last, fields.rows + start, fields.outs + start, row[2])
                 at += last - here
 
     return jit(multiply)

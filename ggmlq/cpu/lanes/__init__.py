@@ -9,7 +9,7 @@ A vector supports the operators of ``operators.py`` with another of its kind or 
 takes its kind: arithmetic, bits (``>>`` fills with zeros in unsigned kinds), and comparisons, which
 give a mask. Floats are never contracted.
 
-    kind.py        the type, and what every function on it is made with
+    kind.py        the type, and the helpers of all functions on it
     memory.py      load and store, words and spans of arrays, look-ups in tables
     operators.py   arithmetic, bits, comparisons
     shapes.py      lanes from other lanes: parts of them, two in turn, other types

@@ -21,13 +21,13 @@ PAIR = 64  # entries that one shuffle chooses from
 
 
 def shuffles_words() -> bool:
-    """Whether the CPU has the three shuffles."""
+    """True if the CPU has the three shuffles."""
     return {"avx512f", "avx512bw", "avx512vbmi"} <= compiled_for()
 
 
 def _call(builder: Any, name: str, kind: ir.Type, *args: Any) -> Any:
-    known = builder.module.globals.get(name)
-    function = known or ir.Function(builder.module, ir.FunctionType(kind, [a.type for a in args]), name)
+    declared = builder.module.globals.get(name)
+    function = declared or ir.Function(builder.module, ir.FunctionType(kind, [a.type for a in args]), name)
     return builder.call(function, args)
 
 
@@ -41,17 +41,17 @@ def pick(typingctx: Any, table: Any, length: Any, indices: Any) -> Any:
             place = address(context, builder, sig.args[0], args[0], LONG(at), WORDS)
             return builder.load(place, align=1)
 
-        found = [
+        rows = [
             _call(builder, "llvm.x86.avx512.vpermi2var.hi.512", WORDS, entries(at), args[2], entries(at + 32))
             for at in range(0, count, PAIR)
         ]
         bit = PAIR
-        while len(found) > 1:
+        while len(rows) > 1:
             bits = builder.and_(args[2], ir.Constant(WORDS, [bit] * 32))
             mask = builder.icmp_unsigned("!=", bits, ir.Constant(WORDS, None))
-            found = [builder.select(mask, b, a) for a, b in zip(found[::2], found[1::2], strict=True)]
+            rows = [builder.select(mask, b, a) for a, b in zip(rows[::2], rows[1::2], strict=True)]
             bit *= 2
-        return found[0]
+        return rows[0]
 
     return indices(table, length, indices), codegen
 
@@ -62,12 +62,12 @@ def levels(typingctx: Any, table: Any, words: Any) -> Any:
 
     Fields narrower than six bits are followed by others, so their entries repeat.
     """
-    each = 64 // words.n
-    width = 16 // each
-    fields = [field // each * each * 8 + field % each * width for field in range(8)]
+    count = 64 // words.n  # fields of a word
+    width = 16 // count
+    fields = [field // count * count * 8 + field % count * width for field in range(8)]
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        wide = builder.zext(args[1], ir.VectorType(ir.IntType(each * 8), words.n))
+        wide = builder.zext(args[1], ir.VectorType(ir.IntType(count * 8), words.n))
         at, bits = ir.Constant(BYTES, fields * 8), builder.bitcast(wide, BYTES)
         moved = _call(builder, "llvm.x86.avx512.pmultishift.qb.512", BYTES, at, bits)
         place = address(context, builder, sig.args[0], args[0], LONG(0), BYTES)

@@ -51,7 +51,7 @@ def negated(typingctx: Any, lanes: Any, minus: Any) -> Any:
 
 @emitted
 def first(typingctx: Any, mask: Any) -> Any:
-    """The number of the first lane that a mask has set; one is."""
+    """The number of the first lane that is set in a mask; at least one has to be."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         bits = builder.bitcast(args[0], ir.IntType(mask.n))
@@ -62,7 +62,7 @@ def first(typingctx: Any, mask: Any) -> Any:
 
 @emitted
 def some(typingctx: Any, mask: Any) -> Any:
-    """Whether a mask has any lane set."""
+    """True if a mask has any lane set."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         bits = builder.bitcast(args[0], ir.IntType(mask.n))

@@ -18,12 +18,12 @@ I16, I32, F16, F32 = ir.IntType(16), ir.IntType(32), ir.HalfType(), ir.FloatType
 
 
 def native() -> bool:
-    """Whether the CPU converts halves."""
+    """True if the CPU converts halves."""
     return bool({"f16c", "neon"} & compiled_for())
 
 
 def _like(of: ir.Type, value: Any) -> ir.Type:
-    """A type as often as a value has lanes."""
+    """A type with as many lanes as a value."""
     return ir.VectorType(of, value.type.count) if isinstance(value.type, ir.VectorType) else of
 
 
@@ -51,8 +51,8 @@ def widened(builder: Any, bits: Any) -> Any:
 def narrowed(builder: Any, value: Any) -> Any:
     """Float32, or lanes of it, to the 16 bits of the nearest half, ties to even; a NaN stays one.
 
-    By hand, of three results one is taken: adding a half leaves the bits of a subnormal; moving the
-    exponent and rounding as an integer gives the rest, or infinity by carry; and what is too large.
+    By hand, one of three results is selected: adding 0.5 leaves the bits of a subnormal half; moving the
+    exponent and rounding as an integer gives a normal one, or infinity by carry; the third: larger ones.
     """
     ints, words = _like(I32, value), _like(I16, value)
     if native():

@@ -1,4 +1,4 @@
-"""The type of vectors, and what every function on them is made with."""
+"""The type of vectors, and the helpers of all functions on them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def splatted(builder: Any, value: Any, n: int) -> Any:
 
 
 def emitted(function: Callable[..., Any]) -> Any:
-    """A function of compiled code given by the LLVM code it becomes; it sees constants as such."""
+    """A function of compiled code, written as the LLVM code that it becomes; it sees constants as such."""
     return intrinsic(prefer_literal=True)(function)
 
 

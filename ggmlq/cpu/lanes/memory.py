@@ -101,7 +101,7 @@ def gather(typingctx: Any, table: Any, indices: Any) -> Any:
     return kind(table, indices), codegen
 
 
-# What looks bytes up in a table of 16: LLVM's name, the feature it needs.
+# The instructions that look bytes up in a table of 16: LLVM's name, the feature that it needs.
 SHUFFLES = {
     "llvm.x86.ssse3.pshuf.b.128": "ssse3",
     "llvm.aarch64.neon.tbl1.v16i8": "neon",
@@ -120,8 +120,8 @@ def lookup(typingctx: Any, table: Any, indices: Any) -> Any:
         for name, feature in SHUFFLES.items():
             if feature in compiled_for():
                 kind_of = ir.FunctionType(bytes_, [bytes_, bytes_])
-                known = builder.module.globals.get(name)
-                function = known or ir.Function(builder.module, kind_of, name)
+                declared = builder.module.globals.get(name)
+                function = declared or ir.Function(builder.module, kind_of, name)
                 return builder.call(function, [levels, args[1]])
         out = ir.Constant(bytes_, ir.Undefined)
         for i in range(kind.n):

@@ -24,7 +24,7 @@ def interleave(typingctx: Any, a: Any, b: Any, run: Any) -> Any:
 
 @emitted
 def part(typingctx: Any, lanes: Any, start: Any, n: Any) -> Any:
-    """So many lanes from a place on, both constants."""
+    """The ``n`` lanes of a vector from ``start`` on, both constants."""
     kind, first = Lanes(lanes.of, n.literal_value), start.literal_value
     picked = order(range(first, first + kind.n))
 
@@ -71,7 +71,7 @@ def recast(typingctx: Any, bits: Any, kind: Any) -> Any:
 
 @emitted
 def convert(typingctx: Any, lanes: Any, kind: Any) -> Any:
-    """The same numbers as lanes of another type; floats become integers towards zero, a mask 1 and 0."""
+    """Numbers as lanes of another type; floats become integers towards zero, a mask 1 and 0."""
     old, new = lanes.of, Lanes(kind.dtype, lanes.n)
     if isinstance(old, types.Boolean):
         name = "zext"

@@ -12,8 +12,8 @@ from .kind import Lanes, emitted, vector
 def _reduced(operation: str, kind: Lanes, builder: Any, lanes: Any) -> Any:
     of = vector(kind)
     name = f"llvm.vector.reduce.{operation}.v{kind.n}i{kind.of.bitwidth}"
-    known = builder.module.globals.get(name)
-    function = known or ir.Function(builder.module, ir.FunctionType(of.element, [of]), name)
+    declared = builder.module.globals.get(name)
+    function = declared or ir.Function(builder.module, ir.FunctionType(of.element, [of]), name)
     return builder.call(function, [lanes])
 
 

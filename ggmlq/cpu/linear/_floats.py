@@ -1,7 +1,8 @@
 """Rows of floats as files have them times rows of activations, widened in registers; r8_floats.py says why.
 
-A tile is a few rows of both, along all of K: so many vectors of sums, each loaded number meets several. Each
-sum takes its products in the order of the columns, sixteen apart, whatever else is in the tile.
+A tile is a few rows of both, along all of K, with a vector of sums for each pair of rows, so that each loaded
+number meets several. Each sum takes its products in the order of the columns, sixteen apart, whatever else is
+in the tile.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from functools import cache
 from typing import Any
 
 from llvmlite import ir
-from numba import types
 
 from ..machine.arguments import reader
+from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import jit
+from ..machine.numba_names import cgutils
 from ..machine.simd import FLOATS, I64
 from ..machine.target import Target
 from ..machine.totals import total_of
-from ..machine.words import cgutils, intrinsic
 from ..quantize_scaled.operands import LANES
 from ..quantize_scaled.vectors import Vectors
 from ._operands import BAND, Floats
@@ -38,13 +39,17 @@ def sweep(name: str, kind: Target) -> Any:
     one, two, three, four = (_band(name, rows, kind) for rows in (1, 2, 3, 4))
 
     def multiply(arguments: int, first: int, stop: int) -> None:
-        given = operands(arguments)
-        m, pitch, row_bytes, out_bytes = given.m, given.pitch, 4 * given.k, 4 * given.n
+        fields = operands(arguments)
+        m, pitch, row_bytes, out_bytes = fields.m, fields.pitch, 4 * fields.k, 4 * fields.n
         for top in range(first, stop, BAND):
             count, row = min(BAND, stop - top), 0
             while row < m:
-                w, x, to = given.weights + top * pitch, given.x + row * row_bytes, given.out + row * out_bytes
-                these = (w, pitch, x, row_bytes, given.k, to + 4 * top, out_bytes, count)
+                w, x, to = (
+                    fields.weights + top * pitch,
+                    fields.x + row * row_bytes,
+                    fields.out + row * out_bytes,
+                )
+                these = (w, pitch, x, row_bytes, fields.k, to + 4 * top, out_bytes, count)
                 if wide and m - row >= 4:
                     four(*these)
                     row += 4
@@ -62,7 +67,7 @@ def sweep(name: str, kind: Target) -> Any:
 
 
 def _band(name: str, rows: int, kind: Target) -> Any:
-    """Compiled: so many rows of activations times ``count`` rows of weights."""
+    """Compiled: ``rows`` rows of activations times ``count`` rows of weights."""
     lines = LINES[rows] if kind.registers > WIDE else FEW.get(rows, 1)
     together, alone = _tile(name, rows, lines, kind), _tile(name, rows, 1, kind)
 
@@ -82,18 +87,7 @@ def _band(name: str, rows: int, kind: Target) -> Any:
 
 def _tile(name: str, rows: int, lines: int, kind: Target) -> Any:
     """An intrinsic: rows of activations times rows of weights, to float32 [rows, lines]."""
-
-    @intrinsic
-    def multiply(
-        typing: Any, w: Any, w_pitch: Any, x: Any, x_pitch: Any, k: Any, to: Any, to_pitch: Any
-    ) -> Any:
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _emit(Vectors(builder, kind, KINDS[name]), rows, lines, *args)
-            return context.get_dummy_value()
-
-        return types.void(*[types.int64] * 7), emit
-
-    return multiply
+    return intrinsic_of(lambda b, *words: _emit(Vectors(b, kind, KINDS[name]), rows, lines, *words), 7)
 
 
 def _emit(
@@ -112,15 +106,15 @@ def _emit(
     sums = [[cgutils.alloca_once_value(b, none) for _ in range(lines)] for _ in range(rows)]
     for one in (one for row in sums for one in row):
         b.store(none, one)
-    theirs = [v.apart(b.add(w, b.mul(w_pitch, I64(i)))) for i in range(lines)]
-    mine = [v.apart(b.add(x, b.mul(x_pitch, I64(r)))) for r in range(rows)]
+    w_rows = [v.apart(b.add(w, b.mul(w_pitch, I64(i)))) for i in range(lines)]
+    x_rows = [v.apart(b.add(x, b.mul(x_pitch, I64(r)))) for r in range(rows)]
 
     def add(index: Any, left: Any) -> None:
-        weights = [v.floats(b.add(line, b.mul(index, I64(v.width))), left) for line in theirs]
-        for row, totals in zip(mine, sums, strict=True):
-            values = v.some(b.add(row, b.mul(index, I64(4))), FLOATS, left)
-            for each, total in zip(weights, totals, strict=True):
-                b.store(v.fma(each, values, b.load(total)), total)
+        weights = [v.floats(b.add(line, b.mul(index, I64(v.width))), left) for line in w_rows]
+        for row, totals in zip(x_rows, sums, strict=True):
+            values = v.load_some(b.add(row, b.mul(index, I64(4))), FLOATS, left)
+            for part, total in zip(weights, totals, strict=True):
+                b.store(v.fma(part, values, b.load(total)), total)
 
     whole = b.udiv(k, I64(LANES))
     with cgutils.for_range(b, whole, intp=I64) as loop:

@@ -1,4 +1,4 @@
-"""What the kernel of ``r8_floats.py`` is given."""
+"""The arguments of the kernel of ``r8_floats.py``."""
 
 from __future__ import annotations
 

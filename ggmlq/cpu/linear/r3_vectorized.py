@@ -24,8 +24,8 @@ from ...formats import BlockFormat
 from ...formats.packing import RUN
 from ..machine.jit import jit
 from ..machine.target import target
-from ..panels.layout import record_bytes, unpacked
-from ..panels.multiply import records_of
+from ..panels.layout import unpacked, x_run_bytes
+from ..panels.multiply import x_rows_of
 from ..unpack import unpacker
 
 
@@ -38,9 +38,9 @@ def refuses(problem: Linear) -> str | None:
 @register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     assert isinstance(q.format, BlockFormat)
-    records, _ = records_of(x, unpacked(q.format, target()))
+    x_rows, _ = x_rows_of(x, unpacked(q.format, target()))
     raw, multiply = np.ascontiguousarray(q.raw), kernel(q.format)
-    share(lambda first, stop: multiply(records, raw, out, first, stop), q.shape[0])
+    share(lambda first, stop: multiply(x_rows, raw, out, first, stop), q.shape[0])
 
 
 @cache
@@ -48,25 +48,25 @@ def kernel(fmt: BlockFormat) -> Any:
     """Compiled for one format."""
     unpack, layout = unpacker(fmt), unpacked(fmt, target())
     size, group, nbytes, has_offset = fmt.block_size, fmt.group, fmt.dtype.itemsize, fmt.has_offset
-    pitch, groups, each = record_bytes(layout), layout.groups, layout.group
+    pitch, groups, width = x_run_bytes(layout), layout.groups, layout.group
 
-    def multiply(records: Any, raw: Any, out: Any, first: int, stop: int) -> None:
+    def multiply(x_rows: Any, raw: Any, out: Any, first: int, stop: int) -> None:
         columns = raw.shape[1] // nbytes * size
-        x, floats = records.view(np.int8), records.view(np.float32)
+        x, floats = x_rows.view(np.int8), x_rows.view(np.float32)
         codes = np.empty(columns, np.int8)
         scales, offsets = np.empty(columns // group, np.float32), np.empty(columns // group, np.float32)
         for n in range(first, stop):
             unpack(raw[n], codes, scales, offsets)
-            for m in range(records.shape[0]):
+            for m in range(x_rows.shape[0]):
                 total = np.float32(0)
                 for run in range(columns // RUN):
                     scaled = np.float32(0)
                     for part in range(groups):
-                        w, a, dot = run * RUN + part * each, run * pitch + part * each, np.int32(0)
-                        for i in range(each):
+                        w, a, dot = run * RUN + part * width, run * pitch + part * width, np.int32(0)
+                        for i in range(width):
                             dot += np.int32(codes[w + i]) * np.int32(x[m, a + i])
                         scaled += scales[w // group] * np.float32(dot)
-                        if has_offset:  # the record holds -scale · Σq
+                        if has_offset:  # the row holds -scale · Σq
                             less = floats[m, (run * pitch + RUN) // 4 + 1 + groups + part]
                             total += offsets[w // group] * less
                     total += scaled * floats[m, (run * pitch + RUN) // 4]

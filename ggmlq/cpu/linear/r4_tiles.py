@@ -37,4 +37,6 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
     fmt, kind = q.format, target()
     assert isinstance(fmt, BlockFormat)
     raw = np.ascontiguousarray(q.raw)
-    multiply(x, raw, out, unpacked(fmt, kind), lambda rows: kernel("panels.gather.gathered", fmt, rows, kind))
+    multiply(
+        x, raw, out, unpacked(fmt, kind), lambda rows: kernel("panels.gather.from_blocks", fmt, rows, kind)
+    )

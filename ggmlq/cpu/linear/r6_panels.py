@@ -27,7 +27,7 @@ from ..panels.prepare import panels
 
 DIRECT, THROUGH_BYTES = "panels.product.direct", "panels.product.through_bytes"
 MANY = 32  # rows of activations that pay for expanding panels
-LATER = 128  # likewise on AMD, where what unpacks has pipes beside those of dot products, but for look-ups
+LATER = 128  # likewise on AMD, where unpacking without look-ups runs beside the dot products
 
 
 def refuses(problem: Linear) -> str | None:
@@ -39,7 +39,7 @@ def refuses(problem: Linear) -> str | None:
 
 
 def expands(layout: PanelLayout, kind: Target, m: int) -> bool:
-    """Whether panels are made bytes before they meet so many rows of activations."""
+    """True if panels are expanded to bytes before they meet ``m`` rows of activations."""
     several = layout.offset or len(layout.planes) > 1
     return several and m >= (LATER if zen() and kind == AVX512 and not layout.table else MANY)
 

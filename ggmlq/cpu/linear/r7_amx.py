@@ -30,6 +30,6 @@ def refuses(problem: Linear) -> str | None:
 
 @register(__name__, __doc__, arithmetic="bf16", accumulate="f32", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
-    from ..amx.multiply import multiply  # llvmlite's words: only where there is such a unit
+    from ..amx.multiply import multiply  # llvmlite's names: only where there is such a unit
 
     multiply(x, q, out)

@@ -24,7 +24,7 @@ from ..machine.target import target
 from ..machine.workers import share_kernel
 from ._operands import BAND, Floats
 
-MOST = {"f32": 16, "f16": 64, "bf16": 64}  # rows of activations: what is not decoded goes to a BLAS sooner
+MOST = {"f32": 16, "f16": 64, "bf16": 64}  # rows of activations at most: float32 goes to a BLAS sooner
 
 
 def refuses(problem: Linear) -> str | None:
@@ -46,5 +46,5 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
     if weights.strides[1] != 1:
         weights = np.ascontiguousarray(weights)
     (n, k), at = q.shape, weights.ctypes.data
-    given = Floats(at, weights.strides[0], rows.ctypes.data, len(rows), k, out.ctypes.data, n)
-    share_kernel(kernel("linear._floats.sweep", q.format.name, target()), given, n, BAND)
+    arguments = Floats(at, weights.strides[0], rows.ctypes.data, len(rows), k, out.ctypes.data, n)
+    share_kernel(kernel("linear._floats.sweep", q.format.name, target()), arguments, n, BAND)

@@ -1,22 +1,34 @@
-"""The CPU itself: its instruction sets, how functions are compiled and kept, threads of microseconds.
+"""The CPU itself: its instruction sets, how functions are compiled and stored, threads of microseconds.
 
-features.py     what Numba compiles for, in LLVM's names
-target.py       what of that decides how kernels are written: which dot product, how many registers
-simd.py         vectors of 64 bytes as LLVM code, and the dot product of each target
-ends.py         the end of a row: vectors of which some lanes have numbers
-totals.py       the sum of a vector's lanes
-bfloats.py      LLVM's bfloat, for instructions that take it
-kernels.py      kernels by name: their code, from the package or from Numba
-jit.py          the one decorator of compiled functions
-words.py        Numba's own words, and what that decorator makes
-disk_cache.py   where compiled code stays between processes
-memory.py       addresses in compiled code: arrays over them, atomic steps
-floats.py       what Numba has no name for: a fused product, the bits of a float32
-tables.py       what a kernel is given, as words by name, some of them addresses
-arguments.py    how compiled code reads that
-workers.py      threads that wait in compiled code and share a kernel's work
-plans.py        a product that comes again: the same tables, other addresses
-job.py          the board that they look at; board.py: their compiled part
-digest.py       whether bytes that may be written to are still the same
-report.py       what ``ggmlq doctor`` says of all this
+Instructions:
+
+    features.py        the features that Numba compiles for, in LLVM's names
+    target.py          what kernels are written for by these: a dot product, a number of registers
+    simd.py            vectors of 64 bytes as LLVM code, and the dot product of each target
+    register_tile.py   the common part of all register tiles: cells, totals, steps along K
+    row_tail.py        the tail of a row: vectors that touch less than their memory
+    totals.py          the sum of a vector's lanes
+    bfloats.py         LLVM's bfloat, for instructions that take it
+
+Kernels:
+
+    kernels.py         kernels by name: their code, from the package or from Numba
+    levels.py          the instruction sets that code comes with
+    served.py          the packs that serve this CPU
+    loading.py         object code of a pack into memory
+    jit.py             the one decorator of compiled functions
+    numba_names.py     Numba's names for files that emit code, and what that decorator makes
+    intrinsics.py      intrinsics without a result: LLVM code that is written where they are called
+    disk_cache.py      compiled code between processes
+    memory.py          addresses in compiled code: arrays over them, atomic steps
+    floats.py          arithmetic that Numba has no name for: a fused product, the bits of a float32
+
+A product:
+
+    tables.py          tables of arguments: words by name, some of them addresses
+    arguments.py       the reader of a table in compiled code
+    workers.py         threads that wait in compiled code and share a kernel's work
+    job.py             the board that they look at; board.py: their compiled part
+    recorded.py        a product that comes again: the same tables, other addresses
+    digest.py          a digest of weights that may be written to
 """

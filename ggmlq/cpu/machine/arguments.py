@@ -1,8 +1,8 @@
-"""Arguments of kernels by name: what threads hand on is one address of a table of words.
+"""Arguments of kernels by name: threads hand on the address of one table of words.
 
 ``workers.py`` calls every kernel as ``kernel(arguments, start, stop)``. A named tuple of integers is the
 description of such a table, and both sides use it: Python fills it and passes it on as it is, and the
-kernel begins with ``given = reader(Kind)(arguments)`` and says ``given.rows``. Only the words that a
+kernel begins with ``fields = reader(Kind)(arguments)`` and says ``fields.rows``. Only the words that a
 kernel names are read; the rest costs nothing.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from .words import cgutils, intrinsic
+from .numba_names import cgutils, intrinsic
 
 WORD = ir.IntType(64)
 

@@ -1,4 +1,4 @@
-"""LLVM's bfloat, which llvmlite has no name for: what instructions on bfloat16 take."""
+"""LLVM's type bfloat, for instructions on bfloat16: llvmlite has no name for it."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def _take(board: int, problem: int) -> bool:
         return False
     kernel, arguments = atomic_load(board + KERNEL), atomic_load(board + ARGUMENTS)
     count, step = atomic_load(board + COUNT), atomic_load(board + STEP)
-    # If this succeeds the job is still unfinished, so what was read belongs to it.
+    # If this succeeds the job is still unfinished, so the words above belong to it.
     if compare_and_swap(board + NEXT, now, now + 1):
         if not atomic_load(board + STATUS):
             status = call_kernel(kernel, arguments, part * step, min((part + 1) * step, count), problem)
@@ -62,44 +62,44 @@ def _take(board: int, problem: int) -> bool:
 
 @inner
 def _wait(looks: int, step_aside: int) -> None:
-    """Between two looks: now and then whoever is waited for may want this very core."""
+    """Pause between two looks; now and then leave the core to a thread that may be the one waited for."""
     if looks % OFTEN == OFTEN - 1 and step_aside:
         call_plainly(step_aside)
 
 
 @cache
 def server() -> Any:
-    """Compiled: what a thread does between two sleeps; the range does not matter."""
+    """Compiled: the work of a thread between two sleeps; the range does not matter."""
 
     def serve(arguments: int, first: int, stop: int) -> None:
-        given = service(arguments)
-        atomic_add(given.board + AWAKE, 1)
+        fields = service(arguments)
+        atomic_add(fields.board + AWAKE, 1)
         idle = 0
-        while idle < given.patience:
-            idle = 0 if _take(given.board, given.problem) else idle + 1
-            _wait(idle, given.step_aside)
-        atomic_add(given.board + AWAKE, -1)
+        while idle < fields.patience:
+            idle = 0 if _take(fields.board, fields.problem) else idle + 1
+            _wait(idle, fields.step_aside)
+        atomic_add(fields.board + AWAKE, -1)
 
     return jit(serve)
 
 
 @cache
 def doer() -> Any:
-    """Compiled: write a job on the board, and work on it until all of it is done, whoever does it.
+    """Compiled: write a job on the board, and work on it until all threads have done all of it.
 
-    Nothing is done where the board is another's.
+    It does nothing if another thread owns the board.
     """
 
     def do(arguments: int, first: int, stop: int) -> None:
-        given = job(arguments)
-        board = given.board
+        fields = job(arguments)
+        board = fields.board
         if not compare_and_swap(board + OWNED, 0, 1):
             return
-        parts = (given.whole + given.step - 1) // given.step
-        atomic_store(board + KERNEL, given.kernel)
-        atomic_store(board + ARGUMENTS, given.arguments)
-        atomic_store(board + COUNT, given.whole)
-        atomic_store(board + STEP, given.step)
+        parts = (fields.whole + fields.step - 1) // fields.step
+        atomic_store(board + KERNEL, fields.kernel)
+        atomic_store(board + ARGUMENTS, fields.arguments)
+        atomic_store(board + COUNT, fields.whole)
+        atomic_store(board + STEP, fields.step)
         atomic_store(board + DONE, 0)
         atomic_store(board + STATUS, 0)
         number = (atomic_load(board + NEXT) >> JOB) + 1 & 0x3FFFFFFF
@@ -109,7 +109,7 @@ def doer() -> Any:
         looks = 0
         while atomic_load(board + DONE) < parts:
             looks += 1
-            _wait(looks, given.step_aside)
+            _wait(looks, fields.step_aside)
         status, problem = atomic_load(board + STATUS), atomic_load(board + PROBLEM)
         atomic_store(board + OWNED, 0)
         atomic_store(arguments + DONE_AT, 1)

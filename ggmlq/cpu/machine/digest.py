@@ -1,7 +1,7 @@
-"""Whether bytes are still what they were: a digest at the speed of memory, for weights that can change.
+"""A digest of bytes at the speed of memory: it shows whether weights that can change have changed.
 
 Each of 64 lanes takes every 64th word: it is xored in, and the lane multiplied by an odd number. Both can
-be undone, so a lane in which one word changed always differs; where more did, one time in 2**32 not.
+be undone, so a lane in which one word has changed always differs; with several, all but once in 2**32.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ PART = 1 << 18  # words that a thread reads at a time
 ODD = np.uint32(0x9E3779B1)
 
 
-class Digested(NamedTuple):
-    """Arguments."""
+class Digest(NamedTuple):
+    """Arguments: words of 32 bits, and the lanes that they are added to."""
 
     words: Address  # uint32 [size]
     size: int
@@ -32,18 +32,18 @@ class Digested(NamedTuple):
 
 @cache
 def adder() -> Any:
-    """Compiled: parts ``first`` … ``stop`` of ``Digested``."""
-    from .arguments import reader  # Numba's words: only for who compiles
+    """Compiled: parts ``first`` … ``stop`` of ``Digest``."""
+    from .arguments import reader  # Numba's names: only for a process that compiles
     from .memory import bytes_at
 
-    digested = reader(Digested)
+    arguments_of = reader(Digest)
 
     def add(arguments: int, first: int, stop: int) -> None:
-        given = digested(arguments)
+        fields = arguments_of(arguments)
         for part in range(first, stop):
-            count = min(PART, given.size - part * PART)
-            words = bytes_at(given.words + 4 * PART * part, 1, 4 * count)[0].view(np.uint32)
-            lanes = bytes_at(given.lanes + 4 * LANES * part, 1, 4 * LANES)[0].view(np.uint32)
+            count = min(PART, fields.size - part * PART)
+            words = bytes_at(fields.words + 4 * PART * part, 1, 4 * count)[0].view(np.uint32)
+            lanes = bytes_at(fields.lanes + 4 * LANES * part, 1, 4 * LANES)[0].view(np.uint32)
             for at in range(0, count - count % LANES, LANES):
                 for i in range(LANES):
                     lanes[i] = (lanes[i] ^ words[at + i]) * ODD
@@ -54,7 +54,7 @@ def adder() -> Any:
 
 
 def digest(raw: NDArray[Any]) -> bytes:
-    """Of the bytes of an array; for comparison within this process."""
+    """The digest of an array's bytes, to be compared within this process."""
     flat = np.ascontiguousarray(raw).reshape(-1).view(np.uint8)
     words = flat.size // 4
     whole = flat[: 4 * words]
@@ -62,6 +62,6 @@ def digest(raw: NDArray[Any]) -> bytes:
         whole = whole.copy()
     lanes = np.zeros((-(-words // PART), LANES), np.uint32)
     share_kernel(
-        kernel("machine.digest.adder"), Digested(whole.ctypes.data, words, lanes.ctypes.data), len(lanes)
+        kernel("machine.digest.adder"), Digest(whole.ctypes.data, words, lanes.ctypes.data), len(lanes)
     )
     return lanes.tobytes() + flat[4 * words :].tobytes()

@@ -26,7 +26,7 @@ SOURCES = ("codes", "cpu", "formats", "gru")  # of the package: what compiled co
 
 @cache
 def generation() -> Generation:
-    """Where the code for this process's sources and CPU lies."""
+    """The folder of code for this process's sources and CPU."""
     return Generation("cpu", _key)
 
 
@@ -38,18 +38,18 @@ def load(entry: str, context: Any) -> Any:
     try:
         context.refresh()
         return _serial().rebuild(context, pickle.loads(content))
-    except Exception:  # of another make after all: the function can be compiled again
+    except Exception:  # the file is of another version after all: the function can be compiled again
         return None
 
 
 def save(entry: str, result: Any) -> None:
-    """Keep a compiled function, if it can be kept."""
+    """Write a compiled function to the disk, if Numba can."""
     if not (result.lifted or result.library.has_dynamic_globals):
         generation().save(entry, pickle.dumps(_serial().reduce(result), pickle.HIGHEST_PROTOCOL))
 
 
 def examine() -> dict[str, Any]:
-    """Where compiled code is kept, and how much of it."""
+    """The folder of compiled code, and the size of its files."""
     return generation().examine()._asdict()
 
 

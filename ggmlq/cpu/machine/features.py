@@ -1,4 +1,4 @@
-"""The CPU as LLVM sees it: what Numba compiles for, asked without Numba where it would say the same."""
+"""The CPU as LLVM sees it: the features that Numba compiles for, asked without Numba where that is safe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...base.unwinding import until_imported
 
 SETTINGS = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX")
 FILE = ".numba_config.yaml"  # in the folder that a process was started in
-HWCAP, ASIMDDP = 16, 1 << 20  # what Linux on arm64 tells of the CPU, and that it has dot products
+HWCAP, ASIMDDP = 16, 1 << 20  # the word of Linux on arm64 about its CPU, and the bit for dot products
 DOT = """
 declare i32 @llvm.vector.reduce.add.v16i32(<16 x i32>)
 define i32 @dot(<16 x i8> %a, <16 x i8> %b) {
@@ -31,8 +31,8 @@ define i32 @dot(<16 x i8> %a, <16 x i8> %b) {
 
 
 @cache
-def settled() -> bool:
-    """Whether somebody may have told Numba to compile for another CPU."""
+def cpu_may_differ() -> bool:
+    """True if a setting may make Numba compile for another CPU."""
     return any(name in os.environ for name in SETTINGS) or os.path.exists(FILE)
 
 
@@ -40,53 +40,53 @@ def settled() -> bool:
 def compiled_for() -> frozenset[str]:
     """LLVM's names of the features that Numba compiles for; NUMBA_CPU_NAME may ask for fewer."""
     text: str | None = _config("CPU_FEATURES")
-    if text is None and settled():
+    if text is None and cpu_may_differ():
         with until_imported("numba"):
             text = str(import_module("numba.core.codegen").get_host_cpu_features())
     if text is None:
         with contextlib.suppress(RuntimeError):  # of a system where LLVM cannot tell: nothing is certain then
             text = llvm.get_host_cpu_features().flatten()
-    found = frozenset(name[1:] for name in (text or "").split(",") if name.startswith("+"))
-    return found | {"dotprod"} if _unsaid(found, text or "") else found
+    features = frozenset(name[1:] for name in (text or "").split(",") if name.startswith("+"))
+    return features | {"dotprod"} if _lacks_dotprod(features, text or "") else features
 
 
-def _unsaid(found: frozenset[str], text: str) -> bool:
-    """Whether code has the dot product of arm64 all the same: LLVM's list of Linux' features leaves it out.
+def _lacks_dotprod(features: frozenset[str], text: str) -> bool:
+    """True if the CPU has arm64's dot product although LLVM's list of its features leaves it out.
 
-    Linux has to tell of it, and LLVM to take it for the CPU of that name: not for one that it does not know,
-    where it would end the process over the instruction.
+    Linux has to report it, and LLVM has to emit it for a CPU of that name: for a CPU that it does not know
+    LLVM would end the process over the instruction.
     """
     if (
-        "dotprod" in found
-        or "neon" not in found
+        "dotprod" in features
+        or "neon" not in features
         or (sys.platform, platform.machine()) != ("linux", "aarch64")
     ):
         return False
-    return bool(_told() & ASIMDDP) and takes_dot(llvm.get_process_triple(), cpu_name(), text)
+    return bool(_hwcap() & ASIMDDP) and takes_dot(llvm.get_process_triple(), cpu_name(), text)
 
 
-def _told() -> int:
-    """What Linux says that this CPU has, as bits."""
+def _hwcap() -> int:
+    """The features that Linux reports for this CPU, as bits."""
     tell = ctypes.CDLL(None).getauxval
     tell.argtypes, tell.restype = (ctypes.c_ulong,), ctypes.c_ulong
     return int(tell(HWCAP))
 
 
 def takes_dot(triple: str, cpu: str, text: str) -> bool:
-    """Whether LLVM makes dot products of sums of products, for a CPU and features."""
+    """True if LLVM makes dot products of sums of products, for a CPU and features."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_triple(triple).create_target_machine(cpu=cpu, features=text, opt=2)
     return "sdot" in machine.emit_assembly(llvm.parse_assembly(DOT))
 
 
-CACHED = 2 << 20  # bytes of weights that the second cache holds, where asking ahead takes time for nothing
+CACHED = 2 << 20  # bytes of weights that the second cache holds: there a prefetch only takes time
 RAPIDS = ("sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d")
 
 
 @cache
-def far() -> int:
-    """Bytes ahead of which kernels ask for weights; 0 where the CPU itself fetches in time.
+def prefetch_distance() -> int:
+    """The distance in bytes at which kernels prefetch weights; 0 where the CPU itself fetches in time.
 
     Intel's server CPUs from Sapphire Rapids on read half as fast again from memory this way, also where a
     virtual machine hides their matrix unit; AMD's a tenth slower.
@@ -95,13 +95,13 @@ def far() -> int:
 
 
 def zen() -> bool:
-    """Whether this is a CPU of AMD's, for what was measured on one of them."""
+    """True on a CPU of AMD's Zen family, on which some figures were measured."""
     return cpu_name().startswith("znver")
 
 
 @cache
 def model_name() -> str | None:
-    """What the maker calls this CPU, where Linux says so: LLVM's name can be that of a lesser one."""
+    """The maker's name of this CPU, where Linux knows it: LLVM's name can be that of a lesser one."""
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         for line in file:
             key, _, value = line.partition(":")
@@ -112,13 +112,13 @@ def model_name() -> str | None:
 
 def cpu_name() -> str:
     """LLVM's name of the CPU that Numba compiles for."""
-    asked: str | None = _config("CPU_NAME")
-    return str(llvm.get_host_cpu_name() if asked is None else asked)
+    name: str | None = _config("CPU_NAME")
+    return str(llvm.get_host_cpu_name() if name is None else name)
 
 
 def _config(name: str) -> Any:
-    """What Numba was told; importing it takes longer than a product."""
-    if not settled() and "numba" not in sys.modules:
+    """A setting of Numba, or None where it has its default: importing Numba takes longer than a product."""
+    if not cpu_may_differ() and "numba" not in sys.modules:
         return None
     with until_imported("numba"):
         return vars(import_module("numba.core.config"))[name]

@@ -1,4 +1,4 @@
-"""What Numba has no name for in float32 arithmetic."""
+"""Arithmetic of float32 that Numba has no name for."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from .words import intrinsic
+from .numba_names import intrinsic
 
 
 @intrinsic
 def fma(typing: Any, a: Any, b: Any, c: Any) -> Any:
-    """A · b + c, rounded once."""
+    """The number a · b + c, rounded once."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.fma(*args)
@@ -31,7 +31,7 @@ def bits(typing: Any, x: Any) -> Any:
 
 
 @intrinsic
-def of_bits(typing: Any, x: Any) -> Any:
+def from_bits(typing: Any, x: Any) -> Any:
     """The float32 of some bits."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:

@@ -1,10 +1,10 @@
-"""How the CPU side compiles: one decorator, so that every kernel gets the same rules.
+"""The decorator of all compiled functions of the CPU side, so that every kernel gets the same rules.
 
 The global lock is released, division by zero gives infinity as in C, and no arithmetic is
 reordered: sums keep the order that is written, products and sums are not contracted.
 
-Numba is imported by the first function that is decorated (``words.py``), not by who may need one: most
-products take code that came with the package (``kernels.py``).
+Numba is imported by the first function that is decorated (``numba_names.py``), and not before: most products
+take code that came with the package (``kernels.py``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 def jit(function: Callable[..., Any], on_disk: bool = True, **more: Any) -> Any:
     """Compile a kernel when it is first called; ``on_disk=False``: for small parts of other kernels."""
-    return _words().dispatcher(function, on_disk, nogil=True, error_model="numpy", **more)
+    return _numba_names().dispatcher(function, on_disk, nogil=True, error_model="numpy", **more)
 
 
 def inner(function: Callable[..., Any]) -> Any:
@@ -26,7 +26,7 @@ def inner(function: Callable[..., Any]) -> Any:
 
 
 def inline(function: Callable[..., Any]) -> Any:
-    """The same for a part in a hot loop: LLVM may not leave it apart, however long it is.
+    """Compile a part of a hot loop into it, however long it is: LLVM may not leave it apart.
 
     A call copies the shape of every array that it passes, which can cost more than the work.
     """
@@ -34,5 +34,5 @@ def inline(function: Callable[..., Any]) -> Any:
 
 
 @cache
-def _words() -> Any:
-    return import_module(".words", __package__)
+def _numba_names() -> Any:
+    return import_module(".numba_names", __package__)

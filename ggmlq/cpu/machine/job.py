@@ -1,4 +1,4 @@
-"""The board that threads share: where its words lie, and what its kernels are given."""
+"""The board that threads share: the places of its words, and the arguments of its kernels."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ OFTEN = 1 << 15  # looks at a word that has not changed, some 30 µs, before a c
 
 
 class Job(NamedTuple):
-    """Arguments of who has a job done."""
+    """Arguments of the thread that has a job done."""
 
     board: int
     kernel: int  # address of compiled code
     arguments: int  # its table
     whole: int
     step: int  # of a part
-    done: int  # becomes 1, or stays 0 where the board is another's
-    step_aside: int  # address of what lets other threads have this core, or 0
+    done: int  # becomes 1, or stays 0 where another thread owns the board
+    step_aside: int  # address of the function that leaves the core to other threads, or 0
 
 
 class Service(NamedTuple):
-    """Arguments of who helps."""
+    """Arguments of a thread that helps."""
 
     board: int
     patience: int  # looks at the board before it sleeps

@@ -22,7 +22,7 @@ _LOCK = threading.RLock()
 
 
 def _after_fork() -> None:
-    """Whoever held it is not in this process."""
+    """Replace the lock: the thread that held it is not in this process."""
     globals()["_LOCK"] = threading.RLock()
 
 
@@ -31,49 +31,49 @@ if hasattr(os, "register_at_fork"):
 
 
 class Code(NamedTuple):
-    """Code in memory."""
+    """Machine code of a kernel in memory."""
 
     call: Any  # (address of arguments, start, stop); raises what the code does
     address: int  # of a function in Numba's convention
 
 
 class Kernel:
-    """One of them, by the function that makes it and what that is called with."""
+    """A kernel, by the function that makes it and the arguments of that."""
 
     def __init__(self, name: str, case: tuple[Any, ...]) -> None:
         self.origin = Origin(f"{ROOM}.{name}", case)
         self._code: Code | None = None
-        self._absent = False  # from the packs, as far as anybody has asked
+        self._absent = False  # known not to be in the packs
 
     @property
     def code(self) -> Code:
-        """Found or compiled when first asked for."""
+        """Its code, loaded or compiled at the first use."""
         if self._code is None:
             with _LOCK:
                 if self._code is None:
-                    self._code = self._made()
+                    self._code = self._load()
         return self._code
 
     @property
     def at_hand(self) -> bool:
-        """Whether it need not be compiled."""
+        """True if it need not be compiled."""
         if self._code is None and not self._absent:
             with _LOCK:
-                self._code = self._code or self._found()
+                self._code = self._code or self._served()
                 self._absent = self._code is None
         return self._code is not None
 
-    def _found(self) -> Code | None:
-        found = served.loaded(self.origin)
-        return None if found is None else Code(found.call, found.address)
+    def _served(self) -> Code | None:
+        code = served.loaded(self.origin)
+        return None if code is None else Code(code.call, code.address)
 
-    def _made(self) -> Code:
-        if (found := self._found()) is not None:
-            return found
+    def _load(self) -> Code:
+        if (code := self._served()) is not None:
+            return code
         file, _, name = self.origin.family.rpartition(".")
         with until_imported("numba"):
-            made = getattr(import_module(file), name)(*self.origin.case)
-        return Code(made, compiled(made))
+            function = getattr(import_module(file), name)(*self.origin.case)
+        return Code(function, compiled(function))
 
     def __repr__(self) -> str:
         return str(self.origin)
@@ -81,16 +81,16 @@ class Kernel:
 
 @cache
 def kernel(name: str, *case: Any) -> Kernel:
-    """``file.function`` of this side's, for a case; the same object each time."""
+    """The kernel that ``file.function`` of this side makes for a case; the same object each time."""
     return Kernel(name, case)
 
 
 @cache
-def compiled(made: Any) -> int:
-    """Where the machine code of what Numba compiles is."""
+def compiled(function: Any) -> int:
+    """The address of the machine code that Numba compiles for a function."""
     from numba import types
 
     signature = (types.int64,) * 3
-    made.compile(signature)
-    result = made.overloads[signature]
+    function.compile(signature)
+    result = function.overloads[signature]
     return int(result.library.get_pointer_to_function(result.fndesc.llvm_func_name))

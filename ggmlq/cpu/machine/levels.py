@@ -1,4 +1,4 @@
-"""Instruction sets that code comes with, from the best: what a CPU has to have for each."""
+"""The instruction sets that code comes with, from the best, and the features that each needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ARM = frozenset(("fp-armv8", "neon"))
 
 @dataclass(frozen=True)
 class Level:
-    """Code is compiled for LLVM's ``cpu`` with features; it runs where all of them are."""
+    """A CPU of LLVM's with features, which code is compiled for; it runs where all of them are."""
 
     folder: str
     machine: str  # as platform.machine() says it
@@ -26,7 +26,7 @@ class Level:
 
     @property
     def needed(self) -> frozenset[str]:
-        """What this CPU has to say of itself; that it has 64 bits no system says."""
+        """The features that a CPU has to report; no system reports that it has 64 bits."""
         return self.features - {"64bit"}
 
     def of(self, family: str) -> Level:

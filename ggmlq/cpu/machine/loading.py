@@ -17,13 +17,13 @@ import llvmlite.binding as llvm
 ENTRY, KERNEL = "entry", "kernel"
 OUTER = ("free", "malloc", "memcpy", "memmove", "memset")  # all that objects may refer to
 SEAL = 16  # bytes of the digest behind an object
-FAILED = -1  # what entry gives where no exception is known; else the address of one, or 0
+FAILED = -1  # the result of entry for an unknown exception; else the address of one, or 0
 
 _engines: list[Any] = []  # code lives as long as the process
 
 
 class Loaded(NamedTuple):
-    """Code in memory."""
+    """Functions of an object in memory."""
 
     call: Any
     address: int
@@ -41,12 +41,12 @@ class Raised(ctypes.Structure):
 
 
 def sealed(name: str, content: bytes) -> bytes:
-    """An object as packs hold it: LLVM ends the process over one that is cut, so it brings a digest."""
+    """An object as packs hold it, with a digest behind it: LLVM ends the process over a truncated one."""
     return content + hashlib.blake2b(name.encode() + b"\0" + content, digest_size=SEAL).digest()
 
 
 def load(name: str, content: bytes) -> Loaded:
-    """The functions of a sealed object; ValueError where it is none, or not of that name."""
+    """The functions of a sealed object; ValueError if it is damaged, or not of that name."""
     content, seal = content[:-SEAL], content[-SEAL:]
     if not content or sealed(name, content)[-SEAL:] != seal:
         raise ValueError(f"{name}: its code is damaged")
@@ -70,7 +70,7 @@ def load(name: str, content: bytes) -> Loaded:
 
 @cache
 def _ready() -> None:
-    """LLVM for this machine, and what objects refer to: a name it does not find would end the process."""
+    """Set up LLVM and the functions that objects refer to: an unknown name would end the process."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     library = ctypes.CDLL(None)
@@ -83,10 +83,10 @@ def _ready() -> None:
 
 
 def fail(problem: int) -> None:
-    """Raise what compiled code raised."""
+    """Raise the exception of compiled code."""
     if problem != FAILED:
-        told = Raised.from_address(problem)
-        if told.pickled and not told.unwrap:
-            kind, arguments, *_ = pickle.loads(ctypes.string_at(told.pickled, told.nbytes))
+        raised = Raised.from_address(problem)
+        if raised.pickled and not raised.unwrap:
+            kind, arguments, *_ = pickle.loads(ctypes.string_at(raised.pickled, raised.nbytes))
             raise kind(*(arguments or ()))
     raise SystemError("a kernel failed without an exception of compiled code")

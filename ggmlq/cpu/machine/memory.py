@@ -10,7 +10,7 @@ from numba import types
 from numba.core.callconv import RETCODE_NONE, RETCODE_OK, excinfo_ptr_t
 
 from .jit import jit
-from .words import cgutils, intrinsic
+from .numba_names import cgutils, intrinsic
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 WORD = 8  # bytes; words are signed and aligned
@@ -21,7 +21,7 @@ pointer_to: Any = types.CPointer
 
 
 class Raised(NamedTuple):
-    """What Numba hands on of a call that raised."""
+    """The status of a call that raised, as Numba hands it on."""
 
     code: Any
     excinfoptr: Any
@@ -33,7 +33,7 @@ def _at(builder: Any, address: Any, kind: ir.Type = I64) -> Any:
 
 @intrinsic
 def atomic_load(typing: Any, address: Any) -> Any:
-    """A word that other threads may write; what they wrote before it is seen too."""
+    """A word that other threads may write; with it come their earlier writes."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.load_atomic(_at(builder, args[0]), "acquire", WORD)
@@ -54,7 +54,7 @@ def atomic_store(typing: Any, address: Any, value: Any) -> Any:
 
 @intrinsic
 def atomic_add(typing: Any, address: Any, value: Any) -> Any:
-    """Add to a word; the value before."""
+    """Add to a word; the result is its value before."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.atomic_rmw("add", _at(builder, args[0]), args[1], "acq_rel")
@@ -64,7 +64,7 @@ def atomic_add(typing: Any, address: Any, value: Any) -> Any:
 
 @intrinsic
 def compare_and_swap(typing: Any, address: Any, old: Any, new: Any) -> Any:
-    """Replace a word if it still is ``old``; whether it was."""
+    """Replace a word if it still is ``old``; the result says whether it was."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pair = builder.cmpxchg(_at(builder, args[0]), args[1], args[2], "acq_rel", "acquire")
@@ -84,9 +84,9 @@ def call_kernel(typing: Any, kernel: Any, arguments: Any, start: Any, stop: Any,
         place = ir.IntType(8).as_pointer()
         convention = ir.FunctionType(I32, [place.as_pointer(), place.as_pointer(), I64, I64, I64])
         result = cgutils.alloca_once(builder, place)
-        told = builder.inttoptr(args[4], place.as_pointer())
+        excinfo = builder.inttoptr(args[4], place.as_pointer())
         called = builder.inttoptr(args[0], convention.as_pointer())
-        return builder.sext(builder.call(called, [result, told, *args[1:4]]), I64)
+        return builder.sext(builder.call(called, [result, excinfo, *args[1:4]]), I64)
 
     return types.int64(*[types.int64] * 5), emit
 
@@ -104,11 +104,11 @@ def call_plainly(typing: Any, function: Any) -> Any:
 
 @intrinsic
 def failed(typing: Any, status: Any) -> Any:
-    """Whether a status is that of a function which raised."""
+    """True for the status of a function that raised."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         code = builder.trunc(args[0], I32)
-        fine = [builder.icmp_signed("==", code, each) for each in (RETCODE_OK, RETCODE_NONE)]
+        fine = [builder.icmp_signed("==", code, good) for good in (RETCODE_OK, RETCODE_NONE)]
         return builder.not_(builder.or_(*fine))
 
     return types.boolean(types.int64), emit
@@ -116,17 +116,17 @@ def failed(typing: Any, status: Any) -> Any:
 
 @intrinsic
 def fail(typing: Any, status: Any, problem: Any) -> Any:
-    """Leave the function around this by the exception that another function left by, in whichever thread.
+    """Raise the exception that a kernel raised in any thread, if ``status`` says that there is one.
 
-    Exceptions of compiled code are constants of its library. Only raised where ``status`` says so.
+    Exceptions of compiled code are constants of its library.
     """
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         raised = builder.icmp_signed(">", args[0], ir.Constant(I64, 0))
         with cgutils.if_unlikely(builder, raised):
             code = builder.trunc(args[0], I32)
-            told = builder.inttoptr(args[1], excinfo_ptr_t)
-            context.call_conv.return_status_propagate(builder, Raised(code, told))
+            excinfo = builder.inttoptr(args[1], excinfo_ptr_t)
+            context.call_conv.return_status_propagate(builder, Raised(code, excinfo))
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), emit

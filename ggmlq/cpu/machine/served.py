@@ -1,7 +1,7 @@
-"""Which packs serve this CPU, and when none does: the code is compiled then, as all other code.
+"""The packs that serve this CPU. Where none does, code is compiled as all other code is.
 
-Not where Numba was told to compile for another CPU, nor with GGMLQ_PREBUILT=off; not where kernels for this
-CPU are written for another dot product than those of the level; not on systems other than Linux.
+None serves a process in which a setting makes Numba compile for another CPU, or GGMLQ_PREBUILT is off; a CPU
+whose kernels are written for another dot product than those of its level; a system other than Linux.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from ...store.packs import Origin, code
-from .features import compiled_for, settled
+from .features import compiled_for, cpu_may_differ
 from .levels import Level, best
 from .loading import Loaded, load
 from .target import best as best_target
@@ -26,12 +26,12 @@ SWITCH = "GGMLQ_PREBUILT"
 @cache
 def level() -> Level | None:
     """The level of this process."""
-    if sys.platform != "linux" or settled() or os.environ.get(SWITCH, "") == "off":
+    if sys.platform != "linux" or cpu_may_differ() or os.environ.get(SWITCH, "") == "off":
         return None
     if sys.maxsize < 1 << 32:  # a program of 32 bits, whatever the machine
         return None
-    found = best(platform.machine(), compiled_for())
-    return found if found and best_target(found.features) == target() else None
+    level = best(platform.machine(), compiled_for())
+    return level if level and best_target(level.features) == target() else None
 
 
 def content(origin: Origin) -> bytes | None:
@@ -43,11 +43,11 @@ def content(origin: Origin) -> bytes | None:
 
 
 def loaded(origin: Origin) -> Loaded | None:
-    """The same in memory; None also where it is damaged."""
-    found = content(origin)
-    if not found:
+    """A kernel's code from packs, in memory; None also where it is damaged."""
+    packed = content(origin)
+    if not packed:
         return None
     try:
-        return load(str(origin), found)
-    except (RuntimeError, ValueError):  # no object that LLVM reads: it can be compiled
+        return load(str(origin), packed)
+    except (RuntimeError, ValueError):  # LLVM cannot read it: it can be compiled
         return None

@@ -1,4 +1,4 @@
-"""Vectors of 64 bytes as LLVM code: what a register tile of integer dot products is written in.
+"""Vectors of 64 bytes as LLVM code, in which register tiles of integer dot products are written.
 
 A vector holds four bytes for each of 16 rows of weights. LLVM lowers it to one register, to two
 of AVX2 or to four of NEON; only the dot product itself and the byte look-up have to be named.
@@ -58,24 +58,24 @@ class Simd:
         self.builder.call(function, [pointer, I32(0), I32(4 - cache), I32(1)])  # to read, near, data
 
     def apart(self, address: Any) -> Any:
-        """The same integer, of which LLVM does not know how it came about.
+        """An integer whose origin is hidden from LLVM.
 
-        Of addresses a distance apart it makes a chain of additions, each waiting for the one before, and
-        that can take longer than what is loaded from them.
+        LLVM computes addresses that lie a distance apart by a chain of additions, each waiting for the one
+        before, which can take longer than the loads.
         """
         return self.builder.asm(ir.FunctionType(I64, [I64]), "", "=r,0", [address], side_effect=False)
 
     def splat(self, value: Any, n: int = 16) -> Any:
-        """The same number in every place."""
+        """A number in all of ``n`` lanes."""
         kind = vec(value.type, n)
         first = self.builder.insert_element(ir.Constant(kind, ir.Undefined), value, I32(0))
         zeros = ir.Constant(vec(I32, n), None)
         return self.builder.shuffle_vector(first, ir.Constant(kind, ir.Undefined), zeros)
 
     def part(self, value: Any, start: int, n: int) -> Any:
-        """So many neighbours of a vector."""
-        picked = ir.Constant(vec(I32, n), list(range(start, start + n)))
-        return self.builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), picked)
+        """The ``n`` lanes of a vector from ``start`` on."""
+        lanes = ir.Constant(vec(I32, n), list(range(start, start + n)))
+        return self.builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), lanes)
 
     def join(self, parts: list[Any]) -> Any:
         """Vectors of one length, end to end; their number is a power of two."""
@@ -126,7 +126,7 @@ class Simd:
         return self._dot(self, sums, weights, same)
 
     def dot_vector(self, sums: Any, weights: Any, activations: Any) -> Any:
-        """The same with 64 different activations; ``weights`` are bytes as they are."""
+        """Int32 sums plus four products each: 64 different activations, weights as bytes as they are."""
         return self._dot(self, sums, self.operand(weights), activations)
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
@@ -138,7 +138,7 @@ class Simd:
     # --- inside -------------------------------------------------------------------------
 
     def call(self, name: str, result: ir.Type, *args: Any) -> Any:
-        """An LLVM intrinsic."""
+        """The result of an LLVM intrinsic."""
         module = self.builder.module
         function = module.globals.get(name)
         if function is None:
@@ -215,9 +215,9 @@ def _halves(simd: Simd, codes: Any) -> Any:
 def _avx2_full(simd: Simd, sums: Any, pieces: Any, x: Any) -> Any:
     """Any bytes, -128 among them: pairs of 16-bit products are added in 32 bits."""
     ints, added = vec(I32, 8), []
-    for i, (mine, theirs) in enumerate(zip(pieces, _halves(simd, x), strict=True)):
+    for i, (ours, theirs) in enumerate(zip(pieces, _halves(simd, x), strict=True)):
         total = simd.part(sums, 8 * i, 8)
-        for w, a in zip(mine, theirs, strict=True):
+        for w, a in zip(ours, theirs, strict=True):
             total = simd.builder.add(total, simd.call("llvm.x86.avx2.pmadd.wd", ints, w, a))
         added.append(total)
     return simd.join(added)

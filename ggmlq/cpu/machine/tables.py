@@ -1,16 +1,22 @@
-"""What kernels are given as named tuples of words, and which of these are addresses.
+"""Tables of arguments: the words that a kernel reads, as named tuples of integers, some of them addresses.
 
 A field that says ``Address`` is where an array begins, or 0 for none; all others are numbers. So a product
-can be run again with other operands (``plans.py``): addresses are all that changes.
+can be run again with other operands (``recorded.py``): addresses are all that changes.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 _MARK = "address"
 Address = Annotated[int, _MARK]
+
+
+def joined(name: str, *parts: type) -> Any:
+    """A table of the fields of others, one after another: for arguments that several kernels share."""
+    fields = [field for part in parts for field in get_type_hints(part, include_extras=True).items()]
+    return NamedTuple(name, fields)
 
 
 @cache

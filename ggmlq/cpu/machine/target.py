@@ -1,7 +1,7 @@
 """The instruction sets that Numba compiles for, which need not be all that the machine has.
 
-``NUMBA_CPU_NAME`` and ``NUMBA_CPU_FEATURES`` choose another CPU. Code is chosen by what they leave:
-a feature that Numba's own list does not name counts as absent, which is slower but never wrong.
+``NUMBA_CPU_NAME`` and ``NUMBA_CPU_FEATURES`` choose another CPU. Code is chosen by the features that are
+left: a feature that Numba's own list does not name counts as absent, which is slower but never wrong.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from .features import compiled_for
 
 @dataclass(frozen=True)
 class Target:
-    """What the vector kernels need to know of a CPU."""
+    """The facts about a CPU that vector kernels are written for."""
 
-    dot: str  # which integer dot product: a name in simd.DOTS
+    dot: str  # the integer dot product, by its name in simd.DOTS
     shuffles: bool  # looks up 64 bytes in a table of 16
     halves: bool  # converts 16-bit floats
     fma: bool

@@ -10,7 +10,7 @@ from .simd import I32, vec
 
 
 def total_of(b: Any, vector: Any) -> Any:
-    """The lanes in pairs, then pairs of pairs …"""
+    """The sum of all lanes: of pairs, then of pairs of pairs …"""
     n = vector.type.count
     while n > 1:
         n //= 2

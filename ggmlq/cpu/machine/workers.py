@@ -10,7 +10,7 @@ A kernel that raises, in whichever thread, ends the job: parts that are not begu
 the caller raises what the kernel did.
 
 One job at a time: a second Python thread does its own work alone meanwhile. Who has the board is a
-word of it, taken and given back in one call of compiled code, where no interrupt can come between.
+word of it, which is set and cleared in one call of compiled code, where no interrupt can come between.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ...base.threads import PARTS, Hands, inside_pool, no_memory, num_threads
 from .job import AWAKE, BOARD, MASK, Job, Service
 from .kernels import Code, Kernel, compiled, kernel
 
-_tape = threading.local()  # of who writes down what a product runs
+_tape = threading.local()  # of a thread that records what a product runs
 PATIENCE = 100_000  # looks at the board before a thread sleeps: about 0.1 ms
 HAS_DONE = Job._fields.index("done")
 
@@ -58,7 +58,7 @@ class Call(NamedTuple):
 
 
 class Tape(NamedTuple):
-    """What a thread shared meanwhile, and the memory that it took for what comes between."""
+    """The calls of kernels that a thread has recorded, and the memory that it took for results in between."""
 
     calls: list[Call]
     scratch: list[Any]
@@ -66,14 +66,14 @@ class Tape(NamedTuple):
 
 @contextmanager
 def recorded() -> Iterator[Tape]:
-    """What this thread shares meanwhile."""
+    """Record the kernels that this thread runs inside ``with``."""
     tape = Tape([], [])
     with _taped(tape):
         yield tape
 
 
 def unrecorded() -> AbstractContextManager[None]:
-    """For what is done once, and kept: who runs the product again does not do it again."""
+    """Leave out of a recording what is done once, as laying weights out: a rerun does not need it."""
     return _taped(None)
 
 
@@ -87,11 +87,11 @@ def _taped(tape: Tape | None) -> Iterator[None]:
 
 
 def scratch(shape: tuple[int, ...], dtype: Any) -> Any:
-    """An array for what one kernel of a product hands to the next."""
-    made = np.empty(shape, dtype)
+    """An array that one kernel of a product hands to the next."""
+    memory = np.empty(shape, dtype)
     if (tape := getattr(_tape, "tape", None)) is not None:
-        tape.scratch.append(made)
-    return made
+        tape.scratch.append(memory)
+    return memory
 
 
 class _Crew:
@@ -112,15 +112,15 @@ class _Crew:
         for _ in range(helpers - int(self._awake[0]) - self._bell.qsize()):
             self._bell.put(None)
         job = array("q", (self._board, address, arguments, count, step, 0, STEP_ASIDE))
-        # One call: were the job begun and Python interrupted, threads would go on in memory given back.
+        # One call: were the job begun and Python interrupted, threads would go on in memory that was freed.
         do(job.buffer_info()[0], 0, 0)
         return bool(job[HAS_DONE])
 
     def _work(self) -> None:
         serve = kernel("machine.board.server").code.call
         problem = np.zeros(1, np.int64)
-        given = array("q", Service(self._board, PATIENCE, problem.ctypes.data, STEP_ASIDE))
-        at, _ = given.buffer_info()
+        arguments = array("q", Service(self._board, PATIENCE, problem.ctypes.data, STEP_ASIDE))
+        at, _ = arguments.buffer_info()
         while True:
             self._bell.get()
             serve(at, 0, 0)
@@ -149,7 +149,7 @@ def share_kernel(work: Any, arguments: tuple[int, ...], count: int, grain: int =
 
 
 def share_table(code: Code, table: int, count: int, grain: int) -> None:
-    """The same with arguments that lie at an address already."""
+    """Run code on ``range(count)`` with arguments that lie at an address already."""
     threads = min(num_threads(), math.ceil(count / grain), MASK // PARTS)
     try:
         if threads > 1 and not inside_pool():

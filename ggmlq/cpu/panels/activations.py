@@ -1,4 +1,4 @@
-"""Activations as 8-bit codes, written straight into the records that tiles read.
+"""Activations as 8-bit codes, written straight into the rows that tiles read.
 
 Arithmetic ``q8``: 32 share a scale amax/127; a code is x · (127/amax) to the nearest integer, ties
 to even. Runs with a NaN or an infinity get codes of 0 and a scale that is not finite, so that
@@ -11,15 +11,14 @@ from functools import cache
 from typing import Any
 
 from llvmlite import ir
-from numba import types
 
 from ...formats.packing import RUN
 from ..machine.arguments import reader
+from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import inner, jit
 from ..machine.simd import F32, FLOATS, I8, I32, I64, INTS, Simd, vec
 from ..machine.target import Target
-from ..machine.words import intrinsic
-from .layout import PanelLayout, batch, record_bytes
+from .layout import PanelLayout, batch, x_run_bytes
 from .operands import Activations
 
 ROUND = 12582912.0  # 1.5 · 2**23: adding it leaves the nearest integer in the last bits, ties to even
@@ -31,38 +30,29 @@ activations = reader(Activations)
 
 @cache
 def quantizer(groups: int, offset: bool, target: Target) -> Any:
-    """Compiled: rows ``first`` … ``stop`` of ``Activations`` into their records."""
-    write, together = _record(groups, offset, target), inner(batch)
-    size = record_bytes(PanelLayout(offset=offset, group=16 if groups == 2 else 32))
+    """Compiled: rows ``first`` … ``stop`` of ``Activations`` to codes, scales and sums."""
+    write, together = _run_writer(groups, offset, target), inner(batch)
+    size = x_run_bytes(PanelLayout(offset=offset, group=16 if groups == 2 else 32))
 
     def quantize(arguments: int, first: int, stop: int) -> None:
-        given = activations(arguments)
-        begin = first // given.most * given.most  # of the batch
-        rows = together(given.rows - begin, given.most)
+        fields = activations(arguments)
+        begin = first // fields.most * fields.most  # of the batch
+        rows = together(fields.rows - begin, fields.most)
         for row in range(first, stop):
             while row >= begin + rows:
                 begin += rows
-                rows = together(given.rows - begin, given.most)
-            to = given.records + begin * given.row_bytes + (row - begin) * size
-            for run in range(given.columns // RUN):
-                values = given.values + 4 * (row * given.columns + RUN * run)
-                write(values, to + run * rows * size, given.zero, given.start)
+                rows = together(fields.rows - begin, fields.most)
+            to = fields.x_rows + begin * fields.row_bytes + (row - begin) * size
+            for run in range(fields.columns // RUN):
+                values = fields.values + 4 * (row * fields.columns + RUN * run)
+                write(values, to + run * rows * size, fields.zero, fields.start)
 
     return jit(quantize)
 
 
-def _record(groups: int, offset: bool, target: Target) -> Any:
-    """An intrinsic for one run: from 32 floats at an address to the record at another."""
-
-    @intrinsic
-    def write(typing: Any, source: Any, to: Any, zero: Any, start: Any) -> Any:
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _emit(Simd(builder, target), groups, offset, *args)
-            return context.get_dummy_value()
-
-        return types.void(*[types.intp] * 4), emit
-
-    return write
+def _run_writer(groups: int, offset: bool, target: Target) -> Any:
+    """An intrinsic for one run: (address of 32 floats, address of the run that they become, zero, start)."""
+    return intrinsic_of(lambda builder, *words: _emit(Simd(builder, target), groups, offset, *words), 4)
 
 
 def _emit(simd: Simd, groups: int, offset: bool, source: Any, to: Any, zero: Any, start: Any) -> None:
@@ -90,7 +80,7 @@ def _emit(simd: Simd, groups: int, offset: bool, source: Any, to: Any, zero: Any
 
 
 def _codes(b: Any, x: Any, inverse: Any) -> Any:
-    """Nearest integers of x · inverse, as int32."""
+    """The integers nearest to x · inverse, as int32."""
     zeros = ir.Constant(FLOATS, None)
     v = b.select(b.fcmp_ordered("==", x, zeros), zeros, b.fmul(x, inverse))  # 0 · inf is not 0
     for limit, beyond in ((127.0, ">"), (-127.0, "<")):  # inverse is infinite where amax is tiny

@@ -5,28 +5,19 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from numba import types
-
+from ..machine.intrinsics import intrinsic_of
+from ..machine.numba_names import cgutils
 from ..machine.simd import I64
 from ..machine.target import Target
-from ..machine.words import cgutils, intrinsic
 from .layout import ROWS, PanelLayout, expanded
 from .read import Panel
 
 
 @cache
 def expander(layout: PanelLayout, target: Target) -> Any:
-    """An intrinsic from the address of a panel of so many runs to that of an expanded one."""
-
-    @intrinsic
-    def expand(typing: Any, panel: Any, to: Any, runs: Any) -> Any:
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _emit(Panel(builder, layout, target), expanded(layout, target), *args)
-            return context.get_dummy_value()
-
-        return types.void(types.intp, types.intp, types.intp), emit
-
-    return expand
+    """An intrinsic that expands a panel: (its address, that of the expanded one, number of runs)."""
+    wide = expanded(layout, target)
+    return intrinsic_of(lambda builder, *words: _emit(Panel(builder, layout, target), wide, *words), 3)
 
 
 def _emit(panel: Panel, to: PanelLayout, source: Any, target: Any, runs: Any) -> None:

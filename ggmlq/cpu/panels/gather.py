@@ -23,15 +23,15 @@ CHUNK = 1024  # weights of a row unpacked at a time: 16 rows of them fit the fir
 
 
 @cache
-def gathered(fmt: BlockFormat, rows: int, target: Target) -> Any:
+def from_blocks(fmt: BlockFormat, rows: int, target: Target) -> Any:
     """Compiled: panels ``first`` … ``stop`` of the rows of blocks uint8 [N, bytes]."""
     layout = unpacked(fmt, target)
     fill_panel = filler(fmt, layout)
 
-    def fill(arguments: int, panel: int, made: Any) -> None:
-        given = operands(arguments)
-        raw = bytes_at(given.weights, given.weight_rows, given.weight_bytes)
-        fill_panel(raw, panel * ROWS, made)
+    def fill(arguments: int, panel: int, memory: Any) -> None:
+        fields = operands(arguments)
+        raw = bytes_at(fields.weights, fields.weight_rows, fields.weight_bytes)
+        fill_panel(raw, panel * ROWS, memory)
 
     return from_scratch(layout, rows, target, inner(fill))
 

@@ -1,4 +1,4 @@
-"""How 16 rows of weights lie in a panel, run by run of 32 weights.
+"""The layout of a panel: 16 rows of weights, run by run of 32 weights.
 
 A run is: scales, offsets, then the codes in planes of bits, the highest bits first: so a tile, which
 needs some of each plane before it can begin, reads almost in ascending order, and the memory's
@@ -26,10 +26,10 @@ from ..machine.target import Target
 
 ROWS = 16  # of a panel
 SUPER = 8  # runs
-TABLE = 16  # entries of what a vector look-up takes
-NEARER = 4  # times nearer than what the second cache is asked for lies what the first is
+TABLE = 16  # entries of the table of a vector look-up
+NEARER = 4  # the prefetch into the first cache is this many times nearer than that into the second
 ROWS_AT_ONCE = {32: 12, 8: 2, 4: 1}  # of activations, by the vector registers that the CPU has
-FEWER = (8, 4, 2, 1)  # of what is left of them
+FEWER = (8, 4, 2, 1)  # rows of the batches for what is left
 FLOAT = 1.5 * 2**23  # integers up to 2**22 added to its bits are a float32, this plus the integer
 LANE = 64  # weights of a vector, where rows are multiplied one by one
 WIDTH = {"f32": 4, "f16": 2, "bf16": 2, "i8": 1, "i4": 1}  # bytes of a scale
@@ -37,7 +37,7 @@ WIDTH = {"f32": 4, "f16": 2, "bf16": 2, "i8": 1, "i4": 1}  # bytes of a scale
 
 @dataclass(frozen=True)
 class PanelLayout:
-    """What a tile needs to know of a panel."""
+    """The layout of a panel, as far as tiles need it."""
 
     planes: tuple[int, ...] = (8,)  # bits of a code, lowest first
     zero: int = 0  # stored code = code + zero
@@ -50,12 +50,12 @@ class PanelLayout:
 
     @property
     def groups(self) -> int:
-        """How many groups of a run have a scale of their own: 1 or 2."""
+        """The number of groups with a scale of their own in a run: 1 or 2."""
         return RUN // self.group
 
     @property
     def nested(self) -> bool:
-        """Whether scales are integers under a scale of 256 weights."""
+        """True if scales are integers under a scale of 256 weights."""
         return self.scale in ("i8", "i4")
 
     @property
@@ -70,12 +70,12 @@ class PanelLayout:
 
     @property
     def codes_at(self) -> int:
-        """Where in a run the codes begin."""
+        """The place in a run where the codes begin."""
         return self.scales * (1 + (self.offset and self.scale != "i4"))
 
     @property
     def planes_at(self) -> tuple[int, ...]:
-        """Where in a run each plane begins."""
+        """The place in a run where each plane begins."""
         return tuple(self.codes_at + 64 * sum(self.planes[i + 1 :]) for i in range(len(self.planes)))
 
     @property
@@ -84,7 +84,7 @@ class PanelLayout:
         return self.codes_at + 64 * sum(self.planes)
 
     def panel_bytes(self, runs: int) -> int:
-        """Bytes of 16 rows of so many runs."""
+        """Bytes of a panel with a number of runs."""
         return runs * self.run_bytes + (runs // SUPER * self.head if self.nested else 0)
 
 
@@ -93,7 +93,7 @@ PLANES = {1: (1,), 2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2)}  # by the 
 
 @cache
 def layout_of(fmt: Format) -> PanelLayout | None:
-    """How panels keep a format; None where they do not.
+    """The panels of a format, or None if it has none.
 
     Each code stands by itself: most types take little more than the bytes of their blocks, those with a code
     book up to 2.2 times these, for neighbours that share bits in the file do not here.
@@ -129,30 +129,30 @@ def _scale(fmt: BlockFormat) -> Literal["f32", "f16", "bf16", "i8", "i4"]:
 
 
 def unpacked(fmt: BlockFormat, target: Target) -> PanelLayout:
-    """How a panel of any format lies while it is multiplied: bytes and float32."""
+    """The panels that any format is unpacked to in a product: bytes and float32."""
     zero = 128 if target.unsigned else 0
     return PanelLayout(zero=zero, offset=fmt.has_offset, group=16 if fmt.group == 16 else 32)
 
 
 def remaining_zero(layout: PanelLayout, target: Target) -> int:
-    """The zero still in the codes when they are multiplied; sums of the activations take it off."""
+    """The zero that codes still have in the dot products; sums of the activations take it off."""
     if not target.unsigned:
-        return 0  # the tile itself takes it off
+        return 0  # reading a panel takes it off
     return 128 if layout.table else layout.zero
 
 
 def start(layout: PanelLayout) -> int:
-    """Where sums of integers begin."""
+    """The first value of the sums of integers."""
     return int(np.float32(FLOAT).view(np.int32)) if layout.floats else 0
 
 
 def expanded(layout: PanelLayout, target: Target) -> PanelLayout:
-    """What expand.py makes of a layout: bytes and float32; the codes keep their zero."""
+    """The layout that expand.py makes of another: bytes and float32; the codes keep their zero."""
     zero = remaining_zero(layout, target)
     return PanelLayout(zero=zero, offset=layout.offset, group=layout.group, floats=layout.floats)
 
 
-def record_bytes(layout: PanelLayout) -> int:
+def x_run_bytes(layout: PanelLayout) -> int:
     """Bytes of a run of one row of activations."""
     return RUN + 4 + 4 * layout.groups * (1 + layout.offset)
 
@@ -167,7 +167,7 @@ def rows_at_once(layout: PanelLayout, target: Target) -> int:
 
 
 def batch(left: int, most: int) -> int:
-    """How many of the rows that are left stand and are multiplied together."""
+    """The number of rows that are next multiplied together, of those that are left."""
     if left >= most:
         return most
     for fewer in FEWER:

@@ -1,4 +1,4 @@
-"""Rows of weights one at a time, from the file's bytes: for a few rows of activations.
+"""The kernel that multiplies rows of weights one at a time, from the file's bytes: for few activations.
 
 64 neighbours of a row are a vector already, so nothing has to be moved across rows: a stretch is
 unpacked into the first cache and multiplied from there. Activations are copied to *stretches*: for
@@ -20,12 +20,12 @@ from ...formats.packing import RUN
 from ..machine.arguments import reader
 from ..machine.jit import jit
 from ..machine.memory import bytes_at, floats_at
+from ..machine.numba_names import cgutils, intrinsic
 from ..machine.simd import BYTES, F32, FLOATS, I32, I64, INTS, Simd, vec
 from ..machine.target import Target
 from ..machine.totals import total_of
-from ..machine.words import cgutils, intrinsic
 from ..unpack import unpacker
-from .layout import LANE, record_bytes, unpacked
+from .layout import LANE, unpacked, x_run_bytes
 from .operands import Operands
 
 operands = reader(Operands)
@@ -36,36 +36,36 @@ CHUNK = 4096  # weights of a row unpacked at a time
 
 @cache
 def by_lines(fmt: BlockFormat, target: Target) -> Any:
-    """Compiled: rows ``first`` … ``stop`` of blocks."""
+    """Compiled: rows ``first`` … ``stop`` of blocks times all activations."""
     unpack, dot = unpacker(fmt), _dot(fmt.group, target)
     stretched = stretcher(fmt, target)
     size, nbytes, group = fmt.block_size, fmt.dtype.itemsize, fmt.group
     blocks = CHUNK // size
 
     def multiply(arguments: int, first: int, stop: int) -> None:
-        given = operands(arguments)
-        raw = bytes_at(given.weights, given.weight_rows, given.weight_bytes)
-        records = bytes_at(given.records, given.m, given.row_bytes)
-        out = floats_at(given.out, given.m, given.n)
-        x, above = stretched(records, given.runs)
-        pitch = given.runs * RUN // LANE * STRETCH
+        fields = operands(arguments)
+        raw = bytes_at(fields.weights, fields.weight_rows, fields.weight_bytes)
+        x_rows = bytes_at(fields.x_rows, fields.m, fields.row_bytes)
+        out = floats_at(fields.out, fields.m, fields.n)
+        x, above = stretched(x_rows, fields.runs)
+        pitch = fields.runs * RUN // LANE * STRETCH
         memory = np.empty(CHUNK + LANE, np.int8)
         codes = memory[-memory.ctypes.data & LANE - 1 :][:CHUNK]  # vectors within lines of the cache
         scales = np.empty(CHUNK // group, np.float32)
         none = np.empty(0, np.float32)
         codes_at, scales_at = codes.ctypes.data, scales.ctypes.data
-        sums = np.empty(given.m, np.float32)
+        sums = np.empty(fields.m, np.float32)
         for row in range(first, stop):
             sums[:] = 0
             for start in range(0, raw.shape[1], blocks * nbytes):
                 stretch = raw[row, start : start + blocks * nbytes]
                 unpack(stretch, codes, scales, none)
                 weights, at = len(stretch) // nbytes * size, start // nbytes * size
-                for m in range(given.m):
+                for m in range(fields.m):
                     here = x.ctypes.data + m * pitch + at // LANE * STRETCH
                     over = above.ctypes.data + 4 * (m * above.shape[1] + at // group)
                     sums[m] += dot(codes_at, scales_at, here, over, weights // LANE)
-            for m in range(given.m):
+            for m in range(fields.m):
                 out[m, row] = sums[m]
 
     return jit(multiply)
@@ -73,18 +73,18 @@ def by_lines(fmt: BlockFormat, target: Target) -> Any:
 
 @cache
 def stretcher(fmt: BlockFormat, target: Target) -> Any:
-    """Compiled: records of activations to stretches uint8 [M * bytes] and scales float32 [M, groups]."""
+    """Compiled: rows of codes to stretches uint8 [M * bytes] and scales float32 [M, groups]."""
     layout = unpacked(fmt, target)
-    size, zero, groups = record_bytes(layout), layout.zero, RUN // fmt.group
+    size, zero, groups = x_run_bytes(layout), layout.zero, RUN // fmt.group
 
-    def stretched(records: Any, runs: int) -> Any:
+    def stretched(x_rows: Any, runs: int) -> Any:
         pitch = runs * RUN // LANE * STRETCH
-        memory = np.empty(len(records) * pitch + LANE, np.uint8)
-        x = memory[-memory.ctypes.data & LANE - 1 :][: len(records) * pitch]
-        scales = np.empty((len(records), runs * groups), np.float32)
-        for m in range(len(records)):
+        memory = np.empty(len(x_rows) * pitch + LANE, np.uint8)
+        x = memory[-memory.ctypes.data & LANE - 1 :][: len(x_rows) * pitch]
+        scales = np.empty((len(x_rows), runs * groups), np.float32)
+        for m in range(len(x_rows)):
             words = x[m * pitch : (m + 1) * pitch].view(np.int32)
-            source, codes = records[m].view(np.int32), records[m].view(np.int8)
+            source, codes = x_rows[m].view(np.int32), x_rows[m].view(np.int8)
             bits = scales[m].view(np.int32)
             for run in range(runs):
                 at, to = run * size // 4, run // 2 * STRETCH // 4 + run % 2 * 8
@@ -100,7 +100,7 @@ def stretcher(fmt: BlockFormat, target: Target) -> Any:
 
 
 def _dot(group: int, target: Target) -> Any:
-    """An intrinsic: 64 codes times a stretch, so many times, summed to one float."""
+    """An intrinsic that sums ``count`` products of 64 codes with a stretch to one float."""
 
     @intrinsic
     def dot(typing: Any, codes: Any, scales: Any, x: Any, above: Any, count: Any) -> Any:
@@ -113,7 +113,7 @@ def _dot(group: int, target: Target) -> Any:
 
 
 def _emit(simd: Simd, group: int, codes: Any, scales: Any, x: Any, above: Any, count: Any) -> Any:
-    """Which sum a vector goes to depends on its place alone."""
+    """The sum of all products; the place of a vector alone decides which of the partial sums it goes to."""
     b = simd.builder
     totals = [cgutils.alloca_once_value(b, ir.Constant(FLOATS, None)) for _ in range(CHAINS)]
     for total in totals:
@@ -138,8 +138,8 @@ def _add(simd: Simd, group: int, codes: Any, scales: Any, x: Any, above: Any, i:
     here = b.add(x, b.mul(i, I64(STRETCH)))
     start = simd.load(b.add(here, I64(LANE)), INTS)
     sums = simd.dot_vector(start, b.xor(weights, flip), simd.load(here, BYTES))
-    few = b.fmul(
+    factors = b.fmul(
         *[simd.load(b.add(at, b.mul(i, I64(4 * groups))), vec(F32, groups)) for at in (scales, above)]
     )
-    scale = b.shuffle_vector(few, ir.Constant(few.type, ir.Undefined), lanes)
+    scale = b.shuffle_vector(factors, ir.Constant(factors.type, ir.Undefined), lanes)
     b.store(simd.fma(b.sitofp(sums, FLOATS), scale, b.load(total)), total)

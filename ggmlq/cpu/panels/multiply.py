@@ -1,4 +1,4 @@
-"""The walk of one product: activations to records, then panels shared by the threads."""
+"""A product: activations become rows of codes, then threads share the panels."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 
 from ...formats.format import Bytes, Floats
 from ...formats.packing import RUN
-from ..machine.features import CACHED, far
+from ..machine.features import CACHED, prefetch_distance
 from ..machine.kernels import Kernel, kernel
 from ..machine.target import target
 from ..machine.workers import scratch, share_kernel
-from .layout import ROWS, PanelLayout, record_bytes, remaining_zero, rows_at_once, start
+from .layout import ROWS, PanelLayout, remaining_zero, rows_at_once, start, x_run_bytes
 from .operands import Activations, Operands
 
-RECORDS = 4 << 20  # bytes of activations multiplied at a time: the last cache holds them
+X_BYTES = 4 << 20  # bytes of activations multiplied at a time: the last cache holds them
 
 
 def multiply(
@@ -25,39 +25,39 @@ def multiply(
 ) -> None:  # fmt: skip
     """``out = x @ weights``; ``kernels(rows at once)`` multiplies ``grain`` rows of weights.
 
-    ``layout`` is the one of the panels that the tiles read; the kernels are given ``Operands``.
-    ``most``: rows at once, where that is not what tiles take.
+    ``layout`` is the one of the panels that the tiles read; the kernels take ``Operands``.
+    ``most``: rows at once, if not as many as a tile has.
     """
     n, runs = out.shape[1], x.shape[1] // RUN
     if not runs:
         out[...] = 0
         return
-    nbytes = runs * record_bytes(layout)
+    nbytes = runs * x_run_bytes(layout)
     most = 1 if len(x) == 1 else most or rows_at_once(layout, target())
     multiply_panels = kernels(most)
-    step = max(RECORDS // nbytes, 64) // most * most
-    address, ahead = weights.ctypes.data, far() if weights.nbytes > CACHED else 0
+    step = max(X_BYTES // nbytes, 64) // most * most
+    address, ahead = weights.ctypes.data, prefetch_distance() if weights.nbytes > CACHED else 0
     for first in range(0, len(x), step):
-        records, at = records_of(x[first : first + step], layout, most)
+        x_rows, at = x_rows_of(x[first : first + step], layout, most)
         part: Floats = out[first : first + step]
-        given = Operands(  # in their order: by keyword this takes microseconds of a small product
+        arguments = Operands(  # in their order: by keyword this takes microseconds of a small product
             address, weights.shape[0], weights.shape[1],
-            at, len(records), nbytes,
+            at, len(x_rows), nbytes,
             part.ctypes.data, n, runs, ahead,
         )  # fmt: skip
-        share_kernel(multiply_panels, given, -(-n // grain))
+        share_kernel(multiply_panels, arguments, -(-n // grain))
 
 
-def records_of(x: Any, layout: PanelLayout, most: int = 1) -> tuple[Bytes, int]:
+def x_rows_of(x: Any, layout: PanelLayout, most: int = 1) -> tuple[Bytes, int]:
     """Rows of activations as the tiles of a layout read them, ``most`` in a batch, and their address."""
     kind, runs = target(), x.shape[1] // RUN
     rows = np.ascontiguousarray(x, np.float32)
-    records = scratch((len(rows), runs * record_bytes(layout)), np.uint8)
+    x_rows = scratch((len(rows), runs * x_run_bytes(layout)), np.uint8)
     quantize = kernel("panels.activations.quantizer", layout.groups, layout.offset, kind)
-    at = records.ctypes.data  # a microsecond: asked for once
-    given = Activations(
+    at = x_rows.ctypes.data  # this takes a microsecond
+    arguments = Activations(
         rows.ctypes.data, at, len(rows), runs * RUN,
-        records.shape[1], most, remaining_zero(layout, kind), start(layout),
+        x_rows.shape[1], most, remaining_zero(layout, kind), start(layout),
     )  # fmt: skip
-    share_kernel(quantize, given, len(rows), 16)
-    return records, at
+    share_kernel(quantize, arguments, len(rows), 16)
+    return x_rows, at

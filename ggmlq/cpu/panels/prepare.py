@@ -1,4 +1,4 @@
-"""Weights laid out as panels once, from the bytes of their blocks."""
+"""Panels of weights, laid out once from the bytes of their blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...formats.scalars import bfloat16_bits
 from ..machine.kernels import kernel
 from ..machine.workers import alone
 from .layout import ROWS, PanelLayout, layout_of
-from .operands import Placed, Taken
+from .operands import Assembly, Splitting
 
 SLAB = 1 << 18  # weights laid out at a time: their codes stay in the cache
 
@@ -29,14 +29,14 @@ def panels(q: QuantArray) -> Bytes:
     nbytes = layout.panel_bytes(k // RUN)
     memory = np.empty(count * nbytes + 64, np.uint8)
     skip = -memory.ctypes.data % 64
-    made = memory[skip : skip + count * nbytes].reshape(count, nbytes)
+    laid_out = memory[skip : skip + count * nbytes].reshape(count, nbytes)
     grain = max(1, SLAB // (ROWS * max(k, 1)))
-    share(lambda first, stop: _lay(q, layout, made, first, stop, grain), count, grain)
-    made.flags.writeable = False
-    return made
+    share(lambda first, stop: _lay(q, layout, laid_out, first, stop, grain), count, grain)
+    laid_out.flags.writeable = False
+    return laid_out
 
 
-def _lay(q: QuantArray, layout: PanelLayout, made: Bytes, first: int, stop: int, grain: int) -> None:
+def _lay(q: QuantArray, layout: PanelLayout, out: Bytes, first: int, stop: int, grain: int) -> None:
     """Panels ``first`` … ``stop``, slab by slab."""
     assert isinstance(q.format, BlockFormat)
     for start in range(first, stop, grain):
@@ -48,39 +48,39 @@ def _lay(q: QuantArray, layout: PanelLayout, made: Bytes, first: int, stop: int,
             above, blocks = over(q.format, blocks), blocks.copy()
             for name in halves(q.format):
                 blocks[name] = 1
-        codes, scales, offsets = taken(q.format, blocks.view(np.uint8).reshape(len(blocks), -1))
+        codes, scales, offsets = split_rows(q.format, blocks.view(np.uint8).reshape(len(blocks), -1))
         if layout.nested:
-            of_block = scales.reshape(*blocks.shape, q.format.block_size // q.format.group)
-            scales = sub_scales(q.format, of_block, blocks).reshape(scales.shape)
+            by_block = scales.reshape(*blocks.shape, q.format.block_size // q.format.group)
+            scales = sub_scales(q.format, by_block, blocks).reshape(scales.shape)
         if q.format.group > RUN:
             scales = scales.repeat(q.format.group // RUN, axis=1)
-        made[part] = 0
-        _place(layout, codes, _stored(scales, layout), _stored(offsets, layout), above, made[part])
+        out[part] = 0
+        _place(layout, codes, _stored(scales, layout), _stored(offsets, layout), above, out[part])
 
 
-def taken(fmt: BlockFormat, raw: Bytes) -> tuple[Any, Any, Any]:
+def split_rows(fmt: BlockFormat, raw: Bytes) -> tuple[Any, Any, Any]:
     """Rows of blocks uint8 [n, bytes] as codes, scales and offsets [n, …]."""
     n, columns = len(raw), raw.shape[1] // fmt.dtype.itemsize * fmt.block_size
     codes, groups = np.empty((n, columns), np.int8), columns // fmt.group
     scales = np.empty((n, groups), np.float32)
     offsets = np.empty((n, groups if fmt.has_offset else 0), np.float32)
-    given = Taken(
+    arguments = Splitting(
         raw.ctypes.data, raw.shape[1], columns,
         codes.ctypes.data, groups, scales.ctypes.data, offsets.ctypes.data,
     )  # fmt: skip
-    alone(kernel("panels.lay.taker", fmt), given, n)
+    alone(kernel("panels.assemble.splitter", fmt), arguments, n)
     return codes, scales, offsets
 
 
-def _place(layout: PanelLayout, codes: Any, scales: Bytes, offsets: Bytes, above: Any, made: Bytes) -> None:
-    """Codes and what belongs to them into panels of zeros; ``above`` float16 [n, supers, 1 or 2]."""
+def _place(layout: PanelLayout, codes: Any, scales: Bytes, offsets: Bytes, above: Any, out: Bytes) -> None:
+    """Write codes and scales into panels of zeros; ``above`` float16 [n, supers, 1 or 2]."""
     index, high = _index(layout), np.ascontiguousarray(above)
-    given = Placed(
+    arguments = Assembly(
         codes.ctypes.data, codes.shape[1],
         scales.ctypes.data, offsets.ctypes.data, scales.shape[2], high.ctypes.data, 2 * high.shape[2],
-        made.ctypes.data, made.shape[1], index.ctypes.data,
+        out.ctypes.data, out.shape[1], index.ctypes.data,
     )  # fmt: skip
-    alone(kernel("panels.lay.placer", layout), given, len(codes))
+    alone(kernel("panels.assemble.assembler", layout), arguments, len(codes))
 
 
 def _stored(scales: Any, layout: PanelLayout) -> Any:
@@ -91,7 +91,7 @@ def _stored(scales: Any, layout: PanelLayout) -> Any:
 
 
 def _index(layout: PanelLayout) -> Any:
-    """What is stored for each code, by code + 128."""
+    """The stored byte of each code, by code + 128."""
     codes = np.arange(-128, 128)
     if not layout.table:
         return ((codes + layout.zero) & 255).astype(np.uint8)

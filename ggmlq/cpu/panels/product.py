@@ -22,9 +22,9 @@ NEAR = 256 << 10  # bytes of panels that meet the same few rows of activations: 
 
 @cache
 def sweep(layout: PanelLayout, rows: int, target: Target) -> Any:
-    """Compiled: ``count`` panels times all records, batches of at most ``rows``.
+    """Compiled: ``count`` panels times all rows of codes, in batches of at most ``rows``.
 
-    ``several(panels address, bytes of a panel, count, records uint8 [M, bytes], out float32 [M, N],
+    ``several(panels address, bytes of a panel, count, x_rows uint8 [M, bytes], out float32 [M, N],
     first column, runs, bytes ahead)``
     """
     most, together = rows, inner(batch)
@@ -33,29 +33,29 @@ def sweep(layout: PanelLayout, rows: int, target: Target) -> Any:
     )
 
     def several(
-        panels: int, pitch: int, count: int, records: Any, out: Any, column: int, runs: int, far: int
+        panels: int, pitch: int, count: int, x_rows: Any, out: Any, column: int, runs: int, ahead: int
     ) -> None:
         m, n = out.shape
         edge = np.empty((most, ROWS), np.float32)  # a tile that reaches beyond the last column
         row = 0
         while row < m:
             done = together(m - row, most)
-            x = records.ctypes.data + row * records.shape[1]
+            x = x_rows.ctypes.data + row * x_rows.shape[1]
             for p in range(count):
                 panel, first = panels + p * pitch, column + p * ROWS
                 whole = first + ROWS <= n
                 to = out.ctypes.data + 4 * (row * n + first) if whole else edge.ctypes.data
                 line = 4 * n if whole else 4 * ROWS
                 if done == most:
-                    by_most(panel, x, to, line, runs, far)
+                    by_most(panel, x, to, line, runs, ahead)
                 elif done == 8:
-                    by_eight(panel, x, to, line, runs, far)
+                    by_eight(panel, x, to, line, runs, ahead)
                 elif done == 4:
-                    by_four(panel, x, to, line, runs, far)
+                    by_four(panel, x, to, line, runs, ahead)
                 elif done == 2:
-                    by_two(panel, x, to, line, runs, far)
+                    by_two(panel, x, to, line, runs, ahead)
                 else:
-                    by_one(panel, x, to, line, runs, far)
+                    by_one(panel, x, to, line, runs, ahead)
                 if not whole:  # loops: Numba compiles seconds of messages into a copy between slices
                     for r in range(done):
                         for i in range(n - first):
@@ -71,15 +71,15 @@ def direct(layout: PanelLayout, rows: int, target: Target) -> Any:
     several = sweep(layout, rows, target)
 
     def multiply(arguments: int, first: int, stop: int) -> None:
-        given = operands(arguments)
-        panels, panel_bytes = given.weights, given.weight_bytes
-        records = bytes_at(given.records, given.m, given.row_bytes)
-        out = floats_at(given.out, given.m, given.n)
+        fields = operands(arguments)
+        panels, panel_bytes = fields.weights, fields.weight_bytes
+        x_rows = bytes_at(fields.x_rows, fields.m, fields.row_bytes)
+        out = floats_at(fields.out, fields.m, fields.n)
         near = max(1, NEAR // panel_bytes)
         for panel in range(first, stop, near):
             count = min(near, stop - panel)
             first_panel = panels + panel * panel_bytes
-            several(first_panel, panel_bytes, count, records, out, panel * ROWS, given.runs, given.far)
+            several(first_panel, panel_bytes, count, x_rows, out, panel * ROWS, fields.runs, fields.ahead)
 
     return jit(multiply)
 
@@ -90,9 +90,9 @@ def through_bytes(layout: PanelLayout, rows: int, target: Target) -> Any:
     wide = expanded(layout, target)
     expand = expander(layout, target)
 
-    def fill(arguments: int, panel: int, made: Any) -> None:
-        given = operands(arguments)
-        expand(given.weights + panel * given.weight_bytes, made.ctypes.data, given.runs)
+    def fill(arguments: int, panel: int, memory: Any) -> None:
+        fields = operands(arguments)
+        expand(fields.weights + panel * fields.weight_bytes, memory.ctypes.data, fields.runs)
 
     return from_scratch(wide, rows, target, inner(fill))
 
@@ -102,10 +102,10 @@ def from_scratch(layout: PanelLayout, rows: int, target: Target, fill: Any) -> A
     several, run_bytes = sweep(layout, rows, target), layout.run_bytes
 
     def multiply(arguments: int, first: int, stop: int) -> None:
-        given = operands(arguments)
-        records = bytes_at(given.records, given.m, given.row_bytes)
-        out = floats_at(given.out, given.m, given.n)
-        pitch = given.runs * run_bytes
+        fields = operands(arguments)
+        x_rows = bytes_at(fields.x_rows, fields.m, fields.row_bytes)
+        out = floats_at(fields.out, fields.m, fields.n)
+        pitch = fields.runs * run_bytes
         near = max(1, NEAR // pitch)
         scratch = np.empty(near * pitch + 64, np.uint8)
         skip = -scratch.ctypes.data & 63
@@ -114,6 +114,6 @@ def from_scratch(layout: PanelLayout, rows: int, target: Target, fill: Any) -> A
             for p in range(count):
                 fill(arguments, panel + p, scratch[skip + p * pitch : skip + (p + 1) * pitch])
             # the address is asked for here: an array lives until its last mention
-            several(scratch.ctypes.data + skip, pitch, count, records, out, panel * ROWS, given.runs, 0)
+            several(scratch.ctypes.data + skip, pitch, count, x_rows, out, panel * ROWS, fields.runs, 0)
 
     return jit(multiply)

@@ -1,4 +1,4 @@
-"""Reading a panel: codes and scales of 16 rows as vectors, whatever way they are stored."""
+"""Codes and scales out of a panel: vectors for 16 rows, however they are stored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Place(NamedTuple):
 
 
 class Panel:
-    """Emits the code that takes a run apart."""
+    """Emits the code that reads a run."""
 
     def __init__(self, builder: Any, layout: PanelLayout, target: Target) -> None:
         self.b = builder
@@ -27,7 +27,7 @@ class Panel:
         self.layout, self.target = layout, target
 
     def run_at(self, panel: Any, run: Any) -> Place:
-        """Where a run of a panel lies."""
+        """The addresses of a run of a panel and of the scales above it."""
         b, layout = self.b, self.layout
         here = b.add(panel, b.mul(run, I64(layout.run_bytes)))
         if not layout.nested:

@@ -1,19 +1,19 @@
 """Floats to codes with scales, compiled: the bits of ``ggmlq/codes/scaling.py`` at the speed of memory.
 
-    operands.py   what kernels are made for and given
-    pieces.py     how rows and columns are cut: into whole tiles that the cache holds, or parts of large ones
+    operands.py   the cases of kernels, and their arguments
+    units.py     rows and columns cut into units: whole tiles that the cache holds, or parts of large ones
     vectors.py    16 numbers at a time: widened, divided, encoded
     extremes.py   the smallest and the largest, or the largest magnitude, of numbers in a row
-    kernels.py    the loops over the tiles of a piece
-    walk.py       quantize, encode, zeros_of: how a whole array goes through, with threads
+    kernels.py    the loops over the tiles of a unit
+    driver.py       quantize, encode, zeros_of: a whole array, by threads
 
 A tile that the second cache holds is read from memory once: its largest magnitude first, its codes
 while it is still near. Larger ones (a tensor, long columns) are read twice, there is no other way: all of
 a tile must be seen before the first code. What memory then carries is 9 bytes for a float32, not 5.
 
-Tiles of fewer than 16 columns of more, and what is empty, are left to NumPy.
+NumPy quantizes tiles that are narrower than 16 columns, and empty arrays.
 """
 
-from .walk import at_hand, encode, quantize, zeros_of
+from .driver import at_hand, encode, quantize, zeros_of
 
 __all__ = ["at_hand", "encode", "quantize", "zeros_of"]

@@ -1,7 +1,7 @@
 """The extremes of numbers in a row, sixteen at a time, as LLVM code; NaN is passed over, or the largest.
 
-Where the largest magnitude is asked for, numbers are compared as they are stored: bits without a sign are
-ordered as the numbers are, and what has 16 bits need not be widened first. NaN has the largest bits of all,
+For the largest magnitude, numbers are compared as they are stored: bits without a sign are ordered as the
+numbers are, and 16 bits need not be widened first. NaN has the largest bits of all,
 so it shows in the result, and only then are numbers compared as floats. For codes that have no NaN it is the
 largest magnitude itself, and both extremes need the comparison of bits besides.
 """
@@ -14,11 +14,11 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
+from ..machine.numba_names import cgutils, intrinsic
 from ..machine.simd import F32, I32, I64, vec
 from ..machine.target import Target
-from ..machine.words import cgutils, intrinsic
 from .operands import LANES
-from .vectors import Vectors, walk
+from .vectors import Vectors, vector_loop
 
 INFINITE = {"float32": 0x7F800000, "float16": 0x7C00, "bfloat16": 0x7F80}
 NAN = float("nan")
@@ -38,8 +38,8 @@ def extremes(kind: str, both: bool, keeps_nan: bool, target: Target) -> Any:
         pair: Any = types.UniTuple(types.float32, 2)  # type: ignore[no-untyped-call]
 
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            found = _extremes(Vectors(builder, target, kind), both, keeps_nan, *args)
-            return context.make_tuple(builder, pair, found)
+            result = _extremes(Vectors(builder, target, kind), both, keeps_nan, *args)
+            return context.make_tuple(builder, pair, result)
 
         return pair(types.int64, types.int64, types.float32, types.float32), emit
 
@@ -57,7 +57,7 @@ def _extremes(
             number = b.icmp_unsigned("<=", most, ir.Constant(most.type, INFINITE[v.kind]))
             high = b.select(number, high, F32(NAN))
         return [low, high]
-    found = cgutils.alloca_once_value(b, high)
+    result = cgutils.alloca_once_value(b, high)
     most = _by_bits(v, address, count)
     one = vec(most.type, 1)
     infinite = ir.Constant(most.type, INFINITE[v.kind])
@@ -65,11 +65,11 @@ def _extremes(
         with usual:
             largest = v.as_floats(b.insert_element(ir.Constant(one, None), most, I32(0)))
             largest = b.extract_element(largest, I32(0))
-            b.store(b.select(b.fcmp_ordered(">", largest, high), largest, high), found)
+            b.store(b.select(b.fcmp_ordered(">", largest, high), largest, high), result)
         with other:  # NaN
             most = F32(NAN) if keeps_nan else _by_numbers(v, False, address, count, low, high)[1]
-            b.store(most, found)
-    return [low, b.load(found)]
+            b.store(most, result)
+    return [low, b.load(result)]
 
 
 def _by_bits(v: Vectors, address: Any, count: Any) -> Any:
@@ -82,10 +82,10 @@ def _by_bits(v: Vectors, address: Any, count: Any) -> Any:
         return b.select(b.icmp_unsigned(">", x, y), x, y)
 
     def body(index: Any, left: Any, i: int) -> None:
-        stored = v.some(b.add(address, b.mul(index, I64(v.width))), v.stored, left)
+        stored = v.load_some(b.add(address, b.mul(index, I64(v.width))), v.stored, left)
         b.store(larger(b.and_(b.bitcast(stored, kind), rest), b.load(most[i])), most[i])
 
-    walk(b, count, body, UNROLLED)
+    vector_loop(b, count, body, UNROLLED)
     values = [b.load(part) for part in most]
     while len(values) > 1:
         values = [larger(*pair) for pair in zip(values[::2], values[1::2], strict=True)]
@@ -93,7 +93,7 @@ def _by_bits(v: Vectors, address: Any, count: Any) -> Any:
 
 
 def _by_numbers(v: Vectors, both: bool, address: Any, count: Any, low: Any, high: Any) -> list[Any]:
-    """Compared as floats, NaN passed over."""
+    """The extremes compared as floats, NaN passed over."""
     b = v.builder
     highs = [cgutils.alloca_once_value(b, v.splat(high)) for _ in range(UNROLLED)]
     lows = [cgutils.alloca_once_value(b, v.splat(low)) for _ in range(UNROLLED if both else 1)]
@@ -104,21 +104,21 @@ def _by_numbers(v: Vectors, both: bool, address: Any, count: Any, low: Any, high
             b.store(v.smaller(x, b.load(lows[i])), lows[i])
         b.store(v.larger(x if both else v.size(x), b.load(highs[i])), highs[i])
 
-    walk(b, count, body, UNROLLED)
-    found = []
+    vector_loop(b, count, body, UNROLLED)
+    ends = []
     for better, parts in ((v.smaller, lows), (v.larger, highs)):
         values = [b.load(part) for part in parts]
         while len(values) > 1:
             values = [better(*pair) for pair in zip(values[::2], values[1::2], strict=True)]
-        found.append(values[0])
+        ends.append(values[0])
     return [
-        _one(v, found[0], v.smaller) if both else low,
-        _one(v, found[1], v.larger),
+        _one(v, ends[0], v.smaller) if both else low,
+        _one(v, ends[1], v.larger),
     ]
 
 
 def _one(v: Vectors, values: Any, better: Any) -> Any:
-    """The best of sixteen."""
+    """The best of sixteen lanes."""
     for half in (8, 4, 2, 1):
         values = better(v.part(values, half, half), v.part(values, 0, half))
     return v.builder.extract_element(values, I32(0))

@@ -1,4 +1,4 @@
-"""The loops over the tiles of a unit: extremes, scales, codes. Compiled for a dtype, a code and a rule."""
+"""The loops over the tiles of a unit, compiled for a dtype, a code and a rule: extremes, scales, codes."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ import numpy as np
 from ...codes import CODES
 from ..atoms import verb
 from ..machine.arguments import reader
-from ..machine.floats import bits, of_bits
+from ..machine.floats import bits, from_bits
 from ..machine.jit import inner, jit
 from ..machine.memory import bytes_at, floats_at, ints_at
 from ..machine.target import Target
 from .extremes import extremes
 from .operands import WIDTH, Kind, Numbers
-from .vectors import encoder
+from .vectors import row_encoder
 
 numbers = reader(Numbers)
 
 
 @cache
-def fused(*case: Any) -> Any:
+def quantizer(*case: Any) -> Any:
     """Compiled: units ``first`` … ``stop`` of whole tiles, from numbers to codes, scales and zero points."""
     kind = Kind(*case)
     measure = _measure(kind.read, kind.zeros, CODES[kind.code].kind == "integer", kind.target)
     put = _put(kind, inside=True)
-    ruled = _ruled(kind)
+    apply_rule = _rule(kind)
     scales_at, has_zeros = bytes_at if kind.scale == "e8m0" else floats_at, kind.zeros
 
     def quantize(arguments: int, first: int, stop: int) -> None:
         cut = numbers(arguments)
-        eps, tiles = of_bits(cut.eps), -(-cut.wide // cut.c)
+        eps, tiles = from_bits(cut.eps), -(-cut.wide // cut.c)
         scales = scales_at(cut.scales, -(-cut.rows // cut.r), -(-cut.columns // cut.c))
         zeros = ints_at(cut.zeros, -(-cut.rows // cut.r), -(-cut.columns // cut.c))
         low, high = np.empty(tiles, np.float32), np.empty(tiles, np.float32)
@@ -45,8 +45,8 @@ def fused(*case: Any) -> Any:
             high[:] = 0
             measure(cut, cut.c, top, bottom, left, right, low, high)
             for t in range(-(-(right - left) // cut.c)):
-                kept, step, point = ruled(low[t], high[t], eps)
-                scales[band, left // cut.c + t] = kept
+                stored, step, point = apply_rule(low[t], high[t], eps)
+                scales[band, left // cut.c + t] = stored
                 steps[t], points[t] = step, point
                 if has_zeros:
                     zeros[band, left // cut.c + t] = point
@@ -65,7 +65,7 @@ def _place(cut: Any, unit: int) -> Any:
 
 
 @cache
-def measured(read: str, both: bool, keeps_nan: bool, target: Target) -> Any:
+def extremes_finder(read: str, both: bool, keeps_nan: bool, target: Target) -> Any:
     """Compiled: the extremes of units ``first`` … ``stop``, which are parts of tiles."""
     measure = _measure(read, both, keeps_nan, target)
 
@@ -80,7 +80,7 @@ def measured(read: str, both: bool, keeps_nan: bool, target: Target) -> Any:
 
 
 @cache
-def encoded(read: str, code: str, rounding: str, zeros: bool, target: Target) -> Any:
+def encoder(read: str, code: str, rounding: str, zeros: bool, target: Target) -> Any:
     """Compiled: the codes of units ``first`` … ``stop`` under scales [bands, tiles], float32."""
     put = _put(Kind(read, code, rounding, zeros, "float32", target), inside=False)
 
@@ -115,7 +115,7 @@ def _measure(read: str, both: bool, keeps_nan: bool, target: Target) -> Any:
 
 def _put(kind: Kind, inside: bool) -> Any:
     code, has_zeros = CODES[kind.code], kind.zeros
-    encode = encoder(kind.read, code, kind.rounding, kind.zeros, inside, kind.target)
+    encode = row_encoder(kind.read, code, kind.rounding, kind.zeros, inside, kind.target)
     width, nbytes = WIDTH[kind.read], code.bits // 8
 
     def put(
@@ -134,24 +134,24 @@ def _put(kind: Kind, inside: bool) -> Any:
     return inner(put)
 
 
-def _ruled(kind: Kind) -> Any:
-    """Compiled: the scale of a tile as it is kept, as float32, and its zero point."""
+def _rule(kind: Kind) -> Any:
+    """Compiled: the scale of a tile as it is stored, as float32, and its zero point."""
     code, both = CODES[kind.code], kind.zeros
     keep = _rounded_up() if kind.scale == "e8m0" else _as_is()
     nearest = _away if kind.rounding == "half_away" else _even
     least, most = np.float32(code.min), np.float32(code.max)
     reach = np.float32(code.max - (code.min if both else 0))
 
-    def ruled(low: Any, high: Any, eps: Any) -> Any:
+    def apply_rule(low: Any, high: Any, eps: Any) -> Any:
         span = high - low if both else high
-        kept, step = keep(np.float32(np.nan) if np.isnan(span) else max(span, eps) / reach)
+        stored, step = keep(np.float32(np.nan) if np.isnan(span) else max(span, eps) / reach)
         point = np.float32(0)
         if both:
             point = nearest(least - low / step)
             point = np.float32(0) if np.isnan(point) else min(max(point, least), most)
-        return kept, step, np.int32(point)
+        return stored, step, np.int32(point)
 
-    return inner(ruled)
+    return inner(apply_rule)
 
 
 def _as_is() -> Any:
@@ -165,8 +165,8 @@ def _rounded_up() -> Any:
     up, power = verb(CODES["e8m0"].to_code), verb(CODES["e8m0"].value)
 
     def keep(step: Any) -> Any:
-        kept = up(bits(step), True)
-        return np.uint8(kept), power(kept)
+        stored = up(bits(step), True)
+        return np.uint8(stored), power(stored)
 
     return inner(keep)
 

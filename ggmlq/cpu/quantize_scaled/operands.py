@@ -1,4 +1,4 @@
-"""What kernels of the quantizer are made for, and what they are given."""
+"""The cases that kernels of the quantizer are compiled for, and their arguments."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ..machine.tables import Address
 from ..machine.target import Target
 
 LANES = 16  # numbers at a time
-WIDTH = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of what is read
+WIDTH = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of a number
 
 
 class Kind(NamedTuple):
-    """What a kernel that does all of it is compiled for."""
+    """The case of a kernel that does all of it: from numbers to codes and scales."""
 
     read: str  # dtype of the numbers
     code: str  # a name in CODES
@@ -23,13 +23,13 @@ class Kind(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """Arguments of all of them: numbers [rows, columns], how they are cut, what they become."""
+    """The arguments of all kernels: numbers [rows, columns], their units, their results."""
 
     rows: int
     columns: int
     r: int  # of a tile
     c: int
-    high: int  # of a unit, see pieces.py
+    high: int  # of a unit, see units.py
     wide: int
     parts: int
     across: int

@@ -1,7 +1,7 @@
 """Sixteen floats at a time, as LLVM code: widened, divided by a scale, encoded.
 
-What is written here has the bits of ``codes/scaling.py`` and of a code's ``encode``; three things are done
-in another way, because they are quicker:
+The results have the bits of ``codes/scaling.py`` and of a code's ``encode``; three things are done in another
+way, because that is quicker:
 
 *Dividing.* With r = 1/s rounded, q = x·r is nearly x / s; the remainder x - q·s is exact in a fused
 operation, and two such corrections give the very float that a division does (Markstein's theorem), in
@@ -28,10 +28,11 @@ from numba import types
 
 from ...codes import Code, Integer, MiniFloat
 from ..lanes.halves import widened
-from ..machine import ends
+from ..machine import row_tail
+from ..machine.intrinsics import intrinsic_of
+from ..machine.numba_names import cgutils
 from ..machine.simd import F32, FLOATS, I1, I8, I16, I32, I64, INTS, Simd, vec
 from ..machine.target import Target
-from ..machine.words import cgutils, intrinsic
 from .operands import LANES, WIDTH
 
 ROUND = 12582912.0  # 1.5 · 2**23: adding it leaves the nearest integer in the last bits, ties to even
@@ -50,11 +51,11 @@ class Vectors(Simd):
 
     def floats(self, address: Any, count: Any = None) -> Any:
         """Sixteen numbers as float32, or the first ``count`` of them, the others 0."""
-        return self.as_floats(self.some(address, self.stored, count))
+        return self.as_floats(self.load_some(address, self.stored, count))
 
     @property
     def stored(self) -> Any:
-        """Sixteen numbers in memory."""
+        """The type of sixteen numbers in memory."""
         return FLOATS if self.width == 4 else vec(I16, LANES)
 
     def as_floats(self, read: Any) -> Any:
@@ -67,11 +68,11 @@ class Vectors(Simd):
         wide = vec(I32, count)
         return b.bitcast(b.shl(b.zext(read, wide), ir.Constant(wide, [16] * count)), vec(F32, count))
 
-    def some(self, address: Any, kind: Any, count: Any = None) -> Any:
+    def load_some(self, address: Any, kind: Any, count: Any = None) -> Any:
         """Numbers as they are stored, or the first ``count`` of them, the others 0."""
-        return ends.some(self, address, kind, count)
+        return row_tail.load_some(self, address, kind, count)
 
-    def keep(self, codes: Any, address: Any, count: Any = None) -> None:
+    def store_some(self, codes: Any, address: Any, count: Any = None) -> None:
         """Codes to memory, all or the first ``count``."""
         if count is None:
             self.store(codes, address)
@@ -79,7 +80,7 @@ class Vectors(Simd):
         kind = codes.type.element
         pointer = self.builder.inttoptr(address, codes.type.as_pointer())
         name = f"llvm.masked.store.v16{'f32' if kind == F32 else f'i{kind.width}'}.p0"
-        self.call(name, ir.VoidType(), codes, pointer, I32(1), ends.first(self, count, LANES))
+        self.call(name, ir.VoidType(), codes, pointer, I32(1), row_tail.first_lanes(self, count, LANES))
 
     def soon(self, address: Any) -> None:
         """Begin to bring a line of memory into the second cache."""
@@ -89,11 +90,11 @@ class Vectors(Simd):
     # --- numbers ------------------------------------------------------------------------
 
     def size(self, x: Any) -> Any:
-        """Magnitudes."""
+        """The magnitudes of floats."""
         return self.builder.bitcast(self.builder.and_(self.builder.bitcast(x, INTS), ints(REST)), FLOATS)
 
     def larger(self, x: Any, most: Any) -> Any:
-        """The larger of each two; NaN in x is passed over."""
+        """The larger of each two numbers; NaN in x is passed over."""
         return self.builder.select(self.builder.fcmp_ordered(">", x, most), x, most)
 
     def smaller(self, x: Any, least: Any) -> Any:
@@ -125,8 +126,8 @@ class Vectors(Simd):
         if isinstance(code, MiniFloat):
             return self.builder.trunc(self._minifloat(v, x, code, inside), vec(I8, LANES))
         assert isinstance(code, Integer)
-        found = self._integer(v, z, code, rounding, inside)
-        return self.builder.trunc(found, vec(ir.IntType(code.bits), LANES))
+        whole = self._integer(v, z, code, rounding, inside)
+        return self.builder.trunc(whole, vec(ir.IntType(code.bits), LANES))
 
     def _minifloat(self, v: Any, x: Any, code: MiniFloat, inside: bool) -> Any:
         b = self.builder
@@ -140,10 +141,10 @@ class Vectors(Simd):
         total = b.fadd(b.bitcast(a, FLOATS), b.bitcast(unit, FLOATS))
         units = b.sub(b.bitcast(total, INTS), unit)
         field = b.lshr(power, ints(23 - code.mantissa))
-        found = b.sub(b.add(units, field), ints(128 - code.bias << code.mantissa))
-        found = b.select(b.fcmp_unordered("uno", v, v), ints(code.nan), found)
+        bits = b.sub(b.add(units, field), ints(128 - code.bias << code.mantissa))
+        bits = b.select(b.fcmp_unordered("uno", v, v), ints(code.nan), bits)
         sign = b.and_(b.lshr(b.bitcast(x, INTS), ints(24)), ints(0x80))
-        return b.or_(found, sign)
+        return b.or_(bits, sign)
 
     def _integer(self, v: Any, z: Any, code: Integer, rounding: str, inside: bool) -> Any:
         b = self.builder
@@ -170,12 +171,12 @@ class Vectors(Simd):
 
 
 def ints(value: int) -> ir.Constant:
-    """The same number in every lane."""
+    """An integer in all of 16 lanes."""
     return ir.Constant(INTS, [value] * LANES)
 
 
-def walk(b: Any, count: Any, body: Any, step: int = 1) -> None:
-    """``body(index of the first number, how many or None for sixteen)`` along so many numbers."""
+def vector_loop(b: Any, count: Any, body: Any, step: int = 1) -> None:
+    """Emit ``body(first number, numbers left or None for sixteen, i)`` along ``count`` numbers."""
     whole = b.udiv(count, I64(LANES * step))
     with cgutils.for_range(b, whole, intp=I64) as loop:
         for i in range(step):
@@ -192,22 +193,17 @@ def walk(b: Any, count: Any, body: Any, step: int = 1) -> None:
 
 
 @cache
-def encoder(kind: str, code: Code, rounding: str, zeros: bool, inside: bool, target: Target) -> Any:
+def row_encoder(kind: str, code: Code, rounding: str, zeros: bool, inside: bool, target: Target) -> Any:
     """An intrinsic that encodes numbers in a row: their address, that of the codes, count, scale, zero point.
 
-    ``ahead`` is how many bytes behind each number one lies that is wanted next: memory is asked for it
-    here, where it would have nothing to do otherwise. ``inside``: scales come from these very numbers.
+    ``ahead``: bytes from each number to one that is read soon; it is prefetched here, where memory would be
+    idle otherwise. ``inside``: scales come from these very numbers.
     """
 
-    @intrinsic
-    def encode(typing: Any, source: Any, to: Any, count: Any, s: Any, z: Any, ahead: Any) -> Any:
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _encode(Vectors(builder, target, kind), code, rounding, zeros, inside, *args)
-            return context.get_dummy_value()
+    def emit(builder: Any, *values: Any) -> None:
+        _encode(Vectors(builder, target, kind), code, rounding, zeros, inside, *values)
 
-        return types.void(*[types.int64] * 3, types.float32, types.int32, types.int64), emit
-
-    return encode
+    return intrinsic_of(emit, 3, types.float32, types.int32, types.int64)
 
 
 def _encode(
@@ -226,10 +222,10 @@ def _encode(
                 v.soon(b.add(at, ahead))
             x = v.floats(at, left)
             q, signed = divided(x)
-            found = v.encoded(q, signed, zero, code, rounding, inside)
-            v.keep(found, b.add(to, b.mul(index, I64(nbytes))), left)
+            codes = v.encoded(q, signed, zero, code, rounding, inside)
+            v.store_some(codes, b.add(to, b.mul(index, I64(nbytes))), left)
 
-        walk(b, count, body, 2)
+        vector_loop(b, count, body, 2)
 
     def plainly(x: Any) -> Any:
         q = b.fdiv(x, scale)

@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types
 
 from ...codes import CODES, MiniFloat
 from ..decode_scaled.kernels import divided, power
 from ..machine.arguments import reader
+from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import jit
 from ..machine.memory import floats_at
+from ..machine.numba_names import cgutils
 from ..machine.simd import F32, FLOATS, I8, I32, I64, vec
 from ..machine.target import Target
-from ..machine.words import cgutils, intrinsic
 from ..panels.layout import NEARER
 from ..quantize_scaled.operands import LANES
-from ..quantize_scaled.vectors import Vectors, walk
+from ..quantize_scaled.vectors import Vectors, vector_loop
 from ._operands import Lines
 
 CHAINS = 4  # sums under way
@@ -39,31 +39,31 @@ def lines(name: str, rows: int, kind: Target) -> Any:
     add = _segment(code, rows, kind)
 
     def multiply(arguments: int, first: int, stop: int) -> None:
-        given = operands(arguments)
-        k, group = given.k, given.group
-        x_tiles, w_tiles = -(-k // given.x_c), -(-k // given.w_c)
-        mine = floats_at(given.x_scales, (given.x_first + rows - 1) // given.x_r + 1, x_tiles)
-        out = floats_at(given.out, rows, given.n)
+        fields = operands(arguments)
+        k, group = fields.k, fields.group
+        x_tiles, w_tiles = -(-k // fields.x_c), -(-k // fields.w_c)
+        x_scales = floats_at(fields.x_scales, (fields.x_first + rows - 1) // fields.x_r + 1, x_tiles)
+        out = floats_at(fields.out, rows, fields.n)
         groups = -(-k // group)
         x_tile, w_tile = np.empty(groups, np.int64), np.empty(groups, np.int64)
-        x_row = (given.x_first + np.arange(rows)) // given.x_r
+        x_row = (fields.x_first + np.arange(rows)) // fields.x_r
         for g in range(groups):
-            x_tile[g], w_tile[g] = g * group // given.x_c, g * group // given.w_c
+            x_tile[g], w_tile[g] = g * group // fields.x_c, g * group // fields.w_c
         near = max(1, NEAR // (4 * rows * group))  # groups of activations that the first cache holds
         scales, sums = np.empty(rows, np.float32), np.empty((BAND, rows, LANES), np.float32)
         for top in range(first, stop, BAND):
             sums[:] = 0
             for start in range(0, groups, near):
                 for n in range(top, min(top + BAND, stop)):
-                    theirs = floats_at(given.w_scales + 4 * w_tiles * (n // given.w_r), 1, w_tiles)[0]
-                    line = given.codes + n * given.pitch
+                    w_scales = floats_at(fields.w_scales + 4 * w_tiles * (n // fields.w_r), 1, w_tiles)[0]
+                    line = fields.codes + n * fields.pitch
                     for g in range(start, min(start + near, groups)):
-                        left, step = g * group, theirs[w_tile[g]]
+                        left, step = g * group, w_scales[w_tile[g]]
                         for r in range(rows):
-                            scales[r] = mine[x_row[r], x_tile[g]] * step
+                            scales[r] = x_scales[x_row[r], x_tile[g]] * step
                         add(
-                            line + left, given.x + 4 * left, 4 * k, min(group, k - left),
-                            scales.ctypes.data, sums[n - top].ctypes.data, given.far,
+                            line + left, fields.x + 4 * left, 4 * k, min(group, k - left),
+                            scales.ctypes.data, sums[n - top].ctypes.data, fields.ahead,
                         )  # fmt: skip
             for n in range(top, min(top + BAND, stop)):
                 for r in range(rows):
@@ -76,22 +76,15 @@ def lines(name: str, rows: int, kind: Target) -> Any:
 
 
 def _segment(code: MiniFloat, rows: int, kind: Target) -> Any:
-    """An intrinsic: adds to vectors of sums those of ``count`` products, times a scale a row."""
-
-    @intrinsic
-    def add(typing: Any, line: Any, x: Any, pitch: Any, count: Any, scales: Any, sums: Any, far: Any) -> Any:
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _emit(Vectors(builder, kind, "float32"), code, rows, *args)
-            return context.get_dummy_value()
-
-        return types.void(*[types.int64] * 7), emit
-
-    return add
+    """An intrinsic that adds to vectors of sums those of ``count`` products, times a scale a row."""
+    return intrinsic_of(
+        lambda builder, *words: _emit(Vectors(builder, kind, "float32"), code, rows, *words), 7
+    )
 
 
 def _emit(
     v: Vectors, code: MiniFloat, rows: int,
-    line: Any, x: Any, pitch: Any, count: Any, scales: Any, sums: Any, far: Any,
+    line: Any, x: Any, pitch: Any, count: Any, scales: Any, sums: Any, ahead: Any,
 ) -> None:  # fmt: skip
     b, chains = v.builder, CHAINS // min(rows, CHAINS)
     none = ir.Constant(FLOATS, None)
@@ -104,14 +97,14 @@ def _emit(
         for r, row in enumerate(parts):
             at = b.add(b.add(x, b.mul(pitch, I64(r))), b.mul(index, I64(4)))
             part = row[chain % chains]
-            b.store(v.fma(weights, v.some(at, FLOATS, left), b.load(part)), part)
+            b.store(v.fma(weights, v.load_some(at, FLOATS, left), b.load(part)), part)
 
     whole = b.udiv(count, I64(MANY))
     with cgutils.for_range(b, whole, intp=I64) as loop:
         first = b.mul(loop.index, I64(MANY))
-        with b.if_then(b.icmp_unsigned("!=", far, I64(0)), likely=False):
-            for cache, ahead in ((2, far), (1, b.udiv(far, I64(NEARER)))):  # as panels/tile.py does
-                v.fetch(b.add(b.add(line, first), ahead), cache)
+        with b.if_then(b.icmp_unsigned("!=", ahead, I64(0)), likely=False):
+            for cache, distance in ((2, ahead), (1, b.udiv(ahead, I64(NEARER)))):  # as panels/tile.py does
+                v.fetch(b.add(b.add(line, first), distance), cache)
         nans.look(v.load(b.add(line, first), vec(I8, MANY)))
         for i in range(MANY // LANES):
             index = b.add(first, I64(LANES * i))
@@ -120,44 +113,46 @@ def _emit(
 
     def rest(index: Any, left: Any, i: int) -> None:
         at = b.add(done, index)
-        stored = v.some(b.add(line, at), vec(I8, LANES), left)
+        stored = v.load_some(b.add(line, at), vec(I8, LANES), left)
         nans.look(b.shuffle_vector(stored, vec(I8, LANES)(None), ir.Constant(vec(I32, MANY), REPEATED)))
         add(divided(v, stored, code), at, left, 0)
 
-    walk(b, b.sub(count, done), rest)
+    vector_loop(b, b.sub(count, done), rest)
     larger = ir.Constant(FLOATS, [power(code)] * LANES)
     for r, row in enumerate(parts):
         total = b.load(row[0])
         for other in row[1:]:
             total = b.fadd(total, b.load(other))
-        total = nans.kept(b.fmul(total, larger))
+        total = nans.or_nan(b.fmul(total, larger))
         scale, at = v.load(b.add(scales, I64(4 * r)), F32), b.add(sums, I64(4 * LANES * r))
         v.store(v.fma(total, v.splat(scale), v.load(at, FLOATS)), at)
 
 
 class Nans:
-    """Whether one of some codes is no number: asked for once a segment, where its half is a number."""
+    """A test for NaN among codes whose halves are numbers: it is evaluated once a segment."""
 
     def __init__(self, builder: Any, code: MiniFloat) -> None:
         self.b, self.needed = builder, power(code) != 1
         self.kind = vec(I8, MANY)
-        self.least = cgutils.alloca_once(builder, self.kind)  # what is 0 where all bits but the sign are set
+        self.least = cgutils.alloca_once(
+            builder, self.kind
+        )  # 0 where all bits but the sign of a code were set
         builder.store(self._all(0xFF), self.least)
 
     def look(self, codes: Any) -> None:
-        """At 64 codes."""
+        """Take 64 codes into account."""
         b = self.b
         if self.needed:
             unset, before = b.and_(b.not_(codes), self._all(0x7F)), b.load(self.least)
             b.store(b.select(b.icmp_unsigned("<", unset, before), unset, before), self.least)
 
-    def kept(self, total: Any) -> Any:
-        """A sum, or NaN where it should be."""
+    def or_nan(self, total: Any) -> Any:
+        """A sum, or NaN if a code was."""
         if not self.needed:
             return total
         b = self.b
-        found = b.bitcast(b.icmp_unsigned("==", b.load(self.least), self._all(0)), ir.IntType(MANY))
-        none = b.icmp_unsigned("==", found, ir.Constant(found.type, 0))
+        lanes = b.bitcast(b.icmp_unsigned("==", b.load(self.least), self._all(0)), ir.IntType(MANY))
+        none = b.icmp_unsigned("==", lanes, ir.Constant(lanes.type, 0))
         return b.select(none, total, ir.Constant(FLOATS, [float("nan")] * LANES))
 
     def _all(self, value: int) -> ir.Constant:

@@ -1,4 +1,4 @@
-"""What the kernel of ``r4_lines.py`` is given."""
+"""The arguments of the kernel of ``r4_lines.py``."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Lines(NamedTuple):
     k: int
     group: int  # columns that share both scales
     x_scales: Address  # float32 [bands, tiles of a row]
-    x_first: int  # which row of activations the first is
+    x_first: int  # the number of the first row of activations
     x_r: int
     x_c: int
     out: Address  # float32 [rows, n]
     n: int
-    far: int  # bytes ahead of which weights are asked for; 0: not at all
+    ahead: int  # bytes ahead of which weights are prefetched; 0: not at all

@@ -58,7 +58,7 @@ def _whole(m: Matrix) -> NDArray[np.int32]:
 @cache
 def kernel() -> Any:
     """Compiled: rows ``first`` … ``stop`` of weights."""
-    from ..machine.floats import fma  # Numba's words: only for who compiles
+    from ..machine.floats import fma  # Numba's names: only for a process that compiles
 
     def multiply(
         qa: Any, qb: Any, sa: Any, sb: Any, every: Any, out: Any, group: int, first: int, stop: int

@@ -73,8 +73,8 @@ def _largest(values: NDArray[np.float64]) -> float:
 def _sum(left: Any, right: Any, first: int, stop: int, chunk: int) -> NDArray[Any]:
     """The exact sums of a group as float32."""
     if stop - first <= chunk:
-        found: NDArray[Any] = (left[:, first:stop] @ right[:, first:stop].T).astype(np.float32)
-        return found
+        exact: NDArray[Any] = (left[:, first:stop] @ right[:, first:stop].T).astype(np.float32)
+        return exact
     total = np.zeros((len(left), len(right)), np.int64)
     for start in range(first, stop, chunk):
         part = slice(start, min(start + chunk, stop))
@@ -83,23 +83,23 @@ def _sum(left: Any, right: Any, first: int, stop: int, chunk: int) -> NDArray[An
 
 
 def _scales(m: Matrix, rows: slice, first: int) -> NDArray[np.float32]:
-    """Of some rows, for the group that begins there."""
+    """The scales of some rows, for the group that begins at column ``first``."""
     return np.ascontiguousarray(m.scales[np.arange(rows.start, rows.stop) // m.over.r, first // m.over.c])
 
 
-def _add(whole: Any, mine: Any, theirs: Any, out: Any) -> None:
+def _add(whole: Any, x_scales: Any, w_scales: Any, out: Any) -> None:
     fused = kernel()
-    share(lambda start, stop: fused(whole, mine, theirs, out, start, stop), len(whole))
+    share(lambda start, stop: fused(whole, x_scales, w_scales, out, start, stop), len(whole))
 
 
 @cache
 def kernel() -> Any:
-    """Compiled: rows ``start`` … ``stop`` of sums meet both scales and those before."""
-    from ..machine.floats import fma  # Numba's words: only for who compiles
+    """Compiled: rows ``start`` … ``stop`` of sums, times both scales, added to the result."""
+    from ..machine.floats import fma  # Numba's names: only for a process that compiles
 
-    def fused(whole: Any, mine: Any, theirs: Any, out: Any, start: int, stop: int) -> None:
+    def fused(whole: Any, x_scales: Any, w_scales: Any, out: Any, start: int, stop: int) -> None:
         for i in range(start, stop):
-            for j in range(len(theirs)):
-                out[i, j] = fma(whole[i, j], mine[i] * theirs[j], out[i, j])
+            for j in range(len(w_scales)):
+                out[i, j] = fma(whole[i, j], x_scales[i] * w_scales[j], out[i, j])
 
     return jit(fused)

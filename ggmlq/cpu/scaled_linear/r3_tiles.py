@@ -1,4 +1,4 @@
-"""Keep the weights in slabs of 16 rows and the integer sums of a whole group of K in registers.
+"""Keep the weights in panels of 16 rows and the integer sums of a whole group of K in registers.
 
 Changed: 16 rows of weights lie four codes by four codes beside each other, once, so that one
 instruction makes 16 sums longer by four products. A sum is converted where the scales change, and not before:

@@ -19,7 +19,7 @@ from ...arrays.scaled import Matrix, ScaledArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
 from ..decode_scaled import decode
-from ..machine.features import CACHED, far
+from ..machine.features import CACHED, prefetch_distance
 from ..machine.kernels import kernel
 from ..machine.target import target
 from ..machine.workers import scratch, share_kernel
@@ -45,21 +45,21 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     k, n = a.over.columns, b.over.rows
     values = scratch((a.over.rows, k), np.float32)
     decode(a, slice(0, len(values)), values, scaled=False)
-    mine, theirs = np.ascontiguousarray(a.scales), np.ascontiguousarray(b.scales)
+    x_scales, w_scales = np.ascontiguousarray(a.scales), np.ascontiguousarray(b.scales)
     for row in range(0, len(values), ROWS):
         rows = min(ROWS, len(values) - row)
-        given = Lines(
-            b.codes.ctypes.data, b.codes.strides[0], theirs.ctypes.data, b.over.r, b.over.c,
+        arguments = Lines(
+            b.codes.ctypes.data, b.codes.strides[0], w_scales.ctypes.data, b.over.r, b.over.c,
             values.ctypes.data + 4 * k * row, k, max(1, min(a.over.c, b.over.c)),
-            mine.ctypes.data, row, a.over.r, a.over.c,
+            x_scales.ctypes.data, row, a.over.r, a.over.c,
             out.ctypes.data + 4 * n * row, n, _ahead(b),
         )  # fmt: skip
-        share_kernel(kernel("scaled_linear._lines.lines", b.code.name, rows, target()), given, n, GRAIN)
+        share_kernel(kernel("scaled_linear._lines.lines", b.code.name, rows, target()), arguments, n, GRAIN)
 
 
 def _ahead(m: Matrix) -> int:
-    """Bytes ahead of which weights are asked for: whole rows, because some are read in pieces of K."""
-    if not far() or m.codes.nbytes <= CACHED:
+    """The distance at which weights are prefetched: whole rows, because some are read in parts of K."""
+    if not prefetch_distance() or m.codes.nbytes <= CACHED:
         return 0
-    rows, pitch = far() // max(m.over.columns, 1) // NEARER * NEARER, int(m.codes.strides[0])
+    rows, pitch = prefetch_distance() // max(m.over.columns, 1) // NEARER * NEARER, int(m.codes.strides[0])
     return max(rows, NEARER) * pitch

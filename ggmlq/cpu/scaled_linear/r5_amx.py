@@ -1,7 +1,7 @@
 """Multiply tiles of 8-bit integers on the matrix unit of Intel's CPUs.
 
-Changed: one instruction adds 64 products to each of 256 sums, which stay in the unit. Slabs are what
-they were: four neighbours of 16 rows are a row of a tile.
+Changed: one instruction adds 64 products to each of 256 sums, which stay in the unit. Panels are
+those of cpu:tiles: four neighbours of 16 rows are a row of a tile.
 
 Why it helps: 16384 multiply-adds in 16 clocks, sixteen times those of the integer dot product.
 
@@ -36,6 +36,6 @@ def refuses(problem: ScaledLinear) -> str | None:
 
 @register(__name__, __doc__, arithmetic="codes", accumulate="int32", refuses=refuses)
 def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
-    from ..codes8.int_amx import multiply  # llvmlite's words: only where there is such a unit
+    from ..codes8.int_amx import multiply  # llvmlite's names: only where there is such a unit
 
     multiply(ScaledLinear.of(x, w), x, w, out)

@@ -1,8 +1,8 @@
 """Decode 8-bit floats to pairs of bfloat16, of which one instruction adds two products to each of 16 sums.
 
 Changed: no BLAS, no copies of float32. Every number of 8 bits is one of bfloat16, of which a vector holds
-twice as many. Sixteen rows of weights are laid side by side and decoded, a piece that the second cache holds,
-in which twelve rows of activations at a time meet two times sixteen of weights.
+twice as many. Sixteen rows of weights are laid side by side and decoded, in portions that the second cache
+holds, where twelve rows of activations at a time meet two times sixteen of weights.
 
 Why it helps: the dot product of bfloat16 makes twice the products of a fused multiplication of float32,
 and adds them in float32 all the same. Decoding is two look-ups for 64 codes, and writes two bytes a code

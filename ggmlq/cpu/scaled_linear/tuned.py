@@ -1,6 +1,6 @@
 """Products of 8-bit floats in tiles of a size that the caller names: a configuration is obeyed here too.
 
-A table of configurations (``ggmlq/functions/configs.py``) says how a kernel is to walk a product:
+A table of configurations (``ggmlq/functions/configs.py``) says how a kernel is to go through a product:
 BLOCK_SIZE_M × BLOCK_SIZE_N results at a time, BLOCK_SIZE_K of K in a step, and GROUP_SIZE_M tiles of
 rows before the next tile of columns, so that what both operands of a group are made of stays in the cache:
 
@@ -36,7 +36,7 @@ LANES = 16  # results side by side in a register
 
 
 def refuses(problem: ScaledLinear, config: dict[str, int]) -> str | None:
-    """Why a configuration cannot be followed here."""
+    """The reason why this kernel cannot follow a configuration, or None."""
     if problem.integer:
         return "it multiplies codes that are floats"
     step = config["BLOCK_SIZE_K"]
@@ -51,12 +51,12 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any, config: dict[str, int]) -> 
     m, n, k = (config[f"BLOCK_SIZE_{axis}"] for axis in "MNK")
     tiles = -(-a.over.rows // m) * -(-b.over.rows // n)
     sizes = (m, n, k, config["GROUP_SIZE_M"])
-    walk = kernel()
-    share(lambda first, stop: walk(*_parts(a), *_parts(b), out, sizes, first, stop), tiles)
+    multiply = kernel()
+    share(lambda first, stop: multiply(*_parts(a), *_parts(b), out, sizes, first, stop), tiles)
 
 
 def _parts(m: Matrix) -> tuple[Any, ...]:
-    """What the kernel takes of an operand: codes, their values, scales, and the tile that shares one."""
+    """The parts of an operand: codes, their values, scales, and the tile that shares one."""
     codes = np.ascontiguousarray(m.codes)
     return codes, m.code.table, np.ascontiguousarray(m.scales), (m.over.r, m.over.c)
 
@@ -66,7 +66,7 @@ def kernel() -> Any:
     """Compiled once, for all codes and configurations."""
     scaled, rows, columns, multiply = (inner(f) for f in (_add_scaled, _rows_of, _columns_of, _multiply))
 
-    def walk(
+    def multiply_tiles(
         qa: Any, va: Any, sa: Any, ta: Any, qb: Any, vb: Any, sb: Any, tb: Any,
         out: Any, sizes: Any, first: int, stop: int,
     ) -> None:  # fmt: skip
@@ -76,10 +76,10 @@ def kernel() -> Any:
         dot, total = np.empty((bm, bn), np.float32), np.empty((bm, bn), np.float32)
         scales = np.empty(bn, np.float32)
         for tile in range(first, stop):
-            of_group = tile % (group * across)
+            in_group = tile % (group * across)
             top = tile // (group * across) * group
             here = min(down - top, group)
-            m0, n0 = (top + of_group % here) * bm, of_group // here * bn
+            m0, n0 = (top + in_group % here) * bm, in_group // here * bn
             m, n = min(bm, qa.shape[0] - m0), min(bn, qb.shape[0] - n0)
             total[:] = np.float32(0)
             for k0 in range(0, qa.shape[1], bk):
@@ -93,7 +93,7 @@ def kernel() -> Any:
                 for j in range(n):
                     out[m0 + i, n0 + j] = total[i, j]
 
-    return jit(walk)
+    return jit(multiply_tiles)
 
 
 def _rows_of(q: Any, values: Any, m0: int, k0: int, m: int, bk: int, a: Any) -> None:
@@ -105,7 +105,7 @@ def _rows_of(q: Any, values: Any, m0: int, k0: int, m: int, bk: int, a: Any) -> 
 
 
 def _columns_of(q: Any, values: Any, n0: int, k0: int, n: int, bk: int, b: Any) -> None:
-    """The same turned, [K, rows], so that results lie side by side."""
+    """A transposed tile of codes as float32 [K, rows], so that results lie side by side."""
     k, bn = min(bk, q.shape[1] - k0), b.size // bk
     if k < bk or n < bn:
         b[:] = np.float32(0)
@@ -125,15 +125,15 @@ def _multiply(a: Any, b: Any, m: int, bk: int, dot: Any) -> None:
             s0, s1, s2, s3, s4, s5, s6, s7 = zero, zero, zero, zero, zero, zero, zero, zero
             at = i * bk
             for k in range(bk):
-                of_b = load(b, k * bn + j, LANES)
-                s0 = s0 + of_b * a[at + 0 * bk + k]
-                s1 = s1 + of_b * a[at + 1 * bk + k]
-                s2 = s2 + of_b * a[at + 2 * bk + k]
-                s3 = s3 + of_b * a[at + 3 * bk + k]
-                s4 = s4 + of_b * a[at + 4 * bk + k]
-                s5 = s5 + of_b * a[at + 5 * bk + k]
-                s6 = s6 + of_b * a[at + 6 * bk + k]
-                s7 = s7 + of_b * a[at + 7 * bk + k]
+                w = load(b, k * bn + j, LANES)
+                s0 = s0 + w * a[at + 0 * bk + k]
+                s1 = s1 + w * a[at + 1 * bk + k]
+                s2 = s2 + w * a[at + 2 * bk + k]
+                s3 = s3 + w * a[at + 3 * bk + k]
+                s4 = s4 + w * a[at + 4 * bk + k]
+                s5 = s5 + w * a[at + 5 * bk + k]
+                s6 = s6 + w * a[at + 6 * bk + k]
+                s7 = s7 + w * a[at + 7 * bk + k]
             place = i * bn + j
             store(flat, place + 0 * bn, s0)
             store(flat, place + 1 * bn, s1)
@@ -145,9 +145,11 @@ def _multiply(a: Any, b: Any, m: int, bk: int, dot: Any) -> None:
             store(flat, place + 7 * bn, s7)
 
 
-def _add_scaled(dot: Any, sa: Any, ta: Any, of_b: Any, m0: int, k0: int, m: int, n: int, total: Any) -> None:
+def _add_scaled(
+    dot: Any, sa: Any, ta: Any, w_scales: Any, m0: int, k0: int, m: int, n: int, total: Any
+) -> None:
     """The sums of a step go over into the results under both scales."""
     for i in range(m):
-        of_a = sa[(m0 + i) // ta[0], k0 // ta[1]]
+        x_scale = sa[(m0 + i) // ta[0], k0 // ta[1]]
         for j in range(n):
-            total[i, j] = fma(dot[i, j], of_a * of_b[j], total[i, j])
+            total[i, j] = fma(dot[i, j], x_scale * w_scales[j], total[i, j])

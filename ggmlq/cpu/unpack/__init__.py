@@ -53,7 +53,7 @@ def walker(fmt: Format) -> Callable[..., None] | None:
 
 @cache
 def has_file(fmt: Format) -> bool:
-    """Whether a format has a file here."""
+    """True where a format has a file here."""
     return fmt.name.lower() in {module.name for module in pkgutil.iter_modules(__path__)}
 
 

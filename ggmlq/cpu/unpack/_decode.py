@@ -55,14 +55,16 @@ def floats(fmt: Format) -> Any:
     decode: Any = decoder(fmt)
 
     def work(arguments: int, first: int, stop: int) -> None:
-        given = stretch(arguments)
-        decode(bytes_at(given.raw, 1, given.nbytes)[0], floats_at(given.values, 1, given.length)[0])
+        operands = stretch(arguments)
+        decode(
+            bytes_at(operands.raw, 1, operands.nbytes)[0], floats_at(operands.values, 1, operands.length)[0]
+        )
 
     return jit(work)
 
 
 def _put(group: int, has_offset: bool) -> Any:
-    """What is done with the codes (of formats without groups: with the values)."""
+    """The step that turns codes into values and stores them (formats without groups: stores values)."""
 
     def values(out: Any, at: int, values: Any) -> None:
         store_floats(out[0], at, values)

@@ -1,4 +1,4 @@
-"""What the code books of the IQ formats share: rows by index, and signs by index."""
+"""Code books of the IQ formats: rows by index, and signs by index."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ def book(grid: NDArray[np.int8]) -> tuple[Any, Any]:
     shifts = np.arange(0, 16, width)
     words = (index.reshape(grid.shape) << shifts).sum(axis=1).astype(np.uint16)
     table = np.resize(np.resize(entries, 1 << width), 64).view(np.uint8)
-    return inner(lambda indices: pick(words, length, indices)), inner(lambda found: levels(table, found))
+    return inner(lambda indices: pick(words, length, indices)), inner(lambda rows: levels(table, rows))
 
 
 @inline
-def eights(codes: Any, found: Any) -> Any:
+def eights(codes: Any, rows: Any) -> Any:
     """The codes of 32 rows of eight, 64 in a vector."""
-    a, b = codes(part(found, 0, 8)), codes(part(found, 8, 8))
-    return a, b, codes(part(found, 16, 8)), codes(part(found, 24, 8))
+    a, b = codes(part(rows, 0, 8)), codes(part(rows, 8, 8))
+    return a, b, codes(part(rows, 16, 8)), codes(part(rows, 24, 8))
 
 
 @inline
-def fours(codes: Any, found: Any, more: Any) -> Any:
+def fours(codes: Any, rows: Any, more: Any) -> Any:
     """The codes of twice 32 rows of four, 64 in a vector."""
-    a, b = codes(part(found, 0, 16)), codes(part(found, 16, 16))
+    a, b = codes(part(rows, 0, 16)), codes(part(rows, 16, 16))
     return a, b, codes(part(more, 0, 16)), codes(part(more, 16, 16))
 
 

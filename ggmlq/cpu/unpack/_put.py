@@ -1,4 +1,4 @@
-"""What an unpacker does with the codes that a walk hands over: it stores them as int8."""
+"""The step that stores the codes of a walk as int8."""
 
 from __future__ import annotations
 

@@ -27,6 +27,6 @@ def decode_into(fmt: Format, raw: Bytes, values: NDArray[np.float32]) -> bool:
     """Contiguous blocks to contiguous floats; False, and nothing done, where only NumPy decodes a format."""
     if not has_file(fmt):
         return False
-    given = Stretch(raw.ctypes.data, raw.size, values.ctypes.data, values.size)
-    alone(kernel("unpack._decode.floats", fmt), given, values.size)
+    arguments = Stretch(raw.ctypes.data, raw.size, values.ctypes.data, values.size)
+    alone(kernel("unpack._decode.floats", fmt), arguments, values.size)
     return True

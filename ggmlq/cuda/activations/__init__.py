@@ -1,9 +1,9 @@
-"""What rungs make of rows of activations.
+"""Activations: the operands that kernels make of rows of floats.
 
-    floats.py   other floats: bfloat16, halves, and the order of columns that ``wgmma`` is given
-    sixteen.py  floats as others: halves and bfloat16 as what a kernel reads, and back
-    x_tiles.py   pieces of memory that are there as ``wgmma`` wants them; expert_x_tiles.py: sorted by expert
-    int8.py     codes in planes with a scale for each 32, and their sums
-
-FP8 codes with their scales would be a file beside these.
+sixteen.py         floats as others: halves and bfloat16 as kernels read them, and back
+floats.py          other floats: float64, bfloat16, halves, and the order of columns of ``wgmma``
+int8.py            int8 codes with a scale for each 32, and their sums
+x_tiles.py         bfloat16, swizzled as ``wgmma`` reads it from shared memory
+expert_x_tiles.py  the same for experts: rows where a plan has their uses
+expert_codes.py    rows of 8-bit codes where a plan has their uses
 """

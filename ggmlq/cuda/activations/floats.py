@@ -1,4 +1,4 @@
-"""Floats as other floats: with subnormal numbers, which CuPy's kernels flush to zero, and fast."""
+"""Floats as other floats, fast, and with subnormal numbers, which CuPy's kernels flush to zero."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..intrinsics.floats import DTYPES, KINDS, LEAST
 from ..intrinsics.language import cuda, float32, float64, uint32, uint64
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family
-from ..machine.plans import Plan, X, Y
-from ..machine.prepared_launch import Hole
-from .sixteen import EACH, changed, changer, kind_of
+from ..machine.prepared_launch import AddressSlot
+from ..machine.recorded import RecordedLaunches, X, Y
+from .sixteen import THREAD_VALUES, changed, changer, kind_of
 
 THREADS = 256
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -24,7 +24,7 @@ FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
 @family([(True,), (False,)])
 def kernel(widen: bool) -> Kernel:
-    """Float32 to float64, or back."""
+    """The kernel from float32 to float64, or back."""
     source, target = (float32, float64) if widen else (float64, float32)
 
     def convert(
@@ -39,28 +39,28 @@ def kernel(widen: bool) -> Kernel:
     return Kernel(name, convert, array(source, 1), array(target, 1), threads=THREADS)
 
 
-def halving(size: int) -> Plan:
-    """What makes halves of so many floats, a multiple of eight: from an address, to one, on a stream."""
-    count, change = size // EACH, changer("float32", "float16")
-    step = change, (-(-count // THREADS),), (THREADS,), (Hole(X), Hole(Y), count), 1, 0
-    return Plan([step], None, None, ())
+def halving(size: int) -> RecordedLaunches:
+    """The prepared launch that makes halves of ``size`` floats, a multiple of eight."""
+    count, change = size // THREAD_VALUES, changer("float32", "float16")
+    step = change, (-(-count // THREADS),), (THREADS,), (AddressSlot(X), AddressSlot(Y), count), 1, 0
+    return RecordedLaunches([step], None, None, ())
 
 
 def narrowed(x: Any, kind: str) -> Any:
     """Rows of floats, a multiple of eight in all, as halves or bfloat16 on the current device."""
     if x.dtype == DTYPES[kind]:
         return cupy().ascontiguousarray(x)
-    if kind == "bfloat16" and x.dtype.char == "e" and kind_of(x) and not x.size % EACH:
+    if kind == "bfloat16" and x.dtype.char == "e" and kind_of(x) and not x.size % THREAD_VALUES:
         return changed(x, kind)
     return changed(aligned_floats(x), kind)
 
 
 @cache
 def sixteen_loader(kind: str = "float32") -> Any:
-    """The device function that loads 16 values as bfloat16 in the order of cuda:wgmma, in two pieces.
+    """The device function that loads 16 values as bfloat16 in the order of ``wgmma``, in two pieces.
 
-    First the pairs 0, 2, 4, 6, then the others: so the four columns that a lane has of the weights are those
-    that it is asked for. ``kind``: float32, float16, or bfloat16, which only changes places.
+    The first piece has the pairs 0, 2, 4, 6, the second the others: so a lane's four columns of weights
+    meet the same four columns here. ``kind``: float32, float16, or bfloat16, which only changes places.
     """
     load_floats, narrow, bits_of, half = ptx.load_floats, bf16x2.narrowed, ptx.bits_of, ptx.half_value
 
@@ -92,7 +92,7 @@ def sixteen_loader(kind: str = "float32") -> Any:
 
 @family([("float32",), ("float16",), ("bfloat16",)])
 def orderer(kind: str) -> Kernel:
-    """Floats to bfloat16 in the order of :func:`sixteen_loader`, 16 values a thread."""
+    """The kernel from floats to bfloat16 in the order of :func:`sixteen_loader`, 16 values a thread."""
     store16, load, take_turn = ptx.store16, sixteen_loader(kind), dependent_launch.take_turn
     size = KINDS[kind]
 
@@ -137,7 +137,7 @@ def converted(x: Any, dtype: np.dtype[Any]) -> Any:
 
 def aligned_floats(x: Any) -> Any:
     """A device array as contiguous float32 that can be loaded 16 bytes at a time."""
-    if x.dtype.char in "eH" and kind_of(x) and not x.size % EACH:
+    if x.dtype.char in "eH" and kind_of(x) and not x.size % THREAD_VALUES:
         return changed(x, "float32")
     if x.dtype.char != "f" or not x.flags.c_contiguous:
         x = converted(x, FLOAT32)

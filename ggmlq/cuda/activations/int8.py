@@ -1,4 +1,4 @@
-"""Rows of floats as int8 codes in planes, by 32: what the arithmetic ``q8`` multiplies."""
+"""Rows of floats as int8 codes with a scale for each 32: the activations of the arithmetic ``q8``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ..intrinsics import ptx
 from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.codes import four_bytes, size_of
-from ..intrinsics.lane import EVERYONE
+from ..intrinsics.lane import ALL_LANES
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.device import cupy
 from ..machine.launch import Kernel, family
-from ..unpacked.layout import Planes, padded
+from ..unpacked.layout import Unpacked, padded
 from .floats import aligned_floats
 
 THREADS = 256
@@ -22,7 +22,7 @@ THREADS = 256
 
 @inlined
 def place_of_row(row: Any) -> Any:
-    """Where ``mma`` wants the scale of a row: rows r, r + 8, r + 16, r + 24 of 32 side by side."""
+    """The place of a row's scale as ``mma`` wants it: rows r, r + 8, r + 16, r + 24 of 32 side by side."""
     return (row & ~uint32(31)) | (row & uint32(7)) << uint32(2) | (row >> uint32(3)) & uint32(3)
 
 
@@ -36,13 +36,13 @@ def largest_size(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
     """The largest magnitude among four values of each of eight threads; NaN if there is one."""
     size = max(size_of(v0), size_of(v1), size_of(v2), size_of(v3))
     for step in (4, 2, 1):
-        size = max(size, uint32(cuda.shfl_xor_sync(EVERYONE, int32(size), step)))
+        size = max(size, uint32(cuda.shfl_xor_sync(ALL_LANES, int32(size), step)))
     return ptx.float_of(size)
 
 
 @family((run, for_mma) for run in (16, 32) for for_mma in (False, True))
 def activation_kernel(run: int, for_mma: bool) -> Kernel:
-    """Eight threads serve 32 neighbours, four each."""
+    """The kernel that quantizes: eight threads serve 32 neighbours, four each."""
     place = place_of_row if for_mma else as_it_is
     load_floats, store4, store_float = ptx.load_floats, ptx.store4, ptx.store_float
     mul, div, nearest_even = ptx.mul, ptx.div, ptx.nearest_even
@@ -72,7 +72,7 @@ def activation_kernel(run: int, for_mma: bool) -> Kernel:
         q0, q1, q2, q3 = code(v0, per), code(v1, per), code(v2, per), code(v3, per)
         total = int32(int32(q0 + q1) + int32(q2 + q3))
         for step in steps:
-            total = int32(total + cuda.shfl_xor_sync(EVERYONE, total, step))
+            total = int32(total + cuda.shfl_xor_sync(ALL_LANES, total, step))
         if live:
             store4(address(codes, row, columns, column, 1), four_bytes(q0, q1, q2, q3))
             if column % uint32(run) == uint32(0):
@@ -85,8 +85,8 @@ def activation_kernel(run: int, for_mma: bool) -> Kernel:
     return Kernel(name, quantize, *parameters, threads=THREADS)
 
 
-def activations(x: Any, run: int, for_mma: bool = False) -> Planes:
-    """Rows x [M, K] of floats as planes, for weights in such runs; ``scale`` is always by 32.
+def activations(x: Any, run: int, for_mma: bool = False) -> Unpacked:
+    """Rows x [M, K] of floats as unpacked codes, for weights in runs of ``run``; ``scale`` is always by 32.
 
     ``for_mma``: scales in the order of :func:`place_of_row`.
     """
@@ -98,4 +98,4 @@ def activations(x: Any, run: int, for_mma: bool = False) -> Planes:
     sums = make((columns // run, rows), np.float32)
     grid = (m, -(-k // (4 * THREADS)))
     activation_kernel(run, for_mma)(grid, (THREADS,), aligned_floats(x), codes, scale, sums, k, rows, columns)
-    return Planes(codes, scale, sums, run)
+    return Unpacked(codes, scale, sums, run)

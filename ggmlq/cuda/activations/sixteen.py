@@ -1,6 +1,7 @@
-"""Floats as others, in one launch: what kernels are given as halves or bfloat16, and what they want.
+"""Floats as others in one launch: from halves or bfloat16 to the floats that kernels want, and back.
 
-CuPy knows no bfloat16, so its bits are uint16; and what it converts no plan repeats (machine/plans.py).
+CuPy knows no bfloat16, so its bits are uint16. Conversions by CuPy cannot be part of a prepared launch
+(machine/recorded.py).
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine.device import cupy
 from ..machine.launch import Kernel, family
 
-THREADS, EACH = 256, 8  # of a block; values of a thread
-NAMES = {"f": "float32", "e": "float16", "H": "bfloat16"}  # by what NumPy calls them
+THREADS, THREAD_VALUES = 256, 8  # of a block; values of a thread
+NAMES = {"f": "float32", "e": "float16", "H": "bfloat16"}  # by NumPy's letters
 
 
 def kind_of(x: Any) -> str | None:
-    """Which floats an array holds that lie as kernels read them: together, from a multiple of 16 bytes on."""
+    """The kind of floats of an array that kernels can read as it lies: contiguous, from a multiple of 16
+    bytes on.
+    """
     if not x.flags.c_contiguous or x.data.ptr % 16:
         return None
     return NAMES.get(x.dtype.char)
@@ -57,9 +60,9 @@ def eight_loader(kind: str) -> Any:
     ("bfloat16", "float32"),
 ])  # fmt: skip
 def changer(source: str, target: str) -> Kernel:
-    """Eight values a thread."""
+    """The kernel from one kind of floats to another, eight values a thread."""
     load, store, take_turn = eight_loader(source), storing(target), dependent_launch.take_turn
-    given, size = KINDS[source], KINDS[target]
+    source_size, size = KINDS[source], KINDS[target]
 
     def change(
         x: Any,  # of the source [count, 8]
@@ -69,10 +72,10 @@ def changer(source: str, target: str) -> Kernel:
         take_turn()
         i = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
         if i < count:
-            v = cuda.local.array(EACH, float32)
-            load(address(x, i, EACH, 0, given), v)
-            for at in range(0, EACH, 16 // size):
-                store(address(y, i, EACH, at, size), v, at)
+            v = cuda.local.array(THREAD_VALUES, float32)
+            load(address(x, i, THREAD_VALUES, 0, source_size), v)
+            for at in range(0, THREAD_VALUES, 16 // size):
+                store(address(y, i, THREAD_VALUES, at, size), v, at)
 
     parameters = (uint64, uint64, uint32)
     least = LEAST[target]
@@ -80,9 +83,9 @@ def changer(source: str, target: str) -> Kernel:
 
 
 def changed(x: Any, target: str) -> Any:
-    """Values that :func:`kind_of` knows, a multiple of eight, as those of another kind."""
+    """Values of a kind that :func:`kind_of` knows, a multiple of eight, as another kind."""
     source = kind_of(x)
     assert source is not None
-    y, count = cupy().empty(x.shape, DTYPES[target]), x.size // EACH
+    y, count = cupy().empty(x.shape, DTYPES[target]), x.size // THREAD_VALUES
     changer(source, target)((-(-count // THREADS),), (THREADS,), x, y, count)
     return y

@@ -1,16 +1,16 @@
-"""The warps that multiply, of blocks that take tile after tile: from a full stage to outputs.
+"""Consumer warps of blocks that take tile after tile: from a full stage to outputs.
 
-Floats: 64 rows after the other, four ``wgmma`` each; their sums go over into totals while the tensor cores
-have the other warpgroup's products. The wait for the next stage, and the loads of its scales, lie under the
-last products of a step; scales of w are asked for a step before they are needed. Integers: nothing but
-products, a step ahead of what is waited for, until the tile is done.
+Floats: four ``wgmma`` for 64 rows, then for the next 64. Their sums are promoted to float32 totals while
+the tensor cores work for the other warpgroup. The wait for the next stage and the loads of its scales
+overlap the last products of a step; scales of w are loaded one step before they are needed. Integers: only
+products, one step ahead of the wait, until the tile is done.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..epilogue.tile import box_putter, integer_finisher, storer
+from ..epilogue.wgmma_sums import box_putter, integer_epilogue, storer
 from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes, codes8, ptx
 from ..intrinsics.atoms import inlined
@@ -18,16 +18,18 @@ from ..intrinsics.boxes import BUFFER, ROWS
 from ..intrinsics.lane import warp_and_lane
 from ..intrinsics.language import int32, uint32, uint64
 from ..intrinsics.promoted import TURNS, float_products
-from ..intrinsics.wgmma8 import LOW, STEP, straight_products
-from ..rings.boxed import follower
-from .job import Job
+from ..intrinsics.wgmma8 import LOW, STEP, unpromoted_products
+from ..rings.boxed import stage_advancer
+from .variant import Variant
 
-FIRST_TURN, LEAST = TURNS[0], 24  # steps of tiles that are made in turns
+FIRST_TURN, LEAST = TURNS[0], 24  # steps of the shortest tiles whose warpgroups take turns
 
 
 @inlined
 def turn_of(warp: Any, steps: Any) -> Any:
-    """Of a warpgroup; 0, none, for short tiles: one could not write while the other multiplies."""
+    """The barrier by which a warpgroup takes turns; 0 for short tiles, where one writes while the other
+    multiplies.
+    """
     if steps < uint32(LEAST):
         return uint32(0)
     return uint32(uint32(FIRST_TURN) + uint32(warp >> uint32(2)))
@@ -35,24 +37,29 @@ def turn_of(warp: Any, steps: Any) -> Any:
 
 @inlined
 def no_turn(warp: Any, steps: Any) -> Any:
-    """Of a single warpgroup: 0, which the assembler must not know, for its barriers keep loads in place."""
+    """A zero that the assembler must not know: the barriers that it guards keep loads in place."""
     return uint32(steps >> uint32(31))
 
 
-def placer_of_threads(job: Job) -> Any:
-    """The device function for where a thread of a multiplying warp stands.
+def thread_placer(variant: Variant) -> Any:
+    """The device function for the position of a consumer thread.
 
-    Its lane, its warp's first row, its place in the warp's buffer of outputs, lower words of descriptors.
+    Its lane, its warp's first row, its warp's buffer of outputs, its place in that, lower words of
+    descriptors.
     """
-    of_outputs, rows_each, of_w = job.room.outputs, 64 * job.tile.halves, job.tile.rows * STEP
-    floats, pinned = job.out.coded or job.out.kind == "float32", barriers.pinned
+    outputs_offset, rows_each, w_offset = (
+        variant.layout.outputs,
+        64 * variant.tile.halves,
+        variant.tile.rows * STEP,
+    )
+    floats, pinned = variant.out.coded or variant.out.kind == "float32", barriers.pinned
 
     @inlined
-    def stand(ring: Any, warp: Any) -> Any:
+    def place_thread(ring: Any, warp: Any) -> Any:
         lane = pinned(warp_and_lane()[1])
-        group = uint32(uint32(warp >> uint32(2)) * uint32(rows_each))
-        inner = uint32(group + uint32(uint32(warp & uint32(3)) << uint32(4)))
-        buffer = uint32(ring + uint32(of_outputs) + warp * uint32(BUFFER))
+        first_row = uint32(uint32(warp >> uint32(2)) * uint32(rows_each))
+        inner = uint32(first_row + uint32(uint32(warp & uint32(3)) << uint32(4)))
+        buffer = uint32(ring + uint32(outputs_offset) + warp * uint32(BUFFER))
         if floats:
             r, t = uint32(lane >> uint32(2)), uint32(lane & uint32(3))
             chunk = uint32(uint32(t >> uint32(1)) ^ r)
@@ -61,24 +68,24 @@ def placer_of_threads(job: Job) -> Any:
             r = uint32(lane & uint32(ROWS - 1))
             chunk = uint32(uint32(lane >> uint32(4)) ^ uint32(r & uint32(7)))
             at = uint32(buffer + r * uint32(128) + chunk * uint32(16))
-        a = uint32(uint32(LOW) | uint32(uint32(ring + group * uint32(STEP)) >> uint32(4)))
-        b = uint32(uint32(LOW) | uint32(uint32(ring + uint32(of_w)) >> uint32(4)))
+        a = uint32(uint32(LOW) | uint32(uint32(ring + first_row * uint32(STEP)) >> uint32(4)))
+        b = uint32(uint32(LOW) | uint32(uint32(ring + uint32(w_offset)) >> uint32(4)))
         return lane, inner, buffer, at, a, b
 
-    return stand
+    return place_thread
 
 
-def writer(job: Job) -> Any:
-    """The device function that writes a warp's part of a tile, as floats; ``end`` is of no use to it."""
-    form, boxed = job.form, job.boxed
-    kind = job.out.kind
+def writer(variant: Variant) -> Any:
+    """The device function that writes a warp's part of a tile as floats; ``out_args`` is not used."""
+    form, boxed = variant.form, variant.boxed
+    kind = variant.out.kind
     put, store = box_putter(form.columns, form.halves, kind), storer(form.columns, form.halves, kind)
 
     @inlined
     def write(
-        totals: Any, stood: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, end: Any
-    ) -> None:
-        lane, inner, buffer, at = stood
+        totals: Any, position: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, out_args: Any,
+    ) -> None:  # fmt: skip
+        lane, inner, buffer, at = position
         row = uint32(row + inner)
         if boxed:
             put(totals, lane, buffer, at, y, column, row)
@@ -89,88 +96,103 @@ def writer(job: Job) -> Any:
     return write
 
 
-def float_worker(job: Job, write: Any, place: Any) -> Any:
-    """The device function of the warps that multiply floats, steps ``begun`` … ``steps`` of each tile.
+def float_consumer(variant: Variant, write: Any, locate: Any) -> Any:
+    """The device function of consumer warps for floats, which make steps ``first_step`` … ``steps`` of each
+    tile.
 
-    ``write`` is what :func:`writer` makes, or takes the same; ``end`` is for it alone. ``place`` is for a
-    tile's number and ``where``: its first row and column, and which column that is to the scales of w.
+    ``write`` is made by :func:`writer` or takes the same; ``out_args`` is for it alone. ``locate`` gives,
+    for a tile's number and ``tiles``, the tile's first row, its first column, and the column of its first
+    scale of w.
     """
-    tile, room, form = job.tile, job.room, job.form
-    stages, length, beside, of_scales = tile.stages, tile.stage // 16, room.beside, room.scales
-    granule, by_columns, boxed, halves, of_columns = (
-        job.granule, job.by_columns, job.boxed, form.halves, 4 * tile.rows,
+    tile, layout, form = variant.tile, variant.layout, variant.form
+    stages, length, scale_bytes, scales_offset = (
+        tile.stages,
+        tile.stage // 16,
+        layout.scale_bytes,
+        layout.scales,
+    )
+    columns_per_scale, column_scales, boxed, halves, column_scales_offset = (
+        variant.columns_per_scale, variant.column_scales, variant.boxed, form.halves, 4 * tile.rows,
     )  # fmt: skip
-    do = float_products(form, job.parts)
+    do = float_products(form, variant.column_groups)
     zeros, nothing, begin, upper, lower, open_turns, scales_of_w = (
         do.zeros, do.nothing, do.start, do.upper, do.lower, do.open_turns, do.scales_of_w
     )  # fmt: skip
     factors_first, factors_last, promote_first, promote_last = (
         do.factors[0], do.factors[-1], do.promote[0], do.promote[-1],
     )  # fmt: skip
-    after, stand, turns = follower(stages), placer_of_threads(job), turn_of if tile.groups > 1 else no_turn
-    wait, arrive, until_written = barriers.wait, barriers.arrive, boxes.until_written
+    after, place_thread, choose_turn = (
+        stage_advancer(stages),
+        thread_placer(variant),
+        turn_of if tile.groups > 1 else no_turn,
+    )
+    wait, arrive, wait_until_written = barriers.wait, barriers.arrive, boxes.wait_until_written
 
     @inlined
-    def work(
-        ring: Any, full: Any, warp: Any, table: Any, pitch: Any, y: Any, number: Any, every: Any,
-        count: Any, where: Any, begun: Any, steps: Any, m: Any, n: Any, end: Any,
+    def consume(
+        ring: Any, full: Any, warp: Any, table: Any, pitch: Any, y: Any, number: Any, stride: Any,
+        count: Any, tiles: Any, first_step: Any, steps: Any, m: Any, n: Any, out_args: Any,
     ) -> None:  # fmt: skip
-        lane, inner, buffer, at, first_a, first_b = stand(ring, warp)
-        near = uint32(ring + uint32(of_scales))
-        own = uint32(near + uint32(uint32(inner + uint32(lane >> uint32(2))) << uint32(2)))
-        columns_at = uint32(near + uint32(of_columns) + uint32(uint32(lane & uint32(3)) << uint32(3)))
-        stage, phase, sums, turn = uint32(0), uint32(0), nothing(), turns(warp, uint32(steps - begun))
+        lane, inner, buffer, at, first_a, first_b = place_thread(ring, warp)
+        scales_at = uint32(ring + uint32(scales_offset))
+        row_scales_at = uint32(scales_at + uint32(uint32(inner + uint32(lane >> uint32(2))) << uint32(2)))
+        column_scales_at = uint32(
+            scales_at + uint32(column_scales_offset) + uint32(uint32(lane & uint32(3)) << uint32(3))
+        )
+        stage, phase, sums, turn = (
+            uint32(0), uint32(0), nothing(), choose_turn(warp, uint32(steps - first_step)),
+        )  # fmt: skip
         open_turns(turn)
         while number < count:
-            row, column, among_scales = place(number, where)
-            of_w = table + uint64(uint32(among_scales // uint32(granule))) * uint64(4)
-            of_w += uint64(begun) * uint64(pitch)
-            scale, totals, left = scales_of_w(of_w), zeros(), uint32(steps - begun)
+            row, column, scale_column = locate(number, tiles)
+            w_scales = table + uint64(uint32(scale_column // uint32(columns_per_scale))) * uint64(4)
+            w_scales += uint64(first_step) * uint64(pitch)
+            scale, totals, left = scales_of_w(w_scales), zeros(), uint32(steps - first_step)
             wait(uint32(full + stage * uint32(8)), phase)
-            sums = begin(sums, uint32(own + stage * uint32(beside)))
+            sums = begin(sums, uint32(row_scales_at + stage * uint32(scale_bytes)))
             a, b = uint32(first_a + stage * uint32(length)), uint32(first_b + stage * uint32(length))
             while left > uint32(0):
                 left = uint32(left - uint32(1))
-                of_w += uint64(pitch)
-                scale_then = scales_of_w(of_w)
-                beside_now = uint32(columns_at + stage * uint32(beside))
+                w_scales += uint64(pitch)
+                next_scale = scales_of_w(w_scales)
+                column_scales_now = uint32(column_scales_at + stage * uint32(scale_bytes))
                 if halves == 2:
                     sums = upper(sums, a, b, turn)
-                    totals = promote_first(totals, sums, factors_first(sums, scale), beside_now)
-                found = factors_last(sums, scale)
-                done, a_now, b_now = uint32(full + uint32(8 * stages) + stage * uint32(8)), a, b
+                    totals = promote_first(totals, sums, factors_first(sums, scale), column_scales_now)
+                last_factors = factors_last(sums, scale)
+                empty, a_now, b_now = uint32(full + uint32(8 * stages) + stage * uint32(8)), a, b
                 stage, phase = after(stage, phase)
                 a, b = uint32(first_a + stage * uint32(length)), uint32(first_b + stage * uint32(length))
                 sums = lower(
                     sums, a_now, b_now,
-                    uint32(full + stage * uint32(8)), phase, left, uint32(own + stage * uint32(beside)), turn,
+                    uint32(full + stage * uint32(8)), phase, left,
+                    uint32(row_scales_at + stage * uint32(scale_bytes)), turn,
                 )  # fmt: skip
-                if by_columns:
-                    totals = promote_last(totals, sums, found, beside_now)
+                if column_scales:
+                    totals = promote_last(totals, sums, last_factors, column_scales_now)
                 if lane == uint32(0):
-                    arrive(done)
-                if not by_columns:
-                    totals = promote_last(totals, sums, found, beside_now)
-                scale = scale_then
-            write(totals, (lane, inner, buffer, at), ring, y, column, row, m, n, end)
-            number = uint32(number + every)
+                    arrive(empty)
+                if not column_scales:
+                    totals = promote_last(totals, sums, last_factors, column_scales_now)
+                scale = next_scale
+            write(totals, (lane, inner, buffer, at), ring, y, column, row, m, n, out_args)
+            number = uint32(number + stride)
         if boxed and lane == uint32(0):
-            until_written()
+            wait_until_written()
 
-    return work
+    return consume
 
 
-def rows_about(job: Job) -> Any:
-    """The device function for what an integer product needs of a thread's rows.
-
-    Their scales; their zero points, then what those of w are multiplied with.
+def row_terms_loader(variant: Variant) -> Any:
+    """The device function that loads the terms of a thread's rows: their scales, zero points and zero-point
+    factors.
     """
-    load_float, load4, zeros = ptx.load_float, codes8.load4, job.zeros
+    load_float, load4, zeros = ptx.load_float, codes8.load4, variant.zeros
 
     @inlined
-    def scale(row: Any, given: Any) -> Any:
-        m, of_x, row_x, rows_x, _, _ = given
-        return load_float(of_x + uint64(uint32(min(row, uint32(m - uint32(1))) // rows_x)) * row_x)
+    def scale(row: Any, arguments: Any) -> Any:
+        m, x_scales, row_x, rows_x, _, _ = arguments
+        return load_float(x_scales + uint64(uint32(min(row, uint32(m - uint32(1))) // rows_x)) * row_x)
 
     @inlined
     def point(row: Any, at: Any, m: Any) -> Any:
@@ -179,64 +201,69 @@ def rows_about(job: Job) -> Any:
         return int32(0)
 
     @inlined
-    def one(row: Any, given: Any) -> Any:
-        m, _, _, _, points, others = given
+    def one_half(row: Any, arguments: Any) -> Any:
+        m, _, _, _, points, others = arguments
         low, high = row, uint32(row + uint32(8))
-        found = point(low, points, m), point(high, points, m), point(low, others, m), point(high, others, m)
-        return (scale(low, given), scale(high, given)), found
+        zero_terms = (
+            point(low, points, m),
+            point(high, points, m),
+            point(low, others, m),
+            point(high, others, m),
+        )
+        return (scale(low, arguments), scale(high, arguments)), zero_terms
 
     @inlined
-    def two(row: Any, given: Any) -> Any:
-        (a, b), (p, q, r, s) = one(row, given)
-        (c, d), (t, u, v, w) = one(uint32(row + uint32(64)), given)
+    def two_halves(row: Any, arguments: Any) -> Any:
+        (a, b), (p, q, r, s) = one_half(row, arguments)
+        (c, d), (t, u, v, w) = one_half(uint32(row + uint32(64)), arguments)
         return (a, b, c, d), (p, q, t, u, r, s, v, w)
 
-    return two if job.form.halves == 2 else one
+    return two_halves if variant.form.halves == 2 else one_half
 
 
-def integer_worker(job: Job, write: Any, place: Any) -> Any:
-    """The device function of the warps that multiply integers; ``write``, ``end``, ``place``: likewise."""
-    tile, form, zeros = job.tile, job.form, job.zeros
-    stages, length, boxed = tile.stages, tile.stage // 16, job.boxed
-    nothing, advance, drain = straight_products(form)
-    after, stand = follower(stages), placer_of_threads(job)
-    wait, arrive, until_written = barriers.wait, barriers.arrive, boxes.until_written
-    finish, about = integer_finisher(form.columns, form.halves, zeros), rows_about(job)
+def integer_consumer(variant: Variant, write: Any, locate: Any) -> Any:
+    """The device function of consumer warps for integers; arguments as of :func:`float_consumer`."""
+    tile, form, zeros = variant.tile, variant.form, variant.zeros
+    stages, length, boxed = tile.stages, tile.stage // 16, variant.boxed
+    nothing, advance, drain = unpromoted_products(form)
+    after, place_thread = stage_advancer(stages), thread_placer(variant)
+    wait, arrive, wait_until_written = barriers.wait, barriers.arrive, boxes.wait_until_written
+    finish, load_row_terms = integer_epilogue(form.columns, form.halves, zeros), row_terms_loader(variant)
 
     @inlined
-    def work(
-        ring: Any, full: Any, warp: Any, given: Any, y: Any, number: Any, every: Any,
-        count: Any, where: Any, steps: Any, m: Any, n: Any, end: Any,
+    def consume(
+        ring: Any, full: Any, warp: Any, arguments: Any, y: Any, number: Any, stride: Any,
+        count: Any, tiles: Any, steps: Any, m: Any, n: Any, out_args: Any,
     ) -> None:  # fmt: skip
-        of_x, row_x, rows_x, of_w, points_x, others_x, points_w, others_w = given
-        lane, inner, buffer, at, first_a, first_b = stand(ring, warp)
+        x_scales, row_x, rows_x, w_scales, points_x, others_x, points_w, others_w = arguments
+        lane, inner, buffer, at, first_a, first_b = place_thread(ring, warp)
         stage, phase = uint32(0), uint32(0)
         while number < count:
-            row, column, among_scales = place(number, where)
-            totals, step, before = nothing(), uint32(0), uint32(0)
+            row, column, scale_column = locate(number, tiles)
+            totals, step, previous_empty = nothing(), uint32(0), uint32(0)
             while step < steps:
                 barrier = uint32(full + stage * uint32(8))
                 a, b = uint32(first_a + stage * uint32(length)), uint32(first_b + stage * uint32(length))
                 wait(barrier, phase)
                 totals = advance(totals, a, b)
                 if step > uint32(0) and lane == uint32(0):
-                    arrive(before)
-                before = uint32(barrier + uint32(8 * stages))
+                    arrive(previous_empty)
+                previous_empty = uint32(barrier + uint32(8 * stages))
                 stage, phase = after(stage, phase)
                 step = uint32(step + uint32(1))
             totals = drain(totals)
             if lane == uint32(0):
-                arrive(before)
-            about_x = (m, of_x, row_x, rows_x, points_x, others_x)
-            scales, points = about(uint32(row + inner + uint32(lane >> uint32(2))), about_x)
-            of_column = uint32(among_scales + uint32(uint32(lane & uint32(3)) << uint32(1)))
-            of_column = uint64(of_column) * uint64(4)
-            found = finish(
-                totals, scales, of_w + of_column, points, points_w + of_column, others_w + of_column
+                arrive(previous_empty)
+            x_terms = (m, x_scales, row_x, rows_x, points_x, others_x)
+            scales, points = load_row_terms(uint32(row + inner + uint32(lane >> uint32(2))), x_terms)
+            column_at = uint32(scale_column + uint32(uint32(lane & uint32(3)) << uint32(1)))
+            column_at = uint64(column_at) * uint64(4)
+            results = finish(
+                totals, scales, w_scales + column_at, points, points_w + column_at, others_w + column_at
             )
-            write(found, (lane, inner, buffer, at), ring, y, column, row, m, n, end)
-            number = uint32(number + every)
+            write(results, (lane, inner, buffer, at), ring, y, column, row, m, n, out_args)
+            number = uint32(number + stride)
         if boxed and lane == uint32(0):
-            until_written()
+            wait_until_written()
 
-    return work
+    return consume

@@ -1,12 +1,14 @@
-"""How results are written: a bias is added, some kind of floats or codes made of them.
+"""The epilogue of 8-bit products: a bias is added, results become floats of some kind or codes, and are
+stored.
 
-    ending    bias: float32 [N], or 0 · scales: float32 · bytes from one row of these to the next, and from
-              one column to the next: 0 where one serves all
+    out_args  bias: float32 [N], or 0 · scales: float32 · bytes from one row of these to the next, and from
+              one
+              column to the next: 0 where one scale serves all
 
-Codes are those of ``quantize_scaled``, whose functions these are. A kernel whose threads have four neighbours
-of a row (small_m_sums.py, split_k.py) asks for what stands beside them before it has them, and then writes them.
-Sums of a warpgroup that stays on the card go through a buffer of their warp, 16 rows and 32 columns at a
-time: a lane gets 16 neighbours of a row, so that what it does with one does not wait for the one before.
+Codes are those of ``quantize_scaled``, made by its functions. A kernel whose threads hold four neighbours
+of a row (small_m_sums.py, split_k.py) loads their bias and scales before it has the sums, and then writes
+all four. The sums of a warpgroup of persistent blocks go through a buffer of their warp, 16 rows and 32
+columns at a time: a lane gets 16 neighbours of a row, so that its conversions do not wait for each other.
 """
 
 from __future__ import annotations
@@ -15,33 +17,33 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from ...codes import CODES
-from ...dispatch.ending import Ending
-from ..epilogue.steps import PIECE, bias_adder, piece_stager
-from ..epilogue.tile import SIZES
+from ...dispatch.epilogue import Epilogue
+from ..epilogue.wgmma_steps import PATCH_COLUMNS, bias_adder, patch_stager
+from ..epilogue.wgmma_sums import SIZES
 from ..intrinsics import barrier as barriers
 from ..intrinsics import ptx
 from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.boxes import ROWS
 from ..intrinsics.language import cuda, float32, uint32, uint64
-from ..quantize_scaled._codes import WORDS, Way, storing, to_word
+from ..quantize_scaled._codes import WORDS, Conversion, storing, to_word
 from ..quantize_scaled._division import divider
 from .consumers import writer
-from .job import Job, Out
+from .variant import OutputKind, Variant
 
-KINDS = (uint64,) * 4  # of a kernel's parameters
-EACH = 16  # neighbours of a lane
+PARAMETERS = (uint64,) * 4  # of a kernel: bias, scales, bytes from row to row, bytes from column to column
+LANE_CODES = 16  # neighbours of a row that a lane converts
 
 
-def out_of(out: Any, end: Ending) -> Out:
-    """What a kernel is made for that writes ``out``."""
+def output_kind(out: Any, end: Epilogue) -> OutputKind:
+    """The kind of outputs that ``out`` and an epilogue ask for."""
     if end.code is None:
-        return Out(str(out.dtype))
-    return Out(end.code.name, end.scales.shape[1] > 1)
+        return OutputKind(str(out.dtype))
+    return OutputKind(end.code.name, end.scales.shape[1] > 1)
 
 
-def words(end: Ending) -> tuple[Any, ...]:
-    """What a kernel is called with."""
+def epilogue_arguments(end: Epilogue) -> tuple[Any, ...]:
+    """The arguments of a kernel's epilogue."""
     bias = 0 if end.bias is None else end.bias
     if end.scales is None:
         return bias, 0, 0, 0
@@ -52,57 +54,57 @@ def words(end: Ending) -> tuple[Any, ...]:
 # --- four neighbours of a row ------------------------------------------------------------------
 
 
-class Four(NamedTuple):
-    """Device functions: what stands beside four results, and how these are written, if they are there."""
+class QuadEpilogue(NamedTuple):
+    """Device functions for four neighbours of a row: load their bias and scales; write those that exist."""
 
-    beside: Any  # (ending, row, column, m, n) -> their bias, -0.0 without one, and their scales
-    write: Any  # (y, row, column, n, beside, a, b, c, d)
+    load_beside: Any  # (out_args, row, column, m, n) -> bias, -0.0 without one, and scales
+    write: Any  # (y, row, column, n, bias and scales, a, b, c, d)
 
 
 @cache
-def four_of(out: Out) -> Four:
-    """Those for a kind of outputs."""
-    put = four_coder(out) if out.coded else four_storer(out.kind)
-    scales, add = scales_at(out), ptx.add
+def quad_epilogue(out: OutputKind) -> QuadEpilogue:
+    """The device functions for a kind of outputs."""
+    put = quad_encoder(out) if out.coded else quad_storer(out.kind)
+    scales, add = quad_scale_loader(out), ptx.add
 
     @inlined
-    def beside(ending: Any, row: Any, column: Any, m: Any, n: Any) -> Any:
+    def load_beside(out_args: Any, row: Any, column: Any, m: Any, n: Any) -> Any:
         none = float32(-0.0)
         e, f, g, h, last = none, none, none, none, uint32(n - uint32(1))
-        if ending[0] != uint64(0):
-            e = ptx.load_float(ending[0] + uint64(min(column, last)) * uint64(4))
-            f = ptx.load_float(ending[0] + uint64(min(uint32(column + uint32(1)), last)) * uint64(4))
-            g = ptx.load_float(ending[0] + uint64(min(uint32(column + uint32(2)), last)) * uint64(4))
-            h = ptx.load_float(ending[0] + uint64(min(uint32(column + uint32(3)), last)) * uint64(4))
-        return (e, f, g, h), scales(ending, min(row, uint32(m - uint32(1))), column, last)
+        if out_args[0] != uint64(0):
+            e = ptx.load_float(out_args[0] + uint64(min(column, last)) * uint64(4))
+            f = ptx.load_float(out_args[0] + uint64(min(uint32(column + uint32(1)), last)) * uint64(4))
+            g = ptx.load_float(out_args[0] + uint64(min(uint32(column + uint32(2)), last)) * uint64(4))
+            h = ptx.load_float(out_args[0] + uint64(min(uint32(column + uint32(3)), last)) * uint64(4))
+        return (e, f, g, h), scales(out_args, min(row, uint32(m - uint32(1))), column, last)
 
     @inlined
     def write(
-        y: Any, row: Any, column: Any, n: Any, found: Any, a: Any, b: Any, c: Any, d: Any
+        y: Any, row: Any, column: Any, n: Any, bias_and_scales: Any, a: Any, b: Any, c: Any, d: Any
     ) -> None:  # fmt: skip
-        bias, of_four = found
+        bias, scales = bias_and_scales
         a, b, c, d = add(a, bias[0]), add(b, bias[1]), add(c, bias[2]), add(d, bias[3])
-        put(y, row, column, n, of_four, a, b, c, d)
+        put(y, row, column, n, scales, a, b, c, d)
 
-    return Four(beside, write)
+    return QuadEpilogue(load_beside, write)
 
 
-def scales_at(out: Out) -> Any:
+def quad_scale_loader(out: OutputKind) -> Any:
     """The device function for the scales of four neighbours, of columns up to ``last``; floats have none."""
     if not out.coded:
 
         @inlined
-        def no_scales(ending: Any, row: Any, column: Any, last: Any) -> Any:
+        def no_scales(out_args: Any, row: Any, column: Any, last: Any) -> Any:
             return float32(0), float32(0), float32(0), float32(0)
 
         return no_scales
-    along_columns = out.along
+    column_scales = out.column_scales
 
     @inlined
-    def scales(ending: Any, row: Any, column: Any, last: Any) -> Any:
-        _, at, down, along = ending
+    def scales(out_args: Any, row: Any, column: Any, last: Any) -> Any:
+        _, at, down, along = out_args
         at += uint64(row) * down
-        if along_columns:
+        if column_scales:
             return (
                 ptx.load_float(at + uint64(min(column, last)) * along),
                 ptx.load_float(at + uint64(min(uint32(column + uint32(1)), last)) * along),
@@ -115,7 +117,7 @@ def scales_at(out: Out) -> Any:
     return scales
 
 
-def four_storer(kind: str) -> Any:
+def quad_storer(kind: str) -> Any:
     """The device function that stores four floats."""
     size = SIZES[kind]
     store16, store2, store_float, bits_of = ptx.store16, ptx.store2, ptx.store_float, ptx.bits_of
@@ -157,14 +159,14 @@ def four_storer(kind: str) -> Any:
     return store
 
 
-def way_of(out: Out) -> Way:
-    """How floats become codes."""
-    return Way(out.kind, "float32", "half_even", False, out.kind in WORDS)
+def conversion_of(out: OutputKind) -> Conversion:
+    """The conversion from floats to these codes."""
+    return Conversion(out.kind, "float32", "half_even", False, out.kind in WORDS)
 
 
-def four_coder(out: Out) -> Any:
+def quad_encoder(out: OutputKind) -> Any:
     """The device function that stores four codes under their scales."""
-    word, divide, store_some = to_word(way_of(out)), four_divider(out), some_storer()
+    word, divide, store_word = to_word(conversion_of(out)), quad_divider(out), word_storer()
 
     @inlined
     def store(
@@ -173,33 +175,33 @@ def four_coder(out: Out) -> Any:
         v = cuda.local.array(4, float32)
         v[0], v[1], v[2], v[3] = a, b, c, d
         divide(v, scales)
-        store_some(address(y, row, n, column, 1), column, n, word(v, 0, uint32(0)))
+        store_word(address(y, row, n, column, 1), column, n, word(v, 0, uint32(0)))
 
     return store
 
 
-def four_divider(out: Out) -> Any:
+def quad_divider(out: OutputKind) -> Any:
     """The device function that divides v[0] … v[3] by four scales."""
     code = CODES[out.kind]
     (prepare, divide), (_, divide_one) = (divider(code, False, "float32", count) for count in (4, 1))
 
     @inlined
-    def by_one(v: Any, scales: Any) -> None:
+    def by_one_scale(v: Any, scales: Any) -> None:
         divide(v, scales[0], prepare(scales[0]))
 
     @inlined
-    def by_each(v: Any, scales: Any) -> None:
+    def by_four_scales(v: Any, scales: Any) -> None:
         one = cuda.local.array(1, float32)
         for i in range(4):
             one[0] = v[i]
             divide_one(one, scales[i], prepare(scales[i]))
             v[i] = one[0]
 
-    return by_each if out.along else by_one
+    return by_four_scales if out.column_scales else by_one_scale
 
 
-def some_storer() -> Any:
-    """The device function that stores a word of codes, or those of its bytes that are there."""
+def word_storer() -> Any:
+    """The device function that stores a word of codes, or those of its bytes that lie within the row."""
     store4, store1 = ptx.store4, ptx.store1
 
     @inlined
@@ -217,82 +219,88 @@ def some_storer() -> Any:
 # --- a warp's part of a tile -------------------------------------------------------------------
 
 
-def tile_writer(job: Job) -> Any:
-    """The device function that writes a warp's part of a tile: what work8.writer makes, with an ending."""
-    if job.out.coded:
-        return _through_buffers(job)
-    add, write = bias_adder(job.form.columns, job.form.halves), writer(job)
+def tile_writer(variant: Variant) -> Any:
+    """The device function that writes a warp's part of a tile like :func:`.consumers.writer`, with an
+    epilogue.
+    """
+    if variant.out.coded:
+        return _code_writer(variant)
+    add, write = bias_adder(variant.form.columns, variant.form.halves), writer(variant)
 
     @inlined
     def end_plainly(
-        totals: Any, stood: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, ending: Any
+        totals: Any, position: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, out_args: Any
     ) -> None:  # fmt: skip
-        pair = uint32(uint32(stood[0] & uint32(3)) << uint32(1))
-        totals = add(totals, ending[0], uint32(column + pair), n)
-        write(totals, stood, ring, y, column, row, m, n, 0)
+        pair = uint32(uint32(position[0] & uint32(3)) << uint32(1))
+        totals = add(totals, out_args[0], uint32(column + pair), n)
+        write(totals, position, ring, y, column, row, m, n, 0)
 
     return end_plainly
 
 
-def _through_buffers(job: Job) -> Any:
-    columns, halves = job.form.columns, job.form.halves
-    add, stage, code = bias_adder(columns, halves), piece_stager(columns, halves), lane_coder(job.out)
-    meet_warp, take_floats, across, fours = barriers.meet_warp, ptx.take_floats, columns // PIECE, EACH // 4
+def _code_writer(variant: Variant) -> Any:
+    columns, halves = variant.form.columns, variant.form.halves
+    add, stage, code = bias_adder(columns, halves), patch_stager(columns, halves), lane_encoder(variant.out)
+    sync_warp, take_floats, across, fours = (
+        barriers.sync_warp, ptx.take_floats, columns // PATCH_COLUMNS, LANE_CODES // 4,
+    )  # fmt: skip
 
     @inlined
     def end_in_codes(
-        totals: Any, stood: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, ending: Any
+        totals: Any, position: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, out_args: Any
     ) -> None:  # fmt: skip
-        lane, inner, buffer, at = stood
+        lane, inner, buffer, at = position
         pair = uint32(uint32(lane & uint32(3)) << uint32(1))
-        totals = add(totals, ending[0], uint32(column + pair), n)
+        totals = add(totals, out_args[0], uint32(column + pair), n)
         number, r, q = uint32(0), uint32(lane & uint32(ROWS - 1)), uint32(lane >> uint32(4))
-        own, v = uint32(buffer + r * uint32(128)), cuda.local.array(EACH, float32)
+        row_at, v = uint32(buffer + r * uint32(128)), cuda.local.array(LANE_CODES, float32)
         while number < uint32(halves * across):
-            meet_warp()  # all are done with the piece before
+            sync_warp()  # nobody reads the patch before any more
             stage(totals, number, at)
-            meet_warp()
+            sync_warp()
             below = uint32(row + inner + r + uint32(number // uint32(across)) * uint32(64))
-            along = uint32(column + uint32(number % uint32(across)) * uint32(PIECE) + q * uint32(EACH))
+            along = uint32(
+                column + uint32(number % uint32(across)) * uint32(PATCH_COLUMNS) + q * uint32(LANE_CODES)
+            )
             for i in range(fours):
                 chunk = uint32(uint32(q * uint32(fours) + uint32(i)) ^ uint32(r & uint32(7)))
-                found = take_floats(uint32(own + uint32(chunk << uint32(4))))
-                v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3] = found
+                bias_and_scales = take_floats(uint32(row_at + uint32(chunk << uint32(4))))
+                v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3] = bias_and_scales
             if below < m and along < n:
-                code(y, below, along, n, ending, v)
+                code(y, below, along, n, out_args, v)
             number = uint32(number + uint32(1))
 
     return end_in_codes
 
 
-def lane_coder(out: Out) -> Any:
-    """The device function that writes 16 neighbours of a row as codes, or those of them that are there."""
-    way = way_of(out)
-    prepare, divide = divider(CODES[out.kind], False, "float32", EACH)
-    store, store_some, word = storing(way, EACH), some_storer(), to_word(way)
-    divide_four, scales_of_four, load_float, along_columns = (
-        four_divider(out), scales_at(out), ptx.load_float, out.along,
+def lane_encoder(out: OutputKind) -> Any:
+    """The device function that writes 16 neighbours of a row as codes, or those that lie within the row."""
+    conversion = conversion_of(out)
+    prepare, divide = divider(CODES[out.kind], False, "float32", LANE_CODES)
+    store, store_word, word = storing(conversion, LANE_CODES), word_storer(), to_word(conversion)
+    divide_quad, load_quad_scales, load_float, column_scales = (
+        quad_divider(out), quad_scale_loader(out), ptx.load_float, out.column_scales,
     )  # fmt: skip
 
     @inlined
-    def code(y: Any, row: Any, column: Any, n: Any, ending: Any, v: Any) -> None:
-        if along_columns:
+    def code(y: Any, row: Any, column: Any, n: Any, out_args: Any, v: Any) -> None:
+        if column_scales:
             four = cuda.local.array(4, float32)
-            for i in range(0, EACH, 4):
-                scales = scales_of_four(ending, row, uint32(column + uint32(i)), uint32(n - uint32(1)))
+            for i in range(0, LANE_CODES, 4):
+                scales = load_quad_scales(out_args, row, uint32(column + uint32(i)), uint32(n - uint32(1)))
                 for j in range(4):
                     four[j] = v[i + j]
-                divide_four(four, scales)
+                divide_quad(four, scales)
                 for j in range(4):
                     v[i + j] = four[j]
         else:
-            s = load_float(ending[1] + uint64(row) * ending[2])
+            s = load_float(out_args[1] + uint64(row) * out_args[2])
             divide(v, s, prepare(s))
         at = address(y, row, n, column, 1)
-        if uint32(column + uint32(EACH - 1)) < n and at & uint64(EACH - 1) == uint64(0):
+        if uint32(column + uint32(LANE_CODES - 1)) < n and at & uint64(LANE_CODES - 1) == uint64(0):
             store(at, v, 0, uint32(0))
         else:
-            for i in range(0, EACH, 4):
-                store_some(at + uint64(i), uint32(column + uint32(i)), n, word(v, i, uint32(0)))
+            for i in range(0, LANE_CODES, 4):
+                store_word(at + uint64(i), uint32(column + uint32(i)), n, word(v, i, uint32(0)))
 
     return code

@@ -1,9 +1,9 @@
 """Operands of experts' products of 8-bit codes: rows of x in the order of a plan, scales of w by expert.
 
-Codes of w are read where they lie, all experts one below the other, by one map. Their scales are a small
-table that is kept with w, as of operands.py; each expert begins in it at a multiple of 128 columns, so that
-a tile finds its own by dividing. Where not all rows of such a piece share a scale, each has its own, fetched
-in boxes, which may begin only where 16 bytes do.
+Codes of w are read in place through one map, all experts one below the other. Their scales are a small
+table that is prepared once, as in operands.py, but each expert begins at a multiple of 128 columns, so that
+a tile finds its scales by a division. Where not all rows of such a piece share a scale, each row has its
+own. These are fetched in boxes, which must begin at multiples of 16 bytes.
 """
 
 from __future__ import annotations
@@ -17,137 +17,123 @@ from numpy.typing import NDArray
 
 from ...arrays.scaled import ScaledArray
 from ...codes.tiling import expanded
-from ..activations.expert_codes import PIECE, PIECES, THREADS, gatherer
+from ..activations.expert_codes import CHUNK, CHUNKS, THREADS, gatherer
 from ..intrinsics.wgmma8 import STEP
 from ..machine import device, tensor_maps
 from ..machine.tensor_maps import Box
 from ..schedule import groups as sorting
-from ..schedule.groups import HEAD, Plan
+from ..schedule.groups import HEAD, UsePlan
 from . import operands as operands8
-from .job import BLOCK
-from .operands import AHEAD, BesideW
-from .rows import Groups, Rows, groups_of, rows_of, zeros_of
-from .tiled import Given
+from .operands import IntegerTerms
+from .rows import CodeRows, ColumnGroups, zero_terms
+from .variant import SCALE_ROWS
 
-SPARE = 256  # columns of a table behind the last expert's: its last tile may reach so far
-
-
-def operands(x: ScaledArray, w: ScaledArray) -> Given:
-    """Rows of both, w [E, N, K] as E·N of them, with as much of a copy as they need."""
-    groups = groups_of(w.shape[-1], min(x.tiling.c, w.tiling.c), STEP)
-    return Given(rows_of(x, groups), rows_of(w, groups, keep=True), groups)
+SPARE = 256  # columns behind the last expert's, where its last tile may end
 
 
-class Placed(NamedTuple):
-    """Rows of x where the plan has their uses."""
+class SortedRows(NamedTuple):
+    """Rows of x in the order of a plan."""
 
     plan: Any
-    of_row: Any  # the uses of these rows
+    use_of_row: Any  # the use of each row
     codes: Any  # uint8 [height, K]
-    beside: Any  # 32 bits [columns, height]
+    terms: Any  # 32 bits [columns, height]
 
 
-def placed(x: Rows, beside: Any, shared: int, ids: Any, of: Plan, out: Any) -> Placed:
-    """Sort the uses and gather their rows, with what lies beside them: [ceil(R / shared), columns]."""
-    empty, height, columns = device.cupy().empty, of.height, beside.shape[1]
-    rows, pieces = len(x.codes), x.columns // PIECE
-    threads = -(-pieces // PIECES)  # of a row
-    codes, to_beside = empty((height, x.columns), np.uint8), empty((columns, height), np.float32)
-    plan, places = sorting.sorted_uses(ids, of)
-    row_bytes, column_bytes = (stride % (1 << 64) for stride in beside.strides)
+def sort_rows(x: CodeRows, terms: Any, shared: int, ids: Any, plan_sizes: UsePlan, out: Any) -> SortedRows:
+    """Sort the uses, and gather their rows and the terms of these rows: [ceil(R / shared), columns]."""
+    empty, height, columns = device.cupy().empty, plan_sizes.height, terms.shape[1]
+    rows, chunks = len(x.codes), x.columns // CHUNK
+    threads = -(-chunks // CHUNKS)  # of a row
+    codes, sorted_terms = empty((height, x.columns), np.uint8), empty((columns, height), np.float32)
+    plan, places = sorting.sorted_uses(ids, plan_sizes)
+    row_bytes, column_bytes = (stride % (1 << 64) for stride in terms.strides)
     gatherer()(
         (-(-rows * threads // THREADS),), (THREADS,),
-        x.codes, codes, beside, row_bytes, column_bytes, to_beside, plan, places, out,
-        x.pitch, rows, of.uses // rows, out.shape[-1], pieces, threads, out.itemsize,
+        x.codes, codes, terms, row_bytes, column_bytes, sorted_terms, plan, places, out,
+        x.pitch, rows, plan_sizes.uses // rows, out.shape[-1], chunks, threads, out.itemsize,
         shared, columns, height,
     )  # fmt: skip
-    return Placed(plan, plan[HEAD + 4 * of.slots :], codes, to_beside)
+    return SortedRows(plan, plan[HEAD + 4 * plan_sizes.slots :], codes, sorted_terms)
 
 
-def maps_of_rows(placed: Placed, x: Rows, uses: int, columns: int, box_rows: int) -> tuple[int, int]:
-    """Of gathered codes: boxes of so many rows and one step; and of those that stay where they are, or 0."""
-    height, pitch = placed.codes.shape
-    gathered = tensor_maps.place(Box(placed.codes.data.ptr, height, columns, pitch, "uint8", box_rows, STEP))
-    return gathered, operands8.map_of_codes(x, columns, box_rows) if len(x.codes) == uses else 0
+def map_rows(sorted_rows: SortedRows, x: CodeRows, uses: int, columns: int, box_rows: int) -> tuple[int, int]:
+    """Maps of the gathered codes, and of the codes in place, which is 0 where rows have several uses."""
+    height, pitch = sorted_rows.codes.shape
+    gathered = tensor_maps.map_address(
+        Box(sorted_rows.codes.data.ptr, height, columns, pitch, "uint8", box_rows, STEP)
+    )
+    return gathered, operands8.map_codes(x, columns, box_rows) if len(x.codes) == uses else 0
 
 
-def map_of_beside(placed: Placed, box_rows: int) -> int:
-    """Of gathered scales of floats."""
-    columns, height = placed.beside.shape
-    at = placed.beside.data.ptr
-    return tensor_maps.place(Box(at, columns, height, 4 * height, "float32", 1, box_rows, False))
+def map_terms(sorted_rows: SortedRows, box_rows: int) -> int:
+    """The map of gathered scales of floats."""
+    columns, height = sorted_rows.terms.shape
+    at = sorted_rows.terms.data.ptr
+    return tensor_maps.map_address(Box(at, columns, height, 4 * height, "float32", 1, box_rows, False))
 
 
-# --- scales of w, kept with it ----------------------------------------------------------------
+# --- scales of w, prepared once ---------------------------------------------------------------
 
 
-def wide(n: int) -> int:
+def table_columns(n: int) -> int:
     """Columns of an expert in tables."""
-    return -(-n // BLOCK) * BLOCK
+    return -(-n // SCALE_ROWS) * SCALE_ROWS
 
 
-def shared_by(w: ScaledArray, granule: int) -> bool:
-    """Whether each so many rows of an expert's, the first ones on, share a scale."""
+def shares_scales(w: ScaledArray, columns_per_scale: int) -> bool:
+    """True where each ``columns_per_scale`` rows of an expert, from its first on, share a scale."""
     experts, n, _ = w.shape
     r = w.tiling.r
-    return r >= experts * n or r % n == 0 or (r % granule == 0 and n % granule == 0)
+    return r >= experts * n or r % n == 0 or (r % columns_per_scale == 0 and n % columns_per_scale == 0)
 
 
-def _rows_of_table(w: ScaledArray, granule: int) -> NDArray[np.int64]:
-    """The first row of w of each so many columns of the table."""
+def _rows_of_table(w: ScaledArray, columns_per_scale: int) -> NDArray[np.int64]:
+    """For each column of the table, the first row of w that it stands for."""
     experts, n, _ = w.shape
-    own = np.minimum(np.arange(0, wide(n), granule), n - 1)
-    rows = (n * np.arange(experts)[:, None] + own).reshape(-1)
-    return np.concatenate([rows, np.repeat(rows[-1:], SPARE // granule)])
+    first_rows = np.minimum(np.arange(0, table_columns(n), columns_per_scale), n - 1)
+    rows = (n * np.arange(experts)[:, None] + first_rows).reshape(-1)
+    return np.concatenate([rows, np.repeat(rows[-1:], SPARE // columns_per_scale)])
 
 
-def table_of_w(w: ScaledArray, granule: int, steps: int) -> Any:
-    """float32 [steps, width]: one for each ``granule`` columns, as operands8.table_of_w."""
-    return w.prepared(_table(granule, steps))
-
-
-@cache
-def _table(granule: int, steps: int) -> Callable[[ScaledArray], Any]:
-    def make(w: ScaledArray) -> Any:
-        cp, matrix = device.cupy(), w.matrix()
-        over, k = matrix.over, w.shape[-1]
-        rows = _rows_of_table(w, granule) // over.r
-        columns = np.minimum(np.arange(steps + AHEAD) * STEP, k - 1) // over.c
-        table = cp.empty((len(columns), len(rows)), np.float32)
-        table[...] = matrix.scales[cp.asarray(rows)][:, cp.asarray(columns)].T
-        return table
-
-    return make
-
-
-def beside_w(w: ScaledArray, groups: Groups, zeros: bool) -> BesideW:
-    """What integer products need of each column of the table, kept with w."""
-    found: BesideW = w.prepared(_beside(groups, zeros))
-    return found
+def w_scale_table(w: ScaledArray, columns_per_scale: int, steps: int) -> Any:
+    """The scales of w, float32 [steps, width], one for each ``columns_per_scale`` columns, prepared once."""
+    return w.prepared(_table_maker(columns_per_scale, steps))
 
 
 @cache
-def _beside(groups: Groups, zeros: bool) -> Callable[[ScaledArray], BesideW]:
-    def make(w: ScaledArray) -> BesideW:
+def _table_maker(columns_per_scale: int, steps: int) -> Callable[[ScaledArray], Any]:
+    return lambda w: operands8.scale_table(w, _rows_of_table(w, columns_per_scale), steps)
+
+
+def integer_terms(w: ScaledArray, groups: ColumnGroups, zeros: bool) -> IntegerTerms:
+    """The terms of w that integer products need, for each column of the table, prepared once."""
+    terms: IntegerTerms = w.prepared(_terms_maker(groups, zeros))
+    return terms
+
+
+@cache
+def _terms_maker(groups: ColumnGroups, zeros: bool) -> Callable[[ScaledArray], IntegerTerms]:
+    def make(w: ScaledArray) -> IntegerTerms:
         cp, matrix, rows = device.cupy(), w.matrix(), _rows_of_table(w, 1)
         scales = cp.ascontiguousarray(matrix.scales[cp.asarray(rows // matrix.over.r), 0])
         if not zeros:
-            return BesideW(scales, 0, 0)
+            return IntegerTerms(scales, 0, 0)
         pick = cp.asarray(rows)
-        points, others = (cp.ascontiguousarray(each[0][pick]) for each in zeros_of(w, groups, weights=True))
-        return BesideW(scales, points, others)
+        points, others = (cp.ascontiguousarray(part[0][pick]) for part in zero_terms(w, groups, weights=True))
+        return IntegerTerms(scales, points, others)
 
     return make
 
 
-def beside_x(x: ScaledArray, own: Rows, groups: Groups, zeros: bool) -> tuple[Any, int]:
-    """The same of rows of x, to be gathered, and how many rows share it."""
+def x_terms(x: ScaledArray, rows_of_x: CodeRows, groups: ColumnGroups, zeros: bool) -> tuple[Any, int]:
+    """The terms of rows of x, which are gathered with them, and how many rows share one."""
     if not zeros:
-        return own.scales.at[:, :1], own.scales.rows
+        return rows_of_x.scales.at[:, :1], rows_of_x.scales.rows
     cp = device.cupy()
-    points, others = zeros_of(x, groups, weights=False)
-    made = cp.empty((3, len(own.codes)), np.float32)
-    made[0] = expanded(cp, own.scales.at[:, :1], x.tiling)[:, 0]
-    words = made.view(np.int32)
+    points, others = zero_terms(x, groups, weights=False)
+    terms = cp.empty((3, len(rows_of_x.codes)), np.float32)
+    terms[0] = expanded(cp, rows_of_x.scales.at[:, :1], x.tiling)[:, 0]
+    words = terms.view(np.int32)
     words[1], words[2] = points[0], others[0]
-    return made.T, 1
+    return terms.T, 1

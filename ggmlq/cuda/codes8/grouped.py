@@ -1,13 +1,13 @@
-"""Blocks that stay on the card for the tiles of all experts, of 8-bit codes: cuda:grouped_codes.
+"""Persistent blocks for the tiles of all experts, of 8-bit codes: cuda:grouped_codes.
 
-What persistent.py is for one product, over the tiles of a plan (schedule/groups.py). A tile is a slot of an
-expert's uses, as rows, and so many rows of its weights, as columns; those of an expert are gone through as
-those of one product are. Rows of x lie in the order of the plan (activations/expert_codes.py), so that boxes
-bring them, or come from x itself where uses are in order; results go straight to the rows of the uses.
+This is persistent.py with the tiles of a plan (schedule/groups.py) in place of one product's. A tile is a
+slot of an expert's uses, as rows, and a piece of its weights, as columns; the tiles of an expert are taken
+in the order of one product. Rows of x lie in the order of the plan (activations/expert_codes.py) and are
+fetched in boxes, or in place where the uses are in order; results go straight to the rows of the uses.
 
-Of weights a box that reaches over an expert's end brings rows of the next one, for outputs that nobody
-writes. Their scales are a table in which each expert begins at a multiple of 128 (expert_operands.py): boxes
-of them begin with a multiple of 16 bytes, wherever the expert's rows do.
+A box of weights that reaches over an expert's end brings rows of the next expert, for outputs that nobody
+writes. The scales are a table in which each expert begins at a multiple of 128 (expert_operands.py): boxes
+of scales must begin at a multiple of 16 bytes, wherever the expert's rows do.
 """
 
 from __future__ import annotations
@@ -21,134 +21,147 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.language import uint32, uint64
 from ..intrinsics.wgmma8 import INTEGERS
 from ..machine.launch import Kernel, family
-from ..rings.boxed import BoxTile, placer, step_filler
+from ..rings.boxed import BoxTile, raster, step_producer
 from ..schedule.groups import HEAD
-from ..schedule.waves import Share
-from .consumers import float_worker, integer_worker
-from .job import CODES, OUTS, TALL, Job
-from .persistent import roles
+from ..schedule.waves import RatedTile
+from .consumers import float_consumer, integer_consumer
+from .persistent import specialized_block
+from .variant import FLOAT_CODES, OUTPUTS, RASTER_HEIGHT, Variant
 
 LOW = BoxTile(64, 128, 8, groups=1)  # for few uses an expert: half the rows for as many weights
-# How busy they keep a multiprocessor: those of codes8/job.py; what LOW is worth nobody has measured.
-FLOATS = (
-    Share(BoxTile(256, 128, 4), 1.0),
-    Share(BoxTile(128, 192, 5), 0.96),
-    Share(BoxTile(128, 128, 6), 0.88),
-    Share(LOW, 0.6),
+# How busy they keep a multiprocessor: the figures of variant.py; that of LOW is a guess.
+FLOAT_TILES = (
+    RatedTile(BoxTile(256, 128, 4), 1.0),
+    RatedTile(BoxTile(128, 192, 5), 0.96),
+    RatedTile(BoxTile(128, 128, 6), 0.88),
+    RatedTile(LOW, 0.6),
 )
-BY_COLUMNS = (Share(BoxTile(128, 128, 6), 1.0), Share(LOW, 0.6))
-WHOLE = (
-    Share(BoxTile(128, 256, 4), 1.0),
-    Share(BoxTile(128, 128, 6), 0.87),
-    Share(LOW, 0.55),
+COLUMN_SCALE_TILES = (RatedTile(BoxTile(128, 128, 6), 1.0), RatedTile(LOW, 0.6))
+INTEGER_TILES = (
+    RatedTile(BoxTile(128, 256, 4), 1.0),
+    RatedTile(BoxTile(128, 128, 6), 0.87),
+    RatedTile(LOW, 0.55),
 )
-ZEROS = WHOLE[1:]  # the largest tile has no registers left for zero points
+ZERO_POINT_TILES = INTEGER_TILES[1:]  # the largest tile has no registers left for zero points
 
 
-def float_jobs() -> list[tuple[Job]]:
-    """Every tile, kind of codes and of outputs."""
-    every = ((each, shares is BY_COLUMNS) for shares in (FLOATS, BY_COLUMNS) for each in shares)
+def float_variants() -> list[tuple[Variant]]:
+    """Every tile, pair of codes and kind of outputs."""
+    cases = (
+        (rated, shares is COLUMN_SCALE_TILES)
+        for shares in (FLOAT_TILES, COLUMN_SCALE_TILES)
+        for rated in shares
+    )
     return [
-        (Job(share.tile, a, b, out, boxed=False, by_columns=by_columns),)
-        for (share, by_columns), a, b, out in combined(every, CODES, CODES, OUTS)
+        (Variant(share.tile, a, b, out, boxed=False, column_scales=column_scales),)
+        for (share, column_scales), a, b, out in combined(cases, FLOAT_CODES, FLOAT_CODES, OUTPUTS)
     ]
 
 
-def integer_jobs() -> list[tuple[Job]]:
-    """Likewise, with zero points and without."""
-    every = ((each, shares is ZEROS) for shares in (WHOLE, ZEROS) for each in shares)
+def integer_variants() -> list[tuple[Variant]]:
+    """Every tile, pair of codes and kind of outputs, with and without zero points."""
+    cases = (
+        (rated, shares is ZERO_POINT_TILES)
+        for shares in (INTEGER_TILES, ZERO_POINT_TILES)
+        for rated in shares
+    )
     return [
-        (Job(share.tile, a, b, out, boxed=False, zeros=zeros),)
-        for (share, zeros), a, b, out in combined(every, INTEGERS, INTEGERS, OUTS)
+        (Variant(share.tile, a, b, out, boxed=False, zeros=zeros),)
+        for (share, zeros), a, b, out in combined(cases, INTEGERS, INTEGERS, OUTPUTS)
     ]
 
 
 # --- where tiles are --------------------------------------------------------------------------
 
 
-def tiles_of(tile: BoxTile) -> Any:
-    """The device function for what is needed to find a tile: how many there are, the plan, sizes, rows of x.
+def tile_counter(tile: BoxTile) -> Any:
+    """The device function for the schedule of a block: the number of tiles, the plan, sizes, the rows of x.
 
-    ``sizes``: rows of an expert's weights, and columns that it has in the table of their scales; a map of x,
-    or 0 where a row has several uses; the uses of the rows of the plan.
+    ``sizes``: rows of an expert's weights, its columns in the table of scales, a map of x, or 0 where a row
+    has several uses, and the uses of the rows of the plan.
     """
     columns, load4 = tile.columns, codes.load4
 
     @inlined
-    def tiles(plan: Any, sizes: Any) -> Any:
-        n, wide, own, of_row = sizes
+    def count_tiles(plan: Any, sizes: Any) -> Any:
+        n, expert_columns, x_map, use_of_row = sizes
         across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
-        own = own if load4(plan + uint64(4)) != uint32(0) else uint64(0)
-        return uint32(load4(plan) * across), plan, across, n, wide, own, of_row
+        x_map = x_map if load4(plan + uint64(4)) != uint32(0) else uint64(0)
+        return uint32(load4(plan) * across), plan, across, n, expert_columns, x_map, use_of_row
 
-    return tiles
+    return count_tiles
 
 
-def finder(tile: BoxTile) -> Any:
-    """The device function for a tile: its first row among those of the plan, its first column, its expert."""
-    rows, place, load_words = tile.rows, placer(tile, TALL), codes.load_words
+def tile_finder(tile: BoxTile) -> Any:
+    """The device function for a tile's first row in the plan, its first column and its expert."""
+    rows, locate, load_words = tile.rows, raster(tile, RASTER_HEIGHT), codes.load_words
 
     @inlined
-    def find(number: Any, where: Any) -> Any:
-        plan, across = where[1], where[2]
+    def find(number: Any, tiles: Any) -> Any:
+        plan, across = tiles[1], tiles[2]
         slot = uint32(number // across)
         v = load_words(plan + uint64(4 * HEAD) + uint64(slot) * uint64(16))
-        row, column = place(uint32(number - uint32(v[1] * across)), v[2], across)
+        row, column = locate(uint32(number - uint32(v[1] * across)), v[2], across)
         return uint32(uint32(v[1] * uint32(rows)) + row), column, v[0]
 
     return find
 
 
 def expert_placer(tile: BoxTile) -> Any:
-    """The same for who multiplies: row, column, and which column that is in the table of scales of w."""
-    find = finder(tile)
+    """The device function for a tile's row, column, and first column in the table of scales of w."""
+    find = tile_finder(tile)
 
     @inlined
-    def place(number: Any, where: Any) -> Any:
-        row, column, expert = find(number, where)
-        return row, column, uint32(uint32(expert * where[4]) + column)
+    def locate(number: Any, tiles: Any) -> Any:
+        row, column, expert = find(number, tiles)
+        return row, column, uint32(uint32(expert * tiles[4]) + column)
 
-    return place
+    return locate
 
 
-def filler(job: Job, of_w: bool) -> Any:
-    """The device function of the one thread that fills the ring with an operand, for all tiles of a block."""
-    find, fill_steps, load4 = finder(job.tile), step_filler(job.room, of_w), codes.load4
+def producer(variant: Variant, is_w: bool) -> Any:
+    """The device function of the thread that fills the ring with an operand, for all tiles of a block."""
+    find, produce_steps, load4 = tile_finder(variant.tile), step_producer(variant.layout, is_w), codes.load4
 
     @inlined
-    def fill(
-        ring: Any, full: Any, rows: Any, scales: Any, number: Any, every: Any, where: Any, steps: Any,
+    def produce(
+        ring: Any, full: Any, rows: Any, scales: Any, number: Any, stride: Any, tiles: Any, steps: Any,
         span: Any,
     ) -> None:  # fmt: skip
         stage, phase, first = uint32(0), uint32(0), uint32(0)
-        stay = not of_w and where[5] != uint64(0)
-        rows = where[5] if stay else rows
-        while number < where[0]:
-            row, column, expert = find(number, where)
-            at = uint32(uint32(expert * where[3]) + column) if of_w else row
-            among = uint32(uint32(expert * where[4]) + column) if of_w else row
-            if stay:
-                at = uint32(load4(where[6] + uint64(row) * uint64(4)))
-            stage, phase = fill_steps(ring, full, stage, phase, rows, scales, at, among, first, steps, span)
-            number = uint32(number + every)
+        in_place = not is_w and tiles[5] != uint64(0)
+        rows = tiles[5] if in_place else rows
+        while number < tiles[0]:
+            row, column, expert = find(number, tiles)
+            at = uint32(uint32(expert * tiles[3]) + column) if is_w else row
+            scale_column = uint32(uint32(expert * tiles[4]) + column) if is_w else row
+            if in_place:
+                at = uint32(load4(tiles[6] + uint64(row) * uint64(4)))
+            stage, phase = produce_steps(
+                ring, full, stage, phase, rows, scales, at, scale_column, first, steps, span
+            )
+            number = uint32(number + stride)
 
-    return fill
+    return produce
 
 
-def row_writer(job: Job) -> Any:
-    """The device function that writes a warp's part of a tile to the rows of its uses; as work8.writer."""
-    rows, scatter = job.tile.rows, row_scatterer(job.form.columns, job.form.halves, job.out.kind)
+def row_writer(variant: Variant) -> Any:
+    """The device function that writes a warp's part of a tile to the rows of its uses."""
+    rows, scatter = (
+        variant.tile.rows,
+        row_scatterer(variant.form.columns, variant.form.halves, variant.out.kind),
+    )
     load_words = codes.load_words
 
     @inlined
     def write(
-        totals: Any, stood: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, end: Any
+        totals: Any, position: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, out_args: Any
     ) -> None:  # fmt: skip
-        (lane, inner, buffer, at), (plan, of_row) = stood, end
+        (lane, inner, buffer, at), (plan, use_of_row) = position, out_args
         slot = uint32(row // uint32(rows))
         v = load_words(plan + uint64(4 * HEAD) + uint64(slot) * uint64(16))
         count = uint32(v[3] - uint32(uint32(slot - v[1]) * uint32(rows)))
-        uses = of_row + uint64(row) * uint64(4)
+        uses = use_of_row + uint64(row) * uint64(4)
         scatter(totals, y, uses, inner, count, column, n, lane, buffer, at)
 
     return write
@@ -157,65 +170,78 @@ def row_writer(job: Job) -> Any:
 # --- kernels ----------------------------------------------------------------------------------
 
 
-def _kernel(job: Job, product: Any, *parameters: Any) -> Kernel:
+def _kernel(variant: Variant, product: Any, *parameters: Any) -> Kernel:
     return Kernel(
-        f"tma for experts {job}", product, *parameters, threads=job.threads, shared=job.room.shared,
+        f"tma for experts {variant}", product, *parameters, threads=variant.threads,
+        shared=variant.layout.shared,
         least=(9, 0), exact=True, early=True, lto=True,
     )  # fmt: skip
 
 
-@family(float_jobs())
-def float_kernel(job: Job) -> Kernel:
-    """Codes of floats, promoted every 128 columns."""
-    fill_w, fill_x = filler(job, True), filler(job, False)
-    multiply = float_worker(job, row_writer(job), expert_placer(job.tile))
+@family(float_variants())
+def float_kernel(variant: Variant) -> Kernel:
+    """The kernel for codes of floats, whose sums are promoted every 128 columns."""
+    produce_w, produce_x = producer(variant, True), producer(variant, False)
+    multiply = float_consumer(variant, row_writer(variant), expert_placer(variant.tile))
 
     @inlined
-    def work(ring: Any, full: Any, warp: Any, given: Any, number: Any, every: Any, where: Any) -> None:
-        table, y, steps, pitch, n, end = given
-        none, count = uint32(0), where[0]
-        multiply(ring, full, warp, table, pitch, y, number, every, count, where, none, steps, none, n, end)
+    def consume(
+        ring: Any, full: Any, warp: Any, arguments: Any, number: Any, stride: Any, tiles: Any
+    ) -> None:
+        table, y, steps, pitch, n, out_args = arguments
+        none, count = uint32(0), tiles[0]
+        multiply(
+            ring, full, warp, table, pitch, y, number, stride, count, tiles, none, steps, none, n, out_args,
+        )  # fmt: skip
 
-    run = roles(job, fill_w, fill_x, work, tiles_of(job.tile))
+    run = specialized_block(variant, produce_w, produce_x, consume, tile_counter(variant.tile))
 
     def product(
-        x: Any, own: Any, w: Any,  # maps of codes: x in the order of the plan, and in its own
-        of_x: Any,  # map of scales [K / (128 · span), rows of the plan]
-        of_columns: Any,  # map of scales of w [steps, E · wide], where each column has its own
-        table: Any,  # or they: float32 [steps, pitch / 4], one for each ``granule`` columns
+        x: Any, x_map: Any, w: Any,  # maps of codes: x in the order of the plan, and as it lies
+        x_scales: Any,  # map of scales [K / (128 · span), rows of the plan]
+        column_scales_map: Any,  # map of scales of w [steps, E · expert_columns], if each has its own
+        table: Any,  # or that: float32 [steps, pitch / 4], one for each ``columns_per_scale`` columns
         y: Any,  # of the outputs' kind [uses, n]
-        plan: Any, of_row: Any,  # uint32: schedule/groups.py, and its uses
-        n: Any, steps: Any, span: Any, pitch: Any, wide: Any,  # wide: columns of an expert in the table
+        plan: Any, use_of_row: Any,  # uint32: schedule/groups.py, and its uses
+        n: Any, steps: Any, span: Any, pitch: Any, expert_columns: Any,  # of an expert, in the table
     ) -> None:  # fmt: skip
-        given = (table, y, steps, pitch, n, (plan, of_row))
-        run((x, w, of_x, of_columns, steps, span), given, plan, (n, wide, own, of_row))
+        arguments = (table, y, steps, pitch, n, (plan, use_of_row))
+        run(
+            (x, w, x_scales, column_scales_map, steps, span), arguments, plan, (n, expert_columns, x_map,
+            use_of_row),
+        )  # fmt: skip
 
-    return _kernel(job, product, *(uint64,) * 9, *(uint32,) * 5)
+    return _kernel(variant, product, *(uint64,) * 9, *(uint32,) * 5)
 
 
-@family(integer_jobs())
-def integer_kernel(job: Job) -> Kernel:
-    """Codes of integers under scales that do not vary along K."""
-    fill_w, fill_x = filler(job, True), filler(job, False)
-    multiply = integer_worker(job, row_writer(job), expert_placer(job.tile))
+@family(integer_variants())
+def integer_kernel(variant: Variant) -> Kernel:
+    """The kernel for codes of integers whose scales do not vary along K."""
+    produce_w, produce_x = producer(variant, True), producer(variant, False)
+    multiply = integer_consumer(variant, row_writer(variant), expert_placer(variant.tile))
 
     @inlined
-    def work(ring: Any, full: Any, warp: Any, given: Any, number: Any, every: Any, where: Any) -> None:
-        y, steps, height, n, about, end = given
-        multiply(ring, full, warp, about, y, number, every, where[0], where, steps, height, n, end)
+    def consume(
+        ring: Any, full: Any, warp: Any, arguments: Any, number: Any, stride: Any, tiles: Any
+    ) -> None:
+        y, steps, height, n, terms, out_args = arguments
+        multiply(ring, full, warp, terms, y, number, stride, tiles[0], tiles, steps, height, n, out_args)
 
-    run = roles(job, fill_w, fill_x, work, tiles_of(job.tile))
+    run = specialized_block(variant, produce_w, produce_x, consume, tile_counter(variant.tile))
 
     def product(
-        x: Any, own: Any, w: Any,  # maps of codes, likewise
+        x: Any, x_map: Any, w: Any,  # maps of codes: x in the order of the plan, and as it lies
         y: Any,  # of the outputs' kind [uses, n]
-        of_x: Any, points_x: Any, others_x: Any,  # of each row of the plan: persistent.integer_kernel
-        of_w: Any, points_w: Any, others_w: Any,  # of each column, each expert's from a multiple of wide on
-        plan: Any, of_row: Any,
-        n: Any, steps: Any, height: Any, wide: Any,  # height: rows of the plan
+        x_scales: Any, points_x: Any, others_x: Any,  # for each row of the plan: persistent.integer_kernel
+        w_scales: Any, points_w: Any, others_w: Any,  # for each column of the experts' tables
+        plan: Any, use_of_row: Any,
+        n: Any, steps: Any, height: Any, expert_columns: Any,  # height: rows of the plan
     ) -> None:  # fmt: skip
-        about = (of_x, uint64(4), uint32(1), of_w, points_x, others_x, points_w, others_w)
+        terms = (x_scales, uint64(4), uint32(1), w_scales, points_x, others_x, points_w, others_w)
         sources = (x, w, uint64(0), uint64(0), steps, uint32(1))
-        run(sources, (y, steps, height, n, about, (plan, of_row)), plan, (n, wide, own, of_row))
+        run(
+            sources, (y, steps, height, n, terms, (plan, use_of_row)), plan, (n, expert_columns, x_map,
+            use_of_row),
+        )  # fmt: skip
 
-    return _kernel(job, product, *(uint64,) * 12, *(uint32,) * 4)
+    return _kernel(variant, product, *(uint64,) * 12, *(uint32,) * 4)

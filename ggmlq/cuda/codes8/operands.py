@@ -1,9 +1,8 @@
-"""Operands of products of 8-bit codes as the copy engine fetches them: maps, scales in the order of steps.
+"""Operands of 8-bit products as the copy engine fetches them: maps of codes, scales in the order of steps.
 
-Codes are read where they lie if rows begin at multiples of 16 bytes; otherwise they are copied
-(codes8/rows.py), those of weights once. Scales of x are a matrix [groups of K, M] of floats whose rows begin
-at such multiples: as quantize_scaled(..., order="columns") may leave them, or gathered by a small kernel.
-Those of w are a small table that is kept with it.
+Scales of x are a matrix [groups of K, M] of floats whose rows begin at multiples of 16 bytes: as
+quantize_scaled(..., order="columns") may leave them, or gathered by a small kernel. Scales of w are a small
+table that is prepared once and stays with the array.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...arrays.scaled import ScaledArray
-from ...dispatch.ending import PLAIN, Ending
-from ...dispatch.problems import ScaledLinear
-from ..epilogue.tile import SIZES, columns_of_box
+from ...dispatch.epilogue import PLAIN, Epilogue
+from ..epilogue.wgmma_sums import SIZES, columns_of_box
 from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.boxes import ROWS as ROWS_OF_BOX
 from ..intrinsics.language import cuda, uint32, uint64
@@ -25,51 +24,32 @@ from ..intrinsics.wgmma8 import STEP
 from ..machine import device, tensor_maps
 from ..machine.launch import Kernel, family
 from ..machine.tensor_maps import Box
-from .epilogue import out_of
-from .job import Out
-from .rows import Rows, Scales, zeros_of
-from .tiled import Given, given
+from .epilogue import output_kind
+from .rows import CodeRows, OperandPair, ScaleView, zero_terms
+from .variant import OutputKind
 
 THREADS = 256  # of a block that gathers scales
-AHEAD = 1  # step
-WIDEST = 768  # a multiple of every tile's columns: tables are filled up so far
+AHEAD = 1  # steps that kernels read ahead of the last one
+WIDEST = 768  # a multiple of every tile's columns: tables are filled up to one
 
 
-def refuses(problem: ScaledLinear) -> str | None:
-    """Why boxes of codes do not serve a problem, or None."""
-    card = problem.card
-    if card is not None and card.capability != (9, 0):
-        return "needs compute capability 9.0: other GPUs do not have these instructions"
-    if max(problem.m, problem.n, problem.k) >= 1 << 31:
-        return "takes up to 2**31 - 1 rows and columns"
-    for name, operand in (("x", problem.x), ("w", problem.w)):
-        if operand.c < problem.k and operand.c % STEP:
-            return f"takes scales of {STEP} columns of K, or multiples; those of {name} have {operand.c}"
-    return tensor_maps.missing() if card is not None else None
-
-
-def operands(x: ScaledArray, w: ScaledArray) -> Given:
-    """Both, with as much of a copy as they need."""
-    return given(x, w, STEP)
-
-
-def map_of_codes(rows: Rows, columns: int, box_rows: int) -> int:
-    """Of an operand: boxes of so many rows and one step."""
+def map_codes(rows: CodeRows, columns: int, box_rows: int) -> int:
+    """The map of an operand's codes, in boxes of ``box_rows`` rows and one step."""
     at = rows.codes.data.ptr
-    return tensor_maps.place(Box(at, len(rows.codes), columns, rows.pitch, "uint8", box_rows, STEP))
+    return tensor_maps.map_address(Box(at, len(rows.codes), columns, rows.pitch, "uint8", box_rows, STEP))
 
 
-def settle(w: ScaledArray) -> None:
-    """Wait, the first time, for what makes w: some kernels read codes before their predecessor ends."""
-    w.prepared(_settled)
+def prepare_stream(w: ScaledArray) -> None:
+    """Wait once for the work that made w: some kernels read its codes before their predecessor ends."""
+    w.prepared(_stream_is_ready)
 
 
-def _settled(w: ScaledArray) -> bool:
-    return True  # the stream is waited for before it is kept
+def _stream_is_ready(w: ScaledArray) -> bool:
+    return True  # preparing waits for the stream
 
 
-def kept_scales(w: ScaledArray, rows: Rows) -> Scales:
-    """Those of w as floats, which are not made anew in each product: likewise."""
+def prepared_w_scales(w: ScaledArray, rows: CodeRows) -> ScaleView:
+    """The scales of w as floats, prepared once."""
     if w.scale == "float32":
         return rows.scales
     values = w.prepared(_values)
@@ -82,63 +62,67 @@ def _values(w: ScaledArray) -> Any:
 
 
 class Outputs(NamedTuple):
-    """How outputs are written."""
+    """The kind of outputs, and the way that a kernel writes them."""
 
-    out: Out
-    boxed: bool  # by the copy engine
-    at: int  # a map, or where they begin
+    out: OutputKind
+    boxed: bool  # the copy engine writes them
+    at: int  # the address of a map, or of the outputs
 
 
-def outputs(out: Any, end: Ending = PLAIN) -> Outputs:
-    """Of a C-contiguous array of floats of 16 or 32 bits, or of codes."""
+def outputs(out: Any, end: Epilogue = PLAIN) -> Outputs:
+    """The outputs of a kernel that writes ``out``, a C-contiguous array of floats of 16 or 32 bits, or of
+    codes.
+    """
     kind, at, (m, n) = str(out.dtype), out.data.ptr, out.shape
     if end.code is not None or tensor_maps.refuses(at, pitch := n * SIZES[kind]):
-        return Outputs(out_of(out, end), False, at)
+        return Outputs(output_kind(out, end), False, at)
     return Outputs(
-        Out(kind), True, tensor_maps.place(Box(at, m, n, pitch, kind, ROWS_OF_BOX, columns_of_box(kind)))
+        OutputKind(kind),
+        True,
+        tensor_maps.map_address(Box(at, m, n, pitch, kind, ROWS_OF_BOX, columns_of_box(kind))),
     )
 
 
 # --- scales of x ------------------------------------------------------------------------------
 
 
-class BesideX(NamedTuple):
-    """Scales of the rows of x."""
+class XScales(NamedTuple):
+    """The map of the scales of x."""
 
     map: int
-    span: int  # steps that share one
-    keep: Any  # what they lie in
+    span: int  # steps that share a scale
+    owner: Any  # the array that they lie in
 
 
-def scales_of_x(x: Rows, box_rows: int) -> BesideX:
-    """[groups, M], read where they are if they lie so."""
-    own, m = x.scales, len(x.codes)
-    groups = own.at.shape[1]
-    at, pitch, keep = own.at.data.ptr, own.column if groups > 1 else _up(4 * m), own.at
-    if own.rows != 1 or (own.row != 4 and m > 1) or tensor_maps.refuses(at, pitch) or pitch < 4 * m:
-        keep = device.cupy().empty((groups, _up(4 * m) // 4), np.float32)
-        at, pitch = keep.data.ptr, keep.strides[0]
+def x_scales_map(x: CodeRows, box_rows: int) -> XScales:
+    """The scales of x as [groups, M], read in place if their rows are aligned."""
+    view, m = x.scales, len(x.codes)
+    groups = view.at.shape[1]
+    at, pitch, owner = view.at.data.ptr, view.column if groups > 1 else _round_up(4 * m), view.at
+    if view.rows != 1 or (view.row != 4 and m > 1) or tensor_maps.refuses(at, pitch) or pitch < 4 * m:
+        owner = device.cupy().empty((groups, _round_up(4 * m) // 4), np.float32)
+        at, pitch = owner.data.ptr, owner.strides[0]
         grid = -(-m // THREADS), groups
-        gatherer()(grid, (THREADS,), own.at, own.row, own.column, keep, m, own.rows, pitch // 4)
-    place = tensor_maps.place(Box(at, groups, m, pitch, "float32", 1, box_rows, False))
-    return BesideX(place, own.steps if groups > 1 else 1 << 30, keep)
+        scale_gatherer()(grid, (THREADS,), view.at, view.row, view.column, owner, m, view.rows, pitch // 4)
+    address = tensor_maps.map_address(Box(at, groups, m, pitch, "float32", 1, box_rows, False))
+    return XScales(address, view.steps if groups > 1 else 1 << 30, owner)
 
 
-def _up(size: int) -> int:
-    """To the next multiple of 16."""
+def _round_up(size: int) -> int:
+    """The next multiple of 16."""
     return -(-size // 16) * 16
 
 
 @family()
-def gatherer() -> Kernel:
-    """Scales of any strides and tiles, one a row and group, groups apart."""
+def scale_gatherer() -> Kernel:
+    """The kernel that copies scales of any strides and tiles to [groups, rows of x]."""
     take_turn, load_float, store_float = dependent_launch.take_turn, ptx.load_float, ptx.store_float
 
     def gather(
-        scales: Any, row: Any, column: Any,  # where they are, bytes between them
+        scales: Any, row: Any, column: Any,  # address, and bytes between rows and between columns
         to: Any,  # float32 [groups, pitch]
         m: Any,
-        rows: Any,  # of x that share one
+        rows: Any,  # rows of x that share a scale
         pitch: Any,
     ) -> None:  # fmt: skip
         take_turn()
@@ -151,90 +135,97 @@ def gatherer() -> Kernel:
 
 
 class FloatArguments(NamedTuple):
-    """What kernels of FP8 take, but for outputs and shape."""
+    """The arguments of FP8 kernels, but for outputs and shape."""
 
     maps: tuple[int, ...]  # x, w, scales of x, scales of each row of w
-    table: Any  # or those of w
-    sizes: tuple[int, ...]  # steps, those that share a scale of x, bytes from step to step of the table
-    keep: Any
+    table: Any  # or the scales of w as a table
+    sizes: tuple[int, ...]  # steps, steps that share a scale of x, bytes from step to step of the table
+    owner: Any
 
 
-def float_arguments(job: Any, both: Given, w: ScaledArray, m: int, n: int) -> FloatArguments:
-    """For a job of codes8/persistent.py."""
-    tile, k = job.tile, min(both.x.columns, both.w.columns)
-    beside = scales_of_x(both.x, tile.rows)
+def float_arguments(variant: Any, both: OperandPair, w: ScaledArray, m: int, n: int) -> FloatArguments:
+    """The arguments of a kernel variant of codes8/persistent.py."""
+    tile, k = variant.tile, min(both.x.columns, both.w.columns)
+    scales = x_scales_map(both.x, tile.rows)
     steps = -(-k // STEP)
-    table = table_of_w(w, 1 if job.by_columns else job.granule, steps)
-    of_columns = map_of_table(table, n, tile.columns) if job.by_columns else 0
-    codes = map_of_codes(both.x, k, tile.rows), map_of_codes(both.w, k, tile.columns)
-    sizes = steps, beside.span, table.strides[0]
-    return FloatArguments((*codes, beside.map, of_columns), table, sizes, beside.keep)
+    table = w_scale_table(w, 1 if variant.column_scales else variant.columns_per_scale, steps)
+    column_scales_map = map_table(table, n, tile.columns) if variant.column_scales else 0
+    codes = map_codes(both.x, k, tile.rows), map_codes(both.w, k, tile.columns)
+    sizes = steps, scales.span, table.strides[0]
+    return FloatArguments((*codes, scales.map, column_scales_map), table, sizes, scales.owner)
 
 
-# --- scales of w, kept with it -------------------------------------------------------------------
+# --- scales of w, prepared once ------------------------------------------------------------------
 
 
-def shared_by(w: Rows, granule: int) -> bool:
-    """Whether each so many rows of w share a scale."""
-    return w.scales.rows % granule == 0 or w.scales.rows >= len(w.codes)
+def shares_scales(w: CodeRows, columns_per_scale: int) -> bool:
+    """True where each ``columns_per_scale`` rows of w share a scale."""
+    return w.scales.rows % columns_per_scale == 0 or w.scales.rows >= len(w.codes)
 
 
-def table_of_w(w: ScaledArray, granule: int, steps: int) -> Any:
-    """float32 [steps, width]: one for each ``granule`` rows of w; more than there are, for whole tiles, and
-    for steps that are asked for ahead. Groups that were filled up have more steps than K says.
+def w_scale_table(w: ScaledArray, columns_per_scale: int, steps: int) -> Any:
+    """The scales of w as float32 [steps, width], one for each ``columns_per_scale`` rows of w, prepared once.
+
+    The table is larger than the operand: it ends with whole tiles, and with steps that kernels read ahead.
+    Groups that were filled up have more steps than K says.
     """
-    return w.prepared(_table(granule, steps))
+    return w.prepared(_table_maker(columns_per_scale, steps))
 
 
 @cache
-def _table(granule: int, steps: int) -> Callable[[ScaledArray], Any]:
+def _table_maker(columns_per_scale: int, steps: int) -> Callable[[ScaledArray], Any]:
     def make(w: ScaledArray) -> Any:
-        cp, matrix = device.cupy(), w.matrix()
-        over, (n, k) = matrix.over, matrix.codes.shape
-        width = -(-n // WIDEST) * WIDEST // granule
-        rows = np.minimum(np.arange(width) * granule, n - 1) // over.r
-        columns = np.minimum(np.arange(steps + AHEAD) * STEP, k - 1) // over.c
-        table = cp.empty((len(columns), width), np.float32)  # also a single step has a pitch that maps take
-        table[...] = matrix.scales[cp.asarray(rows)][:, cp.asarray(columns)].T
-        return table
+        n = len(w.matrix().codes)
+        width = -(-n // WIDEST) * WIDEST // columns_per_scale
+        return scale_table(w, np.minimum(np.arange(width) * columns_per_scale, n - 1), steps)
 
     return make
 
 
-def map_of_table(table: Any, n: int, box_columns: int) -> int:
-    """Of one with a scale for each row of w."""
+def scale_table(w: ScaledArray, rows: NDArray[np.int64], steps: int) -> Any:
+    """The scales of these rows of w in the order of steps: float32 [steps, rows]."""
+    cp, matrix = device.cupy(), w.matrix()
+    over, k = matrix.over, matrix.codes.shape[1]
+    columns = np.minimum(np.arange(steps + AHEAD) * STEP, k - 1) // over.c
+    table = cp.empty((len(columns), len(rows)), np.float32)  # a single step has a pitch that maps take, too
+    table[...] = matrix.scales[cp.asarray(rows // over.r)][:, cp.asarray(columns)].T
+    return table
+
+
+def map_table(table: Any, n: int, box_columns: int) -> int:
+    """The map of a table that has a scale for each row of w."""
     steps = len(table)
-    return tensor_maps.place(
+    return tensor_maps.map_address(
         Box(table.data.ptr, steps, n, table.strides[0], "float32", 1, box_columns, False)
     )
 
 
-class BesideW(NamedTuple):
-    """What integer products need of each row of w, filled up to whole tiles."""
+class IntegerTerms(NamedTuple):
+    """The terms of each row of w that integer products need, filled up to whole tiles."""
 
     scales: Any
-    points: Any  # int32: tiles8.rows.Zeros; 0 without zero points
+    points: Any  # int32: rows.ZeroTerms; 0 without zero points
     others: Any
 
 
-def beside_w(w: ScaledArray, groups: Any, zeros: bool) -> BesideW:
-    """Kept with w."""
-    found: BesideW = w.prepared(_beside(groups, zeros))
-    return found
+def integer_terms(w: ScaledArray, groups: Any, zeros: bool) -> IntegerTerms:
+    """The terms of w, prepared once."""
+    terms: IntegerTerms = w.prepared(_terms_maker(groups, zeros))
+    return terms
 
 
 @cache
-def _beside(groups: Any, zeros: bool) -> Callable[[ScaledArray], BesideW]:
-    def make(w: ScaledArray) -> BesideW:
+def _terms_maker(groups: Any, zeros: bool) -> Callable[[ScaledArray], IntegerTerms]:
+    def make(w: ScaledArray) -> IntegerTerms:
         cp, matrix = device.cupy(), w.matrix()
         n = len(matrix.codes)
         width = -(-n // WIDEST) * WIDEST
         scales = matrix.scales[cp.asarray(np.minimum(np.arange(width), n - 1) // matrix.over.r), 0]
         if not zeros:
-            return BesideW(cp.ascontiguousarray(scales), 0, 0)
-        made = cp.zeros((2, width), np.int32)
-        points, others = zeros_of(w, groups, weights=True)
-        made[0, :n], made[1, :n] = points[0], others[0]
-        return BesideW(cp.ascontiguousarray(scales), made[0], made[1])
+            return IntegerTerms(cp.ascontiguousarray(scales), 0, 0)
+        zero_parts = cp.zeros((2, width), np.int32)
+        points, others = zero_terms(w, groups, weights=True)
+        zero_parts[0, :n], zero_parts[1, :n] = points[0], others[0]
+        return IntegerTerms(cp.ascontiguousarray(scales), zero_parts[0], zero_parts[1])
 
     return make

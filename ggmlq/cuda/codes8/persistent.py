@@ -1,8 +1,9 @@
-"""Products of 8-bit codes by blocks with roles that stay on the card: one warp fetches, two groups multiply.
+"""Persistent, warp-specialized blocks for 8-bit codes: one warpgroup produces stages, two consume them.
 
-A block makes tile after tile. Two threads of its third warpgroup keep the ring full (rings/boxed.py), over the end
-of a tile too, so that the next one's stages arrive while outputs are written. The two others multiply an
-equal part of the rows each (consumers.py); they take the registers that the third gives back.
+A block makes tile after tile. Two threads of its third warpgroup are the producers, which keep the ring
+full (rings/boxed.py) across the end of a tile too, so that the next tile's stages arrive while outputs are
+written. The other two warpgroups are the consumers (consumers.py), each for an equal part of the rows; they
+take the registers that the third one releases.
 """
 
 from __future__ import annotations
@@ -14,139 +15,159 @@ from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..rings.boxed import BoxTile, filler, product_placer, starter
+from ..rings.boxed import BoxTile, barrier_initializer, producer, product_raster
 from . import epilogue
-from .consumers import float_worker, integer_worker
-from .job import TALL, Job, float_jobs, integer_jobs
+from .consumers import float_consumer, integer_consumer
+from .variant import RASTER_HEIGHT, Variant, float_variants, integer_variants
 
-FETCHES, MULTIPLIES = 40, 232  # registers of a thread; 168 at the start
+PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232  # registers of a thread, which starts with 168
 
 
-def opener(job: Job) -> Any:
-    """The device function at the start of a kernel: ring, barriers, and the predecessor's end."""
-    base, start = ptx.shared_base, starter(job.tile.stages, 4 * job.tile.groups)
-    of_barriers, wait = job.room.barriers, dependent_launch.wait_for_predecessor
+def block_opener(variant: Variant) -> Any:
+    """The device function at the start of a kernel: place the ring, make its barriers, wait for the
+    predecessor.
+    """
+    base, start = ptx.shared_base, barrier_initializer(variant.tile.stages, 4 * variant.tile.groups)
+    barriers_offset, wait = variant.layout.barriers, dependent_launch.wait_for_predecessor
 
     @inlined
-    def begin() -> Any:
+    def open_block() -> Any:
         ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
-        full = uint32(ring + uint32(of_barriers))
+        full = uint32(ring + uint32(barriers_offset))
         if uint32(cuda.threadIdx.x) == uint32(0):
             start(full)
         cuda.syncthreads()
         wait()
         return ring, full
 
-    return begin
+    return open_block
 
 
-def roles(job: Job, fill_w: Any, fill_x: Any, work: Any, tiles: Any) -> Any:
-    """The device function that sends each warp to its role, with the registers that it needs.
+def specialized_block(
+    variant: Variant, produce_w: Any, produce_x: Any, consume: Any, count_tiles: Any
+) -> Any:
+    """The device function that runs each warp as producer or consumer, with the registers that this needs.
 
-    ``sources``: maps of the codes of x and w, of their scales, how many steps there are, and how many share
-    scales of x. ``work`` takes ``given`` apart; ``tiles`` makes of ``m`` and ``n`` what finds a tile.
+    ``sources``: maps of the codes of x and w, of their scales, the number of steps, and of steps that share
+    a scale of x. ``consume`` unpacks ``arguments``; ``count_tiles`` makes the schedule of a block out of
+    ``m`` and ``n``.
     """
-    fetching, begin, first_lane = 4 * job.tile.groups, opener(job), barriers.of_first_lane
-    give, take = barriers.registers("dec", FETCHES), barriers.registers("inc", MULTIPLIES)
-    scarce = job.tile.groups > 1
+    fetching, open_block, first_lane = (
+        4 * variant.tile.groups,
+        block_opener(variant),
+        barriers.from_first_lane,
+    )
+    give, take = barriers.registers("dec", PRODUCER_REGISTERS), barriers.registers("inc", CONSUMER_REGISTERS)
+    scarce = variant.tile.groups > 1
 
     @inlined
-    def run(sources: Any, given: Any, m: Any, n: Any) -> None:
-        ring, full = begin()
-        x, w, of_x, of_w, steps, span = sources
+    def run(sources: Any, arguments: Any, m: Any, n: Any) -> None:
+        ring, full = open_block()
+        x, w, x_scales, w_scales, steps, span = sources
         thread = uint32(cuda.threadIdx.x)
         warp = first_lane(uint32(thread >> uint32(5)))
-        where, number, every = tiles(m, n), uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
+        tiles, number, stride = count_tiles(m, n), uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
         if uint32(warp) >= uint32(fetching):
             if scarce:
                 give()
             if thread == uint32(32 * fetching):
-                fill_w(ring, full, w, of_w, number, every, where, steps, span)
+                produce_w(ring, full, w, w_scales, number, stride, tiles, steps, span)
             if thread == uint32(32 * fetching + 32):
-                fill_x(ring, full, x, of_x, number, every, where, steps, span)
+                produce_x(ring, full, x, x_scales, number, stride, tiles, steps, span)
         else:
             if scarce:
                 take()
-            work(ring, full, warp, given, number, every, where)
+            consume(ring, full, warp, arguments, number, stride, tiles)
 
     return run
 
 
-def product_tiles(tile: BoxTile) -> Any:
+def product_tile_counter(tile: BoxTile) -> Any:
     """The device function for the tiles of one product: down and across."""
     rows, columns = tile.rows, tile.columns
 
     @inlined
-    def tiles(m: Any, n: Any) -> Any:
+    def count_tiles(m: Any, n: Any) -> Any:
         down = uint32(uint32(m + uint32(rows - 1)) // uint32(rows))
         across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
         return down, across
 
-    return tiles
+    return count_tiles
 
 
-def _kernel(job: Job, product: Any, *parameters: Any) -> Kernel:
+def _kernel(variant: Variant, product: Any, *parameters: Any) -> Kernel:
     return Kernel(
-        f"tma persistent {job}", product, *parameters, threads=job.threads, shared=job.room.shared,
+        f"tma persistent {variant}", product, *parameters, threads=variant.threads,
+        shared=variant.layout.shared,
         least=(9, 0), exact=True, early=True, lto=True,
     )  # fmt: skip
 
 
-@family(float_jobs())
-def float_kernel(job: Job) -> Kernel:
-    """Codes of floats, promoted every 128 columns."""
-    fill_w, fill_x = (filler(job.room, TALL, one) for one in (True, False))
-    multiply = float_worker(job, epilogue.tile_writer(job), product_placer(job.tile, TALL))
+@family(float_variants())
+def float_kernel(variant: Variant) -> Kernel:
+    """The kernel for codes of floats, whose sums are promoted every 128 columns."""
+    produce_w, produce_x = (producer(variant.layout, RASTER_HEIGHT, one) for one in (True, False))
+    multiply = float_consumer(
+        variant, epilogue.tile_writer(variant), product_raster(variant.tile, RASTER_HEIGHT)
+    )
 
     @inlined
-    def work(ring: Any, full: Any, warp: Any, given: Any, number: Any, every: Any, where: Any) -> None:
-        table, y, m, n, steps, pitch, end = given
-        count = uint32(where[0] * where[1])
-        multiply(ring, full, warp, table, pitch, y, number, every, count, where, uint32(0), steps, m, n, end)
+    def consume(
+        ring: Any, full: Any, warp: Any, arguments: Any, number: Any, stride: Any, tiles: Any
+    ) -> None:
+        table, y, m, n, steps, pitch, out_args = arguments
+        count = uint32(tiles[0] * tiles[1])
+        multiply(
+            ring, full, warp, table, pitch, y, number, stride, count, tiles, uint32(0), steps, m, n, out_args,
+        )  # fmt: skip
 
-    run = roles(job, fill_w, fill_x, work, product_tiles(job.tile))
+    run = specialized_block(variant, produce_w, produce_x, consume, product_tile_counter(variant.tile))
 
     def product(
         x: Any, w: Any,  # maps of codes
-        of_x: Any,  # map of scales [K / (128 · span), M]
-        of_columns: Any,  # map of scales of w [steps, N], where each column has its own
-        table: Any,  # or they: float32 [steps, pitch / 4], one for each ``granule`` columns
-        y: Any,  # map, or address
+        x_scales: Any,  # map of scales [K / (128 · span), M]
+        column_scales_map: Any,  # map of scales of w [steps, N], where each column has its own
+        table: Any,  # or that: float32 [steps, pitch / 4], one for each ``columns_per_scale`` columns
+        y: Any,  # a map, or an address
         m: Any, n: Any, steps: Any, span: Any, pitch: Any,
         bias: Any, scales: Any, down: Any, along: Any,  # epilogue.py
     ) -> None:  # fmt: skip
-        given = (table, y, m, n, steps, pitch, (bias, scales, down, along))
-        run((x, w, of_x, of_columns, steps, span), given, m, n)
+        arguments = (table, y, m, n, steps, pitch, (bias, scales, down, along))
+        run((x, w, x_scales, column_scales_map, steps, span), arguments, m, n)
 
-    return _kernel(job, product, *(uint64,) * 6, *(uint32,) * 5, *epilogue.KINDS)
+    return _kernel(variant, product, *(uint64,) * 6, *(uint32,) * 5, *epilogue.PARAMETERS)
 
 
-@family(integer_jobs())
-def integer_kernel(job: Job) -> Kernel:
-    """Codes of integers under scales that do not vary along K."""
-    fill_w, fill_x = (filler(job.room, TALL, one) for one in (True, False))
-    multiply = integer_worker(job, epilogue.tile_writer(job), product_placer(job.tile, TALL))
+@family(integer_variants())
+def integer_kernel(variant: Variant) -> Kernel:
+    """The kernel for codes of integers whose scales do not vary along K."""
+    produce_w, produce_x = (producer(variant.layout, RASTER_HEIGHT, one) for one in (True, False))
+    multiply = integer_consumer(
+        variant, epilogue.tile_writer(variant), product_raster(variant.tile, RASTER_HEIGHT)
+    )
 
     @inlined
-    def work(ring: Any, full: Any, warp: Any, given: Any, number: Any, every: Any, where: Any) -> None:
-        y, m, n, steps, about, end = given
-        count = uint32(where[0] * where[1])
-        multiply(ring, full, warp, about, y, number, every, count, where, steps, m, n, end)
+    def consume(
+        ring: Any, full: Any, warp: Any, arguments: Any, number: Any, stride: Any, tiles: Any
+    ) -> None:
+        y, m, n, steps, terms, out_args = arguments
+        count = uint32(tiles[0] * tiles[1])
+        multiply(ring, full, warp, terms, y, number, stride, count, tiles, steps, m, n, out_args)
 
-    run = roles(job, fill_w, fill_x, work, product_tiles(job.tile))
+    run = specialized_block(variant, produce_w, produce_x, consume, product_tile_counter(variant.tile))
 
     def product(
         x: Any, w: Any,  # maps of codes
-        y: Any,  # map, or address
-        of_x: Any, row_x: Any,  # scales of x, and bytes from one to the next
-        of_w: Any,  # float32 [N], filled up to whole tiles; the last two as well
-        points_x: Any, others_x: Any, points_w: Any, others_w: Any,  # int32: tiles8.rows.Zeros
+        y: Any,  # a map, or an address
+        x_scales: Any, row_x: Any,  # scales of x, and bytes from one to the next
+        w_scales: Any,  # float32 [N], filled up to whole tiles; the last two as well
+        points_x: Any, others_x: Any, points_w: Any, others_w: Any,  # int32: rows.ZeroTerms
         m: Any, n: Any, steps: Any,
-        rows_x: Any,  # of x that share a scale
+        rows_x: Any,  # rows of x that share a scale
         bias: Any, scales: Any, down: Any, along: Any,  # epilogue.py
     ) -> None:  # fmt: skip
-        about = (of_x, row_x, rows_x, of_w, points_x, others_x, points_w, others_w)
+        terms = (x_scales, row_x, rows_x, w_scales, points_x, others_x, points_w, others_w)
         sources = (x, w, uint64(0), uint64(0), steps, uint32(1))
-        run(sources, (y, m, n, steps, about, (bias, scales, down, along)), m, n)
+        run(sources, (y, m, n, steps, terms, (bias, scales, down, along)), m, n)
 
-    return _kernel(job, product, *(uint64,) * 10, *(uint32,) * 4, *epilogue.KINDS)
+    return _kernel(variant, product, *(uint64,) * 10, *(uint32,) * 4, *epilogue.PARAMETERS)

@@ -1,9 +1,10 @@
-"""Rows of codes as kernels read them: aligned, groups of K in whole steps, scales where they are.
+"""Both operands of a product as kernels read them: aligned codes, groups of K in whole steps, views of
+scales.
 
-Codes are read where they lie if rows begin at multiples of 16 bytes, K is a multiple of 16 and a group
-(the columns that share all scales) is whole steps of a kernel. Otherwise they are copied once: each group
-is filled up with zeros, whose products are nothing. Scales are never copied: a kernel is told how
-far their rows and columns lie apart, in whichever order.
+Codes are read in place if their rows begin at multiples of 16 bytes, K is a multiple of 16, and a group
+(the columns that share all their scales) is whole steps of a kernel. Otherwise they are copied once, with
+each group filled up with zeros, whose products are zero. Scales are never copied: a kernel gets the
+distances in bytes between their rows and columns, in whichever order they lie.
 """
 
 from __future__ import annotations
@@ -16,19 +17,18 @@ import numpy as np
 
 from ...arrays.scaled import Matrix, ScaledArray
 from ...codes.tiling import expanded
-from ...dispatch.problems import ScaledLinear
 from ..machine.device import cupy
 
-STEPS = (128, 64, 32)  # columns that a kernel may take at a time
-SHORTEST = 8  # columns of a group: shorter ones would be mostly zeros
+STEPS = (128, 64, 32)  # columns of K that a kernel may take in one step
+INTEGER_KINDS = {"int8": "s8", "int8_full": "s8", "uint8": "u8"}  # codes, as instructions name them
 ADDRESSES = (1 << 64) - 1
 
 
-class Groups(NamedTuple):
-    """How the columns are divided."""
+class ColumnGroups(NamedTuple):
+    """The columns of K in groups that share all their scales."""
 
-    length: int  # columns that share all scales
-    padded: int  # the same with zeros: whole steps
+    length: int  # columns that share all their scales
+    padded: int  # the length filled up with zeros to whole steps
     step: int
 
     @property
@@ -37,63 +37,61 @@ class Groups(NamedTuple):
         return self.padded // self.step
 
 
-def groups_of(k: int, c: int, step: int | None = None) -> Groups:
-    """For K columns and scales that change every c of them; c = K where they do not.
+def column_groups(k: int, c: int, step: int | None = None) -> ColumnGroups:
+    """Groups of K columns whose scales change every c of them; c = K where they do not change.
 
-    ``step``: how many columns a kernel takes at a time, which divides c; otherwise as many as can be.
+    ``step``: the columns that a kernel takes at a time, which divide c; without it the longest step that
+    fits.
     """
     if step is not None:
-        return Groups(c, c, step) if c < k else Groups(max(k, 1), max(-(-k // step), 1) * step, step)
+        return (
+            ColumnGroups(c, c, step) if c < k else ColumnGroups(max(k, 1), max(-(-k // step), 1) * step, step)
+        )
     if c >= k:
         padded = max(-(-k // STEPS[0]), 1) * STEPS[0]
-        return Groups(max(k, 1), padded, STEPS[0])
+        return ColumnGroups(max(k, 1), padded, STEPS[0])
     step = next((step for step in STEPS if c % step == 0), None)
     if step is None:
         step = next((step for step in reversed(STEPS) if step >= c), STEPS[0])
-    return Groups(c, -(-c // step) * step, step)
+    return ColumnGroups(c, -(-c // step) * step, step)
 
 
-def too_short(problem: ScaledLinear) -> str | None:
-    """Why groups of a problem do not serve, or None."""
-    if problem.varies and problem.group < SHORTEST:
-        return f"takes groups of {SHORTEST} columns of K or more, these have {problem.group}"
-    return None
+class ScaleView(NamedTuple):
+    """Scales as arguments of a kernel: an address, distances in bytes, and how many codes share one."""
 
-
-class Scales(NamedTuple):
-    """Where the scale of a row and a step is, as arguments of a kernel."""
-
-    at: Any  # the array
-    row: int  # bytes from row to row of scales
+    at: Any  # the array of scales
+    row: int  # bytes from one row of scales to the next
     column: int
-    rows: int  # of codes that share one
-    steps: int  # that do
+    rows: int  # rows of codes that share one
+    steps: int  # steps of K that share one
 
 
-class Rows(NamedTuple):
-    """An operand."""
+class CodeRows(NamedTuple):
+    """One operand: its codes in rows, and its scales."""
 
     codes: Any
     pitch: int  # bytes from row to row
-    columns: int  # with what fills up groups
-    scales: Scales
+    columns: int  # columns, those that fill up groups included
+    scales: ScaleView
 
 
-def rows_of(s: ScaledArray, groups: Groups, keep: bool = False) -> Rows:
-    """An operand of a product; ``keep``: what has to be copied is kept with it."""
+def code_rows(s: ScaledArray, groups: ColumnGroups, keep: bool = False) -> CodeRows:
+    """An operand as kernels read it; ``keep``: a copy that must be made stays with the array."""
     matrix = s.matrix()
     codes, k = matrix.codes.view(np.uint8), matrix.over.columns
-    if _fits(codes, groups):
+    if _readable_in_place(codes, groups):
         columns, pitch = k, codes.strides[0] if len(codes) > 1 else k
     else:
-        codes = s.prepared(_copier(groups)) if keep else _copied(matrix, groups)
+        codes = s.prepared(_padded_copy_maker(groups)) if keep else _padded_copy(matrix, groups)
         columns = pitch = codes.shape[1]
-    own = matrix.over.c // groups.length * groups.span if matrix.over.c < k else max(1, columns)
+    steps_per_scale = matrix.over.c // groups.length * groups.span if matrix.over.c < k else max(1, columns)
     row, column = (stride & ADDRESSES for stride in matrix.scales.strides)
-    return Rows(codes, pitch, columns, Scales(matrix.scales, row, column, matrix.over.r, own))
+    return CodeRows(
+        codes, pitch, columns, ScaleView(matrix.scales, row, column, matrix.over.r, steps_per_scale)
+    )
 
 
-def _fits(codes: Any, groups: Groups) -> bool:
+def _readable_in_place(codes: Any, groups: ColumnGroups) -> bool:
     k = codes.shape[1]
     return k % 16 == 0 and (k <= groups.length or groups.length == groups.padded) and _aligned(codes)
 
@@ -103,52 +101,72 @@ def _aligned(codes: Any) -> bool:
 
 
 @cache
-def _copier(groups: Groups) -> Callable[[ScaledArray], Any]:
-    return lambda s: _copied(s.matrix(), groups)
+def _padded_copy_maker(groups: ColumnGroups) -> Callable[[ScaledArray], Any]:
+    return lambda s: _padded_copy(s.matrix(), groups)
 
 
-def _copied(matrix: Matrix, groups: Groups) -> Any:
-    """Codes with each group filled up."""
+def _padded_copy(matrix: Matrix, groups: ColumnGroups) -> Any:
+    """Codes copied with each group filled up with zeros."""
     rows, k = matrix.codes.shape
     length, padded = groups.length, groups.padded
     whole = k // length
-    made = cupy().zeros((rows, -(-k // length), padded), matrix.codes.dtype)
-    made[:, :whole, :length] = matrix.codes[:, : whole * length].reshape(rows, whole, length)
+    copy = cupy().zeros((rows, -(-k // length), padded), matrix.codes.dtype)
+    copy[:, :whole, :length] = matrix.codes[:, : whole * length].reshape(rows, whole, length)
     if k > whole * length:
-        made[:, whole, : k - whole * length] = matrix.codes[:, whole * length :]
-    return made.reshape(rows, made.shape[1] * padded).view(np.uint8)
+        copy[:, whole, : k - whole * length] = matrix.codes[:, whole * length :]
+    return copy.reshape(rows, copy.shape[1] * padded).view(np.uint8)
+
+
+class OperandPair(NamedTuple):
+    """Both operands of a product, as kernels read them."""
+
+    x: CodeRows
+    w: CodeRows
+    groups: ColumnGroups
+
+
+def operand_pair(x: ScaledArray, w: ScaledArray, step: int | None = None) -> OperandPair:
+    """Rows of both operands, w [..., K] as one matrix; codes that kernels cannot read in place are copied.
+
+    ``step``: columns of K that a kernel takes at a time.
+    """
+    groups = column_groups(w.shape[-1], min(x.tiling.c, w.tiling.c), step)
+    return OperandPair(code_rows(x, groups), code_rows(w, groups, keep=True), groups)
 
 
 # --- zero points --------------------------------------------------------------------------------
 
 
-class Zeros(NamedTuple):
-    """For every group (a row here) and row of codes, int32: two factors of the identity.
+class ZeroTerms(NamedTuple):
+    """The parts of a product that zero points cause, int32 [groups, rows of codes]; two factors of the
+    identity
 
-    Σ (a - za)(b - zb)  =  Σ a b  -  za · (Σ b - n zb)  -  zb · Σ a
+        Σ (a - za)(b - zb)  =  Σ a b  -  za · (Σ b - n zb)  -  zb · Σ a
     """
 
-    points: Any  # za or zb
-    others: Any  # Σ a, or Σ b - n zb: what the other's zero points are multiplied with
+    points: Any  # the operand's own zero points: za or zb
+    others: Any  # factors of the other operand's zero points: Σ a, or Σ b - n zb
 
 
-def zeros_of(s: ScaledArray, groups: Groups, weights: bool) -> Zeros:
-    """Of x, or of w: those are kept with it."""
-    found: Zeros = s.prepared(_zeros_maker(groups, True)) if weights else _zeros(s, groups, False)
-    return found
+def zero_terms(s: ScaledArray, groups: ColumnGroups, weights: bool) -> ZeroTerms:
+    """The zero-point terms of x, or of weights, which stay with the array."""
+    terms: ZeroTerms = (
+        s.prepared(_zero_terms_maker(groups, True)) if weights else _zero_terms(s, groups, False)
+    )
+    return terms
 
 
 @cache
-def _zeros_maker(groups: Groups, weights: bool) -> Callable[[ScaledArray], Zeros]:
-    return lambda s: _zeros(s, groups, weights)
+def _zero_terms_maker(groups: ColumnGroups, weights: bool) -> Callable[[ScaledArray], ZeroTerms]:
+    return lambda s: _zero_terms(s, groups, weights)
 
 
-def _zeros(s: ScaledArray, groups: Groups, weights: bool) -> Zeros:
+def _zero_terms(s: ScaledArray, groups: ColumnGroups, weights: bool) -> ZeroTerms:
     cp, matrix = cupy(), s.matrix()
     (rows, k), length = matrix.codes.shape, groups.length
     count = -(-k // length)
     if k % length:
-        by_group = _copied(matrix, groups).view(matrix.codes.dtype).reshape(rows, count, groups.padded)
+        by_group = _padded_copy(matrix, groups).view(matrix.codes.dtype).reshape(rows, count, groups.padded)
     else:
         by_group = matrix.codes.reshape(rows, count, length)
     sums = by_group.sum(axis=2, dtype=np.int32).T
@@ -156,9 +174,9 @@ def _zeros(s: ScaledArray, groups: Groups, weights: bool) -> Zeros:
     if matrix.zeros is not None:
         over = matrix.over._replace(c=1)
         times = -(-matrix.over.c // length)
-        found = cp.repeat(expanded(cp, matrix.zeros, over), times, axis=1)[:, :count]
-        points[...] = found.T
+        of_groups = cp.repeat(expanded(cp, matrix.zeros, over), times, axis=1)[:, :count]
+        points[...] = of_groups.T
     if weights:
         lengths = np.minimum(length, k - length * np.arange(count)).astype(np.int32)
         sums = sums - cp.asarray(lengths)[:, None] * points
-    return Zeros(points, cp.ascontiguousarray(sums))
+    return ZeroTerms(points, cp.ascontiguousarray(sums))

@@ -1,44 +1,49 @@
-"""Sums of few rows: brought to the block that finishes them, added up, written: see small_m.py."""
+"""Sums of few rows (small_m.py): sent to the block that finishes them, added up, written."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..epilogue.tile import pusher, stager
+from ..epilogue.wgmma_sums import cluster_pusher, column_stager
 from ..intrinsics import barrier as barriers
 from ..intrinsics import bf16x2, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, int32, uint32
-from .epilogue import four_of
-from .small_m import MULTIPLY, FewJob
+from .epilogue import quad_epilogue
+from .small_m import CONSUMER_THREADS, SmallMVariant
 
 
-def deliverer(job: FewJob) -> Any:
-    """The device function that brings sums to the blocks that finish them."""
-    tile = job.tile
-    columns, pitch, turns, of_sums = tile.columns, tile.pitch, tile.turns, tile.sums
+def sum_exchanger(variant: SmallMVariant) -> Any:
+    """The device function that sends sums to the blocks that add them up."""
+    tile = variant.tile
+    columns, pitch, turns, sums_offset = tile.columns, tile.pitch, tile.turns, tile.sums
     log, fours, shift = columns.bit_length() - 1, tile.rows // 4, (tile.rows // 4).bit_length() - 1
-    push, stage = pusher(columns, job.integer, pitch), stager(columns, job.integer, pitch)
-    join_cluster, put16_of, take16 = barriers.join_cluster, barriers.put16_of, ptx.take16
-    meet = barriers.gather_point(1, MULTIPLY)
+    push, stage = (
+        cluster_pusher(columns, variant.integer, pitch),
+        column_stager(columns, variant.integer, pitch),
+    )
+    wait_for_cluster, put16_in_block, take16 = barriers.wait_for_cluster, barriers.put16_in_block, ptx.take16
+    meet = barriers.named_barrier(1, CONSUMER_THREADS)
 
     @inlined
     def store(ring: Any, totals: Any, row: Any, column: Any, turn: Any, rank: Any, halvings: Any) -> None:
-        share = uint32(uint32(log) - halvings)  # its logarithm
+        share = uint32(uint32(log) - halvings)  # log2 of the columns that a block finishes
         source = uint32(uint32(uint32(rank * uint32(turns)) + turn) << share)
         if halvings != uint32(0):
-            join_cluster()  # their shared memory is there
-        push(totals, uint32(ring + uint32(of_sums) + uint32(row << uint32(2))), column, share, source)
+            wait_for_cluster()  # the shared memory of the others exists
+        push(totals, uint32(ring + uint32(sums_offset) + uint32(row << uint32(2))), column, share, source)
 
     @inlined
-    def carry(ring: Any, totals: Any, row: Any, column: Any, turn: Any, rank: Any, halvings: Any) -> None:
+    def exchange_wide(
+        ring: Any, totals: Any, row: Any, column: Any, turn: Any, rank: Any, halvings: Any
+    ) -> None:
         share = uint32(uint32(log) - halvings)
-        meet()  # nobody multiplies what is in the stages
-        own = uint32(turn * uint32(columns) + column)
-        stage(totals, uint32(ring + own * uint32(pitch) + uint32(row << uint32(2))))
+        meet()  # the stages are free
+        column_index = uint32(turn * uint32(columns) + column)
+        stage(totals, uint32(ring + column_index * uint32(pitch) + uint32(row << uint32(2))))
         meet()
         if halvings != uint32(0):
-            join_cluster()
+            wait_for_cluster()
         i = uint32(cuda.threadIdx.x)
         while i < uint32(turns * fours * columns):
             c, at = uint32(i >> uint32(shift)), uint32(uint32(i & uint32(fours - 1)) << uint32(4))
@@ -46,52 +51,53 @@ def deliverer(job: FewJob) -> Any:
             source = uint32(rank * uint32(turns) + uint32(c >> uint32(log)))
             c = uint32(c & uint32(columns - 1))
             owner = uint32(c >> share)
-            there = uint32(uint32(c - uint32(owner << share)) + uint32(source << share))
-            at = uint32(ring + uint32(of_sums) + there * uint32(pitch) + at)
-            put16_of(at, owner, v[0], v[1], v[2], v[3])
-            i = uint32(i + uint32(MULTIPLY))
+            target = uint32(uint32(c - uint32(owner << share)) + uint32(source << share))
+            at = uint32(ring + uint32(sums_offset) + target * uint32(pitch) + at)
+            put16_in_block(at, owner, v[0], v[1], v[2], v[3])
+            i = uint32(i + uint32(CONSUMER_THREADS))
 
-    return carry if tile.many else store
+    return exchange_wide if tile.wide_exchange else store
 
 
-def adder(job: FewJob) -> Any:
-    """The device function that adds up this block's share of the outputs, four of a row of x at a time.
+def sum_reducer(variant: SmallMVariant) -> Any:
+    """The device function that adds up this block's part of the outputs, four of a row of x at a time, and
+    writes them.
 
-    Rows of a list go where another list says, which stands behind it.
+    With a list of rows, a second list behind it names the row of y for each.
     """
-    tile, log = job.tile, job.tile.columns.bit_length() - 1
-    of_sums, finish = tile.sums, integer_finisher(job) if job.integer else float_finisher()
-    (beside, write), pitch, turns = four_of(job.out), tile.pitch, tile.turns
+    tile, log = variant.tile, variant.tile.columns.bit_length() - 1
+    sums_offset, reduce = tile.sums, integer_reduction(variant) if variant.integer else float_reduction()
+    (load_beside, write), pitch, turns = quad_epilogue(variant.out), tile.pitch, tile.turns
     fours, shift = tile.rows // 4, (tile.rows // 4).bit_length() - 1
-    targets, take4 = tile.listed + 4 * tile.columns if job.listed else 0, bf16x2.take4
+    targets, take4 = tile.row_list + 4 * tile.columns if variant.listed else 0, bf16x2.take4
 
     @inlined
     def add(
-        ring: Any, rank: Any, halvings: Any, y: Any, row0: Any, m: Any, n: Any, ending: Any
+        ring: Any, rank: Any, halvings: Any, y: Any, row0: Any, m: Any, n: Any, out_args: Any
     ) -> None:  # fmt: skip
-        share = uint32(uint32(log) - halvings)  # its logarithm
+        share = uint32(uint32(log) - halvings)  # log2 of the columns that a block finishes
         i, items = uint32(cuda.threadIdx.x), uint32(uint32(fours) << share)
         apart, sources = uint32(uint32(pitch) << share), uint32(uint32(turns) << halvings)
         while i < items:
             c, q = uint32(i >> uint32(shift)), uint32(uint32(i & uint32(fours - 1)) << uint32(2))
-            at = uint32(ring + uint32(of_sums) + c * uint32(pitch) + uint32(q << uint32(2)))
+            at = uint32(ring + uint32(sums_offset) + c * uint32(pitch) + uint32(q << uint32(2)))
             c = uint32(c + uint32(rank << share))
-            found = beside(ending, c, uint32(row0 + q), m, n)
-            e, f, g, h = finish(at, apart, sources, ring, c, q)
+            bias_and_scales = load_beside(out_args, c, uint32(row0 + q), m, n)
+            e, f, g, h = reduce(at, apart, sources, ring, c, q)
             if c < m:
                 to = take4(uint32(ring + uint32(targets) + uint32(c << uint32(2)))) if targets else c
-                write(y, to, uint32(row0 + q), n, found, e, f, g, h)
-            i = uint32(i + uint32(MULTIPLY))
+                write(y, to, uint32(row0 + q), n, bias_and_scales, e, f, g, h)
+            i = uint32(i + uint32(CONSUMER_THREADS))
 
     return add
 
 
-def float_finisher() -> Any:
-    """The device function for four sums."""
+def float_reduction() -> Any:
+    """The device function that adds up four sums of floats."""
     take16 = ptx.take_floats
 
     @inlined
-    def finish(at: Any, apart: Any, sources: Any, ring: Any, c: Any, q: Any) -> Any:
+    def reduce(at: Any, apart: Any, sources: Any, ring: Any, c: Any, q: Any) -> Any:
         v, source = take16(at), uint32(1)
         e, f, g, h = v[0], v[1], v[2], v[3]
         while source < sources:
@@ -100,41 +106,41 @@ def float_finisher() -> Any:
             e, f, g, h = e + v[0], f + v[1], g + v[2], h + v[3]
         return e, f, g, h
 
-    return finish
+    return reduce
 
 
-def integer_finisher(job: FewJob) -> Any:
-    """The same for integers, which get their scales and zero points here: small_m.bringer_of_integers."""
-    zeros, of_w, of_x = job.zeros, job.tile.scales, job.tile.scales_of_x
-    rows, columns = job.tile.rows, job.tile.columns
+def integer_reduction(variant: SmallMVariant) -> Any:
+    """The device function that adds up four sums of integers and applies scales and zero points."""
+    zeros, w_scales, x_scales = variant.zeros, variant.tile.scales, variant.tile.scales_of_x
+    rows, columns = variant.tile.rows, variant.tile.columns
     take16, take, take_float, fma, mul = ptx.take16, bf16x2.take4, bf16x2.take_float, ptx.fma, ptx.mul
 
     @inlined
-    def one(total: Any, near_w: Any, near_x: Any) -> Any:
-        """A sum; where the scales of its row of w and of its row of x are."""
+    def one(total: Any, w_scales_at: Any, x_scales_at: Any) -> Any:
+        """A sum as a float; addresses of the scales of its row of w and of its row of x."""
         if zeros:
             point_x, other_w = (
-                take(uint32(near_x + uint32(4 * columns))),
-                take(uint32(near_w + uint32(8 * rows))),
+                take(uint32(x_scales_at + uint32(4 * columns))),
+                take(uint32(w_scales_at + uint32(8 * rows))),
             )
             other_x, point_w = (
-                take(uint32(near_x + uint32(8 * columns))),
-                take(uint32(near_w + uint32(4 * rows))),
+                take(uint32(x_scales_at + uint32(8 * columns))),
+                take(uint32(w_scales_at + uint32(4 * rows))),
             )
             total = int32(total - int32(uint32(point_x * other_w) + uint32(other_x * point_w)))
-        return fma(float32(total), mul(take_float(near_x), take_float(near_w)), float32(0))
+        return fma(float32(total), mul(take_float(x_scales_at), take_float(w_scales_at)), float32(0))
 
     @inlined
-    def finish(at: Any, apart: Any, sources: Any, ring: Any, c: Any, q: Any) -> Any:
+    def reduce(at: Any, apart: Any, sources: Any, ring: Any, c: Any, q: Any) -> Any:
         v, source = take16(at), uint32(1)
         a, b, d, e = int32(v[0]), int32(v[1]), int32(v[2]), int32(v[3])
         while source < sources:
             at = uint32(at + apart)
             v, source = take16(at), uint32(source + uint32(1))
             a, b, d, e = int32(a + v[0]), int32(b + v[1]), int32(d + v[2]), int32(e + v[3])
-        w = uint32(ring + uint32(of_w) + uint32(q << uint32(2)))
-        x = uint32(ring + uint32(of_x) + uint32(c << uint32(2)))
+        w = uint32(ring + uint32(w_scales) + uint32(q << uint32(2)))
+        x = uint32(ring + uint32(x_scales) + uint32(c << uint32(2)))
         a, b = one(a, w, x), one(b, uint32(w + uint32(4)), x)
         return a, b, one(d, uint32(w + uint32(8)), x), one(e, uint32(w + uint32(12)), x)
 
-    return finish
+    return reduce

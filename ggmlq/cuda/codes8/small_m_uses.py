@@ -1,46 +1,46 @@
-"""Few rows that a list names: which uses of an expert a block of small_m.py serves, and where they go.
+"""Rows of x that a list names: the uses of an expert that a block of small_m.py serves, and their rows of
+outputs.
 
-A *use* is a number t · U + u: token t meets the u-th of its experts (gemv/uses.py). One warp looks at all
-ids and leaves in shared memory, behind all else of the block
+A *use* is a number t · U + u: token t meets the u-th of its experts (schedule/uses.py). One warp looks at
+all ids and leaves in shared memory, at the end of the block's layout,
 
-    rows of x [columns] · uses [columns] · how many there are · the expert
+    rows of x [columns] · uses [columns] · the number of uses · the expert
 
-so that those who fetch, bring scales and write find them there. Blocks whose use an earlier one serves have
-none, and end.
+for producers, scale copiers and the epilogue. A block whose use an earlier block serves has none, and ends.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..gemv.uses import finder
 from ..intrinsics import bf16x2, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, uint32
-from .epilogue import four_storer
-from .small_m import FewJob, FewTile
+from ..schedule.uses import finder
+from .epilogue import quad_storer
+from .small_m import SmallMTile, SmallMVariant
 
-IDS_EACH = 2, 8, 32  # of a lane: kernels for up to 64, 256 and 1024 uses
-MOST = 32 * IDS_EACH[-1]  # uses
+IDS_PER_LANE = 2, 8, 32  # kernels for up to 64, 256 and 1024 uses
+MOST = 32 * IDS_PER_LANE[-1]  # uses
 NAN = float("nan")
 
 
-def room(tile: FewTile) -> int:
+def list_bytes(tile: SmallMTile) -> int:
     """Bytes of such a list."""
     return 8 * tile.columns + 8
 
 
-def lister(tile: FewTile, ids_each: int) -> Any:
+def use_list_writer(tile: SmallMTile, ids_per_lane: int) -> Any:
     """The device function by which a warp makes the list."""
-    find, put, take4, columns = finder(tile.columns, ids_each), ptx.put, bf16x2.take4, tile.columns
-    of_list, of_uses, end = tile.listed, tile.listed + 4 * columns, tile.listed + 8 * columns
+    find, put, take4, columns = finder(tile.columns, ids_per_lane), ptx.put, bf16x2.take4, tile.columns
+    list_offset, uses_offset, end = tile.row_list, tile.row_list + 4 * columns, tile.row_list + 8 * columns
 
     @inlined
     def make(ring: Any, ids: Any, use: Any, uses: Any, per: Any, experts: Any, lane: Any) -> None:
-        served, expert = find(uint32(ring + uint32(of_uses)), ids, use, uses, experts, lane)
+        served, expert = find(uint32(ring + uint32(uses_offset)), ids, use, uses, experts, lane)
         at = uint32(ring + uint32(lane << uint32(2)))
         if lane < served:
-            put(uint32(at + uint32(of_list)), uint32(take4(uint32(at + uint32(of_uses))) // per))
+            put(uint32(at + uint32(list_offset)), uint32(take4(uint32(at + uint32(uses_offset))) // per))
         if lane == uint32(0):
             put(uint32(ring + uint32(end)), served)
             put(uint32(ring + uint32(end + 4)), expert)
@@ -48,9 +48,9 @@ def lister(tile: FewTile, ids_each: int) -> Any:
     return make
 
 
-def reader(tile: FewTile) -> Any:
-    """The device function for how many uses a block serves, and their expert."""
-    take4, end = bf16x2.take4, tile.listed + 8 * tile.columns
+def use_list_reader(tile: SmallMTile) -> Any:
+    """The device function for the number of uses that a block serves, and their expert."""
+    take4, end = bf16x2.take4, tile.row_list + 8 * tile.columns
 
     @inlined
     def read(ring: Any) -> Any:
@@ -59,14 +59,14 @@ def reader(tile: FewTile) -> Any:
     return read
 
 
-def loser(job: FewJob) -> Any:
-    """The device function for a use whose id is no expert: its outputs of a tile become NaN."""
-    store, fours, none = four_storer(job.out.kind), job.tile.rows // 4, (float32(0),) * 4
+def nan_writer(variant: SmallMVariant) -> Any:
+    """The device function that writes NaN to a tile's outputs of a use whose id is no expert."""
+    store, fours, none = quad_storer(variant.out.kind), variant.tile.rows // 4, (float32(0),) * 4
 
     @inlined
-    def lose(y: Any, use: Any, row0: Any, n: Any) -> None:
+    def write_nan(y: Any, use: Any, row0: Any, n: Any) -> None:
         thread, nan = uint32(cuda.threadIdx.x), float32(NAN)
         if thread < uint32(fours):
             store(y, use, uint32(row0 + uint32(thread << uint32(2))), n, none, nan, nan, nan, nan)
 
-    return lose
+    return write_nan

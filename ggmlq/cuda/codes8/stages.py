@@ -1,9 +1,9 @@
-"""Stages of codes in shared memory: the copies that fill them, and operands of ``mma`` out of them.
+"""The ring of stages of ``mma`` kernels: copies that fill it, loads of operands, and the main loop along K.
 
     stage    codes of x [rows, step] · codes of w [columns, step] · scales of x [rows] · of w [columns]
 
-A row of a stage is 2, 4 or 8 chunks of 16 bytes. Chunk c of row r lies at c ^ swing(r), where rows that
-share the 128 bytes of all banks have one swing: so neither copies, which go along rows, nor ldmatrix,
+A row of a stage is 2, 4 or 8 chunks of 16 bytes. Chunk c of row r lies at c ^ swizzle(r), where rows that
+share the 128 bytes of all banks have the same swizzle. So neither copies, which go along rows, nor ldmatrix,
 which goes down columns, meets a bank twice. Rows and columns beyond the ends are zeros.
 """
 
@@ -16,135 +16,135 @@ from ..intrinsics import bf16x2, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import four_into, warp_and_lane
 from ..intrinsics.language import cuda, int32, uint32, uint64
-from ..rings.ring import follower
+from ..rings.ring import offset_advancer
 from ..rings.shape import ByteTile
-from ..unpacked.tiles import place_of_warp
+from ..unpacked.tiles import warp_origin
 
 
-def swinger(step: int) -> Any:
-    """The device function for what a row's chunks are moved by."""
+def swizzler(step: int) -> Any:
+    """The device function for the number that a row's chunks are swizzled by."""
     chunks = step // 16
     together, mask = 8 // chunks, chunks - 1
 
     @inlined
-    def swing(row: Any) -> Any:
+    def swizzle(row: Any) -> Any:
         return row // uint32(together) & uint32(mask)
 
-    return swing
+    return swizzle
 
 
 @cache
-def fetcher(tile: ByteTile) -> Any:
+def stage_fetcher(tile: ByteTile) -> Any:
     """The device function that starts the copies of one stage's codes.
 
-    ``of_x``, ``of_w``: the address of this thread's chunk in the first step; ``left``: how many rows come
-    from its own on.
+    ``x_at``, ``w_at``: the address of this thread's chunk in the first step; ``left_x``, ``left_w``: the
+    rows that remain from the thread's first row on.
     """
     threads, rows, columns, step = tile.threads, tile.rows, tile.columns, tile.step
-    chunks, of_weights = step // 16, rows * step
-    apart = threads // chunks  # rows between copies of a thread
-    swing, copy16_of = swinger(step), bf16x2.copy16_of
+    chunks, w_offset = step // 16, rows * step
+    rows_apart = threads // chunks  # rows between two copies of one thread
+    swizzle, copy16_or_zeros = swizzler(step), bf16x2.copy16_or_zeros
 
     @inlined
-    def copies(to: Any, source: Any, count: Any, left: Any, pitch: Any, inside: Any) -> None:
-        for p in range(0, count, apart):
-            if count % apart == 0 or int32(cuda.threadIdx.x // chunks) + int32(p) < int32(count):
+    def start_copies(to: Any, source: Any, count: Any, left: Any, pitch: Any, inside: Any) -> None:
+        for p in range(0, count, rows_apart):
+            if count % rows_apart == 0 or int32(cuda.threadIdx.x // chunks) + int32(p) < int32(count):
                 size = uint32(16) if inside and int32(p) < left else uint32(0)
-                copy16_of(to + uint32(p * step), source + uint64(p) * uint64(pitch), size)
+                copy16_or_zeros(to + uint32(p * step), source + uint64(p) * uint64(pitch), size)
 
     @inlined
     def fetch(
-        at: Any, of_x: Any, of_w: Any, left_x: Any, left_w: Any, now: Any, k: Any, pitch_x: Any, pitch_w: Any
+        at: Any, x_at: Any, w_at: Any, left_x: Any, left_w: Any, now: Any, k: Any, pitch_x: Any, pitch_w: Any
     ) -> None:
         row, chunk = uint32(cuda.threadIdx.x) // uint32(chunks), uint32(cuda.threadIdx.x) % uint32(chunks)
-        to = at + row * uint32(step) + ((chunk ^ swing(row)) << uint32(4))
+        to = at + row * uint32(step) + ((chunk ^ swizzle(row)) << uint32(4))
         column = now * uint32(step)
         inside = column + chunk * uint32(16) < k
-        copies(to, of_x + uint64(column), rows, left_x, pitch_x, inside)
-        copies(to + uint32(of_weights), of_w + uint64(column), columns, left_w, pitch_w, inside)
+        start_copies(to, x_at + uint64(column), rows, left_x, pitch_x, inside)
+        start_copies(to + uint32(w_offset), w_at + uint64(column), columns, left_w, pitch_w, inside)
 
     return fetch
 
 
 @cache
-def loader(tile: ByteTile) -> Any:
-    """The device function that brings 32 columns of a stage into registers, as ``mma`` takes them."""
-    (down, across), step, of_weights = tile.grid, tile.step, tile.rows * tile.step
-    swing, load_matrices = swinger(step), ptx.load_matrices
+def fragment_loader(tile: ByteTile) -> Any:
+    """The device function that loads 32 columns of a stage into registers, as fragments of ``mma``."""
+    (down, across), step, w_offset = tile.grid, tile.step, tile.rows * tile.step
+    swizzle, load_matrices = swizzler(step), ptx.load_matrices
 
     @inlined
     def load(at: Any, wm: Any, wn: Any, part: Any, a: Any, b: Any) -> None:
         _, lane = warp_and_lane()
         chunk = uint32(2 * part)
         row = lane & uint32(15)
-        place = (((lane >> uint32(4)) + chunk) ^ swing(row)) << uint32(4)
-        of_a = at + (wm + row) * uint32(step) + place
+        chunk_at = (((lane >> uint32(4)) + chunk) ^ swizzle(row)) << uint32(4)
+        a_at = at + (wm + row) * uint32(step) + chunk_at
         for i in range(down):
-            four_into(a, 4 * i, load_matrices(of_a + uint32(16 * step * i)))
+            four_into(a, 4 * i, load_matrices(a_at + uint32(16 * step * i)))
         row = (lane >> uint32(4) << uint32(3)) + (lane & uint32(7))
-        place = (((lane >> uint32(3) & uint32(1)) + chunk) ^ swing(row)) << uint32(4)
-        of_b = at + uint32(of_weights) + (wn + row) * uint32(step) + place
+        chunk_at = (((lane >> uint32(3) & uint32(1)) + chunk) ^ swizzle(row)) << uint32(4)
+        b_at = at + uint32(w_offset) + (wn + row) * uint32(step) + chunk_at
         for j in range(across // 2):
-            four_into(b, 4 * j, load_matrices(of_b + uint32(16 * step * j)))
+            four_into(b, 4 * j, load_matrices(b_at + uint32(16 * step * j)))
 
     return load
 
 
-class Work(NamedTuple):
-    """What a kernel does on its walk along K: device functions."""
+class LoopSteps(NamedTuple):
+    """Device functions that a kernel adds to the main loop."""
 
-    fetch: Any  # (at, beside, step): start the copies of what stands beside the codes of a stage
-    multiply: Any  # (sums, part, a, b): 32 columns in registers
-    hold: Any  # (at, wm, wn, held): into registers, what of a stage is used after its products
-    finish: Any  # (sums, part, held, step, beside): a stage is multiplied
-
-
-@inlined
-def no_copies(at: Any, beside: Any, step: Any) -> None:
-    """For a kernel with nothing beside its codes."""
+    fetch: Any  # (at, source, step): start the copies of a stage's scales
+    multiply: Any  # (sums, part, a, b): multiply 32 columns that are in registers
+    hold: Any  # (at, wm, wn, held): load a stage's scales into registers
+    finish: Any  # (sums, part, held, step, source): called when a stage is multiplied
 
 
 @inlined
-def holds_nothing(at: Any, wm: Any, wn: Any, held: Any) -> None:
-    """Likewise."""
+def fetch_no_scales(at: Any, scale_source: Any, step: Any) -> None:
+    """A kernel that reads its scales after the loop fetches none with the stages."""
 
 
 @inlined
-def goes_on(sums: Any, part: Any, held: Any, step: Any, beside: Any) -> None:
-    """For a kernel to which the end of a stage is nothing special."""
+def load_no_scales(at: Any, wm: Any, wn: Any, held: Any) -> None:
+    """A kernel that reads its scales after the loop loads none from the stages."""
+
+
+@inlined
+def finish_nothing(sums: Any, part: Any, held: Any, step: Any, scale_source: Any) -> None:
+    """A kernel that adds up all of K at once does nothing when a stage ends."""
 
 
 @cache
-def walker(tile: ByteTile, work: Work) -> Any:
-    """The device function that walks along K: a stage is multiplied while later ones are copied.
+def main_loop(tile: ByteTile, work: LoopSteps) -> Any:
+    """The device function of the main loop along K: a stage is multiplied while later ones are copied.
 
-    Operands are brought into registers 32 columns ahead, over the end of a stage too: the barrier
-    comes before the last products of a stage, whose operands are in registers by then.
+    Operands are loaded into registers 32 columns ahead, across the end of a stage too: the barrier comes
+    before the last products of a stage, whose operands are in registers by then.
     """
     count, length, step = tile.stages, tile.stage, tile.step
-    after, fetch, load = follower(count, length), fetcher(tile), loader(tile)
+    after, fetch, load = offset_advancer(count, length), stage_fetcher(tile), fragment_loader(tile)
     base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
     first_there, all_there = ptx.wait_for_all_but(count - 1), ptx.wait_for_all_but(0)
     warp_rows, warp_columns, across = tile.warp_rows, tile.warp_columns, tile.columns // tile.warp_columns
     chunks, parts, (count_a, count_b) = step // 16, step // 32, tile.fragments
-    fetch_beside, multiply, hold, finish = work
+    fetch_scales, multiply, hold, finish = work
 
     @inlined
-    def walk(
-        sums: Any, part: Any, held: Any, x: Any, w: Any, beside: Any, m0: Any, n0: Any, m: Any, n: Any,
+    def run_loop(
+        sums: Any, part: Any, held: Any, x: Any, w: Any, scale_source: Any, m0: Any, n0: Any, m: Any, n: Any,
         k: Any, pitch_x: Any, pitch_w: Any,
     ) -> None:  # fmt: skip
         row, chunk = uint32(cuda.threadIdx.x) // uint32(chunks), uint32(cuda.threadIdx.x) % uint32(chunks)
-        of_x = x + uint64(m0 + row) * uint64(pitch_x) + uint64(chunk * uint32(16))
-        of_w = w + uint64(n0 + row) * uint64(pitch_w) + uint64(chunk * uint32(16))
+        x_at = x + uint64(m0 + row) * uint64(pitch_x) + uint64(chunk * uint32(16))
+        w_at = w + uint64(n0 + row) * uint64(pitch_w) + uint64(chunk * uint32(16))
         left_x, left_w = int32(m) - int32(m0 + row), int32(n) - int32(n0 + row)
-        wm, wn = place_of_warp(warp_rows, warp_columns, across)
+        wm, wn = warp_origin(warp_rows, warp_columns, across)
         steps = (k + uint32(step - 1)) // uint32(step)
         for i in range(count):
             if uint32(i) < steps:
                 at = base() + uint32(i * length)
-                fetch(at, of_x, of_w, left_x, left_w, uint32(i), k, pitch_x, pitch_w)
-                fetch_beside(at, beside, uint32(i))
+                fetch(at, x_at, w_at, left_x, left_w, uint32(i), k, pitch_x, pitch_w)
+                fetch_scales(at, scale_source, uint32(i))
             commit()
         a, b = cuda.local.array(count_a, int32), cuda.local.array(count_b, int32)
         next_a, next_b = cuda.local.array(count_a, int32), cuda.local.array(count_b, int32)
@@ -167,16 +167,16 @@ def walker(tile: ByteTile, work: Work) -> Any:
             at = base() + here
             hold(at, wm, wn, held)
             wait()
-            cuda.syncthreads()  # the next stage is there for all, and all are done with this one
+            cuda.syncthreads()  # all see the next stage, and nobody reads this one any more
             later = uint32(now) + uint32(count)
             if later < steps:
-                fetch(at, of_x, of_w, left_x, left_w, later, k, pitch_x, pitch_w)
-                fetch_beside(at, beside, later)
+                fetch(at, x_at, w_at, left_x, left_w, later, k, pitch_x, pitch_w)
+                fetch_scales(at, scale_source, later)
             commit()
             here = after(here)
-            load(base() + here, wm, wn, 0, next_a, next_b)  # in the end of what is there, for nothing
+            load(base() + here, wm, wn, 0, next_a, next_b)  # after the last stage: a load that nobody uses
             multiply(sums, part, a, b)
-            finish(sums, part, held, uint32(now), beside)
-        all_there()  # nothing may be under way to the memory of a block that ends
+            finish(sums, part, held, uint32(now), scale_source)
+        all_there()  # no copy may be in flight when a block ends
 
-    return walk
+    return run_loop

@@ -1,1 +1,10 @@
-"""Estimates of how long kernels take on a card, and the choice that follows from them."""
+"""The cost of kernels: estimates of how long they take on a card, and the choice that follows.
+
+choice.py            the order of rungs for a problem: by estimate on Hopper, by choice.json elsewhere
+packed.py            products of blocks: cuda:gemv against cuda:warp_specialized
+gemv.py              cuda:gemv: microseconds of each way to split a product, and the best way
+warp_specialized.py  cuda:warp_specialized: microseconds of each tile, and the best tile
+split.py             the best split of tiles among blocks: whole, along K, or in clusters
+stage.py             microseconds of a stage, by tile and format
+codes8.py            products of 8-bit codes: tiles and parts of K
+"""

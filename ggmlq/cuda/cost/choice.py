@@ -1,17 +1,18 @@
-"""Which rungs are fast for a problem on a card.
+"""The order in which ``auto`` tries rungs, for a problem on a card.
 
-On Hopper kernels are ordered by estimates, which follow from the shape and the card (cost/packed.py
-for blocks, cost/codes8.py for codes with scales): any number of rows and columns has one.
+On Hopper the order is that of estimates from the shape and the card: cost/packed.py for blocks,
+cost/codes8.py for codes with scales. Any number of rows and columns has one.
 
-Elsewhere by what was measured, in choice.json. ``tools/table.py cuda_choice`` writes the file from results
-of ``bench/bench_engine.py``; :mod:`ggmlq.dispatch.measured` says how it is read. For a card that was not
-measured stands the one of the nearest capability, then of the same name, then of the nearest number of
+Elsewhere it was measured, in choice.json. ``tools/table.py cuda_choice`` writes the file from the results of
+``bench/bench_engine.py``; :mod:`ggmlq.dispatch.measured` says how it is read. A card that was not measured
+takes the entry of the nearest capability, then of the same name, then of the nearest number of
 multiprocessors.
 
-GPUs before 8.0 refuse all that the table names; of the rest dp4a is ahead up to 64 rows, in
+GPUs before 8.0 refuse all rungs of the table. Among the others dp4a is ahead up to 64 rows, in
 bench/results/ladder_h200.json, and registers above that.
 
-Only an order comes of it, which :mod:`ggmlq.dispatch.ladder` goes through: no entry can be wrong, only slow.
+The result is only an order, which :mod:`ggmlq.dispatch.ladder` goes through: an entry can be slow, never
+wrong.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from ...dispatch.problems import ExpertLinear, Linear, Operand, ScaledLinear
 from ...formats import BlockFormat
 from ..machine import device
 
-SPARE = ((64, "cuda:dp4a"), (None, "cuda:registers"))  # up to which number of rows which rung
-HOPPER, FEWEST = (9, 0), 64  # rows of x up to which weights are the first operand
-FEW_USES, LONG_ROWS = 64, 1024  # of experts; columns from which one launch is best for more uses, too
-# Of codes with scales: uses of an expert on average; in all, or so many columns.
+SPARE = ((64, "cuda:dp4a"), (None, "cuda:registers"))  # (rows up to which a rung is taken, the rung)
+HOPPER, FEWEST = (9, 0), 64  # rows of x, up to which weights are the first operand
+FEW_USES, LONG_ROWS = 64, 1024  # uses of experts; columns from which one launch is best for more uses, too
+# For codes with scales: uses of an expert on average; uses in all; columns from which these do not count.
 FEW_CODES, FEW_IDS, LONG_CODES = 4, 256, 4096
-# Operations of bfloat16 that tensor cores do a clock and multiprocessor, by the datasheets; and of others.
+# Operations on bfloat16 a clock and multiprocessor, by the datasheets; those of other GPUs.
 OPERATIONS, ELSEWHERE = {(8, 0): 2048, (9, 0): 4096, (10, 0): 8192, (10, 3): 8192}, 1024
 ESTIMATED = "estimated from its shape"
 TABLE = Path(__file__).parents[1] / "choice.json"
@@ -46,23 +47,23 @@ def card() -> Card | None:
 
 @cache
 def table() -> list[Entry]:
-    """The cards that were measured."""
+    """The entries of the cards that were measured."""
     return measured.entries(TABLE, "cards")
 
 
 def preference(problem: Problem) -> Preference:
-    """The order of rungs for a problem on its card; without one, on the first of the table."""
+    """The order of rungs for a problem on its card; without a card, on the first one of the table."""
     card, nearest = problem.card, _nearest(problem.card)
     if isinstance(problem, ScaledLinear):
-        return _estimated(problem)
+        return _codes_order(problem)
     if isinstance(problem, ExpertLinear):
-        return _of_experts(problem)
+        return _expert_order(problem)
     if isinstance(problem, Linear) and isinstance(problem.format, BlockFormat) and _on_hopper(problem):
-        return _of_strips(problem, problem.format)
-    found = measured.preference(_as_there(problem, nearest), nearest, nearest.get("card", ""))
-    if found is NOTHING or card is None:
-        return found
-    kernels, why = found
+        return _packed_order(problem, problem.format)
+    choice = measured.preference(_as_there(problem, nearest), nearest, nearest.get("card", ""))
+    if choice is NOTHING or card is None:
+        return choice
+    kernels, why = choice
     if nearest["card"] not in card.name:
         why += ", the nearest card"
     if card.capability < (8, 0) and isinstance(problem, Linear):
@@ -70,22 +71,25 @@ def preference(problem: Problem) -> Preference:
     return Preference(kernels, why)
 
 
-def _estimated(problem: ScaledLinear) -> Preference:
-    """Of products of codes with scales: what cost/codes8.py thinks of the rungs that Hopper has."""
+def _codes_order(problem: ScaledLinear) -> Preference:
+    """The order for a product of codes with scales: that of cost/codes8.py's estimates on Hopper."""
     if not _on_hopper(problem):
         return NOTHING
     assert problem.card is not None
     from . import codes8  # its kernels want numba-cuda, which a list of choices does not
 
-    shape = codes8.Shape.on(problem.card, problem.m, problem.n, problem.k)
+    shape = codes8.CodesShape.on(problem.card, problem.m, problem.n, problem.k)
     few = problem.m <= FEWEST
     narrow = ("cuda:small_m", codes8.small_m(shape).us) if few else ("cuda:split_k", codes8.split_k(shape).us)
     us = dict([narrow, ("cuda:persistent", codes8.persistent(shape).us)])
     return Preference(tuple(sorted(us, key=us.__getitem__)), ESTIMATED)
 
 
-def _of_experts(problem: ExpertLinear) -> Preference:
-    """A few tokens are served best by one launch, where an expert has few of them; more are sorted first."""
+def _expert_order(problem: ExpertLinear) -> Preference:
+    """The order for a product with experts.
+
+    One launch is best for a few tokens, where an expert has few of them; more are sorted first.
+    """
     uses = problem.t * problem.u
     if isinstance(problem.weights, Operand):
         kernels = ("cuda:small_m_codes", "cuda:grouped_codes", "cuda:codes")
@@ -102,7 +106,7 @@ def _of_experts(problem: ExpertLinear) -> Preference:
 
 
 def _as_there(problem: Problem, entry: Entry) -> Problem:
-    """A problem on another card as one on the card of an entry."""
+    """A problem on another card as a problem on the card of an entry."""
     card = problem.card
     if card is None or not isinstance(problem, Linear) or not entry or entry["card"] in card.name:
         return problem
@@ -122,33 +126,33 @@ def balance(card: Card) -> float:
     return a_clock * card.clock / card.bandwidth if card.bandwidth else 0.0
 
 
-def _of_strips(problem: Linear, fmt: BlockFormat) -> Preference:
-    """Of products of blocks: what cost/packed.py thinks."""
+def _packed_order(problem: Linear, fmt: BlockFormat) -> Preference:
+    """The order for a product of blocks: that of cost/packed.py's estimates."""
     from ..packed.layout import layout_of
-    from . import packed  # likewise
+    from . import packed  # its kernels want numba-cuda, too
 
     assert problem.card is not None
     sizes = problem.m, problem.n, problem.k
-    us = packed.estimates(packed.Shape(*sizes, layout_of(fmt), problem.card))
+    us = packed.estimates(packed.PackedShape(*sizes, layout_of(fmt), problem.card))
     return Preference(tuple(sorted(us, key=us.__getitem__)), ESTIMATED)
 
 
 def _on_hopper(problem: Linear | ScaledLinear) -> bool:
-    """Whether there is an estimate: on such a card, of a product that is not empty."""
+    """True where there is an estimate: on Hopper, for a product that is not empty."""
     card = problem.card
     return card is not None and card.capability == HOPPER and min(problem.m, problem.n, problem.k) > 0
 
 
 def formats(card: Card | None) -> list[str]:
-    """The formats that were measured on the card that stands for this one."""
+    """The formats that were measured on the card whose entry this card takes."""
     return list(dict.fromkeys(row["format"] for row in _nearest(card).get("linear", [])))
 
 
 def _nearest(card: Card | None) -> Entry:
-    known = table()
-    if card is None or not known:
-        return known[0] if known else {}
-    return min(known, key=lambda entry: _distance(card, entry))
+    entries = table()
+    if card is None or not entries:
+        return entries[0] if entries else {}
+    return min(entries, key=lambda entry: _distance(card, entry))
 
 
 def _distance(card: Card, entry: Entry) -> tuple[int, bool, int]:

@@ -1,10 +1,10 @@
-"""How long products of 8-bit codes take on Hopper, as far as a choice of tiles and parts of K needs it.
+"""The cost of products of 8-bit codes on Hopper, as far as the choice of tiles and of parts of K needs it.
 
-A product takes at least what its weights take to come from memory, what all tiles fetch from the L2, and what
-one block does, step by step. The longest of these counts, and a tenth of what a block does, so that of equals
-the shorter chain wins. Constants are those of one H200 (bench/notes/codes8.md); another card's memory is as
-fast as its clock and width say, its L2 as it has multiprocessors. A bad estimate makes nothing wrong, only
-slower.
+A product takes at least as long as its weights need to come from memory, as all tiles need to be fetched
+from the L2 cache, and as one block needs, step by step. The longest of these counts, and a tenth of a
+block's time, so that of equals the shorter chain wins. Constants are those of one H200 (bench/NOTES.md);
+another card's memory is as fast as its clock and width say, its L2 as it has multiprocessors. A bad
+estimate makes nothing wrong, only slower.
 """
 
 from __future__ import annotations
@@ -14,134 +14,146 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ...dispatch.card import UNKNOWN, Card, clusters
-from ..codes8.job import FLOATS
-from ..codes8.small_m import PARTS, FewTile
+from ..codes8.small_m import SPLITS, SmallMTile
 from ..codes8.small_m import TILES as FEW
 from ..codes8.split_k import MOST
 from ..codes8.split_k import TILES as DIVIDED
+from ..codes8.variant import FLOAT_TILES
 from ..intrinsics.wgmma8 import STEP
 from ..rings.boxed import BoxTile
-from ..schedule.waves import best
+from ..schedule.waves import best_tile
 
-L2, MULTIPROCESSORS = 10.5, 132  # MB a microsecond of an H200, which has so many multiprocessors
-WAVE, BESIDE = 1.5, 0.5  # of each further wave of blocks; of each further block on a multiprocessor
-STARVED = 1.15  # times as long, where fewer flat blocks than fit on a multiprocessor ask for weights
-EXCHANGE = {1: 0.0, 2: 0.1, 3: 0.7, 4: 0.8, 5: 1.1, 6: 1.4, 7: 1.7, 8: 2.0}  # of sums, beyond the start
+L2, MULTIPROCESSORS = 10.5, 132  # MB a microsecond of an H200's L2 cache, and its multiprocessors
+WAVE, BESIDE = 1.5, 0.5  # microseconds: of each further wave; of each further block on a multiprocessor
+STARVED = 1.15  # factor, where fewer flat blocks than fit on a multiprocessor ask for weights
+EXCHANGE = {
+    1: 0.0,
+    2: 0.1,
+    3: 0.7,
+    4: 0.8,
+    5: 1.1,
+    6: 1.4,
+    7: 1.7,
+    8: 2.0,
+}  # of sums among blocks, by their number
 
 
-class Pace(NamedTuple):
-    """Microseconds of a kernel."""
+class TileCost(NamedTuple):
+    """Microseconds of a kernel with some tile."""
 
     start: float
     step: float  # of 128 columns
     away: float = 1.9  # beside a stream from memory: start, first copy's way, end
 
 
-PACES: dict[
-    Any, Pace
-] = {  # of tiles; others are thought to be like the last of codes8/small_m.py, or the first here
-    FewTile(64, 8, 12, 1): Pace(2.8, 0.111),
-    FewTile(64, 8, 6, 3): Pace(2.8, 0.163),
-    FewTile(64, 16, 12, 1): Pace(2.8, 0.121),
-    FewTile(64, 16, 4, 3): Pace(2.8, 0.232),
-    FewTile(64, 32, 8, 1): Pace(2.8, 0.157),
-    FewTile(64, 32, 6, 2): Pace(2.8, 0.187),
-    FewTile(64, 64, 8, 1, 16): Pace(2.8, 0.256),
-    BoxTile(128, 128, 6): Pace(5.4, 0.333),
-    BoxTile(128, 64, 8): Pace(3.4, 0.24),
+# Tiles without an entry are taken to be like the last of small_m.py, or the first of split_k.py.
+TILE_COSTS: dict[Any, TileCost] = {
+    SmallMTile(64, 8, 12, 1): TileCost(2.8, 0.111),
+    SmallMTile(64, 8, 6, 3): TileCost(2.8, 0.163),
+    SmallMTile(64, 16, 12, 1): TileCost(2.8, 0.121),
+    SmallMTile(64, 16, 4, 3): TileCost(2.8, 0.232),
+    SmallMTile(64, 32, 8, 1): TileCost(2.8, 0.157),
+    SmallMTile(64, 32, 6, 2): TileCost(2.8, 0.187),
+    SmallMTile(64, 64, 8, 1, 16): TileCost(2.8, 0.256),
+    BoxTile(128, 128, 6): TileCost(5.4, 0.333),
+    BoxTile(128, 64, 8): TileCost(3.4, 0.24),
 }
-PERSISTENT = {64: 0.29, 128: 0.45, 192: 0.62}  # a step, by a tile's columns
-TALLEST = 0.75  # with 256 rows
+PERSISTENT = {64: 0.29, 128: 0.45, 192: 0.62}  # microseconds of a step, by a tile's columns
+TALLEST = 0.75  # of a step with 256 rows
 
 
-class Plan(NamedTuple):
-    """A tile, into how many parts K is cut, and how long that is thought to take."""
+class TileSplit(NamedTuple):
+    """A tile, the parts that K is cut into, and the microseconds that it should take."""
 
     tile: Any
-    parts: int
+    splits: int
     us: float
 
 
-class Shape(NamedTuple):
+class CodesShape(NamedTuple):
     """A product on a card."""
 
     m: int
     n: int
     k: int
     multiprocessors: int
-    memory: float = UNKNOWN  # MB a microsecond: of card.Card
+    memory: float = UNKNOWN  # MB a microsecond, as of Card
 
     @classmethod
-    def on(cls, card: Card, m: int, n: int, k: int) -> Shape:
-        """On this card."""
+    def on(cls, card: Card, m: int, n: int, k: int) -> CodesShape:
+        """The product on a card."""
         return cls(m, n, k, card.multiprocessors, card.memory)
 
     @property
     def cache(self) -> float:
-        """MB a microsecond of its L2."""
+        """MB a microsecond of the card's L2 cache."""
         return L2 * self.multiprocessors / MULTIPROCESSORS
 
     @property
     def steps(self) -> int:
-        """Of 128 columns."""
+        """Steps of 128 columns."""
         return max(1, -(-self.k // STEP))
 
-    def time(self, pace: Pace, tiles: int, parts: int, stage: int, blocks: int = 1) -> float:
-        """Microseconds; ``stage``: bytes of a step of a tile, ``blocks`` fit on a multiprocessor."""
-        beside = -(-tiles // clusters(self.multiprocessors, parts))
+    def time(self, cost: TileCost, tiles: int, splits: int, stage: int, blocks: int = 1) -> float:
+        """Microseconds of the product; ``stage``: bytes of a step of a tile, ``blocks``: how many fit on a
+        multiprocessor.
+        """
+        beside = -(-tiles // clusters(self.multiprocessors, splits))
         waves, beside = -(-beside // blocks), min(beside, blocks)
-        slower = 1 + (beside - 1) / 2  # of each, where several share a multiprocessor
-        chain = pace.start + EXCHANGE[parts] + BESIDE * (beside - 1)
-        chain += waves * -(-self.steps // parts) * pace.step * slower
+        slower = 1 + (beside - 1) / 2  # factor, where several blocks share a multiprocessor
+        chain = cost.start + EXCHANGE[splits] + BESIDE * (beside - 1)
+        chain += waves * -(-self.steps // splits) * cost.step * slower
         bytes_once = self.n * self.k + self.m * self.k + 2 * self.m * self.n
-        memory, shared = (
-            pace.away + bytes_once / self.memory / 1e6 * (STARVED if beside < blocks else 1),
-            pace.start + tiles * self.steps * stage / self.cache / 1e6,
-        )
+        memory = cost.away + bytes_once / self.memory / 1e6 * (STARVED if beside < blocks else 1)
+        shared = cost.start + tiles * self.steps * stage / self.cache / 1e6
         return max(chain, memory, shared) + 0.1 * chain + WAVE * (waves - 1)
 
 
-def _fastest(plans: Iterable[Plan]) -> Plan:
+def _fastest(plans: Iterable[TileSplit]) -> TileSplit:
     return min(plans, key=lambda plan: plan.us)
 
 
-def asked(tile: Any, parts: int, tiles: Sequence[Any], cuts: Sequence[int]) -> tuple[Any, ...]:
-    """What to choose from where a caller names a tile or how many parts; nothing where it names neither."""
-    return ((tile,) if tile else tiles, (parts,) if parts else cuts) if tile or parts else ()
+def named_choices(tile: Any, splits: int, tiles: Sequence[Any], cuts: Sequence[int]) -> tuple[Any, ...]:
+    """The choices of (tiles, parts) where a caller names a tile or a number of parts; empty where it names
+    neither.
+    """
+    return ((tile,) if tile else tiles, (splits,) if splits else cuts) if tile or splits else ()
 
 
 @lru_cache(1024)
-def small_m(shape: Shape, tiles: Sequence[FewTile] = FEW, parts: Sequence[int] = PARTS) -> Plan:
-    """Of tiles that hold all rows of x and no more than they must."""
+def small_m(
+    shape: CodesShape, tiles: Sequence[SmallMTile] = FEW, splits: Sequence[int] = SPLITS
+) -> TileSplit:
+    """The best choice among tiles that hold all rows of x and no more than they must."""
     columns = min((tile.columns for tile in tiles if tile.columns >= shape.m), default=tiles[-1].columns)
     able = [tile for tile in tiles if tile.columns == columns]
-    cuts = [cut for cut in parts if cut <= shape.steps] or [1]
+    cuts = [cut for cut in splits if cut <= shape.steps] or [1]
 
-    def plan(tile: FewTile, cut: int) -> Plan:
-        pace, count = PACES.get(tile, PACES[FEW[-1]]), -(-shape.n // tile.rows)
-        return Plan(tile, cut, shape.time(pace, count, cut, tile.stage, tile.blocks))
+    def plan(tile: SmallMTile, cut: int) -> TileSplit:
+        cost, count = TILE_COSTS.get(tile, TILE_COSTS[FEW[-1]]), -(-shape.n // tile.rows)
+        return TileSplit(tile, cut, shape.time(cost, count, cut, tile.stage, tile.blocks))
 
     return _fastest(plan(tile, cut) for tile in able for cut in cuts)
 
 
 @lru_cache(1024)
 def split_k(
-    shape: Shape, tiles: Sequence[BoxTile] = DIVIDED, parts: Sequence[int] = range(2, MOST + 1)
-) -> Plan:
-    """Only cuts that run at one time, if there are any."""
-    cuts = [cut for cut in parts if cut <= shape.steps] or [1]
+    shape: CodesShape, tiles: Sequence[BoxTile] = DIVIDED, splits: Sequence[int] = range(2, MOST + 1)
+) -> TileSplit:
+    """The best choice among cuts whose blocks all run at one time, if there are any."""
+    cuts = [cut for cut in splits if cut <= shape.steps] or [1]
     able = [(tile, cut) for tile in tiles for cut in cuts]
     fit = [(t, cut) for t, cut in able if t.tiles(shape.m, shape.n) <= clusters(shape.multiprocessors, cut)]
 
-    def plan(tile: BoxTile, cut: int) -> Plan:
-        pace, count = PACES.get(tile, PACES[DIVIDED[0]]), tile.tiles(shape.m, shape.n)
-        return Plan(tile, cut, shape.time(pace, count, cut, tile.stage))
+    def plan(tile: BoxTile, cut: int) -> TileSplit:
+        cost, count = TILE_COSTS.get(tile, TILE_COSTS[DIVIDED[0]]), tile.tiles(shape.m, shape.n)
+        return TileSplit(tile, cut, shape.time(cost, count, cut, tile.stage))
 
     return _fastest(plan(tile, cut) for tile, cut in fit or able)
 
 
-def persistent(shape: Shape) -> Plan:
-    """With the tile that schedule/waves.py finds best for floats."""
-    tile = best(FLOATS, shape.m, shape.n, shape.multiprocessors)
-    pace = Pace(2.7, TALLEST if tile.rows > 128 else PERSISTENT[tile.columns], 3.9)  # it starts late
-    return Plan(tile, 1, shape.time(pace, tile.tiles(shape.m, shape.n), 1, tile.stage))
+def persistent(shape: CodesShape) -> TileSplit:
+    """The estimate for the tile that schedule/waves.py finds best for floats."""
+    tile = best_tile(FLOAT_TILES, shape.m, shape.n, shape.multiprocessors)
+    cost = TileCost(2.7, TALLEST if tile.rows > 128 else PERSISTENT[tile.columns], 3.9)  # it starts late
+    return TileSplit(tile, 1, shape.time(cost, tile.tiles(shape.m, shape.n), 1, tile.stage))

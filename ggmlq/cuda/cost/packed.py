@@ -1,7 +1,7 @@
-"""How long products of strips take on Hopper, as far as a choice between their kernels needs it.
+"""The cost of products of packed weights on Hopper, as far as the choice between their kernels needs it.
 
-Constants were fitted on an H100 (bench/notes/choice.md); multiprocessors and memory are those of the card. A
-bad estimate makes nothing wrong, only slower.
+Constants were fitted on an H100 (bench/NOTES.md); multiprocessors and memory are those of the card. A bad
+estimate makes nothing wrong, only slower.
 """
 
 from __future__ import annotations
@@ -10,41 +10,41 @@ from typing import NamedTuple
 
 from ...dispatch.card import Card
 from ..gemv.stages import COLUMNS
-from ..packed.layout import ROWS, STEP, STRIPS, StripLayout
-from ..warp_specialized.producer import PIECE
+from ..packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, PackedLayout
+from ..warp_specialized.tile import UNIT_FRAGMENTS
 from . import warp_specialized
-from .gemv import Job, best
+from .gemv import GemvShape, best_split
 
-ROLES_US = 3.0  # to order the first activations, to start, to write
+WARP_SPECIALIZED_US = 3.0  # to make the first x_tiles, to start, to write
 
 
-class Shape(NamedTuple):
-    """Of a product, and what it is made on."""
+class PackedShape(NamedTuple):
+    """A product on a card."""
 
     m: int
     n: int
     k: int
-    layout: StripLayout
+    layout: PackedLayout
     card: Card
 
 
-def gemv_us(shape: Shape) -> float:
-    """Microseconds of cuda:gemv."""
+def gemv_us(shape: PackedShape) -> float:
+    """Estimated microseconds of cuda:gemv."""
     card = shape.card
-    height = STRIPS * -(-shape.n // (STRIPS * ROWS))
-    return best(Job(shape.layout, height, shape.k, shape.m, card.multiprocessors, card.memory))[0]
+    height = FRAGMENT_ROWS * -(-shape.n // (TILE_ROWS))
+    return best_split(GemvShape(shape.layout, height, shape.k, shape.m, card.multiprocessors, card.memory))[0]
 
 
-def warp_specialized_us(shape: Shape) -> float:
-    """Microseconds of cuda:warp_specialized."""
-    stages = -(-shape.k // (PIECE * STEP))
-    of_tiles = warp_specialized.Shape.on(shape.card, shape.m, shape.n, stages, shape.layout)
-    return ROLES_US + warp_specialized.best(of_tiles).us
+def warp_specialized_us(shape: PackedShape) -> float:
+    """Estimated microseconds of cuda:warp_specialized."""
+    stages = -(-shape.k // (UNIT_FRAGMENTS * STEP))
+    tiled = warp_specialized.WarpSpecializedShape.on(shape.card, shape.m, shape.n, stages, shape.layout)
+    return WARP_SPECIALIZED_US + warp_specialized.best_tile(tiled).us
 
 
-def estimates(shape: Shape) -> dict[str, float]:
-    """Of the kernels that take such a shape."""
-    found = {"cuda:warp_specialized": warp_specialized_us(shape)}
+def estimates(shape: PackedShape) -> dict[str, float]:
+    """Microseconds of each kernel that takes a shape."""
+    us = {"cuda:warp_specialized": warp_specialized_us(shape)}
     if shape.m <= COLUMNS[-1]:
-        found["cuda:gemv"] = gemv_us(shape)
-    return found
+        us["cuda:gemv"] = gemv_us(shape)
+    return us

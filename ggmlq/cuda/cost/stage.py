@@ -1,8 +1,8 @@
-"""How long a stage of cuda:warp_specialized takes, by the columns of its tile and what the records of a format hold.
+"""The cost of a stage of cuda:warp_specialized, by the columns of its tile and the fragments of a format.
 
-Tensor cores need as long whatever the format is. But narrow tiles leave them idle: there it counts how many
-instructions unpack a record, and how many bytes it has. So formats are told apart by these two, and those
-that nobody has timed have an estimate, too.
+Tensor cores take as long for any format. But narrow tiles leave them idle; then the instructions that
+unpack a fragment count, and its bytes. These two numbers tell formats apart, so that formats that nobody
+has timed have an estimate, too.
 """
 
 from __future__ import annotations
@@ -10,49 +10,51 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-from ..packed.layout import StripLayout
+from ..packed.layout import PackedLayout
 
-# Instructions of a warp that unpack two records, beside those of q4_0 (158 with all that a stage of 32
+# Instructions of a warp that unpack two fragments, beside those of q4_0 (158 with all that a stage of 32
 # columns wants): counted in machine code, where the sum is within a tenth for all formats.
-SECOND_PLANE, FEW_LEVELS, LEVELS = 98, 55, 150
+SECOND_BIT_PLANE, FEW_LEVELS, LEVELS = 98, 55, 150
 OTHER_CODES, FLOATS = 13, 79  # of 8 bits; of four
 OFFSET, SCALE = 26, 8  # for each run of a row with an offset; for each byte of scales
 
 
-class Stage(NamedTuple):
+class StageCost(NamedTuple):
     """Microseconds of 128 columns of K, where all blocks of an H100 are busy and memory is not the limit."""
 
     plain: float  # of q4_0
-    instructions: float = 0.0  # more for a hundred that unpack; with the widest tiles this is hidden, and ...
-    fetched: float = 0.0  # ... more for a hundred bytes of a record
+    instructions: float = 0.0  # for a hundred more that unpack; the widest tiles hide them
+    fetched: float = 0.0  # for a hundred more bytes of a fragment
 
 
-STAGES = {  # by the blocks of a multiprocessor, one or more, and the columns of a tile
+STAGE_COSTS = {  # by the blocks of a multiprocessor, one or more, and the columns of a tile
     1: {
-        16: Stage(0.271, 0.186, 0.022), 32: Stage(0.298, 0.186, 0.014), 48: Stage(0.342, 0.198, 0.025),
-        64: Stage(0.388, 0.218, 0.008), 80: Stage(0.42, 0.19, 0.008), 96: Stage(0.411, 0.2, 0.016),
-        112: Stage(0.497, 0.178, 0.033), 128: Stage(0.56, 0.169, 0.02), 144: Stage(0.64, 0.1, 0.02),
-        160: Stage(0.735, 0.052, 0.028), 176: Stage(0.861, 0.029, 0.024), 208: Stage(0.999, 0, 0.024),
-        240: Stage(1.05, 0.02, 0.022), 256: Stage(1.238),
+        16: StageCost(0.271, 0.186, 0.022), 32: StageCost(0.298, 0.186, 0.014),
+        48: StageCost(0.342, 0.198, 0.025), 64: StageCost(0.388, 0.218, 0.008),
+        80: StageCost(0.42, 0.19, 0.008), 96: StageCost(0.411, 0.2, 0.016),
+        112: StageCost(0.497, 0.178, 0.033), 128: StageCost(0.56, 0.169, 0.02),
+        144: StageCost(0.64, 0.1, 0.02), 160: StageCost(0.735, 0.052, 0.028),
+        176: StageCost(0.861, 0.029, 0.024), 208: StageCost(0.999, 0, 0.024),
+        240: StageCost(1.05, 0.02, 0.022), 256: StageCost(1.238),
     },
     2: {
-        16: Stage(0.647, 0.337, 0.043), 32: Stage(0.715, 0.336, 0.03), 48: Stage(0.72, 0.33, 0.045),
-        64: Stage(0.89, 0.33, 0.045),
+        16: StageCost(0.647, 0.337, 0.043), 32: StageCost(0.715, 0.336, 0.03),
+        48: StageCost(0.72, 0.33, 0.045), 64: StageCost(0.89, 0.33, 0.045),
     },
 }  # fmt: skip
-PLAIN = 576  # bytes of a record of q4_0
-SHARE, NORM = 0.94, 6  # of its memory's rate that a card reaches under products of strips
+PLAIN = 576  # bytes of a fragment of q4_0
+SHARE, NORM = 0.94, 6  # share of its memory's rate that a card reaches; the norm of at_one_time()
 
 
 def at_one_time(us: float, other_us: float) -> float:
-    """How long two things take together that go on side by side: little longer than the longer one."""
+    """The time of two things that go on side by side: little more than the longer one takes."""
     return float((us**NORM + other_us**NORM) ** (1 / NORM))
 
 
 @cache
-def unpacking(layout: StripLayout) -> int:
-    """Instructions beyond those of q4_0."""
-    more = SECOND_PLANE if layout.high else 0
+def extra_instructions(layout: PackedLayout) -> int:
+    """Instructions that unpack two fragments, beyond those of q4_0."""
+    more = SECOND_BIT_PLANE if layout.high else 0
     if layout.fp4:
         more += FLOATS
     elif layout.low == 8:
@@ -66,17 +68,19 @@ def unpacking(layout: StripLayout) -> int:
     return more
 
 
-def stage_of(columns: int, blocks: int) -> Stage:
-    """Of a tile with so many columns, and so many blocks on a multiprocessor."""
-    return STAGES[min(blocks, 2)][columns]
+def stage_cost(columns: int, blocks: int) -> StageCost:
+    """The cost for a tile with ``columns`` columns and ``blocks`` blocks on a multiprocessor."""
+    return STAGE_COSTS[min(blocks, 2)][columns]
 
 
-def longer_us(layout: StripLayout, columns: int, blocks: int = 1) -> float:
-    """Than q4_0 takes for a stage of such a tile."""
-    stage = stage_of(columns, blocks)
-    return (stage.instructions * unpacking(layout) + stage.fetched * (layout.record - PLAIN)) / 100
+def extra_us(layout: PackedLayout, columns: int, blocks: int = 1) -> float:
+    """Microseconds that a stage takes longer than one of q4_0."""
+    stage = stage_cost(columns, blocks)
+    return (
+        stage.instructions * extra_instructions(layout) + stage.fetched * (layout.fragment_bytes - PLAIN)
+    ) / 100
 
 
-def stage_us(layout: StripLayout, columns: int, blocks: int = 1) -> float:
-    """Of such a tile."""
-    return stage_of(columns, blocks).plain + longer_us(layout, columns, blocks)
+def stage_us(layout: PackedLayout, columns: int, blocks: int = 1) -> float:
+    """Microseconds of a stage."""
+    return stage_cost(columns, blocks).plain + extra_us(layout, columns, blocks)

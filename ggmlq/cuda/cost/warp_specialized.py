@@ -1,4 +1,4 @@
-"""Estimate of the warp-specialised product on packed weights: which tile takes least time."""
+"""The cost of the warp-specialised product on packed weights, and the tile that takes least time."""
 
 from __future__ import annotations
 
@@ -6,101 +6,100 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ...dispatch.card import UNKNOWN, Card
-from ..packed.layout import ROWS, STEP, STRIPS, StripLayout
-from ..schedule.raster import bands
-from ..warp_specialized.late_activations import PANEL_US, waiting_us
-from ..warp_specialized.producer import PIECE, RoleTile
-from .sharing import Turn, shares
+from ..packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, PackedLayout
+from ..schedule.raster import raster
+from ..warp_specialized.late_activations import X_TILE_US, waiting_us
+from ..warp_specialized.tile import UNIT_FRAGMENTS, WarpSpecializedTile
+from .split import Wave, best_split
 from .stage import PLAIN, SHARE, at_one_time, stage_us
 
 TILES = (
-    RoleTile(16, 2), RoleTile(32, 2),
-    *map(RoleTile, (16, 32, 48, 64, 80, 96, 112, 128, 160, 176, 208, 240, 256)),
+    WarpSpecializedTile(16, 2), WarpSpecializedTile(32, 2),
+    *map(WarpSpecializedTile, (16, 32, 48, 64, 80, 96, 112, 128, 160, 176, 208, 240, 256)),
 )  # fmt: skip
+CACHED = 71  # MB of an operand, from which an L2 cache of 50 MB holds nothing of it for later tiles
+NARROW, MOST_NARROW = 64, 4  # columns of a narrow tile, and the most narrow tiles across
+POWER = 5.98e6  # operations a microsecond and multiprocessor that a card's power allows
 
 
-CACHED = 71  # MB of an operand of which an L2 cache of 50 MB holds nothing for those who want it later
-
-
-NARROW, MOST_NARROW = 64, 4  # columns of a tile, up to which there are no more than so many across
-
-
-POWER = 5.98e6  # operations a microsecond, of a multiprocessor, that a card's power allows
-
-
-class Best(NamedTuple):
-    """The tile that is thought to be the fastest, and how long blocks work then and wait for panels."""
+class TileEstimate(NamedTuple):
+    """A tile, and the microseconds that blocks should work with it and wait for x_tiles."""
 
     us: float
-    tile: RoleTile
+    tile: WarpSpecializedTile
 
 
-class Shape(NamedTuple):
-    """Of a product, and what it is made on."""
+class WarpSpecializedShape(NamedTuple):
+    """A product on a card."""
 
     m: int
     down: int  # tiles of weights
     stages: int
-    layout: StripLayout
+    layout: PackedLayout
     multiprocessors: int
     memory: float = UNKNOWN  # MB a microsecond
 
     @classmethod
-    def on(cls, card: Card, m: int, n: int, stages: int, layout: StripLayout) -> Shape:
-        """On this card."""
-        down = -(-n // (STRIPS * ROWS))
+    def on(cls, card: Card, m: int, n: int, stages: int, layout: PackedLayout) -> WarpSpecializedShape:
+        """The product on a card."""
+        down = -(-n // TILE_ROWS)
         return cls(m, down, stages, layout, card.multiprocessors, card.memory)
 
     @property
     def columns(self) -> int:
-        """Of K, filled up."""
-        return self.stages * PIECE * STEP
+        """Columns of K, filled up to whole stages."""
+        return self.stages * UNIT_FRAGMENTS * STEP
 
     @property
     def weights(self) -> float:
         """MB of the weights of a row of tiles."""
-        return self.columns * STRIPS * self.layout.record / STEP / 1e6
+        return self.columns * FRAGMENT_ROWS * self.layout.fragment_bytes / STEP / 1e6
 
-    def across(self, tile: RoleTile) -> int:
-        """Tiles of activations."""
+    def across(self, tile: WarpSpecializedTile) -> int:
+        """Tiles along the rows of activations."""
         return -(-self.m // tile.columns)
 
-    def turn(self, tile: RoleTile, blocks: int) -> Turn:
-        """What so many blocks of a multiprocessor do."""
+    def wave(self, tile: WarpSpecializedTile, blocks: int) -> Wave:
+        """The wave of blocks with a tile, ``blocks`` of them on a multiprocessor."""
         across, activations = self.across(tile), self.columns * 2 * tile.columns / 1e6
-        again = anew(self.weights, self.down, across) + anew(activations, across, self.down)
-        pace, memory = stage_us(self.layout, tile.columns, tile.blocks), SHARE * self.memory
+        reread = memory_mb(self.weights, self.down, across) + memory_mb(activations, across, self.down)
+        stage, memory = stage_us(self.layout, tile.columns, tile.blocks), SHARE * self.memory
         read = self.weights / self.stages / across
-        return Turn(self.multiprocessors * blocks, blocks, tile.columns, pace, read / memory, again / memory)
+        return Wave(
+            self.multiprocessors * blocks, blocks, tile.columns, stage, read / memory, reread / memory
+        )
 
 
-def anew(size: float, count: int, times: int) -> float:
-    """Of so many MB, one of ``count`` that so many tiles read one after the other: what comes from memory."""
+def memory_mb(size: float, count: int, times: int) -> float:
+    """MB of one operand tile that must come from memory, not L2, when ``times`` tiles read it in turn.
+
+    ``count``: tiles of that operand.
+    """
     missed = min(1, size * count / CACHED)
     return size * (missed + (1 - missed) / times)
 
 
 @lru_cache(4096)
-def best(shape: Shape) -> Best:
-    """For a shape.
+def best_tile(shape: WarpSpecializedShape) -> TileEstimate:
+    """The best tile for a shape.
 
-    Of the tiles that rows fill up: a wide one may be thought faster for a row where there are few tiles, but
-    most of what it moves would be for nothing. And more than four narrow ones are never faster than half as
-    many that unpack half as often.
+    Rows must fill it up: with few tiles a wide one may seem faster for a single row, but most of what it
+    moves would be for nothing. And more than four narrow tiles are never faster than half as many that
+    unpack half as often.
     """
     m, down, stages = shape.m, shape.down, shape.stages
 
-    def us(tile: RoleTile) -> float:
-        across, of_tile = shape.across(tile), tile.columns * shape.columns  # numbers of x
-        turn = shape.turn(tile, tile.blocks)
-        share, working = shares(down * across, stages, turn)
-        allowed = 2 * down * STRIPS * ROWS * across * of_tile / (POWER * shape.multiprocessors)
+    def us(tile: WarpSpecializedTile) -> float:
+        across, numbers = shape.across(tile), tile.columns * shape.columns  # of x, for a tile
+        wave = shape.wave(tile, tile.blocks)
+        split, working = best_split(down * across, stages, wave)
+        allowed = 2 * down * TILE_ROWS * across * numbers / (POWER * shape.multiprocessors)
         working = at_one_time(working, allowed)
-        if tile.wide and share.divided < down * across:
-            order = bands(across, down, turn.blocks, tile.panel, STRIPS * PLAIN)
-            return working + waiting_us(order.band * of_tile, stages * turn.pace(turn.blocks))
-        return working + across * of_tile * PANEL_US
+        if tile.wide and split.split_tiles < down * across:
+            order = raster(across, down, wave.blocks, tile.x_tile_bytes, FRAGMENT_ROWS * PLAIN)
+            return working + waiting_us(order.width * numbers, stages * wave.stage_time(wave.blocks))
+        return working + across * numbers * X_TILE_US
 
     filled = (tile for tile in TILES if tile.columns < 2 * m + TILES[0].columns)
     able = (tile for tile in filled if tile.columns > NARROW or m <= MOST_NARROW * tile.columns)
-    return min((Best(us(tile), tile) for tile in able), key=lambda each: each.us)
+    return min((TileEstimate(us(tile), tile) for tile in able), key=lambda estimate: estimate.us)

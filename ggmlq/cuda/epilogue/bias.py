@@ -1,4 +1,4 @@
-"""A bias added to rows of results by one prepared launch, to the bits that CuPy's kernels make."""
+"""A bias added to rows of results by one prepared launch, with the bits that CuPy's kernels give."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import KINDS
 from ..intrinsics.language import cuda, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..machine.plans import Plan, X, Y
-from ..machine.prepared_launch import Hole
+from ..machine.prepared_launch import AddressSlot
+from ..machine.recorded import RecordedLaunches, X, Y
 
 THREADS, MOST = 256, 65535  # of a block; rows of blocks in a grid
 
 
 @instruction("add.rn.ftz.f32 $0, $1, $2;", f32, f32, f32)
 def add_flushed(a: Any, b: Any) -> Any:
-    """A sum as CuPy's kernels make it: subnormal numbers, given or made, are zeros of their sign."""
+    """A sum as CuPy's kernels give it: subnormal numbers, before and after, are zeros of their sign."""
     least = np.float32(2.0**-126)
     a, b = (np.copysign(np.float32(0), v) if abs(v) < least else np.float32(v) for v in (a, b))
     return np.copysign(np.float32(0), a + b) if abs(a + b) < least else a + b
@@ -45,7 +45,7 @@ def loader(kind: str) -> Any:
 
 @family((kind,) for kind in KINDS)
 def adder(kind: str) -> Kernel:
-    """A column a thread, and every so many rows of it."""
+    """The kernel that adds a bias: a column a thread, and some of its rows."""
     load, size, load_float, store_float = loader(kind), KINDS[kind], ptx.load_float, ptx.store_float
     take_turn = dependent_launch.take_turn
 
@@ -68,7 +68,9 @@ def adder(kind: str) -> Kernel:
     )  # fmt: skip
 
 
-def plan(m: int, n: int, letter: str) -> Plan:
-    """What adds a bias of a kind to rows: its address, theirs and a stream are all that it takes."""
-    grid, given = (-(-n // THREADS), min(m, MOST)), (Hole(X), Hole(Y), m, n)
-    return Plan([(adder(NAMES[letter]), grid, (THREADS,), given, 1, 0)], None, None, ())
+def plan(m: int, n: int, letter: str) -> RecordedLaunches:
+    """The prepared launch that adds a bias of a kind to m rows: its holes are the addresses of both, and a
+    stream.
+    """
+    grid, arguments = (-(-n // THREADS), min(m, MOST)), (AddressSlot(X), AddressSlot(Y), m, n)
+    return RecordedLaunches([(adder(NAMES[letter]), grid, (THREADS,), arguments, 1, 0)], None, None, ())

@@ -1,8 +1,9 @@
-"""A thread's sums of ``wgmma`` as a whole: to results, or to memory as they are, or to a cluster's blocks.
+"""A thread's sums of ``wgmma`` as a whole: written to results, stored as partial sums, or sent to a
+cluster's blocks.
 
-Sums are a tuple: four are those of columns 2 t, 2 t + 1 of row g and of row g + 8, then 8 columns on
-(intrinsics/warpgroup.py). Rows are those of the weights, columns those of the activations, so a result lies at
-[column, row]; the eight lanes with one t write 32 neighbouring bytes.
+Sums are a tuple. Four of them are those of columns 2 t, 2 t + 1 of row g and of row g + 8; the next four
+are 8 columns on (intrinsics/warpgroup.py). Rows are those of the weights, columns those of the activations,
+so a result lies at [column, row]; the eight lanes with one t write 32 neighbouring bytes.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ VOID = ir.VoidType()
 
 
 class ThreadSums(NamedTuple):
-    """Of so many columns. Parts lie ``apart`` bytes from one four of a thread to its next."""
+    """Device functions for a number of columns. ``apart``: bytes from one four of a thread to its next."""
 
-    write: Callable[..., Any]  # (sums, y, column, row, m, n): what lies within [m, n]
-    keep: Callable[..., Any]  # (sums, at, apart)
-    hand_out: Callable[..., Any]  # (sums, at, apart, blocks, barrier): to those of a cluster in turns
+    write: Callable[..., Any]  # (sums, y, column, row, m, n): results within [m, n]
+    store: Callable[..., Any]  # (sums, at, apart): partial sums
+    send: Callable[..., Any]  # (sums, at, apart, blocks, barrier): fours to the blocks of a cluster in turn
 
 
 @cache
@@ -36,46 +37,46 @@ def thread_sums(columns: int) -> ThreadSums:
         only_on_a_gpu()
 
     def emit_write(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        sums, *given = operands
+        sums, *arguments = operands
         values = unpacked(builder, sums, count)
         text, constraints = _writing(columns), [*"lrrrr", *"f" * count]
-        emit_assembly(builder, VOID, text, constraints, [*given, *values], effect=True)
+        emit_assembly(builder, VOID, text, constraints, [*arguments, *values], effect=True)
         return context.get_dummy_value()
 
-    def keep(sums: Any, at: Any, apart: Any) -> Any:
+    def store(sums: Any, at: Any, apart: Any) -> Any:
         only_on_a_gpu()
 
-    def emit_keep(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+    def emit_store(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         sums, at, apart = operands
         values = unpacked(builder, sums, count)
         for first in range(0, count, 4):
             text = "st.global.v4.f32 [$0], {$1, $2, $3, $4};"
-            given = [at, *values[first : first + 4]]
-            emit_assembly(builder, VOID, text, ["l", *"ffff"], given, effect=True)
+            arguments = [at, *values[first : first + 4]]
+            emit_assembly(builder, VOID, text, ["l", *"ffff"], arguments, effect=True)
             at = builder.add(at, builder.zext(apart, LONG))
         return context.get_dummy_value()
 
-    def hand_out(sums: Any, at: Any, apart: Any, blocks: Any, barrier: Any) -> Any:
+    def send(sums: Any, at: Any, apart: Any, blocks: Any, barrier: Any) -> Any:
         only_on_a_gpu()
 
-    def emit_hand_out(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        sums, *given = operands
+    def emit_send(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        sums, *arguments = operands
         values = unpacked(builder, sums, count)
-        constraints, text = [*"rrrr", *"f" * count], _handing_out(columns, counted(columns))
-        emit_assembly(builder, VOID, text, constraints, [*given, *values], effect=True)
+        constraints, text = [*"rrrr", *"f" * count], _sending(columns, counted(columns))
+        emit_assembly(builder, VOID, text, constraints, [*arguments, *values], effect=True)
         return context.get_dummy_value()
 
     if SIMULATED:
-        return ThreadSums(write, keep, hand_out)
+        return ThreadSums(write, store, send)
     return ThreadSums(
         as_intrinsic(write, types.void(kind, u64, u32, u32, u32, u32), emit_write),
-        as_intrinsic(keep, types.void(kind, u64, u32), emit_keep),
-        as_intrinsic(hand_out, types.void(kind, u32, u32, u32, u32), emit_hand_out),
+        as_intrinsic(store, types.void(kind, u64, u32), emit_store),
+        as_intrinsic(send, types.void(kind, u32, u32, u32, u32), emit_send),
     )
 
 
 def _writing(columns: int) -> str:
-    """Operands: y, column, row, m, n, then the sums."""
+    """The assembly of ``write``. Operands: y, column, row, m, n, then the sums."""
     lines = ["{.reg .pred low, high, p; .reg .b32 c, r; .reg .b64 at, pitch, far;"]
     lines += ["setp.lt.u32 low, $2, $4; add.u32 r, $2, 8; setp.lt.u32 high, r, $4;"]
     lines += ["cvt.u64.u32 far, $2; mul.wide.u32 at, $1, $4; add.u64 at, at, far; shl.b64 at, at, 2;"]
@@ -89,20 +90,22 @@ def _writing(columns: int) -> str:
 
 
 def counted(columns: int) -> bool:
-    """Whether a barrier tells blocks of a cluster of each four; many go faster without, and all meet."""
+    """True where a barrier counts the bytes that arrive: many sums go faster by plain stores."""
     return columns < 128
 
 
-def _handing_out(columns: int, told: bool) -> str:
-    """Operands: at, apart, blocks, barrier, then the sums. Fours go to the last block, the one before it, and
-    so on, and again from the last one on, ``apart`` bytes further; ``told``: to the barrier there.
+def _sending(columns: int, counts_bytes: bool) -> str:
+    """The assembly of ``send``. Operands: at, apart, blocks, barrier, then the sums.
+
+    Fours go to the last block, the one before it and so on, and again from the last one on, ``apart`` bytes
+    further. ``counts_bytes``: each also counts at the barrier there.
     """
     lines = ["{.reg .pred again; .reg .b32 at, rank, there, barrier;"]
     lines += ["mov.b32 at, $0; sub.u32 rank, $2, 1;"]
     for i in range(4, columns // 2 + 4, 4):
         four = f"{{${i}, ${i + 1}, ${i + 2}, ${i + 3}}}"
         lines += ["mapa.shared::cluster.u32 there, at, rank;"]
-        if told:
+        if counts_bytes:
             lines += ["mapa.shared::cluster.u32 barrier, $3, rank;"]
             lines += [
                 f"st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {four}, [barrier];"

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from ...arrays.array import QuantArray
-from ...dispatch.experts import as_linear, each, in_arithmetic
+from ...dispatch.experts import as_linear, expert_by_expert, in_arithmetic
 from ...dispatch.ladder import register
 
 
 @register(__name__, __doc__, arithmetic="f32", accumulate="f32", refuses=in_arithmetic("f32"))
 def launch(x: Any, q: QuantArray, ids: Any, out: Any) -> None:
-    each(x, q, ids, out, as_linear("f32"))
+    expert_by_expert(x, q, ids, out, as_linear("f32"))

@@ -1,4 +1,4 @@
-"""The same for codes with scales: one product of ``scaled_linear`` for each expert that is used.
+"""Codes with scales: one product of ``scaled_linear`` for each expert that is used.
 
 Changed: rows and weights are codes; each row is quantized once, before it is gathered.
 
@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from ...arrays.scaled import ScaledArray
-from ...dispatch.experts import as_scaled_linear, each, of_scaled
+from ...dispatch.experts import as_scaled_linear, expert_by_expert, refuses_blocks
 from ...dispatch.ladder import register
 
 
-@register(__name__, __doc__, arithmetic="codes", accumulate="as scaled_linear", refuses=of_scaled)
+@register(__name__, __doc__, arithmetic="codes", accumulate="as scaled_linear", refuses=refuses_blocks)
 def launch(x: ScaledArray, q: ScaledArray, ids: Any, out: Any) -> None:
-    each(x, q, ids, out, as_scaled_linear)
+    expert_by_expert(x, q, ids, out, as_scaled_linear)

@@ -1,4 +1,4 @@
-"""The same with activations as 8-bit codes, on int8 units.
+"""Activations as 8-bit codes: one product of ``linear`` for each expert, on int8 units.
 
 Changed: the kernels of ``linear`` that are called. Activations become codes again for each expert that
 meets them.
@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 from ...arrays.array import QuantArray
-from ...dispatch.experts import as_linear, each, in_arithmetic
+from ...dispatch.experts import as_linear, expert_by_expert, in_arithmetic
 from ...dispatch.ladder import register
 
 
 @register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=in_arithmetic("q8"))
 def launch(x: Any, q: QuantArray, ids: Any, out: Any) -> None:
-    each(x, q, ids, out, as_linear("q8"))
+    expert_by_expert(x, q, ids, out, as_linear("q8"))

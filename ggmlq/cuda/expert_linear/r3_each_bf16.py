@@ -1,4 +1,4 @@
-"""The same with activations as bfloat16, whose kernels keep the weights' own bits.
+"""Activations as bfloat16: one product of ``linear`` for each expert, on the weights' own bits.
 
 Changed: the kernels of ``linear`` that are called: with few rows an expert they read its weights once, at
 the speed of the memory.
@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 from ...arrays.array import QuantArray
-from ...dispatch.experts import as_linear, each, in_arithmetic
+from ...dispatch.experts import as_linear, expert_by_expert, in_arithmetic
 from ...dispatch.ladder import register
 
 
 @register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=in_arithmetic("bf16x"))
 def launch(x: Any, q: QuantArray, ids: Any, out: Any) -> None:
-    each(x, q, ids, out, as_linear("bf16x"))
+    expert_by_expert(x, q, ids, out, as_linear("bf16x"))

@@ -1,18 +1,18 @@
 """Many tokens of 8-bit codes: sorted by expert on the device, boxes of codes for the tensor cores.
 
-Changed: what cuda:grouped is for blocks, for codes with scales. One block gives every use a row of a tile
-(schedule/groups.py); rows of codes, and the scales beside them, are copied there
-(activations/expert_codes.py); and blocks that stay on the card, those of cuda:persistent of scaled_linear,
-take the tiles of all experts from the plan (codes8/grouped.py). Results go straight to the rows of the
-uses. Where each row of x has one use and ids are in order, rows are not copied but fetched from x. The host
-waits for nothing, and neither the number of launches nor the size of a grid depends on what the ids say.
+Changed: as cuda:grouped does for blocks, but for codes with scales. One block gives every use a row of a
+tile (schedule/groups.py); rows of codes, and their scales, are copied there (activations/expert_codes.py);
+and the persistent blocks of scaled_linear's cuda:persistent take the tiles of all experts from the plan
+(codes8/grouped.py). Results go straight to the rows of the uses. Where each row of x has one use and ids
+are in order, rows are not copied but fetched from x. The host waits for nothing, and neither the number of
+launches nor the size of a grid depends on the ids.
 
-An expert's uses are the rows of tiles, 64 to 256 of them: its last tile is filled in part, so how high tiles
-are is decided by how many uses an expert has on average. Floats: scales of 128 columns of K, or of several
-times as many; integers: under scales that do not vary along K.
+An expert's uses are the rows of tiles, 64 to 256 of them, and its last tile is filled in part. So the
+height of tiles is chosen by the mean number of uses an expert has. Floats: scales of 128 columns of K, or
+of a multiple; integers: scales that do not vary along K.
 
-Limited, by estimate, with few uses an expert by the rows that nobody has: 64 of x come from the L2 with 128
-of w; with many by the copy of the rows, which is read once and written once a use.
+Limited, by estimate, with few uses an expert by empty rows: 64 of x come from the L2 with 128 of w; with
+many by the copy of the rows, which is read once and written once a use.
 """
 
 from __future__ import annotations
@@ -22,36 +22,45 @@ from functools import lru_cache
 from typing import Any
 
 from ...arrays.scaled import ScaledArray
-from ...dispatch.experts import of_scaled
+from ...dispatch.experts import refuses_blocks
 from ...dispatch.ladder import register
 from ...dispatch.problems import ExpertLinear, Operand, ScaledLinear
 from ..codes8 import expert_operands
 from ..codes8 import operands as operands8
-from ..codes8.grouped import BY_COLUMNS, FLOATS, WHOLE, ZEROS, float_kernel, integer_kernel
-from ..codes8.job import BLOCK, Job, Out
+from ..codes8.checks import refuses_persistent
+from ..codes8.grouped import (
+    COLUMN_SCALE_TILES,
+    FLOAT_TILES,
+    INTEGER_TILES,
+    ZERO_POINT_TILES,
+    float_kernel,
+    integer_kernel,
+)
+from ..codes8.rows import INTEGER_KINDS, operand_pair
+from ..codes8.variant import SCALE_ROWS, OutputKind, Variant
 from ..intrinsics.wgmma8 import STEP
 from ..machine import device
 from ..rings.boxed import BoxTile
-from ..scaled_linear.r3_dp4a import KINDS
-from ..scaled_linear.r9_persistent import refuses as refused_by_persistent
 from ..schedule import groups
-from ..schedule.waves import Share
+from ..schedule.waves import RatedTile
 
 
 @lru_cache(4096)
-def tile_for(shares: Sequence[Share], tokens: int, used: int, experts: int, n: int, count: int) -> BoxTile:
-    """The one with which so many multiprocessors are done first, if uses are spread by chance."""
+def tile_for(
+    shares: Sequence[RatedTile], tokens: int, used: int, experts: int, n: int, count: int
+) -> BoxTile:
+    """The tile with which ``count`` multiprocessors finish first, if uses are spread by chance."""
 
-    def time(each: Share) -> float:
-        slots = experts * groups.expected_slots(tokens, used, experts, each.tile.rows)
-        tiles = slots * -(-n // each.tile.columns)
-        return max(tiles / count, 1) * each.tile.rows * each.tile.columns / each.share
+    def time(rated: RatedTile) -> float:
+        slots = experts * groups.expected_slots(tokens, used, experts, rated.tile.rows)
+        tiles = slots * -(-n // rated.tile.columns)
+        return max(tiles / count, 1) * rated.tile.rows * rated.tile.columns / rated.efficiency
 
     return min(shares, key=time).tile
 
 
 def refuses(problem: ExpertLinear) -> str | None:
-    if (refused := of_scaled(problem)) is not None:
+    if (refused := refuses_blocks(problem)) is not None:
         return refused
     assert isinstance(problem.weights, Operand)
     assert problem.x is not None
@@ -61,8 +70,8 @@ def refuses(problem: ExpertLinear) -> str | None:
     if uses * max(problem.k, 16) >= 1 << 36:
         return "takes up to 2**36 codes of activations"
     rows = uses + min(uses, problem.e) * 256  # of a plan, at most
-    own = problem.x, problem.weights, rows, problem.e * problem.n, problem.k
-    return refused_by_persistent(ScaledLinear(*own, device=problem.device, card=problem.card))
+    operand_shape = problem.x, problem.weights, rows, problem.e * problem.n, problem.k
+    return refuses_persistent(ScaledLinear(*operand_shape, device=problem.device, card=problem.card))
 
 
 @register(
@@ -70,59 +79,64 @@ def refuses(problem: ExpertLinear) -> str | None:
     narrow=True,
 )  # fmt: skip
 def launch(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | None = None) -> None:
-    """``tile``: other than the one that is thought best."""
+    """``tile``: one to take in place of the best."""
     (floats if q.code.kind == "float" else integers)(x, q, ids, out, tile)
 
 
 def floats(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | None) -> None:
     """A product of FP8."""
-    (experts, n, _), both = q.shape, expert_operands.operands(x, q)
-    by_columns = not expert_operands.shared_by(q, BLOCK)
-    tile = tile or _best(BY_COLUMNS if by_columns else FLOATS, ids, experts, n)
-    to = Out(str(out.dtype))
-    job = Job(tile, x.code.name, q.code.name, to, boxed=False, by_columns=by_columns)
-    of, own = _plan(tile, ids, experts), both.x.scales
-    rows = expert_operands.placed(both.x, own.at, own.rows, ids, of, out)
-    columns, span = min(both.x.columns, both.w.columns), own.steps if own.at.shape[1] > 1 else 1 << 30
+    (experts, n, _), both = q.shape, operand_pair(x, q, STEP)
+    column_scales = not expert_operands.shares_scales(q, SCALE_ROWS)
+    tile = tile or _best(COLUMN_SCALE_TILES if column_scales else FLOAT_TILES, ids, experts, n)
+    output = OutputKind(str(out.dtype))
+    variant = Variant(tile, x.code.name, q.code.name, output, boxed=False, column_scales=column_scales)
+    of, operand_shape = _plan(tile, ids, experts), both.x.scales
+    rows = expert_operands.sort_rows(both.x, operand_shape.at, operand_shape.rows, ids, of, out)
+    columns, span = (
+        min(both.x.columns, both.w.columns),
+        operand_shape.steps if operand_shape.at.shape[1] > 1 else 1 << 30,
+    )
     steps = -(-columns // STEP)
-    table = expert_operands.table_of_w(q, 1 if by_columns else job.granule, steps)
-    of_columns = operands8.map_of_table(table, table.shape[1], tile.columns) if by_columns else 0
-    float_kernel(job)(
-        _grid(tile, of, n), (job.threads,),
-        *expert_operands.maps_of_rows(rows, both.x, ids.size, columns, tile.rows),
-        operands8.map_of_codes(both.w, columns, tile.columns),
-        expert_operands.map_of_beside(rows, tile.rows), of_columns, table, out, rows.plan, rows.of_row,
-        n, steps, span, table.strides[0], expert_operands.wide(n),
+    table = expert_operands.w_scale_table(q, 1 if column_scales else variant.columns_per_scale, steps)
+    column_scales_map = operands8.map_table(table, table.shape[1], tile.columns) if column_scales else 0
+    float_kernel(variant)(
+        _grid(tile, of, n), (variant.threads,),
+        *expert_operands.map_rows(rows, both.x, ids.size, columns, tile.rows),
+        operands8.map_codes(both.w, columns, tile.columns),
+        expert_operands.map_terms(rows, tile.rows), column_scales_map, table, out, rows.plan, rows.use_of_row,
+        n, steps, span, table.strides[0], expert_operands.table_columns(n),
     )  # fmt: skip
 
 
 def integers(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | None) -> None:
     """A product of integers."""
-    (experts, n, _), both = q.shape, expert_operands.operands(x, q)
+    (experts, n, _), both = q.shape, operand_pair(x, q, STEP)
     zeros = x.zeros is not None or q.zeros is not None
-    tile = tile or _best(ZEROS if zeros else WHOLE, ids, experts, n)
-    to = Out(str(out.dtype))
-    job = Job(tile, KINDS[x.code.name], KINDS[q.code.name], to, boxed=False, zeros=zeros)
-    of, of_w = _plan(tile, ids, experts), expert_operands.beside_w(q, both.groups, zeros)
-    beside, shared = expert_operands.beside_x(x, both.x, both.groups, zeros)
-    rows = expert_operands.placed(both.x, beside, shared, ids, of, out)
+    tile = tile or _best(ZERO_POINT_TILES if zeros else INTEGER_TILES, ids, experts, n)
+    output = OutputKind(str(out.dtype))
+    variant = Variant(
+        tile, INTEGER_KINDS[x.code.name], INTEGER_KINDS[q.code.name], output, boxed=False, zeros=zeros
+    )
+    of, w_scales = _plan(tile, ids, experts), expert_operands.integer_terms(q, both.groups, zeros)
+    terms, shared = expert_operands.x_terms(x, both.x, both.groups, zeros)
+    rows = expert_operands.sort_rows(both.x, terms, shared, ids, of, out)
     columns = min(both.x.columns, both.w.columns)
-    integer_kernel(job)(
-        _grid(tile, of, n), (job.threads,),
-        *expert_operands.maps_of_rows(rows, both.x, ids.size, columns, tile.rows),
-        operands8.map_of_codes(both.w, columns, tile.columns),
-        out, *(rows.beside if zeros else (rows.beside, 0, 0)), *of_w, rows.plan, rows.of_row,
-        n, -(-columns // STEP), of.height, expert_operands.wide(n),
+    integer_kernel(variant)(
+        _grid(tile, of, n), (variant.threads,),
+        *expert_operands.map_rows(rows, both.x, ids.size, columns, tile.rows),
+        operands8.map_codes(both.w, columns, tile.columns),
+        out, *(rows.terms if zeros else (rows.terms, 0, 0)), *w_scales, rows.plan, rows.use_of_row,
+        n, -(-columns // STEP), of.height, expert_operands.table_columns(n),
     )  # fmt: skip
 
 
-def _best(shares: Sequence[Share], ids: Any, experts: int, n: int) -> BoxTile:
+def _best(shares: Sequence[RatedTile], ids: Any, experts: int, n: int) -> BoxTile:
     return tile_for(tuple(shares), *ids.shape, experts, n, device.multiprocessors())
 
 
-def _plan(tile: BoxTile, ids: Any, experts: int) -> groups.Plan:
-    return groups.Plan(ids.size, experts, tile.rows)
+def _plan(tile: BoxTile, ids: Any, experts: int) -> groups.UsePlan:
+    return groups.UsePlan(ids.size, experts, tile.rows)
 
 
-def _grid(tile: BoxTile, of: groups.Plan, n: int) -> tuple[int]:
+def _grid(tile: BoxTile, of: groups.UsePlan, n: int) -> tuple[int]:
     return (min(of.slots * -(-n // tile.columns), device.multiprocessors()),)

@@ -1,10 +1,9 @@
-"""What ``cuda:gemv`` is made of.
+"""cuda:gemv: the parts of the kernel for few rows, where all that counts is to read the weights once.
 
-    stages.py     what a warp has in shared memory, how it gets there, and activations out of it
-    clusters.py   small blocks that share a tile
-    cost/gemv.py       how long a product takes, by how blocks share it
-    by_runs.py    with up to four rows of activations: the spare columns of ``mma`` serve other runs
-    uses.py       of experts: which uses a block serves, rows from and to where they are
+    stages.py     a warp's stages in shared memory: sizes, copies into them, activations out of them
+    clusters.py   small blocks that split the columns of a tile among the blocks of a cluster
+    by_runs.py    up to four rows of activations: the spare columns of ``mma`` serve other runs
+    experts.py    stages and epilogue of expert products, whose rows a list of uses names
 
-The kernels themselves are linear/r13_gemv.py and expert_linear/r4_gemv.py.
+The kernels are linear/r13_gemv.py and expert_linear/r4_gemv.py; cost/gemv.py estimates how long they take.
 """

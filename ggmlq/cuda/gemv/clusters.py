@@ -1,10 +1,10 @@
-"""Small blocks of cuda:gemv: those of a cluster share the columns of a tile, so that any N fills a card.
+"""Small blocks of cuda:gemv: those of a cluster split the columns of a tile, so that any N fills a card.
 
-    warp     0 … 3 of block 0    0 … 3 of block 1    …
-    records  0 … 3               4 … 7               …       and so on in turns
+    warp       0 … 3 of block 0    0 … 3 of block 1    …
+    fragments  0 … 3               4 … 7               …       and so on, round after round
 
-At the end a block adds up what its warps have, and brings each column of sums to the block of the cluster
-that writes it, which adds up what came in the order of blocks. From capability 9.0 on.
+In the end a block adds up the sums of its warps and brings each column of sums to the block of the cluster
+that writes it. That block adds up what came, in the order of blocks. From capability 9.0 on.
 """
 
 from __future__ import annotations
@@ -18,51 +18,56 @@ from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32
-from .stages import Stage
+from .stages import GemvStage
 
 
-class Blocks(NamedTuple):
-    """How many blocks share a tile, and how many a multiprocessor holds; one of one is no small block."""
+class SplitBlocks(NamedTuple):
+    """The blocks that split a tile, and those that a multiprocessor holds; (1, 1) is a lone, large block."""
 
-    parts: int
+    splits: int
     most: int
 
 
-ALONE = Blocks(1, 1)
+ALONE = SplitBlocks(1, 1)
 
 
 @cache
-def placer(stage: Stage) -> Any:
-    """The device function for a warp's place: tile, block in the cluster, first span, how far the next is.
+def warp_placer(stage: GemvStage) -> Any:
+    """The device function for a warp's place: its tile, its block's rank, its first span, the distance to
+    the next.
 
-    It tells the others of a cluster that this block runs.
+    It also tells the others of a cluster that this block runs.
     """
-    warps, small, greet = stage.warps, stage.small, barriers.pass_by_cluster
+    warps, small, greet = stage.warps, stage.small, barriers.arrive_at_cluster_relaxed
 
     @inlined
-    def place(warp: Any, parts: Any) -> Any:
+    def place(warp: Any, splits: Any) -> Any:
         block = uint32(cuda.blockIdx.x)
         if not small:
             return block, uint32(0), warp, uint32(warps)
-        if parts > uint32(1):
+        if splits > uint32(1):
             greet()
-        tile = uint32(block // parts)
-        rank = uint32(block - uint32(tile * parts))
-        return tile, rank, uint32(warp + uint32(rank * uint32(warps))), uint32(parts * uint32(warps))
+        tile = uint32(block // splits)
+        rank = uint32(block - uint32(tile * splits))
+        return tile, rank, uint32(warp + uint32(rank * uint32(warps))), uint32(splits * uint32(warps))
 
     return place
 
 
 @cache
-def sharer(stage: Stage) -> Any:
-    """The device function that takes sums of a block's warps, in shared memory, to results."""
-    columns, warps, sums, of_parts = stage.columns, stage.warps, stage.sums, stage.of_parts
+def cluster_epilogue(stage: GemvStage) -> Any:
+    """The device function that takes the sums of a block's warps from shared memory to results."""
+    columns, warps, sums, partials_at = stage.columns, stage.warps, stage.sums, stage.partials_at
     rows, line = stage.rows, 4 * stage.rows  # and bytes of a column of sums of another block
     base, take_float, store_float = ptx.shared_base, bf16x2.take_float, ptx.store_float
-    join, meet, put_float_of = barriers.join_cluster, barriers.meet_cluster, barriers.put_float_of
+    join, meet, put_float_in_block = (
+        barriers.wait_for_cluster,
+        barriers.sync_cluster,
+        barriers.put_float_in_block,
+    )
 
     @inlined
-    def of_block(column: Any, row: Any) -> Any:
+    def block_sum(column: Any, row: Any) -> Any:
         total = float32(0)
         for i in range(warps):
             at = uint32(uint32(uint32(i * columns) + column) * uint32(sums) + row)
@@ -70,36 +75,36 @@ def sharer(stage: Stage) -> Any:
         return total
 
     @inlined
-    def share(y: Any, row0: Any, rank: Any, parts: Any, m: Any, n: Any) -> None:
+    def share(y: Any, row0: Any, rank: Any, splits: Any, m: Any, n: Any) -> None:
         warp, lane = warp_and_lane()
         row, column, last = uint32(row0 + lane), warp, min(uint32(columns), m)
-        if parts == uint32(1):
+        if splits == uint32(1):
             while column < last:
                 for below in range(0, rows, 32):
-                    total = of_block(column, uint32(lane + uint32(below)))
+                    total = block_sum(column, uint32(lane + uint32(below)))
                     if uint32(row + uint32(below)) < n:
                         store_float(address(y, column, n, uint32(row + uint32(below)), 4), total)
                 column = uint32(column + uint32(warps))
         else:
-            join()  # the shared memory of the others is there
-            to = uint32(base() + uint32(of_parts) + uint32(lane << uint32(2)))
+            join()  # the shared memory of the other blocks can be written
+            to = uint32(base() + uint32(partials_at) + uint32(lane << uint32(2)))
             while column < last:
                 there = uint32(to + uint32(uint32(rank * uint32(columns)) + column) * uint32(line))
                 for below in range(0, rows, 32):
-                    total = of_block(column, uint32(lane + uint32(below)))
-                    put_float_of(uint32(there + uint32(4 * below)), uint32(column % parts), total)
+                    total = block_sum(column, uint32(lane + uint32(below)))
+                    put_float_in_block(uint32(there + uint32(4 * below)), uint32(column % splits), total)
                 column = uint32(column + uint32(warps))
             meet()
-            column = uint32(rank + uint32(parts * warp))
+            column = uint32(rank + uint32(splits * warp))
             while column < last:
                 for below in range(0, rows, 32):
                     at = uint32(to + uint32(column * uint32(line)) + uint32(4 * below))
                     total, i = float32(0), uint32(0)
-                    while i < parts:
+                    while i < splits:
                         total += take_float(at)
                         at, i = uint32(at + uint32(columns * line)), uint32(i + uint32(1))
                     if uint32(row + uint32(below)) < n:
                         store_float(address(y, column, n, uint32(row + uint32(below)), 4), total)
-                column = uint32(column + uint32(parts * uint32(warps)))
+                column = uint32(column + uint32(splits * uint32(warps)))
 
     return share

@@ -1,23 +1,34 @@
-"""What kernels are written in.
+"""The words that kernels are written in: instructions without a name in Numba, formats' atoms, small device
+functions.
 
-    language.py     Numba's own words, and an error where it is missing
-    assembly.py     how an instruction without a name in Numba becomes a function
-    ptx.py          instructions of all GPUs: loads, stores, copies, conversions
-    integers.py     whole numbers that stay 32 bits wide
-    codes8.py       products of bytes, signed or not, and FP8 widened to halves
-    bf16x2.py       pairs of bfloat16, and ``mma`` on them; ``mma_into`` and ``sums_into`` add to an array
-    codes.py        floats to codes of 8 bits by fours, loads and stores of their sizes
-    warpgroup.py    Hopper's ``wgmma`` with weights in registers
-    wgmma8.py       ``wgmma`` on codes of 8 bits; promoted.py: on FP8, with sums that go over into float32
-    barrier.py      Hopper's barriers in shared memory; warps, clusters and grids that meet; registers
-    boxes.py        its copy engine; epilogue/tile.py: sums of ``wgmma`` to floats, boxes or elements of them
-    epilogue/steps.py      sums of ``wgmma`` with a bias, or in pieces for what makes codes of them
-    address.py      elements of matrices behind plain addresses
-    lane.py         warp, lane, and what that lane holds of operands of ``mma``
-    votes.py        which lanes of a warp have equal numbers
-    floats.py       kinds of floats that kernels write
-    atoms.py        a format's own functions, compiled for the GPU; tables.py has their constants
-    dependent_launch.py  a kernel that begins while the one before it still runs
+The ground:
+
+    language.py          Numba's own words, and an error where it is missing
+    blank.py             stand-ins for them where nothing is compiled
+    assembly.py          how an instruction without a name in Numba becomes a function
+    atoms.py             a format's own functions, compiled for the GPU
+    tables.py            constant tables in global memory, which atoms read
+
+Instructions of all cards (load and store: device memory; take and put: shared memory):
+
+    ptx.py               floats, bits, loads, stores, copies into shared memory, ldmatrix
+    integers.py          integers that stay 32 bits wide
+    bf16x2.py            pairs of bfloat16, and ``mma`` on them
+    codes.py             floats to 8-bit codes four at a time, loads and stores of their sizes
+    codes8.py            products of bytes by ``mma`` and dp4a, and FP8 widened to halves
+    votes.py             exchanges among the lanes of a warp
+    lane.py              a thread's warp and lane, and its elements of ``mma`` operands
+    floats.py            stores of results in the kinds of floats
+    address.py           addresses of matrix elements
+
+Hopper's:
+
+    barrier.py           barriers in shared memory, of warps, clusters and grids; registers of a warpgroup
+    boxes.py             the copy engine: boxes of matrices
+    dependent_launch.py  a kernel that starts while its predecessor still runs
+    warpgroup.py         ``wgmma`` with weights in registers
+    wgmma8.py            ``wgmma`` on 8-bit codes
+    promoted.py          ``wgmma`` on FP8 codes, with sums promoted to float32
 
 Sizes are 32 bits wide, addresses 64: a plain integer would make 64 of both, so kernels say which.
 """

@@ -10,5 +10,5 @@ from .language import uint64
 
 @inlined
 def address(base: Any, row: Any, pitch: Any, column: Any, size: Any) -> Any:
-    """Of element [row, column] of a matrix with ``pitch`` columns, ``size`` bytes each."""
+    """The address of element [row, column] of a matrix with ``pitch`` columns, ``size`` bytes each."""
     return base + (uint64(row) * uint64(pitch) + uint64(column)) * uint64(size)

@@ -1,11 +1,12 @@
-"""Barriers in shared memory: how warps and the copy engine tell each other that a stage is full, or free.
+"""Barriers in shared memory, by which warps and the copy engine tell each other that a stage is full, or
+free.
 
-A barrier has 8 bytes and counts down: arrivals of threads, and bytes of copies that were announced. When
-both are at nothing its phase ends and the next one begins. A thread waits for the end of a phase by its
-parity: 0 for the first; of a fresh barrier the phase before, of parity 1, counts as ended.
+A barrier has 8 bytes and counts down: arrivals of threads, and bytes of copies that were announced. When both
+reach zero its phase ends and the next one begins. A thread waits for the end of a phase by its parity: 0 for
+the first; for a fresh barrier the phase before, of parity 1, counts as ended.
 
-A wait for what never comes hangs the GPU. With GGMLQ_GUARD_WAITS=1 in the environment, set before kernels
-are made, waits look again and again and stop the kernel with a trap after about a second.
+A wait for something that never comes hangs the GPU. With GGMLQ_GUARD_WAITS=1 in the environment, set before
+kernels are made, waits try again and again and stop the kernel with a trap after about a second.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from typing import Any
 from .assembly import f32, i32, instruction, only_on_a_gpu, u32, u64
 
 GUARDED = os.environ.get("GGMLQ_GUARD_WAITS") == "1"
-TRIES = 1 << 24  # looks of some 30 clocks each
+TRIES = 1 << 24  # tries of some 30 clocks each
 SLEEPING = "again: mbarrier.try_wait.parity.shared::cta.b64 done, [{}], {}; @done bra over; bra again; over:"
 LOOKING = (
     f"mov.b32 left, {TRIES}; again: mbarrier.test_wait.parity.shared::cta.b64 done, [{{}}], {{}}; "
     "@done bra over; sub.u32 left, left, 1; setp.ne.u32 done, left, 0; @done bra again; trap; over:"
 )
-NEEDS = ".reg .pred done; .reg .b32 left;"  # what a text with a wait declares
+NEEDS = ".reg .pred done; .reg .b32 left;"  # declarations that a text with a wait needs
 
 
 def waiting(barrier: str, parity: str) -> str:
@@ -32,31 +33,31 @@ def waiting(barrier: str, parity: str) -> str:
 
 @instruction("mbarrier.init.shared::cta.b64 [$0], $1;", None, u32, u32, effect=True)
 def init(barrier: Any, arrivals: Any) -> Any:
-    """Make one that so many threads arrive at in each phase."""
+    """Make a barrier that ``arrivals`` threads arrive at in each phase."""
     only_on_a_gpu()
 
 
 @instruction("fence.mbarrier_init.release.cluster;", None, effect=True)
 def publish_barriers() -> Any:
-    """Those that were made are there for the copy engine and for other blocks of the cluster."""
+    """Make new barriers visible to the copy engine and to other blocks of the cluster."""
     only_on_a_gpu()
 
 
 @instruction("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", None, u32, u32, effect=True)
 def expect(barrier: Any, size: Any) -> Any:
-    """Arrive, and announce so many bytes of copies."""
+    """Arrive, and announce ``size`` bytes of copies."""
     only_on_a_gpu()
 
 
 @instruction("mbarrier.arrive.shared::cta.b64 _, [$0];", None, u32, effect=True)
 def arrive(barrier: Any) -> Any:
-    """One of the arrivals."""
+    """Arrive at a barrier once."""
     only_on_a_gpu()
 
 
 @instruction("{" + NEEDS + waiting("$0", "$1") + "}", None, u32, u32, effect=True)
 def wait(barrier: Any, parity: Any) -> Any:
-    """Until the phase of that parity has ended."""
+    """Wait until the phase of that parity has ended."""
     only_on_a_gpu()
 
 
@@ -64,44 +65,46 @@ def wait(barrier: Any, parity: Any) -> Any:
 
 
 @instruction("bar.warp.sync -1;", None, effect=True)
-def meet_warp() -> Any:
-    """All lanes, and what they wrote to shared memory."""
+def sync_warp() -> Any:
+    """Wait for all lanes of the warp, and for what they wrote to shared memory."""
     only_on_a_gpu()
 
 
 @instruction("shfl.sync.idx.b32 $0, $1, 0, 31, -1;", u32, u32, effect=True)
-def of_first_lane(value: Any) -> Any:
-    """What lane 0 has: tells the assembler that a warp has it in common."""
+def from_first_lane(value: Any) -> Any:
+    """The value of lane 0; tells the assembler that the whole warp has the same value."""
     only_on_a_gpu()
 
 
 @instruction("shfl.sync.idx.b32 $0, $1, $1, 31, -1;", u32, u32, effect=True)
 def pinned(lane: Any) -> Any:
-    """A lane's own number: the assembler keeps it, where it would read it anew in every round of a loop."""
+    """A lane's own number, kept in a register: otherwise the assembler reads it again in every round of a
+    loop.
+    """
     only_on_a_gpu()
 
 
 @instruction("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;", None, effect=True)
-def meet_cluster() -> Any:
-    """All threads of all blocks of the cluster, and what they wrote to shared memory."""
+def sync_cluster() -> Any:
+    """Wait for all threads of all blocks of the cluster, and for what they wrote to shared memory."""
     only_on_a_gpu()
 
 
 @instruction("barrier.cluster.arrive.aligned;", None, effect=True)
-def greet_cluster() -> Any:
-    """Tell the other blocks that this one runs; :func:`join_cluster` follows."""
+def arrive_at_cluster() -> Any:
+    """Tell the other blocks that this one has come here; :func:`wait_for_cluster` follows."""
     only_on_a_gpu()
 
 
 @instruction("barrier.cluster.arrive.relaxed.aligned;", None, effect=True)
-def pass_by_cluster() -> Any:
-    """The same of a block that wrote nothing that others read: it waits for none of its own writes."""
+def arrive_at_cluster_relaxed() -> Any:
+    """Arrive without waiting for one's own writes: for a block that wrote nothing that others read."""
     only_on_a_gpu()
 
 
 @instruction("barrier.cluster.wait.aligned;", None, effect=True)
-def join_cluster() -> Any:
-    """Until all threads of all blocks of the cluster have greeted."""
+def wait_for_cluster() -> Any:
+    """Wait until all threads of all blocks of the cluster have arrived."""
     only_on_a_gpu()
 
 
@@ -112,8 +115,8 @@ def rank_in_cluster() -> Any:
 
 
 @instruction("mov.u32 $0, %cluster_nctarank;", u32)
-def blocks_of_cluster() -> Any:
-    """How many blocks its cluster has; 1 where none was asked for."""
+def cluster_size() -> Any:
+    """Blocks of this block's cluster; 1 where the launch named none."""
     only_on_a_gpu()
 
 
@@ -122,8 +125,8 @@ def blocks_of_cluster() -> Any:
     "st.shared::cluster.v4.b32 [there], {$2, $3, $4, $5};}",
     None, u32, u32, i32, i32, i32, i32, effect=True,
 )  # fmt: skip
-def put16_of(address: Any, rank: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    """Four words to that place of the shared memory of a block of the cluster."""
+def put16_in_block(address: Any, rank: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    """Four words to an address in the shared memory of another block of the cluster."""
     only_on_a_gpu()
 
 
@@ -131,8 +134,8 @@ def put16_of(address: Any, rank: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
     "{.reg .b32 there; mapa.shared::cluster.u32 there, $0, $1; st.shared::cluster.f32 [there], $2;}",
     None, u32, u32, f32, effect=True,
 )  # fmt: skip
-def put_float_of(address: Any, rank: Any, value: Any) -> Any:
-    """One float to that place of the shared memory of a block of the cluster."""
+def put_float_in_block(address: Any, rank: Any, value: Any) -> Any:
+    """One float to an address in the shared memory of another block of the cluster."""
     only_on_a_gpu()
 
 
@@ -146,14 +149,14 @@ UNTIL_TIRED = (
 
 
 @instruction("red.release.gpu.global.add.u32 [$0], $1;", None, u64, u32, effect=True)
-def reach(counter: Any, blocks: Any) -> Any:
-    """One thread, after its block met: what the block wrote is there for who sees the sum."""
+def add_release(counter: Any, blocks: Any) -> Any:
+    """Add to a counter after the block met; a block that sees the sum sees this block's writes, too."""
     only_on_a_gpu()
 
 
 @instruction("atom.global.add.u32 $0, [$1], 1;", u32, u64, effect=True)
 def take_ticket(counter: Any) -> Any:
-    """How often this was done before, by whomever."""
+    """Add 1 to a counter; returns the count before."""
     only_on_a_gpu()
 
 
@@ -162,8 +165,8 @@ def take_ticket(counter: Any) -> Any:
     f"again: ld.acquire.gpu.global.u32 seen, [$0]; {UNTIL_TIRED if GUARDED else UNTIL}}}",
     None, u64, u32, effect=True,
 )  # fmt: skip
-def await_sum(counter: Any, blocks: Any) -> Any:
-    """One thread: until so many were added; others of its block meet it afterwards."""
+def wait_for_sum(counter: Any, blocks: Any) -> Any:
+    """Wait, by one thread, until a counter has reached a sum; its block meets it afterwards."""
     only_on_a_gpu()
 
 
@@ -173,22 +176,24 @@ def await_sum(counter: Any, blocks: Any) -> Any:
     "mov.b32 $0, seen;}",
     u32, u64, effect=True,
 )  # fmt: skip
-def await_any(counter: Any) -> Any:
-    """One thread: until something was added, and what."""
+def wait_for_any(counter: Any) -> Any:
+    """Wait, by one thread, until a counter is not 0; returns it."""
     only_on_a_gpu()
 
 
 @instruction("ld.relaxed.gpu.global.u32 $0, [$1];", u32, u64, effect=True)
-def seen(counter: Any) -> Any:
-    """A sum as it is now."""
+def load_relaxed(counter: Any) -> Any:
+    """The present value of a counter."""
     only_on_a_gpu()
 
 
 # --- parts of a block ---------------------------------------------------------------------------
 
 
-def gather_point(number: int, threads: int) -> Any:
-    """The instruction at which so many threads of a block meet; others use other numbers, from 1 on."""
+def named_barrier(number: int, threads: int) -> Any:
+    """The instruction at which ``threads`` threads of a block meet; each meeting point has a number, from 1
+    on.
+    """
 
     @instruction(f"bar.sync {number}, {threads};", None, effect=True)
     def meet() -> Any:
@@ -198,10 +203,10 @@ def gather_point(number: int, threads: int) -> Any:
 
 
 def registers(verb: str, count: int) -> Any:
-    """The instruction by which a warpgroup changes how many registers its threads have.
+    """The instruction by which a warpgroup changes the number of registers of its threads.
 
-    ``verb``: "inc" or "dec". The assembler heeds it only in code that comes by way of LTO IR
-    (``Kernel(..., lto=True)``).
+    ``verb``: "inc" or "dec". The assembler obeys only in code that comes by way of LTO IR (``Kernel(...,
+    lto=True)``).
     """
 
     @instruction(f"setmaxnreg.{verb}.sync.aligned.u32 {count};", None, effect=True)

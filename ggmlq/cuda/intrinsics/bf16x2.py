@@ -69,7 +69,7 @@ def fma_low(a: Any, b: Any, c: Any) -> Any:
 
 @instruction(HALVES.format("bh", "ch"), u32, u32, u32, u32)
 def fma_high(a: Any, b: Any, c: Any) -> Any:
-    """The same with the high ones."""
+    """``a * b + c`` of both of a, with the high ones of b and c."""
     return fma(a, _twice(b >> 16), _twice(c >> 16))
 
 
@@ -147,6 +147,6 @@ def take_float(address: Any) -> Any:
 
 
 @instruction("cp.async.cg.shared.global [$0], [$1], 16, $2;", None, u32, u64, u32, effect=True)
-def copy16_of(shared: Any, address: Any, size: Any) -> Any:
+def copy16_or_zeros(shared: Any, address: Any, size: Any) -> Any:
     """Start to copy ``size`` bytes, 0 or 16, into 16 bytes of shared memory; the rest becomes zeros."""
     only_on_a_gpu()

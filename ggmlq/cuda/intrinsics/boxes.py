@@ -1,13 +1,13 @@
-"""Hopper's copy engine: boxes of matrices, fetched and put by one thread.
+"""Hopper's copy engine: boxes of matrices, fetched and stored by one thread.
 
-A map, 128 bytes of memory that machine/tensor_maps.py makes, describes a matrix and its boxes. Of a box that reaches
-over an edge what is beyond comes as zeros, and is not written. A box's bytes are whole in every case: so many
-complete at the barrier.
+A map, 128 bytes of memory that machine/tensor_maps.py makes, describes a matrix and its boxes. The part of
+a box that reaches over an edge comes as zeros, and is not written. The barrier counts the bytes of the
+whole box in every case.
 
-Coordinates are (column, row) in elements. What lies left of the column is a multiple of 16 bytes, as pitches
+Coordinates are (column, row) in elements. The bytes left of the column are a multiple of 16, as pitches
 are; otherwise the copy is an illegal instruction, and the context is lost. Rows may be any. Swizzled boxes
-have rows of 128 bytes, chunk c of row r at c ^ (r % 8), and begin at multiples of 1024: which row it is the
-engine sees by its address, so boxes of one row may be put together to larger ones.
+have rows of 128 bytes, chunk c of row r at c ^ (r % 8), and begin at multiples of 1024. The engine takes r
+from the address, so boxes of one row may be put together to larger ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from .assembly import instruction, only_on_a_gpu, u32, u64
 
-ROWS, BUFFER = 16, 2048  # rows of the boxes that a warp writes, of 128 bytes each; bytes of one
+ROWS, BUFFER = 16, 2048  # rows of a box that a warp writes, 128 bytes each; bytes of a box
 ENGINE = "cp.async.bulk.tensor.2d."
 FETCH = ENGINE + "shared::cluster.global.mbarrier::complete_tx::bytes"
 LINE = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -32,23 +32,25 @@ def fetch(shared: Any, map: Any, column: Any, row: Any, barrier: Any) -> Any:
 
 @instruction(LINE + " [$0], [$1], $2, [$3];", None, u32, u64, u32, u32, effect=True)
 def fetch_line(shared: Any, source: Any, size: Any, barrier: Any) -> Any:
-    """Start to copy so many neighbouring bytes to shared memory; all are multiples of 16. No map."""
+    """Start to copy ``size`` neighbouring bytes to shared memory, without a map; addresses and size are
+    multiples of 16.
+    """
     only_on_a_gpu()
 
 
 @instruction("fence.proxy.async.global;", None, effect=True)
-def see_what_was_written() -> Any:
-    """What threads wrote to memory is there for the engine: who wrote says so, and who asks it to fetch."""
+def publish_to_copy_engine() -> Any:
+    """Make the threads' writes to memory visible to the copy engine; both sides of a hand-over call it."""
     only_on_a_gpu()
 
 
 @instruction("prefetch.tensormap [$0];", None, u64, effect=True)
 def prefetch(map: Any) -> Any:
-    """A map will be used soon."""
+    """Prefetch a map that will be used soon."""
     only_on_a_gpu()
 
 
 @instruction("cp.async.bulk.wait_group 0;", None, effect=True)
-def until_written() -> Any:
-    """Until all boxes that this thread put are in memory."""
+def wait_until_written() -> Any:
+    """Wait until all boxes that this thread stored are in memory."""
     only_on_a_gpu()

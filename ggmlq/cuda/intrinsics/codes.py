@@ -36,7 +36,7 @@ def four_e5m2(a: Any, b: Any, c: Any, d: Any) -> Any:
 
 
 def _meant(a: Any, b: Any, c: Any, d: Any, mantissa: int, bias: int, largest: int) -> Any:
-    """By the spacing of codes at each magnitude."""
+    """The word of codes, computed from the spacing of codes at each magnitude."""
     word = 0
     for place, value in enumerate(np.array([a, b, c, d], np.float32).astype(np.float64)):
         size = min(abs(value), 1e30)
@@ -81,7 +81,7 @@ def load_words(address: Any) -> Any:
 
 @instruction("ld.global.b32 $0, [$1];", u32, u64, effect=True)
 def load4(address: Any) -> Any:
-    """A word."""
+    """A word of memory."""
     only_on_a_gpu()
 
 
@@ -99,12 +99,12 @@ def load1(address: Any) -> Any:
 
 @instruction("st.global.v2.b32 [$0], {$1, $2};", None, u64, u32, u32, effect=True)
 def store8(address: Any, a: Any, b: Any) -> Any:
-    """Eight aligned bytes."""
+    """Store eight aligned bytes."""
     only_on_a_gpu()
 
 
 @instruction("red.global.max.u32 [$0], $1;", None, u64, u32, effect=True)
-def raise_to(address: Any, word: Any) -> Any:
+def atomic_max(address: Any, word: Any) -> Any:
     """Atomically the larger of a word in memory and this one."""
     only_on_a_gpu()
 

@@ -40,9 +40,9 @@ def integer_mma(a: str, b: str) -> Any:
 def dp4a(a: str, b: str) -> Any:
     """Four products of bytes, "s8" or "u8" each, added to c."""
     kinds = {"s8": ("s32", np.int8), "u8": ("u32", np.uint8)}
-    (of_a, bytes_a), (of_b, bytes_b) = kinds[a], kinds[b]
+    (kind_a, bytes_a), (kind_b, bytes_b) = kinds[a], kinds[b]
 
-    @instruction(f"dp4a.{of_a}.{of_b} $0, $1, $2, $3;", i32, i32, i32, i32)
+    @instruction(f"dp4a.{kind_a}.{kind_b} $0, $1, $2, $3;", i32, i32, i32, i32)
     def product(a: Any, b: Any, c: Any) -> Any:
         x = np.array([a], np.int32).view(bytes_a).astype(np.int64)
         y = np.array([b], np.int32).view(bytes_b).astype(np.int64)
@@ -103,13 +103,13 @@ def lower_raised(word: Any) -> Any:
 
 @instruction("prmt.b32 $0, $1, 0, 0x3424;", u32, i32)
 def upper_raised(word: Any) -> Any:
-    """Bytes 2 and 3, likewise."""
+    """Bytes 2 and 3 of a word, each the upper byte of a half."""
     return _raised(int(word) >> 16)
 
 
 @instruction("mul.rn.f16x2 $0, $1, $2;", u32, u32, u32)
 def product_of_halves(a: Any, b: Any) -> Any:
-    """Two products."""
+    """Products of two pairs of halves."""
     x, y = (np.array([v], np.uint32).view(np.float16) for v in (a, b))
     return (x * y).view(np.uint32)[0]
 
@@ -122,9 +122,9 @@ def _half_of_e4m3(raised: Any) -> Any:
 
     Where the code is NaN, adding one to its lower seven bits carries into the sign's place.
     """
-    moved = (raised & uint32(0x80008000)) | (raised >> uint32(1) & uint32(0x3F803F80))
+    shifted_bits = (raised & uint32(0x80008000)) | (raised >> uint32(1) & uint32(0x3F803F80))
     carried = ((raised & uint32(0x7F007F00)) + uint32(0x01000100)) & uint32(0x80008000)
-    return product_of_halves(moved | carried >> uint32(1), TIMES_256)
+    return product_of_halves(shifted_bits | carried >> uint32(1), TIMES_256)
 
 
 half_of_e4m3 = inlined(_half_of_e4m3)
@@ -132,7 +132,7 @@ half_of_e4m3 = inlined(_half_of_e4m3)
 
 @inlined
 def halves_of_e4m3_by_bits(word: Any) -> Any:
-    """What :func:`halves_of_e4m3` gives, on any GPU from capability 8.0."""
+    """Four e4m3 as two pairs of halves, exactly, on any GPU from capability 8.0."""
     return half_of_e4m3(lower_raised(word)), half_of_e4m3(upper_raised(word))
 
 
@@ -204,5 +204,5 @@ def store_pair_if(address: Any, a: Any, b: Any, inside: Any) -> Any:
     "{.reg .pred p; setp.ne.u32 p, $2, 0; @p st.global.f32 [$0], $1;}", None, u64, f32, u32, effect=True
 )
 def store_if(address: Any, value: Any, inside: Any) -> Any:
-    """One float, likewise."""
+    """One float, if ``inside`` is not 0."""
     only_on_a_gpu()

@@ -1,11 +1,11 @@
-"""Early starts: a kernel that begins while the one before it on the stream still runs.
+"""Dependent launches: a kernel that starts while its predecessor on the stream still runs.
 
-A kernel that is ``early`` (machine/launch.py) is put on the multiprocessors as soon as all blocks of its
-predecessor run and have let it; it can fetch weights, which nothing changes, while the last of those
-blocks work. Whatever the predecessor may read or write it touches only after it has waited. Between
-products of a few microseconds that is a third of the time.
+A kernel that is ``early`` (machine/launch.py) starts as soon as all blocks of its predecessor run and have
+allowed it. It can fetch weights, which nothing changes, while the last of those blocks work. Memory that
+the predecessor may read or write it touches only after it has waited. Between products of a few
+microseconds this saves a third of the time.
 
-From capability 9.0 on. For other GPUs machine/launch.py leaves these instructions out: nothing starts early.
+From capability 9.0 on. For other GPUs machine/launch.py removes these instructions, and each kernel waits.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .atoms import inlined
 
 @instruction("griddepcontrol.launch_dependents;", None, effect=True)
 def let_successor_start() -> Any:
-    """The next kernel may be put beside this one, as far as this block is concerned."""
+    """Allow the next kernel to start beside this one, as far as this block is concerned."""
 
 
 @instruction("griddepcontrol.wait;", None, effect=True)
 def wait_for_predecessor() -> Any:
-    """Until the kernel before has ended and all it wrote is there."""
+    """Wait until the kernel before has ended and all its writes are visible."""
 
 
 @inlined

@@ -33,7 +33,7 @@ def times(a: Any, b: Any) -> Any:
     i32, i32, i32, i32, i32, i32,
 )  # fmt: skip
 def shifted(v: Any, left: Any, half: Any, negative: Any, right: Any) -> Any:
-    """``fixed/shift.py``'s."""
+    """The rounding shift of ``fixed/shift.py``."""
     return meaning_of_shifted(v, left, half, negative, right)
 
 
@@ -59,13 +59,13 @@ def put16(address: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
 
 
 @instruction("ld.global.cg.v2.b32 {$0, $1}, [$2];", types.UniTuple(u32, 2), u64, effect=True)
-def load8_of_others(address: Any) -> Any:
-    """Two words as they are in memory, not in the first cache."""
+def load8_l2(address: Any) -> Any:
+    """Two words as they are in memory, past the first cache."""
     only_on_a_gpu()
 
 
 @instruction("ld.global.cg.v4.b32 {$0, $1, $2, $3}, [$4];", types.UniTuple(i32, 4), u64, effect=True)
-def load16_of_others(address: Any) -> Any:
+def load16_l2(address: Any) -> Any:
     """16 bytes that other blocks may have written before this one met them: past the first cache."""
     only_on_a_gpu()
 
@@ -75,12 +75,12 @@ def load16_of_others(address: Any) -> Any:
     "mov.f32 $2, 0f00000000; mov.f32 $3, 0f00000000; @there ld.global.cg.v4.f32 {$0, $1, $2, $3}, [$4];}",
     types.UniTuple(f32, 4), u64, u32, effect=True,
 )  # fmt: skip
-def load_floats_of_others_if(address: Any, wanted: Any) -> Any:
-    """Four floats likewise; zeros, and no access, if they are not wanted."""
+def load_floats_l2_if(address: Any, condition: Any) -> Any:
+    """Four floats past the first cache; zeros, and no access, if ``wanted`` is 0."""
     only_on_a_gpu()
 
 
 @instruction("ld.global.s8 $0, [$1];", i32, u64, effect=True)
 def load1(address: Any) -> Any:
-    """A signed byte."""
+    """A signed byte of memory."""
     only_on_a_gpu()

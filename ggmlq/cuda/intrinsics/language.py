@@ -3,9 +3,9 @@
 In a kernel ``uint32(x)`` is a conversion, which Numba's annotations do not know.
 
 Where code of kernels came with the package (``cuda/prebuilt``) most processes compile nothing. Then these
-are blanks (blank.py), Numba is not imported, and what has to be compiled after all is compiled by another
-process (machine/compile_process.py). Numba's own words are taken where they cost nothing, because
-``numba.cuda`` is imported already, where no GPU is to be expected, and with GGMLQ_COMPILE_HERE=1.
+are blanks (blank.py), Numba is not imported, and a kernel that must be compiled after all is compiled by
+another process (machine/compile_process.py). Numba's own words are taken where they cost nothing, because
+``numba.cuda`` is imported already, where there is no CuPy and so no GPU, and with GGMLQ_COMPILE_HERE=1.
 """
 
 from __future__ import annotations
@@ -102,14 +102,14 @@ SIMULATED = not BLANK and bool(config.ENABLE_CUDASIM)
 
 
 def axes_of(kind: Any) -> int | None:
-    """How many axes a parameter has that is an array; None for all others."""
+    """The number of axes of an array parameter; None for all others."""
     if isinstance(kind, Blank):
-        return kind.given[1] if kind.path == "types.Array()" else None
+        return kind.arguments[1] if kind.path == "types.Array()" else None
     return int(kind.ndim) if isinstance(kind, types.Array) else None
 
 
 def several(kind: Any) -> tuple[Any, int] | None:
-    """Of a parameter that is a tuple of words: which, and how many; None for all others."""
+    """The type and the length of a parameter that is a tuple of words; None for all others."""
     if isinstance(kind, Blank):
-        return kind.given if kind.path == "types.UniTuple()" else None
+        return kind.arguments if kind.path == "types.UniTuple()" else None
     return (kind.dtype, int(kind.count)) if isinstance(kind, types.UniTuple) else None

@@ -1,10 +1,10 @@
-"""Products of FP8 by ``wgmma``, whose sums go over into float32 every 128 columns.
+"""Products of FP8 by ``wgmma``, whose sums are promoted to float32 every 128 columns.
 
-The tensor cores keep about 14 bits of a sum. So the sums of 128 columns are ``work`` and go over into
+The tensor cores keep about 14 bits of a sum. So the sums of 128 columns are ``work``, and are added to
 ``totals`` with one multiply-add, times both scales. Four wgmma, the commit and the wait are one piece of
 assembly: no compiler may touch a value that is in flight. The sums go in and out in the same registers even
-though the first wgmma ignores what is in them; without that the assembler moves the promotion of the sums
-before behind these products, and needs twice the registers.
+though the first wgmma ignores them; otherwise the assembler moves the promotion of the sums before behind
+these products, and needs twice the registers.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ TURNS = 2, 3  # barriers by which two warpgroups take turns, 0 being that of the
 BOTH = 256  # their threads
 
 
-class Floats(NamedTuple):
-    """What there is for products of floats. A thread's ``work`` is its sums of 64 rows, then 2 · halves
-    scales: of its rows, from the top.
+class FloatProducts(NamedTuple):
+    """Device functions for products of floats.
+
+    A thread's ``work`` is its sums of 64 rows, then 2 · halves scales, those of its rows from the top.
     """
 
     zeros: Any  # () -> totals, all halves
@@ -46,17 +47,17 @@ def _take(form: Form) -> list[str]:
 
 
 @cache
-def float_products(form: Form, parts: int) -> Floats:
-    """``parts``: into how many the columns are divided, each with a scale of w of its own; 0: each column has
-    one, in shared memory.
+def float_products(form: Form, parts: int) -> FloatProducts:
+    """The device functions for ``parts`` groups of columns with a scale of w each; 0: each column has one, in
+    shared memory.
 
-    Where two warpgroups take turns, one asks for its products when those of the other are under way: ``turn``
-    is one of TURNS, or 0 for none. Left to themselves they come to have theirs at the same time, and both to
+    Where two warpgroups take turns, one starts its products when those of the other are in flight: ``turn``
+    is one of TURNS, or 0 for none. Left to themselves they come to multiply at the same time, and both to
     promote at the same time, while the tensor cores wait.
 
     ``lower`` waits, while its products run, for the next stage (if there is ``more``), and takes its scales.
     ``scales_of_w`` is a load that keeps its place before the next turn (so no ``.nc``): between two ``wgmma``
-    it would keep the second one waiting, and behind them it is not there in time.
+    it would delay the second one, and behind them it comes too late.
     """
     work, totals = tuple_of(f32, form.sums + 2 * form.halves), tuple_of(f32, form.halves * form.sums)
     by_columns, parts, halves = not parts, max(parts, 1), range(form.halves)
@@ -66,7 +67,7 @@ def float_products(form: Form, parts: int) -> Floats:
         "scales": tuple_of(f32, parts),
         "factors": tuple_of(f32, 2 * parts),
     }
-    return Floats(
+    return FloatProducts(
         _zeros(totals),
         _zeros(work),
         _starter(form, work),
@@ -99,11 +100,11 @@ def _starter(form: Form, work: Any) -> Any:
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         before, at = operands
-        taken = [
+        loaded = [
             emit_assembly(builder, FLOAT, take.format("$0", "$1"), ["=f", "r"], [at], effect=True)
             for take in _take(form)
         ]
-        return context.make_tuple(builder, work, unpacked(builder, before, form.sums) + taken)
+        return context.make_tuple(builder, work, unpacked(builder, before, form.sums) + loaded)
 
     return wrapped(start, work(work, u32), emit)
 
@@ -118,8 +119,8 @@ def _loader(parts: int, by_columns: bool) -> Any:
         if by_columns:
             return context.make_tuple(builder, kind, [ir.Constant(FLOAT, 1.0)])
         texts = [f"ld.global.f32 $0, [$1 + {4 * part}];" for part in range(parts)]
-        taken = [emit_assembly(builder, FLOAT, text, ["=f", "l"], operands, effect=True) for text in texts]
-        return context.make_tuple(builder, kind, taken)
+        loaded = [emit_assembly(builder, FLOAT, text, ["=f", "l"], operands, effect=True) for text in texts]
+        return context.make_tuple(builder, kind, loaded)
 
     return wrapped(scales_of_w, kind(u64), emit)
 
@@ -144,7 +145,7 @@ def _products(form: Form, half: int, a: str, b: str, turn: str = "") -> list[str
 
 
 def _multiplier(form: Form, work: Any, in_turns: bool = False) -> Any:
-    """A step's first 64 rows, and the wait for them, in one piece."""
+    """The function for a step's first 64 rows, and the wait for them, in one piece."""
     sums, count, words = form.sums, work.count, 2 + in_turns
     a, b, turn = (f"${sums + i}" for i in range(3))
     text = "\n".join([*_products(form, 0, a, b, turn if in_turns else ""), FINISH])
@@ -157,16 +158,16 @@ def _multiplier(form: Form, work: Any, in_turns: bool = False) -> Any:
         only_on_a_gpu()
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        before, *given = operands
+        before, *arguments = operands
         values, result = unpacked(builder, before, count), ir.LiteralStructType([FLOAT] * sums)
-        made = emit_assembly(builder, result, text, constraints, [*given, *values[:sums]], effect=True)
-        return context.make_tuple(builder, work, unpacked(builder, made, sums) + values[sums:])
+        results = emit_assembly(builder, result, text, constraints, [*arguments, *values[:sums]], effect=True)
+        return context.make_tuple(builder, work, unpacked(builder, results, sums) + values[sums:])
 
     return wrapped(upper if in_turns else first, work(work, *(u32,) * words), emit)
 
 
 def _last_multiplier(form: Form, work: Any) -> Any:
-    """The same of its last 64 rows, and all that is done while these run."""
+    """The function for a step's last 64 rows, and all the work that overlaps them."""
     sums, results, words = form.sums, work.count, 7
     a, b, barrier, parity, more, at, turn = (f"${results + i}" for i in range(words))
     lines = _products(form, form.halves - 1, a, b, turn)
@@ -181,16 +182,16 @@ def _last_multiplier(form: Form, work: Any) -> Any:
         only_on_a_gpu()
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        before, *given = operands
+        before, *arguments = operands
         values, result = unpacked(builder, before, results), ir.LiteralStructType([FLOAT] * results)
-        made = emit_assembly(builder, result, text, constraints, [*given, *values[:sums]], effect=True)
-        return context.make_tuple(builder, work, unpacked(builder, made, results))
+        outputs = emit_assembly(builder, result, text, constraints, [*arguments, *values[:sums]], effect=True)
+        return context.make_tuple(builder, work, unpacked(builder, outputs, results))
 
     return wrapped(lower, work(work, *(u32,) * words), emit)
 
 
 def _factors(form: Form, half: int, parts: int, kinds: dict[str, Any]) -> Any:
-    """A part's two: those of row g and of row g + 8."""
+    """The function for a group's two factors: those of row g and of row g + 8."""
 
     def factors(work: Any, scales: Any) -> Any:
         only_on_a_gpu()
@@ -198,9 +199,9 @@ def _factors(form: Form, half: int, parts: int, kinds: dict[str, Any]) -> Any:
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         work, scales = operands
         rows = [builder.extract_value(work, form.sums + 2 * half + i) for i in range(2)]
-        each = unpacked(builder, scales, parts)
-        made = [builder.fmul(row, scale) for scale in each for row in rows]
-        return context.make_tuple(builder, kinds["factors"], made)
+        scale_values = unpacked(builder, scales, parts)
+        results = [builder.fmul(row, scale) for scale in scale_values for row in rows]
+        return context.make_tuple(builder, kinds["factors"], results)
 
     return wrapped(factors, kinds["factors"](kinds["work"], kinds["scales"]), emit)
 
@@ -211,13 +212,13 @@ def _promoter(form: Form, half: int, parts: int, kinds: dict[str, Any]) -> Any:
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         totals, work, factors, _ = operands
-        made = unpacked(builder, totals, form.halves * form.sums)
-        found = unpacked(builder, factors, 2 * parts)
+        results = unpacked(builder, totals, form.halves * form.sums)
+        factor_values = unpacked(builder, factors, 2 * parts)
         for i, value in enumerate(unpacked(builder, work, form.sums)):
-            factor = found[2 * (i * parts // form.sums) + (i >> 1 & 1)]
+            factor = factor_values[2 * (i * parts // form.sums) + (i >> 1 & 1)]
             at = half * form.sums + i
-            made[at] = builder.fma(value, factor, made[at])
-        return context.make_tuple(builder, kinds["totals"], made)
+            results[at] = builder.fma(value, factor, results[at])
+        return context.make_tuple(builder, kinds["totals"], results)
 
     return wrapped(promote, kinds["totals"](kinds["totals"], kinds["work"], kinds["factors"], u32), emit)
 
@@ -230,7 +231,7 @@ def _promoter_by_columns(form: Form, half: int, kinds: dict[str, Any]) -> Any:
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         totals, work, factors, at = operands
-        made = unpacked(builder, totals, form.halves * form.sums)
+        results = unpacked(builder, totals, form.halves * form.sums)
         values, rows = unpacked(builder, work, form.sums), unpacked(builder, factors, 2)
         pair = ir.LiteralStructType([FLOAT] * 2)
         for j in range(form.columns // 8):
@@ -239,7 +240,7 @@ def _promoter_by_columns(form: Form, half: int, kinds: dict[str, Any]) -> Any:
             for c in range(4):
                 factor = builder.fmul(rows[c >> 1], builder.extract_value(columns, c & 1))
                 i = half * form.sums + 4 * j + c
-                made[i] = builder.fma(values[4 * j + c], factor, made[i])
-        return context.make_tuple(builder, kinds["totals"], made)
+                results[i] = builder.fma(values[4 * j + c], factor, results[i])
+        return context.make_tuple(builder, kinds["totals"], results)
 
     return wrapped(promote, kinds["totals"](kinds["totals"], kinds["work"], kinds["factors"], u32), emit)

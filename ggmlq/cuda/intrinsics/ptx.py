@@ -14,19 +14,19 @@ from .language import SIMULATED, ir, types
 
 @instruction("mul.rn.f32 $0, $1, $2;", f32, f32, f32)
 def mul(a: Any, b: Any) -> Any:
-    """A product."""
+    """A product, rounded once."""
     return np.float32(a) * np.float32(b)
 
 
 @instruction("add.rn.f32 $0, $1, $2;", f32, f32, f32)
 def add(a: Any, b: Any) -> Any:
-    """A sum."""
+    """A sum, rounded once."""
     return np.float32(a) + np.float32(b)
 
 
 @instruction("sub.rn.f32 $0, $1, $2;", f32, f32, f32)
 def sub(a: Any, b: Any) -> Any:
-    """A difference."""
+    """A difference, rounded once."""
     return np.float32(a) - np.float32(b)
 
 
@@ -66,8 +66,8 @@ def fma(a: Any, b: Any, c: Any) -> Any:
 def fma_up(a: Any, b: Any, c: Any) -> Any:
     """``a * b + c``, rounded up (in plain Python after a rounding to float64)."""
     exact = np.float64(a) * np.float64(b) + np.float64(c)
-    near = np.float32(exact)
-    return np.nextafter(near, np.float32(np.inf)) if near < exact else near
+    rounded = np.float32(exact)
+    return np.nextafter(rounded, np.float32(np.inf)) if rounded < exact else rounded
 
 
 # --- conversions ------------------------------------------------------------------------------
@@ -113,13 +113,13 @@ def bfloat_bits(value: Any) -> Any:
 
 @instruction("cvt.rni.s32.f32 $0, $1;", i32, f32)
 def nearest_even(value: Any) -> Any:
-    """To the nearest integer, ties to even; saturates, NaN is 0."""
+    """The nearest integer, ties to even; saturates, NaN is 0."""
     return _saturated(np.rint(value))
 
 
 @instruction("cvt.rzi.s32.f32 $0, $1;", i32, f32)
 def truncated(value: Any) -> Any:
-    """Towards zero; saturates, NaN is 0."""
+    """The integer next to a float on the side of zero; saturates, NaN is 0."""
     return _saturated(np.trunc(value))
 
 
@@ -178,55 +178,55 @@ def load16(address: Any) -> Any:
 
 @instruction("ld.global.v4.f32 {$0, $1, $2, $3}, [$4];", types.UniTuple(f32, 4), u64, effect=True)
 def load_floats(address: Any) -> Any:
-    """Four floats."""
+    """Four floats of memory."""
     only_on_a_gpu()
 
 
 @instruction("st.global.v4.b32 [$0], {$1, $2, $3, $4};", None, u64, u32, u32, u32, u32, effect=True)
 def store16(address: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    """16 bytes."""
+    """Store 16 aligned bytes."""
     only_on_a_gpu()
 
 
 @instruction("st.global.b32 [$0], $1;", None, u64, u32, effect=True)
 def store4(address: Any, word: Any) -> Any:
-    """Four bytes."""
+    """Store four bytes to memory."""
     only_on_a_gpu()
 
 
 @instruction("{.reg .b16 h; cvt.u16.u32 h, $1; st.global.b16 [$0], h;}", None, u64, u32, effect=True)
 def store2(address: Any, word: Any) -> Any:
-    """Two bytes: the low half of a word."""
+    """Store two bytes: the low half of a word."""
     only_on_a_gpu()
 
 
 @instruction("st.global.b8 [$0], $1;", None, u64, u32, effect=True)
 def store1(address: Any, word: Any) -> Any:
-    """One byte: the lowest of a word."""
+    """Store one byte: the lowest of a word."""
     only_on_a_gpu()
 
 
 @instruction("st.global.f32 [$0], $1;", None, u64, f32, effect=True)
 def store_float(address: Any, value: Any) -> Any:
-    """One float."""
+    """Store one float to memory."""
     only_on_a_gpu()
 
 
 @instruction("st.global.v2.f32 [$0], {$1, $2};", None, u64, f32, f32, effect=True)
 def store_pair(address: Any, a: Any, b: Any) -> Any:
-    """Two floats at an address that is a multiple of eight."""
+    """Store two floats at an address that is a multiple of eight."""
     only_on_a_gpu()
 
 
 @instruction("ld.global.f32 $0, [$1];", f32, u64, effect=True)
 def load_float(address: Any) -> Any:
-    """One float."""
+    """One float of memory."""
     only_on_a_gpu()
 
 
 @instruction("red.global.or.b32 [$0], $1;", None, u64, u32, effect=True)
 def set_bits(address: Any, bits: Any) -> Any:
-    """Or a word into memory, atomically."""
+    """Set bits of a word in memory, atomically."""
     only_on_a_gpu()
 
 
@@ -248,7 +248,7 @@ def _shared_base(meaning: Any) -> Any:
 
 @_shared_base
 def shared_base() -> Any:
-    """Where the dynamic shared memory of a block begins; a multiple of 128."""
+    """The start of a block's dynamic shared memory; a multiple of 128."""
     only_on_a_gpu()
 
 
@@ -289,7 +289,7 @@ def commit() -> Any:
 
 
 def wait_for_all_but(groups: int) -> Any:
-    """The instruction that waits until at most so many groups of copies are in flight."""
+    """The instruction that waits until at most ``groups`` groups of copies are in flight."""
 
     @instruction(f"cp.async.wait_group {groups};", None, effect=True)
     def wait() -> Any:

@@ -1,4 +1,4 @@
-"""What the lanes of a warp tell each other about numbers that they have: a bit a lane."""
+"""Exchanges among the lanes of a warp: votes with a bit a lane, and values of other lanes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def lanes_where_equal(a: Any, b: Any) -> Any:
 
 @instruction("popc.b32 $0, $1;", u32, u32)
 def count(bits: Any) -> Any:
-    """How many bits are 1."""
+    """The number of bits that are 1."""
     return int(bits).bit_count()
 
 
@@ -31,29 +31,29 @@ def add_shared(address: Any, number: Any) -> Any:
 
 
 @instruction("shfl.sync.idx.b32 $0, $1, $2, 31, -1;", u32, u32, u32, effect=True)
-def of_lane(value: Any, lane: Any) -> Any:
-    """What a lane has; each may ask another one."""
+def from_lane(value: Any, lane: Any) -> Any:
+    """The value of a lane; each lane may name another one."""
     only_on_a_gpu()
 
 
 @instruction("shfl.sync.bfly.b32 $0, $1, 1, 31, -1;", u32, u32, effect=True)
-def of_neighbour(value: Any) -> Any:
-    """What the other lane of a pair has, 0 and 1, 2 and 3, and so on."""
+def from_neighbour(value: Any) -> Any:
+    """The value of the other lane of a pair, 0 and 1, 2 and 3, and so on."""
     only_on_a_gpu()
 
 
 @instruction("shfl.sync.up.b32 $0, $1, $2, 0, -1;", u32, u32, u32, effect=True)
-def of_lane_before(value: Any, by: Any) -> Any:
-    """What the lane so many before has; the first ones get their own."""
+def from_lane_before(value: Any, by: Any) -> Any:
+    """The value of the lane ``by`` places before; the first ones get their own."""
     only_on_a_gpu()
 
 
 @inlined
 def sum_up_to(value: Any, lane: Any) -> Any:
-    """The sum of what the lanes up to this one have."""
+    """The sum of the values of the lanes up to this one."""
     total = uint32(value)
     for i in range(5):
-        before = of_lane_before(total, uint32(1 << i))
+        before = from_lane_before(total, uint32(1 << i))
         if lane >= uint32(1 << i):
             total = uint32(total + before)
     return total

@@ -27,18 +27,18 @@ STEPS = 4  # of 16 columns of K, which a row of a tile of the second operand hol
 
 @instruction("wgmma.wait_group.sync.aligned 0;", None, effect=True)
 def wait() -> Any:
-    """Until all products are done."""
+    """Wait until all products are done."""
     only_on_a_gpu()
 
 
 @instruction("fence.proxy.async.shared::cta;", None, effect=True)
 def publish() -> Any:
-    """What was written to shared memory is there for ``wgmma``."""
+    """Make writes to shared memory visible to ``wgmma``."""
     only_on_a_gpu()
 
 
 class Sums(NamedTuple):
-    """What there is for a product of 64 rows and so many columns; a thread's sums are a tuple of floats."""
+    """Device functions for a product of 64 rows and some columns; a thread's sums are a tuple of floats."""
 
     zeros: Callable[..., Any]
     advance: Callable[..., Any]
@@ -48,12 +48,12 @@ class Sums(NamedTuple):
 
 @cache
 def sums(columns: int) -> Sums:
-    """The instructions for a product of so many columns."""
+    """The device functions for a product of ``columns`` columns."""
     count, kinds = columns // 2, f"m64n{columns}k16.f32.bf16.bf16"
     kind = types.UniTuple(f32, count)
 
     def zeros() -> Any:
-        """Nothing summed up yet."""
+        """Sums of no products."""
         only_on_a_gpu()
 
     def emit_zeros(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
@@ -74,14 +74,16 @@ def sums(columns: int) -> Sums:
         lines = ["{.reg .b32 low; .reg .b64 b;", f"shr.u32 low, ${last}, 4; or.b32 low, low, {LOW};"]
         lines += ["wgmma.fence.sync.aligned;"]
         for s in range(STEPS):
-            own = ",".join(f"${count + 4 * s + i}" for i in range(4))
+            registers = ",".join(f"${count + 4 * s + i}" for i in range(4))
             lines += ["add.u64 b, b, 2;" if s else f"mov.b64 b, {{low, {HIGH}}};"]
-            lines += [f"wgmma.mma_async.sync.aligned.{kinds} {{{regs}}},{{{own}}},b,1,1,1,0;"]
+            lines += [f"wgmma.mma_async.sync.aligned.{kinds} {{{regs}}},{{{registers}}},b,1,1,1,0;"]
         lines += ["wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 1;}"]
         constraints = ["=f"] * count + ["r"] * (4 * STEPS + 1) + [str(i) for i in range(count)]
         result = ir.LiteralStructType([FLOAT] * count)
-        made = emit_assembly(builder, result, "\n".join(lines), constraints, [*a, at, *values], effect=True)
-        parts = [builder.extract_value(made, i) for i in range(count)]
+        results = emit_assembly(
+            builder, result, "\n".join(lines), constraints, [*a, at, *values], effect=True
+        )
+        parts = [builder.extract_value(results, i) for i in range(count)]
         return context.make_tuple(builder, signature.return_type, parts)
 
     def times(total: Any, factor: Any) -> Any:

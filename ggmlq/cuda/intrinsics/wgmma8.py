@@ -1,11 +1,12 @@
-"""``wgmma`` on codes of 8 bits, both operands in shared memory, and what happens to its sums.
+"""``wgmma`` on codes of 8 bits, both operands in shared memory.
 
 A warpgroup multiplies 64 rows with ``columns`` rows of the other operand, 32 codes along K an instruction,
-128 a step. Both operands lie in rows of 128 bytes, swizzled (intrinsics/boxes.py). A thread, lane 4 g + t of warp
-w, has the sums of rows 16 w + g and 16 w + g + 8, columns 8 j + 2 t and 8 j + 2 t + 1: four for each j.
-``halves`` such products, 64 rows apart, make one after the other up what a warpgroup does in a step.
+128 a step. Both operands lie in rows of 128 bytes, swizzled (intrinsics/boxes.py). A thread, lane 4 g + t
+of warp w, has the sums of rows 16 w + g and 16 w + g + 8, columns 8 j + 2 t and 8 j + 2 t + 1: four for
+each j. A warpgroup makes ``halves`` such products in a step, one after the other, 64 rows apart.
 
-Of integers, sums stay in the tensor cores from the first column to the last; FP8 must not: promoted.py.
+Sums of integers stay in the tensor cores from the first column to the last; FP8 must be promoted:
+promoted.py.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ INTEGERS = ("s8", "u8")
 
 
 class Form(NamedTuple):
-    """A product of a warpgroup."""
+    """The shape and the codes of a warpgroup's product."""
 
     columns: int
     a: str  # "e4m3", "e5m2", or "s8", "u8"
@@ -34,7 +35,7 @@ class Form(NamedTuple):
 
     @property
     def sums(self) -> int:
-        """Of a thread for 64 rows."""
+        """A thread's sums for 64 rows."""
         return self.columns // 2
 
 
@@ -48,16 +49,16 @@ def tuple_of(kind: Any, count: int) -> Any:
 
 
 def chain(form: Form, registers: Sequence[str], a: str, b: str, half: int, fresh: bool) -> list[str]:
-    """Four wgmma; ``fresh``: the first one ignores what is in its sums. Registers t, a and b are declared."""
-    sums, made = ",".join(registers), []
+    """Four wgmma; ``fresh``: the first one ignores its sums. Registers t, a and b are declared."""
+    sums, results = ",".join(registers), []
     integer = form.a in INTEGERS
     for s in range(STEP // 32):
-        for name, of, moved in (("a", a, half * APART), ("b", b, 0)):
-            made.append(f"add.u32 t, {of}, {moved + 2 * s}; mov.b64 {name}, {{t, {HIGH}}};")
+        for name, of, half_offset in (("a", a, half * APART), ("b", b, 0)):
+            results.append(f"add.u32 t, {of}, {half_offset + 2 * s}; mov.b64 {name}, {{t, {HIGH}}};")
         kinds = f"m64n{form.columns}k32.{'s32' if integer else 'f32'}.{form.a}.{form.b}"
         more = f"{0 if fresh and s == 0 else 1}" + ("" if integer else ", 1, 1")
-        made.append(f"wgmma.mma_async.sync.aligned.{kinds} {{{sums}}}, a, b, {more};")
-    return made
+        results.append(f"wgmma.mma_async.sync.aligned.{kinds} {{{sums}}}, a, b, {more};")
+    return results
 
 
 OPEN, FENCE = "{" + NEEDS + " .reg .b32 t; .reg .b64 a, b;", "wgmma.fence.sync.aligned;"
@@ -71,7 +72,7 @@ def wrapped(meaning: Callable[..., Any], signature: Any, emit: Callable[..., Any
 # --- straight on ---------------------------------------------------------------------------------
 
 
-class Straight(NamedTuple):
+class UnpromotedProducts(NamedTuple):
     """Products whose sums stay in the tensor cores; ``a``, ``b``: lower words of descriptors."""
 
     zeros: Any  # () -> totals, all halves
@@ -80,8 +81,8 @@ class Straight(NamedTuple):
 
 
 @cache
-def straight_products(form: Form) -> Straight:
-    """Of integers; of floats to show what that costs them."""
+def unpromoted_products(form: Form) -> UnpromotedProducts:
+    """The device functions for integers; for floats they show what the lack of promotion costs."""
     count, integer = form.halves * form.sums, form.a in INTEGERS
     kind, word, letter = (
         (tuple_of(i32, count), WORD, "=r") if integer else (tuple_of(f32, count), FLOAT, "=f")
@@ -101,14 +102,14 @@ def straight_products(form: Form) -> Straight:
         names = [f"${i}" for i in range(count)]
         lines = [OPEN, FENCE]
         for half in range(form.halves):
-            own = names[half * form.sums : (half + 1) * form.sums]
-            lines += chain(form, own, f"${count}", f"${count + 1}", half, False)
+            registers = names[half * form.sums : (half + 1) * form.sums]
+            lines += chain(form, registers, f"${count}", f"${count + 1}", half, False)
         lines += [COMMIT, "wgmma.wait_group.sync.aligned 1;}"]
         constraints = [letter] * count + ["r", "r"] + [str(i) for i in range(count)]
         result = ir.LiteralStructType([word] * count)
         values = unpacked(builder, totals, count)
-        made = emit_assembly(builder, result, "\n".join(lines), constraints, [a, b, *values], effect=True)
-        return context.make_tuple(builder, kind, unpacked(builder, made, count))
+        results = emit_assembly(builder, result, "\n".join(lines), constraints, [a, b, *values], effect=True)
+        return context.make_tuple(builder, kind, unpacked(builder, results, count))
 
     def drain(totals: Any) -> Any:
         only_on_a_gpu()
@@ -117,10 +118,10 @@ def straight_products(form: Form) -> Straight:
         values, result = unpacked(builder, operands[0], count), ir.LiteralStructType([word] * count)
         constraints = [letter] * count + [str(i) for i in range(count)]
         text = "wgmma.wait_group.sync.aligned 0;"
-        made = emit_assembly(builder, result, text, constraints, values, effect=True)
-        return context.make_tuple(builder, kind, unpacked(builder, made, count))
+        results = emit_assembly(builder, result, text, constraints, values, effect=True)
+        return context.make_tuple(builder, kind, unpacked(builder, results, count))
 
-    return Straight(
+    return UnpromotedProducts(
         wrapped(zeros, kind(), emit_zeros),
         wrapped(advance, kind(kind, u32, u32), emit),
         wrapped(drain, kind(kind), emit_drain),

@@ -5,8 +5,8 @@ end of a tile, some whole ones, the beginning of another. Sums of parts go to a 
 added in a fixed order by a second, small kernel. Tiles are lower where there are few rows of
 activations. So a few rows keep all multiprocessors busy too.
 
-Limited by memory for few rows: planes take 9 bits for a weight of 4. Where whole tiles fill the card
-the second kernel only costs.
+Limited by memory for few rows: unpacked weights take 9 bits for a weight of 4. Where whole tiles fill the
+card the second kernel only costs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..machine.launch import Kernel, family
 from ..unpacked.layout import padded
 from ..unpacked.offsets import compensate
 from ..unpacked.tiles import STEP, IntTile, accumulator, store_four, storer
-from ..unpacked.weights import weights
+from ..unpacked.weights import unpacked_weights
 from . import r9_mma_magic
 from .r8_mma import LEAST
 from .r9_mma_magic import START, scaled
@@ -39,7 +39,7 @@ THREADS = 256
 
 @family((shape,) for shape in (LOW, SHAPE))
 def kernel(shape: IntTile) -> Kernel:
-    """Block c of ``count`` does units c * units // count and on; a unit is one step of one tile."""
+    """The kernel: block c of ``count`` begins at unit c * units // count; a unit is one step of a tile."""
     accumulate, store = accumulator(shape, START, scaled), storer(shape)
     rows, columns, sums_each = shape.rows, shape.columns, shape.sums
 
@@ -49,7 +49,7 @@ def kernel(shape: IntTile) -> Kernel:
         w: Any,  # int8 [n_rows, k]
         dw: Any,  # float32 [k / 32, n_rows]
         y: Any,  # float32 [m, n]
-        parts: Any,  # float32 [2 * blocks, rows, columns]: of a block's first and last tile
+        partials: Any,  # float32 [2 * blocks, rows, columns]: of a block's first and last tile
         m: Any, n: Any, k: Any, m_rows: Any, n_rows: Any, units: Any,
     ) -> None:  # fmt: skip
         c, count = uint64(cuda.blockIdx.x), uint64(cuda.gridDim.x)
@@ -67,7 +67,11 @@ def kernel(shape: IntTile) -> Kernel:
             to, height, width = y, m, n
             if last - first < steps:
                 slot = c * uint64(2) + uint64(first == uint32(0))
-                to, height, width = parts + slot * uint64(rows * columns * 4), uint32(rows), uint32(columns)
+                to, height, width = (
+                    partials + slot * uint64(rows * columns * 4),
+                    uint32(rows),
+                    uint32(columns),
+                )
                 m0, n0 = uint32(0), uint32(0)
             store(sums, to, m0, n0, height, width)
             unit += last - first
@@ -79,13 +83,13 @@ def kernel(shape: IntTile) -> Kernel:
 
 @family((shape,) for shape in (LOW, SHAPE))
 def adder(shape: IntTile) -> Kernel:
-    """Adds the parts of each tile that more than one block made, four outputs a thread."""
+    """The kernel that adds the partial sums of tiles that several blocks computed, four outputs a thread."""
     rows, columns = shape.rows, shape.columns
     load_floats = ptx.load_floats
 
     def add(
         y: Any,  # float32 [m, n]
-        parts: Any,  # float32 [2 * count, rows, columns]
+        partials: Any,  # float32 [2 * count, rows, columns]
         m: Any, n: Any, steps: Any, units: Any, count: Any,
     ) -> None:  # fmt: skip
         tile, across = uint64(cuda.blockIdx.x), (n + uint32(columns - 1)) // uint32(columns)
@@ -98,7 +102,7 @@ def adder(shape: IntTile) -> Kernel:
         a = b = c = d = float32(0)
         for block in range(first, last + uint64(1)):
             slot = uint64(block) * uint64(2) + uint64(block == first)
-            v = load_floats(address(parts, slot, rows * columns, at, 4))
+            v = load_floats(address(partials, slot, rows * columns, at, 4))
             a, b, c, d = a + v[0], b + v[1], c + v[2], d + v[3]
         row = uint32(tile // uint64(across)) * uint32(rows) + at // uint32(columns)
         column = uint32(tile % uint64(across)) * uint32(columns) + at % uint32(columns)
@@ -106,7 +110,7 @@ def adder(shape: IntTile) -> Kernel:
             store_four(address(y, row, n, column, 4), column, n, a, b, c, d)
 
     parameters = (uint64,) * 2 + (uint32,) * 5
-    return Kernel(f"add the parts of {rows}x{columns}", add, *parameters, threads=THREADS)
+    return Kernel(f"add partial sums of {rows}x{columns}", add, *parameters, threads=THREADS)
 
 
 def refuses(problem: Linear) -> str | None:
@@ -118,7 +122,7 @@ def refuses(problem: Linear) -> str | None:
 
 
 def work(m: int, n: int, k: int) -> tuple[IntTile, int, int]:
-    """The shape of tiles, how many there are, and all their steps; for K of the planes."""
+    """The tile for m rows, the number of tiles, and all their steps; ``k``: of the unpacked weights."""
     shape = LOW if m <= LOW.rows else SHAPE
     tiles = -(-m // shape.rows) * -(-n // shape.columns)
     return shape, tiles, tiles * (k // STEP)
@@ -126,17 +130,17 @@ def work(m: int, n: int, k: int) -> tuple[IntTile, int, int]:
 
 @register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
-    w = weights(q)
+    w = unpacked_weights(q)
     a = activations(x, w.run, for_mma=True)
     (m, n), k = out.shape, w.codes.shape[1]
     shape, tiles, units = work(m, n, k)
     if not units:
         out.fill(0)
         return
-    count = min(device.multiprocessors() * device.blocks_beside(shape.blocks, shape.shared), units)
-    parts = device.cupy().empty((2 * count, shape.rows, shape.columns), np.float32)
+    count = min(device.multiprocessors() * device.resident_blocks(shape.blocks, shape.shared), units)
+    partials = device.cupy().empty((2 * count, shape.rows, shape.columns), np.float32)
     sizes = (m, n, k, len(a.codes), len(w.codes), units)
-    kernel(shape)((count,), (shape.threads,), a.codes, a.scale, w.codes, w.scale, out, parts, *sizes)
+    kernel(shape)((count,), (shape.threads,), a.codes, a.scale, w.codes, w.scale, out, partials, *sizes)
     grid = (tiles, shape.rows * shape.columns // (4 * THREADS))
-    adder(shape)(grid, (THREADS,), out, parts, m, n, k // STEP, units, count)
+    adder(shape)(grid, (THREADS,), out, partials, m, n, k // STEP, units, count)
     compensate(out, a, w)

@@ -4,8 +4,8 @@ Changed: the library again, with bfloat16 in place of halves. It keeps 8 bits of
 still more than the 7 of an int8 code, and nothing overflows. cuBLAS uses Hopper's own tensor
 instructions (wgmma), which take twice what ``mma.sync`` takes, and scales nothing.
 
-Where other kernels have made strips of the weights, it decodes those, which is faster and does without
-the file's bytes. Limited by decoding: as long for one row as for a thousand.
+Where other kernels have packed the weights, it decodes the packed weights, which is faster and does
+without the file's bytes. Limited by decoding: as long for one row as for a thousand.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ...formats import BlockFormat
 from ...formats.scalars import ScalarFormat
 from ..intrinsics.floats import DTYPES, LEAST
 from ..machine import device
-from ..packed.pack import made
-from ..packed.to_bf16 import decode_strips
-from . import r7_dequant_cublas
+from ..packed.pack import pack_weights
+from ..packed.to_bf16 import decode_packed
+from . import _cublas
 
 
 def refuses(problem: Linear) -> str | None:
@@ -32,22 +32,22 @@ def refuses(problem: Linear) -> str | None:
             return "takes rows of a multiple of 8 columns"
         if reason := device.lacks_cublas(problem.card):
             return reason
-    elif reason := r7_dequant_cublas.refuses(problem):
+    elif reason := _cublas.refuses(problem):
         return reason
     return older_than(problem.card, LEAST["bfloat16"])
 
 
 @register(__name__, __doc__, arithmetic="bf16", accumulate="f16", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
-    r7_dequant_cublas.multiply(x, q, out, "bfloat16", weights)
+    _cublas.multiply_by_cublas(x, q, out, "bfloat16", weights)
 
 
 def weights(q: QuantArray, first: int, rows: int) -> Any:
-    """So many rows of q from ``first`` on, out of strips if there are any."""
-    w = q.kept(made)
+    """Rows of q from ``first`` on as bfloat16, out of packed weights if the array has them."""
+    w = q.kept(pack_weights)
     if w is None:
-        return r7_dequant_cublas.rows_of("bfloat16", q, first, rows)
+        return _cublas.decoded_rows("bfloat16", q, first, rows)
     assert isinstance(q.format, BlockFormat)
     values = device.cupy().empty((rows, q.shape[1]), DTYPES["bfloat16"])
-    decode_strips(q.format, w, first, values)
+    decode_packed(q.format, w, first, values)
     return values

@@ -1,18 +1,17 @@
-"""Weights as the wide operand of mma, from strips: the codes of the file, one step from the tensor cores.
+"""Weights as the wide operand of mma, packed: the codes of the file, one step from the tensor cores.
 
 Changed: until here the activations were the 16 rows of ``mma`` and the weights its 8 columns, so one row
 of activations wasted fifteen sixteenths of it. Turned round, 16 rows of weights meet 8 of activations.
-The weights lie as strips (packed/pack.py): a record of 16 rows and 64 columns is one piece of memory, in
-the bits of the file, and holds for each lane of a warp just the codes that it has to give ``mma``. So a
-warp copies a record to shared memory, every lane makes pairs of bfloat16 of its words with an
-instruction or two, and the activations, bfloat16 too, come straight from memory. A sum of one run meets
-its scale once.
+Weights are packed (packed/pack.py): a fragment of 16 rows and 64 columns is one piece of memory, in the bits
+of the file. It holds for each lane of a warp just the codes that the lane hands to ``mma``. A warp copies a
+fragment to shared memory, and every lane makes pairs of bfloat16 of its words with an instruction or two. The
+activations, bfloat16 too, come straight from memory. A sum of one run meets its scale once.
 
-Why it helps: 4.5 bits a weight are read, not 9, and unpacking is shared by eight rows of activations.
-Codes are exact in bfloat16 and scales meet only sums, so nothing overflows and nothing else is rounded.
+Why it helps: 4.5 bits a weight are read, not 9, and eight rows of activations share the unpacking. Codes are
+exact in bfloat16 and scales meet only sums, so nothing overflows and nothing else is rounded.
 
-Limited by waiting: a warp copies a record, waits for it, multiplies, and copies the next. cuda:gemv keeps
-records in flight; everything else there is about few rows, and in cuda:mma_bf16 about many.
+Limited by waiting: a warp copies a fragment, waits for it, multiplies, and copies the next. cuda:gemv keeps
+fragments in flight; all else there is about few rows, and in cuda:mma_bf16 about many.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..packed.codes import buffers, fragment_of, words_of
+from ..packed.codes import buffer_sizes, step_unpacker, word_loader
 from ..packed.layout import ROWS, STEP, layout_of
-from ..packed.pack import LONGEST, strips
-from ..packed.scales import scales_of
+from ..packed.pack import LONGEST, packed_weights
+from ..packed.scales import scale_loader
 
 LEAST = (8, 0)
-WARPS, COLUMNS = 8, 8  # of a block: strips, and rows of activations
+WARPS, COLUMNS = 8, 8  # of a block: fragment rows, and rows of activations
 MOST = 65535 * COLUMNS  # rows of activations: a grid has 65535 rows of blocks
 
 
 def copier(chunks: int) -> Any:
-    """The device function that brings a record into shared memory, and waits for it."""
+    """The device function that brings a fragment into shared memory, and waits for it."""
     copy16, commit, wait = ptx.copy16, ptx.commit, ptx.wait_for_all_but(0)
 
     @inlined
@@ -53,39 +52,41 @@ def copier(chunks: int) -> Any:
                 copy16(to + chunk * uint32(16), source + uint64(chunk * uint32(16)))
         commit()
         wait()
-        cuda.syncwarp()  # the copies of the other lanes are there too
+        cuda.syncwarp()  # the copies of the other lanes have arrived, too
 
     return copy
 
 
 @inlined
 def add_scaled(sums: Any, low: Any, high: Any, d: Any) -> None:
-    """Of rows g and g + 8, two columns each."""
+    """Add sums of rows g and g + 8, two columns each, times their scales."""
     sums[0], sums[1] = sums[0] + low * d[0], sums[1] + low * d[1]
     sums[2], sums[3] = sums[2] + high * d[2], sums[3] + high * d[3]
 
 
 @family((fmt,) for fmt in BLOCK_FORMATS)
 def kernel(fmt: BlockFormat) -> Kernel:
-    """Block (eight strips, eight rows of activations)."""
+    """The kernel: block (eight fragment rows, eight rows of activations)."""
     layout = layout_of(fmt)
-    record, runs, scales, has_offset = layout.record, layout.runs, layout.scales, layout.has_offset
-    copy, each, (words_count, scales_count) = copier(record // 16), 4 // runs, buffers(layout)
-    load_words, load_scales, fragment = words_of(layout), scales_of(layout), fragment_of(layout)
+    fragment_bytes, runs, scales = layout.fragment_bytes, layout.runs, layout.scales
+    has_offset = layout.has_offset
+    copy, steps_per_run = copier(fragment_bytes // 16), 4 // runs
+    (words_count, scales_count) = buffer_sizes(layout)
+    load_words, load_scales, unpack_step = word_loader(layout), scale_loader(layout), step_unpacker(layout)
     base, load8, store_float, ones = ptx.shared_base, bf16x2.load8, ptx.store_float, bf16x2.ONES
     mma_into, sums_into = bf16x2.mma_into, bf16x2.sums_into
 
     def product(
-        records: Any,  # uint8 [strips, steps, record]
+        fragments: Any,  # uint8 [fragment rows, steps, fragment]
         x: Any,  # bfloat16 [m, k]
         y: Any,  # float32 [m, n]
         m: Any, n: Any, k: Any, steps: Any,
     ) -> None:  # fmt: skip
         warp, lane = warp_and_lane()
         g, t = g_and_t(lane)
-        strip = uint32(cuda.blockIdx.x) * uint32(WARPS) + warp
+        fragment_row = uint32(cuda.blockIdx.x) * uint32(WARPS) + warp
         first_row = uint32(cuda.blockIdx.y) * uint32(COLUMNS)
-        row_of_x, here = first_row + g, base() + warp * uint32(record)
+        row_of_x, here = first_row + g, base() + warp * uint32(fragment_bytes)
         words, f = cuda.local.array(words_count, uint32), cuda.local.array(scales_count, float32)
         a, b = cuda.local.array(4, uint32), cuda.local.array(2, uint32)
         sums, d = cuda.local.array(4, float32), cuda.local.array(4, float32)
@@ -93,34 +94,34 @@ def kernel(fmt: BlockFormat) -> Kernel:
         for i in range(4):
             sums[i] = float32(0)
         for step in range(steps):
-            copy(here, address(records, strip, steps, step, record), lane)
+            copy(here, address(fragments, fragment_row, steps, step, fragment_bytes), lane)
             load_words(here, lane, words)
             load_scales(here, lane, f)
             for run in range(runs):
                 for i in range(4):
                     d[i], total[i] = float32(0), float32(0)
-                for s in range(run * each, run * each + each):
+                for s in range(run * steps_per_run, run * steps_per_run + steps_per_run):
                     column = uint32(step * STEP) + uint32(16 * s) + t * uint32(4)
                     b[0], b[1] = uint32(0), uint32(0)
                     if row_of_x < m and column < k:
                         b[0], b[1] = load8(address(x, row_of_x, k, column, 2))
-                    fragment(words, s, a, uint32(0))
+                    unpack_step(words, s, a, uint32(0))
                     mma_into(d, 0, a, 0, b, 0)
                     if has_offset:
                         sums_into(total, 0, ones, b, 0)
                 add_scaled(sums, f[run], f[scales + run], d)
                 if has_offset:
                     add_scaled(sums, -f[runs + run], -f[scales + runs + run], total)
-            cuda.syncwarp()  # all lanes have what they want of the record: the next may take its place
+            cuda.syncwarp()  # all lanes have read the fragment: the next may take its place
         for i in range(4):
-            row = strip * uint32(ROWS) + g + uint32(i // 2 * 8)
+            row = fragment_row * uint32(ROWS) + g + uint32(i // 2 * 8)
             column = first_row + t * uint32(2) + uint32(i % 2)
             if row < n and column < m:
                 store_float(address(y, column, n, row, 4), sums[i])
 
     parameters = (uint64,) * 3 + (uint32,) * 4
-    sizes: dict[str, Any] = {"threads": 32 * WARPS, "shared": WARPS * record, "least": LEAST}
-    return Kernel(f"strips of {fmt.name}", product, *parameters, **sizes)
+    sizes: dict[str, Any] = {"threads": 32 * WARPS, "shared": WARPS * fragment_bytes, "least": LEAST}
+    return Kernel(f"packed of {fmt.name}", product, *parameters, **sizes)
 
 
 def refuses(problem: Linear) -> str | None:
@@ -138,6 +139,6 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
         out.fill(0)
         return
     assert isinstance(q.format, BlockFormat)
-    w = strips(q)
-    grid, sizes = (w.records.shape[0] // WARPS, -(-m // COLUMNS)), (m, n, k, w.records.shape[1])
-    kernel(q.format)(grid, (32 * WARPS,), w.records, narrowed(x, "bfloat16"), out, *sizes)
+    w = packed_weights(q)
+    grid, sizes = (w.fragments.shape[0] // WARPS, -(-m // COLUMNS)), (m, n, k, w.fragments.shape[1])
+    kernel(q.format)(grid, (32 * WARPS,), w.fragments, narrowed(x, "bfloat16"), out, *sizes)

@@ -1,9 +1,9 @@
 """Many rows: tiles of activations that all warps of a block share, and a ring that four warps fill.
 
-Changed from gemv: its warps read all activations again for each two strips. Here four warps make 128
-rows of outputs of one tile of activations, up to 64 rows of them, and all take these from the same
+Changed from gemv: its warps read all activations again for each two fragment rows. Here four warps make
+128 rows of outputs of one tile of activations, up to 64 rows of them, and all take these from the same
 stages of shared memory (rings/ring.py), with one barrier a step. Where there are few tiles the
-columns are divided among blocks too, and a second, small kernel adds the parts in a fixed order
+columns are split among blocks too, and a second, small kernel adds the partial sums in a fixed order
 (schedule/split_k.py).
 
 A sum of one run meets its scale once for 16 or 32 columns: one multiply-add an output. The rest is
@@ -26,35 +26,36 @@ from ..activations.floats import narrowed
 from ..intrinsics import bf16x2, dependent_launch, ptx
 from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
-from ..intrinsics.lane import four_into, g_and_t, warp_and_lane
+from ..intrinsics.lane import four_into, g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..packed.codes import buffers, fragment_of, words_of
-from ..packed.layout import ROWS, STEP, STRIPS, StripLayout, layout_of
-from ..packed.scales import scales_of
-from ..rings.ring import Fetchers, follower, refiller, starter
-from ..warp_specialized.product import BUDGET, LEAST, launch_tiles, refuses
+from ..packed.codes import buffer_sizes, step_unpacker, word_loader
+from ..packed.layout import FRAGMENT_ROWS, ROWS, STEP, PackedLayout, layout_of
+from ..packed.scales import scale_loader
+from ..rings.ring import Fetchers, offset_advancer, prologue, refiller
+from ..warp_specialized.problems import LEAST, refuses_shape
+from ._tiled import BUDGET, launch_tiles
 
-WARPS, BOTH = 4, 2  # of a block, down its rows; strips of a warp
+WARPS, TWO = 4, 2  # warps of a block; fragment rows of a warp
 
 
 @dataclass(frozen=True)
 class BfloatTile:
-    """Of a block: rows of activations, and how many blocks a multiprocessor holds."""
+    """The rows of activations of a block, and the blocks that a multiprocessor holds."""
 
     columns: int
     blocks: int
     threads: ClassVar[int] = 32 * WARPS
 
-    def stage(self, layout: StripLayout) -> int:
+    def stage(self, layout: PackedLayout) -> int:
         """Bytes of a stage: weights, then activations."""
-        return STRIPS * layout.record + self.columns * 2 * STEP
+        return FRAGMENT_ROWS * layout.fragment_bytes + self.columns * 2 * STEP
 
-    def stages(self, layout: StripLayout) -> int:
-        """In shared memory at once."""
+    def stages(self, layout: PackedLayout) -> int:
+        """Stages in shared memory."""
         return max(2, min(4, BUDGET // (self.blocks * self.stage(layout))))
 
-    def shared(self, layout: StripLayout) -> int:
+    def shared(self, layout: PackedLayout) -> int:
         """Bytes of shared memory."""
         return self.stages(layout) * self.stage(layout)
 
@@ -63,27 +64,28 @@ TILES = (BfloatTile(16, 4), BfloatTile(32, 3), BfloatTile(64, 2))
 
 
 @cache
-def fetchers(layout: StripLayout, tile: BfloatTile) -> Fetchers:
+def fetchers(layout: PackedLayout, tile: BfloatTile) -> Fetchers:
     """The device functions that start the copies of one stage: of weights, and of activations.
 
-    A row of activations is eight chunks of 16 bytes; chunk c of row r lies at c ^ 2 (r % 4), so the
-    eight bytes that each lane wants of it come without a conflict.
+    A row of activations is eight chunks of 16 bytes; chunk c of row r lies at c ^ 2 (r % 4), so the eight
+    bytes of each lane come without a bank conflict.
     """
-    record, chunks, columns, rows_each = layout.record, layout.record // 16, tile.columns, tile.threads // 8
-    of_weights = STRIPS * record
-    copy16, copy16_of = ptx.copy16, bf16x2.copy16_of
+    fragment_bytes, chunks, columns = layout.fragment_bytes, layout.fragment_bytes // 16, tile.columns
+    rows_together = tile.threads // 8
+    weights_at = FRAGMENT_ROWS * fragment_bytes
+    copy16, copy16_or_zeros = ptx.copy16, bf16x2.copy16_or_zeros
 
     @inlined
-    def fetch_weights(at: Any, of_w: Any, apart: Any, step: Any) -> None:
+    def fetch_weights(at: Any, w_at: Any, apart: Any, step: Any) -> None:
         warp, lane = warp_and_lane()
-        own = warp * uint32(BOTH)
-        to = at + own * uint32(record) + lane * uint32(16)
-        source = address(of_w + uint64(own) * apart, step, record, lane * uint32(16), 1)
-        for strip in range(BOTH):
+        warp_row = warp * uint32(TWO)
+        to = at + warp_row * uint32(fragment_bytes) + lane * uint32(16)
+        source = address(w_at + uint64(warp_row) * apart, step, fragment_bytes, lane * uint32(16), 1)
+        for fragment_row in range(TWO):
             for first in range(0, chunks, 32):
                 if lane + uint32(first) < uint32(chunks):
-                    place = uint32(strip * record + 16 * first)
-                    copy16(to + place, source + uint64(strip) * apart + uint64(16 * first))
+                    place = uint32(fragment_row * fragment_bytes + 16 * first)
+                    copy16(to + place, source + uint64(fragment_row) * apart + uint64(16 * first))
 
     @inlined
     def fetch_activations(at: Any, x: Any, m0: Any, step: Any, m: Any, k: Any) -> None:
@@ -93,67 +95,70 @@ def fetchers(layout: StripLayout, tile: BfloatTile) -> Fetchers:
         length = uint32(16) if column < k else uint32(0)
         column = column if column < k else uint32(0)
         to = at + row * uint32(2 * STEP) + ((chunk ^ (row & uint32(3)) << uint32(1)) << uint32(4))
-        for i in range(0, columns, rows_each):
-            of = min(m0 + row + uint32(i), m - uint32(1))  # what is beyond is multiplied and thrown away
-            copy16_of(to + uint32(of_weights + i * 2 * STEP), x + uint64(of * k + column) * uint64(2), length)
+        for i in range(0, columns, rows_together):
+            # rows beyond the last are multiplied and thrown away
+            source_row = min(m0 + row + uint32(i), m - uint32(1))
+            target = to + uint32(weights_at + i * 2 * STEP)
+            copy16_or_zeros(target, x + uint64(source_row * k + column) * uint64(2), length)
 
     return fetch_weights, fetch_activations
 
 
 @cache
-def multiplier(layout: StripLayout, tile: BfloatTile) -> Any:
+def multiplier(layout: PackedLayout, tile: BfloatTile) -> Any:
     """The device function that adds one step to a lane's sums."""
-    record, of_weights, count = layout.record, STRIPS * layout.record, layout.runs
-    words_count, scales_count = buffers(layout)
-    load_words, load_scales = words_of(layout), scales_of(layout)
+    fragment_bytes, weights_at = layout.fragment_bytes, FRAGMENT_ROWS * layout.fragment_bytes
+    count = layout.runs
+    words_count, scales_count = buffer_sizes(layout)
+    load_words, load_scales = word_loader(layout), scale_loader(layout)
     multiply_run = run_multiplier(layout, tile)
 
     @inlined
-    def multiply(at: Any, warp: Any, lane: Any, sums: Any, unseen: Any) -> None:
+    def multiply(at: Any, warp: Any, lane: Any, sums: Any, opaque: Any) -> None:
         g, t = g_and_t(lane)
-        of_x = at + uint32(of_weights) + g * uint32(2 * STEP) + (t & uint32(1)) * uint32(8)
-        swap, of_w = (g & uint32(3)) << uint32(1), at + warp * uint32(BOTH * record)
+        x_at = at + uint32(weights_at) + g * uint32(2 * STEP) + (t & uint32(1)) * uint32(8)
+        swap, w_at = (g & uint32(3)) << uint32(1), at + warp * uint32(TWO * fragment_bytes)
         w0, w1 = cuda.local.array(words_count, uint32), cuda.local.array(words_count, uint32)
         f0, f1 = cuda.local.array(scales_count, float32), cuda.local.array(scales_count, float32)
-        load_words(of_w, lane, w0)
-        load_words(of_w + uint32(record), lane, w1)
-        load_scales(of_w, lane, f0)
-        load_scales(of_w + uint32(record), lane, f1)
-        multiply_run(0, w0, w1, f0, f1, of_x, t, swap, sums, unseen)  # a loop over runs would not be unrolled
-        multiply_run(1, w0, w1, f0, f1, of_x, t, swap, sums, unseen)
+        load_words(w_at, lane, w0)
+        load_words(w_at + uint32(fragment_bytes), lane, w1)
+        load_scales(w_at, lane, f0)
+        load_scales(w_at + uint32(fragment_bytes), lane, f1)
+        multiply_run(0, w0, w1, f0, f1, x_at, t, swap, sums, opaque)  # a loop over runs would not be unrolled
+        multiply_run(1, w0, w1, f0, f1, x_at, t, swap, sums, opaque)
         if count == 4:
-            multiply_run(2, w0, w1, f0, f1, of_x, t, swap, sums, unseen)
-            multiply_run(3, w0, w1, f0, f1, of_x, t, swap, sums, unseen)
+            multiply_run(2, w0, w1, f0, f1, x_at, t, swap, sums, opaque)
+            multiply_run(3, w0, w1, f0, f1, x_at, t, swap, sums, opaque)
 
     return multiply
 
 
 @cache
-def run_multiplier(layout: StripLayout, tile: BfloatTile) -> Any:
-    """The device function that adds one run of both strips of a warp: codes, then their scales."""
-    runs, scales, has_offset, each = layout.runs, layout.scales, layout.has_offset, 4 // layout.runs
-    fragment = fragment_of(layout)
+def run_multiplier(layout: PackedLayout, tile: BfloatTile) -> Any:
+    """The device function that adds one run of both fragment rows of a warp: codes, then their scales."""
+    runs, scales, has_offset, steps_per_run = layout.runs, layout.scales, layout.has_offset, 4 // layout.runs
+    unpack_step = step_unpacker(layout)
     eights, take8, ones = tile.columns // 8, bf16x2.take8, bf16x2.ONES
     mma_into, sums_into = bf16x2.mma_into, bf16x2.sums_into
 
     @inlined
     def multiply_run(
-        run: Any, w0: Any, w1: Any, f0: Any, f1: Any, of_x: Any, t: Any, swap: Any, sums: Any, unseen: Any
+        run: Any, w0: Any, w1: Any, f0: Any, f1: Any, x_at: Any, t: Any, swap: Any, sums: Any, opaque: Any
     ) -> None:
         a, b = cuda.local.array(4, uint32), cuda.local.array(2, uint32)
         c0, c1 = cuda.local.array(8, uint32), cuda.local.array(8, uint32)
-        for i in range(each):
-            fragment(w0, run * each + i, a, unseen)
+        for i in range(steps_per_run):
+            unpack_step(w0, run * steps_per_run + i, a, opaque)
             four_into(c0, 4 * i, a)
-            fragment(w1, run * each + i, a, unseen)
+            unpack_step(w1, run * steps_per_run + i, a, opaque)
             four_into(c1, 4 * i, a)
         d, e, x = cuda.local.array(4, float32), cuda.local.array(4, float32), cuda.local.array(4, float32)
         for j in range(eights):
             for i in range(4):
                 d[i] = e[i] = x[i] = float32(0)
-            for i in range(each):
-                place = ((uint32(2 * (run * each + i)) + (t >> uint32(1))) ^ swap) << uint32(4)
-                b[0], b[1] = take8(of_x + uint32(8 * 2 * STEP * j) + place)
+            for i in range(steps_per_run):
+                place = ((uint32(2 * (run * steps_per_run + i)) + (t >> uint32(1))) ^ swap) << uint32(4)
+                b[0], b[1] = take8(x_at + uint32(8 * 2 * STEP * j) + place)
                 mma_into(d, 0, c0, 4 * i, b, 0)
                 mma_into(e, 0, c1, 4 * i, b, 0)
                 if has_offset:
@@ -169,7 +174,7 @@ def run_multiplier(layout: StripLayout, tile: BfloatTile) -> Any:
 
 @inlined
 def add_scaled(sums: Any, at: Any, low: Any, high: Any, d: Any) -> None:
-    """Sums of rows g, g + 8 of a strip and two columns, with the scales of those rows."""
+    """Add sums of rows g, g + 8 of a fragment row and two columns, times the scales of those rows."""
     sums[at], sums[at + 1] = sums[at] + low * d[0], sums[at + 1] + low * d[1]
     sums[at + 2], sums[at + 3] = sums[at + 2] + high * d[2], sums[at + 3] + high * d[3]
 
@@ -182,8 +187,8 @@ def storer(eights: int) -> Any:
     @inlined
     def store(sums: Any, y: Any, warp: Any, lane: Any, m0: Any, m: Any, n: Any) -> None:
         g, t = g_and_t(lane)
-        strip = uint32(cuda.blockIdx.x) * uint32(STRIPS) + warp * uint32(BOTH)
-        first_row, first_column = strip * uint32(ROWS) + g, m0 + t * uint32(2)
+        fragment_row = uint32(cuda.blockIdx.x) * uint32(FRAGMENT_ROWS) + warp * uint32(TWO)
+        first_row, first_column = fragment_row * uint32(ROWS) + g, m0 + t * uint32(2)
         for i in range(4):
             row = first_row + uint32(8 * i)
             if row < n:
@@ -198,35 +203,36 @@ def storer(eights: int) -> Any:
 
 @family((fmt, tile) for fmt in BLOCK_FORMATS for tile in TILES)
 def kernel(fmt: BlockFormat, tile: BfloatTile) -> Kernel:
-    """Block (row tile, tile of activations, part of the columns)."""
+    """The kernel: block (row of tiles, tile of activations, part of the columns)."""
     layout = layout_of(fmt)
-    length, count, columns, record = tile.stage(layout), tile.stages(layout), tile.columns, layout.record
+    length, count, columns = tile.stage(layout), tile.stages(layout), tile.columns
+    fragment_bytes = layout.fragment_bytes
     ahead, end, fetch = count - 1, (count - 1) * length, fetchers(layout, tile)
-    start, after = starter(fetch, ahead, length), follower(count, length)
+    start, after = prologue(fetch, ahead, length), offset_advancer(count, length)
     refill = refiller(fetch, ptx.wait_for_all_but(count - 2))
     multiply, store, base = multiplier(layout, tile), storer(columns // 8), ptx.shared_base
     let_successor_start = dependent_launch.let_successor_start
 
     def product(
-        records: Any,  # uint8 [strips, steps, record]
+        fragments: Any,  # uint8 [fragment rows, steps, fragment]
         x: Any,  # bfloat16 [m, k]
-        y: Any,  # float32 [parts, m, n]
+        y: Any,  # float32 [splits, m, n]
         m: Any, n: Any, k: Any, steps: Any,
     ) -> None:  # fmt: skip
-        (warp, lane), part, parts = warp_and_lane(), uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
+        (warp, lane), part, splits = warp_and_lane(), uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
         m0 = uint32(cuda.blockIdx.y) * uint32(columns)
-        apart = uint64(steps) * uint64(record)
-        of_w = records + uint64(cuda.blockIdx.x) * uint64(STRIPS) * apart
-        first, last = uint32(part * steps) // parts, uint32((part + uint32(1)) * steps) // parts
-        unseen = steps >> uint32(16) & uint32(0x8000)
+        apart = uint64(steps) * uint64(fragment_bytes)
+        w_at = fragments + uint64(cuda.blockIdx.x) * uint64(FRAGMENT_ROWS) * apart
+        first, last = uint32(part * steps) // splits, uint32((part + uint32(1)) * steps) // splits
+        opaque = opaque_zero(steps)
         sums = cuda.local.array(columns, float32)
         for i in range(columns):
             sums[i] = float32(0)
-        start(base(), of_w, apart, x, m0, first, last, m, k)
+        start(base(), w_at, apart, x, m0, first, last, m, k)
         to, here = uint32(end), uint32(0)
         for step in range(first, last):
-            refill(base() + to, of_w, apart, x, m0, step + uint32(ahead), last, m, k)
-            multiply(base() + here, warp, lane, sums, unseen)
+            refill(base() + to, w_at, apart, x, m0, step + uint32(ahead), last, m, k)
+            multiply(base() + here, warp, lane, sums, opaque)
             to, here = after(to), after(here)
         let_successor_start()  # not before: its blocks would come between those of this one
         store(sums, y + uint64(part) * uint64(m) * uint64(n) * uint64(4), warp, lane, m0, m, n)
@@ -238,7 +244,7 @@ def kernel(fmt: BlockFormat, tile: BfloatTile) -> Kernel:
     )  # fmt: skip
 
 
-@register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses, repeats=True)
+@register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses_shape, repeats=True)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     if x.size and out.size:
         launch_tiles(kernel, TILES, narrowed(x, "bfloat16"), q, out)

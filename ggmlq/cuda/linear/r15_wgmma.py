@@ -6,8 +6,8 @@ output. ``wgmma`` takes the weights from the registers of four warps and the act
 shared memory. It runs by itself: while it multiplies what lies in one set of registers, the next
 step is unpacked into another set.
 
-Weights are rounded as cuda:dequant_bf16 rounds them, after their scale was rounded in the same way; how
-they are made of bits with one instruction for two is the head of packed/weights.py.
+Weights are rounded as cuda:dequant_bf16 rounds them, after their scale was rounded in the same way. The
+head of packed/weights.py says how one instruction makes two weights of their bits.
 
 Limited by the barrier and the waits of each step, about twice the time of its products; with
 thousands of rows cuBLAS on a decoded copy is still ahead.
@@ -23,47 +23,47 @@ import numpy as np
 
 from ...arrays.array import QuantArray
 from ...dispatch.ladder import register
-from ...dispatch.problems import Linear
 from ...formats import BLOCK_FORMATS, BlockFormat
 from ..activations.floats import narrowed_for_wgmma
 from ..intrinsics import bf16x2, dependent_launch, ptx, warpgroup
 from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
-from ..intrinsics.lane import g_and_t, warp_and_lane
+from ..intrinsics.lane import g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..packed.layout import ROWS, STEP, STRIPS, StripLayout, layout_of
-from ..packed.weights import Weights, weights_of
-from ..rings.ring import Fetchers, follower, refiller, starter
+from ..packed.layout import FRAGMENT_ROWS, ROWS, STEP, TILE_ROWS, PackedLayout, layout_of
+from ..packed.weights import FragmentWeights, fragment_weights
+from ..rings.ring import Fetchers, offset_advancer, prologue, refiller
 from ..rings.shape import MOST_SHARED
 from ..unpacked.tiles import store_four
-from ..warp_specialized.product import BUDGET, launch_tiles
-from ..warp_specialized.product import refuses as refused_by_pipeline
+from ..warp_specialized.consumers import multiplier
+from ..warp_specialized.problems import refuses_without_wgmma
+from ._tiled import BUDGET, launch_tiles
 
-THREADS = 32 * STRIPS  # a warp for each strip of a block
-PITCH = 4 * (STRIPS * ROWS + 4)  # bytes between columns of sums in shared memory
+THREADS = 32 * FRAGMENT_ROWS  # a warp for each fragment row of a block
+PITCH = 4 * (TILE_ROWS + 4)  # bytes between columns of sums in shared memory
 
 
 @dataclass(frozen=True)
 class WarpgroupTile:
-    """Of a block: rows of activations, and how many of it a multiprocessor holds."""
+    """The rows of activations of a block, and the blocks that a multiprocessor holds."""
 
     columns: int
     blocks: int
     threads: ClassVar[int] = THREADS
 
-    def stage(self, layout: StripLayout) -> int:
-        """Bytes of a stage: activations, then weights; whole kilobytes, as the swizzle asks."""
-        return -(-(self.columns * 2 * STEP + STRIPS * layout.record) // 1024) * 1024
+    def stage(self, layout: PackedLayout) -> int:
+        """Bytes of a stage: activations, then weights; in whole kilobytes, as the swizzle demands."""
+        return -(-(self.columns * 2 * STEP + FRAGMENT_ROWS * layout.fragment_bytes) // 1024) * 1024
 
-    def stages(self, layout: StripLayout) -> int:
-        """In shared memory at once: those in flight, and the one that is multiplied."""
+    def stages(self, layout: PackedLayout) -> int:
+        """Stages in shared memory: those in flight, and the one that is multiplied."""
         return max(3, min(4, (BUDGET // self.blocks - 1024) // self.stage(layout)))
 
-    def shared(self, layout: StripLayout) -> int:
-        """Bytes of shared memory; so many that no more blocks than are meant to land on a multiprocessor.
+    def shared(self, layout: PackedLayout) -> int:
+        """Bytes of shared memory, enough that a multiprocessor holds no more than ``blocks`` blocks.
 
-        There are hardly more of them than places: others would stay empty.
+        There are hardly more blocks than places, so with more on one multiprocessor others would stay empty.
         """
         needed = 1024 + max(self.stages(layout) * self.stage(layout), self.columns * PITCH)
         return max(needed, MOST_SHARED // (self.blocks + 1))
@@ -73,17 +73,18 @@ TILES = (WarpgroupTile(32, 2), WarpgroupTile(64, 2), WarpgroupTile(128, 1))
 
 
 @cache
-def fetchers(layout: StripLayout, tile: WarpgroupTile) -> Fetchers:
+def fetchers(layout: PackedLayout, tile: WarpgroupTile) -> Fetchers:
     """The device functions that start the copies of one stage: of weights, and of activations."""
-    record, chunks, columns, rows_each = layout.record, layout.record // 16, tile.columns, THREADS // 8
-    of_weights = tile.columns * 2 * STEP
-    copy16, copy16_of = ptx.copy16, bf16x2.copy16_of
+    fragment_bytes, chunks, columns = layout.fragment_bytes, layout.fragment_bytes // 16, tile.columns
+    rows_together = THREADS // 8
+    weights_at = tile.columns * 2 * STEP
+    copy16, copy16_or_zeros = ptx.copy16, bf16x2.copy16_or_zeros
 
     @inlined
-    def fetch_weights(at: Any, of_w: Any, apart: Any, step: Any) -> None:
-        strip, lane = warp_and_lane()
-        to = at + uint32(of_weights) + strip * uint32(record) + lane * uint32(16)
-        source = address(of_w + uint64(strip) * apart, step, record, lane * uint32(16), 1)
+    def fetch_weights(at: Any, w_at: Any, apart: Any, step: Any) -> None:
+        fragment_row, lane = warp_and_lane()
+        to = at + uint32(weights_at) + fragment_row * uint32(fragment_bytes) + lane * uint32(16)
+        source = address(w_at + uint64(fragment_row) * apart, step, fragment_bytes, lane * uint32(16), 1)
         for first in range(0, chunks, 32):
             if lane + uint32(first) < uint32(chunks):
                 copy16(to + uint32(16 * first), source + uint64(16 * first))
@@ -96,99 +97,84 @@ def fetchers(layout: StripLayout, tile: WarpgroupTile) -> Fetchers:
         length = uint32(16) if column < k else uint32(0)
         column = column if column < k else uint32(0)
         to = at + row * uint32(2 * STEP) + ((chunk ^ row & uint32(7)) << uint32(4))
-        for i in range(0, columns, rows_each):
-            of = min(m0 + row + uint32(i), m - uint32(1))  # what is beyond is multiplied and thrown away
-            copy16_of(to + uint32(i * 2 * STEP), x + uint64(of * k + column) * uint64(2), length)
+        for i in range(0, columns, rows_together):
+            # rows beyond the last are multiplied and thrown away
+            source_row = min(m0 + row + uint32(i), m - uint32(1))
+            target = to + uint32(i * 2 * STEP)
+            copy16_or_zeros(target, x + uint64(source_row * k + column) * uint64(2), length)
 
     return fetch_weights, fetch_activations
 
 
-def unpacker(weights: Weights) -> Any:
-    """The device function that makes a lane's weights of the record at an address."""
-    count, load, make = weights.words, weights.load, weights.make
+def unpacker(weights: FragmentWeights) -> Any:
+    """The device function that makes a lane's weights of the fragment at an address."""
+    count, load, make = weights.words, weights.load, weights.unpack
 
     @inlined
-    def unpack(at: Any, lane: Any, a: Any, unseen: Any) -> None:
+    def unpack(at: Any, lane: Any, a: Any, opaque: Any) -> None:
         words = cuda.local.array(count, uint32)
         load(at, lane, words)
-        make(words, a, unseen)
+        make(words, a, opaque)
 
     return unpack
 
 
-def multiplier(columns: int) -> Any:
-    """The device function that starts the products of one step with the registers of a lane.
-
-    It waits for those of the step before, whose registers and stage are free then.
-    """
-    advance = warpgroup.sums(columns).advance
-
-    @inlined
-    def multiply(total: Any, a: Any, at: Any) -> Any:
-        rows = (
-            a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7],
-            a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15],
-        )  # fmt: skip
-        return advance(total, rows, uint32(at))
-
-    return multiply
-
-
 @family((fmt, tile) for fmt in BLOCK_FORMATS for tile in TILES)
 def kernel(fmt: BlockFormat, tile: WarpgroupTile) -> Kernel:
-    """Block (row tile, tile of activations, part of the columns)."""
+    """The kernel: block (row of tiles, tile of activations, part of the columns)."""
     layout = layout_of(fmt)
-    weights, times = weights_of(layout), warpgroup.sums(tile.columns).times
-    length, count, columns, record = tile.stage(layout), tile.stages(layout), tile.columns, layout.record
-    ahead, end, of_weights = count - 1, (count - 1) * length, columns * 2 * STEP
+    weights, times = fragment_weights(layout), warpgroup.sums(tile.columns).times
+    length, count, columns = tile.stage(layout), tile.stages(layout), tile.columns
+    fragment_bytes = layout.fragment_bytes
+    ahead, end, weights_at = count - 1, (count - 1) * length, columns * 2 * STEP
     fetch, zeros, publish = fetchers(layout, tile), warpgroup.sums(columns).zeros, warpgroup.publish
-    start, after = starter(fetch, ahead, length), follower(count, length)
+    start, after = prologue(fetch, ahead, length), offset_advancer(count, length)
     refill = refiller(fetch, ptx.wait_for_all_but(count - 3), publish)
     unpack, multiply, store = unpacker(weights), multiplier(columns), storer(columns)
     base, first_there, wait = ptx.shared_base, ptx.wait_for_all_but(ahead - 1), warpgroup.wait
-    let_successor_start, shrunk = dependent_launch.let_successor_start, np.float32(weights.shrunk)
+    let_successor_start, shrunk = dependent_launch.let_successor_start, np.float32(weights.factor)
 
     def product(
-        records: Any,  # uint8 [strips, steps, record]
+        fragments: Any,  # uint8 [fragment rows, steps, fragment]
         x: Any,  # bfloat16 [m, k], each 16 in the order of activations.floats.orderer
-        y: Any,  # float32 [parts, m, n]
+        y: Any,  # float32 [splits, m, n]
         m: Any, n: Any, k: Any, steps: Any,
     ) -> None:  # fmt: skip
-        (strip, lane), part, parts = warp_and_lane(), uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
+        (fragment_row, lane), part, splits = warp_and_lane(), uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
         m0 = uint32(cuda.blockIdx.y) * uint32(columns)
-        apart = uint64(steps) * uint64(record)
-        of_w = records + uint64(cuda.blockIdx.x) * uint64(STRIPS) * apart
+        apart = uint64(steps) * uint64(fragment_bytes)
+        w_at = fragments + uint64(cuda.blockIdx.x) * uint64(FRAGMENT_ROWS) * apart
         twos = steps >> uint32(1)
-        first = uint32(part * twos) // parts << uint32(1)
-        last = uint32((part + uint32(1)) * twos) // parts << uint32(1)
+        first = uint32(part * twos) // splits << uint32(1)
+        last = uint32((part + uint32(1)) * twos) // splits << uint32(1)
         ring = (base() + uint32(1023)) & uint32(0xFFFFFC00)
-        own = uint32(of_weights) + strip * uint32(record)
-        unseen = steps >> uint32(16) & uint32(0x8000)
+        fragment_at = uint32(weights_at) + fragment_row * uint32(fragment_bytes)
+        opaque = opaque_zero(steps)
         even, odd = cuda.local.array(16, uint32), cuda.local.array(16, uint32)
-        start(ring, of_w, apart, x, m0, first, last, m, k)
+        start(ring, w_at, apart, x, m0, first, last, m, k)
         first_there()
         publish()
         cuda.syncthreads()
-        unpack(ring + own, lane, even, unseen)
+        unpack(ring + fragment_at, lane, even, opaque)
         total = zeros()
         to, here = uint32(end), uint32(0)
         for step in range(first, last, 2):
             total = multiply(total, even, ring + here)
             here = after(here)
-            refill(ring + to, of_w, apart, x, m0, step + uint32(ahead), last, m, k)
+            refill(ring + to, w_at, apart, x, m0, step + uint32(ahead), last, m, k)
             to = after(to)
-            unpack(ring + here + own, lane, odd, unseen)  # while the others are being multiplied
+            unpack(ring + here + fragment_at, lane, odd, opaque)  # while the others are being multiplied
             total = multiply(total, odd, ring + here)
             here = after(here)
-            refill(ring + to, of_w, apart, x, m0, step + uint32(ahead + 1), last, m, k)
+            refill(ring + to, w_at, apart, x, m0, step + uint32(ahead + 1), last, m, k)
             to = after(to)
-            unpack(ring + here + own, lane, even, unseen)  # in the end of what is there, for nothing
+            unpack(ring + here + fragment_at, lane, even, opaque)  # in the end: never multiplied
         wait()
         total = times(total, shrunk)
         let_successor_start()  # not before: its blocks would come between those of this one
         cuda.syncthreads()
-        of_y = y + uint64(part) * uint64(m) * uint64(n) * uint64(4)
-        store(total, ring, of_y, m0, m, n)
+        y_at = y + uint64(part) * uint64(m) * uint64(n) * uint64(4)
+        store(total, ring, y_at, m0, m, n)
 
     parameters = (uint64,) * 3 + (uint32,) * 4
     return Kernel(
@@ -210,8 +196,8 @@ def storer(columns: int) -> Any:
         row = warp * uint32(ROWS) + g
         put(total, at + t * uint32(2 * PITCH) + row * uint32(4), uint32(PITCH))
         cuda.syncthreads()
-        row = uint32(cuda.blockIdx.x) * uint32(STRIPS * ROWS) + lane * uint32(4)
-        for column in range(warp, min(uint32(columns), m - m0), uint32(STRIPS)):
+        row = uint32(cuda.blockIdx.x) * uint32(TILE_ROWS) + lane * uint32(4)
+        for column in range(warp, min(uint32(columns), m - m0), uint32(FRAGMENT_ROWS)):
             v = take_floats(at + column * uint32(PITCH) + lane * uint32(16))
             to = address(y, m0 + column, n, row, 4)
             if row + uint32(3) < n and to & uint64(15) == uint64(0):
@@ -222,13 +208,9 @@ def storer(columns: int) -> Any:
     return store
 
 
-def refuses(problem: Linear) -> str | None:
-    if problem.card is not None and problem.card.capability != (9, 0):
-        return "needs compute capability 9.0: other GPUs do not have these instructions"
-    return refused_by_pipeline(problem)
-
-
-@register(__name__, __doc__, arithmetic="bf16s", accumulate="f16", refuses=refuses, repeats=True)
+@register(
+    __name__, __doc__, arithmetic="bf16s", accumulate="f16", refuses=refuses_without_wgmma, repeats=True
+)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     if x.size and out.size:
         launch_tiles(kernel, TILES, narrowed_for_wgmma(x), q, out)

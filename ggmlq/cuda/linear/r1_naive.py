@@ -40,6 +40,7 @@ SIMPLE = tuple(
 
 @family((fmt,) for fmt in SIMPLE)
 def kernel(fmt: BlockFormat) -> Kernel:
+    """The kernel: a thread an output, blocks of q8_1 against blocks of the format."""
     assert isinstance(Q8_1, BlockFormat)
     (code, scale, _), (code8, scale8, _) = atoms(fmt), atoms(Q8_1)
     zero, sum_at = fmt.zero, S

@@ -56,13 +56,13 @@ def kernel(fmt: BlockFormat) -> Kernel:
                 offsets[ty, tx] = offset(block, (first + tx * run) // group)
             cuda.syncthreads()
             for r in range(runs):
-                dot, own = int32(0), int32(0)
+                dot, code_sum = int32(0), int32(0)
                 for i in range(r * run, (r + 1) * run):
                     dot = int32(dot + int32(codes[tx, i]) * int32(codes8[ty, i]))
-                    own = int32(own + int32(codes8[ty, i]))
+                    code_sum = int32(code_sum + int32(codes8[ty, i]))
                 part = scales[tx, r] * float32(dot)
                 if has_offset:
-                    part -= offsets[tx, r] * float32(own)
+                    part -= offsets[tx, r] * float32(code_sum)
                 total += d[column // STEP, m] * part
             cuda.syncthreads()
         if m < y.shape[0] and n < y.shape[1]:

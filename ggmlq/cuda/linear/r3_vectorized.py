@@ -1,6 +1,6 @@
 """Wide loads: 16 codes with one instruction, straight from global memory.
 
-Changed: no tiles, as in the naive rung. Weights are planes (unpacked/layout.py), laid out once so that
+Changed: no tiles, as in the naive rung. Weights are unpacked (unpacked/layout.py), laid out once so that
 codes lie side by side, and a thread loads 16 of them at a time. Nothing is shared and nothing else is
 saved: each byte is still multiplied on its own, so wide loads alone show what they are worth.
 
@@ -21,7 +21,7 @@ from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
 from ..unpacked.layout import refuses
 from ..unpacked.offsets import compensate
-from ..unpacked.weights import weights
+from ..unpacked.weights import unpacked_weights
 
 SIDE = 16
 
@@ -60,13 +60,13 @@ def kernel(run: int) -> Kernel:
         n = uint32(cuda.blockIdx.x * SIDE + cuda.threadIdx.x)
         m = uint32(cuda.blockIdx.y * SIDE + cuda.threadIdx.y)
         if m < rows and n < columns:
-            of_x, of_w = address(x, m, k, 0, 1), address(w, n, k, 0, 1)
+            x_at, w_at = address(x, m, k, 0, 1), address(w, n, k, 0, 1)
             total = float32(0)
             for r in range(uint32(k // run)):
                 at = uint64(r * uint32(run))
-                dot = sixteen(of_x + at, of_w + at)
+                dot = sixteen(x_at + at, w_at + at)
                 if run == 32:
-                    dot = int32(dot + sixteen(of_x + at + uint64(16), of_w + at + uint64(16)))
+                    dot = int32(dot + sixteen(x_at + at + uint64(16), w_at + at + uint64(16)))
                 a = load(address(dx, r * uint32(run) // uint32(32), m_rows, m, 4))
                 b = load(address(dw, r, n_rows, n, 4))
                 total += a * (b * float32(dot))
@@ -78,7 +78,7 @@ def kernel(run: int) -> Kernel:
 
 @register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
-    w = weights(q)
+    w = unpacked_weights(q)
     a = activations(x, w.run)
     m, n = out.shape
     grid = (-(-n // SIDE), -(-m // SIDE))

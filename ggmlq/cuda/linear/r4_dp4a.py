@@ -1,6 +1,6 @@
 """dp4a: four multiplications and additions in one instruction.
 
-Changed: tiles again, now of words of four codes from the planes, and a thread multiplies words. A
+Changed: tiles again, now of words of four unpacked codes, and a thread multiplies words. A
 tile spans 64 columns, so that a barrier is paid for 16 instructions that count.
 
 Limited by shared memory: one instruction that counts still needs two loads, and the load unit gives
@@ -19,7 +19,7 @@ from ..intrinsics.language import cuda, float32, int32
 from ..machine.launch import Kernel, array, family
 from ..unpacked.layout import refuses
 from ..unpacked.offsets import compensate
-from ..unpacked.weights import weights
+from ..unpacked.weights import unpacked_weights
 
 SIDE, WORDS = 16, 16  # a tile: rows of either operand, words of four codes
 TILE, PADDED = (SIDE, WORDS), (SIDE, WORDS + 1)  # padded: a column lies in 16 banks
@@ -62,7 +62,7 @@ def kernel(run: int) -> Kernel:
 
 @register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
-    w = weights(q)
+    w = unpacked_weights(q)
     a = activations(x, w.run)
     m, n = out.shape
     grid = (-(-n // SIDE), -(-m // SIDE))

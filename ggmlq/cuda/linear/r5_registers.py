@@ -22,24 +22,24 @@ from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
 from ..unpacked.layout import refuses
 from ..unpacked.offsets import compensate
-from ..unpacked.weights import weights
+from ..unpacked.weights import unpacked_weights
 
-SIDE, THREADS, EACH = 128, 256, 8  # a tile's side, of 16 × 16 threads with 8 × 8 outputs each
-ALL = EACH * EACH
+SIDE, THREADS, THREAD_SIDE = 128, 256, 8  # a tile's side, of 16 × 16 threads with 8 × 8 outputs each
+ALL = THREAD_SIDE * THREAD_SIDE
 WORDS = 8  # of four codes: a tile spans 32 columns
 HALF = SIDE * WORDS * 4  # bytes of one operand's tile
 
 
 @inlined
 def put_by_column(shared: Any, row: Any, part: Any, words: Any) -> None:
-    """Four words of a row into their four columns."""
+    """Put four words of a row into their four columns."""
     for i in range(4):
         ptx.put(shared + ((part * uint32(4) + uint32(i)) * uint32(SIDE) + row) * uint32(4), words[i])
 
 
 @inlined
 def eight(shared: Any, at: Any, into: Any) -> None:
-    """Eight words: four from ``at`` on and four half a tile further."""
+    """Load eight words: four from ``at`` on and four half a tile further."""
     for four in range(2):
         words = ptx.take16(shared + (at + uint32(64 * four)) * uint32(4))
         for i in range(4):
@@ -48,11 +48,11 @@ def eight(shared: Any, at: Any, into: Any) -> None:
 
 @inlined
 def eight_scales(source: Any, into: Any) -> None:
-    """As above, of floats in global memory."""
+    """Load eight floats of global memory in the same pattern."""
     for four in range(2):
-        found = ptx.load_floats(source + uint64(256 * four))
+        four_values = ptx.load_floats(source + uint64(256 * four))
         for i in range(4):
-            into[4 * four + i] = found[i]
+            into[4 * four + i] = four_values[i]
 
 
 @family((run,) for run in (16, 32))
@@ -71,21 +71,21 @@ def kernel(run: int) -> Kernel:
         tx, ty = (tid & uint32(15)) * uint32(4), (tid >> uint32(4)) * uint32(4)
         m0, n0 = uint32(cuda.blockIdx.y) * uint32(SIDE), uint32(cuda.blockIdx.x) * uint32(SIDE)
         row, part = tid & uint32(127), tid >> uint32(7)
-        of_x = address(x, m0 + row, k, part * uint32(16), 1)
-        of_w = address(w, n0 + row, k, part * uint32(16), 1)
+        x_at = address(x, m0 + row, k, part * uint32(16), 1)
+        w_at = address(w, n0 + row, k, part * uint32(16), 1)
         here, other = base(), base() + uint32(2 * HALF)
         total = cuda.local.array(ALL, float32)
         dot = cuda.local.array(ALL, int32)
-        a, b = cuda.local.array(EACH, int32), cuda.local.array(EACH, int32)
-        da, db = cuda.local.array(EACH, float32), cuda.local.array(EACH, float32)
+        a, b = cuda.local.array(THREAD_SIDE, int32), cuda.local.array(THREAD_SIDE, int32)
+        da, db = cuda.local.array(THREAD_SIDE, float32), cuda.local.array(THREAD_SIDE, float32)
         for i in range(ALL):
             total[i] = float32(0)
-        put_by_column(here, row, part, load16(of_x))
-        put_by_column(here + uint32(HALF), row, part, load16(of_w))
+        put_by_column(here, row, part, load16(x_at))
+        put_by_column(here + uint32(HALF), row, part, load16(w_at))
         cuda.syncthreads()
         for step in range(uint32(k >> uint32(5))):
             ahead = uint64(min(uint32(step) + uint32(1), (k >> uint32(5)) - uint32(1))) * uint64(32)
-            next_x, next_w = load16(of_x + ahead), load16(of_w + ahead)
+            next_x, next_w = load16(x_at + ahead), load16(w_at + ahead)
             eight_scales(address(dx, step, m_rows, m0 + ty, 4), da)
             for r in range(32 // run):
                 by_run = uint64(step) * uint64(32 // run) + uint64(r)
@@ -95,22 +95,22 @@ def kernel(run: int) -> Kernel:
                 for c in range(r * run // 4, (r + 1) * run // 4):
                     eight(here + uint32(SIDE * 4 * c), ty, a)
                     eight(here + uint32(HALF + SIDE * 4 * c), tx, b)
-                    for i in range(EACH):
-                        for j in range(EACH):
-                            dot[EACH * i + j] = dp4a(a[i], b[j], dot[EACH * i + j])
-                for i in range(EACH):
-                    for j in range(EACH):
-                        total[EACH * i + j] += da[i] * (db[j] * float32(dot[EACH * i + j]))
+                    for i in range(THREAD_SIDE):
+                        for j in range(THREAD_SIDE):
+                            dot[THREAD_SIDE * i + j] = dp4a(a[i], b[j], dot[THREAD_SIDE * i + j])
+                for i in range(THREAD_SIDE):
+                    for j in range(THREAD_SIDE):
+                        total[THREAD_SIDE * i + j] += da[i] * (db[j] * float32(dot[THREAD_SIDE * i + j]))
             put_by_column(other, row, part, next_x)
             put_by_column(other + uint32(HALF), row, part, next_w)
             here, other = other, here
             cuda.syncthreads()
-        for i in range(EACH):
+        for i in range(THREAD_SIDE):
             m = m0 + ty + uint32(i % 4 + 64 * (i // 4))
-            for j in range(EACH):
+            for j in range(THREAD_SIDE):
                 n = n0 + tx + uint32(j % 4 + 64 * (j // 4))
                 if m < rows and n < columns:
-                    store(address(y, m, columns, n, 4), total[EACH * i + j])
+                    store(address(y, m, columns, n, 4), total[THREAD_SIDE * i + j])
 
     parameters = (uint64,) * 5 + (uint32,) * 5
     name = f"registers, runs of {run}"
@@ -119,7 +119,7 @@ def kernel(run: int) -> Kernel:
 
 @register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
-    w = weights(q)
+    w = unpacked_weights(q)
     a = activations(x, w.run)
     m, n = out.shape
     sizes = (m, n, w.codes.shape[1], len(a.codes), len(w.codes))

@@ -23,23 +23,23 @@ from ..intrinsics import ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..unpacked.layout import refuses as refused_by_planes
+from ..unpacked.layout import refuses as refuses_unpacked
 from ..unpacked.offsets import compensate
 from ..unpacked.tiles import STEP, IntTile, accumulator, storer
-from ..unpacked.weights import weights
+from ..unpacked.weights import unpacked_weights
 
 START = int32(0)
-SHAPE = IntTile(64, 128, 64, 32, stages=4, blocks=2)  # two blocks: one multiplies while one waits
+SHAPE = IntTile(64, 128, 64, 32, stages=4, blocks=2)  # two blocks: one multiplies while the other waits
 LEAST = (8, 0)
 
 
 @inlined
-def scaled(dot: Any, of_x: Any, of_w: Any, total: Any) -> Any:
-    return ptx.fma(ptx.mul(float32(dot), of_w), of_x, total)
+def scaled(dot: Any, x_scale: Any, w_scale: Any, total: Any) -> Any:
+    return ptx.fma(ptx.mul(float32(dot), w_scale), x_scale, total)
 
 
 def tile_kernel(name: str, shape: IntTile, start: Any, scaled: Any) -> Kernel:
-    """One tile a block."""
+    """The kernel with one tile a block."""
     accumulate, store = accumulator(shape, start, scaled), storer(shape)
     rows, columns, count = shape.rows, shape.columns, shape.sums
 
@@ -70,7 +70,7 @@ def kernel(shape: IntTile) -> Kernel:
 
 
 def refuses(problem: Linear) -> str | None:
-    if reason := refused_by_planes(problem):
+    if reason := refuses_unpacked(problem):
         return reason
     assert isinstance(problem.format, BlockFormat)
     if problem.format.group % 32:
@@ -80,7 +80,7 @@ def refuses(problem: Linear) -> str | None:
 
 def run(kernel: Kernel, shape: IntTile, x: Any, q: QuantArray, out: Any) -> None:
     """Prepare both operands, launch one block a tile, take off the offsets."""
-    w = weights(q)
+    w = unpacked_weights(q)
     a = activations(x, w.run, for_mma=True)
     m, n = out.shape
     grid = (-(-n // shape.columns), -(-m // shape.rows))

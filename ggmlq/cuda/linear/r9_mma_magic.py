@@ -32,8 +32,8 @@ SHAPE = r8_mma.SHAPE
 
 
 @inlined
-def scaled(dot: Any, of_x: Any, of_w: Any, total: Any) -> Any:
-    return ptx.fma(ptx.fma(ptx.float_of_int_bits(dot), of_w, -MAGIC * of_w), of_x, total)
+def scaled(dot: Any, x_scale: Any, w_scale: Any, total: Any) -> Any:
+    return ptx.fma(ptx.fma(ptx.float_of_int_bits(dot), w_scale, -MAGIC * w_scale), x_scale, total)
 
 
 @family([(SHAPE,)])

@@ -1,8 +1,8 @@
-"""Compiling in another process (compile_worker.py): Numba is loaded there, and this one stays as light as it is.
+"""Compiling in another process (compile_worker.py), so that Numba is loaded there and not here.
 
-The process is the same Python with the same path. It is started by the first kernel that needs it, waits
-for others, and ends with its input, whatever becomes of who started it. What it is sent and what it answers
-are pickled, a length before each; what it prints goes to stderr.
+The process is the same Python with the same path. The first kernel that needs it starts it; it waits for
+others, and ends when its input is closed, even if its parent was killed. Requests and answers are pickled,
+each after its length; its standard output goes to stderr.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from typing import Any, BinaryIO
 from ...base import missing
 from ...errors import DeviceError, MissingDependencyError
 
-COMPILES = f"{__package__}.compile_worker"  # the program of that process
+COMPILES = f"{__package__}.compile_worker"  # the module that it runs
 LENGTH = struct.Struct("<Q")
 WAY_OUT = "with GGMLQ_COMPILE_HERE=1 in the environment kernels are compiled in the process itself"
 
 _lock = threading.Lock()
-_running: dict[int, subprocess.Popen[bytes]] = {}  # by the process that started it: not for forked children
+_running: dict[
+    int, subprocess.Popen[bytes]
+] = {}  # by the process that started it: forked children start their own
 
 
 def code(origin: Any, capability: tuple[int, int]) -> bytes:
-    """The code of a kernel of a family, compiled."""
-    asked = f"{origin}: compiling it in another process"
+    """The code of a family's kernel, compiled."""
+    task = f"{origin}: compiling it in another process"
     if origin is None:
         raise DeviceError(f"a kernel that no family makes: only Numba itself can compile it; {WAY_OUT}")
     if not missing.has("numba_cuda"):
@@ -48,15 +50,15 @@ def code(origin: Any, capability: tuple[int, int]) -> bytes:
         except (OSError, EOFError, pickle.PicklingError, AttributeError, TypeError) as error:
             _end()
             raise DeviceError(
-                f"{asked} failed: {type(error).__name__}: {error or 'it ended'}; {WAY_OUT}"
+                f"{task} failed: {type(error).__name__}: {error or 'it ended'}; {WAY_OUT}"
             ) from error
-        except BaseException:  # interrupted: its answer would be taken for the next one's
+        except BaseException:  # interrupted: the pending answer would be read as the next one
             _end()
             raise
     kind, content = answer
     if kind == "code":
         return bytes(content)
-    raise (MissingDependencyError if kind == "missing" else DeviceError)(f"{asked}: {content}")
+    raise (MissingDependencyError if kind == "missing" else DeviceError)(f"{task}: {content}")
 
 
 def _process() -> subprocess.Popen[bytes]:
@@ -85,14 +87,14 @@ def _end() -> None:
 
 
 def send(stream: BinaryIO | Any, message: Any) -> None:
-    """Hand something to the other process."""
+    """Send a message to the other process."""
     content = pickle.dumps(message)
     stream.write(LENGTH.pack(len(content)) + content)
     stream.flush()
 
 
 def received(stream: BinaryIO | Any) -> Any:
-    """What it hands over; EOFError where it has ended."""
+    """The next message of the other process; EOFError if it has ended."""
     head = stream.read(LENGTH.size)
     content = stream.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else b""
     if not content:

@@ -1,4 +1,4 @@
-"""The process that compiles for others (compile_process.py): a family's case and a capability in, code out."""
+"""The process that compiles for compile_process.py: a family's case and a capability in, code out."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .compile_process import received, send
 
 
 def compiled(family: str, case: tuple[Any, ...], capability: tuple[int, int]) -> tuple[str, Any]:
-    """The code, or what went wrong."""
+    """The code, or an error in words."""
     try:
         importlib.import_module(family.rpartition(".")[0])
-        from .launch import FAMILIES  # here, for without numba-cuda that says what is missing
+        from .launch import FAMILIES  # here, for without numba-cuda the import says what is missing
 
-        with quiet():  # who waits for it says so
+        with quiet():  # the process that waits shows the progress
             return "code", FAMILIES[family].make(*case).cubin(capability)
     except MissingDependencyError as error:
         return "missing", str(error)
@@ -30,7 +30,7 @@ def compiled(family: str, case: tuple[Any, ...], capability: tuple[int, int]) ->
 
 
 def main() -> None:
-    """Compile what is asked for, until nobody asks any more."""
+    """Answer requests until the input is closed."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     with contextlib.suppress(EOFError, KeyboardInterrupt, BrokenPipeError):

@@ -1,8 +1,7 @@
-"""A GPU's context made while Python imports CuPy: of a first product both are most of the wait.
+"""A GPU's context, made while Python imports CuPy: both together are most of the wait for a first product.
 
-The import is Python's work, the context the driver's, some tenths of a second each. CuPy takes the same
-context, a GPU's primary one, as it finds it. Where anything fails nothing is said: CuPy will meet the same,
-and tells what it is.
+The import is Python's work, the context the driver's, some tenths of a second each. CuPy finds and takes
+the same context, a GPU's primary one. Failures are ignored here: CuPy meets the same one, and reports it.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ import threading
 DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 
 
-def wake(index: int) -> threading.Thread:
-    """Begin to make the context of a GPU, by its number."""
+def warm_up(index: int) -> threading.Thread:
+    """Start a thread that makes the context of a GPU, by its number."""
     thread = threading.Thread(target=_wake, args=(index,), name="ggmlq: a context", daemon=True)
     thread.start()
     return thread
 
 
 def _wake(index: int) -> None:
-    """Keep the context: it lives as long as the process."""
+    """Make the context and keep it: it lives as long as the process."""
     with contextlib.suppress(OSError, AttributeError):
         driver = ctypes.CDLL(DRIVER)
         device, context = ctypes.c_int(), ctypes.c_void_p()

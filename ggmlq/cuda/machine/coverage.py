@@ -1,4 +1,4 @@
-"""Kernels that a GPU gets with the package, counted: the rest wants a compiler, for ``ggmlq doctor``."""
+"""A count of the kernels that need no compiler on a GPU, for ``ggmlq doctor``."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from . import served
 
 
 def families() -> dict[str, Any]:
-    """Every function that makes kernels, by name, once the modules of all are imported."""
+    """All families of kernels by name; importing their modules registers them."""
     for package in (cuda, importlib.import_module("ggmlq.gru.cuda")):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
-    made: dict[str, Any] = importlib.import_module(f"{cuda.__name__}.machine.launch").FAMILIES
-    return made
+    families_by_name: dict[str, Any] = importlib.import_module(f"{cuda.__name__}.machine.launch").FAMILIES
+    return families_by_name
 
 
 def coverage(capability: tuple[int, int]) -> dict[str, Any]:
-    """Kernels in the package for a capability, of all there are; rooms that have none in it."""
-    every, here = Counter[str](), Counter[str]()
+    """Kernels that the package has for a capability, and all there are; rooms without any."""
+    totals, served_counts = Counter[str](), Counter[str]()
     for name, family in families().items():
         room = name.removeprefix("ggmlq.").removeprefix("cuda.").partition(".")[0]
         for case in family.cases:
             kernel = family.make(*case)
-            every[room] += 1
-            here[room] += served.is_served(kernel.origin, capability, kernel.exact)
-    lacking = sorted(room for room in every if not here[room])
-    return {"served": here.total(), "all": every.total(), "lacking": lacking}
+            totals[room] += 1
+            served_counts[room] += served.is_served(kernel.origin, capability, kernel.exact)
+    rooms_without = sorted(room for room in totals if not served_counts[room])
+    return {"served": served_counts.total(), "all": totals.total(), "lacking": rooms_without}

@@ -1,4 +1,4 @@
-"""Devices: is CuPy there, is there a GPU, and copies to it."""
+"""The CUDA device: CuPy and a GPU, or an error that says what is missing; facts of the card."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ...base import missing
 from ...dispatch import card as cards
 from ...dispatch.card import Card
 from ...errors import DeviceError, MissingDependencyError, UnsupportedError
-from .context_warmup import wake
+from .context_warmup import warm_up
 
 _usable: list[ModuleType | None] = [None]  # CuPy, once it has found a GPU
 
 
 def cupy() -> ModuleType:
     """CuPy with at least one usable GPU, or an error that says what is missing."""
-    found = _usable[0]
-    if found is not None and sys.modules.get("cupy") is found:
-        return found
+    facts = _usable[0]
+    if facts is not None and sys.modules.get("cupy") is facts:
+        return facts
     try:
         import cupy
     except ImportError as error:
@@ -48,19 +48,19 @@ def _refuse_without_gpu(cupy: ModuleType) -> None:
 
 
 class Driver(NamedTuple):
-    """What of CuPy each product needs, looked up once."""
+    """The functions of CuPy that each product needs, looked up once."""
 
     array: type
     empty: Callable[..., Any]  # (shape, dtype): an array of memory as it is
     device: Callable[[], int]  # the number of the current one
     stream: Callable[[int], Any]  # the current one of a device
-    share: Callable[[Any, Any], bool]  # whether two arrays may share memory, whoever owns it
-    card: Callable[[int], Card]  # what a device is
+    share: Callable[[Any, Any], bool]  # True where two arrays may share memory, whoever owns it
+    card: Callable[[int], Card]  # the facts of a device
 
 
 @cache
 def driver() -> Driver:
-    """Those, once there is a GPU."""
+    """CuPy's functions, once there is a GPU."""
     cp = cupy()
     bounds = cp.byte_bounds
 
@@ -73,38 +73,38 @@ def driver() -> Driver:
 
 
 def capturing(index: int) -> bool:
-    """Whether the current stream of a device records a CUDA graph. The default stream never does."""
+    """True where the current stream of a device records a CUDA graph. The default stream never does."""
     stream = driver().stream(index)
     return bool(stream.ptr) and bool(stream.is_capturing())
 
 
 @contextmanager
-def recording(asked: object, keep: list[Any]) -> Iterator[None]:
-    """Work that a CUDA graph records: the memory that it takes goes into a list too.
+def recording(task: object, keep: list[Any]) -> Iterator[None]:
+    """Work that a CUDA graph records: the memory that it allocates is appended to ``keep``, too.
 
-    Otherwise CuPy would give it to others, and replays would write to it.
+    Otherwise CuPy would give that memory to others, and replays would write to it.
     """
     cuda = cupy().cuda
     allocate = cuda.get_allocator()
 
-    def kept(size: int) -> Any:
+    def allocate_and_keep(size: int) -> Any:
         keep.append(allocate(size))
         return keep[-1]
 
     try:
-        with cuda.using_allocator(allocate if hasattr(allocate, "kept_for_graphs") else kept):
+        with cuda.using_allocator(allocate if hasattr(allocate, "kept_for_graphs") else allocate_and_keep):
             yield
     except NotImplementedError as error:
         if isinstance(error, UnsupportedError):
             raise
         raise UnsupportedError(
-            f"{asked} while a CUDA graph is recorded: CuPy says {error}; name a kernel that works without "
+            f"{task} while a CUDA graph is recorded: CuPy says {error}; name a kernel that works without "
             "cuBLAS, such as cuda:mma_bf16"
         ) from error
 
 
 def refuse_capture(what: str) -> None:
-    """What must not be recorded in a CUDA graph, since it is done once and for all."""
+    """Raise an error if a CUDA graph is being recorded, for work that must happen only once."""
     if capturing(current()):
         raise DeviceError(
             f"{what}, and the current stream records a CUDA graph; such things are done once, not in each "
@@ -113,20 +113,20 @@ def refuse_capture(what: str) -> None:
 
 
 def once(what: str, make: Callable[[], Any]) -> Any:
-    """Something made for all streams: finished before anyone else sees it, and in no graph."""
+    """The result of ``make`` for all streams: complete before anyone else sees it, and part of no graph."""
     refuse_capture(what)
-    made = make()
+    result = make()
     driver().stream(current()).synchronize()
-    return made
+    return result
 
 
 def wait_for(stream: Any) -> None:
-    """Until all that was queued on a stream is done."""
+    """Wait until all work that was queued on a stream is done."""
     stream.synchronize()
 
 
 def wait() -> None:
-    """Until all work on CuPy's current device is done, on all streams."""
+    """Wait until all work on CuPy's current device is done, on all streams."""
     cupy().cuda.runtime.deviceSynchronize()
 
 
@@ -137,14 +137,14 @@ def current() -> int:
 
 @cache
 def card_of(index: int) -> Card:
-    """What a device is: asked once."""
-    found = cupy().cuda.runtime.getDeviceProperties(index)
-    capability = int(found["major"]), int(found["minor"])
+    """The facts of a device, read once."""
+    facts = cupy().cuda.runtime.getDeviceProperties(index)
+    capability = int(facts["major"]), int(facts["minor"])
     shared = _attribute(MOST_SHARED, index)
-    clock, of_memory, width = (_known(which, index) for which in (CLOCK, MEMORY_CLOCK, MEMORY_WIDTH))
+    clock, memory_clock, width = (_known(which, index) for which in (CLOCK, MEMORY_CLOCK, MEMORY_WIDTH))
     return Card(
-        found["name"].decode(), capability, int(found["multiProcessorCount"]), shared,
-        bandwidth=2 * of_memory * width / 8e6, clock=clock / 1e6,
+        facts["name"].decode(), capability, int(facts["multiProcessorCount"]), shared,
+        bandwidth=2 * memory_clock * width / 8e6, clock=clock / 1e6,
     )  # fmt: skip
 
 
@@ -157,20 +157,20 @@ def card() -> Card | None:
 
 
 def capability() -> tuple[int, int] | None:
-    """Its compute capability; None where there is no GPU."""
-    found = card()
-    return found.capability if found else None
+    """The compute capability of CuPy's current device; None where there is no GPU."""
+    facts = card()
+    return facts.capability if facts else None
 
 
 def older_than(least: tuple[int, int]) -> str | None:
-    """Why a kernel for GPUs from ``least`` on cannot run here; None if it can, or without a GPU."""
+    """The reason why a kernel for GPUs from ``least`` on cannot run here; None without a GPU, too."""
     return cards.older_than(card(), least)
 
 
 MOST_SHARED = 97  # cudaDevAttrMaxSharedMemoryPerBlockOptin
 ALL_SHARED = 81  # cudaDevAttrMaxSharedMemoryPerMultiprocessor
 CLOCK, MEMORY_CLOCK, MEMORY_WIDTH = 13, 36, 37  # cudaDevAttrClockRate and so on: kHz, kHz, bits
-RESERVED = 1 << 10  # bytes of it that CUDA takes for each block, from capability 8.0 on
+RESERVED = 1 << 10  # bytes of shared memory that CUDA takes for each block, from capability 8.0 on
 
 
 @cache
@@ -179,7 +179,7 @@ def _attribute(which: int, index: int) -> int:
 
 
 def _known(which: int, index: int) -> int:
-    """The same; 0 where the driver does not tell."""
+    """An attribute of a device; 0 where the driver does not know it."""
     try:
         return _attribute(which, index)
     except cupy().cuda.runtime.CUDARuntimeError:
@@ -191,15 +191,17 @@ def most_shared() -> int:
     return _attribute(MOST_SHARED, current())
 
 
-def blocks_beside(blocks: int, shared: int) -> int:
-    """How many blocks of so much shared memory a multiprocessor holds, of those that a kernel is made for."""
+def resident_blocks(blocks: int, shared: int) -> int:
+    """Blocks that a multiprocessor holds, at most ``blocks``, if each takes ``shared`` bytes of shared
+    memory.
+    """
     return max(1, min(blocks, _attribute(ALL_SHARED, current()) // (shared + RESERVED)))
 
 
 def room() -> int | None:
-    """The same; None where there is no GPU."""
-    found = card()
-    return found.shared if found else None
+    """Bytes of shared memory that a block may have; None where there is no GPU."""
+    facts = card()
+    return facts.shared if facts else None
 
 
 @cache
@@ -225,13 +227,13 @@ def _cublas_problem() -> str | None:
 
 
 def lacks_cublas(card: Card | None) -> str | None:
-    """Why a kernel that calls cuBLAS cannot run here; None if it can, or without a card."""
+    """The reason why a kernel that calls cuBLAS cannot run here; None if it can, or without a card."""
     return None if card is None else _cublas_problem()
 
 
 @cache
 def driver_version() -> int:
-    """That of CUDA which the driver knows: 13000 for 13.0."""
+    """The newest CUDA version that the driver knows: 13000 for 13.0."""
     return int(cupy().cuda.runtime.driverGetVersion())
 
 
@@ -241,7 +243,7 @@ def multiprocessors() -> int:
 
 
 def number(device: str) -> int | None:
-    """``"cuda:1"`` to 1; ``"cuda"`` to None, which means CuPy's current device."""
+    """The number in ``"cuda:1"``; None for ``"cuda"``, which means CuPy's current device."""
     kind, _, index = str(device).partition(":")
     if kind != "cuda" or not (index.isdecimal() or device == "cuda"):
         raise DeviceError(f'device {device!r}: devices are "cpu", "cuda" and "cuda:0", "cuda:1", …')
@@ -252,7 +254,7 @@ def named(device: str) -> Any:
     """CuPy's object for ``"cuda"`` or ``"cuda:1"``, if this machine has that GPU."""
     index = number(device)
     if "cupy" not in sys.modules:
-        wake(index or 0)
+        warm_up(index or 0)
     cp = cupy()
     count = cp.cuda.runtime.getDeviceCount()
     if index is not None and index >= count:
@@ -270,10 +272,10 @@ def upload(array: Any, device: str) -> Any:
 def describe() -> list[dict[str, Any]]:
     """The GPUs that CuPy sees, for ``ggmlq doctor``."""
     cp = cupy()
-    found = []
+    facts = []
     for index in range(cp.cuda.runtime.getDeviceCount()):
         facts = cp.cuda.runtime.getDeviceProperties(index)
-        found.append(
+        facts.append(
             {
                 "device": f"cuda:{index}",
                 "name": facts["name"].decode(),
@@ -284,4 +286,4 @@ def describe() -> list[dict[str, Any]]:
                 "runtime_cuda": cp.cuda.runtime.runtimeGetVersion(),
             }
         )
-    return found
+    return facts

@@ -1,4 +1,4 @@
-"""Launching over arrays of any height, and saying where small arrays lie."""
+"""Launches over arrays of any height, and arrays as addresses with strides."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Any
 
 from .launch import Kernel
 
-LEVELS = 65535  # blocks of a grid in its second direction
+LEVELS = 65535  # blocks of a grid in its second direction, at most
 LONG = (1 << 64) - 1
 
 
 def by_levels(kernel: Kernel, across: int, levels: int, *arguments: Any) -> None:
-    """Run a kernel over a grid of any height; its last parameter is where it begins."""
+    """Launch a kernel over a grid of any height; its last parameter is the first level of a launch."""
     for first in range(0, levels, LEVELS):
         grid = across, min(LEVELS, levels - first)
         kernel(grid, (kernel.threads,), *arguments, first)
 
 
-def placed(array: Any) -> tuple[Any, int, int]:
-    """Where a 2-D array is: address and strides; nowhere for None."""
+def address_and_strides(array: Any) -> tuple[Any, int, int]:
+    """The address and the strides of a 2-D array; zeros for None."""
     return (0, 0, 0) if array is None else (array.data.ptr, *(stride & LONG for stride in array.strides))

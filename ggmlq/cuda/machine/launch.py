@@ -1,7 +1,7 @@
 """Kernels: their code found or made once for a capability, launched on CuPy's current stream.
 
-Most code comes with the package (machine/served.py); other code is compiled (compiling.py), by another
-process where Numba is not loaded in this one (compile_process.py), and kept on disk. CuPy loads it and submit.py
+Most code comes with the package (served.py); other code is compiled (compiling.py), by another process
+where Numba is not loaded in this one (compile_process.py), and stored on disk. CuPy loads it and submit.py
 launches it, for Numba's own launcher takes 15 to 36 µs.
 """
 
@@ -24,7 +24,7 @@ from ...store.packs import Origin
 from ..intrinsics.language import BLANK, axes_of, several, types
 from . import compile_process, device, served
 from .compiling import EARLY, Compiled, dotted, name_in
-from .prepared_launch import Hole, Ready
+from .prepared_launch import AddressSlot, PreparedLaunch
 from .submit import MOST, submit
 
 SOURCES = (
@@ -33,11 +33,11 @@ SOURCES = (
     "codes",
     "gru",
     "fixed/shift.py",
-)  # of the package: what machine code comes from
+)  # the sources of machine code in the package
 COMPILERS = ("numba", "numba-cuda", "llvmlite", "cuda-core", "nvidia-nvjitlink", "nvidia-cuda-nvcc")
-HOPPER = (9, 0)  # whose PTX later GPUs get, too: what Numba writes for those keeps arrays in memory
-RECORDS_EARLY = 12030  # the driver, from which CUDA graphs can hold early starts
-WORDS = (types.uint32, types.uint64, types.int32, types.int64)  # kinds of parameters that are no arrays
+HOPPER = (9, 0)  # later GPUs get its PTX, too: Numba's PTX for those leaves arrays in memory
+RECORDS_EARLY = 12030  # the lowest driver whose CUDA graphs can hold dependent launches
+WORDS = (types.uint32, types.uint64, types.int32, types.int64)  # types of parameters that are no arrays
 
 
 def array(element: Any, axes: int) -> Any:
@@ -45,27 +45,31 @@ def array(element: Any, axes: int) -> Any:
     return types.Array(element, axes, "C")
 
 
-class _Noted(threading.local):
-    """Of each thread: launches that are being written down (plans.py), or None."""
+class _Recording(threading.local):
+    """The launches that this thread records (recorded.py), or None."""
 
     launches: list[Any] | None = None
 
 
-NOTED = _Noted()
+RECORDING = _Recording()
 
 
 class Kernel(Compiled):
     """One function for the GPU, with the types of its parameters.
 
-    ``threads``: of a block, and ``blocks`` that should fit on a multiprocessor together; the
-    compiler keeps to the registers that they leave. ``shared``: bytes of dynamic shared memory.
-    ``least``: the lowest capability; ``exact``: for GPUs of that one alone, with instructions that
-    later ones do not have. ``early``: it may start while its predecessor runs, as early.py says.
-    ``most``: blocks on a multiprocessor, 0: any number; where kernels start early theirs spread evenly so.
-    ``spreads``: a launch may say so where the kernel does not; others with more than 48 KB always may.
-    ``lto``: the assembler gets the whole kernel as LTO IR, as
-    ``setmaxnreg`` needs (intrinsics/assembly.py). ``together``: its blocks wait for each other, so all of a
-    grid run at the same time, or it is refused.
+    ``threads``: of a block. ``blocks``: blocks that shall fit on a multiprocessor together; the compiler
+    keeps to the registers that they leave. ``shared``: bytes of dynamic shared memory. ``least``: the
+    lowest capability. ``exact``: only for GPUs of that capability, whose instructions later ones do not
+    have. ``early``: it may start while its predecessor runs (intrinsics/dependent_launch.py).
+
+    ``max_blocks``: at most that many blocks on a multiprocessor, 0 for no limit. It is enforced only with
+    dependent launches, where it spreads the blocks evenly. ``limits_blocks``: a launch may set such a limit
+    where the kernel does not; kernels with more than 48 KB of shared memory always allow it.
+
+    ``lto``: the assembler gets the whole kernel as LTO IR, as ``setmaxnreg`` needs (intrinsics/assembly.py).
+    ``together``: its blocks wait for each other, so all blocks of a grid run at the same time, or the
+    launch is
+    refused.
     """
 
     def __init__(
@@ -79,23 +83,23 @@ class Kernel(Compiled):
         least: tuple[int, int] = (7, 5),
         exact: bool = False,
         early: bool = False,
-        most: int = 0,
-        spreads: bool = False,
+        max_blocks: int = 0,
+        limits_blocks: bool = False,
         lto: bool = False,
         together: bool = False,
     ) -> None:
         self.name, self.function, self.parameters = name, function, parameters
         self.threads, self.blocks, self.shared = threads, blocks, shared
-        self.least, self.exact, self.early, self.most = least, exact, early, most
-        self.lto, self.together, self.spreads = lto, together, spreads or most > 1
+        self.least, self.exact, self.early, self.max_blocks = least, exact, early, max_blocks
+        self.lto, self.together, self.limits_blocks = lto, together, limits_blocks or max_blocks > 1
         self._is_array = tuple(axes_of(kind) is not None for kind in parameters)
         self._has_arrays = any(self._is_array)
         tuples = [several(kind) for kind in parameters]
-        kinds = [own[0] if own else kind for own, kind in zip(tuples, parameters, strict=True)]
+        kinds = [elements[0] if elements else kind for elements, kind in zip(tuples, parameters, strict=True)]
         assert all(a or kind in WORDS for a, kind in zip(self._is_array, kinds, strict=True)), name
         self._several = any(tuples)
         self.origin: Origin | None = None
-        assert sum(map(_words, parameters)) <= MOST, f"{name}: more words than a launch takes"
+        assert sum(map(_word_count, parameters)) <= MOST, f"{name}: more words than a launch takes"
         self._loaded: dict[int, Any] = {}
         self._lock = threading.Lock()
 
@@ -103,18 +107,23 @@ class Kernel(Compiled):
         return self.name
 
     def __call__(
-        self, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any, cluster: int = 1, most: int = 0
+        self,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        *arguments: Any,
+        cluster: int = 1,
+        max_blocks: int = 0,
     ) -> None:
         """Launch on CuPy's current device and stream. Empty grids do nothing.
 
-        ``cluster``: neighbouring blocks that run together, intrinsics/barrier.py. ``most``: fewer blocks on a
-        multiprocessor than the kernel is made for.
-        Arguments are arrays, plain integers and tuples of them. All become words of 8 bytes; a parameter of
-        32 bits takes the lower four. An array for a parameter of 64 bits stands for its address.
+        ``cluster``: neighbouring blocks that run together (intrinsics/barrier.py). ``max_blocks``: fewer
+        blocks on a multiprocessor than the kernel is made for. Arguments are arrays, plain integers and
+        tuples of them. All become words of 8 bytes; a parameter of 32 bits takes the lower four. An array
+        for a parameter of 64 bits stands for its address.
         """
         assert len(arguments) == len(self.parameters), self.name
-        if NOTED.launches is not None:
-            NOTED.launches.append((self, grid, block, arguments, cluster, most))
+        if RECORDING.launches is not None:
+            RECORDING.launches.append((self, grid, block, arguments, cluster, max_blocks))
         gpu = device.driver()
         index = gpu.device()
         function, shared, early = self._loaded.get(index) or self._load(index)
@@ -122,31 +131,38 @@ class Kernel(Compiled):
             if self._has_arrays or self._several:
                 words = self._flat(arguments)
             else:
-                words = [each if type(each) is int else each.data.ptr for each in arguments]
+                words = [argument if type(argument) is int else argument.data.ptr for argument in arguments]
             stream = gpu.stream(index).ptr
-            shared = _for_most(shared, most, early)
+            shared = _limiting_shared(shared, max_blocks, early)
             submit(function.ptr, grid, block, words, shared, stream, early, cluster, self.together)
 
-    def ready(
-        self, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any, cluster: int = 1, most: int = 0
-    ) -> Ready:
-        """The same launch, prepared for any number of calls, which fill in addresses: prepared_launch.py."""
+    def prepare(
+        self,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        *arguments: Any,
+        cluster: int = 1,
+        max_blocks: int = 0,
+    ) -> PreparedLaunch:
+        """The launch prepared for any number of calls, which fill in addresses: prepared_launch.py."""
         assert len(arguments) == len(self.parameters), self.name
         index = device.driver().device()
         function, shared, early = self._loaded.get(index) or self._load(index)
-        shared = _for_most(shared, most, early)
-        return Ready(
+        shared = _limiting_shared(shared, max_blocks, early)
+        return PreparedLaunch(
             function.ptr, grid, block, self._flat(arguments), shared, early, cluster, self.together
         )  # fmt: skip
 
     def load(self) -> None:
-        """Compile and load it for CuPy's current device: before a graph records it."""
+        """Compile and load it for CuPy's current device, as before a graph records it."""
         index = device.driver().device()
         if index not in self._loaded:
             self._load(index)
 
     def _flat(self, arguments: tuple[Any, ...]) -> list[Any]:
-        """An array is to Numba: owner, parent, elements, bytes of one, address, shape, strides."""
+        """Arguments as words. For Numba an array is: owner, parent, elements, bytes of one, address, shape,
+        strides.
+        """
         words: list[Any] = []
         for is_array, value in zip(self._is_array, arguments, strict=True):
             if type(value) is int:
@@ -156,7 +172,7 @@ class Kernel(Compiled):
             elif is_array:
                 at = value.data.ptr
                 words += (0, 0, value.size, value.itemsize, at, *value.shape, *value.strides)
-            elif type(value) is Hole:
+            elif type(value) is AddressSlot:
                 words.append(value)
             else:
                 words.append(value.data.ptr)
@@ -172,18 +188,18 @@ class Kernel(Compiled):
                 f"{needed}; choose another one, gq.kernels() lists what there is"
             )
         device.refuse_capture(f"{self.name}: the kernel is not loaded yet")
-        with self._lock:  # a second thread waits for what the first one compiles
-            return self._loaded.get(index) or self._loaded.setdefault(index, self._made(capability))
+        with self._lock:  # a second thread waits for the compilation of the first
+            return self._loaded.get(index) or self._loaded.setdefault(index, self._load_code(capability))
 
-    def _made(self, capability: tuple[int, int]) -> tuple[Any, int, bool]:
+    def _load_code(self, capability: tuple[int, int]) -> tuple[Any, int, bool]:
         """Load it: the function, its bytes of shared memory, whether it starts early."""
         cupy = device.cupy()
         function = self._prebuilt(cupy, capability) or self._function(cupy, self.cubin(capability))
         early = self.early and capability >= EARLY and device.driver_version() >= RECORDS_EARLY
-        shared = _for_most(self.shared, self.most, early)
-        if shared > 48 << 10 or self.spreads:
-            most = cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            cupy.cuda.driver.funcSetAttribute(function.ptr, most, max(shared, _spread(1)))
+        shared = _limiting_shared(self.shared, self.max_blocks, early)
+        if shared > 48 << 10 or self.limits_blocks:
+            max_blocks = cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            cupy.cuda.driver.funcSetAttribute(function.ptr, max_blocks, max(shared, _shared_for_blocks(1)))
         return function, shared, early
 
     def _function(self, cupy: Any, code: bytes) -> Any:
@@ -192,10 +208,10 @@ class Kernel(Compiled):
         return module.get_function(name_in(code) if self.lto else "kernel")
 
     def _prebuilt(self, cupy: Any, capability: tuple[int, int]) -> Any:
-        """From the code that came with the package; None where there is none that this driver takes."""
-        code = served.found(self.origin, capability, self.exact) if self.origin else None
+        """The function from the package's code; None where there is none, or none that this driver takes."""
+        code = served.code_of(self.origin, capability, self.exact) if self.origin else None
         if code is not None:
-            with contextlib.suppress(cupy.cuda.driver.CUDADriverError):  # as of a driver that is too old
+            with contextlib.suppress(cupy.cuda.driver.CUDADriverError):  # a driver that is too old
                 return self._function(cupy, code)
         return None
 
@@ -209,7 +225,7 @@ class Kernel(Compiled):
         return served.for_driver(super().ptx(HOPPER).encode(), capability).decode()
 
     def cubin(self, capability: tuple[int, int]) -> bytes:
-        """The machine code, made if it is not kept."""
+        """The machine code, compiled if it is not stored yet."""
         entry = self.entry(capability)
         code = generation().load(entry)
         if code is None:
@@ -219,35 +235,37 @@ class Kernel(Compiled):
         return code
 
     def entry(self, capability: tuple[int, int]) -> str:
-        """What code is kept as: the function with all its constants, and how it is compiled."""
+        """The name under which code is stored: the function with all its constants, and the compiler's
+        options.
+        """
         function = self.function
-        what = str(self.origin) if BLANK else identity(function)  # blanks do not say what they stand for
+        code_identity = str(self.origin) if BLANK else identity(function)  # blanks have no code to identify
         facts = (
-            self.name, function.__module__, function.__qualname__, what, self.parameters,
+            self.name, function.__module__, function.__qualname__, code_identity, self.parameters,
             self.threads, self.blocks, self.exact, self.early, self.lto, capability,
         )  # fmt: skip
         return f"{re.sub(r'[^A-Za-z0-9]+', '-', self.name)}-{sources.short(repr(facts).encode())}"
 
 
-def _spread(most: int) -> int:
-    """So much shared memory that a multiprocessor holds no more blocks than that."""
-    return device.most_shared() // (most + 1) + 1
+def _shared_for_blocks(max_blocks: int) -> int:
+    """Bytes of shared memory with which a multiprocessor holds no more blocks than ``most``."""
+    return device.most_shared() // (max_blocks + 1) + 1
 
 
-def _for_most(shared: int, most: int, early: bool) -> int:
-    """What a launch asks for, where its blocks start early and so many are the most that should be beside."""
-    return max(shared, _spread(most)) if most and early else shared
+def _limiting_shared(shared: int, max_blocks: int, early: bool) -> int:
+    """Bytes of shared memory with which at most ``max_blocks`` blocks fit on a multiprocessor."""
+    return max(shared, _shared_for_blocks(max_blocks)) if max_blocks and early else shared
 
 
-def _words(kind: Any) -> int:
-    """Of a parameter in a launch."""
-    axes, own = axes_of(kind), several(kind)
-    return 5 + 2 * axes if axes is not None else own[1] if own else 1
+def _word_count(kind: Any) -> int:
+    """The number of words of a parameter in a launch."""
+    axes, elements = axes_of(kind), several(kind)
+    return 5 + 2 * axes if axes is not None else elements[1] if elements else 1
 
 
 @cache
 def generation() -> Generation:
-    """Where machine code of these kernels, formats and compilers is kept."""
+    """The folder on disk for machine code of these kernels, formats and compilers."""
     return Generation("cuda", lambda: sources.digest(SOURCES, map(_version, COMPILERS)))
 
 
@@ -259,7 +277,7 @@ def _version(package: str) -> str:
 
 
 class Family(NamedTuple):
-    """A function that makes kernels, and all that it is meant to be called with."""
+    """A function that makes kernels, and the cases that it is made for."""
 
     make: Callable[..., Kernel]
     cases: tuple[tuple[Any, ...], ...]
@@ -273,22 +291,22 @@ Maker = Callable[..., Kernel]
 
 def family(cases: Iterable[tuple[Any, ...]] = ((),)) -> Callable[[Maker], Maker]:
     """Decorate a function that makes kernels: each is made once, and tests find them all."""
-    listed = tuple(cases)
+    all_cases = tuple(cases)
 
     def decorate(make: Maker) -> Maker:
         name = f"{make.__module__}.{make.__qualname__}"
 
         @cache
-        def made(*case: Any) -> Kernel:
+        def make_once(*case: Any) -> Kernel:
             kernel = make(*case)
             kernel.origin = Origin(name, case)
             return kernel
 
         @wraps(make)
         def get(*case: Any) -> Kernel:
-            return made(*case)
+            return make_once(*case)
 
-        FAMILIES[name] = Family(get, listed)
+        FAMILIES[name] = Family(get, all_cases)
         return get
 
     return decorate

@@ -1,8 +1,8 @@
-"""A launch that is prepared: its words lie in memory of their own, and a call fills in a few addresses.
+"""A prepared launch: its arguments lie in memory of their own, and each call fills in a few addresses.
 
-What costs time in a launch from Python is to bring arguments into words, of which most are the same in every
-call. Here they are written once. An address that only a call knows is a :class:`Hole`; ``launch`` is given
-all such addresses and writes them where they belong. One thread at a time may use such a launch.
+A launch from Python spends its time on turning arguments into words, most of which are the same in every
+call. Here they are written once. An address that only a call knows is an :class:`AddressSlot`; ``launch``
+gets all such addresses and writes them to their places. One thread at a time may use such a launch.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import Any
 
 from . import submit
 
-STREAM = 32  # where in the shape of a launch its stream stands
+STREAM = 32  # offset of the stream in the shape of a launch
 
 
-class Hole:
-    """An address that a call brings, by its place among them, and some bytes behind it."""
+class AddressSlot:
+    """An address that each call brings: its number among the call's addresses, and an offset in bytes."""
 
-    __slots__ = ("offset", "which")
+    __slots__ = ("number", "offset")
 
-    def __init__(self, which: int, offset: int = 0) -> None:
-        self.which, self.offset = which, offset
+    def __init__(self, number: int, offset: int = 0) -> None:
+        self.number, self.offset = number, offset
 
-    def __add__(self, more: int) -> Hole:
-        return Hole(self.which, self.offset + more)
+    def __add__(self, attributes_at: int) -> AddressSlot:
+        return AddressSlot(self.number, self.offset + attributes_at)
 
 
-class Ready:
-    """A kernel with its grid and its arguments; :meth:`Kernel.ready` makes it."""
+class PreparedLaunch:
+    """A kernel with its grid and its arguments, made by :meth:`Kernel.prepare`."""
 
     def __init__(
         self, function: int, grid: Sequence[int], block: Sequence[int], words: Sequence[Any], shared: int,
@@ -37,14 +37,23 @@ class Ready:
     ) -> None:  # fmt: skip
         self._empty = 0 in grid
         count = len(words)
-        self._words = (ctypes.c_uint64 * count)(*(0 if type(each) is Hole else each for each in words))
+        self._words = (ctypes.c_uint64 * count)(*(0 if type(word) is AddressSlot else word for word in words))
         first = ctypes.addressof(self._words)
         self._pointers = (ctypes.c_void_p * count)(*(first + 8 * i for i in range(count)))
-        self._holes = [(i, each.which, each.offset) for i, each in enumerate(words) if type(each) is Hole]
-        more, told, self._owner = submit.attributes(early, cluster, together)
+        self._slots = [
+            (i, word.number, word.offset) for i, word in enumerate(words) if type(word) is AddressSlot
+        ]
+        attributes_at, attribute_count, self._owner = submit.attributes(early, cluster, together)
         self._shape = ctypes.create_string_buffer(
             submit.SHAPE.pack(
-                *grid, *submit.ONES[len(grid)], *block, *submit.ONES[len(block)], shared, 0, more, told
+                *grid,
+                *submit.ONES[len(grid)],
+                *block,
+                *submit.ONES[len(block)],
+                shared,
+                0,
+                attributes_at,
+                attribute_count,
             )
         )
         self._stream = ctypes.c_uint64.from_buffer(self._shape, STREAM)
@@ -52,11 +61,11 @@ class Ready:
         self._facts = grid, block, shared
 
     def launch(self, addresses: Sequence[int], stream: int) -> None:
-        """Onto a stream of the device that it was prepared for. Empty grids do nothing."""
+        """Launch on a stream of the device that it was prepared for. Empty grids do nothing."""
         if self._empty:
             return
         words = self._words
-        for i, which, offset in self._holes:
-            words[i] = addresses[which] + offset
+        for i, number, offset in self._slots:
+            words[i] = addresses[number] + offset
         self._stream.value = stream
-        submit.launched(*self._at, *self._facts)
+        submit.launch_at(*self._at, *self._facts)

@@ -1,4 +1,4 @@
-"""Which packs serve a GPU: code for its own capability, then PTX.
+"""The code of kernels that comes with the package: machine code for a GPU's own capability, otherwise PTX.
 
 The driver translates PTX for any GPU from the capability on that the kernel declares.
 """
@@ -12,20 +12,23 @@ from ...store.packs import Origin, place_of
 from ...store.packs import code as _code
 
 HERE = Path(__file__).parents[1] / "prebuilt"
-PTX, FIRST_EARLY = "ptx", (9, 0)  # the folder of what drivers translate; from where on kernels start early
+PTX, FIRST_EARLY = "ptx", (9, 0)  # the folder of PTX; the lowest capability with dependent launches
 SERVED = {(9, 0): "sm_90"}  # folders of machine code
 TARGET = ".target sm_90"
-CLUSTERS, VERSIONS = b"barrier.cluster.arrive.relaxed", (b".version 7.8", b".version 8.0")  # which has this
+CLUSTERS, VERSIONS = (
+    b"barrier.cluster.arrive.relaxed",
+    (b".version 7.8", b".version 8.0"),
+)  # the latter has this instruction
 # From here on assemblers spill where they are told how many blocks a multiprocessor is to hold, and take far
 # fewer registers where they are not. A block of so many threads may have as many registers as a thread can.
 UNTOLD, FEW = (12, 0), 256
 LIMITS = re.compile(r"\.maxntid (\d+), 1, 1\s*\.minnctapersm ([2-9])\b")
 
 
-def found(origin: Origin, capability: tuple[int, int], exact: bool) -> bytes | None:
+def code_of(origin: Origin, capability: tuple[int, int], exact: bool) -> bytes | None:
     """The code of a kernel for a GPU, or None."""
-    own = SERVED.get(capability)
-    code = _code(HERE / own, origin) if own else None
+    folder = SERVED.get(capability)
+    code = _code(HERE / folder, origin) if folder else None
     if code is None and not exact:
         code = _code(HERE / PTX, origin)
         return None if code is None else for_driver(code, capability)
@@ -33,7 +36,7 @@ def found(origin: Origin, capability: tuple[int, int], exact: bool) -> bytes | N
 
 
 def is_served(origin: Origin, capability: tuple[int, int], exact: bool) -> bool:
-    """True where :func:`found` finds the code; it is not unpacked."""
+    """True where :func:`code_of` finds the code, which is not unpacked here."""
     folders = [SERVED[capability]] if capability in SERVED else []
     folders += [] if exact else [PTX]
     return any(place_of(HERE / folder, origin) is not None for folder in folders)
@@ -58,6 +61,6 @@ def _untold(limits: re.Match[str]) -> str:
 
 
 def without_clusters(text: str) -> str:
-    """PTX for GPUs that have none: there each block is alone, and what others would need is never reached."""
+    """PTX for GPUs without clusters: each block is alone there, and code for others is never reached."""
     text = re.sub(r"barrier\.cluster\.[\w.]+;|mapa\.[^;]*;", "", text)
     return text.replace(".shared::cluster", ".shared")

@@ -1,7 +1,7 @@
-"""A second stream, for work that may run beside that of the current one; it ends before what comes after.
+"""A second stream, for work beside that of the current one; it joins the current one at the end.
 
-Streams are kept and taken by one user at a time. One that a CUDA graph has recorded stays part of that
-recording until it ends, so it is passed over as long as it is.
+Streams are reused, one user at a time. A stream that a CUDA graph has recorded belongs to that recording
+until it ends, so it is skipped until then.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Any, NamedTuple
 from . import device
 
 
-class Side(NamedTuple):
-    """A stream, and what says that those before it, and it, have come so far."""
+class SideStream(NamedTuple):
+    """A stream, with events for the start and the end of its work."""
 
     stream: Any
     begun: Any
     done: Any
 
 
-_SIDES: dict[int, list[Side]] = {}  # of each device, those that nobody uses
+_FREE: dict[int, list[SideStream]] = {}  # free ones of each device
 
 
-def _taken(index: int) -> Side:
-    free, recording = _SIDES.setdefault(index, []), []
+def _borrow(index: int) -> SideStream:
+    free, recording = _FREE.setdefault(index, []), []
     try:
         while free:
             try:
                 side = free.pop()
-            except IndexError:  # another thread has taken the last one
+            except IndexError:  # another thread took the last one
                 break
             if not side.stream.is_capturing():
                 return side
@@ -38,15 +38,15 @@ def _taken(index: int) -> Side:
     finally:
         free += recording
     cuda = device.cupy().cuda
-    return Side(
+    return SideStream(
         cuda.Stream(non_blocking=True), cuda.Event(disable_timing=True), cuda.Event(disable_timing=True)
     )
 
 
 @contextmanager
-def beside(index: int, main: Any) -> Iterator[Any]:
-    """A stream that begins where ``main`` is, and that ``main`` waits for afterwards, errors or none."""
-    side = _taken(index)
+def fork(index: int, main: Any) -> Iterator[Any]:
+    """A stream that starts where ``main`` is; ``main`` waits for it at the end, errors or none."""
+    side = _borrow(index)
     side.begun.record(main)
     side.stream.wait_event(side.begun)
     try:
@@ -54,4 +54,4 @@ def beside(index: int, main: Any) -> Iterator[Any]:
     finally:
         side.done.record(side.stream)
         main.wait_event(side.done)
-        _SIDES[index].append(side)
+        _FREE[index].append(side)

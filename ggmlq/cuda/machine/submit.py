@@ -1,8 +1,7 @@
-"""A kernel onto a stream, by the driver's own call, which lets it start early.
+"""The launch of a kernel on a stream, by the driver's own call, which allows dependent launches.
 
-CuPy's launch knows nothing of kernels that may start while the one before them still runs. The
-arguments are words of eight bytes in memory that each thread has for itself; the driver copies them
-before it returns.
+CuPy's launch knows nothing of kernels that may start while the one before still runs. The arguments are
+words of eight bytes in memory of each thread's own; the driver copies them before it returns.
 """
 
 from __future__ import annotations
@@ -18,25 +17,25 @@ from typing import Any
 from ...errors import DeviceError
 from . import device
 
-MOST = 544  # words of arguments, as many as a kernel's 4352 bytes hold; an array of two axes takes nine
+MOST = 544  # words of arguments that a kernel's 4352 bytes hold; an array of two axes takes nine
 WORDS = [struct.Struct(f"<{count}Q") for count in range(MOST + 1)]
 SHAPE = struct.Struct("<7I4xQQI4x")  # CUlaunchConfig: grid, block, shared memory, stream, attributes, count
 EARLY = struct.pack("<I4xI60x", 6, 1)  # CUlaunchAttribute: programmatic stream serialization is allowed
 TOGETHER = struct.pack("<I4xI60x", 2, 1)  # CUlaunchAttribute: all blocks at the same time (cooperative)
 CLUSTER = struct.Struct("<I4x3I52x")  # CUlaunchAttribute: blocks of a cluster, in three directions
 NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
-ONES = ((1, 1, 1), (1, 1), (1,), ())  # axes that a grid or a block does not name
+ONES = ((1, 1, 1), (1, 1), (1,), ())  # axes that a grid or a block leaves out
 
 
 class _Memory(threading.local):
-    """What the driver reads of a launch, and where it lies."""
+    """The memory that the driver reads of a launch, and its addresses."""
 
     def __init__(self) -> None:
         self.words = ctypes.create_string_buffer(8 * MOST)
         self.shape = ctypes.create_string_buffer(SHAPE.size)
         first = ctypes.addressof(self.words)
         self.pointers = (ctypes.c_void_p * MOST)(*(first + 8 * i for i in range(MOST)))
-        self.places = tuple(ctypes.addressof(each) for each in (self.shape, self.pointers))
+        self.places = tuple(ctypes.addressof(buffer) for buffer in (self.shape, self.pointers))
 
 
 _MEMORY = _Memory()
@@ -50,19 +49,19 @@ def library() -> Any:
 
 @cache
 def _launch() -> Callable[[int, int, int, int], int]:
-    """The driver's function; it is there from CUDA 11.8 on."""
-    found: Any = library().cuLaunchKernelEx
-    found.argtypes, found.restype = [ctypes.c_void_p] * 4, ctypes.c_int
-    return found  # type: ignore[no-any-return]
+    """The driver's function, which exists from CUDA 11.8 on."""
+    function: Any = library().cuLaunchKernelEx
+    function.argtypes, function.restype = [ctypes.c_void_p] * 4, ctypes.c_int
+    return function  # type: ignore[no-any-return]
 
 
 @cache
 def attributes(early: bool, cluster: int, together: bool) -> tuple[int, int, Any]:
-    """Attributes of a launch: where they lie, how many, and what owns the memory; the driver reads it."""
-    told = EARLY * early + (CLUSTER.pack(4, cluster, 1, 1) if cluster > 1 else b"")
-    told += TOGETHER * together
-    memory = ctypes.create_string_buffer(told, max(len(told), 1))
-    return ctypes.addressof(memory), len(told) // len(EARLY), memory
+    """The attributes of a launch: their address, their number, and the owner of the memory."""
+    packed = EARLY * early + (CLUSTER.pack(4, cluster, 1, 1) if cluster > 1 else b"")
+    packed += TOGETHER * together
+    memory = ctypes.create_string_buffer(packed, max(len(packed), 1))
+    return ctypes.addressof(memory), len(packed) // len(EARLY), memory
 
 
 def submit(
@@ -76,18 +75,27 @@ def submit(
     """
     memory = _MEMORY
     shape_at, pointers_at = memory.places
-    more, count, _ = attributes(early, cluster, together)
+    attributes_at, count, _ = attributes(early, cluster, together)
     WORDS[len(words)].pack_into(memory.words, 0, *words)
     SHAPE.pack_into(
-        memory.shape, 0, *grid, *ONES[len(grid)], *block, *ONES[len(block)], shared, stream, more, count
+        memory.shape,
+        0,
+        *grid,
+        *ONES[len(grid)],
+        *block,
+        *ONES[len(block)],
+        shared,
+        stream,
+        attributes_at,
+        count,
     )
-    launched(shape_at, function, pointers_at, grid, block, shared)
+    launch_at(shape_at, function, pointers_at, grid, block, shared)
 
 
-def launched(
+def launch_at(
     shape_at: int, function: int, pointers_at: int, grid: Sequence[int], block: Sequence[int], shared: int
 ) -> None:
-    """Launch what lies there."""
+    """Launch the function whose shape and arguments lie at these addresses."""
     status = _launch()(shape_at, function, pointers_at, 0)
     if status == NO_CONTEXT:  # in a thread that has not used the GPU yet
         device.cupy().cuda.runtime.free(0)  # which makes the context current

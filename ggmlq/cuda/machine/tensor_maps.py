@@ -1,12 +1,12 @@
-"""Maps of matrices for Hopper's copy engine: made by the driver on the host, kept in memory of the device.
+"""Maps of matrices for Hopper's copy engine: made by the driver on the host, stored in memory of the device.
 
-A map is 128 bytes that say where a matrix lies, its shape, and the box that one copy moves. What is in a map
-follows from its key alone, so one that was made stays right, whoever owns that memory by now: a graph may be
-replayed, an array may come back at the same address. A map that is not there yet is copied by a stream of
-its own, which is waited for; that works while a CUDA graph is recorded, too, for the copy is in no graph.
+A map is 128 bytes: the address of a matrix, its shape, and the box that one copy moves. Its bytes follow
+from its key alone, so a map stays right whoever owns that memory later: a graph may be replayed, an array
+may come back at the same address. A new map is copied on a stream of its own, which is waited for. That
+works while a CUDA graph is recorded, too, for the copy is in no graph.
 
-Slots are 128 bytes of slabs that are never given back. After very many new maps those that nobody has asked
-for since as many before, and that no graph may hold, are used again, once the device has done all its work.
+Slots of 128 bytes lie in allocations that are never freed. After MOST new maps the slots of those not used
+since as many before, and that no graph may hold, are reused, once the device has finished all its work.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ...errors import DeviceError, MissingDependencyError, UnsupportedError
 from . import device
 from .submit import library
 
-SIZE, SLAB, MOST = 128, 4096, 1 << 16  # bytes of a map; maps of a slab; before slots are used again
+SIZE, SLAB, MOST = 128, 4096, 1 << 16  # bytes of a map; maps of an allocation; maps before slots are reused
 LEAST = 12000  # the driver: CUDA 12.0
-# Of elements: the number by which the driver knows them, and their bytes.
+# Types of elements: the driver's number, and their bytes.
 KINDS = {"uint8": (0, 1), "uint64": (4, 8), "float16": (6, 2), "float32": (7, 4), "bfloat16": (9, 2)}
 SWIZZLE_128, PROMOTE_256, RELAXED = 3, 3, 2
 ROW = 128  # bytes of a swizzled box's rows
@@ -32,7 +32,7 @@ UNSIGNED, LONG = ctypes.c_uint32, ctypes.c_uint64
 
 
 class Box(NamedTuple):
-    """A matrix, and what of it one copy moves."""
+    """A matrix, and the part of it that one copy moves."""
 
     address: int
     rows: int
@@ -45,31 +45,31 @@ class Box(NamedTuple):
 
 
 def refuses(address: int, pitch: int) -> bool:
-    """Whether a matrix begins, or goes on from row to row, where the copy engine cannot."""
+    """True where a matrix, or its rows, begin at addresses that the copy engine cannot take."""
     return bool(address % 16 or pitch % 16 or pitch >= 1 << 40)
 
 
 def missing() -> str | None:
-    """Why the driver at hand makes no maps, or None."""
+    """The reason why the present driver makes no maps, or None."""
     try:
-        known = device.driver_version() >= LEAST and hasattr(library(), "cuTensorMapEncodeTiled")
+        able = device.driver_version() >= LEAST and hasattr(library(), "cuTensorMapEncodeTiled")
     except (MissingDependencyError, DeviceError, OSError):
-        return None  # no GPU, which whoever launches is told
-    if known:
+        return None  # no GPU: the launch reports it
+    if able:
         return None
     return "needs a driver for CUDA 12.0 or later, for maps of the copy engine"
 
 
 def encoded(box: Box) -> bytes:
-    """The 128 bytes, by the driver."""
+    """The 128 bytes of a map, made by the driver."""
     number, size = KINDS[box.kind]
     memory = ctypes.create_string_buffer(2 * SIZE)
     at = -(-ctypes.addressof(memory) // 64) * 64
     shape, pitch = (LONG * 2)(box.columns, box.rows), (LONG * 1)(box.pitch)
-    moved, every = (UNSIGNED * 2)(box.box_columns, box.box_rows), (UNSIGNED * 2)(1, 1)
+    moved, strides = (UNSIGNED * 2)(box.box_columns, box.box_rows), (UNSIGNED * 2)(1, 1)
     encode: Any = library().cuTensorMapEncodeTiled
     status = encode(
-        ctypes.c_void_p(at), number, UNSIGNED(2), ctypes.c_void_p(box.address), shape, pitch, moved, every,
+        ctypes.c_void_p(at), number, UNSIGNED(2), ctypes.c_void_p(box.address), shape, pitch, moved, strides,
         0, SWIZZLE_128 if box.swizzled else 0, PROMOTE_256, 0,
     )  # fmt: skip
     if status:
@@ -87,29 +87,29 @@ class _Slots:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._places: dict[Box, int] = {}
-        self._before: dict[Box, int] = {}  # those not asked for since ``_places`` was empty
-        self._held: dict[Box, int] = {}  # those that a graph may have
+        self._before: dict[Box, int] = {}  # maps that were not used since ``_places`` was empty
+        self._held: dict[Box, int] = {}  # maps that a graph may use
         self._free: list[int] = []
         self._slabs: list[Any] = []
         self._stream: Any = None
 
     def place(self, box: Box, index: int) -> int:
-        """Where the map of a matrix lies."""
-        recorded = device.capturing(index)
-        found = self._held.get(box) or (None if recorded else self._places.get(box))
-        if found is None:
+        """The address of the map of a matrix."""
+        captured = device.capturing(index)
+        address = self._held.get(box) or (None if captured else self._places.get(box))
+        if address is None:
             with self._lock:
-                found = self._places.pop(box, 0) or self._before.pop(box, 0) or self._made(box, recorded)
-                (self._held if recorded else self._places)[box] = found
-        return found
+                address = self._places.pop(box, 0) or self._before.pop(box, 0) or self._new_map(box, captured)
+                (self._held if captured else self._places)[box] = address
+        return address
 
-    def _made(self, box: Box, recorded: bool) -> int:
+    def _new_map(self, box: Box, captured: bool) -> int:
         words = encoded(box)
         mode = ctypes.c_int(RELAXED)
         _checked(library().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)))
         try:
             if not self._free:
-                self._make_room(recorded)
+                self._make_room(captured)
             at = self._free.pop()
             status = library().cuMemcpyHtoDAsync_v2(LONG(at), words, ctypes.c_size_t(SIZE), self._copier())
             self._stream.synchronize()
@@ -118,8 +118,8 @@ class _Slots:
             _checked(library().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)))
         return at
 
-    def _make_room(self, recorded: bool) -> None:
-        if len(self._places) >= MOST and not recorded:
+    def _make_room(self, captured: bool) -> None:
+        if len(self._places) >= MOST and not captured:
             device.wait()
             self._free = list(self._before.values())
             self._before, self._places = self._places, {}
@@ -147,12 +147,12 @@ def _slots(index: int) -> _Slots:
     return _Slots()
 
 
-def place(box: Box) -> int:
-    """Where the map of a matrix lies, on CuPy's current device."""
+def map_address(box: Box) -> int:
+    """The address of the map of a matrix, on CuPy's current device."""
     index = device.current()
     return _slots(index).place(box, index)
 
 
-def kept(box: Box) -> Any:
-    """A map in memory of its own, for who keeps it as long as the matrix: its address stays right."""
+def map_array(box: Box) -> Any:
+    """A map in memory of its own, whose owner keeps it as long as the matrix: its address stays right."""
     return device.upload(np.frombuffer(encoded(box), np.uint8), f"cuda:{device.current()}")

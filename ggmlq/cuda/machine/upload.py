@@ -1,8 +1,8 @@
-"""The way to a GPU for a model: locked memory, a stream of copies, events that tell what has arrived.
+"""Uploads of a model to a GPU: locked memory, a stream of copies, events that tell what has arrived.
 
-Memory for tensors is asked for on the caller's stream, as the pool gives to it what it has used before:
-copies wait until that stream has come so far. At the end the host has waited for the copies, so that any
-stream may read what arrived.
+Memory for tensors is allocated on the caller's stream, as the pool reuses memory of that stream: copies
+wait until it has come so far. At the end the host has waited for the copies, so that any stream may read
+the tensors.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ class Buffer:
             ) from error
         self.data = np.frombuffer(self._memory, np.uint8, nbytes)
         self.address = int(self.data.ctypes.data)
-        self.fetched = cp.cuda.Event(block=True, disable_timing=True)  # threads sleep, others need the core
+        self.fetched = cp.cuda.Event(
+            block=True, disable_timing=True
+        )  # waiting threads sleep and leave the core to others
 
     def wait(self) -> None:
-        """Until the GPU has fetched what it was asked to; at once if that was nothing."""
+        """Wait until the GPU has fetched the bytes that were sent; at once if there were none."""
         self.fetched.synchronize()
 
 
@@ -55,32 +57,32 @@ class Link:
         self._device.__exit__(*error)
 
     def use(self) -> None:
-        """A thread's device is GPU 0 until it says otherwise."""
+        """Make this GPU the thread's device, which is GPU 0 otherwise."""
         self._device.use()
 
     def empty(self, shape: tuple[int, ...]) -> Any:
-        """Bytes on the GPU, written to by nothing that was launched before."""
+        """Bytes on the GPU that no launch so far writes to."""
         try:
-            made = self._cp.empty(shape, np.uint8)
+            array = self._cp.empty(shape, np.uint8)
         except MemoryError as error:
             raise DeviceMemoryError(str(error)) from None
         self._before.record(self._callers)
         self._stream.wait_event(self._before)
-        return made
+        return array
 
     def buffer(self, nbytes: int) -> Buffer:
-        """Locked memory."""
+        """A buffer of locked memory."""
         return Buffer(self._cp, nbytes)
 
     def send(self, buffer: Buffer, at: int, nbytes: int, target: Any, start: int) -> None:
-        """Queue a copy; the buffer must stay as it is until it was fetched."""
+        """Queue a copy; the buffer must not change until it was fetched."""
         runtime = self._cp.cuda.runtime
         runtime.memcpyAsync(
             target.data.ptr + start, buffer.address + at, nbytes, runtime.memcpyHostToDevice, self._stream.ptr
         )
 
     def sent(self, buffer: Buffer) -> None:
-        """All copies from the buffer are queued."""
+        """Note that all copies from the buffer are queued."""
         buffer.fetched.record(self._stream)
 
     def finish(self) -> None:

@@ -1,13 +1,14 @@
-"""Strips, an operand: weights with the file's bits, in the order in which tensor cores take them.
+"""Packed weights: the file's bits, in the order in which the lanes of a warp hand them to tensor cores.
 
-    layout.py      what the records of a format look like: StripLayout, derived from the format
-    pack.py        the picture of a record, and how records are made of blocks
+    layout.py      PackedLayout: how a format's fragments look, derived from the format
+    pack.py        the picture of a fragment, and the kernel that packs blocks
     codes.py       a lane's words as pairs of bfloat16
-    scales.py      halves and bytes as float32 scales and offsets
-    operand.py     both together, as the wide operand of ``mma``
-    weights.py     both together, scaled in pairs of bfloat16, as ``wgmma`` takes them
-    to_bf16.py     back to a matrix, for cuBLAS
-    to_blocks.py   back to the file's bytes
+    scales.py      a fragment's halves and bytes as float32 scales and offsets
+    operand.py     codes and scales together, as the wide operand of ``mma``
+    weights.py     codes times scales in pairs of bfloat16, as ``wgmma`` takes them
+    to_bf16.py     packed weights back to a matrix, for cuBLAS
+    to_blocks.py   packed weights back to the file's bytes
 
-Rungs from r12 on read them, and r11 where they are made already.
+A *fragment* is 16 rows × 64 columns of weights. A *fragment row* is the fragments of the same 16 rows, one
+for each 64 columns. Rungs from r12 on read packed weights, and r11 where an array has them already.
 """

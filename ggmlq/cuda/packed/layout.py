@@ -1,4 +1,4 @@
-"""What a strip's records look like for a format; the head of pack.py has the picture."""
+"""The layout of a format's fragments: which bits, halves and bytes lie where. pack.py has the picture."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from ...formats import BlockFormat
 from ...formats._tables import FP4
 from ...formats.packing import packing
 
-ROWS, STEP = 16, 64  # of a record
-STRIPS = 8  # of a block: 128 rows of weights
-PLANES = {1: (2,), 2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2)}
+ROWS, STEP = 16, 64  # of a fragment: rows of weights, columns
+FRAGMENT_ROWS = 8  # that a block multiplies
+TILE_ROWS = FRAGMENT_ROWS * ROWS
+BIT_PLANES = {1: (2,), 2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2)}
 
 
 @dataclass(frozen=True)
-class StripLayout:
-    """What a kernel must know of a format's records."""
+class PackedLayout:
+    """The facts about a format's fragments that kernels are made with."""
 
-    planes: tuple[int, ...]  # bits of a code in each, lowest first
+    bit_planes: tuple[int, ...]  # bits of a code in each plane, the lowest first
     lowest: int  # the code that is stored as 0
-    levels: tuple[int, ...]  # or: codes are stored as indices of these
-    fp4: bool  # or: as the bits of a float of four
+    levels: tuple[int, ...]  # codes are stored as indices of these; () where they are not
+    fp4: bool  # codes are stored as the bits of a float of four bits
     run: int  # columns that share a scale
     has_offset: bool
-    middle: int  # of the codes that an offset goes with
-    blocks: int  # of a row that a record has halves of
+    middle: int  # middle of the range of codes, where there is an offset
+    blocks: int  # of a row that a fragment has halves of
     halves: int  # of a block
     subs: int  # bytes of a run
-    sub_zero: int  # of ``formats.format.Scales``, like all that follows
+    sub_zero: int  # this and what follows: facts of ``formats.format.Scales``
     unit: float
     sign: int
     nibbles: bool
@@ -39,84 +40,84 @@ class StripLayout:
 
     @property
     def low(self) -> int:
-        """Bits of the first plane."""
-        return self.planes[0]
+        """Bits of a code in the first plane."""
+        return self.bit_planes[0]
 
     @property
     def high(self) -> int:
-        """Bits of the second plane; 0 if there is none."""
-        return sum(self.planes[1:])
+        """Bits of a code in the second plane; 0 if there is none."""
+        return sum(self.bit_planes[1:])
 
     @property
     def bits(self) -> int:
-        """Of a code; as many words of codes a lane and record."""
-        return sum(self.planes)
+        """Bits of a code, and words of codes that a lane has of a fragment."""
+        return sum(self.bit_planes)
 
     @property
     def runs(self) -> int:
-        """Of a record."""
+        """Runs of a fragment."""
         return STEP // self.run
 
     @property
     def scales(self) -> int:
-        """Scales and offsets of a row in a record."""
+        """Scales and offsets of a row of a fragment."""
         return self.runs * (1 + self.has_offset)
 
     @property
     def high_at(self) -> int:
-        """Where in a record the second plane begins."""
+        """Offset of the second plane in a fragment, in bytes."""
         return 128 * self.low
 
     @property
     def half_words(self) -> int:
-        """Words of halves of two rows."""
+        """Words with the halves of two rows."""
         return self.halves * self.blocks
 
     @property
     def sub_words(self) -> int:
-        """Words of bytes of two rows."""
+        """Words with the bytes of two rows."""
         return self.subs * self.runs // 2
 
     @property
-    def together(self) -> bool:
-        """Whether one load takes the words of two rows: then halves and bytes lie side by side."""
+    def interleaved(self) -> bool:
+        """True where one load takes the halves and the bytes of two rows: then they lie side by side."""
         return self.half_words + self.sub_words in (1, 2, 4)
 
     @property
     def halves_at(self) -> int:
-        """Where in a record the halves begin."""
+        """Offset of the halves in a fragment, in bytes."""
         return 128 * self.bits
 
     @property
     def half_stride(self) -> int:
-        """Bytes from those of two rows to the next."""
-        return 4 * (self.half_words + self.together * self.sub_words)
+        """Bytes from the halves of two rows to those of the next two."""
+        return 4 * (self.half_words + self.interleaved * self.sub_words)
 
     @property
     def subs_at(self) -> int:
-        """Where in a record the bytes begin."""
-        return self.halves_at + 4 * self.half_words * (1 if self.together else ROWS // 2)
+        """Offset of the bytes of sub-scales in a fragment."""
+        return self.halves_at + 4 * self.half_words * (1 if self.interleaved else ROWS // 2)
 
     @property
     def sub_stride(self) -> int:
-        """Bytes from those of two rows to the next."""
-        return 4 * (self.sub_words + self.together * self.half_words)
+        """Bytes from the sub-scales of two rows to those of the next two."""
+        return 4 * (self.sub_words + self.interleaved * self.half_words)
 
     @property
-    def record(self) -> int:
-        """Bytes of a record."""
+    def fragment_bytes(self) -> int:
+        """Bytes of a fragment."""
         return self.halves_at + 4 * (self.half_words + self.sub_words) * ROWS // 2
 
 
 @cache
-def layout_of(fmt: BlockFormat) -> StripLayout:
-    """How strips keep a format."""
+def layout_of(fmt: BlockFormat) -> PackedLayout:
+    """The layout of a format's packed weights."""
     facts, how = packing(fmt), fmt.scales
     levels = facts.levels if facts.bits > 4 else ()  # a look-up costs more than a bit or two
-    planes = (4,) if levels else PLANES.get(facts.bits, (8,))
-    return StripLayout(
-        planes=planes,
-        lowest=0 if planes == (8,) else facts.lowest,
+    bit_planes = (4,) if levels else BIT_PLANES.get(facts.bits, (8,))
+    return PackedLayout(
+        bit_planes=bit_planes,
+        lowest=0 if bit_planes == (8,) else facts.lowest,
         levels=levels,
         fp4={*map(abs, levels)} == {*FP4[:8].tolist()},
         run=facts.run,
@@ -134,21 +135,21 @@ def layout_of(fmt: BlockFormat) -> StripLayout:
 
 
 def half_addresses(fmt: BlockFormat) -> list[int]:
-    """Where a block has halves; a float32 is two of them."""
-    found: list[int] = []
+    """Offsets of the halves in a block; a float32 counts as two of them."""
+    addresses: list[int] = []
     for kind, at, *_ in (fmt.dtype.fields or {}).values():
         if kind.kind == "f":
-            found += range(at, at + kind.itemsize, 2)
-    return found
+            addresses += range(at, at + kind.itemsize, 2)
+    return addresses
 
 
 @cache
-def stored(layout: StripLayout) -> NDArray[np.uint8]:
-    """What is stored for a code, by its byte."""
+def stored_codes(layout: PackedLayout) -> NDArray[np.uint8]:
+    """The stored form of each code: a table by the byte of the code."""
     code = np.arange(256, dtype=np.uint8).view(np.int8).astype(np.int64)
-    found: NDArray[np.uint8]
+    table: NDArray[np.uint8]
     if layout.levels:
-        found = np.searchsorted(layout.levels, code).astype(np.uint8)
-        return found
-    found = ((code - layout.lowest) & 255).astype(np.uint8)
-    return found
+        table = np.searchsorted(layout.levels, code).astype(np.uint8)
+    else:
+        table = ((code - layout.lowest) & 255).astype(np.uint8)
+    return table

@@ -1,15 +1,16 @@
-"""A record as the wide operand of ``mma``: what a lane loads, and where the excess of raised codes goes.
+"""A fragment as the wide operand of ``mma``: a lane's words and scales, and the excess of raised codes.
 
-Codes are put under the exponent of 128 (codes.py). Left so they are too high by 128 less the lowest code,
-the *excess*. To take it off each code costs an instruction for two weights; it can also be taken off
+Codes are put under the exponent of 128 (codes.py). Raised codes keep it: they are too high by 128 less the
+lowest code, the *excess*. Taking it off each code costs an instruction for two weights. It can also be
+taken off
 
-    from the sums      by the excess times the sum of the activations: where that is there, one multiplication
+    the sums           where sums of activations are known: excess × sum, one multiplication
     by one more mma    of the activations with the excess alone, where there is no offset
 
-What tensor cores cut off is then measured by 128 times an activation. That is within reference.bound where
-codes have four bits and more, and blocks 256 of them: so only those stay raised, and only for one tile of
-activations, since for more the instruction is shared. Of what serves others a fuzz on an H200 found results
-up to six times as far off as that.
+Then what tensor cores cut off is measured by 128 times an activation. That is within reference.bound for
+codes of four bits and more in blocks of 256. So only these stay raised, and only for one tile of
+activations, since more tiles share the instruction. For other types a fuzz on an H200 found results up to
+six times as far off.
 """
 
 from __future__ import annotations
@@ -20,88 +21,90 @@ from typing import Any, NamedTuple
 from ..intrinsics import bf16x2, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, uint32
-from .codes import fragment_of, minus_excess_of, words_of
-from .layout import StripLayout
-from .scales import scales_of, scales_of_run
+from .codes import excess_pair, step_unpacker, word_loader
+from .layout import PackedLayout
+from .scales import run_scale_loader, scale_loader
 
 
-class Operand(NamedTuple):
-    """Device functions for one record."""
+class FragmentOperand(NamedTuple):
+    """Device functions that read one fragment."""
 
     load_words: Any  # (address, lane, words)
-    load_scales: Any  # (address, lane, scales): offsets are those that the fragment's codes need
-    fragment: Any  # (words, s, a, unseen)
-    begin: Any  # (b, first, x0, x1) -> what the sums of a run begin with; x0, x1: sums of activations
+    load_scales: Any  # (address, lane, scales)
+    unpack_step: Any  # (words, s, a, opaque)
+    first_sums: Any  # (b, first, x0, x1) -> first values of a run's sums; x0, x1: sums of activations
 
 
 @cache
-def operand_of(layout: StripLayout, tiles: int) -> Operand:
-    """The functions for so many tiles of eight rows of activations."""
-    raised = tiles == 1 and may_stay_raised(layout)
+def fragment_operand(layout: PackedLayout, tiles: int) -> FragmentOperand:
+    """The device functions for a number of tiles, each of eight rows of activations."""
+    raised = tiles == 1 and stays_raised(layout)
     if not raised:
-        begin = _from_nothing
+        first_sums = _start_at_zero
     elif layout.has_offset:
-        begin = _from_sums(layout)
+        first_sums = _start_from_sums(layout)
     else:
-        begin = _by_one_more_mma(layout)
-    return Operand(words_of(layout), scales_of(layout), fragment_of(layout, raised), begin)
+        first_sums = _start_by_one_more_mma(layout)
+    return FragmentOperand(
+        word_loader(layout), scale_loader(layout), step_unpacker(layout, raised), first_sums
+    )
 
 
-def may_stay_raised(layout: StripLayout) -> bool:
-    """Whether codes do: q4_K, q5_K and q6_K."""
+def stays_raised(layout: PackedLayout) -> bool:
+    """True for formats whose codes stay raised: q4_K, q5_K and q6_K."""
     return not layout.levels and layout.low == 4 and bool(layout.subs)
 
 
 @inlined
-def _from_nothing(b: Any, first: Any, x0: Any, x1: Any) -> Any:
+def _start_at_zero(b: Any, first: Any, x0: Any, x1: Any) -> Any:
     return float32(0), float32(0)
 
 
-def _from_sums(layout: StripLayout) -> Any:
+def _start_from_sums(layout: PackedLayout) -> Any:
     minus_excess = float32(layout.lowest - 128)
 
     @inlined
-    def begin(b: Any, first: Any, x0: Any, x1: Any) -> Any:
+    def first_sums(b: Any, first: Any, x0: Any, x1: Any) -> Any:
         return x0 * minus_excess, x1 * minus_excess
 
-    return begin
+    return first_sums
 
 
-def _by_one_more_mma(layout: StripLayout) -> Any:
-    minus_excess, sum_of = uint32(minus_excess_of(layout)), summer(4 // layout.runs)
+def _start_by_one_more_mma(layout: PackedLayout) -> Any:
+    minus_excess, sum_of = uint32(excess_pair(layout)), activation_summer(4 // layout.runs)
 
     @inlined
-    def begin(b: Any, first: Any, x0: Any, x1: Any) -> Any:
+    def first_sums(b: Any, first: Any, x0: Any, x1: Any) -> Any:
         return sum_of(b, first, minus_excess)
 
-    return begin
+    return first_sums
 
 
 class RunOperand(NamedTuple):
-    """Device functions for a record of which each lane has sums of one run alone."""
+    """Device functions that read a fragment where each lane has sums of one run alone."""
 
     load_words: Any  # (address, lane, words)
     load_scales: Any  # (address, lane, run, scales): of rows g and g + 8, then their offsets
-    fragment: Any  # (words, s, a, unseen)
-    lowered: Any  # (x, d) -> a sum d without the excess; x: that of its activations
-    needs_sums: bool  # of activations: for ``lowered``, or for offsets
+    unpack_step: Any  # (words, s, a, opaque)
+    lowered: Any  # (x, d) -> the sum d without the excess; x: the sum of its activations
+    needs_sums: bool  # whether ``lowered`` or offsets need sums of activations
 
 
 @cache
-def operand_of_run(layout: StripLayout) -> RunOperand:
-    """The functions for gemv/by_runs.py."""
-    raised = may_stay_raised(layout)
-    lowered = _less_the_excess(layout) if raised else _as_it_is
-    loads, needs_sums = (words_of(layout), scales_of_run(layout)), raised or layout.has_offset
-    return RunOperand(*loads, fragment_of(layout, raised), lowered, needs_sums)
+def run_operand(layout: PackedLayout) -> RunOperand:
+    """The device functions for gemv/by_runs.py."""
+    raised = stays_raised(layout)
+    lowered = _without_excess(layout) if raised else _unchanged
+    loads, needs_sums = (word_loader(layout), run_scale_loader(layout)), raised or layout.has_offset
+    return RunOperand(*loads, step_unpacker(layout, raised), lowered, needs_sums)
 
 
 @inlined
-def _as_it_is(x: Any, d: Any) -> Any:
+def _unchanged(x: Any, d: Any) -> Any:
     return d
 
 
-def _less_the_excess(layout: StripLayout) -> Any:
+def _without_excess(layout: PackedLayout) -> Any:
     minus_excess, fma = float32(layout.lowest - 128), ptx.fma
 
     @inlined
@@ -112,8 +115,8 @@ def _less_the_excess(layout: StripLayout) -> Any:
 
 
 @cache
-def summer(count: int) -> Any:
-    """The device function that sums the activations of so many steps, times a pair of equal numbers."""
+def activation_summer(count: int) -> Any:
+    """The device function that sums the activations of ``count`` steps, times a pair of equal numbers."""
     sums_into = bf16x2.sums_into
 
     @inlined

@@ -1,22 +1,21 @@
-"""Weights as strips of 16 rows, in the order in which tensor cores take them, with the file's bits.
+"""Packing: the blocks of 16 rows become a row of fragments, in the order in which tensor cores take them.
 
-A strip is a row of records, one for 64 columns, each a piece of contiguous memory:
+A fragment holds 16 rows × 64 columns in one piece of contiguous memory:
 
-    codes    planes of bits, highest last; each holds what lane 4 g + t of a warp needs of rows g
-             and g + 8, side by side, lane after lane
+    codes    planes of bits, the highest last; each holds the codes that lane 4 g + t of a warp has of rows
+             g and g + 8, side by side, lane after lane
     halves   [g][d, then m (dmin)][blocks][row g, row g + 8], as they are in the file
     bytes    [g][row g, row g + 8][sub-scales of the runs, then those of the offsets]
 
-So a warp fetches a record with wide loads and every lane has its operands; where halves and bytes of
-a g are 4, 8 or 16 bytes, they lie together and one load takes both. The codes are those of the
-format, 2 to 6 bits (8 for q8_0); where a format has few different codes, indices into a table. Halves
-of a block of more than 64 weights are repeated in each of its records. Which bytes there are, and what
-they mean, a format says with its ``scales``: so scales are exact in float32, and the blocks can be
-made again (to_blocks.py).
+So a warp fetches a fragment with wide loads, and every lane finds its operands. Where the halves and bytes
+of a g take 4, 8 or 16 bytes they lie together, and one load takes both. Codes are those of the format, 2 to
+6 bits (8 for q8_0); a format with few different codes stores indices into a table. Halves of a block of
+more than 64 weights are repeated in each of its fragments. A format's ``scales`` say which bytes there are
+and what they mean: so scales are exact in float32, and the blocks can be restored (to_blocks.py).
 
-A lane serves columns 16 s + 4 t … + 3 of each step s: register r of the step's operand holds row
-g + 8 (r % 2), columns 4 t + 2 (r // 2) and one more. mma does not care which column is which as
-long as both operands agree, and so four floats of the activations lie together.
+A lane serves columns 16 s + 4 t … + 3 of each step s. Register r of the step's operand holds row
+g + 8 (r % 2), columns 4 t + 2 (r // 2) and the next. mma does not care which column is which as long as both
+operands agree; this order lets four floats of the activations lie together.
 """
 
 from __future__ import annotations
@@ -38,26 +37,26 @@ from ..intrinsics.language import cuda, int64, uint8, uint32, uint64
 from ..intrinsics.tables import Table
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family
-from .layout import ROWS, STEP, StripLayout, half_addresses, layout_of, stored
+from .layout import ROWS, STEP, PackedLayout, half_addresses, layout_of, stored_codes
 
 THREADS = 128
-LONGEST = 1 << 23  # columns: a grid has 65535 rows of blocks
+LONGEST = 1 << 23  # columns of a row: a grid has 65535 rows of blocks
 
 
 @dataclass(frozen=True)
-class Strips:
-    """An operand; see the head of the file."""
+class PackedWeights:
+    """The packed weights of an array, those of all its experts one after the other."""
 
-    records: Any  # uint8 [strips, steps, bytes of a record], of one expert after the other
-    layout: StripLayout
+    fragments: Any  # uint8 [fragment rows, steps, bytes of a fragment]
+    layout: PackedLayout
 
 
-# --- making them ------------------------------------------------------------------------------
+# --- the kernel --------------------------------------------------------------------------------
 
 
 @inlined
 def place_fp4(u: Any, r: Any) -> Any:
-    """Sign and magnitude of code r of a half word where ``fragments`` wants them."""
+    """Sign and magnitude of code r of a half word, where codes.py expects them."""
     sign, magnitude = u >> uint32(3), u & uint32(7)
     if r < 3:
         return (sign << uint32(15) | magnitude << uint32(6)) >> uint32(3 * r)
@@ -65,7 +64,7 @@ def place_fp4(u: Any, r: Any) -> Any:
 
 
 @cache
-def placer(layout: StripLayout) -> Any:
+def code_placer(layout: PackedLayout) -> Any:
     """The device function that puts the stored code of step s, register r, place e into a lane's words."""
     low, high, table, fp4 = layout.low, layout.high, bool(layout.levels), layout.fp4
 
@@ -90,11 +89,11 @@ def placer(layout: StripLayout) -> Any:
 
 
 @cache
-def index_of(fmt: BlockFormat) -> Any:
-    """The device function for what is stored for element i of a block."""
+def stored_index(fmt: BlockFormat) -> Any:
+    """The device function for the stored form of element i of a block."""
     if fmt.index is not None:
         return verb(fmt.index)
-    code, table = atoms(fmt).code, Table(stored(layout_of(fmt)))
+    code, table = atoms(fmt).code, Table(stored_codes(layout_of(fmt)))
 
     @inlined
     def index(block: Any, i: Any) -> Any:
@@ -104,7 +103,7 @@ def index_of(fmt: BlockFormat) -> Any:
 
 
 @cache
-def half_of(fmt: BlockFormat) -> Any:
+def half_reader(fmt: BlockFormat) -> Any:
     """The device function for the bits of half h of a block."""
     if fmt.scales.d is not None:
         d = verb(fmt.scales.d)
@@ -126,8 +125,8 @@ def half_of(fmt: BlockFormat) -> Any:
 
 
 @cache
-def sub_of(fmt: BlockFormat) -> Any:
-    """The device function for byte ``which`` of run g of a block: that of its scale, that of its offset."""
+def sub_reader(fmt: BlockFormat) -> Any:
+    """The device function for a byte of run g of a block: of its scale (``which`` 0) or of its offset (1)."""
     sub = verb(fmt.scales.sub or _nothing)
     low = verb(fmt.scales.low or _nothing)
 
@@ -143,18 +142,21 @@ def _nothing(block: Any, g: int) -> int:
 
 
 @family((fmt,) for fmt in BLOCK_FORMATS)
-def strip_kernel(fmt: BlockFormat) -> Kernel:
-    """A thread makes a lane's share of one record: 32 codes, and some of what scales are made of."""
+def pack_kernel(fmt: BlockFormat) -> Kernel:
+    """The kernel that packs blocks: a thread makes a lane's share of one fragment, 32 codes and some of the
+    scales.
+    """
     layout = layout_of(fmt)
     size, count, low, high = fmt.block_size, layout.bits, layout.low, layout.high
-    high_at, record, place, element = layout.high_at, layout.record, placer(layout), index_of(fmt)
-    put_scales, store4 = scales_putter(fmt), ptx.store4
+    high_at, fragment_bytes, place = layout.high_at, layout.fragment_bytes, code_placer(layout)
+    element = stored_index(fmt)
+    put_scales, store4 = scale_writer(fmt), ptx.store4
 
     @inlined
-    def pack_step(blocks: Any, words: Any, s: Any, strip: Any, step: Any, g: Any, t: Any) -> None:
+    def pack_step(blocks: Any, words: Any, s: Any, fragment_row: Any, step: Any, g: Any, t: Any) -> None:
         rows, columns = uint32(blocks.shape[0]), uint32(blocks.shape[1] * size)
         for r in range(4):
-            row = strip * uint32(ROWS) + g + uint32(r % 2 * 8)
+            row = fragment_row * uint32(ROWS) + g + uint32(r % 2 * 8)
             for e in range(2):
                 column = step * uint32(STEP) + uint32(16 * s + r // 2 * 2 + e) + t * uint32(4)
                 u = uint32(0)
@@ -164,49 +166,49 @@ def strip_kernel(fmt: BlockFormat) -> Kernel:
 
     def pack(
         blocks: Any,  # uint8 [rows, blocks of a row, bytes of a block]
-        records: Any,  # uint8 [strips, steps, record]
+        fragments: Any,  # uint8 [fragment rows, steps, fragment]
         steps: Any,
     ) -> None:
         index = uint32(cuda.blockIdx.y) * uint32(THREADS) + uint32(cuda.threadIdx.x)
-        lane, step, strip = index & uint32(31), index >> uint32(5), uint32(cuda.blockIdx.x)
+        lane, step, fragment_row = index & uint32(31), index >> uint32(5), uint32(cuda.blockIdx.x)
         if step >= steps:
             return
         g, t = g_and_t(lane)
         words = cuda.local.array(count, uint32)
         for i in range(count):
             words[i] = uint32(0)
-        pack_step(blocks, words, 0, strip, step, g, t)  # a loop over steps would not be unrolled
-        pack_step(blocks, words, 1, strip, step, g, t)
-        pack_step(blocks, words, 2, strip, step, g, t)
-        pack_step(blocks, words, 3, strip, step, g, t)
-        to = address(records, strip, steps, step, record)
+        pack_step(blocks, words, 0, fragment_row, step, g, t)  # a loop over steps would not be unrolled
+        pack_step(blocks, words, 1, fragment_row, step, g, t)
+        pack_step(blocks, words, 2, fragment_row, step, g, t)
+        pack_step(blocks, words, 3, fragment_row, step, g, t)
+        to = address(fragments, fragment_row, steps, step, fragment_bytes)
         for i in range(low):
             at = i // 4 * 512 + i % 4 * 4 if low == 8 else 4 * i
             store4(to + uint64(at) + uint64(lane * uint32(min(16, 4 * low))), words[i])
         for i in range(high):
             store4(to + uint64(high_at + 4 * i) + uint64(lane * uint32(4 * high)), words[low + i])
-        put_scales(blocks, to, strip, step, g, t)
+        put_scales(blocks, to, fragment_row, step, g, t)
 
     parameters = (array(uint8, 3), uint64, uint32)
-    return Kernel(f"strips of {fmt.name}", pack, *parameters, threads=THREADS)
+    return Kernel(f"packed weights of {fmt.name}", pack, *parameters, threads=THREADS)
 
 
-def scales_putter(fmt: BlockFormat) -> Any:
-    """The device function that writes halves and bytes of rows g and g + 8: lane t each fourth word."""
-    layout, half, byte = layout_of(fmt), half_of(fmt), sub_of(fmt)
+def scale_writer(fmt: BlockFormat) -> Any:
+    """The device function that writes halves and bytes of rows g and g + 8, each fourth word by lane t."""
+    layout, half, byte = layout_of(fmt), half_reader(fmt), sub_reader(fmt)
     size, group, run, runs = fmt.block_size, fmt.group, layout.run, layout.runs
-    each, a_row, words = layout.blocks, max(1, layout.subs * runs), layout.half_words + layout.sub_words
+    count, row_bytes, words = layout.blocks, max(1, layout.subs * runs), layout.half_words + layout.sub_words
     half_words, halves_at, half_stride = layout.half_words, layout.halves_at, layout.half_stride
     subs_at, sub_stride, store4 = layout.subs_at, layout.sub_stride, ptx.store4
 
     @inlined
     def half_word(blocks: Any, i: Any, first: Any, step: Any) -> Any:
-        column = step * uint32(STEP) + i % uint32(each) * uint32(size)
+        column = step * uint32(STEP) + i % uint32(count) * uint32(size)
         word = uint32(0)
         for side in range(2):
             row = first + uint32(8 * side)
             if row < uint32(blocks.shape[0]) and column < uint32(blocks.shape[1] * size):
-                bits = half(blocks[row, column // uint32(size)], i // uint32(each))
+                bits = half(blocks[row, column // uint32(size)], i // uint32(count))
                 word |= bits << uint32(16 * side)
         return word
 
@@ -215,16 +217,16 @@ def scales_putter(fmt: BlockFormat) -> Any:
         word = uint32(0)
         for b in range(4):
             at = i * uint32(4) + uint32(b)
-            row, of = first + at // uint32(a_row) * uint32(8), at % uint32(a_row)
-            column = step * uint32(STEP) + of % uint32(runs) * uint32(run)
+            row, byte_of_row = first + at // uint32(row_bytes) * uint32(8), at % uint32(row_bytes)
+            column = step * uint32(STEP) + byte_of_row % uint32(runs) * uint32(run)
             if row < uint32(blocks.shape[0]) and column < uint32(blocks.shape[1] * size):
                 block, g = blocks[row, column // uint32(size)], int64(column % uint32(size)) // group
-                word |= byte(block, g, of // uint32(runs)) << uint32(8 * b)
+                word |= byte(block, g, byte_of_row // uint32(runs)) << uint32(8 * b)
         return word
 
     @inlined
-    def put(blocks: Any, to: Any, strip: Any, step: Any, g: Any, t: Any) -> None:
-        first = strip * uint32(ROWS) + g
+    def put(blocks: Any, to: Any, fragment_row: Any, step: Any, g: Any, t: Any) -> None:
+        first = fragment_row * uint32(ROWS) + g
         for i in range(t, uint32(words), uint32(4)):
             if i < uint32(half_words):
                 place, word = uint32(halves_at) + g * uint32(half_stride), half_word(blocks, i, first, step)
@@ -237,21 +239,21 @@ def scales_putter(fmt: BlockFormat) -> Any:
     return put
 
 
-def strips(q: QuantArray) -> Strips:
-    """The strips of an array [N, K] or [E, N, K] on its device; made once and kept with it."""
-    found: Strips = q.prepared(made)
-    return found
+def packed_weights(q: QuantArray) -> PackedWeights:
+    """The packed weights of an array [N, K] or [E, N, K] on its device, packed once and kept with it."""
+    weights: PackedWeights = q.prepared(pack_weights)
+    return weights
 
 
-def made(q: QuantArray) -> Strips:
-    """The strips of an array, made now: those of experts one below the other."""
+def pack_weights(q: QuantArray) -> PackedWeights:
+    """The packed weights of an array, packed now."""
     fmt, (*experts, n, k) = q.format, q.shape
     assert isinstance(fmt, BlockFormat)
     layout, e = layout_of(fmt), math.prod(experts)
-    count, steps = 8 * -(-n // (8 * ROWS)), 2 * -(-k // (2 * STEP))  # what kernels take at a time
-    records = cupy().empty((e * count, steps, layout.record), np.uint8)
+    count, steps = 8 * -(-n // (8 * ROWS)), 2 * -(-k // (2 * STEP))  # in multiples that kernels take
+    fragments = cupy().empty((e * count, steps, layout.fragment_bytes), np.uint8)
     blocks = q.raw.reshape(e, n, k // fmt.block_size, fmt.dtype.itemsize)
     grid = (count, -(-32 * steps // THREADS))
     for i in range(e):
-        strip_kernel(fmt)(grid, (THREADS,), blocks[i], records[i * count : (i + 1) * count], steps)
-    return Strips(records, layout)
+        pack_kernel(fmt)(grid, (THREADS,), blocks[i], fragments[i * count : (i + 1) * count], steps)
+    return PackedWeights(fragments, layout)

@@ -1,7 +1,7 @@
-"""Scales and offsets of a record, made of halves and bytes when they are read: exact in float32.
+"""A fragment's scales and offsets: made of its halves and bytes when they are read, exact in float32.
 
-Every lane makes those of rows g and g + 8, with few instructions: bytes become floats by being put where
-a float has such bits.
+Every lane makes the scales of rows g and g + 8 with few instructions: a byte becomes a float by being put
+where a float has such bits.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import numpy as np
 from ..intrinsics import bf16x2, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, int32, uint32
-from .layout import StripLayout
+from .layout import PackedLayout
 
 
 @cache
-def scales_of(layout: StripLayout) -> Any:
-    """The device function that loads a lane's scales: of row g, then of row g + 8; offsets after each.
-
-    They are exact in float32.
+def scale_loader(layout: PackedLayout) -> Any:
+    """The device function that loads a lane's scales: those of row g, then of row g + 8, each followed by
+    its offsets.
     """
-    count, load_numbers, value = layout.half_words + layout.sub_words, numbers_of(layout), value_of(layout)
+    count, load_numbers = layout.half_words + layout.sub_words, number_loader(layout)
+    value = scale_value(layout)
     runs, scales, kinds = layout.runs, layout.scales, 1 + layout.has_offset
 
     @inlined
@@ -39,10 +39,10 @@ def scales_of(layout: StripLayout) -> Any:
 
 
 @cache
-def scales_of_run(layout: StripLayout) -> Any:
-    """The device function that loads the scales of one run of a record: of rows g and g + 8; then offsets."""
-    count, load_numbers = layout.half_words + layout.sub_words, numbers_of(layout)
-    both = _small_floats() if layout.scale == "small_float" else _two(value_of(layout))
+def run_scale_loader(layout: PackedLayout) -> Any:
+    """The device function that loads the scales of one run, of rows g and g + 8; then their offsets."""
+    count, load_numbers = layout.half_words + layout.sub_words, number_loader(layout)
+    both = _small_floats() if layout.scale == "small_float" else _two(scale_value(layout))
     blocks, halves_at, half_stride = layout.blocks, layout.halves_at, layout.half_stride
     kinds, take4, own_halves = 1 + layout.has_offset, bf16x2.take4, layout.blocks > 1 and layout.halves > 0
 
@@ -71,19 +71,19 @@ def _two(value: Any) -> Any:
 
 
 @cache
-def numbers_of(layout: StripLayout) -> Any:
-    """The device function that loads the words of halves, then of bytes, of rows g and g + 8."""
+def number_loader(layout: PackedLayout) -> Any:
+    """The device function that loads the words with halves, then with bytes, of rows g and g + 8."""
     halves, subs = layout.half_words, layout.sub_words
     halves_at, half_stride, subs_at, sub_stride = (
         layout.halves_at, layout.half_stride, layout.subs_at, layout.sub_stride
     )  # fmt: skip
-    load_all, load_halves, load_subs = taker(halves + subs), taker(halves), taker(subs)
-    together = layout.together
+    load_all, load_halves, load_subs = word_taker(halves + subs), word_taker(halves), word_taker(subs)
+    interleaved = layout.interleaved
 
     @inlined
     def load(at: Any, lane: Any, words: Any) -> None:
         g = lane >> uint32(2)
-        if together:
+        if interleaved:
             load_all(at + uint32(halves_at) + g * uint32(half_stride), words, 0)
         else:
             load_halves(at + uint32(halves_at) + g * uint32(half_stride), words, 0)
@@ -93,8 +93,8 @@ def numbers_of(layout: StripLayout) -> Any:
 
 
 @cache
-def taker(count: int) -> Any:
-    """The device function that loads so many words of shared memory: 1, 2 or 4."""
+def word_taker(count: int) -> Any:
+    """The device function that loads 1, 2 or 4 words from shared memory."""
     take4, take8, take16 = bf16x2.take4, bf16x2.take8, ptx.take16
 
     @inlined
@@ -113,8 +113,9 @@ def taker(count: int) -> Any:
 
 
 @cache
-def value_of(layout: StripLayout) -> Any:
-    """The device function that makes the scale (part 0) or offset of a run of row g (side 0) or g + 8.
+def scale_value(layout: PackedLayout) -> Any:
+    """The device function that makes the scale (part 0) or offset (part 1) of a run of row g (side 0) or g
+    + 8 (side 1).
 
     ``run`` may differ from lane to lane.
     """
@@ -127,21 +128,21 @@ def value_of(layout: StripLayout) -> Any:
     return _product(layout) if layout.subs else _half(layout)
 
 
-def _half(layout: StripLayout) -> Any:
-    blocks, each = layout.blocks, layout.runs // layout.blocks
+def _half(layout: PackedLayout) -> Any:
+    blocks, runs_per_block = layout.blocks, layout.runs // layout.blocks
     half_value, minus = ptx.half_value, layout.sign < 0
 
     @inlined
     def value(words: Any, side: Any, part: Any, run: Any) -> Any:
-        word = words[part * blocks + run // each] if blocks > 1 else words[part]
+        word = words[part * blocks + run // runs_per_block] if blocks > 1 else words[part]
         half = half_value(word >> uint32(16) if side else word & uint32(0xFFFF))
         return -half if minus and part else half
 
     return value
 
 
-def _product(layout: StripLayout) -> Any:
-    """Half times byte: the byte is put behind the exponent of 2**15, where it is worth as much as it says."""
+def _product(layout: PackedLayout) -> Any:
+    """Half times byte: behind the exponent of 2**15 a byte is worth its own value."""
     runs, halves, nibbles = layout.runs, layout.half_words, layout.nibbles
     narrow = layout.subs * runs == 2
     unit, scaled = np.float32(layout.unit), layout.unit != 1
@@ -165,8 +166,8 @@ def _product(layout: StripLayout) -> Any:
     return value
 
 
-def _power(layout: StripLayout) -> Any:
-    """Powers of two from 2**-128 on: the exponent is one less, but for the first two, which are subnormal."""
+def _power(layout: PackedLayout) -> Any:
+    """Powers of two from 2**-128 on: the exponent is one less, except in the two subnormal ones."""
     permute, float_of = bf16x2.permute, ptx.float_of_int_bits
     assert layout.subs * layout.runs == 2
 
@@ -179,8 +180,9 @@ def _power(layout: StripLayout) -> Any:
     return value
 
 
-def _small_float(layout: StripLayout) -> Any:
-    """Four bits of exponent and three of mantissa where those of a float32 are, 2**119 too low.
+def _small_float(layout: PackedLayout) -> Any:
+    """Floats of four bits of exponent and three of mantissa: placed where a float32 has these bits, 2**119
+    too low.
 
     0x7F is 0; the sign is ignored.
     """
@@ -199,7 +201,7 @@ def _small_float(layout: StripLayout) -> Any:
 
 
 def _small_floats() -> Any:
-    """Those of rows g and g + 8, side by side in one word."""
+    """The small floats of rows g and g + 8, side by side in one word."""
     far, float_of, mul, permute = np.float32(2.0**119), ptx.float_of, ptx.mul, bf16x2.permute
 
     @inlined
@@ -215,7 +217,7 @@ def _small_floats() -> Any:
 
 
 def _single() -> Any:
-    """The halves of one float32 for all of a row."""
+    """One float32 for a whole row, kept as two halves."""
     permute, float_of = bf16x2.permute, ptx.float_of
 
     @inlined

@@ -1,8 +1,8 @@
-"""Strips as a matrix of bfloat16, for cuBLAS: the same values to the bit as from the file's bytes, sooner.
+"""Packed weights as a matrix of bfloat16, for cuBLAS: the same bits as decoding the file's bytes, sooner.
 
-A warp takes a record at a time and has its codes and scales with a few wide loads, where decoding
-from blocks of a K type looks single bytes up. Product and difference are rounded one after the other,
-as ``dequantize`` rounds them.
+A warp takes a fragment at a time and has its codes and scales with a few wide loads, where decoding blocks
+of a K type looks single bytes up. Product and difference are rounded one after the other, as ``dequantize``
+rounds them.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from ..intrinsics import bf16x2, dependent_launch, ptx
 from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import LEAST
-from ..intrinsics.lane import g_and_t, warp_and_lane
+from ..intrinsics.lane import g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine.launch import Kernel, family
-from .codes import buffers, fragment_of, words_of
-from .layout import ROWS, STEP, StripLayout, layout_of
-from .pack import Strips
-from .scales import scales_of
+from .codes import buffer_sizes, step_unpacker, word_loader
+from .layout import ROWS, STEP, PackedLayout, layout_of
+from .pack import PackedWeights
+from .scales import scale_loader
 
 WARPS = 8
 
 
-def storer(layout: StripLayout) -> Any:
+def storer(layout: PackedLayout) -> Any:
     """The device function that stores four neighbours of a row: codes times a scale, less an offset."""
     has_offset = layout.has_offset
     mul, sub, narrowed = ptx.mul, ptx.sub, bf16x2.narrowed
@@ -48,59 +48,62 @@ def storer(layout: StripLayout) -> Any:
 
 @family((fmt,) for fmt in BLOCK_FORMATS)
 def decoder(fmt: BlockFormat) -> Kernel:
-    """Block (strip, eight records of it)."""
+    """The kernel that decodes: block (fragment row, eight of its fragments)."""
     layout = layout_of(fmt)
-    record, chunks, (words_each, values) = layout.record, layout.record // 16, buffers(layout)
-    load_words, load_scales, fragment = words_of(layout), scales_of(layout), fragment_of(layout)
+    fragment_bytes, chunks = layout.fragment_bytes, layout.fragment_bytes // 16
+    (words_count, values) = buffer_sizes(layout)
+    load_words, load_scales, unpack_step = word_loader(layout), scale_loader(layout), step_unpacker(layout)
     runs, scales, offsets, store = layout.runs, layout.scales, layout.runs * layout.has_offset, storer(layout)
     base, copy16, commit, wait = ptx.shared_base, ptx.copy16, ptx.commit, ptx.wait_for_all_but(0)
-    let_successor_start, wait_for_predecessor = (
-        dependent_launch.let_successor_start,
-        dependent_launch.wait_for_predecessor,
-    )
+    let_successor_start = dependent_launch.let_successor_start
+    wait_for_predecessor = dependent_launch.wait_for_predecessor
 
     def decode(
-        records: Any,  # uint8 [strips, steps, record]
+        fragments: Any,  # uint8 [fragment rows, steps, fragment]
         out: Any,  # bfloat16 [rows, columns]
         rows: Any, columns: Any, steps: Any,
     ) -> None:  # fmt: skip
-        (warp, lane), strip = warp_and_lane(), uint32(cuda.blockIdx.x)
-        step, own = uint32(cuda.blockIdx.y) * uint32(WARPS) + warp, base() + warp * uint32(record)
+        (warp, lane), fragment_row = warp_and_lane(), uint32(cuda.blockIdx.x)
+        step, warp_at = uint32(cuda.blockIdx.y) * uint32(WARPS) + warp, base() + warp * uint32(fragment_bytes)
         let_successor_start()
-        source = address(records, strip, steps, step, record)
+        source = address(fragments, fragment_row, steps, step, fragment_bytes)
         for first in range(0, chunks, 32):
             c = lane + uint32(first)
             if step < steps and c < uint32(chunks):
-                copy16(own + c * uint32(16), source + uint64(c * uint32(16)))
+                copy16(warp_at + c * uint32(16), source + uint64(c * uint32(16)))
         commit()
         wait()
         cuda.syncwarp()
-        wait_for_predecessor()  # it may read what is written here
+        wait_for_predecessor()  # it may still read the memory that is written here
         if step < steps:
             g, t = g_and_t(lane)
-            words, codes = cuda.local.array(words_each, uint32), cuda.local.array(4, uint32)
+            words, codes = cuda.local.array(words_count, uint32), cuda.local.array(4, uint32)
             f = cuda.local.array(values, float32)
-            load_words(own, lane, words)
-            load_scales(own, lane, f)
-            unseen = steps >> uint32(16) & uint32(0x8000)
+            load_words(warp_at, lane, words)
+            load_scales(warp_at, lane, f)
+            opaque = opaque_zero(steps)
             for s in range(4):
-                fragment(words, s, codes, unseen)
+                unpack_step(words, s, codes, opaque)
                 column, run = step * uint32(STEP) + uint32(16 * s) + t * uint32(4), s * runs // 4
                 for side in range(2):
-                    row = strip * uint32(ROWS) + g + uint32(8 * side)
+                    row = fragment_row * uint32(ROWS) + g + uint32(8 * side)
                     if row < rows and column < columns:
                         at = address(out, row, columns, column, 2)
                         i = side * scales + run
                         store(at, codes[side], codes[2 + side], f[i], f[i + offsets])
 
     parameters = (uint64, uint64, uint32, uint32, uint32)
-    sizes: dict[str, Any] = {"threads": 32 * WARPS, "shared": WARPS * record, "least": LEAST["bfloat16"]}
-    return Kernel(f"strips of {fmt.name} to bfloat16", decode, *parameters, early=True, **sizes)
+    sizes: dict[str, Any] = {
+        "threads": 32 * WARPS,
+        "shared": WARPS * fragment_bytes,
+        "least": LEAST["bfloat16"],
+    }
+    return Kernel(f"packed weights of {fmt.name} to bfloat16", decode, *parameters, early=True, **sizes)
 
 
-def decode_strips(fmt: BlockFormat, w: Strips, first: int, out: Any) -> None:
-    """Rows of weights from ``first`` on, a multiple of 16, as bfloat16 [rows, K]."""
+def decode_packed(fmt: BlockFormat, w: PackedWeights, first: int, out: Any) -> None:
+    """Decode rows of weights from ``first`` on, a multiple of 16, to bfloat16 [rows, K]."""
     rows, columns = out.shape
-    records, steps = w.records[first // ROWS :], w.records.shape[1]
+    fragments, steps = w.fragments[first // ROWS :], w.fragments.shape[1]
     grid = (-(-rows // ROWS), -(-steps // WARPS))
-    decoder(fmt)(grid, (32 * WARPS,), records, out, rows, columns, steps)
+    decoder(fmt)(grid, (32 * WARPS,), fragments, out, rows, columns, steps)

@@ -1,9 +1,9 @@
-"""The file's bytes, made of strips again.
+"""The file's bytes, restored from packed weights.
 
-A bit of a block is one bit of a code, of a half or of a byte that strips keep. Which one is found
-by looking at blocks with a single bit, so no format has to say how its blocks are packed. Where a
-bit has no such place, strips cannot be turned back: the grids of the i-quants, the packed digits
-of tq1_0, the sums of q8_K.
+Each bit of a block is one bit of a code, of a half or of a byte that packed weights keep. Which one is
+found out with blocks that have a single bit set, so no format has to say how its blocks are packed. Formats
+with bits that are kept nowhere cannot be restored: the grids of the i-quants, the packed digits of tq1_0,
+the sums of q8_K.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ from ..intrinsics.language import cuda, int64, uint32, uint64
 from ..intrinsics.tables import Table
 from ..machine import device
 from ..machine.launch import Kernel, family
-from .layout import ROWS, STEP, StripLayout, half_addresses, layout_of, stored
-from .pack import LONGEST, made, strips
+from .layout import ROWS, STEP, PackedLayout, half_addresses, layout_of, stored_codes
+from .pack import LONGEST, pack_weights, packed_weights
 
 THREADS = 256
-TRIED = 64  # blocks of any bytes that must come back
+TRIED = 64  # random blocks that must be restored exactly
 
 
 def elements(fmt: BlockFormat, raw: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """What strips hold of blocks [n, bytes of a block]: [n, codes, then halves, then bytes of sub-scales].
+    """The elements that packed weights hold of blocks [n, bytes of a block]: [n, codes, then halves, then
+    sub-scales].
 
     The verbs of a format work on many blocks as they do on one: ``block[at]`` is a byte of each.
     """
     layout, tile, how = layout_of(fmt), raw.T, fmt.scales
     groups = range(fmt.block_size // fmt.group)
     if fmt.index is not None:
-        found: list[Any] = [fmt.index(tile, i) for i in range(fmt.block_size)]
+        parts: list[Any] = [fmt.index(tile, i) for i in range(fmt.block_size)]
     else:
         with np.errstate(all="ignore"):
             codes = fmt.unpack(np.ascontiguousarray(raw).view(fmt.dtype)[:, 0]).codes
-        found = list(stored(layout)[codes.view(np.uint8)].T)
+        parts = list(stored_codes(layout)[codes.view(np.uint8)].T)
     if how.d is not None:
-        found.append(how.d(tile))
+        parts.append(how.d(tile))
     for at in half_addresses(fmt):
-        found.append(tile[at] | tile[at + 1].astype(np.int64) << 8)
+        parts.append(tile[at] | tile[at + 1].astype(np.int64) << 8)
     for byte in (how.sub, how.low):
         if byte is not None:
-            found += [byte(tile, g) for g in groups]
-    return np.array(found, np.int64).T
+            parts += [byte(tile, g) for g in groups]
+    return np.array(parts, np.int64).T
 
 
 @cache
 def sources(fmt: BlockFormat) -> NDArray[np.int32] | None:
-    """Of each bit of a block: which element it is in, whether it is inverted, which bit of it.
-
-    As ``element << 5 | inverted << 4 | bit``; None if strips do not hold all bits.
+    """The source of each bit of a block, as ``element << 5 | inverted << 4 | bit``; None if some bits are
+    not kept.
     """
     size = fmt.dtype.itemsize
     ones = np.packbits(np.eye(8 * size, dtype=np.uint8), axis=1, bitorder="little")
@@ -72,32 +72,32 @@ def sources(fmt: BlockFormat) -> NDArray[np.int32] | None:
     if (np.count_nonzero(changed, axis=1) != 1).any() or (bit & bit - 1).any():
         return None
     k = np.log2(bit).astype(np.int64)
-    found = (where << 5 | (none[where] >> k & 1) << 4 | k).astype(np.int32)
-    tried = np.random.default_rng(0).integers(0, 256, (TRIED, size), np.uint8)
-    return found if np.array_equal(put_together(found, elements(fmt, tried)), tried) else None
+    places = (where << 5 | (none[where] >> k & 1) << 4 | k).astype(np.int32)
+    blocks = np.random.default_rng(0).integers(0, 256, (TRIED, size), np.uint8)
+    return places if np.array_equal(put_together(places, elements(fmt, blocks)), blocks) else None
 
 
-def put_together(found: NDArray[np.int32], parts: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Blocks of what strips hold of them: what the kernel does, on the host."""
-    bits = parts[:, found >> 5] >> (found & 15) ^ found >> 4
+def put_together(places: NDArray[np.int32], parts: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Blocks restored on the host from their elements, as the kernel restores them."""
+    bits = parts[:, places >> 5] >> (places & 15) ^ places >> 4
     return np.packbits((bits & 1).astype(np.uint8), axis=1, bitorder="little")
 
 
 @instruction("ld.global.b32 $0, [$1];", u32, u64, effect=True)
 def load4(address: Any) -> Any:
-    """Four bytes."""
+    """Four bytes of global memory."""
     only_on_a_gpu()
 
 
 @cache
-def code_of(layout: StripLayout) -> Any:
-    """The device function that finds a code in a record: of lane 4 g + t, step s, register r, place e."""
+def code_finder(layout: PackedLayout) -> Any:
+    """The device function that finds a code in a fragment: of lane 4 g + t, step s, register r, place e."""
     low, high, high_at, fp4, table = layout.low, layout.high, layout.high_at, layout.fp4, bool(layout.levels)
     load, wide, mask = load4, min(16, 4 * layout.low), (1 << layout.low) - 1
 
     @inlined
-    def code(record: Any, lane: Any, s: Any, r: Any, e: Any) -> Any:
-        at, i = record + uint64(lane * uint32(wide)), uint32(4) * (s % uint32(2)) + r
+    def code(fragment_bytes: Any, lane: Any, s: Any, r: Any, e: Any) -> Any:
+        at, i = fragment_bytes + uint64(lane * uint32(wide)), uint32(4) * (s % uint32(2)) + r
         if low == 8:
             word = uint32(2) * s + r // uint32(2)
             w = load(at + uint64(word // uint32(4) * uint32(512) + word % uint32(4) * uint32(4)))
@@ -116,10 +116,10 @@ def code_of(layout: StripLayout) -> Any:
             u = load(at + uint64(s // uint32(2) * uint32(4))) >> (uint32(2) * i + uint32(16) * e)
         u &= uint32(mask)
         if high == 2:
-            w = load(record + uint64(uint32(high_at) + lane * uint32(8) + s // uint32(2) * uint32(4)))
+            w = load(fragment_bytes + uint64(uint32(high_at) + lane * uint32(8) + s // uint32(2) * uint32(4)))
             u |= (w >> (uint32(2) * i + uint32(16) * e) & uint32(3)) << uint32(low)
         elif high == 1:
-            w = load(record + uint64(uint32(high_at) + lane * uint32(4)))
+            w = load(fragment_bytes + uint64(uint32(high_at) + lane * uint32(4)))
             u |= (w >> (uint32(4) * s + r + uint32(16) * e) & uint32(1)) << uint32(low)
         return u
 
@@ -127,10 +127,10 @@ def code_of(layout: StripLayout) -> Any:
 
 
 @cache
-def element_of(fmt: BlockFormat) -> Any:
-    """The device function that finds an element of block b of a row in its strip."""
+def element_finder(fmt: BlockFormat) -> Any:
+    """The device function that finds an element of block b of a row in its fragment row."""
     layout = layout_of(fmt)
-    code, load, record = code_of(layout), load4, layout.record
+    code, load, fragment_bytes = code_finder(layout), load4, layout.fragment_bytes
     size, group, run, runs = fmt.block_size, fmt.group, layout.run, layout.runs
     halves, blocks, subs, groups = layout.halves, layout.blocks, layout.subs, fmt.block_size // fmt.group
     halves_at, half_stride, subs_at, sub_stride = (
@@ -138,13 +138,16 @@ def element_of(fmt: BlockFormat) -> Any:
     )  # fmt: skip
 
     @inlined
-    def element(strip: Any, row: Any, b: Any, i: Any) -> Any:
+    def element(fragment_row: Any, row: Any, b: Any, i: Any) -> Any:
         g, side, column = row & uint32(7), row >> uint32(3) & uint32(1), b * uint32(size)
         if i < uint32(size):
             column += i
         elif i >= uint32(size + halves):
             column += (i - uint32(size + halves)) % uint32(groups) * uint32(group)
-        at, within = strip + uint64(column // uint32(STEP)) * uint64(record), column % uint32(STEP)
+        at, within = (
+            fragment_row + uint64(column // uint32(STEP)) * uint64(fragment_bytes),
+            column % uint32(STEP),
+        )
         if i < uint32(size):
             lane, r = g * uint32(4) + within // uint32(4) % uint32(4), within // uint32(2) % uint32(2)
             value = code(at, lane, within // uint32(16), r * uint32(2) + side, within % uint32(2))
@@ -164,14 +167,14 @@ def element_of(fmt: BlockFormat) -> Any:
 
 @family((fmt,) for fmt in BLOCK_FORMATS if sources(fmt) is not None)
 def restore_kernel(fmt: BlockFormat) -> Kernel:
-    """A thread makes one byte of a row."""
-    found = sources(fmt)
-    assert found is not None
-    source, element, store1 = Table(found), element_of(fmt), ptx.store1
-    length, record = fmt.dtype.itemsize, layout_of(fmt).record
+    """The kernel that restores blocks: a thread makes one byte of a row."""
+    places = sources(fmt)
+    assert places is not None
+    source, element, store1 = Table(places), element_finder(fmt), ptx.store1
+    length, fragment_bytes = fmt.dtype.itemsize, layout_of(fmt).fragment_bytes
 
     def restore(
-        records: Any,  # uint8 [strips, steps, record]
+        fragments: Any,  # uint8 [fragment rows, steps, fragment]
         raw: Any,  # uint8 [rows, row_bytes]
         row_bytes: Any, steps: Any,
     ) -> None:  # fmt: skip
@@ -180,48 +183,50 @@ def restore_kernel(fmt: BlockFormat) -> Kernel:
             return
         row = uint32(cuda.blockIdx.x)
         b, at = index // uint32(length), index % uint32(length)
-        strip = address(records, row // uint32(ROWS), steps, 0, record)
+        fragment_row = address(fragments, row // uint32(ROWS), steps, 0, fragment_bytes)
         byte = uint32(0)
         for bit in range(8):
             how = uint32(source[int64(at) * 8 + bit])
-            value = element(strip, row, b, how >> uint32(5)) >> (how & uint32(15)) ^ how >> uint32(4)
+            value = element(fragment_row, row, b, how >> uint32(5)) >> (how & uint32(15)) ^ how >> uint32(4)
             byte |= (value & uint32(1)) << uint32(bit)
         store1(address(raw, row, row_bytes, index, 1), byte)
 
     return Kernel(f"blocks of {fmt.name}", restore, uint64, uint64, uint32, uint32, threads=THREADS)
 
 
-def refuse(asked: str, q: QuantArray) -> None:
-    """An error if strips cannot stand for the bytes of an array."""
-    fmt, way = q.format, "keep the bytes, or drop what kernels made of them with q.drop_prepared()"
+def refuse(request: str, q: QuantArray) -> None:
+    """Raise an error if packed weights cannot stand for the bytes of an array."""
+    fmt, way = q.format, "keep the bytes, or drop the packed weights with q.drop_prepared()"
     if not isinstance(fmt, BlockFormat) or sources(fmt) is None:
         able = ", ".join(f.name for f in BLOCK_FORMATS if sources(f) is not None)
         raise UnsupportedError(
-            f"{asked}: what kernels keep of {fmt.name} does not hold all its bits; that of {able} does; {way}"
+            f"{request}: no packed weights hold all bits of {fmt.name}, as those of {able} do; {way}"
         )
     if q.ndim not in (2, 3):
-        raise UnsupportedError(f"{asked}: kernels keep arrays of two axes or three, this has {q.ndim}; {way}")
+        raise UnsupportedError(
+            f"{request}: kernels keep arrays of two axes or three, this has {q.ndim}; {way}"
+        )
     if q.shape[-1] > LONGEST:
-        raise UnsupportedError(f"{asked}: kernels keep rows of up to {LONGEST} columns; {way}")
+        raise UnsupportedError(f"{request}: kernels keep rows of up to {LONGEST} columns; {way}")
 
 
-def kept_instead(asked: str, q: QuantArray) -> Any:
-    """The memory of the strips, which can stand for the bytes."""
-    refuse(asked, q)
+def packed_memory(request: str, q: QuantArray) -> Any:
+    """The memory of the packed weights, which can stand for the bytes."""
+    refuse(request, q)
     if reason := device.older_than(LEAST["bfloat16"]):
-        raise UnsupportedError(f"{asked}: the order that could stand for them {reason}; keep the bytes")
-    device.refuse_capture(asked)
-    return strips(q).records
+        raise UnsupportedError(f"{request}: the order that could stand for them {reason}; keep the bytes")
+    device.refuse_capture(request)
+    return packed_weights(q).fragments
 
 
 def restored(q: QuantArray) -> Any:
-    """The bytes [..., N, bytes of a row] of an array whose strips are all that is left."""
+    """The bytes [..., N, bytes of a row] of an array that has its packed weights alone."""
     fmt, (*experts, n, k) = q.format, q.shape
     assert isinstance(fmt, BlockFormat)
-    records, row_bytes = q.prepared(made).records, fmt.row_bytes(k)
+    fragments, row_bytes = q.prepared(pack_weights).fragments, fmt.row_bytes(k)
     raw = device.cupy().empty((*experts, n, row_bytes), np.uint8)
     grid, e = (n, -(-row_bytes // THREADS)), prod(experts)
-    strips_of, rows = records.reshape(e, -1, *records.shape[1:]), raw.reshape(e, n, row_bytes)
+    packed_weights, rows = fragments.reshape(e, -1, *fragments.shape[1:]), raw.reshape(e, n, row_bytes)
     for i in range(e):
-        restore_kernel(fmt)(grid, (THREADS,), strips_of[i], rows[i], row_bytes, records.shape[1])
+        restore_kernel(fmt)(grid, (THREADS,), packed_weights[i], rows[i], row_bytes, fragments.shape[1])
     return raw

@@ -1,15 +1,15 @@
-"""A lane's weights of a record as ``wgmma`` takes them: pairs of bfloat16, the scale multiplied in.
+"""A lane's weights of a fragment as ``wgmma`` takes them: pairs of bfloat16, the scale multiplied in.
 
-    code    bits of a word, in the low byte of a bfloat16 that has no other bits: code x 2**-133
-    weight  one fma of two: code x (scale x 2**104) + lowest x (scale x 2**-29)
+    code    bits of a word, in the low byte of a bfloat16 without other bits: code × 2**-133
+    weight  one fma of two: code × (scale × 2**104) + lowest × (scale × 2**-29)
 
 A bfloat16 without an exponent is worth its last places, and so is one whose exponent is 1: its low byte is
-a number as it stands. Neither is an exponent put above it nor a zero taken off. The scale makes up for
-2**-133 as far as it can without leaving its range; for the rest sums are multiplied (``shrunk``). Both
-terms are exact before they are added: a weight is rounded once, as ``(code - zero) x scale`` would be.
+a number as it stands. So no exponent is put above the code and no zero is taken off. The scale makes up for
+2**-133 as far as its range allows; the sums are multiplied by the rest (``factor``). Both terms are exact
+before they are added: a weight is rounded once, as ``(code - zero) × scale`` would be.
 
 With an offset, or a scale of any size, it takes two fma: one for the code around its middle, one for scale
-and offset, which is the smaller for it. Codes that are looked up are bfloat16 already.
+and offset, which is smaller then. Codes that are looked up are bfloat16 already.
 
 Scales of rows g and g + 8 are the halves of one register, of which fma takes either.
 """
@@ -24,167 +24,167 @@ import numpy as np
 from ..intrinsics import bf16x2, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, uint32
-from .codes import fragment_of, words_of
-from .layout import StripLayout
-from .scales import numbers_of, value_of
+from .codes import step_unpacker, word_loader
+from .layout import PackedLayout
+from .scales import number_loader, scale_value
 
 NONE = np.uint32(bf16x2.pair(-0.0))
-LAST_PLACE, SHRUNK = 133, 29  # of a bfloat16 without exponent; scales of 2**23 times 2**104 are still finite
-RAISED, AROUND = 127, 6  # the most that a code can be raised by, and what is left then
+# Powers of two: of a code as it stands; left to the sums, since scales of 2**23 × 2**104 are still finite.
+LAST_PLACE, SHRUNK = 133, 29
+RAISED, AROUND = 127, 6  # powers of two: the most that a code can be multiplied by, and the rest
 
 
-class Weights(NamedTuple):
-    """Of a record: how many words a lane loads, and sixteen registers made of them."""
+class FragmentWeights(NamedTuple):
+    """Device functions that make a lane's sixteen registers of weights from a fragment."""
 
-    words: int
-    load: Any  # (address of the record, lane, words)
-    make: Any  # (words, registers, a 0 that the assembler cannot know)
-    shrunk: float  # sums are to be multiplied by it
+    words: int  # that a lane loads
+    load: Any  # (address of the fragment, lane, words)
+    unpack: Any  # (words, registers, opaque): a zero of opaque_zero()
+    factor: float  # multiplies the sums in the end
 
 
 @cache
-def weights_of(layout: StripLayout) -> Weights:
-    """How they are made for a format."""
+def fragment_weights(layout: PackedLayout) -> FragmentWeights:
+    """The functions for a format's layout."""
     numbers = layout.half_words + layout.sub_words
-    bits, load_words, load_numbers = layout.bits, words_of(layout), numbers_of(layout)
+    bits, load_words, load_numbers = layout.bits, word_loader(layout), number_loader(layout)
 
     @inlined
     def load(at: Any, lane: Any, words: Any) -> None:
-        found = cuda.local.array(numbers, uint32)
+        loaded = cuda.local.array(numbers, uint32)
         load_words(at, lane, words)
-        load_numbers(at, lane, found)
+        load_numbers(at, lane, loaded)
         for i in range(numbers):
-            words[bits + i] = found[i]
+            words[bits + i] = loaded[i]
 
-    make, shrunk = _looked_up(layout), 0
+    unpack, factor = _from_levels(layout), 0
     if not layout.levels and layout.scale == "half":
-        make, shrunk = (_around(layout), 0) if layout.has_offset else (_at_once(layout), SHRUNK)
+        unpack, factor = (_around_middle(layout), 0) if layout.has_offset else (_in_one_step(layout), SHRUNK)
     elif not layout.levels:
-        make, shrunk = _of_any_size(layout), AROUND
-    return Weights(bits + numbers, load, make, 2.0**shrunk)
+        unpack, factor = _any_scale(layout), AROUND
+    return FragmentWeights(bits + numbers, load, unpack, 2.0**factor)
 
 
-def _at_once(layout: StripLayout) -> Any:
-    """Code times scale, less the zero times scale."""
-    code, scales, each = code_of(layout), scales_of(layout), 4 // layout.runs
-    first, second = _raising(layout, LAST_PLACE - SHRUNK)
-    zero = np.uint32(bf16x2.pair(lowest_of(layout) * 2.0**-SHRUNK))
+def _in_one_step(layout: PackedLayout) -> Any:
+    """Code times scale, less the zero times scale: one fma."""
+    code, scales, steps_per_run = code_reader(layout), scale_pairs(layout), 4 // layout.runs
+    first, second = _multipliers(layout, LAST_PLACE - SHRUNK)
+    zero = np.uint32(bf16x2.pair(lowest_code(layout) * 2.0**-SHRUNK))
     runs, fma, low, high = layout.runs, bf16x2.fma, bf16x2.fma_low, bf16x2.fma_high
 
     @inlined
-    def make(words: Any, a: Any, unseen: Any) -> None:
+    def unpack(words: Any, a: Any, opaque: Any) -> None:
         for run in range(runs):
-            scale, _ = scales(words, run, unseen)
+            scale, _ = scales(words, run, opaque)
             one, other, less = fma(scale, first, NONE), fma(scale, second, NONE), fma(scale, zero, NONE)
-            for i in range(4 * run * each, 4 * (run * each + each), 4):
-                a[i] = low(code(words, i, unseen), one, less)
-                a[i + 1] = high(code(words, i + 1, unseen), one, less)
-                a[i + 2] = low(code(words, i + 2, unseen), other, less)
-                a[i + 3] = high(code(words, i + 3, unseen), other, less)
+            for i in range(4 * run * steps_per_run, 4 * (run * steps_per_run + steps_per_run), 4):
+                a[i] = low(code(words, i, opaque), one, less)
+                a[i + 1] = high(code(words, i + 1, opaque), one, less)
+                a[i + 2] = low(code(words, i + 2, opaque), other, less)
+                a[i + 3] = high(code(words, i + 3, opaque), other, less)
 
-    return make
+    return unpack
 
 
-def _around(layout: StripLayout) -> Any:
-    """Code less its middle, 64 times too small; then times 64 scales, less what is left of the offset."""
-    code, scales, each = code_of(layout), scales_of(layout), 4 // layout.runs
-    first, second = _raising(layout, RAISED)
+def _around_middle(layout: PackedLayout) -> Any:
+    """Code less its middle, 64 times too small; then times 64 scales, less the rest of the offset."""
+    code, scales, steps_per_run = code_reader(layout), scale_pairs(layout), 4 // layout.runs
+    first, second = _multipliers(layout, RAISED)
     middle, large = np.uint32(bf16x2.pair(-layout.middle * 2.0**-AROUND)), np.uint32(bf16x2.pair(2.0**AROUND))
     runs, fma, low, high = layout.runs, bf16x2.fma, bf16x2.fma_low, bf16x2.fma_high
 
     @inlined
-    def make(words: Any, a: Any, unseen: Any) -> None:
+    def unpack(words: Any, a: Any, opaque: Any) -> None:
         for run in range(runs):
-            scale, offset = scales(words, run, unseen)
+            scale, offset = scales(words, run, opaque)
             scale = fma(scale, large, NONE)
-            for i in range(4 * run * each, 4 * (run * each + each), 4):
-                a[i] = low(low(code(words, i, unseen), first, middle), scale, offset)
-                a[i + 1] = high(high(code(words, i + 1, unseen), first, middle), scale, offset)
-                a[i + 2] = low(low(code(words, i + 2, unseen), second, middle), scale, offset)
-                a[i + 3] = high(high(code(words, i + 3, unseen), second, middle), scale, offset)
+            for i in range(4 * run * steps_per_run, 4 * (run * steps_per_run + steps_per_run), 4):
+                a[i] = low(low(code(words, i, opaque), first, middle), scale, offset)
+                a[i + 1] = high(high(code(words, i + 1, opaque), first, middle), scale, offset)
+                a[i + 2] = low(low(code(words, i + 2, opaque), second, middle), scale, offset)
+                a[i + 3] = high(high(code(words, i + 3, opaque), second, middle), scale, offset)
 
-    return make
+    return unpack
 
 
-def _of_any_size(layout: StripLayout) -> Any:
+def _any_scale(layout: PackedLayout) -> Any:
     """Code less its zero, 64 times too small, times the scale."""
-    code, scales, each = code_of(layout), scales_of(layout), 4 // layout.runs
-    first, second = _raising(layout, RAISED)
-    zero = np.uint32(bf16x2.pair(lowest_of(layout) * 2.0**-AROUND))
+    code, scales, steps_per_run = code_reader(layout), scale_pairs(layout), 4 // layout.runs
+    first, second = _multipliers(layout, RAISED)
+    zero = np.uint32(bf16x2.pair(lowest_code(layout) * 2.0**-AROUND))
     runs, low, high = layout.runs, bf16x2.fma_low, bf16x2.fma_high
 
     @inlined
-    def make(words: Any, a: Any, unseen: Any) -> None:
+    def unpack(words: Any, a: Any, opaque: Any) -> None:
         for run in range(runs):
-            scale, _ = scales(words, run, unseen)
-            for i in range(4 * run * each, 4 * (run * each + each), 4):
-                a[i] = low(low(code(words, i, unseen), first, zero), scale, NONE)
-                a[i + 1] = high(high(code(words, i + 1, unseen), first, zero), scale, NONE)
-                a[i + 2] = low(low(code(words, i + 2, unseen), second, zero), scale, NONE)
-                a[i + 3] = high(high(code(words, i + 3, unseen), second, zero), scale, NONE)
+            scale, _ = scales(words, run, opaque)
+            for i in range(4 * run * steps_per_run, 4 * (run * steps_per_run + steps_per_run), 4):
+                a[i] = low(low(code(words, i, opaque), first, zero), scale, NONE)
+                a[i + 1] = high(high(code(words, i + 1, opaque), first, zero), scale, NONE)
+                a[i + 2] = low(low(code(words, i + 2, opaque), second, zero), scale, NONE)
+                a[i + 3] = high(high(code(words, i + 3, opaque), second, zero), scale, NONE)
 
-    return make
+    return unpack
 
 
-def _looked_up(layout: StripLayout) -> Any:
+def _from_levels(layout: PackedLayout) -> Any:
     """Levels, as bfloat16, times the scale."""
-    fragment, scales, each = fragment_of(layout), scales_of(layout), 4 // layout.runs
+    unpack_step, scales, steps_per_run = step_unpacker(layout), scale_pairs(layout), 4 // layout.runs
     runs, low, high = layout.runs, bf16x2.fma_low, bf16x2.fma_high
 
     @inlined
-    def make(words: Any, a: Any, unseen: Any) -> None:
+    def unpack(words: Any, a: Any, opaque: Any) -> None:
         level = cuda.local.array(4, uint32)
         for run in range(runs):
-            scale, _ = scales(words, run, unseen)
-            for s in range(run * each, run * each + each):
-                fragment(words, s, level, unseen)
+            scale, _ = scales(words, run, opaque)
+            for s in range(run * steps_per_run, run * steps_per_run + steps_per_run):
+                unpack_step(words, s, level, opaque)
                 for r in range(0, 4, 2):
                     a[4 * s + r] = low(level[r], scale, NONE)
                     a[4 * s + r + 1] = high(level[r + 1], scale, NONE)
 
-    return make
+    return unpack
 
 
 # --- codes ---------------------------------------------------------------------------------------
 
 
-def lowest_of(layout: StripLayout) -> int:
-    """What a code of no bits stands for; bytes have their sign turned over."""
+def lowest_code(layout: PackedLayout) -> int:
+    """The code whose bits are all 0; bytes have their sign turned over."""
     return -128 if layout.low == 8 else layout.lowest
 
 
-def place_of(layout: StripLayout, r: int) -> int:
-    """From which bit of a byte on register r of a step has its codes."""
+def code_shift(layout: PackedLayout, r: int) -> int:
+    """The first bit, within a byte, of the codes of register r of a step."""
     return 0 if layout.high else layout.low * r & 7
 
 
-def _raising(layout: StripLayout, most: int) -> tuple[np.uint32, np.uint32]:
-    """By what codes are multiplied: of registers 0 and 1, rows g and g + 8, then of 2 and 3."""
+def _multipliers(layout: PackedLayout, most: int) -> tuple[np.uint32, np.uint32]:
+    """The powers that codes are multiplied by: for registers 0 and 1, which are rows g and g + 8, and for 2
+    and 3.
+    """
 
     def pair(r: int) -> np.uint32:
-        low, high = (np.float32(2.0 ** (most - place_of(layout, r + i))).view(np.uint32) for i in range(2))
+        low, high = (np.float32(2.0 ** (most - code_shift(layout, r + i))).view(np.uint32) for i in range(2))
         return np.uint32(int(low) >> 16 | int(high))
 
     return pair(0), pair(2)
 
 
 @cache
-def code_of(layout: StripLayout) -> Any:
-    """The device function for the codes of a register of a lane, two, in low bytes.
-
-    ``i``: the register, of a record.
-    """
+def code_reader(layout: PackedLayout) -> Any:
+    """The device function for the two codes of register i of a lane, in low bytes."""
     low, high = layout.low, layout.high
     places, masked_xor, mask = 16 // low, ptx.masked_xor, (1 << low) - 1
     above, by_place = np.uint32(0x00010001 * ((1 << high) - 1) << low), 7 * (not high)
 
     @inlined
-    def of_bytes(words: Any, i: Any, unseen: Any) -> Any:
+    def read_bytes(words: Any, i: Any, opaque: Any) -> Any:
         word = words[i // 2] >> uint32(8 * (i % 2))
-        return masked_xor(word, uint32(0x00FF00FF) | unseen, uint32(0x00800080))
+        return masked_xor(word, uint32(0x00FF00FF) | opaque, uint32(0x00800080))
 
     @inlined
-    def of_bits(words: Any, i: Any, unseen: Any) -> Any:
+    def read_bits(words: Any, i: Any, opaque: Any) -> Any:
         at = low * (i % places)
         place = at & by_place
         u = words[i // places] >> uint32(at - place) & uint32(uint32(0x00010001 * mask) << uint32(place))
@@ -193,17 +193,18 @@ def code_of(layout: StripLayout) -> Any:
             u |= (bits >> uint32(by) if by > 0 else uint32(bits << uint32(-by))) & above
         return u
 
-    return of_bytes if low == 8 else of_bits
+    return read_bytes if low == 8 else read_bits
 
 
 # --- scales --------------------------------------------------------------------------------------
 
 
 @cache
-def scales_of(layout: StripLayout) -> Any:
-    """The device function for a run's scales of rows g and g + 8, a pair; and what their offsets add.
+def scale_pairs(layout: PackedLayout) -> Any:
+    """The device function for a run's scales of rows g and g + 8, a pair, and for the pair that their
+    offsets add.
 
-    An offset is what is added to codes around their middle.
+    The offset is taken at the middle of the codes.
     """
     if layout.scale == "power":
         return _powers(layout)
@@ -212,31 +213,31 @@ def scales_of(layout: StripLayout) -> Any:
     numbers, has_offset = layout.half_words + layout.sub_words, layout.has_offset
 
     @inlined
-    def scales(words: Any, run: Any, unseen: Any) -> Any:
-        found, offset = cuda.local.array(numbers, uint32), uint32(0)
+    def scales(words: Any, run: Any, opaque: Any) -> Any:
+        loaded, offset = cuda.local.array(numbers, uint32), uint32(0)
         for i in range(numbers):
-            found[i] = words[bits + i]
-        a, b = pair(found, 0, run, unseen)
+            loaded[i] = words[bits + i]
+        a, b = pair(loaded, 0, run, opaque)
         if has_offset:
-            c, d = pair(found, 1, run, unseen)
+            c, d = pair(loaded, 1, run, opaque)
             offset = narrowed(fma(a, middle, -c), fma(b, middle, -d))
         return narrowed(a, b), offset
 
     return scales
 
 
-def _values(layout: StripLayout) -> Any:
-    value = value_of(layout)
+def _values(layout: PackedLayout) -> Any:
+    value = scale_value(layout)
 
     @inlined
-    def pair(words: Any, part: Any, run: Any, unseen: Any) -> Any:
+    def pair(words: Any, part: Any, run: Any, opaque: Any) -> Any:
         return value(words, 0, part, run), value(words, 1, part, run)
 
     return pair
 
 
-def _products(layout: StripLayout) -> Any:
-    """Half times byte, as in scales.py; but what the byte has too much is taken off by the product itself."""
+def _products(layout: PackedLayout) -> Any:
+    """Half times byte, as in scales.py, except that the product takes off the excess of the byte."""
     runs, halves, nibbles = layout.runs, layout.half_words, layout.nibbles
     narrow, unit = layout.subs * runs == 2, np.float32(layout.unit)
     excess, none = np.float32(-(2.0**15) - layout.sub_zero), np.float32(-(2.0**15))
@@ -247,8 +248,8 @@ def _products(layout: StripLayout) -> Any:
     assert layout.sub_zero % 32 == 0, "the product of a half and the excess is exact"
 
     @inlined
-    def pair(words: Any, part: Any, run: Any, unseen: Any) -> Any:
-        word, above = words[part], uint32(0x47000000) | unseen  # 2**15 and a byte
+    def pair(words: Any, part: Any, run: Any, opaque: Any) -> Any:
+        word, above = words[part], uint32(0x47000000) | opaque  # 2**15 and a byte
         a, b = half_value(word & uint32(0xFFFF)) * unit, half_value(word >> uint32(16)) * unit
         first, second = words[halves], words[halves if narrow else halves + 1]
         if nibbles:
@@ -263,13 +264,13 @@ def _products(layout: StripLayout) -> Any:
     return pair
 
 
-def _powers(layout: StripLayout) -> Any:
-    """Powers of two from 2**-128 on: the exponent is one less, but for the first two, which are subnormal."""
+def _powers(layout: PackedLayout) -> Any:
+    """Powers of two from 2**-128 on: the exponent is one less, except in the two subnormal ones."""
     permute, largest, bits = bf16x2.permute, bf16x2.largest, layout.bits
     assert layout.subs * layout.runs == 2
 
     @inlined
-    def scales(words: Any, run: Any, unseen: Any) -> Any:
+    def scales(words: Any, run: Any, opaque: Any) -> Any:
         e = permute(words[bits], uint32(0), uint32(0x4240 + 0x0101 * run))
         there = largest(e, uint32(0x00010001))  # of a 0 nothing can be taken, but from the other half
         normal = uint32(uint32(there << uint32(7)) - uint32(0x00800080))

@@ -31,71 +31,71 @@ KINDS = {
 
 @cache
 def library() -> Any:
-    """CuPy's module for it; None where the library is not installed."""
+    """CuPy's module for NCCL; None where the library is not installed."""
     device.cupy()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # CuPy warns of what is said here in words
+        warnings.simplefilter("ignore")  # CuPy's warning says less than our errors
         try:
-            found = importlib.import_module("cupy.cuda.nccl")
+            module = importlib.import_module("cupy.cuda.nccl")
         except ImportError:
             return None
-    return found if getattr(found, "available", False) else None
+    return module if getattr(module, "available", False) else None
 
 
-def needed(asked: str) -> Any:
-    """The module, or what to install."""
-    found = library()
-    if found is None:
+def needed(task: str) -> Any:
+    """The module; an error that says what to install if it is missing."""
+    module = library()
+    if module is None:
         raise MissingDependencyError(
-            f"{asked}: NCCL is not installed; it adds what several GPUs have found; "
+            f"{task}: NCCL is not installed; it adds what several GPUs have found; "
             f"{missing.install('nccl')} for CUDA 13, {missing.install('nccl12')} for CUDA 12, or take "
             'sums="copies"'
         )
-    return found
+    return module
 
 
 def version() -> str | None:
-    """As people write it, ``"2.27.7"``; None without it."""
-    found = library()
-    if found is None:
+    """The version as people write it, ``"2.27.7"``; None without NCCL."""
+    module = library()
+    if module is None:
         return None
-    number = int(found.get_version())
+    number = int(module.get_version())
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
-def kind_of(asked: str, dtype: np.dtype[Any]) -> int:
+def kind_of(task: str, dtype: np.dtype[Any]) -> int:
     """NCCL's number for a type."""
     if dtype.name not in KINDS:
         raise DeviceError(
-            f"{asked}: NCCL does not add arrays of {dtype}; it takes {', '.join(KINDS)} here; convert them"
+            f"{task}: NCCL does not add arrays of {dtype}; it takes {', '.join(KINDS)} here; convert them"
         )
-    return int(getattr(needed(asked), KINDS[dtype.name]))
+    return int(getattr(needed(task), KINDS[dtype.name]))
 
 
 class Communicators:
-    """Those of some devices of this process, made when the first sum is asked for."""
+    """The communicators of some devices of this process, made at the first sum."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self.numbers = list(numbers)
-        self._made: list[Any] | None = None
-        self._lock = threading.Lock()  # all devices must meet in one call before the next one
+        self._communicators: list[Any] | None = None
+        self._lock = threading.Lock()  # all devices must be in one call before the next begins
 
-    def _ready(self, asked: str) -> list[Any]:
-        if self._made is None:
-            device.refuse_capture(f"{asked}: NCCL has no communicators yet")
-            self._made = needed(asked).NcclCommunicator.initAll(self.numbers)
-        return self._made
+    def _communicators_ready(self, task: str) -> list[Any]:
+        if self._communicators is None:
+            device.refuse_capture(f"{task}: NCCL has no communicators yet")
+            self._communicators = needed(task).NcclCommunicator.initAll(self.numbers)
+        return self._communicators
 
-    def sum(self, asked: str, arrays: Sequence[Any], lanes: Sequence[Any]) -> None:
+    def sum(self, task: str, arrays: Sequence[Any], lanes: Sequence[Any]) -> None:
         """Add arrays in place, each on its device and stream."""
-        library = needed(asked)
-        kind = kind_of(asked, arrays[0].dtype)
+        library = needed(task)
+        kind = kind_of(task, arrays[0].dtype)
         with self._lock:
             try:
-                made = self._ready(asked)
+                communicators = self._communicators_ready(task)
                 library.groupStart()
                 try:
-                    for one, array, lane in zip(made, arrays, lanes, strict=True):
+                    for one, array, lane in zip(communicators, arrays, lanes, strict=True):
                         with lane.device:
                             at = array.data.ptr
                             one.allReduce(at, at, array.size, kind, library.NCCL_SUM, lane.stream.ptr)
@@ -104,89 +104,95 @@ class Communicators:
             except library.NcclError as error:
                 self._drop()
                 raise DeviceError(
-                    f"{asked}: NCCL failed on GPUs {self.numbers} ({error}); one of them may be lost, or "
+                    f"{task}: NCCL failed on GPUs {self.numbers} ({error}); one of them may be lost, or "
                     'this machine cannot link them; look at NCCL_DEBUG=INFO, or shard with sums="copies"'
                 ) from error
 
     def _drop(self) -> None:
-        for one in self._made or ():
-            with suppress(Exception):  # of a device that is lost nothing can be expected
+        for one in self._communicators or ():
+            with suppress(Exception):  # the device may be lost
                 one.abort()
-        self._made = None
+        self._communicators = None
 
 
 class Ranked:
     """The communicator of this process among several, one process a GPU."""
 
     def __init__(self, rank: int, world: int, name: str, wire: Any) -> None:
-        self._asked = f"Group, rank {rank} of {world} on {name}"
+        self._task = f"Group, rank {rank} of {world} on {name}"
         self._device = device.named(name)
         self._rank, self._world = rank, world
-        found = needed(self._asked)
+        module = needed(self._task)
         self.version = version()
-        mine = np.zeros(BYTES, np.int8)
+        unique_id = np.zeros(BYTES, np.int8)
         if rank == 0:
-            made = found.get_unique_id()  # bytes from CuPy 14 on, before that integers
-            mine[:] = np.frombuffer(made, np.int8) if isinstance(made, bytes) else made
-        wire.hand(mine, 0)  # when it is here, everyone is
-        with self._device, self._told():
+            communicators = module.get_unique_id()  # bytes from CuPy 14 on, integers before
+            unique_id[:] = (
+                np.frombuffer(communicators, np.int8) if isinstance(communicators, bytes) else communicators
+            )
+        wire.hand(unique_id, 0)  # when it arrives, all processes have started
+        with self._device, self._named_errors():
             try:
-                self._made = found.NcclCommunicator(world, mine.tobytes(), rank)
+                self._communicators = module.NcclCommunicator(world, unique_id.tobytes(), rank)
             except TypeError:
-                self._made = found.NcclCommunicator(world, tuple(mine.tolist()), rank)
+                self._communicators = module.NcclCommunicator(world, tuple(unique_id.tolist()), rank)
 
     def sum(self, x: Any, out: Any) -> Any:
-        """On the current stream of the device."""
-        cp, kind = device.cupy(), kind_of(self._asked, x.dtype)
-        with self._device, self._told():
+        """Add the arrays of all ranks, on the current stream of the device."""
+        cp, kind = device.cupy(), kind_of(self._task, x.dtype)
+        with self._device, self._named_errors():
             x = cp.ascontiguousarray(x)
             y = cp.empty_like(x) if out is None or not out.flags.c_contiguous else out
             stream = cp.cuda.get_current_stream().ptr
-            self._made.allReduce(x.data.ptr, y.data.ptr, x.size, kind, library().NCCL_SUM, stream)
+            self._communicators.allReduce(x.data.ptr, y.data.ptr, x.size, kind, library().NCCL_SUM, stream)
             if out is not None and y is not out:
                 out[...] = y
         return y if out is None else out
 
     def hand(self, x: Any, root: int) -> Any:
-        """The bytes of one rank, into the arrays of the others."""
+        """Copy the bytes of one rank into the arrays of the others."""
         cp = device.cupy()
-        with self._device, self._told():
+        with self._device, self._named_errors():
             y = cp.ascontiguousarray(x)
             at, stream = y.data.ptr, cp.cuda.get_current_stream().ptr
-            self._made.broadcast(at, at, y.nbytes, library().NCCL_UINT8, root, stream)
+            self._communicators.broadcast(at, at, y.nbytes, library().NCCL_UINT8, root, stream)
             if y is not x:
                 x[...] = y
         return x
 
     def join(self, x: Any, lengths: Sequence[int]) -> Any:
-        """Along the first axis: each rank hands its part to all, in one group of calls."""
-        cp, found = device.cupy(), library()
-        with self._device, self._told():
+        """Join the arrays of all ranks along the first axis: each hands its part to all, in one group of
+        calls.
+        """
+        cp, module = device.cupy(), library()
+        with self._device, self._named_errors():
             y = cp.empty((sum(lengths), *x.shape[1:]), x.dtype)
             stream, at = cp.cuda.get_current_stream().ptr, y.data.ptr
             row = x.nbytes // len(x) if len(x) else y[:1].nbytes
-            found.groupStart()
+            module.groupStart()
             try:
                 for root, length in enumerate(lengths):
                     if length * row:
                         source = x.data.ptr if root == self._rank else at
-                        self._made.broadcast(source, at, length * row, found.NCCL_UINT8, root, stream)
+                        self._communicators.broadcast(
+                            source, at, length * row, module.NCCL_UINT8, root, stream
+                        )
                     at += length * row
             finally:
-                found.groupEnd()
+                module.groupEnd()
         return y
 
     def close(self) -> None:
-        """Leave the others."""
+        """Leave the group of ranks."""
         with self._device, suppress(Exception):
-            self._made.destroy()
+            self._communicators.destroy()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _named_errors(self) -> Iterator[None]:
         try:
             yield
         except library().NcclError as error:
             raise DeviceError(
-                f"{self._asked}: NCCL failed ({error}); a process or its GPU may be lost; NCCL_DEBUG=INFO "
+                f"{self._task}: NCCL failed ({error}); a process or its GPU may be lost; NCCL_DEBUG=INFO "
                 "tells more; start all again"
             ) from error

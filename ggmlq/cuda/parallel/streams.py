@@ -1,8 +1,8 @@
-"""Streams of several GPUs that begin and end together for one caller.
+"""Streams of several GPUs that start and end together for one caller.
 
-The caller's stream is the current one of its device. Each other device works on its own current stream; while
-the caller's records a CUDA graph, on one of ours, so that the graph holds all of it. Nothing waits on the
-host: events order the streams, and only where something goes from one device to another.
+The caller's stream is the current one of its device. Each other device works on its own current stream;
+while the caller's records a CUDA graph, on one of ours, so that the graph holds all of it. The host waits
+for nothing: events order the streams, and only where data goes from one device to another.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ...errors import DeviceError, DeviceMemoryError, GGMLQError
 from ..machine import device
 
-ASKED = "product on several GPUs"
+REQUEST = "product on several GPUs"
 
 
 class Lane(NamedTuple):
@@ -27,7 +27,7 @@ class Lane(NamedTuple):
 
 
 class Streams:
-    """The lanes of a run, and what is held until it ends."""
+    """The lanes of a run, and objects that live until it ends."""
 
     def __init__(self, home: int, numbers: Sequence[int]) -> None:
         cuda = device.cupy().cuda
@@ -35,7 +35,7 @@ class Streams:
         self.home = home
         self.recorded = device.capturing(home)
         self.held: list[Any] = []
-        self.crossed = False  # whether one device waits for another
+        self.crossed = False  # True once a device waits for another one
         self.lanes = {home: Lane(home, cuda.Device(home), main)}
         for number in numbers:
             if number not in self.lanes:
@@ -45,14 +45,14 @@ class Streams:
     def _stream(self, cuda: Any, main: Any, number: int) -> Any:
         if not self.recorded or device.capturing(number):
             return cuda.get_current_stream(number)
-        found = SIDES.get((main.ptr, number))  # if it records, then in the same graph as main
-        if found is None:
+        stream = SIDES.get((main.ptr, number))  # if it records a graph, then that of main
+        if stream is None:
             with cuda.Device(number):
-                found = SIDES[main.ptr, number] = cuda.Stream(non_blocking=True)
-        return found
+                stream = SIDES[main.ptr, number] = cuda.Stream(non_blocking=True)
+        return stream
 
     def after(self, first: int, others: Sequence[int]) -> None:
-        """Other devices go on when one has come so far."""
+        """Make other devices wait until one has come to this point."""
         waiting = [n for n in others if n != first]
         if not waiting:
             return
@@ -68,23 +68,23 @@ class Streams:
                 other.stream.wait_event(event)
 
     def meet(self, numbers: Sequence[int]) -> None:
-        """Each of these devices goes on when all have come so far."""
+        """Make each of these devices wait for all of them."""
         distinct = list(dict.fromkeys(numbers))
         for number in distinct:
             self.after(number, distinct)
 
     def join(self) -> None:
-        """The caller's stream goes on when all have ended, if anything went to or from others."""
+        """Make the caller's stream wait for all others, if data went to or from them."""
         for number in self.lanes if self.crossed else ():
             self.after(number, [self.home])
         self.held.clear()
 
 
-SIDES: dict[tuple[int, int], Any] = {}  # streams for what graphs record: of a caller's stream, of a device
+SIDES: dict[tuple[int, int], Any] = {}  # streams for recorded graphs, by the caller's stream and the device
 
 
 class _UnderWay(threading.local):
-    """The runs that this thread has begun, by their devices."""
+    """The runs that this thread has started, by their devices."""
 
     def __init__(self) -> None:
         self.streams: dict[frozenset[int], Streams] = {}
@@ -94,20 +94,20 @@ UNDER_WAY = _UnderWay()
 
 
 @contextmanager
-def told(name: str) -> Iterator[None]:
-    """Words for what CUDA says about a device."""
+def named_errors(name: str) -> Iterator[None]:
+    """Turn CUDA's errors into errors that name the device."""
     cp = device.cupy()
     try:
         yield
     except cp.cuda.runtime.CUDARuntimeError as error:
         raise DeviceError(
-            f"{ASKED}: {name} failed ({error}); if it is lost, so is its part of the weights; shard them "
+            f"{REQUEST}: {name} failed ({error}); if it is lost, so is its part of the weights; shard them "
             "again over devices that work, in a new process where CUDA says the same again"
         ) from error
     except MemoryError as error:
         if isinstance(error, GGMLQError):
             raise
         raise DeviceMemoryError(
-            f"{ASKED}: {name} is out of memory ({error}); results, copies of x and terms of sums lie there "
+            f"{REQUEST}: {name} is out of memory ({error}); results, copies of x and terms of sums lie there "
             "beside the weights; drop arrays, or multiply fewer rows at a time"
         ) from None

@@ -1,8 +1,8 @@
-"""Several GPUs on behalf of one caller: what goes from one to another, and sums by copies.
+"""Several GPUs on behalf of one caller: copies between them, and sums by copies.
 
-Memory belongs to the stream that it was asked for on. A copy runs on the stream of the device that is not
-the caller's, after an event of the caller's stream; what it reads or writes there is held until that stream
-has been waited for.
+Memory belongs to the stream that it was allocated on. A copy runs on the stream of the device that is not
+the caller's, after an event of the caller's stream; the arrays that it reads or writes are held until that
+stream has been waited for.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ...codes.scaling import laid_out
 from ...errors import DeviceError
 from ..machine import device
 from . import nccl
-from .streams import ASKED, UNDER_WAY, Lane, Streams, told
+from .streams import REQUEST, UNDER_WAY, Lane, Streams, named_errors
 
 ALREADY = 704  # cudaErrorPeerAccessAlreadyEnabled
 
 
 def link(numbers: Sequence[int]) -> bool:
-    """Let each GPU read the others' memory, where the machine can; else copies go through the host."""
+    """Let each GPU read the others' memory if the machine allows it; else copies go through the host."""
     cuda, whole = device.cupy().cuda, True
     for one, other in itertools.permutations(set(numbers), 2):
         if not cuda.runtime.deviceCanAccessPeer(one, other):
@@ -44,25 +44,27 @@ class CudaTeam:
     def __init__(self, devices: tuple[str, ...], sums: str | None) -> None:
         self.devices = devices
         self.numbers = [int(name.partition(":")[2]) for name in devices]
-        asked = f"shard(q, {list(devices)}, sums={sums!r})"
+        task = f"shard(q, {list(devices)}, sums={sums!r})"
         self.alone = len(set(self.numbers)) == 1
         twice = len(set(self.numbers)) < len(self.numbers)
         if sums == "nccl" and twice:
             raise DeviceError(
-                f"{asked}: NCCL takes each GPU once; name different ones, or leave sums out: parts on one "
+                f"{task}: NCCL takes each GPU once; name different ones, or leave sums out: parts on one "
                 "GPU are added there"
             )
         if sums == "nccl":
-            nccl.needed(asked)
-        with told(" and ".join(devices)):
+            nccl.needed(task)
+        with named_errors(" and ".join(devices)):
             self.linked = link(self.numbers)
-        able = sums == "nccl" or (sums is None and not self.reads)  # of two that are linked reads are faster
+        able = sums == "nccl" or (
+            sums is None and not self.reads
+        )  # two linked GPUs are faster by reading each other's memory
         able = able and not twice and nccl.library() is not None
         self._nccl = nccl.Communicators(self.numbers) if able else None
 
     @property
     def sums(self) -> str:
-        """How sums are made, in words."""
+        """The way in which sums are made, in words."""
         if self.alone:
             return "additions on one GPU, in order"
         if self._nccl is not None:
@@ -73,43 +75,43 @@ class CudaTeam:
 
     @property
     def reads(self) -> bool:
-        """Whether each of two GPUs adds what both have found, reading the other's memory."""
+        """True where each of two GPUs adds both results by reading the other's memory."""
         return self.linked and len(self.numbers) == 2
 
     @contextmanager
     def run(self, home: str, keep: list[Any]) -> Iterator[CudaRun]:
-        """A run for a caller on a device; within one of the same devices, a part of that."""
+        """A run for a caller on a device; within a run of the same devices, a part of that."""
         number = int(home.partition(":")[2])
-        mine = frozenset(self.numbers)
+        numbers = frozenset(self.numbers)
         under_way = UNDER_WAY.streams
-        streams = under_way.get(mine)
+        streams = under_way.get(numbers)
         if streams is not None:
             if number not in streams.lanes:
                 raise DeviceError(
-                    f"{ASKED}: x is on {home}, the run under way (gq.parallel.together) is of "
+                    f"{REQUEST}: x is on {home}, the run under way (gq.parallel.together) is of "
                     f"{', '.join(self.devices)}; pass x= to together, so that its device takes part"
                 )
             yield CudaRun(self, streams, number, keep, False)
             return
-        with told(home):
-            streams = under_way[mine] = Streams(number, self.numbers)
+        with named_errors(home):
+            streams = under_way[numbers] = Streams(number, self.numbers)
         try:
             yield CudaRun(self, streams, number, keep, True)
         finally:
-            del under_way[mine]
-            with told(home):
+            del under_way[numbers]
+            with named_errors(home):
                 streams.join()
 
     def add(self, arrays: Sequence[Any], streams: Streams) -> bool:
         """Sums by NCCL, in place; False where copies make them."""
         if self._nccl is None:
             return False
-        self._nccl.sum(ASKED, arrays, [streams.lanes[number] for number in self.numbers])
+        self._nccl.sum(REQUEST, arrays, [streams.lanes[number] for number in self.numbers])
         return True
 
 
 class CudaRun:
-    """Work of a team for a caller on one device; ggmlq/parallel/team.py says what each verb is for."""
+    """Work of a team for a caller on one device; ggmlq/parallel/team.py documents each verb."""
 
     def __init__(self, team: CudaTeam, streams: Streams, home: int, keep: list[Any], fresh: bool) -> None:
         self.team, self.streams, self.number, self.keep = team, streams, home, keep
@@ -118,7 +120,7 @@ class CudaRun:
 
     def fork(self) -> None:
         if self._waited_for:
-            with told(self.home):
+            with named_errors(self.home):
                 self.streams.after(self.number, list(self.streams.lanes))
 
     @contextmanager
@@ -136,20 +138,20 @@ class CudaRun:
         """A device, its stream, and its memory: torch's allocator serves the caller's device alone."""
         cp, lane = device.cupy(), self.streams.lanes[number]
         with ExitStack() as stack:
-            stack.enter_context(told(f"cuda:{number}"))
+            stack.enter_context(named_errors(f"cuda:{number}"))
             stack.enter_context(lane.device)
             if number != self.streams.home:
                 stack.enter_context(lane.stream)
                 if hasattr(cp.cuda.get_allocator(), "kept_for_graphs"):
                     stack.enter_context(cp.cuda.using_allocator(cp.get_default_memory_pool().malloc))
             if self.streams.recorded:
-                stack.enter_context(device.recording(ASKED, self.keep))
+                stack.enter_context(device.recording(REQUEST, self.keep))
             yield lane
 
     def room(self, position: int, shape: tuple[int, ...], dtype: Any) -> Any:
         if self.team.numbers[position] == self.number:
             return None
-        self._waited_for = True  # others write to it when what it was before is done with
+        self._waited_for = True  # others write to it when its former use has ended
         with self._lane(self.number):
             return device.cupy().empty(shape, dtype)
 
@@ -160,22 +162,22 @@ class CudaRun:
                 if number != self.number and id(array) not in sources:
                     sources[id(array)] = self._ready(array)
         self.streams.held += [*arrays, *sources.values()]
-        with told(self.home):
+        with named_errors(self.home):
             self.streams.after(self.number, numbers)
         sent: dict[tuple[int, int], Any] = {}
-        found = []
+        received = []
         for array, number in zip(arrays, numbers, strict=True):
             if number == self.number:
-                found.append(array)
+                received.append(array)
                 continue
             key = id(array), number
             if key not in sent:
                 sent[key] = self._sent(array, sources[id(array)], number)
-            found.append(sent[key])
-        return found
+            received.append(sent[key])
+        return received
 
     def _ready(self, array: Any) -> Any:
-        """What of an array is copied: plain arrays whose elements lie together."""
+        """The arrays to copy: plain ones whose elements lie together."""
         together = device.cupy().ascontiguousarray
         parts = array.parts() if isinstance(array, ScaledArray) else (array,)
         return [together(part) for part in parts]
@@ -183,13 +185,15 @@ class CudaRun:
     def _sent(self, array: Any, sources: Sequence[Any], number: int) -> Any:
         cp = device.cupy()
         with self._lane(number) as lane:
-            made = [copied(cp.empty(source.shape, source.dtype), source, lane) for source in sources]
+            copies = [copied(cp.empty(source.shape, source.dtype), source, lane) for source in sources]
             if not isinstance(array, ScaledArray):
-                return made[0]
-            codes, *beside = made
-            laid = [laid_out(cp, like, part) for like, part in zip(array.parts()[1:], beside, strict=True)]
-            self.streams.held += made
-            return ScaledArray(codes, laid[0], array.code, array.tile, *laid[1:])
+                return copies[0]
+            codes, *scale_parts = copies
+            scales = [
+                laid_out(cp, like, part) for like, part in zip(array.parts()[1:], scale_parts, strict=True)
+            ]
+            self.streams.held += copies
+            return ScaledArray(codes, scales[0], array.code, array.tile, *scales[1:])
 
     def take(self, position: int, part: Any, room: Any) -> Any:
         number = self.team.numbers[position]
@@ -199,7 +203,7 @@ class CudaRun:
             source = device.cupy().ascontiguousarray(part)
             copied(room, source, lane)
         self.streams.held += [part, source, room]
-        with told(f"cuda:{number}"):
+        with named_errors(f"cuda:{number}"):
             self.streams.after(number, [self.number])
         return room
 
@@ -216,8 +220,10 @@ class CudaRun:
         return self._by_reads(parts) if self.team.reads else self._by_copies(parts)
 
     def _by_reads(self, parts: Sequence[Any]) -> list[Any]:
-        """Of two: as many bytes over the link as in shares, but each way at the same time and in one step."""
-        numbers, made = self.team.numbers, []
+        """Sums of two GPUs: as many bytes over the link as with shares, but both ways at the same time and in
+        one step.
+        """
+        numbers, totals = self.team.numbers, []
         self.streams.meet(numbers)
         for number in numbers:
             with self._lane(number):
@@ -225,14 +231,16 @@ class CudaRun:
                     part if there == number else as_of(part, number)
                     for part, there in zip(parts, numbers, strict=True)
                 )
-                made.append(first + second)
+                totals.append(first + second)
         self.streams.meet(numbers)
-        return made
+        return totals
 
     def _by_copies(self, parts: Sequence[Any]) -> list[Any]:
-        """Each device fetches a share of all terms, adds them in order, and hands the sums around.
+        """Sums of several GPUs: each fetches a share of all terms, adds them in order, and hands the sums
+        around.
 
-        Every element is added in the order of the devices, wherever that happens, and is then everywhere.
+        Every element is added in the order of the devices, wherever that happens, and is then on every
+        device.
         """
         cp, numbers, count = device.cupy(), self.team.numbers, len(parts)
         flat = [part.reshape(-1) for part in parts]
@@ -265,7 +273,7 @@ def copied(target: Any, source: Any, lane: Lane) -> Any:
 
 
 def as_of(array: Any, number: int) -> Any:
-    """Memory of another GPU as if it were of this one, for kernels that read it over the link."""
+    """Memory of another GPU as if it belonged to this one, for kernels that read it over the link."""
     cp = device.cupy()
     memory = cp.cuda.UnownedMemory(array.data.ptr, array.nbytes, array, number)
     return cp.ndarray(array.shape, array.dtype, cp.cuda.MemoryPointer(memory, 0))

@@ -1,4 +1,4 @@
-"""Encoding on the GPU, with the bytes that the CPU writes: one file a format, found by its name."""
+"""Encoding on the GPU, with the bytes that the CPU writes: a file of its name for each format."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from ._block import LANES, RUN, THREADS
 
 @cache
 def encoder(fmt: Format) -> Callable[[], Kernel] | None:
-    """What makes the kernel that encodes a format; None where there is none."""
+    """The maker of the kernel that encodes a format; None where there is none."""
     name = f"{__name__}.{fmt.name.lower()}"
     if importlib.util.find_spec(name) is None:
         return None
-    found: Callable[[], Kernel] = importlib.import_module(name).kernel
-    return found
+    maker: Callable[[], Kernel] = importlib.import_module(name).kernel
+    return maker
 
 
 def quantize(x: Any, fmt: Format) -> QuantArray | None:
-    """Rows of floats on a GPU, encoded there; None where the host must do it, or find the words.
+    """Rows of floats on a GPU, encoded there; None where the host must do it or say what is wrong.
 
     That is so if there is no kernel, if rows are not whole blocks of floats, or if a value is not
     finite or does not fit the format. To know the last costs one synchronization.

@@ -1,4 +1,4 @@
-"""What the encoders of blocks of 32 share: who reads what, and how a block agrees on something.
+"""Parts of the encoders of blocks of 32: which thread reads what, and how a block agrees on something.
 
 Four threads serve a block. Thread ``part`` holds eight values: four neighbours from 4 part on and
 the four that are 16 further, whose codes share bytes with theirs in formats of nibbles. So a
@@ -12,11 +12,11 @@ from typing import Any
 from ..intrinsics import ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.codes import four_bytes, size_of
-from ..intrinsics.lane import EVERYONE
+from ..intrinsics.lane import ALL_LANES
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel
 
-RUN, LANES, EACH, THREADS = 32, 4, 8, 256
+RUN, LANES, VALUES, THREADS = 32, 4, 8, 256
 
 
 def block_kernel(name: str, encode: Any, size: int) -> Kernel:
@@ -34,7 +34,7 @@ def block_kernel(name: str, encode: Any, size: int) -> Kernel:
         live = b < blocks
         if not live:
             b = uint32(blocks) - uint32(1)
-        v = cuda.local.array(EACH, float32)
+        v = cuda.local.array(VALUES, float32)
         source = x + uint64(b) * uint64(128) + uint64(part) * uint64(16)
         for half in range(2):
             four = load_floats(source + uint64(64 * half))
@@ -55,7 +55,7 @@ def block_kernel(name: str, encode: Any, size: int) -> Kernel:
 def finite(v: Any) -> Any:
     """0 if all are finite, else NaN: zero times an infinity is one too."""
     zero = float32(0)
-    for i in range(EACH):
+    for i in range(VALUES):
         zero = ptx.fma(v[i], float32(0), zero)
     return zero
 
@@ -64,14 +64,14 @@ def finite(v: Any) -> Any:
 def largest_size(v: Any) -> Any:
     """The largest magnitude of a block; NaN if there is one."""
     largest = abs(v[0])
-    for i in range(1, EACH):
+    for i in range(1, VALUES):
         largest = ptx.larger(largest, abs(v[i]))
     size = ptx.bits_of(largest)
     if finite(v) != float32(0):  # the maximum of floats passes over NaN
-        for i in range(EACH):
+        for i in range(VALUES):
             size = max(size, size_of(v[i]))
     for step in (2, 1):
-        size = max(size, uint32(cuda.shfl_xor_sync(EVERYONE, int32(size), step)))
+        size = max(size, uint32(cuda.shfl_xor_sync(ALL_LANES, int32(size), step)))
     return ptx.float_of(size)
 
 
@@ -79,21 +79,21 @@ def largest_size(v: Any) -> Any:
 def smallest(v: Any) -> Any:
     """The smallest value; of zeros with different signs any."""
     low = v[0]
-    for i in range(1, EACH):
+    for i in range(1, VALUES):
         low = ptx.smaller(low, v[i])
     for step in (2, 1):
-        low = ptx.smaller(low, cuda.shfl_xor_sync(EVERYONE, low, step))
+        low = ptx.smaller(low, cuda.shfl_xor_sync(ALL_LANES, low, step))
     return low
 
 
 @inlined
 def highest(v: Any) -> Any:
-    """The largest value."""
+    """The largest value of a block."""
     high = v[0]
-    for i in range(1, EACH):
+    for i in range(1, VALUES):
         high = ptx.larger(high, v[i])
     for step in (2, 1):
-        high = ptx.larger(high, cuda.shfl_xor_sync(EVERYONE, high, step))
+        high = ptx.larger(high, cuda.shfl_xor_sync(ALL_LANES, high, step))
     return high
 
 
@@ -104,25 +104,25 @@ def with_sign_of_first(value: Any, v: Any, part: Any) -> Any:
     Few blocks need it, so only the threads of one block take part in its shuffles.
     """
     size = size_of(value)
-    found = uint32(255)  # twice the place, and the sign
-    for i in range(EACH):
+    first = uint32(255)  # twice the place, and the sign
+    for i in range(VALUES):
         at = uint32(part * uint32(8)) + uint32(2 * (i & 3) + 8 * (i & 4))
         this = uint32(at | ptx.bits_of(v[i]) >> uint32(31))
-        found = min(found, this if size_of(v[i]) == size else uint32(255))
+        first = min(first, this if size_of(v[i]) == size else uint32(255))
     block = uint32(15) << uint32(uint32(cuda.laneid) & uint32(28))
     for step in (2, 1):
-        found = min(found, uint32(cuda.shfl_xor_sync(block, int32(found), step)))
-    return ptx.float_of(uint32(size | found << uint32(31)))
+        first = min(first, uint32(cuda.shfl_xor_sync(block, int32(first), step)))
+    return ptx.float_of(uint32(size | first << uint32(31)))
 
 
 @inlined
 def extreme(v: Any, part: Any) -> Any:
     """The value of largest magnitude; of equals the first."""
     low, high = smallest(v), highest(v)
-    found = high if high > -low else low
+    peak = high if high > -low else low
     if high == -low:
-        found = with_sign_of_first(high, v, part)
-    return found
+        peak = with_sign_of_first(high, v, part)
+    return peak
 
 
 @inlined
@@ -138,10 +138,10 @@ def lowest(v: Any, part: Any) -> Any:
 def sum_of_codes(q: Any) -> Any:
     """The sum of the 32 codes of a block."""
     total = int32(0)
-    for i in range(EACH):
+    for i in range(VALUES):
         total = int32(total + q[i])
     for step in (2, 1):
-        total = int32(total + cuda.shfl_xor_sync(EVERYONE, total, step))
+        total = int32(total + cuda.shfl_xor_sync(ALL_LANES, total, step))
     return total
 
 
@@ -152,7 +152,7 @@ def sum_of_values(v: Any) -> Any:
     for i in range(4):
         sums[i] = ptx.add(v[i], v[i + 4])
         for step in (2, 1):
-            sums[i] = ptx.add(sums[i], cuda.shfl_xor_sync(EVERYONE, sums[i], step))
+            sums[i] = ptx.add(sums[i], cuda.shfl_xor_sync(ALL_LANES, sums[i], step))
     return ptx.add(ptx.add(sums[0], sums[2]), ptx.add(sums[1], sums[3]))
 
 
@@ -209,5 +209,5 @@ def fifth_bits(low: Any, high: Any, part: Any) -> Any:
     bits = uint32(uint32(first & uint32(15)) | uint32(other & uint32(15)) << uint32(16))
     bits = uint32(bits << uint32(part * uint32(4)))
     for step in (2, 1):
-        bits = uint32(bits | uint32(cuda.shfl_xor_sync(EVERYONE, int32(bits), step)))
+        bits = uint32(bits | uint32(cuda.shfl_xor_sync(ALL_LANES, int32(bits), step)))
     return bits

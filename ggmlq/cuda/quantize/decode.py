@@ -42,30 +42,30 @@ def values(fmt: BlockFormat) -> Any:
     return value
 
 
-class _Watched:
-    """A block of zeros that remembers which of its bytes were asked for."""
+class _WatchedBlock:
+    """A block of zeros that records the bytes that are read."""
 
     def __init__(self) -> None:
-        self.asked: set[int] = set()
+        self.read: set[int] = set()
 
     def __getitem__(self, at: int) -> np.uint8:
-        self.asked.add(at)
+        self.read.add(at)
         return np.uint8(0)
 
 
 def partner(fmt: BlockFormat) -> int:
-    """How far from element 0 the next one is whose code lies in the same bytes.
+    """The distance from element 0 to the next one whose code lies in the same bytes.
 
-    That of the low nibble is 16 further in q4_0 and 32 further in q4_K: the atoms say it. Where
-    there is none it is half a block, so that the stores of a warp lie side by side.
+    The low nibble's partner is 16 further in q4_0 and 32 further in q4_K: the atoms tell. A format without
+    one gets half a block, so that the stores of a warp lie side by side.
     """
-    first = _Watched()
+    first = _WatchedBlock()
     fmt.code(first, 0)  # type: ignore[arg-type]
     for distance in (16, 32, 64, 128):
-        other = _Watched()
+        other = _WatchedBlock()
         if 2 * distance <= fmt.block_size:
             fmt.code(other, distance)  # type: ignore[arg-type]
-        if first.asked & other.asked:
+        if first.read & other.read:
             return distance
     return fmt.block_size // 2
 
@@ -78,9 +78,9 @@ def decoder(fmt: BlockFormat, kind: str) -> Kernel:
     if fmt.name in decode_k.LAYOUTS:
         return Kernel(name, decode_k.decoder(fmt, kind, THREADS), uint64, uint64, uint32, **facts)
     value, (_, scale, offset) = values(fmt), atoms(fmt)
-    each = 16 // KINDS[kind]  # values of a store
+    store_length = 16 // KINDS[kind]  # values of a store
     apart = partner(fmt)
-    size, group, count = fmt.block_size, fmt.group, 2 * each
+    size, group, count = fmt.block_size, fmt.group, 2 * store_length
     store = storing(kind)
     take_turn = dependent_launch.take_turn
 
@@ -90,20 +90,20 @@ def decoder(fmt: BlockFormat, kind: str) -> Kernel:
     ) -> None:
         take_turn()
         index = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
-        b, part = index // uint32(size // (2 * each)), index % uint32(size // (2 * each))
+        b, part = index // uint32(size // (2 * store_length)), index % uint32(size // (2 * store_length))
         if b < uint32(blocks.shape[0]):
             block = blocks[b]
-            pairs, within = part // uint32(apart // each), part % uint32(apart // each)
-            start = pairs * uint32(2 * apart) + within * uint32(each)
+            pairs, within = part // uint32(apart // store_length), part % uint32(apart // store_length)
+            start = pairs * uint32(2 * apart) + within * uint32(store_length)
             v = cuda.local.array(count, float32)
             for side in range(2):  # loops, so that a code book is in the code once
                 i = int64(start) + side * apart
                 s, o = scale(block, i // group), offset(block, i // group)
-                for j in range(each):
-                    v[side * each + j] = value(block, i + j, s, o)
-            at = address(out, b, size, start, 16 // each)
+                for j in range(store_length):
+                    v[side * store_length + j] = value(block, i + j, s, o)
+            at = address(out, b, size, start, 16 // store_length)
             store(at, v, 0)
-            store(at + uint64(apart * 16 // each), v, each)
+            store(at + uint64(apart * 16 // store_length), v, store_length)
 
     return Kernel(name, by_atoms, BLOCKS, uint64, **facts)
 
@@ -135,6 +135,6 @@ def decoded(q: QuantArray, kind: str) -> Any:
 def decode(fmt: BlockFormat, kind: str, blocks: Any, out: Any) -> None:
     """Blocks [count, bytes of one] into values of a kind."""
     by_words = fmt.name in decode_k.LAYOUTS
-    each = decode_k.piece_size(kind) if by_words else 32 // KINDS[kind]
+    store_length = decode_k.thread_values(kind) if by_words else 32 // KINDS[kind]
     more = (len(blocks),) if by_words else ()
-    decoder(fmt, kind)((-(-out.size // (each * THREADS)),), (THREADS,), blocks, out, *more)
+    decoder(fmt, kind)((-(-out.size // (store_length * THREADS)),), (THREADS,), blocks, out, *more)

@@ -24,7 +24,7 @@ from ..intrinsics.floats import KINDS, storing
 from ..intrinsics.language import cuda, float32, uint32, uint64
 
 RUNS, COLUMNS = 4, 32  # of a half, and of a run
-RAISED, UNDER = 2.0**23, np.uint32(0x4B000000)  # a byte in place of its lowest one is that many more
+RAISED, UNDER = 2.0**23, np.uint32(0x4B000000)  # a byte in place of its lowest byte adds the byte's value
 NIBBLES, PAIRS, SIX = np.uint32(0x0F0F0F0F), np.uint32(0x03030303), np.uint32(0x3F3F3F3F)
 
 
@@ -33,22 +33,24 @@ class Plane(NamedTuple):
 
     at: int
     bits: int
-    crossed: bool = False  # the two nibbles of a byte: of runs 0 and 2, 1 and 3; not of 0 and 1, 2 and 3
+    crossed: bool = (
+        False  # the nibbles of a byte belong to runs 0 and 2, 1 and 3, in place of 0 and 1, 2 and 3
+    )
 
 
 class Layout(NamedTuple):
-    """Where a block has its codes and scales."""
+    """The places of a block's codes and scales."""
 
     planes: tuple[Plane, ...]  # the lowest bits first
     scales: Any  # device function (block, half, column): words of four scales and of four minima
-    d: int  # its address; that of dmin is two further
+    d: int  # its offset in the block; that of dmin is two more
 
 
 # --- words ------------------------------------------------------------------------------------
 
 
 def loader(count: int) -> Any:
-    """The device function for so many words from an address of a block on."""
+    """The device function that loads ``count`` words from an address of a block on."""
     load4, permute = codes.load4, bf16x2.permute
 
     @inlined
@@ -83,14 +85,14 @@ def plane_taker(plane: Plane, count: int, place: int) -> Any:
                     word = word >> (half * uint32(RUNS))
                 for i in range(each):
                     run = row + rows * i if crossed else each * row + i
-                    own = uint32(word >> uint32(bits * i)) & mask
-                    out[run * count + w] |= own << uint32(place)
+                    part = uint32(word >> uint32(bits * i)) & mask
+                    out[run * count + w] |= part << uint32(place)
 
     return take
 
 
 def six_bits(at: int) -> Any:
-    """Those of q4_K and q5_K, a run each."""
+    """The device function for the scales and minima of q4_K and q5_K, one a run."""
     load = loader(3)
 
     @inlined
@@ -105,8 +107,8 @@ def six_bits(at: int) -> Any:
     return scales
 
 
-def of_sixteen(at: int, flipped: int) -> Any:
-    """Bytes of q2_K and q6_K, two a run; nibbles that are minima are the higher ones."""
+def sixteen_scales(at: int, flipped: int) -> Any:
+    """The device function for the bytes of q2_K and q6_K, two a run; the higher nibbles are minima."""
     load, permute, flip = loader(2), bf16x2.permute, np.uint32(flipped)
     mask = np.uint32(0xFFFFFFFF) if flipped else NIBBLES
 
@@ -114,34 +116,36 @@ def of_sixteen(at: int, flipped: int) -> Any:
     def scales(block: Any, half: Any, column: Any) -> Any:
         w = cuda.local.array(2, uint32)
         load(block, uint32(half * uint32(8) + uint32(at)), w)
-        own = permute(w[0], w[1], uint32(0x6420) + (column >> uint32(4)) * uint32(0x1111)) ^ flip
-        return own & mask, own >> uint32(4) & NIBBLES
+        bits = permute(w[0], w[1], uint32(0x6420) + (column >> uint32(4)) * uint32(0x1111)) ^ flip
+        return bits & mask, bits >> uint32(4) & NIBBLES
 
     return scales
 
 
 def three_parts(at: int) -> Any:
-    """Those of q3_K, two a run: a nibble and two bits."""
+    """The device function for the scales of q3_K, two a run: a nibble and two bits."""
     load, permute = loader(3), bf16x2.permute
 
     @inlined
     def scales(block: Any, half: Any, column: Any) -> Any:
         w = cuda.local.array(3, uint32)
         load(block, uint32(at), w)
-        own = half * uint32(4)
-        first = w[0] >> own & NIBBLES | (w[2] >> own & PAIRS) << uint32(4)
-        second = w[1] >> own & NIBBLES | (w[2] >> uint32(own + uint32(2)) & PAIRS) << uint32(4)
+        bits = half * uint32(4)
+        first = w[0] >> bits & NIBBLES | (w[2] >> bits & PAIRS) << uint32(4)
+        second = w[1] >> bits & NIBBLES | (w[2] >> uint32(bits + uint32(2)) & PAIRS) << uint32(4)
         return permute(first, second, uint32(0x6420) + (column >> uint32(4)) * uint32(0x1111)), uint32(0)
 
     return scales
 
 
 LAYOUTS = {
-    "q2_K": Layout((Plane(q2_k.QS, 2),), of_sixteen(q2_k.SCALES, 0), q2_k.D),
+    "q2_K": Layout((Plane(q2_k.QS, 2),), sixteen_scales(q2_k.SCALES, 0), q2_k.D),
     "q3_K": Layout((Plane(q3_k.QS, 2), Plane(q3_k.HMASK, 1)), three_parts(q3_k.SCALES), q3_k.D),
     "q4_K": Layout((Plane(q4_k.QS, 4),), six_bits(q4_k.SCALES), q4_k.D),
     "q5_K": Layout((Plane(q5_k.QS, 4), Plane(q5_k.QH, 1)), six_bits(q5_k.SCALES), q5_k.D),
-    "q6_K": Layout((Plane(q6_k.QL, 4, True), Plane(q6_k.QH, 2)), of_sixteen(q6_k.SCALES, 0x80808080), q6_k.D),
+    "q6_K": Layout(
+        (Plane(q6_k.QL, 4, True), Plane(q6_k.QH, 2)), sixteen_scales(q6_k.SCALES, 0x80808080), q6_k.D
+    ),
 }
 
 
@@ -174,7 +178,7 @@ def floater(zero: int) -> Any:
     return float_of_byte
 
 
-def piece_size(kind: str) -> int:
+def thread_values(kind: str) -> int:
     """Values of a thread."""
     return RUNS * 16 // KINDS[kind]
 
@@ -184,7 +188,7 @@ def decoder(fmt: BlockFormat, kind: str, threads: int) -> Any:
     layout, has_offset = LAYOUTS[fmt.name], fmt.has_offset
     each = 16 // KINDS[kind]  # values of a store
     count = each // 4  # words of codes of a run
-    in_all, of_half = RUNS * count, COLUMNS // each  # words of a thread, threads of a half
+    in_all, threads_of_half = RUNS * count, COLUMNS // each  # words of a thread, threads of a half
     takers = tuple(
         plane_taker(plane, count, sum(before.bits for before in layout.planes[:i]))
         for i, plane in enumerate(layout.planes)
@@ -202,9 +206,9 @@ def decoder(fmt: BlockFormat, kind: str, threads: int) -> Any:
     ) -> None:
         take_turn()
         index = uint32(cuda.blockIdx.x) * uint32(threads) + uint32(cuda.threadIdx.x)
-        b, piece = index // uint32(2 * of_half), index % uint32(2 * of_half)
+        b, part = index // uint32(2 * threads_of_half), index % uint32(2 * threads_of_half)
         if b < blocks_in_all:
-            half, column = piece // uint32(of_half), piece % uint32(of_half) * uint32(each)
+            half, column = part // uint32(threads_of_half), part % uint32(threads_of_half) * uint32(each)
             at = address(blocks, b, length, 0, 1)
             astray = uint32(at) & uint32(3)
             picks = uint32(0x3210) + astray * uint32(0x1111)

@@ -49,7 +49,7 @@ def floor_log2(value: Any) -> Any:
 
 @inlined
 def exponent_of(value: Any) -> Any:
-    """The same, read from the bits where they say it."""
+    """The floor of log2, read from the exponent bits where they suffice."""
     bits = ptx.bits_of(value)
     exponent = int32(bits >> uint32(23)) - int32(127)
     if exponent < int32(-126) or uint32(bits & uint32(0x7FFFFF)) >= uint32((1 << 23) - STEPS):

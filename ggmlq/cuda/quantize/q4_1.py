@@ -9,7 +9,7 @@ from ..intrinsics import ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
-from ._block import EACH, block_kernel, highest, inverse, lowest, nibbles, two_words
+from ._block import VALUES, block_kernel, highest, inverse, lowest, nibbles, two_words
 
 
 @inlined
@@ -29,8 +29,8 @@ def encode(v: Any, part: Any, at: Any, live: Any) -> Any:
     low = lowest(v, part)
     d = scaled(v, low, 15)
     per = inverse(d)
-    q = cuda.local.array(EACH, int32)
-    for i in range(EACH):
+    q = cuda.local.array(VALUES, int32)
+    for i in range(VALUES):
         q[i] = ptx.truncated(ptx.smaller(steps(v[i], low, per), float32(15)))
     scale, least = ptx.half_bits(d), ptx.half_bits(low)
     near, far = two_words(q)

@@ -1,4 +1,4 @@
-"""q5_0: as q4_0 with one more bit, kept apart; the layout is in formats/q5_0.py."""
+"""q5_0: as q4_0 with one more bit, stored apart; the layout is in formats/q5_0.py."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ..intrinsics import ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
-from ._block import EACH, block_kernel, extreme, fifth_bits, nibbles, store_word, two_words
+from ._block import VALUES, block_kernel, extreme, fifth_bits, nibbles, store_word, two_words
 from .q4_0 import code_all
 
 
 @inlined
 def encode(v: Any, part: Any, at: Any, live: Any) -> Any:
     d = ptx.mul(ptx.add(extreme(v, part), float32(0)), float32(-0.0625))
-    q = cuda.local.array(EACH, int32)
+    q = cuda.local.array(VALUES, int32)
     code_all(q, v, d, 31)
     low, high = two_words(q)
     scale, bits = ptx.half_bits(d), fifth_bits(low, high, part)

@@ -1,4 +1,4 @@
-"""q5_1: as q4_1 with one more bit, kept apart; the layout is in formats/q5_1.py."""
+"""q5_1: as q4_1 with one more bit, stored apart; the layout is in formats/q5_1.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..intrinsics import ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, int32, uint32, uint64
 from ..machine.launch import Kernel, family
-from ._block import EACH, block_kernel, fifth_bits, inverse, lowest, nibbles, two_words
+from ._block import VALUES, block_kernel, fifth_bits, inverse, lowest, nibbles, two_words
 from .q4_1 import scaled, steps
 
 
@@ -18,8 +18,8 @@ def encode(v: Any, part: Any, at: Any, live: Any) -> Any:
     low = lowest(v, part)
     d = scaled(v, low, 31)
     per = inverse(d)
-    q = cuda.local.array(EACH, int32)
-    for i in range(EACH):
+    q = cuda.local.array(VALUES, int32)
+    for i in range(VALUES):
         q[i] = ptx.truncated(steps(v[i], low, per))
     near, far = two_words(q)
     scale, least, bits = ptx.half_bits(d), ptx.half_bits(low), fifth_bits(near, far, part)

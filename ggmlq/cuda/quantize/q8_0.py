@@ -9,15 +9,15 @@ from ..intrinsics import ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
-from ._block import EACH, block_kernel, half_away, inverse, largest_size, store_word, two_words
+from ._block import VALUES, block_kernel, half_away, inverse, largest_size, store_word, two_words
 
 
 @inlined
 def encode(v: Any, part: Any, at: Any, live: Any) -> Any:
     d = ptx.div(largest_size(v), float32(127))
     per = inverse(d)
-    q = cuda.local.array(EACH, int32)
-    for i in range(EACH):
+    q = cuda.local.array(VALUES, int32)
+    for i in range(VALUES):
         q[i] = half_away(ptx.mul(v[i], per))
     scale = ptx.half_bits(d)
     near, far = two_words(q)

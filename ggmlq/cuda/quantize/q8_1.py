@@ -14,7 +14,7 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
 from ._block import (
-    EACH,
+    VALUES,
     block_kernel,
     half_away,
     inverse,
@@ -42,19 +42,19 @@ def encoder(code: Any, sum_of_floats: bool) -> Any:
     def encode(v: Any, part: Any, at: Any, live: Any) -> Any:
         d = ptx.div(largest_size(v), float32(127))
         per = inverse(d)
-        q = cuda.local.array(EACH, int32)
-        for i in range(EACH):
+        q = cuda.local.array(VALUES, int32)
+        for i in range(VALUES):
             q[i] = code(v[i], d, per)
         s = sum_of_values(v) if sum_of_floats else ptx.mul(float32(sum_of_codes(q)), d)
-        scale, kept = ptx.half_bits(d), ptx.half_bits(s)
+        scale, sum_bits = ptx.half_bits(d), ptx.half_bits(s)
         near, far = two_words(q)
         if live:
             codes = at + uint64(QS) + uint64(part) * uint64(4)
             ptx.store4(codes, near)
             ptx.store4(codes + uint64(16), far)
             if part == uint32(0):
-                ptx.store4(at, ptx.low_halves(scale, kept))
-        return max(uint32(scale & uint32(0x7C00)), uint32(kept & uint32(0x7C00)))
+                ptx.store4(at, ptx.low_halves(scale, sum_bits))
+        return max(uint32(scale & uint32(0x7C00)), uint32(sum_bits & uint32(0x7C00)))
 
     return encode
 

@@ -1,13 +1,14 @@
 """Floats to codes with scales on the GPU: the bits of ``codes/scaling.py``, whose functions these are.
 
-    _pieces.py     loads of 16 bytes as floats, and the extremes of many
-    _division.py   quotients by a scale that give the codes of IEEE division, two instructions each
-    _codes.py      a quotient to its code, a tile's extremes to its scale and zero point
-    _groups.py     tiles within a row, 16 to 512 columns: read once, in a part of a warp
-    _blocks.py     tiles of up to 16384 floats, whole rows too: read once, in a block of threads
-    _apart.py      any tile: extremes, scales and codes one after the other
+    _loads.py         loads of 16 bytes as floats, and the extremes of many
+    _division.py       quotients by a scale that give the codes of IEEE division, two instructions each
+    _codes.py          a quotient to its code, a tile's extremes to its scale and zero point
+    _groups.py         tiles within a row, 16 to 512 columns: read once, in a part of a warp
+    _blocks.py         tiles of up to 16384 floats, whole rows too: read once, in a block of threads
+    _three_passes.py   any tile: extremes, scales and codes, a kernel each
+    decode.py          codes with scales back to floats
 
-``quantize`` takes the first of the last three that serves a tile.
+``quantize`` takes the first of _groups, _blocks and _three_passes that serves a tile.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...codes.scaling import Found, Rule, empty
+from ...codes.scaling import Quantized, Rule, empty
 from ...codes.tiling import Tiling
 from ...errors import UnsupportedError
 from ..activations.floats import FLOAT32, converted
 from ..machine import device
 from ..machine.device import cupy
-from ..machine.grid import by_levels, placed
-from . import _apart, _blocks, _groups
-from ._codes import NATIVE, WORDS, Way, keeps_nan_of
-from ._pieces import SIZES, WIDE, in_piece
+from ..machine.grid import address_and_strides, by_levels
+from . import _blocks, _groups, _three_passes
+from ._codes import NATIVE, WORDS, Conversion, keeps_nan_of
+from ._loads import SIZES, WIDE, floats_per_load
 
 MOST = 1 << 31  # rows, columns, and half of the tiles, that kernels count in 32 bits
 
 
-class Rows(NamedTuple):
+class FloatRows(NamedTuple):
     """Rows of floats as kernels take them."""
 
     x: Any
@@ -38,50 +39,50 @@ class Rows(NamedTuple):
     pitch: int  # elements from one to the next
 
     def wide(self, over: Tiling) -> bool:
-        """Whether all pieces of 16 bytes are aligned, and whole within tiles."""
-        per = in_piece(self.kind, True)
+        """True where all loads of 16 bytes are aligned, and whole within tiles."""
+        per = floats_per_load(self.kind, True)
         cut = over.c % per if over.shape[1] > 1 else 0
         return not (self.x.data.ptr % WIDE or self.pitch % per or over.columns % per or cut)
 
 
-def quantize(rows: Any, over: Tiling, rule: Rule) -> Found:
+def quantize(rows: Any, over: Tiling, rule: Rule) -> Quantized:
     """Floats [rows, columns] on the current device to codes, scales and zero points."""
-    found = room_for(over, rule)
-    quantize_into(rows, over, rule, found)
-    return found
+    result = room_for(over, rule)
+    quantize_into(rows, over, rule, result)
+    return result
 
 
-def quantize_into(rows: Any, over: Tiling, rule: Rule, found: Found) -> None:
-    """The same into arrays that are there, which :func:`room_for` makes."""
-    if found.codes.size:
-        given, way = rows_of(rows, over), way_of(rule)
-        if not _at_once(given, over, rule, way, found):
-            _scale(given, over, rule, way, found)
-            _encode(given, over, way, found)
+def quantize_into(rows: Any, over: Tiling, rule: Rule, result: Quantized) -> None:
+    """Quantize into arrays that exist, as :func:`room_for` makes them."""
+    if result.codes.size:
+        floats, conversion = rows_of(rows, over), conversion_of(rule)
+        if not _at_once(floats, over, rule, conversion, result):
+            _scale(floats, over, rule, conversion, result)
+            _encode(floats, over, conversion, result)
 
 
 def encode(rows: Any, over: Tiling, rule: Rule, scales: Any, zeros: Any | None) -> Any:
     """Codes of floats under scales."""
-    found = Found(cupy().empty((over.rows, over.columns), rule.code.dtype), scales, zeros)
-    if found.codes.size:
-        _encode(rows_of(rows, over), over, way_of(rule, scales), found)
-    return found.codes
+    result = Quantized(cupy().empty((over.rows, over.columns), rule.code.dtype), scales, zeros)
+    if result.codes.size:
+        _encode(rows_of(rows, over), over, conversion_of(rule, scales), result)
+    return result.codes
 
 
 def zeros_of(rows: Any, over: Tiling, rule: Rule, scales: Any) -> Any:
-    """The zero points that go with given scales."""
+    """The zero points that belong to given scales."""
     zeros = empty(cupy(), over.shape, np.int32, rule.order)
     if rows.size:
-        found = Found(rows, scales, zeros)
-        _scale(rows_of(rows, over), over, rule, way_of(rule, scales), found, given_scales=True)
+        result = Quantized(rows, scales, zeros)
+        _scale(rows_of(rows, over), over, rule, conversion_of(rule, scales), result, given_scales=True)
     return zeros
 
 
 # --- operands -----------------------------------------------------------------------------------
 
 
-def rows_of(rows: Any, over: Tiling) -> Rows:
-    """Rows of one of the kinds, as they lie where kernels can read them so; otherwise a copy."""
+def rows_of(rows: Any, over: Tiling) -> FloatRows:
+    """Rows of one of the kinds, in place where kernels can read them so; otherwise a copy."""
     if max(*over[:2], over.shape[0] * over.shape[1] // 2) >= MOST:
         raise UnsupportedError(
             f"quantize_scaled of {over.rows} rows and {over.columns} columns in tiles of {over[2:]}: "
@@ -93,29 +94,29 @@ def rows_of(rows: Any, over: Tiling) -> Rows:
     elif kind == "float64":
         rows, kind = converted(rows, FLOAT32), "float32"
     down, along = rows.strides
-    size, per = SIZES[kind], in_piece(kind, True)
+    size, per = SIZES[kind], floats_per_load(kind, True)
     if (along != size and over.columns > 1) or down < 0 or down % size:
         rows = cupy().ascontiguousarray(rows)
     pitch = rows.strides[0] // size if over.rows > 1 else over.columns
     if over.columns % per == 0 and (rows.data.ptr % WIDE or pitch % per):
         rows, pitch = rows.copy(), over.columns  # aligned, for kernels that read it once
-    return Rows(rows, kind, pitch)
+    return FloatRows(rows, kind, pitch)
 
 
-def room_for(over: Tiling, rule: Rule) -> Found:
+def room_for(over: Tiling, rule: Rule) -> Quantized:
     """Memory for codes, scales and zero points."""
     codes = cupy().empty((over.rows, over.columns), rule.code.dtype)
     scales = empty(cupy(), over.shape, np.float32 if rule.scale == "float32" else np.uint8, rule.order)
     zeros = empty(cupy(), over.shape, np.int32, rule.order) if rule.zeros else None
-    return Found(codes, scales, zeros)
+    return Quantized(codes, scales, zeros)
 
 
-def way_of(rule: Rule, scales: Any = None) -> Way:
-    """How kernels compute a rule on this device; given scales are what they are."""
+def conversion_of(rule: Rule, scales: Any = None) -> Conversion:
+    """The conversion of a rule on this device; ``scales`` are those of the caller, if any."""
     capability = device.capability()
     native = rule.code.name in WORDS and capability is not None and capability >= NATIVE
     scale = rule.scale if scales is None else "e8m0" if scales.dtype == np.uint8 else "float32"
-    return Way(rule.code.name, scale, rule.rounding, rule.zeros, native)
+    return Conversion(rule.code.name, scale, rule.rounding, rule.zeros, native)
 
 
 def _bits(eps: Any) -> int:
@@ -125,29 +126,36 @@ def _bits(eps: Any) -> int:
 # --- launches -----------------------------------------------------------------------------------
 
 
-def _at_once(given: Rows, over: Tiling, rule: Rule, way: Way, found: Found) -> bool:
-    """In one kernel that reads each float once; False where there is none for these tiles."""
-    if not given.wide(over):
+def _at_once(floats: FloatRows, over: Tiling, rule: Rule, conversion: Conversion, result: Quantized) -> bool:
+    """Quantize in one kernel that reads each float once; False where there is none for these tiles."""
+    if not floats.wide(over):
         return False
     if over.r == 1 and over.c in _groups.GROUPS and over.columns % over.c == 0:
-        across, turns = -(-over.columns // _groups.COLUMNS), _groups.turns_of(given.kind, way)
+        across, turns = -(-over.columns // _groups.COLUMNS), _groups.turns_of(floats.kind, conversion)
         levels = -(-over.rows // (_groups.ROWS * turns))
         few = turns > 1 and across * levels < device.multiprocessors()
         levels = -(-over.rows // _groups.ROWS) if few else levels
-        kernel = _groups.kernel(given.kind, way, over.c, few)
+        kernel = _groups.kernel(floats.kind, conversion, over.c, few)
     else:
         tile = _tile_for(over)
         if tile is None:
             return False
-        kernel = _blocks.kernel(given.kind, way, tile)
+        kernel = _blocks.kernel(floats.kind, conversion, tile)
         levels, across = over.shape
-    parts = (given.x, given.pitch, found.codes, over.columns, *placed(found.scales), *placed(found.zeros))
+    parts = (
+        floats.x,
+        floats.pitch,
+        result.codes,
+        over.columns,
+        *address_and_strides(result.scales),
+        *address_and_strides(result.zeros),
+    )
     by_levels(kernel, across, levels, *parts, over.rows, _bits(rule.eps))
     return True
 
 
 def _tile_for(over: Tiling) -> tuple[int, int] | None:
-    """The smallest tile of the kernels in _blocks.py that is this one, or holds an axis as a whole."""
+    """The smallest tile of the kernels in _blocks.py that equals this one, or holds an axis as a whole."""
     down, along = over.shape
     for tile in sorted(_blocks.TILES, key=lambda tile: tile[0] * tile[1]):
         rows_fit = tile[0] == over.r or (down == 1 and tile[0] >= over.rows)
@@ -158,31 +166,51 @@ def _tile_for(over: Tiling) -> tuple[int, int] | None:
 
 
 def _scale(
-    given: Rows, over: Tiling, rule: Rule, way: Way, found: Found, *, given_scales: bool = False
+    floats: FloatRows,
+    over: Tiling,
+    rule: Rule,
+    conversion: Conversion,
+    result: Quantized,
+    *,
+    given_scales: bool = False,
 ) -> None:
     """Scales and zero points from the extremes of tiles."""
-    both, wide, (down, along) = way.zeros, given.wide(over), over.shape
+    both, wide, (down, along) = conversion.zeros, floats.wide(over), over.shape
     extremes = cupy().zeros((1 + both, down * along), np.uint32)
     lanes = 32 if over.c >= 32 else 1
-    parts = -(-over.c // (lanes * _apart.AT_ONCE * in_piece(given.kind, wide)))
-    levels_of_tile = -(-over.r // _apart.HEIGHT)
-    keeps_nan = keeps_nan_of(way) and not given_scales
-    take = _apart.extremes_kernel(given.kind, both, keeps_nan, wide, lanes)
-    across = -(-along * parts * lanes // _apart.THREADS)
+    parts = -(-over.c // (lanes * _three_passes.AT_ONCE * floats_per_load(floats.kind, wide)))
+    levels_of_tile = -(-over.r // _three_passes.HEIGHT)
+    keeps_nan = keeps_nan_of(conversion) and not given_scales
+    take = _three_passes.extremes_kernel(floats.kind, both, keeps_nan, wide, lanes)
+    across = -(-along * parts * lanes // _three_passes.THREADS)
     sizes = over.rows, over.columns, over.r, over.c, along, parts, levels_of_tile
     highs, lows = extremes[0], extremes[-1]
-    by_levels(take, across, down * levels_of_tile, given.x, given.pitch, highs, lows, *sizes)
-    make = _apart.scales_kernel(_apart.of_scales(way), given_scales)
-    where = *placed(found.scales), *placed(found.zeros), down, along
-    make((-(-down * along // _apart.THREADS),), (_apart.THREADS,), highs, lows, *where, _bits(rule.eps))
+    by_levels(take, across, down * levels_of_tile, floats.x, floats.pitch, highs, lows, *sizes)
+    make = _three_passes.scales_kernel(_three_passes.scale_conversion(conversion), given_scales)
+    where = *address_and_strides(result.scales), *address_and_strides(result.zeros), down, along
+    make(
+        (-(-down * along // _three_passes.THREADS),),
+        (_three_passes.THREADS,),
+        highs,
+        lows,
+        *where,
+        _bits(rule.eps),
+    )
 
 
-def _encode(given: Rows, over: Tiling, way: Way, found: Found) -> None:
-    """Codes under the scales that are there."""
-    wide = given.wide(over)
-    pieces = over.columns // in_piece(given.kind, wide)
-    shift = min((pieces - 1).bit_length(), _apart.THREADS.bit_length() - 1)
-    across, levels = -(-pieces // (1 << shift)), -(-over.rows // (_apart.THREADS >> shift))
-    parts = (given.x, given.pitch, found.codes, over.columns, *placed(found.scales), *placed(found.zeros))
-    kernel = _apart.encode_kernel(given.kind, way, wide)
+def _encode(floats: FloatRows, over: Tiling, conversion: Conversion, result: Quantized) -> None:
+    """Codes under scales that exist."""
+    wide = floats.wide(over)
+    loads = over.columns // floats_per_load(floats.kind, wide)
+    shift = min((loads - 1).bit_length(), _three_passes.THREADS.bit_length() - 1)
+    across, levels = -(-loads // (1 << shift)), -(-over.rows // (_three_passes.THREADS >> shift))
+    parts = (
+        floats.x,
+        floats.pitch,
+        result.codes,
+        over.columns,
+        *address_and_strides(result.scales),
+        *address_and_strides(result.zeros),
+    )
+    kernel = _three_passes.encode_kernel(floats.kind, conversion, wide)
     by_levels(kernel, across, levels, *parts, over.rows, over.r, over.c, shift)

@@ -21,20 +21,20 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine.launch import Kernel, family
-from ._codes import Way, keeps_nan_of, scale_storing, scaler, storing, zero_of
+from ._codes import Conversion, keeps_nan_of, scale_storing, scaler, storing, zero_of
 from ._division import divider
 from ._groups import tried
-from ._pieces import SIZES, agreeing, extremes, in_piece, spreading, words_into
+from ._loads import SIZES, agreeing, extremes, floats_per_load, spreading, words_into
 
-PIECES = 8  # of a thread, at most
+MOST_LOADS = 8  # of a thread, at most
 TILES = ((128, 128), (64, 64), (1, 1024), (1, 2048), (1, 4096), (1, 8192), (1, 16384))  # powers of two
 
 
 def shape_of(kind: str, tile: tuple[int, int]) -> tuple[int, int]:
     """Threads of a block, and pieces of a thread."""
-    pieces = tile[0] * tile[1] // in_piece(kind, True)
-    threads = min(max(pieces // PIECES, 128), 512)
-    return threads, pieces // threads
+    loads = tile[0] * tile[1] // floats_per_load(kind, True)
+    threads = min(max(loads // MOST_LOADS, 128), 512)
+    return threads, loads // threads
 
 
 def all_agreeing(warps: int, both: bool, keeps_nan: bool) -> Any:
@@ -55,19 +55,19 @@ def all_agreeing(warps: int, both: bool, keeps_nan: bool) -> Any:
 
 
 @family(tried(TILES))
-def kernel(kind: str, way: Way, tile: tuple[int, int]) -> Kernel:
+def kernel(kind: str, conversion: Conversion, tile: tuple[int, int]) -> Kernel:
     """The kernel for tiles of a shape."""
-    (tile_rows, tile_columns), size, per = tile, SIZES[kind], in_piece(kind, True)
-    threads, pieces = shape_of(kind, tile)
+    (tile_rows, tile_columns), size, per = tile, SIZES[kind], floats_per_load(kind, True)
+    threads, loads = shape_of(kind, tile)
     across, warps = tile_columns // per, threads // 32  # pieces of a row
     fit = 1024 // threads if threads > 256 else 768 // threads
-    spread, both, each, raw = spreading(kind), way.zeros, per, 4 * pieces
-    keeps_nan = keeps_nan_of(way)
+    spread, both, length, raw = spreading(kind), conversion.zeros, per, 4 * loads
+    keeps_nan = keeps_nan_of(conversion)
     widen, agree = extremes(per, both, keeps_nan), all_agreeing(warps, both, keeps_nan)
-    scale_of, zero = scaler(way), zero_of(way)
-    prepare, divide = divider(CODES[way.code], both, way.scale, per)
-    store, store_scale, store4 = storing(way, per), scale_storing(way), ptx.store4
-    code_size, take_turn = way.size, dependent_launch.take_turn
+    scale_of, zero = scaler(conversion), zero_of(conversion)
+    prepare, divide = divider(CODES[conversion.code], both, conversion.scale, per)
+    store, store_scale, store4 = storing(conversion, per), scale_storing(conversion), ptx.store4
+    code_size, take_turn = conversion.size, dependent_launch.take_turn
 
     def quantize(
         x: Any, pitch: Any,  # of the kind [rows, columns], elements from row to row
@@ -81,25 +81,25 @@ def kernel(kind: str, way: Way, tile: tuple[int, int]) -> Kernel:
         tile_row = uint32(uint32(cuda.blockIdx.y) + first)
         row0 = uint32(tile_row * uint32(tile_rows) + thread // uint32(across))
         start = uint32(uint32(cuda.blockIdx.x) * uint32(tile_columns))
-        column0 = uint32(start + thread % uint32(across) * uint32(each))
-        words, v = cuda.local.array(raw, uint32), cuda.local.array(each, float32)
-        for p in range(pieces):
+        column0 = uint32(start + thread % uint32(across) * uint32(length))
+        words, v = cuda.local.array(raw, uint32), cuda.local.array(length, float32)
+        for p in range(loads):
             row = uint32(row0 + uint32(p * threads // across))
-            column = uint32(column0 + uint32(p * threads % across * each))
+            column = uint32(column0 + uint32(p * threads % across * length))
             for e in range(4):
                 words[4 * p + e] = uint32(0)
             if row < rows and column < columns:
                 words_into(words, 4 * p, address(x, row, pitch, column, size))
         high, low = float32(0), float32(0)
-        for p in range(pieces):
+        for p in range(loads):
             spread(words, 4 * p, v, 0)
             high, low = widen(v, high, low)
         high, low = agree(high, low)
         s = scale_of(high, low, ptx.float_of(eps))
         z, known = zero(low, s), prepare(s)
-        for p in range(pieces):
+        for p in range(loads):
             row = uint32(row0 + uint32(p * threads // across))
-            column = uint32(column0 + uint32(p * threads % across * each))
+            column = uint32(column0 + uint32(p * threads % across * length))
             if row < rows and column < columns:
                 spread(words, 4 * p, v, 0)
                 divide(v, s, known)
@@ -112,5 +112,7 @@ def kernel(kind: str, way: Way, tile: tuple[int, int]) -> Kernel:
 
     long, word = uint64, uint32
     parameters = (long, long, long, word, long, long, long, long, long, long, word, word, word)
-    name = f"tiles of {tile_rows}x{tile_columns} {kind} to {way}"
-    return Kernel(name, quantize, *parameters, threads=threads, blocks=fit, least=way.least, early=True)
+    name = f"tiles of {tile_rows}x{tile_columns} {kind} to {conversion}"
+    return Kernel(
+        name, quantize, *parameters, threads=threads, blocks=fit, least=conversion.least, early=True
+    )

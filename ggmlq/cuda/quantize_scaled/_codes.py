@@ -1,4 +1,4 @@
-"""One float to its code, four codes to a word, and a tile's extremes to its scale and zero point."""
+"""The code of one float, four codes of a word, and a tile's scale and zero point from its extremes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ._division import is_nan
 
 NATIVE = (8, 9)  # the lowest capability with conversions to floats of 8 bits
 WORDS = {"e4m3": codes.four_e4m3, "e5m2": codes.four_e5m2}
-FAR = 1 << 20  # further than any zero point can bring back
+FAR = 1 << 20  # beyond what any zero point can bring back
 
 
-class Way(NamedTuple):
-    """How floats become codes, as kernels are made for it: a rule without its numbers."""
+class Conversion(NamedTuple):
+    """The conversion that a kernel is compiled for: a rule without its numbers."""
 
     code: str
     scale: str  # "float32" or "e8m0"
@@ -28,7 +28,7 @@ class Way(NamedTuple):
 
     @property
     def least(self) -> tuple[int, int]:
-        """The lowest capability."""
+        """The lowest capability that has it."""
         return NATIVE if self.native else (7, 5)
 
     @property
@@ -44,10 +44,10 @@ class Way(NamedTuple):
 # --- codes --------------------------------------------------------------------------------------
 
 
-def to_code(way: Way) -> Any:
+def to_code(conversion: Conversion) -> Any:
     """The device function ``one(v, zero)``: the code of a quotient in the low bits of a word."""
-    code = CODES[way.code]
-    return _float_code(code) if isinstance(code, MiniFloat) else _integer_code(code, way)
+    code = CODES[conversion.code]
+    return _float_code(code) if isinstance(code, MiniFloat) else _integer_code(code, conversion)
 
 
 def _float_code(code: MiniFloat) -> Any:
@@ -61,21 +61,23 @@ def _float_code(code: MiniFloat) -> Any:
     def one(v: Any, zero: Any) -> Any:
         bits = ptx.bits_of(v)
         a = uint32(bits & uint32(0x7FFFFFFF))
-        found = uint32(uint32(a + uint32(half) + uint32(uint32(a >> uint32(cut)) & uint32(1))) >> uint32(cut))
-        found = uint32(found - uint32(shift))
+        code_bits = uint32(
+            uint32(a + uint32(half) + uint32(uint32(a >> uint32(cut)) & uint32(1))) >> uint32(cut)
+        )
+        code_bits = uint32(code_bits - uint32(shift))
         if a < uint32(least):
-            found = uint32(ptx.bits_of(ptx.add(ptx.float_of(a), magic)) - uint32(magic_bits))
-        found = min(found, uint32(largest))
+            code_bits = uint32(ptx.bits_of(ptx.add(ptx.float_of(a), magic)) - uint32(magic_bits))
+        code_bits = min(code_bits, uint32(largest))
         if a > uint32(0x7F800000):
-            found = uint32(nan)
-        return uint32(found | uint32(uint32(bits >> uint32(24)) & uint32(0x80)))
+            code_bits = uint32(nan)
+        return uint32(code_bits | uint32(uint32(bits >> uint32(24)) & uint32(0x80)))
 
     return one
 
 
-def _integer_code(code: Any, way: Way) -> Any:
-    low, high, has_zero = int(code.min), int(code.max), way.zeros
-    nearest = rounding_to_int(way.rounding)
+def _integer_code(code: Any, conversion: Conversion) -> Any:
+    low, high, has_zero = int(code.min), int(code.max), conversion.zeros
+    nearest = rounding_to_int(conversion.rounding)
 
     @inlined
     def one(v: Any, zero: Any) -> Any:
@@ -101,18 +103,18 @@ def rounding_to_int(rounding: str) -> Any:
     return half_away
 
 
-def to_word(way: Way) -> Any:
+def to_word(conversion: Conversion) -> Any:
     """The device function ``word(v, i, zero)``: the codes of v[i], v[i + 1], … that fill a word."""
-    if way.native:
-        four = WORDS[way.code]
+    if conversion.native:
+        four = WORDS[conversion.code]
 
         @inlined
         def native(v: Any, i: Any, zero: Any) -> Any:
             return four(v[i], v[i + 1], v[i + 2], v[i + 3])
 
         return native
-    one, low_bytes, low_halves = to_code(way), ptx.low_bytes, ptx.low_halves
-    if way.size == 2:
+    one, low_bytes, low_halves = to_code(conversion), ptx.low_bytes, ptx.low_halves
+    if conversion.size == 2:
 
         @inlined
         def two(v: Any, i: Any, zero: Any) -> Any:
@@ -128,18 +130,18 @@ def to_word(way: Way) -> Any:
     return four_bytes
 
 
-def storing(way: Way, each: int) -> Any:
+def storing(conversion: Conversion, length: int) -> Any:
     """The device function ``store(at, v, i, zero)``: codes of v[i] … v[i + each - 1] to an address."""
-    word, per = to_word(way), 4 // way.size
-    if each == 1:
-        single, store_one = to_code(way), ptx.store1 if way.size == 1 else ptx.store2
+    word, per = to_word(conversion), 4 // conversion.size
+    if length == 1:
+        single, store_one = to_code(conversion), ptx.store1 if conversion.size == 1 else ptx.store2
 
         @inlined
         def store_single(at: Any, v: Any, i: Any, zero: Any) -> None:
             store_one(at, single(v[i], zero))
 
         return store_single
-    count = each // per
+    count = length // per
 
     @inlined
     def store(at: Any, v: Any, i: Any, zero: Any) -> None:
@@ -159,19 +161,19 @@ def storing(way: Way, each: int) -> Any:
 # --- scales -------------------------------------------------------------------------------------
 
 
-def keeps_nan_of(way: Way) -> bool:
+def keeps_nan_of(conversion: Conversion) -> bool:
     """True where the code has no NaN, so that one makes its tile's scale NaN."""
-    return CODES[way.code].kind == "integer"
+    return CODES[conversion.code].kind == "integer"
 
 
-def scaler(way: Way) -> Any:
+def scaler(conversion: Conversion) -> Any:
     """The device function ``scale(high, low, eps)`` of a tile: the scale's value, as it will be read.
 
     ``high`` is the largest value, ``low`` the magnitude of the least; without zero points ``high`` is
     the largest magnitude. Of a NaN the scale is that of the host, 0x7FC00000.
     """
-    code, has_zero, power = CODES[way.code], way.zeros, way.scale == "e8m0"
-    steps, keeps_nan = float32(code.max - (code.min if way.zeros else 0)), keeps_nan_of(way)
+    code, has_zero, power = CODES[conversion.code], conversion.zeros, conversion.scale == "e8m0"
+    steps, keeps_nan = float32(code.max - (code.min if conversion.zeros else 0)), keeps_nan_of(conversion)
 
     @inlined
     def scale(high: Any, low: Any, eps: Any) -> Any:
@@ -208,9 +210,9 @@ def value_of_power(field: Any) -> Any:
     return ptx.float_of(uint32(bits))
 
 
-def scale_storing(way: Way) -> Any:
-    """The device function that stores a scale as it is kept."""
-    if way.scale == "float32":
+def scale_storing(conversion: Conversion) -> Any:
+    """The device function that stores a scale in its type."""
+    if conversion.scale == "float32":
         return ptx.store_float
 
     @inlined
@@ -221,9 +223,9 @@ def scale_storing(way: Way) -> Any:
     return store
 
 
-def scale_loading(way: Way) -> Any:
+def scale_loading(conversion: Conversion) -> Any:
     """The device function that loads a scale as float32."""
-    if way.scale == "float32":
+    if conversion.scale == "float32":
         return ptx.load_float
 
     @inlined
@@ -233,19 +235,19 @@ def scale_loading(way: Way) -> Any:
     return load
 
 
-def zero_of(way: Way) -> Any:
+def zero_of(conversion: Conversion) -> Any:
     """The device function ``zero(low, s)``: the code that 0.0 has; ``low`` as in :func:`scaler`."""
-    code = CODES[way.code]
-    nearest = rounding_to_int(way.rounding)
+    code = CODES[conversion.code]
+    nearest = rounding_to_int(conversion.rounding)
     least, most = int(code.min), int(code.max)
     start = float32(least)
 
     @inlined
     def zero(low: Any, s: Any) -> Any:
-        if not way_zeros:
+        if not has_zero_points:
             return int32(0)
         z = nearest(ptx.add(start, ptx.div(low, s)))
         return int32(min(max(z, int32(least)), int32(most)))
 
-    way_zeros = way.zeros and isinstance(code, Integer)
+    has_zero_points = conversion.zeros and isinstance(code, Integer)
     return zero

@@ -71,7 +71,7 @@ def is_safe(code: Code, zeros: bool) -> Any:
 
 
 class Divider(NamedTuple):
-    """Two device functions: what to know of a scale, and quotients by it.
+    """Two device functions: the facts of a scale, and quotients by it.
 
     ``prepare(s)`` gives three values for ``divide(v, s, known)``, which divides ``count`` elements of v.
     """
@@ -81,7 +81,7 @@ class Divider(NamedTuple):
 
 
 def divider(code: Code, zeros: bool, scale: str, count: int) -> Divider:
-    """Those for a code, and scales that are kept so."""
+    """The divider for a code, and for scales of a type."""
     if scale == "e8m0":
         return _by_power(count)
     safe = is_safe(code, zeros)

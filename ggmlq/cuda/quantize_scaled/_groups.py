@@ -23,9 +23,9 @@ from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.address import address
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine.launch import Kernel, family
-from ._codes import WORDS, Way, keeps_nan_of, scale_storing, scaler, storing, zero_of
+from ._codes import WORDS, Conversion, keeps_nan_of, scale_storing, scaler, storing, zero_of
 from ._division import divider
-from ._pieces import SIZES, agreeing, extremes, in_piece, spreading, words_into
+from ._loads import SIZES, agreeing, extremes, floats_per_load, spreading, words_into
 
 EACH, ROWS, COLUMNS = 16, 8, 512  # floats a thread; of a block, at a time
 TURNS = {"float16": 2, "bfloat16": 2, "float32": 1}  # rows of a warp, where codes take few instructions
@@ -33,45 +33,45 @@ THREADS = 32 * ROWS
 GROUPS = (128, 16, 32, 64, 256, 512)  # columns of a group
 
 
-def ways() -> Any:
-    """All ways from floats to codes."""
+def conversions() -> Any:
+    """All conversions from floats to codes."""
     for code, scale in product(CODES.values(), ("float32", "e8m0")):
         if code.kind == "scale":
             continue
         natives = (False, True) if code.name in WORDS else (False,)
         shifts = (False, True) if code.kind == "integer" and code.min != -code.max else (False,)
         for native, rounding, zeros in product(natives, code.roundings, shifts):
-            yield Way(code.name, scale, rounding, zeros, native)
+            yield Conversion(code.name, scale, rounding, zeros, native)
 
 
-def turns_of(kind: str, way: Way) -> int:
+def turns_of(kind: str, conversion: Conversion) -> int:
     """Rows that a warp has at a time."""
-    quick = way.native or (CODES[way.code].kind == "integer" and not way.zeros)
+    quick = conversion.native or (CODES[conversion.code].kind == "integer" and not conversion.zeros)
     return TURNS[kind] if quick else 1
 
 
-USUAL = Way("e4m3", "float32", "half_even", False, True)
+USUAL = Conversion("e4m3", "float32", "half_even", False, True)
 
 
 def tried(shapes: Any) -> Any:
-    """Of all that kernels are made for: each kind of floats with each shape, each way from float16."""
+    """The cases of a family: each kind of floats with each shape, each conversion from float16."""
     yield from ((kind, USUAL, shape) for kind, shape in product(SIZES, shapes))
-    yield from (("float16", way, shapes[0]) for way in ways())
+    yield from (("float16", conversion, shapes[0]) for conversion in conversions())
 
 
 @family(tried(GROUPS))
-def kernel(kind: str, way: Way, columns_of_group: int, few: bool = False) -> Kernel:
-    """The kernel for groups of so many columns; of few rows a warp has one at a time."""
-    size, per = SIZES[kind], in_piece(kind, True)
-    pieces, lanes, group = EACH // per, columns_of_group // EACH, columns_of_group
-    turns = 1 if few else turns_of(kind, way)
-    spread, widen = spreading(kind), extremes(EACH, way.zeros, keeps_nan_of(way))
-    agree = agreeing(lanes, way.zeros, keeps_nan_of(way))
-    raw, all_raw = 4 * pieces, 4 * pieces * turns  # words of a turn, and of all
-    scale_of, zero = scaler(way), zero_of(way)
-    prepare, divide = divider(CODES[way.code], way.zeros, way.scale, EACH)
-    store, store_scale, store4 = storing(way, per), scale_storing(way), ptx.store4
-    code_size, has_zeros, take_turn = way.size, way.zeros, dependent_launch.take_turn
+def kernel(kind: str, conversion: Conversion, columns_of_group: int, few: bool = False) -> Kernel:
+    """The kernel for groups of a length; ``few``: a warp has one row at a time."""
+    size, per = SIZES[kind], floats_per_load(kind, True)
+    loads, lanes, group = EACH // per, columns_of_group // EACH, columns_of_group
+    turns = 1 if few else turns_of(kind, conversion)
+    spread, widen = spreading(kind), extremes(EACH, conversion.zeros, keeps_nan_of(conversion))
+    agree = agreeing(lanes, conversion.zeros, keeps_nan_of(conversion))
+    raw, all_raw = 4 * loads, 4 * loads * turns  # words of a turn, and of all
+    scale_of, zero = scaler(conversion), zero_of(conversion)
+    prepare, divide = divider(CODES[conversion.code], conversion.zeros, conversion.scale, EACH)
+    store, store_scale, store4 = storing(conversion, per), scale_storing(conversion), ptx.store4
+    code_size, has_zeros, take_turn = conversion.size, conversion.zeros, dependent_launch.take_turn
 
     def quantize(
         x: Any, pitch: Any,  # of the kind [rows, columns], elements from row to row
@@ -95,11 +95,11 @@ def kernel(kind: str, way: Way, columns_of_group: int, few: bool = False) -> Ker
             row = uint32(row0 + uint32(t * ROWS))
             if row < rows and start < columns:
                 at = address(x, row, pitch, column, size)
-                for p in range(pieces):
+                for p in range(loads):
                     words_into(words, t * raw + 4 * p, at + uint64(p * lanes * 16))
         for t in range(turns):
             row = uint32(row0 + uint32(t * ROWS))
-            for p in range(pieces):
+            for p in range(loads):
                 spread(words, t * raw + 4 * p, v, p * per)
             high, low = widen(v, float32(0), float32(0))
             high, low = agree(high, low)
@@ -108,7 +108,7 @@ def kernel(kind: str, way: Way, columns_of_group: int, few: bool = False) -> Ker
             divide(v, s, prepare(s))
             if row < rows and start < columns:
                 to = address(codes, row, columns, column, code_size)
-                for p in range(pieces):
+                for p in range(loads):
                     store(to + uint64(p * lanes * per * code_size), v, p * per, z)
                 if part == uint32(0):
                     i, j = uint64(row), uint64(start // uint32(group))
@@ -118,5 +118,5 @@ def kernel(kind: str, way: Way, columns_of_group: int, few: bool = False) -> Ker
 
     long, word = uint64, uint32
     parameters = (long, long, long, word, long, long, long, long, long, long, word, word, word)
-    name = f"groups of {group} {kind} to {way}{', few' * few}"
-    return Kernel(name, quantize, *parameters, threads=THREADS, blocks=4, least=way.least, early=True)
+    name = f"groups of {group} {kind} to {conversion}{', few' * few}"
+    return Kernel(name, quantize, *parameters, threads=THREADS, blocks=4, least=conversion.least, early=True)

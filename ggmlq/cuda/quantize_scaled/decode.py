@@ -20,7 +20,7 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import DTYPES, KINDS, LEAST, storing
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.device import cupy
-from ..machine.grid import by_levels, placed
+from ..machine.grid import address_and_strides, by_levels
 from ..machine.launch import Kernel, family
 from ._codes import value_of_power
 
@@ -52,14 +52,14 @@ def _value_e5m2(word: Any) -> Any:
 def _value_e4m3(word: Any) -> Any:
     low = uint32(word & uint32(0x7F))
     half = uint32(uint32(word & uint32(0x80)) << uint32(8)) | uint32(low << uint32(7))
-    found = ptx.mul(ptx.half_value(uint32(half)), float32(256))
-    return float32(float("nan")) if low == uint32(0x7F) else found
+    value = ptx.mul(ptx.half_value(uint32(half)), float32(256))
+    return float32(float("nan")) if low == uint32(0x7F) else value
 
 
-def taking(code: Code, each: int) -> Any:
-    """The device function ``take(at, v)``: ``each`` codes from an address on, as floats."""
+def taking(code: Code, length: int) -> Any:
+    """The device function ``take(at, v)``: ``length`` codes from an address on, as floats."""
     value, size = to_value(code), code.dtype.itemsize
-    count, per, mask = each * size // 4, 4 // size, (1 << 8 * size) - 1
+    count, per, mask = length * size // 4, 4 // size, (1 << 8 * size) - 1
 
     @inlined
     def spread(word: Any, v: Any, i: Any) -> None:
@@ -68,7 +68,7 @@ def taking(code: Code, each: int) -> Any:
 
     @inlined
     def take(at: Any, v: Any) -> None:
-        if each == 1:
+        if length == 1:
             v[0] = value(words.load1(at) if size == 1 else words.load2(at))
         elif count == 4:
             four = words.load_words(at)
@@ -108,8 +108,8 @@ def _cases() -> Any:
 def decoder(name: str, kind: str, power: bool, wide: bool) -> Kernel:
     """The kernel for a code and a kind of values; ``power``: scales are e8m0."""
     code, size = CODES[name], KINDS[kind]
-    each = 16 // size if wide else 1
-    take, put, code_size = taking(code, each), putting(kind, wide), code.dtype.itemsize
+    length = 16 // size if wide else 1
+    take, put, code_size = taking(code, length), putting(kind, wide), code.dtype.itemsize
     load1, load_float, take_turn = words.load1, ptx.load_float, dependent_launch.take_turn
 
     def decode(
@@ -122,26 +122,26 @@ def decoder(name: str, kind: str, power: bool, wide: bool) -> Kernel:
         take_turn()
         thread = uint32(cuda.threadIdx.x)
         across = uint32(thread & uint32(uint32(uint32(1) << shift) - uint32(1)))
-        column = uint32(uint32(uint32(cuda.blockIdx.x) << shift) + across) * uint32(each)
+        column = uint32(uint32(uint32(cuda.blockIdx.x) << shift) + across) * uint32(length)
         level = uint32(uint32(cuda.blockIdx.y) + first)
         row = uint32(uint32(level * uint32(uint32(THREADS) >> shift)) + uint32(thread >> shift))
         if row < rows and column < columns:
-            v = cuda.local.array(each, float32)
+            v = cuda.local.array(length, float32)
             take(codes + uint64(row) * uint64(pitch) + uint64(column) * uint64(code_size), v)
             i, j = uint64(row // r), uint64(column // c)
             at = scales + i * uint64(down) + j * uint64(along)
             s = value_of_power(load1(at)) if power else load_float(at)
             if zeros != uint64(0):
                 zero = load_float(zeros + i * uint64(zeros_down) + j * uint64(zeros_along))
-                for e in range(each):
+                for e in range(length):
                     v[e] = ptx.sub(v[e], zero)
-            for e in range(each):
+            for e in range(length):
                 v[e] = ptx.mul(v[e], s)
             put(address(out, row, columns, column, size), v, 0)
 
     long, word = uint64, uint32
     parameters = (long, long, long, word, long, long, long, long, long, long, *[word] * 5)
-    title = f"dequantize {name} by {'e8m0' if power else 'float32'} to {kind}, {each} a thread"
+    title = f"dequantize {name} by {'e8m0' if power else 'float32'} to {kind}, {length} a thread"
     return Kernel(title, decode, *parameters, threads=THREADS, least=LEAST[kind], early=True)
 
 
@@ -161,14 +161,14 @@ def _decode(s: ScaledArray, kind: str, out: Any) -> None:
     if (codes.strides[1] != size and over.columns > 1) or codes.strides[0] < 0:
         codes = cupy().ascontiguousarray(codes)
     pitch = codes.strides[0] if over.rows > 1 else over.columns * size
-    each = 16 // KINDS[kind]
-    cut = over.c % each if over.shape[1] > 1 else 0
-    wide = not (codes.data.ptr % (each * size) or pitch % (each * size) or over.columns % each or cut)
+    length = 16 // KINDS[kind]
+    cut = over.c % length if over.shape[1] > 1 else 0
+    wide = not (codes.data.ptr % (length * size) or pitch % (length * size) or over.columns % length or cut)
     zeros = None if s.zeros is None else s.zeros.astype(np.float32)
-    beside = [v for part in (s.scales, zeros) for v in placed(part)]
-    pieces = over.columns // (each if wide else 1)
-    shift = min((pieces - 1).bit_length(), THREADS.bit_length() - 1)
-    across, levels = -(-pieces // (1 << shift)), -(-over.rows // (THREADS >> shift))
+    beside = [v for part in (s.scales, zeros) for v in address_and_strides(part)]
+    loads = over.columns // (length if wide else 1)
+    shift = min((loads - 1).bit_length(), THREADS.bit_length() - 1)
+    across, levels = -(-loads // (1 << shift)), -(-over.rows // (THREADS >> shift))
     kernel = decoder(code.name, kind, s.scale == "e8m0", wide)
     sizes = over.rows, over.r, over.c, shift
     by_levels(kernel, across, levels, codes, pitch, out, over.columns, *beside, *sizes)

@@ -1,14 +1,15 @@
-"""A ring of stages that the copy engine fills: tiles of 8-bit codes in boxes, and scales beside them.
+"""A ring of stages that the copy engine fills: tiles of 8-bit codes in boxes, with their scales.
 
     stage    codes of x [rows, 128] · codes of w [columns, 128]                  swizzled
-    beside   scales of x [rows], and, where each column has its own, of w        floats: one step's
-    outputs  a buffer a warp that multiplies
+    scales   of x [rows], and of w [columns] where each column has its own       floats: those of one step
+    outputs  a buffer for each consumer warp
     barriers full [stages] · empty [stages]
 
-Two threads of different warps fill, one with codes of w, one with those of x, for each of their steps takes
-some hundred clocks: they wait until a stage is empty, announce its bytes and ask for its boxes. Warps that
-multiply wait until it is full, and say when they are done with it. The order of tiles is that of
-rings/shape.py, so that what runs at one time shares rows of both operands in the L2.
+Two producer threads in different warps fill it, one with codes of w, one with those of x, for each of their
+steps takes some hundred clocks: they wait until a stage is empty, announce its bytes and start its boxes.
+Consumer warps wait until it is full, and arrive at its other barrier when they have multiplied it. The
+raster of tiles is that of rings/shape.py, so that blocks of the same time share rows of both operands in
+the L2.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ..intrinsics.language import uint32
 from ..intrinsics.wgmma8 import STEP
 from .shape import MOST_SHARED
 
-KILO = 1024  # what a swizzled box is aligned to
+KILO = 1024  # bytes; swizzled boxes are aligned to as many
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class BoxTile:
     rows: int = 256  # of x
     columns: int = 128  # rows of w
     stages: int = 4
-    groups: int = 2  # warpgroups that multiply, each an equal part of the rows
+    groups: int = 2  # consumer warpgroups, each with an equal part of the rows
 
     def __str__(self) -> str:
         return f"{self.rows}x{self.columns}, {self.stages} stages"
@@ -46,40 +47,40 @@ class BoxTile:
 
     @property
     def stage(self) -> int:
-        """Bytes of codes."""
+        """Bytes of a stage's codes."""
         return (self.rows + self.columns) * STEP
 
     def tiles(self, m: int, n: int) -> int:
-        """How many there are."""
+        """Tiles of an output of m rows and n columns."""
         return -(-m // self.rows) * -(-n // self.columns)
 
 
 @dataclass(frozen=True)
-class Room:
-    """Where everything lies in shared memory, in bytes from the start of the ring."""
+class SharedLayout:
+    """The layout of a block's shared memory: offsets from the start of the ring, in bytes."""
 
     tile: BoxTile
     x_scales: bool = True
-    w_scales: bool = False  # of each column
+    w_scales: bool = False  # each column has a scale
 
     @property
-    def beside(self) -> int:
-        """Bytes of scales of a stage."""
+    def scale_bytes(self) -> int:
+        """Bytes of a stage's scales."""
         return 4 * (self.tile.rows * self.x_scales + self.tile.columns * self.w_scales)
 
     @property
     def scales(self) -> int:
-        """Of the first stage."""
+        """Offset of the first stage's scales."""
         return self.tile.stages * self.tile.stage
 
     @property
     def outputs(self) -> int:
-        """Buffers of the warps."""
-        return -(-(self.scales + self.tile.stages * self.beside) // KILO) * KILO
+        """Offset of the warps' buffers."""
+        return -(-(self.scales + self.tile.stages * self.scale_bytes) // KILO) * KILO
 
     @property
     def barriers(self) -> int:
-        """Full ones, then empty ones."""
+        """Offset of the full barriers; the empty ones follow."""
         return self.outputs + 4 * self.tile.groups * BUFFER
 
     @property
@@ -89,12 +90,12 @@ class Room:
 
     @property
     def fits(self) -> bool:
-        """On Hopper."""
+        """True where a block of a Hopper card may have as much."""
         return self.shared <= MOST_SHARED
 
 
-def follower(stages: int) -> Any:
-    """The device function for the stage after one, and its parity."""
+def stage_advancer(stages: int) -> Any:
+    """The device function for the next stage, and its parity."""
 
     @inlined
     def after(stage: Any, phase: Any) -> Any:
@@ -104,8 +105,8 @@ def follower(stages: int) -> Any:
     return after
 
 
-def starter(stages: int, arrivals: int) -> Any:
-    """The device function by which one thread makes the barriers; so many warps say that a stage is empty."""
+def barrier_initializer(stages: int, arrivals: int) -> Any:
+    """The device function by which one thread makes the barriers; ``arrivals``: warps that empty a stage."""
     init, publish = barriers.init, barriers.publish_barriers
 
     @inlined
@@ -118,72 +119,83 @@ def starter(stages: int, arrivals: int) -> Any:
     return start
 
 
-def placer(tile: BoxTile, tall: int) -> Any:
-    """The device function for a tile's first row and column; ``tall`` tiles are gone down together."""
+def raster(tile: BoxTile, raster_height: int) -> Any:
+    """The device function for a tile's first row and column, ``raster_height`` tiles down at a time."""
     rows, columns = tile.rows, tile.columns
 
     @inlined
-    def place(number: Any, down: Any, across: Any) -> Any:
-        each = uint32(uint32(tall) * across)
-        first = uint32(uint32(number // each) * uint32(tall))
-        height, rest = min(uint32(down - first), uint32(tall)), uint32(number % each)
+    def locate(number: Any, down: Any, across: Any) -> Any:
+        raster_tiles = uint32(uint32(raster_height) * across)
+        first = uint32(uint32(number // raster_tiles) * uint32(raster_height))
+        height, rest = min(uint32(down - first), uint32(raster_height)), uint32(number % raster_tiles)
         row = uint32(first + uint32(rest % height))
         return uint32(row * uint32(rows)), uint32(uint32(rest // height) * uint32(columns))
 
-    return place
+    return locate
 
 
-def product_placer(tile: BoxTile, tall: int) -> Any:
-    """The same for who multiplies, which also asks which column that is to the scales of w."""
-    place = placer(tile, tall)
+def product_raster(tile: BoxTile, raster_height: int) -> Any:
+    """The device function for consumers: a tile's first row, first column, and column of scales of w."""
+    locate = raster(tile, raster_height)
 
     @inlined
-    def place_in_product(number: Any, where: Any) -> Any:
-        down, across = where
-        row, column = place(number, down, across)
+    def locate_in_product(number: Any, tiles: Any) -> Any:
+        down, across = tiles
+        row, column = locate(number, down, across)
         return row, column, column
 
-    return place_in_product
+    return locate_in_product
 
 
-def fetcher(room: Room, of_w: bool) -> Any:
-    """The device function that asks for an operand's boxes of a stage, whose barrier is ``done``.
+def box_fetcher(layout: SharedLayout, is_w: bool) -> Any:
+    """The device function that starts the boxes of one operand's stage, whose barrier is ``done``.
 
-    That of w announces the bytes of both. ``scales``: a map, of x [groups, M], of w [steps, N]; ``at``: the
-    first row of the operand, ``among``: its place in a row of scales; ``group``: which row of those belongs
-    to the step.
+    That of w announces the bytes of both operands. ``scales``: a map, of x [groups, M], of w [steps, N];
+    ``at``: the operand's first row; ``scale_column``: its place in a row of scales; ``group``: the row of
+    scales of the step.
     """
-    length, size, first = room.tile.stage, room.tile.stage + room.beside, room.tile.rows * STEP * of_w
-    scaled = room.w_scales if of_w else room.x_scales
-    near, beside = room.scales + 4 * room.tile.rows * room.x_scales * of_w, room.beside
+    length, size, first = (
+        layout.tile.stage,
+        layout.tile.stage + layout.scale_bytes,
+        layout.tile.rows * STEP * is_w,
+    )
+    scaled = layout.w_scales if is_w else layout.x_scales
+    scales_at, scale_bytes = layout.scales + 4 * layout.tile.rows * layout.x_scales * is_w, layout.scale_bytes
     expect, fetch = barriers.expect, boxes.fetch
 
     @inlined
-    def ask(
-        ring: Any, done: Any, stage: Any, codes: Any, scales: Any, at: Any, among: Any, step: Any, group: Any
+    def start_boxes(
+        ring: Any, done: Any, stage: Any, codes: Any, scales: Any, at: Any, scale_column: Any,
+        step: Any, group: Any,
     ) -> None:  # fmt: skip
-        if of_w:
+        if is_w:
             expect(done, uint32(size))
         to = uint32(ring + stage * uint32(length) + uint32(first))
         fetch(to, codes, uint32(step * uint32(STEP)), at, done)
         if scaled:
-            fetch(uint32(ring + uint32(near) + stage * uint32(beside)), scales, among, group, done)
+            fetch(
+                uint32(ring + uint32(scales_at) + stage * uint32(scale_bytes)),
+                scales,
+                scale_column,
+                group,
+                done,
+            )
 
-    return ask
+    return start_boxes
 
 
-def grouper(of_w: bool) -> Any:
-    """The device functions for the row of scales that belongs to a step, and for how many steps it does."""
+def scale_row_advancer(is_w: bool) -> Any:
+    """The device functions for the row of scales of the first step, and of the next step."""
 
     @inlined
     def begin(step: Any, span: Any) -> Any:
-        if of_w:
+        if is_w:
             return step, uint32(0)
         return uint32(step // span), uint32(span - uint32(step % span))
 
     @inlined
     def follow(group: Any, left: Any, span: Any) -> Any:
-        if of_w:
+        if is_w:
             return uint32(group + uint32(1)), left
         left = uint32(left - uint32(1))
         return (uint32(group + uint32(1)), span) if left == uint32(0) else (group, left)
@@ -191,64 +203,66 @@ def grouper(of_w: bool) -> Any:
     return begin, follow
 
 
-def step_filler(room: Room, of_w: bool) -> Any:
-    """The device function that asks for an operand's boxes of steps ``first`` … ``last``, stage by stage.
+def step_producer(layout: SharedLayout, is_w: bool) -> Any:
+    """The device function that starts an operand's boxes of steps ``first`` … ``last``, stage by stage.
 
     Returns the stage after the last one, and its parity.
     """
-    stages, wait, after = room.tile.stages, barriers.wait, follower(room.tile.stages)
-    ask, (first_group, next_group) = fetcher(room, of_w), grouper(of_w)
+    stages, wait, after = layout.tile.stages, barriers.wait, stage_advancer(layout.tile.stages)
+    start_boxes, (first_group, next_group) = box_fetcher(layout, is_w), scale_row_advancer(is_w)
 
     @inlined
-    def fill(
-        ring: Any, full: Any, stage: Any, phase: Any, codes: Any, scales: Any, at: Any, among: Any,
+    def produce(
+        ring: Any, full: Any, stage: Any, phase: Any, codes: Any, scales: Any, at: Any, scale_column: Any,
         first: Any, last: Any, span: Any,
     ) -> Any:  # fmt: skip
         step, (group, left) = first, first_group(first, span)
         while step < last:
             done = uint32(full + stage * uint32(8))
             wait(uint32(done + uint32(8 * stages)), uint32(phase ^ uint32(1)))
-            ask(ring, done, stage, codes, scales, at, among, step, group)
+            start_boxes(ring, done, stage, codes, scales, at, scale_column, step, group)
             stage, phase = after(stage, phase)
             step, (group, left) = uint32(step + uint32(1)), next_group(group, left, span)
         return stage, phase
 
-    return fill
+    return produce
 
 
-def filler(room: Room, tall: int, of_w: bool) -> Any:
-    """The device function of the one thread that fills the ring with an operand, for all tiles of a block.
+def producer(layout: SharedLayout, raster_height: int, is_w: bool) -> Any:
+    """The device function of the thread that fills the ring with an operand, for all tiles of a block.
 
-    ``where``: tiles down and across.
+    ``tiles``: tiles down and across.
     """
-    place, fill_steps = placer(room.tile, tall), step_filler(room, of_w)
+    locate, produce_steps = raster(layout.tile, raster_height), step_producer(layout, is_w)
 
     @inlined
-    def fill(
-        ring: Any, full: Any, codes: Any, scales: Any, number: Any, every: Any, where: Any, steps: Any,
+    def produce(
+        ring: Any, full: Any, codes: Any, scales: Any, number: Any, stride: Any, tiles: Any, steps: Any,
         span: Any,
     ) -> None:  # fmt: skip
-        down, across = where
+        down, across = tiles
         stage, phase, count = uint32(0), uint32(0), uint32(down * across)
         while number < count:
-            row, column = place(number, down, across)
-            at, first = column if of_w else row, uint32(0)
-            stage, phase = fill_steps(ring, full, stage, phase, codes, scales, at, at, first, steps, span)
-            number = uint32(number + every)
+            row, column = locate(number, down, across)
+            at, first = column if is_w else row, uint32(0)
+            stage, phase = produce_steps(ring, full, stage, phase, codes, scales, at, at, first, steps, span)
+            number = uint32(number + stride)
 
-    return fill
+    return produce
 
 
-def part_filler(room: Room, of_w: bool) -> Any:
-    """The same for steps ``first`` … ``last`` of one tile; of w before the predecessor ends."""
-    fill_steps, wait_for_predecessor = step_filler(room, of_w), dependent_launch.wait_for_predecessor
+def split_producer(layout: SharedLayout, is_w: bool) -> Any:
+    """The device function that fetches steps ``first`` … ``last`` of one tile; of w before the predecessor
+    ends.
+    """
+    produce_steps, wait_for_predecessor = step_producer(layout, is_w), dependent_launch.wait_for_predecessor
 
     @inlined
-    def fill(
+    def produce(
         ring: Any, full: Any, codes: Any, scales: Any, at: Any, first: Any, last: Any, span: Any
     ) -> None:  # fmt: skip
-        if not of_w:
-            wait_for_predecessor()  # it may have made x
-        fill_steps(ring, full, uint32(0), uint32(0), codes, scales, at, at, first, last, span)
+        if not is_w:
+            wait_for_predecessor()  # the predecessor may have made x
+        produce_steps(ring, full, uint32(0), uint32(0), codes, scales, at, at, first, last, span)
 
-    return fill
+    return produce

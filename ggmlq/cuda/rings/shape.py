@@ -1,4 +1,4 @@
-"""Outputs of a block and of a warp, stages in flight, and in which order blocks take their tiles."""
+"""Tiles of 8-bit codes for ``mma.sync``: outputs of a block and of a warp, stages, the raster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ByteTile:
     warp_columns: int = 32
     step: int = 128
     stages: int = 4
-    blocks: int = 1  # that should fit on a multiprocessor together
+    blocks: int = 1  # blocks that fit on a multiprocessor together
 
     def __str__(self) -> str:
         return (
@@ -32,7 +32,7 @@ class ByteTile:
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return 32 * (self.rows // self.warp_rows) * (self.columns // self.warp_columns)
 
     @property
@@ -42,7 +42,7 @@ class ByteTile:
 
     @property
     def scales(self) -> int:
-        """Where in a stage its scales begin."""
+        """Offset of a stage's scales."""
         return (self.rows + self.columns) * self.step
 
     @property
@@ -66,25 +66,25 @@ class ByteTile:
         return self.warp_rows // 4, self.warp_columns // 4
 
     def tiles(self, m: int, n: int) -> tuple[int, int]:
-        """How many there are, down and across."""
+        """Tiles down and across an output of m rows and n columns."""
         return -(-m // self.rows), -(-n // self.columns)
 
 
-def placer(tile: ByteTile) -> Any:
+def raster(tile: ByteTile) -> Any:
     """The device function for a block's first row and column.
 
-    Blocks run down ``group`` tiles of rows before they go to the next tile of columns, so that those
-    that run at one time share rows of both operands in the L2.
+    Blocks go down ``group`` tiles of rows before they take the next tile of columns, so that blocks that
+    run at the same time share rows of both operands in the L2.
     """
     rows, columns = tile.rows, tile.columns
 
     @inlined
-    def place(down: Any, across: Any, group: Any) -> Any:
+    def locate(down: Any, across: Any, group: Any) -> Any:
         block = uint32(cuda.blockIdx.x)
-        of_group = group * across
-        first = block // of_group * group
+        group_size = group * across
+        first = block // group_size * group
         height = min(down - first, group)
-        rest = block % of_group
+        rest = block % group_size
         return (first + rest % height) * uint32(rows), rest // height * uint32(columns)
 
-    return place
+    return locate

@@ -1,6 +1,6 @@
 """The CUDA ladder of ``scaled_linear``: one rung a file, to be read from the lowest up.
 
-    r0_naive.py          what a product of codes with scales is
+    r0_naive.py          a product of codes with scales, one thread an output
     r1_tiled.py          tiles in shared memory, sums in float32 every 32 columns: the INT8 document's
     r2_tiled_int32.py    the same with integers throughout: exact, and less work
     r3_dp4a.py           four products an instruction
@@ -9,12 +9,13 @@
     r6_mma_e4m3.py       FP8 tensor cores without wgmma: capabilities 8.9 and 12.0
     r7_wgmma.py          Hopper: wgmma out of boxes that the copy engine brings, a stage at a time
     r8_tma_ring.py       a ring of stages that one warp keeps full
-    r9_persistent.py     blocks that stay on the card, warps with roles; int8 too
-    r10_small_m.py      up to 64 rows: operands swapped, K divided among a cluster
+    r9_persistent.py     persistent blocks with producer and consumer warps; int8 too
+    r10_small_m.py       up to 64 rows: operands swapped, K split among a cluster
+    r11_split_k.py       some hundred rows: K of a tile split among a cluster
 
-    tuned.py             the kernel of r5 with tiles as a configuration says
+    tuned.py             the kernel of r5 with tiles that a configuration names
 
-The head of a file says what it changed from the rung below, why that helps and what limits it now.
-Integers are summed exactly, so all rungs that take a problem agree to the bit (r1 apart, whose sums are
-float32).
+The rungs from r4 on stand on codes8/. The head of a file says what it changed from the rung below, why that
+helps and what limits it now. Integers are summed exactly, so all rungs that take a problem agree to the bit
+(r1 apart, whose sums are float32).
 """

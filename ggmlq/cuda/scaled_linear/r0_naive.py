@@ -24,7 +24,7 @@ from ..intrinsics.language import cuda, float32, int32, int64, types, uint32
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family
 
-SIDE = 16  # of a block of threads
+SIDE = 16  # threads along one side of a block
 KINDS = [[c for c in CODES.values() if c.kind == kind] for kind in ("integer", "float")]
 PAIRS = [pair for kind in KINDS for pair in combined(kind, kind)]
 
@@ -80,12 +80,14 @@ def refuses(problem: ScaledLinear) -> str | None:
 
 
 def too_many_rows(problem: ScaledLinear, rows: int) -> str | None:
-    """Why a grid with so many rows a block does not hold a problem, or None."""
+    """The reason why a grid with ``rows`` rows a block does not hold a problem, or None."""
     return f"takes up to {rows * 65535} rows of x" if problem.m > rows * 65535 else None
 
 
 def operands(x: ScaledArray, w: ScaledArray) -> tuple[list[Any], list[int], int, bool]:
-    """Codes, scales, zero points of both; what shares a scale; the group; whether there are zero points."""
+    """Codes, scales and zero points of both operands; rows and columns that share a scale; the group; zero
+    points or none.
+    """
     a, b, parts = x.matrix(), w.matrix(), []
     zeros = a.zeros is not None or b.zeros is not None
     for m in (a, b):

@@ -1,15 +1,15 @@
-"""K divided among the blocks of a cluster, where there are fewer tiles than multiprocessors.
+"""K split among the blocks of a cluster, where there are fewer tiles than multiprocessors.
 
 Changed: with some hundred rows of x, and weights that are long but not many, the persistent rung has tiles
 for half of the multiprocessors, and each goes along all of K. Here up to eight blocks share the steps of a
-tile, as many as the card runs at one time. Then each adds up an equal part of the tile's rows, of the sums
-that the others bring into its shared memory.
+tile, as many as run at the same time. Then each adds up an equal part of the tile's rows, from the sums
+that the others send into its shared memory.
 
-Why it helps: all multiprocessors fetch and multiply, larger tiles read less from the L2, and weights are
-asked for while the predecessor still runs.
+Why it helps: all multiprocessors fetch and multiply, larger tiles read less from the L2, and copies of
+weights start while the predecessor still runs.
 
-Limited by the start, the first copy's way and the exchange, three to four microseconds in all; then by the
-L2, or by the memory that weights come from.
+Limited by the start, the first copy and the exchange, three to four microseconds in all; then by the L2, or
+by the memory that weights come from.
 """
 
 from __future__ import annotations
@@ -17,23 +17,25 @@ from __future__ import annotations
 from typing import Any
 
 from ...arrays.scaled import ScaledArray
-from ...dispatch.ending import PLAIN, Ending
+from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
 from ..codes8 import epilogue
 from ..codes8 import operands as operands8
-from ..codes8.job import Job
-from ..codes8.split_k import MOST, TILES, kernel, shares
+from ..codes8.checks import refuses_persistent
+from ..codes8.rows import operand_pair
+from ..codes8.split_k import MOST, TILES, kernel, row_split
+from ..codes8.variant import Variant
 from ..cost import codes8
+from ..intrinsics.wgmma8 import STEP
 from ..machine import device
 from ..rings.boxed import BoxTile
-from .r9_persistent import refuses as refused
 
 
 def refuses(problem: ScaledLinear) -> str | None:
     if problem.integer:
         return "multiplies codes of floats"
-    return refused(problem)
+    return refuses_persistent(problem)
 
 
 @register(
@@ -41,22 +43,23 @@ def refuses(problem: ScaledLinear) -> str | None:
     narrow=True, ends=True,
 )  # fmt: skip
 def launch(
-    x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None = None, parts: int = 0,
-    end: Ending = PLAIN,
+    x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None = None, split: int = 0,
+    end: Epilogue = PLAIN,
 ) -> None:  # fmt: skip
-    """``out`` may be float16 or bfloat16, too; ``tile``, ``parts``: others than are thought best."""
+    """``out`` may be float16 or bfloat16, too; ``tile``, ``split``: choices to take in place of the best."""
     (m, n), k = out.shape, w.shape[1]
     if not (out.size and k):
         out.fill(0)
         return
-    operands8.settle(w)
-    both, to = operands8.operands(x, w), epilogue.out_of(out, end)
-    by_columns = not operands8.shared_by(both.w, 128)
-    shape = codes8.Shape.on(device.card_of(device.current()), m, n, k)
-    tile, parts, _ = codes8.split_k(shape, *codes8.asked(tile, parts, TILES, range(1, MOST + 1)))
-    job = Job(tile, x.code.name, w.code.name, to, False, by_columns)
-    given = operands8.float_arguments(job, both, w, m, n)
-    kernel(job)(
-        (tile.tiles(m, n) * parts,), (job.threads,), *given.maps, given.table, out, m, n, *given.sizes,
-        parts, *shares(tile, parts), *epilogue.words(end), cluster=parts,
+    operands8.prepare_stream(w)
+    both, to = operand_pair(x, w, STEP), epilogue.output_kind(out, end)
+    column_scales = not operands8.shares_scales(both.w, 128)
+    shape = codes8.CodesShape.on(device.card_of(device.current()), m, n, k)
+    tile, split, _ = codes8.split_k(shape, *codes8.named_choices(tile, split, TILES, range(1, MOST + 1)))
+    variant = Variant(tile, x.code.name, w.code.name, to, False, column_scales)
+    arguments = operands8.float_arguments(variant, both, w, m, n)
+    kernel(variant)(
+        (tile.tiles(m, n) * split,), (variant.threads,), *arguments.maps, arguments.table, out, m, n,
+        *arguments.sizes,
+        split, *row_split(tile, split), *epilogue.epilogue_arguments(end), cluster=split,
     )  # fmt: skip

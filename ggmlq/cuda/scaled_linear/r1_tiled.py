@@ -1,15 +1,15 @@
 """Tiles of 64 × 64 outputs and 32 columns in shared memory, as the INT8 document has them.
 
 Changed: a block of threads loads 64 rows of x and of w, 32 codes of each, into shared memory, and each
-thread makes 4 × 4 outputs of them. Zero points are taken off while codes are loaded. The sums are the
+thread makes 4 × 4 outputs of them. Zero points are subtracted while codes are loaded. The sums are the
 document's: 32 products are added in int32, that sum becomes a float32, and the rest is added in float32.
 
 Why it helps: a code is loaded once for 64 outputs, and from shared memory once for four.
 
-The document's text says int32 over all of K, its program does this. Both are the same while sums stay
-below 2^24, which K ≤ 1024 ensures; beyond, float32 rounds: with all-positive codes and K = 8192 in 94 of
-100 outputs, by less than a millionth of them. So this rung serves ``accumulate="fp32_chunks"`` alone,
-to give the document's own results; the next one is exact and converts less.
+The document's text says int32 over all of K, its program does this. Both agree while sums stay below 2^24,
+which K ≤ 1024 ensures. Beyond that float32 rounds: with all-positive codes and K = 8192 in 94 of 100
+outputs, by less than a millionth of them. So this rung serves ``accumulate="fp32_chunks"`` alone, to give
+the document's own results; the next one is exact and converts less.
 
 Limited by instructions: a load for two products, and each product a multiplication of its own.
 """
@@ -21,9 +21,10 @@ from itertools import product as combined
 from typing import Any
 
 from ...arrays.scaled import ScaledArray
-from ...codes import CODES, Code
+from ...codes import Code
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
+from ..codes8.checks import BYTE_CODES, not_bytes
 from ..intrinsics import ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, int32, types, uint32
@@ -32,14 +33,13 @@ from .r0_naive import operands, strided, too_many_rows
 
 SIDE, STEP, THREADS, EACH, ALL = 64, 32, 256, 4, 16
 PITCH = SIDE + 1  # so that columns of a tile lie in different banks
-BYTES = [code for code in CODES.values() if code.kind == "integer" and code.bits == 8]
 
 
 @inlined
 def load_tile(
     tile: Any, codes: Any, zeros: Any, r: Any, c: Any, row0: Any, start: Any, k0: Any, stop: Any, takes: Any
 ) -> None:
-    """32 columns of 64 rows less their zero points; zeros where there are none."""
+    """32 columns of 64 rows less their zero points; 0 outside of the matrix."""
     k = int32(cuda.threadIdx.x % STEP)
     for i in range(SIDE * STEP // THREADS):
         row = int32(cuda.threadIdx.x // STEP + i * (THREADS // STEP))
@@ -75,7 +75,7 @@ def tiled_kernel(name: str, kind: Any, code_a: Code, code_b: Code, zeros: bool, 
             for i in range(ALL):
                 part[i] = zero
             for k0 in range(start, stop, STEP):
-                cuda.syncthreads()  # all are done with the tile before
+                cuda.syncthreads()  # nobody reads the tile before any more
                 load_tile(a, qa, za, ra, ca, m0, start, k0, stop, zeros)
                 load_tile(b, qb, zb, rb, cb, n0, start, k0, stop, zeros)
                 cuda.syncthreads()
@@ -88,11 +88,11 @@ def tiled_kernel(name: str, kind: Any, code_a: Code, code_b: Code, zeros: bool, 
                 for i in range(ALL):
                     take(dot, part, i)
             for i in range(EACH):
-                of_x = sa[min(m0 + ty + 16 * i, last_m) // ra, start // ca]
+                x_scale = sa[min(m0 + ty + 16 * i, last_m) // ra, start // ca]
                 for j in range(EACH):
-                    of_w = sb[min(n0 + tx + 16 * j, last_n) // rb, start // cb]
+                    w_scale = sb[min(n0 + tx + 16 * j, last_n) // rb, start // cb]
                     o = EACH * i + j
-                    total[o] = fma(float32(part[o]), mul(of_x, of_w), total[o])
+                    total[o] = fma(float32(part[o]), mul(x_scale, w_scale), total[o])
         for i in range(EACH):
             for j in range(EACH):
                 m, n = m0 + ty + 16 * i, n0 + tx + 16 * j
@@ -114,7 +114,7 @@ def round_each(dot: Any, part: Any, i: Any) -> None:
     part[i] = part[i] + float32(dot[i])
 
 
-@family(combined(BYTES, BYTES, (False, True)))
+@family(combined(BYTE_CODES, BYTE_CODES, (False, True)))
 def kernel(code_a: Code, code_b: Code, zeros: bool) -> Kernel:
     return tiled_kernel("tiled", float32, code_a, code_b, zeros, round_each)
 
@@ -122,20 +122,11 @@ def kernel(code_a: Code, code_b: Code, zeros: bool) -> Kernel:
 def refuses(problem: ScaledLinear) -> str | None:
     if problem.accumulate != "fp32_chunks":
         return 'rounds sums every 32 columns, as the INT8 document does; ask for accumulate="fp32_chunks"'
-    return no_bytes(problem) or too_many_rows(problem, SIDE)
-
-
-def no_bytes(problem: ScaledLinear) -> str | None:
-    """Which code is no integer of 8 bits, or None."""
-    known = [code.name for code in BYTES]
-    for operand in (problem.x, problem.w):
-        if operand.code not in known:
-            return f"multiplies integers of 8 bits, {operand.code} is none"
-    return None
+    return not_bytes(problem) or too_many_rows(problem, SIDE)
 
 
 def run(kernel: Callable[..., Kernel], x: ScaledArray, w: ScaledArray, out: Any) -> None:
-    """One block a tile."""
+    """Launch one block a tile."""
     parts, shared, group, zeros = operands(x, w)
     m, n = out.shape
     grid = (-(-n // SIDE), -(-m // SIDE))

@@ -1,4 +1,4 @@
-"""The same tiles with integers throughout: exact, and one conversion where there was one every 32 columns.
+"""Integers throughout in the tiles of r1: exact, and one conversion where there was one every 32 columns.
 
 Changed: one line. The sum of 32 products is added to an int32, which becomes a float32 when its group of
 scales ends, at the latest when K does. int32 holds every sum of K ≤ 131071 products of full int8.
@@ -17,12 +17,13 @@ from typing import Any
 from ...arrays.scaled import ScaledArray
 from ...codes import Code
 from ...dispatch.ladder import register
-from ...dispatch.problems import INT32, ScaledLinear
+from ...dispatch.problems import ScaledLinear
+from ..codes8.checks import BYTE_CODES, not_bytes, too_large_for_int32
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import int32
 from ..machine.launch import Kernel, family
 from .r0_naive import too_many_rows
-from .r1_tiled import BYTES, SIDE, no_bytes, run, tiled_kernel
+from .r1_tiled import SIDE, run, tiled_kernel
 
 
 @inlined
@@ -31,22 +32,13 @@ def keep_whole(dot: Any, part: Any, i: Any) -> None:
     part[i] += dot[i]
 
 
-@family(combined(BYTES, BYTES, (False, True)))
+@family(combined(BYTE_CODES, BYTE_CODES, (False, True)))
 def kernel(code_a: Code, code_b: Code, zeros: bool) -> Kernel:
     return tiled_kernel("tiled_int32", int32, code_a, code_b, zeros, keep_whole)
 
 
-def too_large_for_int32(problem: ScaledLinear) -> str | None:
-    """Why sums in int32 do not serve a problem, or None."""
-    if problem.accumulate not in (None, "int32"):
-        return "sums in int32"
-    if problem.largest_sum > INT32:
-        return f"sums in int32, and {problem.group} products may reach {problem.largest_sum:.3g}"
-    return None
-
-
 def refuses(problem: ScaledLinear) -> str | None:
-    return no_bytes(problem) or too_large_for_int32(problem) or too_many_rows(problem, SIDE)
+    return not_bytes(problem) or too_large_for_int32(problem) or too_many_rows(problem, SIDE)
 
 
 @register(__name__, __doc__, arithmetic="codes", accumulate="int32", refuses=refuses)

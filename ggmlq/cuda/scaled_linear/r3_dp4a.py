@@ -6,7 +6,7 @@ difference may need nine bits, and their part is taken off the sum of a group:
 
     Σ (a - za)(b - zb)  =  Σ a·b  -  za · (Σ b - n·zb)  -  zb · Σ a
 
-where Σ b belongs to the weights and is kept with them (codes8/rows.py).
+where Σ b belongs to the weights and is prepared once with them (codes8/rows.py).
 
 Why it helps: a quarter of the loads, and of the instructions.
 
@@ -23,25 +23,23 @@ import numpy as np
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
-from ..codes8.rows import too_short, zeros_of
-from ..codes8.tiled import given
+from ..codes8.checks import not_bytes, too_large_for_int32, too_short
+from ..codes8.rows import INTEGER_KINDS, operand_pair, zero_terms
 from ..intrinsics import codes8, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, int32, uint32
+from ..intrinsics.wgmma8 import INTEGERS
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family
 from .r0_naive import strided, too_many_rows
-from .r1_tiled import ALL, EACH, PITCH, SIDE, THREADS, no_bytes
-from .r2_tiled_int32 import too_large_for_int32
+from .r1_tiled import ALL, EACH, PITCH, SIDE, THREADS
 
 WORDS = 32  # of four codes: 128 columns at a time
-KINDS = {"int8": "s8", "int8_full": "s8", "uint8": "u8"}  # as instructions name them
-SIGNS = ("s8", "u8")
 
 
 @inlined
 def load_words(tile: Any, words: Any, row0: Any, w0: Any, stop: Any) -> None:
-    """32 words of 64 rows; zeros beyond the end."""
+    """32 words of 64 rows; 0 beyond the end."""
     k = int32(cuda.threadIdx.x % WORDS)
     for i in range(SIDE * WORDS // THREADS):
         row = int32(cuda.threadIdx.x // WORDS + i * (THREADS // WORDS))
@@ -49,13 +47,13 @@ def load_words(tile: Any, words: Any, row0: Any, w0: Any, stop: Any) -> None:
         tile[k, row] = words[row0 + row, w0 + k] if inside else int32(0)
 
 
-@family(combined(SIGNS, SIGNS, (False, True)))
+@family(combined(INTEGERS, INTEGERS, (False, True)))
 def kernel(sign_a: str, sign_b: str, zeros: bool) -> Kernel:
     dp4a, fma, mul = codes8.dp4a(sign_a, sign_b), ptx.fma, ptx.mul
 
     def product(
         a_words: Any, sa: Any, b_words: Any, sb: Any,  # codes as int32 [rows, words], scales
-        za: Any, va: Any, zb: Any, vb: Any,  # int32 [groups, rows]: tiles8.rows.Zeros
+        za: Any, va: Any, zb: Any, vb: Any,  # int32 [groups, rows]: rows.ZeroTerms
         y: Any,  # float32 [m, n]
         ra: Any, ga: Any, rb: Any, gb: Any,  # rows and groups that share a scale
         words: Any, group: Any,  # words of a row, and of a group
@@ -73,7 +71,7 @@ def kernel(sign_a: str, sign_b: str, zeros: bool) -> Kernel:
             for i in range(ALL):
                 dot[i] = int32(0)
             for w0 in range(start, stop, WORDS):
-                cuda.syncthreads()  # all are done with the tile before
+                cuda.syncthreads()  # nobody reads the tile before any more
                 load_words(a, a_words, m0, w0, stop)
                 load_words(b, b_words, n0, w0, stop)
                 cuda.syncthreads()
@@ -84,12 +82,12 @@ def kernel(sign_a: str, sign_b: str, zeros: bool) -> Kernel:
                             dot[o] = dp4a(a[k, ty + 16 * i], b[k, tx + 16 * j], dot[o])
             for i in range(EACH):
                 m = min(m0 + ty + 16 * i, last_m)
-                of_x = sa[m // ra, g // ga]
+                x_scale = sa[m // ra, g // ga]
                 for j in range(EACH):
                     n, o = min(n0 + tx + 16 * j, last_n), EACH * i + j
                     if zeros:
                         dot[o] -= int32(za[g, m] * vb[g, n]) + int32(zb[g, n] * va[g, m])
-                    total[o] = fma(float32(dot[o]), mul(of_x, sb[n // rb, g // gb]), total[o])
+                    total[o] = fma(float32(dot[o]), mul(x_scale, sb[n // rb, g // gb]), total[o])
         for i in range(EACH):
             for j in range(EACH):
                 m, n = m0 + ty + 16 * i, n0 + tx + 16 * j
@@ -102,23 +100,23 @@ def kernel(sign_a: str, sign_b: str, zeros: bool) -> Kernel:
 
 
 def refuses(problem: ScaledLinear) -> str | None:
-    reason = no_bytes(problem) or too_large_for_int32(problem)
+    reason = not_bytes(problem) or too_large_for_int32(problem)
     return reason or too_short(problem) or too_many_rows(problem, SIDE)
 
 
 def arguments(x: ScaledArray, w: ScaledArray) -> tuple[tuple[Any, bool], list[Any]]:
-    """Which kernel serves, and what it takes; None stands for the output."""
-    both, zeros = given(x, w), x.zeros is not None or w.zeros is not None
+    """The choices of the kernel, and its arguments; None stands for the output."""
+    both, zeros = operand_pair(x, w), x.zeros is not None or w.zeros is not None
     points = [cupy().empty((1, 1), np.int32)] * 4
     if zeros:
-        points = [*zeros_of(x, both.groups, weights=False), *zeros_of(w, both.groups, weights=True)]
+        points = [*zero_terms(x, both.groups, weights=False), *zero_terms(w, both.groups, weights=True)]
     columns, groups = min(both.x.columns, both.w.columns), both.groups
     parts, shared = [], []
     for rows in (both.x, both.w):
         parts += [rows.codes[:, :columns].view(np.int32), rows.scales.at]
         shared += [rows.scales.rows, max(1, rows.scales.steps // groups.span)]
     sizes = [*shared, columns // 4, groups.padded // 4]
-    return ((KINDS[x.code.name], KINDS[w.code.name]), zeros), [*parts, *points, None, *sizes]
+    return ((INTEGER_KINDS[x.code.name], INTEGER_KINDS[w.code.name]), zeros), [*parts, *points, None, *sizes]
 
 
 @register(__name__, __doc__, arithmetic="codes", accumulate="int32", refuses=refuses)
@@ -127,6 +125,8 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     if not (out.size and k):
         out.fill(0)
         return
-    (signs, zeros), given = arguments(x, w)
+    (signs, zeros), all_arguments = arguments(x, w)
     grid = (-(-n // SIDE), -(-m // SIDE))
-    kernel(*signs, zeros)(grid, (THREADS,), *(out if each is None else each for each in given))
+    kernel(*signs, zeros)(
+        grid, (THREADS,), *(out if argument is None else argument for argument in all_arguments)
+    )

@@ -1,12 +1,12 @@
 """Int8 tensor cores: a warp multiplies 16 × 32 codes with 32 × 8 in one instruction.
 
-Changed: ``mma.sync m16n8k32`` in place of dp4a, fed as the tensor cores want it. Codes come past the
-registers (cp.async) into a ring of stages, 128 columns each, and from there with ldmatrix, one 16-byte
-chunk a lane, in an order in which no bank is met twice.
+Changed: ``mma.sync m16n8k32`` in place of dp4a, fed as the tensor cores want it. Codes go past the
+registers (cp.async) into a ring of stages, 128 columns each, and from there with ldmatrix into registers,
+one 16-byte chunk a lane, swizzled so that no bank is met twice.
 
-A warp makes 64 × 64 outputs: for each byte that it reads
-of shared memory 32 products, so the memory keeps up. Where scales do not vary along K the int32 sums
-stay in their registers from the first column to the last, and meet scales and zero points once.
+A warp makes 64 × 64 outputs, 32 products for each byte that it reads of shared memory, so the memory keeps
+up. Where scales do not vary along K the int32 sums stay in their registers from the first column to the
+last, and meet scales and zero points once.
 
 Why it helps: 4096 products an instruction, and nothing else to do between them. Where scales vary along
 K, each group costs an output a conversion and a multiply-add, and a second set of sums.
@@ -22,34 +22,42 @@ from typing import Any
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
-from ..codes8.rows import zeros_of
-from ..codes8.stages import Work, goes_on, holds_nothing, no_copies, walker
-from ..codes8.tiled import PARAMETERS, Wave, best, given, is_wide, small_enough, steps_of
-from ..codes8.tiled import refuses as refused
-from ..epilogue.mma_results import clearer, corrector, holder, scaling, storer
+from ..codes8.checks import not_bytes, too_large_for_int32
+from ..codes8.mma_tiles import (
+    PARAMETERS,
+    RatedTile,
+    best_tile,
+    is_uniform,
+    is_wide,
+    too_large,
+    with_every_step,
+)
+from ..codes8.mma_tiles import launch as launch_tiles
+from ..codes8.mma_tiles import refuses as refused
+from ..codes8.rows import INTEGER_KINDS, operand_pair, zero_terms
+from ..codes8.stages import LoopSteps, fetch_no_scales, finish_nothing, load_no_scales, main_loop
+from ..epilogue.mma_sums import clearer, scale_loader, stage_scales, storer, zero_point_corrector
 from ..intrinsics import codes8, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
+from ..intrinsics.wgmma8 import INTEGERS
 from ..machine.launch import Kernel, family
-from ..rings.shape import ByteTile, placer
-from .r1_tiled import no_bytes
-from .r2_tiled_int32 import too_large_for_int32
-from .r3_dp4a import KINDS, SIGNS
+from ..rings.shape import ByteTile, raster
 
 LEAST = (8, 0)
-WHOLE = (
-    Wave(ByteTile(128, 256, 64, 64, stages=4), 1.0),
-    Wave(ByteTile(128, 128, 64, 32, stages=6), 0.8),
-    Wave(ByteTile(64, 64, 32, 16, stages=4, blocks=2), 0.5),
-    Wave(ByteTile(16, 64, 16, 16, stages=4, blocks=3), 0.2),
+UNGROUPED_TILES = (
+    RatedTile(ByteTile(128, 256, 64, 64, stages=4), 1.0),
+    RatedTile(ByteTile(128, 128, 64, 32, stages=6), 0.8),
+    RatedTile(ByteTile(64, 64, 32, 16, stages=4, blocks=2), 0.5),
+    RatedTile(ByteTile(16, 64, 16, 16, stages=4, blocks=3), 0.2),
 )
-GROUPED = (  # zero points take registers: with any, not the first of either list
-    Wave(ByteTile(128, 128, 64, 32, stages=5), 1.0),
-    Wave(ByteTile(64, 64, 32, 16, stages=4, blocks=2), 0.6),
-    Wave(ByteTile(16, 64, 16, 16, stages=4, blocks=3), 0.2),
+GROUPED_TILES = (  # zero points take registers: with them the first of either list is left out
+    RatedTile(ByteTile(128, 128, 64, 32, stages=5), 1.0),
+    RatedTile(ByteTile(64, 64, 32, 16, stages=4, blocks=2), 0.6),
+    RatedTile(ByteTile(16, 64, 16, 16, stages=4, blocks=3), 0.2),
 )
 
-FIRST = (WHOLE[0].tile, *steps_of(GROUPED[:1]))
+FIRST = (UNGROUPED_TILES[0].tile, *with_every_step(GROUPED_TILES[:1]))
 
 
 def multiplier(tile: ByteTile, a: str, b: str) -> Any:
@@ -66,47 +74,56 @@ def multiplier(tile: ByteTile, a: str, b: str) -> Any:
 
 
 def cases(tiles: list[ByteTile], *choices: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    """Of a family: the last choice is whether there are zero points."""
+    """The cases of a family; the last choice of each says whether there are zero points."""
     return [case for case in combined(tiles, *choices, (False, True)) if not (case[-1] and case[0] in FIRST)]
 
 
 def grouped_cases() -> list[tuple[Any, ...]]:
-    """Whether all columns of a warp share a scale is asked of wide ones."""
-    found = cases(steps_of(GROUPED), SIGNS, SIGNS, (False, True))
-    return [case for case in found if is_wide(case[0]) or not case[3]]
+    """The cases of grouped kernels; one scale for all columns of a warp is a choice for wide warps alone."""
+    every_case = cases(with_every_step(GROUPED_TILES), INTEGERS, INTEGERS, (False, True))
+    return [case for case in every_case if is_wide(case[0]) or not case[3]]
 
 
-@family(cases([wave.tile for wave in WHOLE], SIGNS, SIGNS))
-def whole(tile: ByteTile, a: str, b: str, zeros: bool) -> Kernel:
-    """For scales that do not vary along K."""
+@family(cases([rated.tile for rated in UNGROUPED_TILES], INTEGERS, INTEGERS))
+def ungrouped(tile: ByteTile, a: str, b: str, zeros: bool) -> Kernel:
+    """The kernel for scales that do not vary along K."""
     (down, across), count = tile.grid, tile.sums
-    walk = walker(tile, Work(no_copies, multiplier(tile, a, b), holds_nothing, goes_on))
-    place, clear, store = placer(tile), clearer(count, int32), storer(tile)
-    hold, correct, held_count = holder(tile), corrector(tile), 2 * down + 2 * across
-    scale, fma = scaling(tile, False).scale, ptx.fma
+    run_loop = main_loop(
+        tile, LoopSteps(fetch_no_scales, multiplier(tile, a, b), load_no_scales, finish_nothing)
+    )
+    locate, clear, store = raster(tile), clearer(count, int32), storer(tile)
+    hold, correct, scale_register_count = (
+        scale_loader(tile),
+        zero_point_corrector(tile),
+        2 * down + 2 * across,
+    )
+    scale, fma = stage_scales(tile, False).scale, ptx.fma
 
     def product(
         x: Any, w: Any, y: Any, m: Any, n: Any, k: Any, pitch_x: Any, pitch_w: Any,
-        tiles_down: Any, tiles_across: Any, tall: Any,
-        of_x: Any, of_w: Any, row_x: Any, row_w: Any, column_x: Any, column_w: Any,
+        tiles_down: Any, tiles_across: Any, raster_height: Any,
+        x_scales: Any, w_scales: Any, row_x: Any, row_w: Any, column_x: Any, column_w: Any,
         rows_x: Any, rows_w: Any, steps_x: Any, steps_w: Any,
         points_x: Any, others_x: Any, points_w: Any, others_w: Any,
     ) -> None:  # fmt: skip
-        m0, n0 = place(tiles_down, tiles_across, tall)
+        m0, n0 = locate(tiles_down, tiles_across, raster_height)
         sums = cuda.local.array(count, int32)
         clear(sums)
-        walk(sums, sums, sums, x, w, sums, m0, n0, m, n, k, pitch_x, pitch_w)
+        run_loop(sums, sums, sums, x, w, sums, m0, n0, m, n, k, pitch_x, pitch_w)
         if zeros:
             correct(sums, (points_x, others_x, points_w, others_w), uint32(0), m0, n0, m, n)
-        scales = (of_x, of_w, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w)
-        held, found = cuda.local.array(held_count, float32), cuda.local.array(count, float32)
-        hold(scales, held, m0, n0, m, n)
+        scales = (x_scales, w_scales, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w)
+        scale_registers, results = (
+            cuda.local.array(scale_register_count, float32),
+            cuda.local.array(count, float32),
+        )
+        hold(scales, scale_registers, m0, n0, m, n)
         for i in range(down):
             for j in range(across):
                 for c in range(4):
                     o = 4 * (i * across + j) + c
-                    found[o] = fma(float32(sums[o]), scale(held, i, j, c), float32(0))
-        store(found, y, m0, n0, m, n)
+                    results[o] = fma(float32(sums[o]), scale(scale_registers, i, j, c), float32(0))
+        store(results, y, m0, n0, m, n)
 
     name = f"mma_int8 {a} {b}, {tile}{', zeros' if zeros else ''}"
     sizes: dict[str, Any] = {"threads": tile.threads, "blocks": tile.blocks, "shared": tile.shared}
@@ -115,19 +132,21 @@ def whole(tile: ByteTile, a: str, b: str, zeros: bool) -> Kernel:
 
 @family(grouped_cases())
 def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kernel:
-    """For scales that vary along K."""
-    (down, across), count, beside = tile.grid, tile.sums, scaling(tile, uniform)
-    place, store, correct, fma, step_length = placer(tile), storer(tile), corrector(tile), ptx.fma, tile.step
+    """The kernel for scales that vary along K."""
+    (down, across), count, stage_scale_functions = tile.grid, tile.sums, stage_scales(tile, uniform)
+    locate, store, correct, fma, step_length = (
+        raster(tile), storer(tile), zero_point_corrector(tile), ptx.fma, tile.step,
+    )  # fmt: skip
     clear, clear_floats = clearer(count, int32), clearer(count, float32)
-    slots, held_count, start, fetch_scales, hold, scale = beside
+    slots, scale_register_count, start, fetch_scales, hold, scale = stage_scale_functions
 
     @inlined
-    def fetch(at: Any, given: Any, step: Any) -> None:
-        fetch_scales(at, given[0], step)
+    def fetch(at: Any, stage_terms: Any, step: Any) -> None:
+        fetch_scales(at, stage_terms[0], step)
 
     @inlined
-    def finish(sums: Any, part: Any, held: Any, step: Any, given: Any) -> None:
-        _own, points, span, steps, m0, n0, m, n = given
+    def finish(sums: Any, part: Any, scale_registers: Any, step: Any, stage_terms: Any) -> None:
+        _scale_slots, points, span, steps, m0, n0, m, n = stage_terms
         if (step + uint32(1)) % span == uint32(0) or step + uint32(1) == steps:
             if zeros:
                 correct(part, points, step // span, m0, n0, m, n)
@@ -135,29 +154,32 @@ def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kerne
                 for j in range(across):
                     for c in range(4):
                         o = 4 * (i * across + j) + c
-                        sums[o] = fma(float32(part[o]), scale(held, i, j, c), sums[o])
+                        sums[o] = fma(float32(part[o]), scale(scale_registers, i, j, c), sums[o])
                         part[o] = int32(0)
 
-    walk = walker(tile, Work(fetch, multiplier(tile, a, b), hold, finish))
+    run_loop = main_loop(tile, LoopSteps(fetch, multiplier(tile, a, b), hold, finish))
 
     def product(
         x: Any, w: Any, y: Any, m: Any, n: Any, k: Any, pitch_x: Any, pitch_w: Any,
-        tiles_down: Any, tiles_across: Any, tall: Any,
-        of_x: Any, of_w: Any, row_x: Any, row_w: Any, column_x: Any, column_w: Any,
+        tiles_down: Any, tiles_across: Any, raster_height: Any,
+        x_scales: Any, w_scales: Any, row_x: Any, row_w: Any, column_x: Any, column_w: Any,
         rows_x: Any, rows_w: Any, steps_x: Any, steps_w: Any,
         points_x: Any, others_x: Any, points_w: Any, others_w: Any, span: Any,
     ) -> None:  # fmt: skip
-        m0, n0 = place(tiles_down, tiles_across, tall)
+        m0, n0 = locate(tiles_down, tiles_across, raster_height)
         sums, part = cuda.local.array(count, float32), cuda.local.array(count, int32)
-        held, own = cuda.local.array(held_count, float32), cuda.local.array(slots, uint64)
+        scale_registers, scale_slots = (
+            cuda.local.array(scale_register_count, float32),
+            cuda.local.array(slots, uint64),
+        )
         clear_floats(sums)
         clear(part)
-        scales = (of_x, of_w, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w)
-        start(own, scales, m0, n0, m, n)
+        scales = (x_scales, w_scales, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w)
+        start(scale_slots, scales, m0, n0, m, n)
         points = (points_x, others_x, points_w, others_w)
         steps = (k + uint32(step_length - 1)) // uint32(step_length)
-        given = (own, points, span, steps, m0, n0, m, n)
-        walk(sums, part, held, x, w, given, m0, n0, m, n, k, pitch_x, pitch_w)
+        stage_terms = (scale_slots, points, span, steps, m0, n0, m, n)
+        run_loop(sums, part, scale_registers, x, w, stage_terms, m0, n0, m, n, k, pitch_x, pitch_w)
         store(sums, y, m0, n0, m, n)
 
     name = f"mma_int8 in groups {a} {b}, {tile}{', one scale a warp' * uniform}{', zeros' * zeros}"
@@ -166,15 +188,15 @@ def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kerne
 
 
 def refuses(problem: ScaledLinear) -> str | None:
-    reason = no_bytes(problem) or too_large_for_int32(problem) or refused(problem, LEAST)
-    return reason or small_enough(problem, GROUPED if problem.varies else WHOLE)
+    reason = not_bytes(problem) or too_large_for_int32(problem) or refused(problem, LEAST)
+    return reason or too_large(problem, GROUPED_TILES if problem.varies else UNGROUPED_TILES)
 
 
 def points_of(x: ScaledArray, w: ScaledArray, groups: Any) -> tuple[Any, ...]:
-    """Zero points of both operands as arguments of a kernel; without any, nothing."""
+    """The zero-point terms of both operands as arguments of a kernel; zeros without any."""
     if x.zeros is None and w.zeros is None:
         return (0, 0, 0, 0)
-    return (*zeros_of(x, groups, weights=False), *zeros_of(w, groups, weights=True))
+    return (*zero_terms(x, groups, weights=False), *zero_terms(w, groups, weights=True))
 
 
 @register(__name__, __doc__, arithmetic="codes", accumulate="int32", refuses=refuses)
@@ -183,14 +205,14 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     if not (out.size and k):
         out.fill(0)
         return
-    operands = given(x, w)
-    kinds = KINDS[x.code.name], KINDS[w.code.name]
+    operands = operand_pair(x, w)
+    kinds = INTEGER_KINDS[x.code.name], INTEGER_KINDS[w.code.name]
     points = points_of(x, w, operands.groups)
     zeros = x.zeros is not None or w.zeros is not None
     if operands.groups.length < k:
-        tile = best(GROUPED[zeros:], operands.groups.step, m, n)
-        kernel = grouped(tile, *kinds, operands.uniform(tile), zeros)
-        operands.launch(kernel, tile, out, *points, operands.groups.span)
+        tile = best_tile(GROUPED_TILES[zeros:], operands.groups.step, m, n)
+        kernel = grouped(tile, *kinds, is_uniform(operands, tile), zeros)
+        launch_tiles(kernel, tile, operands, out, *points, operands.groups.span)
     else:
-        tile = best(WHOLE[zeros:], operands.groups.step, m, n)
-        operands.launch(whole(tile, *kinds, zeros), tile, out, *points)
+        tile = best_tile(UNGROUPED_TILES[zeros:], operands.groups.step, m, n)
+        launch_tiles(ungrouped(tile, *kinds, zeros), tile, operands, out, *points)

@@ -23,24 +23,34 @@ from typing import Any
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
-from ..codes8.stages import Work, walker
-from ..codes8.tiled import PARAMETERS, Wave, best, given, is_wide, small_enough, steps_of
-from ..codes8.tiled import refuses as refused
-from ..epilogue.mma_results import clearer, scaling, storer
+from ..codes8.mma_tiles import (
+    PARAMETERS,
+    RatedTile,
+    best_tile,
+    is_uniform,
+    is_wide,
+    too_large,
+    with_every_step,
+)
+from ..codes8.mma_tiles import launch as launch_tiles
+from ..codes8.mma_tiles import refuses as refused
+from ..codes8.rows import operand_pair
+from ..codes8.stages import LoopSteps, main_loop
+from ..epilogue.mma_sums import clearer, stage_scales, storer
 from ..intrinsics import codes8, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..rings.shape import ByteTile, placer
+from ..rings.shape import ByteTile, raster
 
-LEAST, CONVERTS = (8, 0), (8, 9)  # CONVERTS: from which on GPUs have the instruction
+LEAST, CONVERTS = (8, 0), (8, 9)  # CONVERTS: the lowest capability with the instruction
 TILES = (
-    Wave(ByteTile(128, 128, 64, 32, stages=5), 1.0),
-    Wave(ByteTile(64, 64, 32, 16, stages=4, blocks=2), 0.6),
-    Wave(ByteTile(16, 64, 16, 16, stages=4, blocks=3), 0.2),
+    RatedTile(ByteTile(128, 128, 64, 32, stages=5), 1.0),
+    RatedTile(ByteTile(64, 64, 32, 16, stages=4, blocks=2), 0.6),
+    RatedTile(ByteTile(16, 64, 16, 16, stages=4, blocks=3), 0.2),
 )
-CODES = ("e4m3", "e5m2")
+FLOAT_CODES = ("e4m3", "e5m2")
 
 
 def multiplier(tile: ByteTile, a: str, b: str, converts: bool) -> Any:
@@ -51,59 +61,72 @@ def multiplier(tile: ByteTile, a: str, b: str, converts: bool) -> Any:
 
     @inlined
     def multiply(sums: Any, part: Any, a: Any, b: Any) -> None:
-        of_a, of_b = cuda.local.array(count_a, uint32), cuda.local.array(count_b, uint32)
+        halves_a, halves_b = cuda.local.array(count_a, uint32), cuda.local.array(count_b, uint32)
         for half in range(2):
             for i in range(down):
                 for r in range(2):
                     v = widen_a(a[4 * i + 2 * half + r])
-                    of_a[4 * i + r], of_a[4 * i + 2 + r] = v[0], v[1]
+                    halves_a[4 * i + r], halves_a[4 * i + 2 + r] = v[0], v[1]
             for j in range(across):
                 v = widen_b(b[2 * j + half])
-                of_b[2 * j], of_b[2 * j + 1] = v[0], v[1]
+                halves_b[2 * j], halves_b[2 * j + 1] = v[0], v[1]
             for i in range(down):
                 for j in range(across):
-                    add(part, 4 * (i * across + j), of_a, 4 * i, of_b, 2 * j)
+                    add(part, 4 * (i * across + j), halves_a, 4 * i, halves_b, 2 * j)
 
     return multiply
 
 
 def promoter(tile: ByteTile, scale: Any) -> Any:
-    """The device function that takes the sums of a stage over into those of all."""
+    """The device function that adds the scaled sums of a stage to those of all stages."""
     (down, across), fma = tile.grid, ptx.fma
 
     @inlined
-    def finish(sums: Any, part: Any, held: Any, step: Any, own: Any) -> None:
+    def finish(sums: Any, part: Any, scale_registers: Any, step: Any, scale_slots: Any) -> None:
         for i in range(down):
             for j in range(across):
                 for c in range(4):
                     o = 4 * (i * across + j) + c
-                    sums[o] = fma(part[o], scale(held, i, j, c), sums[o])
+                    sums[o] = fma(part[o], scale(scale_registers, i, j, c), sums[o])
                     part[o] = float32(0)
 
     return finish
 
 
 def float_kernel(name: str, tile: ByteTile, uniform: bool, multiply: Any, least: tuple[int, int]) -> Kernel:
-    """A product of floats: ``multiply`` adds 32 columns, each stage is promoted."""
-    count, beside = tile.sums, scaling(tile, uniform)
-    place, clear, store, start = placer(tile), clearer(count, float32), storer(tile), beside.start
-    slots, held_count = beside.slots, beside.held
-    walk = walker(tile, Work(beside.fetch, multiply, beside.hold, promoter(tile, beside.scale)))
+    """A kernel for floats: ``multiply`` adds 32 columns, each stage is promoted."""
+    count, stage_scale_functions = tile.sums, stage_scales(tile, uniform)
+    locate, clear, store, start = (
+        raster(tile), clearer(count, float32), storer(tile), stage_scale_functions.start,
+    )  # fmt: skip
+    slots, scale_register_count = stage_scale_functions.slots, stage_scale_functions.held
+    run_loop = main_loop(
+        tile,
+        LoopSteps(
+            stage_scale_functions.fetch,
+            multiply,
+            stage_scale_functions.hold,
+            promoter(tile, stage_scale_functions.scale),
+        ),
+    )
 
     def product(
         x: Any, w: Any, y: Any, m: Any, n: Any, k: Any, pitch_x: Any, pitch_w: Any,
-        tiles_down: Any, tiles_across: Any, tall: Any,
-        of_x: Any, of_w: Any, row_x: Any, row_w: Any, column_x: Any, column_w: Any,
+        tiles_down: Any, tiles_across: Any, raster_height: Any,
+        x_scales: Any, w_scales: Any, row_x: Any, row_w: Any, column_x: Any, column_w: Any,
         rows_x: Any, rows_w: Any, steps_x: Any, steps_w: Any,
     ) -> None:  # fmt: skip
-        m0, n0 = place(tiles_down, tiles_across, tall)
+        m0, n0 = locate(tiles_down, tiles_across, raster_height)
         sums, part = cuda.local.array(count, float32), cuda.local.array(count, float32)
-        held, own = cuda.local.array(held_count, float32), cuda.local.array(slots, uint64)
+        scale_registers, scale_slots = (
+            cuda.local.array(scale_register_count, float32),
+            cuda.local.array(slots, uint64),
+        )
         clear(sums)
         clear(part)
-        scales = (of_x, of_w, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w)
-        start(own, scales, m0, n0, m, n)
-        walk(sums, part, held, x, w, own, m0, n0, m, n, k, pitch_x, pitch_w)
+        scales = (x_scales, w_scales, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w)
+        start(scale_slots, scales, m0, n0, m, n)
+        run_loop(sums, part, scale_registers, x, w, scale_slots, m0, n0, m, n, k, pitch_x, pitch_w)
         store(sums, y, m0, n0, m, n)
 
     full = f"{name}, {tile}{', one scale a warp' if uniform else ''}"
@@ -111,10 +134,10 @@ def float_kernel(name: str, tile: ByteTile, uniform: bool, multiply: Any, least:
     return Kernel(full, product, *PARAMETERS, least=least, **sizes)
 
 
-def cases(tiles: Sequence[Wave], *more: tuple[bool, ...]) -> list[tuple[Any, ...]]:
-    """Tiles, codes, whether all columns of a warp share a scale; and what else there is to choose."""
-    every = combined(steps_of(tiles), CODES, CODES, (False, True), *more)
-    return [case for case in every if is_wide(case[0]) or not case[3]]
+def cases(tiles: Sequence[RatedTile], *more: tuple[bool, ...]) -> list[tuple[Any, ...]]:
+    """Tiles, codes, one scale for all columns of a warp or not, and further choices."""
+    all_cases = combined(with_every_step(tiles), FLOAT_CODES, FLOAT_CODES, (False, True), *more)
+    return [case for case in all_cases if is_wide(case[0]) or not case[3]]
 
 
 @family(cases(TILES, (False, True)))
@@ -125,14 +148,14 @@ def kernel(tile: ByteTile, a: str, b: str, uniform: bool, converts: bool) -> Ker
 
 
 def converts_here() -> bool:
-    """Whether the current GPU has the instruction."""
+    """True where the current GPU has the instruction."""
     return (device.capability() or CONVERTS) >= CONVERTS
 
 
 def refuses(problem: ScaledLinear) -> str | None:
     if problem.integer:
         return "multiplies floats of 8 bits"
-    return refused(problem, LEAST) or small_enough(problem, TILES)
+    return refused(problem, LEAST) or too_large(problem, TILES)
 
 
 @register(__name__, __doc__, arithmetic="codes", accumulate="float32", refuses=refuses)
@@ -140,7 +163,7 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     if not (out.size and w.shape[1]):
         out.fill(0)
         return
-    operands = given(x, w)
-    tile = best(TILES, operands.groups.step, *out.shape)
-    run = kernel(tile, x.code.name, w.code.name, operands.uniform(tile), converts_here())
-    operands.launch(run, tile, out)
+    operands = operand_pair(x, w)
+    tile = best_tile(TILES, operands.groups.step, *out.shape)
+    run = kernel(tile, x.code.name, w.code.name, is_uniform(operands, tile), converts_here())
+    launch_tiles(run, tile, operands, out)

@@ -18,24 +18,26 @@ from typing import Any
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
-from ..codes8.tiled import Wave, best, given, small_enough, steps_of
-from ..codes8.tiled import refuses as refused
+from ..codes8.mma_tiles import RatedTile, best_tile, too_large, with_every_step
+from ..codes8.mma_tiles import launch as launch_tiles
+from ..codes8.mma_tiles import refuses as refused
+from ..codes8.rows import operand_pair
 from ..intrinsics import codes8
 from ..intrinsics.atoms import inlined
 from ..machine.launch import Kernel, family
 from ..rings.shape import ByteTile
-from .r5_widen import CODES, float_kernel
+from .r5_widen import FLOAT_CODES, float_kernel
 
 LEAST, REAL = (8, 9), ((8, 9), (12, 0))
 TILES = (
-    Wave(ByteTile(128, 64, 32, 32, stages=3), 1.0),  # such GPUs have 99 KB of shared memory
-    Wave(ByteTile(64, 64, 32, 16, stages=4), 0.6),
-    Wave(ByteTile(16, 64, 16, 16, stages=4), 0.2),
+    RatedTile(ByteTile(128, 64, 32, 32, stages=3), 1.0),  # such GPUs have 99 KB of shared memory
+    RatedTile(ByteTile(64, 64, 32, 16, stages=4), 0.6),
+    RatedTile(ByteTile(16, 64, 16, 16, stages=4), 0.2),
 )
 
 
 def multiplier(tile: ByteTile, a: str, b: str) -> Any:
-    """The device function for 32 columns."""
+    """The device function that multiplies 32 columns."""
     (down, across), add = tile.grid, codes8.adder(codes8.float_mma(a, b))
 
     @inlined
@@ -47,9 +49,11 @@ def multiplier(tile: ByteTile, a: str, b: str) -> Any:
     return multiply
 
 
-@family(combined(steps_of(TILES), CODES, CODES))
+@family(combined(with_every_step(TILES), FLOAT_CODES, FLOAT_CODES))
 def kernel(tile: ByteTile, a: str, b: str) -> Kernel:
-    """Scales are taken one by one: told apart by warps, kernels for 12.0 would keep sums in memory."""
+    """A kernel that always holds a scale for each column: with one a warp, kernels for 12.0 would spill their
+    sums.
+    """
     return float_kernel(f"mma_fp8 {a} {b}", tile, False, multiplier(tile, a, b), LEAST)
 
 
@@ -62,7 +66,7 @@ def refuses(problem: ScaledLinear) -> str | None:
             "is for compute capabilities 8.9 and 12.0; on {}.{} mma.sync has no FP8 of its own, "
             "what there is is made of halves and slower than cuda:widen".format(*card.capability)
         )
-    return refused(problem, LEAST) or small_enough(problem, TILES)
+    return refused(problem, LEAST) or too_large(problem, TILES)
 
 
 @register(__name__, __doc__, arithmetic="codes", accumulate="float32", refuses=refuses)
@@ -70,7 +74,7 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     if not (out.size and w.shape[1]):
         out.fill(0)
         return
-    operands = given(x, w)
-    tile = best(TILES, operands.groups.step, *out.shape)
+    operands = operand_pair(x, w)
+    tile = best_tile(TILES, operands.groups.step, *out.shape)
     run = kernel(tile, x.code.name, w.code.name)
-    operands.launch(run, tile, out)
+    launch_tiles(run, tile, operands, out)

@@ -1,12 +1,12 @@
 """Hopper's ``wgmma`` on FP8 codes: four warps multiply 64 × 128 × 128 out of shared memory.
 
 Changed: ``wgmma`` takes both operands from shared memory, where the copy engine (TMA) lays them as it wants
-them: one thread asks for two boxes of 128 codes a row and for the scales that belong to them, and all wait
-at one barrier that counts bytes. No thread computes an address, no code crosses a register, nothing is
-widened.
+them: one thread asks for two boxes of 128 codes a row and for their scales, and all wait at one barrier
+that counts bytes. No thread computes an address, no code crosses a register, nothing is widened.
 
-Its sums have about 14 bits behind the leading one, so every 128 columns they go over into float32 sums,
-times both scales. At K = 4096 the error without that is some 3e-3 of the mean, with it 1e-4.
+The tensor cores keep about 14 bits of a sum behind the leading one, so every 128 columns the sums are
+promoted to float32, times both scales. At K = 4096 the error without that is some 3e-3 of the mean, with it
+1e-4.
 
 Why it helps: those tensor cores do four times what ``mma.sync`` on widened halves can.
 
@@ -21,95 +21,99 @@ from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
 from ..codes8 import operands as operands8
-from ..codes8.consumers import placer_of_threads, writer
-from ..codes8.job import CODES, OUTS, TALL, Job
+from ..codes8.checks import refuses_boxes
+from ..codes8.consumers import thread_placer, writer
+from ..codes8.rows import operand_pair
+from ..codes8.variant import FLOAT_CODES, OUTPUTS, RASTER_HEIGHT, Variant
 from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes, dependent_launch, ptx
 from ..intrinsics.language import cuda, uint32, uint64
 from ..intrinsics.promoted import float_products
+from ..intrinsics.wgmma8 import STEP
 from ..machine.launch import Kernel, family
-from ..rings.boxed import BoxTile, fetcher, placer, starter
+from ..rings.boxed import BoxTile, barrier_initializer, box_fetcher, raster
 
 TILE = BoxTile(128, 128, 1)
 
 
-def jobs(tile: BoxTile) -> list[tuple[Job]]:
-    """A tile with every kind of codes and of outputs that tests look at."""
-    found = [Job(tile, a, b) for a in CODES for b in CODES]
-    found += [
-        Job(tile, "e4m3", "e4m3", out, boxed, by)
-        for out in OUTS
+def variants(tile: BoxTile) -> list[tuple[Variant]]:
+    """A tile with every pair of codes and kind of outputs that tests look at."""
+    all_variants = [Variant(tile, a, b) for a in FLOAT_CODES for b in FLOAT_CODES]
+    all_variants += [
+        Variant(tile, "e4m3", "e4m3", out, boxed, by)
+        for out in OUTPUTS
         for boxed in (True, False)
         for by in (False, True)
     ]
-    return [(job,) for job in dict.fromkeys(found)]
+    return [(variant,) for variant in dict.fromkeys(all_variants)]
 
 
-@family(jobs(TILE))
-def kernel(job: Job) -> Kernel:
+@family(variants(TILE))
+def kernel(variant: Variant) -> Kernel:
     """A tile a block; all threads multiply."""
-    tile, room, threads = job.tile, job.room, 128 * job.tile.groups
-    of_barriers, of_scales, rows, granule, boxed = (
-        room.barriers,
-        room.scales,
-        tile.rows,
-        job.granule,
-        job.boxed,
+    tile, layout, threads = variant.tile, variant.layout, 128 * variant.tile.groups
+    barriers_offset, scales_offset, rows, columns_per_scale, boxed = (
+        layout.barriers, layout.scales, tile.rows, variant.columns_per_scale, variant.boxed,
+    )  # fmt: skip
+    start, locate = barrier_initializer(tile.stages, 1), raster(tile, RASTER_HEIGHT)
+    fetch_w, fetch_x = box_fetcher(layout, True), box_fetcher(layout, False)
+    zeros, nothing, begin, first, _, _, _, factors, promote, scales_of_w = float_products(
+        variant.form, variant.column_groups
     )
-    start, place = starter(tile.stages, 1), placer(tile, TALL)
-    ask_w, ask_x = fetcher(room, True), fetcher(room, False)
-    zeros, nothing, begin, first, _, _, _, factors, promote, scales_of_w = float_products(job.form, job.parts)
-    of_thread, promoted, stand, write = factors[0], promote[0], placer_of_threads(job), writer(job)
-    wait, first_lane, until_written, take_turn = (
+    thread_factors, promoted, place_thread, write = (
+        factors[0], promote[0], thread_placer(variant), writer(variant),
+    )  # fmt: skip
+    wait, first_lane, wait_until_written, take_turn = (
         barriers.wait,
-        barriers.of_first_lane,
-        boxes.until_written,
+        barriers.from_first_lane,
+        boxes.wait_until_written,
         dependent_launch.take_turn,
     )
     base, columns = ptx.shared_base, tile.columns
 
     def product(
-        x: Any, w: Any, of_x: Any, of_columns: Any, table: Any, y: Any,
+        x: Any, w: Any, x_scales: Any, column_scales_map: Any, table: Any, y: Any,
         m: Any, n: Any, steps: Any, span: Any, pitch: Any,
     ) -> None:  # fmt: skip
         thread = uint32(cuda.threadIdx.x)
         warp = first_lane(uint32(thread >> uint32(5)))
         ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
-        full = uint32(ring + uint32(of_barriers))
+        full = uint32(ring + uint32(barriers_offset))
         if thread == uint32(0):
             start(full)
         cuda.syncthreads()
         take_turn()
         down = uint32(uint32(m + uint32(rows - 1)) // uint32(rows))
         across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
-        row, column = place(uint32(cuda.blockIdx.x), down, across)
-        lane, inner, buffer, at, a, b = stand(ring, warp)
-        own = uint32(
-            ring + uint32(of_scales) + uint32(uint32(inner + uint32(lane >> uint32(2))) << uint32(2))
+        row, column = locate(uint32(cuda.blockIdx.x), down, across)
+        lane, inner, buffer, at, a, b = place_thread(ring, warp)
+        row_scales_at = uint32(
+            ring + uint32(scales_offset) + uint32(uint32(inner + uint32(lane >> uint32(2))) << uint32(2))
         )
         columns_at = uint32(
-            ring + uint32(of_scales + 4 * rows) + uint32(uint32(lane & uint32(3)) << uint32(3))
+            ring + uint32(scales_offset + 4 * rows) + uint32(uint32(lane & uint32(3)) << uint32(3))
         )
-        of_w = table + uint64(uint32(column // uint32(granule))) * uint64(4)
+        w_scales = table + uint64(uint32(column // uint32(columns_per_scale))) * uint64(4)
         totals, sums, step = zeros(), nothing(), uint32(0)
         while step < steps:
             if thread == uint32(0):
-                ask_w(ring, full, uint32(0), w, of_columns, column, column, step, step)
-                ask_x(ring, full, uint32(0), x, of_x, row, row, step, uint32(step // span))
+                fetch_w(ring, full, uint32(0), w, column_scales_map, column, column, step, step)
+                fetch_x(ring, full, uint32(0), x, x_scales, row, row, step, uint32(step // span))
             wait(full, uint32(step & uint32(1)))
-            sums = begin(sums, own)
-            found = of_thread(sums, scales_of_w(of_w))
+            sums = begin(sums, row_scales_at)
+            factors_now = thread_factors(sums, scales_of_w(w_scales))
             sums = first(sums, a, b)
-            totals = promoted(totals, sums, found, columns_at)
-            of_w += uint64(pitch)
+            totals = promoted(totals, sums, factors_now, columns_at)
+            w_scales += uint64(pitch)
             step = uint32(step + uint32(1))
-            cuda.syncthreads()  # all are done with the stage
+            cuda.syncthreads()  # nobody reads the stage any more
         write(totals, (lane, inner, buffer, at), ring, y, column, row, m, n, 0)
         if boxed and lane == uint32(0):
-            until_written()
+            wait_until_written()
 
     return Kernel(
-        f"tma simple {job}", product, *(uint64,) * 6, *(uint32,) * 5, threads=threads, shared=room.shared,
+        f"tma simple {variant}", product, *(uint64,) * 6, *(uint32,) * 5, threads=threads,
+        shared=layout.shared,
         least=(9, 0), exact=True, early=True, lto=True,
     )  # fmt: skip
 
@@ -117,20 +121,23 @@ def kernel(job: Job) -> Kernel:
 def refuses(problem: ScaledLinear) -> str | None:
     if problem.integer:
         return "multiplies floats of 8 bits"
-    return operands8.refuses(problem)
+    return refuses_boxes(problem)
 
 
 def run(make: Any, tile: BoxTile, x: ScaledArray, w: ScaledArray, out: Any) -> None:
-    """A product of FP8 by the kernel ``make(job)``, a block of threads a tile."""
+    """A product of FP8 by the kernel ``make(variant)``, a block of threads a tile."""
     if not (out.size and w.shape[1]):
         out.fill(0)
         return
-    (m, n), both, to = out.shape, operands8.operands(x, w), operands8.outputs(out)
-    by_columns = not operands8.shared_by(both.w, 128)
-    job = Job(tile, x.code.name, w.code.name, to.out, to.boxed, by_columns)
-    given = operands8.float_arguments(job, both, w, m, n)
-    kernel = make(job)
-    kernel((tile.tiles(m, n),), (kernel.threads,), *given.maps, given.table, to.at, m, n, *given.sizes)
+    (m, n), both, to = out.shape, operand_pair(x, w, STEP), operands8.outputs(out)
+    column_scales = not operands8.shares_scales(both.w, 128)
+    variant = Variant(tile, x.code.name, w.code.name, to.out, to.boxed, column_scales)
+    arguments = operands8.float_arguments(variant, both, w, m, n)
+    kernel = make(variant)
+    kernel(
+        (tile.tiles(m, n),), (kernel.threads,), *arguments.maps, arguments.table, to.at, m, n,
+        *arguments.sizes,
+    )  # fmt: skip
 
 
 @register(

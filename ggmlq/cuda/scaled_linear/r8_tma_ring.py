@@ -1,14 +1,14 @@
 """A ring of stages that one warp keeps full, so that no copy is waited for.
 
-Changed: several stages, each with a barrier that tells it is full and one that tells it is empty. One warp
-does nothing but ask for boxes as stages become empty; eight others multiply what is there. No barrier of the
-whole block is left: a warpgroup waits for a stage, multiplies, says that it is done, and promotes its sums
-while the tensor cores have the other warpgroup's products.
+Changed: several stages, each with a barrier that tells it is full and one that tells it is empty. A
+producer warp does nothing but ask for boxes as stages become empty; eight consumer warps multiply full
+stages. No barrier of the whole block is left: a warpgroup waits for a stage, multiplies, arrives at the
+empty barrier, and promotes its sums while the tensor cores work on the other warpgroup's products.
 
-Why it helps: copies take the time of several steps to arrive, and six are under way.
+Why it helps: copies take the time of several steps to arrive, and six are in flight.
 
 Limited by the L2 and shared memory: a tile of 128 × 128 reads a byte for 128 products; a larger one needs
-more registers than 288 threads can have. And by what stands between tiles: a start, an empty ring, stores.
+more registers than 288 threads can have. And by the gap between tiles: a start, an empty ring, stores.
 """
 
 from __future__ import annotations
@@ -17,83 +17,98 @@ from typing import Any
 
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
-from ..codes8.consumers import placer_of_threads, writer
-from ..codes8.job import TALL, Job
-from ..codes8.persistent import opener
+from ..codes8.consumers import thread_placer, writer
+from ..codes8.persistent import block_opener
+from ..codes8.variant import RASTER_HEIGHT, Variant
 from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes
 from ..intrinsics.language import cuda, uint32, uint64
 from ..intrinsics.promoted import float_products
 from ..machine.launch import Kernel, family
-from ..rings.boxed import BoxTile, filler, follower, placer
-from .r7_wgmma import jobs, refuses, run
+from ..rings.boxed import BoxTile, producer, raster, stage_advancer
+from .r7_wgmma import refuses, run, variants
 
 TILE = BoxTile(128, 128, 6)
 
 
-@family(jobs(TILE))
-def kernel(job: Job) -> Kernel:
+@family(variants(TILE))
+def kernel(variant: Variant) -> Kernel:
     """A tile a block; the last two warps fetch."""
-    tile, room, fetching = job.tile, job.room, 4 * job.tile.groups
-    stages, beside, of_scales, length = tile.stages, room.beside, room.scales, tile.stage // 16
-    rows, columns, granule, boxed = tile.rows, tile.columns, job.granule, job.boxed
-    begin, after, place = opener(job), follower(stages), placer(tile, TALL)
-    fill_w, fill_x = filler(room, TALL, True), filler(room, TALL, False)
-    zeros, nothing, with_scales, first, _, _, _, factors, promote, scales_of_w = float_products(
-        job.form, job.parts
+    tile, layout, fetching = variant.tile, variant.layout, 4 * variant.tile.groups
+    stages, scale_bytes, scales_offset, length = (
+        tile.stages,
+        layout.scale_bytes,
+        layout.scales,
+        tile.stage // 16,
     )
-    of_thread, promoted, stand, write = factors[0], promote[0], placer_of_threads(job), writer(job)
-    wait, arrive, first_lane, until_written = (
+    rows, columns, columns_per_scale, boxed = (
+        tile.rows,
+        tile.columns,
+        variant.columns_per_scale,
+        variant.boxed,
+    )
+    open_block, after, locate = block_opener(variant), stage_advancer(stages), raster(tile, RASTER_HEIGHT)
+    produce_w, produce_x = producer(layout, RASTER_HEIGHT, True), producer(layout, RASTER_HEIGHT, False)
+    zeros, nothing, with_scales, first, _, _, _, factors, promote, scales_of_w = float_products(
+        variant.form, variant.column_groups
+    )
+    thread_factors, promoted, place_thread, write = (
+        factors[0], promote[0], thread_placer(variant), writer(variant),
+    )  # fmt: skip
+    wait, arrive, first_lane, wait_until_written = (
         barriers.wait,
         barriers.arrive,
-        barriers.of_first_lane,
-        boxes.until_written,
+        barriers.from_first_lane,
+        boxes.wait_until_written,
     )
 
     def product(
-        x: Any, w: Any, of_x: Any, of_columns: Any, table: Any, y: Any,
+        x: Any, w: Any, x_scales: Any, column_scales_map: Any, table: Any, y: Any,
         m: Any, n: Any, steps: Any, span: Any, pitch: Any,
     ) -> None:  # fmt: skip
-        ring, full = begin()
+        ring, full = open_block()
         thread, number = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
         warp = first_lane(uint32(thread >> uint32(5)))
         down = uint32(uint32(m + uint32(rows - 1)) // uint32(rows))
         across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
         if uint32(warp) >= uint32(fetching):
-            every = uint32(down * across)  # there is one tile a block
+            stride = uint32(down * across)  # each block has one tile
             if thread == uint32(32 * fetching):
-                fill_w(ring, full, w, of_columns, number, every, (down, across), steps, span)
+                produce_w(ring, full, w, column_scales_map, number, stride, (down, across), steps, span)
             if thread == uint32(32 * fetching + 32):
-                fill_x(ring, full, x, of_x, number, every, (down, across), steps, span)
+                produce_x(ring, full, x, x_scales, number, stride, (down, across), steps, span)
         else:
-            row, column = place(number, down, across)
-            lane, inner, buffer, at, first_a, first_b = stand(ring, warp)
-            near = uint32(ring + uint32(of_scales))
-            own = uint32(near + uint32(uint32(inner + uint32(lane >> uint32(2))) << uint32(2)))
-            columns_at = uint32(near + uint32(4 * rows) + uint32(uint32(lane & uint32(3)) << uint32(3)))
-            of_w = table + uint64(uint32(column // uint32(granule))) * uint64(4)
+            row, column = locate(number, down, across)
+            lane, inner, buffer, at, first_a, first_b = place_thread(ring, warp)
+            scales_at = uint32(ring + uint32(scales_offset))
+            row_scales_at = uint32(scales_at + uint32(uint32(inner + uint32(lane >> uint32(2))) << uint32(2)))
+            columns_at = uint32(scales_at + uint32(4 * rows) + uint32(uint32(lane & uint32(3)) << uint32(3)))
+            w_scales = table + uint64(uint32(column // uint32(columns_per_scale))) * uint64(4)
             totals, sums, step, stage, phase = zeros(), nothing(), uint32(0), uint32(0), uint32(0)
             while step < steps:
-                barrier, moved = uint32(full + stage * uint32(8)), uint32(stage * uint32(beside))
+                barrier, scales_offset_now = (
+                    uint32(full + stage * uint32(8)),
+                    uint32(stage * uint32(scale_bytes)),
+                )
                 wait(barrier, phase)
-                sums = with_scales(sums, uint32(own + moved))
-                found = of_thread(sums, scales_of_w(of_w))
+                sums = with_scales(sums, uint32(row_scales_at + scales_offset_now))
+                factors_now = thread_factors(sums, scales_of_w(w_scales))
                 sums = first(
                     sums, uint32(first_a + stage * uint32(length)), uint32(first_b + stage * uint32(length))
                 )
-                totals = promoted(totals, sums, found, uint32(columns_at + moved))
+                totals = promoted(totals, sums, factors_now, uint32(columns_at + scales_offset_now))
                 if lane == uint32(0):
                     arrive(uint32(barrier + uint32(8 * stages)))
                 stage, phase = after(stage, phase)
-                of_w += uint64(pitch)
+                w_scales += uint64(pitch)
                 step = uint32(step + uint32(1))
             write(totals, (lane, inner, buffer, at), ring, y, column, row, m, n, 0)
             if boxed and lane == uint32(0):
-                until_written()
+                wait_until_written()
 
     return Kernel(
-        f"tma ring {job}", product, *(uint64,) * 6, *(uint32,) * 5, threads=32 * fetching + 64,
-        shared=room.shared, least=(9, 0), exact=True, early=True, lto=True,
+        f"tma ring {variant}", product, *(uint64,) * 6, *(uint32,) * 5, threads=32 * fetching + 64,
+        shared=layout.shared, least=(9, 0), exact=True, early=True, lto=True,
     )  # fmt: skip
 
 

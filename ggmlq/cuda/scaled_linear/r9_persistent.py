@@ -1,16 +1,16 @@
-"""Blocks that stay on the card, warps with roles, registers moved to where they count.
+"""Persistent blocks with producer and consumer warps, and registers moved to where they count.
 
 Changed: one block a multiprocessor takes tile after tile, so that the stages of the next tile arrive while
-the outputs of this one are written. The warpgroup that fetches gives its registers (``setmaxnreg``) to the
-two that multiply, which make 128 × 128 outputs each: 192 sums a thread, where there was room for 128. While
-the sums of one go over into float32, the tensor cores work for the other; the wait for the next stage and
-its scales lie under products. Outputs go through shared memory and the copy engine.
+the outputs of this one are written. The producer warpgroup gives its registers (``setmaxnreg``) to the two
+consumers, which make 128 × 128 outputs each: 192 sums a thread, where registers sufficed for 128. While the
+sums of one are promoted to float32, the tensor cores work for the other; the wait for the next stage and
+its scales overlap products. Outputs go through shared memory and the copy engine.
 
 Integers need no promotion: their sums stay in the tensor cores to the end of K, and scales, zero points and
 the rounding to the outputs' kind come once. Scales of floats: one for 128 rows of w, or for each row.
 
-Why it helps: per byte that comes from the L2 a third more products than with 128 × 128 tiles; no start, no
-end, no wait for stores between tiles.
+Why it helps: a third more products for each byte from the L2 than with 128 × 128 tiles; no start, no end,
+no wait for stores between tiles.
 
 Limited, in FP8, by promotion (one multiply-add an output and 128 columns, a quarter of the tensor cores'
 time, half hidden) and by the power that random data draws; in int8 by power alone.
@@ -21,39 +21,28 @@ from __future__ import annotations
 from typing import Any
 
 from ...arrays.scaled import ScaledArray
-from ...dispatch.ending import PLAIN, Ending
+from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
-from ...dispatch.problems import ScaledLinear
 from ..codes8 import operands as operands8
-from ..codes8.epilogue import words
-from ..codes8.job import BY_COLUMNS, CODED_ZEROS, FLOATS, WHOLE, Job
+from ..codes8.checks import refuses_persistent
+from ..codes8.epilogue import epilogue_arguments
 from ..codes8.persistent import float_kernel, integer_kernel
-from ..codes8.rows import zeros_of
+from ..codes8.rows import INTEGER_KINDS, operand_pair, zero_terms
+from ..codes8.variant import CODED_ZERO_POINT_TILES, COLUMN_SCALE_TILES, FLOAT_TILES, INTEGER_TILES, Variant
 from ..intrinsics.wgmma8 import STEP
 from ..machine import device
 from ..rings.boxed import BoxTile
-from ..schedule.waves import best
-from .r1_tiled import no_bytes
-from .r2_tiled_int32 import too_large_for_int32
-from .r3_dp4a import KINDS
-
-
-def refuses(problem: ScaledLinear) -> str | None:
-    if not problem.integer:
-        return operands8.refuses(problem)
-    if problem.varies:
-        return "takes integers under scales that do not vary along K"
-    return no_bytes(problem) or too_large_for_int32(problem) or operands8.refuses(problem)
+from ..schedule.waves import best_tile
 
 
 @register(
-    __name__, __doc__, arithmetic="codes", accumulate="int32, float32 every 128", refuses=refuses,
+    __name__, __doc__, arithmetic="codes", accumulate="int32, float32 every 128", refuses=refuses_persistent,
     narrow=True, ends=True,
 )  # fmt: skip
 def launch(
-    x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None = None, end: Ending = PLAIN
+    x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None = None, end: Epilogue = PLAIN
 ) -> None:
-    """``out`` may be float16 or bfloat16, too; ``tile``: other than the one that is thought best."""
+    """``out`` may be float16 or bfloat16, too; ``tile``: one to take in place of the best."""
     if not (out.size and w.shape[1]):
         out.fill(0)
     elif w.code.kind == "integer":
@@ -62,33 +51,36 @@ def launch(
         floats(x, w, out, tile, end)
 
 
-def floats(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end: Ending) -> None:
+def floats(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end: Epilogue) -> None:
     """A product of FP8."""
-    (m, n), both, to = out.shape, operands8.operands(x, w), operands8.outputs(out, end)
-    by_columns = not operands8.shared_by(both.w, 128)
-    tile = tile or best(BY_COLUMNS if by_columns else FLOATS, m, n)
-    job = Job(tile, x.code.name, w.code.name, to.out, to.boxed, by_columns)
-    given = operands8.float_arguments(job, both, w, m, n)
-    float_kernel(job)(
-        _grid(tile, m, n), (job.threads,), *given.maps, given.table, to.at, m, n, *given.sizes, *words(end)
+    (m, n), both, to = out.shape, operand_pair(x, w, STEP), operands8.outputs(out, end)
+    column_scales = not operands8.shares_scales(both.w, 128)
+    tile = tile or best_tile(COLUMN_SCALE_TILES if column_scales else FLOAT_TILES, m, n)
+    variant = Variant(tile, x.code.name, w.code.name, to.out, to.boxed, column_scales)
+    arguments = operands8.float_arguments(variant, both, w, m, n)
+    float_kernel(variant)(
+        _grid(tile, m, n), (variant.threads,), *arguments.maps, arguments.table, to.at, m, n,
+        *arguments.sizes, *epilogue_arguments(end)
     )  # fmt: skip
 
 
-def integers(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end: Ending) -> None:
+def integers(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end: Epilogue) -> None:
     """A product of integers."""
-    (m, n), both, to = out.shape, operands8.operands(x, w), operands8.outputs(out, end)
+    (m, n), both, to = out.shape, operand_pair(x, w, STEP), operands8.outputs(out, end)
     zeros = x.zeros is not None or w.zeros is not None
-    tile = tile or best(CODED_ZEROS if zeros and end.code else WHOLE, m, n)
-    job = Job(tile, KINDS[x.code.name], KINDS[w.code.name], to.out, to.boxed, zeros=zeros)
+    tile = tile or best_tile(CODED_ZERO_POINT_TILES if zeros and end.code else INTEGER_TILES, m, n)
+    variant = Variant(
+        tile, INTEGER_KINDS[x.code.name], INTEGER_KINDS[w.code.name], to.out, to.boxed, zeros=zeros
+    )
     k = min(both.x.columns, both.w.columns)
-    beside = operands8.beside_w(w, both.groups, zeros)
-    points = zeros_of(x, both.groups, weights=False) if zeros else (0, 0)
-    own = both.x.scales
-    integer_kernel(job)(
-        _grid(tile, m, n), (job.threads,),
-        operands8.map_of_codes(both.x, k, tile.rows), operands8.map_of_codes(both.w, k, tile.columns),
-        to.at, own.at, own.row, beside.scales, *points, beside.points, beside.others,
-        m, n, -(-k // STEP), own.rows, *words(end),
+    terms = operands8.integer_terms(w, both.groups, zeros)
+    points = zero_terms(x, both.groups, weights=False) if zeros else (0, 0)
+    x_scales = both.x.scales
+    integer_kernel(variant)(
+        _grid(tile, m, n), (variant.threads,),
+        operands8.map_codes(both.x, k, tile.rows), operands8.map_codes(both.w, k, tile.columns),
+        to.at, x_scales.at, x_scales.row, terms.scales, *points, terms.points, terms.others,
+        m, n, -(-k // STEP), x_scales.rows, *epilogue_arguments(end),
     )  # fmt: skip
 
 

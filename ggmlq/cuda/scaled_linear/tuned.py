@@ -1,12 +1,12 @@
-"""The kernel of cuda:widen with tiles as a configuration says: the documents' tuned files drive it.
+"""The kernel of cuda:widen with tiles that a configuration names: the documents' tuned files drive it.
 
     BLOCK_SIZE_M, BLOCK_SIZE_N    outputs of a block of threads
     BLOCK_SIZE_K                  columns of a stage; it divides the columns that share a scale
-    GROUP_SIZE_M                  tiles that blocks run down before they go to the next column of tiles
-    num_warps                     of a block; each makes an equal part of its outputs
-    num_stages                    in shared memory: all but one are being copied
+    GROUP_SIZE_M                  tiles that blocks go down before they take the next column of tiles
+    num_warps                     warps of a block; each makes an equal part of its outputs
+    num_stages                    stages in shared memory; all but one are being copied
 
-Each combination is a kernel of its own, compiled when it is first asked for and kept on disk.
+Each combination is a kernel of its own, compiled at its first use and stored on disk.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ from typing import Any
 from ...arrays.scaled import ScaledArray
 from ...dispatch.problems import ScaledLinear
 from ...errors import UnsupportedError
-from ..codes8.rows import STEPS
-from ..codes8.tiled import given
+from ..codes8.mma_tiles import is_uniform
+from ..codes8.mma_tiles import launch as launch_tiles
+from ..codes8.rows import STEPS, operand_pair
 from ..machine import device
 from ..rings.shape import MOST_SHARED, ByteTile
 from . import r5_widen
 
 BLOCKS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
 NAMES = (*BLOCKS, "GROUP_SIZE_M", "num_warps", "num_stages")
-MOST_SUMS, MOST_WARPS = 64, 16  # outputs of a thread, each with two sums in registers; warps of a block
+MOST_SUMS, MOST_WARPS = 64, 16  # outputs of a thread, with two sums in registers each; warps of a block
 REGISTERS = 65536  # of a multiprocessor
 
 Config = Mapping[str, int]
 
 
 def refuses(problem: ScaledLinear, config: Config) -> str | None:
-    """Why no kernel can be made as a configuration says, or why it does not take the problem; or None."""
+    """The reason why no kernel fits a configuration, or why it does not take the problem; or None."""
     missing = [name for name in NAMES if not isinstance(config.get(name), int) or config[name] < 1]
     if missing:
         return f"the configuration needs positive integers for {', '.join(missing)}"
@@ -65,18 +66,18 @@ def _no_tile(problem: ScaledLinear, config: Config) -> str | None:
 def _tile(config: Config) -> ByteTile | None:
     """The tile with the squarest warps, which read the least for what they make."""
     m, n, step = (config[name] for name in BLOCKS)
-    warps, found = config["num_warps"], []
+    warps, tiles = config["num_warps"], []
     for down in range(1, min(warps, MOST_WARPS) + 1):
         across = warps // down
         if warps <= MOST_WARPS and warps % down == 0 and m % (16 * down) == 0 and n % (16 * across) == 0:
             tile = ByteTile(m, n, m // down, n // across, step, config["num_stages"])
-            found.append(tile)
-    found = [tile for tile in found if tile.sums <= min(MOST_SUMS, REGISTERS // (4 * tile.threads))]
-    return min(found, key=lambda tile: tile.warp_rows + tile.warp_columns, default=None)
+            tiles.append(tile)
+    tiles = [tile for tile in tiles if tile.sums <= min(MOST_SUMS, REGISTERS // (4 * tile.threads))]
+    return min(tiles, key=lambda tile: tile.warp_rows + tile.warp_columns, default=None)
 
 
 def launch(x: ScaledArray, w: ScaledArray, out: Any, config: Config) -> None:
-    """``out = x @ w.T`` by the kernel that a configuration describes; float32 [M, N], C-contiguous."""
+    """``out = x @ w.T`` by the kernel of a configuration; float32 [M, N], C-contiguous."""
     if not (out.size and w.shape[1]):
         out.fill(0)
         return
@@ -86,6 +87,8 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any, config: Config) -> None:
             f"a product with the configuration {dict(config)}: no kernel can be made of it; "
             "cuda.scaled_linear.tuned.refuses(problem, config) says why; take another configuration"
         )
-    operands = given(x, w, tile.step)
-    run = r5_widen.kernel(tile, x.code.name, w.code.name, operands.uniform(tile), r5_widen.converts_here())
-    operands.launch(run, tile, out, tall=config["GROUP_SIZE_M"])
+    operands = operand_pair(x, w, tile.step)
+    run = r5_widen.kernel(
+        tile, x.code.name, w.code.name, is_uniform(operands, tile), r5_widen.converts_here()
+    )
+    launch_tiles(run, tile, operands, out, raster_height=config["GROUP_SIZE_M"])

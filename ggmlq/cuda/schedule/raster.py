@@ -1,14 +1,14 @@
-"""Where the tiles of a product stand, so that those which are made at one time read little.
+"""The raster of a product: the order of its tiles, so that those which are computed at one time read little.
 
-Blocks make tiles of neighbouring numbers at one time. Bands of some columns of tiles are made one after the
-other, each row by row:
+Blocks compute tiles of neighbouring numbers at one time. A *sweep* goes down all rows of tiles, over some of
+their columns; the next sweep follows to the right:
 
                activations
     weights    0  1  2 |  9 10
                3  4  5 | 11 12
                6  7  8 | 13 14
 
-So the panels of a band stay in the L2 cache, while strips of weights go by.
+So the x_tiles of a sweep stay in the L2 cache while weights go by.
 """
 
 from __future__ import annotations
@@ -18,61 +18,61 @@ from typing import Any, NamedTuple
 
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import uint32, uint64
-from ..packed.layout import ROWS, STRIPS
+from ..packed.layout import FRAGMENT_ROWS, TILE_ROWS
 
 
-class Bands(NamedTuple):
-    """As kernels take them, in this order."""
+class Raster(NamedTuple):
+    """A raster as kernels take it, in this order."""
 
     across: int  # tiles along the rows of activations
-    band: int  # of them in a band
-    of_band: int  # tiles of a band
+    width: int  # tiles across a sweep
+    per_sweep: int  # tiles of a sweep
     tiles: int
 
 
-def bands(across: int, down: int, blocks: int, of_x: int, of_w: int) -> Bands:
-    """Of ``across`` times ``down`` tiles, made by so many blocks at one time.
+def raster(across: int, down: int, blocks: int, x_bytes: int, w_bytes: int) -> Raster:
+    """The raster of ``across`` × ``down`` tiles, of which ``blocks`` are computed at one time.
 
-    ``of_x`` and ``of_w``: bytes that a tile reads of both for the same part of K. Bands are as wide as makes
-    the bytes of all blocks least, all about equally wide, with a tile for each block.
+    ``x_bytes``, ``w_bytes``: bytes that a tile reads of either operand for the same part of K. Sweeps are
+    as wide as makes the bytes of all blocks least, all about equally wide, with a tile for each block.
     """
-    best, tiles = max(1.0, sqrt(blocks * of_w / of_x)), across * down
-    band = -(-across // max(1, min(round(across / best), tiles // blocks)))
-    return Bands(across, band, band * down, tiles)
+    best, tiles = max(1.0, sqrt(blocks * w_bytes / x_bytes)), across * down
+    width = -(-across // max(1, min(round(across / best), tiles // blocks)))
+    return Raster(across, width, width * down, tiles)
 
 
-def band_of(blocks: int, of_x: int, of_w: int) -> int:
-    """How wide bands are meant to be where nobody knows yet how many tiles there are."""
-    return max(1, round(sqrt(blocks * of_w / of_x)))
-
-
-@inlined
-def place_of(number: Any, of: Any) -> Any:
-    """The row of tiles and the column that a tile stands in; ``of``: Bands."""
-    across, band, of_band, _ = of
-    which = uint32(number // of_band)
-    column, own = uint32(which * band), uint32(number - uint32(which * of_band))
-    wide = min(band, uint32(across - column))
-    down = uint32(own // wide)
-    return down, uint32(column + uint32(own - uint32(down * wide)))
+def raster_width(blocks: int, x_bytes: int, w_bytes: int) -> int:
+    """The best width of a sweep where the number of tiles is not known yet."""
+    return max(1, round(sqrt(blocks * w_bytes / x_bytes)))
 
 
 @inlined
-def fetched(where: Any, number: Any) -> Any:
-    """What who fetches asks (warp_specialized/producer.py): the tile's first strip, its column of tiles, its band."""
-    order, _ = where
-    down, column = place_of(number, order)
-    return uint32(down * uint32(STRIPS)), column, uint32(column // order[1])
+def tile_place(number: Any, order: Any) -> Any:
+    """The row of tiles and the column of a tile; ``order``: a Raster."""
+    across, width, per_sweep, _ = order
+    sweep = uint32(number // per_sweep)
+    column, within = uint32(sweep * width), uint32(number - uint32(sweep * per_sweep))
+    across_here = min(width, uint32(across - column))
+    down = uint32(within // across_here)
+    return down, uint32(column + uint32(within - uint32(down * across_here)))
 
 
-def written(columns: int) -> Any:
-    """The device function that who multiplies asks (warp_specialized/consumers.py), of tiles with so many columns."""
+@inlined
+def locate_for_producer(schedule: Any, number: Any) -> Any:
+    """The place of a tile for the producer: its first fragment row, its column of tiles, its sweep."""
+    order, _ = schedule
+    down, column = tile_place(number, order)
+    return uint32(down * uint32(FRAGMENT_ROWS)), column, uint32(column // order[1])
+
+
+def consumer_locator(columns: int) -> Any:
+    """The device function for the place of a tile with ``columns`` columns, as consumers need it."""
 
     @inlined
-    def locate(where: Any, number: Any, thread_at: Any) -> Any:
-        (order, m), (below, beside) = where, thread_at
-        down, over = place_of(number, order)
-        row, column = uint32(down * uint32(STRIPS * ROWS) + below), uint32(over * uint32(columns) + beside)
+    def locate(schedule: Any, number: Any, thread_at: Any) -> Any:
+        (order, m), (below, beside) = schedule, thread_at
+        down, right = tile_place(number, order)
+        row, column = uint32(down * uint32(TILE_ROWS) + below), uint32(right * uint32(columns) + beside)
         return row, column, m, uint64(0)
 
     return locate

@@ -1,4 +1,4 @@
-"""Columns divided among blocks, where there are few tiles: into how many parts, and what adds these up."""
+"""K split among blocks by the grid, where there are few tiles, and the kernel that adds the partial sums."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
 
-SHORTEST = 6  # steps of a part
+SHORTEST = 6  # steps of a part of K
 
 
-def parts_of(tiles: int, blocks: int, steps: int) -> int:
-    """Into how many parts the columns are divided, so that the blocks fill the card once.
+def split_of(tiles: int, blocks: int, steps: int) -> int:
+    """The number of parts of K with which the blocks fill the card once.
 
-    ``blocks``: that a multiprocessor holds.
+    ``blocks``: how many a multiprocessor holds.
     """
     return max(1, min(device.multiprocessors() * blocks // tiles, steps // SHORTEST))
 
@@ -26,12 +26,12 @@ ADDERS = 256  # threads of a block
 
 @family()
 def adder() -> Kernel:
-    """Adds the parts of each output, the first part first."""
+    """The kernel that adds the partial sums of each output, the first part first."""
     load_float, store_float = ptx.load_float, ptx.store_float
     take_turn = dependent_launch.take_turn
 
     def add(
-        parts: Any,  # float32 [count, length]
+        partials: Any,  # float32 [count, length]
         y: Any,  # float32 [length]
         count: Any, length: Any,
     ) -> None:  # fmt: skip
@@ -40,7 +40,7 @@ def adder() -> Kernel:
         if i < length:
             total = float32(0)
             for p in range(count):
-                total += load_float(address(parts, p, length, i, 4))
+                total += load_float(address(partials, p, length, i, 4))
             store_float(y + i * uint64(4), total)
 
-    return Kernel("add parts", add, uint64, uint64, uint32, uint64, threads=ADDERS, early=True)
+    return Kernel("add partial sums", add, uint64, uint64, uint32, uint64, threads=ADDERS, early=True)

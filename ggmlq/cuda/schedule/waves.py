@@ -1,4 +1,4 @@
-"""Which tile serves a shape: the one with which the multiprocessors are done first."""
+"""The choice of a tile by waves: the tile with which the multiprocessors are done first."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from ..machine import device
 from ..rings.boxed import BoxTile
 
 
-class Share(NamedTuple):
-    """A tile, and how well its kernel keeps a multiprocessor busy, relative to others."""
+class RatedTile(NamedTuple):
+    """A tile, and how busy its kernel keeps a multiprocessor, relative to other tiles."""
 
     tile: BoxTile
-    share: float
+    efficiency: float
 
 
-def best(shares: Sequence[Share], m: int, n: int, multiprocessors: int = 0) -> BoxTile:
-    """Blocks take tiles in turns: what counts is how many the busiest one has."""
+def best_tile(tiles: Sequence[RatedTile], m: int, n: int, multiprocessors: int = 0) -> BoxTile:
+    """The best tile for m × n outputs: blocks take tiles wave after wave, so the busiest block's number of
+    tiles counts.
+    """
     count = multiprocessors or device.multiprocessors()
 
-    def time(each: Share) -> float:
-        return -(-each.tile.tiles(m, n) // count) * each.tile.rows * each.tile.columns / each.share
+    def time(choice: RatedTile) -> float:
+        tile = choice.tile
+        return -(-tile.tiles(m, n) // count) * tile.rows * tile.columns / choice.efficiency
 
-    return min(shares, key=time).tile
+    return min(tiles, key=time).tile

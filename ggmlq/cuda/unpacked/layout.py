@@ -1,4 +1,4 @@
-"""Planes: operands of int8 kernels with codes in one array, scales in another.
+"""Unpacked operands of int8 kernels: codes in one array, scales in another.
 
 Blocks of 18 or 34 bytes cannot be loaded with wide instructions. So codes go into a matrix of bytes
 and scales into a matrix of floats, by column of blocks; both padded to whole tiles, so that kernels
@@ -9,7 +9,7 @@ load without a check. Codes in the padding may be anything, its scales are 0.
     offset  float32  [k' / run, rows']    weights with an offset
     sums    float32  [k' / run, rows']    activations for those: scale times the sum of the codes
 
-Weights keep their planes as long as the array lives (9 bits a weight, or 10 with runs of 16).
+An array keeps its unpacked weights as long as it lives (9 bits a weight, or 10 with runs of 16).
 Activations are quantized as the arithmetic q8 says: x * (127 / amax) of 32, to nearest even.
 """
 
@@ -26,22 +26,22 @@ MOST = 8 * 65535  # rows of activations: a grid has 65535 rows of blocks, of 8 r
 
 
 @dataclass(frozen=True)
-class Planes:
-    """One operand; see the head of the file."""
+class Unpacked:
+    """An unpacked operand; the head of the file has its arrays."""
 
     codes: Any
     scale: Any
-    extra: Any  # offset or sums, or None
+    extra: Any  # offset of weights, sums of activations, or None
     run: int
 
 
 def padded(n: int) -> int:
-    """So many rows or columns, in whole tiles."""
+    """The number of rows or columns, filled up to whole tiles."""
     return -(-n // TILE) * TILE
 
 
 def refuses(problem: Linear) -> str | None:
-    """Why planes do not serve a problem, or None: the ``refuses`` of rungs that work on them."""
+    """The reason why unpacked operands do not serve a problem, or None."""
     if not isinstance(problem.format, BlockFormat):
         return "is written for blocks"
     if problem.m > MOST:

@@ -1,4 +1,4 @@
-"""Offsets of weights in planes: what is taken off a product of codes, once for all of it."""
+"""The offsets of unpacked weights, taken off a finished product of codes in one launch."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from ..intrinsics import ptx
 from ..intrinsics.address import address
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine.launch import Kernel, family
-from .layout import Planes
+from .layout import Unpacked
 
 ROWS, COLUMNS, SLICES = 8, 32, 8  # outputs of a block, and threads that share the runs of one
-PARTS = (SLICES, ROWS, COLUMNS)
+PARTIAL = (SLICES, ROWS, COLUMNS)
 
 
 @family()
 def compensation_kernel() -> Kernel:
-    """Takes Σ sums · offset off each output: a product that is 1/32 (1/16) of the whole."""
+    """The kernel that takes Σ sums · offset off each output: a product of 1/32 (1/16) of the size."""
     load_floats, load_float, store_float = ptx.load_floats, ptx.load_float, ptx.store_float
 
     def compensate(
@@ -25,7 +25,7 @@ def compensation_kernel() -> Kernel:
         y: Any,  # float32 [m, n]
         m: Any, n: Any, runs: Any, m_rows: Any, n_rows: Any,
     ) -> None:  # fmt: skip
-        parts = cuda.shared.array(PARTS, float32)
+        partials = cuda.shared.array(PARTIAL, float32)
         tx, ty = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
         column, row = uint32(cuda.blockIdx.x) * uint32(COLUMNS) + tx, uint32(cuda.blockIdx.y) * uint32(ROWS)
         total = cuda.local.array(ROWS, float32)
@@ -41,20 +41,20 @@ def compensation_kernel() -> Kernel:
                 total[i + 2] += offset * v[2]
                 total[i + 3] += offset * v[3]
         for i in range(ROWS):
-            parts[ty, i, tx] = total[i]
+            partials[ty, i, tx] = total[i]
         cuda.syncthreads()
-        own = float32(0)
+        sum_of_slices = float32(0)
         for i in range(SLICES):
-            own += parts[i, ty, tx]
+            sum_of_slices += partials[i, ty, tx]
         if row + ty < m and column < n:
             at = address(y, row + ty, n, column, 4)
-            store_float(at, load_float(at) - own)
+            store_float(at, load_float(at) - sum_of_slices)
 
     parameters = (uint64,) * 3 + (uint32,) * 5
     return Kernel("compensation", compensate, *parameters, threads=COLUMNS * SLICES)
 
 
-def compensate(y: Any, a: Planes, w: Planes) -> None:
+def compensate(y: Any, a: Unpacked, w: Unpacked) -> None:
     """Take the offsets of the weights off a product."""
     if w.extra is not None:
         (m, n), (runs, n_rows), m_rows = y.shape, w.extra.shape, a.extra.shape[1]

@@ -1,7 +1,7 @@
-"""Feeding the tensor cores: tiles of planes through a ring of stages in shared memory.
+"""Unpacked tiles for tensor cores: copies through a ring of stages in shared memory, and int8 products.
 
 A block of threads makes a tile of outputs. It walks along the columns, 128 codes (four runs of 32) a
-step. Copies into shared memory run past the registers (cp.async) and ahead: while one stage is
+step. Copies into shared memory go past the registers (cp.async) and ahead: while one stage is
 multiplied, the next ones are in flight, with one barrier a step. Within a stage the operands of
 one run are brought into registers while the run before is multiplied.
 
@@ -10,10 +10,10 @@ one run are brought into registers while the run before is multiplied.
 
 A row of a stage is eight chunks of 16 bytes, and chunk c of row r lies at place c ^ (r % 8): so
 neither the copies, which go along rows, nor ldmatrix, which goes down columns, meets a bank twice.
-Scales of activations lie in the order of ``activations.int8.place_of_row``: a thread's four in one load.
+Scales of activations lie in the order of ``activations.int8.place_of_row``: one load brings a thread's four.
 
-What a warp does with four int32 sums is the rung's own: it passes ``start`` (what the sums begin
-with) and ``scaled`` (how sums, two scales and what was added up so far become what is added up).
+A rung decides what a warp does with four int32 sums. It passes ``start``, the first value of a sum, and
+``scaled``, which combines a sum, its two scales and the total so far into the new total.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import four_into, g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
-from ..rings.ring import follower
+from ..rings.ring import offset_advancer
 
 STEP, RUNS = 128, 4  # columns of a stage, and runs of 32 in it
 
 
 @dataclass(frozen=True)
 class IntTile:
-    """Outputs of a block and of a warp, and stages in flight."""
+    """The outputs of a block and of a warp, and the stages in flight."""
 
     rows: int = 128  # of activations
     columns: int = 128  # rows of weights: columns of outputs
     warp_rows: int = 64
     warp_columns: int = 32
     stages: int = 4
-    blocks: int = 1  # that should fit on a multiprocessor together
+    blocks: int = 1  # that a multiprocessor should hold together
 
     def __str__(self) -> str:
         return f"{self.rows}x{self.columns}, warps {self.warp_rows}x{self.warp_columns}, {self.stages} stages"
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return 32 * (self.rows // self.warp_rows) * (self.columns // self.warp_columns)
 
     @property
@@ -62,11 +62,11 @@ class IntTile:
         return self.stages * self.stage
 
     @property
-    def parts(self) -> tuple[int, int, int]:
-        """Where in a stage the weights, the activations' scales and the weights' scales begin."""
-        of_weights = self.rows * STEP
-        scales = of_weights + self.columns * STEP
-        return of_weights, scales, scales + RUNS * self.rows * 4
+    def offsets(self) -> tuple[int, int, int]:
+        """Offsets in a stage: of the weights, of the activations' scales, of the weights' scales."""
+        weights_at = self.rows * STEP
+        scales = weights_at + self.columns * STEP
+        return weights_at, scales, scales + RUNS * self.rows * 4
 
     @property
     def sums(self) -> int:
@@ -75,12 +75,12 @@ class IntTile:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Tiles of ``mma`` in a warp's outputs."""
+        """Tiles of ``mma`` in a warp's outputs, down and across."""
         return self.warp_rows // 16, self.warp_columns // 8
 
 
 @inlined
-def place_of_warp(rows: Any, columns: Any, across: Any) -> Any:
+def warp_origin(rows: Any, columns: Any, across: Any) -> Any:
     """The first row and column of a warp's outputs in its tile."""
     warp, _ = warp_and_lane()
     return warp // uint32(across) * uint32(rows), warp % uint32(across) * uint32(columns)
@@ -90,7 +90,7 @@ def place_of_warp(rows: Any, columns: Any, across: Any) -> Any:
 def fetcher(shape: IntTile) -> Any:
     """The device function that starts the copies of one stage."""
     threads, rows, columns = shape.threads, shape.rows, shape.columns
-    of_weights, scales_of_x, scales_of_w = shape.parts
+    weights_at, scales_of_x, scales_of_w = shape.offsets
     passes_x, passes_w, apart = rows * 8 // threads, columns * 8 // threads, threads // 8
     copy16 = ptx.copy16
 
@@ -111,7 +111,7 @@ def fetcher(shape: IntTile) -> Any:
         for p in range(passes_x):
             copy16(to + uint32(p * apart * STEP), x + along + uint64(p * apart) * uint64(k))
         for p in range(passes_w):
-            copy16(to + uint32(of_weights + p * apart * STEP), w + along + uint64(p * apart) * uint64(k))
+            copy16(to + uint32(weights_at + p * apart * STEP), w + along + uint64(p * apart) * uint64(k))
         first = uint64(step) * uint64(4 * RUNS)
         scales(at + uint32(scales_of_x), dx + first * uint64(m_rows), m_rows, rows)
         scales(at + uint32(scales_of_w), dw + first * uint64(n_rows), n_rows, columns)
@@ -123,7 +123,7 @@ def fetcher(shape: IntTile) -> Any:
 def loader(shape: IntTile) -> Any:
     """The device function that brings a run's operands and scales from a stage into registers."""
     (down, across), (rows, columns) = shape.grid, (shape.rows, shape.columns)
-    of_weights, scales_of_x, scales_of_w = shape.parts
+    weights_at, scales_of_x, scales_of_w = shape.offsets
     load_matrices, take_floats, take_pair = ptx.load_matrices, ptx.take_floats, ptx.take_pair
 
     @inlined
@@ -132,20 +132,20 @@ def loader(shape: IntTile) -> Any:
         g, t = g_and_t(lane)
         row = lane & uint32(15)
         place = (((lane >> uint32(4)) + chunk) ^ (row & uint32(7))) << uint32(4)
-        of_a = at + (wm + row) * uint32(STEP) + place
+        a_at = at + (wm + row) * uint32(STEP) + place
         for i in range(down):
-            four_into(a, 4 * i, load_matrices(of_a + uint32(16 * STEP * i)))
+            four_into(a, 4 * i, load_matrices(a_at + uint32(16 * STEP * i)))
         row = (lane >> uint32(4) << uint32(3)) + (lane & uint32(7))
         place = (((lane >> uint32(3) & uint32(1)) + chunk) ^ (row & uint32(7))) << uint32(4)
-        of_b = at + uint32(of_weights) + (wn + row) * uint32(STEP) + place
+        b_at = at + uint32(weights_at) + (wn + row) * uint32(STEP) + place
         for j in range(across // 2):
-            four_into(b, 4 * j, load_matrices(of_b + uint32(16 * STEP * j)))
-        of_da = at + uint32(scales_of_x) + (uint32(run * rows) + wm + g * uint32(4)) * uint32(4)
+            four_into(b, 4 * j, load_matrices(b_at + uint32(16 * STEP * j)))
+        da_at = at + uint32(scales_of_x) + (uint32(run * rows) + wm + g * uint32(4)) * uint32(4)
         for i in range(down // 2):
-            four_into(da, 4 * i, take_floats(of_da + uint32(128 * i)))
-        of_db = at + uint32(scales_of_w) + (uint32(run * columns) + wn + t * uint32(2)) * uint32(4)
+            four_into(da, 4 * i, take_floats(da_at + uint32(128 * i)))
+        db_at = at + uint32(scales_of_w) + (uint32(run * columns) + wn + t * uint32(2)) * uint32(4)
         for j in range(across):
-            p = take_pair(of_db + uint32(32 * j))
+            p = take_pair(db_at + uint32(32 * j))
             db[2 * j], db[2 * j + 1] = p[0], p[1]
 
     return load
@@ -153,7 +153,7 @@ def loader(shape: IntTile) -> Any:
 
 @cache
 def multiplier(shape: IntTile, start: Any, scaled: Any) -> Any:
-    """The device function that multiplies one stage: four runs, each loaded one ahead."""
+    """The device function that multiplies one stage: four runs, each loaded one run ahead."""
     down, across = shape.grid
     count_a, count_b, count_da = 4 * down, 2 * across, 2 * down
     load, mma = loader(shape), codes8.integer_mma("s8", "s8")
@@ -189,7 +189,7 @@ def multiplier(shape: IntTile, start: Any, scaled: Any) -> Any:
 def accumulator(shape: IntTile, start: Any, scaled: Any) -> Any:
     """The device function that adds steps ``first`` … ``last - 1`` of a tile to a thread's sums."""
     stages, stage = shape.stages, shape.stage
-    ahead, after = stages - 1, follower(stages, stage)
+    ahead, after = stages - 1, offset_advancer(stages, stage)
     fetch, multiply = fetcher(shape), multiplier(shape, start, scaled)
     base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(stages - 2)
 
@@ -198,18 +198,18 @@ def accumulator(shape: IntTile, start: Any, scaled: Any) -> Any:
         sums: Any, m0: Any, n0: Any, x: Any, dx: Any, w: Any, dw: Any,
         first: Any, last: Any, k: Any, m_rows: Any, n_rows: Any,
     ) -> None:  # fmt: skip
-        of_x, of_w = address(x, m0, k, 0, 1), address(w, n0, k, 0, 1)
-        of_dx, of_dw = dx + uint64(m0) * uint64(4), dw + uint64(n0) * uint64(4)
-        wm, wn = place_of_warp(warp_rows, warp_columns, warps_across)
+        x_at, w_at = address(x, m0, k, 0, 1), address(w, n0, k, 0, 1)
+        dx_at, dw_at = dx + uint64(m0) * uint64(4), dw + uint64(n0) * uint64(4)
+        wm, wn = warp_origin(warp_rows, warp_columns, warps_across)
         to, here = uint32(0), uint32(0)
-        cuda.syncthreads()  # all are done with the tile before
+        cuda.syncthreads()  # no warp reads the previous tile any more
         for step in range(first, last + uint32(ahead)):
             ready = step >= first + uint32(ahead)
             if ready:
                 wait()
-                cuda.syncthreads()  # the stage is there for all, and all are done with the one to fill
+                cuda.syncthreads()  # the stage has arrived for all; no warp reads the one to fill
             if step < last:
-                fetch(base() + to, of_x, of_dx, of_w, of_dw, step, k, m_rows, n_rows)
+                fetch(base() + to, x_at, dx_at, w_at, dw_at, step, k, m_rows, n_rows)
             commit()
             to = after(to)
             if ready:
@@ -247,7 +247,7 @@ def storer(shape: IntTile) -> Any:
     def store(sums: Any, y: Any, m0: Any, n0: Any, m: Any, n: Any) -> None:
         _, lane = warp_and_lane()
         g, t = g_and_t(lane)
-        wm, wn = place_of_warp(warp_rows, warp_columns, warps_across)
+        wm, wn = warp_origin(warp_rows, warp_columns, warps_across)
         row, column = m0 + wm + g, n0 + wn + t * uint32(2)
         for i in range(2 * down):
             r = row + uint32(8 * i)

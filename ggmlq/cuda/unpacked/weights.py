@@ -1,4 +1,4 @@
-"""Weights as planes: each block unpacked once, to bytes and float32."""
+"""Weights unpacked to int8 codes and float32 scales, each block once."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ..intrinsics.atoms import atoms
 from ..intrinsics.language import cuda, int64, uint8, uint32, uint64
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family
-from .layout import Planes, padded
+from .layout import Unpacked, padded
 
 THREADS = 256
 
 
 @family((fmt,) for fmt in BLOCK_FORMATS)
 def weight_kernel(fmt: BlockFormat) -> Kernel:
-    """A thread unpacks 16 neighbours; it always lies within a run."""
+    """The kernel that unpacks blocks: a thread unpacks 16 neighbours, which always lie within a run."""
     code, scale, offset = atoms(fmt)
     size, group, run, has_offset = fmt.block_size, fmt.group, packing(fmt).run, fmt.has_offset
     store16, store_float = ptx.store16, ptx.store_float
@@ -53,17 +53,17 @@ def weight_kernel(fmt: BlockFormat) -> Kernel:
                     store_float(address(offsets, g, rows, row, 4), offset(block, i // group))
 
     parameters = (array(uint8, 3), uint64, uint64, uint64, uint32, uint32)
-    return Kernel(f"planes of {fmt.name}", unpack, *parameters, threads=THREADS)
+    return Kernel(f"unpacked weights of {fmt.name}", unpack, *parameters, threads=THREADS)
 
 
-def weights(q: QuantArray) -> Planes:
-    """The planes of an array [N, K] on its device; made once and kept with it."""
-    found: Planes = q.prepared(unpacked)
-    return found
+def unpacked_weights(q: QuantArray) -> Unpacked:
+    """The unpacked weights of an array [N, K] on its device; unpacked once and kept with the array."""
+    weights: Unpacked = q.prepared(unpack_weights)
+    return weights
 
 
-def unpacked(q: QuantArray) -> Planes:
-    """The planes of an array [N, K], made now."""
+def unpack_weights(q: QuantArray) -> Unpacked:
+    """The unpacked weights of an array [N, K], unpacked now."""
     cp, fmt, (n, k) = cupy(), q.format, q.shape
     assert isinstance(fmt, BlockFormat)
     rows, columns, run = padded(n), padded(k), packing(fmt).run
@@ -75,4 +75,4 @@ def unpacked(q: QuantArray) -> Planes:
     weight_kernel(fmt)(
         grid, (THREADS,), blocks, codes, scale, scale if offset is None else offset, rows, columns
     )
-    return Planes(codes, scale, offset, run)
+    return Unpacked(codes, scale, offset, run)

@@ -1,1 +1,14 @@
-"""The warp-specialised product on packed weights: a producer warp, consumer warpgroups."""
+"""The warp-specialised product on packed weights: a producer warp fetches, two warpgroups unpack and
+multiply.
+
+    problems.py          problems that such kernels refuse
+    tile.py              WarpSpecializedTile: outputs of a block, threads, and how a stage is laid out
+    producer.py          the thread that fetches weights and x_tiles into the ring of stages
+    consumers.py         the warpgroups that unpack fragments and multiply them with x_tiles
+    stream_k.py          tiles whose K is split among blocks: partial sums through global memory
+    cluster_split.py     the same through the shared memory of a cluster
+    late_activations.py  x_tiles that idle warps of the product make while it runs
+
+linear/r16_warp_specialized.py and expert_linear/r5_grouped.py put these together. schedule/ says which work
+units a block takes, epilogue/ writes the results.
+"""

@@ -1,16 +1,16 @@
-"""Tiles whose blocks are a cluster: each hands out its sums to those who finish them, and finishes a part.
+"""Tiles whose K is split among the blocks of a cluster: partial sums go through shared memory.
 
     block      r              r + 1          r + 2           the first block is the last one of its cluster
     finishes   0, 3, 6, …     1, 4, 7, …     2, 5, 8, …      of each thread's fours of sums
 
-What stream_k.py does by way of global memory, where a tile has no more blocks than a cluster may have and
-none of them has a part of another tile: no memory, no flags, and nobody waits for a block that was not
-started. Sums lie where stages were, once no block of the cluster multiplies any more:
+This replaces stream_k.py where a tile has no more blocks than a cluster, and no block has parts of two
+tiles. It needs no global memory and no flags, and no block waits for one that was not started. The *inbox*
+of a block lies where its stages were, once no block of the cluster multiplies any more:
 
-    [parts, in the order of blocks][fours][threads]
+    [blocks, in their order][fours][threads]
 
-They are added up in that order, as there: the results are the same. Of narrow tiles a barrier of each block
-counts the bytes that come; sums of wide ones are faster brought without, and all blocks meet.
+Sums are added up in that order, as in stream_k.py: the results are the same. With narrow tiles a barrier of
+each block counts the bytes that arrive. With wide ones plain stores are faster, and all blocks meet.
 """
 
 from __future__ import annotations
@@ -24,91 +24,98 @@ from ..intrinsics import ptx
 from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, uint32
-from ..packed.layout import StripLayout
-from ..schedule.work_units import LARGEST
-from .producer import MULTIPLY, RoleTile
-from .stream_k import Sharing, beginner, ender, keeper
+from ..packed.layout import PackedLayout
+from ..schedule.work_units import MAX_CLUSTER
+from .stream_k import SplitEpilogue, announcer, partial_storer, split_epilogue
+from .tile import CONSUMER_THREADS, WarpSpecializedTile
 
-COMING = 24  # where among the notes the barrier is
-APART = 16 * MULTIPLY  # bytes of a four of all threads
+INBOX_BARRIER = 24  # offset in the scratch words
+FOUR_BYTES = 16 * CONSUMER_THREADS  # of one four of sums of all threads
 AT_ONCE = 4  # fours that are added up together
 
 
 @cache
-def cluster_beginner() -> Any:
-    """The device function by which a block says that it runs, where nothing else tells the others."""
-    begin_alone, blocks_of_cluster = beginner(), barriers.blocks_of_cluster
+def cluster_announcer() -> Any:
+    """The device function by which a block that is in no cluster counts itself among the running ones."""
+    announce_alone, cluster_size = announcer(), barriers.cluster_size
 
     @inlined
-    def begin(flags: Any, share: Any) -> None:
-        if blocks_of_cluster() == uint32(1):
-            begin_alone(flags, share)
+    def announce(flags: Any, position: Any) -> None:
+        if cluster_size() == uint32(1):
+            announce_alone(flags, position)
 
-    return begin
+    return announce
 
 
-def handed_out(layout: StripLayout, tile: RoleTile) -> int:
-    """How far before the notes of a block the sums lie that it is given."""
+def inbox_offset(layout: PackedLayout, tile: WarpSpecializedTile) -> int:
+    """Bytes from a block's inbox to its scratch words."""
     fours, length = tile.columns // 8, tile.stages(layout) * tile.stage(layout)
-    most = max(parts * -(-fours // parts) for parts in range(2, LARGEST + 1))
-    assert (most + AT_ONCE) * APART <= length, tile  # some that are not there are read for nothing
+    most = max(splits * -(-fours // splits) for splits in range(2, MAX_CLUSTER + 1))
+    assert (most + AT_ONCE) * FOUR_BYTES <= length, tile  # beyond the inbox some bytes are read and not used
     return length + 16 * tile.stages(layout)
 
 
 @cache
-def cluster_keeper(layout: StripLayout, tile: RoleTile) -> Any:
-    """The device function that keeps the sums of a piece: keeper's, or one that hands them out."""
-    keep_alone, hand_out, back = keeper(tile), thread_sums(tile.columns).hand_out, handed_out(layout, tile)
-    fours, told = tile.columns // 8, counted(tile.columns)
-    blocks_of_cluster, greet, join, expect = (
-        barriers.blocks_of_cluster, barriers.pass_by_cluster, barriers.join_cluster, barriers.expect
+def cluster_partial_sender(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
+    """The device function for the partial sums of a work unit: it sends them to the cluster, or stores them
+    if there is none.
+    """
+    store_alone, send, back = partial_storer(tile), thread_sums(tile.columns).send, inbox_offset(layout, tile)
+    fours, counts_bytes = tile.columns // 8, counted(tile.columns)
+    cluster_size, greet, join, expect = (
+        barriers.cluster_size, barriers.arrive_at_cluster_relaxed, barriers.wait_for_cluster, barriers.expect
     )  # fmt: skip
 
     @inlined
-    def keep(sums: Any, parts: Any, flags: Any, number: Any, first: Any, share: Any, notes: Any) -> None:
-        count = blocks_of_cluster()
+    def send_partial(
+        sums: Any, partials: Any, flags: Any, number: Any, first: Any, position: Any, scratch: Any
+    ) -> None:
+        count = cluster_size()
         if count == uint32(1):
-            keep_alone(sums, parts, flags, number, first, share, notes)
+            store_alone(sums, partials, flags, number, first, position, scratch)
         else:
             greet()
-            which, last = uint32(share[0] % count), uint32(uint32(fours - 1) + count)
-            thread, coming = uint32(cuda.threadIdx.x), uint32(notes + uint32(COMING))
-            if told and thread == uint32(0):
-                given = uint32(uint32(last - which) // count)
-                expect(coming, uint32(uint32(given * count) * uint32(APART)))
-            own = uint32(which * uint32(last // count) * uint32(APART))
-            at = uint32(uint32(notes - uint32(back)) + own + uint32(thread << uint32(4)))
+            which, last = uint32(position[0] % count), uint32(uint32(fours - 1) + count)
+            thread, inbox = uint32(cuda.threadIdx.x), uint32(scratch + uint32(INBOX_BARRIER))
+            if counts_bytes and thread == uint32(0):
+                fours_here = uint32(uint32(last - which) // count)
+                expect(inbox, uint32(uint32(fours_here * count) * uint32(FOUR_BYTES)))
+            place = uint32(which * uint32(last // count) * uint32(FOUR_BYTES))
+            at = uint32(uint32(scratch - uint32(back)) + place + uint32(thread << uint32(4)))
             join()  # no block of the cluster multiplies any more
-            hand_out(sums, at, uint32(APART), count, coming)
+            send(sums, at, uint32(FOUR_BYTES), count, inbox)
 
-    return keep
+    return send_partial
 
 
-def cluster_ender(layout: StripLayout, tile: RoleTile, locate: Any) -> Any:
-    """The device function for the end of a block: ender's, or one that adds up what a block was given."""
-    close_alone, back, fours = ender(tile, locate, False), handed_out(layout, tile), tile.columns // 8
-    few, told = 4 * AT_ONCE, counted(tile.columns)
-    blocks_of_cluster, meet, wait, take_floats, store_float = (
-        barriers.blocks_of_cluster, barriers.meet_cluster, barriers.wait, ptx.take_floats, ptx.store_float
+def cluster_epilogue(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any) -> Any:
+    """The device function for the end of a block: it adds up its inbox, or does as stream_k.py where there
+    is no cluster.
+    """
+    finish_alone, back = split_epilogue(tile, locate, False), inbox_offset(layout, tile)
+    fours = tile.columns // 8
+    few, counts_bytes = 4 * AT_ONCE, counted(tile.columns)
+    cluster_size, meet, wait, take_floats, store_float = (
+        barriers.cluster_size, barriers.sync_cluster, barriers.wait, ptx.take_floats, ptx.store_float
     )  # fmt: skip
 
     @inlined
-    def close(
-        ends: Any, where: Any, thread_at: Any, n: Any, stages: Any, share: Any, pieces: Any, wholes: Any,
-        notes: Any,
+    def finish(
+        outputs: Any, schedule: Any, thread_at: Any, n: Any, stages: Any, position: Any, split: Any,
+        whole_tiles: Any, scratch: Any,
     ) -> None:  # fmt: skip
-        rank, sharing, _ = share
-        count = blocks_of_cluster()
+        rank, split_blocks, _ = position
+        count = cluster_size()
         if count == uint32(1):
-            close_alone(ends, where, thread_at, n, stages, share, pieces, wholes, notes)
-        elif rank < sharing:
-            number, y, total = uint32(rank // count), ends[0], cuda.local.array(few, float32)
-            row, column, m, _ = locate(where, uint32(wholes + number), thread_at)
-            of_part = uint32(uint32(uint32(uint32(fours - 1) + count) // count) * uint32(APART))
-            at = uint32(uint32(notes - uint32(back)) + uint32(uint32(cuda.threadIdx.x) << uint32(4)))
+            finish_alone(outputs, schedule, thread_at, n, stages, position, split, whole_tiles, scratch)
+        elif rank < split_blocks:
+            number, y, total = uint32(rank // count), outputs[0], cuda.local.array(few, float32)
+            row, column, m, _ = locate(schedule, uint32(whole_tiles + number), thread_at)
+            partial_bytes = uint32(uint32(uint32(uint32(fours - 1) + count) // count) * uint32(FOUR_BYTES))
+            at = uint32(uint32(scratch - uint32(back)) + uint32(uint32(cuda.threadIdx.x) << uint32(4)))
             four = uint32(rank - uint32(number * count))
-            if told:
-                wait(uint32(notes + uint32(COMING)), uint32(0))
+            if counts_bytes:
+                wait(uint32(scratch + uint32(INBOX_BARRIER)), uint32(0))
             else:
                 meet()
             while four < uint32(fours):
@@ -117,10 +124,10 @@ def cluster_ender(layout: StripLayout, tile: RoleTile, locate: Any) -> Any:
                     total[i] = float32(0)
                 while part < count:
                     for i in range(AT_ONCE):
-                        v = take_floats(uint32(there + uint32(i * APART)))
+                        v = take_floats(uint32(there + uint32(i * FOUR_BYTES)))
                         for e in range(4):
                             total[4 * i + e] += v[e]
-                    there, part = uint32(there + of_part), uint32(part + uint32(1))
+                    there, part = uint32(there + partial_bytes), uint32(part + uint32(1))
                 for i in range(AT_ONCE):
                     if four < uint32(fours):
                         for e in range(4):
@@ -129,11 +136,13 @@ def cluster_ender(layout: StripLayout, tile: RoleTile, locate: Any) -> Any:
                             if c < m and r < n:
                                 store_float(address(y, c, n, r, 4), total[4 * i + e])
                     four = uint32(four + count)
-                at = uint32(at + uint32(AT_ONCE * APART))
+                at = uint32(at + uint32(AT_ONCE * FOUR_BYTES))
 
-    return close
+    return finish
 
 
-def sharing_in_clusters(layout: StripLayout, tile: RoleTile, locate: Any) -> Sharing:
-    """In clusters, where blocks have some; otherwise by way of global memory."""
-    return Sharing(cluster_beginner(), cluster_keeper(layout, tile), cluster_ender(layout, tile, locate))
+def within_clusters(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any) -> SplitEpilogue:
+    """The functions of blocks in clusters; launched without clusters, they use global memory."""
+    return SplitEpilogue(
+        cluster_announcer(), cluster_partial_sender(layout, tile), cluster_epilogue(layout, tile, locate)
+    )

@@ -1,175 +1,144 @@
-"""Strips of weights and panels of activations in a ring that one thread fills: cuda:warp_specialized.
+"""The producer: one thread that has the copy engine fetch weights and activations into the ring of stages.
 
-    stage    panels [records][columns, 64]      swizzled, as activations/x_tiles.py made them
-             strips [8][records]                as packed/pack.py made them; large ones [records][8]
-    barriers full [stages] · empty [stages]
-    notes    of stream_k.py
-
-A stage is one record of each strip, or two: as much as is multiplied in a thousand clocks. Panels are pieces
-of memory, strips a box of a map with elements of eight bytes.
+x_tiles are contiguous pieces of memory. Weights are boxes of a tensor map with elements of eight bytes.
+tile.py has the picture of a stage.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
+from ...arrays.array import QuantArray
 from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes, dependent_launch
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, uint32, uint64
-from ..packed.layout import STEP, STRIPS, StripLayout
-from ..rings.boxed import follower
-from ..rings.shape import MOST_SHARED
-from ..schedule.work_units import next_piece
-from .late_activations import awaiter
-
-MULTIPLY = 32 * STRIPS  # threads, a warp for each strip
-LINE = 2 * STEP  # bytes of a row of a panel
-WIDE = 8  # bytes that are one element to a map of weights
-WIDEST = 256  # elements in a row of a box
-OF_NOTES = 32  # bytes
-PIECE = 2  # records of a strip that are multiplied one after the other: the least that a block takes
+from ..machine import tensor_maps
+from ..packed.layout import FRAGMENT_ROWS, PackedLayout
+from ..packed.pack import packed_weights
+from ..rings.boxed import stage_advancer
+from ..schedule.work_units import next_work_unit
+from .late_activations import section_waiter
+from .tile import MAP_ELEMENT, UNIT_FRAGMENTS, X_ROW_BYTES, WarpSpecializedTile
 
 
-@dataclass(frozen=True)
-class RoleTile:
-    """Of a block: rows of activations, and how many blocks a multiprocessor holds."""
-
-    columns: int
-    blocks: int = 1
-
-    def __str__(self) -> str:
-        return f"{self.columns} columns" + f", {self.blocks} blocks" * (self.blocks > 1)
-
-    @property
-    def wide(self) -> bool:
-        """Whether there is a warpgroup beside those that multiply, which gives them registers: one of its
-        warps fetches, the others order activations (late_activations.py).
-        """
-        return self.columns > 160
-
-    @property
-    def records(self) -> int:
-        """Of a strip in a stage."""
-        return 1 if self.columns > 128 else PIECE
-
-    @property
-    def threads(self) -> int:
-        """Of a block."""
-        return MULTIPLY + (128 if self.wide else 32)
-
-    @property
-    def panel(self) -> int:
-        """Bytes of a step's activations."""
-        return self.columns * LINE
-
-    def boxes(self, layout: StripLayout) -> int:
-        """That bring the weights of a stage: one, or one a record where a box cannot be as wide as two."""
-        return 1 if self.records * layout.record // WIDE <= WIDEST else self.records
-
-    def line(self, layout: StripLayout) -> int:
-        """Bytes of a strip that a box brings."""
-        return self.records // self.boxes(layout) * layout.record
-
-    def next_record(self, layout: StripLayout) -> int:
-        """Bytes from a strip's first record of a stage to its second."""
-        return layout.record if self.boxes(layout) == 1 else STRIPS * layout.record
-
-    def size(self, layout: StripLayout) -> int:
-        """Bytes of a stage that are fetched."""
-        return self.records * (self.panel + STRIPS * layout.record)
-
-    def stage(self, layout: StripLayout) -> int:
-        """Bytes of a stage, whole kilobytes, as the swizzle asks."""
-        return -(-self.size(layout) // 1024) * 1024
-
-    def stages(self, layout: StripLayout) -> int:
-        """In shared memory at once."""
-        return max(2, min(8, (MOST_SHARED // self.blocks - 2048) // self.stage(layout)))
-
-    def shared(self, layout: StripLayout) -> int:
-        """Bytes of shared memory."""
-        return 1024 + self.stages(layout) * (self.stage(layout) + 16) + OF_NOTES
-
-
-def asker(layout: StripLayout, tile: RoleTile) -> Any:
-    """The device functions that ask for a stage: for weights, announcing all of its bytes; for panels."""
-    length, panel, size, count = tile.stage(layout), tile.panel, tile.size(layout), tile.boxes(layout)
-    line, wide, records_each = tile.line(layout), tile.line(layout) // WIDE, tile.records
-    of_weights = tile.records * panel
+def requester(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
+    """The device functions that request a stage: its weights, announcing the bytes of all of it; and its
+    x_tiles.
+    """
+    length, x_tile_bytes, size = tile.stage(layout), tile.x_tile_bytes, tile.size(layout)
+    count = tile.boxes(layout)
+    box_row, wide, fragments_each = tile.box_row(layout), tile.box_row(layout) // MAP_ELEMENT, tile.fragments
+    weights_at = tile.fragments * x_tile_bytes
     expect, fetch, fetch_line = barriers.expect, boxes.fetch, boxes.fetch_line
 
     @inlined
-    def ask_w(ring: Any, full: Any, stage: Any, records: Any, i: Any, row: Any) -> None:
+    def request_weights(ring: Any, full: Any, stage: Any, fragments: Any, i: Any, row: Any) -> None:
         done, to = uint32(full + stage * uint32(8)), uint32(ring + stage * uint32(length))
         expect(done, uint32(size))
         for box in range(count):
             column = uint32(uint32(uint32(i * uint32(count)) + uint32(box)) * uint32(wide))
-            fetch(uint32(to + uint32(of_weights + box * STRIPS * line)), records, column, row, done)
+            fetch(
+                uint32(to + uint32(weights_at + box * FRAGMENT_ROWS * box_row)), fragments, column, row, done
+            )
 
     @inlined
-    def ask_x(ring: Any, full: Any, stage: Any, source: Any, apart: Any) -> None:
+    def request_x(ring: Any, full: Any, stage: Any, source: Any, apart: Any) -> None:
         done, to = uint32(full + stage * uint32(8)), uint32(ring + stage * uint32(length))
-        for record in range(records_each):
-            at, of_x = uint32(to + uint32(record * panel)), source + uint64(record) * apart
-            fetch_line(at, of_x, uint32(panel), done)
+        for fragment in range(fragments_each):
+            at, x_tile = uint32(to + uint32(fragment * x_tile_bytes)), source + uint64(fragment) * apart
+            fetch_line(at, x_tile, uint32(x_tile_bytes), done)
 
-    return ask_w, ask_x
+    return request_weights, request_x
 
 
-def filler(layout: StripLayout, tile: RoleTile, locate: Any, makes: bool) -> Any:
-    """The device function of the one thread that fetches; weights of the first stages before the predecessor
-    ends.
+def producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any, reorders: bool) -> Any:
+    """The device function of the producer; it fetches the weights of the first stages before the
+    predecessor ends.
 
-    ``locate``: the device function (where, number of a tile) for the first of its strips, the panels' part
-    that it takes, and the band of these. ``makes``: whether others of this kernel order panels meanwhile
-    (late_activations.py).
+    ``locate``: the device function (schedule, number of a tile) for the tile's first fragment row, its
+    column of x_tiles and its raster sweep. ``reorders``: whether other warps of this kernel make x_tiles
+    meanwhile (late_activations.py).
     """
-    stages, panel, records_each = tile.stages(layout), tile.panel, tile.records
-    (ask_w, ask_x), after, until_there = asker(layout, tile), follower(stages), awaiter(makes)
-    pieces_each, wait, prefetch = PIECE // tile.records, barriers.wait, boxes.prefetch
+    stages, x_tile_bytes, fragments_each = tile.stages(layout), tile.x_tile_bytes, tile.fragments
+    (request_weights, request_x), after = requester(layout, tile), stage_advancer(stages)
+    wait_for_section = section_waiter(reorders)
+    stages_per_unit, wait, prefetch = UNIT_FRAGMENTS // tile.fragments, barriers.wait, boxes.prefetch
     wait_for_predecessor = dependent_launch.wait_for_predecessor
 
     @inlined
-    def fill(
-        ring: Any, full: Any, given: Any, where: Any, make: Any, rank: Any, end: Any, left: Any, wholes: Any
+    def produce(
+        ring: Any, full: Any, sources: Any, schedule: Any, late: Any, rank: Any, end: Any,
+        stages_left: Any, whole_tiles: Any,
     ) -> None:  # fmt: skip
-        (records, panels, flags, steps, height), whole = given, rank
-        stage, phase, begun, known = uint32(0), uint32(0), uint32(0), make[1]
-        stages_of, blocks = uint32(steps >> uint32(1)), uint32(cuda.gridDim.x)
-        apart = uint64(height) * uint64(LINE)
-        prefetch(records)
-        while left > uint32(0) or whole < wholes:
-            number, i, last, left, whole = next_piece(left, end, whole, stages_of, blocks, wholes)
-            row, column, band = locate(where, number)
-            i, last = uint32(i * uint32(pieces_each)), uint32(last * uint32(pieces_each))
-            if number >= wholes:
-                known = make[1]  # a piece may begin in the middle of K: parts before that are not known
-            of_x = panels + uint64(uint32(i * uint32(records_each))) * apart + uint64(column) * uint64(panel)
+        (fragments, x_tiles, flags, steps, height), next_whole = sources, rank
+        stage, phase, begun, ready = uint32(0), uint32(0), uint32(0), late[1]
+        stages_of_tile, blocks = uint32(steps >> uint32(1)), uint32(cuda.gridDim.x)
+        apart = uint64(height) * uint64(X_ROW_BYTES)
+        prefetch(fragments)
+        while stages_left > uint32(0) or next_whole < whole_tiles:
+            number, i, last, stages_left, next_whole = next_work_unit(
+                stages_left, end, next_whole, stages_of_tile, blocks, whole_tiles
+            )
+            row, column, sweep = locate(schedule, number)
+            i, last = uint32(i * uint32(stages_per_unit)), uint32(last * uint32(stages_per_unit))
+            if number >= whole_tiles:
+                ready = late[1]  # the unit may begin within K: its earlier sections were not waited for
+            x_tile = (
+                x_tiles
+                + uint64(uint32(i * uint32(fragments_each))) * apart
+                + uint64(column) * uint64(x_tile_bytes)
+            )
             if begun == uint32(0):
                 begun, ahead, at = uint32(1), min(uint32(last - i), uint32(stages)), uint32(0)
                 while at < ahead:
-                    ask_w(ring, full, at, records, uint32(i + at), row)
+                    request_weights(ring, full, at, fragments, uint32(i + at), row)
                     at = uint32(at + uint32(1))
                 wait_for_predecessor()  # it makes x
                 at = uint32(0)
                 while at < ahead:
-                    step = uint32(uint32(i + at) * uint32(records_each))
-                    known = until_there(flags, make, band, step, known)
-                    ask_x(ring, full, at, of_x, apart)
-                    of_x, at = of_x + uint64(records_each) * apart, uint32(at + uint32(1))
+                    step = uint32(uint32(i + at) * uint32(fragments_each))
+                    ready = wait_for_section(flags, late, sweep, step, ready)
+                    request_x(ring, full, at, x_tile, apart)
+                    x_tile, at = x_tile + uint64(fragments_each) * apart, uint32(at + uint32(1))
                 i, stage = uint32(i + ahead), ahead
                 if ahead == uint32(stages):
                     stage, phase = uint32(0), uint32(1)
             while i < last:
                 wait(uint32(full + uint32(8 * stages) + stage * uint32(8)), uint32(phase ^ uint32(1)))
-                ask_w(ring, full, stage, records, i, row)
-                known = until_there(flags, make, band, uint32(i * uint32(records_each)), known)
-                ask_x(ring, full, stage, of_x, apart)
-                of_x, i = of_x + uint64(records_each) * apart, uint32(i + uint32(1))
+                request_weights(ring, full, stage, fragments, i, row)
+                ready = wait_for_section(flags, late, sweep, uint32(i * uint32(fragments_each)), ready)
+                request_x(ring, full, stage, x_tile, apart)
+                x_tile, i = x_tile + uint64(fragments_each) * apart, uint32(i + uint32(1))
                 stage, phase = after(stage, phase)
         if begun == uint32(0):
             wait_for_predecessor()
 
-    return fill
+    return produce
+
+
+@cache
+def weights_map(box_row: int) -> Callable[[QuantArray], tuple[Any]]:
+    """The function that makes the tensor map of an array's packed weights, in boxes of ``line`` bytes a
+    fragment row.
+    """
+
+    def map_weights_at(q: QuantArray) -> tuple[Any]:
+        w = packed_weights(q).fragments
+        count, steps, fragment_bytes = w.shape
+        pitch = steps * fragment_bytes
+        box = tensor_maps.Box(
+            w.data.ptr,
+            count,
+            pitch // MAP_ELEMENT,
+            pitch,
+            "uint64",
+            FRAGMENT_ROWS,
+            box_row // MAP_ELEMENT,
+            False,
+        )
+        return (tensor_maps.map_array(box),)
+
+    return map_weights_at

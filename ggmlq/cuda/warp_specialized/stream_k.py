@@ -1,16 +1,18 @@
-"""Tiles that several blocks share: each keeps the sums of its steps, and each finishes a slice of the tile.
+"""Stream-K: tiles whose K is split among blocks. Each block stores partial sums, and finishes a slice of
+the tile.
 
     block      r             r + 1         r + 2
-    keeps      its sums, and raises its flag
-    finishes   first third   second third  last third     of each thread's sums, parts in the order of blocks
+    stores     its partial sums, and raises its flag
+    finishes   first third   second third  last third     of each thread's sums, in the order of blocks
 
-So no block adds up much, and a result does not depend on who was there first. A block keeps sums as soon as
-it has them, and finishes slices when it has made all its pieces, which all blocks have about at one time.
+So no block adds up much, and a result does not depend on which block was first. A block stores partial sums
+as soon as it has them, and finishes slices after all its work units, which is about the same time for all
+blocks.
 
-Who waits for a block that was not started may wait for ever, where other kernels hold the card. Blocks are
-numbered from the last one down (schedule/work_units.py), so the first of a tile waits for those that were started before.
-The others count who runs: if all do they may wait, too; if not they leave their slices to the first one, and
-say so by their flag.
+Hazard: a block that waits for one that was not started may wait for ever, where other kernels hold the
+card. Blocks are numbered from the last one down (schedule/work_units.py), so the first block of a tile
+waits only for blocks that were started before it. The other blocks count how many run. If all run they may
+wait, too. If not they leave their slices to the first block, and say so by their flag.
 """
 
 from __future__ import annotations
@@ -26,102 +28,120 @@ from ..intrinsics import bf16x2, codes, dependent_launch, integers, ptx
 from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
-from ..packed.layout import ROWS, STRIPS
-from ..schedule.work_units import bounds_of, sharers_of
-from .producer import MULTIPLY, RoleTile
+from ..packed.layout import TILE_ROWS
+from ..schedule.work_units import blocks_of_tile, shared_stages
+from .tile import CONSUMER_THREADS, WarpSpecializedTile
 
-LEFT, OWN = (
-    np.uint32(1),
-    np.uint32(2),
-)  # a flag: the sums are there, and the slice is left to the first, or not
-LOADS = 16  # of sums that are under way at one time, four each
-# Words in shared memory: whether this block leaves its slice to the first, whether others have left theirs to
-# it; and where the host does not know it, how the last tiles are shared out and how many come before.
-LEAVES, HAS_MORE, SHARES, WHOLES = 0, 4, 8, 20  # and a barrier of cluster_split.py at 24
+# A flag says that sums are stored, and whether the block's slice is left to the first block.
+SLICE_LEFT, STORED = np.uint32(1), np.uint32(2)
+LOADS = 16  # loads in flight, four sums each
+# Offsets of the scratch words: whether this block leaves its slice to the first, whether others left theirs
+# to it; and, where the host does not know them, the split of the last tiles and the number of whole tiles.
+LEAVES_SLICE, HAS_SLICES, SPLIT, WHOLE_TILES = 0, 4, 8, 20  # 24: a barrier of cluster_split.py
 put, take4 = ptx.put, bf16x2.take4
 
 
-def flags_of(sharing: int, divided: int) -> int:
-    """Words: a flag for each block, one for the first of each tile, and how many blocks run."""
-    return sharing + divided + 1
+def flag_count(split_blocks: int, split_tiles: int) -> int:
+    """The number of flags: one for each block, one for the first block of each tile, and the count of
+    running blocks.
+    """
+    return split_blocks + split_tiles + 1
 
 
 @cache
-def beginner() -> Any:
-    """The device function by which a block says that it runs."""
-    wait_for_predecessor, reach = dependent_launch.wait_for_predecessor, barriers.reach
+def announcer() -> Any:
+    """The device function by which a block counts itself among the running ones."""
+    wait_for_predecessor, add_release = dependent_launch.wait_for_predecessor, barriers.add_release
 
     @inlined
-    def begin(flags: Any, share: Any) -> None:
-        rank, sharing, divided = share
-        if uint32(cuda.threadIdx.x) == uint32(0) and rank < sharing:
-            wait_for_predecessor()  # it makes the flags
-            reach(flags + uint64(uint32(sharing + divided)) * uint64(4), uint32(1))
+    def announce(flags: Any, position: Any) -> None:
+        rank, split_blocks, split_tiles = position
+        if uint32(cuda.threadIdx.x) == uint32(0) and rank < split_blocks:
+            wait_for_predecessor()  # it clears the flags
+            add_release(flags + uint64(uint32(split_blocks + split_tiles)) * uint64(4), uint32(1))
 
-    return begin
-
-
-@inlined
-def noted(pieces: Any, notes: Any) -> Any:
-    """How tiles are shared out, as ``note_down`` left it."""
-    divided, sharing = take4(uint32(notes + uint32(SHARES))), take4(uint32(notes + uint32(SHARES + 4)))
-    parts, wholes = take4(uint32(notes + uint32(SHARES + 8))), take4(uint32(notes + uint32(WHOLES)))
-    return uint32(divided), uint32(sharing), uint32(parts), uint32(0), uint32(0), uint32(wholes)
+    return announce
 
 
 @inlined
-def note_down(pieces: Any, wholes: Any, notes: Any) -> None:
-    """One thread, for all of a block: tiles that are cut into equal parts."""
-    divided, sharing, parts, _, _ = pieces
-    put(uint32(notes + uint32(SHARES)), int32(divided))
-    put(uint32(notes + uint32(SHARES + 4)), int32(sharing))
-    put(uint32(notes + uint32(SHARES + 8)), int32(parts))
-    put(uint32(notes + uint32(WHOLES)), int32(wholes))
+def stored_split(split: Any, scratch: Any) -> Any:
+    """The split of the last tiles, as ``store_split`` left it."""
+    split_tiles = take4(uint32(scratch + uint32(SPLIT)))
+    split_blocks = take4(uint32(scratch + uint32(SPLIT + 4)))
+    splits = take4(uint32(scratch + uint32(SPLIT + 8)))
+    whole_tiles = take4(uint32(scratch + uint32(WHOLE_TILES)))
+    return (
+        uint32(split_tiles),
+        uint32(split_blocks),
+        uint32(splits),
+        uint32(0),
+        uint32(0),
+        uint32(whole_tiles),
+    )
+
+
+@inlined
+def store_split(split: Any, whole_tiles: Any, scratch: Any) -> None:
+    """Leave the split of the last tiles, each cut into equal parts, for all threads of a block; one thread
+    calls it.
+    """
+    split_tiles, split_blocks, splits, _, _ = split
+    put(uint32(scratch + uint32(SPLIT)), int32(split_tiles))
+    put(uint32(scratch + uint32(SPLIT + 4)), int32(split_blocks))
+    put(uint32(scratch + uint32(SPLIT + 8)), int32(splits))
+    put(uint32(scratch + uint32(WHOLE_TILES)), int32(whole_tiles))
 
 
 @cache
-def keeper(tile: RoleTile) -> Any:
-    """The device function that keeps the sums of a piece for those who share its tile."""
-    of_slot = 4 * STRIPS * ROWS * tile.columns
-    keep_sums = thread_sums(tile.columns).keep
-    meet, reach, seen = barriers.gather_point(1, MULTIPLY), barriers.reach, barriers.seen
+def partial_storer(tile: WarpSpecializedTile) -> Any:
+    """The device function that stores the partial sums of a work unit for the blocks that share its tile."""
+    slot_bytes = 4 * TILE_ROWS * tile.columns
+    store_sums = thread_sums(tile.columns).store
+    meet, add_release, load_relaxed = (
+        barriers.named_barrier(1, CONSUMER_THREADS),
+        barriers.add_release,
+        barriers.load_relaxed,
+    )
 
     @inlined
-    def keep(sums: Any, parts: Any, flags: Any, number: Any, first: Any, share: Any, notes: Any) -> None:
-        (rank, sharing, divided), thread = share, uint32(cuda.threadIdx.x)
-        slot = rank if first > uint32(0) else uint32(sharing + number)
-        own = parts + uint64(slot) * uint64(of_slot) + uint64(thread) * uint64(16)
-        running = seen(flags + uint64(uint32(sharing + divided)) * uint64(4))
-        keep_sums(sums, own, uint32(16 * MULTIPLY))
+    def store_partial(
+        sums: Any, partials: Any, flags: Any, number: Any, first: Any, position: Any, scratch: Any
+    ) -> None:
+        (rank, split_blocks, split_tiles), thread = position, uint32(cuda.threadIdx.x)
+        slot = rank if first > uint32(0) else uint32(split_blocks + number)
+        to = partials + uint64(slot) * uint64(slot_bytes) + uint64(thread) * uint64(16)
+        running = load_relaxed(flags + uint64(uint32(split_blocks + split_tiles)) * uint64(4))
+        store_sums(sums, to, uint32(16 * CONSUMER_THREADS))
         meet()
         if thread == uint32(0):
-            leaves = uint32(1) if running < sharing and first > uint32(0) else uint32(0)
-            reach(flags + uint64(slot) * uint64(4), uint32(LEFT) if leaves else uint32(OWN))
+            leaves = uint32(1) if running < split_blocks and first > uint32(0) else uint32(0)
+            add_release(flags + uint64(slot) * uint64(4), uint32(SLICE_LEFT) if leaves else uint32(STORED))
             if leaves:
-                put(uint32(notes + uint32(LEAVES)), int32(1))
+                put(uint32(scratch + uint32(LEAVES_SLICE)), int32(1))
 
-    return keep
+    return store_partial
 
 
 @cache
-def slicer(tile: RoleTile, listed: bool) -> Any:
-    """The device function that finishes one slice of a tile: sums of all parts, the first block's first.
+def slice_epilogue(tile: WarpSpecializedTile, listed: bool) -> Any:
+    """The device function that finishes one slice of a tile: it adds the partial sums up, those of the
+    first block first.
 
     ``listed``: a list says to which row of y a column of the tile goes.
     """
-    fours, of_slot, apart = tile.columns // 8, 4 * STRIPS * ROWS * tile.columns, 16 * MULTIPLY
-    at_once = 8 if tile.columns <= 64 else 4  # parts
-    each = LOADS // at_once  # fours of one
-    few, many = 4 * each, 4 * LOADS
-    load_if, store_float, load4 = integers.load_floats_of_others_if, ptx.store_float, codes.load4
+    fours, slot_bytes, apart = tile.columns // 8, 4 * TILE_ROWS * tile.columns, 16 * CONSUMER_THREADS
+    at_once = 8 if tile.columns <= 64 else 4  # blocks whose sums are loaded together
+    fours_each = LOADS // at_once  # of one block
+    few, many = 4 * fours_each, 4 * LOADS
+    load_if, store_float, load4 = integers.load_floats_l2_if, ptx.store_float, codes.load4
 
     @inlined
-    def finish(
-        parts: Any, slot: Any, first: Any, count: Any, which: Any, y: Any, place: Any, n: Any
+    def finish_slice(
+        partials: Any, slot: Any, first: Any, count: Any, which: Any, y: Any, place: Any, n: Any
     ) -> None:  # fmt: skip
-        row, column, m, of_column = place
+        row, column, m, rows_of_columns = place
         total, v = cuda.local.array(few, float32), cuda.local.array(many, float32)
-        own = parts + uint64(uint32(cuda.threadIdx.x)) * uint64(16)
+        thread_sums_at = partials + uint64(uint32(cuda.threadIdx.x)) * uint64(16)
         q = uint32(uint32(which * uint32(fours)) // count)
         end = uint32(uint32(uint32(which + uint32(1)) * uint32(fours)) // count)
         while q < end:
@@ -132,99 +152,102 @@ def slicer(tile: RoleTile, listed: bool) -> Any:
                 for part in range(at_once):
                     there = uint32(k + uint32(part))
                     place = slot if there == uint32(0) else uint32(first + there)
-                    at = own + uint64(place) * uint64(of_slot) + uint64(q) * uint64(apart)
-                    for i in range(each):
-                        wanted = uint32(1) if there < count and uint32(q + uint32(i)) < end else uint32(0)
-                        found, o = load_if(at + uint64(i * apart), wanted), 4 * (each * part + i)
-                        v[o], v[o + 1], v[o + 2], v[o + 3] = found[0], found[1], found[2], found[3]
+                    at = thread_sums_at + uint64(place) * uint64(slot_bytes) + uint64(q) * uint64(apart)
+                    for i in range(fours_each):
+                        needed = uint32(1) if there < count and uint32(q + uint32(i)) < end else uint32(0)
+                        four, o = load_if(at + uint64(i * apart), needed), 4 * (fours_each * part + i)
+                        v[o], v[o + 1], v[o + 2], v[o + 3] = four[0], four[1], four[2], four[3]
                 for part in range(at_once):
                     for i in range(few):
                         total[i] += v[few * part + i]
                 k = uint32(k + uint32(at_once))
-            for i in range(each):
+            for i in range(fours_each):
                 if uint32(q + uint32(i)) < end:
                     for e in range(4):
                         c = uint32(column + uint32(uint32(q + uint32(i)) << uint32(3)) + uint32(e & 1))
                         r = uint32(row + uint32(8 * (e >> 1)))
                         if c < m and r < n:
-                            to = uint32(load4(of_column + uint64(c) * uint64(4))) if listed else c
+                            to = uint32(load4(rows_of_columns + uint64(c) * uint64(4))) if listed else c
                             store_float(address(y, to, n, r, 4), total[4 * i + e])
-            q = uint32(q + uint32(each))
+            q = uint32(q + uint32(fours_each))
 
-    return finish
+    return finish_slice
 
 
 @cache
-def finisher(tile: RoleTile, listed: bool) -> Any:
-    """The device function for a block's slice of a tile that it shares, and for those that are left to it."""
-    finish_slice, meet = slicer(tile, listed), barriers.gather_point(1, MULTIPLY)
-    await_any, seen = barriers.await_any, barriers.seen
+def tile_epilogue(tile: WarpSpecializedTile, listed: bool) -> Any:
+    """The device function for a block's slice of a tile that it shares, and for slices that others leave to
+    it.
+    """
+    finish_slice, meet = slice_epilogue(tile, listed), barriers.named_barrier(1, CONSUMER_THREADS)
+    wait_for_any, load_relaxed = barriers.wait_for_any, barriers.load_relaxed
 
     @inlined
-    def finish(
-        ends: Any, number: Any, place: Any, n: Any, stages: Any, share: Any, pieces: Any, notes: Any
+    def finish_tile(
+        outputs: Any, number: Any, place: Any, n: Any, stages: Any, position: Any, split: Any, scratch: Any
     ) -> None:  # fmt: skip
-        (y, parts, flags), (rank, sharing, _) = ends, share
-        first, count = sharers_of(number, stages, pieces)
-        which, slot = uint32(rank - first), uint32(sharing + number)
-        meet()  # what was noted down is there
-        if which == uint32(0) or take4(uint32(notes + uint32(LEAVES))) == uint32(0):
+        (y, partials, flags), (rank, split_blocks, _) = outputs, position
+        first, count = blocks_of_tile(number, stages, split)
+        which, slot = uint32(rank - first), uint32(split_blocks + number)
+        meet()  # the scratch words are written
+        if which == uint32(0) or take4(uint32(scratch + uint32(LEAVES_SLICE))) == uint32(0):
             i = uint32(cuda.threadIdx.x)
             while i < count:
                 other = slot if i == uint32(0) else uint32(first + i)
-                if await_any(flags + uint64(other) * uint64(4)) == uint32(LEFT):
-                    put(uint32(notes + uint32(HAS_MORE)), int32(1))
-                i = uint32(i + uint32(MULTIPLY))
+                if wait_for_any(flags + uint64(other) * uint64(4)) == uint32(SLICE_LEFT):
+                    put(uint32(scratch + uint32(HAS_SLICES)), int32(1))
+                i = uint32(i + uint32(CONSUMER_THREADS))
             meet()
-            finish_slice(parts, slot, first, count, which, y, place, n)
-            if which == uint32(0) and take4(uint32(notes + uint32(HAS_MORE))) != uint32(0):
+            finish_slice(partials, slot, first, count, which, y, place, n)
+            if which == uint32(0) and take4(uint32(scratch + uint32(HAS_SLICES))) != uint32(0):
                 i = uint32(1)
                 while i < count:
-                    if seen(flags + uint64(uint32(first + i)) * uint64(4)) == uint32(LEFT):
-                        finish_slice(parts, slot, first, count, i, y, place, n)
+                    if load_relaxed(flags + uint64(uint32(first + i)) * uint64(4)) == uint32(SLICE_LEFT):
+                        finish_slice(partials, slot, first, count, i, y, place, n)
                     i = uint32(i + uint32(1))
 
-    return finish
+    return finish_tile
 
 
-def ender(tile: RoleTile, locate: Any, listed: bool) -> Any:
-    """The device function for the end of a block: its slices of the tiles that it shares, two at most.
+def split_epilogue(tile: WarpSpecializedTile, locate: Any, listed: bool) -> Any:
+    """The device function for the end of a block: it finishes slices of the tiles that it shares, two at
+    most.
 
-    ``locate``: as consumers.py has it.
+    ``locate``: as in consumers.py.
     """
-    finish = finisher(tile, listed)
+    finish_tile = tile_epilogue(tile, listed)
 
     @inlined
-    def close(
-        ends: Any, where: Any, thread_at: Any, n: Any, stages: Any, share: Any, pieces: Any, wholes: Any,
-        notes: Any,
+    def finish(
+        outputs: Any, schedule: Any, thread_at: Any, n: Any, stages: Any, position: Any, split: Any,
+        whole_tiles: Any, scratch: Any,
     ) -> None:  # fmt: skip
-        rank, sharing, _ = share
-        if rank < sharing:
-            begin, end = bounds_of(rank, stages, pieces)
-            number = uint32(begin // stages)
-            shared = begin > uint32(number * stages)
-            if not shared:  # a tile that this block begins; the last one if it does not end it
+        rank, split_blocks, _ = position
+        if rank < split_blocks:
+            announce, end = shared_stages(rank, stages, split)
+            number = uint32(announce // stages)
+            shared = announce > uint32(number * stages)
+            if not shared:  # a tile that this block begins and does not end
                 number = uint32(end // stages)
                 shared = end > uint32(number * stages)
             while shared:
-                place = locate(where, uint32(wholes + number), thread_at)
-                finish(ends, number, place, n, stages, share, pieces, notes)
+                place = locate(schedule, uint32(whole_tiles + number), thread_at)
+                finish_tile(outputs, number, place, n, stages, position, split, scratch)
                 later = uint32(end // stages)
                 shared = later > number and end > uint32(later * stages)
                 number = later
 
-    return close
+    return finish
 
 
-class Sharing(NamedTuple):
-    """Device functions: what blocks do that share a tile."""
+class SplitEpilogue(NamedTuple):
+    """Device functions of blocks that share a tile."""
 
-    begin: Any  # a block says that it runs
-    keep: Any  # sums of a piece
-    close: Any  # at the end of a block
+    announce: Any  # at the start of a block
+    store_partial: Any  # after a work unit that is not a whole tile
+    finish: Any  # at the end of a block
 
 
-def sharing_of(tile: RoleTile, locate: Any, listed: bool) -> Sharing:
-    """By way of global memory."""
-    return Sharing(beginner(), keeper(tile), ender(tile, locate, listed))
+def through_memory(tile: WarpSpecializedTile, locate: Any, listed: bool) -> SplitEpilogue:
+    """The functions of blocks that exchange partial sums through global memory."""
+    return SplitEpilogue(announcer(), partial_storer(tile), split_epilogue(tile, locate, listed))

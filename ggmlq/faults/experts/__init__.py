@@ -1,9 +1,9 @@
 """The doctor for products with experts: which token met which expert, and where its result went.
 
     catalogue.py   the mistakes of these products, beside all those of a single matrix
-    inputs.py      what was given, as lines: one for each use of an expert
-    right.py       what each line should be, in the arithmetic that fits best, and how far it may be
-    sources.py     which row of activations and which expert a wrong line is really made of
+    inputs.py      the operands as lines: one for each use of an expert
+    right.py       the product of each line, in the arithmetic that fits best, and how far it may be
+    sources.py     the row of activations and the expert that a wrong line is really made of
     orders.py      ids read in another order, lines that lie at the edge of a tile
     examine.py     the way from a result to a verdict
 
@@ -12,6 +12,5 @@ is no such product is wrong within its expert: then the doctor of single matrice
 """
 
 from .catalogue import EXPERTS
-from .examine import diagnose
 
-__all__ = ["EXPERTS", "diagnose"]
+__all__ = ["EXPERTS"]

@@ -1,4 +1,4 @@
-"""What ``diagnose`` is given with ids, checked and brought to the host: lines, one for each use."""
+"""Operands of a product with experts, checked and brought to the host: lines, one for each use."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from ... import reference
 from ...arrays.scaled import ScaledArray
 from ...base.devices import to_host
 from ...errors import NonFiniteError, UnsupportedError
-from ...ops.expert_operands import checked
-from ..inputs import result
-from ..readings import Wide
+from ...ops.operands import experts
+from ..inputs import Results, results
+from ..numbers import Index, Wide
 
-ASKED = "diagnose(y, x, q, ids=…)"
-Index = NDArray[np.intp]
+CALL = "diagnose(y, x, q, ids=…)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,41 +26,39 @@ class Lines:
     y: Wide  # [T·U, N]
     x: Any  # [R, K]: floats, or a ScaledArray
     q: Any  # [E, N, K]
-    ids: NDArray[np.int64]  # [T, U]
-    store: float  # what rounding the store of y itself cost, relatively
+    ids: Index  # [T, U]
+    store: float  # relative rounding of the type that y is stored in
 
     @property
-    def experts(self) -> Index:
-        """Of each line."""
+    def experts(self) -> NDArray[np.intp]:
+        """The expert of each line."""
         return self.ids.reshape(-1).astype(np.intp)
 
     @property
-    def rows(self) -> Index:
-        """Of x, of each line."""
+    def rows(self) -> NDArray[np.intp]:
+        """The row of x of each line."""
         count = self.ids.size
         return np.arange(count) // (count // max(len(self.x), 1) or 1)
 
 
-def given(y: Any, x: Any, q: Any, ids: Any, arithmetic: str | None, repeats: Any) -> tuple[Lines, list[Wide]]:
-    """Everything checked; errors say what does not fit."""
+def checked(y: Any, x: Any, q: Any, ids: Any, arithmetic: str | None, repeats: Any) -> tuple[Lines, Results]:
+    """The lines and all results; errors say what does not fit."""
     scaled = isinstance(q, ScaledArray)
     if arithmetic is not None and (scaled or arithmetic not in reference.ARITHMETICS):
         known = "scaled weights have one arithmetic" if scaled else ", ".join(reference.ARITHMETICS)
         raise UnsupportedError(
-            f"{ASKED} with arithmetic={arithmetic!r}: a kernel may not claim that here: {known}; leave it out"
+            f"{CALL} with arithmetic={arithmetic!r}: a kernel may not claim that here: {known}; leave it out"
         )
-    found = checked(to_host(x), to_host(q), to_host(ids), look=True, asked=ASKED, quantize=False)
+    uses = experts(CALL, to_host(x), to_host(q), to_host(ids), look=True, quantize=False)
     if arithmetic is not None:
         reference.rule(q.format, arithmetic)
-    rows = found.x
+    rows = uses.x
     if not isinstance(rows, ScaledArray):
         rows = rows.astype(np.float32)
         if not np.isfinite(rows).all():
             raise NonFiniteError(
-                f"{ASKED}: x has {int((~np.isfinite(rows)).sum())} values that are not finite; activations "
+                f"{CALL}: x has {int((~np.isfinite(rows)).sum())} values that are not finite; activations "
                 "must be finite, a product with NaN shows nothing; dump x again"
             )
-    want, m = found.shape, found.ids.size
-    values, store, _ = result("y", y, want, m)
-    others = [result(f"repeats[{i}]", one, want, m)[0] for i, one in enumerate(repeats)]
-    return Lines(values, rows, found.q, found.ids, store), others
+    r = results(y, repeats, uses.shape, uses.ids.size)
+    return Lines(r.y, rows, uses.q, uses.ids, r.store), r

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .inputs import Index, Lines
+from ..numbers import Index, Mask
+from .inputs import Lines
 
 AGREE = 0.98  # of the lines that a way of reading says anything about
 TILES = (128, 64, 48, 32, 24, 16, 12, 8, 6, 4, 2)
 ANY = -1  # what lies beyond the ids is not known
 
 
-def readings(ids: NDArray[np.int64], experts: int) -> Iterator[tuple[str, Index]]:
+def readings(ids: Index, experts: int) -> Iterator[tuple[str, Index]]:
     """Each way of reading ids wrongly, and which expert each line meets then."""
     (t, u), flat = ids.shape, ids.reshape(-1)
     token, use = (part.reshape(-1) for part in np.indices((t, u)))
@@ -45,16 +45,16 @@ def readings(ids: NDArray[np.int64], experts: int) -> Iterator[tuple[str, Index]
     )
 
 
-def read_so(g: Lines, met: Index, bad: NDArray[np.bool_]) -> str | None:
+def misread_ids(g: Lines, met: Index, bad: Mask) -> str | None:
     """The way of reading ids that explains which experts lines met (-1: unknown), if one does."""
-    right, known = g.experts, met >= 0
+    right = g.experts
     best: tuple[float, str] | None = None
     for name, which in readings(g.ids, len(g.q)):
-        said = (which != ANY) & known
-        wrong = said & bad & (met != right)
-        if (which[said] != right[said]).sum() < 2 or wrong.sum() < max(2, 0.5 * bad.sum()):
+        known = (which != ANY) & (met >= 0)
+        wrong = known & bad & (met != right)
+        if (which[known] != right[known]).sum() < 2 or wrong.sum() < max(2, 0.5 * bad.sum()):
             continue
-        agree = float((which[said] == met[said]).mean())
+        agree = float((which[known] == met[known]).mean())
         if agree >= AGREE and (best is None or agree > best[0]):
             best = agree, name
     return best[1] if best else None
@@ -71,8 +71,8 @@ def places(g: Lines) -> tuple[Index, Index]:
     return place, counts[experts]
 
 
-def at_an_edge(g: Lines, bad: NDArray[np.bool_]) -> str | None:
-    """Which places of each expert's list the bad lines are, if a tile says so."""
+def at_an_edge(g: Lines, bad: Mask) -> str | None:
+    """Words for the places of bad lines in their experts' lists, where a tile explains them."""
     if bad.all():
         return None
     place, count = places(g)
@@ -94,15 +94,15 @@ def at_an_edge(g: Lines, bad: NDArray[np.bool_]) -> str | None:
     return None
 
 
-def repeated(ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+def repeated(ids: Index) -> Mask:
     """Lines whose expert their token uses more than once."""
     same = ids[:, :, None] == ids[:, None, :]
-    twice: NDArray[np.bool_] = same.sum(axis=2) > 1
+    twice: Mask = same.sum(axis=2) > 1
     return twice.reshape(-1)
 
 
-def once_only(ids: NDArray[np.int64], bad: NDArray[np.bool_]) -> bool:
-    """Whether bad lines are such, and of a token's uses of one expert some are right and some are bad."""
+def once_only(ids: Index, bad: Mask) -> bool:
+    """True where bad lines are such, and some uses of an expert by a token are right, some bad."""
     twice = repeated(ids)
     if (bad & ~twice).any() or not bad.any():
         return False

@@ -1,4 +1,4 @@
-"""Which row of activations and which expert a line is really made of, told by a few of its columns.
+"""The row of activations and the expert that a line is really made of, by a few of its columns.
 
 Products of other rows and experts are as far from a line as its own length; those of its own, in whatever
 arithmetic, a hundredth of it. So exact products of a few columns tell them apart.
@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .inputs import Index, Lines
-from .right import spread
+from ...base.indices import evenly_spaced
+from ..numbers import Index, Mask
+from .inputs import Lines
 
 COLUMNS = 24
 NEAR = 0.05  # squared distance over squared length
@@ -22,23 +22,22 @@ AT_ONCE = 1 << 22  # distances
 
 
 class Sources(NamedTuple):
-    """What each line is made of; NOTHING where no row and expert make it, UNSEEN where nobody looked."""
+    """The row and the expert of each line; NOTHING where none make it, UNSEEN where nobody looked."""
 
     rows: Index
     experts: Index
 
     @property
-    def known(self) -> NDArray[np.bool_]:
+    def known(self) -> Mask:
         """Lines of which it is known."""
-        found: NDArray[np.bool_] = self.rows >= 0
-        return found
+        return self.rows >= 0
 
 
 class Prints:
     """Exact products of all rows with all experts, in a few columns."""
 
     def __init__(self, g: Lines) -> None:
-        self.columns = spread(g.q.shape[1], COLUMNS)
+        self.columns = evenly_spaced(g.q.shape[1], COLUMNS)
         e, count = len(g.q), len(self.columns)
         w = np.asarray(g.q[:, self.columns].dequantize(), np.float32).reshape(e * count, -1)
         x = g.x if isinstance(g.x, np.ndarray) else g.x.dequantize()
@@ -61,13 +60,13 @@ def sources(g: Lines) -> Sources:
     """Each line's own row and expert where these make it, else the nearest that do."""
     prints, rows, experts = Prints(g), g.rows.copy(), g.experts.copy()
     wrong = np.flatnonzero(prints.far(np.arange(len(rows)), rows, experts) > NEAR)
-    for found in (_other_experts, _other_rows, _others):
+    for search in (_other_experts, _other_rows, _others):
         still = []
-        if found is _others:
+        if search is _others:
             rows[wrong] = experts[wrong] = UNSEEN
-            wrong = wrong[spread(len(wrong), MOST)]
+            wrong = wrong[evenly_spaced(len(wrong), MOST)]
         for line in wrong:
-            r, e, far = found(prints, int(line), int(g.rows[line]), int(g.experts[line]))
+            r, e, far = search(prints, int(line), int(g.rows[line]), int(g.experts[line]))
             rows[line], experts[line] = (r, e) if far <= NEAR else (NOTHING, NOTHING)
             if far > NEAR:
                 still.append(line)

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 from .flow import compensations, inputs, products, states
 from .inputs import Run
-from .mistake import Mistake
+from .machine import Candidate
 from .parts import orders, resets, tables, terms
 from .shifts import exponents, roundings, saturations, zero_points
 from .update import complements, fused, unrounded
 
 
-def candidates(run: Run) -> Iterator[Mistake]:
+def candidates(run: Run) -> Iterator[Candidate]:
     """Every mistake of the catalogue that a step can have."""
-    yield from compensations(run)
+    yield from compensations()
     yield from complements(run)
     yield from resets()
     yield from terms()

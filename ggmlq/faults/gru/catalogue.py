@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..catalogue import CATALOGUE, Fault
+from ..catalogue import CATALOGUE, entries
 
 RIGHT_X = "x = clip(round(x · 2^ex) + Zx)"
 RIGHT_SHIFT = "RS(v, n) = sign(v) · ((|v| + 2^(n-1)) >> n)"
-ENTRIES = (
+MISTAKES = entries(
     ("compensation-missing", "Zero points of activations are never taken out of the products.", "W·x",
      "W·x - Zx·ΣW", "the correction Z · (sum of a row of weights), made once a model"),
     ("compensation-twice", "Zero points of activations are taken out of the products twice.",
@@ -127,4 +127,4 @@ ENTRIES = (
     ("unknown", "The codes are wrong in a way that no entry of this list explains.", "", "",
      "the places that the report names"),
 )  # fmt: skip
-GRU_FAULTS = {"correct": CATALOGUE["correct"]} | {entry[0]: Fault(*entry, "") for entry in ENTRIES}
+GRU_FAULTS = {"correct": CATALOGUE["correct"]} | MISTAKES

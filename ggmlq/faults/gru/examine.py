@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,14 +11,20 @@ import numpy as np
 from ...base.progress import Progress
 from ...gru import FixedGRU
 from ..diagnosis import Diagnosis
+from ..explanation import Finding, Mistake
+from ..frame import Kind
+from ..numbers import Mask
+from ..places import in_words, runs_of
+from ..report import Words
 from .candidates import candidates
-from .inputs import Run, given
-from .machine import Index, Machine
-from .mistake import Mistake
-from .report import Finding, report, right
-from .search import FEW, Mask, Tried, exact, grown, pairs, screened, tried_on, wrong_elements
+from .catalogue import GRU_FAULTS
+from .inputs import Run, checked
+from .machine import Candidate, Index, Machine
+from .search import FEW, Tried, exact, grown, pairs, screened, tried_on, wrong_elements
 
 MOSTLY, ENERGY = 0.7, 0.05  # explained: this share of what is wrong, or all but this of the squared error
+DIRECTIONS = ("forward", "backward")
+AXES = {"steps": (1, 2), "sequences": (0, 2), "units": (0, 1)}  # of [steps, sequences, units], the others
 
 
 def diagnose_gru(codes: Any, f: FixedGRU, x: Any, h0: Any = None, *, batch_first: bool = False) -> Diagnosis:
@@ -26,16 +33,16 @@ def diagnose_gru(codes: Any, f: FixedGRU, x: Any, h0: Any = None, *, batch_first
     Parameters
     ----------
     codes : tuple of arrays of integers
-        What a program made of x: (y, h), or (y, h, v) with the intermediates, as a call of f with
+        Codes that a program gave for x: (y, h), or (y, h, v) with the intermediates, as a call of f with
         ``return_codes=True`` gives them. y alone will do.
     f : FixedGRU
-        What is right: its parameters and codes.
+        The right GRU: its parameters and codes.
     x : array of floats
         [T, N, C], or [N, T, C] with ``batch_first``.
     h0 : array of floats, optional
         As in the call.
     batch_first : bool
-        Whether sequences come first, in x, y and v.
+        True where sequences come first, in x, y and v.
 
     Returns
     -------
@@ -57,32 +64,89 @@ def diagnose_gru(codes: Any, f: FixedGRU, x: Any, h0: Any = None, *, batch_first
     >>> gq.diagnose_gru(wrong, f, x).fault
     'reset-missing'
     """
-    runs = given(codes, f, x, h0, batch_first)
-    findings = [found for run in runs if (found := _examined(run)) is not None]
-    if not findings:
-        return right(runs)
-    if len(runs) == 2 and (swapped := _exchanged(runs)) is not None:
-        return report(runs, [replace(findings[0], **swapped)])
-    return report(runs, findings)
+    return GRU(checked(codes, f, x, h0, batch_first)).diagnosis()
 
 
-def _exchanged(runs: list[Run]) -> dict[str, Any] | None:
-    one, two = runs
-    turned = [replace(one, y=_turned(two, two.y)), replace(two, y=_turned(one, one.y))]
-    plain: dict[str, Any] = {"last": None, "v": {}}
-    weights = [replace(a, formats=b.formats, codes=b.codes, x=_codes_of_x(a, b), first=a.first) for a, b in
+class GRU(Kind[list[Mask]]):
+    """Codes of a GRU in integers, one run a direction."""
+
+    catalogue = GRU_FAULTS
+
+    def __init__(self, runs: list[Run]) -> None:
+        self.runs = runs
+
+    def survey(self) -> list[Mask]:
+        """Wrong elements of each direction: every step is judged from the states observed before it."""
+        return [wrong_elements(run, {}) for run in self.runs]
+
+    def verdict(self, survey: list[Mask]) -> Finding:
+        """The mistake in the first direction that is wrong."""
+        directions = zip(self.runs, survey, strict=True)
+        tried = [_examined(run, wrong) if wrong.any() else _last(run) for run, wrong in directions]
+        findings = [finding for finding in tried if finding is not None]
+        if not findings:
+            return Finding("correct", 0.99 if self.runs[0].y.size else 1.0, "")
+        finding = replace(findings[0], elements=sum(one.elements for one in findings))
+        if len(self.runs) == 1:
+            return finding
+        exchanged = _exchanged(*self.runs)
+        if exchanged is not None:
+            return replace(finding, fault="directions-exchanged", detail=exchanged, confidence=0.99, alike=())
+        if len(findings) > 1:
+            return replace(finding, beside=f"The other direction is wrong, too: {findings[1].fault}.")
+        return finding
+
+    def words(self, survey: list[Mask], finding: Finding) -> Words:
+        """The first wrong element, and the extent of what is wrong."""
+        runs, at = self.runs, finding.where
+        run = runs[DIRECTIONS.index(at.get("direction", "forward"))]
+        figures = {
+            "elements": sum(run.y.size for run in runs),
+            "elements wrong": finding.elements,
+            "intermediates given": bool(run.v),
+        }
+        if finding.fault != "correct":
+            apart = "this x cannot tell them apart; run it on longer or louder inputs."
+            return Words(figures, "", "", list(_extent(run, finding)), apart=apart)
+        size = f"{run.steps} steps of {run.sequences} sequences, {len(runs) * run.units} units"
+        seen = ", the intermediates too" if run.v else ""
+        text = f"The codes are right, all of them to the bit ({size}{seen})."
+        if not run.y.size:
+            return Words({}, "There is nothing to judge: no step was run.", "", ())
+        return Words(figures, text, "", ())
+
+
+def _extent(run: Run, finding: Finding) -> Iterator[str]:
+    """Sentences about where it began and how much is wrong."""
+    at = finding.where
+    loose = finding.fault in ("unknown", "intermediates") and run.v
+    stage = f"{at['stage']}, or what leads to it," if loose else at["stage"]
+    way = f" of the {at['direction']} direction" if "direction" in at else ""
+    yield f"First wrong: {stage} at step {at['step']}{way}, sequence {at['sequence']}, unit {at['unit']}."
+    lengths = {"steps": run.steps, "sequences": run.sequences, "units": run.units}
+    places = in_words({name: at.get(name) for name, n in lengths.items() if at.get(name) != [(0, n)]}, 4)
+    yield f"{at['elements']} of {at['of']} elements are wrong{', in ' if places else ''}{places}."
+    if finding.left:
+        yield f"This leaves {finding.left:.0%} of what is wrong unexplained."
+    if finding.fault == "unknown" and not run.v:
+        yield "Pass the intermediates too, (y, h, v): they show which gate is wrong."
+
+
+def _exchanged(one: Run, two: Run) -> str | None:
+    """Words for two directions in each other's place."""
+    turned = [replace(one, y=_turned(two)), replace(two, y=_turned(one))]
+    weights = [replace(a, formats=b.formats, codes=b.codes, x=_codes_of_x(a, b)) for a, b in
                ((one, two), (two, one))]  # fmt: skip
-    for says, tried in (
-        ("the halves of y are exchanged", turned),
-        ("each has the weights of the other", weights),
-    ):
-        if not any(wrong_elements(replace(run, **plain), {}).any() for run in tried):
-            return {"fault": "directions-exchanged", "says": says, "confidence": 0.99, "alternatives": ()}
+    for words, both in (
+        ("the halves of y are exchanged", turned), ("each has the weights of the other", weights),
+    ):  # fmt: skip
+        if not any(wrong_elements(replace(run, last=None, v={}), {}).any() for run in both):
+            return words
     return None
 
 
-def _turned(run: Run, y: Any) -> Any:
-    return y.reshape(run.steps, run.sequences, -1)[::-1].reshape(y.shape)
+def _turned(run: Run) -> Any:
+    return run.y.reshape(run.steps, run.sequences, -1)[::-1].reshape(run.y.shape)
 
 
 def _codes_of_x(run: Run, other: Run) -> Any:
@@ -92,26 +156,21 @@ def _codes_of_x(run: Run, other: Run) -> Any:
 # --- one direction ------------------------------------------------------------------------------
 
 
-def _examined(run: Run) -> Finding | None:
-    """What is wrong with a direction; None where nothing is."""
-    wrong = wrong_elements(run, {})
-    if not wrong.any():
-        return _last(run)
+def _examined(run: Run, wrong: Mask) -> Finding:
+    """The mistake in a direction that is wrong."""
     rows = screened(run, wrong)
-    machine, plain = Machine(run, rows), Mistake("correct", "", {})
+    machine = Machine(run, rows)
     tried = _all_tried(machine)
     tried.sort(key=lambda one: int(one.apart.sum()))  # stable: the order of candidates stays
-    before = tried_on(machine, plain)
+    before = tried_on(machine, Mistake("correct", "", {}))
     hits = exact(run, tried)
     if hits:
-        return _found(run, wrong, hits, 0.99)
-    parts = _in_a_part(run, wrong, rows, before, tried)
-    if parts is not None:
-        return parts
+        return _finding(run, wrong, hits, 0.99)
+    part = _in_a_part(run, wrong, rows, before, tried)
+    if part is not None:
+        return part
     several = exact(run, grown(machine, tried) or pairs(run, rows, tried, before))
-    if several:
-        return _found(run, wrong, several[:1], 0.9)
-    return _nearly(run, wrong, before, tried)
+    return _finding(run, wrong, several[:1], 0.9) if several else _nearly(run, wrong, before, tried)
 
 
 def _all_tried(machine: Machine) -> list[Tried]:
@@ -130,109 +189,96 @@ def _all_tried(machine: Machine) -> list[Tried]:
 def _in_a_part(run: Run, wrong: Mask, rows: Index, before: Tried, tried: list[Tried]) -> Finding | None:
     """A mistake that explains everything in the units, sequences and steps where anything is wrong."""
     shaped = wrong.reshape(run.steps, run.sequences, run.units)
-    units, sequences, steps = (np.asarray(shaped.any(axis=axes)) for axes in ((0, 1), (0, 2), (1, 2)))
-    for words, of_rows, of_units in (
-        ("only in some units", np.ones(len(rows), np.bool_), units),
-        ("only in some sequences", sequences[rows % run.sequences], np.ones_like(units)),
-        ("only in some steps", steps[rows // run.sequences], np.ones_like(units)),
-        ("only in some places", sequences[rows % run.sequences] & steps[rows // run.sequences], units),
-    ):
-        region = of_rows[:, None] & of_units
+    for names in (("units",), ("sequences",), ("steps",), tuple(AXES)):
+        whole = np.ones_like(shaped)  # of the units, sequences or steps where anything is wrong
+        for name in names:
+            whole &= shaped.any(axis=AXES[name], keepdims=True)
+        region = whole.reshape(wrong.shape)[rows]
         if region.all() or (before.apart & region).sum() < 3 or region.mean() < 0.01:
             continue
-        hits = [one.mistake for one in tried if not (one.apart & region).any()][:FEW]
+        near = [one.mistake for one in tried if not (one.apart & region).any()][:FEW]
         hits = [
-            one for one in hits if not (wrong_elements(run, one.settings) & _all_of(run, wrong, words)).any()
+            one for one in near if not (wrong_elements(run, one.replay) & whole.reshape(wrong.shape)).any()
         ]
         if hits:
-            found = _found(run, wrong, hits, 0.9)
-            return replace(found, says=f"{found.says}, {words}".lstrip(", "))
+            finding = _finding(run, wrong, hits, 0.9)
+            words = f"only in some {names[0] if len(names) == 1 else 'places'}"
+            return replace(finding, detail=f"{finding.detail}, {words}".lstrip(", "))
     return None
-
-
-def _all_of(run: Run, wrong: Mask, words: str) -> Mask:
-    """The whole of the units, sequences or steps where anything is wrong."""
-    shaped = wrong.reshape(run.steps, run.sequences, run.units)
-    found = np.ones_like(shaped)
-    for name, axes in (("units", (0, 1)), ("sequences", (0, 2)), ("steps", (1, 2))):
-        if name in words or "places" in words:
-            found &= shaped.any(axis=axes, keepdims=True)
-    return found.reshape(wrong.shape)
 
 
 def _nearly(run: Run, wrong: Mask, before: Tried, tried: list[Tried]) -> Finding:
     """The mistake that explains most of what is wrong, if one explains much."""
     if run.v and not wrong_elements(replace(run, v={}), {}).any():
-        return _found(run, wrong, [Mistake("intermediates", "", {})], 0.95)
+        return _finding(run, wrong, [Mistake("intermediates", "", {})], 0.95)
     count = int(wrong.sum())
     by_error = min(tried, key=lambda one: one.error)
     if count >= FEW:
-        left = int(wrong_elements(run, tried[0].mistake.settings).sum()) / count
+        left = int(wrong_elements(run, tried[0].mistake.replay).sum()) / count
         if left <= 1 - MOSTLY:
-            return _found(run, wrong, [tried[0].mistake], 0.7, left)
+            return _finding(run, wrong, [tried[0].mistake], 0.7, left)
         if by_error.error <= ENERGY * before.error:
-            left = int(wrong_elements(run, by_error.mistake.settings).sum()) / count
-            return _found(run, wrong, [by_error.mistake], 0.6, min(left, 1.0))
-    return _found(run, wrong, [Mistake("unknown", "", {})], 0.5)
+            left = int(wrong_elements(run, by_error.mistake.replay).sum()) / count
+            return _finding(run, wrong, [by_error.mistake], 0.6, min(left, 1.0))
+    return _finding(run, wrong, [Mistake("unknown", "", {})], 0.5)
 
 
 def _last(run: Run) -> Finding | None:
-    """All steps are right: is the last state, too?"""
+    """A last state that is wrong after steps that are all right."""
     if run.last is None:
         return None
-    want = run.y[len(run.y) - run.sequences :] if run.steps else run.first
-    if np.array_equal(run.last, want):
+    right = run.y[len(run.y) - run.sequences :] if run.steps else run.first
+    if np.array_equal(run.last, right):
         return None
-    says = "it is not that after the last step"
+    words = "it is not that after the last step"
     if run.steps and np.array_equal(run.last, run.y[: run.sequences]):
-        says = "it is that after the first step" + (", the last of x" if run.direction else "")
+        words = "it is that after the first step" + (", the last of x" if run.direction else "")
     elif np.array_equal(run.last, run.first):
-        says = "it is h0"
-    bad = run.last != want
-    row, unit = (int(i) for i in np.argwhere(bad)[0])
-    at = {"step": run.steps - 1, "sequence": row, "unit": unit, "stage": "h", "elements": int(bad.sum())}
-    return Finding(run.direction, "last-state", says, 0.97, at | {"of": int(bad.size)}, ())
+        words = "it is h0"
+    bad = run.last != right
+    sequence, unit = (int(i) for i in np.argwhere(bad)[0])
+    at = {"step": run.steps - 1, "sequence": sequence, "unit": unit, "stage": "h"}
+    return Finding("last-state", 0.97, words, _where(run, bad, at), int(bad.sum()))
 
 
 # --- a finding ----------------------------------------------------------------------------------
 
 
-def _found(run: Run, wrong: Mask, mistakes: list[Mistake], confidence: float, left: float = 0.0) -> Finding:
+def _finding(
+    run: Run, wrong: Mask, mistakes: list[Candidate], confidence: float, left: float = 0.0
+) -> Finding:
+    """The first of the mistakes that explain it; others are named beside it."""
     best = mistakes[0]
     others = dict.fromkeys(one.fault for one in mistakes if one.fault != best.fault)
-    alike = [one.says for one in mistakes[1:] if one.fault == best.fault and one.says != best.says]
-    says = best.says + (f" (or {alike[0]}: this x cannot tell them apart)" if alike else "")
+    alike = [one.words for one in mistakes[1:] if one.fault == best.fault and one.words != best.words]
+    words = best.words + (f" (or {alike[0]}: this x cannot tell them apart)" if alike else "")
     row = int(np.flatnonzero(wrong.any(1))[0])
     step, sequence = divmod(row, run.sequences)
-    where = {
-        "stage": _stage(run, row, best, wrong[row]),
+    shaped = wrong.reshape(run.steps, run.sequences, run.units)[:: -1 if run.direction else 1]
+    at = {
+        "stage": _stage(run, row, best),
         "step": run.steps - 1 - step if run.direction else step,
         "sequence": sequence,
         "unit": int(np.flatnonzero(wrong[row])[0]),
-        "elements": int(wrong.sum()),
-        "of": int(wrong.size),
-    } | _extent(run, wrong)  # fmt: skip
-    if others:
-        confidence /= 1 + len(others)
-    return Finding(run.direction, best.fault, says, confidence, where, tuple(others), left)
-
-
-def _extent(run: Run, wrong: Mask) -> dict[str, Any]:
-    shaped = wrong.reshape(run.steps, run.sequences, run.units)
-    if run.direction:
-        shaped = shaped[::-1]
-    return {
-        name: np.flatnonzero(shaped.any(axis=axes)).tolist()
-        for name, axes in (("steps", (1, 2)), ("sequences", (0, 2)), ("units", (0, 1)))
+        **{name: runs_of(np.flatnonzero(shaped.any(axis=axes))) for name, axes in AXES.items()},
     }
+    return Finding(
+        best.fault, confidence / (1 + len(others)), words, _where(run, wrong, at), int(wrong.sum()),
+        tuple(others), left,
+    )  # fmt: skip
 
 
-def _stage(run: Run, row: int, mistake: Mistake, wrong: Mask) -> str:
+def _where(run: Run, wrong: Mask, at: dict[str, Any]) -> dict[str, Any]:
+    direction = {"direction": DIRECTIONS[run.direction]} if run.directions > 1 else {}
+    return at | {"elements": int(wrong.sum()), "of": int(wrong.size)} | direction
+
+
+def _stage(run: Run, row: int, mistake: Candidate) -> str:
     """The first tensor that the mistake changes for a wrong unit; without one what intermediates show."""
     machine = Machine(run, np.array([row]))
     plain, _ = machine.step({})
-    if mistake.settings:
-        changed, _ = machine.step(mistake.settings)
+    if mistake.replay:
+        changed, _ = machine.step(mistake.replay)
         for name in ("x", "Wx", "before", *(key for key in plain if key not in ("x", "Wx", "before"))):
             if (plain[name] != changed[name]).any():
                 return "h" if name == "before" else name

@@ -1,4 +1,4 @@
-"""What ``diagnose_gru`` is given, checked: one run a direction, in the order of its steps."""
+"""Codes and inputs of a GRU, checked: one run a direction, in the order of its steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...fixed.qformat import QFormat
 from ...gru import FixedGRU, shapes
 from ...gru.run import INTERMEDIATE, format_in_call
 
-ASKED = "diagnose_gru(codes, f, x)"
+CALL = "diagnose_gru(codes, f, x)"
 FAR = 1 << 40  # no code is; what lies beyond counts as this
 Codes = NDArray[np.int64]
 
@@ -37,48 +37,50 @@ class Run:
     steps: int
     sequences: int
     direction: int
+    directions: int
 
     @property
     def units(self) -> int:
-        """H."""
+        """The number of units, H."""
         return int(self.y.shape[1])
 
     @property
     def before(self) -> Codes:
         """The states before each step, as observed."""
-        found: Codes = np.concatenate([self.first, self.y])[: len(self.y)]
-        return found
+        return np.concatenate([self.first, self.y])[: len(self.y)]
 
 
-def given(codes: Any, f: FixedGRU, x: Any, h0: Any, batch_first: bool) -> list[Run]:
-    """Everything checked; errors say what does not fit."""
+def checked(codes: Any, f: FixedGRU, x: Any, h0: Any, batch_first: bool) -> list[Run]:
+    """The runs, one a direction; errors say what does not fit."""
     if not isinstance(f, FixedGRU):
         raise DTypeError(
-            f"{ASKED}: f is {type(f).__name__}; its formats and codes say what is right; pass a FixedGRU"
+            f"{CALL}: f is {type(f).__name__}; its formats and codes say what is right; pass a FixedGRU"
         )
-    x = shapes.inputs(ASKED, to_host(x), f.inputs, batch_first)
+    x = shapes.inputs(CALL, to_host(x), f.inputs, batch_first)
     t, n = x.shape[:2]
-    starts = shapes.states(ASKED, None if h0 is None else to_host(h0), len(f.cells), n, f.units)
+    starts = shapes.states(CALL, None if h0 is None else to_host(h0), len(f.cells), n, f.units)
     y, last, v = _parts(codes, len(f.cells), t, n, f.units, batch_first)
     runs = []
     for d, cell in enumerate(f.cells):
         order = slice(None, None, -1) if d else slice(None)
-        own = slice(d * f.units, (d + 1) * f.units)
+        part = slice(d * f.units, (d + 1) * f.units)
         values = np.ascontiguousarray(x[order], np.float64 if x.dtype == np.float64 else np.float32)
         fmt = format_in_call(f, cell, values)
         start = np.zeros((n, f.units)) if starts is None else starts[d]
-        inner = {} if v is None else _intermediates(v[order][..., 4 * own.start : 4 * own.stop], f.units)
+        inner = {} if v is None else _intermediates(v[order], part, f.units)
         runs.append(Run(
             {**cell.formats, "x": fmt}, cell.codes, f.tables, cell.formats["x"],
             values.reshape(t * n, f.inputs),
             fmt.encode(values, f.rounding).astype(np.int64).reshape(t * n, f.inputs),
             cell.formats["h"].encode(start, f.rounding).astype(np.int64),
-            y[order][..., own].reshape(t * n, f.units), None if last is None else last[d], inner, t, n, d,
+            y[order][..., part].reshape(t * n, f.units), None if last is None else last[d], inner, t, n, d,
+            len(f.cells),
         ))  # fmt: skip
     return runs
 
 
-def _intermediates(v: Codes, units: int) -> dict[str, Codes]:
+def _intermediates(v: Codes, part: slice, units: int) -> dict[str, Codes]:
+    v = v[..., 4 * part.start : 4 * part.stop]
     return {
         name: v[..., i * units : (i + 1) * units].reshape(-1, units) for i, name in enumerate(INTERMEDIATE)
     }
@@ -89,7 +91,7 @@ def _parts(codes: Any, directions: int, t: int, n: int, units: int, batch_first:
     parts = list(codes) if isinstance(codes, tuple | list) else [codes]
     if not 1 <= len(parts) <= 3:
         raise ShapeError(
-            f"{ASKED}: codes has {len(parts)} parts; it is y, (y, h) or (y, h, v); pass what "
+            f"{CALL}: codes has {len(parts)} parts; it is y, (y, h) or (y, h, v); pass what "
             "f(x, return_codes=True) returns"
         )
     wide = directions * units
@@ -103,21 +105,21 @@ def _parts(codes: Any, directions: int, t: int, n: int, units: int, batch_first:
     return y, h, v
 
 
-def _whole(name: str, given: Any, shape: tuple[int, ...], batch_first: bool) -> Codes:
-    found = np.asarray(to_host(given))
-    if found.dtype.kind == "f" and found.size and (found == np.rint(found)).all():
-        found = np.clip(found, -FAR, FAR).astype(np.int64)
-    if found.dtype.kind not in "iu":
+def _whole(name: str, codes: Any, shape: tuple[int, ...], batch_first: bool) -> Codes:
+    whole = np.asarray(to_host(codes))
+    if whole.dtype.kind == "f" and whole.size and (whole == np.rint(whole)).all():
+        whole = np.clip(whole, -FAR, FAR).astype(np.int64)
+    if whole.dtype.kind not in "iu":
         raise DTypeError(
-            f"{ASKED}: {name} is {found.dtype}; codes are integers; pass those of a call with "
+            f"{CALL}: {name} is {whole.dtype}; codes are integers; pass those of a call with "
             "return_codes=True, or encode floats with f.parameters['h'].encode(y)"
         )
     want = (shape[1], shape[0], *shape[2:]) if batch_first else shape
-    if found.shape != want:
+    if whole.shape != want:
         raise ShapeError(
-            f"{ASKED}: {name} has shape {found.shape}; with this x and f it has {want}; pass all steps of "
+            f"{CALL}: {name} has shape {whole.shape}; with this x and f it has {want}; pass all steps of "
             "all sequences, and batch_first=True if sequences come first"
         )
-    most = found.clip(0, FAR) if found.dtype.kind == "u" else found.astype(np.int64).clip(-FAR, FAR)
-    whole = most.astype(np.int64)
+    unsigned = whole.dtype.kind == "u"
+    whole = (whole.clip(0, FAR) if unsigned else whole.astype(np.int64).clip(-FAR, FAR)).astype(np.int64)
     return whole.swapaxes(0, 1) if batch_first else whole

@@ -1,6 +1,6 @@
 """A step with mistakes in it: the oracle's stages with some of their parts replaced.
 
-What is replaced is said by settings, a mapping whose keys name the part:
+Settings say so, a mapping whose keys name the part:
 
     ("round", tensor)            the shift into its scale           ("shift", tensor)   one too many, too few
     ("shift", term, tensor)      the same for one term of its sum   ("ends", tensor)    what clamping does
@@ -16,7 +16,7 @@ Settings of two mistakes are one mapping, so that mistakes can be combined.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,19 @@ from numpy.typing import NDArray
 
 from ...fixed.shift import shifted_array
 from ...reference.gru import STAGES, Codes, Scene, Tensors, compensation, exact
+from ..explanation import Mistake
 from .inputs import Run
 
 Settings = Mapping[Any, Any]  # keys are tuples of str, of several lengths
+Candidate = Mistake[Settings]
+Stage = Callable[["Mistaken", Tensors], Codes]
+
+
+def in_all(key: str, names: Iterable[str], part: Any) -> Settings:
+    """One part replaced alike in several tensors."""
+    return {(key, name): part for name in names}
+
+
 Index = NDArray[np.intp]
 ORDER = ("Wx", *STAGES)
 # What each stage reads of the same step: a stage whose sources are right, and that is not replaced, is right.
@@ -40,21 +50,20 @@ MADE_OF = {"W": "Wx", "R": "Rh", "x": "Wx", "x rows": "Wx"}
 
 
 class Mistaken(Scene):
-    """What stages look things up in, with settings."""
+    """Formats, codes and settings, in which stages look things up."""
 
     settings: Settings = {}
     rows: Any = None  # of the run
 
     def deviation(self, q: Tensors, name: str) -> Codes:
-        found: Codes = q[name] - self.settings.get(("less", name), 1) * self.formats[name].zero
-        return found
+        times: int = self.settings.get(("less", name), 1)
+        return q[name] - times * self.formats[name].zero
 
     def clamped(self, v: Codes, name: str) -> Codes:
         f = self.formats[name]
         v = v + self.settings.get(("plus", name), 1) * f.zero
         ends: Callable[..., Codes] | None = self.settings.get(("ends", name))
-        found: Codes = np.clip(v, f.low, f.high) if ends is None else ends(v, f)
-        return found
+        return np.clip(v, f.low, f.high) if ends is None else ends(v, f)
 
     def rescaled(self, v: Codes, source: Any, target: str) -> Codes:
         how: Callable[..., Codes] = self.settings.get(("round", target), shifted_array)
@@ -65,18 +74,21 @@ class Mistaken(Scene):
             rows = self._ordered(name, rows)
         source = self.formats[name].exponent + self.settings.get(("shift", name, target), 0)
         v = self.rescaled(self.deviation(q, name)[:, rows], source, target)
-        found: Codes = v * self.settings.get(("term", name, target), 1)
-        return found
+        times: int = self.settings.get(("term", name, target), 1)
+        return v * times
+
+    def into(self, target: str, v: Codes, *sources: str) -> Codes:
+        """A product of codes of these tensors, in the scale of another one, clamped to its codes."""
+        exponent = sum(self.formats[source].exponent for source in sources)
+        return self.clamped(self.rescaled(v, exponent, target), target)
 
     def bias(self, name: str, rows: slice, target: str) -> Codes:
         rows = self._ordered("b", rows) if ("order", "b") in self.settings else rows
-        times = self.settings.get(("bias", name, target), self.settings.get(("bias", name), 1))
+        times: int = self.settings.get(("bias", name, target), self.settings.get(("bias", name), 1))
         exponent = self.formats[name].exponent[rows] + self.settings.get(("shift", name, target), 0)
         if ("raw", name) in self.settings:
             exponent = self.formats[target].exponent
-        v = self.rescaled(self.codes[name].astype(np.int64)[rows], exponent, target)
-        found: Codes = v * times
-        return found
+        return self.rescaled(self.codes[name].astype(np.int64)[rows], exponent, target) * times
 
     def _ordered(self, name: str, rows: slice) -> slice:
         return self.gate(self.settings["order", name][rows.start // self.codes["R"].shape[1]])
@@ -93,37 +105,33 @@ class Machine:
         self._plain = {**self.step({})[0], "before": self._before}
 
     def step(self, settings: Settings) -> tuple[Tensors, NDArray[np.bool_]]:
-        """Codes of all tensors, and which rows a mistake says nothing about (it looks beyond the run)."""
+        """Codes of all tensors, and rows of which a mistake says nothing, as it looks beyond the run."""
         run, rows = self.run, self.rows
         scene = Mistaken({**run.formats, **settings.get(("formats",), {})}, run.codes)
         scene.settings, scene.rows = settings, rows
         unknown, touched = np.zeros(len(rows), np.bool_), _touched(settings)
         x, at, before = settings.get(("x",), run.x), rows, self._before
         if ("x rows",) in settings:
-            at, beyond = settings["x rows",](run, rows)
-            unknown |= beyond
+            at = settings["x rows",](run, rows)
+            unknown, at = at < 0, np.maximum(at, 0)
         if ("before",) in settings:
-            before, beyond = settings["before",](run, rows)
-            unknown |= beyond
+            before = settings["before",](run, rows)
         usual = ("x",) not in settings and ("x rows",) not in settings
         q: Tensors = {"x": x[at], "before": before}
         for name in ORDER:
             known = self._plain.get(name)
-            if (
-                known is not None
-                and name not in touched
-                and all(q[s] is self._plain[s] for s in SOURCES[name])
-            ):
+            as_before = name not in touched and all(q[s] is self._plain.get(s) for s in SOURCES[name])
+            if known is not None and as_before:
                 q[name] = known
                 continue
             replaced = settings.get(("stage", name))
             if name == "Wx":
-                made = self._product(scene, q["x"], "W", usual)
+                codes = self._product(scene, q["x"], "W", usual)
             elif name == "Rh" and replaced is None:
-                made = self._hidden(scene, before)
+                codes = self._hidden(scene, before)
             else:
-                made = (replaced or STAGES[name])(scene, q)
-            q[name] = known if known is not None and np.array_equal(made, known) else made
+                codes = (replaced or STAGES[name])(scene, q)
+            q[name] = known if known is not None and np.array_equal(codes, known) else codes
         return q, unknown
 
     def _hidden(self, scene: Mistaken, before: Codes) -> Codes:
@@ -133,33 +141,29 @@ class Machine:
         return self._product(scene, before, "R", ("before",) not in scene.settings)
 
     def _product(self, scene: Mistaken, q: Codes, name: str, usual: bool) -> Codes:
-        """Rows 1 and 2 with the settings of a product; its sums are kept where nothing changes them."""
+        """Rows 1 and 2 with the settings of a product; its sums stay where nothing changes them."""
         source, result = ("x", "Wx") if name == "W" else ("h", "Rh")
         settings, w = scene.settings, scene.codes[name].astype(np.int64)
-        if ("weights", name) in settings:
-            w = settings["weights", name](w)
-            total = exact(q, w)
-        elif usual:
+        if usual and ("weights", name) not in settings:
             if name not in self._sums:
                 self._sums[name] = exact(q, w)
             total = self._sums[name]
         else:
-            total = exact(q, w)
+            total = exact(q, settings.get(("weights", name), _same)(w))
         total = settings.get(("sum", name), _same)(total)
-        taken = settings.get(("correction", name), compensation)(scene, scene.codes[name].astype(np.int64),
-                                                                 source)  # fmt: skip
+        correction = settings.get(("correction", name), compensation)(scene, w, source)
         exponent = settings.get(("exponent", name), _same)(scene.formats[name].exponent)
         exponent = exponent + scene.formats[source].exponent
         if ("apart", name) in settings:
-            v = scene.rescaled(total, exponent, result) - scene.rescaled(taken, exponent, result)
+            v = scene.rescaled(total, exponent, result) - scene.rescaled(correction, exponent, result)
         else:
-            v = scene.rescaled(total - taken, exponent, result)
+            v = scene.rescaled(total - correction, exponent, result)
         return scene.clamped(v, result)
 
 
 def _touched(settings: Settings) -> set[str]:
     """The stages that settings change by themselves."""
-    found: set[str] = set()
+    stages: set[str] = set()
     for key in settings:
         if key == ("formats",):
             return set(ORDER)
@@ -168,8 +172,8 @@ def _touched(settings: Settings) -> set[str]:
             names |= {stage for stage, sources in SOURCES.items() if key[1] in sources}
         if key[0] in ("bias", "raw") or key == ("order", "b"):
             names |= WITH_BIAS
-        found |= names & set(ORDER)
-    return found
+        stages |= names & set(ORDER)
+    return stages
 
 
 def _same(v: Any) -> Any:

@@ -5,29 +5,37 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ...base.indices import evenly_spaced
 from ...reference.gru import Tensors
+from ..explanation import Mistake
+from ..numbers import Mask
 from .inputs import Run
-from .machine import Index, Machine, Settings
-from .mistake import Mistake
+from .machine import Candidate, Index, Machine, Settings
 
-Mask = NDArray[np.bool_]
 AT_ONCE = 1 << 21  # numbers of a tensor that are computed at a time
 SCREEN, LEAST, WIDE = 64, 16, 1 << 13  # rows on which all mistakes are tried, and their numbers
 BASES, FEW = 3, 12  # mistakes that are tried together with every other one, and rows for that
 
 
 class Tried(NamedTuple):
-    """What a mistake makes of some rows."""
+    """A mistake and the elements of some rows that it does not explain."""
 
-    mistake: Mistake
+    mistake: Candidate
     apart: Mask  # elements that it does not give as they are
     error: float  # squared, over all codes
 
 
+def together(one: Candidate, other: Candidate) -> Candidate | None:
+    """Two mistakes at once; None where they replace the same part."""
+    if one.replay.keys() & other.replay.keys():
+        return None
+    name = "" if other.fault == one.fault else f"{other.fault}: "
+    return Mistake(one.fault, f"{one.words}; and {name}{other.words}", {**one.replay, **other.replay})
+
+
 def wrong_elements(run: Run, settings: Settings) -> Mask:
-    """Elements, of all rows, that are not what a mistake (none: a right program) makes of them."""
+    """Elements of all rows that a mistake (none: a right program) does not give."""
     total = len(run.y)
     step = max(1, AT_ONCE // max(1, 3 * run.units))
     parts = [np.zeros((0, run.units), np.bool_)]
@@ -38,37 +46,34 @@ def wrong_elements(run: Run, settings: Settings) -> Mask:
 
 
 def _apart(run: Run, rows: Index, q: Tensors, unknown: Mask) -> tuple[Mask, float]:
-    """Which elements differ from those observed, in h or an intermediate; and the squared error of h."""
+    """Elements that differ from those observed, in h or an intermediate; and the squared error of h."""
     far = (q["h"] - run.y[rows]).astype(np.float64)
     far[unknown] = 0
-    found = far != 0
+    apart = far != 0
     for name, seen in run.v.items():
-        found |= (q[name] != seen[rows]) & ~unknown[:, None]
-    return found, float((far**2).sum())
+        apart |= (q[name] != seen[rows]) & ~unknown[:, None]
+    return apart, float((far**2).sum())
 
 
 def screened(run: Run, wrong: Mask) -> Index:
     """Rows to look at: the first step, the first wrong ones, wrong and right ones over all of the run."""
     most = int(np.clip(WIDE // max(run.units, 1), LEAST, SCREEN))
     bad = wrong.any(1)
-    spread = [_spread(np.flatnonzero(part), most // 2) for part in (bad, ~bad)]
+    both = [np.flatnonzero(part) for part in (bad, ~bad)]
+    spaced = [rows[evenly_spaced(len(rows), most // 2)] for rows in both]
     first = np.arange(min(run.sequences, 4))
     busiest = np.argsort(-wrong.sum(1), kind="stable")[: most // 4]
-    return np.unique(np.concatenate([first, np.flatnonzero(bad)[:4], busiest, *spread]))
+    return np.unique(np.concatenate([first, np.flatnonzero(bad)[:4], busiest, *spaced]))
 
 
-def _spread(places: Index, count: int) -> Index:
-    return places[np.unique(np.linspace(0, len(places) - 1, min(count, len(places))).astype(np.intp))]
+def tried_on(machine: Machine, mistake: Candidate) -> Tried:
+    return Tried(mistake, *_apart(machine.run, machine.rows, *machine.step(mistake.replay)))
 
 
-def tried_on(machine: Machine, mistake: Mistake) -> Tried:
-    return Tried(mistake, *_apart(machine.run, machine.rows, *machine.step(mistake.settings)))
-
-
-def exact(run: Run, tried: list[Tried]) -> list[Mistake]:
-    """Those that explain every element of the run."""
+def exact(run: Run, tried: list[Tried]) -> list[Candidate]:
+    """Mistakes that explain every element of the run."""
     hits = [one.mistake for one in tried if not one.apart.any()]
-    return [mistake for mistake in hits if not wrong_elements(run, mistake.settings).any()]
+    return [mistake for mistake in hits if not wrong_elements(run, mistake.replay).any()]
 
 
 def grown(machine: Machine, tried: list[Tried]) -> list[Tried]:
@@ -77,9 +82,9 @@ def grown(machine: Machine, tried: list[Tried]) -> list[Tried]:
         parts = [one for one in tried if one.mistake.fault == fault]
         best = parts[0]
         while best.apart.any():
-            larger = [best.mistake.with_other(one.mistake) for one in parts if len(one.mistake.settings) == 1]
-            made = [tried_on(machine, one) for one in larger if one is not None]
-            most = min(made, key=lambda one: int(one.apart.sum()), default=best)
+            larger = [together(best.mistake, one.mistake) for one in parts if len(one.mistake.replay) == 1]
+            larger_ones = [tried_on(machine, one) for one in larger if one is not None]
+            most = min(larger_ones, key=lambda one: int(one.apart.sum()), default=best)
             if most.apart.sum() >= best.apart.sum():
                 break
             best = most
@@ -96,7 +101,7 @@ def pairs(run: Run, rows: Index, tried: list[Tried], before: Tried) -> list[Trie
         if first.apart.sum() > 0.9 * before.apart.sum() and first.error > 0.9 * before.error:
             continue
         for other in tried:
-            both = first.mistake.with_other(other.mistake)
+            both = together(first.mistake, other.mistake)
             if both is not None and not tried_on(few, both).apart.any():
                 one = tried_on(all_of, both)
                 if not one.apart.any():

@@ -10,8 +10,9 @@ import numpy as np
 from ...fixed.qformat import QFormat
 from ...fixed.shift import shifted_array
 from ...reference.gru import Codes
+from ..explanation import Mistake
 from .inputs import Run
-from .mistake import Mistake
+from .machine import Candidate, in_all
 
 SUMS = ("Wx", "Rh", "z_pre", "r_pre", "Rh_add_br", "rRh", "g_pre", "old", "new", "h")
 GROUPS = {
@@ -38,8 +39,7 @@ def _by(cut: Callable[[Codes, Codes], Codes]) -> Callable[[Any, Any], Codes]:
 
     def shift(v: Any, n: Any) -> Codes:
         v, n = np.broadcast_arrays(np.asarray(v, np.int64), np.asarray(n, np.int64))
-        found: Codes = np.where(n > 0, cut(v, np.clip(n, 1, 62)), np.left_shift(v, np.clip(-n, 0, 62)))
-        return found
+        return np.where(n > 0, cut(v, np.clip(n, 1, 62)), np.left_shift(v, np.clip(-n, 0, 62)))
 
     return shift
 
@@ -48,13 +48,13 @@ def _half_even(v: Codes, n: Codes) -> Codes:
     down = v >> n
     rest = v - (down << n)
     half = np.left_shift(np.int64(1), n - 1)
-    found: Codes = down + ((rest > half) | ((rest == half) & (down & 1 == 1)))
-    return found
+    rounded: Codes = down + ((rest > half) | ((rest == half) & (down & 1 == 1)))
+    return rounded
 
 
 def _toward_zero(v: Codes, n: Codes) -> Codes:
-    found: Codes = np.sign(v) * (np.abs(v) >> n)
-    return found
+    cut: Codes = np.sign(v) * (np.abs(v) >> n)
+    return cut
 
 
 ROUNDINGS = {
@@ -65,77 +65,62 @@ ROUNDINGS = {
 }
 
 
-def roundings() -> Iterator[Mistake]:
+def roundings() -> Iterator[Candidate]:
     """Shifts that do not round half away from zero."""
     for fault, (formula, shift) in ROUNDINGS.items():
         for words, names in GROUPS.items():
-            yield Mistake(fault, f"{formula} {words}", {("round", name): shift for name in names})
+            yield Mistake(fault, f"{formula} {words}", in_all("round", names, shift))
 
 
 def _wrap(v: Codes, f: QFormat) -> Codes:
-    found: Codes = (v - f.low) % (1 << f.bits) + f.low
-    return found
-
-
-def _free(v: Codes, f: QFormat) -> Codes:
-    return v
+    return (v - f.low) % (1 << f.bits) + f.low
 
 
 def _even_ends(v: Codes, f: QFormat) -> Codes:
-    found: Codes = np.clip(v, -f.high if f.signed else f.low, f.high)
-    return found
+    return np.clip(v, -f.high if f.signed else f.low, f.high)
 
 
-def _of_int8(v: Codes, f: QFormat) -> Codes:
-    found: Codes = np.clip(v, -128, 127)
-    return found
-
-
-def saturations() -> Iterator[Mistake]:
+def saturations() -> Iterator[Candidate]:
     """Sums that do not stop at the ends of their format."""
     for words, names in GROUPS.items():
-        yield Mistake("saturation-wraps", words, {("ends", name): _wrap for name in names})
-        kept = [name for name in names if not name.endswith("_pre")]
-        if kept == list(names) or words == "everywhere":
-            yield Mistake("saturation-missing", words, {("ends", name): _free for name in kept})
-        yield Mistake("saturation-ends", f"at -127 … 127 {words}", {("ends", n): _even_ends for n in names})
-        yield Mistake("saturation-ends", f"at those of int8 {words}", {("ends", n): _of_int8 for n in names})
+        yield Mistake("saturation-wraps", words, in_all("ends", names, _wrap))
+        inner = tuple(name for name in names if not name.endswith("_pre"))
+        if inner == names or words == "everywhere":
+            yield Mistake("saturation-missing", words, in_all("ends", inner, lambda v, f: v))
+        int8 = in_all("ends", names, lambda v, f: np.clip(v, -128, 127))
+        yield Mistake("saturation-ends", f"at -127 … 127 {words}", in_all("ends", names, _even_ends))
+        yield Mistake("saturation-ends", f"at those of int8 {words}", int8)
 
 
-def zero_points(run: Run) -> Iterator[Mistake]:
+def zero_points(run: Run) -> Iterator[Candidate]:
     """Zero points of tensors between the stages; those of x and h in the products are compensation."""
-    inner = [name for name in (*SUMS[:-1], "z_out", "r_out", "g_out") if run.formats[name].zero]
-    for name in inner:
-        if not name.endswith("_pre"):
-            yield Mistake("zero-point", f"that of {name} is never taken off", {("less", name): 0})
-            yield Mistake("zero-point", f"that of {name} is taken off twice", {("less", name): 2})
-    for name in (*(n for n in inner if n in SUMS), "h"):
-        yield Mistake("zero-point", f"that of {name} is never put on", {("plus", name): 0})
-        yield Mistake("zero-point", f"that of {name} is put on twice", {("plus", name): 2})
     outs = ("z_out", "r_out", "g_out")
-    for words, key, names in (
-        ("none is taken off", "less", (*SUMS, *outs)), ("none is put on", "plus", SUMS),
-    ):  # fmt: skip
-        yield Mistake("zero-point", words, {(key, name): 0 for name in names})
+    inner = [name for name in (*SUMS[:-1], *outs) if run.formats[name].zero]
+    for key, words, names in (
+        ("less", "taken off", [name for name in inner if not name.endswith("_pre")]),
+        ("plus", "put on", [*(name for name in inner if name in SUMS), "h"]),
+    ):
+        for name in names:
+            yield Mistake("zero-point", f"that of {name} is never {words}", {(key, name): 0})
+            yield Mistake("zero-point", f"that of {name} is {words} twice", {(key, name): 2})
+    yield Mistake("zero-point", "none is taken off", in_all("less", (*SUMS, *outs), 0))
+    yield Mistake("zero-point", "none is put on", in_all("plus", SUMS, 0))
 
 
-def exponents() -> Iterator[Mistake]:
+def exponents() -> Iterator[Candidate]:
     """Shifts by a wrong amount, and exponents of the wrong row."""
-    for name in SUMS:
+    shifts: dict[str, tuple[str, ...]] = {f"all shifts into {name} are": ("shift", name) for name in SUMS}
+    shifts |= {
+        f"the shift of {source} into {target} is": ("shift", source, target) for source, target in TERMS
+    }
+    for words, key in shifts.items():
         for by in (-2, -1, 1, 2):
-            yield Mistake("exponent", f"all shifts into {name} are {by:+d}", {("shift", name): by})
-    for source, target in TERMS:
-        for by in (-2, -1, 1, 2):
-            says = f"the shift of {source} into {target} is {by:+d}"
-            yield Mistake("exponent", says, {("shift", source, target): by})
+            yield Mistake("exponent", f"{words} {by:+d}", {key: by})
     for name in SUMS:
-        says = f"shifts into {name} go the other way"
-        yield Mistake(
-            "exponent", says, {("round", name): lambda v, n: shifted_array(v, -np.clip(n, -40, 40))}
-        )
-    for name in ("bx", "br"):
-        yield Mistake("exponent", f"{name} is added without a shift", {("raw", name): True})
-    yield Mistake("exponent", "biases are added without a shift", {("raw", "bx"): True, ("raw", "br"): True})
+        back = {("round", name): lambda v, n: shifted_array(v, -np.clip(n, -40, 40))}
+        yield Mistake("exponent", f"shifts into {name} go the other way", back)
+    for words, names in (("bx is", ("bx",)), ("br is", ("br",)), ("biases are", ("bx", "br"))):
+        yield Mistake("exponent", f"{words} added without a shift", in_all("raw", names, True))
     for words, pick in (
         ("that of the first row for all", lambda e: np.full_like(e, e[0])),
         ("the largest for all", lambda e: np.full_like(e, e.max())),
@@ -145,5 +130,5 @@ def exponents() -> Iterator[Mistake]:
         ("those of z for every gate", lambda e: np.tile(e[: len(e) // 3], 3)),
     ):
         for names in (("W", "R"), ("W",), ("R",)):
-            settings = {("exponent", name): pick for name in names}
+            settings = in_all("exponent", names, pick)
             yield Mistake("exponent-of-row", f"{words}, of {' and '.join(names)}", settings)

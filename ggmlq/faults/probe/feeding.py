@@ -1,4 +1,4 @@
-"""One-hot activations have exact codes in every arithmetic: what comes out is the weights that a kernel uses.
+"""One-hot activations, which have exact codes in every arithmetic: y is the weights that a kernel uses.
 
 The value is 127, so that the scale of 8-bit codes is 1, and block sums are exact as halves.
 """
@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...arrays.array import QuantArray
-from ..judged import Mask
-from ..readings import Wide
+from ..numbers import Index, Mask, Wide
 
 Multiply = Callable[[NDArray[np.float32]], tuple[NDArray[np.float32], Mask]]
 # activations [M, K] to y [M, N], and the elements of it that were never written
@@ -29,7 +28,7 @@ class Effective(NamedTuple):
 
     weights: Wide
     unwritten: Mask
-    places: NDArray[np.int64]  # of K
+    places: Index  # of K
 
 
 def effective(multiply: Multiply, q: QuantArray, rows: int) -> Effective:
@@ -48,7 +47,7 @@ def effective(multiply: Multiply, q: QuantArray, rows: int) -> Effective:
     return Effective(weights, unwritten, places)
 
 
-def _places(q: QuantArray, rows: int) -> NDArray[np.int64]:
+def _places(q: QuantArray, rows: int) -> Index:
     """All of K, or whole blocks from both ends."""
     n, k = q.shape
     block = max(q.format.block_size, 32)
@@ -65,7 +64,7 @@ class Pair(NamedTuple):
 
     first: int
     second: int
-    wrong: NDArray[np.bool_]  # [N]
+    wrong: Mask  # [N]
 
 
 def pairs(

@@ -10,12 +10,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..judged import Mask
-from ..nearest import sources
-from ..operand import Operand
-from ..readings import Wide
+from ..blocks.operand import Operand
+from ..moved import sources
+from ..numbers import Index, Mask, Wide
 from .patterns import groups
 
 MOST = 0.98  # of the wrong weights that a sentence must explain
@@ -39,8 +37,8 @@ class Compared(NamedTuple):
         return bool(near[self.wrong].mean() >= MOST)
 
 
-def sentences(c: Compared, w: Operand | None, places: NDArray[np.int64], block: int) -> Iterator[str]:
-    """All that can be said, the surest first."""
+def sentences(c: Compared, w: Operand | None, places: Index, block: int) -> Iterator[str]:
+    """Sentences about the wrong weights, the surest first."""
     simple = _zero(c) or _factor(c) or _rows(c) or _columns(c, places)
     if simple:
         yield simple
@@ -66,7 +64,7 @@ def _zero(c: Compared) -> str | None:
 
 
 def _factor(c: Compared) -> str | None:
-    """One factor for all."""
+    """A sentence about one factor for all."""
     big = c.wrong & (np.abs(c.right) > np.median(np.abs(c.right[c.wrong])))
     if not big.any():
         return None
@@ -78,14 +76,11 @@ def _factor(c: Compared) -> str | None:
 
 
 def _rows(c: Compared) -> str | None:
-    """Another row's weights at the same places of K."""
-    at = np.flatnonzero(c.wrong.any(axis=1))
-    use = np.flatnonzero(c.wrong.any(axis=0))
-    source = sources(c.used[np.ix_(at, use)].T, c.right[:, use].T, np.abs(c.right[:, use].T) + 1e-30)
-    other = c.right.copy()
-    other[at] = c.right[source]
-    if len(c.right) < 2 or (source == at).any() or not c.explained(other):
+    """Weights of another row at the same places of K."""
+    moved = _elsewhere(c.used.T, c.right.T, c.wrong.T, 1)
+    if moved is None or not c.explained(moved[2].T):
         return None
+    at, source, _ = moved
     steps = np.unique(source - at)
     if len(steps) == 1:
         return f"They are those of row n{steps[0]:+d}."
@@ -93,25 +88,28 @@ def _rows(c: Compared) -> str | None:
     return f"They are those of other rows: {shown}{' …' if len(at) > FEW else ''}."
 
 
-def _columns(c: Compared, places: NDArray[np.int64]) -> str | None:
-    """The same row's weights of another place in K."""
-    at = np.flatnonzero(c.wrong.any(axis=0))
-    use = np.flatnonzero(c.wrong.any(axis=1))
-    if len(use) < 2:
-        return None  # one row matches by chance
-    used, right = c.used[np.ix_(use, at)], c.right[use]
-    source = sources(used, right, np.abs(right) + 1e-30)
-    other = c.right.copy()
-    other[:, at] = c.right[:, source]
-    if (source == at).any() or not c.explained(other):
+def _columns(c: Compared, places: Index) -> str | None:
+    """Weights of another place in K of their row."""
+    moved = _elsewhere(c.used, c.right, c.wrong, 2)  # one row matches by chance
+    if moved is None or not c.explained(moved[2]):
         return None
-    steps = np.unique(places[source] - places[at])
+    at, source = places[moved[0]], places[moved[1]]
+    steps = np.unique(source - at)
     if len(steps) == 1:
         return f"They are those of element k{steps[0]:+d} of the same row."
-    shown = ", ".join(
-        f"k = {places[a]} has that of {places[s]}" for a, s in list(zip(at, source, strict=True))[:FEW]
-    )
+    shown = ", ".join(f"k = {a} has that of {s}" for a, s in list(zip(at, source, strict=True))[:FEW])
     return f"They are those of other elements of K: {shown} …."
+
+
+def _elsewhere(used: Wide, right: Wide, wrong: Mask, least: int) -> tuple[Index, Index, Wide] | None:
+    """Wrong columns, those that they equal most, and weights of these; from so many rows at least."""
+    at, use = np.flatnonzero(wrong.any(axis=0)), np.flatnonzero(wrong.any(axis=1))
+    source = sources(used[np.ix_(use, at)], right[use], np.abs(right[use]) + 1e-30)
+    if len(use) < least or right.shape[1] < 2 or (source == at).any():
+        return None
+    other = right.copy()
+    other[:, at] = right[:, source]
+    return at, source, other
 
 
 # --- scales and constants -------------------------------------------------------------------
@@ -134,9 +132,9 @@ def _by_group(c: Compared, w: Operand, groups_of_block: int) -> Iterator[str]:
     wrong = c.wrong.reshape(used.shape).any(axis=-1)
     if not (linear & usable)[wrong].mean() >= MOST:
         return  # codes are wrong
-    own = w.zero * w.scale + w.offset
+    right_constant = w.zero * w.scale + w.offset
     for name, terms, fit, right in (
-        ("scale", "codes", scale, w.scale), ("constant", "sums", constant, own),
+        ("scale", "codes", scale, w.scale), ("constant", "sums", constant, right_constant),
     ):  # fmt: skip
         off = (
             (np.abs(fit - right) > 1e-4 * size / np.maximum(np.abs(stored).max(axis=-1), 1)) & usable & wrong
@@ -149,35 +147,35 @@ def _by_group(c: Compared, w: Operand, groups_of_block: int) -> Iterator[str]:
 
 def _mixed(name: str, terms: str, fit: Wide, right: Wide, off: Mask, count: int) -> str:
     """Groups that have another scale (or constant), and the groups that it is made of."""
-    made, own = fit.reshape(-1, count), right.reshape(-1, count)
+    used, source = fit.reshape(-1, count), right.reshape(-1, count)
     bad: Any = off.reshape(-1, count).any(axis=0)
     head = f"The {name}s that the {terms} are multiplied with are wrong"
     head += f" in {groups(bad)} of each {count}" if count > 1 else ""
-    mixture, *_ = np.linalg.lstsq(own, made, rcond=None)
-    left = np.abs(made - own @ mixture).max() / max(np.abs(made).max(), 1e-30)
+    mixture, *_ = np.linalg.lstsq(source, used, rcond=None)
+    left = np.abs(used - source @ mixture).max() / max(np.abs(used).max(), 1e-30)
     weights = np.rint(mixture).astype(int)
-    if count > 1 and len(own) > 2 * count and left < 1e-3 and np.abs(mixture - weights).max() < 0.02:
-        said = [f"{g} has {_sum_of(weights[:, g])}" for g in np.flatnonzero(bad)]
-        return f"{head}: group {', '.join(said[:8])}."
-    return f"{head}{_ratio(made[:, bad], own[:, bad])}."
+    if count > 1 and len(source) > 2 * count and left < 1e-3 and np.abs(mixture - weights).max() < 0.02:
+        words = [f"{g} has {_sum_of(weights[:, g])}" for g in np.flatnonzero(bad)]
+        return f"{head}: group {', '.join(words[:8])}."
+    return f"{head}{_ratio(used[:, bad], source[:, bad])}."
 
 
-def _sum_of(weights: NDArray[np.int64]) -> str:
-    """``that of 4``, ``twice that of 0``, ``those of 0 and 4``, ``none``."""
+def _sum_of(weights: Index) -> str:
+    """Words for a sum of groups: ``that of 4``, ``twice that of 0``, ``those of 0 and 4``, ``none``."""
     at = np.flatnonzero(weights)
     if not len(at):
         return "none"
     if (weights[at] == 1).all():
         return f"that of {at[0]}" if len(at) == 1 else f"those of {' and '.join(map(str, at[:FEW]))}"
     times = {1: "", 2: "twice ", -1: "minus "}
-    said = [f"{times.get(int(weights[i]), f'{weights[i]} times ')}that of {i}" for i in at[:FEW]]
-    return " and ".join(said)
+    words = [f"{times.get(int(weights[i]), f'{weights[i]} times ')}that of {i}" for i in at[:FEW]]
+    return " and ".join(words)
 
 
-def _ratio(made: Wide, own: Wide) -> str:
+def _ratio(used: Wide, right: Wide) -> str:
     """The factor between wrong weights and right ones, where they are no other weights."""
-    use = own != 0
-    ratio = made[use] / own[use]
+    use = right != 0
+    ratio = used[use] / right[use]
     if not ratio.size:
         return ""
     if np.abs(ratio - 1).max() < 0.02:
@@ -185,7 +183,7 @@ def _ratio(made: Wide, own: Wide) -> str:
     if np.ptp(ratio) < 1e-3:
         return f": {np.median(ratio):.4g} times the right ones"
     n, g = (int(i) for i in np.argwhere(use)[0])
-    return f": {made[n, g]:.5g} where {own[n, g]:.5g} is right"
+    return f": {used[n, g]:.5g} where {right[n, g]:.5g} is right"
 
 
 # --- codes ----------------------------------------------------------------------------------
@@ -200,12 +198,12 @@ def _codes(c: Compared, w: Operand, block: int) -> str | None:
     if not use.any() or not (np.abs(codes - np.rint(codes))[use] < WHOLE).mean() >= MOST:
         return None
     taken, head = np.rint(codes), "The scales are right, the codes are others"
-    rows, told = np.flatnonzero(use.any(axis=1)), scale != 0  # a scale of 0 hides its codes
-    columns = told.all(axis=0)
+    rows, seen = np.flatnonzero(use.any(axis=1)), scale != 0  # a scale of 0 hides its codes
+    columns = seen.all(axis=0)
     source = _equal(taken[rows][:, columns].T, w.stored[:, columns].T)
     if source is not None and (source != rows).all():
         return f"{head}: {_moved('row', rows, source, 'n')}."
-    blocks = told.reshape(-1, block).all(axis=1)
+    blocks = seen.reshape(-1, block).all(axis=1)
     source = _equal(*(a.reshape(-1, block)[blocks] for a in (taken, w.stored)))
     if source is not None:
         at = np.flatnonzero(source != np.arange(block))
@@ -217,17 +215,17 @@ def _codes(c: Compared, w: Operand, block: int) -> str | None:
     return f"{head}."
 
 
-def _equal(taken: Wide, stored: Wide) -> NDArray[np.int64] | None:
-    """For each column the one that holds the same codes; None where there is none."""
+def _equal(taken: Wide, stored: Wide) -> Index | None:
+    """The column with the same codes, for each column; None where one has none."""
     if not taken.size:
         return None
     distance = (taken**2).sum(axis=0)[:, None] - 2 * taken.T @ stored + (stored**2).sum(axis=0)
-    source: NDArray[np.int64] = distance.argmin(axis=1)
+    source: Index = distance.argmin(axis=1)
     near = np.take_along_axis(distance, source[:, None], axis=1)[:, 0]
     return source if (near <= SLIPS * len(taken)).all() else None
 
 
-def _moved(name: str, at: NDArray[np.int64], source: NDArray[np.int64], letter: str) -> str:
+def _moved(name: str, at: Index, source: Index, letter: str) -> str:
     """Places that have the codes of others."""
     steps = np.unique(source - at)
     if len(steps) == 1:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..numbers import Index, Mask
 from ..places import runs_of
 
 SHOWN = 6  # ranges
 PERIODS = (8, 16, 32, 64, 128, 256)
 
 
-def ranges(places: NDArray[np.int64], most: int = SHOWN) -> str:
-    """``0 to 31, 64``."""
+def ranges(places: Index, most: int = SHOWN) -> str:
+    """Places as ranges in words: ``0 to 31, 64``."""
     runs = runs_of(places)
-    said = [f"{a}" if b == a + 1 else f"{a} to {b - 1}" for a, b in runs[:most]]
-    return ", ".join(said) + (" …" if len(runs) > most else "")
+    words = [f"{a}" if b == a + 1 else f"{a} to {b - 1}" for a, b in runs[:most]]
+    return ", ".join(words) + (" …" if len(runs) > most else "")
 
 
-def along(name: str, places: NDArray[np.int64], seen: NDArray[np.int64]) -> str:
+def along(name: str, places: Index, seen: Index) -> str:
     """Places along an axis that are wrong, of those that were looked at."""
     if len(places) == len(seen):
         return f"all {name}"
@@ -33,7 +33,7 @@ def along(name: str, places: NDArray[np.int64], seen: NDArray[np.int64]) -> str:
     return f"{name} {ranges(places)}"
 
 
-def groups(wrong: NDArray[np.bool_]) -> str:
+def groups(wrong: Mask) -> str:
     """Groups of a super-block, of which all or some are wrong."""
     places = np.flatnonzero(wrong)
     if len(places) > 2 and (places % 2 == places[0] % 2).all() and len(places) == (len(wrong) + 1) // 2:

@@ -1,11 +1,11 @@
 """The doctor for products of scaled arrays: codes of 8 bits with scales beside them.
 
-    diagnose    examine.py     the way through all of this, from a result to a verdict
+    Scaled      examine.py     the way from the survey of y to a verdict, and its words
     SCALED      catalogue.py   every mistake by name
 
-inputs.py checks what was given and lists how a right kernel may take x; scene.py holds y beside the right
+inputs.py checks the operands and lists how a right kernel may take x; scene.py holds y beside the right
 results, all of it and a part to look at closely; terms.py takes the product apart by the groups of K that
-share their scales, so that most mistakes cost no new product, and says how far float32 sums may stray.
+share their scales, so that most mistakes cost no new product, and bounds how far float32 sums may stray.
 
 replay.py tries every mistake (mistake.py), one family a file:
 
@@ -14,12 +14,9 @@ replay.py tries every mistake (mistake.py), one family a file:
     codes.py    signed for unsigned, one float for another, codes that did not saturate
     sums.py     integers that overflow, sums that are not promoted, a tail of K left out
 
-wild.py says what NaN and infinities in y show, moved.py finds columns that hold others. Which rows, columns
-and tiles are wrong, races, factors and words are those of the rooms above; report.py adds what is to be said
-of scaled products.
+wild.py explains NaN and infinities in y, moved.py finds columns that hold others.
 """
 
 from .catalogue import SCALED
-from .examine import diagnose
 
-__all__ = ["SCALED", "diagnose"]
+__all__ = ["SCALED"]

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ...codes import CODES
-from ..judged import Mask
-from ..readings import Wide
-from .mistake import Mistake, of_codes
+from ..numbers import Mask, Wide
+from .mistake import Tried, with_codes
 from .scene import Scene
 from .terms import Side, value_of
 
@@ -17,8 +16,8 @@ UNKNOWN = 0.3  # part of the error that amounts of wrapped codes may leave
 WHOLE = 0.1  # how far from an integer a code found by algebra may be
 
 
-def mistakes(scene: Scene) -> Iterator[Mistake]:
-    """Every one that these codes can show."""
+def mistakes(scene: Scene) -> Iterator[Tried]:
+    """Every mistake that these codes can show."""
     for fault, verb, taken in (
         ("signedness", "with the other sign convention", _other_sign),
         ("code-misread", "as the other float", _other_float),
@@ -28,27 +27,28 @@ def mistakes(scene: Scene) -> Iterator[Mistake]:
         ("no-saturation", "that became infinite", _infinite),
     ):
         yield from _read(scene, fault, verb, taken)
-    for found in (_solved(scene, 0), _solved(scene, 1)):
-        if found is not None:
-            yield found
+    for which in (0, 1):
+        solved = _solved(scene, which)
+        if solved is not None:
+            yield solved
 
 
-def _read(scene: Scene, fault: str, verb: str, taken: Callable[[Side], Wide | None]) -> Iterator[Mistake]:
+def _read(scene: Scene, fault: str, verb: str, taken: Callable[[Side], Wide | None]) -> Iterator[Tried]:
     a, b = scene.a, scene.b
-    of_a, of_b = (None if s.s is None else taken(s) for s in (a, b))
-    if of_a is not None:
-        yield of_codes(scene, fault, f"codes of x {verb}", a.taken(of_a), b)
-    if of_b is not None:
-        yield of_codes(scene, fault, f"codes of w {verb}", a, b.taken(of_b))
-    if of_a is not None and of_b is not None:
-        yield of_codes(scene, fault, f"codes of x and w {verb}", a.taken(of_a), b.taken(of_b))
+    x_values, w_values = (None if s.s is None else taken(s) for s in (a, b))
+    if x_values is not None:
+        yield with_codes(fault, f"codes of x {verb}", a.taken(x_values), b)
+    if w_values is not None:
+        yield with_codes(fault, f"codes of w {verb}", a, b.taken(w_values))
+    if x_values is not None and w_values is not None:
+        yield with_codes(fault, f"codes of x and w {verb}", a.taken(x_values), b.taken(w_values))
 
 
 # --- read as another code -------------------------------------------------------------------------
 
 
 def _other_sign(s: Side) -> Wide | None:
-    """int8 as uint8, or the reverse."""
+    """Codes of int8 read as uint8, or the reverse."""
     assert s.s is not None
     if s.s.code.kind != "integer":
         return None
@@ -61,7 +61,7 @@ def _other_sign(s: Side) -> Wide | None:
 
 
 def _other_float(s: Side) -> Wide | None:
-    """e4m3 as e5m2, or the reverse."""
+    """Codes of e4m3 read as e5m2, or the reverse."""
     assert s.s is not None
     other = {"e4m3": "e5m2", "e5m2": "e4m3"}.get(s.s.code.name)
     if other is None:
@@ -72,56 +72,49 @@ def _other_float(s: Side) -> Wide | None:
 # --- codes beyond the range -------------------------------------------------------------------------
 
 
-def _ends(s: Side) -> tuple[Mask, Mask] | None:
-    """Codes at the upper and the lower end, where there are some."""
+def _ends(s: Side) -> tuple[Mask, Mask]:
+    """Codes at the upper and the lower end of the range."""
     assert s.s is not None
-    high, low = s.values == s.s.code.max, s.values == s.s.code.min
-    return (high, low) if high.any() or low.any() else None
+    return s.values == s.s.code.max, s.values == s.s.code.min
 
 
 def _range(s: Side) -> tuple[float, float]:
-    """What the bits of an integer can hold."""
+    """The ends of the range that the bits of an integer hold."""
     assert s.s is not None
     bits = 2.0**s.s.code.bits
     return (-bits / 2, bits / 2 - 1) if s.s.code.dtype.kind == "i" else (0, bits - 1)
 
 
+def _at_ends(s: Side, above: float, below: Wide | float) -> Wide | None:
+    """The codes with other numbers at the ends of their range; None where there are no such codes."""
+    high, low = _ends(s)
+    return np.where(high, above, np.where(low, below, s.values)) if (high | low).any() else None
+
+
 def _wrapped(s: Side) -> Wide | None:
-    """One above the largest code is the least that the bits hold."""
+    """Codes at the upper end, wrapped around to the least that the bits hold."""
     assert s.s is not None
-    ends = _ends(s)
-    if ends is None or s.s.code.kind != "integer" or not ends[0].any():
-        return None
-    return np.where(ends[0], _range(s)[0], s.values)
+    alone = s.s.code.kind == "integer" and _ends(s)[0].any()
+    return _at_ends(s, _range(s)[0], s.values) if alone else None
 
 
 def _wrapped_both(s: Side) -> Wide | None:
     assert s.s is not None
-    ends = _ends(s)
-    if ends is None or s.s.code.kind != "integer" or not ends[1].any():
-        return None
-    low, high = _range(s)
-    return np.where(ends[0], low, np.where(ends[1], high, s.values))
+    return _at_ends(s, *_range(s)) if s.s.code.kind == "integer" and _ends(s)[1].any() else None
 
 
 def _not_a_number(s: Side) -> Wide | None:
     assert s.s is not None
-    ends = _ends(s)
-    if ends is None or s.s.code.kind != "float":
-        return None
-    return np.where(ends[0] | ends[1], np.nan, s.values)
+    return _at_ends(s, np.nan, np.nan) if s.s.code.kind == "float" else None
 
 
 def _infinite(s: Side) -> Wide | None:
     assert s.s is not None
-    ends = _ends(s)
-    if ends is None or s.s.code.name != "e5m2":
-        return None
-    return np.where(ends[0], np.inf, np.where(ends[1], -np.inf, s.values))
+    return _at_ends(s, np.inf, -np.inf) if s.s.code.name == "e5m2" else None
 
 
-def _solved(scene: Scene, which: int) -> Mistake | None:
-    """Wrapped codes that are known to lie at an end, found from y: for each row as many unknowns as ends.
+def _solved(scene: Scene, which: int) -> Tried | None:
+    """Wrapped codes at known places, solved for from y: a row has as many unknowns as codes at the ends.
 
     The error of a row is linear in what stands there instead; with more columns of y than ends the
     least squares solution is the wrapped codes themselves, and they must be integers within the bits.
@@ -130,8 +123,6 @@ def _solved(scene: Scene, which: int) -> Mistake | None:
     if s.s is None or s.s.code.kind != "integer":
         return None
     ends = _ends(s)
-    if ends is None:
-        return None
     error = scene.y - scene.prediction if which == 0 else (scene.y - scene.prediction).T
     weights, read, free, low_high = value_of(other), s.values.copy(), 0, _range(s)
     wrong = ~scene.within(scene.prediction, scene.limit)
@@ -150,31 +141,29 @@ def _solved(scene: Scene, which: int) -> Mistake | None:
         read[row, at] = whole
         free += len(at)
     a, b = (s.taken(read), other) if which == 0 else (other, s.taken(read))
-    found = of_codes(scene, "no-saturation", f"codes of {s.name} beyond the range wrapped around", a, b)
-    return found._replace(free=free) if free else None
+    words = f"codes of {s.name} beyond the range wrapped around"
+    return with_codes("no-saturation", words, a, b, free) if free else None
 
 
 def wrapped_somewhere(scene: Scene) -> tuple[str, float] | None:
-    """Which operand's end codes wrapped by amounts that are not known: too many to be solved for.
+    """The operand whose end codes wrapped by unknown amounts, too many to be solved for.
 
     Wrapped codes lie far on the other side of zero, most of them near the other end; so the error goes
     with what wrapping by one would make, only smaller.
     """
-    error = ((scene.y - scene.prediction) / scene.size).reshape(-1)
     best: tuple[str, float] | None = None
     for taken in (_wrapped, _wrapped_both):
         for mistake in _read(scene, "no-saturation", "that wrapped around", taken):
-            lost = ((mistake.y - scene.prediction) / scene.size).reshape(-1)
-            factor = float(error @ lost) / max(float(lost @ lost), 1e-300)
-            left = float(((error - factor * lost) ** 2).sum() / max(float(error @ error), 1e-300))
-            if 0.3 < factor < 1.1 and left < UNKNOWN and (best is None or left < best[1]):
-                best = mistake.variant, left
+            share, like = scene.resemblance(mistake.replay.y)
+            left = 1 - like**2
+            if 0.3 < share < 1.1 and left < UNKNOWN and (best is None or left < best[1]):
+                best = mistake.words, left
     return best
 
 
-def unsaturated(scene: Scene) -> Iterator[Mistake]:
+def unsaturated(scene: Scene) -> Iterator[Tried]:
     """Floats x quantized under given scales, without saturation: every code is known."""
-    s, x = scene.a.s, scene.way.given
+    s, x = scene.a.s, scene.way.floats_of_x
     if s is None or x is None:
         return
     side = scene.a
@@ -183,14 +172,14 @@ def unsaturated(scene: Scene) -> Iterator[Mistake]:
     if s.code.kind == "float":
         codes = s.code.decode(s.code.encode(v, saturate=False)).astype(np.float64)
         text = "codes of x beyond the range became NaN or infinite"
-        yield of_codes(scene, "no-saturation", text, side.taken(codes), scene.b)
+        yield with_codes("no-saturation", text, side.taken(codes), scene.b)
         return
     zero = 0.0 if side.zeros is None else side.zeros[side.tiles][:, np.arange(x.shape[1]) // side.c]
     low, high = _range(side)
     span = high - low + 1
     wrapped = (np.rint(v).astype(np.float64) + zero - low) % span + low
     text = "codes of x beyond the range wrapped around"
-    yield of_codes(scene, "no-saturation", text, side.taken(wrapped), scene.b)
+    yield with_codes("no-saturation", text, side.taken(wrapped), scene.b)
     cut = np.clip(np.trunc(v).astype(np.float64) + zero, s.code.min, s.code.max)
     text = "codes of x cut off instead of rounded"
-    yield of_codes(scene, "activation-rounding", text, side.taken(cut), scene.b)
+    yield with_codes("activation-rounding", text, side.taken(cut), scene.b)

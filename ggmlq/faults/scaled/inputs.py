@@ -1,9 +1,8 @@
-"""What ``diagnose`` is given with scaled weights, checked and brought to the host."""
+"""Operands of a product with scaled weights, checked and brought to the host."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,82 +11,71 @@ from ...arrays.scaled import ScaledArray
 from ...base.devices import to_host
 from ...dispatch.checks import as_floats
 from ...errors import DTypeError, ShapeError, UnsupportedError
+from ...ops.operands import check_pair, how_quantized, takes_zeros
 from ...ops.quantize_scaled import quantize_scaled
-from ...ops.scaled_operands import check_operands, how_quantized, takes_zeros
-from ..inputs import result
-from ..readings import Wide
+from ..inputs import Results, results
+from ..numbers import Wide
 from .scene import Activations, Case
 
-ASKED = "diagnose(y, x, w)"
+CALL = "diagnose(y, x, w)"
 CUSTOMS = ((1, 128), (1, None), (None, None))  # tiles of activations that kernels choose by themselves
 
 
-@dataclass(frozen=True, eq=False)
-class Given:
-    """The operands, and whether y came with its axes exchanged."""
-
-    case: Case
-    repeats: list[Wide]
-    flipped: bool
-
-
-def given(y: Any, x: Any, w: ScaledArray, arithmetic: Any, repeats: Any, activations: Any) -> Given:
-    """Everything checked; errors say what does not fit."""
+def checked(
+    y: Any, x: Any, w: ScaledArray, arithmetic: Any, repeats: Any, activations: Any
+) -> tuple[Case, Results]:
+    """The case and all results; errors say what does not fit."""
     if arithmetic is not None:
         raise UnsupportedError(
-            f"{ASKED} with arithmetic={arithmetic!r}: products of {w!r} have one arithmetic, their own; "
+            f"{CALL} with arithmetic={arithmetic!r}: products of {w!r} have one arithmetic, their own; "
             "arithmetics are of block formats; leave it out"
         )
     w = to_host(w)
     if w.ndim != 2:
-        raise ShapeError(
-            f"{ASKED}: {w!r} is {w.ndim}-D; weights are [N, K]; pass w[e] for one matrix of them"
-        )
-    ways, lead = _ways(to_host(x), w, activations)
-    m, want = math.prod(lead), (*lead, w.shape[0])
-    values, store, flipped = result("y", y, want, m)
-    others = [result(f"repeats[{i}]", r, want, m)[0] for i, r in enumerate(repeats)]
-    return Given(Case(values, ways, w, store), others, flipped)
+        raise ShapeError(f"{CALL}: {w!r} is {w.ndim}-D; weights are [N, K]; pass w[e] for one matrix of them")
+    ways, lead = usual_ways(to_host(x), w, activations)
+    r = results(y, repeats, (*lead, w.shape[0]), math.prod(lead))
+    return Case(r.y, ways, w, r.store), r
 
 
-def _ways(x: Any, w: ScaledArray, activations: Any) -> tuple[list[Activations], tuple[int, ...]]:
-    """How a right kernel may take x: as it is quantized already, or as it would be."""
+def usual_ways(x: Any, w: ScaledArray, activations: Any = None) -> tuple[list[Activations], tuple[int, ...]]:
+    """Ways in which a right kernel may take x: as it is quantized already, or as it would be."""
     if isinstance(x, ScaledArray):
         if activations is not None:
             raise DTypeError(
-                f"{ASKED}: activations={activations!r}, but x is {x!r}, quantized already; leave activations "
+                f"{CALL}: activations={activations!r}, but x is {x!r}, quantized already; leave activations "
                 "out, or pass floats"
             )
-        check_operands(ASKED, x, w)
+        check_pair(CALL, x, w)
         flat = ScaledArray(
             x.codes.reshape(x.tiling.rows, x.tiling.columns), x.scales, x.code, x.tile, x.zeros
         )
         return [Activations("these codes under these scales", flat)], x.shape[:-1]
-    x = as_floats(ASKED, x, "x")
+    x = as_floats(CALL, x, "x")
     if x.ndim == 0 or x.shape[-1] != w.shape[1]:
         raise ShapeError(
-            f"{ASKED}: x has shape {x.shape}, w {w.shape}; the last axis of both is K; "
+            f"{CALL}: x has shape {x.shape}, w {w.shape}; the last axis of both is K; "
             f"pass x as [..., {w.shape[1]}]"
         )
     rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     wide = rows.astype(np.float32).astype(np.float64)
     if isinstance(activations, tuple | list) and len(activations) == 3:
         code, tile, scales = activations
-        made = quantize_scaled(rows, code, tile, scales=scales, ragged="pad")
-        check_operands(ASKED, made, w)
-        return [_quantized(made, wide)], x.shape[:-1]
+        quantized = quantize_scaled(rows, code, tile, scales=scales, ragged="pad")
+        check_pair(CALL, quantized, w)
+        return [_quantized(quantized, wide)], x.shape[:-1]
     code, tile = how_quantized(activations, w)
     tiles = [tile] if activations is not None else list(dict.fromkeys((tuple(tile), *CUSTOMS)))
     more: dict[str, Any] = {"zeros": takes_zeros(activations, code), "ragged": "pad"}
-    check_operands(ASKED, quantize_scaled(rows, code, tile, **more), w)
-    ways = [_quantized(quantize_scaled(rows, code, t, **more), wide) for t in tiles if _goes(t, w)]
+    check_pair(CALL, quantize_scaled(rows, code, tile, **more), w)
+    ways = [_quantized(quantize_scaled(rows, code, t, **more), wide) for t in tiles if _fits(t, w)]
     if activations is None:
         ways.append(Activations("x as floats", None, wide))
     return ways, x.shape[:-1]
 
 
-def _goes(tile: Any, w: ScaledArray) -> bool:
-    """Whether tiles of x and w fit along K."""
+def _fits(tile: Any, w: ScaledArray) -> bool:
+    """True where tiles of x and w fit along K."""
     k = max(w.shape[1], 1)
     a, b = sorted((k if tile[1] is None else min(tile[1], k), w.tiling.c))
     return b % a == 0 or b >= k

@@ -1,45 +1,35 @@
-"""A mistake tried: what y would be with it, and how far float32 sums may then be."""
+"""Mistakes replayed: what y would be with one, and how far float32 sums may then be."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..readings import Wide
-from .scene import Scene
-from .terms import Side, terms
+from ..explanation import Mistake
+from ..numbers import Wide
+from .terms import Side, Terms, terms
 
 
-class Mistake(NamedTuple):
-    """One candidate."""
+class Replay(NamedTuple):
+    """A result with a mistake in it."""
 
-    fault: str
-    variant: str
     y: Wide
-    limit: Callable[[], Wide]
-    free: int = 0  # numbers fitted to y
-    elements: int = 0  # on which it differs, where that is what counts
+    limit: Callable[[], Wide]  # how far float32 sums may be from it
 
 
-def of_scales(
-    scene: Scene, fault: str, variant: str, a: Wide | None, b: Wide | None, inner: Wide | None = None
-) -> Mistake:
-    """Other scales, or other sums under the scales."""
-    t = scene.terms
+Tried = Mistake[Replay]
+
+
+def with_scales(
+    t: Terms, fault: str, words: str, a: Wide | None = None, b: Wide | None = None, inner: Wide | None = None
+) -> Tried:
+    """A mistake of other scales, or of other sums under the scales."""
     y = t.product(inner, a, b)
-    return Mistake(fault, variant, y, lambda: t.limit(y, a, b))
+    return Mistake(fault, words, Replay(y, lambda: t.limit(y, a, b)))
 
 
-def of_codes(scene: Scene, fault: str, variant: str, a: Side, b: Side) -> Mistake:
-    """Other codes."""
+def with_codes(fault: str, words: str, a: Side, b: Side, free: int = 0) -> Tried:
+    """A mistake of other codes."""
     t = terms(a, b)
     y = t.product()
-    return Mistake(fault, variant, y, lambda: t.limit(y))
-
-
-def scaled_parts(scene: Scene) -> Wide:
-    """What each group of K adds to y, [G, M, N]."""
-    t = scene.terms
-    a, b = t.scales
-    found: Wide = t.right * a.T[:, :, None] * b.T[:, None]
-    return found
+    return Mistake(fault, words, Replay(y, lambda: t.limit(y)), free)

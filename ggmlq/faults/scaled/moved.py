@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..judged import Mask
 from ..moved import held_twice
+from ..numbers import Mask
 from ..places import Pattern, as_pattern
-from .scene import Survey
+from .scene import ScaledSurvey
 
 DEAR = 1 << 25  # comparisons
 LEAST = 3  # wrong elements that must be found elsewhere
 
 
-def exchanged(s: Survey, bad: Mask) -> Pattern | None:
-    """Where all wrong columns (or rows) are other right ones."""
+def exchanged(s: ScaledSurvey, bad: Mask) -> Pattern | None:
+    """The pattern of wrong columns (or rows) that are all other right ones."""
     return _along(s, bad, 1) or _along(s, bad, 0)
 
 
-def _along(s: Survey, bad: Mask, axis: int) -> Pattern | None:
+def _along(s: ScaledSurvey, bad: Mask, axis: int) -> Pattern | None:
     y, p, limit, size = (a if axis == 1 else a.T for a in (s.y, s.prediction, s.limit, s.size))
     wrong = bad if axis == 1 else bad.T
     at, use = np.flatnonzero(wrong.any(axis=0)), np.flatnonzero(wrong.any(axis=1))

@@ -1,15 +1,16 @@
-"""Mistakes in which scale goes with which codes."""
+"""Mistakes that put the wrong scales beside codes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from ..judged import Index
-from ..readings import Wide
-from .mistake import Mistake, of_scales
+from ..explanation import Mistake
+from ..numbers import Index, Wide
+from .mistake import Replay, Tried, with_scales
 from .scene import Scene
 from .terms import Side, Terms
 
@@ -17,8 +18,8 @@ Indices = Callable[[Side, int, Index, int], Iterator[tuple[str, Index]]]
 LENGTHS = (16, 32, 64, 128, 256, 512)  # of groups and tiles that kernels take for granted
 
 
-def mistakes(scene: Scene) -> Iterator[Mistake]:
-    """Every one, the plainest first: where two give the same y, the first is named."""
+def mistakes(scene: Scene) -> Iterator[Tried]:
+    """Every mistake, the plainest first: where two give the same y, the first is named."""
     yield from _absent(scene)
     for fault, indices in (("scale-once", _first_or_last), ("scale-neighbour", _other_groups)):
         yield from _along_k(scene, fault, indices)
@@ -32,35 +33,41 @@ def _sides(scene: Scene) -> tuple[tuple[int, Side], ...]:
     return tuple((i, s) for i, s in enumerate((scene.a, scene.b)) if s.s is not None)
 
 
-def _one(scene: Scene, fault: str, variant: str, side: int, scale: Wide) -> Mistake:
+def _one(scene: Scene, fault: str, words: str, side: int, scale: Wide, zeros: Wide | None = None) -> Tried:
+    """Other scales of one side, and other zero points where some are passed."""
+    t, inner = scene.terms, None
+    if zeros is not None:
+        inner = replace(t, zeros=(zeros, t.zeros[1]) if side == 0 else (t.zeros[0], zeros)).inner()
     a, b = (scale, None) if side == 0 else (None, scale)
-    return of_scales(scene, fault, variant, a, b)
+    return with_scales(t, fault, words, a, b, inner)
 
 
 # --- left out, or used otherwise ---------------------------------------------------------------
 
 
-def _absent(scene: Scene) -> Iterator[Mistake]:
+def _absent(scene: Scene) -> Iterator[Tried]:
     """Scales left out, and then scales of which something else is made."""
-    made: tuple[tuple[str, str, Callable[[Wide], Wide]], ...] = (
+    changes: tuple[tuple[str, str, Callable[[Wide], Wide]], ...] = (
         ("scale-missing", "without its scales", np.ones_like),
         ("scale-inverse", "divided by its scales", np.reciprocal),
         ("scale-twice", "with its scales used twice", np.square),
     )
-    for fault, text, function in made:
+    for fault, text, function in changes:
         other = [function(scale) for scale in scene.terms.scales]
         for i, s in _sides(scene):
             yield _one(scene, fault, f"{s.name} {text}", i, other[i])
-        yield of_scales(scene, fault, f"x and w {text.replace('its', 'their')}", other[0], other[1])
+        yield with_scales(scene.terms, fault, f"x and w {text.replace('its', 'their')}", other[0], other[1])
 
 
-def _running(scene: Scene) -> Iterator[Mistake]:
+def _running(scene: Scene) -> Iterator[Tried]:
     """The sum over all groups so far multiplied with the scale of each, instead of the group's own."""
     t = scene.terms
     if len(t.starts) < 2:
         return
     a, b = (np.asarray(np.cumprod(s[:, ::-1], axis=1)[:, ::-1], np.float64) for s in t.scales)
-    yield of_scales(scene, "scale-once", "the sum so far multiplied with the scales of each group", a, b)
+    yield with_scales(
+        scene.terms, "scale-once", "the sum so far multiplied with the scales of each group", a, b
+    )
 
 
 # --- along K -------------------------------------------------------------------------------------
@@ -90,14 +97,14 @@ def _beyond(s: Side, n: int, starts: Index, other: int) -> Iterator[tuple[str, I
         yield f"{name}, zero beyond the ends", np.where((at >= 0) & (at < n), at, n)
 
 
-def beyond(scene: Scene) -> Iterator[Mistake]:
+def beyond(scene: Scene) -> Iterator[Tried]:
     """Scales of the next group, of which the last has none: with few groups that is a tail left out."""
     yield from _along_k(scene, "scale-neighbour", _beyond)
 
 
-def _along_k(scene: Scene, fault: str, indices: Indices) -> Iterator[Mistake]:
+def _along_k(scene: Scene, fault: str, indices: Indices) -> Iterator[Tried]:
     t = scene.terms
-    named: dict[str, dict[int, Wide]] = {}
+    by_words: dict[str, dict[int, Wide]] = {}
     for i, s in _sides(scene):
         n = s.grid.shape[1]
         if n < 2:
@@ -110,34 +117,21 @@ def _along_k(scene: Scene, fault: str, indices: Indices) -> Iterator[Mistake]:
                 continue
             seen.add(index.tobytes())
             scale = _taken(s.grid, s.tiles, index)
-            named.setdefault(variant, {})[i] = scale
+            by_words.setdefault(variant, {})[i] = scale
             yield _one(scene, fault, f"{s.name}: {variant}", i, scale)
             if s.zeros is not None:
-                moved = _with_zeros(t, i, _taken(s.zeros, s.tiles, index))
-                text = f"{s.name}: {variant}, zero points too"
-                yield Mistake(fault, text, *_judged(t, moved, i, scale))
-    for variant, found in named.items():
-        if len(found) == 2:
-            yield of_scales(scene, fault, f"x and w: {variant}", found[0], found[1])
+                words = f"{s.name}: {variant}, zero points too"
+                yield _one(scene, fault, words, i, scale, _taken(s.zeros, s.tiles, index))
+    for variant, both in by_words.items():
+        if len(both) == 2:
+            yield with_scales(scene.terms, fault, f"x and w: {variant}", both[0], both[1])
 
 
 def _taken(grid: Wide, rows: Index, columns: Index) -> Wide:
-    """What stands at some places; the place behind the last row or column holds zero."""
+    """Values at some places; the place behind the last row or column holds zero."""
     padded = np.zeros((grid.shape[0] + 1, grid.shape[1] + 1))
     padded[:-1, :-1] = grid
     return padded[np.ix_(rows, columns)]
-
-
-def _with_zeros(t: Terms, side: int, zeros: Wide) -> Wide:
-    """The sums with other zero points on one side."""
-    both = (zeros, t.zeros[1]) if side == 0 else (t.zeros[0], zeros)
-    return replace(t, zeros=both).inner()
-
-
-def _judged(t: Terms, inner: Wide, side: int, scale: Wide) -> tuple[Wide, Callable[[], Wide]]:
-    a, b = (scale, None) if side == 0 else (None, scale)
-    y = t.product(inner, a, b)
-    return y, lambda: t.limit(y, a, b)
 
 
 # --- along rows ----------------------------------------------------------------------------------
@@ -160,7 +154,7 @@ def _wrong_rows(s: Side) -> Iterator[tuple[str, Index]]:
             yield f"row i under scale i // {length}, around", i // length % n
 
 
-def _other_rows(scene: Scene) -> Iterator[Mistake]:
+def _other_rows(scene: Scene) -> Iterator[Tried]:
     t = scene.terms
     for i, s in _sides(scene):
         if len(s.grid) < 2:
@@ -174,16 +168,15 @@ def _other_rows(scene: Scene) -> Iterator[Mistake]:
             scale = _taken(s.grid, index, columns)
             yield _one(scene, "scale-rows", f"{s.name}: {variant}", i, scale)
             if s.zeros is not None:
-                moved = _with_zeros(t, i, _taken(s.zeros, index, columns))
-                named = f"{s.name}: {variant}, zero points too"
-                yield Mistake("scale-rows", named, *_judged(t, moved, i, scale))
+                words = f"{s.name}: {variant}, zero points too"
+                yield _one(scene, "scale-rows", words, i, scale, _taken(s.zeros, index, columns))
 
 
 # --- transposed ----------------------------------------------------------------------------------
 
 
 def _turned(grid: Wide, rows: Index, columns: Index) -> Iterator[tuple[str, Wide]]:
-    """What stands where a kernel looks that takes rows for columns."""
+    """Scales at the places where a kernel looks that takes rows for columns."""
     n, m = grid.shape
     i, j = np.meshgrid(rows, columns, indexing="ij")
     yield "scale (i, j) read at (j, i)", grid[np.minimum(j, n - 1), np.minimum(i, m - 1)]
@@ -198,7 +191,7 @@ def _turned(grid: Wide, rows: Index, columns: Index) -> Iterator[tuple[str, Wide
         yield f"memory that runs along rows read down columns{how}", along[at]
 
 
-def _transposed(scene: Scene) -> Iterator[Mistake]:
+def _transposed(scene: Scene) -> Iterator[Tried]:
     fault = "scale-transposed"
     for i, s in _sides(scene):
         if min(s.grid.shape) < 2:
@@ -207,14 +200,19 @@ def _transposed(scene: Scene) -> Iterator[Mistake]:
             yield _one(scene, fault, f"{s.name}: {variant}", i, scale)
 
 
-def _exchanged(scene: Scene) -> Iterator[Mistake]:
+def _exchanged_limit(t: Terms, y: Wide) -> Wide:
+    return t.limit(y) + 1e-6 * np.abs(y)
+
+
+def _exchanged(scene: Scene) -> Iterator[Tried]:
     """Scales of x taken along N, and those of w along M."""
     t, a, b = scene.terms, scene.a, scene.b
     if a.s is None or (len(a.grid) < 2 and len(b.grid) < 2):
         return
     for name, fold in (("ends kept", np.minimum), ("around", lambda i, last: i % (last + 1))):
-        of_x = a.grid[np.ix_(fold(b.rows // a.r, len(a.grid) - 1), a.columns(t.starts))]
-        of_w = b.grid[np.ix_(fold(a.rows // b.r, len(b.grid) - 1), b.columns(t.starts))]
-        y = np.einsum("gmn,ng,mg->mn", t.right, of_x, of_w)
+        x_scales = a.grid[np.ix_(fold(b.rows // a.r, len(a.grid) - 1), a.columns(t.starts))]
+        w_scales = b.grid[np.ix_(fold(a.rows // b.r, len(b.grid) - 1), b.columns(t.starts))]
+        y = np.einsum("gmn,ng,mg->mn", t.right, x_scales, w_scales)
         variant = f"scales of x along the columns of y, those of w along its rows, {name}"
-        yield Mistake("scale-transposed", variant, y, lambda y=y: t.limit(y) + 1e-6 * np.abs(y))  # type: ignore[misc]
+        limit = partial(_exchanged_limit, t, y)
+        yield Mistake("scale-transposed", variant, Replay(y, limit))

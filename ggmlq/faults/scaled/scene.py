@@ -1,9 +1,8 @@
-"""A result beside right ones: what was given, the survey of all of y, and a closer look at a part of it."""
+"""A result beside right ones: the case, the survey of all of y, and a closer look at a part of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,21 +10,16 @@ import numpy as np
 from ...arrays.scaled import ScaledArray
 from ...codes.scaling import values as as_scales
 from ...codes.tiling import expanded
-from ..judged import Index, Mask
-from ..readings import Wide, half
-from ..scene import CAP, HALF, LEAST_HALF
-from ..survey import FEW, spread
-from .terms import Side, Terms, floats, rounded_off, side, terms, typical
+from ..numbers import BF16, CAP, HALF, LEAST_HALF, OVERFLOWS_HALF, Index, Mask, Wide, half
+from ..survey import Part, Survey, by_slabs, sampled
+from .terms import Side, Terms, floats, rounded_off, side, size_of, terms
 
-BF16 = 2.0**-8
 SCENE = 1 << 21  # groups × rows × columns that are looked at more closely
 SLAB = 1 << 22  # and that are judged at a time
-LARGEST_HALF = 65519.99  # what rounds to the largest half
-LARGE = 100  # of typical sizes: beyond, errors are measured by y itself
+LARGE = 100  # of size_of sizes: beyond, errors are measured by y itself
+FEW = 0.1  # of y may be wrong beside a store in 16 bits
 CHANCE = 0.3  # of y another way to take x must explain besides
 TIE = 2.0**-21  # 4 ulp: a quotient so near to a tie may round either way
-
-Make = Callable[[Index], Side]  # rows of x as a kernel takes them
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,19 +28,19 @@ class Activations:
 
     name: str
     s: ScaledArray | None  # quantized
-    given: Wide | None = None  # floats before they were quantized
+    floats_of_x: Wide | None = None  # floats before they were quantized
 
     def side(self, rows: Index) -> Side:
-        """Rows of it."""
+        """Some of its rows."""
         if self.s is None:
-            assert self.given is not None
-            return floats(self.given, rows)
-        moves = None if self.given is None else _near_ties(self.s, self.given, rows)
+            assert self.floats_of_x is not None
+            return floats(self.floats_of_x, rows)
+        moves = None if self.floats_of_x is None else _near_ties(self.s, self.floats_of_x, rows)
         return side("x", self.s, rows, moves)
 
 
 def _near_ties(s: ScaledArray, x: Wide, rows: Index) -> Wide | None:
-    """By how much codes may differ where x / s lies within 4 ulp of a tie, in units of their scale."""
+    """Steps by which codes may differ where x / s lies within 4 ulp of a tie, in units of their scale."""
     if s.zeros is not None:
         return None
     over = s.tiling._replace(r=1, rows=len(rows))
@@ -59,7 +53,7 @@ def _near_ties(s: ScaledArray, x: Wide, rows: Index) -> Wide | None:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """What is to be judged, on the host."""
+    """A result with its operands, on the host."""
 
     y: Wide  # [M, N]
     ways: list[Activations]
@@ -68,7 +62,7 @@ class Case:
     cast: bool = False  # y was stored in 16 bits, though it came as float32
 
     def scene(self, way: Activations, rows: Index, columns: Index) -> Scene:
-        """Some rows and columns of it."""
+        """Some rows and columns of the case."""
         return Scene(self, way, rows, columns)
 
 
@@ -99,7 +93,7 @@ class Scene:
 
     @cached_property
     def size(self) -> Wide:
-        return typical(self.a, self.b)
+        return size_of(self.a, self.b)
 
     @cached_property
     def prediction(self) -> Wide:
@@ -112,31 +106,43 @@ class Scene:
 
     @cached_property
     def moved(self) -> Wide:
-        """What codes of activations near a tie may add."""
+        """The error that codes of activations near a tie may add."""
         if self.a.moves is None or not self.a.moves.any():
             return np.zeros(self.y.shape)
         from_w = np.abs(self.case.w[self.columns].dequantize(np.float64))
-        added: Wide = np.nan_to_num(self.a.moves @ from_w.T)
-        return added
+        return np.nan_to_num(self.a.moves @ from_w.T)
+
+    @property
+    def in_floats(self) -> bool:
+        """True where both operands are 8-bit floats."""
+        return self.a.s is not None and self.a.s.code.kind == "float"
+
+    def resemblance(self, y: Wide) -> tuple[float, float]:
+        """The part of a mistake's changes that y shows, and their correlation; 0 where there is none."""
+        error, lost = (((v - self.prediction) / self.size).reshape(-1) for v in (self.y, y))
+        both, square = float(error @ lost), float(lost @ lost)
+        if not (square > 0 and np.isfinite(both)):
+            return 0.0, 0.0
+        return both / square, both / float(np.sqrt(square * (error @ error)))
 
     def stored(self, limit: Wide, prediction: Wide) -> Wide:
-        """And what storing the result rounds off."""
+        """A limit, with what storing the result rounds off."""
         store = self.case.store
-        found: Wide = limit + store * np.abs(np.nan_to_num(prediction, posinf=0, neginf=0))
-        return found + (LEAST_HALF if store == HALF else 0)
+        wider: Wide = limit + store * np.abs(np.nan_to_num(prediction, posinf=0, neginf=0))
+        return wider + (LEAST_HALF if store == HALF else 0)
 
     def within(self, prediction: Wide, limit: Wide) -> Mask:
-        """Which elements a prediction explains; what is not finite in both counts as equal."""
+        """Elements that a prediction explains; what is not finite in both counts as equal."""
         near = np.abs(self.y - prediction) <= limit
         wild = ~np.isfinite(self.y)
-        found: Mask = near | (wild & ~np.isfinite(prediction))
-        found |= ~np.isfinite(limit) & ~np.isnan(prediction)  # float32 may overflow: anything goes
+        inside: Mask = near | (wild & ~np.isfinite(prediction))
+        inside |= ~np.isfinite(limit) & ~np.isnan(prediction)  # float32 may overflow: anything goes
         if self.case.store == HALF:
-            found |= np.isinf(self.y) & (np.abs(prediction) + limit >= LARGEST_HALF)
-        return found
+            inside |= np.isinf(self.y) & (np.abs(prediction) + limit >= OVERFLOWS_HALF)
+        return inside
 
     def score(self, prediction: Wide) -> float:
-        """Mean squared error in typical sizes, the worst elements capped."""
+        """Mean squared error in size_of sizes, the worst elements capped."""
         if not self.y.size:
             return 0.0
         size = np.maximum(self.size, np.abs(np.nan_to_num(self.y, posinf=0, neginf=0)) / LARGE)
@@ -146,50 +152,36 @@ class Scene:
 
 
 @dataclass(frozen=True, eq=False)
-class Survey:
-    """All of y beside the best right result."""
+class ScaledSurvey(Survey):
+    """All of y beside the product with x taken in one way."""
 
     case: Case
     way: Activations
-    prediction: Wide
-    size: Wide
-    limit: Wide
-    bad: Mask
-    alternatives: list[tuple[str, Wide]] = field(default_factory=list)
-
-    @property
-    def y(self) -> Wide:
-        return self.case.y
-
-    def fitting(self, axis: int) -> list[Wide]:
-        """Right results are one, whatever stands where."""
-        return []
 
     def scene(self, bad: Mask | None = None) -> Scene:
-        """What is looked at more closely."""
-        rows, columns = sampled(self.case, bad)
-        return self.case.scene(self.way, rows, columns)
+        """Some rows and columns, to look at more closely."""
+        return self.case.scene(self.way, *_sample(self.case, bad))
 
 
-def survey(case: Case) -> Survey:
+def survey(case: Case) -> ScaledSurvey:
     """All of y beside the best right kernel, stored as it came, or else in 16 bits."""
-    found = _survey(case)
-    if case.store or not found.bad.any() or not np.isfinite(case.y).all() or not case.y.any():
-        return found
+    plain = _survey(case)
+    if case.store or not plain.bad.any() or not np.isfinite(case.y).all() or not case.y.any():
+        return plain
     stores = ((HALF, half(case.y)), (BF16, _bfloat16(case.y)))
     casts = [_survey(replace(case, store=n, cast=True)) for n, y in stores if (y == case.y).all()]
-    best = min(casts, key=lambda cast: cast.bad.sum(), default=found)
-    return best if best.bad.mean() < FEW else found
+    best = min(casts, key=lambda cast: cast.bad.sum(), default=plain)
+    return best if best.bad.mean() < FEW else plain
 
 
 def _bfloat16(y: Wide) -> Wide:
-    """Cut off to bfloat16."""
+    """Values cut off to bfloat16."""
     bits = y.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
     return bits.view(np.float32).astype(np.float64)
 
 
-def _survey(case: Case) -> Survey:
-    looked = sampled(case, None)
+def _survey(case: Case) -> ScaledSurvey:
+    looked = _sample(case, None)
     shares = []
     for way in case.ways:
         scene = case.scene(way, *looked)
@@ -201,27 +193,23 @@ def _survey(case: Case) -> Survey:
     return beside(case, case.ways[best])
 
 
-def beside(case: Case, way: Activations) -> Survey:
-    """All of y beside the product with x taken in one way, slab by slab."""
-    m, n = case.y.shape
-    prediction, size, limit = (np.empty((m, n)) for _ in range(3))
-    bad = np.empty((m, n), np.bool_)
-    k = case.w.shape[1]
-    groups = -(-k // case.w.tiling.c) if way.s is None else -(-k // min(way.s.tiling.c, case.w.tiling.c))
+def beside(case: Case, way: Activations) -> ScaledSurvey:
+    """All of y beside the product with x taken in one way."""
+    (m, n), k, c = case.y.shape, case.w.shape[1], case.w.tiling.c
+    groups = -(-k // (c if way.s is None else min(way.s.tiling.c, c)))
     tall = max(1, min(m, 256))
+
+    def judge(rows: Index, columns: Index) -> Part:
+        scene = case.scene(way, rows, columns)
+        return scene.prediction, scene.size, scene.limit, ~scene.within(scene.prediction, scene.limit)
+
     wide = max(1, min(n, SLAB // (max(groups, 1) * tall), 1024))
-    for top in range(0, m, tall):
-        for left in range(0, n, wide):
-            rows, columns = np.arange(top, min(top + tall, m)), np.arange(left, min(left + wide, n))
-            scene, at = case.scene(way, rows, columns), np.ix_(rows, columns)
-            prediction[at], size[at], limit[at] = scene.prediction, scene.size, scene.limit
-            bad[at] = ~scene.within(scene.prediction, scene.limit)
-    return Survey(case, way, prediction, size, limit, bad)
+    return ScaledSurvey(case.y, *by_slabs(case.y.shape, tall, wide, judge), case, way)
 
 
-def sampled(case: Case, bad: Mask | None) -> tuple[Index, Index]:
+def _sample(case: Case, bad: Mask | None) -> tuple[Index, Index]:
     """Rows and columns of a scene, fewer where there are many groups."""
-    rows, columns = spread(case.y.shape, case.w.shape[1], bad)
+    rows, columns = sampled(case.y.shape, case.w.shape[1], bad)
     first = case.ways[0]
     a, b = (way.tiling.c if way is not None else 1 << 62 for way in (first.s, case.w))
     most = max(4, SCENE // max(1, -(-case.w.shape[1] // max(1, min(a, b)))))

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ..readings import Wide, half
-from .mistake import Mistake, of_scales, scaled_parts
+from ...base.indices import evenly_spaced
+from ..explanation import Mistake
+from ..numbers import Wide, half
+from .mistake import Replay, Tried, with_scales
 from .scene import Scene
 from .terms import dots, grouped, less_zeros, value_of
 
@@ -19,8 +21,8 @@ PLACES = 8  # rows and columns by which a tail is found
 RUNS = (32, 64, 128, 16, 256, 512)
 
 
-def mistakes(scene: Scene) -> Iterator[Mistake]:
-    """Every one that these sums can show."""
+def mistakes(scene: Scene) -> Iterator[Tried]:
+    """Every mistake that these sums can show."""
     if scene.a.s is not None and scene.a.s.code.kind == "integer":
         yield from _overflown(scene)
     yield from truncated(scene)
@@ -31,7 +33,7 @@ def mistakes(scene: Scene) -> Iterator[Mistake]:
 # --- integers ----------------------------------------------------------------------------------
 
 
-def _overflown(scene: Scene) -> Iterator[Mistake]:
+def _overflown(scene: Scene) -> Iterator[Tried]:
     """Sums (or products) that wrap, or end, at the largest number of so many bits."""
     group, right = grouped(scene.a, scene.b), scene.terms.right
     plain = [scene.a.values, scene.b.values]
@@ -44,11 +46,11 @@ def _overflown(scene: Scene) -> Iterator[Mistake]:
         for zeros, (a, b) in ((True, less), (False, plain)) if asymmetric else ((True, less),):
             sums = dots(a, b, length)
             for bits in (32, 16, 8):
-                for how, found in _cut(sums, 2.0**bits):
-                    inner = _by_group(found - sums, group // length, len(right)) + right
+                for how, cut in _cut(sums, 2.0**bits):
+                    inner = _by_group(cut - sums, group // length, len(right)) + right
                     what = f"sums of {length} products {how} at {bits} bits"
                     zero = ", before zero points are taken off" if not zeros else ""
-                    yield of_scales(scene, "sum-overflow", what + zero, None, None, inner)
+                    yield with_scales(scene.terms, "sum-overflow", what + zero, inner=inner)
 
 
 def _cut(sums: Wide, span: float) -> Iterator[tuple[str, Wide]]:
@@ -64,68 +66,67 @@ def _by_group(sums: Wide, count: int, groups: int) -> Wide:
     if count == 1:
         return sums[:groups]
     starts = np.arange(0, len(sums), count)
-    found: Wide = np.add.reduceat(sums, starts, axis=0)
-    return found
+    return np.add.reduceat(sums, starts, axis=0)
 
 
 # --- floats ------------------------------------------------------------------------------------
 
 
-def truncated(scene: Scene) -> Iterator[Mistake]:
+def truncated(scene: Scene) -> Iterator[Tried]:
     """Sums as Hopper's tensor cores keep them in FP8, not promoted to float32 every 128 products."""
     group = grouped(scene.a, scene.b)
-    if scene.a.s is None or scene.a.s.code.kind != "float" or group <= PROMOTED:
+    if not scene.in_floats or group <= PROMOTED:
         return
     length = 2 * PROMOTED
     while length < 2 * group:
         promote = min(length, group)
         inner = kept_in_few_bits(scene, promote, _sum_cut)
         text = f"sums of {promote} products keep {KEPT + 1} bits, cut off every {STEP}"
-        yield of_scales(scene, "no-promotion", text, None, None, inner)
+        yield with_scales(scene.terms, "no-promotion", text, inner=inner)
         length *= 2
 
 
-def cut_otherwise(scene: Scene) -> Iterator[Mistake]:
-    """The same where each product is cut off too, in units of the largest number of its step."""
+def cut_otherwise(scene: Scene) -> Iterator[Tried]:
+    """Sums whose products are cut off too, in units of the largest number of their step."""
     group = grouped(scene.a, scene.b)
-    if scene.a.s is None or scene.a.s.code.kind != "float" or group <= PROMOTED:
+    if not scene.in_floats or group <= PROMOTED:
         return
     if scene.y.size * scene.a.values.shape[1] <= PRODUCTS:
         inner = kept_in_few_bits(scene, group, _products_cut)
         text = f"products and sums of {group} keep {KEPT + 1} bits of the largest of {STEP}"
-        yield of_scales(scene, "no-promotion", text, None, None, inner)
+        yield with_scales(scene.terms, "no-promotion", text, inner=inner)
 
 
 def _sum_cut(total: Wide, a: Wide, b: Wide) -> Wide:
     mantissa, exponent = np.frexp(total + a @ b.T)
-    found: Wide = np.ldexp(np.trunc(np.ldexp(mantissa, KEPT + 1)), exponent - KEPT - 1)
-    return found
+    cut: Wide = np.ldexp(np.trunc(np.ldexp(mantissa, KEPT + 1)), exponent - KEPT - 1)
+    return cut
 
 
 def _products_cut(total: Wide, a: Wide, b: Wide) -> Wide:
     parts = np.concatenate([a[:, None] * b[None], total[..., None]], axis=-1)
     unit = np.ldexp(1.0, np.frexp(np.abs(parts).max(axis=-1))[1] - KEPT - 1)[..., None]
-    found: Wide = (np.trunc(parts / unit) * unit).sum(axis=-1)
-    return found
+    cut: Wide = (np.trunc(parts / unit) * unit).sum(axis=-1)
+    return cut
 
 
 def kept_in_few_bits(scene: Scene, promote: int, cut: Callable[[Wide, Wide, Wide], Wide]) -> Wide:
     """The sums of each group [G, M, N], in steps that are cut off, in float32 after ``promote`` products."""
     a, b = scene.a.values, scene.b.values
     group, k = grouped(scene.a, scene.b), a.shape[1]
-    found = np.zeros_like(scene.terms.dots)
-    for g in range(len(found)):
+    sums = np.zeros_like(scene.terms.dots)
+    for g in range(len(sums)):
         for start in range(g * group, min(g * group + group, k), promote):
             stop, total = min(start + promote, g * group + group, k), np.zeros(scene.y.shape)
             for at in range(start, stop, STEP):
                 part = slice(at, min(at + STEP, stop))
                 total = cut(total, a[:, part], b[:, part])
-            found[g] += total
-    return found
+            sums[g] += total
+    return sums
 
 
 def truncation_limit(scene: Scene, promote: int = PROMOTED) -> Wide:
-    """How far sums may be that are cut off in steps, but promoted after so many products."""
+    """The distance of sums that are cut off in steps, but promoted after so many products."""
     unit = 2.0**-KEPT
     a, b = scene.terms.scales
     magnitude: Wide = np.einsum("gmn,mg,ng->mn", scene.terms.magnitudes, np.abs(a), np.abs(b))
@@ -133,25 +134,27 @@ def truncation_limit(scene: Scene, promote: int = PROMOTED) -> Wide:
     return unit * magnitude * (1 + steps / 2)
 
 
-def _halves(scene: Scene) -> Iterator[Mistake]:
+def _halves(scene: Scene) -> Iterator[Tried]:
     """Sums over groups kept in halves."""
-    parts = scaled_parts(scene)
+    parts = scene.terms.parts
     if not 2 <= len(parts) <= 512:
         return
     total = np.zeros(scene.y.shape)
     for part in parts:
         total = half(total + half(part))
-    yield Mistake("f16-accumulation", "sums over groups are kept in halves", total, lambda: scene.limit)
+    yield Mistake(
+        "f16-accumulation", "sums over groups are kept in halves", Replay(total, lambda: scene.limit)
+    )
 
 
 # --- the end of K --------------------------------------------------------------------------------
 
 
-def _tails(scene: Scene) -> Iterator[Mistake]:
+def _tails(scene: Scene) -> Iterator[Tried]:
     """The last t columns of K left out, for every t; the one that fits is looked for on a few elements."""
     a, b = value_of(scene.a), value_of(scene.b)
     k = a.shape[1]
-    rows, columns = (np.unique(np.linspace(0, n - 1, min(n, PLACES)).astype(int)) for n in scene.y.shape)
+    rows, columns = (evenly_spaced(n, PLACES) for n in scene.y.shape)
     if not (k > 1 and len(rows) and len(columns)):
         return
     at = np.ix_(rows, columns)
@@ -163,4 +166,4 @@ def _tails(scene: Scene) -> Iterator[Mistake]:
     for t in (int(i) + 1 for i in np.argsort(by_length, kind="stable")[:3]):
         y = scene.prediction - a[:, k - t :] @ b[:, k - t :].T
         text = f"the last {t} of {k} columns of K are left out"
-        yield Mistake("k-tail-dropped", text, y, lambda: scene.limit, free=1)
+        yield Mistake("k-tail-dropped", text, Replay(y, lambda: scene.limit), free=1)

@@ -17,11 +17,9 @@ import numpy as np
 
 from ...arrays.scaled import ScaledArray
 from ...reference.bound import UNIT
-from ..judged import Index
-from ..readings import Wide
+from ..numbers import HUGE, SMALLEST, Index, Wide
+from ..survey import typical
 
-SMALLEST = 2.0**-126  # below it a device may flush to zero
-HUGE = 1e37  # beyond it partial sums, or scales, may overflow float32
 RUN = 32  # terms after which sums on their way are looked at
 ALONG = 6  # times sqrt(K), of the largest sum on the way
 EXTRA, SPREAD = 8, 4  # roundings of one term, and what grows like sqrt(K): as in reference/bound.py
@@ -51,7 +49,7 @@ class Side:
         return starts // self.c
 
     def taken(self, values: Wide) -> Side:
-        """The same with other codes."""
+        """These rows with other codes."""
         return replace(self, values=values, moves=None)
 
 
@@ -83,37 +81,43 @@ class Terms:
     @cached_property
     def corrections(self) -> tuple[Wide | None, Wide | None, Wide | None]:
         """za·Σqb, zb·Σqa and n·za·zb, each [G, M, N]."""
-        (za, zb), (of_a, of_b) = self.zeros, self.sums
-        first = None if za is None else za.T[:, :, None] * of_b.T[:, None]
-        second = None if zb is None else of_a.T[:, :, None] * zb.T[:, None]
+        (za, zb), (sum_a, sum_b) = self.zeros, self.sums
+        first = None if za is None else za.T[:, :, None] * sum_b.T[:, None]
+        second = None if zb is None else sum_a.T[:, :, None] * zb.T[:, None]
         if za is None or zb is None:
             return first, second, None
         return first, second, self.lengths[:, None, None] * za.T[:, :, None] * zb.T[:, None]
 
     def inner(self, factors: tuple[float, float, float] = (1, 1, 1)) -> Wide:
         """The sums before scales; other factors of the corrections are mistakes."""
-        found = self.dots
+        sums = self.dots
         for sign, factor, term in zip((-1, -1, 1), factors, self.corrections, strict=True):
             if term is not None and factor:
-                found = found + sign * factor * term
-        return found
+                sums = sums + sign * factor * term
+        return sums
 
     @cached_property
     def right(self) -> Wide:
         """The sums before scales, as they should be."""
         return self.inner()
 
+    @property
+    def parts(self) -> Wide:
+        """The terms of y that each group of K adds, [G, M, N]."""
+        a, b = self.scales
+        return self.right * a.T[:, :, None] * b.T[:, None]
+
     def product(self, inner: Wide | None = None, a: Wide | None = None, b: Wide | None = None) -> Wide:
-        """[M, N], with other sums or scales where these are given."""
+        """The product [M, N], with other sums or scales where some are passed."""
         inner = self.right if inner is None else inner
         a, b = self.scales[0] if a is None else a, self.scales[1] if b is None else b
         y: Wide = np.einsum("gmn,mg,ng->mn", inner, a, b)
         return y
 
     def limit(self, y: Wide, a: Wide | None = None, b: Wide | None = None, sums: Wide | None = None) -> Wide:
-        """How far float32 sums in any order may be from y, which has these scales.
+        """The distance that float32 sums in any order may have from y, which has these scales.
 
-        What the sums themselves round off is bounded by the magnitudes of all terms, or given.
+        The rounding of the sums is bounded by the magnitudes of all terms, unless ``sums`` has it.
         """
         a, b = self.scales[0] if a is None else a, self.scales[1] if b is None else b
         a, b = np.abs(np.nan_to_num(a)).T[:, :, None], np.abs(np.nan_to_num(b)).T[:, None]
@@ -124,8 +128,8 @@ class Terms:
             sums = UNIT * ((EXTRA + SPREAD * np.sqrt(k)) * (scale * size).sum(axis=0) + k * np.abs(y))
         limit = sums
         if any(term is not None for term in self.corrections):
-            each = [np.abs(term) for term in (self.dots, *self.corrections) if term is not None]
-            limit = limit + 4 * UNIT * (scale * sum(each)).sum(axis=0)
+            magnitudes = [np.abs(term) for term in (self.dots, *self.corrections) if term is not None]
+            limit = limit + 4 * UNIT * (scale * sum(magnitudes)).sum(axis=0)
         flushed = (a < SMALLEST) | (b < SMALLEST) | (scale < SMALLEST)
         limit = limit + np.where(flushed, scale * size, 0).sum(axis=0)
         limit = limit + SMALLEST * (k + (self.lengths[:, None, None] * (a + b)).sum(axis=0))
@@ -140,7 +144,7 @@ def grouped(a: Side, b: Side) -> int:
 
 
 def runs(values: Wide, length: int) -> Wide:
-    """[G, rows, length], the last run filled up with zeros."""
+    """Rows by runs, [G, rows, length], the last run filled up with zeros."""
     rows, k = values.shape
     count = -(-k // length)
     padded = np.zeros((rows, count * length))
@@ -149,9 +153,8 @@ def runs(values: Wide, length: int) -> Wide:
 
 
 def dots(a: Wide, b: Wide, length: int) -> Wide:
-    """Σ a·b of each run of so many columns: [runs, M, N]."""
-    found: Wide = runs(a, length) @ runs(b, length).transpose(0, 2, 1)
-    return found
+    """Sums of a·b over each run of so many columns, [runs, M, N]."""
+    return runs(a, length) @ runs(b, length).transpose(0, 2, 1)
 
 
 def less_zeros(s: Side) -> Wide:
@@ -181,20 +184,18 @@ def terms(a: Side, b: Side) -> Terms:
 
 
 def value_of(s: Side) -> Wide:
-    """Scale · (code - zero), [rows, K]."""
-    found: Wide = less_zeros(s) * s.grid[s.tiles][:, np.arange(s.values.shape[1]) // s.c]
-    return found
+    """The numbers that codes stand for, scale · (code - zero), [rows, K]."""
+    return less_zeros(s) * s.grid[s.tiles][:, np.arange(s.values.shape[1]) // s.c]
 
 
-def typical(a: Side, b: Side) -> Wide:
+def size_of(a: Side, b: Side) -> Wide:
     """The size of each element of y, were its terms of random sign."""
-    norms = [np.linalg.norm(np.nan_to_num(value_of(s), posinf=0, neginf=0), axis=1) for s in (a, b)]
-    size: Wide = np.outer(*norms) / np.sqrt(max(a.values.shape[1], 1))
-    return np.maximum(size, 1e-300)
+    left, right = (np.nan_to_num(value_of(s), posinf=0, neginf=0) for s in (a, b))
+    return np.maximum(typical(left, right), 1e-300)
 
 
 def rounded_off(a: Side, b: Side, y: Wide) -> Wide:
-    """What float32 sums of K terms round off.
+    """The error of float32 sums of K terms.
 
     Each addition rounds by half an ulp of the sum so far: at random, which grows like sqrt(K), as large as
     sums become on their way along K; or, where terms are all alike, always to the same side.
@@ -206,7 +207,9 @@ def rounded_off(a: Side, b: Side, y: Wide) -> Wide:
         part = slice(start, start + RUN)
         so_far += left[:, part] @ right[:, part].T
         largest = np.maximum(largest, np.abs(so_far))
-    each = np.sqrt((left**2) @ (right**2).T)  # of the terms, together
-    alike = np.minimum(so_far**2 / np.maximum(k * each**2, 1e-300), 1)
-    found: Wide = UNIT * ((EXTRA + ALONG * np.sqrt(k)) * (largest + each) + k * alike * np.abs(so_far))
-    return found
+    terms_together = np.sqrt((left**2) @ (right**2).T)  # of the terms, together
+    alike = np.minimum(so_far**2 / np.maximum(k * terms_together**2, 1e-300), 1)
+    limit: Wide = UNIT * (
+        (EXTRA + ALONG * np.sqrt(k)) * (largest + terms_together) + k * alike * np.abs(so_far)
+    )
+    return limit

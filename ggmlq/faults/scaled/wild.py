@@ -5,17 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from ..explanation import Explanation, Finding
-from ..judged import Mask
-from ..nonfinite import by_place
-from ..places import where
-from ..verdicts import of_explanations, of_pattern
-from .scene import Scene, Survey
+from ..numbers import Mask
+from ..places import by_place, where
+from ..verdicts import from_explanations, from_pattern
+from .scene import ScaledSurvey, Scene
 from .terms import Side
 
 CLIPPED = 3  # largest codes a tile: scales computed from the data leave one or two
 
 
-def not_finite(s: Survey, scene: Scene, wild: Mask) -> Finding:
+def not_finite(s: ScaledSurvey, scene: Scene, wild: Mask) -> Finding:
     """Rows (or columns) that are lost as a whole, and hold largest codes: these became NaN. Else by place."""
     pattern = by_place(wild)
     for axis, side in ((0, scene.a), (1, scene.b)):
@@ -30,17 +29,17 @@ def not_finite(s: Survey, scene: Scene, wild: Mask) -> Finding:
             name, confidence = ("rows", "columns")[axis], 0.95 if held.sum() == len(lost) else 0.8
             text = f"the {name} that are not finite hold codes at the end of the range of {side.name}"
             return Finding("no-saturation", confidence, text, where(wild), int(wild.sum()), ("nan",))
-    return of_pattern(pattern, wild)
+    return from_pattern(pattern, wild)
 
 
-def _ends(s: Survey, side: Side, axis: int) -> Mask | None:
+def _ends(s: ScaledSurvey, side: Side, axis: int) -> Mask | None:
     """Rows of an operand with codes at an end of the range."""
     if side.s is None or side.s.code.kind != "float":
         return None
     m = side.s.matrix()
     values = np.abs(m.code.decode(m.codes))
-    found: Mask = (values == m.code.max).any(axis=1)
-    return found
+    lost: Mask = (values == m.code.max).any(axis=1)
+    return lost
 
 
 def nowhere_finite(good: list[Explanation], scene: Scene, bad: Mask) -> Finding:
@@ -48,9 +47,9 @@ def nowhere_finite(good: list[Explanation], scene: Scene, bad: Mask) -> Finding:
     clipped = any(_clipped(side) for side in (scene.a, scene.b))
     wanted = "no-saturation" if clipped else "code-misread"
     good = sorted(good, key=lambda e: e.fault != wanted)
-    found = of_explanations(good, bad)
-    alike = tuple(dict.fromkeys((*found.alike, "nan")))
-    return Finding(found.fault, 0.4, found.detail, found.where, found.elements, alike)
+    finding = from_explanations(good, bad)
+    alike = tuple(dict.fromkeys((*finding.alike, "nan")))
+    return Finding(finding.fault, 0.4, finding.detail, finding.where, finding.elements, alike)
 
 
 def _clipped(side: Side) -> bool:

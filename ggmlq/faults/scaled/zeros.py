@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..readings import Wide
-from .mistake import Mistake, of_scales
+from ..numbers import Wide
+from .mistake import Tried, with_scales
 from .scene import Scene
 from .terms import Terms
 
@@ -36,8 +36,8 @@ FACTORS: tuple[tuple[str, str, tuple[float, float, float]], ...] = (
 )
 
 
-def mistakes(scene: Scene) -> Iterator[Mistake]:
-    """Every one that these zero points can show."""
+def mistakes(scene: Scene) -> Iterator[Tried]:
+    """Every mistake that these zero points can show."""
     t = scene.terms
     present = [bool(term is not None and np.any(term)) for term in t.corrections]
     if not any(present):
@@ -48,20 +48,20 @@ def mistakes(scene: Scene) -> Iterator[Mistake]:
         if shown in seen or all(f == 1 for f in shown):
             continue
         seen.add(shown)
-        yield of_scales(scene, fault, variant, None, None, t.inner(factors))
-    for variant, inner in _of_own_sums(t):
-        yield of_scales(scene, "zero-other-sum", variant, None, None, inner)
+        yield with_scales(scene.terms, fault, variant, inner=t.inner(factors))
+    for variant, inner in _exchanged_sums(t):
+        yield with_scales(scene.terms, "zero-other-sum", variant, inner=inner)
 
 
-def _of_own_sums(t: Terms) -> Iterator[tuple[str, Wide]]:
+def _exchanged_sums(t: Terms) -> Iterator[tuple[str, Wide]]:
     """A zero point times the sum over its own operand."""
-    (za, zb), (of_a, of_b) = t.zeros, t.sums
+    (za, zb), (sum_a, sum_b) = t.zeros, t.sums
     first, second, both = (0.0 if term is None else term for term in t.corrections)
-    own_a = 0.0 if za is None else (za * of_a).T[:, :, None]
-    own_b = 0.0 if zb is None else (zb * of_b).T[:, None]
+    first_wrong = 0.0 if za is None else (za * sum_a).T[:, :, None]
+    second_wrong = 0.0 if zb is None else (zb * sum_b).T[:, None]
     if za is not None:
-        yield "za·Σqa in the place of za·Σqb", t.dots - own_a - second + both
+        yield "za·Σqa in the place of za·Σqb", t.dots - first_wrong - second + both
     if zb is not None:
-        yield "zb·Σqb in the place of zb·Σqa", t.dots - first - own_b + both
+        yield "zb·Σqb in the place of zb·Σqa", t.dots - first - second_wrong + both
     if za is not None and zb is not None:
-        yield "each zero point times the sum of its own operand", t.dots - own_a - own_b + both
+        yield "each zero point times the sum of its own operand", t.dots - first_wrong - second_wrong + both

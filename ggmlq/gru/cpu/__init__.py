@@ -6,7 +6,7 @@
     layout.py     weights, constants and activations as the fast rung reads them
     tile.py       the dot products of three gates, in registers
     vectors.py    the atoms of ``ggmlq/gru/step.py``, compiled for vectors
-    walk.py       steps, blocks of units and sequences around both
+    step_loop.py  the loops over steps, blocks of units and sequences around both
 
-What is computed is said once, in ``ggmlq/gru/step.py`` and ``ggmlq/gru/plan.py``; both rungs compile that.
+``ggmlq/gru/step.py`` and ``ggmlq/gru/plan.py`` say once what is computed; both rungs compile that.
 """

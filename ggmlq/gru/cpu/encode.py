@@ -36,7 +36,7 @@ def encode(call: Call, shift: int, dtype: Any, pitch: int) -> NDArray[Any]:
     Rows are filled up to whole vectors, with the code of 0.
     """
     fmt, (t, n, c) = call.plan.x, call.x.shape
-    made, x = np.empty((t * n, pitch), dtype), call.x.reshape(t * n, c)
+    codes, x = np.empty((t * n, pitch), dtype), call.x.reshape(t * n, c)
     grain = max(1, GRAIN // c)
     count = np.zeros((-(-t * n // grain), 2), np.int64)
     scale = x.dtype.type(np.ldexp(1.0, fmt.exponent))
@@ -44,17 +44,17 @@ def encode(call: Call, shift: int, dtype: Any, pitch: int) -> NDArray[Any]:
     zero, more, kernel = np.int32(fmt.zero), np.int32(shift), _kernel(call.even, x.itemsize == 8)
 
     def work(first: int, stop: int) -> None:
-        kernel(x, made, scale, zero, more, ends, count[first // grain], first, stop)
+        kernel(x, codes, scale, zero, more, ends, count[first // grain], first, stop)
 
     share(work, t * n, grain)
     moved, far = count.sum(0).tolist()
     call.counts[AT] += moved
     call.counts[AT_FAR] += far
-    return made
+    return codes
 
 
 def _ends(cell: Cell, x: QFormat | None = None) -> tuple[Any, ...]:
-    """Of the codes of x, and of those that are not far."""
+    """The least and the largest code of x, and of the codes that are not far."""
     fmt = x or cell.formats["x"]
     low, high = (int(np.clip(end, -MOST, MOST)) for end in far_ends(cell, fmt))
     return tuple(np.int32(end) for end in (fmt.low, fmt.high, low, high))
@@ -62,14 +62,14 @@ def _ends(cell: Cell, x: QFormat | None = None) -> tuple[Any, ...]:
 
 @cache
 def _kernel(even: bool, double: bool) -> Any:
-    """Compiled: rows ``first`` … ``stop``."""
+    """Compiled: rows ``first`` … ``stop`` of x to codes."""
     nearest, real = _to_even if even else _away, types.float64 if double else types.float32
 
     def work(
-        x: Any, made: Any, scale: Any, zero: Any, shift: Any, ends: Any, count: Any, first: int, stop: int
+        x: Any, codes: Any, scale: Any, zero: Any, shift: Any, ends: Any, count: Any, first: int, stop: int
     ) -> None:
         low, high, far_low, far_high = ends
-        columns, pitch = x.shape[1], made.shape[1]
+        columns, pitch = x.shape[1], codes.shape[1]
         most, last = x.dtype.type(MOST), np.zeros(LANES, x.dtype)
         for row in range(first, stop):
             moved = far = convert(load(last, 0, LANES), types.int32) * 0
@@ -88,7 +88,7 @@ def _kernel(even: bool, double: bool) -> Any:
                 inside = clamp(code, low, high)
                 moved = moved + convert(code != inside, types.int32)
                 far = far + convert((code < far_low) | (code > far_high), types.int32)
-                store(made, row * pitch + i, convert(inside + shift, made.dtype))
+                store(codes, row * pitch + i, convert(inside + shift, codes.dtype))
             count[0] += total(moved)
             count[1] += total(far)
 
@@ -103,7 +103,7 @@ def _away(towards: Any, rest: Any) -> Any:
 
 @inline
 def _to_even(towards: Any, rest: Any) -> Any:
-    """The same, ties to the even neighbour."""
+    """Whole numbers next to floats, from those towards zero; ties to the even neighbour."""
     odd = (towards & 1) != 0
     up, down = (rest > 0.5) | ((rest == 0.5) & odd), (rest < -0.5) | ((rest == -0.5) & odd)
     return towards + convert(up, types.int32) - convert(down, types.int32)

@@ -1,4 +1,4 @@
-"""What the fast rung keeps of a cell: weights in blocks of 32 units, constants padded to whole tiles.
+"""A cell as the fast rung reads it: weights in blocks of 32 units, constants padded to whole tiles.
 
     bytes    codes of 8 bits: int8 [blocks, 2, 3, K / 4, 16, 4], four codes of a unit, the next unit, …
     words    codes of up to 16 bits: int16 [blocks, 3, K, 32], a code of each unit, then the next code
@@ -25,76 +25,76 @@ from .vectors import HALF, LANES, SHORT, in_registers
 LINE = 64  # bytes
 
 
-class Kept(NamedTuple):
-    """Of one direction and one format of x."""
+class TileCell(NamedTuple):
+    """The weights and constants of one direction, for one format of x."""
 
     narrow: bool  # bytes, and steps in int32
     W: NDArray[Any]
     R: NDArray[Any]
-    wx: Rows  # [3 · padded units] each, with what the storing adds to a code
+    wx: Rows  # [3 · padded units] each, with the shift of stored codes
     rh: Rows
     biases: NDArray[Any]  # [3 · padded]
     bias_added: NDArray[Any]  # [padded]
     tables: tuple[Any, Any, Any]
     k: NDArray[Any]
-    x_stored: Stored
-    h_stored: Stored
+    x_storage: Storage
+    h_storage: Storage
 
 
-class Stored(NamedTuple):
-    """How activations lie: code + shift, in a dtype, rows padded to so many."""
+class Storage(NamedTuple):
+    """The storage of activations: code + shift in a dtype, rows padded to ``pitch`` codes."""
 
     shift: int
     dtype: Any
     pitch: int
 
 
-def kept(cell: Cell, plan: Plan, target: Target) -> Kept:
-    """The layout for a plan; a narrow one with wider codes is stepped in int64 as well."""
+def tile_cell(cell: Cell, plan: Plan, target: Target) -> TileCell:
+    """The cell for a plan; a narrow plan with wider codes is computed in int64 as well."""
     formats = [*(cell.formats[name] for name in ("W", "R", "h")), plan.x]
     narrow = plan.narrow and all(f.bits <= 8 for f in formats)
     kind = np.int32 if narrow else np.int64
     padded = -(-cell.units // LANES) * LANES
-    x, h = stored(plan.x, cell.inputs, narrow, target), stored(plan.h, cell.units, narrow, target)
+    x, h = storage(plan.x, cell.inputs, narrow, target), storage(plan.h, cell.units, narrow, target)
     wx = _padded_rows(plan.wx, cell.row_sums["W"] * x.shift, padded, kind)
     rh = _padded_rows(plan.rh, cell.row_sums["R"] * h.shift, padded, kind)
     biases = [_padded(part, padded, kind) for part in (plan.bias_z, plan.bias_r, plan.bias_g)]
-    of_z, of_r, of_g = (_table(table, narrow) for table in plan.tables)
-    return Kept(
-        narrow, _laid(cell.codes["W"], x.pitch, narrow), _laid(cell.codes["R"], h.pitch, narrow), wx, rh,
-        aligned(np.concatenate(biases)), _padded(plan.bias_added, padded, kind), (of_z, of_r, of_g),
+    z_table, r_table, g_table = (_table(table, narrow) for table in plan.tables)
+    return TileCell(
+        narrow, _blocks(cell.codes["W"], x.pitch, narrow), _blocks(cell.codes["R"], h.pitch, narrow), wx, rh,
+        aligned(np.concatenate(biases)), _padded(plan.bias_added, padded, kind), (z_table, r_table, g_table),
         np.ascontiguousarray(plan.k, kind), x, h,
     )  # fmt: skip
 
 
 def _table(table: NDArray[Any], narrow: bool) -> NDArray[Any]:
-    """As the atoms look it up."""
+    """A table as the atoms look it up."""
     if narrow and in_registers(table):
-        made = np.zeros(SHORT, np.int16)
-        made[: len(table)] = table
-        return aligned(made)
+        short = np.zeros(SHORT, np.int16)
+        short[: len(table)] = table
+        return aligned(short)
     return np.ascontiguousarray(table, np.int32 if narrow else np.int64)
 
 
 def aligned(array: NDArray[Any]) -> NDArray[Any]:
     """A copy that begins a cache line, so that no vector of it lies in two."""
     memory = np.empty(array.nbytes + LINE, np.uint8)
-    made = memory[-memory.ctypes.data % LINE :][: array.nbytes].view(array.dtype).reshape(array.shape)
-    made[...] = array
-    return made
+    copied = memory[-memory.ctypes.data % LINE :][: array.nbytes].view(array.dtype).reshape(array.shape)
+    copied[...] = array
+    return copied
 
 
-def stored(f: QFormat, length: int, narrow: bool, target: Target) -> Stored:
-    """How codes of a format are stored."""
+def storage(f: QFormat, length: int, narrow: bool, target: Target) -> Storage:
+    """The storage of codes of a format."""
     pitch = -(-length // LANES) * LANES
     if not narrow:
-        return Stored(0, np.dtype(np.int32), pitch)
+        return Storage(0, np.dtype(np.int32), pitch)
     if target.unsigned:
-        return Stored(128 if f.signed else 0, np.dtype(np.uint8), pitch)
-    return Stored(0 if f.signed else -128, np.dtype(np.int8), pitch)
+        return Storage(128 if f.signed else 0, np.dtype(np.uint8), pitch)
+    return Storage(0 if f.signed else -128, np.dtype(np.int8), pitch)
 
 
-def _laid(codes: NDArray[Any], pitch: int, narrow: bool) -> NDArray[Any]:
+def _blocks(codes: NDArray[Any], pitch: int, narrow: bool) -> NDArray[Any]:
     rows, k = codes.shape
     units = rows // 3
     padded = -(-units // LANES) * LANES
@@ -107,9 +107,9 @@ def _laid(codes: NDArray[Any], pitch: int, narrow: bool) -> NDArray[Any]:
 
 
 def _padded(values: Any, padded: int, kind: Any) -> NDArray[Any]:
-    made = np.zeros(padded, kind)
-    made[: len(values)] = values
-    return aligned(made)
+    whole = np.zeros(padded, kind)
+    whole[: len(values)] = values
+    return aligned(whole)
 
 
 def _padded_rows(rows: Rows, more: NDArray[np.int64], padded: int, kind: Any) -> Rows:

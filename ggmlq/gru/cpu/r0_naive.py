@@ -83,14 +83,14 @@ def kernel() -> Any:
             for t in range(len(x)):
                 for j in range(units):
                     for gate_ in range(3):
-                        row, of_x, of_h = j + gate_ * units, np.int64(0), np.int64(0)
+                        row, x_sum, h_sum = j + gate_ * units, np.int64(0), np.int64(0)
                         for i in range(W.shape[1]):
-                            of_x += x[t, n, i] * W[row, i]
+                            x_sum += x[t, n, i] * W[row, i]
                         for i in range(units):
-                            of_h += h[n, i] * R[row, i]
-                        dx[gate_] = product(of_x, wx[0][row], wx[1][row], wx[2][row], wx[3][row], wx[4][row],
+                            h_sum += h[n, i] * R[row, i]
+                        dx[gate_] = product(x_sum, wx[0][row], wx[1][row], wx[2][row], wx[3][row], wx[4][row],
                                             k, ends_wx, counts)  # fmt: skip
-                        dh[gate_] = product(of_h, rh[0][row], rh[1][row], rh[2][row], rh[3][row], rh[4][row],
+                        dh[gate_] = product(h_sum, rh[0][row], rh[1][row], rh[2][row], rh[3][row], rh[4][row],
                                             k, ends_rh, counts)  # fmt: skip
                     z = gate(scaled(dx[0], k, wx_z) + bias_z[j], dh[0], k, rh_z, z_pre, tables[0], counts)
                     r = gate(scaled(dx[1], k, wx_r) + bias_r[j], dh[1], k, rh_r, r_pre, tables[1], counts)

@@ -27,9 +27,9 @@ from ...dispatch.ladder import register
 from ..run import INTERMEDIATE, Call
 from ..step import COUNTED
 from .encode import encode
-from .layout import Kept, kept
+from .layout import TileCell, tile_cell
+from .step_loop import COUNTS, KINDS, MOST, projector, step_loop
 from .vectors import LANES
-from .walk import COUNTS, KINDS, MOST, projector, walker
 
 AHEAD = 4 << 20  # bytes of what x brings that are held at a time
 SUMS = 1 << 25  # products of x and W that a thread takes at a time: fewer take less than to wake it
@@ -38,20 +38,20 @@ SUMS = 1 << 25  # products of x and W that a thread takes at a time: fewer take 
 @register(__name__, __doc__, arithmetic="gru", accumulate="int32, int64")
 def launch(calls: Sequence[Call]) -> None:
     directions = [_Direction(call, len(calls)) for call in calls]
-    steps, length = len(calls[0].x), min(each.at_once for each in directions)
+    steps, length = len(calls[0].x), min(direction.at_once for direction in directions)
     runs = [slice(first, min(first + length, steps)) for first in range(0, steps, length)]
-    _all([job for each in directions for job in each.before(runs[0])])
+    _all([job for direction in directions for job in direction.x_jobs(runs[0])])
     for run, following in zip(runs, [*runs[1:], None], strict=True):
-        jobs = [job for each in directions for job in each.walks(run)]
+        jobs = [job for direction in directions for job in direction.step_jobs(run)]
         if following:
-            jobs += [job for each in directions for job in each.before(following)]
+            jobs += [job for direction in directions for job in direction.x_jobs(following)]
         _all(jobs)
-    for each in directions:
-        each.end()
+    for direction in directions:
+        direction.end()
 
 
 def _all(jobs: list[Callable[[], None]]) -> None:
-    """By all threads, the first ones first."""
+    """Run jobs by all threads, the first ones first."""
 
     def work(first: int, stop: int) -> None:
         for job in jobs[first:stop]:
@@ -61,71 +61,71 @@ def _all(jobs: list[Callable[[], None]]) -> None:
 
 
 class _Direction:
-    """A call under way: jobs for threads, which share nothing."""
+    """A direction of a call that runs: jobs for threads, which share nothing."""
 
     def __init__(self, call: Call, beside: int) -> None:
-        self.call, self.given, threads = call, _kept(call), num_threads()
+        self.call, self.cell, threads = call, _tile_cell(call), num_threads()
         most, (steps, n, c) = MOST[target().registers], call.x.shape
-        self.x = encode(call, *self.given.x_stored)
-        padded, stored = self.given.h_stored.pitch, self.given.h_stored
-        self.states = np.zeros((2, n, padded), stored.dtype)
-        self.states[0, :, : call.cell.units] = call.h.astype(np.int64) + stored.shift
-        self.ahead = self.given.narrow and n < most * 2
+        self.x = encode(call, *self.cell.x_storage)
+        padded, storage = self.cell.h_storage.pitch, self.cell.h_storage
+        self.states = np.zeros((2, n, padded), storage.dtype)
+        self.states[0, :, : call.cell.units] = call.h.astype(np.int64) + storage.shift
+        self.ahead = self.cell.narrow and n < most * 2
         self.at_once = steps
         if self.ahead:
             self.at_once = max(2, AHEAD // (12 * padded * n) & ~1)  # even, so that states[0] begins again
         self.rows = -(-SUMS // (3 * padded * c * 64)) * 64  # of x, for a thread
         self.grain = -(-n * beside // (threads * most)) * most  # sequences for a thread
-        self.brought: dict[int, NDArray[Any]] = {}
+        self.x_terms: dict[int, NDArray[Any]] = {}
         self.counted: list[NDArray[Any]] = []
         self.v: list[tuple[slice, NDArray[Any]]] = []
 
     def _counts(self) -> NDArray[Any]:
-        """For a job; threads never share them."""
-        self.counted.append(np.zeros((KINDS, COUNTS), self.given.k.dtype))
+        """Counts for one job: threads never share them."""
+        self.counted.append(np.zeros((KINDS, COUNTS), self.cell.k.dtype))
         return self.counted[-1]
 
-    def before(self, run: slice) -> list[Callable[[], None]]:
-        """What x brings to a run of steps, where it is not made along with them."""
+    def x_jobs(self, run: slice) -> list[Callable[[], None]]:
+        """Jobs that compute what x brings to a run of steps, unless the steps do it themselves."""
         if not self.ahead:
             return []
-        n, given, project = self.states.shape[1], self.given, projector(True, target())
+        n, cell, project = self.states.shape[1], self.cell, projector(True, target())
         x = self.x[run.start * n : run.stop * n]
-        made = np.empty((len(x), 3 * given.h_stored.pitch), given.k.dtype)
-        self.brought[run.start] = made
+        terms = np.empty((len(x), 3 * cell.h_storage.pitch), cell.k.dtype)
+        self.x_terms[run.start] = terms
         return [
             partial(
-                project, x, given.W, given.wx, given.biases, given.k, made, self.call.cell.units,
+                project, x, cell.W, cell.wx, cell.biases, cell.k, terms, self.call.cell.units,
                 self._counts(), first, min(first + self.rows, len(x)),
             )
             for first in range(0, len(x), self.rows)
         ]  # fmt: skip
 
-    def walks(self, run: slice) -> list[Callable[[], None]]:
-        """The steps of a run."""
-        call, given, (_, n, padded) = self.call, self.given, self.states.shape
+    def step_jobs(self, run: slice) -> list[Callable[[], None]]:
+        """Jobs that compute the steps of a run."""
+        call, cell, (_, n, padded) = self.call, self.cell, self.states.shape
         y, x = call.y[run], self.x[run.start * n : run.stop * n]
-        brought = self.brought.pop(run.start, np.zeros(0, given.k.dtype))
+        x_terms = self.x_terms.pop(run.start, np.zeros(0, cell.k.dtype))
         v = np.zeros((0, 0, 4, 0), np.int32)
         if call.v is not None:
             v = np.empty((len(y), n, 4, padded), np.int32)
             self.v.append((run, v))
-        walk, h = walker(given.narrow, self.ahead, target()), call.plan.h
-        zero, scale = h.zero + given.h_stored.shift, np.float32(2.0**-h.exponent)
+        run_steps, h = step_loop(cell.narrow, self.ahead, target()), call.plan.h
+        zero, scale = h.zero + cell.h_storage.shift, np.float32(2.0**-h.exponent)
         return [
             partial(
-                walk, x, given.W, given.R, given.wx, given.rh, given.biases, given.bias_added, given.tables,
-                given.k, self.states, zero, scale, brought, y, v, self._counts(), first,
+                run_steps, x, cell.W, cell.R, cell.wx, cell.rh, cell.biases, cell.bias_added, cell.tables,
+                cell.k, self.states, zero, scale, x_terms, y, v, self._counts(), first,
                 min(first + self.grain, n),
             )
             for first in range(0, n, self.grain)
         ]  # fmt: skip
 
     def end(self) -> None:
-        """States, codes, intermediates and counts to where they belong."""
-        call, stored, units = self.call, self.given.h_stored, self.call.cell.units
+        """Write states, codes, intermediates and counts into the call."""
+        call, storage, units = self.call, self.cell.h_storage, self.call.cell.units
         steps, n, _ = call.x.shape
-        call.h[...] = self.states[steps & 1, :, :units].astype(np.int64) - stored.shift
+        call.h[...] = self.states[steps & 1, :, :units].astype(np.int64) - storage.shift
         if call.codes is not None:
             f = call.plan.h
             call.codes[...] = np.rint(np.ldexp(call.y, f.exponent)) + f.zero
@@ -137,8 +137,8 @@ class _Direction:
         call.counts[: len(COUNTED)] += whole.sum(1) + last[:, : units % LANES].sum(1)
 
 
-def _kept(call: Call) -> Kept:
+def _tile_cell(call: Call) -> TileCell:
     if call.plan.x is call.cell.formats["x"]:
-        found: Kept = call.cell.prepared("tiles", lambda cell: kept(cell, call.plan, target()))
-        return found
-    return kept(call.cell, call.plan, target())
+        cell: TileCell = call.cell.prepared("tiles", lambda cell: tile_cell(cell, call.plan, target()))
+        return cell
+    return tile_cell(call.cell, call.plan, target())

@@ -1,4 +1,4 @@
-"""The atoms of a step (``ggmlq/gru/step.py``) for 32 units at once: their source, compiled for vectors.
+"""The atoms of a step (``ggmlq/gru/step.py``), compiled from their source for vectors of 32 units.
 
 A step of a unit is one long chain: product, gate, product, gate, products. Two registers of 16 lanes side by
 side are two chains, of which one can run while the other waits.
@@ -32,7 +32,7 @@ def clamp(v: Any, low: Any, high: Any) -> Any:
 
 
 @emitted
-def _found(typingctx: Any, table: Any, index: Any) -> Any:
+def _looked_up(typingctx: Any, table: Any, index: Any) -> Any:
     """Entries of a table by the instructions for it: short tables of int16 lie in registers."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -44,9 +44,9 @@ def _found(typingctx: Any, table: Any, index: Any) -> Any:
 
 
 def _function(builder: Any, name: str, result: Any, parts: list[Any]) -> Any:
-    """An intrinsic of LLVM."""
-    found = builder.module.globals.get(name)
-    return found or ir.Function(builder.module, ir.FunctionType(result, parts), name)
+    """The declaration of an LLVM intrinsic."""
+    declared = builder.module.globals.get(name)
+    return declared or ir.Function(builder.module, ir.FunctionType(result, parts), name)
 
 
 def _gathered(builder: Any, data: Any, index: Any) -> Any:
@@ -54,11 +54,11 @@ def _gathered(builder: Any, data: Any, index: Any) -> Any:
     name = "llvm.x86.avx512.mask.gather.dpi.512"
     function = _function(builder, name, kind, [kind, PLAIN, kind, mask, ir.IntType(32)])
     every, base = ir.Constant(mask, [1] * HALF), builder.bitcast(data, PLAIN)
-    found = []
+    parts = []
     for first in (0, HALF):
         some = builder.shuffle_vector(index, index, order(range(first, first + HALF)))
-        found.append(builder.call(function, [ir.Constant(kind, None), base, some, every, ir.IntType(32)(4)]))
-    return builder.shuffle_vector(*found, order(range(LANES)))
+        parts.append(builder.call(function, [ir.Constant(kind, None), base, some, every, ir.IntType(32)(4)]))
+    return builder.shuffle_vector(*parts, order(range(LANES)))
 
 
 def _permuted(builder: Any, data: Any, index: Any) -> Any:
@@ -67,20 +67,22 @@ def _permuted(builder: Any, data: Any, index: Any) -> Any:
     function = _function(builder, "llvm.x86.avx512.vpermi2var.hi.512", kind, [kind] * 3)
     at, places = builder.bitcast(data, kind.as_pointer()), builder.trunc(index, kind)
     parts = [builder.load(builder.gep(at, [ir.IntType(32)(i)]), align=64) for i in range(SHORT // LANES)]
-    found = [
+    entries = [
         builder.call(function, [low, places, high]) for low, high in zip(parts[::2], parts[1::2], strict=True)
     ]
     for bit in (64, 128):
         set_ = builder.icmp_unsigned(
             "!=", builder.and_(places, ir.Constant(kind, [bit] * LANES)), ir.Constant(kind, None)
         )
-        found = [builder.select(set_, high, low) for low, high in zip(found[::2], found[1::2], strict=True)]
-    return builder.sext(found[0], index.type)
+        entries = [
+            builder.select(set_, high, low) for low, high in zip(entries[::2], entries[1::2], strict=True)
+        ]
+    return builder.sext(entries[0], index.type)
 
 
 @inline
 def _by_instruction(table: Any, index: Any) -> Any:
-    return _found(table, index)
+    return _looked_up(table, index)
 
 
 @inline
@@ -89,9 +91,9 @@ def _one_by_one(table: Any, index: Any) -> Any:
 
 
 def in_registers(table: Any) -> bool:
-    """Whether a table is to be given as SHORT numbers of int16, which begin a cache line.
+    """True if a table is looked up in registers: then it is SHORT numbers of int16 that begin a cache line.
 
-    To gather takes a load for each lane; eight registers permuted, two and two, take a twelfth off a step.
+    A gather takes a load for each lane; permuting eight registers two by two takes a twelfth off a step.
     """
     ends = np.iinfo(np.int16)
     return (
@@ -119,7 +121,7 @@ def looker(narrow: bool) -> Any:
 
 @cache
 def build(narrow: bool) -> Any:
-    """A compiler of atoms, on vectors of int32 or of int64."""
+    """A compiler of atoms for vectors of int32 or of int64."""
     kind = types.int32 if narrow else types.int64
     return recompiler(
         inline,
@@ -129,7 +131,7 @@ def build(narrow: bool) -> Any:
 
 @cache
 def gates(narrow: bool) -> Any:
-    """Compiled: all of a step behind the products, for 32 units of one sequence; see ``walk.py``."""
+    """Compiled: all of a step behind the products, for 32 units of one sequence; see ``step_loop.py``."""
     make = build(narrow)
     product, gate, added, reset, state = (
         make(atom) for atom in (step.product, step.gate, step.added, step.reset, step.state)
@@ -151,15 +153,17 @@ def gates(narrow: bool) -> Any:
         sums: Any, at: int, step_: int, terms: Any, t_at: int, t_step: int, rows: Any, unit: int, padded: int,
         bias_added: Any, tables: Any, k: Any, h: Any, counts: Any,
     ) -> Any:  # fmt: skip
-        of_z, of_r, of_g = tables
+        z_table, r_table, g_table = tables
         pz, pr = load(terms, t_at, LANES), load(terms, t_at + t_step, LANES)
         pg = load(terms, t_at + 2 * t_step, LANES)
-        z = gate(pz, hidden(sums, at, rows, unit, k, counts), k, rh_z, z_pre, of_z, counts)
-        r = gate(pr, hidden(sums, at + step_, rows, unit + padded, k, counts), k, rh_r, r_pre, of_r, counts)
+        z = gate(pz, hidden(sums, at, rows, unit, k, counts), k, rh_z, z_pre, z_table, counts)
+        r = gate(
+            pr, hidden(sums, at + step_, rows, unit + padded, k, counts), k, rh_r, r_pre, r_table, counts
+        )
         dg = hidden(sums, at + 2 * step_, rows, unit + 2 * padded, k, counts)
         a = added(dg, load(bias_added, unit, LANES), k, counts)
         m = reset(r, a, k, counts)
-        g = gate(pg, m, k, reset_g, g_pre, of_g, counts)
+        g = gate(pg, m, k, reset_g, g_pre, g_table, counts)
         return state(z, g, h, k, counts), z, r, g, a
 
     return inline(one)

@@ -1,21 +1,22 @@
-"""A GRU in integers on a GPU: the rungs, and what they are made of.
+"""A GRU in integers on a GPU: the rungs, and their parts.
 
     r0_parts.py    a step in three launches
-    r1_step.py     a step in one
+    r1_step.py     a step in one launch
     r2_graph.py    the same steps, recorded as a CUDA graph
     r3_grid.py     all steps in one kernel, whose blocks meet at a counter in memory
     r4_cluster.py  all steps in one kernel of clusters, whose blocks meet in hardware
-    call.py        what all do around their steps: codes, what x brings, counts
-    prepared.py    the launches of r3 and r4, written down once for a shape; both directions beside each other
-    encode.py      the kernels around the steps: floats to codes, last states and counts
+
+    call.py        the work around the steps: codes, input terms, counts
+    prepared.py    the launches of r3 and r4, recorded once for a shape; both directions beside each other
+    encode.py      the kernels before and after the steps: floats to codes, last states and counts
     layout.py      weights, constants and tables as kernels read them
     atoms.py       the atoms of ``ggmlq/gru/step.py``, compiled for the GPU
     plain.py       the kernels of r0 to r2, for any widths
-    project.py     what x brings to the gates, by tensor cores
+    project.py     the input terms of the gates, by tensor cores
     tile.py        16 units of 8 rows: weights in registers, products by tensor cores
-    lanes.py       what a lane does with the sums of its units and rows: gates, states, outputs
+    lanes.py       a lane's units and rows: from sums to gates, states and outputs
     steps.py       the kernel of r3 and r4, around such tiles
 
-What is computed is said once, in ``ggmlq/gru/step.py`` and ``ggmlq/gru/plan.py``: codes are those of the
-CPU and of the oracle, to the bit.
+``ggmlq/gru/step.py`` and ``ggmlq/gru/plan.py`` say what is computed: codes are those of the CPU and of the
+oracle, to the bit.
 """

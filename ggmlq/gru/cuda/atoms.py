@@ -1,8 +1,8 @@
 """The atoms of a step (``ggmlq/gru/step.py``), compiled for the GPU in words of 32 bits or of 64.
 
-Constants that all units share come as one tuple of a kernel's parameters, so that instructions take them
-from where parameters lie. A kernel copies it to an array of its own first: then every place is known to the
-compiler, and nothing of the copy is left.
+Constants that all units share are one tuple of a kernel's parameters, so that instructions take them from the
+parameters' memory. A kernel first copies the tuple to a local array: then the compiler knows every place, and
+nothing of the copy is left.
 """
 
 from __future__ import annotations
@@ -18,59 +18,64 @@ from ...formats.atoms import recompiler
 from .. import step
 
 COUNTS = len(step.COUNTED)
-VALID = COUNTS  # behind the counts of a thread: 1 where they count, 0 for units or rows that are none
-KEPT = COUNTS + 1
-STORED, ZERO, ZEROS = step.SIZE, step.SIZE + 1, step.SIZE + 2  # behind k: added to states, to codes, to v
-GIVEN = step.SIZE + 6
+VALID = COUNTS  # place behind a thread's counts: 1 for a real unit and row, 0 for padding
+COUNTER_LENGTH = COUNTS + 1
+STORED, ZERO, ZEROS = (
+    step.SIZE,
+    step.SIZE + 1,
+    step.SIZE + 2,
+)  # places behind k: offsets of stored states, of codes, of v
+CONSTANT_COUNT = step.SIZE + 6
 
 
-def moved(counts: Any, which: Any, before: Any, after: Any) -> None:
+def count_clamped(counts: Any, which: Any, before: Any, after: Any) -> None:
+    """``step.moved`` for a GPU: count a value that left the ends of its tensor."""
     if before != after:
         counts[which >> 1] += counts[VALID]
 
 
 @inlined
-def look_shared(table: Any, index: Any) -> Any:
+def look_up_shared(table: Any, index: Any) -> Any:
     return int32(take4(uint32(table + uint32(uint32(index) << uint32(2)))))
 
 
-def kind(narrow: bool) -> Any:
-    """What numbers of a step are."""
+def number_type(narrow: bool) -> Any:
+    """The type of a step's numbers."""
     return int32 if narrow else int64
 
 
-def given(narrow: bool) -> Any:
+def constants_type(narrow: bool) -> Any:
     """The type of the tuple of constants."""
-    return types.UniTuple(kind(narrow), GIVEN)
+    return types.UniTuple(number_type(narrow), CONSTANT_COUNT)
 
 
 @cache
-def build(narrow: bool, shared: bool = False) -> Any:
+def atom_compiler(narrow: bool, shared: bool = False) -> Any:
     """A compiler of atoms; ``shared``: tables are addresses in shared memory."""
-    replaced: dict[str, Any] = {"moved": inlined(moved)}
+    replacements: dict[str, Any] = {"moved": inlined(count_clamped)}
     if narrow:
-        replaced |= {
+        replacements |= {
             "plus": integers.plus, "minus": integers.minus, "times": integers.times,
             "clamp": integers.clamped, "shifted": integers.shifted,
         }  # fmt: skip
     if shared:
-        replaced["look"] = look_shared
-    return recompiler(inlined, replaced)
+        replacements["look"] = look_up_shared
+    return recompiler(inlined, replacements)
 
 
-class Verbs(NamedTuple):
-    """Device functions."""
+class StepFunctions(NamedTuple):
+    """Device functions for the parts of a step."""
 
-    bring: Any  # (sum, five constants, bias, k, gate's shift, counts): what x brings to a gate
-    hidden: Any  # (sum, five constants, k, counts): the deviation of Rh
+    input_term: Any  # (sum, five constants, bias, k, gate's shift, counts): what x brings to a gate
+    hidden_term: Any  # (sum, five constants, k, counts): the deviation of Rh
     gates: Any  # (dz, dr, dg, pz, pr, pg, bias_added, tables, k, counts): z, r, g, R_g h + b_rg
     state: Any  # (z, g, h, k, counts)
 
 
 @cache
-def verbs(narrow: bool, shared: bool = False) -> Verbs:
-    """Those of ``step.py``, put together."""
-    make = build(narrow, shared)
+def step_functions(narrow: bool, shared: bool = False) -> StepFunctions:
+    """The parts of a step, made of the atoms of ``step.py``."""
+    make = atom_compiler(narrow, shared)
     product, gate, added, reset, state, scaled = (
         make(atom) for atom in (step.product, step.gate, step.added, step.reset, step.state, step.scaled)
     )
@@ -79,62 +84,71 @@ def verbs(narrow: bool, shared: bool = False) -> Verbs:
     rh_z, rh_r, reset_g = step.RH_Z, step.RH_R, step.RESET_G
 
     @inlined
-    def bring(
-        total: Any, a: Any, b: Any, c: Any, d: Any, e: Any, bias: Any, k: Any, shift: Any, counts: Any
-    ) -> Any:
-        return plus(scaled(product(total, a, b, c, d, e, k, wx, counts), k, shift), bias)
+    def input_term(
+        total: Any, correction: Any, left: Any, half: Any, negative: Any, right: Any, bias: Any, k: Any,
+        shift: Any,
+        counts: Any,
+    ) -> Any:  # fmt: skip
+        return plus(
+            scaled(product(total, correction, left, half, negative, right, k, wx, counts), k, shift), bias
+        )
 
     @inlined
-    def hidden(total: Any, a: Any, b: Any, c: Any, d: Any, e: Any, k: Any, counts: Any) -> Any:
-        return product(total, a, b, c, d, e, k, rh, counts)
+    def hidden_term(
+        total: Any, correction: Any, left: Any, half: Any, negative: Any, right: Any, k: Any, counts: Any
+    ) -> Any:  # fmt: skip
+        return product(total, correction, left, half, negative, right, k, rh, counts)
 
     @inlined
     def gates(
-        dz: Any, dr: Any, dg: Any, pz: Any, pr: Any, pg: Any, bias: Any, of_z: Any, of_r: Any, of_g: Any,
+        dz: Any, dr: Any, dg: Any, pz: Any, pr: Any, pg: Any, bias: Any, z_table: Any, r_table: Any,
+        g_table: Any,
         k: Any, counts: Any,
     ) -> Any:  # fmt: skip
-        z = gate(pz, dz, k, rh_z, z_pre, of_z, counts)
-        r = gate(pr, dr, k, rh_r, r_pre, of_r, counts)
+        z = gate(pz, dz, k, rh_z, z_pre, z_table, counts)
+        r = gate(pr, dr, k, rh_r, r_pre, r_table, counts)
         a = added(dg, bias, k, counts)
         m = reset(r, a, k, counts)
-        g = gate(pg, m, k, reset_g, g_pre, of_g, counts)
+        g = gate(pg, m, k, reset_g, g_pre, g_table, counts)
         return z, r, g, a
 
-    return Verbs(bring, hidden, gates, state)
+    return StepFunctions(input_term, hidden_term, gates, state)
 
 
 def _copier() -> Any:
-    """The device function ``(k, to)``: each number by its own line, for a loop would look each of them up."""
-    lines = [f"    to[{i}] = k[{i}]" for i in range(GIVEN)]
-    made: dict[str, Any] = {"__name__": __name__}
-    exec("\n".join(["def copied(k, to):", *lines]), made)
-    return inlined(made["copied"])
+    """The device function ``(k, to)`` that copies the constants, a line each, for a loop would compute each
+    place.
+    """
+    lines = [f"    to[{i}] = k[{i}]" for i in range(CONSTANT_COUNT)]
+    namespace: dict[str, Any] = {"__name__": __name__}
+    exec("\n".join(["def copied(k, to):", *lines]), namespace)
+    return inlined(namespace["copied"])
 
 
-copied = _copier()
+copy_constants = _copier()
 
 
 @inlined
-def clear(counts: Any) -> None:
-    """A thread's counts."""
-    for i in range(KEPT):
+def clear_counts(counts: Any) -> None:
+    """Set a thread's counts to zero."""
+    for i in range(COUNTER_LENGTH):
         counts[i] = 0
 
 
 @inlined
-def tell(counts: Any, total: Any) -> None:
-    """Add a thread's counts to those of the call: few have any."""
+def add_counts(counts: Any, total: Any) -> None:
+    """Add a thread's counts to those of the call: few threads have any."""
     for i in range(COUNTS):
         if counts[i] != 0:
             cuda.atomic.add(total, i, int64(counts[i]))
 
 
 @inlined
-def put_state(
+def store_state(
     y: Any, codes: Any, v: Any, size: Any, at: Any, row: Any, unit: Any, units: Any, scale: Any,
     state: Any, z: Any, r: Any, g: Any, a: Any, k: Any,
 ) -> None:  # fmt: skip
-    """A state to y, and where they were asked for to codes and intermediates. ``at``: element of y."""
+    """Store a state to y, and to codes and intermediates where these are not 0. ``at``: element of y."""
     ptx.store_float(y + at * uint64(4), ptx.mul(float32(state), ptx.float_of(scale)))
     if codes != uint64(0):
         code = uint32(state + k[ZERO])
@@ -144,8 +158,8 @@ def put_state(
             ptx.store2(codes + at * uint64(2), code)
     if v != uint64(0):
         to = v + (row * uint64(units) * uint64(4) + uint64(unit)) * uint64(4)
-        every = uint64(units) * uint64(4)
+        row_bytes = uint64(units) * uint64(4)
         ptx.store4(to, uint32(z + k[ZEROS]))
-        ptx.store4(to + every, uint32(r + k[ZEROS + 1]))
-        ptx.store4(to + every * uint64(2), uint32(g + k[ZEROS + 2]))
-        ptx.store4(to + every * uint64(3), uint32(a + k[ZEROS + 3]))
+        ptx.store4(to + row_bytes, uint32(r + k[ZEROS + 1]))
+        ptx.store4(to + row_bytes * uint64(2), uint32(g + k[ZEROS + 2]))
+        ptx.store4(to + row_bytes * uint64(3), uint32(a + k[ZEROS + 3]))

@@ -1,12 +1,14 @@
-"""What all rungs do around their steps: x to codes, what x brings, some steps at a time, counts to the host.
+"""The work of all rungs around their steps: codes of x, input terms, some steps at a time, counts to the
+host.
 
-What x brings to the gates is one product for many steps at once. It is made for as many steps as fit the
-second cache beside what else is there, then these run, then it is made for the next ones.
+The input terms of the gates are one product for many steps at once. It is made for as many steps as fit the
+second cache beside other data, then these steps run, then it is made for the next ones.
 
-Counts, and whether x was finite, come to the host at the end of a call, which so waits for the device. While
-a CUDA graph is recorded nothing can wait: then nothing is counted, and what is no number counts as 0.
+Counts, and whether x was finite, come to the host at the end of a call, which therefore waits for the
+device. While a CUDA graph is recorded nothing can wait: then nothing is counted, and values that are not
+finite count as 0.
 
-Rungs say what they launch to ``work.launch``. Here it launches at once; ``prepared.py`` writes it down.
+Rungs pass their launches to ``work.launch``. Here it launches at once; in ``prepared.py`` it records them.
 """
 
 from __future__ import annotations
@@ -18,74 +20,76 @@ import numpy as np
 
 from ...cuda.machine import device
 from ...cuda.machine.launch import Kernel
-from ...cuda.machine.prepared_launch import Hole
+from ...cuda.machine.prepared_launch import AddressSlot
 from ..diagnostics import TALLIED
-from ..run import ASKED, Call
+from ..run import REQUEST, Call
 from ..weights import refuse_not_finite
 from . import encode, plain
-from .layout import Kept, kept
+from .layout import DeviceWeights, device_weights
 from .plain import Outs
 
-AHEAD = 24 << 20  # bytes of what x brings that are there at a time
-SPARE = 128  # rows of states behind the last: tiles of rows may reach there
-Address = Any  # an array, a number, or a Hole
+AHEAD = 24 << 20  # bytes of input terms that exist at a time
+SPARE = 128  # rows of states behind the last, where tiles of rows may end
+Address = Any  # an array, a number, or an AddressSlot
 
 
 class Memory(NamedTuple):
-    """Shapes and dtypes of what a call works in."""
+    """Shapes and dtypes of a call's memory."""
 
     codes: tuple[int, int]  # of x, [T · N, columns]
-    states: tuple[int, int, int]  # [2, N and spare ones, padded]: step t reads those of t & 1
+    states: tuple[int, int, int]  # [2, N and spare rows, padded]: step t reads buffer t & 1
     kind: Any  # of both
-    p: tuple[int, int]  # what x brings to some steps, [rows, 3 · padded]
+    p: tuple[int, int]  # input terms of some steps, [rows, 3 · padded]
     number: Any
 
-    def made(self, empty: Callable[..., Any]) -> tuple[Any, Any, Any]:
-        """Codes, states, p."""
+    def allocate(self, empty: Callable[..., Any]) -> tuple[Any, Any, Any]:
+        """Arrays for codes, states and p."""
         return empty(self.codes, self.kind), empty(self.states, self.kind), empty(self.p, self.number)
 
 
-def memory(call: Call, given: Kept) -> Memory:
-    """What a call needs."""
+def memory(call: Call, weights: DeviceWeights) -> Memory:
+    """The memory that a call needs."""
     t, n, _ = call.x.shape
-    kind, number = (np.int8, np.int32) if given.narrow else (np.int32, np.int64)
-    row = 3 * given.padded
-    some = min(t, max(1, AHEAD // (n * row * np.dtype(number).itemsize)))
-    return Memory((t * n, given.columns), (2, n + SPARE, given.padded), kind, (some * n, row), number)
+    kind, number = (np.int8, np.int32) if weights.narrow else (np.int32, np.int64)
+    row = 3 * weights.padded
+    chunk_steps = min(t, max(1, AHEAD // (n * row * np.dtype(number).itemsize)))
+    return Memory(
+        (t * n, weights.columns), (2, n + SPARE, weights.padded), kind, (chunk_steps * n, row), number
+    )
 
 
-class Work(NamedTuple):
-    """What rungs are given, all on the device."""
+class DeviceCall(NamedTuple):
+    """A call on the device, as rungs see it."""
 
     call: Call
-    kept: Kept
+    weights: DeviceWeights
     launch: Callable[..., None]  # (kernel, grid, *arguments, cluster=1)
     x: Address  # codes [T · N, columns]
     states: Address
     p: Address
     counts: Any  # int64, the order of ``TALLIED``
-    outputs: tuple[Address, ...]  # y, codes, v; 0 where nobody asked for it
+    outputs: tuple[Address, ...]  # y, codes, v; 0 for outputs that the call does not want
     counters: Address = 0
 
     @property
     def rows(self) -> int:
-        """N."""
+        """Rows of a step: N."""
         return int(self.call.x.shape[1])
 
     @property
     def units(self) -> int:
-        """H."""
+        """Hidden units of the cell: H."""
         return int(self.call.cell.units)
 
     @property
-    def some(self) -> int:
+    def chunk_steps(self) -> int:
         """Steps that p has room for."""
-        return memory(self.call, self.kept).p[0] // self.rows
+        return memory(self.call, self.weights).p[0] // self.rows
 
     @property
-    def between(self) -> int:
-        """Bytes between both buffers of states."""
-        return (self.rows + SPARE) * self.kept.padded * (1 if self.kept.narrow else 4)
+    def buffer_bytes(self) -> int:
+        """Bytes of one of the two buffers of states."""
+        return (self.rows + SPARE) * self.weights.padded * (1 if self.weights.narrow else 4)
 
     def state(self, t: int) -> Any:
         """The states [N, padded] that a step reads, where they are an array."""
@@ -94,97 +98,98 @@ class Work(NamedTuple):
     def codes_from(self, t: int) -> Address:
         """Codes of x from a step on."""
         first = t * self.rows
-        if type(self.x) is Hole:
-            return self.x + first * self.kept.columns
+        if type(self.x) is AddressSlot:
+            return self.x + first * self.weights.columns
         return self.x[first:]
 
     def counters_from(self, first: int) -> Address:
-        """Those from one on."""
-        return self.counters + 4 * first if type(self.counters) is Hole else self.counters[first:]
+        """Counters from one on."""
+        return self.counters + 4 * first if type(self.counters) is AddressSlot else self.counters[first:]
 
     def outs(self, t: int) -> Outs:
-        """Where the states of a step go."""
+        """The destinations of a step's states."""
         h = self.call.plan.h
         scale = int(np.float32(np.ldexp(1.0, -h.exponent)).view(np.uint32))
         y, codes, v = self.outputs
         return Outs(y, codes, v, h.dtype.itemsize, scale, t * self.rows, self.units)
 
 
-Project = Callable[[Work, int, int], None]  # (work, first, stop): what x brings to these steps, to p
-Steps = Callable[[Work, int, int], None]  # (work, first, stop)
+Project = Callable[[DeviceCall, int, int], None]  # (work, first, stop): input terms of these steps, into p
+Steps = Callable[[DeviceCall, int, int], None]  # (work, first, stop)
 
 
-def at_once(kernel: Kernel, grid: tuple[int, ...], *arguments: Any, cluster: int = 1) -> None:
-    """Launch it now."""
+def launch_now(kernel: Kernel, grid: tuple[int, ...], *arguments: Any, cluster: int = 1) -> None:
+    """Launch a kernel at once."""
     kernel(grid, (kernel.threads,), *arguments, cluster=cluster)
 
 
 def run(calls: Sequence[Call], project: Project, steps: Steps) -> None:
-    """All steps of each direction, one after the other."""
+    """Run all steps of each direction, one direction after the other."""
     for call in calls:
-        work = begun(call)
+        work = begin_call(call)
         walk(work, project, steps)
-        ended(call, work.counts)
+        end_call(call, work.counts)
 
 
-def walk(work: Work, project: Project, steps: Steps) -> None:
-    """Some steps at a time."""
-    t, some = work.call.x.shape[0], work.some
-    for first in range(0, t, some):
-        stop = min(first + some, t)
+def walk(work: DeviceCall, project: Project, steps: Steps) -> None:
+    """Run the steps, some at a time."""
+    t, chunk_steps = work.call.x.shape[0], work.chunk_steps
+    for first in range(0, t, chunk_steps):
+        stop = min(first + chunk_steps, t)
         project(work, first, stop)
         steps(work, first, stop)
 
 
-def begun(call: Call, counters: int = 0) -> Work:
-    """Codes of x, and the states before the first step; so many counters, if any."""
-    cp, given = device.cupy(), kept(call)
+def begin_call(call: Call, counters: int = 0) -> DeviceCall:
+    """Encode x, write the states before the first step, and clear ``counters`` counters."""
+    cp, weights = device.cupy(), device_weights(call)
     counts = cp.zeros(encode.COUNTED, np.int64)
-    codes, states, p = memory(call, given).made(cp.empty)
+    codes, states, p = memory(call, weights).allocate(cp.empty)
     counting = cp.empty(counters, np.uint32) if counters else 0
     h = 0 if call.h is None else call.h
-    encode.begin(at_once, call, given, call.x, codes, h, states, counting, counters, counts)
+    encode.begin(launch_now, call, weights, call.x, codes, h, states, counting, counters, counts)
     outputs = tuple(0 if part is None else part.data.ptr for part in (call.y, call.codes, call.v))
-    return Work(call, given, at_once, codes, states, p, counts, outputs, counting)
+    return DeviceCall(call, weights, launch_now, codes, states, p, counts, outputs, counting)
 
 
-def ended(call: Call, counts: Any) -> None:
-    """The last states, and counts to the host unless a graph is recorded."""
-    source, size = last(call)
-    encode.end(at_once, source, call.last, size, 0, counts)
+def end_call(call: Call, counts: Any) -> None:
+    """Copy the last states, and the counts to the host unless a graph is recorded."""
+    source, size = last_states(call)
+    encode.end(launch_now, source, call.last, size, 0, counts)
     index = device.current()
     if not device.capturing(index):
         device.wait_for(device.driver().stream(index))
-        told(call, counts.get().tolist())
+        report_counts(call, counts.get().tolist())
 
 
-def last(call: Call) -> tuple[int, int]:
-    """Where the states of the last step are, and their bytes."""
+def last_states(call: Call) -> tuple[int, int]:
+    """The address of the last step's states, and their bytes."""
     part = call.y if call.codes is None else call.codes
-    each = part.nbytes // part.shape[0]
-    return part.data.ptr + part.nbytes - each, each
+    step_bytes = part.nbytes // part.shape[0]
+    return part.data.ptr + part.nbytes - step_bytes, step_bytes
 
 
-def told(call: Call, found: list[int]) -> None:
-    """Counts of a call that has ended; what is no number is an error."""
-    if found[encode.NO_STATES]:
-        refuse_not_finite(ASKED, call.h, "h0")
-    if found[encode.NOT_FINITE]:
-        refuse_not_finite(ASKED, call.x, "x")
-    if any(found):
-        call.counts[:] += found[: len(TALLIED)]
+def report_counts(call: Call, counts_list: list[int]) -> None:
+    """Add the counts of a call that has ended; values that are not finite raise an error."""
+    if counts_list[encode.NO_STATES]:
+        refuse_not_finite(REQUEST, call.h, "h0")
+    if counts_list[encode.NOT_FINITE]:
+        refuse_not_finite(REQUEST, call.x, "x")
+    if any(counts_list):
+        call.counts[:] += counts_list[: len(TALLIED)]
 
 
 def words(array: Any, narrow: bool) -> Any:
-    """Bytes by fours, or words as they are."""
+    """Bytes as words of four, or words as they are."""
     return array.view(np.int32) if narrow else array
 
 
-def project_plainly(work: Work, first: int, stop: int) -> None:
-    """What x brings, by the plain kernel."""
-    given, narrow, rows = work.kept, work.kept.narrow, (stop - first) * work.rows
+def project_plain(work: DeviceCall, first: int, stop: int) -> None:
+    """Input terms by the plain kernel."""
+    weights, narrow, rows = work.weights, work.weights.narrow, (stop - first) * work.rows
     work.launch(
-        plain.project(narrow), plain.grid(rows, given.padded), words(given.W, narrow),
-        words(work.codes_from(first)[:rows], narrow), given.of_wx, given.biases, work.p[:rows], work.counts,
-        work.units, given.padded, given.k,
+        plain.project(narrow), plain.grid(rows, weights.padded), words(weights.W, narrow),
+        words(work.codes_from(first)[:rows], narrow), weights.wx_constants, weights.biases, work.p[:rows],
+        work.counts,
+        work.units, weights.padded, weights.k,
     )  # fmt: skip

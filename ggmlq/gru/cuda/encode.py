@@ -1,10 +1,10 @@
-"""What comes before the first step, in one launch: floats x to codes, first states, counters to nothing.
+"""The work before the first step, in one launch: floats x to codes, first states, counters to zero.
 
-The arithmetic is that of ``ggmlq/gru/cpu/encode.py``, with counts of what did not fit. A warp has a row at a
-time; arrays may lie in any order, so neither a second direction nor ``batch_first`` needs a copy of x. First
-states are floats of the caller, or zero; they are quantized in float64, whatever x is.
+The arithmetic is that of ``ggmlq/gru/cpu/encode.py``, with counts of values that did not fit. A warp has a
+row at a time; arrays may lie in any order, so neither a second direction nor ``batch_first`` needs a copy
+of x. First states are floats of the caller, or zero; they are quantized in float64, whatever x is.
 
-``ending`` is the other end of a call: the last states go to an array of their own, counts to the host.
+``last_states_copier`` is the end of a call: the last states go to an array of their own, counts to the host.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ..diagnostics import FAR, TALLIED, far_ends
 from ..run import Call
 
 THREADS, MOST_BLOCKS = 256, 1 << 11
-MOST = 2**22  # codes; float32 has every one and their halves
+MOST = 2**22  # codes; float32 represents each of them and its halves
 AT, AT_FAR, AT_H = TALLIED.index("x"), TALLIED.index(FAR), TALLIED.index("h0")
-NOT_FINITE = len(TALLIED)  # behind what is tallied: values of x that are no numbers
-NO_STATES = NOT_FINITE + 1  # and of h0
+NOT_FINITE = len(TALLIED)  # place behind the tallies: values of x that are not finite
+NO_STATES = NOT_FINITE + 1  # the same for h0
 COUNTED = NO_STATES + 1
 LONG = (1 << 64) - 1
 
@@ -69,7 +69,9 @@ def rounder(kind: str, even: bool) -> Any:
 
 
 def x_encoder(kind: str, narrow: bool, even: bool) -> Any:
-    """The device function for a lane's columns of a row of x; it counts what is out, far, no number."""
+    """The device function for a lane's columns of a row of x; it counts values that clip, clip by far, or are
+    not finite.
+    """
     load, value_of = (
         (ptx.load_float, _float_of) if kind == "float32" else (_load_double, _double_of)
     )  # fmt: skip
@@ -77,7 +79,7 @@ def x_encoder(kind: str, narrow: bool, even: bool) -> Any:
     store, size = (ptx.store1, 1) if narrow else (ptx.store4, 4)
 
     @inlined
-    def encode(at: Any, between: Any, columns: Any, to: Any, pitch: Any, numbers: Any, found: Any) -> None:
+    def encode(at: Any, between: Any, columns: Any, to: Any, pitch: Any, numbers: Any, counts: Any) -> None:
         scale, zero, shift, low, high, far_low, far_high = numbers
         column = uint64(cuda.threadIdx.x) & uint64(31)
         at, to = at + column * between, to + column * uint64(size)
@@ -86,12 +88,12 @@ def x_encoder(kind: str, narrow: bool, even: bool) -> Any:
             if column < columns:
                 value = load(at)
                 if value - value != none:  # infinities and NaN
-                    found[2] = int32(found[2] + int32(1))
+                    counts[2] = int32(counts[2] + int32(1))
                     value = none
                 code = int32(rounded(value * value_of(scale)) + zero)
                 inside = low if code < low else high if code > high else code
-                found[0] = int32(found[0] + int32(code != inside))
-                found[1] = int32(found[1] + int32(code < far_low or code > far_high))
+                counts[0] = int32(counts[0] + int32(code != inside))
+                counts[1] = int32(counts[1] + int32(code < far_low or code > far_high))
                 stored = int32(inside + shift)
             store(to, uint32(stored))
             column, at, to = column + uint64(32), at + uint64(32) * between, to + uint64(32 * size)
@@ -100,13 +102,13 @@ def x_encoder(kind: str, narrow: bool, even: bool) -> Any:
 
 
 def state_encoder(narrow: bool, even: bool) -> Any:
-    """The device function for a row of h0, or of zeros where that is 0; it counts as the fourth and fifth."""
+    """The device function for a row of h0, or of zeros if its address is 0; it counts in places 3 and 4."""
     load_float, rounded, none = ptx.load_float, rounder("float64", even), float64(0)
     store, size = (ptx.store1, 1) if narrow else (ptx.store4, 4)
 
     @inlined
     def encode(at: Any, between: Any, wide: Any, units: Any, to: Any, padded: Any, numbers: Any,
-               found: Any) -> None:  # fmt: skip
+               counts: Any) -> None:  # fmt: skip
         first, scale, zero, shift, low, high, seen_low, seen_high = numbers
         unit = uint64(cuda.threadIdx.x) & uint64(31)
         while unit < padded:
@@ -115,12 +117,12 @@ def state_encoder(narrow: bool, even: bool) -> Any:
                 place = at + unit * between
                 value = float64(load_float(place)) if wide == uint32(0) else _load_double(place)
                 if value - value != none:
-                    found[4] = int32(found[4] + int32(1))
+                    counts[4] = int32(counts[4] + int32(1))
                     value = none
                 code = int32(rounded(value * _double_of(scale)) + zero)
                 inside = low if code < low else high if code > high else code
                 beyond = value < _double_of(seen_low) or value > _double_of(seen_high)
-                found[3] = int32(found[3] + int32(code != inside and beyond))
+                counts[3] = int32(counts[3] + int32(code != inside and beyond))
                 stored = int32(inside + shift)
             store(to + unit * uint64(size), uint32(stored))
             unit = unit + uint64(32)
@@ -131,51 +133,53 @@ def state_encoder(narrow: bool, even: bool) -> Any:
 @family(combined(("float32", "float64"), (True, False), (True, False)))
 def kernel(kind: str, narrow: bool, even: bool) -> Kernel:
     """Codes and a shift, in bytes or in words of 32 bits; rows filled up with zeros."""
-    of_x, of_h = x_encoder(kind, narrow, even), state_encoder(narrow, even)
+    encode_x, encode_h = x_encoder(kind, narrow, even), state_encoder(narrow, even)
     size, store4 = 1 if narrow else 4, ptx.store4
 
     def begin(
-        x: Any, step: Any, across: Any, between: Any, columns: Any, made: Any, pitch: Any, rows: Any, n: Any,
+        x: Any, step: Any, across: Any, between: Any, columns: Any, codes: Any, pitch: Any, rows: Any, n: Any,
         scale: Any, zero: Any, shift: Any, low: Any, high: Any, far_low: Any, far_high: Any,
         h: Any, h_across: Any, h_between: Any, wide: Any, states: Any, padded: Any, units: Any,
         first: Any, h_scale: Any, h_zero: Any, h_shift: Any, h_low: Any, h_high: Any, seen_low: Any,
         seen_high: Any, counters: Any, count: Any, total: Any,
     ) -> None:  # fmt: skip
-        found = cuda.local.array(5, int32)
+        counts = cuda.local.array(5, int32)
         for i in range(5):
-            found[i] = int32(0)
+            counts[i] = int32(0)
         numbers = scale, zero, shift, low, high, far_low, far_high
         h_numbers = first, h_scale, h_zero, h_shift, h_low, h_high, seen_low, seen_high
         thread = uint64(cuda.blockIdx.x) * uint64(THREADS) + uint64(cuda.threadIdx.x)
-        every = uint64(cuda.gridDim.x) * uint64(THREADS // 32)
+        stride = uint64(cuda.gridDim.x) * uint64(THREADS // 32)
         row = thread >> uint64(5)
         if row < rows:
             t, i = row // n, row % n
-            more_t, more_i = every // n, every % n
+            more_t, more_i = stride // n, stride % n
             while row < rows:
                 at = x + t * step + i * across
-                of_x(at, between, columns, made + row * pitch * uint64(size), pitch, numbers, found)
-                row, t, i = row + every, t + more_t, i + more_i
+                encode_x(at, between, columns, codes + row * pitch * uint64(size), pitch, numbers, counts)
+                row, t, i = row + stride, t + more_t, i + more_i
                 if i >= n:
                     t, i = t + uint64(1), i - n
         row = thread >> uint64(5)
         while row < n:
             at = h + (row * h_across if h != uint64(0) else uint64(0))
-            of_h(at, h_between, wide, units, states + row * padded * uint64(size), padded, h_numbers, found)
-            row = row + every
+            encode_h(
+                at, h_between, wide, units, states + row * padded * uint64(size), padded, h_numbers, counts
+            )
+            row = row + stride
         while thread < count:
             store4(counters + thread * uint64(4), uint32(0))
-            thread = thread + every * uint64(32)
-        if found[0] != int32(0):
-            cuda.atomic.add(total, AT, int64(found[0]))
-        if found[1] != int32(0):
-            cuda.atomic.add(total, AT_FAR, int64(found[1]))
-        if found[2] != int32(0):
-            cuda.atomic.add(total, NOT_FINITE, int64(found[2]))
-        if found[3] != int32(0):
-            cuda.atomic.add(total, AT_H, int64(found[3]))
-        if found[4] != int32(0):
-            cuda.atomic.add(total, NO_STATES, int64(found[4]))
+            thread = thread + stride * uint64(32)
+        if counts[0] != int32(0):
+            cuda.atomic.add(total, AT, int64(counts[0]))
+        if counts[1] != int32(0):
+            cuda.atomic.add(total, AT_FAR, int64(counts[1]))
+        if counts[2] != int32(0):
+            cuda.atomic.add(total, NOT_FINITE, int64(counts[2]))
+        if counts[3] != int32(0):
+            cuda.atomic.add(total, AT_H, int64(counts[3]))
+        if counts[4] != int32(0):
+            cuda.atomic.add(total, NO_STATES, int64(counts[4]))
 
     name = f"gru begins with {kind}, to {'bytes' if narrow else 'words'}{', ties to even' if even else ''}"
     parts = *(uint64,) * 10, *(int32,) * 6, *(uint64,) * 3, uint32, *(uint64,) * 3
@@ -184,26 +188,26 @@ def kernel(kind: str, narrow: bool, even: bool) -> Kernel:
 
 
 @family()
-def ending() -> Kernel:
-    """The last states to where they stay; counts to memory that the host reads, and to nothing again."""
+def last_states_copier() -> Kernel:
+    """The kernel that copies the last states, hands counts to memory that the host reads, and clears them."""
     load4, load1, store4, store1 = codes8.load4, integers.load1, ptx.store4, ptx.store1
 
-    def end(source: Any, to: Any, size: Any, told: Any, total: Any) -> None:
+    def end(source: Any, to: Any, size: Any, host_counts: Any, total: Any) -> None:
         i = uint64(cuda.blockIdx.x) * uint64(THREADS) + uint64(cuda.threadIdx.x)
-        every = uint64(cuda.gridDim.x) * uint64(THREADS)
-        if told != uint64(0) and i < uint64(COUNTED):
+        stride = uint64(cuda.gridDim.x) * uint64(THREADS)
+        if host_counts != uint64(0) and i < uint64(COUNTED):
             count = uint64(total[i])
             total[i] = int64(0)
-            store4(told + i * uint64(8), uint32(count))
-            store4(told + i * uint64(8) + uint64(4), uint32(count >> uint64(32)))
+            store4(host_counts + i * uint64(8), uint32(count))
+            store4(host_counts + i * uint64(8) + uint64(4), uint32(count >> uint64(32)))
         if ((source | to | size) & uint64(3)) == uint64(0):
             while uint64(4) * i < size:
                 store4(to + uint64(4) * i, uint32(load4(source + uint64(4) * i)))
-                i = i + every
+                i = i + stride
         else:
             while i < size:
                 store1(to + i, uint32(load1(source + i)))
-                i = i + every
+                i = i + stride
 
     return Kernel("gru ends", end, *(uint64,) * 4, array(int64, 1), threads=THREADS)
 
@@ -213,24 +217,24 @@ def numbers(call: Call, shift: int) -> tuple[int, ...]:
     cell, fmt, kind = call.cell, call.plan.x, call.x.dtype.name
     if fmt is not cell.formats["x"]:
         return _numbers(cell, fmt, kind, shift)
-    found: tuple[int, ...] = cell.prepared(
+    counts: tuple[int, ...] = cell.prepared(
         ("cuda x", kind, shift), lambda cell: _numbers(cell, fmt, kind, shift)
     )
-    return found
+    return counts
 
 
 def _numbers(cell: Cell, fmt: QFormat, kind: str, shift: int) -> tuple[int, ...]:
     low, high = (int(np.clip(end, -MOST, MOST)) for end in far_ends(cell, fmt))
     ints = fmt.zero, shift, fmt.low, fmt.high, low, high
-    return _bits(2.0**fmt.exponent, kind), *(each & LONG for each in ints)
+    return _bits(2.0**fmt.exponent, kind), *(number & LONG for number in ints)
 
 
-def of_states(call: Call, first: int, shift: int) -> tuple[int, ...]:
-    """The same of h: what zero is stored as, scale and ends, and the ends of what calibration saw."""
-    h, seen = call.plan.h, call.cell.ranges["h"]
+def state_numbers(call: Call, first: int, shift: int) -> tuple[int, ...]:
+    """Numbers for h: the stored zero, scale, ends, and the ends that calibration saw."""
+    h, calibrated = call.plan.h, call.cell.ranges["h"]
     kind = "float64" if call.h is None else call.h.dtype.name
-    ends = [_bits(float(np.dtype(kind).type(end)), "float64") for end in seen]
-    ints = (each & LONG for each in (h.zero, shift, h.low, h.high))
+    ends = [_bits(float(np.dtype(kind).type(end)), "float64") for end in calibrated]
+    ints = (number & LONG for number in (h.zero, shift, h.low, h.high))
     return first & LONG, _bits(2.0**h.exponent, "float64"), *ints, *ends
 
 
@@ -240,21 +244,22 @@ def _bits(value: float, kind: str) -> int:
     return int(number.view(f"u{number.itemsize}"))
 
 
-def begin(launch: Any, call: Call, given: Any, x: Any, codes: Any, h: Any, states: Any, counters: Any,
+def begin(launch: Any, call: Call, weights: Any, x: Any, codes: Any, h: Any, states: Any, counters: Any,
           count: int, counts: Any) -> None:  # fmt: skip
-    """Launch it: codes of x and a shift [T · N, columns], the first states, so many counters."""
-    (t, n, c), (step, across, between) = call.x.shape, (each & LONG for each in call.x.strides)
-    h_across, h_between = (0, 0) if call.h is None else (each & LONG for each in call.h.strides)
+    """Launch the kernel: codes of x and a shift [T · N, columns], the first states, ``count`` counters."""
+    (t, n, c), (step, across, between) = call.x.shape, (number & LONG for number in call.x.strides)
+    h_across, h_between = (0, 0) if call.h is None else (number & LONG for number in call.h.strides)
     wide = int(call.h is not None and call.h.itemsize == 8)
     grid = min(max(-(-t * n // (THREADS // 32)), -(-n // (THREADS // 32))), MOST_BLOCKS)
     launch(
-        kernel(call.x.dtype.name, given.narrow, call.even), (grid,), x, step, across, between, c, codes,
-        given.columns, t * n, n, *numbers(call, given.x_shift), h, h_across, h_between, wide, states,
-        given.padded, call.cell.units, *of_states(call, given.first, given.h_shift), counters, count, counts,
+        kernel(call.x.dtype.name, weights.narrow, call.even), (grid,), x, step, across, between, c, codes,
+        weights.columns, t * n, n, *numbers(call, weights.x_shift), h, h_across, h_between, wide, states,
+        weights.padded, call.cell.units, *state_numbers(call, weights.first, weights.h_shift), counters,
+        count, counts,
     )  # fmt: skip
 
 
-def end(launch: Any, source: Any, to: Any, size: int, told: int, counts: Any) -> None:
-    """Launch it: copy so many bytes."""
+def end(launch: Any, source: Any, to: Any, size: int, host_counts: int, counts: Any) -> None:
+    """Launch the copy of ``size`` bytes."""
     grid = min(-(-max(size, 1) // (4 * THREADS)), MOST_BLOCKS)
-    launch(ending(), (grid,), source, to, size, told, counts)
+    launch(last_states_copier(), (grid,), source, to, size, host_counts, counts)

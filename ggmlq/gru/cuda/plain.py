@@ -1,4 +1,4 @@
-"""Kernels without tensor cores, for any widths: what x brings, and a step, in three parts or in one.
+"""Kernels without tensor cores, for any widths: input terms, and a step, in three parts or in one.
 
 A thread has one unit of one row. Narrow operands are words of four bytes, of which one instruction makes four
 products; wide ones are multiplied one by one, with sums of 64 bits.
@@ -14,7 +14,19 @@ from ...cuda.intrinsics.atoms import inlined
 from ...cuda.intrinsics.language import cuda, int8, int16, int32, int64, uint32, uint64
 from ...cuda.machine.launch import Kernel, array, family
 from .. import step
-from .atoms import GIVEN, KEPT, STORED, VALID, clear, copied, given, kind, put_state, tell, verbs
+from .atoms import (
+    CONSTANT_COUNT,
+    COUNTER_LENGTH,
+    STORED,
+    VALID,
+    add_counts,
+    clear_counts,
+    constants_type,
+    copy_constants,
+    number_type,
+    step_functions,
+    store_state,
+)  # fmt: skip
 
 UNITS, BESIDE = 32, 4  # of a block: units, rows
 THREADS = UNITS * BESIDE
@@ -23,9 +35,9 @@ OUTS = (uint64, uint64, uint64, uint32, uint32, uint64, uint32)  # Outs
 
 
 class Outs(NamedTuple):
-    """Where states go: ``atoms.put_state``."""
+    """The destinations of states (``atoms.store_state``)."""
 
-    y: Any  # addresses; 0 where nobody asked for it
+    y: Any  # addresses; 0 for outputs that the call does not want
     codes: Any
     v: Any
     size: int  # bytes of a code
@@ -35,13 +47,13 @@ class Outs(NamedTuple):
 
 
 def grid(rows: int, padded: int) -> tuple[int]:
-    """Blocks for all units of some rows."""
+    """Blocks for all units of ``rows`` rows."""
     return (-(-rows // BESIDE) * (padded // UNITS),)
 
 
 @inlined
-def stand(padded: Any) -> Any:
-    """Row and unit of a thread."""
+def place_thread(padded: Any) -> Any:
+    """The row and the unit of a thread."""
     block, across = uint32(cuda.blockIdx.x), uint32(padded // uint32(UNITS))
     thread = uint32(cuda.threadIdx.x)
     row = uint32(uint32(uint32(block // across) * uint32(BESIDE)) + uint32(thread // uint32(UNITS)))
@@ -49,7 +61,7 @@ def stand(padded: Any) -> Any:
 
 
 @cache
-def dotter(narrow: bool) -> Any:
+def dot_product(narrow: bool) -> Any:
     """The device function of one sum: a row of weights times one of activations."""
     dp4a = codes8.dp4a("s8", "s8")
 
@@ -75,102 +87,106 @@ def operands(narrow: bool) -> tuple[Any, Any]:
 
 @family(BOTH)
 def project(narrow: bool) -> Kernel:
-    """What x brings to the gates, for rows of x."""
-    dot, bring = dotter(narrow), verbs(narrow).bring
-    of_z, of_r, of_g, number = step.WX_Z, step.WX_R, step.WX_G, kind(narrow)
+    """The kernel of the input terms, for rows of x."""
+    dot, input_term = dot_product(narrow), step_functions(narrow).input_term
+    z_shift, r_shift, g_shift, number = step.WX_Z, step.WX_R, step.WX_G, number_type(narrow)
 
     @inlined
-    def of_gate(
+    def gate_term(
         W: Any, at: Any, x: Any, row: Any, rows: Any, bias: Any, k: Any, shift: Any, counts: Any
     ) -> Any:  # fmt: skip
         s = number(dot(W, at, x, row))
-        return bring(
+        return input_term(
             s, rows[0, at], rows[1, at], rows[2, at], rows[3, at], rows[4, at], bias, k, shift, counts
         )
 
     def work(
-        W: Any, x: Any, rows: Any, biases: Any, p: Any, total: Any, units: Any, padded: Any, given_k: Any
+        W: Any, x: Any, rows: Any, biases: Any, p: Any, total: Any, units: Any, padded: Any, constants_k: Any
     ) -> None:
-        k, counts = cuda.local.array(GIVEN, number), cuda.local.array(KEPT, number)
-        copied(given_k, k)
-        clear(counts)
-        row, unit = stand(padded)
+        k, counts = cuda.local.array(CONSTANT_COUNT, number), cuda.local.array(COUNTER_LENGTH, number)
+        copy_constants(constants_k, k)
+        clear_counts(counts)
+        row, unit = place_thread(padded)
         if row < x.shape[0]:
             counts[VALID] = number(unit < units)
             at_r, at_g = uint32(padded + unit), uint32(uint32(padded + padded) + unit)
-            p[row, unit] = of_gate(W, unit, x, row, rows, biases[0, unit], k, of_z, counts)
-            p[row, at_r] = of_gate(W, at_r, x, row, rows, biases[1, unit], k, of_r, counts)
-            p[row, at_g] = of_gate(W, at_g, x, row, rows, biases[2, unit], k, of_g, counts)
-            tell(counts, total)
+            p[row, unit] = gate_term(W, unit, x, row, rows, biases[0, unit], k, z_shift, counts)
+            p[row, at_r] = gate_term(W, at_r, x, row, rows, biases[1, unit], k, r_shift, counts)
+            p[row, at_g] = gate_term(W, at_g, x, row, rows, biases[2, unit], k, g_shift, counts)
+            add_counts(counts, total)
 
     name = f"gru what x brings, {'narrow' if narrow else 'wide'}"
-    parts = *operands(narrow), *(array(number, 2),) * 3, array(int64, 1), uint32, uint32, given(narrow)
+    parts = (
+        *operands(narrow), *(array(number, 2),) * 3, array(int64, 1), uint32, uint32, constants_type(narrow),
+    )  # fmt: skip
     return Kernel(name, work, *parts, threads=THREADS)
 
 
 @family(BOTH)
 def products(narrow: bool) -> Kernel:
     """The first part of a step: deviations of Rh [N, 3 · padded]."""
-    dot, hidden, number = dotter(narrow), verbs(narrow).hidden, kind(narrow)
+    dot, hidden_term, number = dot_product(narrow), step_functions(narrow).hidden_term, number_type(narrow)
 
     def work(
-        R: Any, h: Any, rows: Any, made: Any, total: Any, units: Any, padded: Any, given_k: Any
+        R: Any, h: Any, rows: Any, deviations: Any, total: Any, units: Any, padded: Any, constants_k: Any
     ) -> None:  # fmt: skip
-        k, counts = cuda.local.array(GIVEN, number), cuda.local.array(KEPT, number)
-        copied(given_k, k)
-        clear(counts)
-        row, unit = stand(padded)
+        k, counts = cuda.local.array(CONSTANT_COUNT, number), cuda.local.array(COUNTER_LENGTH, number)
+        copy_constants(constants_k, k)
+        clear_counts(counts)
+        row, unit = place_thread(padded)
         if row < h.shape[0]:
             counts[VALID] = number(unit < units)
             for gate in range(3):
                 at = uint32(uint32(uint32(gate) * padded) + unit)
                 s = number(dot(R, at, h, row))
-                made[row, at] = hidden(
+                deviations[row, at] = hidden_term(
                     s, rows[0, at], rows[1, at], rows[2, at], rows[3, at], rows[4, at], k, counts
                 )
-            tell(counts, total)
+            add_counts(counts, total)
 
     name = f"gru products of a step, {'narrow' if narrow else 'wide'}"
-    parts = *operands(narrow), *(array(number, 2),) * 2, array(int64, 1), uint32, uint32, given(narrow)
+    parts = (
+        *operands(narrow), *(array(number, 2),) * 2, array(int64, 1), uint32, uint32, constants_type(narrow),
+    )  # fmt: skip
     return Kernel(name, work, *parts, threads=THREADS)
 
 
 @family(BOTH)
 def gates(narrow: bool) -> Kernel:
     """The second part: z, r, g and R_g h + b_rg [N, 4 · padded] of Rh and of what x brings."""
-    number, all_gates = kind(narrow), verbs(narrow).gates
+    number, all_gates = number_type(narrow), step_functions(narrow).gates
 
     def work(
-        made: Any, p: Any, first: Any, biases: Any, tables: Any, mid: Any, total: Any, units: Any,
-        padded: Any, given_k: Any,
+        deviations: Any, p: Any, first: Any, biases: Any, tables: Any, mid: Any, total: Any, units: Any,
+        padded: Any, constants_k: Any,
     ) -> None:  # fmt: skip
-        k, counts = cuda.local.array(GIVEN, number), cuda.local.array(KEPT, number)
-        copied(given_k, k)
-        clear(counts)
-        row, unit = stand(padded)
-        if row < made.shape[0] and unit < units:
+        k, counts = cuda.local.array(CONSTANT_COUNT, number), cuda.local.array(COUNTER_LENGTH, number)
+        copy_constants(constants_k, k)
+        clear_counts(counts)
+        row, unit = place_thread(padded)
+        if row < deviations.shape[0] and unit < units:
             counts[VALID] = number(1)
             at_r, at_g = uint32(padded + unit), uint32(uint32(padded + padded) + unit)
-            of_x = first + uint64(row)
+            x_row = first + uint64(row)
             z, r, g, a = all_gates(
-                made[row, unit], made[row, at_r], made[row, at_g],
-                p[of_x, unit], p[of_x, at_r], p[of_x, at_g], biases[3, unit],
+                deviations[row, unit], deviations[row, at_r], deviations[row, at_g],
+                p[x_row, unit], p[x_row, at_r], p[x_row, at_g], biases[3, unit],
                 tables[0], tables[1], tables[2], k, counts,
             )  # fmt: skip
             mid[row, unit], mid[row, at_r], mid[row, at_g] = z, r, g
             mid[row, uint32(at_g + padded)] = a
-            tell(counts, total)
+            add_counts(counts, total)
 
     name = f"gru gates of a step, {'narrow' if narrow else 'wide'}"
     matrix = array(number, 2)
-    parts = matrix, matrix, uint64, *(matrix,) * 3, array(int64, 1), uint32, uint32, given(narrow)
+    parts = matrix, matrix, uint64, *(matrix,) * 3, array(int64, 1), uint32, uint32, constants_type(narrow)
     return Kernel(name, work, *parts, threads=THREADS)
 
 
 @cache
-def finisher(narrow: bool) -> Any:
-    """The device function from gates to the next state, in both kinds of a step; it tells the counts."""
-    number, next_state = kind(narrow), verbs(narrow).state
+def state_epilogue(narrow: bool) -> Any:
+    """The device function from gates to the next state, for both kinds of a step; it adds the counts."""
+    number, next_state = number_type(narrow), step_functions(narrow).state
 
     @inlined
     def finish(
@@ -180,11 +196,25 @@ def finisher(narrow: bool) -> Any:
         before = number(number(h[row, unit]) - k[STORED])
         s = next_state(z, g, before, k, counts)
         after[row, unit] = number(s + k[STORED])
-        of_x = first + uint64(row)
-        put_state(
-            y, codes, v, size, of_x * uint64(units) + uint64(unit), of_x, unit, units, scale, s, z, r, g, a, k
+        x_row = first + uint64(row)
+        store_state(
+            y,
+            codes,
+            v,
+            size,
+            x_row * uint64(units) + uint64(unit),
+            x_row,
+            unit,
+            units,
+            scale,
+            s,
+            z,
+            r,
+            g,
+            a,
+            k,
         )
-        tell(counts, total)
+        add_counts(counts, total)
 
     return finish
 
@@ -192,17 +222,17 @@ def finisher(narrow: bool) -> Any:
 @family(BOTH)
 def states(narrow: bool) -> Kernel:
     """The third part: the next states."""
-    number, finish = kind(narrow), finisher(narrow)
+    number, finish = number_type(narrow), state_epilogue(narrow)
     bytes_ = array(int8 if narrow else int32, 2)
 
     def work(
         mid: Any, h: Any, after: Any, y: Any, codes: Any, v: Any, size: Any, scale: Any, first: Any,
-        units: Any, total: Any, padded: Any, given_k: Any,
+        units: Any, total: Any, padded: Any, constants_k: Any,
     ) -> None:  # fmt: skip
-        k, counts = cuda.local.array(GIVEN, number), cuda.local.array(KEPT, number)
-        copied(given_k, k)
-        clear(counts)
-        row, unit = stand(padded)
+        k, counts = cuda.local.array(CONSTANT_COUNT, number), cuda.local.array(COUNTER_LENGTH, number)
+        copy_constants(constants_k, k)
+        clear_counts(counts)
+        row, unit = place_thread(padded)
         if row < h.shape[0] and unit < units:
             counts[VALID] = number(1)
             z, g = mid[row, unit], mid[row, uint32(uint32(padded + padded) + unit)]
@@ -215,40 +245,40 @@ def states(narrow: bool) -> Kernel:
             )  # fmt: skip
 
     name = f"gru states of a step, {'narrow' if narrow else 'wide'}"
-    parts = array(number, 2), bytes_, bytes_, *OUTS, array(int64, 1), uint32, given(narrow)
+    parts = array(number, 2), bytes_, bytes_, *OUTS, array(int64, 1), uint32, constants_type(narrow)
     return Kernel(name, work, *parts, threads=THREADS)
 
 
 @family(BOTH)
 def one(narrow: bool) -> Kernel:
     """A step: products, gates and states of a unit in one thread."""
-    number, dot, atoms = kind(narrow), dotter(narrow), verbs(narrow)
-    hidden, all_gates, finish = atoms.hidden, atoms.gates, finisher(narrow)
+    number, dot, atoms = number_type(narrow), dot_product(narrow), step_functions(narrow)
+    hidden_term, all_gates, finish = atoms.hidden_term, atoms.gates, state_epilogue(narrow)
     bytes_ = array(int8 if narrow else int32, 2)
 
     def work(
         R: Any, words: Any, h: Any, after: Any, rows: Any, biases: Any, tables: Any, p: Any,
-        of_p: Any,  # the row of p with which the step begins
+        first_p_row: Any,  # the row of p with which the step begins
         y: Any, codes: Any, v: Any, size: Any, scale: Any, first: Any, units: Any, total: Any, padded: Any,
-        given_k: Any,
+        constants_k: Any,
     ) -> None:  # fmt: skip
-        k, counts = cuda.local.array(GIVEN, number), cuda.local.array(KEPT, number)
-        copied(given_k, k)
-        clear(counts)
-        row, unit = stand(padded)
+        k, counts = cuda.local.array(CONSTANT_COUNT, number), cuda.local.array(COUNTER_LENGTH, number)
+        copy_constants(constants_k, k)
+        clear_counts(counts)
+        row, unit = place_thread(padded)
         if row < h.shape[0] and unit < units:
             counts[VALID] = number(1)
             d = cuda.local.array(3, number)
             for gate in range(3):
                 at = uint32(uint32(uint32(gate) * padded) + unit)
                 s = number(dot(R, at, words, row))
-                d[gate] = hidden(
+                d[gate] = hidden_term(
                     s, rows[0, at], rows[1, at], rows[2, at], rows[3, at], rows[4, at], k, counts
                 )
             at_r, at_g = uint32(padded + unit), uint32(uint32(padded + padded) + unit)
-            of_x = of_p + uint64(row)
+            x_row = first_p_row + uint64(row)
             z, r, g, a = all_gates(
-                d[0], d[1], d[2], p[of_x, unit], p[of_x, at_r], p[of_x, at_g], biases[3, unit],
+                d[0], d[1], d[2], p[x_row, unit], p[x_row, at_r], p[x_row, at_g], biases[3, unit],
                 tables[0], tables[1], tables[2], k, counts,
             )  # fmt: skip
             finish(
@@ -258,4 +288,4 @@ def one(narrow: bool) -> Kernel:
     name = f"gru a step at once, {'narrow' if narrow else 'wide'}"
     matrix = array(number, 2)
     parts = *operands(narrow), bytes_, bytes_, *(matrix,) * 4, uint64, *OUTS, array(int64, 1), uint32
-    return Kernel(name, work, *parts, given(narrow), threads=THREADS)
+    return Kernel(name, work, *parts, constants_type(narrow), threads=THREADS)

@@ -1,13 +1,13 @@
-"""Calls as lists of launches, written once for a shape and then only filled in.
+"""Calls as recorded launches: written once for a shape, then only filled in.
 
-A call of a hundred steps takes less than two hundred microseconds on the card, so what the host does before
-its last launch counts as well. A rung whose call is a few launches has them written down here: the first call
-of a shape makes the list, later ones bring addresses, and nothing of theirs is computed again. Memory comes
-from CuPy in each call, so nothing of a call stays on the card but a line of counts.
+A call of a hundred steps takes less than two hundred microseconds on the card, so the host's work before
+its last launch counts as well. The first call of a shape records its launches, later ones bring addresses,
+and nothing else is computed again. Memory comes from CuPy in each call, so nothing of a call stays on the
+card but a row of counts.
 
-A list belongs to one call at a time; the next call with the same shape, in another thread, gets another one.
-Where there is nothing to wait for (a CUDA graph is recorded) and where constants are those of one call
-(``dynamic_x``) the same launches are made at once.
+A recording belongs to one call at a time; another thread's call with the same shape gets another one. While
+a CUDA graph is recorded, and where constants are those of one call (``dynamic_x``), the same launches are
+made at once.
 
 Directions share nothing: where both fit the card the second one runs on a stream of its own.
 """
@@ -23,151 +23,170 @@ from numpy.typing import NDArray
 
 from ...cuda.machine import device
 from ...cuda.machine.launch import Kernel
-from ...cuda.machine.prepared_launch import Hole, Ready
-from ...cuda.machine.side_stream import beside
+from ...cuda.machine.prepared_launch import AddressSlot, PreparedLaunch
+from ...cuda.machine.side_stream import fork
 from ..run import Call
 from . import encode
-from .call import Memory, Project, Steps, Work, begun, ended, last, memory, told, walk
-from .layout import kept
+from .call import (
+    DeviceCall,
+    Memory,
+    Project,
+    Steps,
+    begin_call,
+    end_call,
+    last_states,
+    memory,
+    report_counts,
+    walk,
+)  # fmt: skip
+from .layout import device_weights
 
-KEPT = 32  # shapes of a cell; lists of those used last
-X, H, Y, CODES, V, LAST, OF_X, STATES, P, COUNTERS = range(10)  # addresses that a call brings
+MOST_SHAPES = 32  # shapes of a cell whose recordings are kept
+X, H, Y, CODES, V, LAST, X_CODES, STATES, P, COUNTERS = range(10)  # numbers of a call's addresses
 BYTES = 8 * encode.COUNTED
 _lock = threading.Lock()
 
 
-class Way(NamedTuple):
-    """What of a rung is different from others."""
+class StepsRung(NamedTuple):
+    """The parts in which r3 and r4 differ."""
 
     name: str
     project: Project
     steps: Steps
-    busy: Callable[[Call], int]  # multiprocessors that its steps hold
-    counters: Callable[[Call, int], int]  # words that are 0 before the first step, for steps at a time
+    busy: Callable[[Call], int]  # multiprocessors that its steps occupy
+    counters: Callable[
+        [Call, int], int
+    ]  # words that are 0 before the first step, for a number of steps at a time
 
 
-class Program(NamedTuple):
+class RecordedCall(NamedTuple):
     """The launches of a call of one shape."""
 
-    launches: tuple[Ready, ...]
+    launches: tuple[PreparedLaunch, ...]
     memory: Memory
     counters: int
-    counts: Any  # on the device: nothing between calls
-    told: NDArray[np.int64]  # the same for the host, in memory that the device writes to
-    owner: Any  # of that memory
+    counts: Any  # on the device: zeros between calls
+    host_counts: NDArray[np.int64]  # the counts of a call, in host memory that the device writes to
+    owner: Any  # the owner of that memory
 
 
-def run(calls: Sequence[Call], way: Way) -> None:
-    """All steps of all directions."""
+def run(calls: Sequence[Call], rung: StepsRung) -> None:
+    """Run all steps of all directions."""
     gpu = device.driver()
     index = gpu.device()
     main = gpu.stream(index)
     waits = not (main.ptr and main.is_capturing())
-    both = len(calls) > 1 and sum(map(way.busy, calls)) <= device.multiprocessors()
+    both = len(calls) > 1 and sum(map(rung.busy, calls)) <= device.multiprocessors()
     if not waits or any(call.plan.x is not call.cell.formats["x"] for call in calls):
-        _at_once(calls, way, index, main, both)
+        _launch_now(calls, rung, index, main, both)
         return
-    taken = [_taken(call, way, index) for call in calls]
-    used: list[Any] = []
+    borrowed = [_borrow(call, rung, index) for call in calls]
+    memory_in_use: list[Any] = []
     try:
         if both:
-            with beside(index, main) as side:
-                for call, (_, program), stream in zip(calls, taken, (main, side), strict=True):
-                    used.append(_launched(call, program, stream.ptr))
+            with fork(index, main) as side:
+                for call, (_, program), stream in zip(calls, borrowed, (main, side), strict=True):
+                    memory_in_use.append(_launch(call, program, stream.ptr))
         else:
-            for call, (_, program) in zip(calls, taken, strict=True):
-                used.append(_launched(call, program, main.ptr))
+            for call, (_, program) in zip(calls, borrowed, strict=True):
+                memory_in_use.append(_launch(call, program, main.ptr))
     finally:
         device.wait_for(main)  # before anyone else gets the memory, errors or none
-    found = []
-    for free, program in taken:
-        found.append(program.told.tolist())
+    counts_list = []
+    for free, program in borrowed:
+        counts_list.append(program.host_counts.tolist())
         free.append(program)
-    for call, counts in zip(calls, found, strict=True):
-        told(call, counts)
+    for call, counts in zip(calls, counts_list, strict=True):
+        report_counts(call, counts)
 
 
-def _at_once(calls: Sequence[Call], way: Way, index: int, main: Any, both: bool) -> None:
-    def launched(call: Call) -> Work:
-        some = memory(call, kept(call)).p[0] // call.x.shape[1]
-        work = begun(call, way.counters(call, some))
-        walk(work, way.project, way.steps)
+def _launch_now(calls: Sequence[Call], rung: StepsRung, index: int, main: Any, both: bool) -> None:
+    def launched(call: Call) -> DeviceCall:
+        chunk_steps = memory(call, device_weights(call)).p[0] // call.x.shape[1]
+        work = begin_call(call, rung.counters(call, chunk_steps))
+        walk(work, rung.project, rung.steps)
         return work
 
     if both:
-        with beside(index, main) as side:
+        with fork(index, main) as side:
             works = [launched(calls[0])]
             with side:
                 works.append(launched(calls[1]))
     else:
         works = [launched(call) for call in calls]
     for work in works:
-        ended(work.call, work.counts)
+        end_call(work.call, work.counts)
 
 
-def _launched(call: Call, program: Program, stream: int) -> Any:
-    """Everything onto a stream; gives the memory that it works in."""
+def _launch(call: Call, program: RecordedCall, stream: int) -> Any:
+    """Queue all launches on a stream; returns the memory that they use."""
     empty = device.driver().empty
-    codes, states, p = program.memory.made(empty)
+    codes, states, p = program.memory.allocate(empty)
     counters = empty(program.counters, np.uint32) if program.counters else None
     addresses = [
         0 if part is None else part.data.ptr
         for part in (call.x, call.h, call.y, call.codes, call.v, call.last, codes, states, p, counters)
     ]
-    for each in program.launches:
-        each.launch(addresses, stream)
+    for launch in program.launches:
+        launch.launch(addresses, stream)
     return codes, states, p, counters
 
 
-# --- lists and who has them -----------------------------------------------------------------------
+# --- recordings and their users -------------------------------------------------------------------
 
 
-def _taken(call: Call, way: Way, index: int) -> tuple[list[Program], Program]:
-    """A list of launches that nobody else has, and where it goes afterwards."""
-    x, h, made = call.x, call.h, call.cell.made
-    of_h = None if h is None else (h.dtype.char, h.strides)
+def _borrow(call: Call, rung: StepsRung, index: int) -> tuple[list[RecordedCall], RecordedCall]:
+    """A recording that nobody else uses, and the list to which it returns."""
+    x, h, lists = call.x, call.h, call.cell.cache
+    h_key = None if h is None else (h.dtype.char, h.strides)
     key = (
-        "cuda launches", index, way.name, x.shape, x.dtype.char, x.strides, of_h, call.codes is None,
+        "cuda launches", index, rung.name, x.shape, x.dtype.char, x.strides, h_key, call.codes is None,
         call.v is None, call.even,
     )  # fmt: skip
-    free: list[Program] | None = made.get(key)
+    free: list[RecordedCall] | None = lists.get(key)
     if free is None:
-        free = _place(made, key)
+        free = _free_list(lists, key)
     try:
         return free, free.pop()
     except IndexError:
-        return free, _written(call, way)
+        return free, _record(call, rung)
 
 
-def _place(made: dict[Any, Any], key: Any) -> list[Program]:
-    """Room for the lists of another shape, which may take that of the oldest."""
+def _free_list(lists: dict[Any, Any], key: Any) -> list[RecordedCall]:
+    """A list for the recordings of another shape, which may replace the oldest one."""
     with _lock:
-        shapes = [each for each in made if type(each) is tuple and each[0] == key[0]]
-        if len(shapes) >= KEPT:
-            made.pop(shapes[0], None)
-        found: list[Program] = made.setdefault(key, [])
-        return found
+        shapes = [shape for shape in lists if type(shape) is tuple and shape[0] == key[0]]
+        if len(shapes) >= MOST_SHAPES:
+            lists.pop(shapes[0], None)
+        free: list[RecordedCall] = lists.setdefault(key, [])
+        return free
 
 
-def _written(call: Call, way: Way) -> Program:
-    """The launches of a call, with holes for its addresses."""
-    given, launches = kept(call), []
+def _record(call: Call, rung: StepsRung) -> RecordedCall:
+    """The launches of a call, with slots for its addresses."""
+    weights, launches = device_weights(call), []
 
     def launch(kernel: Kernel, grid: tuple[int, ...], *arguments: Any, cluster: int = 1) -> None:
-        launches.append(kernel.ready(grid, (kernel.threads,), *arguments, cluster=cluster))
+        launches.append(kernel.prepare(grid, (kernel.threads,), *arguments, cluster=cluster))
 
-    needed, cp = memory(call, given), device.cupy()
-    count = way.counters(call, needed.p[0] // call.x.shape[1])
+    sizes, cp = memory(call, weights), device.cupy()
+    count = rung.counters(call, sizes.p[0] // call.x.shape[1])
     counts = device.once("counts of a GRU", lambda: cp.zeros(encode.COUNTED, np.int64))
     owner = cp.cuda.alloc_pinned_memory(BYTES)
-    outputs = Hole(Y), *(0 if part is None else Hole(at) for part, at in ((call.codes, CODES), (call.v, V)))
-    work = Work(call, given, launch, Hole(OF_X), Hole(STATES), Hole(P), counts, outputs, Hole(COUNTERS))
-    h = 0 if call.h is None else Hole(H)
-    encode.begin(launch, call, given, Hole(X), work.x, h, work.states, work.counters, count, counts)
-    walk(work, way.project, way.steps)
-    of_last = Hole(Y if call.codes is None else CODES)
-    source, size = last(call)
+    outputs = (
+        AddressSlot(Y),
+        *(0 if part is None else AddressSlot(at) for part, at in ((call.codes, CODES), (call.v, V))),
+    )
+    work = DeviceCall(
+        call, weights, launch, AddressSlot(X_CODES), AddressSlot(STATES), AddressSlot(P), counts, outputs,
+        AddressSlot(COUNTERS),
+    )  # fmt: skip
+    h = 0 if call.h is None else AddressSlot(H)
+    encode.begin(launch, call, weights, AddressSlot(X), work.x, h, work.states, work.counters, count, counts)
+    walk(work, rung.project, rung.steps)
+    last_slot = AddressSlot(Y if call.codes is None else CODES)
+    source, size = last_states(call)
     offset = source - (call.y if call.codes is None else call.codes).data.ptr
-    encode.end(launch, of_last + offset, Hole(LAST), size, owner.ptr, counts)
-    found = np.frombuffer(owner, np.int64, encode.COUNTED)
-    return Program(tuple(launches), needed, count, counts, found, owner)
+    encode.end(launch, last_slot + offset, AddressSlot(LAST), size, owner.ptr, counts)
+    counts_list = np.frombuffer(owner, np.int64, encode.COUNTED)
+    return RecordedCall(tuple(launches), sizes, count, counts, counts_list, owner)

@@ -1,7 +1,8 @@
-"""What x brings to the gates, many steps at once: a product of int8 codes by ``mma``, and row 1 in registers.
+"""The input terms of the gates, many steps at once: a product of int8 codes by ``mma``, and row 1 in
+registers.
 
-A warp has 16 units of all three gates and 32 rows of x. Operands lie in rows as in tile.py and are loaded as
-they lie; the warps of a block have the same units, so that weights come from the first cache.
+A warp has 16 units of all three gates and 32 rows of x. Operands lie in rows as in tile.py and are loaded
+in place; the warps of a block have the same units, so that weights come from the first cache.
 
 Before capability 8.0, and for codes of more than 8 bits, the plain kernel serves.
 """
@@ -12,34 +13,43 @@ from typing import Any
 
 from ...cuda.intrinsics import codes8, ptx
 from ...cuda.intrinsics.atoms import inlined
-from ...cuda.intrinsics.barrier import of_first_lane
+from ...cuda.intrinsics.barrier import from_first_lane
 from ...cuda.intrinsics.language import cuda, int32, int64, types, uint32, uint64
 from ...cuda.machine import device
 from ...cuda.machine.launch import Kernel, family
 from .. import step
-from .atoms import GIVEN, KEPT, VALID, clear, copied, given, tell, verbs
-from .call import Work, project_plainly
+from .atoms import (
+    CONSTANT_COUNT,
+    COUNTER_LENGTH,
+    VALID,
+    add_counts,
+    clear_counts,
+    constants_type,
+    copy_constants,
+    step_functions,
+)  # fmt: skip
+from .call import DeviceCall, project_plain
 from .tile import BYTES, ROWS, UNITS
 
 LEAST = (8, 0)
-TILES, WARPS = 4, 4  # of 8 rows, a warp; of a block
+TILES, WARPS = 4, 4  # tiles of 8 rows of a warp; warps of a block
 SUMS = 12 * TILES
 AT_ONCE = ROWS * TILES * WARPS
 
 
 @family()
 def kernel() -> Kernel:
-    """Block (rows, units)."""
-    multiply, finish, first_lane = multiplier(), finisher(), of_first_lane
-    of_z, of_r, of_g = step.WX_Z, step.WX_R, step.WX_G
+    """The kernel, whose blocks are (rows, units)."""
+    multiply, finish, first_lane = multiplier(), term_epilogue(), from_first_lane
+    z_shift, r_shift, g_shift = step.WX_Z, step.WX_R, step.WX_G
 
     def work(
         W: Any, x: Any, rows_at: Any, biases: Any, p: Any, total: Any, rows: Any, units: Any, padded: Any,
-        columns: Any, given_k: Any,
+        columns: Any, constants_k: Any,
     ) -> None:  # fmt: skip
-        k, counts = cuda.local.array(GIVEN, int32), cuda.local.array(KEPT, int32)
-        copied(given_k, k)
-        clear(counts)
+        k, counts = cuda.local.array(CONSTANT_COUNT, int32), cuda.local.array(COUNTER_LENGTH, int32)
+        copy_constants(constants_k, k)
+        clear_counts(counts)
         lane = uint32(cuda.threadIdx.x) & uint32(31)
         warp = first_lane(uint32(cuda.threadIdx.x) >> uint32(5))
         g, t = uint32(lane >> uint32(2)), uint32(lane & uint32(3))
@@ -56,15 +66,15 @@ def kernel() -> Kernel:
             d, W + uint64(unit) * length + across, x + across, length * uint64(8), uint64(padded) * length,
             uint32(rows - uint32(1)), uint32(row0 + g), length,
         )  # fmt: skip
-        own = uint32(row0 + uint32(t << uint32(1)))
+        first_row = uint32(row0 + uint32(t << uint32(1)))
         for half in range(2):
             at = uint32(unit + uint32(8 * half))
-            finish(d, 0, half, of_z, rows_at, biases, p, at, own, rows, units, padded, k, counts)
-            finish(d, 1, half, of_r, rows_at, biases, p, at, own, rows, units, padded, k, counts)
-            finish(d, 2, half, of_g, rows_at, biases, p, at, own, rows, units, padded, k, counts)
-        tell(counts, total)
+            finish(d, 0, half, z_shift, rows_at, biases, p, at, first_row, rows, units, padded, k, counts)
+            finish(d, 1, half, r_shift, rows_at, biases, p, at, first_row, rows, units, padded, k, counts)
+            finish(d, 2, half, g_shift, rows_at, biases, p, at, first_row, rows, units, padded, k, counts)
+        add_counts(counts, total)
 
-    parts = *(uint64,) * 5, types.Array(int64, 1, "C"), *(uint32,) * 4, given(True)
+    parts = *(uint64,) * 5, types.Array(int64, 1, "C"), *(uint32,) * 4, constants_type(True)
     return Kernel("gru what x brings by mma", work, *parts, threads=32 * WARPS, blocks=2, least=LEAST)
 
 
@@ -79,7 +89,7 @@ def multiplier() -> Any:
 
     @inlined
     def multiply(
-        d: Any, w: Any, x: Any, below: Any, gate_bytes: Any, last: Any, row: Any, columns: Any
+        d: Any, w: Any, x: Any, below: Any, gate_bytes: Any, last_states: Any, row: Any, columns: Any
     ) -> None:
         at = uint64(0)
         while at < columns:
@@ -88,8 +98,8 @@ def multiplier() -> Any:
             c = load16(w + gate_bytes * uint64(2) + at)
             g = load16(w + gate_bytes * uint64(2) + below + at)
             for tile in range(TILES):
-                of_x = uint64(min(uint32(row + uint32(ROWS * tile)), last))
-                v = load16(x + of_x * columns + at)
+                x_row = uint64(min(uint32(row + uint32(ROWS * tile)), last_states))
+                v = load16(x + x_row * columns + at)
                 j = 12 * tile
                 into(d, j, a[0], e[0], a[1], e[1], v[0], v[1])
                 into(d, j + 4, b[0], f[0], b[1], f[1], v[0], v[1])
@@ -102,51 +112,44 @@ def multiplier() -> Any:
     return multiply
 
 
-def finisher() -> Any:
-    """The device function from the sums of a gate of a unit to what x brings."""
-    load4, store4, bring = codes8.load4, ptx.store4, verbs(True).bring
+def term_epilogue() -> Any:
+    """The device function from the sums of a gate of a unit to its input terms."""
+    load4, store4, input_term = codes8.load4, ptx.store4, step_functions(True).input_term
 
     @inlined
     def finish(
         d: Any, gate: Any, half: Any, shift: Any, rows_at: Any, biases: Any, p: Any, unit: Any, row0: Any,
         rows: Any, units: Any, padded: Any, k: Any, counts: Any,
     ) -> None:  # fmt: skip
-        every, of_unit = uint64(padded) * uint64(4), uint64(unit) * uint64(4)
-        at = rows_at + of_unit + every * uint64(gate)
-        c0, c1, c2 = load4(at), load4(at + every * uint64(3)), load4(at + every * uint64(6))
-        c3, c4 = load4(at + every * uint64(9)), load4(at + every * uint64(12))
-        bias = load4(biases + of_unit + every * uint64(gate))
+        row_bytes, unit_offset = uint64(padded) * uint64(4), uint64(unit) * uint64(4)
+        at = rows_at + unit_offset + row_bytes * uint64(gate)
+        c0, c1, c2 = load4(at), load4(at + row_bytes * uint64(3)), load4(at + row_bytes * uint64(6))
+        c3, c4 = load4(at + row_bytes * uint64(9)), load4(at + row_bytes * uint64(12))
+        bias = load4(biases + unit_offset + row_bytes * uint64(gate))
         for tile in range(TILES):
             for column in range(2):
                 row = uint32(row0 + uint32(ROWS * tile + column))
                 if row < rows:
                     counts[VALID] = int32(unit < units)
-                    value = bring(
-                        d[12 * tile + 4 * gate + 2 * half + column],
-                        c0,
-                        c1,
-                        c2,
-                        c3,
-                        c4,
-                        bias,
-                        k,
-                        shift,
+                    value = input_term(
+                        d[12 * tile + 4 * gate + 2 * half + column], c0, c1, c2, c3, c4, bias, k, shift,
                         counts,
-                    )
-                    to = uint64(row) * every * uint64(3) + every * uint64(gate) + of_unit
+                    )  # fmt: skip
+                    to = uint64(row) * row_bytes * uint64(3) + row_bytes * uint64(gate) + unit_offset
                     store4(p + to, uint32(value))
 
     return finish
 
 
-def project(work: Work, first: int, stop: int) -> None:
-    """What x brings to these steps, by the fastest kernel that takes it."""
-    kept, capability, rows = work.kept, device.capability(), (stop - first) * work.rows
-    if not kept.narrow or capability is None or capability < LEAST:
-        project_plainly(work, first, stop)
+def project(work: DeviceCall, first: int, stop: int) -> None:
+    """Input terms of these steps, by the fastest kernel that takes them."""
+    weights, capability, rows = work.weights, device.capability(), (stop - first) * work.rows
+    if not weights.narrow or capability is None or capability < LEAST:
+        project_plain(work, first, stop)
         return
-    grid = -(-rows // AT_ONCE) * (kept.padded // UNITS)
+    grid = -(-rows // AT_ONCE) * (weights.padded // UNITS)
     work.launch(
-        kernel(), (grid,), kept.W, work.codes_from(first), kept.of_wx, kept.biases, work.p, work.counts, rows,
-        work.units, kept.padded, kept.columns, kept.k,
+        kernel(), (grid,), weights.W, work.codes_from(first), weights.wx_constants, weights.biases,
+        work.p, work.counts, rows,
+        work.units, weights.padded, weights.columns, weights.k,
     )  # fmt: skip

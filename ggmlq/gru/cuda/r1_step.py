@@ -15,22 +15,23 @@ from collections.abc import Sequence
 from ...dispatch.ladder import register
 from ..run import Call
 from . import plain
-from .call import Work, project_plainly, run, words
+from .call import DeviceCall, project_plain, run, words
 
 
 @register(__name__, __doc__, arithmetic="gru", accumulate="int32, int64")
 def launch(calls: Sequence[Call]) -> None:
-    run(calls, project_plainly, steps)
+    run(calls, project_plain, steps)
 
 
-def steps(work: Work, first: int, stop: int) -> None:
-    """Steps whose part of x is in p."""
-    given, n, narrow = work.kept, work.rows, work.kept.narrow
-    step, grid = plain.one(narrow), plain.grid(n, given.padded)
-    weights = words(given.R, narrow)
+def steps(work: DeviceCall, first: int, stop: int) -> None:
+    """Run steps whose input terms are in p."""
+    weights, n, narrow = work.weights, work.rows, work.weights.narrow
+    step, grid = plain.one(narrow), plain.grid(n, weights.padded)
+    r_words = words(weights.R, narrow)
     for t in range(first, stop):
         now, after = work.state(t), work.state(t + 1)
         work.launch(
-            step, grid, weights, words(now, narrow), now, after, given.of_rh, given.biases, given.tables,
-            work.p, (t - first) * n, *work.outs(t), work.counts, given.padded, given.k,
+            step, grid, r_words, words(now, narrow), now, after, weights.rh_constants, weights.biases,
+            weights.tables,
+            work.p, (t - first) * n, *work.outs(t), work.counts, weights.padded, weights.k,
         )  # fmt: skip

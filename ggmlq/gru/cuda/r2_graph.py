@@ -1,12 +1,12 @@
-"""The same steps as a CUDA graph: 32 of them are launched at once.
+"""The steps of r1 as a CUDA graph: 32 of them are launched at once.
 
-Changed: launches of 32 steps are recorded once, with memory of their own for what x brings and for what
-comes out, and replayed for each run of 32 steps; the rest of a call is launched step by step. A cell keeps
-the graph of the last number of rows, and records another one when that changes.
+Changed: launches of 32 steps are recorded once, with memory of their own for input terms and outputs, and
+replayed for each 32 steps; the rest of a call is launched step by step. A cell keeps the graph of the last
+number of rows, and records another one when that changes.
 
-Why it helps: the host is asked once for 32 steps, and the card goes from one kernel to the next by itself.
+Why it helps: the host launches once for 32 steps, and the card goes from one kernel to the next by itself.
 
-Limited by that: a kernel still begins, reads its weights and ends in each step.
+Limited by the steps themselves: a kernel still begins, reads its weights and ends in each of them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ...cuda.machine import device
 from ...dispatch.ladder import register
 from ..run import Call
 from . import plain, r1_step
-from .call import Work, begun, ended, run
+from .call import DeviceCall, begin_call, end_call, run
 from .project import project
 
-RECORDED = 32  # steps: an even number, so that the first buffer of states is that of the first step again
+RECORDED = 32  # steps, an even number, so that each replay begins with the first buffer of states
 
 
 class Replay(NamedTuple):
@@ -31,7 +31,7 @@ class Replay(NamedTuple):
 
     key: tuple[Any, ...]
     graph: Any
-    work: Work
+    work: DeviceCall
     done: Any  # event: the last call with this memory has ended
 
 
@@ -46,7 +46,7 @@ def launch(calls: Sequence[Call]) -> None:
 
 def _replayed(call: Call) -> None:
     t = call.x.shape[0]
-    work = begun(call)
+    work = begin_call(call)
     replay, stream = _replay(work), device.driver().stream(device.current())
     stream.wait_event(replay.done)
     inner, whole = replay.work, t // RECORDED * RECORDED
@@ -64,36 +64,36 @@ def _replayed(call: Call) -> None:
         project(into, whole, t)
         r1_step.steps(into, whole, t)
     replay.done.record(stream)
-    ended(call, work.counts)
+    end_call(call, work.counts)
 
 
 def _outputs(call: Call) -> list[Any]:
-    """Those that were asked for."""
+    """The outputs that the call wants."""
     return [part for part in (call.y, call.codes, call.v) if part is not None]
 
 
-def _replay(work: Work) -> Replay:
-    """The graph of a cell for as many rows and these outputs: recorded where it is not the last one."""
+def _replay(work: DeviceCall) -> Replay:
+    """The cell's graph for this number of rows and these outputs, recorded anew if it is another one."""
     call, key = work.call, ("cuda graph", device.current())
-    wanted = (work.rows, work.kept.narrow, call.codes is None, call.v is None)
-    found: Replay | None = call.cell.made.get(key)
-    if found is None or found.key != wanted:
-        found = call.cell.made[key] = _recorded(work, wanted)
-    return found
+    shape_key = (work.rows, work.weights.narrow, call.codes is None, call.v is None)
+    replay: Replay | None = call.cell.cache.get(key)
+    if replay is None or replay.key != shape_key:
+        replay = call.cell.cache[key] = _recorded(work, shape_key)
+    return replay
 
 
-def _recorded(work: Work, key: tuple[Any, ...]) -> Replay:
-    call, given, cp = work.call, work.kept, device.cupy()
+def _recorded(work: DeviceCall, key: tuple[Any, ...]) -> Replay:
+    call, weights, cp = work.call, work.weights, device.cupy()
     outs = [None if part is None else cp.empty((RECORDED, *part.shape[1:]), part.dtype)
             for part in (call.y, call.codes, call.v)]  # fmt: skip
-    number = np.int32 if given.narrow else np.int64
+    number = np.int32 if weights.narrow else np.int64
     inner = work._replace(
         call=call._replace(h=None, y=outs[0], codes=outs[1], v=outs[2], last=None), x=None,
         states=cp.empty(work.states.shape, work.states.dtype), counts=cp.empty(work.counts.shape, np.int64),
-        p=cp.empty((RECORDED * work.rows, 3 * given.padded), number),
+        p=cp.empty((RECORDED * work.rows, 3 * weights.padded), number),
         outputs=tuple(0 if part is None else part.data.ptr for part in outs),
     )  # fmt: skip
-    plain.one(given.narrow).load()
+    plain.one(weights.narrow).load()
     stream, done = cp.cuda.Stream(non_blocking=True), cp.cuda.Event(disable_timing=True)
     with stream:
         stream.begin_capture()

@@ -22,30 +22,30 @@ from ...dispatch.card import older_than
 from ...dispatch.ladder import register
 from ...dispatch.problems import Gru
 from ..run import Call
-from . import steps as made
-from .call import Work
+from . import steps as shared_steps
+from .call import DeviceCall
 from .layout import padded_units
-from .prepared import Way, run
+from .prepared import StepsRung, run
 from .project import project
 from .r4_cluster import fewest_waves, wider_than_bytes
-from .tile import UNITS, Shape
+from .tile import UNITS, StepTile
 
 LEAST = (8, 0)
 SHAPES = {  # by padded units, from few rows to many
-    64: [Shape(1, 1, 1, 1, beside) for beside in (1, 4)],
-    128: [Shape(2, 1, 1, 1, beside) for beside in (1, 4)],
-    256: [Shape(4, 1, 1, 1, beside) for beside in (1, 4)],
-    512: [Shape(4, 2, 1, 1, beside) for beside in (1, 4)],
-    1024: [Shape(4, 4, 1), Shape(4, 4, 1, 2, 2)],
-    2048: [Shape(4, 8, 1, 2)],
+    64: [StepTile(1, 1, 1, 1, row_warps) for row_warps in (1, 4)],
+    128: [StepTile(2, 1, 1, 1, row_warps) for row_warps in (1, 4)],
+    256: [StepTile(4, 1, 1, 1, row_warps) for row_warps in (1, 4)],
+    512: [StepTile(4, 2, 1, 1, row_warps) for row_warps in (1, 4)],
+    1024: [StepTile(4, 4, 1), StepTile(4, 4, 1, 2, 2)],
+    2048: [StepTile(4, 8, 1, 2)],
 }
 MOST = max(SHAPES)
 APART = 32  # counters of 4 bytes: each has a line of its own
 
 
 @family([(shape,) for shapes in SHAPES.values() for shape in shapes])
-def kernel(shape: Shape) -> Kernel:
-    return made.kernel(shape, False)
+def kernel(shape: StepTile) -> Kernel:
+    return shared_steps.kernel(shape, False)
 
 
 def refuses(problem: Gru) -> str | None:
@@ -58,49 +58,50 @@ def refuses(problem: Gru) -> str | None:
     return wider_than_bytes(problem) or older_than(card, LEAST)
 
 
-class Parts(NamedTuple):
-    """How rows are shared out."""
+class RowBlocks(NamedTuple):
+    """The rows of a call in blocks."""
 
-    shape: Shape
-    pieces: int  # of the rows, each with a counter of its own
-    at_once: int  # that run together
+    shape: StepTile
+    total: int  # blocks of rows, each with a counter of its own
+    concurrent: int  # of them that run at the same time
 
     @staticmethod
-    def of(call: Call) -> Parts:
-        """Those of a call."""
+    def of(call: Call) -> RowBlocks:
+        """The row blocks of a call."""
         n, multiprocessors = call.x.shape[1], device.multiprocessors()
         shape = fewest_waves(SHAPES[padded_units(call.cell.units)], n, multiprocessors)
-        return Parts(shape, -(-n // shape.rows), max(1, multiprocessors // shape.blocks))
+        return RowBlocks(shape, -(-n // shape.rows), max(1, multiprocessors // shape.blocks))
 
     @property
     def blocks(self) -> int:
-        """That run together."""
-        return min(self.at_once, self.pieces) * self.shape.blocks
+        """Thread blocks that run at the same time."""
+        return min(self.concurrent, self.total) * self.shape.blocks
 
 
 def counters(call: Call, some: int) -> int:
-    """Words: a counter for each part of the rows, in each of the launches for some steps."""
+    """Words for counters: one for each row block, in each of the launches."""
     runs = -(-int(call.x.shape[0]) // some)
-    return APART * Parts.of(call).pieces * runs
+    return APART * RowBlocks.of(call).total * runs
 
 
-def steps(work: Work, first: int, stop: int) -> None:
-    """Steps whose part of x is in p: as many rows at a time as run together."""
-    given, parts = work.kept, Parts.of(work.call)
-    begin = first // work.some * parts.pieces
-    for part in range(0, parts.pieces, parts.at_once):
-        grid = min(parts.at_once, parts.pieces - part) * parts.shape.blocks
+def steps(work: DeviceCall, first: int, stop: int) -> None:
+    """Run steps whose input terms are in p, as many rows at a time as fit the card."""
+    weights, row_blocks = work.weights, RowBlocks.of(work.call)
+    begin = first // work.chunk_steps * row_blocks.total
+    for part in range(0, row_blocks.total, row_blocks.concurrent):
+        grid = min(row_blocks.concurrent, row_blocks.total - part) * row_blocks.shape.blocks
         work.launch(
-            kernel(parts.shape), (grid,), given.R, given.of_rh, given.biases, given.tables,
-            given.tables.shape[1], work.p, work.states, work.between, *work.outs(first), work.counts,
+            kernel(row_blocks.shape), (grid,), weights.R, weights.rh_constants, weights.biases,
+            weights.tables,
+            weights.tables.shape[1], work.p, work.states, work.buffer_bytes, *work.outs(first), work.counts,
             work.counters_from(APART * (begin + part)), stop - first, first, work.rows,
-            part * parts.shape.rows, given.k,
+            part * row_blocks.shape.rows, weights.k,
         )  # fmt: skip
 
 
-WAY = Way("grid", project, steps, lambda call: Parts.of(call).blocks, counters)
+RUNG = StepsRung("grid", project, steps, lambda call: RowBlocks.of(call).blocks, counters)
 
 
 @register(__name__, __doc__, arithmetic="gru", accumulate="int32", refuses=refuses)
 def launch(calls: Sequence[Call]) -> None:
-    run(calls, WAY)
+    run(calls, RUNG)

@@ -20,30 +20,30 @@ from ...dispatch.card import older_than
 from ...dispatch.ladder import register
 from ...dispatch.problems import Gru
 from ..run import Call
-from . import steps as made
-from .call import Work
+from . import steps as shared_steps
+from .call import DeviceCall
 from .layout import padded_units
-from .prepared import Way, run
+from .prepared import StepsRung, run
 from .project import project
-from .tile import ENTRIES, Shape
+from .tile import ENTRIES, StepTile
 
 LEAST = (9, 0)
 SHAPES = {  # by padded units, from few rows to many
-    64: [Shape(1, 1, 2, 1, beside) for beside in (1, 2, 4)],
-    128: [Shape(2, 1, 2, 1, beside) for beside in (1, 2, 4)],
-    256: [Shape(4, 1, 2, 1, beside) for beside in (1, 2, 4)],
-    512: [Shape(4, 2, 4, tiles) for tiles in (1, 2)],
+    64: [StepTile(1, 1, 2, 1, row_warps) for row_warps in (1, 2, 4)],
+    128: [StepTile(2, 1, 2, 1, row_warps) for row_warps in (1, 2, 4)],
+    256: [StepTile(4, 1, 2, 1, row_warps) for row_warps in (1, 2, 4)],
+    512: [StepTile(4, 2, 4, tiles) for tiles in (1, 2)],
 }
 MOST = max(SHAPES)
 
 
 @family([(shape,) for shapes in SHAPES.values() for shape in shapes])
-def kernel(shape: Shape) -> Kernel:
-    return made.kernel(shape, True)
+def kernel(shape: StepTile) -> Kernel:
+    return shared_steps.kernel(shape, True)
 
 
-def fewest_waves(shapes: list[Shape], n: int, multiprocessors: int) -> Shape:
-    """The one with the fewest rows a block that still lets all rows run at the same time, or the last."""
+def fewest_waves(shapes: list[StepTile], n: int, multiprocessors: int) -> StepTile:
+    """The shape with the fewest rows a block that still lets all rows run at the same time, or the last."""
     for shape in shapes:
         if -(-n // shape.rows) * shape.blocks <= multiprocessors:
             return shape
@@ -51,7 +51,7 @@ def fewest_waves(shapes: list[Shape], n: int, multiprocessors: int) -> Shape:
 
 
 def wider_than_bytes(problem: Gru) -> str | None:
-    """Why kernels on bytes do not take a problem, or None."""
+    """The reason why kernels on bytes do not take a problem, or None."""
     if not problem.narrow or problem.bits > 8:
         return "takes codes of up to 8 bits, with sums that fit int32"
     if problem.entries > ENTRIES:
@@ -65,26 +65,28 @@ def refuses(problem: Gru) -> str | None:
     return wider_than_bytes(problem) or older_than(problem.card, LEAST)
 
 
-def clusters(call: Call) -> tuple[Shape, int]:
-    """What a block has, and how many there are."""
+def clusters(call: Call) -> tuple[StepTile, int]:
+    """The shape of a block, and the number of blocks."""
     n = call.x.shape[1]
     shape = fewest_waves(SHAPES[padded_units(call.cell.units)], n, device.multiprocessors())
     return shape, -(-n // shape.rows) * shape.blocks
 
 
-def steps(work: Work, first: int, stop: int) -> None:
-    """Steps whose part of x is in p."""
-    given, (shape, grid) = work.kept, clusters(work.call)
+def steps(work: DeviceCall, first: int, stop: int) -> None:
+    """Run steps whose input terms are in p."""
+    weights, (shape, grid) = work.weights, clusters(work.call)
     work.launch(
-        kernel(shape), (grid,), given.R, given.of_rh, given.biases, given.tables, given.tables.shape[1],
-        work.p, work.states, work.between, *work.outs(first), work.counts, 0, stop - first, first, work.rows,
-        0, given.k, cluster=shape.blocks,
+        kernel(shape), (grid,), weights.R, weights.rh_constants, weights.biases, weights.tables,
+        weights.tables.shape[1],
+        work.p, work.states, work.buffer_bytes, *work.outs(first), work.counts, 0, stop - first, first,
+        work.rows,
+        0, weights.k, cluster=shape.blocks,
     )  # fmt: skip
 
 
-WAY = Way("cluster", project, steps, lambda call: clusters(call)[1], lambda call, some: 0)
+RUNG = StepsRung("cluster", project, steps, lambda call: clusters(call)[1], lambda call, some: 0)
 
 
 @register(__name__, __doc__, arithmetic="gru", accumulate="int32", refuses=refuses)
 def launch(calls: Sequence[Call]) -> None:
-    run(calls, WAY)
+    run(calls, RUNG)

@@ -7,9 +7,9 @@ blocks that have the same rows:
     grid      into memory, where the others read them past their first cache; a counter in memory says when
               all are there
 
-h has two buffers, of which a step reads one and writes the other, so one meeting a step is enough: who writes
-to a buffer again has met all who read it. What others do not need, y and the part of x for the next step,
-goes its way between reaching the meeting point and leaving it.
+h has two buffers, of which a step reads one and writes the other, so one meeting a step is enough: a block
+that writes to a buffer again has met all that read it. Data that other blocks do not need, y and the input
+terms of the next step, is moved between arriving at the meeting point and leaving it.
 """
 
 from __future__ import annotations
@@ -21,85 +21,96 @@ from ...cuda.intrinsics.atoms import inlined
 from ...cuda.intrinsics.language import cuda, int32, int64, types, uint32, uint64
 from ...cuda.machine.launch import Kernel
 from . import lanes
-from .atoms import GIVEN, KEPT, clear, copied, given, tell
-from .tile import Shape, fetcher, meeting, multiplier, reader, weights_loader
+from .atoms import CONSTANT_COUNT, COUNTER_LENGTH, add_counts, clear_counts, constants_type, copy_constants
+from .tile import StepTile, constants_loader, state_fetcher, sum_gatherer, warp_multiplier, weights_loader
 
 
-def kernel(shape: Shape, cluster: bool) -> Kernel:
-    """Block (rows, units): the units of some rows are neighbours."""
-    own, own_3, blocks = shape.own, 3 * shape.own, shape.blocks
-    begin, turn, meet = beginner(shape, cluster), turner(shape, cluster), waiter(shape, cluster)
-    fetch, give, leave = lanes.fetching(shape), lanes.giving(shape), lanes.last_states(shape)
-    stand, size_a, size_c = lanes.stander(shape), 24 * shape.pairs, 16 * shape.halves
-    first_lane, base, hand_on = barrier.of_first_lane, ptx.shared_base, publisher(shape, cluster)
-    reach, columns = reacher(cluster), shape.columns
+def kernel(shape: StepTile, cluster: bool) -> Kernel:
+    """The kernel, whose blocks are (rows, units): the units of some rows are neighbours."""
+    lane_pairs, own_3, blocks = shape.lane_pairs, 3 * shape.lane_pairs, shape.blocks
+    begin, make_step, meet = (
+        preparer(shape, cluster),
+        step_maker(shape, cluster),
+        meeting_waiter(shape, cluster),
+    )
+    fetch, give, leave = lanes.input_loader(shape), lanes.state_writer(shape), lanes.last_states(shape)
+    place_lane, size_a, size_c = lanes.lane_placer(shape), 24 * shape.pairs, 16 * shape.halves
+    first_lane, base, publish = barrier.from_first_lane, ptx.shared_base, state_publisher(shape, cluster)
+    notify, columns = arrival_notifier(cluster), shape.columns
 
     def work(
         R: Any, rows: Any, biases: Any, tables: Any, entries: Any,
         p: Any,  # [steps · N, 3 · columns]
-        h: Any, between: Any,  # states; bytes between both buffers
+        h: Any, buffer_bytes: Any,  # states; bytes between both buffers
         y: Any, codes: Any, v: Any, size: Any, scale: Any, first_row: Any, units: Any,  # plain.Outs
-        total: Any, counter: Any, steps: Any, first: Any, n: Any, row_from: Any, given_k: Any,
+        total: Any, counter: Any, steps: Any, first: Any, n: Any, row_from: Any, constants_k: Any,
     ) -> None:  # fmt: skip
-        k, counts = cuda.local.array(GIVEN, int32), cuda.local.array(KEPT, int32)
+        k, counts = cuda.local.array(CONSTANT_COUNT, int32), cuda.local.array(COUNTER_LENGTH, int32)
         a, constants = cuda.local.array(size_a, int32), cuda.local.array(size_c, int32)
-        before, brought = cuda.local.array(own, int32), cuda.local.array(own_3, int32)
-        copied(given_k, k)
-        clear(counts)
-        place = stand(first_lane(uint32(cuda.threadIdx.x) >> uint32(5)), row_from)
+        before, inputs = cuda.local.array(lane_pairs, int32), cuda.local.array(own_3, int32)
+        copy_constants(constants_k, k)
+        clear_counts(counts)
+        position = place_lane(first_lane(uint32(cuda.threadIdx.x) >> uint32(5)), row_from)
         memory = base()
-        of_r = uint32(memory + uint32(entries << uint32(2)))
-        looked_up = memory, of_r, uint32(of_r + uint32(entries << uint32(2)))
+        r_table = uint32(memory + uint32(entries << uint32(2)))
+        table_addresses = memory, r_table, uint32(r_table + uint32(entries << uint32(2)))
         now = uint32(first & uint32(1))
-        fetch(brought, p, place, n)
-        begin(a, constants, before, R, rows, biases, tables, entries, memory, h, between, now, place, n, k)
+        fetch(inputs, p, position, n)
+        begin(
+            a, constants, before, R, rows, biases, tables, entries, memory, h, buffer_bytes, now, position, n,
+            k,
+        )  # fmt: skip
         counter = counter + uint64(uint32(uint32(cuda.blockIdx.x) // uint32(blocks))) * uint64(128)
-        step, every = uint32(0), uint64(n) * uint64(units)
-        y, codes_step = y + first_row * uint64(units) * uint64(4), uint64(size) * every
+        step, step_elements = uint32(0), uint64(n) * uint64(units)
+        y, codes_step = y + first_row * uint64(units) * uint64(4), uint64(size) * step_elements
         codes = codes + (first_row * uint64(units) * uint64(size) if codes != uint64(0) else uint64(0))
         v = v + (first_row * uint64(units) * uint64(16) if v != uint64(0) else uint64(0))
         while step < steps:
-            turn(
-                a, constants, before, brought, looked_up, memory, h, between, now, v, place, n, units, k,
+            make_step(
+                a, constants, before, inputs, table_addresses, memory, h, buffer_bytes, now, v, position,
+                n, units, k,
                 counts,
             )  # fmt: skip
             cuda.syncthreads()
-            hand_on(memory, h, between, now, place)
-            reach(counter)
-            give(before, y, codes, scale, place, n, units, k)
+            publish(memory, h, buffer_bytes, now, position)
+            notify(counter)
+            give(before, y, codes, scale, position, n, units, k)
             step, now = uint32(step + uint32(1)), uint32(uint32(1) - now)
-            y = y + every * uint64(4)
+            y = y + step_elements * uint64(4)
             codes = codes + (codes_step if codes != uint64(0) else uint64(0))
-            v = v + (every * uint64(16) if v != uint64(0) else uint64(0))
+            v = v + (step_elements * uint64(16) if v != uint64(0) else uint64(0))
             p = p + (uint64(n) * uint64(12 * columns) if step < steps else uint64(0))
-            fetch(brought, p, place, n)
+            fetch(inputs, p, position, n)
             meet(counter, step)
         if cluster:
-            leave(before, h + uint64(uint32(uint32(first + steps) & uint32(1))) * between, place, n, units, k)
-        tell(counts, total)
+            leave(
+                before, h + uint64(uint32(uint32(first + steps) & uint32(1))) * buffer_bytes, position, n,
+                units, k,
+            )  # fmt: skip
+        add_counts(counts, total)
 
     parts = (
         *(uint64,) * 4, uint32, *(uint64,) * 3, *(uint64,) * 3, uint32, uint32, uint64, uint32,
-        types.Array(int64, 1, "C"), uint64, *(uint32,) * 4, given(True),
+        types.Array(int64, 1, "C"), uint64, *(uint32,) * 4, constants_type(True),
     )  # fmt: skip
     name = f"gru steps in a {'cluster' if cluster else 'grid'}, {shape}{', guarded' * barrier.GUARDED}"
     return Kernel(
-        name, work, *parts, threads=shape.threads, shared=shape.shared if cluster else shape.of_states,
+        name, work, *parts, threads=shape.threads, shared=shape.shared if cluster else shape.states_offset,
         least=(9, 0) if cluster else (8, 0), together=not cluster,
     )  # fmt: skip
 
 
-def beginner(shape: Shape, cluster: bool) -> Any:
-    """The device function of all that comes before the first step."""
+def preparer(shape: StepTile, cluster: bool) -> Any:
+    """The device function of all work before the first step."""
     threads, rows_, columns, pitch = shape.threads, shape.rows, shape.columns, shape.pitch
-    load, read, first_states = weights_loader(shape), reader(shape), lanes.first_states(shape)
-    load4, put, put16, load16 = codes8.load4, ptx.put, integers.put16, integers.load16_of_others
-    of_states, meet_cluster, pair = shape.of_states, barrier.meet_cluster, lanes.pairing(shape)
-    first_column, line = lanes.crossing(shape), columns // 16
+    load, read, first_states = weights_loader(shape), constants_loader(shape), lanes.first_states(shape)
+    load4, put, put16, load16 = codes8.load4, ptx.put, integers.put16, integers.load16_l2
+    states_offset, sync_cluster, pair = shape.states_offset, barrier.sync_cluster, lanes.pair_locator(shape)
+    first_column, line = lanes.column_locator(shape), columns // 16
 
     @inlined
     def fill(to: Any, h: Any, row0: Any, n: Any) -> None:
-        """The states of the block's rows into shared memory."""
+        """Copy the states of the block's rows into shared memory."""
         i = uint32(cuda.threadIdx.x)
         while i < uint32(rows_ * line):
             r, c = uint32(i // uint32(line)), uint32(uint32(i % uint32(line)) << uint32(4))
@@ -111,122 +122,126 @@ def beginner(shape: Shape, cluster: bool) -> Any:
     @inlined
     def begin(
         a: Any, constants: Any, before: Any, R: Any, rows: Any, biases: Any, tables: Any, entries: Any,
-        memory: Any, h: Any, between: Any, now: Any, place: Any, n: Any, k: Any,
+        memory: Any, h: Any, buffer_bytes: Any, now: Any, position: Any, n: Any, k: Any,
     ) -> None:  # fmt: skip
-        lane, _, _, group, row0, unit0 = place
+        lane, _, _, group, row0, unit0 = position
         unit = uint32(uint32(unit0 + uint32(group << uint32(4))) + uint32(lane >> uint32(2)))
-        across = first_column(place)
+        across = first_column(position)
         load(a, R + uint64(unit) * uint64(columns) + uint64(across), uint32(columns), uint32(columns))
         i = uint32(cuda.threadIdx.x)
         while i < uint32(uint32(3) * entries):
             put(uint32(memory + uint32(i << uint32(2))), load4(tables + uint64(i) * uint64(4)))
             i = uint32(i + uint32(threads))
-        _, of_pair = pair(0, place)
-        read(constants, rows, biases, uint32(unit0 + of_pair), uint32(columns))
-        start = h + uint64(now) * between
-        first_states(before, start, place, n, k)
+        _, pair_unit = pair(0, position)
+        read(constants, rows, biases, uint32(unit0 + pair_unit), uint32(columns))
+        start = h + uint64(now) * buffer_bytes
+        first_states(before, start, position, n, k)
         if cluster:
-            to = uint32(memory + uint32(of_states))
+            to = uint32(memory + uint32(states_offset))
             fill(uint32(to + uint32(now * uint32(rows_ * pitch))), start, row0, n)
-            meet_cluster()  # nobody writes to who has not begun
+            sync_cluster()  # no block writes to one that has not started
         cuda.syncthreads()
 
     return begin
 
 
-def turner(shape: Shape, cluster: bool) -> Any:
-    """The device function from the states of a step to the next ones, in shared memory to be handed on."""
+def step_maker(shape: StepTile, cluster: bool) -> Any:
+    """The device function from the states of a step to the next ones, which are staged in shared memory."""
     rows_, columns, pitch, tiles = shape.rows, shape.columns, shape.pitch, shape.tiles
-    size, own_3, first_column = 12 * tiles * shape.chains, 3 * shape.own, lanes.crossing(shape)
-    multiply, gather, advance = multiplier(shape, fetcher(cluster)), meeting(shape), lanes.advancing(shape)
-    of_states, of_sums, of_stage = shape.of_states, shape.of_sums, shape.of_stage
-    beside, of_warps = shape.beside, shape.splits * 12 * tiles * 128
+    size, own_3, first_column = 12 * tiles * shape.chains, 3 * shape.lane_pairs, lanes.column_locator(shape)
+    multiply, gather, advance = (
+        warp_multiplier(shape, state_fetcher(cluster)),
+        sum_gatherer(shape),
+        lanes.state_maker(shape),
+    )
+    states_offset, sums_offset, stage_offset = shape.states_offset, shape.sums_offset, shape.stage_offset
+    row_warps, warp_bytes = shape.row_warps, shape.splits * 12 * tiles * 128
 
     @inlined
-    def turn(
-        a: Any, constants: Any, before: Any, brought: Any, tables: Any, memory: Any, h: Any, between: Any,
-        now: Any, v: Any, place: Any, n: Any, units: Any, k: Any, counts: Any,
+    def make_step(
+        a: Any, constants: Any, before: Any, inputs: Any, tables: Any, memory: Any, h: Any, buffer_bytes: Any,
+        now: Any, v: Any, position: Any, n: Any, units: Any, k: Any, counts: Any,
     ) -> None:  # fmt: skip
-        lane, split, near, group, row0, _ = place
+        lane, split, row_warp, group, row0, _ = position
         d, whole = cuda.local.array(size, int32), cuda.local.array(own_3, int32)
         for j in range(size):
             d[j] = int32(0)
-        across = first_column(place)
-        row = uint32(uint32(near * uint32(8 * tiles)) + uint32(lane >> uint32(2)))
+        across = first_column(position)
+        row = uint32(uint32(row_warp * uint32(8 * tiles)) + uint32(lane >> uint32(2)))
         if cluster:
-            at = uint32(uint32(memory + uint32(of_states)) + uint32(now * uint32(rows_ * pitch)))
+            at = uint32(uint32(memory + uint32(states_offset)) + uint32(now * uint32(rows_ * pitch)))
             multiply(d, a, uint32(uint32(at + uint32(row * uint32(pitch))) + across), uint32(pitch))
         else:
-            source = h + uint64(now) * between + uint64(across)
+            source = h + uint64(now) * buffer_bytes + uint64(across)
             multiply(d, a, source + uint64(uint32(row0 + row)) * uint64(columns), uint64(columns))
-        warps = uint32(uint32(uint32(group * uint32(beside)) + near) * uint32(of_warps))
-        gather(d, whole, uint32(uint32(memory + uint32(of_sums)) + warps), split, lane)
-        stage = uint32(memory + uint32(of_stage))
-        advance(before, brought, whole, constants, tables, stage, v, place, n, units, k, counts)
+        warps = uint32(uint32(uint32(group * uint32(row_warps)) + row_warp) * uint32(warp_bytes))
+        gather(d, whole, uint32(uint32(memory + uint32(sums_offset)) + warps), split, lane)
+        stage = uint32(memory + uint32(stage_offset))
+        advance(before, inputs, whole, constants, tables, stage, v, position, n, units, k, counts)
 
-    return turn
+    return make_step
 
 
-def reacher(cluster: bool) -> Any:
+def arrival_notifier(cluster: bool) -> Any:
     """The device function that says that a block's states are on their way."""
-    greet_cluster, reach, meet_warp = barrier.greet_cluster, barrier.reach, barrier.meet_warp
+    arrive_at_cluster, notify, sync_warp = barrier.arrive_at_cluster, barrier.add_release, barrier.sync_warp
 
     @inlined
     def say(counter: Any) -> None:
         if cluster:
-            meet_warp()
-            greet_cluster()
+            sync_warp()
+            arrive_at_cluster()
         else:
             cuda.syncthreads()
             if uint32(cuda.threadIdx.x) == uint32(0):
-                reach(counter, uint32(1))
+                notify(counter, uint32(1))
 
     return say
 
 
-def waiter(shape: Shape, cluster: bool) -> Any:
-    """The device function that waits until those of all blocks are there, after so many steps."""
-    join_cluster, await_sum, blocks = barrier.join_cluster, barrier.await_sum, shape.blocks
-    meet_warp = barrier.meet_warp
+def meeting_waiter(shape: StepTile, cluster: bool) -> Any:
+    """The device function that waits for the states of all blocks, after ``step`` steps."""
+    wait_for_cluster, wait_for_sum, blocks = barrier.wait_for_cluster, barrier.wait_for_sum, shape.blocks
+    sync_warp = barrier.sync_warp
 
     @inlined
     def meet(counter: Any, step: Any) -> None:
         if cluster:
-            meet_warp()
-            join_cluster()
+            sync_warp()
+            wait_for_cluster()
         else:
             if uint32(cuda.threadIdx.x) == uint32(0):
-                await_sum(counter, uint32(step * uint32(blocks)))
+                wait_for_sum(counter, uint32(step * uint32(blocks)))
             cuda.syncthreads()
 
     return meet
 
 
-def publisher(shape: Shape, cluster: bool) -> Any:
-    """The device function that hands a block's states on, 16 units of a row at a time."""
+def state_publisher(shape: StepTile, cluster: bool) -> Any:
+    """The device function that sends a block's states to the others, 16 units of a row at a time."""
     rows, groups, threads, blocks = shape.rows, shape.groups, shape.threads, shape.blocks
-    of_states, pitch, columns = shape.of_states, shape.pitch, shape.columns
-    chunks, take16, of_stage = rows * groups, ptx.take16, shape.of_stage
-    put16_of, store16 = barrier.put16_of, ptx.store16
+    states_offset, pitch, columns = shape.states_offset, shape.pitch, shape.columns
+    chunks, take16, stage_offset = rows * groups, ptx.take16, shape.stage_offset
+    put16_in_block, store16 = barrier.put16_in_block, ptx.store16
     count = chunks * (blocks if cluster else 1)
 
     @inlined
-    def hand_on(memory: Any, h: Any, between: Any, now: Any, place: Any) -> None:
-        _, _, _, _, row0, unit0 = place
+    def publish(memory: Any, h: Any, buffer_bytes: Any, now: Any, position: Any) -> None:
+        _, _, _, _, row0, unit0 = position
         i, other = uint32(cuda.threadIdx.x), uint32(uint32(1) - now)
-        stage = uint32(memory + uint32(of_stage))
+        stage = uint32(memory + uint32(stage_offset))
         while i < uint32(count):
             chunk, rank = uint32(i % uint32(chunks)), uint32(i // uint32(chunks))
             v = take16(uint32(stage + uint32(chunk << uint32(4))))
             group, row = uint32(chunk // uint32(rows)), uint32(chunk % uint32(rows))
             column = uint32(unit0 + uint32(group << uint32(4)))
             if cluster:
-                to = uint32(uint32(memory + uint32(of_states)) + uint32(other * uint32(rows * pitch)))
+                to = uint32(uint32(memory + uint32(states_offset)) + uint32(other * uint32(rows * pitch)))
                 to = uint32(uint32(to + uint32(row * uint32(pitch))) + column)
-                put16_of(to, rank, v[0], v[1], v[2], v[3])
+                put16_in_block(to, rank, v[0], v[1], v[2], v[3])
             else:
-                at = h + uint64(other) * between + uint64(uint32(row0 + row)) * uint64(columns)
+                at = h + uint64(other) * buffer_bytes + uint64(uint32(row0 + row)) * uint64(columns)
                 store16(at + uint64(column), uint32(v[0]), uint32(v[1]), uint32(v[2]), uint32(v[3]))
             i = uint32(i + uint32(threads))
 
-    return hand_on
+    return publish

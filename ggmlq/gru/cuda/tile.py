@@ -2,12 +2,12 @@
 
 A warp multiplies the three rows of 16 units with the states of 8 rows of h by ``mma``, 64 columns at a time:
 lane 4 g + t takes 16 neighbouring bytes from 16 t on, of a row of weights and of a row of h, as the operands
-of two instructions. Which columns these are an instruction does not care about, as long as both operands have
-the same. So weights and states lie as they are, in rows, and every load has 16 bytes.
+of two instructions. An instruction does not care which columns these are, as long as both operands have the
+same. So weights and states lie in plain rows, and every load has 16 bytes.
 
-A lane then has the three sums of the same units and rows, and goes on to their gates without asking anybody.
-Where warps share the columns of h, the sums meet in shared memory, and each warp takes its share of units and
-rows from there.
+A lane then has the three sums of the same units and rows, and goes on to their gates without other lanes.
+Where warps share the columns of h, the sums meet in shared memory, and each warp takes its part of units
+and rows from there.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from ...cuda.intrinsics import bf16x2, codes8, integers, ptx
 from ...cuda.intrinsics.atoms import inlined
 from ...cuda.intrinsics.language import cuda, int32, uint32, uint64
 
-UNITS, ROWS, BYTES = 16, 8, 64  # of a warp at a time: units, rows of h, columns
+UNITS, ROWS, BYTES = 16, 8, 64  # units, rows of h and columns of a warp at a time
 ENTRIES = 1024  # of a table, at most
 CONSTANTS = 16  # of a unit: five for each gate's product, and a bias
 
 
 @dataclass(frozen=True)
-class Shape:
-    """Who has what in a block."""
+class StepTile:
+    """The work of a block and of its warps."""
 
-    pairs: int  # 64 columns each, that a warp multiplies
+    pairs: int  # pieces of 64 columns that a warp multiplies
     splits: int  # warps that share the columns
-    groups: int  # of 16 units
-    tiles: int = 1  # of 8 rows, that a warp has
-    beside: int = 1  # warps with other rows
+    groups: int  # groups of 16 units
+    tiles: int = 1  # tiles of 8 rows of a warp
+    row_warps: int = 1  # warps with different rows
 
     def __str__(self) -> str:
         return (
@@ -42,37 +42,37 @@ class Shape:
 
     @property
     def columns(self) -> int:
-        """Of h: as many as units, padded."""
+        """Columns of h: as many as units, padded."""
         return BYTES * self.pairs * self.splits
 
     @property
     def threads(self) -> int:
-        """Of a block."""
-        return 32 * self.groups * self.splits * self.beside
+        """Threads of a block."""
+        return 32 * self.groups * self.splits * self.row_warps
 
     @property
     def rows(self) -> int:
-        """Of h, that a block has."""
-        return ROWS * self.tiles * self.beside
+        """Rows of h of a block."""
+        return ROWS * self.tiles * self.row_warps
 
     @property
     def blocks(self) -> int:
-        """That have all units."""
+        """Blocks that have all units."""
         return self.columns // (UNITS * self.groups)
 
     @property
-    def own(self) -> int:
-        """Of units and rows, the pairs that a lane takes through the gates."""
+    def lane_pairs(self) -> int:
+        """Pairs of a unit and a row that a lane takes through the gates."""
         return 4 * self.tiles // self.splits
 
     @property
     def halves(self) -> int:
         """Units of a lane."""
-        return 2 if self.own >= 4 else 1
+        return 2 if self.lane_pairs >= 4 else 1
 
     @property
     def chains(self) -> int:
-        """Sums side by side, so that ``mma`` need not wait for the one before."""
+        """Independent sums, so that ``mma`` need not wait for the one before."""
         return 2 if self.tiles == 1 else 1
 
     @property
@@ -83,26 +83,26 @@ class Shape:
     # Shared memory: tables, states to be handed on, sums of warps, two buffers of h.
 
     @property
-    def of_stage(self) -> int:
+    def stage_offset(self) -> int:
         return 12 * ENTRIES
 
     @property
-    def of_sums(self) -> int:
-        return self.of_stage + 16 * self.groups * self.rows
+    def sums_offset(self) -> int:
+        return self.stage_offset + 16 * self.groups * self.rows
 
     @property
-    def of_states(self) -> int:
-        meeting = self.threads * 3 * 4 * self.tiles * 4 if self.splits > 1 else 0
-        return self.of_sums + meeting
+    def states_offset(self) -> int:
+        sum_gatherer = self.threads * 3 * 4 * self.tiles * 4 if self.splits > 1 else 0
+        return self.sums_offset + sum_gatherer
 
     @property
     def shared(self) -> int:
-        """Bytes, where states are in shared memory."""
-        return self.of_states + 2 * self.rows * self.pitch
+        """Bytes of shared memory, where states are in it."""
+        return self.states_offset + 2 * self.rows * self.pitch
 
 
-def weights_loader(shape: Shape) -> Any:
-    """The device function that brings weights [3, units, columns] from an address into an array."""
+def weights_loader(shape: StepTile) -> Any:
+    """The device function that loads weights [3, units, columns] from an address into an array."""
     pairs, load16 = shape.pairs, ptx.load16
 
     @inlined
@@ -120,10 +120,10 @@ def weights_loader(shape: Shape) -> Any:
     return load
 
 
-def multiplier(shape: Shape, fetch: Any) -> Any:
+def warp_multiplier(shape: StepTile, fetch: Any) -> Any:
     """The device function that adds products to sums [chains, 3, tiles, 4].
 
-    ``fetch``: 16 bytes of an address; ``at``: that of a lane's row and columns; ``pitch``: to the next row.
+    ``fetch`` loads 16 bytes; ``at``: the address of a lane's row and columns; ``pitch``: to the next row.
     """
     pairs, tiles, chains = shape.pairs, shape.tiles, shape.chains
     mma, second = codes8.integer_mma("s8", "s8"), 12 * tiles * (chains - 1)
@@ -146,54 +146,54 @@ def multiplier(shape: Shape, fetch: Any) -> Any:
     return multiply
 
 
-def meeting(shape: Shape) -> Any:
-    """The device function that gives the whole sums [3, own] of a lane, those of all warps added up."""
-    splits, tiles, chains, own = shape.splits, shape.tiles, shape.chains, shape.own
-    each, second = 4 * tiles, 12 * tiles
+def sum_gatherer(shape: StepTile) -> Any:
+    """The device function for the complete sums [3, lane_pairs] of a lane, those of all warps added up."""
+    splits, tiles, chains, lane_pairs = shape.splits, shape.tiles, shape.chains, shape.lane_pairs
+    gate_sums, second = 4 * tiles, 12 * tiles
     put, take4 = ptx.put, bf16x2.take4
 
     @inlined
     def gather(d: Any, whole: Any, at: Any, split: Any, lane: Any) -> None:
         if chains == 2:
-            for i in range(3 * each):
+            for i in range(3 * gate_sums):
                 d[i] = int32(d[i] + d[i + second])
         if splits == 1:
-            for i in range(3 * each):
+            for i in range(3 * gate_sums):
                 whole[i] = d[i]
         else:
-            to = uint32(at + uint32(split * uint32(3 * each * 128)) + uint32(lane << uint32(2)))
-            for i in range(3 * each):
+            to = uint32(at + uint32(split * uint32(3 * gate_sums * 128)) + uint32(lane << uint32(2)))
+            for i in range(3 * gate_sums):
                 put(uint32(to + uint32(128 * i)), d[i])
             cuda.syncthreads()
-            source = uint32(at + uint32(split * uint32(own * 128)) + uint32(lane << uint32(2)))
+            source = uint32(at + uint32(split * uint32(lane_pairs * 128)) + uint32(lane << uint32(2)))
             for gate in range(3):
-                for i in range(own):
+                for i in range(lane_pairs):
                     total = int32(0)
                     for s in range(splits):
-                        of_warp = uint32(source + uint32(((s * 3 + gate) * each + i) * 128))
-                        total = int32(total + int32(take4(of_warp)))
-                    whole[gate * own + i] = total
+                        source_at = uint32(source + uint32(((s * 3 + gate) * gate_sums + i) * 128))
+                        total = int32(total + int32(take4(source_at)))
+                    whole[gate * lane_pairs + i] = total
 
     return gather
 
 
-def reader(shape: Shape) -> Any:
-    """The device function that brings a lane's constants [halves, 16], from its first unit on."""
+def constants_loader(shape: StepTile) -> Any:
+    """The device function that loads a lane's constants [halves, 16], from its first unit on."""
     halves, load4 = shape.halves, codes8.load4
 
     @inlined
     def read(constants: Any, rows: Any, biases: Any, unit: Any, padded: Any) -> None:
-        every = uint64(padded) * uint64(4)
+        row_bytes = uint64(padded) * uint64(4)
         for half in range(halves):
             at = uint64(uint32(unit + uint32(8 * half))) * uint64(4)
             for gate in range(3):
                 for i in range(5):
-                    constants[16 * half + 5 * gate + i] = load4(rows + at + every * uint64(3 * i + gate))
-            constants[16 * half + 15] = load4(biases + at + every * uint64(3))
+                    constants[16 * half + 5 * gate + i] = load4(rows + at + row_bytes * uint64(3 * i + gate))
+            constants[16 * half + 15] = load4(biases + at + row_bytes * uint64(3))
 
     return read
 
 
-def fetcher(cluster: bool) -> Any:
-    """16 bytes of states: of this block's shared memory, or of memory where other blocks write."""
-    return ptx.take16 if cluster else integers.load16_of_others
+def state_fetcher(cluster: bool) -> Any:
+    """The function that loads 16 bytes of states: of shared memory, or of memory that other blocks write."""
+    return ptx.take16 if cluster else integers.load16_l2

@@ -1,0 +1,56 @@
+"""Decoding of a matrix: a few rows of it, or all, into any dtype of floats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...arrays.scaled import Matrix
+from ..machine.kernels import Kernel, kernel
+from ..machine.target import target
+from ..machine.workers import share_kernel
+from .operands import Codes
+
+SLAB = 1 << 20  # codes that are decoded before they are converted further
+GRAIN = 1 << 15  # codes that a thread decodes at a time
+
+
+def decode(m: Matrix, rows: slice, out: NDArray[np.float32], scaled: bool = True) -> None:
+    """Some rows of a matrix into ``out``; not scaled: the values of their codes."""
+    first, over = rows.start, m.over
+    scales = np.ascontiguousarray(m.scales) if scaled else None
+    zeros = None if m.zeros is None else np.ascontiguousarray(m.zeros, np.int32)
+    if not out.size:
+        return
+    arguments = Codes(
+        m.codes.ctypes.data + first * m.codes.strides[0], m.codes.strides[0],
+        over.columns, first, over.r, over.c,
+        0 if scales is None else scales.ctypes.data, 0 if zeros is None else zeros.ctypes.data,
+        out.ctypes.data, out.strides[0],
+    )  # fmt: skip
+    share_kernel(_kernel(m), arguments, rows.stop - first, max(1, GRAIN // over.columns))
+
+
+def at_hand(m: Matrix) -> bool:
+    """True if nothing has to be compiled to decode a matrix."""
+    return _kernel(m).at_hand
+
+
+def _kernel(m: Matrix) -> Kernel:
+    return kernel("decode_scaled.kernels.decoder", m.code.name, m.zeros is not None, target())
+
+
+def decode_into(m: Matrix, out: NDArray[Any]) -> None:
+    """All of a matrix, in any dtype of floats: float32 first, a few rows at a time."""
+    if out.dtype == np.float32:
+        decode(m, slice(0, len(out)), out)
+        return
+    step = max(1, SLAB // max(m.over.columns, 1))
+    with np.errstate(all="ignore"):
+        for start in range(0, len(out), step):
+            rows = slice(start, min(start + step, len(out)))
+            part = np.empty((rows.stop - start, m.over.columns), np.float32)
+            decode(m, rows, part)
+            out[rows] = part

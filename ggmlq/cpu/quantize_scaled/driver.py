@@ -1,0 +1,167 @@
+"""Quantizing and encoding of arrays: rows as kernels read them, units, threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...base.threads import share
+from ...codes import scaling
+from ...codes.scaling import Quantized, Rule, empty, values
+from ...codes.tiling import Tiling
+from ..machine.kernels import Kernel, kernel
+from ..machine.target import target
+from ..machine.workers import scratch, share_kernel
+from .operands import LANES, WIDTH, Kind, Numbers
+from .units import Cut, far, flat, near
+
+COPIED = 1 << 16  # elements that a thread converts at a time
+
+
+def quantize(x: NDArray[Any], over: Tiling, rule: Rule) -> Quantized:
+    """Floats [rows, columns] to codes, scales and zero points."""
+    if _odd(over):
+        return scaling.quantize(x, over, rule)
+    x = _readable(x)
+    cut = near(over, x.itemsize)
+    if cut is None:
+        low, high = _extremes(x, over, rule, rule.keeps_nan)
+        scales, zeros = _scales(low, high, rule)
+        return Quantized(encode(x, over, rule, scales, zeros), *_ordered(scales, zeros, rule))
+    codes = scratch((over.rows, over.columns), rule.code.dtype)
+    scales = scratch(over.shape, np.uint8 if rule.scale == "e8m0" else np.float32)
+    zeros = scratch(over.shape, np.int32) if rule.zeros else None
+    whole_tiles(x, cut, rule, Quantized(codes, scales, zeros))
+    return Quantized(codes, *_ordered(scales, zeros, rule))
+
+
+def whole_tiles(x: NDArray[Any], cut: Cut, rule: Rule, to: Quantized) -> None:
+    """Quantize rows that kernels can read, cut into whole tiles, into ``to``."""
+    arguments = _numbers(x, cut, to.codes)._replace(
+        scales=to.scales.ctypes.data,
+        zeros=0 if to.zeros is None else to.zeros.ctypes.data,
+        eps=int(rule.eps.view(np.uint32)),
+    )
+    share_kernel(_fused(x.dtype, rule), arguments, cut.units)
+
+
+def at_hand(x: NDArray[Any], over: Tiling, rule: Rule, static: bool) -> bool:
+    """True if nothing has to be compiled to quantize such numbers, under static scales or others."""
+    if _odd(over):
+        return True
+    dtype = x.dtype if _kernels_read(x.dtype) else np.dtype(np.float32)
+    if near(over, dtype.itemsize) and not static:
+        return _fused(dtype, rule).at_hand
+    also = not rule.zeros if static else _measured(dtype, rule, rule.keeps_nan).at_hand
+    return also and _encoder(dtype, rule, rule.zeros).at_hand
+
+
+def encode(
+    x: NDArray[Any], over: Tiling, rule: Rule, scales: NDArray[Any], zeros: NDArray[Any] | None
+) -> NDArray[Any]:
+    """Codes of floats under scales."""
+    if _odd(over):
+        return scaling.encode(x, over, rule, scales, zeros)
+    x = _readable(x)
+    codes, cut = np.empty((over.rows, over.columns), rule.code.dtype), flat(over, x.itemsize)
+    steps = np.ascontiguousarray(values(scales))
+    points = None if zeros is None else np.ascontiguousarray(zeros, np.int32)
+    arguments = _numbers(x, cut, codes)._replace(
+        scales=steps.ctypes.data, zeros=0 if points is None else points.ctypes.data
+    )
+    share_kernel(_encoder(x.dtype, rule, zeros is not None), arguments, cut.units)
+    return codes
+
+
+def zeros_of(x: NDArray[Any], over: Tiling, rule: Rule, scales: NDArray[Any]) -> NDArray[np.int32]:
+    """The zero points that go with static scales."""
+    if _odd(over):
+        return scaling.zeros_of(x, over, rule, scales)
+    low, _ = _extremes(_readable(x), over, rule._replace(zeros=True), False)
+    with np.errstate(all="ignore"):
+        return scaling.zero_points(low, values(scales), rule)
+
+
+def _odd(over: Tiling) -> bool:
+    """True if tiles are too narrow for vectors, or there are none."""
+    return not (over.rows and over.columns) or over.c < LANES
+
+
+def _readable(x: NDArray[Any]) -> NDArray[Any]:
+    """Rows that kernels read where they are, or a copy: neighbours side by side, at most float32."""
+    wide = not _kernels_read(x.dtype)
+    if not wide and (x.strides[1] == x.itemsize or x.shape[1] == 1):
+        return x
+    copied = np.empty(x.shape, np.float32 if wide else x.dtype)
+
+    def copy(first: int, stop: int) -> None:
+        with np.errstate(all="ignore"):
+            copied[first:stop] = x[first:stop]
+
+    share(copy, len(x), max(1, COPIED // x.shape[1]))
+    return copied
+
+
+def _kernels_read(dtype: np.dtype[Any]) -> bool:
+    """True if kernels read numbers of a dtype."""
+    return dtype.name in WIDTH and dtype.isnative
+
+
+def _fused(dtype: np.dtype[Any], rule: Rule) -> Kernel:
+    case = Kind(dtype.name, rule.code.name, rule.rounding, rule.zeros, rule.scale, target())
+    return kernel("quantize_scaled.kernels.quantizer", *case)
+
+
+def _encoder(dtype: np.dtype[Any], rule: Rule, zeros: bool) -> Kernel:
+    case = dtype.name, rule.code.name, rule.rounding, zeros, target()
+    return kernel("quantize_scaled.kernels.encoder", *case)
+
+
+def _measured(dtype: np.dtype[Any], rule: Rule, keeps_nan: bool) -> Kernel:
+    return kernel("quantize_scaled.kernels.extremes_finder", dtype.name, rule.zeros, keeps_nan, target())
+
+
+def _numbers(x: NDArray[Any], cut: Cut, codes: NDArray[Any]) -> Numbers:
+    """Arguments of a kernel whose result is codes."""
+    lines = x.ctypes.data, x.strides[0], codes.ctypes.data, codes.strides[0]
+    return Numbers(*cut, *lines, scales=0, zeros=0, eps=0, low=0, most=0)
+
+
+def _extremes(
+    x: NDArray[Any], over: Tiling, rule: Rule, keeps_nan: bool
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The least and the largest of each tile and of 0: of its parts first, then of these."""
+    cut = far(over, x.itemsize)
+    low, high = np.zeros((2, cut.units), np.float32)
+    arguments = _numbers(x, cut, x)._replace(low=low.ctypes.data, most=high.ctypes.data)
+    share_kernel(_measured(x.dtype, rule, keeps_nan), arguments, cut.units)
+    most = np.maximum if keeps_nan else np.fmax
+    return _together(np.fmin, low, cut, over), _together(most, high, cut, over)
+
+
+def _together(extreme: np.ufunc, parts: NDArray[Any], cut: Cut, over: Tiling) -> NDArray[Any]:
+    """The extremes of tiles, from those of the units that each is cut into."""
+    rows = extreme.reduce(parts.reshape(cut.bands, cut.parts, cut.across), axis=1)
+    tiles: NDArray[Any] = extreme.reduce(rows.reshape(*over.shape, -1), axis=2)
+    return tiles
+
+
+def _scales(low: NDArray[Any], high: NDArray[Any], rule: Rule) -> tuple[NDArray[Any], Any]:
+    """Scales and zero points by the rule, from the extremes of tiles."""
+    with np.errstate(all="ignore"):
+        return scaling.scales_of(low, high, rule)
+
+
+def _ordered(scales: NDArray[Any], zeros: Any, rule: Rule) -> tuple[NDArray[Any], Any]:
+    """Scales and zero points in the order of the rule."""
+    if rule.order == "rows":
+        return scales, zeros
+
+    def moved(part: NDArray[Any]) -> NDArray[Any]:
+        copied: NDArray[Any] = empty(np, part.shape, part.dtype, rule.order)
+        copied[...] = part
+        return copied
+
+    return moved(scales), None if zeros is None else moved(zeros)

@@ -1,0 +1,133 @@
+"""Kernel variants for 8-bit codes in boxes: the tile, the codes and the outputs that one is compiled for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product as combined
+from math import gcd
+from typing import NamedTuple
+
+from ...codes import CODES as ALL_CODES
+from ...dispatch.epilogue import is_written
+from ..epilogue.wgmma_sums import SIZES
+from ..intrinsics import barrier as barriers
+from ..intrinsics.wgmma8 import INTEGERS, Form
+from ..rings.boxed import BoxTile, SharedLayout
+from ..schedule.waves import RatedTile
+
+RASTER_HEIGHT = 16  # tiles of a column of the raster that blocks go down together
+SCALE_ROWS = 128  # rows of w that share a scale, at most
+
+FLOAT_TILES = (
+    RatedTile(BoxTile(256, 128, 4), 1.0),
+    RatedTile(BoxTile(128, 192, 5), 0.96),
+    RatedTile(BoxTile(128, 128, 6), 0.88),
+    RatedTile(BoxTile(128, 64, 8), 0.55),
+)
+COLUMN_SCALE_TILES = (RatedTile(BoxTile(128, 128, 6), 1.0), RatedTile(BoxTile(128, 64, 8), 0.7))
+INTEGER_TILES = (
+    RatedTile(BoxTile(128, 256, 4), 1.0),
+    RatedTile(BoxTile(256, 128, 4), 0.96),
+    RatedTile(BoxTile(128, 128, 6), 0.87),
+    RatedTile(BoxTile(128, 64, 8), 0.5),
+)
+CODED_ZERO_POINT_TILES = INTEGER_TILES[
+    2:
+]  # larger tiles have no registers left for zero points where results become codes
+FLOAT_CODES = ("e4m3", "e5m2")
+
+
+class OutputKind(NamedTuple):
+    """The type of a kernel's outputs."""
+
+    kind: str = "float32"  # a kind of floats, or the name of a code
+    column_scales: bool = False  # for codes: each column has its own scale
+
+    @property
+    def coded(self) -> bool:
+        """True for codes, False for floats."""
+        return self.kind not in SIZES
+
+    def __str__(self) -> str:
+        return self.kind + " by columns" * self.column_scales
+
+
+FLOAT32_OUTPUT = OutputKind()
+OUTPUTS = tuple(map(OutputKind, SIZES))
+CODED_OUTPUTS = tuple(
+    OutputKind(code.name, along) for code in ALL_CODES.values() if is_written(code) for along in (False, True)
+)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The choices that a kernel is compiled for."""
+
+    tile: BoxTile
+    x: str  # codes by the names that instructions have for them
+    w: str
+    out: OutputKind = FLOAT32_OUTPUT
+    boxed: bool = True  # the copy engine writes outputs; else threads do, one element at a time
+    column_scales: bool = False  # floats: each row of w has its own scale
+    zeros: bool = False  # integers: operands have zero points
+
+    def __str__(self) -> str:
+        ends = ["" if self.boxed else ", one by one", ", a scale a column" * self.column_scales]
+        guarded = ", guarded" * barriers.GUARDED
+        return f"{self.x} {self.w} to {self.out}, {self.tile}{''.join(ends)}{', zeros' * self.zeros}{guarded}"
+
+    @property
+    def integer(self) -> bool:
+        """True where codes are integers."""
+        return self.x in INTEGERS
+
+    @property
+    def form(self) -> Form:
+        """The ``wgmma`` products of one warpgroup."""
+        return Form(self.tile.columns, self.x, self.w, self.tile.halves)
+
+    @property
+    def layout(self) -> SharedLayout:
+        """The layout of its shared memory."""
+        return SharedLayout(self.tile, x_scales=not self.integer, w_scales=self.column_scales)
+
+    @property
+    def columns_per_scale(self) -> int:
+        """Columns of the tile that share a scale of w."""
+        return gcd(self.tile.columns, SCALE_ROWS)
+
+    @property
+    def column_groups(self) -> int:
+        """Groups of the tile's columns with a scale of w each; 0 where each column has its own."""
+        return 0 if self.column_scales else self.tile.columns // self.columns_per_scale
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 128 * (self.tile.groups + 1)
+
+
+def float_variants() -> list[tuple[Variant]]:
+    """Every tile, pair of codes and kind of outputs; stores by threads only for the widest tile."""
+    every_variant = [
+        Variant(wave.tile, a, b, out)
+        for wave, a, b, out in combined(FLOAT_TILES, FLOAT_CODES, FLOAT_CODES, OUTPUTS)
+    ]
+    every_variant += [
+        Variant(COLUMN_SCALE_TILES[0].tile, a, b, out, column_scales=True)
+        for a, b, out in combined(FLOAT_CODES, FLOAT_CODES, OUTPUTS)
+    ]
+    every_variant += [
+        Variant(FLOAT_TILES[0].tile, "e4m3", "e4m3", out, boxed=False) for out in (*OUTPUTS, *CODED_OUTPUTS)
+    ]
+    return [(variant,) for variant in every_variant]
+
+
+def integer_variants() -> list[tuple[Variant]]:
+    """Every tile, pair of codes and kind of outputs, with and without zero points."""
+    combinations = combined(INTEGER_TILES, INTEGERS, INTEGERS, OUTPUTS, (False, True))
+    every_variant = [Variant(wave.tile, a, b, out, zeros=zeros) for wave, a, b, out, zeros in combinations]
+    every_variant += [
+        Variant(INTEGER_TILES[0].tile, "s8", "s8", out, boxed=False) for out in (*OUTPUTS, *CODED_OUTPUTS)
+    ]
+    return [(variant,) for variant in every_variant]

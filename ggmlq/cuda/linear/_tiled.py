@@ -1,0 +1,36 @@
+"""The launch of cuda:mma_bf16 and cuda:wgmma: a tile for the rows, K split where there are few tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...arrays.array import QuantArray
+from ..machine import device
+from ..machine.launch import Kernel
+from ..packed.layout import TILE_ROWS
+from ..packed.pack import packed_weights
+from ..schedule.split_k import ADDERS, adder, split_of
+
+BUDGET = 220 << 10  # bytes of shared memory that the blocks of a multiprocessor share on Hopper
+
+
+def launch_tiles(
+    kernel: Callable[..., Kernel], tiles: Sequence[Any], x: Any, q: QuantArray, out: Any
+) -> None:
+    """Launch ``kernel(format, tile)`` with the lowest tile that holds all rows, and add its partial sums up.
+
+    ``x``: the activations as the kernel reads them.
+    """
+    w, (m, n), k = packed_weights(q), out.shape, q.shape[1]
+    tile = next((tile for tile in tiles if tile.columns >= m), tiles[-1])
+    down, across, steps = -(-n // TILE_ROWS), -(-m // tile.columns), w.fragments.shape[1]
+    beside = device.resident_blocks(tile.blocks, tile.shared(w.layout))
+    splits = split_of(down * across, beside, steps)
+    to = out if splits == 1 else device.cupy().empty((splits, m, n), np.float32)
+    grid, sizes = (down, across, splits), (m, n, k, steps)
+    kernel(q.format, tile)(grid, (tile.threads,), w.fragments, x, to, *sizes)
+    if splits > 1:
+        adder()((-(-m * n // ADDERS),), (ADDERS,), to, out, splits, m * n)

@@ -1,0 +1,89 @@
+"""The tile of a warp-specialised block: its outputs, its threads, and the layout of its stages.
+
+    stage    x_tiles [fragments][columns, 64]   swizzled, as activations/x_tiles.py made them
+             weights [8][fragments]             as packed/pack.py made them; large ones [fragments][8]
+    barriers full [stages] · empty [stages]
+    scratch  words that the threads of a block leave for each other: stream_k.py
+
+A stage is one fragment of each fragment row, or two: as much as is multiplied in a thousand clocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..packed.layout import FRAGMENT_ROWS, STEP, PackedLayout
+from ..rings.shape import MOST_SHARED
+
+CONSUMER_WARPS = FRAGMENT_ROWS  # one for each fragment row of a tile
+CONSUMER_THREADS = 32 * CONSUMER_WARPS
+X_ROW_BYTES = 2 * STEP  # of a row of an x_tile
+MAP_ELEMENT = 8  # bytes of an element of the map of weights
+BOX_ELEMENTS = 256  # elements in a row of a box
+PRODUCER_REGISTERS, CONSUMER_REGISTERS = 56, 224  # of a thread of wide tiles; 168 at the start
+SCRATCH = 32  # bytes
+UNIT_FRAGMENTS = 2  # fragments of a row that are multiplied in turn: K is split in multiples of them
+
+
+@dataclass(frozen=True)
+class WarpSpecializedTile:
+    """The rows of activations of a block, and the blocks that a multiprocessor holds."""
+
+    columns: int
+    blocks: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.columns} columns" + f", {self.blocks} blocks" * (self.blocks > 1)
+
+    @property
+    def wide(self) -> bool:
+        """True where a whole warpgroup stands beside the consumers and gives them registers.
+
+        One of its warps fetches, the others make x_tiles (late_activations.py).
+        """
+        return self.columns > 160
+
+    @property
+    def fragments(self) -> int:
+        """Fragments of a fragment row in a stage."""
+        return 1 if self.columns > 128 else UNIT_FRAGMENTS
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return CONSUMER_THREADS + (128 if self.wide else 32)
+
+    @property
+    def x_tile_bytes(self) -> int:
+        """Bytes of the activations of 64 columns."""
+        return self.columns * X_ROW_BYTES
+
+    def boxes(self, layout: PackedLayout) -> int:
+        """Boxes that bring the weights of a stage: one, or one for each fragment where a box cannot be as
+        wide as two.
+        """
+        return 1 if self.fragments * layout.fragment_bytes // MAP_ELEMENT <= BOX_ELEMENTS else self.fragments
+
+    def box_row(self, layout: PackedLayout) -> int:
+        """Bytes of a fragment row that a box brings."""
+        return self.fragments // self.boxes(layout) * layout.fragment_bytes
+
+    def next_fragment(self, layout: PackedLayout) -> int:
+        """Bytes from a fragment row's first fragment of a stage to its second."""
+        return layout.fragment_bytes if self.boxes(layout) == 1 else FRAGMENT_ROWS * layout.fragment_bytes
+
+    def size(self, layout: PackedLayout) -> int:
+        """Bytes of a stage that are fetched."""
+        return self.fragments * (self.x_tile_bytes + FRAGMENT_ROWS * layout.fragment_bytes)
+
+    def stage(self, layout: PackedLayout) -> int:
+        """Bytes of a stage in whole kilobytes, as the swizzle demands."""
+        return -(-self.size(layout) // 1024) * 1024
+
+    def stages(self, layout: PackedLayout) -> int:
+        """Stages in shared memory."""
+        return max(2, min(8, (MOST_SHARED // self.blocks - 2048) // self.stage(layout)))
+
+    def shared(self, layout: PackedLayout) -> int:
+        """Bytes of shared memory."""
+        return 1024 + self.stages(layout) * (self.stage(layout) + 16) + SCRATCH

@@ -1,0 +1,26 @@
+"""The epilogue of a product: steps from its sums to its results that a kernel takes before it stores them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ..codes import Code
+
+
+class Epilogue(NamedTuple):
+    """A bias is added, then results become codes under static scales; the bits are those of separate steps.
+
+    Each step computes in float32.
+    """
+
+    bias: Any = None  # float32 [N], C-contiguous
+    code: Code | None = None  # of 8 bits, for floats; None: results stay floats
+    scales: Any = None  # float32, (1 or M, 1 or N)
+
+
+PLAIN = Epilogue()
+
+
+def is_written(code: Code | None) -> bool:
+    """True if kernels can write results in this code, or if results stay floats."""
+    return code is None or (code.dtype.itemsize == 1 and code.kind != "scale")

@@ -1,0 +1,185 @@
+"""The product computed again with each mistake, and compared with y."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from ...base.indices import evenly_spaced
+from ..explanation import Explanation, Mistake
+from ..numbers import LARGEST_HALF, Index, Mask, Wide
+from . import between_blocks
+from .assignment import orders_taken
+from .misread import mistakes
+from .operand import Operand
+from .products import half_sums, saturated
+from .readings import Reading, Way
+from .scene import Fit, Scene, predict
+from .strides import short_rows, wrong_strides
+
+FEW_ROWS, FEW_COLUMNS = 8, 16  # a first look
+KEPT = 8  # mistakes that are tried in every way
+SMALL_ERROR = 1e-2  # score up to which half accumulators may be the reason
+HALF_READINGS = 6  # of which they are tried
+
+
+def explanations(scene: Scene, right: Wide) -> list[Explanation]:
+    """Every mistake that explains some of y, best first; ``right`` is the result of the best right kernel."""
+    families: tuple[Callable[[Scene, Wide], list[Explanation]], ...] = (_weights, _activations, _sums)
+    every = [e for family in families for e in family(scene, right)]
+    return sorted(every, key=lambda e: (e.score, e.fault))
+
+
+# --- weights misread --------------------------------------------------------------------------
+
+
+def _weights(scene: Scene, right: Wide) -> list[Explanation]:
+    """Weights misread: a first look at all mistakes, then the best ones in every way."""
+    every = chain(
+        mistakes(scene.fmt, scene.blocks, scene.columns),
+        wrong_strides(scene.fmt, scene.raw, scene.columns),
+        short_rows(scene.weights, scene.x.shape[1]),
+    )
+    rough = sorted(_first_look(_smaller(scene), every), key=lambda pair: pair[0])
+    return [
+        _explanation(scene, mistake, scene.fit(mistake.replay, mistake.columns), right)
+        for _, mistake in rough[:KEPT]
+        if mistake.columns is None or mistake.columns.sum() >= 2
+    ]
+
+
+class _Small(NamedTuple):
+    """A few rows and columns of a scene."""
+
+    scene: Scene
+    rows: Index
+    columns: Index
+
+
+def _smaller(scene: Scene) -> _Small:
+    rows, columns = (_some(n, count) for n, count in zip(scene.y.shape, (FEW_ROWS, FEW_COLUMNS), strict=True))
+    at = np.ix_(rows, columns)
+    part = Scene(
+        scene.fmt, scene.raw, scene.x[rows], scene.y[at], scene.columns[columns], scene.store,
+        written=scene.written[at],
+    )  # fmt: skip
+    return _Small(part, rows, columns)
+
+
+def _some(length: int, count: int) -> Index:
+    """The first places of an axis, and some of the rest."""
+    first = min(length, count // 2)
+    return np.concatenate([np.arange(first), first + evenly_spaced(length - first, count - first)])
+
+
+def _first_look(small: _Small, every: Iterable[Mistake[Operand]]) -> Iterator[tuple[float, Mistake[Operand]]]:
+    """The score that each mistake leaves on a few elements, over that of the right weights."""
+    scene = small.scene
+    ways = _representatives(scene)
+    right = predict(scene.readings, ways, scene.weights)
+    whole = scene.scores(right).min()
+    for mistake in every:
+        columns = None if mistake.columns is None else mistake.columns[small.columns]
+        if columns is not None and not columns.any():
+            continue
+        base = whole if columns is None else scene.scores(right, columns).min()
+        w = mistake.replay.rows(small.columns)
+        score = scene.scores(predict(scene.readings, ways, w), columns).min()
+        yield float(score / max(base, 1e-300)), mistake
+
+
+def _representatives(scene: Scene) -> list[Way]:
+    """One way of each sort: plain floats, codes of short and of long runs, sums of floats."""
+    chosen: dict[tuple[bool, bool, str], Way] = {}
+    for way in scene.ways:
+        reading = scene.readings[way.reading]
+        run = reading.name.split(",")[1].split()[0] if reading.codes is not None else "floats"
+        chosen.setdefault((run == "256", run == "floats", way.sums), way)
+    return list(chosen.values())
+
+
+def _explanation(scene: Scene, mistake: Mistake[Operand], fit: Fit, right: Wide) -> Explanation:
+    base = _null(scene, right, mistake.columns)
+    seen = scene.seen if mistake.columns is None else scene.seen & mistake.columns
+    return Explanation(
+        mistake.fault, mistake.words, fit.way.name, fit.score, base, fit.share, int(seen.sum()),
+        where=mistake.where, formulas=mistake.formulas,
+    )  # fmt: skip
+
+
+def _null(scene: Scene, right: Wide, columns: Mask | None = None) -> float:
+    """The score to beat: that of the right kernel, or of zero where y is small."""
+    return float(scene.scores(np.stack([right, np.zeros_like(right)]), columns).min())
+
+
+# --- activations and sums ---------------------------------------------------------------------
+
+
+def _activations(scene: Scene, right: Wide) -> list[Explanation]:
+    """Activations or their sums misread."""
+    readings, ways = scene.wrong
+    if not ways:
+        return []
+    predictions = predict(readings, ways, scene.weights)
+    best: dict[str, int] = {}
+    for i in np.argsort(scene.scores(predictions), kind="stable"):
+        best.setdefault(str(ways[i].fault), int(i))
+    return [
+        _explanation(
+            scene,
+            Mistake(fault, ways[i].name, scene.weights),
+            scene.judged(readings, ways[i], scene.weights, predictions[i]),
+            right,
+        )
+        for fault, i in best.items()
+    ]
+
+
+def _sums(scene: Scene, right: Wide) -> list[Explanation]:
+    """Sums that saturate or lose precision: on a few rows and columns alone."""
+    small = _smaller(scene)
+    s = small.scene
+    base, usual = _null(s, right[np.ix_(small.rows, small.columns)]), _usual(s)
+    best: dict[str, Explanation] = {}
+    for m in chain(saturated(usual, s.weights), _halves(s, base), between_blocks.mistakes(s, usual)):
+        score = float(s.scores(m.replay[None])[0])
+        if m.fault in best and best[m.fault].score <= score:
+            continue
+        share = float(s.within(m.replay, s.tolerance(m.replay, "activations" in m.beside)).mean())
+        best[m.fault] = Explanation(m.fault, m.words, m.beside, score, base, share, int(s.seen.sum()))
+    return list(best.values())
+
+
+def by_algebra(scene: Scene, right: Wide) -> list[Explanation]:
+    """Orders that no list holds, found from y itself; only where nothing else explains it."""
+    floats = [reading for reading in scene.readings if reading.codes is None][:1]
+    base, n = _null(scene, right), int(scene.seen.sum())
+    best: dict[str, Explanation] = {}
+    for fault, order, score in orders_taken(scene, floats + _usual(scene)):
+        if fault not in best or score < best[fault].score:
+            shown = ", ".join(f"{i} from {j}" for i, j in enumerate(order) if i != j)
+            text = f"places of a block taken from others: {shown[:120]}{' …' if len(shown) > 120 else ''}"
+            way = "any rounding of the activations"
+            best[fault] = Explanation(fault, text, way, score, base, 0.0, n, len(order))
+    return sorted(best.values(), key=lambda e: e.score)
+
+
+def _usual(scene: Scene) -> list[Reading]:
+    """The 8-bit readings that programs really use."""
+    ends = ("32 to a half scale", "32 to a float scale", "256 to a float scale")
+    return [r for r in scene.readings if r.codes is not None and any(end in r.name for end in ends)]
+
+
+def _halves(scene: Scene, base: float) -> Iterator[Mistake[Wide]]:
+    """Half accumulators, which cost little: tried where the error is small, or where sums overflow."""
+    large = np.abs(scene.partial[0]).max(initial=0) > LARGEST_HALF
+    if base > SMALL_ERROR and not large:
+        return
+    plain = [way for way in scene.ways if way.excess is None]
+    scores = scene.scores(predict(scene.readings, plain, scene.weights))
+    near = [scene.readings[plain[i].reading] for i in np.argsort(scores, kind="stable")[:HALF_READINGS]]
+    for reading in near:
+        yield from half_sums([reading], scene.weights)

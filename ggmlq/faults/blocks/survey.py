@@ -1,0 +1,156 @@
+"""The whole of y against the best right kernel: which elements are wrong, and where to look closer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...arrays.array import QuantArray
+from ...base.indices import evenly_spaced
+from ..moved import distance, sources
+from ..numbers import HALF, Index, Mask, Wide, half
+from ..survey import Part, Survey, by_slabs, sampled
+from .right import Right, by_name, candidates, judged, precisions
+from .scene import Scene, predict
+
+FEW = 0.1  # of y may be wrong beside a store in half
+FAR = 0.03  # of the typical size: more than half accumulators cost
+SLAB = 1 << 24  # products M·N·K judged at a time
+
+LOOKED_AT = 8  # rows by which an arithmetic is chosen where y is out of order
+CHOSEN = 3  # arithmetics that are tried on all of y
+DEAR = 1 << 30  # operations that choosing one may cost
+PAIRS = 1 << 20  # entries of a table of distances between columns
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A kernel's result with its operands, on the host."""
+
+    y: Wide  # [M, N]
+    x: Wide  # [M, K] values of float32
+    q: QuantArray  # [N, K]
+    store: float = 0.0  # how much rounding the store of y itself cost, relatively
+    cast: bool = False  # y was stored as half, though it came as float32
+    unwritten: Mask | None = None  # [M, N]: elements that the kernel never wrote; nothing is judged by them
+
+    def scene(self, rows: Index, columns: Index) -> Scene:
+        """Some rows and columns of it."""
+        raw = np.ascontiguousarray(self.q.raw)
+        at = np.ix_(rows, columns)
+        written = None if self.unwritten is None else ~self.unwritten[at]
+        return Scene(self.q.format, raw, self.x[rows], self.y[at], columns, self.store, self.cast, written)
+
+
+@dataclass(frozen=True, eq=False)
+class BlockSurvey(Survey):
+    """A case beside its best right kernel, over all elements."""
+
+    case: Case
+    best: Right  # on the sampled scene
+    others: list[Right]  # further right kernels, best first
+
+    @property
+    def written(self) -> BlockSurvey:
+        """The survey with right values where nothing was written: all that is wrong is what was written."""
+        if self.case.unwritten is None:
+            return self
+        y = np.where(self.case.unwritten, self.prediction, self.y)
+        return replace(self, y=y, case=replace(self.case, y=y))
+
+    @property
+    def alternatives(self) -> list[Wide]:
+        """Results of other right kernels, where all of y was looked at."""
+        return [right.prediction for right in self.others if right.prediction.shape == self.y.shape]
+
+    def fitting(self, axis: int) -> list[Wide]:
+        """Results of right kernels whose columns (or rows) stand in y, wherever they stand."""
+        case = self.case
+        looked = [np.arange(n) for n in case.y.shape]
+        looked[1 - axis] = evenly_spaced(case.y.shape[1 - axis], LOOKED_AT)
+        if len(looked[0]) * len(looked[1]) * case.x.shape[1] * 64 > DEAR or case.y.shape[axis] ** 2 > PAIRS:
+            return []
+        scene = case.scene(looked[0], looked[1])
+        ranked = []
+        for label, w, ways in precisions(scene):
+            for way, p in zip(ways, predict(scene.readings, ways, w), strict=True):
+                y, best, size = (a if axis == 1 else a.T for a in (scene.y, p, scene.size))
+                source = sources(y, best, size)
+                at = np.arange(len(source))
+                error = distance(y, best, size, np.arange(len(y)), at, source)
+                ranked.append((float(np.median(np.nan_to_num(error, nan=1e9))), label, way, w, p))
+        ranked.sort(key=lambda r: r[0])
+        return [
+            _over_all(case, judged(scene, way, w, label, p), []).prediction
+            for _, label, way, w, p in ranked[:CHOSEN]
+        ]
+
+
+def survey(case: Case, prefer: str | None = None) -> BlockSurvey:
+    """Find the right kernel that explains most of y, and what it leaves unexplained."""
+    written = case.y if case.unwritten is None else case.y[~case.unwritten]
+    if case.store == 0 and _may_be_cast(written):
+        cast = _survey(replace(case, store=HALF, cast=True), prefer)
+        if cast.bad.mean() < FEW and (_relative(cast)[cast.bad] > FAR).all():
+            return cast  # sums kept in half are off by little, but in many places
+    return _survey(case, prefer)
+
+
+def _relative(s: BlockSurvey) -> Wide:
+    error: Wide = np.abs(s.case.y - s.prediction) / s.size
+    return error
+
+
+def _may_be_cast(y: Wide) -> bool:
+    """True where y holds nothing but halves: a right result may have been stored as half."""
+    return bool(y.any() and np.isfinite(y).all() and (half(y) == y).all())
+
+
+def _survey(case: Case, prefer: str | None) -> BlockSurvey:
+    rows, columns = sample(case, None)
+    scene = case.scene(rows, columns)
+    q = case.q[columns]
+    rights = candidates(scene, q, prefer)
+    best = rights[0]
+    claimed = [right for right in rights if prefer and right.arithmetic == prefer]
+    if claimed and claimed[0].share >= best.share:
+        best = claimed[0]
+    whole = len(rows) == case.y.shape[0] and len(columns) == case.y.shape[1]
+    if whole:
+        return BlockSurvey(case.y, best.prediction, scene.size, best.limit, ~best.inside, case, best, rights)
+    return _over_all(case, best, rights)
+
+
+def _over_all(case: Case, best: Right, others: list[Right]) -> BlockSurvey:
+    """The best right kernel on every row and column."""
+    m, k = case.x.shape
+    tall = max(1, min(m, SLAB // (k * 64)))
+
+    def judge(rows: Index, columns: Index) -> Part:
+        scene = case.scene(rows, columns)
+        right = _again(scene, case.q[columns], best)
+        return right.prediction, scene.size, right.limit, ~right.inside
+
+    part = by_slabs(case.y.shape, tall, max(64, SLAB // (k * tall)), judge)
+    return BlockSurvey(case.y, *part, case, best, others)
+
+
+def _again(scene: Scene, q: QuantArray, best: Right) -> Right:
+    if best.arithmetic is not None:
+        return by_name(scene, q, best.arithmetic, [best.arithmetic])[0]
+    return _from_family(scene, best.name)
+
+
+def _from_family(scene: Scene, name: str) -> Right:
+    """One of the family again, on another scene."""
+    for label, w, chosen in precisions(scene):
+        for way in chosen:
+            if way.name + label == name:
+                return judged(scene, way, w, label, predict(scene.readings, [way], w)[0])
+    raise AssertionError(name)
+
+
+def sample(case: Case, bad: Mask | None) -> tuple[Index, Index]:
+    """Rows and columns of a case to look at more closely."""
+    return sampled(case.y.shape, case.x.shape[1], bad)

@@ -1,0 +1,249 @@
+"""Products of torch tensors, warm ones and others. Who passes one has imported torch; we never do.
+
+A call that is not warm goes the way of arrays, over the memory of its tensors: on a GPU on torch's current
+stream, with memory of torch, so that tensors are ordered, freed and recorded in CUDA graphs like those of
+torch's own operations. There are no gradients.
+
+A warm call (warm.py) needs addresses alone: on the host two; on a GPU also torch's current stream, and memory
+between kernels. torch gives such memory back to that stream, so later work cannot write to it too early.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..arrays.array import QuantArray
+from ..arrays.tensors import array_of, bits_of, is_foreign
+from ..base.devices import cuda_device, cuda_driver
+from ..dispatch.checks import float_dtype
+from ..dispatch.ladder import Rung
+from ..errors import DTypeError
+from . import warm
+
+HOST = -1  # torch's number of it
+
+
+class Torch(NamedTuple):
+    """The members of torch that each product needs, looked up once."""
+
+    tensor: Any
+    parameter: Any
+    strided: Any
+    float32: Any
+    bytes: Any  # its dtype of bytes
+    empty: Callable[..., Any]
+    kinds: dict[Any, str]  # of x, out and bias: the letters that keys of recordings have for them
+    results: dict[Any, Any]  # dtypes of results as a caller may write them, to torch's
+    with_gradients: Callable[[], bool]
+    stream: Callable[[int], int]  # the address of a device's current stream
+    device: Callable[[], int]  # the number of the current device, whose current stream ...
+    capturing: Callable[[], bool]  # ... may record a CUDA graph
+
+
+@cache
+def _members(torch: Any) -> Torch:
+    single, half, bfloat, double = torch.float32, torch.float16, torch.bfloat16, torch.float64
+    results = {dtype: dtype for dtype in (single, half, bfloat, double)}
+    results |= {None: single, np.float32: single, np.float16: half, np.float64: double}
+
+    def stream(index: int) -> int:
+        return int(torch.cuda.current_stream(index).cuda_stream)
+
+    return Torch(
+        torch.Tensor, torch.nn.Parameter, torch.strided, single, torch.uint8, torch.empty,
+        {single: "f", half: "e", bfloat: "H"}, results, torch.is_grad_enabled,
+        getattr(torch._C, "_cuda_getCurrentRawStream", stream),
+        torch.cuda.current_device, torch.cuda.is_current_stream_capturing,
+    )  # fmt: skip
+
+
+# --- warm calls -------------------------------------------------------------------------------
+
+
+def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dtype: Any) -> Any | None:
+    """``x @ q.T + bias`` of tensors, if that is a warm call; None for all others."""
+    torch = _members(sys.modules["torch"])
+    if type(q) is not QuantArray or type(x) is not torch.tensor:
+        return None
+    shape, on_device = x.shape, x.is_cuda
+    letter, index = torch.kinds.get(x.dtype), x.get_device() if on_device else HOST
+    if letter is None or (on_device and (not shape or len(q.shape) != 2 or shape[-1] != q.shape[1])):
+        return None
+    key: Any = shape, kernel, arithmetic
+    if on_device:
+        key = warm.key_of(math.prod(shape[:-1]), kernel, arithmetic, letter)
+    try:
+        kind, launches = torch.results.get(dtype), q.plan(key)
+    except TypeError:  # it cannot be hashed, so it is neither a dtype nor the name of a kernel
+        return None
+    if kind is None or launches is None or type(launches) is Rung or not _is_plain(torch, x):
+        return None
+    n = q.shape[0]
+    if bias is not None and not _fits(torch, bias, (n,), index, torch.parameter):
+        return None
+    if out is not None and (not _fits(torch, out, (*shape[:-1], n), index) or out.is_inference()):
+        return None
+    if on_device:
+        y = _on_device(torch, launches, x, q, out, bias)
+        if y is None or y is out:
+            return y
+    else:
+        if letter != "f":
+            x = x.float()
+        address = _address(x) if q.lasting and x.is_contiguous() else 0
+        if not address:
+            return None
+        y = x.new_empty(shape[0], n) if len(shape) == 2 else x.new_empty(*shape[:-1], n)
+        launches(address, y.data_ptr())
+        if bias is not None:
+            y += bias
+    if out is not None:
+        return out.copy_(y)
+    return y if kind is torch.float32 else y.to(kind)
+
+
+def _on_device(torch: Torch, launches: Any, x: Any, q: Any, out: Any, bias: Any) -> Any | None:
+    index = x.get_device()
+    if not (cuda_driver().device() == index == q.memory.data.device_id) or not x.is_contiguous():
+        return None
+    address, stream = _address(x), torch.stream(index)
+    if not address or address % 16 or (stream and (torch.device() != index or torch.capturing())):
+        return None
+    y = out
+    if out is None or out.dtype is not torch.float32 or not _is_apart(out, x, q.memory, bias):
+        y = torch.empty((*x.shape[:-1], q.shape[0]), dtype=torch.float32, device=x.device)
+        if not y.data_ptr():  # a mode under which tensors have no memory
+            return None
+    if launches.workspace:
+        memory = torch.empty(launches.workspace, dtype=torch.bytes, device=x.device)
+        launches(address, y.data_ptr(), stream, memory.data_ptr())
+    else:
+        launches(address, y.data_ptr(), stream)
+    if bias is not None:
+        m = math.prod(x.shape[:-1])
+        warm.adder(q, m, torch.kinds[bias.dtype])(bias.data_ptr(), y.data_ptr(), stream)
+    return y
+
+
+def _address(x: Any) -> int:
+    """The first byte of a tensor; 0 of tensors that stand for others, as under a mode of torch's."""
+    try:
+        return int(x.data_ptr())
+    except RuntimeError:
+        return 0
+
+
+def _is_plain(torch: Torch, x: Any) -> bool:
+    """True if a tensor is its memory, and nobody wants a gradient of it."""
+    if x.requires_grad and torch.with_gradients():
+        return False
+    return x.layout is torch.strided and not x.is_neg()
+
+
+def _fits(torch: Torch, tensor: Any, shape: tuple[int, ...], index: int, other: Any = None) -> bool:
+    """True for a contiguous tensor of floats, or of that ``other`` class, of this shape on this device."""
+    if type(tensor) not in (torch.tensor, other) or tensor.dtype not in torch.kinds or tensor.shape != shape:
+        return False
+    return tensor.get_device() == index and _is_plain(torch, tensor) and tensor.is_contiguous()
+
+
+def _is_apart(out: Any, x: Any, memory: Any, bias: Any) -> bool:
+    """True if ``out`` shares no memory with what a product reads; all of it is contiguous."""
+    spans = [(part.data_ptr(), part.numel() * part.element_size()) for part in (x, bias) if part is not None]
+    first, last = out.data_ptr(), out.data_ptr() + out.numel() * out.element_size()
+    return not any(at < last and first < at + size for at, size in (*spans, (memory.data.ptr, memory.nbytes)))
+
+
+# --- other calls, by the way of arrays --------------------------------------------------------
+
+
+def called(
+    operation: Callable[..., Any], request: str, x: Any, operands: tuple[Any, ...], shape: tuple[int, ...],
+    out: Any, dtype: Any, bias: Any = None, of_bits: Callable[..., bool] | None = None, **options: Any,
+) -> Any:  # fmt: skip
+    """``operation(x, *operands)`` of this shape for a tensor x; ``out`` and ``bias`` are tensors too.
+
+    ``of_bits`` multiplies the bits of bfloat16 on a GPU; it is False, and does nothing, where no kernel does.
+    """
+    torch = sys.modules["torch"]
+    kind = dtype if isinstance(dtype, torch.dtype) else getattr(torch, float_dtype(request, dtype).name)
+    if not kind.is_floating_point:
+        raise DTypeError(f"{request}: values are floats, {dtype} was asked for; ask for torch.float32")
+    _refuse_others(request, torch, x=x, bias=bias, out=out)
+    bfloat = of_bits is not None and x.is_cuda and x.dtype is torch.bfloat16 and not x.is_neg()
+    with as_torch_works(torch, x.device):
+        rows = array_of(request, x) if not bfloat else bits_of(request, x.detach().view(torch.int16), "x")
+        y = out
+        if out is None or (is_foreign(torch, out) and (out.shape, out.device) == (shape, x.device)):
+            y = torch.empty(shape, dtype=torch.float32, device=x.device)
+        options["out"] = array_of(request, y, "out")
+        if bias is not None:
+            options["bias"] = array_of(request, bias, "bias")
+        if not bfloat:
+            operation(rows, *operands, **options)
+        elif of_bits is not None and not of_bits(rows.view(np.uint16), *operands, **options):
+            operation(array_of(request, x), *operands, **options)
+        if out is None:
+            return y.to(kind)
+        return out if y is out else out.copy_(y)
+
+
+def _refuse_others(request: str, torch: Any, **operands: Any) -> None:
+    for name, operand in operands.items():
+        if operand is None:
+            continue
+        if not isinstance(operand, torch.Tensor):
+            raise DTypeError(
+                f"{request}: x is a tensor, {name} a {type(operand).__name__}; they must be of one kind; "
+                f"pass torch.as_tensor({name})"
+            )
+        if operand.requires_grad and torch.is_grad_enabled():
+            raise DTypeError(
+                f"{request}: {name} requires a gradient; products with quantized weights have none; "
+                f"pass {name}.detach(), or work under torch.no_grad()"
+            )
+
+
+@contextmanager
+def as_torch_works(torch: Any, device: Any) -> Iterator[None]:
+    """On a GPU: on torch's current stream, with memory of torch."""
+    if device.type != "cuda":
+        yield
+        return
+    cuda = cuda_device().cupy().cuda
+
+    stream = cuda.Stream.from_external(_Stream(torch.cuda.current_stream(device).cuda_stream))
+    memory = _Memory(torch, cuda, device)
+    with torch.cuda.device(device), cuda.Device(device.index), stream, cuda.using_allocator(memory):
+        yield
+
+
+class _Memory:
+    """An allocator of CuPy that takes memory of torch."""
+
+    kept_for_graphs = True  # torch keeps what it gave while a CUDA graph was recorded
+
+    def __init__(self, torch: Any, cuda: Any, device: Any) -> None:
+        self.torch, self.cuda, self.device = torch, cuda, device
+
+    def __call__(self, size: int) -> Any:
+        owner = self.torch.empty(size, dtype=self.torch.uint8, device=self.device)
+        memory = self.cuda.UnownedMemory(owner.data_ptr(), size, owner, self.device.index)
+        return self.cuda.MemoryPointer(memory, 0)
+
+
+class _Stream:
+    """A stream under the protocol that CuPy takes and that older versions of torch lack."""
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.address

@@ -1,0 +1,173 @@
+"""Recorded launches: products that repeat them call the driver as products that compute everything anew."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+
+from at_once import at_once
+from fake_cupy import on_device
+from told_driver import K, N, aligned, ends, multiply, put_driver, said, weights
+
+import ggmlq as gq
+from ggmlq.arrays.prepared import MOST_PLANS
+from ggmlq.cuda.cost.warp_specialized import TILES
+from ggmlq.cuda.linear import r16_warp_specialized
+from ggmlq.cuda.machine import device
+
+
+@pytest.fixture
+def card(monkeypatch):
+    """An H200 that remembers launches."""
+    return put_driver(monkeypatch)
+
+
+@pytest.mark.parametrize("kernel", ["auto", "cuda:gemv", "cuda:wgmma", "cuda:mma_bf16"])
+@pytest.mark.parametrize("name", ["q4_0", "q4_K"])
+def test_a_repeated_product_says_the_same(name, kernel, card, fresh):
+    for m in (
+        1,
+        int(fresh.integers(2, 9)),
+        int(fresh.integers(9, 33)),
+        *([64, 100] * (kernel != "cuda:gemv")),
+    ):
+        q, before = weights(name), None
+        for round in range(4):  # packs the weights; is written down; repeated twice
+            x, out = aligned((m, K)), aligned((m, N))
+            multiply(x, q, out, kernel)
+            assert (q.plan((m, kernel, None)) is not None) is (round > 0)
+            packed, *maps = q.all_kept()
+            known = ends(x=x, y=out, w=packed.fragments, raw=q.memory)
+            known += [
+                each for made in maps for each in ends(w=made[0])
+            ]  # cuda:warp_specialized takes a map of packed weights
+            now = [each for each in said(card, known) if "packed weights" not in each[0]]
+            if round > 1:
+                assert now == before
+            before = now
+        assert any("x" in words for *_, words in now)
+        assert any("y" in words for *_, words in now)
+        assert any("w" in words for *_, words in now)
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("name", ["q4_0", "q6_K", "tq1_0"])
+def test_no_more_blocks_fit_beside_each_other_than_a_tile_is_made_for(name, tile, card):
+    """Blocks of the next product start early: if more fitted, all of them would sit on the idle
+    multiprocessors.
+    """
+    q = weights(name)
+    r16_warp_specialized.launch.launch(aligned((tile.columns, K)), q, aligned((tile.columns, N)), tile=tile)
+    (shared,) = (facts[6] for _, name, facts, _ in card.launches if name.startswith("warp_specialized"))
+    each, room = shared + device.RESERVED, 228 << 10
+    assert tile.blocks * each <= room < (tile.blocks + 1) * each
+
+
+def test_memory_between_kernels_is_each_calls_own(card):
+    q = weights("q4_0")
+    for _ in range(2):
+        multiply(aligned((20, K)), q, aligned((20, N)), "cuda:wgmma")
+    card.launches.clear()
+    x, out = aligned((20, K)), aligned((20, N))
+    multiply(x, q, out, "cuda:wgmma")
+    (_, _, _, first), (_, _, _, second), *_ = card.launches
+    (memory,) = card.memory
+    assert first[:2] == [x.data.ptr, memory.ctypes.data]
+    assert second[1] == memory.ctypes.data
+    assert memory.size - 256 >= 20 * K * 2
+
+
+def test_other_rows_streams_and_strange_operands(card):
+    q, out = weights("q4_0"), aligned((2, N))
+    for _ in range(3):
+        multiply(aligned((2, K)), q, out)
+    card.launches.clear()
+    card.stream.ptr = 7
+    multiply(aligned((2, K)), q, out)
+    assert [facts[7] for _, _, facts, _ in card.launches] == [7]
+    card.launches.clear()
+    odd = on_device(np.zeros(2 * K + 8, np.float32))
+    first = -odd.data.ptr % 16 // 4 + 1
+    multiply(odd[first : first + 2 * K].reshape(2, K), q, out)  # unaligned: it is copied
+    assert card.launches[0][3][1] % 16 == 0
+    card.launches.clear()
+    wide = aligned((2, 2 * K))
+    multiply(wide[:, :K], q, out)
+    assert wide.data.ptr not in card.launches[0][3][1:2]
+    assert gq.linear(aligned((0, K)), q).shape == (0, N)
+    assert gq.linear(aligned((2, 1, K)), q).shape == (2, 1, N)
+    assert card.launches[-1][3][3] == 2
+
+
+def test_what_is_dropped_is_dropped_with_its_plans(card):
+    q, out = weights("q4_0"), aligned((2, N))
+    for _ in range(3):
+        multiply(aligned((2, K)), q, out)
+    assert q.plan((2, "auto", None)) is not None
+    q.drop_prepared()
+    assert q.plan((2, "auto", None)) is None
+    card.launches.clear()
+    multiply(aligned((2, K)), q, out)
+    assert "packed weights" in card.launches[0][1]
+
+
+def test_plans_of_many_shapes_are_not_kept_for_good(card):
+    q = weights("q4_0")
+    for m in range(1, 100):
+        multiply(aligned((m, K)), q, aligned((m, N)), "cuda:mma_bf16")
+        multiply(aligned((m, K)), q, aligned((m, N)), "cuda:mma_bf16")
+    assert sum(q.plan((m, "cuda:mma_bf16", None)) is not None for m in range(1, 100)) <= 64
+
+
+def test_threads_share_a_plan(card):
+    q = weights("q4_K")
+    for _ in range(2):
+        multiply(aligned((3, K)), q, aligned((3, N)))
+    card.launches.clear()
+    begin, wrong = threading.Barrier(6), []
+
+    def work(i):
+        begin.wait()
+        for _ in range(50):
+            x, out = aligned((3, K)), aligned((3, N))
+            multiply(x, q, out)
+            mine = [words for own, *_, words in list(card.launches) if own == threading.get_ident()]
+            if mine[-1][1:3] != [x.data.ptr, out.data.ptr]:
+                wrong.append(mine[-1])
+
+    at_once(work, 6)
+    assert not wrong
+    assert len(card.launches) == 300
+
+
+def test_the_oldest_plans_go_and_all_with_the_bytes():
+    q = weights("q4_0")
+    for i in range(MOST_PLANS + 1):
+        q.keep_plan(("product", i), i)
+    assert [q.plan(("product", i)) for i in (0, 1, MOST_PLANS)] == [None, 1, MOST_PLANS]
+    q.drop_plans()
+    assert q.plan(("product", 1)) is None
+
+
+def test_results_as_halves(card):
+    """One of our kernels writes halves, where rows are whole pieces; CuPy converts the others."""
+    q, x = weights("q4_0"), aligned((2, K))
+    for _ in range(2):
+        y = gq.linear(x, q, dtype=np.float16)
+    card.launches.clear()
+    y = gq.linear(x, q, dtype=np.float16)
+    assert (y.dtype, y.shape) == (np.float16, (2, N))
+    (*_, written), (_, name, facts, words) = card.launches
+    assert name == "float32 to float16"
+    assert words == [written[2], y.data.ptr, 2 * N // 8]
+    assert facts[0] * facts[3] >= 2 * N // 8
+    odd = weights("q4_0")
+    odd = odd[: N - 1]
+    for _ in range(3):
+        y = gq.linear(aligned((1, K)), odd, dtype=np.float16)
+    assert (y.dtype, y.shape) == (np.float16, (1, N - 1))
+    assert name not in card.launches[-1][1]
