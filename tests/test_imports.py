@@ -15,7 +15,7 @@ from ggmlq.formats import FORMATS
 ROOT = Path(ggmlq.__file__).parent
 MODULES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"))
 
-# Rooms of the package by floor, from the ground up: a room imports what stands on floors below its own. Kernels
+# Rooms of the package by floor, from the ground up: a room imports rooms of lower floors. Kernels
 # are imported by name alone, so the operations stand beside them.
 FLOORS = (
     {"errors.py", "fixed"},

@@ -161,8 +161,8 @@ def _fitting(step: Step, allow_fallback: bool) -> Step:
     rule = f"rows of {columns} do not fit {step.after.name} ({step.after.block_size})"
     if not allow_fallback:
         raise ConvertError(
-            f"{request}: {rule}; allow llama.cpp's fallback, which is {other.name} here, or choose a type for "
-            "it by its name"
+            f"{request}: {rule}; allow llama.cpp's fallback, which is {other.name} here, or choose a type "
+            "for it by its name"
         )
     why = f"{step.why}, {rule}" if step.why else rule
     return replace(step, after=other, why=why)

@@ -297,5 +297,5 @@ class _Budget:
         if self.target > self.lowest:
             way = "leave it as it is, which is the most that it can have"
         raise ConvertError(
-            f"recipe, {request}: this model can have {reach} with these types; choose one among those, or {way}"
+            f"recipe, {request}: this model can have {reach} with these types; choose one of those, or {way}"
         )

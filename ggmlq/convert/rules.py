@@ -91,8 +91,8 @@ def fallback(request: str, fmt: Format, columns: int) -> Format:
     name = getattr(fmt, "fallback", None)
     if name is None:
         raise ConvertError(
-            f"{request}: rows have {columns} elements, {fmt.name} blocks hold {fmt.block_size}, and llama.cpp "
-            f"knows no type to fall back to from {fmt.name}; keep it as it is or choose a type for it, "
+            f"{request}: rows have {columns} elements, {fmt.name} blocks hold {fmt.block_size}, and "
+            f"llama.cpp knows no type to fall back to from {fmt.name}; keep it as it is or choose a type for it, "
             "such as f16"
         )
     other = FORMATS[name]

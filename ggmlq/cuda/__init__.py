@@ -14,7 +14,7 @@
     rings/              rings of stages in shared memory
     epilogue/           from sums in registers to results in memory
     intrinsics/         instructions without a name in Numba, and formats' atoms on the GPU
-    machine/            the GPU itself: which one; how kernels are found, compiled, stored and launched; uploads
+    machine/            the GPU itself: which one; how kernels are compiled, stored and launched; uploads
     quantize/           encoders, one format a file, and decoders of all formats
     quantize_scaled/    floats to codes with scales for tiles, and back
     parallel/           several GPUs: streams, copies, NCCL

@@ -19,7 +19,8 @@
     cpu/           its kernels for CPUs, a ladder
     cuda/          its kernels for GPUs, a ladder
 
-``ggmlq/reference/gru.py`` computes the same in int64, number by number. Shifts, formats, observers and tables are ``ggmlq/fixed``.
+``ggmlq/reference/gru.py`` computes the same in int64, number by number. Shifts, formats,
+observers and tables are ``ggmlq/fixed``.
 """
 
 from .fixed_gru import FixedGRU, SaturationWarning

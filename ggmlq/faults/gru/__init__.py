@@ -11,8 +11,8 @@
     update.py       1 - z, the new state, stages that are skipped or rounded together
     flow.py         products, x and states: of the wrong step, sequence or order; overflows
 
-Every step is judged from the states observed before it. So an error does not spread, all steps are examined at
-once, and a mistake that explains a run gives its codes exactly.
+Every step is judged from the states observed before it. So an error does not spread, all steps are examined
+at once, and a mistake that explains a run gives its codes exactly.
 """
 
 from .catalogue import GRU_FAULTS
