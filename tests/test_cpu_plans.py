@@ -306,13 +306,13 @@ def test_operands_that_lie_in_odd_ways(fresh, rounds):
 
 
 def test_what_else_is_asked_runs_the_same_plan(fresh, monkeypatch):
-    made, plan = [], recorded.record
+    made, plan = [], recorded.recorded_product
 
     def counted(*arguments):
         made.append(arguments)
         return plan(*arguments)
 
-    monkeypatch.setattr(recorded, "record", counted)
+    monkeypatch.setattr(recorded, "recorded_product", counted)
     w, q = scaled(fresh, "int8", (1, None), 40, 128), weights("q8_0", 40, 128)
     x, bias = fresh.standard_normal((2, 128)).astype(np.float32), np.ones(40, np.float32)
     for multiply, by in ((gq.scaled_linear, w), (gq.linear, q)):

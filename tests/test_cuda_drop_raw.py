@@ -53,9 +53,9 @@ def weights(name="q4_K", n=3, columns=512):
 
 def test_what_does_without(gpu):
     q, raw = weights()
-    before = repr(q), q.nbytes, q.shape, q.device, q.lasting, len(q), q.T.shape
+    before = repr(q), q.nbytes, q.shape, q.device, q.immutable, len(q), q.T.shape
     q.drop_raw()
-    assert (repr(q), q.nbytes, q.shape, q.device, q.lasting, len(q), q.T.shape) == before
+    assert (repr(q), q.nbytes, q.shape, q.device, q.immutable, len(q), q.T.shape) == before
     assert q.prepared(gpu.pack).fragments is q.memory
     with pytest.raises(gq.GGMLQError, match="host only"):
         _ = q.blocks
@@ -217,7 +217,7 @@ def test_prepared_copies_are_given_back_when_the_device_is_done(gpu):
     gpu.capturing = True
     with pytest.raises(gq.GGMLQError, match=r"drop_prepared\(\) of .*records a CUDA graph"):
         q.drop_prepared()
-    assert q.kept(gpu.pack)
+    assert q.prepared_copy(gpu.pack)
 
 
 def test_prepared_copies_stay_where_nobody_can_wait(gpu, monkeypatch):
@@ -230,7 +230,7 @@ def test_prepared_copies_stay_where_nobody_can_wait(gpu, monkeypatch):
     monkeypatch.setattr(device, "wait", wait)
     with pytest.raises(gq.GGMLQError, match=r"cannot be waited for \(not now\).*is still there"):
         q.drop_prepared()
-    assert q.kept(gpu.pack)
+    assert q.prepared_copy(gpu.pack)
 
 
 def test_an_upload_has_arrived(gpu):

@@ -14,7 +14,7 @@ from fake_cupy import on_device
 from told_driver import K, N, aligned, ends, multiply, put_driver, said, weights
 
 import ggmlq as gq
-from ggmlq.arrays.prepared import MOST_PLANS
+from ggmlq.arrays.prepared import MOST_RECORDINGS
 from ggmlq.cuda.cost.warp_specialized import TILES
 from ggmlq.cuda.linear import r16_warp_specialized
 from ggmlq.cuda.machine import device
@@ -39,8 +39,8 @@ def test_a_repeated_product_says_the_same(name, kernel, card, fresh):
         for round in range(4):  # packs the weights; is written down; repeated twice
             x, out = aligned((m, K)), aligned((m, N))
             multiply(x, q, out, kernel)
-            assert (q.plan((m, kernel, None)) is not None) is (round > 0)
-            packed, *maps = q.all_kept()
+            assert (q.recording((m, kernel, None)) is not None) is (round > 0)
+            packed, *maps = q.prepared_copies()
             known = ends(x=x, y=out, w=packed.fragments, raw=q.memory)
             known += [
                 each for made in maps for each in ends(w=made[0])
@@ -107,9 +107,9 @@ def test_what_is_dropped_is_dropped_with_its_plans(card):
     q, out = weights("q4_0"), aligned((2, N))
     for _ in range(3):
         multiply(aligned((2, K)), q, out)
-    assert q.plan((2, "auto", None)) is not None
+    assert q.recording((2, "auto", None)) is not None
     q.drop_prepared()
-    assert q.plan((2, "auto", None)) is None
+    assert q.recording((2, "auto", None)) is None
     card.launches.clear()
     multiply(aligned((2, K)), q, out)
     assert "packed weights" in card.launches[0][1]
@@ -120,7 +120,7 @@ def test_plans_of_many_shapes_are_not_kept_for_good(card):
     for m in range(1, 100):
         multiply(aligned((m, K)), q, aligned((m, N)), "cuda:mma_bf16")
         multiply(aligned((m, K)), q, aligned((m, N)), "cuda:mma_bf16")
-    assert sum(q.plan((m, "cuda:mma_bf16", None)) is not None for m in range(1, 100)) <= 64
+    assert sum(q.recording((m, "cuda:mma_bf16", None)) is not None for m in range(1, 100)) <= 64
 
 
 def test_threads_share_a_plan(card):
@@ -146,11 +146,11 @@ def test_threads_share_a_plan(card):
 
 def test_the_oldest_plans_go_and_all_with_the_bytes():
     q = weights("q4_0")
-    for i in range(MOST_PLANS + 1):
-        q.keep_plan(("product", i), i)
-    assert [q.plan(("product", i)) for i in (0, 1, MOST_PLANS)] == [None, 1, MOST_PLANS]
-    q.drop_plans()
-    assert q.plan(("product", 1)) is None
+    for i in range(MOST_RECORDINGS + 1):
+        q.keep_recording(("product", i), i)
+    assert [q.recording(("product", i)) for i in (0, 1, MOST_RECORDINGS)] == [None, 1, MOST_RECORDINGS]
+    q.drop_recordings()
+    assert q.recording(("product", 1)) is None
 
 
 def test_results_as_halves(card):

@@ -188,7 +188,11 @@ def test_kernels_are_compiled_ahead():
     rungs("linear", "cuda")
     tasks = list(ahead.kernels_of({"ggmlq.cuda.linear.r10_streamk"}, {"q4_0"}))
     names = {name.removeprefix("ggmlq.cuda.") for name, _ in tasks}
-    assert {"linear.r10_streamk.kernel", "linear.r10_streamk.adder", "unpacked.weights.weight_kernel"} <= names
+    assert {
+        "linear.r10_streamk.kernel",
+        "linear.r10_streamk.adder",
+        "unpacked.weights.weight_kernel",
+    } <= names
     assert "linear.r8_mma.kernel" not in names
     assert len([name for name, _ in tasks if name.endswith("unpacked.weights.weight_kernel")]) == 1
 

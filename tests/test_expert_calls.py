@@ -148,8 +148,8 @@ def test_what_is_kept_is_given_back(fresh, short):
     q, ids = experts(), np.array([[1, 3]])
     x = fresh.standard_normal((1, K)).astype(np.float32)
     want = gq.expert_linear(x, q, ids)
-    assert isinstance(q.plan(r3_panels.variant), multiply.Products)
-    made = weakref.ref(q[1].kept(panels))
+    assert isinstance(q.recording(r3_panels.variant), multiply.Products)
+    made = weakref.ref(q[1].prepared_copy(panels))
     gq.expert_linear(x, q, ids)
     q[1].drop_prepared()  # one expert's
     gc.collect()
@@ -157,7 +157,7 @@ def test_what_is_kept_is_given_back(fresh, short):
     assert np.array_equal(gq.expert_linear(x, q, ids), want)
     assert len(short) == 2
     q.drop_prepared()
-    assert q.plan(r3_panels.variant) is None
+    assert q.recording(r3_panels.variant) is None
     assert np.array_equal(gq.expert_linear(x, q, ids), want)
     assert len(short) == 2
 

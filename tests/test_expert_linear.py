@@ -252,14 +252,14 @@ def test_panels_stay_with_each_expert(fresh):
 
     q, x = experts_of(FORMATS["q4_K"], (4, 20, 256), fresh), np.ones((2, 256), "f4")
     y = gq.expert_linear(x, q, [[1], [3]])
-    first = q[1].kept(panels)
+    first = q[1].prepared_copy(panels)
     assert first is not None
-    assert q[0].kept(panels) is None, "an expert that nobody used"
+    assert q[0].prepared_copy(panels) is None, "an expert that nobody used"
     assert q[1] is q[-3] is list(q)[1]
     assert np.array_equal(x[:1] @ q[1].T, y[0])
-    assert q[1].kept(panels) is first
+    assert q[1].prepared_copy(panels) is first
     q.drop_prepared()
-    assert q[1].kept(panels) is None
+    assert q[1].prepared_copy(panels) is None
     assert np.array_equal(gq.expert_linear(x, q, [[1], [3]]), y)
 
 

@@ -40,8 +40,8 @@ def writable(kind):
 def test_products_follow_the_bytes(kind):
     raw, target = writable(kind)
     q = gq.QuantArray.from_bytes(raw, "q4_K", FULL.shape)
-    assert not q.lasting
-    assert not q[:4].lasting
+    assert not q.immutable
+    assert not q[:4].immutable
     before = X @ q.T
     other = gq.quantize(rows("normal", 32, 256, seed=9), "q4_K")
     target.reshape(-1)[...] = other.raw.reshape(-1)
@@ -85,14 +85,14 @@ def test_each_bit_counts(fresh):
 def test_what_nobody_can_write_to(tmp_path):
     raw = np.array(FULL.raw)
     raw.flags.writeable = False
-    assert gq.QuantArray.from_bytes(raw, "q4_K", FULL.shape).lasting
-    assert gq.QuantArray.from_bytes(raw[:4], "q4_K", (4, 256)).lasting
-    assert gq.QuantArray.from_bytes(raw.tobytes(), "q4_K", FULL.shape).lasting
-    assert gq.QuantArray.from_bytes(memoryview(raw.tobytes()), "q4_K", FULL.shape).lasting
+    assert gq.QuantArray.from_bytes(raw, "q4_K", FULL.shape).immutable
+    assert gq.QuantArray.from_bytes(raw[:4], "q4_K", (4, 256)).immutable
+    assert gq.QuantArray.from_bytes(raw.tobytes(), "q4_K", FULL.shape).immutable
+    assert gq.QuantArray.from_bytes(memoryview(raw.tobytes()), "q4_K", FULL.shape).immutable
     gq.save(tmp_path / "m.gguf", {"w": FULL})
-    assert gq.open(tmp_path / "m.gguf")["w"][3:].lasting
-    assert FULL[1:].lasting
-    assert not FULL.copy().lasting
+    assert gq.open(tmp_path / "m.gguf")["w"][3:].immutable
+    assert FULL[1:].immutable
+    assert not FULL.copy().immutable
 
 
 def test_memory_that_cannot_be_asked():
@@ -102,4 +102,4 @@ def test_memory_that_cannot_be_asked():
         raw = FULL.raw.copy()
         __array_interface__ = {**raw.__array_interface__, "data": (raw.ctypes.data, True)}
 
-    assert not gq.QuantArray.from_bytes(np.asarray(Elsewhere()), "q4_K", FULL.shape).lasting
+    assert not gq.QuantArray.from_bytes(np.asarray(Elsewhere()), "q4_K", FULL.shape).immutable

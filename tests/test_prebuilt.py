@@ -109,7 +109,7 @@ def frame_of(code):
 
 def test_machine_code_is_for_its_gpu():
     """ELF for CUDA, its flags say the capability, nothing on a stack; PTX for any driver of CUDA 12."""
-    for each, code in _packs.kept().items():
+    for each, code in _packs.fresh_code().items():
         if each.folder == served.PTX:
             assert b"\n.version 7.8\n.target sm_90\n" in code, each
             assert b".entry kernel(" in code
@@ -122,7 +122,7 @@ def test_machine_code_is_for_its_gpu():
 
 def test_ptx_becomes_machine_code_for_every_gpu(fresh):
     """A few kernels, without a stack; ``tools/assemble.py`` looks at all."""
-    listed = [each for each in _packs.kept().items() if each[0].folder == served.PTX]
+    listed = [each for each in _packs.fresh_code().items() if each[0].folder == served.PTX]
     for i in fresh.choice(len(listed), 4, replace=False):
         each, code = listed[i]
         kernel = _packs.families()[each.origin.family].make(*each.origin.case)
@@ -197,7 +197,7 @@ def changed(tree, path, old, new):
         ("cuda/linear/r13_gemv.py", "tiles, sizes = ", "sizes, tiles = ", False),  # of its launch
         ("cuda/linear/r13_gemv.py", "let_start()\n", "pass\n", True),
         ("cuda/machine/compiling.py", 'abi="numba"', 'abi="c"', True),
-        ("cuda/machine/launch.py", "RECORDS_EARLY = 12030", "RECORDS_EARLY = 1", False),
+        ("cuda/machine/launch.py", "GRAPHS_EARLY = 12030", "GRAPHS_EARLY = 1", False),
         ("formats/q8_0.py", "\nFORMAT = ", "\nANOTHER = 1\nFORMAT = ", False),
     ],
 )

@@ -66,7 +66,7 @@ def has(code: bytes, *patterns: tuple[int, int]) -> bool:
 @pytest.fixture(scope="module")
 def objects():
     """All code for arm64, without seals."""
-    kept = _packs.kept(served.HERE, _cpu.wanted(tuple(ARM.values())))
+    kept = _packs.fresh_code(served.HERE, _cpu.wanted(tuple(ARM.values())))
     assert {each.folder for each in kept} == {*ARM}
     return {each: content[: -loading.SEAL] for each, content in kept.items()}
 

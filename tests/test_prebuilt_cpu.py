@@ -47,7 +47,7 @@ def test_packs_and_sources_agree():
 
 
 def test_all_of_it_is_code_for_its_machine():
-    kept = _packs.kept(served.HERE, _cpu.wanted())
+    kept = _packs.fresh_code(served.HERE, _cpu.wanted())
     assert {each.folder for each in kept} == {level.folder for level in LEVELS}
     for each, content in kept.items():
         code = content[: -loading.SEAL]

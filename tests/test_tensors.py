@@ -170,7 +170,7 @@ def test_again_on_the_host(m, kind, torch, place, q):
             assert torch.equal(gq.linear(x, q, dtype=dtype), want.to(dtype))
             assert gq.linear(x, q, out=out) is out
             assert torch.equal(out, want.to(dtype))
-    assert q.plan((x.shape, "auto", None)) is not None
+    assert q.recording((x.shape, "auto", None)) is not None
     assert gq.linear(x, q).resize_(0).shape == (0,)  # its memory is torch's
 
 
@@ -328,7 +328,7 @@ class TestOnAGpu:
                 stream.synchronize()
         rung = ladder.choose(Linear.here(q.format, m, N, K, device="cuda"))
         key = warm.key_of(m, "auto", None, {"float32": "f", "float16": "e", "bfloat16": "H"}[kind])
-        assert (type(q.plan(key)) not in (type(None), ladder.Rung)) is rung.repeats
+        assert (type(q.recording(key)) not in (type(None), ladder.Rung)) is rung.repeats
         assert gq.linear(x[:0], q).shape == (0, N)
 
     def test_between_kernels_memory_is_torchs(self, torch, place, cupy):

@@ -50,7 +50,7 @@ def planned(q, m, kind=FLOAT32, kernel="auto"):
     for _ in range(2):
         x, out = arrays(aligned((m, K), kind)), arrays(aligned((m, N), FLOAT32))
         multiply(x, q, out, kernel, letter)
-    plan = q.plan(warm.key_of(m, kernel, None, letter))
+    plan = q.recording(warm.key_of(m, kernel, None, letter))
     assert plan is not None
     return plan
 
@@ -70,9 +70,9 @@ def test_kernels_alone_read_what_is_given(kernel, kind, card, monkeypatch):
         plan = planned(q, m, KINDS[kind], kernel)
         x, out = aligned((m, K), KINDS[kind]), arrays(aligned((m, N), FLOAT32))
         multiply(arrays(x), q, out, kernel, kind)
-        places = ends(x=arrays(x), y=out, w=q.all_kept()[0].records)
+        places = ends(x=arrays(x), y=out, w=q.prepared_copies()[0].fragments)
         repeated = said(card, places)[-len(plan._steps) :]
-        q.keep_plan(warm.key_of(m, kernel, None, kind), None)
+        q.keep_recording(warm.key_of(m, kernel, None, kind), None)
         multiply(arrays(x), q, out, kernel, kind)
         assert said(card, places) == repeated
         assert "x" in repeated[0][2]
@@ -94,7 +94,7 @@ def test_the_driver_is_told_what_it_is_told_of_arrays(m, kind, card, torch):
     card.launches.clear()
     card.memory.clear()
     multiply(arrays(x), q, arrays(out), kind=kind)
-    places = ends(x=arrays(x), y=arrays(out), w=q.all_kept()[0].records)
+    places = ends(x=arrays(x), y=arrays(out), w=q.prepared_copies()[0].fragments)
     of_arrays = said(card, [*places, *(("between", *bounds(each)) for each in card.memory)])
     card.memory.clear()
     torch.stream = device.driver().stream(0).ptr
@@ -285,7 +285,7 @@ def test_plans_are_made_of_bfloat16(card, torch, monkeypatch):
     options = {"out": out, "arithmetic": None}
     for _ in range(2):
         assert of_bits(arrays(aligned((3, K), BFLOAT16)), q, kernel="auto", **options)
-    assert q.plan((3, "auto", None, "H")) is not None
+    assert q.recording((3, "auto", None, "H")) is not None
     card.launches.clear()
     shifted = arrays(aligned((3 * K + 4,), BFLOAT16))[1 : 3 * K + 1].reshape(3, K)
     assert not of_bits(arrays(aligned((3, K), BFLOAT16)), q, kernel="cuda:dequant_bf16", **options)

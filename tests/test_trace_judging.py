@@ -14,7 +14,7 @@ from ggmlq.check import cases
 from ggmlq.cli import main
 from ggmlq.cpu import attention as compiled_attention
 from ggmlq.cpu import projection
-from ggmlq.reference.runs import stored_scales, quantize_runs
+from ggmlq.reference.runs import quantize_runs, stored_scales
 from ggmlq.testing.rows import rows
 from ggmlq.trace import attention, judging, report, verdicts
 from ggmlq.trace.attention import LOOSE, judge_attention

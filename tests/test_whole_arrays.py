@@ -136,7 +136,7 @@ def test_joined_bytes_are_its_own_and_last(fresh):
     room = np.zeros(4 * 18, np.uint8)
     q = gq.QuantArray.from_bytes(room, "q4_0", (2, 64))
     both = gq.concatenate([q, q])
-    assert both.lasting
+    assert both.immutable
     assert not np.shares_memory(both.raw, room)
     assert not both.raw.flags.writeable
 
@@ -349,17 +349,17 @@ def test_a_directory_shows_what_is_documented(kind, weights, tmp_path):
     for name in names:
         assert inspect.getdoc(getattr(kind, name)), name
     inner = {
-        "all_kept",
+        "prepared_copies",
         "decoding",
-        "drop_plans",
-        "keep_plan",
-        "kept",
-        "lasting",
+        "drop_recordings",
+        "keep_recording",
+        "prepared_copy",
+        "immutable",
         "lock",
         "matrices",
         "memory",
     }
-    inner |= {"plan", "prepared", "product", "recorded", "stored", "unit", "whole", "facts", "matrix_at"}
+    inner |= {"recording", "prepared", "product", "recorded", "stored", "unit", "whole", "facts", "matrix_at"}
     assert not names & inner
     assert names >= {
         gq.QuantArray: {"T", "raw", "blocks", "drop_raw", "dequantize", "nbytes", "from_bytes", "to"},

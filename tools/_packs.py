@@ -196,7 +196,7 @@ def digest(family: str, formats: tuple[str, ...]) -> str:
     return reach.reached(family, formats).digest
 
 
-def kept(folders: Path = HERE, all_of: Iterable[Wanted] | None = None) -> dict[Wanted, bytes]:
+def fresh_code(folders: Path = HERE, all_of: Iterable[Wanted] | None = None) -> dict[Wanted, bytes]:
     """Code in the packs whose sources have not changed; of the GPU's kernels, or of others."""
     code = {}
     for kernel in wanted() if all_of is None else all_of:

@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(Path(__file__).parent))
 os.environ["GGMLQ_COMPILE_HERE"] = "1"  # before the words of kernels are imported
 
-from _packs import families, kept  # noqa: E402
+from _packs import families, fresh_code  # noqa: E402
 
 from ggmlq.cuda.machine.served import PTX, for_driver  # noqa: E402
 from ggmlq.store.packs import Origin  # noqa: E402
@@ -76,7 +76,7 @@ def problem(origin: Origin, code: bytes, capability: Capability) -> str | None:
 
 def problems(capabilities: list[Capability], only: str = "") -> Iterator[str]:
     """A line for each error of a kernel in the packs."""
-    for (origin, folder), code in kept().items():
+    for (origin, folder), code in fresh_code().items():
         if folder == PTX and only in str(origin):
             for capability in capabilities:
                 if error := problem(origin, code, capability):

@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(Path(__file__).parent))
 os.environ["GGMLQ_COMPILE_HERE"] = "1"  # before the words of kernels are imported
 
-from _packs import MACHINE, Wanted, digest, families, kept, versions, wanted, write  # noqa: E402
+from _packs import MACHINE, Wanted, digest, families, fresh_code, versions, wanted, write  # noqa: E402
 from _prebuild import command  # noqa: E402
 
 from ggmlq.base.progress import Progress  # noqa: E402
@@ -98,7 +98,7 @@ def compiled(missing: list[Wanted], jobs: int) -> Iterator[Answer]:
 def build(only: str, jobs: int) -> int:
     """Compile what has changed and write the packs; the exit status."""
     begun = time.monotonic()
-    code = kept()
+    code = fresh_code()
     here = len(code)
     CACHE.mkdir(parents=True, exist_ok=True)
     for kernel in wanted():

@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from _cross import aim  # noqa: E402
-from _packs import Wanted, kept, write  # noqa: E402
+from _packs import Wanted, fresh_code, write  # noqa: E402
 from _packs_cpu import wanted  # noqa: E402
 from _prebuild import command  # noqa: E402
 
@@ -66,7 +66,7 @@ def compiled(level: Level, missing: list[Wanted], jobs: int, bar: Progress) -> d
 def build(only: str, jobs: int) -> int:
     """Compile what has changed and write the packs; the exit status."""
     begun = time.monotonic()
-    code: dict[Wanted, bytes] = kept(HERE, wanted())
+    code: dict[Wanted, bytes] = fresh_code(HERE, wanted())
     missing = [k for k in wanted() if k not in code and only in f"{k.folder}: {k.origin}"]
     print(f"{len(code)} in the packs, {len(missing)} to compile", flush=True)
     failed: list[str] = []

@@ -28,7 +28,7 @@ class _Locks:
     def _forget(self) -> None:
         self._guard, self._process = threading.Lock(), object()
 
-    def of(self, array: Keeper) -> Any:
+    def of(self, array: PreparedCopies) -> Any:
         """The lock of an array in this process."""
         with self._guard:
             process, lock = array.lock
@@ -39,12 +39,12 @@ class _Locks:
 
 
 LOCKS = _Locks()
-_MATRICES, _PLANS = "matrices", "plans"
-MOST_PLANS = 64  # of an array: some kilobytes each
+_MATRICES, _RECORDINGS = "matrices", "recordings"
+MOST_RECORDINGS = 64  # of an array: some kilobytes each
 INTEGERS = (int, np.integer)
 
 
-class Keeper:
+class PreparedCopies:
     """An array whose kernels may keep what they make of it."""
 
     memory: Any  # on which device it lies
@@ -73,7 +73,7 @@ class Keeper:
 
     @property
     @inner
-    def lasting(self) -> bool:
+    def immutable(self) -> bool:
         """True where nobody can write to its bytes, so that prepared copies stay right.
 
         True on a device, where arrays are never read-only: see :meth:`drop_prepared`.
@@ -92,7 +92,7 @@ class Keeper:
         Slices and copies have their own. Where the bytes may be written to they are looked at in each
         product, and it is made again when they have changed.
         """
-        if not self.lasting:
+        if not self.immutable:
             return self._following(make)
         try:
             return self._prepared[make]
@@ -138,35 +138,35 @@ class Keeper:
         return there[index] if -len(there) <= index < len(there) else None
 
     @inner
-    def kept(self, make: Callable[[Any], Any]) -> Any:
+    def prepared_copy(self, make: Callable[[Any], Any]) -> Any:
         """The prepared copy that exists, or None."""
         return self._prepared.get(make)
 
     @inner
-    def all_kept(self) -> list[Any]:
+    def prepared_copies(self) -> list[Any]:
         """All prepared copies that exist."""
-        return [copy for key, copy in list(self._prepared.items()) if key is not _PLANS]
+        return [copy for key, copy in list(self._prepared.items()) if key is not _RECORDINGS]
 
     @inner
-    def plan(self, key: Hashable) -> Any:
+    def recording(self, key: Hashable) -> Any:
         """The recorded launch of a product with this array, or None."""
-        plans = self._prepared.get(_PLANS)
-        return plans.get(key) if plans else None
+        recordings = self._prepared.get(_RECORDINGS)
+        return recordings.get(key) if recordings else None
 
     @inner
-    def keep_plan(self, key: Hashable, plan: Any) -> None:
+    def keep_recording(self, key: Hashable, launches: Any) -> None:
         """Keep that until :meth:`drop_prepared`; of very many the oldest go."""
         with LOCKS.of(self):
-            plans = self._prepared.setdefault(_PLANS, {})
-            while len(plans) >= MOST_PLANS:
-                plans.pop(next(iter(plans)))
-            plans[key] = plan
+            recordings = self._prepared.setdefault(_RECORDINGS, {})
+            while len(recordings) >= MOST_RECORDINGS:
+                recordings.pop(next(iter(recordings)))
+            recordings[key] = launches
 
     @inner
-    def drop_plans(self) -> None:
-        """Give back what plans hold of its memory; the next products are written down again."""
+    def drop_recordings(self) -> None:
+        """Give back what recordings hold of its memory; the next products are written down again."""
         with LOCKS.of(self):
-            self._prepared.pop(_PLANS, None)
+            self._prepared.pop(_RECORDINGS, None)
 
     def drop_prepared(self) -> None:
         """Give back the memory of what kernels keep; the next product makes it again.

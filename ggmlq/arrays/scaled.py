@@ -18,7 +18,7 @@ from ..errors import BlockIndexError, CodeError, DeviceError, ShapeError
 from .indexing import index_of, shape_of, written
 from .members import inner
 from .operators import Operators
-from .prepared import Keeper
+from .prepared import PreparedCopies
 from .protocols import OPERATIONS
 from .scaled_parts import Beside, as_stored
 from .weights import Divided, Transposed, Weights
@@ -38,7 +38,7 @@ class Matrix(NamedTuple):
         return expanded(xp, self.scales, self.over._replace(c=1))
 
 
-class ScaledArray(Keeper, Weights):
+class ScaledArray(PreparedCopies, Weights):
     """Codes [..., C] and scales [ceil(R / r), ceil(C / c)]: value = scale · (code - zero).
 
     Parameters
@@ -109,7 +109,7 @@ class ScaledArray(Keeper, Weights):
     ) -> Self:  # fmt: skip
         """An array of parts that a quantizer made: they fit, so nothing is checked."""
         array = cls.__new__(cls)
-        Keeper.__init__(array)
+        PreparedCopies.__init__(array)
         array.codes = array.memory = codes
         array.scales, array.zeros, array.code, array.tile = scales, zeros, code, tile
         array._over = over or tiling(tile, math.prod(codes.shape[:-1]), codes.shape[-1])

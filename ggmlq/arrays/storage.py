@@ -13,10 +13,10 @@ from ..base.devices import cuda_device, cuda_module, device_of, is_host, on_devi
 from ..errors import DeviceError
 from ..formats import Format
 from .buffers import frozen
-from .prepared import LOCKS, Keeper, wait
+from .prepared import LOCKS, PreparedCopies, wait
 
 
-class Storage(Keeper):
+class Storage(PreparedCopies):
     """The memory of a :class:`ggmlq.QuantArray`."""
 
     _format: Format
@@ -84,7 +84,7 @@ class Storage(Keeper):
             stored = self._stored
             if stored is not None:
                 self.memory, self._stored = cuda_module("packed.to_blocks").packed_memory(request, self), None
-                self.drop_plans()  # which hold the bytes
+                self.drop_recordings()  # which hold the bytes
                 try:
                     wait(request, "the bytes are still there")
                 except DeviceError:

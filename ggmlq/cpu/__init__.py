@@ -17,7 +17,6 @@
     projection.py  random sums of a product's rows, which judge all of it by one reading of the weights
     attention.py  softmax(q·kᵀ)·v in float64, the oracle of attention that is one node
     machine/      the CPU itself: instructions, kernels by name, the compiler and its cache, threads
-    prebuilt/     code of kernels that came with the package
     report.py     the CPU's part of ``ggmlq doctor``
 
 (The ladder of a GRU in integers lies with the GRU, in ``ggmlq/gru/cpu``.)

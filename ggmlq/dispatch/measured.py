@@ -1,4 +1,4 @@
-"""Tables of measured kernels, which order the rungs of a device: the files beside each ``choice.py``.
+"""Tables of measured kernels, which order the rungs of a device: ``cpu/choice.json``, ``cuda/choice.json``.
 
 A table has an entry for each card or CPU that was measured. The entry says for a format and a shape up
 to which number of rows of activations which rungs are fast, the fastest first:

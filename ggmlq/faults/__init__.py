@@ -1,29 +1,25 @@
 """The doctor: is a kernel right, and if not, which mistake is it?
 
-    diagnose       examine.py      the operands, handed to the kind of product that they make
-    Diagnosis      diagnosis.py    its answer
-    Fault          catalogue.py    every mistake by name: its formula, where to look, where it happened
-
-Each diagnosis goes one way, that of frame.py:
-
+    examine.py      diagnose: the operands, handed to the kind of product that they make
+    frame.py        the one way of every diagnosis: survey, mistakes, verdict, report
     inputs.py       results, checked once and brought to the host
     survey.py       all of y beside the best right kernel, slab by slab
-    explanation.py  a mistake that is tried, how much of y it explains, and the finding that comes of it
-    verdicts.py     how sure that is, which others explain as much; races and factors
+    places.py       places of wrong elements: last rows, tiles, NaN
+    moved.py        columns that lie elsewhere in y
+    k_blocks.py     blocks of K that are missing or scaled
+    explanation.py  a mistake that is tried, the part of y that it explains, and the finding
+    verdicts.py     how sure a finding is, and which others explain as much; races and factors
     report.py       a finding in words and figures
+    diagnosis.py    Diagnosis: the answer
+    catalogue.py    Fault: every mistake by name, with its formula and where it happened
+    numbers.py      the types and limits that all kinds of products share
+    blocks/         a product with a matrix of blocks
+    scaled/         a product of 8-bit codes with scales
+    experts/        a product with experts: tokens, experts, and the places of results
+    gru/            a GRU in integers: the first stage, step and unit that went wrong
+    probe/          the weights that a kernel multiplies with, read by unit vectors
 
-Wrong elements show something by their places: places.py knows last rows, tiles and NaN, moved.py finds
-columns elsewhere, and k_blocks.py blocks of K that are missing. numbers.py has the types and limits that
-all share.
-
-Kinds of products bring their catalogue, their oracle, and how the product is replayed with a mistake:
-
-    blocks/        a matrix of blocks
-    scaled/        codes of 8 bits with scales beside them
-    experts/       which token met which expert, and where its result went
-    gru/           GRUs in integers: the first stage, step and unit that went wrong
-
-probe/ reads the weights that a kernel multiplies with, where it can be run, by unit vectors.
+Each kind of product brings its catalogue, its oracle, and the way to replay a product with a mistake.
 """
 
 from .blocks.telling_input import telling_input

@@ -191,7 +191,9 @@ class _Crew:
     def _carry(self, portion: Portion) -> None:
         # There are more buffers than threads, so one is always there or on its way.
         buffer = (
-            self._link.buffer(BUFFER_BYTES) if next(self._numbers) < self._most_buffers else self._buffers.get()
+            self._link.buffer(BUFFER_BYTES)
+            if next(self._numbers) < self._most_buffers
+            else self._buffers.get()
         )
         buffer.wait()
         for tensor, start, nbytes, at in portion:

@@ -15,10 +15,11 @@
     step.py        the atoms of one step for one unit, plain Python that Numba compiles for CPU and CUDA
     files.py       a FixedGRU in an npz file: integers only, nothing that could be code
     onnx.py        the GRU nodes of an ONNX file; protobuf.py reads it, without a package
-    torch.py       the weights of a torch.nn.GRU; orders.py: the orders that gates come in
+    torch.py       the weights of a torch.nn.GRU; orders.py: the orders of gates
+    cpu/           its kernels for CPUs, a ladder
+    cuda/          its kernels for GPUs, a ladder
 
-``ggmlq/reference/gru.py`` says in int64 what is computed, number by number. Kernels: ``cpu/`` and ``cuda/``,
-with a ladder each. Shifts, formats, observers and tables are ``ggmlq/fixed``.
+``ggmlq/reference/gru.py`` computes the same in int64, number by number. Shifts, formats, observers and tables are ``ggmlq/fixed``.
 """
 
 from .fixed_gru import FixedGRU, SaturationWarning

@@ -80,7 +80,7 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
     if on_device:
         key = warm.key_of(math.prod(shape[:-1]), kernel, arithmetic, letter)
     try:
-        kind, launches = torch.results.get(dtype), q.plan(key)
+        kind, launches = torch.results.get(dtype), q.recording(key)
     except TypeError:  # it cannot be hashed, so it is neither a dtype nor the name of a kernel
         return None
     if kind is None or launches is None or type(launches) is Rung or not _is_plain(torch, x):
@@ -97,7 +97,7 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
     else:
         if letter != "f":
             x = x.float()
-        address = _address(x) if q.lasting and x.is_contiguous() else 0
+        address = _address(x) if q.immutable and x.is_contiguous() else 0
         if not address:
             return None
         y = x.new_empty(shape[0], n) if len(shape) == 2 else x.new_empty(*shape[:-1], n)

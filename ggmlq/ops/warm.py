@@ -59,7 +59,7 @@ def repeated(
         launches = weights.plan(key)
     except TypeError:  # a key that cannot be hashed names no kernel
         return None
-    if launches is None or type(launches) is Rung or dtype is not np.float32 or not weights.lasting:
+    if launches is None or type(launches) is Rung or dtype is not np.float32 or not weights.immutable:
         return None
     n = weights.shape[0]
     if bias is not None and (
@@ -127,7 +127,7 @@ def experts_on_host(
     if dtype is not np.float32 or x.dtype is not FLOAT32 or ids.dtype.kind not in "iu":
         return None
     try:
-        rung = q.plan((x.shape, ids.shape, kernel, arithmetic))
+        rung = q.recording((x.shape, ids.shape, kernel, arithmetic))
     except TypeError:  # a key that cannot be hashed names no kernel
         return None
     if rung is None or not (x.flags.c_contiguous and (_are_experts(ids, q) or check is False)):
@@ -172,7 +172,7 @@ def on_device(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any,
         return None
     m, n, stream = math.prod(shape[:-1]), size[0], gpu.stream(index)
     try:
-        launches = q.plan(key_of(m, kernel, arithmetic, kind))
+        launches = q.recording(key_of(m, kernel, arithmetic, kind))
     except TypeError:  # a key that cannot be hashed names no kernel
         return None
     if launches is None or (stream.ptr and stream.is_capturing()):
@@ -226,14 +226,16 @@ def key_of(m: int, kernel: str, arithmetic: str | None, kind: str) -> tuple[Any,
 
 def adder(q: Any, m: int, kind: str) -> Any:
     """The launch that adds a bias of a kind to so many rows of results, to the bits of CuPy's addition."""
-    return _prepared_once(q, ("bias", m, kind), lambda: cuda_module("epilogue.bias").plan(m, q.shape[0], kind))
+    return _prepared_once(
+        q, ("bias", m, kind), lambda: cuda_module("epilogue.bias").plan(m, q.shape[0], kind)
+    )
 
 
 def _prepared_once(q: Any, key: Hashable, make: Callable[[], Any]) -> Any:
     """Launches that can be written down without a product."""
-    launches = q.plan(key)
+    launches = q.recording(key)
     if launches is None:
-        q.keep_plan(key, launches := make())
+        q.keep_recording(key, launches := make())
     return launches
 
 
@@ -260,9 +262,9 @@ def launch(
         rung.launch(*operands, y)
     elif not key.arrays:
         rung.launch(*operands, y)
-        weights.keep_plan(key.key, rung)
+        weights.keep_recording(key.key, rung)
     elif (
-        not weights.lasting
+        not weights.immutable
         or key.arrays[0].size > MOST_NUMBERS
         or type(launches := weights.plan(key.key)) is Rung
     ):
@@ -270,11 +272,11 @@ def launch(
     elif launches is not None:  # something else of the call is not ordinary, such as a bias
         launches(*map(address_of, key.arrays), address_of(y))
     else:
-        launches = _recorder().record(
+        launches = _recorder().recorded_product(
             lambda: rung.launch(remake(), weights, y), key.arrays, y,
-            lambda: (weights.parts(), weights.all_kept()), y.size * weights.shape[1],
+            lambda: (weights.parts(), weights.prepared_copies()), y.size * weights.shape[1],
         )  # fmt: skip
-        weights.keep_plan(key.key, launches or rung)
+        weights.keep_recording(key.key, launches or rung)
 
 
 @cache
@@ -288,12 +290,12 @@ def _on_device(rung: Rung, operands: tuple[Any, ...], y: Any, key: Key) -> bool:
     if cuda_device().capturing(x.device.id):
         return False
     if not rung.repeats:
-        q.keep_plan(key.key, rung)
+        q.keep_recording(key.key, rung)
         return False
     if not is_aligned(x):
         return False
-    if (launches := q.plan(key.key)) is not None:  # something else of the call is not ordinary
+    if (launches := q.recording(key.key)) is not None:  # something else of the call is not ordinary
         launches(x.data.ptr, y.data.ptr, cuda_driver().stream(x.device.id).ptr)
     elif (launches := cuda_module("machine.recorded").recorded_product(rung.launch, x, q, y)) is not None:
-        q.keep_plan(key.key, launches)
+        q.keep_recording(key.key, launches)
     return True

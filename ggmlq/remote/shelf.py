@@ -57,7 +57,9 @@ def hold(url: str, shown: str, origin: Origin, version: str | None) -> Held:
         for _ in range(ATTEMPTS):
             if place is None:
                 break
-            held = _stored(below(place, HOME, _name(url, version, origin.size), new=True), about, origin, shown)
+            held = _stored(
+                below(place, HOME, _name(url, version, origin.size), new=True), about, origin, shown
+            )
             if held is not None:
                 return held
     except (Refused, OSError) as error:

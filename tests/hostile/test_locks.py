@@ -63,7 +63,7 @@ def test_what_is_made_may_prepare_and_drop():
     q = weights()
     assert q.prepared(lambda array: array.prepared(len)) == 2
     q.drop_prepared()
-    assert q.kept(len) is None
+    assert q.prepared_copy(len) is None
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -76,12 +76,12 @@ def test_a_child_forked_while_a_thread_prepares(rounds):
         assert slow.begun.wait(PATIENCE)
         child = os.fork()
         if child == 0:
-            ok = q.prepared(len) == 2 and weights().prepared(len) == 2 and not q.kept(slow)
+            ok = q.prepared(len) == 2 and weights().prepared(len) == 2 and not q.prepared_copy(slow)
             os._exit(0 if ok else 1)
         slow.go.set()
         assert ended(child) == 0
         thread.join(PATIENCE)
-        assert q.kept(slow) == 1
+        assert q.prepared_copy(slow) == 1
 
 
 def ended(child):

@@ -46,7 +46,11 @@ class Parser(argparse.ArgumentParser):
         return groups
 
     def error(self, message: str) -> NoReturn:
+<<<<<<< HEAD
+        """Print the error and exit with status 2."""
+=======
         """Print an error, and exit."""
+>>>>>>> w-docs
         super().error(printable(message))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -64,6 +68,11 @@ class Parser(argparse.ArgumentParser):
         if rest:
             parser = self.commands.choices[options.command] if self.commands is not None else self
             near = {word: meant(word.partition("=")[0], parser._option_string_actions, "") for word in rest}
+<<<<<<< HEAD
+            words = [f"{word}; {way}" if word[0:1] == "-" and way else word for word, way in near.items()]
+            parser.error(f"unrecognized arguments: {' '.join(words)}")
+=======
             hints = [f"{word}; {way}" if word[0:1] == "-" and way else word for word, way in near.items()]
             parser.error(f"unrecognized arguments: {' '.join(hints)}")
+>>>>>>> w-docs
         return options

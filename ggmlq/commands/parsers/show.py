@@ -33,7 +33,14 @@ def add(commands: Commands) -> None:
 
 
 def _rows(text: str) -> slice:
+<<<<<<< HEAD
+    ends = re.fullmatch(r"(\d*):(\d*)", text)
+    if ends is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range of rows; write 0:16, 100: or :8")
+    return slice(*(int(end) if end else None for end in ends.groups()))
+=======
     match = re.fullmatch(r"(\d*):(\d*)", text)
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a range of rows; write 0:16, 100: or :8")
     return slice(*(int(end) if end else None for end in match.groups()))
+>>>>>>> w-docs

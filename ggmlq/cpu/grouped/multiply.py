@@ -48,9 +48,9 @@ def multiply(x: Any, q: QuantArray, ids: Any, out: Any, variant_of: Callable[[Qu
 
     ``variant_of(q)``: the kernels and operands for them.
     """
-    if (products := q.plan(variant_of)) is None:
+    if (products := q.recording(variant_of)) is None:
         products = Products(q, variant_of(q))
-        q.keep_plan(variant_of, products)
+        q.keep_recording(variant_of, products)
     products(x, q, ids, out)
 
 
@@ -121,12 +121,12 @@ class Products:
     def _place(self, q: QuantArray, words: array[int], count: int) -> list[Any]:
         """Write the addresses of the weights of each expert in use; the result is their memory."""
         matrices, variant = q.matrices(), self._variant
-        lasting = variant.prepares and q.lasting  # so are its experts
+        lasting = variant.prepares and q.immutable  # so are its experts
         places = COUNTS_AT + 2 + self._experts
         groups = places + self._experts
         memory = []
         for e in words[groups : groups + 3 * count : 3]:
-            weights = matrices[e].kept(variant.make) if lasting else None
+            weights = matrices[e].prepared_copy(variant.make) if lasting else None
             if weights is None:
                 weights = self._weights_of(matrices[e])
             memory.append(weights)

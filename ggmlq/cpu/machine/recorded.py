@@ -119,7 +119,7 @@ class _Memory:
         return owners[0] if len(owners) == 1 else None
 
 
-def record(
+def recorded_product(
     run: Callable[[], object], operands: Sequence[Any], out: Any, prepared: Callable[[], Any], products: int
 ) -> RecordedLaunches | None:
     """Run a product and record its launches; None if they cannot be repeated from addresses alone.

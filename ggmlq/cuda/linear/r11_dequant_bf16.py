@@ -44,7 +44,7 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
 
 def weights(q: QuantArray, first: int, rows: int) -> Any:
     """Rows of q from ``first`` on as bfloat16, out of packed weights if the array has them."""
-    w = q.kept(pack_weights)
+    w = q.prepared_copy(pack_weights)
     if w is None:
         return _cublas.decoded_rows("bfloat16", q, first, rows)
     assert isinstance(q.format, BlockFormat)

@@ -36,7 +36,7 @@ SOURCES = (
 )  # the sources of machine code in the package
 COMPILERS = ("numba", "numba-cuda", "llvmlite", "cuda-core", "nvidia-nvjitlink", "nvidia-cuda-nvcc")
 HOPPER = (9, 0)  # later GPUs get its PTX, too: Numba's PTX for those leaves arrays in memory
-RECORDS_EARLY = 12030  # the lowest driver whose CUDA graphs can hold dependent launches
+GRAPHS_EARLY = 12030  # the lowest driver whose CUDA graphs can hold dependent launches
 WORDS = (types.uint32, types.uint64, types.int32, types.int64)  # types of parameters that are no arrays
 
 
@@ -195,7 +195,7 @@ class Kernel(Compiled):
         """Load it: the function, its bytes of shared memory, whether it starts early."""
         cupy = device.cupy()
         function = self._prebuilt(cupy, capability) or self._function(cupy, self.cubin(capability))
-        early = self.early and capability >= EARLY and device.driver_version() >= RECORDS_EARLY
+        early = self.early and capability >= EARLY and device.driver_version() >= GRAPHS_EARLY
         shared = _limiting_shared(self.shared, self.max_blocks, early)
         if shared > 48 << 10 or self.limits_blocks:
             max_blocks = cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

@@ -94,15 +94,15 @@ def recorded_launches(run: Callable[[], None]) -> list[RecordedLaunch]:
 def prepared_memory(q: Any) -> list[Any]:
     """The memory of weights, and arrays that kernels prepared with them."""
     parts = [q.memory]
-    for item in q.all_kept():
+    for item in q.prepared_copies():
         parts += item if isinstance(item, tuple) else vars(item).values() if hasattr(item, "__dict__") else ()
     return [part for part in parts if hasattr(part, "data")]
 
 
 def recorded_product(launch: Callable[..., None], x: Any, q: Any, y: Any) -> RecordedLaunches | None:
     """Launch a product, and record it for the next one; None where this one had to prepare the weights."""
-    ids_before = list(map(id, q.all_kept()))
+    ids_before = list(map(id, q.prepared_copies()))
     launches = recorded_launches(lambda: launch(x, q, y))
-    if not ids_before or ids_before != list(map(id, q.all_kept())):
+    if not ids_before or ids_before != list(map(id, q.prepared_copies())):
         return None
     return RecordedLaunches(launches, x, y, prepared_memory(q))

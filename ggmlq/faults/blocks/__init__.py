@@ -1,19 +1,24 @@
 """The doctor of products with blocks: their mistakes, and the right kernels beside them.
 
-    Blocks         examine.py        the way from the survey of y to a verdict
-    telling_input  telling_input.py  activations on which mistakes differ
-
-First, what is right: inputs.py checks the operands, readings.py lists the ways in which kernels round
-activations, right.py the right kernels that this could be, scene.py predicts them all on a few rows and
-survey.py judges the whole of y by the best.
-
-Then, what is wrong. nonfinite.py looks for the origin of NaN and infinities. replay.py computes the product
-again with each mistake:
-
-    misread.py          mistakes in the operand (operand.py): in orders.py (of codes), subscales.py (of bits,
-                        by subscale_rules.py), terms.py (in one term of the product), strides.py (of rows)
-    products.py         mistakes in the sums; between_blocks.py: where blocks meet
-    assignment.py       an order of codes that no list has, found by linear algebra
-
-formulas.py puts a mistake into the letters of the format; packed.py finds where codes lie in bytes for that.
+examine.py          the way from the survey of y to a verdict
+inputs.py           operands, checked and brought to the host
+readings.py         the ways in which kernels round activations
+right.py            the right kernels that this could be
+scene.py            their predictions on a few rows
+survey.py           the whole of y, judged by the best of them
+nonfinite.py        the origin of NaN and infinities
+replay.py           the product computed again with each mistake
+operand.py          weights opened up, so that mistakes can be put in
+misread.py          mistakes in reading them: nibbles, high bits, constants
+orders.py           mistakes in the order of codes
+subscales.py        sub-scales from the wrong bits; subscale_rules.py: the rules for these
+subscale_rules.py   rules by which sub-scales may be put together
+strides.py          rows from the wrong address
+terms.py            mistakes in one term of the product alone
+products.py         mistakes in the sums
+between_blocks.py   mistakes where blocks meet
+assignment.py       an order of codes that no list has, by linear algebra
+formulas.py         a mistake in the letters of the format
+packed.py           the places of codes in the bytes of a block, for formulas
+telling_input.py    activations on which mistakes differ
 """

@@ -1,20 +1,18 @@
-"""The doctor for GRUs in integers: which stage of a step went wrong, and why.
+"""The doctor for GRUs in integers: the stage of a step that went wrong, and the reason.
 
-    diagnose_gru   examine.py     the way from codes to a verdict
-    GRU_FAULTS     catalogue.py   every mistake by name
+    examine.py      diagnose_gru: the way from codes to a verdict
+    inputs.py       one run a direction: codes of x, and states observed before and after every step
+    machine.py      a step with mistakes in it: the oracle's stages, some parts replaced by settings
+    candidates.py   all mistakes that are tried
+    search.py       the trials, one by one and several at once
+    catalogue.py    every mistake by name
+    shifts.py       rounding, exponents, zero points, saturation
+    parts.py        gates, tables, biases, terms, the reset
+    update.py       1 - z, the new state, stages that are skipped or rounded together
+    flow.py         products, x and states: of the wrong step, sequence or order; overflows
 
-inputs.py makes one run a direction: the codes of x and the states that were observed before and after every
-step. machine.py is a step with mistakes in it: the oracle's stages, a few of their parts replaced by
-settings. The settings of each mistake stand in
-
-    shifts.py   rounding, exponents, zero points, saturation
-    parts.py    gates, tables, biases, terms, the reset
-    update.py   1 - z, the new state, stages that are skipped or rounded together
-    flow.py     products, x and states: of the wrong step, sequence, order; what does not fit an integer
-
-candidates.py puts them together, search.py tries them. Since every step is judged from the states that were
-observed before it, an error does not spread, all steps are examined at once, and a mistake that explains a
-run gives its codes exactly.
+Every step is judged from the states observed before it. So an error does not spread, all steps are examined at
+once, and a mistake that explains a run gives its codes exactly.
 """
 
 from .catalogue import GRU_FAULTS
