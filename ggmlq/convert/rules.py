@@ -92,7 +92,7 @@ def fallback(request: str, fmt: Format, columns: int) -> Format:
     if name is None:
         raise ConvertError(
             f"{request}: rows have {columns} elements, {fmt.name} blocks hold {fmt.block_size}, and "
-            f"llama.cpp knows no type to fall back to from {fmt.name}; keep it as it is or choose a type for it, "
+            f"llama.cpp knows no type to fall back to from {fmt.name}; keep it as it is or choose a type, "
             "such as f16"
         )
     other = FORMATS[name]

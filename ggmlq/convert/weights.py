@@ -71,7 +71,7 @@ def _checked(name: str, rows: Floats) -> Floats:
     request = f"importance of {name!r}"
     if not (np.isfinite(rows) & (rows >= 0)).all():
         raise ConvertError(
-            f"{request}: there are NaN, infinite or negative values; sums of squares have none; compute it anew"
+            f"{request}: NaN, infinite or negative values; sums of squares have none; compute it again"
         )
     empty = ~rows.any(axis=1)
     if empty.any():
