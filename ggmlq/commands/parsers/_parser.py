@@ -47,7 +47,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the error and exit with status 2."""
->>>>>>> w-docs
         super().error(printable(message))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -67,5 +66,4 @@ class Parser(argparse.ArgumentParser):
             near = {word: meant(word.partition("=")[0], parser._option_string_actions, "") for word in rest}
             words = [f"{word}; {way}" if word[0:1] == "-" and way else word for word, way in near.items()]
             parser.error(f"unrecognized arguments: {' '.join(words)}")
->>>>>>> w-docs
         return options

@@ -37,4 +37,3 @@ def _rows(text: str) -> slice:
     if ends is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a range of rows; write 0:16, 100: or :8")
     return slice(*(int(end) if end else None for end in ends.groups()))
->>>>>>> w-docs
