@@ -1,8 +1,9 @@
 """Numba inlines functions of kernels for GPUs three times as fast, for tests that compile many.
 
 It copies each function that it inlines block by block, and with each block all variables of the function
-again: for 84 functions of ``cuda:warp_specialized`` five million of them, three quarters
-of the half minute of compilation. Here blocks of one copy share their variables, as they do in the function. The PTX is the same.
+again: for 84 functions of ``cuda:warp_specialized`` five million of them, three quarters of the half minute
+of its compilation. Here blocks of one copy share their variables, as they do in the function. The PTX is the
+same.
 """
 
 from __future__ import annotations
