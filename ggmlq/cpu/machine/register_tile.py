@@ -70,7 +70,7 @@ class RegisterTile:
         return self.b.add(self.at[name], self.b.mul(self.at[f"{name}_pitch"], I64(i)))
 
     def by_threes(self, place: Callable[[int], Any]) -> list[Any]:
-        """Addresses of rows ``x_pitch`` apart, by ``place`` for each third; a load adds the pitch or twice it."""
+        """Addresses of rows ``x_pitch`` apart: ``place`` of each third, a load adds the pitch or twice it."""
         b, simd = self.b, self.simd
         pitch = simd.apart(self.at["x_pitch"])
         threes = [simd.apart(place(r)) for r in self.rows[::3]]
