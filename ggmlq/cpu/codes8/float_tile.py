@@ -11,6 +11,7 @@ total to load, to add to and to store, 64 bytes in two clocks.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -62,14 +63,16 @@ class Tile(RegisterTile):
         return self.at["runs"]
 
     def multiply(self, step: Any, totals: list[Any]) -> None:
-        b = self.b
-        sums = self._run(step)
-        by_run, by_four = b.mul(step, I64(64)), b.mul(step, I64(4))
-        self.add_scaled(
-            totals, sums,
-            (b.add(self.place("w_scales", p), by_run) for p in self.panels),
-            (b.add(self.row("x_scales", r), by_four) for r in self.rows),
-        )  # fmt: skip
+        b, sums = self.b, self._run(step)
+        by_run = b.mul(step, I64(64))
+
+        def x_scales() -> Iterator[Any]:
+            by_four = b.mul(step, I64(4))
+            for r in self.rows:
+                yield b.add(self.row("x_scales", r), by_four)
+
+        w_scales = (b.add(self.place("w_scales", p), by_run) for p in self.panels)
+        self.add_scaled(totals, sums, w_scales, x_scales())
 
     def result(self, panel: int, row: int) -> Any:
         return self.results[panel, row]
@@ -97,8 +100,10 @@ class Tile(RegisterTile):
         b, simd = self.b, self.simd
         near = [simd.apart(b.add(self.place("w", p), b.mul(step, I64(32 * STEP)))) for p in self.panels]
         behind = b.mul(step, I64(2 * STEP))
-        places = [b.add(self.row("x", r), behind) for r in self.rows]
-        places = self.by_threes(places) if len(self.rows) == MOST else [simd.apart(place) for place in places]
+        if len(self.rows) == MOST:
+            places = self.by_threes(lambda r: b.add(self.row("x", r), behind))
+        else:
+            places = [simd.apart(b.add(self.row("x", r), behind)) for r in self.rows]
         for j in range(STEP // 2):
             weights = [b.bitcast(simd.load(b.add(panel, I64(64 * j)), FLOATS), BFLOATS) for panel in near]
             pairs = [simd.load(b.add(place, I64(4 * j)), I32) for place in places]

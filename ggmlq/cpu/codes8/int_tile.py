@@ -96,7 +96,7 @@ class Tile(RegisterTile):
 
         def add(first: Any, count: int, sums: list[Any]) -> None:
             near = [simd.apart(b.add(panel, b.mul(first, I64(64)))) for panel in panels]
-            places = self.by_threes([b.add(row, b.mul(first, I64(4))) for row in x])
+            places = self.by_threes(lambda r: b.add(x[r], b.mul(first, I64(4))))
             for j in range(count):
                 weights = [simd.operand(simd.load(b.add(panel, I64(64 * j)), BYTES)) for panel in near]
                 fours = [simd.load(b.add(place, I64(4 * j)), I32) for place in places]

@@ -69,11 +69,11 @@ class RegisterTile:
         """The address of row or panel ``i`` of an array, by the words ``name`` and ``name_pitch``."""
         return self.b.add(self.at[name], self.b.mul(self.at[f"{name}_pitch"], I64(i)))
 
-    def by_threes(self, rows: list[Any]) -> list[Any]:
-        """Addresses of rows ``x_pitch`` apart: one for three rows, a load adds the pitch or twice that."""
+    def by_threes(self, place: Callable[[int], Any]) -> list[Any]:
+        """Addresses of rows ``x_pitch`` apart: ``place`` of each third, a load adds the pitch or twice it."""
         b, simd = self.b, self.simd
         pitch = simd.apart(self.at["x_pitch"])
-        threes = [simd.apart(row) for row in rows[::3]]
+        threes = [simd.apart(place(r)) for r in self.rows[::3]]
         return [b.add(threes[r // 3], b.mul(pitch, I64(r % 3))) for r in self.rows]
 
     def variables(self, kind: Any = FLOATS) -> list[Any]:
