@@ -1,7 +1,7 @@
 """Facts that kernels need of a format: derived once, from the format alone, for CPU and CUDA.
 
 Fast kernels do not read blocks as they lie in a file. They keep the same codes and the same scales in an
-order of their own: panels on a CPU, unpacked and packed weights on a GPU. Where things lie there is theirs to say;
+order of their own: panels on a CPU, unpacked and packed weights on a GPU. They say where things lie;
 *what* there is to keep is a fact of the format, and stands here: which codes occur, how many bits they
 need, and of what numbers its scales are made. A new format gets all three layouts from its own file.
 """
