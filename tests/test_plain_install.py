@@ -109,7 +109,7 @@ def first(name):
     family = FAMILIES[f"ggmlq.cuda.linear.{name}.kernel"]
     return family.make(*family.cases[0])
 kernel = first("r15_wgmma")
-print(served.found(kernel.origin, (9, 0), True)[:4] == b"\\x7fELF", "numba" in sys.modules)
+print(served.code_of(kernel.origin, (9, 0), True)[:4] == b"\\x7fELF", "numba" in sys.modules)
 try:
     first("r3_vectorized").cubin((9, 0))
 except gq.GGMLQError as error:

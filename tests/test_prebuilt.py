@@ -190,11 +190,11 @@ def changed(tree, path, old, new):
     ("path", "old", "new", "stale"),
     [
         ("cuda/gemv/stages.py", "from __future__", "# a comment\nfrom __future__", False),
-        ("cuda/intrinsics/dependent_launch.py", "Until the kernel before has ended", "Until then", False),
+        ("cuda/intrinsics/dependent_launch.py", "Wait until the kernel before", "Wait until it", False),
         ("cuda/intrinsics/bf16x2.py", "def mma_into(", "def mma_into(extra, ", True),
         ("formats/q4_0.py", "\nFORMAT = ", "\nANOTHER = 1\nFORMAT = ", True),
         ("cuda/intrinsics/tables.py", "kind, types.int64)", "kind, types.int32)", False),
-        ("cuda/linear/r13_gemv.py", "tiles, sizes = ", "sizes, tiles = ", False),  # of its launch
+        ("cuda/linear/r13_gemv.py", "tiles = w.fragments.shape", "tiles = +w.fragments.shape", False),  # of its launch
         ("cuda/linear/r13_gemv.py", "let_start()\n", "pass\n", True),
         ("cuda/machine/compiling.py", 'abi="numba"', 'abi="c"', True),
         ("cuda/machine/launch.py", "GRAPHS_EARLY = 12030", "GRAPHS_EARLY = 1", False),
@@ -216,8 +216,8 @@ def test_one_more_case_makes_no_other_code_old(tree):
     """Nor does a name that counts in an expression, though kernels have variables of that name."""
     origin = Origin("ggmlq.cuda.linear.r16_warp_specialized.kernel", (FORMATS["q4_0"], TILES[0]))
     before = reach.reached(origin.family, origin.formats, tree.path).digest
-    more = "\n    *(RoleTile(columns) for columns in (24, 40)),\n)"
-    changed(tree, "cuda/warp_specialized/producer.py", " 240, 256)),\n)", f" 240, 256)),{more}")
+    more = "\n    *(WarpSpecializedTile(columns) for columns in (24, 40)),\n)"
+    changed(tree, "cuda/cost/warp_specialized.py", " 240, 256)),\n)", f" 240, 256)),{more}")
     assert reach.reached(origin.family, origin.formats, tree.path).digest == before
 
 
@@ -321,7 +321,7 @@ def test_nothing_of_numba_is_imported_where_nothing_is_compiled(tmp_path):
                 with pytest.MonkeyPatch.context() as patch:
                     card, found = put_card(patch, "NVIDIA H200")
                     for kernel in launch(FORMATS[name], m, card, found):
-                        assert served.found(kernel.origin, card.capability, kernel.exact), kernel.origin
+                        assert served.code_of(kernel.origin, card.capability, kernel.exact), kernel.origin
         import ggmlq as gq
         assert len(gq.kernels(device="cuda")) > 10
         from ggmlq.cuda.machine.coverage import families

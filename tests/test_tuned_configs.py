@@ -25,7 +25,7 @@ PUBLIC = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("GGMLQ_CONFIGS_DIR", str(tmp_path))
-    monkeypatch.setattr(notices, "_said", set())
+    monkeypatch.setattr(notices, "_logged", set())
     return tmp_path
 
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from ..arrays.scaled import ScaledArray
 from ..arrays.tensors import array_of, is_tensor
 from ..arrays.weights import Divided, Float, Host, Out, operation
-from ..base.devices import on_device_of
 from ..codes import CODES
 from ..dispatch.problems import INT32, ScaledLinear
 from ..errors import DTypeError, ShapeError, UnsupportedError
@@ -123,8 +122,7 @@ def scaled_linear(
             shape = (*x.shape[:-1], w.shape[0])
             return tensors.called(scaled_linear, REQUEST, x, (w,), shape, out, dtype, bias, **options)
         x = array_of(REQUEST, x)
-    with on_device_of(REQUEST, w.codes, w):  # in a CUDA graph what x becomes stays with w
-        operand = with_scales(REQUEST, x, w, activations)
+    operand = with_scales(REQUEST, x, w, activations)
     result = result_of(REQUEST, w, (*operand.shape[:-1], w.shape[0]), dtype, out, bias, "w")
     problem = ScaledLinear.of(operand.as_rows(), w, accumulate)
     _check_sums(problem, operand.code.kind)

@@ -56,7 +56,7 @@ def repeated(
 ) -> Any | None:  # fmt: skip
     """The product of these arrays by recorded launches; None where there are none, or out or bias is odd."""
     try:
-        launches = weights.plan(key)
+        launches = weights.recording(key)
     except TypeError:  # a key that cannot be hashed names no kernel
         return None
     if launches is None or type(launches) is Rung or dtype is not np.float32 or not weights.immutable:
@@ -266,7 +266,7 @@ def launch(
     elif (
         not weights.immutable
         or key.arrays[0].size > MOST_NUMBERS
-        or type(launches := weights.plan(key.key)) is Rung
+        or type(launches := weights.recording(key.key)) is Rung
     ):
         rung.launch(*operands, y)
     elif launches is not None:  # something else of the call is not ordinary, such as a bias
