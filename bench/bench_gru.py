@@ -154,7 +154,7 @@ def floors(f: Any, n: int) -> Record:
     """The floors of a step on one thread: products and bytes of the bare tile over W and R, for N rows."""
     cell = f.cells[0]
     layout = tile_cell(cell, f.plan(cell, cell.formats["x"]), target())
-    x, h = (np.zeros((n, how.pitch), how.dtype) for how in (layout.x_stored, layout.h_stored))
+    x, h = (np.zeros((n, how.pitch), how.dtype) for how in (layout.x_storage, layout.h_storage))
     sums, multiply = np.empty(ROOM, np.int32), tiles()
     multiply(layout.W, x, sums)
     least = min(once(lambda: (multiply(layout.W, x, sums), multiply(layout.R, h, sums))) for _ in range(200))

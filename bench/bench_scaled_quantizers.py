@@ -71,7 +71,7 @@ def _try(turns: int | None, pieces: int | None) -> None:
     if turns:
         _groups.TURNS |= {"float16": turns, "bfloat16": turns}
     if pieces:
-        _blocks.PIECES = pieces
+        _blocks.MOST_LOADS = pieces
 
 
 def cases(everything: bool) -> Any:

@@ -15,7 +15,7 @@ FORMAT = gq.formats["q4_0"]
 
 def mixture(routing="uniform", m=40, experts=(16, 4), **more):
     case = cases.Case(FORMAT, m, 8, 64, seed=5)
-    return mixtures.mixed(case, experts, routing, **({"row_per_use": False} | more))
+    return mixtures.with_experts(case, experts, routing, **({"row_per_use": False} | more))
 
 
 def test_routings():
@@ -48,7 +48,7 @@ def test_what_a_case_says_repeats_it():
 
 def test_edges_give_every_expert_several_tiles():
     for tiled in (mixtures.TILED, mixtures.TILED_ON_GPU):
-        case = mixtures.edges(gq.formats["q4_0"], 0, tiled=tiled)[-1]
+        case = mixtures.default_cases(gq.formats["q4_0"], 0, tiled=tiled)[-1]
         assert np.bincount(case.ids().reshape(-1), minlength=4).min() > 128
         assert case.n > 128
         assert case.experts == 4

@@ -125,7 +125,7 @@ def assert_right_instructions(kernel, text):
         assert "cp.async.cg" in text
     if kernel.name.startswith(("gemv", "mma_bf16")):
         assert "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" in text
-    if kernel.name.startswith(("wgmma", "roles")):
+    if kernel.name.startswith(("wgmma", "warp_specialized")):
         assert "wgmma.mma_async" in text
         assert ".target sm_90a" in text
     if kernel.name.startswith(("mma,", "mma_magic", "streamk")):
@@ -139,7 +139,7 @@ def test_a_tile_adds_up(shape):
     assert shape.sums * shape.threads == shape.rows * shape.columns
     assert shape.rows * 8 % shape.threads == 0
     assert shape.shared * shape.blocks <= 227 << 10
-    assert shape.parts[-1] + 4 * tiles.RUNS * shape.columns == shape.stage
+    assert shape.offsets[-1] + 4 * tiles.RUNS * shape.columns == shape.stage
 
 
 def double(x, y):
@@ -185,7 +185,7 @@ def test_threads_load_a_kernel_once(monkeypatch):
         time.sleep(0.05)  # long enough for all to come
         return "function", 0, False
 
-    monkeypatch.setattr(kernel, "_made", make)
+    monkeypatch.setattr(kernel, "_load_code", make)
     monkeypatch.setattr(launch.device, "capability", lambda: (9, 0))
     monkeypatch.setattr(launch.device, "refuse_capture", lambda what: None)
     threads = [threading.Thread(target=lambda: (start.wait(), kernel._load(0))) for _ in range(6)]

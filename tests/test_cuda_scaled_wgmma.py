@@ -62,7 +62,7 @@ SUMMIT = {  # the kernels that count most
         Variant(grouped.INTEGER_TILES[0].tile, "s8", "s8", boxed=False)
     ),
     "unpromoted": unpromoted.made,
-    "roles": lambda: r16_warp_specialized.kernel(FORMATS["q4_0"], r16_warp_specialized.TILES[1]),
+    "warp_specialized": lambda: r16_warp_specialized.kernel(FORMATS["q4_0"], r16_warp_specialized.TILES[1]),
     "grouped": lambda: r5_grouped.kernel(FORMATS["q4_K"], r5_grouped.TILES[0]),
     "wgmma": lambda: r15_wgmma.kernel(FORMATS["q8_0"], r15_wgmma.TILES[2]),
 }

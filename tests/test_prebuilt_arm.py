@@ -127,8 +127,8 @@ def test_the_dot_product_counts_though_llvm_does_not_name_it(monkeypatch, cpu, t
     monkeypatch.setattr(features.platform, "machine", lambda: "aarch64")
     monkeypatch.setattr(features.llvm, "get_process_triple", lambda: "aarch64-unknown-linux-gnu")
     monkeypatch.setattr(features, "cpu_name", lambda: cpu)
-    monkeypatch.setattr(features, "_told", lambda: told)
-    assert features._unsaid(frozenset({"neon"}), "+neon,+fp-armv8,-sve") is there
+    monkeypatch.setattr(features, "_hwcap", lambda: told)
+    assert features._lacks_dotprod(frozenset({"neon"}), "+neon,+fp-armv8,-sve") is there
 
 
 MADE = """

@@ -43,7 +43,7 @@ def gpu(monkeypatch):
     )
     monkeypatch.setattr(warm, "cuda_driver", lambda: driver)
     rung = ladder.Rung("linear", "cuda", "cuda:none", 0, "", "f32", "f32", launch)
-    monkeypatch.setattr(gq.QuantArray, "plan", lambda q, key: {key: rung}[key])
+    monkeypatch.setattr(gq.QuantArray, "recording", lambda q, key: {key: rung}[key])
     return state
 
 

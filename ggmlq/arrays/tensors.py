@@ -1,4 +1,4 @@
-"""torch tensors as arrays over the same memory. This package never imports torch: a program that passes a
+"""torch tensors as arrays over the same memory. The program that passes one has imported torch; we never do.
 
 Floats that NumPy has no name for, bfloat16 above all, become float32, which is exact.
 """
@@ -28,7 +28,7 @@ def untraced(function: Function) -> Function:
     """Decorate an operation that torch.compile must not trace: graphs end before it and begin after it.
 
     The two attributes are those that torch.compiler.disable sets; torch itself is not imported for them.
-    They end a graph. The frame that then runs is traced once more, and calls what that function makes.
+    They end a graph. torch then traces ``called`` itself, which runs the function that ``disable`` returns.
     """
 
     @wraps(function)
@@ -43,8 +43,8 @@ def untraced(function: Function) -> Function:
 
 def _ends_graphs(function: Function) -> Function:
     reason = (
-        "ggmlq: this operation stands between two graphs; leave fullgraph=True out, or export the model with "
-        "dequantized weights"
+        "ggmlq: torch.compile cannot trace this operation; leave fullgraph=True out, or export the model "
+        "with dequantized weights"
     )
     vars(function).update(_torchdynamo_disable=True, _torchdynamo_disable_msg=reason)
     return function
@@ -66,12 +66,10 @@ def array_of(request: str, x: Any, name: str = "x") -> Any:
             f"convert with {name}.float() or {name}.to_dense()"
         )
     x = x.detach()
-    if is_foreign(torch, x):
+    if lacks_numpy_dtype(torch, x):
         x = x.float()
     if x.device.type not in ("cpu", "cuda"):
-        raise DeviceError(
-            f'{request}: {name} is a tensor on {x.device}; "cpu" and "cuda" are known; move it there'
-        )
+        raise DeviceError(f'{request}: {name} is a tensor on {x.device}; move it to "cpu" or "cuda"')
     return _over_its_memory(request, x, name)
 
 
@@ -87,7 +85,7 @@ def bits_of(request: str, x: Any, name: str) -> Any:
 
 
 def _over_its_memory(request: str, x: Any, name: str) -> Any:
-    """The array of a tensor that wants no gradient, unless torch puts it in the place of others."""
+    """The array over the memory of a detached tensor; an error inside torch.vmap and torch.jit.trace."""
     try:
         jit = sys.modules.get("torch.jit")
         if jit is not None and jit.is_tracing():
@@ -99,13 +97,13 @@ def _over_its_memory(request: str, x: Any, name: str) -> Any:
         reason = (str(error).splitlines() or [""])[0][:120]
         raise UnsupportedError(
             f"{request}: the numbers of {name} cannot be read ({reason}); products read memory; instead of "
-            f"torch.vmap pass the whole batch, {name} is [..., K]; to export or trace a model use its "
+            f"torch.vmap pass the whole batch as {name} [..., K]; to export or trace a model use its "
             "dequantized weights, torch.from_numpy(q.dequantize())"
         ) from error
     return cuda_device().cupy().from_dlpack(x)
 
 
-def stored(x: Any) -> Any:
+def host_array(x: Any) -> Any:
     """The numbers of a tensor on the host as NumPy has them; bfloat16 as its 16 bits."""
     x = x.detach().cpu().contiguous()
     if str(x.dtype) == "torch.bfloat16":
@@ -113,6 +111,6 @@ def stored(x: Any) -> Any:
     return x.numpy()
 
 
-def is_foreign(torch: Any, x: Any) -> Any:
+def lacks_numpy_dtype(torch: Any, x: Any) -> Any:
     """True for floats that NumPy has no dtype for."""
     return x.dtype.is_floating_point and x.dtype not in (torch.float16, torch.float32, torch.float64)

@@ -1,6 +1,6 @@
 """Activations and weights of a case, by kind; the same for the same seed.
 
-Each kind aims at one mistake: a sum that is never taken, a scale that vanishes or overflows as a
+Each kind exposes one mistake: a sum that is left out, a scale that becomes zero or infinite as a
 half, a result whose size hides the error in its neighbour.
 """
 
@@ -22,7 +22,7 @@ Rows = NDArray[np.float32]
 
 
 def _scaled(low: int, high: int) -> Callable[[Generator, Rows], Rows]:
-    """Rows times powers of two that divide the range evenly: a single row gets the middle."""
+    """A function that multiplies each row by a power of two; exponents are spread evenly over low … high."""
 
     def scale(rng: Generator, x: Rows) -> Rows:
         powers = rng.permutation(np.linspace(low, high, len(x) + 2)[1:-1])

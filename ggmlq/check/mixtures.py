@@ -1,4 +1,4 @@
-"""Products with experts to try: how many tokens, experts and uses, and how tokens are divided among them."""
+"""Test cases with experts: how many tokens, experts and uses, and how tokens choose among them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from ..formats import FORMATS, Format
 from . import data
 from .cases import Case, Shapes, fields_of, refuse_others
 
-# How tokens choose their experts. "skewed": every other token goes to expert 0 first, so that one has many
-# rows and most have few; "duplicate": tokens use an expert more than once, which ggml allows.
+# How tokens choose their experts. "skewed": half of them use expert 0, so that it has many rows and most
+# have few; "duplicate": tokens use an expert more than once, which ggml allows; "few": most experts have
+# no token.
 Routing = Literal["uniform", "skewed", "duplicate", "few"]
 ROUTINGS: tuple[Routing, ...] = ("uniform", "skewed", "duplicate", "few")
 
@@ -80,7 +81,6 @@ class Mixture(Case):
         rng = np.random.default_rng([self.seed, 2])
         order = np.argsort(rng.random((self.m, self.experts)), axis=1)
         if self.routing == "few":  # most experts have no token
-            order = np.argsort(order >= max(self.used, self.experts // 8), axis=1, kind="stable")
             few = np.argsort(rng.random((self.m, max(self.used, self.experts // 8))), axis=1)
             return np.ascontiguousarray(few[:, : self.used], np.int32)
         ids = np.ascontiguousarray(order[:, : self.used], np.int32)
@@ -118,11 +118,11 @@ class Mixture(Case):
 TILED, TILED_ON_GPU = (300, 130, 512), (2048, 256, 2048)
 
 
-def edges(
+def default_cases(
     fmt: Format, seed: int, group: int = 1, experts: tuple[int, int] | None = None,
     tiled: tuple[int, int, int] = TILED,
 ) -> list[Case]:  # fmt: skip
-    """The default: one token and many, tails, each routing, a row a token and a row a use, several tiles."""
+    """The default cases: few and many tokens, tails, each routing, rows by token and use, several tiles."""
     block = max(fmt.block_size, 32)
     usual = 512 // block * block or block
     shapes: list[tuple[int, int, int, Routing, bool]] = [
@@ -155,13 +155,11 @@ def parse_routing(text: str) -> Routing:
     for name in ROUTINGS:
         if text == name:
             return name
-    raise UnsupportedError(
-        f"--spread {text}: tokens are not divided so among experts; choose of {', '.join(ROUTINGS)}"
-    )
+    raise UnsupportedError(f"--spread {text}: there is no such routing; choose one of {', '.join(ROUTINGS)}")
 
 
-def mixed(case: Case, experts: tuple[int, int], routing: Routing, *, row_per_use: bool) -> Mixture:
-    """A case with the sizes of a plain one, and with experts."""
+def with_experts(case: Case, experts: tuple[int, int], routing: Routing, *, row_per_use: bool) -> Mixture:
+    """The plain case ``case`` as a product with experts."""
     sizes = case.format, case.m, case.n, case.k, case.data, case.seed
     return Mixture(*sizes, None, *experts, routing, row_per_use)
 
@@ -169,7 +167,7 @@ def mixed(case: Case, experts: tuple[int, int], routing: Routing, *, row_per_use
 def parse_backend_ops(text: str, seed: int) -> Mixture:
     """A case from text: ``MUL_MAT_ID(type_a=q4_0,type_b=f32,n_mats=8,n_used=2,b=0,m=512,n=129,k=256)``.
 
-    There b=1 is a row for each token, b=0 one for each use.
+    Its m is our N, and its n our M. b=1: a row for each token, b=0: one for each use.
     """
     fields = fields_of(text, ("type_a", "n_mats", "n_used", "m", "n", "k"), "MUL_MAT_ID")
     refuse_others(text, fields, {"type_b": {"f32"}, "o": {"1"}, "v": {"0"}})

@@ -112,7 +112,7 @@ class Plan:
         trials: list[Trial] = []
         for i, layout in enumerate(layouts):
             tiled = mixtures.TILED if self.device.backend == "CPU" else mixtures.TILED_ON_GPU
-            cases = mixtures.edges(fmt, self.seed, group_of(layout), experts, tiled)
+            cases = mixtures.default_cases(fmt, self.seed, group_of(layout), experts, tiled)
             if i:
                 cases = [case for case in cases if case.m in (1, 65, tiled[0])][-3:]
                 fitting = self._takes(fmt, layout, cases)

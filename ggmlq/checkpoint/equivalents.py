@@ -10,8 +10,8 @@ from .families import BLOCK, FAMILIES, GATE_AND_UP, LAYER, OUTER, STACKED_DOWN
 STACKED = {GATE_AND_UP: ("ffn_gate_exps", "ffn_up_exps"), STACKED_DOWN: ("ffn_down_exps",)}
 
 
-def of(name: object) -> Iterator[str]:
-    """Names that a tensor has on the other side, in any family: of a checkpoint those of GGUF, and back."""
+def equivalent_names(name: object) -> Iterator[str]:
+    """The names in GGUF of a tensor in a checkpoint, and the reverse, in all families."""
     parts = re.fullmatch(r"(.+)\.(weight|bias)", name) if isinstance(name, str) else None
     if parts is None:
         return

@@ -1,5 +1,4 @@
-"""The keys ``general.*``: what the model is called, by whom and from what, by the converter's own reading of
-names.
+"""The keys ``general.*``: a model's name, author and sources, read as llama.cpp's converter reads them.
 
 Names come from the model card, from config.json, and last from the folder: Qwen2.5-7B-Instruct-1M is basename
 Qwen2.5, size 7B, finetune Instruct-1M.
@@ -119,7 +118,7 @@ def _listed(kind: str, model_card: dict[str, Any], names: tuple[str, ...], total
 
 
 def title(text: str) -> str:
-    """Words of lower case with a capital, but for versions."""
+    """Words with a capital each, except versions and words that begin with a digit."""
     words = text.strip().replace("-", " ").split()
     return " ".join(w.title() if w.islower() and not re.match(r"(v\d+(\.\d+)*$|\d)", w) else w for w in words)
 

@@ -176,7 +176,7 @@ def _mixtures(args: argparse.Namespace, bridge: Bridge) -> list[Case]:
             f"--experts beside --shapes {several[0].shape}: products with experts have no batches; "
             "write M×N×K"
         )
-    return [mixtures.mixed(case, experts, routing, row_per_use=args.apart) for case in shaped]
+    return [mixtures.with_experts(case, experts, routing, row_per_use=args.apart) for case in shaped]
 
 
 def _plain_cases(args: argparse.Namespace, bridge: Bridge) -> list[Case]:

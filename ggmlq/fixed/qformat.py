@@ -1,12 +1,12 @@
 """The meaning of an integer: value = (code - zero) · 2^-exponent, in so many bits.
 
 A format comes from the range that its numbers were seen to have. The scale is the smallest power of two
-that covers the range, so up to one bit is lost; 0.0 always has a code of its own.
+that covers the range, so up to one bit is lost, and ``zero`` is the code of 0.0.
 
     low, high include 0                  n = 2^bits - 1 steps
-    raw = (high - low) / n               asymmetric
+    step = (high - low) / n                 asymmetric
           max(high / ⌊n/2⌋, -low / ⌈n/2⌉)   symmetric and signed; high / n where unsigned
-    exponent = ⌊log2(1 / raw)⌋           zero = least code - ⌊low · 2^exponent⌋, or 0 where symmetric
+    exponent = ⌊log2(1 / step)⌋          zero = least code - ⌊low · 2^exponent⌋, or 0 where symmetric
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-LEAST = 1.19e-7  # no scale is smaller: an all-zero range has some format too
+LEAST_SCALE = 1.19e-7  # no scale is smaller: an all-zero range has some format too
 MOST_BITS = 16
 
 
@@ -83,9 +83,9 @@ def half_away(v: NDArray[np.float64]) -> NDArray[np.float64]:
 def format_of(
     low: Any, high: Any, bits: int, signed: bool = True, symmetric: bool = False, nearest: bool = False
 ) -> QFormat:
-    """The format for a range, or for an array of ranges of rows.
+    """The format for the range low … high; arrays of both give each row of a matrix its own exponent.
 
-    ``nearest``: the power of two next to the scale instead of the one above it.
+    ``nearest``: the power of two next to the step, not the one above it; the ends, even 0.0, may be clipped.
 
     >>> format_of(-1, 1, 8)
     QFormat(exponent=6, zero=-64, bits=8, signed=True)
@@ -94,15 +94,15 @@ def format_of(
     """
     low = np.minimum(np.asarray(low, np.float64), 0)
     high = np.maximum(np.asarray(high, np.float64), 0)
-    raw = np.maximum(_raw(low, high, bits, signed, symmetric), min(LEAST, 0.01 / ((1 << bits) - 1)))
-    exponent = _nearest(raw) if nearest else _floor_log2_inverse(raw)
+    step = np.maximum(_step(low, high, bits, signed, symmetric), min(LEAST_SCALE, 0.01 / ((1 << bits) - 1)))
+    exponent = _nearest(step) if nearest else _floor_log2_inverse(step)
     plain = QFormat(exponent if exponent.ndim else int(exponent), 0, bits, signed)
     if symmetric:
         return plain
     return plain._replace(zero=plain.low - int(np.floor(np.ldexp(low, exponent))))
 
 
-def _raw(low: Any, high: Any, bits: int, signed: bool, symmetric: bool) -> Any:
+def _step(low: Any, high: Any, bits: int, signed: bool, symmetric: bool) -> Any:
     steps = (1 << bits) - 1
     if not symmetric:
         with np.errstate(over="ignore"):
@@ -112,11 +112,11 @@ def _raw(low: Any, high: Any, bits: int, signed: bool, symmetric: bool) -> Any:
     return np.maximum(high / (steps // 2), -low / (steps - steps // 2))
 
 
-def _floor_log2_inverse(raw: Any) -> Any:
-    """⌊log2(1 / raw)⌋, right for powers of two as well."""
-    mantissa, exponent = np.frexp(raw)
+def _floor_log2_inverse(step: Any) -> Any:
+    """⌊log2(1 / step)⌋, right for powers of two as well."""
+    mantissa, exponent = np.frexp(step)
     return np.asarray((mantissa == 0.5) - exponent.astype(np.int64), np.int64)
 
 
-def _nearest(raw: Any) -> Any:
-    return np.asarray(np.rint(-np.log2(raw)), np.int64)
+def _nearest(step: Any) -> Any:
+    return np.asarray(np.rint(-np.log2(step)), np.int64)

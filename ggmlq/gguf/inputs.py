@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
-from ..arrays.tensors import is_tensor, stored
+from ..arrays.tensors import host_array, is_tensor
 from ..arrays.weights import Divided
 from ..base.devices import is_host
 from ..errors import GGUFError
@@ -149,7 +149,7 @@ def _blocks(x: Any, tensor: Described) -> NDArray[Any]:
     if isinstance(x, QuantArray):
         return np.ascontiguousarray(x.to("cpu").blocks)
     if is_tensor(x):
-        x = stored(x)
+        x = host_array(x)
     host = x if is_host(x) else x.get()
     host = np.ascontiguousarray(host)
     return host.view(np.uint16) if host.dtype.name == "bfloat16" else host

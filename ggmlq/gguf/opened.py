@@ -86,7 +86,7 @@ class Opened(Listed, Mapping[str, Held_co]):
                 "whose names fit"
             )
         equivalents = importlib.import_module(f"{__package__.partition('.')[0]}.checkpoint.equivalents")
-        if here := [other for other in equivalents.of(name) if other in names]:
+        if here := [other for other in equivalents.equivalent_names(name) if other in names]:
             raise kind(f"{request}: this file has that tensor under another name; take f[{here[0]!r}]")
         missing(request, name, names, kind=kind)
 

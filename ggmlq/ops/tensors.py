@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..arrays.array import QuantArray
-from ..arrays.tensors import array_of, bits_of, is_foreign
+from ..arrays.tensors import array_of, bits_of, lacks_numpy_dtype
 from ..base.devices import cuda_device, cuda_driver
 from ..dispatch.checks import float_dtype
 from ..dispatch.ladder import Rung
@@ -181,7 +181,7 @@ def called(
     with as_torch_works(torch, x.device):
         rows = array_of(request, x) if not bfloat else bits_of(request, x.detach().view(torch.int16), "x")
         y = out
-        if out is None or (is_foreign(torch, out) and (out.shape, out.device) == (shape, x.device)):
+        if out is None or (lacks_numpy_dtype(torch, out) and (out.shape, out.device) == (shape, x.device)):
             y = torch.empty(shape, dtype=torch.float32, device=x.device)
         options["out"] = array_of(request, y, "out")
         if bias is not None:

@@ -1,6 +1,6 @@
-"""A callback in place of whoever's: libllama's calls of ``ggml_backend_sched_set_eval_callback`` come here.
+"""A callback in place of the one that libllama passes to ``ggml_backend_sched_set_eval_callback``.
 
-So a program that knows nothing of a trace is traced: no parameter of it is touched, and no struct read.
+The program needs no change: we set one slot of libllama's import table and read no struct.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from .elf import import_slot
 from .libllama import EVAL
 
 NAME = "ggml_backend_sched_set_eval_callback"
-SET = ctypes.CFUNCTYPE(None, c_void_p, EVAL, c_void_p)
+SETTER = ctypes.CFUNCTYPE(None, c_void_p, EVAL, c_void_p)
 
 
 class Hook:
-    """From ``with`` to its end every graph of the library asks this callback."""
+    """Inside ``with``, every scheduler whose callback libllama sets gets ``callback`` instead."""
 
     def __init__(self, symbols: Symbols, libllama: ctypes.CDLL, callback: Any) -> None:
-        real = SET(ctypes.cast(getattr(symbols, NAME), c_void_p).value or 0)
+        real = SETTER(ctypes.cast(getattr(symbols, NAME), c_void_p).value or 0)
         self._slot = import_slot(libllama, NAME)
-        self._ours = SET(lambda sched, theirs, data: real(sched, callback, None))
+        self._ours = SETTER(lambda sched, theirs, data: real(sched, callback, None))
         self._before = self._slot.value
 
     def __enter__(self) -> Hook:

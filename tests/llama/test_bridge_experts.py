@@ -67,7 +67,7 @@ def test_a_layer(bridge, fresh):
 
 def test_cases_of_check(bridge, fresh):
     seed = int(fresh.integers(1 << 30))
-    for case in mixtures.edges(gq.formats["q5_0"], seed):
+    for case in mixtures.default_cases(gq.formats["q5_0"], seed):
         outcome = run_case(bridge, case, Settings("CPU", "CPU"))
         assert outcome.verdict == "ok", outcome.text
         assert outcome.facts()["experts"] == case.experts
@@ -78,7 +78,9 @@ def test_wrong_results_are_named_saved_and_replayed(bridge, fresh, tmp_path, cap
     from ggmlq.check import report
     from ggmlq.cli import main
 
-    case = mixtures.mixed(Case(gq.formats["q4_0"], 9, 33, 64, seed=3), (6, 2), "duplicate", row_per_use=False)
+    case = mixtures.with_experts(
+        Case(gq.formats["q4_0"], 9, 33, 64, seed=3), (6, 2), "duplicate", row_per_use=False
+    )
 
     class Wrong:
         def measure(self, x, q, *given, ids, **more):

@@ -34,7 +34,7 @@ def add(commands: Commands) -> None:
     what.add_argument("--prompt", metavar="TEXT", help="the input text")
     what.add_argument("--tokens", type=int, metavar="N", help="use N random tokens instead")
     parser.add_argument(
-        "--generate", type=int, default=0, metavar="N", help="tokens that A generates after it (default: 0)"
+        "--generate", type=int, default=0, metavar="N", help="tokens that A generates then (default: 0)"
     )
     parser.add_argument("--threads", type=int, default=0, help="threads of each library")
     parser.add_argument(

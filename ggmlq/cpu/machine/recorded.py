@@ -85,7 +85,7 @@ class RecordedLaunches:
             tables[call][word] = starts[number] + behind
         fills = [(tables[call], *rest) for call, *rest in self._operands]
         shared = [
-            (call.work.code, table.buffer_info()[0], call.whole, call.grain)
+            (call.work.code, table.buffer_info()[0], call.length, call.grain)
             for call, table in zip(self._calls, tables, strict=True)
         ]
         return Tables(fills, [(code.call, *rest[:2]) for code, *rest in shared], shared, (memory, tables))

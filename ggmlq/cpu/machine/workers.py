@@ -6,11 +6,13 @@ is written to a board in memory. Threads that look at the board take part after 
 step each; after a short while without work they go to sleep, and the next job wakes them. A job never
 waits for a thread to wake: its caller does the parts that nobody has taken.
 
-A kernel that raises, in whichever thread, ends the job: parts that are not begun are left out, and
-the caller raises what the kernel did.
+If a kernel raises in any thread, the job ends: no further part begins, and the caller raises that
+error.
 
-One job at a time: a second Python thread does its own work alone meanwhile. Who has the board is a
-word of it, which is set and cleared in one call of compiled code, where no interrupt can come between.
+Only one job uses the board; a second Python thread meanwhile does its work alone. The owner is a word
+of the board, which one call of compiled code sets and clears, so that no interrupt comes in between.
+
+A product that comes again is recorded: :func:`recorded` notes its kernels and their scratch memory.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from .kernels import Code, Kernel, compiled, kernel
 
 _tape = threading.local()  # of a thread that records what a product runs
 PATIENCE = 100_000  # looks at the board before a thread sleeps: about 0.1 ms
-HAS_DONE = Job._fields.index("done")
+DONE_INDEX = Job._fields.index("done")
 
 
 def _step_aside() -> int:
@@ -49,11 +51,11 @@ STEP_ASIDE = _step_aside()
 
 
 class Call(NamedTuple):
-    """A kernel run on ``range(whole)``."""
+    """A kernel run on ``range(length)``."""
 
     work: Any
     arguments: tuple[int, ...]
-    whole: int
+    length: int
     grain: int
 
 
@@ -73,7 +75,7 @@ def recorded() -> Iterator[Tape]:
 
 
 def unrecorded() -> AbstractContextManager[None]:
-    """Leave out of a recording what is done once, as laying weights out: a rerun does not need it."""
+    """Do not record work that is done only once, such as the layout of weights."""
     return _taped(None)
 
 
@@ -87,7 +89,7 @@ def _taped(tape: Tape | None) -> Iterator[None]:
 
 
 def scratch(shape: tuple[int, ...], dtype: Any) -> Any:
-    """An array that one kernel of a product hands to the next."""
+    """An empty array for results between two kernels; a recording keeps it alive."""
     memory = np.empty(shape, dtype)
     if (tape := getattr(_tape, "tape", None)) is not None:
         tape.scratch.append(memory)
@@ -98,7 +100,7 @@ class _Crew:
     """The threads and their board."""
 
     def __init__(self) -> None:
-        self._memory = np.zeros(BOARD // 8 + 16, np.int64)  # and a word for the problems of the caller
+        self._memory = np.zeros(BOARD // 8 + 16, np.int64)  # and a word for the errors of the caller
         self._board = self._memory.ctypes.data + 63 & ~63
         self._awake = self._memory[(self._board + AWAKE - self._memory.ctypes.data) // 8 :]
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -112,14 +114,14 @@ class _Crew:
         for _ in range(helpers - int(self._awake[0]) - self._bell.qsize()):
             self._bell.put(None)
         job = array("q", (self._board, address, arguments, count, step, 0, STEP_ASIDE))
-        # One call: were the job begun and Python interrupted, threads would go on in memory that was freed.
+        # One call begins and ends the job: an interrupt in between would free memory that threads still use.
         do(job.buffer_info()[0], 0, 0)
-        return bool(job[HAS_DONE])
+        return bool(job[DONE_INDEX])
 
     def _work(self) -> None:
         serve = kernel("machine.board.server").code.call
-        problem = np.zeros(1, np.int64)
-        arguments = array("q", Service(self._board, PATIENCE, problem.ctypes.data, STEP_ASIDE))
+        error_word = np.zeros(1, np.int64)
+        arguments = array("q", Service(self._board, PATIENCE, error_word.ctypes.data, STEP_ASIDE))
         at, _ = arguments.buffer_info()
         while True:
             self._bell.get()

@@ -1,4 +1,4 @@
-"""Weights fetched from the wrong address, and the end of K left out."""
+"""Two mistakes of kernels, imitated: weights read from a wrong address, and the end of K left out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .operand import Operand, operand
 
 
 def wrong_strides(fmt: Format, raw: NDArray[np.uint8], columns: Index) -> Iterator[Mistake[Operand]]:
-    """Rows [N, bytes] read from n times another stride, where that stays inside the buffer."""
+    """Rows of ``raw`` [N, bytes] read at n times a wrong stride, or with blocks at a wrong distance."""
     size, row = fmt.dtype.itemsize, raw.shape[1]
     blocks = row // size
     flat = raw.reshape(-1)
@@ -22,16 +22,16 @@ def wrong_strides(fmt: Format, raw: NDArray[np.uint8], columns: Index) -> Iterat
         return
     for stride, name in _strides(fmt, blocks, row).items():
         start = columns * stride
-        at = start[:, None] + np.arange(row)
-        yield _fetched(fmt, flat, at, f"row n read at n·{stride} bytes ({name}); rows have {row}")
-    for step in (*range(-4, 0), *range(1, 5)):  # a block of the wrong size: drifts within the row
+        addresses = start[:, None] + np.arange(row)
+        yield _fetched(fmt, flat, addresses, f"row n read at n·{stride} bytes ({name}); rows have {row}")
+    for step in (*range(-4, 0), *range(1, 5)):  # a wrong block size: the error grows along the row
         block = (columns[:, None] * blocks + np.arange(blocks)) * (size + step)
-        at = (block[..., None] + np.arange(size)).reshape(len(columns), row)
-        yield _fetched(fmt, flat, at, f"blocks read {size + step} bytes apart, they have {size}")
+        addresses = (block[..., None] + np.arange(size)).reshape(len(columns), row)
+        yield _fetched(fmt, flat, addresses, f"blocks read {size + step} bytes apart, they have {size}")
 
 
 def _strides(fmt: Format, blocks: int, row: int) -> dict[int, str]:
-    """Bytes a row, wrongly counted: by blocks, by bytes, by padding, by the wrong unit."""
+    """Each wrong stride in bytes, with the text that names its cause."""
     size, k = fmt.dtype.itemsize, blocks * fmt.block_size
     names: dict[int, str] = {0: "no stride at all"}
     for step in (*range(1, 17), 32, 64):
@@ -62,15 +62,15 @@ def _strides(fmt: Format, blocks: int, row: int) -> dict[int, str]:
     return {stride: name for stride, name in names.items() if stride >= 0}
 
 
-def _fetched(fmt: Format, flat: NDArray[np.uint8], at: Index, name: str) -> Mistake[Operand]:
-    inside = np.asarray(((at >= 0) & (at < flat.size)).all(axis=1))
-    raw = np.ascontiguousarray(flat[at % flat.size])
+def _fetched(fmt: Format, flat: NDArray[np.uint8], addresses: Index, name: str) -> Mistake[Operand]:
+    inside = np.asarray(((addresses >= 0) & (addresses < flat.size)).all(axis=1))
+    raw = np.ascontiguousarray(flat[addresses % flat.size])
     weights = operand(fmt, raw.view(fmt.dtype))
     return Mistake("row-stride", name, weights, columns=inside)
 
 
 def short_rows(right: Operand, k: int) -> Iterator[Mistake[Operand]]:
-    """The end of K not multiplied; the constants that go through the sums left out too, or kept."""
+    """The end of K left out: once with its constant terms left out too, and once with them kept."""
     lengths = {k - end: f"the last {end} of K" for end in (16, 32, 64, 96, 128, 160, 192, 224, 256, 512)}
     for tile in (32, 64, 128, 256, 512, 1024):
         lengths[k // tile * tile] = f"what is left of K after tiles of {tile}"
@@ -81,12 +81,12 @@ def short_rows(right: Operand, k: int) -> Iterator[Mistake[Operand]]:
             values[:, length:] = 0
             yield Mistake("k-tail-dropped", name, right.but(values=values), where=where)
             continue
-        bare, scale, offset = right.stored.copy(), right.scale.copy(), right.offset.copy()
-        bare[:, length:] = 0
+        stored, scale, offset = right.stored.copy(), right.scale.copy(), right.offset.copy()
+        stored[:, length:] = 0
         scale[:, length // right.group :] = 0
         offset[:, length // right.group :] = 0
-        short = right.but(stored=bare, scale=scale, offset=offset)
+        short = right.but(stored=stored, scale=scale, offset=offset)
         yield Mistake("k-tail-dropped", name, short, where=where)
         if np.any(right.constant):
-            constants = right.but(stored=bare)
+            constants = right.but(stored=stored)
             yield Mistake("k-tail-dropped", f"{name}, its constants kept", constants, where=where)

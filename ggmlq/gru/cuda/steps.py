@@ -1,13 +1,13 @@
-"""All steps of a call in one kernel, whose blocks hand each other the states.
+"""All steps of a GRU in one kernel, whose blocks exchange the states after each step.
 
 A block has some units, with the weights in registers, and some rows. After each step its states go to all
 blocks that have the same rows:
 
     cluster   into the shared memory of each; the blocks of a cluster meet in hardware
-    grid      into memory, where the others read them past their first cache; a counter in memory says when
+    grid      into global memory, where the others read them around L1; a counter in memory says when
               all are there
 
-h has two buffers, of which a step reads one and writes the other, so one meeting a step is enough: a block
+h has two buffers: a step reads one and writes the other, so one meeting a step is enough. A block
 that writes to a buffer again has met all that read it. Data that other blocks do not need, y and the input
 terms of the next step, is moved between arriving at the meeting point and leaving it.
 """
@@ -26,7 +26,7 @@ from .tile import StepTile, constants_loader, state_fetcher, sum_gatherer, warp_
 
 
 def kernel(shape: StepTile, cluster: bool) -> Kernel:
-    """The kernel, whose blocks are (rows, units): the units of some rows are neighbours."""
+    """The kernel. A block computes some units of some rows; blocks of the same rows have adjacent indices."""
     lane_pairs, own_3, blocks = shape.lane_pairs, 3 * shape.lane_pairs, shape.blocks
     begin, make_step, meet = (
         preparer(shape, cluster),
@@ -146,7 +146,7 @@ def preparer(shape: StepTile, cluster: bool) -> Any:
 
 
 def step_maker(shape: StepTile, cluster: bool) -> Any:
-    """The device function from the states of a step to the next ones, which are staged in shared memory."""
+    """The device function that computes one step and leaves its states in shared memory."""
     rows_, columns, pitch, tiles = shape.rows, shape.columns, shape.pitch, shape.tiles
     size, own_3, first_column = 12 * tiles * shape.chains, 3 * shape.lane_pairs, lanes.column_locator(shape)
     multiply, gather, advance = (
@@ -183,7 +183,7 @@ def step_maker(shape: StepTile, cluster: bool) -> Any:
 
 
 def arrival_notifier(cluster: bool) -> Any:
-    """The device function that says that a block's states are on their way."""
+    """The device function that signals that a block has sent its states."""
     arrive_at_cluster, notify, sync_warp = barrier.arrive_at_cluster, barrier.add_release, barrier.sync_warp
 
     @inlined
@@ -200,7 +200,7 @@ def arrival_notifier(cluster: bool) -> Any:
 
 
 def meeting_waiter(shape: StepTile, cluster: bool) -> Any:
-    """The device function that waits for the states of all blocks, after ``step`` steps."""
+    """The device function that waits until all blocks of the same rows have sent the states of ``step``."""
     wait_for_cluster, wait_for_sum, blocks = barrier.wait_for_cluster, barrier.wait_for_sum, shape.blocks
     sync_warp = barrier.sync_warp
 
