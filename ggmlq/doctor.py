@@ -1,4 +1,7 @@
-"""The report behind ``ggmlq doctor``: packages, CPU, GPU and libggml of this machine."""
+"""The report of the command ``ggmlq doctor`` on this machine: packages, CPU, GPU and libggml.
+
+It has nothing to do with the doctor of wrong kernels, ``ggmlq/faults``.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ OPTIONAL = ("cupy-cuda13x", "cupy-cuda12x", "numba-cuda", "llama-cpp-python", "g
 
 
 def examine() -> dict[str, Any]:
-    """All facts, ready for JSON; ``problems`` lists what keeps ggmlq from working."""
+    """All facts on this machine, ready for JSON; ``problems`` lists what keeps ggmlq from working."""
     packages = {name: _version(name) for name in (*REQUIRED, *OPTIONAL)}
     problems = [f"{name} is not installed; pip install {name}" for name in REQUIRED if packages[name] is None]
     cpu, gpu, ggml = _cpu(), _gpu(), _libggml()
@@ -160,7 +163,7 @@ def _kernel_lines(kernels: dict[str, Any], packages: dict[str, str | None]) -> l
 
 
 def _nccl() -> str | None:
-    """Its version; None where it does not load."""
+    """The version of NCCL; None if it does not load."""
     try:
         version: str | None = importlib.import_module("ggmlq.cuda.parallel.nccl").version()
     except (GGMLQError, RuntimeError):

@@ -1,6 +1,6 @@
 """Every error that ggmlq raises on purpose.
 
-A message has four parts: what was asked, the actual values, the rule, the way out. Each class
+A message has four parts: the request, the actual values, the rule, the way out. Each class
 also derives from the built-in error that a NumPy user would catch.
 """
 
@@ -20,7 +20,7 @@ class FormatAttributeError(FormatError, AttributeError):
 
 
 class CodeError(GGMLQError, KeyError, ValueError):
-    """A code of 8 or 16 bits that there is not, or one that has no place where it was passed."""
+    """A code of 8 or 16 bits that does not exist, or that does not suit the call."""
 
     __str__ = Exception.__str__  # KeyError would print the message in quotes
 
@@ -62,7 +62,7 @@ class DeviceError(GGMLQError, RuntimeError):
 
 
 class DeviceMemoryError(DeviceError, MemoryError):
-    """A device has too little memory left for what was asked."""
+    """A device has too little memory left for the request."""
 
 
 class HostMemoryError(GGMLQError, MemoryError):
@@ -89,7 +89,7 @@ class GroupError(GGMLQError, ConnectionError):
 
 
 class WorkerError(GGMLQError, RuntimeError):
-    """Work given to an executor whose workers died, or which takes none."""
+    """Work for an executor that takes none, or lost its workers."""
 
 
 class GGUFError(GGMLQError, ValueError):
@@ -149,11 +149,11 @@ class RemoteNotFoundError(RemoteError, FileNotFoundError):
 
 
 class ConvertError(GGMLQError, ValueError):
-    """A file that cannot be made of another one as it was asked for."""
+    """A conversion of a file that is impossible as requested."""
 
 
 class ConfigError(GGMLQError, ValueError):
-    """A configuration of a kernel, or a file of them, that says nothing a kernel can do."""
+    """A configuration of a kernel, or a file of them, that no kernel can carry out."""
 
 
 class CalibrationError(GGMLQError, RuntimeError):
@@ -169,7 +169,7 @@ class DumpError(GGMLQError, ValueError):
 
 
 class PageError(GGMLQError, OSError):
-    """A page or a picture that cannot be written where or as it was asked for."""
+    """A page or a picture that cannot be written at this place or in this form."""
 
     __str__ = Exception.__str__  # OSError would print errno's text in place of the message
 

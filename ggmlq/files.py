@@ -1,4 +1,4 @@
-"""``gq.open`` and ``gq.save``: GGUF or safetensors, by what a file is and by the name it is to have."""
+"""``gq.open`` and ``gq.save`` for GGUF and safetensors: open looks at the content, save at the name."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PATH = "a model is memory-mapped; pass a str or an os.PathLike, write bytes in m
 def open(path: str | os.PathLike[str], **options: Any) -> gguf.GGUFFile:
     """Open a model: a GGUF file or any part of a split one; safetensors, an index of them, or a folder.
 
-    What a file is decides, not its name. Nothing of a tensor is read. An address, ``https://…`` or
-    ``hf://owner/name/file``, is a path too: its tensors are fetched when they are asked for. There are no
+    The content decides, not the name. No tensor is read. An address, ``https://…`` or
+    ``hf://owner/name/file``, is a path too: its tensors are fetched at their first use. There are no
     options: ``open(path).to("cuda")`` takes the tensors to a device.
 
     Returns

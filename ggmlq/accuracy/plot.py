@@ -1,4 +1,4 @@
-"""Error against value, drawn with matplotlib (extra ``plot``), which nothing else here needs."""
+"""The chart of ``gq.error_table``: error against value, drawn with matplotlib (extra ``plot``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIZE = (8, 5)  # inches
 
 
 def draw(lines: Sequence[tuple[str, Sequence[Any]]], path: str | PathLike[str]) -> None:
-    """A line of rows a format, both axes logarithmic; points without an error lie at the lower edge."""
+    """Draw one line for each format, on logarithmic axes; points without an error lie at the lower edge."""
     request = f"plot({fspath(path)!r})"
     try:
         figures = importlib.import_module("matplotlib.figure")

@@ -1,4 +1,4 @@
-"""A table of what numbers become in few bits, and the error of each."""
+"""``gq.error_table``: a table of numbers written in few bits, what is read back, and the error of each."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .ways import NAIVE, Way, Wide, Written, scale_of, way, written
 
 FORMATS = ("int8_full", NAIVE)
 SCALE = 0.1
-DOCUMENT = (0.001, 0.123, 1.234, 127.9, 255.5, -300.0, 448.0, -448.0)  # whose tables str() repeats
+DOCUMENT = (0.001, 0.123, 1.234, 127.9, 255.5, -300.0, 448.0, -448.0)  # str() prints these as that document
 TITLES = {"int8_full": "INT8", NAIVE: "FP8 (E4M3)"}
 HEADER = ["format", "value", "code", "quantized", "dequantized", "error", "relative", "saturated"]
 
 
 class ErrorRow(NamedTuple):
-    """One number in one format."""
+    """One number written in one format, and its error."""
 
     format: str
     value: float
@@ -33,7 +33,7 @@ class ErrorRow(NamedTuple):
     error: float  # absolute
     relative: float  # to the value
     saturated: bool  # whether it did not fit
-    hexadecimal: bool = False  # whether the code is printed so
+    hexadecimal: bool = False  # whether the code is printed in hexadecimal
 
 
 class ErrorTable(list[ErrorRow]):
@@ -55,11 +55,11 @@ class ErrorTable(list[ErrorRow]):
         return f"<ErrorTable of {len(self)} rows: {', '.join(self.scales)}>"
 
     def as_text(self) -> str:
-        """All columns, a line a row."""
+        """The table as text: all columns, one line a row."""
         return table(HEADER, [_cells(row) for row in self])
 
     def as_document(self) -> str:
-        """In the form of the document: a table a format, tabs between columns, five decimals."""
+        """The tables as a Chinese document on 8 bits prints them: one a format, tabs, five decimals."""
         parts = []
         for name in self.scales:
             title = TITLES.get(name, name)

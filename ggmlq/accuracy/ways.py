@@ -1,4 +1,4 @@
-"""Each way to write numbers in few bits, in float64: what is stored, and what is read back.
+"""The ways of ``gq.error_table`` to write numbers in few bits: what is stored, and what is read back.
 
 A code of ``gq.codes`` is the code next to x / s, read back as s times its value. ``_nosat`` behind the
 name of a float: what does not fit becomes NaN or an infinity. ``_asym`` behind the name of an integer:
@@ -37,7 +37,7 @@ class Written(NamedTuple):
 
 
 class Way(NamedTuple):
-    """A name taken apart."""
+    """One way to write numbers, by the name of a format: its code or block format, and options."""
 
     name: str
     code: Code | None = None
@@ -47,7 +47,7 @@ class Way(NamedTuple):
 
 
 def way(request: str, name: str) -> Way:
-    """The way of a name."""
+    """The Way that a name of a format stands for."""
     if name == NAIVE:
         return Way(name)
     stem = str(name).lower()

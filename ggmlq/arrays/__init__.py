@@ -1,1 +1,1 @@
-"""Arrays of blocks and of codes with scales, and what both share."""
+"""Arrays of weights: QuantArray (blocks), ScaledArray (codes with scales), and their common parts."""

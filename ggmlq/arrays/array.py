@@ -39,7 +39,7 @@ class QuantArray(Storage, Weights):
     decoding: ClassVar[str] = "dequantize"
 
     def __init__(self, format: Format, shape: tuple[int, ...], raw: Any, swapped: bool = False) -> None:
-        """Trusts its arguments; :meth:`from_bytes` is the constructor that checks.
+        """Take the arguments unchecked; :meth:`from_bytes` is the constructor that checks.
 
         ``swapped``: the bytes are those of a big-endian file. They stay as they are in ``blocks``;
         everything else sees the little-endian ``raw``, converted when first asked for.
@@ -187,11 +187,11 @@ class QuantArray(Storage, Weights):
         return QuantArray(self.format, self.shape, cuda_device().upload(self.raw, device))
 
     def _is_on_current(self) -> bool:
-        """True on CuPy's current device."""
+        """True if the array lies on CuPy's current device; False on the host."""
         return not is_host(self.memory) and self.memory.device.id == cuda_device().current()
 
     def copy(self) -> QuantArray:
-        """A copy of its own; on the host its ``blocks`` may be written to."""
+        """A copy with memory of its own; on the host its ``blocks`` may be written to."""
         return QuantArray(self.format, self.shape, self.raw.copy())
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -30,7 +30,7 @@ def checked_shape(request: str, fmt: Format, shape: int | Sequence[int]) -> tupl
 
 
 def check_row(request: str, fmt: Format, elements: int, other: str | None = None) -> None:
-    """Rows must be whole blocks; ``other`` names a format that would do."""
+    """Refuse rows that are not whole blocks; ``other`` names a format that would take them."""
     if elements % fmt.block_size:
         up = -(-elements // fmt.block_size) * fmt.block_size
         raise ShapeError(
@@ -41,7 +41,7 @@ def check_row(request: str, fmt: Format, elements: int, other: str | None = None
 
 
 def refuse_mask(request: str, x: Any) -> None:
-    """A masked array would lose its mask without a word."""
+    """Refuse a masked array, which would lose its mask without a word."""
     if isinstance(getattr(x, "mask", None), np.ndarray | np.bool_):
         raise DTypeError(f"{request}: a masked array's mask has no place here; pass x.filled(0)")
 
@@ -88,7 +88,7 @@ def unchanging(raw: NDArray[Any]) -> bool:
 
 
 def owner_of(raw: NDArray[Any]) -> Any:
-    """The object that owns the memory of an array, where that is no array; else None."""
+    """The object that owns the memory of an array, if that object is no array; else None."""
     at: Any = raw
     while isinstance(at, np.ndarray):
         at = at.base
@@ -96,7 +96,7 @@ def owner_of(raw: NDArray[Any]) -> Any:
 
 
 def locked(owner: Any) -> bool:
-    """True for memory outside of arrays that can never be written to, nor through any view."""
+    """True if nobody can ever write to the memory of this owner, through no view either."""
     at = owner
     while at is not None:
         try:
@@ -110,10 +110,10 @@ def locked(owner: Any) -> bool:
 
 
 def _address_of() -> Callable[[NDArray[Any]], int]:
-    """The address of a NumPy array's memory, in a tenth of the time that ``ctypes.data`` takes.
+    """A function for the address of a NumPy array's memory, ten times as fast as ``ctypes.data``.
 
-    It is the word behind the head of the object, which NumPy's binary interface fixes; where that is not
-    what NumPy says it is asked.
+    The address is the word behind the head of the object, by NumPy's binary interface. If a test shows that
+    this word is not the address, the function uses ``ctypes.data``.
     """
     head, word = object.__basicsize__, ctypes.c_ssize_t
     arrays = [np.empty(n, np.uint8) for n in (1, 1000)]

@@ -1,9 +1,9 @@
-"""Files with a kernel's operands, npy, npz or raw bytes, read without trust.
+"""Reading of a user's files with a kernel's operands (npy, npz or raw bytes), which may be hostile.
 
-Nothing is read that is not asked for, and nothing is allocated that the file does not account for: an
+Only the requested arrays are read, and memory is allocated only for data that the file really has: an
 array's header and the directory of the archive must name the same size, and the data must be as long.
 So neither a header that claims 2**40 floats nor an archive that unpacks to terabytes costs more than
-reading a header. ``np.load`` unpacks every member that it is asked for, whatever comes of it.
+reading a header. ``np.load`` would unpack such a member in full.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Layout(NamedTuple):
 
 
 class Dump:
-    """A file that was looked at: the names and the layout of its arrays, and its bytes when asked for."""
+    """An examined file: the names and the layout of its arrays, and their data on request."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
@@ -75,14 +75,14 @@ class Dump:
         return name in self.names
 
     def layout(self, name: str) -> Layout:
-        """Type and shape of an array, none of its data read."""
+        """The dtype, shape and order of an array; none of its data is read."""
         with self._member(name) as (file, room):
             return self._layout(file, room, name)
 
     def array(self, name: str, most: int = MOST_BYTES) -> NDArray[Any]:
-        """An array of an archive, the only one if it has no such name, or that of an npy file.
+        """The array of that name in an archive (or its only array), or the array of an npy file.
 
-        ``most``: the bytes that what is known of the product allows.
+        ``most``: the most bytes that the known shape of the product allows.
         """
         with self._member(name) as (file, room):
             layout = self._layout(file, room, name)
@@ -146,7 +146,7 @@ class Dump:
 
     @contextmanager
     def _opened(self) -> Iterator[IO[bytes]]:
-        """The file, and whatever goes wrong with it in words."""
+        """The open file, in a context that explains every failure in words."""
         try:
             # Not blocking: a FIFO would wait for its other end for ever.
             fd = os.open(self.path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -181,7 +181,7 @@ class Dump:
 
     @contextmanager
     def _member(self, name: str) -> Iterator[tuple[IO[bytes], int]]:
-        """An array's file, at its header, and the bytes of header and data."""
+        """The file of an array, at its header, and the number of bytes of header and data."""
         with self._opened() as file:
             if self.is_array:
                 yield file, self.size
@@ -195,7 +195,7 @@ class Dump:
                     yield member, info.file_size
 
     def _check_packing(self, name: str, info: zipfile.ZipInfo) -> None:
-        """NumPy packs with deflate or not at all; what others pack may unpack to any size in one step."""
+        """Refuse compression other than NumPy's (deflate or none): it may unpack to any size in one step."""
         if info.flag_bits & 1:
             self._refuse(f"array {name!r} is encrypted; {AGAIN}")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -225,7 +225,7 @@ class Dump:
 
 
 class _Sparing(io.RawIOBase):
-    """A file whose reader cannot be made to ask for all of it at once, as a zip directory could."""
+    """A file that refuses large reads: a hostile zip directory could make its reader take all at once."""
 
     def __init__(self, file: IO[bytes], refuse: Callable[[str], NoReturn]) -> None:
         self._file, self._refuse = file, refuse
@@ -268,7 +268,7 @@ def _header(file: IO[bytes]) -> Layout:
 
 
 def _fill(file: IO[bytes], data: NDArray[np.uint8]) -> None:
-    """The rest of a file, which must be as long as it said; reading past the end checks an archive's sum."""
+    """Fill data with the rest of a file, exactly; reading past the end checks an archive's checksum."""
     at = 0
     while part := file.read(STEP):
         if at + len(part) > len(data):

@@ -28,7 +28,7 @@ def _written_step(step: Any) -> str:
 
 
 class Index(NamedTuple):
-    """An index taken apart."""
+    """An index as steps along the leading axes and a range of columns."""
 
     steps: tuple[Any, ...]  # along the axes before the last
     first: int  # of the columns
@@ -38,7 +38,8 @@ class Index(NamedTuple):
 def index_of(q: Any, index: Any, unit: int, short_end: bool, way: str) -> Index:
     """The part that an index picks: rows by steps along the axes before the last, columns by a slice.
 
-    Columns are cut at multiples of ``unit``; ``short_end``: only their first one is.
+    The slice of columns begins and ends at multiples of ``unit``; with ``short_end`` only its start must.
+    ``way`` is advice for the error.
     """
     request = f"{written(index)} of {q!r}"
     steps = index if isinstance(index, tuple) else (index,)
@@ -81,7 +82,7 @@ def _columns(request: str, q: Any, columns: slice, unit: int, short_end: bool, w
 
 
 def is_step(step: Any) -> bool:
-    """True of indices that pick whole rows: a bool would add an axis, a 2-D mask reach into rows."""
+    """True for an index that picks whole rows; not for a bool (adds an axis) or a 2-D mask (cuts rows)."""
     if isinstance(step, slice):
         return True
     if isinstance(step, bool | np.bool_ | str | bytes) or step is None or step is Ellipsis:

@@ -19,7 +19,7 @@ def inner(function: Function) -> Function:
 
 
 def public(kind: type) -> list[str]:
-    """Names of the public members of a class, inherited ones too, but for those of Python's own types."""
+    """Names of the public members of a class, with inherited ones, without those of Python's own types."""
     return [name for name in dir(kind) if not name.startswith("_") and _is_public(kind, name)]
 
 

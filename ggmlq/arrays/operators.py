@@ -1,6 +1,6 @@
-"""Python's operators and NumPy's methods on arrays of weights: errors in words where nothing can be computed.
+"""Python's operators and NumPy's methods on arrays of weights: refused, with errors that say what to write.
 
-Elements of blocks cannot be added or compared one by one, and nothing is decoded in passing. Only conversions
+Elements of blocks cannot be added or compared one by one, and no operator decodes silently. Only conversions
 decode: ``np.asarray(q)``, ``np.array(q)`` and ``q.dequantize()``. The products are in weights.py.
 """
 
@@ -25,8 +25,8 @@ UNARY = {"neg": "-q", "pos": "+q", "invert": "~q", "abs": "abs(q)"}
 NO_ELEMENTS = "it is kept in blocks or codes, whose elements are not computed with"
 ON_DEVICE = "or q.dequantize() for floats on its device"
 
-# Methods and attributes of NumPy's, CuPy's and torch's arrays, and what to write in their place; of NumPy's
-# others it is np.asarray(q).name.
+# Methods and attributes of NumPy's, CuPy's and torch's arrays, and what to write in their place; for NumPy's
+# other ones that is np.asarray(q).name.
 INSTEAD = {
     "astype": 'q.dequantize(np.float16) for floats, gq.quantize(np.asarray(q), "q8_0") for another type',
     "numpy": "np.asarray(q)",

@@ -1,4 +1,7 @@
-"""Prepared copies of weights in the order of a kernel: made once, renewed when bytes change."""
+"""Prepared copies of weights (in a kernel's order) and recorded launches, which live with each array.
+
+A copy is made once, and again when the bytes of the array have changed.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from .members import inner
 
 
 class _Locks:
-    """A lock an array, made when first needed, and anew in a forked child: there its owner is gone."""
+    """One lock for each array, made at first use; new ones in a forked child, where the owners are gone."""
 
     def __init__(self) -> None:
         self._forget()
@@ -45,7 +48,7 @@ INTEGERS = (int, np.integer)
 
 
 class PreparedCopies:
-    """An array whose kernels may keep what they make of it."""
+    """The base of arrays of weights that holds what kernels make of them: prepared copies and recordings."""
 
     memory: Any  # on which device it lies
 
@@ -64,17 +67,17 @@ class PreparedCopies:
 
     @inner
     def parts(self) -> tuple[Any, ...]:
-        """The arrays on the host that it looks at, as they are now."""
+        """The plain arrays that make up this array, as they are now."""
         raise NotImplementedError
 
     @inner
     def whole(self) -> None:
-        """Make sure that nothing is lost when what kernels keep is given back."""
+        """Restore dropped bytes, so that prepared copies may be freed without loss."""
 
     @property
     @inner
     def immutable(self) -> bool:
-        """True where nobody can write to its bytes, so that prepared copies stay right.
+        """True if nobody can write to the array's bytes, so that prepared copies stay right.
 
         True on a device, where arrays are never read-only: see :meth:`drop_prepared`.
         """
@@ -89,8 +92,8 @@ class PreparedCopies:
     def prepared(self, make: Callable[[Any], Any]) -> Any:
         """``make(self)``, made once and kept: the weights in the order that a kernel reads.
 
-        Slices and copies have their own. Where the bytes may be written to they are looked at in each
-        product, and it is made again when they have changed.
+        Slices and copies of the array have prepared copies of their own. If the array's bytes are writable,
+        each product examines them, and the copy is made again when they have changed.
         """
         if not self.immutable:
             return self._following(make)
@@ -120,7 +123,7 @@ class PreparedCopies:
 
     @inner
     def matrices(self) -> tuple[Any, ...]:
-        """Its parts along the first axis, the same each time: what kernels keep of one of them stays."""
+        """The subarrays along the first axis, the same objects each time, so their prepared copies last."""
         parts: tuple[Any, ...] | None = self._prepared.get(_MATRICES)
         if parts is None:
             with LOCKS.of(self):
@@ -131,7 +134,7 @@ class PreparedCopies:
 
     @inner
     def matrix_at(self: Self, index: Any) -> Self | None:
-        """One of them by number, where they have been asked for; else None."""
+        """The subarray of that number, if :meth:`matrices` was called before; else None."""
         there: tuple[Self, ...] | None = self._prepared.get(_MATRICES)
         if there is None or not isinstance(index, INTEGERS) or isinstance(index, bool):
             return None
@@ -139,7 +142,7 @@ class PreparedCopies:
 
     @inner
     def prepared_copy(self, make: Callable[[Any], Any]) -> Any:
-        """The prepared copy that exists, or None."""
+        """The prepared copy that ``make`` made, or None; it makes none."""
         return self._prepared.get(make)
 
     @inner
@@ -155,7 +158,7 @@ class PreparedCopies:
 
     @inner
     def keep_recording(self, key: Hashable, launches: Any) -> None:
-        """Keep that until :meth:`drop_prepared`; of very many the oldest go."""
+        """Keep recorded launches until :meth:`drop_prepared`; where there are too many, the oldest go."""
         with LOCKS.of(self):
             recordings = self._prepared.setdefault(_RECORDINGS, {})
             while len(recordings) >= MOST_RECORDINGS:
@@ -164,16 +167,16 @@ class PreparedCopies:
 
     @inner
     def drop_recordings(self) -> None:
-        """Give back what recordings hold of its memory; the next products are written down again."""
+        """Drop all recordings, which hold memory of the array; the next products are recorded again."""
         with LOCKS.of(self):
             self._prepared.pop(_RECORDINGS, None)
 
     def drop_prepared(self) -> None:
-        """Give back the memory of what kernels keep; the next product makes it again.
+        """Free prepared copies and recordings; the next product makes them again.
 
         If the bytes were dropped they are made again first: nothing is lost. CUDA graphs that hold
-        products with this array must not be replayed any more. It waits for the device; while a graph is
-        recorded it cannot.
+        products with this array must not be replayed any more. The call waits for the device, so it is an
+        error while a graph is recorded.
         """
         request = f"drop_prepared() of {self!r}"
         with LOCKS.of(self), on_device_of(request, self.memory):
@@ -196,7 +199,7 @@ def _digest() -> Callable[[Any], bytes]:
 
 
 def wait(request: str, so_far: str) -> None:
-    """Until no kernel reads the memory that is to be given back, on any stream."""
+    """Wait until no kernel on any stream reads the memory that is about to be freed."""
     try:
         cuda_device().wait()
     except Exception as error:

@@ -1,8 +1,8 @@
 """NumPy's functions on arrays of weights: the right product, or an error that says what to write instead.
 
-``np.matmul``, ``np.dot`` and ``np.inner`` run the kernels; what asks for shape and dtype alone gets them. All
-others are refused, ufuncs and functions (``np.mean``, ``np.save``): they would decode a model because of a
-slip. ``np.asarray`` and ``np.array`` decode, since that is what they are asked for.
+``np.matmul``, ``np.dot`` and ``np.inner`` run the kernels; functions that need only shape and dtype work. All
+other ufuncs and functions (``np.mean``, ``np.save``) are refused: they would decode a model because of a
+slip. ``np.asarray`` and ``np.array`` decode, since that is their purpose.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..errors import DTypeError, ShapeError
 
 
 class _Operations(dict[str, Callable[..., Any]]):
-    """By name the functions that methods of arrays call; ``ops`` registers them, when the first is called."""
+    """The operations that methods of arrays call, by name; the first look-up imports ``ops`` to add them."""
 
     def __missing__(self, name: str) -> Callable[..., Any]:
         import_module("ggmlq.ops")
@@ -31,11 +31,11 @@ COMPARISONS = (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.gr
 
 
 class NumPyProtocol:
-    """An array that NumPy's ufuncs and functions come to.
+    """The base of arrays that answer NumPy's ufuncs and functions by ``__array_ufunc__``.
 
-    ``__array_ufunc__`` is a method to NumPy, which asks the type, and None to whoever asks an array: CuPy
-    does that, and with None hands ``x @ q.T`` to ``q.T`` at once, as NumPy used to. Nothing of Python may run
-    where NumPy asks: it drops exceptions there, also that of Ctrl-C, and multiplies decoded weights.
+    ``__array_ufunc__`` is a method for NumPy, which looks it up on the type, and None on an instance. CuPy
+    looks there, and None makes it leave ``x @ q.T`` to ``q.T`` at once, as NumPy used to. No Python code may
+    run in NumPy's look-up: it drops exceptions there, even that of Ctrl-C, and multiplies decoded weights.
     """
 
     __array_ufunc__: ClassVar[Any]
@@ -124,7 +124,7 @@ def _inner(a: Any, b: Any) -> Any:
 
 _PRODUCTS: dict[Any, Callable[..., Any]] = {np.dot: _product, np.inner: _inner}
 
-# Functions that look at shape and dtype alone: they get an array of both that has no memory.
+# Functions that need shape and dtype alone: they get an array with these and without memory.
 _WITHOUT_VALUES = {
     np.shape, np.ndim, np.size, np.empty_like, np.zeros_like, np.ones_like, np.full_like, np.result_type,
     np.iscomplexobj, np.isrealobj,
@@ -147,7 +147,7 @@ _INSTEAD = {
 
 
 def _stand_ins(value: Any) -> Any:
-    """Arguments with arrays of zeros, which take no memory, in place of weights, in lists and options too."""
+    """The arguments with arrays of zeros, which take no memory, in place of weights, in lists too."""
     if isinstance(value, NumPyProtocol):
         shape: Any = value.shape  # type: ignore[attr-defined]
         return np.broadcast_to(np.float32(0), shape)

@@ -25,7 +25,7 @@ from .weights import Divided, Transposed, Weights
 
 
 class Matrix(NamedTuple):
-    """The operands of kernels: two dimensions, one device, a row of codes after the other."""
+    """A ScaledArray as kernels take it: two dimensions, one device, rows of codes one after the other."""
 
     codes: Any  # [rows, columns], unit stride along rows of columns
     scales: Any  # float32 [ceil(rows / r), ceil(columns / c)], of any strides
@@ -34,7 +34,7 @@ class Matrix(NamedTuple):
     over: Tiling
 
     def row_scales(self, xp: Any) -> Any:
-        """Scales float32 [rows, ceil(columns / c)]: those of each row."""
+        """The scales of each row, float32 [rows, ceil(columns / c)]."""
         return expanded(xp, self.scales, self.over._replace(c=1))
 
 
@@ -107,7 +107,7 @@ class ScaledArray(PreparedCopies, Weights):
     def assembled(
         cls, codes: Any, scales: Any, code: Code, tile: Tile, zeros: Any = None, over: Tiling | None = None
     ) -> Self:  # fmt: skip
-        """An array of parts that a quantizer made: they fit, so nothing is checked."""
+        """A ScaledArray of parts that a quantizer made; nothing is checked, since they fit."""
         array = cls.__new__(cls)
         PreparedCopies.__init__(array)
         array.codes = array.memory = codes
@@ -134,7 +134,7 @@ class ScaledArray(PreparedCopies, Weights):
     @property
     @inner
     def unit(self) -> int:
-        """Columns that share scales, so that a slice begins with one of them; 1 where all do."""
+        """The columns of a tile: slices begin at multiples of it; 1 where all columns share scales."""
         return self._over.c if self._over.shape[1] > 1 else 1
 
     @property
@@ -155,7 +155,7 @@ class ScaledArray(PreparedCopies, Weights):
     @property
     @inner
     def tiling(self) -> Tiling:
-        """The tile over all rows and columns, in numbers."""
+        """The division of all rows and columns into tiles, in numbers."""
         return self._over
 
     def parts(self) -> tuple[Any, ...]:
@@ -232,7 +232,7 @@ class ScaledArray(PreparedCopies, Weights):
             return self._of([self.codes.reshape(dims), *self.parts()[1:]])
 
     def _picked(self, rows: NDArray[Any]) -> tuple[Any, int | None]:
-        """The rows of the scales that belong to a slice of rows, and how many rows share one then."""
+        """The rows of scales for some rows of codes, and how many of those rows share one."""
         r, count = self._over.r, len(rows)
         if not count:
             return slice(0, 0), self.tile[0]

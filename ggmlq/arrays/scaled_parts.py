@@ -22,7 +22,7 @@ def as_stored(request: str, array: Any, name: str = "codes") -> Any:
 
 
 class Beside(NamedTuple):
-    """Takes what stands beside codes."""
+    """A checker of the scales and zero points that a caller passes beside codes."""
 
     request: str
     codes: Any
@@ -30,7 +30,7 @@ class Beside(NamedTuple):
     over: Tiling
 
     def scales(self, scales: Any) -> Any:
-        """float32, or e8m0 as bytes; a single number where there is one tile."""
+        """The checked scales: float32, or e8m0 as bytes; a single number will do for one tile."""
         scales = as_stored(self.request, scales, "scales")
         if is_host(scales) and not isinstance(scales, np.ndarray):
             scales = np.asarray(scales, np.float32)
@@ -46,7 +46,7 @@ class Beside(NamedTuple):
         return self._fitting(scales, "scales")
 
     def zeros(self, zeros: Any, code: Code) -> Any:
-        """Integers like the scales."""
+        """The checked zero points: integers in the shape of the scales."""
         zeros = as_stored(self.request, zeros, "zeros")
         zeros = np.asarray(zeros) if is_host(zeros) else zeros
         if code.kind != "integer":

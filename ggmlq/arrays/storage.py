@@ -1,4 +1,4 @@
-"""The bytes of a QuantArray, and how they are dropped where a prepared copy serves."""
+"""The bytes of a QuantArray, which may be dropped while a prepared copy on a GPU holds all their bits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Storage(PreparedCopies):
     def raw(self) -> Any:
         """The little-endian bytes, uint8 [..., bytes per row], a NumPy or CuPy array on their device.
 
-        If they were dropped they are made again, and stay.
+        Dropped bytes are made again from a prepared copy, and stay.
         """
         return self._little if self._swapped else self._bytes()
 
@@ -63,7 +63,7 @@ class Storage(PreparedCopies):
     # --- without the bytes ------------------------------------------------------------------
 
     def drop_raw(self) -> None:
-        """Give back the memory of the bytes: on a GPU, what products read holds all their bits.
+        """Free the bytes on a GPU: the prepared copy that products read holds all their bits.
 
         For arrays [N, K] and experts [E, N, K] on a device, of every format but those with code books, tq1_0
         and q8_K. ``cuda:gemv``, ``cuda:mma_bf16``, ``cuda:wgmma``, ``cuda:dequant_bf16`` and ``cuda:grouped``

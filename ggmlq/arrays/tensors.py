@@ -1,4 +1,4 @@
-"""torch tensors as arrays over the same memory. The program that passes one has imported torch; we never do.
+"""torch tensors as NumPy or CuPy arrays over the same memory. The caller has imported torch; we never do.
 
 Floats that NumPy has no name for, bfloat16 above all, become float32, which is exact.
 """
@@ -104,7 +104,7 @@ def _over_its_memory(request: str, x: Any, name: str) -> Any:
 
 
 def host_array(x: Any) -> Any:
-    """The numbers of a tensor on the host as NumPy has them; bfloat16 as its 16 bits."""
+    """A tensor on the host as a NumPy array; bfloat16 as its 16 bits."""
     x = x.detach().cpu().contiguous()
     if str(x.dtype) == "torch.bfloat16":
         return x.view(sys.modules["torch"].int16).numpy().view("u2")

@@ -25,7 +25,7 @@ CORNER = 4, 8  # rows and columns of values that a notebook shows
 
 
 def operation(function: Function) -> Function:
-    """Decorate an operation that arrays offer as a method or an operator; they do not know who it is."""
+    """Decorate a function of ``ops`` so that arrays call it by name; this room does not import ``ops``."""
     OPERATIONS[function.__name__] = operation = untraced(function)
     return operation
 
@@ -53,7 +53,7 @@ class Weights(Operators, NumPyProtocol):
 
     @property
     def dtype(self) -> np.dtype[np.float32]:
-        """The type of elements that are read: float32, as ``np.asarray`` gives them."""
+        """The dtype of decoded elements: float32, as ``np.asarray`` gives them."""
         return np.dtype(np.float32)
 
     @property
@@ -84,7 +84,7 @@ class Weights(Operators, NumPyProtocol):
         return OPERATIONS[self.decoding](self, dtype, out)
 
     def copy(self) -> Self:
-        """A copy of its own."""
+        """A copy with memory of its own."""
         raise NotImplementedError
 
     def __copy__(self) -> Self:
@@ -112,7 +112,7 @@ class Weights(Operators, NumPyProtocol):
         raise NotImplementedError
 
     def _repr_html_(self) -> str:
-        """For a notebook: what it is, and the first values where that costs nothing."""
+        """For a notebook: a table of facts, and the first values if these cost nothing."""
         parts = [text.html_table((), self.facts(), type(self).__name__)]
         if self.device == "cpu" and self.size and self.ndim:
             parts.append(text.html_table((), self._corner(), "first values"))
@@ -195,7 +195,7 @@ def times_columns(q: Weights, x: Any) -> Any:
 
 
 def _rows_of(q: Weights, x: Any) -> Any:
-    """The columns of ``q @ x`` as rows of activations; what else is wrong with them, the product says."""
+    """The columns x of ``q @ x`` as rows of activations; the product checks all but their axes."""
     if isinstance(x, Operators):
         raise ShapeError(
             f"q @ x with {q!r} and {x!r}: x is an array of floats, [K] or [K, M]; pass x.dequantize()"
@@ -216,11 +216,11 @@ def _rows_of(q: Weights, x: Any) -> Any:
 
 
 class Divided(Weights):
-    """Weights in parts on several devices, which carry operations out themselves."""
+    """The base of weights in parts on several devices, which carry out operations themselves."""
 
     @inner
     def run(self, operation: str, x: Any, *rest: Any, **options: Any) -> Any:
-        """The operation of that name, as whoever calls it for a single array means it."""
+        """The result of the operation of that name, with the same arguments as for a single array."""
         raise NotImplementedError
 
 

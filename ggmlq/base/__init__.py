@@ -1,1 +1,1 @@
-"""The ground of the package: helpers that every room may use, on the standard library and errors.py alone."""
+"""Helpers for every room (text, threads, devices …), on the standard library, NumPy and errors.py."""

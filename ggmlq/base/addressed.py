@@ -1,7 +1,7 @@
-"""Paths that are addresses: readers of files hand them over without knowing who fetches.
+"""A hook by which ``gq.open`` opens addresses (``https://…``, ``hf://…``) without importing ``ggmlq.remote``.
 
-``ggmlq.remote`` stands on the readers and registers its ``open`` here; it is loaded by name when the first
-address is opened, because it imports modules that few programs need.
+``ggmlq.remote`` imports the readers of files, so they cannot import it. It registers its ``open`` here, and
+is loaded by name when the first address is opened, because it imports modules that few programs need.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ OPENERS: list[Callable[[str], Any | None]] = []  # gives None for what is no add
 
 
 def opener(function: Callable[[str], Any | None]) -> Callable[[str], Any | None]:
-    """Decorate the function that opens addresses."""
+    """Decorate the function that opens addresses, to register it."""
     OPENERS[:] = [function]
     return function
 
 
 def opened(path: object) -> Any | None:
-    """The model at an address, open; None where the path is no address."""
+    """The open model at an address; None where the path is no address."""
     if not isinstance(path, str) or "://" not in path:
         return None
     if not OPENERS:

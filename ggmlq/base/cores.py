@@ -12,7 +12,7 @@ LIMITS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 def available(groups: Path = GROUPS, group_file: Path = Path("/proc/self/cgroup")) -> int:
-    """Cores of this process's affinity, or fewer where a quota or the usual variables say so."""
+    """The number of cores of this process's affinity, or fewer by a quota or environment variables."""
     return max(1, min([_cores(), *_quotas(groups, group_file), *_limits()]))
 
 
@@ -32,7 +32,7 @@ def _limits() -> Iterator[int]:
 
 
 def _quotas(groups: Path, group_file: Path) -> Iterator[int]:
-    """Cores' worth of time a period, rounded up: of this process's group and of all above it."""
+    """The quotas in cores, rounded up, of this process's group and of all groups above it."""
     try:
         lines = group_file.read_text().splitlines()
     except OSError:
@@ -48,7 +48,7 @@ def _quotas(groups: Path, group_file: Path) -> Iterator[int]:
 
 
 def _up(top: Path, path: str, quota: object) -> Iterator[int]:
-    """Quotas from a group up to the top; a container may see the top alone, and not its own path."""
+    """Quotas from a group up to the top; a container may see only the top, and not its own path."""
     assert callable(quota)
     here = top / path.lstrip("/")
     for folder in (here, *here.parents):

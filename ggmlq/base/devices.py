@@ -1,4 +1,4 @@
-"""The device of an array, without an import of CuPy."""
+"""The device of an array (host or GPU) and access to the modules for GPUs, without an import of CuPy."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def to_host(x: Any) -> Any:
 
 @cache
 def cuda_module(name: str) -> Any:
-    """A module of the CUDA side, loaded only when someone asks for a device."""
+    """A module of ``ggmlq.cuda`` by name, imported at its first use."""
     return importlib.import_module(f"ggmlq.cuda.{name}")
 
 
 def cuda_device() -> Any:
-    """The module that knows CuPy."""
+    """The module of ``ggmlq.cuda`` that calls CuPy for devices and memory."""
     return cuda_module("machine.device")
 
 
@@ -94,5 +94,5 @@ def on_device_of(request: object, x: Any, q: Any = None) -> Iterator[None]:
 
 
 def namespace(x: Any) -> Any:
-    """NumPy or CuPy, whichever made the array."""
+    """The module of an array's type: NumPy or CuPy."""
     return np if is_host(x) else cuda_device().cupy()

@@ -15,9 +15,9 @@ T = TypeVar("T")
 def groups(
     items: Iterable[T], name: Callable[[T], str], kind: Callable[[T], Hashable], fold: bool = True
 ) -> list[tuple[str, list[T]]]:
-    """Items of one kind whose names differ in the number of their layer alone, under one name.
+    """Groups of items of one kind with names that differ in the layer's number alone, each under one name.
 
-    They stand where the first of them stood. Without ``fold`` each stands alone.
+    A group takes the place of its first item. Without ``fold`` each item is a group.
     """
     groups: dict[Hashable, list[tuple[int, T]]] = {}
     for position, item in enumerate(items):
@@ -36,9 +36,9 @@ def _name(key: Any, members: list[tuple[int, T]], name: Callable[[T], str]) -> s
 
 
 def folded(tensors: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Facts of tensors, with those that differ in the number of their layer alone as one.
+    """The facts of tensors, one entry for those that differ in the layer's number alone.
 
-    Each keeps type and shape and gets ``tensors``, how many it stands for, and ``bytes`` of all of them.
+    Each entry has type and shape, ``tensors`` (the number of its tensors) and ``bytes`` of all of them.
     """
     kind = lambda fact: (fact["type"], tuple(fact["shape"]))
     return [

@@ -1,4 +1,4 @@
-"""Places along an axis that stand for all of it."""
+"""Evenly spaced indices, which sample an axis from its first place to its last."""
 
 from __future__ import annotations
 

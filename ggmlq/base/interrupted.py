@@ -1,7 +1,7 @@
-"""Ctrl-C during the imports of the command: one line of output, as later.
+"""A hook that lets the command ``ggmlq`` print one line, not a traceback, for Ctrl-C during its imports.
 
-The package's first import, before NumPy takes its tenth of a second. In a program of somebody
 The package imports this first, before NumPy takes its tenth of a second. In any other program it does
+nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Packages to install for features that this machine lacks: the last lines of ``ggmlq doctor``.
 
-Nothing of it is needed by the core. An extra is told with what it is for, so that one knows what to leave
 The core needs none of them. Each extra is listed with its purpose, so that a reader can leave it out. The
+driver decides which of the two extras for a GPU fits; it is asked without CuPy.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ SETUP = Path(__file__).parents[2] / "setup.cfg"  # in a clone and where pip inst
 
 
 def install(extra: str, beside: str = "") -> str:
-    """The command that installs what an extra of this package brings, by the names of these packages.
+    """The command that installs the packages of an extra, by their own names.
 
-    ``beside``: another extra, which is there already. ggmlq itself is on no index: whoever takes that name
-    there is installed by ``pip install "ggmlq[extra]"``.
+    ``beside``: another extra, whose packages are there already. The command does not name ggmlq, which is on
+    no index: ``pip install "ggmlq[extra]"`` would install whatever has that name there.
     """
     here = requirements(beside) if beside else []
     names = [name for name in requirements(extra) if name not in here]
@@ -42,7 +42,7 @@ def install(extra: str, beside: str = "") -> str:
 
 
 def install_for_gpu() -> str:
-    """The command that installs products on a GPU, for this driver's version of CUDA, or for 13."""
+    """The command that installs the packages for GPUs, for this driver's version of CUDA, or for 13."""
     return install(_for_gpu(driver()))
 
 
@@ -53,7 +53,7 @@ def install_compiler() -> str:
 
 
 def requirements(extra: str = "") -> list[str]:
-    """Packages of an extra, each with its bounds, or of the core: from sources beside, else as installed."""
+    """The packages of an extra, or of the core, with bounds; from setup.cfg or the installed metadata."""
     if SETUP.is_file():
         setup = ConfigParser()
         setup.read(SETUP, encoding="utf-8")

@@ -1,7 +1,7 @@
-"""llama.cpp's mixes of types (q4_K_M and the like) as a table: the base type, and what gets another.
+"""llama.cpp's mixes of types (q4_K_M and the like) as a table: a base type, and rules for some tensors.
 
-Of each part of a model the first rule whose condition holds counts; without one it gets the base
-type. libllama is asked about every mix in a test.
+For each part of a model the first rule with a true condition counts; without one the tensor gets the base
+type. A test compares every mix with libllama.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class At(NamedTuple):
-    """A tensor of a model, as far as the rules look."""
+    """The facts about a tensor and its model that the rules of mixes examine."""
 
     layer: int  # which of the tensors of its part, or its layer in a model with experts
     layers: int
@@ -39,7 +39,7 @@ def first_sixteenth(at: At) -> bool:
 
 
 def more_bits(at: At) -> bool:
-    """The first and the last eighth, and every third between."""
+    """True in the first and the last eighth of the layers, and in every third layer between."""
     eighth = at.layers // 8
     return first_eighth(at) or at.layer >= 7 * at.layers // 8 or (at.layer - eighth) % 3 == 2
 
@@ -49,7 +49,7 @@ def middle(at: At) -> bool:
 
 
 def shared(at: At) -> bool:
-    """Few key heads: their tensors are small, and more bits for them are cheap."""
+    """True for few key heads: their tensors are small, and more bits for them are cheap."""
     return at.gqa >= 4
 
 
@@ -83,7 +83,7 @@ def other(at: At) -> bool:
 
 @dataclass(frozen=True)
 class Mix:
-    """One mix. The parts are told apart by the names of tensors, see mixing.py."""
+    """One mix: a base type, and rules for parts of a model, which convert/mixing.py finds by their names."""
 
     name: str
     number: int  # general.file_type

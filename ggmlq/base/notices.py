@@ -1,4 +1,4 @@
-"""Warnings in the log of ``ggmlq``, each once a process."""
+"""Warnings in the log named ``ggmlq``, each printed once in a process."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _quiet = threading.local()
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Show no bars for this thread's work meanwhile: the caller shows one."""
+    """A context in which this thread's work shows no bars, because the caller shows one."""
     before = getattr(_quiet, "now", False)
     _quiet.now = True
     try:
@@ -27,9 +27,9 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def long_work(what: str, waited: float = 0.0) -> Iterator[None]:
-    """Print one line on a terminal about work that takes long and has no count.
+    """A context that prints one line on a terminal if its work, which has no count, takes long.
 
-    ``waited``: seconds of such work before this, of which nothing was said.
+    ``waited``: seconds of such work before this, about which no line was printed.
     """
     terminal = sys.stderr is not None and sys.stderr.isatty()
     if not terminal or getattr(_quiet, "now", False):

@@ -46,7 +46,7 @@ def width(stream: TextIO | None = None) -> int | None:
 
 
 def paint(words: str, style: str, stream: TextIO | None = None) -> str:
-    """Words in a style of ``STYLES``, where colours are welcome. Escape what comes from files before."""
+    """Words in a style of ``STYLES``, if the stream takes colours. Escape text from files first."""
     return f"\033[{STYLES[style]}m{words}\033[0m" if words and colours(stream) else words
 
 
@@ -57,7 +57,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def wrapped(words: str, indent: str = "") -> str:
-    """Lines broken where the terminal ends; continued lines stand further in."""
+    """Text broken into lines that fit the terminal; continued lines are indented further."""
     most = width()
     if most is None:
         return words

@@ -11,9 +11,9 @@ COMPARED, LONGEST = 2000, 200  # names, and their length, among which similar on
 
 
 def printable(text: str) -> str:
-    """Text of others as a terminal may see it: what moves the cursor, colours or hides comes escaped.
+    """Foreign text made safe for a terminal: characters that move the cursor, colour or hide are escaped.
 
-    Line breaks stay, since messages have lines; where one line is meant see :func:`table`.
+    Line breaks stay, since messages have lines; :func:`table` makes one line of them.
     """
     if text.isprintable():
         return text
@@ -21,7 +21,7 @@ def printable(text: str) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], width: int | None = None) -> str:
-    """Columns under a header; a column of numbers is aligned to the right. A cell is one line.
+    """A table as text, with columns under a header; numbers are aligned to the right. A cell is one line.
 
     ``width``: of the page; cells are cut to fit it, those of the first column in their middle.
     """
@@ -91,7 +91,7 @@ def size(n: int, unit: str | None = None) -> str:
 
 
 def number(n: int) -> str:
-    """A number as people say it: 7.24 B, 151 k."""
+    """A number as text in the unit that reads best: 7.24 B, 151 k."""
     for unit, scale in (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3)):
         if n >= scale:
             amount = n / scale

@@ -1,16 +1,16 @@
-"""Threads of the CPU side: one pool, any number of callers.
+"""The pool of threads for work on the CPU: ``share`` cuts a loop into parts, for any number of callers.
 
 Kernels release the global lock, so plain Python threads run them side by side. Numba's own
 parallel loops are not used: some of its threading layers abort the process when two Python
 threads enter them at once.
 
-Work is cut into more parts than threads, and who is free takes the next. The caller starts with the
-first part at once and never waits for a thread to wake, only for parts that one has begun; so small
-work costs little, and a busy machine or another caller only means less help.
+Work is cut into more parts than threads, and a free thread takes the next part. The caller starts with the
+first part at once and never waits for a thread to wake, only for parts that a thread has begun. So small
+work costs little, and on a busy machine or beside another caller it only gets less help.
 
-An exception can arrive between any two steps of the main thread, and a handler of a signal can come
-back here in the middle of a job. So nothing is locked: what counts is which threads are inside a
-job, which they say themselves, and what an interrupted caller leaves behind does not matter.
+An exception can arrive between any two steps of the main thread, and a handler of a signal can call this
+module in the middle of a job. So nothing is locked: threads record themselves as inside a job, that record
+alone counts, and an interrupted caller leaves nothing behind that matters.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _AVAILABLE = available()
 
 
 def num_threads() -> int:
-    """Threads that an operation uses."""
+    """The number of threads that an operation uses."""
     most = getattr(_inside, "most", None) or requested_threads()
     return min(most, _AVAILABLE) if most else _AVAILABLE
 
@@ -54,7 +54,7 @@ def requested_threads() -> int | None:
 
 @contextlib.contextmanager
 def at_most(n: int | None) -> Iterator[None]:
-    """No more threads for what this thread starts meanwhile: others in the process keep theirs."""
+    """A context in which operations of the calling thread use at most ``n`` threads; others are unchanged."""
     before = getattr(_inside, "most", None)
     _inside.most = n or before
     try:
@@ -116,7 +116,7 @@ class Hands:
 
 
 def _check_room() -> None:
-    """OSError where a thread would start and then find no memory for its first Python function.
+    """Raise OSError if a new thread would find no memory for its first Python function.
 
     Python prints such an error on stderr, and no ``except`` is reached yet.
     """
@@ -205,7 +205,7 @@ _pool = _Pool()
 
 
 def _after_fork() -> None:
-    """Threads do not survive a fork."""
+    """Replace the pool in a forked child, since threads do not survive a fork."""
     globals()["_pool"] = _Pool()
 
 

@@ -1,7 +1,7 @@
-"""Signals that end a process run its ``finally`` blocks first, which remove half-written files.
+"""Handlers of signals that end a process, so that its ``finally`` blocks first remove half-written files.
 
-SIGTERM and SIGHUP end Python at once otherwise. Commands run like that, and conversions by workers: MPI ends
-all ranks in this way when one of them dies. Signals wait for work that must not be left in the middle.
+Otherwise SIGTERM and SIGHUP end Python at once. Commands and conversions by workers run under these handlers:
+MPI sends such signals to all ranks when one dies. :class:`Whole` delays signals during critical work.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import FrameType
 
 @contextlib.contextmanager
 def unwinding() -> Iterator[None]:
-    """Let these signals raise SystemExit meanwhile, unless the program has handlers of its own."""
+    """A context in which these signals raise SystemExit, unless the program has handlers of its own."""
     try:
         handlers = {
             number: signal.signal(number, _leave)

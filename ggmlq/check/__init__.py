@@ -1,4 +1,4 @@
-"""The tool behind ``ggmlq check``: a library's kernels on seeded cases, judged one by one.
+"""The tool behind ``ggmlq check``: it runs the kernels of a libggml on seeded cases, and judges each result.
 
 In reading order:
 

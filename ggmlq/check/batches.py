@@ -1,4 +1,4 @@
-"""Products in batches to try: activations of three or four axes, with one matrix of weights or several.
+"""Cases of ``ggmlq check`` in batches: activations of three or four axes, and one matrix or several.
 
 Where there are more batches of activations than matrices of weights, each matrix serves several of them. The
 rows of all batches are judged as rows of one product, and several matrices as experts that rows use.
@@ -27,7 +27,7 @@ Pair = tuple[int, int]  # ggml's ne[3] and ne[2]
 
 @dataclass(frozen=True)
 class Batch(Case):
-    """One product in batches; M counts rows of one of them."""
+    """One product in batches to try; M counts the rows of one batch."""
 
     batches: Pair = (1, 3)  # of the activations
     matrices: Pair = (1, 1)  # of the weights

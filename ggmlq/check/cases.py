@@ -1,4 +1,4 @@
-"""Cases of a check: a weight type, a shape, a kind of data and a seed, which determine every number."""
+"""Cases of ``ggmlq check``: a weight type, a shape, a kind of data and a seed fix every number."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Case:
         return {}
 
     def ids(self) -> NDArray[np.int32] | None:
-        """Experts that tokens use, where the weights are of several."""
+        """The ids of experts that tokens use; None for a single matrix."""
         return None
 
     def axes_of(self) -> Shapes:
@@ -95,7 +95,7 @@ class Case:
 
 
 def edges(fmt: Format, seed: int, group: int = 1) -> list[Case]:
-    """The default: around the limits of kernels (8 | 9, 64 | 65), tails, one block, odd blocks.
+    """The default cases: sizes around the limits of kernels (8 | 9, 64 | 65), tails, one block, odd blocks.
 
     Layouts that interleave rows of weights take whole groups of them: N is rounded up to these.
     """
@@ -149,7 +149,7 @@ PLAIN = {
 
 
 def fields_of(text: str, needed: Sequence[str], op: str = "MUL_MAT") -> dict[str, str]:
-    """The fields between the brackets of a case; sizes are numbers."""
+    """The fields of a case of test-backend-ops, such as ``MUL_MAT(…)``; sizes are checked to be numbers."""
     match = re.search(r"(\w+)\((.*)\)", text)
     if match is None or match[1] != op:
         raise UnsupportedError(

@@ -1,4 +1,4 @@
-"""Conclusions from the right cases of a type about its wrong ones."""
+"""Conclusions of ``ggmlq check`` from the differences between wrong and right cases of a type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Activations and weights of a case, by kind; the same for the same seed.
+"""Activations and weights of a case of ``ggmlq check``, by kind; the same for the same seed.
 
 Each kind exposes one mistake: a sum that is left out, a scale that becomes zero or infinite as a
 half, a result whose size hides the error in its neighbour.
@@ -63,13 +63,13 @@ KINDS: dict[str, tuple[str, Callable[[Generator, Rows], Rows]]] = {
 
 
 def activations(kind: str, m: int, k: int, seed: int) -> Rows:
-    """[m, k] rows of a kind."""
+    """Activations [m, k] of a kind."""
     first, then = KINDS[kind]
     return then(np.random.default_rng([seed, 1]), rows(first, m, k, seed))
 
 
 def weights(fmt: Format, kind: str, n: int, k: int, seed: int) -> QuantArray:
-    """[n, k] weights: encoded floats, or random bytes with sane scales where NumPy cannot encode."""
+    """Weights [n, k]: encoded floats, or random bytes with sane scales where NumPy cannot encode."""
     if isinstance(fmt, BlockFormat) and fmt.pack is None:
         blocks = random_blocks(fmt, n, k // fmt.block_size, seed + 1)
         return QuantArray.from_bytes(np.ascontiguousarray(blocks).view(np.uint8), fmt, (n, k))

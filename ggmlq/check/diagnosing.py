@@ -1,4 +1,4 @@
-"""Diagnoses of a library's results: a few of each type and layout."""
+"""Diagnoses in ``ggmlq check``: the doctor examines a few wrong results of each type and layout."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AGAIN = 5  # runs with one thread, where runs differ
 
 
 class Diagnoser:
-    """Diagnoses of this run of the command so far."""
+    """The diagnoses of one run of ``ggmlq check``, which decide what is diagnosed next."""
 
     def __init__(self, trials: Iterable[Trial] = ()) -> None:
         self._trials = Counter((trial.case.format.name, trial.how.repack) for trial in trials)
@@ -69,7 +69,7 @@ class Diagnoser:
         return replace(outcome, fault=fault, text="\n".join(filter(None, lines)), arrays=arrays)
 
     def _is_due(self, kernels: tuple[str, str | bool], product: Product) -> bool:
-        """True for the first wrong result and for large ones, until two diagnoses agree."""
+        """True for the first wrong result, and for large ones until two diagnoses agree, at most three."""
         before = self._faults.get(kernels, [])
         telling = _is_telling(product)
         self._telling[kernels] += telling

@@ -1,4 +1,4 @@
-"""One arithmetic against one result, element by element: the expected value, and the error allowed."""
+"""One result of ``ggmlq check`` against one arithmetic: each element, its expected value and error limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verdict on one result: the arithmetic in which it was made, and whether it is right in that.
+"""The judgement of ``ggmlq check`` on one result: the arithmetic that made it, and how many errors it has.
 
 An element is right where it lies within the bound of the arithmetic, which covers the order of f32 sums and
 ties of rounding and no more. A distance is that of the worst row of weights: a figure over the whole matrix
@@ -33,7 +33,7 @@ SAMPLED = 1 << 16  # elements of a result beyond which a sample chooses the arit
 
 @dataclass(frozen=True)
 class Judgement:
-    """A result against one arithmetic."""
+    """The distance of a result from one arithmetic, and the number of its elements out of bound."""
 
     arithmetic: str
     distance: float  # from the arithmetic, worst row
@@ -98,7 +98,7 @@ def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str], written: An
 
 
 def by_expert(y: Any, x: Any, q: QuantArray, ids: Any, arithmetics: Sequence[str]) -> Judgement:
-    """The judgement for ids [T, U] of experts: each expert's rows, in the arithmetic of the one with most."""
+    """The judgement for ids [T, U]: each expert's rows, in the arithmetic that fits the largest."""
     uses, lines = ids.reshape(-1), y.reshape(ids.size, -1)
     rows = x.reshape(-1, x.shape[-1])[np.arange(ids.size) // (1 if x.ndim == 3 else ids.shape[1])]
     experts, counts = np.unique(uses, return_counts=True)

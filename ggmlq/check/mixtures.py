@@ -1,4 +1,4 @@
-"""Test cases with experts: how many tokens, experts and uses, and how tokens choose among them."""
+"""Cases of ``ggmlq check`` with experts: numbers of tokens, experts and uses, and how tokens choose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The outcome of one case: its verdict, figures and diagnosis."""
+"""The outcome of one case of ``ggmlq check``: its verdict, figures and diagnosis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BAD = ("wrong", "differs", "failed")
 
 @dataclass(frozen=True)
 class Outcome:
-    """One line of the report, and what stands below it."""
+    """The verdict on one case, its figures and diagnosis: one line of the report, and the text below."""
 
     case: Case
     verdict: Verdict

@@ -1,4 +1,4 @@
-"""The default run: every edge in the plain layout, and a few cases in each layout and with other threads."""
+"""The default run of ``ggmlq check``: all edges in the first layout, few in others and with other threads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def group_of(layout: str | bool) -> int:
 
 
 def few(fmt: Format, seed: int, layout: str | bool, k: int = 0) -> list[Case]:
-    """One row of activations and many, tails of both, and batches; or all with rows of ``k`` weights."""
+    """A few cases: one row of activations and many, tails, batches; with ``k`` each has that K."""
     block = max(fmt.block_size, 32)
     usual = 1024 // block * block
     shapes = [(1, 64, usual), (8, 7, usual + block), (64, 64, usual), (65, 65, usual + block)]
@@ -71,7 +71,7 @@ def other_threads(device: Device, threads: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Plan:
-    """Trials that follow from the library and the options."""
+    """The trials of a run, which follow from the library and the options."""
 
     bridge: Bridge
     device: Device

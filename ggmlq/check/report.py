@@ -1,4 +1,4 @@
-"""The report of a check: a line a case, a summary by type, and files for replay."""
+"""The text report of ``ggmlq check``: a line a case, a summary by type, and files for replay."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEADER = (
 
 
 def line(outcome: Outcome) -> str:
-    """A case in one line; a failed one with what is known about it below."""
+    """The report on a case: one line, and below it the diagnosis of a bad case."""
     case = outcome.case
     text = (
         f"{case.format.name:8} {case.shape:>15} {case.data:9} {outcome.arithmetic or '-':10} "
@@ -58,7 +58,7 @@ def _way(outcome: Outcome) -> str:
 
 
 class Lines:
-    """Outcomes as they come; right ones of a type and layout share a line.
+    """A printer of outcomes as they come; right ones of a type and layout share a line.
 
     Wrong ones that were not diagnosed share one too, beyond the first few. With ``every`` each has its own.
     """

@@ -1,4 +1,4 @@
-"""Run cases on a library, one after the other, and judge each result."""
+"""The loop of ``ggmlq check``: it runs cases on a libggml, one after the other, and judges each result."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Cache:
         return operands
 
     def judge(self, product: Product, result: Measurement, claims: list[str]) -> Judgement:
-        """The judgement; bits that were judged before keep theirs."""
+        """The judgement of a result; one with the same bits as before is not judged again."""
         bits = result.y.view(np.uint32)
         verdicts = self._judged.setdefault(product.case.file_stem, [])
         for others, judgement in verdicts:

@@ -1,4 +1,4 @@
-"""One product of a case on a library: the settings of a run, and the same weights for other activations."""
+"""One product of ``ggmlq check`` on a libggml: settings, operands, and the call that multiplies them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Settings:
     """Settings of a run that all its cases share."""
 
     device: str
-    backend: str  # the device's: it decides which arithmetic is tried first
+    backend: str  # of the device; it decides which arithmetic is tried first
     threads: int = 1
     repack: bool | str = False
     repeats: int = 3
@@ -68,7 +68,7 @@ class Product:
     def multiply(
         self, x: Any, *, threads: int | None = None, repeats: int = 1, expert: int | None = None
     ) -> Measurement:
-        """Other activations [M, K] times the same weights, in the same layout on the same device.
+        """The library's product of other activations [M, K] with the same weights, layout and device.
 
         ``expert``: the one whose weights make a plain product. LibraryFailedError where the library dies.
         """

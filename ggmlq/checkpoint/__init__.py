@@ -1,9 +1,9 @@
-"""Checkpoints of Hugging Face into GGUF as llama.cpp's converter makes it, and back.
+"""Conversion of Hugging Face checkpoints to GGUF (``ggmlq convert``), like llama.cpp's converter, and back.
 
 to_gguf           togguf.py        a folder of safetensors to a GGUF file
 mixed.py          the types that a mix gives to its tensors
 to_safetensors    back.py          a GGUF file to a folder of safetensors
-families.py       which tensor is which, for each family; config.py reads what the checkpoint says
+families.py       names of tensors on both sides, for each family of models; config.py reads config.json
 equivalents.py    names of one tensor on both sides, for errors about a name that a file lacks
 layout.py         every tensor of the new file, and from which rows it comes; values.py makes the rows
 sizes.py         numbers of config.json held against the tensors, before they take memory

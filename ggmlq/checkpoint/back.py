@@ -1,4 +1,4 @@
-"""A GGUF file back to safetensors: floats under the names of Hugging Face, where the architecture is known.
+"""Writes a GGUF file as safetensors: floats, under the names of Hugging Face if the architecture is known.
 
 Blocks are decoded; norms lose the 1 that conversion added, q and k get their rows back in order, and stacked
 experts are taken apart. Of other architectures tensors keep GGUF's names.
@@ -29,7 +29,7 @@ from .togguf import STEP
 from .values import FLOATS, Values
 
 MADE = ("rope_freqs.weight",)  # by conversion, from config.json
-# What config.json calls the keys of an architecture.
+# The names in config.json for the keys of an architecture.
 SAYS = {
     "block_count": "num_hidden_layers", "context_length": "max_position_embeddings",
     "embedding_length": "hidden_size", "feed_forward_length": "intermediate_size",
@@ -156,7 +156,7 @@ def _ordered(file: GGUFFile, family: Family, inner: str, weights: Values) -> Val
 
 
 def _written(weights: Values, fmt: Format) -> Any:
-    """The array as it is, where it is scalars and nothing is done to it; else rows that are made.
+    """The array itself, if it has floats that stay as they are; else a stream of computed rows.
 
     Floats that are only moved keep their type; ``fmt`` is that of what was blocks.
     """

@@ -1,7 +1,6 @@
-"""The model card: what stands between two lines of ``---`` at the top of README.md.
+"""Reader of the model card: the YAML between two lines of ``---`` at the top of a checkpoint's README.md.
 
-That is YAML. Of it texts, lists of texts and lists of pairs are read, which is what model cards have; what is
-nested deeper is left out.
+It reads texts, lists of texts and lists of pairs, which model cards have, and leaves out deeper nesting.
 """
 
 from __future__ import annotations

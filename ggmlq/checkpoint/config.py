@@ -1,6 +1,6 @@
-"""config.json of a checkpoint: which family it is, and its numbers with what transformers fills in.
+"""Reader of a checkpoint's config.json: its family, and its numbers with the defaults of transformers.
 
-Every number is looked at before it is used: a configuration comes from a stranger too.
+Every number is checked before its use, because a configuration may be hostile.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FLOAT32_MOST = (2 - 2**-23) * 2.0**127
 
 
 class Config:
-    """The values of a configuration. Errors name its file."""
+    """A checkpoint's configuration. Errors name its file."""
 
     def __init__(self, file: SafetensorsFile) -> None:
         self.folder = file.folder
@@ -57,7 +57,7 @@ class Config:
         return next((self.values[key] for key in keys if self.values.get(key) is not None), None)
 
     def count(self, *keys: str) -> int:
-        """A number of things, which must be there."""
+        """A count under the first of some keys; an error if there is none."""
         value = self.maybe_count(*keys)
         if value is None:
             raise ConvertError(
@@ -66,7 +66,7 @@ class Config:
         return value
 
     def maybe_count(self, *keys: str) -> int | None:
-        """A number of things, or None."""
+        """A count under the first of some keys, or None."""
         value = self.get(*keys)
         if value is not None and (type(value) is not int or not 0 <= value <= MOST):
             raise ConvertError(
@@ -76,7 +76,7 @@ class Config:
         return value
 
     def number(self, *keys: str) -> float | None:
-        """A real number, or None."""
+        """A real number under the first of some keys, or None."""
         value = self.get(*keys)
         return None if value is None else real(self.path, keys[0], value)
 
@@ -92,12 +92,12 @@ class Config:
 
     @property
     def heads_kv(self) -> int:
-        """Heads of keys and values."""
+        """The number of heads of keys and values."""
         return self.maybe_count("num_key_value_heads") or self.heads
 
     @property
     def head_length(self) -> int:
-        """Numbers of a head."""
+        """The length of a head."""
         return self.maybe_count("head_dim") or self.count("hidden_size") // self.heads
 
     @property

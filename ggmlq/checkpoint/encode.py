@@ -1,4 +1,4 @@
-"""A text to tokens by a tokenizer.json of byte-level BPE: slow, small, and only for the converter's text.
+"""A small, slow tokenizer (byte-level BPE from a tokenizer.json), with which pretokenizer.py hashes one text.
 
 Rules are regular expressions with classes of Unicode, which Python's ``re`` lacks. A class is written out as
 those characters of the text that are in it, which for that text is exact.
@@ -19,11 +19,11 @@ MOST_REPEATED = 2  # without end, in a branch of a pattern: the time grows with 
 
 
 class UnknownStep(Exception):
-    """A step of a tokenizer that is not known here, in words."""
+    """The error for a step of a tokenizer that is not known here; its text describes the step."""
 
 
 def encode(tokenizer: dict[str, Any], text: str) -> list[int]:
-    """The tokens of a text, with what is put around it."""
+    """The tokens of a text, with the tokens that the post-processor puts around it."""
     model = tokenizer["model"]
     vocab = model["vocab"]
     ranks = {_pair(merge): i for i, merge in enumerate(model.get("merges") or [])}
@@ -144,7 +144,7 @@ def _split(rule: str, text: str, removed: bool = False) -> Iterator[str]:
 
 
 def _check_quick(rule: str) -> None:
-    """Refuse what may take for ever on a short text: repetition within groups, or often in a branch."""
+    """Refuse a pattern that may never end on a short text: repetition within groups, or often in a branch."""
     depth = count = 0
     inside = False
     for part in re.finditer(r"\\p\{\w+\}|\\.|.", rule, re.DOTALL):

@@ -1,4 +1,4 @@
-"""The families of models: which tensor of a checkpoint is which of GGUF, and what is done to it on the way.
+"""The table of model families: for each tensor its names in a checkpoint and in GGUF, and how it is changed.
 
 One table serves both directions. A name is a stem and ``weight`` or ``bias``; ``{n}`` is a layer. Experts
 lie one by one in most checkpoints (``{e}``), and stacked as [experts, rows, columns] in GGUF.
@@ -51,7 +51,7 @@ STACKED_DOWN = "mlp.experts.down_proj"
 
 ALWAYS_F32 = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight")
 UNUSED = (".attention.masked_bias", ".attention.bias", ".rotary_emb.inv_freq")
-# Parts of names that belong to eyes and ears, which go into a file of their own.
+# Parts of names of tensors for images and sound, which go into a file of their own.
 OTHER_SENSES = (
     "visual.",
     "vision.",
@@ -111,7 +111,7 @@ def _llama(defaults: dict[str, Any]) -> Family:
     )
 
 
-# By what config.json says under "architectures".
+# Families by the value of "architectures" in config.json.
 FAMILIES = {
     "LlamaForCausalLM": _llama(LLAMA),
     "LLaMAForCausalLM": _llama(LLAMA),

@@ -1,4 +1,4 @@
-"""The keys ``general.*``: a model's name, author and sources, read as llama.cpp's converter reads them.
+"""The metadata keys ``general.*`` of a converted checkpoint: name, author, sources, as llama.cpp finds them.
 
 Names come from the model card, from config.json, and last from the folder: Qwen2.5-7B-Instruct-1M is basename
 Qwen2.5, size 7B, finetune Instruct-1M.

@@ -1,5 +1,4 @@
-"""Every tensor of the new file, and from which rows of the checkpoint it comes: decided before a byte is
-written.
+"""The tensors of the new GGUF file, each with the rows of the checkpoint that it comes from; planned first.
 
 A tensor of the checkpoint that the family does not know is an error, and so is one that is missing: a model
 that lacks a layer, or has one more, would load and be wrong.
@@ -34,7 +33,7 @@ PACKED = (".qweight", ".weight_packed", ".qzeros", ".g_idx", ".scales", ".absmax
 
 
 def tensors(file: SafetensorsFile, config: Config, vocabulary: dict[str, object]) -> dict[str, Values]:
-    """Names of GGUF and what is written under them, in the order of the checkpoint."""
+    """The tensors of the GGUF file by name, with their values, in the order of the checkpoint."""
     if config.layers > MOST_LAYERS:
         raise ConvertError(
             f"{config.path}: num_hidden_layers is {config.layers}; {MOST_LAYERS} are known; mend it"
@@ -57,7 +56,7 @@ def tensors(file: SafetensorsFile, config: Config, vocabulary: dict[str, object]
 def _known(
     file: SafetensorsFile, config: Config, name: str, experts: dict[str, dict[int, str]]
 ) -> Iterator[tuple[str, Values]]:
-    """The tensors that one of the checkpoint becomes: one, two, or none until all experts have come."""
+    """The GGUF tensors from one tensor of the checkpoint: one, two, or none until all experts have come."""
     _check_scaled(file, config, name)
     plain = plain_name(name)
     if _is_unused(file, config, plain, name):

@@ -14,7 +14,7 @@ from ..gguf.tensors import TensorInfo
 
 
 class Planned:
-    """A GGUF file to be, as much of it as a choice of types looks at: no values."""
+    """A stand-in for a GGUF file that is not written yet, with the facts that a mix needs, without values."""
 
     byteorder = "little"
 
@@ -24,7 +24,7 @@ class Planned:
         self._infos = {info.name: info for info in tensors}
 
     def info(self, name: str) -> TensorInfo:
-        """A tensor to be."""
+        """The facts about a tensor of the planned file."""
         return self._infos[name]
 
     def __getitem__(self, name: str) -> QuantArray:
@@ -43,12 +43,12 @@ class Planned:
 
 
 def is_mix(type: str) -> bool:
-    """True of names of mixes; a name that is only like one is an error that says so."""
+    """True for the name of a mix; an error for a name that only resembles one."""
     return mixing.find(type, False) is not None
 
 
 def planned(file: Planned, type: str) -> convert.Plan:
-    """The types of a mix; an error where it needs an importance matrix, which a checkpoint has not."""
+    """The plan with the types of a mix; an error if it needs an importance matrix, since none is there."""
     try:
         return convert.plan_quantize(file, type)
     except ConvertError as error:

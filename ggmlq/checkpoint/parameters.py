@@ -1,4 +1,4 @@
-"""The keys that say how a model computes, under the names and with the types of llama.cpp's converter."""
+"""The metadata keys with a model's parameters (layers, heads, rope …), as llama.cpp's converter has them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Pairs = Iterator[tuple[str, Any, str]]
 
 
 def parameters(config: Config, file_type: int) -> dict[str, Any]:
-    """All of them, in the converter's order."""
+    """All keys with parameters of a model, in the converter's order."""
     arch = config.family.arch
     first = _gemma(config) if arch in ("gemma", "gemma2") else _common(config)
     pairs = [*first, ("general.file_type", file_type, U32), *_family_keys(config)]

@@ -1,9 +1,9 @@
 """The name of the rule by which a byte-level BPE tokenizer cuts a text into words: ``tokenizer.ggml.pre``.
 
-llama.cpp knows these rules by name, and its converter finds the name so: it tokenizes one text that is hard
-to cut and hashes the numbers. That recognises a vocabulary. Here the same is done (encode.py), with the
-converter's own hashes. A vocabulary that it has not seen, a fine-tuned or a small one, is recognised by the
-rule that tokenizer.json states, which is what the name stands for; what neither knows is an error.
+llama.cpp knows these rules by name. To find the name, its converter tokenizes one text that is hard to cut
+and hashes the numbers, which recognises a vocabulary. This module does the same (encode.py), with the
+converter's own hashes. For a vocabulary without a hash, a fine-tuned or a small one, the rule in
+tokenizer.json gives the name, since the name stands for that rule. If neither helps, that is an error.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TEKKEN = "|".join(
         r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     )
 )
-# What tokenizer.json says, as steps, and the name.
+# The steps that tokenizer.json states, and the name of their rule.
 RULES = {
     (("split", f"{CONTRACTIONS}|{LETTERS}|\\p{{N}}{{1,3}}|{REST}"),): "llama-bpe",
     (("split", f"{CONTRACTIONS}|{LETTERS}|\\p{{N}}|{REST}"),): "qwen2",

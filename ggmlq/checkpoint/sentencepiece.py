@@ -1,4 +1,4 @@
-"""tokenizer.model: the pieces of a sentencepiece model, read from its protobuf without a library.
+"""Reader of tokenizer.model: the pieces of a sentencepiece model, from its protobuf, without a library.
 
     field 1, again and again: a piece    1: text · 2: score, float32 · 3: type, a number; 1 if not given
 

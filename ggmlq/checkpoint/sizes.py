@@ -1,7 +1,7 @@
-"""Numbers of a configuration that decide how much memory a conversion takes, held against the tensors.
+"""Checks of config.json against the tensors, for the numbers that decide how much memory a conversion takes.
 
-A configuration is a few bytes that anybody can write, the tensors are as large as they say. So one that asks
-for more than its tensors have is refused before anything is built from it.
+Anybody can write a large number into a configuration, but the tensors are as large as they say. So a
+configuration with larger numbers than its tensors is refused before anything is built from it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def plain_name(name: str) -> str:
 
 
 def check_embedding(file: SafetensorsFile, config: Config) -> None:
-    """Hold hidden_size and vocab_size against the embedding of the tokens, which has both."""
+    """Refuse a hidden_size other than the token embedding's columns, or a vocab_size above its rows."""
     name = next((name for name in file if plain_name(name) == "model.embed_tokens.weight"), None)
     if name is None:
         raise ConvertError(

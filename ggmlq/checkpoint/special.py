@@ -1,8 +1,8 @@
-"""Special tokens, whether they are put around a text, merges and templates of chats.
+"""Metadata keys of a checkpoint's tokenizer: special tokens, tokens around a text, merges, chat templates.
 
-Where several files speak the first counts: what tokenizer_config.json calls a token, looked up among the
-added tokens of tokenizer.json; then the numbers in config.json. What is put around a text follows from the
-post-processor of tokenizer.json before tokenizer_config.json is asked.
+Where several files state a special token the first counts: its name in tokenizer_config.json, looked up among
+the added tokens of tokenizer.json; then the numbers in config.json. Tokens around a text follow from the
+post-processor of tokenizer.json, and else from tokenizer_config.json.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Special:
         return self.settings.get(f"{kind}_token")
 
     def call(self, kind: str, name: Any) -> None:
-        """Take a name for it, where there is a tokenizer_config.json."""
+        """Set the name of a special token, if there is a tokenizer_config.json."""
         if self.settings:
             self.settings[f"{kind}_token"] = name
 
 
 def special(config: Config, length: int | None, with_merges: bool) -> dict[str, Any]:
-    """The keys; numbers from ``length`` on, where one is given, are no tokens."""
+    """The keys; numbers from ``length`` on (unless it is None) are no tokens."""
     tokens = Special(config)
     if tokens.tokenizer:
         try:

@@ -1,7 +1,7 @@
-"""A folder of safetensors to a GGUF file: planned in full, then streamed, whole or not at all.
+"""Converts a folder of safetensors to a GGUF file: planned in full, then streamed, whole or not at all.
 
-Numbers go through float32, as in llama.cpp's converter: a tensor of the type that is asked for is copied as
-it is, any other one is made a few rows at a time.
+Numbers go through float32, as in llama.cpp's converter. A tensor that already has its new type is copied as
+it is; any other tensor is converted a few rows at a time.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def to_gguf(
 
 
 def plan(file: SafetensorsFile, type: str = "auto", pre: str | None = None) -> Plan:
-    """The GGUF file that a checkpoint becomes."""
+    """The plan of the GGUF file that a checkpoint becomes."""
     if str(type).lower() != "auto" and mixed.is_mix(type):
         return _mixed(plan(file, "auto", pre), type)
     if file.missing:
@@ -136,7 +136,7 @@ def _mixed(whole: Plan, type: str) -> Plan:
 
 
 def _guessed(file: SafetensorsFile) -> str:
-    """bf16 where the first matrix is."""
+    """The type for ``"auto"``: that of the first matrix in bf16 or f16; f16 if there is none."""
     for name in file:
         entry = file.info(name)
         if len(entry.shape) > 1 and entry.dtype in ("BF16", "F16"):
@@ -168,7 +168,7 @@ def write(plan: Plan, target: str | os.PathLike[str]) -> list[str]:
 
 
 def _write_mix(type: str, whole: Plan, target: str | os.PathLike[str]) -> list[str]:
-    """By way of a whole file beside it: rounded as llama.cpp's quantizer finds it, and larger than memory."""
+    """Write a mix by way of a temporary file of whole floats beside the target, then quantize that file."""
     try:
         room = tempfile.TemporaryDirectory(prefix=".ggmlq-", dir=os.path.dirname(os.path.abspath(target)))
     except OSError as error:

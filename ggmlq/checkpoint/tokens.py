@@ -1,4 +1,4 @@
-"""Types of tokens, and tokens that were added to a finished vocabulary."""
+"""Types of a tokenizer's tokens for GGUF, and tokens that were added to a finished vocabulary."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Added(NamedTuple):
 
 
 def looks_special(text: str) -> bool:
-    """True for a token that steers, though its vocabulary does not say so."""
+    """True for a token that looks like a control token, though its vocabulary does not say so."""
     return text in SPECIAL or any(text.startswith(a) and text.endswith(b) for a, b in FRAMES)
 
 
 def spaced(text: str) -> str:
-    """With the spaces that sentencepiece writes as a low line."""
+    """The text of a token with real spaces in place of sentencepiece's low lines."""
     return text.replace("\u2581", " ")
 
 
 def added_tokens(config: Config, tokenizer: dict[str, Any]) -> dict[int, Added]:
-    """By number: those of tokenizer.json, then those of tokenizer_config.json."""
+    """The added tokens by number: those of tokenizer.json, then those of tokenizer_config.json."""
     tokens: dict[int, Added] = {}
     listed = tokenizer.get("added_tokens")
     for entry in listed if isinstance(listed, list) else ():

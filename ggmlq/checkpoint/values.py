@@ -1,7 +1,7 @@
-"""Rows of float32 made from the tensors of a checkpoint when they are asked for, a few at a time.
+"""Lazy tensors for conversions of checkpoints: rows of float32, computed a few at a time when they are read.
 
-Permuting, stacking and cutting are ways to say which rows; only adding 1 to a norm touches numbers. So
-memory is bounded by what is asked for, whatever the tensor.
+Permuting, stacking and cutting only choose rows; only adding 1 to a norm changes numbers. So memory is
+bounded by the rows that are read, however large the tensor is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FLOATS = ("f32", "f16", "bf16")  # what both kinds of files have
 
 @dataclass(frozen=True)
 class Values:
-    """A tensor to be: its shape, and how to read rows counted through all axes but the last.
+    """A lazy tensor: its shape, and a function that reads rows, counted through all axes but the last.
 
     A tensor of one axis has rows of one number. ``plain`` is the array itself where nothing is done to it,
     ``floats`` the type of its numbers where rows are moved only and are no blocks.
@@ -80,7 +80,7 @@ def dequantize_scaled(s: ScaledArray) -> Floats:
 
 
 def _picked(rows: Rows) -> Any:
-    """Rows that follow each other as a slice, which is a view."""
+    """Row numbers as a slice, which gives a view, if they follow each other; else as they are."""
     if (
         len(rows)
         and int(rows[-1]) - int(rows[0]) + 1 == len(rows)
@@ -113,7 +113,7 @@ def separated(values: Values, heads: int) -> Values:
 
 
 def shifted(values: Values, by: float) -> Values:
-    """Every number and something."""
+    """The tensor with a constant added to every number."""
     return Values(values.shape, lambda rows: values.read(rows) + np.float32(by))
 
 

@@ -1,4 +1,4 @@
-"""The tokenizer of a checkpoint as GGUF keeps it: which kind it is, its tokens, types, scores and merges.
+"""The metadata keys for a checkpoint's tokenizer: its kind, tokens, types, scores and merges.
 
     tokenizer.model                    sentencepiece.py: model "llama", with scores
     tokenizer.json, bytes as fallback  BPE that came from sentencepiece: model "llama" too
@@ -41,7 +41,7 @@ class Tokens(NamedTuple):
 
 
 def vocabulary(config: Config, pre: str | None = None) -> dict[str, Any]:
-    """All keys of the tokenizer; ``pre`` names the pre-tokenizer where nothing recognises it."""
+    """All metadata keys of the tokenizer; ``pre`` names the pre-tokenizer if it is not recognised."""
     arch, keys = config.family.arch, dict[str, Any]()
     if arch == "llama":
         prefix = config.beside("tokenizer_config.json").get("add_prefix_space")

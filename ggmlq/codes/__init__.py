@@ -1,4 +1,4 @@
-"""Codes of 8 and 16 bits and what they mean: one file a code. This folder's listing is the table of codes.
+"""The codes of 8 and 16 bits (e4m3, int8 …) and their meaning: one file a code, found by a folder listing.
 
 ``CODES`` maps a name in any case, the name that ml_dtypes and torch have for it, or a Code to its
 Code. A new code is one new module here with a ``CODE`` in it.

@@ -1,4 +1,4 @@
-"""Integers of 8 or 16 bits: a constant step, set by the scale beside them."""
+"""The common part of the integer codes of 8 or 16 bits: encoding, decoding and atoms."""
 
 from __future__ import annotations
 

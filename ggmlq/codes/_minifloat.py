@@ -1,4 +1,4 @@
-"""Floats of 8 bits: sign, exponent, mantissa. Encoding works on the bits of a float32.
+"""The common part of the 8-bit floats (e4m3, e5m2). Encoding works on the bits of a float32.
 
 Adding half of what is cut off, less one, plus the last bit that stays, rounds to nearest with ties to
 even; a carry runs into the exponent, where it belongs. Below the smallest normal number the unit is

@@ -26,7 +26,7 @@ STEP = 1 << 16  # elements at a time: what lies between stays in the cache
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Code(ABC):
-    """One code: which numbers its bit patterns are."""
+    """One code: the meaning of its bit patterns as numbers."""
 
     name: str
     dtype: np.dtype[Any]  # of the codes
@@ -90,7 +90,7 @@ class Code(ABC):
         return self._decode(namespace(codes), codes)
 
     def checked(self, call: str, codes: Any, name: str = "codes") -> Any:
-        """An array of this code's dtype; 8-bit floats of other packages are looked at as their bytes."""
+        """An array of this code's dtype, checked; 8-bit floats of other packages are viewed as bytes."""
         codes = np.asarray(codes) if is_host(codes) else codes
         if codes.dtype.name in self.aliases:
             codes = codes.view(self.dtype)
@@ -125,7 +125,7 @@ class Code(ABC):
         """Floats of an array of codes."""
 
     def _check_saturate(self, call: str, saturate: bool) -> None:
-        """Integers have nothing else that they could become."""
+        """Refuse ``saturate=False`` for integers, which have neither NaN nor infinity."""
         if not saturate and self.kind == "integer":
             raise UnsupportedError(
                 f"{call}: saturate=False with {self.name}, which has neither NaN nor infinity for what "

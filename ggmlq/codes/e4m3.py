@@ -4,8 +4,8 @@
            s |    e    |   m                    (-1)^s · 2^-6 · m/8      where e is 0
 
 The largest number is 448 = 2^8 · 1.75, code 0x7E. There is no infinity: of the highest exponent only
-m = 7 is given up, for NaN. So is this of other floats called e4m3: its name elsewhere is
-``float8_e4m3fn``. Eight numbers an octave from 2^-6 on, a constant step of 2^-9 below.
+m = 7 is no number but NaN. Other packages call this code ``float8_e4m3fn``; they have other e4m3 too.
+There are eight numbers an octave from 2^-6 on, and a constant step of 2^-9 below.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     bit    7 6 5 4 3 2 1 0              value = 2^(e - 127)
                  e                      0xFF is NaN; there is no sign and no zero
 
-It is the exponent field of a float32. A scale is rounded **up** to it, so that what is divided by it
-stays in range: the field, plus one if any bit of the mantissa is set, at least 1 and at most 254.
+It is the exponent field of a float32. A scale is rounded **up** to it, so that values divided by it
+stay in range: the field, plus one if any bit of the mantissa is set, at least 1 and at most 254.
 """
 
 from __future__ import annotations

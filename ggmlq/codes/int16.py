@@ -1,4 +1,4 @@
-"""int16: an integer of 16 bits, for states that 8 bits are too few for.
+"""int16: an integer of 16 bits, for states that need more than 8 bits.
 
 bit    15 …  0                      value = -32768 … 32767, two's complement
 """

@@ -1,4 +1,4 @@
-"""The number formats that 8-bit computing meets, in figures: the table of docs/scaled.md.
+"""Figures of the number formats in 8-bit computing (range, step, bits), for the table of docs/scaled.md.
 
 ``tools/table.py scaled`` writes the page from here; a test holds each row against NumPy or ml_dtypes.
 A float of e exponent bits (bias b) and m mantissa bits has 2^(1-b) as its smallest normal number, a step of

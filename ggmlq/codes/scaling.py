@@ -1,4 +1,4 @@
-"""The rule from floats to codes with scales, on whole NumPy arrays: what every quantizer computes.
+"""The rule by which every quantizer turns floats into codes with scales, on whole NumPy arrays.
 
 A tile of x, in float32:
 
@@ -43,7 +43,7 @@ class Rule(NamedTuple):
 
     @property
     def keeps_nan(self) -> bool:
-        """True where the code has no NaN, so that one makes its tile's scale NaN."""
+        """True if the code has no NaN, so that a NaN in a tile makes the tile's scale NaN."""
         return self.code.kind == "integer"
 
 
@@ -56,7 +56,7 @@ class Quantized(NamedTuple):
 
 
 def stored(scales: Floats, scale: str) -> NDArray[Any]:
-    """Scales as an array stores them."""
+    """Scales as a ScaledArray stores them: float32, or e8m0 rounded up."""
     return scales if scale == "float32" else CODES["e8m0"].encode(scales)
 
 
@@ -106,7 +106,7 @@ def scales_of(low: Floats, high: Floats, rule: Rule) -> tuple[NDArray[Any], NDAr
 
 
 def zeros_of(x: NDArray[Any], over: Tiling, rule: Rule, scales: NDArray[Any]) -> NDArray[np.int32]:
-    """The zero points for scales of the caller."""
+    """The zero points of tiles under scales that the caller passes."""
     with np.errstate(all="ignore"):
         return zero_points(_extremes(x, over, True, False)[0], values(scales), rule)
 
@@ -140,7 +140,7 @@ def zero_points(low: Floats, s: Floats, rule: Rule) -> NDArray[np.int32]:
 
 
 def _extremes(x: NDArray[Any], over: Tiling, both: bool, keeps_nan: bool) -> tuple[Floats, Floats]:
-    """The least and the largest of every tile and of 0; not both: 0 and the largest magnitude."""
+    """The least and the largest of every tile, 0 included; without ``both``: 0 and the largest magnitude."""
     least, most = (np.minimum, np.maximum) if keeps_nan else (np.fmin, np.fmax)
     low, high = np.zeros(over.shape, np.float32), np.zeros(over.shape, np.float32)
     starts = np.arange(0, over.columns, over.c)

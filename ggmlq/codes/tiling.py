@@ -1,7 +1,7 @@
-"""Tiles of rows × columns that share a scale: which scale belongs to which element.
+"""Tiles of rows × columns that share a scale: the arithmetic that finds the scale of each element.
 
-Element (i, j) of [rows, columns] has scale (i // r, j // c). None is a whole axis, so that the four
-customs are (None, None) a tensor, (1, None) a token or a channel, (1, 128) a group, (128, 128) a block.
+Element (i, j) of [rows, columns] has scale (i // r, j // c). None is a whole axis. The usual tiles are
+(None, None) a tensor, (1, None) a token or a channel, (1, 128) a group, (128, 128) a block.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""uint16: an unsigned integer of 16 bits, for what has a zero point or is never negative.
+"""uint16: an unsigned integer of 16 bits, for values with a zero point or without negative ones.
 
 bit    15 …  0                      value = 0 … 65535
 """

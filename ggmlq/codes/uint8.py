@@ -1,4 +1,4 @@
-"""uint8: an unsigned integer of 8 bits, for what has a zero point or is never negative.
+"""uint8: an unsigned integer of 8 bits, for values with a zero point or without negative ones.
 
 bit    7 6 5 4 3 2 1 0              value = 0 … 255
 """

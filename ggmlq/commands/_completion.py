@@ -1,8 +1,8 @@
 """Completion in a shell: commands, options, files, types and mixes, and the names of tensors in a file.
 
-By argcomplete, which asks the command itself what may follow: names of tensors stand in no script that
-could be made once. The package is an extra; without it the command is what it is. A shell waits at every Tab
-for the answer, so NumPy is imported for the names of tensors only, where their file is opened.
+The package argcomplete runs the command itself at every Tab, since no fixed script could hold the names of
+tensors. It is an extra; without it the command works without completion. The shell waits for the answer, so
+NumPy is imported only for the names of tensors, when their file is opened.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def script(shell: str) -> str:
 
 
 def answer(parser: argparse.ArgumentParser) -> None:
-    """Answer a shell that asks what may follow, and leave; else nothing."""
+    """Print the completions and exit, if a shell requests them; else do nothing."""
     if "_ARGCOMPLETE" not in os.environ:
         return
     commands = _commands(parser)

@@ -1,4 +1,4 @@
-"""Operands and results from files: npy, npz, raw bytes, tensors of a GGUF file."""
+"""Reads operands and results for ``ggmlq diagnose`` from npy, npz, raw bytes and tensors of a GGUF file."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from ..gguf.split import paths_of_set
 
 
 def expanded(names: list[str]) -> list[str]:
-    """All files that are meant: names as they are, patterns (``*``, ``?``, ``[…]``) by what fits, sorted.
+    """The files behind names: plain names as they are, patterns (``*``, ``?``, ``[…]``) expanded and sorted.
 
     A split model stands once, for its first part.
     """

@@ -65,7 +65,7 @@ def described(facts: dict[str, Any]) -> list[str]:
 
 
 def floats(x: Any) -> QuantArray:
-    """A tensor as ``show`` takes it: what is no QuantArray as its values in float32."""
+    """A tensor as ``show`` takes it: a QuantArray as it is, any other array as an f32 one of its values."""
     if isinstance(x, QuantArray):
         return x
     values = np.ascontiguousarray(x.dequantize() if isinstance(x, ScaledArray) else x, np.float32)

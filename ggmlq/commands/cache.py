@@ -1,4 +1,4 @@
-"""``ggmlq cache``: what was fetched of files elsewhere, and how to be rid of it."""
+"""``ggmlq cache``: lists and removes the fetched parts of remote files."""
 
 from __future__ import annotations
 

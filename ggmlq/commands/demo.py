@@ -1,4 +1,4 @@
-"""``ggmlq demo``: the main job on this machine, with a layer of one's own or a random one."""
+"""``ggmlq demo``: multiplies, judges and times layers on this machine, from a user's model or at random."""
 
 from __future__ import annotations
 

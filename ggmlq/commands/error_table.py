@@ -1,4 +1,4 @@
-"""``ggmlq error-table``: what numbers become in few bits."""
+"""``ggmlq error-table``: the errors of numbers in few bits, as a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ggmlq gru``: a GRU into integers, run, and looked at."""
+"""``ggmlq gru``: calibrates a GRU into integers, runs it, and shows its facts."""
 
 from __future__ import annotations
 

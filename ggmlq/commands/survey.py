@@ -1,4 +1,4 @@
-"""``ggmlq survey``: what values are like and what types would cost, for models of any size."""
+"""``ggmlq survey``: statistics of values and errors of types, for models of any size."""
 
 from __future__ import annotations
 

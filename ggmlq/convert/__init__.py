@@ -1,20 +1,20 @@
-"""One GGUF file into another of other types: what each tensor becomes, and the making of it.
+"""Conversion of a GGUF file into one of other types (``ggmlq quantize``): first its plan, then its run.
 
 rules.py      which tensors llama.cpp quantizes, and to what where rows do not fit: its choices as data
 mixing.py     its mixes of types, from the table in ggmlq/base/mixes.py, applied to the tensors of a model
 keep.py       exceptions that a user states: names by pattern, and a type for each
-filetype.py   the number by which a file says what most of it is
-typefile.py   the same in a file, as llama-quantize takes it
-model.py      what is converted: a file, or one without some of its layers
+filetype.py   general.file_type: the number for the type or mix that most tensors of a file have
+typefile.py   files of patterns and types, as llama-quantize takes them
+model.py      the model to convert: a file, or one without some of its layers
 weights.py    the importance matrix as each tensor needs it
-step.py       a conversion as it is decided; plan.py decides it, before a byte is written
-checks.py     what must hold for a plan, and what a user should know of it
-recipe.py     types that lose least within a size: measure.py measures what is lost, on the rows that
-              sample.py draws, objective.py says what it counts, and knapsack.py chooses
+step.py       the plan of a conversion as data; plan.py makes it, before a byte is written
+checks.py     checks of a plan, and notes for the user
+recipe.py     types with the least error within a size: measure.py measures errors, on the rows that
+              sample.py draws, objective.py weighs them, and knapsack.py chooses
 stream.py     a tensor converted a few rows at a time, its error measured on the way
-report.py     what came of it
-tasks.py      the same given to workers in parts, who write them themselves
-run.py        the file written by a plan
+report.py     the table of a finished conversion, tensor by tensor
+tasks.py      a conversion in tasks for workers, who write their parts of the file themselves
+run.py        the new file, written by a plan
 """
 
 from .model import Pruned

@@ -1,4 +1,4 @@
-"""Checks before a file is converted, and warnings about the plan."""
+"""Checks of the plan of a conversion before a byte is written, and notes for the user."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _listed(steps: Sequence[Step]) -> str:
 
 
 def _types(steps: Sequence[Step]) -> str:
-    """The types that they have, with how many where there are several: ``144 q4_K, 25 q6_K``."""
+    """The types of the tensors, with their numbers if there are several types: ``144 q4_K, 25 q6_K``."""
     types = Counter(step.before.name for step in steps)
     return ", ".join(f"{n} {name}" if len(types) > 1 else name for name, n in types.most_common())
 

@@ -1,4 +1,4 @@
-"""``general.file_type`` by name: llama.cpp's number for what most of a file is, a type or a mix."""
+"""``general.file_type`` by name: llama.cpp's number for the type or mix that most of a file has."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def number(request: str, text: str) -> int:
 
 
 def name(value: object) -> str | None:
-    """The name of a number; None for one that means nothing."""
+    """The name of a file type's number; None for a number without meaning."""
     return NAMES.get(value) if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,4 +1,4 @@
-"""Exceptions that a user states: patterns of names, and the type for what they match."""
+"""The option ``keep`` of a conversion: patterns of tensor names, and the type for tensors that match."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Keep = Mapping[str, "str | Format"] | Iterable[tuple[str, "str | Format"]]
 
 
 class Rule(NamedTuple):
-    """Tensors in whose name the pattern is found get the type; None leaves them as they are."""
+    """A pattern and a type: tensors with the pattern in their name get the type; None leaves them as is."""
 
     pattern: re.Pattern[str]
     format: Format | None
@@ -26,7 +26,7 @@ class Rule(NamedTuple):
 
 
 def rules(keep: Keep) -> list[Rule]:
-    """Patterns compiled and types looked up."""
+    """The rules of a user's ``keep``, with patterns compiled and types looked up."""
     rules = []
     for pattern, kind in keep.items() if isinstance(keep, Mapping) else keep:
         try:
@@ -47,7 +47,7 @@ def first(rules: Sequence[Rule], name: str) -> Rule | None:
 
 
 def check_used(rules: Sequence[Rule], quantized: Sequence[str], left: Mapping[str, str]) -> None:
-    """Every pattern must match a tensor that can change: one that does not is a slip of the pen."""
+    """Refuse a pattern that matches no tensor that can change: it is probably mistyped."""
     for rule in rules:
         if any(rule.pattern.search(name) for name in quantized):
             continue

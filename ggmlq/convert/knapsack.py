@@ -1,10 +1,11 @@
-"""One choice for each of many tensors, the least error in sum, within so many bytes.
+"""The solver of recipes: one type for each tensor, so that the errors' sum is least within a number of bytes.
 
-A knapsack whose items come in classes, one of each. Dropping the rule that a choice is whole leaves a
-problem that sorting solves: take steps up in the order of error saved a byte. Its optimum is a lower bound,
-for all classes and for those that are still open, so the exact search can be pruned by it: states (bytes,
-error) after each class, only those that no cheaper state beats and that could still lead below the best
-answer known. Where more states are left than fit, the least promising go and the bound remembers them.
+This is the multiple-choice knapsack problem: a class for each tensor, one choice of each class. Where choices
+may be mixed in fractions, sorting solves it: take steps up in the order of error saved a byte. That optimum
+is a lower bound, for all classes and for those that are still open, and prunes the exact search. The search
+goes from class to class and holds states (bytes, error): those that no cheaper state beats and that could
+still lead below the best known answer. Where more states are left than fit, the least promising are dropped,
+and the reported bound allows for them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ HALVINGS = 24  # of the price that a byte must be paid for to reach a least size
 
 
 class Solution(NamedTuple):
-    """A choice of each class. ``bound``: no choice has a smaller error."""
+    """One choice of each class. ``bound``: no solution has a smaller error."""
 
     choice: list[int]
     cost: int
@@ -34,7 +35,7 @@ class Solution(NamedTuple):
 
 
 class _Class(NamedTuple):
-    """The choices that no other beats, by cost; ``at``: which they were."""
+    """The choices of a class that no other beats, by cost; ``at``: their numbers among all choices."""
 
     cost: Ints
     error: Floats
@@ -51,9 +52,9 @@ class _Steps(NamedTuple):
 
 
 def solve(costs: Sequence[Ints], errors: Sequence[Floats], most: int, least: int = 0) -> Solution | None:
-    """The best choices that cost at most ``most``; None where even the cheapest cost more.
+    """The choices of least error that cost at most ``most``; None where even the cheapest cost more.
 
-    They cost at least ``least`` where any do; then the bound holds for choices of any cost.
+    They cost at least ``least`` where such choices exist; the bound holds for choices of any cost.
     """
     solution = _solve(costs, errors, most)
     if solution is None or solution.cost >= least:
@@ -67,7 +68,7 @@ def solve(costs: Sequence[Ints], errors: Sequence[Floats], most: int, least: int
 def _paid(
     costs: Sequence[Ints], errors: Sequence[Floats], most: int, least: int, reached: Solution
 ) -> Solution:
-    """The least price of a byte left empty at which the answer is large enough."""
+    """The solution of at least ``least`` bytes, by the lowest price of unused bytes that makes it so big."""
 
     def true(choice: list[int]) -> float:
         return float(sum(error[i] for error, i in zip(errors, choice, strict=True)))

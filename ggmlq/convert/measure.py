@@ -1,6 +1,6 @@
-"""The error of each tensor in each type, measured: sum of importance * (value - decoded value)^2.
+"""Measures for recipes the error of each tensor in each type: sum of importance * (value - decoded value)^2.
 
-What was measured stays with the open file: another target, or another size, asks again and waits for nothing.
+Measurements stay with the open file, so a recipe for another target or size does not repeat them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _known: WeakKeyDictionary[Model, dict[Key, Measured]] = WeakKeyDictionary()
 def measure(
     file: Model, trials: Sequence[TensorTrial], elements: int, progress: bool | None = None
 ) -> Mapping[str, Measured]:
-    """Errors by tensor and type. ``elements``: of a tensor are encoded, in each type."""
+    """Measure the errors by tensor and type. ``elements``: of each tensor are encoded, in each type."""
     measured = _known.setdefault(file, {})
     todo: list[tuple[TensorTrial, Measured | None, list[Format]]] = []
     for trial in trials:
@@ -86,7 +86,7 @@ def _key(trial: TensorTrial, elements: int) -> Key:
 
 
 def _prepare(file: Model, todo: Sequence[tuple[TensorTrial, object, list[Format]]], elements: int) -> None:
-    """Rows are encoded a few at a time; what is worth compiling shows in their sum."""
+    """Load the encoders that all samples together repay: each call encodes a few rows only."""
     sums: dict[tuple[Format, bool], int] = {}
     for trial, _, missing in todo:
         count = min(2 * elements, prod(file.info(trial.name).shape))

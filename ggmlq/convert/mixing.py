@@ -1,4 +1,4 @@
-"""The type that a mix gives to each tensor of a model."""
+"""The type that a mix of llama.cpp, such as q4_K_M, gives to each tensor of a model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..formats import FORMATS, Format
 from .model import Model
 from .rules import EMBEDDINGS
 
-# Parts by what their names hold; the first that is found counts.
+# Parts of a model by a piece of the tensor's name; the first piece that is found counts.
 PARTS = {
     "attn_qkv.weight": "v", "attn_kv_b.weight": "v", "attn_v.weight": "v", "attn_k.weight": "k",
     "attn_q.weight": "q", "attn_output.weight": "attention", "ffn_up": "up", "ffn_gate": "gate",
@@ -23,7 +23,7 @@ LARGE = 80  # layers of a model whose attn_v gets more bits where heads share ke
 
 
 def find(type: object, mixed: bool) -> Mix | None:
-    """The mix that is asked for: by a name that no type has, or by the name of a type and ``mixed``."""
+    """The mix that the caller names: by a name that no type has, or by the name of a type and ``mixed``."""
     low = type.lower() if isinstance(type, str) else FORMATS[type].name.lower()
     is_type = any(name.lower() == low for name in FORMATS)
     if is_type and not mixed:
@@ -40,7 +40,7 @@ def find(type: object, mixed: bool) -> Mix | None:
 
 
 def _refuse(type: str) -> None:
-    """Tell the names that are near, mixes among them; what is near none is for the catalogue to refuse."""
+    """Raise an error with similar names of types and mixes; if there are none, the catalogue refuses."""
     if type.isdecimal():
         raise FormatError(
             f"type {type!r}: to ggml a number is another type than to llama.cpp's quantizer; write the name"
@@ -55,7 +55,7 @@ def _refuse(type: str) -> None:
 
 
 def part(name: str) -> str | None:
-    """The part of a model that a tensor is, as the rules name parts."""
+    """The part of a model to which a tensor belongs, as the rules name parts."""
     return next((part for text, part in PARTS.items() if text in name), None)
 
 
@@ -65,7 +65,7 @@ def layer(name: str) -> int | None:
 
 
 class Mixer:
-    """Chooses types in llama.cpp's order: tensors by layer and name, those of a part counted."""
+    """Chooses the types of tensors by a mix. It counts the tensors of a part, so their order matters."""
 
     def __init__(self, mix: Mix, file: Model, imatrix: bool) -> None:
         self._mix = mix
@@ -83,7 +83,7 @@ class Mixer:
         self._seen: Counter[str] = Counter()
 
     def choose(self, name: str, shape: tuple[int, ...]) -> Format:
-        """The type of a tensor. To be asked once for each, in the order of :func:`in_order`."""
+        """The type of a tensor. Call it once for each tensor, in the order of :func:`in_order`."""
         mix = self._mix
         if name == "output.weight" or (self._tied and name in EMBEDDINGS):
             return FORMATS[self._output(shape[-1])]
@@ -103,7 +103,7 @@ class Mixer:
         return self._mix.output if fits and not self._at.falcon else "q8_0"
 
     def _place(self, kind: str, name: str) -> At:
-        """Counted by part, but by name where experts are spread over the file."""
+        """The place of a tensor among those of its part: by count, or by name if experts are spread out."""
         count = self._seen[kind]
         self._seen[kind] += 1
         if kind == "v":
@@ -119,14 +119,14 @@ class Mixer:
         return self._at._replace(layer=count, layers=self._layers)
 
     def _raised(self, kind: str, value: str) -> str:
-        """Small tensors in large models get more."""
+        """The type, raised for small tensors of large models."""
         if kind == "v" and self._large and value in ("q3_K", "q4_K"):
             value = "q5_K"
         return "q8_0" if kind in ("v", "k") and self._at.experts == 8 else value
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Names as llama.cpp goes through them."""
+    """The names in the order in which llama.cpp chooses their types."""
     return sorted(names, key=lambda name: (-1 if layer(name) is None else layer(name), name.encode()))
 
 
@@ -140,7 +140,7 @@ def _text(file: Model, key: str) -> str:
 
 
 def _number(file: Model, key: str) -> int | None:
-    """A count; of a list, one for each layer, the first."""
+    """A count in the metadata; the first of a list with one for each layer."""
     value = file.metadata.get(key)
     if value is not None and not isinstance(value, int | str | float):
         value = value[0] if len(value) else None

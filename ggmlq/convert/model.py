@@ -1,4 +1,4 @@
-"""The model that is converted: an open file, or one without some of its layers, which looks like a file."""
+"""The source of a conversion: an open file, or a view of it without some layers, which looks like a file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def parts_of(model: Model) -> list[int]:
 
 
 class Pruned:
-    """A model without some layers; those behind them move up."""
+    """A view of a model without some layers; later layers get lower numbers."""
 
     def __init__(self, file: GGUFFile, layers: Sequence[int]) -> None:
         self._file = file

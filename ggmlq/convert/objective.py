@@ -1,14 +1,14 @@
-"""The weight of an error in a tensor, by the objective of a recipe.
+"""The weight of each tensor's error in the sum that a recipe minimizes, for the three objectives.
 
 **error**: 1, the plain sum of importance * (value - new value)^2. A tensor that the matrix lacks counts as if
 each of its columns had the importance that is usual in the model: the median of the means of the others.
 
 **relative**: 1 over the tensor's own energy. Norms take scales out again, so what a layer puts out is off by
-as much as its tensors are, relative to themselves. What layers put out is added up, so a tensor of one of L
-layers counts 1 / L beside the tables at both ends, which all tokens pass.
+as much as its tensors are, relative to themselves. The layers' outputs are added up, so a tensor of one of L
+layers counts 1 / L beside the embedding and the output matrix, which all tokens pass.
 
-**both**: the second and a quarter of the first, each over what it would be if all became 0. Logits follow the
-second; where that sees little difference the first decides.
+**both**: *relative* and a quarter of *error*, each divided by its value for a model of zeros. Logits follow
+*relative*; where that differs little *error* decides.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LAYER = re.compile(r"(?:^|\.)blk\.(\d+)\.")
 
 
 def factors(trials: Sequence[TensorTrial], measured: Mapping[str, Measured], objective: str) -> list[float]:
-    """By which the error of each tensor is multiplied."""
+    """The factor for the error of each tensor, under an objective."""
     energies = np.array([measured[trial.name].energy for trial in trials])
     factors_by_objective = {
         "error": lambda: _plain(trials),

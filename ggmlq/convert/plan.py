@@ -1,4 +1,4 @@
-"""The plan of a conversion: the type of each tensor and its reason, before a byte is written."""
+"""Makes the plan of a conversion: the type of each tensor and its reason, before a byte is written."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def plan_quantize(
 def _mixed(
     file: Model, mix: Mix, imatrix: object, names: Sequence[str], exceptions: Sequence[keeping.Rule]
 ) -> dict[str, Format]:
-    """The types of a mix; what exceptions match is not counted among the tensors of its part."""
+    """The types of a mix; tensors that match an exception do not count among those of their part."""
     mixer = mixing.Mixer(mix, file, imatrix is not None)
     return {
         name: mixer.choose(name, file.info(name).shape)
@@ -88,7 +88,10 @@ def _mixed(
 
 
 def plan_dequantize(source: Source, type: str | int | Format = "f32", *, keep: Keep = ()) -> Plan:
-    """Every tensor of blocks as floats, and those that llama.cpp would convert. ``source`` as above."""
+    """The plan that decodes all blocks to floats, and converts the floats that llama.cpp would convert.
+
+    ``source`` as in :func:`plan_quantize`.
+    """
     file = opened(source)
     fmt = FORMATS[type]
     if fmt.name not in FLOATS:
@@ -116,7 +119,7 @@ def plan_dequantize(source: Source, type: str | int | Format = "f32", *, keep: K
 
 
 def opened(source: Source) -> Model:
-    """The model itself, or the file of that name; it must be whole."""
+    """The model itself, or the file at that path, opened; an incomplete one is an error."""
     file = gguf.open(source) if isinstance(source, str | os.PathLike) else source
     if isinstance(file, GGUFFile) and file.missing:
         file[file.missing[0]]  # says what is missing
@@ -141,7 +144,7 @@ def _left(file: Model, name: str, why: str) -> Step:
 
 
 def _chosen(file: Model, name: str, fmt: Format, exceptions: Sequence[keeping.Rule]) -> Step:
-    """The type asked for, or that of the first exception."""
+    """The step to the caller's type, or to that of the first exception that matches."""
     _, before, shape = _described(file, name)
     rule = keeping.first(exceptions, name)
     if rule is None:
@@ -150,7 +153,7 @@ def _chosen(file: Model, name: str, fmt: Format, exceptions: Sequence[keeping.Ru
 
 
 def _fitting(step: Step, allow_fallback: bool) -> Step:
-    """The step, or that to the type that llama.cpp takes for rows that are not whole blocks."""
+    """The step, or one to llama.cpp's other type if the rows are not whole blocks."""
     columns = step.shape[-1] if step.shape else 1
     request = f"tensor {step.name!r} to {step.after.name}"
     other = rules.fallback(request, step.after, columns)

@@ -1,10 +1,10 @@
-"""Recipes: the types that lose least within a size. measure.py says what is lost, knapsack.py chooses.
+"""Recipes: a type for each tensor so that quantizing loses least within a size.
 
     target      bits a weight: bytes of all tensors, those that stay included, over all their elements
     size        bytes of the whole file, header and padding included
 
-What is least is a sum over the tensors of importance * (value - new value)^2, all columns alike without a
-matrix, times what objective.py says that an error in that tensor counts.
+A recipe minimizes the sum over the tensors of importance * (value - new value)^2, each times a factor from
+objective.py; without an importance matrix all columns count alike. measure.py measures, knapsack.py chooses.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .step import Plan, Step, nbytes_in
 
 SLACK = 0.3  # bits a weight that a recipe may stay below its target
 
-# What is tried for each tensor, beside the type that it has. Those for models trained in them are not.
+# The types to try for each tensor, beside its own; without the types for models that were trained in them.
 CANDIDATES = (
     "q2_K", "q3_K", "q4_0", "q4_1", "q4_K", "q5_0", "q5_1", "q5_K", "q6_K", "q8_0", "f16",
     "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_nl", "iq4_xs",
@@ -61,7 +61,7 @@ class Recipe:
 
     @property
     def types(self) -> Mapping[str, Format]:
-        """The measurements of the tensors that llama.cpp would quantize, by name."""
+        """The chosen types of the tensors that llama.cpp would quantize, by name."""
         return self.plan.types
 
     @property
@@ -139,7 +139,7 @@ def recipe(
     settings |= {"imatrix": imatrix, "keep": keep}
     matrix = read(model, imatrix)
     formats = _formats(types)
-    # All that may change becomes f16: what is left shows which tensors there are to choose for.
+    # A plan to f16 shows which tensors may change: those are the tensors to choose types for.
     first = plan_quantize(model, "f16", **settings)
     settings["objective"] = objective
     open_ = [step for step in first.steps if not (step.left or step.why)]
@@ -226,7 +226,7 @@ def _formats(types: Sequence[str | int | Format]) -> list[Format]:
 
 
 def _fitting(step: Step, formats: Sequence[Format], rows: object) -> list[Format]:
-    """The types that a tensor may have: its own, and those of whole blocks that do not lack importance."""
+    """The types that a tensor may have: its own, and those that fit its rows and lack no importance."""
     return [
         step.before,
         *(
@@ -241,7 +241,7 @@ def _fitting(step: Step, formats: Sequence[Format], rows: object) -> list[Format
 
 
 def _base(plan: Plan, chosen: Mapping[str, Format]) -> Format:
-    """The type that most bytes have, floats only if nothing is quantized: the file's."""
+    """The type of the file: that of most bytes; a float type only if nothing is quantized."""
     sums: Counter[Format] = Counter()
     for step in plan.steps:
         fmt = chosen.get(step.name, step.after)
@@ -251,7 +251,7 @@ def _base(plan: Plan, chosen: Mapping[str, Format]) -> Format:
 
 
 class _Budget:
-    """Bytes that the types may take, and those of each choice."""
+    """The bytes that all tensors may take, and the bytes of each choice."""
 
     def __init__(
         self, plan: Plan, trials: Sequence[TensorTrial], target: float | None, size: int | None
@@ -278,7 +278,7 @@ class _Budget:
         self._range = (low, high)
 
     def check(self, request: str) -> None:
-        """The size can be reached, if all types can hold the values."""
+        """Refuse a size that no choice of types reaches."""
         if not self.elements or not self.costs:
             raise ConvertError(
                 f"recipe, {request}: no tensor's type is free to choose; each is kept by a rule, yours or "
@@ -288,7 +288,7 @@ class _Budget:
             self.refuse(request)
 
     def refuse(self, request: str) -> NoReturn:
-        """Say what can be reached."""
+        """Raise the error that says which sizes can be reached."""
         low, high = self._range
         reach = f"{self.lowest:.3f} to {self.highest:.3f} bits a weight"
         if self.size is not None:

@@ -13,7 +13,7 @@ from .step import Step
 
 @dataclass(frozen=True)
 class Done:
-    """A tensor of the new file. ``nmse``: against the values it had, 0 where its bytes were copied."""
+    """A tensor of the new file. ``nmse``: error against the old values, 0 where the bytes were copied."""
 
     step: Step
     nmse: float | None  # None where it was planned only
@@ -68,7 +68,7 @@ def _kind(done: Done) -> Hashable:
 
 
 def _row(name: str, members: list[Done], many: list[str]) -> list[str]:
-    """Some tensors of one kind: bytes of all of them, the least NMSE and the largest."""
+    """The row of some tensors of one kind: bytes of all of them, the least NMSE and the largest."""
     step = members[0].step
     return [
         name,

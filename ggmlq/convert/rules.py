@@ -25,7 +25,7 @@ FILE_TYPES = {
 
 LAST_RESORT = "f16"  # where the fallback of a format does not fit either
 
-# Refused without an importance matrix, but for the tensors below.
+# Types that are refused without an importance matrix, except for the tensors below.
 WANT_IMATRIX = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs")
 EMBEDDINGS = ("token_embd.weight", "per_layer_token_embd.weight")
 WANT_NO_IMATRIX = (*EMBEDDINGS, "output.weight")

@@ -1,4 +1,4 @@
-"""The file written by a plan: streamed, whole or not at all, with the error of every tensor."""
+"""Runs a conversion by its plan: streams the new file, whole or not at all, and reports all errors."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def _check_apart(plan: Plan, final: str) -> None:
 
 
 def _encoded(plan: Plan) -> dict[tuple[Format, bool], int]:
-    """Elements that become each type: what is worth compiling shows in the sum, not in a few rows."""
+    """The number of elements that become each type, which decides whether its encoder is worth loading."""
     elements: Counter[tuple[Format, bool]] = Counter()
     for step in plan.steps:
         if step.changes:
@@ -160,7 +160,7 @@ def _encoded(plan: Plan) -> dict[tuple[Format, bool], int]:
 
 
 class _Tensors(Mapping[str, Any]):
-    """The tensors for ``save``: each as it is, or converted while it is written."""
+    """A mapping of tensors for ``save``: each as it is, or converted while it is written."""
 
     def __init__(self, plan: Plan) -> None:
         self._file = plan.file

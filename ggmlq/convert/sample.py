@@ -1,9 +1,9 @@
-"""Rows that stand for a tensor: what was measured on them, told for all of it, with how sure that is.
+"""Sampled rows of a tensor, from which a recipe estimates the error of the whole tensor and its deviation.
 
-Quantizing costs a row an error near a constant share of its energy, the sum of squares weighted by
-importance. So rows are drawn with a chance in proportion to their energy, and an error counts divided by the
-chance: rows of outliers are in for certain, and what is estimated is the share alone, which hardly varies.
-The energy of every row is read; what is encoded, once for every type, is a few of them.
+The error of a quantized row is near a constant share of its energy, the sum of squares weighted by
+importance. So rows are drawn with a probability in proportion to their energy, and an error is divided by
+that probability: rows of outliers are in for certain, and only the share is estimated, which hardly varies.
+All rows are read for their energy; a few are encoded, once for every type.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FLOOR = 0.05  # of the mean energy is added to every row's: some error may lie w
 
 @dataclass(frozen=True)
 class Sample:
-    """Rows of a tensor. ``chance``: of each of them to be here."""
+    """Sampled rows of a tensor. ``chance``: the probability with which each row is drawn."""
 
     values: Floats  # [n, K]
     matrix: NDArray[np.int64]  # which matrix each is of
@@ -52,7 +52,7 @@ class Sample:
 
 
 def draw(name: str, q: QuantArray, weights: Wide | None, elements: int) -> Sample:
-    """Rows of a tensor, the same whenever it is asked. ``weights``: importance [matrices, K]."""
+    """A sample of a tensor's rows, the same in each call. ``weights``: importance [matrices, K]."""
     columns, rows = q.shape[-1], prod(q.shape[:-1])
     energies = _energies(name, q, weights)
     ids, chance = choose(name, energies, columns, elements)
@@ -73,7 +73,7 @@ def choose(name: str, energies: Wide, columns: int, elements: int) -> tuple[NDAr
 
 
 def _drawn(sizes: Wide, count: int, seed: int) -> tuple[NDArray[np.int64], Wide]:
-    """Rows by size: along the sorted sizes, at even steps from a random start."""
+    """Row numbers drawn in proportion to sizes: at even steps along the sorted sizes, from a random start."""
     certain = np.zeros(len(sizes), bool)
     while True:  # what would be drawn more than once is in, and the others share what is left
         rest = sizes * ~certain

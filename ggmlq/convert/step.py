@@ -1,4 +1,4 @@
-"""A conversion as it is decided: what each tensor becomes, and what the file says besides."""
+"""The plan of a conversion as data: a step for each tensor, and the new metadata."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .model import Model
 
 @dataclass(frozen=True)
 class Step:
-    """One tensor: what it is, what it becomes, and why if that is not simply the type asked for."""
+    """One tensor: its type, its new type, and the reason if that is not the type that the caller named."""
 
     name: str
     shape: tuple[int, ...]
@@ -50,7 +50,7 @@ class Plan:
 
     @property
     def types(self) -> dict[str, Format]:
-        """The steps of tensors that are quantized, or could be, by name."""
+        """The new types of the tensors that are quantized, or could be, by name."""
         return {step.name: step.after for step in self.steps if not step.left}
 
 

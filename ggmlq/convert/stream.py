@@ -1,4 +1,4 @@
-"""A tensor converted a few rows at a time, and its error measured on the way."""
+"""Converts a tensor a few rows at a time, and measures its error on the way."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ LISTENING = threading.Lock()  # who hears warnings is a matter of the whole proc
 
 
 class Tally:
-    """Squares of values, and of what conversion took from them: the same for any slabs and threads.
+    """Sums of squares of a tensor's values and of its errors, the same for any slabs and threads.
 
-    ``said`` holds what the encoder warned of, each text once.
+    ``warnings`` holds the encoder's warnings, each text once.
     """
 
     def __init__(self, keep: bool = False) -> None:
@@ -48,7 +48,7 @@ class Tally:
         self.take(sums)
 
     def take(self, sums: NDArray[np.float64]) -> None:
-        """Sums of rows that come next: energy and error of each."""
+        """Add the sums of the next rows: energy and error of each."""
         if self.rows is not None:
             self.rows.append(sums)
         for energy, error in sums.tolist():
@@ -83,10 +83,11 @@ def converted(
 def slabs(
     q: QuantArray, weights: int | None, part: tuple[int, int] | None = None
 ) -> Iterator[tuple[int, QuantArray]]:
-    """Rows [N, K] counted through all leading axes; where matrices have weights of their own, of one matrix.
+    """The rows of a tensor in slabs [N, K], each with its first row, counted through all leading axes.
 
-    A step for each matrix would be as many as a file claims, and those may be small or empty. ``part``: only
-    rows from one to another, whole matrices where they have weights.
+    ``weights``: the number of matrices with importance of their own, if any; then a slab lies in one matrix.
+    Otherwise it may span many: there are as many as a file claims, small or empty ones. ``part``: only rows
+    from one to another, whole matrices where they have weights.
     """
     if not prod(q.shape):
         return
@@ -106,7 +107,7 @@ def _matrix(step: Step, row: int) -> int:
 def check_finite(
     name: str, shape: tuple[int, ...], values: NDArray[np.float32], first: int, becomes: str = ""
 ) -> None:
-    """Values of a tensor from the row ``first`` on are numbers."""
+    """Refuse NaN and infinities among the values of a tensor's rows from the row ``first`` on."""
     finite = np.isfinite(values)
     if not finite.all():
         row, column = np.argwhere(~finite)[0].tolist()
@@ -137,7 +138,7 @@ def _encoded(
 
 
 def _check_held(step: Step, values: NDArray[np.float32], encoded: QuantArray, first: int) -> None:
-    """A scale that no block can hold is an error, as in llama.cpp, which checks what it has made."""
+    """Refuse blocks with invalid scales, as llama.cpp does: some values are too large for any block."""
     size, name = step.after.block_size, step.after.name
     bad = step.after.invalid(encoded.blocks.reshape(-1, values.shape[-1] // size))
     if bad.any():

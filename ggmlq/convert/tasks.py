@@ -1,8 +1,8 @@
-"""A conversion in tasks: rows of a tensor, encoded by a worker into their place of the new file.
+"""A conversion in tasks: each worker encodes some rows of a tensor and writes them into the new file.
 
-Workers write themselves. The bytes of a model would otherwise all pass through the process that hands out
-tasks, and on a cluster through its network port, twice. Ranges are disjoint and their bytes are the same
-whoever makes them, so a task may be done again, also while a worker that was thought dead still writes.
+If workers did not write themselves, all bytes of a model would pass through the process that distributes
+tasks, and on a cluster twice through its network port. Ranges are disjoint and every worker makes the same
+bytes, so a task may be repeated, even while a worker that was thought dead still writes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .stream import Tally, converted
 
 
 class Fill(NamedTuple):
-    """Rows of a tensor, and where they go."""
+    """A task: rows of a tensor, and their place in the new file."""
 
     source: tasks.Rows
     step: Step  # with the weights of these rows
@@ -56,7 +56,7 @@ class Filled(NamedTuple):
 
 
 def fill(task: Fill) -> Filled:
-    """Done by a worker."""
+    """Encode the rows of a task and write them into the new file; runs in a worker."""
     q = task.source.array()
     assert isinstance(q, QuantArray)
     tally = Tally(keep=True)
@@ -80,7 +80,7 @@ _prepared: set[tuple[str, bool]] = set()
 
 
 def prepare_once(fmt: Format, weighted: bool, elements: int) -> None:
-    """Load the encoder that so many elements, of all tasks, are worth; a worker meets many of them."""
+    """Load the compiled encoder, once in a worker, if the elements of all tasks repay it."""
     if (fmt.name, weighted) not in _prepared:
         _prepared.add((fmt.name, weighted))
         prepare(fmt, elements, weighted)
@@ -89,7 +89,7 @@ def prepare_once(fmt: Format, weighted: bool, elements: int) -> None:
 def carry_out(
     executor: Executor, plan: Plan, places: dict[str, Place], sums: dict[tuple[Format, bool], int]
 ) -> dict[str, Tally]:
-    """Have all tensors written; their tallies, as they come of doing it here."""
+    """Let the workers write all tensors; gives the tallies that a conversion without workers would give."""
     gathered = _Gathered(plan)
     try:
         tasks.run(executor, _tasks(plan, places, sums), fill, gathered.take)
@@ -109,7 +109,7 @@ def _tasks(plan: Plan, places: dict[str, Place], sums: dict[tuple[Format, bool],
 
 
 def _parts(step: Step) -> Iterator[tuple[tuple[int, int], Step, int]]:
-    """Parts of a tensor, each with the weights that it needs and no more."""
+    """The parts of a tensor, each with only the importance that it needs."""
     if not step.changes:
         plain = replace(step, weights=None)
         yield from ((part, plain, 0) for part in slices((prod(step.shape), 1)))
@@ -134,7 +134,7 @@ def _parts(step: Step) -> Iterator[tuple[tuple[int, int], Step, int]]:
 
 
 class _Gathered:
-    """Results put into the order of the file."""
+    """Collects results of workers, and adds them to tallies in the order of the file."""
 
     def __init__(self, plan: Plan) -> None:
         self.tallies = {step.name: Tally() for step in plan.steps}

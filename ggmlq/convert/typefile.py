@@ -84,7 +84,7 @@ def _escaped(name: str) -> str:
 
 
 def _check_apart(types: Mapping[str, Format], pairs: list[tuple[str, str]]) -> None:
-    """A character that patterns cannot hold is written as any character, which may fit another name too."""
+    """Refuse patterns that fit a second name: a character that patterns cannot hold became a wildcard."""
     if all(set(name) <= PLAIN | {"."} for name in types):
         return
     compiled = [(re.compile(pattern), kind) for pattern, kind in pairs]

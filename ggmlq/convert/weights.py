@@ -1,4 +1,4 @@
-"""The importance matrix as each tensor needs it: checked, and one row an expert."""
+"""The importance of one tensor's columns, taken from the importance matrix and checked: one row an expert."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Floats = NDArray[np.float32]
 
 
 def for_tensor(imatrix: Mapping[str, Any], name: str, fmt: Format, shape: tuple[int, ...]) -> Floats | None:
-    """Importance [experts, K] for a tensor that becomes ``fmt``; None where it lacks or has no use."""
+    """Importance [experts, K] for a tensor that becomes ``fmt``; None if missing or ignored by ``fmt``."""
     values = _values(imatrix, name, shape)
     if values is None or getattr(fmt, "imatrix", "ignored") == "ignored":
         return None
@@ -26,7 +26,7 @@ def for_tensor(imatrix: Mapping[str, Any], name: str, fmt: Format, shape: tuple[
 
 
 def tensor_weights(imatrix: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> Floats | None:
-    """Importance [experts, K] of a tensor, whatever it becomes; None where it lacks."""
+    """Importance [experts, K] of a tensor, whatever its new type; None if the matrix lacks the tensor."""
     values = _values(imatrix, name, shape)
     return None if values is None else _checked(name, values)
 
@@ -34,7 +34,7 @@ def tensor_weights(imatrix: Mapping[str, Any], name: str, shape: tuple[int, ...]
 def only(
     imatrix: Mapping[str, Any], include: Sequence[str] = (), exclude: Sequence[str] = ()
 ) -> Mapping[str, Any] | None:
-    """The rows of tensors in whose name one of ``include`` is found and none of ``exclude``; None: no row."""
+    """The rows of tensors with one of ``include`` and none of ``exclude`` in their names; None if no row."""
     names = [
         name
         for name in imatrix

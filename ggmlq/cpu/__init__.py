@@ -1,27 +1,29 @@
-"""The CPU side. Only this folder and ``cuda`` import Numba, where something has to be compiled.
+"""The CPU side: kernels that multiply, decode and encode on CPUs.
+
+Only this folder, ``cuda`` and the two folders of these names in ``gru`` import Numba, to compile something.
 
     choice.py     the rungs that are fast on this CPU, by measurements in choice.json
     linear/       the ladder: one way to multiply a file, r0_naive … r8_floats, each with its lesson
     scaled_linear/    the ladder for codes with scales beside them
-    expert_linear/    the ladder for rows that each meet experts of their own
+    expert_linear/    the ladder for mixtures of experts: each row is multiplied by experts of its own
     panels/       the operands of the fast rungs: weights 16 rows at a time, activations as rows of codes
-    grouped/      many products with panels at once, each of a group of rows with a matrix of its own
+    grouped/      products with panels of many experts at once: each expert with the rows that use it
     amx/          panels and activations as tiles of bfloat16, for the matrix unit of Intel's CPUs
     codes8/       products of 8-bit codes with scales: integers, and 8-bit floats as pairs of bfloat16
     unpack/       blocks to codes and scales, one file a format; unpack/_decode.py makes floats of them
     encode/       floats to blocks, one file a format or a program from the format's own file
     quantize_scaled/  floats to codes with scales for every tile
     decode_scaled/    codes with scales to floats
-    lanes/        vectors for compiled code: what unpack and encode are written in
+    lanes/        vectors for compiled code: unpack and encode are written with them
     atoms.py      a format's atoms compiled as they stand: they serve a format without files here
-    projection.py  random sums of a product's rows, which judge all of it by one reading of the weights
-    attention.py  softmax(q·kᵀ)·v in float64, the oracle of attention that is one node
+    projection.py  random sums of a product's rows, by which a trace judges all of it with one reading of w
+    attention.py  softmax(q·kᵀ)·v in float64, the oracle of attention in a trace
     machine/      the CPU itself: instructions, kernels by name, the compiler and its cache, threads
     report.py     the CPU's part of ``ggmlq doctor``
 
 (The ladder of a GRU in integers lies with the GRU, in ``ggmlq/gru/cpu``.)
 
-How ``x @ q.T`` is computed, for q4_0 and 512 rows of x:
+How ``x @ q.T`` is computed, for q4_0 and 512 rows of x, on a CPU without a matrix unit:
 
     ops/linear.py             checks the operands and asks dispatch/ladder.py for a rung
     choice.py                 knows which one was fastest; those that refuse are passed over

@@ -13,11 +13,11 @@ from .machine.jit import inner, jit
 
 @cache
 def atoms(fmt: BlockFormat) -> Atoms:
-    """``code``, ``scale`` and ``offset`` of a format as functions that other kernels may call."""
+    """The compiled ``code``, ``scale`` and ``offset`` of a format, which kernels may call."""
     return rebuild(fmt, lambda function: jit(function, on_disk=False))
 
 
 @cache
 def verb(function: Callable[..., Any]) -> Any:
-    """Another function of a format's or a code's file, compiled with all that it calls."""
+    """The compiled version of another function of a format's or a code's file, with all that it calls."""
     return recompiler(inner, {})(function)  # type: ignore[arg-type]

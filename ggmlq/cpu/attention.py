@@ -1,7 +1,7 @@
-"""Attention in float64, softmax(scale·q·kᵀ + mask)·v, row by row: the oracle of attention that is one node.
+"""Attention in float64, softmax(scale·q·kᵀ + mask)·v: the oracle of large FLASH_ATTN_EXT nodes in a trace.
 
-A row needs nothing but its scores, so no array [heads, M, n] is ever made; and scores that a mask hides, half
-of a causal one, are not computed.
+It goes row by row and holds the scores of one row, so no array [heads, M, n] is ever made. Scores that the
+mask hides, half of them under a causal one, are not computed.
 """
 
 from __future__ import annotations
@@ -62,8 +62,9 @@ def attend(q: Wide, k: Wide, v: Wide, mask: Wide | None, slopes: Wide, sinks: Wi
            ) -> Wide:  # fmt: skip
     """Attention of a stream: q [heads, M, D], k and v [heads or fewer, n, D], mask [heads or fewer, M, n].
 
-    ``sinks`` [heads]: a score of each head that attends to nothing; minus infinity for none. Every row that
-    attends to something is finite where its operands are. With a ``cap`` the scale is divided by it already.
+    ``slopes`` [heads] multiply the mask. ``sinks`` [heads]: the score of one more key, which has a value of
+    zeros; minus infinity for none. Every row that attends to something is finite where its operands are.
+    With a ``cap`` the scale is divided by it already.
     """
     out = np.empty((*q.shape[:2], v.shape[2]))
     how = (float(scale), float(cap), mask is not None)

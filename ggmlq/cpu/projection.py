@@ -1,9 +1,9 @@
-"""Random sums of a product's rows: all of its elements against one reading of the weights.
+"""Random sums of a product's rows, by which a trace checks all elements of the product with one pass over w.
 
 For random signs r over the rows of x, ``Σ r[m]·y[m, n]`` must be ``(Σ r[m]·x̂[m])·w[n]``, where x̂ are the
-activations as the kernel that is judged holds them. Two such sums stand for any number of rows: what
-costs M·N·K otherwise costs N·K, which is decoding the weights once. An element that is wrong makes its
-column's sum wrong; which column, then which row, is found with little more.
+activations as codes and scales, rounded as the judged kernel rounds them. Two such sums stand for any number
+of rows: they cost N·K, for decoding the weights once, instead of M·N·K. A wrong element makes the sum of its
+column wrong; ``trace/judging.py`` then looks for the column and the row.
 
 Sums are float64. The compiled quantizer takes the float32 steps of ``reference.runs``, with the same codes.
 """
@@ -64,7 +64,7 @@ def _quantize(x: Any, how: Any, scales: Any, codes: Any, start: int, stop: int) 
 
 
 def quantize(x: Floats, how: Any) -> tuple[NDArray[np.int8], Floats]:
-    """Codes [M, K] and scales [M, K // run], not rounded yet, of rows without NaN or infinity.
+    """The codes [M, K] and the unrounded scales [M, K // run] of rows without NaN or infinity.
 
     ``how``: a ``reference.Quantizer``.
     """

@@ -1,4 +1,6 @@
-"""The CUDA side: CuPy for arrays, Numba for kernels. Only this folder imports CuPy; Numba is also the CPU's.
+"""Kernels for NVIDIA GPUs, and what compiles and launches them: CuPy holds the arrays, Numba compiles.
+
+Only this folder imports CuPy. The kernels of a GRU are in gru/cuda; they use what is here.
 
     linear/             the ladder of ``x @ q.T``: one rung a file, each a kernel and its ``launch``
     scaled_linear/      the ladder of products of codes with scales
@@ -25,9 +27,9 @@ How ``x @ q.T`` is computed, for q4_0 and 512 rows of x on a Hopper card:
     cost/choice.py                        orders the rungs by their estimates, which are in cost/packed.py
     linear/r16_warp_specialized.py        is the first: ``launch`` finds a tile and a split, ``kernel`` runs
     cost/warp_specialized.py              the tile that should take least time
-    cost/split.py                         the split of the last wave that should
+    cost/split.py                         the split of the last wave that should take least time
     packed/pack.py                        the packed weights, made once; they stay with the array
-    activations/x_tiles.py                x as x_tiles of bfloat16, by a kernel before, or its beginning alone
+    activations/x_tiles.py                the kernel before: x as x_tiles of bfloat16, all or the first ones
     machine/launch.py                     the kernel's code: prebuilt, or compiled, then loaded and launched
 
 and in each of its blocks, which stay on the card until all tiles are computed:

@@ -1,4 +1,4 @@
-"""The main job shown on one's own machine: layers multiplied, judged in float64, and timed. `ggmlq demo`.
+"""`ggmlq demo`: multiplies layers on the user's machine, judges the products in float64, and times them.
 
 layers.py    which layers: a random one in several types, written to a file and opened, or those of a model
 measure.py   one layer: the product, its verdict, and the time beside NumPy's float32 and llama.cpp

@@ -12,7 +12,7 @@ LEAST, MOST = 8, 48  # columns: fewer tell nothing, more are no easier to read
 
 
 def room(beside: int) -> int:
-    """Columns for bars beside a table of so many; 0 in a pipe, or where bars would not fit or print."""
+    """The columns left for bars beside a table of ``beside`` columns; 0 in a pipe, or if bars cannot show."""
     if not sys.stdout.isatty() or not _can_print(EIGHTHS + MARK):
         return 0
     left = shutil.get_terminal_size().columns - beside - 1  # the last column would wrap in some terminals

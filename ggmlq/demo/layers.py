@@ -1,4 +1,4 @@
-"""The layers that the demo multiplies: a random one in several types, or one of each kind of a model's."""
+"""The layers of `ggmlq demo`: a random one in several types, or one of each type and shape of a model."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def random_layer(rows: int, columns: int, path: Path, tell: Tell) -> tuple[list[
 
 
 def check_own(path: Path) -> None:
-    """A file that is there must be an earlier run's."""
+    """Raise an error if the file exists and is not from an earlier run of the demo."""
     if not path.exists():
         return
     with contextlib.suppress(GGUFError), gguf.open(path) as file:
@@ -101,7 +101,7 @@ def _one_of_each(matrices: Mapping[str, QuantArray]) -> Iterable[str]:
 
 
 def _cut(name: str, q: QuantArray, tokens: int) -> Layer:
-    """The most rows that float64 can check in reasonable time."""
+    """A layer of as many rows of a matrix as float64 can check in reasonable time."""
     n, k = q.shape
     rows = min(n, MOST // k, MOST // tokens)
     if not rows or tokens * k > MOST:

@@ -1,4 +1,4 @@
-"""One layer multiplied: judged in float64 first, then timed beside NumPy's float32 and llama.cpp."""
+"""Multiplies one layer of `ggmlq demo`: judges the product in float64, and times it, NumPy and llama.cpp."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Row:
 
 
 def measured(layer: Layer, x: Any, device: str, ggml: Bridge | None, tell: Tell) -> Row:
-    """Multiply with one layer on a device, check, and time."""
+    """The figures of one layer: multiply with it on a device, judge the product, and time it."""
     name, q = layer.name, layer.q.to(device)
     floats = np.asarray(layer.q, np.float32)
     loss = None if layer.original is None else float(nmse(floats, layer.original))
@@ -96,7 +96,7 @@ def _seconds(work: Callable[[], object], q: QuantArray) -> float:
 
 
 def settled(work: Callable[[], object]) -> float:
-    """Seconds of the fastest run, of so many that more would hardly be faster: two agree on it."""
+    """Seconds of the fastest run; it repeats until a second run is about as fast, or patience ends."""
     times: list[float] = []
     spent = 0.0
     while (len(times) < RUNS or spent < SECONDS or _alone(times)) and spent < PATIENCE:
@@ -118,7 +118,7 @@ def _alone(times: list[float]) -> bool:
 
 @contextlib.contextmanager
 def peer(lib: Path | None = None) -> Iterator[Bridge | None]:
-    """llama.cpp's CPU backend, if there is one; a library that was named has to be."""
+    """A context with a bridge to llama.cpp, or None if it is not installed; a named library must load."""
     with contextlib.ExitStack() as stack:
         bridge = None
         with contextlib.suppress(GGMLQError) if lib is None else contextlib.nullcontext():

@@ -1,4 +1,4 @@
-"""The demo on paper: a table with bars of speed beside it, the meaning of its columns, and JSON."""
+"""The output of `ggmlq demo`: a table with bars of speed, the meaning of its columns, and JSON."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def kernel_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def facts(rows: Sequence[Row], device: str, library: str | None) -> dict[str, Any]:
-    """All of it for JSON."""
+    """All figures of the demo as JSON has them."""
     return {
         "device": device,
         "threads": num_threads(),

@@ -1,4 +1,4 @@
-"""Two GGUF models against each other: tensor by tensor, key by key.
+"""``gq.diff`` and ``ggmlq diff``: compares two GGUF models, tensor by tensor and key by key.
 
 tensors.py    two tensors: the same bytes, the same values, or how far apart and where most
 tasks.py      tensors given to workers in parts

@@ -1,4 +1,4 @@
-"""Two GGUF models against each other."""
+"""``gq.diff.compare``: compares two GGUF models, tensor by tensor and key by key, for `ggmlq diff`."""
 
 from __future__ import annotations
 

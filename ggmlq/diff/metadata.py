@@ -1,4 +1,4 @@
-"""Two sets of metadata: keys that only one has, and values or types that changed."""
+"""Compares the metadata of two models: keys that only one has, and keys with another value or type."""
 
 from __future__ import annotations
 

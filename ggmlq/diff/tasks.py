@@ -1,7 +1,7 @@
-"""Tensors of two models compared by workers, a part of one at a time.
+"""Compares the tensors of two models by workers of an executor; a task is a part of one tensor.
 
-In two rounds, as here: bytes first, and values of those parts that differ. Where one part of a tensor differs
-and others do not, what these others hold still counts in the NMSE, so they are read once more.
+A worker compares bytes first, and values only if bytes differ. If some parts of a tensor differ and others do
+not, the equal ones are read again in a second round: their values count in the NMSE too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .tensors import Tally, TensorDifference
 
 
 class Part(NamedTuple):
-    """Elements of two tensors, from one to another."""
+    """A task: a range of elements in both tensors of a name."""
 
     name: str
     a: tasks.Rows
@@ -34,7 +34,7 @@ class Part(NamedTuple):
 
 
 def examine(part: Part) -> Tally | None:
-    """Done by a worker; None: all bytes are the same."""
+    """The tally of one part, None if all its bytes are the same; a worker calls it."""
     a, b = part.a.array(), part.b.array()
     assert isinstance(a, QuantArray)
     assert isinstance(b, QuantArray)

@@ -1,4 +1,4 @@
-"""Two tensors: the same bytes, the same values, or how far apart and where most."""
+"""Compares two tensors: same bytes, same values, or else their NMSE and the places that differ most."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SAME = (SAME_BYTES, SAME_BLOCKS)  # equal without any tolerance
 
 @dataclass(frozen=True)
 class Place:
-    """The block in which two tensors are farthest apart."""
+    """The element in which two tensors differ most, and its two values."""
 
     index: tuple[int, ...]
     a: float
@@ -38,13 +38,13 @@ class Place:
 
     @property
     def error(self) -> float:
-        """``|b - a|``; NaN where one of them is."""
+        """The difference ``|b - a|``; NaN if one of them is NaN."""
         return abs(self.b - self.a)
 
 
 @dataclass(frozen=True)
 class WorstBlock:
-    """The block with the largest squared error; its fields where the type has some."""
+    """The block with the largest squared error, and its fields in ``a`` and ``b`` if the types have some."""
 
     row: tuple[int, ...]
     columns: tuple[int, int]  # of the wider block of the two types
@@ -55,7 +55,7 @@ class WorstBlock:
 
 @dataclass(frozen=True)
 class TensorDifference:
-    """One name in both files, or in one of them."""
+    """The comparison of the tensors of one name, which may be in one file only."""
 
     name: str
     status: str
@@ -73,7 +73,7 @@ class TensorDifference:
 
 
 def compare(name: str, a: QuantArray, b: QuantArray, advance: Callable[[int], None]) -> TensorDifference:
-    """Compare; bytes that are the same are not decoded. ``advance`` hears of bytes that are done."""
+    """Compare two tensors; equal bytes are not decoded. ``advance`` gets numbers of bytes that are done."""
     result = at_once(name, a, b)
     if result is not None:
         advance(a.nbytes + b.nbytes)
@@ -88,7 +88,7 @@ def compare(name: str, a: QuantArray, b: QuantArray, advance: Callable[[int], No
 
 
 def at_once(name: str, a: QuantArray, b: QuantArray) -> TensorDifference | None:
-    """The difference that types and shapes show before a byte is read."""
+    """The result for tensors of different shapes or without elements; None if bytes must be read."""
     types, shapes = (a.format.name, b.format.name), (a.shape, b.shape)
     if same_axes(a, b.ndim).shape != same_axes(b, a.ndim).shape:
         return TensorDifference(name, OTHER_SHAPE, types, shapes)
@@ -99,13 +99,13 @@ def at_once(name: str, a: QuantArray, b: QuantArray) -> TensorDifference | None:
 
 
 def equal_bytes(name: str, a: QuantArray, b: QuantArray) -> TensorDifference:
-    """Two of one type, all of whose bytes are the same."""
+    """The result for two tensors of one type with the same bytes."""
     status = SAME_BYTES if a.blocks.dtype == b.blocks.dtype else SAME_BLOCKS
     return TensorDifference(name, status, (a.format.name, b.format.name), (a.shape, b.shape), 0.0)
 
 
 def differing(name: str, a: QuantArray, b: QuantArray, tally: Tally) -> TensorDifference:
-    """Two whose values were compared."""
+    """The result for two tensors whose values were compared, from their tally."""
     types, shapes = (a.format.name, b.format.name), (a.shape, b.shape)
     status = SAME_VALUES if tally.largest is None else OTHER_VALUES
     return TensorDifference(name, status, types, shapes, tally.nmse, tally.largest, tally.worst)
@@ -123,7 +123,7 @@ def same_slabs(
 
 
 def same_axes(q: QuantArray, most: int) -> QuantArray:
-    """Without leading axes of length 1 that the other one lacks: ggml has no such axes."""
+    """The array without leading axes of length 1 beyond ``most`` axes: ggml has no such axes."""
     while q.ndim > max(most, 1) and q.shape[0] == 1:
         q = q[0]
     return q
@@ -142,9 +142,10 @@ def _done(ours: QuantArray, theirs: QuantArray, advance: Callable[[int], None]) 
 def _slabs(
     a: QuantArray, b: QuantArray, part: tuple[int, int]
 ) -> Iterator[tuple[int, QuantArray, QuantArray]]:
-    """Elements of both from one to another, counted through, with the number of the first.
+    """Slabs of both tensors, each with the number of its first element.
 
-    Neither many short rows nor a single long one make a difference: a file may hold either.
+    Elements are counted through all axes, so lengths of rows do not matter: a file may have many short ones
+    or a single long one.
     """
     for start in range(*part, SLAB):
         shape = (min(SLAB, part[1] - start),)
@@ -152,13 +153,13 @@ def _slabs(
 
 
 def _values(q: QuantArray) -> Doubles:
-    """Blocks decode to float32; numbers keep what they have."""
+    """The values in float64; blocks are decoded to float32 first, plain numbers lose nothing."""
     wide = dequantize(q, np.float32 if q.format.block_size > 1 else np.float64)
     return np.asarray(wide, np.float64)
 
 
 class Tally:
-    """Errors added up, and the worst places so far."""
+    """The sums of squared errors of two tensors, and the worst element and block so far."""
 
     def __init__(self) -> None:
         self._sums: list[tuple[float, float]] = []  # energy and error of each slab: sums keep their order
@@ -190,14 +191,14 @@ class Tally:
     def walk(
         self, a: QuantArray, b: QuantArray, part: tuple[int, int], advance: Callable[[int], None], same: int
     ) -> None:
-        """Elements from one to another; ``same``: slabs whose bytes are known to be, and were told of."""
+        """Add a range of elements; ``same``: leading slabs with equal bytes, already told to ``advance``."""
         a, b = same_axes(a, b.ndim), same_axes(b, a.ndim)
         for i, (first, ours, theirs) in enumerate(_slabs(a, b, part)):
             self._add(first, ours, theirs, a.shape, same=i < same)
             _done(ours, theirs, advance if i >= same else _nothing)
 
     def _add(self, first: int, a: QuantArray, b: QuantArray, shape: tuple[int, ...], same: bool) -> None:
-        """Elements from a first one on."""
+        """Add one slab, which begins at element ``first``."""
         x = _values(a)
         with np.errstate(invalid="ignore", over="ignore"):
             energy = float(np.einsum("i,i->", x, x))  # no BLAS, whose sums depend on threads

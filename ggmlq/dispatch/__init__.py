@@ -1,4 +1,4 @@
-"""The registry of kernels: problems, rungs, and the choice between them.
+"""The registry of kernels (rungs), the problems that they solve, and the choice of a kernel for a problem.
 
 ladder     the registry: a problem, a rung, and the rung that serves a problem
 problems   the kinds of problems, one an operation
@@ -6,6 +6,6 @@ card       a GPU as kernels and choices see it
 measured   tables of measured kernels, which order the rungs of a device
 checks     arguments of the operations, checked
 epilogue   steps after the sums of a product that a kernel may take itself
-experts    products of mixtures, one expert after the other
+experts    products with a mixture of experts, one expert after the other
 listing    ``gq.kernels``: the ladders as tables
 """

@@ -1,11 +1,11 @@
-"""A GPU as kernels see it: one object a device, which each problem carries; tests make others."""
+"""The facts about a GPU on which the choice of a kernel depends: one object a device, in each problem."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Of what a memory could move by its clock and width, the share that reading reaches; and MB a microsecond of
-# an H200, for cards of which that is not known.
+# The share of a memory's nominal speed (clock times width) that reading reaches; and MB a microsecond of an
+# H200, for cards whose nominal speed is unknown.
 REACHED, UNKNOWN = 0.906, 4.456
 
 
@@ -25,28 +25,28 @@ class Card:
 
     @property
     def memory(self) -> float:
-        """MB a microsecond that its memory reaches."""
+        """The speed of the card's memory, in MB a microsecond."""
         return REACHED * self.bandwidth / 1e3 if self.bandwidth else UNKNOWN
 
 
 def older_than(card: Card | None, least: tuple[int, int]) -> str | None:
-    """The reason why a kernel for cards from ``least`` on cannot run here; None if it can, or is unknown."""
+    """The reason why a kernel that needs a card of at least ``least`` cannot run; None if it can, or may."""
     if card is None or card.capability >= least:
         return None
     return "needs compute capability {}.{}, this GPU has {}.{}".format(*least, *card.capability)
 
 
 def too_small_for(card: Card | None, shared: int) -> str | None:
-    """The reason why a kernel with so much shared memory a block cannot run here; None as above."""
+    """The reason why a kernel with ``shared`` bytes of shared memory a block cannot run; None if it can."""
     if card is None or card.shared >= shared:
         return None
     return f"needs {shared >> 10} KB of shared memory for a block, this GPU has {card.shared >> 10}"
 
 
-# The share of all multiprocessors that clusters of so many blocks reach on Hopper, with one block on each.
+# The share of all multiprocessors that clusters of 1, 2, … blocks reach on Hopper, with one block on each.
 IN_CLUSTERS = {1: 1.0, 2: 1.0, 3: 0.88, 4: 0.9, 5: 0.83, 6: 0.77, 7: 0.79, 8: 0.9}
 
 
 def clusters(multiprocessors: int, blocks: int) -> int:
-    """The number of clusters of so many such blocks that run at one time; at least one."""
+    """The number of clusters of so many blocks that run at one time; at least one."""
     return max(1, int(multiprocessors * IN_CLUSTERS[blocks]) // blocks)

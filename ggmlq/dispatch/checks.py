@@ -1,4 +1,4 @@
-"""Arguments of the operations, checked: errors have the call, the values, the rule and the way out."""
+"""Checks of the operations' arguments; each error names the call, the values, the rule and the way out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FLOAT32 = np.dtype(np.float32)
 
 
 def as_floats(request: str, x: Any, name: str = "x", bfloat16: bool = False) -> Any:
-    """An operand as an array of floats; bfloat16 becomes float32, unless ``bfloat16`` is taken too."""
+    """An operand as an array of floats; bfloat16 becomes float32, or stays if ``bfloat16`` is True."""
     if isinstance(x, QuantArray):
         raise DTypeError(f"{request}: {name} is {x!r}; floats are expected; pass {name}.dequantize()")
     refuse_mask(request, x)
@@ -44,7 +44,7 @@ def is_bfloat16(x: Any) -> bool:
 
 
 def activations(request: str, x: Any, weights: Any, name: str = "q", bfloat16: bool = False) -> Any:
-    """Activations [..., K] as an array of floats beside the weights; ``name`` is theirs, for words."""
+    """Activations [..., K], checked, as an array of floats; ``name``: of the weights, for error messages."""
     x = as_floats(request, x, bfloat16=bfloat16)
     check_device(request, device_of(x), weights, "x", name)
     check_columns(request, x, weights, name)
@@ -52,7 +52,7 @@ def activations(request: str, x: Any, weights: Any, name: str = "q", bfloat16: b
 
 
 def check_device(request: str, place: str, weights: Any, name: str = "x", other: str = "q") -> None:
-    """Refuse an operand whose place is another device than that of the weights."""
+    """Refuse an operand that lies on another device (``place``) than the weights."""
     if place != weights.device:
         raise DeviceError(
             f"{request}: {name} is on {place}, {other} on {weights.device}; both must be on one device; move "
@@ -71,7 +71,7 @@ def check_columns(request: str, x: Any, weights: Any, name: str = "w") -> None:
 
 
 def float_dtype(request: str, dtype: DTypeLike | None) -> np.dtype[Any]:
-    """The dtype of a result: float32 unless another float was asked for, bfloat16 of ml_dtypes too."""
+    """The dtype of a result from the caller's ``dtype``: float32 for None; bfloat16 is that of ml_dtypes."""
     if dtype is np.float32 or dtype is FLOAT32:  # names of dtypes take microseconds
         return FLOAT32
     if "bfloat16" in (str(dtype), getattr(dtype, "__name__", "")):
@@ -99,7 +99,7 @@ def float_dtype(request: str, dtype: DTypeLike | None) -> np.dtype[Any]:
 def finite_float32(
     request: str, rows: NDArray[Any], shape: tuple[int, ...], first: int, name: str = "x"
 ) -> NDArray[np.float32]:
-    """Rows as contiguous float32; the first value that is not finite is an error with its index."""
+    """Rows as contiguous float32; an error names the index of the first value that is not finite."""
     with np.errstate(
         over="ignore", invalid="ignore"
     ):  # a sum is finite only if all values are, and it is quick
@@ -121,7 +121,7 @@ def row_index(row: int, shape: tuple[int, ...]) -> list[int]:
 
 
 def check_imatrix(request: str, fmt: Format, imatrix: Any, columns: int) -> NDArray[np.float32] | None:
-    """The importance of columns as finite numbers, none negative and not all 0; None where there is none."""
+    """The checked importance of columns: finite, none negative, not all 0; None if the caller passes none."""
     if imatrix is None:
         if fmt.needs_imatrix:
             without = ", ".join(f.name for f in FORMATS.values() if f.can_quantize and not f.needs_imatrix)
@@ -172,7 +172,7 @@ def check_out(request: str, out: Any, shape: tuple[int, ...], device: str) -> No
 
 
 def check_bias(request: str, bias: Any, q: Any, name: str = "q") -> Any:
-    """A bias with one value a row of the weights, on their device; ``name`` is theirs, for words."""
+    """The checked bias: one value a row of the weights, on their device; ``name`` is that of the weights."""
     if device_of(bias) != q.device:
         raise DeviceError(f"{request}: bias is not on {q.device}, where x and {name} are; move it there")
     bias = as_floats(request, bias, "bias")

@@ -8,7 +8,7 @@ from ..codes import Code
 
 
 class Epilogue(NamedTuple):
-    """A bias is added, then results become codes under static scales; the bits are those of separate steps.
+    """The steps: add a bias, then make codes under static scales; the bits are those of separate kernels.
 
     Each step computes in float32.
     """

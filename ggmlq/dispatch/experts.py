@@ -1,8 +1,8 @@
-"""Products of mixtures, one expert after the other, with the uses of tokens sorted by expert.
+"""``expert_linear`` in its plain form: products with a mixture of experts, one expert after the other.
 
-A *use* is a number t · U + u: token t meets the u-th of its experts. Rows of activations are one a token or
-one a use; results are one a use. It serves every device, in NumPy or CuPy; faster kernels sort in compiled
-code.
+A *use* is a number t · U + u: token t is multiplied with the u-th of its experts. Uses are sorted by expert.
+There is one row of activations a token or a use, and one result a use. This code serves every device, in
+NumPy or CuPy; faster kernels sort in compiled code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Multiply = Callable[[Any, Any, Any], None]  # (rows [M, K], matrix [N, K], out f
 
 
 class Uses(NamedTuple):
-    """Uses by expert: those of expert e are ``order[starts[e] : starts[e + 1]]``, in ascending order."""
+    """Uses sorted by expert: the uses of expert e are ``order[starts[e] : starts[e + 1]]``, ascending."""
 
     order: Any
     starts: list[int]
@@ -30,7 +30,7 @@ class Uses(NamedTuple):
 
 
 def by_expert(ids: Any, experts: int) -> Uses:
-    """Sort the uses of ids [T, U], on their device; where the groups begin comes to the host."""
+    """The uses of ids [T, U] sorted by expert, on the ids' device; the starts of the groups on the host."""
     xp, flat = namespace(ids), ids.reshape(-1)
     key = xp.where((flat >= 0) & (flat < experts), flat, experts)
     if experts < 1 << 15:
@@ -42,7 +42,7 @@ def by_expert(ids: Any, experts: int) -> Uses:
 
 
 def expert_by_expert(x: Any, q: Any, ids: Any, out: Any, multiply: Multiply) -> None:
-    """``out[t, u] = x[…] @ q[ids[t, u]].T``, with all rows of an expert gathered for one product."""
+    """Compute ``out[t, u] = x[…] @ q[ids[t, u]].T``, with all rows of an expert gathered for one product."""
     if not is_host(out):
         cuda_device().refuse_capture("expert_linear, which looks at ids on the host with this kernel,")
     xp, lines = namespace(out), out.reshape(ids.size, out.shape[-1])
@@ -59,7 +59,7 @@ def expert_by_expert(x: Any, q: Any, ids: Any, out: Any, multiply: Multiply) -> 
 
 
 def as_linear(arithmetic: str) -> Multiply:
-    """The product of one expert of blocks or floats: by the kernel of ``linear`` in this arithmetic."""
+    """The function that multiplies with one expert of blocks or floats, by ``linear`` in this arithmetic."""
 
     def multiply(x: Any, q: Any, out: Any) -> None:
         (n, k), (device, card, _) = q.shape, place_of(out)
@@ -70,7 +70,7 @@ def as_linear(arithmetic: str) -> Multiply:
 
 
 def as_scaled_linear(x: ScaledArray, w: ScaledArray, out: Any) -> None:
-    """The product of one expert of codes with scales, by a kernel of ``scaled_linear``."""
+    """Multiply with one expert of codes with scales, by a kernel of ``scaled_linear``."""
     choose(ScaledLinear.of(x, w)).launch(x, w, out)
 
 

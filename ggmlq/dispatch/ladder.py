@@ -6,10 +6,10 @@ folder's listing is the ladder; a new rung touches nothing else. Each operation 
 with the arguments that :class:`Rung` lists.
 
 A device may have a module that orders its rungs by speed, named in ``CHOICES``. Its
-``preference(problem)`` gives names, the fastest first, and where that order comes from; its ``card()`` is
-the current device. It only orders rungs: one that refuses is passed over, so is a name without a rung, and
-rungs that it does not name come last, from the highest down. :func:`choose` takes the first that accepts;
-:func:`explain` also says why.
+``preference(problem)`` gives names, the fastest first, and the source of that order; its ``card()`` is the
+current device. The module only orders rungs: rungs that refuse and names without a rung are passed over, and
+rungs that it does not name come last, from the highest down. :func:`choose` takes the first rung that
+accepts; :func:`explain` also says why.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Problem:
 
     @property
     def case(self) -> str:
-        """The part in which it differs from other problems of a list, in a few words."""
+        """The facts by which this problem differs from others of a list, in a few words."""
         return str(self)
 
     @classmethod
@@ -68,12 +68,12 @@ class Problem:
 
     @classmethod
     def shown(cls, format: Any, device: str, card: Card | None) -> Sequence[Self]:
-        """Problems of an ordinary size that lists show, with operands of a format."""
+        """Problems of an ordinary size with operands of this format, for ``gq.kernels(format=…)``."""
         return []
 
 
 def serves_all(problem: Problem) -> str | None:
-    """No reason: the ``refuses`` of a rung that takes every problem."""
+    """None, no reason: the ``refuses`` of a rung that takes every problem."""
     return None
 
 
@@ -175,7 +175,7 @@ def _ordered(steps: Iterable[Rung]) -> tuple[Rung, ...]:
 
 
 def package_of(op: str, device: str) -> str:
-    """The package of an operation's rungs on a device; those of the GRU lie under its own roof."""
+    """The package with an operation's rungs on a device; rungs of the GRU lie in ``ggmlq.gru.<device>``."""
     return f"ggmlq.gru.{device}" if op == "gru" else f"ggmlq.{device}.{op}"
 
 
@@ -196,7 +196,7 @@ def absent(op: str, device: str) -> str | None:
 
 @cache
 def _announced(op: str, device: str) -> tuple[Rung, ...]:
-    """The rungs of a device as their files announce them, for lists; they cannot be launched."""
+    """The rungs of a device as read from their files, for lists; they cannot be launched."""
     reason = absent(op, device)
 
     def launch(*arguments: Any) -> None:
@@ -223,7 +223,7 @@ class Choice(NamedTuple):
 
 
 def choose(problem: Problem, kernel: str = "auto", arithmetic: str | None = None) -> Rung:
-    """The named rung, or the fastest known that does not refuse; without figures the highest."""
+    """The rung of that name, or the fastest that accepts the problem; the highest, if none was measured."""
     try:
         hash((kernel, arithmetic))
     except TypeError:
@@ -235,7 +235,8 @@ def choose(problem: Problem, kernel: str = "auto", arithmetic: str | None = None
 def explain(problem: Problem, kernel: str = "auto", arithmetic: str | None = None) -> Choice:
     """The rung that :func:`choose` gives, and the reason for it.
 
-    It is cached: a refusal depends on the problem, its card, and on nothing that changes in a process.
+    The result is cached: a refusal depends on the problem and its card, and on nothing that changes in a
+    process.
     """
     return _first(problem, kernel, arithmetic)
 

@@ -1,4 +1,4 @@
-"""The ladders as tables: which kernels there are, and which of them ``kernel="auto"`` takes."""
+"""``gq.kernels``: tables of the kernels of an operation, and of those that ``kernel="auto"`` takes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Taken(NamedTuple):
 
 
 def taken(problems: Iterable[Problem]) -> list[Taken]:
-    """The kernels that auto takes for some problems."""
+    """The kernels that ``kernel="auto"`` takes for some problems, with reasons."""
     choices = [(problem, explain(problem)) for problem in problems]
     return [Taken(problem, choice.rung.name, choice.why) for problem, choice in choices]
 
@@ -55,7 +55,7 @@ class Ladder(list[Rung]):
 
 
 def kernels(op: str = "linear", format: Any = None, device: str | None = None) -> Ladder:
-    """The ladder of an operation: records that print as a table.
+    """The kernels of an operation, as a list that prints as a table.
 
     Parameters
     ----------

@@ -40,7 +40,7 @@ NOTHING = Preference((), "")
 
 
 def entries(table: Path, what: str) -> list[Entry]:
-    """The cards or CPUs that were measured; none where the file is missing or damaged."""
+    """The entries of a table, one for each measured card or CPU; none if the file is missing or damaged."""
     try:
         measured: list[Entry] = json.loads(table.read_text())[what]
     except (OSError, ValueError, KeyError, TypeError):
@@ -49,7 +49,7 @@ def entries(table: Path, what: str) -> list[Entry]:
 
 
 def preference(problem: Problem, entry: Entry, place: str) -> Preference:
-    """The order of rungs by an entry, which was measured on a ``place``."""
+    """The order of rungs for a problem by an entry; ``place`` names the card or CPU of the entry."""
     rows = [row for row in entry.get(problem.op, []) if row["format"] in FORMATS]
     if not rows or not isinstance(problem, Linear) or not isinstance(problem.format, BlockFormat):
         return NOTHING

@@ -1,4 +1,4 @@
-"""The kinds of problems, one an operation, with the facts by which rungs accept or refuse."""
+"""The kinds of problems, one for each operation, with the facts by which rungs accept or refuse them."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ class ExpertLinear(Problem, op="expert_linear"):
 
 
 def _shown_weights(format: Any) -> tuple[Any, Operand | None, int]:
-    """A format, or a code in its usual tiles; and a K for it, 0 where nothing is multiplied."""
+    """The weights, activations and K of a shown problem of a format or code; K is 0 for codes of scales."""
     try:
         fmt = FORMATS[format]
     except FormatError:

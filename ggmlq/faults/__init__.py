@@ -1,6 +1,9 @@
-"""The doctor: is a kernel right, and if not, which mistake is it?
+"""The doctor (``gq.diagnose``) says whether a kernel is right, and if not, which mistake it makes.
 
-    examine.py      diagnose: the operands, handed to the kind of product that they make
+It compares y with the results of right kernels. Then it imitates known mistakes, one after the other, and
+names the one that gives the same y.
+
+    examine.py      diagnose: the choice of the kind of product by its operands
     frame.py        the one way of every diagnosis: survey, mistakes, verdict, report
     inputs.py       results, checked once and brought to the host
     survey.py       all of y beside the best right kernel, slab by slab

@@ -1,4 +1,4 @@
-"""The answer of ``gq.diagnose``."""
+"""The answer of ``gq.diagnose`` and ``gq.diagnose_gru``: a Diagnosis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gq.diagnose``: is this kernel right, and if not, which mistake is it?"""
+"""``gq.diagnose``, the doctor's entry: it chooses the kind of product by its operands, and examines y."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mistake that is tried, how much of y it explains, and the verdict before it is put into words."""
+"""Records of the doctor: a mistake to try, how much of y it explains, and the verdict as a finding."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Replay = TypeVar("Replay")
 
 @dataclass(frozen=True, eq=False)
 class Mistake(Generic[Replay]):
-    """A mistake of a catalogue, in one variant, and what replays the product with it."""
+    """One variant of a mistake in a catalogue, and what imitates it (``replay``)."""
 
     fault: str
     words: str  # of the variant
     replay: Replay  # weights misread, another result, or settings of a step: by the kind of product
-    free: int = 0  # numbers fitted to y
+    free: int = 0  # how many numbers were fitted to y
     beside: str = ""  # the arithmetic in which it is replayed
     columns: Mask | None = None  # columns that it says anything about; None: all
     where: Mapping[str, Any] = field(default_factory=dict)
@@ -40,18 +40,18 @@ class Explanation:
     right: float  # score of the best right kernel (or of zero) on the same elements
     share: float  # of the elements explained to the last rounding
     elements: int  # on which it was judged
-    free: int = 0  # numbers fitted to y
+    free: int = 0  # how many numbers were fitted to y
     where: Mapping[str, Any] = field(default_factory=dict)
     formulas: Formulas | None = None  # of this variant, where it has some
 
     @property
     def gain(self) -> float:
-        """Score that is left, over that of the best right kernel; small is good."""
+        """The score over that of the best right kernel; small is good."""
         return self.score / self.right if self.right > 0 else 1.0
 
     @property
     def level(self) -> int:
-        """2: explains y to the last rounding; 1: nearly all of the error; 0: not."""
+        """2 if it explains y to the last rounding, 1 if nearly all of the error, else 0."""
         if self.gain > NEAR:
             return 0
         if self.share >= EXACT:
@@ -60,7 +60,7 @@ class Explanation:
 
     @property
     def fits(self) -> bool:
-        """True where it explains y at all, with fewer numbers than it explains."""
+        """True if its level is not 0, and it was judged on more elements than it fitted numbers."""
         return self.elements > self.free and self.level > 0
 
 

@@ -1,7 +1,7 @@
 """The frame of every diagnosis: survey of all of y, mistakes that explain it, verdict, report.
 
-A kind of product is a class of it. The kind brings its catalogue, its oracle (the survey), its mistakes (the
-verdict) and its words.
+Each kind of product is a subclass of Kind, with its own catalogue, oracle (``survey``), mistakes
+(``verdict``) and words.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ class Kind(ABC, Generic[Surveyed]):
 
     @abstractmethod
     def survey(self) -> Surveyed:
-        """All of y beside what is right."""
+        """All of y compared with the right result."""
 
     @abstractmethod
     def verdict(self, survey: Surveyed) -> Finding | Diagnosis:
-        """The mistake that explains y, or that it is right."""
+        """The finding: which mistake explains y, or that y is right."""
 
     @abstractmethod
     def words(self, survey: Surveyed, finding: Finding) -> Words:
         """The part of a report that only this kind can write."""
 
     def diagnosis(self) -> Diagnosis:
-        """All of it, from the operands to the report."""
+        """The whole diagnosis, from the operands to the report."""
         with np.errstate(all="ignore"):  # wrong kernels, and kernels made wrong on purpose, overflow at will
             trivial = self.trivial()
             if trivial is not None:
@@ -61,24 +61,24 @@ class Kind(ABC, Generic[Surveyed]):
 
 
 class Product(Kind[OfProduct]):
-    """A product in floats, with results that may be stored, repeated and transposed."""
+    """A product whose y is floats; several runs may be compared, and y may be transposed."""
 
     results: Results
     terms: int  # K
 
     @abstractmethod
     def explained(self, survey: OfProduct) -> Finding | Diagnosis:
-        """The verdict on a result that is the same in every run, and lies as it should."""
+        """The verdict on a y that is the same in every run and not transposed."""
 
     def verdict(self, survey: OfProduct) -> Finding | Diagnosis:
-        """Races and transposed results come first: in them no mistake can be looked for."""
+        """A race or a transposed y, which rule out a search for other mistakes; else what explains y."""
         verdict = race(survey, self.results.repeats)
         if verdict is None and self.results.flipped:
             verdict = flipped(survey)
         return self.explained(survey) if verdict is None else verdict
 
     def trivial(self) -> Diagnosis | None:
-        """Right where y is empty; where K is 0, zeros are right whatever the arithmetic."""
+        """The diagnosis where y is empty (right), or K is 0 (only zeros are right); else None."""
         y = self.results.y
         if not y.size:
             return Diagnosis(True, "correct", 1.0, "There is nothing to judge: y is empty.")

@@ -1,4 +1,4 @@
-"""Results of a kernel, checked once and brought to the host."""
+"""The doctor's y and its repeats, checked and brought to the host as float64."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Results(NamedTuple):
     """Results of one kernel on the same operands, each [M, N] in float64."""
 
     y: Wide
-    repeats: Sequence[Wide] = ()  # further ones
+    repeats: Sequence[Wide] = ()  # of further runs
     store: float = 0.0  # relative rounding of the type that y is stored in
     flipped: bool = False  # y came as [N, M]
 
 
 def results(y: Any, repeats: Any, shape: tuple[int, ...], m: int) -> Results:
-    """Results as [m, N]; each has ``shape``, or lies flat or transposed."""
+    """Results y and repeats as [m, N]; each may have ``shape``, [m, N], or be transposed as [N, m]."""
     values, store, flipped = _result("y", y, shape, m)
     others = [_result(f"repeats[{i}]", other, shape, m)[0] for i, other in enumerate(repeats)]
     return Results(values, others, store, flipped)

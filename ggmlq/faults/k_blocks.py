@@ -1,4 +1,4 @@
-"""Blocks of K that are missing or scaled: y - right = Σ c_b · part_b, solved for c."""
+"""Blocks of K that the doctor finds missing or scaled: y - right = Σ c_b · part_b, solved for c."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHOWN = 16
 
 
 def blocks_of_k(parts: Wide, error: Wide, usable: Mask, ends: Index, most: float = NEAR) -> dict[str, object]:
-    """Blocks by what became of them; none where they leave more than ``most`` of the error.
+    """Blocks of K that are missing, counted twice or scaled; none if they leave over ``most`` of the error.
 
     ``parts`` [blocks, M, N] are the terms of each block, ``ends`` its first column and the end of the last.
     """

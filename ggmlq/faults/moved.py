@@ -1,4 +1,4 @@
-"""Columns of y that hold what belongs into others, found by value."""
+"""The doctor's search, by value, for columns of y that hold the values of other columns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Match = tuple[float, Index, Index, Index]
 
 
 def matched(y: Wide, best: Wide, size: Wide, bad: Mask) -> Match | None:
-    """Wrong columns whose values stand elsewhere in the right result: error, columns, sources, rows."""
+    """The wrong columns that equal other columns of the right result: error, columns, their sources, rows."""
     wrong = np.flatnonzero(bad.any(axis=0))
     m, n = y.shape
     if len(wrong) < 2 or n < 2 or len(wrong) * n > PAIRS:
@@ -70,12 +70,12 @@ def _repeated(y: Wide, best: Wide, size: Wide, wrong: Index, use: Index) -> Matc
 
 
 def _better(moved: Wide, straight: Wide) -> bool:
-    """True where the other place explains the values, and the right one does not."""
+    """True if the other place leaves at most 2 % of the squared error that the right place leaves."""
     return bool((moved**2).mean() <= 0.02 * np.nan_to_num(straight**2, nan=1e6).mean())
 
 
 def held_twice(y: Wide, size: Wide, use: Index, source: Index, at: Index) -> bool:
-    """True where columns of y hold the same values: two of one source, or a copy and its source."""
+    """True if two columns of y hold the same values: two of one source, or a copy and its source."""
     for a, b in _twins(at, source):
         apart = np.abs(y[use, a] - y[use, b]) / np.maximum(size[use, a], size[use, b])
         if np.nan_to_num(apart, nan=np.inf).max() <= CERTAIN:
@@ -107,7 +107,7 @@ def sources(y: Wide, best: Wide, size: Wide) -> Index:
 
 
 def distance(y: Wide, best: Wide, size: Wide, rows: Index, at: Index, source: Index) -> Wide:
-    """Distances of columns of y from other columns of the right result, in typical sizes."""
+    """Distances of columns ``at`` of y from columns ``source`` of the right result, in typical sizes."""
     here, there = np.ix_(rows, at), np.ix_(rows, source)
     with np.errstate(invalid="ignore", over="ignore"):
         error: Wide = np.abs(y[here] - best[there]) / np.maximum(size[there], size[here])

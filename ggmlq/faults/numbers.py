@@ -1,4 +1,4 @@
-"""Types of arrays, and limits of number formats, that all kinds of products share."""
+"""Types of arrays, and limits of half, bfloat16 and float32, for all parts of the doctor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Mask = NDArray[np.bool_]
 HALF, BF16 = 2.0**-11, 2.0**-8  # what a store in half or bfloat16 rounds off, relatively
 LEAST_HALF = 2.0**-25  # half of the smallest half
 LARGEST_HALF = 65504.0
-OVERFLOWS_HALF = 65519.99  # beyond it a value rounds to an infinite half
+OVERFLOWS_HALF = 65519.99  # a value beyond it rounds to an infinite half
 SMALLEST = 2.0**-126  # below it a device may flush to zero
 HUGE = 1e37  # beyond it partial sums may overflow float32
 CAP = 1e6  # what one element may add to a score

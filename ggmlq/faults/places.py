@@ -1,4 +1,4 @@
-"""Places of wrong elements, and what stands there instead.
+"""The doctor's search for faults that the places of wrong elements show.
 
 The elements that no right kernel explains make a pattern: last rows, last columns, a tile, columns
 that belong elsewhere.
@@ -19,7 +19,7 @@ from .survey import Survey
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """A fault that the places show."""
+    """A fault that the places of wrong elements show."""
 
     fault: str
     variant: str
@@ -79,7 +79,7 @@ def _period(places: Index, n: int) -> int:
 
 
 def wrong_places(survey: Survey) -> Mask:
-    """Bad elements, or, where an unlisted rounding makes most of them bad, those far worse than most."""
+    """The bad elements; where small errors make 30 % bad or more, only those far worse than that."""
     bad = survey.bad
     if bad.mean() < 0.3:
         return bad
@@ -106,7 +106,7 @@ def patterns(survey: Survey, bad: Mask) -> list[Pattern]:
 
 
 def _near(survey: Survey, bad: Mask, y: Wide, prediction: Wide, size: Wide) -> Mask:
-    """Values that equal those of another place, but for rounding."""
+    """True where y equals a prediction (of another place), but for rounding."""
     good = np.abs(survey.y - survey.prediction)[~bad]
     typical = survey.size[~bad]
     # Nothing right to measure by: rounding of activations costs about 1 %.
@@ -131,7 +131,7 @@ def _transposed(survey: Survey, bad: Mask) -> Pattern | None:
 
 
 def _moved(survey: Survey, bad: Mask, axis: int) -> Pattern | None:
-    """Columns (or rows) of y that hold what belongs into others."""
+    """Columns (axis 1) or rows (axis 0) of y that hold the values of others."""
     tried = [survey.prediction]
     if bad.mean() > 0.3:  # too little is right to trust the choice of the right kernel
         tried += survey.alternatives[:ALTERNATIVES]
@@ -157,7 +157,7 @@ def as_pattern(
     at: Index, source: Index, part: bool, axis: int, use: Index,
     twice: bool,
 ) -> Pattern:  # fmt: skip
-    """Lines that are exchanged, or repeated: what stands in two places is a copy."""
+    """The pattern of columns (or rows) ``at`` that hold those of ``source``, as copies if ``twice``."""
     name = "columns" if axis == 1 else "rows"
     moves = {int(a): int(s) for a, s in zip(at, source, strict=True)}
     sample = dict(list(moves.items())[:8])
@@ -219,7 +219,7 @@ def _tails(survey: Survey, bad: Mask) -> Pattern | None:
 
 
 def by_place(wild: Mask) -> Pattern:
-    """NaN and infinities in the last rows, in the last columns, or anywhere."""
+    """The pattern of NaN and infinities: the last rows, the last columns, or anywhere."""
     rows, columns = (np.flatnonzero(wild.any(axis=1 - axis)) for axis in (0, 1))
     whole = wild[np.ix_(rows, columns)].all()
     for at, across, axis, fault, name in ((rows, columns, 0, "m-tail", "rows"),

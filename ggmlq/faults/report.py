@@ -1,4 +1,4 @@
-"""A finding in words and figures."""
+"""The doctor's report: a finding as the text and figures of a Diagnosis."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Words(NamedTuple):
     right: str  # the text where nothing is wrong
     arithmetic: str
     extent: Sequence[str]  # sentences: which elements are wrong, and how far
-    formulas: tuple[str, str] | None = None  # in the place of the catalogue's
+    formulas: tuple[str, str] | None = None  # wrong and right, instead of the catalogue's
     apart: str = "these operands cannot tell them apart."  # why others fit as well
     telling_input: NDArray[np.float32] | None = None
 

@@ -1,4 +1,7 @@
-"""The survey of a result: all of y beside the best right kernel."""
+"""The doctor's survey: all of y compared with the best right kernel, some rows and columns at a time.
+
+The best right kernel is the one whose result explains most of y.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ import numpy as np
 from ..base.indices import evenly_spaced
 from .numbers import Index, Mask, Wide
 
-ROWS, COLUMNS = 32, 64  # of a scene; fewer where K is long
-WORK = 1 << 22  # elements of activations and weights of a scene
+ROWS, COLUMNS = 32, 64  # of the sample that is examined closely; fewer where K is long
+WORK = 1 << 22  # elements of activations and weights of the sample
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +33,7 @@ class Survey:
         return []
 
     def fitting(self, axis: int) -> list[Wide]:
-        """Results of right kernels whose columns (or rows) stand in y, wherever they stand."""
+        """Results of right kernels whose columns (axis 1) or rows (axis 0) appear in y, at any place."""
         return []
 
 
@@ -38,7 +41,7 @@ Part = tuple[Wide, Wide, Wide, Mask]  # prediction, size, limit, wrong elements
 
 
 def by_slabs(shape: tuple[int, ...], tall: int, wide: int, judge: Callable[[Index, Index], Part]) -> Part:
-    """All of y, judged some rows and columns at a time, so that memory stays small."""
+    """The results of ``judge`` for all of y, called for some rows and columns at a time to save memory."""
     prediction, size, limit, bad = *(np.empty(shape) for _ in range(3)), np.empty(shape, np.bool_)
     for rows in np.split(np.arange(shape[0]), range(tall, shape[0], tall)):
         for columns in np.split(np.arange(shape[1]), range(wide, shape[1], wide)):
@@ -48,7 +51,7 @@ def by_slabs(shape: tuple[int, ...], tall: int, wide: int, judge: Callable[[Inde
 
 
 def sampled(shape: tuple[int, ...], k: int, bad: Mask | None) -> tuple[Index, Index]:
-    """Rows and columns to look at: all of a small y, else the ends, some between, and bad ones."""
+    """Rows and columns to examine closely: all of a small y, else both ends, some between, and bad ones."""
     (m, n), k = shape, max(k, 1)
     none = np.zeros((m, n), np.bool_) if bad is None else bad
     rows = _some(m, min(ROWS, max(8, WORK // (k * 32))), np.flatnonzero(none.any(axis=1)))

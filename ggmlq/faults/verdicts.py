@@ -1,4 +1,4 @@
-"""Verdicts: how sure an explanation is, which others explain as much, where it shows."""
+"""Findings of the doctor, made of explanations, patterns, runs that differ, and constant factors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .survey import Survey
 
 
 def race(s: Survey, repeats: Sequence[Wide]) -> Finding | None:
-    """Results that differ by more than another order of the sums."""
+    """The finding that runs differ by more than another order of sums explains; None if they agree."""
     differs = np.zeros(s.bad.shape, np.bool_)
     noise = np.where(np.isfinite(s.limit), 2 * s.limit, np.inf)
     for other in repeats:
@@ -26,19 +26,19 @@ def race(s: Survey, repeats: Sequence[Wide]) -> Finding | None:
 
 
 def flipped(s: Survey) -> Finding:
-    """A result that came as [N, M]."""
+    """The finding for a y that came as [N, M]."""
     if not s.bad.any():
         return Finding("transposed", 0.95, "y came as [N, M]; read so, it is right", elements=s.y.size)
     return Finding("unknown", 0.5, "y came as [N, M], and is wrong either way")
 
 
 def correct(s: Survey) -> Finding:
-    """A right result; few elements may be right by chance."""
+    """The finding that y is right; less sure with few elements, which may be right by chance."""
     return Finding("correct", 0.99 if s.y.size >= 4 else 0.9, "")
 
 
 def from_explanations(good: Sequence[Explanation], bad: Mask) -> Finding:
-    """The first of several explanations; those that explain as much are named beside it."""
+    """The finding of the first explanation, with the names of others that explain as much."""
     best = good[0]
     alike = {
         e.fault: e
@@ -59,13 +59,13 @@ def from_explanations(good: Sequence[Explanation], bad: Mask) -> Finding:
 
 
 def from_pattern(pattern: Pattern, bad: Mask) -> Finding:
-    """The fault that places show."""
+    """The finding of a pattern of places."""
     confidence = 0.95 if pattern.sure else 0.75
     return Finding(pattern.fault, confidence, pattern.variant, where(bad) | pattern.where, int(bad.sum()))
 
 
 def factor(s: Survey, right: str, prediction: Wide | None = None) -> Explanation | None:
-    """One constant factor, fitted to all of y beside one right result."""
+    """The explanation that y is a right result times one constant, which is fitted; None if none fits."""
     p = s.prediction if prediction is None else prediction
     use = np.isfinite(s.y) & np.isfinite(s.prediction)
     a, b, limit = (p / s.size)[use], (s.y / s.size)[use], (s.limit / s.size)[use]

@@ -1,14 +1,14 @@
-"""Fixed point: integers whose scale is a power of two, and what programs do with them.
+"""Fixed-point arithmetic for the GRU in integers: codes with scales that are powers of two.
 
     qformat.py    an integer's meaning, value = (code - zero) · 2^-exponent, and how a range becomes one
     shift.py      multiplication by a power of two, rounded half away from zero: atoms and whole arrays
     observers.py  what calibration keeps of a tensor, and the range that each observer makes of it
     tables.py     sigmoid and tanh as a table of codes, built in three ways
 
-A product of two such integers is theirs times the product of the scales, so all that is left between two
-formats is a shift by the difference of the exponents; zero points are taken off first, in products of
-matrices with the sum of the other operand (``ggmlq/reference/identity.py``). The atoms are plain Python,
-which Numba compiles for the CPU and for CUDA. Nothing here knows of a GRU: that is ``ggmlq/gru``.
+Scales are powers of two, so a code goes from one format to another by a shift, by the difference of the
+exponents. Zero points are taken off first; a product of matrices takes one off as the zero point times the
+sum of the other operand (``ggmlq/reference/identity.py``). The atoms are plain Python,
+which Numba compiles for the CPU and for CUDA. Nothing here depends on ``ggmlq/gru``.
 """
 
 from .observers import OBSERVERS, Observed

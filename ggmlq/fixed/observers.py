@@ -1,10 +1,10 @@
 """Statistics of a tensor for calibration, and the format that each observer makes of it.
 
     minmax      the least and the largest value ever
-    ema         of tensors that are followed step by step: least and largest of each step, averaged over the
-                steps with 0.9 for what was and 0.1 for what is; of all others minmax
-    percentile  the range that 99.99 % of the values lie in, as much on either side
-    sqnr        the format with the least squared error, where what it clips counts three times
+    ema         for tensors that are followed step by step (x and h of a GRU): least and largest of each step,
+                averaged with 0.9 for the average so far and 0.1 for the step; for all other tensors minmax
+    percentile  the range that 99.99 % of the values lie in; the rest is cut off evenly on both sides
+    sqnr        the format with the least squared error, where errors of clipped values count three times
 
 Everything is kept at once, so that one calibration serves every observer: extremes, the average, and a
 histogram whose bins double in width when a value falls outside, so that nothing has to be known before.
@@ -29,7 +29,7 @@ CLIPPED = 3.0  # what an error beyond the ends costs
 
 
 class Observed:
-    """One tensor during calibration."""
+    """The statistics of one tensor during calibration."""
 
     def __init__(self) -> None:
         self.low, self.high = np.inf, -np.inf
@@ -39,7 +39,7 @@ class Observed:
         self._bins = np.zeros(BINS, np.int64)
 
     def see(self, values: NDArray[np.float64]) -> None:
-        """Values of any shape, finite."""
+        """Add finite values of any shape to the extremes and the histogram."""
         if not values.size:
             return
         low, high = float(values.min()), float(values.max())
@@ -51,7 +51,7 @@ class Observed:
             self._bins += np.bincount(np.clip(where, 0, BINS - 1), minlength=BINS)
 
     def step(self, values: NDArray[np.float64]) -> None:
-        """The values of one step in time, for the average."""
+        """Add the extremes of one step in time to the average."""
         if not values.size:
             return
         low, high = float(values.min()), float(values.max())
@@ -61,7 +61,7 @@ class Observed:
         self.average = low, high
 
     def _widen(self, most: float) -> None:
-        """Let the histogram reach so far; bins are added up in pairs, around the middle."""
+        """Let the histogram reach ``most``; bins are added up in pairs, around the middle."""
         if most <= self._reach or most < 1e-300:
             return
         reach = float(np.ldexp(1.0, int(np.frexp(most)[1])))
@@ -78,7 +78,7 @@ class Observed:
     # --- formats ------------------------------------------------------------------------
 
     def format(self, observer: str, bits: int, signed: bool, symmetric: bool, least: float = 0.0) -> QFormat:
-        """The format that an observer gives; ranges are at least ``least`` wide."""
+        """The format that an observer chooses; its range is at least ``least`` wide."""
         low, high = self.range(observer)
         if high - low < least:
             middle = (low + high) / 2
@@ -87,7 +87,7 @@ class Observed:
         return self._least_error(covers, symmetric) if observer == "sqnr" and self._reach else covers
 
     def range(self, observer: str) -> tuple[float, float]:
-        """The range that an observer sees."""
+        """The range (least, largest) that an observer makes a format of."""
         if not self.count:
             return 0.0, 0.0
         if observer == "ema" and self.average is not None:

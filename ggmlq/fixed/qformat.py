@@ -1,6 +1,6 @@
-"""The meaning of an integer: value = (code - zero) · 2^-exponent, in so many bits.
+"""``QFormat``, the format of fixed-point codes: value = (code - zero) · 2^-exponent, with 2 to 16 bits.
 
-A format comes from the range that its numbers were seen to have. The scale is the smallest power of two
+``format_of`` makes a format of the range of a tensor's values. The scale is the smallest power of two
 that covers the range, so up to one bit is lost, and ``zero`` is the code of 0.0.
 
     low, high include 0                  n = 2^bits - 1 steps
@@ -49,7 +49,7 @@ class QFormat(NamedTuple):
         return np.ldexp(1.0, -np.asarray(self.exponent))
 
     def unclipped(self, x: Any, rounding: str = "half_away") -> NDArray[np.float64]:
-        """Codes of floats as they would be without ends, as float64."""
+        """Codes of floats, rounded but not clipped, as float64."""
         v = np.ldexp(np.asarray(x, np.float64), self._along(x))
         values: NDArray[np.float64] = (np.rint(v) if rounding == "half_even" else half_away(v)) + self.zero
         return values

@@ -1,4 +1,4 @@
-"""The rounding shift: an integer times 2^-n, ties away from zero.
+"""The rounding shift of fixed-point codes: an integer times 2^-n, ties away from zero.
 
     n <= 0    v · 2^-n, exact
     n > 0     sign(v) · ((|v| + 2^(n-1)) >> n)
@@ -6,7 +6,7 @@
 A shift that only cuts bits off rounds towards minus infinity: every term of a sum is then half a code too
 small, always in the same direction, and a recurrent network adds that up. So shifts here always round.
 
-Kernels take the same in a form without branches, where n differs from lane to lane:
+Kernels compute the same in a form without branches, where n differs from lane to lane:
 
     ((v << left) + half + ((v >> TOP) & negative)) >> right
 
@@ -25,7 +25,7 @@ TOP = 63  # the bit of the sign; kernels on 32 bits replace it
 
 
 def rounding_shift(v: int, n: int) -> int:
-    """Atom: one integer, any n.
+    """Atom: an integer times 2^-n for any n, ties away from zero.
 
     >>> [rounding_shift(v, n) for v, n in ((5, 1), (-5, 1), (4, 3), (-4, 3), (-3, 3), (7, -2))]
     [3, -3, 1, -1, 0, 28]
@@ -37,7 +37,7 @@ def rounding_shift(v: int, n: int) -> int:
 
 
 def shifted(v: Any, left: Any, half: Any, negative: Any, right: Any) -> Any:
-    """Atom: one integer or a vector, by the amounts of :class:`Amounts`."""
+    """Atom: the rounding shift of an integer or a vector, by the numbers of :class:`Amounts`."""
     return ((v << left) + half + ((v >> TOP) & negative)) >> right
 
 

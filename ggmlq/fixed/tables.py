@@ -1,12 +1,13 @@
-"""Sigmoid and tanh in integers: a table with one entry for every code of the input.
+"""Sigmoid and tanh of a GRU in integers: a table with one entry for every code of the input.
 
     direct        each entry is the function itself, rounded: within half a code, and the default
     pwl16         16 lines: what hardware without memory for a table computes
     interpolated  1024 lines over knots in a grid of a power of two: within a code of 16 bits
 
-Whichever way it is made, what a program uses is the whole table: entry ``q - least code`` of the input is
-the output's code. So programs agree on the codes without knowing how a line is rounded, and the three
-differ in nothing but accuracy. Functions are evaluated in float64 on the host, once.
+Whichever way it is made, a program only uses the finished table: for an input code q its entry
+``q - least code`` is the code of the output. So programs agree on the codes without knowing how a line is
+rounded, and the three ways differ in nothing but accuracy. Functions are evaluated once, in float64 on the
+host.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ INTERVALS, FRACTION = 1024, 8  # bits of a knot below those of the output
 
 
 def sigmoid(x: Any) -> Real:
-    """1 / (1 + e^-x), without overflow, whose value at -x is 1 minus that at x."""
+    """1 / (1 + e^-x), computed without overflow."""
     small = np.exp(-np.abs(np.asarray(x, np.float64)))
     values: Real = np.where(np.asarray(x) < 0, small, 1.0) / (1 + small)
     return values

@@ -1,13 +1,13 @@
-"""Products of e4m3 with groups of activations and blocks of weights, under the name that serving code has.
+"""``w8a8_block_fp8_matmul`` of serving frameworks: products of e4m3 codes with scales of groups and blocks.
 
     A [..., K] codes      As [..., K / block_k]              one scale for each group of a row
     B [N, K] codes        Bs [N / block_n, K / block_k]      one for each block, each rounded up
 
     C[m, n] = Σ over groups i of K:  (Σ A[m, k] · B[n, k]) · (As[m, i] · Bs[n / block_n, i])
 
-A comment that is often copied says Bs is [K / block_k, N / block_n]; the code that it stands beside
-reads it as above. Scales of that shape are refused with a word on how to pass them; where both shapes
-are the same there is nothing to tell them apart.
+A comment that is often copied says Bs is [K / block_k, N / block_n]; the code beside it reads Bs as above.
+Scales of that shape are refused, and the error says how to pass them; where both shapes are the same they
+cannot be told apart.
 """
 
 from __future__ import annotations

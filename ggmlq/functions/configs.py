@@ -1,4 +1,4 @@
-"""Tables of tuned configurations: which tile sizes are fast, for a shape, a device and a block size.
+"""Tables of tuned configurations for ``w8a8_block_fp8_matmul``: the fast tile sizes of a shape and device.
 
 A table is a JSON file, in the form that serving frameworks exchange:
 
@@ -40,10 +40,10 @@ Config = dict[str, int]
 Table = dict[int, Config]
 
 SIZES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
-COUNTS = {"GROUP_SIZE_M": 1 << 20, "num_warps": 32, "num_stages": 32}  # and the most there may be
+COUNTS = {"GROUP_SIZE_M": 1 << 20, "num_warps": 32, "num_stages": 32}  # and their largest values
 HOME = "configs"  # within the cache
 LEAST, MOST = 16, 512  # elements of a tile along an axis
-OTHERS = ("rung", "waves_per_eu", "kpack", "matrix_instr_nonkdim")  # in files of others: no concern of ours
+OTHERS = ("rung", "waves_per_eu", "kpack", "matrix_instr_nonkdim")  # in files of other programs: ignored
 DEFAULTS = {"GROUP_SIZE_M": 32, "num_warps": 4, "num_stages": 3}
 
 _read: dict[Path, tuple[tuple[int, int], Table]] = {}
@@ -91,7 +91,7 @@ def default(block: tuple[int, int]) -> Config:
 
 
 def checked(request: str, config: Any, block: tuple[int, int]) -> Config:
-    """A configuration that a kernel can follow: everything there, in range, and steps within a block."""
+    """The configuration with all settings, checked: sizes in range, and steps of K within a block."""
     if not isinstance(config, Mapping):
         raise ConfigError(
             f"{request}: the configuration is a {type(config).__name__}; it maps names to integers; "
@@ -168,9 +168,9 @@ def here() -> str:
 
 
 def own_folder(check: bool = False, new: bool = False) -> Path | None:
-    """The folder that :func:`tune` writes to; None where nothing is kept.
+    """The folder that :func:`tune` writes to; None if the cache is off.
 
-    ``check``: ``Refused`` where others could write to it, or to the cache above it; ``new``: made too.
+    ``check``: raise ``Refused`` if other users could write to it or to the cache above it; ``new``: make it.
     """
     if setting := os.environ.get("GGMLQ_CONFIGS_DIR"):
         folder = Path(setting).expanduser()
@@ -217,7 +217,7 @@ def _is_of_user(path: Path) -> bool:
 
 
 def parsed(path: Path, block: tuple[int, int]) -> Table:
-    """A table, every entry checked."""
+    """The table in a file, every entry checked."""
     way = "repair it, or remove it and call gq.functions.tune"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Groups of 128 for activations, blocks of 128 × 128 for weights, e4m3 in both, and their product."""
+"""FP8 functions: quantize activations in groups of 128 and weights in blocks of 128 × 128, and multiply."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def weight_quant(
 
 @through_arrays
 def weight_dequant(codes: Any, s: Any, block_size: int = 128, dtype: DTypeLike = np.float32) -> Any:
-    """The values code · scale of weights [N, K] in blocks: what :func:`weight_quant` began with, rounded.
+    """The values code · scale of weights [N, K] in blocks, as :func:`weight_quant` makes them.
 
     Checkpoints may call s ``weight_scale_inv``; it is what codes are multiplied with all the same.
     """

@@ -1,4 +1,4 @@
-"""Products of signed bytes with a scale for each tensor, row or column, and two quantizers by the number.
+"""INT8 functions: a product with a scale for each tensor, row or column, and two quantizers by a scale.
 
 ``quantize_fp8_e4m3`` is kept as its document has it, and that is *no* e4m3: it rounds to whole numbers
 and clips at ±448. Real e4m3 has eight steps an octave, so 17 is not one of its numbers and 0.123 nearly
@@ -130,7 +130,7 @@ def quantize_fp8_e4m3(x: Any, scale: Any) -> Any:
 
 
 def _quotient(request: str, x: Any, scale: Any) -> tuple[Any, Any]:
-    """X / scale in float64."""
+    """The namespace of x, and x / scale in float64."""
     xp = namespace(x)
     try:
         x = xp.asarray(x).astype(np.float64)

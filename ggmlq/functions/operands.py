@@ -1,4 +1,4 @@
-"""Operands of the functions, checked: codes however they are spelled, scales, sizes of blocks."""
+"""Checks of the operands of ``gq.functions``: codes e4m3 or e5m2, scales, sizes of blocks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def as_codes(request: str, name: str, a: Any) -> tuple[Any, str]:
 
 
 def as_scales(request: str, name: str, s: Any) -> Any:
-    """float32, or e8m0 as bytes."""
+    """The scales as float32; scales e8m0 stay bytes."""
     if isinstance(s, Coded):
         if s.code not in CODES["e8m0"].aliases:
             raise DTypeError(
@@ -96,9 +96,9 @@ def block_pair(request: str, block_size: Any) -> tuple[int, int]:
 
 
 def product(request: str, a: Any, b: Any, a_s: Any, b_s: Any, block: tuple[int, int], names: str) -> Product:
-    """Codes a [..., K] in groups (1, block_k), codes b [N, K] in blocks, and scales that fit them.
+    """Both operands of a product: codes a [..., K] in groups (1, block_k), codes b [N, K] in blocks.
 
-    ``names``: what the function calls the four, in this order.
+    ``names``: the names of a, b, a_s and b_s in the function, for errors.
     """
     name_a, name_b, name_as, name_bs = names.split()
     (a, code_a), (b, code_b) = as_codes(request, name_a, a), as_codes(request, name_b, b)

@@ -1,4 +1,4 @@
-"""torch tensors in, torch tensors out: over their memory, and on a GPU on torch's stream."""
+"""A decorator for ``gq.functions``: torch tensors in, torch tensors out, on a GPU on torch's stream."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Coded(NamedTuple):
 
 
 def through_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function also for tensors: what is computed on arrays comes back as tensors.
+    """A function of arrays, extended to torch tensors: called with them, it returns tensors.
 
     Codes come back as float8_e4m3fn, the dtype that the documents give them.
     """

@@ -58,7 +58,7 @@ def tune(
     device : str, optional
         ``"cpu"`` or ``"cuda"``; by default a GPU if there is one.
     tried : iterable of configurations, optional
-        Which are compared; by default those of usual tile sizes.
+        Configurations to compare; by default those of usual tile sizes.
     seconds : float
         How long each is measured, after it is compiled.
     save : bool
@@ -83,7 +83,7 @@ def tune(
     try:
         for m in rows:
             table[m] = _fastest(request, m, shape, blocks, device, candidates, seconds, bar.advance)
-            if path is not None:  # at once: who interrupts the rest keeps what was measured
+            if path is not None:  # at once, so that an interrupt loses no measured entry
                 table = _written(request, path, table, blocks)
     finally:
         bar.close()
@@ -202,12 +202,12 @@ def _path(request: str, shape: tuple[int, int], blocks: tuple[int, int], device:
         )
     path = folder / configs.file_name(*shape, blocks, configs.device_name(device))
     if path.exists():
-        configs.parsed(path, blocks)  # one that is damaged is told before anything is measured
+        configs.parsed(path, blocks)  # an error of a damaged one comes before anything is measured
     return path
 
 
 def _written(request: str, path: Path, table: Table, blocks: tuple[int, int]) -> Table:
-    """The table with the entries that were there before; the file appears whole."""
+    """Write the table, with the entries that the file had before, and return it; the file appears whole."""
     before = configs.parsed(path, blocks) if path.exists() else {}
     whole = dict(sorted((before | table).items()))
     text = json.dumps({str(m): config for m, config in whole.items()}, indent=4) + "\n"

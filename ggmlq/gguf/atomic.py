@@ -1,10 +1,10 @@
-"""Bringing files to their names: all of a new file or set, or nothing of it.
+"""Atomic writing of GGUF files: a new file, or a set of parts, appears under its names in full or not at all.
 
 Everything is written to temporary files in the same folder and synced. Only then names change.
 One file is one rename. A set of parts cannot change in one step, so the order makes sure that no
-mixture ever opens: the old first part leaves first, the new first part arrives last, and without
+mixture ever opens: the old first part is removed first, the new first part arrives last, and without
 a first part no set opens. Where a step fails the old set is put back. A link under a name is
-replaced, what it leads to stays.
+replaced; its target stays as it is.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Staging:
             _remove(path)
 
     def write(self, chunks: Iterable[Chunk]) -> None:
-        """Write the next file, and have it on the disk when this returns."""
+        """Write the next temporary file and sync it to the disk."""
         final = self._finals[len(self._temporary)]
         path = _beside(final)
         self._temporary.append(path)
@@ -54,13 +54,13 @@ class Staging:
             os.close(fd)
 
     def reserve(self, head: bytes, nbytes: int) -> str:
-        """Make the next file: its beginning, and zeros up to its full size, for others to write over."""
+        """Make the next temporary file in full size, with its beginning and zeros that others write over."""
         self.write([head])
         os.truncate(self._temporary[-1], nbytes)
         return self._temporary[-1]
 
     def sync(self) -> None:
-        """Have on the disk what was written into reserved files."""
+        """Sync reserved files to the disk."""
         for path in self._temporary:
             fd = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
             try:
@@ -121,7 +121,7 @@ def _remove(path: str) -> None:
 
 
 def _sync_folder(folder: str) -> None:
-    """Make the new names durable; they have changed already, so a refusal is no failure."""
+    """Sync the folder, so that new names last; errors are ignored, since the names have changed already."""
     if not hasattr(os, "O_DIRECTORY"):  # Windows
         return
     with contextlib.suppress(OSError):  # some network file systems cannot

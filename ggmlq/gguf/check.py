@@ -1,7 +1,7 @@
 """Every rule of a GGUF file, as a list of findings: what ``ggmlq validate`` prints.
 
-``open`` already refuses whatever would make an answer wrong. Here are the rules beyond it: values
-that do not decode, blocks with NaN scales, and what ggml's own reader asks for.
+``open`` already refuses files that would give wrong results. Here are the further rules: values that
+do not decode, blocks with NaN scales, and the demands of ggml's own reader.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SLAB = 1 << 16  # blocks looked at together
 
 
 class Finding(NamedTuple):
-    """One thing to know. Errors make a file bad; notes do not."""
+    """One finding about a file. Errors make the file bad; notes do not."""
 
     severity: str  # "error" or "note"
     where: str
@@ -115,7 +115,7 @@ def _metadata(file: GGUFFile) -> Iterator[Finding]:
 
 
 def _blocks(name: str, q: QuantArray) -> Iterator[Finding]:
-    """Scales that are NaN, infinite or forbidden: such blocks poison every product."""
+    """Findings about scales that are NaN, infinite or forbidden, which spoil every product."""
     blocks = np.atleast_1d(q.blocks)
     row = max(blocks.shape[-1], 1)
     flat, bad, first = blocks.reshape(-1), 0, -1

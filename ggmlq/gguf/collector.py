@@ -1,8 +1,8 @@
-"""Importance matrices in the making: sums of squared activations, added up, merged, written.
+"""Collects importance matrices: adds up sums of squared activations, merges files of them, and writes them.
 
-What multiplies a weight is its activation; the mean of its square says how much an error there costs. A model
-of experts counts for each expert the tokens that reached it. A ``.dat`` has one count for all of them and
-stores means times calls: it comes back as calls * ``chunk_size`` tokens, as llama-imatrix reads it.
+A weight is multiplied with an activation; the mean square of that says how much an error of the weight costs.
+A model of experts counts for each expert the tokens that reached it. A ``.dat`` has one count for all experts
+and stores means times calls: it is read as calls * ``chunk_size`` tokens, as llama-imatrix does.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Collector:
         self.chunk_size = chunk_size
 
     def add(self, name: str, x: Any, ids: Any = None, experts: int | None = None) -> None:
-        """Activations that a tensor was multiplied with.
+        """Add activations with which a tensor was multiplied.
 
         x [..., K]; for stacked experts also ``ids`` [T, U] and their number, with x [T, K], [T, 1, K] or
         [T, U, K].
@@ -101,7 +101,7 @@ class Collector:
         self._put(name, sums, np.bincount(chosen.reshape(-1), minlength=experts))
 
     def merge(self, other: Collector) -> None:
-        """Add all that another one holds."""
+        """Add all sums of another collector."""
         for name, entry in other.entries.items():
             self._put(name, entry.sums, entry.counts)
         self.datasets += other.datasets
@@ -135,7 +135,7 @@ class Collector:
         return Imatrix(path, narrow, chunks=self.chunks, datasets=tuple(self.datasets), unseen=unseen)
 
     def save(self, path: str | os.PathLike[str], legacy: bool | None = None) -> str:
-        """Write a ``.gguf``, or the older ``.dat``; not told which, the name decides."""
+        """Write a ``.gguf``, or the older ``.dat`` for ``legacy=True``; by default the name decides."""
         final = checked_path("save an importance matrix", path, "pass a str or an os.PathLike")
         if not self.entries:
             raise GGUFError(
@@ -175,7 +175,7 @@ class Collector:
 
 
 def collected(path: str | os.PathLike[str], chunk_size: int | None = None) -> Collector:
-    """The sums of a file, either kind, to be added to or written as the other kind."""
+    """A collector with the sums of a file of either kind, to add to, or to write as the other kind."""
     text = checked_path("collected(path)", path, "pass the file that llama-imatrix wrote")
     source = Source(text)
     if source.map[:4] == MAGIC:
@@ -203,7 +203,7 @@ def _from_gguf(path: str, chunk_size: int | None) -> Collector:
 
 
 def _alike(name: str, a: Entry, b: Entry) -> tuple[Entry, Entry]:
-    """Both with a count for each expert: one for all of them, from a ``.dat``, holds for each."""
+    """Both entries with a count for each expert; a single count, from a ``.dat``, holds for all experts."""
     if a.sums.size != b.sums.size or (
         len(a.counts) != len(b.counts) and 1 not in (len(a.counts), len(b.counts))
     ):

@@ -1,7 +1,7 @@
-"""Metadata of a file changed where it lies, without writing the tensors anew, if the header has the room.
+"""Changes the metadata of a GGUF file in place, without writing the tensors again, if its header has room.
 
 The data begin at a multiple of the alignment, so a header may grow into the padding before them, 0 to 31
-bytes as a rule. Room for more is left on purpose by a key of our own, an array of zeros that others skip:
+bytes as a rule. A key of our own, an array of zeros that other programs skip, reserves more room:
 
     header · keys … ggmlq.room [0, 0, 0, …] · table of tensors · padding | data
 
@@ -33,7 +33,7 @@ ROOM_BYTES = 8 + len(ROOM) + 4 + 4 + 8  # of the key with no zero in it
 
 
 def with_room(metadata: Metadata, nbytes: int) -> Metadata:
-    """Metadata with so many bytes to grow into, or without any."""
+    """Metadata with so many bytes of reserved room, or without room."""
     bare = metadata.without(ROOM) if ROOM in metadata else metadata
     if not nbytes:
         return bare
@@ -41,7 +41,7 @@ def with_room(metadata: Metadata, nbytes: int) -> Metadata:
 
 
 def renamed(metadata: Metadata, old: str, new: str) -> Metadata:
-    """The value of a key under another one, in its place."""
+    """Metadata with one key renamed, in the same position."""
     if new in metadata and new != old:
         raise GGUFError(f"rename {old!r} to {new!r}: there is such a key already; remove it first")
     metadata.type(old)  # is there, or the error that names what is near
@@ -49,7 +49,7 @@ def renamed(metadata: Metadata, old: str, new: str) -> Metadata:
 
 
 def why_not_in_place(file: GGUFFile, metadata: Metadata) -> str | None:
-    """The reason why the file has to be written anew for this metadata; None where a few bytes suffice."""
+    """The reason why this metadata needs a new file; None where it fits into the header in place."""
     if len(file.paths) > 1:
         return "it is one of several parts"
     for key, why in ((ALIGNMENT_KEY, "another alignment"), (ROOM, "another room")):
@@ -64,9 +64,9 @@ def why_not_in_place(file: GGUFFile, metadata: Metadata) -> str | None:
 
 
 def change(file: GGUFFile, metadata: Metadata) -> None:
-    """Write metadata into the file as it lies; :func:`why_not_in_place` was asked before.
+    """Write metadata into the file in place; call :func:`why_not_in_place` first.
 
-    Only bytes that differ are written. If that fails, what was there comes back.
+    Only bytes that differ are written. If that fails, the old bytes are written back.
     """
     header = _fitted(file, metadata)
     source = file.parts[0].source
@@ -106,10 +106,10 @@ def _put(fd: int, start: int, data: bytes) -> None:
 
 
 def _fitted(file: GGUFFile, metadata: Metadata) -> bytes | None:
-    """The header with this metadata, as long as the one that is there; None where none is."""
+    """A header with this metadata of the same length as the file's; None where there is none."""
     source, header = file.parts[0]
     check_keys(metadata)
-    # What describes the file and not the model stays, whatever the metadata say.
+    # Keys that describe the file and not the model stay, whatever the new metadata say.
     reserved: dict[str, Entry] = {key: stored for key, stored in header.metadata.items() if key in KEYS}
     entries = reserved | {key: entry for key, entry in metadata.entries.items() if key not in KEYS}
     bare = {key: entry for key, entry in entries.items() if key != ROOM}

@@ -1,8 +1,8 @@
-"""Arrays that lie in the map of a file, as ranges of that file, so that the system moves their bytes.
+"""Ranges of files behind memory-mapped arrays, so that a save or a load lets the system move their bytes.
 
-From file to file or into memory: through the memory map, each page would first have to be mapped,
-and that may cost as much as the copy itself. What the system does not copy (another file system, no
-Linux, a file that was replaced) is left to be taken from the map.
+The system copies from file to file or into memory. Through the memory map, each page would first have to be
+mapped, and that may cost as much as the copy itself. Bytes that the system cannot copy (another file system,
+no Linux, a file that was replaced) are left, and the caller takes them from the map.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Files:
         self._fds: dict[str, int | None] = {}
 
     def copy(self, extent: Extent, target: int) -> int:
-        """Append to a file what the system is able to copy; how many bytes that were."""
+        """Append an extent to a file as far as the system can copy it; the number of bytes copied."""
         fd = self._fd(extent.map) if hasattr(os, "copy_file_range") else None
         done = 0
         with contextlib.suppress(OSError):  # what is refused here, a full disk too, the write tries again
@@ -46,7 +46,7 @@ class Files:
         return done
 
     def read(self, source: Map, offset: int, target: NDArray[np.uint8]) -> int:
-        """Fill memory with what the system is able to read; how many bytes that were. For any thread."""
+        """Fill memory from a file as far as the system can read it; the number of bytes. For any thread."""
         fd = self._fd(source) if hasattr(os, "preadv") else None
         done = 0
         with contextlib.suppress(OSError):

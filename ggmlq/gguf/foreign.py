@@ -1,4 +1,4 @@
-"""Explanations of files that are no GGUF or safetensors file, and where to get one."""
+"""Explanations for files of other kinds that a user tries to open as GGUF or safetensors, with a way out."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ WORDS = re.compile(rb"[\x20-\x7e\s]+")
 
 
 def explanation(data: mmap.mmap, expected: str = "GGUF") -> str:
-    """A sentence on what the bytes are that are no file of the kind that is wanted."""
+    """A sentence that says what kind of file these bytes are, for an error that they are no ``expected``."""
     head = data[:HEAD]
     kind = _known(head)
     if kind:

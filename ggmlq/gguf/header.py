@@ -30,7 +30,7 @@ DEFAULT_ALIGNMENT = 32
 
 
 class Header(NamedTuple):
-    """All that is known of a file before its tensors are looked at."""
+    """The parsed header of a GGUF file: all facts that are known before a tensor is read."""
 
     version: int
     byteorder: str  # "little" or "big"

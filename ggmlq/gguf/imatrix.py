@@ -1,6 +1,6 @@
-"""Importance matrices, which ``llama-imatrix`` writes: how much each column of a tensor matters.
+"""Reader of importance matrices, which ``llama-imatrix`` writes: they say how much each column matters.
 
-Both kinds of file hold sums of squared activations and how often they were counted.
+Both kinds of file hold sums of squared activations and the counts of these.
 
     *.dat   entries i32, then for each: name (length i32, bytes) · calls i32 · values i32 · float32 …
             and perhaps: chunks i32 · name of the data set (length i32, bytes); little-endian
@@ -107,13 +107,13 @@ def _from_gguf(path: str, file: GGUFFile) -> Imatrix:
 
 
 def number(file: GGUFFile, key: str) -> int:
-    """A count of the file; 0 where it has none."""
+    """The whole number under a key of the file; 0 where it has none."""
     value = file.metadata.get(key, 0)
     return value if isinstance(value, int) else 0
 
 
 def datasets_of(file: GGUFFile) -> list[str]:
-    """Names of the texts that it was computed on."""
+    """Names of the texts on which the matrix was computed."""
     value = file.metadata.get(DATASETS, ())
     return [str(item) for item in value] if isinstance(value, Sequence) and not isinstance(value, str) else []
 
@@ -130,7 +130,7 @@ def names_in(path: str, file: GGUFFile) -> list[str]:
 
 
 def sums_of(path: str, file: GGUFFile, name: str) -> tuple[Floats, Floats]:
-    """Sums of squares, and how often they were counted, a number for each expert."""
+    """The sums of squares of a tensor, and their counts, one for each expert."""
     sums, counts = _tensor(path, file, name + SUMS), _tensor(path, file, name + COUNTS).reshape(-1)
     if not counts.size or not sums.size or sums.size % counts.size:
         raise GGUFError(
@@ -158,7 +158,7 @@ def _tensor(path: str, file: GGUFFile, name: str) -> Floats:
 
 
 def _check(what: str, values: Floats) -> None:
-    """Sums of squares, and counts, are finite and not negative."""
+    """Refuse sums of squares, or counts, that are negative or not finite."""
     bad = ~(np.isfinite(values) & (values >= 0)).reshape(-1)
     if bad.any():
         first = int(bad.argmax())
@@ -188,7 +188,7 @@ class Legacy:
         return Imatrix(source.path, rows, chunks=chunks, datasets=datasets)
 
     def entries(self) -> dict[str, tuple[Floats, int]]:
-        """Values and calls by name: means times calls."""
+        """The values (means times calls) and the calls of each tensor, by name."""
         entries: dict[str, tuple[Floats, int]] = {}
         for _ in range(self._number("the number of entries", 1)):
             start = self._at

@@ -1,4 +1,4 @@
-"""Arrays that may be saved as tensors, and their bytes, a slab at a time."""
+"""Checks arrays that a user saves as tensors, and gives their bytes for the file, a slab at a time."""
 
 from __future__ import annotations
 

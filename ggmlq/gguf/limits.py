@@ -1,7 +1,8 @@
-"""Limits on the size of a header: more than any model needs, little enough for seconds and a gigabyte.
+"""Limits on the size of a header, so that a hostile file costs its reader at most seconds and a gigabyte.
 
-A file costs its writer next to nothing where it repeats itself or has holes, and a reader an object for
-each thing in it. The largest vocabularies have a million texts and 40 MiB; ggml reads no arrays of arrays.
+They exceed the needs of any model. A file with repetitions or holes costs its writer next to nothing, and its
+reader an object for each entry. The largest vocabularies have a million texts and 40 MiB; ggml reads no
+arrays of arrays.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Allowance:
         self._counts = dict.fromkeys(LIMITS, 0)
 
     def excess(self, what: str, n: int) -> str | None:
-        """Count so many more; where that is too much, the reason."""
+        """Count n more entries; the reason, if these are too many."""
         self._counts[what] += n
         count, most = self._counts[what], self._most[what]
         if count <= most:

@@ -1,10 +1,10 @@
-"""A whole model to a GPU: some threads read into locked memory while what was read before travels.
+"""Copies a whole model to a GPU: threads read the file into locked memory while the GPU fetches other parts.
 
     file -- threads read --> buffers of locked memory -- the GPU fetches --> tensors on the GPU
 
 A portion is what fits one buffer (portions.py). A thread takes a portion and a buffer, fills it, asks the
-GPU to fetch it and puts the buffer back; who takes it next waits until it was fetched. So file, memory and
-link are busy at the same time, and no thread waits for the others. The GPU's half is
+GPU to fetch it and puts the buffer back; the next thread with this buffer waits until the GPU has fetched it.
+So file, memory and link are busy at the same time, and no thread waits for the others. The GPU's half is
 ggmlq/cuda/machine/upload.py.
 """
 
@@ -46,11 +46,11 @@ class Buffer(Protocol):
     data: NDArray[np.uint8]
 
     def wait(self) -> None:
-        """Until what was asked for has been fetched."""
+        """Wait until the GPU has fetched all requested bytes of the buffer."""
 
 
 class Link(Protocol):
-    """The way to a GPU, usable in its ``with`` block."""
+    """The interface of the way to a GPU, for use in its ``with`` block."""
 
     device: str
 
@@ -64,10 +64,10 @@ class Link(Protocol):
         """A buffer of locked memory."""
 
     def send(self, buffer: Any, at: int, nbytes: int, target: Any, start: int) -> None:
-        """Have the GPU fetch bytes of a buffer to a place in an array of its own."""
+        """Let the GPU fetch bytes of a buffer into one of its arrays, from byte ``start`` on."""
 
     def sent(self, buffer: Any) -> None:
-        """All was asked for: from here on ``buffer.wait()`` waits for it."""
+        """Mark the end of a buffer's requests, for which ``buffer.wait()`` then waits."""
 
     def finish(self) -> None:
         """Wait until all has been fetched."""
@@ -76,7 +76,7 @@ class Link(Protocol):
         """Wait, then empty the list and give its memory back."""
 
     def room(self) -> tuple[int, int]:
-        """Free bytes and all bytes."""
+        """The free bytes and all bytes of the GPU's memory."""
 
     def __enter__(self) -> Any: ...
 
@@ -86,7 +86,7 @@ class Link(Protocol):
 def load(
     request: str, tensors: Mapping[str, QuantArray], link: Link, show: bool | None = None
 ) -> dict[str, QuantArray]:
-    """Arrays of an open file, on a GPU; nothing stays there if an error or an interrupt ends it."""
+    """Copy arrays of an open file to a GPU; nothing stays there after an error or an interrupt."""
     blocks = [q.blocks.reshape(-1) for q in tensors.values()]
     plan = portions([(b.nbytes, b.itemsize) for b in blocks], BUFFER_BYTES)
     shapes = [(*q.shape[:-1], q.format.row_bytes(q.shape[-1] if q.shape else 1)) for q in tensors.values()]
@@ -152,7 +152,7 @@ class _Crew:
         self._stopped = False
 
     def begin(self, portion: Portion) -> None:
-        """Let a thread take it; each of the first portions starts one."""
+        """Give a portion to a free thread; each of the first portions starts a thread."""
         self._ready.put(portion)
         if len(self._threads) < self._most_threads:
             name = f"ggmlq-load-{len(self._threads)}"
@@ -160,7 +160,7 @@ class _Crew:
             self._threads[-1].start()
 
     def finished(self) -> int:
-        """Wait for any portion that is under way: its bytes, or the error that a thread met."""
+        """Wait for any portion under way; gives its bytes, or raises the error of its thread."""
         result = self._done.get()
         if isinstance(result, BaseException):
             raise result
@@ -204,7 +204,7 @@ class _Crew:
 
 
 def fill(target: NDArray[np.uint8], blocks: Blocks, start: int, files: Files) -> None:
-    """The little-endian bytes of blocks from byte ``start`` on, as many as the target holds."""
+    """Fill the target with the little-endian bytes of blocks, from byte ``start`` on."""
     part = blocks[start // blocks.itemsize : (start + len(target)) // blocks.itemsize]
     little = blocks.dtype.newbyteorder("<")
     if little != blocks.dtype:

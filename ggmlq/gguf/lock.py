@@ -1,7 +1,7 @@
-"""One set of parts at a time gets its names in a folder, so that two savers of one name do not mix.
+"""A lock on a folder while a save renames its files, so that two saves of one split model do not mix.
 
-The lock is the system's, on a file ``.ggmlq.lock`` that is there only meanwhile and names its holder; it
-ends with the process that holds it, however that ends. Windows and file systems without locks do without.
+The lock is the system's, on a file ``.ggmlq.lock`` that exists only meanwhile and names its holder; it ends
+with the process that holds it, however that ends. On Windows and file systems without locks there is none.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOOKS = 0.05  # seconds between two looks; waiting in the system could not end
 
 @contextlib.contextmanager
 def locked(folder: str) -> Iterator[None]:
-    """Hold the lock of a folder."""
+    """A context that holds the lock of a folder."""
     path = os.path.join(folder, NAME)
     fd = _acquired(path)
     try:
@@ -71,7 +71,7 @@ def _acquired(path: str) -> int | None:
 
 
 def _check_file(path: str) -> None:
-    """A link would have a file made, or emptied, wherever it leads."""
+    """Refuse a lock file that is a link: opening it could make or empty a file elsewhere."""
     try:
         mode = os.lstat(path).st_mode
     except OSError:
@@ -97,7 +97,7 @@ def _sign(fd: int) -> None:
 
 
 class _Wait:
-    """Waiting for another saver: said on a terminal when it takes long, and not without end."""
+    """The wait for another save: a line on a terminal if it takes long, and an error in the end."""
 
     def __init__(self, path: str) -> None:
         self._path, self._start, self._said = path, time.monotonic(), False

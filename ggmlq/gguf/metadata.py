@@ -1,4 +1,4 @@
-"""Metadata: a mapping that decodes a value when it is asked for and remembers every GGUF type."""
+"""Metadata of a GGUF file: a mapping that decodes a value at its first use and remembers every GGUF type."""
 
 from __future__ import annotations
 
@@ -197,14 +197,14 @@ def missing(
     way: str = "list(...) gives the names",
     kind: type[Exception] = GGUFKeyError,
 ) -> NoReturn:
-    """Raise the KeyError that names what is like the key."""
+    """Raise the KeyError for an unknown key, with similar names."""
     names = list(known)
     count_of = count(len(names), "name")
     raise kind(f"{request}: the file has {count_of}, not this one; {similar(key, names, way)}")
 
 
 def similar(key: object, known: Iterable[str], way: str = "list(...) gives the names") -> str:
-    """The question whether one of the names that are like the key was meant, or the way out."""
+    """The end of an error about an unknown key: "did you mean" with similar names, or the way out."""
     names = list(known)
     candidates = near(str(key), names) if len(names) <= COMPARED else []
     if not candidates:

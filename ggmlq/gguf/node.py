@@ -44,7 +44,7 @@ class Node(NamedTuple):
 
 
 def skip(source: Source, type: ValueType, at: int, depth: int = 0) -> int:
-    """The end of a value, with every length on the way checked; nothing is stored."""
+    """The place of the end of a value; every length on the way is checked, and nothing is stored."""
     if type in NUMBERS:
         source.need(at, NUMBERS[type].itemsize, f"a {type.word}")
         return at + NUMBERS[type].itemsize
@@ -63,7 +63,7 @@ def skip(source: Source, type: ValueType, at: int, depth: int = 0) -> int:
 
 
 def _skip_arrays(source: Source, at: int, count: int, depth: int) -> int:
-    """Arrays in an array: there may be hundreds of thousands, so small ones are passed in a few steps."""
+    """The end of an array of arrays, of which there may be many: small ones are passed in a few steps."""
     unpack, data, room = source.unpack_array, source.map, source.size - 12
     widths = _WIDTHS if depth < MAX_DEPTH else {}
     for _ in range(count):
@@ -83,7 +83,7 @@ def _skip_arrays(source: Source, at: int, count: int, depth: int) -> int:
 
 
 def array_header(source: Source, at: int, depth: int) -> tuple[ValueType, int]:
-    """Type and number of elements; so many do fit into the bytes left."""
+    """The type and number of an array's elements, checked against the bytes left."""
     number = source.u32(at, "the type of an array's elements")
     of = ValueType.parse(number)
     if of is None:
@@ -101,7 +101,7 @@ def array_header(source: Source, at: int, depth: int) -> tuple[ValueType, int]:
 
 
 def read(source: Source, type: ValueType, at: int, depth: int = 0) -> tuple[Node, int]:
-    """A value and where it ends. Numbers are copied into the byte order of this machine."""
+    """A value and the place of its end. Numbers are copied into the byte order of this machine."""
     if type in NUMBERS:
         end = at + NUMBERS[type].itemsize
         source.need(at, end - at, f"a {type.word}")

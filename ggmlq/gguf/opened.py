@@ -61,7 +61,7 @@ class Opened(Listed, Mapping[str, Held_co]):
         return name in self._opened().places
 
     def select(self, filter: Filter) -> Selection[Held_co]:
-        """The tensors whose names fit, as a read-only mapping; none is read before it is asked for.
+        """The tensors whose names fit, as a read-only mapping; a tensor is read at its first use.
 
         Parameters
         ----------
@@ -78,7 +78,7 @@ class Opened(Listed, Mapping[str, Held_co]):
         return Selection(self, select(f"{self!r}.select({short(filter)})", self, filter))
 
     def _missing(self, name: object, kind: type[Exception]) -> NoReturn:
-        """Raise the error for a name that is not there: what it may have meant."""
+        """Raise the error for a name that is not there, with similar names."""
         request, names = f"{self!r}[{short(name)}]", list(self._opened().places)
         if isinstance(name, str) and (fits := fitting(names, name)):
             raise kind(
@@ -115,7 +115,7 @@ class Opened(Listed, Mapping[str, Held_co]):
         arrays = loading.to_several(f"{self!r}.to({devices!r})", chosen, devices, axis, progress)
         return MappingProxyType(arrays)
 
-    # A model equals itself only: comparing the bytes of two is nothing to do in passing.
+    # A model equals itself only: comparing the bytes of two models takes too long for ``==``.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
@@ -129,7 +129,7 @@ class Opened(Listed, Mapping[str, Held_co]):
         self.close()
 
     def close(self) -> None:
-        """Let go of the files; what was taken from them stays good."""
+        """Close the files; arrays that were taken from them stay good."""
         self._state = None
 
 

@@ -22,7 +22,7 @@ class Place(NamedTuple):
 
 
 def place_of(name: str) -> Place:
-    """The place that a name says."""
+    """The place (stack, layer, role) of a tensor, from its name."""
     match = LAYER.fullmatch(name)
     if match is None:
         return Place("", None, name.removesuffix(PLAIN))

@@ -25,7 +25,7 @@ Chunk = bytes | memoryview
 
 
 class Layout(NamedTuple):
-    """The settings for the header of every part."""
+    """The alignment and byte order of every part."""
 
     byteorder: str
     alignment: int
@@ -47,7 +47,7 @@ class PartPlan(NamedTuple):
 
 
 def choose_alignment(metadata: Metadata, alignment: int, explicit: bool) -> int:
-    """The argument, or general.alignment; a value that someone set must not contradict the argument."""
+    """The alignment: the argument, or general.alignment; the user's values of both must not differ."""
     entry = metadata.entries.get(ALIGNMENT_KEY)
     came = isinstance(entry, Stored) and not explicit
     if entry is not None and not (explicit and isinstance(entry, Stored)):
@@ -66,7 +66,7 @@ def choose_alignment(metadata: Metadata, alignment: int, explicit: bool) -> int:
 
 
 def check_keys(metadata: Metadata) -> None:
-    """Keys that readers take."""
+    """Refuse keys that readers of GGUF do not accept."""
     for key in metadata:
         try:
             size = len(key.encode())
@@ -83,7 +83,7 @@ def check_keys(metadata: Metadata) -> None:
 
 
 def groups(tensors: Sequence[Described], limits: Limits) -> list[list[Described]]:
-    """Tensors of each part, in order; a tensor larger than the limit has a part of its own."""
+    """The tensors of each part, in order; a tensor larger than the limit gets a part of its own."""
     if isinstance(limits.tensors, Sequence):
         return _of_counts(tensors, limits.tensors)
     parts: list[list[Described]] = [[]]
@@ -137,7 +137,7 @@ def _names(path: str, count: int) -> list[str]:
 def plan(
     path: str, tensors: Sequence[Described], metadata: Metadata, layout: Layout, limits: Limits
 ) -> list[PartPlan]:
-    """All parts of the model, ready to be written."""
+    """The plans of all parts of a model, ready to be written."""
     parts = groups(tensors, limits)
     plans = []
     for index, (name, group) in enumerate(zip(names(path, len(parts)), parts, strict=True)):
@@ -150,13 +150,13 @@ def part(
     name: str, tensors: Sequence[Described], metadata: Metadata, layout: Layout,
     besides: Mapping[str, Entry] = MappingProxyType({}),
 ) -> PartPlan:  # fmt: skip
-    """One file, with the metadata that it has and what it has ``besides``."""
+    """The plan of one file; ``besides``: metadata of this file alone."""
     entries = {**_entries(metadata, layout.alignment), **besides}
     return PartPlan(name, _header(entries, tensors, layout), list(tensors))
 
 
 def _entries(metadata: Metadata, alignment: int) -> dict[str, Entry]:
-    """The metadata without what described the files it came from."""
+    """The metadata without keys that describe the files it came from."""
     entries = {key: entry for key, entry in metadata.entries.items() if key not in split.KEYS}
     if ALIGNMENT_KEY in entries or alignment != DEFAULT_ALIGNMENT:
         entries[ALIGNMENT_KEY] = Settable(resolve(Typed(alignment, "uint32")))

@@ -1,4 +1,4 @@
-"""Portions of tensors: tensors of all sizes, dealt out to buffers of one size."""
+"""Division of tensors of all sizes into portions that each fill one buffer, for loading a model to a GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Portion = list[Piece]  # what goes through a buffer at a time
 
 
 def portions(sizes: Iterable[tuple[int, int]], room: int) -> list[Portion]:
-    """All bytes of tensors in their order, in portions that fit ``room``.
+    """Portions of at most ``room`` bytes that hold all bytes of the tensors, in order.
 
     ``sizes`` are pairs of the bytes of a tensor and of its block. Small tensors share a buffer; a large
     one is cut between blocks, at multiples of ``ALIGN``.

@@ -1,7 +1,7 @@
-"""A file whose tensors others write: its header and its full size first, its name when all is there.
+"""GGUF files that several processes write: header and full size first, tensors by workers, names at the end.
 
-Each writes its own range of the temporary file, which is there already: whoever cannot open it is on a
-machine that does not see this folder, and says so in place of making a file that nobody finds.
+Each worker writes its own range of a temporary file that exists already. A worker that cannot open it is on a
+machine that does not see this folder, and raises an error instead of making a file that nobody finds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Place(NamedTuple):
     host: str  # where the file was made
 
     def write(self, at: int, chunks: Iterator[Chunk]) -> None:
-        """Write a part of the tensor, from a byte of it on."""
+        """Write a part of the tensor, from byte ``at`` of the tensor on."""
         try:
             self._write(self.offset + at, chunks)
         except FileNotFoundError as error:
@@ -79,7 +79,7 @@ def prepared(
     byteorder: str = "little",
     split_max_tensors: Any = None,
 ) -> Iterator[tuple[list[str], dict[str, Place]]]:
-    """The files to be, and where each tensor goes. Left without an error, they get their names."""
+    """A context with the future files and each tensor's place; without an error the files get their names."""
     final = checked_path("save(path, tensors)", path, "the path comes first; pass a str or an os.PathLike")
     request = f"save({final!r})"
     limits = None, split_max_tensors

@@ -19,7 +19,7 @@ def fitting(names: Iterable[str], pattern: str) -> list[str]:
 
 
 def select(request: str, names: Iterable[str], filter: Filter) -> list[str]:
-    """The names that a filter takes, in their order; where there are any, it must take one at least."""
+    """The names that a filter takes, in their order; an error if it takes none of some names."""
     listed = list(names)
     if filter is None:
         return listed

@@ -1,4 +1,4 @@
-"""The read-only sequence that a metadata array is."""
+"""The read-only sequence that stands for an array in GGUF metadata."""
 
 from __future__ import annotations
 

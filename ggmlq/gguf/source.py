@@ -1,4 +1,4 @@
-"""The bytes of one file. Every read is checked against the bytes that are left, before it is made."""
+"""The bytes of one open GGUF file. Every read is first checked against the bytes that are left."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONGEST_PATH = 32767  # characters: of Windows; others take 4096 bytes
 
 
 class Map(mmap.mmap):
-    """A read-only map of a whole file that knows where it came from."""
+    """A read-only map of a whole file that remembers the file's path."""
 
     path: str
     identity: tuple[int, int]  # device and inode: whether the path still names this file
@@ -60,7 +60,7 @@ class Source:
         self.set_byteorder("little")
 
     def set_byteorder(self, byteorder: str) -> None:
-        """The order in which all further numbers are read."""
+        """Set the byte order of all further numbers."""
         self.byteorder = byteorder
         self.unpack_u32 = Struct(order_sign(byteorder) + "I").unpack_from
         self.unpack_u64 = Struct(order_sign(byteorder) + "Q").unpack_from
@@ -75,11 +75,11 @@ class Source:
         return (status.st_dev, status.st_ino) == self.map.identity
 
     def fail(self, at: int, reason: str) -> NoReturn:
-        """Raise with the offset at which the file is wrong."""
+        """Raise the error for a broken rule, with the offset at which the file is wrong."""
         raise self.kind.error(f"{self.kind.word}: {self.path}: at byte {at}: {reason}")
 
     def need(self, at: int, n: int, what: str) -> None:
-        """There must be n bytes."""
+        """Refuse a read of n bytes beyond the end of the file."""
         if n > self.size - at:
             self.fail(
                 at,
@@ -88,7 +88,7 @@ class Source:
             )
 
     def stored(self, name: str, begin: int, nbytes: int) -> NDArray[np.uint8]:
-        """The bytes of a tensor, if the file still has them: touching what it lost would end the process."""
+        """The bytes of a tensor; an error if the file was cut, since touching lost bytes ends the process."""
         now = self.map.size()
         if begin + nbytes > now:
             raise self.kind.error(
@@ -179,7 +179,7 @@ def release(array: NDArray[Any]) -> None:
 
 
 def _beside(path: str, kind: Kind) -> list[str]:
-    """Names of such files in the folder where one was looked for."""
+    """Names of files of this kind in the folder of a path that does not exist."""
     end = f".{kind.word}"
     try:
         with os.scandir(os.path.dirname(path) or ".") as entries:

@@ -1,4 +1,4 @@
-"""Split models: which files belong together, and whether they are what their names say."""
+"""Split models: finds the files that belong together, and checks that they are what their names say."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def paths_of_set(path: str) -> list[str]:
 
 
 def check_whole(source: Source, header: Header) -> None:
-    """A file that is opened as a whole model must not be a part of one."""
+    """Refuse a file that is opened as a whole model but is a part of one."""
     count = _number(header, COUNT)
     if count is not None and count > 1:
         part = (_number(header, NO) or 0) + 1
@@ -81,7 +81,7 @@ def check_whole(source: Source, header: Header) -> None:
 
 
 def check_set(sources: Sequence[Source], headers: Sequence[Header]) -> None:
-    """Every part must be the part that its name says, and of the same model as the first."""
+    """Refuse parts that are not the ones that their names say, or are of another model than the first."""
     total = sum(len(header.tensors) for header in headers)
     owner: dict[str, str] = {}
     for index, (source, header) in enumerate(zip(sources, headers, strict=True)):

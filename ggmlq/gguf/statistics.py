@@ -1,4 +1,4 @@
-"""Statistics of a tensor: its values, its scales and its codes, a slab at a time."""
+"""Statistics of a tensor for ``ggmlq show``: its values, its scales and its codes, a slab at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the place of a new file, before a byte is written, so that nobody waits for a refusal."""
+"""Checks of the path and the disk space of a new file, before a byte is written."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ DEVICES = ("/dev", "/proc")  # links here are devices in disguise: /dev/stdout i
 
 
 def check(path: str) -> None:
-    """Nothing is there, or a regular file that may be written to, or an ordinary link.
+    """Refuse a path unless nothing is there, a regular file that may be written to, or an ordinary link.
 
-    A link itself is replaced, which leaves alone what others reach through links of their own.
+    A save replaces the link itself; the file that it leads to stays as it is.
     """
     if not os.path.basename(path):
         raise GGUFOSError(f"{path!r} names no file; add a file name such as model.gguf")
@@ -32,7 +32,7 @@ def check(path: str) -> None:
         raise GGUFOSError(f"{path} is a folder; name a file in it")
     if not stat.S_ISREG(mode):
         raise GGUFOSError(f"{path} is not a regular file, and a save would replace it; name another file")
-    # An administrator may write to anything, which is no reason to: somebody took the permission away.
+    # An administrator may write to any file; still refuse, since somebody took the permission away.
     if not mode & 0o222 or not os.access(path, os.W_OK):
         raise GGUFOSError(
             f"{path} is there and read-only (mode {stat.S_IMODE(mode):04o}); a save would replace it; allow "
@@ -53,9 +53,10 @@ def _is_device(path: str) -> bool:
 
 
 def check_room(files: Iterable[tuple[str, int]]) -> None:
-    """The files fit beside all that is there: an old file leaves only when the new one is whole.
+    """Refuse files that do not fit beside the old ones, which stay until the new ones are whole.
 
-    Asked of the system and not reserved: where a file system cannot, ``posix_fallocate`` writes it all.
+    The system states its free space. Nothing is reserved, because ``posix_fallocate`` writes all bytes on
+    some file systems.
     """
     if not hasattr(os, "statvfs"):  # Windows
         return

@@ -1,4 +1,4 @@
-"""The tensors of a header: read, and checked before anybody looks at a byte of them."""
+"""The table of tensors in a GGUF header: its entries read, and checked before any tensor is read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_BYTES = 2**63 - 1  # of a tensor: ggml and NumPy count in signed 64 bits
 
 
 class TensorInfo(NamedTuple):
-    """One tensor: where it lies and what it means."""
+    """One entry of the table: the name, place, type and shape of a tensor."""
 
     name: str
     format: Format
@@ -30,7 +30,7 @@ class TensorInfo(NamedTuple):
 
 
 def read_info(source: Source, at: int) -> tuple[TensorInfo, int]:
-    """One entry of the header and where it ends."""
+    """One entry of the table, and the place of its end."""
     entry = at
     name, at = source.name(at, "the name of a tensor")
     n_dims = source.u32(at, f"tensor {name!r}")
@@ -70,10 +70,10 @@ def _nbytes(source: Source, entry: int, name: str, fmt: Format, ne: list[int]) -
 
 
 def check_places(source: Source, infos: list[TensorInfo], start: int, alignment: int) -> frozenset[str]:
-    """Every tensor aligned, inside the file, and on bytes of its own.
+    """Refuse tensors that are not aligned, lie outside of the file, or overlap; the names of missing ones.
 
-    Where tensors follow each other without gaps, as all writers put them, and the file ends too early, it is
-    taken for a download that was cut off: the names of those that it lacks.
+    If tensors follow each other without gaps, as all writers put them, and the file ends too early, it is
+    taken for a download that was cut off. The result names the tensors that it lacks.
     """
     room = source.size - start
     whole = _follow(infos, alignment)
@@ -118,7 +118,7 @@ def _follow(infos: list[TensorInfo], alignment: int) -> bool:
 
 
 def fail_absent(source: Source, info: TensorInfo, start: int) -> NoReturn:
-    """Raise for a tensor that a cut file lacks."""
+    """Raise the error for a tensor that a cut file lacks."""
     source.fail(
         info.entry,
         f"tensor {info.name!r} needs bytes {start + info.offset} to {start + info.offset + info.nbytes}, "
@@ -127,7 +127,7 @@ def fail_absent(source: Source, info: TensorInfo, start: int) -> NoReturn:
 
 
 def piece(q: QuantArray, start: int, shape: tuple[int, ...]) -> QuantArray:
-    """Elements from a place on, counted through all rows, in a shape of their own; a view, on the host.
+    """A view of some elements of an array on the host, from element ``start`` on, in another shape.
 
     Whole blocks: ``start`` and the rows of ``shape`` are multiples of the format's.
     """

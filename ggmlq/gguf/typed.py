@@ -1,4 +1,4 @@
-"""From Python values to GGUF types: what is chosen, how to force another, what GGUF cannot hold."""
+"""GGUF types for Python values in metadata: the rule that chooses one, ``Typed`` to force another, errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .node import Node
 from .sequence import Array
 from .valuetype import MAX_DEPTH, NUMBERS, ValueType
 
-# The first of these that holds an int is its type; of those marked so for all ints of a list.
+# The first type of FOR_INT that holds an int is its type; FOR_INTS is for all ints of a list.
 FOR_INT = (ValueType.UINT32, ValueType.INT32, ValueType.UINT64, ValueType.INT64)
 FOR_INTS = (ValueType.INT32, ValueType.INT64)
 
@@ -235,7 +235,7 @@ def _telling(items: Sequence[Any]) -> Iterable[Any]:
 
 
 def _check_number(item: Any, kind: ValueType) -> None:
-    """True for a number that the type holds, before NumPy could wrap it or round it."""
+    """Refuse a number that the type does not hold, before NumPy could wrap it or round it."""
     item = item.item() if isinstance(item, np.generic) else item
     truth = isinstance(item, bool)
     if kind is ValueType.BOOL:

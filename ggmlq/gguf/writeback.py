@@ -1,4 +1,4 @@
-"""Bringing written bytes to the disk while more are written, so that fsync has little left to wait for."""
+"""Starts writing a new file's bytes to the disk while more are written, so that the final fsync is short."""
 
 from __future__ import annotations
 

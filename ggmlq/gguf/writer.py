@@ -1,4 +1,4 @@
-"""Saving: check, lay out, stream to temporary files, give them their names."""
+"""``gq.gguf.save``: checks and lays out a GGUF file, streams it to a temporary one, and renames that."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def layout(
     split_max_bytes: int | None = None,
     split_max_tensors: int | Sequence[int] | None = None,
 ) -> list[tuple[str, int]]:
-    """The files that :func:`save` would write, with their sizes. Checks what it checks, and writes nothing.
+    """The files that :func:`save` would write, with their sizes. All its checks are made, nothing is written.
 
     >>> import os, tempfile, numpy as np, ggmlq as gq
     >>> path = os.path.join(tempfile.mkdtemp(), "m.gguf")
@@ -123,14 +123,14 @@ def layout(
 
 
 def file_bytes(tensors: Mapping[str, Any], metadata: Metadata, byteorder: str) -> int:
-    """The size of one file of these tensors, wherever it will be."""
+    """The size of a single file of these tensors."""
     laid = Layout(byteorder, choose_alignment(metadata, DEFAULT_ALIGNMENT, False))
     return _nbytes(part("", _described(tensors), metadata, laid), laid)
 
 
 @contextmanager
 def refused(request: str) -> Iterator[None]:
-    """Raise errors of the system during a save as errors in words."""
+    """A context that raises the system's errors during a save as errors in words."""
     try:
         yield
     except GGUFOSError as error:

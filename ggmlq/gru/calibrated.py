@@ -22,7 +22,7 @@ def cell_of(
     request: str, weights: Weights, observed: Mapping[str, Observed], widths: Mapping[str, Width],
     tables: str, observer: str, rounding: str,
 ) -> Cell:  # fmt: skip
-    """The cell of a direction."""
+    """The cell of one direction: a format for each tensor, codes of the weights, and the three tables."""
     formats: dict[str, QFormat] = {}
     for name in NAMES:
         width = widths[name]

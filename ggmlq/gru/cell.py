@@ -20,7 +20,7 @@ TABLE_OF = {"table_z": ("z_pre", "z_out"), "table_r": ("r_pre", "r_out"), "table
 
 
 class Cell:
-    """Formats by the names in ``widths.NAMES``, and codes: W R bx br table_z table_r table_g.
+    """One direction: formats by the names in ``widths.NAMES``; codes of W R bx br table_z table_r table_g.
 
     ``ranges``: the least and the largest value of a tensor in the calibration.
     """
@@ -50,7 +50,7 @@ class Cell:
 
     @cached_property
     def row_sums(self) -> dict[str, NDArray[np.int64]]:
-        """Sums of the rows of W and R, which a zero point of the activations is multiplied with."""
+        """Sums of the rows of W and R; times the activations' zero point they correct a product."""
         return {name: self.codes[name].sum(1, dtype=np.int64) for name in ("W", "R")}
 
     def prepared(self, key: Any, make: Any) -> Any:

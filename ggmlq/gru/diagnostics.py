@@ -15,7 +15,7 @@ from .step import COUNTED
 from .widths import GATES
 
 FAR = "x far"  # values of x that saturate and lie beyond all that calibration saw
-MARGIN = 8  # part of a format's width by which values of the same kind may go further
+MARGIN = 8  # far is an eighth of the format's width beyond the range
 TALLIED = (*COUNTED, "x", FAR, "h0")  # the order in which kernels and runs count
 
 

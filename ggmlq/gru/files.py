@@ -1,11 +1,11 @@
-"""A FixedGRU in an npz file: integer codes, exponents, zero points and what calibration saw; never a pickle.
+"""A FixedGRU in an npz file: integer codes, exponents, zero points, ranges of the calibration; no pickle.
 
     version, directions, tables, rounding, dynamic_x        facts of the whole
     0/W 0/R 0/bx 0/br 0/table_z 0/table_r 0/table_g         codes of a direction, in their own dtype
     0/formats       int64 [18, 4]: exponent (0 where there is one a row), zero, bits, signed; in the order of
                     the names in widths.py
     0/exponents     int64 [4, 3H]: of the rows of W, R, bx, br
-    0/ranges        float64 [18, 2]
+    0/ranges        float64 [18, 2]: least and largest value in the calibration
 
 A file comes from anywhere: nothing of it is used before shapes, dtypes and every number are checked.
 """
@@ -37,7 +37,7 @@ AGAIN = "save the GRU again with f.save(path)"
 
 
 def save(path: str | os.PathLike[str], cells: Sequence[Cell], facts: Mapping[str, Any]) -> None:
-    """Write a file beside its name first, so that an existing one is replaced whole or stays."""
+    """Write the cells and facts of a FixedGRU to a file; an existing file is replaced whole or stays."""
     try:
         final = os.fspath(path)
     except TypeError:
@@ -60,7 +60,7 @@ def save(path: str | os.PathLike[str], cells: Sequence[Cell], facts: Mapping[str
 
 
 def write_arrays(path: str, arrays: Mapping[str, Any]) -> None:
-    """An npz of any arrays, in full or not at all."""
+    """Write arrays to an npz file, in full or not at all."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     with Staging([path]) as staging:
@@ -81,7 +81,7 @@ def _formats(cell: Cell) -> list[tuple[str, QFormat]]:
 
 
 def load(path: str | os.PathLike[str]) -> tuple[tuple[Cell, ...], dict[str, Any]]:
-    """The cells and the facts."""
+    """The cells of a file, checked, and its facts: tables, rounding, dynamic_x."""
     request = f"FixedGRU.load({short(path, PATH)})"
     try:
         dump = Dump(path)

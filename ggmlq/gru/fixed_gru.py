@@ -1,4 +1,4 @@
-"""FixedGRU: a GRU in integers, which a caller runs, saves and asks for diagnostics."""
+"""``gq.FixedGRU``: a GRU in integers, with its call, its files and its diagnostics."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class FixedGRU:
         )
 
     def plan(self, cell: Cell, x: QFormat) -> Plan:
-        """The constants of kernels for a format of x, made once for that of the calibration."""
+        """The constants of kernels for a format of x; they are kept for the format of the calibration."""
         if x is not cell.formats["x"]:
             return plan_of("FixedGRU(x)", cell, x)
         plan: Plan = cell.prepared("plan", lambda _: plan_of("GRU.fixed()", cell, x))
@@ -106,8 +106,8 @@ class FixedGRU:
             [T, N, C], or [N, T, C] with ``batch_first``, on the device of the GRU; float64 is quantized as
             such, all others as float32.
         h0 : array of floats, optional
-            [N, H], of both directions [2, N, H]; zeros if left out. States that an earlier call returned are
-            found again to the bit, so a sequence may be run in parts.
+            [N, H], of both directions [2, N, H]; zeros if left out. States that an earlier call returned
+            become the same codes again, so a sequence may be run in parts.
         batch_first : bool
             Whether sequences come first, in x, y and v.
         return_codes : bool

@@ -1,4 +1,4 @@
-"""GRU: float weights, the forward pass, calibration, and the way to a FixedGRU."""
+"""``gq.GRU``: a GRU with float weights, which runs, calibrates, and makes a FixedGRU of itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Floats = NDArray[Any]
 
 
 class GRU:
-    """A GRU of one layer with float weights: run it, calibrate it, fix it.
+    """A GRU of one layer with float weights: run it, calibrate it, make a FixedGRU of it.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class GRU:
 
     @property
     def W(self) -> Any:
-        """The weights of the inputs, [3H, C], gates in the order z, r, g; of both directions a pair."""
+        """The weights of the inputs, [3H, C], gates in the order z, r, g; a pair for both directions."""
         return self._parts("W")
 
     @property
@@ -146,7 +146,7 @@ class GRU:
         return self._pass("GRU(x)", x, h0, batch_first, False)
 
     def observe(self, x: Any, h0: Any = None, batch_first: bool = False) -> tuple[Floats, Floats]:
-        """Calibrate on a batch: run it, and keep what every observer needs. Any number of batches.
+        """Calibrate on one more batch: run it, and add the values of all tensors to their statistics.
 
         Takes and returns what a call does.
         """

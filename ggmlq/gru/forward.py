@@ -1,4 +1,4 @@
-"""One pass of the float GRU in float64: every stage by its name, a few steps at a time."""
+"""The forward pass of a float GRU in float64, which yields the values of every stage by name."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ FEW = 1 << 18  # numbers of each kind that are held at a time
 
 
 def steps(w: Weights, x: Any, h: Real) -> Iterator[dict[str, Real]]:
-    """Yield runs of neighbouring steps: the tensors of ``widths.NAMES``, each [steps, N, …].
+    """Yield the tensors of some neighbouring steps at a time, by their names in ``widths.NAMES``.
 
-    ``h`` are the states after the steps. The weights of a step come in the dtype they have, everything is
-    computed in float64.
+    Each is [steps, N, …]; the weights are left out. The argument ``h`` is the states before the first step,
+    the tensor "h" those after each step. Weights may have any dtype; everything is computed in float64.
     """
     W, R, bx, br = (np.asarray(part, np.float64) for part in w)
     run = max(1, FEW // max(1, 3 * w.units * x.shape[1]))
@@ -33,7 +33,7 @@ def steps(w: Weights, x: Any, h: Real) -> Iterator[dict[str, Real]]:
 
 
 def one(wx: Real, rh: Real, bx: Real, br: Real, h: Real) -> dict[str, Real]:
-    """One step of [N, …] from the two products."""
+    """All stages of one step, by name, from its products ``wx`` and ``rh`` [N, 3H] and the states ``h``."""
     units = h.shape[1]
     z, r, g = (slice(i * units, (i + 1) * units) for i in range(3))
     z_pre = wx[:, z] + rh[:, z] + bx[z] + br[z]

@@ -1,4 +1,4 @@
-"""The weights of a GRU node of an ONNX file. Its gates are z, r, h, in the order that is used here.
+"""The weights of a GRU node of an ONNX file. ONNX orders gates z, r, h, as ``ggmlq`` does.
 
 ModelProto.graph = 7 · GraphProto.node = 1, .initializer = 5
 NodeProto: input 1, output 2, name 3, op_type 4, attribute 5
@@ -25,7 +25,7 @@ USUAL = ("Sigmoid", "Tanh")
 
 
 class Node(NamedTuple):
-    """A GRU of a graph."""
+    """A GRU node of an ONNX graph."""
 
     name: str
     inputs: list[str]
@@ -33,7 +33,7 @@ class Node(NamedTuple):
 
 
 def read_onnx(path: Any, node: str | None) -> dict[str, Any]:
-    """The arguments of ``GRU`` from a node of a file."""
+    """The arguments of ``GRU`` (W, R, bx, br) from a GRU node of an ONNX file."""
     request = f"GRU.from_onnx({short(path, 4096)})"
     try:
         data = _bytes(path)

@@ -33,7 +33,7 @@ from_torch_order = to_torch_order  # the first two thirds change places either w
 
 
 def checked_order(request: str, order: Any) -> str:
-    """One of the known orders."""
+    """The order of gates, if it is a known one; else an error."""
     if order not in ORDERS:
         raise UnsupportedError(
             f'{request}: order={short(order)}; gates lie as "zrg" (update, reset, new: ONNX, Haste) or "rzn" '

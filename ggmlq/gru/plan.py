@@ -1,8 +1,8 @@
-"""The constants of kernels for a cell: all that does not change from step to step, in integers.
+"""The integer constants that the kernels of a FixedGRU need for one direction; no step changes them.
 
-Shifts become amounts (``fixed/shift.py``), zero points corrections of sums, biases, which are shifted once
-and for all, one number a unit beside the sum before a gate. Sums are bounded here from the codes
-themselves: where everything fits int32 kernels compute in it, else in int64, and what fits neither is
+Shifts become the amounts of ``fixed/shift.py``, zero points become corrections of sums, and biases are
+shifted once to the scale of the sum that they are added to. The plan also bounds all sums, from the codes of
+the weights: kernels compute in int32 where everything fits it, else in int64; a GRU that fits neither is
 refused before anything runs.
 """
 
@@ -25,7 +25,7 @@ SURE = 17  # a left shift that takes every number but 0 beyond the ends of 16 bi
 
 
 class Rows(NamedTuple):
-    """The constants of a product, one number for each of 3H rows."""
+    """The constants of a product of matrices, one number for each of 3H rows; see ``step.product``."""
 
     correction: Ints  # zero point times sum of the row
     left: Ints
@@ -38,7 +38,7 @@ class Plan(NamedTuple):
     """Constants of one direction, for one format of x."""
 
     narrow: bool  # everything fits int32
-    k: Ints  # see step.py
+    k: Ints  # constants that all units share, at the places that step.py names
     wx: Rows
     rh: Rows
     bias_z: Ints  # [H] each: biases, zero point and the end of the table
@@ -51,7 +51,7 @@ class Plan(NamedTuple):
 
 
 def plan_of(request: str, cell: Cell, x: QFormat) -> Plan:
-    """The constants of a direction, narrow if possible."""
+    """The plan of a direction: in int32 if possible, else in int64."""
     for narrow in (True, False):
         try:
             return _Planner(cell, x, narrow).plan()

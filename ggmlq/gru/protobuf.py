@@ -1,7 +1,7 @@
-"""The few fields of an ONNX file that hold weights, read from its bytes.
+"""A reader of protocol buffers, for ``GRU.from_onnx``: fields of an ONNX file from its bytes.
 
 Protocol buffers are keys and values: a key is a varint, field number · 8 + kind; a value is a varint (0),
-8 bytes (1), a length and so many bytes (2), or 4 bytes (5). A message is the bytes of a value of kind 2.
+8 bytes (1), a length and as many bytes (2), or 4 bytes (5). A message is the bytes of a value of kind 2.
 So a file of gigabytes is walked without a schema and without copies, and every length is checked against
 the bytes that are left before it is used.
 """
@@ -17,7 +17,7 @@ Value = Any  # an int of kinds 0, 1 and 5, a memoryview of kind 2
 
 
 def varint(data: memoryview, at: int) -> tuple[int, int]:
-    """A number of up to 64 bits, and where it ends."""
+    """The varint at a place, and the place behind it."""
     number = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
@@ -31,7 +31,7 @@ def varint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def fields(data: memoryview) -> Iterator[tuple[int, Value]]:
-    """Numbers and values of a message, in its order."""
+    """Yield the number and the value of each field of a message, in its order."""
     at = 0
     while at < len(data):
         key, at = varint(data, at)
@@ -54,7 +54,7 @@ def fields(data: memoryview) -> Iterator[tuple[int, Value]]:
 
 
 def integers(value: Value) -> list[int]:
-    """Repeated signed integers: one of them, or all packed in one value."""
+    """The signed integers of a repeated field: one of them, or all packed in one value."""
     if isinstance(value, int):
         return [_signed(value)]
     listed, at = [], 0
@@ -69,14 +69,14 @@ def _signed(value: int) -> int:
 
 
 def text(value: Value) -> str:
-    """The text of a value."""
+    """The text that a value of kind 2 holds."""
     if isinstance(value, int):
         raise GRUFileError("it has a number where a name belongs: damaged, or no ONNX file")
     return bytes(value).decode("utf-8", "replace")
 
 
 def message(value: Value) -> memoryview:
-    """A message within a message."""
+    """The bytes of a message that lies within another one."""
     if isinstance(value, int):
         raise GRUFileError("it has a number where a message belongs: damaged, or no ONNX file")
     content: memoryview = value

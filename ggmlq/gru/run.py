@@ -1,4 +1,4 @@
-"""A call of a FixedGRU: check, choose a kernel, run each direction, dequantize."""
+"""One call of a FixedGRU: check x and h0, choose a kernel, run each direction, gather the results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REQUEST = "FixedGRU(x)"
 OFTEN, FEW = 0.1, 100  # share and number of values that saturate because sums round past the end
 KINDS = 256  # shapes of calls that are remembered
 NAMES = [f"cuda:{index}" for index in range(256)]
-INTERMEDIATE = ("z_out", "r_out", "g_out", "Rh_add_br")  # of v
+INTERMEDIATE = ("z_out", "r_out", "g_out", "Rh_add_br")  # the tensors in v, in its order
 
 
 class SaturationWarning(UserWarning):
@@ -61,9 +61,9 @@ class Call(NamedTuple):
     even: bool  # ties of x to even
     h: Any  # states before the first step: codes [N, H] to be written to; on a device floats, or None
     y: Any  # float32 [T, N, H] to write states to, dequantized
-    codes: Any  # the same as codes, or None
+    codes: Any  # [T, N, H] to write the same states to, as codes; or None
     v: Any  # int32 [T, N, 4H] for codes of z, r, g and R_g h + b_rg, or None
-    last: Any  # on a device [N, H] for the last states, as codes where those are asked for, else as floats
+    last: Any  # on a device [N, H] for the last states, as codes if ``codes`` is there, else as floats
     counts: NDArray[np.int64]  # in the order of ``diagnostics.TALLIED``, to be added to
 
 
@@ -135,7 +135,7 @@ def _run_checked(
 
 
 class Kind(NamedTuple):
-    """The common facts of calls of one shape."""
+    """The facts that all calls of one shape share."""
 
     rungs: list[ladder.Rung]  # of the directions
     alike: bool  # whether one kernel serves all
@@ -158,7 +158,7 @@ def _kind(f: Fixed, calls: list[Call], kernel: str) -> Kind:
 
 
 def _call(f: Fixed, d: int, x: Any, h0: Any, codes: bool, v: bool) -> Call:
-    """A direction, with memory for what comes out."""
+    """The arguments of a kernel for direction ``d``, with memory for its results."""
     cell, x = f.cells[d], x[::-1] if d else x
     h, counts = cell.formats["h"], np.zeros(len(TALLIED), np.int64)
     if x.dtype.char not in "fd":

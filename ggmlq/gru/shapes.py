@@ -30,7 +30,7 @@ def inputs(request: str, x: Any, channels: int, batch_first: Any, device: str = 
 def states(
     request: str, h0: Any, directions: int, n: int, units: int, device: str = "cpu"
 ) -> list[Floats] | None:
-    """h0 as one [N, H] a direction; None as it is."""
+    """The array h0 as a list of [N, H], one for each direction; None stays None."""
     if h0 is None:
         return None
     h0 = floats(request, h0, "h0", device)

@@ -4,10 +4,11 @@ Plain Python on integers: called as it is, compiled by Numba for the CPU (number
 Compilers for vectors, or for words of 32 bits, replace the smallest of them, and TOP.
 
 All numbers are deviations, codes less their zero point, and tables hold deviations under an index from 0;
-so zero points and the lower ends of tables are already in the constants ``k`` (``plan.py``). In the words of
-``ggmlq/reference/gru.py``, which has the formulas with codes:
+so zero points and the lower ends of tables are already in the constants ``k`` (``plan.py``). Rows are those
+of the table in ``docs/gru.md``; ``ggmlq/reference/gru.py`` has the same formulas with codes.
 
-    dz dr dg   Rh of the three gates      pz pr pg   what Wx and biases bring to z_pre, r_pre and g_pre
+    dz dr dg   Rh of the three gates
+    pz pr pg   input terms: Wx and biases, in the scales of z_pre, r_pre and g_pre
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def weights_of(request: str, parts: Sequence[Any], order: str) -> Weights:
 
 
 def floats(request: str, x: Any, name: str, device: str = "cpu") -> Floats:
-    """A finite array of float32 or float64 on the host; on a device kernels look whether it is finite."""
+    """A finite array of float32 or float64 on the host; on a device the kernels find values that are not."""
     if x is None or isinstance(x, str | bytes | dict):
         raise DTypeError(f"{request}: {name} is {type(x).__name__}; pass an array of floats")
     if is_tensor(x):
@@ -93,7 +93,7 @@ def floats(request: str, x: Any, name: str, device: str = "cpu") -> Floats:
 
 
 def refuse_not_finite(request: str, x: Any, name: str) -> None:
-    """An error that says where a value is no number, if one is."""
+    """Raise an error that names the first value that is not finite, if there is one."""
     finite = np.isfinite(x)
     if not finite.all():
         at = [int(i) for i in np.argwhere(~finite)[0]]

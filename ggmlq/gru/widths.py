@@ -1,11 +1,11 @@
 """The tensors of a GRU, and the width of each: bits, with or without a sign, with or without a zero point.
 
     int8    8 bits everywhere
-    mixed   16 bits for the biases and for what lies between products and gates, 8 for the rest
+    mixed   16 bits for biases, Wx, Rh, Rh_add_br, rRh, old and new, 8 for the rest
     int16   16 bits everywhere
 
 Gates after the sigmoid are unsigned: they lie between 0 and 1. Weights and biases have no zero point, so
-that a product needs only one correction, that of the activation's.
+that a product needs only one correction, for the zero point of the activations.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..fixed.qformat import MOST_BITS
 WEIGHTS = ("W", "R", "bx", "br")  # an exponent a row, no zero point
 STEPS = ("x", "h")  # their ranges are averaged over the steps
 GATES = ("z_out", "r_out", "g_out")
-WIDEST = 0.5  # ranges of gates are at least so wide
+WIDEST = 0.5  # the least width of the ranges of gates
 WIDE = ("bx", "br", "Wx", "Rh", "Rh_add_br", "rRh", "old", "new")  # 16 bits in "mixed"
 NAMES = (
     "x", "h", "W", "R", "bx", "br", "Wx", "Rh", "z_pre", "r_pre", "g_pre", "z_out", "r_out", "g_out",
@@ -49,7 +49,7 @@ NAMED: dict[str, dict[str, Width]] = {
 
 
 def widths_of(request: str, config: Any) -> dict[str, Width]:
-    """The widths of all tensors, from a name or a mapping; what a mapping leaves out is as in "mixed"."""
+    """The widths of all tensors, from a name or a mapping; a mapping changes those of "mixed"."""
     if isinstance(config, str):
         if config not in NAMED:
             raise ConfigError(

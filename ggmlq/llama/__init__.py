@@ -1,4 +1,4 @@
-"""ggml's own code, where the user has it: the judge of what ggmlq computes."""
+"""Calls a libggml of the user's, to compare its encoders, decoders and products with ours: ``gq.llama``."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Crashes of libraries whose cause is known."""
+"""Known causes of crashes of a user's libggml, for the errors of checks and traces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GCC_OF_AMX = 12  # it drops stores to the tile configuration at -O3; 13 keeps th
 
 
 def cause_of(how: str, layouts: Iterable[str | bool], libraries: Iterable[Path]) -> str:
-    """A sentence about a death that a known mistake of a compiler explains; empty for any other."""
+    """A sentence on the cause of a crash if a known mistake of a compiler explains it; else empty."""
     amx = any(layout is True or str(layout).upper() == "AMX" for layout in layouts)
     if not amx or not any(signal in how for signal in SIGNALS):
         return ""

@@ -1,4 +1,4 @@
-"""The devices of a build: what its backends offer, with or without ggml's registry."""
+"""Lists the devices of a ggml build and finds one by its name, with or without ggml's registry."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _describe(symbols: Symbols, reg: int, dev: int) -> Device:
 
 
 def extra_kinds(symbols: Symbols, reg: int, dev: int) -> list[int]:
-    """Kinds of buffers beyond the default: repacked, AMX … (a list that ends in NULL)."""
+    """The buffer types that a device has for weights beyond the default: repacked, AMX …"""
     function = symbols.procedure(reg, "ggml_backend_dev_get_extra_bufts", ctypes.POINTER(P), P)
     addresses = function(dev) if function else None
     kinds: list[int] = []

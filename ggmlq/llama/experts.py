@@ -1,4 +1,4 @@
-"""Products that the bridge sends, plain, of experts and in batches, checked before a library sees them."""
+"""Checks the operands of a bridge's product (plain, in batches or of experts) before they are sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .protocol import Arrays
 
 
 def operands(request: str, x: Any, q: QuantArray, ids: Any) -> tuple[Arrays, tuple[int, ...]]:
-    """x, weights and perhaps ids as they go through the pipe, and the shape of the result."""
+    """The arrays to send for a plain product, or with ids one of experts, and the shape of the result."""
     if ids is None:
         x = np.asarray(check_linear(request, x, q), np.float32)
         return [x.reshape(-1, x.shape[-1]), q.raw], (*x.shape[:-1], q.shape[0])
@@ -28,7 +28,7 @@ def operands(request: str, x: Any, q: QuantArray, ids: Any) -> tuple[Arrays, tup
 
 
 def batches(request: str, x: Any, q: QuantArray) -> tuple[Arrays, tuple[int, ...]]:
-    """X [.., M, K] and weights [.., N, K] as they are, and the shape of the result [.., M, N]."""
+    """The arrays to send for x [.., M, K] and weights [.., N, K], and the shape of the result [.., M, N]."""
     x = np.asarray(as_floats(request, to_host(x)), np.float32)
     x_lead, q_lead = x.shape[:-2], q.shape[:-2]
     fits = len(q_lead) <= len(x_lead) <= 2 <= q.ndim and x.shape[-1] == q.shape[-1]
@@ -41,7 +41,7 @@ def batches(request: str, x: Any, q: QuantArray) -> tuple[Arrays, tuple[int, ...
 
 
 def layer(x: Any, weights: Any, used: int, device: str) -> tuple[str, dict[str, Any], Arrays]:
-    """A layer: the request for error messages, the message and its arrays."""
+    """The request of a layer of experts for error messages, the message to send, and its arrays."""
     router, *matrices = weights
     request = "expert_layer(x, (router, gate, up, down), used)"
     for q in matrices:

@@ -1,6 +1,7 @@
-"""Operands in one buffer of a device with guard words around each: what a kernel writes beside them shows.
+"""Finds writes of ggml's kernels beside their result: operands in one buffer, with guard words around each.
 
-The words are a NaN of our own, so that a result made of memory outside the operands shows as well.
+The guard words are a NaN of our own. So a result that a kernel computed from memory outside of the operands
+shows as well.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ BEHIND, MOST = 3, 1 << 26  # behind a result so many times its size: a stride in
 
 @dataclass(frozen=True)
 class Stray:
-    """Bytes that a kernel wrote beside its result."""
+    """Bytes that a kernel wrote beside its result: where, how many, and how far away."""
 
     place: str  # "behind y", "before y", "in x" …
     bytes: int
@@ -48,7 +49,10 @@ class _Guard:
 
 
 class Arena:
-    """Tensors of a context laid into one buffer in this order; guards stand around the last of them all."""
+    """A buffer that holds tensors in this order, with guards before each and behind the last.
+
+    Strays are reported by their distance from the last tensor.
+    """
 
     def __init__(
         self, stack: ExitStack, symbols: Any, context: int, kind: int, usage: int, tensors: dict[str, int],
@@ -96,7 +100,7 @@ class Arena:
             self._symbols.ggml_backend_tensor_set(tensor, address(array), 0, array.nbytes)
 
     def look(self, inputs: dict[str, NDArray[Any]]) -> None:
-        """Note what has changed in the guards, and in operands that a kernel only reads."""
+        """Note the bytes that have changed in the guards, and in the inputs, which a kernel only reads."""
         start, end = self._span
         for guard in self._guards:
             at = guard.start + 4 * np.flatnonzero(self._read(guard.tensor, guard.words) != guard.words)
@@ -124,5 +128,5 @@ class Arena:
 
     @property
     def strays(self) -> list[Stray]:
-        """Everything noted so far."""
+        """All strays that were noted so far."""
         return list(self._strays.values())

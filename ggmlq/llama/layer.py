@@ -1,4 +1,7 @@
-"""The feed-forward layer of a mixture as ggml's graph of it: router, experts, SwiGLU, weighted sum."""
+"""Computes the feed-forward layer of a mixture of experts as a graph of ggml, on one of its devices.
+
+The graph has the router, the products with experts, SwiGLU and the weighted sum.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ class Sizes(NamedTuple):
 
 
 class LayerGraph:
-    """The graph in a context of its own; its leaves are what :meth:`run` fills."""
+    """The graph of the layer; :func:`run` fills its leaves ``x``, ``router`` and ``weights``."""
 
     def __init__(self, symbols: Any, context: int, formats: list[Format], sizes: Sizes, tokens: int) -> None:
         s, (e, u, f, c) = symbols, sizes
@@ -58,7 +61,7 @@ class LayerGraph:
 def run(
     m: Multiplier, x: Floats, router: Floats, raw: list[Bytes], formats: list[Format], sizes: Sizes
 ) -> Floats:
-    """[T, C] to [T, C] on a device."""
+    """The output [T, C] of the layer for activations x [T, C], computed on the multiplier's device."""
     s = m.symbols
     for fmt in formats:
         m.library.check_type(fmt)

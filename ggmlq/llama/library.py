@@ -1,6 +1,6 @@
-"""ggml's encoders and decoders, called in this process: the judge of our bytes and our values.
+"""``Library``: ggml's encoders and decoders, called in this process, to compare our bytes and values.
 
-For libraries one trusts, in tests and tools. A library under development may crash: then use
+It is for libraries that one trusts, in tests and tools. A library under development may crash: then use
 :class:`ggmlq.llama.Bridge`, which keeps it in a process of its own.
 """
 

@@ -1,7 +1,7 @@
-"""Libraries of ggml and llama.cpp that this process has really loaded, against the build that was named.
+"""Checks that the libraries of ggml and llama.cpp in this process belong to the build that the user named.
 
 A library that is copied out of its build keeps the path of that build (RUNPATH), and the loader takes its
-neighbours from there: then another build would be judged than the one that was named.
+neighbours from there. Then another build than the named one would be judged.
 """
 
 from __future__ import annotations

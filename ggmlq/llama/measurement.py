@@ -1,4 +1,4 @@
-"""The result of a product on a library, with what was observed around it."""
+"""``Measurement``: the result of a product in a user's libggml, its repeats, times and stray writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .guards import GUARD, UNWRITTEN, Stray
 
 @dataclass(frozen=True)
 class Measurement:
-    """A product with what was observed around it."""
+    """The result of a product, and observations about its runs."""
 
     y: Floats  # [..., N]
     repeats: tuple[Floats, ...]  # the same product again, from fresh buffers of NaN
@@ -41,7 +41,7 @@ class Measurement:
 
     @property
     def leaked(self) -> NDArray[np.bool_]:
-        """Elements of y that are the NaN of memory around the operands: the kernel read it."""
+        """A mask of the elements of y that hold the guards' NaN: the kernel read outside of its operands."""
         mask: NDArray[np.bool_] = self.y.view(np.uint32) & np.uint32(0x7FFFFFFF) == GUARD
         return mask
 

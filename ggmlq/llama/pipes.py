@@ -1,8 +1,8 @@
-"""The bridge's ends of a worker's pipes, as one raw stream that never waits for the dead.
+"""The pipes from the bridge to its worker process, as one raw stream that never blocks on a dead worker.
 
-A library may fork, and then somebody holds the pipes open though the worker is gone; it may print
-gigabytes; it may stop reading. So no end of a pipe is waited for alone: while an answer is due, the
-clock, the worker's death and its stderr are looked at too.
+A library may fork, and then another process holds the pipes open though the worker is gone; it may print
+gigabytes; it may stop reading. So we never wait for one pipe alone: while an answer is due, we also look at
+the clock, at the worker's exit and at its stderr.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ class PolledPipes:
 
     @contextmanager
     def call(self, timeout: float) -> Iterator[None]:
-        """A context to read and write in; TimeoutError after so many seconds. It begins a new tail."""
+        """A context for the reads and writes of one call; TimeoutError after ``timeout`` seconds.
+
+        It begins a new tail.
+        """
         self._until = time.monotonic() + timeout
         self._listen(STALE)
         self.tail.clear()
@@ -133,7 +136,10 @@ class BlockingPipes:
 
     @contextmanager
     def call(self, timeout: float) -> Iterator[None]:
-        """Drop the tail; a worker's last words may still come, into the tail of this call."""
+        """A context for the reads and writes of one call; TimeoutError after ``timeout`` seconds.
+
+        It begins a new tail, into which stderr of the call before may still come.
+        """
         self.tail.clear()
         timer = threading.Timer(min(timeout, threading.TIMEOUT_MAX), self._give_up)
         timer.daemon = True

@@ -1,7 +1,7 @@
-"""A child process that answers messages, and the error that tells of its death.
+"""``Child``: the process in which a user's library runs, its calls, and the error if it dies.
 
-It is started afresh (never forked), reused from call to call, and started again after a death. It leads
-a process group of its own, which ends as a whole: a library may have started processes too.
+It is a fresh process (never a fork), which serves many calls; after its death the bridge starts another. It
+leads a process group of its own, which ends as a whole: a library may have started processes too.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Child:
 
     @classmethod
     def started(cls, code: str | None = None) -> Child:
-        """A new child, which no interrupt leaves behind.
+        """Start a new child, so that no interrupt leaves its process behind.
 
         Only the main thread is interrupted. So another one waits between the start of the process and
         the note of its pid; a child that nobody fetches from there is collected, and thereby ended.
@@ -87,7 +87,10 @@ class Child:
         return self.in_step and self._process.poll() is None
 
     def call(self, what: str, message: dict[str, Any], arrays: Arrays, timeout: float) -> Any:
-        """The child's answer. Its errors are raised as they are, its death as :class:`LibraryFailedError`."""
+        """Send a message and return the answer; the child's errors are raised here.
+
+        If the child dies, is late or garbles its answer, that is a :class:`LibraryFailedError`.
+        """
         self.in_step = False
         self._number += 1
         try:

@@ -1,7 +1,8 @@
-"""One matrix product, plain, in batches or of experts, as a ggml graph of one node, on a device of the build.
+"""``Multiplier``: computes a matrix product on a device of a user's libggml, as a graph of one node.
 
-Before every run the result and the memory around the operands are filled with a NaN of our own. So elements
-that a kernel does not write show, and bytes that it writes beside the result.
+The product is plain, in batches or of experts. Before every run the result and the memory around the operands
+are filled with NaNs of our own. So elements that a kernel does not write show, and bytes that it writes
+beside the result.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ class Multiplier:
         raise UnsupportedError(f"{request}, x {x}: the device {self._name} {layout}")
 
     def context(self, stack: ExitStack) -> int:
-        """Room for a few tensors and a graph, without their data."""
+        """A new ggml context with room for a few tensors and a graph, without their data."""
         s = self.symbols
         room = TENSORS * s.ggml_tensor_overhead() + s.ggml_graph_overhead()
         context: int = s.ggml_init(InitParams(room, None, True))

@@ -1,6 +1,6 @@
-"""The child process in which a user's library runs. It may crash, abort or hang there.
+"""The main program of the bridge's child process, in which a user's library runs and may crash or hang.
 
-Requests come on what was stdin, answers leave on what was stdout.
+Requests come through the pipe that was stdin, answers leave through the one that was stdout.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Answer = tuple[dict[str, Any], Arrays]
 
 
 class Worker:
-    """The requests of a bridge: one method each, as its ``do`` names them."""
+    """Answers the requests of a bridge; the ``do`` of a request names the method."""
 
     def __init__(self) -> None:
         self._library: Library | None = None
@@ -70,7 +70,7 @@ class Worker:
         return {}, [self.library.dequantize(arrays[0], FORMATS[message["format"]])]
 
     def mul_mat(self, message: dict[str, Any], arrays: Arrays) -> Answer:
-        """Activations and weights, perhaps ids of experts, to products, with their times."""
+        """Multiply activations with weights, perhaps by ids of experts; the answer has results and times."""
         multiplier = self._multiplier(message.pop("device"))
         parts = {"format": FORMATS[message["format"]], "lead": tuple(message["lead"])}
         results = multiplier.run(arrays[0], arrays[1], Request(**{**message, **parts}), *arrays[2:])
@@ -78,7 +78,7 @@ class Worker:
         return {**facts, "strays": [asdict(stray) for stray in results.strays]}, [results.y]
 
     def takes(self, message: dict[str, Any], arrays: Arrays) -> Answer:
-        """Shapes of x, of the weights and of ids, to whether the device multiplies them in a layout."""
+        """Tell for each triple of shapes (x, weights, ids) whether the device multiplies it in a layout."""
         multiplier, fmt = self._multiplier(message["device"]), FORMATS[message["format"]]
         answers = []
         for x, (*lead, n, k), ids in message["shapes"]:
@@ -94,7 +94,7 @@ class Worker:
         return self._multipliers[name]
 
     def expert_layer(self, message: dict[str, Any], arrays: Arrays) -> Answer:
-        """Activations, router and three weights of experts to the layer's output."""
+        """Compute the output of a layer of experts from activations, router and three weights."""
         handle = devices.find(self.library.symbols, message["device"])
         formats = [FORMATS[name] for name in message["formats"]]
         x, router, *raw = arrays
@@ -179,9 +179,9 @@ def wake_when_orphaned() -> None:
 def share_cxx_runtime() -> None:
     """Have one libstdc++ serve every library: NumPy brought the system's, and a build may hold its own.
 
-    Of some data a process has one copy then (symbols that are unique, as the numbers of a locale's parts), of
-    the rest each library its own, and libllama dies at the first number that it prints. Names that are global
-    before a library is loaded are the ones that it takes.
+    With two of them, a process has one copy of some data (unique symbols, such as the numbers of a locale's
+    parts) and two copies of the rest, and libllama dies at the first number that it prints. A library takes
+    the names that are global before it is loaded.
     """
     if sys.platform == "linux":
         with suppress(OSError):  # not loaded: then there is nothing to share

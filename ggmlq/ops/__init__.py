@@ -1,4 +1,4 @@
-"""The operations, and the one path of a product from a call to its result.
+"""The operations on quantized arrays: products, encoding, decoding; and a product's path from call to result.
 
     linear           activations times weights in blocks
     scaled_linear    codes with scales times codes with scales
@@ -16,7 +16,8 @@
 A product looks for a warm call first. Otherwise its operands are checked once (operands), and ``call.run``
 chooses a kernel, launches it, records what can be repeated, and adds what the kernel did not: bias, codes,
 dtype.
-An operation registers itself with the arrays (``arrays.weights.operation``), which so need not know it.
+An operation registers itself with the arrays (``arrays.weights.operation``), so that arrays need not import
+this room.
 """
 
 from .dequantize import dequantize

@@ -1,8 +1,8 @@
-"""The path of a call: operands that are checked go to a kernel, and its sums become the result.
+"""The path of every product from checked operands to its result: choose a kernel, launch it, finish its sums.
 
-An operation checks its operands (operands.py), states its problem and the result that is wanted, and calls
-:func:`run`: it chooses a rung, lets it write into ``out`` where that is possible, launches it (warm.py, which
-records what can be repeated), and does what the rung did not: bias, codes, dtype.
+An operation checks its operands (operands.py), states its problem and the result that its caller wants, and
+calls :func:`run`. That chooses a rung, lets it write into ``out`` where possible, launches it (warm.py
+records the launches that can be repeated), and does the steps that the rung did not: bias, codes, dtype.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def result_of(
     request: str, weights: Any, shape: tuple[int, ...], dtype: DTypeLike | None, out: Any, bias: Any = None,
     name: str = "q",
 ) -> Result:  # fmt: skip
-    """A result of this shape, on the device of the weights; ``name``: theirs, for words."""
+    """The checked wishes for a result of this shape; ``name``: of the weights, for error messages."""
     if out is not None:
         check_out(request, out, shape, weights.device)
     if bias is not None:
@@ -63,8 +63,8 @@ def run(
 ) -> Any:  # fmt: skip
     """The result of a product, by the named rung or the fastest; ``operands`` are as rungs take them.
 
-    ``key``: the key of its recording, if it is an ordinary call; ``remake()`` makes the first operand again,
-    where it was quantized.
+    ``key``: the key of the call's recording, if it is an ordinary call; ``remake()`` quantizes the first
+    operand again, where the call quantized it.
     """
     weights, (request, shape, wanted, out, bias, coding) = operands[1], result
     memory, xp = weights.memory, namespace(weights.memory)
@@ -99,7 +99,7 @@ def run(
 
 
 def _epilogue(rung: ladder.Rung, memory: Any, sums: tuple[int, ...], result: Result) -> Epilogue:
-    """The steps after the sums that the rung takes itself; a bias in float64 is none of them."""
+    """The steps after the sums that the rung takes itself: bias and codes, but never a bias in float64."""
     bias, coding = result.bias, result.coding
     if bias is not None:
         if bias.dtype.itemsize > 4:
@@ -119,7 +119,7 @@ def _as_rows(x: Any) -> Any:
 
 
 def _takes(out: Any, operands: tuple[Any, ...], bias: Any, dtype: np.dtype[Any]) -> bool:
-    """True if a kernel may write into ``out``; bytes of blocks that were dropped stay so."""
+    """True if a kernel may write into ``out``; dropped bytes of blocks are not restored for this check."""
     arrays = [bias]
     for operand in operands:
         if isinstance(operand, ScaledArray):

@@ -1,9 +1,9 @@
-"""Blocks to floats: in NumPy or compiled, on how many threads, how many rows at a time.
+"""Decoding of blocks on the host for ``dequantize``: in NumPy or compiled, on threads, a few rows at a time.
 
 Every format has a ``decode`` in NumPy. Where ``ggmlq/cpu/unpack`` has a file of the format's name,
 compiled code gives the same bits faster. Loading Numba and compiling one format takes half a second,
 in which NumPy decodes some 10**8 weights, so small arrays stay with NumPy: compiled code serves
-a format from the array on with which more than ``PATIENCE`` weights of it have been asked for.
+a format as soon as more than ``PATIENCE`` of its weights were decoded, the present array included.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Blocks decoded to floats, wherever they lie."""
+"""``gq.dequantize``: blocks decoded to floats, on the host or on a GPU."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Rows of floats to blocks: by which encoder, on how many threads, how many rows at a time.
+"""Encoding of rows on the host for ``quantize``: chooses the encoder, the threads and the rows at a time.
 
-A format has a ``pack`` in NumPy, an encoder compiled by ``ggmlq/cpu/encode``, or both: then the bytes
-are the same, and since loading compiled code takes seconds NumPy serves until it has cost as much.
+A format has a ``pack`` in NumPy, an encoder compiled by ``ggmlq/cpu/encode``, or both. Both write the same
+bytes. Loading compiled code takes seconds, so NumPy serves until it has taken about as long.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from ..formats import BlockFormat, Format
 from ..formats.format import Bytes, Floats
 from ..formats.scalars import ScalarFormat
 
-# Elements encoded by one call: what NumPy copies and what is read twice stays in the cache, and a thread
-# does not meet others at Python's lock more often than it must. A compiled search is long enough
-# with fewer.
+# Elements encoded by one call: few enough that NumPy's copies stay in the cache, and enough that threads
+# rarely wait for each other at Python's lock. A compiled search is long enough with fewer.
 SLAB = 1 << 18
 BLINK = 0.05  # seconds between two looks at the keyboard and at the progress, or more
 PATIENCE = 1.0  # seconds that NumPy may have taken before a compiled encoder is loaded instead
@@ -38,7 +37,7 @@ Encode = Callable[[Floats, Floats | None, Bytes], None]
 
 
 class Encoder(NamedTuple):
-    """An encoder of rows, and the way rows are dealt out to it."""
+    """An encoder of rows, the number of its threads, and the elements of one call."""
 
     encode: Encode
     threads: int
@@ -46,7 +45,7 @@ class Encoder(NamedTuple):
 
 
 def encode_rows(request: str, fmt: Format, x: NDArray[Any], weights: Floats | None, blocks: Bytes) -> bool:
-    """Encode x [..., K], checked to be finite, into blocks [rows, bytes a row]; are all of them valid?"""
+    """Encode finite x [..., K] into blocks [rows, bytes a row]; True if all blocks are valid."""
     rows = x.reshape(-1, x.shape[-1])
     encoder = _encoder(fmt, rows.size, weights is not None)
     few = max(1, encoder.slab // rows.shape[1])
@@ -91,12 +90,12 @@ def any_invalid(fmt: Format, blocks: Bytes) -> bool:
 
 
 def prepare(fmt: Format, elements: int, weighted: bool) -> None:
-    """Load the compiled encoder if so many elements, to be encoded in many calls, repay it."""
+    """Load the compiled encoder if so many elements, which come in many calls, repay the loading."""
     _encoder(fmt, elements, weighted)
 
 
 def _encoder(fmt: Format, elements: int, weighted: bool) -> Encoder:
-    """NumPy's, or the compiled one where there is no other or NumPy has become dear."""
+    """NumPy's encoder; the compiled one where there is no other, or NumPy has taken too long."""
     search = must = False
     if isinstance(fmt, BlockFormat):
         search = fmt.search == "always" or (fmt.search == "weighted" and weighted)
@@ -115,7 +114,7 @@ def _encoder(fmt: Format, elements: int, weighted: bool) -> Encoder:
 
 
 def compiled_encoder(fmt: Format) -> Encode | None:
-    """``encode(values, imatrix, blocks)``, or None where a format has none; loads Numba."""
+    """The compiled ``encode(values, imatrix, blocks)`` of a format, or None; loads Numba."""
     with until_imported("numba"):
         encode: Encode | None = importlib.import_module("ggmlq.cpu.encode").encoder(fmt)
     return encode

@@ -1,4 +1,4 @@
-"""Equality of arrays: the same format, shape and bytes."""
+"""``gq.equal``: True if two arrays of weights have the same format, shape and bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Activations times the experts that their tokens use."""
+"""``gq.expert_linear``, a layer of a mixture of experts: each token times the experts that it uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays joined to one, block by block: nothing is decoded."""
+"""``gq.concatenate`` and ``gq.stack``: arrays of weights joined to one, block by block, without decoding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = TypeVar("Array", QuantArray, ScaledArray)
 
 
 def concatenate(arrays: Iterable[Array], axis: int = 0) -> Array:
-    """Join arrays of one format along an axis that they have; their blocks stay as they are.
+    """Join arrays of one format along an existing axis; their blocks stay as they are.
 
     Parameters
     ----------
@@ -152,13 +152,13 @@ def _scaled(request: str, arrays: list[ScaledArray], at: int) -> ScaledArray:
 
 
 def _tiles_meet(arrays: list[ScaledArray]) -> bool:
-    """True if every array but the last ends where a tile of rows does."""
+    """True if every array but the last ends at the end of a tile of rows."""
     r = arrays[0].tile[0]
     return r is not None and not any(array.tiling.rows % r for array in arrays[:-1])
 
 
 def _columns_of_tile(request: str, arrays: list[ScaledArray]) -> int | None:
-    """Columns of a tile of arrays side by side: whole tiles but in the last one."""
+    """Columns of a tile of arrays side by side; all arrays but the last must have whole tiles."""
     columns, lengths = arrays[0].tile[1], [array.shape[-1] for array in arrays]
     if len(arrays) == 1:
         return columns

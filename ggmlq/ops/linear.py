@@ -1,4 +1,4 @@
-"""Activations times quantized weights."""
+"""``gq.linear``: activations (floats) times weights in blocks, ``x @ q.T``."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def linear(
 
 
 def _warm(x: Any) -> Any:
-    """The function that does warm products of arrays that are not NumPy's, or None."""
+    """The function for warm products of torch tensors or CuPy arrays; None for other arrays."""
     if not is_host(x):
         return warm.on_device
     return tensors.linear if is_tensor(x) else None

@@ -66,7 +66,7 @@ def check_weights(request: str, w: Any) -> None:
 
 
 def with_scales(request: str, x: Any, w: ScaledArray, how: Any = None, name: str = "w") -> ScaledArray:
-    """Activations with scales that go with w: x as it is, or floats quantized as ``how`` says."""
+    """Activations as codes with scales: a ScaledArray x as it is, or floats quantized as ``how`` says."""
     if isinstance(x, ScaledArray):
         if how is not None:
             raise DTypeError(
@@ -102,7 +102,7 @@ def check_pair(request: str, x: ScaledArray, w: ScaledArray) -> None:
 
 
 def how_quantized(how: Any, w: ScaledArray) -> tuple[Code, Any]:
-    """The code and tile that floats x are quantized to; by default those that go with w."""
+    """The code and tile to which floats x are quantized; by default those that suit w."""
     usual = (1, 128) if w.code.kind == "float" else (1, None)
     c = w.tile[1]
     if usual[1] is not None and c is not None and c % usual[1] and usual[1] % c:
@@ -120,7 +120,7 @@ def how_quantized(how: Any, w: ScaledArray) -> tuple[Code, Any]:
 
 
 def takes_zeros(how: Any, code: Code) -> bool:
-    """True if floats x get zero points: the caller states none, and negative ones would be lost."""
+    """True if floats x get zero points: the code has no sign, and without them negatives would be lost."""
     return how is None and code.min == 0
 
 
@@ -128,7 +128,7 @@ def takes_zeros(how: Any, code: Code) -> bool:
 
 
 class Experts(NamedTuple):
-    """Operands in the shapes that kernels take."""
+    """Operands of a product with experts, in the shapes that kernels take."""
 
     x: Any  # [R, K]: floats, or a ScaledArray; R is T, or T·U
     q: Any  # [E, N, K]
@@ -141,9 +141,10 @@ class Experts(NamedTuple):
 
 
 def experts(request: str, x: Any, q: Any, ids: Any, *, look: bool, quantize: bool = True) -> Experts:
-    """Operands of one device and of shapes that fit; ``look``: each id is the number of an expert.
+    """The checked operands of a product with experts: one device, shapes that fit.
 
-    Floats for weights with scales are quantized, unless ``quantize`` says otherwise.
+    ``look``: check that each id is the number of an expert. Floats for weights with scales are quantized,
+    unless ``quantize`` says otherwise.
     """
     check_matrices(request, q)
     if not isinstance(x, ScaledArray):
@@ -174,7 +175,7 @@ def check_matrices(request: str, q: Any) -> None:
 
 
 def check_ids(request: str, ids: Any, q: Any, *, look: bool) -> Any:
-    """Ids as int64 [T, U] on the device of q; ``look``: each is the number of an expert."""
+    """Ids as int64 [T, U] on the device of q; ``look``: check that each is the number of an expert."""
     refuse_mask(request, ids)
     if is_tensor(ids):
         ids = bits_of(request, ids, "ids")

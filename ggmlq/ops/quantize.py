@@ -1,4 +1,4 @@
-"""Floats encoded as blocks of any format."""
+"""``gq.quantize``: floats encoded as blocks of any format, on the host or on a GPU."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _fallback(fmt: Format, elements: int) -> str | None:
 
 
 def _warn_of_overflow(request: str, fmt: Format, x: NDArray[Any], weights: NDArray[np.float32]) -> None:
-    """Encoders compare squares of weighted sums in float32; where these are infinite none is the best."""
+    """Warn of infinite squares of weighted sums: encoders compare them in float32, and none is the best."""
     largest = float(weights.max())
     if largest < HARMLESS or getattr(fmt, "imatrix", "ignored") == "ignored":
         return
@@ -123,7 +123,7 @@ def _warn_of_overflow(request: str, fmt: Format, x: NDArray[Any], weights: NDArr
 
 
 def _warn_of_invalid(request: str, fmt: Format, blocks: NDArray[Any], shape: tuple[int, ...]) -> None:
-    """Values that are finite as float32 may still be too large for a half scale."""
+    """Warn of blocks with scales that are not finite: finite float32 values may be too large for a half."""
     bad = fmt.invalid(blocks)
     if bad.any():
         row, block = np.argwhere(bad)[0].tolist()

@@ -1,4 +1,4 @@
-"""Floats to codes with scales, and back."""
+"""``gq.quantize_scaled`` and ``gq.dequantize_scaled``: floats to 8- or 16-bit codes with scales, and back."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def quantize_scaled(
 def coded(
     request: str, x: Any, code: Code, tile: Any, zeros: bool = False, scales: Any = None
 ) -> ScaledArray:  # fmt: skip
-    """Checked floats [..., C] on the current device as codes by the usual rule; the last tile may be shorter.
+    """A ScaledArray of checked floats [..., C] by the usual rule; the last tile may be shorter.
 
     ``scales``: static ones, as :func:`static_scales` gives them.
     """
@@ -192,9 +192,9 @@ def _check_finite(request: str, x: Any) -> None:
 def static_scales(
     request: str, scales: Any, like: Any, shape: tuple[int, ...], code: Code, tile: Tile
 ) -> Any:  # fmt: skip
-    """Static scales of a result of this shape beside ``like``, as :func:`quantize_scaled` would keep them.
+    """Static scales for a result of this shape, on the device of ``like``, as a ScaledArray holds them.
 
-    An array that is as they would be is kept itself: its copy would take as long as a small product.
+    An array that already has that form is taken without a copy, which would cost as much as a small product.
     """
     over = tiling(tile, *shape)
     if isinstance(scales, type(like)) and scales.dtype == np.float32 and scales.shape == over.shape:
@@ -203,7 +203,7 @@ def static_scales(
 
 
 def _static(request: str, scales: Any, like: Any, shape: tuple[int, ...], over: Tiling, rule: Rule) -> Any:
-    """Scales that a caller passes, as arrays keep them."""
+    """A caller's static scales, checked and in the form that a ScaledArray holds."""
     scales = as_stored(request, scales, "scales")
     xp = namespace(like)
     if is_host(scales) and (not is_host(like)) and np.ndim(scales):

@@ -1,4 +1,4 @@
-"""Products of codes with scales."""
+"""``gq.scaled_linear``: products of two arrays of 8- or 16-bit codes with scales, ``x @ w.T``."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def scaled_linear(
 
 
 def _check_sums(problem: ScaledLinear, kind: str) -> None:
-    """Refuse sums that codes of such a kind do not have, or that could overflow."""
+    """Refuse a type of sums that does not suit the codes, or that could overflow."""
     accumulate = problem.accumulate
     known = ACCUMULATE[kind]
     if accumulate not in (None, *known):
@@ -153,7 +153,7 @@ def _check_sums(problem: ScaledLinear, kind: str) -> None:
 
 
 def coding_of(how: Any, m: int, n: int) -> Coding:
-    """The code, tile and scales that ``requantize`` asks for, of a result [M, N]."""
+    """The code, tile and scales of a result [M, N], from the argument ``requantize``."""
     if not (isinstance(how, tuple | list) and len(how) == 2):
         raise DTypeError(
             f"{REQUEST}: requantize={how!r}; it is (code, scales): a name in gq.codes, and a number or an "

@@ -1,4 +1,4 @@
-"""Products of torch tensors, warm ones and others. Who passes one has imported torch; we never do.
+"""Products whose activations are torch tensors. The caller has imported torch; this package never does.
 
 A call that is not warm goes the way of arrays, over the memory of its tensors: on a GPU on torch's current
 stream, with memory of torch, so that tensors are ordered, freed and recorded in CUDA graphs like those of
@@ -68,7 +68,7 @@ def _members(torch: Any) -> Torch:
 
 
 def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dtype: Any) -> Any | None:
-    """``x @ q.T + bias`` of tensors, if that is a warm call; None for all others."""
+    """``x @ q.T + bias`` of tensors, if that is a warm call (an earlier one was recorded); else None."""
     torch = _members(sys.modules["torch"])
     if type(q) is not QuantArray or type(x) is not torch.tensor:
         return None
@@ -133,7 +133,7 @@ def _on_device(torch: Torch, launches: Any, x: Any, q: Any, out: Any, bias: Any)
 
 
 def _address(x: Any) -> int:
-    """The first byte of a tensor; 0 of tensors that stand for others, as under a mode of torch's."""
+    """The address of a tensor's first byte; 0 for stand-ins without memory, as under a mode of torch's."""
     try:
         return int(x.data_ptr())
     except RuntimeError:
@@ -141,7 +141,7 @@ def _address(x: Any) -> int:
 
 
 def _is_plain(torch: Torch, x: Any) -> bool:
-    """True if a tensor is its memory, and nobody wants a gradient of it."""
+    """True for a tensor that is nothing but its memory, and of which nobody wants a gradient."""
     if x.requires_grad and torch.with_gradients():
         return False
     return x.layout is torch.strided and not x.is_neg()
@@ -168,9 +168,9 @@ def called(
     operation: Callable[..., Any], request: str, x: Any, operands: tuple[Any, ...], shape: tuple[int, ...],
     out: Any, dtype: Any, bias: Any = None, of_bits: Callable[..., bool] | None = None, **options: Any,
 ) -> Any:  # fmt: skip
-    """``operation(x, *operands)`` of this shape for a tensor x; ``out`` and ``bias`` are tensors too.
+    """The result of ``operation(x, *operands)`` as a tensor of this shape; x, ``out``, ``bias`` are tensors.
 
-    ``of_bits`` multiplies the bits of bfloat16 on a GPU; it is False, and does nothing, where no kernel does.
+    ``of_bits`` multiplies the bits of bfloat16 on a GPU; if no kernel does, it does nothing and gives False.
     """
     torch = sys.modules["torch"]
     kind = dtype if isinstance(dtype, torch.dtype) else getattr(torch, float_dtype(request, dtype).name)
@@ -213,7 +213,7 @@ def _refuse_others(request: str, torch: Any, **operands: Any) -> None:
 
 @contextmanager
 def as_torch_works(torch: Any, device: Any) -> Iterator[None]:
-    """On a GPU: on torch's current stream, with memory of torch."""
+    """A context in which CuPy works on torch's current stream and with memory of torch; for GPUs."""
     if device.type != "cuda":
         yield
         return

@@ -1,12 +1,14 @@
-"""Warm calls: products that run from what an earlier call of the same shape left with the weights.
+"""Warm calls: products that repeat launches recorded by an earlier call of the same shape, with few checks.
+
+The recordings live with the weights, under a key of the call's facts.
 
 The first call (call.py) checks its operands, chooses a rung and records its launches. A warm call looks its
-recording up and only makes sure that operands are ordinary: floats of the recorded kind, contiguous, beside
-their weights. Everything else gives None here, and is checked in words by the operation. Where launches
-cannot be recorded, or differ from one call to the next, the rung is kept in their place.
+recording up and only makes sure that operands are ordinary: floats of the recorded kind, contiguous, on the
+device of the weights. For all other operands a function here gives None, and the operation checks them and
+explains errors. Where launches cannot be recorded, or differ from call to call, the rung is kept instead.
 
     linear on the host      key (shape of x, kernel, arithmetic)            recorded launches
-    scaled_linear           key of the layout of x and of what is asked     recorded launches
+    scaled_linear           key of the layout of x and of the options       recorded launches
     expert_linear           key (shapes of x and ids, kernel, arithmetic)   the rung
     linear on a GPU         key_of(rows, kernel, arithmetic, kind)          recorded launches, or the rung
 """
@@ -54,7 +56,7 @@ def linear_key(x: Any, m: int, kernel: Any, arithmetic: Any) -> Key | None:
 def repeated(
     weights: Any, key: Hashable, arrays: tuple[Any, ...], out: Any, bias: Any, dtype: Any
 ) -> Any | None:  # fmt: skip
-    """The product of these arrays by recorded launches; None where there are none, or out or bias is odd."""
+    """The product of these arrays by recorded launches; None if there are none, or out or bias is unusual."""
     try:
         launches = weights.recording(key)
     except TypeError:  # a key that cannot be hashed names no kernel
@@ -82,7 +84,7 @@ def repeated(
 
 
 def _takes(out: Any, shape: tuple[int, ...], *operands: Any) -> bool:
-    """True if sums can be written there as they come."""
+    """True if a kernel can write its float32 sums straight into ``out``."""
     if type(out) is not np.ndarray or out.shape != shape or not out.flags.carray:
         return False
     return takes_sums(np.may_share_memory, out, *operands)
@@ -121,7 +123,7 @@ def _is_plain(activations: Any) -> bool:
 def experts_on_host(
     x: Any, q: Any, ids: Any, kernel: Any, arithmetic: Any, out: Any, dtype: Any, check: Any
 ) -> Any | None:
-    """A warm product of NumPy's floats with experts: ids are other ones each time, and each is checked."""
+    """A warm product of NumPy's floats with experts, or None; ids differ in each call, so all are checked."""
     if type(x) is not np.ndarray or type(ids) is not np.ndarray or type(q) is not QuantArray:
         return None
     if dtype is not np.float32 or x.dtype is not FLOAT32 or ids.dtype.kind not in "iu":
@@ -143,7 +145,7 @@ def experts_on_host(
 
 
 def experts_key(x: Any, ids: Any, kernel: Any, arithmetic: Any) -> Key | None:
-    """The key of a product with experts, as long as it is a small one of NumPy's arrays."""
+    """The key of a small product of NumPy's arrays with experts; None for others."""
     if type(x) is not np.ndarray or type(ids) is not np.ndarray or ids.size > MOST_USES:
         return None
     return Key((x.shape, ids.shape, kernel, arithmetic))
@@ -159,7 +161,7 @@ def _are_experts(ids: Any, q: Any) -> bool:
 
 
 def on_device(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dtype: Any) -> Any | None:
-    """A warm product of CuPy's floats on the current device."""
+    """A warm product of CuPy's floats with blocks, on the current device; None where the call is not warm."""
     if type(q) is not QuantArray or type(memory := q.memory) is not type(x):
         return None
     if dtype is not np.float32 and dtype is not np.float16:
@@ -203,7 +205,7 @@ def _fits(array: Any, shape: tuple[int, ...], x: Any, index: int) -> bool:
 
 
 def _finished(gpu: Any, q: Any, m: int, y: Any, bias: Any, stream: int, halves: bool) -> Any:
-    """Results with their bias, and in float16, by recorded launches where there are such."""
+    """Sums y with the bias added, in float16 if ``halves``; by recorded launches where possible."""
     if bias is not None:
         if bias.dtype.char != "d" and bias.flags.c_contiguous:
             adder(q, m, bias.dtype.char)(bias.data.ptr, y.data.ptr, stream)
@@ -220,19 +222,19 @@ def _finished(gpu: Any, q: Any, m: int, y: Any, bias: Any, stream: int, halves: 
 
 
 def key_of(m: int, kernel: str, arithmetic: str | None, kind: str) -> tuple[Any, ...]:
-    """The key of a product of so many rows, whose dtype has this letter ("H": the bits of bfloat16)."""
+    """The key of a product on a GPU: m rows of the dtype with letter ``kind`` ("H": the bits of bfloat16)."""
     return (m, kernel, arithmetic) if kind == "f" else (m, kernel, arithmetic, kind)
 
 
 def adder(q: Any, m: int, kind: str) -> Any:
-    """The launch that adds a bias of a kind to so many rows of results, to the bits of CuPy's addition."""
+    """The launch that adds a bias to m rows of results, bit for bit as CuPy's addition does."""
     return _prepared_once(
         q, ("bias", m, kind), lambda: cuda_module("epilogue.bias").plan(m, q.shape[0], kind)
     )
 
 
 def _prepared_once(q: Any, key: Hashable, make: Callable[[], Any]) -> Any:
-    """Launches that can be written down without a product."""
+    """The launches under ``key``; made by ``make()`` the first time, since they need no product."""
     launches = q.recording(key)
     if launches is None:
         q.keep_recording(key, launches := make())
@@ -250,9 +252,9 @@ def is_aligned(x: Any) -> bool:
 def launch(
     rung: Rung, operands: tuple[Any, ...], y: Any, key: Key | None, remake: Callable[[], Any]
 ) -> None:  # fmt: skip
-    """Launch a rung, from a recording or recorded where that pays.
+    """Launch a rung for a call that is not warm: by a recording if there is one; else record it if that pays.
 
-    ``remake()`` makes the first operand once more, so that a recording holds what makes it.
+    ``remake()`` quantizes the first operand once more, so that the recording includes that step.
     """
     weights = operands[1]
     if not is_host(weights.memory):

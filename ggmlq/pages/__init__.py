@@ -1,4 +1,4 @@
-"""Pages and pictures: what any part of ggmlq shows to people who do not read terminals.
+"""HTML pages and charts, for reports, diffs, traces and plots; charts go to pages, files and terminals.
 
 blocks.py     what stands on a page: sections, tables, grids coloured by magnitude, key figures
 charts.py     what is drawn: bars, lines

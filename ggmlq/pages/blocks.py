@@ -1,7 +1,6 @@
-"""The blocks of a page: sections of paragraphs, tables, grids, charts. Plain descriptions, no markup.
+"""The blocks of an HTML page as data: sections of paragraphs, tables, grids and charts.
 
-render.py makes HTML of them, and everything in them is text until then: a name out of a file cannot
-become markup, because nothing here is markup.
+render.py makes HTML of them. Until then all is plain text, so a name from a file cannot become markup.
 """
 
 from __future__ import annotations
@@ -131,7 +130,7 @@ Block = Text | Code | Figures | Table | Grid | Figure | Gallery | Fold
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands below it."""
+    """A heading and the blocks below it."""
 
     title: str
     blocks: Sequence[Block]

@@ -1,6 +1,6 @@
-"""Charts as data: bars over a line of numbers, and lines over it.
+"""Charts as data, for pages, pictures and terminals: a histogram (``Bars``), or lines (``Lines``).
 
-svg.py, terminal.py and picture.py draw the same description; none of them needs to know whose it is.
+svg.py, terminal.py and picture.py draw the same data.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Series:
-    """A line: its points in order; what is not finite has no place and is left out."""
+    """A line of a chart: its name, and its points in order; points that are not finite are left out."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -52,7 +52,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Lines:
-    """Values against a position such as the depth in a model."""
+    """A chart of lines: values by a position, such as the depth in a model."""
 
     title: str
     x: str
@@ -63,7 +63,7 @@ class Lines:
     note: str = ""
 
     def shown(self) -> list[Series]:
-        """The points that have a place."""
+        """The series without points that cannot be drawn, and without empty series."""
         visible = [Series(s.name, [p for p in s.points if _has_place(p, self.log)]) for s in self.series]
         return [series for series in visible if series.points]
 
@@ -86,7 +86,7 @@ def _has_place(point: tuple[float, float], log: bool) -> bool:
 
 
 def linear_ticks(low: float, high: float, about: int = 5) -> list[Tick]:
-    """Round numbers from low to high, about so many."""
+    """Ticks at round numbers from low to high, about ``about`` of them."""
     width = high - low
     if not LEAST < width < MOST:
         return [(low, f"{low:.3g}")]
@@ -98,14 +98,14 @@ def linear_ticks(low: float, high: float, about: int = 5) -> list[Tick]:
 
 
 def log_ticks(low: float, high: float, most: int = 6) -> list[Tick]:
-    """Powers of ten from low to high, so many at most."""
+    """Ticks at powers of ten from low to high, ``most`` at most."""
     first, last = ceil(log10(low) - 1e-9), floor(log10(high) + 1e-9)
     step = max(1, ceil((last - first + 1) / most))
     return [(10.0**e, power(10, e)) for e in range(first, last + 1, step)]
 
 
 def power(base: int, exponent: int) -> str:
-    """An exponent of two as text, such as 2⁻⁵."""
+    """A power as text, such as 2⁻⁵ or 10³."""
     return f"{base}{str(exponent).translate(SUPERSCRIPT)}"
 
 

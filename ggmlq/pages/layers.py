@@ -1,6 +1,6 @@
-"""Figures of a whole model by layer: grids of layers × roles, and lines over the depth.
+"""Grids of layers × roles, and lines over the depth, for pages about a whole model.
 
-For whoever has a number for each tensor, or each operation, of each layer.
+Reports, diffs and traces pass one number (an ``Item``) for each tensor or operation of each layer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MOST_LINES = 8
 
 
 class Item(NamedTuple):
-    """One cell: where it stands, its number, and what it says."""
+    """One cell of a grid: its layer and role, its number, and its text."""
 
     stack: str  # "blk"
     layer: int
@@ -32,7 +32,7 @@ def layer_grids(
     items: Sequence[Item], caption: str, log: bool = False, hue: Literal["blue", "amber"] = "blue",
     span: tuple[float, float] | None = None,
 ) -> list[Grid]:  # fmt: skip
-    """A grid for each stack of layers, on one scale; ``span``: its ends, where they are known."""
+    """A grid for each stack of layers, all on one scale of colours; ``span``: fixed ends of the scale."""
     levels, legend = shades([item.value for item in items], log, span)
     cells = {
         (item.stack, item.layer, item.role): Shade(item.text, level, item.about)
@@ -61,7 +61,7 @@ def _left_out(layers: int, roles: int, stacks: int) -> str:
 
 
 def depth_lines(items: Sequence[Item], title: str, y: str, limit: float | None = None) -> Lines | None:
-    """A line for each of the heaviest roles of the largest stack; None where it would be a point."""
+    """A line for each of the heaviest roles of the largest stack; None if no line has two points."""
     good = [item for item in items if item.value is not None and isfinite(item.value)]
     if not good:
         return None

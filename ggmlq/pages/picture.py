@@ -35,7 +35,7 @@ def check_picture(path: str | os.PathLike[str], option: str = "--plot") -> None:
 
 
 def draw(charts: Sequence[Bars], path: str | os.PathLike[str]) -> str:
-    """Charts one below the other, as the name's ending says."""
+    """Write charts, one below the other, as SVG or PNG by the ending of the path; returns the path."""
     check_picture(path)
     target = os.fspath(path)
     png = target.lower().endswith(".png")

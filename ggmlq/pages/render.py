@@ -1,8 +1,8 @@
-"""A page as one HTML text: styles and script inside, nothing fetched from anywhere, and written whole.
+"""Renders a page as one HTML text, with styles and script inside, and writes it.
 
-Jinja2 fills the template (extra ``report``): it escapes every text that it is not told to trust, and the
-only text that it is told to trust is SVG that svg.py made. The policy in the page forbids all loading
-and every script but its own, should a file find a way past that.
+Jinja2 (extra ``report``) fills the template. It escapes every text but our own styles and script, and SVG
+that svg.py made. If a text of a file passed all the same, the page's policy forbids all loading and every
+script but its own.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def html(page: Page) -> str:
 
 
 def write(page: Page, path: str | os.PathLike[str]) -> str:
-    """Render, then write beside the target and rename: a page is there in full or not at all."""
+    """Write a page as an HTML file, which is there in full or not at all; returns the path."""
     return put(html(page).encode("utf-8"), path)
 
 
 def check_target(path: str | os.PathLike[str], option: str = "-o") -> None:
-    """Refuse a place that cannot be written before the work, not after it; and a missing library."""
+    """Raise an error, before the work starts, for a path that cannot be written or if Jinja2 is missing."""
     _jinja()
     target = os.fspath(path)
     folder = os.path.dirname(target) or "."
@@ -59,7 +59,7 @@ def _may_go(target: str) -> bool:
 
 
 def put(data: bytes, path: str | os.PathLike[str]) -> str:
-    """Bytes under a name, at once."""
+    """Write bytes to a file beside the path and rename it, so that the path has all of them or none."""
     target = os.fspath(path)
     beside = os.path.join(os.path.dirname(target), f".ggmlq-{os.urandom(8).hex()}.tmp")
     try:
@@ -117,7 +117,7 @@ def _read(name: str) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Whatever the template prints: text of others without what moves or hides other text."""
+    """A value as the template prints it: text without control characters that move or hide other text."""
     if isinstance(value, str) and not hasattr(value, "__html__"):
         return printable(value)
     return value
@@ -133,7 +133,7 @@ def _small(value: Value, table: Table) -> Any:
 
 
 def _value(cell: Cell) -> Value:
-    """Numbers read short and sort by what they are."""
+    """A cell of a table as a Value: floats are printed in 4 digits, and sort by their full value."""
     if isinstance(cell, Value):
         return cell
     if cell is None:

@@ -1,7 +1,7 @@
-"""Charts as SVG: small, sharp on paper, in the colours of the page around them, with words for every mark.
+"""Draws charts as SVG, for pages and as files; each mark has a title in words.
 
-Made as a tree of elements, so that a name from a file can never become markup. Colours are classes of
-chart.css: one text serves light, dark and paper. A file of its own carries these styles with it.
+The picture is built as a tree of elements, so that a name from a file can never become markup. Colours are
+classes of chart.css, so one text serves light, dark and paper. An SVG file contains these styles.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ NAMESPACE = "http://www.w3.org/2000/svg"
 
 
 def svg(chart: Bars | Lines) -> str:
-    """The picture as text, for a page that has the styles and says the title."""
+    """A chart as SVG text for a page, which has the styles and shows the title."""
     return ElementTree.tostring(_drawn(chart, alone=False), encoding="unicode")
 
 
 def document(charts: Sequence[Bars | Lines]) -> str:
-    """A file of its own: charts one below the other, with their titles and the styles."""
+    """The text of an SVG file: charts one below the other, with their titles and the styles."""
     drawn = [_drawn(chart, alone=True) for chart in charts]
     sizes = [(int(one.attrib["width"]), int(one.attrib["height"])) for one in drawn]
     size = (max(w for w, _ in sizes), sum(h for _, h in sizes))

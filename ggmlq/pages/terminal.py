@@ -1,4 +1,4 @@
-"""Histograms on a terminal, in block characters; in # where the stream cannot write those."""
+"""Draws a histogram as text for a terminal, in block characters, or in # if its encoding lacks those."""
 
 from __future__ import annotations
 

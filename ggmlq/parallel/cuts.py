@@ -1,4 +1,4 @@
-"""The cuts of an array for several devices.
+"""The cuts of weights for ``gq.parallel.shard``: where the part of each device begins and ends.
 
 Rows of one product are the columns of the next one, so both are cut by one rule: at multiples of 256, the
 longest block, where each device gets enough of them to be even; else at multiples of 32 (of 128 for codes
@@ -27,7 +27,7 @@ EVEN = 4  # steps of 256 that a device must have
 
 
 def spans(request: str, q: Any, count: int, axis: Any, cuts: Sequence[int] | None = None) -> Spans:
-    """From where to where each device's part reaches, along the axis that is cut."""
+    """The begin and the end of each device's part along the axis that is cut."""
     length, unit = measures(q, axis)
     if cuts is not None:
         return _spans_at(request, length, unit, count, cuts)
@@ -56,7 +56,7 @@ def _step(length: int, unit: int, count: int, axis: Any, fine: int) -> int:
 
 
 def measures(q: Any, axis: Any) -> tuple[int, int]:
-    """The length of an axis, and the number of elements that cannot be cut."""
+    """The length of an axis, and the unit that all cuts are multiples of."""
     if axis == "experts":
         return len(q), 1
     if axis == 1:

@@ -1,4 +1,4 @@
-"""One process a GPU: who it is, its part of the weights, and sums over all processes."""
+"""``Group``: processes with a GPU each, their parts of the weights, and sums over all of them."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Group:
     def all_gather(self, x: Any, axis: int = -1, sizes: Any = None) -> Any:
         """The arrays of all processes, joined in the order of the ranks.
 
-        ``sizes``: how long each is along the axis; found out over sockets where it is not given, so pass it
+        ``sizes``: the lengths of the arrays along the axis; without it they are sent over sockets, so pass it
         while a CUDA graph is recorded.
         """
         x = self._here("all_gather", x)
@@ -125,7 +125,7 @@ class Group:
         return self._nccl.hand(x, root) if self._nccl is not None else self._wire.hand(x, root)
 
     def barrier(self) -> None:
-        """Until all processes have come here; the host waits, work on GPUs may go on."""
+        """Wait until all processes have come here; the host waits, work on GPUs may go on."""
         self._wire.sizes(0)
 
     def _here(self, what: str, x: Any) -> Any:

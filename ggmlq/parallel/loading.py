@@ -1,7 +1,7 @@
-"""A model straight to several devices: each gets its parts of the tensors, no device a whole one.
+"""Load a model straight to several devices: each gets its parts of the tensors.
 
 Parts whose bytes lie together in the file go the way of a whole model, by threads and locked memory
-(gguf/load.py), one device after the other; columns, which do not, are gathered on the host part by part.
+(gguf/load.py), one device after the other; columns, whose bytes do not, are copied on the host part by part.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ COLUMNS = re.compile(r"(.*\.)?(attn_output|ffn_down\w*|ssm_out|o_proj|down_proj|
 def tensor_parallel(name: str, array: Any) -> int | None:
     """The axis of a tensor in a model whose blocks are divided as usual, for ``f.to(devices, axis=…)``.
 
-    The second matrix of attention and of feed-forward blocks by columns, the others by rows: so results of
-    the first are operands of the second, and each block needs one sum. Embeddings, norms and routers are
-    copied to each device. Names are those of GGUF and of Hugging Face.
+    The second matrix of attention and of feed-forward blocks is cut by columns, the others by rows: so
+    results of the first are operands of the second, and each block needs one sum. Embeddings, norms and
+    routers are copied to each device. Names are those of GGUF and of Hugging Face.
 
     >>> import numpy as np, ggmlq as gq
     >>> w = gq.quantize(np.ones((64, 64), np.float32), "q8_0")
@@ -76,7 +76,7 @@ def _cut(request: str, name: str, array: Any, axis: Axis, count: int) -> tuple[A
     except ShapeError:
         checked_axis(
             request, axis, 3
-        )  # an axis that there is not is an error, one that this array lacks none
+        )  # an unknown axis is an error; a known one that this array lacks is not
     return None, None
 
 

@@ -1,13 +1,13 @@
-"""Processes of a group find each other: rank 0 listens, the others call.
+"""The processes of a ``Group`` connect by sockets: rank 0 listens, the others call it.
 
     caller      magic, rank and world       16 bytes
     rank 0      "ok" and 8 random bytes, or "no"
     caller      the 8 bytes again
     rank 0      "in", or "no"
 
-Whoever else calls is hung up on. Callers are heard all at once and have GREETING seconds each, so that one
-that says nothing, or leaves in the middle, costs the others nothing. This keeps accidents out, other
-programs and other groups; it is no secret, and whoever speaks it is a rank.
+Rank 0 closes the connection of any other caller. It reads from all callers at once, and each has GREETING
+seconds, so that one that says nothing, or leaves in the middle, costs the others nothing. This keeps out
+other programs and other groups that call by accident; it is no secret, so it stops no attacker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .sockets import read, send
 
 HELLO = struct.Struct("<8sII")  # who calls: rank and world
 MAGIC = b"ggmlq\0g2"
-PROOF = 8  # random bytes that come back: the caller hears what it is answered
+PROOF = 8  # random bytes that come back: they show that the caller reads the answers
 GREETING = 10.0  # seconds
 BACKLOG, CALLERS = 128, 256  # that wait to be accepted, and to be heard; then the oldest goes
 PAUSE = 0.05  # seconds before rank 0 is called again
@@ -37,7 +37,7 @@ PAUSE = 0.05  # seconds before rank 0 is called again
 
 
 def gathered(me: Rank, timeout: float) -> dict[int, socket.socket]:
-    """Connections to all other ranks, by rank."""
+    """The connections of rank 0 to all other ranks, by rank."""
     if me.world == 1:
         return {}
     end = time.monotonic() + timeout
@@ -61,7 +61,7 @@ def gathered(me: Rank, timeout: float) -> dict[int, socket.socket]:
 
 @dataclass(eq=False)
 class _Caller:
-    """Somebody who has not shown yet that it is of the group."""
+    """A connection that is not yet known to be a rank of the group."""
 
     peer: socket.socket
     until: float
@@ -71,7 +71,7 @@ class _Caller:
 
 
 class _Door:
-    """The ear of rank 0, which hears all callers at once."""
+    """The listening socket of rank 0 and its callers, all of which are read at once."""
 
     def __init__(self, server: socket.socket, me: Rank) -> None:
         self._server, self._me = server, me
@@ -82,7 +82,7 @@ class _Door:
         self._waiting.register(server, selectors.EVENT_READ)
 
     def serve(self, seconds: float) -> None:
-        """Hear whoever has something to say, for that long at most."""
+        """Handle the sockets that are ready, and wait for one at most this number of seconds."""
         for caller in self._callers.values():
             seconds = min(seconds, caller.until - time.monotonic())
             break
@@ -147,7 +147,7 @@ class _Door:
         self._hang_up(caller)
 
     def _watch(self, peer: socket.socket) -> None:
-        """A rank that leaves before all are there makes room for the one that is started in its place."""
+        """Forget a rank that leaves before all are there, so that another process may take its place."""
         try:
             closed = not peer.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -165,7 +165,7 @@ class _Door:
         caller.peer.close()
 
     def close(self) -> None:
-        """Hang up on whoever is not a rank, and on ranks that nobody took over."""
+        """Close the connections of callers, and those of ranks that ``gathered`` has not returned."""
         self._waiting.close()
         for peer in (*self._callers, *self.peers.values()):
             peer.close()
@@ -175,7 +175,7 @@ class _Door:
 
 
 def connected(me: Rank, timeout: float) -> socket.socket:
-    """The connection to rank 0, who may be slower to start."""
+    """The connection to rank 0; it is tried again until the timeout, for rank 0 may start later."""
     end, reason = time.monotonic() + timeout, "no answer"
     while (left := end - time.monotonic()) > 0:
         try:

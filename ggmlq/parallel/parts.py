@@ -1,4 +1,4 @@
-"""Parts: floats on several devices, slices of the last axis or the same everywhere."""
+"""``Parts``: floats on several devices, such as the result of a product with sharded weights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Parts:
     """
 
     def __init__(self, parts: Sequence[Any], spans: Spans | None, team: Team) -> None:
-        """``spans``: of the last axis; None: every part is the whole."""
+        """``spans``: begin and end of each part on the last axis; None: every part is the whole."""
         self.parts: tuple[Any, ...] = tuple(parts)
         self.spans = spans
         self.team = team
@@ -71,7 +71,7 @@ class Parts:
             return gathered(run, self.parts, self.spans, self.shape, home, self.devices)
 
     def map(self, function: Callable[..., Any], *others: Parts) -> Parts:
-        """``function(part, *parts of others)`` on each device: what an activation function is.
+        """``function(part, *parts of others)`` on each device, for example an activation function.
 
         It gets and gives plain arrays, and works element by element along the last axis.
 
@@ -125,7 +125,7 @@ def gathered(
     run: Any, parts: Sequence[Any], spans: Spans | None, shape: tuple[int, ...], home: str,
     devices: Sequence[str], out: Any = None,
 ) -> Any:  # fmt: skip
-    """Slices of the last axis, or any of what is the same everywhere, as one array at home."""
+    """One array at home, from slices of the last axis or, without ``spans``, from one of the equal parts."""
     if spans is None:
         at = devices.index(home) if home in devices else 0
         room = run.room(at, shape, parts[at].dtype)

@@ -1,4 +1,4 @@
-"""Devices as callers name them, made one way: ``("cuda:0", "cuda:1")`` or ``("cpu", "cpu")``."""
+"""The devices that a caller names, as names of one form: ``("cuda:0", "cuda:1")`` or ``("cpu", "cpu")``."""
 
 from __future__ import annotations
 

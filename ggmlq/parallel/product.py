@@ -1,12 +1,12 @@
-"""Products with weights on several devices: what each gets, what it multiplies, what becomes of the results.
+"""Products with weights on several devices (``Sharded``): operands go out, terms are added or parts gathered.
 
-    rows      everyone gets x, and has some columns of y
-    columns   everyone gets some columns of x, and has a term of y: terms are added
-    experts   everyone gets x and ids, and has the rows of y whose expert it holds, else 0: terms are added
-    copies    whoever has x multiplies
+    rows      each device gets x, and computes some columns of y
+    columns   each device gets some columns of x, and computes a term of y: terms are added
+    experts   each device gets x and ids, and computes the rows of y of its experts, else 0: terms are added
+    copies    the device that has x multiplies
 
 Floats for weights with scales are quantized before they travel: codes are a quarter of the bytes, and their
-scales those of a single device.
+scales are those that a single device makes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OPERANDS = {"linear": "x, s", "scaled_linear": "x, s", "expert_linear": "x, s, i
 
 
 def multiply(operation: str, s: Any, x: Any, *rest: Any, left: bool = False, **options: Any) -> Any:
-    """``x @ s.T`` and its like. ``left``: the result stays on its devices, as Parts."""
+    """The product of an operation with sharded weights; ``left``: as Parts, which stay on their devices."""
     text = f"{operation}({OPERANDS[operation]})"
     if is_tensor(x):
         return _tensor_product(operation, s, x, rest, left, options)
@@ -118,7 +118,7 @@ def _products(call: ShardedCall, run: Any) -> list[Any]:
 
 
 def _biases(call: ShardedCall, run: Any) -> list[Any]:
-    """For each device that of its columns."""
+    """The bias of each device: of its columns, or the whole one."""
     bias, spans = call.bias, call.s.spans
     if _cut(call):
         biases: list[Any] = run.give([bias[first:end] for first, end in spans])
@@ -204,7 +204,7 @@ def _by_one(call: ShardedCall, out: Any) -> Any:
     rest = () if call.ids is None else (call.ids,)
     if call.codes is not None and call.ids is None:
         code, tile, zeros = call.codes
-        options["activations"] = None if zeros else (code, tile)  # zero points where nothing is said
+        options["activations"] = None if zeros else (code, tile)  # None: the default, with zero points
     return OPERATIONS[call.operation](call.x, s.parts[s.devices.index(call.home)], *rest, **options)
 
 
@@ -226,7 +226,7 @@ def _requantized(
 def _tensor_product(
     operation: str, s: Any, x: Any, rest: tuple[Any, ...], left: bool, options: dict[str, Any]
 ) -> Any:
-    """A tensor of torch in, one out."""
+    """The product of a torch tensor, as a torch tensor."""
     text = f"{operation}({OPERANDS[operation]})"
     if left or options.get("requantize") is not None:
         raise DTypeError(
@@ -248,7 +248,7 @@ def _tensor_product(
 
 
 def left(operation: str, s: Any, x: Any, rest: Sequence[Any], options: dict[str, Any]) -> Parts:
-    """The operation with its result in parts."""
+    """The product of an operation with sharded weights, left on its devices as Parts."""
     if not isinstance(s, Divided):
         raise DTypeError(
             f"parallel.{operation}({OPERANDS[operation]}): s is a {type(s).__name__}; results stay in parts "

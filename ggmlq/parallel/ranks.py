@@ -21,7 +21,7 @@ PORT = 29511  # where nobody names one
 
 
 class Rank(NamedTuple):
-    """One process of several, and where all of them meet."""
+    """The number of a process among several, and the address at which all of them connect."""
 
     rank: int
     world: int
@@ -36,7 +36,7 @@ class Rank(NamedTuple):
 def rank_of(environment: Mapping[str, str] | None = None) -> Rank:
     """The rank of this process, by the first starter whose variables are set.
 
-    They meet at MASTER_ADDR, on this machine where it is not set, at GGMLQ_PORT; without it at the port after
+    Rank 0 listens at MASTER_ADDR, or on this machine if that is not set, at GGMLQ_PORT, or at the port after
     MASTER_PORT, for that one is torch's.
     """
     variables = os.environ if environment is None else environment
@@ -71,7 +71,7 @@ def _number(variables: Mapping[str, str], name: str, otherwise: int) -> int:
 
 
 def shard_of(q: Any, rank: int, world: int, axis: Any = 0, *, cuts: Any = None) -> Any:
-    """The part of weights that one process of several has: where :func:`ggmlq.parallel.shard` cuts them.
+    """The part of weights that one process of several has, cut as :func:`ggmlq.parallel.shard` cuts them.
 
     A view where slices are views: of an open file only this part is ever read.
 

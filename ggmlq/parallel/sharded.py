@@ -1,4 +1,4 @@
-"""Sharded: one array of weights in parts on several devices."""
+"""``Sharded``: weights in parts on several devices, which multiply them together; ``shard`` makes one."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def shard(
 
 
 def checked_axis(request: str, axis: Any, ndim: int) -> Any:
-    """0, 1, "experts" or None."""
+    """The axis as 0, 1, "experts" or None; an error for any other."""
     valid = axis is None or (isinstance(axis, int | str | np.integer) and not isinstance(axis, bool))
     way = AXES.get(axis, "?") if valid else "?"
     if way == "?":

@@ -1,4 +1,4 @@
-"""One product with weights on several devices: its operands, checked, and x in the form that travels."""
+"""The arguments of one product with sharded weights, checked, and the codes that x is sent as."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ShardedCall(NamedTuple):
     operation: str
     s: Any
     x: Any  # an array or a ScaledArray at home, or Parts
-    codes: Any  # code, tile, and whether with zero points, of what floats at home become, or None
+    codes: Any  # code, tile, and whether with zero points, of the quantization of floats at home, or None
     ids: Any  # at home, of products with experts
     home: str
     shape: tuple[int, ...]  # of the result
@@ -38,7 +38,7 @@ class ShardedCall(NamedTuple):
 def checked(
     text: str, operation: str, s: Any, x: Any, rest: tuple[Any, ...], options: dict[str, Any]
 ) -> ShardedCall:
-    """Devices and shapes that fit; ``options`` keeps what every part is told alike."""
+    """The call with its operands checked; ``options`` keeps the arguments that every part gets alike."""
     if operation not in (s.product, "expert_linear"):
         raise DTypeError(
             f"{text}: the weights are {s!r}; their products are {s.product}; call gq.{s.product}, or x @ s.T"
@@ -76,7 +76,7 @@ def checked(
 
 
 class Face:
-    """The whole array as checks of single arrays look at one."""
+    """The device and shape of a sharded array, for checks that are written for single arrays."""
 
     def __init__(self, device: str, shape: tuple[int, ...]) -> None:
         self.device, self.shape = device, shape

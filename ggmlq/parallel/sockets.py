@@ -1,4 +1,4 @@
-"""Bytes over sockets until a deadline: a peer that sends one now and then does not put it off."""
+"""Bytes over the sockets of a ``Group`` until a deadline, which a slow peer cannot put off."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from time import monotonic
 
 
 def left(end: float) -> float:
-    """Seconds until then; TimeoutError where there are none."""
+    """The seconds until the deadline ``end``; TimeoutError if it is over."""
     seconds = end - monotonic()
     if seconds <= 0:
         raise TimeoutError("timed out")
@@ -15,7 +15,7 @@ def left(end: float) -> float:
 
 
 def send(peer: socket.socket, data: bytes | memoryview, end: float) -> None:
-    """Send all of it."""
+    """Send all bytes of ``data``."""
     peer.settimeout(left(end))
     peer.sendall(data)
 

@@ -1,7 +1,7 @@
-"""Devices that work together: what goes from one to another, and how sums over them are made.
+"""``Team``: devices that multiply sharded weights together, with copies between them and sums over them.
 
-A *run* is one piece of work: it begins where the caller's stream is and ends before what the caller does
-next. Products that nobody wants gathered in between may share one, :func:`together`.
+A *run* is one piece of work of a team: it begins after the earlier work of the caller's stream and ends
+before its later work. Products whose results stay in parts may share a run, see :func:`together`.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ class Run(Protocol):
     home: str
 
     def fork(self) -> None:
-        """From here on other devices may write to the room that was made for them."""
+        """Let the other devices begin: from here on they may write to the memory that ``room`` made."""
 
     def on(self, position: int) -> AbstractContextManager[Any]:
-        """The device of a part, and its stream."""
+        """A context in which the device of a part and its stream are current."""
 
     def at_home(self) -> AbstractContextManager[Any]:
-        """The device of the caller."""
+        """A context in which the device of the caller is current."""
 
     def room(self, position: int, shape: tuple[int, ...], dtype: Any) -> Any:
         """Memory at home for a part that is elsewhere; None where it need not travel. Before ``fork``."""
 
     def give(self, arrays: Sequence[Any]) -> list[Any]:
-        """Arrays at home, one a part, each to its device."""
+        """Copies of arrays at home, one for each part, on the device of that part."""
 
     def take(self, position: int, part: Any, room: Any) -> Any:
-        """A part at home."""
+        """A part as an array at home: a copy in ``room``, or the part itself if it is there."""
 
     def sum(self, parts: Sequence[Any]) -> list[Any]:
-        """The sum of arrays of one shape, on the device of each; they may be written to."""
+        """The sum of arrays of one shape, one copy on the device of each; the arrays may be overwritten."""
 
 
 class Team(Protocol):
@@ -59,7 +59,7 @@ class Team(Protocol):
 
 @cache
 def team_of(devices: tuple[str, ...], sums: str | None) -> Team:
-    """The team of some devices: one each, since it keeps what it needs to talk."""
+    """The team of some devices; it is made once, since it keeps its streams and connections."""
     if devices[0] == "cpu":
         return HostTeam(devices)
     team: Team = cuda_module("parallel.team").CudaTeam(devices, sums)
@@ -71,7 +71,7 @@ def together(*sharded: Any, x: Any = None) -> Iterator[None]:
     """One run for several products on the same devices, so that they wait for each other once, at the end.
 
     Within it, results that stay in parts are ready on their devices' streams; the caller's stream is that
-    of x, or of the first device. What it is to see of other devices, ``gather`` brings.
+    of x, or of the first device. It sees results of other devices only through ``gather``.
 
     >>> import numpy as np, ggmlq as gq
     >>> s = gq.parallel.shard(gq.quantize(np.eye(64, dtype=np.float32), "q8_0"), ["cpu", "cpu"])
@@ -91,7 +91,7 @@ def together(*sharded: Any, x: Any = None) -> Iterator[None]:
 
 
 class HostRun:
-    """On the host nothing travels."""
+    """A run on the host, where all parts lie in one memory and nothing is copied."""
 
     home = "cpu"
 
@@ -122,7 +122,7 @@ class HostRun:
 
 
 class HostTeam:
-    """Parts on the host: the same program without a GPU."""
+    """A team whose parts all lie on the host, so that a program for several GPUs runs without one."""
 
     sums = "NumPy, in the order of the devices"
 

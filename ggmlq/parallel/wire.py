@@ -1,8 +1,9 @@
-"""Processes that talk over sockets: each with the first one, who adds and hands out.
+"""``Wire``: sums and copies of arrays between the processes of a ``Group`` over sockets, all through rank 0.
 
-For tests, and for sums of a few machines without GPUs: the first process carries all of it (how they find
-each other: meeting.py). Messages are a kind, a description and bytes whose number the receiver knows. Nothing
-that arrives is run or unpickled; its words are escaped. Whoever waits says for whom when its time is over.
+It is for tests, and for sums of a few machines without GPUs: rank 0 adds all arrays and sends the results
+(meeting.py connects the processes). Messages are a kind, a description and bytes; the receiver knows their
+number. Nothing that arrives is run or unpickled, and error messages escape its text. A rank that waits too
+long raises an error that names the rank it waited for.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from .ranks import Rank
 from .sockets import read, read_into, send
 
 HEAD = struct.Struct("<4sIQ")  # kind, bytes of the description, bytes that follow
-LONGEST = 4096  # of a description, and of a failure told
+LONGEST = 4096  # bytes of a description, or of the text of a failure
 SLOWEST = 1 << 20  # bytes a second of a connection that is waited for
 SUM, HAND, FAIL = b"sum\0", b"hand", b"fail"
 
 
 class Wire:
-    """Connections of one process: to the first, or of the first to all."""
+    """The connections of one process: to rank 0, or of rank 0 to all others."""
 
     def __init__(self, me: Rank, timeout: float) -> None:
         self.me, self.timeout = me, timeout
@@ -61,7 +62,7 @@ class Wire:
             return total
 
     def hand(self, x: NDArray[Any], root: int) -> NDArray[Any]:
-        """The array of one rank, into those of the others."""
+        """Copy the array of rank ``root`` into the arrays of all other ranks."""
         with self._lock, self._failing("broadcast"):
             return self._hand(x, root, self._end(x.nbytes))
 
@@ -78,13 +79,13 @@ class Wire:
         return x
 
     def sizes(self, n: int) -> list[int]:
-        """A number of each rank."""
+        """The numbers ``n`` that the ranks pass, in the order of the ranks."""
         lengths = np.zeros(self.me.world, np.int64)
         lengths[self.me.rank] = n
         return [int(length) for length in self.sum(lengths)]
 
     def join(self, x: NDArray[Any], sizes: Sequence[int]) -> list[NDArray[Any]]:
-        """The arrays of all ranks, whose first axes are so long."""
+        """The arrays of all ranks, in their order; ``sizes`` are the lengths of their first axes."""
         parts = [
             x if r == self.me.rank else np.empty((n, *x.shape[1:]), x.dtype) for r, n in enumerate(sizes)
         ]
@@ -108,7 +109,7 @@ class Wire:
     def _fetch(
         self, rank: int, kind: bytes, description: str, into: NDArray[Any], end: float
     ) -> NDArray[Any]:
-        """A message that must be of this kind, about this, and as long as the array."""
+        """Receive a message into the array; it must have this kind, this description and the array's size."""
         peer = self._peers[rank]
         with self._hearing(rank):
             kind_there, length, nbytes = HEAD.unpack(read(peer, HEAD.size, end))
@@ -146,7 +147,7 @@ class Wire:
 
     @contextmanager
     def _failing(self, what: str) -> Iterator[None]:
-        """After a failure nothing that is on its way can be told apart: everyone is told, and hung up on."""
+        """On an error tell all ranks and close the connections: messages under way are of no use then."""
         try:
             yield
         except BaseException as error:

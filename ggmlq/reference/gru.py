@@ -1,7 +1,8 @@
-"""The oracle of a GRU in integers: int64 on the host, stage by stage, all of them by name.
+"""The oracle of a GRU in integers: int64 on the host, with the codes of every stage by name.
 
-Each stage is a function of a :class:`Scene` and the codes so far, and gives its own; ``STAGES`` has them in
-the order of a step. A code less its zero point is called a deviation; RS is the rounding shift.
+A stage is a function of a :class:`Scene` and the codes of earlier stages; it returns the codes of one tensor.
+``STAGES`` has all in the order of a step. A code less its zero point is called a deviation; RS is the
+rounding shift.
 
     Wx   = RS(W·x - Zx·ΣW, eW + ex - eWx) + ZWx           the correction of the one identity (identity.py)
     Rh   = RS(R·h - Zh·ΣR, eR + eh - eRh) + ZRh
@@ -57,7 +58,7 @@ class Scene(NamedTuple):
         return codes
 
     def rescaled(self, v: Codes, source: Any, target: str) -> Codes:
-        """Deviations in the scale of an exponent, in that of a tensor."""
+        """Deviations with the exponent ``source``, shifted to the exponent of the tensor ``target``."""
         return shifted_array(v, source - self.formats[target].exponent)
 
     def term(self, q: Tensors, name: str, target: str, rows: slice = slice(None)) -> Codes:
@@ -84,7 +85,7 @@ def multiplied(scene: Scene, q: Codes, weights: str, activations: str, result: s
 
 
 def exact(q: Codes, w: Codes) -> Codes:
-    """Sums of products of codes as they are; in float64 where that is exact, which a BLAS multiplies."""
+    """Sums of products of codes, exact: by a BLAS in float64 if they fit it, else in int64."""
     most = int(np.abs(w).sum(1).max(initial=0)) * int(np.abs(q).max(initial=0))
     if most < EXACT:
         sums = product(Planar(q.astype(np.float64), None, None), Planar(w.astype(np.float64), None, None))
@@ -121,7 +122,7 @@ def _looked_up(table: str, source: str) -> Stage:
 
 
 def hidden_and_bias(scene: Scene, q: Tensors) -> Codes:
-    """Row 6: the hidden product of the new state with its bias."""
+    """Row 6: R_g h + b_rg."""
     rows = scene.gate(2)
     total = scene.term(q, "Rh", "Rh_add_br", rows)
     return scene.clamped(total + scene.bias("br", rows, "Rh_add_br"), "Rh_add_br")
@@ -135,7 +136,7 @@ def reset_product(scene: Scene, q: Tensors) -> Codes:
 
 
 def new_input(scene: Scene, q: Tensors) -> Codes:
-    """Row 8: the input of the new state's table."""
+    """Row 8: g_pre, the input of the table of g."""
     rows = scene.gate(2)
     total = scene.term(q, "Wx", "g_pre", rows) + scene.term(q, "rRh", "g_pre")
     return scene.clamped(total + scene.bias("bx", rows, "g_pre"), "g_pre")
@@ -149,7 +150,7 @@ def old_part(scene: Scene, q: Tensors) -> Codes:
 
 
 def new_part(scene: Scene, q: Tensors) -> Codes:
-    """Rows 11 to 13: 1 - z deviates from the zero point of z by ``one - qz``."""
+    """Rows 11 to 13: (1 - z) · g; the deviation of 1 - z is ``one`` less the code of z."""
     f = scene.formats
     one = (1 << f["z_out"].exponent) + f["z_out"].zero
     both = (one - q["z_out"]) * scene.deviation(q, "g_out")
@@ -206,7 +207,7 @@ def gru(f: FixedGRU, x: Any, h0: Any = None, stages: Mapping[str, Stage] = STAGE
 
 
 def steps(f: FixedGRU, cell: Cell, x: Any, h0: Any, stages: Mapping[str, Stage] = STAGES) -> Tensors:
-    """One direction, in the order of its steps."""
+    """The codes of all tensors of one direction, in the order of its steps."""
     fmt = format_in_call(f, cell, x)
     scene = Scene({**cell.formats, "x": fmt}, cell.codes)
     qx = fmt.encode(x, f.rounding).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Sums in halves, lane by lane, as llama.cpp makes them of f16 weights where the CPU has AVX512-FP16.
+"""The oracle's sums in halves, as llama.cpp makes them for f16 weights on a CPU with AVX512-FP16.
 
 Four vectors of 32 halves take 128 products a step, each fused and rounded once. At the end the vectors are
 added in pairs, and so are the two sides of what is left, down to one lane; columns beyond the last whole step

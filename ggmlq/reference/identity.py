@@ -1,14 +1,14 @@
-"""The one identity of every product, for operands that are a scale times codes less a zero point.
+"""The product that oracles share, by one identity: operands are scales times codes less zero points.
 
     Σ Sa(qa - Za) · Sb(qb - Zb)  =  Sa·Sb·(Σ qa·qb - Za·Σ qb - Zb·Σ qa + n·Za·Zb)
 
-With what each group of codes is multiplied with, and what is taken from it (S·Z: the offset of a block
-format, or a zero point's), it reads
+With a scale S for each group of codes, and the offset O = S·Z (of a block format, or of a zero point), it
+reads
 
     Σ a·b  =  Σ (Sa·qa)·(Sb·qb)  -  Oa·Σ Sb·qb  -  Ob·Σ Sa·qa  +  n·Oa·Ob
 
-so that the sum a program needs is always that over the *other* operand: -8·s of q4_0, the minima of K
-types, the zero point of INT8 activations. Block formats and scaled arrays both come here.
+So each offset is multiplied with a sum of the *other* operand: -8·s of q4_0, the minima of K types, the
+zero point of INT8 activations. Block formats and scaled arrays both come here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SMALL = 1 << 23  # terms of a product
 
 
 class Planar(NamedTuple):
-    """An operand taken apart."""
+    """An operand as scaled codes, offsets of groups, and sums of groups."""
 
     scaled: Wide  # [rows, K]: codes times their scale
     offset: Wide | None  # [rows, groups]: scale times zero point
@@ -31,7 +31,7 @@ class Planar(NamedTuple):
 
 
 def times(a: Wide, b: Wide) -> Wide:
-    """``a @ b.T``; small ones in this thread, for BLAS wakes others, which a busy machine makes wait."""
+    """``a @ b.T``; small products without BLAS, whose threads would have to wait on a busy machine."""
     small = len(a) * b.size <= SMALL
     products: Wide = np.einsum("mk,nk->mn", a, b) if small else a @ b.T
     return products

@@ -1,4 +1,4 @@
-"""The oracle of ``linear``: what a product is in a named arithmetic, before f32 sums round it."""
+"""The oracle of ``linear``: the product in a named arithmetic, without the roundings of float32 sums."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def by_slabs(
     arithmetic: str | Rule,
     compute: Callable[[Weights, Activations, Rule], Wide],
 ) -> Wide:
-    """Check both operands, and fill [..., N] with what ``each`` makes of slabs of their rows."""
+    """The array [..., N] that ``compute`` makes of the operands, checked, from slabs of their rows."""
     x, q = checked(request, x, q)
     how = rule(q.format, arithmetic)
     y = np.empty((math.prod(x.shape[:-1]), q.shape[0]))
@@ -78,7 +78,7 @@ def checked(request: str, x: Any, q: QuantArray) -> tuple[Any, QuantArray]:
 
 
 def slabs(x: Any) -> Iterator[tuple[slice, Any]]:
-    """Rows of an array or a QuantArray, slab by slab, as 2-D arrays."""
+    """Yield slices of rows of an array or a QuantArray, with these rows as 2-D arrays."""
     shape = (math.prod(x.shape[:-1]), x.shape[-1])
     if isinstance(x, QuantArray):
         rows: Any = QuantArray(x.format, shape, x.raw.reshape(shape[0], x.raw.shape[-1]))

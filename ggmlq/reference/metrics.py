@@ -1,4 +1,4 @@
-"""The distance of a result from its reference."""
+"""``gq.nmse``: the distance of a result from its reference."""
 
 from __future__ import annotations
 

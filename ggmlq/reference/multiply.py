@@ -1,4 +1,4 @@
-"""One product for all formats and programs: Σ scale·code·activation - Σ offset·sum."""
+"""The product of an oracle for all block formats and arithmetics: Σ scale·code·activation - Σ offset·sum."""
 
 from __future__ import annotations
 

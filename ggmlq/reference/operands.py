@@ -1,4 +1,4 @@
-"""The two operands of a product, as the program that is judged holds them."""
+"""Weights and activations of an oracle's product, with the roundings of the program that is judged."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Activations:
     sums: Wide | None  # [M, K // 32 (q2_K on MMQ: 16)] what the program keeps as s
     run: int  # activations that share a scale
     ties: NDArray[np.bool_] | None = None  # [M, K] codes that a rounding error may move by one
-    steps: Wide | None = None  # [M, K // run] what a rounding error may move a scale by, that is kept as half
+    steps: Wide | None = None  # [M, K // run] what a rounding error may move a scale that is kept as half
 
     def __len__(self) -> int:
         rows = self.codes if self.values is None else self.values
@@ -68,7 +68,7 @@ def rounded(values: NDArray[Any], kind: Float) -> Wide:
 
 
 def _ten_bits(values: NDArray[Any], *, cut: bool) -> Wide:
-    """Float32 with 10 bits of fraction: rounded, ties to even, or cut off. No number stays none."""
+    """Float32 with 10 bits of fraction: rounded, ties to even, or cut off. NaN and infinity stay."""
     values = np.array(values, np.float32, order="C")
     bits, finite = values.view(np.uint32), np.isfinite(values)
     if not cut:

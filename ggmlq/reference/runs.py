@@ -1,4 +1,4 @@
-"""Activations to 8-bit codes, run by run, in the float32 steps of the program that is judged."""
+"""Activations of an oracle to 8-bit codes, in the float32 steps of the program that is judged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ULPS = 4  # how near a tie a code or a half may go either way
 
 
 class Runs(NamedTuple):
-    """Rows [M, K] as 8-bit codes."""
+    """Rows of activations [M, K] as 8-bit codes with scales, and where a rounding could differ."""
 
     codes: NDArray[np.int8]  # [M, K]
     scale: Wide  # [M, K // run]
@@ -26,7 +26,7 @@ class Runs(NamedTuple):
 
 
 def by_run(x: NDArray[Any], run: int) -> NDArray[Any]:
-    """[M, K] to [M, K // run, run]."""
+    """The array [M, K] as [M, K // run, run]."""
     return x.reshape(len(x), x.shape[1] // run, run)
 
 

@@ -36,7 +36,7 @@ def scaled_linear(
         tensor cores do with FP8: within a group of K a sum keeps 13 bits behind the leading one, truncated
         after each step of 32; groups are added in float32.
     promote : int, optional
-        For the last two: sums go over into float32 after so many products, where scales change less often.
+        For the last two: the products after which a sum is added in float32, if scales change less often.
 
     >>> import numpy as np, ggmlq as gq
     >>> rng = np.random.default_rng(0)
@@ -126,6 +126,6 @@ def _rounded(values: Wide, sums: str) -> Wide:
     """The sum as an accumulator holds it."""
     if sums == "float32":
         return values.astype(np.float32).astype(np.float64)
-    mantissa, exponent = np.frexp(values)  # 0.5 … 1: the leading bit and KEPT more
+    mantissa, exponent = np.frexp(values)  # 0.5 … 1: the leading bit and BITS more
     cut = np.ldexp(np.trunc(np.ldexp(mantissa, BITS + 1)), -BITS - 1)
     return np.where(np.isfinite(values), np.ldexp(cut, exponent), values)

@@ -1,7 +1,7 @@
-"""Files elsewhere, opened as if they lay here: ``https://``, ``hf://owner/name/file``, and what fsspec knows.
+"""Opens remote models like local files: ``https://``, ``hf://owner/name/file``, and addresses of fsspec.
 
-A file of the same size is made in the cache, with holes. The header is fetched into it first, a tensor when
-it is asked for, and readers map it as they map any file. What is handed out was fetched, or is fetched first:
+A file of the same size is made in the cache, with holes. The header is fetched into it first, each tensor
+at its first use, and readers map it as they map any file. Every byte is fetched before a reader gets it:
 holes are never taken for zeros.
 
 address.py      what an address means; hf:// becomes https://

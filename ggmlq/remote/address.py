@@ -1,7 +1,7 @@
-"""Addresses of files: a URL as it is, or ``hf://owner/name/file@revision``, which stands for one.
+"""Parses the address of a remote file: a URL, or ``hf://owner/name/file@revision``, which becomes one.
 
-A token is for the hub alone: HF_TOKEN goes with hf:// addresses, to the hub's own host, and over an open
-connection to this machine only, where tests have their hub.
+HF_TOKEN is sent with hf:// addresses only, to the hub's own host, and without https only to this machine,
+where tests have their hub.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HF = re.compile(
 
 
 class Address(NamedTuple):
-    """The address of a file."""
+    """The address of a remote file: its URL, its form in messages, and the token to send."""
 
     url: str
     shown: str  # without what may be secret: queries are signatures at times
@@ -37,7 +37,7 @@ class Address(NamedTuple):
 
     @property
     def login(self) -> str:
-        """The way on where a server wants a login."""
+        """Advice for an error message, if a server wants a login."""
         if not self.shown.startswith("hf://"):
             return "fetch the file with what logs you in, and open it here"
         if self.token is None and os.environ.get("HF_TOKEN", "").strip():
@@ -71,7 +71,7 @@ def is_address(path: object) -> bool:
 
 
 def parse(text: str) -> Address:
-    """Understand an address; RemoteError where it cannot be meant."""
+    """The address that a text stands for; RemoteError if the text is no valid address."""
     if not text.isprintable() or " " in text:
         raise RemoteError(
             f"open({short(text)}): a URL has no blanks and no control characters; write them as %20 and "

@@ -1,8 +1,8 @@
-"""HTTP connections that end at a deadline, whatever a server does with the time.
+"""HTTP connections for remote files, which end at a deadline however slowly a server sends.
 
 A socket's own timeout counts from byte to byte, so a server that sends one now and then, or one
-``100 Continue`` after another, holds its caller for as long as it likes. Here every wait takes what is left
-on one clock: connections, handshakes, redirects, headers, tries and the pauses between them. The clock starts
+``100 Continue`` after another, holds its caller for as long as it likes. Here one clock limits all waits
+together: connections, handshakes, redirects, headers, tries and the pauses between them. The clock starts
 again with each 64 KiB of the file, so a slow line may take as long as it needs for a large file.
 """
 
@@ -29,23 +29,23 @@ REDIRECTS = 5
 
 
 class Clock:
-    """Seconds that are left for the next piece."""
+    """Counts down the seconds that are left for the next piece of a file."""
 
     def __init__(self) -> None:
         self.seconds = seconds()
         self.start()
 
     def start(self) -> None:
-        """All of them again."""
+        """Start again with all seconds."""
         self._end = monotonic() + self.seconds
 
     @property
     def left(self) -> float:
-        """Seconds; none or fewer when they are over."""
+        """The seconds that are left; 0 or negative when time is over."""
         return self._end - monotonic()
 
     def wait(self) -> float:
-        """Seconds that one wait may take; TimeoutError where none are left."""
+        """The seconds that one wait may take; TimeoutError if none are left."""
         left = self.left
         if left <= 0:
             raise TimeoutError("timed out")
@@ -69,7 +69,7 @@ def seconds() -> float:
 
 
 def opener(clock: Clock) -> urllib.request.OpenerDirector:
-    """Opens URLs over connections that end with the clock."""
+    """An opener of URLs (of urllib) whose connections end when the clock does."""
     return urllib.request.build_opener(_Plain(clock), _Secure(clock), _Redirects())
 
 
@@ -134,7 +134,7 @@ class _Secure(urllib.request.HTTPSHandler):
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Followed a few times, never from https to an open connection; a token stays with its host."""
+    """Follows a few redirects, never from https to http; a token goes to its own host only."""
 
     max_redirections = max_repeats = REDIRECTS
 

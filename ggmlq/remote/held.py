@@ -1,12 +1,12 @@
-"""A file with holes: pieces of a file elsewhere, in a file of the same size, and which of them are there.
+"""``Held``: the local copy of a remote file, of the same size but with holes, into which pieces are fetched.
 
-It is opened once, and what is mapped is what was opened: who empties the cache meanwhile, and who
-makes new files there, changes nothing here.
+Its files are opened once and mapped through these descriptors. So nothing changes for an open model if the
+cache is emptied, or if new files are made there.
 
-Beside it lies a table with a checksum for each piece. A piece counts as there if the table has its checksum
-and it still has that: so a machine that went down before the data was on its disk, or another process that
-was killed between the two, costs a fetch and not a tensor of zeros. Processes may share it: what two of them
-fetch of one piece is the same.
+Beside the data lies a table with a checksum for each piece. A piece counts as fetched only if its bytes still
+have the checksum in the table. So if the machine went down before the data was on its disk, or a process was
+killed between the two writes, the piece is fetched again and not read as zeros. Processes may share the
+files: all of them fetch the same bytes for a piece.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from ..store.private import Folder
 
 DATA, TABLE = "data", "table"  # names of the two
 PIECE = 1 << 16  # bytes with one checksum; fetched whole
-RUN = 1024  # pieces asked for at once
+RUN = 1024  # pieces that one request fetches, at most
 
 
 class Origin(Protocol):
-    """The source of pieces."""
+    """The remote file that pieces are read from."""
 
     size: int | None
 
     def read(self, start: int, stop: int) -> Iterator[bytes]:
-        """Bytes from one to another."""
+        """The bytes from ``start`` to ``stop``, in parts."""
 
 
 class Held:
-    """The two files of a folder, open. ``shown``: what messages call it."""
+    """The open copy of a remote file: data and table. ``shown``: the name of the file in messages."""
 
     def __init__(self, folder: Folder, size: int, origin: Origin, shown: str) -> None:
         self.path, self.size, self._origin, self._shown = str(folder.path / DATA), size, origin, shown
@@ -75,15 +75,15 @@ class Held:
         return False
 
     def map(self, length: int = 0) -> Map:
-        """A map of all of it, or of its beginning, holes included."""
+        """A map of all data, or of its first ``length`` bytes, holes included."""
         return map_of(self._data, self.path, length)
 
     def read(self, at: int, n: int) -> bytes:
-        """Bytes as they are there, holes included."""
+        """``n`` bytes of the copy, holes included; nothing is fetched."""
         return self._read(self._data, at, n)
 
     def put_first(self, data: bytes) -> bool:
-        """The first piece, which came with the length of the file; whether it is the one that is kept."""
+        """Store the first piece; False if a different one is stored already: the remote file has changed."""
         piece = data[: min(PIECE, self.size)]
         with self._lock:
             self._check(0, 1)
@@ -93,12 +93,12 @@ class Held:
         return True
 
     def whole(self) -> bytes:
-        """All of it, for a text."""
+        """All bytes of the file, fetched where necessary."""
         self.need(0, self.size)
         return self.read(0, self.size)
 
     def need(self, start: int, stop: int, show: bool | None = None) -> None:
-        """Have bytes from one to another there."""
+        """Fetch the bytes from ``start`` to ``stop`` that are not there yet."""
         first, last = start // PIECE, -(-min(stop, self.size) // PIECE)
         with self._lock:
             if first >= last or self._seen[first:last].all():
@@ -113,7 +113,7 @@ class Held:
                 bar.close()
 
     def _check(self, first: int, last: int) -> None:
-        """Pieces that this process has not looked at yet: which are what they were when they were fetched?"""
+        """Mark the pieces as seen that still have their checksum, among those not looked at yet."""
         table = np.frombuffer(self._read(self._table, 4 * first, 4 * (last - first)), "<u4")
         for i in (np.flatnonzero((table != 0) & ~self._seen[first:last]) + first).tolist():
             at = i * PIECE
@@ -130,7 +130,7 @@ class Held:
             del missing[:count]
 
     def _fetch(self, first: int, last: int, advance: Callable[[int], None]) -> None:
-        """A run of pieces; each counts as soon as it is whole."""
+        """Fetch a run of pieces; each counts as there as soon as it is whole."""
         at, stop = first * PIECE, min(last * PIECE, self.size)
         left = bytearray()
         for part in self._origin.read(at, stop):
@@ -170,7 +170,7 @@ class Held:
         ) from error
 
     def close(self) -> None:
-        """Let go of both files; what is mapped of them stays."""
+        """Close both files; maps of them stay valid."""
         with self._lock:
             self._closing()
 
@@ -181,7 +181,7 @@ def _close(*files: int) -> None:
 
 
 def _sum(data: bytes) -> int:
-    """Never 0, which stands for a hole."""
+    """The checksum of a piece; never 0, which stands for a hole."""
     return zlib.crc32(data) or 1
 
 

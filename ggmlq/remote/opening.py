@@ -1,4 +1,4 @@
-"""Opening a file elsewhere: what it is, its header, and tensors that are fetched when they are asked for."""
+"""Opens a GGUF or safetensors model at a remote address; each tensor is fetched at its first use."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from .others import Others
 from .prefix import FIRST
 from .ranges import Ranges
 
-Helds = dict[str, Held]  # by what their sources are called
+Helds = dict[str, Held]  # by the paths of their sources
 
 
 def open(text: str) -> GGUFFile | SafetensorsFile:
     """Open a GGUF or safetensors file, all parts of a split model, or an index and its files, by address.
 
-    The header is fetched, and a tensor when it is asked for.
+    The header is fetched now, each tensor at its first use.
     """
     address = parse(text)
     held = _held(address)
@@ -53,7 +53,7 @@ def open(text: str) -> GGUFFile | SafetensorsFile:
 
 
 def _held(address: Address) -> Held:
-    """The file with holes; what told its length is in it."""
+    """The file with holes for an address; over HTTP its first piece is there already."""
     if not address.url.lower().startswith(("http://", "https://")):
         other = Others(address)
         if not other.size:
@@ -77,7 +77,7 @@ def _opened(path: str) -> GGUFFile | SafetensorsFile | None:
 
 
 class Fetched:
-    """An open model whose files have holes. Closed and pickled alike, whatever it is."""
+    """The part that remote models of both kinds share: they close their files and are pickled by address."""
 
     _helds: Helds
     _address: Address
@@ -96,7 +96,7 @@ class Fetched:
 
 
 class RemoteGGUF(Fetched, GGUFFile):
-    """An open model elsewhere. Arrays are views on a map of what was fetched; asking for one fetches it."""
+    """An open remote GGUF model. A tensor is fetched when it is taken; arrays are views of the copy."""
 
     def __init__(self, parts: list[GGUFPart], address: Address, helds: Helds) -> None:
         super().__init__(parts)
@@ -146,7 +146,7 @@ def _source(kind: type[Source], held: Held, shown: str) -> Any:
 
 
 class RemoteSafetensors(Fetched, SafetensorsFile):
-    """A safetensors model elsewhere; its files stay open for further pieces."""
+    """An open remote safetensors model; each tensor is fetched when it is taken."""
 
     def __init__(self, where: Place, parts: list[Part], address: Address, helds: Helds) -> None:
         super().__init__(where, parts, address.shown)

@@ -13,11 +13,11 @@ from ..base import missing
 from ..errors import MissingDependencyError, RemoteError, RemoteNotFoundError
 from .address import Address
 
-PIECE = 8 << 20  # bytes asked for at a time
+PIECE = 8 << 20  # bytes of one request
 
 
 class Others:
-    """A file of some file system."""
+    """A remote file that fsspec reads: its size, its version and ranges of its bytes."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -53,7 +53,7 @@ class Others:
             ) from error
 
     def read(self, start: int, stop: int) -> Iterator[bytes]:
-        """Bytes from one to another; only of the file that was there at first."""
+        """The bytes from ``start`` to ``stop``, in parts; RemoteError if the file has changed meanwhile."""
         while start < stop:
             end = min(start + PIECE, stop)
             try:

@@ -1,8 +1,8 @@
-"""A header read while only the beginning of its file is there.
+"""Parses the header of a remote file while only the file's beginning has been fetched.
 
-The reader is the one for whole files. It is given the length of the whole file and a map of its beginning;
-where it reaches behind that, it is stopped, more is fetched, and it begins again. What it says of a header
-counts only if all of that header was there.
+The parser is the one for local files. It gets the length of the whole file and a map of its beginning. If it
+reads beyond the map, it is stopped, more bytes are fetched, and it starts again. Its result counts only if
+the whole header had been fetched.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Short(Exception):
 
 
 def first(held: Held) -> bytes:
-    """The first bytes, which tell what a file is."""
+    """The first bytes of a file, which show its kind."""
     held.need(0, FIRST)
     return held.read(0, min(FIRST, held.size))
 

@@ -1,9 +1,9 @@
-"""Ranges of a file over HTTP. Nothing is believed that an answer does not prove.
+"""Reads ranges of a remote file over HTTP, and checks each answer against its request.
 
 An answer counts if it is 206, of exactly the bytes that were asked for, of a file as long as before and, as
-far as the server names its version (ETag, else Last-Modified), of the same version. A connection that
-breaks is taken up where it broke; how often, is bounded, and so is the time for each 64 KiB, all tries
-together (connections.py).
+far as the server names its version (ETag, else Last-Modified), of the same version. If a connection breaks,
+another one continues at that byte. The number of tries is bounded, and so is the time for each 64 KiB, all
+tries together (connections.py).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Ranges:
         self._opener = opener(self._clock)
 
     def read(self, start: int, stop: int) -> Iterator[bytes]:
-        """Bytes from one to another, which is at most the end; a few at a time."""
+        """The bytes from ``start`` to ``stop``, or to the end of the file, in pieces of 64 KiB at most."""
         failures: list[str] = []
         self._clock.start()
         while True:
@@ -186,6 +186,6 @@ def _line(reason: object) -> str:
 
 
 def _is_final(error: object) -> bool:
-    """Trying again would not help: no such host, or a certificate that is not believed."""
+    """True if another try would not help: no such host, or a certificate that fails the check."""
     unknown = isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME
     return unknown or isinstance(error, ssl.SSLCertVerificationError)

@@ -1,10 +1,10 @@
-"""The shelf: the cache of remote files with holes, its size and its cleaning.
+"""The shelf: the cache on disk of remote files with holes, its size limit and its cleaning.
 
-In ``<cache>/remote`` each has a folder, named by a digest of its address, version and length, so another
-version of a file never meets what was fetched of this one. Where a server names no version, nothing is kept
-longer than the process. Folders that were not opened for longest go when all take more than LIMIT, or when
-somebody empties the shelf; who has one of these files open keeps it until it is closed. Where the cache is
-not this user's alone, nothing is kept either: whoever may rename a folder there could choose what is written.
+In ``<cache>/remote`` each file has a folder, named by a digest of its address, version and length. So bytes
+of two versions of a file never mix. If a server names no version, nothing is kept longer than the process.
+When all folders take more than LIMIT, those that were not opened for longest are removed. A process that has
+a file open keeps it until it closes it. Nothing is kept either if other users can write to the cache: whoever
+may rename a folder there could choose where we write.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LIMIT = 64 << 30  # bytes on the disk, unless GGMLQ_REMOTE_BYTES says otherwise
 
 
 class Entry(NamedTuple):
-    """A file that is kept."""
+    """A remote file on the shelf."""
 
     address: str
     size: int  # of the file
@@ -47,7 +47,7 @@ class Entry(NamedTuple):
 
 
 def hold(url: str, shown: str, origin: Origin, version: str | None) -> Held:
-    """The file with holes for a file elsewhere, new or as it was left."""
+    """Open the file with holes for a remote file: from the shelf, or a new one."""
     assert origin.size is not None
     if version is None:
         return _for_now(origin, shown)
@@ -86,7 +86,7 @@ def _name(url: str, version: str, size: int) -> str:
 
 
 def _for_now(origin: Origin, shown: str) -> Held:
-    """A place that goes with what is open."""
+    """A file with holes in a temporary folder, which is removed with it."""
     path = ""
     try:
         path = tempfile.mkdtemp(prefix="ggmlq-remote-")
@@ -146,7 +146,7 @@ def _entry(folder: Folder) -> Entry:
 
 
 def empty() -> list[Entry]:
-    """Remove all that is kept; what went."""
+    """Remove all files from the shelf; returns the removed entries."""
     removed = entries()
     for entry in removed:
         _remove(os.path.basename(entry.path))
@@ -154,13 +154,16 @@ def empty() -> list[Entry]:
 
 
 def forget(url: str, origin: Ranges) -> None:
-    """Remove what is kept of one file; who has it open keeps it."""
+    """Remove one file from the shelf; processes that have it open keep it."""
     if origin.version is not None:
         _remove(_name(url, origin.version, origin.size or 0))
 
 
 def trim(current: str = "") -> None:
-    """Remove those that were not opened for longest, until the rest is within the limit."""
+    """Remove the files that were not opened for longest, until the rest is within the limit.
+
+    The folder named ``current`` stays.
+    """
     limit_text = os.environ.get("GGMLQ_REMOTE_BYTES", "")
     limit, total = int(limit_text) if limit_text.isdecimal() else LIMIT, 0
     for entry in entries():

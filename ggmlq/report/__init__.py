@@ -1,4 +1,4 @@
-"""A model looked at as a whole: ``ggmlq report``.
+"""``ggmlq report``: examines all tensors of a GGUF model, and shows the facts and findings on a page.
 
 examine.py    the walk over all tensors
 facts.py      what is known of a tensor, of parts, of the whole

@@ -1,7 +1,7 @@
-"""The blocks of a tensor: which are damaged, how its scales are spread, which codes it uses.
+"""The blocks of a tensor, for ``ggmlq report``: damaged ones, histograms of scales and of codes.
 
-Every block is looked at for damage. Of large tensors the scales and codes of evenly spaced runs are
-counted: millions of them, which settles every bar of a histogram.
+Every block is checked for damage. In large tensors scales and codes are counted in evenly spaced runs of
+blocks only: millions of codes, which is enough for every bar of a histogram.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Blocks:
 
 
 def examine(q: QuantArray) -> Blocks:
-    """Look at the blocks of a tensor."""
+    """The facts about all blocks of a tensor."""
     flat = q.blocks.reshape(-1)
     blocks = Blocks(len(flat))
     row = max(1, q.blocks.shape[-1] if q.shape else 1)

@@ -1,10 +1,10 @@
-"""The error of a tensor against its original, and its error in other types.
+"""The error of a tensor for ``ggmlq report``: estimated without an original, and measured in other types.
 
-Three ways to know, by what is at hand. With the original: both are decoded and compared. Without it, where
-the tensor still holds floats: rows of it are quantized. Else an estimate: a value that was rounded to
-the next code is off by a part of the step between codes, and the steps, which are the scales, are in the
-file. What part, a trial of the type on normal values tells, so that its search and its code book are
-accounted for.
+With an original, ``ggmlq/diff`` compares the two, and rows of the original are quantized to other types. A
+tensor of floats is its own original. Else the error is estimated: a value that was rounded to the next code
+is off by a part of the step between codes, and the steps, which are the scales, are in the file. A trial of
+the type on normal values tells how large that part is; it includes the effects of the type's search and code
+book.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def candidates(columns: int) -> list[Format]:
 
 
 def measured(original: QuantArray) -> dict[str, float]:
-    """NMSE of rows of an original in each candidate; nothing where it cannot be quantized."""
+    """The NMSE of some rows of an original in each candidate type; empty if it cannot be quantized."""
     rows = _rows(original)
     if rows is None:
         return {}
@@ -73,7 +73,7 @@ def _rows(original: QuantArray) -> NDArray[np.float32] | None:
 
 
 def estimated(fmt: Format, values: Values, blocks: Blocks) -> float | None:
-    """NMSE that rounding to the codes of the file must have cost, about."""
+    """The estimated NMSE of rounding to the codes of the file, from its scales; None where there is none."""
     if not isinstance(fmt, BlockFormat) or not values.rms or not np.isfinite(values.rms):
         return None
     part = trial(fmt)[1]
@@ -81,7 +81,7 @@ def estimated(fmt: Format, values: Values, blocks: Blocks) -> float | None:
 
 
 def next_better(fmt: Format, columns: int) -> Format | None:
-    """The candidate with the fewest bits that are more than a type has."""
+    """The candidate with the fewest bits among those with more bits than a type; None if there is none."""
     better = [f for f in candidates(columns) if f.bits_per_weight > fmt.bits_per_weight]
     return better[-1] if better else None
 

@@ -1,4 +1,4 @@
-"""A whole model looked at, tensor by tensor: what `ggmlq report` tells, before it is a page."""
+"""``gq.report.examine``: examines every tensor of a GGUF model, and collects the facts of `ggmlq report`."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from .values import Values
 
 
 class Report(Model):
-    """A model that was looked at: ``write`` makes a page of it, ``facts`` plain data."""
+    """The facts about an examined model: ``write`` makes a page of them, ``facts`` plain data."""
 
     def write(self, path: str | os.PathLike[str]) -> str:
-        """One HTML file, which loads nothing; needs the extra ``report``."""
+        """Write the report as one HTML file, which loads nothing; needs the extra ``report``."""
         return write(page(self), path)
 
 
 def examine(
     model: str | os.PathLike[str] | GGUFFile, against: str | os.PathLike[str] | GGUFFile | None = None
 ) -> Report:
-    """Look at every tensor of a model.
+    """Examine every tensor of a model and return the facts.
 
     Parameters
     ----------

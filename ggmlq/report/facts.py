@@ -1,4 +1,4 @@
-"""The facts of a report: of a tensor, of parts of a model, of the whole."""
+"""The data classes of `ggmlq report`: facts about a tensor, about a part of a model, about the whole."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .values import Values
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor: what it is, what is in it, how far it is from what it was."""
+    """The facts about one tensor: its type and place, its values and blocks, its error."""
 
     name: str
     format: Format
@@ -42,12 +42,12 @@ class Tensor:
 
     @property
     def nmse(self) -> float | None:
-        """The error to look at: measured where there is an original, else estimated."""
+        """The error of the tensor: measured if there is an original, else estimated."""
         return self.difference.nmse if self.difference is not None else self.estimate
 
     @property
     def better(self) -> tuple[Format, float] | None:
-        """The next better type, and what its error is or would be about."""
+        """The next type with more bits, and its NMSE, measured or estimated; None where there is none."""
         if not isinstance(self.format, BlockFormat) or not self.shape:
             return None
         fmt = error.next_better(self.format, self.shape[-1])
@@ -76,7 +76,7 @@ class Tensor:
 
 @dataclass
 class Part:
-    """Totals over some tensors."""
+    """Totals over the tensors of one type, role or layer."""
 
     name: str
     types: dict[str, int]  # tensors of each
@@ -97,7 +97,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Model:
-    """All that is known of a model."""
+    """All facts about a model."""
 
     paths: tuple[str, ...]
     file_bytes: int

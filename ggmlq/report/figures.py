@@ -1,4 +1,4 @@
-"""The charts and grids of a report."""
+"""The charts and grids on the page of `ggmlq report`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def matrices(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def erring(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Tensors that have an error to look at."""
+    """The tensors with an error, measured or estimated; floats only if theirs is not 0."""
     return [t for t in tensors if t.nmse is not None and (t.nmse != 0 or isinstance(t.format, BlockFormat))]
 
 
@@ -36,7 +36,7 @@ def bits_grids(tensors: Sequence[Tensor]) -> list[Grid]:
 
 
 def error_items(tensors: Sequence[Tensor]) -> list[Item]:
-    """Errors by layer and role."""
+    """The errors of matrices as items of a grid, by layer and role."""
     shown = matrices(erring(tensors))
     return [_item(t, t.nmse, f"{t.nmse:.1e}", f"NMSE {t.nmse:.4g}") for t in shown]
 
@@ -51,7 +51,7 @@ def _item(tensor: Tensor, value: float | None, text: str, about: str) -> Item:
 
 
 def value_bars(tensors: Sequence[Tensor]) -> list[Bars]:
-    """Histograms of values, a chart a role, in units of each tensor's root mean square."""
+    """Histograms of values, one for each role, in units of each tensor's root mean square."""
     by_role: dict[str, list[Tensor]] = {}
     for tensor in tensors:
         if tensor.values.histogram.sum() and len(tensor.shape) > 1:
@@ -67,7 +67,10 @@ def sum_of(counts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def values_of(title: str, histogram: NDArray[np.int64], unit: float | None = None) -> Bars:
-    """The middle of a histogram of values, with a word on what lies outside; ``unit``: a root mean square."""
+    """A chart of the middle of a histogram of values, with a note on the rest.
+
+    ``unit``: the root mean square, if the axis shall show values themselves.
+    """
     edges, counts = middle(histogram)
     total, outer = int(histogram.sum()), int(histogram[0] + histogram[-1])
     beyond = _share(total - int(counts.sum()), total)
@@ -78,7 +81,7 @@ def values_of(title: str, histogram: NDArray[np.int64], unit: float | None = Non
 
 
 def middle(histogram: NDArray[np.int64], bars: int = MIDDLE) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Edges and counts of the middle of a histogram."""
+    """The edges and counts of the middle of a histogram, put together to so many bars."""
     skip, step = (BINS - MIDDLE) // 2, MIDDLE // bars
     inner = histogram[1:-1][skip : BINS - skip]
     return EDGES[skip : BINS - skip + 1][::step], inner.reshape(-1, step).sum(axis=1)
@@ -101,7 +104,7 @@ def by_type(tensors: Sequence[Tensor]) -> dict[str, list[Tensor]]:
 
 
 def scale_bars(tensors: Sequence[Tensor]) -> list[Bars]:
-    """Histograms of scales, a chart a type."""
+    """Histograms of scales, one for each type."""
     charts = []
     for name, group in list(by_type(tensors).items())[:CHARTS]:
         scales: dict[int, int] = {}
@@ -115,7 +118,7 @@ def scale_bars(tensors: Sequence[Tensor]) -> list[Bars]:
 
 
 def scales_of(title: str, scales: dict[int, int], zero: int, negative: int) -> list[Bars]:
-    """Magnitudes of scales by powers of two; nothing where there are none."""
+    """A chart of the magnitudes of scales by powers of two, in a list; empty if there are no scales."""
     if not scales:
         return []
     low, high = min(scales), max(scales)
@@ -132,7 +135,7 @@ def scales_of(title: str, scales: dict[int, int], zero: int, negative: int) -> l
 
 
 def code_bars(tensors: Sequence[Tensor]) -> list[Bars]:
-    """Histograms of codes, a chart a type."""
+    """Histograms of codes, one for each type."""
     return [
         codes_of(name, name, sum_of([t.blocks.codes for t in group if t.blocks.codes is not None]))
         for name, group in list(by_type(tensors).items())[:CHARTS]
@@ -140,7 +143,7 @@ def code_bars(tensors: Sequence[Tensor]) -> list[Bars]:
 
 
 def codes_of(title: str, type: str, codes: NDArray[np.int64]) -> Bars:
-    """Counts of codes over the range of a type."""
+    """A chart of the counts of codes over the range of a type."""
     fmt = FORMATS[type]
     assert isinstance(fmt, BlockFormat)
     low, high = code_range(fmt)

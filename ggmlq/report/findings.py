@@ -1,4 +1,4 @@
-"""Findings that a reader should know: errors make a model bad, notes do not."""
+"""The findings of `ggmlq report`, from the facts about tensors: errors make a model bad, notes do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report as a page: what the model is, what stands out, types, errors, how values lie, every tensor."""
+"""The HTML page of `ggmlq report`: findings, metadata, types, errors, histograms, a table of all tensors."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The values of a tensor: how they are spread, which rows are dead, which rows and columns stand out.
+"""The values of a tensor, for ``ggmlq report``: their histogram, dead rows, outlying rows and columns.
 
-Two walks, a slab at a time, so that memory does not grow with the tensor. The first adds up what the second
-needs: squares by row and by column. The second counts values in units of the tensor's own root mean square,
-in which the spread of every tensor looks alike and an outlier looks like one.
+It reads the tensor twice, a slab at a time, so that memory does not grow with the tensor. The first pass adds
+up squares, by row and by column too. The second counts values in units of the tensor's root mean square,
+which the first gave: in these units tensors are comparable and outliers show.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Values:
 
 
 def examine(q: QuantArray, advance: Callable[[int], None]) -> Values:
-    """Look at all values of a tensor; ``advance`` hears of bytes, of the whole tensor once."""
+    """The facts about all values of a tensor; ``advance`` gets numbers of bytes, ``q.nbytes`` in all."""
     values = Values(prod(q.shape))
     if not values.elements:
         return values

@@ -1,7 +1,7 @@
 """Every rule of a model in safetensors, as a list of findings: what ``ggmlq validate`` prints.
 
-``open`` already refuses whatever would make an answer wrong. Here are values that are NaN or infinite,
-scales that do not fit their weights, and what a partial download lacks.
+``open`` already refuses files that would give wrong results. The further findings are values that are NaN or
+infinite, scales that do not fit their weights, and tensors that a partial download lacks.
 """
 
 from __future__ import annotations

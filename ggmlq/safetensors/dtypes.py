@@ -1,8 +1,8 @@
-"""The types of elements that safetensors names, and what each is here.
+"""The element types of safetensors files, and the kind of array that each becomes.
 
-A ggml scalar becomes a QuantArray, an 8-bit float codes of a ScaledArray, and what ggml has no type for a
-NumPy array. The rest has its size here, so that a file that holds some opens and its other tensors can be
-read.
+Types that ggml has become QuantArrays, 8-bit floats the codes of ScaledArrays, and types that only NumPy has
+NumPy arrays. Of all other types the table has the size, so that files with such tensors open and their other
+tensors can be read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The header of a file: a length, a JSON object, and where each tensor lies.
+"""Reader of the header of a safetensors file: a length, and a JSON object with the place of each tensor.
 
     length u64, little-endian · JSON: name -> dtype, shape, data_offsets; "__metadata__" -> texts · the data
 
@@ -56,7 +56,7 @@ class Entry(NamedTuple):
 
 
 class Header(NamedTuple):
-    """All that is known of a file before its tensors are looked at."""
+    """The parsed header of a safetensors file: all facts that are known before a tensor is read."""
 
     tensors: Mapping[str, Entry]  # in the order of the header
     metadata: Mapping[str, str]
@@ -146,7 +146,7 @@ def _lengths(value: Any) -> bool:
 
 
 def _check_places(source: Source, entries: Mapping[str, Entry], data: int) -> frozenset[str]:
-    """Tensors one after the other up to the end; those that a cut file lacks."""
+    """Refuse tensors that do not follow each other up to the end; the names of those a cut file lacks."""
     at = 0
     for entry in sorted(entries.values(), key=lambda entry: (entry.begin, entry.end)):
         if entry.begin != at:

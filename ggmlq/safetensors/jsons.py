@@ -1,7 +1,7 @@
-"""JSON that strangers wrote: bounded before it is parsed, and never a traceback of the parser's.
+"""Reader of JSON that may be hostile: bounded before parsing, and every failure is an error in words.
 
-A parser makes an object of some hundred bytes out of two characters, so what counts is how many brackets and
-commas there are; both are counted first, which takes a millisecond a megabyte.
+A parser makes an object of some hundred bytes out of two characters, so the brackets and commas decide about
+memory. Both are counted first, which takes a millisecond a megabyte.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Refused(ValueError):
 
 
 def parsed(raw: bytes, most_nested: int = MOST_NESTED, most_items: int = MOST_ITEMS) -> Any:
-    """The value of a text; ValueError with the reason for anything that is not strict JSON."""
+    """The value of a JSON text; ValueError with the reason for anything that is not strict JSON."""
     for what, most, count in (
         ("brackets", most_nested, raw.count(b"[") + raw.count(b"{")),
         ("commas", most_items, raw.count(b",")),
@@ -61,7 +61,7 @@ def _constant(word: str) -> NoReturn:
 
 
 def load(path: str, most: int = MOST_BYTES) -> Any:
-    """The value of a file; SafetensorsError where it is none."""
+    """The value of a JSON file; SafetensorsError if it is no JSON."""
     raw = read(path, most)
     try:
         return parsed(raw)
@@ -93,7 +93,7 @@ def read(path: str, most: int = MOST_BYTES) -> bytes:
 
 
 def load_object(path: str, most: int = MOST_BYTES) -> dict[str, Any]:
-    """The value of a file that must be an object."""
+    """The value of a JSON file that must hold an object."""
     value = load(path, most)
     if not isinstance(value, dict):
         raise SafetensorsError(

@@ -1,7 +1,6 @@
-"""The files of a model: one file, an index and the files that it names, or a folder.
+"""Finds the files of a safetensors model: one file, an index and the files that it names, or a folder.
 
-An index maps tensors to names of files, and comes from a stranger: only files beside it, or below it, are
-opened.
+An index maps tensors to names of files, and may be hostile: only files beside it, or below it, are opened.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The scales of 8-bit weights: which tensor holds them, and over which tile.
+"""Finds the scales of 8-bit weights in safetensors: the tensor that holds them, and the tile of each scale.
 
-Checkpoints of 8 bits keep a scale beside a weight, under one of a few names, and say in config.json over
-which blocks. All of them mean value = scale · code, ``weight_scale_inv`` too. The tile is what the
-configuration says if the scale has the shape for it; else the shape tells.
+Checkpoints of 8 bits store a scale beside a weight, under one of a few names, and state the block of a scale
+in config.json. All of them mean value = scale · code, ``weight_scale_inv`` too. The tile is that of the
+configuration if the scale has the shape for it; otherwise it follows from the shape.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _tile(block: Any) -> tuple[int, int] | None:
 
 
 def name_of_scale(name: str, entries: Mapping[str, Entry]) -> str | None:
-    """The tensor that has the scales of another one, where there is one."""
+    """The name of the tensor with the scales of this one, or None."""
     stem = name.removesuffix("weight")
     names = [name + suffix for suffix in SUFFIXES] + [stem + end for end in BESIDE if stem != name]
     return next((name for name in names if name in entries), None)

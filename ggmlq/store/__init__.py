@@ -1,4 +1,4 @@
-"""Compiled code: the cache on the disk, and the packs that come with the package.
+"""Storage of compiled kernels: the cache on the user's disk, and the packs that come with the package.
 
     disk.py      the cache of compiled code, in generations of sources, compilers and CPUs
     private.py   folders that nobody but this user can write to

@@ -7,8 +7,8 @@ the place; ``GGMLQ_CACHE_DIR=off`` does without. A place that cannot be used is 
 
 Entries are run, so whoever can write one owns the process: only private folders count, from the place
 down (``private.py``).
-One that cannot be written to is still read from. What is removed is what this module made: files
 A folder that cannot be written to is still read. Only files that this module wrote are removed: files
+with its endings in folders with its mark, and never a folder with anything else in it.
 
 Files appear whole under their names, so any number of processes may share them, and a damaged one
 is made again.
@@ -39,7 +39,7 @@ SEAL = 16  # bytes of the digest before the content of an entry
 
 
 def root() -> Path | None:
-    """The place, None where it is switched off; ``Refused`` where there is none."""
+    """The folder of the cache; None where it is switched off; ``Refused`` where none can be used."""
     variable = os.environ.get("GGMLQ_CACHE_DIR", "")
     if variable.lower() in ("off", "0", "none"):
         return None
@@ -56,7 +56,7 @@ def root() -> Path | None:
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "ggmlq" / "Cache"
     xdg = os.environ.get("XDG_CACHE_HOME", "")
-    # A relative one is to be ignored, says its specification: it would follow the current folder.
+    # A relative path is ignored, as the specification of XDG says: it would follow the current folder.
     return (Path(xdg) if os.path.isabs(xdg) else home / ".cache") / "ggmlq"
 
 
@@ -70,9 +70,9 @@ class Facts(NamedTuple):
 
 
 class Generation:
-    """The folder of code for one set of sources, compilers and machine: of a kind, under a digest of all.
+    """The folder of code of one kind for one set of sources, compilers and machine, named by their digest.
 
-    ``digest`` is asked only where code can be kept, and may raise OSError.
+    ``digest()`` is called only where code can be stored, and may raise OSError.
     """
 
     def __init__(self, kind: str, digest: Callable[[], str]) -> None:
@@ -105,7 +105,7 @@ class Generation:
         return content if _seal(entry, content) == sealed[:SEAL] else None
 
     def save(self, entry: str, content: bytes) -> None:
-        """Keep an entry, if it can be kept."""
+        """Write an entry, if the folder can be written to."""
         if self._path is not None:
             with contextlib.suppress(OSError, Refused), _opened(self._path) as folder:
                 folder.write(entry + ENTRY, _seal(entry, content) + content)
@@ -140,7 +140,7 @@ def _opened(path: Path) -> AbstractContextManager[Folder]:
 
 
 def _ready(path: Path) -> str | None:
-    """Let a generation be there, and its elders no more; a sentence if nothing can be added to it."""
+    """Make the folder of a generation and remove old ones; a sentence if nothing can be written to it."""
     try:
         with below(path.parents[1], HOME, new=True) as home:
             if not home.has(path.name):

@@ -1,7 +1,7 @@
 """A short digest of a function: of its code and of all that it refers to.
 
-Docstrings and places in files do not count. What a function reaches by the name of a module is not
-Docstrings and line numbers do not count. Names of modules are not followed; the digest of all source
+It names a kernel's entry in the cache. Docstrings and line numbers do not count. Names of modules are not
+followed; the digest of all source files (``sources.py``), which is part of the cache's path, covers these.
 """
 
 from __future__ import annotations

@@ -7,12 +7,12 @@ kernels, compressed together.
      "families": {"ggmlq.cuda.linear.r13_gemv.kernel": {"digest": "91ab…", "files": [0, 4, …],
       "cases": {"q4_0, 1, 2": [0, 24480], …}}}}
 
-files.json has digests of files as they were when packs were last looked at. As long as all of those that a
-family is made of are the same, which takes a millisecond, its code is right. Where one has changed, reach.py
-says whether the part that a kernel is made of has; if so its code is not found, and it is compiled.
+files.json has digests of files as they were when the packs were last checked. As long as all files of a
+family are the same (comparing them takes a millisecond), its code is right. Where a file has changed,
+reach.py says whether a part that the kernel is compiled from has; if so, the pack's code is not used, and the
+kernel is compiled.
 
-Which folder of packs serves a machine, the sides say themselves: ``cuda/machine/served.py`` and
-``cpu/machine/served.py``.
+``cuda/machine/served.py`` and ``cpu/machine/served.py`` say which folder of packs serves a machine.
 """
 
 from __future__ import annotations

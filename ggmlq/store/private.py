@@ -1,8 +1,8 @@
 """Folders that nobody but this user (or root) can write to, and whole files in them.
 
-The cache's own folder is opened by its path, links included: the user chose it. It is asked who owns it and
-who may write to it. All below is opened in what was opened, never by a path, is no link, and is asked too.
-So nothing can be exchanged between the question and the use.
+The cache's own folder is opened by its path, links included: the user chose it. Its owner and permissions
+are checked. Everything below is opened relative to an open folder, never by a path, is no link, and is
+checked too. So nobody can exchange a file or folder between the check and its use.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ FILE = _flags("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC")
 
 
 class Refused(Exception):
-    """A place that is done without, and why."""
+    """The reason why a place is not used."""
 
 
 class Folder:
-    """A folder, open in a ``with``; ``Refused`` if others can write to it.
+    """A folder, open in a ``with`` block; ``Refused`` if others can write to it.
 
     ``above``: the open folder that it lies in; without one it is found by its path.
     """
@@ -173,7 +173,7 @@ class Folder:
         os.replace(self._at(old), self._at(new), src_dir_fd=self._opened, dst_dir_fd=self._opened)
 
     def make(self, name: str) -> None:
-        """A folder in it, for this user alone, unless there is one."""
+        """Make a folder in this one, for this user alone, unless there is one of this name."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._at(name), 0o700, dir_fd=self._opened)
             os.chmod(self._at(name), 0o700, dir_fd=self._opened)  # a umask can take away too much
@@ -192,7 +192,7 @@ class Folder:
 
 @contextmanager
 def below(place: Path, *names: str, new: bool = False) -> Iterator[Folder]:
-    """The folder so many steps below a place, each of them opened and asked; ``new``: made where missing."""
+    """The folder at some names below a place, each step opened and checked; ``new``: make missing ones."""
     if new:
         make(place)
     with ExitStack() as stack:
@@ -205,7 +205,7 @@ def below(place: Path, *names: str, new: bool = False) -> Iterator[Folder]:
 
 
 def make(path: Path) -> None:
-    """A folder, and those above it, for this user alone where they are not there yet."""
+    """Make a folder and missing folders above it, for this user alone."""
     if not path.is_dir():
         make(path.parent)
         with contextlib.suppress(FileExistsError):  # another process was first, or it is a file

@@ -1,11 +1,12 @@
 """The definitions that a kernel is compiled from, found in the text of the sources.
 
-From the function that makes a kernel the names in its text are followed, from definition to definition and
-from file to file, as far as files hold words of kernels, formats and codes. Its digest is that of all these
-definitions without docstrings and places; what launches a kernel, beside it in the same file, is not among
-them. Two things no text names: a kernel's format comes with its case, so the file of that format counts in
-whole, and statements that tell Numba something, by ``extending``, count as soon as anything of their file
-does. Of the CPU's vectors all files count, for which operators they have no text names either.
+Their digest says whether a pack of compiled code is stale. The search begins at the function that makes a
+kernel and follows the names in its text, from definition to definition and from file to file, within the
+folders of kernels, formats and codes. The digest covers all these definitions, without docstrings and line
+numbers; code that launches a kernel, beside it in the same file, is not among them. Some dependencies have no
+name in any text. A kernel's format comes with its case, so the whole file of that format counts. Statements
+that register something with Numba, by ``extending``, count as soon as anything of their file does. All files
+of the CPU's vectors count, since no text names their operators.
 """
 
 from __future__ import annotations

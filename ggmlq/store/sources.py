@@ -1,7 +1,7 @@
 """A short digest of source files, without comments, docstrings and line numbers, which change no code.
 
-Compiled code is kept under it, so it is asked for on the way to a first product. Parsing all files
 Compiled code is stored under this digest, so a first product needs it. Parsing all files takes a good
+tenth of a second; so digests of single files are stored too, by size and time of change.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def short(content: bytes) -> str:
 
 
 def bare(source: bytes) -> bytes:
-    """A module as its syntax alone."""
+    """The bytes of a module's syntax, without comments, docstrings and line numbers."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

@@ -1,4 +1,4 @@
-"""Models surveyed: what the values of each tensor are like, and what each type would cost it.
+"""``gq.survey``: facts about the values of all tensors of models, and the error of each type on them.
 
 run.py      gq.survey: files opened, tasks made, results put together
 walk.py     all values of a part of a tensor, and the energy of its rows

@@ -1,4 +1,4 @@
-"""Facts of a survey: about a tensor's values, about types that it could have, about whole models."""
+"""The results of ``gq.survey``: values of a tensor, errors of each type tried on it, and the table of all."""
 
 from __future__ import annotations
 
@@ -112,8 +112,9 @@ def _exponents(x: NDArray[np.float32]) -> NDArray[np.int64]:
 class Surveyed:
     """The facts about one tensor.
 
-    ``errors``: of each type the NMSE, squares lost over squares. ``sensitivity``: the same by importance, of
-    what is encoded by importance: about the share of the power of its outputs that the type takes.
+    ``errors``: the NMSE of each type, squared error over squared values. ``sensitivity``: the same weighted
+    by importance, when the encoder uses importance too; about the share of the outputs' power that the type
+    loses.
     """
 
     file: str

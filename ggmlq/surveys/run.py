@@ -1,7 +1,7 @@
-"""``gq.survey``: all tensors of some models looked at, here or by the workers of any executor.
+"""``gq.survey``: examines all tensors of models, and tries types on them, here or by workers of any executor.
 
-Two rounds. In the first all values are read, and the energy of each row is noted; from these, rows are drawn
-that stand for the tensor (``convert/sample.py`` says why). In the second these few are encoded in each type.
+There are two rounds. The first reads all values and notes the energy of each row; by these energies a sample
+of rows is drawn (``convert/sample.py`` says why). The second encodes only the sample, in each type.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def survey(
     executor: Executor | None = None,
     progress: bool | None = None,
 ) -> Survey:
-    """Look at all tensors of models: how values are spread, and what types would cost.
+    """Examine all tensors of models: the spread of their values, and the error of each type.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ class _Survey:
                 yield Walk(number, name, rows, part, i, by_row, some, origin)
 
     def _walked(self, task: Walk, result: Walked) -> None:
-        """One part more; of the last one on, rows are drawn."""
+        """Take the result of one part; after the last part of a tensor, draw its rows."""
         key = task.model, task.name
         one, parts = self._surveyed[key], self._waiting.setdefault(key, {})
         parts[task.number] = result
@@ -191,7 +191,7 @@ class _Survey:
     # --- the second -------------------------------------------------------------------------
 
     def _counted(self) -> list[Trial]:
-        """In the order of the files, each with what is tried in all: compiling an encoder may be worth it."""
+        """The trials; each type has its number of elements in all, which decides about compilation."""
         count: dict[str, int] = {}
         for task in self._trials:
             for kind, _ in task.types:
@@ -221,7 +221,7 @@ class _Survey:
 
 
 def _chosen(model: Any, filter: Filter) -> list[str]:
-    """Tensors that are meant; a filter may take none of one model and some of another."""
+    """The tensors of a model that the filter takes; none is no error, as another model may have some."""
     try:
         return select(f"survey of {model!r}", model, filter)
     except GGUFKeyError:

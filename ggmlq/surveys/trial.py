@@ -1,4 +1,4 @@
-"""Rows that stand for a tensor, encoded in each type: what is lost, told for all of it."""
+"""A task of a survey: encode sampled rows of a tensor in each type, and estimate the tensor's error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .walk import rows_between
 
 
 class Drawn(NamedTuple):
-    """Rows of a tensor, and the chance that each had to be among them."""
+    """A sample of a tensor's rows, and the probability with which each was drawn."""
 
     ids: NDArray[np.int64]
     chance: NDArray[np.float64]
@@ -25,7 +25,7 @@ class Drawn(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """Types to be tried on some rows, plainly and, where there is importance, by it."""
+    """A task: types to try on sampled rows, plainly and, where there is importance, by it."""
 
     model: int
     name: str
@@ -41,19 +41,19 @@ class Trial(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """The error of each type relative to the energy; not of those that cannot hold the values."""
+    """The error of each type relative to the tensor's energy, without types that cannot hold the values."""
 
     errors: dict[str, float]
     sensitivity: dict[str, float] | None
 
 
 def drawn(name: str, energies: NDArray[np.float64], columns: int, elements: int) -> Drawn:
-    """Rows of a tensor of these energies."""
+    """A sample of a tensor's rows, drawn by their energies."""
     return Drawn(*choose(name, energies, columns, elements), float(energies.sum()))
 
 
 def trial(task: Trial) -> Tried:
-    """Done by a worker."""
+    """The errors of all types on the sample of one task; a worker calls it."""
     plain = _errors(task, task.plain, None)
     return Tried(plain, None if task.weighted is None else _errors(task, task.weighted, task.weights))
 

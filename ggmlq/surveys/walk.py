@@ -1,4 +1,4 @@
-"""All values of a part of a tensor: counted and added up; and the energy of rows, by which some are drawn."""
+"""A task of a survey: read all values of a part of a tensor, for their facts and the energy of each row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Doubles = NDArray[np.float64]
 
 
 class Walk(NamedTuple):
-    """Rows of a tensor, counted through all leading axes; elements of one that no type is tried on."""
+    """A task: a part of a tensor, in rows through all leading axes, or in elements if not ``by_row``."""
 
     model: int
     name: str
@@ -48,7 +48,7 @@ class Walked(NamedTuple):
 
 
 def walk(task: Walk) -> Walked:
-    """Done by a worker."""
+    """The facts about the part of one task; a worker calls it."""
     x = task.rows.array()
     values = Values()
     if not task.by_row:
@@ -77,7 +77,7 @@ def walk(task: Walk) -> Walked:
 
 
 def unit_of(x: QuantArray | ScaledArray) -> int:
-    """Rows that are read together: those of a tile, unless it is all of them."""
+    """The number of rows to read together: those of a scale tile, or 1."""
     return 1 if isinstance(x, QuantArray) or x.tile[0] is None else x.tile[0]
 
 

@@ -1,12 +1,12 @@
-"""Tasks handed to an executor until all are done; what a killed worker had begun is done again.
+"""Run tasks on an executor until all are done; the tasks of a worker that died are done again.
 
-A process that dies takes its whole pool with it, and nobody says whose task it was: one of the first that
-were not done yet. These are tried again in a new pool. One that was there twice is then tried alone, so that
-a third loss is its own: an input that kills whoever touches it is named, and others that only stood beside
-it are not blamed. dask and others name the task themselves, and start workers anew.
+A process that dies ends its whole pool, and the pool does not say which task it ran: one of the first that
+were not done yet. These are tried again in a new pool. A task that was among them twice is then tried alone,
+so that a third loss is its own: the error names an input that kills each worker, and not the tasks that only
+ran beside it. dask and others name the task themselves, and start workers anew.
 
-Doing a task twice must do no harm: results are the same, and ranges of files are written with the same bytes,
-also where a worker that was given up still lives.
+A task may run twice, even while a worker that was given up still lives: so a task must give the same result
+each time, and write the same bytes to its ranges of files.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ def run(
     work: Callable[[Job], Result],
     take: Callable[[Job, Result], object],
 ) -> None:
-    """Let ``take`` have what ``work`` makes of each task, in any order. None: one after the other, here.
+    """Run ``work(task)`` for each task on an executor, and pass task and result to ``take``, in any order.
 
-    ``work`` is a function of a module. The first error of a task ends everything.
+    Without an executor tasks run one after the other in this process. ``work`` is a function of a module, so
+    that it can be pickled. The first error of a task ends everything.
     """
     if executor is None:
         for task in tasks:
@@ -137,7 +138,7 @@ class _Run(Generic[Job, Result]):
             raise error
 
     def _broke(self, error: BaseException) -> None:
-        """The pool is gone, and with it what was out: another one for the rest."""
+        """Replace a pool that broke, and try the tasks that it had not done again."""
         for future in [future for future in self._out if _succeeded(future)]:
             self._take(self._out.pop(future), future.result())
         out, self._out = list(self._out.values()), {}

@@ -1,4 +1,4 @@
-"""Facts about an executor beside ``submit``: its number of workers, whether it broke, another one like it."""
+"""Facts about an executor of tasks: its number of workers, whether it broke, another one like it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WINDOW = 1024  # tasks handed out before their results are back: hundreds of wor
 
 
 def check(executor: object) -> None:
-    """It can be given work."""
+    """Raise an error if this is no executor, that is if it has no ``submit``."""
     if not callable(getattr(executor, "submit", None)):
         raise DTypeError(
             f"executor={short(executor)}: it is no concurrent.futures.Executor, which has submit(); pass "
@@ -24,10 +24,10 @@ def check(executor: object) -> None:
 
 
 def threads_of(executor: Executor) -> int | None:
-    """Threads for each task, so that all together use the cores once; None: as many as there are.
+    """The threads of each task, so that all tasks together use the cores once; None: no limit.
 
-    What ``set_num_threads`` was told is taken for each worker. Where workers are elsewhere, one each is what
-    dask and MPI are set up for.
+    A number that ``set_num_threads`` has set holds for each worker. Workers of dask and MPI get one thread
+    each, as these are usually set up.
     """
     if _of(executor, "thread", "ThreadPoolExecutor"):
         return None  # they share the one pool of this process
@@ -44,7 +44,7 @@ def is_pool(executor: object) -> bool:
 
 
 def _of(executor: object, module: str, name: str) -> bool:
-    """Without importing what nobody has made one of."""
+    """True for an instance of a class of ``concurrent.futures``, which is not imported for that."""
     home = sys.modules.get(f"concurrent.futures.{module}")
     return home is not None and isinstance(executor, getattr(home, name))
 
@@ -81,7 +81,7 @@ def is_ours(executor: Executor) -> bool:
 
 
 def kill(executor: Executor) -> None:
-    """End a pool of our own at once: what its processes still do, nobody waits for."""
+    """End a pool of our own at once, and its processes in the middle of their tasks."""
     processes = list((getattr(executor, "_processes", None) or {}).values())
     executor.shutdown(wait=False, cancel_futures=True)
     for process in processes:

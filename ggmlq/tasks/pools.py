@@ -43,7 +43,7 @@ def processes(count: int) -> Iterator[Executor]:
 
 @contextmanager
 def _blocked() -> Iterator[None]:
-    """Hold Ctrl-C back in a worker."""
+    """Block Ctrl-C in this thread; processes that are started meanwhile inherit that."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -55,7 +55,7 @@ def _blocked() -> Iterator[None]:
 
 
 def _begin() -> None:
-    """In a worker: Ctrl-C is for the process that asks, and nobody works for one that is gone."""
+    """Begin a worker: it ignores Ctrl-C, and ends when the process that started it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -91,7 +91,7 @@ def dask(address: str) -> Iterator[Executor]:
 
 @contextmanager
 def mpi() -> Iterator[Executor | None]:
-    """The other ranks of this run of MPI. None: this is one of them, and its work is over.
+    """An executor on the other ranks of this run of MPI; those ranks get None when their work is over.
 
     Each rank runs the same command; the first hands out tasks, the others do them until it is done.
     """

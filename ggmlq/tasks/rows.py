@@ -1,8 +1,8 @@
-"""A tensor as a worker finds it again: a path, a range of bytes, and what they mean.
+"""``Rows``: a tensor of an open file for a worker of a task: a path, a range of bytes, and their type.
 
 Workers need not read the header of a file, which for a model of many parts would take longer than the work.
-So that nobody reads another file under the same name, size and time of change come along and are compared;
-of a file that is still fetched, its inode: its time changes, and a new one there would have other holes.
+So that no worker reads another file under the same name, size and time of change come along and are compared;
+for a file that is still fetched, the inode instead: its time changes, and a new file would have other holes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ELEMENTS = 1 << 23  # of a slice: seconds of work, and what a worker may have do
 
 @dataclass(frozen=True)
 class Stretch:
-    """Bytes of a file."""
+    """A range of bytes of a file, with facts that tell this file from another one of that name."""
 
     path: str
     size: int  # of the file
@@ -80,7 +80,7 @@ class Rows:
 
 
 def rows_of(x: QuantArray | ScaledArray) -> Rows:
-    """The place of a tensor of an open file."""
+    """The ``Rows`` of a tensor of an open file."""
     if isinstance(x, QuantArray):
         blocks = x.blocks
         return Rows(_stretch(x, blocks), x.format.name, x.shape, blocks.dtype != x.format.dtype)
@@ -107,7 +107,7 @@ def _stretch(x: object, array: NDArray[Any]) -> Stretch:
 
 
 def slices(shape: tuple[int, ...], unit: int = 1) -> Iterator[tuple[int, int]]:
-    """Rows, counted through all leading axes, in parts of about so many elements, by ``unit`` rows."""
+    """Yield ranges of rows of about ELEMENTS elements, in multiples of ``unit``, over all leading axes."""
     rows, columns = prod(shape[:-1]), shape[-1] if shape else 1
     if not rows * columns:
         return

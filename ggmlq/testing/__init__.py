@@ -1,1 +1,1 @@
-"""Shared by tests, benchmarks and tools: inputs, and comparisons that raise."""
+"""Inputs, comparisons that raise, and timers, which tests, benchmarks, tools and the demo share."""

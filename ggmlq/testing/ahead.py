@@ -1,4 +1,4 @@
-"""Kernels compiled before they are needed, on all cores: each takes seconds, and is kept on disk."""
+"""Compiles GPU kernels for tests and benchmarks ahead, on all cores; the cache on disk keeps them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..formats import Format
 
 
 def compile_ahead(names: set[str], formats: set[str], capability: tuple[int, int]) -> None:
-    """Compile what rungs need for formats, on all cores, and say how long it took."""
+    """Compile the kernels of the named rungs for formats, on all cores, and print the time it took."""
     modules = {rung.launch.__module__ for rung in rungs("linear", "cuda") if rung.name in names}
     compile_all(list(kernels_of(modules, formats)), capability)
 
 
 def compile_all(tasks: list[tuple[str, int]], capability: tuple[int, int]) -> None:
-    """Compile such cases of families, on all cores, and say how long it took."""
+    """Compile kernels, each a family and the number of its case, on all cores, and print the time it took."""
     began = time.monotonic()
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max(1, min(len(tasks), os.cpu_count() or 1)), context) as pool:
@@ -29,7 +29,7 @@ def compile_all(tasks: list[tuple[str, int]], capability: tuple[int, int]) -> No
 
 
 def kernels_of(modules: set[str], formats: set[str]) -> Iterator[tuple[str, int]]:
-    """Families, and numbers of their cases, that these rungs and formats may use."""
+    """The kernels that these modules of rungs may use for formats: family, and number of the case."""
     for name, family in FAMILIES.items():
         place = name.rpartition(".")[0]
         if place.startswith("ggmlq.cuda.quantize") or (".cuda.linear." in place and place not in modules):

@@ -1,4 +1,4 @@
-"""Random bytes as blocks: every code and sub-scale occurs, and only the scales are kept sane."""
+"""Random blocks of any format, for tests: random bytes, so that every code occurs, but with sane scales."""
 
 from __future__ import annotations
 

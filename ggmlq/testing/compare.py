@@ -1,4 +1,4 @@
-"""Comparisons that raise, that NaN cannot slip through, and that show the worst block."""
+"""Assertions on decoded values and encoded blocks: a NaN equals only a NaN, and errors show a wrong block."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Operands of ``bench/bench_engine.py`` on the card, and whether products of them are right.
+"""The operands of ``bench/bench_engine.py`` on the GPU, and the check of their products.
 
-Weights are copied until they are more than a cache holds. Their products with all activations are
-computed once in float64, on the card too: from its decoder, which a few rows of the host's vouch for.
+There are as many copies of the weights as exceed the cache. The right products with all activations are
+computed once in float64, on the GPU too, from values of its decoder; a few rows are compared with the host's
+decoder.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ class WrongError(Exception):
 
 
 class Activations:
-    """Rows of normal values, enough for the largest M."""
+    """Activations of normal values on the GPU, as many rows as the largest M."""
 
     def __init__(self, cupy: Any, most: int, k: int) -> None:
         self.cupy, self.x = cupy, cupy.random.standard_normal((most, k), dtype=np.float32)
         self.sizes = (self.x.astype(np.float64) ** 2).sum(axis=1)
 
     def halves(self, n: int) -> list[Any]:
-        """Weights of cuBLAS, n rows; as many as have to rotate."""
+        """Weights of n rows in halves for cuBLAS, in as many copies as exceed the cache."""
         shape = (n, self.x.shape[1])
         random = self.cupy.random.standard_normal
         copies = 1 + int(ROTATED / (2 * n * shape[1]))
@@ -55,12 +56,12 @@ class Weights:
         self.activations = activations
 
     def forget(self) -> None:
-        """Give back the memory that products in a CUDA graph took, when it is not replayed any more."""
+        """Free the recorded launches of products in a CUDA graph that is not replayed any more."""
         for q in self.copies:
             getattr(q, "recorded", []).clear()
 
     def judge(self, y: Any, m: int) -> float:
-        """NMSE of products [..., m, N]; an error if they are wrong, or one of them is."""
+        """The NMSE of products y [..., m, N]; WrongError if it, or the error of one element, is too large."""
         error = (y - self.want[:m]) ** 2
         worst = float((error / (self.activations.sizes[:m, None] * self.sizes)).max())
         nmse = float(error.mean() / (self.want[:m] ** 2).mean())
@@ -70,7 +71,7 @@ class Weights:
 
 
 def random_bytes(fmt: Format, n: int, k: int, seed: int) -> Any:
-    """Rows of blocks drawn from some thousands, none much larger than the others: all of them matter."""
+    """The bytes of random weights: blocks drawn from some thousands of similar size; each one matters."""
     rng = np.random.default_rng(seed)
     pool = random_blocks(fmt, 1, 1 << 14, seed)[0]
     size = np.abs(fmt.decode(pool)).reshape(len(pool), -1).max(axis=1)

@@ -1,4 +1,4 @@
-"""The feed-forward layer of a mixture: a router, three products with experts, SwiGLU, a weighted sum."""
+"""The feed-forward layer of a mixture of experts in NumPy, for tests: router, three products, SwiGLU, sum."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Layer(NamedTuple):
         return ids, np.take_along_axis(likely, ids, axis=1)
 
     def __call__(self, x: Floats, used: int, product: Callable[..., Any] = expert_linear) -> Floats:
-        """[T, C] to [T, C]; ``product(x, q, ids)`` multiplies."""
+        """The output [T, C] of the layer for x [T, C]; ``product(x, q, ids)`` multiplies with experts."""
         ids, weights = self.route(x, used)
         gate, up = product(x, self.gate, ids), product(x, self.up, ids)
         hidden = gate / (1 + np.exp(-gate)) * up

@@ -1,4 +1,4 @@
-"""Is a product right? Judged per weight row, in the arithmetic that the kernel declares."""
+"""Judges a product of ggmlq against the oracle, row by row, in the arithmetic that its kernel declares."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Judgement:
 
 
 def judged(y: Any, x: Any, q: QuantArray, rung: Rung | None = None) -> Judgement:
-    """A product beside the oracle in the arithmetic of its rung.
+    """The judgement of a product y against the oracle in the arithmetic of its rung.
 
-    Without a rung: the one that serves this product unless another is asked for.
+    Without a rung it is the one that ``auto`` takes for this product.
     """
     if rung is None:
         m, (n, k), kind = math.prod(x.shape[:-1]), q.shape, q.device.partition(":")[0]

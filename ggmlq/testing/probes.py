@@ -1,4 +1,4 @@
-"""Kernels that measure a card: one that reads memory, one that only takes time."""
+"""GPU kernels for benchmarks: one that reads memory, and one that only keeps a stream busy."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..cuda.machine import device
 from ..cuda.machine.launch import Kernel, family
 
 THREADS, BLOCKS, LOADS = 256, 4, 8  # of a block; blocks of a multiprocessor; loads in flight a thread
-NEVER = 0x5EED  # what the bytes do not come to
+NEVER = 0x5EED  # a total that the bytes do not have: so the store below never happens
 
 
 @family()
 def reader() -> Kernel:
-    """Every thread loads 8 times 16 bytes a step, side by side with its neighbours."""
+    """The kernel that reads memory: a thread loads 8 times 16 bytes a step, next to its neighbours."""
     load16, store4 = ptx.load16, ptx.store4
 
     def read(source: Any, total_out: Any, steps: Any) -> None:
@@ -43,7 +43,7 @@ def nanoseconds() -> Any:
 
 @family()
 def sleeper() -> Kernel:
-    """Sleeps, and looks at the clock now and then: one sleep may take no time or twice as long."""
+    """The kernel that sleeps until a time on the clock: a single sleep may take no time or twice as long."""
     clock = nanoseconds
 
     def sleep(span: Any) -> None:

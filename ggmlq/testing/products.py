@@ -1,4 +1,4 @@
-"""llama.cpp's own products, read from tests/golden, with what they are products of."""
+"""Reads products that llama.cpp computed, with their operands, from tests/golden."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROGRAMS = {"cpu": {"ggml-cpu": 1 << 30}, "cuda": {"ggml-mmvq": 8, "ggml-mmq": 1
 
 @dataclass(frozen=True)
 class Product:
-    """One run of llama.cpp."""
+    """A product from one run of llama.cpp, with its operands."""
 
     backend: str
     arithmetic: str

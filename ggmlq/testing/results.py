@@ -1,4 +1,4 @@
-"""Results of ``bench/bench_engine.py``: rows of figures, and the runs that they come from.
+"""The results of ``bench/bench_engine.py`` as a JSON file: rows of figures, and the runs of these rows.
 
     {"what": …, "runs": [{"device": …, "commit": …, "read_GBps": …}],
      "rows": [{"run": 0, "format": "q4_0", "N": 4096, "K": 14336, "M": 1, "asked": "auto", "way": "graph",
@@ -22,7 +22,7 @@ ROOF = "cublas_f16"  # asked for: the product of halves, which belongs to its ru
 
 
 def merged(old: Results, new: Results) -> Results:
-    """New results, and of the old ones what was not measured again."""
+    """New results, and those old rows that were not measured again."""
     fresh = {key(row) for row in new["rows"]}
     old_rows = [row for row in old["rows"] if row["asked"] != ROOF and key(row) not in fresh]
     used = sorted({row["run"] for row in old_rows})
@@ -52,7 +52,7 @@ def load(path: Path) -> Results:
 
 
 def save(path: Path, results: Results) -> None:
-    """Write all of it or nothing, a line a row."""
+    """Write all results or nothing, a row a line."""
     lines = [f' "what": {_json(results["what"])},', ' "runs": [']
     lines += _lines(results["runs"])
     lines += [" ],", ' "rows": [', *_lines(results["rows"]), " ]"]

@@ -1,6 +1,6 @@
-"""Rows of floats by kind: what encoders and kernels are tried on.
+"""Rows of random floats of many kinds, as inputs for tests of encoders and kernels.
 
-Each kind aims at something: a rounding rule, a sign, a scale that vanishes or overflows.
+Each kind aims at one weakness: a rounding rule, a sign, a scale that vanishes or overflows.
 """
 
 from __future__ import annotations

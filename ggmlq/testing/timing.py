@@ -1,4 +1,4 @@
-"""Time on a GPU's own clock, for pytest-benchmark and beside it, and the roofs that figures have."""
+"""Measures work by a GPU's own clock, for benchmarks and the demo, and the peak rates of the GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class GpuClock:
         self.cupy, self.now = cupy, 0.0
 
     def __call__(self) -> float:
-        """Seconds; a nanosecond passes with each look, for those who wait for the next tick."""
+        """The seconds so far; each call adds a nanosecond, since pytest-benchmark waits for the next tick."""
         self.now += 1e-9
         return self.now
 
@@ -66,7 +66,7 @@ def captured(stream: Any, work: Work) -> Any:
 
 
 def launch(graph: Any, stream: Any, work: Work) -> None:
-    """The graph, or the work itself where there is none."""
+    """Launch the graph, or run the work itself if there is none."""
     if graph is not None:
         graph.launch(stream)
         return
@@ -134,7 +134,7 @@ def replayed(
 
 
 def called(cupy: Any, work: Work, rounds: int = 12) -> Time:
-    """The time of plain calls one after another, on the stream that a program has without asking."""
+    """The time of plain calls one after another, on the default stream."""
     times, host = [], []
     for _ in range(rounds + 1):
         start, end = cupy.cuda.Event(), cupy.cuda.Event()

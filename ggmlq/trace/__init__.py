@@ -1,4 +1,4 @@
-"""A real run of llama.cpp, every product of it judged: ``gq.llama.trace`` and ``ggmlq trace``.
+"""Runs a model in llama.cpp and judges every product of the run: ``gq.llama.trace`` and ``ggmlq trace``.
 
     settings.py    what is asked, checked
     session.py     Trace: runs the model, yields records, answers what is asked afterwards

@@ -1,4 +1,6 @@
-"""A Python program that runs llama.cpp itself, unchanged, its products judged in its own process.
+"""``attach``: judge the products of llama.cpp while a Python program runs it, in that program's process.
+
+The program stays unchanged: a hook (``hook.py``) gives its contexts our callback.
 
 >>> from ggmlq.trace import attach
 >>> with attach("model.gguf") as seen:                       # doctest: +SKIP
@@ -33,7 +35,7 @@ _TRACERS: list[Tracer] = []  # a context made within `with` calls its callback a
 
 
 class _Here:
-    """Arrays of this process, in place of the file that two processes share."""
+    """Memory for a product's arrays in this process; a tracer uses it like a ``SharedFile``."""
 
     def __init__(self) -> None:
         self.arrays: list[NDArray[np.uint8]] = []
@@ -42,13 +44,13 @@ class _Here:
         """Drop the facts: there is no other process to read them."""
 
     def room(self, lengths: list[int]) -> tuple[list[NDArray[np.uint8]], list[list[int]]]:
-        """Arrays to be filled."""
+        """New arrays of these lengths in bytes, and the index and length of each."""
         self.arrays = [np.empty(length, np.uint8) for length in lengths]
         return self.arrays, [[i, n] for i, n in enumerate(lengths)]
 
 
 class Attached:
-    """The products that were judged so far: iterate, or ask for the length."""
+    """A trace within ``with``; iteration and ``len`` give the products that were judged so far."""
 
     def __init__(
         self, model: str | Path, lib: str | Path | None, select: Sequence[str] | str, judge: str
@@ -81,7 +83,7 @@ class Attached:
 
     @property
     def others(self) -> dict[str, int]:
-        """Nodes that nobody judges and that compute something: how many of each operation."""
+        """The number of nodes of each operation that compute something and that nobody judges."""
         return dict(self._tracer.others)
 
     def __enter__(self) -> Attached:

@@ -1,7 +1,7 @@
-"""Attention that is one node (FLASH_ATTN_EXT) against softmax(scale·q·kᵀ + mask)·v in float64.
+"""A trace judges attention that is one node (FLASH_ATTN_EXT) by softmax(scale·q·kᵀ + mask)·v in float64.
 
-It is no product, and nothing is known of the order of its sums or of what it keeps in halves: the limit is
-a loose one, which the record says. It finds what is plainly wrong, not what is slightly off.
+Nobody knows the order of the node's sums, or which values it keeps in halves. So the limit is loose, and the
+record says so: plain faults are found, small ones are not.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _attend(
 
 
 def judge_attention(node: Node) -> tuple[Judgement, dict[str, Any], int]:
-    """The verdict, the worst element of the worst row, and how many rows were judged."""
+    """The judgement of the node, the worst element of its worst row, and the number of judged rows."""
     expected = attend(node)
     y = node.strided("y").astype(np.float64).reshape(expected.shape)
     error, size = ((y - expected) ** 2).sum(axis=-1), (expected**2).sum(axis=-1)

@@ -1,7 +1,8 @@
-"""The process in which a model runs. It may crash, abort or hang there; see ``ggmlq/llama/worker.py``.
+"""The process in which a trace runs llama.cpp; the library may crash, abort or hang there.
 
-The first answer to ``run`` is the first product; each ``next`` lets the graph go on until the next one.
-So the library stands still while a product is judged, and its arrays stay where they are.
+It is made like ``ggmlq/llama/worker.py``. The first answer to ``run`` is the first product; each ``next``
+lets the graph go on until the next one. So the library stands still while the parent judges a product, and
+the product's arrays stay where they are.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ CODE = "import sys; sys.path[:] = {path!r}; from ggmlq.trace.child import main; 
 
 
 class Talk:
-    """The pipes to the parent: each answer belongs to the request before it."""
+    """The pipes to the parent process: receives its requests, sends the answers."""
 
     def __init__(self, requests: Stream, answers: Stream) -> None:
         self._answers = answers
@@ -58,7 +59,7 @@ class Talk:
 
 
 class Runner:
-    """A loaded library, and the model that it ran last."""
+    """The loaded library and its model; each public method answers the request of its name."""
 
     def __init__(self, talk: Talk) -> None:
         self._talk = talk
@@ -71,7 +72,7 @@ class Runner:
         )  # layouts of weights that the library offers; filled only where some are left out
 
     def load(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Load the library and its model."""
+        """Load libllama and its backends; the answer has its version, its path and all libraries."""
         build, path = locate_llama(message["lib"])
         self._shared = SharedFile.opened(message["shared"])
         self._library = Library(build, whole=True)
@@ -90,7 +91,7 @@ class Runner:
         return self._model[1]
 
     def tokens(self, message: dict[str, Any]) -> dict[str, Any]:
-        """A text as tokens, and those that begin any text."""
+        """The tokens of a text, and those of them that begin every text."""
         model = self._loaded(message["model"])
         numbers = self._llama.tokenize(model, message["text"])
         short, bare = self._llama.tokenize(model, "a"), self._llama.tokenize(model, "a", whole=False)

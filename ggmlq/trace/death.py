@@ -1,4 +1,4 @@
-"""The error about a library that died: the node, its operands and their buffers, and the way out."""
+"""The error text of a trace in which the library died: the node, its operands, and what to try next."""
 
 from __future__ import annotations
 

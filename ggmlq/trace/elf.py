@@ -1,7 +1,8 @@
-"""Import slots of a loaded ELF library: where it keeps the address of a function of another one.
+"""Redirects the calls that a loaded ELF library makes to another library, for a trace of llama.cpp.
 
-Who writes another address there is called instead. That needs no struct of the library and no change to
-the program that uses it; but it needs ELF, 64 bits and a function that is really imported.
+A library keeps the address of each imported function in a slot. After another address is written there, the
+library calls that one. It needs no struct of the library and no change to the program; but it needs ELF,
+64 bits, and a function that is really imported.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ READ_WRITE = 3
 
 
 def import_slot(library: ctypes.CDLL, name: str) -> c_uint64:
-    """The slot of a function; it may be written."""
+    """The slot in which the library keeps the address of the function ``name``, made writable."""
     if not sys.platform.startswith("linux") or ctypes.sizeof(c_void_p) != 8:
         raise UnsupportedError(
             f"{name}: calls of a library are redirected on 64-bit Linux only, this is {sys.platform}; "

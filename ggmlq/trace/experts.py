@@ -1,7 +1,7 @@
-"""Mistakes of MUL_MAT_ID that explain a wrong node: rows that another expert computed, or another token.
+"""A trace's diagnosis of a wrong MUL_MAT_ID: rows used another expert's weights, or stand in other places.
 
-``gq.diagnose`` looks at one product. That a row is right but stands elsewhere, or was multiplied with
-another expert's weights, shows only where all products of the node are known.
+``gq.diagnose`` sees one product at a time. These mistakes show only when all products of the node are
+compared.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..faults import Diagnosis
 from .operands import Part
 
 COLUMNS = 48  # of each row: by chance no other row agrees with so many
-MOST = 64  # rows of a node that are looked at
+MOST = 64  # wrong rows that a mix-up must explain; 8 times as many rows are compared
 NEAR = 1e-3  # squared distance from an explanation, by the row's own size
 
 Rows = NDArray[np.float64]
@@ -25,7 +25,7 @@ ASK = "look at the mapping from tokens to experts: matrix_rows, ids, and the str
 
 
 def mix_up(parts: Sequence[Part], bad: Sequence[Part], all_experts: Sequence[QuantArray]) -> Diagnosis | None:
-    """A mix-up that explains every wrong row, or None."""
+    """The diagnosis "wrong-expert" or "tokens-permuted" if it explains all wrong rows it tries, else None."""
     columns = evenly_spaced(bad[0].q.shape[0], COLUMNS)
     rows = [(part, m) for part in parts for m in range(len(part.x))][: MOST * MOST]
     right = np.stack([_product(part.x[m : m + 1], part.q, columns)[0] for part, m in rows[: 8 * MOST]])

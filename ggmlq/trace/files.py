@@ -1,4 +1,4 @@
-"""The file of libllama: beside ggml, or in another folder of the same build."""
+"""Finds the file of libllama for a trace: beside libggml, or in another folder of the same build."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""A callback in place of the one that libllama passes to ``ggml_backend_sched_set_eval_callback``.
+"""Makes libllama call a trace's callback for each node, in a program that knows nothing of the trace.
 
-The program needs no change: we set one slot of libllama's import table and read no struct.
+libllama passes its own callback to ``ggml_backend_sched_set_eval_callback``. We redirect that call by one
+slot of libllama's import table (``elf.py``) and pass ours instead. No struct is read.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ SETTER = ctypes.CFUNCTYPE(None, c_void_p, EVAL, c_void_p)
 
 
 class Hook:
-    """Inside ``with``, every scheduler whose callback libllama sets gets ``callback`` instead."""
+    """While ``with`` lasts, every scheduler gets ``callback`` when libllama sets its callback."""
 
     def __init__(self, symbols: Symbols, libllama: ctypes.CDLL, callback: Any) -> None:
         real = SETTER(ctypes.cast(getattr(symbols, NAME), c_void_p).value or 0)

@@ -1,8 +1,8 @@
-"""An importance matrix from a run of llama.cpp: what each weight is multiplied with, squared and added up.
+"""An importance matrix from a run of llama.cpp: the sums of squared activations of each weight's column.
 
-As llama-imatrix has it: a text is cut into chunks of as many tokens, each begins with the token that begins
-a text and is run in a context of its own, and what is left at the end is not used. Weights of layers count,
-the output's only if it is asked for: its importance makes every other tensor's look small.
+It follows llama-imatrix. A text is cut into chunks of equal length; the rest at the end is not used. Each
+chunk begins with the tokens that begin every text, and runs in a context of its own. Weights of layers count;
+the output tensor counts only with ``output=True``, as its importance makes every other tensor's look small.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The judgement of a node: all of its elements by random sums, then the suspicious ones one by one.
+"""The judgement of a node of a trace: all elements by random sums, then the suspicious ones one by one.
 
-A few elements find the arithmetic. In it, sums over all rows with random signs are compared column by
-column (``ggmlq/cpu/projection.py``); the columns that are furthest from what they should be, and in these
-the rows that are, go to the elementwise judge, which knows each element's bound. Only that one accuses.
+A sample of elements tells in which arithmetic the library computed. In that arithmetic, sums over all rows
+with random signs are compared column by column (``ggmlq/cpu/projection.py``). They only raise suspicion: the
+columns with the largest errors, and the worst rows in these, go to the elementwise judge, which knows the
+bound of each element and decides what is wrong.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ def _sums_of(y: NDArray[np.float32], signs: Wide) -> Wide:
 
 
 def expected_sums(a: Activations, q: QuantArray, arithmetic: str, signs: Wide) -> tuple[Wide, Wide]:
-    """``signs @`` the product in that arithmetic, [2, N], and the squared length of each row of q."""
+    """The sums ``signs @ product`` in that arithmetic, [2, N], and the squared length of each row of q."""
     compiled = import_module("ggmlq.cpu.projection")
     if a.codes is not None and a.scale is not None and a.codes.size >= COMPILED:
         v = compiled.sum_of_codes(a.codes, a.scale, signs)
@@ -179,7 +180,7 @@ def _project(q: QuantArray, v: Wide) -> tuple[Wide, Wide]:
 
 
 def activations(x: NDArray[np.float32], q: QuantArray, arithmetic: str) -> Activations:
-    """The activations as ``reference.activations`` has them, without ties; compiled where there are many."""
+    """The activations of ``reference.activations``, without its ties; large arrays take compiled code."""
     how = reference.rule(q.format, arithmetic).quantizer
     if how is None or x.size < COMPILED:
         return reference.activations(x, q.format, arithmetic)

@@ -1,7 +1,8 @@
-"""libllama, by functions that have kept their meaning since 2024, and structs that stay opaque.
+"""libllama through ctypes, for a trace: load a model, tokenize, run tokens, read logits.
 
-The library fills in its default parameters, and fields are found by these defaults: three lengths in a row,
-a callback of NULL before two types of f16. What cannot be found cannot be set, which is said in words.
+It works with libraries since 2024, whose structs differ: structs stay opaque bytes. The library fills in its
+default parameters, and we find a field by its default values: three lengths in a row, a callback of NULL
+before two types of f16. A field that is not found cannot be set, and an error says so.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Wishes:
 
 
 class LibLlama:
-    """The library, loaded into this process."""
+    """A libllama loaded into this process, with a method for each step of a run."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -81,7 +82,7 @@ class LibLlama:
     # --- a model and its context ----------------------------------------------------------
 
     def load(self, model: str) -> int:
-        """The handle of a model, loaded where the library wants its tensors."""
+        """Load a model and return its handle; the library decides on which devices its tensors lie."""
         params = self._call("llama_model_default_params", Opaque)
         handle = self._call(
             "llama_model_load_from_file llama_load_model_from_file", c_void_p, model.encode(), params
@@ -94,7 +95,7 @@ class LibLlama:
         return int(handle)
 
     def context(self, model: int, wishes: Wishes, callback: Any = None) -> int:
-        """A context for a model; ``callback`` is called before each node, and after it."""
+        """The handle of a new context for a model; ``callback`` is called before each node, and after it."""
         params = self._call("llama_context_default_params", Opaque)
         sizes = params.find("=3i", 512, 2048, 512)  # n_ctx, n_batch, n_ubatch
         if sizes is None and wishes.tokens > 512:
@@ -160,7 +161,7 @@ class LibLlama:
         return int(self._call("llama_vocab_n_tokens llama_n_vocab", c_int32, self._vocabulary(model)))
 
     def tokenize(self, model: int, text: str, whole: bool = True) -> list[int]:
-        """A text as tokens; ``whole``: with those that begin and end one."""
+        """The tokens of a text; ``whole``: with the special tokens that begin and end a text."""
         raw, n = text.encode(), -64
         while n < 0:  # less than 0: minus the number of tokens that need room
             room = (c_int32 * max(-n, len(raw)))()
@@ -209,9 +210,9 @@ class LibLlama:
 
 
 def extra_kinds(names: list[str], symbols: Any, library: LibLlama, offered: set[str]) -> list[Any]:
-    """Hide layouts of these names from libllama; the caller keeps the result alive.
+    """Hide the layouts of weights with these names from libllama; the caller keeps the result alive.
 
-    libllama lists layouts through a function that it asks each backend for by name; that call is redirected
+    libllama looks up by name the function with which a backend lists its layouts; that lookup is redirected
     here. The names of all layouts that exist are added to ``offered``.
     """
     from .elf import import_slot

@@ -1,8 +1,8 @@
-"""Two builds of llama.cpp on the same tokens: the first node that differs by more than it may.
+"""``compare_logits``: run two builds of llama.cpp on the same tokens and find where one first goes wrong.
 
-Both run side by side and stand still at each product. A product is judged in either build on that build's
-own inputs, so that a difference from further up is nobody's fault there. Where all products are right and
-inputs differ all the same, it is an operation before them that is no product.
+Both run side by side and stand still at each product. Each build's product is judged on that build's own
+inputs, so differences from earlier nodes do not count against it. If all products are right and the inputs of
+one differ much more than before, an operation that is no product made the difference.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Pair:
 
     @property
     def ok(self) -> bool:
-        """True where either build is right here, and nothing was wrong just before."""
+        """True if both builds are right at this node and their inputs did not jump apart just before it."""
         return self.a.ok and self.b.ok and not self.jumped
 
     def facts(self) -> dict[str, Any]:
@@ -56,7 +56,10 @@ class Pair:
 
 @dataclass
 class Comparison:
-    """The pairs of nodes of two builds: iterate. Afterwards ``first`` and ``logits`` are known."""
+    """A comparison of two builds: iteration runs them and yields a pair for each node.
+
+    Afterwards ``first`` is the first pair that is not ok, and ``logits`` tells how far the logits differ.
+    """
 
     settings: Settings
     against: Settings

@@ -1,8 +1,9 @@
-"""A file that two processes map: a page that survives a crash, and behind it the arrays of one product.
+"""The memory that both processes of a trace share: a flight recorder, and the arrays of one product.
 
-The page is the flight recorder: what is about to be computed is written there before it is computed. The
-arrays are written by the process of the library and looked at by the other one without a copy. The file
-has no name any more once both have it open, so that nothing is left of it whatever dies.
+It is a file that both map. Its first page is the flight recorder, which survives a crash of the library: each
+node is written there before it is computed. Behind it the library's process writes the arrays of a product,
+which the other process reads without a copy. Once both have the file open its name is removed, so that
+nothing is left of it, whichever process dies.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class SharedFile:
 
     @classmethod
     def created(cls) -> tuple[SharedFile, str]:
-        """A new file, and its path for the other process."""
+        """Create a new shared file; returns it, and its path for the other process."""
         for place in PLACES:
             if place is None or os.access(place, os.W_OK):
                 with suppress(OSError):
@@ -52,7 +53,7 @@ class SharedFile:
 
     @classmethod
     def opened(cls, path: str) -> SharedFile:
-        """The memory in the other process; its path is removed then."""
+        """Open the shared file in the other process, and remove its path."""
         shared = cls(os.open(path, os.O_RDWR))
         with suppress(OSError):  # Windows keeps a file that is open
             Path(path).unlink()
@@ -77,7 +78,7 @@ class SharedFile:
     # --- the arrays -----------------------------------------------------------------------
 
     def room(self, lengths: list[int]) -> tuple[list[Bytes], list[list[int]]]:
-        """Arrays of so many bytes to be filled, and where each begins and how long it is."""
+        """Arrays of these lengths in bytes, to be filled, and the offset and length of each in the file."""
         at, places = PAGE, []
         for length in lengths:
             places.append([at, length])
@@ -87,7 +88,7 @@ class SharedFile:
         return self.look(places), places
 
     def look(self, places: list[list[int]]) -> list[Bytes]:
-        """Arrays where the other side put them; they change with its next product."""
+        """The arrays at these places, not copied; the library's next product overwrites them."""
         end = max((at + length for at, length in places), default=0)
         if self._data is None or end > len(self._data):
             # The earlier map is freed with the last array on it.

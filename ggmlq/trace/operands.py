@@ -1,6 +1,6 @@
-"""From a captured node to products ``y = x @ q.T``: one, one a head of attention, or one an expert.
+"""Turns a captured node of a trace into products ``y = x @ q.T``: one in all, or one per head or expert.
 
-Weights come from the model's file by their name; what is no weight, such as a cache, was read with the node.
+Weights come from the model's file by their name; other left sides, such as a cache, were read with the node.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Node:
         return original(str(self.tensors["w" if "w" in self.tensors else "k"]["name"]))
 
     def strided(self, part: str) -> NDArray[Any]:
-        """[ne3, ne2, ne1, ne0] of plain numbers, however strided, without a copy."""
+        """An operand of plain numbers as an array [ne3, ne2, ne1, ne0], strided as it is, without a copy."""
         facts, raw = self.tensors[part], self._raw(part)
         if facts["type"] not in DTYPES:
             raise UnsupportedError(
@@ -63,7 +63,7 @@ class Node:
         return np.lib.stride_tricks.as_strided(flat, facts["ne"][::-1], facts["nb"][::-1], writeable=False)
 
     def floats(self, part: str) -> NDArray[np.float32]:
-        """An operand as float32; other floats are copied, quantized rows are decoded."""
+        """An operand as float32: not copied if it is, converted from other floats, decoded from blocks."""
         kind = self.tensors[part]["type"]
         if kind not in DTYPES:
             rows = [np.asarray(matrix) for matrix in self.matrices(part)]
@@ -74,7 +74,7 @@ class Node:
         return np.asarray(values, np.float32)
 
     def matrices(self, part: str) -> list[QuantArray]:
-        """A left side that was read with the node, by its two outer axes."""
+        """The matrices of an operand that was read with the node, one for each index of its outer axes."""
         facts, raw = self.tensors[part], self._raw(part)
         k, n = facts["ne"][:2]
         fmt = FORMATS[facts["type"]]

@@ -1,7 +1,7 @@
-"""A trace as a page: layers × nodes coloured by error, error against depth, worst elements, diagnoses.
+"""The HTML page of a trace: layers × nodes coloured by error, error by depth, worst elements, diagnoses.
 
-Errors of different arithmetics do not compare, so all of them are told as a share of their limit: how much of
-what its arithmetic allows the worst element of a product uses up. Beyond 1 it is wrong.
+Errors of different arithmetics do not compare. So the page shows each as a share of its limit: the error of a
+product's worst element divided by the error that its arithmetic allows. Beyond 1 the product is wrong.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _layers(products: Sequence[Product]) -> list[Block]:
 
 
 def items(products: Sequence[Product]) -> list[Item]:
-    """The worst product of each layer and role; words tell the verdict, colour the distance."""
+    """The worst product of each layer and role as an item of a grid, coloured by its share of the limit."""
     worst: dict[tuple[int, str], Product] = {}
     for p in products:
         if p.layer is not None:

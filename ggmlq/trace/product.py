@@ -1,4 +1,4 @@
-"""One node of a real run, judged: the record that is printed, written as JSON and drawn."""
+"""``Product``: the record of one judged node of a trace, which is printed, written as JSON and drawn."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Product:
 
     @property
     def layer(self) -> int | None:
-        """The block of the model; None outside of all blocks."""
+        """The number of the model's layer; None for a node outside of all layers."""
         match = re.search(r"(?:\bblk\.|^cache_[kv]_l)(\d+)\b", self.weights)
         match = match or re.search(r"-(\d+)(?: |$)", self.node)
         return int(match[1]) if match else None

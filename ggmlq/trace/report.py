@@ -1,4 +1,4 @@
-"""The report of a trace: a line a node, a summary by type, buffer and rows, files for replay."""
+"""The report of a trace as text, a line for each node and a summary by kind; and files for replay."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNSAFE = str.maketrans(dict.fromkeys('/\\:*?"<>| ', "_"))
 
 
 def line(p: Product) -> str:
-    """A node in one line; one that is not right with what is known of it below."""
+    """A product as one line of text; one that is not ok has its explanation in lines below."""
     many = f" ({p.parts}×)" if p.parts > 1 else ""
     verdict = f"WRONG: {p.fault}" if p.verdict == "wrong" else p.verdict
     off = p.judgement.distance if p.judgement else None
@@ -38,7 +38,7 @@ def line(p: Product) -> str:
 
 
 def share_of(p: Product) -> float | None:
-    """The share of its limit that the worst element uses up."""
+    """The error of the worst element divided by its limit; None where there is no limit."""
     if not p.worst or not p.worst["limit"] > 0:
         return None
     return float(p.worst["error"] / p.worst["limit"])
@@ -107,7 +107,7 @@ def _first(names: list[str]) -> str:
 
 
 def save(folder: Path, p: Product) -> Product:
-    """A wrong product as an npz that `ggmlq check --replay` and `ggmlq diagnose` read."""
+    """Write a product as an npz, which `ggmlq check --replay` and `ggmlq diagnose` read."""
     if p.operands is None:
         return p
     operands = p.operands

@@ -1,9 +1,10 @@
-"""A real run of llama.cpp, every product judged: the way from a model to its records.
+"""``Trace``: runs a model in llama.cpp and yields a record of each product, judged.
 
 The model runs in a process of its own (``child.py``), which stands still at each product until that is
-judged here. Where it dies, the flight recorder names what was being computed; the run is then repeated
-asking at every node, so that it names one. Afterwards two questions are answered: does the run give
-the same logits without a trace, and is a product that is wrong in a layout of its own right in the plain one?
+judged here. If it dies, the flight recorder names the nodes that were being computed; if these are several,
+the run is repeated with a stop at every node, so that one is named. Afterwards two questions are answered:
+does the run give the same logits without a trace, and are products that are wrong in a repacked layout right
+in the plain one?
 """
 
 from __future__ import annotations
@@ -69,7 +70,10 @@ class Run:
               every: bool = False, quiet: bool = False, select: tuple[str, ...] | None = None,
               through: bool = False,
               ) -> Iterator[Node | dict[str, Any]]:  # fmt: skip
-        """The captured nodes, whose arrays are valid until the next; at last the message of the end."""
+        """Run the model and yield its captured nodes; the last item is the message of the end, a dict.
+
+        The arrays of a node are valid until the next one.
+        """
         settings = self.settings
         numbers = (
             None if settings.tokens is None or isinstance(settings.tokens, int) else list(settings.tokens)
@@ -93,7 +97,7 @@ class Run:
         yield answer | {"logits": [one.view(np.float32).copy() for one in logits]}
 
     def tokens_of(self, text: str) -> tuple[list[int], list[int]]:
-        """A text as the model's tokens, and those of them that begin any text."""
+        """The tokens of a text, and those of them that begin every text."""
         message = {"do": "tokens", "model": str(self.settings.model), "text": text}
         answer = self._call(message)
         return list(answer["tokens"]), list(answer["begin"])
@@ -115,16 +119,16 @@ class Run:
 
 
 class Trace:
-    """The judged products of a run: iterate. Each iteration runs the model again.
+    """A trace of a model: iteration runs the model, anew each time, and yields its judged products.
 
     Attributes
     ----------
     version, library : str
         What ran, known once the first product is there; ``loaded``: paths of all its libraries, on Linux.
     nodes, others : int, dict
-        Nodes of the run, and of those that nobody judges and that compute something how many an operation.
+        Nodes of the run; and by operation, the number of those that compute something and that nobody judges.
     notes : list of str
-        What was found about the run as a whole, known at the end.
+        Findings about the run as a whole, known at the end.
     tokens : list of int
         Of the prompt.
     died : dict or None

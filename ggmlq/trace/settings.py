@@ -68,7 +68,10 @@ def settings(
     flash: bool | None = None, threads: int = 0, timeout: float = TIMEOUT, seed: int = 0, verify: bool = True,
     tool: Sequence[str] = (),
 ) -> Settings:  # fmt: skip
-    """Settings from text: commas, one type for both caches, no prompt at all."""
+    """The settings of a trace from a call or a command line.
+
+    Names may be one text with commas, one type stands for both caches, and there is a default prompt.
+    """
     path = Path(model).expanduser().absolute()
     if not path.is_file():
         what = "that is a folder" if path.is_dir() else "there is no such file"

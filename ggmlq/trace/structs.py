@@ -1,7 +1,8 @@
-"""``ggml_tensor``, whose fields lie elsewhere in libraries of other years: they are found by experiment.
+"""Reads ``ggml_tensor`` for a trace: name, type, lengths, strides, sources and buffer of a node.
 
-Tensors are made whose lengths, type, sources, view and buffer are known, and their bytes are searched for
-these. A library in which a field is found nowhere, or in two places, is refused in words.
+The offsets of its fields differ between versions of ggml, so they are found by experiment: we make tensors
+whose lengths, type, sources, view and buffer are known, and search their bytes for these. If a field is found
+nowhere, or in two places, the library is refused with an error.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SOURCES = 5  # sources of a node at most: attention has so many
 
 
 class Tensors:
-    """The fields of a tensor behind a pointer, in this library."""
+    """The offsets of a tensor's fields in one library; methods read the tensor behind a pointer."""
 
     def __init__(self, symbols: Symbols) -> None:
         self._symbols = symbols
@@ -107,7 +108,7 @@ class Tensors:
         }
 
     def readable(self, tensor: int) -> bool:
-        """True where its bytes can be read: not for weights in a layout of their own."""
+        """True if the bytes of a tensor can be read; weights in a repacked layout cannot."""
         buffer = self._held_by(tensor)
         if not buffer:
             return False
@@ -115,7 +116,7 @@ class Tensors:
         return not any(word in name for word in HIDDEN) or self._symbols.ggml_backend_buffer_is_host(buffer)
 
     def nbytes(self, tensor: int) -> int:
-        """Bytes from its first element to its last."""
+        """The number of bytes from a tensor's first element to its last."""
         return int(self._symbols.ggml_nbytes(tensor))
 
     def read(self, tensor: int, into: NDArray[np.uint8]) -> None:

@@ -1,8 +1,8 @@
-"""llama.cpp's own commands, unchanged, in the process that is traced.
+"""Runs a command of llama.cpp, such as ``llama-completion``, unchanged in the process that is traced.
 
 Since 2026 the main function of ``llama-completion`` and its like is in a library of its own,
-``libllama-completion-impl``, as ``int llama_completion(int, char **)`` of C++. It is called with the words of
-its command line; what it loads and runs is traced by redirected calls (``hook.py``).
+``libllama-completion-impl``, as ``int llama_completion(int, char **)`` of C++. We call it with the words of
+its command line; redirected calls (``hook.py``) give its graphs our callback.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""The callback that a graph asks before each node, and tells after each that it was interested in.
+"""The callback of a trace: ggml calls it for each node of a graph, and it copies the products.
 
-All nodes between two yeses are computed as one graph: kernels may fuse within it, never across. So what
-is read after a yes is what the node's kernel wrote, and its operands are still as they were. An exception
-in a callback would be swallowed and its False would end the graph without a word: all are caught, and
-the first is raised when the run is over.
+Before each node ggml asks whether we want to see it; if so, it calls again after the node. All nodes from one
+yes to the next are computed as one graph: kernels may fuse within it, never across. So the result that is
+read after a yes is the one that the node's kernel wrote, and its operands are still as they were. ctypes
+would swallow an exception in the callback, and its False would end the graph without a word: so all are
+caught, and the first is raised when the run is over.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ REMEMBERED = 64  # nodes that the recorder remembers
 
 
 def original(name: str) -> str:
-    """The name of a weight: its copy on another device is called ``CUDA0#blk.0.attn_q.weight#0``."""
+    """The name of a weight from that of its copy on a device, such as ``CUDA0#blk.0.attn_q.weight#0``."""
     match = re.fullmatch(r"[^#]*#(.*)#\d+", name)
     return match[1] if match else name
 
@@ -41,11 +42,14 @@ class Room(Protocol):
         """Store the facts for the case of a crash."""
 
     def room(self, lengths: list[int]) -> tuple[list[NDArray[np.uint8]], list[list[int]]]:
-        """Arrays of so many bytes, and their places."""
+        """Arrays of these lengths in bytes, and their places."""
 
 
 class Tracer:
-    """The callback of a graph. ``tell`` gets a message for each product; arrays stay until it returns."""
+    """The callback of a graph, as ``.callback`` for C. It calls ``tell`` with a message for each product.
+
+    The arrays of a product are valid until ``tell`` returns.
+    """
 
     def __init__(
         self, symbols: Symbols, shared: Room, tell: Callable[[dict[str, Any]], object],

@@ -1,4 +1,4 @@
-"""From a captured node to its record: the judgement, and the diagnosis of a wrong one."""
+"""``Judge``: turns each captured node of a trace into its record, with a diagnosis if it is wrong."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROWS, COLUMNS = 32, 256  # rows and columns kept of a wrong one that is too larg
 
 
 class Judge:
-    """The judge of one run's nodes, which remembers the kinds of wrong ones that it has diagnosed."""
+    """Judges the nodes of one run; remembers which kinds of wrong products it has diagnosed."""
 
     def __init__(self, model: Mapping[str, QuantArray], how: str) -> None:
         self._model, self._how = model, how

@@ -1,4 +1,4 @@
-"""Rows of activations to tiles: 16 rows of 32 floats rounded to bfloat16, or of 64 codes as they are.
+"""The kernel that packs activations into tiles of the matrix unit: 32 floats as bfloat16, or 64 codes, a row.
 
 Tiles lie as the products read them: blocks of 32 rows, tile after tile along K, the two of the same columns
 side by side. Rows that fill the last block up are zeros.
@@ -25,7 +25,7 @@ HEIGHT = 16  # rows of a tile
 
 @cache
 def packer(floats: bool) -> Any:
-    """Compiled: tiles ``first`` … ``stop`` of ``Rows``, from floats or from codes."""
+    """Compiled: write tiles ``first`` … ``stop`` of ``Rows``: floats are rounded, codes copied."""
     put, width = (_round_row, 2 * PITCH) if floats else (_copy_row, PITCH)
     put_row, clear_row = intrinsic_of(put, 2), intrinsic_of(_clear_row, 1)
 

@@ -1,4 +1,4 @@
-"""Steps of kernels on tiles: four tiles are sums of 32 × 32, two hold weights, two activations.
+"""The steps of kernels on the matrix unit: four tiles hold sums of 32 × 32, two weights, two activations.
 
 Sums in memory are [32, 32] of four bytes, wherever they lie.
 """
@@ -18,7 +18,7 @@ LINE = 2 * PITCH  # of one row of these
 
 @cache
 def instructions(unit: Any, dot: str) -> tuple[Any, ...]:
-    """Intrinsics: begin, end, zeros, load, store and step, of a ``Unit`` and one of its dot products."""
+    """The intrinsics begin, end, zeros, load, store and step of a ``Unit``; step uses its method ``dot``."""
 
     def instruction(emit: Any, words: int) -> Any:
         return intrinsic_of(lambda builder, here, *args: emit(unit(builder, here), *args), 1 + words)

@@ -1,4 +1,4 @@
-"""A product: activations become tiles, then threads share the pairs of panels."""
+"""The driver of ``linear``'s rung ``cpu:amx``: activations become tiles, threads share pairs of panels."""
 
 from __future__ import annotations
 

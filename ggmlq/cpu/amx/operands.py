@@ -16,7 +16,7 @@ class Rows(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """Arguments of a product with panels."""
+    """Arguments of a product of floats with panels of blocks (``amx/product.py``)."""
 
     weights: int  # address of uint8 [panels, panel_bytes]
     panels: int
@@ -32,7 +32,7 @@ class Operands(NamedTuple):
 
 
 class CodeOperands(NamedTuple):
-    """Arguments of a product with panels."""
+    """Arguments of a product of 8-bit codes with panels of codes (``codes8/int_amx.py``)."""
 
     panels: int  # address of [panel_count, panel_bytes]
     panel_count: int

@@ -1,4 +1,4 @@
-"""The kernel of a product: tiles of activations times pairs of panels; between products it decodes the next.
+"""The kernel of ``linear``'s rung ``cpu:amx``: tiles of activations times panels, decoded between products.
 
 Two panels are 32 rows of weights. A *chunk* of their columns is decoded into the first cache, then
 multiplied with all blocks of 32 rows of activations, which pass by from the second cache. Meanwhile the
@@ -93,7 +93,7 @@ def multiplier(layout: PanelLayout, unit: Any) -> Any:
 
 @inner
 def following(pair: int, start: int, near_first: int, near_stop: int, chunk: int, runs: int) -> Any:
-    """The next pair and first run: another near pair, another chunk of these, or the next few pairs."""
+    """The next pair and first run: another near pair, the next chunk of these, or the next near pairs."""
     if pair + 1 < near_stop:
         return pair + 1, start
     if start + chunk < runs:

@@ -1,4 +1,4 @@
-"""A run of a panel, 32 weights of 16 rows, to one tile of bfloat16 with scales and offsets multiplied in.
+"""The decoder of a run of a panel, 32 weights of 16 rows, to a tile of bfloat16: code · scale - offset.
 
 A row of a tile is a pair of neighbouring weights of each of 16 rows. Halves of it are made in lanes of
 float32, eight rows by two weights, so that rounding both to bfloat16 leaves them in their places:

@@ -1,4 +1,4 @@
-"""Products of 8-bit codes with scales: integers as they are, 8-bit floats as pairs of bfloat16.
+"""Kernels of ``scaled_linear`` for 8-bit codes: integers as they are, 8-bit floats as pairs of bfloat16.
 
 Integers, with sums over whole groups:
 
@@ -22,7 +22,7 @@ Integers, with sums over whole groups:
     float_decode.py       the compiled part of that
     float_transpose.py    sixteen rows of weights side by side, decoded
     float_tile.py         a register tile: such panels times a few rows
-    float_product.py      the loops around the tile, compiled: a portion in the second cache meets all rows
+    float_product.py      the loops around the tile, compiled: a portion in the second cache times all rows
     float_few.py          up to eight rows: nothing is laid side by side, sums run along K
     float_multiply.py     a product: arguments, kernel, threads
 

@@ -1,4 +1,4 @@
-"""Rows of activations as tiles read them: bfloat16 numbers, and a scale for each run."""
+"""Activations of a product of 8-bit floats, as tiles read them: rows of bfloat16, a scale for each run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GRAIN = 16  # rows that a thread takes at least
 
 
 class XRows(NamedTuple):
-    """An operand [M, K] as tiles read it."""
+    """The activations [M, K] as tiles read them."""
 
     values: NDArray[np.uint8]  # [m, bytes of a row]
     scales: NDArray[np.float32]  # [m, runs]

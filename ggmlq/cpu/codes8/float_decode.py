@@ -1,4 +1,4 @@
-"""Rows of codes to rows of bfloat16, compiled; each run is filled up with zeros."""
+"""The kernel that decodes rows of 8-bit floats to rows of bfloat16; it fills each run up with zeros."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ arguments_of = reader(Decoding)
 
 @inner
 def runs_of(fields: Any) -> Any:
-    """A row for each run: its first column, its columns, and the bytes from the first scale to its own.
+    """A table with a row for each run: first column, number of columns, bytes from the first scale to its.
 
     Runs behind the end of K have no columns.
     """
@@ -42,7 +42,7 @@ def runs_of(fields: Any) -> Any:
 
 @cache
 def row_decoder(name: str, target: Target) -> Any:
-    """Compiled: rows ``start`` … ``stop`` to bfloat16, and the scales of their runs."""
+    """Compiled: decode rows ``start`` … ``stop`` to bfloat16, and write the scales of their runs."""
     decode = _decoder(name, target)
 
     def decode_rows(arguments: int, start: int, stop: int) -> None:

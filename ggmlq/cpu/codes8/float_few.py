@@ -1,8 +1,9 @@
-"""The kernel for few rows of activations: it decodes rows of weights as they lie, with pairs along K.
+"""The kernel of products of 8-bit floats for up to eight rows of activations: it decodes weights as they lie.
 
-Nothing is laid side by side, which takes the time of six rows. A vector of 64 codes becomes two of bfloat16,
-which meet the same columns of up to four rows of activations; a few rows of weights at one time, so that
-activations are put in order once for all of them. A vector of sums is one result, in sixteen parts.
+No rows of weights are laid side by side, which would take the time of six rows. A vector of 64 codes becomes
+two of bfloat16, in pairs along K, which are multiplied with the same columns of up to four rows of
+activations. A tile has a few rows of weights, so that activations are put in order once for all of them. A
+vector of sums is one result, in sixteen parts.
 
 Floor for 64 codes of a row of weights: two look-ups, a sign, two exchanges, two dot products for each row
 of activations, six to seven clocks with one: less than memory takes for them.
@@ -111,7 +112,7 @@ def tile(name: str, rows: int, lines: int, target: Target) -> Any:
 
 
 class Tile(RegisterTile):
-    """Emits it: a cell is one row of each side, a step along K is a run."""
+    """Emits the register tile: a cell is one row of each side, a step along K is a run."""
 
     def __init__(
         self, builder: Any, code: MiniFloat, rows: int, lines: int, target: Target, words: dict[str, Any]

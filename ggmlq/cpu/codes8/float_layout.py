@@ -1,4 +1,4 @@
-"""The cut of K for 8-bit floats: groups that share both scales, in them runs, filled up to whole steps.
+"""The cut of K for 8-bit floats: groups of columns that share both scales, each in runs of whole steps.
 
 A tile sums a run before it multiplies with the scales. Groups longer than ``LONG`` columns are
 several runs. Columns that fill a run up are zeros on both sides, and add nothing.

@@ -1,4 +1,4 @@
-"""Codes to bfloat16 by two tables of 128 bytes, one for each half of a number; the sign goes around them.
+"""The decoder of 8-bit floats to bfloat16: 128 entries for each of the two bytes; the sign is copied.
 
 An instruction looks 64 codes up in 128 bytes, so that both halves and the sign are three instructions for
 any code of 8 bits: NaN, infinities and subnormal numbers are entries as all others.
@@ -26,7 +26,7 @@ def tables(code: MiniFloat) -> tuple[list[int], list[int]]:
 
 
 def halves(simd: Simd, codes: Any, code: MiniFloat) -> list[Any]:
-    """Lower and upper bytes of 64 codes, in two vectors."""
+    """The lower and the upper bytes of 64 codes decoded to bfloat16, in two vectors."""
     b, looked_up = simd.builder, []
     for table in tables(code):
         entries = [ir.Constant(BYTES, table[i : i + 64]) for i in (0, 64)]

@@ -1,4 +1,4 @@
-"""The product of two arrays of 8-bit floats: its arguments, its kernel, the threads."""
+"""The driver of rung ``cpu:pairs``, a product of two arrays of 8-bit floats: arguments, kernel, threads."""
 
 from __future__ import annotations
 

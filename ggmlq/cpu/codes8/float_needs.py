@@ -1,4 +1,7 @@
-"""The conditions of the dot product of bfloat16: a CPU that has it, and code that came with the package."""
+"""The conditions of rung ``cpu:pairs``: a CPU with the dot product of bfloat16, kernels with the package.
+
+Without kernels in the package the rung still serves a call that names it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ NEEDED = ("avx512bf16", "avx512vbmi")
 
 
 def refused() -> str | None:
-    """The reason why this process cannot use it, or None."""
+    """The reason why this process cannot use the dot product of bfloat16, or None."""
     if target() is not AVX512:
         return "it needs AVX-512 with a dot product of bfloat16"
     missing = [name for name in NEEDED if name not in compiled_for()]
@@ -31,7 +34,7 @@ def at_hand(problem: ScaledLinear) -> bool:
 
 
 def kernels(problem: ScaledLinear) -> tuple[tuple[str, str], ...]:
-    """Its kernels, each with the code that it is made for."""
+    """The names of a problem's kernels, each with the 8-bit code that it is compiled for."""
     multiply = "few" if problem.m <= ALONG else "product"
     return ("codes8.float_decode.row_decoder", problem.x.code), (
         f"codes8.float_{multiply}.sweep",

@@ -1,7 +1,7 @@
-"""The loops of a product, compiled: a portion of weights is decoded, then meets all rows.
+"""The kernel of products of 8-bit floats with many rows: it decodes a portion of weights for all activations.
 
 A portion is some panels along some runs of K. It lies in the second cache, and in the first a tile's rows
-of activations along the same runs. Totals wait in the result between pieces.
+of activations along the same runs. Totals wait in the result between portions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _scales(fields: Any, panel: int, runs: Any, to: int) -> None:
 
 @cache
 def sweep(name: str, kind: Target) -> Any:
-    """Compiled: panels ``first`` … ``stop`` of weights of a code times all rows."""
+    """Compiled: panels ``first`` … ``stop`` of weights of a code times all rows of activations."""
     transpose = transposer(name, kind)
     by_most, by_few, alone = tile(MOST, 2, kind), tile(FEW, 2, kind), tile(FEW, 1, kind)
 

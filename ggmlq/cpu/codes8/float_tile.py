@@ -1,4 +1,4 @@
-"""A register tile: one or two panels of bfloat16 times a few rows of activations, along some runs of K.
+"""The register tile of 8-bit floats: one or two panels of bfloat16 times a few rows, along some runs of K.
 
 The sums of a run stay in registers from its first column to its last. Then comes one fused multiplication
 with the product of both scales into totals, which come from the result and go back there at the end.
@@ -35,14 +35,14 @@ DOT = "llvm.x86.avx512bf16.dpbf16ps.512"
 def tile(rows: int, panels: int, target: Target) -> Any:
     """An intrinsic that takes ARGUMENTS and adds to float32 [rows, 16 · panels].
 
-    ``begun``: whether totals are there; else they are zeros. Of a tile of fewer rows than MOST ``count`` are
-    there, and the others are the last one again.
+    ``begun``: whether the result holds totals already; else they begin as zeros. In a tile of fewer rows than
+    MOST, ``count`` rows exist, and the others repeat the last of these.
     """
     return Tile.intrinsic(ARGUMENTS, rows, panels, target)
 
 
 class Tile(RegisterTile):
-    """Emits it: a step along K is a run."""
+    """Emits the register tile: a step along K is a run."""
 
     def __init__(self, builder: Any, rows: int, panels: int, target: Target, words: dict[str, Any]) -> None:
         super().__init__(Simd(builder, target), rows, panels, words)

@@ -1,7 +1,7 @@
-"""Sixteen rows of weights side by side, as a tile reads them: for two columns a vector, two bfloat16 a row.
+"""Sixteen rows of 8-bit floats decoded and laid side by side for a tile: a vector is two columns of all rows.
 
 Some columns of the rows are first copied together: rows of weights often lie a power of two apart, where the
-first cache has one place for all of them. Then 64 columns at a time, of which a load brings those of one row.
+first cache has one place for all of them. Then come 64 columns at a time; a load brings those of one row.
 Quarters of vectors are exchanged until each has sixteen columns of four rows, then words of two codes, and
 pairs of these, are interleaved. Now a quarter holds two columns of its four rows in the first half and two
 more in the second; decoding makes two bytes of each code, and interleaving these makes two vectors of it.
@@ -36,7 +36,7 @@ VECTORS = STEP // 2  # that a step becomes
 def transposer(name: str, target: Target) -> Any:
     """An intrinsic: (first row, bytes to the next, number of the last, columns, steps, room, result).
 
-    Rows behind the last are that one again, and steps behind the last column zeros.
+    Rows behind the last repeat it, and steps behind the last column are zeros.
     """
     code = CODES[name]
     assert isinstance(code, MiniFloat)
@@ -107,7 +107,7 @@ def quarters(simd: Simd, rows: list[Any]) -> list[Any]:
 
 
 def pairs(simd: Simd, code: MiniFloat, rows: list[Any]) -> list[Any]:
-    """Vectors of two columns each, of 16 columns of rows 0, 4, 8 and 12, of 1, 5, 9 and 13, …"""
+    """Decoded vectors of two columns; ``rows``: 16 columns of rows 0, 4, 8 and 12, of 1, 5, 9 and 13, …"""
     vectors = []
     for upper in (False, True):
         words = [interleave(simd, rows[i : i + 2], 2, upper) for i in (0, 2)]

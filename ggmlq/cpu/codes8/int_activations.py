@@ -1,4 +1,7 @@
-"""Rows of activations as tiles read them: signed bytes, filled up to whole fours, and their sums."""
+"""Activations of a product of 8-bit integers, as its tiles read them: rows of signed bytes and their sums.
+
+Each chunk of a row is filled up to whole fours.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ SEVERAL, MANY = 9, 1024  # rows of a tile that do not fit one place; rows of wei
 
 
 class XRows(NamedTuple):
-    """An operand [M, K] as tiles read it."""
+    """The activations [M, K] as tiles read them."""
 
     codes: NDArray[np.int8]  # [M, bytes of a row], of any pitch
     scales: NDArray[np.float32]  # [M, groups]
@@ -29,7 +32,7 @@ class XRows(NamedTuple):
 
 
 def x_rows_of(m: Matrix, cut: Cut, form: Form, shift: int, w_shift: int, n: int = 0) -> XRows:
-    """Rows of an array, to meet ``n`` rows of weights; its own memory where it can be read as it is."""
+    """The rows of an array for ``n`` rows of weights; its own memory where tiles can read that as it is."""
     count = m.over.rows
     stored = m.codes.view(np.int8)
     copied = bool(shift) or not cut.plain or cut.k != cut.row_bytes or crowded(count, stored.strides[0], n)

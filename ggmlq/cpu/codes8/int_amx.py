@@ -1,8 +1,8 @@
-"""Products of 8-bit codes on the matrix unit: panels of codes (``int_weights.py``), sums in int32.
+"""Products of 8-bit integers on Intel's matrix unit, from the panels of ``int_weights.py``, with int32 sums.
 
 Four neighbours of 16 rows are a row of a tile already, so a panel is a row of tiles and nothing has to be
-decoded. The sums are exact; at the end of K they meet zero points and scales as those of ``int_tile.py`` do,
-with the same results to the last bit.
+decoded. The sums are exact; zero points and scales are applied at the end of K as in ``int_tile.py``, with
+the same results to the last bit.
 
 Floors for 32 rows of weights, 32 of activations and 64 columns: four products, 64 clocks.
 """

@@ -1,4 +1,4 @@
-"""8-bit codes in the order of tiles, compiled: panels of weights, and rows with their sums and scales."""
+"""The kernels that bring 8-bit integers into the order of tiles: weights as panels, activations with sums."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _ends(cut: Any, chunk: int) -> Any:
 
 @cache
 def interleaver() -> Any:
-    """Compiled: panels ``first`` … ``stop``, four neighbours of 16 rows side by side."""
+    """Compiled: write panels ``first`` … ``stop``, four neighbours of 16 rows side by side."""
 
     def interleave(arguments: int, first: int, stop: int) -> None:
         fields = interleaving(arguments)
@@ -49,7 +49,7 @@ def interleaver() -> Any:
 
 @cache
 def row_converter(signed: bool) -> Any:
-    """Compiled: rows ``first`` … ``stop`` of signed bytes, or of unsigned ones."""
+    """Compiled: convert rows ``first`` … ``stop`` of ``Conversion``, of signed bytes or of unsigned ones."""
     kind = np.int8 if signed else np.uint8
 
     def convert(arguments: int, first: int, stop: int) -> None:

@@ -82,12 +82,12 @@ def form_of(problem: ScaledLinear, target: Target) -> Form:
 
 
 def x_shift(x: Operand) -> int:
-    """The number that stored codes of activations are larger by."""
+    """The shift of activations: a stored code is code + shift."""
     return -128 if x.code == "uint8" else 0
 
 
 def w_shift(w: Operand, target: Target) -> int:
-    """The number that stored codes of weights are larger by."""
+    """The shift of weights: a stored code is code + shift."""
     if target.unsigned:
         return 0 if w.code == "uint8" else 128
     return -128 if w.code == "uint8" else 0

@@ -1,4 +1,4 @@
-"""The product of two arrays of integer codes: its arguments, its kernel, the threads."""
+"""The driver of ``scaled_linear``'s rung ``cpu:tiles``, for 8-bit integers: arguments, kernel, threads."""
 
 from __future__ import annotations
 

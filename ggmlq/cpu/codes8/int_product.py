@@ -1,4 +1,4 @@
-"""The loops of a product of panels with rows, compiled: they keep both in the caches."""
+"""The kernel of products of 8-bit integers: loops over panels and rows that keep both in the caches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A register tile: one or two panels of codes times a few rows of activations, along all of K.
+"""The register tile of 8-bit integers: one or two panels times a few rows of activations, along all of K.
 
 The integer sums of a chunk stay in registers from its first code to its last; with few rows each has
 several, so that a dot product does not wait for the one before. Only then come the terms of zero points,
@@ -37,7 +37,7 @@ def tile(form: Form, rows: int, panels: int, target: Target) -> Any:
 
 
 class Tile(RegisterTile):
-    """Emits it: a step along K is a group, whose codes share both scales."""
+    """Emits the register tile: a step along K is a group of codes that share both scales."""
 
     def __init__(
         self, builder: Any, form: Form, rows: int, panels: int, target: Target, words: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Panels of codes: 16 rows of weights, four neighbours of each row side by side, laid out once."""
+"""The weights of a product of 8-bit integers as panels: 16 rows, four neighbours of each row side by side."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FREE = 1 << 16  # codes that a thread lays out at a time
 
 
 class CodePanels(NamedTuple):
-    """An operand [N, K]; rows beyond N are zeros."""
+    """The weights [N, K] as panels, laid out once; rows beyond N are zeros."""
 
     codes: NDArray[np.uint8]  # [panels, 16 · bytes of a row]
     scales: NDArray[np.float32]  # [panels, groups, 16]
@@ -31,7 +31,7 @@ class CodePanels(NamedTuple):
 
 @cache
 def maker(cut: Cut, form: Form, shift: int) -> Callable[[ScaledArray], CodePanels]:
-    """A maker of panels for ``ScaledArray.prepared``, the same one for the same cut."""
+    """The function that makes panels for ``ScaledArray.prepared``, the same object for the same arguments."""
 
     def make(w: ScaledArray) -> CodePanels:
         with unrecorded():

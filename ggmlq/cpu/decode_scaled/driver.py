@@ -1,4 +1,4 @@
-"""Decoding of a matrix: a few rows of it, or all, into any dtype of floats."""
+"""The driver that decodes a matrix of codes with scales: some rows to float32, or all to any float dtype."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GRAIN = 1 << 15  # codes that a thread decodes at a time
 
 
 def decode(m: Matrix, rows: slice, out: NDArray[np.float32], scaled: bool = True) -> None:
-    """Some rows of a matrix into ``out``; not scaled: the values of their codes."""
+    """Decode some rows of a matrix into ``out``; with ``scaled=False`` without the scales."""
     first, over = rows.start, m.over
     scales = np.ascontiguousarray(m.scales) if scaled else None
     zeros = None if m.zeros is None else np.ascontiguousarray(m.zeros, np.int32)
@@ -43,7 +43,7 @@ def _kernel(m: Matrix) -> Kernel:
 
 
 def decode_into(m: Matrix, out: NDArray[Any]) -> None:
-    """All of a matrix, in any dtype of floats: float32 first, a few rows at a time."""
+    """Decode a whole matrix into any dtype of floats, by way of float32, a few rows at a time."""
     if out.dtype == np.float32:
         decode(m, slice(0, len(out)), out)
         return

@@ -1,4 +1,4 @@
-"""Rows of codes to float32, sixteen at a time.
+"""The kernels that decode rows of codes with scales to float32, sixteen codes at a time.
 
 A float of 8 bits becomes a half by moving its bits: e5m2 is the upper byte of one, and e4m3 has a bit
 more of mantissa and another bias, which a multiplication by a power of two puts right. The CPU converts
@@ -34,7 +34,7 @@ codes = reader(Codes)
 
 @cache
 def decoder(name: str, zeros: bool, kind: Target) -> Any:
-    """Compiled: rows ``start`` … ``stop`` of ``Codes`` to float32."""
+    """Compiled: decode rows ``start`` … ``stop`` of ``Codes`` to float32."""
     code = CODES[name]
     convert, nbytes = _converter(code, zeros, kind), code.bits // 8
 

@@ -1,4 +1,4 @@
-"""The arguments of decoders."""
+"""The arguments of the kernels that decode codes with scales."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Codes(NamedTuple):
     codes: Address  # the first row
     pitch: int  # bytes from a row to the next
     columns: int
-    first: int  # its number in the matrix
+    first: int  # the number of this row in the matrix
     r: int  # of a tile
     c: int
-    scales: Address  # float32 [bands, tiles of a row]; 0: all are one
+    scales: Address  # float32 [bands, tiles of a row]; 0: without scales
     zeros: Address  # int32, the same, where there are any
     floats: Address  # float32 rows
     floats_pitch: int

@@ -1,4 +1,4 @@
-"""The scale of a run of magnitudes and the rows of a code book that go with it.
+"""The fit of a run in the IQ2 and IQ3 encoders: its scale and the rows of the code book that go with it.
 
 The candidates for the scale lie side by side, one lane each. Every sum stands in ggml's order, so
 that the same candidate wins to the last bit.
@@ -20,7 +20,7 @@ ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
 
 
 class Candidates(NamedTuple):
-    """Scratch: what each candidate for the scale leads to."""
+    """Scratch memory: the levels, rows and sums of each candidate for the scale."""
 
     inverse: NDArray[np.float32]  # [lanes] one over the scale
     point: NDArray[np.int32]  # [groups, lanes] levels as rounded
@@ -31,7 +31,7 @@ class Candidates(NamedTuple):
 
 
 def candidates(groups: int, tries: int) -> Candidates:
-    """Scratch for so many candidates; unused lanes hold zeros."""
+    """Scratch memory for ``tries`` candidates; unused lanes hold zeros."""
     lanes = whole(tries)
     return Candidates(
         np.zeros(lanes, np.float32),
@@ -44,7 +44,7 @@ def candidates(groups: int, tries: int) -> Candidates:
 
 
 def whole(tries: int) -> int:
-    """Lanes for so many candidates."""
+    """The number of lanes for ``tries`` candidates, a multiple of eight."""
     return -(-tries // 8) * 8
 
 

@@ -1,4 +1,4 @@
-"""Weights in the searches of the IQ encoders: of single weights, runs of them, whole blocks."""
+"""The importance of each weight in the searches of the IQ encoders, and the largest scale of a block."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INFINITY = np.float32(np.inf)
 
 @inline
 def sum_of_squares(x: Any, first: Any) -> Any:
-    """The sum of squares of the block that begins there, in order."""
+    """The sum of squares of the block that begins at ``first``, added in order."""
     total = np.float32(0)
     for i in range(first, first + BLOCK):
         total += x[i] * x[i]
@@ -36,10 +36,10 @@ def largest_scale(scales: Any, squares: Any) -> Any:
 
 @cache
 def weigher(run: int, times: int, plain: float) -> Any:
-    """``weigh(x, imatrix, first, squares, weight)`` for a run of x from ``first`` on.
+    """``weigh(x, imatrix, first, squares, weight)``: write the importance of a run of x from ``first`` on.
 
-    With an imatrix, the mean square of the block counts so many ``times`` beside x**2, and the
-    root of that is weighed; without one, ``plain`` times as much of it counts.
+    With v = ``times`` · the mean square of the block, it is imatrix · sqrt(v + x**2), or ``plain`` · v + x**2
+    without an imatrix.
     """
     factor, share = np.float32(times), np.float32(plain)
 

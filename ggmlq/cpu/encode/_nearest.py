@@ -1,4 +1,4 @@
-"""The row of a code book that is nearest to a group of weights."""
+"""The row of a code book that is nearest to a group of weights, for the IQ encoders."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def row_at(table: Any, place: Any) -> Any:
 
 @cache
 def level_of(levels: int, odd: bool) -> Any:
-    """``level(codes, i, base)``: what level i counts in a fit.
+    """``level(codes, i, base)``: the number that level i of a row stands for in a fit.
 
     That is 1, 3, 5 … for the books of magnitudes (``odd``), else base, base + 1, base + 2.
     """

@@ -1,4 +1,4 @@
-"""The words of ``ggmlq/formats/_program.py``, meaning registers: a name here is compiled for that name there.
+"""The words of ``ggmlq/formats/_program.py`` for compiled encoders, with the same meanings in registers.
 
 A tile is a contiguous array [places, 16] of float32 or bytes.
 """

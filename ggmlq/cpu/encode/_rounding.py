@@ -1,4 +1,4 @@
-"""Ggml's float to integer rounding, as kernels use it."""
+"""Ggml's rounding of floats to integers, for the compiled IQ encoders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SHIFTER = np.float32(1.5 * 2**23)  # added to a float below 2**22, leaves its ne
 
 @inline
 def nearest(v: np.float32) -> np.int32:
-    """To nearest, ties to even; floats beyond 2**22 and NaN give what ggml's arithmetic gives."""
+    """The nearest integer, ties to even; floats beyond 2**22 and NaN become the same integers as in ggml."""
     bits = np.float32(v + SHIFTER).view(np.int32)
     return np.int32((bits & np.int32(0x7FFFFF)) - np.int32(0x400000))
 

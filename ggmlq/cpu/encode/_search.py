@@ -37,7 +37,7 @@ class Search:
     times: int  # see weigher
     plain: float  # see weigher
     smallest: float  # a run without a weight so large is zero
-    again: str  # groups rounded once more, see fitter
+    again: str  # the groups that are rounded once more, see fitter
     clear: bool  # a block whose scales are all zero is zero bytes
     stretch: float  # the stored d is so many times a 31st of the largest scale
     first: Callable[..., Any] | None = None  # finds the first scales; the largest weights give them else
@@ -162,7 +162,7 @@ def _by_largest(runs_of: Any, top: Any) -> None:
 def _splitter(run: int, even_signs: bool) -> Any:
     @inline
     def split(x: Any, start: Any, weight: Any, size: Any, minus: Any) -> None:
-        """Magnitudes and signs; of an odd number of minus signs the one that costs least is wrong."""
+        """Magnitudes and signs; with an odd number of minus signs the sign that costs least is flipped."""
         for k in range(run // 8):
             signs, odd = np.int64(0), np.int64(0)
             for i in range(8 * k, 8 * k + 8):

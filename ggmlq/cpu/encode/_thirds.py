@@ -1,4 +1,4 @@
-"""Runs of weights split in three: the lowest count -1, the highest 1, those between 0.
+"""The split of sorted weights in three, for the iq1 encoders: the lowest count -1, the highest 1, the rest 0.
 
 All borders between the sorted weights are tried, with levels an eighth higher or lower; the best
 fit wins. A run is a lane, and its sums stand in ggml's order. A choice is the number
@@ -21,7 +21,7 @@ LOWEST = np.finfo(np.float32).min
 
 @inline
 def sort(x: Any, start: Any, order: Any) -> None:
-    """The places in a run in the order of its values; of equal values the first comes first."""
+    """Write to ``order`` the places of a run, sorted by its values; of equal values the first comes first."""
     for i in range(len(order)):
         j = i
         while j > 0 and x[start + i] < x[start + order[j - 1]]:
@@ -32,7 +32,7 @@ def sort(x: Any, start: Any, order: Any) -> None:
 
 @inline
 def keep_better(xq: Any, qq: Any, choice: Any, best: Any) -> None:
-    """Candidates take the place of worse ones; ``best`` holds score, scale and choice."""
+    """Write candidates over worse ones in ``best``, which holds score, scale and choice."""
     better = (qq > ZERO) & (xq * xq > get(best, 0) * qq)
     if some(better):
         scale = xq / qq
@@ -56,7 +56,7 @@ def mid_of(s: Any) -> Any:
 
 @jit
 def split_alike(x: Any, weight: Any, first: Any, best: Any) -> None:
-    """Sorted runs whose levels are all moved alike (iq1_s), by differences of running sums."""
+    """Split sorted runs where all levels are moved alike (iq1_s), by differences of running sums."""
     count = len(x)
     xs, ws = np.zeros((count + 1, LANES), np.float32), np.zeros((count + 1, LANES), np.float32)
     for j in range(count):
@@ -76,7 +76,7 @@ def split_alike(x: Any, weight: Any, first: Any, best: Any) -> None:
 
 @jit
 def split_by_halves(x: Any, weight: Any, first: Any, best: Any) -> None:
-    """Sorted runs of two eights moved each its own way (iq1_m), by running sums of either eight.
+    """Split sorted runs of two eights with levels moved separately (iq1_m), by running sums of each eight.
 
     ``first`` is 1 where a weight is of the first eight. With top level t, each eight has the sums
     ``t X - (x[low] + x[high])`` and ``t t W + (l l - m m) w[low] + (m m - t t) w[high]``, where l

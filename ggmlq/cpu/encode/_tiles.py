@@ -1,8 +1,8 @@
-"""Sixteen blocks at a time through a program: values into tiles, tiles of bytes into blocks.
+"""The loop that runs a format's encoder program on sixteen blocks at a time, with tiles as operands.
 
 A tile has a block a column, memory a block a row, so both ways small squares of numbers are transposed
-in registers: four values of each block, or up to sixteen bytes. The last sixteen blocks may have been
-among those before them; fewer than sixteen are repeated.
+in registers: four values of each block, or up to sixteen bytes. The last sixteen blocks may overlap those
+before them; fewer than sixteen blocks are repeated up to that number.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def encoder(fmt: BlockFormat, pack: _in_numpy.Packer) -> Callable[[Floats, Float
 
 
 def tile(places: int) -> NDArray[np.float32]:
-    """Room for so many vectors."""
+    """An empty tile of ``places`` vectors of float32."""
     return np.empty((places, LANES), np.float32)
 
 
@@ -165,7 +165,7 @@ def _joined(builder: Any, vectors: list[Any]) -> Any:
 
 
 def _transposed(builder: Any, rows: list[Any]) -> list[Any]:
-    """Rows transposed, as squares side by side where they are longer than many.
+    """Rows transposed, as squares side by side where they are longer than their number.
 
     A round of perfect shuffles moves the highest bit of a row's number behind the bits of the column's.
     """

@@ -1,4 +1,4 @@
-"""Floats to their upper 16 bits, to nearest, ties to even, 32 at a time."""
+"""The encoder of bf16: floats to their upper 16 bits, to nearest, ties to even, 32 at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Floats to halves, 32 at a time."""
+"""The encoder of f16: floats to halves, 32 at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encode iq1_m: 16 weights are split in three at all pairs of borders; d is fitted to the block."""
+"""Encode iq1_m: 16 sorted weights are split in three at the best borders; d is fitted to the block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encode iq1_s: 32 weights are split in three at all pairs of borders."""
+"""Encode iq1_s: 32 sorted weights are split in three at the best borders."""
 
 from __future__ import annotations
 

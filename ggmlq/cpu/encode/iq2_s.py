@@ -1,4 +1,4 @@
-"""Encode iq2_s: 19 scales a run of 16, free signs."""
+"""Encode iq2_s: the search tries 19 scales for each run of 16 weights; signs are free."""
 
 from __future__ import annotations
 

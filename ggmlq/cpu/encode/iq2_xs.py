@@ -1,4 +1,4 @@
-"""Encode iq2_xs: 19 scales a run of 16, an even number of minus signs in every eight."""
+"""Encode iq2_xs: the search tries 19 scales for a run of 16; each eight has an even count of minus signs."""
 
 from __future__ import annotations
 

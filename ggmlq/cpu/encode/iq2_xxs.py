@@ -1,4 +1,4 @@
-"""Encode iq2_xxs: 13 scales a run of 32, an even number of minus signs in every eight.
+"""Encode iq2_xxs: the search tries 13 scales for a run of 32; each eight has an even count of minus signs.
 
 The first scale of a run comes from a fit with codes 0 … 3 that knows no code book.
 """
@@ -22,7 +22,7 @@ fit = compiled(fit_positive)  # type: ignore[arg-type]
 
 @inline
 def by_codes(runs_of: Any, top: Any) -> None:
-    """A run a lane; a block fills half of them."""
+    """Write the first scale of each run, by a fit with codes 0 … 3; a run is a lane, a block half of them."""
     runs, run = runs_of.x.shape
     x, weight = np.zeros((run, LANES), np.float32), np.zeros((run, LANES), np.float32)
     codes, scales = np.empty((run, LANES), np.uint8), np.empty((1, LANES), np.float32)

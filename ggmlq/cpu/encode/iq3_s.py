@@ -1,4 +1,4 @@
-"""Encode iq3_s: 19 scales a run of 32, free signs.
+"""Encode iq3_s: the search tries 19 scales for each run of 32; signs are free.
 
 A run of zeros misplaces what follows it: ggml writes the rows and the signs of the next run where
 those of the zeros belong, while ninth bits and scales stay in their places. Such a block does not

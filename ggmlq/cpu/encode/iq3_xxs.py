@@ -1,4 +1,4 @@
-"""Encode iq3_xxs: 31 scales a run of 32, an even number of minus signs in every eight."""
+"""Encode iq3_xxs: the search tries 31 scales for a run of 32; each eight has an even count of minus signs."""
 
 from __future__ import annotations
 

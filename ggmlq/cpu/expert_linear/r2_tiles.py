@@ -35,7 +35,7 @@ def refuses(problem: ExpertLinear) -> str | None:
 
 
 def variant(q: QuantArray) -> Variant:
-    """Blocks as they are, for any number of rows."""
+    """The kernels that read blocks as the file has them, for any number of rows."""
     fmt, kind = q.format, target()
     assert isinstance(fmt, BlockFormat)
     layout = unpacked(fmt, kind)
@@ -44,7 +44,7 @@ def variant(q: QuantArray) -> Variant:
 
 
 def blocks(matrix: QuantArray) -> Any:
-    """Rows of blocks, uint8."""
+    """An expert's rows of blocks, uint8."""
     return np.ascontiguousarray(matrix.raw)
 
 

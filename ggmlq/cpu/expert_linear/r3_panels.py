@@ -38,7 +38,7 @@ def refuses(problem: ExpertLinear) -> str | None:
 
 
 def variant(q: QuantArray) -> Variant:
-    """Panels, by way of bytes for many rows where they take long to unpack."""
+    """The kernels that read panels, expanded to bytes for many rows if they take long to unpack."""
     layout, kind = layout_of(q.format), target()
     assert layout is not None
     case = layout, min(rows_at_once(layout, kind), ADDRESSED), kind

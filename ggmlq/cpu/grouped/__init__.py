@@ -1,9 +1,11 @@
-"""Many products at once: groups of rows, each with a matrix of its own, in one job of the threads.
+"""Products with the experts of a mixture (``expert_linear``), all in one job of the threads.
 
-    multiply.py     all products: rows of codes, uses sorted by expert, panels of all experts
+A *use* is a row of activations with one of its experts; a *group* is some uses of one expert.
+
+    multiply.py     the driver: rows of codes, uses sorted by expert, panels of all experts
     operands.py     the arguments of the kernels, by name
     sort.py         kernel: the uses of each expert together, in work units of equal cost
-    product.py      kernels: panels of all groups counted through, as they are kept or made meanwhile
+    product.py      kernels: panels of all groups counted through, as stored or made during the product
     scattered.py    in them, tile and loops for rows that lie anywhere, as those of an expert's tokens do
 
 Rows are quantized once, whatever number of experts uses them, and stay where they are: a group is a list of

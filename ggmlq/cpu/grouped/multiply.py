@@ -1,4 +1,4 @@
-"""Many products: rows of codes, uses sorted by expert, panels of all experts in one job of the threads.
+"""The driver of products with experts: rows of codes, uses sorted by expert, all panels in one job.
 
 All panels of all groups are counted through and cut into work units of equal cost, so that an expert that
 half of all tokens use keeps every thread busy, and one with a single row does not hold them up.
@@ -46,7 +46,7 @@ class Variant(NamedTuple):
 def multiply(x: Any, q: QuantArray, ids: Any, out: Any, variant_of: Callable[[QuantArray], Variant]) -> None:
     """``out[t, u] = x[…] @ q[ids[t, u]].T``, by ``Products`` that stay with the experts.
 
-    ``variant_of(q)``: the kernels and operands for them.
+    ``variant_of(q)`` returns the kernels and operands of the rung for these experts.
     """
     if (products := q.recording(variant_of)) is None:
         products = Products(q, variant_of(q))

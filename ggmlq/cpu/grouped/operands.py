@@ -1,4 +1,4 @@
-"""The arguments of kernels of many products: the matrix of each use, and the addresses of all operands."""
+"""The arguments of kernels of products with experts: the expert of each use, addresses of all operands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Panels of many matrices times groups of rows, each group by its expert's panels, in work units."""
+"""The kernels of products with experts: the panels of each expert times its group of rows, in work units."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ groups = reader(Groups)
 
 @cache
 def direct(layout: PanelLayout, rows: int, target: Target) -> Any:
-    """Compiled: work units ``first`` … ``stop`` of panels as they are stored, ``rows`` at once."""
+    """Compiled: work units ``first`` … ``stop`` of stored panels, times ``rows`` activations at once."""
     return _over_groups(_stored(layout, rows, target))
 
 
@@ -44,7 +44,7 @@ def through_bytes(layout: PanelLayout, rows: int, target: Target) -> Any:
 
 @cache
 def from_blocks(fmt: BlockFormat, rows: int, target: Target) -> Any:
-    """Compiled: work units of rows of blocks uint8 [N, bytes], made panels when they are multiplied."""
+    """Compiled: work units of blocks uint8 [N, bytes], which become panels during the product."""
     layout = unpacked(fmt, target)
     fill_panel = filler(fmt, layout)
 

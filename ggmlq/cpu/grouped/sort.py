@@ -1,4 +1,4 @@
-"""Uses sorted by expert, and the work on them cut into units of equal cost."""
+"""The kernel that sorts uses (rows with an expert) by expert and cuts the work into units of equal cost."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def cut(rows: Any, panels: int, cuts: Any) -> None:
         total += READ + rows[g]
     units, before, g = len(cuts) - 1, 0, 0
     for unit in range(units):
-        share = total * unit // units  # in panels of all costs, times their number
+        share = total * unit // units  # the cost before the unit, by the panels of a matrix
         while g < len(rows) and before + READ + rows[g] <= share:
             before += READ + rows[g]
             g += 1

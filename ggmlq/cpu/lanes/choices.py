@@ -41,7 +41,7 @@ def chosen(typingctx: Any, bits: Any, yes: Any, no: Any) -> Any:
 
 @emitted
 def negated(typingctx: Any, lanes: Any, minus: Any) -> Any:
-    """Lanes with a minus wherever the mask says so."""
+    """Lanes, negated where a mask is set."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.select(_mask(builder, args[1]), builder.neg(args[0]), args[0])

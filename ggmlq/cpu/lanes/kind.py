@@ -1,4 +1,4 @@
-"""The type of vectors, and the helpers of all functions on them."""
+"""The type of vectors in compiled code (``Lanes``), and the helpers of all functions on them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def element(of: Any) -> ir.Type:
 
 
 def order(numbers: Iterable[int]) -> ir.Constant:
-    """The last operand of a shuffle."""
+    """The last operand of a shuffle: for each lane the number of the lane that it takes."""
     listed = list(numbers)
     return ir.Constant(ir.VectorType(INDEX, len(listed)), listed)
 
@@ -54,7 +54,7 @@ def plain(kind: Any) -> Any:
 
 
 def splatted(builder: Any, value: Any, n: int) -> Any:
-    """A number n times."""
+    """A vector of LLVM code that holds a number n times."""
     kind = ir.VectorType(value.type, n)
     nothing = ir.Constant(kind, ir.Undefined)
     first = builder.insert_element(nothing, value, INDEX(0))
@@ -62,7 +62,7 @@ def splatted(builder: Any, value: Any, n: int) -> Any:
 
 
 def emitted(function: Callable[..., Any]) -> Any:
-    """A function of compiled code, written as the LLVM code that it becomes; it sees constants as such."""
+    """An intrinsic of compiled code, from the function that writes its LLVM code; constants are literals."""
     return intrinsic(prefer_literal=True)(function)
 
 

@@ -135,7 +135,7 @@ def lookup(typingctx: Any, table: Any, indices: Any) -> Any:
 
 @emitted
 def spans(typingctx: Any, array: Any, at: Any, group: Any, lanes: Any) -> Any:
-    """For lanes in groups of one number each, from an element of an array on: that many lanes."""
+    """As many lanes as ``lanes`` has: each ``group`` of them repeats a number of an array, from ``at`` on."""
     kind = Lanes(array.dtype, lanes.n)
     size = min(group.literal_value, lanes.n)
 

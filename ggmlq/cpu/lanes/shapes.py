@@ -1,4 +1,4 @@
-"""Lanes from other lanes: rearranged, converted, chosen by bits."""
+"""Lanes from other lanes or numbers: rearranged, repeated, converted, their bits taken as another type."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Rows of floats as files have them times rows of activations, widened in registers; r8_floats.py says why.
+"""The kernel of rung ``cpu:floats``: weights that are floats, widened in registers, times activations.
 
 A tile is a few rows of both, along all of K, with a vector of sums for each pair of rows, so that each loaded
-number meets several. Each sum takes its products in the order of the columns, sixteen apart, whatever else is
-in the tile.
+number is multiplied several times. Each sum takes its products in the order of the columns, sixteen apart,
+whatever else is in the tile. ``r8_floats.py`` says why it helps.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ operands = reader(Floats)
 
 @cache
 def sweep(name: str, kind: Target) -> Any:
-    """Compiled: rows ``first`` … ``stop`` of weights times all activations."""
+    """Compiled: rows ``first`` … ``stop`` of weights (of type ``name``) times all activations."""
     wide = kind.registers > WIDE
     one, two, three, four = (_band(name, rows, kind) for rows in (1, 2, 3, 4))
 

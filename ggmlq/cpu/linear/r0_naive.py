@@ -38,7 +38,7 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
 
 @cache
 def kernel(fmt: BlockFormat) -> Any:
-    """Compiled for one format."""
+    """The compiled product of rows with blocks of one format."""
     code, scale, offset = atoms(fmt)
     size, group, nbytes = fmt.block_size, fmt.group, fmt.dtype.itemsize
 

@@ -36,7 +36,7 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
 
 @cache
 def kernel(fmt: BlockFormat) -> Any:
-    """Compiled for one format."""
+    """The compiled product of rows with blocks of one format."""
     unpack = unpacker(fmt)
     size, group, nbytes, has_offset = fmt.block_size, fmt.group, fmt.dtype.itemsize, fmt.has_offset
     blocks = STRETCH // size

@@ -45,7 +45,7 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
 
 @cache
 def kernel(fmt: BlockFormat) -> Any:
-    """Compiled for one format."""
+    """The compiled product of rows of codes with blocks of one format."""
     unpack, layout = unpacker(fmt), unpacked(fmt, target())
     size, group, nbytes, has_offset = fmt.block_size, fmt.group, fmt.dtype.itemsize, fmt.has_offset
     pitch, groups, width = x_run_bytes(layout), layout.groups, layout.group

@@ -1,12 +1,12 @@
-"""The CPU itself: its instruction sets, how functions are compiled and stored, threads of microseconds.
+"""The CPU itself: its instruction sets, compiling and storing of kernels, threads for work of microseconds.
 
 Instructions:
 
     features.py        the features that Numba compiles for, in LLVM's names
-    target.py          what kernels are written for by these: a dot product, a number of registers
+    target.py          the facts that kernels are written for: a dot product, a number of registers
     simd.py            vectors of 64 bytes as LLVM code, and the dot product of each target
     register_tile.py   the common part of all register tiles: cells, totals, steps along K
-    row_tail.py        the tail of a row: vectors that touch less than their memory
+    row_tail.py        the tail of a row: loads of the first lanes of a vector alone
     totals.py          the sum of a vector's lanes
     bfloats.py         LLVM's bfloat, for instructions that take it
 
@@ -28,7 +28,7 @@ A product:
     tables.py          tables of arguments: words by name, some of them addresses
     arguments.py       the reader of a table in compiled code
     workers.py         threads that wait in compiled code and share a kernel's work
-    job.py             the board that they look at; board.py: their compiled part
-    recorded.py        a product that comes again: the same tables, other addresses
+    job.py             the board, the memory by which they share a job; board.py: their compiled part
+    recorded.py        recorded launches: a repeated product runs the same tables with other addresses
     digest.py          a digest of weights that may be written to
 """

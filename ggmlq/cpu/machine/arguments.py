@@ -1,4 +1,4 @@
-"""Arguments of kernels by name: threads hand on the address of one table of words.
+"""The reader of a kernel's arguments: a kernel gets the address of a table of words and reads them by name.
 
 ``workers.py`` calls every kernel as ``kernel(arguments, start, stop)``. A named tuple of integers is the
 description of such a table, and both sides use it: Python fills it and passes it on as it is, and the

@@ -8,7 +8,7 @@ from .simd import vec
 
 
 class Bfloat(ir.Type):  # type: ignore[misc]
-    """The upper half of a float32."""
+    """LLVM's type of a bfloat16, the upper half of a float32."""
 
     def _to_string(self) -> str:
         return "bfloat"

@@ -1,4 +1,4 @@
-"""The compiled part of ``workers.py``: parts of a job are taken by one atomic step each."""
+"""The compiled part of ``workers.py``: threads take parts of a job from the board, one atomic step each."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _wait(looks: int, step_aside: int) -> None:
 
 @cache
 def server() -> Any:
-    """Compiled: the work of a thread between two sleeps; the range does not matter."""
+    """Compiled: take parts of jobs until none has come for a while; the kernel's range does not matter."""
 
     def serve(arguments: int, first: int, stop: int) -> None:
         fields = service(arguments)

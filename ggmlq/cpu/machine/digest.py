@@ -23,7 +23,7 @@ ODD = np.uint32(0x9E3779B1)
 
 
 class Digest(NamedTuple):
-    """Arguments: words of 32 bits, and the lanes that they are added to."""
+    """Arguments: words of 32 bits, and the lanes that take them in."""
 
     words: Address  # uint32 [size]
     size: int
@@ -32,7 +32,7 @@ class Digest(NamedTuple):
 
 @cache
 def adder() -> Any:
-    """Compiled: parts ``first`` … ``stop`` of ``Digest``."""
+    """Compiled: take parts ``first`` … ``stop`` of the words into their lanes."""
     from .arguments import reader  # Numba's names: only for a process that compiles
     from .memory import bytes_at
 

@@ -1,9 +1,9 @@
-"""Compiled code of the CPU on the disk: a generation for all that it depends on, an entry for a function.
+"""The cache of compiled CPU kernels on the disk: a folder for each state of the sources, an entry a function.
 
 Numba's own cache looks at the file of a function only, and would run old code after a change to a
-function that it calls. Here a generation stands for a digest of every source file that compiled code
-can come from, of the versions of Numba and Python, and of the CPU that is compiled for; an entry
-in it stands for a function with all its constants.
+function that it calls. Here the folder, a generation, stands for a digest of every source file that compiled
+code can come from, of the versions of Numba and Python, and of the CPU that is compiled for; an entry in it
+stands for a function with all its constants.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def generation() -> Generation:
 
 
 def load(entry: str, context: Any) -> Any:
-    """A compiled function, or None."""
+    """The compiled function of an entry, or None if the disk does not have it."""
     content = generation().load(entry)
     if content is None:
         return None

@@ -1,4 +1,4 @@
-"""The CPU as LLVM sees it: the features that Numba compiles for, asked without Numba where that is safe."""
+"""Name and features of the CPU that Numba compiles for, read without importing Numba where that is safe."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def cpu_may_differ() -> bool:
 
 @cache
 def compiled_for() -> frozenset[str]:
-    """LLVM's names of the features that Numba compiles for; NUMBA_CPU_NAME may ask for fewer."""
+    """LLVM's names of the features that Numba compiles for; NUMBA_CPU_NAME may leave some out."""
     text: str | None = _config("CPU_FEATURES")
     if text is None and cpu_may_differ():
         with until_imported("numba"):
@@ -73,7 +73,7 @@ def _hwcap() -> int:
 
 
 def takes_dot(triple: str, cpu: str, text: str) -> bool:
-    """True if LLVM makes dot products of sums of products, for a CPU and features."""
+    """True if LLVM compiles a sum of products of bytes to arm64's dot product, for a CPU and features."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_triple(triple).create_target_machine(cpu=cpu, features=text, opt=2)

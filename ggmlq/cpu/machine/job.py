@@ -1,4 +1,4 @@
-"""The board that threads share: the places of its words, and the arguments of its kernels."""
+"""The board, the memory by which threads share a job: places of its words, and tables of its kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OFTEN = 1 << 15  # looks at a word that has not changed, some 30 µs, before a c
 
 
 class Job(NamedTuple):
-    """Arguments of the thread that has a job done."""
+    """Arguments of ``doer``: a job, which the calling thread writes on the board and works on itself."""
 
     board: int
     kernel: int  # address of compiled code
@@ -29,7 +29,7 @@ class Job(NamedTuple):
 
 
 class Service(NamedTuple):
-    """Arguments of a thread that helps."""
+    """Arguments of ``server``, which takes parts of jobs in a helping thread."""
 
     board: int
     patience: int  # looks at the board before it sleeps

@@ -1,8 +1,8 @@
-"""Kernels by name: code that came with the package where it is of today's sources, or Numba's.
+"""Kernels by name: their machine code comes with the package or, if it is not of today's sources, from Numba.
 
-``kernel("panels.product.direct", layout, rows, target)`` is what the function ``direct`` of that file makes:
-a compiled ``work(arguments, start, stop)``. Its file, and Numba with it, are only imported where the code has
-to be compiled (``machine/served.py`` says when).
+``kernel("panels.product.direct", layout, rows, target)`` is the compiled ``work(arguments, start, stop)``
+that the function ``direct`` of ``panels/product.py`` returns for this layout, rows and target. That file, and
+Numba with it, are only imported where the code has to be compiled (``machine/served.py`` says when).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Code(NamedTuple):
 
 
 class Kernel:
-    """A kernel, by the function that makes it and the arguments of that."""
+    """A kernel, identified by the function that makes it and the arguments of that function."""
 
     def __init__(self, name: str, case: tuple[Any, ...]) -> None:
         self.origin = Origin(f"{ROOM}.{name}", case)
@@ -47,7 +47,7 @@ class Kernel:
 
     @property
     def code(self) -> Code:
-        """Its code, loaded or compiled at the first use."""
+        """The code of the kernel, loaded or compiled at the first use."""
         if self._code is None:
             with _LOCK:
                 if self._code is None:
@@ -56,7 +56,7 @@ class Kernel:
 
     @property
     def at_hand(self) -> bool:
-        """True if it need not be compiled."""
+        """True if the kernel need not be compiled."""
         if self._code is None and not self._absent:
             with _LOCK:
                 self._code = self._code or self._served()

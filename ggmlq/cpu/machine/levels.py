@@ -1,4 +1,4 @@
-"""The instruction sets that code comes with, from the best, and the features that each needs."""
+"""The levels: sets of CPU features, from the best, for which the package has prebuilt kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ARM = frozenset(("fp-armv8", "neon"))
 
 @dataclass(frozen=True)
 class Level:
-    """A CPU of LLVM's with features, which code is compiled for; it runs where all of them are."""
+    """A CPU of LLVM's with features; code compiled for it runs on CPUs that have all of these features."""
 
     folder: str
     machine: str  # as platform.machine() says it
@@ -60,5 +60,5 @@ LEVELS = (
 
 
 def best(machine: str, has: frozenset[str]) -> Level | None:
-    """The best level that a CPU has all of."""
+    """The best level for a machine with these features, or None."""
     return next((level for level in LEVELS if level.machine == machine and level.needed <= has), None)

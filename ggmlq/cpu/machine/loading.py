@@ -1,4 +1,4 @@
-"""Object code into memory: LLVM links it, as it does what Numba compiles; nothing is compiled.
+"""The loader of prebuilt kernels: LLVM links their object code into memory, and nothing is compiled.
 
 An object defines two functions: ``entry(arguments, start, stop)``, called from Python, and ``kernel``, the
 same in Numba's convention, which threads call. It refers to a few functions of the C library alone.

@@ -33,7 +33,7 @@ def _at(builder: Any, address: Any, kind: ir.Type = I64) -> Any:
 
 @intrinsic
 def atomic_load(typing: Any, address: Any) -> Any:
-    """A word that other threads may write; with it come their earlier writes."""
+    """Read a word that other threads may write; their earlier writes are visible afterwards (acquire)."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.load_atomic(_at(builder, args[0]), "acquire", WORD)
@@ -43,7 +43,7 @@ def atomic_load(typing: Any, address: Any) -> Any:
 
 @intrinsic
 def atomic_store(typing: Any, address: Any, value: Any) -> Any:
-    """Write a word after everything before it."""
+    """Write a word; threads that read it also see all earlier writes of this thread (release)."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         builder.store_atomic(args[1], _at(builder, args[0]), "release", WORD)
@@ -77,7 +77,7 @@ def compare_and_swap(typing: Any, address: Any, old: Any, new: Any) -> Any:
 def call_kernel(typing: Any, kernel: Any, arguments: Any, start: Any, stop: Any, problem: Any) -> Any:
     """Call a compiled ``kernel(arguments, start, stop)`` by its address, in Numba's convention.
 
-    Gives its status, as ``failed`` reads it; the word at ``problem`` becomes what ``fail`` needs to know.
+    The result is its status, for ``failed``; the word at ``problem`` becomes the second argument of ``fail``.
     """
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:

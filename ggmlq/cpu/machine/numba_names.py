@@ -34,10 +34,10 @@ lower_constant: Any = _lower_constant
 
 
 def load_whole(kind: Any) -> None:
-    """Have contexts of a class of Numba's load their tables without a signal's handler in between.
+    """Make contexts of one of Numba's classes load their tables without a signal's handler in between.
 
-    Generators hand the tables out. An exception in one of them, as Ctrl-C raises it, ends it for good, and
-    then nothing more is compiled in this process.
+    Numba reads the tables from generators. An exception in a generator, as Ctrl-C raises it, ends it for
+    good, and then nothing more is compiled in this process.
     """
     refresh = kind.refresh
 
@@ -63,7 +63,7 @@ def dispatcher(function: Callable[..., Any], on_disk: bool, **options: Any) -> A
 
 
 class DispatcherType(numba.types.Dispatcher):
-    """The type of a kernel that another one calls, as ``put`` is called by those that unpack."""
+    """Numba's type of a compiled function that another one calls or gets as an argument."""
 
 
 extending.register_model(DispatcherType)(extending.models.OpaqueModel)
@@ -79,7 +79,7 @@ def _no_address(context: Any, builder: Any, kind: Any, value: Any) -> Any:
 
 
 class Dispatcher(CPUDispatcher):
-    """A compiled function of that type."""
+    """A compiled function that has ``DispatcherType`` as its type."""
 
     @property
     def _numba_type_(self) -> Any:

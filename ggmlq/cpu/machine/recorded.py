@@ -23,14 +23,14 @@ from .tables import addresses
 from .workers import Call, recorded, share_table
 
 SMALL = 1 << 18  # products of a weight and an activation: some 10 µs, which is what waking takes
-# Bytes between kernels, such as codes of activations, of which each calling thread has its own.
+# The most bytes of scratch memory, such as codes of activations; each call under way has its own.
 MOST = 64 << 10
 LINE = 64  # bytes of a cache line
 OPERAND, SCRATCH, PREPARED = range(3)  # the kinds of arrays that an address may belong to
 
 
 class Word(NamedTuple):
-    """A word of a table that is written anew: its place, the array whose address it is, bytes behind that."""
+    """A word of a table that calls write anew: its place, the array it points into, the offset in bytes."""
 
     call: int
     word: int

@@ -1,4 +1,4 @@
-"""Register tiles: a few rows of activations times some rows of weights, and what all products' tiles share.
+"""The base class of register tiles, which multiply a few rows of activations with rows of weights.
 
 A tile has a sum for each *cell*, a row of activations and a vector of rows of weights. Sums are variables,
 which LLVM keeps in registers as long as there are enough of these. A product's own tile says in ``multiply``
@@ -36,7 +36,7 @@ class RegisterTile:
         return intrinsic_of(emit, len(names))
 
     def emit(self) -> None:
-        """Totals, the steps along K, results."""
+        """Emit the tile: the totals' first values, the steps along K, the results' stores."""
         totals = self.begin()
         with cgutils.for_range(self.b, self.steps(), intp=I64) as loop:
             self.multiply(loop.index, totals)
@@ -60,7 +60,7 @@ class RegisterTile:
         return self.b.add(self.place("out", row), I64(64 * panel))
 
     def total(self, variable: Any) -> Any:
-        """A total as it is stored."""
+        """The number to store for a total."""
         return self.b.load(variable)
 
     # --- what products' tiles are written with ------------------------------------------
@@ -70,7 +70,7 @@ class RegisterTile:
         return self.b.add(self.at[name], self.b.mul(self.at[f"{name}_pitch"], I64(i)))
 
     def by_threes(self, place: Callable[[int], Any]) -> list[Any]:
-        """Addresses of rows ``x_pitch`` apart: ``place`` of each third, a load adds the pitch or twice it."""
+        """Addresses of rows ``x_pitch`` apart: every third is ``place(r)``, loads add one or two pitches."""
         b, simd = self.b, self.simd
         pitch = simd.apart(self.at["x_pitch"])
         threes = [simd.apart(place(r)) for r in self.rows[::3]]
@@ -108,9 +108,10 @@ class RegisterTile:
     def dots(
         self, fours: Any, most: int, chains: int, add: Callable[[Any, int, list[Any]], None]
     ) -> list[Any]:
-        """Integer sums of ``fours`` codes by four: ``add(first, count, sums)`` adds up to ``most`` of these.
+        """The integer sums of all cells over ``fours`` groups of four codes.
 
-        There are ``chains`` sums for each cell, so that a dot product does not wait for the one before.
+        ``add(first, count, sums)`` emits ``most`` or 1 of these groups from ``first`` on. There are
+        ``chains`` sums for each cell, so that a dot product does not wait for the one before.
         """
         b, sums = self.b, [self.zeros(INTS) for _ in range(chains)]
         rounds = b.udiv(fours, I64(most))

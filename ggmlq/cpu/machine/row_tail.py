@@ -1,4 +1,4 @@
-"""The tail of a row: only as many lanes of a vector as numbers are left touch memory."""
+"""Loads at the tail of a row, as LLVM code: the lanes behind the last number do not touch memory."""
 
 from __future__ import annotations
 

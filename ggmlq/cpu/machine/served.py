@@ -1,7 +1,7 @@
-"""The packs that serve this CPU. Where none does, code is compiled as all other code is.
+"""The prebuilt kernels of this CPU, from the packs in ``cpu/prebuilt``; without a pack Numba compiles them.
 
-None serves a process in which a setting makes Numba compile for another CPU, or GGMLQ_PREBUILT is off; a CPU
-whose kernels are written for another dot product than those of its level; a system other than Linux.
+A process has no packs if a setting makes Numba compile for another CPU, if GGMLQ_PREBUILT is off, if its CPU
+has another best dot product than its level, on 32 bits, and on systems other than Linux.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SWITCH = "GGMLQ_PREBUILT"
 
 @cache
 def level() -> Level | None:
-    """The level of this process."""
+    """The level that has this process's packs, or None if no pack serves it."""
     if sys.platform != "linux" or cpu_may_differ() or os.environ.get(SWITCH, "") == "off":
         return None
     if sys.maxsize < 1 << 32:  # a program of 32 bits, whatever the machine

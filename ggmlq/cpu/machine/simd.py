@@ -1,4 +1,4 @@
-"""Vectors of 64 bytes as LLVM code, in which register tiles of integer dot products are written.
+"""Vectors of 64 bytes as LLVM code, and the integer dot product of each CPU, for register tiles.
 
 A vector holds four bytes for each of 16 rows of weights. LLVM lowers it to one register, to two
 of AVX2 or to four of NEON; only the dot product itself and the byte look-up have to be named.
@@ -40,12 +40,12 @@ class Simd:
     # --- memory -------------------------------------------------------------------------
 
     def load(self, address: Any, kind: ir.Type) -> Any:
-        """A value at an address, which need not be aligned."""
+        """Load a value from an address, which need not be aligned."""
         pointer = self.builder.inttoptr(address, kind.as_pointer())
         return self.builder.load(pointer, align=1)
 
     def store(self, value: Any, address: Any) -> None:
-        """A value to an address, which need not be aligned."""
+        """Store a value at an address, which need not be aligned."""
         pointer = self.builder.inttoptr(address, value.type.as_pointer())
         self.builder.store(value, pointer, align=1)
 
@@ -121,7 +121,7 @@ class Simd:
         return self._operand(self, codes)
 
     def dot(self, sums: Any, weights: Any, activations: Any) -> Any:
-        """Int32 sums plus four products each; ``activations`` is one int32, the same four for all rows."""
+        """Int32 sums plus four products each; ``activations``: four codes in an int32, for all rows alike."""
         same = self.builder.bitcast(self.splat(activations), BYTES)
         return self._dot(self, sums, weights, same)
 

@@ -1,4 +1,4 @@
-"""The instruction sets that Numba compiles for, which need not be all that the machine has.
+"""The facts about the CPU that vector kernels are written for, from the features that Numba compiles for.
 
 ``NUMBA_CPU_NAME`` and ``NUMBA_CPU_FEATURES`` choose another CPU. Code is chosen by the features that are
 left: a feature that Numba's own list does not name counts as absent, which is slower but never wrong.
@@ -42,10 +42,10 @@ NEEDS = {
 
 @cache
 def target() -> Target:
-    """The best that this process compiles for."""
+    """The best target for the features that this process compiles for."""
     return best(compiled_for())
 
 
 def best(has: frozenset[str]) -> Target:
-    """The best that a set of features allows."""
+    """The best target that a set of features allows."""
     return next(kind for kind, needs in NEEDS.items() if needs <= has)

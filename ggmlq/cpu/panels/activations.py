@@ -1,4 +1,4 @@
-"""Activations as 8-bit codes, written straight into the rows that tiles read.
+"""The kernel that quantizes activations to 8-bit codes, written straight into the rows that tiles read.
 
 Arithmetic ``q8``: 32 share a scale amax/127; a code is x · (127/amax) to the nearest integer, ties
 to even. Runs with a NaN or an infinity get codes of 0 and a scale that is not finite, so that
@@ -30,7 +30,7 @@ activations = reader(Activations)
 
 @cache
 def quantizer(groups: int, offset: bool, target: Target) -> Any:
-    """Compiled: rows ``first`` … ``stop`` of ``Activations`` to codes, scales and sums."""
+    """Compiled: quantize rows ``first`` … ``stop`` of ``Activations`` to codes, scales and sums."""
     write, together = _run_writer(groups, offset, target), inner(batch)
     size = x_run_bytes(PanelLayout(offset=offset, group=16 if groups == 2 else 32))
 

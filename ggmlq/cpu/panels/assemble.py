@@ -1,4 +1,4 @@
-"""Blocks to panels in two steps: rows are split into codes and scales, then 16 are laid side by side."""
+"""The kernels that make panels of blocks: one splits rows into codes and scales, one lays 16 side by side."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ rows_of_blocks, rows_of_codes = reader(Splitting), reader(Assembly)
 
 @cache
 def splitter(fmt: BlockFormat) -> Any:
-    """Compiled: rows ``first`` … ``stop`` of ``Splitting``."""
+    """Compiled: split rows ``first`` … ``stop`` of blocks into codes, scales and offsets."""
     unpack, has_offset = unpacker(fmt), fmt.has_offset
 
     def split(arguments: int, first: int, stop: int) -> None:
@@ -41,7 +41,7 @@ def splitter(fmt: BlockFormat) -> Any:
 
 @cache
 def assembler(layout: PanelLayout) -> Any:
-    """Compiled: rows ``first`` … ``stop`` of ``Assembly``."""
+    """Compiled: lay rows ``first`` … ``stop`` of codes and scales into panels."""
     planes = np.array([layout.planes, layout.planes_at]).T
     groups, run_bytes, head = layout.groups, layout.run_bytes, layout.head
     scales_bytes, nested, packed = layout.scales, layout.nested, layout.scale == "i4"

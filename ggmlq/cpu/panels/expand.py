@@ -1,4 +1,4 @@
-"""A panel as it is kept, to one of bytes and float32: where many rows of activations share the work."""
+"""The expansion of a stored panel to bytes and float32, which pays where many rows of activations use it."""
 
 from __future__ import annotations
 

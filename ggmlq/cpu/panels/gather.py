@@ -1,4 +1,4 @@
-"""Panels of bytes from the blocks of a file, made while they are multiplied: for any format."""
+"""The kernel that unpacks a file's blocks to panels of bytes during a product: for any format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHUNK = 1024  # weights of a row unpacked at a time: 16 rows of them fit the fir
 
 @cache
 def from_blocks(fmt: BlockFormat, rows: int, target: Target) -> Any:
-    """Compiled: panels ``first`` … ``stop`` of the rows of blocks uint8 [N, bytes]."""
+    """Compiled: unpack panels ``first`` … ``stop`` from blocks uint8 [N, bytes], and multiply them."""
     layout = unpacked(fmt, target)
     fill_panel = filler(fmt, layout)
 
@@ -38,7 +38,7 @@ def from_blocks(fmt: BlockFormat, rows: int, target: Target) -> Any:
 
 @cache
 def filler(fmt: BlockFormat, layout: PanelLayout) -> Any:
-    """Compiled: 16 rows of blocks from row ``first`` on, unpacked into one panel."""
+    """Compiled: unpack 16 rows of blocks from row ``first`` on into one panel."""
     unpack = unpacker(fmt)
     size, nbytes, group = fmt.block_size, fmt.dtype.itemsize, fmt.group
     blocks = max(1, CHUNK // size)

@@ -1,9 +1,9 @@
 """The kernel that multiplies rows of weights one at a time, from the file's bytes: for few activations.
 
-64 neighbours of a row are a vector already, so nothing has to be moved across rows: a stretch is
-unpacked into the first cache and multiplied from there. Activations are copied to *stretches*: for
-64 of them the codes and 16 int32 with the start of each lane. Their scales stand apart, one for
-each scale of the weights.
+64 neighbours of a row are a vector already, so nothing has to be moved across rows: up to 4096 weights
+are unpacked into the first cache and multiplied from there. Activations are copied to *stretches*: for
+64 of them the codes and 16 int32, the first value of the sum in each lane. Their scales stand apart, one
+for each scale of the weights.
 """
 
 from __future__ import annotations

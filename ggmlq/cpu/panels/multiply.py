@@ -1,4 +1,4 @@
-"""A product: activations become rows of codes, then threads share the panels."""
+"""The driver of products with panels: activations become rows of codes, then threads share the panels."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def multiply(
     x: Any, weights: Any, out: Any, layout: PanelLayout, kernels: Callable[[int], Kernel],
     grain: int = ROWS, most: int | None = None,
 ) -> None:  # fmt: skip
-    """``out = x @ weights``; ``kernels(rows at once)`` multiplies ``grain`` rows of weights.
+    """``out = x @ weights.T``; a part of the kernel ``kernels(rows at once)`` is ``grain`` rows of weights.
 
     ``layout`` is the one of the panels that the tiles read; the kernels take ``Operands``.
-    ``most``: rows at once, if not as many as a tile has.
+    ``most``: rows of activations at once, if not as many as a tile has.
     """
     n, runs = out.shape[1], x.shape[1] // RUN
     if not runs:
@@ -49,7 +49,7 @@ def multiply(
 
 
 def x_rows_of(x: Any, layout: PanelLayout, most: int = 1) -> tuple[Bytes, int]:
-    """Rows of activations as the tiles of a layout read them, ``most`` in a batch, and their address."""
+    """The activations as rows of codes for the tiles of a layout, ``most`` in a batch, and their address."""
     kind, runs = target(), x.shape[1] // RUN
     rows = np.ascontiguousarray(x, np.float32)
     x_rows = scratch((len(rows), runs * x_run_bytes(layout)), np.uint8)

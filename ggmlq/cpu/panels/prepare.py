@@ -21,7 +21,7 @@ SLAB = 1 << 18  # weights laid out at a time: their codes stay in the cache
 
 
 def panels(q: QuantArray) -> Bytes:
-    """uint8 [N / 16, bytes of a panel]; rows beyond N are zeros."""
+    """The panels of an array, uint8 [N / 16 rounded up, bytes of a panel]; rows beyond N are zeros."""
     n, k = q.shape
     layout = layout_of(q.format)
     assert layout is not None

@@ -1,4 +1,4 @@
-"""Panels times rows of activations: the loops around the register tile."""
+"""The kernels that multiply panels with rows of activations: loops around the tile of ``tile.py``."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def sweep(layout: PanelLayout, rows: int, target: Target) -> Any:
 
 @cache
 def direct(layout: PanelLayout, rows: int, target: Target) -> Any:
-    """Compiled: panels ``first`` … ``stop`` as they are kept."""
+    """Compiled: panels ``first`` … ``stop``, read as they are stored, times all activations."""
     several = sweep(layout, rows, target)
 
     def multiply(arguments: int, first: int, stop: int) -> None:

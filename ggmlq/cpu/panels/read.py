@@ -1,4 +1,4 @@
-"""Codes and scales out of a panel: vectors for 16 rows, however they are stored."""
+"""The reader of a panel as LLVM code: codes and scales as vectors for 16 rows, however they are stored."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Panel:
         return Place(b.add(b.add(here, b.mul(index, I64(layout.head))), I64(layout.head)), above)
 
     def codes(self, here: Place, j: int) -> Any:
-        """Four j of a run, as the dot product takes it."""
+        """Codes 4 j … 4 j + 3 of a run in 16 rows, as the dot product takes them."""
         layout, simd, b = self.layout, self.simd, self.b
         low, codes = 0, None
         for at, width in zip(layout.planes_at, layout.planes, strict=True):

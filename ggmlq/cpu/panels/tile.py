@@ -1,4 +1,4 @@
-"""A register tile: one panel of weights times a few rows of activations, along all of K.
+"""The register tile of panels: one panel of weights times a few rows of activations, along all of K.
 
 Everything stays in registers: for each run of 32 weights the integer sums start from −zero · Σq
 (a constant inside the codes), take eight dot products of four, become floats, and are scaled by
@@ -41,7 +41,7 @@ def tile(layout: PanelLayout, rows: int, target: Target) -> Any:
 
 
 class Tile(RegisterTile):
-    """Emits it: a step along K is a run, or the eight runs under a scale of 256 weights."""
+    """Emits the register tile: a step along K is a run, or the eight runs under a scale of 256 weights."""
 
     def __init__(
         self, builder: Any, layout: PanelLayout, rows: int, target: Target, words: dict[str, Any]

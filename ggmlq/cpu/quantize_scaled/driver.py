@@ -1,4 +1,4 @@
-"""Quantizing and encoding of arrays: rows as kernels read them, units, threads."""
+"""The driver that quantizes floats to codes with scales: rows that kernels can read, units, threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COPIED = 1 << 16  # elements that a thread converts at a time
 
 
 def quantize(x: NDArray[Any], over: Tiling, rule: Rule) -> Quantized:
-    """Floats [rows, columns] to codes, scales and zero points."""
+    """Quantize floats [rows, columns] to codes, scales and zero points."""
     if _odd(over):
         return scaling.quantize(x, over, rule)
     x = _readable(x)
@@ -61,7 +61,7 @@ def at_hand(x: NDArray[Any], over: Tiling, rule: Rule, static: bool) -> bool:
 def encode(
     x: NDArray[Any], over: Tiling, rule: Rule, scales: NDArray[Any], zeros: NDArray[Any] | None
 ) -> NDArray[Any]:
-    """Codes of floats under scales."""
+    """The codes of floats under scales that exist already."""
     if _odd(over):
         return scaling.encode(x, over, rule, scales, zeros)
     x = _readable(x)

@@ -1,9 +1,10 @@
-"""The extremes of numbers in a row, sixteen at a time, as LLVM code; NaN is passed over, or the largest.
+"""The extremes of numbers in a row, by which the quantizer chooses scales, as LLVM code, sixteen at a time.
 
 For the largest magnitude, numbers are compared as they are stored: bits without a sign are ordered as the
-numbers are, and 16 bits need not be widened first. NaN has the largest bits of all,
-so it shows in the result, and only then are numbers compared as floats. For codes that have no NaN it is the
-largest magnitude itself, and both extremes need the comparison of bits besides.
+numbers are, and 16 bits need not be widened first. NaN has the largest bits of all, so it shows in the
+result. Either it is passed over, and only then are numbers compared as floats; or it is the result
+(``keeps_nan``, for integer codes, which have no NaN). Where the smallest and the largest number are needed,
+numbers are compared as floats, and with ``keeps_nan`` the bits besides.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The loops over the tiles of a unit, compiled for a dtype, a code and a rule: extremes, scales, codes."""
+"""The kernels of the quantizer, compiled for a dtype, a code and a rule: extremes, scales, codes of units."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ numbers = reader(Numbers)
 
 @cache
 def quantizer(*case: Any) -> Any:
-    """Compiled: units ``first`` … ``stop`` of whole tiles, from numbers to codes, scales and zero points."""
+    """Compiled: quantize units ``first`` … ``stop`` of whole tiles to codes, scales and zero points."""
     kind = Kind(*case)
     measure = _measure(kind.read, kind.zeros, CODES[kind.code].kind == "integer", kind.target)
     put = _put(kind, inside=True)

@@ -12,7 +12,7 @@ WIDTH = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of a number
 
 
 class Kind(NamedTuple):
-    """The case of a kernel that does all of it: from numbers to codes and scales."""
+    """The case that a kernel from numbers to codes and scales is compiled for."""
 
     read: str  # dtype of the numbers
     code: str  # a name in CODES

@@ -1,8 +1,9 @@
 """The units that threads take: whole tiles that the cache holds, or parts of tiles too large for it.
 
 *Near*: a unit is one row of tiles, and of it as many columns as the cache holds; their extremes, scales
-and codes are made one after the other. *Far*: a unit is a part of a tile, or of a few beside each
-other; first the extremes of all units are computed and put together, then all units are encoded.
+and codes are made one after the other. *Far*: a unit is a part of one tile; the extremes of all units are
+computed and put together. *Flat*: a unit is a part of a tile, or of a few beside each other, which is encoded
+under scales that are known by then.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def near(over: Tiling, itemsize: int) -> Cut | None:
 
 
 def far(over: Tiling, itemsize: int) -> Cut:
-    """Parts of tiles that a thread reads in one go; parts of one tile lie in one unit each."""
+    """Units for extremes of large tiles: parts of tiles that a thread reads in one go, each of one tile."""
     wide = min(over.c, NEAR // itemsize)
     high = min(over.r, max(1, NEAR // (wide * itemsize)))
     if wide < over.c < over.columns:
@@ -58,7 +59,7 @@ def far(over: Tiling, itemsize: int) -> Cut:
 
 
 def flat(over: Tiling, itemsize: int) -> Cut:
-    """Units to encode where scales are known: rows of tiles, in parts."""
+    """Units for encoding under known scales: rows of tiles, in parts."""
     near_by = NEAR // itemsize
     columns = near_by if over.c >= over.columns else max(over.c, near_by // over.c * over.c)
     high = min(over.r, max(1, NEAR // (min(columns, over.columns) * itemsize)))

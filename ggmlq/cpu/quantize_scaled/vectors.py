@@ -1,4 +1,4 @@
-"""Sixteen floats at a time, as LLVM code: widened, divided by a scale, encoded.
+"""The vector steps of the quantizer as LLVM code: sixteen floats are widened, divided by a scale, encoded.
 
 The results have the bits of ``codes/scaling.py`` and of a code's ``encode``; three things are done in another
 way, because that is quicker:

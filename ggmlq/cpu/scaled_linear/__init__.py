@@ -1,1 +1,1 @@
-"""Products of codes with scales on the CPU: one rung a file, from the plainest to the fastest."""
+"""The CPU ladder of ``scaled_linear``, products of codes with scales: one rung a file, the plainest first."""

@@ -1,4 +1,7 @@
-"""Rows of 8-bit floats times a few rows of float32, decoded in registers; ``r4_lines.py`` says why."""
+"""The kernel of this ladder's ``cpu:lines``: 8-bit floats, decoded in registers, times a few rows of float32.
+
+``r4_lines.py`` says why it helps.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ operands = reader(Lines)
 
 @cache
 def lines(name: str, rows: int, kind: Target) -> Any:
-    """Compiled: rows ``first`` … ``stop`` of weights times a few rows of activations."""
+    """Compiled: rows ``first`` … ``stop`` of weights times ``rows`` rows of activations."""
     code = CODES[name]
     assert isinstance(code, MiniFloat)
     add = _segment(code, rows, kind)
@@ -140,14 +143,14 @@ class Nans:
         builder.store(self._all(0xFF), self.least)
 
     def look(self, codes: Any) -> None:
-        """Take 64 codes into account."""
+        """Look for NaN among 64 codes."""
         b = self.b
         if self.needed:
             unset, before = b.and_(b.not_(codes), self._all(0x7F)), b.load(self.least)
             b.store(b.select(b.icmp_unsigned("<", unset, before), unset, before), self.least)
 
     def or_nan(self, total: Any) -> Any:
-        """A sum, or NaN if a code was."""
+        """A sum, or NaN in all lanes if a code was NaN."""
         if not self.needed:
             return total
         b = self.b

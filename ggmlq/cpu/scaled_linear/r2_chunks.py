@@ -3,9 +3,9 @@
 Changed: integers are summed as integers, but only 32 of them; the sums of these chunks are added in
 float32. The document's text speaks of int32 over all of K, its program does this.
 
-Why it is here: to be compared. Both agree as long as no sum passes 2**24, where float32 ends to hold every
-integer: up to K = 1024 whatever the codes. Beyond, a sum of many positive products is off by a few
-units in the last place, and a conversion for each 32 products costs time besides.
+Why it is here: to be compared. Text and program agree as long as no sum passes 2**24, beyond which float32
+does not hold every integer: up to K = 1024 whatever the codes. Beyond, a sum of many positive products is off
+by a few units in the last place, and a conversion for each 32 products costs time besides.
 
 Limited by these conversions; asked for with accumulate="fp32_chunks".
 """
@@ -57,7 +57,7 @@ def _whole(m: Matrix) -> NDArray[np.int32]:
 
 @cache
 def kernel() -> Any:
-    """Compiled: rows ``first`` … ``stop`` of weights."""
+    """The compiled product of rows ``first`` … ``stop`` of weights with all activations."""
     from ..machine.floats import fma  # Numba's names: only for a process that compiles
 
     def multiply(

@@ -1,4 +1,4 @@
-"""Products of 8-bit floats in tiles of a size that the caller names: a configuration is obeyed here too.
+"""Products of 8-bit floats on the CPU, in tiles of the sizes that a configuration for a GPU's kernel names.
 
 A table of configurations (``ggmlq/functions/configs.py``) says how a kernel is to go through a product:
 BLOCK_SIZE_M × BLOCK_SIZE_N results at a time, BLOCK_SIZE_K of K in a step, and GROUP_SIZE_M tiles of
@@ -63,7 +63,7 @@ def _parts(m: Matrix) -> tuple[Any, ...]:
 
 @cache
 def kernel() -> Any:
-    """Compiled once, for all codes and configurations."""
+    """The compiled product, one for all codes and configurations."""
     scaled, rows, columns, multiply = (inner(f) for f in (_add_scaled, _rows_of, _columns_of, _multiply))
 
     def multiply_tiles(

@@ -1,10 +1,9 @@
-"""Activations of experts as rows of 8-bit codes, in the columns that a plan (schedule/groups.py) gives
-their uses.
+"""The kernel that copies rows of 8-bit codes of x to the places of their uses in a plan (schedule/groups.py).
 
-A row of codes is read once and written for each of its uses, 64 bytes a thread. So is what belongs to it:
-scales of its groups along K or, for integers, its scale and what zero points need. Rows without a use hold
-anything; their sums are never read. Where each row has one use, and uses are in order, rows stay where they
-are, and only what belongs to them is written.
+A row of codes is read once and written for each of its uses, 64 bytes a thread. So are the words that belong
+to it: scales of its groups along K or, for integers, its scale and its zero-point terms. Rows of the plan
+without a use hold anything; their sums are never read. Where each row has one use, and uses are in order,
+rows stay where they are, and only those words are written.
 """
 
 from __future__ import annotations

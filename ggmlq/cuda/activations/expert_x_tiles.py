@@ -1,6 +1,6 @@
-"""Activations of experts as x_tiles of bfloat16: rows in the columns that a plan (schedule/groups.py) gives
-their uses.
+"""Activations of experts as x_tiles of bfloat16: each row at the places of its uses in a plan.
 
+The plan is that of schedule/groups.py, or of schedule/block_plan.py for few uses.
 The layout is that of x_tiles.py. A row is read once and written for each of its uses. Rows without a use hold
 anything; their sums are never read.
 """
@@ -76,9 +76,7 @@ def gatherer() -> Kernel:
 
 @family()
 def few_gatherer() -> Kernel:
-    """The kernel that gathers rows of few uses: each block makes the plan for itself
-    (schedule/block_plan.py).
-    """
+    """The kernel that gathers rows for few uses: each block makes the plan for itself."""
     load, pair, place, rank = sixteen_loader(), chunk_swapper(), chunk_placer(), column_ranker()
     plan = planner(THREADS, stores_experts=True)
     base, put, store4, take4 = ptx.shared_base, ptx.put, ptx.store4, bf16x2.take4

@@ -1,4 +1,7 @@
-"""Floats as other floats, fast, and with subnormal numbers, which CuPy's kernels flush to zero."""
+"""Conversions of arrays of floats for kernels: other kinds of floats, and the order of columns of ``wgmma``.
+
+They keep subnormal numbers, which CuPy's kernels flush to zero.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Floats as others in one launch: from halves or bfloat16 to the floats that kernels want, and back.
+"""Conversions of activations and results between float32, float16 and bfloat16, each in one launch.
 
 CuPy knows no bfloat16, so its bits are uint16. Conversions by CuPy cannot be part of a prepared launch
 (machine/recorded.py).
@@ -23,8 +23,9 @@ NAMES = {"f": "float32", "e": "float16", "H": "bfloat16"}  # by NumPy's letters
 
 
 def kind_of(x: Any) -> str | None:
-    """The kind of floats of an array that kernels can read as it lies: contiguous, from a multiple of 16
-    bytes on.
+    """The kind of floats of an array, None if it must be copied before kernels can read it.
+
+    They read arrays that are contiguous and begin at a multiple of 16 bytes.
     """
     if not x.flags.c_contiguous or x.data.ptr % 16:
         return None
@@ -83,7 +84,7 @@ def changer(source: str, target: str) -> Kernel:
 
 
 def changed(x: Any, target: str) -> Any:
-    """Values of a kind that :func:`kind_of` knows, a multiple of eight, as another kind."""
+    """A copy of x in another kind of floats; x has a multiple of eight values, and a :func:`kind_of`."""
     source = kind_of(x)
     assert source is not None
     y, count = cupy().empty(x.shape, DTYPES[target]), x.size // THREAD_VALUES

@@ -52,9 +52,7 @@ def chunk_swapper() -> Any:
 
 @cache
 def chunk_placer() -> Any:
-    """The device function that stores two chunks of a row, as ``chunk_swapper`` leaves them, into their
-    x_tile.
-    """
+    """The device function that stores two chunks of a row, after ``chunk_swapper``, into their x_tile."""
     store16 = ptx.store16
 
     @inlined
@@ -71,9 +69,7 @@ def chunk_placer() -> Any:
 
 @family([("float32",), ("float16",), ("bfloat16",)])
 def x_tile_kernel(kind: str) -> Kernel:
-    """The kernel that makes x_tiles of floats, 16 columns a thread; it also clears ``count`` words for the
-    next kernel.
-    """
+    """The kernel that makes x_tiles of floats, 16 columns a thread; it also clears ``count`` words."""
     load, pair, place, store4 = sixteen_loader(kind), chunk_swapper(), chunk_placer(), ptx.store4
     take_turn, size = dependent_launch.take_turn, KINDS[kind]
 
@@ -115,8 +111,7 @@ def x_tiles_of(
     x: Any, steps: int, rows: int, zeros: Any, first: int | None = None, along: int | None = None,
     evenly: bool = False,
 ) -> Any:  # fmt: skip
-    """Rows of floats, a multiple of 16 long, as x_tiles, in whole tiles of ``rows`` rows; ``zeros`` are
-    cleared.
+    """The x_tiles of rows of floats, a multiple of 16 long, in whole tiles of ``rows``; clears ``zeros``.
 
     ``first``, ``along``: make only these rows and steps; the others hold anything. ``evenly``: spread the
     blocks evenly over the multiprocessors, where blocks of the kernel before could leave them room on a few

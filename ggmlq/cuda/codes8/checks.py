@@ -50,7 +50,7 @@ def refuses_boxes(problem: ScaledLinear) -> str | None:
 
 
 def refuses_persistent(problem: ScaledLinear) -> str | None:
-    """The reason if products of a whole K in boxes do not serve a problem: integers need one scale a row."""
+    """The reason if cuda:persistent does not serve a problem; integers need scales constant along K."""
     if not problem.integer:
         return refuses_boxes(problem)
     if problem.varies:

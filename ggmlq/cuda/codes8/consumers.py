@@ -1,4 +1,4 @@
-"""Consumer warps of blocks that take tile after tile: from a full stage to outputs.
+"""The consumer warps of kernels of 8-bit codes on Hopper: they multiply full stages and write the outputs.
 
 Floats: four ``wgmma`` for 64 rows, then for the next 64. Their sums are promoted to float32 totals while
 the tensor cores work for the other warpgroup. The wait for the next stage and the loads of its scales
@@ -27,8 +27,9 @@ FIRST_TURN, LEAST = TURNS[0], 24  # steps of the shortest tiles whose warpgroups
 
 @inlined
 def turn_of(warp: Any, steps: Any) -> Any:
-    """The barrier by which a warpgroup takes turns; 0 for short tiles, where one writes while the other
-    multiplies.
+    """The barrier by which a warpgroup takes turns; 0 for short tiles, which need none.
+
+    There one warpgroup writes its outputs while the other multiplies.
     """
     if steps < uint32(LEAST):
         return uint32(0)
@@ -44,8 +45,8 @@ def no_turn(warp: Any, steps: Any) -> Any:
 def thread_placer(variant: Variant) -> Any:
     """The device function for the position of a consumer thread.
 
-    Its lane, its warp's first row, its warp's buffer of outputs, its place in that, lower words of
-    descriptors.
+    It returns the lane, the warp's first row, the warp's buffer of outputs, the thread's place in the buffer,
+    and the lower words of the operands' descriptors.
     """
     outputs_offset, rows_each, w_offset = (
         variant.layout.outputs,
@@ -97,12 +98,11 @@ def writer(variant: Variant) -> Any:
 
 
 def float_consumer(variant: Variant, write: Any, locate: Any) -> Any:
-    """The device function of consumer warps for floats, which make steps ``first_step`` … ``steps`` of each
-    tile.
+    """The device function of consumer warps for floats: they multiply some steps of each tile.
 
-    ``write`` is made by :func:`writer` or takes the same; ``out_args`` is for it alone. ``locate`` gives,
-    for a tile's number and ``tiles``, the tile's first row, its first column, and the column of its first
-    scale of w.
+    The steps are ``first_step`` to ``steps`` - 1. ``write`` is made by :func:`writer`, or takes the same
+    arguments; only it reads ``out_args``. ``locate`` returns, for a tile's number and ``tiles``, the tile's
+    first row, its first column, and the column of its first scale of w.
     """
     tile, layout, form = variant.tile, variant.layout, variant.form
     stages, length, scale_bytes, scales_offset = (
@@ -184,9 +184,7 @@ def float_consumer(variant: Variant, write: Any, locate: Any) -> Any:
 
 
 def row_terms_loader(variant: Variant) -> Any:
-    """The device function that loads the terms of a thread's rows: their scales, zero points and zero-point
-    factors.
-    """
+    """The device function that loads the scales, zero points and zero-point factors of a thread's rows."""
     load_float, load4, zeros = ptx.load_float, codes8.load4, variant.zeros
 
     @inlined

@@ -1,9 +1,7 @@
-"""The epilogue of 8-bit products: a bias is added, results become floats of some kind or codes, and are
-stored.
+"""The epilogue of products of 8-bit codes: add a bias, convert results to floats or codes, store them.
 
-    out_args  bias: float32 [N], or 0 · scales: float32 · bytes from one row of these to the next, and from
-              one
-              column to the next: 0 where one scale serves all
+    out_args  bias: float32 [N], or 0 · scales: float32 · bytes from one row of scales to the next, and from
+              one column to the next: 0 where one scale serves all
 
 Codes are those of ``quantize_scaled``, made by its functions. A kernel whose threads hold four neighbours
 of a row (small_m_sums.py, split_k.py) loads their bias and scales before it has the sums, and then writes
@@ -36,7 +34,7 @@ LANE_CODES = 16  # neighbours of a row that a lane converts
 
 
 def output_kind(out: Any, end: Epilogue) -> OutputKind:
-    """The kind of outputs that ``out`` and an epilogue ask for."""
+    """The kind of outputs of a call: the code of its epilogue, or else the floats of ``out``."""
     if end.code is None:
         return OutputKind(str(out.dtype))
     return OutputKind(end.code.name, end.scales.shape[1] > 1)
@@ -55,7 +53,7 @@ def epilogue_arguments(end: Epilogue) -> tuple[Any, ...]:
 
 
 class QuadEpilogue(NamedTuple):
-    """Device functions for four neighbours of a row: load their bias and scales; write those that exist."""
+    """Device functions for four neighbours of a row: load bias and scales; write those within the row."""
 
     load_beside: Any  # (out_args, row, column, m, n) -> bias, -0.0 without one, and scales
     write: Any  # (y, row, column, n, bias and scales, a, b, c, d)
@@ -63,7 +61,7 @@ class QuadEpilogue(NamedTuple):
 
 @cache
 def quad_epilogue(out: OutputKind) -> QuadEpilogue:
-    """The device functions for a kind of outputs."""
+    """The device functions for four neighbours of a row of one kind of outputs."""
     put = quad_encoder(out) if out.coded else quad_storer(out.kind)
     scales, add = quad_scale_loader(out), ptx.add
 
@@ -90,7 +88,7 @@ def quad_epilogue(out: OutputKind) -> QuadEpilogue:
 
 
 def quad_scale_loader(out: OutputKind) -> Any:
-    """The device function for the scales of four neighbours, of columns up to ``last``; floats have none."""
+    """The device function that loads the scales of four columns, ``last`` at most; zeros for floats."""
     if not out.coded:
 
         @inlined
@@ -160,7 +158,7 @@ def quad_storer(kind: str) -> Any:
 
 
 def conversion_of(out: OutputKind) -> Conversion:
-    """The conversion from floats to these codes."""
+    """The conversion from floats to the codes of the outputs."""
     return Conversion(out.kind, "float32", "half_even", False, out.kind in WORDS)
 
 
@@ -220,8 +218,9 @@ def word_storer() -> Any:
 
 
 def tile_writer(variant: Variant) -> Any:
-    """The device function that writes a warp's part of a tile like :func:`.consumers.writer`, with an
-    epilogue.
+    """The device function that adds a bias to a warp's part of a tile and writes it, as floats or as codes.
+
+    Its arguments are those of :func:`.consumers.writer`.
     """
     if variant.out.coded:
         return _code_writer(variant)
@@ -264,8 +263,8 @@ def _code_writer(variant: Variant) -> Any:
             )
             for i in range(fours):
                 chunk = uint32(uint32(q * uint32(fours) + uint32(i)) ^ uint32(r & uint32(7)))
-                bias_and_scales = take_floats(uint32(row_at + uint32(chunk << uint32(4))))
-                v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3] = bias_and_scales
+                four = take_floats(uint32(row_at + uint32(chunk << uint32(4))))
+                v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3] = four
             if below < m and along < n:
                 code(y, below, along, n, out_args, v)
             number = uint32(number + uint32(1))

@@ -2,8 +2,8 @@
 
 Codes of w are read in place through one map, all experts one below the other. Their scales are a small
 table that is prepared once, as in operands.py, but each expert begins at a multiple of 128 columns, so that
-a tile finds its scales by a division. Where not all rows of such a piece share a scale, each row has its
-own. These are fetched in boxes, which must begin at multiples of 16 bytes.
+a tile finds its scales by a division. Where not all of 128 rows share a scale, the table has one for each
+row. Boxes bring those, and a box must begin at a multiple of 16 bytes.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _terms_maker(groups: ColumnGroups, zeros: bool) -> Callable[[ScaledArray], I
 
 
 def x_terms(x: ScaledArray, rows_of_x: CodeRows, groups: ColumnGroups, zeros: bool) -> tuple[Any, int]:
-    """The terms of rows of x, which are gathered with them, and how many rows share one."""
+    """The scales and zero-point terms that are gathered with rows of x, and how many rows share them."""
     if not zeros:
         return rows_of_x.scales.at[:, :1], rows_of_x.scales.rows
     cp = device.cupy()

@@ -1,8 +1,8 @@
-"""Persistent blocks for the tiles of all experts, of 8-bit codes: cuda:grouped_codes.
+"""The kernels of cuda:grouped_codes: persistent blocks multiply 8-bit codes, tile by tile, for all experts.
 
-This is persistent.py with the tiles of a plan (schedule/groups.py) in place of one product's. A tile is a
-slot of an expert's uses, as rows, and a piece of its weights, as columns; the tiles of an expert are taken
-in the order of one product. Rows of x lie in the order of the plan (activations/expert_codes.py) and are
+They are the blocks of persistent.py with the tiles of a plan (schedule/groups.py) in place of one product's.
+The rows of a tile are a slot of an expert's uses, its columns a part of the expert's weights; the tiles of an
+expert are taken in the order of one product. Rows of x lie in the plan's order (expert_operands.py) and are
 fetched in boxes, or in place where the uses are in order; results go straight to the rows of the uses.
 
 A box of weights that reaches over an expert's end brings rows of the next expert, for outputs that nobody
@@ -75,10 +75,11 @@ def integer_variants() -> list[tuple[Variant]]:
 
 
 def tile_counter(tile: BoxTile) -> Any:
-    """The device function for the schedule of a block: the number of tiles, the plan, sizes, the rows of x.
+    """The device function for the schedule of a block: the number of tiles, the plan, and ``sizes``.
 
-    ``sizes``: rows of an expert's weights, its columns in the table of scales, a map of x, or 0 where a row
-    has several uses, and the uses of the rows of the plan.
+    ``sizes``: rows of an expert's weights; its columns in the table of scales; the map of x in place, or 0
+    where a row has several uses; the use of each row of the plan. The map is 0, too, where uses are not in
+    order.
     """
     columns, load4 = tile.columns, codes.load4
 

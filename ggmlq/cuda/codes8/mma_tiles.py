@@ -35,16 +35,14 @@ def refuses(problem: ScaledLinear, least: tuple[int, int]) -> str | None:
 
 
 def fitting(tile: ByteTile, step: int, shared: int) -> ByteTile | None:
-    """The tile with another step, and as many stages as ``shared`` bytes hold; None if that is fewer than
-    two.
-    """
+    """The tile with another step and as many stages as ``shared`` bytes hold; None if fewer than two."""
     with_step = replace(tile, step=step)
     stages = min(tile.stages * tile.step // step, MOST_STAGES, shared // tile.blocks // with_step.stage)
     return replace(with_step, stages=stages) if stages >= 2 else None
 
 
 def with_every_step(rated_tiles: Sequence[RatedTile]) -> list[ByteTile]:
-    """The tiles with every step, as many stages as on Hopper: for the lists of kernels."""
+    """The tiles with every step, and as many stages as fit on Hopper, for the lists of kernels."""
     tiles = [fitting(rated.tile, step, MOST_SHARED) for rated in rated_tiles for step in STEPS]
     return [tile for tile in tiles if tile is not None]
 
@@ -58,7 +56,7 @@ def too_large(problem: ScaledLinear, rated_tiles: Sequence[RatedTile]) -> str | 
 
 
 def best_tile(rated_tiles: Sequence[RatedTile], step: int, m: int, n: int) -> ByteTile:
-    """The tile with which the multiprocessors finish first."""
+    """The tile with which the multiprocessors finish first, by an estimate from its size and efficiency."""
     shared, count = device.most_shared(), device.multiprocessors()
 
     def time(rated: RatedTile) -> float:

@@ -1,4 +1,4 @@
-"""Operands of 8-bit products as the copy engine fetches them: maps of codes, scales in the order of steps.
+"""Operands of 8-bit products as Hopper's copy engine fetches them: maps of codes, scales in order of steps.
 
 Scales of x are a matrix [groups of K, M] of floats whose rows begin at multiples of 16 bytes: as
 quantize_scaled(..., order="columns") may leave them, or gathered by a small kernel. Scales of w are a small
@@ -62,7 +62,7 @@ def _values(w: ScaledArray) -> Any:
 
 
 class Outputs(NamedTuple):
-    """The kind of outputs, and the way that a kernel writes them."""
+    """The kind of a kernel's outputs, who writes them, and their address."""
 
     out: OutputKind
     boxed: bool  # the copy engine writes them
@@ -135,16 +135,16 @@ def scale_gatherer() -> Kernel:
 
 
 class FloatArguments(NamedTuple):
-    """The arguments of FP8 kernels, but for outputs and shape."""
+    """The arguments of FP8 kernels, without the outputs and the shape."""
 
     maps: tuple[int, ...]  # x, w, scales of x, scales of each row of w
-    table: Any  # or the scales of w as a table
+    table: Any  # scales of w as a table, which kernels read where the map of these is 0
     sizes: tuple[int, ...]  # steps, steps that share a scale of x, bytes from step to step of the table
     owner: Any
 
 
 def float_arguments(variant: Any, both: OperandPair, w: ScaledArray, m: int, n: int) -> FloatArguments:
-    """The arguments of a kernel variant of codes8/persistent.py."""
+    """The arguments of an FP8 kernel for one variant."""
     tile, k = variant.tile, min(both.x.columns, both.w.columns)
     scales = x_scales_map(both.x, tile.rows)
     steps = -(-k // STEP)

@@ -1,4 +1,4 @@
-"""Persistent, warp-specialized blocks for 8-bit codes: one warpgroup produces stages, two consume them.
+"""The kernels of cuda:persistent for 8-bit codes: one warpgroup of a block fills stages, two multiply them.
 
 A block makes tile after tile. Two threads of its third warpgroup are the producers, which keep the ring
 full (rings/boxed.py) across the end of a tile too, so that the next tile's stages arrive while outputs are
@@ -24,9 +24,7 @@ PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232  # registers of a thread, which
 
 
 def block_opener(variant: Variant) -> Any:
-    """The device function at the start of a kernel: place the ring, make its barriers, wait for the
-    predecessor.
-    """
+    """The device function that starts a block: place the ring, make barriers, wait for the predecessor."""
     base, start = ptx.shared_base, barrier_initializer(variant.tile.stages, 4 * variant.tile.groups)
     barriers_offset, wait = variant.layout.barriers, dependent_launch.wait_for_predecessor
 
@@ -83,7 +81,7 @@ def specialized_block(
 
 
 def product_tile_counter(tile: BoxTile) -> Any:
-    """The device function for the tiles of one product: down and across."""
+    """The device function that counts the tiles of one product: down and across."""
     rows, columns = tile.rows, tile.columns
 
     @inlined
@@ -127,7 +125,7 @@ def float_kernel(variant: Variant) -> Kernel:
         x: Any, w: Any,  # maps of codes
         x_scales: Any,  # map of scales [K / (128 · span), M]
         column_scales_map: Any,  # map of scales of w [steps, N], where each column has its own
-        table: Any,  # or that: float32 [steps, pitch / 4], one for each ``columns_per_scale`` columns
+        table: Any,  # or else: float32 [steps, pitch / 4], one for each ``columns_per_scale`` columns
         y: Any,  # a map, or an address
         m: Any, n: Any, steps: Any, span: Any, pitch: Any,
         bias: Any, scales: Any, down: Any, along: Any,  # epilogue.py

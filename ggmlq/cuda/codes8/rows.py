@@ -1,5 +1,4 @@
-"""Both operands of a product as kernels read them: aligned codes, groups of K in whole steps, views of
-scales.
+"""Operands of products of 8-bit codes as kernels read them: aligned codes, views of scales, zero points.
 
 Codes are read in place if their rows begin at multiples of 16 bytes, K is a multiple of 16, and a group
 (the columns that share all their scales) is whole steps of a kernel. Otherwise they are copied once, with
@@ -138,8 +137,9 @@ def operand_pair(x: ScaledArray, w: ScaledArray, step: int | None = None) -> Ope
 
 
 class ZeroTerms(NamedTuple):
-    """The parts of a product that zero points cause, int32 [groups, rows of codes]; two factors of the
-    identity
+    """The factors of one operand that correct a product for zero points, int32 [groups, rows of codes].
+
+    They come from the identity
 
         Σ (a - za)(b - zb)  =  Σ a b  -  za · (Σ b - n zb)  -  zb · Σ a
     """
@@ -149,7 +149,7 @@ class ZeroTerms(NamedTuple):
 
 
 def zero_terms(s: ScaledArray, groups: ColumnGroups, weights: bool) -> ZeroTerms:
-    """The zero-point terms of x, or of weights, which stay with the array."""
+    """The zero-point terms of an operand; those of ``weights`` are prepared once and stay with the array."""
     terms: ZeroTerms = (
         s.prepared(_zero_terms_maker(groups, True)) if weights else _zero_terms(s, groups, False)
     )

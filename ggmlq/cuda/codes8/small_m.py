@@ -1,10 +1,10 @@
-"""Products of few rows of x: weights are the wide operand of ``wgmma``, and a cluster splits K.
+"""Products of 8-bit codes with few rows of x: weights are the wide operand of ``wgmma``, a cluster splits K.
 
 Time is that of streaming the weights. Each is read once, by one to three blocks a multiprocessor, so that
 enough copies are in flight to fill the memory's bandwidth. A block makes 64 or 128 outputs of every row of
 x. Its first copies of weights start before the predecessor ends, if it knows which they are; x follows
-after that. The rest of a block is a chain in which each part waits for the one before, so it is kept short:
-scales come by asynchronous copies, and with 64 rows two warpgroups take the steps in turns.
+after that. The rest of a block is a chain in which each part waits for the one before, so the chain is short:
+asynchronous copies bring the scales, and with 64 rows two warpgroups take the steps in turns.
 
     stage    codes of w [rows, 128] · codes of x [columns, 128]               swizzled
     scales   of w [chunk steps, rows] · of x [chunk steps, columns]           floats
@@ -14,9 +14,9 @@ scales come by asynchronous copies, and with 64 rows two warpgroups take the ste
     list     the rows of x: for ``cuda:small_m_codes`` alone, small_m_uses.py
 
 The blocks of a cluster have neighbouring parts of K. Each finishes an equal part of the columns, and sends
-its sums of the other columns into the shared memory of the blocks that finish them: few sums straight from
-its registers, many by way of the free stages, 16 bytes at a time, for single words in great number take
-longer than the products. There they are added up in the order of the parts.
+its sums of the other columns into the shared memory of the blocks that finish them. Few sums go straight
+from its registers. Many go through the free stages, 16 bytes at a time, for so many single words would take
+longer than the products. The block that finishes a column adds up its sums in the order of the parts.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SmallMTile:
 
     @property
     def turns(self) -> int:
-        """Warpgroups that make the sums of a row, of different steps."""
+        """Warpgroups that share the rows of the tile, and take its steps in turns."""
         return 64 * CONSUMER_WARPGROUPS // self.rows
 
     @property
@@ -95,7 +95,7 @@ class SmallMTile:
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory, without such a list."""
+        """Bytes of shared memory, without a list of rows."""
         return KILO + self.row_list
 
 
@@ -107,7 +107,7 @@ TILES = (
 
 @dataclass(frozen=True)
 class SmallMVariant:
-    """The choices that a kernel for few rows is compiled for."""
+    """The facts that a kernel for few rows is compiled for."""
 
     tile: SmallMTile
     x: str
@@ -127,12 +127,12 @@ class SmallMVariant:
 
     @property
     def form(self) -> Form:
-        """The ``wgmma`` products of one warpgroup, whose first operand are weights."""
+        """The ``wgmma`` products of one warpgroup; weights are their first operand."""
         return Form(self.tile.columns, self.w, self.x)
 
 
 def row_finder(listed: bool) -> Any:
-    """The device function for the i-th row of x or of w, at most the last one; ``listed``: out of a list."""
+    """The device function that gives the i-th row of x or of w, at most the last; ``listed``: from a list."""
     take4 = bf16x2.take4
 
     @inlined

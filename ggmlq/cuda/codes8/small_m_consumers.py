@@ -1,4 +1,4 @@
-"""Consumer warps of products of few rows (small_m.py): from full stages to the exchange of sums."""
+"""The consumer warps of products of few rows (small_m.py): they multiply full stages and send the sums."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ from .small_m_sums import sum_exchanger
 
 
 def specialized_block(variant: SmallMVariant) -> Any:
-    """The device function of a block: two threads produce, the others consume, until all sums are where they
-    end.
+    """The device function of a block: two threads produce, two warpgroups consume and exchange their sums.
 
-    ``row_x``: the first row of x, or the address of their list; ``rows`` of them are fetched, of which
-    ``m`` exist; rows ``row_w`` to ``end_w`` of w; ``arguments``, ``zeros``: addresses of scales and of zero
-    points.
+    When it ends, all sums have arrived at the blocks that add them up. ``row_x``: the first row of x, or the
+    address of a list of rows; ``rows``: the rows to fetch, of which ``m`` exist; ``row_w`` to ``end_w``: the
+    rows of w; ``arguments``, ``zeros``: addresses of scales and of zero points.
     """
     produce_w, produce_x = producer(variant.tile, True), producer(variant.tile, False, variant.listed)
     consume = integer_consumer(variant) if variant.integer else float_consumer(variant)
@@ -68,8 +67,8 @@ def specialized_block(variant: SmallMVariant) -> Any:
 def thread_placer(tile: SmallMTile) -> Any:
     """The device function for the position of a thread.
 
-    Its lane, its first row and column among the sums of its block, its warpgroup's turn, lower words of
-    descriptors.
+    It returns the lane, the first row and column among the sums of the block, the warpgroup's turn, and the
+    lower words of the operands' descriptors.
     """
     side_by_side, x_offset = tile.turns == 1, tile.rows * STEP
 
@@ -89,7 +88,7 @@ def thread_placer(tile: SmallMTile) -> Any:
 
 
 def stage_strider(tile: SmallMTile) -> Any:
-    """The device function for the stage and parity of a warpgroup's next step."""
+    """The device function that gives the stage and the parity of a warpgroup's next step."""
     after, turns = stage_advancer(tile.stages), tile.turns
 
     @inlined

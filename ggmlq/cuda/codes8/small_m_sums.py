@@ -1,4 +1,4 @@
-"""Sums of few rows (small_m.py): sent to the block that finishes them, added up, written."""
+"""The exchange of sums in products of few rows (small_m.py): blocks of a cluster send and add them."""
 
 from __future__ import annotations
 
@@ -60,10 +60,9 @@ def sum_exchanger(variant: SmallMVariant) -> Any:
 
 
 def sum_reducer(variant: SmallMVariant) -> Any:
-    """The device function that adds up this block's part of the outputs, four of a row of x at a time, and
-    writes them.
+    """The device function that adds up a block's part of the outputs, four of a row at a time, and writes it.
 
-    With a list of rows, a second list behind it names the row of y for each.
+    Where a list names the rows of x, a second list behind it names the row of y for each.
     """
     tile, log = variant.tile, variant.tile.columns.bit_length() - 1
     sums_offset, reduce = tile.sums, integer_reduction(variant) if variant.integer else float_reduction()

@@ -1,12 +1,12 @@
-"""Rows of x that a list names: the uses of an expert that a block of small_m.py serves, and their rows of
-outputs.
+"""The list of uses of one expert that a block of cuda:small_m_codes serves: rows of x, rows of outputs.
 
 A *use* is a number t · U + u: token t meets the u-th of its experts (schedule/uses.py). One warp looks at
 all ids and leaves in shared memory, at the end of the block's layout,
 
     rows of x [columns] · uses [columns] · the number of uses · the expert
 
-for producers, scale copiers and the epilogue. A block whose use an earlier block serves has none, and ends.
+for producers, scale copiers and the epilogue. If an earlier block serves a block's use, its list is empty
+and it ends.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ NAN = float("nan")
 
 
 def list_bytes(tile: SmallMTile) -> int:
-    """Bytes of such a list."""
+    """Bytes of a tile's list of uses."""
     return 8 * tile.columns + 8
 
 
 def use_list_writer(tile: SmallMTile, ids_per_lane: int) -> Any:
-    """The device function by which a warp makes the list."""
+    """The device function by which one warp writes the list into shared memory."""
     find, put, take4, columns = finder(tile.columns, ids_per_lane), ptx.put, bf16x2.take4, tile.columns
     list_offset, uses_offset, end = tile.row_list, tile.row_list + 4 * columns, tile.row_list + 8 * columns
 
@@ -49,7 +49,7 @@ def use_list_writer(tile: SmallMTile, ids_per_lane: int) -> Any:
 
 
 def use_list_reader(tile: SmallMTile) -> Any:
-    """The device function for the number of uses that a block serves, and their expert."""
+    """The device function that reads from the list how many uses the block serves, and their expert."""
     take4, end = bf16x2.take4, tile.row_list + 8 * tile.columns
 
     @inlined
@@ -60,7 +60,7 @@ def use_list_reader(tile: SmallMTile) -> Any:
 
 
 def nan_writer(variant: SmallMVariant) -> Any:
-    """The device function that writes NaN to a tile's outputs of a use whose id is no expert."""
+    """The device function that writes NaN to a tile's outputs of one use, because its id is no expert."""
     store, fours, none = quad_storer(variant.out.kind), variant.tile.rows // 4, (float32(0),) * 4
 
     @inlined

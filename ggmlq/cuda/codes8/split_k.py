@@ -1,4 +1,4 @@
-"""FP8 tiles with K split among the blocks of a cluster, which then add up their sums (split-K).
+"""The kernel of cuda:split_k for FP8: the blocks of a cluster split K of a tile, then add up their sums.
 
 Producers, ring and products are those of persistent.py; a block makes one part of the steps of one tile.
 Then the blocks of the cluster exchange their sums: each finishes an equal part of the tile's rows.
@@ -33,18 +33,18 @@ MOST = 8  # blocks that share K
 
 
 def variants() -> list[tuple[Variant]]:
-    """Every tile, pair of codes and kind of outputs."""
-    stride = combined(TILES, FLOAT_CODES, FLOAT_CODES, OUTPUTS)
-    bias_and_scales = [Variant(tile, a, b, out, boxed=False) for tile, a, b, out in stride]
-    bias_and_scales += [
+    """Every tile, pair of codes and kind of floats; scales by column and outputs in codes for e4m3 alone."""
+    combinations = combined(TILES, FLOAT_CODES, FLOAT_CODES, OUTPUTS)
+    every_variant = [Variant(tile, a, b, out, boxed=False) for tile, a, b, out in combinations]
+    every_variant += [
         Variant(tile, "e4m3", "e4m3", out, False, True) for tile, out in combined(TILES, OUTPUTS)
     ]
-    bias_and_scales += [Variant(TILES[0], "e4m3", "e4m3", out, boxed=False) for out in CODED_OUTPUTS]
-    return [(variant,) for variant in bias_and_scales]
+    every_variant += [Variant(TILES[0], "e4m3", "e4m3", out, boxed=False) for out in CODED_OUTPUTS]
+    return [(variant,) for variant in every_variant]
 
 
 def row_split(tile: BoxTile, split: int) -> Sequence[int]:
-    """Rows that a block finishes, and the factor by which ``row * factor >> 16`` is the block of a row."""
+    """The rows that a block finishes, and a factor: ``row * factor >> 16`` is the block of a row."""
     rows = -(-tile.rows // split)
     return rows, (1 << 16) // rows + 1
 
@@ -113,7 +113,7 @@ def exchanger(variant: Variant) -> Any:
 
 @family(variants())
 def kernel(variant: Variant) -> Kernel:
-    """Block (tile, part of K): the parts of a tile are a cluster."""
+    """The kernel: block (tile, part of K); the blocks of a tile are a cluster."""
     tile, fetching = variant.tile, 4 * variant.tile.groups
     produce_w, produce_x = split_producer(variant.layout, True), split_producer(variant.layout, False)
     consume, locate = (

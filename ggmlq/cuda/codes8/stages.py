@@ -1,10 +1,10 @@
-"""The ring of stages of ``mma`` kernels: copies that fill it, loads of operands, and the main loop along K.
+"""The ring of stages of ``mma`` kernels for 8-bit codes: copies, loads of operands, the main loop along K.
 
     stage    codes of x [rows, step] · codes of w [columns, step] · scales of x [rows] · of w [columns]
 
 A row of a stage is 2, 4 or 8 chunks of 16 bytes. Chunk c of row r lies at c ^ swizzle(r), where rows that
-share the 128 bytes of all banks have the same swizzle. So neither copies, which go along rows, nor ldmatrix,
-which goes down columns, meets a bank twice. Rows and columns beyond the ends are zeros.
+share the 128 bytes of all banks have the same swizzle. So neither the copies, which go along rows, nor
+ldmatrix, which goes down columns, have bank conflicts. Rows and columns beyond the ends are zeros.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class LoopSteps(NamedTuple):
     fetch: Any  # (at, source, step): start the copies of a stage's scales
     multiply: Any  # (sums, part, a, b): multiply 32 columns that are in registers
     hold: Any  # (at, wm, wn, held): load a stage's scales into registers
-    finish: Any  # (sums, part, held, step, source): called when a stage is multiplied
+    finish: Any  # (sums, part, held, step, source): called after a stage was multiplied
 
 
 @inlined

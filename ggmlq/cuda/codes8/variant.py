@@ -1,4 +1,4 @@
-"""Kernel variants for 8-bit codes in boxes: the tile, the codes and the outputs that one is compiled for."""
+"""Variants of Hopper's kernels for 8-bit codes: the tile, codes and outputs that each is compiled for."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ CODED_OUTPUTS = tuple(
 
 @dataclass(frozen=True)
 class Variant:
-    """The choices that a kernel is compiled for."""
+    """The facts that a kernel for 8-bit codes is compiled for."""
 
     tile: BoxTile
-    x: str  # codes by the names that instructions have for them
+    x: str  # the code of x, by its name in instructions; likewise w
     w: str
     out: OutputKind = FLOAT32_OUTPUT
     boxed: bool = True  # the copy engine writes outputs; else threads do, one element at a time
@@ -108,10 +108,14 @@ class Variant:
 
 
 def float_variants() -> list[tuple[Variant]]:
-    """Every tile, pair of codes and kind of outputs; stores by threads only for the widest tile."""
+    """Every tile, pair of codes and kind of floats, under scales of w by tile.
+
+    Scales by column only for the first of their tiles; stores by threads, and outputs in codes, only for the
+    first tile and e4m3.
+    """
     every_variant = [
-        Variant(wave.tile, a, b, out)
-        for wave, a, b, out in combined(FLOAT_TILES, FLOAT_CODES, FLOAT_CODES, OUTPUTS)
+        Variant(rated.tile, a, b, out)
+        for rated, a, b, out in combined(FLOAT_TILES, FLOAT_CODES, FLOAT_CODES, OUTPUTS)
     ]
     every_variant += [
         Variant(COLUMN_SCALE_TILES[0].tile, a, b, out, column_scales=True)
@@ -124,9 +128,12 @@ def float_variants() -> list[tuple[Variant]]:
 
 
 def integer_variants() -> list[tuple[Variant]]:
-    """Every tile, pair of codes and kind of outputs, with and without zero points."""
+    """Every tile, pair of codes and kind of floats, with and without zero points.
+
+    Stores by threads, and outputs in codes, only for the first tile and s8.
+    """
     combinations = combined(INTEGER_TILES, INTEGERS, INTEGERS, OUTPUTS, (False, True))
-    every_variant = [Variant(wave.tile, a, b, out, zeros=zeros) for wave, a, b, out, zeros in combinations]
+    every_variant = [Variant(rated.tile, a, b, out, zeros=zeros) for rated, a, b, out, zeros in combinations]
     every_variant += [
         Variant(INTEGER_TILES[0].tile, "s8", "s8", out, boxed=False) for out in (*OUTPUTS, *CODED_OUTPUTS)
     ]

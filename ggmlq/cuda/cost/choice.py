@@ -3,12 +3,15 @@
 On Hopper the order is that of estimates from the shape and the card: cost/packed.py for blocks,
 cost/codes8.py for codes with scales. Any number of rows and columns has one.
 
-Elsewhere it was measured, in choice.json. ``tools/table.py cuda_choice`` writes the file from the results of
-``bench/bench_engine.py``; :mod:`ggmlq.dispatch.measured` says how it is read. A card that was not measured
-takes the entry of the nearest capability, then of the same name, then of the nearest number of
+Elsewhere the order was measured and lies in choice.json. ``tools/table.py cuda_choice`` writes it from the
+results of ``bench/bench_engine.py``; :mod:`ggmlq.dispatch.measured` says how it is read. A card that was not
+measured takes the entry of the nearest capability, then of the same name, then of the nearest number of
 multiprocessors.
 
-GPUs before 8.0 refuse all rungs of the table. Among the others dp4a is ahead up to 64 rows, in
+For products with experts the order follows from the number of uses, by fixed limits. Codes with scales have
+an order on Hopper alone.
+
+GPUs before 8.0 refuse all rungs of the table. Among the other rungs dp4a is ahead up to 64 rows, in
 bench/results/ladder_h200.json, and registers above that.
 
 The result is only an order, which :mod:`ggmlq.dispatch.ladder` goes through: an entry can be slow, never
@@ -41,7 +44,7 @@ TABLE = Path(__file__).parents[1] / "choice.json"
 
 
 def card() -> Card | None:
-    """CuPy's current device; None where there is no GPU."""
+    """The card of CuPy's current device; None where there is no GPU."""
     return device.card()
 
 

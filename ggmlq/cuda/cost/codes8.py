@@ -1,9 +1,9 @@
-"""The cost of products of 8-bit codes on Hopper, as far as the choice of tiles and of parts of K needs it.
+"""Estimates of the time of products of 8-bit codes on Hopper, which choose the rung, its tile and its split.
 
 A product takes at least as long as its weights need to come from memory, as all tiles need to be fetched
-from the L2 cache, and as one block needs, step by step. The longest of these counts, and a tenth of a
-block's time, so that of equals the shorter chain wins. Constants are those of one H200 (bench/NOTES.md);
-another card's memory is as fast as its clock and width say, its L2 as it has multiprocessors. A bad
+from the L2 cache, and as one block needs, step by step. The estimate is the longest of these times and a
+tenth of a block's time, so that of equals the shorter chain wins. Constants are those of one H200. Another
+card's memory is as fast as its clock and width say, its L2 in proportion to its multiprocessors. A bad
 estimate makes nothing wrong, only slower.
 """
 
@@ -25,7 +25,7 @@ from ..schedule.waves import best_tile
 
 L2, MULTIPROCESSORS = 10.5, 132  # MB a microsecond of an H200's L2 cache, and its multiprocessors
 WAVE, BESIDE = 1.5, 0.5  # microseconds: of each further wave; of each further block on a multiprocessor
-STARVED = 1.15  # factor, where fewer flat blocks than fit on a multiprocessor ask for weights
+STARVED = 1.15  # factor on the time of memory, where a multiprocessor has fewer blocks than it could hold
 EXCHANGE = {
     1: 0.0,
     2: 0.1,
@@ -43,7 +43,7 @@ class TileCost(NamedTuple):
 
     start: float
     step: float  # of 128 columns
-    away: float = 1.9  # beside a stream from memory: start, first copy's way, end
+    away: float = 1.9  # beside the stream from memory: the start, the way of the first copy, the end
 
 
 # Tiles without an entry are taken to be like the last of small_m.py, or the first of split_k.py.
@@ -71,7 +71,7 @@ class TileSplit(NamedTuple):
 
 
 class CodesShape(NamedTuple):
-    """A product on a card."""
+    """The shape of a product, and the facts of its card that estimates need."""
 
     m: int
     n: int
@@ -95,8 +95,9 @@ class CodesShape(NamedTuple):
         return max(1, -(-self.k // STEP))
 
     def time(self, cost: TileCost, tiles: int, splits: int, stage: int, blocks: int = 1) -> float:
-        """Microseconds of the product; ``stage``: bytes of a step of a tile, ``blocks``: how many fit on a
-        multiprocessor.
+        """Microseconds of the product.
+
+        ``stage``: bytes of a step of a tile; ``blocks``: the blocks that fit on a multiprocessor.
         """
         beside = -(-tiles // clusters(self.multiprocessors, splits))
         waves, beside = -(-beside // blocks), min(beside, blocks)
@@ -114,9 +115,7 @@ def _fastest(plans: Iterable[TileSplit]) -> TileSplit:
 
 
 def named_choices(tile: Any, splits: int, tiles: Sequence[Any], cuts: Sequence[int]) -> tuple[Any, ...]:
-    """The choices of (tiles, parts) where a caller names a tile or a number of parts; empty where it names
-    neither.
-    """
+    """The tiles and numbers of parts to choose from, if a caller names one of either; else an empty tuple."""
     return ((tile,) if tile else tiles, (splits,) if splits else cuts) if tile or splits else ()
 
 
@@ -124,7 +123,7 @@ def named_choices(tile: Any, splits: int, tiles: Sequence[Any], cuts: Sequence[i
 def small_m(
     shape: CodesShape, tiles: Sequence[SmallMTile] = FEW, splits: Sequence[int] = SPLITS
 ) -> TileSplit:
-    """The best choice among tiles that hold all rows of x and no more than they must."""
+    """The best tile and split of cuda:small_m, among the narrowest tiles that hold all rows of x."""
     columns = min((tile.columns for tile in tiles if tile.columns >= shape.m), default=tiles[-1].columns)
     able = [tile for tile in tiles if tile.columns == columns]
     cuts = [cut for cut in splits if cut <= shape.steps] or [1]
@@ -140,7 +139,7 @@ def small_m(
 def split_k(
     shape: CodesShape, tiles: Sequence[BoxTile] = DIVIDED, splits: Sequence[int] = range(2, MOST + 1)
 ) -> TileSplit:
-    """The best choice among cuts whose blocks all run at one time, if there are any."""
+    """The best tile and split of cuda:split_k; those whose blocks all run at one time come first."""
     cuts = [cut for cut in splits if cut <= shape.steps] or [1]
     able = [(tile, cut) for tile in tiles for cut in cuts]
     fit = [(t, cut) for t, cut in able if t.tiles(shape.m, shape.n) <= clusters(shape.multiprocessors, cut)]
@@ -153,7 +152,7 @@ def split_k(
 
 
 def persistent(shape: CodesShape) -> TileSplit:
-    """The estimate for the tile that schedule/waves.py finds best for floats."""
+    """The estimate for cuda:persistent, with the tile that schedule/waves.py finds best for floats."""
     tile = best_tile(FLOAT_TILES, shape.m, shape.n, shape.multiprocessors)
     cost = TileCost(2.7, TALLEST if tile.rows > 128 else PERSISTENT[tile.columns], 3.9)  # it starts late
     return TileSplit(tile, 1, shape.time(cost, tile.tiles(shape.m, shape.n), 1, tile.stage))

@@ -1,12 +1,13 @@
-"""The cost of cuda:gemv on Hopper, by how blocks split the fragment rows; and the split that costs least.
+"""Estimates of the time of cuda:gemv on Hopper, for each way to split a product among blocks; the best split.
 
-Blocks come in *waves*, as many as multiprocessors hold at once; the last may be smaller. A wave takes a
-while to begin and to end, and as long as its blocks wait for memory. It takes longer the more of them share
+Blocks come in *waves*, as many as multiprocessors hold at once; the last may be smaller. A wave takes some
+time to begin and to end, and the time that its blocks wait for memory. It takes longer the more blocks share
 a multiprocessor, for then they wait for each other. So the split that fills whole waves costs least. And no
 split takes less than its weights need to come from memory.
 
-Numbers were fitted to 3500 measurements of three types and sixty shapes on an H100 (bench/NOTES.md): what
-they pick is 0.6 to 0.9 % slower than the best in the mean, 16 % at worst. A bad estimate makes nothing wrong.
+Constants were fitted to 3500 measurements of three types and sixty shapes on an H100 (bench/notes/choice.md):
+their split is 0.6 to 0.9 % slower than the best in the mean, 16 % at worst. A bad estimate makes nothing
+wrong.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .stage import SHARE, at_one_time, extra_instructions
 
 
 class Rate(NamedTuple):
-    """Microseconds of a million weights that the blocks of a multiprocessor multiply one after the other."""
+    """The microseconds in which a multiprocessor's blocks multiply a million weights, one after the other."""
 
     two: float  # with two fragment rows a block, whatever the codes are
     four: float  # with four
@@ -37,7 +38,7 @@ class Rate(NamedTuple):
 
 
 class GemvCost(NamedTuple):
-    """Microseconds of a kernel."""
+    """The parts of the estimated microseconds of a kernel."""
 
     start: float
     pair: float  # to add up the sums of the two blocks of a cluster
@@ -90,7 +91,7 @@ class GemvSplit(NamedTuple):
 
 
 class GemvShape(NamedTuple):
-    """A product on a card."""
+    """The shape of a product, and the facts of its card that estimates need."""
 
     layout: PackedLayout
     height: int  # fragment rows: a multiple of eight
@@ -102,7 +103,7 @@ class GemvShape(NamedTuple):
 
 
 def rows_for(m: int) -> int:
-    """The rows of activations of the kernel that takes ``m`` rows."""
+    """The rows of activations of the smallest kernel that takes ``m`` rows."""
     return next(columns for columns in columns_of(TWO) if columns >= m)
 
 
@@ -126,7 +127,7 @@ def microseconds(shape: GemvShape, split: GemvSplit) -> float:
 
 
 def candidates(shape: GemvShape) -> Iterator[GemvSplit]:
-    """The splits that were as fast as any for some shape."""
+    """The splits worth an estimate: each was as fast as any for some shape."""
     columns, sms, tiles = rows_for(shape.m), shape.multiprocessors, shape.height // TWO
     able = [
         fragment_rows
@@ -153,6 +154,6 @@ def candidates(shape: GemvShape) -> Iterator[GemvSplit]:
 
 @lru_cache(4096)
 def best_split(shape: GemvShape) -> tuple[float, GemvSplit]:
-    """The microseconds of the split that should take least, and that split."""
+    """The microseconds of the split with the lowest estimate, and that split."""
     timed = ((microseconds(shape, split), split) for split in candidates(shape))
     return min(timed, key=lambda candidate: candidate[0])

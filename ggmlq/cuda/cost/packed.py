@@ -1,7 +1,7 @@
-"""The cost of products of packed weights on Hopper, as far as the choice between their kernels needs it.
+"""Estimates of the time of products of packed weights on Hopper: cuda:gemv against cuda:warp_specialized.
 
-Constants were fitted on an H100 (bench/NOTES.md); multiprocessors and memory are those of the card. A bad
-estimate makes nothing wrong, only slower.
+Constants were fitted on an H100 (bench/notes/choice.md); multiprocessors and memory are those of the card.
+A bad estimate makes nothing wrong, only slower.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WARP_SPECIALIZED_US = 3.0  # to make the first x_tiles, to start, to write
 
 
 class PackedShape(NamedTuple):
-    """A product on a card."""
+    """The shape of a product, the layout of its packed weights, and its card."""
 
     m: int
     n: int
@@ -43,7 +43,7 @@ def warp_specialized_us(shape: PackedShape) -> float:
 
 
 def estimates(shape: PackedShape) -> dict[str, float]:
-    """Microseconds of each kernel that takes a shape."""
+    """Estimated microseconds of each kernel that takes a shape, by the name of its rung."""
     us = {"cuda:warp_specialized": warp_specialized_us(shape)}
     if shape.m <= COLUMNS[-1]:
         us["cuda:gemv"] = gemv_us(shape)

@@ -1,6 +1,6 @@
-"""The best split of tiles among the blocks of a card, by estimate: whole tiles, parts along K, or clusters.
+"""The best split of the tiles of cuda:warp_specialized, by estimate: whole tiles, parts along K, or clusters.
 
-Constants are an H100's, in microseconds.
+Constants are an H100's, in microseconds (bench/notes/choice.md).
 """
 
 from __future__ import annotations
@@ -62,10 +62,9 @@ class Split(NamedTuple):
 
 @lru_cache(4096)
 def best_split(tiles: int, stages: int, wave: Wave) -> tuple[Split, float]:
-    """The best split of ``tiles`` tiles, and the microseconds that blocks should work at them.
+    """The best split of ``tiles`` tiles of ``stages`` stages, and the estimated microseconds of the work.
 
     Blocks that go over the ends of tiles are at different columns at one time, so none reads for the others.
-    Constants: an H100's (bench/notes/choice.md).
     """
     blocks, wide, rest = wave.blocks, wave.columns / 256, tiles % wave.blocks
     writing, running = WRITE_WIDER_US * wide, min(blocks, tiles)
@@ -97,12 +96,13 @@ def best_split(tiles: int, stages: int, wave: Wave) -> tuple[Split, float]:
 
 
 def least_saved(columns: int, stage_us: float) -> int:
-    """The fewest stages that a block must save for it to pay to cut tiles into parts."""
+    """The fewest stages that a block must save, so that it pays to cut tiles into parts."""
     return ceil((FINISH_US + EXCHANGE_WIDER_US * columns / 256) / stage_us)
 
 
 def most_partials(blocks: int, stages: int, worth: int) -> int:
-    """The most partial sums that there may be, whatever ``split_last_wave`` decides: a split tile has two
-    blocks or more.
+    """The most partial sums that there may be, whatever ``split_last_wave`` decides.
+
+    A split tile has two blocks or more. ``worth``: the result of :func:`least_saved`.
     """
     return blocks * 3 // 2 if worth < stages else 0

@@ -1,7 +1,7 @@
-"""The cost of a stage of cuda:warp_specialized, by the columns of its tile and the fragments of a format.
+"""Estimates of the time of a stage of cuda:warp_specialized, by the columns of its tile and by format.
 
-Tensor cores take as long for any format. But narrow tiles leave them idle; then the instructions that
-unpack a fragment count, and its bytes. These two numbers tell formats apart, so that formats that nobody
+Tensor cores take the same time for any format. But narrow tiles leave them idle; then two numbers of the
+format decide: the instructions that unpack a fragment, and the bytes of a fragment. So formats that nobody
 has timed have an estimate, too.
 """
 
@@ -74,7 +74,7 @@ def stage_cost(columns: int, blocks: int) -> StageCost:
 
 
 def extra_us(layout: PackedLayout, columns: int, blocks: int = 1) -> float:
-    """Microseconds that a stage takes longer than one of q4_0."""
+    """Microseconds that a stage of a format takes longer than a stage of q4_0."""
     stage = stage_cost(columns, blocks)
     return (
         stage.instructions * extra_instructions(layout) + stage.fetched * (layout.fragment_bytes - PLAIN)
@@ -82,5 +82,5 @@ def extra_us(layout: PackedLayout, columns: int, blocks: int = 1) -> float:
 
 
 def stage_us(layout: PackedLayout, columns: int, blocks: int = 1) -> float:
-    """Microseconds of a stage."""
+    """Estimated microseconds of a stage."""
     return stage_cost(columns, blocks).plain + extra_us(layout, columns, blocks)

@@ -1,4 +1,4 @@
-"""The cost of the warp-specialised product on packed weights, and the tile that takes least time."""
+"""Estimates of the time of cuda:warp_specialized with each tile, and the tile with the lowest one."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ POWER = 5.98e6  # operations a microsecond and multiprocessor that a card's powe
 
 
 class TileEstimate(NamedTuple):
-    """A tile, and the microseconds that blocks should work with it and wait for x_tiles."""
+    """A tile, and the estimated microseconds that blocks work with it and wait for x_tiles."""
 
     us: float
     tile: WarpSpecializedTile
 
 
 class WarpSpecializedShape(NamedTuple):
-    """A product on a card."""
+    """The shape of a product, and the facts of its card that estimates need."""
 
     m: int
     down: int  # tiles of weights
@@ -81,11 +81,11 @@ def memory_mb(size: float, count: int, times: int) -> float:
 
 @lru_cache(4096)
 def best_tile(shape: WarpSpecializedShape) -> TileEstimate:
-    """The best tile for a shape.
+    """The tile with the lowest estimate for a shape.
 
-    Rows must fill it up: with few tiles a wide one may seem faster for a single row, but most of what it
-    moves would be for nothing. And more than four narrow tiles are never faster than half as many that
-    unpack half as often.
+    The rows of activations must nearly fill the tile: with few tiles a wide one may seem faster for a single
+    row, but most of its traffic would be for nothing. And more than four narrow tiles are never faster than
+    half as many of twice the width, which unpack weights half as often.
     """
     m, down, stages = shape.m, shape.down, shape.stages
 

@@ -4,7 +4,7 @@ mma_sums.py       ``mma`` on 8-bit codes: scales and zero points of a stage, sto
 wgmma_sums.py     sums of ``wgmma``: integers to floats, boxes or elements of results, exchange in a
                   cluster
 wgmma_steps.py    steps on a tuple of such sums: add a bias, stage patches for conversions
-thread_sums.py    sums of ``wgmma`` as each thread holds them, with scales of packed weights
+thread_sums.py    a thread's sums of ``wgmma`` of packed weights: written, stored as partial sums, or sent
 listed_rows.py    results that go to rows named by a list: the uses of experts
 bias.py           the kernel that adds a bias where no epilogue does
 """

@@ -1,4 +1,4 @@
-"""A bias added to rows of results by one prepared launch, with the bits that CuPy's kernels give."""
+"""The kernel that adds a bias to rows of results by one prepared launch, with the bits of CuPy's kernels."""
 
 from __future__ import annotations
 
@@ -69,8 +69,9 @@ def adder(kind: str) -> Kernel:
 
 
 def plan(m: int, n: int, letter: str) -> RecordedLaunches:
-    """The prepared launch that adds a bias of a kind to m rows: its holes are the addresses of both, and a
-    stream.
+    """The prepared launch that adds a bias to m rows of n results; ``letter``: NumPy's for the bias's kind.
+
+    A call fills in the addresses of the bias and of the results, and the stream.
     """
     grid, arguments = (-(-n // THREADS), min(m, MOST)), (AddressSlot(X), AddressSlot(Y), m, n)
     return RecordedLaunches([(adder(NAMES[letter]), grid, (THREADS,), arguments, 1, 0)], None, None, ())

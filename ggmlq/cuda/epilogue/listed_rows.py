@@ -1,4 +1,4 @@
-"""Sums of ``wgmma`` to rows of results that a list names, anywhere in memory."""
+"""Stores of sums of ``wgmma`` to rows of results that a list names: the uses of experts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LANES, NOBODY = 32, 0xFFFFFFFF
 
 @cache
 def holder(columns: int) -> Callable[..., Any]:
-    """The device function (list, lane, count) by which a warp loads the rows of columns into registers.
+    """The device function (list, lane, count) by which a warp loads the list of columns into registers.
 
-    A lane holds those of columns ``lane``, ``lane`` + 32 and so on; NOBODY from ``count`` on. Loaded before
-    a tile is multiplied they are there when it is written.
+    A lane holds the entries of columns ``lane``, ``lane`` + 32 and so on; NOBODY from ``count`` on. Entries
+    that are loaded before a tile is multiplied have arrived when the tile is written.
     """
     kind = types.UniTuple(u32, -(-columns // LANES))
 
@@ -48,9 +48,9 @@ def holder(columns: int) -> Callable[..., Any]:
 
 @cache
 def scatterer(columns: int) -> Callable[..., Any]:
-    """The device function (sums, y, rows, column, row, n) that stores 64 rows of weights × ``columns``
-    columns.
+    """The device function (sums, y, rows, column, row, n) that stores a tile whose columns are uses.
 
+    The tile has 64 rows of weights × ``columns`` columns.
     ``column``: the thread's first one, 2 t; ``rows``, from ``holder``: the row of y, float32 [..., n], of
     each column.
     """
@@ -98,8 +98,9 @@ TEXT_SUMS = 32  # sums whose rows are looked up together; for more, integers wou
 
 @cache
 def row_scatterer(columns: int, halves: int, to: str) -> Callable[..., Any]:
-    """The device function (sums, y, uses, first, count, column, n, lane, buffer, at), where uses are rows
-    of the tile.
+    """The device function that stores a tile whose rows are uses.
+
+    The arguments: sums, y, uses, first, count, column, n, lane, buffer, at.
 
     ``uses``, a list, names the row of y, [..., n] of the kind ``to``, for each row of the tile; this warp's
     begin with ``first``, and only the first ``count`` rows of the tile are real. ``buffer``, ``at``: as of

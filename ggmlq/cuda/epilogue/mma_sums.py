@@ -1,4 +1,4 @@
-"""The sums of ``mma`` as results: scales that a stage brings along, zero points, stores.
+"""From the sums of ``mma`` on 8-bit codes to results: scales of each stage, zero points, stores of a tile.
 
 A thread has the sums of rows g and g + 8 of each 16, and of columns 2 t and 2 t + 1 of each 8. It holds the
 scales of those rows and of those columns; where all columns of a warp share one (``uniform``) it holds the
@@ -39,9 +39,9 @@ class StageScales(NamedTuple):
 
     slots: int  # 64-bit numbers that ``start`` writes
     held: int  # floats that ``hold`` writes
-    start: Any  # (own, scales, m0, n0, m, n): addresses of the scales that this thread copies
-    fetch: Any  # (at, own, step): start the copies of a stage
-    hold: Any  # (at, wm, wn, held): scales into registers
+    start: Any  # (slots, scales, m0, n0, m, n): addresses of the scales that this thread copies
+    fetch: Any  # (at, slots, step): start the copies of a stage's scales
+    hold: Any  # (at, wm, wn, held): load a stage's scales into registers
     scale: Any  # (held, i, j, c): the scale of sum 4 (i · across + j) + c
 
 
@@ -104,7 +104,7 @@ def stage_scales(tile: ByteTile, uniform: bool) -> StageScales:
 
 @cache
 def scale_loader(tile: ByteTile) -> Any:
-    """The device function that reads the scales of a step from memory, for tiles whose stages hold none."""
+    """The device function that reads scales that do not vary along K from memory, where stages hold none."""
     (down, across), from_columns = tile.grid, 2 * tile.grid[0]
     warp_rows, warp_columns = tile.warp_rows, tile.warp_columns
     warps_across, load_float = tile.columns // tile.warp_columns, ptx.load_float
@@ -126,7 +126,7 @@ def scale_loader(tile: ByteTile) -> Any:
 
 @cache
 def zero_point_corrector(tile: ByteTile) -> Any:
-    """The device function that takes the zero points' part off the sums of a group."""
+    """The device function that subtracts the part of the zero points from the sums of a group."""
     down, across = tile.grid
     warp_rows, warp_columns = tile.warp_rows, tile.warp_columns
     warps_across, load4 = tile.columns // tile.warp_columns, codes8.load4

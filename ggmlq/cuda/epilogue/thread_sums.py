@@ -1,5 +1,4 @@
-"""A thread's sums of ``wgmma`` as a whole: written to results, stored as partial sums, or sent to a
-cluster's blocks.
+"""A thread's sums of ``wgmma`` with packed weights: write results, store partial sums, send them to blocks.
 
 Sums are a tuple. Four of them are those of columns 2 t, 2 t + 1 of row g and of row g + 8; the next four
 are 8 columns on (intrinsics/warpgroup.py). Rows are those of the weights, columns those of the activations,
@@ -20,7 +19,7 @@ VOID = ir.VoidType()
 
 
 class ThreadSums(NamedTuple):
-    """Device functions for a number of columns. ``apart``: bytes from one four of a thread to its next."""
+    """Device functions for all sums of a thread; ``apart``: bytes from four of them to the next four."""
 
     write: Callable[..., Any]  # (sums, y, column, row, m, n): results within [m, n]
     store: Callable[..., Any]  # (sums, at, apart): partial sums
@@ -29,7 +28,7 @@ class ThreadSums(NamedTuple):
 
 @cache
 def thread_sums(columns: int) -> ThreadSums:
-    """The device functions for sums of 64 rows and so many columns."""
+    """The device functions for sums of 64 rows and ``columns`` columns."""
     count = columns // 2
     kind = types.UniTuple(f32, count)
 
@@ -90,7 +89,7 @@ def _writing(columns: int) -> str:
 
 
 def counted(columns: int) -> bool:
-    """True where a barrier counts the bytes that arrive: many sums go faster by plain stores."""
+    """True if a barrier counts the bytes that arrive; for many columns plain stores are faster."""
     return columns < 128
 
 

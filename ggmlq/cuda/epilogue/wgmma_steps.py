@@ -1,8 +1,7 @@
-"""Epilogue steps on a thread's sums of ``wgmma``, a tuple (wgmma_sums.py): a bias, and patches through shared
-memory.
+"""Steps of the epilogue on a thread's sums of ``wgmma`` (wgmma_sums.py): add a bias, stage patches for codes.
 
 A bias is added in registers. Where results become codes, patches of 16 rows × 32 columns go through a buffer
-of shared memory, so that a thread gets four neighbours of a row, which fill a word.
+of shared memory, so that a thread gets 16 neighbours of a row (codes8/epilogue.py).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from ..intrinsics.language import SIMULATED, ir, types
 from ..intrinsics.wgmma8 import unpacked
 from .wgmma_sums import float_patch
 
-PATCH_COLUMNS = 32  # columns
+PATCH_COLUMNS = 32  # of a patch, which has 16 rows
 
 
 @cache
@@ -57,11 +56,11 @@ def bias_adder(columns: int, halves: int) -> Any:
 
 @cache
 def patch_stager(columns: int, halves: int) -> Any:
-    """The device function ``stage(totals, number, at)``: a patch into a warp's buffer, placed as by
-    ``box_putter``.
+    """The device function ``stage(totals, number, at)``: it puts a patch into a warp's buffer.
 
-    Patches of a half lie side by side. Their number is no constant, so that the code for a patch is compiled
-    once; the sums stay in registers, for each patch has a branch of its own.
+    The places are those of ``box_putter``. Patches of a half lie side by side. ``number`` is no
+    constant, so that the code for a patch is compiled once; the sums stay in registers, for each patch has a
+    branch of its own.
     """
     patch_length, totals_kind = PATCH_COLUMNS // 2, types.UniTuple(f32, halves * columns // 2)
     text = "\n".join(["{.reg .b32 at;", *float_patch("$0", [f"${1 + i}" for i in range(patch_length)]), "}"])

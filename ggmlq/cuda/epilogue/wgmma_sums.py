@@ -1,4 +1,4 @@
-"""The sums of ``wgmma`` as results: int32 to floats, and the ways to write a tile of floats.
+"""From the sums of ``wgmma`` to results: int32 to floats, stores of a tile of floats, exchange in a cluster.
 
 Sums are a tuple, ``halves`` of 64 rows each; a thread has rows g and g + 8 of its warp's 16, columns 8 j +
 2 t and 8 j + 2 t + 1 (intrinsics/wgmma8.py). A tuple is taken apart while the code is made, so that all
@@ -38,7 +38,7 @@ def columns_of_box(kind: str) -> int:
 
 @cache
 def box_putter(columns: int, halves: int, kind: str) -> Any:
-    """``put(totals, lane, buffer, at, map, column, row)``: the copy engine writes a warp's outputs.
+    """The device function ``put(totals, lane, buffer, at, map, column, row)``: boxes write a warp's outputs.
 
     ``buffer``: 2048 bytes of shared memory of a warp, ``at``: this thread's place in it, from
     codes8/consumers.py:thread_placer.
@@ -102,9 +102,9 @@ def narrow_patch(kind: str, place: str, values: list[str]) -> list[str]:
 
 @cache
 def storer(columns: int, halves: int, kind: str) -> Any:
-    """``store(totals, y, column, row, m, n)``: a thread's outputs within [m, n], one by one.
+    """The device function ``store(totals, y, column, row, m, n)``: it writes a thread's outputs one by one.
 
-    ``column``, ``row``: those of its first sum.
+    It leaves out those beyond [m, n]. ``column``, ``row``: of the thread's first sum.
     """
     sums, size = columns // 2, SIZES[kind]
     totals_kind = types.UniTuple(f32, halves * sums)
@@ -148,9 +148,10 @@ def _store_text(columns: int, kind: str) -> str:
 
 @cache
 def column_stager(columns: int, integer: bool, pitch: int) -> Any:
-    """``stage(totals, at)``: sums of 64 rows into shared memory, the rows of a column side by side.
+    """The device function ``stage(totals, at)``: it puts 64 rows into shared memory, column by column.
 
-    ``at``: the address of row g, column 2 t; columns lie ``pitch`` bytes apart.
+    The rows of a column lie side by side, columns ``pitch`` bytes apart. ``at``: the address of row g,
+    column 2 t.
     """
     count, letter, word = columns // 2, "r" if integer else "f", "b32" if integer else "f32"
     totals_kind = types.UniTuple(i32 if integer else f32, count)
@@ -171,9 +172,10 @@ def column_stager(columns: int, integer: bool, pitch: int) -> Any:
 
 @cache
 def row_stager(columns: int, halves: int, pitch: int) -> Any:
-    """``stage(totals, at)``: a thread's sums as floats into shared memory, the columns of a row side by side.
+    """The device function ``stage(totals, at)``: it puts sums as floats into shared memory, row by row.
 
-    ``at``: the address of row g, column 2 t; rows lie ``pitch`` bytes apart.
+    The columns of a row lie side by side, rows ``pitch`` bytes apart. ``at``: the address of row g,
+    column 2 t.
     """
     sums = columns // 2
     totals_kind = types.UniTuple(f32, halves * sums)
@@ -196,11 +198,10 @@ def row_stager(columns: int, halves: int, pitch: int) -> Any:
 
 @cache
 def cluster_pusher(columns: int, integer: bool, pitch: int) -> Any:
-    """``push(totals, at, column, share, source)``: sums of 64 rows to the blocks of a cluster.
+    """The device function ``push(totals, at, column, share, source)``: it sends sums to a cluster's blocks.
 
-    Block i finishes columns i << share to (i + 1) << share; there a column lies at ``pitch`` times its number
-    from the block's first one, plus ``source``. ``at``: the address of row g of its first column; rows lie
-    side by side.
+    The sums are of 64 rows. Block i finishes columns i << share to (i + 1) << share. There column c of these
+    lies at ``pitch`` · (c + ``source``), its rows side by side. ``at``: the address of row g of column 0;
     ``column``: 2 t.
     """
     count, letter, word = columns // 2, "r" if integer else "f", "b32" if integer else "f32"
@@ -232,12 +233,12 @@ def cluster_pusher(columns: int, integer: bool, pitch: int) -> Any:
 
 @cache
 def integer_epilogue(columns: int, halves: int, zeros: bool) -> Any:
-    """``finish(totals, rows, column_scales, rows_zeros, points_w, others_w)``: sums of integers as floats.
+    """The device function ``finish(totals, rows, scales_w, rows_zeros, points_w, others_w)``.
 
-    ``rows``: 2 · halves scales of a thread's rows; ``column_scales``: the address of the scale of column 2
-    t. With zero points: ``rows_zeros`` are the 2 · halves points of its rows, then the factors of w's
-    points; ``points_w`` and ``others_w`` are addresses (codes8/rows.py). A sum is multiplied once, by the
-    product of both scales.
+    It returns sums of integers as floats. ``rows``: 2 · halves scales of a thread's rows; ``scales_w``: the
+    address of the scale of column 2 t. With zero points: ``rows_zeros`` are the 2 · halves points
+    of its rows, then the factors of w's points; ``points_w`` and ``others_w`` are addresses
+    (codes8/rows.py). A sum is multiplied once, by the product of both scales.
     """
     sums, count = columns // 2, 2 * halves
     ints, floats = types.UniTuple(i32, halves * sums), types.UniTuple(f32, halves * sums)

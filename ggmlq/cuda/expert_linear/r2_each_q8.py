@@ -1,7 +1,7 @@
 """Activations as 8-bit codes: one product of ``linear`` for each expert, on int8 units.
 
 Changed: the kernels of ``linear`` that are called. Activations become codes again for each expert that
-meets them.
+multiplies them.
 
 Limited by the same as the rung below.
 """

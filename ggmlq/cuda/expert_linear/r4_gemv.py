@@ -126,9 +126,7 @@ def kernel(fmt: BlockFormat, columns: int, fragment_rows: int, ids_per_lane: int
 
 
 def fragment_rows_for(uses: int, n: int, multiprocessors: int) -> int:
-    """The fragment rows of a block: on Hopper four where that makes fewer waves of blocks, or where there
-    are many.
-    """
+    """The fragment rows of a block: four on Hopper for fewer waves or where there are many, else two."""
     if device.capability() != WIDE:
         return TWO
     waves = {
@@ -144,7 +142,7 @@ def stage_for(fmt: BlockFormat, columns: int, fragment_rows: int) -> ExpertGemvS
 
 
 def columns_for(tokens: int, uses: int, experts: int) -> tuple[int, int]:
-    """Uses that a block serves, about twice as many as an expert has on average; and ids of a lane."""
+    """The uses that a block serves, about twice the mean of an expert, and the ids that a lane reads."""
     if uses > 32 * IDS_PER_LANE[0]:
         return COLUMNS[-1], IDS_PER_LANE[-1]
     if tokens == 1:

@@ -1,6 +1,6 @@
 """Many tokens: sorted by expert on the device, and one product for the tiles of all experts.
 
-Changed: one to two and a half hundred uses of an expert share its weights. There are three kernels, and the
+Changed: up to 256 uses of an expert, those of a tile, share its weights. There are three kernels, and the
 host waits for none. A few blocks count the uses of each expert and give every use a column of a tile
 (schedule/groups.py). Rows of activations are narrowed and copied to these columns
 (activations/expert_x_tiles.py). And warp-specialised blocks, those of cuda:warp_specialized of linear, take
@@ -74,7 +74,7 @@ COST = {  # of a block's stage and its part of what surrounds tiles, by columns;
 
 @family((fmt, tile) for fmt in BLOCK_FORMATS for tile in TILES)
 def kernel(fmt: BlockFormat, tile: WarpSpecializedTile) -> Kernel:
-    """The kernel of blocks that stay."""
+    """The kernel of blocks that stay on the card until the tiles of all experts are computed."""
     layout, wide = layout_of(fmt), tile.wide
     consume = consumer(layout, tile, consumer_locator(tile.columns), stored_split, listed=True)
     produce = producer(layout, tile, producer_locator(), reorders=False)
@@ -149,7 +149,7 @@ def kernel(fmt: BlockFormat, tile: WarpSpecializedTile) -> Kernel:
 
 @lru_cache(4096)
 def tile_for(tokens: int, used: int, experts: int) -> WarpSpecializedTile:
-    """The tile with which an expert with its average share of uses, give or take chance, is done first."""
+    """The tile with the lowest cost for an expert's expected slots, if uses are spread by chance."""
 
     def us(tile: WarpSpecializedTile) -> float:
         slots = groups.expected_slots(tokens, used, experts, tile.columns)

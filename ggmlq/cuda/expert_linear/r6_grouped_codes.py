@@ -1,7 +1,7 @@
 """Many tokens of 8-bit codes: sorted by expert on the device, boxes of codes for the tensor cores.
 
-Changed: as cuda:grouped does for blocks, but for codes with scales. One block gives every use a row of a
-tile (schedule/groups.py); rows of codes, and their scales, are copied there (activations/expert_codes.py);
+Changed: as cuda:grouped does for blocks, but for codes with scales. One block, or a few, give every use a row
+of a tile (schedule/groups.py); rows of codes and their scales are copied there (activations/expert_codes.py);
 and the persistent blocks of scaled_linear's cuda:persistent take the tiles of all experts from the plan
 (codes8/grouped.py). Results go straight to the rows of the uses. Where each row of x has one use and ids
 are in order, rows are not copied but fetched from x. The host waits for nothing, and neither the number of
@@ -11,8 +11,8 @@ An expert's uses are the rows of tiles, 64 to 256 of them, and its last tile is 
 height of tiles is chosen by the mean number of uses an expert has. Floats: scales of 128 columns of K, or
 of a multiple; integers: scales that do not vary along K.
 
-Limited, by estimate, with few uses an expert by empty rows: 64 of x come from the L2 with 128 of w; with
-many by the copy of the rows, which is read once and written once a use.
+Limited, by estimate: with few uses an expert by empty rows, for 64 rows of x come from the L2 with 128 of w;
+with many uses by the copy of the rows, each of which is read once and written once a use.
 """
 
 from __future__ import annotations
@@ -84,23 +84,23 @@ def launch(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | N
 
 
 def floats(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | None) -> None:
-    """A product of FP8."""
+    """Multiply FP8 codes: sort the uses, gather their rows, launch the kernel for floats."""
     (experts, n, _), both = q.shape, operand_pair(x, q, STEP)
     column_scales = not expert_operands.shares_scales(q, SCALE_ROWS)
     tile = tile or _best(COLUMN_SCALE_TILES if column_scales else FLOAT_TILES, ids, experts, n)
     output = OutputKind(str(out.dtype))
     variant = Variant(tile, x.code.name, q.code.name, output, boxed=False, column_scales=column_scales)
-    of, operand_shape = _plan(tile, ids, experts), both.x.scales
-    rows = expert_operands.sort_rows(both.x, operand_shape.at, operand_shape.rows, ids, of, out)
+    plan, x_scales = _plan(tile, ids, experts), both.x.scales
+    rows = expert_operands.sort_rows(both.x, x_scales.at, x_scales.rows, ids, plan, out)
     columns, span = (
         min(both.x.columns, both.w.columns),
-        operand_shape.steps if operand_shape.at.shape[1] > 1 else 1 << 30,
+        x_scales.steps if x_scales.at.shape[1] > 1 else 1 << 30,
     )
     steps = -(-columns // STEP)
     table = expert_operands.w_scale_table(q, 1 if column_scales else variant.columns_per_scale, steps)
     column_scales_map = operands8.map_table(table, table.shape[1], tile.columns) if column_scales else 0
     float_kernel(variant)(
-        _grid(tile, of, n), (variant.threads,),
+        _grid(tile, plan, n), (variant.threads,),
         *expert_operands.map_rows(rows, both.x, ids.size, columns, tile.rows),
         operands8.map_codes(both.w, columns, tile.columns),
         expert_operands.map_terms(rows, tile.rows), column_scales_map, table, out, rows.plan, rows.use_of_row,
@@ -109,7 +109,7 @@ def floats(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | N
 
 
 def integers(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | None) -> None:
-    """A product of integers."""
+    """Multiply integer codes: sort the uses, gather their rows, launch the kernel for integers."""
     (experts, n, _), both = q.shape, operand_pair(x, q, STEP)
     zeros = x.zeros is not None or q.zeros is not None
     tile = tile or _best(ZERO_POINT_TILES if zeros else INTEGER_TILES, ids, experts, n)
@@ -117,16 +117,16 @@ def integers(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile |
     variant = Variant(
         tile, INTEGER_KINDS[x.code.name], INTEGER_KINDS[q.code.name], output, boxed=False, zeros=zeros
     )
-    of, w_scales = _plan(tile, ids, experts), expert_operands.integer_terms(q, both.groups, zeros)
+    plan, w_scales = _plan(tile, ids, experts), expert_operands.integer_terms(q, both.groups, zeros)
     terms, shared = expert_operands.x_terms(x, both.x, both.groups, zeros)
-    rows = expert_operands.sort_rows(both.x, terms, shared, ids, of, out)
+    rows = expert_operands.sort_rows(both.x, terms, shared, ids, plan, out)
     columns = min(both.x.columns, both.w.columns)
     integer_kernel(variant)(
-        _grid(tile, of, n), (variant.threads,),
+        _grid(tile, plan, n), (variant.threads,),
         *expert_operands.map_rows(rows, both.x, ids.size, columns, tile.rows),
         operands8.map_codes(both.w, columns, tile.columns),
         out, *(rows.terms if zeros else (rows.terms, 0, 0)), *w_scales, rows.plan, rows.use_of_row,
-        n, -(-columns // STEP), of.height, expert_operands.table_columns(n),
+        n, -(-columns // STEP), plan.height, expert_operands.table_columns(n),
     )  # fmt: skip
 
 
@@ -138,5 +138,5 @@ def _plan(tile: BoxTile, ids: Any, experts: int) -> groups.UsePlan:
     return groups.UsePlan(ids.size, experts, tile.rows)
 
 
-def _grid(tile: BoxTile, of: groups.UsePlan, n: int) -> tuple[int]:
-    return (min(of.slots * -(-n // tile.columns), device.multiprocessors()),)
+def _grid(tile: BoxTile, plan: groups.UsePlan, n: int) -> tuple[int]:
+    return (min(plan.slots * -(-n // tile.columns), device.multiprocessors()),)

@@ -56,7 +56,7 @@ def variants() -> list[tuple[SmallMVariant, int]]:
 
 @family(variants())
 def kernel(variant: SmallMVariant, ids_per_lane: int) -> Kernel:
-    """Block (tile of rows of an expert's w, part of K; use): the parts of a tile are a cluster."""
+    """The kernel: block (tile of an expert's w, part of K; use); the blocks of a tile are a cluster."""
     tile, run, add = variant.tile, small_m_consumers.specialized_block(variant), sum_reducer(variant)
     write_list, read_list, write_nan = (
         small_m_uses.use_list_writer(tile, ids_per_lane),
@@ -136,14 +136,14 @@ def kernel(variant: SmallMVariant, ids_per_lane: int) -> Kernel:
 
 
 class Cut(NamedTuple):
-    """A tile, and the blocks that share K."""
+    """A tile, and the number of blocks that share K."""
 
     tile: SmallMTile
     split: int
 
 
 def cut_for(tokens: int, used: int, experts: int, n: int, k: int) -> Cut:
-    """The cut for a product with as many rows of w as the used experts have, if uses are spread by chance."""
+    """The cut with the lowest estimate for the weights of all used experts, if uses are spread by chance."""
     touched = max(experts * (1 - max(1 - used / experts, 0) ** tokens), tokens * used / COLUMNS)
     shape = codes8.CodesShape.on(device.card_of(device.current()), COLUMNS, n * ceil(touched), k)
     plan = codes8.small_m(shape, TILES, SPLITS)

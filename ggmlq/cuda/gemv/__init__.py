@@ -1,4 +1,4 @@
-"""cuda:gemv: the parts of the kernel for few rows, where all that counts is to read the weights once.
+"""The parts of cuda:gemv, the kernel for few rows of activations, which reads packed weights once.
 
     stages.py     a warp's stages in shared memory: sizes, copies into them, activations out of them
     clusters.py   small blocks that split the columns of a tile among the blocks of a cluster

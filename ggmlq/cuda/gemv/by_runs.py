@@ -1,10 +1,10 @@
-"""cuda:gemv with up to four rows of activations: the spare columns of ``mma`` serve other runs.
+"""The products of cuda:gemv with up to four rows of activations: spare columns of ``mma`` serve other runs.
 
-An operand of eight columns holds four runs of up to two rows, or two runs of four. Each column has the
+An operand of eight columns holds four runs of up to two rows, or two runs of four rows. Each column has the
 activations of one row in one run, and zeros elsewhere. So lane 4 g + t gets sums of one run alone, and
-makes the scales of that run alone. A *batch* is as many fragments as it takes for all runs; a fragment with
-more runs than fit takes two *passes*. In the end the lanes of a g that have the same rows add up their
-sums.
+makes the scales of that run alone. A *batch* is as many fragments as fill the operand with runs; a fragment
+with more runs than fit takes two *passes*. In the end the lanes with the same g and the same rows of
+activations add up their sums.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def multiplier(stage: GemvStage) -> Any:
 
 @cache
 def activations_of(stage: GemvStage) -> Any:
-    """The device function that loads a batch's activations: those of the lane's own run, zeros in the others.
+    """The device function that loads a batch's activations: of the lane's own run, and zeros for other runs.
 
     ``b``: registers of ``mma``; ``x``: sums of activations, two a pass.
     """
@@ -142,7 +142,7 @@ def fragment_adder(stage: GemvStage) -> Any:
 
 @cache
 def batch_multiplier(stage: GemvStage) -> Any:
-    """The device function for one batch of all fragment rows."""
+    """The device function that adds one batch of all fragment rows to a lane's sums."""
     batch, layout, size, columns = RunBatch(stage), stage.layout, stage.size, stage.columns
     four_rows = stage.fragment_rows > TWO
     runs, fragment_bytes, has_offset = layout.runs, layout.fragment_bytes, layout.has_offset
@@ -192,7 +192,7 @@ def batch_multiplier(stage: GemvStage) -> Any:
 
 @cache
 def gatherer(stage: GemvStage) -> Any:
-    """The device function that adds up the sums that lanes of a g have of the same rows."""
+    """The device function that adds up the sums of the lanes with the same g and the same rows."""
     numbers, twice = stage.numbers, stage.columns <= 2
 
     @inlined

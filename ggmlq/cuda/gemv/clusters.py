@@ -1,10 +1,10 @@
-"""Small blocks of cuda:gemv: those of a cluster split the columns of a tile, so that any N fills a card.
+"""Small blocks of cuda:gemv: a cluster of them splits the columns of a tile, so that any N fills a card.
 
     warp       0 … 3 of block 0    0 … 3 of block 1    …
-    fragments  0 … 3               4 … 7               …       and so on, round after round
+    spans      0 … 3               4 … 7               …       and so on, round after round
 
-In the end a block adds up the sums of its warps and brings each column of sums to the block of the cluster
-that writes it. That block adds up what came, in the order of blocks. From capability 9.0 on.
+In the end a block adds up the sums of its warps and sends each column of sums to the block of the cluster
+that writes it. That block adds up the sums of all blocks, in their order. From capability 9.0 on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .stages import GemvStage
 
 
 class SplitBlocks(NamedTuple):
-    """The blocks that split a tile, and those that a multiprocessor holds; (1, 1) is a lone, large block."""
+    """The blocks that split a tile, and the blocks on a multiprocessor; (1, 1) is a lone, large block."""
 
     splits: int
     most: int
@@ -33,10 +33,9 @@ ALONE = SplitBlocks(1, 1)
 
 @cache
 def warp_placer(stage: GemvStage) -> Any:
-    """The device function for a warp's place: its tile, its block's rank, its first span, the distance to
-    the next.
+    """The device function for a warp's place: tile, rank of its block, first span, distance to the next span.
 
-    It also tells the others of a cluster that this block runs.
+    It also tells the other blocks of the cluster that this block runs.
     """
     warps, small, greet = stage.warps, stage.small, barriers.arrive_at_cluster_relaxed
 

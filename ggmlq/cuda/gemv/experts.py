@@ -1,5 +1,6 @@
-"""cuda:gemv of experts: its stages, activations from the rows of uses, and results to them
-(schedule/uses.py).
+"""The parts of cuda:gemv for experts: stages, loads of activations and an epilogue for the rows of uses.
+
+A list names the uses that a block serves (schedule/uses.py); the kernel is expert_linear/r4_gemv.py.
 """
 
 from __future__ import annotations
@@ -74,10 +75,9 @@ def gatherer(stage: GemvStage) -> Any:
 
 @cache
 def epilogue(stage: GemvStage) -> Any:
-    """The device function that adds up the sums of the warps, the first warp first, and stores the uses'
-    rows.
+    """The device function that adds up the sums of the warps, in their order, and stores the results of uses.
 
-    A warp stores 32 rows of a use.
+    A warp stores the results of 32 rows of weights for one use.
     """
     columns, warps, stride, numbers = stage.columns, stage.warps, stage.sums, stage.numbers
     base, put_float, take_float, take4 = ptx.shared_base, bf16x2.put_float, bf16x2.take_float, bf16x2.take4

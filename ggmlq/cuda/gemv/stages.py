@@ -2,7 +2,7 @@
 
 A warp copies its own stages and waits for no other warp. Two fragments at a time cost fewer instructions
 than one; GPUs with little shared memory take one. The numbers of warps and stages are those that were
-fastest on an H200 (bench/NOTES.md): more stages in flight do not help.
+fastest on an H200 (bench/notes/gemv.md): more stages in flight do not help.
 
 A block makes outputs of two fragment rows or of four. Each block reads all activations, so with four they are
 loaded and converted half as often.
@@ -42,9 +42,7 @@ ROOMY, RESERVED = 227 << 10, 1 << 10
 
 @dataclass(frozen=True)
 class GemvStage:
-    """The part of a product that a warp works on at a time: a span of fragments of each row, and their
-    activations.
-    """
+    """The part of a product that a warp works on at a time: fragments of each row, and their activations."""
 
     layout: PackedLayout
     columns: int  # rows of activations
@@ -98,7 +96,7 @@ class GemvStage:
 
     @property
     def pitch(self) -> int:
-        """Bytes from row to row of activations, padded so that no bank is met twice."""
+        """Bytes from row to row of activations, padded against bank conflicts."""
         return self.row_bytes + (64 if self.floats and self.columns > 1 else 0)
 
     @property
@@ -118,7 +116,7 @@ class GemvStage:
 
     @property
     def sums(self) -> int:
-        """Floats from one column of sums to the next, padded so that no bank is met twice."""
+        """Floats from one column of sums to the next, padded against bank conflicts."""
         return self.rows + 4
 
     @property
@@ -146,7 +144,7 @@ def columns_of(fragment_rows: int) -> tuple[int, ...]:
 
 
 def kinds_of(fragment_rows: int, columns: int) -> tuple[bool, ...]:
-    """The kinds of blocks that any shape wants: False for lone ones, True for small ones."""
+    """The kinds of blocks that kernels are made for: False for lone blocks, True for small ones."""
     lone, small = fragment_rows == TWO or columns > 4, columns in WARPS[fragment_rows]
     return (False,) * lone + (True,) * small
 
@@ -192,8 +190,8 @@ def fetchers(stage: GemvStage) -> tuple[Any, Any]:
 def activation_loader(stage: GemvStage) -> Any:
     """The device function that loads a lane's activations of a fragment: pairs of bfloat16, eight a tile.
 
-    There are eight rows or more: fewer are by_runs.py's. Rows of bfloat16 have chunk c of row r at
-    c ^ 2 (r % 4), so that no bank is met twice.
+    It serves eight rows or more; by_runs.py serves up to four. In rows of bfloat16, chunk c of row r lies at
+    c ^ 2 (r % 4), so that loads have no bank conflicts.
     """
     weight_bytes, pitch, tiles = stage.fragment_rows * stage.size, stage.pitch, stage.tiles
     narrowed, take_floats, take8 = bf16x2.narrowed, ptx.take_floats, bf16x2.take8

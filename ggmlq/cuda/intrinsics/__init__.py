@@ -1,5 +1,5 @@
-"""The words that kernels are written in: instructions without a name in Numba, formats' atoms, small device
-functions.
+"""Device functions that all GPU kernels are written with: instructions without a name in Numba, formats'
+atoms, small helpers.
 
 The ground:
 
@@ -30,5 +30,6 @@ Hopper's:
     wgmma8.py            ``wgmma`` on 8-bit codes
     promoted.py          ``wgmma`` on FP8 codes, with sums promoted to float32
 
-Sizes are 32 bits wide, addresses 64: a plain integer would make 64 of both, so kernels say which.
+Sizes are 32 bits wide, addresses 64. With plain integers Numba would compute both in 64 bits, so kernels
+convert them by name, ``uint32(…)`` and ``uint64(…)``.
 """

@@ -1,4 +1,4 @@
-"""Addresses of elements: the one place where sizes become 64 bits wide."""
+"""The address of a matrix element in GPU memory, computed in 64 bits from sizes of 32."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Inline assembly as functions of a kernel: what a wrapped instruction is made with.
+"""Wrappers that make inline PTX instructions callable as functions in Numba's GPU kernels.
 
 The body of a wrapper is what the instruction means in plain Python: Numba's simulator runs it, the
-tests hold it to the instruction. Instructions that move data or need a whole warp have no meaning
+tests compare the instruction with it. Instructions that move data or need a whole warp have no meaning
 for a single thread; kernels with them run on a GPU only.
 
-What needs a whole warp, or waits, is ``convergent``: LLVM must not move it under a condition that
-fewer lanes meet, nor make two of it in two branches.
+An instruction that needs a whole warp, or waits, is ``convergent``: LLVM must not move it under a
+condition that holds for fewer lanes, nor copy it into two branches.
 
-One instruction does not come through: nvJitLink assembles relocatable code, where ``setmaxnreg`` is
-ignored (advisory C7504), without an error. Link-time optimization keeps it: ``Kernel(..., lto=True)``.
+One instruction gets lost: nvJitLink assembles relocatable code, where ``setmaxnreg`` is ignored
+(advisory C7504), without an error. Link-time optimization keeps it: ``Kernel(..., lto=True)``.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ KINDS = {i32: ("r", WORD), u32: ("r", WORD), u64: ("l", LONG), f32: ("f", FLOAT)
 
 
 def instruction(text: str, returns: Any, *takes: Any, effect: bool = False) -> Callable[[Any], Any]:
-    """Decorate the plain meaning of an instruction; ``$0`` … are results, then operands.
+    """The decorator that makes the wrapper of an instruction from a function with its plain meaning.
 
-    ``returns`` is a type, a UniTuple, or None. ``effect``: it reads or writes memory, or waits, so
-    it keeps its place among others of that kind.
+    ``text``: the assembly, in which ``$0`` … are the results, then the operands. ``returns`` is a type, a
+    UniTuple, or None. ``effect``: the instruction reads or writes memory, or waits, so it keeps its place
+    among others of that kind.
     """
     if BLANK:
         return lambda meaning: Blank(meaning.__name__)
@@ -65,7 +66,7 @@ def instruction(text: str, returns: Any, *takes: Any, effect: bool = False) -> C
 def emit_assembly(
     builder: Any, kind: Any, text: str, constraints: Sequence[str], operands: Sequence[Any], effect: bool
 ) -> Any:
-    """A call of inline assembly; whether it is convergent its text says."""
+    """Emit a call of inline assembly; it is convergent if its text matches ``TOGETHER``."""
     function = ir.FunctionType(kind, [operand.type for operand in operands])
     memory = ["~{memory}"] if effect else []
     assembly = ir.InlineAsm(function, text, ",".join([*constraints, *memory]), side_effect=effect)
@@ -73,7 +74,7 @@ def emit_assembly(
 
 
 def as_intrinsic(meaning: Any, signature: Any, emit: Callable[..., Any]) -> Any:
-    """Numba wants a function with the operands' names, so it is given ones."""
+    """The Numba intrinsic whose code ``emit`` writes, with the name and operands' names of ``meaning``."""
 
     def typing(context: Any, *operands: Any) -> Any:
         return signature, emit
@@ -86,4 +87,5 @@ def as_intrinsic(meaning: Any, signature: Any, emit: Callable[..., Any]) -> Any:
 
 
 def only_on_a_gpu() -> Any:
+    """Raise an error: the body of a wrapper without a plain meaning."""
     raise NotImplementedError("this instruction needs a GPU; the simulator runs one thread at a time")

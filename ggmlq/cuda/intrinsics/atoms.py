@@ -1,4 +1,4 @@
-"""A format's atoms, compiled for the GPU from the text in its file."""
+"""A format's atoms (``code``, ``scale``, ``offset``) as device functions, compiled from its file's text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _half_value(bits: Any) -> Any:
 
 @inlined
 def half(block: Any, at: Any) -> Any:
-    """The half at an address of a block, as float32."""
+    """The half at bytes ``at`` and ``at + 1`` of a block, as float32."""
     return ptx.half_value(uint32(block[at]) | uint32(block[at + 1]) << uint32(8))
 
 
@@ -39,5 +39,5 @@ def atoms(fmt: BlockFormat) -> Atoms:
 
 @cache
 def verb(function: Callable[..., Any]) -> Any:
-    """Any other function of a format's file, in the same way."""
+    """Any other function of a format's or a code's file, as a device function."""
     return recompiler(inlined, {"half_value": _half_value}, Table)(function)  # type: ignore[arg-type]

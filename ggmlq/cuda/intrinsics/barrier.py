@@ -1,9 +1,9 @@
-"""Barriers in shared memory, by which warps and the copy engine tell each other that a stage is full, or
-free.
+"""Barriers of GPU kernels: in shared memory, for the stages of a ring, and of warps, clusters and grids.
 
-A barrier has 8 bytes and counts down: arrivals of threads, and bytes of copies that were announced. When both
-reach zero its phase ends and the next one begins. A thread waits for the end of a phase by its parity: 0 for
-the first; for a fresh barrier the phase before, of parity 1, counts as ended.
+By barriers in shared memory warps and the copy engine tell each other that a stage is full or free. Such a
+barrier has 8 bytes and counts down: arrivals of threads, and announced bytes of copies. When both reach zero
+its phase ends and the next one begins. A thread waits for the end of a phase by its parity: 0 for the first;
+for a fresh barrier the phase before, of parity 1, counts as ended.
 
 A wait for something that never comes hangs the GPU. With GGMLQ_GUARD_WAITS=1 in the environment, set before
 kernels are made, waits try again and again and stop the kernel with a trap after about a second.
@@ -27,7 +27,7 @@ NEEDS = ".reg .pred done; .reg .b32 left;"  # declarations that a text with a wa
 
 
 def waiting(barrier: str, parity: str) -> str:
-    """Assembly that waits, for a text in braces that has declared what it needs; it has labels of its own."""
+    """The assembly of a wait for a barrier, with labels; the text around it has braces, and NEEDS first."""
     return (LOOKING if GUARDED else SLEEPING).format(barrier, parity)
 
 
@@ -126,7 +126,7 @@ def cluster_size() -> Any:
     None, u32, u32, i32, i32, i32, i32, effect=True,
 )  # fmt: skip
 def put16_in_block(address: Any, rank: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    """Four words to an address in the shared memory of another block of the cluster."""
+    """Store four words at an address in the shared memory of another block of the cluster."""
     only_on_a_gpu()
 
 
@@ -135,7 +135,7 @@ def put16_in_block(address: Any, rank: Any, a: Any, b: Any, c: Any, d: Any) -> A
     None, u32, u32, f32, effect=True,
 )  # fmt: skip
 def put_float_in_block(address: Any, rank: Any, value: Any) -> Any:
-    """One float to an address in the shared memory of another block of the cluster."""
+    """Store one float at an address in the shared memory of another block of the cluster."""
     only_on_a_gpu()
 
 
@@ -150,7 +150,7 @@ UNTIL_TIRED = (
 
 @instruction("red.release.gpu.global.add.u32 [$0], $1;", None, u64, u32, effect=True)
 def add_release(counter: Any, blocks: Any) -> Any:
-    """Add to a counter after the block met; a block that sees the sum sees this block's writes, too."""
+    """Add to a counter, after a barrier of the block: who sees the sum sees this block's writes, too."""
     only_on_a_gpu()
 
 
@@ -166,7 +166,7 @@ def take_ticket(counter: Any) -> Any:
     None, u64, u32, effect=True,
 )  # fmt: skip
 def wait_for_sum(counter: Any, blocks: Any) -> Any:
-    """Wait, by one thread, until a counter has reached a sum; its block meets it afterwards."""
+    """Make one thread wait until a counter has reached ``blocks``; a barrier of its block follows."""
     only_on_a_gpu()
 
 
@@ -177,7 +177,7 @@ def wait_for_sum(counter: Any, blocks: Any) -> Any:
     u32, u64, effect=True,
 )  # fmt: skip
 def wait_for_any(counter: Any) -> Any:
-    """Wait, by one thread, until a counter is not 0; returns it."""
+    """Make one thread wait until a counter is not 0; returns the counter."""
     only_on_a_gpu()
 
 
@@ -191,9 +191,7 @@ def load_relaxed(counter: Any) -> Any:
 
 
 def named_barrier(number: int, threads: int) -> Any:
-    """The instruction at which ``threads`` threads of a block meet; each meeting point has a number, from 1
-    on.
-    """
+    """The instruction by which ``threads`` threads of a block wait for each other; barriers count from 1."""
 
     @instruction(f"bar.sync {number}, {threads};", None, effect=True)
     def meet() -> Any:

@@ -1,4 +1,4 @@
-"""Instructions on pairs of bfloat16 in one register, and what feeds tensor cores with them.
+"""Instructions on pairs of bfloat16 in one register: arithmetic, ``mma``, loads and stores.
 
 assembly.py says how to read a wrapper. They are for GPUs from capability 8.0 on.
 """
@@ -15,7 +15,7 @@ from .language import types
 
 
 def pair(value: float) -> int:
-    """Twice a number that a bfloat16 holds exactly, as the bits of a pair (on the host)."""
+    """The bits of a pair with one number in both places, on the host; a bfloat16 must hold it exactly."""
     bits = int(np.float32(value).view(np.uint32))
     assert not bits & 0xFFFF, f"{value} is no bfloat16"
     return bits >> 16 | bits
@@ -63,19 +63,19 @@ HALVES = (
 
 @instruction(HALVES.format("bl", "cl"), u32, u32, u32, u32)
 def fma_low(a: Any, b: Any, c: Any) -> Any:
-    """``a * b + c`` of both of a, with the low ones of b and c: the instruction picks halves by itself."""
+    """``a * b + c`` of both numbers of a with the low ones of b and c, which the instruction itself picks."""
     return fma(a, _twice(b & 0xFFFF), _twice(c & 0xFFFF))
 
 
 @instruction(HALVES.format("bh", "ch"), u32, u32, u32, u32)
 def fma_high(a: Any, b: Any, c: Any) -> Any:
-    """``a * b + c`` of both of a, with the high ones of b and c."""
+    """``a * b + c`` of both numbers of a with the high ones of b and c."""
     return fma(a, _twice(b >> 16), _twice(c >> 16))
 
 
 @instruction("max.s16x2 $0, $1, $2;", u32, u32, u32)
 def largest(a: Any, b: Any) -> Any:
-    """The larger one of each half, as integers with a sign; from capability 9.0 on."""
+    """The larger of a and b in each half, compared as integers with a sign; from capability 9.0 on."""
     return np.maximum(*np.array([[a], [b]], np.uint32).view(np.int16)).view(np.uint32)[0]
 
 
@@ -124,25 +124,25 @@ def load8(address: Any) -> Any:
 
 @instruction("ld.shared.v2.b32 {$0, $1}, [$2];", types.UniTuple(u32, 2), u32, effect=True)
 def take8(address: Any) -> Any:
-    """Two words of shared memory."""
+    """Load two words from shared memory."""
     only_on_a_gpu()
 
 
 @instruction("ld.shared.b32 $0, [$1];", u32, u32, effect=True)
 def take4(address: Any) -> Any:
-    """A word of shared memory."""
+    """Load a word from shared memory."""
     only_on_a_gpu()
 
 
 @instruction("st.shared.f32 [$0], $1;", None, u32, f32, effect=True)
 def put_float(address: Any, value: Any) -> Any:
-    """One float into shared memory."""
+    """Store one float in shared memory."""
     only_on_a_gpu()
 
 
 @instruction("ld.shared.f32 $0, [$1];", f32, u32, effect=True)
 def take_float(address: Any) -> Any:
-    """One float of shared memory."""
+    """Load one float from shared memory."""
     only_on_a_gpu()
 
 

@@ -1,4 +1,4 @@
-"""Instructions around 8-bit codes: floats into them by fours, loads and stores of their sizes.
+"""Instructions that turn floats into 8-bit codes, four at a time, and that load and store words of codes.
 
 assembly.py says how to read a wrapper. The conversions to floats of 8 bits are for GPUs from capability
 8.9 on; elsewhere codes are made with integers.
@@ -66,7 +66,7 @@ def whole(value: Any) -> Any:
 
 @instruction("cvt.rzi.f32.f32 $0, $1;", f32, f32)
 def towards_zero(value: Any) -> Any:
-    """The whole number next to it on the side of zero, as a float."""
+    """A float without its fraction, as a float."""
     return np.trunc(np.float32(value))
 
 
@@ -81,7 +81,7 @@ def load_words(address: Any) -> Any:
 
 @instruction("ld.global.b32 $0, [$1];", u32, u64, effect=True)
 def load4(address: Any) -> Any:
-    """A word of memory."""
+    """Load a word from memory."""
     only_on_a_gpu()
 
 
@@ -105,13 +105,13 @@ def store8(address: Any, a: Any, b: Any) -> Any:
 
 @instruction("red.global.max.u32 [$0], $1;", None, u64, u32, effect=True)
 def atomic_max(address: Any, word: Any) -> Any:
-    """Atomically the larger of a word in memory and this one."""
+    """Replace a word in memory by ``word`` if that is larger, atomically."""
     only_on_a_gpu()
 
 
 @inlined
 def size_of(value: Any) -> Any:
-    """The bits without the sign: they are ordered as magnitudes, NaN above all."""
+    """The bits of a float without the sign: they are ordered as magnitudes, NaN above all."""
     return uint32(ptx.bits_of(value) & uint32(0x7FFFFFFF))  # narrowed: uint32 & uint32 is uint64 to Numba
 
 

@@ -25,7 +25,7 @@ FOUR_WORDS, FOUR_FLOATS = types.UniTuple(i32, 4), types.UniTuple(f32, 4)
 
 @cache
 def integer_mma(a: str, b: str) -> Any:
-    """[16, 32] times [32, 8] bytes, "s8" or "u8" each, added to int32 sums; from capability 8.0."""
+    """The ``mma`` of [16, 32] times [32, 8] bytes, "s8" or "u8", with int32 sums; from capability 8.0."""
 
     @instruction(f"mma.sync.aligned.m16n8k32.row.col.s32.{a}.{b}.s32 {OPERANDS}", FOUR_WORDS, *(i32,) * 10)
     def mma(
@@ -38,7 +38,7 @@ def integer_mma(a: str, b: str) -> Any:
 
 @cache
 def dp4a(a: str, b: str) -> Any:
-    """Four products of bytes, "s8" or "u8" each, added to c."""
+    """The ``dp4a`` for bytes, "s8" or "u8" each: four products, added to c."""
     kinds = {"s8": ("s32", np.int8), "u8": ("u32", np.uint8)}
     (kind_a, bytes_a), (kind_b, bytes_b) = kinds[a], kinds[b]
 
@@ -67,7 +67,7 @@ def mma_f16(
 
 @cache
 def float_mma(a: str, b: str) -> Any:
-    """[16, 32] times [32, 8] codes, "e4m3" or "e5m2" each, added to floats; from capability 8.9."""
+    """The ``mma`` of [16, 32] times [32, 8] codes, "e4m3" or "e5m2", with float sums; from capability 8.9."""
 
     @instruction(
         f"mma.sync.aligned.m16n8k32.row.col.f32.{a}.{b}.f32 {OPERANDS}",
@@ -147,7 +147,7 @@ def _as_bits(word: Any) -> Any:
 
 
 def widening(code: str, converts: bool) -> Any:
-    """The function for a code; ``converts``: the GPU has the instruction for e4m3."""
+    """The device function that widens four codes to halves; ``converts``: the GPU has it for e4m3."""
     if code == "e5m2":
         return halves_of_e5m2
     return halves_of_e4m3 if converts else halves_of_e4m3_by_bits
@@ -161,7 +161,7 @@ def load4(address: Any) -> Any:
 
 @instruction("st.shared.f32 [$0], $1;", None, u32, f32, effect=True)
 def put_float(address: Any, value: Any) -> Any:
-    """One float into shared memory."""
+    """Store one float in shared memory."""
     only_on_a_gpu()
 
 
@@ -196,7 +196,7 @@ def adder(mma: Any) -> Any:
     None, u64, f32, f32, u32, effect=True,
 )  # fmt: skip
 def store_pair_if(address: Any, a: Any, b: Any, inside: Any) -> Any:
-    """Two floats at an address that is a multiple of eight, if ``inside`` is not 0."""
+    """Store two floats at an address that is a multiple of eight, if ``inside`` is not 0."""
     only_on_a_gpu()
 
 
@@ -204,5 +204,5 @@ def store_pair_if(address: Any, a: Any, b: Any, inside: Any) -> Any:
     "{.reg .pred p; setp.ne.u32 p, $2, 0; @p st.global.f32 [$0], $1;}", None, u64, f32, u32, effect=True
 )
 def store_if(address: Any, value: Any, inside: Any) -> Any:
-    """One float, if ``inside`` is not 0."""
+    """Store one float, if ``inside`` is not 0."""
     only_on_a_gpu()

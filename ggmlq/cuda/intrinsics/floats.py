@@ -1,4 +1,4 @@
-"""The kinds of floats that kernels write, and how they store them, 16 bytes at a time."""
+"""The kinds of floats that kernels write as results, and the stores of 16 bytes of them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Integers of 32 bits that stay so: Numba makes 64 bits of what it adds, multiplies and shifts.
+"""Integer arithmetic in 32 bits for kernels, where Numba itself computes in 64; loads and stores of words.
 
-Each is an instruction, or a few: nothing of it is inlined anew where it is used, which is quicker to compile.
+Each function is one instruction or a few, which Numba need not inline anew at each use: that compiles faster.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def shifted(v: Any, left: Any, half: Any, negative: Any, right: Any) -> Any:
 
 @instruction("{.reg .b32 above; max.s32 above, $1, $2; min.s32 $0, above, $3;}", i32, i32, i32, i32)
 def clamped(v: Any, low: Any, high: Any) -> Any:
-    """A value within its ends."""
+    """A value, raised to ``low`` or lowered to ``high`` if it lies beyond."""
     return min(max(v, low), high)
 
 
@@ -48,25 +48,25 @@ def clamped(v: Any, low: Any, high: Any) -> Any:
 
 @instruction("st.shared.b8 [$0], $1;", None, u32, i32, effect=True)
 def put1(address: Any, byte: Any) -> Any:
-    """The lowest byte of a word into shared memory."""
+    """Store the lowest byte of a word in shared memory."""
     only_on_a_gpu()
 
 
 @instruction("st.shared.v4.b32 [$0], {$1, $2, $3, $4};", None, u32, i32, i32, i32, i32, effect=True)
 def put16(address: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    """Four words into shared memory."""
+    """Store four words in shared memory."""
     only_on_a_gpu()
 
 
 @instruction("ld.global.cg.v2.b32 {$0, $1}, [$2];", types.UniTuple(u32, 2), u64, effect=True)
 def load8_l2(address: Any) -> Any:
-    """Two words as they are in memory, past the first cache."""
+    """Load two words past the first cache, as they are in memory."""
     only_on_a_gpu()
 
 
 @instruction("ld.global.cg.v4.b32 {$0, $1, $2, $3}, [$4];", types.UniTuple(i32, 4), u64, effect=True)
 def load16_l2(address: Any) -> Any:
-    """16 bytes that other blocks may have written before this one met them: past the first cache."""
+    """Load 16 bytes past the first cache: other blocks may have written them while this one ran."""
     only_on_a_gpu()
 
 
@@ -76,7 +76,7 @@ def load16_l2(address: Any) -> Any:
     types.UniTuple(f32, 4), u64, u32, effect=True,
 )  # fmt: skip
 def load_floats_l2_if(address: Any, condition: Any) -> Any:
-    """Four floats past the first cache; zeros, and no access, if ``wanted`` is 0."""
+    """Load four floats past the first cache; zeros, and no access, if ``condition`` is 0."""
     only_on_a_gpu()
 
 

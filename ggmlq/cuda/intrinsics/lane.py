@@ -19,13 +19,13 @@ def warp_and_lane() -> Any:
 
 @inlined
 def g_and_t(lane: Any) -> Any:
-    """Lane 4 g + t has rows g and g + 8 of the wide operand and of sums, and columns from its t on."""
+    """The g and t of lane 4 g + t: it has rows g and g + 8 of the wide operand and sums, columns by t."""
     return lane >> uint32(2), lane & uint32(3)
 
 
 @inlined
 def four_into(array: Any, at: Any, four: Any) -> None:
-    """The four results of one wide load, stored as neighbours in a local array."""
+    """Store the four results of one wide load as neighbours in a local array."""
     array[at], array[at + 1], array[at + 2], array[at + 3] = four[0], four[1], four[2], four[3]
 
 

@@ -1,8 +1,8 @@
-"""The words that kernels are written in: Numba's own, without the types that it gives plain Python.
+"""Numba's words as GPU kernels import them (``cuda``, ``uint32``, …), or blanks where nothing is compiled.
 
-In a kernel ``uint32(x)`` is a conversion, which Numba's annotations do not know.
+All are typed ``Any``: in a kernel ``uint32(x)`` is a conversion, which Numba's annotations do not know.
 
-Where code of kernels came with the package (``cuda/prebuilt``) most processes compile nothing. Then these
+Where code of kernels came with the package (``cuda/prebuilt``) most processes compile nothing. Then the words
 are blanks (blank.py), Numba is not imported, and a kernel that must be compiled after all is compiled by
 another process (machine/compile_process.py). Numba's own words are taken where they cost nothing, because
 ``numba.cuda`` is imported already, where there is no CuPy and so no GPU, and with GGMLQ_COMPILE_HERE=1.

@@ -1,4 +1,4 @@
-"""Products of FP8 by ``wgmma``, whose sums are promoted to float32 every 128 columns.
+"""Products of FP8 codes by Hopper's ``wgmma``, with sums that are promoted to float32 every 128 columns.
 
 The tensor cores keep about 14 bits of a sum. So the sums of 128 columns are ``work``, and are added to
 ``totals`` with one multiply-add, times both scales. Four wgmma, the commit and the wait are one piece of
@@ -130,7 +130,7 @@ def _loader(parts: int, by_columns: bool) -> Any:
     None, u32, effect=True,
 )  # fmt: skip
 def open_turns(turn: Any) -> Any:
-    """Called by both, before their first products."""
+    """Give the first turn to the first warpgroup; both warpgroups call this before their first products."""
     only_on_a_gpu()
 
 

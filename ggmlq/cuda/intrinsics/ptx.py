@@ -1,4 +1,4 @@
-"""Instructions that Numba has no name for, one wrapper each; assembly.py says how to read them."""
+"""Instructions that Numba has no name for: floats, bits, loads, stores, copies, ldmatrix; see assembly.py."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def reciprocal(a: Any) -> Any:
 
 @instruction("max.f32 $0, $1, $2;", f32, f32, f32)
 def larger(a: Any, b: Any) -> Any:
-    """The larger one; that which is a number if the other is NaN."""
+    """The larger of a and b; if one is NaN, the other."""
     return np.float32(b if np.isnan(a) or b > a else a)
 
 
 @instruction("min.f32 $0, $1, $2;", f32, f32, f32)
 def smaller(a: Any, b: Any) -> Any:
-    """The smaller one; that which is a number if the other is NaN."""
+    """The smaller of a and b; if one is NaN, the other."""
     return np.float32(b if np.isnan(a) or b < a else a)
 
 
@@ -87,7 +87,7 @@ def float_of(bits: Any) -> Any:
 
 @instruction("mov.b32 $0, $1;", f32, i32)
 def float_of_int_bits(bits: Any) -> Any:
-    """The float whose bits an integer has."""
+    """The float with the bits of an integer."""
     return np.int32(bits).view(np.float32)
 
 
@@ -119,7 +119,7 @@ def nearest_even(value: Any) -> Any:
 
 @instruction("cvt.rzi.s32.f32 $0, $1;", i32, f32)
 def truncated(value: Any) -> Any:
-    """The integer next to a float on the side of zero; saturates, NaN is 0."""
+    """A float without its fraction, as an integer; saturates, NaN is 0."""
     return _saturated(np.trunc(value))
 
 
@@ -157,13 +157,13 @@ def low_halves(a: Any, b: Any) -> Any:
 
 @instruction("lop3.b32 $0, $1, $2, $3, 0xEA;", u32, u32, u32, u32)
 def masked_or(a: Any, mask: Any, others: Any) -> Any:
-    """Bits of a that the mask has, and others, in one instruction: left to itself LLVM makes two of some."""
+    """``a & mask | others`` in one instruction: left to itself LLVM makes two of some."""
     return np.uint32(a & mask | others)
 
 
 @instruction("lop3.b32 $0, $1, $2, $3, 0x6A;", u32, u32, u32, u32)
 def masked_xor(a: Any, mask: Any, others: Any) -> Any:
-    """Bits of a that the mask has, of which others are turned over, in one instruction."""
+    """``a & mask ^ others`` in one instruction."""
     return np.uint32(a & mask ^ others)
 
 
@@ -172,7 +172,7 @@ def masked_xor(a: Any, mask: Any, others: Any) -> Any:
 
 @instruction("ld.global.nc.v4.b32 {$0, $1, $2, $3}, [$4];", types.UniTuple(i32, 4), u64, effect=True)
 def load16(address: Any) -> Any:
-    """16 bytes that nothing writes meanwhile."""
+    """Load 16 bytes that nothing writes while the kernel runs."""
     only_on_a_gpu()
 
 
@@ -306,5 +306,5 @@ def wait_for_all_but(groups: int) -> Any:
     types.UniTuple(i32, 4), u32, effect=True,
 )  # fmt: skip
 def load_matrices(address: Any) -> Any:
-    """Bytes 4 t … 4 t + 3 of row g of four matrices; lane 8 i + r gives where row r of matrix i is."""
+    """Bytes 4 t … 4 t + 3 of row g of four matrices; lane 8 i + r passes the address of row r of matrix i."""
     only_on_a_gpu()

@@ -14,7 +14,7 @@ from .language import uint32
     u32, u32, u32, effect=True,
 )  # fmt: skip
 def lanes_where_equal(a: Any, b: Any) -> Any:
-    """The lanes whose two numbers are equal."""
+    """A bit for each lane of the warp: 1 where its own a and b are equal."""
     only_on_a_gpu()
 
 
@@ -26,13 +26,13 @@ def count(bits: Any) -> Any:
 
 @instruction("atom.shared.add.u32 $0, [$1], $2;", u32, u32, u32, effect=True)
 def add_shared(address: Any, number: Any) -> Any:
-    """Add to a word of shared memory; returns what it was."""
+    """Add to a word of shared memory, atomically; returns its value before."""
     only_on_a_gpu()
 
 
 @instruction("shfl.sync.idx.b32 $0, $1, $2, 31, -1;", u32, u32, u32, effect=True)
 def from_lane(value: Any, lane: Any) -> Any:
-    """The value of a lane; each lane may name another one."""
+    """The value of lane ``lane``; each lane may name another one."""
     only_on_a_gpu()
 
 

@@ -1,4 +1,4 @@
-"""Hopper's ``wgmma``: four warps multiply together, past the registers of the second operand.
+"""Hopper's ``wgmma`` on bfloat16: four warps multiply weights in registers by a tile in shared memory.
 
 For capability 9.0 alone (its ``a`` variant): later GPUs have other instructions in its place.
 """

@@ -49,7 +49,7 @@ def tuple_of(kind: Any, count: int) -> Any:
 
 
 def chain(form: Form, registers: Sequence[str], a: str, b: str, half: int, fresh: bool) -> list[str]:
-    """Four wgmma; ``fresh``: the first one ignores its sums. Registers t, a and b are declared."""
+    """The assembly of a step, four wgmma; ``fresh``: the first ignores its sums. t, a, b must be declared."""
     sums, results = ",".join(registers), []
     integer = form.a in INTEGERS
     for s in range(STEP // 32):

@@ -20,7 +20,7 @@ BUDGET = 220 << 10  # bytes of shared memory that the blocks of a multiprocessor
 def launch_tiles(
     kernel: Callable[..., Kernel], tiles: Sequence[Any], x: Any, q: QuantArray, out: Any
 ) -> None:
-    """Launch ``kernel(format, tile)`` with the lowest tile that holds all rows, and add its partial sums up.
+    """Launch ``kernel(format, tile)`` with the smallest tile that holds all rows; add up partial sums.
 
     ``x``: the activations as the kernel reads them.
     """

@@ -2,10 +2,10 @@
 
 Changed: the library again, with bfloat16 in place of halves. It keeps 8 bits of a number in place of 11,
 still more than the 7 of an int8 code, and nothing overflows. cuBLAS uses Hopper's own tensor
-instructions (wgmma), which take twice what ``mma.sync`` takes, and scales nothing.
+instructions (wgmma), which are faster than ``mma.sync``, and scales nothing.
 
 Where other kernels have packed the weights, it decodes the packed weights, which is faster and does
-without the file's bytes. Limited by decoding: as long for one row as for a thousand.
+without the file's bytes. Limited by decoding, which takes as long for one row as for a thousand.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Weights as the wide operand of mma, packed: the codes of the file, one step from the tensor cores.
 
 Changed: until here the activations were the 16 rows of ``mma`` and the weights its 8 columns, so one row
-of activations wasted fifteen sixteenths of it. Turned round, 16 rows of weights meet 8 of activations.
+of activations wasted fifteen sixteenths of it. Now 16 rows of weights are multiplied by 8 of activations.
 Weights are packed (packed/pack.py): a fragment of 16 rows and 64 columns is one piece of memory, in the bits
-of the file. It holds for each lane of a warp just the codes that the lane hands to ``mma``. A warp copies a
+of the file. It holds for each lane of a warp just the codes that the lane puts into ``mma``. A warp copies a
 fragment to shared memory, and every lane makes pairs of bfloat16 of its words with an instruction or two. The
-activations, bfloat16 too, come straight from memory. A sum of one run meets its scale once.
+activations, bfloat16 too, come straight from memory. A sum of one run is scaled once.
 
 Why it helps: 4.5 bits a weight are read, not 9, and eight rows of activations share the unpacking. Codes are
-exact in bfloat16 and scales meet only sums, so nothing overflows and nothing else is rounded.
+exact in bfloat16 and scales multiply only sums, so nothing overflows and nothing else is rounded.
 
 Limited by waiting: a warp copies a fragment, waits for it, multiplies, and copies the next. cuda:gemv keeps
-fragments in flight; all else there is about few rows, and in cuda:mma_bf16 about many.
+fragments in flight, and is otherwise made for few rows; cuda:mma_bf16 is made for many.
 """
 
 from __future__ import annotations

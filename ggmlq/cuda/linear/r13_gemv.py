@@ -1,14 +1,14 @@
 """A few rows: weights straight from memory in the file's bits, on tensor cores that have time to spare.
 
 Changed: no warp waits for a fragment. With few rows all that counts is to read the weights once, as fast as
-memory gives them. Each of the 8 to 16 warps of a block keeps fragments in flight into shared memory
+memory gives them. Each of the 4 to 16 warps of a block keeps fragments in flight into shared memory
 (gemv/stages.py), without waiting for any other warp; the first ones while the kernel before this one still
 runs (intrinsics/dependent_launch.py). A block makes 32 or 64 rows of outputs; its warps share the columns and
 add up at the end, in a fixed order. And codes of some types stay raised, which saves instructions
 (packed/operand.py).
 
 Up to 8 rows of activations stay floats and are rounded to bfloat16 while they are read: so one kernel
-does all. The codes are exact in bfloat16, and a scale meets only sums: nothing overflows. (An activation
+does all. The codes are exact in bfloat16, and scales multiply only sums: nothing overflows. (An activation
 that is infinite may make NaN, for raised codes are up to 128 too high and that is taken off.)
 
 With up to four rows the columns of ``mma`` that are free serve other runs (gemv/by_runs.py). An estimate
@@ -58,7 +58,7 @@ from ..rings.ring import offset_advancer
 
 
 def spans(fmt: BlockFormat, columns: int, newer: bool = True) -> tuple[int, ...]:
-    """The numbers of fragments of a row in a stage.
+    """The numbers of fragments of a row that a stage may have, the largest first.
 
     32 rows leave no registers for two of them where there are offsets, or on older GPUs.
     """
@@ -81,7 +81,7 @@ def multiplier(stage: GemvStage) -> Any:
 
 @cache
 def fragment_multiplier(stage: GemvStage) -> Any:
-    """The device function that adds one fragment of each row."""
+    """The device function that adds one fragment of each fragment row to a lane's sums."""
     layout, size, tiles, twice = stage.layout, stage.size, stage.tiles, stage.fragment_rows > TWO
     count, values = buffer_sizes(layout)
     runs, scales, has_offset = layout.runs, layout.scales, layout.has_offset

@@ -1,12 +1,12 @@
 """Many rows: tiles of activations that all warps of a block share, and a ring that four warps fill.
 
 Changed from gemv: its warps read all activations again for each two fragment rows. Here four warps make
-128 rows of outputs of one tile of activations, up to 64 rows of them, and all take these from the same
+128 rows of outputs from one tile of up to 64 rows of activations, which all warps read in the same
 stages of shared memory (rings/ring.py), with one barrier a step. Where there are few tiles the
 columns are split among blocks too, and a second, small kernel adds the partial sums in a fixed order
 (schedule/split_k.py).
 
-A sum of one run meets its scale once for 16 or 32 columns: one multiply-add an output. The rest is
+A sum of one run is scaled once for 16 or 32 columns: one multiply-add an output. The rest is
 exact: integer codes in bfloat16, sums in float32.
 
 Limited by ``mma.sync``, which reaches under two thirds of what Hopper's wgmma does: with many rows

@@ -16,7 +16,7 @@ Tiles are made in a raster (schedule/raster.py), so that activations stay in the
 by. With the widest tiles three more warps make x_tiles of later steps meanwhile
 (warp_specialized/late_activations.py).
 
-Limited by what surrounds the products, 7 to 12 microseconds to make x_tiles, to start and to add up partial
+Limited by the work around the products, 7 to 12 microseconds to make x_tiles, to start and to add up partial
 sums; from some 1000 rows on by the card's power.
 """
 
@@ -62,7 +62,7 @@ from ..warp_specialized.tile import (
 
 @family((fmt, tile) for fmt in BLOCK_FORMATS for tile in TILES)
 def kernel(fmt: BlockFormat, tile: WarpSpecializedTile) -> Kernel:
-    """The kernel of blocks that stay; the last one is the first in the order of schedule/work_units.py."""
+    """The kernel of blocks that stay; the last block is the first in the order of schedule/work_units.py."""
     layout, wide, locate = layout_of(fmt), tile.wide, consumer_locator(tile.columns)
     split_epilogue = within_clusters(layout, tile, locate)
     consume = consumer(layout, tile, locate, split_epilogue=split_epilogue)

@@ -28,7 +28,7 @@ SIDE = 16
 
 @inlined
 def byte_products(a: Any, b: Any) -> Any:
-    """The sum of the products of four bytes."""
+    """The sum of the products of the four signed bytes of two words."""
     total = int32(0)
     for shift in (24, 16, 8, 0):
         x, y = int32(a << int32(shift)) >> int32(24), int32(b << int32(shift)) >> int32(24)
@@ -38,7 +38,7 @@ def byte_products(a: Any, b: Any) -> Any:
 
 @inlined
 def sixteen_products(a: Any, b: Any) -> Any:
-    """The sum of the products of 16 bytes behind two addresses."""
+    """The sum of the products of 16 signed bytes at each of two addresses."""
     a0, a1, a2, a3 = ptx.load16(a)
     b0, b1, b2, b3 = ptx.load16(b)
     low = int32(byte_products(a0, b0) + byte_products(a1, b1))

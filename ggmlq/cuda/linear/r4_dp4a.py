@@ -1,10 +1,10 @@
 """dp4a: four multiplications and additions in one instruction.
 
 Changed: tiles again, now of words of four unpacked codes, and a thread multiplies words. A
-tile spans 64 columns, so that a barrier is paid for 16 instructions that count.
+tile spans 64 columns, so that a thread has 16 dp4a between barriers.
 
-Limited by shared memory: one instruction that counts still needs two loads, and the load unit gives
-32 words a clock where the integer unit could take 64.
+Limited by shared memory: each dp4a still needs two loads, and the load unit gives 32 words a clock
+where the integer unit could take 64.
 """
 
 from __future__ import annotations

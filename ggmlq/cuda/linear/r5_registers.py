@@ -1,7 +1,7 @@
 """Register blocking: a thread makes 8 × 8 outputs of the words that it loads.
 
-Changed: a tile is 128 × 128 outputs, and of eight words of either operand a thread makes 64 dp4a, so
-shared memory is asked once for four multiplications and not twice for one. Words lie by column in
+Changed: a tile is 128 × 128 outputs, and a thread computes 64 dp4a from eight words of either operand.
+So it loads one word of shared memory for four dp4a, not two for one. Words lie by column in
 shared memory, so that four neighbours come with one load; while one tile is multiplied, the next is
 in flight into the other half of the memory.
 
@@ -48,7 +48,7 @@ def eight(shared: Any, at: Any, into: Any) -> None:
 
 @inlined
 def eight_scales(source: Any, into: Any) -> None:
-    """Load eight floats of global memory in the same pattern."""
+    """Load eight floats from global memory: four, and four half a tile further."""
     for four in range(2):
         four_values = ptx.load_floats(source + uint64(256 * four))
         for i in range(4):

@@ -5,7 +5,7 @@ them; it sums their products in float32. It serves every block format and does n
 all.
 
 Limited by the copy: each weight is written and read again as two bytes, which a large batch pays
-for and a small one does not. It takes 256 MB (or 16 rows): larger matrices are decoded and
+for and a small one does not. The copy takes 256 MB (or 16 rows): larger matrices are decoded and
 multiplied in slabs of rows. Halves end at 65504: larger activations become infinite.
 """
 

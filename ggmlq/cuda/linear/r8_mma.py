@@ -4,9 +4,9 @@ Changed: the codes are multiplied again, by ``mma.sync`` on fragments that ldmat
 memory, which cp.async fills a few stages ahead (unpacked/tiles.py). One instruction makes 4096
 multiplications; a run of 32 columns is exactly one.
 
-Limited by what comes after: each int32 sum is converted to float (at half rate), multiplied with
-one scale and added with the other. In registers alone, the bare instruction makes 1170 TFLOP/s on an
-H200, with this behind it 417.
+Limited by the steps after it: each int32 sum is converted to float (at half rate), multiplied by
+one scale, and by the other while it is added. In registers alone, the bare instruction makes
+1170 TFLOP/s on an H200, with these steps behind it 417.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compiling in another process (compile_worker.py), so that Numba is loaded there and not here.
+"""Compiles GPU kernels in another process (compile_worker.py), so that Numba is loaded there and not here.
 
 The process is the same Python with the same path. The first kernel that needs it starts it; it waits for
 others, and ends when its input is closed, even if its parent was killed. Requests and answers are pickled,
@@ -30,7 +30,7 @@ _running: dict[
 
 
 def code(origin: Any, capability: tuple[int, int]) -> bytes:
-    """The code of a family's kernel, compiled."""
+    """The code of a family's kernel for a capability, compiled by the other process."""
     task = f"{origin}: compiling it in another process"
     if origin is None:
         raise DeviceError(f"a kernel that no family makes: only Numba itself can compile it; {WAY_OUT}")

@@ -14,7 +14,7 @@ from .compile_process import received, send
 
 
 def compiled(family: str, case: tuple[Any, ...], capability: tuple[int, int]) -> tuple[str, Any]:
-    """The code, or an error in words."""
+    """The answer to a request: "code" and the code, or "missing" or "error" and a text."""
     try:
         importlib.import_module(family.rpartition(".")[0])
         from .launch import FAMILIES  # here, for without numba-cuda the import says what is missing

@@ -1,4 +1,4 @@
-"""A function for the GPU, and its machine code by Numba and nvJitLink; neither needs a GPU.
+"""Compiles a kernel's Python function to machine code, by Numba and nvJitLink; neither needs a GPU.
 
 This file is part of every kernel: a change makes all prebuilt code stale (ggmlq/store/reach.py).
 """

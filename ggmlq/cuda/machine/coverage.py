@@ -21,7 +21,7 @@ def families() -> dict[str, Any]:
 
 
 def coverage(capability: tuple[int, int]) -> dict[str, Any]:
-    """Kernels that the package has for a capability, and all there are; rooms without any."""
+    """The number of kernels whose code the package has for a capability, of all kernels; rooms with none."""
     totals, served_counts = Counter[str](), Counter[str]()
     for name, family in families().items():
         room = name.removeprefix("ggmlq.").removeprefix("cuda.").partition(".")[0]

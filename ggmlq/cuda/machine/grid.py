@@ -1,4 +1,4 @@
-"""Launches over arrays of any height, and arrays as addresses with strides."""
+"""Helpers of launches: grids over any number of rows, and a 2-D array as its address and strides."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ LONG = (1 << 64) - 1
 
 
 def by_levels(kernel: Kernel, across: int, levels: int, *arguments: Any) -> None:
-    """Launch a kernel over a grid of any height; its last parameter is the first level of a launch."""
+    """Launch a kernel over ``levels`` levels of blocks, in several launches if need be.
+
+    The kernel's last parameter is the first level of a launch.
+    """
     for first in range(0, levels, LEVELS):
         grid = across, min(LEVELS, levels - first)
         kernel(grid, (kernel.threads,), *arguments, first)

@@ -1,4 +1,4 @@
-"""Kernels: their code found or made once for a capability, launched on CuPy's current stream.
+"""``Kernel``: a GPU function, whose code is found or compiled once, then launched on CuPy's current stream.
 
 Most code comes with the package (served.py); other code is compiled (compiling.py), by another process
 where Numba is not loaded in this one (compile_process.py), and stored on disk. CuPy loads it and submit.py
@@ -68,8 +68,7 @@ class Kernel(Compiled):
 
     ``lto``: the assembler gets the whole kernel as LTO IR, as ``setmaxnreg`` needs (intrinsics/assembly.py).
     ``together``: its blocks wait for each other, so all blocks of a grid run at the same time, or the
-    launch is
-    refused.
+    launch is refused.
     """
 
     def __init__(
@@ -154,7 +153,7 @@ class Kernel(Compiled):
         )  # fmt: skip
 
     def load(self) -> None:
-        """Compile and load it for CuPy's current device, as before a graph records it."""
+        """Compile and load the kernel for CuPy's current device, as before a graph records it."""
         index = device.driver().device()
         if index not in self._loaded:
             self._load(index)
@@ -248,12 +247,12 @@ class Kernel(Compiled):
 
 
 def _shared_for_blocks(max_blocks: int) -> int:
-    """Bytes of shared memory with which a multiprocessor holds no more blocks than ``most``."""
+    """Bytes of shared memory of a block with which a multiprocessor holds at most ``max_blocks`` blocks."""
     return device.most_shared() // (max_blocks + 1) + 1
 
 
 def _limiting_shared(shared: int, max_blocks: int, early: bool) -> int:
-    """Bytes of shared memory with which at most ``max_blocks`` blocks fit on a multiprocessor."""
+    """Bytes of shared memory of a launch: so many that at most ``max_blocks`` fit on a multiprocessor."""
     return max(shared, _shared_for_blocks(max_blocks)) if max_blocks and early else shared
 
 

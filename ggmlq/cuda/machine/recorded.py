@@ -1,10 +1,10 @@
 """A product's launches, recorded once and repeated: the work that every call has in common is done once.
 
 While a rung runs, each launch is recorded (launch.py) with its arguments. Arrays among them are x, y,
-memory that was prepared with the weights, or a workspace in which one kernel hands results to the next.
+memory that was prepared with the weights, or a workspace in which a kernel leaves results for the next one.
 Only the prepared memory is the same in the next call. So the others become address slots of prepared
-launches (prepared_launch.py), and the next product of as many rows is one piece of memory, a few addresses,
-and the driver.
+launches (prepared_launch.py), and the next product of as many rows takes one allocation, a few addresses
+and the driver's calls.
 
 That is right for rungs that only launch kernels, the same ones for every x of a shape: they declare it
 (``repeats`` of ``register``). A recording belongs to the prepared memory of its array, and is dropped with
@@ -42,7 +42,7 @@ class RecordedLaunches:
         self._memory = device.cupy().cuda.alloc
 
     def _slot_for(self, argument: Any, operands: tuple[Any, Any]) -> Any:
-        """The argument of all calls that stands for an argument of this one."""
+        """An argument for all later calls: a slot where it is an array that changes, else the argument."""
         if not hasattr(argument, "data"):
             return argument
         at = argument.data.ptr
@@ -65,7 +65,7 @@ class RecordedLaunches:
     def __call__(self, x: int, y: int, stream: int, workspace: int = 0) -> None:
         """Launch the product of the array at ``x``, to ``y``.
 
-        ``workspace``: the address of memory of that many bytes; without it CuPy gives some.
+        ``workspace``: the address of ``self.workspace`` bytes of memory; 0: CuPy allocates them.
         """
         try:
             launches = self._free.pop()
@@ -81,7 +81,7 @@ class RecordedLaunches:
 
 
 def recorded_launches(run: Callable[[], None]) -> list[RecordedLaunch]:
-    """Run something, and return the launches of this thread."""
+    """The launches that this thread makes while ``run`` runs; it runs here, once."""
     launches: list[RecordedLaunch] = []
     RECORDING.launches = launches
     try:
@@ -92,7 +92,7 @@ def recorded_launches(run: Callable[[], None]) -> list[RecordedLaunch]:
 
 
 def prepared_memory(q: Any) -> list[Any]:
-    """The memory of weights, and arrays that kernels prepared with them."""
+    """The arrays that hold the memory of weights, and those that kernels prepared from them."""
     parts = [q.memory]
     for item in q.prepared_copies():
         parts += item if isinstance(item, tuple) else vars(item).values() if hasattr(item, "__dict__") else ()
@@ -100,7 +100,7 @@ def prepared_memory(q: Any) -> list[Any]:
 
 
 def recorded_product(launch: Callable[..., None], x: Any, q: Any, y: Any) -> RecordedLaunches | None:
-    """Launch a product, and record it for the next one; None where this one had to prepare the weights."""
+    """Launch a product and record it for the next one; None where weights were not prepared before."""
     ids_before = list(map(id, q.prepared_copies()))
     launches = recorded_launches(lambda: launch(x, q, y))
     if not ids_before or ids_before != list(map(id, q.prepared_copies())):

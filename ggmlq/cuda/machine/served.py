@@ -26,7 +26,7 @@ LIMITS = re.compile(r"\.maxntid (\d+), 1, 1\s*\.minnctapersm ([2-9])\b")
 
 
 def code_of(origin: Origin, capability: tuple[int, int], exact: bool) -> bytes | None:
-    """The code of a kernel for a GPU, or None."""
+    """The package's code of a kernel for a GPU; None where it has none."""
     folder = SERVED.get(capability)
     code = _code(HERE / folder, origin) if folder else None
     if code is None and not exact:
@@ -36,14 +36,14 @@ def code_of(origin: Origin, capability: tuple[int, int], exact: bool) -> bytes |
 
 
 def is_served(origin: Origin, capability: tuple[int, int], exact: bool) -> bool:
-    """True where :func:`code_of` finds the code, which is not unpacked here."""
+    """True if :func:`code_of` would find code; nothing is unpacked here."""
     folders = [SERVED[capability]] if capability in SERVED else []
     folders += [] if exact else [PTX]
     return any(place_of(HERE / folder, origin) is not None for folder in folders)
 
 
 def for_driver(code: bytes, capability: tuple[int, int]) -> bytes:
-    """PTX, written for 9.0, as a driver takes it for another GPU."""
+    """The package's PTX, which was written for 9.0, changed so that a driver takes it for another GPU."""
     if CLUSTERS in code:
         code = code.replace(*VERSIONS)
     if capability >= UNTOLD:

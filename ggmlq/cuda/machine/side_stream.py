@@ -45,7 +45,7 @@ def _borrow(index: int) -> SideStream:
 
 @contextmanager
 def fork(index: int, main: Any) -> Iterator[Any]:
-    """A stream that starts where ``main`` is; ``main`` waits for it at the end, errors or none."""
+    """A context with a stream that starts where ``main`` is; ``main`` waits for it at the end, always."""
     side = _borrow(index)
     side.begun.record(main)
     side.stream.wait_event(side.begun)

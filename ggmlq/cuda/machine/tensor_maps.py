@@ -154,5 +154,5 @@ def map_address(box: Box) -> int:
 
 
 def map_array(box: Box) -> Any:
-    """A map in memory of its own, whose owner keeps it as long as the matrix: its address stays right."""
+    """A map in memory of its own; who keeps it as long as the matrix may keep its address, too."""
     return device.upload(np.frombuffer(encoded(box), np.uint8), f"cuda:{device.current()}")

@@ -1,4 +1,4 @@
-"""Packed weights: the file's bits, in the order in which the lanes of a warp hand them to tensor cores.
+"""Packed weights: the file's bits, in the order in which the lanes of a warp give them to tensor cores.
 
     layout.py      PackedLayout: how a format's fragments look, derived from the format
     pack.py        the picture of a fragment, and the kernel that packs blocks

@@ -54,9 +54,7 @@ def can_stay_raised(layout: PackedLayout) -> bool:
 
 
 def excess_pair(layout: PackedLayout) -> int:
-    """The pair to add for each activation where no offset takes the excess off; 0 where there is nothing to
-    add.
-    """
+    """The pair of bfloat16 to add for each activation where no offset takes the excess off; 0 for none."""
     return bf16x2.pair(layout.lowest - 128) if can_stay_raised(layout) and not layout.has_offset else 0
 
 
@@ -150,5 +148,5 @@ def _from_table(levels: tuple[int, ...]) -> Any:
 
 
 def buffer_sizes(layout: PackedLayout) -> tuple[int, int]:
-    """Words and scales that a lane holds of a fragment."""
+    """The numbers of words and of scales that a lane holds of a fragment."""
     return layout.bits, 2 * layout.scales

@@ -13,7 +13,7 @@ from ...formats._tables import FP4
 from ...formats.packing import packing
 
 ROWS, STEP = 16, 64  # of a fragment: rows of weights, columns
-FRAGMENT_ROWS = 8  # that a block multiplies
+FRAGMENT_ROWS = 8  # fragment rows that a block multiplies
 TILE_ROWS = FRAGMENT_ROWS * ROWS
 BIT_PLANES = {1: (2,), 2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2)}
 
@@ -29,9 +29,9 @@ class PackedLayout:
     run: int  # columns that share a scale
     has_offset: bool
     middle: int  # middle of the range of codes, where there is an offset
-    blocks: int  # of a row that a fragment has halves of
-    halves: int  # of a block
-    subs: int  # bytes of a run
+    blocks: int  # blocks of a row whose halves a fragment has
+    halves: int  # halves of a block
+    subs: int  # bytes of sub-scales of a run
     sub_zero: int  # this and what follows: facts of ``formats.format.Scales``
     unit: float
     sign: int
@@ -50,7 +50,7 @@ class PackedLayout:
 
     @property
     def bits(self) -> int:
-        """Bits of a code, and words of codes that a lane has of a fragment."""
+        """Bits of a code; a lane has as many words of a fragment's codes."""
         return sum(self.bit_planes)
 
     @property

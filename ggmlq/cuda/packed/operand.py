@@ -7,10 +7,10 @@ taken off
     the sums           where sums of activations are known: excess × sum, one multiplication
     by one more mma    of the activations with the excess alone, where there is no offset
 
-Then what tensor cores cut off is measured by 128 times an activation. That is within reference.bound for
-codes of four bits and more in blocks of 256. So only these stay raised, and only for one tile of
-activations, since more tiles share the instruction. For other types a fuzz on an H200 found results up to
-six times as far off.
+With raised codes, what tensor cores cut off is relative to 128 times an activation. That is within
+reference.bound for codes of four bits and more in blocks of 256. So only these stay raised, and only for
+one tile of activations, since more tiles share the instruction. For other types a fuzz on an H200 found
+results up to six times as far off.
 """
 
 from __future__ import annotations

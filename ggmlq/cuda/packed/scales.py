@@ -1,4 +1,4 @@
-"""A fragment's scales and offsets: made of its halves and bytes when they are read, exact in float32.
+"""Device functions that make a fragment's scales and offsets of its halves and bytes, exact in float32.
 
 Every lane makes the scales of rows g and g + 8 with few instructions: a byte becomes a float by being put
 where a float has such bits.

@@ -1,6 +1,6 @@
-"""Several GPUs of one process, or one process a GPU.
+"""The GPUs' part of ``gq.parallel``: several GPUs of one process, or one process a GPU.
 
-streams.py   streams of several devices that start and end together
-team.py      copies between them, sums by copies
+streams.py   streams of several GPUs that work for one caller
+team.py      copies between GPUs, sums by copies
 nccl.py      sums by NCCL, through CuPy
 """

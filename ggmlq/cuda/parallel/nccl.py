@@ -1,4 +1,4 @@
-"""Sums over GPUs by NCCL, through CuPy: one communicator a device.
+"""Sums of arrays over several GPUs by NCCL, through CuPy, for ``gq.parallel``: one communicator a device.
 
 NCCL adds in an order that depends on the number of devices, how they are linked and the size of the arrays,
 not on time: the same call gives the same bits again, and the same on every device.
@@ -43,7 +43,7 @@ def library() -> Any:
 
 
 def needed(task: str) -> Any:
-    """The module; an error that says what to install if it is missing."""
+    """CuPy's module for NCCL, or an error that says what to install."""
     module = library()
     if module is None:
         raise MissingDependencyError(
@@ -64,7 +64,7 @@ def version() -> str | None:
 
 
 def kind_of(task: str, dtype: np.dtype[Any]) -> int:
-    """NCCL's number for a type."""
+    """NCCL's number for a dtype, or an error if NCCL does not add such arrays here."""
     if dtype.name not in KINDS:
         raise DeviceError(
             f"{task}: NCCL does not add arrays of {dtype}; it takes {', '.join(KINDS)} here; convert them"
@@ -126,10 +126,8 @@ class Ranked:
         self.version = version()
         unique_id = np.zeros(BYTES, np.int8)
         if rank == 0:
-            communicators = module.get_unique_id()  # bytes from CuPy 14 on, integers before
-            unique_id[:] = (
-                np.frombuffer(communicators, np.int8) if isinstance(communicators, bytes) else communicators
-            )
+            drawn = module.get_unique_id()  # bytes from CuPy 14 on, integers before
+            unique_id[:] = np.frombuffer(drawn, np.int8) if isinstance(drawn, bytes) else drawn
         wire.hand(unique_id, 0)  # when it arrives, all processes have started
         with self._device, self._named_errors():
             try:
@@ -150,7 +148,7 @@ class Ranked:
         return y if out is None else out
 
     def hand(self, x: Any, root: int) -> Any:
-        """Copy the bytes of one rank into the arrays of the others."""
+        """Copy the array of rank ``root`` into those of the other ranks."""
         cp = device.cupy()
         with self._device, self._named_errors():
             y = cp.ascontiguousarray(x)
@@ -161,7 +159,7 @@ class Ranked:
         return x
 
     def join(self, x: Any, lengths: Sequence[int]) -> Any:
-        """Join the arrays of all ranks along the first axis: each hands its part to all, in one group of
+        """Join the arrays of all ranks along the first axis: each sends its part to all, in one group of
         calls.
         """
         cp, module = device.cupy(), library()

@@ -1,8 +1,8 @@
-"""Streams of several GPUs that start and end together for one caller.
+"""The CUDA streams on which several GPUs work for one caller (``gq.parallel``), ordered by events.
 
 The caller's stream is the current one of its device. Each other device works on its own current stream;
-while the caller's records a CUDA graph, on one of ours, so that the graph holds all of it. The host waits
-for nothing: events order the streams, and only where data goes from one device to another.
+while the caller's records a CUDA graph, on a stream of SIDES, so that the graph holds all work. The host
+waits for nothing: events order the streams, and only where data goes from one device to another.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Lane(NamedTuple):
 
 
 class Streams:
-    """The lanes of a run, and objects that live until it ends."""
+    """The lanes of a run, one for each device, and objects that live until it ends."""
 
     def __init__(self, home: int, numbers: Sequence[int]) -> None:
         cuda = device.cupy().cuda
@@ -52,7 +52,7 @@ class Streams:
         return stream
 
     def after(self, first: int, others: Sequence[int]) -> None:
-        """Make other devices wait until one has come to this point."""
+        """Make the devices ``others`` wait until device ``first`` has come to this point."""
         waiting = [n for n in others if n != first]
         if not waiting:
             return

@@ -1,4 +1,4 @@
-"""Several GPUs on behalf of one caller: copies between them, and sums by copies.
+"""A team of several GPUs that work for one caller of ``gq.parallel``: copies between them, sums by copies.
 
 Memory belongs to the stream that it was allocated on. A copy runs on the stream of the device that is not
 the caller's, after an event of the caller's stream; the arrays that it reads or writes are held until that
@@ -23,7 +23,7 @@ ALREADY = 704  # cudaErrorPeerAccessAlreadyEnabled
 
 
 def link(numbers: Sequence[int]) -> bool:
-    """Let each GPU read the others' memory if the machine allows it; else copies go through the host."""
+    """Let GPUs read each other's memory; False where the machine denies it: copies go through the host."""
     cuda, whole = device.cupy().cuda, True
     for one, other in itertools.permutations(set(numbers), 2):
         if not cuda.runtime.deviceCanAccessPeer(one, other):
@@ -80,7 +80,7 @@ class CudaTeam:
 
     @contextmanager
     def run(self, home: str, keep: list[Any]) -> Iterator[CudaRun]:
-        """A run for a caller on a device; within a run of the same devices, a part of that."""
+        """A context of work for a caller on ``home``; within a run of the same devices, a part of it."""
         number = int(home.partition(":")[2])
         numbers = frozenset(self.numbers)
         under_way = UNDER_WAY.streams
@@ -103,7 +103,7 @@ class CudaTeam:
                 streams.join()
 
     def add(self, arrays: Sequence[Any], streams: Streams) -> bool:
-        """Sums by NCCL, in place; False where copies make them."""
+        """Sum arrays by NCCL, in place; False, and nothing done, where sums are not NCCL's."""
         if self._nccl is None:
             return False
         self._nccl.sum(REQUEST, arrays, [streams.lanes[number] for number in self.numbers])
@@ -236,8 +236,8 @@ class CudaRun:
         return totals
 
     def _by_copies(self, parts: Sequence[Any]) -> list[Any]:
-        """Sums of several GPUs: each fetches a share of all terms, adds them in order, and hands the sums
-        around.
+        """Sums of several GPUs: each fetches a share of all terms, adds them in order, and copies the sums to
+        all.
 
         Every element is added in the order of the devices, wherever that happens, and is then on every
         device.
@@ -266,14 +266,14 @@ class CudaRun:
 
 
 def copied(target: Any, source: Any, lane: Lane) -> Any:
-    """Contiguous memory to memory of another device, or of the same, on a stream."""
+    """Copy contiguous memory to memory of another device, or of the same, on a lane's stream."""
     if source.nbytes:
         target.data.copy_from_device_async(source.data, source.nbytes, lane.stream)
     return target
 
 
 def as_of(array: Any, number: int) -> Any:
-    """Memory of another GPU as if it belonged to this one, for kernels that read it over the link."""
+    """An array of another GPU as if it belonged to GPU ``number``, for kernels that read it over the link."""
     cp = device.cupy()
     memory = cp.cuda.UnownedMemory(array.data.ptr, array.nbytes, array, number)
     return cp.ndarray(array.shape, array.dtype, cp.cuda.MemoryPointer(memory, 0))

@@ -1,4 +1,7 @@
-"""Encoding on the GPU, with the bytes that the CPU writes: a file of its name for each format."""
+"""``gq.quantize`` on the GPU: encoders that write the CPU's bytes, a file of its name for each format.
+
+decode.py and decode_k.py are ``dequantize`` on the GPU; _block.py has parts of the encoders.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +48,6 @@ def quantize(x: Any, fmt: Format) -> QuantArray | None:
 
 
 def launch(kernel: Kernel, x: Any, raw: Any, unfit: Any) -> None:
-    """Run an encoder over all blocks of x; a bit of ``unfit`` is set where a block is not sane."""
+    """Run an encoder over all blocks of x; it sets a bit of ``unfit`` if a value or a scale is not finite."""
     blocks = x.size // RUN
     kernel((-(-blocks * LANES // THREADS),), (THREADS,), x, raw, unfit, blocks)

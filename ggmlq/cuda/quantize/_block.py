@@ -1,8 +1,8 @@
-"""Parts of the encoders of blocks of 32: which thread reads what, and how a block agrees on something.
+"""Parts of the GPU's encoders of blocks of 32: which thread reads what, and values of a whole block.
 
 Four threads serve a block. Thread ``part`` holds eight values: four neighbours from 4 part on and
 the four that are 16 further, whose codes share bytes with theirs in formats of nibbles. So a
-thread makes whole bytes alone; what the whole block must know goes round by shuffles.
+thread makes whole bytes alone; shuffles compute the values of the whole block, as its largest magnitude.
 """
 
 from __future__ import annotations

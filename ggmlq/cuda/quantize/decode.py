@@ -1,4 +1,4 @@
-"""Decoding on the GPU: one kernel for all formats, through their atoms, but for K types (decode_k.py).
+"""``dequantize`` on the GPU: one kernel for all formats, through their atoms, except K types (decode_k.py).
 
 A thread decodes the neighbours that fill one store of 16 bytes, so it needs one scale and one
 offset. Product and difference are rounded one after the other, as in ggml: never fused.
@@ -122,7 +122,7 @@ def dequantize(q: QuantArray, dtype: np.dtype[Any]) -> Any:
 
 
 def decoded(q: QuantArray, kind: str) -> Any:
-    """Blocks as values of a kind; bfloat16 as its bits, as a tensor of bfloat16 has them already."""
+    """The values of an array in a kind of floats; those of kind bfloat16 as uint16, their bits."""
     fmt = q.format
     if isinstance(fmt, ScalarFormat) and fmt.bfloat and kind == "bfloat16":
         return q.raw.view(DTYPES[kind])
@@ -133,7 +133,7 @@ def decoded(q: QuantArray, kind: str) -> Any:
 
 
 def decode(fmt: BlockFormat, kind: str, blocks: Any, out: Any) -> None:
-    """Blocks [count, bytes of one] into values of a kind."""
+    """Decode blocks [count, bytes of one] into ``out``, values of a kind."""
     by_words = fmt.name in decode_k.LAYOUTS
     store_length = decode_k.thread_values(kind) if by_words else 32 // KINDS[kind]
     more = (len(blocks),) if by_words else ()

@@ -1,4 +1,4 @@
-"""Decoding q2_K … q6_K on the GPU: four codes a word, one instruction for all of them.
+"""``dequantize`` of q2_K … q6_K on the GPU: codes are handled by words, four in one instruction.
 
 A block has two halves of 128 weights, a half four runs of 32. Codes lie in planes of 1, 2 or 4 bits: rows of
 32 bytes, of which byte j serves column j of two, four or eight runs. A thread takes neighbouring columns

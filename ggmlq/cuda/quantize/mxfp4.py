@@ -1,8 +1,8 @@
-"""mxfp4: a power of two as scale, and the nearest of eight magnitudes; layout in formats/mxfp4.py.
+"""The GPU's encoder of mxfp4: a power of two as scale, the nearest of eight magnitudes; see formats/mxfp4.py.
 
 The exponent is floor(log2(amax)) with log2 rounded to float32, so just below a power of two it may
 already be the next one. How far below depends on the exponent: a table made with the CPU's own
-logarithm says it.
+logarithm says how far.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def floor_log2(value: Any) -> Any:
 
 @inlined
 def exponent_of(value: Any) -> Any:
-    """The floor of log2, read from the exponent bits where they suffice."""
+    """The block's exponent: the floor of log2, read from the exponent bits where they suffice."""
     bits = ptx.bits_of(value)
     exponent = int32(bits >> uint32(23)) - int32(127)
     if exponent < int32(-126) or uint32(bits & uint32(0x7FFFFF)) >= uint32((1 << 23) - STEPS):

@@ -1,4 +1,4 @@
-"""q4_0: the extreme value gets the code 0, so d is it over -8; the layout is in formats/q4_0.py."""
+"""The GPU's encoder of q4_0: the extreme value gets code 0, so d is that value / -8; see formats/q4_0.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""q4_1: codes count steps from the lowest value; the layout is in formats/q4_1.py."""
+"""The GPU's encoder of q4_1: codes count steps from the lowest value; the layout is in formats/q4_1.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""q5_0: as q4_0 with one more bit, stored apart; the layout is in formats/q5_0.py."""
+"""The GPU's encoder of q5_0: as q4_0 with one more bit, stored apart; the layout is in formats/q5_0.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""q5_1: as q4_1 with one more bit, stored apart; the layout is in formats/q5_1.py."""
+"""The GPU's encoder of q5_1: as q4_1 with one more bit, stored apart; the layout is in formats/q5_1.py."""
 
 from __future__ import annotations
 

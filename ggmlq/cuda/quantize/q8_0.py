@@ -1,4 +1,4 @@
-"""q8_0: codes x / (amax / 127), halves away from zero; the layout is in formats/q8_0.py."""
+"""The GPU's encoder of q8_0: codes x / (amax / 127), halves away from zero; see formats/q8_0.py."""
 
 from __future__ import annotations
 

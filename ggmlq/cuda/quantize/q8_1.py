@@ -1,7 +1,7 @@
-"""q8_1: as q8_0 with the block's sum beside the scale; the layout is in formats/q8_1.py.
+"""The GPU's encoder of q8_1: as q8_0 with the block's sum beside the scale; see formats/q8_1.py.
 
-Programs differ in how they divide and round and in what they keep as the sum. ``ggml-ref`` is what
-``gq.quantize`` writes, ``ggml-mmvq`` is what llama.cpp's CUDA backend multiplies up to 8 rows of.
+Programs differ in how they divide and round and in what they store as the sum. ``gq.quantize`` writes
+``ggml-ref``; llama.cpp's CUDA backend makes ``ggml-mmvq`` of activations, for products of up to 8 rows.
 """
 
 from __future__ import annotations
@@ -27,17 +27,20 @@ from ._block import (
 
 @inlined
 def by_the_inverse(value: Any, d: Any, per: Any) -> Any:
+    """The code of a value by multiplication: value × ``per``, the inverse of d."""
     return half_away(ptx.mul(value, per))
 
 
 @inlined
 def by_the_scale(value: Any, d: Any, per: Any) -> Any:
-    """X / d, and 0 where all are 0."""
+    """The code of a value by division: value / d, or 0 if d is 0, as where the whole block is."""
     v = ptx.div(value, d)
     return min(max(half_away(v if d != float32(0) else float32(0)), int32(-127)), int32(127))
 
 
 def encoder(code: Any, sum_of_floats: bool) -> Any:
+    """The device function that encodes a block; its sum is that of the floats, or of the codes times d."""
+
     @inlined
     def encode(v: Any, part: Any, at: Any, live: Any) -> Any:
         d = ptx.div(largest_size(v), float32(127))

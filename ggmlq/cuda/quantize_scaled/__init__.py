@@ -1,4 +1,4 @@
-"""Floats to codes with scales on the GPU: the bits of ``codes/scaling.py``, whose functions these are.
+"""``gq.quantize_scaled`` on the GPU: floats to codes with scales and back, bit for bit as codes/scaling.py.
 
     _loads.py         loads of 16 bytes as floats, and the extremes of many
     _division.py       quotients by a scale that give the codes of IEEE division, two instructions each
@@ -46,7 +46,7 @@ class FloatRows(NamedTuple):
 
 
 def quantize(rows: Any, over: Tiling, rule: Rule) -> Quantized:
-    """Floats [rows, columns] on the current device to codes, scales and zero points."""
+    """Quantize floats [rows, columns] on the current device to codes, scales and zero points."""
     result = room_for(over, rule)
     quantize_into(rows, over, rule, result)
     return result
@@ -62,7 +62,7 @@ def quantize_into(rows: Any, over: Tiling, rule: Rule, result: Quantized) -> Non
 
 
 def encode(rows: Any, over: Tiling, rule: Rule, scales: Any, zeros: Any | None) -> Any:
-    """Codes of floats under scales."""
+    """The codes of floats under scales that the caller has, with zero points if there are any."""
     result = Quantized(cupy().empty((over.rows, over.columns), rule.code.dtype), scales, zeros)
     if result.codes.size:
         _encode(rows_of(rows, over), over, conversion_of(rule, scales), result)
@@ -82,7 +82,7 @@ def zeros_of(rows: Any, over: Tiling, rule: Rule, scales: Any) -> Any:
 
 
 def rows_of(rows: Any, over: Tiling) -> FloatRows:
-    """Rows of one of the kinds, in place where kernels can read them so; otherwise a copy."""
+    """The ``FloatRows`` of a 2-D array, in place where kernels can read it; otherwise a copy."""
     if max(*over[:2], over.shape[0] * over.shape[1] // 2) >= MOST:
         raise UnsupportedError(
             f"quantize_scaled of {over.rows} rows and {over.columns} columns in tiles of {over[2:]}: "
@@ -104,7 +104,7 @@ def rows_of(rows: Any, over: Tiling) -> FloatRows:
 
 
 def room_for(over: Tiling, rule: Rule) -> Quantized:
-    """Memory for codes, scales and zero points."""
+    """New arrays for codes, scales and zero points, without values."""
     codes = cupy().empty((over.rows, over.columns), rule.code.dtype)
     scales = empty(cupy(), over.shape, np.float32 if rule.scale == "float32" else np.uint8, rule.order)
     zeros = empty(cupy(), over.shape, np.int32, rule.order) if rule.zeros else None

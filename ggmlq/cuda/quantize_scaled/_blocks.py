@@ -1,4 +1,4 @@
-"""Tiles of up to 16384 floats, a block of threads each: read once, kept in registers as they came.
+"""Quantizes floats with a scale for each tile of up to 16384, a block of threads a tile; reads them once.
 
 A thread loads all its pieces before it looks at one of them; the raw words stay, so that floats of 16 bits
 take half a register each, and are made into floats twice: for the extremes, then for the codes. Warps
@@ -38,7 +38,7 @@ def shape_of(kind: str, tile: tuple[int, int]) -> tuple[int, int]:
 
 
 def all_agreeing(warps: int, both: bool, keeps_nan: bool) -> Any:
-    """The device function ``agree(high, low)`` of a whole block."""
+    """The device function ``agree(high, low)``: the extremes of all threads of a block."""
     agree_warp, agree_all = agreeing(32, both, keeps_nan), agreeing(warps, both, keeps_nan)
 
     @inlined

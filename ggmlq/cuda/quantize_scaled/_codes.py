@@ -1,4 +1,4 @@
-"""The code of one float, four codes of a word, and a tile's scale and zero point from its extremes."""
+"""Device functions that make the codes of quotients, and a tile's scale and zero point from its extremes."""
 
 from __future__ import annotations
 

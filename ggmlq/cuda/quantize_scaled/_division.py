@@ -55,7 +55,7 @@ def inverse(s: Any) -> Any:
 
 
 def is_safe(code: Code, zeros: bool) -> Any:
-    """The device function that says whether quotients by h + l do for a scale; None if they never do."""
+    """The device function: True if quotients by h + l suffice for a scale; None if no scale can pass."""
     free = 25 - boundary_bits(code, zeros)
     if 1 << free < 16 * NEAR:
         return None

@@ -1,8 +1,8 @@
-"""Groups of one row, 16 to 512 columns: some neighbouring lanes of a warp hold one, 16 floats each.
+"""Quantizes floats with a scale for each 16 to 512 columns of a row: a few lanes of a warp hold such a group.
 
     block    8 rows × 512 columns at a time, a warp a row; a group of 128 is 8 lanes
-    lane     2 pieces of 16-bit floats or 4 of float32, the lanes of a group side by side in each, so that
-             what a warp loads and stores in one instruction is whole sectors of memory
+    lane     16 floats: 2 pieces of 16-bit ones or 4 of float32, the lanes of a group side by side in each, so
+             that what a warp loads and stores in one instruction is whole sectors of memory
     turns    of 16-bit floats a warp has two rows, so that a lane has 64 bytes on their way as of float32;
              one where rows are too few for blocks on all multiprocessors
 

@@ -99,7 +99,7 @@ def with_other_sign(v: Any) -> Any:
 
 
 def extremes(count: int, both: bool, keeps_nan: bool) -> Any:
-    """The device function ``widen(v, high, low)`` that takes ``count`` floats in.
+    """The device function ``widen(v, high, low)`` that extends the extremes so far by ``count`` floats.
 
     ``both``: of values the largest, and the magnitude of the least; otherwise the largest magnitude.
     ``keeps_nan``: one of them is NaN where any value is; otherwise NaN is passed over.
@@ -130,7 +130,7 @@ def extremes(count: int, both: bool, keeps_nan: bool) -> Any:
 
 
 def agreeing(lanes: int, both: bool, keeps_nan: bool) -> Any:
-    """The device function ``agree(high, low)``: neighbouring lanes, a power of two, take each other's."""
+    """The device function ``agree(high, low)``: the extremes of ``lanes`` neighbours, a power of two."""
     steps, larger = lanes.bit_length() - 1, larger_or_nan if keeps_nan else ptx.larger
 
     @inlined

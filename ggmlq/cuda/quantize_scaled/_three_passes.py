@@ -1,8 +1,8 @@
-"""Tiles of any size over any rows, in three kernels: extremes of tiles, their scales, codes under scales.
+"""Quantizes floats with a scale for each tile of any size, in three kernels: extremes, scales, then codes.
 
-The first two meet in memory: a word a tile for the largest value (without zero points, the largest
-magnitude) and one for the magnitude of the least, as bits, which atomic maxima of integers compare as
-floats, for neither is ever negative. Codes under scales of the caller take the last kernel alone.
+The first leaves its results in memory: a word a tile for the largest value (without zero points, the
+largest magnitude) and one for the magnitude of the least, as bits, which atomic maxima of integers compare
+as floats, for neither is ever negative. Codes under scales of the caller take the last kernel alone.
 
 Rows are read twice, so this serves only tiles that no other kernel here takes: a whole tensor with one
 scale, tiles of odd sizes, rows at odd addresses, last tiles that are shorter.
@@ -86,7 +86,7 @@ def extremes_kernel(kind: str, both: bool, keeps_nan: bool, wide: bool, lanes: i
 
 
 def scale_conversion(conversion: Conversion) -> Conversion:
-    """A conversion without what concerns codes alone."""
+    """A conversion with only those facts that scales and zero points depend on."""
     return conversion._replace(
         native=False, rounding=conversion.rounding if conversion.zeros else "half_even"
     )
@@ -102,8 +102,8 @@ CONVERSIONS = tuple(dict.fromkeys(scale_conversion(conversion) for conversion in
     if conversion.zeros or not given_scales
 )
 def scales_kernel(conversion: Conversion, given_scales: bool) -> Kernel:
-    """The kernel for scales and zero points, a thread a tile; ``given``: only zero points, for scales that
-    exist.
+    """The kernel for scales and zero points, a thread a tile; ``given_scales``: for zero points alone, under
+    scales that exist.
     """
     scale_of, zero, load, store = (
         scaler(conversion),
@@ -145,7 +145,7 @@ def scales_kernel(conversion: Conversion, given_scales: bool) -> Kernel:
 
 @family(tried((True, False)))
 def encode_kernel(kind: str, conversion: Conversion, wide: bool) -> Kernel:
-    """Codes under scales, a piece a thread; 2**``shift`` threads of a block lie along a row."""
+    """The kernel for codes under scales, a piece a thread; 2**``shift`` threads of a block are on one row."""
     size, per = SIZES[kind], floats_per_load(kind, wide)
     load, load_scale, store = loading(kind, wide), scale_loading(conversion), storing(conversion, per)
     prepare, divide = divider(CODES[conversion.code], conversion.zeros, conversion.scale, per)

@@ -1,4 +1,4 @@
-"""Scaled arrays as floats on the GPU: scale · (code - zero), each step rounded to float32.
+"""``dequantize`` of scaled arrays on the GPU: scale · (code - zero), each step rounded to float32.
 
 A thread makes the neighbours that fill one store of 16 bytes. e5m2 is the upper byte of a half. e4m3 moved
 one bit down from there is a half too, 2**8 times too small, subnormal numbers as well; only its NaN is not.

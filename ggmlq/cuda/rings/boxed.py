@@ -8,8 +8,8 @@
 Two producer threads in different warps fill it, one with codes of w, one with those of x, for each of their
 steps takes some hundred clocks: they wait until a stage is empty, announce its bytes and start its boxes.
 Consumer warps wait until it is full, and arrive at its other barrier when they have multiplied it. The
-raster of tiles is that of rings/shape.py, so that blocks of the same time share rows of both operands in
-the L2.
+raster of tiles is that of rings/shape.py, so that blocks that run at the same time share rows of both
+operands in the L2.
 """
 
 from __future__ import annotations
@@ -252,8 +252,8 @@ def producer(layout: SharedLayout, raster_height: int, is_w: bool) -> Any:
 
 
 def split_producer(layout: SharedLayout, is_w: bool) -> Any:
-    """The device function that fetches steps ``first`` … ``last`` of one tile; of w before the predecessor
-    ends.
+    """The device function that fetches an operand's steps ``first`` … ``last`` of one tile; w before the
+    predecessor ends.
     """
     produce_steps, wait_for_predecessor = step_producer(layout, is_w), dependent_launch.wait_for_predecessor
 

@@ -43,7 +43,7 @@ def prologue(fetchers: Fetchers, ahead: int, length: int) -> Any:
 
 @inlined
 def nothing() -> None:
-    """No fence: for instructions that read shared memory as all others do."""
+    """Do nothing, in place of a fence: for instructions that read shared memory as all others do."""
 
 
 def refiller(fetchers: Fetchers, wait: Any, publish: Any = nothing) -> Any:

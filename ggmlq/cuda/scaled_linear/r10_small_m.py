@@ -51,7 +51,7 @@ MOST = TILES[-1].columns
 
 
 def variants() -> list[tuple[SmallMVariant]]:
-    """Every tile and pair of codes; kinds of outputs in turns."""
+    """The kernel's cases: all tiles, pairs of codes and kinds of outputs; for outputs as codes a few."""
     floats = [
         SmallMVariant(t, a, b, out) for t, a, b, out in combined(TILES, FLOAT_CODES, FLOAT_CODES, OUTPUTS)
     ]
@@ -67,7 +67,7 @@ def variants() -> list[tuple[SmallMVariant]]:
 
 @family(variants())
 def kernel(variant: SmallMVariant) -> Kernel:
-    """Block (tile of rows of w, part of K): the parts of a tile are a cluster."""
+    """The kernel: a block for each tile of rows of w and part of K; the blocks of a tile are a cluster."""
     tile, run, add = variant.tile, small_m_consumers.specialized_block(variant), sum_reducer(variant)
     start, barriers_offset, base = (
         barrier_initializer(tile.stages, 4 * CONSUMER_WARPGROUPS // tile.turns),

@@ -39,7 +39,7 @@ PITCH = SIDE + 1  # so that columns of a tile lie in different banks
 def load_tile(
     tile: Any, codes: Any, zeros: Any, r: Any, c: Any, row0: Any, start: Any, k0: Any, stop: Any, takes: Any
 ) -> None:
-    """32 columns of 64 rows less their zero points; 0 outside of the matrix."""
+    """Load 32 columns of 64 rows, less their zero points, into ``tile``; 0 outside of the matrix."""
     k = int32(cuda.threadIdx.x % STEP)
     for i in range(SIDE * STEP // THREADS):
         row = int32(cuda.threadIdx.x // STEP + i * (THREADS // STEP))

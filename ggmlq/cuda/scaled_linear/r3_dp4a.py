@@ -39,7 +39,7 @@ WORDS = 32  # of four codes: 128 columns at a time
 
 @inlined
 def load_words(tile: Any, words: Any, row0: Any, w0: Any, stop: Any) -> None:
-    """32 words of 64 rows; 0 beyond the end."""
+    """Load 32 words of 64 rows into ``tile``; 0 beyond the end."""
     k = int32(cuda.threadIdx.x % WORDS)
     for i in range(SIDE * WORDS // THREADS):
         row = int32(cuda.threadIdx.x // WORDS + i * (THREADS // WORDS))

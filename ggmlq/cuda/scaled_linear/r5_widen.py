@@ -4,8 +4,8 @@ Changed: all that int8 has, with ``mma.sync m16n8k16`` on halves. Every e4m3 and
 nothing is rounded. Codes cross the memories as bytes; one instruction (``cvt.rn.f16x2.e4m3x2``, or a few on
 bits where a GPU lacks it) widens two of them in the registers from which the tensor cores take them.
 A lane has four neighbours along K of each row: the first two meet the first two of the other operand, so
-their order does not matter. Every 128 columns, or where scales change, the sums go over into other float32
-sums, times both scales.
+their order does not matter. Every 128 columns, or where scales change, the sums times both scales are added
+to other float32 sums.
 
 Why it helps: halves in shared memory would cost twice the bytes at a place where there are none to spare.
 In warps of 64 × 32 outputs, per 32 columns: 3 KB read for 32 products (of 128 bytes a clock, 24 clocks of

@@ -50,7 +50,7 @@ def variants(tile: BoxTile) -> list[tuple[Variant]]:
 
 @family(variants(TILE))
 def kernel(variant: Variant) -> Kernel:
-    """A tile a block; all threads multiply."""
+    """The kernel: a block makes one tile, and all its threads multiply."""
     tile, layout, threads = variant.tile, variant.layout, 128 * variant.tile.groups
     barriers_offset, scales_offset, rows, columns_per_scale, boxed = (
         layout.barriers, layout.scales, tile.rows, variant.columns_per_scale, variant.boxed,

@@ -1,14 +1,14 @@
-"""A ring of stages that one warp keeps full, so that no copy is waited for.
+"""A ring of stages that two warps keep full, so that no copy is waited for.
 
-Changed: several stages, each with a barrier that tells it is full and one that tells it is empty. A
-producer warp does nothing but ask for boxes as stages become empty; eight consumer warps multiply full
-stages. No barrier of the whole block is left: a warpgroup waits for a stage, multiplies, arrives at the
+Changed: several stages, each with a barrier that tells it is full and one that tells it is empty. Two
+producer warps, one for each operand, only ask for boxes as stages become empty; eight consumer warps multiply
+full stages. No barrier of the whole block is left: a warpgroup waits for a stage, multiplies, arrives at the
 empty barrier, and promotes its sums while the tensor cores work on the other warpgroup's products.
 
 Why it helps: copies take the time of several steps to arrive, and six are in flight.
 
 Limited by the L2 and shared memory: a tile of 128 × 128 reads a byte for 128 products; a larger one needs
-more registers than 288 threads can have. And by the gap between tiles: a start, an empty ring, stores.
+more registers than 320 threads can have. And by the gap between tiles: a start, an empty ring, stores.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TILE = BoxTile(128, 128, 6)
 
 @family(variants(TILE))
 def kernel(variant: Variant) -> Kernel:
-    """A tile a block; the last two warps fetch."""
+    """The kernel: a block makes one tile; its last two warps fetch."""
     tile, layout, fetching = variant.tile, variant.layout, 4 * variant.tile.groups
     stages, scale_bytes, scales_offset, length = (
         tile.stages,

@@ -1,4 +1,4 @@
-"""The kernel of cuda:widen with tiles that a configuration names: the documents' tuned files drive it.
+"""The kernel of cuda:widen with the tile of a configuration, as in the documents' tuned files (functions/).
 
     BLOCK_SIZE_M, BLOCK_SIZE_N    outputs of a block of threads
     BLOCK_SIZE_K                  columns of a stage; it divides the columns that share a scale

@@ -1,4 +1,4 @@
-"""A plan for up to a thousand uses that every block makes for itself, in place of the one of groups.py.
+"""A plan of the tiles of experts for up to 1024 uses, which every block makes for itself; cf. groups.py.
 
     entries   [experts + 1]    first slot << 16 | uses; in the last one, the number of slots
 

@@ -1,9 +1,9 @@
-"""A plan for experts, made on the device: uses sorted by expert, and a column of a tile for each use.
+"""A plan for products with experts, made on the GPU: uses sorted by expert, a column of a tile for each use.
 
-A *use* is a number t · U + u: token t meets the u-th of its experts. Uses of one expert lie side by side in
-the x_tiles (activations/expert_x_tiles.py), each expert from a whole tile on. A *slot* is the place of a tile
-of ``columns`` uses. One block, or a few, look at all ids and write a plan, words of 32 bits (for few uses
-block_plan.py does without it):
+A *use* is a number t · U + u: token t is multiplied by the u-th of its U experts. Uses of one expert lie
+side by side in the x_tiles (activations/expert_x_tiles.py), each expert from a whole tile on. A *slot* is
+the place of a tile of ``columns`` uses. One block, or a few, look at all ids and write a plan, words of 32
+bits (for few uses block_plan.py does without it):
 
     slots         how many there are, whether uses are in order, and two unused words
     table         [slots][expert, its first slot, its slots, its uses]
@@ -299,7 +299,7 @@ def grouper() -> Kernel:
 
 
 def sorted_uses(ids: Any, shape: UsePlan) -> tuple[Any, Any]:
-    """The plan for the ids of tokens, and its places."""
+    """The plan for the ids of the experts of all tokens, and the part of it with the places."""
     plan = device.cupy().empty(shape.words, np.uint32)
     places, blocks = plan[shape.places :], shape.blocks
     operands = ids, plan, places, places[shape.uses :] if blocks > 1 else 0

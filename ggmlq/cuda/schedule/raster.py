@@ -1,7 +1,7 @@
-"""The raster of a product: the order of its tiles, so that those which are computed at one time read little.
+"""The raster of a product: an order of its tiles in which those computed at the same time share operands.
 
-Blocks compute tiles of neighbouring numbers at one time. A *sweep* goes down all rows of tiles, over some of
-their columns; the next sweep follows to the right:
+Blocks compute tiles of neighbouring numbers at the same time. A *sweep* goes down all rows of tiles, over
+some of their columns; the next sweep follows to the right:
 
                activations
     weights    0  1  2 |  9 10
@@ -31,10 +31,10 @@ class Raster(NamedTuple):
 
 
 def raster(across: int, down: int, blocks: int, x_bytes: int, w_bytes: int) -> Raster:
-    """The raster of ``across`` × ``down`` tiles, of which ``blocks`` are computed at one time.
+    """The raster of ``across`` × ``down`` tiles, ``blocks`` of them computed at the same time.
 
-    ``x_bytes``, ``w_bytes``: bytes that a tile reads of either operand for the same part of K. Sweeps are
-    as wide as makes the bytes of all blocks least, all about equally wide, with a tile for each block.
+    ``x_bytes``, ``w_bytes``: bytes that a tile reads of either operand for the same part of K. Sweeps have
+    the width with which blocks read the fewest bytes; all are about equally wide, with a tile for each block.
     """
     best, tiles = max(1.0, sqrt(blocks * w_bytes / x_bytes)), across * down
     width = -(-across // max(1, min(round(across / best), tiles // blocks)))

@@ -1,11 +1,11 @@
-"""Uses of experts: the expert that a use meets, and the uses that a block of a few tokens serves.
+"""Uses of experts, for products with few tokens: each block finds the uses that it serves, and their expert.
 
-A *use* is a number t · U + u: token t meets the u-th of its experts. cuda:gemv and cuda:small_m_codes start
-a block for each use. It serves that use and the next ones of the same expert, up to as many as the kernel
-has columns. Blocks whose use is served by an earlier block end at once. So every block finds its work
-without the host, and an expert's weights are read once for a few tokens.
+A *use* is a number t · U + u: token t is multiplied by the u-th of its U experts. cuda:gemv and
+cuda:small_m_codes start a block for each use. It serves that use and the next ones of the same expert, up
+to as many as the kernel has columns. Blocks whose use is served by an earlier block end at once. So every
+block finds its work without the host, and an expert's weights are read once for a few tokens.
 
-Every warp looks for itself: it reads all ids, two or eight a lane.
+Every warp looks for itself: it reads all ids, up to 32 a lane.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Work units: the steps of a tile that a block computes, so that all blocks of a card are busy to the end.
 
 Blocks take whole tiles, wave after wave. The last wave has fewer tiles than blocks. Its tiles are *split*
-among all blocks along the columns: block after block takes an equal length of the steps, over the ends of
-tiles.
+among all blocks along the columns: block after block takes an equal length of the steps, across the borders
+of tiles.
 
     tile      0                1                2
     steps     |----------------|----------------|----------------|
@@ -61,7 +61,7 @@ def shared_stages(rank: Any, stages: Any, split: Any) -> Any:
 
 @inlined
 def block_of_stage(stage: Any, block_stages: Any, longer_blocks: Any) -> Any:
-    """The block that computes a stage, where blocks go over the ends of tiles."""
+    """The block that computes a stage, where the steps of a block cross the borders of tiles."""
     longer = uint32(block_stages + uint32(1))
     border = uint32(longer_blocks * longer)
     if stage < border:

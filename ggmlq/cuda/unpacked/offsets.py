@@ -1,4 +1,4 @@
-"""The offsets of unpacked weights, taken off a finished product of codes in one launch."""
+"""The kernel that takes the offsets of unpacked weights off a finished product of codes and scales."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ def accumulator(shape: IntTile, start: Any, scaled: Any) -> Any:
 
 @inlined
 def store_four(at: Any, place: Any, end: Any, a: Any, b: Any, c: Any, d: Any) -> None:
-    """Four neighbours from ``place`` on, or those of them that come before ``end``."""
+    """Store four neighbours from ``place`` on, or those of them that come before ``end``."""
     store_float = ptx.store_float
     if place < end:
         store_float(at, a)
@@ -237,7 +237,7 @@ def store_four(at: Any, place: Any, end: Any, a: Any, b: Any, c: Any, d: Any) ->
 
 @cache
 def storer(shape: IntTile) -> Any:
-    """The device function that writes a tile, or what of it lies within [m, n]."""
+    """The device function that writes a tile, or the part of it that lies within [m, n]."""
     down, across = shape.grid
     store_pair, store_float = ptx.store_pair, ptx.store_float
     warp_rows, warp_columns = shape.warp_rows, shape.warp_columns

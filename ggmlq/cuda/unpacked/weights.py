@@ -1,4 +1,4 @@
-"""Weights unpacked to int8 codes and float32 scales, each block once."""
+"""Weights of block formats unpacked to int8 codes and float32 scales, once for each array."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def consumer(
     results: row of weights, column, number of columns and, if ``listed``, the list of the rows of y that
     columns go to. ``thread_at``: the thread's row and column in a tile. ``read_split``: the device function
     (split, scratch) for the split of the last wave; it is called anew each time, so that no register holds
-    the split during products. ``split_epilogue``: what blocks do that share a tile.
+    the split during products. ``split_epilogue``: the functions of blocks that share a tile.
     """
     accumulate = accumulator(layout, tile)
     (announce, store_partial, finish) = split_epilogue or through_memory(tile, locate, listed)

@@ -1,4 +1,4 @@
-"""The producer: one thread that has the copy engine fetch weights and activations into the ring of stages.
+"""The producer: one thread that lets the copy engine fetch weights and x_tiles into the ring of stages.
 
 x_tiles are contiguous pieces of memory. Weights are boxes of a tensor map with elements of eight bytes.
 tile.py has the picture of a stage.
@@ -121,7 +121,7 @@ def producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any, reord
 
 @cache
 def weights_map(box_row: int) -> Callable[[QuantArray], tuple[Any]]:
-    """The function that makes the tensor map of an array's packed weights, in boxes of ``line`` bytes a
+    """The function that makes the tensor map of an array's packed weights, in boxes of ``box_row`` bytes a
     fragment row.
     """
 

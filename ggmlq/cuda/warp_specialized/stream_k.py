@@ -224,9 +224,9 @@ def split_epilogue(tile: WarpSpecializedTile, locate: Any, listed: bool) -> Any:
     ) -> None:  # fmt: skip
         rank, split_blocks, _ = position
         if rank < split_blocks:
-            announce, end = shared_stages(rank, stages, split)
-            number = uint32(announce // stages)
-            shared = announce > uint32(number * stages)
+            first, end = shared_stages(rank, stages, split)
+            number = uint32(first // stages)
+            shared = first > uint32(number * stages)
             if not shared:  # a tile that this block begins and does not end
                 number = uint32(end // stages)
                 shared = end > uint32(number * stages)

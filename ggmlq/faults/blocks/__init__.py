@@ -1,4 +1,4 @@
-"""The doctor of products with blocks: their mistakes, and the right kernels beside them.
+"""The doctor for products with a matrix of blocks: right kernels, and mistakes that are imitated.
 
 examine.py          the way from the survey of y to a verdict
 inputs.py           operands, checked and brought to the host
@@ -11,7 +11,7 @@ replay.py           the product computed again with each mistake
 operand.py          weights opened up, so that mistakes can be put in
 misread.py          mistakes in reading them: nibbles, high bits, constants
 orders.py           mistakes in the order of codes
-subscales.py        sub-scales from the wrong bits; subscale_rules.py: the rules for these
+subscales.py        sub-scales from the wrong bits
 subscale_rules.py   rules by which sub-scales may be put together
 strides.py          rows from the wrong address
 terms.py            mistakes in one term of the product alone

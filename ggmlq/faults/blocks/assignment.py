@@ -1,6 +1,6 @@
-"""Orders in which a kernel takes elements, bits or scales, solved for by linear algebra, with no list.
+"""The doctor's search, by linear algebra, for a wrong order of elements, bits or scales that is in no list.
 
-If place i of every block is given what place π(i) should have had, then y is a sum of features:
+If place i of every block gets the code (bit, scale) of place π(i), then y is a sum of features:
 Σ F[i, π(i)], one feature a place, each linear in the outputs. π is found place by place, from the
 right order on, as long as the error falls. Many outputs see the same π, so a few hundred are enough.
 """
@@ -23,7 +23,7 @@ FEATURES = 1 << 24
 
 
 def orders_taken(scene: Scene, readings: list[Reading]) -> Iterator[tuple[str, Index, float]]:
-    """Fault, order and score: codes, high bits or sub-scales in an order that explains y better."""
+    """Fault, order and score of each order of codes, high bits or sub-scales that explains y better."""
     fmt = scene.fmt
     if not isinstance(fmt, BlockFormat):
         return

@@ -1,4 +1,4 @@
-"""Mistakes where blocks meet: sums that are carried over, products of scales that are rounded.
+"""Mistakes between blocks that the doctor imitates: sums that carry over, rounded products of scales.
 
 They are not linear in the weights, so the product is computed again by blocks, on a few rows and columns.
 """
@@ -28,7 +28,7 @@ class Terms(NamedTuple):
 
 
 def mistakes(scene: Scene, readings: list[Reading]) -> Iterator[Mistake[Wide]]:
-    """Every mistake that these blocks can show, with the result of a kernel that makes it."""
+    """Results y with each mistake between blocks that this format allows."""
     fmt = scene.fmt
     if (
         not isinstance(fmt, BlockFormat)

@@ -1,4 +1,4 @@
-"""The examination of a product with blocks: from the survey of y to a verdict, and its words."""
+"""The doctor's way from y of a product with blocks to a finding, and to the words of the report."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROUNDING = 1e-3  # score, or NMSE, below which an error may be one of rounding
 
 
 class Blocks(Product[BlockSurvey]):
-    """A product of activations with a matrix of blocks."""
+    """One product of activations with a matrix of blocks, for the doctor to diagnose."""
 
     def __init__(
         self, y: Any, x: Any, q: QuantArray, *, arithmetic: str | None = None, repeats: Any = (),
@@ -44,13 +44,13 @@ class Blocks(Product[BlockSurvey]):
         return survey(self.case, self.claim)
 
     def explained(self, survey: BlockSurvey) -> Finding:
-        """The verdict on what was written, and on what never was."""
+        """The finding on the elements that the kernel wrote, and on those that it never wrote."""
         finding = _explained(survey.written, self.claim)
         unwritten = self.case.unwritten
         return finding if unwritten is None else _never_written(unwritten, finding)
 
     def words(self, survey: BlockSurvey, finding: Finding) -> Words:
-        """Figures, the nearest right kernel, formulas in the letters of the format."""
+        """The report's figures, the nearest right kernel, and formulas in the letters of the format."""
         s = survey.written
         case, fault = s.case, CATALOGUE[finding.fault]
         exact = case.x @ case.q.dequantize(np.float64).T
@@ -102,7 +102,7 @@ def _explained(s: BlockSurvey, claim: str | None) -> Finding:
 
 
 def _no_fault(s: BlockSurvey, claim: str | None) -> Finding:
-    """A right result, unless halves overflowed, or the claim is of other sums."""
+    """The finding where no element is bad: right, unless halves overflowed, or the claim is of other sums."""
     overflow = not_finite(s)
     if overflow is not None and (claim is None or claim != s.best.arithmetic):
         return from_pattern(overflow, ~np.isfinite(s.y))
@@ -129,7 +129,7 @@ def _fitting(tried: list[Explanation]) -> list[Explanation]:
 
 
 def _never_written(unwritten: Mask, rest: Finding) -> Finding:
-    """Elements that were never written, beside what is wrong with the others."""
+    """The finding where some elements were never written; ``rest`` is the finding on the others."""
     count, shape = int(unwritten.sum()), unwritten.shape
     text = f"{count} of {unwritten.size} elements of y were never written"
     for axis, name in ((0, "rows"), (1, "columns")):
@@ -167,7 +167,7 @@ def _wrong(s: BlockSurvey, claim: str | None) -> Finding:
 
 
 def _nothing(s: BlockSurvey) -> Finding:
-    """A y of zeros throughout: no place tells why."""
+    """The finding for a y of zeros alone, where no place tells why."""
     text, count = "y is zero throughout: nothing was multiplied, or nothing was written", int(s.bad.sum())
     if s.case.x.shape[1] > PART_OF_A_TILE:
         return Finding("unknown", 0.5, text, where(s.bad), count)
@@ -176,14 +176,14 @@ def _nothing(s: BlockSurvey) -> Finding:
 
 
 def _scaled(s: BlockSurvey) -> Explanation | None:
-    """One constant factor beside the right kernel with which it explains most."""
+    """The explanation by one constant factor, with the right kernel that makes it fit best."""
     whole = [right for right in s.others if right.prediction.shape == s.y.shape]
     tried = [e for right in whole if (e := factor(s, right.name, right.prediction)) is not None]
     return min(tried, key=lambda e: e.score) if tried else factor(s, s.best.name)
 
 
 def _blocks(s: BlockSurvey, bad: Mask, most: float = NEAR) -> dict[str, Any]:
-    """Blocks of K that are missing or scaled, told by some of the wrong rows and columns."""
+    """Blocks of K that are missing or scaled, found from some of the wrong rows and columns."""
     rows, columns = np.flatnonzero(bad.any(axis=1))[:24], np.flatnonzero(bad.any(axis=0))[:24]
     scene, k = s.case.scene(rows, columns), s.case.x.shape[1]
     run = max(scene.weights.grain, -(-k // 64 // 32) * 32)
@@ -197,7 +197,7 @@ def _blocks(s: BlockSurvey, bad: Mask, most: float = NEAR) -> dict[str, Any]:
 
 
 def _blocks_alone(s: BlockSurvey, bad: Mask, most: float) -> Finding | None:
-    """Blocks of K that are missing, where that leaves far less of the error than a mistake that is near."""
+    """The finding that blocks of K are missing, if that leaves at most ``most`` of the error; else None."""
     places = where(bad) | _blocks(s, bad, most)
     if set(places.get("K-blocks", {})) != {"missing"}:
         return None
@@ -205,7 +205,7 @@ def _blocks_alone(s: BlockSurvey, bad: Mask, most: float) -> Finding | None:
 
 
 def _missing_tail(places: dict[str, Any], s: BlockSurvey) -> Finding | None:
-    """A tail of K that the linear algebra found."""
+    """The finding that the end of K is missing, if the blocks of K show just that; else None."""
     blocks = places.get("K-blocks", {})
     if set(blocks) == {"missing"} and len(blocks["missing"]) == 1:
         start, end = blocks["missing"][0]
@@ -216,7 +216,7 @@ def _missing_tail(places: dict[str, Any], s: BlockSurvey) -> Finding | None:
 
 
 def _less_sure(s: BlockSurvey, bad: Mask, shapes: list[Pattern], claim: str | None) -> Finding:
-    """The rest: conventions of sums, half precision, tails by place, blocks of K, or unknown."""
+    """The finding by weaker signs: conventions of sums, half precision, tails, blocks of K, or unknown."""
     if claim is not None and _claims_other_sum(s, claim):
         return Finding("sum-of-codes-vs-floats", 0.7, f"the result is nearest to {s.best.name}", where(bad))
     if s.case.store == 0 and looks_half(s.y) and s.best.score < ROUNDING:

@@ -1,4 +1,4 @@
-"""The wrong and the right formula of a fault, in the letters of the format at hand."""
+"""The formulas of the doctor's report, the wrong and the right one, in the letters of a block format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MISSING = ("offset-missing", "sum-missing", "min-ignored")
 
 
 def formulas(fault: Fault, fmt: Format) -> tuple[str, str]:
-    """Both formulas: the catalogue's, or, of a value's terms, those of this format."""
+    """The wrong and the right formula of a fault: this format's if it has the term, else the catalogue's."""
     if not isinstance(fmt, BlockFormat):
         return fault.wrong, fault.right
     right = fmt.formula

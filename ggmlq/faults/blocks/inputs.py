@@ -1,4 +1,4 @@
-"""Operands of a product with blocks, checked and brought to the host."""
+"""The doctor's operands of a product with blocks, checked and brought to the host: a Case."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def checked(
 
 
 def _mask(unwritten: Any, r: Results) -> Mask | None:
-    """Elements that were never written, as y lies; None where there are none."""
+    """The mask of elements that were never written, in the order of y; None if there are none."""
     mask = np.asarray(to_host(unwritten))
     mask = mask.T if r.flipped else mask
     if mask.dtype != np.bool_ or mask.size != r.y.size:

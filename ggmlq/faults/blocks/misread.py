@@ -1,7 +1,7 @@
-"""Weights read wrongly, one mistake each: nibbles, high bits, constants, sub-scales, scales.
+"""Weights misread as the doctor imitates it, one mistake each: nibbles, high bits, constants, scales.
 
-Everything works on parts (codes, scales, offsets) or on fields by ggml's letters, so each mistake
-serves every format that has what it gets wrong.
+Mistakes are made in parts (codes, scales, offsets) or in fields by ggml's letters, so each one serves every
+format that has this part or field.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _nibbles(fmt: BlockFormat, right: Operand) -> Iterator[Mistake[Operand]]:
 
 
 def order_fault(packed: Packing | None, order: orders.Order) -> tuple[str, Formulas | None]:
-    """The fault of packed codes in this order, and its formulas where the format shows them."""
+    """The name of the fault that takes packed codes in this order, and its formulas if any."""
     if packed is None:
         return "nibble-order", None
     fault = "nibbles-exchanged" if exchanges_halves(packed, order) else "nibble-order"
@@ -104,7 +104,7 @@ def _bits_a_byte(fmt: BlockFormat) -> int:
 
 
 def low_bits(fmt: BlockFormat) -> int:
-    """Bits of a code below its high bits; 0 where a format keeps none apart."""
+    """The number of bits of a code below its high bits; 0 if a format does not store high bits apart."""
     names = fmt.dtype.names or ()
     plain = _bits_a_byte(fmt) in (2, 4) and (fmt.zero or fmt.has_offset)
     return _bits_a_byte(fmt) if plain and {"qh", "hmask"} & set(names) else 0

@@ -1,4 +1,4 @@
-"""The origin of NaN and infinity in y where the exact result is finite."""
+"""The doctor's search for the origin of NaN and infinity in y: overflow, empty blocks, padding of K."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PADDING = 512  # elements: llama.cpp pads rows of quantized matrices to so many 
 
 
 def not_finite(survey: BlockSurvey) -> Pattern | None:
-    """The origin of elements that are not finite; None where all of them are so rightly."""
+    """The pattern with the origin of elements that are not finite; None if they should not be finite."""
     case = survey.case
     bad = survey.bad & ~np.isfinite(case.y)
     wild = ~np.isfinite(case.y)
@@ -35,7 +35,7 @@ def not_finite(survey: BlockSurvey) -> Pattern | None:
 
 
 def _overflow(case: Case, wild: Mask) -> Pattern | None:
-    """The half that overflowed, where it explains exactly these elements, or most of them."""
+    """The half that overflowed, if it explains over 99 % of these elements, and not more others."""
     best: tuple[float, str] | None = None
     for name, risk in _risks(case):
         if not risk.any():

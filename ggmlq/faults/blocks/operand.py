@@ -1,4 +1,4 @@
-"""Weights opened up so that a mistake can be made in them: codes, scales, offsets, and dense rows."""
+"""The doctor's weights: codes, scales and offsets apart, so that a mistake can be made in each of them."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Operand:
 
     @property
     def grain(self) -> int:
-        """Activations that share a block sum."""
+        """The number of activations that share a block sum."""
         return 32 if self.group % 32 == 0 else self.group
 
     @cached_property
     def dense(self) -> Wide:
-        """The factors of the activations, all terms together."""
+        """The decoded weights [N, K]: the factors of the activations, all terms together."""
         if self.values is not None:
             return self.values
         n, k = self.stored.shape
@@ -103,7 +103,7 @@ def operand(fmt: Format, blocks: Blocks) -> Operand:
 def from_parts(
     fmt: BlockFormat, codes: NDArray[Any], scale: NDArray[Any], offset: NDArray[Any] | None
 ) -> Operand:
-    """An operand of parts [N, blocks, ...], whoever changed them."""
+    """The operand of codes, scales and offsets [N, blocks, ...], which may hold mistakes."""
     n = len(codes)
     with np.errstate(invalid="ignore"):  # signalling NaNs are data too
         wide = scale.astype(np.float64).reshape(n, -1)

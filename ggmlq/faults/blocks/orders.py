@@ -1,6 +1,7 @@
-"""Orders in which a kernel may take what a block packs: the right one is 0, 1, 2 … in all of them.
+"""Wrong orders, which the doctor imitates, of the codes, high bits or scales that a kernel reads in a block.
 
-Each is an index array ``order``: element i is given what element order[i] should have had.
+Each is an index array ``order``: element i gets the code (bit, scale) of element order[i]. The right order is
+0, 1, 2 …
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ Order = Index
 
 
 def field_orders(n: int) -> Iterator[tuple[str, Order]]:
-    """Packed codes of a block of n: interleaved where they are split, halves exchanged."""
+    """Wrong orders of the packed codes of a block of n: interleaved, split, halves exchanged …"""
     orders: dict[bytes, tuple[str, Order]] = {}
     spans = [span for span in (16, 32, 64, 128, 256) if n % span == 0]
     for span in spans:
@@ -37,7 +38,7 @@ def field_orders(n: int) -> Iterator[tuple[str, Order]]:
 
 
 def bit_orders(n: int) -> Iterator[tuple[str, Order]]:
-    """High bits of a block of n: from the place of another element."""
+    """Wrong orders of the high bits of a block of n: each from the place of another element."""
     orders: dict[bytes, tuple[str, Order]] = {}
     for name, order in field_orders(n):
         _add(orders, name, order, n)
@@ -85,7 +86,7 @@ def _planes(orders: dict[bytes, tuple[str, Order]], i: Order) -> None:
 
 
 def group_orders(n: int) -> Iterator[tuple[str, Order]]:
-    """The n scales of a super-block in another order."""
+    """Wrong orders of the n scales of a super-block."""
     orders: dict[bytes, tuple[str, Order]] = {}
     for span in (n, n // 2, n // 4):
         if span < 2:

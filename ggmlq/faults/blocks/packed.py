@@ -1,6 +1,7 @@
-"""The place of each code in its block's bytes, found by flipping bits: no layout is written down twice.
+"""The doctor's formulas of codes in a wrong order, made from the place of each code in its block's bytes.
 
-For formats with several codes to a byte; the formulas of mistakes in their order are put together from it.
+Places are found by flipping bits, so that no layout is written down twice. Only formats with several codes to
+a byte have them.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def exchanges_halves(packed: Packing, order: Order) -> bool:
 
 
 def formulas(packed: Packing, order: Order) -> tuple[str, str]:
-    """The wrong and the right formula: which elements are made of a byte, for its neighbours alike."""
+    """The wrong and the right formula: the elements that are made of each byte."""
     places = packed.places
     takers = np.full(order.shape, -1)
     takers[order[::-1]] = np.arange(len(order))[::-1]  # the first element that was given each code

@@ -1,4 +1,4 @@
-"""Mistakes in the sums themselves: products that saturate 16 bits, accumulators of half precision.
+"""Mistakes in sums that the doctor imitates: products that saturate 16 bits, accumulators of half precision.
 
 They are not linear in the weights, so they are recomputed step by step, on a few rows and columns.
 """
@@ -22,7 +22,7 @@ NEIGHBOURS = 4  # products of bytes that an instruction adds up in a lane
 
 
 def saturated(readings: list[Reading], w: Operand) -> Iterator[Mistake[Wide]]:
-    """Sums of products that stick at, or wrap round, 16 bits."""
+    """Results y with sums that saturate or wrap at 16 bits."""
     if w.values is not None:
         return
     run = min(w.group, 32)
@@ -81,7 +81,7 @@ def _scaled(dot: Wide, d: Wide, w: Operand, added: float, codes: Wide) -> Wide:
 
 
 def half_sums(readings: list[Reading], w: Operand) -> Iterator[Mistake[Wide]]:
-    """Sums kept in half precision, by block or by element, in several orders."""
+    """Results y with sums in half precision, by block or by element, in several orders."""
     for reading in readings:
         by_element = reading.codes is None
         for name, terms in _terms(reading.values, w, by_element):
@@ -152,6 +152,6 @@ def _tree(sums: Wide) -> Wide:
 
 
 def looks_half(y: Wide) -> bool:
-    """True where all values are halves, and so many that a half accumulator must have held them."""
+    """True if y has at least four values that are finite and not zero, and all of them are halves."""
     values = y[np.isfinite(y) & (y != 0)]
     return values.size >= 4 and bool((half(values) == values).all())

@@ -1,8 +1,8 @@
-"""Readings of activations: every usual way to round them, and some wrong ones.
+"""Readings, by which the doctor imitates how kernels round activations: usual ways, and wrong ones.
 
-A reading holds what a kernel multiplied. Block formats with a constant in the code, or with an
-offset, also need a block sum, and there conventions part (of the codes, of the floats, as half):
-each reading times each sum is one *way*.
+A reading holds the activations that a kernel multiplies. Block formats with a constant in the code, or with
+an offset, also need a sum of each block of activations. Kernels form it differently (of the codes, of the
+floats, as half): each reading with each such sum is one *way*.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..numbers import LARGEST_HALF, Wide, half
 
 Sums = Literal["codes", "floats", "none"]
 
-OVERFLOWS = 3e-39  # a scale whose inverse is infinite in float32: codes are whatever comes of it
+OVERFLOWS = 3e-39  # below it the inverse of a scale is infinite in float32, and codes may be anything
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class Reading:
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """One reading with one convention of the block sum."""
+    """One reading with one convention of the sum of each block."""
 
     reading: int  # index
     name: str
@@ -106,7 +106,7 @@ def _scale(x: NDArray[np.float32], run: int) -> Wide:
 
 
 def wrong(x: Wide) -> list[Reading]:
-    """Readings with a fault of their own."""
+    """All wrong readings of x, each with its fault."""
     return [*_cut_off(x), *_scales_of_neighbours(x), *_saturated_halves(x)]
 
 
@@ -119,7 +119,7 @@ CUTS: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
 
 
 def _cut_off(x: Wide) -> Iterator[Reading]:
-    """Codes truncated or floored where they must be rounded."""
+    """Readings whose codes are cut off (toward zero, down or up) where they must be rounded."""
     x32 = x.astype(np.float32)
     k = x.shape[1]
     for run in dict.fromkeys((32, 64, 256, k)):
@@ -138,7 +138,7 @@ def _cut_off(x: Wide) -> Iterator[Reading]:
 
 
 def _beyond_127(x32: NDArray[np.float32], run: int) -> Iterator[Reading]:
-    """Codes up to 128, which has no place in 8 bits, though -128 has."""
+    """Readings with the scale amax/128: codes up to 128, which does not fit 8 bits, though -128 does."""
     runs = by_run(x32, run)
     largest = np.abs(runs).max(axis=-1)
     d = (largest / np.float32(128)).astype(np.float64).repeat(run, axis=1)
@@ -152,7 +152,7 @@ def _beyond_127(x32: NDArray[np.float32], run: int) -> Iterator[Reading]:
 
 
 def _under_scales(name: str, codes: Wide, wide: Wide) -> Iterator[Reading]:
-    """Wrong codes under a scale kept as half or float; -128 as it is, and where its sign cannot be turned."""
+    """Readings of wrong codes with a half or float scale; also with -128 wrong where its sign is turned."""
     lowest = codes == -128
     for kind in ("half", "float"):
         held = half(wide) if kind == "half" else wide
@@ -184,7 +184,7 @@ def _safe(one: np.float32, by: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _scales_of_neighbours(x: Wide) -> Iterator[Reading]:
-    """Codes right, but times the scale of the block before or after."""
+    """Readings of right codes, but with the scale of the block before or after."""
     k = x.shape[1]
     for how in _quantizers(k):
         if how.run not in (32, 256) or k < 2 * how.run:
@@ -213,7 +213,7 @@ def shifted(scale: Wide, off_the_end: tuple[str, ...] = ("wraps",)) -> Iterator[
 
 
 def _saturated_halves(x: Wide) -> Iterator[Reading]:
-    """Halves that stick at 65504 where they overflow; only where something does."""
+    """Readings with halves that stick at 65504 where they overflow; none if nothing overflows."""
     if np.abs(x).max(initial=0) > LARGEST_HALF:
         clipped = half(np.clip(x, -LARGEST_HALF, LARGEST_HALF))
         yield Reading("half activations, clamped", clipped, fault="scale-f16-overflow")
@@ -230,7 +230,7 @@ def _saturated_halves(x: Wide) -> Iterator[Reading]:
 
 
 def ways(x: Wide, readings: list[Reading], grain: int, needs_sums: bool) -> list[Way]:
-    """Every reading with every sum that a kernel may have used beside it."""
+    """All ways: every reading with every block sum that a kernel may have used with it."""
     ways: list[Way] = []
     for i, reading in enumerate(readings):
         sums: Sums = "none" if reading.codes is None or not needs_sums else "codes"

@@ -1,4 +1,4 @@
-"""The product computed again with each mistake, and compared with y."""
+"""The doctor's trials for blocks: the product is computed again with each mistake, and compared with y."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from .strides import short_rows, wrong_strides
 FEW_ROWS, FEW_COLUMNS = 8, 16  # a first look
 KEPT = 8  # mistakes that are tried in every way
 SMALL_ERROR = 1e-2  # score up to which half accumulators may be the reason
-HALF_READINGS = 6  # of which they are tried
+HALF_READINGS = 6  # readings with which half accumulators are tried
 
 
 def explanations(scene: Scene, right: Wide) -> list[Explanation]:
-    """Every mistake that explains some of y, best first; ``right`` is the result of the best right kernel."""
+    """Explanations by mistakes of each family, best first; ``right`` is the best right kernel's result."""
     families: tuple[Callable[[Scene, Wide], list[Explanation]], ...] = (_weights, _activations, _sums)
     every = [e for family in families for e in family(scene, right)]
     return sorted(every, key=lambda e: (e.score, e.fault))
@@ -37,7 +37,7 @@ def explanations(scene: Scene, right: Wide) -> list[Explanation]:
 
 
 def _weights(scene: Scene, right: Wide) -> list[Explanation]:
-    """Weights misread: a first look at all mistakes, then the best ones in every way."""
+    """Explanations by misread weights: all are tried on few elements, then the best ones in every way."""
     every = chain(
         mistakes(scene.fmt, scene.blocks, scene.columns),
         wrong_strides(scene.fmt, scene.raw, scene.columns),
@@ -111,7 +111,7 @@ def _explanation(scene: Scene, mistake: Mistake[Operand], fit: Fit, right: Wide)
 
 
 def _null(scene: Scene, right: Wide, columns: Mask | None = None) -> float:
-    """The score to beat: that of the right kernel, or of zero where y is small."""
+    """The score to beat: that of the right kernel or of zeros, whichever is better."""
     return float(scene.scores(np.stack([right, np.zeros_like(right)]), columns).min())
 
 
@@ -119,7 +119,7 @@ def _null(scene: Scene, right: Wide, columns: Mask | None = None) -> float:
 
 
 def _activations(scene: Scene, right: Wide) -> list[Explanation]:
-    """Activations or their sums misread."""
+    """Explanations by misread activations or block sums."""
     readings, ways = scene.wrong
     if not ways:
         return []
@@ -139,7 +139,7 @@ def _activations(scene: Scene, right: Wide) -> list[Explanation]:
 
 
 def _sums(scene: Scene, right: Wide) -> list[Explanation]:
-    """Sums that saturate or lose precision: on a few rows and columns alone."""
+    """Explanations by sums that saturate, lose precision or carry over, on a few rows and columns alone."""
     small = _smaller(scene)
     s = small.scene
     base, usual = _null(s, right[np.ix_(small.rows, small.columns)]), _usual(s)
@@ -154,7 +154,7 @@ def _sums(scene: Scene, right: Wide) -> list[Explanation]:
 
 
 def by_algebra(scene: Scene, right: Wide) -> list[Explanation]:
-    """Orders that no list holds, found from y itself; only where nothing else explains it."""
+    """Explanations by orders of elements that are in no list, found from y by linear algebra."""
     floats = [reading for reading in scene.readings if reading.codes is None][:1]
     base, n = _null(scene, right), int(scene.seen.sum())
     best: dict[str, Explanation] = {}

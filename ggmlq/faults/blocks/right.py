@@ -1,4 +1,4 @@
-"""Right kernels that this could be: every named arithmetic, and every usual way to round beside them."""
+"""The doctor's right kernels: results in every named arithmetic, and in every other usual rounding."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOOSE = 0.02  # of the typical size: how far sums in halves may be off
 
 @dataclass(frozen=True, eq=False)
 class Right:
-    """The result of a right kernel of one kind, and how much of y that explains."""
+    """The result of one right kernel, and how much of y it explains."""
 
     name: str
     arithmetic: str | None  # its name in ``reference.ARITHMETICS``, where it has one
@@ -46,7 +46,7 @@ class Right:
 
 
 def candidates(scene: Scene, q: QuantArray, claim: str | None) -> list[Right]:
-    """Every right kernel with how well it fits, best first; q holds the scene's rows."""
+    """Every right kernel, the one that fits y best first; q holds the rows of weights of the scene."""
     rights = by_name(scene, q, claim) + by_rounding(scene)
     return sorted(rights, key=lambda right: right.rank)
 
@@ -57,7 +57,7 @@ def candidates(scene: Scene, q: QuantArray, claim: str | None) -> list[Right]:
 def by_name(
     scene: Scene, q: QuantArray, claim: str | None, names: Iterable[str] = reference.ARITHMETICS
 ) -> list[Right]:
-    """The arithmetics that ggmlq knows by name; those without a bound only where they are claimed."""
+    """The right kernels in named arithmetics; one without a bound only if it is the claim."""
     rights = []
     for name in names:
         if reference.ONE_TYPE.get(name, q.format.name) != q.format.name and name != claim:
@@ -110,7 +110,7 @@ def _right(
 
 
 def by_rounding(scene: Scene) -> list[Right]:
-    """All readings with all sums, weights in each precision; the most promising judged in full."""
+    """The right kernels of all ways with weights in each precision; only the most promising are judged."""
     rough: list[tuple[float, float, Way, Operand, str, Wide]] = []
     for label, w, chosen in precisions(scene):
         predictions = predict(scene.readings, chosen, w)
@@ -126,13 +126,14 @@ def by_rounding(scene: Scene) -> list[Right]:
 
 
 def judged(scene: Scene, way: Way, w: Operand, label: str, prediction: Wide) -> Right:
+    """The right kernel of one way, with its prediction compared with y."""
     reading = scene.readings[way.reading]
     limit = scene.tolerance(prediction, reading.codes is None) + scene.moved(reading, way, w)
     return _right(scene, way.name + label, None, way.sums, prediction, limit)
 
 
 def precisions(scene: Scene) -> list[tuple[str, Operand, list[Way]]]:
-    """Weights as float32, as half, as bfloat16, and with half scales; which ways go with each."""
+    """Weights as float32, half, bfloat16, and with half scales: a label, the weights, and their ways."""
     readings = {way: scene.readings[way.reading] for way in scene.ways}
     weights = [("", scene.weights, [way for way in scene.ways if readings[way].weights == "f32"])]
     for kind in ("f16", "bf16"):

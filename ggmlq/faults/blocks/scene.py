@@ -1,7 +1,7 @@
-"""A kernel's result beside everything it may be compared with, on some rows and columns.
+"""The doctor's scene: some rows and columns of y, with all that is needed to predict what kernels give there.
 
-A scene holds y [M, N] with the activations in all their readings and the weights opened up. It
-predicts what a kernel would give in every way at once, and bounds how far float32 sums may stray.
+A scene holds y [M, N], the activations in all their readings, and the weights as an Operand. It predicts the
+results of all ways at once, and bounds the rounding errors of float32 sums.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Scene:
 
     @cached_property
     def wrong(self) -> tuple[list[Reading], list[Way]]:
-        """Readings and sums that carry a fault of their own."""
+        """All readings, and the ways in which the reading or the sum is wrong."""
         wrong = readings.wrong(self.x) if isinstance(self.fmt, BlockFormat) else []
         needs_sums = bool(np.any(self.weights.constant))
         ways = readings.ways(self.x, wrong, self.weights.grain, needs_sums)
@@ -94,7 +94,7 @@ class Scene:
 
     @cached_property
     def partial(self) -> tuple[Wide, Wide]:
-        """The largest size of partial sums over blocks, and the sum of all magnitudes."""
+        """For each element: the largest size of partial sums over blocks, and the sum of all magnitudes."""
         w, grain = self.weights, self.weights.grain
         constant = np.abs(w.constant)
         x, weights = (a.reshape(len(a), -1, grain) for a in (self.x, w.scaled))
@@ -109,7 +109,7 @@ class Scene:
         return np.nan_to_num(sums, nan=np.inf), np.nan_to_num(whole, nan=np.inf)
 
     def tolerance(self, prediction: Wide, floats: bool) -> Wide:
-        """The distance that float32 sums in any order may have from a prediction, ties aside."""
+        """The distance that float32 sums in any order may have from a prediction, without rounding ties."""
         blocks, whole = self.partial
         k = self.x.shape[1]
         n = k if floats else max(k // self.weights.grain, 1)
@@ -122,7 +122,7 @@ class Scene:
         return np.where(blocks < HUGE, limit, np.inf)
 
     def moved(self, reading: Reading, way: Way, w: Operand) -> Wide:
-        """The distance that codes, scales and sums near a rounding tie may add."""
+        """The further distance where codes, scales and sums near a rounding tie may round either way."""
         total = np.zeros(self.y.shape)
         if reading.moves is not None and reading.moves.any():
             total += reading.moves @ np.abs(w.dense).T
@@ -136,7 +136,7 @@ class Scene:
     # --- judging --------------------------------------------------------------------------
 
     def scores(self, predictions: Wide, columns: Mask | None = None) -> Wide:
-        """Mean squared relative error of each of [ways, M, N]."""
+        """The mean squared relative error of each prediction [ways, M, N]."""
         use = self.seen if columns is None else self.seen & columns
         if not use.any():
             return np.full(len(predictions), np.inf)
@@ -150,7 +150,7 @@ class Scene:
         return mean
 
     def within(self, prediction: Wide, limit: Wide) -> Mask:
-        """Elements that a prediction explains to the last rounding; infinities count if equal."""
+        """Elements that a prediction explains to the last rounding; not finite in both counts as equal."""
         near = np.abs(self.y - prediction) <= limit
         if self.cast:  # exactly what a store in half makes of a result within float32's limits
             strict = limit - self.store * np.abs(prediction) - LEAST_HALF
@@ -172,14 +172,14 @@ class Scene:
         return Fit(score, float(part.mean()) if part.size else 0.0, way, prediction, inside)
 
     def fit(self, w: Operand, columns: Mask | None = None) -> Fit:
-        """The best way to explain y with these weights, read rightly."""
+        """The right way that explains y best with these weights."""
         predictions = predict(self.readings, self.ways, w)
         best = int(self.scores(predictions, columns).argmin())
         return self.judged(self.readings, self.ways[best], w, predictions[best], columns)
 
 
 def predict(readings: list[Reading], chosen: list[Way], w: Operand) -> Wide:
-    """Results of kernels that read the activations in these ways and see these weights."""
+    """The results [ways, M, N] of kernels with these weights, one for each way."""
     used = sorted({way.reading for way in chosen})
     stack = np.concatenate([readings[i].values for i in used])
     base = (stack @ w.dense.T).reshape(len(used), -1, len(w.dense))

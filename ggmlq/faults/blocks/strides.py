@@ -1,4 +1,4 @@
-"""Two mistakes of kernels, imitated: weights read from a wrong address, and the end of K left out."""
+"""Two mistakes that the doctor imitates: weights read from a wrong address, and the end of K left out."""
 
 from __future__ import annotations
 

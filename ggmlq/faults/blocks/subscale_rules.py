@@ -1,4 +1,4 @@
-"""Rules by which sub-scales may be put together: for each of them the addresses and weights of its bits."""
+"""Wrong rules for unpacking sub-scales, which the doctor imitates: tables of bits with their weights."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Layout(NamedTuple):
 
 
 def rules(layout: Layout) -> Iterator[tuple[str, str, Table, int]]:
-    """Rules: a fault, a name, a table, and the factor of the constant."""
+    """Wrong rules: a fault, a name, a table of bits, and the factor of the constant."""
     if any(layout.base.values()):
         for factor, fault in ((0, "offset-missing"), (2, "offset-twice"), (-1, "offset-sign")):
             yield fault, "the constant of the sub-scales", layout.bits, factor

@@ -1,6 +1,6 @@
-"""Sub-scales of super-blocks put together from the wrong bits.
+"""Mistakes in unpacking sub-scales that the doctor imitates: they are made of the wrong bits.
 
-Where each bit of a sub-scale lies is found by trying: flip one bit of a block and see which scale
+The place of each bit of a sub-scale is found by trying: flip one bit of a block and see which scale
 or minimum moves, and by how much. So no layout is written down a second time here. A rule, right
 or wrong, is then a table: for each sub-scale the addresses of its bits and their weights.
 """
@@ -22,7 +22,7 @@ from .subscale_rules import Bits, Layout, Table, rules
 
 
 def wrongly_unpacked(fmt: BlockFormat, blocks: Blocks) -> Iterator[Mistake[Operand]]:
-    """Every way to put the integers of sub-scales together wrongly."""
+    """Weights whose sub-scales are put together wrongly, one mistake for each rule."""
     names = fmt.dtype.names or ()
     if fmt.block_size == fmt.group or "d" not in names or not any(n.startswith("scales") for n in names):
         return

@@ -1,4 +1,7 @@
-"""The whole of y against the best right kernel: which elements are wrong, and where to look closer."""
+"""The doctor's survey of a product with blocks: all of y compared with the best right kernel.
+
+The best one is chosen on a sample of rows and columns, then compared with all of y, slab by slab.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ class Case:
     unwritten: Mask | None = None  # [M, N]: elements that the kernel never wrote; nothing is judged by them
 
     def scene(self, rows: Index, columns: Index) -> Scene:
-        """Some rows and columns of it."""
+        """The scene of some rows and columns."""
         raw = np.ascontiguousarray(self.q.raw)
         at = np.ix_(rows, columns)
         written = None if self.unwritten is None else ~self.unwritten[at]
@@ -45,7 +48,7 @@ class Case:
 
 @dataclass(frozen=True, eq=False)
 class BlockSurvey(Survey):
-    """A case beside its best right kernel, over all elements."""
+    """A case compared with its best right kernel, over all elements."""
 
     case: Case
     best: Right  # on the sampled scene
@@ -53,7 +56,7 @@ class BlockSurvey(Survey):
 
     @property
     def written(self) -> BlockSurvey:
-        """The survey with right values where nothing was written: all that is wrong is what was written."""
+        """This survey with right values where nothing was written."""
         if self.case.unwritten is None:
             return self
         y = np.where(self.case.unwritten, self.prediction, self.y)
@@ -61,11 +64,11 @@ class BlockSurvey(Survey):
 
     @property
     def alternatives(self) -> list[Wide]:
-        """Results of other right kernels, where all of y was looked at."""
+        """Results of other right kernels, if they were computed for all of y."""
         return [right.prediction for right in self.others if right.prediction.shape == self.y.shape]
 
     def fitting(self, axis: int) -> list[Wide]:
-        """Results of right kernels whose columns (or rows) stand in y, wherever they stand."""
+        """Results of right kernels whose columns (axis 1) or rows (axis 0) appear in y, at any place."""
         case = self.case
         looked = [np.arange(n) for n in case.y.shape]
         looked[1 - axis] = evenly_spaced(case.y.shape[1 - axis], LOOKED_AT)
@@ -88,7 +91,7 @@ class BlockSurvey(Survey):
 
 
 def survey(case: Case, prefer: str | None = None) -> BlockSurvey:
-    """Find the right kernel that explains most of y, and what it leaves unexplained."""
+    """The survey with the right kernel that explains most of y, which may have been stored as half."""
     written = case.y if case.unwritten is None else case.y[~case.unwritten]
     if case.store == 0 and _may_be_cast(written):
         cast = _survey(replace(case, store=HALF, cast=True), prefer)
@@ -123,7 +126,7 @@ def _survey(case: Case, prefer: str | None) -> BlockSurvey:
 
 
 def _over_all(case: Case, best: Right, others: list[Right]) -> BlockSurvey:
-    """The best right kernel on every row and column."""
+    """The survey with this right kernel computed for all of y."""
     m, k = case.x.shape
     tall = max(1, min(m, SLAB // (k * 64)))
 
@@ -143,7 +146,7 @@ def _again(scene: Scene, q: QuantArray, best: Right) -> Right:
 
 
 def _from_family(scene: Scene, name: str) -> Right:
-    """One of the family again, on another scene."""
+    """The right kernel of a way, found by its name, computed on another scene."""
     for label, w, chosen in precisions(scene):
         for way in chosen:
             if way.name + label == name:

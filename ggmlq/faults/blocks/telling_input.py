@@ -1,4 +1,4 @@
-"""An input on which faults differ that look alike on the one at hand."""
+"""The doctor's telling input: activations on which faults differ that look alike on the user's x."""
 
 from __future__ import annotations
 

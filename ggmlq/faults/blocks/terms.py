@@ -1,4 +1,4 @@
-"""Mistakes in one term of a product alone: kernels sum codes in one place and take constants off in another.
+"""Mistakes in one term of a product that the doctor imitates: kernels sum codes and take constants off apart.
 
     y = Σ over groups: scale·Σ stored·x  -  (zero·scale + offset)·Σ x
 
@@ -19,7 +19,7 @@ from .operand import Operand
 
 
 def one_term(fmt: BlockFormat, right: Operand) -> Iterator[Mistake[Operand]]:
-    """Mistakes in one term, where a super-block has constants."""
+    """Weights with a mistake in one term alone, for super-blocks with constants."""
     groups = fmt.block_size // fmt.group
     if groups == 1 or not (fmt.zero or fmt.has_offset):
         return
@@ -32,13 +32,13 @@ def one_term(fmt: BlockFormat, right: Operand) -> Iterator[Mistake[Operand]]:
 
 
 def main_scales(right: Operand, groups: int, order: Index) -> Operand:
-    """Scales in another order, but for those of the constant."""
+    """Weights with the scales of codes in another order, and those of the constant in the right one."""
     taken = right.scale.reshape(-1, groups)[:, order].reshape(right.scale.shape)
     return right.but(scale=taken, offset=right.offset + right.zero * (right.scale - taken))
 
 
 def wrong_sums(right: Operand, groups: int, order: Index) -> Operand:
-    """The constant of group g meets the sum of group order[g]."""
+    """Weights where the constant of group g is multiplied with the sum of group order[g]."""
     constant = (right.zero * right.scale + right.offset).reshape(-1, groups)
     met = np.zeros_like(constant)
     for g, taken in enumerate(order.tolist()):
@@ -47,7 +47,7 @@ def wrong_sums(right: Operand, groups: int, order: Index) -> Operand:
 
 
 def in_words(order: Index) -> str:
-    """Groups that take those of others, as runs."""
+    """Words for groups that take the sums of others, neighbours together."""
     runs: list[list[tuple[int, int]]] = []
     for g, to in enumerate(order.tolist()):
         if runs and runs[-1][-1] == (g - 1, to - 1):

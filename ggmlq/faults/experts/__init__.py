@@ -1,4 +1,6 @@
-"""The doctor for products with experts: which token met which expert, and where its result went.
+"""The doctor for products with experts: wrong rows, wrong experts, lost results, or a wrong product.
+
+A *line* is one row of y: the product of one token with one of its experts.
 
     catalogue.py   the mistakes of these products, beside all those of a single matrix
     inputs.py      the operands as lines: one for each use of an expert

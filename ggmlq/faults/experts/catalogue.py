@@ -1,4 +1,4 @@
-"""The mistakes of products with experts, beside all those of a single matrix."""
+"""The doctor's catalogue for products with experts: their own mistakes, and those of a single matrix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examination of a product with experts: from the survey of its lines to a verdict."""
+"""The doctor's way from y of a product with experts, line by line, to a finding."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MOST = 0.95  # of the wrong lines that an explanation explains
 
 @dataclass(frozen=True, eq=False)
 class LinesSurvey(Survey):
-    """All lines beside the products of their experts, and what lines are really made of."""
+    """All lines compared with the right products, and the row and expert that each is really made of."""
 
     lines: Lines
     way: Way
@@ -41,7 +41,7 @@ class LinesSurvey(Survey):
 
     @property
     def wrong(self) -> Any:
-        """Lines with wrong elements."""
+        """The mask of lines with wrong elements."""
         return self.bad.any(axis=1)
 
     @property
@@ -53,7 +53,7 @@ class LinesSurvey(Survey):
 
 
 class Experts(Product[LinesSurvey]):
-    """A product of tokens with experts, for ids [T, U]."""
+    """One product of tokens with experts, ids [T, U], for the doctor to diagnose."""
 
     catalogue = EXPERTS
 
@@ -99,7 +99,7 @@ class Experts(Product[LinesSurvey]):
         return replace(one, ok=False, fault=fault, confidence=confidence, text=text, where=s.places)
 
     def words(self, survey: LinesSurvey, finding: Finding) -> Words:
-        """Figures, and the arithmetic of the lines."""
+        """The report's figures, and the arithmetic of the lines."""
         near = plain(nmse(survey.y, survey.prediction))
         figures = {
             "nmse against the best arithmetic": near,
@@ -114,7 +114,7 @@ class Experts(Product[LinesSurvey]):
 
 
 def _lost(s: LinesSurvey) -> Finding | None:
-    """Lines that hold no product: zeros, NaN, what was there before."""
+    """The finding on lines that hold no product, but zeros, NaN or old values; None if there are none."""
     y, bad, made_of = s.y, s.wrong, s.made_of
     empty = (y == 0).all(axis=1) | (~np.isfinite(y)).all(axis=1)
     seen = bad & (empty | (made_of.rows != UNSEEN))
@@ -133,7 +133,7 @@ def _lost(s: LinesSurvey) -> Finding | None:
 
 
 def _elsewhere(s: LinesSurvey) -> Finding | None:
-    """Lines that are right products of another row or another expert."""
+    """The finding on lines that are right products of another row or expert; None if there are none."""
     g, made_of = s.lines, s.made_of
     seen = s.wrong & (made_of.rows != UNSEEN)
     moved = seen & made_of.known & ((made_of.rows != g.rows) | (made_of.experts != g.experts))
@@ -163,7 +163,7 @@ def _elsewhere(s: LinesSurvey) -> Finding | None:
 
 
 def _permuted(g: Lines, pairs: Iterable[tuple[int, int, int]], bad: Mask) -> bool:
-    """True where wrong lines hold each other's products."""
+    """True if wrong lines hold each other's products."""
     there = Counter((row, expert) for _, row, expert in pairs)
     due = Counter(zip(g.rows[bad].tolist(), g.experts[bad].tolist(), strict=True))
     return (there & due).total() >= MOST * there.total()

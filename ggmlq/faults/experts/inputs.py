@@ -1,4 +1,4 @@
-"""Operands of a product with experts, checked and brought to the host: lines, one for each use."""
+"""The doctor's operands of a product with experts, checked: lines of y, one for each use of an expert."""
 
 from __future__ import annotations
 

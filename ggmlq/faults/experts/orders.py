@@ -1,4 +1,4 @@
-"""Ids read in another order than they lie in, and lines at the edges of an expert's tiles."""
+"""Causes that the doctor finds for wrong lines of experts: ids read in another order, or edges of tiles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ANY = -1  # what lies beyond the ids is not known
 
 
 def readings(ids: Index, experts: int) -> Iterator[tuple[str, Index]]:
-    """Each way of reading ids wrongly, and which expert each line meets then."""
+    """Each wrong way to read ids, with the expert that each line then gets."""
     (t, u), flat = ids.shape, ids.reshape(-1)
     token, use = (part.reshape(-1) for part in np.indices((t, u)))
     yield "they are read as [U, T]: ids[u·T + t]", flat[use * t + token]
@@ -61,7 +61,7 @@ def misread_ids(g: Lines, met: Index, bad: Mask) -> str | None:
 
 
 def places(g: Lines) -> tuple[Index, Index]:
-    """For each line its place among those of its expert, and how many these are."""
+    """For each line its place in the list of its expert's lines, and the length of that list."""
     experts = g.experts
     order = np.argsort(experts, kind="stable")
     counts = np.bincount(experts, minlength=len(g.q))
@@ -102,7 +102,7 @@ def repeated(ids: Index) -> Mask:
 
 
 def once_only(ids: Index, bad: Mask) -> bool:
-    """True where bad lines are such, and some uses of an expert by a token are right, some bad."""
+    """True if bad lines are of experts that a token uses more than once, and some of these uses are right."""
     twice = repeated(ids)
     if (bad & ~twice).any() or not bad.any():
         return False

@@ -1,4 +1,4 @@
-"""Right lines: their arithmetic, and the distance that each element may have from it."""
+"""The doctor's right products of lines with experts, in the arithmetic that fits, with error limits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Way:
     x: Any = None  # a ScaledArray or floats in place of x
 
     def lines(self, g: Lines, rows: Index, experts: Index, columns: Any = None) -> tuple[Wide, Wide]:
-        """The products of rows with experts, and how far they may be, for some columns."""
+        """The products of rows with experts, and the limit of their error, for some columns."""
         n = g.q.shape[1] if columns is None else len(columns)
         y, limit = np.empty((len(rows), n)), np.empty((len(rows), n))
         for e in np.unique(experts).tolist():
@@ -75,7 +75,7 @@ def _known(g: Lines, name: str) -> bool:
 
 
 def best(g: Lines, claim: str | None, known: Index, rows: Index, experts: Index) -> Way:
-    """The way that explains most of some lines whose rows and experts are known."""
+    """The way that explains most of some lines, for which the row and the expert are known."""
     lines = known[evenly_spaced(len(known), LINES)]
     columns = evenly_spaced(g.q.shape[1], COLUMNS)
     y = g.y[np.ix_(lines, columns)]

@@ -1,7 +1,7 @@
-"""The row of activations and the expert that a line is really made of, by a few of its columns.
+"""The doctor's search for the row of activations and the expert that each line of y is really made of.
 
-Products of other rows and experts are as far from a line as its own length; those of its own, in whatever
-arithmetic, a hundredth of it. So exact products of a few columns tell them apart.
+Products of other rows and experts are as far from a line as its own length; its own product, in whatever
+arithmetic, a hundredth of that. So exact products in a few columns tell them apart.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Sources(NamedTuple):
 
     @property
     def known(self) -> Mask:
-        """Lines of which it is known."""
+        """The mask of lines for which the row and the expert are known."""
         return self.rows >= 0
 
 
@@ -57,7 +57,7 @@ def _over(square: Any, length: Any) -> Any:
 
 
 def sources(g: Lines) -> Sources:
-    """Each line's own row and expert where these make it, else the nearest that do."""
+    """For each line its own row and expert if these make it, else the nearest that do."""
     prints, rows, experts = Prints(g), g.rows.copy(), g.experts.copy()
     wrong = np.flatnonzero(prints.far(np.arange(len(rows)), rows, experts) > NEAR)
     for search in (_other_experts, _other_rows, _others):

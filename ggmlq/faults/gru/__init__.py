@@ -1,4 +1,4 @@
-"""The doctor for GRUs in integers: the stage of a step that went wrong, and the reason.
+"""The doctor for GRUs in integers: ``gq.diagnose_gru`` names the first stage that went wrong, and why.
 
     examine.py      diagnose_gru: the way from codes to a verdict
     inputs.py       one run a direction: codes of x, and states observed before and after every step

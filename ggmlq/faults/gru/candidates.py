@@ -1,4 +1,4 @@
-"""All mistakes that are tried on a run, those first that win where several explain it."""
+"""The doctor's list of mistakes to try on a GRU; if several explain its codes, the first is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mistakes of a GRU in integers: what each is, the wrong and the right formula, where to look."""
+"""The doctor's catalogue for GRUs in integers: each mistake with its formulas, and where to look."""
 
 from __future__ import annotations
 

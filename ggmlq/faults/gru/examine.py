@@ -68,7 +68,7 @@ def diagnose_gru(codes: Any, f: FixedGRU, x: Any, h0: Any = None, *, batch_first
 
 
 class GRU(Kind[list[Mask]]):
-    """Codes of a GRU in integers, one run a direction."""
+    """Codes of a GRU in integers to diagnose, with one Run for each direction."""
 
     catalogue = GRU_FAULTS
 
@@ -80,7 +80,7 @@ class GRU(Kind[list[Mask]]):
         return [wrong_elements(run, {}) for run in self.runs]
 
     def verdict(self, survey: list[Mask]) -> Finding:
-        """The mistake in the first direction that is wrong."""
+        """The finding on the first direction that is wrong."""
         directions = zip(self.runs, survey, strict=True)
         tried = [_examined(run, wrong) if wrong.any() else _last(run) for run, wrong in directions]
         findings = [finding for finding in tried if finding is not None]
@@ -133,7 +133,7 @@ def _extent(run: Run, finding: Finding) -> Iterator[str]:
 
 
 def _exchanged(one: Run, two: Run) -> str | None:
-    """Words for two directions in each other's place."""
+    """Words for the mistake of exchanged directions, if it explains both; else None."""
     turned = [replace(one, y=_turned(two)), replace(two, y=_turned(one))]
     weights = [replace(a, formats=b.formats, codes=b.codes, x=_codes_of_x(a, b)) for a, b in
                ((one, two), (two, one))]  # fmt: skip
@@ -157,7 +157,7 @@ def _codes_of_x(run: Run, other: Run) -> Any:
 
 
 def _examined(run: Run, wrong: Mask) -> Finding:
-    """The mistake in a direction that is wrong."""
+    """The finding on a direction that is wrong."""
     rows = screened(run, wrong)
     machine = Machine(run, rows)
     tried = _all_tried(machine)
@@ -208,7 +208,7 @@ def _in_a_part(run: Run, wrong: Mask, rows: Index, before: Tried, tried: list[Tr
 
 
 def _nearly(run: Run, wrong: Mask, before: Tried, tried: list[Tried]) -> Finding:
-    """The mistake that explains most of what is wrong, if one explains much."""
+    """The finding of the mistake that explains most wrong elements, or that none explains enough."""
     if run.v and not wrong_elements(replace(run, v={}), {}).any():
         return _finding(run, wrong, [Mistake("intermediates", "", {})], 0.95)
     count = int(wrong.sum())
@@ -224,7 +224,7 @@ def _nearly(run: Run, wrong: Mask, before: Tried, tried: list[Tried]) -> Finding
 
 
 def _last(run: Run) -> Finding | None:
-    """A last state that is wrong after steps that are all right."""
+    """The finding that the last state is wrong after right steps; None if it is right or absent."""
     if run.last is None:
         return None
     right = run.y[len(run.y) - run.sequences :] if run.steps else run.first
@@ -247,7 +247,7 @@ def _last(run: Run) -> Finding | None:
 def _finding(
     run: Run, wrong: Mask, mistakes: list[Candidate], confidence: float, left: float = 0.0
 ) -> Finding:
-    """The first of the mistakes that explain it; others are named beside it."""
+    """The finding of the first of some mistakes, with the names of the others."""
     best = mistakes[0]
     others = dict.fromkeys(one.fault for one in mistakes if one.fault != best.fault)
     alike = [one.words for one in mistakes[1:] if one.fault == best.fault and one.words != best.words]

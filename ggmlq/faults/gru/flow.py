@@ -1,4 +1,4 @@
-"""Mistakes of what goes into a step: products with weights, codes of x, and states."""
+"""Mistakes in what enters a GRU step, which the doctor imitates: products, codes of x, states."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PRODUCTS = {"W and R": "W·x and R·h", "W": "W·x", "R": "R·h"}
 
 
 def compensations() -> Iterator[Candidate]:
-    """The part of products that zero points of x and of h bring in."""
+    """Mistakes in the compensation: the term of a product that takes the zero point of x or h out."""
     wrong_sum = "compensation-sum"
     corrections: tuple[tuple[str, str, Callable[[Mistaken, Codes, str], Any]], ...] = (
         ("compensation-missing", "", lambda s, w, a: 0 * w.sum(1)),
@@ -45,7 +45,7 @@ Change = Callable[[Codes], Codes]
 
 
 def products(run: Run) -> Iterator[Candidate]:
-    """Sums over wrong weights, or in too few bits."""
+    """Mistakes in products: wrong weights, or sums in too few bits."""
     for both, names in WEIGHTS.items():
         for bits in (32, 24, 16):
             yield Mistake("overflow", f"sums of {both} are kept in {bits} bits",
@@ -91,7 +91,7 @@ def _unsigned(w: Codes) -> Codes:
 
 
 def inputs(run: Run) -> Iterator[Candidate]:
-    """Codes of x: rounded otherwise, of another format, of another step or sequence."""
+    """Mistakes in codes of x: another rounding, another format, another step or sequence."""
     f = run.formats["x"]
     v = np.clip(np.ldexp(run.values.astype(np.float64), f.exponent), -(2.0**40), 2.0**40)
     rounded = _half_away(v)
@@ -162,7 +162,7 @@ States = Callable[[Run, Index], Codes]  # states before the steps of these rows
 
 
 def states(run: Run) -> Iterator[Candidate]:
-    """States before a step: not those after the one before."""
+    """Mistakes in the state that a step starts from, which should be the state after the step before."""
     f, zero = run.formats["h"], np.full_like(run.first, run.formats["h"].zero)
     code_0 = np.zeros_like(zero)
     before: list[tuple[str, str, States]] = [
@@ -209,7 +209,7 @@ def _start(codes: Codes) -> States:
 
 
 def _in_place(run: Run) -> Stage:
-    """Units in their order, each one's new state written over the old one while others still read it."""
+    """The stage Rh if units are updated in place, so that later ones read the new states of earlier ones."""
 
     def stage(s: Mistaken, q: Tensors) -> Codes:
         fresh, w = run.y[s.rows], s.codes["R"].astype(np.int64)

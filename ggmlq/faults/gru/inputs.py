@@ -1,4 +1,4 @@
-"""Codes and inputs of a GRU, checked: one run a direction, in the order of its steps."""
+"""The doctor's codes and inputs of a GRU, checked: one Run for each direction, in the order of its steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Codes = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A direction. Rows are t·N + n, t counted in the order of the steps."""
+    """Codes and inputs of one direction of a GRU. Row t·N + n is sequence n in the t-th step that is run."""
 
     formats: Mapping[str, QFormat]
     codes: Mapping[str, Any]

@@ -1,6 +1,6 @@
-"""A step with mistakes in it: the oracle's stages with some of their parts replaced.
+"""The doctor's imitation of a GRU step with mistakes: the oracle's stages with some of their parts replaced.
 
-Settings say so, a mapping whose keys name the part:
+A mistake is a mapping, its settings. Each key names the part that is replaced:
 
     ("round", tensor)            the shift into its scale           ("shift", tensor)   one too many, too few
     ("shift", term, tensor)      the same for one term of its sum   ("ends", tensor)    what clamping does
@@ -33,7 +33,7 @@ Stage = Callable[["Mistaken", Tensors], Codes]
 
 
 def in_all(key: str, names: Iterable[str], part: Any) -> Settings:
-    """One part replaced alike in several tensors."""
+    """Settings that replace one part in the same way in several tensors."""
     return {(key, name): part for name in names}
 
 
@@ -50,7 +50,7 @@ MADE_OF = {"W": "Wx", "R": "Rh", "x": "Wx", "x rows": "Wx"}
 
 
 class Mistaken(Scene):
-    """Formats, codes and settings, in which stages look things up."""
+    """The oracle's scene (formats and codes) with settings, which replace parts of its stages."""
 
     settings: Settings = {}
     rows: Any = None  # of the run
@@ -95,7 +95,7 @@ class Mistaken(Scene):
 
 
 class Machine:
-    """One run, on some of its rows (row t·N + n is step t of sequence n) or on all."""
+    """A machine that computes steps of one run with mistakes, on some rows (t·N + n) or on all."""
 
     def __init__(self, run: Run, rows: Index) -> None:
         self.run, self.rows = run, rows
@@ -105,7 +105,7 @@ class Machine:
         self._plain = {**self.step({})[0], "before": self._before}
 
     def step(self, settings: Settings) -> tuple[Tensors, NDArray[np.bool_]]:
-        """Codes of all tensors, and rows of which a mistake says nothing, as it looks beyond the run."""
+        """Codes of all tensors, and a mask of rows that are unknown: the mistake reads beyond the run."""
         run, rows = self.run, self.rows
         scene = Mistaken({**run.formats, **settings.get(("formats",), {})}, run.codes)
         scene.settings, scene.rows = settings, rows

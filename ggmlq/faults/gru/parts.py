@@ -1,4 +1,4 @@
-"""Mistakes of one stage: gates, tables, biases, terms, the reset, 1 - z."""
+"""Mistakes in one stage of a GRU step that the doctor imitates: order of gates, tables, terms, the reset."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GATES = "zrg"
 
 
 def orders() -> Iterator[Candidate]:
-    """Gates that take the rows of another gate."""
+    """Mistakes in the order of gates: a gate takes the rows of another gate."""
     parts = {
         "": ("Wx", "Rh", "b"), " in W and R, not in the biases": ("Wx", "Rh"), " in W": ("Wx",),
         " in R": ("Rh",), " in the biases": ("b",), " in W and the biases": ("Wx", "b"),
@@ -57,7 +57,7 @@ UNSIGNED = "codes without their least one taken off, as unsigned"
 
 
 def tables(run: Run) -> Iterator[Candidate]:
-    """Gates that look up the table of another gate, or the right one at a wrong place."""
+    """Mistakes in tables: a gate looks up another gate's table, or its own at a wrong place."""
     for name, (source, target) in TABLE_OF.items():
         for fault, words, stage in _tables_of_gate(run, name, source, target):
             yield Mistake(fault, f"{target}{words}", {("stage", target): stage})
@@ -99,7 +99,7 @@ def _function(table: str) -> str:
 
 
 def _all_tables(run: Run) -> Iterator[Candidate]:
-    """All three at once."""
+    """Mistakes in all three tables at once."""
     right = {target: (run.codes[name], source) for name, (source, target) in TABLE_OF.items()}
     for words, by in (("one further", -1), ("one before", 1)):
         settings = {("stage", t): _look(table, source, _beside(by)) for t, (table, source) in right.items()}
@@ -121,7 +121,7 @@ def _all_tables(run: Run) -> Iterator[Candidate]:
 
 
 def terms() -> Iterator[Candidate]:
-    """Biases and other terms of a sum that are forgotten, counted twice, or have the wrong sign."""
+    """Mistakes in biases and other terms of a sum: forgotten, counted twice, or with the wrong sign."""
     changes = ((0, "missing", "missing"), (2, "twice", "counted twice"), (-1, "sign", "subtracted"))
     for times, fault, words in changes:
         for names in (("bx", "br"), ("bx",), ("br",)):
@@ -157,7 +157,7 @@ def _biases(names: Mapping[str, str]) -> dict[tuple[str, ...], Stage]:
 
 
 def resets() -> Iterator[Candidate]:
-    """The reset gate at another place."""
+    """Mistakes in the reset: at another place, left out, or by another gate."""
     rrh, g_pre = ("stage", "rRh"), ("stage", "g_pre")
     for wide, how in ((False, "rounded to the format of h"), (True, "kept wide")):
         early = {("stage", "Rh"): _reset_state(wide), rrh: _no_reset}

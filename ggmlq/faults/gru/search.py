@@ -1,4 +1,4 @@
-"""Mistakes held beside what was observed: one by one, several at once, on some rows and on all."""
+"""The doctor's trials for GRUs: steps with one or more mistakes, compared with observed codes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ BASES, FEW = 3, 12  # mistakes that are tried together with every other one, and
 
 
 class Tried(NamedTuple):
-    """A mistake and the elements of some rows that it does not explain."""
+    """A mistake that was tried on some rows, and the elements that it does not explain."""
 
     mistake: Candidate
-    apart: Mask  # elements that it does not give as they are
-    error: float  # squared, over all codes
+    apart: Mask  # elements that differ with the mistake
+    error: float  # squared, over the codes of h
 
 
 def together(one: Candidate, other: Candidate) -> Candidate | None:
@@ -35,7 +35,7 @@ def together(one: Candidate, other: Candidate) -> Candidate | None:
 
 
 def wrong_elements(run: Run, settings: Settings) -> Mask:
-    """Elements of all rows that a mistake (none: a right program) does not give."""
+    """Elements of all rows that differ from a program with these settings ({}: from a right program)."""
     total = len(run.y)
     step = max(1, AT_ONCE // max(1, 3 * run.units))
     parts = [np.zeros((0, run.units), np.bool_)]
@@ -56,7 +56,7 @@ def _apart(run: Run, rows: Index, q: Tensors, unknown: Mask) -> tuple[Mask, floa
 
 
 def screened(run: Run, wrong: Mask) -> Index:
-    """Rows to look at: the first step, the first wrong ones, wrong and right ones over all of the run."""
+    """Rows to try mistakes on: of the first step, the first wrong ones, wrong and right ones of all steps."""
     most = int(np.clip(WIDE // max(run.units, 1), LEAST, SCREEN))
     bad = wrong.any(1)
     both = [np.flatnonzero(part) for part in (bad, ~bad)]
@@ -67,6 +67,7 @@ def screened(run: Run, wrong: Mask) -> Index:
 
 
 def tried_on(machine: Machine, mistake: Candidate) -> Tried:
+    """The trial of one mistake on the machine's rows."""
     return Tried(mistake, *_apart(machine.run, machine.rows, *machine.step(mistake.replay)))
 
 
@@ -77,7 +78,7 @@ def exact(run: Run, tried: list[Tried]) -> list[Candidate]:
 
 
 def grown(machine: Machine, tried: list[Tried]) -> list[Tried]:
-    """One mistake in several tensors, those that no group has: added one by one while that explains more."""
+    """A trial of one fault in several tensors at once that explains all; tensors are added one by one."""
     for fault in dict.fromkeys(one.mistake.fault for one in tried[:BASES]):
         parts = [one for one in tried if one.mistake.fault == fault]
         best = parts[0]
@@ -94,7 +95,7 @@ def grown(machine: Machine, tried: list[Tried]) -> list[Tried]:
 
 
 def pairs(run: Run, rows: Index, tried: list[Tried], before: Tried) -> list[Tried]:
-    """The nearest mistakes, each together with every other one; a few wrong rows refuse most."""
+    """The first trial of two mistakes at once that explains all rows; few wrong rows are tried first."""
     few, all_of = Machine(run, rows[before.apart.any(1)][:FEW]), Machine(run, rows)
     by_error = sorted(tried, key=lambda one: one.error)[:1]
     for first in {id(one): one for one in (*_apart_in_kind(tried)[:BASES], *by_error)}.values():
@@ -110,7 +111,7 @@ def pairs(run: Run, rows: Index, tried: list[Tried], before: Tried) -> list[Trie
 
 
 def _apart_in_kind(tried: list[Tried]) -> list[Tried]:
-    """The nearest of each fault."""
+    """The nearest trial of each fault."""
     nearest: dict[str, Tried] = {}
     for one in tried:
         nearest.setdefault(one.mistake.fault, one)

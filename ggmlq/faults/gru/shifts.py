@@ -1,4 +1,4 @@
-"""Mistakes of numbers: how shifts round, by how much they shift, zero points, saturation."""
+"""Mistakes in a GRU's fixed point that the doctor imitates: rounding, shifts, zero points, saturation."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ ROUNDINGS = {
 
 
 def roundings() -> Iterator[Candidate]:
-    """Shifts that do not round half away from zero."""
+    """Mistakes in rounding: shifts that do not round half away from zero."""
     for fault, (formula, shift) in ROUNDINGS.items():
         for words, names in GROUPS.items():
             yield Mistake(fault, f"{formula} {words}", in_all("round", names, shift))
@@ -81,7 +81,7 @@ def _even_ends(v: Codes, f: QFormat) -> Codes:
 
 
 def saturations() -> Iterator[Candidate]:
-    """Sums that do not stop at the ends of their format."""
+    """Mistakes in saturation: sums that do not stop at the ends of their format."""
     for words, names in GROUPS.items():
         yield Mistake("saturation-wraps", words, in_all("ends", names, _wrap))
         inner = tuple(name for name in names if not name.endswith("_pre"))
@@ -93,7 +93,7 @@ def saturations() -> Iterator[Candidate]:
 
 
 def zero_points(run: Run) -> Iterator[Candidate]:
-    """Zero points of tensors between the stages; those of x and h in the products are compensation."""
+    """Mistakes in zero points of tensors between the stages; those of x and h are in ``compensations``."""
     outs = ("z_out", "r_out", "g_out")
     inner = [name for name in (*SUMS[:-1], *outs) if run.formats[name].zero]
     for key, words, names in (
@@ -108,7 +108,7 @@ def zero_points(run: Run) -> Iterator[Candidate]:
 
 
 def exponents() -> Iterator[Candidate]:
-    """Shifts by a wrong amount, and exponents of the wrong row."""
+    """Mistakes in exponents: shifts by a wrong amount, or the exponent of another row."""
     shifts: dict[str, tuple[str, ...]] = {f"all shifts into {name} are": ("shift", name) for name in SUMS}
     shifts |= {
         f"the shift of {source} into {target} is": ("shift", source, target) for source, target in TERMS

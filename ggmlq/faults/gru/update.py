@@ -1,4 +1,4 @@
-"""Mistakes of the new state, z · h + (1 - z) · g, and stages that are skipped or rounded together."""
+"""Mistakes that the doctor imitates in a GRU's new state, z · h + (1 - z) · g, and in roundings of sums."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEW, OLD = ("stage", "new"), ("stage", "old")
 
 
 def complements(run: Run) -> Iterator[Candidate]:
-    """Other numbers in the place of 1 - z, and of z."""
+    """Mistakes in the new state: other numbers instead of 1 - z or z."""
     f = run.formats["z_out"]
     one, span = 1 << f.exponent, 1 << f.bits
     zero_point, wrong = "one-minus-z-zero-point", "one-wrong"
@@ -72,7 +72,7 @@ def _old(weight: Weight, times: int = 1) -> Stage:
 
 
 def fused() -> Iterator[Candidate]:
-    """Sums whose terms are rounded once instead of each."""
+    """Mistakes where terms are rounded once, as a sum, instead of one by one."""
     stages: dict[str, Stage] = {
         "z_pre": _gate("z_pre", 0),
         "r_pre": _gate("r_pre", 1),
@@ -163,7 +163,7 @@ def _narrow(bits: int) -> Stage:
 
 
 def unrounded(run: Run) -> Iterator[Candidate]:
-    """W·x or R·h that goes into the sums of the gates without a format of its own."""
+    """Mistakes where W·x or R·h goes into the gates' sums without being rounded to its format."""
     for wide in (("Wx",), ("Rh",), ("Wx", "Rh")):
         words = f"{' and '.join(wide)} {'are' if len(wide) > 1 else 'is'} never rounded to a format"
         settings = {

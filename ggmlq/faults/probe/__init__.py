@@ -1,4 +1,4 @@
-"""The weights that a kernel really multiplies with, read by feeding it unit vectors.
+"""The probe of ``ggmlq check``: it feeds a kernel unit vectors, so that y is the weights that it really uses.
 
 feeding.py    one-hot activations have exact codes, so y is the weights in use; and pairs of blocks
 patterns.py   places along an axis in words: ranges, or what repeats

@@ -1,6 +1,7 @@
-"""One-hot activations, which have exact codes in every arithmetic: y is the weights that a kernel uses.
+"""The probe's products: unit vectors through a kernel, so that y is the weights that it uses.
 
-The value is 127, so that the scale of 8-bit codes is 1, and block sums are exact as halves.
+One-hot activations have exact codes in every arithmetic. Their value is 127, so that the scale of 8-bit
+codes is 1, and block sums are exact as halves.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ...arrays.array import QuantArray
 from ..numbers import Index, Mask, Wide
 
 Multiply = Callable[[NDArray[np.float32]], tuple[NDArray[np.float32], Mask]]
-# activations [M, K] to y [M, N], and the elements of it that were never written
+# activations [M, K] to y [M, N], and a mask of the elements of y that were never written
 
 VALUE = 127.0
 MOST = 1024  # unit vectors
@@ -32,7 +33,7 @@ class Effective(NamedTuple):
 
 
 def effective(multiply: Multiply, q: QuantArray, rows: int) -> Effective:
-    """Read the weights, ``rows`` unit vectors at a time: kernels differ by the rows of activations."""
+    """The weights that a kernel uses, read by ``rows`` unit vectors a call: kernels differ by that."""
     n, k = q.shape
     places = _places(q, rows)
     weights, unwritten = np.empty((n, len(places))), np.zeros((n, len(places)), np.bool_)
@@ -60,7 +61,7 @@ def _places(q: QuantArray, rows: int) -> Index:
 
 
 class Pair(NamedTuple):
-    """Two blocks of K that are not zero together."""
+    """Two blocks of K, each with one activation that is not zero, and the outputs that are wrong then."""
 
     first: int
     second: int
@@ -70,7 +71,7 @@ class Pair(NamedTuple):
 def pairs(
     multiply: Multiply, q: QuantArray, rows: int, weights: Wide, limit: Wide, block: int
 ) -> Iterator[Pair]:
-    """Blocks whose products are right alone, fed two at a time: neighbours, and the first with the last."""
+    """Pairs of blocks fed together: the first 8 pairs of neighbours, and the first block with the last."""
     k = q.shape[1]
     blocks = k // block
     wanted = [(b, b + 1) for b in range(min(blocks - 1, 8))] + [(0, blocks - 1)] * (blocks > 2)

@@ -1,4 +1,4 @@
-"""The weights that stand in the place of right ones: each question gives a sentence, or None.
+"""The probe's sentences on wrong weights: from which row, element, scale or code the kernel makes them.
 
 Weights are [N, places] in float64. A scale and a constant are fitted to each group: a kernel's weights are
 scale·stored - constant, and both may come from elsewhere.
@@ -32,7 +32,7 @@ class Compared(NamedTuple):
     limit: Wide
 
     def explained(self, other: Wide) -> bool:
-        """True where nearly all that is wrong equals this."""
+        """True if nearly all wrong weights equal those of ``other``."""
         near = np.abs(self.used - other) <= np.maximum(self.limit, CLOSE * np.abs(other))
         return bool(near[self.wrong].mean() >= MOST)
 
@@ -102,7 +102,7 @@ def _columns(c: Compared, places: Index) -> str | None:
 
 
 def _elsewhere(used: Wide, right: Wide, wrong: Mask, least: int) -> tuple[Index, Index, Wide] | None:
-    """Wrong columns, those that they equal most, and weights of these; from so many rows at least."""
+    """Wrong columns, the columns they are nearest to, and the weights with these; None if unsure."""
     at, use = np.flatnonzero(wrong.any(axis=0)), np.flatnonzero(wrong.any(axis=1))
     source = sources(used[np.ix_(use, at)], right[use], np.abs(right[use]) + 1e-30)
     if len(use) < least or right.shape[1] < 2 or (source == at).any():
@@ -116,7 +116,7 @@ def _elsewhere(used: Wide, right: Wide, wrong: Mask, least: int) -> tuple[Index,
 
 
 def _by_group(c: Compared, w: Operand, groups_of_block: int) -> Iterator[str]:
-    """A scale and a constant fitted to the codes of each group: which of the two is another."""
+    """Sentences on a wrong scale or a wrong constant: both are fitted to the codes of each group."""
     n = len(c.used)
     used, stored = (a.reshape(n, -1, w.group) for a in (c.used, w.stored))
     middle = stored.mean(axis=-1, keepdims=True)
@@ -146,7 +146,7 @@ def _by_group(c: Compared, w: Operand, groups_of_block: int) -> Iterator[str]:
 
 
 def _mixed(name: str, terms: str, fit: Wide, right: Wide, off: Mask, count: int) -> str:
-    """Groups that have another scale (or constant), and the groups that it is made of."""
+    """The sentence on groups with a wrong scale (or constant), and of which groups theirs is made."""
     used, source = fit.reshape(-1, count), right.reshape(-1, count)
     bad: Any = off.reshape(-1, count).any(axis=0)
     head = f"The {name}s that the {terms} are multiplied with are wrong"
@@ -173,7 +173,7 @@ def _sum_of(weights: Index) -> str:
 
 
 def _ratio(used: Wide, right: Wide) -> str:
-    """The factor between wrong weights and right ones, where they are no other weights."""
+    """Words for the ratio of wrong scales (or constants) to right ones."""
     use = right != 0
     ratio = used[use] / right[use]
     if not ratio.size:
@@ -190,7 +190,7 @@ def _ratio(used: Wide, right: Wide) -> str:
 
 
 def _codes(c: Compared, w: Operand, block: int) -> str | None:
-    """Other codes under right scales: of another row, another place in the block, or off by a number."""
+    """The sentence on wrong codes under right scales: of another row or element, or off by a number."""
     scale = w.scale.repeat(w.group, axis=1)
     constant = (w.zero * w.scale + w.offset).repeat(w.group, axis=1)
     use = c.wrong & (scale != 0)
@@ -226,7 +226,7 @@ def _equal(taken: Wide, stored: Wide) -> Index | None:
 
 
 def _moved(name: str, at: Index, source: Index, letter: str) -> str:
-    """Places that have the codes of others."""
+    """Words for places that have the codes of others."""
     steps = np.unique(source - at)
     if len(steps) == 1:
         return f"those of {name} {letter}{steps[0]:+d}"

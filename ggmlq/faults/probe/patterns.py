@@ -1,4 +1,4 @@
-"""Places along an axis in words."""
+"""The probe's words for places along an axis: ranges, or a part that repeats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def ranges(places: Index, most: int = SHOWN) -> str:
 
 
 def along(name: str, places: Index, seen: Index) -> str:
-    """Places along an axis that are wrong, of those that were looked at."""
+    """Words for the wrong places along an axis, among the places ``seen``."""
     if len(places) == len(seen):
         return f"all {name}"
     wrong = np.isin(seen, places)
@@ -34,7 +34,7 @@ def along(name: str, places: Index, seen: Index) -> str:
 
 
 def groups(wrong: Mask) -> str:
-    """Groups of a super-block, of which all or some are wrong."""
+    """Words for the wrong groups of a super-block."""
     places = np.flatnonzero(wrong)
     if len(places) > 2 and (places % 2 == places[0] % 2).all() and len(places) == (len(wrong) + 1) // 2:
         return "odd groups" if places[0] % 2 else "even groups"

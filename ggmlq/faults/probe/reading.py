@@ -1,4 +1,4 @@
-"""Unit vectors through a kernel: where its weights are wrong, and what it has instead."""
+"""The probe's report: where the weights that a kernel uses are wrong, and which it uses instead."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Reading(NamedTuple):
 
 
 def read(multiply: Multiply, q: QuantArray, rows: int, arithmetic: str) -> Reading:
-    """Feed unit vectors, ``rows`` at a time, and compare the weights that come out."""
+    """The facts that unit vectors, ``rows`` a call, show about the weights that the kernel ``multiply`` uses."""
     fmt = q.format
     block = fmt.block_size if isinstance(fmt, BlockFormat) else 32
     used = effective(multiply, q, rows)
@@ -49,7 +49,7 @@ def read(multiply: Multiply, q: QuantArray, rows: int, arithmetic: str) -> Readi
 
 
 def _pairs(multiply: Multiply, q: QuantArray, rows: int, right: Any, limit: Any, block: int) -> Reading:
-    """Every weight alone is right: two blocks at a time."""
+    """The reading where every weight alone is right: blocks are fed in pairs."""
     alone = "Fed with unit vectors, every weight that it multiplies with is right"
     if q.shape[1] < 2 * block:
         return Reading(f"{alone}: sums of several, or the rounding of activations, go wrong.", {})

@@ -1,4 +1,4 @@
-"""The doctor for products of scaled arrays: codes of 8 bits with scales beside them.
+"""The doctor for products of scaled arrays: 8-bit codes, and scales in arrays of their own.
 
 examine.py     the way from the survey of y to a verdict, and its words
 inputs.py      operands, checked; the ways in which a right kernel may take x

@@ -1,4 +1,4 @@
-"""The faults of products of scaled arrays: its own, and those that any product can have."""
+"""The doctor's catalogue for products of scaled arrays: their own faults, and those of any product."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes in what a code means: the wrong sign, the wrong float, codes that did not saturate."""
+"""Mistakes in the meaning of 8-bit codes that the doctor imitates: wrong sign, wrong float, no saturation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WHOLE = 0.1  # how far from an integer a code found by algebra may be
 
 
 def mistakes(scene: Scene) -> Iterator[Tried]:
-    """Every mistake that these codes can show."""
+    """Results y with codes of x, of w or of both misread, one mistake each."""
     for fault, verb, taken in (
         ("signedness", "with the other sign convention", _other_sign),
         ("code-misread", "as the other float", _other_float),
@@ -73,7 +73,7 @@ def _other_float(s: Side) -> Wide | None:
 
 
 def _ends(s: Side) -> tuple[Mask, Mask]:
-    """Codes at the upper and the lower end of the range."""
+    """Masks of the codes at the upper and at the lower end of the range."""
     assert s.s is not None
     return s.values == s.s.code.max, s.values == s.s.code.min
 
@@ -114,7 +114,7 @@ def _infinite(s: Side) -> Wide | None:
 
 
 def _solved(scene: Scene, which: int) -> Tried | None:
-    """Wrapped codes at known places, solved for from y: a row has as many unknowns as codes at the ends.
+    """The result with wrapped codes, solved for from y: each code at an end of the range is an unknown.
 
     The error of a row is linear in what stands there instead; with more columns of y than ends the
     least squares solution is the wrapped codes themselves, and they must be integers within the bits.
@@ -146,7 +146,7 @@ def _solved(scene: Scene, which: int) -> Tried | None:
 
 
 def wrapped_somewhere(scene: Scene) -> tuple[str, float] | None:
-    """The operand whose end codes wrapped by unknown amounts, too many to be solved for.
+    """Words for the operand whose end codes wrapped by unknown amounts, and the part of the error left.
 
     Wrapped codes lie far on the other side of zero, most of them near the other end; so the error goes
     with what wrapping by one would make, only smaller.
@@ -162,7 +162,7 @@ def wrapped_somewhere(scene: Scene) -> tuple[str, float] | None:
 
 
 def unsaturated(scene: Scene) -> Iterator[Tried]:
-    """Floats x quantized under given scales, without saturation: every code is known."""
+    """Results y with floats x quantized without saturation, or cut off: every code is known."""
     s, x = scene.a.s, scene.way.floats_of_x
     if s is None or x is None:
         return

@@ -1,4 +1,4 @@
-"""The examination of a product of scaled arrays: from the survey of y to a verdict, and its words."""
+"""The doctor's way from y of a product of scaled arrays to a finding, and to the words of the report."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from .wild import not_finite, nowhere_finite
 PROMOTED = 3e-4  # mean error of sums that are cut off but promoted, over the mean of y
 BY_ROW = 1e-3  # of one row of weights
 LOSS = 0.02  # mean error of sums that are never promoted, at most
-MOST = 0.8  # of the elements are wrong then
+MOST = 0.8  # part of the elements that is wrong then, at least
 LIKE = 0.6  # correlation of an error with what is cut off
 TELLING = 4  # elements that a mistake must explain, and a right kernel does not
 FEW = 16  # elements of which all may lose the same proportion by chance, where sums are cut off
 
 
 class Scaled(Product[ScaledSurvey]):
-    """A product with a matrix of codes that have scales beside them."""
+    """One product with a ScaledArray of weights, for the doctor to diagnose."""
 
     catalogue = SCALED
 
@@ -77,7 +77,7 @@ class Scaled(Product[ScaledSurvey]):
         return _less_sure(s, scene, good + ([scaled] if scaled is not None and scaled.fits else []), bad)
 
     def words(self, survey: ScaledSurvey, finding: Finding) -> Words:
-        """Figures, and the way in which x is taken."""
+        """The report's figures, and the way in which the kernel takes x."""
         s = survey
         error, size = np.abs(s.y - s.prediction), np.abs(s.prediction).sum()
         near = plain(nmse(s.y, s.prediction))
@@ -106,7 +106,7 @@ def _right(s: ScaledSurvey, finding: Finding, figures: dict[str, Any]) -> str:
 
 
 def _surely(good: list[Explanation], scene: Scene, bad: Mask) -> Finding | None:
-    """The mistake that explains y to the last rounding."""
+    """The finding of the mistake that explains y to the last rounding; None if there is none."""
     exact = [e for e in good if _exact(e, scene)]
     if not exact:
         return None
@@ -114,7 +114,7 @@ def _surely(good: list[Explanation], scene: Scene, bad: Mask) -> Finding | None:
 
 
 def _in_another_way(s: ScaledSurvey) -> Finding | None:
-    """The mistake that explains y to the last rounding with x taken in another way."""
+    """The finding of the mistake that explains y to the last rounding if x is taken in another way."""
     for way in s.case.ways:
         if way is not s.way:
             other = beside(s.case, way)
@@ -126,7 +126,7 @@ def _in_another_way(s: ScaledSurvey) -> Finding | None:
 
 
 def _exact(e: Explanation, scene: Scene) -> bool:
-    """True of explanations to the last rounding, of more than a few numbers that agree by chance."""
+    """True if an explanation holds to the last rounding, on too many elements to agree by chance."""
     wrong = int((~scene.within(scene.prediction, scene.limit)).sum())
     near_right = e.fault == "no-promotion"  # few elements agree by chance
     enough = wrong >= min(TELLING, scene.y.size) if near_right else True
@@ -142,7 +142,7 @@ def _error(s: ScaledSurvey | Scene) -> tuple[Wide, Wide]:
 
 
 def _promoted(s: ScaledSurvey, scene: Scene) -> bool:
-    """True where errors are no larger than those of sums that are cut off and promoted in time."""
+    """True if errors are no larger than those of FP8 sums that are cut off, but promoted in time."""
     if not scene.in_floats or not np.isfinite(s.y).all():
         return False
     error, unit = _error(s)
@@ -153,7 +153,7 @@ def _promoted(s: ScaledSurvey, scene: Scene) -> bool:
 
 
 def _cut_off(scene: Scene) -> Finding | None:
-    """Errors that go with what a tensor core would cut off, though not to the last bit."""
+    """The finding that errors correlate with what a tensor core would cut off; None if they do not."""
     if scene.y.size < 2 * TELLING or scene.a.s is None:
         return None
     best: tuple[float, str] | None = None
@@ -168,7 +168,7 @@ def _cut_off(scene: Scene) -> Finding | None:
 
 
 def _loss_of_that_size(scene: Scene) -> Finding | None:
-    """Nothing but small errors everywhere, where sums are long: no other mistake is known to leave these."""
+    """The finding for small errors everywhere in long sums, which no other known mistake leaves."""
     group = grouped(scene.a, scene.b)
     error, unit = _error(scene)
     near = error <= scene.limit + truncation_limit(scene, group)
@@ -183,7 +183,7 @@ def _loss_of_that_size(scene: Scene) -> Finding | None:
 
 
 def _less_sure(s: ScaledSurvey, scene: Scene, good: list[Explanation], bad: Mask) -> Finding:
-    """Moved columns, what explains nearly all of the error, tails by place, or unknown."""
+    """The finding by weaker signs: moved columns, nearly all of the error, tails by place, or unknown."""
     if not s.y.any():
         text = "y is zero throughout: nothing was multiplied, or nothing was written"
         return Finding("unknown", 0.5, text, where(bad), int(bad.sum()))

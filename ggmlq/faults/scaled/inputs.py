@@ -1,4 +1,4 @@
-"""Operands of a product with scaled weights, checked and brought to the host."""
+"""The doctor's operands of a product with scaled weights, checked and brought to the host: a Case."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def checked(
 
 
 def usual_ways(x: Any, w: ScaledArray, activations: Any = None) -> tuple[list[Activations], tuple[int, ...]]:
-    """Ways in which a right kernel may take x: as it is quantized already, or as it would be."""
+    """Ways in which a right kernel may take x (codes, or floats in some tile), and x's axes before K."""
     if isinstance(x, ScaledArray):
         if activations is not None:
             raise DTypeError(
@@ -75,7 +75,7 @@ def usual_ways(x: Any, w: ScaledArray, activations: Any = None) -> tuple[list[Ac
 
 
 def _fits(tile: Any, w: ScaledArray) -> bool:
-    """True where tiles of x and w fit along K."""
+    """True if tiles of x and w divide each other along K."""
     k = max(w.shape[1], 1)
     a, b = sorted((k if tile[1] is None else min(tile[1], k), w.tiling.c))
     return b % a == 0 or b >= k

@@ -1,4 +1,4 @@
-"""Mistakes replayed: what y would be with one, and how far float32 sums may then be."""
+"""The doctor's imitation of one mistake in a product of scaled arrays: y and the rounding allowed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .terms import Side, Terms, terms
 
 
 class Replay(NamedTuple):
-    """A result with a mistake in it."""
+    """The result y with a mistake in it."""
 
     y: Wide
     limit: Callable[[], Wide]  # how far float32 sums may be from it
@@ -23,13 +23,13 @@ Tried = Mistake[Replay]
 def with_scales(
     t: Terms, fault: str, words: str, a: Wide | None = None, b: Wide | None = None, inner: Wide | None = None
 ) -> Tried:
-    """A mistake of other scales, or of other sums under the scales."""
+    """The mistake of other scales, or of other sums under the scales, with its y."""
     y = t.product(inner, a, b)
     return Mistake(fault, words, Replay(y, lambda: t.limit(y, a, b)))
 
 
 def with_codes(fault: str, words: str, a: Side, b: Side, free: int = 0) -> Tried:
-    """A mistake of other codes."""
+    """The mistake of other codes, with its y."""
     t = terms(a, b)
     y = t.product()
     return Mistake(fault, words, Replay(y, lambda: t.limit(y)), free)

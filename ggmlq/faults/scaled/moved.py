@@ -1,7 +1,7 @@
-"""Columns (or rows) of y that hold what belongs into others, to the last rounding.
+"""The doctor's search, with scaled arrays, for columns (or rows) of y that hold those of others.
 
-The right result is known here up to its rounding, so that a column is found by its values alone, in one row
-of half precision too, where looking for the nearest column must allow for more.
+The right result is known here up to its last rounding. So values alone identify a column, even with one row
+in half precision; the search of ``faults/moved.py`` has to allow larger differences.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LEAST = 3  # wrong elements that must be found elsewhere
 
 
 def exchanged(s: ScaledSurvey, bad: Mask) -> Pattern | None:
-    """The pattern of wrong columns (or rows) that are all other right ones."""
+    """The pattern of y whose wrong columns (or rows) all equal other right ones; None if some do not."""
     return _along(s, bad, 1) or _along(s, bad, 0)
 
 

@@ -1,4 +1,4 @@
-"""The product with each mistake, compared with y: which explain it, and how well."""
+"""The doctor's trials for scaled arrays: y with each mistake is computed and compared with the kernel's y."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FAMILIES = (scales.mistakes, zeros.mistakes, codes.mistakes, codes.unsaturated, 
 
 
 def explanations(scene: Scene) -> list[Explanation]:
-    """Every mistake that explains some of y, best first; of those alike the plainest first."""
+    """The best 8 explanations of y by mistakes: exact ones first, of these the plainest; then by score."""
     right = min(scene.score(scene.prediction), scene.score(np.zeros_like(scene.y)))
     best: list[tuple[float, int, Tried]] = []
     for i, mistake in enumerate(chain.from_iterable(family(scene) for family in FAMILIES)):

@@ -1,4 +1,4 @@
-"""Mistakes that put the wrong scales beside codes."""
+"""Mistakes in scales of scaled arrays that the doctor imitates: left out, of another row, transposed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LENGTHS = (16, 32, 64, 128, 256, 512)  # of groups and tiles that kernels take f
 
 
 def mistakes(scene: Scene) -> Iterator[Tried]:
-    """Every mistake, the plainest first: where two give the same y, the first is named."""
+    """Results y with each mistake in scales, the plainest first, as the first of two alike is named."""
     yield from _absent(scene)
     for fault, indices in (("scale-once", _first_or_last), ("scale-neighbour", _other_groups)):
         yield from _along_k(scene, fault, indices)
@@ -46,7 +46,7 @@ def _one(scene: Scene, fault: str, words: str, side: int, scale: Wide, zeros: Wi
 
 
 def _absent(scene: Scene) -> Iterator[Tried]:
-    """Scales left out, and then scales of which something else is made."""
+    """Results y with scales left out, inverted, or used twice."""
     changes: tuple[tuple[str, str, Callable[[Wide], Wide]], ...] = (
         ("scale-missing", "without its scales", np.ones_like),
         ("scale-inverse", "divided by its scales", np.reciprocal),
@@ -60,7 +60,7 @@ def _absent(scene: Scene) -> Iterator[Tried]:
 
 
 def _running(scene: Scene) -> Iterator[Tried]:
-    """The sum over all groups so far multiplied with the scale of each, instead of the group's own."""
+    """The result y if each scale multiplies the sum of all groups so far, not only its own group's."""
     t = scene.terms
     if len(t.starts) < 2:
         return
@@ -98,7 +98,7 @@ def _beyond(s: Side, n: int, starts: Index, other: int) -> Iterator[tuple[str, I
 
 
 def beyond(scene: Scene) -> Iterator[Tried]:
-    """Scales of the next group, of which the last has none: with few groups that is a tail left out."""
+    """Results y with the scale of a neighbouring group, 0 at the end; they may look like a tail left out."""
     yield from _along_k(scene, "scale-neighbour", _beyond)
 
 
@@ -176,7 +176,7 @@ def _other_rows(scene: Scene) -> Iterator[Tried]:
 
 
 def _turned(grid: Wide, rows: Index, columns: Index) -> Iterator[tuple[str, Wide]]:
-    """Scales at the places where a kernel looks that takes rows for columns."""
+    """Scales as a kernel reads them that takes rows for columns."""
     n, m = grid.shape
     i, j = np.meshgrid(rows, columns, indexing="ij")
     yield "scale (i, j) read at (j, i)", grid[np.minimum(j, n - 1), np.minimum(i, m - 1)]
@@ -205,7 +205,7 @@ def _exchanged_limit(t: Terms, y: Wide) -> Wide:
 
 
 def _exchanged(scene: Scene) -> Iterator[Tried]:
-    """Scales of x taken along N, and those of w along M."""
+    """Results y with scales of x taken along N, and those of w along M."""
     t, a, b = scene.terms, scene.a, scene.b
     if a.s is None or (len(a.grid) < 2 and len(b.grid) < 2):
         return

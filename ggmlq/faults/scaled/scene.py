@@ -1,4 +1,4 @@
-"""A result beside right ones: the case, the survey of all of y, and a closer look at a part of it."""
+"""The doctor's scene and survey for scaled arrays: y compared with right results, all of it or a part."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..numbers import BF16, CAP, HALF, LEAST_HALF, OVERFLOWS_HALF, Index, Mask, 
 from ..survey import Part, Survey, by_slabs, sampled
 from .terms import Side, Terms, floats, rounded_off, side, size_of, terms
 
-SCENE = 1 << 21  # groups × rows × columns that are looked at more closely
-SLAB = 1 << 22  # and that are judged at a time
-LARGE = 100  # of size_of sizes: beyond, errors are measured by y itself
+SCENE = 1 << 21  # groups × rows × columns that are examined closely
+SLAB = 1 << 22  # groups × rows × columns that are judged at a time
+LARGE = 100  # typical sizes: errors of a larger y are measured by y itself
 FEW = 0.1  # of y may be wrong beside a store in 16 bits
-CHANCE = 0.3  # of y another way to take x must explain besides
+CHANCE = 0.3  # part of y that another way to take x must explain beyond the first
 TIE = 2.0**-21  # 4 ulp: a quotient so near to a tie may round either way
 
 
@@ -118,7 +118,7 @@ class Scene:
         return self.a.s is not None and self.a.s.code.kind == "float"
 
     def resemblance(self, y: Wide) -> tuple[float, float]:
-        """The part of a mistake's changes that y shows, and their correlation; 0 where there is none."""
+        """The share of a mistake's changes that y shows, and its correlation with them; 0 if undefined."""
         error, lost = (((v - self.prediction) / self.size).reshape(-1) for v in (self.y, y))
         both, square = float(error @ lost), float(lost @ lost)
         if not (square > 0 and np.isfinite(both)):
@@ -126,13 +126,13 @@ class Scene:
         return both / square, both / float(np.sqrt(square * (error @ error)))
 
     def stored(self, limit: Wide, prediction: Wide) -> Wide:
-        """A limit, with what storing the result rounds off."""
+        """The limit, widened by what storing the result rounds off."""
         store = self.case.store
         wider: Wide = limit + store * np.abs(np.nan_to_num(prediction, posinf=0, neginf=0))
         return wider + (LEAST_HALF if store == HALF else 0)
 
     def within(self, prediction: Wide, limit: Wide) -> Mask:
-        """Elements that a prediction explains; what is not finite in both counts as equal."""
+        """Elements that a prediction explains; elements that are not finite in both count as equal."""
         near = np.abs(self.y - prediction) <= limit
         wild = ~np.isfinite(self.y)
         inside: Mask = near | (wild & ~np.isfinite(prediction))
@@ -142,7 +142,7 @@ class Scene:
         return inside
 
     def score(self, prediction: Wide) -> float:
-        """Mean squared error in size_of sizes, the worst elements capped."""
+        """The mean squared error in units of typical sizes, the worst elements capped."""
         if not self.y.size:
             return 0.0
         size = np.maximum(self.size, np.abs(np.nan_to_num(self.y, posinf=0, neginf=0)) / LARGE)
@@ -159,12 +159,12 @@ class ScaledSurvey(Survey):
     way: Activations
 
     def scene(self, bad: Mask | None = None) -> Scene:
-        """Some rows and columns, to look at more closely."""
+        """The scene of some rows and columns, to examine closely; bad ones are among them."""
         return self.case.scene(self.way, *_sample(self.case, bad))
 
 
 def survey(case: Case) -> ScaledSurvey:
-    """All of y beside the best right kernel, stored as it came, or else in 16 bits."""
+    """All of y compared with the best right kernel, also if y was stored in 16 bits before it came."""
     plain = _survey(case)
     if case.store or not plain.bad.any() or not np.isfinite(case.y).all() or not case.y.any():
         return plain

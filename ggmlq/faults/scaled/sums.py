@@ -1,4 +1,4 @@
-"""Mistakes in the sums: integers that overflow, floats kept in too few bits, a tail of K left out."""
+"""Mistakes in sums of scaled arrays that the doctor imitates: overflow, too few bits, a tail left out."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .scene import Scene
 from .terms import dots, grouped, less_zeros, value_of
 
 STEP = 32  # products that a tensor core adds at a time, in FP8
-KEPT = 13  # bits after the leading one that it keeps of a sum
+KEPT = 13  # bits after the leading one that a tensor core keeps of a sum
 PROMOTED = 128  # products after which a right kernel goes over to float32
-PRODUCTS = 1 << 22  # of a scene whose single products are looked at
+PRODUCTS = 1 << 22  # most products of a scene that are examined one by one
 PLACES = 8  # rows and columns by which a tail is found
 RUNS = (32, 64, 128, 16, 256, 512)
 
 
 def mistakes(scene: Scene) -> Iterator[Tried]:
-    """Every mistake that these sums can show."""
+    """Results y with each mistake in sums."""
     if scene.a.s is not None and scene.a.s.code.kind == "integer":
         yield from _overflown(scene)
     yield from truncated(scene)
@@ -34,7 +34,7 @@ def mistakes(scene: Scene) -> Iterator[Tried]:
 
 
 def _overflown(scene: Scene) -> Iterator[Tried]:
-    """Sums (or products) that wrap, or end, at the largest number of so many bits."""
+    """Results y whose integer sums (or products) wrap or saturate at 32, 16 or 8 bits."""
     group, right = grouped(scene.a, scene.b), scene.terms.right
     plain = [scene.a.values, scene.b.values]
     less = [less_zeros(s) for s in (scene.a, scene.b)]
@@ -73,7 +73,7 @@ def _by_group(sums: Wide, count: int, groups: int) -> Wide:
 
 
 def truncated(scene: Scene) -> Iterator[Tried]:
-    """Sums as Hopper's tensor cores keep them in FP8, not promoted to float32 every 128 products."""
+    """Results y of FP8 sums in Hopper's tensor cores that are not promoted to float32 every 128 products."""
     group = grouped(scene.a, scene.b)
     if not scene.in_floats or group <= PROMOTED:
         return
@@ -87,7 +87,7 @@ def truncated(scene: Scene) -> Iterator[Tried]:
 
 
 def cut_otherwise(scene: Scene) -> Iterator[Tried]:
-    """Sums whose products are cut off too, in units of the largest number of their step."""
+    """The result y if products are cut off too, to the bits of the largest number in their step."""
     group = grouped(scene.a, scene.b)
     if not scene.in_floats or group <= PROMOTED:
         return
@@ -111,7 +111,7 @@ def _products_cut(total: Wide, a: Wide, b: Wide) -> Wide:
 
 
 def kept_in_few_bits(scene: Scene, promote: int, cut: Callable[[Wide, Wide, Wide], Wide]) -> Wide:
-    """The sums of each group [G, M, N], in steps that are cut off, in float32 after ``promote`` products."""
+    """The sums of each group [G, M, N], cut off at every step, and promoted after ``promote`` products."""
     a, b = scene.a.values, scene.b.values
     group, k = grouped(scene.a, scene.b), a.shape[1]
     sums = np.zeros_like(scene.terms.dots)
@@ -126,7 +126,7 @@ def kept_in_few_bits(scene: Scene, promote: int, cut: Callable[[Wide, Wide, Wide
 
 
 def truncation_limit(scene: Scene, promote: int = PROMOTED) -> Wide:
-    """The distance of sums that are cut off in steps, but promoted after so many products."""
+    """The limit of errors of sums that are cut off at every step, but promoted after ``promote`` products."""
     unit = 2.0**-KEPT
     a, b = scene.terms.scales
     magnitude: Wide = np.einsum("gmn,mg,ng->mn", scene.terms.magnitudes, np.abs(a), np.abs(b))
@@ -135,7 +135,7 @@ def truncation_limit(scene: Scene, promote: int = PROMOTED) -> Wide:
 
 
 def _halves(scene: Scene) -> Iterator[Tried]:
-    """Sums over groups kept in halves."""
+    """Results y with sums over groups in half precision."""
     parts = scene.terms.parts
     if not 2 <= len(parts) <= 512:
         return
@@ -151,7 +151,7 @@ def _halves(scene: Scene) -> Iterator[Tried]:
 
 
 def _tails(scene: Scene) -> Iterator[Tried]:
-    """The last t columns of K left out, for every t; the one that fits is looked for on a few elements."""
+    """Results y without the last t columns of K, for the three t that fit best on a few elements."""
     a, b = value_of(scene.a), value_of(scene.b)
     k = a.shape[1]
     rows, columns = (evenly_spaced(n, PLACES) for n in scene.y.shape)

@@ -1,6 +1,6 @@
-"""Both operands opened up, and their product taken apart by the groups of K that share their scales.
+"""The doctor's product of scaled arrays as a sum over groups of K, each group with its own scales.
 
-For each group, dots = Σ qa·qb, the sums of either operand's codes, scales and zero points. With these
+For each group there are dots = Σ qa·qb, the sums of the codes of both operands, scales and zero points. Then
 
     y = Σ sa·sb·(dots - za·Σqb - zb·Σqa + n·za·zb)
 
@@ -27,7 +27,7 @@ EXTRA, SPREAD = 8, 4  # roundings of one term, and what grows like sqrt(K): as i
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """Some rows of one operand."""
+    """Some rows of one operand: codes as numbers, scales and zero points."""
 
     name: str  # "x" or "w"
     s: ScaledArray | None  # None where floats are taken as they are
@@ -68,7 +68,7 @@ def floats(x: Wide, rows: Index) -> Side:
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """A product by groups of K."""
+    """A product taken apart by groups of K, so that one part can be replaced."""
 
     dots: Wide  # [G, M, N]: of codes, zero points not taken off
     sums: tuple[Wide, Wide]  # [M, G], [N, G]: of codes
@@ -89,7 +89,7 @@ class Terms:
         return first, second, self.lengths[:, None, None] * za.T[:, :, None] * zb.T[:, None]
 
     def inner(self, factors: tuple[float, float, float] = (1, 1, 1)) -> Wide:
-        """The sums before scales; other factors of the corrections are mistakes."""
+        """The sums of each group before scales; factors of the corrections other than 1 are mistakes."""
         sums = self.dots
         for sign, factor, term in zip((-1, -1, 1), factors, self.corrections, strict=True):
             if term is not None and factor:
@@ -144,7 +144,7 @@ def grouped(a: Side, b: Side) -> int:
 
 
 def runs(values: Wide, length: int) -> Wide:
-    """Rows by runs, [G, rows, length], the last run filled up with zeros."""
+    """Rows cut into pieces of so many columns, [G, rows, length], the last one filled up with zeros."""
     rows, k = values.shape
     count = -(-k // length)
     padded = np.zeros((rows, count * length))
@@ -166,7 +166,7 @@ def less_zeros(s: Side) -> Wide:
 
 
 def terms(a: Side, b: Side) -> Terms:
-    """The product of some rows of x with some rows of w."""
+    """The Terms of the product of some rows of x with some rows of w."""
     group, k = grouped(a, b), a.values.shape[1]
     starts = np.arange(0, k, group)
     sums = [runs(s.values, group).sum(axis=2).T for s in (a, b)]

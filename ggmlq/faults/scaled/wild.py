@@ -1,4 +1,4 @@
-"""NaN and infinities in y where the product is finite."""
+"""The doctor's findings on NaN and infinities in y where the product of scaled arrays is finite."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLIPPED = 3  # largest codes a tile: scales computed from the data leave one or 
 
 
 def not_finite(s: ScaledSurvey, scene: Scene, wild: Mask) -> Finding:
-    """Rows (or columns) that are lost as a whole, and hold largest codes: these became NaN. Else by place."""
+    """The finding that largest codes became NaN, if all lost rows (columns) hold some; else one by place."""
     pattern = by_place(wild)
     for axis, side in ((0, scene.a), (1, scene.b)):
         lost = np.flatnonzero(wild.any(axis=1 - axis))
@@ -43,7 +43,7 @@ def _ends(s: ScaledSurvey, side: Side, axis: int) -> Mask | None:
 
 
 def nowhere_finite(good: list[Explanation], scene: Scene, bad: Mask) -> Finding:
-    """All of y is NaN or infinite, and more than one mistake makes it so: the likelier is named."""
+    """The finding where all of y is NaN or infinite: the likelier of the mistakes that explain it."""
     clipped = any(_clipped(side) for side in (scene.a, scene.b))
     wanted = "no-saturation" if clipped else "code-misread"
     good = sorted(good, key=lambda e: e.fault != wanted)

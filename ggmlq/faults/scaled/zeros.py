@@ -1,4 +1,4 @@
-"""Mistakes with zero points: each term of the identity left out, with another sign, or of another sum.
+"""Mistakes in zero points that the doctor imitates: a term of the identity left out, negated, of another sum.
 
 Σ (qa - za)(qb - zb)  =  Σ qa·qb  -  za·Σqb  -  zb·Σqa  +  n·za·zb
 """
@@ -37,7 +37,7 @@ FACTORS: tuple[tuple[str, str, tuple[float, float, float]], ...] = (
 
 
 def mistakes(scene: Scene) -> Iterator[Tried]:
-    """Every mistake that these zero points can show."""
+    """Results y with each mistake in zero points."""
     t = scene.terms
     present = [bool(term is not None and np.any(term)) for term in t.corrections]
     if not any(present):
@@ -54,7 +54,7 @@ def mistakes(scene: Scene) -> Iterator[Tried]:
 
 
 def _exchanged_sums(t: Terms) -> Iterator[tuple[str, Wide]]:
-    """A zero point times the sum over its own operand."""
+    """The sums if a zero point is multiplied with the code sum of its own operand."""
     (za, zb), (sum_a, sum_b) = t.zeros, t.sums
     first, second, both = (0.0 if term is None else term for term in t.corrections)
     first_wrong = 0.0 if za is None else (za * sum_a).T[:, :, None]

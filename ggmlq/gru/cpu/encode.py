@@ -1,4 +1,4 @@
-"""Floats x to codes, 32 at a time, with counts of what did not fit."""
+"""The inputs x of a GRU from floats to codes, 32 at a time, with counts of values that saturate."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""A cell as the fast rung reads it: weights in blocks of 32 units, constants padded to whole tiles.
+"""One direction of a GRU as the fast rung reads it: weights in blocks of 32 units, padded constants.
 
-    bytes    codes of 8 bits: int8 [blocks, 2, 3, K / 4, 16, 4], four codes of a unit, the next unit, …
+    bytes    codes of up to 8 bits: int8 [blocks, 2, 3, K / 4, 16, 4], four codes of a unit, the next unit, …
     words    codes of up to 16 bits: int16 [blocks, 3, K, 32], a code of each unit, then the next code
 
     tables   deviations; int16 [256] where they fit and the CPU permutes words (vectors.py)
 
-Units and K are filled up with zeros, which add nothing whatever the activations are. Bytes need codes of 8
-bits on both sides of both products, and a plan that is narrow; words take anything.
+Units and K are filled up with zeros, which add nothing whatever the activations are. Bytes need codes of up
+to 8 bits on both sides of both products, and a plan that is narrow; words take anything.
 """
 
 from __future__ import annotations

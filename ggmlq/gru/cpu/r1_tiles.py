@@ -1,12 +1,12 @@
 """Keep the weights in the order of the dot product and a step of 32 units in vectors, from product to state.
 
-Changed: rows of the three gates of 16 units lie side by side, four codes at a time, so one instruction makes
-16 sums longer by four products, and the gates of a unit have all their sums in one place. The atoms of a step
-are compiled for vectors of 32 units. No step leaves compiled code, threads have sequences of their own.
+Changed: rows of the three gates of 16 units lie side by side, four codes at a time, so one instruction adds
+four products to each of 16 sums, and the gates of a unit have all their sums in one place. The atoms of a
+step are compiled for vectors of 32 units. No step leaves compiled code, threads have sequences of their own.
 
 Why it helps: products are int8 dot products at the rate of the machine, weights are read once for eight
-sequences, and what lies between products and gates never goes to memory. With few sequences what x brings
-is computed beforehand, for many steps at once.
+sequences, and numbers between products and gates never go to memory. With few sequences the input
+terms are computed beforehand, for many steps at once.
 
 Limited by the dot products with many sequences; with one by reading R from the second cache in each step.
 Codes of more than 8 bits go the same way in int64, one sequence at a time.
@@ -31,7 +31,7 @@ from .layout import TileCell, tile_cell
 from .step_loop import COUNTS, KINDS, MOST, projector, step_loop
 from .vectors import LANES
 
-AHEAD = 4 << 20  # bytes of what x brings that are held at a time
+AHEAD = 4 << 20  # bytes of input terms that are held at a time
 SUMS = 1 << 25  # products of x and W that a thread takes at a time: fewer take less than to wake it
 
 
@@ -86,7 +86,7 @@ class _Direction:
         return self.counted[-1]
 
     def x_jobs(self, run: slice) -> list[Callable[[], None]]:
-        """Jobs that compute what x brings to a run of steps, unless the steps do it themselves."""
+        """Jobs that compute the input terms of a run of steps, unless the steps do it themselves."""
         if not self.ahead:
             return []
         n, cell, project = self.states.shape[1], self.cell, projector(True, target())

@@ -1,9 +1,9 @@
-"""The loops over steps, blocks of 32 units and sequences, all in one compiled function.
+"""The loops of r1 over the steps of a GRU, blocks of 32 units and sequences, all in one compiled function.
 
-A thread has some sequences, and never meets another. For each step and each block of units, a few
-sequences at a time: the tile gives the sums of three gates, the atoms make the next states of them, and
-these are written to the other of two buffers. What x brings is computed in the same place where there are
-enough sequences for a tile; with fewer, ``project`` does it beforehand for many steps at once.
+A thread has some sequences, and never waits for another one. For each step and each block of units, it takes
+a few sequences at a time: the tile computes the sums of three gates, the atoms make the next states of them,
+and these are written to the other of two buffers. The input terms are computed in the same loop where there
+are enough sequences for a tile; with fewer, ``project`` computes them beforehand for many steps at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .vectors import HALF, LANES, gates, terms
 
 MOST = {32: 8, 8: 2, 4: 1}  # sequences at a time, by the vector registers that the CPU has
 HALVES = LANES // HALF
-KINDS = 2  # counts are of whole blocks, and apart of the last one where it has lanes without a unit
+KINDS = 2  # counts of whole blocks; apart from them those of a last block that has lanes without a unit
 GROUP = 32  # sequences whose x meets W before their states meet R: both in turns would not fit L1
 ROOM = GATES * LANES * MOST[32]  # sums of a tile
 COUNTS = len(COUNTED) * LANES
@@ -94,7 +94,7 @@ def dots(narrow: bool, target: Target) -> Any:
 
 @cache
 def projector(narrow: bool, target: Target) -> Any:
-    """Compiled: what x brings to the gates, for rows ``first`` … ``stop`` of it."""
+    """Compiled: the input terms of the gates, for rows ``first`` … ``stop`` of x."""
     multiply, bring, sum_of = dots(narrow, target), terms(narrow), np.int32 if narrow else np.int64
 
     def project(
@@ -125,7 +125,7 @@ def projector(narrow: bool, target: Target) -> Any:
 
 @cache
 def step_loop(narrow: bool, ahead: bool, target: Target) -> Any:
-    """Compiled: all steps of sequences ``first`` … ``stop``; ``ahead``: what x brings is in ``brought``."""
+    """Compiled: all steps of sequences ``first`` … ``stop``; ``ahead``: input terms are in ``x_terms``."""
     multiply, bring, one = dots(narrow, target), terms(narrow), gates(narrow)
     kind, sum_of = (types.int32, np.int32) if narrow else (types.int64, np.int64)
 

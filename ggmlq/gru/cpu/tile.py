@@ -1,8 +1,8 @@
-"""A register tile: the rows of three gates for 16 units, times the codes of a few sequences.
+"""The register tile of a GRU in integers: the rows of three gates for 16 units, times codes of sequences.
 
-One vector of weights is four codes of 16 units; it meets the same four codes of each sequence, so a tile of
-eight sequences loads 3 vectors and 8 words for 24 dot products. Sums stay in registers along all of K and go
-to memory as int32.
+One vector of weights is four codes of 16 units; it is multiplied with the same four codes
+of each sequence, so a tile of eight sequences loads 3 vectors and 8 words for 24 dot products. Sums stay in
+registers along all of K and go to memory as int32.
 
 Activations are the first operand of the dot product (``machine/simd.py``), stored as unsigned bytes where it
 wants those; weights stay as they are. So the shift of stored codes is taken off with the zero point, times
@@ -38,7 +38,7 @@ def tile(rows: int, target: Target) -> Any:
 
 
 class Tile(RegisterTile):
-    """Emits it; its cells are gates and sequences."""
+    """Emits the code of a tile; a cell is the sums of one gate and one sequence."""
 
     def __init__(self, simd: Simd, rows: int) -> None:
         super().__init__(simd, rows, GATES, {})

@@ -105,7 +105,7 @@ def in_registers(table: Any) -> bool:
 
 @cache
 def counter(kind: Any) -> Any:
-    """Compiled: counts lane by lane."""
+    """The atom ``moved`` for vectors: it counts lane by lane."""
 
     def moved(counts: Any, which: Any, before: Any, after: Any) -> None:
         at = (which >> 1) * LANES
@@ -115,7 +115,7 @@ def counter(kind: Any) -> Any:
 
 
 def looker(narrow: bool) -> Any:
-    """Compiled: entries of a table, for 32 units."""
+    """The atom ``look`` for vectors: entries of a table for 32 units."""
     return _by_instruction if narrow and "avx512f" in compiled_for() else _one_by_one
 
 
@@ -131,7 +131,7 @@ def build(narrow: bool) -> Any:
 
 @cache
 def gates(narrow: bool) -> Any:
-    """Compiled: all of a step behind the products, for 32 units of one sequence; see ``step_loop.py``."""
+    """Compiled: from the sums of R·h to the next state and z, r, g, for 32 units of one sequence."""
     make = build(narrow)
     product, gate, added, reset, state = (
         make(atom) for atom in (step.product, step.gate, step.added, step.reset, step.state)
@@ -171,7 +171,7 @@ def gates(narrow: bool) -> Any:
 
 @cache
 def terms(narrow: bool) -> Any:
-    """Compiled: what Wx and biases bring to the three gates, for 32 units of one row of x."""
+    """Compiled: the input terms of the three gates, for 32 units of one row of x."""
     make = build(narrow)
     product, scaled = make(step.product), make(step.scaled)
     kind = types.int32 if narrow else types.int64

@@ -66,15 +66,15 @@ def atom_compiler(narrow: bool, shared: bool = False) -> Any:
 class StepFunctions(NamedTuple):
     """Device functions for the parts of a step."""
 
-    input_term: Any  # (sum, five constants, bias, k, gate's shift, counts): what x brings to a gate
+    input_term: Any  # (sum, five constants, bias, k, gate's shift, counts): a gate's input term
     hidden_term: Any  # (sum, five constants, k, counts): the deviation of Rh
     gates: Any  # (dz, dr, dg, pz, pr, pg, bias_added, tables, k, counts): z, r, g, R_g h + b_rg
-    state: Any  # (z, g, h, k, counts)
+    state: Any  # (z, g, h, k, counts): the next state
 
 
 @cache
 def step_functions(narrow: bool, shared: bool = False) -> StepFunctions:
-    """The parts of a step, made of the atoms of ``step.py``."""
+    """The device functions of a step, compiled from the atoms of ``step.py``."""
     make = atom_compiler(narrow, shared)
     product, gate, added, reset, state, scaled = (
         make(atom) for atom in (step.product, step.gate, step.added, step.reset, step.state, step.scaled)

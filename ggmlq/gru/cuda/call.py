@@ -1,8 +1,7 @@
-"""The work of all rungs around their steps: codes of x, input terms, some steps at a time, counts to the
-host.
+"""The work around the steps of a GRU that all rungs for GPUs share: codes of x, input terms, counts.
 
-The input terms of the gates are one product for many steps at once. It is made for as many steps as fit the
-second cache beside other data, then these steps run, then it is made for the next ones.
+The input terms of the gates are one product for many steps at once. It is computed for a chunk of steps,
+whose terms fit the second cache beside other data; then these steps run, then the next chunk follows.
 
 Counts, and whether x was finite, come to the host at the end of a call, which therefore waits for the
 device. While a CUDA graph is recorded nothing can wait: then nothing is counted, and values that are not
@@ -83,7 +82,7 @@ class DeviceCall(NamedTuple):
 
     @property
     def chunk_steps(self) -> int:
-        """Steps that p has room for."""
+        """Steps of a chunk: p has room for their input terms."""
         return memory(self.call, self.weights).p[0] // self.rows
 
     @property
@@ -132,7 +131,7 @@ def run(calls: Sequence[Call], project: Project, steps: Steps) -> None:
 
 
 def walk(work: DeviceCall, project: Project, steps: Steps) -> None:
-    """Run the steps, some at a time."""
+    """Run all steps in chunks: the input terms of a chunk, then its steps."""
     t, chunk_steps = work.call.x.shape[0], work.chunk_steps
     for first in range(0, t, chunk_steps):
         stop = min(first + chunk_steps, t)
@@ -180,12 +179,12 @@ def report_counts(call: Call, counts_list: list[int]) -> None:
 
 
 def words(array: Any, narrow: bool) -> Any:
-    """Bytes as words of four, or words as they are."""
+    """The array viewed as words of four bytes if ``narrow``, else as it is."""
     return array.view(np.int32) if narrow else array
 
 
 def project_plain(work: DeviceCall, first: int, stop: int) -> None:
-    """Input terms by the plain kernel."""
+    """Compute the input terms of these steps by the plain kernel."""
     weights, narrow, rows = work.weights, work.weights.narrow, (stop - first) * work.rows
     work.launch(
         plain.project(narrow), plain.grid(rows, weights.padded), words(weights.W, narrow),

@@ -1,7 +1,7 @@
-"""The work before the first step, in one launch: floats x to codes, first states, counters to zero.
+"""The kernel before the first step of a GRU: floats x to codes, first states, counters to zero.
 
 The arithmetic is that of ``ggmlq/gru/cpu/encode.py``, with counts of values that did not fit. A warp has a
-row at a time; arrays may lie in any order, so neither a second direction nor ``batch_first`` needs a copy
+row at a time; arrays may have any strides, so neither a second direction nor ``batch_first`` needs a copy
 of x. First states are floats of the caller, or zero; they are quantized in float64, whatever x is.
 
 ``last_states_copier`` is the end of a call: the last states go to an array of their own, counts to the host.
@@ -132,7 +132,7 @@ def state_encoder(narrow: bool, even: bool) -> Any:
 
 @family(combined(("float32", "float64"), (True, False), (True, False)))
 def kernel(kind: str, narrow: bool, even: bool) -> Kernel:
-    """Codes and a shift, in bytes or in words of 32 bits; rows filled up with zeros."""
+    """The kernel that writes codes of x and first states, in bytes or words, rows filled up with zeros."""
     encode_x, encode_h = x_encoder(kind, narrow, even), state_encoder(narrow, even)
     size, store4 = 1 if narrow else 4, ptx.store4
 
@@ -189,7 +189,7 @@ def kernel(kind: str, narrow: bool, even: bool) -> Kernel:
 
 @family()
 def last_states_copier() -> Kernel:
-    """The kernel that copies the last states, hands counts to memory that the host reads, and clears them."""
+    """The kernel that copies the last states, moves counts to memory of the host, and sets them to 0."""
     load4, load1, store4, store1 = codes8.load4, integers.load1, ptx.store4, ptx.store1
 
     def end(source: Any, to: Any, size: Any, host_counts: Any, total: Any) -> None:
@@ -217,10 +217,10 @@ def numbers(call: Call, shift: int) -> tuple[int, ...]:
     cell, fmt, kind = call.cell, call.plan.x, call.x.dtype.name
     if fmt is not cell.formats["x"]:
         return _numbers(cell, fmt, kind, shift)
-    counts: tuple[int, ...] = cell.prepared(
+    result: tuple[int, ...] = cell.prepared(
         ("cuda x", kind, shift), lambda cell: _numbers(cell, fmt, kind, shift)
     )
-    return counts
+    return result
 
 
 def _numbers(cell: Cell, fmt: QFormat, kind: str, shift: int) -> tuple[int, ...]:
@@ -260,6 +260,6 @@ def begin(launch: Any, call: Call, weights: Any, x: Any, codes: Any, h: Any, sta
 
 
 def end(launch: Any, source: Any, to: Any, size: int, host_counts: int, counts: Any) -> None:
-    """Launch the copy of ``size`` bytes."""
+    """Launch the copy of the last states, ``size`` bytes, and of the counts."""
     grid = min(-(-max(size, 1) // (4 * THREADS)), MOST_BLOCKS)
     launch(last_states_copier(), (grid,), source, to, size, host_counts, counts)

@@ -1,11 +1,11 @@
-"""A lane's work in a step beside the products: its units and rows, from sums to states to results.
+"""A lane's work after the products of a step, in r3 and r4: from its sums to gates, states and results.
 
 A lane has ``lane_pairs`` pairs of a unit and a row. ``position`` says which: (lane, split, row_warp, group,
-row0, unit0); row0 and unit0 are the block's first. From step to step it holds three arrays:
+row0, unit0); row0 and unit0 are the block's first. From step to step a lane holds three arrays:
 
     before     [lane_pairs]       deviations of h
     inputs     [3, lane_pairs]    input terms of the next step
-    constants  [halves, 16]
+    constants  [halves, 16]       constants of its units, see ``tile.CONSTANTS``
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def last_states(shape: StepTile) -> Any:
 
 
 def state_maker(shape: StepTile) -> Any:
-    """The device function that makes new states of sums [3, lane_pairs], and stages them for other blocks.
+    """The device function that makes new states from sums [3, lane_pairs], and stages them for other blocks.
 
     ``v``: the destination of this step's intermediates, or 0; ``tables``: addresses in shared memory. All
     pairs go through the gates before anything is stored: their chains run side by side as long as no store

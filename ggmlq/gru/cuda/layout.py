@@ -1,7 +1,8 @@
-"""The layout of a cell on a device: weights in rows of whole vectors, their constants, tables.
+"""The arrays of one direction of a GRU on a GPU: weights in rows of whole vectors, constants, tables.
 
     W R           int8 [3 · padded, columns], or int16 where a plan is wide; filled up with zeros
-    wx_constants  constants of a product's rows, [5, 3 · padded], with the shift of stored codes
+    wx_constants  constants of the rows of W, [5, 3 · padded], with the shift of stored codes
+    rh_constants  the same of the rows of R
     biases        [4, padded]: z, r, g and R_g h
     tables        deviations of z, r and g, [3, entries]
 

@@ -1,7 +1,7 @@
-"""Kernels without tensor cores, for any widths: input terms, and a step, in three parts or in one.
+"""The kernels of r0 to r2, for any widths: the input terms, and a step in three launches or in one.
 
-A thread has one unit of one row. Narrow operands are words of four bytes, of which one instruction makes four
-products; wide ones are multiplied one by one, with sums of 64 bits.
+They use no tensor cores. A thread has one unit of one row. Narrow operands are words of four bytes, and one
+instruction makes four products of them; wide ones are multiplied one by one, with sums of 64 bits.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def project(narrow: bool) -> Kernel:
 
 @family(BOTH)
 def products(narrow: bool) -> Kernel:
-    """The first part of a step: deviations of Rh [N, 3 · padded]."""
+    """The kernel of the first part of a step: deviations of Rh [N, 3 · padded]."""
     dot, hidden_term, number = dot_product(narrow), step_functions(narrow).hidden_term, number_type(narrow)
 
     def work(
@@ -153,7 +153,7 @@ def products(narrow: bool) -> Kernel:
 
 @family(BOTH)
 def gates(narrow: bool) -> Kernel:
-    """The second part: z, r, g and R_g h + b_rg [N, 4 · padded] of Rh and of what x brings."""
+    """The kernel of the second part: z, r, g and R_g h + b_rg [N, 4 · padded], from Rh and input terms."""
     number, all_gates = number_type(narrow), step_functions(narrow).gates
 
     def work(
@@ -185,7 +185,7 @@ def gates(narrow: bool) -> Kernel:
 
 @cache
 def state_epilogue(narrow: bool) -> Any:
-    """The device function from gates to the next state, for both kinds of a step; it adds the counts."""
+    """The device function from gates to the next state, in ``states`` and in ``one``; it adds the counts."""
     number, next_state = number_type(narrow), step_functions(narrow).state
 
     @inlined
@@ -221,7 +221,7 @@ def state_epilogue(narrow: bool) -> Any:
 
 @family(BOTH)
 def states(narrow: bool) -> Kernel:
-    """The third part: the next states."""
+    """The kernel of the third part of a step: the next states."""
     number, finish = number_type(narrow), state_epilogue(narrow)
     bytes_ = array(int8 if narrow else int32, 2)
 
@@ -251,7 +251,7 @@ def states(narrow: bool) -> Kernel:
 
 @family(BOTH)
 def one(narrow: bool) -> Kernel:
-    """A step: products, gates and states of a unit in one thread."""
+    """The kernel of a whole step: products, gates and state of a unit in one thread."""
     number, dot, atoms = number_type(narrow), dot_product(narrow), step_functions(narrow)
     hidden_term, all_gates, finish = atoms.hidden_term, atoms.gates, state_epilogue(narrow)
     bytes_ = array(int8 if narrow else int32, 2)

@@ -1,13 +1,13 @@
-"""Calls as recorded launches: written once for a shape, then only filled in.
+"""Calls of the rungs r3 and r4: the launches of a shape are recorded once, then repeated for new addresses.
 
 A call of a hundred steps takes less than two hundred microseconds on the card, so the host's work before
-its last launch counts as well. The first call of a shape records its launches, later ones bring addresses,
-and nothing else is computed again. Memory comes from CuPy in each call, so nothing of a call stays on the
+its last launch counts as well. The first call of a shape records its launches; later calls only pass their
+addresses. Memory comes from CuPy in each call, so nothing of a call stays on the
 card but a row of counts.
 
 A recording belongs to one call at a time; another thread's call with the same shape gets another one. While
 a CUDA graph is recorded, and where constants are those of one call (``dynamic_x``), the same launches are
-made at once.
+made directly.
 
 Directions share nothing: where both fit the card the second one runs on a stream of its own.
 """
@@ -48,7 +48,7 @@ _lock = threading.Lock()
 
 
 class StepsRung(NamedTuple):
-    """The parts in which r3 and r4 differ."""
+    """The functions in which the rungs r3 and r4 differ."""
 
     name: str
     project: Project
@@ -188,5 +188,5 @@ def _record(call: Call, rung: StepsRung) -> RecordedCall:
     source, size = last_states(call)
     offset = source - (call.y if call.codes is None else call.codes).data.ptr
     encode.end(launch, last_slot + offset, AddressSlot(LAST), size, owner.ptr, counts)
-    counts_list = np.frombuffer(owner, np.int64, encode.COUNTED)
-    return RecordedCall(tuple(launches), sizes, count, counts, counts_list, owner)
+    host_counts = np.frombuffer(owner, np.int64, encode.COUNTED)
+    return RecordedCall(tuple(launches), sizes, count, counts, host_counts, owner)

@@ -1,6 +1,6 @@
-"""The input terms of the gates, many steps at once: a product of int8 codes by ``mma``, and row 1 in
-registers.
+"""The kernel of a GRU's input terms by tensor cores, for many steps at once.
 
+It multiplies int8 codes by ``mma`` and makes input terms of the sums (row 1 of ``docs/gru.md``) in registers.
 A warp has 16 units of all three gates and 32 rows of x. Operands lie in rows as in tile.py and are loaded
 in place; the warps of a block have the same units, so that weights come from the first cache.
 
@@ -39,7 +39,7 @@ AT_ONCE = ROWS * TILES * WARPS
 
 @family()
 def kernel() -> Kernel:
-    """The kernel, whose blocks are (rows, units)."""
+    """The kernel; its blocks are numbered by rows of x, within these by units."""
     multiply, finish, first_lane = multiplier(), term_epilogue(), from_first_lane
     z_shift, r_shift, g_shift = step.WX_Z, step.WX_R, step.WX_G
 
@@ -89,7 +89,7 @@ def multiplier() -> Any:
 
     @inlined
     def multiply(
-        d: Any, w: Any, x: Any, below: Any, gate_bytes: Any, last_states: Any, row: Any, columns: Any
+        d: Any, w: Any, x: Any, below: Any, gate_bytes: Any, last_row: Any, row: Any, columns: Any
     ) -> None:
         at = uint64(0)
         while at < columns:
@@ -98,7 +98,7 @@ def multiplier() -> Any:
             c = load16(w + gate_bytes * uint64(2) + at)
             g = load16(w + gate_bytes * uint64(2) + below + at)
             for tile in range(TILES):
-                x_row = uint64(min(uint32(row + uint32(ROWS * tile)), last_states))
+                x_row = uint64(min(uint32(row + uint32(ROWS * tile)), last_row))
                 v = load16(x + x_row * columns + at)
                 j = 12 * tile
                 into(d, j, a[0], e[0], a[1], e[1], v[0], v[1])
@@ -142,7 +142,7 @@ def term_epilogue() -> Any:
 
 
 def project(work: DeviceCall, first: int, stop: int) -> None:
-    """Input terms of these steps, by the fastest kernel that takes them."""
+    """Compute the input terms of these steps by the fastest kernel that takes them."""
     weights, capability, rows = work.weights, device.capability(), (stop - first) * work.rows
     if not weights.narrow or capability is None or capability < LEAST:
         project_plain(work, first, stop)

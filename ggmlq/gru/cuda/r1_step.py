@@ -1,7 +1,7 @@
 """A step in one launch: the thread that has the sums of a unit goes on to its gates and its state.
 
-Changed: the three rows of a unit belong to one thread, so gates need nothing of other threads and nothing but
-the states goes through memory, in two buffers by turns.
+Changed: the three rows of a unit belong to one thread, so gates need nothing of other threads, and only
+states go through memory, in two buffers by turns.
 
 Why it helps: one launch a step, and no intermediate numbers in memory.
 

@@ -1,7 +1,7 @@
 """All steps in one kernel that fills the card: weights stay in registers, a counter in memory is the barrier.
 
 Changed: nothing is launched between steps. Each block has 16 units for the whole call and keeps their
-weights in the registers of its warps, which share the columns of h. Blocks with the same rows hand each other
+weights in the registers of its warps, which share the columns of h. Blocks with the same rows exchange
 states through the second cache, and wait for each other after each step at a counter of their own. All blocks
 of the launch run at the same time, or it is refused.
 
@@ -63,11 +63,11 @@ class RowBlocks(NamedTuple):
 
     shape: StepTile
     total: int  # blocks of rows, each with a counter of its own
-    concurrent: int  # of them that run at the same time
+    concurrent: int  # blocks of rows that run at the same time
 
     @staticmethod
     def of(call: Call) -> RowBlocks:
-        """The row blocks of a call."""
+        """The blocks of rows of a call, in the shape that needs the fewest waves."""
         n, multiprocessors = call.x.shape[1], device.multiprocessors()
         shape = fewest_waves(SHAPES[padded_units(call.cell.units)], n, multiprocessors)
         return RowBlocks(shape, -(-n // shape.rows), max(1, multiprocessors // shape.blocks))

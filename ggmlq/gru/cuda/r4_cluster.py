@@ -1,11 +1,11 @@
 """All steps in one kernel of clusters, which hand each other states through their shared memory.
 
-Changed: units of up to 512 are shared out to the blocks of a cluster, at most eight, and rows of the batch to
-clusters. A cluster is all that its rows need: weights stay in its registers, states go from each block into
-the shared memory of all eight, and the blocks meet in hardware after each step. Clusters never wait for one
+Changed: up to 512 units are shared out to the blocks of a cluster, at most eight, and rows of the batch to
+clusters. A cluster needs no other one: weights stay in its registers, states go from each block into the
+shared memory of all its blocks, and the blocks meet in hardware after each step. Clusters never wait for one
 another, so any number of them is right, and a small batch still uses many multiprocessors.
 
-Why it helps: no launch, no way through memory, and a meeting in hardware, the quickest there is.
+Why it helps: no launch between steps, no way through memory, and a barrier in hardware, the quickest kind.
 
 Limited by the chain of a step: products, one gate after the other, the way to the neighbours.
 """

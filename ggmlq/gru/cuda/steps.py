@@ -26,7 +26,7 @@ from .tile import StepTile, constants_loader, state_fetcher, sum_gatherer, warp_
 
 
 def kernel(shape: StepTile, cluster: bool) -> Kernel:
-    """The kernel. A block computes some units of some rows; blocks of the same rows have adjacent indices."""
+    """The kernel of r3 or r4: a block has some units of some rows; blocks of the same rows are neighbours."""
     lane_pairs, own_3, blocks = shape.lane_pairs, 3 * shape.lane_pairs, shape.blocks
     begin, make_step, meet = (
         preparer(shape, cluster),

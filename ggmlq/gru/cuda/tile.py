@@ -1,13 +1,13 @@
-"""A tile of a step: 16 units of 8 rows a warp, their weights in its registers for the whole call.
+"""The tile of r3 and r4: a warp has 16 units of 8 rows, their weights in its registers for the whole call.
 
 A warp multiplies the three rows of 16 units with the states of 8 rows of h by ``mma``, 64 columns at a time:
-lane 4 g + t takes 16 neighbouring bytes from 16 t on, of a row of weights and of a row of h, as the operands
-of two instructions. An instruction does not care which columns these are, as long as both operands have the
+lane 4 g + t takes 16 neighbouring bytes from 16 t on, of a row of weights and of a row of h, as operands of
+two instructions. An instruction does not care which columns these are, as long as both operands have the
 same. So weights and states lie in plain rows, and every load has 16 bytes.
 
 A lane then has the three sums of the same units and rows, and goes on to their gates without other lanes.
-Where warps share the columns of h, the sums meet in shared memory, and each warp takes its part of units
-and rows from there.
+Where warps share the columns of h, their sums are added up in shared memory, and each warp takes its part of
+units and rows from there.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class StepTile:
         """Bytes between rows of h in shared memory: two rows lie in different banks."""
         return self.columns + 64 if self.columns % 128 == 0 else self.columns
 
-    # Shared memory: tables, states to be handed on, sums of warps, two buffers of h.
+    # Shared memory: tables, states to be sent to other blocks, sums of warps, two buffers of h.
 
     @property
     def stage_offset(self) -> int:
@@ -92,8 +92,8 @@ class StepTile:
 
     @property
     def states_offset(self) -> int:
-        sum_gatherer = self.threads * 3 * 4 * self.tiles * 4 if self.splits > 1 else 0
-        return self.sums_offset + sum_gatherer
+        sums = self.threads * 3 * 4 * self.tiles * 4 if self.splits > 1 else 0
+        return self.sums_offset + sums
 
     @property
     def shared(self) -> int:
@@ -195,5 +195,5 @@ def constants_loader(shape: StepTile) -> Any:
 
 
 def state_fetcher(cluster: bool) -> Any:
-    """The function that loads 16 bytes of states: of shared memory, or of memory that other blocks write."""
+    """The function that loads 16 bytes of states: from shared memory, or from memory that others write."""
     return ptx.take16 if cluster else integers.load16_l2
