@@ -56,7 +56,7 @@ class BlockSurvey(Survey):
 
     @property
     def written(self) -> BlockSurvey:
-        """This survey with right values where nothing was written."""
+        """A survey like this one, with right values where nothing was written."""
         if self.case.unwritten is None:
             return self
         y = np.where(self.case.unwritten, self.prediction, self.y)

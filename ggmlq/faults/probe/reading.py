@@ -25,7 +25,7 @@ class Reading(NamedTuple):
 
 
 def read(multiply: Multiply, q: QuantArray, rows: int, arithmetic: str) -> Reading:
-    """The facts that unit vectors, ``rows`` a call, show about the weights that the kernel ``multiply`` uses."""
+    """Facts about the weights that ``multiply`` really uses, by unit vectors, ``rows`` of them a call."""
     fmt = q.format
     block = fmt.block_size if isinstance(fmt, BlockFormat) else 32
     used = effective(multiply, q, rows)
