@@ -98,7 +98,7 @@ def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str], written: An
 
 
 def by_expert(y: Any, x: Any, q: QuantArray, ids: Any, arithmetics: Sequence[str]) -> Judgement:
-    """The judgement for ids [T, U]: each expert's rows, in the arithmetic that fits the largest."""
+    """The judgement of a product with experts, ids [T, U], in the arithmetic of the expert of most rows."""
     uses, lines = ids.reshape(-1), y.reshape(ids.size, -1)
     rows = x.reshape(-1, x.shape[-1])[np.arange(ids.size) // (1 if x.ndim == 3 else ids.shape[1])]
     experts, counts = np.unique(uses, return_counts=True)

@@ -175,7 +175,7 @@ def _moved_tile(survey: Survey, bad: Mask) -> Pattern | None:
     """A tile of y that repeats another one, moved along both axes."""
     rows, columns = np.flatnonzero(bad.any(axis=1)), np.flatnonzero(bad.any(axis=0))
     m, n = bad.shape
-    if bad.sum() < 4 or bad.sum() > 0.9 * bad.size or bad.sum() < 4 or not len(rows):
+    if bad.sum() < 4 or bad.sum() > 0.9 * bad.size or not len(rows):
         return None
     y, best, size = survey.y, survey.prediction, survey.size
     i, j = (int(v) for v in np.argwhere(bad)[0])

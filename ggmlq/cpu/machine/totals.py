@@ -1,4 +1,4 @@
-"""The sum of a vector's lanes, in one order for all kernels that end with one."""
+"""Code of LLVM that sums the lanes of a vector of floats, in one order in all kernels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .simd import I32, vec
 
 
 def total_of(b: Any, vector: Any) -> Any:
-    """The sum of all lanes: of pairs, then of pairs of pairs …"""
+    """The sum of all lanes, a power of two: the upper half is added to the lower until one is left."""
     n = vector.type.count
     while n > 1:
         n //= 2

@@ -67,7 +67,7 @@ def spans(fmt: BlockFormat, columns: int, newer: bool = True) -> tuple[int, ...]
 
 @cache
 def multiplier(stage: GemvStage) -> Any:
-    """The device function that adds a span to a lane's sums, four for each fragment row and tile."""
+    """The device function that adds a span, 1 or 2 fragments of each fragment row, to a lane's sums."""
     multiply_fragment, twice = fragment_multiplier(stage), stage.span > 1
 
     @inlined
@@ -277,7 +277,7 @@ def split_for(layout: PackedLayout, count: int, k: int, m: int) -> cost.GemvSpli
 
 @register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses, repeats=True)
 def launch(x: Any, q: QuantArray, out: Any, split: cost.GemvSplit | None = None) -> None:
-    """``split``: another split than the best by estimate."""
+    """Multiply x by the weights into ``out``; ``split``: another split than the best by estimate."""
     (m, n), k = out.shape, q.shape[1]
     if not (m and n and k):
         out.fill(0)

@@ -6,7 +6,7 @@ it is rounded. So it is either the float32 that division gives or, where x / s l
 middle of two floats, the other one of the two. That changes a code only if one of the two is a boundary
 between codes, a number b of few bits (5 for e4m3, 8 or 9 for integers of 8 bits).
 
-With x and s as integers X, S of 24 bits and the boundary as one, B 2**(24 - bits), such a case means
+Such a case, with the significands of x, s, b as integers X, S, B 2**(24 - bits) of 24 bits, means
 
     X 2**k = S (2 B 2**(24 - bits) ± 1) + n          k >= 24,  |n| <= 2 S 2**-21 <= 16
 
@@ -33,7 +33,7 @@ LEAST, SPAN = 27 << 23, 200 << 23  # bits of 2**-100, and how far those of 2**10
 
 
 def boundary_bits(code: Code, zeros: bool) -> int:
-    """Significant bits of the numbers at which a code changes into the next."""
+    """Significant bits of the boundaries between codes, at most; ``zeros``: the codes have a zero point."""
     if isinstance(code, MiniFloat):
         return code.mantissa + 2
     reach = code.max - code.min if zeros else max(code.max, -code.min)
@@ -55,7 +55,7 @@ def inverse(s: Any) -> Any:
 
 
 def is_safe(code: Code, zeros: bool) -> Any:
-    """The device function: True if quotients by h + l suffice for a scale; None if no scale can pass."""
+    """The device function that says if h + l serves a scale; None if too few scales would pass."""
     free = 25 - boundary_bits(code, zeros)
     if 1 << free < 16 * NEAR:
         return None
@@ -71,9 +71,9 @@ def is_safe(code: Code, zeros: bool) -> Any:
 
 
 class Divider(NamedTuple):
-    """Two device functions: the facts of a scale, and quotients by it.
+    """Two device functions: one prepares a scale, the other divides elements by it.
 
-    ``prepare(s)`` gives three values for ``divide(v, s, known)``, which divides ``count`` elements of v.
+    ``known = prepare(s)``, once a scale; then ``divide(v, s, known)`` divides ``count`` elements in place.
     """
 
     prepare: Any
@@ -81,7 +81,7 @@ class Divider(NamedTuple):
 
 
 def divider(code: Code, zeros: bool, scale: str, count: int) -> Divider:
-    """The divider for a code, and for scales of a type."""
+    """The divider for elements that become ``code``: by scales of type ``scale``, ``count`` at a time."""
     if scale == "e8m0":
         return _by_power(count)
     safe = is_safe(code, zeros)

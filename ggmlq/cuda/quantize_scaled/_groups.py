@@ -3,7 +3,7 @@
     block    8 rows × 512 columns at a time, a warp a row; a group of 128 is 8 lanes
     lane     16 floats: 2 pieces of 16-bit ones or 4 of float32, the lanes of a group side by side in each, so
              that what a warp loads and stores in one instruction is whole sectors of memory
-    turns    of 16-bit floats a warp has two rows, so that a lane has 64 bytes on their way as of float32;
+    turns    a warp loads two rows of 16-bit floats at once, so that a lane awaits 64 bytes, as of float32;
              one where rows are too few for blocks on all multiprocessors
 
 All loads are issued before the first is used. A group never leaves the registers: shuffles among its
@@ -27,8 +27,8 @@ from ._codes import WORDS, Conversion, keeps_nan_of, scale_storing, scaler, stor
 from ._division import divider
 from ._loads import SIZES, agreeing, extremes, floats_per_load, spreading, words_into
 
-EACH, ROWS, COLUMNS = 16, 8, 512  # floats a thread; of a block, at a time
-TURNS = {"float16": 2, "bfloat16": 2, "float32": 1}  # rows of a warp, where codes take few instructions
+EACH, ROWS, COLUMNS = 16, 8, 512  # floats of a lane; rows and columns that a block has at a time
+TURNS = {"float16": 2, "bfloat16": 2, "float32": 1}  # rows that a warp loads at once, if codes are quick
 THREADS = 32 * ROWS
 GROUPS = (128, 16, 32, 64, 256, 512)  # columns of a group
 
@@ -45,7 +45,7 @@ def conversions() -> Any:
 
 
 def turns_of(kind: str, conversion: Conversion) -> int:
-    """Rows that a warp has at a time."""
+    """Rows that a warp loads before it uses the first: 1 or 2."""
     quick = conversion.native or (CODES[conversion.code].kind == "integer" and not conversion.zeros)
     return TURNS[kind] if quick else 1
 
@@ -76,7 +76,7 @@ def kernel(kind: str, conversion: Conversion, columns_of_group: int, few: bool =
     def quantize(
         x: Any, pitch: Any,  # of the kind [rows, columns], elements from row to row
         codes: Any, columns: Any,  # [rows, columns]
-        scales: Any, down: Any, along: Any,  # and the bytes from one to the next
+        scales: Any, down: Any, along: Any,  # bytes from a scale to the one below, and to the next in a row
         zeros: Any, zeros_down: Any, zeros_along: Any,  # int32
         rows: Any, eps: Any, first: Any,
     ) -> None:  # fmt: skip
