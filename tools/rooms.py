@@ -7,8 +7,9 @@
 A **room** is a file or a folder of the place, drawn as one. The rooms of the whole house are tools, bench,
 and the files and folders of ggmlq. An ``__init__.py`` is no room where it only hands names on, in at most
 40 lines beside its docstring. An **arrow** leads from room A to room B where some file of A imports one of
-B, in functions and under ``TYPE_CHECKING`` too. A **circle** is a set of files that import each other in a
-loop. An arrow runs **up** where it has to go for the rooms to have no loop. **Floors** are the longest
+B, in functions and under ``TYPE_CHECKING`` too. An import by a string, ``import_module``, is no arrow: a
+lower room loads by it what registers with its hook. A **circle** is a set of files that import each other
+in a loop. An arrow runs **up** where it has to go for the rooms to have no loop. **Floors** are the longest
 chain of rooms.
 """
 

@@ -20,7 +20,7 @@ class _Operations(dict[str, Callable[..., Any]]):
     """The operations that methods of arrays call, by name; the first look-up imports ``ops`` to add them."""
 
     def __missing__(self, name: str) -> Callable[..., Any]:
-        import_module("ggmlq.ops")
+        import_module(f"{__package__.partition('.')[0]}.ops")
         if name in self:
             return self[name]
         raise KeyError(name)

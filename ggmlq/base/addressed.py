@@ -24,5 +24,5 @@ def opened(path: object) -> Any | None:
     if not isinstance(path, str) or "://" not in path:
         return None
     if not OPENERS:
-        importlib.import_module("ggmlq.remote")
+        importlib.import_module(f"{__package__.partition('.')[0]}.remote")
     return OPENERS[0](path)
