@@ -24,14 +24,6 @@ class Place(NamedTuple):
     text: str
 
 
-class Docstring(NamedTuple):
-    """The docstring of a module, a class or a function."""
-
-    file: str
-    line: int
-    text: str
-
-
 @cache
 def tree():
     """All files and their imports, as tools/rooms.py reads them."""
@@ -42,20 +34,20 @@ def tree():
 def scopes():
     """Modules, classes and functions with their files."""
     statements = load("tools", "rooms").statements
-    found = [(file, syntax) for file, syntax in tree().syntax.items()]
+    nodes = list(tree().syntax.items())
     for file, syntax in tree().syntax.items():
-        found += [(file, node) for node in statements(syntax) if isinstance(node, SCOPES)]
-    return found
+        nodes += [(file, node) for node in statements(syntax) if isinstance(node, SCOPES)]
+    return nodes
 
 
 @cache
 def docstrings():
     """Every docstring of the package, tools and benchmarks."""
-    found = []
+    places = []
     for file, node in scopes():
         if text := ast.get_docstring(node):
-            found.append(Docstring(file, node.body[0].lineno, text))
-    return found
+            places.append(Place(file, node.body[0].lineno, text))
+    return places
 
 
 def first_sentence(text):
@@ -69,7 +61,7 @@ def report(places: Iterable[Place], rule: str) -> str:
     folders = defaultdict(list)
     for place in places:
         folders[str(Path(place.file).parent)].append(place)
-    counts = Counter({folder: len(found) for folder, found in folders.items()})
+    counts = Counter({folder: len(part) for folder, part in folders.items()})
     lines = [f"{counts.total()} places: {rule}"]
     for folder, count in counts.most_common():
         lines.append(f"{folder}: {count}")

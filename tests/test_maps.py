@@ -12,6 +12,11 @@ from pathlib import Path
 import pytest
 from sources import ROOT, Place, check, docstrings, tree
 
+# Rooms without a map: their files are alike, or each is known by its name. Only ever fewer.
+UNMAPPED = {
+    "arrays", "base", "codes", "commands", "cpu/expert_linear", "cpu/linear", "cpu/scaled_linear",
+    "cpu/unpack", "cuda/quantize", "formats", "llama", "reference", "testing",
+}  # fmt: skip
 NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md")]
 PAGES += [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "bench").rglob("*.md"))]
@@ -24,14 +29,14 @@ NAMED = re.compile(r"(?<![\w./<>*…{}-])((?:[\w-]+/|\.\./)*[\w-]+\.py)(?![\w/*<
 
 
 def blocks(text):
-    """Indented blocks of a docstring, each a list of lines."""
-    found: list[list[str]] = [[]]
+    """Blocks of a docstring that are indented or have columns, each a list of lines."""
+    parts: list[list[str]] = [[]]
     for line in text.splitlines():
-        if line.startswith("    "):
-            found[-1].append(line)
+        if line.startswith("    ") or "  " in line:
+            parts[-1].append(line)
         else:
-            found.append([])
-    return [block for block in found if block]
+            parts.append([])
+    return [block for block in parts if block]
 
 
 def cells(line):
@@ -40,14 +45,14 @@ def cells(line):
 
 
 def children(folder):
-    """Names of a folder's files and folders of Python: ``x.py`` and ``x/``."""
-    files = {path.name for path in folder.glob("*.py")} - {"__init__.py"}
+    """Names of a folder's files, and of its folders of Python: ``x.py``, ``x.json`` and ``x/``."""
+    files = {path.name for path in folder.iterdir() if path.is_file()} - {"__init__.py"}
     return files | {f"{path.name}/" for path in folder.iterdir() if any(path.glob("*.py"))}
 
 
 def listed(line, names):
     """Names of a folder in a line of its map: x.py, x/, x alone in a column, q*.py; rungs as r0 to r3."""
-    tokens = set(re.findall(r"(?<![\w./])[\w-]+(?:\.py\b|/(?!\w))", line))
+    tokens = set(re.findall(r"(?<![\w./])[\w-]+(?:\.\w+\b|/(?!\w))", line))
     plain = {word for cell in cells(line)[:-1] for word in re.split(r", | and | ", cell)}
     tokens |= {name for name in names if name.removesuffix(".py").rstrip("/") in plain}
     head = "  ".join(cells(line)[:-1])
@@ -62,7 +67,7 @@ def maps(text, folder):
     """Blocks that list at least two files or folders of a folder in their first columns."""
     names = children(folder)
     for block in blocks(text):
-        first = {name for line in block for cell in cells(line)[:-1] for name in listed(f"{cell}  ", names)}
+        first = {name for line in block for cell in cells(line)[:-1] for name in listed(f"{cell}  …", names)}
         if len(first) > 1:
             yield block, names
 
@@ -71,11 +76,11 @@ def test_maps_list_their_folder():
     places = []
     for d in docstrings():
         folder = ROOT / Path(d.file).parent
-        found = list(maps(d.text, folder)) if d.file.endswith("__init__.py") and d.line <= 2 else []
-        names = {name for block, _ in found for name in children(folder)}
-        known = {name for block, _ in found for line in block for name in listed(line, names)}
+        drawn = list(maps(d.text, folder)) if d.file.endswith("__init__.py") and d.line <= 2 else []
+        names = children(folder) if drawn else set()
+        known = {name for block, _ in drawn for line in block for name in listed(line, names)}
         places += [Place(d.file, d.line, f"leaves out {name}") for name in sorted(names - known)]
-        for block, _ in found:
+        for block, _ in drawn:
             columns = [cell for line in block for cell in cells(line)[:-1]]
             wrong = [
                 cell for cell in columns if re.fullmatch(r"[\w./-]+(\.py|/)", cell) and cell not in names
@@ -84,23 +89,35 @@ def test_maps_list_their_folder():
     check(places, "the map of a folder lists its files and folders, and nothing else")
 
 
+def test_rooms_have_a_map():
+    places = []
+    for d in docstrings():
+        path = Path(d.file)
+        if path.name == "__init__.py" and d.line <= 2 and path.parts[0] == "ggmlq" and len(path.parts) > 2:
+            room = path.parent.relative_to("ggmlq").as_posix()
+            has_map = room in UNMAPPED or len(children(ROOT / path.parent)) < 2
+            if not has_map and not list(maps(d.text, ROOT / path.parent)):
+                places.append(Place(d.file, d.line, "has no map"))
+    check(places, "a room of several files has a map of them in its __init__.py")
+
+
 # --- names of files ---------------------------------------------------------------------------
 
 
 @cache
 def by_name():
     """All files of Python by their name."""
-    found = defaultdict(list)
+    files = defaultdict(list)
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*.py"):
-            found[path.name].append(path.relative_to(ROOT).as_posix())
+            files[path.name].append(path.relative_to(ROOT).as_posix())
     for path in ROOT.glob("*.py"):
-        found[path.name].append(path.name)
-    return found
+        files[path.name].append(path.name)
+    return files
 
 
 def wrong(name, file):
-    """What is wrong with the name of a file in a text of another file; None where one file is meant."""
+    """The fault of a file's name in a text of another file; None if exactly one file can be meant."""
     if name in ELSEWHERE:
         return None
     if any((ROOT / base / name).exists() for base in (*Path(file).parents, "ggmlq", "docs")):
@@ -192,7 +209,7 @@ COUNTS = [  # page, expression whose group is a number or the word for one, its 
 @pytest.mark.parametrize(("page", "pattern", "source"), COUNTS, ids=[f"{c[0]}: {c[1]}" for c in COUNTS])
 def test_counts_are_true(page, pattern, source):
     text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
-    found = re.search(pattern.lstrip("^"), text)
-    assert found, f"{page} has no longer what this test looks for: change its line in COUNTS"
-    number, expected = found[1].lower(), source()
+    count = re.search(pattern.lstrip("^"), text)
+    assert count, f"{page} has no longer what this test looks for: change its line in COUNTS"
+    number, expected = count[1].lower(), source()
     assert number in (str(expected), NUMBERS[expected] if expected < len(NUMBERS) else ""), page

@@ -7,8 +7,8 @@
     tensors          calls with torch tensors, warm ones and others
     operands         operands of a product, checked
     call             a product of checked operands: choose, launch, finish
-    quantize         floats to blocks; encoding deals the rows out
-    dequantize       blocks to floats; decoding deals the rows out
+    quantize         floats to blocks; encoding.py deals the rows out
+    dequantize       blocks to floats; decoding.py deals the rows out
     quantize_scaled  floats to codes with a scale for every tile, and back
     equal            equality of format, shape and bytes
     joining          concatenate and stack, block by block

@@ -17,7 +17,7 @@ from ..arrays.buffers import refuse_mask
 from ..arrays.scaled import ScaledArray
 from ..arrays.tensors import bits_of, is_tensor
 from ..arrays.weights import Transposed
-from ..base.devices import device_of, is_host, on_device_of
+from ..base.devices import device_of, is_host
 from ..codes import CODES, Code
 from ..dispatch.checks import activations, as_floats, check_columns, check_device
 from ..errors import BlockIndexError, CodeError, DTypeError, ShapeError
@@ -75,10 +75,9 @@ def with_scales(request: str, x: Any, w: ScaledArray, how: Any = None, name: str
             )
         operand = x
     else:
-        with on_device_of(request, w.codes, w):  # in a CUDA graph what x becomes stays with w
-            floats = activations(request, x, w, name, bfloat16=True)
-            code, tile = how_quantized(how, w)
-            operand = coded(request, floats, code, tile, takes_zeros(how, code))
+        floats = activations(request, x, w, name, bfloat16=True)
+        code, tile = how_quantized(how, w)
+        operand = coded(request, floats, code, tile, takes_zeros(how, code))
     check_pair(request, operand, w)
     return operand
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ..arrays.scaled import ScaledArray
 from ..arrays.tensors import array_of, is_tensor
 from ..arrays.weights import Divided, Float, Host, Out, operation
+from ..base.devices import on_device_of
 from ..codes import CODES
 from ..dispatch.problems import INT32, ScaledLinear
 from ..errors import DTypeError, ShapeError, UnsupportedError
@@ -122,10 +123,15 @@ def scaled_linear(
             shape = (*x.shape[:-1], w.shape[0])
             return tensors.called(scaled_linear, REQUEST, x, (w,), shape, out, dtype, bias, **options)
         x = array_of(REQUEST, x)
-    operand = with_scales(REQUEST, x, w, activations)
+    if isinstance(x, ScaledArray):
+        operand = with_scales(REQUEST, x, w, activations)
+    else:
+        with on_device_of(REQUEST, w.codes, w):  # in a CUDA graph what x becomes stays with w
+            operand = with_scales(REQUEST, x, w, activations)
+    rows = operand.as_rows()
     result = result_of(REQUEST, w, (*operand.shape[:-1], w.shape[0]), dtype, out, bias, "w")
-    problem = ScaledLinear.of(operand.as_rows(), w, accumulate)
-    _check_sums(problem, operand.code.kind)
+    problem = ScaledLinear.of(rows, w, accumulate)
+    _check_sums(problem, rows.code.kind)
     if requantize is not None:
         if out is not None:
             raise ShapeError(
@@ -133,7 +139,7 @@ def scaled_linear(
             )
         result = result._replace(coding=coding_of(requantize, problem.m, problem.n))
     remake = None if operand is x else partial(with_scales, REQUEST, x, w, activations)
-    return run(problem, (operand, w), result, kernel, None, key, remake)
+    return run(problem, (rows, w), result, kernel, None, key, remake)
 
 
 def _check_sums(problem: ScaledLinear, kind: str) -> None:
