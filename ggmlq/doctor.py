@@ -67,7 +67,7 @@ def describe(report: dict[str, Any]) -> str:
         cpu_lines.append(
             f"  compiled code: not kept, {compiled['problem']}"
             if compiled["path"] is None
-            else f"  compiled code: {compiled['functions']} functions, {size(compiled['bytes'])}, "
+            else f"  compiled code: {compiled['kernels']} kernels, {size(compiled['bytes'])}, "
             f"{compiled['path']}" + (f" ({compiled['problem']})" if compiled["problem"] else "")
         )
     if "error" in gpu:

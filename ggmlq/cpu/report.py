@@ -7,8 +7,9 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from ..base.cores import available
+from ..store import disk
 from .amx.permission import refused
-from .machine import disk_cache, served
+from .machine import served
 from .machine.features import compiled_for, cpu_name, model_name
 from .machine.target import target
 
@@ -31,5 +32,5 @@ def examine() -> dict[str, Any]:
         "dot": target().dot,
         "matrix_unit": (refused() or "amx") if features.get("amx-bf16") else None,
         "prebuilt": level.folder if (level := served.level()) else None,
-        "compiled": disk_cache.examine(),
+        "compiled": disk.here().examine()._asdict(),
     }

@@ -1,15 +1,17 @@
-"""Storage of compiled kernels: the cache on the user's disk, and the packs that come with the package.
+"""The store of compiled kernels: what comes with the package, and what was compiled on this machine.
 
-    disk.py      the cache of compiled code, in generations of sources, compilers and CPUs
+    origin.py    the origin of a kernel: the function that makes it, and the arguments of that call
+    reach.py     the definitions that a kernel is compiled from, and their digest
+    store.py     a kernel's code by its key: from a pack of the package, else from the disk
+    packs.py     packs of code that come with the package
+    disk.py      code that was compiled on this machine, on the user's disk
     private.py   folders that nobody but this user can write to
-    sources.py   a digest of source files, which names a generation
-    identity.py  a digest of a function, which names an entry of a generation
-    packs.py     packs of code that come with the package, and how a kernel's code is read from one
-    reach.py     the definitions that a kernel is compiled from, which say whether a pack is stale
+
+A key stands for the definitions of a kernel, its origin, the machine that it is compiled for, and the
+versions of the compilers. So a change of a definition makes only those kernels old that are compiled from
+it, and an old kernel is compiled like one that was never there.
 
 Packs lie in ``cpu/prebuilt``, a folder for each instruction set (``cpu/machine/levels.py``), and in
 ``cuda/prebuilt``: machine code for compute capability 9.0, and PTX that drivers translate for other GPUs.
-Beside them files.json has digests of the sources, and compilers.json the versions of the compilers, of the
-day when packs were written. ``tools/prebuild.py`` and ``tools/prebuild_cpu.py`` write them; a kernel that has
-no code in them, or whose sources have changed since, is compiled like any other.
+``tools/prebuild`` writes them, and reach.json, which has the digests of definitions on that day.
 """

@@ -1,9 +1,9 @@
-"""The cache of compiled code on the disk, for CPUs and GPUs, shared by processes.
+"""Code that was compiled on this machine, on the user's disk, shared by processes.
 
-In ``<place>/compiled`` each folder holds the code of one generation (of sources, compilers, a CPU);
-each file is an entry: a digest of its name and content, then the content. ``GGMLQ_CACHE_DIR`` moves
-the place; ``GGMLQ_CACHE_DIR=off`` does without. A place that cannot be used is done without, and
-``ggmlq doctor`` says why.
+``<place>/compiled/kernels`` holds an entry for each key (store.py): a digest of its name and content, then
+the content. ``GGMLQ_CACHE_DIR`` moves the place; ``GGMLQ_CACHE_DIR=off`` does without. A place that cannot
+be used is done without, and ``ggmlq doctor`` says why. Where the entries take more than half a gigabyte,
+those that were not used for longest are removed.
 
 Entries are run, so whoever can write one owns the process: only private folders count, from the place
 down (``private.py``).
@@ -11,7 +11,7 @@ A folder that cannot be written to is still read. Only files that this module wr
 with its endings in folders with its mark, and never a folder with anything else in it.
 
 Files appear whole under their names, so any number of processes may share them, and a damaged one
-is made again.
+is compiled again.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 import secrets
 import stat
 import sys
-from collections.abc import Callable
+import time
 from contextlib import AbstractContextManager
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from .private import PARTIAL, Folder, Refused, below
 
-HOME = "compiled"  # within the place
+HOME, KERNELS = "compiled", "kernels"  # within the place
 MARK, MARK_TEXT = "ggmlq-compiled", b"Compiled code of ggmlq. It may be removed at any time.\n"
 ENTRY = ".code"
-GENERATIONS = 4  # folders of a kind that stay: other versions, environments or CPUs may share the place
-GENERATION = re.compile(r"([a-z]+)-[0-9a-f]{20}")
+MOST = 1 << 29  # bytes of all entries
+DAY = 86400  # seconds: how exactly the time of an entry's last use is known
 SEAL = 16  # bytes of the digest before the content of an entry
 
 
@@ -61,30 +61,24 @@ def root() -> Path | None:
 
 
 class Facts(NamedTuple):
-    """The report on a generation for ``ggmlq doctor``."""
+    """The report on the entries for ``ggmlq doctor`` and ``ggmlq cache``."""
 
     path: str | None
     problem: str | None  # the reason why it is not used or, where there is a path, why nothing is added to it
-    functions: int
+    kernels: int
     bytes: int
 
 
-class Generation:
-    """The folder of code of one kind for one set of sources, compilers and machine, named by their digest.
+class Disk:
+    """The folder of entries in a place."""
 
-    ``digest()`` is called only where code can be stored, and may raise OSError.
-    """
-
-    def __init__(self, kind: str, digest: Callable[[], str]) -> None:
-        self._path: Path | None = None  # <place>/compiled/<generation>
+    def __init__(self, place: Path | None) -> None:
+        self._path: Path | None = None
         self.problem: str | None = None
-        place: Path | None = None
         try:
-            place = root()
             if place is None:
                 raise Refused("switched off by GGMLQ_CACHE_DIR")
-            path = place / HOME / f"{kind}-{digest()}"
-            assert GENERATION.fullmatch(path.name), path
+            path = place / HOME / KERNELS
             self.problem = _ready(path)
             self._path = path
         except Refused as error:
@@ -99,6 +93,9 @@ class Generation:
         try:
             with _opened(self._path) as folder:
                 sealed = folder.read(entry + ENTRY)
+                if folder.facts(entry + ENTRY).st_mtime < time.time() - DAY:
+                    with contextlib.suppress(OSError):
+                        folder.touch(entry + ENTRY)
         except (OSError, Refused):
             return None
         content = sealed[SEAL:]
@@ -109,30 +106,64 @@ class Generation:
         if self._path is not None:
             with contextlib.suppress(OSError, Refused), _opened(self._path) as folder:
                 folder.write(entry + ENTRY, _seal(entry, content) + content)
+                _trim(folder)
 
     def examine(self) -> Facts:
-        """A report on the place, the size and the problem of this generation."""
+        """A report on the place, the entries and the problem of this folder."""
         if self._path is None:
             return Facts(None, self.problem, 0, 0)
-        sizes = []
+        sizes: list[int] = []
         with contextlib.suppress(OSError, Refused), _opened(self._path) as folder:
-            sizes = [folder.facts(name).st_size for name in folder.names() if name.endswith(ENTRY)]
+            sizes = [facts.st_size for _, facts in _entries(folder)]
         return Facts(str(self._path), self.problem, len(sizes), sum(sizes))
 
+    def empty(self) -> None:
+        """Remove all entries."""
+        if self._path is not None:
+            with contextlib.suppress(OSError, Refused), _opened(self._path) as folder:
+                for name, _ in _entries(folder):
+                    folder.remove(name)
 
-def forget(home: Folder, current: str) -> None:
-    """Remove the generations of this kind that were not used for longest."""
-    generations = []
-    for name in home.names():
-        named = GENERATION.fullmatch(name)
-        if named and current.startswith(f"{named[1]}-"):
-            facts = home.facts(name)
-            if stat.S_ISDIR(facts.st_mode):
-                generations.append((name != current, facts.st_mtime, name))
-    old = [name for is_other, _, name in sorted(generations) if is_other][: -(GENERATIONS - 1)]
-    for name in old:
-        with contextlib.suppress(OSError, Refused):
-            _remove(home, name)
+
+def here() -> Disk:
+    """The folder of this process's environment."""
+    try:
+        return _disk(root())
+    except Refused as error:
+        return _refused(str(error))
+
+
+@cache
+def _disk(place: Path | None) -> Disk:
+    return Disk(place)
+
+
+def _refused(problem: str) -> Disk:
+    disk = Disk(None)
+    disk.problem = problem
+    return disk
+
+
+def _entries(folder: Folder) -> list[tuple[str, os.stat_result]]:
+    """Names and facts of all entries, the one that was not used for longest first."""
+    entries = []
+    for name in folder.names():
+        if name.endswith(ENTRY):
+            with contextlib.suppress(FileNotFoundError):  # another process removed it
+                entries.append((name, folder.facts(name)))
+    return sorted(entries, key=lambda entry: entry[1].st_mtime)
+
+
+def _trim(folder: Folder) -> None:
+    """Remove the entries that were not used for longest, where all take too much."""
+    entries = _entries(folder)
+    size = sum(facts.st_size for _, facts in entries)
+    for name, facts in entries[:-1]:
+        if size <= MOST:
+            break
+        with contextlib.suppress(FileNotFoundError):
+            folder.remove(name)
+        size -= facts.st_size
 
 
 def _opened(path: Path) -> AbstractContextManager[Folder]:
@@ -140,11 +171,12 @@ def _opened(path: Path) -> AbstractContextManager[Folder]:
 
 
 def _ready(path: Path) -> str | None:
-    """Make the folder of a generation and remove old ones; a sentence if nothing can be written to it."""
+    """Create the folder if it is not there; a sentence if nothing can be written to it."""
     try:
         with below(path.parents[1], HOME, new=True) as home:
             if not home.has(path.name):
                 _create(home, path.name)
+                _remove_older(home, path.name)
     except OSError:
         if not path.is_dir():
             raise
@@ -154,11 +186,7 @@ def _ready(path: Path) -> str | None:
             folder.touch()
         except OSError as error:
             return f"read only: {error.strerror}"
-    if not os.access(path, os.W_OK):
-        return "read only"
-    with contextlib.suppress(OSError), below(path.parents[1], HOME) as home:
-        forget(home, path.name)
-    return None
+    return None if os.access(path, os.W_OK) else "read only"
 
 
 def _create(home: Folder, name: str) -> None:
@@ -176,6 +204,14 @@ def _create(home: Folder, name: str) -> None:
             home.remove_folder(partial)
         if not home.has(name):
             raise
+
+
+def _remove_older(home: Folder, current: str) -> None:
+    """Remove the folders that earlier versions of ggmlq filled: one for each state of the sources."""
+    for name in home.names():
+        with contextlib.suppress(OSError, Refused):
+            if name != current and stat.S_ISDIR(home.facts(name).st_mode):
+                _remove(home, name)
 
 
 def _remove(home: Folder, name: str) -> None:

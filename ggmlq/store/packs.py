@@ -1,18 +1,14 @@
-"""Packs of compiled code that come with the package, and the check that a pack fits today's sources.
+"""Packs: files of compiled kernels that come with the package, the read-only part of the store.
 
-A pack is one file for a format, or for a room of other kernels: a line of JSON, then the code of all its
-kernels, compressed together.
+A pack holds the kernels of a rung or of a room for one machine, whose name is that of its folder. It is a
+line of JSON, then the code, then a digest of all before:
 
-    {"files": ["cuda/intrinsics/ptx.py", …],
-     "families": {"ggmlq.cuda.linear.r13_gemv.kernel": {"digest": "91ab…", "files": [0, 4, …],
-      "cases": {"q4_0, 1, 2": [0, 24480], …}}}}
+    {"pack": "sm_90/linear.r13_gemv", "compilers": "numba 0.68.1, …", "chunks": [[0, 90112], …],
+     "kernels": {"ggmlq.cuda.linear.r13_gemv.kernel(…)": ["<key>", 0, 24480, 20864], …}}
 
-files.json has digests of files as they were when the packs were last checked. As long as all files of a
-family are the same (comparing them takes a millisecond), its code is right. Where a file has changed,
-reach.py says whether a part that the kernel is compiled from has; if so, the pack's code is not used, and the
-kernel is compiled.
-
-``cuda/machine/served.py`` and ``cpu/machine/served.py`` say which folder of packs serves a machine.
+Kernels that are alike lie side by side and are compressed together, in chunks of about a megabyte: one is
+unpacked in some 7 ms. A number of a kernel's entry is its chunk, the next two are its place and size there.
+A pack that is damaged, or of another machine, is not used: a warning says so, and its kernels are compiled.
 """
 
 from __future__ import annotations
@@ -20,146 +16,85 @@ from __future__ import annotations
 import hashlib
 import json
 import lzma
-import threading
+import warnings
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..codes import Code
-from ..formats import Format
-from . import reach
-
 SUFFIX = ".pack"
-LARGE = ("panels", "quantize_scaled", "scaled_linear")  # rooms with a pack for each file
-FILES = "files.json"  # beside the folders
-Header = dict[str, Any]
+SEAL = 16  # bytes of the digest at the end
+CHUNK = 1 << 20  # bytes of code that are compressed together
+FOLDERS = ("cuda/prebuilt", "cpu/prebuilt")  # of the package; in them a folder for each machine
 
 
-class Origin(NamedTuple):
-    """The origin of a kernel: the name of the function that makes it, and the arguments of that call."""
+class Pack(NamedTuple):
+    """A pack, read up to its code."""
 
-    family: str
-    case: tuple[Any, ...]
+    path: Path
+    compilers: str
+    kernels: dict[str, list[Any]]  # by origin: key, chunk, first byte, size
+    chunks: tuple[tuple[int, int], ...]  # place in the file and size
 
-    def __str__(self) -> str:
-        return f"{self.family}({self.text})"
+    def holds(self, origin: str, key: str) -> bool:
+        """True where the pack has a kernel's code of today's sources; nothing is unpacked."""
+        return bool(self.kernels.get(origin, [""])[0] == key)
 
-    @property
-    def text(self) -> str:
-        """The case, the same in every process."""
-        return ", ".join(
-            value.name if isinstance(value, Format | Code) else repr(value) for value in self.case
-        )
-
-    @property
-    def formats(self) -> tuple[str, ...]:
-        """Names of the formats that it is made for."""
-        return tuple(value.name for value in self.case if isinstance(value, Format))
-
-    @property
-    def pack(self) -> str:
-        """The name of its pack: its format, or the room of its family; of a large room the file."""
-        if self.formats:
-            return self.formats[0].lower()
-        names = [name.strip("_") for name in self.family.split(".")[1:4]]
-        room, file = names[:2] if names[0] == "gru" else names[1:]
-        return f"{room}_{file}" if room in LARGE else room
-
-
-def code(folder: Path, origin: Origin) -> bytes | None:
-    """The code of a kernel in a folder of packs, or None."""
-    if (place := place_of(folder, origin)) is None:
-        return None
-    body = place.pack.body()
-    return None if body is None else body[place.first : place.first + place.size]
-
-
-class Place(NamedTuple):
-    """The place of a kernel's code."""
-
-    pack: Pack
-    first: int
-    size: int
-
-
-def place_of(folder: Path, origin: Origin) -> Place | None:
-    """The place of a kernel's code in a folder of packs, or None; nothing is unpacked."""
-    pack = opened(folder / f"{origin.pack}{SUFFIX}")
-    try:
-        family = pack.header["families"].get(origin.family) if pack else None
-        place = family and family["cases"].get(origin.text)
-        if not pack or not place or not pack.holds(origin.family, origin.formats):
+    def load(self, origin: str, key: str) -> bytes | None:
+        """A kernel's code; None where it is not there, or of other sources."""
+        if not self.holds(origin, key):
             return None
-        return Place(pack, int(place[0]), int(place[1]))
-    except (AttributeError, LookupError, TypeError, ValueError):  # a header that was written to
-        return None
-
-
-class Pack:
-    """A file of code."""
-
-    def __init__(self, path: Path, header: Header, start: int) -> None:
-        self.path, self.header, self._start = path, header, start
-        self._held: dict[str, bool] = {}
-        self._lock = threading.Lock()
-
-    def holds(self, family: str, formats: tuple[str, ...], package: Path = reach.PACKAGE) -> bool:
-        """True while the sources of a family are those that its code was compiled from."""
-        if family not in self._held:
-            facts, names = self.header["families"][family], self.header["files"]
-            recorded = looked_at(self.path.parents[1])
-            same = all(digest_of(package / names[i]) == recorded.get(names[i]) for i in facts["files"])
-            self._held[family] = same or facts["digest"] == _reached(family, formats, package)
-        return self._held[family]
-
-    def body(self) -> bytes | None:
-        """All its code; None where the file is damaged."""
-        with self._lock:
-            try:
-                return _unpacked(self.path, self._start)
-            except (OSError, lzma.LZMAError):
-                return None
-
-
-@lru_cache(4)
-def _unpacked(path: Path, start: int) -> bytes:
-    """The code of a pack; of a few, because a product asks each for several kernels."""
-    return lzma.decompress(path.read_bytes()[start:], lzma.FORMAT_XZ)
-
-
-def _reached(family: str, formats: tuple[str, ...], package: Path) -> str | None:
-    try:
-        return reach.reached(family, formats, package).digest
-    except (OSError, SyntaxError, ValueError):  # a tree in the middle of a change
-        return None
-
-
-@cache
-def digest_of(path: Path) -> str:
-    """The digest of a file's bytes."""
-    try:
-        return hashlib.blake2b(path.read_bytes(), digest_size=10).hexdigest()
-    except OSError:
-        return "-"
-
-
-@cache
-def looked_at(folders: Path) -> dict[str, str]:
-    """Digests of files when packs in some folders were last held against the sources."""
-    try:
-        digests = json.loads((folders / FILES).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return digests if isinstance(digests, dict) else {}
+        _, number, first, size = self.kernels[origin]
+        return _unpacked(self.path, *self.chunks[number])[first : first + size]
 
 
 @cache
 def opened(path: Path) -> Pack | None:
-    """A pack; None where there is none, or nothing that can be read."""
+    """A pack; None where there is none, or one that cannot be used."""
     try:
-        with path.open("rb") as file:
-            line = file.readline()
-            header = json.loads(line)
-    except (OSError, ValueError):
+        content = path.read_bytes()
+    except OSError:
         return None
-    return Pack(path, header, len(line)) if isinstance(header, dict) and "families" in header else None
+    try:
+        return _read(path, content)
+    except (ValueError, LookupError, TypeError) as error:
+        warnings.warn(
+            f"{path} is not used: {error}; its kernels are compiled when first used, or install ggmlq again",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+
+
+def _read(path: Path, content: bytes) -> Pack:
+    if seal(content[:-SEAL]) != content[-SEAL:]:
+        raise ValueError("the file is damaged")
+    line, _, _ = content.partition(b"\n")
+    header = json.loads(line)
+    if header["pack"] != name_of(path):
+        raise ValueError(f"it is the pack {header['pack']}, not {name_of(path)}")
+    start = len(line) + 1
+    chunks = tuple((start + first, size) for first, size in header["chunks"])
+    return Pack(path, header["compilers"], header["kernels"], chunks)
+
+
+def name_of(path: Path) -> str:
+    """The name of a pack: its machine and its rung or room."""
+    return f"{path.parent.name}/{path.stem}"
+
+
+def seal(content: bytes) -> bytes:
+    """The digest that a pack ends with."""
+    return hashlib.blake2b(content, digest_size=SEAL).digest()
+
+
+@lru_cache(8)
+def _unpacked(path: Path, first: int, size: int) -> bytes:
+    """The code of a chunk; of a few, because a product asks for several kernels."""
+    with path.open("rb") as file:
+        file.seek(first)
+        return lzma.decompress(file.read(size), lzma.FORMAT_XZ)
+
+
+def all_packs(package: Path) -> list[Path]:
+    """The paths of all packs of the package."""
+    return sorted(path for folder in FOLDERS for path in (package / folder).glob(f"*/*{SUFFIX}"))

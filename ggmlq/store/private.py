@@ -78,9 +78,12 @@ class Folder:
         """The names of the folder's entries."""
         return os.listdir(self.path if self._opened is None else self._opened)
 
-    def touch(self) -> None:
-        """Mark the folder as used now."""
-        os.utime(self.path if self._opened is None else self._opened)
+    def touch(self, name: str | None = None) -> None:
+        """Mark the folder, or a file in it, as used now."""
+        if name is None:
+            os.utime(self.path if self._opened is None else self._opened)
+        else:
+            os.utime(self._at(name), dir_fd=self._opened, follow_symlinks=self._opened is None)
 
     def facts(self, name: str) -> os.stat_result:
         """The system's facts of a file or folder in it; those of a link, not of what it leads to."""

@@ -1,25 +1,32 @@
-"""The definitions that a kernel is compiled from, found in the text of the sources.
+"""The definitions that a kernel is compiled from, searched for in the text of the sources.
 
-Their digest says whether a pack of compiled code is stale. The search begins at the function that makes a
-kernel and follows the names in its text, from definition to definition and from file to file, within the
-folders of kernels, formats and codes. The digest covers all these definitions, without docstrings and line
-numbers; code that launches a kernel, beside it in the same file, is not among them. Some dependencies have no
-name in any text. A kernel's format comes with its case, so the whole file of that format counts. Statements
-that register something with Numba, by ``extending``, count as soon as anything of their file does. All files
-of the CPU's vectors count, since no text names their operators.
+Their digest is part of a kernel's key (store.py). The search begins at the function that makes a kernel and
+follows the names in its text, from definition to definition and from file to file, within the folders of
+kernels, formats and codes. The digest covers all these definitions, without comments, docstrings and line
+numbers; code that launches a kernel, beside it in the same file, is not among them. Some dependencies have
+no name in any text. A kernel's format comes with its case, so the whole file of that format counts.
+Statements that register something with Numba, by ``extending``, count as soon as anything of their file
+does. All files of the CPU's vectors count, since no text names their operators.
+
+A search parses some fifty files, a fifth of a second. So reach.json, which ``tools/prebuild`` writes, has
+the digests of that day, and the digests of all files: where no file of a family has changed since, its
+digest is read there in a millisecond.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
+import json
 from collections.abc import Iterator
 from copy import copy
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 PACKAGE = Path(__file__).parents[1]
+UNKNOWN = "-"  # the digest of what has no sources here
+KNOWN = Path(__file__).with_name("reach.json")  # digests of the day when packs were written
 TABLE = "formats/_table.py"  # how formats are looked up
 TABLES, CODES = "formats/_grids.npz", "codes/__init__.py"
 SKIPPED = ("ctx", "kind", "type_comment", "type_params")  # fields that say nothing, or not in every Python
@@ -43,7 +50,7 @@ SIDES = {
         ("cuda/machine/compiling.py",),
     ),
     "cpu": Side(
-        ("cpu/", "formats/", "codes/"),
+        ("cpu/", "formats/", "codes/", "fixed/", "gru/"),
         (
             *(
                 f"cpu/machine/{name}.py"
@@ -58,6 +65,47 @@ SIDES = {
 }
 
 
+def digest(family: str, formats: tuple[str, ...] = ()) -> str:
+    """The digest of the definitions behind a family of kernels, ``ggmlq.cuda….name``, for these formats."""
+    known, files = _known()
+    if entry := known.get(name_of(family, formats)):
+        recorded, numbers = entry
+        if all(digest_of(PACKAGE / files[i][0]) == files[i][1] for i in numbers):
+            return str(recorded)
+    try:
+        return reached(family, formats).digest
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        LookupError,
+    ):  # sources in the middle of a change, or none at all
+        return UNKNOWN
+
+
+def name_of(family: str, formats: tuple[str, ...]) -> str:
+    """The name of a family and its formats in reach.json."""
+    return " ".join((family, *formats))
+
+
+@cache
+def digest_of(path: Path) -> str:
+    """The digest of a file's bytes."""
+    try:
+        return hashlib.blake2b(path.read_bytes(), digest_size=10).hexdigest()
+    except OSError:
+        return UNKNOWN
+
+
+@cache
+def _known() -> tuple[dict[str, Any], list[Any]]:
+    try:
+        content = json.loads(KNOWN.read_bytes())
+        return content["families"], content["files"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}, []
+
+
 class Reached(NamedTuple):
     """The definitions that a kernel is compiled from, with their digest."""
 
@@ -68,9 +116,8 @@ class Reached(NamedTuple):
 
 @cache
 def reached(family: str, formats: tuple[str, ...] = (), package: Path = PACKAGE) -> Reached:
-    """The definitions behind a family of kernels, ``ggmlq.cuda….name``, for these formats."""
-    module, _, name = family.rpartition(".")
-    start = module.partition(".")[2].replace(".", "/") + ".py"
+    """The definitions behind a family of kernels, for these formats."""
+    start, name = _place(package, family)
     side = SIDES["cuda" if "cuda" in start.split("/") else "cpu"]
     format_files = [f"{room}/{stem.lower()}.py" for stem in formats for room in side.format_rooms]
     format_files = [path for path in format_files if (package / path).is_file()]
@@ -96,15 +143,25 @@ def reached(family: str, formats: tuple[str, ...] = (), package: Path = PACKAGE)
         new = {need for need in new if _counts(package, side, need[0])} - reached_names
         reached_names |= new
         waiting += new
-    digest = hashlib.blake2b(digest_size=10)
+    content = hashlib.blake2b(digest_size=10)
     places = sorted((path, number) for path, numbers in numbers_by_file.items() for number in numbers)
     for path, number in places:
-        digest.update(f"{path}\0{_text(package, path, number)}\0".encode())
+        content.update(f"{path}\0{_text(package, path, number)}\0".encode())
     for path in sorted(tables):
-        digest.update((package / path).read_bytes())
+        content.update((package / path).read_bytes())
     files = tuple(sorted({path for path, _ in places} | tables))
     lines = frozenset((path, *_file(package, path).lines[number]) for path, number in places)
-    return Reached(digest.hexdigest(), files, lines)
+    return Reached(content.hexdigest(), files, lines)
+
+
+def _place(package: Path, family: str) -> tuple[str, str]:
+    """The file in which a family's function stands, and its name there."""
+    module, _, name = family.rpartition(".")
+    stem = module.partition(".")[2].replace(".", "/")
+    path = f"{stem}.py" if (package / f"{stem}.py").is_file() else f"{stem}/__init__.py"
+    if not module.startswith("ggmlq.") or name not in _file(package, path).names:
+        raise LookupError(f"{family} is no function of this package")
+    return path, name
 
 
 @cache

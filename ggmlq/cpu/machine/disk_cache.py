@@ -1,38 +1,34 @@
-"""The cache of compiled CPU kernels on the disk: a folder for each state of the sources, an entry a function.
+"""Compiled functions of Numba on the disk, as entries of the store.
 
 Numba's own cache looks at the file of a function only, and would run old code after a change to a
-function that it calls. Here the folder, a generation, stands for a digest of every source file that compiled
-code can come from, of the versions of Numba and Python, and of the CPU that is compiled for; an entry in it
-stands for a function with all its constants.
+function that it calls.
 """
 
 from __future__ import annotations
 
+import hashlib
 import pickle
-import sys
+import platform
 from functools import cache
 from typing import Any
 
-import llvmlite
-import numba
 from numba.core.caching import CompileResultCacheImpl
 
-from ...store import sources
-from ...store.disk import Generation
+from ...store.origin import Origin
 from .features import compiled_for, cpu_name
-
-SOURCES = ("codes", "cpu", "formats", "gru")  # of the package: what compiled code comes from
+from .served import STORE
 
 
 @cache
-def generation() -> Generation:
-    """The folder of code for this process's sources and CPU."""
-    return Generation("cpu", _key)
+def _machine() -> str:
+    """The CPU that Numba compiles for, and the Python whose objects entries hold."""
+    facts = (platform.python_implementation(), platform.python_version(), *sorted(compiled_for()))
+    return f"{cpu_name()}-{hashlib.blake2b(repr(facts).encode(), digest_size=6).hexdigest()}"
 
 
-def load(entry: str, context: Any) -> Any:
-    """The compiled function of an entry, or None if the disk does not have it."""
-    content = generation().load(entry)
+def load(origin: Origin, context: Any) -> Any:
+    """The compiled function of an origin, or None if the disk does not have it."""
+    content = STORE.load(origin, _machine())
     if content is None:
         return None
     try:
@@ -42,20 +38,10 @@ def load(entry: str, context: Any) -> Any:
         return None
 
 
-def save(entry: str, result: Any) -> None:
+def save(origin: Origin, result: Any) -> None:
     """Write a compiled function to the disk, if Numba can."""
     if not (result.lifted or result.library.has_dynamic_globals):
-        generation().save(entry, pickle.dumps(_serial().reduce(result), pickle.HIGHEST_PROTOCOL))
-
-
-def examine() -> dict[str, Any]:
-    """The folder of compiled code, and the size of its files."""
-    return generation().examine()._asdict()
-
-
-def _key() -> str:
-    facts = (sys.version, numba.__version__, llvmlite.__version__, cpu_name(), *sorted(compiled_for()))
-    return sources.digest(SOURCES, facts)
+        STORE.save(origin, _machine(), pickle.dumps(_serial().reduce(result), pickle.HIGHEST_PROTOCOL))
 
 
 def _serial() -> Any:

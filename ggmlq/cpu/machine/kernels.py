@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from ...base.unwinding import until_imported
-from ...store.packs import Origin
+from ...store.origin import Origin
 from . import served
 
 ROOM = __package__.rpartition(".")[0]  # ggmlq.cpu

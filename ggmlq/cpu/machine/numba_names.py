@@ -6,6 +6,7 @@ a process. Importing this imports Numba.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -22,8 +23,7 @@ from numba.extending import intrinsic as _intrinsic
 
 from ...base.progress import AFTER, long_work
 from ...base.unwinding import Whole
-from ...store.identity import identity
-from ...store.sources import short
+from ...store.origin import Origin, described, origin_of
 from . import disk_cache
 
 # Numba's types say too little of these to check anything.
@@ -86,12 +86,16 @@ class Dispatcher(CPUDispatcher):
         return DispatcherType(self)
 
 
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
+
+
 class _OnDisk:
     """The cache that Numba asks for a compiled function before it compiles one.
 
-    The function is renamed after its identity. Symbols of compiled code are made of names and of a
-    number that counts functions in a process; code of two processes would share symbols otherwise,
-    and of two functions made by one factory the second would silently run the first.
+    The function is renamed after its definition and what it holds. Symbols of compiled code are made of
+    names and of a number that counts functions in a process; code of two processes would share symbols
+    otherwise, and of two functions made by one factory the second would silently run the first.
     """
 
     cache_path = ""
@@ -100,14 +104,14 @@ class _OnDisk:
         self._function, self._on_disk, self._name = function, on_disk, ""
         self._report, self._begun = ExitStack(), 0.0
 
-    def _entry(self, signature: Any) -> str:
-        return f"{self._name}_{short(str(signature).encode())}"
+    def _origin(self, signature: Any) -> Origin:
+        return origin_of(self._function, str(signature))
 
     def load_overload(self, signature: Any, context: Any) -> Any:
         if not self._name:
-            self._name = f"{self._function.__name__}_{identity(self._function)}"
+            self._name = f"{self._function.__name__}_{_digest(described(self._function))}"
             self._function.__qualname__ = self._name
-        result = disk_cache.load(self._entry(signature), context) if self._on_disk else None
+        result = disk_cache.load(self._origin(signature), context) if self._on_disk else None
         if result is None and self._on_disk:  # it is compiled next, with all that it calls
             what = f"compiling {self._function.__name__} for this CPU, once"
             self._report.enter_context(long_work(what, _unreported[0]))
@@ -121,7 +125,7 @@ class _OnDisk:
             _unreported[0] *= _unreported[0] < AFTER
             self._begun = 0.0
         if self._on_disk:
-            disk_cache.save(self._entry(signature), result)
+            disk_cache.save(self._origin(signature), result)
 
     def flush(self) -> None:
         """Do nothing: no entry waits to be written."""

@@ -6,27 +6,27 @@ has another best dot product than its level, on 32 bits, and on systems other th
 
 from __future__ import annotations
 
-import os
 import platform
 import sys
 from functools import cache
 from pathlib import Path
 
-from ...store.packs import Origin, code
+from ...store.origin import Origin
+from ...store.store import Store, uses_packs, versions
 from .features import compiled_for, cpu_may_differ
 from .levels import Level, best
 from .loading import Loaded, load
 from .target import best as best_target
 from .target import target
 
-HERE = Path(__file__).parents[1] / "prebuilt"
-SWITCH = "GGMLQ_PREBUILT"
+COMPILERS = ("numba", "llvmlite")
+STORE = Store(Path(__file__).parents[1] / "prebuilt", lambda: versions(*COMPILERS))
 
 
 @cache
 def level() -> Level | None:
     """The level that has this process's packs, or None if no pack serves it."""
-    if sys.platform != "linux" or cpu_may_differ() or os.environ.get(SWITCH, "") == "off":
+    if sys.platform != "linux" or cpu_may_differ() or not uses_packs():
         return None
     if sys.maxsize < 1 << 32:  # a program of 32 bits, whatever the machine
         return None
@@ -39,7 +39,7 @@ def content(origin: Origin) -> bytes | None:
     here = level()
     if here is None or not here.of(origin.family).needed <= compiled_for():
         return None
-    return code(HERE / here.folder, origin)
+    return STORE.packaged(origin, here.folder)
 
 
 def loaded(origin: Origin) -> Loaded | None:

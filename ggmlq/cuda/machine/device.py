@@ -272,10 +272,10 @@ def upload(array: Any, device: str) -> Any:
 def describe() -> list[dict[str, Any]]:
     """The GPUs that CuPy sees, for ``ggmlq doctor``."""
     cp = cupy()
-    facts = []
+    devices = []
     for index in range(cp.cuda.runtime.getDeviceCount()):
         facts = cp.cuda.runtime.getDeviceProperties(index)
-        facts.append(
+        devices.append(
             {
                 "device": f"cuda:{index}",
                 "name": facts["name"].decode(),
@@ -286,4 +286,4 @@ def describe() -> list[dict[str, Any]]:
                 "runtime_cuda": cp.cuda.runtime.runtimeGetVersion(),
             }
         )
-    return facts
+    return devices

@@ -8,33 +8,20 @@ launches it, for Numba's own launcher takes 15 to 36 µs.
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 from collections.abc import Callable, Iterable
 from functools import cache, wraps
-from importlib import metadata
 from typing import Any, NamedTuple
 
 from ...base.progress import long_work
 from ...errors import DeviceError
-from ...store import sources
-from ...store.disk import Generation
-from ...store.identity import identity
-from ...store.packs import Origin
+from ...store.origin import Origin
 from ..intrinsics.language import BLANK, axes_of, several, types
 from . import compile_process, device, served
 from .compiling import EARLY, Compiled, dotted, name_in
 from .prepared_launch import AddressSlot, PreparedLaunch
 from .submit import MOST, submit
 
-SOURCES = (
-    "cuda",
-    "formats",
-    "codes",
-    "gru",
-    "fixed/shift.py",
-)  # the sources of machine code in the package
-COMPILERS = ("numba", "numba-cuda", "llvmlite", "cuda-core", "nvidia-nvjitlink", "nvidia-cuda-nvcc")
 HOPPER = (9, 0)  # later GPUs get its PTX, too: Numba's PTX for those leaves arrays in memory
 GRAPHS_EARLY = 12030  # the lowest driver whose CUDA graphs can hold dependent launches
 WORDS = (types.uint32, types.uint64, types.int32, types.int64)  # types of parameters that are no arrays
@@ -225,25 +212,14 @@ class Kernel(Compiled):
 
     def cubin(self, capability: tuple[int, int]) -> bytes:
         """The machine code, compiled if it is not stored yet."""
-        entry = self.entry(capability)
-        code = generation().load(entry)
+        machine, store = served.machine_of(capability), served.STORE
+        code = store.load(self.origin, machine) if self.origin else None
         if code is None:
             with long_work(f"compiling {self.name} for compute capability {dotted(capability)}, once"):
                 code = compile_process.code(self.origin, capability) if BLANK else self.code(capability)
-            generation().save(entry, code)
+            if self.origin:
+                store.save(self.origin, machine, code)
         return code
-
-    def entry(self, capability: tuple[int, int]) -> str:
-        """The name under which code is stored: the function with all its constants, and the compiler's
-        options.
-        """
-        function = self.function
-        code_identity = str(self.origin) if BLANK else identity(function)  # blanks have no code to identify
-        facts = (
-            self.name, function.__module__, function.__qualname__, code_identity, self.parameters,
-            self.threads, self.blocks, self.exact, self.early, self.lto, capability,
-        )  # fmt: skip
-        return f"{re.sub(r'[^A-Za-z0-9]+', '-', self.name)}-{sources.short(repr(facts).encode())}"
 
 
 def _shared_for_blocks(max_blocks: int) -> int:
@@ -260,19 +236,6 @@ def _word_count(kind: Any) -> int:
     """The number of words of a parameter in a launch."""
     axes, elements = axes_of(kind), several(kind)
     return 5 + 2 * axes if axes is not None else elements[1] if elements else 1
-
-
-@cache
-def generation() -> Generation:
-    """The folder on disk for machine code of these kernels, formats and compilers."""
-    return Generation("cuda", lambda: sources.digest(SOURCES, map(_version, COMPILERS)))
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "-"
 
 
 class Family(NamedTuple):

@@ -1,6 +1,7 @@
-"""The code of kernels that comes with the package: machine code for a GPU's own capability, otherwise PTX.
+"""The store of kernels for GPUs, and the code that comes with the package for each of them.
 
-The driver translates PTX for any GPU from the capability on that the kernel declares.
+That is machine code for a GPU's own capability, otherwise PTX, which the driver translates for any GPU from
+the capability on that the kernel declares.
 """
 
 from __future__ import annotations
@@ -8,12 +9,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ...store.packs import Origin, place_of
-from ...store.packs import code as _code
+from ...store.origin import Origin
+from ...store.store import Store, versions
+from ..intrinsics.barrier import GUARDED
 
-HERE = Path(__file__).parents[1] / "prebuilt"
-PTX, FIRST_EARLY = "ptx", (9, 0)  # the folder of PTX; the lowest capability with dependent launches
-SERVED = {(9, 0): "sm_90"}  # folders of machine code
+COMPILERS = (
+    "numba", "numba-cuda", "llvmlite", "cuda-core", "nvidia-nvjitlink", "nvidia-nvvm",
+    "nvidia-nvjitlink-cu12", "nvidia-cuda-nvcc-cu12",
+)  # fmt: skip
+STORE = Store(Path(__file__).parents[1] / "prebuilt", lambda: versions(*COMPILERS))
+PTX, FIRST_EARLY = "ptx", (9, 0)  # the machine that PTX is for; the lowest capability with dependent launches
 TARGET = ".target sm_90"
 CLUSTERS, VERSIONS = (
     b"barrier.cluster.arrive.relaxed",
@@ -25,21 +30,24 @@ UNTOLD, FEW = (12, 0), 256
 LIMITS = re.compile(r"\.maxntid (\d+), 1, 1\s*\.minnctapersm ([2-9])\b")
 
 
+def machine_of(capability: tuple[int, int]) -> str:
+    """The name of a GPU's capability in the store; kernels whose waits are watched are other kernels."""
+    return f"sm_{capability[0]}{capability[1]}" + "-guarded" * GUARDED
+
+
 def code_of(origin: Origin, capability: tuple[int, int], exact: bool) -> bytes | None:
     """The package's code of a kernel for a GPU; None where it has none."""
-    folder = SERVED.get(capability)
-    code = _code(HERE / folder, origin) if folder else None
-    if code is None and not exact:
-        code = _code(HERE / PTX, origin)
+    code = STORE.packaged(origin, machine_of(capability))
+    if code is None and not (exact or GUARDED):
+        code = STORE.packaged(origin, PTX)
         return None if code is None else for_driver(code, capability)
     return code
 
 
 def is_served(origin: Origin, capability: tuple[int, int], exact: bool) -> bool:
-    """True if :func:`code_of` would find code; nothing is unpacked here."""
-    folders = [SERVED[capability]] if capability in SERVED else []
-    folders += [] if exact else [PTX]
-    return any(place_of(HERE / folder, origin) is not None for folder in folders)
+    """True if :func:`code_of` would return code; nothing is unpacked here."""
+    machines = [machine_of(capability), *([] if exact or GUARDED else [PTX])]
+    return any(STORE.has_packaged(origin, machine) for machine in machines)
 
 
 def for_driver(code: bytes, capability: tuple[int, int]) -> bytes:

@@ -1,0 +1,243 @@
+"""The kernels that products launch on a card, which need not be there.
+
+Rungs run on NumPy arrays that say they are CuPy's; a launch is noted and does nothing. So the list of
+kernels that come with the package is what the chooser takes, and ``ggmlq cache fill`` compiles for cards of
+other machines.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
+from importlib import import_module
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+import ggmlq as gq
+
+from ..arrays.array import QuantArray
+from ..base import devices
+from ..dispatch.card import Card
+from ..errors import UnsupportedError
+from ..formats import Format
+
+VERSION = 13000  # of CUDA, which the driver knows
+
+
+class PaperArray(np.ndarray):
+    """An array that says it is CuPy's. Its memory is never touched."""
+
+    __module__ = "cupy"
+
+    @property
+    def device(self) -> Any:
+        """A number and a ``with`` block."""
+        return _Device()
+
+    def get(self) -> Any:
+        """A copy on the host, which would hold nothing."""
+        raise UnsupportedError("an array on paper has no values")
+
+    @property
+    def data(self) -> Any:
+        """The address as CuPy has it."""
+        return SimpleNamespace(device_id=0, ptr=self.ctypes.data)
+
+
+class _Device(nullcontext[None]):
+    id = 0
+
+
+def paper(shape: tuple[int, ...], kind: Any) -> Any:
+    """An array of a shape."""
+    return np.empty(shape, kind).view(PaperArray)
+
+
+@contextmanager
+def on_paper(card: Card) -> Iterator[list[Any]]:
+    """The kernels that are launched in a ``with`` block, on a card that need not be there."""
+    machine = "ggmlq.cuda.machine"
+    device, maps, launch = (
+        import_module(f"{machine}.{name}") for name in ("device", "tensor_maps", "launch")
+    )
+    launched: list[Any] = []
+    cupy: Any = _Cupy()
+    stream = SimpleNamespace(ptr=0, is_capturing=lambda: False, synchronize=lambda: None)
+    driver = device.Driver(
+        PaperArray, cupy.empty, lambda: 0, lambda index: stream, np.may_share_memory, lambda index: card
+    )
+    nothing = SimpleNamespace(gemmEx=lambda *arguments: None)
+    values: dict[Any, dict[str, Any]] = {
+        device: {
+            "driver": lambda: driver, "cupy": lambda: cupy, "cublas": lambda: nothing, "card": lambda: card,
+            "card_of": lambda index: card, "driver_version": lambda: VERSION,
+            "_attribute": lambda which, index: card.shared,
+        },
+        maps: {"map_array": lambda box: paper((128,), np.uint8), "map_address": lambda box: 0},
+        launch.Kernel: {"__call__": lambda kernel, *arguments, **options: launched.append(kernel)},
+        devices: {"cuda_device": lambda: device},
+    }  # fmt: skip
+    with ExitStack() as stack:
+        stack.enter_context(_module("cupy", cupy))
+        for owner, names in values.items():
+            for name, value in names.items():
+                stack.enter_context(mock.patch.object(owner, name, value))
+        stack.callback(devices.cuda_driver.cache_clear)
+        devices.cuda_driver.cache_clear()
+        yield launched
+
+
+@contextmanager
+def _module(name: str, value: Any) -> Iterator[None]:
+    """A module under a name, while others may be imported."""
+    before = sys.modules.get(name)
+    sys.modules[name] = value
+    try:
+        yield
+    finally:
+        sys.modules.pop(name)
+        sys.modules.update({} if before is None else {name: before})
+
+
+class _Cupy:
+    """As much of CuPy as products ask for: NumPy's functions, whose arrays say that they are CuPy's."""
+
+    ndarray = PaperArray
+    cuda = SimpleNamespace(
+        device=SimpleNamespace(get_cublas_handle=lambda: 0), Device=lambda number: _Device(),
+        get_allocator=lambda: None, runtime=SimpleNamespace(deviceSynchronize=lambda: None),
+    )  # fmt: skip
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(np, name)
+        return lambda *arguments, **options: np.asarray(function(*arguments, **options)).view(PaperArray)
+
+
+# --- products ---------------------------------------------------------------------------------------
+
+CARDS = (  # one of each kind of memory and instructions; of Hopper, the two ends of its sizes
+    Card("NVIDIA H200", (9, 0), 132, 227 << 10, 4916, 1.98),
+    Card("NVIDIA H100 PCIe", (9, 0), 114, 227 << 10, 2039, 1.75),
+    Card("Tesla T4", (7, 5), 40, 64 << 10, 320, 1.59),
+    Card("NVIDIA A100", (8, 0), 108, 163 << 10, 1935, 1.41),
+    Card("NVIDIA GeForce RTX 3090", (8, 6), 82, 99 << 10, 936, 1.7),
+    Card("NVIDIA GeForce RTX 4090", (8, 9), 128, 99 << 10, 1008, 2.52),
+    Card("NVIDIA B200", (10, 0), 148, 227 << 10, 8000, 1.97),
+    Card("NVIDIA GeForce RTX 5090", (12, 0), 170, 99 << 10, 1792, 2.41),
+    Card("NVIDIA GB10", (12, 1), 48, 99 << 10, 273, 2.4),
+)
+SHAPES = (
+    (256, 1024), (896, 4864), (1024, 4096), (2048, 2048), (2560, 9728), (4096, 4096),
+    (4096, 14336), (6144, 4096), (8192, 8192), (14336, 4096), (28672, 8192), (128256, 4096),
+)  # fmt: skip
+ROWS = (
+    1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 17, 20, 24, 32, 33, 40, 48, 56, 64, 80, 96, 112, 128, 144, 176, 200, 224,
+    256, 300, 333, 384, 448, 512, 640, 777, 1024, 2048, 4096,
+)  # fmt: skip
+RESULTS = "float32", "float16", "bfloat16"
+INPUTS = np.float32, np.float16
+CODES, QUANTIZED = ("e4m3", "int8"), ((1, 128), (128, 128), (1, None))
+Tile = tuple[int, int | None]
+EXPERTS = (
+    (8, 2, 14336, 4096),
+    (8, 2, 4096, 14336),
+    (128, 8, 768, 2048),
+    (128, 8, 2048, 768),
+    (64, 6, 1408, 2048),
+    (32, 4, 2880, 2880),
+    (256, 8, 2048, 7168),
+    (4, 4, 512, 1024),
+    (16, 1, 8192, 5120),
+)  # all, used, N, K
+
+
+def weights(fmt: Format, *shape: int) -> QuantArray:
+    """Weights on paper."""
+    size = shape[-1] // fmt.block_size * fmt.dtype.itemsize
+    return QuantArray(fmt, shape, paper((*shape[:-1], size), np.uint8))
+
+
+def product_kernels(
+    fmt: Format, card: Card, shapes: Iterable[tuple[int, int]] = SHAPES, rows: Iterable[int] = ROWS
+) -> list[Any]:
+    """The kernels that ``x @ q.T`` launches by itself, from the file's bytes on."""
+    with on_paper(card) as launched:
+        for (n, k), m in product(shapes, rows):
+            if k % fmt.block_size == 0:
+                gq.linear(paper((m, k), np.float32), weights(fmt, n, k))
+    return list(dict.fromkeys(launched))
+
+
+def expert_kernels(fmt: Format, card: Card, rows: Iterable[int] = ROWS) -> list[Any]:
+    """The kernels that a product with experts launches by itself."""
+    with on_paper(card) as launched:
+        for (experts, used, n, k), tokens in product(EXPERTS, rows):
+            if k % fmt.block_size == 0:
+                ids = np.zeros((tokens, used), np.int64).view(PaperArray)
+                gq.expert_linear(paper((tokens, k), np.float32), weights(fmt, experts, n, k), ids)
+    return list(dict.fromkeys(launched))
+
+
+def scaled_kernels(
+    code: str,
+    tiles: tuple[Tile, Tile],
+    card: Card,
+    shapes: Iterable[tuple[int, int]] = SHAPES,
+    rows: Iterable[int] = ROWS,
+) -> list[Any]:
+    """The kernels of ``x @ w.T`` with scales for these tiles of x and of w; of experts, too."""
+    rows = tuple(rows)
+    with on_paper(card) as launched:
+        for dtype, (n, k), m in product(RESULTS, shapes, rows):
+            gq.scaled_linear(scaled(code, tiles[0], m, k), scaled(code, tiles[1], n, k), dtype=dtype)
+        for dtype, (experts, used, n, k), tokens in product(RESULTS, EXPERTS, rows):
+            if n % tiles[1][0] == 0:
+                ids = np.zeros((tokens, used), np.int64).view(PaperArray)
+                x, w = scaled(code, tiles[0], tokens, k), scaled(code, tiles[1], experts, n, k)
+                gq.expert_linear(x, w, ids, dtype=dtype)
+    return list(dict.fromkeys(launched))
+
+
+def scaled(code: str, tile: Tile, *shape: int) -> Any:
+    """Codes with scales on paper."""
+    rows, columns = math.prod(shape[:-1]), shape[-1]
+    counts = -(-rows // tile[0]), 1 if tile[1] is None else -(-columns // tile[1])
+    return gq.ScaledArray(paper(shape, gq.codes[code].dtype), paper(counts, np.float32), code, tile)
+
+
+def block_kernels(fmt: Format, card: Card) -> list[Any]:
+    """The kernels that encode, decode and restore blocks of a type, where the card does so."""
+    n, k = 256, 4096
+    with on_paper(card) as launched:
+        works: list[Callable[[], Any]] = [
+            lambda: gq.quantize(paper((n, k), np.float32), fmt),
+            *(partial(weights(fmt, n, k).dequantize, dtype) for dtype in RESULTS),
+            lambda: _dropped(weights(fmt, n, k), k),
+        ]
+        for work in works:
+            with suppress(
+                UnsupportedError
+            ):  # of a type that the host encodes, or whose bytes are not restored
+                work()
+    return list(dict.fromkeys(launched))
+
+
+def _dropped(q: QuantArray, k: int) -> None:
+    gq.linear(paper((1, k), np.float32), q)
+    q.drop_raw()
+    q.dequantize()
+
+
+def code_kernels(card: Card) -> list[Any]:
+    """The kernels that quantize to codes with scales."""
+    with on_paper(card) as launched:
+        for code, dtype, tile, rows in product(CODES, INPUTS, QUANTIZED, (16, 4096)):
+            gq.quantize_scaled(paper((rows, 4096), dtype), code, tile)
+    return list(dict.fromkeys(launched))

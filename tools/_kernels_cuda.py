@@ -1,0 +1,75 @@
+"""The GPU's kernels that come with the package: those that products take by themselves, on cards of all
+kinds.
+
+The chooser is asked: products of many shapes run without a GPU, on cards of a table, and their launches are
+noted (ggmlq/testing/dry_run.py). Machine code is for Hopper, PTX for all other cards. Of a family with few
+cases all come, if one does. Products of codes with scales come for Hopper alone. GRUs and rungs that are
+there to be read are compiled when they are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from _packs import Wanted
+
+from ggmlq.cuda.machine.coverage import families
+from ggmlq.cuda.machine.served import PTX, machine_of
+from ggmlq.formats import BLOCK_FORMATS, Format
+from ggmlq.testing import dry_run
+
+HOPPER = (9, 0)
+FEW = 8  # cases of a family that come together
+ACTIVATIONS = ("q8_1", "q8_K")  # types that no model stores weights in
+OTHERS = dry_run.SHAPES[2:8:2]  # shapes for cards whose tiles do not depend on shapes
+SCALED = (  # codes with the tiles of x and of w
+    ("e4m3", ((1, 128), (128, 128))), ("e4m3", ((1, 128), (1, 128))), ("e4m3", ((1, None), (1, None))),
+    ("int8", ((1, None), (1, None))),
+)  # fmt: skip
+
+
+@cache
+def wanted() -> tuple[Wanted, ...]:
+    """All kernels that belong in the packs."""
+    kernels = dict.fromkeys(_launched())
+    for origin, machine in list(kernels):
+        cases = families()[origin.family].cases
+        if len(cases) <= FEW and not origin.formats:
+            kernels |= dict.fromkeys(Wanted(origin._replace(case=case), machine) for case in cases)
+    return tuple(kernels)
+
+
+def _launched() -> Iterator[Wanted]:
+    for card in dry_run.CARDS:
+        machine = machine_of(card.capability) if card.capability == HOPPER else PTX
+        yield from (
+            Wanted(kernel.origin, machine)
+            for kernel in _kernels_of(card)
+            if machine != PTX or not kernel.exact
+        )
+
+
+def _kernels_of(card: dry_run.Card) -> Iterator[Any]:
+    """The kernels that products take on a card."""
+    hopper = card.capability == HOPPER
+    for fmt in BLOCK_FORMATS:
+        yield from dry_run.block_kernels(fmt, card)
+    for fmt in stored():
+        yield from dry_run.product_kernels(fmt, card, dry_run.SHAPES if hopper else OTHERS)
+        yield from dry_run.expert_kernels(fmt, card) if hopper else ()
+    for code, tiles in SCALED if hopper else ():
+        yield from dry_run.scaled_kernels(code, tiles, card)
+    yield from dry_run.code_kernels(card) if hopper else ()
+
+
+def stored() -> list[Format]:
+    """Types of blocks that models store weights in."""
+    return [fmt for fmt in BLOCK_FORMATS if fmt.name not in ACTIVATIONS]
+
+
+def all_families() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """All families of the GPU's kernels, with the formats of their cases."""
+    for name, family in families().items():
+        yield from ((name, tuple(v.name for v in case if isinstance(v, Format))) for case in family.cases)
