@@ -41,6 +41,7 @@ from ggmlq.cuda.codes8 import grouped, small_m_uses
 from ggmlq.cuda.codes8.small_m import SPLITS
 from ggmlq.cuda.expert_linear import r4_gemv, r5_grouped, r7_small_m_codes
 from ggmlq.cuda.machine import device
+from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.cuda.schedule import groups
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.problems import ExpertLinear
@@ -97,8 +98,10 @@ CHECKS = (  # T, used, experts, N, rows of x for each use, ids
 def kernels(names: list[str]) -> list[Any]:
     """All kernels that some formats need here, the longest to compile first."""
     formats = [gq.formats[name] for name in names if name not in TILES]
-    listing = [r5_grouped.kernel(fmt, tile) for tile in reversed(r5_grouped.TILES) for fmt in formats]
-    listing += [r4_gemv.kernel(fmt, *case) for case in reversed(r4_gemv.CASES) for fmt in formats]
+    listing = [
+        r5_grouped.kernel(layout_of(fmt), tile) for tile in reversed(r5_grouped.TILES) for fmt in formats
+    ]
+    listing += [r4_gemv.kernel(layout_of(fmt), *case) for case in reversed(r4_gemv.CASES) for fmt in formats]
     every = [
         (r7_small_m_codes.kernel, r7_small_m_codes.variants()),
         (grouped.float_kernel, grouped.float_variants()),

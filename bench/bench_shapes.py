@@ -36,6 +36,7 @@ from bench.bench_engine import FORMATS, Bench, Cell, facts
 from bench.on_card import bandwidth
 from ggmlq.cuda.linear import r13_gemv
 from ggmlq.cuda.machine import device
+from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.dispatch.ladder import choose, rungs
 from ggmlq.formats import BlockFormat
 from ggmlq.testing import results
@@ -128,7 +129,7 @@ def compiled(names: set[str], formats: set[str]) -> None:
 
 def _has_room(fmt: BlockFormat, columns: int, span: int, small: bool, fragment_rows: int) -> bool:
     """True where this card has room for so large a stage of ``cuda:gemv``."""
-    return r13_gemv.stage_for(fmt, columns, small, fragment_rows).span == span
+    return r13_gemv.stage_for(layout_of(fmt), columns, small, fragment_rows).span == span
 
 
 def numbers(text: str) -> tuple[int, ...]:

@@ -61,8 +61,7 @@ def describe(report: dict[str, Any]) -> str:
         cpu_lines = [f"  {cpu['name']}, {cpu['threads']} threads{compiled_for}", f"  {', '.join(features)}"]
         unit = [] if cpu["matrix_unit"] is None else [f"matrix unit: {cpu['matrix_unit']}"]
         cpu_lines.append("  " + "; ".join([f"integer dot products: {cpu['dot']}", *unit]))
-        prebuilt = cpu["prebuilt"] or "none, kernels are compiled when first used"
-        cpu_lines.append(f"  prebuilt code: {prebuilt}")
+        cpu_lines += _pack_lines(cpu["prebuilt"])
         compiled = cpu["compiled"]
         cpu_lines.append(
             f"  compiled code: not kept, {compiled['problem']}"
@@ -144,22 +143,43 @@ def _kernels(capability: str) -> dict[str, Any]:
         facts: dict[str, Any] = coverage(tuple(map(int, capability.split("."))))
     except (GGMLQError, ImportError, AttributeError) as error:  # numba-cuda may not fit its neighbours
         return {"error": str(error)}
-    return {"compute_capability": capability, **facts}
+    return {"compute_capability": capability, "prebuilt": _gpu_packs(), **facts}
+
+
+def _gpu_packs() -> list[dict[str, Any]]:
+    served = importlib.import_module("ggmlq.cuda.machine.served")
+    packs = importlib.import_module("ggmlq.store.packs")
+    machines = sorted(path.name for path in served.STORE.prebuilt.iterdir() if path.is_dir())
+    return [packs.examine(served.STORE.prebuilt, machine) for machine in machines]
 
 
 def _kernel_lines(kernels: dict[str, Any], packages: dict[str, str | None]) -> list[str]:
     """Kernels that can run, and those that cannot."""
     if "error" in kernels:
         return [f"no kernel can run: {kernels['error']}"]
+    packs = [line.strip() for facts in kernels["prebuilt"] for line in _pack_lines(facts)]
     counts = f"{kernels['served']} of {kernels['all']} kernels come with the package for "
     counts += f"compute capability {kernels['compute_capability']}"
     if (compiler := packages["numba-cuda"]) is not None:
-        return [f"{counts}; numba-cuda {compiler} compiles others when they are first used"]
+        return [f"{counts}; numba-cuda {compiler} compiles others when they are first used", *packs]
     lacking = ", ".join(kernels["lacking"]) or "all rooms have some"
     return [
         f"{counts}, among them what products of blocks take by themselves;",
         f"others cannot run, for numba-cuda is not installed; none come with it in ggmlq/cuda of: {lacking}",
+        *packs,
     ]
+
+
+def _pack_lines(facts: dict[str, Any] | None) -> list[str]:
+    """The package's code for a machine: how much, of which compilers, and packs that cannot be used."""
+    if facts is None:
+        return ["  prebuilt code: none, kernels are compiled when first used"]
+    lines = [
+        f"  prebuilt code for {facts['machine']}: {facts['kernels']} kernels in {facts['packs']} packs, "
+        f"{size(facts['bytes'])}, digest {facts['digest']}",
+        *(f"    compiled by {compilers}" for compilers in facts["compilers"]),
+    ]
+    return lines + [f"    refused, so compiled when first used: {path}" for path in facts["refused"]]
 
 
 def _nccl() -> str | None:

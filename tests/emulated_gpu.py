@@ -9,7 +9,7 @@ from emulated_ptx import Machine, Memory
 from fake_cupy import DeviceArray, on_device, put_gpu
 
 from ggmlq.cuda.codes8 import rows
-from ggmlq.cuda.machine import device, launch, tensor_maps
+from ggmlq.cuda.machine import device, served, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.dispatch.card import Card
 
@@ -17,11 +17,11 @@ from ggmlq.dispatch.card import Card
 @cache
 def ptx_of(kernel, capability=(9, 0)):
     """Kept as machine code is: Numba takes its time."""
-    entry, kept = f"ptx-{kernel.entry(capability)}", launch.generation()
-    text = kept.load(entry)
+    machine = f"ptx-{served.machine_of(capability)}"
+    text = served.STORE.load(kernel.origin, machine)
     if text is None:
         text = kernel.ptx(capability).encode()
-        kept.save(entry, text)
+        served.STORE.save(kernel.origin, machine, text)
     return text.decode()
 
 

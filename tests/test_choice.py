@@ -323,8 +323,8 @@ def test_older_gpus_have_registers_for_fewer_fragments(table, monkeypatch):
     for capability, span in (((9, 0), 2), ((8, 6), 1)):
         card = replace(H200, capability=capability)
         monkeypatch.setattr(device, "card", lambda card=card: card)
-        assert r13_gemv.stage_for(fmt, 32).span == span
-        assert r13_gemv.stage_for(fmt, 16).span == 2
+        assert r13_gemv.stage_for(layout_of(fmt), 32).span == span
+        assert r13_gemv.stage_for(layout_of(fmt), 16).span == 2
 
 
 def test_a_gpu_that_refuses_all_that_was_measured():

@@ -31,6 +31,7 @@ from ggmlq.cuda.linear import r8_mma, r10_streamk, r14_mma_bf16
 from ggmlq.cuda.machine import launch
 from ggmlq.cuda.machine.coverage import families
 from ggmlq.cuda.machine.launch import Kernel, array
+from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.cuda.unpacked import tiles
 from ggmlq.formats import FORMATS, BlockFormat
 
@@ -155,7 +156,7 @@ def test_gpus_after_hopper_get_its_ptx():
         assert ".target sm_90\n" in kernel.ptx(capability)
     assert ".target sm_86\n" in kernel.ptx((8, 6))
     tile = r14_mma_bf16.TILES[0]
-    assert not r14_mma_bf16.kernel(FORMATS["q4_1"], tile).assemble((12, 0))[1].stack
+    assert not r14_mma_bf16.kernel(layout_of(FORMATS["q4_1"]), tile).assemble((12, 0))[1].stack
 
 
 def test_a_gpu_that_is_newer_than_the_linker():

@@ -90,7 +90,7 @@ def test_wide_blocks_find_room():
     for fmt in BLOCK_FORMATS:
         for columns in columns_of(FOUR):
             for small in kinds_of(FOUR, columns):
-                stage = r13_gemv._stage_for(fmt, columns, ROOMY, True, small, FOUR)
+                stage = r13_gemv._stage_for(layout_of(fmt), columns, ROOMY, True, small, FOUR)
                 assert stage.blocks * stage.shared <= ROOMY
                 assert stage.most_splits == (4 if small and columns <= 4 else 1)
 

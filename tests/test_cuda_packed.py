@@ -323,7 +323,7 @@ def test_decoded_packed_weights_are_the_decoded_weights(name, cupy):
     want = decoded(q, "bfloat16").get().astype(np.uint32) << 16
     for first, rows_each in ((0, 53), (16, 20), (48, 5)):
         found = cupy.full((rows_each, q.shape[1]), 0x7FC1, np.uint16)
-        decode_packed(fmt, packed_weights(q), first, found)
+        decode_packed(packed_weights(q), first, found)
         found = found.get().astype(np.uint32) << 16
         part = want[first : first + rows_each]
         np.testing.assert_array_equal(found.view(np.float32), part.view(np.float32))

@@ -34,6 +34,7 @@ from ggmlq.cuda.linear import r15_wgmma, r16_warp_specialized
 from ggmlq.cuda.machine import device, launch, submit, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.machine.tensor_maps import Box
+from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.cuda.rings.boxed import BoxTile, SharedLayout
 from ggmlq.cuda.scaled_linear import r7_wgmma, r8_tma_ring, r9_persistent, r10_small_m, r11_split_k
 from ggmlq.dispatch import ladder
@@ -62,9 +63,11 @@ SUMMIT = {  # the kernels that count most
         Variant(grouped.INTEGER_TILES[0].tile, "s8", "s8", boxed=False)
     ),
     "unpromoted": unpromoted.made,
-    "warp_specialized": lambda: r16_warp_specialized.kernel(FORMATS["q4_0"], r16_warp_specialized.TILES[1]),
-    "grouped": lambda: r5_grouped.kernel(FORMATS["q4_K"], r5_grouped.TILES[0]),
-    "wgmma": lambda: r15_wgmma.kernel(FORMATS["q8_0"], r15_wgmma.TILES[2]),
+    "warp_specialized": lambda: r16_warp_specialized.kernel(
+        layout_of(FORMATS["q4_0"]), r16_warp_specialized.TILES[1]
+    ),
+    "grouped": lambda: r5_grouped.kernel(layout_of(FORMATS["q4_K"]), r5_grouped.TILES[0]),
+    "wgmma": lambda: r15_wgmma.kernel(layout_of(FORMATS["q8_0"]), r15_wgmma.TILES[2]),
 }
 
 

@@ -15,6 +15,7 @@ from made_up import FORMATS as MADE_UP
 import ggmlq as gq
 from ggmlq.cpu.atoms import atoms
 from ggmlq.cpu.panels.layout import RUN, layout_of
+from ggmlq.cuda.packed.layout import layout_of as packed_layout
 from ggmlq.dispatch.ladder import rungs
 from ggmlq.formats.packing import halves, over, packing, sub_scales
 from ggmlq.testing.blocks import random_blocks
@@ -111,8 +112,10 @@ def test_what_a_warp_of_gemv_makes_of_new_types(fresh):
 @made_up
 def test_wgmma_and_gemv_assemble_for_a_new_type(fmt, fresh):
     gemv, wgmma = (importlib.import_module(f"ggmlq.cuda.linear.{name}") for name in ("r13_gemv", "r15_wgmma"))
-    several = gemv.kernel(fmt, *((1, 2) if fresh.integers(2) else (16, 1)), bool(fresh.integers(2)), 2)
-    for kernel in (several, wgmma.kernel(fmt, wgmma.TILES[0])):
+    several = gemv.kernel(
+        layout_of(fmt), *((1, 2) if fresh.integers(2) else (16, 1)), bool(fresh.integers(2)), 2
+    )
+    for kernel in (several, wgmma.kernel(packed_layout(fmt), wgmma.TILES[0])):
         code, needs = kernel.assemble((9, 0))
         assert code
         assert not needs.stack, kernel.name

@@ -1,4 +1,4 @@
-"""``ggmlq cache``: lists and removes the fetched parts of remote files."""
+"""``ggmlq cache``: lists, fills and empties what is stored on this disk."""
 
 from __future__ import annotations
 
@@ -7,32 +7,89 @@ import importlib
 import time
 from typing import Any
 
+from ..base.progress import Progress
 from ..base.terminal import table
 from ..base.text import count, size
+from ..errors import DeviceError, UnsupportedError
+from ..formats import FORMATS
+from ..store import disk
 from . import _plain
 
 
 def run(args: argparse.Namespace) -> int:
     """Run ``ggmlq cache``; the result is the exit status."""
+    if args.fill:
+        return _fill(args)
     remote: Any = importlib.import_module("ggmlq.remote")  # what it needs, other commands start without
-    entries = remote.empty() if args.empty else remote.entries()
+    compiled = disk.here().examine()
+    if args.empty in ("all", "compiled"):
+        disk.here().empty()
+    removes_files = args.empty in ("all", "remote")
+    files = remote.empty() if removes_files else remote.entries() if args.empty is None else []
     if args.json:
-        files = [entry._asdict() for entry in entries]
-        _plain.print_json({"removed": args.empty, "files": files, "problem": remote.problem()})
+        facts = {"compiled": compiled._asdict(), "files": [entry._asdict() for entry in files]}
+        _plain.print_json({"removed": args.empty, **facts, "problem": remote.problem()})
         return 0
-    if entries:
-        rows = [
-            [
-                _plain.name(e.address),
-                size(e.size),
-                size(e.there),
-                time.strftime("%Y-%m-%d %H:%M", time.localtime(e.used)),
-            ]
-            for e in entries
-        ]
-        print(table(["address", "size", "here", "opened"], rows), end="\n\n")
-    total = size(sum(entry.there for entry in entries))
-    print(f"{'removed ' if args.empty else ''}{count(len(entries), 'file')}, {total}")
-    if (problem := remote.problem()) is not None:
-        print(f"nothing is kept: {problem}")
+    if files:
+        print(table(["address", "size", "here", "opened"], map(_row, files)), end="\n\n")
+    removed = "removed " if args.empty else ""
+    if args.empty != "remote":
+        place = f", {compiled.path}" if compiled.path else ""
+        print(f"{removed}{count(compiled.kernels, 'compiled kernel')}, {size(compiled.bytes)}{place}")
+        if compiled.problem:
+            print(f"no compiled kernel is kept: {compiled.problem}")
+    if args.empty != "compiled":
+        print(f"{removed}{count(len(files), 'file')}, {size(sum(entry.there for entry in files))}")
+        if (problem := remote.problem()) is not None:
+            print(f"nothing is kept: {problem}")
     return 0
+
+
+def _row(entry: Any) -> list[str]:
+    opened = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
+    return [_plain.name(entry.address), size(entry.size), size(entry.there), opened]
+
+
+def _fill(args: argparse.Namespace) -> int:
+    """Compile the kernels of some formats for a card; the exit status."""
+    word, *names = args.fill
+    if word != "fill" or not names:
+        raise UnsupportedError(
+            f"cache {' '.join(args.fill)}: the words are fill FORMAT …, such as cache fill q4_K"
+        )
+    formats = [FORMATS[name] for name in names]
+    served: Any = importlib.import_module("ggmlq.cuda.machine.served")
+    dry_run: Any = importlib.import_module("ggmlq.testing.dry_run")
+    card = _card(args.card, dry_run.CARDS)
+    kernels: dict[Any, None] = {}
+    for fmt in formats:
+        kernels |= dict.fromkeys([*dry_run.product_kernels(fmt, card), *dry_run.block_kernels(fmt, card)])
+    packaged = [k for k in kernels if served.is_served(k.origin, card.capability, k.exact)]
+    others = [kernel for kernel in kernels if kernel not in packaged]
+    bar = Progress(len(others), "compiling", "kernel")
+    for kernel in others:
+        kernel.cubin(card.capability)
+        bar.advance(1)
+    bar.close()
+    facts = {"card": card.name, "packaged": len(packaged), "compiled": len(others)}
+    if args.json:
+        _plain.print_json(facts | {"kernels": [str(kernel.origin) for kernel in others]})
+    else:
+        print(
+            f"{card.name}: {len(packaged)} kernels come with the package, {len(others)} are on this disk now"
+        )
+    return 0
+
+
+def _card(name: str | None, cards: Any) -> Any:
+    """The card of a name or a capability; without a name, the one of this machine."""
+    if name is None:
+        card = importlib.import_module("ggmlq.cuda.machine.device").card()
+        if card is None:
+            raise DeviceError("cache fill: this machine has no GPU; name a card, such as --card sm_89")
+        return card
+    for card in cards:
+        if name.lower() in (card.name.lower(), "sm_{}{}".format(*card.capability)):
+            return card
+    known = ", ".join("sm_{}{} ({})".format(*card.capability, card.name) for card in cards)
+    raise UnsupportedError(f"cache fill --card {name}: the card is not in the table; it has {known}")

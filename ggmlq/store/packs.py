@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 SUFFIX = ".pack"
 SEAL = 16  # bytes of the digest at the end
 CHUNK = 1 << 20  # bytes of code that are compressed together
-FOLDERS = ("cuda/prebuilt", "cpu/prebuilt")  # of the package; in them a folder for each machine
 
 
 class Pack(NamedTuple):
@@ -95,6 +94,17 @@ def _unpacked(path: Path, first: int, size: int) -> bytes:
         return lzma.decompress(file.read(size), lzma.FORMAT_XZ)
 
 
-def all_packs(package: Path) -> list[Path]:
-    """The paths of all packs of the package."""
-    return sorted(path for folder in FOLDERS for path in (package / folder).glob(f"*/*{SUFFIX}"))
+def examine(prebuilt: Path, machine: str) -> dict[str, Any]:
+    """A report on the packs of a machine: their number, kernels, bytes, compilers and a digest of all."""
+    paths = sorted((prebuilt / machine).glob(f"*{SUFFIX}"))
+    usable = [pack for path in paths if (pack := opened(path)) is not None]
+    digest = hashlib.blake2b(b"".join(path.read_bytes()[-SEAL:] for path in paths), digest_size=8)
+    return {
+        "machine": machine,
+        "packs": len(usable),
+        "kernels": sum(len(pack.kernels) for pack in usable),
+        "bytes": sum(path.stat().st_size for path in paths),
+        "compilers": sorted({pack.compilers for pack in usable}),
+        "digest": digest.hexdigest(),
+        "refused": [str(path) for path in paths if opened(path) is None],
+    }

@@ -21,7 +21,7 @@ from ...dispatch.card import older_than, too_small_for
 from ...dispatch.experts import refuses_scaled
 from ...dispatch.ladder import register
 from ...dispatch.problems import ExpertLinear
-from ...formats import BLOCK_FORMATS, BlockFormat
+from ...formats import BlockFormat
 from ..activations.floats import aligned_floats
 from ..gemv import by_runs
 from ..gemv.experts import BESIDE, ExpertGemvStage, epilogue, gatherer
@@ -32,7 +32,7 @@ from ..intrinsics.lane import opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..packed.layout import ROWS, layout_of
+from ..packed.layout import ROWS, PackedLayout, layout_of, layouts
 from ..packed.pack import LONGEST, packed_weights
 from ..rings.ring import offset_advancer
 from ..schedule.uses import IDS_PER_LANE, MOST_LISTED, NAN, NO_EXPERT, finder
@@ -48,10 +48,10 @@ CASES = [  # columns, fragment rows of a block, ids of a lane
 MANY = 4  # waves
 
 
-@family((fmt, *case) for fmt in BLOCK_FORMATS for case in CASES)
-def kernel(fmt: BlockFormat, columns: int, fragment_rows: int, ids_per_lane: int) -> Kernel:
+@family((layout, *case) for layout in layouts() for case in CASES)
+def kernel(layout: PackedLayout, columns: int, fragment_rows: int, ids_per_lane: int) -> Kernel:
     """The kernel: block (use, 32 or 64 rows of its expert)."""
-    stage = stage_for(fmt, columns, fragment_rows)
+    stage = stage_for(layout, columns, fragment_rows)
     length, count, size, warps = stage.length, stage.count, stage.size, stage.warps
     ahead, end, ring, after = count - 1, (count - 1) * length, count * length, offset_advancer(count, length)
     multiply, gather, uses_offset = by_runs.multiplier(stage), by_runs.gatherer(stage), stage.uses
@@ -119,7 +119,7 @@ def kernel(fmt: BlockFormat, columns: int, fragment_rows: int, ids_per_lane: int
 
     parameters = (uint64,) * 4 + (uint32,) * 7
     return Kernel(
-        f"gemv of experts of {fmt.name}, {columns} of {32 * ids_per_lane} uses, {rows} rows",
+        f"gemv of experts of {layout.name}, {columns} of {32 * ids_per_lane} uses, {rows} rows",
         gemv, *parameters, threads=32 * warps, blocks=stage.blocks, shared=stage.shared, least=LEAST,
         early=True,
     )  # fmt: skip
@@ -136,9 +136,9 @@ def fragment_rows_for(uses: int, n: int, multiprocessors: int) -> int:
     return FOUR if waves[FOUR] < waves[TWO] or waves[TWO] >= MANY else TWO
 
 
-def stage_for(fmt: BlockFormat, columns: int, fragment_rows: int) -> ExpertGemvStage:
+def stage_for(layout: PackedLayout, columns: int, fragment_rows: int) -> ExpertGemvStage:
     """The stage of a kernel."""
-    return ExpertGemvStage(layout_of(fmt), columns, SPAN, fragment_rows=fragment_rows)
+    return ExpertGemvStage(layout, columns, SPAN, fragment_rows=fragment_rows)
 
 
 def columns_for(tokens: int, uses: int, experts: int) -> tuple[int, int]:
@@ -162,7 +162,7 @@ def refuses(problem: ExpertLinear) -> str | None:
     if problem.k > LONGEST or problem.n > 65535 * TWO * ROWS:
         return f"takes up to {LONGEST} columns and {65535 * TWO * ROWS} rows"
     columns, _ = columns_for(problem.t, problem.t * problem.u, problem.e)
-    stage = stage_for(problem.weights, columns, TWO)
+    stage = stage_for(layout_of(problem.weights), columns, TWO)
     return older_than(problem.card, LEAST) or too_small_for(problem.card, stage.shared)
 
 
@@ -174,7 +174,7 @@ def launch(x: Any, q: QuantArray, ids: Any, out: Any, fragment_rows: int | None 
     count, steps, _ = w.fragments.shape
     columns, ids_per_lane = columns_for(len(ids), ids.size, e)
     fragment_rows = fragment_rows or fragment_rows_for(ids.size, n, device.multiprocessors())
-    gemv_kernel = kernel(q.format, columns, fragment_rows, ids_per_lane)
+    gemv_kernel = kernel(w.layout, columns, fragment_rows, ids_per_lane)
     sizes = (ids.size, ids.size // len(x), e, count // e, n, k, steps // SPAN)
     gemv_kernel(
         (ids.size, -(-n // (fragment_rows * ROWS))), (gemv_kernel.threads,), w.fragments, x, ids, out, *sizes

@@ -29,7 +29,7 @@ from ...arrays.array import QuantArray
 from ...dispatch.experts import refuses_scaled
 from ...dispatch.ladder import register
 from ...dispatch.problems import ExpertLinear, Linear, Operand
-from ...formats import BLOCK_FORMATS, BlockFormat
+from ...formats import BlockFormat
 from ..activations.expert_x_tiles import few_gatherer, gatherer
 from ..activations.floats import aligned_floats
 from ..activations.x_tiles import STEP, THREAD_COLUMNS, THREADS
@@ -41,7 +41,7 @@ from ..intrinsics.lane import warp_and_lane
 from ..intrinsics.language import cuda, int32, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..packed.layout import FRAGMENT_ROWS, TILE_ROWS, layout_of
+from ..packed.layout import FRAGMENT_ROWS, TILE_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
 from ..rings.boxed import barrier_initializer
 from ..schedule import groups
@@ -72,10 +72,10 @@ COST = {  # of a block's stage and its part of what surrounds tiles, by columns;
 }  # fmt: skip
 
 
-@family((fmt, tile) for fmt in BLOCK_FORMATS for tile in TILES)
-def kernel(fmt: BlockFormat, tile: WarpSpecializedTile) -> Kernel:
+@family((layout, tile) for layout in layouts() for tile in TILES)
+def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
     """The kernel of blocks that stay on the card until the tiles of all experts are computed."""
-    layout, wide = layout_of(fmt), tile.wide
+    wide = tile.wide
     consume = consumer(layout, tile, consumer_locator(tile.columns), stored_split, listed=True)
     produce = producer(layout, tile, producer_locator(), reorders=False)
     start = barrier_initializer(tile.stages(layout), CONSUMER_WARPS)
@@ -141,7 +141,7 @@ def kernel(fmt: BlockFormat, tile: WarpSpecializedTile) -> Kernel:
         let_successor_start()  # at the start, where it finds no room anyway, it costs narrow tiles a spill
 
     return Kernel(
-        f"warp_specialized experts of {fmt.name}, {tile}", product, *(uint64,) * 8, *(uint32,) * 8,
+        f"warp_specialized experts of {layout.name}, {tile}", product, *(uint64,) * 8, *(uint32,) * 8,
         threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout) + BYTES, least=(9, 0),
         exact=True, early=True, lto=wide,
     )  # fmt: skip
@@ -178,7 +178,7 @@ def launch(x: Any, q: QuantArray, ids: Any, out: Any, tile: WarpSpecializedTile 
     w, x, (e, n, k), empty = packed_weights(q), aligned_floats(x), q.shape, device.cupy().empty
     steps, down, (rows, _) = w.fragments.shape[1], -(-n // TILE_ROWS), x.shape
     tile = tile or tile_for(*ids.shape, e)
-    plan_shape, product_kernel = groups.UsePlan(ids.size, e, tile.columns), kernel(q.format, tile)
+    plan_shape, product_kernel = groups.UsePlan(ids.size, e, tile.columns), kernel(w.layout, tile)
     most = device.multiprocessors() * device.resident_blocks(tile.blocks, product_kernel.shared)
     gain = least_saved(tile.columns, stage_us(w.layout, tile.columns, tile.blocks))
     slots = most_partials(most, steps // UNIT_FRAGMENTS, gain)

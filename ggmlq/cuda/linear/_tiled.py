@@ -20,7 +20,7 @@ BUDGET = 220 << 10  # bytes of shared memory that the blocks of a multiprocessor
 def launch_tiles(
     kernel: Callable[..., Kernel], tiles: Sequence[Any], x: Any, q: QuantArray, out: Any
 ) -> None:
-    """Launch ``kernel(format, tile)`` with the smallest tile that holds all rows; add up partial sums.
+    """Launch ``kernel(layout, tile)`` with the smallest tile that holds all rows; add up partial sums.
 
     ``x``: the activations as the kernel reads them.
     """
@@ -31,6 +31,6 @@ def launch_tiles(
     splits = split_of(down * across, beside, steps)
     to = out if splits == 1 else device.cupy().empty((splits, m, n), np.float32)
     grid, sizes = (down, across, splits), (m, n, k, steps)
-    kernel(q.format, tile)(grid, (tile.threads,), w.fragments, x, to, *sizes)
+    kernel(w.layout, tile)(grid, (tile.threads,), w.fragments, x, to, *sizes)
     if splits > 1:
         adder()((-(-m * n // ADDERS),), (ADDERS,), to, out, splits, m * n)

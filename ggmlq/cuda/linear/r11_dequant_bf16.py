@@ -49,5 +49,5 @@ def weights(q: QuantArray, first: int, rows: int) -> Any:
         return _cublas.decoded_rows("bfloat16", q, first, rows)
     assert isinstance(q.format, BlockFormat)
     values = device.cupy().empty((rows, q.shape[1]), DTYPES["bfloat16"])
-    decode_packed(q.format, w, first, values)
+    decode_packed(w, first, values)
     return values

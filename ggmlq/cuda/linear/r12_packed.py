@@ -22,7 +22,7 @@ from ...arrays.array import QuantArray
 from ...dispatch.card import older_than
 from ...dispatch.ladder import register
 from ...dispatch.problems import Linear
-from ...formats import BLOCK_FORMATS, BlockFormat
+from ...formats import BlockFormat
 from ..activations.floats import narrowed
 from ..intrinsics import bf16x2, ptx
 from ..intrinsics.address import address
@@ -31,7 +31,7 @@ from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine.launch import Kernel, family
 from ..packed.codes import buffer_sizes, step_unpacker, word_loader
-from ..packed.layout import ROWS, STEP, layout_of
+from ..packed.layout import ROWS, STEP, PackedLayout, layouts
 from ..packed.pack import LONGEST, packed_weights
 from ..packed.scales import scale_loader
 
@@ -64,10 +64,9 @@ def add_scaled(sums: Any, low: Any, high: Any, d: Any) -> None:
     sums[2], sums[3] = sums[2] + high * d[2], sums[3] + high * d[3]
 
 
-@family((fmt,) for fmt in BLOCK_FORMATS)
-def kernel(fmt: BlockFormat) -> Kernel:
+@family((layout,) for layout in layouts())
+def kernel(layout: PackedLayout) -> Kernel:
     """The kernel: block (eight fragment rows, eight rows of activations)."""
-    layout = layout_of(fmt)
     fragment_bytes, runs, scales = layout.fragment_bytes, layout.runs, layout.scales
     has_offset = layout.has_offset
     copy, steps_per_run = copier(fragment_bytes // 16), 4 // runs
@@ -121,7 +120,7 @@ def kernel(fmt: BlockFormat) -> Kernel:
 
     parameters = (uint64,) * 3 + (uint32,) * 4
     sizes: dict[str, Any] = {"threads": 32 * WARPS, "shared": WARPS * fragment_bytes, "least": LEAST}
-    return Kernel(f"packed of {fmt.name}", product, *parameters, **sizes)
+    return Kernel(f"packed of {layout.name}", product, *parameters, **sizes)
 
 
 def refuses(problem: Linear) -> str | None:
@@ -141,4 +140,4 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
     assert isinstance(q.format, BlockFormat)
     w = packed_weights(q)
     grid, sizes = (w.fragments.shape[0] // WARPS, -(-m // COLUMNS)), (m, n, k, w.fragments.shape[1])
-    kernel(q.format)(grid, (32 * WARPS,), w.fragments, narrowed(x, "bfloat16"), out, *sizes)
+    kernel(w.layout)(grid, (32 * WARPS,), w.fragments, narrowed(x, "bfloat16"), out, *sizes)

@@ -27,7 +27,7 @@ from ...arrays.array import QuantArray
 from ...dispatch.card import older_than, too_small_for
 from ...dispatch.ladder import register
 from ...dispatch.problems import Linear
-from ...formats import BLOCK_FORMATS, BlockFormat
+from ...formats import BlockFormat
 from ..activations.floats import aligned_floats, narrowed
 from ..cost import gemv as cost
 from ..gemv import by_runs, clusters
@@ -51,18 +51,18 @@ from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..packed.codes import buffer_sizes
-from ..packed.layout import ROWS, PackedLayout, layout_of
+from ..packed.layout import ROWS, PackedLayout, layout_of, layouts
 from ..packed.operand import activation_summer, fragment_operand
 from ..packed.pack import LONGEST, packed_weights
 from ..rings.ring import offset_advancer
 
 
-def spans(fmt: BlockFormat, columns: int, newer: bool = True) -> tuple[int, ...]:
+def spans(layout: PackedLayout, columns: int, newer: bool = True) -> tuple[int, ...]:
     """The numbers of fragments of a row that a stage may have, the largest first.
 
     32 rows leave no registers for two of them where there are offsets, or on older GPUs.
     """
-    return SPANS[1:] if columns > 16 and (fmt.has_offset or not newer) else SPANS
+    return SPANS[1:] if columns > 16 and (layout.has_offset or not newer) else SPANS
 
 
 @cache
@@ -168,16 +168,16 @@ def epilogue(stage: GemvStage) -> Any:
 
 
 @family(
-    (fmt, columns, span, small, fragment_rows)
-    for fmt in BLOCK_FORMATS
+    (layout, columns, span, small, fragment_rows)
+    for layout in layouts()
     for fragment_rows in (TWO, FOUR)
     for columns in columns_of(fragment_rows)
-    for span in spans(fmt, columns)
+    for span in spans(layout, columns)
     for small in kinds_of(fragment_rows, columns)
 )
-def kernel(fmt: BlockFormat, columns: int, span: int, small: bool, fragment_rows: int) -> Kernel:
+def kernel(layout: PackedLayout, columns: int, span: int, small: bool, fragment_rows: int) -> Kernel:
     """The kernel for up to ``columns`` rows of activations, of small blocks or of lone ones."""
-    stage = GemvStage(layout_of(fmt), columns, span, small, fragment_rows)
+    stage = GemvStage(layout, columns, span, small, fragment_rows)
     length, count, size = stage.length, stage.count, stage.size
     ahead, end, ring, after = count - 1, (count - 1) * length, count * length, offset_advancer(count, length)
     warps, sum_count, by_run = stage.warps, stage.numbers, by_runs.serves(stage)
@@ -232,24 +232,25 @@ def kernel(fmt: BlockFormat, columns: int, span: int, small: bool, fragment_rows
         finish(sums, y, uint32(tile * uint32(rows)), rank, splits, m, n)
 
     parameters = (uint64,) * 3 + (uint32,) * 5
-    name = f"gemv of {fmt.name}, up to {columns} rows, {span} fragments a stage{', small blocks' * small}"
+    name = f"gemv of {layout.name}, up to {columns} rows, {span} fragments a stage{', small blocks' * small}"
     name += f", {rows} rows of weights" * (fragment_rows > TWO)
     least = WIDE if small or fragment_rows > TWO or (columns > 16 and span > 1) else LEAST
     sizes: dict[str, Any] = {"threads": 32 * warps, "shared": stage.shared, "least": least}
     return Kernel(name, gemv, *parameters, early=True, blocks=stage.blocks, max_blocks=stage.blocks, **sizes)
 
 
-def stage_for(fmt: BlockFormat, m: int, small: bool = False, fragment_rows: int = TWO) -> GemvStage:
+def stage_for(layout: PackedLayout, m: int, small: bool = False, fragment_rows: int = TWO) -> GemvStage:
     """The stage of the kernel for ``m`` rows: the largest that this GPU has room for, if there is one."""
-    return _stage_for(fmt, m, device.room(), device.older_than(WIDE) is None, small, fragment_rows)
+    return _stage_for(layout, m, device.room(), device.older_than(WIDE) is None, small, fragment_rows)
 
 
 @cache
 def _stage_for(
-    fmt: BlockFormat, m: int, room: int | None, newer: bool, small: bool = False, fragment_rows: int = TWO
+    layout: PackedLayout, m: int, room: int | None, newer: bool, small: bool = False, fragment_rows: int = TWO
 ) -> GemvStage:
-    columns, layout = next(columns for columns in columns_of(fragment_rows) if columns >= m), layout_of(fmt)
-    stages = [GemvStage(layout, columns, span, small, fragment_rows) for span in spans(fmt, columns, newer)]
+    columns = next(columns for columns in columns_of(fragment_rows) if columns >= m)
+    wide = spans(layout, columns, newer)
+    stages = [GemvStage(layout, columns, span, small, fragment_rows) for span in wide]
     return next((s for s in stages if room is None or s.blocks * s.shared <= room), stages[-1])
 
 
@@ -262,16 +263,16 @@ def refuses(problem: Linear) -> str | None:
         return f"takes up to {LONGEST} columns"
     card = problem.card
     newer = older_than(card, WIDE) is None
-    stage = _stage_for(problem.format, problem.m, card and card.shared, newer)
+    stage = _stage_for(layout_of(problem.format), problem.m, card and card.shared, newer)
     return older_than(card, LEAST) or too_small_for(card, stage.shared)
 
 
 def split_for(layout: PackedLayout, count: int, k: int, m: int) -> cost.GemvSplit:
     """The split that should take least time on Hopper; elsewhere lone blocks with two fragment rows."""
-    if device.older_than(WIDE) is not None:
-        return cost.GemvSplit(TWO, clusters.ALONE)
     card = device.card_of(device.current())
-    shape = cost.GemvShape(layout, count, k, m, card.multiprocessors, card.memory, card.capability == WIDE)
+    if card.capability != WIDE:
+        return cost.GemvSplit(TWO, clusters.ALONE)
+    shape = cost.GemvShape(layout, count, k, m, card.multiprocessors, card.memory)
     return cost.best_split(shape)[1]
 
 
@@ -285,10 +286,10 @@ def launch(x: Any, q: QuantArray, out: Any, split: cost.GemvSplit | None = None)
     assert isinstance(q.format, BlockFormat)
     w = packed_weights(q)
     fragment_rows, blocks = split or split_for(w.layout, w.fragments.shape[0], k, m)
-    stage, (splits, most) = stage_for(q.format, m, blocks != clusters.ALONE, fragment_rows), blocks
+    stage, (splits, most) = stage_for(w.layout, m, blocks != clusters.ALONE, fragment_rows), blocks
     assert splits <= stage.most_splits, "shared memory has no place for the sums of so many"
     rows = aligned_floats(x) if stage.floats else narrowed(x, "bfloat16")
-    make = kernel(q.format, stage.columns, stage.span, stage.small, fragment_rows)
+    make = kernel(w.layout, stage.columns, stage.span, stage.small, fragment_rows)
     tiles = w.fragments.shape[0] // fragment_rows
     sizes = (m, n, k, w.fragments.shape[1] // stage.span, splits)
     make((tiles * splits,), (make.threads,), w.fragments, rows, out, *sizes, cluster=splits, max_blocks=most)

@@ -21,7 +21,6 @@ from typing import Any, ClassVar
 
 from ...arrays.array import QuantArray
 from ...dispatch.ladder import register
-from ...formats import BLOCK_FORMATS, BlockFormat
 from ..activations.floats import narrowed
 from ..intrinsics import bf16x2, dependent_launch, ptx
 from ..intrinsics.address import address
@@ -30,7 +29,7 @@ from ..intrinsics.lane import four_into, g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine.launch import Kernel, family
 from ..packed.codes import buffer_sizes, step_unpacker, word_loader
-from ..packed.layout import FRAGMENT_ROWS, ROWS, STEP, PackedLayout, layout_of
+from ..packed.layout import FRAGMENT_ROWS, ROWS, STEP, PackedLayout, layouts
 from ..packed.scales import scale_loader
 from ..rings.ring import Fetchers, offset_advancer, prologue, refiller
 from ..warp_specialized.problems import LEAST, refuses_shape
@@ -201,10 +200,9 @@ def storer(eights: int) -> Any:
     return store
 
 
-@family((fmt, tile) for fmt in BLOCK_FORMATS for tile in TILES)
-def kernel(fmt: BlockFormat, tile: BfloatTile) -> Kernel:
+@family((layout, tile) for layout in layouts() for tile in TILES)
+def kernel(layout: PackedLayout, tile: BfloatTile) -> Kernel:
     """The kernel: block (row of tiles, tile of activations, part of the columns)."""
-    layout = layout_of(fmt)
     length, count, columns = tile.stage(layout), tile.stages(layout), tile.columns
     fragment_bytes = layout.fragment_bytes
     ahead, end, fetch = count - 1, (count - 1) * length, fetchers(layout, tile)
@@ -239,7 +237,7 @@ def kernel(fmt: BlockFormat, tile: BfloatTile) -> Kernel:
 
     parameters = (uint64,) * 3 + (uint32,) * 4
     return Kernel(
-        f"mma_bf16 of {fmt.name}, {tile}", product, *parameters, threads=tile.threads, blocks=tile.blocks,
+        f"mma_bf16 of {layout.name}, {tile}", product, *parameters, threads=tile.threads, blocks=tile.blocks,
         shared=tile.shared(layout), least=LEAST, early=True,
     )  # fmt: skip
 

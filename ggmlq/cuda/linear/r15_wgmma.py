@@ -23,7 +23,6 @@ import numpy as np
 
 from ...arrays.array import QuantArray
 from ...dispatch.ladder import register
-from ...formats import BLOCK_FORMATS, BlockFormat
 from ..activations.floats import narrowed_for_wgmma
 from ..intrinsics import bf16x2, dependent_launch, ptx, warpgroup
 from ..intrinsics.address import address
@@ -31,7 +30,7 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..packed.layout import FRAGMENT_ROWS, ROWS, STEP, TILE_ROWS, PackedLayout, layout_of
+from ..packed.layout import FRAGMENT_ROWS, ROWS, STEP, TILE_ROWS, PackedLayout, layouts
 from ..packed.weights import FragmentWeights, fragment_weights
 from ..rings.ring import Fetchers, offset_advancer, prologue, refiller
 from ..rings.shape import MOST_SHARED
@@ -119,10 +118,9 @@ def unpacker(weights: FragmentWeights) -> Any:
     return unpack
 
 
-@family((fmt, tile) for fmt in BLOCK_FORMATS for tile in TILES)
-def kernel(fmt: BlockFormat, tile: WarpgroupTile) -> Kernel:
+@family((layout, tile) for layout in layouts() for tile in TILES)
+def kernel(layout: PackedLayout, tile: WarpgroupTile) -> Kernel:
     """The kernel: block (row of tiles, tile of activations, part of the columns)."""
-    layout = layout_of(fmt)
     weights, times = fragment_weights(layout), warpgroup.sums(tile.columns).times
     length, count, columns = tile.stage(layout), tile.stages(layout), tile.columns
     fragment_bytes = layout.fragment_bytes
@@ -178,7 +176,7 @@ def kernel(fmt: BlockFormat, tile: WarpgroupTile) -> Kernel:
 
     parameters = (uint64,) * 3 + (uint32,) * 4
     return Kernel(
-        f"wgmma of {fmt.name}, {tile}", product, *parameters, threads=THREADS, blocks=tile.blocks,
+        f"wgmma of {layout.name}, {tile}", product, *parameters, threads=THREADS, blocks=tile.blocks,
         shared=tile.shared(layout), least=(9, 0), exact=True, early=True,
     )  # fmt: skip
 

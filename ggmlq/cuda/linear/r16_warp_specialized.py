@@ -28,7 +28,6 @@ import numpy as np
 
 from ...arrays.array import QuantArray
 from ...dispatch.ladder import register
-from ...formats import BLOCK_FORMATS, BlockFormat
 from ..activations.x_tiles import readable_rows, x_tiles_of
 from ..cost.split import best_split
 from ..cost.warp_specialized import TILES, WarpSpecializedShape, best_tile
@@ -39,7 +38,7 @@ from ..intrinsics.lane import warp_and_lane
 from ..intrinsics.language import cuda, int32, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..packed.layout import FRAGMENT_ROWS, TILE_ROWS, layout_of
+from ..packed.layout import FRAGMENT_ROWS, TILE_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
 from ..rings.boxed import barrier_initializer
 from ..schedule.raster import consumer_locator, locate_for_producer, raster
@@ -60,10 +59,10 @@ from ..warp_specialized.tile import (
 )  # fmt: skip
 
 
-@family((fmt, tile) for fmt in BLOCK_FORMATS for tile in TILES)
-def kernel(fmt: BlockFormat, tile: WarpSpecializedTile) -> Kernel:
+@family((layout, tile) for layout in layouts() for tile in TILES)
+def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
     """The kernel of blocks that stay; the last block is the first in the order of schedule/work_units.py."""
-    layout, wide, locate = layout_of(fmt), tile.wide, consumer_locator(tile.columns)
+    wide, locate = tile.wide, consumer_locator(tile.columns)
     split_epilogue = within_clusters(layout, tile, locate)
     consume = consumer(layout, tile, locate, split_epilogue=split_epilogue)
     produce = producer(layout, tile, locate_for_producer, wide)
@@ -126,7 +125,7 @@ def kernel(fmt: BlockFormat, tile: WarpSpecializedTile) -> Kernel:
             consume(ring, full, warp, lane, outputs, schedule, sizes, end, stages_left, rank, split)
 
     return Kernel(
-        f"warp_specialized of {fmt.name}, {tile}", product, *(uint64,) * 6, *(uint32,) * 20,
+        f"warp_specialized of {layout.name}, {tile}", product, *(uint64,) * 6, *(uint32,) * 20,
         threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=(9, 0), exact=True,
         early=True, lto=wide,
     )  # fmt: skip
@@ -157,7 +156,7 @@ def launch(x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None = N
     x, kind = readable_rows(x)
     before = late.before(order.width * tile.columns)
     x_tiles = x_tiles_of(x, steps, tile.columns, flags, *before, evenly=tile.wide)
-    kernel(q.format, tile)(
+    kernel(w.layout, tile)(
         (split.blocks,), (tile.threads,), q.prepared(weights_map(tile.box_row(w.layout)))[0],
         x_tiles, out, partials, flags,
         x, list(KINDS).index(kind), x.shape[1], m, n, steps, x_tiles.shape[1], *order, *late,

@@ -8,13 +8,14 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ...formats import BlockFormat
+from ...formats import BLOCK_FORMATS, BlockFormat
 from ...formats._tables import FP4
 from ...formats.packing import packing
 
 ROWS, STEP = 16, 64  # of a fragment: rows of weights, columns
 FRAGMENT_ROWS = 8  # fragment rows that a block multiplies
 TILE_ROWS = FRAGMENT_ROWS * ROWS
+ACTIVATIONS = "q8_1", "q8_K"  # types that no model stores weights in: their kernels are compiled when needed
 BIT_PLANES = {1: (2,), 2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2)}
 
 
@@ -37,6 +38,11 @@ class PackedLayout:
     sign: int
     nibbles: bool
     scale: str  # of Packing: "half", "single" (the halves are those of a float32), "power", "small_float"
+
+    @property
+    def name(self) -> str:
+        """The formats whose fragments are laid out so."""
+        return ", ".join(fmt.name for fmt in BLOCK_FORMATS if layout_of(fmt) == self)
 
     @property
     def low(self) -> int:
@@ -132,6 +138,11 @@ def layout_of(fmt: BlockFormat) -> PackedLayout:
         nibbles=how.nibbles,
         scale=facts.scale,
     )
+
+
+def layouts() -> tuple[PackedLayout, ...]:
+    """The layouts of all types that models store weights in. Several types share one."""
+    return tuple(dict.fromkeys(layout_of(fmt) for fmt in BLOCK_FORMATS if fmt.name not in ACTIVATIONS))
 
 
 def half_addresses(fmt: BlockFormat) -> list[int]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...formats import BLOCK_FORMATS, BlockFormat
 from ..intrinsics import bf16x2, dependent_launch, ptx
 from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
@@ -18,7 +17,7 @@ from ..intrinsics.lane import g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine.launch import Kernel, family
 from .codes import buffer_sizes, step_unpacker, word_loader
-from .layout import ROWS, STEP, PackedLayout, layout_of
+from .layout import ROWS, STEP, PackedLayout, layouts
 from .pack import PackedWeights
 from .scales import scale_loader
 
@@ -46,10 +45,9 @@ def storer(layout: PackedLayout) -> Any:
     return store
 
 
-@family((fmt,) for fmt in BLOCK_FORMATS)
-def decoder(fmt: BlockFormat) -> Kernel:
+@family((layout,) for layout in layouts())
+def decoder(layout: PackedLayout) -> Kernel:
     """The kernel that decodes: block (fragment row, eight of its fragments)."""
-    layout = layout_of(fmt)
     fragment_bytes, chunks = layout.fragment_bytes, layout.fragment_bytes // 16
     (words_count, values) = buffer_sizes(layout)
     load_words, load_scales, unpack_step = word_loader(layout), scale_loader(layout), step_unpacker(layout)
@@ -98,12 +96,12 @@ def decoder(fmt: BlockFormat) -> Kernel:
         "shared": WARPS * fragment_bytes,
         "least": LEAST["bfloat16"],
     }
-    return Kernel(f"packed weights of {fmt.name} to bfloat16", decode, *parameters, early=True, **sizes)
+    return Kernel(f"packed weights of {layout.name} to bfloat16", decode, *parameters, early=True, **sizes)
 
 
-def decode_packed(fmt: BlockFormat, w: PackedWeights, first: int, out: Any) -> None:
+def decode_packed(w: PackedWeights, first: int, out: Any) -> None:
     """Decode rows of weights from ``first`` on, a multiple of 16, to bfloat16 [rows, K]."""
     rows, columns = out.shape
     fragments, steps = w.fragments[first // ROWS :], w.fragments.shape[1]
     grid = (-(-rows // ROWS), -(-steps // WARPS))
-    decoder(fmt)(grid, (32 * WARPS,), fragments, out, rows, columns, steps)
+    decoder(w.layout)(grid, (32 * WARPS,), fragments, out, rows, columns, steps)
