@@ -22,7 +22,8 @@ from ggmlq.dispatch import ladder
 from ggmlq.dispatch.ladder import choose, explain
 from ggmlq.dispatch.problems import Operand, ScaledLinear
 from ggmlq.errors import UnsupportedError
-from ggmlq.store.packs import Origin
+from ggmlq.store.origin import Origin
+from ggmlq.store.store import Store
 
 NAMES = ("e4m3", "e5m2")
 HEIGHTS, WIDTHS = (None, 1, 3, 16, 128), (None, 16, 17, 32, 64, 100, 128, 500, 600, 1024)
@@ -267,7 +268,7 @@ def test_two_rooms_use_more_than_their_level(family, needed):
 def test_no_cpu_gets_instructions_that_it_has_not(monkeypatch):
     level = LEVELS[0]
     monkeypatch.setattr(served, "level", lambda: level)
-    monkeypatch.setattr(served, "code", lambda folder, origin: pytest.fail(f"{origin} was looked up"))
+    monkeypatch.setattr(Store, "packaged", lambda *arguments: pytest.fail(f"{arguments} was looked up"))
     monkeypatch.setattr(served, "compiled_for", lambda: level.needed)
     assert served.loaded(Origin("ggmlq.cpu.codes8.float_product.sweep", ("e4m3",))) is None
     assert served.loaded(Origin("ggmlq.cpu.amx.product.multiplier", ())) is None

@@ -163,8 +163,7 @@ def prebuilt(device):
     from ggmlq.store.packs import SUFFIX, opened
 
     folder = ROOT / "ggmlq" / device / "prebuilt"
-    headers = [opened(path).header for path in folder.rglob(f"*{SUFFIX}")]
-    return sum(len(family["cases"]) for header in headers for family in header["families"].values())
+    return sum(len(opened(path).kernels) for path in folder.rglob(f"*{SUFFIX}"))
 
 
 def rungs(op, device):

@@ -25,13 +25,17 @@ import ggmlq as gq
 from ggmlq.cuda.cost.warp_specialized import TILES
 from ggmlq.cuda.machine import compile_process, compile_worker, served
 from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.formats import FORMATS, BlockFormat
+from ggmlq.cuda.packed.layout import layout_of
+from ggmlq.formats import FORMATS
 from ggmlq.store import packs, reach
-from ggmlq.store.packs import Origin
+from ggmlq.store.origin import Origin
+from ggmlq.store.store import Store
+from ggmlq.testing import dry_run
 
 _packs, assemble = load("tools", "_packs"), load("tools", "assemble")
+_kernels = load("tools", "_kernels_cuda")
 CUDA = reach.SIDES["cuda"]
-BLOCKS = [fmt for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)]
+BLOCKS = _kernels.stored()
 ROWS = (1, 2, 4, 8, 9, 16, 17, 32, 33, 64, 65, 200, 512, 1024, 4096)
 GEMV = "ggmlq.cuda.linear.r13_gemv.kernel"
 REBUILD = "run python tools/prebuild.py"
@@ -40,9 +44,32 @@ REBUILD = "run python tools/prebuild.py"
 # --- what is in ---------------------------------------------------------------------------------
 
 
-def test_packs_and_sources_agree():
-    found = _packs.problems()
-    assert not any(found.values()), f"{REBUILD}: {[*_packs.names(found)][:20]}"
+def fresh_code():
+    """The code in packs of today's sources; a stale kernel is what tools/prebuild.py --check is for."""
+    listed = []
+    for path in sorted(served.STORE.prebuilt.glob(f"*/*{packs.SUFFIX}")):
+        listed += [_packs.Wanted(origin, path.parent.name) for origin in origins(path)]
+    return _packs.fresh_code(served.STORE.prebuilt, listed)
+
+
+def origins(path):
+    """The kernels of a pack, by the cases that their families list."""
+    names = packs.opened(path).kernels
+    for family in {name.partition("(")[0] for name in names}:
+        for case in _kernels.families()[family].cases:
+            if str(origin := Origin(family, case)) in names:
+                yield origin
+
+
+def named(kernel, machine):
+    """The error where a kernel is not in the packs at all; one that is stale is compiled when first used."""
+    pack = packs.opened(served.STORE.prebuilt / machine / f"{kernel.origin.pack}{packs.SUFFIX}")
+    return pack is not None and str(kernel.origin) in pack.kernels
+
+
+def in_packs(kernel, card):
+    machines = [served.machine_of(card.capability), *([] if kernel.exact else [served.PTX])]
+    return any(named(kernel, machine) for machine in machines)
 
 
 @pytest.mark.parametrize("card", CARDS)
@@ -54,8 +81,9 @@ def test_what_products_take_is_there(card, monkeypatch, fresh):
                 here, found = put_card(patch, card)
                 kernels = launch(fmt, m, here, found)
             for kernel in kernels:
-                code = served.code_of(kernel.origin, here.capability, kernel.exact)
-                assert code, f"{fmt.name}, {m} rows on {card}: {kernel.origin} is not prebuilt; {REBUILD}"
+                assert in_packs(kernel, here), (
+                    f"{fmt.name}, {m} rows on {card}: no {kernel.origin}; {REBUILD}"
+                )
 
 
 def test_what_products_with_experts_take_is_there(monkeypatch, fresh):
@@ -68,25 +96,20 @@ def test_what_products_with_experts_take_is_there(monkeypatch, fresh):
                 kernels, taker = launch_experts(fmt, tokens, 4, here, found)
             takers.add(taker)
             for kernel in kernels:
-                code = served.code_of(kernel.origin, here.capability, kernel.exact)
-                assert code, f"{fmt.name}, {tokens} tokens: {kernel.origin} is not prebuilt; {REBUILD}"
+                assert in_packs(kernel, here), f"{fmt.name}, {tokens} tokens: no {kernel.origin}; {REBUILD}"
     assert takers == {"cuda:gemv", "cuda:grouped"}
 
 
 def test_what_scaled_products_take_is_there(fresh):
     """Of e4m3 and int8 on Hopper: whichever tile a shape gets, for results of each kind of floats."""
-    from ggmlq.cuda.codes8.variant import COLUMN_SCALE_TILES, FLOAT_TILES, INTEGER_TILES, OUTPUTS, Variant
-    from ggmlq.cuda.schedule.waves import best_tile
-
-    ways = ((FLOAT_TILES, "e4m3", False), (COLUMN_SCALE_TILES, "e4m3", True), (INTEGER_TILES, "s8", False))
-    for _ in range(40):
-        m, n = (int(2 ** fresh.uniform(0, 15)) for _ in range(2))
-        for shares, code, column_scales in ways:
-            out = OUTPUTS[fresh.integers(len(OUTPUTS))]
-            variant = Variant(best_tile(shares, m, n, 132), code, code, out, column_scales=column_scales)
-            name = "integer_kernel" if code == "s8" else "float_kernel"
-            origin = Origin(f"ggmlq.cuda.codes8.persistent.{name}", (variant,))
-            assert served.code_of(origin, (9, 0), True), f"{m} × {n}: {origin} is not prebuilt; {REBUILD}"
+    card = dry_run.CARDS[0]
+    for code, tiles in _kernels.SCALED:
+        shapes = [
+            (128 * int(2 ** fresh.uniform(0, 7)), 128 * int(2 ** fresh.uniform(0, 6))) for _ in range(3)
+        ]
+        rows = [int(2 ** fresh.uniform(0, 12)) for _ in range(3)]
+        for kernel in dry_run.scaled_kernels(code, tiles, card, shapes, rows):
+            assert in_packs(kernel, card), f"{code} {shapes} {rows}: no {kernel.origin}; {REBUILD}"
 
 
 def frame_of(code):
@@ -109,8 +132,8 @@ def frame_of(code):
 
 def test_machine_code_is_for_its_gpu():
     """ELF for CUDA, its flags say the capability, nothing on a stack; PTX for any driver of CUDA 12."""
-    for each, code in _packs.fresh_code().items():
-        if each.folder == served.PTX:
+    for each, code in fresh_code().items():
+        if each.machine == served.PTX:
             assert b"\n.version 7.8\n.target sm_90\n" in code, each
             assert b".entry kernel(" in code
         else:
@@ -122,10 +145,10 @@ def test_machine_code_is_for_its_gpu():
 
 def test_ptx_becomes_machine_code_for_every_gpu(fresh):
     """A few kernels, without a stack; ``tools/assemble.py`` looks at all."""
-    listed = [each for each in _packs.fresh_code().items() if each[0].folder == served.PTX]
+    listed = [each for each in fresh_code().items() if each[0].machine == served.PTX]
     for i in fresh.choice(len(listed), 4, replace=False):
         each, code = listed[i]
-        kernel = _packs.families()[each.origin.family].make(*each.origin.case)
+        kernel = _kernels.families()[each.origin.family].make(*each.origin.case)
         for capability in assemble.ROOM:
             assert assemble.problem(each.origin, code, capability) is None, f"{each.origin} for {capability}"
             if capability >= kernel.least:
@@ -137,13 +160,13 @@ def test_ptx_becomes_machine_code_for_every_gpu(fresh):
 
 
 def test_the_digest_reaches_all_that_a_kernel_is_made_of(fresh):
-    origins = [each.origin for each in _packs.wanted()]
-    names = sorted({origin.family for origin in origins})
-    drawn = [each for name in names for each in [[o for o in origins if o.family == name]]]
+    all_origins = [each.origin for each in fresh_code()]
+    names = sorted({origin.family for origin in all_origins})
+    drawn = [[origin for origin in all_origins if origin.family == name] for name in names]
     for listed in drawn:
         for origin in (listed[0], listed[fresh.integers(len(listed))]):
             places = reach.reached(origin.family, origin.formats).places
-            kernel = _packs.families()[origin.family].make(*origin.case)
+            kernel = _kernels.families()[origin.family].make(*origin.case)
             for function in functions_of(kernel.function, {}):
                 path = Path(function.__code__.co_filename).relative_to(PACKAGE).as_posix()
                 line = function.__code__.co_firstlineno
@@ -174,7 +197,7 @@ def tree(copied):
 
 
 def forget():
-    for remembered in (reach.reached, reach._file, reach._text, reach._needs, reach._counts, packs.digest_of):
+    for remembered in (reach.reached, reach._file, reach._text, reach._needs, reach._counts, reach.digest_of):
         remembered.cache_clear()
 
 
@@ -203,27 +226,22 @@ def changed(tree, path, old, new):
 )
 def test_a_changed_source(tree, path, old, new, stale):
     """A change of what a kernel is made of makes its code old, for the check and in a process."""
-    origin = Origin(GEMV, (FORMATS["q4_0"], 8, 2))
+    origin = Origin(
+        "ggmlq.cuda.packed.pack.pack_kernel" if path.startswith("formats/") else GEMV, (FORMATS["q4_0"],)
+    )
     before = reach.reached(origin.family, origin.formats, tree.path).digest
     assert before == reach.reached(origin.family, origin.formats).digest
     changed(tree, path, old, new)
     assert (reach.reached(origin.family, origin.formats, tree.path).digest != before) is stale
-    pack = packs.Pack(*pack_of(origin))
-    assert pack.holds(origin.family, origin.formats, tree.path) is not stale
 
 
 def test_one_more_case_makes_no_other_code_old(tree):
     """Nor does a name that counts in an expression, though kernels have variables of that name."""
-    origin = Origin("ggmlq.cuda.linear.r16_warp_specialized.kernel", (FORMATS["q4_0"], TILES[0]))
+    origin = Origin("ggmlq.cuda.linear.r16_warp_specialized.kernel", (layout_of(FORMATS["q4_0"]), TILES[0]))
     before = reach.reached(origin.family, origin.formats, tree.path).digest
     more = "\n    *(WarpSpecializedTile(columns) for columns in (24, 40)),\n)"
     changed(tree, "cuda/cost/warp_specialized.py", " 240, 256)),\n)", f" 240, 256)),{more}")
     assert reach.reached(origin.family, origin.formats, tree.path).digest == before
-
-
-def pack_of(origin):
-    path = served.HERE / served.SERVED[9, 0] / f"{origin.pack}{packs.SUFFIX}"
-    return path, packs.opened(path).header, 0
 
 
 # --- how it is taken ----------------------------------------------------------------------------
@@ -274,23 +292,29 @@ def test_a_kernel_that_no_pack_knows(loader):
     assert loader == [b"compiled"]
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "no header", "gone"])
-def test_a_damaged_pack_is_done_without(tmp_path, monkeypatch, damage):
-    folder = tmp_path / served.SERVED[9, 0]
-    folder.mkdir()
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "no header", "another's", "gone"])
+def test_a_damaged_or_foreign_pack_is_refused_in_words(tmp_path, monkeypatch, damage):
     origin = Origin("ggmlq.cuda.activations.floats.kernel", (True,))
-    content = (served.HERE / folder.name / f"{origin.pack}{packs.SUFFIX}").read_bytes()
+    path = tmp_path / "sm_90" / f"{origin.pack}{packs.SUFFIX}"
+    path.parent.mkdir()
+    content = (served.STORE.prebuilt / "sm_90" / path.name).read_bytes()
     middle = len(content) // 2
     wrong = {
         "cut": content[:-9],
         "flipped": content[:middle] + bytes([content[middle] ^ 255]) + content[middle + 1 :],
         "empty": b"",
         "no header": b"[]\n" + content,
+        "another's": (served.STORE.prebuilt / "ptx" / path.name).read_bytes(),
     }
+    monkeypatch.setattr(served, "STORE", Store(tmp_path, lambda: "-"))
     if damage in wrong:
-        (folder / f"{origin.pack}{packs.SUFFIX}").write_bytes(wrong[damage])
-    monkeypatch.setattr(served, "HERE", tmp_path)
-    assert served.code_of(origin, (9, 0), False) is None
+        path.write_bytes(wrong[damage])
+        words = "it is the pack ptx/" if damage == "another's" else "is not used"
+        with pytest.warns(RuntimeWarning, match=words):
+            assert served.code_of(origin, (9, 0), True) is None
+        assert packs.examine(tmp_path, "sm_90")["refused"] == [str(path)]
+    else:
+        assert served.code_of(origin, (9, 0), True) is None
 
 
 def process(code, tmp_path, **more):
@@ -321,7 +345,7 @@ def test_nothing_of_numba_is_imported_where_nothing_is_compiled(tmp_path):
                 with pytest.MonkeyPatch.context() as patch:
                     card, found = put_card(patch, "NVIDIA H200")
                     for kernel in launch(FORMATS[name], m, card, found):
-                        assert served.code_of(kernel.origin, card.capability, kernel.exact), kernel.origin
+                        assert served.is_served(kernel.origin, card.capability, kernel.exact), kernel.origin
         import ggmlq as gq
         assert len(gq.kernels(device="cuda")) > 10
         from ggmlq.cuda.machine.coverage import families

@@ -16,7 +16,7 @@ from scripts import ROOT, load
 from ggmlq.cpu.machine import features, loading, served
 from ggmlq.cpu.machine.levels import LEVELS, best
 
-_packs, _cpu = load("tools", "_packs"), load("tools", "_packs_cpu")
+_packs, _cpu = load("tools", "_packs"), load("tools", "_kernels_cpu")
 ARM = {level.folder: level for level in LEVELS if level.machine == "aarch64"}
 LINKED = {  # places in code that LLVM's linker for code in memory can fill in, wherever the code lies
     257: "ABS64", 260: "PREL64", 261: "PREL32", 263: "MOVW_UABS_G0", 264: "MOVW_UABS_G0_NC",
@@ -66,8 +66,8 @@ def has(code: bytes, *patterns: tuple[int, int]) -> bool:
 @pytest.fixture(scope="module")
 def objects():
     """All code for arm64, without seals."""
-    kept = _packs.fresh_code(served.HERE, _cpu.wanted(tuple(ARM.values())))
-    assert {each.folder for each in kept} == {*ARM}
+    kept = _packs.fresh_code(served.STORE.prebuilt, _cpu.wanted(tuple(ARM.values())))
+    assert {each.machine for each in kept} == {*ARM}
     return {each: content[: -loading.SEAL] for each, content in kept.items()}
 
 
@@ -87,12 +87,14 @@ def test_each_level_keeps_to_its_instructions(objects):
     sums = "row_converter", (True,)  # of signed bytes, which LLVM adds by their dot product with ones
     for each, code in objects.items():
         place, _, family = each.origin.family.rpartition(".")
-        if (family, each.origin.case) != sums or each.folder == "arm64":
-            dots = family in products and not place.endswith("_floats") and each.folder == "arm64-dotprod"
+        if (family, each.origin.case) != sums or each.machine == "arm64":
+            dots = family in products and not place.endswith("_floats") and each.machine == "arm64-dotprod"
             assert has(code, *SDOT) is dots, each
-        if each.folder == "arm64":
+        if each.machine == "arm64":
             assert not has(code, LSE, CAS), each
-    (board,) = (code for each, code in objects.items() if "dot" in each.folder and "doer" in str(each.origin))
+    (board,) = (
+        code for each, code in objects.items() if "dot" in each.machine and "doer" in str(each.origin)
+    )
     assert has(board, LSE)
     assert has(board, CAS)
 
@@ -134,11 +136,13 @@ def test_the_dot_product_counts_though_llvm_does_not_name_it(monkeypatch, cpu, t
 MADE = """
 import sys
 sys.path.insert(0, "tools")
-from prebuild_cpu import compiled, wanted, LEVELS, Progress
+from _compile_cpu import LEVELS, compiled
+from _kernels_cpu import wanted
 level = next(level for level in LEVELS if level.folder == sys.argv[1])
 one = next(each for each in wanted((level,)) if "doer" in str(each.origin))
 if __name__ == "__main__":
-    print(compiled(level, [one], 1, Progress(1, "", "kernel"))[one].hex())
+    ((_, code),) = compiled([one], 1)
+    print(code.hex())
 """
 
 

@@ -24,15 +24,16 @@ from ggmlq.cpu.machine.levels import LEVELS, best
 from ggmlq.cpu.machine.target import best as best_target
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.store import packs, reach
-from ggmlq.store.packs import Origin
+from ggmlq.store.origin import Origin
+from ggmlq.store.store import Store
 from ggmlq.testing.blocks import random_blocks
 
-_packs, _cpu = load("tools", "_packs"), load("tools", "_packs_cpu")
+_packs, _cpu = load("tools", "_packs"), load("tools", "_kernels_cpu")
 BLOCKS = [fmt.name for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)]
 SIDE = reach.SIDES["cpu"]
 LEVEL = {level.folder: level for level in LEVELS}
 ELF = {"x86_64": 62, "aarch64": 183}  # numbers of machines
-REBUILD = "run python tools/prebuild_cpu.py"
+REBUILD = "run python tools/prebuild.py"
 here = pytest.mark.skipif(
     sys.platform != "linux" or best(platform.machine(), compiled_for()) is None,
     reason="no code comes with the package for this system's CPU",
@@ -41,19 +42,21 @@ here = pytest.mark.skipif(
 # --- what is in ---------------------------------------------------------------------------------
 
 
-def test_packs_and_sources_agree():
-    found = _packs.problems(served.HERE, _cpu.wanted())
-    assert not any(found.values()), f"{REBUILD}: {[*_packs.names(found)][:20]}"
+def test_all_that_products_take_is_there():
+    """Stale kernels are what tools/prebuild.py --check is for."""
+    errors = _packs.problems(served.STORE.prebuilt, _cpu.wanted())
+    assert not errors["missing"], f"{REBUILD}: {errors['missing'][:20]}"
+    assert not errors["unwanted"], f"{REBUILD}: {errors['unwanted'][:20]}"
 
 
 def test_all_of_it_is_code_for_its_machine():
-    kept = _packs.fresh_code(served.HERE, _cpu.wanted())
-    assert {each.folder for each in kept} == {level.folder for level in LEVELS}
+    kept = _packs.fresh_code(served.STORE.prebuilt, _cpu.wanted())
+    assert {each.machine for each in kept} == {level.folder for level in LEVELS}
     for each, content in kept.items():
         code = content[: -loading.SEAL]
         assert loading.sealed(str(each.origin), code) == content
         machine = struct.unpack_from("<H", code, 18)[0]
-        assert (code[:4], machine) == (b"\x7fELF", ELF[LEVEL[each.folder].machine]), each
+        assert (code[:4], machine) == (b"\x7fELF", ELF[LEVEL[each.machine].machine]), each
 
 
 @pytest.mark.parametrize(
@@ -123,9 +126,6 @@ def test_a_changed_source(copied, path, old, new, stale):
     try:
         forget()
         assert (reach.reached(family, (), copied).digest != before) is stale
-        path_of = served.HERE / LEVELS[0].folder / f"panels_product{packs.SUFFIX}"
-        pack = packs.Pack(path_of, packs.opened(path_of).header, 0)
-        assert pack.holds(family, (), copied) is not stale
     finally:
         (copied / path).write_text(text)
         forget()
@@ -133,7 +133,7 @@ def test_a_changed_source(copied, path, old, new, stale):
 
 def forget():
     for remembered in (
-        reach.reached, reach._file, reach._text, reach._needs, reach._counts, reach._room, packs.digest_of
+        reach.reached, reach._file, reach._text, reach._needs, reach._counts, reach._room, reach.digest_of
     ):  # fmt: skip
         remembered.cache_clear()
 
@@ -319,37 +319,30 @@ def test_gq_kernels_tells_where_code_comes_from():
 
 
 @here
-@pytest.mark.parametrize(
-    "damage", ["cut", "flipped", "empty", "no header", "gone", "moved", "another's", "odd"]
-)
-def test_a_damaged_pack_is_done_without(tmp_path, monkeypatch, damage):
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "no header", "another's", "gone"])
+def test_a_damaged_or_foreign_pack_is_refused_in_words(tmp_path, monkeypatch, damage):
     folder = tmp_path / served.level().folder
     folder.mkdir()
     origin = Origin("ggmlq.cpu.machine.board.doer", ())
-    other = "ggmlq.cpu.machine.board.server"
-    content = (served.HERE / folder.name / f"machine{packs.SUFFIX}").read_bytes()
-    header, _, body = content.partition(b"\n")
-    middle = len(header) + len(body) // 2
+    name = f"machine{packs.SUFFIX}"
+    content = (served.STORE.prebuilt / folder.name / name).read_bytes()
+    middle = len(content) // 2
+    other = next(level.folder for level in LEVELS if level.folder != folder.name)
     wrong = {
         "cut": content[:-9],
         "flipped": content[:middle] + bytes([content[middle] ^ 255]) + content[middle + 1 :],
         "empty": b"",
         "no header": b"[]\n" + content,
-        "moved": header.replace(b'"":[0,', b'"":[8,') + b"\n" + body,
-        "odd": header.replace(b'"files"', b'"flies"') + b"\n" + body,
-        "another's": taken_for(header, other, origin.family) + b"\n" + body,
+        "another's": (served.STORE.prebuilt / other / name).read_bytes(),
     }
-    if damage in wrong:
-        assert wrong[damage] != content
-        (folder / f"machine{packs.SUFFIX}").write_bytes(wrong[damage])
     assert served.loaded(origin) is not None
-    monkeypatch.setattr(served, "HERE", tmp_path)
-    assert served.loaded(origin) is None
-
-
-def taken_for(header, other, name):
-    """The entry of another kernel under a name."""
-    return header.replace(name.encode(), b"ggmlq.nobody's").replace(other.encode(), name.encode())
+    monkeypatch.setattr(served, "STORE", Store(tmp_path, lambda: "-"))
+    if damage in wrong:
+        (folder / name).write_bytes(wrong[damage])
+        with pytest.warns(RuntimeWarning, match="is not used"):
+            assert served.loaded(origin) is None
+    else:
+        assert served.loaded(origin) is None
 
 
 @here

@@ -11,11 +11,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ggmlq.formats import FORMATS
 from ggmlq.store import packs, reach
 from ggmlq.store.origin import Origin, described
 from ggmlq.store.packs import CHUNK, SUFFIX, Pack
-from ggmlq.store.store import key_of
+from ggmlq.store.store import key_by_name, key_of
 
+TYPES = frozenset(FORMATS)
 LEVEL = 9 | lzma.PRESET_EXTREME
 # The best filters for text, for instructions of 16 bytes (3 % less), and for those of any length (1 %).
 FILTERS = (
@@ -53,28 +55,27 @@ def fresh_code(prebuilt: Path, kernels: Iterable[Wanted]) -> dict[Wanted, bytes]
 
 def problems(prebuilt: Path, kernels: Iterable[Wanted]) -> dict[str, list[str]]:
     """Errors of packs: kernels that are missing, of other sources, or that do not belong in."""
-    errors: dict[str, list[str]] = {"missing": [], "stale": [], "unwanted": []}
-    names: dict[Path, set[str]] = {}
-    for kernel in kernels:
-        pack = opened(prebuilt / kernel.path)
-        names.setdefault(kernel.path, set()).add(str(kernel.origin))
-        if pack is None or str(kernel.origin) not in pack.kernels:
-            errors["missing"].append(str(kernel))
-        elif not pack.holds(str(kernel.origin), key_of(kernel.origin, kernel.machine, pack.compilers) or ""):
-            errors["stale"].append(str(kernel))
+    names = {str(kernel) for kernel in kernels}
+    held = {f"{path.parent.name}: {name}" for path, pack in _all(prebuilt) for name in pack.kernels}
+    return {"missing": sorted(names - held), "stale": stale(prebuilt), "unwanted": sorted(held - names)}
+
+
+def stale(prebuilt: Path) -> list[str]:
+    """The kernels of packs that were compiled from other sources than today's."""
+    names = []
+    for path, pack in _all(prebuilt):
+        for name, (key, *_) in pack.kernels.items():
+            arguments = name.partition("(")[2].removesuffix(")").split(", ")
+            formats = tuple(word for word in arguments if word in TYPES)
+            if key != key_by_name(name, formats, path.parent.name, pack.compilers):
+                names.append(f"{path.parent.name}: {name}")
+    return names
+
+
+def _all(prebuilt: Path) -> Iterator[tuple[Path, Pack]]:
     for path in sorted(prebuilt.glob(f"*/*{SUFFIX}")):
-        listed = names.get(path.relative_to(prebuilt), set())
-        pack = opened(path)
-        errors["unwanted"] += (
-            [f"{path.parent.name}: {name}" for name in pack.kernels if name not in listed] if pack else []
-        )
-    return errors
-
-
-def lines(errors: Mapping[str, list[str]]) -> Iterator[str]:
-    """A line for each error of the packs."""
-    for kind, kernels in errors.items():
-        yield from (f"{kind}: {kernel}" for kernel in kernels)
+        if (pack := opened(path)) is not None:
+            yield path, pack
 
 
 def write(prebuilt: Path, code: Mapping[Wanted, bytes], compilers: str) -> None:

@@ -24,10 +24,11 @@ sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(Path(__file__).parent))
 os.environ["GGMLQ_COMPILE_HERE"] = "1"  # before the words of kernels are imported
 
-from _packs import families, fresh_code  # noqa: E402
+from _kernels_cuda import families, wanted  # noqa: E402
+from _packs import fresh_code  # noqa: E402
 
-from ggmlq.cuda.machine.served import PTX, for_driver  # noqa: E402
-from ggmlq.store.packs import Origin  # noqa: E402
+from ggmlq.cuda.machine.served import PTX, STORE, for_driver  # noqa: E402
+from ggmlq.store.origin import Origin  # noqa: E402
 
 REGISTERS = 1 << 16  # of a multiprocessor
 Capability = tuple[int, int]
@@ -76,8 +77,8 @@ def problem(origin: Origin, code: bytes, capability: Capability) -> str | None:
 
 def problems(capabilities: list[Capability], only: str = "") -> Iterator[str]:
     """A line for each error of a kernel in the packs."""
-    for (origin, folder), code in fresh_code().items():
-        if folder == PTX and only in str(origin):
+    for (origin, machine), code in fresh_code(STORE.prebuilt, wanted()).items():
+        if machine == PTX and only in str(origin):
             for capability in capabilities:
                 if error := problem(origin, code, capability):
                     yield f"{origin} for {capability[0]}.{capability[1]}: {error}"

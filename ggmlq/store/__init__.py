@@ -2,6 +2,7 @@
 
     origin.py    the origin of a kernel: the function that makes it, and the arguments of that call
     reach.py     the definitions that a kernel is compiled from, and their digest
+    reach.json   the digests of the day when packs were written
     store.py     a kernel's code by its key: from a pack of the package, else from the disk
     packs.py     packs of code that come with the package
     disk.py      code that was compiled on this machine, on the user's disk
@@ -13,5 +14,5 @@ it, and an old kernel is compiled like one that was never there.
 
 Packs lie in ``cpu/prebuilt``, a folder for each instruction set (``cpu/machine/levels.py``), and in
 ``cuda/prebuilt``: machine code for compute capability 9.0, and PTX that drivers translate for other GPUs.
-``tools/prebuild`` writes them, and reach.json, which has the digests of definitions on that day.
+``tools/prebuild.py`` writes them and reach.json.
 """

@@ -118,7 +118,7 @@ class Disk:
         return Facts(str(self._path), self.problem, len(sizes), sum(sizes))
 
     def empty(self) -> None:
-        """Remove all entries."""
+        """Remove all entries of the folder."""
         if self._path is not None:
             with contextlib.suppress(OSError, Refused), _opened(self._path) as folder:
                 for name, _ in _entries(folder):

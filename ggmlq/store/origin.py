@@ -92,9 +92,9 @@ def origin_of(function: FunctionType, *facts: Any) -> Origin:
     functions: dict[int, FunctionType] = {}
     text = described(function, functions)
     formats = tuple(dict.fromkeys(_formats(functions.values())))
-    own, *others = dict.fromkeys(map(_definition, functions.values()))
+    definition, *others = dict.fromkeys(map(_definition, functions.values()))
     digests = (reach.digest(name) for name in sorted(others) if name.startswith("ggmlq."))
-    return Origin(own, (*formats, text, *digests, *facts))
+    return Origin(definition, (*formats, text, *digests, *facts))
 
 
 def _definition(function: FunctionType) -> str:

@@ -22,10 +22,15 @@ SWITCH = "GGMLQ_PREBUILT"  # "off": no code of the package
 
 def key_of(origin: Origin, machine: str, compilers: str) -> str | None:
     """The key of a kernel's code; None where its sources are not there, so that nothing can be stored."""
-    digest = reach.digest(origin.family, origin.formats)
+    return key_by_name(str(origin), origin.formats, machine, compilers)
+
+
+def key_by_name(name: str, formats: tuple[str, ...], machine: str, compilers: str) -> str | None:
+    """The key of a kernel by its origin as text, with the formats that it is made for."""
+    digest = reach.digest(name.partition("(")[0], formats)
     if digest == reach.UNKNOWN:
         return None
-    facts = "\0".join((digest, str(origin), machine, compilers))
+    facts = "\0".join((digest, name, machine, compilers))
     return hashlib.blake2b(facts.encode(), digest_size=16).hexdigest()
 
 

@@ -20,14 +20,12 @@ from unittest import mock
 
 import numpy as np
 
-import ggmlq as gq
-
 from ..arrays.array import QuantArray
 from ..base import devices
 from ..dispatch.card import Card
-from ..errors import UnsupportedError
 from ..formats import Format
 
+gq: Any = import_module("ggmlq")
 VERSION = 13000  # of CUDA, which the driver knows
 
 
@@ -43,7 +41,7 @@ class PaperArray(np.ndarray):
 
     def get(self) -> Any:
         """A copy on the host, which would hold nothing."""
-        raise UnsupportedError("an array on paper has no values")
+        raise gq.GGMLQError("an array on paper has no values")
 
     @property
     def data(self) -> Any:
@@ -159,7 +157,7 @@ EXPERTS = (
 
 
 def weights(fmt: Format, *shape: int) -> QuantArray:
-    """Weights on paper."""
+    """Weights of a type, on paper."""
     size = shape[-1] // fmt.block_size * fmt.dtype.itemsize
     return QuantArray(fmt, shape, paper((*shape[:-1], size), np.uint8))
 
@@ -222,9 +220,7 @@ def block_kernels(fmt: Format, card: Card) -> list[Any]:
             lambda: _dropped(weights(fmt, n, k), k),
         ]
         for work in works:
-            with suppress(
-                UnsupportedError
-            ):  # of a type that the host encodes, or whose bytes are not restored
+            with suppress(gq.GGMLQError):  # of a type that the host encodes, or whose bytes are not restored
                 work()
     return list(dict.fromkeys(launched))
 

@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from ggmlq.store.disk import ENTRY, HOME, MARK, MARK_TEXT, SEAL, Generation, _seal
+from ggmlq.store.disk import ENTRY, HOME, KERNELS, MARK, MARK_TEXT, SEAL, Disk, _seal, root
 
 if not hasattr(os, "geteuid"):
     pytest.skip("this system has no owners and modes of files", allow_module_level=True)
 
-NAME = "cpu-" + "0" * 20
+NAME = KERNELS
 STRANGER = 54321
 
 
@@ -28,12 +28,12 @@ class Trap:
         return open, (str(self.mark), "w")
 
 
-def generation():
-    return Generation("cpu", lambda: "0" * 20)
+def stored():
+    return Disk(root())
 
 
 def plant(folder, content=b"evil"):
-    """A generation with an entry that has the right seal, as anyone can make it."""
+    """A folder with an entry that has the right seal, as anyone can make it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MARK).write_bytes(MARK_TEXT)
     (folder / ("a" + ENTRY)).write_bytes(_seal("a", content) + content)
@@ -51,14 +51,14 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_the_trap_is_one(folder):
-    assert generation().load("a") == b"evil"
+    assert stored().load("a") == b"evil"
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o720, 0o702, 0o1777])
 def test_a_folder_that_others_can_write_to(folder, mode):
     folder.chmod(mode)
-    assert "can be written to by others" in generation().problem
-    assert generation().load("a") is None
+    assert "can be written to by others" in stored().problem
+    assert stored().load("a") is None
 
 
 @pytest.mark.parametrize("above", ["cache", HOME])
@@ -66,25 +66,25 @@ def test_a_folder_that_others_can_write_to(folder, mode):
 def test_a_folder_above_that_others_can_write_to(folder, above, mode):
     """They could rename what lies in it, and put a folder of theirs in its place."""
     {"cache": folder.parents[1], HOME: folder.parent}[above].chmod(mode)
-    assert "can be written to by others" in generation().problem
-    assert "GGMLQ_CACHE_DIR" in generation().problem
-    assert generation().load("a") is None
+    assert "can be written to by others" in stored().problem
+    assert "GGMLQ_CACHE_DIR" in stored().problem
+    assert stored().load("a") is None
 
 
 def test_links_count_to_the_cache_alone(folder, tmp_path, monkeypatch):
     (tmp_path / "link").symlink_to(tmp_path)
     monkeypatch.setenv("GGMLQ_CACHE_DIR", str(tmp_path / "link"))
-    assert generation().load("a") == b"evil"
+    assert stored().load("a") == b"evil"
     folder.parent.rename(tmp_path / "away")
     folder.parent.symlink_to(tmp_path / "away")
-    assert "or a link" in generation().problem
-    assert generation().load("a") is None
+    assert "or a link" in stored().problem
+    assert stored().load("a") is None
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o620, 0o602])
 def test_an_entry_that_others_can_write_to(folder, mode):
     (folder / ("a" + ENTRY)).chmod(mode)
-    assert generation().load("a") is None
+    assert stored().load("a") is None
 
 
 @pytest.mark.parametrize("what", ["cache", HOME, "folder", "entry", "mark"])
@@ -94,13 +94,13 @@ def test_another_owner(folder, what):
     files = {"folder": folder, "entry": folder / ("a" + ENTRY), "mark": folder / MARK}
     target = {"cache": folder.parents[1], HOME: folder.parent, **files}[what]
     os.chown(target, STRANGER, -1)
-    found = generation()
+    found = stored()
     assert found.load("a") is None
     assert what == "entry" or "belongs to another user" in found.problem
 
 
 def test_a_folder_that_is_exchanged_after_the_first_look(folder, tmp_path):
-    found = generation()
+    found = stored()
     folder.rename(tmp_path / "away")
     plant(tmp_path / "other").chmod(0o777)
     (tmp_path / "other").rename(folder)
@@ -132,14 +132,14 @@ def test_an_entry_that_is_no_file(folder, tmp_path, kind):
             made.bind(str(entry)) if len(str(entry)) < 100 else entry.mkdir()
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     for _ in range(3):
-        assert generation().load("a") is None
+        assert stored().load("a") is None
     assert not before or len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_a_folder_without_our_mark_is_not_used(folder):
     (folder / MARK).unlink()
-    assert "was not made by ggmlq" in generation().problem
-    assert generation().load("a") is None
+    assert "was not made by ggmlq" in stored().problem
+    assert stored().load("a") is None
 
 
 def test_random_content_is_never_taken(folder, fresh, rounds):
@@ -151,15 +151,18 @@ def test_random_content_is_never_taken(folder, fresh, rounds):
             if content:
                 content[int(fresh.integers(len(content)))] ^= int(fresh.integers(1, 256))
         entry.write_bytes(content)
-        found = generation().load("a")
+        found = stored().load("a")
         assert found is None or bytes(content) == right
 
 
 COMPILED = """
-from ggmlq.cpu.machine import disk_cache
-from ggmlq.cpu.machine.jit import jit
-times = jit(lambda x: 3 * x)
-print(times(14) == 42, disk_cache.examine()["functions"], disk_cache.examine()["problem"])
+from numba import types
+from ggmlq.cpu.machine.digest import adder
+from ggmlq.store import disk
+function = adder()
+function.compile((types.int64,) * 3)
+facts = disk.here().examine()
+print(len(function.overloads) == 1, facts.kernels, facts.problem)
 """
 
 
@@ -177,7 +180,7 @@ def test_planted_pickles_do_not_run_in_a_compiled(tmp_path):
     """Every entry of a warm cache becomes a trap: under the right seal, but of a file others can write."""
     functions, _ = compiled(tmp_path)
     assert functions
-    (folder,) = (tmp_path / HOME).glob("cpu-*")
+    (folder,) = (tmp_path / HOME).glob(KERNELS)
     for entry in folder.glob("*" + ENTRY):
         trap = pickle.dumps(Trap(tmp_path / "caught"))
         entry.write_bytes(_seal(entry.name.removesuffix(ENTRY), trap) + trap)
@@ -189,7 +192,7 @@ def test_planted_pickles_do_not_run_in_a_compiled(tmp_path):
 
 def test_a_warm_cache_that_is_read_only_is_used(tmp_path):
     functions, _ = compiled(tmp_path)
-    (folder,) = (tmp_path / HOME).glob("cpu-*")
+    (folder,) = (tmp_path / HOME).glob(KERNELS)
     before = {entry.name: entry.stat().st_mtime_ns for entry in folder.iterdir()}
     folder.chmod(0o500)
     try:

@@ -11,9 +11,9 @@ were opened by address (https://, hf://). If the parts take more than 64 GiB, or
 those that were not opened for the longest time are removed; compiled kernels take half a gigabyte at most.
 GGMLQ_CACHE_DIR moves the cache, or turns it off.
 
-"fill FORMAT …" compiles the kernels that products with weights of these types take by themselves on a card, for all
-numbers of rows, so that no product waits for a compiler. Kernels that come with the package need no compiling. The
-card may be on another machine: NVIDIA's name for it, or its capability, such as sm_89.
+"fill FORMAT …" compiles the kernels that products with weights of these types take by themselves on a card,
+for all numbers of rows, so that no product waits for a compiler. Kernels that come with the package need no
+compiling. The card may be on another machine: its name as NVIDIA writes it, or its capability, such as sm_89.
 """
 EXAMPLES = """\
   ggmlq cache
@@ -25,10 +25,9 @@ EXAMPLES = """\
 def add(commands: Commands) -> None:
     """Declare ``ggmlq cache`` with its options and examples."""
     parser = declare(commands, "cache", "setup", SUMMARY, ABOUT, EXAMPLES)
-    parser.add_argument("fill", nargs="*", metavar="fill FORMAT", help="compile the kernels of these
-    formats") parser.add_argument(
-        "--card", metavar="NAME", help='with fill: a card\'s name or "sm_NN"; default: this one'
-    )
+    parser.add_argument("fill", nargs="*", metavar="fill FORMAT", help="compile the kernels of these formats")
+    card = "with fill: the card's name, or sm_NN; default: the card of this machine"
+    parser.add_argument("--card", metavar="NAME", help=card)
     kinds = ("all", "compiled", "remote")
     parser.add_argument(
         "--empty", nargs="?", const="all", choices=kinds, help="remove what is stored; of a kind"
