@@ -9,7 +9,8 @@ import sys
 import numba
 import pytest
 
-from ggmlq.store.identity import identity
+from ggmlq.store import reach
+from ggmlq.store.origin import described, origin_of
 
 PRODUCT = """
 import time
@@ -19,9 +20,9 @@ import ggmlq as gq
 q = gq.quantize(np.eye(32, 64, dtype=np.float32), "q4_0")
 y = gq.linear(np.ones((1, 64), np.float32), q, kernel="cpu:naive")  # which is soon compiled
 print(time.perf_counter() - start, abs(float(y[0, 0]) - 1) < 0.01)
-from ggmlq.cpu.machine.disk_cache import examine
-facts = examine()
-print(facts["functions"], facts["path"], facts["problem"])
+from ggmlq.store import disk
+facts = disk.here().examine()
+print(facts.kernels, facts.path, facts.problem)
 """
 
 
@@ -60,36 +61,37 @@ def test_without_a_place_it_still_works(tmp_path):
     assert "cannot be used: Not a directory" in problem
 
 
-def test_identity_tells_functions_apart():
+def test_what_a_function_holds_tells_it_apart():
     def make(n):
         def inner(x):
             return x + n
 
         return inner
 
-    assert identity(make(1)) == identity(make(1))
-    assert identity(make(1)) != identity(make(2))
-    assert identity(make(make(1))) != identity(make(make(2)))
-    assert identity((1, 2)) != identity((12,))
-    assert identity(make(numba.float32)) != identity(make(numba.float64))
+    assert described(make(1)) == described(make(1))
+    assert described(make(1)) != described(make(2))
+    assert described(make(make(1))) != described(make(make(2)))
+    assert described((1, 2)) != described((12,))
+    assert described(make(numba.float32)) != described(make(numba.float64))
 
 
-def test_what_changes_no_code_changes_no_identity():
-    def made(text):
-        space = {"__name__": "somewhere"}
-        exec(text, space)
-        return identity(space["f"])
-
-    plain = made("def f(x):\n    return x + 1")
-    assert made('# said\n\ndef f(x):\n    """Add one."""\n\n    return x + 1  # one') == plain
-    assert made("def f(x):\n    return x + 2") != plain
-    assert made("def f(x):\n    return 'a'") != made("def f(x):\n    return 'b'")
-
-
-def test_an_address_is_no_identity():
+def test_an_address_describes_nothing():
     thing = object()
     with pytest.raises(AssertionError, match="has an address"):
-        identity(lambda: thing)
+        described(lambda: thing)
+
+
+def test_the_definitions_of_a_compiled_function_are_in_its_origin():
+    """Those of an encoder: its maker, and the format's file, though no text of its maker names that."""
+    from ggmlq.cpu.unpack import unpacker
+    from ggmlq.formats import FORMATS
+
+    origin = origin_of(unpacker(FORMATS["q4_K"]).py_func, "(int64)")
+    assert origin.family == "ggmlq.cpu.unpack.unpacker"
+    assert reach.digest(origin.family, origin.formats) != reach.UNKNOWN
+    assert origin != origin_of(unpacker(FORMATS["q6_K"]).py_func, "(int64)")
+    assert origin_of(lambda x: x).family != origin.family
+    assert reach.digest("tests.nowhere.function") == reach.UNKNOWN
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "2", None, True])

@@ -31,7 +31,7 @@ from ggmlq.cuda.linear import r8_mma, r10_streamk, r14_mma_bf16
 from ggmlq.cuda.machine import launch
 from ggmlq.cuda.machine.coverage import families
 from ggmlq.cuda.machine.launch import Kernel, array
-from ggmlq.cuda.packed.layout import layout_of
+from ggmlq.cuda.packed.layout import PackedLayout, layout_of
 from ggmlq.cuda.unpacked import tiles
 from ggmlq.formats import FORMATS, BlockFormat
 
@@ -54,14 +54,21 @@ def capabilities(kernel):
 
 def weight_of(case):
     """What makes a kernel of a family demanding: large numbers and shapes, then offsets, then bits."""
-    fmt = next((value for value in case if isinstance(value, BlockFormat)), None)
+    fmt = next((value for value in case if isinstance(value, BlockFormat | PackedLayout)), None)
     flat = []
     for value in case:
         if value is fmt:
             continue
         fields = list(vars(value).values()) if is_dataclass(value) else [value]
         flat += [v for v in fields if isinstance(v, int) and not isinstance(v, bool)]
-    return (max(flat, default=0), *((fmt.has_offset, fmt.bits_per_weight) if fmt else ()))
+    return (
+        max(flat, default=0),
+        *(
+            (fmt.has_offset, fmt.bits if isinstance(fmt, PackedLayout) else fmt.bits_per_weight)
+            if fmt
+            else ()
+        ),
+    )
 
 
 def extremes(family):

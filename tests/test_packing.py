@@ -113,7 +113,7 @@ def test_what_a_warp_of_gemv_makes_of_new_types(fresh):
 def test_wgmma_and_gemv_assemble_for_a_new_type(fmt, fresh):
     gemv, wgmma = (importlib.import_module(f"ggmlq.cuda.linear.{name}") for name in ("r13_gemv", "r15_wgmma"))
     several = gemv.kernel(
-        layout_of(fmt), *((1, 2) if fresh.integers(2) else (16, 1)), bool(fresh.integers(2)), 2
+        packed_layout(fmt), *((1, 2) if fresh.integers(2) else (16, 1)), bool(fresh.integers(2)), 2
     )
     for kernel in (several, wgmma.kernel(packed_layout(fmt), wgmma.TILES[0])):
         code, needs = kernel.assemble((9, 0))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import product
 from typing import Any
 
 from _packs import Wanted
@@ -18,10 +19,13 @@ from _packs import Wanted
 from ggmlq.cuda.machine.coverage import families
 from ggmlq.cuda.machine.served import PTX, machine_of
 from ggmlq.formats import BLOCK_FORMATS, Format
+from ggmlq.store.origin import Origin
 from ggmlq.testing import dry_run
 
 HOPPER = (9, 0)
 FEW = 8  # cases of a family that come together
+# Families for activations that do not lie as kernels read them, and for repeated products with a bias.
+BESIDE = "ggmlq.cuda.activations.floats.kernel", "ggmlq.cuda.epilogue.bias.adder"
 ACTIVATIONS = ("q8_1", "q8_K")  # types that no model stores weights in
 OTHERS = dry_run.SHAPES[2:8:2]  # shapes for cards whose tiles do not depend on shapes
 SCALED = (  # codes with the tiles of x and of w
@@ -34,6 +38,8 @@ SCALED = (  # codes with the tiles of x and of w
 def wanted() -> tuple[Wanted, ...]:
     """All kernels that belong in the packs."""
     kernels = dict.fromkeys(_launched())
+    for name, machine in product(BESIDE, (machine_of(HOPPER), PTX)):
+        kernels |= dict.fromkeys(Wanted(Origin(name, case), machine) for case in families()[name].cases)
     for origin, machine in list(kernels):
         cases = families()[origin.family].cases
         if len(cases) <= FEW and not origin.formats:

@@ -17,7 +17,6 @@ from ggmlq.store.origin import Origin, described
 from ggmlq.store.packs import CHUNK, SUFFIX, Pack
 from ggmlq.store.store import key_by_name, key_of
 
-TYPES = frozenset(FORMATS)
 LEVEL = 9 | lzma.PRESET_EXTREME
 # The best filters for text, for instructions of 16 bytes (3 % less), and for those of any length (1 %).
 FILTERS = (
@@ -53,29 +52,33 @@ def fresh_code(prebuilt: Path, kernels: Iterable[Wanted]) -> dict[Wanted, bytes]
     return code
 
 
-def problems(prebuilt: Path, kernels: Iterable[Wanted]) -> dict[str, list[str]]:
-    """Errors of packs: kernels that are missing, of other sources, or that do not belong in."""
-    names = {str(kernel) for kernel in kernels}
-    held = {f"{path.parent.name}: {name}" for path, pack in _all(prebuilt) for name in pack.kernels}
-    return {"missing": sorted(names - held), "stale": stale(prebuilt), "unwanted": sorted(held - names)}
+class Held(NamedTuple):
+    """A kernel in a pack."""
+
+    pack: Pack
+    name: str  # of its origin
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """The formats among its arguments."""
+        arguments = self.name.partition("(")[2].removesuffix(")").split(", ")
+        return tuple(word for word in arguments if word in FORMATS)
+
+    @property
+    def is_stale(self) -> bool:
+        """True where it was compiled from other sources than today's."""
+        key = key_by_name(self.name, self.formats, self.pack.path.parent.name, self.pack.compilers)
+        return not (key and self.pack.holds(self.name, key))
+
+    def __str__(self) -> str:
+        return f"{self.pack.path.parent.name}: {self.name}"
 
 
-def stale(prebuilt: Path) -> list[str]:
-    """The kernels of packs that were compiled from other sources than today's."""
-    names = []
-    for path, pack in _all(prebuilt):
-        for name, (key, *_) in pack.kernels.items():
-            arguments = name.partition("(")[2].removesuffix(")").split(", ")
-            formats = tuple(word for word in arguments if word in TYPES)
-            if key != key_by_name(name, formats, path.parent.name, pack.compilers):
-                names.append(f"{path.parent.name}: {name}")
-    return names
-
-
-def _all(prebuilt: Path) -> Iterator[tuple[Path, Pack]]:
+def held(prebuilt: Path) -> Iterator[Held]:
+    """All kernels in packs."""
     for path in sorted(prebuilt.glob(f"*/*{SUFFIX}")):
         if (pack := opened(path)) is not None:
-            yield path, pack
+            yield from (Held(pack, name) for name in pack.kernels)
 
 
 def write(prebuilt: Path, code: Mapping[Wanted, bytes], compilers: str) -> None:

@@ -35,7 +35,7 @@ import _compile_cpu  # noqa: E402
 import _compile_cuda  # noqa: E402
 import _kernels_cpu  # noqa: E402
 import _kernels_cuda  # noqa: E402
-from _packs import Wanted, fresh_code, stale, write, write_digests  # noqa: E402
+from _packs import Wanted, fresh_code, held, write, write_digests  # noqa: E402
 
 from ggmlq.base.progress import Progress  # noqa: E402
 from ggmlq.cpu.machine import served as cpu  # noqa: E402
@@ -84,14 +84,14 @@ def build(only: str, jobs: int) -> int:
 
 def _families() -> Iterator[tuple[str, tuple[str, ...]]]:
     """Families of kernels with their formats: those in packs, and all of the GPU's."""
-    for _, wanted, _ in SIDES:
-        yield from ((kernel.origin.family, kernel.origin.formats) for kernel in wanted())
+    for store, _, _ in SIDES:
+        yield from ((kernel.name.partition("(")[0], kernel.formats) for kernel in held(store.prebuilt))
     yield from _kernels_cuda.all_families()
 
 
 def check(as_json: bool) -> int:
     """Print the kernels of packs that are stale; the exit status."""
-    kernels = [name for store, _, _ in SIDES for name in stale(store.prebuilt)]
+    kernels = [str(kernel) for store, _, _ in SIDES for kernel in held(store.prebuilt) if kernel.is_stale]
     if as_json:
         print(json.dumps({"stale": kernels}, indent=1))
     elif kernels:

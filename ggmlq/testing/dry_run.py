@@ -141,7 +141,8 @@ ROWS = (
 )  # fmt: skip
 RESULTS = "float32", "float16", "bfloat16"
 INPUTS = np.float32, np.float16
-CODES, QUANTIZED = ("e4m3", "int8"), ((1, 128), (128, 128), (1, None))
+CODES = ("e4m3", "float32"), ("e4m3", "e8m0"), ("int8", "float32")
+QUANTIZED, WIDTHS = ((1, 128), (128, 128), (1, None)), [128 << i for i in range(8)]
 Tile = tuple[int, int | None]
 EXPERTS = (
     (8, 2, 14336, 4096),
@@ -232,8 +233,8 @@ def _dropped(q: QuantArray, k: int) -> None:
 
 
 def code_kernels(card: Card) -> list[Any]:
-    """The kernels that quantize to codes with scales."""
+    """The kernels that quantize to codes with scales, of few rows and many, of rows of any length."""
     with on_paper(card) as launched:
-        for code, dtype, tile, rows in product(CODES, INPUTS, QUANTIZED, (16, 4096)):
-            gq.quantize_scaled(paper((rows, 4096), dtype), code, tile)
+        for (code, scale), dtype, tile, rows, k in product(CODES, INPUTS, QUANTIZED, (16, 4096), WIDTHS):
+            gq.quantize_scaled(paper((rows, k), dtype), code, tile, scale=scale)
     return list(dict.fromkeys(launched))

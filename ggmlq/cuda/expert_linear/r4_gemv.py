@@ -48,7 +48,7 @@ CASES = [  # columns, fragment rows of a block, ids of a lane
 MANY = 4  # waves
 
 
-@family((layout, *case) for layout in layouts() for case in CASES)
+@family(lambda: ((layout, *case) for layout in layouts() for case in CASES))
 def kernel(layout: PackedLayout, columns: int, fragment_rows: int, ids_per_lane: int) -> Kernel:
     """The kernel: block (use, 32 or 64 rows of its expert)."""
     stage = stage_for(layout, columns, fragment_rows)

@@ -72,7 +72,7 @@ COST = {  # of a block's stage and its part of what surrounds tiles, by columns;
 }  # fmt: skip
 
 
-@family((layout, tile) for layout in layouts() for tile in TILES)
+@family(lambda: ((layout, tile) for layout in layouts() for tile in TILES))
 def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
     """The kernel of blocks that stay on the card until the tiles of all experts are computed."""
     wide = tile.wide

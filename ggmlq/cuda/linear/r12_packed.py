@@ -64,7 +64,7 @@ def add_scaled(sums: Any, low: Any, high: Any, d: Any) -> None:
     sums[2], sums[3] = sums[2] + high * d[2], sums[3] + high * d[3]
 
 
-@family((layout,) for layout in layouts())
+@family(lambda: ((layout,) for layout in layouts()))
 def kernel(layout: PackedLayout) -> Kernel:
     """The kernel: block (eight fragment rows, eight rows of activations)."""
     fragment_bytes, runs, scales = layout.fragment_bytes, layout.runs, layout.scales

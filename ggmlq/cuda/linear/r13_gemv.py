@@ -168,12 +168,14 @@ def epilogue(stage: GemvStage) -> Any:
 
 
 @family(
-    (layout, columns, span, small, fragment_rows)
-    for layout in layouts()
-    for fragment_rows in (TWO, FOUR)
-    for columns in columns_of(fragment_rows)
-    for span in spans(layout, columns)
-    for small in kinds_of(fragment_rows, columns)
+    lambda: (
+        (layout, columns, span, small, fragment_rows)
+        for layout in layouts()
+        for fragment_rows in (TWO, FOUR)
+        for columns in columns_of(fragment_rows)
+        for span in spans(layout, columns)
+        for small in kinds_of(fragment_rows, columns)
+    )
 )
 def kernel(layout: PackedLayout, columns: int, span: int, small: bool, fragment_rows: int) -> Kernel:
     """The kernel for up to ``columns`` rows of activations, of small blocks or of lone ones."""

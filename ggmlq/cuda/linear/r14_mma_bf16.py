@@ -200,7 +200,7 @@ def storer(eights: int) -> Any:
     return store
 
 
-@family((layout, tile) for layout in layouts() for tile in TILES)
+@family(lambda: ((layout, tile) for layout in layouts() for tile in TILES))
 def kernel(layout: PackedLayout, tile: BfloatTile) -> Kernel:
     """The kernel: block (row of tiles, tile of activations, part of the columns)."""
     length, count, columns = tile.stage(layout), tile.stages(layout), tile.columns

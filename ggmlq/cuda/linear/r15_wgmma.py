@@ -118,7 +118,7 @@ def unpacker(weights: FragmentWeights) -> Any:
     return unpack
 
 
-@family((layout, tile) for layout in layouts() for tile in TILES)
+@family(lambda: ((layout, tile) for layout in layouts() for tile in TILES))
 def kernel(layout: PackedLayout, tile: WarpgroupTile) -> Kernel:
     """The kernel: block (row of tiles, tile of activations, part of the columns)."""
     weights, times = fragment_weights(layout), warpgroup.sums(tile.columns).times

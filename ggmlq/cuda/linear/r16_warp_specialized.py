@@ -59,7 +59,7 @@ from ..warp_specialized.tile import (
 )  # fmt: skip
 
 
-@family((layout, tile) for layout in layouts() for tile in TILES)
+@family(lambda: ((layout, tile) for layout in layouts() for tile in TILES))
 def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
     """The kernel of blocks that stay; the last block is the first in the order of schedule/work_units.py."""
     wide, locate = tile.wide, consumer_locator(tile.columns)

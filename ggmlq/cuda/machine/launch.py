@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable
-from functools import cache, wraps
-from typing import Any, NamedTuple
+from functools import cache, cached_property, wraps
+from typing import Any
 
 from ...base.progress import long_work
 from ...errors import DeviceError
@@ -238,11 +238,21 @@ def _word_count(kind: Any) -> int:
     return 5 + 2 * axes if axes is not None else elements[1] if elements else 1
 
 
-class Family(NamedTuple):
+Case = tuple[Any, ...]
+
+
+class Family:
     """A function that makes kernels, and the cases that it is made for."""
 
-    make: Callable[..., Kernel]
-    cases: tuple[tuple[Any, ...], ...]
+    def __init__(
+        self, make: Callable[..., Kernel], cases: Callable[[], Iterable[Case]] | Iterable[Case]
+    ) -> None:
+        self.make, self._cases = make, cases
+
+    @cached_property
+    def cases(self) -> tuple[Case, ...]:
+        """All cases; products need only theirs, so a list that takes time is a function."""
+        return tuple(self._cases() if callable(self._cases) else self._cases)
 
 
 FAMILIES: dict[str, Family] = {}
@@ -251,9 +261,10 @@ FAMILIES: dict[str, Family] = {}
 Maker = Callable[..., Kernel]
 
 
-def family(cases: Iterable[tuple[Any, ...]] = ((),)) -> Callable[[Maker], Maker]:
+def family(
+    cases: Callable[[], Iterable[Case]] | Iterable[Case] = ((),),
+) -> Callable[[Maker], Maker]:
     """Decorate a function that makes kernels: each is made once, and tests find them all."""
-    all_cases = tuple(cases)
 
     def decorate(make: Maker) -> Maker:
         name = f"{make.__module__}.{make.__qualname__}"
@@ -268,7 +279,7 @@ def family(cases: Iterable[tuple[Any, ...]] = ((),)) -> Callable[[Maker], Maker]
         def get(*case: Any) -> Kernel:
             return make_once(*case)
 
-        FAMILIES[name] = Family(get, all_cases)
+        FAMILIES[name] = Family(get, cases)
         return get
 
     return decorate

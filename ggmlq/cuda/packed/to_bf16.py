@@ -45,7 +45,7 @@ def storer(layout: PackedLayout) -> Any:
     return store
 
 
-@family((layout,) for layout in layouts())
+@family(lambda: ((layout,) for layout in layouts()))
 def decoder(layout: PackedLayout) -> Kernel:
     """The kernel that decodes: block (fragment row, eight of its fragments)."""
     fragment_bytes, chunks = layout.fragment_bytes, layout.fragment_bytes // 16
