@@ -41,8 +41,9 @@ class PackedLayout:
 
     @property
     def name(self) -> str:
-        """The formats whose fragments are laid out so."""
-        return ", ".join(fmt.name for fmt in BLOCK_FORMATS if layout_of(fmt) == self)
+        """Words for people: bits of a code, columns that share a scale, and what else tells layouts apart."""
+        levels = f" of {len(self.levels)} levels" if self.levels else ""
+        return f"{self.bits}-bit codes{levels}, runs of {self.run}{' with offsets' * self.has_offset}"
 
     @property
     def low(self) -> int:
