@@ -17,7 +17,7 @@ Only this folder, ``cuda`` and the two folders of these names in ``gru`` import 
     lanes/        vectors for compiled code: unpack and encode are written with them
     atoms.py      a format's atoms compiled as they stand: they serve a format without files here
     projection.py  random sums of a product's rows, by which a trace judges all of it with one reading of w
-    attention.py  softmax(q·kᵀ)·v in float64, the oracle of attention in a trace
+    attention/    attention over rows of blocks or floats
     machine/      the CPU itself: instructions, kernels by name, the compiler and its cache, threads
     report.py     the CPU's part of ``ggmlq doctor``
 

@@ -19,7 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from ..dispatch import measured
+from ..base.threads import num_threads
+from ..dispatch import measured, tuned
 from ..dispatch.ladder import Problem, Rung, rungs
 from ..dispatch.measured import NOTHING, Entry, Preference
 from ..dispatch.problems import Linear, ScaledLinear
@@ -31,9 +32,16 @@ from .machine.target import target
 
 FEW, FOR_FEW = 3, "cpu:lines"
 MATRIX, MATRIX_ROWS = "cpu:amx", 28  # the matrix unit multiplies 32 rows of activations at a time
+PANELS, FEWEST_MATRIX, MOST_LINES = "cpu:panels", 8, 8  # rows from, and up to, which two others are timed
+LEAST_LEVEL = 4  # of rungs that are timed: those below explain
 FLOATS = "cpu:floats"  # it takes no blocks
 USUAL = "usual on a CPU that was not measured"
 MATRIX_FIRST = "ahead wherever there is a matrix unit"
+IN_PACKS = {  # rungs whose code comes with the package, by operation (tools/_kernels_cpu.py)
+    "linear": ("cpu:tiles", "cpu:lines", "cpu:panels", "cpu:amx", "cpu:floats"),
+    "scaled_linear": ("cpu:lines", "cpu:tiles", "cpu:pairs"),
+    "expert_linear": ("cpu:tiles", "cpu:panels"),
+}
 PACKED = "the highest whose code came with the package"
 TABLE = Path(__file__).with_name("choice.json")
 
@@ -56,6 +64,15 @@ def card() -> None:
     """None: a CPU has no card, by which GPUs choose."""
 
 
+def packed(cases: dict[str, list[Problem]]) -> dict[str, bool | None]:
+    """By kernel, whether its code for some problems comes with the package."""
+    level = served.level()
+    return {
+        name: level is not None and all(name in IN_PACKS.get(problem.op, ()) for problem in problems)
+        for name, problems in cases.items()
+    }
+
+
 def code() -> str:
     """A sentence on where the code of kernels comes from in this process."""
     if (level := served.level()) is None:
@@ -72,22 +89,72 @@ def table() -> list[Entry]:
     return measured.entries(TABLE, "cpus")
 
 
-def preference(problem: Problem) -> Preference:
-    """The order of rungs for a problem; only products of blocks and of 8-bit floats have one."""
+def preference(problem: Problem, timed: bool = True) -> Preference:
+    """The order of rungs for a problem; only products of blocks and of 8-bit floats have one.
+
+    ``timed``: times that were measured on this machine come first.
+    """
     if isinstance(problem, ScaledLinear):
         return scaled_order(problem)
     if not isinstance(problem, Linear) or not isinstance(problem.format, BlockFormat):
         return NOTHING
+    usually = untimed(problem)
+    order = tuned.preference(problem, processor(problem), candidates(problem)) if timed else NOTHING
+    if order is NOTHING:
+        return usually
+    return Preference(tuple(dict.fromkeys((*order.kernels, *usually.kernels))), order.why)
+
+
+def untimed(problem: Linear) -> Preference:
+    """The order of rungs where nothing was timed on this machine."""
     order = vector_order(problem)
-    if problem.m < MATRIX_ROWS or matrix_unit().refuses(problem) is not None:
+    if problem.m < MATRIX_ROWS or by_name()[MATRIX].refuses(problem) is not None:
         return order
     return Preference((MATRIX, *order.kernels), MATRIX_FIRST)
 
 
+def processor(problem: Problem) -> tuned.Processor:
+    """The CPU and the threads of this process, as measured times belong to them."""
+    cpu, compiled, dot = here()
+    return tuned.Processor("cpu", cpu, compiled, dot, num_threads())
+
+
+def is_measured(problem: Linear) -> bool:
+    """True if the table has an entry for this CPU."""
+    return any(fits(entry, here()) for entry in table())
+
+
+def shortlist(problem: Linear) -> tuple[str, ...]:
+    """The rungs that could be fastest for a product of blocks, in the order in which they come untimed.
+
+    They are few, and the package has their code.
+    """
+    panels = by_name()[PANELS].refuses(problem) is None
+    names = (PANELS, MATRIX) if panels else ("cpu:tiles", FOR_FEW)
+    takes = {MATRIX: problem.m >= FEWEST_MATRIX, FOR_FEW: problem.m <= MOST_LINES}
+    able = [n for n in names if takes.get(n, True) and by_name()[n].refuses(problem) is None]
+    order = [*untimed(problem).kernels, *names]
+    return tuple(sorted(able, key=order.index))
+
+
+def candidates(problem: Linear) -> tuple[str, ...]:
+    """All rungs that ``ggmlq tune`` times for a product of blocks, whoever has to compile them."""
+    able = [name for name, rung in by_name().items() if rung.refuses(problem) is None]
+    order = [*untimed(problem).kernels, *able]
+    return tuple(sorted((name for name in able if by_name()[name].level >= LEAST_LEVEL), key=order.index))
+
+
+def estimate(problem: Problem, kernel: str) -> float | None:
+    """Microseconds of a kernel as they were timed on this machine; None where they were not."""
+    if not isinstance(problem, Linear) or not tuned.is_on():
+        return None
+    return tuned.remembered(processor(problem)).get(tuned.case_of(problem), {}).get(kernel)
+
+
 @cache
-def matrix_unit() -> Rung:
-    """The rung of Intel's matrix unit."""
-    return next(rung for rung in rungs("linear", "cpu") if rung.name == MATRIX)
+def by_name() -> dict[str, Rung]:
+    """The rungs of products of blocks."""
+    return {rung.name: rung for rung in reversed(rungs("linear", "cpu"))}
 
 
 def vector_order(problem: Linear) -> Preference:

@@ -8,6 +8,7 @@
     instructions.py  steps of kernels on tiles: sums of 32 × 32
     product.py       the kernel: loops around the tiles; the next weights are decoded between products
     multiply.py      a product: tiles, kernel, threads
+    peak.py          the unit's own rate, for the roofs of a ladder
 
 ``codes8/int_amx.py`` multiplies 8-bit codes with scales on it, by the same instructions.
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from ...arrays.array import QuantArray
 from ...formats.packing import RUN
+from ..encode._halves import float_rows
 from ..machine.kernels import kernel
 from ..machine.workers import share_kernel
 from ..panels.layout import ROWS, layout_of
@@ -30,7 +31,7 @@ def multiply(x: Any, q: QuantArray, out: Any, unit: Any = Unit) -> None:
     if not runs:
         out[...] = 0
         return
-    weights, rows = q.prepared(panels), np.ascontiguousarray(x, np.float32)
+    weights, rows = q.prepared(panels), float_rows(x)
     product, pack = kernel("amx.product.multiplier", layout, unit), kernel("amx.activations.packer", True)
     for first in range(0, len(rows), MOST * BLOCK):
         part, result = rows[first : first + MOST * BLOCK], out[first : first + MOST * BLOCK]

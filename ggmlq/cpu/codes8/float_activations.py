@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ...arrays.scaled import Matrix
 from ..machine.kernels import kernel
+from ..machine.tables import address
 from ..machine.target import target
 from ..machine.workers import scratch, share_kernel
 from .float_layout import Cut
@@ -30,9 +31,9 @@ def x_rows_of(m: Matrix, cut: Cut) -> XRows:
     rows = XRows(scratch((count, cut.pitch), np.uint8), scratch((count, cut.groups * cut.runs), np.float32))
     pitch, step = m.scales.strides
     arguments = Decoding(
-        *cut, m.codes.ctypes.data, m.codes.strides[0], m.over.r, m.over.c,
-        m.scales.ctypes.data, pitch, step, rows.values.ctypes.data, cut.pitch,
-        rows.scales.ctypes.data,
+        *cut, address(m.codes), m.codes.strides[0], m.over.r, m.over.c,
+        address(m.scales), pitch, step, address(rows.values), cut.pitch,
+        address(rows.scales),
     )  # fmt: skip
     share_kernel(kernel("codes8.float_decode.row_decoder", m.code.name, target()), arguments, count, GRAIN)
     return rows

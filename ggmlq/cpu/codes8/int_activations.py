@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ...arrays.scaled import Matrix
 from ..machine.kernels import kernel
+from ..machine.tables import address
 from ..machine.workers import scratch, share_kernel
 from .int_layout import Cut, Form
 from .int_operands import Conversion
@@ -43,14 +44,14 @@ def x_rows_of(m: Matrix, cut: Cut, form: Form, shift: int, w_shift: int, n: int 
     sums = scratch((count, cut.groups * cut.chunks), np.int32)
     points = None if m.zeros is None or zeros is None else m.zeros.astype(np.int32, copy=False)
     arguments = conversion_of(m, cut)._replace(
-        stored=stored.ctypes.data if copied else 0, stored_pitch=stored.strides[0], flip=shift & 255,
-        sums=sums.ctypes.data, shift=shift, factor=1 if form.w_zeros else -w_shift,
-        by_group=scales.ctypes.data,
-        stored_zeros=0 if zeros is None else zeros.ctypes.data,
+        stored=address(stored) if copied else 0, stored_pitch=stored.strides[0], flip=shift & 255,
+        sums=address(sums), shift=shift, factor=1 if form.w_zeros else -w_shift,
+        by_group=address(scales),
+        stored_zeros=0 if zeros is None else address(zeros),
     )  # fmt: skip
     if points is not None:
         pitch, step = points.strides
-        arguments = arguments._replace(zeros=points.ctypes.data, zeros_pitch=pitch, zeros_step=step)
+        arguments = arguments._replace(zeros=address(points), zeros_pitch=pitch, zeros_step=step)
     share_kernel(kernel("codes8.int_interleave.row_converter", m.code.min < 0), arguments, count, GRAIN)
     return XRows(stored, scales, zeros, sums)
 
@@ -70,6 +71,6 @@ def conversion_of(m: Matrix, cut: Cut) -> Any:
     nothing: dict[str, Any] = dict.fromkeys(Conversion._fields, 0)
     (pitch, step), (r, c) = m.scales.strides, m.over[2:]
     return Conversion(**nothing)._replace(
-        **cut._asdict(), codes=m.codes.ctypes.data, pitch=m.codes.strides[0], r=r, c=c,
-        scales=m.scales.ctypes.data, scales_pitch=pitch, scales_step=step,
+        **cut._asdict(), codes=address(m.codes), pitch=m.codes.strides[0], r=r, c=c,
+        scales=address(m.scales), scales_pitch=pitch, scales_step=step,
     )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 from ...arrays.scaled import ScaledArray
 from ...dispatch.problems import ScaledLinear
 from ..machine.kernels import kernel
+from ..machine.tables import address
 from ..machine.target import target
 from ..machine.workers import share_kernel
 from ..panels.layout import ROWS_AT_ONCE
@@ -28,9 +29,9 @@ def multiply(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any) ->
     rows = x_rows_of(x.matrix(), cut, form, x_shift(problem.x), shift, problem.n)
     arguments = Operands(
         nbytes, at, w_scales, w_zeros, w_sums,
-        rows.codes.ctypes.data, rows.codes.strides[0], rows.scales.ctypes.data,
-        0 if rows.zeros is None else rows.zeros.ctypes.data, rows.sums.ctypes.data,
-        problem.m, problem.n, out.ctypes.data, cut.groups, cut.chunks, cut.fours,
+        address(rows.codes), rows.codes.strides[0], address(rows.scales),
+        0 if rows.zeros is None else address(rows.zeros), address(rows.sums),
+        problem.m, problem.n, address(out), cut.groups, cut.chunks, cut.fours,
     )  # fmt: skip
     most = ROWS_AT_ONCE[kind.registers]
     if problem.m < FEW:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ...arrays.scaled import Matrix
 from ..machine.kernels import Kernel, kernel
+from ..machine.tables import address
 from ..machine.target import target
 from ..machine.workers import share_kernel
 from .operands import Codes
@@ -25,10 +26,10 @@ def decode(m: Matrix, rows: slice, out: NDArray[np.float32], scaled: bool = True
     if not out.size:
         return
     arguments = Codes(
-        m.codes.ctypes.data + first * m.codes.strides[0], m.codes.strides[0],
+        address(m.codes) + first * m.codes.strides[0], m.codes.strides[0],
         over.columns, first, over.r, over.c,
-        0 if scales is None else scales.ctypes.data, 0 if zeros is None else zeros.ctypes.data,
-        out.ctypes.data, out.strides[0],
+        0 if scales is None else address(scales), 0 if zeros is None else address(zeros),
+        address(out), out.strides[0],
     )  # fmt: skip
     share_kernel(_kernel(m), arguments, rows.stop - first, max(1, GRAIN // over.columns))
 

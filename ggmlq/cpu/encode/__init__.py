@@ -3,6 +3,8 @@
     _tiles.py          sixteen blocks at a time through the program of a format (``formats/_program.py``)
     _program.py        the words of a program in registers
     f16.py, bf16.py    numbers without blocks, in vectors
+    _halves.py         float16 operands and results of products, converted
+    _narrowing.py      the kernel of such results
     iq2*.py, iq3*.py   searches in code books: settings, and how the bits are packed
     _search.py         their search for scales and rows of a code book
     _importance.py     weights in that search

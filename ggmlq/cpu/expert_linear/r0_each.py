@@ -19,6 +19,11 @@ from ...dispatch.experts import as_linear, expert_by_expert, refuses_scaled
 from ...dispatch.ladder import register
 
 
-@register(__name__, __doc__, arithmetic="f32", accumulate="f32", refuses=refuses_scaled)
+def alone(x: Any, q: QuantArray, ids: Any, out: Any) -> None:
+    """The products of ``launch`` by kernels whose rows do not depend on each other."""
+    expert_by_expert(x, q, ids, out, as_linear("f32", invariant=True))
+
+
+@register(__name__, __doc__, arithmetic="f32", accumulate="f32", refuses=refuses_scaled, invariant=alone)
 def launch(x: Any, q: QuantArray, ids: Any, out: Any) -> None:
     expert_by_expert(x, q, ids, out, as_linear("f32"))

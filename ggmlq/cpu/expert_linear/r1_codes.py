@@ -14,10 +14,27 @@ from __future__ import annotations
 from typing import Any
 
 from ...arrays.scaled import ScaledArray
-from ...dispatch.experts import as_scaled_linear, expert_by_expert, refuses_blocks
+from ...dispatch.experts import (
+    as_scaled_linear,
+    as_scaled_linear_alone,
+    expert_by_expert,
+    refuses_blocks,
+)
 from ...dispatch.ladder import register
 
 
-@register(__name__, __doc__, arithmetic="codes", accumulate="as scaled_linear", refuses=refuses_blocks)
+def alone(x: ScaledArray, q: ScaledArray, ids: Any, out: Any) -> None:
+    """The products of ``launch`` by kernels whose rows do not depend on each other."""
+    expert_by_expert(x, q, ids, out, as_scaled_linear_alone)
+
+
+@register(
+    __name__,
+    __doc__,
+    arithmetic="codes",
+    accumulate="as scaled_linear",
+    refuses=refuses_blocks,
+    invariant=alone,
+)
 def launch(x: ScaledArray, q: ScaledArray, ids: Any, out: Any) -> None:
     expert_by_expert(x, q, ids, out, as_scaled_linear)

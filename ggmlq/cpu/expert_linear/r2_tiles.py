@@ -48,6 +48,8 @@ def blocks(matrix: QuantArray) -> Any:
     return np.ascontiguousarray(matrix.raw)
 
 
-@register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses, repeats=True)
+@register(
+    __name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses, repeats=True, invariant=True
+)
 def launch(x: Any, q: QuantArray, ids: Any, out: Any) -> None:
     multiply(x, q, ids, out, variant)

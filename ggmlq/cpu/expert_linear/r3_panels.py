@@ -48,6 +48,19 @@ def variant(q: QuantArray) -> Variant:
     return Variant(layout, panels, layout.panel_bytes(q.shape[-1] // RUN), True, few, many)
 
 
-@register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses, repeats=True)
+def variant_alone(q: QuantArray) -> Variant:
+    """The kernels for few rows, for any number: bytes in between add in another order."""
+    usual = variant(q)
+    return usual._replace(many=usual.few)
+
+
+def alone(x: Any, q: QuantArray, ids: Any, out: Any) -> None:
+    """The products of ``launch`` with sums in one order, however many rows an expert has."""
+    multiply(x, q, ids, out, variant_alone)
+
+
+@register(
+    __name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses, repeats=True, invariant=alone
+)
 def launch(x: Any, q: QuantArray, ids: Any, out: Any) -> None:
     multiply(x, q, ids, out, variant)

@@ -16,6 +16,7 @@ from ...arrays.array import QuantArray
 from ...arrays.buffers import address_of
 from ...base.threads import PARTS, num_threads
 from ...formats.packing import RUN
+from ..encode._halves import float_rows
 from ..machine.features import CACHED, prefetch_distance
 from ..machine.kernels import Kernel, kernel
 from ..machine.recorded import SMALL
@@ -86,7 +87,7 @@ class Products:
 
     def _x_rows(self, x: Any) -> tuple[Any, int]:
         """Rows of activations as the tiles read them, and their address."""
-        rows = np.ascontiguousarray(x, np.float32)
+        rows = float_rows(x)
         x_rows = np.empty(len(rows) * self._row_bytes, np.uint8)
         at = address_of(x_rows)
         arguments = Activations(

@@ -29,7 +29,7 @@ def refuses(problem: Linear) -> str | None:
     return None
 
 
-@register(__name__, __doc__, arithmetic="f32", accumulate="f32", refuses=refuses)
+@register(__name__, __doc__, arithmetic="f32", accumulate="f32", refuses=refuses, invariant=True)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     assert isinstance(q.format, BlockFormat)
     rows, raw, multiply = np.ascontiguousarray(x, np.float32), np.ascontiguousarray(q.raw), kernel(q.format)

@@ -18,15 +18,29 @@ import numpy as np
 
 from ...arrays.array import QuantArray
 from ...dispatch.ladder import register
+from ..encode._halves import float_rows
 from ..unpack._stretch import decode_into
+from .r8_floats import multiply_floats
 
 SLAB_BYTES = 4 << 20  # of decoded weights: fits the last-level cache beside the activations
 
 
-@register(__name__, __doc__, arithmetic="f32", accumulate="f32")
+def alone(x: Any, q: QuantArray, out: Any) -> None:
+    """The product of ``launch`` with the sums of ``cpu:floats``, in one order for any number of rows."""
+    n, k = q.shape
+    x = np.ascontiguousarray(x, np.float32)
+    rows = max(1, SLAB_BYTES // (4 * max(k, 1)))
+    for start in range(0, n, rows):
+        slab = np.empty((min(rows, n - start), k), np.float32)
+        if not decode_into(q.format, np.ascontiguousarray(q.raw[start : start + rows]), slab):
+            slab[...] = q.format.decode(q.blocks[start : start + rows])
+        multiply_floats(x, slab, out, start)
+
+
+@register(__name__, __doc__, arithmetic="f32", accumulate="f32", invariant=alone)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     n, k = q.shape
-    x = np.ascontiguousarray(x, np.float32)  # a BLAS adds in another order where rows lie otherwise
+    x = float_rows(x)  # a BLAS adds in another order where rows lie otherwise
     if q.format.dtype == np.float32:
         np.matmul(x, q.blocks.T, out=out)
         return

@@ -34,7 +34,9 @@ def refuses(problem: Linear) -> str | None:
     return None
 
 
-@register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses, repeats=True)
+@register(
+    __name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses, repeats=True, invariant=True
+)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     fmt, kind = q.format, target()
     assert isinstance(fmt, BlockFormat)

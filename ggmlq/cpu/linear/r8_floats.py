@@ -19,6 +19,7 @@ import numpy as np
 from ...arrays.array import QuantArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import Linear
+from ..encode._halves import float_rows
 from ..machine.kernels import kernel
 from ..machine.target import target
 from ..machine.workers import share_kernel
@@ -38,11 +39,21 @@ def refuses(problem: Linear) -> str | None:
     return None
 
 
-@register(__name__, __doc__, arithmetic="f32", accumulate="f32", refuses=refuses)
+def multiply_floats(x: Any, weights: Any, out: Any, first: int) -> None:
+    """``x @ weights.T``, all float32 and contiguous, into the columns of ``out`` from ``first`` on."""
+    if not out.size:
+        return
+    n, k = weights.shape
+    at, to = weights.ctypes.data, out.ctypes.data + 4 * first
+    arguments = Floats(at, 4 * k, x.ctypes.data, len(x), k, to, out.shape[1])
+    share_kernel(kernel("linear._floats.sweep", "f32", target()), arguments, n, BAND)
+
+
+@register(__name__, __doc__, arithmetic="f32", accumulate="f32", refuses=refuses, invariant=True)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     if not out.size:
         return
-    rows, weights = np.ascontiguousarray(x, np.float32), q.raw
+    rows, weights = float_rows(x), q.raw
     if weights.strides[1] != 1:
         weights = np.ascontiguousarray(weights)
     (n, k), at = q.shape, weights.ctypes.data

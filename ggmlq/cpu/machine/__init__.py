@@ -31,4 +31,5 @@ A product:
     job.py             the board, the memory by which they share a job; board.py: their compiled part
     recorded.py        recorded launches: a repeated product runs the same tables with other addresses
     digest.py          a digest of weights that may be written to
+    peaks.py           reads and products alone, whose rates are the roofs of a ladder
 """

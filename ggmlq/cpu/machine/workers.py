@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...base.slots import Slot, labelled
 from ...base.threads import PARTS, Hands, inside_pool, no_memory, num_threads
 from .job import AWAKE, BOARD, MASK, Job, Service
 from .kernels import Code, Kernel, compiled, kernel
@@ -60,16 +61,20 @@ class Call(NamedTuple):
 
 
 class Tape(NamedTuple):
-    """The calls of kernels that a thread has recorded, and the memory that it took for results in between."""
+    """The calls of kernels that a thread has recorded, and the memory that it took for results in between.
 
+    ``first``: the number of that memory's first slot.
+    """
+
+    first: int
     calls: list[Call]
     scratch: list[Any]
 
 
 @contextmanager
-def recorded() -> Iterator[Tape]:
-    """Record the kernels that this thread runs inside ``with``."""
-    tape = Tape([], [])
+def recorded(first: int) -> Iterator[Tape]:
+    """Record the kernels that this thread runs inside ``with``; slots of memory start at ``first``."""
+    tape = Tape(first, [], [])
     with _taped(tape):
         yield tape
 
@@ -91,9 +96,10 @@ def _taped(tape: Tape | None) -> Iterator[None]:
 def scratch(shape: tuple[int, ...], dtype: Any) -> Any:
     """An empty array for results between two kernels; a recording keeps it alive."""
     memory = np.empty(shape, dtype)
-    if (tape := getattr(_tape, "tape", None)) is not None:
-        tape.scratch.append(memory)
-    return memory
+    if (tape := getattr(_tape, "tape", None)) is None:
+        return memory
+    tape.scratch.append(memory)
+    return labelled(memory, Slot(tape.first + len(tape.scratch) - 1))
 
 
 class _Crew:

@@ -9,8 +9,10 @@ import numpy as np
 
 from ...formats.format import Bytes, Floats
 from ...formats.packing import RUN
+from ..encode._halves import float_rows
 from ..machine.features import CACHED, prefetch_distance
 from ..machine.kernels import Kernel, kernel
+from ..machine.tables import address
 from ..machine.target import target
 from ..machine.workers import scratch, share_kernel
 from .layout import ROWS, PanelLayout, remaining_zero, rows_at_once, start, x_run_bytes
@@ -36,14 +38,14 @@ def multiply(
     most = 1 if len(x) == 1 else most or rows_at_once(layout, target())
     multiply_panels = kernels(most)
     step = max(X_BYTES // nbytes, 64) // most * most
-    address, ahead = weights.ctypes.data, prefetch_distance() if weights.nbytes > CACHED else 0
+    weights_at, ahead = address(weights), prefetch_distance() if weights.nbytes > CACHED else 0
     for first in range(0, len(x), step):
         x_rows, at = x_rows_of(x[first : first + step], layout, most)
         part: Floats = out[first : first + step]
         arguments = Operands(  # in their order: by keyword this takes microseconds of a small product
-            address, weights.shape[0], weights.shape[1],
+            weights_at, weights.shape[0], weights.shape[1],
             at, len(x_rows), nbytes,
-            part.ctypes.data, n, runs, ahead,
+            address(part), n, runs, ahead,
         )  # fmt: skip
         share_kernel(multiply_panels, arguments, -(-n // grain))
 
@@ -51,12 +53,12 @@ def multiply(
 def x_rows_of(x: Any, layout: PanelLayout, most: int = 1) -> tuple[Bytes, int]:
     """The activations as rows of codes for the tiles of a layout, ``most`` in a batch, and their address."""
     kind, runs = target(), x.shape[1] // RUN
-    rows = np.ascontiguousarray(x, np.float32)
+    rows = float_rows(x)
     x_rows = scratch((len(rows), runs * x_run_bytes(layout)), np.uint8)
     quantize = kernel("panels.activations.quantizer", layout.groups, layout.offset, kind)
-    at = x_rows.ctypes.data  # this takes a microsecond
+    at = address(x_rows)
     arguments = Activations(
-        rows.ctypes.data, at, len(rows), runs * RUN,
+        address(rows), at, len(rows), runs * RUN,
         x_rows.shape[1], most, remaining_zero(layout, kind), start(layout),
     )  # fmt: skip
     share_kernel(quantize, arguments, len(rows), 16)

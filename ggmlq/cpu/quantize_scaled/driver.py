@@ -12,6 +12,7 @@ from ...codes import scaling
 from ...codes.scaling import Quantized, Rule, empty, values
 from ...codes.tiling import Tiling
 from ..machine.kernels import Kernel, kernel
+from ..machine.tables import address
 from ..machine.target import target
 from ..machine.workers import scratch, share_kernel
 from .operands import LANES, WIDTH, Kind, Numbers
@@ -40,8 +41,8 @@ def quantize(x: NDArray[Any], over: Tiling, rule: Rule) -> Quantized:
 def whole_tiles(x: NDArray[Any], cut: Cut, rule: Rule, to: Quantized) -> None:
     """Quantize rows that kernels can read, cut into whole tiles, into ``to``."""
     arguments = _numbers(x, cut, to.codes)._replace(
-        scales=to.scales.ctypes.data,
-        zeros=0 if to.zeros is None else to.zeros.ctypes.data,
+        scales=address(to.scales),
+        zeros=0 if to.zeros is None else address(to.zeros),
         eps=int(rule.eps.view(np.uint32)),
     )
     share_kernel(_fused(x.dtype, rule), arguments, cut.units)
@@ -69,7 +70,7 @@ def encode(
     steps = np.ascontiguousarray(values(scales))
     points = None if zeros is None else np.ascontiguousarray(zeros, np.int32)
     arguments = _numbers(x, cut, codes)._replace(
-        scales=steps.ctypes.data, zeros=0 if points is None else points.ctypes.data
+        scales=address(steps), zeros=0 if points is None else address(points)
     )
     share_kernel(_encoder(x.dtype, rule, zeros is not None), arguments, cut.units)
     return codes
@@ -125,7 +126,7 @@ def _measured(dtype: np.dtype[Any], rule: Rule, keeps_nan: bool) -> Kernel:
 
 def _numbers(x: NDArray[Any], cut: Cut, codes: NDArray[Any]) -> Numbers:
     """Arguments of a kernel whose result is codes."""
-    lines = x.ctypes.data, x.strides[0], codes.ctypes.data, codes.strides[0]
+    lines = address(x), x.strides[0], address(codes), codes.strides[0]
     return Numbers(*cut, *lines, scales=0, zeros=0, eps=0, low=0, most=0)
 
 
@@ -135,7 +136,7 @@ def _extremes(
     """The least and the largest of each tile and of 0: of its parts first, then of these."""
     cut = far(over, x.itemsize)
     low, high = np.zeros((2, cut.units), np.float32)
-    arguments = _numbers(x, cut, x)._replace(low=low.ctypes.data, most=high.ctypes.data)
+    arguments = _numbers(x, cut, x)._replace(low=address(low), most=address(high))
     share_kernel(_measured(x.dtype, rule, keeps_nan), arguments, cut.units)
     most = np.maximum if keeps_nan else np.fmax
     return _together(np.fmin, low, cut, over), _together(most, high, cut, over)

@@ -11,6 +11,7 @@ Limited by the machine's float32 products; with few rows of activations by decod
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
 from ..decode_scaled import decode
+from ..linear.r8_floats import multiply_floats
 
 SLAB_BYTES = 16 << 20  # of decoded weights: fits the last cache beside the activations
 
@@ -29,8 +31,21 @@ def refuses(problem: ScaledLinear) -> str | None:
     return None
 
 
-@register(__name__, __doc__, arithmetic="codes", accumulate="float32", refuses=refuses)
+def alone(x: ScaledArray, w: ScaledArray, out: Any) -> None:
+    """The product of ``launch`` with the sums of ``cpu:floats``, in one order for any number of rows."""
+    _multiply(x, w, out, multiply_floats)
+
+
+@register(__name__, __doc__, arithmetic="codes", accumulate="float32", refuses=refuses, invariant=alone)
 def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
+    _multiply(x, w, out, _by_blas)
+
+
+def _by_blas(values: Any, slab: Any, out: Any, first: int) -> None:
+    np.matmul(values, slab.T, out=out[:, first : first + len(slab)])
+
+
+def _multiply(x: ScaledArray, w: ScaledArray, out: Any, multiply: Callable[..., None]) -> None:
     a, b = x.matrix(), w.matrix()
     n, k = b.over.rows, b.over.columns
     if not k:
@@ -43,4 +58,4 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     for start in range(0, n, step):
         part = slab[: n - start]
         decode(b, slice(start, start + len(part)), part)
-        np.matmul(values, part.T, out=out[:, start : start + step])
+        multiply(values, part, out, start)

@@ -35,7 +35,9 @@ def refuses(problem: ScaledLinear) -> str | None:
     return None
 
 
-@register(__name__, __doc__, arithmetic="codes", accumulate="int32 of 32, float32", refuses=refuses)
+@register(
+    __name__, __doc__, arithmetic="codes", accumulate="int32 of 32, float32", refuses=refuses, invariant=True
+)
 def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     a, b = x.matrix(), w.matrix()
     group = max(1, min(a.over.c, b.over.c))

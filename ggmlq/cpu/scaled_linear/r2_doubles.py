@@ -36,7 +36,7 @@ def refuses(problem: ScaledLinear) -> str | None:
     return None
 
 
-@register(__name__, __doc__, arithmetic="codes", accumulate="float64, exact", refuses=refuses)
+@register(__name__, __doc__, arithmetic="codes", accumulate="float64, exact", refuses=refuses, invariant=True)
 def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     a, b = x.matrix(), w.matrix()
     n, k = b.over.rows, b.over.columns

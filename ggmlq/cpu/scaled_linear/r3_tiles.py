@@ -31,6 +31,14 @@ def refuses(problem: ScaledLinear) -> str | None:
     return None
 
 
-@register(__name__, __doc__, arithmetic="codes", accumulate="int32, int64", refuses=refuses, repeats=True)
+@register(
+    __name__,
+    __doc__,
+    arithmetic="codes",
+    accumulate="int32, int64",
+    refuses=refuses,
+    repeats=True,
+    invariant=True,
+)
 def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     multiply(ScaledLinear.of(x, w), x, w, out)

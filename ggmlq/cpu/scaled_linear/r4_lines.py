@@ -21,6 +21,7 @@ from ...dispatch.problems import ScaledLinear
 from ..decode_scaled import decode
 from ..machine.features import CACHED, prefetch_distance
 from ..machine.kernels import kernel
+from ..machine.tables import address
 from ..machine.target import target
 from ..machine.workers import scratch, share_kernel
 from ..panels.layout import NEARER
@@ -49,10 +50,10 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     for row in range(0, len(values), ROWS):
         rows = min(ROWS, len(values) - row)
         arguments = Lines(
-            b.codes.ctypes.data, b.codes.strides[0], w_scales.ctypes.data, b.over.r, b.over.c,
-            values.ctypes.data + 4 * k * row, k, max(1, min(a.over.c, b.over.c)),
-            x_scales.ctypes.data, row, a.over.r, a.over.c,
-            out.ctypes.data + 4 * n * row, n, _ahead(b),
+            address(b.codes), b.codes.strides[0], address(w_scales), b.over.r, b.over.c,
+            address(values) + 4 * k * row, k, max(1, min(a.over.c, b.over.c)),
+            address(x_scales), row, a.over.r, a.over.c,
+            address(out) + 4 * n * row, n, _ahead(b),
         )  # fmt: skip
         share_kernel(kernel("scaled_linear._lines.lines", b.code.name, rows, target()), arguments, n, GRAIN)
 

@@ -34,7 +34,7 @@ def refuses(problem: ScaledLinear) -> str | None:
     return permission.refused()
 
 
-@register(__name__, __doc__, arithmetic="codes", accumulate="int32", refuses=refuses)
+@register(__name__, __doc__, arithmetic="codes", accumulate="int32", refuses=refuses, invariant=True)
 def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     from ..codes8.int_amx import multiply  # llvmlite's names: only where there is such a unit
 

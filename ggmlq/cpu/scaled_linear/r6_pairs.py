@@ -34,6 +34,19 @@ def refuses(problem: ScaledLinear) -> str | None:
     return float_needs.refused()
 
 
-@register(__name__, __doc__, arithmetic="codes", accumulate="float32", refuses=refuses, repeats=True)
+def alone(x: ScaledArray, w: ScaledArray, out: Any) -> None:
+    """The product of ``launch`` with weights laid side by side for few rows, too: sums have one order."""
+    multiply(ScaledLinear.of(x, w), x, w, out, along=0)
+
+
+@register(
+    __name__,
+    __doc__,
+    arithmetic="codes",
+    accumulate="float32",
+    refuses=refuses,
+    repeats=True,
+    invariant=alone,
+)
 def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     multiply(ScaledLinear.of(x, w), x, w, out)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.threads import share
-from .machine.jit import jit
+from ...base.threads import share
+from ..machine.jit import jit
 
 Wide = NDArray[np.float64]
 REASSOCIATED = {"reassoc", "contract", "nsz"}  # sums in any order; NaN and infinity are kept

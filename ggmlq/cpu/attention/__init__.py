@@ -1,0 +1,14 @@
+"""Attention over rows of blocks or floats: softmax(scale·q·kᵀ + mask)·v, with a running maximum.
+
+    operands.py   the arguments of the kernels, by name
+    drive.py      the driver: arguments, memory between kernels, work units
+    units.py      kernels: rows of queries over a stretch of positions; their stretches merged
+    softmax.py    in them, the step from scores of a tile to weights, with the running maximum
+    rows.py       in them, rows of keys and values to floats, some positions at a time
+    tile.py       in them, the products: queries times keys, weights times values, in registers
+    exponent.py   in them, exp and tanh of vectors, and the largest lane
+    oracle.py     the same in float64, of one stream: the oracle of attention in a trace
+
+Queries of all heads that share keys are rows of one matrix, so that keys and values are decoded once for all
+of them. Each sum has one order, whatever other rows there are and however many threads.
+"""
