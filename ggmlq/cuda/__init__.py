@@ -5,7 +5,7 @@ Only this folder imports CuPy. The kernels of a GRU are in gru/cuda; they use wh
     linear/             the ladder of ``x @ q.T``: one rung a file, each a kernel and its ``launch``
     scaled_linear/      the ladder of products of codes with scales
     expert_linear/      the ladder of products with the experts that tokens use
-    cost/               how long kernels take: the choice of a rung, its tile, its split (choice.json)
+    cost/               how long kernels take: the choice of a rung, a tile, a split (choice.json, rungs.json)
     schedule/           which block computes which steps of which tile
     packed/             weights in the file's bits, in the order in which tensor cores take them
     unpacked/           weights and activations as int8 codes and scales, for the middle of the ladder

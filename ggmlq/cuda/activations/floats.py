@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ...base.slots import Slot
 from ..intrinsics import bf16x2, dependent_launch, ptx
 from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
@@ -17,8 +18,7 @@ from ..intrinsics.floats import DTYPES, KINDS, LEAST
 from ..intrinsics.language import cuda, float32, float64, uint32, uint64
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family
-from ..machine.prepared_launch import AddressSlot
-from ..machine.recorded import RecordedLaunches, X, Y
+from ..machine.recorded import RecordedLaunches, X, Y, between
 from .sixteen import THREAD_VALUES, changed, changer, kind_of
 
 THREADS = 256
@@ -45,8 +45,8 @@ def kernel(widen: bool) -> Kernel:
 def halving(size: int) -> RecordedLaunches:
     """The prepared launch that makes halves of ``size`` floats, a multiple of eight."""
     count, change = size // THREAD_VALUES, changer("float32", "float16")
-    step = change, (-(-count // THREADS),), (THREADS,), (AddressSlot(X), AddressSlot(Y), count), 1, 0
-    return RecordedLaunches([step], None, None, ())
+    step = change, (-(-count // THREADS),), (THREADS,), (Slot(X), Slot(Y), count), 1, 0
+    return RecordedLaunches([step])
 
 
 def narrowed(x: Any, kind: str) -> Any:
@@ -122,7 +122,7 @@ def narrowed_for_wgmma(x: Any) -> Any:
     kind = kind_of(x)
     if kind is None:
         x, kind = aligned_floats(x), "float32"
-    y = cupy().empty(x.shape, np.uint16)
+    y = between(x.shape, np.uint16)
     orderer(kind)((-(-x.size // (16 * THREADS)),), (THREADS,), x, y, x.size // 16)
     return y
 
@@ -132,7 +132,7 @@ def converted(x: Any, dtype: np.dtype[Any]) -> Any:
     cp = cupy()
     if {x.dtype, dtype} != {FLOAT32, FLOAT64}:
         return cp.ascontiguousarray(x, dtype)
-    y = cp.empty(x.shape, dtype)
+    y = between(x.shape, dtype)
     flat = cp.ascontiguousarray(x).reshape(-1)
     kernel(x.dtype == np.float32)((-(-x.size // THREADS),), (THREADS,), flat, y.reshape(-1))
     return y

@@ -15,8 +15,8 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import DTYPES, KINDS, LEAST, storing
 from ..intrinsics.lane import four_into
 from ..intrinsics.language import cuda, float32, uint32, uint64
-from ..machine.device import cupy
 from ..machine.launch import Kernel, family
+from ..machine.recorded import between
 
 THREADS, THREAD_VALUES = 256, 8  # of a block; values of a thread
 NAMES = {"f": "float32", "e": "float16", "H": "bfloat16"}  # by NumPy's letters
@@ -87,6 +87,6 @@ def changed(x: Any, target: str) -> Any:
     """A copy of x in another kind of floats; x has a multiple of eight values, and a :func:`kind_of`."""
     source = kind_of(x)
     assert source is not None
-    y, count = cupy().empty(x.shape, DTYPES[target]), x.size // THREAD_VALUES
+    y, count = between(x.shape, DTYPES[target]), x.size // THREAD_VALUES
     changer(source, target)((-(-count // THREADS),), (THREADS,), x, y, count)
     return y

@@ -22,6 +22,7 @@ from ..intrinsics.floats import KINDS, LEAST
 from ..intrinsics.language import cuda, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
+from ..machine.recorded import between
 from .floats import aligned_floats, sixteen_loader
 from .sixteen import kind_of
 
@@ -120,7 +121,7 @@ def x_tiles_of(
     x, kind = readable_rows(x)
     m, k = x.shape
     height = -(-m // rows) * rows
-    x_tiles = device.cupy().empty((steps, height, STEP), np.uint16)
+    x_tiles = between((steps, height, STEP), np.uint16)
     m, sixteens = min(m, first or m), min(steps, along or steps) * STEP // THREAD_COLUMNS
     grid = -(-max(m * sixteens, zeros.size) // THREADS)
     make, sizes = x_tile_kernel(kind), (m, k, sixteens, height)

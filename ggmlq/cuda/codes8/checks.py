@@ -46,7 +46,7 @@ def refuses_boxes(problem: ScaledLinear) -> str | None:
     for name, operand in (("x", problem.x), ("w", problem.w)):
         if operand.c < problem.k and operand.c % STEP:
             return f"takes scales of {STEP} columns of K, or multiples; those of {name} have {operand.c}"
-    return tensor_maps.missing() if card is not None else None
+    return tensor_maps.missing(card)
 
 
 def refuses_persistent(problem: ScaledLinear) -> str | None:

@@ -7,4 +7,5 @@ warp_specialized.py  cuda:warp_specialized: microseconds of each tile, and the b
 split.py             the best split of tiles among blocks: whole, along K, or in clusters
 stage.py             microseconds of a stage, by tile and format
 codes8.py            products of 8-bit codes: tiles and parts of K
+roof.py              floors and estimates on any card, from its data sheet (../rungs.json)
 """

@@ -6,7 +6,9 @@ cost/codes8.py for codes with scales. Any number of rows and columns has one.
 Elsewhere the order was measured and lies in choice.json. ``tools/table.py cuda_choice`` writes it from the
 results of ``bench/bench_engine.py``; :mod:`ggmlq.dispatch.measured` says how it is read. A card that was not
 measured takes the entry of the nearest capability, then of the same name, then of the nearest number of
-multiprocessors.
+multiprocessors; but up to ``MOST_ROWS`` rows no kernel that calls cuBLAS. That one was ahead on a Hopper,
+whose tensor cores only the library used; it cannot be recorded in a CUDA graph, and decoding for it takes
+longest where memory is slow.
 
 For products with experts the order follows from the number of uses, by fixed limits. Codes with scales have
 an order on Hopper alone.
@@ -22,23 +24,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
-from ...dispatch import measured
+from ...dispatch import measured, tuned
 from ...dispatch.card import Card
-from ...dispatch.ladder import Problem
+from ...dispatch.cards import target
+from ...dispatch.ladder import Problem, rungs
 from ...dispatch.measured import NOTHING, Entry, Preference
 from ...dispatch.problems import ExpertLinear, Linear, Operand, ScaledLinear
 from ...formats import BlockFormat
 from ..machine import device
+from . import roof
 
 SPARE = ((64, "cuda:dp4a"), (None, "cuda:registers"))  # (rows up to which a rung is taken, the rung)
 HOPPER, FEWEST = (9, 0), 64  # rows of x, up to which weights are the first operand
 FEW_USES, LONG_ROWS = 64, 1024  # uses of experts; columns from which one launch is best for more uses, too
 # For codes with scales: uses of an expert on average; uses in all; columns from which these do not count.
 FEW_CODES, FEW_IDS, LONG_CODES = 4, 256, 4096
-# Operations on bfloat16 a clock and multiprocessor, by the datasheets; those of other GPUs.
-OPERATIONS, ELSEWHERE = {(8, 0): 2048, (9, 0): 4096, (10, 0): 8192, (10, 3): 8192}, 1024
+SHORT = "cuda:gemv", "cuda:mma_bf16", "cuda:warp_specialized"  # rungs that are timed, from 8.0 on
+LIBRARY, MOST_ROWS = ("cuda:dequant", "cuda:dequant_cublas", "cuda:dequant_bf16"), 4096
 ESTIMATED = "estimated from its shape"
 TABLE = Path(__file__).parents[1] / "choice.json"
 
@@ -54,13 +59,52 @@ def table() -> list[Entry]:
     return measured.entries(TABLE, "cards")
 
 
-def preference(problem: Problem) -> Preference:
-    """The order of rungs for a problem on its card; without a card, on the first one of the table."""
-    card, nearest = problem.card, _nearest(problem.card)
+def preference(problem: Problem, timed: bool = True) -> Preference:
+    """The order of rungs for a problem on its card; without a card, on the first one of the table.
+
+    ``timed``: times that were measured on this machine come first.
+    """
+    card = problem.card
     if isinstance(problem, ScaledLinear):
         return _codes_order(problem)
     if isinstance(problem, ExpertLinear):
         return _expert_order(problem)
+    usually = _linear_order(problem)
+    if card is None or not card.here or not isinstance(problem, Linear) or not timed:
+        return usually
+    order = tuned.preference(problem, processor(problem), shortlist(problem))
+    if order is NOTHING:
+        return usually
+    return Preference(tuple(dict.fromkeys((*order.kernels, *usually.kernels))), order.why)
+
+
+def processor(problem: Linear) -> tuned.Processor:
+    """The card of a problem, as measured times belong to it."""
+    assert problem.card is not None
+    return tuned.Processor("cuda", problem.card.name, target(problem.card))
+
+
+def is_measured(problem: Linear) -> bool:
+    """True if there is an estimate or an entry for this card."""
+    card = problem.card
+    return card is None or _on_hopper(problem) or any(entry["card"] in card.name for entry in table())
+
+
+def shortlist(problem: Linear) -> tuple[str, ...]:
+    """The rungs that could be fastest for a product of blocks, in the order in which they come untimed."""
+    able = {r.name for r in rungs(problem.op, problem.device) if r.refuses(problem) is None}
+    order = dict.fromkeys((*_linear_order(problem).kernels, *SHORT))
+    return tuple(name for name in order if name in able and name in SHORT)
+
+
+def candidates(problem: Linear) -> tuple[str, ...]:
+    """All rungs that ``ggmlq tune`` times for a product of blocks."""
+    return shortlist(problem)
+
+
+def _linear_order(problem: Problem) -> Preference:
+    """The order for products of blocks and floats where nothing was timed on this machine."""
+    card, nearest = problem.card, _nearest(problem.card)
     if isinstance(problem, Linear) and isinstance(problem.format, BlockFormat) and _on_hopper(problem):
         return _packed_order(problem, problem.format)
     choice = measured.preference(_as_there(problem, nearest), nearest, nearest.get("card", ""))
@@ -69,6 +113,8 @@ def preference(problem: Problem) -> Preference:
     kernels, why = choice
     if nearest["card"] not in card.name:
         why += ", the nearest card"
+        if isinstance(problem, Linear) and problem.m <= MOST_ROWS:
+            kernels = tuple(name for name in kernels if name not in LIBRARY)
     if card.capability < (8, 0) and isinstance(problem, Linear):
         kernels = (*kernels, next(name for most, name in SPARE if most is None or problem.m <= most))
     return Preference(kernels, why)
@@ -78,14 +124,19 @@ def _codes_order(problem: ScaledLinear) -> Preference:
     """The order for a product of codes with scales: that of cost/codes8.py's estimates on Hopper."""
     if not _on_hopper(problem):
         return NOTHING
+    us = _codes_us(problem)
+    return Preference(tuple(sorted(us, key=us.__getitem__)), ESTIMATED)
+
+
+def _codes_us(problem: ScaledLinear) -> dict[str, float]:
+    """Estimated microseconds of kernels for codes with scales on Hopper, by name."""
     assert problem.card is not None
     from . import codes8  # its kernels want numba-cuda, which a list of choices does not
 
     shape = codes8.CodesShape.on(problem.card, problem.m, problem.n, problem.k)
     few = problem.m <= FEWEST
     narrow = ("cuda:small_m", codes8.small_m(shape).us) if few else ("cuda:split_k", codes8.split_k(shape).us)
-    us = dict([narrow, ("cuda:persistent", codes8.persistent(shape).us)])
-    return Preference(tuple(sorted(us, key=us.__getitem__)), ESTIMATED)
+    return dict([narrow, ("cuda:persistent", codes8.persistent(shape).us)])
 
 
 def _expert_order(problem: ExpertLinear) -> Preference:
@@ -125,19 +176,44 @@ def _as_there(problem: Problem, entry: Entry) -> Problem:
 
 def balance(card: Card) -> float:
     """Operations that a card does while a byte comes from its memory; 0 where that is not known."""
-    a_clock = card.multiprocessors * OPERATIONS.get(card.capability, ELSEWHERE)
-    return a_clock * card.clock / card.bandwidth if card.bandwidth else 0.0
+    return roof.peak(card, "bfloat16") / card.bandwidth if card.bandwidth else 0.0
+
+
+def estimate(problem: Problem, kernel: str) -> float | None:
+    """Estimated microseconds of a kernel for a problem on its card; None where there is no estimate."""
+    us: dict[str, float] = {}
+    if isinstance(problem, ScaledLinear) and _on_hopper(problem):
+        us = _codes_us(problem)
+    elif isinstance(problem, Linear) and isinstance(problem.format, BlockFormat) and _on_hopper(problem):
+        us = _packed_us(problem, problem.format)
+    return us[kernel] if kernel in us else roof.estimate(problem, kernel)
+
+
+def floor(problem: Problem, kernel: str) -> float | None:
+    """Microseconds that no kernel like this can go below, by the card's data sheet; None if it is unknown."""
+    return roof.floor(problem, kernel)
+
+
+def packed(cases: dict[str, list[Problem]]) -> dict[str, bool | None]:
+    """By kernel, whether all code that it launches for some problems comes with the package."""
+    packaged: dict[str, bool | None] = import_module("ggmlq.cuda.machine.coverage").packed(cases)
+    return packaged
 
 
 def _packed_order(problem: Linear, fmt: BlockFormat) -> Preference:
     """The order for a product of blocks: that of cost/packed.py's estimates."""
+    us = _packed_us(problem, fmt)
+    return Preference(tuple(sorted(us, key=us.__getitem__)), ESTIMATED)
+
+
+def _packed_us(problem: Linear, fmt: BlockFormat) -> dict[str, float]:
+    """Estimated microseconds of kernels for blocks on Hopper, by name."""
     from ..packed.layout import layout_of
     from . import packed  # its kernels want numba-cuda, too
 
     assert problem.card is not None
     sizes = problem.m, problem.n, problem.k
-    us = packed.estimates(packed.PackedShape(*sizes, layout_of(fmt), problem.card))
-    return Preference(tuple(sorted(us, key=us.__getitem__)), ESTIMATED)
+    return packed.estimates(packed.PackedShape(*sizes, layout_of(fmt), problem.card))
 
 
 def _on_hopper(problem: Linear | ScaledLinear) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ...base.slots import Slot
 from ..activations.sixteen import NAMES
 from ..intrinsics import codes, dependent_launch, ptx
 from ..intrinsics.address import address
@@ -14,7 +15,6 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import KINDS
 from ..intrinsics.language import cuda, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..machine.prepared_launch import AddressSlot
 from ..machine.recorded import RecordedLaunches, X, Y
 
 THREADS, MOST = 256, 65535  # of a block; rows of blocks in a grid
@@ -73,5 +73,5 @@ def plan(m: int, n: int, letter: str) -> RecordedLaunches:
 
     A call fills in the addresses of the bias and of the results, and the stream.
     """
-    grid, arguments = (-(-n // THREADS), min(m, MOST)), (AddressSlot(X), AddressSlot(Y), m, n)
-    return RecordedLaunches([(adder(NAMES[letter]), grid, (THREADS,), arguments, 1, 0)], None, None, ())
+    grid, arguments = (-(-n // THREADS), min(m, MOST)), (Slot(X), Slot(Y), m, n)
+    return RecordedLaunches([(adder(NAMES[letter]), grid, (THREADS,), arguments, 1, 0)])

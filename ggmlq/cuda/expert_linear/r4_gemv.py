@@ -110,7 +110,7 @@ def kernel(layout: PackedLayout, columns: int, fragment_rows: int, ids_per_lane:
                 fetch_weights(warp_at + to, lane, w_at, apart, later)
                 fetch_activations(warp_at + to, lane, x, later, uses_at, served, uses_per_row, k)
             commit()
-            multiply(warp_at + here, lane, sums, opaque_zero(spans))
+            multiply(warp_at + here, lane, uint32(0), sums, opaque_zero(spans))
             to, here = after(to), after(here)
             span += uint32(warps)
         gather(sums)

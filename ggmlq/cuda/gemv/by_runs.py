@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ..intrinsics import bf16x2, ptx
+from ..intrinsics import bf16x2
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import ALL_LANES, g_and_t
 from ..intrinsics.language import cuda, float32, uint32
 from ..packed.codes import buffer_sizes
 from ..packed.layout import STEP
 from ..packed.operand import activation_summer, run_operand
-from .stages import TWO, GemvStage
+from .stages import TWO, GemvStage, four_takers
 
 MAX_COLUMNS = 4  # rows of activations
 
@@ -71,10 +71,10 @@ def multiplier(stage: GemvStage) -> Any:
     multiply_batch, twice = batch_multiplier(stage), stage.span > RunBatch(stage).fragments
 
     @inlined
-    def multiply(at: Any, lane: Any, sums: Any, opaque: Any) -> None:
-        multiply_batch(at, 0, lane, sums, opaque)
+    def multiply(at: Any, lane: Any, kind: Any, sums: Any, opaque: Any) -> None:
+        multiply_batch(at, 0, lane, kind, sums, opaque)
         if twice:
-            multiply_batch(at, 1, lane, sums, opaque)
+            multiply_batch(at, 1, lane, kind, sums, opaque)
 
     return multiply
 
@@ -83,7 +83,7 @@ def multiplier(stage: GemvStage) -> Any:
 def activations_of(stage: GemvStage) -> Any:
     """The device function that loads a batch's activations: of the lane's own run, and zeros for other runs.
 
-    ``b``: registers of ``mma``; ``x``: sums of activations, two a pass.
+    ``b``: registers of ``mma``; ``x``: sums of activations, two a pass; ``kind``: as in stages.py.
     """
     batch, columns, pitch = RunBatch(stage), stage.columns, stage.pitch
     x_at, steps, passes, pass_runs = (
@@ -94,23 +94,29 @@ def activations_of(stage: GemvStage) -> Any:
     )
     shift, some_idle = batch.columns.bit_length() - 1, pass_runs < batch.places
     needs_sums = run_operand(stage.layout)[-1]
-    narrowed, take_floats, sum_of = bf16x2.narrowed, ptx.take_floats, activation_summer(steps)
-    ones = bf16x2.ONES
-    numbers, batch_bytes, pass_bytes = 2 * steps * passes, 4 * STEP * batch.fragments, 64 * pass_runs * steps
-    step_bytes = 64
+    (take_floats, take_bits, change_halves), sum_of = four_takers(), activation_summer(steps)
+    ones, count = bf16x2.ONES, steps * passes
+    numbers, batch_columns, pass_columns = 2 * steps * passes, STEP * batch.fragments, 16 * pass_runs * steps
 
     @inlined
-    def take(at: Any, which: Any, lane: Any, b: Any, x: Any) -> None:
+    def take(at: Any, which: Any, lane: Any, kind: Any, b: Any, x: Any) -> None:
         g, t = g_and_t(lane)
         lane_run, v = uint32(g >> uint32(shift)), cuda.local.array(numbers, uint32)
         run = min(lane_run, uint32(pass_runs - 1)) if some_idle else lane_run
-        first = at + uint32(x_at + which * batch_bytes) + (g & uint32(columns - 1)) * uint32(pitch)
-        first = uint32(first + t * uint32(16) + run * uint32(step_bytes * steps))
-        for i in range(steps * passes):
-            f = take_floats(first + uint32(i // steps * pass_bytes + i % steps * step_bytes))
-            v[2 * i], v[2 * i + 1] = narrowed(f[0], f[1]), narrowed(f[2], f[3])
-            if some_idle and lane_run >= uint32(pass_runs):
-                v[2 * i] = v[2 * i + 1] = uint32(0)
+        row_at = at + uint32(x_at) + (g & uint32(columns - 1)) * uint32(pitch)
+        first = uint32(uint32(which * batch_columns) + t * uint32(4) + run * uint32(16 * steps))
+        if kind == uint32(0):
+            for i in range(count):
+                column = uint32(first + uint32(i // steps * pass_columns + i % steps * 16))
+                v[2 * i], v[2 * i + 1] = take_floats(row_at, column)
+        else:
+            for i in range(count):
+                column = uint32(first + uint32(i // steps * pass_columns + i % steps * 16))
+                v[2 * i], v[2 * i + 1] = take_bits(row_at, column)
+            change_halves(kind, v, numbers)
+        if some_idle and lane_run >= uint32(pass_runs):
+            for i in range(numbers):
+                v[i] = uint32(0)
         for i in range(passes):
             if needs_sums:
                 x[2 * i], x[2 * i + 1] = sum_of(v, 2 * steps * i, ones)
@@ -177,11 +183,11 @@ def batch_multiplier(stage: GemvStage) -> Any:
                         sums[o] = total - f[2 + side] * y if has_offset else total
 
     @inlined
-    def multiply(at: Any, which: Any, lane: Any, sums: Any, opaque: Any) -> None:
+    def multiply(at: Any, which: Any, lane: Any, kind: Any, sums: Any, opaque: Any) -> None:
         b, x = cuda.local.array(b_count, uint32), cuda.local.array(x_count, float32)
         for i in range(x_count):
             x[i] = float32(0)
-        take(at, which, lane, b, x)
+        take(at, which, lane, kind, b, x)
         here = at + uint32(which * fragments * fragment_bytes)
         multiply_pair(here, 0, lane, b, x, sums, opaque)
         if four_rows:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
+from ..epilogue.results import bias_loader, store_result
 from ..intrinsics import barrier as barriers
 from ..intrinsics import bf16x2, ptx
-from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32
@@ -55,10 +55,13 @@ def warp_placer(stage: GemvStage) -> Any:
 
 @cache
 def cluster_epilogue(stage: GemvStage) -> Any:
-    """The device function that takes the sums of a block's warps from shared memory to results."""
+    """The device function that takes the sums of a block's warps from shared memory to results.
+
+    ``result``: as in epilogue/results.py.
+    """
     columns, warps, sums, partials_at = stage.columns, stage.warps, stage.sums, stage.partials_at
     rows, line = stage.rows, 4 * stage.rows  # and bytes of a column of sums of another block
-    base, take_float, store_float = ptx.shared_base, bf16x2.take_float, ptx.store_float
+    base, take_float, load_bias, store = ptx.shared_base, bf16x2.take_float, bias_loader(), store_result
     join, meet, put_float_in_block = (
         barriers.wait_for_cluster,
         barriers.sync_cluster,
@@ -74,15 +77,15 @@ def cluster_epilogue(stage: GemvStage) -> Any:
         return total
 
     @inlined
-    def share(y: Any, row0: Any, rank: Any, splits: Any, m: Any, n: Any) -> None:
+    def share(result: Any, row0: Any, rank: Any, splits: Any, m: Any, n: Any) -> None:
         warp, lane = warp_and_lane()
         row, column, last = uint32(row0 + lane), warp, min(uint32(columns), m)
         if splits == uint32(1):
             while column < last:
                 for below in range(0, rows, 32):
-                    total = block_sum(column, uint32(lane + uint32(below)))
-                    if uint32(row + uint32(below)) < n:
-                        store_float(address(y, column, n, uint32(row + uint32(below)), 4), total)
+                    total, r = block_sum(column, uint32(lane + uint32(below))), uint32(row + uint32(below))
+                    if r < n:
+                        store(result, column, r, n, total + load_bias(result, r, n))
                 column = uint32(column + uint32(warps))
         else:
             join()  # the shared memory of the other blocks can be written
@@ -102,8 +105,9 @@ def cluster_epilogue(stage: GemvStage) -> Any:
                     while i < splits:
                         total += take_float(at)
                         at, i = uint32(at + uint32(columns * line)), uint32(i + uint32(1))
-                    if uint32(row + uint32(below)) < n:
-                        store_float(address(y, column, n, uint32(row + uint32(below)), 4), total)
+                    r = uint32(row + uint32(below))
+                    if r < n:
+                        store(result, column, r, n, total + load_bias(result, r, n))
                 column = uint32(column + uint32(splits * uint32(warps)))
 
     return share

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ..intrinsics import bf16x2, ptx
+from ..intrinsics import bf16x2, codes, ptx
 from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t
@@ -27,6 +27,7 @@ from ..packed.layout import ROWS, STEP, PackedLayout
 LEAST, WIDE = (8, 0), (9, 0)  # capabilities; in code for earlier GPUs 32 rows and two fragments spill
 TWO, FOUR = 2, 4  # fragment rows of a block
 FLOATS = 8  # rows of activations, up to which the kernel itself narrows floats
+HALVES = 1  # the kind of float16, by its place in KINDS
 LARGE = 800  # bytes of a fragment from which fewer warps are faster
 SMALL = 4  # warps of a small block
 # Warps of small blocks that a multiprocessor has registers for, by fragment rows and rows of activations.
@@ -76,8 +77,13 @@ class GemvStage:
 
     @property
     def floats(self) -> bool:
-        """True where activations are float32, False where they are bfloat16 already."""
+        """True where rows of a stage have room for float32, False where they are of 16 bits."""
         return self.columns <= FLOATS
+
+    @property
+    def takes_bits(self) -> bool:
+        """True where activations may be of 16 bits; with eight rows a branch in the loop costs too much."""
+        return self.columns != FLOATS
 
     @property
     def tiles(self) -> int:
@@ -151,11 +157,13 @@ def kinds_of(fragment_rows: int, columns: int) -> tuple[bool, ...]:
 
 @cache
 def fetchers(stage: GemvStage) -> tuple[Any, Any]:
-    """The device functions that start the copies of one stage: of weights, and of activations."""
-    size, chunks, row_chunks, pitch = stage.size, stage.size // 16, stage.row_bytes // 16, stage.pitch
-    columns, every, fragment_rows = stage.columns, stage.span * STEP, stage.fragment_rows
-    width, swaps = (4, False) if stage.floats else (2, True)
-    copy16, copy16_or_zeros = ptx.copy16, bf16x2.copy16_or_zeros
+    """The device functions that start the copies of one stage: of weights, and of activations as they lie.
+
+    ``kind``: of the floats of x, by its place in KINDS.
+    """
+    size, chunks, fragment_rows = stage.size, stage.size // 16, stage.fragment_rows
+    floats, bits = stage.floats, stage.takes_bits
+    copy16, fetch_floats, fetch_bits = ptx.copy16, row_fetcher(stage, 4), row_fetcher(stage, 2)
 
     @inlined
     def fetch_weights(at: Any, lane: Any, w_at: Any, apart: Any, span: Any) -> None:
@@ -170,7 +178,31 @@ def fetchers(stage: GemvStage) -> tuple[Any, Any]:
                     )
 
     @inlined
-    def fetch_activations(at: Any, lane: Any, x: Any, span: Any, m: Any, k: Any) -> None:
+    def fetch_activations(at: Any, lane: Any, x: Any, kind: Any, span: Any, m: Any, k: Any) -> None:
+        if not bits:
+            fetch_floats(at, lane, x, span, m, k)
+        elif not floats:
+            fetch_bits(at, lane, x, span, m, k)
+        elif kind == uint32(0):
+            fetch_floats(at, lane, x, span, m, k)
+        else:
+            fetch_bits(at, lane, x, span, m, k)
+
+    return fetch_weights, fetch_activations
+
+
+@cache
+def row_fetcher(stage: GemvStage, width: int) -> Any:
+    """The device function that starts the copies of a stage's activations, ``width`` bytes each.
+
+    Those of 16 bits fill half of the room where there is room for float32.
+    """
+    columns, every, pitch = stage.columns, stage.span * STEP, stage.pitch
+    rows_at = stage.fragment_rows * stage.size
+    row_chunks, swaps, copy16_or_zeros = every * width // 16, not stage.floats, bf16x2.copy16_or_zeros
+
+    @inlined
+    def fetch(at: Any, lane: Any, x: Any, span: Any, m: Any, k: Any) -> None:
         for first in range(0, row_chunks * columns, 32):
             c = lane + uint32(first)
             row, chunk = c // uint32(row_chunks), c % uint32(row_chunks)
@@ -180,24 +212,56 @@ def fetchers(stage: GemvStage) -> tuple[Any, Any]:
                 source_of_x = address(x, row, k, column, width) if there else x
                 if swaps:
                     chunk ^= (row & uint32(3)) << uint32(1)
-                place = uint32(fragment_rows * size) + row * uint32(pitch) + chunk * uint32(16)
+                place = uint32(rows_at) + row * uint32(pitch) + chunk * uint32(16)
                 copy16_or_zeros(at + place, source_of_x, uint32(16) if there else uint32(0))
 
-    return fetch_weights, fetch_activations
+    return fetch
+
+
+@cache
+def four_takers() -> tuple[Any, Any, Any]:
+    """The device functions for four activations of a row, from a column on, as pairs of bfloat16.
+
+    They take those of float32, and the bits of others; the third makes pairs of bfloat16 of ``count`` pairs
+    of float16, where ``kind`` says so.
+    """
+    narrowed, take_floats, take8, half_values = (
+        bf16x2.narrowed, ptx.take_floats, bf16x2.take8, codes.half_values
+    )  # fmt: skip
+
+    @inlined
+    def take_floats_narrowed(row_at: Any, column: Any) -> Any:
+        v = take_floats(uint32(row_at + uint32(column << uint32(2))))
+        return narrowed(v[0], v[1]), narrowed(v[2], v[3])
+
+    @inlined
+    def take_bits(row_at: Any, column: Any) -> Any:
+        w = take8(uint32(row_at + uint32(column << uint32(1))))
+        return w[0], w[1]
+
+    @inlined
+    def change_halves(kind: Any, pairs: Any, count: Any) -> None:
+        if kind == uint32(HALVES):
+            for i in range(count):
+                low, high = half_values(pairs[i])
+                pairs[i] = narrowed(low, high)
+
+    return take_floats_narrowed, take_bits, change_halves
 
 
 @cache
 def activation_loader(stage: GemvStage) -> Any:
     """The device function that loads a lane's activations of a fragment: pairs of bfloat16, eight a tile.
 
-    It serves eight rows or more; by_runs.py serves up to four. In rows of bfloat16, chunk c of row r lies at
-    c ^ 2 (r % 4), so that loads have no bank conflicts.
+    It serves eight rows or more; by_runs.py serves up to four. In rows of 16 bits without more room, chunk c
+    of row r lies at c ^ 2 (r % 4), so that loads have no bank conflicts. ``kind``: as in :func:`fetchers`.
     """
     weight_bytes, pitch, tiles = stage.fragment_rows * stage.size, stage.pitch, stage.tiles
     narrowed, take_floats, take8 = bf16x2.narrowed, ptx.take_floats, bf16x2.take8
+    (_, _, change_halves), pairs = four_takers(), 8 * tiles
 
     @inlined
-    def take_and_narrow(at: Any, fragment: Any, lane: Any, b: Any) -> None:
+    def take_and_narrow(at: Any, fragment: Any, lane: Any, b: Any, kind: Any) -> None:
         g, t = g_and_t(lane)
         x_at = at + uint32(weight_bytes + fragment * 4 * STEP) + g * uint32(pitch) + t * uint32(16)
         for s in range(4):
@@ -205,7 +269,7 @@ def activation_loader(stage: GemvStage) -> Any:
             b[2 * s], b[2 * s + 1] = narrowed(v[0], v[1]), narrowed(v[2], v[3])
 
     @inlined
-    def take(at: Any, fragment: Any, lane: Any, b: Any) -> None:
+    def take(at: Any, fragment: Any, lane: Any, b: Any, kind: Any) -> None:
         g, t = g_and_t(lane)
         x_at = (
             at + uint32(weight_bytes + fragment * 2 * STEP) + g * uint32(pitch) + (t & uint32(1)) * uint32(8)
@@ -216,5 +280,6 @@ def activation_loader(stage: GemvStage) -> Any:
             for tile in range(tiles):
                 v = take8(x_at + place + uint32(8 * tile * pitch))
                 b[8 * tile + 2 * s], b[8 * tile + 2 * s + 1] = v[0], v[1]
+        change_halves(kind, b, pairs)
 
     return take_and_narrow if stage.floats else take

@@ -1,27 +1,26 @@
 """Numba's words as GPU kernels import them (``cuda``, ``uint32``, …), or blanks where nothing is compiled.
 
-All are typed ``Any``: in a kernel ``uint32(x)`` is a conversion, which Numba's annotations do not know.
+The words are those of the compiler that this process uses (compilers.py). All are typed ``Any``: in a
+kernel ``uint32(x)`` is a conversion, which Numba's annotations do not know.
 
 Where code of kernels came with the package (``cuda/prebuilt``) most processes compile nothing. Then the words
 are blanks (blank.py), Numba is not imported, and a kernel that must be compiled after all is compiled by
 another process (machine/compile_process.py). Numba's own words are taken where they cost nothing, because
 ``numba.cuda`` is imported already, where there is no CuPy and so no GPU, and with GGMLQ_COMPILE_HERE=1.
+With another compiler than the default there is no such code, and this process compiles.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NoReturn
 
-import numpy as np
-
 from ...base import missing
-from ...errors import MissingDependencyError
+from ...errors import MissingDependencyError, UnsupportedError
 from .blank import Blank
+from .compilers import COMPILER, NUMBA, SWITCH
 
 WATCHED = ("GGMLQ_COMPILE_HERE", "GGMLQ_GUARD_WAITS", "NUMBA_ENABLE_CUDASIM")
 
@@ -31,26 +30,22 @@ def _blank() -> bool:
 
     Without numba-cuda kernels that come with the package run, and others say so when they are loaded.
     """
-    if not missing.has("cupy") or any(os.environ.get(name, "0") not in ("", "0") for name in WATCHED):
+    if COMPILER is not NUMBA or not missing.has("cupy") or any(map(_is_set, WATCHED)):
         return False
     return not missing.has("numba_cuda") or ("numba.cuda" not in sys.modules and bool(sys.executable))
 
 
-@contextmanager
-def _row_stack() -> Iterator[None]:
-    """NumPy with ``row_stack``, which 2.5 removed and numba-cuda 0.30 names while its typing is loaded."""
-    names = vars(np)
-    if "row_stack" in names:
-        yield
-        return
-    names["row_stack"] = np.vstack
-    try:
-        yield
-    finally:
-        del names["row_stack"]
+def _is_set(variable: str) -> bool:
+    return os.environ.get(variable, "0") not in ("", "0")
 
 
 def _refuse(problem: str) -> NoReturn:
+    if COMPILER is not NUMBA:
+        way = missing.install("cuda-mlir", beside="cuda" if missing.has("cupy") else "")
+        raise MissingDependencyError(
+            f"{SWITCH}={COMPILER.name}: {COMPILER.package} {problem}; {way} (the extra cuda-mlir), or leave "
+            f"{SWITCH} out of the environment, for {NUMBA.package}"
+        )
     if not missing.has("cupy") and not missing.has("numba_cuda"):
         raise MissingDependencyError(
             f"CUDA: CuPy is not installed; arrays on a GPU are CuPy's; {missing.install_for_gpu()}"
@@ -63,32 +58,25 @@ def _refuse(problem: str) -> NoReturn:
 
 BLANK = _blank()
 
-_cuda: Any = Blank("cuda")
-_extending: Any = Blank("extending")
-_types: Any = Blank("types")
-_config: Any = Blank("config")
-_ir: Any = Blank("ir")
+_words: Any = Blank("words")
+if COMPILER is not NUMBA and _is_set("NUMBA_ENABLE_CUDASIM"):
+    raise UnsupportedError(
+        f"NUMBA_ENABLE_CUDASIM with {SWITCH}={COMPILER.name}: {COMPILER.package} has no simulator of a GPU; "
+        f"leave one of the two out of the environment"
+    )
 if not BLANK:
+    if not COMPILER.is_installed():
+        _refuse("is not installed")
     try:
-        from numba import config as _config
-        from numba import cuda as _cuda
-        from numba import types as _types
-        from numba.cuda import extending as _extending
-
-        if not hasattr(_extending, "register_model"):  # an older one is Numba's own
-            _refuse("is not installed")
-        if not _config.ENABLE_CUDASIM:
-            with _row_stack():
-                import_module("numba.cuda.np.npyimpl")
-        _ir = import_module("llvmlite.ir")
+        _words = import_module(f".{COMPILER.words}", __package__)
     except (ImportError, AttributeError) as error:  # as where a package beside it is of another age
         _refuse(f"cannot be imported ({error})")
 
-cuda: Any = _cuda
-types: Any = _types
-config: Any = _config
-extending: Any = _extending
-ir: Any = _ir  # what Numba writes code with: of llvmlite
+cuda: Any = Blank("cuda") if BLANK else _words.cuda
+types: Any = Blank("types") if BLANK else _words.types
+extending: Any = Blank("extending") if BLANK else _words.extending
+ir: Any = Blank("ir") if BLANK else _words.ir  # what instructions are written with: llvmlite's names
+compiled: Any = None if BLANK else _words.compiled  # a kernel's PTX or LTO IR, where compiling.py's is not it
 float32: Any = types.float32
 float64: Any = types.float64
 int8: Any = types.int8
@@ -98,7 +86,7 @@ int64: Any = types.int64
 uint8: Any = types.uint8
 uint32: Any = types.uint32
 uint64: Any = types.uint64
-SIMULATED = not BLANK and bool(config.ENABLE_CUDASIM)
+SIMULATED: bool = not BLANK and _words.SIMULATED
 
 
 def axes_of(kind: Any) -> int | None:

@@ -28,7 +28,7 @@ def refuses(problem: Linear) -> str | None:
     """The reason why a decoded product does not serve a problem, or None."""
     if not isinstance(problem.format, BlockFormat):
         return "is written for blocks; cuda:dequant multiplies plain floats"
-    return device.lacks_cublas(problem.card)
+    return device.lacks_cublas(problem.card, problem.captured)
 
 
 def multiply_by_cublas(x: Any, q: QuantArray, out: Any, kind: str, decode: Decode) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from ...arrays.array import QuantArray
 from ..machine import device
 from ..machine.launch import Kernel
+from ..machine.recorded import between
 from ..packed.layout import TILE_ROWS
 from ..packed.pack import packed_weights
 from ..schedule.split_k import ADDERS, adder, split_of
@@ -29,7 +30,7 @@ def launch_tiles(
     down, across, steps = -(-n // TILE_ROWS), -(-m // tile.columns), w.fragments.shape[1]
     beside = device.resident_blocks(tile.blocks, tile.shared(w.layout))
     splits = split_of(down * across, beside, steps)
-    to = out if splits == 1 else device.cupy().empty((splits, m, n), np.float32)
+    to = out if splits == 1 else between((splits, m, n), np.float32)
     grid, sizes = (down, across, splits), (m, n, k, steps)
     kernel(w.layout, tile)(grid, (tile.threads,), w.fragments, x, to, *sizes)
     if splits > 1:

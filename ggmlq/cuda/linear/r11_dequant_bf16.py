@@ -30,7 +30,7 @@ def refuses(problem: Linear) -> str | None:
     if isinstance(fmt, ScalarFormat) and fmt.bfloat:
         if problem.k % 8:
             return "takes rows of a multiple of 8 columns"
-        if reason := device.lacks_cublas(problem.card):
+        if reason := device.lacks_cublas(problem.card, problem.captured):
             return reason
     elif reason := _cublas.refuses(problem):
         return reason

@@ -7,9 +7,10 @@ runs (intrinsics/dependent_launch.py). A block makes 32 or 64 rows of outputs; i
 add up at the end, in a fixed order. And codes of some types stay raised, which saves instructions
 (packed/operand.py).
 
-Up to 8 rows of activations stay floats and are rounded to bfloat16 while they are read: so one kernel
-does all. The codes are exact in bfloat16, and scales multiply only sums: nothing overflows. (An activation
-that is infinite may make NaN, for raised codes are up to 128 too high and that is taken off.)
+Activations stay as they are and become bfloat16 while they are read: so one kernel does all. (Floats of 32
+bits are rounded by a kernel before if they are 9 rows and more; 5 to 8 rows of others count as 9.) The codes
+are exact in bfloat16, and scales multiply only sums: nothing overflows. (An activation that is infinite may
+make NaN, for raised codes are up to 128 too high and that is taken off.)
 
 With up to four rows the columns of ``mma`` that are free serve other runs (gemv/by_runs.py). An estimate
 (cost/gemv.py) decides how many fragment rows a block has, and how blocks split them.
@@ -25,14 +26,19 @@ from typing import Any
 
 from ...arrays.array import QuantArray
 from ...dispatch.card import older_than, too_small_for
+from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
 from ...dispatch.problems import Linear
 from ...formats import BlockFormat
-from ..activations.floats import aligned_floats, narrowed
+from ..activations.floats import narrowed
+from ..activations.x_tiles import readable_rows
 from ..cost import gemv as cost
+from ..epilogue.results import KIND_NUMBERS, result_of
 from ..gemv import by_runs, clusters
+from ..gemv.by_runs import MAX_COLUMNS
 from ..gemv.stages import (
     COLUMNS,
+    FLOATS,
     FOUR,
     LEAST,
     SPANS,
@@ -71,10 +77,10 @@ def multiplier(stage: GemvStage) -> Any:
     multiply_fragment, twice = fragment_multiplier(stage), stage.span > 1
 
     @inlined
-    def multiply(at: Any, lane: Any, sums: Any, opaque: Any) -> None:
-        multiply_fragment(at, 0, lane, sums, opaque)  # a loop over fragments would not be unrolled
+    def multiply(at: Any, lane: Any, kind: Any, sums: Any, opaque: Any) -> None:
+        multiply_fragment(at, 0, lane, kind, sums, opaque)  # a loop over fragments would not be unrolled
         if twice:
-            multiply_fragment(at, 1, lane, sums, opaque)
+            multiply_fragment(at, 1, lane, kind, sums, opaque)
 
     return multiply
 
@@ -120,10 +126,10 @@ def fragment_multiplier(stage: GemvStage) -> Any:
                         sums[o + 3] -= high * x[i + 1]
 
     @inlined
-    def multiply(at: Any, which: Any, lane: Any, sums: Any, opaque: Any) -> None:
+    def multiply(at: Any, which: Any, lane: Any, kind: Any, sums: Any, opaque: Any) -> None:
         b = cuda.local.array(x_count, uint32)
         x, start = cuda.local.array(x_count, float32), cuda.local.array(x_count, float32)
-        take(at, which, lane, b)
+        take(at, which, lane, b, kind)
         for tile in range(tiles):
             for run in range(runs):
                 i, first = 8 * tile + 2 * run, 8 * tile + 2 * run * steps_per_run
@@ -154,7 +160,7 @@ def epilogue(stage: GemvStage) -> Any:
                 put_float(base() + at * uint32(4), sums[pair * 8 * tiles + i])
 
     @inlined
-    def finish(sums: Any, y: Any, row0: Any, rank: Any, splits: Any, m: Any, n: Any) -> None:
+    def finish(sums: Any, result: Any, row0: Any, rank: Any, splits: Any, m: Any, n: Any) -> None:
         warp, lane = warp_and_lane()
         g, t = g_and_t(lane)
         if t * uint32(2) < uint32(columns):
@@ -162,7 +168,7 @@ def epilogue(stage: GemvStage) -> Any:
             if twice:
                 put(sums, 1, warp, g, t)  # one loop over all would not be unrolled
         cuda.syncthreads()
-        share(y, row0, rank, splits, m, n)
+        share(result, row0, rank, splits, m, n)
 
     return finish
 
@@ -187,14 +193,15 @@ def kernel(layout: PackedLayout, columns: int, span: int, small: bool, fragment_
     (fetch_weights, fetch_activations), finish = fetchers(stage), epilogue(stage)
     multiply = by_runs.multiplier(stage) if by_run else multiplier(stage)
     base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
-    let_start = dependent_launch.let_successor_start
-    wait_for_predecessor = dependent_launch.wait_for_predecessor
+    let_start, wait_for_predecessor = (
+        dependent_launch.let_successor_start, dependent_launch.wait_for_predecessor
+    )  # fmt: skip
     place, rows = clusters.warp_placer(stage), stage.rows
 
     def gemv(
         fragments: Any,  # uint8 [fragment rows, spans, fragments of a span, fragment]
-        x: Any,  # float32 [m, k]; bfloat16 from 9 rows on
-        y: Any,  # float32 [m, n]
+        x: Any, x_kind: Any,  # [m, k], of a kind by its place in KINDS; no float32 from 9 rows on
+        y: Any, y_kind: Any, bias: Any, bias_kind: Any,  # of y [m, n]: epilogue/results.py
         m: Any, n: Any, k: Any, spans: Any, splits: Any,
     ) -> None:  # fmt: skip
         warp, lane = warp_and_lane()
@@ -214,7 +221,7 @@ def kernel(layout: PackedLayout, columns: int, span: int, small: bool, fragment_
         for i in range(ahead):
             span = uint32(first + uint32(stride * uint32(i)))
             if span < spans:
-                fetch_activations(warp_at + uint32(i * length), lane, x, span, m, k)
+                fetch_activations(warp_at + uint32(i * length), lane, x, x_kind, span, m, k)
             commit()
         to, here, span = uint32(end), uint32(0), first
         while span < spans:
@@ -223,22 +230,28 @@ def kernel(layout: PackedLayout, columns: int, span: int, small: bool, fragment_
             later = uint32(span + uint32(stride * uint32(ahead)))
             if later < spans:
                 fetch_weights(warp_at + to, lane, w_at, apart, later)
-                fetch_activations(warp_at + to, lane, x, later, m, k)
+                fetch_activations(warp_at + to, lane, x, x_kind, later, m, k)
             commit()
-            multiply(warp_at + here, lane, sums, opaque_zero(spans))
+            multiply(warp_at + here, lane, x_kind, sums, opaque_zero(spans))
             to, here = after(to), after(here)
             span = uint32(span + stride)
         if by_run:
             gather(sums)
         cuda.syncthreads()  # the rings are free
-        finish(sums, y, uint32(tile * uint32(rows)), rank, splits, m, n)
+        result = (y, y_kind, bias, bias_kind)
+        finish(sums, result, uint32(tile * uint32(rows)), rank, splits, m, n)
 
-    parameters = (uint64,) * 3 + (uint32,) * 5
+    parameters = (uint64, uint64, uint32, uint64, uint32, uint64, uint32) + (uint32,) * 5
     name = f"gemv of {layout.name}, up to {columns} rows, {span} fragments a stage{', small blocks' * small}"
     name += f", {rows} rows of weights" * (fragment_rows > TWO)
     least = WIDE if small or fragment_rows > TWO or (columns > 16 and span > 1) else LEAST
     sizes: dict[str, Any] = {"threads": 32 * warps, "shared": stage.shared, "least": least}
     return Kernel(name, gemv, *parameters, early=True, blocks=stage.blocks, max_blocks=stage.blocks, **sizes)
+
+
+def rows_for(m: int, kind: str) -> int:
+    """The rows that a kernel for m rows of a kind of floats is made for, at least."""
+    return FLOATS + 1 if MAX_COLUMNS < m <= FLOATS and kind != "float32" else m
 
 
 def stage_for(layout: PackedLayout, m: int, small: bool = False, fragment_rows: int = TWO) -> GemvStage:
@@ -278,8 +291,13 @@ def split_for(layout: PackedLayout, count: int, k: int, m: int) -> cost.GemvSpli
     return cost.best_split(shape)[1]
 
 
-@register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses, repeats=True)
-def launch(x: Any, q: QuantArray, out: Any, split: cost.GemvSplit | None = None) -> None:
+@register(
+    __name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses, narrow=True, repeats=True,
+    ends=True,
+)  # fmt: skip
+def launch(
+    x: Any, q: QuantArray, out: Any, split: cost.GemvSplit | None = None, end: Epilogue = PLAIN
+) -> None:  # fmt: skip
     """Multiply x by the weights into ``out``; ``split``: another split than the best by estimate."""
     (m, n), k = out.shape, q.shape[1]
     if not (m and n and k):
@@ -287,11 +305,15 @@ def launch(x: Any, q: QuantArray, out: Any, split: cost.GemvSplit | None = None)
         return
     assert isinstance(q.format, BlockFormat)
     w = packed_weights(q)
-    fragment_rows, blocks = split or split_for(w.layout, w.fragments.shape[0], k, m)
-    stage, (splits, most) = stage_for(w.layout, m, blocks != clusters.ALONE, fragment_rows), blocks
+    rows, kind = readable_rows(x)
+    most_rows = rows_for(m, kind)
+    fragment_rows, blocks = split or split_for(w.layout, w.fragments.shape[0], k, most_rows)
+    stage, (splits, most) = stage_for(w.layout, most_rows, blocks != clusters.ALONE, fragment_rows), blocks
     assert splits <= stage.most_splits, "shared memory has no place for the sums of so many"
-    rows = aligned_floats(x) if stage.floats else narrowed(x, "bfloat16")
+    if kind == "float32" and not stage.floats:
+        rows, kind = narrowed(rows, "bfloat16"), "bfloat16"
     make = kernel(w.layout, stage.columns, stage.span, stage.small, fragment_rows)
     tiles = w.fragments.shape[0] // fragment_rows
     sizes = (m, n, k, w.fragments.shape[1] // stage.span, splits)
-    make((tiles * splits,), (make.threads,), w.fragments, rows, out, *sizes, cluster=splits, max_blocks=most)
+    operands = w.fragments, rows, KIND_NUMBERS[kind], *result_of(out, end.bias)
+    make((tiles * splits,), (make.threads,), *operands, *sizes, cluster=splits, max_blocks=most)

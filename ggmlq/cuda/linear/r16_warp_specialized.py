@@ -27,17 +27,19 @@ from typing import Any
 import numpy as np
 
 from ...arrays.array import QuantArray
+from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
 from ..activations.x_tiles import readable_rows, x_tiles_of
 from ..cost.split import best_split
 from ..cost.warp_specialized import TILES, WarpSpecializedShape, best_tile
+from ..epilogue.results import KIND_NUMBERS, result_of
 from ..intrinsics import barrier as barriers
 from ..intrinsics import dependent_launch, ptx
-from ..intrinsics.floats import KINDS
 from ..intrinsics.lane import warp_and_lane
 from ..intrinsics.language import cuda, int32, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
+from ..machine.recorded import between
 from ..packed.layout import FRAGMENT_ROWS, TILE_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
 from ..rings.boxed import barrier_initializer
@@ -79,7 +81,7 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
     def product(
         fragments: Any,  # tensor map of the packed weights
         x_tiles: Any,  # bfloat16 [steps, height, 64]: activations/x_tiles.py
-        y: Any,  # float32 [m, n]
+        y: Any, y_kind: Any, bias: Any, bias_kind: Any,  # of y [m, n]: epilogue/results.py
         partials: Any, flags: Any,  # float32 [slots, a tile], uint32: warp_specialized/stream_k.py
         x: Any, kind: Any, k: Any,  # [m, k], of which late_activations.py makes the rest of the x_tiles
         m: Any, n: Any, steps: Any, height: Any,
@@ -121,23 +123,29 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
         else:
             if wide:
                 take()
-            outputs, sizes = (y, partials, flags), (n, steps)
+            outputs, sizes = ((y, y_kind, bias, bias_kind), partials, flags), (n, steps)
             consume(ring, full, warp, lane, outputs, schedule, sizes, end, stages_left, rank, split)
 
     return Kernel(
-        f"warp_specialized of {layout.name}, {tile}", product, *(uint64,) * 6, *(uint32,) * 20,
+        f"warp_specialized of {layout.name}, {tile}", product, *(uint64,) * 3, uint32, uint64, uint32,
+        *(uint64,) * 3, *(uint32,) * 20,
         threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=(9, 0), exact=True,
         early=True, lto=wide,
     )  # fmt: skip
 
 
-@register(__name__, __doc__, arithmetic="bf16s", accumulate="f16", refuses=refuses, repeats=True)
-def launch(x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None = None) -> None:
+@register(
+    __name__, __doc__, arithmetic="bf16s", accumulate="f16", refuses=refuses, narrow=True, repeats=True,
+    ends=True,
+)  # fmt: skip
+def launch(
+    x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None = None, end: Epilogue = PLAIN
+) -> None:  # fmt: skip
     """``tile``: another tile than the best by estimate."""
     if not (x.size and out.size):
         out.fill(0)
         return
-    w, (m, n), empty = packed_weights(q), out.shape, device.cupy().empty
+    w, (m, n) = packed_weights(q), out.shape
     steps = w.fragments.shape[1]
     shape = WarpSpecializedShape.on(device.card_of(device.current()), m, n, steps // UNIT_FRAGMENTS, w.layout)
     tile = tile or best_tile(shape).tile
@@ -151,15 +159,15 @@ def launch(x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None = N
     flags = flag_count(split.split_blocks, split.split_tiles) if through_memory else 0
     wave_us = shape.stages * wave.stage_time(wave.blocks)
     late = plan_late(order, tile.wide, tile.columns, steps, split.split_tiles, flags, wave_us)
-    flags = empty(flags + late.words, np.uint32)
-    partials = empty((slots * TILE_ROWS * tile.columns,), np.float32)
+    flags = between(flags + late.words, np.uint32)
+    partials = between((slots * TILE_ROWS * tile.columns,), np.float32)
     x, kind = readable_rows(x)
     before = late.before(order.width * tile.columns)
     x_tiles = x_tiles_of(x, steps, tile.columns, flags, *before, evenly=tile.wide)
     kernel(w.layout, tile)(
         (split.blocks,), (tile.threads,), q.prepared(weights_map(tile.box_row(w.layout)))[0],
-        x_tiles, out, partials, flags,
-        x, list(KINDS).index(kind), x.shape[1], m, n, steps, x_tiles.shape[1], *order, *late,
+        x_tiles, *result_of(out, end.bias), partials, flags,
+        x, KIND_NUMBERS[kind], x.shape[1], m, n, steps, x_tiles.shape[1], *order, *late,
         *split.arguments,
         cluster=split.cluster, max_blocks=tile.blocks,
     )  # fmt: skip

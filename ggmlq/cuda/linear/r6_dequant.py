@@ -23,7 +23,7 @@ from ..quantize.decode import dequantize
 
 
 def refuses(problem: Linear) -> str | None:
-    return device.lacks_cublas(problem.card)
+    return device.lacks_cublas(problem.card, problem.captured)
 
 
 @register(__name__, __doc__, arithmetic="f32", accumulate="f32", refuses=refuses)

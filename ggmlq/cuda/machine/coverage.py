@@ -1,21 +1,38 @@
-"""A count of the kernels that need no compiler on a GPU, for ``ggmlq doctor``."""
+"""The kernels that need no compiler on a GPU: their number, and if those of some products are among them."""
 
 from __future__ import annotations
 
 import importlib
+import json
+import pickle
 import pkgutil
+import subprocess
+import sys
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ... import cuda
 from . import served
+
+MOST_SECONDS = 120  # that another process may take
+ANSWER = """\
+import json, pickle, sys
+sys.path.insert(0, sys.argv[1])
+from ggmlq.cuda.machine.coverage import packed
+print(json.dumps(packed(pickle.load(sys.stdin.buffer))))
+"""
 
 
 def families() -> dict[str, Any]:
     """All families of kernels by name; importing their modules registers them."""
     for package in (cuda, importlib.import_module("ggmlq.gru.cuda")):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            importlib.import_module(module.name)
+            if not module.name.startswith(f"{cuda.__name__}.intrinsics."):  # of which two import compilers
+                importlib.import_module(module.name)
     families_by_name: dict[str, Any] = importlib.import_module(f"{cuda.__name__}.machine.launch").FAMILIES
     return families_by_name
 
@@ -31,3 +48,37 @@ def coverage(capability: tuple[int, int]) -> dict[str, Any]:
             served_counts[room] += served.is_served(kernel.origin, capability, kernel.exact)
     rooms_without = sorted(room for room in totals if not served_counts[room])
     return {"served": served_counts.total(), "all": totals.total(), "lacking": rooms_without}
+
+
+def packed(cases: dict[str, list[Any]]) -> dict[str, bool | None]:
+    """By rung, whether all kernels that it launches for some problems come with the package for their card.
+
+    The launches are noted on paper (testing/dry_run.py), which puts other functions in the place of CuPy's.
+    So a process that has loaded CuPy leaves this to another one. None: the answer is not known.
+    """
+    if "cupy" in sys.modules:
+        return _in_process(cases)
+    return {kernel: not any(unpacked(problems, kernel)) for kernel, problems in cases.items()}
+
+
+def unpacked(problems: Iterable[Any], kernel: str = "auto") -> Iterator[Any]:
+    """The kernels of a rung for some problems that are not in the package, for float32 and float16."""
+    dry_run: Any = importlib.import_module("ggmlq.testing.dry_run")
+    for problem in problems:
+        for kind in (np.float32, np.float16) if hasattr(problem, "format") else (np.float32,):
+            for launched in dry_run.kernels_of(problem, kernel, kind):
+                if not served.is_served(launched.origin, problem.card.capability, launched.exact):
+                    yield launched
+
+
+def _in_process(cases: dict[str, list[Any]]) -> dict[str, bool | None]:
+    """The answer of another process, in which nothing uses the GPU; all unknown if it gives none."""
+    command = [sys.executable, "-c", ANSWER, str(Path(cuda.__file__).parents[2])]
+    try:
+        answer = subprocess.run(
+            command, input=pickle.dumps(cases), capture_output=True, timeout=MOST_SECONDS, check=True
+        )
+        facts: dict[str, bool | None] = json.loads(answer.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return dict.fromkeys(cases)
+    return facts

@@ -226,9 +226,11 @@ def _cublas_problem() -> str | None:
     return None
 
 
-def lacks_cublas(card: Card | None) -> str | None:
+def lacks_cublas(card: Card | None, captured: bool = False) -> str | None:
     """The reason why a kernel that calls cuBLAS cannot run here; None if it can, or without a card."""
-    return None if card is None else _cublas_problem()
+    if captured:
+        return "calls cuBLAS, which CuPy does not let a CUDA graph record"
+    return None if card is None or not card.here else _cublas_problem()
 
 
 @cache

@@ -14,12 +14,15 @@ from functools import cache, cached_property, wraps
 from typing import Any
 
 from ...base.progress import long_work
+from ...base.slots import Slot
 from ...errors import DeviceError
 from ...store.origin import Origin
-from ..intrinsics.language import BLANK, axes_of, several, types
+from ..intrinsics.compilers import COMPILER
+from ..intrinsics.language import BLANK, axes_of, compiled, several, types
+from ..intrinsics.quick_inlining import quick_inlining
 from . import compile_process, device, served
 from .compiling import EARLY, Compiled, dotted, name_in
-from .prepared_launch import AddressSlot, PreparedLaunch
+from .prepared_launch import PreparedLaunch
 from .submit import MOST, submit
 
 HOPPER = (9, 0)  # later GPUs get its PTX, too: Numba's PTX for those leaves arrays in memory
@@ -33,9 +36,10 @@ def array(element: Any, axes: int) -> Any:
 
 
 class _Recording(threading.local):
-    """The launches that this thread records (recorded.py), or None."""
+    """The launches that a thread records (recorded.py), or None, and the bytes between its kernels."""
 
     launches: list[Any] | None = None
+    workspace = 0
 
 
 RECORDING = _Recording()
@@ -146,9 +150,7 @@ class Kernel(Compiled):
             self._load(index)
 
     def _flat(self, arguments: tuple[Any, ...]) -> list[Any]:
-        """Arguments as words. For Numba an array is: owner, parent, elements, bytes of one, address, shape,
-        strides.
-        """
+        """Arguments as words; the compiler says which ones an array takes."""
         words: list[Any] = []
         for is_array, value in zip(self._is_array, arguments, strict=True):
             if type(value) is int:
@@ -156,9 +158,8 @@ class Kernel(Compiled):
             elif type(value) is tuple:
                 words += value
             elif is_array:
-                at = value.data.ptr
-                words += (0, 0, value.size, value.itemsize, at, *value.shape, *value.strides)
-            elif type(value) is AddressSlot:
+                words += COMPILER.array_words(value)
+            elif type(value) is Slot:
                 words.append(value)
             else:
                 words.append(value.data.ptr)
@@ -210,6 +211,13 @@ class Kernel(Compiled):
             return text if capability >= HOPPER else served.without_clusters(text)
         return served.for_driver(super().ptx(HOPPER).encode(), capability).decode()
 
+    def _compiled(self, capability: tuple[int, int], output: str) -> Any:
+        """The compiler's output for the function: numba-cuda's as compiling.py asks for it."""
+        if compiled is not None:
+            return compiled(self, capability, output)
+        with quick_inlining():
+            return super()._compiled(capability, output)
+
     def cubin(self, capability: tuple[int, int]) -> bytes:
         """The machine code, compiled if it is not stored yet."""
         machine, store = served.machine_of(capability), served.STORE
@@ -235,7 +243,7 @@ def _limiting_shared(shared: int, max_blocks: int, early: bool) -> int:
 def _word_count(kind: Any) -> int:
     """The number of words of a parameter in a launch."""
     axes, elements = axes_of(kind), several(kind)
-    return 5 + 2 * axes if axes is not None else elements[1] if elements else 1
+    return COMPILER.array_head + 2 * axes if axes is not None else elements[1] if elements else 1
 
 
 Case = tuple[Any, ...]

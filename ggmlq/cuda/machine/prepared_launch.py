@@ -1,7 +1,7 @@
 """A prepared launch: its arguments lie in memory of their own, and each call fills in a few addresses.
 
 A launch from Python spends its time on turning arguments into words, most of which are the same in every
-call. Here they are written once. An address that only a call knows is an :class:`AddressSlot`; ``launch``
+call. Here they are written once. An address that only a call knows is a slot (base/slots.py); ``launch``
 gets all such addresses and writes them to their places. One thread at a time may use such a launch.
 """
 
@@ -11,21 +11,10 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
+from ...base.slots import Slot
 from . import submit
 
 STREAM = 32  # offset of the stream in the shape of a launch
-
-
-class AddressSlot:
-    """An address that each call brings: its number among the call's addresses, and an offset in bytes."""
-
-    __slots__ = ("number", "offset")
-
-    def __init__(self, number: int, offset: int = 0) -> None:
-        self.number, self.offset = number, offset
-
-    def __add__(self, attributes_at: int) -> AddressSlot:
-        return AddressSlot(self.number, self.offset + attributes_at)
 
 
 class PreparedLaunch:
@@ -37,12 +26,10 @@ class PreparedLaunch:
     ) -> None:  # fmt: skip
         self._empty = 0 in grid
         count = len(words)
-        self._words = (ctypes.c_uint64 * count)(*(0 if type(word) is AddressSlot else word for word in words))
+        self._words = (ctypes.c_uint64 * count)(*(0 if type(word) is Slot else word for word in words))
         first = ctypes.addressof(self._words)
         self._pointers = (ctypes.c_void_p * count)(*(first + 8 * i for i in range(count)))
-        self._slots = [
-            (i, word.number, word.offset) for i, word in enumerate(words) if type(word) is AddressSlot
-        ]
+        self._slots = [(i, word.number, word.offset) for i, word in enumerate(words) if type(word) is Slot]
         attributes_at, attribute_count, self._owner = submit.attributes(early, cluster, together)
         self._shape = ctypes.create_string_buffer(
             submit.SHAPE.pack(

@@ -1,10 +1,10 @@
 """A product's launches, recorded once and repeated: the work that every call has in common is done once.
 
-While a rung runs, each launch is recorded (launch.py) with its arguments. Arrays among them are x, y,
-memory that was prepared with the weights, or a workspace in which a kernel leaves results for the next one.
-Only the prepared memory is the same in the next call. So the others become address slots of prepared
-launches (prepared_launch.py), and the next product of as many rows takes one allocation, a few addresses
-and the driver's calls.
+While a rung runs, each launch is recorded (launch.py) with its arguments. x and y have a slot then
+(base/slots.py), and so has memory in which a kernel leaves results for the next one, which rungs ask of
+:func:`between`. All other arrays must be memory of the weights, or prepared with them, which is the same in
+the next call. So the next product of as many rows takes one allocation, a few addresses and the driver's
+calls (prepared_launch.py).
 
 That is right for rungs that only launch kernels, the same ones for every x of a shape: they declare it
 (``repeats`` of ``register``). A recording belongs to the prepared memory of its array, and is dropped with
@@ -14,81 +14,80 @@ one more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from ...base.slots import Slot, labelled, slot_of
+from ...dispatch.epilogue import Epilogue
 from . import device
 from .launch import RECORDING, Kernel
-from .prepared_launch import AddressSlot, PreparedLaunch
+from .prepared_launch import PreparedLaunch
 
-X, Y, WORKSPACE = 0, 1, 2  # numbers of a call's addresses
+X, Y, WORKSPACE, BIAS = 0, 1, 2, 3  # numbers of a call's addresses
 APART = 256  # bytes to which arrays between kernels are aligned
 RecordedLaunch = tuple[Kernel, tuple[int, ...], tuple[int, ...], tuple[Any, ...], int, int]
 
 
 class RecordedLaunches:
-    """The launches of a product, with slots for the addresses of a call."""
+    """Launches with slots for the addresses of a call, and the memory that they need between kernels.
 
-    def __init__(self, launches: list[RecordedLaunch], x: Any, y: Any, prepared: Iterable[Any]) -> None:
-        self._prepared = tuple(prepared)  # arrays whose addresses are in prepared launches
-        self._offsets: dict[int, int] = {}  # offsets in the workspace, by address at the time of recording
-        self.workspace = 0  # bytes of memory between kernels
-        operands = x, y
-        self._steps = [
-            (kernel, grid, block, [self._slot_for(a, operands) for a in arguments], cluster, max_blocks)
-            for kernel, grid, block, arguments, cluster, max_blocks in launches
-        ]
+    ``workspace``: its bytes. ``memory``: arrays whose addresses are in the launches.
+    """
+
+    def __init__(
+        self, launches: Iterable[RecordedLaunch], workspace: int = 0, memory: Iterable[Any] = ()
+    ) -> None:  # fmt: skip
+        self._launches, self.workspace, self._owned = tuple(launches), workspace, tuple(memory)
         self._free: list[tuple[PreparedLaunch, ...]] = [self._prepare()]
-        self._memory = device.cupy().cuda.alloc
-
-    def _slot_for(self, argument: Any, operands: tuple[Any, Any]) -> Any:
-        """An argument for all later calls: a slot where it is an array that changes, else the argument."""
-        if not hasattr(argument, "data"):
-            return argument
-        at = argument.data.ptr
-        for number, operand in enumerate(operands):
-            if operand.data.ptr <= at < operand.data.ptr + operand.nbytes:
-                return AddressSlot(number, at - operand.data.ptr)
-        if any(array.data.ptr <= at < array.data.ptr + array.nbytes for array in self._prepared):
-            return argument
-        if at not in self._offsets:
-            self._offsets[at] = self.workspace
-            self.workspace += -(-argument.nbytes // APART) * APART
-        return AddressSlot(WORKSPACE, self._offsets[at])
+        self._allocate: Any = device.cupy().cuda.alloc if workspace else None
 
     def _prepare(self) -> tuple[PreparedLaunch, ...]:
         return tuple(
             kernel.prepare(grid, block, *arguments, cluster=cluster, max_blocks=max_blocks)
-            for kernel, grid, block, arguments, cluster, max_blocks in self._steps
+            for kernel, grid, block, arguments, cluster, max_blocks in self._launches
         )
 
-    def __call__(self, x: int, y: int, stream: int, workspace: int = 0) -> None:
+    def __call__(self, x: int, y: int, stream: int, workspace: int = 0, bias: int = 0) -> None:
         """Launch the product of the array at ``x``, to ``y``.
 
-        ``workspace``: the address of ``self.workspace`` bytes of memory; 0: CuPy allocates them.
+        ``workspace``: the address of ``self.workspace`` bytes of memory; 0: CuPy allocates them. ``bias``:
+        that of the bias, where the product adds one.
         """
+        if self.workspace and not workspace:
+            memory = self._allocate(self.workspace)  # goes back to the stream's pool when all is launched
+            workspace = memory.ptr
+        self.launch((x, y, workspace, bias), stream)
+
+    def launch(self, addresses: Sequence[int], stream: int) -> None:
+        """Launch all on a stream; ``addresses``: those of the slots, by their numbers."""
         try:
             launches = self._free.pop()
         except IndexError:  # other threads use them all
             launches = self._prepare()
-        if self.workspace and not workspace:
-            memory = self._memory(self.workspace)  # goes back to the stream's pool when all is launched
-            workspace = memory.ptr
-        addresses = (x, y, workspace)
-        for launch in launches:
-            launch.launch(addresses, stream)
+        for each in launches:
+            each.launch(addresses, stream)
         self._free.append(launches)
 
 
-def recorded_launches(run: Callable[[], None]) -> list[RecordedLaunch]:
-    """The launches that this thread makes while ``run`` runs; it runs here, once."""
+def between(shape: int | tuple[int, ...], dtype: Any) -> Any:
+    """An empty array in which a kernel leaves results for the next one; each recorded call has its own."""
+    array = device.cupy().empty(shape, dtype)
+    if RECORDING.launches is None:
+        return array
+    slot = Slot(WORKSPACE, RECORDING.workspace)
+    RECORDING.workspace += -(-array.nbytes // APART) * APART
+    return labelled(array, slot)
+
+
+def recorded_launches(run: Callable[[], None]) -> tuple[list[RecordedLaunch], int]:
+    """The launches that this thread makes while ``run`` runs, and the bytes of their workspace."""
     launches: list[RecordedLaunch] = []
-    RECORDING.launches = launches
+    RECORDING.launches, RECORDING.workspace = launches, 0
     try:
         run()
     finally:
         RECORDING.launches = None
-    return launches
+    return launches, RECORDING.workspace
 
 
 def prepared_memory(q: Any) -> list[Any]:
@@ -99,10 +98,33 @@ def prepared_memory(q: Any) -> list[Any]:
     return [part for part in parts if hasattr(part, "data")]
 
 
-def recorded_product(launch: Callable[..., None], x: Any, q: Any, y: Any) -> RecordedLaunches | None:
-    """Launch a product and record it for the next one; None where weights were not prepared before."""
+def recorded_product(
+    launch: Callable[..., None], x: Any, q: Any, y: Any, bias: Any = None
+) -> RecordedLaunches | None:  # fmt: skip
+    """Launch a product and record it for the next one; None where weights were not prepared before.
+
+    None, too, where a launch has an array that is neither labelled nor prepared with the weights. A product
+    with a bias is launched with an Epilogue.
+    """
     ids_before = list(map(id, q.prepared_copies()))
-    launches = recorded_launches(lambda: launch(x, q, y))
+    options = {} if bias is None else {"end": Epilogue(labelled(bias, Slot(BIAS)))}
+    arrays = labelled(x, Slot(X)), labelled(y, Slot(Y))
+    launches, workspace = recorded_launches(lambda: launch(arrays[0], q, arrays[1], **options))
     if not ids_before or ids_before != list(map(id, q.prepared_copies())):
         return None
-    return RecordedLaunches(launches, x, y, prepared_memory(q))
+    memory = prepared_memory(q)
+    owners = {id(_owner(part)) for part in memory}
+    steps: list[RecordedLaunch] = []
+    for kernel, grid, block, arguments, cluster, max_blocks in launches:
+        words = tuple((slot_of(each) or each) if hasattr(each, "data") else each for each in arguments)
+        if any(hasattr(word, "data") and id(_owner(word)) not in owners for word in words):
+            return None
+        steps.append((kernel, grid, block, words, cluster, max_blocks))
+    return RecordedLaunches(steps, workspace, memory)
+
+
+def _owner(array: Any) -> Any:
+    """The array whose memory an array is, or is a part of."""
+    while getattr(array, "base", None) is not None:
+        array = array.base
+    return array

@@ -10,20 +10,29 @@ import re
 from pathlib import Path
 
 from ...store.origin import Origin
+from ...store.reach import digest_of
 from ...store.store import Store, versions
 from ..intrinsics.barrier import GUARDED
+from ..intrinsics.compilers import COMPILER
 
-COMPILERS = (
-    "numba", "numba-cuda", "llvmlite", "cuda-core", "nvidia-nvjitlink", "nvidia-nvvm",
-    "nvidia-nvjitlink-cu12", "nvidia-cuda-nvcc-cu12",
-)  # fmt: skip
-STORE = Store(Path(__file__).parents[1] / "prebuilt", lambda: versions(*COMPILERS))
+
+def _compilers() -> str:
+    """The compilers of a key: packages with their versions, files of ours with their digests."""
+    folder = Path(__file__).parents[1] / "intrinsics"
+    files = [f"{name} {digest_of(folder / f'{name}.py')}" for name in COMPILER.files]
+    return ", ".join([versions(*COMPILER.versioned), *files])
+
+
+STORE = Store(Path(__file__).parents[1] / "prebuilt", _compilers)
 PTX, FIRST_EARLY = "ptx", (9, 0)  # the machine that PTX is for; the lowest capability with dependent launches
 TARGET = ".target sm_90"
-CLUSTERS, VERSIONS = (
-    b"barrier.cluster.arrive.relaxed",
-    (b".version 7.8", b".version 8.0"),
-)  # the latter has this instruction
+VERSION = b".version 7.8"  # as it is written
+# Instructions of later versions: of floats of 8 bits products, and on GPUs before 9.0 conversions to them.
+NEEDS = {
+    b"barrier.cluster.arrive.relaxed": b".version 8.0",
+    b"e4m3": b".version 8.4",
+    b"e5m2": b".version 8.4",
+}
 # From here on assemblers spill where they are told how many blocks a multiprocessor is to hold, and take far
 # fewer registers where they are not. A block of so many threads may have as many registers as a thread can.
 UNTOLD, FEW = (12, 0), 256
@@ -36,7 +45,9 @@ def machine_of(capability: tuple[int, int]) -> str:
 
 
 def code_of(origin: Origin, capability: tuple[int, int], exact: bool) -> bytes | None:
-    """The package's code of a kernel for a GPU; None where it has none."""
+    """The package's code of a kernel for a GPU; None where it has none, or another compiler is to make it."""
+    if not COMPILER.is_packed:
+        return None
     code = STORE.packaged(origin, machine_of(capability))
     if code is None and not (exact or GUARDED):
         code = STORE.packaged(origin, PTX)
@@ -47,13 +58,12 @@ def code_of(origin: Origin, capability: tuple[int, int], exact: bool) -> bytes |
 def is_served(origin: Origin, capability: tuple[int, int], exact: bool) -> bool:
     """True if :func:`code_of` would return code; nothing is unpacked here."""
     machines = [machine_of(capability), *([] if exact or GUARDED else [PTX])]
-    return any(STORE.has_packaged(origin, machine) for machine in machines)
+    return COMPILER.is_packed and any(STORE.has_packaged(origin, machine) for machine in machines)
 
 
 def for_driver(code: bytes, capability: tuple[int, int]) -> bytes:
     """The package's PTX, which was written for 9.0, changed so that a driver takes it for another GPU."""
-    if CLUSTERS in code:
-        code = code.replace(*VERSIONS)
+    code = code.replace(VERSION, max((NEEDS[word] for word in NEEDS if word in code), default=VERSION))
     if capability >= UNTOLD:
         return LIMITS.sub(_untold, code.decode()).encode()
     if capability >= FIRST_EARLY:

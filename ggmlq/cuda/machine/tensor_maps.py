@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...dispatch.card import Card
 from ...errors import DeviceError, MissingDependencyError, UnsupportedError
 from . import device
 from .submit import library
@@ -49,8 +50,10 @@ def refuses(address: int, pitch: int) -> bool:
     return bool(address % 16 or pitch % 16 or pitch >= 1 << 40)
 
 
-def missing() -> str | None:
-    """The reason why the present driver makes no maps, or None."""
+def missing(card: Card | None) -> str | None:
+    """The reason why the present driver makes no maps for a card, or None; also without a card."""
+    if card is None or not card.here:
+        return None
     try:
         able = device.driver_version() >= LEAST and hasattr(library(), "cuTensorMapEncodeTiled")
     except (MissingDependencyError, DeviceError, OSError):

@@ -1,6 +1,7 @@
 """``gq.quantize`` on the GPU: encoders that write the CPU's bytes, a file of its name for each format.
 
-decode.py and decode_k.py are ``dequantize`` on the GPU; _block.py has parts of the encoders.
+decode.py and decode_k.py are ``dequantize`` on the GPU; rows.py is ``put`` and decode_rows.py ``take``;
+_block.py and _kinds.py have parts of them.
 """
 
 from __future__ import annotations

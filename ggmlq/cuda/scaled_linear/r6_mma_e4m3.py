@@ -3,7 +3,7 @@
 Changed: ``mma.sync m16n8k32`` takes e4m3 and e5m2 as they are, so two conversions in three instructions
 disappear and a product covers 32 columns. Everything else is as below.
 
-Only for capabilities 8.9 and 12.0. On 9.0 and 10.0 the assembler accepts the instruction and makes
+Only for capabilities 8.9, 12.0 and 12.1. On 9.0 and 10.0 the assembler accepts the instruction and makes
 two products of halves, twelve conversions and four additions of it: there the rung below is faster.
 
 Limited by the sums: those tensor cores add FP8 products with about 14 bits behind the leading one, so that
@@ -28,7 +28,7 @@ from ..machine.launch import Kernel, family
 from ..rings.shape import ByteTile
 from .r5_widen import FLOAT_CODES, float_kernel
 
-LEAST, REAL = (8, 9), ((8, 9), (12, 0))
+LEAST, REAL = (8, 9), ((8, 9), (12, 0), (12, 1))
 TILES = (
     RatedTile(ByteTile(128, 64, 32, 32, stages=3), 1.0),  # such GPUs have 99 KB of shared memory
     RatedTile(ByteTile(64, 64, 32, 16, stages=4), 0.6),
@@ -63,7 +63,7 @@ def refuses(problem: ScaledLinear) -> str | None:
     card = problem.card
     if card is not None and card.capability not in REAL:
         return (
-            "is for compute capabilities 8.9 and 12.0; on {}.{} mma.sync has no FP8 of its own, "
+            "is for compute capabilities 8.9, 12.0 and 12.1; on {}.{} mma.sync has no FP8 of its own, "
             "what there is is made of halves and slower than cuda:widen".format(*card.capability)
         )
     return refused(problem, LEAST) or too_large(problem, TILES)

@@ -18,10 +18,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from ..epilogue import results
 from ..epilogue.thread_sums import counted, thread_sums
 from ..intrinsics import barrier as barriers
 from ..intrinsics import ptx
-from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, uint32
 from ..packed.layout import PackedLayout
@@ -95,9 +95,10 @@ def cluster_epilogue(layout: PackedLayout, tile: WarpSpecializedTile, locate: An
     finish_alone, back = split_epilogue(tile, locate, False), inbox_offset(layout, tile)
     fours = tile.columns // 8
     few, counts_bytes = 4 * AT_ONCE, counted(tile.columns)
-    cluster_size, meet, wait, take_floats, store_float = (
-        barriers.cluster_size, barriers.sync_cluster, barriers.wait, ptx.take_floats, ptx.store_float
+    cluster_size, meet, wait, take_floats = (
+        barriers.cluster_size, barriers.sync_cluster, barriers.wait, ptx.take_floats
     )  # fmt: skip
+    load_bias, store = results.bias_loader(), results.store_result
 
     @inlined
     def finish(
@@ -111,6 +112,7 @@ def cluster_epilogue(layout: PackedLayout, tile: WarpSpecializedTile, locate: An
         elif rank < split_blocks:
             number, y, total = uint32(rank // count), outputs[0], cuda.local.array(few, float32)
             row, column, m, _ = locate(schedule, uint32(whole_tiles + number), thread_at)
+            low, high = load_bias(y, row, n), load_bias(y, uint32(row + uint32(8)), n)
             partial_bytes = uint32(uint32(uint32(uint32(fours - 1) + count) // count) * uint32(FOUR_BYTES))
             at = uint32(uint32(scratch - uint32(back)) + uint32(uint32(cuda.threadIdx.x) << uint32(4)))
             four = uint32(rank - uint32(number * count))
@@ -134,7 +136,7 @@ def cluster_epilogue(layout: PackedLayout, tile: WarpSpecializedTile, locate: An
                             c = uint32(column + uint32(four << uint32(3)) + uint32(e & 1))
                             r = uint32(row + uint32(8 * (e >> 1)))
                             if c < m and r < n:
-                                store_float(address(y, c, n, r, 4), total[4 * i + e])
+                                store(y, c, r, n, total[4 * i + e] + (high if e > 1 else low))
                     four = uint32(four + count)
                 at = uint32(at + uint32(AT_ONCE * FOUR_BYTES))
 

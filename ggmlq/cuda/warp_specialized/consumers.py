@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..epilogue import listed_rows
+from ..epilogue import listed_rows, results
 from ..epilogue.thread_sums import thread_sums
 from ..intrinsics import barrier as barriers
 from ..intrinsics import warpgroup
@@ -128,11 +128,13 @@ def consumer(
     results: row of weights, column, number of columns and, if ``listed``, the list of the rows of y that
     columns go to. ``thread_at``: the thread's row and column in a tile. ``read_split``: the device function
     (split, scratch) for the split of the last wave; it is called anew each time, so that no register holds
-    the split during products. ``split_epilogue``: the functions of blocks that share a tile.
+    the split during products. ``split_epilogue``: the functions of blocks that share a tile. The first of
+    ``outputs`` is a result as epilogue/results.py has it; if ``listed``, the address of float32.
     """
     accumulate = accumulator(layout, tile)
     (announce, store_partial, finish) = split_epilogue or through_memory(tile, locate, listed)
-    behind, write = tile.stages(layout) * 16, thread_sums(tile.columns).write
+    behind, ends, load_bias = tile.stages(layout) * 16, thread_sums(tile.columns), results.bias_loader()
+    write, write16 = ends.write, ends.write16
     hold, scatter = listed_rows.holder(tile.columns), listed_rows.scatterer(tile.columns)
 
     @inlined
@@ -164,7 +166,12 @@ def consumer(
             elif listed:
                 scatter(total, y, rows_of_y, column, row, n)
             else:
-                write(total, y, column, row, limit, n)
+                at, kind, _, _ = y
+                low, high = load_bias(y, row, n), load_bias(y, uint32(row + uint32(8)), n)
+                if kind == uint32(0):
+                    write(total, at, column, row, limit, n, low, high)
+                else:
+                    write16(total, at, column, row, limit, n, low, high, uint32(kind - uint32(1)))
         split_tiles, split_blocks, splits, block_stages, longer_blocks, whole_tiles = read_split(
             split, scratch
         )

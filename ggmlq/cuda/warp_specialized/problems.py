@@ -32,4 +32,4 @@ def refuses(problem: Linear) -> str | None:
     """The reason why warp-specialised kernels do not serve a problem, or None; they need the copy engine,
     too.
     """
-    return refuses_without_wgmma(problem) or (tensor_maps.missing() if problem.card is not None else None)
+    return refuses_without_wgmma(problem) or tensor_maps.missing(problem.card)

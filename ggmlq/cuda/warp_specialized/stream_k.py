@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..epilogue import results
 from ..epilogue.thread_sums import thread_sums
 from ..intrinsics import barrier as barriers
 from ..intrinsics import bf16x2, codes, dependent_launch, integers, ptx
@@ -134,12 +135,15 @@ def slice_epilogue(tile: WarpSpecializedTile, listed: bool) -> Any:
     fours_each = LOADS // at_once  # of one block
     few, many = 4 * fours_each, 4 * LOADS
     load_if, store_float, load4 = integers.load_floats_l2_if, ptx.store_float, codes.load4
+    load_bias, store = results.bias_loader(), results.store_result
 
     @inlined
     def finish_slice(
         partials: Any, slot: Any, first: Any, count: Any, which: Any, y: Any, place: Any, n: Any
     ) -> None:  # fmt: skip
         row, column, m, rows_of_columns = place
+        if not listed:
+            low, high = load_bias(y, row, n), load_bias(y, uint32(row + uint32(8)), n)
         total, v = cuda.local.array(few, float32), cuda.local.array(many, float32)
         thread_sums_at = partials + uint64(uint32(cuda.threadIdx.x)) * uint64(16)
         q = uint32(uint32(which * uint32(fours)) // count)
@@ -167,8 +171,11 @@ def slice_epilogue(tile: WarpSpecializedTile, listed: bool) -> Any:
                         c = uint32(column + uint32(uint32(q + uint32(i)) << uint32(3)) + uint32(e & 1))
                         r = uint32(row + uint32(8 * (e >> 1)))
                         if c < m and r < n:
-                            to = uint32(load4(rows_of_columns + uint64(c) * uint64(4))) if listed else c
-                            store_float(address(y, to, n, r, 4), total[4 * i + e])
+                            if listed:
+                                to = uint32(load4(rows_of_columns + uint64(c) * uint64(4)))
+                                store_float(address(y, to, n, r, 4), total[4 * i + e])
+                            else:
+                                store(y, c, r, n, total[4 * i + e] + (high if e > 1 else low))
             q = uint32(q + uint32(fours_each))
 
     return finish_slice

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...base.slots import Slot
 from ...cuda.machine import device
 from ...cuda.machine.launch import Kernel
-from ...cuda.machine.prepared_launch import AddressSlot
 from ..diagnostics import TALLIED
 from ..run import REQUEST, Call
 from ..weights import refuse_not_finite
@@ -29,7 +29,7 @@ from .plain import Outs
 
 AHEAD = 24 << 20  # bytes of input terms that exist at a time
 SPARE = 128  # rows of states behind the last, where tiles of rows may end
-Address = Any  # an array, a number, or an AddressSlot
+Address = Any  # an array, a number, or an Slot
 
 
 class Memory(NamedTuple):
@@ -97,13 +97,13 @@ class DeviceCall(NamedTuple):
     def codes_from(self, t: int) -> Address:
         """Codes of x from a step on."""
         first = t * self.rows
-        if type(self.x) is AddressSlot:
+        if type(self.x) is Slot:
             return self.x + first * self.weights.columns
         return self.x[first:]
 
     def counters_from(self, first: int) -> Address:
         """Counters from one on."""
-        return self.counters + 4 * first if type(self.counters) is AddressSlot else self.counters[first:]
+        return self.counters + 4 * first if type(self.counters) is Slot else self.counters[first:]
 
     def outs(self, t: int) -> Outs:
         """The destinations of a step's states."""

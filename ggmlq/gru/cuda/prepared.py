@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...base.slots import Slot
 from ...cuda.machine import device
 from ...cuda.machine.launch import Kernel
-from ...cuda.machine.prepared_launch import AddressSlot, PreparedLaunch
+from ...cuda.machine.recorded import RecordedLaunches
 from ...cuda.machine.side_stream import fork
 from ..run import Call
 from . import encode
@@ -62,7 +63,7 @@ class StepsRung(NamedTuple):
 class RecordedCall(NamedTuple):
     """The launches of a call of one shape."""
 
-    launches: tuple[PreparedLaunch, ...]
+    launches: RecordedLaunches
     memory: Memory
     counters: int
     counts: Any  # on the device: zeros between calls
@@ -127,8 +128,7 @@ def _launch(call: Call, program: RecordedCall, stream: int) -> Any:
         0 if part is None else part.data.ptr
         for part in (call.x, call.h, call.y, call.codes, call.v, call.last, codes, states, p, counters)
     ]
-    for launch in program.launches:
-        launch.launch(addresses, stream)
+    program.launches.launch(addresses, stream)
     return codes, states, p, counters
 
 
@@ -167,26 +167,26 @@ def _record(call: Call, rung: StepsRung) -> RecordedCall:
     weights, launches = device_weights(call), []
 
     def launch(kernel: Kernel, grid: tuple[int, ...], *arguments: Any, cluster: int = 1) -> None:
-        launches.append(kernel.prepare(grid, (kernel.threads,), *arguments, cluster=cluster))
+        launches.append((kernel, grid, (kernel.threads,), arguments, cluster, 0))
 
     sizes, cp = memory(call, weights), device.cupy()
     count = rung.counters(call, sizes.p[0] // call.x.shape[1])
     counts = device.once("counts of a GRU", lambda: cp.zeros(encode.COUNTED, np.int64))
     owner = cp.cuda.alloc_pinned_memory(BYTES)
     outputs = (
-        AddressSlot(Y),
-        *(0 if part is None else AddressSlot(at) for part, at in ((call.codes, CODES), (call.v, V))),
+        Slot(Y),
+        *(0 if part is None else Slot(at) for part, at in ((call.codes, CODES), (call.v, V))),
     )
     work = DeviceCall(
-        call, weights, launch, AddressSlot(X_CODES), AddressSlot(STATES), AddressSlot(P), counts, outputs,
-        AddressSlot(COUNTERS),
+        call, weights, launch, Slot(X_CODES), Slot(STATES), Slot(P), counts, outputs,
+        Slot(COUNTERS),
     )  # fmt: skip
-    h = 0 if call.h is None else AddressSlot(H)
-    encode.begin(launch, call, weights, AddressSlot(X), work.x, h, work.states, work.counters, count, counts)
+    h = 0 if call.h is None else Slot(H)
+    encode.begin(launch, call, weights, Slot(X), work.x, h, work.states, work.counters, count, counts)
     walk(work, rung.project, rung.steps)
-    last_slot = AddressSlot(Y if call.codes is None else CODES)
+    last_slot = Slot(Y if call.codes is None else CODES)
     source, size = last_states(call)
     offset = source - (call.y if call.codes is None else call.codes).data.ptr
-    encode.end(launch, last_slot + offset, AddressSlot(LAST), size, owner.ptr, counts)
+    encode.end(launch, last_slot + offset, Slot(LAST), size, owner.ptr, counts)
     host_counts = np.frombuffer(owner, np.int64, encode.COUNTED)
-    return RecordedCall(tuple(launches), sizes, count, counts, host_counts, owner)
+    return RecordedCall(RecordedLaunches(launches), sizes, count, counts, host_counts, owner)

@@ -1,0 +1,171 @@
+"""Rows put into arrays on a GPU: the encoders of this folder, by ids; one kernel.
+
+Four threads serve a block, as in _block.py, or a block of threads serves a row of numbers without blocks.
+Of equal ids the last row is written: each group of threads looks whether its id comes again further on. With
+many rows that takes longer than finding out beforehand, so CuPy does it then (``_last_ones``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...arrays.array import QuantArray
+from ...errors import NonFiniteError, UnsupportedError
+from ...formats import FORMATS
+from ..activations.floats import aligned_floats
+from ..intrinsics import ptx
+from ..intrinsics.atoms import inlined
+from ..intrinsics.floats import KINDS
+from ..intrinsics.lane import ALL_LANES
+from ..intrinsics.language import cuda, float32, int32, int64, uint32, uint64
+from ..machine.device import cupy
+from ..machine.launch import Kernel, family
+from . import iq4_nl, mxfp4, q4_0, q4_1, q5_0, q5_1, q8_0
+from ._block import LANES, RUN, THREADS, VALUES, finite
+from ._kinds import IDS, KIND_OF, SCALARS, STEP, bits_in, loading, words_of
+
+ENCODERS = {  # of blocks, for four threads
+    "q4_0": q4_0.encode, "q4_1": q4_1.encode, "q5_0": q5_0.encode, "q5_1": q5_1.encode, "q8_0": q8_0.encode,
+    "iq4_nl": iq4_nl.encode, "mxfp4": mxfp4.encode,
+}  # fmt: skip
+ENCODED = tuple(ENCODERS)
+SEARCHED = 2048  # rows: with more, the last of equal ids are found before the launch
+INFINITE = {"f32": 0x7F800000, "f16": 0x7C00, "bf16": 0x7F80}  # the exponent of what is not finite
+
+
+def comes_again(threads: int) -> Any:
+    """The device function that tells whether an id comes again behind a row, by so many threads together."""
+    steps = tuple(1 << s for s in range(threads.bit_length() - 1))
+
+    @inlined
+    def again(ids: Any, row: Any, lane: Any) -> Any:
+        repeated, at = int32(0), int64(row) + int64(1) + int64(lane)
+        this, count = ids[row], int64(ids.shape[0])
+        while at < count:
+            if ids[at] == this:
+                repeated = int32(1)
+            at += int64(threads)
+        for step in steps:
+            repeated = int32(repeated | cuda.shfl_xor_sync(ALL_LANES, repeated, step))
+        return repeated != int32(0)
+
+    return again
+
+
+@family((name, kind, unique) for name in ENCODED for kind in KINDS for unique in (False, True))
+def block_putter(name: str, kind: str, unique: bool) -> Kernel:
+    """The kernel that encodes rows of floats of a kind; ``unique``: no two ids are equal."""
+    encode = ENCODERS[name]
+    load, again, set_bits = loading(kind), comes_again(LANES), ptx.set_bits
+    size = FORMATS[name].dtype.itemsize
+
+    def kernel(
+        x: Any,  # bits of floats [rows of x · K]
+        ids: Any,  # int64 [rows of x]
+        raw: Any,
+        unfit: Any,
+        blocks: Any,  # of x
+        per_row: Any,
+        rows: Any,  # of q
+    ) -> None:
+        thread = uint64(cuda.blockIdx.x) * uint64(THREADS) + uint64(cuda.threadIdx.x)
+        part, b = uint32(uint32(cuda.threadIdx.x) & uint32(LANES - 1)), thread // uint64(LANES)
+        live = b < uint64(blocks)
+        if not live:
+            b = uint64(blocks) - uint64(1)
+        row = b // uint64(per_row)
+        at = ids[row]
+        behind = False
+        if not unique:
+            behind = again(ids, row, part)
+        live = live and at >= int64(0) and at < int64(rows)
+        store = live and not behind
+        v = cuda.local.array(VALUES, float32)
+        source = b * uint64(RUN) + uint64(part) * uint64(4)
+        for i in range(VALUES):
+            v[i] = load(x, source + uint64((i & 3) + 4 * (i & 4)))
+        place = uint64(0)
+        if live:
+            place = uint64(at) * uint64(per_row) + (b - row * uint64(per_row))
+        scale = encode(v, part, raw + place * uint64(size), store)
+        if live and (finite(v) != float32(0) or uint32(scale & uint32(0x7C00)) == uint32(0x7C00)):
+            set_bits(unfit, uint32(1))
+
+    parameters = (words_of(kind), IDS, uint64, uint64, uint64, uint64, uint64)
+    return Kernel(f"put {name} from {kind}{', unique' * unique}", kernel, *parameters, threads=THREADS)
+
+
+@family((name, kind, unique) for name in SCALARS for kind in KINDS for unique in (False, True))
+def scalar_putter(name: str, kind: str, unique: bool) -> Kernel:
+    """The kernel that converts rows of numbers without blocks; a block of threads has a part of a row."""
+    load, bits, again, set_bits = loading(kind), bits_in(KIND_OF[name]), comes_again(32), ptx.set_bits
+    infinite = INFINITE[name]
+
+    def kernel(
+        x: Any,  # bits of floats [rows of x · K]
+        ids: Any,  # int64 [rows of x]
+        raw: Any,  # bits of numbers [rows of q · K]
+        unfit: Any,
+        columns: Any,
+        rows: Any,  # of q
+    ) -> None:
+        row = int64(cuda.blockIdx.x)
+        at = ids[row]
+        behind = False
+        if not unique:
+            behind = again(ids, row, uint32(cuda.threadIdx.x) & uint32(31))
+        if at >= int64(0) and at < int64(rows):
+            for step in range(STEP):
+                column = int64(cuda.blockIdx.y) * int64(STEP * THREADS) + int64(step * THREADS)
+                column += int64(cuda.threadIdx.x)
+                if column < int64(columns):
+                    word = bits(load(x, row * int64(columns) + column))
+                    if uint32(word & uint32(infinite)) == uint32(infinite):
+                        set_bits(unfit, uint32(1))
+                    if not behind:
+                        raw[at * int64(columns) + column] = word
+
+    parameters = (words_of(kind), IDS, words_of(KIND_OF[name]), uint64, uint64, uint64)
+    return Kernel(f"put {name} from {kind}{', unique' * unique}", kernel, *parameters, threads=THREADS)
+
+
+def put(request: str, q: QuantArray, ids: Any, x: Any, check: bool, unique: bool = False) -> None:
+    """Encode rows of x into rows ``ids`` of q; ``check``: an error for values that do not fit, later."""
+    fmt, cp = q.format, cupy()
+    if fmt.name not in (*ENCODED, *SCALARS):
+        raise UnsupportedError(
+            f"{request}: on a GPU rows are encoded to {', '.join((*ENCODED, *SCALARS))}; there is no kernel "
+            f"for {fmt.name}; put on the host, or encode whole arrays with gq.quantize"
+        )
+    kind = x.dtype.name if x.dtype.name in KINDS else "float32"
+    x = cp.ascontiguousarray(x) if x.dtype.name in KINDS else aligned_floats(x)
+    bits = x.reshape(-1).view(np.uint32 if kind == "float32" else np.uint16)
+    ids, unfit = ids.reshape(-1), cp.zeros(1, np.uint32)
+    if len(ids) > SEARCHED and not unique:
+        ids, unique = _last_ones(ids, len(q)), True
+    raw, columns = q.raw.reshape(-1), bits.size // len(ids)
+    facts: tuple[int, ...] = columns, len(q)
+    if fmt.name in ENCODERS:
+        blocks = bits.size // RUN
+        grid: tuple[int, ...] = (-(-blocks * LANES // THREADS),)
+        kernel, facts = block_putter(fmt.name, kind, unique), (blocks, columns // RUN, len(q))
+    else:
+        raw = raw.view(np.uint32 if fmt.name == "f32" else np.uint16)
+        grid, kernel = (len(ids), -(-columns // (STEP * THREADS))), scalar_putter(fmt.name, kind, unique)
+    kernel(grid, (THREADS,), bits, ids, raw, unfit, *facts)
+    if check and unfit.item():
+        raise NonFiniteError(
+            f"{request}: x has a value that {fmt.name} cannot hold: NaN, an infinity, or one too large; "
+            "clear them with cupy.nan_to_num and cupy.clip"
+        )
+
+
+def _last_ones(ids: Any, rows: int) -> Any:
+    """The ids, with -1 for each that comes again further on."""
+    cp = cupy()
+    number, last = cp.arange(len(ids)), cp.full(rows + 1, -1, np.int64)
+    place = cp.where((ids < 0) | (ids >= rows), rows, ids)
+    cp.maximum.at(last, place, number)
+    return cp.where(last[place] == number, ids, -1)
