@@ -1,0 +1,68 @@
+"""LoRA on blocks: two small matrices beside a layer whose weights stay packed and frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from .modules import Linear
+from .names import Patterns, matches
+
+
+class LoRA(torch.nn.Module):
+    """A Linear with a trained branch: ``base(x) + dropout(x) @ A.T @ B.T * (alpha / rank)``.
+
+    The branch is computed in its own dtype, which is the compute dtype that ``dtype`` names. B begins with
+    zeros, so a fresh branch changes nothing. The base has no gradients, and is not decoded in forward.
+    """
+
+    def __init__(
+        self, base: Linear, rank: int = 8, alpha: float = 16.0, dropout: float = 0.0,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.base, self.rank, self.alpha = base, rank, alpha
+        self.in_features, self.out_features = base.in_features, base.out_features
+        device = base.weight.device
+        self.a = torch.nn.Parameter(torch.empty(rank, base.in_features, dtype=dtype, device=device))
+        self.b = torch.nn.Parameter(torch.zeros(base.out_features, rank, dtype=dtype, device=device))
+        torch.nn.init.kaiming_uniform_(self.a, a=5**0.5)
+        self.dropout = torch.nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The product with the blocks, and the branch."""
+        y: torch.Tensor = self.base(x)
+        branch = torch.nn.functional.linear(self.dropout(x).to(self.a.dtype), self.a)
+        return y + (torch.nn.functional.linear(branch, self.b) * (self.alpha / self.rank)).to(y.dtype)
+
+    def extra_repr(self) -> str:
+        """Rank and strength of the branch."""
+        return f"rank={self.rank}, alpha={self.alpha:g}, {self.a.dtype}"
+
+
+def lora_(
+    model: torch.nn.Module, rank: int = 8, alpha: float = 16.0, *, include: Patterns = None,
+    exclude: Patterns = None, dropout: float = 0.0, dtype: torch.dtype = torch.float32,
+) -> list[str]:  # fmt: skip
+    """Give each packed Linear of a model a branch, and freeze everything else; the names of those layers.
+
+    ``include`` and ``exclude`` as in :func:`ggmlq.torch.quantize_`.
+    """
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    names = [name for name, part in _packed(model) if matches(name, include, exclude)]
+    for name in names:
+        base: Any = model.get_submodule(name)
+        model.set_submodule(name, LoRA(base, rank, alpha, dropout, dtype))
+    return names
+
+
+def _packed(model: torch.nn.Module) -> Iterable[tuple[str, Any]]:
+    inside = {f"{name}.base" for name, part in model.named_modules() if isinstance(part, LoRA)}
+    return [
+        (name, part)
+        for name, part in model.named_modules()
+        if isinstance(part, Linear) and name not in inside
+    ]

@@ -1,0 +1,81 @@
+"""Arrays of blocks over the memory of tensors, for the kernels: one for each tensor, while its storage lives.
+
+A tensor of bytes is all that a program holds. What kernels prepare of it stays beside, in an array that is
+looked up by the storage and dropped with it, and replaced when torch counts a write to the tensor.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+import torch
+
+import ggmlq as gq
+
+from ..base.devices import cuda_device
+from .checks import PREPARED, format_of
+
+Key = tuple[int, int, tuple[int, ...], int]
+
+_LOCK = threading.RLock()  # a storage may go while an array is looked up
+_ARRAYS: dict[Key, tuple[Any, int, gq.QuantArray]] = {}  # with the storage, weakly, and the count of writes
+
+
+def known(w: torch.Tensor, type: int, shape: tuple[int, ...]) -> gq.QuantArray | None:
+    """The array over a tensor with this type and shape; None if there is none, or an old one."""
+    storage = w.untyped_storage()
+    there = _ARRAYS.get((storage._cdata, w.storage_offset(), shape, type & ~PREPARED))
+    if there is None or there[0]() is not storage or there[1] != _writes(w):
+        return None
+    return there[2]
+
+
+def array_over(w: torch.Tensor, type: int, shape: tuple[int, ...]) -> gq.QuantArray:
+    """The array of blocks of this shape over the bytes of a tensor; the same one for the same tensor."""
+    with _LOCK:
+        array = known(w, type, shape)
+        if array is not None:
+            return array
+        fmt, storage = format_of(type), w.untyped_storage()
+        array = gq.QuantArray(fmt, shape, _bytes(w).reshape(*shape[:-1], fmt.row_bytes(shape[-1]))).lasting()
+        if w.is_contiguous():  # else the bytes are a copy, which is good for one call
+            key = storage._cdata, w.storage_offset(), shape, type & ~PREPARED
+            gone = weakref.ref(storage, lambda _: _ARRAYS.pop(key, None))
+            _ARRAYS[key] = gone, _writes(w), array
+        return array
+
+
+def _writes(w: torch.Tensor) -> int:
+    """The number of writes that torch counted; inference tensors have no count."""
+    return 0 if w.is_inference() else w._version
+
+
+def forget(w: torch.Tensor) -> None:
+    """Drop what kernels prepared of a tensor, after a write that torch does not count, as to w.numpy()."""
+    address = w.untyped_storage()._cdata
+    with _LOCK:
+        for key in [key for key in _ARRAYS if key[0] == address]:
+            del _ARRAYS[key]
+
+
+def _bytes(w: torch.Tensor) -> Any:
+    """The bytes of a tensor as a NumPy or CuPy array, which does not keep the tensor."""
+    if not w.is_contiguous():
+        w = w.contiguous()
+        return w.detach().numpy() if w.device.type == "cpu" else cuda_device().cupy().from_dlpack(w.detach())
+    size, address = w.numel(), w.data_ptr()
+    if w.device.type == "cpu":
+        raw = (
+            np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
+            if size
+            else np.empty(0, np.uint8)
+        )
+        raw.flags.writeable = False
+        return raw
+    cupy = cuda_device().cupy()
+    memory = cupy.cuda.UnownedMemory(address, size, None, w.device.index)
+    return cupy.ndarray((size,), np.uint8, cupy.cuda.MemoryPointer(memory, 0))

@@ -1,0 +1,77 @@
+"""Attributes of a host's modules that are replaced while it is switched on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any
+
+import ggmlq as gq
+
+Change = tuple[Any, str, Any]  # a module or class of the host, its attribute, and the new value
+ABSENT = object()
+
+
+class Switch:
+    """One host: which of its attributes are replaced, and whether they are now.
+
+    ``changes()`` imports the host and lists them; ``tried`` are the versions of it that were tried.
+    """
+
+    def __init__(self, host: str, package: str, tried: str, changes: Callable[[], Iterable[Change]]) -> None:
+        self.host, self.package, self.tried, self._changes = host, package, tried, changes
+        self._before: list[Change] = []
+        self._lock = threading.Lock()
+
+    def enable(self) -> str:
+        """Replace the attributes; a sentence that names them."""
+        request = f"ggmlq.torch.hosts.{self.host}.enable()"
+        with self._lock:
+            if self._before:
+                raise gq.errors.UnsupportedError(
+                    f"{request}: it is enabled; once is enough, and disable() puts back what was there"
+                )
+            try:
+                changes = list(self._changes())
+            except ImportError as error:
+                raise gq.errors.MissingDependencyError(
+                    f"{request}: {self.package} cannot be imported ({error}); {self.tried} was tried"
+                ) from error
+            missing = [f"{_name(place)}.{name}" for place, name, _ in changes if not hasattr(place, name)]
+            if missing:
+                raise gq.errors.UnsupportedError(
+                    f"{request}: this version of {self.package} has no {', '.join(missing)}; its inside is "
+                    f"another than that of {self.tried}, which was tried; install that one"
+                )
+            for place, name, value in changes:
+                self._before.append((place, name, vars(place).get(name, ABSENT)))
+                setattr(place, name, value)
+        replaced = ", ".join(f"{_name(place)}.{name}" for place, name, _ in changes)
+        return f"{self.host}: replaced {replaced}"
+
+    def disable(self) -> str:
+        """Put the host's own attributes back; a sentence that names them."""
+        with self._lock:
+            if not self._before:
+                raise gq.errors.UnsupportedError(
+                    f"ggmlq.torch.hosts.{self.host}.disable(): it is not enabled; call enable() first"
+                )
+            before, self._before = self._before, []
+            for place, name, value in reversed(before):
+                delattr(place, name) if value is ABSENT else setattr(place, name, value)
+        return f"{self.host}: put back {', '.join(f'{_name(place)}.{name}' for place, name, _ in before)}"
+
+    @property
+    def enabled(self) -> bool:
+        """True while the host's attributes are replaced."""
+        return bool(self._before)
+
+
+def _name(place: Any) -> str:
+    return str(getattr(place, "__qualname__", getattr(place, "__name__", place)))
+
+
+def module(name: str) -> Any:
+    """A module of a host, imported now."""
+    return import_module(name)

@@ -1,0 +1,75 @@
+"""transformers: its kernel module for GGUF, for any number of rows, on a GPU and on a CPU.
+
+transformers keeps blocks packed where a kernel module has four functions. Without one for the machine it
+decodes the whole model; with one it still decodes the weights for more than 8 rows, and all on a CPU.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+import ggmlq as gq
+
+from .switch import Change, Switch, module
+
+PACKAGE = "transformers.integrations.gguf"
+
+
+def mul_mat_vec(weight: torch.Tensor, x: torch.Tensor, ggml_type: int, out_features: int) -> torch.Tensor:
+    """Rows x [M, K] times rows of blocks [N, bytes], for any M; autograd knows the gradient of x."""
+    y: torch.Tensor = torch.ops.ggmlq.linear(x, weight, ggml_type, out_features)
+    return y
+
+
+def mul_mat_id(
+    blocks: torch.Tensor, x: torch.Tensor, ids: torch.Tensor, ggml_type: int, out_features: int
+) -> torch.Tensor:
+    """Each token times the experts that ids [T, U] name for it."""
+    y: torch.Tensor = torch.ops.ggmlq.expert_linear(x, blocks, ids, ggml_type, out_features)
+    return y
+
+
+def dequantize(
+    weight: torch.Tensor, ggml_type: int, rows: int, cols: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """Values of blocks [rows, cols]."""
+    values: torch.Tensor = torch.ops.ggmlq.dequantize(weight, ggml_type, [rows, cols], dtype)
+    return values
+
+
+def get_rows(
+    weight: torch.Tensor, ids: torch.Tensor, ggml_type: int, cols: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """Values of the rows that ids name."""
+    values: torch.Tensor = torch.ops.ggmlq.get_rows(weight, ggml_type, ids, dtype)
+    return values
+
+
+KERNEL = SimpleNamespace(
+    mul_mat_vec=mul_mat_vec, mul_mat_id=mul_mat_id, dequantize=dequantize, get_rows=get_rows,
+    GEMV_TYPES=frozenset(fmt.id for fmt in gq.formats.values() if fmt.block_size > 1),
+)  # fmt: skip
+
+
+def _can_read(tensor: Any) -> bool:
+    """True for tensors of any device, a CPU too."""
+    return True
+
+
+def _changes() -> Iterator[Change]:
+    kernels, utils = module(f"{PACKAGE}.kernels"), module(f"{PACKAGE}.utils")
+    quantizer = module("transformers.quantizers.quantizer_gguf").GgufHfQuantizer
+    yield kernels, "_gguf_kernel", kernels.GgufKernel(KERNEL)
+    yield kernels, "kernel_can_read", _can_read
+    yield kernels, "MAX_GEMV_ROWS", sys.maxsize
+    yield utils, "MAX_GEMV_ROWS", sys.maxsize
+    yield quantizer, "is_trainable", property(lambda self: True)  # of adapters: blocks stay frozen
+
+
+SWITCH = Switch("transformers", "transformers", "5.24.0", _changes)
+enable, disable = SWITCH.enable, SWITCH.disable

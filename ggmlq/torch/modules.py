@@ -1,0 +1,215 @@
+"""Modules whose weights stay in blocks: Linear, Embedding and Experts.
+
+``weight`` is a frozen parameter of bytes, so ``.to()``, ``state_dict``, ``copy.deepcopy``, pickling and hooks
+that move parameters treat it as any other. ``scale`` is a buffer where the file has a companion scale.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+import ggmlq as gq
+
+from .checks import format_of
+
+
+class Packed(torch.nn.Module):
+    """The common part of modules with blocks: their bytes, type and companion scale."""
+
+    weight: Any
+    scale: Any
+
+    def hold(self, q: gq.QuantArray, ndim: int) -> None:
+        """Take the blocks of an array over, as a copy on its device."""
+        if not isinstance(q, gq.QuantArray) or q.ndim != ndim:
+            axes = "[N, K]" if ndim == 2 else "[E, N, K]"
+            raise gq.errors.DTypeError(
+                f"{type(self).__name__}(q): q is {q!r:.120}; it is a QuantArray {axes}; make one with "
+                'gq.quantize(w, "q4_K"), or take one of gq.open(path)'
+            )
+        self.ggml_type, self.blocks_shape = q.format.id, q.shape
+        self.weight = torch.nn.Parameter(_copied(q.raw), requires_grad=False)
+        scale = (
+            None
+            if q.scale is None
+            else torch.from_numpy(np.array(q.scale, np.float32)).to(self.weight.device)
+        )
+        self.register_buffer("scale", scale)
+
+    @property
+    def format(self) -> Any:
+        """The format of the blocks."""
+        return format_of(self.ggml_type)
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """The weights as floats, the companion scale in them."""
+        wide = torch.float32 if self.scale is not None else dtype
+        values = torch.ops.ggmlq.dequantize(self.weight, self.ggml_type, list(self.blocks_shape), wide)
+        if self.scale is not None:
+            values *= self.scale.reshape(*self.scale.shape, *[1] * (values.dim() - self.scale.dim()))
+        result: torch.Tensor = values.to(dtype)
+        return result
+
+    def _load_from_state_dict(self, state: Any, prefix: str, *rest: Any) -> None:
+        """Take the bytes in the order of a file or as ``prepare`` gives them, and nothing but bytes."""
+        w, errors = state.get(f"{prefix}weight"), rest[-1]
+        if isinstance(w, torch.Tensor) and w.dtype != torch.uint8:
+            errors.append(
+                f"{prefix}weight is {w.dtype} {tuple(w.shape)}; here are bytes of {self.format.name}, "
+                f"torch.uint8 {tuple(self.weight.shape)}; quantize it first, ggmlq.torch.quantize_"
+            )
+            return
+        if isinstance(w, torch.Tensor) and w.dim() == 1 and w.numel() == self.weight.numel():
+            state[f"{prefix}weight"] = w.reshape(self.weight.shape)
+        super()._load_from_state_dict(state, prefix, *rest)  # type: ignore[no-untyped-call]
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Move as any module, but the companion scale stays float32."""
+        scale = self.scale
+        super()._apply(fn, recurse)
+        if scale is not None and self.scale.dtype != torch.float32:
+            self.scale = scale.to(self.scale.device)
+        return self
+
+    def _type(self) -> str:
+        scale = "" if self.scale is None else ", scale"
+        return f"{self.format.name}, {self.format.bits_per_weight:g} bits a weight{scale}"
+
+
+def _copied(raw: Any) -> torch.Tensor:
+    """The bytes of an array in memory of torch."""
+    if isinstance(raw, np.ndarray):
+        return torch.from_numpy(np.array(raw))
+    return torch.from_dlpack(raw).clone()
+
+
+def _result_dtype(x: torch.Tensor) -> torch.dtype:
+    """The dtype that a product of torch's own would give for x, with autocast."""
+    if x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type):
+        return torch.get_autocast_dtype(x.device.type)
+    return x.dtype
+
+
+class Linear(Packed, torch.nn.Linear):
+    """``torch.nn.Linear`` on blocks: ``x [..., K] @ q.T + bias``, in the dtype of x.
+
+    Parameters
+    ----------
+    q : QuantArray
+        Weights [N, K]; their bytes are copied.
+    bias : tensor, optional
+        [N], a parameter that may be trained.
+
+    >>> import numpy as np, torch, ggmlq as gq, ggmlq.torch
+    >>> q = gq.quantize(np.eye(4, 32, dtype=np.float32), "q8_0")
+    >>> layer = ggmlq.torch.Linear(q)
+    >>> layer, layer(torch.ones(2, 32)).shape
+    (Linear(in_features=32, out_features=4, bias=False, q8_0, 8.5 bits a weight), torch.Size([2, 4]))
+    """
+
+    def __init__(self, q: gq.QuantArray, bias: Any = None) -> None:
+        torch.nn.Module.__init__(self)
+        self.hold(q, 2)
+        self.out_features, self.in_features = q.shape
+        self.bias = bias if bias is None or isinstance(bias, torch.nn.Parameter) else torch.nn.Parameter(bias)
+
+    def reset_parameters(self) -> None:
+        """Do nothing: blocks are not drawn at random."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The product with the blocks."""
+        if self.scale is None:
+            y: torch.Tensor = torch.ops.ggmlq.linear(
+                x, self.weight, self.ggml_type, self.out_features, self.bias
+            )
+            return y
+        dtype = _result_dtype(x)
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        y = torch.ops.ggmlq.linear(x, self.weight, self.ggml_type, self.out_features, None, wide) * self.scale
+        return (y if self.bias is None else y + self.bias).to(dtype)
+
+    def extra_repr(self) -> str:
+        """Lengths, type and bits."""
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}, {self._type()}"
+        )
+
+
+class Embedding(Packed):
+    """``torch.nn.Embedding`` on blocks: rows of q by their numbers, decoded.
+
+    Parameters
+    ----------
+    q : QuantArray
+        Rows [N, K]; their bytes are copied.
+    dtype : torch.dtype, optional
+        Of the results, torch's default if not given; ``module.to(dtype)`` changes it.
+    """
+
+    def __init__(self, q: gq.QuantArray, dtype: torch.dtype | None = None) -> None:
+        super().__init__()
+        self.hold(q, 2)
+        self.num_embeddings, self.embedding_dim = q.shape
+        like = torch.empty(0, dtype=dtype or torch.get_default_dtype(), device=self.weight.device)
+        self.register_buffer("_like", like, persistent=False)  # it follows the module from dtype to dtype
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """The rows ``ids``, [*ids.shape, K]."""
+        dtype: torch.dtype = self._like.dtype  # type: ignore[assignment, union-attr]
+        if self.scale is None:
+            rows: torch.Tensor = torch.ops.ggmlq.get_rows(self.weight, self.ggml_type, ids, dtype)
+            return rows
+        rows = torch.ops.ggmlq.get_rows(self.weight, self.ggml_type, ids, torch.float32)
+        scale = self.scale[ids][..., None] if self.scale.dim() else self.scale
+        return (rows * scale).to(dtype)
+
+    def extra_repr(self) -> str:
+        """Lengths, type and bits."""
+        return f"{self.num_embeddings}, {self.embedding_dim}, {self._type()}"
+
+
+class Experts(Packed):
+    """The matrices of a mixture of experts: ``y[t, u] = x[t] @ q[ids[t, u]].T``, in the dtype of x.
+
+    Parameters
+    ----------
+    q : QuantArray
+        Weights [E, N, K]; their bytes are copied.
+    """
+
+    def __init__(self, q: gq.QuantArray) -> None:
+        super().__init__()
+        self.hold(q, 3)
+        self.num_experts, self.out_features, self.in_features = q.shape
+
+    def forward(
+        self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Results [T, U, N] for x [T, K] or [T, U, K] and ids [T, U]; with weights [T, U] sums [T, N]."""
+        dtype = _result_dtype(x)
+        wide = dtype if weights is None and self.scale is None else torch.promote_types(dtype, torch.float32)
+        y: torch.Tensor = torch.ops.ggmlq.expert_linear(
+            x, self.weight, ids, self.ggml_type, self.out_features, wide
+        )
+        if self.scale is not None:
+            y = y * (self.scale[ids][..., None] if self.scale.dim() else self.scale)
+        if weights is not None:
+            y = (y * weights[..., None].to(y.dtype)).sum(1)
+        return y.to(dtype)
+
+    def extra_repr(self) -> str:
+        """Lengths, type and bits."""
+        return (
+            f"{self.num_experts} experts, in_features={self.in_features}, out_features={self.out_features}, "
+            f"{self._type()}"
+        )
+
+
+def packed_bytes(module: torch.nn.Module) -> int:
+    """Bytes of all blocks in a model, each tensor counted once."""
+    weights = {id(part.weight): part.weight.numel() for part in module.modules() if isinstance(part, Packed)}
+    return sum(weights.values())

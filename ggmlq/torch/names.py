@@ -1,0 +1,27 @@
+"""Patterns that pick modules of a model by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
+
+import ggmlq as gq
+
+Patterns = str | Callable[[str], bool] | Iterable[str] | None
+
+
+def matches(name: str, include: Patterns, exclude: Patterns) -> bool:
+    """True for a name that ``include`` picks (None picks all) and ``exclude`` does not (None picks none)."""
+    return (include is None or _picks(include, name)) and not (exclude is not None and _picks(exclude, name))
+
+
+def _picks(patterns: Patterns, name: str) -> bool:
+    if callable(patterns):
+        return bool(patterns(name))
+    several = [patterns] if isinstance(patterns, str) else list(patterns or ())
+    if not all(isinstance(pattern, str) for pattern in several):
+        raise gq.errors.DTypeError(
+            f"patterns {several!r:.100}: they are str with *, ? and […], as in file names, or a function of "
+            'a name; pass "*.mlp.*" or ["*.q_proj", "*.v_proj"]'
+        )
+    return any(fnmatchcase(name, pattern) for pattern in several)

@@ -1,0 +1,116 @@
+"""The operators on tensors with memory: each calls the operation of this package over the same memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import ggmlq as gq
+
+from ..ops.tensors import as_torch_works
+from . import checks
+from .blocks import array_over, known
+from .checks import format_of
+
+
+def linear(
+    x: torch.Tensor, w: torch.Tensor, type: int, n: int, bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """``x [..., K] @ w [N, K].T + bias``."""
+    q = known(w, type, (n, x.shape[-1])) if x.dim() else None
+    if q is None:
+        checks.linear(x, w, type, n, bias, out_dtype)
+        q = array_over(w, type, (n, x.shape[-1]))
+    dtype = x.dtype if out_dtype is None else out_dtype
+    if x.requires_grad:
+        x = x.detach()
+    if bias is not None:
+        bias = bias.detach()
+    y: torch.Tensor = gq.linear(x, q, bias=bias, dtype=dtype)
+    return y
+
+
+def linear_grad(dy: torch.Tensor, w: torch.Tensor, type: int, k: int) -> torch.Tensor:
+    """``dy [..., N] @ w [N, K]``."""
+    checks.linear_grad(dy, w, type, k)
+    q = array_over(w, type, (dy.shape[-1], k))
+    return times_rows(dy.detach(), q)
+
+
+def times_rows(dy: torch.Tensor, q: gq.QuantArray) -> torch.Tensor:
+    """``dy [..., N] @ q [N, K]`` in the dtype of dy; sums are float32 or better."""
+    dx: torch.Tensor = gq.linear(dy, q.T, dtype=dy.dtype)
+    return dx
+
+
+def decoded(q: gq.QuantArray, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """The values of an array as a tensor, rounded once."""
+    return _tensor(lambda kind: gq.dequantize(q, kind), dtype, device)
+
+
+def dequantize(w: torch.Tensor, type: int, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
+    """The values of blocks, [..., K]."""
+    checks.dequantize(w, type, shape, dtype)
+    return decoded(array_over(w, type, tuple(shape)), dtype, w.device)
+
+
+def get_rows(w: torch.Tensor, type: int, ids: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The values of rows ``ids``, [*ids.shape, K]."""
+    checks.get_rows(w, type, ids, dtype)
+    fmt = format_of(type)
+    k = w.shape[-1] // fmt.dtype.itemsize * fmt.block_size
+    q = array_over(w, type, (*w.shape[:-1], k))
+    return _tensor(lambda kind: gq.take(q, ids, kind), dtype, w.device)
+
+
+def _tensor(make: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A tensor of values that ``make(dtype)`` gives as an array; bfloat16 by way of float32, which it is."""
+    kind = "float32" if dtype == torch.bfloat16 else str(dtype).removeprefix("torch.")
+    if device.type == "cpu":
+        values = torch.from_numpy(make(kind))
+    else:
+        with as_torch_works(torch, device):
+            values = torch.from_dlpack(make(kind))
+    return values.to(dtype)
+
+
+def expert_linear(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    ids: torch.Tensor,
+    type: int,
+    n: int,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """``y[t, u] = x[t] @ w[ids[t, u]].T``."""
+    checks.expert_linear(x, w, ids, type, n, out_dtype)
+    q = array_over(w, type, (w.shape[0], n, x.shape[-1]))
+    dtype = x.dtype if out_dtype is None else out_dtype
+    y: torch.Tensor = gq.expert_linear(x.detach(), q, ids, dtype=dtype)
+    return y
+
+
+def expert_linear_grad(
+    dy: torch.Tensor, w: torch.Tensor, ids: torch.Tensor, type: int, k: int, each: bool
+) -> torch.Tensor:
+    """``dx[t, u] = dy[t, u] @ w[ids[t, u]]``; summed over the uses of a token unless ``each``."""
+    checks.expert_linear_grad(dy, w, ids, type, k, each)
+    n = dy.shape[-1]
+    q = array_over(w, type, (w.shape[0], n, k))
+    rows, uses = dy.detach().reshape(-1, n), ids.reshape(-1)
+    wide = dy.dtype if dy.dtype == torch.float64 else torch.float32
+    dx = torch.zeros((len(rows), k), dtype=wide, device=dy.device)
+    for e in torch.unique(uses).tolist():
+        if 0 <= e < len(q):
+            at = torch.nonzero(uses == e).reshape(-1)
+            dx[at] = times_rows(rows[at].to(wide), q[e])
+    dx = dx.reshape(*ids.shape, k)
+    return (dx if each else dx.sum(1)).to(dy.dtype)
+
+
+def prepare(blocks: torch.Tensor, type: int) -> torch.Tensor:
+    """A copy of blocks in the order that kernels read, good for ``type | PREPARED``: that of the file."""
+    checks.prepare(blocks, type)
+    return blocks.clone(memory_format=torch.contiguous_format)
