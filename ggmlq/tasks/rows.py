@@ -67,6 +67,7 @@ class Rows:
     shape: tuple[int, ...]
     swapped: bool = False
     beside: tuple[Any, ...] | None = None  # tile, scales and zeros of codes: small, so they come along
+    scale: Any = None  # the companion scale of blocks
 
     def array(self) -> QuantArray | ScaledArray:
         """The tensor as a view on the file."""
@@ -76,14 +77,16 @@ class Rows:
             return ScaledArray(raw.view(np.uint8).reshape(self.shape), scales, self.kind, tile, zeros)
         fmt = FORMATS[self.kind]
         row = fmt.row_bytes(self.shape[-1] if self.shape else 1)
-        return QuantArray(fmt, self.shape, raw.reshape(*self.shape[:-1], row), self.swapped)
+        return QuantArray(fmt, self.shape, raw.reshape(*self.shape[:-1], row), self.swapped, self.scale)
 
 
 def rows_of(x: QuantArray | ScaledArray) -> Rows:
     """The ``Rows`` of a tensor of an open file."""
     if isinstance(x, QuantArray):
         blocks = x.blocks
-        return Rows(_stretch(x, blocks), x.format.name, x.shape, blocks.dtype != x.format.dtype)
+        swapped = blocks.dtype != x.format.dtype
+        scale = None if x.scale is None else np.asarray(x.scale)
+        return Rows(_stretch(x, blocks), x.format.name, x.shape, swapped, scale=scale)
     return Rows(_stretch(x, x.codes), x.code.name, x.shape, False, (x.tile, x.scales, x.zeros))
 
 

@@ -1,0 +1,20 @@
+"""Whole models: logits, generated tokens, and every intermediate as an array.
+
+From a call down:
+
+    model.py       load, Model: logits, generate, nodes
+    families/      which parts make a layer, one file a family
+    step.py        the parts: norms, products, attention, experts; each tells its node
+    arithmetic/    how parts multiply: the fastest kernels, float64, or llama.cpp's rounding
+    rope.py        turning by positions
+    caches.py      keys and values of all layers
+    weights.py     tensors by name
+    config.py      sizes and settings from the metadata
+    sampling.py    the choice of the next token
+    tokenizer/     text to tokens and back, chat templates
+"""
+
+from .model import Model, load
+from .tokenizer import Tokenizer
+
+__all__ = ["Model", "Tokenizer", "load"]

@@ -1,0 +1,81 @@
+"""llama.cpp's attention in one node, on its CPU backend.
+
+Up to 63 queries, and for keys and values in blocks, it goes over the positions one by one: queries are
+rounded to the type that the keys are multiplied with, and where values are halves the running sum is one too.
+From 64 queries on, if keys and values are both f16 or both f32, it multiplies tiles in float32.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import reference
+from . import parts
+from .kernels import Array, Keys, Seen
+
+TILE = 64  # queries from which on tiles are multiplied
+
+
+def attend(q: Array, cache: Keys, seen: Seen) -> Array:
+    """Attention of queries [H, T, D] over a cache, [H, T, DV]."""
+    kinds = cache.k.format.name, cache.v.format.name
+    tiles = q.shape[1] >= TILE and kinds[0] == kinds[1] and kinds[0] in ("f16", "f32")
+    scores = _scores(q, cache, None if tiles else "ggml-cpu")
+    if seen.cap:
+        scores = scores * np.float32(np.float32(seen.scale) / np.float32(seen.cap))
+        scores = np.float32(seen.cap) * np.tanh(scores)
+    else:
+        scores = scores * np.float32(seen.scale)
+    if kinds[1] == "f16" and not tiles:
+        return _in_halves(scores, cache, seen)
+    weights = parts.weighed(scores.astype(np.float64), seen)
+    group = len(q) // cache.v.shape[0]
+    values = cache.v.dequantize(np.float64)
+    return np.stack([w @ values[h // group] for h, w in enumerate(weights)]).astype(np.float32)
+
+
+def _scores(q: Array, cache: Keys, arithmetic: str | None) -> NDArray[np.float32]:
+    """Queries times keys, [H, T, S]; without an arithmetic queries stay as they are."""
+    group = len(q) // cache.k.shape[0]
+    scores = [reference.linear(row, cache.k[h // group], arithmetic or "exact") for h, row in enumerate(q)]
+    return np.stack(scores).astype(np.float32)
+
+
+def _in_halves(scores: NDArray[np.float32], cache: Keys, seen: Seen) -> NDArray[np.float32]:
+    """The sum over positions, which is rounded to a half after each; all queries go side by side."""
+    heads, queries, positions = scores.shape
+    values = np.repeat(cache.v.dequantize(), heads // cache.v.shape[0], axis=0)  # [H, S, DV]
+    mask = parts.visible(queries, positions, seen.window)
+    total = np.zeros((heads, queries, 1), np.float32)
+    top = np.full((heads, queries, 1), -np.inf, np.float32)
+    result = np.zeros((heads, queries, values.shape[-1]), np.float32)
+    for at in range(positions):
+        rows = np.flatnonzero(mask[:, at])
+        if not len(rows):
+            continue
+        some = slice(int(rows[0]), int(rows[-1]) + 1)  # queries that see a position lie in one run
+        score, old = scores[:, some, at, None], top[:, some]
+        new = np.maximum(old, score)
+        shrink, weight = _exp(old - new), _exp(score - new)
+        shrunk = np.where(score > old, _half(result[:, some] * shrink), result[:, some])
+        # A fused product and sum: in float64 the product is exact.
+        value = values[:, at, None, :].astype(np.float64) * weight + shrunk
+        result[:, some] = _half(value.astype(np.float32))
+        total[:, some] = total[:, some] * shrink + weight
+        top[:, some] = new
+    if seen.sinks is not None:
+        sinks = np.asarray(seen.sinks, np.float32)[:, None, None]
+        new = np.maximum(top, sinks)
+        shrink = _exp(top - new)
+        result, total = result * shrink, total * shrink + _exp(sinks - new)
+    return result * (np.float32(1) / total)
+
+
+def _exp(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """exp, rounded once, as the C library's is."""
+    return np.exp(x.astype(np.float64)).astype(np.float32)
+
+
+def _half(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    return x.astype(np.float16).astype(np.float32)

@@ -1,0 +1,103 @@
+"""``Kernels``: products and attention by the library's kernels, everything else in float32."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...arrays.array import QuantArray
+from ...ops.attention import attention
+from ...ops.expert_linear import expert_linear
+from ...ops.linear import linear
+from ...ops.rows import take
+from . import parts
+
+Array = Any  # an array of the arithmetic's type
+
+
+class Seen(NamedTuple):
+    """The positions that queries see, and what is done to their scores."""
+
+    scale: float
+    window: int
+    cap: float
+    sinks: Array | None
+
+
+class Keys(NamedTuple):
+    """Keys and values [HK, S, D] of all positions so far."""
+
+    k: QuantArray
+    v: QuantArray
+
+
+class Kernels:
+    """The fastest arithmetic: what the kernels of this machine take by themselves."""
+
+    dtype: Any = np.float32
+    steps = False  # angles as ggml computes them
+
+    def rows(self, q: QuantArray, ids: NDArray[np.int64]) -> Array:
+        """Rows of the embedding."""
+        return self.real(take(q, ids))
+
+    def real(self, x: Any) -> Array:
+        """Numbers in the type that everything is computed in."""
+        return np.asarray(x).astype(self.dtype, copy=False)
+
+    def linear(self, x: Array, q: QuantArray, bias: Array | None = None) -> Array:
+        """``x @ q.T + bias``."""
+        return np.asarray(linear(x, q, bias=bias))
+
+    def expert_linear(self, x: Array, q: QuantArray, ids: Array) -> Array:
+        """Rows times the experts that their tokens use, [T, U, N]."""
+        return np.asarray(expert_linear(x, q, ids))
+
+    def norm(self, x: Array, epsilon: float) -> Array:
+        """Rows divided by the root of their mean square."""
+        mean = np.square(x).mean(axis=-1, keepdims=True, dtype=np.float64).astype(self.dtype)
+        return x * (self.dtype(1) / np.sqrt(mean + self.dtype(epsilon)))
+
+    def attend(self, q: Array, cache: Keys, seen: Seen) -> Array:
+        """Attention of queries [H, T, D] over a cache, [H, T, DV]: the last query is at its end."""
+        k, v = (rows.reshape(1, *rows.shape) for rows in cache)
+        return np.asarray(attention(
+            q[None], k, v, causal=True, scale=seen.scale, window=seen.window or None, softcap=seen.cap,
+            sinks=seen.sinks,
+        ))[0]  # fmt: skip
+
+    def scores(self, q: Array, k: QuantArray) -> Array:
+        """Queries times keys of one head, [T, S]."""
+        return q @ self.real(k.dequantize()).T
+
+    def mixed(self, weights: Array, v: QuantArray) -> Array:
+        """Values of one head, summed by their weights, [T, DV]."""
+        return weights @ self.real(v.dequantize())
+
+    def attend_in_steps(self, q: Array, cache: Keys, seen: Seen, tell: parts.Tell) -> Array:
+        """Attention with ``tell`` called for scores, weights and results."""
+        return parts.attend(self, q, cache, seen, tell)
+
+    def gated(self, activation: str, gate: Array, up: Array) -> Array:
+        """act(gate) · up, by the activation's name: silu, gelu, swiglu_oai."""
+        with np.errstate(over="ignore"):
+            if activation == "silu":
+                return gate / (1 + np.exp(-gate)) * up
+            if activation == "gelu":
+                return self.gelu(gate) * up
+            gate, up = np.minimum(gate, self.dtype(7)), np.clip(up, self.dtype(-7), self.dtype(7))
+            return gate / (1 + np.exp(self.dtype(-1.702) * gate)) * (up + 1)
+
+    def gelu(self, x: Array) -> Array:
+        """GELU by its approximation with a hyperbolic tangent."""
+        one = self.dtype
+        inner = one(0.79788456080286535587989211986876) * x * (1 + one(0.044715) * x * x)
+        return one(0.5) * x * (1 + np.tanh(inner))
+
+    def softmax(self, x: Array) -> Array:
+        """Rows as shares of 1."""
+        with np.errstate(invalid="ignore"):
+            shares = np.exp(x - x.max(axis=-1, keepdims=True))
+        return shares / shares.sum(axis=-1, keepdims=True)

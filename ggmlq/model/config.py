@@ -1,0 +1,167 @@
+"""``Config``: the sizes and settings of a model, from the metadata of its file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..base.text import short
+from ..errors import GGUFError
+
+
+@dataclass(frozen=True)
+class Rope:
+    """The turning of queries and keys by their positions."""
+
+    dims: int  # columns of a head that are turned
+    neox: bool  # pairs are half of them apart; otherwise neighbours
+    base: float
+    scale: float = 1.0  # of positions: 1 / the factor by which the context was stretched
+    mix: float = 0.0  # of YaRN: 1 where fast pairs keep their angle
+    length: float = 1.0  # factor of cosine and sine
+    fast: float = 32.0  # turns within the context, from which on YaRN keeps angles
+    slow: float = 1.0
+    context: int = 0  # of the training before it was stretched
+
+
+@dataclass(frozen=True)
+class Config:
+    """The sizes and settings of a model.
+
+    Lists have an entry for each layer. ``windows``: positions that a query sees, 0 for all.
+    """
+
+    architecture: str
+    name: str
+    layers: int
+    width: int
+    heads: tuple[int, ...]
+    kv_heads: tuple[int, ...]
+    key_width: int
+    value_width: int
+    context: int
+    epsilon: float
+    rope: Rope
+    window_rope: Rope  # of layers with a window
+    windows: tuple[int, ...]
+    scale: float  # of scores
+    experts: int = 0
+    used_experts: int = 0
+    score_cap: float = 0.0
+    logit_cap: float = 0.0
+    temperature: float = 0.0  # queries grow with the logarithm of their position, in steps of a context
+
+
+class Facts:
+    """Metadata of an architecture: ``facts["block_count"]`` is the key ``llama.block_count``."""
+
+    def __init__(self, metadata: Mapping[str, Any], architecture: str) -> None:
+        self.metadata, self.architecture = metadata, architecture
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A value, or the default."""
+        return self.metadata.get(f"{self.architecture}.{key}", default)
+
+    def number(self, key: str) -> Any:
+        """A number that a model has to have."""
+        value = self.get(key)
+        if not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
+            raise GGUFError(
+                f"model: {self.architecture}.{key} is {short(value)}; a model needs a number from 0 up "
+                "there; the file is damaged, or a vocabulary alone"
+            )
+        return value
+
+    def each(self, key: str, layers: int, default: Any) -> tuple[int, ...]:
+        """A number for each layer; one in the file stands for all of them."""
+        value = self.get(key, default)
+        if isinstance(value, int | float):
+            return (int(value),) * layers
+        numbers = tuple(int(one) for one in value)
+        if len(numbers) < layers:
+            raise GGUFError(
+                f"model: {self.architecture}.{key} has {len(numbers)} numbers, the model {layers} layers; "
+                "there is one for each; the file is damaged"
+            )
+        return numbers[:layers]
+
+
+def config_of(
+    metadata: Mapping[str, Any], architecture: str, *, neox: bool, period: int = 0, window: int = 0,
+    steady: bool = True, context: int | None = None,
+) -> Config:  # fmt: skip
+    """The config from a file's metadata.
+
+    ``period``: of so many layers the last one has no window, if the file does not say which have one; 0 for
+    families without. ``window``: positions of a window by default. ``steady``: layers with a window turn by
+    the base and scale of the others unless the file has a base for them. ``context``: instead of the file's.
+    """
+    facts = Facts(metadata, architecture)
+    layers, width = int(facts.number("block_count")), int(facts.number("embedding_length"))
+    heads = facts.each("attention.head_count", layers, 0)
+    if min(heads) < 1:
+        raise GGUFError(
+            f"model: {architecture}.attention.head_count is {short(list(heads))}; each layer has one head or "
+            "more; the file is damaged, or a vocabulary alone"
+        )
+    key_width = int(facts.get("attention.key_length", width // heads[0]))
+    rope = _rope(facts, key_width, neox)
+    base = float(facts.get("rope.freq_base_swa", rope.base if steady else 10000.0))
+    return Config(
+        architecture=architecture, name=str(metadata.get("general.name", "")), layers=layers, width=width,
+        heads=heads, kv_heads=facts.each("attention.head_count_kv", layers, heads), key_width=key_width,
+        value_width=int(facts.get("attention.value_length", width // heads[0])),
+        context=int(context or facts.number("context_length")),
+        epsilon=float(facts.number("attention.layer_norm_rms_epsilon")), rope=rope,
+        window_rope=replace(rope, base=base, scale=rope.scale if steady else 1.0),
+        windows=_windows(facts, layers, period, window), scale=1 / math.sqrt(key_width),
+        experts=int(facts.get("expert_count", 0)), used_experts=int(facts.get("expert_used_count", 0)),
+        temperature=float(facts.get("attention.temperature_scale", 0.0)),
+    )  # fmt: skip
+
+
+def _windows(facts: Facts, layers: int, period: int, default: int) -> tuple[int, ...]:
+    """Positions of the window of each layer: of ``period`` layers the last one has none."""
+    size = int(facts.get("attention.sliding_window", default) or 0)
+    if not size or not period:
+        return (0,) * layers
+    pattern = facts.get("attention.sliding_window_pattern", period)
+    if isinstance(pattern, int):
+        has = [not pattern or i % pattern < pattern - 1 for i in range(layers)]
+    else:
+        has = [bool(one) for one in facts.each("attention.sliding_window_pattern", layers, 0)]
+    return tuple(size if one else 0 for one in has)
+
+
+def _rope(facts: Facts, key_width: int, neox: bool) -> Rope:
+    factor = float(facts.get("rope.scaling.factor", 0.0) or facts.get("rope.scale_linear", 0.0) or 0.0)
+    kind = facts.get("rope.scaling.type", "linear")
+    scale = 1.0 if not factor or kind == "none" else 1 / factor
+    mix = float(kind == "yarn")
+    length = 1.0
+    fast, slow = 32.0, 1.0
+    if facts.architecture == "mistral3":
+        fast = float(facts.get("rope.scaling.yarn_beta_fast", fast))
+        slow = float(facts.get("rope.scaling.yarn_beta_slow", slow))
+    if mix:
+        stretch = 1 / scale
+        multiplier = float(facts.get("rope.scaling.yarn_log_multiplier", 0.0))
+        length = _longer(stretch, 1.0)
+        if multiplier and facts.architecture == "mistral3":
+            length /= _longer(stretch, multiplier)
+        length /= 1 + 0.1 * math.log(stretch)  # which YaRN's turning multiplies by
+    return Rope(
+        dims=int(facts.get("rope.dimension_count", key_width)), neox=neox,
+        base=float(facts.get("rope.freq_base", 10000.0)), scale=scale, mix=mix,
+        length=length * float(facts.get("rope.scaling.attn_factor", 1.0)), fast=fast, slow=slow,
+        context=int(
+            facts.get("rope.scaling.original_context_length", 0) or facts.get("context_length", 0)
+        ),
+    )  # fmt: skip
+
+
+def _longer(stretch: float, multiplier: float) -> float:
+    """YaRN's length of turned pairs for a context that was stretched."""
+    return 1.0 if stretch <= 1 else 0.1 * multiplier * math.log(stretch) + 1

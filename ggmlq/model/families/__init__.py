@@ -1,0 +1,28 @@
+"""Families of models: which parts of ``step.py`` follow each other in a layer, one file each.
+
+family.py    the description of a family; a layer with an attention and a feed-forward part
+llama.py     Llama, Mistral and Mixtral
+qwen.py      Qwen2, Qwen3 and Qwen3 with experts
+gemma.py     Gemma 2 and 3
+gpt_oss.py   gpt-oss
+"""
+
+from __future__ import annotations
+
+from ...errors import UnsupportedError
+from . import gemma, gpt_oss, llama, qwen
+from .family import Family
+
+FAMILIES: dict[str, Family] = llama.FAMILIES | qwen.FAMILIES | gemma.FAMILIES | gpt_oss.FAMILIES
+
+__all__ = ["FAMILIES", "Family", "family_of"]
+
+
+def family_of(architecture: object) -> Family:
+    """The family of an architecture; an error that lists those that there are."""
+    if architecture not in FAMILIES:
+        raise UnsupportedError(
+            f"model.load: general.architecture is {architecture!r}; there are {', '.join(FAMILIES)}; take "
+            "one of these, or read its tensors with gq.open"
+        )
+    return FAMILIES[str(architecture)]

@@ -1,0 +1,63 @@
+"""Gemma 2 and 3: norms before and behind each part, GELU, some layers with a window.
+
+    x = x + norm(attention(norm(x)))
+    x = x + norm(feed_forward(norm(x)))
+
+The embedding is multiplied by the root of the width. Gemma 2 bends scores and logits by a hyperbolic tangent;
+Gemma 3 has a norm of each head, and layers with a window turn by a base of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..config import Config
+from ..step import Array, Step
+from .family import Family
+
+LARGEST = {"gemma2": 46, "gemma3": 62}  # layers of the 27B models, whose scores have another scale
+
+
+def layer(step: Step, x: Array, i: int) -> Array:
+    """A layer of Gemma."""
+    third = step.config.architecture == "gemma3"
+    normed = step.tell("attn_norm", step.norm(x, "attn_norm", i), i)
+    q, k, v = step.heads(normed, i)
+    if third:
+        q = step.head_norm(q, "attn_q_norm", "Qcur_normed", i)
+        k = step.head_norm(k, "attn_k_norm", "Kcur_normed", i)
+    q, k = step.turn(q, "Qcur", i), step.turn(k, "Kcur", i)
+    y = step.attention(q * q.dtype.type(step.config.scale), k, v, i, scale=1.0)
+    y = step.tell("attn_post_norm", step.norm(y, "post_attention_norm", i), i)
+    x = step.tell("sa_out", y + x, i)
+    normed = step.tell("ffn_norm", step.norm(x, "ffn_norm", i), i)
+    y = step.norm(step.feed_forward(normed, i, "gelu"), "post_ffw_norm", i, plain=True)
+    y = step.tell("ffn_post_norm", y, i if third else None)
+    return step.tell("l_out", y + x, i)
+
+
+def embed(step: Step, x: Array) -> Array:
+    """The embedding times the root of the width."""
+    return step.tell("inp_scaled", x * x.dtype.type(math.sqrt(step.config.width)))
+
+
+def config(c: Config, metadata: Mapping[str, Any]) -> Config:
+    """Caps of scores and logits, and the scale of the largest models."""
+    cap = {"gemma2": 50.0, "gemma3": 0.0}[c.architecture]
+    if c.architecture == "gemma2":
+        cap = float(metadata.get("gemma2.attn_logit_softcapping", cap))
+    last = {"gemma2": 30.0, "gemma3": 0.0}[c.architecture]
+    last = float(metadata.get(f"{c.architecture}.final_logit_softcapping", last))
+    scale = c.scale
+    if c.layers == LARGEST[c.architecture]:
+        scale = 1 / math.sqrt(c.width // c.heads[0])
+    return replace(c, scale=scale, score_cap=cap, logit_cap=last)
+
+
+FAMILIES = {
+    "gemma2": Family(layer, neox=True, period=2, window=4096, embed=embed, config=config),
+    "gemma3": Family(layer, neox=True, period=6, steady=False, embed=embed, config=config),
+}

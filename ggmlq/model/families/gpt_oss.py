@@ -1,0 +1,24 @@
+"""gpt-oss: experts with biases and a clamped gate, sinks in the softmax, every other layer with a window.
+
+x = x + attention(norm(x))
+x = x + experts(norm(x))
+"""
+
+from __future__ import annotations
+
+from ..step import Array, Step
+from .family import Family
+
+
+def layer(step: Step, x: Array, i: int) -> Array:
+    """A layer of gpt-oss."""
+    normed = step.tell("attn_norm", step.norm(x, "attn_norm", i), i)
+    q, k, v = step.heads(normed, i)
+    q, k = step.turn(q, "Qcur", i), step.turn(k, "Kcur", i)
+    sinks = step.weights.vector(f"blk.{i}.attn_sinks.weight")
+    x = step.tell("ffn_inp", step.attention(q, k, v, i, sinks=sinks) + x, i)
+    normed = step.tell("attn_post_norm", step.norm(x, "post_attention_norm", i), i)
+    return step.tell("l_out", step.experts(normed, i, "swiglu_oai", after=True) + x, i)
+
+
+FAMILIES = {"gpt-oss": Family(layer, neox=True, period=2)}

@@ -1,0 +1,30 @@
+"""Qwen2 and Qwen3: Llama's layer with pairs half a head apart; Qwen2 has biases, Qwen3 a norm of each head.
+
+x = x + attention(norm(x))
+x = x + feed_forward(norm(x))      or the weighted sum of experts
+"""
+
+from __future__ import annotations
+
+from ..step import Array, Step
+from .family import Family
+
+
+def layer(step: Step, x: Array, i: int) -> Array:
+    """A layer of Qwen."""
+    normed = step.tell("attn_norm", step.norm(x, "attn_norm", i), i)
+    q, k, v = step.heads(normed, i)
+    if step.config.architecture != "qwen2":
+        q = step.head_norm(q, "attn_q_norm", "Qcur_normed", i)
+        k = step.head_norm(k, "attn_k_norm", "Kcur_normed", i)
+    q, k = step.turn(q, "Qcur", i), step.turn(k, "Kcur", i)
+    x = step.tell("ffn_inp", step.attention(q, k, v, i) + x, i)
+    normed = step.tell("ffn_norm", step.norm(x, "ffn_norm", i), i)
+    if step.config.architecture == "qwen3moe":
+        y = step.experts(normed, i, "silu")
+    else:
+        y = step.feed_forward(normed, i, "silu")
+    return step.tell("l_out", y + x, i)
+
+
+FAMILIES = dict.fromkeys(("qwen2", "qwen3", "qwen3moe"), Family(layer, neox=True))

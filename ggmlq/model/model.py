@@ -1,0 +1,234 @@
+"""``load`` and ``Model``: logits, tokens one after the other, and every intermediate as an array."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import gguf
+from ..base.text import short
+from ..errors import ShapeError, UnsupportedError
+from .arithmetic import Kernels, arithmetic_of
+from .caches import Cache
+from .config import Config
+from .families import Family, family_of
+from .sampling import Sampling
+from .step import Array, Step, Tell
+from .tokenizer import Tokenizer
+from .weights import Weights
+
+BATCH = 2048  # tokens that go through the layers together
+
+
+def load(
+    file: str | os.PathLike[str] | gguf.GGUFFile, device: str = "cpu", arithmetic: str | None = None,
+    cache: tuple[str, str] | str = ("f16", "f16"), *, context: int | None = None,
+) -> Model:  # fmt: skip
+    """Open a model to run it.
+
+    Parameters
+    ----------
+    file : path or GGUFFile
+        A file of an architecture in ``families``; the parts of a split model are taken together.
+    device : str
+        ``"cpu"``.
+    arithmetic : str, optional
+        None: the fastest kernels. ``"exact"``: float64 on decoded weights, slow. ``"ggml-cpu"``: as llama.cpp
+        multiplies on x86, with one thread and weights in their plain layout.
+    cache : pair of str
+        Types of keys and values; one stands for both.
+    context : int, optional
+        The most positions of a sequence, instead of the file's.
+
+    >>> import ggmlq as gq, tempfile, pathlib
+    >>> from ggmlq.testing.models import tiny_model
+    >>> path = tiny_model(pathlib.Path(tempfile.mkdtemp()) / "tiny.gguf")
+    >>> m = gq.model.load(path)
+    >>> m
+    <Model llama 'tiny', 2 layers of 256, 1,024 positions, 0.9 MiB, cpu>
+    >>> m.logits(m.tokenizer.encode("ab")).shape
+    (6, 288)
+    >>> len(list(m.generate([1, 5], 4)))
+    4
+    >>> [name for name, _ in m.nodes([1, 5])][:6]
+    ['embd', 'norm-0', 'attn_norm-0', 'Qcur-0', 'Kcur-0', 'Vcur-0']
+    """
+    if device != "cpu":
+        raise UnsupportedError(
+            f"model.load: device={device!r}; whole models run on the CPU so far, as attention has no kernel "
+            "for GPUs; leave device out; docs/gallery/whole_model.py runs Llama and Qwen3 with CuPy"
+        )
+    types = (cache, cache) if isinstance(cache, str) else tuple(cache)
+    if len(types) != 2:
+        raise UnsupportedError(f"model.load: cache={cache!r}; it is a type for keys and one for values")
+    opened = file if isinstance(file, gguf.GGUFFile) else gguf.open(file)
+    model = Model(opened, arithmetic, (types[0], types[1]), context)
+    model.cache(1)  # types that caches do not have are refused here
+    return model
+
+
+class Model:
+    """A model that is open. It holds no state between calls: each sequence has a cache of its own.
+
+    Attributes
+    ----------
+    config : Config
+        Sizes and settings, from the file's metadata.
+    """
+
+    def __init__(
+        self, file: gguf.GGUFFile, arithmetic: str | None, cache: tuple[str, str], context: int | None
+    ) -> None:
+        self.file, self._metadata = file, file.metadata
+        self._arithmetic: Kernels = arithmetic_of(arithmetic)
+        architecture = file.metadata.get("general.architecture")
+        self._family: Family = family_of(architecture)
+        self.config: Config = self._family.read(file.metadata, str(architecture), context)
+        self._types = cache
+        self._weights = Weights(file, self._arithmetic.dtype)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The file's tokenizer, made when it is first used."""
+        return Tokenizer(self._metadata)
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of tokens that the embedding has rows for."""
+        return self._weights.matrix("token_embd").shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all weights."""
+        return self._weights.nbytes
+
+    def __repr__(self) -> str:
+        c = self.config
+        size = f"{self.nbytes / 2**20:,.1f} MiB"
+        return (
+            f"<Model {c.architecture} {c.name!r}, {c.layers} layers of {c.width}, {c.context:,} positions, "
+            f"{size}, cpu>"
+        )
+
+    def logits(self, tokens: Sequence[int]) -> Array:
+        """Logits of the next token behind each of the tokens, [T, vocabulary].
+
+        float32, or float64 with ``arithmetic="exact"``.
+        """
+        numbers = self._checked("logits", tokens)
+        cache = self.cache(len(numbers))
+        return np.concatenate([self.run(part, cache) for part in _batches(numbers)])
+
+    def generate(
+        self, tokens: Sequence[int], n: int, temperature: float = 0.0, *, top_k: int = 0, top_p: float = 1.0,
+        seed: int | None = None, stop: Sequence[int] = (),
+    ) -> Iterator[int]:  # fmt: skip
+        """Yield up to ``n`` tokens that follow, each as soon as it is there.
+
+        Parameters
+        ----------
+        tokens : sequence of int
+            The beginning; one or more.
+        n : int
+            The most tokens.
+        temperature, top_k, top_p, seed
+            0 takes the most likely token each time. Above it tokens are drawn, from the ``top_k`` best ones
+            (0: all) and of these from the fewest whose shares reach ``top_p``; a seed repeats the draw.
+        stop : sequence of int
+            Tokens after which it ends, such as ``m.tokenizer.ends``; they are yielded too.
+        """
+        numbers = self._checked("generate", tokens)
+        sampling = Sampling(temperature, top_k, top_p)
+        if n < 0 or len(numbers) + n > self.config.context:
+            raise ShapeError(
+                f"generate: {len(numbers)} tokens and {n} more; the context has {self.config.context:,} "
+                "positions; ask for fewer, or load with a larger context="
+            )
+        return self._generated(numbers, n, sampling, np.random.default_rng(seed), frozenset(stop))
+
+    def _generated(
+        self, numbers: NDArray[np.int64], n: int, sampling: Sampling, rng: np.random.Generator,
+        stop: frozenset[int],
+    ) -> Iterator[int]:  # fmt: skip
+        cache = self.cache(len(numbers) + n)
+        logits = self.prompt(numbers, cache)
+        for i in range(n):
+            token = sampling.draw(logits, rng)
+            yield token
+            if token in stop or i + 1 == n:
+                return
+            logits = self.run(np.array([token]), cache)[-1]
+
+    def nodes(self, tokens: Sequence[int]) -> Iterator[tuple[str, Array]]:
+        """Yield the name and the array of every intermediate, layer by layer.
+
+        Names are llama.cpp's, one may come several times (``Qcur-0``: the product, and turned); axes are
+        NumPy's, the tokens first, but for scores and weights of attention [H, T, positions].
+        """
+        numbers = self._checked("nodes", tokens)
+        nodes: list[tuple[str, Array]] = []
+        step = self._step(numbers, self.cache(len(numbers)), lambda name, x: nodes.append((name, x)))
+        for x in self._walk(step, numbers, last=False):
+            yield from nodes
+            nodes.clear()
+            del x
+
+    # --- steps ------------------------------------------------------------------------------
+
+    def cache(self, positions: int) -> Cache:
+        """An empty cache for a sequence of so many positions."""
+        return Cache(self.config, max(positions, 1), self._types)
+
+    def run(self, tokens: NDArray[np.int64], cache: Cache, last: bool = False) -> Array:
+        """Logits of tokens behind those of a cache, which grows by them; ``last``: of the last one alone."""
+        cache.reserve(len(tokens))
+        for x in self._walk(self._step(tokens, cache), tokens, last):
+            logits = x
+        return logits
+
+    def prompt(self, tokens: Any, cache: Cache) -> Array:
+        """Logits behind the last of some tokens, which go into a cache in batches."""
+        for part in _batches(self._checked("prompt", tokens)):
+            logits = self.run(part, cache, last=True)
+        return logits[-1]
+
+    def _step(self, tokens: NDArray[np.int64], cache: Cache, tell: Tell | None = None) -> Step:
+        return Step(self.config, self._weights, self._arithmetic, cache, len(tokens), tell)
+
+    def _walk(self, step: Step, tokens: NDArray[np.int64], last: bool) -> Iterator[Array]:
+        """Yield the rows behind the embedding and each layer, then the logits."""
+        x = self._family.embed(step, step.embed(tokens))
+        yield x
+        for layer in range(self.config.layers):
+            x = self._family.layer(step, x, layer)
+            yield x
+        yield step.logits(x[-1:] if last else x)
+
+    def _checked(self, call: str, tokens: Any) -> NDArray[np.int64]:
+        numbers = np.asarray(tokens)
+        if numbers.ndim != 1 or not numbers.size or numbers.dtype.kind not in "iu":
+            raise ShapeError(
+                f"{call}: tokens are {short(tokens)}; they are a sequence of one number or more; pass "
+                "m.tokenizer.encode(text)"
+            )
+        if numbers.min() < 0 or numbers.max() >= self.vocabulary:
+            raise ShapeError(
+                f"{call}: tokens go from {numbers.min()} to {numbers.max()}; the embedding has rows 0 to "
+                f"{self.vocabulary - 1}; take tokens of this model's tokenizer"
+            )
+        if len(numbers) > self.config.context:
+            raise ShapeError(
+                f"{call}: {len(numbers):,} tokens; the context has {self.config.context:,} positions; pass "
+                "fewer, or load with a larger context="
+            )
+        return numbers.astype(np.int64)
+
+
+def _batches(numbers: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    for start in range(0, len(numbers), BATCH):
+        yield numbers[start : start + BATCH]

@@ -1,0 +1,194 @@
+"""``Step``: some tokens on their way through the layers, with the parts that families build layers from.
+
+A part computes in the model's arithmetic and tells each intermediate by llama.cpp's name for its node:
+``Qcur-0``, ``ffn_moe_topk-3``. Families (families/) say which parts follow each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import rope
+from .arithmetic import Kernels
+from .arithmetic.kernels import Seen
+from .caches import Cache
+from .config import Config, Rope
+from .weights import Weights, checked
+
+Array = Any  # an array of the arithmetic's type
+Tell = Callable[[str, Array], None]
+
+
+class Step:
+    """Tokens at the next positions of a sequence.
+
+    ``tell``: called with each intermediate; without it attention is one kernel.
+    """
+
+    def __init__(
+        self, config: Config, weights: Weights, arithmetic: Kernels, cache: Cache, count: int,
+        tell: Tell | None = None,
+    ) -> None:  # fmt: skip
+        self.config, self.weights, self.a, self.cache = config, weights, arithmetic, cache
+        self.positions = np.arange(len(cache), len(cache) + count)
+        self._tell, self._turns = tell, dict[Any, Any]()
+
+    def tell(self, name: str, x: Array, layer: int | None = None) -> Array:
+        """Tell a node and hand it on."""
+        if self._tell is not None:
+            self._tell(name if layer is None else f"{name}-{layer}", x)
+        return x
+
+    # --- products and norms ---------------------------------------------------------------
+
+    def embed(self, tokens: NDArray[np.int64]) -> Array:
+        """The rows of tokens, [T, width]."""
+        return self.tell("embd", self.a.rows(self.weights.matrix("token_embd"), tokens))
+
+    def norm(self, x: Array, name: str, layer: int | None = None, plain: bool = False) -> Array:
+        """The norm ``name`` of rows with its weights; ``plain``: it is told as ``norm``, without a layer."""
+        weights = self.weights.vector(_of(name, layer, "weight"))
+        return self.tell("norm", self.a.norm(x, self.config.epsilon), None if plain else layer) * weights
+
+    def product(self, x: Array, name: str, layer: int | None, node: str | None = None) -> Array:
+        """Rows times the matrix ``name``, and its bias where the file has one; both are told as ``node``."""
+        stem = _of(name, layer)
+        q = self.weights.matrix(stem)
+        checked(stem, x, q)
+        y = self.a.linear(x, q)
+        if node:
+            self.tell(node, y, layer)
+        bias = self.weights.optional(f"{stem}.bias")
+        if bias is None:
+            return y
+        y = y + bias
+        return self.tell(node, y, layer) if node else y
+
+    # --- attention --------------------------------------------------------------------------
+
+    def heads(self, x: Array, layer: int) -> tuple[Array, Array, Array]:
+        """Queries [T, H, D], keys [T, HK, D] and values of rows."""
+        c = self.config
+        sizes = {
+            "attn_q": (c.heads[layer], c.key_width), "attn_k": (c.kv_heads[layer], c.key_width),
+            "attn_v": (c.kv_heads[layer], c.value_width),
+        }  # fmt: skip
+        stem = f"blk.{layer}"
+        if f"{stem}.attn_qkv" in self.weights and f"{stem}.attn_q" not in self.weights:
+            self.weights.split(f"{stem}.attn_qkv", {f"{stem}.{n}": h * d for n, (h, d) in sizes.items()})
+        q, k, v = (
+            self.product(x, name, layer, node).reshape(len(x), *sizes[name])
+            for name, node in zip(sizes, ("Qcur", "Kcur", "Vcur"), strict=True)
+        )
+        return q, k, v
+
+    def head_norm(self, x: Array, name: str, node: str, layer: int) -> Array:
+        """The norm of each head, as Qwen3 and Gemma3 have it, told as ``Qcur_normed``."""
+        return self.tell(node, self.norm(x, name, layer), layer)
+
+    def turn(self, x: Array, node: str, layer: int, factors: Any = None) -> Array:
+        """Heads [T, H, D] turned by their positions."""
+        how = self.config.window_rope if self.config.windows[layer] else self.config.rope
+        if how not in self._turns:
+            self._turns[how] = rope.turns(how, self.positions, factors, self.a.steps)
+        return self.tell(node, rope.turned(x, how, *self._turns[how]), layer)
+
+    def attention(self, q: Array, k: Array, v: Array, layer: int, scale: float | None = None,
+                  sinks: Array | None = None) -> Array:  # fmt: skip
+        """Attention of heads over all positions so far, and the product behind it, [T, width]."""
+        c = self.config
+        seen = Seen(c.scale if scale is None else scale, c.windows[layer], c.score_cap, sinks)
+        q, keys = self.cache.appended(layer, q, k, v)
+        if self._tell is None:
+            y = self.a.attend(q, keys, seen)
+        else:
+            y = self.a.attend_in_steps(q, keys, seen, lambda name, x: self.tell(name, x, layer))
+        y = np.ascontiguousarray(self.cache.back(layer, y).transpose(1, 0, 2)).reshape(
+            len(self.positions), -1
+        )
+        self.tell("kqv_out", y, layer)
+        return self.product(y, "attn_output", layer, "attn_out")
+
+    # --- feed forward -----------------------------------------------------------------------
+
+    def feed_forward(self, x: Array, layer: int, activation: str) -> Array:
+        """Down · (act(gate · x) ∘ (up · x))."""
+        up = self.product(x, "ffn_up", layer, "ffn_up")
+        gate = self.product(x, "ffn_gate", layer, "ffn_gate")
+        name = {"silu": "ffn_swiglu", "gelu": "ffn_geglu"}[activation]
+        inner = self.tell(name, self.a.gated(activation, gate, up), layer)
+        return self.tell("ffn_out", self.product(inner, "ffn_down", layer), layer)
+
+    def experts(self, x: Array, layer: int, activation: str, after: bool = False) -> Array:
+        """The weighted sum of the experts that each token chooses.
+
+        Weights are shares of 1 among all experts, made to add up to 1 again; ``after``: among those chosen.
+        """
+        a, stem, used = self.a, f"blk.{layer}.ffn", self.config.used_experts
+        logits = self.tell("ffn_moe_logits", a.linear(x, self.weights.matrix(f"{stem}_gate_inp")), layer)
+        bias = self.weights.optional(f"{stem}_gate_inp.bias")
+        if bias is not None:
+            logits = self.tell("ffn_moe_probs" if after else "ffn_moe_logits_biased", logits + bias, layer)
+        shares = logits if after else self.tell("ffn_moe_probs", a.softmax(logits), layer)
+        order = self.tell("ffn_moe_argsort", np.argsort(-shares, axis=-1, kind="stable"), layer)
+        ids = self.tell("ffn_moe_topk", order[:, :used], layer)
+        weights = self.tell("ffn_moe_weights", np.take_along_axis(shares, ids, -1)[..., None], layer)
+        weights = self._shares(weights[..., 0], layer, after)[..., None]
+        up = self._expert(x, "up", ids, layer)
+        gate = self._expert(x, "gate", ids, layer)
+        name = {"silu": "ffn_moe_swiglu", "swiglu_oai": "ffn_moe_swiglu_oai"}[activation]
+        inner = self.tell(name, a.gated(activation, gate, up), layer)
+        y = self.tell("ffn_moe_weighted", self._expert(inner, "down", ids, layer) * weights, layer)
+        total = y[:, 0]
+        for i in range(1, used):
+            total = total + y[:, i]
+        return self.tell("ffn_moe_out", total, layer)
+
+    def _shares(self, weights: Array, layer: int, after: bool) -> Array:
+        if after:
+            return self.tell("ffn_moe_weights_softmax", self.a.softmax(weights), layer)
+        total = self.tell("ffn_moe_weights_sum", weights.sum(axis=-1, keepdims=True), layer)
+        total = self.tell("ffn_moe_weights_sum_clamped", np.maximum(total, self.a.dtype(2.0**-14)), layer)
+        return self.tell("ffn_moe_weights_norm", weights / total, layer)
+
+    def _expert(self, x: Array, role: str, ids: Array, layer: int) -> Array:
+        stem = f"blk.{layer}.ffn_{role}_exps"
+        q = self.weights.matrix(stem)
+        checked(stem, x, q)
+        y = self.tell(f"ffn_moe_{role}", self.a.expert_linear(x, q, ids), layer)
+        bias = self.weights.optional(f"{stem}.bias")
+        return y if bias is None else self.tell(f"ffn_moe_{role}_biased", y + bias[ids], layer)
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def logits(self, x: Array) -> Array:
+        """The last norm, and the product with the head, which may be the embedding."""
+        x = self.tell("result_norm", self.norm(x, "output_norm"))
+        head = "output" if "output" in self.weights else "token_embd"
+        y = self.a.linear(x, self.weights.matrix(head))
+        bias = self.weights.optional("output.bias")
+        y = y if bias is None else y + bias
+        if cap := self.a.dtype(self.config.logit_cap):
+            y = np.tanh(y * (1 / cap)) * cap
+        return self.tell("result_output", y)
+
+
+def _of(name: str, layer: int | None, kind: str = "") -> str:
+    stem = name if layer is None else f"blk.{layer}.{name}"
+    return f"{stem}.{kind}" if kind else stem
+
+
+def longest(config: Config, weights: Weights) -> Any:
+    """Factors of pairs from the file: of Llama 3, or those for long or short contexts."""
+    if (one := weights.optional("rope_freqs.weight")) is not None:
+        return one
+    kind = "long" if config.context > _trained(config.rope) else "short"
+    return weights.optional(f"rope_factors_{kind}.weight")
+
+
+def _trained(how: Rope) -> int:
+    return how.context

@@ -1,0 +1,81 @@
+"""``Weights``: a model's tensors by their names, each looked up once and checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ..arrays.array import QuantArray
+from ..errors import GGUFError, ShapeError
+from ..gguf import GGUFFile
+
+
+class Weights:
+    """The tensors of a file, which may be closed since; prepared copies live with these arrays."""
+
+    def __init__(self, file: GGUFFile, dtype: Any) -> None:
+        self._tensors, self._dtype = {name: file[name] for name in file}, dtype
+        self._matrices: dict[str, QuantArray] = {}
+        self._floats: dict[str, NDArray[Any] | None] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return f"{name}.weight" in self._tensors or name in self._matrices
+
+    def matrix(self, name: str) -> QuantArray:
+        """A matrix, or the matrices of experts."""
+        if name not in self._matrices:
+            self._matrices[name] = self._tensor(f"{name}.weight")
+        return self._matrices[name]
+
+    def vector(self, name: str) -> NDArray[Any]:
+        """A vector of floats that the model needs, with .weight or .bias at its end."""
+        value = self.optional(name)
+        if value is None:
+            self._tensor(name)  # which raises an error
+            raise AssertionError
+        return value
+
+    def optional(self, name: str) -> NDArray[Any] | None:
+        """A vector of floats, or the rows of several, None where the file has none."""
+        if name not in self._floats:
+            there = name in self._tensors
+            self._floats[name] = self._tensors[name].dequantize().astype(self._dtype) if there else None
+        return self._floats[name]
+
+    def _tensor(self, name: str) -> QuantArray:
+        if name not in self._tensors:
+            raise GGUFError(
+                f"model: there is no tensor {name} among {len(self._tensors)}; this family needs it; the "
+                "file may be a part of a model, or of another architecture than it says"
+            )
+        return self._tensors[name]
+
+    def split(self, name: str, parts: dict[str, int]) -> None:
+        """Take the rows of a matrix that holds several, as matrices and vectors of their own."""
+        whole, bias = self.matrix(name), self.optional(f"{name}.bias")
+        if whole.shape[0] != sum(parts.values()):
+            raise ShapeError(
+                f"model: {name}.weight has {whole.shape[0]} rows, its parts {parts}; they have as many "
+                "together; the file is damaged"
+            )
+        at = 0
+        for part, rows in parts.items():
+            self._matrices[part] = whole[at : at + rows]
+            if bias is not None:
+                self._floats[f"{part}.bias"] = bias[at : at + rows]
+            at += rows
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors of the file."""
+        return sum(self._tensors[name].nbytes for name in self._tensors)
+
+
+def checked(name: str, x: NDArray[Any], q: QuantArray) -> None:
+    """Refuse weights whose columns are not those of what they multiply."""
+    if q.shape[-1] != x.shape[-1]:
+        raise ShapeError(
+            f"model: {name}.weight has shape {q.shape}, and multiplies rows of {x.shape[-1]} numbers; the "
+            "last axes agree; the file's metadata and its tensors are not of one model"
+        )
