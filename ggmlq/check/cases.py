@@ -94,6 +94,14 @@ class Case:
         )
 
 
+MANY = 65537  # rows: a grid of a GPU has 65535 blocks along its second and third axis
+
+
+def large(fmt: Format, seed: int) -> Case:
+    """A case of more rows of activations than a grid of a GPU has blocks along an axis."""
+    return Case(fmt, MANY, 32, max(fmt.block_size, 32), "normal", seed)
+
+
 def edges(fmt: Format, seed: int, group: int = 1) -> list[Case]:
     """The default cases: sizes around the limits of kernels (8 | 9, 64 | 65), tails, one block, odd blocks.
 

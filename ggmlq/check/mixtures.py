@@ -131,8 +131,11 @@ def default_cases(
         (65, 64, usual, "skewed", True), (70, 33, 3 * block, "few", False), (1, 35, block, "uniform", False),
     ]  # fmt: skip
     counts = [experts or ((16, 4), (8, 2), (5, 3))[i % 3] for i in range(len(shapes))]
-    shapes.append((*tiled, "uniform", False))
-    counts.append(experts or (4, 2))
+    shapes += [
+        (1, 32, usual, "uniform", False),
+        (*tiled, "uniform", False),
+    ]  # more experts than tokens; tiles
+    counts += [experts or (128, 8), experts or (4, 2)]
     cases: list[Case] = []
     for (m, n, k, routing, row_per_use), (e, u) in zip(shapes, counts, strict=True):
         rows = -(-n // group) * group

@@ -7,13 +7,16 @@ from .devices import Device
 from .measurement import Measurement
 
 _TRACING = (
+    "activations",
     "attach",
     "compare_logits",
     "imatrix",
     "trace",
 )  # functions of ggmlq.trace, which stands on this package: imported when they are used
 
-__all__ = ["Bridge", "Device", "Measurement", "attach", "compare_logits", "imatrix", "trace"]
+__all__ = [
+    "Bridge", "Device", "Measurement", "activations", "attach", "compare_logits", "imatrix", "trace",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

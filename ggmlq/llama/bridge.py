@@ -27,13 +27,16 @@ from ..errors import ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..formats.format import Floats
 from . import experts
+from .captured import Node
 from .devices import Device
-from .files import locate
+from .files import locate, named_for_child
 from .guards import Stray
 from .library import is_weight_type
 from .measurement import Measurement
 from .process import Child
+from .program import Program, Ran
 from .protocol import Arrays
+from .recorded import Recorded
 
 TIMEOUT = 120.0
 
@@ -58,7 +61,7 @@ class Bridge:
     def __init__(self, lib: str | Path | None = None, *, timeout: float = TIMEOUT) -> None:
         self.build = locate(lib)
         self.timeout = timeout
-        self._lib = None if lib is None else str(Path(lib).expanduser().absolute())
+        self._lib = named_for_child(lib)
         self._lock = threading.RLock()
         self._busy = False  # a call is under way, in the thread that holds the lock
         self._child: Child | None = None
@@ -227,6 +230,23 @@ class Bridge:
             child.close()
             if self._child is child:
                 self._child = None
+
+    def node(
+        self, program: Program | Recorded, arrays: Sequence[NDArray[Any]], device: str = "CPU", *,
+        threads: int = 1, repeats: int = 1,
+    ) -> Ran:  # fmt: skip
+        """Compute the last node of a small graph, or of recorded nodes, whose leaves hold these arrays."""
+        how = {"device": device, "threads": threads, "repeats": repeats}
+        message = {"do": "node", **program.message(), **how}
+        leaves = [np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in arrays]
+        last = program.nodes[-1]["op"] if isinstance(program, Recorded) else program.steps[-1].function
+        facts, results = self._call(f"node {last}", message, leaves)
+        names = facts["names"]
+        y = results[len(names)]
+        node = Node(facts["op"], 0, facts["parts"], {**dict(zip(names, results, strict=False)), "y": y},
+                    tuple(facts["words"]))  # fmt: skip
+        strays = tuple(Stray(**stray) for stray in facts["strays"])
+        return Ran(node, tuple(results[len(names) + 1 :]), strays, facts["unwritten"])
 
     def __enter__(self) -> Bridge:
         return self

@@ -84,7 +84,7 @@ class Multiplier:
         [.., M, K], as many leading axes as ggml has, and results have the same.
         """
         self.library.check_type(request.format)
-        self._set_threads(request.threads)
+        self.set_threads(request.threads)
         s = self.symbols
         with ExitStack() as stack:
             w, node, place, forced = self._placed(stack, request, x.shape, None if ids is None else ids.shape)
@@ -92,7 +92,7 @@ class Multiplier:
             operands = {"x": x} if ids is None else {"ids": ids, "x": x}
             tensors = {**{name: getattr(node, name) for name in operands}, "y": node.y}
             what = f"activations {x.shape}"
-            arena = Arena(stack, s, node.context, self._kind, COMPUTE, tensors, what)
+            arena = Arena(stack, s, node.context, self.buffer_kind, COMPUTE, tensors, what)
             y = np.empty((request.repeats, *(x if ids is None else ids[..., None]).shape[:-1], request.rows),
                          np.float32)  # fmt: skip
             graph = s.ggml_new_graph(node.context)
@@ -125,7 +125,7 @@ class Multiplier:
         many matrices as the weights have. Later it multiplies whatever comes: so do we, and report it.
         """
         s = self.symbols
-        kinds = self._layout_kinds(request) if request.repack else [self._kind]
+        kinds = self._layout_kinds(request) if request.repack else [self.buffer_kind]
         for kind in kinds:
             with ExitStack() as trial:
                 w = _Weights(self, trial, request, kind)
@@ -185,13 +185,13 @@ class Multiplier:
             )
         return matches
 
-    def _set_threads(self, threads: int) -> None:
+    def set_threads(self, threads: int) -> None:
         """Set the number of threads, where the backend has such a function."""
         function = self.symbols.procedure(self.handle.reg, "ggml_backend_set_n_threads", None, P, INT)
         if function:
             function(self.backend, threads)
 
-    def compute(self, graph: int, request: Request) -> None:
+    def compute(self, graph: int, request: Request | str) -> None:
         """Run a graph; errors name ``request``."""
         status = self.symbols.ggml_backend_graph_compute(self.backend, graph)
         self.symbols.ggml_backend_synchronize(self.backend)
@@ -208,7 +208,8 @@ class Multiplier:
             yield time.perf_counter() - start
 
     @property
-    def _kind(self) -> int:
+    def buffer_kind(self) -> int:
+        """The device's default kind of memory."""
         kind: int = self.symbols.ggml_backend_dev_buffer_type(self.handle.dev)
         return kind
 

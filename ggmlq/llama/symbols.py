@@ -57,8 +57,11 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     # for a trace, which looks at nodes of llama.cpp's graphs
     "ggml_op_desc": (TEXT, [P]),
     "ggml_get_name": (TEXT, [P]),
+    "ggml_get_data": (P, [P]),
     "ggml_new_tensor_4d": (P, [P, INT, LONG, LONG, LONG, LONG]),
     "ggml_view_1d": (P, [P, P, LONG, SIZE]),
+    "ggml_view_4d": (P, [P, P, LONG, LONG, LONG, LONG, SIZE, SIZE, SIZE, SIZE]),
+    "ggml_view_tensor": (P, [P, P]),
     "ggml_flash_attn_ext": (P, [P, P, P, P, P, FLOAT, FLOAT, FLOAT]),
     "ggml_backend_cpu_buffer_type": (P, []),
     "ggml_backend_buffer_name": (TEXT, [P]),
@@ -84,6 +87,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "ggml_backend_buft_alloc_buffer": (P, [P, SIZE]),
     "ggml_backend_buffer_get_base": (P, [P]),
     "ggml_backend_tensor_alloc": (INT, [P, P, P]),  # before 2025 it returned nothing
+    "ggml_backend_view_init": (INT, [P]),
     "ggml_backend_alloc_ctx_tensors_from_buft": (P, [P, P]),
     "ggml_backend_buffer_set_usage": (None, [P, INT]),
     "ggml_backend_buffer_free": (None, [P]),

@@ -19,12 +19,14 @@ from typing import Any
 
 from ..errors import GGMLQError
 from ..formats import FORMATS
-from . import devices, layer
+from . import devices, graph, layer
 from .files import locate
 from .library import Library
 from .loaded import libraries
 from .product import Multiplier, Request
 from .protocol import Arrays, Stream, receive, send
+from .recorded import RecordedGraph
+from .structs import Tensors
 
 PR_SET_PDEATHSIG = 1
 Answer = tuple[dict[str, Any], Arrays]
@@ -36,6 +38,7 @@ class Worker:
     def __init__(self) -> None:
         self._library: Library | None = None
         self._multipliers: dict[str, Multiplier] = {}
+        self._tensors: Tensors | None = None
 
     @property
     def library(self) -> Library:
@@ -76,6 +79,14 @@ class Worker:
         results = multiplier.run(arrays[0], arrays[1], Request(**{**message, **parts}), *arrays[2:])
         facts = {"seconds": results.seconds, "buffer": results.buffer, "forced": results.forced}
         return {**facts, "strays": [asdict(stray) for stray in results.strays]}, [results.y]
+
+    def node(self, message: dict[str, Any], arrays: Arrays) -> Answer:
+        """Compute the node of a small graph; the answer has its sources and its results."""
+        multiplier = self._multiplier(message["device"])
+        self._tensors = self._tensors or Tensors(self.library.symbols)
+        how = graph.Settings(message["threads"], message["repeats"])
+        kind = RecordedGraph if "nodes" in message else graph.Graph
+        return graph.run_program(multiplier, self._tensors, message, list(arrays), how, kind)
 
     def takes(self, message: dict[str, Any], arrays: Arrays) -> Answer:
         """Tell for each triple of shapes (x, weights, ids) whether the device multiplies it in a layout."""

@@ -1,11 +1,14 @@
 """Oracles: operations in float64 on the host, slow and right, in the arithmetic of any program."""
 
 from .agreement import row_errors
+from .attention import attention
 from .bound import bound
 from .expert_linear import expert_linear
+from .gated_linear import gated_linear
 from .gru import gru
 from .linear import linear
 from .multiply import multiply
+from .nodes import node
 from .operands import Activations, Weights, activations, weights
 from .rules import ARITHMETICS, ONE_TYPE, Quantizer, Rule, rule
 from .scaled_linear import scaled_linear
@@ -18,11 +21,14 @@ __all__ = [
     "Rule",
     "Weights",
     "activations",
+    "attention",
     "bound",
     "expert_linear",
+    "gated_linear",
     "gru",
     "linear",
     "multiply",
+    "node",
     "row_errors",
     "rule",
     "scaled_linear",

@@ -20,8 +20,9 @@ REQUEST = "reference.expert_linear(x, q, ids)"
 
 
 def expert_linear(
-    x: Any, q: QuantArray | ScaledArray, ids: Any, arithmetic: str | Rule = "exact"
-) -> NDArray[np.float64]:
+    x: Any, q: QuantArray | ScaledArray, ids: Any, arithmetic: str | Rule = "exact", *, bias: Any = None,
+    weights: Any = None,
+) -> NDArray[np.float64]:  # fmt: skip
     """``y[t, u] = x[t] @ q[ids[t, u]].T`` in float64 on the host.
 
     Parameters
@@ -35,6 +36,10 @@ def expert_linear(
     arithmetic : str or Rule
         As in :func:`ggmlq.reference.linear`; for weights with scales how products are summed:
         ``"exact"``, ``"float32"`` or ``"fp22"``.
+    bias : array, optional
+        [E, N]: added to the results of each expert.
+    weights : array, optional
+        [T, U]: the result is the weighted sum of a token's experts, [T, N].
 
     Examples
     --------
@@ -57,7 +62,12 @@ def expert_linear(
     for e in np.unique(uses).tolist():
         rows = np.flatnonzero(uses == e)
         y[rows] = product(operands.x[rows // per], q[e], arithmetic)
-    return y.reshape(operands.shape)
+    y = y.reshape(operands.shape)
+    if bias is not None:
+        y += np.asarray(to_host(bias), np.float64)[operands.ids]
+    if weights is not None:
+        y = (y * np.asarray(to_host(weights), np.float64)[..., None]).sum(axis=1)
+    return y
 
 
 def product(rows: Any, matrix: Any, arithmetic: str | Rule) -> NDArray[np.float64]:

@@ -1,15 +1,21 @@
-"""Runs a model in llama.cpp and judges every product of the run: ``gq.llama.trace`` and ``ggmlq trace``.
+"""Runs a model in llama.cpp and judges every node of the run: ``gq.llama.trace`` and ``ggmlq trace``.
 
     settings.py    what is asked, checked
-    session.py     Trace: runs the model, yields records, answers what is asked afterwards
+    session.py     Trace: runs the model and yields records
+    runs.py        Run: the process of the library, and the nodes that it hands over
+    afterwards.py  further runs: without a trace, in the plain layout, one by one
+    repeats.py     the same run again: races
+    bisection.py   the first group that differs where kernels fuse
     product.py     Product: the record of one node
 
 The process of the library, which may die:
 
     child.py       answers requests: load a library, run a model
     libllama.py    libllama by functions of every year, its parameters found by their defaults
-    structs.py     ggml_tensor, found by experiment
+    asks.py        for which nodes the library stops
     tracer.py      the callback that sees every node
+    groups.py      reads nodes that may be computed by one kernel
+    samples.py     slices of large nodes
     memory.py      the file that both processes map: the flight recorder, and the arrays of a product
     elf.py         import slots of a loaded library, to redirect its calls
     files.py       where libllama lies
@@ -19,18 +25,23 @@ The judge, in the process of the user:
 
     operands.py    from a captured node to products y = x @ q.T: one, one a head, one an expert
     judging.py     all elements by random sums, then one by one where these point
-    attention.py   FLASH_ATTN_EXT against float64, by a loose limit
+    nodes.py       any other node, by its oracle
+    fusion.py      which nodes a kernel may fuse
+    fused.py       a group of nodes, judged as one
+    attention.py   rows of a large attention that are worth a judgement
     experts.py     rows of another expert, or of another token
     verdicts.py    from a node to its record, with the name of its fault
 
 Around it:
 
     report.py      lines, the summary, files for replay
+    saved.py       files of wrong nodes, and their replay alone
     page.py        the same as a page
     hook.py        a callback for a program that sets none
     tool.py        llama.cpp's own commands
     attached.py    a Python program that runs llama.cpp itself
     logits.py      two builds against each other
+    activations.py nodes as arrays
     importance.py  an importance matrix of what the weights are multiplied with
 """
 
@@ -39,6 +50,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from .activations import Activations, activations
 from .attached import Attached, attach
 from .importance import imatrix
 from .logits import Comparison, compare_logits
@@ -46,7 +58,10 @@ from .product import Product
 from .session import Trace
 from .settings import TIMEOUT, settings
 
-__all__ = ["Attached", "Comparison", "Product", "Trace", "attach", "compare_logits", "imatrix", "trace"]
+__all__ = [
+    "Activations", "Attached", "Comparison", "Product", "Trace", "activations", "attach", "compare_logits",
+    "imatrix", "trace",
+]  # fmt: skip
 
 
 def trace(
@@ -54,9 +69,10 @@ def trace(
     tokens: int | Sequence[int] | None = None, generate: int = 0, select: str | Sequence[str] = (),
     judge: str = "all", without: str | Sequence[str] = (), cache: str | Sequence[str] | None = None,
     flash: bool | None = None, threads: int = 0, timeout: float = TIMEOUT, seed: int = 0, verify: bool = True,
-    bar: bool | None = False, tool: Sequence[str] = (),
+    bar: bool | None = False, tool: Sequence[str] = (), nodes: str = "all", fused: bool = False,
+    bisect: bool = False, repeats: int = 1, captures: bool = False,
 ) -> Trace:  # fmt: skip
-    """Run a model in a libllama of yours and judge every product; iterate over what comes back.
+    """Run a model in a libllama of yours and judge every node; iterate over what comes back.
 
     Parameters
     ----------
@@ -86,6 +102,16 @@ def trace(
         Seconds for one node, and for loading.
     verify : bool
         At the end run once without the trace and compare logits.
+    nodes : {"all", "products"}
+        All operations that have an oracle, or matrix products and attention.
+    fused : bool
+        Ask only for the last of the nodes that a kernel may fuse, and judge them as one.
+    bisect : bool
+        Where the logits are others without the trace, name the first group of nodes that differs.
+    repeats : int
+        Trace the run so many times: a node that differs on the same inputs is wrong.
+    captures : bool
+        Wrong nodes that are no products keep all that they read, as ``p.captured``: ``saved.py`` writes it.
     tool : sequence of str
         A command of llama.cpp and its words, in place of a prompt: ``["llama-completion", "-p", "Hello"]``.
     bar : bool, optional
@@ -99,6 +125,6 @@ def trace(
     run = settings(
         model, lib=lib, prompt=prompt, tokens=tokens, generate=generate, select=select, judge=judge,
         without=without, cache=cache, flash=flash, threads=threads, timeout=timeout, seed=seed, verify=verify,
-        tool=tool,
+        tool=tool, nodes=nodes, fused=fused, bisect=bisect, repeats=repeats, captures=captures,
     )  # fmt: skip
     return Trace(run, bar=bar)

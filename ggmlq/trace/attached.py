@@ -1,4 +1,4 @@
-"""``attach``: judge the products of llama.cpp while a Python program runs it, in that program's process.
+"""``attach``: judge the nodes of llama.cpp while a Python program runs it, in that program's process.
 
 The program stays unchanged: a hook (``hook.py``) gives its contexts our callback.
 
@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import gguf
+from ..llama.captured import Node
 from ..llama.symbols import Symbols
 from .files import locate_llama
 from .hook import Hook
-from .operands import Node
 from .product import Product
 from .settings import settings
 from .tracer import Tracer
@@ -50,29 +50,25 @@ class _Here:
 
 
 class Attached:
-    """A trace within ``with``; iteration and ``len`` give the products that were judged so far."""
+    """A trace within ``with``; iteration and ``len`` give the nodes that were judged so far."""
 
     def __init__(
-        self, model: str | Path, lib: str | Path | None, select: Sequence[str] | str, judge: str
+        self, model: str | Path, lib: str | Path | None, select: Sequence[str] | str, judge: str, nodes: str
     ) -> None:
-        options = settings(model, lib=lib, select=select, judge=judge)
+        options = settings(model, lib=lib, select=select, judge=judge, nodes=nodes)
         self._file = gguf.open(options.model)
         self._judge = Judge(self._file, options.judge)
         self._here, self._products = _Here(), list[Product]()
         build, path = locate_llama(lib)
         symbols = Symbols(build, whole=True)
         library = ctypes.CDLL(str(path.absolute()), mode=getattr(ctypes, "RTLD_GLOBAL", 0))
-        self._tracer = Tracer(
-            symbols, self._here, self._tell, set(self._file), select=options.select, counts=True
-        )
+        self._tracer = Tracer(symbols, self._here, self._tell, set(self._file), options.asks, counts=True)
         self._hook = Hook(symbols, library, self._tracer.callback)
         _TRACERS.append(self._tracer)
 
     def _tell(self, message: dict[str, Any]) -> None:
         arrays = dict(zip(message["places"], self._here.arrays, strict=True))
-        node = Node(
-            message["op"], message["step"], message["parts"], arrays, tuple(message.get("scales", ()))
-        )
+        node = Node(message["op"], message["step"], message["parts"], arrays, tuple(message["words"]))
         self._products.append(self._judge.record(node))
 
     def __iter__(self) -> Iterator[Product]:
@@ -98,9 +94,10 @@ class Attached:
 
 
 def attach(
-    model: str | Path, *, lib: str | Path | None = None, select: Sequence[str] | str = (), judge: str = "all"
-) -> Attached:
-    """Judge every product that this process's libllama computes within ``with``, in contexts made there.
+    model: str | Path, *, lib: str | Path | None = None, select: Sequence[str] | str = (), judge: str = "all",
+    nodes: str = "all",
+) -> Attached:  # fmt: skip
+    """Judge every node that this process's libllama computes within ``with``, in contexts made there.
 
     Parameters
     ----------
@@ -108,7 +105,7 @@ def attach(
         The GGUF file that the program runs: weights are taken from it by their names.
     lib : str or Path, optional
         The libllama that the program uses, by default that of llama-cpp-python. 64-bit Linux only.
-    select, judge :
+    select, judge, nodes :
         As in :func:`ggmlq.trace.trace`.
     """
-    return Attached(model, lib, select, judge)
+    return Attached(model, lib, select, judge, nodes)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 import threading
 import traceback
+from fnmatch import fnmatchcase
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -24,6 +25,7 @@ from ..llama.library import Library
 from ..llama.protocol import Arrays, Stream, send
 from ..llama.symbols import Symbols
 from ..llama.worker import listen, share_cxx_runtime, take_pipes, wake_when_orphaned
+from .asks import Asks
 from .files import locate_llama
 from .hook import Hook
 from .libllama import LibLlama, Wishes, extra_kinds
@@ -109,10 +111,8 @@ class Runner:
         if message["traced"]:
             with gguf.open(Path(message["model"])) as file:
                 names = set(file)
-            tracer = Tracer(
-                self._symbols, self._shared, self._talk.exchange, names,
-                select=message["select"], every=message["every"], quiet=message["quiet"],
-            )  # fmt: skip
+            asks = Asks.of(message["asks"])
+            tracer = Tracer(self._symbols, self._shared, self._talk.exchange, names, asks)
         context = self._llama.context(model, wishes, tracer and tracer.callback)
         steps = [tokens, *([token] for token in message["then"])]
         all_logits: list[NDArray[np.float32]] = []
@@ -135,14 +135,16 @@ class Runner:
             "kind": "end", "tokens": tokens, "then": [step[0] for step in steps[1:]],
             "nodes": tracer.nodes if tracer else 0, "others": tracer.others if tracer else {},
             "places": places, "offered": sorted(self._offered),
+            "listing": tracer.listing if tracer else [],
+            "unmatched": unmatched(tracer) if tracer else {},
         }  # fmt: skip
 
     def tool(self, message: dict[str, Any]) -> dict[str, Any]:
         """Run a command of llama.cpp and trace all its graphs."""
         with gguf.open(Path(message["model"])) as file:
             names = set(file)
-        tracer = Tracer(self._symbols, self._shared, self._talk.exchange, names, select=message["select"],
-                        every=message["every"], quiet=message["quiet"], counts=True)  # fmt: skip
+        asks = Asks.of(message["asks"])
+        tracer = Tracer(self._symbols, self._shared, self._talk.exchange, names, asks, counts=True)
         self._references.append(tracer)
         with Hook(self._symbols, self._llama.lib, tracer.callback):
             run_tool(self._llama.path.parent, message["tool"], message["model"])
@@ -151,7 +153,7 @@ class Runner:
             raise tracer.error
         return {
             "kind": "end", "tokens": [], "then": [], "nodes": tracer.nodes, "others": tracer.others,
-            "places": [], "offered": sorted(self._offered),
+            "places": [], "offered": sorted(self._offered), "listing": [], "unmatched": {},
         }  # fmt: skip
 
     def _tokens(self, model: int, message: dict[str, Any]) -> list[int]:
@@ -161,6 +163,13 @@ class Runner:
         size = self._llama.vocabulary_size(model)
         rng = np.random.default_rng(message["seed"])
         return [int(token) for token in rng.integers(0, size, message["random"])]
+
+
+def unmatched(tracer: Tracer) -> dict[str, list[str]]:
+    """The first pattern that no node's name fits, where results are read, with the names that there are."""
+    names = list(tracer.names)
+    missing = [p for p in tracer.asks.select if names and not any(fnmatchcase(name, p) for name in names)]
+    return dict.fromkeys(missing[:1], names)
 
 
 def serve(talk: Talk) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..llama.crash import cause_of
-from .structs import HIDDEN
+from ..llama.structs import HIDDEN
 
 LAST_LINES = 3  # last lines of what a library printed
 

@@ -16,8 +16,8 @@ import numpy as np
 from ..base.progress import Progress
 from ..errors import GGUFError, ShapeError
 from ..gguf.collector import TOKENS, Collector
-from .operands import Node
-from .session import Run
+from ..llama.captured import Node
+from .runs import Run
 from .settings import TIMEOUT, settings
 from .tracer import PRODUCTS
 
@@ -67,7 +67,16 @@ def imatrix(
         )
     select = (LAYERS, OUTPUT) if output else (LAYERS,)
     run = Run(
-        settings(model, lib=lib, tokens=1, select=select, threads=threads, timeout=timeout, verify=False)
+        settings(
+            model,
+            lib=lib,
+            tokens=1,
+            select=select,
+            threads=threads,
+            timeout=timeout,
+            verify=False,
+            nodes="products",
+        )
     )
     try:
         begin: list[int] = []

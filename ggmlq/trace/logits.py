@@ -1,13 +1,15 @@
 """``compare_logits``: run two builds of llama.cpp on the same tokens and find where one first goes wrong.
 
-Both run side by side and stand still at each product. Each build's product is judged on that build's own
-inputs, so differences from earlier nodes do not count against it. If all products are right and the inputs of
-one differ much more than before, an operation that is no product made the difference.
+Both run side by side and stand still at each node. Each build's node is judged on that build's own inputs,
+element by element within what rounding explains, so differences from earlier nodes do not count against it.
+If all nodes are right and the inputs of one differ much more than before, an operation that nobody judges
+made the difference.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -19,38 +21,54 @@ from numpy.typing import NDArray
 
 from .. import gguf
 from ..errors import LibraryFailedError
-from .operands import Node
+from ..llama.captured import Node
 from .product import Product
-from .session import Run
+from .runs import Run
 from .settings import Settings, settings
+from .tracer import PRODUCTS
 from .verdicts import Judge
 
 JUMP = 1e3  # times as far apart as anything before: more than norms and softmax make of a rounding
 WAITING = 64  # nodes that one build has and the other not yet
+UNNAMED = re.compile(r"node_\d+")
 NOISE = 1e-6  # squared distance of inputs that roundings of earlier products explain
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A node in both builds, with the distances of its inputs and outputs."""
+    """A node in both builds, with the distances of its inputs and outputs.
+
+    ``equal``: all that it reads is the same in both, to the bit; ``elements`` of its outputs differ, by
+    ``largest`` at most.
+    """
 
     a: Product
     b: Product
     inputs: float  # squared distance of the inputs, by their size
     outputs: float
+    equal: bool = False
+    elements: int = 0
+    largest: float = 0.0
     jumped: bool = False  # inputs further apart than anything before
 
     @property
     def ok(self) -> bool:
         """True if both builds are right at this node and their inputs did not jump apart just before it."""
-        return self.a.ok and self.b.ok and not self.jumped
+        return self.a.ok and self.b.ok and not self.jumped and not self.parted
+
+    @property
+    def parted(self) -> bool:
+        """True where both read the same, and give what roundings do not explain, and nobody judges it."""
+        unjudged = "not judged" in (self.a.verdict, self.b.verdict)
+        return unjudged and self.equal and not self.outputs <= NOISE
 
     def facts(self) -> dict[str, Any]:
         """The facts as JSON has them."""
         return {
             "node": self.a.node, "op": self.a.op, "step": self.a.step, "layer": self.a.layer,
             "weights": self.a.weights, "type": self.a.type, "inputs": _number(self.inputs),
-            "outputs": _number(self.outputs), "jumped": self.jumped, "a": self.a.facts(), "b": self.b.facts(),
+            "outputs": _number(self.outputs), "inputs_equal": self.equal, "elements": self.elements,
+            "largest": _number(self.largest), "jumped": self.jumped, "a": self.a.facts(), "b": self.b.facts(),
         }  # fmt: skip
 
 
@@ -113,19 +131,36 @@ class _Half:
     """A node of one build that waits for the other build's: its record and arrays."""
 
     record: Product
-    x: NDArray[np.float32]
-    y: NDArray[np.float32]
+    inputs: list[NDArray[Any]]
+    y: NDArray[Any]
 
 
 def _half(node: Node, judge: Judge) -> _Half:
-    x, y = (np.array(node.floats(part)) for part in ("x" if "x" in node.tensors else "q", "y"))
-    return _Half(judge.record(node).without_arrays(), x, y)
+    inputs = [_values(node, part) for part in sorted(node.arrays) if part != "y"]
+    return _Half(judge.record(node).without_arrays(), inputs, _values(node, "y"))
+
+
+def _values(node: Node, part: str) -> NDArray[Any]:
+    """A copy of the values of an operand: whole numbers as they are, others as float32."""
+    whole = node.tensors[part]["type"] in ("i8", "i16", "i32", "i64")
+    return np.array(node.strided(part) if whole else node.floats(part))
+
+
+def _key(node: Node) -> tuple[Any, ...]:
+    """The name by which nodes of both builds are the same: that of the weights, or of the node and its shape.
+
+    Numbers that a graph gives to nodes without a name are no names.
+    """
+    if node.op in PRODUCTS:
+        return (node.weights,)
+    name = "" if UNNAMED.fullmatch(node.name) else node.name
+    return name, tuple(node.tensors["y"]["ne"])
 
 
 def _matched(
     streams: list[Any], judges: list[Judge], ends: list[dict[str, Any]], unpaired: list[str]
 ) -> Iterator[tuple[_Half, _Half]]:
-    """Pairs of nodes of both builds, by step, operation and weights: other versions have another order."""
+    """Pairs of nodes of both builds, by step, operation and name: other versions have another order."""
     waiting: list[dict[tuple[Any, ...], _Half]] = [{}, {}]
     counts: list[Counter[tuple[Any, ...]]] = [Counter(), Counter()]
     last_messages: list[dict[str, Any] | None] = [None, None]
@@ -136,7 +171,7 @@ def _matched(
                 last_messages[side] = node
             if not isinstance(node, Node):
                 continue
-            what = (node.step, node.op, node.weights)
+            what = (node.step, node.op, *_key(node))
             key = (*what, counts[side][what])
             counts[side][what] += 1
             waiting[side][key] = _half(node, judges[side])
@@ -149,11 +184,30 @@ def _matched(
 
 
 def _pair(a: _Half, b: _Half, furthest: float) -> Pair:
-    inputs = _apart(a.x, b.x)
-    return Pair(a.record, b.record, inputs, _apart(a.y, b.y), inputs > JUMP * furthest)
+    pairs = list(zip(a.inputs, b.inputs, strict=False))
+    inputs = max((_apart(x, y) for x, y in pairs), default=0.0)
+    equal = len(a.inputs) == len(b.inputs) and all(_equal(x, y) for x, y in pairs)
+    elements, largest = _difference(a.y, b.y)
+    return Pair(
+        a.record, b.record, inputs, _apart(a.y, b.y), equal, elements, largest, inputs > JUMP * furthest
+    )
 
 
-def _apart(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
+def _difference(a: NDArray[Any], b: NDArray[Any]) -> tuple[int, float]:
+    """The number of elements that differ, and the largest difference; two that are no numbers are alike."""
+    if a.shape != b.shape:
+        return max(a.size, b.size), math.nan
+    other = (a != b) & ~(np.isnan(a) & np.isnan(b))
+    with np.errstate(all="ignore"):
+        off = np.abs(a.astype(np.float64) - b)
+    return int(np.count_nonzero(other)), float(np.where(other, off, 0.0).max(initial=0.0))
+
+
+def _equal(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    return a.shape == b.shape and np.array_equal(a.view(np.uint8), b.view(np.uint8))
+
+
+def _apart(a: NDArray[Any], b: NDArray[Any]) -> float:
     """The squared distance of two arrays, by the size of the first."""
     if a.shape != b.shape:
         return math.nan

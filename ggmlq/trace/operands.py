@@ -6,7 +6,7 @@ Weights come from the model's file by their name; other left sides, such as a ca
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,7 @@ from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
 from ..errors import UnsupportedError
-from ..formats import FORMATS
-from .tracer import original
-
-DTYPES = {"f32": "<f4", "f16": "<f2", "i32": "<i4", "bf16": "<u2"}
+from ..llama.captured import Node, original
 
 
 @dataclass(frozen=True)
@@ -29,73 +26,6 @@ class Part:
     q: QuantArray  # [N, K]
     name: str = ""  # "expert 3", "head 2"
     rows: NDArray[np.int64] | None = None  # which of the node's rows these are, of an expert
-
-
-@dataclass(frozen=True)
-class Node:
-    """The record of a node from the library's process, with its arrays."""
-
-    op: str
-    step: int
-    tensors: dict[str, dict[str, Any]]  # y, and its operands
-    arrays: dict[str, NDArray[np.uint8]]
-    scales: tuple[float, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The name of the node, which is that of its result."""
-        return str(self.tensors["y"]["name"])
-
-    @property
-    def weights(self) -> str:
-        """The name of the weights, or of K for attention."""
-        return original(str(self.tensors["w" if "w" in self.tensors else "k"]["name"]))
-
-    def strided(self, part: str) -> NDArray[Any]:
-        """An operand of plain numbers as an array [ne3, ne2, ne1, ne0], strided as it is, without a copy."""
-        facts, raw = self.tensors[part], self._raw(part)
-        if facts["type"] not in DTYPES:
-            raise UnsupportedError(
-                f"{facts['name']} is {facts['type']}; f32, f16, bf16 and i32 are read here"
-            )
-        dtype = np.dtype(DTYPES[facts["type"]])
-        flat = raw[: len(raw) // dtype.itemsize * dtype.itemsize].view(dtype)
-        return np.lib.stride_tricks.as_strided(flat, facts["ne"][::-1], facts["nb"][::-1], writeable=False)
-
-    def floats(self, part: str) -> NDArray[np.float32]:
-        """An operand as float32: not copied if it is, converted from other floats, decoded from blocks."""
-        kind = self.tensors[part]["type"]
-        if kind not in DTYPES:
-            rows = [np.asarray(matrix) for matrix in self.matrices(part)]
-            return np.stack(rows).reshape(*self.tensors[part]["ne"][:1:-1], *rows[0].shape)
-        values = self.strided(part)
-        if kind == "bf16":
-            values = (values.astype(np.uint32) << 16).view(np.float32)
-        return np.asarray(values, np.float32)
-
-    def matrices(self, part: str) -> list[QuantArray]:
-        """The matrices of an operand that was read with the node, one for each index of its outer axes."""
-        facts, raw = self.tensors[part], self._raw(part)
-        k, n = facts["ne"][:2]
-        fmt = FORMATS[facts["type"]]
-        if fmt.block_size == 1:
-            whole = np.ascontiguousarray(self.strided(part)).view(np.uint8)
-        else:  # a quantized cache: rows lie in one piece
-            shape = (*facts["ne"][:1:-1], n, fmt.row_bytes(k))
-            strides = (*facts["nb"][:0:-1], 1)
-            whole = np.ascontiguousarray(
-                np.lib.stride_tricks.as_strided(raw, shape, strides, writeable=False)
-            )
-        return [QuantArray.from_bytes(m, fmt, (n, k)) for m in whole.reshape(-1, n, whole.shape[-1])]
-
-    def _raw(self, part: str) -> NDArray[np.uint8]:
-        if part not in self.arrays:
-            facts = self.tensors[part]
-            raise UnsupportedError(
-                f"{facts['name']} in {facts['buffer'] or 'no buffer'} cannot be read back and is no tensor "
-                "of the model's file; without that layout (--without) it can"
-            )
-        return self.arrays[part]
 
 
 def parts(node: Node, model: Mapping[str, QuantArray]) -> Iterator[Part]:
@@ -114,6 +44,17 @@ def parts(node: Node, model: Mapping[str, QuantArray]) -> Iterator[Part]:
                 yield Part(
                     y[i, j], np.ascontiguousarray(x[i, j]), one, f"head {j}" + f" of {i}" * (x.shape[0] > 1)
                 )
+
+
+def finite(part: Part) -> Part | None:
+    """The rows of a product whose activations are finite, None without any; codes of NaN nobody promises."""
+    mask = np.isfinite(part.x).all(axis=1)
+    if mask.all():
+        return part
+    if not mask.any():
+        return None
+    rows = np.flatnonzero(mask) if part.rows is None else part.rows[mask]
+    return Part(part.y[mask], part.x[mask], part.q, part.name, rows)
 
 
 def _expert_parts(node: Node, w: list[QuantArray], x: NDArray[np.float32], y: NDArray[Any]) -> Iterator[Part]:
@@ -149,3 +90,32 @@ def _left(node: Node, model: Mapping[str, QuantArray]) -> list[QuantArray]:
     if q.ndim == 1:  # a single row, which the file keeps as a vector
         return [QuantArray.from_bytes(q.raw, q.format, (1, *q.shape))]
     return [q] if q.ndim == 2 else [q[i] for i in range(q.shape[0])]
+
+
+def whole(node: Node, model: Mapping[str, QuantArray]) -> Node:
+    """A copy of a node with all that it reads: weights of the file too, of embeddings the rows in use."""
+    tensors, arrays = dict(node.tensors), {name: a.copy() for name, a in node.arrays.items()}
+    for name, facts in node.tensors.items():
+        weights = model.get(original(str(facts["name"])))
+        if name in arrays or weights is None:
+            continue
+        ids = "s1" if node.op == "GET_ROWS" and name == "s0" and weights.ndim == 2 else ""
+        if ids:
+            rows, places = np.unique(np.asarray(node.strided(ids)), return_inverse=True)
+            shape = tensors[ids]["ne"][::-1]
+            arrays[ids] = np.ascontiguousarray(places.reshape(shape), "<i4").reshape(-1).view(np.uint8)
+            tensors[ids] = _contiguous({**tensors[ids], "type": "i32"}, 4, 1)
+            weights = weights[rows]
+        arrays[name] = np.array(weights.raw).reshape(-1).view(np.uint8)
+        size = weights.format.dtype.itemsize
+        ne = [*weights.shape[::-1], *facts["ne"][weights.ndim :]]
+        tensors[name] = _contiguous({**facts, "ne": ne}, size, weights.format.block_size)
+    return replace(node, tensors=tensors, arrays=arrays)
+
+
+def _contiguous(facts: Mapping[str, Any], size: int, block: int) -> dict[str, Any]:
+    """The facts about a tensor with the strides of one that lies in one piece."""
+    strides = [size, size * facts["ne"][0] // block]
+    for length in facts["ne"][1:3]:
+        strides.append(strides[-1] * length)
+    return {**facts, "nb": strides}

@@ -40,8 +40,8 @@ NUMBER = re.compile(r"-\d+(?= |$)")
 UNNAMED = re.compile(r"node_\d+")
 SPAN = (0.01, 1.0)  # of the limit: where colours begin, and where they mean wrong
 METHOD = (
-    "Of limit: how much of what its arithmetic allows the worst element of a product uses up; beyond 1 it is "
-    "wrong. NMSE: distance from that arithmetic in the worst row of weights. Every product was judged on its "
+    "Of limit: how much of what its arithmetic allows the worst element of a node uses up; beyond 1 it is "
+    "wrong. NMSE: distance from that arithmetic in the worst row of weights. Every node was judged on its "
     "own inputs, so an error counts where it is made, not where it is passed on."
 )
 
@@ -60,7 +60,7 @@ def page(
         sections.insert(0, Section("What is wrong", _wrong(wrong, died)))
     sections += [
         Section("By kind", [_kinds(products)]),
-        Section("Every product", [_all(products)], wide=True),
+        Section("Every node", [_all(products)], wide=True),
     ]
     lines = [*reasons(products), *notes]
     if lines:
@@ -72,22 +72,20 @@ def page(
 def _summary(products: Sequence[Product], wrong: Sequence[Product], died: str, others: str) -> list[Block]:
     idle = sum(p.verdict == "not judged" for p in products)
     items = [
-        ("Products", str(len(products)), f"{len({p.step for p in products})} steps"),
+        ("Nodes", str(len(products)), f"{len({p.step for p in products})} steps"),
         ("Wrong", str(len(wrong)), ""),
-        ("Products not judged", str(idle), ""),
+        ("Nodes not judged", str(idle), ""),
         ("Layers", str(len({p.layer for p in products} - {None})), ""),
     ]
     if died:
         verdict = Text("The library died before the end.", "bad")
     elif wrong:
         first = wrong[0]
-        verdict = Text(
-            f"{len(wrong)} of {len(products)} products are wrong; the first is {first.node}.", "bad"
-        )
+        verdict = Text(f"{len(wrong)} of {len(products)} nodes are wrong; the first is {first.node}.", "bad")
     elif len(products) > idle:
-        verdict = Text("Every product that was judged is right.", "good")
+        verdict = Text("Every node that was judged is right.", "good")
     else:
-        verdict = Text("No product was judged.", "note")
+        verdict = Text("No node was judged.", "note")
     return [Figures(items), verdict, *([Text(others, "note")] if others else [])]
 
 
@@ -107,7 +105,7 @@ def _wrong(wrong: Sequence[Product], died: str) -> list[Block]:
             more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
             blocks.append(Text(f"So are, of the same type and in the same buffer: {named}{more}."))
     if len(alike) > KINDS:
-        blocks.append(Text(f"{len(alike) - KINDS} more kinds are in the table of every product."))
+        blocks.append(Text(f"{len(alike) - KINDS} more kinds are in the table of every node."))
     return blocks
 
 
@@ -135,7 +133,7 @@ def _layers(products: Sequence[Product]) -> list[Block]:
         blocks += [Figure(lines)] if lines is not None else []
         caption = f"Share of the limit by layer: {title}; the strongest colour is beyond it"
         blocks += layer_grids(places, caption, log=True, hue="amber", span=SPAN)
-    return blocks or [Text("No product belongs to a layer.")]
+    return blocks or [Text("No node belongs to a layer.")]
 
 
 def items(products: Sequence[Product]) -> list[Item]:
@@ -198,10 +196,10 @@ def _kinds(products: Sequence[Product]) -> Table:
         rows.append([op, kind, buffer or "–", len(members), Value(str(bad), bad, "bad" if bad else ""),
                      arithmetics,
                      _used(max(members, key=_badness)), faults])  # fmt: skip
-    columns = [Column("op", code=True), Column("type"), Column("in"), Column("products", number=True),
+    columns = [Column("op", code=True), Column("type"), Column("in"), Column("nodes", number=True),
                Column("wrong", number=True), Column("arithmetic"), Column("worst of limit", number=True),
                Column("faults")]  # fmt: skip
-    return Table("Kinds of products", columns, rows[:MOST])
+    return Table("Kinds of nodes", columns, rows[:MOST])
 
 
 def _all(products: Sequence[Product]) -> Table:
@@ -222,5 +220,5 @@ def _all(products: Sequence[Product]) -> Table:
         for p in shown
     ]  # fmt: skip
     more = len(products) - len(rows)
-    left_out = f"{more} products that are right are left out; --json has all." if more else ""
-    return Table("Products", columns, rows, search=True, left_out=left_out)
+    left_out = f"{more} nodes that are right are left out; --json has all." if more else ""
+    return Table("Nodes", columns, rows, search=True, left_out=left_out)

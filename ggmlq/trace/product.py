@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..arrays.array import QuantArray
 from ..check.judge import Judgement
 from ..faults import Diagnosis, diagnose
+from ..llama.captured import Node
 
 Verdict = Literal["ok", "wrong", "not judged", "died"]
 
@@ -30,7 +31,7 @@ class Operands:
 
 @dataclass(frozen=True)
 class Product:
-    """A product of the graph (for MUL_MAT_ID: of all its experts; for attention: of all heads).
+    """A node of the graph (of MUL_MAT_ID with all its experts, of attention with all heads).
 
     Attributes
     ----------
@@ -45,13 +46,16 @@ class Product:
     computed_in : str
         The buffer of the result, which says who computed it.
     m, n, k, parts : int
-        Rows of activations, rows of weights, their length; experts or heads in the node.
+        Rows of activations, rows of weights, their length; experts or heads in the node. Of other nodes
+        rows and columns of the result, and columns of the first source.
     judgement : Judgement or None
         ``.ok``, ``.arithmetic``, ``.distance``, ``.from_exact``, ``.out``; None where it is not judged.
     worst : dict
         The element nearest to its limit or furthest beyond: part, row, column, got, wanted, error, limit.
     verdict : str
         ``"ok"``, ``"wrong"``, ``"not judged"`` or ``"died"``.
+    group : tuple of str
+        Names of the nodes that were judged as one, with ``--fused``; empty for a single node.
     fault, text : str
         What is wrong by name and in words; for what is not judged, why.
     """
@@ -75,6 +79,10 @@ class Product:
     text: str = ""
     seconds: float = math.nan  # of judging
     saved: str = ""
+    group: tuple[str, ...] = ()  # names of nodes that were judged as one; the last is the node's
+    again: bool = False  # of a further run: of a node that differed, or a group that a bisection named
+    captured: Node | None = field(default=None, repr=False, compare=False)  # a wrong node, to be saved
+    line: str | None = None  # of a wrong node, for test-backend-ops --test-file
     operands: Operands | None = field(default=None, repr=False, compare=False)
     diagnosis: Diagnosis | None = field(default=None, repr=False, compare=False)
 
@@ -100,10 +108,8 @@ class Product:
         if self.diagnosis is not None:
             return self.diagnosis
         if self.operands is None:
-            text = (
-                self.text
-                or f"{self.op} is judged as a whole and by a loose limit; nothing tells faults apart"
-            )
+            judged = f"all {self.judged} elements of {self.op} that were judged lie within their bounds"
+            text = self.text or (f"{judged}." if self.verdict == "ok" else "it was not diagnosed.")
             fault = "correct" if self.verdict == "ok" else "unknown"
             return Diagnosis(self.verdict == "ok", fault, 0.5, text)
         with np.errstate(all="ignore"):
@@ -111,7 +117,7 @@ class Product:
 
     def without_arrays(self) -> Product:
         """The product without its arrays."""
-        return replace(self, operands=None)
+        return replace(self, operands=None, captured=None)
 
     def facts(self) -> dict[str, Any]:
         """The record as JSON has it."""
@@ -126,8 +132,9 @@ class Product:
             "out_of_bound": judgement.out if judgement else None,
             "error": _number(worst.get("error")), "limit": _number(worst.get("limit")),
             "worst": {key: _number(v) if isinstance(v, float) else v for key, v in worst.items()} or None,
-            "judged": self.judged, "verdict": self.verdict, "fault": self.fault or None,
-            "text": self.text or None, "seconds": _number(self.seconds), "saved": self.saved or None,
+            "group": list(self.group) or None, "again": self.again, "judged": self.judged,
+            "verdict": self.verdict, "fault": self.fault or None, "text": self.text or None,
+            "seconds": _number(self.seconds), "saved": self.saved or None,
         }  # fmt: skip
 
 

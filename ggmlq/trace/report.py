@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from ..errors import GGMLQError
 from .product import Product
 
 HEADER = (
-    f"{'step':>4} {'node':18} {'weights':30} {'type':7} {'in':11} {'M×N×K':>15} {'arithmetic':10} "
+    f"{'step':>4} {'node':18} {'op':14} {'weights':26} {'type':7} {'in':11} {'M×N×K':>15} {'arithmetic':10} "
     f"{'nmse':>8} {'of limit':>8}  verdict"
 )
 UNSAFE = str.maketrans(dict.fromkeys('/\\:*?"<>| ', "_"))
@@ -28,18 +29,29 @@ def line(p: Product) -> str:
     verdict = f"WRONG: {p.fault}" if p.verdict == "wrong" else p.verdict
     off = p.judgement.distance if p.judgement else None
     text = (
-        f"{p.step:>4} {p.node[:18]:18} {p.weights[:30]:30} {p.type:7} {p.buffer[:11]:11} "
+        f"{p.step:>4} {p.node[:18]:18} {_short(p.op):14} {p.weights[:26]:26} {p.type:7} {p.buffer[:11]:11} "
         f"{f'{p.m}×{p.n}×{p.k}':>15} {p.arithmetic or '-':10} {_figure(off):>8} "
         f"{_figure(share_of(p)):>8}  {verdict}{many}"
     )
-    below = [] if p.verdict == "ok" else [_wrapped(paragraph) for paragraph in p.text.splitlines()]
+    below = [_wrapped(f"one kernel may compute {', '.join(p.group)}")] if p.group else []
+    below += [] if p.verdict == "ok" else [_wrapped(paragraph) for paragraph in p.text.splitlines()]
     below += [f"    saved: {p.saved}"] if p.saved else []
     return printable("\n".join([text, *below]))
 
 
+def _short(op: str) -> str:
+    """The operations of a group in 14 columns: the first and the last."""
+    first, _, rest = op.partition("+")
+    return op if len(op) <= 14 else f"{first[:8]}+…" if rest else op[:14]
+
+
 def share_of(p: Product) -> float | None:
     """The error of the worst element divided by its limit; None where there is no limit."""
-    if not p.worst or not p.worst["limit"] > 0:
+    if not p.worst:
+        return None
+    if "share" in p.worst:  # of a node that is no product
+        return float(p.worst["share"])
+    if not p.worst["limit"] > 0:
         return None
     return float(p.worst["error"] / p.worst["limit"])
 
@@ -96,10 +108,26 @@ def reasons(products: Iterable[Product]) -> list[str]:
     return [f"not judged: {_first(names)}: {text}" for text, names in nodes.items()]
 
 
-def unjudged(others: Mapping[str, int], nodes: int) -> str:
-    """A sentence on nodes that compute something and that nobody judges; empty where there are none."""
-    listed = ", ".join(f"{op} {count}" for op, count in sorted(others.items(), key=lambda pair: -pair[1]))
-    return f"not judged: {sum(others.values())} of {nodes} nodes: {listed}" if others else ""
+def unjudged(others: Mapping[str, int], nodes: int, records: Iterable[Product] = ()) -> str:
+    """The count of nodes that compute something and that nobody judges, by operation; empty without any."""
+    counts = Counter(others)
+    counts.update(p.op for p in records if p.verdict == "not judged")
+    listed = ", ".join(f"{op} {count}" for op, count in counts.most_common())
+    return f"not judged: {counts.total()} of {nodes} nodes: {listed}" if counts else ""
+
+
+def judged_nodes(records: Iterable[Product]) -> int:
+    """The number of nodes of one run that were judged, alone or in a group."""
+    return sum(max(len(p.group), 1) for p in records if p.verdict != "not judged" and not p.again)
+
+
+def last_line(records: Sequence[Product], others: Mapping[str, int], nodes: int) -> str:
+    """The count of nodes that were judged, the first wrong one, and what nobody judges."""
+    judged = judged_nodes(records)
+    wrong = [p for p in records if p.verdict == "wrong"]
+    first = f", the first is {wrong[0].node} ({wrong[0].op}, step {wrong[0].step})" if wrong else ""
+    rest = unjudged(others, nodes, records)
+    return f"{judged} of {nodes} nodes judged, {len(wrong)} wrong{first}" + (f"; {rest}" if rest else "")
 
 
 def _first(names: list[str]) -> str:

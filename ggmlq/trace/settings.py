@@ -9,9 +9,12 @@ from pathlib import Path
 
 from ..errors import GGUFNotFoundError, ShapeError, UnsupportedError
 from ..formats import FORMATS
+from .asks import Asks
 
+NODES = ("all", "products")
 JUDGED = ("all", "sample", "full")
 MOST_TOKENS = 1 << 17
+MOST_REPEATS = 1000
 TIMEOUT = 600.0
 PROMPT = "The quick brown fox jumps over the lazy dog."
 
@@ -34,12 +37,35 @@ class Settings:
     timeout: float = TIMEOUT
     seed: int = 0
     verify: bool = True
+    nodes: str = "all"
+    fused: bool = False
+    bisect: bool = False
+    repeats: int = 1
+    captures: bool = False
     tool: tuple[str, ...] = ()  # a command of llama.cpp, and its words
 
     def __post_init__(self) -> None:
         request = f"trace of {self.model}"
         if self.judge not in JUDGED:
             raise UnsupportedError(f"{request}: judge={self.judge!r}; choose of {', '.join(JUDGED)}")
+        if self.nodes not in NODES:
+            raise UnsupportedError(f"{request}: nodes={self.nodes!r}; choose of {', '.join(NODES)}")
+        if self.fused and (self.nodes != "all" or self.tool):
+            what = f"a command, {self.tool[0]}," if self.tool else f"nodes={self.nodes!r}"
+            raise UnsupportedError(
+                f"{request}: fused=True with {what} is not possible: groups are of all nodes of a prompt; "
+                "drop one of them"
+            )
+        if self.bisect and (self.tool or not self.verify):
+            what = f"a command, {self.tool[0]}," if self.tool else "verify=False"
+            raise UnsupportedError(
+                f"{request}: bisect=True with {what} is not possible: runs of a prompt with and without "
+                "stops are compared; drop one of them"
+            )
+        if not 1 <= self.repeats <= MOST_REPEATS or (self.repeats > 1 and self.tool):
+            raise ShapeError(
+                f"{request}: repeats={self.repeats}; 1 to {MOST_REPEATS}, and 1 for a command; choose another"
+            )
         if self.prompt is not None and self.tokens is not None:
             raise ShapeError(f"{request}: both a prompt and tokens; they say the same thing twice; drop one")
         if isinstance(self.tokens, int) and not 1 <= self.tokens <= MOST_TOKENS:
@@ -56,6 +82,11 @@ class Settings:
             raise ShapeError(f"{request}: the prompt is empty; a run needs a token; pass a text, or tokens=1")
 
     @property
+    def asks(self) -> Asks:
+        """The nodes for which the library stops."""
+        return Asks(self.nodes, self.select, self.judge == "sample")
+
+    @property
     def thread_count(self) -> int:
         """The number of threads of the library."""
         return self.threads or min(os.cpu_count() or 1, 16)
@@ -66,7 +97,8 @@ def settings(
     tokens: int | Sequence[int] | None = None, generate: int = 0, select: str | Sequence[str] = (),
     judge: str = "all", without: str | Sequence[str] = (), cache: str | Sequence[str] | None = None,
     flash: bool | None = None, threads: int = 0, timeout: float = TIMEOUT, seed: int = 0, verify: bool = True,
-    tool: Sequence[str] = (),
+    tool: Sequence[str] = (), nodes: str = "all", fused: bool = False,
+    bisect: bool = False, repeats: int = 1, captures: bool = False,
 ) -> Settings:  # fmt: skip
     """The settings of a trace from a call or a command line.
 
@@ -84,12 +116,14 @@ def settings(
             raise ShapeError(f"trace of {path}: no tokens; a run needs one")
     where = None if lib is None else Path(lib).expanduser().absolute()
     return Settings(
-        path, where, prompt, tokens, int(generate), _listed(select), judge, _listed(without), _cache(cache),
-        flash, int(threads), float(timeout), int(seed), verify, tuple(tool),
+        path, where, prompt, tokens, int(generate), names_of(select), judge, names_of(without), _cache(cache),
+        flash, int(threads), float(timeout), int(seed), verify, nodes, fused,
+        bisect, int(repeats), captures, tuple(tool),
     )  # fmt: skip
 
 
-def _listed(names: str | Sequence[str]) -> tuple[str, ...]:
+def names_of(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Names of a list, or of one text with commas."""
     words = names.split(",") if isinstance(names, str) else names
     return tuple(word.strip() for word in words if word.strip())
 
@@ -97,7 +131,7 @@ def _listed(names: str | Sequence[str]) -> tuple[str, ...]:
 def _cache(types: str | Sequence[str] | None) -> tuple[str, str] | None:
     if types is None:
         return None
-    names = _listed(types)
+    names = names_of(types)
     if len(names) not in (1, 2):
         raise UnsupportedError(
             f"cache={types!r}: a type for both, or one of K and one of V; write q8_0 or q8_0,f16"

@@ -11,15 +11,19 @@ import numpy as np
 
 from ..arrays.array import QuantArray
 from ..base.indices import evenly_spaced
+from ..check.testfile import node_line
 from ..errors import GGMLQError
 from ..faults import Diagnosis, diagnose
 from ..faults.blocks.products import looks_half
-from .attention import judge_attention
+from ..llama.captured import Node
 from .experts import mix_up
+from .fused import facts_of_group, record_group
+from .groups import Group
 from .judging import Crop, Verdict, judge_parts
-from .operands import Node, Part, parts
+from .nodes import facts_of, record_node
+from .operands import Part, finite, parts, whole
 from .product import Operands, Product
-from .tracer import ATTENTION
+from .tracer import PRODUCTS
 
 NEAR = 1e-2  # distance from an arithmetic: all other arithmetics are nearer than this
 WHOLE = 1 << 28  # M·N·K up to which the diagnosis gets all of a wrong product
@@ -29,36 +33,46 @@ ROWS, COLUMNS = 32, 256  # rows and columns kept of a wrong one that is too larg
 
 
 class Judge:
-    """Judges the nodes of one run; remembers which kinds of wrong products it has diagnosed."""
+    """Judges the nodes of one run; remembers which kinds of wrong products it has diagnosed.
 
-    def __init__(self, model: Mapping[str, QuantArray], how: str) -> None:
-        self._model, self._how = model, how
+    ``captures``: records of wrong nodes that are no products hold all that the node read, to be saved.
+    """
+
+    def __init__(self, model: Mapping[str, QuantArray], how: str, captures: bool = False) -> None:
+        self._model, self._how, self._captures = model, how, captures
         self._diagnosed: dict[tuple[str, str, bool], list[Product]] = {}
 
     def record(self, node: Node) -> Product:
         """The record of one node, with its judgement."""
         start = time.perf_counter()
-        product = _facts(node)
+        if isinstance(node, Group):
+            product = facts_of_group(node)
+        else:
+            product = _facts(node) if node.op in PRODUCTS else facts_of(node)
         try:
             with np.errstate(all="ignore"):  # overflowing scales, and results that are wrong, are data
-                record = (
-                    self._attention(node, product) if node.op == ATTENTION else self._products(node, product)
-                )
+                if isinstance(node, Group):
+                    record = record_group(node, self._model, self._how)
+                elif node.op in PRODUCTS:
+                    record = self._products(node, product)
+                else:
+                    record = record_node(node, product, self._model, self._how)
         except GGMLQError as error:
             record = replace(product, verdict="not judged", text=str(error))
-        return replace(record, seconds=time.perf_counter() - start)
-
-    def _attention(self, node: Node, product: Product) -> Product:
-        judgement, worst, rows = judge_attention(node)
-        text = f"judged by a loose limit, an NMSE of {judgement.distance:.1e} in the worst row of a head"
-        verdict, fault = ("ok", "") if judgement.ok else ("wrong", "unknown")
-        return replace(product, judgement=judgement, worst=worst, judged=rows * product.n, verdict=verdict,  # type: ignore[arg-type]
-                       fault=fault, text=text)  # fmt: skip
+        line = node_line(node) if record.verdict == "wrong" and not record.group else None
+        record = replace(record, seconds=time.perf_counter() - start, line=line)
+        if self._captures and record.verdict == "wrong" and (record.group or record.op not in PRODUCTS):
+            record = replace(record, captured=whole(node, self._model))
+        return record
 
     def _products(self, node: Node, product: Product) -> Product:
         all_parts = list(parts(node, self._model))
         if not all_parts or not all_parts[0].y.size:
             return replace(product, text="there is nothing to judge: it has no elements")
+        all_parts = list(filter(None, map(finite, all_parts)))
+        if not all_parts:
+            text = "all rows of its activations hold NaN or infinity: look at the nodes before it"
+            return replace(product, verdict="not judged", text=text)
         rows = int(node.tensors["x"]["ne"][2 if node.op == "MUL_MAT_ID" else 1])
         # Where a result lies says who computed it; memory of a host that a device can reach is a CPU's too.
         on = product.computed_in
@@ -134,18 +148,14 @@ def _worst(verdict: Verdict) -> str:
 
 
 def _facts(node: Node) -> Product:
-    """The facts about a node before it is judged."""
-    y = node.tensors["y"]
-    left = node.tensors["w" if "w" in node.tensors else "k"]
+    """The facts about a product before it is judged."""
+    y, left = node.tensors["y"], node.tensors["w"]
     rows: Any = np.prod(y["ne"][1 : 3 if node.op == "MUL_MAT_ID" else 2])
     if node.op == "MUL_MAT" and left["ne"][2:] == [1, 1]:
         rows = np.prod(y["ne"][1:])
-    if node.op == ATTENTION:
-        rows = y["ne"][2]
-    n = left["ne"][0] if node.op == ATTENTION else left["ne"][1]
     return Product(
         node.name, node.op, node.step, node.weights, str(left["type"]), str(left["buffer"]), str(y["buffer"]),
-        int(rows), int(n), int(left["ne"][0]), parts=int(y["ne"][1]) if node.op == ATTENTION else 1,
+        int(rows), int(left["ne"][1]), int(left["ne"][0]),
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Reads ``ggml_tensor`` for a trace: name, type, lengths, strides, sources and buffer of a node.
+"""Reads ``ggml_tensor``: name, type, lengths, strides, sources, parameters and buffer of a node.
 
 The offsets of its fields differ between versions of ggml, so they are found by experiment: we make tensors
 whose lengths, type, sources, view and buffer are known, and search their bytes for these. If a field is found
@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from ..errors import UnsupportedError
 from ..formats import FORMATS
-from ..llama.symbols import InitParams, Symbols, words
+from .symbols import InitParams, Symbols, words
 
 LENGTHS = (512, 5, 7, 11)  # no two are equal, and none is a stride
 SCALES = (0.4375, 3.25, 7.125)  # of attention: exact as floats, and unlike any other field
 HIDDEN = ("AMX", "REPACK", "AARCH64", "KLEIDIAI", "SPACEMIT")  # layouts of weights that cannot be read back
-SOURCES = 5  # sources of a node at most: attention has so many
+NUMBER = 32  # bytes from the strides, behind which it stands, to the number of the operation
+WORDS = 16  # 32-bit words of an operation's parameters
 
 
 class Tensors:
@@ -49,7 +50,9 @@ class Tensors:
         self._sources = self._find("sources", "=2Q", [(product, (f16, f32))])
         self._origin = self._find("origin of a view", "=2Q", [(view, (f32, 444))])
         self._buffer = self._find("buffer", "=Q", [(f16, (buffer,)), (f32, (buffer,))])
-        self._scales = attention and self._find("parameters", "=3f", [(attention, SCALES)])
+        scaled = attention or symbols.ggml_scale(context, f32, SCALES[0])
+        pattern, values = ("=3f", SCALES) if attention else ("=f", SCALES[:1])
+        self._words = self._find("parameters", pattern, [(scaled, values)])
         symbols.ggml_backend_buffer_free(buffer)
         symbols.ggml_free(context)
 
@@ -92,9 +95,33 @@ class Tensors:
         """Source number i of a tensor, 0 for none."""
         return _pointer(tensor + self._sources + 8 * i)
 
-    def scales(self, tensor: int) -> tuple[float, ...]:
-        """Scale, largest bias and soft cap of an attention."""
-        return tuple((ctypes.c_float * 3).from_address(tensor + self._scales))
+    def origin(self, tensor: int) -> int:
+        """The tensor whose memory a view looks at, 0 where it has its own."""
+        return _pointer(tensor + self._origin)
+
+    def words(self, tensor: int) -> tuple[int, ...]:
+        """The parameters of a tensor's operation, as words of 32 bits."""
+        return tuple((ctypes.c_int32 * WORDS).from_address(tensor + self._words))
+
+    def set_strides(self, tensor: int, strides: Sequence[int]) -> None:
+        """Give a tensor other strides than its lengths make, before it has memory."""
+        place = (ctypes.c_uint64 * 4).from_address(tensor + self._strides)
+        for i, stride in enumerate(strides):
+            place[i] = stride
+
+    def become(self, tensor: int, number: int, parameters: Sequence[int], sources: Sequence[int]) -> None:
+        """Make a tensor the result of an operation with this number, these parameters and sources."""
+        ctypes.c_int.from_address(tensor + self._strides + NUMBER).value = number
+        place = (ctypes.c_int32 * WORDS).from_address(tensor + self._words)
+        for i, word in enumerate([*parameters, *[0] * WORDS][:WORDS]):
+            place[i] = word
+        for i, source in enumerate(sources):
+            ctypes.c_void_p.from_address(tensor + self._sources + 8 * i).value = source or None
+
+    def span(self, tensor: int) -> tuple[int, int]:
+        """The first address of a tensor's elements, and the one behind the last; (0, 0) without memory."""
+        start = self._symbols.ggml_get_data(tensor)
+        return (start, start + self.nbytes(tensor)) if start else (0, 0)
 
     def describe(self, tensor: int) -> dict[str, Any]:
         """Name, type, lengths and strides in ggml's order, and the buffer that holds it."""
@@ -104,6 +131,8 @@ class Tensors:
             "type": words(self._symbols.ggml_type_name(ctypes.c_int.from_address(tensor + self._type).value)),
             "ne": list((ctypes.c_int64 * 4).from_address(tensor + self._lengths)),
             "nb": list((ctypes.c_uint64 * 4).from_address(tensor + self._strides)),
+            "number": ctypes.c_int.from_address(tensor + self._strides + NUMBER).value,  # of the operation
+            "block": int(self._symbols.ggml_blck_size(ctypes.c_int.from_address(tensor + self._type).value)),
             "buffer": words(self._symbols.ggml_backend_buffer_name(buffer)) if buffer else "",
         }
 
@@ -119,9 +148,23 @@ class Tensors:
         """The number of bytes from a tensor's first element to its last."""
         return int(self._symbols.ggml_nbytes(tensor))
 
-    def read(self, tensor: int, into: NDArray[np.uint8]) -> None:
-        """Copy all bytes of a tensor from its device."""
-        self._symbols.ggml_backend_tensor_get(tensor, into.ctypes.data, 0, into.size)
+    def read(self, tensor: int, into: NDArray[np.uint8], offset: int = 0) -> None:
+        """Copy bytes of a tensor from its device: as many as there is room for, from an offset on."""
+        self._symbols.ggml_backend_tensor_get(tensor, into.ctypes.data, offset, into.size)
+
+    def copy_within(self, tensor: int, spans: Sequence[tuple[int, int]]) -> NDArray[np.uint8] | None:
+        """A copy of a tensor that shares memory with one of these spans; None where it shares none."""
+        start, end = self.span(tensor)
+        if not any(start < last and first < end for first, last in spans) or not self.readable(tensor):
+            return None
+        copy = np.empty(self.nbytes(tensor), np.uint8)
+        self.read(tensor, copy)
+        return copy
+
+    def settle(self, tensor: int, under: int) -> None:
+        """Give a tensor the memory of another."""
+        address = self._symbols.ggml_get_data(under)
+        self._symbols.ggml_backend_tensor_alloc(self._held_by(under), tensor, address)
 
     def _held_by(self, tensor: int) -> int:
         """The buffer of a tensor; a view has that of its origin."""

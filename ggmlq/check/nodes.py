@@ -1,0 +1,205 @@
+"""The judgement of a captured node that is no product: its oracle on its own sources, element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays.array import QuantArray
+from ..errors import UnsupportedError
+from ..faults import Diagnosis, diagnose_node
+from ..llama.captured import DTYPES, Node, original, source_name
+from ..reference.nodes import NOT_COVERED, OPERATIONS, Result, freedoms, named_words, node
+
+SLAB = 1 << 20  # elements of a result that are judged at a time
+ATTENTION = "FLASH_ATTN_EXT"
+HALVES = "f16 sums"  # attention that a kernel sums in halves
+
+
+@dataclass(frozen=True)
+class NodeVerdict:
+    """The judgement of all elements of a node."""
+
+    how: str  # "bits", "f32", "f16 sums"
+    judged: int
+    out: int
+    share: float  # of the limit that the worst element uses up
+    distance: float  # the squared distance from the oracle, by the size of that
+    worst: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Operands:
+    """A node as its oracle wants it."""
+
+    op: str
+    inputs: list[Any]
+    params: dict[str, Any]
+    y: NDArray[Any]  # of blocks the bytes
+
+
+def operands(captured: Node, model: Mapping[str, QuantArray] | None = None) -> Operands:
+    """The sources, parameters and result of a node; the rows of GET_ROWS may be the model's."""
+    op, facts = captured.op, captured.tensors["y"]
+    if op not in OPERATIONS:
+        raise UnsupportedError(f"{op} {NOT_COVERED.get(op, 'is unknown to this version')}")
+    names = [source_name(op, i) for i in range(OPERATIONS[op].sources)]
+    inputs = [_source(captured, name, model) if name in captured.tensors else None for name in names]
+    params = named_words(op, np.array(captured.words, np.int32))
+    kind = facts["type"]
+    params |= {"type": kind, "shape": tuple(facts["ne"][::-1])}
+    if kind in DTYPES:
+        y = captured.operand("y")
+    else:
+        y = np.asarray(captured.blocks("y").raw).reshape(*params["shape"][:-1], -1)
+    return Operands(op, inputs, params, y)
+
+
+def _source(captured: Node, name: str, model: Mapping[str, QuantArray] | None) -> Any:
+    if name in captured.arrays or model is None:
+        return captured.operand(name)
+    facts = captured.tensors[name]
+    weights = model.get(original(facts["name"]))
+    if weights is None or weights.format.name != facts["type"]:
+        return captured.operand(name)  # raises the error that tells why it is missing
+    return weights
+
+
+def slabs(these: Operands) -> Iterator[tuple[int, Operands]]:
+    """The node in parts along its outermost axis, where its oracle allows that, and the start of each."""
+    y = these.y
+    axis = next((i for i, n in enumerate(y.shape[:-1]) if n > 1), 0)
+    n = y.shape[axis]
+    step = max(1, SLAB * n // max(y.size, 1))
+    if not OPERATIONS[these.op].rowwise or step >= n or y.ndim < 2:
+        yield 0, these
+        return
+    for start in range(0, n, step):
+        rows = np.arange(start, min(start + step, n))
+        inputs = [_rows(source, axis, rows, n) for source in these.inputs]
+        shape = (*y.shape[:axis], len(rows), *y.shape[axis + 1 :])
+        yield start, Operands(these.op, inputs, {**these.params, "shape": shape}, y.take(rows, axis))
+
+
+def _rows(source: Any, axis: int, rows: NDArray[np.intp], n: int) -> Any:
+    if source is None or isinstance(source, QuantArray):
+        return source
+    length = source.shape[axis]
+    return source if length == 1 else source.take(rows if length == n else rows % length, axis)
+
+
+def with_rows(these: Operands, rows: NDArray[np.intp]) -> Operands:
+    """An attention of some rows of its queries alone."""
+    q, k, v, mask, sinks = these.inputs
+    inputs = [q[:, :, rows], k, v, None if mask is None else mask[:, :, rows], sinks]
+    y = these.y[:, rows]
+    return Operands(these.op, inputs, {**these.params, "shape": y.shape}, y)
+
+
+def judge_node(these: Operands, *, quick: bool = False) -> NodeVerdict:
+    """The verdict on a node; attention may sum in halves, where it does not fit otherwise."""
+    with freedoms(quick=quick):
+        verdict = _judged(these)
+    if these.op == ATTENTION and verdict.out:
+        with freedoms(quick=quick, half_sums=True):
+            loose = _judged(these)
+        if not loose.out:
+            return NodeVerdict(HALVES, *_fields(loose))
+    return verdict
+
+
+def compared(result: Result, y: NDArray[Any]) -> NodeVerdict:
+    """The verdict on all of a result at once, whatever computed it."""
+    excess = result.excess(y)
+    error, size = _distance(result, y)
+    worst = _worst(Operands("", [], {}, y), result, excess, 0) if excess.size else {}
+    return NodeVerdict(
+        "bits" if result.discrete else "f32", excess.size, int(np.count_nonzero(excess > 1)),
+        float(excess.max(initial=0.0)), error / size if size else 0.0, worst,
+    )  # fmt: skip
+
+
+def _fields(v: NodeVerdict) -> tuple[Any, ...]:
+    return v.judged, v.out, v.share, v.distance, v.worst
+
+
+def _judged(these: Operands) -> NodeVerdict:
+    judged, out, share, worst, error, size, how = 0, 0, -1.0, dict[str, Any](), 0.0, 0.0, "f32"
+    for start, part in slabs(these):
+        result = node(part.op, part.inputs, part.params)
+        excess = result.excess(part.y)
+        if _has_nan(part) and excess.shape == result.value.shape:
+            # A node before this one gave NaN; what is made of it is nobody's promise.
+            excess = np.where(np.isnan(result.value), 0.0, excess)
+        if not excess.size:
+            continue
+        how = "bits" if result.discrete else "f32"
+        judged += excess.size
+        out += int(np.count_nonzero(excess > 1))
+        largest = float(excess.max())
+        if largest > share:
+            share, worst = largest, _worst(part, result, excess, start)
+        a, b = _distance(result, part.y)
+        error, size = error + a, size + b
+    return NodeVerdict(how, judged, out, max(share, 0.0), error / size if size else 0.0, worst)
+
+
+def _has_nan(part: Operands) -> bool:
+    """True where a source of numbers holds NaN."""
+    arrays = [source for source in part.inputs if isinstance(source, np.ndarray)]
+    return any(bool(np.isnan(source).any()) for source in arrays if source.dtype.kind == "f")
+
+
+def _distance(result: Result, y: NDArray[Any]) -> tuple[float, float]:
+    if result.value.dtype.kind in "iu" or result.value.shape != y.shape:
+        return 0.0, 0.0
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(result.value) & np.isfinite(y)
+        off = np.where(finite, y - result.value, 0.0)
+        return float((off**2).sum()), float((np.where(finite, result.value, 0.0) ** 2).sum())
+
+
+def _worst(part: Operands, result: Result, excess: NDArray[np.float64], start: int) -> dict[str, Any]:
+    """The element furthest out of its bound, or nearest to it."""
+    index = [int(i) for i in np.unravel_index(int(excess.argmax()), excess.shape)]
+    axis = next((i for i, n in enumerate(part.y.shape[:-1]) if n > 1), 0)
+    place = tuple(i + start if j == axis else i for j, i in enumerate(index))
+    plain = excess.shape == result.value.shape == part.y.shape
+    got, wanted = (float(a[tuple(index)]) if plain else np.nan for a in (part.y, result.value))
+    limit = float(np.broadcast_to(result.bound, result.value.shape)[tuple(index)]) if plain else 0.0
+    return {
+        "part": "" if len(place) < 3 or not any(place[:-2]) else f"[{', '.join(map(str, place[:-2]))}]",
+        "row": place[-2] if len(place) > 1 else 0, "column": place[-1], "got": got, "wanted": wanted,
+        "error": abs(got - wanted) if plain else 0.0 if excess.max() <= 1 else np.inf, "limit": limit,
+        "share": float(excess.max()),
+    }  # fmt: skip
+
+
+def sentence(verdict: NodeVerdict) -> str:
+    """The judgement of a wrong node in a sentence."""
+    w = verdict.worst
+    where = f"{w['part']}, " if w["part"] else ""
+    value = (
+        ""
+        if np.isnan(w["got"]) and np.isnan(w["wanted"])
+        else (f" is {w['got']:.6g}, not {w['wanted']:.6g}" + (f" ± {w['limit']:.1e}" if w["limit"] else ""))
+    )
+    return (
+        f"{verdict.out} of {verdict.judged} elements are out of bound; the worst, {where}row {w['row']}, "
+        f"column {w['column']},{value or ' is another one'}."
+    )
+
+
+def diagnosed(these: Operands, *, quick: bool = False) -> Diagnosis:
+    """The doctor's diagnosis of a wrong node; of a large one some of its rows are enough."""
+    part = next((part for _, part in slabs(these) if _is_wrong(part)), these)
+    with freedoms(quick=quick):
+        return diagnose_node(part.op, part.inputs, part.params, part.y)
+
+
+def _is_wrong(part: Operands) -> bool:
+    return bool(node(part.op, part.inputs, part.params).wrong(part.y).any())

@@ -1,0 +1,173 @@
+"""``Sketch``: writes a case of one operation, a small graph with seeded data in its leaves."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..formats import FORMATS
+from ..llama.program import Leaf, Program, Step
+
+
+class Tensor(NamedTuple):
+    """A leaf, or the result of a call, of a sketch."""
+
+    is_leaf: bool
+    number: int
+
+
+@dataclass(frozen=True)
+class OpCase:
+    """A case of one operation: its graph, and the kind of data in each leaf."""
+
+    op: str
+    about: str  # "ne=[17,5,3,1], rows apart"
+    program: Program
+    kinds: tuple[str, ...]
+    seed: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.op}({self.about})"
+
+    def arrays(self) -> list[NDArray[Any]]:
+        """The data of the leaves, the same for the same case and seed."""
+        rng = np.random.default_rng([self.seed, zlib.crc32(str(self).encode())])
+        leaves = self.program.leaves
+        return [_data(rng, leaf, kind) for leaf, kind in zip(leaves, self.kinds, strict=True)]
+
+
+Cases = Callable[[int], Iterator[OpCase]]  # the cases of an operation, by a seed
+
+
+class Sketch:
+    """Leaves and calls, one after the other; ``case`` is the whole."""
+
+    def __init__(self) -> None:
+        self._leaves: list[tuple[Leaf, str]] = []
+        self._steps: list[tuple[str, str, tuple[Any, ...]]] = []
+
+    def leaf(self, *ne: int, type: str = "f32", data: str = "normal") -> Tensor:
+        """A tensor with lengths in ggml's order and a kind of data."""
+        self._leaves.append((Leaf(type, ne), data))
+        return Tensor(True, len(self._leaves) - 1)
+
+    def call(self, function: str, kinds: str, *values: Any) -> Tensor:
+        """A call of ``ggml_<function>``: a letter for each argument (t tensor, i f l z b numbers, I ints)."""
+        self._steps.append((function, kinds, values))
+        results = sum("!" not in kinds for _, kinds, _ in self._steps)
+        return Tensor(False, results - 1)
+
+    def apart(self, *ne: int, data: str = "normal", type: str = "f32") -> Tensor:
+        """A part of a larger tensor: its rows lie apart, and it begins behind the memory's beginning."""
+        fmt = FORMATS[type]
+        ne = (*ne, 1, 1, 1)[:4]
+        more = fmt.block_size if fmt.block_size > 1 else 3
+        wide, tall = ne[0] + more, ne[1] + 2
+        whole = self.leaf(wide, tall, ne[2], ne[3], type=type, data=data)
+        row = wide // fmt.block_size * fmt.dtype.itemsize
+        strides = (row, row * tall, row * tall * ne[2])
+        return self.call("view_4d", "tllllzzzz", whole, *ne, *strides, row + fmt.dtype.itemsize)
+
+    def part(self, whole: Tensor, width: int, *ne: int) -> Tensor:
+        """The first elements of each row of a leaf."""
+        leaf = self._leaves[whole.number][0]
+        fmt = FORMATS[leaf.type]
+        row = leaf.ne[0] // fmt.block_size * fmt.dtype.itemsize
+        strides = (row, row * leaf.ne[1], row * leaf.ne[1] * leaf.ne[2])
+        return self.call("view_4d", "tllllzzzz", whole, width, *(*ne, 1, 1)[:3], *strides, 0)
+
+    def cached(self, *ne: int, data: str = "normal", type: str = "f32") -> Tensor:
+        """Keys or values [D, n, heads, streams] as a cache holds them: heads side by side, more positions."""
+        width, n, heads, streams = (*ne, 1, 1)[:4]
+        fmt = FORMATS[type]
+        whole = self.leaf(width * heads, n + 7, streams, type=type, data=data)
+        head = width // fmt.block_size * fmt.dtype.itemsize
+        strides = (head * heads, head, head * heads * (n + 7))
+        return self.call("view_4d", "tllllzzzz", whole, width, n, heads, streams, *strides, 0)
+
+    def permuted(self, *ne: int, data: str = "normal", type: str = "f32") -> Tensor:
+        """A tensor whose second and third axes changed places."""
+        ne = (*ne, 1, 1, 1)[:4]
+        leaf = self.leaf(ne[0], ne[2], ne[1], ne[3], type=type, data=data)
+        return self.call("permute", "tiiii", leaf, 0, 2, 1, 3)
+
+    def transposed(self, *ne: int, type: str = "f32") -> Tensor:
+        """A tensor whose first two axes changed places."""
+        ne = (*ne, 1, 1, 1)[:4]
+        return self.call("transpose", "t", self.leaf(ne[1], ne[0], ne[2], ne[3], type=type))
+
+    def case(self, op: str, about: str, seed: int, over: int | None = None) -> OpCase:
+        """The case; its node is the result of the last call, perhaps in the memory of one of its sources."""
+        count = len(self._leaves)
+        steps = []
+        for function, kinds, values in self._steps:
+            attaches = "!" in kinds
+            arguments = [
+                ("t", v.number + (0 if v.is_leaf else count)) if isinstance(v, Tensor)
+                else ("n", None) if v is None else (kind, list(v) if kind == "I" else v)
+                for kind, v in zip(kinds.replace("!", ""), values, strict=True)
+            ]  # fmt: skip
+            steps.append(Step(function, tuple(arguments), attaches))
+        leaves, kinds_of_data = zip(*self._leaves, strict=True) if self._leaves else ((), ())
+        program = Program(tuple(leaves), tuple(steps), over)
+        return OpCase(op, about, program, tuple(kinds_of_data), seed)
+
+
+def _data(rng: np.random.Generator, leaf: Leaf, kind: str) -> NDArray[Any]:
+    """Data of a leaf: numbers of a kind, encoded in its type."""
+    shape = tuple(reversed((*leaf.ne, 1, 1, 1)[:4]))
+    values = _numbers(rng, shape, kind)
+    fmt = FORMATS[leaf.type]
+    if fmt.block_size > 1 or leaf.type == "bf16":
+        rows = np.ascontiguousarray(values, np.float32).reshape(-1, shape[-1])
+        return fmt.encode(rows)
+    return values.astype(fmt.dtype)
+
+
+def _numbers(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> NDArray[Any]:
+    kind, _, most = kind.partition(":")
+    size = math.prod(shape)
+    if kind == "tiled":  # one row over and over, in float16 at once: for tensors that fill the memory
+        row = rng.standard_normal(shape[-1]).astype(np.float16)
+        return np.broadcast_to(row, shape)
+    if kind == "ids":  # any below a number
+        return rng.integers(0, int(most), shape)
+    if kind == "places":  # all different in a row
+        rows = [rng.permutation(int(most))[: shape[-1]] for _ in range(size // shape[-1])]
+        return np.stack(rows).reshape(shape)
+    if kind == "positions":
+        return np.sort(rng.integers(0, int(most), shape), axis=-1)
+    if kind == "mask":  # nothing, or hidden; each row keeps one place at least
+        hidden = np.where(rng.random(shape) < 0.3, -np.inf, np.round(rng.standard_normal(shape), 1))
+        hidden[..., 0] = 0.0
+        return hidden
+    if kind == "causal":  # what lies more than some places ahead of a row is hidden, whole blocks of it
+        row, column = np.ogrid[: shape[-2], : shape[-1]]
+        return np.where(column > row + int(most), -np.inf, np.zeros(shape))
+    values = rng.standard_normal(shape)
+    if kind == "share":
+        shares: NDArray[Any] = np.abs(values) / np.abs(values).sum(axis=-1, keepdims=True)
+        return shares
+    if kind == "positive":
+        return np.abs(values) + 0.1
+    if kind == "decay":
+        return -np.abs(values) - 0.05
+    if kind == "gate":
+        return 0.5 + 0.49 * np.tanh(values)
+    if kind == "triangle":  # lower triangles that a system can be solved with
+        return np.tril(values * 0.2) + 2.0 * np.eye(shape[-2], shape[-1])
+    if kind == "mixed":  # sizes over several powers of ten, and shifted rows
+        return values * 10.0 ** rng.integers(-3, 3, shape) + rng.standard_normal((*shape[:-1], 1))
+    if kind == "wide":
+        return values * 6
+    if kind == "small":
+        return values * 0.3
+    if kind == "equal":  # many equal elements
+        return np.round(values * 2)
+    return values

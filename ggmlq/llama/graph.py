@@ -1,0 +1,185 @@
+"""``run_program``: builds a graph of a ``Program`` in the library's process, computes it, and reads its node.
+
+Beside the node the graph has another that takes all threads: some kernels are right alone, where ggml runs
+one thread, and wrong among others. Guards lie around every tensor, and the result is filled with NaNs of our
+own before each run, so that what a kernel leaves out or writes beside its result shows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import UnsupportedError
+from ..formats import FORMATS
+from .captured import source_name
+from .guards import UNWRITTEN, Arena, Stray
+from .product import COMPUTE, Multiplier
+from .structs import Tensors
+from .symbols import BOOL, FLOAT, INT, LONG, SIZE, InitParams, P, words
+from .work import compute
+
+Bytes = NDArray[np.uint8]
+C_TYPES: dict[str, Any] = {"t": P, "n": P, "I": P, "i": INT, "l": LONG, "f": FLOAT, "z": SIZE, "b": BOOL}
+MANY = 128  # tensors of a context, guards among them
+OTHERS = (64, 16)  # lengths of the node that takes all threads
+MOST_SOURCES = 8
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of the runs of one graph."""
+
+    threads: int = 1
+    repeats: int = 1
+
+
+class Graph:
+    """The tensors of a program in a context of ggml."""
+
+    def __init__(self, m: Multiplier, tensors: Tensors, stack: ExitStack, program: dict[str, Any]) -> None:
+        self.symbols, self.look = m.symbols, tensors
+        room = MANY * self.symbols.ggml_tensor_overhead() + self.symbols.ggml_graph_overhead()
+        self.context = self.symbols.ggml_init(InitParams(room, None, True))
+        stack.callback(self.symbols.ggml_free, self.context)
+        self.leaves = [self._leaf(kind, ne) for kind, ne in program["leaves"]]
+        self.all = list(self.leaves)
+        for name, arguments, attaches in program["steps"]:
+            result = self._call(name, arguments, attaches)
+            if not attaches:
+                self.all.append(result)
+        self.node = self.all[-1]
+        over = program["over"]
+        self.under = 0 if over is None else self.look.source(self.node, over)  # memory that the result gets
+        other = [self._leaf("f32", OTHERS) for _ in range(2)]
+        self.busy = self.symbols.ggml_add(self.context, *other)
+        self.others = [*other, self.busy]
+
+    def _leaf(self, kind: str, ne: Any) -> int:
+        lengths = [*ne, 1, 1, 1][:4]
+        return int(self.symbols.ggml_new_tensor_4d(self.context, FORMATS[kind].id, *lengths))
+
+    def _call(self, name: str, arguments: list[Any], attaches: bool) -> int:
+        kinds: list[Any] = [] if attaches else [P]
+        values: list[Any] = [] if attaches else [self.context]
+        for kind, value in arguments:
+            kinds.append(C_TYPES[kind])
+            values.append(self._argument(kind, value))
+        if not self.symbols.has(f"ggml_{name}"):
+            raise UnsupportedError(f"ggml_{name}: this library has no such function")
+        function = getattr(self.symbols, f"ggml_{name}")
+        typed = ctypes.CFUNCTYPE(None if attaches else P, *kinds)(ctypes.cast(function, P).value or 0)
+        return int(typed(*values) or 0)
+
+    def _argument(self, kind: str, value: Any) -> Any:
+        if kind == "I":
+            return ctypes.cast((INT * len(value))(*value), P)
+        return self.all[value] if kind == "t" else None if kind == "n" else value
+
+    def owners(self) -> list[int]:
+        """Tensors with memory of their own, the node last where it has some; views have that of others."""
+        inner = [t for t in self.all[:-1] if not self.look.origin(t)]
+        last = [self.node] if not (self.look.origin(self.node) or self.under) else []
+        return [*self.others, *inner, *last]
+
+    def sources(self) -> list[tuple[int, int]]:
+        """Number and address of each source of the node."""
+        pairs = [(i, self.look.source(self.node, i)) for i in range(MOST_SOURCES)]
+        return [(i, s) for i, s in pairs if s in self.all and s != self.node]
+
+    def is_input(self, tensor: int) -> bool:
+        """True for a leaf, and for what looks at one."""
+        origin = self.look.origin(tensor) or tensor
+        return origin in self.leaves
+
+
+def run_program(
+    m: Multiplier,
+    tensors: Tensors,
+    program: dict[str, Any],
+    arrays: list[Bytes],
+    how: Settings,
+    kind: type[Graph] = Graph,
+) -> tuple[dict[str, Any], list[Bytes]]:
+    """The facts about the node and its runs; the arrays of its sources, of its result, and of repeats."""
+    s = m.symbols
+    with ExitStack() as stack:
+        graph = kind(m, tensors, stack, program)
+        if not s.ggml_backend_dev_supports_op(m.handle.dev, graph.node):
+            desc = words(s.ggml_op_desc(graph.node))
+            raise UnsupportedError(f"{desc}: {m.handle.device.name} does not compute such tensors")
+        m.set_threads(how.threads)
+        owners = graph.owners()
+        names = {f"t{i}": tensor for i, tensor in enumerate(owners)}
+        op = words(s.ggml_op_desc(graph.node))
+        arena = Arena(stack, s, graph.context, m.buffer_kind, COMPUTE, names, op)
+        if graph.under:
+            tensors.settle(graph.node, graph.under)
+        for tensor in graph.all:
+            if tensors.origin(tensor):
+                s.ggml_backend_view_init(tensor)
+        where = {tensor: name for name, tensor in names.items()}
+        inputs = {where[leaf]: array for leaf, array in zip(graph.leaves, arrays, strict=True)}
+        if graph.node in where:
+            inputs_and_result = {**inputs, where[graph.node]: _unwritten(tensors.nbytes(graph.node))}
+        else:
+            inputs_and_result = inputs
+        spare = np.ones(OTHERS[::-1], np.float32).view(np.uint8)
+        inputs_and_result |= {where[t]: spare for t in graph.others[:2]}
+        cgraph = s.ggml_new_graph(graph.context)
+        s.ggml_build_forward_expand(cgraph, graph.busy)
+        s.ggml_build_forward_expand(cgraph, graph.node)
+        results, sources = list[Bytes](), dict[str, Bytes]()
+        overrun: Stray | None = None
+        untouched = {k: v for k, v in inputs.items() if not _overlaps(graph, names[k])}
+        for _ in range(how.repeats):
+            arena.fill(inputs_and_result)
+            sources |= _read(graph, [p for p in graph.sources() if graph.is_input(p[1])])
+            stray = compute(m, cgraph, how.threads, op)
+            if stray is not None:
+                overrun = stray
+            sources |= _read(graph, [p for p in graph.sources() if not graph.is_input(p[1])])
+            y = np.empty(tensors.nbytes(graph.node), np.uint8)
+            tensors.read(graph.node, y)
+            results.append(y)
+            arena.look(untouched)
+        return _answer(graph, sources, results, arena.strays + ([overrun] if overrun else []))
+
+
+def _read(graph: Graph, pairs: list[tuple[int, int]]) -> dict[str, Bytes]:
+    op, arrays = words(graph.symbols.ggml_op_desc(graph.node)), {}
+    for i, tensor in pairs:
+        arrays[source_name(op, i)] = array = np.empty(graph.look.nbytes(tensor), np.uint8)
+        graph.look.read(tensor, array)
+    return arrays
+
+
+def _overlaps(graph: Graph, leaf: int) -> bool:
+    """True where the node writes into a leaf."""
+    return leaf in (graph.look.origin(graph.node) or 0, graph.under)
+
+
+def _unwritten(size: int) -> Bytes:
+    return np.resize(np.array([UNWRITTEN], np.uint32).view(np.uint8), size)
+
+
+def _answer(
+    graph: Graph, sources: dict[str, Bytes], results: list[Bytes], strays: list[Stray]
+) -> tuple[dict[str, Any], list[Bytes]]:
+    op = words(graph.symbols.ggml_op_desc(graph.node))
+    parts = {"y": graph.look.describe(graph.node)}
+    parts |= {source_name(op, i): graph.look.describe(s) for i, s in graph.sources()}
+    first = results[0]
+    count = 0
+    if parts["y"]["type"] in ("f32", "i32"):
+        count = int(np.count_nonzero(first[: first.size // 4 * 4].view(np.uint32) == UNWRITTEN))
+    facts = {
+        "op": op, "parts": parts, "words": list(graph.look.words(graph.node)), "names": list(sources),
+        "unwritten": count, "strays": [asdict(stray) for stray in strays],
+    }  # fmt: skip
+    return facts, [*sources.values(), *results]

@@ -1,0 +1,254 @@
+"""Convolutions and what models of images and sound do beside them; and the outer product."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import UnsupportedError
+from .copies import converted
+from .number import UNIT, Number, Wide, contract, half_step
+from .registry import Call, oracle
+from .result import Result, copied, settled
+
+
+def windows(x: Wide, kernel: tuple[int, ...], out: tuple[int, ...], p: tuple[int, ...]) -> Wide:
+    """Windows [.., OH, OW, KH, KW] of the last two axes, with zeros outside; p: strides, pads, dilations."""
+    s0, s1, p0, p1, d0, d1 = p
+    rows = (np.arange(out[0]) * s1 - p1)[:, None] + np.arange(kernel[0]) * d1
+    columns = (np.arange(out[1]) * s0 - p0)[:, None] + np.arange(kernel[1]) * d0
+    inside = ((rows >= 0) & (rows < x.shape[-2]))[:, None, :, None]
+    inside = inside & ((columns >= 0) & (columns < x.shape[-1]))[None, :, None, :]
+    at_row = np.clip(rows, 0, x.shape[-2] - 1)[:, None, :, None]
+    at_column = np.clip(columns, 0, x.shape[-1] - 1)[None, :, None, :]
+    return np.where(inside, x[..., at_row, at_column], 0.0)
+
+
+def _strides(c: Call) -> tuple[int, ...]:
+    return tuple(int(c.params[name]) for name in ("s0", "s1", "p0", "p1", "d0", "d1"))
+
+
+STRIDES = "s0:i s1:i p0:i p1:i d0:i d1:i"
+
+
+@oracle("IM2COL", words=f"{STRIDES} flat:i", rowwise=False)
+def im2col(c: Call) -> Result:
+    """The windows of each image, a row for each of its places: [N, OH, OW, IC·KH·KW]."""
+    kernel, x = c.array(0).shape, c.array(1)
+    if c.params["flat"]:  # two axes
+        images, rows, columns = c.shape[0], c.shape[1], c.shape[2]
+        size = (kernel[-2], kernel[-1])
+    else:  # one: [N, OW, IC·K]
+        x = x.reshape(-1, *x.shape[-2:])[:, :, None, :]
+        images, rows, columns = x.shape[0], 1, c.shape[-2]
+        size = (1, kernel[-1])
+    strides = _strides(c)
+    if not c.params["flat"]:
+        strides = (strides[0], 1, strides[2], 0, strides[4], 1)
+    cut = windows(x.astype(np.float64), size, (rows, columns), strides)  # [N, IC, OH, OW, KH, KW]
+    moved = np.moveaxis(cut, 1, 3).reshape(images, rows, columns, -1)
+    return copied(converted(moved, c.kind).reshape(c.shape))
+
+
+def half_input(c: Call, x: Wide) -> Number:
+    """The images, which a kernel of halves may have rounded to halves."""
+    return Number(x, half_step(x)) if c.array(0).dtype == np.float16 else Number(x)
+
+
+@oracle("CONV_2D", words=STRIDES, rowwise=False)
+def conv_2d(c: Call) -> Result:
+    """Each window times each kernel, summed over channels."""
+    kernel, x = c.array(0).astype(np.float64), c.array(1).astype(np.float64)
+    cut = windows(x, kernel.shape[-2:], c.shape[-2:], _strides(c))
+    near = Number(cut, half_input(c, cut).error)
+    return settled(contract("ncyxij,kcij->nkyx", near, kernel, int(np.prod(kernel.shape[1:]))), c.kind)
+
+
+@oracle("CONV_2D_DW", words=STRIDES, rowwise=False)
+def conv_2d_dw(c: Call) -> Result:
+    """Each window times its own channel's kernel."""
+    kernel, x = c.array(0).astype(np.float64), c.array(1).astype(np.float64)
+    kernel = kernel.reshape(-1, *kernel.shape[-2:])
+    cut = windows(x, kernel.shape[-2:], c.shape[-2:], _strides(c))
+    return settled(contract("ncyxij,cij->ncyx", cut, kernel, kernel[0].size), c.kind)
+
+
+@oracle("CONV_TRANSPOSE_1D", words="s0:i p0:i d0:i", rowwise=False)
+def conv_transpose_1d(c: Call) -> Result:
+    """Each element of [IC, L] spreads the kernel [IC, OC, K] over its surroundings."""
+    kernel, x = c.array(0).astype(np.float64), c.array(1).astype(np.float64)
+    kernel, x = kernel.reshape(-1, *kernel.shape[-2:]), x.reshape(-1, x.shape[-1])
+    spread = contract("ial,iok->olk", *(_with_axis(c, x), kernel), terms=len(kernel))
+    value, error = np.zeros(c.shape[-2:]), np.zeros(c.shape[-2:])
+    for place in range(x.shape[-1]):
+        at = slice(place * c.params["s0"], place * c.params["s0"] + kernel.shape[-1])
+        value[:, at] += spread.value[:, place]
+        error[:, at] += spread.errors()[:, place] + 2 * UNIT * np.abs(spread.value[:, place])
+    steps = 1 + kernel.shape[-1] // max(c.params["s0"], 1)
+    error += steps * UNIT * np.abs(value)
+    return settled(Number(value.reshape(c.shape), error.reshape(c.shape)), c.kind)
+
+
+def _with_axis(c: Call, x: Wide) -> Number:
+    near = half_input(c, x)
+    return near.map(lambda v: v[:, None, :])
+
+
+@oracle("CONV_TRANSPOSE_2D", words="stride:i", rowwise=False)
+def conv_transpose_2d(c: Call) -> Result:
+    """Each pixel of [N, IC, H, W] spreads the kernel [IC, OC, KH, KW] over its surroundings."""
+    kernel, x = c.array(0).astype(np.float64), c.array(1).astype(np.float64)
+    step = c.params["stride"]
+    spread = contract("nihw,ioyx->nohwyx", half_input(c, x), kernel, len(kernel))
+    value, error, size = np.zeros(c.shape), np.zeros(c.shape), np.zeros(c.shape)
+    for h in range(x.shape[-2]):
+        for w in range(x.shape[-1]):
+            rows = slice(h * step, h * step + kernel.shape[-2])
+            columns = slice(w * step, w * step + kernel.shape[-1])
+            value[..., rows, columns] += spread.value[:, :, h, w]
+            error[..., rows, columns] += spread.errors()[:, :, h, w]
+            size[..., rows, columns] += np.abs(spread.value[:, :, h, w])
+    overlaps = (1 + kernel.shape[-1] // step) * (1 + kernel.shape[-2] // step)
+    return settled(Number(value, error + overlaps * UNIT * size), c.kind)
+
+
+def _pooled(c: Call, cut: Wide, inside: NDArray[Any], count: int) -> Result:
+    """Means or maxima of windows [.., KH, KW]; a mean counts what lies outside, a maximum does not."""
+    if c.params["how"] == 0:
+        best = np.where(inside, cut, -np.inf).max(axis=(-1, -2))
+        return settled(Number(best), c.kind)
+    flat = Number(cut.reshape(*cut.shape[:-2], -1))
+    return settled((flat.sum(-1) / float(count))[..., 0], c.kind)
+
+
+@oracle("POOL_2D", sources=1, words="how:i k0:i k1:i s0:i s1:i p0:i p1:i", rowwise=False)
+def pool_2d(c: Call) -> Result:
+    """The mean (1) or maximum (0) of each window."""
+    p, x = c.params, c.array(0).astype(np.float64)
+    how = (p["s0"], p["s1"], p["p0"], p["p1"], 1, 1)
+    size, out = (p["k1"], p["k0"]), c.shape[-2:]
+    inside = windows(np.ones(x.shape), size, out, how) > 0
+    return _pooled(c, windows(x, size, out, how), inside, p["k0"] * p["k1"])
+
+
+@oracle("POOL_1D", sources=1, words="how:i k0:i s0:i p0:i", rowwise=False)
+def pool_1d(c: Call) -> Result:
+    """The mean (1) or maximum (0) of each window of a row."""
+    p, x = c.params, c.array(0).astype(np.float64)[..., None, :]
+    how = (p["s0"], 1, p["p0"], 0, 1, 1)
+    size, out = (1, p["k0"]), (1, c.shape[-1])
+    inside = windows(np.ones(x.shape), size, out, how) > 0
+    result = _pooled(c, windows(x, size, out, how), inside, p["k0"])
+    return Result(result.value[..., 0, :], result.bound[..., 0, :])
+
+
+NEAREST, BILINEAR, BICUBIC = 0, 1, 2
+CORNERS, SMOOTH = 1 << 8, 1 << 9
+
+
+@oracle("UPSCALE", sources=1, words="mode:i", rowwise=False)
+def upscale(c: Call) -> Result:
+    """An image of another size: the nearest pixels, or means of two, four or more along each axis."""
+    x, mode = c.array(0).astype(np.float64), c.params["mode"]
+    corners, how = bool(mode & CORNERS), mode & 0xFF
+    if how == NEAREST:
+        for axis in range(x.ndim):
+            places = np.arange(c.shape[axis]) * x.shape[axis] // c.shape[axis]
+            x = x.take(places, axis=axis)
+        return copied(x)
+    if how not in (BILINEAR, BICUBIC) or (mode & SMOOTH and (how == BICUBIC or corners)):
+        raise UnsupportedError(f"node UPSCALE: mode {mode} has no oracle; choose another")
+    for axis in (0, 1):
+        x = x.take(np.arange(c.shape[axis]) * x.shape[axis] // c.shape[axis], axis=axis)
+    result = Number(x)
+    for axis in (-2, -1):
+        n, m = c.shape[axis], x.shape[axis]
+        if mode & SMOOTH:
+            result = _smooth(result, axis, n)
+        elif how == BICUBIC:
+            result = _cubic(result, axis, n, places_of(n, m, corners))
+        else:
+            result = _between(result, axis, n, places_of(n, m, corners))
+    return settled(result, c.kind)
+
+
+def places_of(n: int, m: int, corners: bool) -> Wide:
+    """The places in m pixels of n new ones: between centres, or between the outermost pixels."""
+    if not corners:
+        return (np.arange(n, dtype=np.float64) + 0.5) * (m / n) - 0.5
+    return np.arange(n, dtype=np.float64) * ((m - 1) / (n - 1) if n > 1 and m > 1 else m / n)
+
+
+def _along(values: Wide, axis: int, like: Number) -> Wide:
+    shape = [1] * like.value.ndim
+    shape[axis] = len(values)
+    return values.reshape(shape)
+
+
+CUBIC = -0.75  # the slope of the cubic, as in most programs
+
+
+def _cubic(x: Number, axis: int, n: int, at: Wide) -> Number:
+    """Four neighbours along an axis, weighted by a cubic of their distance."""
+    m, low = x.shape[axis], np.floor(at).astype(int)
+    share = Number(_along(at - low, axis, x), 4 * UNIT * np.maximum(np.abs(_along(at, axis, x)), 1))
+    result = Number(0.0)
+    for step, away in ((-1, share + 1.0), (0, share), (1, 1.0 - share), (2, 2.0 - share)):
+        pixels = x.map(lambda v, p=low + step: v.take(np.clip(p, 0, m - 1), axis=axis))
+        if step in (0, 1):
+            weight = (away * (CUBIC + 2) - (CUBIC + 3)) * away * away + 1.0
+        else:
+            weight = ((away * CUBIC - 5 * CUBIC) * away + 8 * CUBIC) * away - 4 * CUBIC
+        result = result + pixels * weight
+    return result
+
+
+def _smooth(x: Number, axis: int, n: int) -> Number:
+    """Means of all pixels that a new one covers, weighted by a triangle."""
+    m = x.shape[axis]
+    reach = max(1.0, m / n)
+    centre, pixel = (np.arange(n) + 0.5) * (m / n), np.arange(m) + 0.5
+    weight = np.maximum(1 - np.abs(pixel - centre[:, None]) / reach, 0)
+    error = np.where(weight > 0, 8 * UNIT * (1 + centre[:, None] / reach), 8 * UNIT)
+    share = Number(weight, error)
+    share = share / share.sum(-1)
+    share = Number(share.value, np.where(np.abs(pixel - centre[:, None]) < reach + 1, share.errors(), 0.0))
+    moved = x.map(lambda v: np.moveaxis(v, axis, -1))
+    result = contract("...m,nm->...n", moved, share, int(2 * reach) + 2)
+    return result.map(lambda v: np.moveaxis(v, -1, axis))
+
+
+def _between(x: Number, axis: int, n: int, at: Wide) -> Number:
+    """Means of neighbours along an axis, weighted by how near they are."""
+    m, low = x.shape[axis], np.floor(at).astype(int)
+    share = np.clip(at - np.clip(low, 0, m - 1), 0, 1)
+    weight = Number(_along(share, axis, x), 4 * UNIT * np.maximum(np.abs(_along(at, axis, x)), 1))
+    first, second = (x.map(lambda v, p=p: v.take(np.clip(p, 0, m - 1), axis=axis)) for p in (low, low + 1))
+    return first * (1.0 - weight) + second * weight
+
+
+@oracle("TIMESTEP_EMBEDDING", sources=1, words="dim:i period:i", rowwise=False)
+def timestep_embedding(c: Call) -> Result:
+    """Cosines, then sines, of each time at falling frequencies."""
+    times, dim = c.array(0).astype(np.float64).reshape(-1, 1), c.params["dim"]
+    half = dim // 2
+    powers = -math.log(c.params["period"]) * np.arange(half) / half
+    frequency = Number(powers, 4 * UNIT * np.abs(powers)).exp()
+    angle = Number(times) * frequency
+    shape = c.params.get("shape", (len(times), dim))  # libraries before autumn 2025 make odd rows even
+    value, error = np.zeros((len(times), shape[-1])), np.zeros((len(times), shape[-1]))
+    for start, part in ((0, angle.cos()), (half, angle.sin())):
+        value[:, start : start + half], error[:, start : start + half] = part.value, part.errors()
+    return settled(Number(value.reshape(shape), error.reshape(shape)), c.kind)
+
+
+@oracle("OUT_PROD", rowwise=False)
+def out_prod(c: Call) -> Result:
+    """Sums over n of a [.., n, M] times b [.., n, P]: [.., P, M]."""
+    a, b = c.array(0).astype(np.float64), c.array(1).astype(np.float64)
+    for axis in (0, 1):
+        a = a.repeat(b.shape[axis] // a.shape[axis], axis=axis)
+    return settled(contract("zsnm,zsnp->zspm", a, b, a.shape[-2]), c.kind)

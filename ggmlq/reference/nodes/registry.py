@@ -1,0 +1,132 @@
+"""The table of operations: ``oracle`` enters a function into it, and ``Call`` is one use of it.
+
+An operation has the name that ggml gives a node (``ggml_op_desc``): ``ADD``, and of unary and gated ones
+``SILU``, ``SWIGLU``. Its parameters are 32-bit words, which ``words`` names in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...arrays.array import QuantArray
+from ...errors import ShapeError, UnsupportedError
+from .number import Number
+from .result import Result
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation with its oracle."""
+
+    name: str
+    compute: Callable[[Call], Result]
+    sources: int = 2  # tensors that it reads, at most
+    words: tuple[tuple[str, str], ...] = ()  # names and kinds (f, i, a dash for none) of its parameters
+    rowwise: bool = True  # each slice of the result along its outermost axis needs that slice of its sources
+
+
+@dataclass(frozen=True)
+class Call:
+    """One use of an operation: its sources, parameters, and the shape and type of its result."""
+
+    op: str
+    inputs: Sequence[Any]
+    params: Mapping[str, Any]
+
+    def has(self, i: int) -> bool:
+        """True where source number i is there."""
+        return i < len(self.inputs) and self.inputs[i] is not None
+
+    def array(self, i: int) -> NDArray[Any]:
+        """Source number i as an array; blocks are decoded."""
+        if not self.has(i):
+            raise ShapeError(
+                f"node {self.op}: source {i} of {len(self.inputs)} is missing; pass all that it reads"
+            )
+        source = self.inputs[i]
+        if isinstance(source, Number):
+            if np.any(source.error):
+                raise UnsupportedError(
+                    f"node {self.op}: source {i} has errors of its own, which this oracle does not carry on; "
+                    "pass an array"
+                )
+            return source.value
+        return source.dequantize(np.float32) if isinstance(source, QuantArray) else np.asarray(source)
+
+    def number(self, i: int) -> Number:
+        """Source number i in float64: exact values, or a Number with the errors that it has."""
+        source = self.inputs[i] if self.has(i) else None
+        return source if isinstance(source, Number) else Number(self.array(i).astype(np.float64))
+
+    def uncertain(self, i: int) -> bool:
+        """True where source number i is a Number: what another operation made, with its errors."""
+        return self.has(i) and isinstance(self.inputs[i], Number)
+
+    @property
+    def kind(self) -> str:
+        """The type of the result."""
+        return str(self.params.get("type", "f32"))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the result, where the operation has it from its tensor."""
+        if "shape" not in self.params:
+            raise ShapeError(f"node {self.op}: its result has the shape that you want; pass params['shape']")
+        return tuple(int(n) for n in self.params["shape"])
+
+
+OPERATIONS: dict[str, Operation] = {}
+
+
+def oracle(
+    *names: str, sources: int = 2, words: str = "", rowwise: bool = True
+) -> Callable[[Callable[[Call], Result]], Callable[[Call], Result]]:
+    """Enter a function into the table, under one or more names."""
+    named = tuple((name, kind) for name, _, kind in (word.partition(":") for word in words.split()))
+
+    def enter(compute: Callable[[Call], Result]) -> Callable[[Call], Result]:
+        for name in names:
+            OPERATIONS[name] = Operation(name, compute, sources, named, rowwise)
+        return compute
+
+    return enter
+
+
+def named_words(op: str, words: NDArray[np.int32]) -> dict[str, Any]:
+    """The parameters of an operation by name, from the words of a tensor."""
+    floats, values = words.view(np.float32), dict[str, Any]()
+    for i, (name, kind) in enumerate(OPERATIONS[op].words):
+        if name != "-":
+            values[name] = float(floats[i]) if kind == "f" else int(words[i])
+    return values
+
+
+def evaluate(op: str, inputs: Sequence[Any], params: Mapping[str, Any]) -> Result:
+    """The result of a node by its oracle."""
+    if op not in OPERATIONS:
+        raise UnsupportedError(
+            f"node {op}: there is no oracle; reference.nodes.NOT_COVERED says why; known are "
+            f"{', '.join(sorted(OPERATIONS))}"
+        )
+    with np.errstate(all="ignore"):
+        return OPERATIONS[op].compute(Call(op, inputs, params))
+
+
+def repeated(b: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """An array repeated along its axes until it has a shape, as ggml broadcasts: 2 rows serve 6."""
+    b = b.reshape((1,) * (len(shape) - b.ndim) + b.shape)
+    if b.shape == shape:
+        return b
+    if any(length == 0 or whole % length for length, whole in zip(b.shape, shape, strict=True)):
+        raise ShapeError(
+            f"{b.shape} is repeated into {shape}: each length must divide the other; pass others"
+        )
+    for axis, (length, whole) in enumerate(zip(b.shape, shape, strict=True)):
+        if length not in (1, whole):
+            b = np.concatenate([b] * (whole // length), axis=axis)
+    return np.broadcast_to(b, shape)
