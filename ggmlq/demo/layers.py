@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import files, gguf
+from .. import gguf
 from ..arrays.array import QuantArray
 from ..errors import ConfigError, GGUFError
 from ..gguf.metadata import missing
 from ..ops import quantize
+from ..safetensors import either as files
 
 FORMATS = ("f16", "q8_0", "q6_K", "q5_K", "q4_K", "q4_0", "mxfp4", "q2_K")
 NAME = "a layer in several types"  # of the file that is written; another's file is never replaced

@@ -15,14 +15,14 @@ import numpy as np
 from ..arrays.array import QuantArray
 from ..base.devices import namespace, on_device_of, to_host
 from ..base.threads import num_threads
-from ..dispatch.ladder import choose
+from ..dispatch.ladder import Rung, choose
 from ..dispatch.listing import Taken, taken
 from ..dispatch.problems import Linear
 from ..errors import GGMLQError
 from ..llama import Bridge
 from ..ops import linear
 from ..reference.metrics import nmse
-from ..testing.oracle import Judgement, judged
+from ..testing.oracle import TOLERANCE, Judgement, judged
 from ..testing.timing import GpuClock
 from .layers import Layer, Tell
 
@@ -69,9 +69,9 @@ def measured(layer: Layer, x: Any, device: str, ggml: Bridge | None, tell: Tell)
         first = time.perf_counter() - start
         tell(f"{name}: the same in float64")
         judgement = judged(y, x, layer.q, choose(problem))
-        judgement = replace(judgement, bound=judgement.bound * max(1, q.shape[1] / LONG))
+        judgement = replace(judgement, bound=bound(judgement.rung, q.shape[1]))
         tell(f"{name}: timing")
-        seconds = _seconds(lambda: linear(here, q), q)
+        seconds = on_clock(lambda: linear(here, q), q)
     tell(f"{name}: timing NumPy's float32")
     time.sleep(PAUSE)
     numpy = settled(lambda: x @ floats.T)
@@ -81,7 +81,12 @@ def measured(layer: Layer, x: Any, device: str, ggml: Bridge | None, tell: Tell)
     return Row(layer, len(x), taken([problem])[0], loss, judgement, first, seconds, numpy, theirs)
 
 
-def _seconds(work: Callable[[], object], q: QuantArray) -> float:
+def bound(rung: Rung, columns: int) -> float:
+    """The largest error of a right product with rows of so many columns."""
+    return TOLERANCE[rung.accumulate] * max(1, columns / LONG)
+
+
+def on_clock(work: Callable[[], object], q: QuantArray) -> float:
     """Seconds of the fastest run on a CPU; on a GPU those of one of many in a row, by its own clock."""
     if q.device == "cpu":
         return settled(work)

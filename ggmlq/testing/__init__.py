@@ -1,1 +1,1 @@
-"""Inputs, comparisons that raise, and timers, which tests, benchmarks, tools and the demo share."""
+"""Inputs, comparisons that raise, timers and roofs, which tests, benchmarks, tools and the demo share."""

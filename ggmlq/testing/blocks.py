@@ -9,6 +9,7 @@ from ..formats import Format
 from ..formats.format import Blocks
 
 LARGEST = 1e5
+PERIOD = 1024  # columns from which weights repeat
 SMALLEST = 1e-30  # of a block's largest value: products of less are flushed to zero by matrix units
 
 
@@ -23,6 +24,12 @@ def random_blocks(fmt: Format, rows: int, n: int, seed: int = 0) -> Blocks:
     while (bad := _wild(fmt, blocks)).any():
         blocks[bad] = _draw(fmt, int(bad.sum()), rng)
     return blocks.reshape(rows, n)
+
+
+def random_weights(fmt: Format, n: int, k: int) -> NDArray[np.uint8]:
+    """Rows [n, bytes] of random blocks that repeat along them, where sizes matter and not values."""
+    few = random_blocks(fmt, n, max(min(k, PERIOD) // fmt.block_size, 1)).view(np.uint8).reshape(n, -1)
+    return np.ascontiguousarray(np.tile(few, (1, -(-k // PERIOD)))[:, : fmt.row_bytes(k)])
 
 
 def _wild(fmt: Format, blocks: Blocks) -> NDArray[np.bool_]:

@@ -23,9 +23,12 @@ import numpy as np
 from ..arrays.array import QuantArray
 from ..base import devices
 from ..dispatch.card import Card
+from ..dispatch.cards import card_named
+from ..dispatch.problems import ExpertLinear, Linear, Operand, ScaledLinear
 from ..formats import Format
 
 gq: Any = import_module("ggmlq")
+HOPPER = (9, 0)
 VERSION = 13000  # of CUDA, which the driver knows
 
 
@@ -40,8 +43,8 @@ class PaperArray(np.ndarray):
         return _Device()
 
     def get(self) -> Any:
-        """A copy on the host, which would hold nothing."""
-        raise gq.GGMLQError("an array on paper has no values")
+        """The array as the host has it: ids are all 0, other values are those that the memory has."""
+        return self.view(np.ndarray)
 
     @property
     def data(self) -> Any:
@@ -68,15 +71,16 @@ def on_paper(card: Card) -> Iterator[list[Any]]:
     launched: list[Any] = []
     cupy: Any = _Cupy()
     stream = SimpleNamespace(ptr=0, is_capturing=lambda: False, synchronize=lambda: None)
+    # device.cupy stays as it is, and gives what _usable holds: modules that are imported now take it by name.
     driver = device.Driver(
         PaperArray, cupy.empty, lambda: 0, lambda index: stream, np.may_share_memory, lambda index: card
     )
     nothing = SimpleNamespace(gemmEx=lambda *arguments: None)
     values: dict[Any, dict[str, Any]] = {
         device: {
-            "driver": lambda: driver, "cupy": lambda: cupy, "cublas": lambda: nothing, "card": lambda: card,
+            "driver": lambda: driver, "cublas": lambda: nothing, "card": lambda: card,
             "card_of": lambda index: card, "driver_version": lambda: VERSION,
-            "_attribute": lambda which, index: card.shared,
+            "_attribute": lambda which, index: card.shared, "_usable": [cupy],
         },
         maps: {"map_array": lambda box: paper((128,), np.uint8), "map_address": lambda box: 0},
         launch.Kernel: {"__call__": lambda kernel, *arguments, **options: launched.append(kernel)},
@@ -113,6 +117,11 @@ class _Cupy:
         get_allocator=lambda: None, runtime=SimpleNamespace(deviceSynchronize=lambda: None),
     )  # fmt: skip
 
+    @staticmethod
+    def matmul(a: Any, b: Any, out: Any) -> Any:
+        """The result, which nobody computes."""
+        return out
+
     def __getattr__(self, name: str) -> Any:
         function = getattr(np, name)
         return lambda *arguments, **options: np.asarray(function(*arguments, **options)).view(PaperArray)
@@ -120,20 +129,18 @@ class _Cupy:
 
 # --- products ---------------------------------------------------------------------------------------
 
-CARDS = (  # one of each kind of memory and instructions; of Hopper, the two ends of its sizes
-    Card("NVIDIA H200", (9, 0), 132, 227 << 10, 4916, 1.98),
-    Card("NVIDIA H100 PCIe", (9, 0), 114, 227 << 10, 2039, 1.75),
-    Card("Tesla T4", (7, 5), 40, 64 << 10, 320, 1.59),
-    Card("NVIDIA A100", (8, 0), 108, 163 << 10, 1935, 1.41),
-    Card("NVIDIA GeForce RTX 3090", (8, 6), 82, 99 << 10, 936, 1.7),
-    Card("NVIDIA GeForce RTX 4090", (8, 9), 128, 99 << 10, 1008, 2.52),
-    Card("NVIDIA B200", (10, 0), 148, 227 << 10, 8000, 1.97),
-    Card("NVIDIA GeForce RTX 5090", (12, 0), 170, 99 << 10, 1792, 2.41),
-    Card("NVIDIA GB10", (12, 1), 48, 99 << 10, 273, 2.4),
-)
+CARDS = tuple(  # one of each kind of memory and instructions; of Hopper, those that differ in size or speed
+    card_named("CARDS", name)
+    for name in (
+        "NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "Tesla T4", "NVIDIA A100 80GB PCIe",
+        "NVIDIA GeForce RTX 3090", "NVIDIA GeForce RTX 4090", "NVIDIA B200", "NVIDIA GeForce RTX 5090",
+        "NVIDIA GB10",
+    )
+)  # fmt: skip
 SHAPES = (
     (256, 1024), (896, 4864), (1024, 4096), (2048, 2048), (2560, 9728), (4096, 4096),
     (4096, 14336), (6144, 4096), (8192, 8192), (14336, 4096), (28672, 8192), (128256, 4096),
+    (11008, 512), (14336, 512),
 )  # fmt: skip
 ROWS = (
     1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 17, 20, 24, 32, 33, 40, 48, 56, 64, 80, 96, 112, 128, 144, 176, 200, 224,
@@ -174,6 +181,33 @@ def product_kernels(
     return list(dict.fromkeys(launched))
 
 
+def kernels_of(problem: Any, kernel: str = "auto", kind: Any = np.float32) -> list[Any]:
+    """The kernels that a problem launches on its card; activations and results of blocks are of a dtype."""
+    assert problem.card is not None
+    with on_paper(problem.card) as launched:
+        if isinstance(problem, Linear):
+            x, q = paper((problem.m, problem.k), kind), weights(problem.format, problem.n, problem.k)
+            gq.linear(x, q, kernel=kernel, dtype=kind)
+        elif isinstance(problem, ScaledLinear):
+            x, w = _coded(problem.x, problem.m, problem.k), _coded(problem.w, problem.n, problem.k)
+            gq.scaled_linear(x, w, kernel=kernel, accumulate=problem.accumulate)
+        else:
+            assert isinstance(problem, ExpertLinear)
+            ids = np.zeros((problem.t, problem.u), np.int64).view(PaperArray)
+            sizes = problem.e, problem.n, problem.k
+            if isinstance(problem.weights, Operand):
+                assert problem.x is not None
+                x, q = _coded(problem.x, problem.t, problem.k), _coded(problem.weights, *sizes)
+            else:
+                x, q = paper((problem.t, problem.k), kind), weights(problem.weights, *sizes)
+            gq.expert_linear(x, q, ids, kernel=kernel)
+    return list(dict.fromkeys(launched))
+
+
+def _coded(operand: Operand, *shape: int) -> Any:
+    return scaled(operand.code, (operand.r, operand.c), *shape)
+
+
 def expert_kernels(fmt: Format, card: Card, rows: Iterable[int] = ROWS) -> list[Any]:
     """The kernels that a product with experts launches by itself."""
     with on_paper(card) as launched:
@@ -197,7 +231,9 @@ def scaled_kernels(
         for dtype, (n, k), m in product(RESULTS, shapes, rows):
             gq.scaled_linear(scaled(code, tiles[0], m, k), scaled(code, tiles[1], n, k), dtype=dtype)
         for dtype, (experts, used, n, k), tokens in product(RESULTS, EXPERTS, rows):
-            if n % tiles[1][0] == 0:
+            if (
+                n % tiles[1][0] == 0 and card.capability == HOPPER
+            ):  # others multiply one expert after the other
                 ids = np.zeros((tokens, used), np.int64).view(PaperArray)
                 x, w = scaled(code, tiles[0], tokens, k), scaled(code, tiles[1], experts, n, k)
                 gq.expert_linear(x, w, ids, dtype=dtype)
@@ -215,13 +251,14 @@ def block_kernels(fmt: Format, card: Card) -> list[Any]:
     """The kernels that encode, decode and restore blocks of a type, where the card does so."""
     n, k = 256, 4096
     with on_paper(card) as launched:
+        encodes = import_module("ggmlq.cuda.quantize").encoder(fmt) is not None
         works: list[Callable[[], Any]] = [
-            lambda: gq.quantize(paper((n, k), np.float32), fmt),
+            *([partial(gq.quantize, paper((n, k), np.float32), fmt)] if encodes else []),
             *(partial(weights(fmt, n, k).dequantize, dtype) for dtype in RESULTS),
             lambda: _dropped(weights(fmt, n, k), k),
         ]
         for work in works:
-            with suppress(gq.GGMLQError):  # of a type that the host encodes, or whose bytes are not restored
+            with suppress(gq.GGMLQError):  # of a type whose bytes are not restored
                 work()
     return list(dict.fromkeys(launched))
 

@@ -44,7 +44,7 @@ def tiny_model(
     """Write a model; ``types``: by role (q k v out gate up down embd head), for all layers or one by one."""
     rng = np.random.default_rng(seed)
     by_layer = [dict(types)] * shape.layers if isinstance(types, Mapping) else [dict(one) for one in types]
-    names = _vocabulary()["tokenizer.ggml.tokens"]
+    names = byte_vocabulary()["tokenizer.ggml.tokens"]
     first = by_layer[0]
     tensors: dict[str, Any] = {
         "token_embd.weight": _weights(rng, first.get("embd", "q8_0"), len(names), shape.width),
@@ -54,7 +54,7 @@ def tiny_model(
     for layer in range(shape.layers):
         for name, tensor in _layer(rng, {**TYPES, **by_layer[layer]}, shape).items():
             tensors[f"blk.{layer}.{name}"] = tensor
-    save(path, tensors, _metadata(shape, len(names)) | _vocabulary())
+    save(path, tensors, _metadata(shape, len(names)) | byte_vocabulary())
     return Path(path)
 
 
@@ -119,7 +119,7 @@ def _metadata(shape: Shape, tokens: int) -> dict[str, Any]:
     }
 
 
-def _vocabulary() -> dict[str, Any]:
+def byte_vocabulary() -> dict[str, Any]:
     """SentencePiece with nothing but bytes, and as many tokens as a multiple of 32."""
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(BYTES))]
     kinds = [2, 3, 3] + [6] * BYTES  # unknown, control, byte

@@ -1,0 +1,135 @@
+"""The words of `ggmlq ladder`: a line for each rung as it is measured, and then what each gained here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..base.text import count
+from ..pages import Lines, Series
+from . import chart
+from .climb import Roofs, Step
+
+LEVEL, NEAR = 1.1, 0.6  # times that differ by less are one; a share of a roof that leaves little to gain
+WIDTH = 22  # of a kernel's name
+BAR = 24
+
+
+def head(roof: Roofs, format: str) -> str:
+    """The roofs in a line."""
+    products = " · ".join(f"{name or 'cuBLAS, f16'} {rate(value)}" for name, value in roof.products.items())
+    return f"roofs: weights of {format} are read at {roof.read / 1e9:.3g} GB/s; products: {products}"
+
+
+def columns(rows: int, against: bool) -> str:
+    """The names above the lines of one number of rows."""
+    title = count(rows, "row")
+    than = "   × then" if against else ""
+    return f"{title:{WIDTH}} {'ms':>9} {'GB/s':>7} {'rate':>13} {'of the roof':>16} {'× below':>8}{than}"
+
+
+def line(step: Step, below: Step | None, then: float | None = None, against: bool = False) -> str:
+    """A rung's figures, with a bar of the share of its roof that it reaches."""
+    if step.reason or not step.right:
+        verdict = step.reason or f"WRONG: its worst row is off by {step.error:.1e}"
+        return f"{step.rung.name:{WIDTH}} {verdict}"
+    ratio = below.seconds / step.seconds if below else 0.0
+    gain = f"{ratio:.2f}" if below and ratio < 9.995 else f"{ratio:.1f}" if below else "–"
+    than = f" {then / step.seconds:8.3g}" if then else " " * 9 if against else ""
+    words = (
+        f"{step.rung.name:{WIDTH}} {step.seconds * 1e3:9.3f} {step.nbytes / step.seconds / 1e9:7.3g} "
+        f"{rate(step.operations / step.seconds):>13} {step.share:4.0%} {step.limit:>11} {gain:>8}{than}"
+    )
+    room = min(chart.room(len(words) + 2), BAR)
+    return f"{words}  {chart.bar(min(step.share, 1.0), 1.0, room)}" if room else words
+
+
+def rate(value: float) -> str:
+    """Operations a second in three digits."""
+    unit, name = (1e12, "TFLOP/s") if value >= 0.9995e12 else (1e9, "GFLOP/s")
+    digits = f"{value / unit:.3g}" if value >= 0.01 * unit else f"{value / unit:.3f}"
+    return f"{digits} {name}"
+
+
+def below(step: Step, steps: Sequence[Step]) -> Step | None:
+    """The nearest lower rung that was timed with as many rows."""
+    lower = [s for s in steps if s.rows == step.rows and s.seconds and s.rung.level < step.rung.level]
+    return max(lower, key=lambda s: s.rung.level, default=None)
+
+
+def lessons(steps: Sequence[Step]) -> list[str]:
+    """A sentence or two for each rung that was timed: what it teaches, and whether that holds here."""
+    texts = []
+    for rung in dict.fromkeys(step.rung for step in steps if step.seconds):
+        timed = [step for step in steps if step.rung == rung and step.seconds]
+        pairs = [(step, lower) for step in timed if (lower := below(step, steps))]
+        gains = [_gain(*pair) for pair in pairs if _pays(*pair)]
+        losses = [_loss(*pair) for pair in pairs if not _pays(*pair)]
+        here = [f"Here it is {', '.join(gains)}."] if gains else []
+        texts.append(f"{rung.name}: {' '.join([rung.teaches, *here, *losses])}")
+    return texts
+
+
+def _pays(step: Step, lower: Step) -> bool:
+    return lower.seconds >= LEVEL * step.seconds
+
+
+def _gain(step: Step, lower: Step) -> str:
+    gain = lower.seconds / step.seconds
+    return f"{gain:.3g} times as fast as {lower.rung.name} with {count(step.rows, 'row')}"
+
+
+def _loss(step: Step, lower: Step) -> str:
+    """The verdict on a rung that does not pay, with the reason by what memory and products take at least."""
+    loss = step.seconds / lower.seconds
+    much = f"{loss:.3g} times slower than" if loss > LEVEL else "no faster than"
+    verdict = f"With {count(step.rows, 'row')} it does not pay: it is {much} {lower.rung.name}."
+    memory, arithmetic = step.memory * 1e6, step.arithmetic * 1e6
+    if lower.share >= NEAR:
+        floor = max(lower.memory, lower.arithmetic) * 1e6
+        why = f"{lower.rung.name} is near its roof: the {lower.limit} alone takes {floor:.3g} µs."
+    elif memory > arithmetic:
+        why = (
+            f"Reading the weights takes {memory:.3g} µs at least, and the products only {arithmetic:.3g} µs: "
+            "faster products gain nothing."
+        )
+    else:
+        why = (
+            f"Its products take {arithmetic:.3g} µs at least, of {step.seconds * 1e6:.4g}: the work around "
+            "them costs the rest."
+        )
+    return f"{verdict} {why}"
+
+
+def facts(steps: Sequence[Step], roof: Roofs, machine: Mapping[str, Any]) -> dict[str, Any]:
+    """All figures as JSON has them."""
+    return {
+        **machine,
+        "roofs": {"read": roof.read, "products": roof.products},
+        "steps": [
+            {
+                "kernel": step.rung.name, "level": step.rung.level, "rows": step.rows, "reason": step.reason,
+                "right": step.right, "error": step.error, "seconds": step.seconds, "share": step.share,
+                "limit": step.limit, "operations": step.operations, "bytes": step.nbytes,
+                "floors": {"memory": step.memory, "arithmetic": step.arithmetic},
+            }
+            for step in steps
+        ],
+    }  # fmt: skip
+
+
+def roofline(steps: Sequence[Step], roof: Roofs, title: str) -> Lines:
+    """The rungs under the roofs: operations a second by operations for a byte."""
+    timed = [step for step in steps if step.seconds]
+    points: dict[str, list[tuple[float, float]]] = {}
+    for s in sorted(timed, key=lambda s: (-s.rung.level, s.rows)):
+        place = (s.operations / s.nbytes, s.operations / s.seconds / 1e9)
+        points.setdefault(s.rung.name, []).append(place)
+    series = [Series(name, places) for name, places in points.items()]
+    places = sorted(step.operations / step.nbytes for step in timed) or [1.0]
+    peak = max(roof.products.values())
+    ends = sorted({places[0] / 2, min(max(peak / roof.read, places[0]), 2 * places[-1]), 2 * places[-1]})
+    roofs = Series("the roofs", [(at, min(at * roof.read, peak) / 1e9) for at in ends])
+    note = "Left of the bend the memory limits, right of it the products do."
+    axes = ("operations for a byte", "GFLOP/s")
+    return Lines(title, *axes, series=[roofs, *series], log=True, decades=True, note=note)

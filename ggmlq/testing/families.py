@@ -1,0 +1,164 @@
+"""Small made-up models of every family that ``gq.model`` runs: random weights of any types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..gguf import save
+from ..ops import quantize
+from .models import byte_vocabulary
+
+EXPERTS = {"mixtral", "qwen3moe", "gpt-oss"}
+NAMES = (
+    "llama", "llama3", "mistral", "mistral3", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3",
+    "gpt-oss",
+)  # fmt: skip
+ARCHITECTURES = {"llama3": "llama", "mistral": "llama", "mixtral": "llama"}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a made-up model."""
+
+    layers: int = 2
+    width: int = 128
+    head: int = 64
+    hidden: int = 192
+    heads: int = 4
+    kv_heads: int = 2
+    window: int = 40
+    context: int = 1024
+
+
+def family_model(
+    path: str | Path, family: str, seed: int = 0, types: Sequence[str] = ("q4_0", "q8_0", "q5_1", "f16"),
+    sizes: Sizes = Sizes(), vocabulary: Mapping[str, Any] | None = None,
+) -> Path:  # fmt: skip
+    """Write a model of a family; matrices take the types in turn. ``vocabulary``: metadata of a tokenizer."""
+    if family == "qwen2":  # there heads make up the width
+        sizes = replace(sizes, head=sizes.width // sizes.heads)
+    t = _Tensors(family, np.random.default_rng(seed), types, sizes)
+    vocabulary = dict(vocabulary or byte_vocabulary())
+    tokens = len(vocabulary["tokenizer.ggml.tokens"])
+    t.matrix("token_embd", tokens, sizes.width, kind="q8_0")
+    t.vector("output_norm.weight", sizes.width, mean=1.0)
+    if not (t.gemma or family == "qwen2"):
+        t.matrix("output", tokens, sizes.width)
+    for i in range(sizes.layers):
+        t.attention(f"blk.{i}")
+        t.feed_forward(f"blk.{i}")
+    if family == "llama3":
+        t.all["rope_freqs.weight"] = t.rng.uniform(1, 8, sizes.head // 2).astype(np.float32)
+    facts: dict[str, Any] = {
+        "context_length": sizes.context, "embedding_length": sizes.width, "block_count": sizes.layers,
+        "feed_forward_length": sizes.hidden, "attention.head_count": sizes.heads,
+        "attention.head_count_kv": sizes.kv_heads, "attention.layer_norm_rms_epsilon": 1e-5,
+        "attention.key_length": sizes.head, "attention.value_length": sizes.head,
+        "rope.dimension_count": sizes.head, "vocab_size": tokens,
+    }  # fmt: skip
+    if family in EXPERTS:
+        facts |= {"expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": sizes.hidden}
+    facts |= _settings(family, sizes.window, sizes.context)
+    architecture = ARCHITECTURES.get(family, family)
+    metadata = {"general.architecture": architecture, "general.name": f"made-up {family}"}
+    metadata |= {f"{architecture}.{key}": value for key, value in facts.items()}
+    save(path, t.all, metadata | vocabulary)
+    return Path(path)
+
+
+class _Tensors:
+    """The tensors of a model, drawn one after the other."""
+
+    def __init__(self, family: str, rng: np.random.Generator, types: Sequence[str], sizes: Sizes) -> None:
+        self.family, self.rng, self.sizes = family, rng, sizes
+        self.gemma = family.startswith("gemma")
+        self.all: dict[str, Any] = {}
+        self._types = cycle(types)
+
+    def matrix(self, name: str, *lengths: int, kind: str | None = None) -> None:
+        """A matrix of the next type."""
+        values = self.rng.standard_normal(lengths) / np.sqrt(lengths[-1])
+        self.all[f"{name}.weight"] = quantize(values.astype(np.float32), kind or next(self._types))
+
+    def vector(self, name: str, *lengths: int, mean: float = 0.0, spread: float = 0.2) -> None:
+        """Floats around a mean."""
+        self.all[name] = (mean + spread * self.rng.standard_normal(lengths)).astype(np.float32)
+
+    def attention(self, stem: str) -> None:
+        """Norms, products and biases of attention."""
+        s, oss = self.sizes, self.family == "gpt-oss"
+        self.vector(f"{stem}.attn_norm.weight", s.width, mean=1.0)
+        for role, heads in (("q", s.heads), ("k", s.kv_heads), ("v", s.kv_heads)):
+            self.matrix(f"{stem}.attn_{role}", heads * s.head, s.width)
+            if oss or self.family == "qwen2":
+                self.vector(f"{stem}.attn_{role}.bias", heads * s.head)
+            if role != "v" and self.family in ("qwen3", "qwen3moe", "gemma3"):
+                self.vector(f"{stem}.attn_{role}_norm.weight", s.head, mean=1.0)
+        self.matrix(f"{stem}.attn_output", s.width, s.heads * s.head)
+        if oss or self.gemma:
+            self.vector(f"{stem}.post_attention_norm.weight", s.width, mean=1.0)
+        if oss:
+            self.vector(f"{stem}.attn_output.bias", s.width)
+            self.vector(f"{stem}.attn_sinks.weight", s.heads, spread=1.0)
+
+    def feed_forward(self, stem: str) -> None:
+        """Norms, and a feed-forward part or experts."""
+        s, oss = self.sizes, self.family == "gpt-oss"
+        if not oss:
+            self.vector(f"{stem}.ffn_norm.weight", s.width, mean=1.0)
+        if self.gemma:
+            self.vector(f"{stem}.post_ffw_norm.weight", s.width, mean=1.0)
+        if self.family in EXPERTS:
+            self.matrix(f"{stem}.ffn_gate_inp", 6, s.width, kind="f32")
+        if oss:
+            self.vector(f"{stem}.ffn_gate_inp.bias", 6)
+        for role in ("gate", "up", "down"):
+            lengths = (s.width, s.hidden) if role == "down" else (s.hidden, s.width)
+            if self.family not in EXPERTS:
+                self.matrix(f"{stem}.ffn_{role}", *lengths)
+                continue
+            self.matrix(f"{stem}.ffn_{role}_exps", 6, *lengths, kind="mxfp4" if oss else None)
+            if oss:
+                self.vector(f"{stem}.ffn_{role}_exps.bias", 6, lengths[0])
+
+
+def _settings(family: str, window: int, context: int) -> dict[str, Any]:
+    """The settings that only some families have."""
+    if family == "llama3":
+        return {"rope.freq_base": 500000.0}
+    if family == "mistral":
+        return {"rope.scaling.type": "linear", "rope.scaling.factor": 2.0}
+    if family == "mistral3":
+        return _yarn(context) | {
+            "rope.scaling.yarn_log_multiplier": 1.0, "rope.scaling.yarn_beta_fast": 24.0,
+            "attention.temperature_scale": 0.1,
+        }  # fmt: skip
+    if family.startswith("qwen"):
+        return {"rope.freq_base": 1e6}
+    if family == "gemma2":
+        return {
+            "attention.sliding_window": window,
+            "attn_logit_softcapping": 5.0,
+            "final_logit_softcapping": 3.0,
+        }
+    if family == "gemma3":
+        return {
+            "attention.sliding_window": window, "rope.freq_base": 1e6, "rope.scaling.type": "linear",
+            "rope.scaling.factor": 8.0, "attention.sliding_window_pattern": 2,
+        }  # fmt: skip
+    if family == "gpt-oss":
+        return _yarn(context) | {"attention.sliding_window": window, "rope.freq_base": 150000.0}
+    return {}
+
+
+def _yarn(context: int) -> dict[str, Any]:
+    return {
+        "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+        "rope.scaling.original_context_length": context // 4,
+    }  # fmt: skip
