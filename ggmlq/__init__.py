@@ -20,27 +20,31 @@ from .errors import GGMLQError, GGUFError
 
 if TYPE_CHECKING:
     from . import checkpoint, convert, diff, functions, gguf, llama, parallel, reference, report, safetensors
-    from .accuracy import error_table
+    from .accuracy import cache_error, error_table
     from .arrays.array import QuantArray
     from .arrays.scaled import ScaledArray
     from .base.threads import set_num_threads
     from .codes import CODES as codes
     from .dispatch.listing import kernels
     from .faults import Diagnosis, diagnose, diagnose_gru
-    from .files import open, save
     from .formats import FORMATS as formats
     from .formats import Format
     from .gru import GRU, FixedGRU
+    from .ops.attention import attention
+    from .ops.cache import KVCache
     from .ops.dequantize import dequantize
     from .ops.equal import equal
     from .ops.expert_linear import expert_linear
+    from .ops.gated_linear import gated_linear
     from .ops.joining import concatenate, stack
     from .ops.linear import linear
     from .ops.quantize import quantize
     from .ops.quantize_scaled import quantize_scaled
+    from .ops.rows import empty, put, take
     from .ops.scaled_linear import scaled_linear
     from .reference.metrics import nmse
-    from .surveys import survey
+    from .report.survey import survey
+    from .safetensors.either import open, save
 
 __version__ = "0.2.0"
 
@@ -51,8 +55,11 @@ __all__ = [
     "GGMLQError",
     "GGUFError",
     "GRU",
+    "KVCache",
     "QuantArray",
     "ScaledArray",
+    "attention",
+    "cache_error",
     "checkpoint",
     "codes",
     "concatenate",
@@ -61,12 +68,14 @@ __all__ = [
     "diagnose",
     "diagnose_gru",
     "diff",
+    "empty",
     "equal",
     "error_table",
     "errors",
     "expert_linear",
     "formats",
     "functions",
+    "gated_linear",
     "gguf",
     "kernels",
     "linear",
@@ -74,6 +83,7 @@ __all__ = [
     "nmse",
     "open",
     "parallel",
+    "put",
     "quantize",
     "quantize_scaled",
     "reference",
@@ -84,6 +94,7 @@ __all__ = [
     "set_num_threads",
     "stack",
     "survey",
+    "take",
 ]
 
 # Where each name comes from when it is first used: the command line imports this file for every Tab, and
@@ -94,13 +105,25 @@ _HOMES = {
     "Format": "formats",
     "kernels": "dispatch.listing",
 }
-_HOMES |= {"nmse": "reference.metrics", "open": "files", "save": "files", "survey": "surveys"}
-_HOMES |= {"set_num_threads": "base.threads", "error_table": "accuracy", "GRU": "gru", "FixedGRU": "gru"}
+_HOMES |= {
+    "nmse": "reference.metrics",
+    "open": "safetensors.either",
+    "save": "safetensors.either",
+    "survey": "report.survey",
+}
+_HOMES |= {
+    "set_num_threads": "base.threads",
+    "error_table": "accuracy",
+    "cache_error": "accuracy",
+    "GRU": "gru",
+    "FixedGRU": "gru",
+}
 _HOMES |= dict.fromkeys(("Diagnosis", "diagnose", "diagnose_gru"), "faults")
 _HOMES |= dict.fromkeys(
     ("concatenate", "dequantize", "equal", "expert_linear", "linear", "quantize", "quantize_scaled"), "ops"
 )
-_HOMES |= dict.fromkeys(("scaled_linear", "stack"), "ops")
+_HOMES |= dict.fromkeys(("scaled_linear", "stack", "attention", "KVCache", "empty", "put", "take"), "ops")
+_HOMES["gated_linear"] = "ops"
 _TABLES = {"codes": "CODES", "formats": "FORMATS"}  # folders whose name here means the table in them
 
 

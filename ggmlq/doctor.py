@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 from . import __version__
 from .base import missing
 from .base.text import size, table
-from .dispatch.listing import taken
+from .dispatch.listing import summary, taken
 from .dispatch.problems import ORDINARY, SHOWN, Linear
+from .dispatch.views import in_words
 from .errors import GGMLQError
 
 if TYPE_CHECKING:
     from .llama import Bridge
 
 REQUIRED = ("numpy", "numba", "tqdm")
+USUAL = ("q4_0", "q8_0", "q4_K", "q6_K")  # formats of the report on this CPU
 OPTIONAL = ("cupy-cuda13x", "cupy-cuda12x", "numba-cuda", "llama-cpp-python", "gguf", *missing.EXTRAS)
 
 
@@ -43,6 +45,7 @@ def examine() -> dict[str, Any]:
         "cpu": cpu,
         "gpu": gpu,
         "auto": _auto(),
+        "auto_cpu": _auto_cpu(),
         "libggml": ggml,
         "problems": problems,
         "advice": missing.advice(packages, missing.driver(), _cublas(gpu), "error" not in ggml),
@@ -62,6 +65,7 @@ def describe(report: dict[str, Any]) -> str:
         unit = [] if cpu["matrix_unit"] is None else [f"matrix unit: {cpu['matrix_unit']}"]
         cpu_lines.append("  " + "; ".join([f"integer dot products: {cpu['dot']}", *unit]))
         cpu_lines += _pack_lines(cpu["prebuilt"])
+        cpu_lines += [f"  {line}" for line in _auto_lines({"card": "this CPU", **report["auto_cpu"]})]
         compiled = cpu["compiled"]
         cpu_lines.append(
             f"  compiled code: not kept, {compiled['problem']}"
@@ -80,8 +84,11 @@ def describe(report: dict[str, Any]) -> str:
         if len(gpu["devices"]) > 1:
             reason = f"NCCL {gpu['nccl']}" if gpu["nccl"] else "copies between them: NCCL is not installed"
             gpu_lines.append(f"  sums over several: {reason}")
-        gpu_lines += [f"  {line}" for line in _kernel_lines(gpu["kernels"], report["packages"])]
+        if not gpu["compiler"] or "error" in gpu["kernels"]:
+            gpu_lines += [f"  {line}" for line in _kernel_lines(gpu["kernels"], report["packages"])]
         gpu_lines += [f"  {line}" for line in _auto_lines(report["auto"])]
+    if gpu["compiler"]:
+        gpu_lines.append(f"  compiler of kernels: {gpu['compiler']}")
     if "error" in ggml:
         ggml_lines = [f"  none: {ggml['error']}"]
     else:
@@ -132,8 +139,21 @@ def _gpu() -> dict[str, Any]:
     try:
         devices = importlib.import_module("ggmlq.cuda.machine.device").describe()
     except Exception as error:  # as in _cpu
-        return {"error": str(error)}
-    return {"devices": devices, "nccl": _nccl(), "kernels": _kernels(devices[0]["compute_capability"])}
+        return {"error": str(error), "compiler": _compiler()}
+    kernels = _kernels(devices[0]["compute_capability"])
+    return {"devices": devices, "nccl": _nccl(), "kernels": kernels, "compiler": _compiler()}
+
+
+def _compiler() -> str | None:
+    """The compiler of kernels for GPUs if the environment picks another one than the default."""
+    try:
+        compilers = importlib.import_module("ggmlq.cuda.intrinsics.compilers")
+    except GGMLQError as error:  # it picks none that there is
+        return str(error)
+    package = compilers.COMPILER.package
+    if compilers.COMPILER.is_packed:
+        return None
+    return f"{package} {_version(package) or '(not installed)'}, by {compilers.SWITCH}"
 
 
 def _kernels(capability: str) -> dict[str, Any]:
@@ -211,24 +231,41 @@ def _auto() -> dict[str, Any]:
             for name in choice.formats(card)
             for m, (_, kernel, why) in zip(SHOWN, taken(Linear.shown(name, "cuda", card)), strict=True)
         ]
+        ranges = summary(choice.formats(card), "cuda")
     except Exception as error:  # numba-cuda may not fit its neighbours; Numba's configuration may be damaged
         return {"error": str(error)}
-    return {"card": card.name, "N": ORDINARY, "K": ORDINARY, "kernels": rows}
+    return {"card": card.name, "N": ORDINARY, "K": ORDINARY, "kernels": rows, "taken": ranges}
+
+
+def _auto_cpu() -> dict[str, Any]:
+    """The kernels that ``auto`` takes on this CPU for usual formats, by rows."""
+    try:
+        return {"taken": summary(USUAL, "cpu")}
+    except Exception as error:  # as in _cpu; a file of times may be damaged
+        return {"error": str(error)}
 
 
 def _auto_lines(auto: dict[str, Any]) -> list[str]:
-    """A table, format by number of rows, and where it comes from."""
+    """The kernels that ``auto`` takes on a CPU or card."""
     if "error" in auto:
         return [f"which kernels are chosen is unknown: {auto['error']}"]
+    return _taken_lines(auto["taken"], auto["card"])
+
+
+def _taken_lines(taken: list[dict[str, Any]], place: str) -> list[str]:
+    """A table of kernels by format and rows of activations, and the reasons."""
+    if not taken:
+        return []
     by_format: dict[str, list[str]] = {}
-    for row in auto["kernels"]:
-        by_format.setdefault(row["format"], [row["format"]]).append(row["kernel"])
-    header = [f"N=K={auto['N']}", *(f"M={m}" for m in SHOWN)]
+    for row in taken:
+        rows = in_words(tuple(range(first, last + 1) for first, last in row["rows"]))
+        compiled = "" if row["packed"] in (True, None) else ", compiled when first used"
+        by_format.setdefault(row["format"], []).append(f"{row['kernel']} for {rows}{compiled}")
+    cells = [[name, "; ".join(kernels)] for name, kernels in by_format.items()]
     return [
-        f"kernels that auto takes on {auto['card']}:",
-        *table(header, by_format.values()).splitlines(),
-        f"({'; '.join(dict.fromkeys(row['why'] for row in auto['kernels']))}; "
-        'others: gq.kernels(format=..., device="cuda"))',
+        f"kernels that auto takes on {place}, by rows of activations:",
+        *table([f"N=K={ORDINARY}", "takes"], cells).splitlines(),
+        f"({'; '.join(dict.fromkeys(row['why'] for row in taken))}; others: gq.kernels(format=…))",
     ]
 
 

@@ -102,6 +102,12 @@ class GGUFKeyError(GGUFError, KeyError):
     __str__ = Exception.__str__  # KeyError would print the message in quotes
 
 
+class NodeNameError(GGMLQError, KeyError):
+    """A name of a graph's node that a run of llama.cpp does not have."""
+
+    __str__ = Exception.__str__  # KeyError would print the message in quotes
+
+
 class GGUFOSError(GGUFError, OSError):
     """The operating system refused: no permission, a full disk, a folder in place of a file."""
 

@@ -14,6 +14,7 @@ from ..base.devices import cuda_device, is_host, on_device_of
 from ..errors import BlockIndexError, DeviceError, DTypeError, ShapeError
 from ..formats import FORMATS, Format
 from .buffers import check_row, checked_shape, flat_bytes, frozen
+from .companion import Scale, checked_scale, reshaped, scale_at
 from .indexing import index_of, shape_of, written
 from .members import inner
 from .storage import Storage
@@ -38,18 +39,24 @@ class QuantArray(Storage, Weights):
     stored: ClassVar[str] = "q.blocks"
     decoding: ClassVar[str] = "dequantize"
 
-    def __init__(self, format: Format, shape: tuple[int, ...], raw: Any, swapped: bool = False) -> None:
+    def __init__(
+        self, format: Format, shape: tuple[int, ...], raw: Any, swapped: bool = False,
+        scale: Scale | None = None,
+    ) -> None:  # fmt: skip
         """Take the arguments unchecked; :meth:`from_bytes` is the constructor that checks.
 
         ``swapped``: the bytes are those of a big-endian file. They stay as they are in ``blocks``;
-        everything else sees the little-endian ``raw``, converted when first asked for.
+        everything else sees the little-endian ``raw``, converted when first asked for. ``scale``: on the
+        host, as :func:`.companion.checked_scale` gives it.
         """
         self._format = format
         self._shape = shape
-        super().__init__(raw, swapped)
+        super().__init__(raw, swapped, scale)
 
     @classmethod
-    def from_bytes(cls, raw: Any, format: str | int | Format, shape: int | Sequence[int]) -> QuantArray:
+    def from_bytes(
+        cls, raw: Any, format: str | int | Format, shape: int | Sequence[int], scale: Any = None
+    ) -> QuantArray:
         """Look at bytes as blocks, without a copy.
 
         Results follow the bytes. On the host that has a price: over memory that someone can still write
@@ -65,6 +72,8 @@ class QuantArray(Storage, Weights):
             Name in any case, ggml id, or Format.
         shape : int or sequence of int
             The logical shape in NumPy order, counted in elements.
+        scale : float or array of float32, optional
+            The companion scale of an nvfp4 tensor: one number, or [E] for experts [E, N, K].
         """
         fmt = FORMATS[format]
         request = f"QuantArray.from_bytes(raw, {fmt.name!r}, {shape!r})"
@@ -78,7 +87,7 @@ class QuantArray(Storage, Weights):
                 f"{request}: the buffer has {flat.size} bytes, this shape needs {need} "
                 f"({row_bytes} a row); pass a slice of the right length or the true shape"
             )
-        return cls(fmt, dims, flat.reshape(*rows, row_bytes))
+        return cls(fmt, dims, flat.reshape(*rows, row_bytes), False, checked_scale(request, scale, dims))
 
     # --- what it is ---------------------------------------------------------------------
 
@@ -114,18 +123,26 @@ class QuantArray(Storage, Weights):
         return blocks if self.shape else blocks.reshape(())
 
     def facts(self) -> list[tuple[str, object]]:
+        scale = [] if self._scale is None else [("scale", text.short(self.scale))]
         return [
             ("format", f"{self.format.name}, {self.format.bits_per_weight:g} bits a weight"),
             ("shape", self.shape),
             ("ne", list(reversed(self.shape))),
             ("bytes", text.size(self.nbytes)),
             ("device", self.device),
+            *scale,
         ]
 
     def __repr__(self) -> str:
         ne = list(reversed(self.shape))
         size = text.size(self.nbytes)
-        return f"<QuantArray {self.format.name} {self.shape}, ne {ne}, {size}, {self.device}>"
+        return f"<QuantArray {self.format.name} {self.shape}, ne {ne}, {size}, {self.device}{self._scaled()}>"
+
+    def _scaled(self) -> str:
+        scale = self._scale
+        if scale is None:
+            return ""
+        return f", scale {scale:.6g}" if not scale.ndim else f", scale {scale.shape}"
 
     # --- rows ---------------------------------------------------------------------------
 
@@ -153,7 +170,14 @@ class QuantArray(Storage, Weights):
         if not (is_host(part) or part.flags.c_contiguous):  # kernels read rows that lie together
             with on_device_of(request, part):
                 part = part.copy()
-        return QuantArray(self.format, (*part.shape[:-1], *lengths), part, self._swapped)
+        scale = scale_at(self._scale, self.shape[:-1], place.steps)
+        return self._derived(
+            QuantArray(self.format, (*part.shape[:-1], *lengths), part, self._swapped, scale)
+        )
+
+    def _derived(self, part: QuantArray) -> QuantArray:
+        """A view or copy of rows, which on a GPU may be written to where this array may."""
+        return part if self._kin is None else part.as_writable(self._kin)
 
     def reshape(self, *shape: Any) -> QuantArray:
         """A view of the blocks in another shape, whose rows are whole blocks; a copy where rows lie apart.
@@ -167,7 +191,8 @@ class QuantArray(Storage, Weights):
         check_row(request, self.format, dims[-1] if dims else 1)
         with on_device_of(request, self.memory):
             raw = self._bytes().reshape(*dims[:-1], self.format.row_bytes(dims[-1] if dims else 1))
-        return QuantArray(self.format, dims, raw, self._swapped)
+        scale = reshaped(request, self._scale, self.shape, dims)
+        return self._derived(QuantArray(self.format, dims, raw, self._swapped, scale))
 
     def __iter__(self) -> Iterator[QuantArray]:
         if self.ndim < 2:
@@ -183,20 +208,30 @@ class QuantArray(Storage, Weights):
         if device == self.device or (device == "cuda" and self._is_on_current()):
             return self
         if device == "cpu":
-            return QuantArray(self.format, self.shape, frozen(self.raw.get()))
-        return QuantArray(self.format, self.shape, cuda_device().upload(self.raw, device))
+            return QuantArray(self.format, self.shape, frozen(self.raw.get()), scale=self._scale)
+        return QuantArray(self.format, self.shape, cuda_device().upload(self.raw, device), scale=self._scale)
 
     def _is_on_current(self) -> bool:
         """True if the array lies on CuPy's current device; False on the host."""
         return not is_host(self.memory) and self.memory.device.id == cuda_device().current()
 
     def copy(self) -> QuantArray:
-        """A copy with memory of its own; on the host its ``blocks`` may be written to."""
-        return QuantArray(self.format, self.shape, self.raw.copy())
+        """A copy with memory of its own: :func:`ggmlq.put` writes to it, on the host ``blocks`` too."""
+        return QuantArray(self.format, self.shape, self.raw.copy(), scale=self._scale).as_writable()
+
+    @inner
+    def unscaled(self) -> QuantArray:
+        """These blocks without their companion scale."""
+        return self.with_scale(None)
+
+    @inner
+    def with_scale(self, scale: Scale | None) -> QuantArray:
+        """These blocks with this companion scale, as :func:`.companion.checked_scale` gives it."""
+        return QuantArray(self.format, self.shape, self._bytes(), self._swapped, scale)
 
     def __reduce__(self) -> tuple[Any, ...]:
         writable = not is_host(self.raw) or bool(self.raw.flags.writeable)
-        return _restore, (self.format, self.shape, self.raw, writable)
+        return _restore, (self.format, self.shape, self.raw, writable, self._scale)
 
     # --- values -------------------------------------------------------------------------
 
@@ -214,5 +249,7 @@ class QuantArray(Storage, Weights):
         return np.asarray(self.dequantize(np.float32 if dtype is None else dtype))
 
 
-def _restore(fmt: Format, shape: tuple[int, ...], raw: Any, writable: bool) -> QuantArray:
-    return QuantArray(fmt, shape, raw if writable else frozen(raw))
+def _restore(
+    fmt: Format, shape: tuple[int, ...], raw: Any, writable: bool, scale: Scale | None = None
+) -> QuantArray:
+    return QuantArray(fmt, shape, raw if writable else frozen(raw), scale=scale)

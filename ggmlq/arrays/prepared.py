@@ -6,6 +6,7 @@ A copy is made once, and again when the bytes of the array have changed.
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import threading
 from collections.abc import Callable, Hashable
@@ -43,8 +44,18 @@ class _Locks:
 
 LOCKS = _Locks()
 _MATRICES, _RECORDINGS = "matrices", "recordings"
-MOST_RECORDINGS = 64  # of an array: some kilobytes each
+MOST_RECORDINGS = {"cpu": 64, "cuda": 128}  # of an array: some kilobytes each, more on the host
+_uses = itertools.count()
 INTEGERS = (int, np.integer)
+
+
+class Recording:
+    """Recorded launches, and a number that tells when they were last used."""
+
+    __slots__ = ("launches", "used")
+
+    def __init__(self, launches: Any) -> None:
+        self.launches, self.used = launches, next(_uses)
 
 
 class PreparedCopies:
@@ -63,6 +74,7 @@ class PreparedCopies:
         self._followed: dict[Any, tuple[Any, Any]] = {}  # with a digest of the bytes that it was made of
         self._owned: bool | None = None
         self.lock: tuple[Any, Any] = (None, None)  # the process that it is for, and the lock
+        self.lasts = True  # False: what is made of the bytes is for one product, after which they may change
         self.recorded: list[Any] = []  # memory of products in CUDA graphs, which replays use again
 
     @inner
@@ -89,12 +101,22 @@ class PreparedCopies:
         return self._owned or all(unchanging(part) for part in self.parts())
 
     @inner
+    def lasting(self) -> Self:
+        """The array itself, over memory of an owner that hands out a new array when its bytes change."""
+        self._owned = True
+        return self
+
+    @inner
     def prepared(self, make: Callable[[Any], Any]) -> Any:
         """``make(self)``, made once and kept: the weights in the order that a kernel reads.
 
         Slices and copies of the array have prepared copies of their own. If the array's bytes are writable,
         each product examines them, and the copy is made again when they have changed.
         """
+        if not self.lasts:
+            if make not in self._prepared:
+                self._prepared[make] = make(self)
+            return self._prepared[make]
         if not self.immutable:
             return self._following(make)
         try:
@@ -150,20 +172,30 @@ class PreparedCopies:
         """All prepared copies that exist."""
         return [copy for key, copy in list(self._prepared.items()) if key is not _RECORDINGS]
 
+    @property
+    @inner
+    def has_prepared(self) -> bool:
+        """True if there are prepared copies, recordings or memory of products in CUDA graphs."""
+        return bool(self._prepared or self.recorded)
+
     @inner
     def recording(self, key: Hashable) -> Any:
         """The recorded launch of a product with this array, or None."""
         recordings = self._prepared.get(_RECORDINGS)
-        return recordings.get(key) if recordings else None
+        if not recordings or (entry := recordings.get(key)) is None:
+            return None
+        entry.used = next(_uses)
+        return entry.launches
 
     @inner
     def keep_recording(self, key: Hashable, launches: Any) -> None:
-        """Keep recorded launches until :meth:`drop_prepared`; where there are too many, the oldest go."""
+        """Keep recorded launches until :meth:`drop_prepared`; of too many the least lately used go."""
         with LOCKS.of(self):
-            recordings = self._prepared.setdefault(_RECORDINGS, {})
-            while len(recordings) >= MOST_RECORDINGS:
-                recordings.pop(next(iter(recordings)))
-            recordings[key] = launches
+            recordings: dict[Hashable, Recording] = self._prepared.setdefault(_RECORDINGS, {})
+            most = MOST_RECORDINGS["cpu" if is_host(self.memory) else "cuda"]
+            while key not in recordings and len(recordings) >= most:
+                del recordings[min(recordings, key=lambda old: recordings[old].used)]
+            recordings[key] = Recording(launches)
 
     @inner
     def drop_recordings(self) -> None:

@@ -80,7 +80,10 @@ NumPyProtocol.__array_ufunc__ = _ufunc
 def _matmul(a: Any, b: Any, out: Any = None, **options: Any) -> Any:
     """``np.matmul(x, q.T)`` and, where both are NumPy's or ours, ``x @ q.T``."""
     if "axes" in options and out is not None:
-        raise ShapeError(f"x @= … with {b!r}: the result is [..., N], not the shape of x; write x = x @ q.T")
+        name, last = ("q", "K") if hasattr(b, "product") else ("q.T", "N")
+        raise ShapeError(
+            f"x @= … with {b!r}: the result is [..., {last}], not the shape of x; write x = x @ {name}"
+        )
     if options:
         raise DTypeError(
             f"np.matmul(x, q.T, {', '.join(options)}=…): of NumPy's options there is only out; write "
@@ -91,14 +94,13 @@ def _matmul(a: Any, b: Any, out: Any = None, **options: Any) -> Any:
 
 
 def _product(a: Any, b: Any, out: Any = None) -> Any:
-    whole = getattr(b, "T", None) if isinstance(b, NumPyProtocol) else None
-    product = getattr(whole, "product", None)
-    if product is not None:  # b is q.T
-        return OPERATIONS[product](a, whole) if out is None else OPERATIONS[product](a, whole, out=out)
-    ours: Any = b if isinstance(b, NumPyProtocol) else None
-    if ours is not None:
-        return ours.__rmatmul__(a)  # which says what to write
-    return _copied(a @ b, out)
+    if not isinstance(b, NumPyProtocol):
+        return _copied(a @ b, out)
+    ours: Any = b
+    product = getattr(ours.T, "product", None)
+    if product is None:  # b is q
+        product = ours.product
+    return OPERATIONS[product](a, ours.T) if out is None else OPERATIONS[product](a, ours.T, out=out)
 
 
 def _copied(y: Any, out: Any) -> Any:

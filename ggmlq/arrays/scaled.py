@@ -116,6 +116,15 @@ class ScaledArray(PreparedCopies, Weights):
         return array
 
     @inner
+    def passing(self) -> ScaledArray:
+        """The array for one product: nothing that is made of its codes outlives it, nor is waited for."""
+        array = self.assembled(self.codes, self.scales, self.code, self.tile, self.zeros, self._over)
+        array.lasts, array.recorded = False, self.recorded
+        if not is_host(self.codes):
+            namespace(self.codes).empty(1, np.float32).fill(0)  # between who writes codes and who reads early
+        return array
+
+    @inner
     def as_rows(self) -> ScaledArray:
         """The array in two dimensions: all axes before the last become one."""
         if self.ndim == 2:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,30 @@ from ..base.devices import cuda_device, cuda_module, device_of, is_host, on_devi
 from ..errors import DeviceError
 from ..formats import Format
 from .buffers import frozen
+from .companion import Scale
+from .members import inner
 from .prepared import LOCKS, PreparedCopies, wait
+
+
+class Kin:
+    """The arrays over one memory on a GPU that may be written to: an array and its views.
+
+    What kernels made of any of them is dropped when rows are put into one.
+    """
+
+    def __init__(self) -> None:
+        self._arrays: list[ref[Storage]] = []
+
+    def add(self, array: Storage) -> None:
+        """Take an array in."""
+        self._arrays = [one for one in self._arrays if one() is not None]
+        self._arrays.append(ref(array))
+
+    def forget(self) -> None:
+        """Drop prepared copies and recordings of all arrays; it waits for the device if there are any."""
+        for one in list(self._arrays):
+            if (array := one()) is not None and array.has_prepared:
+                array.drop_prepared()
 
 
 class Storage(PreparedCopies):
@@ -22,11 +46,13 @@ class Storage(PreparedCopies):
     _format: Format
     _shape: tuple[int, ...]
 
-    def __init__(self, stored: Any, swapped: bool) -> None:
+    def __init__(self, stored: Any, swapped: bool, scale: Scale | None = None) -> None:
         super().__init__()
+        self._scale = scale  # beside the bytes; products and decoded values are multiplied by it
         self._stored = stored  # None where the bytes were dropped
         self._swapped = swapped
         self.memory = stored  # the bytes as stored or, where they were dropped, what products read instead
+        self._kin: Kin | None = None  # on a GPU, where rows may be put
 
     @property
     def nbytes(self) -> int:
@@ -45,6 +71,36 @@ class Storage(PreparedCopies):
         Dropped bytes are made again from a prepared copy, and stay.
         """
         return self._little if self._swapped else self._bytes()
+
+    @property
+    def scale(self) -> Any:
+        """The companion scale, float32: one number, or one for each of the first axes; None without.
+
+        Decoded values and products are multiplied by it. It is not part of :attr:`raw` and :attr:`blocks`.
+        """
+        scale = self._scale
+        return scale if scale is None or scale.ndim else scale[()]
+
+    @property
+    def writable(self) -> bool:
+        """True if :func:`ggmlq.put` may write rows: for arrays of :func:`ggmlq.empty` and for copies."""
+        if not is_host(self.memory):
+            return self._kin is not None
+        return not self._swapped and bool(self._stored.flags.writeable)
+
+    @inner
+    def as_writable(self, kin: Kin | None = None) -> Self:
+        """The array itself, on a GPU, as one whose rows may be put; ``kin``: of the array that it shows."""
+        if self._kin is None and not is_host(self.memory):
+            self._kin = kin or Kin()
+            self._kin.add(self)
+        return self
+
+    @inner
+    def written(self) -> None:
+        """Rows were put: what kernels made of the bytes on a GPU is old. On the host a digest shows that."""
+        if self._kin is not None:
+            self._kin.forget()
 
     def parts(self) -> tuple[Any, ...]:
         return (self.raw,)

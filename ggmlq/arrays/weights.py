@@ -97,8 +97,9 @@ class Weights(Operators, NumPyProtocol):
         """``q @ x`` of columns x, [K] or [K, M]: the product ``x.T @ q.T``, transposed."""
         return OPERATIONS["times_columns"](self, x)
 
-    def __rmatmul__(self, x: object) -> Any:
-        raise ShapeError(f"x @ q with {self!r}: rows of q lie along K, as in ggml; write x @ q.T")
+    def __rmatmul__(self, y: Any) -> Any:
+        """``y @ q`` of rows y [..., N]: the product with q [N, K] as it lies, which sums over rows of q."""
+        return OPERATIONS[self.product](y, self.T)
 
     def __setitem__(self, index: Any, value: Any) -> NoReturn:
         raise DTypeError(
@@ -128,7 +129,7 @@ class Weights(Operators, NumPyProtocol):
 
 
 class Transposed(Operators, NumPyProtocol):
-    """The transpose of an array of weights: good for ``x @ q.T``, ``q.T.T`` and NumPy's ``asarray``."""
+    """The transpose of an array of weights: for ``x @ q.T``, ``gq.linear(y, q.T)`` and ``asarray``."""
 
     __slots__ = {"T": "The array that this is the transpose of."}  # attributes with their docstrings
 
@@ -165,11 +166,14 @@ class Transposed(Operators, NumPyProtocol):
             return NotImplemented
         return OPERATIONS[transposed.T.product](x, transposed.T)
 
-    def __matmul__(self, x: object) -> Any:
-        raise ShapeError(
-            f"q.T @ x with {self.T!r}: this sums over rows of q, which no kernel does; the product that sums "
-            "along K is x @ q.T, or q @ x with columns x; write np.asarray(q).T @ x for this one"
-        )
+    @property
+    def device(self) -> Any:
+        """The device of the array."""
+        return self.T.device
+
+    def __matmul__(self, y: Any) -> Any:
+        """``q.T @ y`` of columns y, [N] or [N, M]: the product ``y.T @ q``, transposed."""
+        return OPERATIONS["times_columns"](self, y)
 
     def dequantize(self, dtype: DTypeLike = np.float32) -> Any:
         """The values as floats on the same device, transposed."""
@@ -187,30 +191,35 @@ class Transposed(Operators, NumPyProtocol):
 
 
 @operation
-def times_columns(q: Weights, x: Any) -> Any:
-    """``q @ x``: the columns of x are rows of activations."""
+def times_columns(q: Weights | Transposed, x: Any) -> Any:
+    """``q @ x`` or ``q.T @ x``: the columns of x are rows of activations."""
     rows = _rows_of(q, x)
-    y = OPERATIONS[q.product](rows, q)
+    product = q.T.product if isinstance(q, Transposed) else q.product
+    y = OPERATIONS[product](rows, q)
     return y if rows.ndim == 1 else y.T
 
 
-def _rows_of(q: Weights, x: Any) -> Any:
+def _rows_of(q: Weights | Transposed, x: Any) -> Any:
     """The columns x of ``q @ x`` as rows of activations; the product checks all but their axes."""
+    request, n, k = ("q.T @ x", "K", "N") if isinstance(q, Transposed) else ("q @ x", "N", "K")
     if isinstance(x, Operators):
         raise ShapeError(
-            f"q @ x with {q!r} and {x!r}: x is an array of floats, [K] or [K, M]; pass x.dequantize()"
+            f"{request} with {q!r} and {x!r}: x is an array of floats, [{k}] or [{k}, M]; pass x.dequantize()"
         )
     if not hasattr(x, "ndim"):
         try:
             x = np.asarray(x)
         except (ValueError, TypeError) as error:
-            raise DTypeError(f"q @ x with {q!r}: x is no array ({error}); pass an array of floats") from None
+            raise DTypeError(
+                f"{request} with {q!r}: x is no array ({error}); pass an array of floats"
+            ) from None
     if q.ndim == 2 and (x.ndim not in (1, 2) or x.shape[0] != q.shape[1]):
-        rows = x.ndim and x.shape[-1] == q.shape[1]
-        way = "write x @ q.T, which takes rows [..., K]" if rows else f"pass {q.shape[1]} numbers a column"
+        way = f"pass {q.shape[1]} numbers a column"
+        if x.ndim and x.shape[-1] == q.shape[1]:
+            way = f"write x @ {'q' if isinstance(q, Transposed) else 'q.T'}, which takes rows [..., {k}]"
         raise ShapeError(
-            f"q @ x with {q!r}: x has shape {tuple(x.shape)}; q is [N, K] and x [K] or [K, M], with K "
-            f"{q.shape[1]}; {way}"
+            f"{request} with {q!r}: x has shape {tuple(x.shape)}; {request[:-4]} is [{n}, {k}] and x [{k}] "
+            f"or [{k}, M], with {k} {q.shape[1]}; {way}"
         )
     return x.T if x.ndim == 2 else x
 

@@ -47,9 +47,11 @@ def install_for_gpu() -> str:
 
 
 def install_compiler() -> str:
-    """The command that installs the compiler of kernels that do not come with the package, beside CuPy."""
+    """The command that installs the compiler of kernels that do not come with the package, beside CuPy; and
+    the name of the extra that has these packages.
+    """
     extra = _for_gpu(driver())
-    return install(f"{extra}-compile", beside=extra)
+    return f"{install(f'{extra}-compile', beside=extra)} (the extra {extra}-compile)"
 
 
 def requirements(extra: str = "") -> list[str]:

@@ -3,6 +3,7 @@
 to_gguf           togguf.py        a folder of safetensors to a GGUF file
 mixed.py          the types that a mix gives to its tensors
 to_safetensors    back.py          a GGUF file to a folder of safetensors
+packed            packed.py        its tensors under the same names, blocks as they are
 families.py       names of tensors on both sides, for each family of models; config.py reads config.json
 equivalents.py    names of one tensor on both sides, for errors about a name that a file lacks
 layout.py         every tensor of the new file, and from which rows it comes; values.py makes the rows
@@ -13,6 +14,7 @@ vocabulary.py     the tokenizer: tokens.py, special.py, sentencepiece.py; pretok
 """
 
 from .back import to_safetensors
+from .packed import packed
 from .togguf import to_gguf
 
-__all__ = ["to_gguf", "to_safetensors"]
+__all__ = ["packed", "to_gguf", "to_safetensors"]

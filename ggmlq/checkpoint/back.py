@@ -96,7 +96,8 @@ def plan(file: GGUFFile, type: str = "f32") -> Back:
     arch = file.metadata.get("general.architecture")
     family = OF_ARCH.get(arch) if isinstance(arch, str) else None
     if family is None:
-        tensors = {name: _written(values.array_values(file[name]), fmt) for name in file}
+        names = [name for name in file if not is_companion(file, name)]
+        tensors = {name: _written(values.array_values(file[name]), fmt) for name in names}
         return Back(None, tensors, [f"architecture {arch!r} is unknown: tensors keep the names of GGUF"])
     result = Back(_class(file, family), {})
     for name in file:
@@ -105,9 +106,18 @@ def plan(file: GGUFFile, type: str = "f32") -> Back:
                 f"{name} is not written: it comes from rope_scaling in config.json, which add by hand"
             )
             continue
+        if is_companion(file, name):
+            continue
         for new, weights in _renamed(file, family, name):
             result.tensors[new] = _written(weights, fmt)
     return result
+
+
+def is_companion(file: GGUFFile, name: str) -> bool:
+    """True for a scale that is multiplied into its weights, and for one of their activations."""
+    stem, _, kind = name.rpartition(".")
+    weight = stem if stem.endswith(".weight") else f"{stem}.weight"
+    return kind in ("scale", "input_scale") and weight in file and file[weight].scale is not None
 
 
 def _class(file: GGUFFile, family: Family) -> str:

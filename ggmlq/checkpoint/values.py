@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
+from ..arrays.companion import by_row, multiply
 from ..arrays.scaled import ScaledArray
 from ..formats import Format
 from ..gguf.source import release
@@ -175,10 +176,13 @@ def array_values(q: QuantArray) -> Values:
         return Values(q.shape, numbers, q, floats)
     blocks = q.blocks.reshape(-1, columns // q.format.block_size)
     swapped = blocks.dtype != q.format.dtype
+    scales = None if q.scale is None else by_row(np.asarray(q.scale), q.shape[:-1]).reshape(-1, 1)
 
     def read(rows: Rows) -> Floats:
         part = np.ascontiguousarray(blocks[_picked(rows)])
         picked = QuantArray(q.format, (len(rows), columns), part.view(np.uint8), swapped)
-        return np.asarray(dequantize(picked), np.float32)
+        numbers = np.asarray(dequantize(picked), np.float32)
+        multiply(numbers, None if scales is None else scales[_picked(rows)])
+        return numbers
 
-    return Values(q.shape, read, q, floats)
+    return Values(q.shape, read, q if scales is None else None, floats)

@@ -58,6 +58,11 @@ def print_json(data: Any) -> None:
     print(json.dumps(jsonable(data), indent=2, allow_nan=False))
 
 
+def library(bridge: Any) -> dict[str, str]:
+    """The library of a bridge as JSON has it."""
+    return {"path": str(bridge.path), "version": bridge.version}
+
+
 def text_of(option: str, path: Path) -> str:
     """A file of text that an option names."""
     try:

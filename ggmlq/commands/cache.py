@@ -60,7 +60,7 @@ def _fill(args: argparse.Namespace) -> int:
     formats = [FORMATS[name] for name in names]
     served: Any = importlib.import_module("ggmlq.cuda.machine.served")
     dry_run: Any = importlib.import_module("ggmlq.testing.dry_run")
-    card = _card(args.card, dry_run.CARDS)
+    card = _card(args.card)
     kernels: dict[Any, None] = {}
     for fmt in formats:
         kernels |= dict.fromkeys([*dry_run.product_kernels(fmt, card), *dry_run.block_kernels(fmt, card)])
@@ -81,15 +81,11 @@ def _fill(args: argparse.Namespace) -> int:
     return 0
 
 
-def _card(name: str | None, cards: Any) -> Any:
+def _card(name: str | None) -> Any:
     """The card of a name or a capability; without a name, the one of this machine."""
     if name is None:
         card = importlib.import_module("ggmlq.cuda.machine.device").card()
         if card is None:
             raise DeviceError("cache fill: this machine has no GPU; name a card, such as --card sm_89")
         return card
-    for card in cards:
-        if name.lower() in (card.name.lower(), "sm_{}{}".format(*card.capability)):
-            return card
-    known = ", ".join("sm_{}{} ({})".format(*card.capability, card.name) for card in cards)
-    raise UnsupportedError(f"cache fill --card {name}: the card is not in the table; it has {known}")
+    return importlib.import_module("ggmlq.dispatch.cards").card_named(f"cache fill --card {name}", name)

@@ -28,7 +28,9 @@ from ..llama import Bridge, Device
 from ..llama.library import is_weight_type
 from ..llama.loaded import listed
 from ..pages import check_target, write
-from . import _plain
+from . import _check_invariance, _check_ops, _plain, _saved_nodes
+
+TIMEOUT, QUICK = 60.0, 20.0  # seconds for one case, of products and of other operations
 
 
 def run(args: argparse.Namespace) -> int:
@@ -39,13 +41,22 @@ def run(args: argparse.Namespace) -> int:
             raise ShapeError(f"--{name} {value}: it must be {least:g} or more; leave it out")
     if args.op is not None:
         raise UnsupportedError(
-            f"--op {args.op}: operations are not chosen by name; products are checked by --types and "
-            "--shapes, or as test-backend-ops prints them: ggmlq check 'MUL_MAT(type_a=q4_0,m=16,n=1,k=256)'"
+            f"--op {args.op}: write --ops {args.op}; products are checked by --types and --shapes, or as "
+            "test-backend-ops prints them: ggmlq check 'MUL_MAT(type_a=q4_0,m=16,n=1,k=256)'"
         )
+    if args.test_file and args.ops is None and not args.invariance:
+        raise UnsupportedError("--test-file writes cases of operations: name them with --ops")
     if args.html:
         check_target(args.html, "--html")
-    with Bridge(args.lib, timeout=args.timeout) as bridge:
+    timeout = args.timeout or (TIMEOUT if args.ops is None else QUICK)
+    with Bridge(args.lib, timeout=timeout) as bridge:
         device = _device(bridge, args.device)
+        if args.invariance:
+            return _check_invariance.run(args, bridge, device, _types)
+        if args.ops is not None:
+            return _check_ops.run(args, bridge, device)
+        if nodes := _saved_nodes.paths_of(args.replay):
+            return _saved_nodes.run(args, bridge, device, nodes)
         trials = _trials(args, bridge, device)
         left = untried(device, bridge.devices(), trials)
         outcomes = []
@@ -130,6 +141,8 @@ def _trials(args: argparse.Namespace, bridge: Bridge, device: Device) -> list[Tr
         return [trial for fmt in _types(args, bridge) for trial in plan.mixtures(fmt, layouts, experts)]
     kinds = cases.parse_data(args.data) if args.data else None
     trials = [trial for fmt in _types(args, bridge) for trial in plan.products(fmt, layouts)]
+    if args.large:
+        trials += [Trial(cases.large(fmt, args.seed), how) for fmt in _types(args, bridge)]
     return [trial for trial in trials if kinds is None or trial.case.data in kinds]
 
 
@@ -216,11 +229,7 @@ def _facts(
     bridge: Bridge, device: Device, args: argparse.Namespace, outcomes: list[Outcome]
 ) -> dict[str, Any]:
     return {
-        "library": {
-            "path": str(bridge.path),
-            "version": bridge.version,
-            "loaded": [str(path) for path in bridge.libraries],
-        },
+        "library": _plain.library(bridge) | {"loaded": [str(path) for path in bridge.libraries]},
         "device": device.facts(),
         "threads": args.threads,
         "repack": args.repack,

@@ -7,7 +7,7 @@ import os
 from math import prod
 from typing import Any
 
-from .. import checkpoint, files
+from .. import checkpoint
 from ..base.folding import folded
 from ..base.terminal import table
 from ..base.text import count, size
@@ -15,6 +15,7 @@ from ..base.threads import set_num_threads
 from ..checkpoint import back, togguf
 from ..errors import ConvertError
 from ..gguf import GGUFFile
+from ..safetensors import either as files
 from ..safetensors.place import ENDING
 from . import _plain, _sizes
 

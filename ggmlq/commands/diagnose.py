@@ -19,7 +19,8 @@ from ..errors import DumpError, ShapeError
 from ..faults import CATALOGUE, Diagnosis, diagnose, telling_input
 from ..faults.experts import EXPERTS
 from ..faults.scaled import SCALED
-from . import _dumps, _plain
+from ..trace.saved import is_node
+from . import _dumps, _plain, _saved_nodes
 
 
 def run(args: argparse.Namespace) -> int:
@@ -28,6 +29,8 @@ def run(args: argparse.Namespace) -> int:
         return _listed(args.json)
     if args.y is None:
         raise DumpError("there is no Y: pass Y, X and W, or an npz that holds all; --list names the faults")
+    if is_node(args.y):
+        return _saved_nodes.diagnose(args.y, args.json)
     dump = Dump(args.y)
     if args.weights is None and not dump.is_archive:
         raise DumpError(f"{args.y} alone has no activations; pass Y, X and W, or an npz that holds all")

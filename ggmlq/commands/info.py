@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .. import files
 from ..base.folding import folded
 from ..base.terminal import paint, table
 from ..base.text import count, number, short, size
@@ -19,6 +18,7 @@ from ..errors import GGUFError
 from ..gguf import Array, GGUFFile
 from ..gguf.metadata import missing
 from ..safetensors import SafetensorsFile
+from ..safetensors import either as files
 from . import _plain, _safetensors
 from ._files import expanded
 

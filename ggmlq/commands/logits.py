@@ -13,6 +13,9 @@ from ..trace import compare_logits, report
 from ..trace.logits import Comparison, Pair
 from . import _plain
 
+HEADER = ("step", "node", "op", "weights", "type", "inputs apart", "outputs apart")
+SHOWN = 12  # names of nodes that one build has alone
+
 
 def run(args: argparse.Namespace) -> int:
     """Run ``ggmlq logits``; the result is the exit status."""
@@ -26,9 +29,7 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             print(json.dumps(_plain.jsonable(pair.facts()), allow_nan=False), flush=True)
     if not pairs:
-        raise GGMLQError(
-            "not compared: the builds share no product of this model; are they of the same year?"
-        )
+        raise GGMLQError("not compared: the builds share no node of this model; are they of the same year?")
     if args.json:
         print(json.dumps(_plain.jsonable(_end(comparison)), allow_nan=False))
     else:
@@ -52,6 +53,7 @@ def _say(comparison: Comparison, pairs: list[Pair], *, verbose: bool) -> None:
             [
                 p.a.step,
                 p.a.node,
+                p.a.op,
                 p.a.weights,
                 p.a.type,
                 f"{p.inputs:.1e}",
@@ -61,18 +63,26 @@ def _say(comparison: Comparison, pairs: list[Pair], *, verbose: bool) -> None:
             ]
             for p in shown
         ]
-        print(table(["step", "node", "weights", "type", "inputs apart", "outputs apart", "A", "B"], rows))
+        print(table([*HEADER, "A", "B"], rows))
         print()
     for name, version, paths in zip("AB", comparison.versions, comparison.loaded, strict=True):
         print(f"{name}: ggml {version}" + (f", {_plain.name(listed(paths))}" if paths else ""))
-    print(f"{len(pairs)} products in both")
+    equal = [pair for pair in pairs if pair.equal]
+    same = sum(not pair.elements for pair in equal)
+    print(
+        f"{len(pairs)} nodes in both; {len(equal)} of them read the same in both, and {same} of these give "
+        "the same, to the bit"
+    )
+    if names := comparison.unpaired:
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        print(_plain.name(f"in one build alone: {', '.join(names[:SHOWN])}{more}"))
     if others := report.unjudged(comparison.others, comparison.nodes):
         print(_plain.name(others))
     figures = comparison.logits
-    same = "the same likeliest token" if figures["same_token"] else "another likeliest token"
+    token = "the same likeliest token" if figures["same_token"] else "another likeliest token"
     print(
         f"logits: {figures['largest']:.3g} apart at most, NMSE {figures['nmse']:.1e}, divergence "
-        f"{figures['divergence']:.1e} nats, {same}"
+        f"{figures['divergence']:.1e} nats, {token}"
     )
     print(_first(comparison, pairs))
 
@@ -85,14 +95,19 @@ def _verdict(p: object) -> str:
 def _first(comparison: Comparison, pairs: list[Pair]) -> str:
     first = comparison.first
     if first is None:
-        return "no product differs by more than its arithmetic allows, and none has inputs further apart"
+        return "no node differs by more than rounding explains, and none has inputs further apart"
     p = first.a
     place = f"{p.node} = {p.op} of {p.weights} {p.type} (step {p.step})"
     if first.jumped and first.a.ok and first.b.ok:
         at = pairs.index(first)
-        after = f"after {pairs[at - 1].a.node}" if at else "before the first product"
+        after = f"after {pairs[at - 1].a.node}" if at else "before the first node"
         apart = f"its inputs are {first.inputs:.1e} apart"
-        return f"first: an operation that is no product, {after}, before {place}: {apart}"
+        return f"first: an operation that nobody judges, {after}, before {place}: {apart}"
+    if first.parted:
+        return _plain.name(
+            f"first: {place}: both read the same, and their results are {first.outputs:.1e} apart; nobody "
+            f"judges which is right: {p.text or first.b.text}"
+        )
     sentences = [
         f"{name} is wrong: {one.fault}. {one.text}"
         for name, one in (("A", first.a), ("B", first.b))

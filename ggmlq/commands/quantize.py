@@ -17,7 +17,7 @@ from ..convert.rules import why_left
 from ..convert.weights import only
 from ..errors import ConvertError
 from ..safetensors.place import ENDING
-from . import _convert, _engines, _llama_quantize
+from . import _convert, _engines, _kl, _llama_quantize
 
 
 def run(args: argparse.Namespace) -> int:
@@ -26,12 +26,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, executor: Executor | None) -> int:
-    has_target = args.target is not None or args.size is not None
+    has_target = args.target is not None or args.size is not None or args.kl is not None
     positional = _llama_quantize.positional(args.rest, has_target or args.type is not None)
     if positional.type is not None:
         args.type, args.mixed = _llama_quantize.type_of(positional.type, args.pure)
     if args.type is None and not has_target:
-        raise ConvertError("no type is given; write --type q4_K_M, --target 4.5bpw or --size 5GiB")
+        raise ConvertError("no type is given; write --type q4_K_M, --target 4.5bpw, --size 5GiB or --kl 0.05")
     args.output = positional.output or (
         _llama_quantize.name_beside(args.input, args.type) if positional.type else None
     )
@@ -66,7 +66,10 @@ def _planned(model: gguf.GGUFFile | Pruned, args: argparse.Namespace, has_target
             settings["types"] = args.types.split(",")
         if args.sample:
             settings["elements"] = args.sample
-        plan = recipe(model, args.target, size=args.size, **settings).plan
+        if args.kl is not None:
+            plan = _kl.searched(model, args, settings)
+        else:
+            plan = recipe(model, args.target, size=args.size, **settings).plan
     else:
         plan = plan_quantize(
             model, args.type, mixed=args.mixed, allow_fallback=not args.no_fallback, **settings

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import files
 from ..arrays.array import QuantArray
 from ..base.terminal import table
 from ..base.text import short, size
@@ -19,6 +18,7 @@ from ..gguf.metadata import missing
 from ..gguf.statistics import statistics
 from ..gguf.tensors import piece
 from ..pages import check_picture
+from ..safetensors import either as files
 from . import _plain, _plots, _safetensors
 
 BAR = 40  # characters of the longest bar of the histogram

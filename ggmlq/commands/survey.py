@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from ..base.threads import set_num_threads
 from ..convert.sample import ELEMENTS
-from ..surveys import survey
+from ..report.survey import survey
 from . import _engines, _plain
 from ._files import expanded
 

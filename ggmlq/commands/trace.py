@@ -9,11 +9,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..check.testfile import write_lines
 from ..errors import GGMLQError, LibraryFailedError
 from ..llama.loaded import listed
 from ..pages import check_target, write
 from ..trace import Product, Trace, report, trace
 from ..trace.page import page
+from ..trace.saved import save_node
+from ..trace.tracer import PRODUCTS
 from . import _plain
 
 
@@ -25,14 +28,19 @@ def run(args: argparse.Namespace) -> int:
         args.model, lib=args.lib, prompt=_prompt(args), tokens=args.tokens, generate=args.generate,
         select=args.select, judge=args.judge, without=args.without, cache=args.cache,
         flash={"on": True, "off": False, "auto": None}[args.flash], threads=args.threads, seed=args.seed,
-        timeout=args.timeout, verify=not args.no_verify, tool=args.program, bar=False if args.json else None,
+        timeout=args.timeout, verify=not args.no_verify, nodes=args.nodes, tool=args.program,
+        fused=args.fused, bisect=args.bisect, repeats=args.repeats, captures=bool(args.save),
+        bar=False if args.json else None,
     )  # fmt: skip
-    return follow(session, save=args.save, verbose=args.verbose, as_json=args.json, html=args.html)
+    return follow(
+        session, save=args.save, verbose=args.verbose, as_json=args.json, html=args.html, lines=args.test_file
+    )
 
 
 def follow(
-    session: Trace, *, save: Path | None, verbose: bool, as_json: bool, html: str | None = None
-) -> int:
+    session: Trace, *, save: Path | None, verbose: bool, as_json: bool, html: str | None = None,
+    lines: Path | None = None,
+) -> int:  # fmt: skip
     """Print what a trace yields, and the summary."""
     products: list[Product] = []
     try:
@@ -41,7 +49,7 @@ def follow(
             if not as_json and not products:
                 _say(report.HEADER)
             if save and p.verdict == "wrong":
-                p = report.save(save, p)
+                p = save_node(save, p) if p.captured is not None else report.save(save, p)
             p = p.without_arrays()
             if as_json:
                 print(json.dumps(_plain.jsonable(p.facts()), allow_nan=False), flush=True)
@@ -57,14 +65,16 @@ def follow(
         raise
     _write(session, products, html)
     bad = [p for p in products if p.verdict == "wrong"]
+    if lines:
+        write_lines(lines, (p.line for p in bad))
     if not as_json:
-        _say_all(session, products, bad)
+        _say_all(session, products)
     else:
         print(json.dumps(_plain.jsonable(_end(session, products)), allow_nan=False), flush=True)
         for note in session.notes:
             print(_plain.name(note), file=sys.stderr)
     if not products:
-        raise GGMLQError(f"not run: no product of {session.nodes} nodes was selected; give another --select")
+        raise GGMLQError(f"not run: no node of {session.nodes} nodes was selected; give another --select")
     return 1 if bad else 0
 
 
@@ -92,16 +102,15 @@ def _say(text: str) -> None:
     print(text)
 
 
-def _say_all(session: Trace, products: list[Product], bad: list[Product]) -> None:
+def _say_all(session: Trace, products: list[Product]) -> None:
     print(f"\n{report.summary(products)}\n" if products else "")
-    others = report.unjudged(session.others, session.nodes)
-    for text in (*report.reasons(products), *([others] if others else []), *session.notes):
+    for text in (*report.reasons(products), *session.notes):
         print(_plain.name(text))
     tokens = f"{len(session.tokens)} tokens; " if session.tokens else ""  # a command keeps its own to itself
     if session.loaded:
         print(f"loaded: {_plain.name(listed(session.loaded))}")
     print(
-        f"{len(products)} products of {session.nodes} nodes, {len(bad)} wrong; {tokens}"
+        f"{_plain.name(report.last_line(products, session.others, session.nodes))}; {tokens}"
         f"ggml {session.version}, {_plain.name(session.library)}"
     )
 
@@ -109,7 +118,10 @@ def _say_all(session: Trace, products: list[Product], bad: list[Product]) -> Non
 def _end(session: Trace, products: list[Product]) -> dict[str, Any]:
     """The last record: how the run ended, and which nodes nobody judges."""
     return {
-        "node": "", "verdict": "end", "nodes": session.nodes, "products": len(products),
+        "node": "", "verdict": "end", "nodes": session.nodes,
+        "judged": report.judged_nodes(products),
+        "products": sum(p.op in PRODUCTS for p in products),
+        "first_wrong": next((p.node for p in products if p.verdict == "wrong"), None),
         "wrong": sum(p.verdict == "wrong" for p in products), "not_judged": session.others,
         "notes": session.notes, "library": session.library, "version": session.version,
         "loaded": [str(path) for path in session.loaded],

@@ -6,9 +6,9 @@ import argparse
 
 from ..base.terminal import paint, wrapped
 from ..base.text import count
-from ..files import is_safetensors
 from ..gguf import check as gguf
 from ..safetensors import check as safetensors
+from ..safetensors.either import is_safetensors
 from . import _plain
 from ._files import expanded
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from .. import tasks
 from ..arrays.array import QuantArray
+from ..arrays.companion import same_scales
 from ..gguf import GGUFFile
 from ..tasks.rows import slices
 from . import tensors
@@ -65,7 +66,7 @@ def compare(
                 advance(a[name].nbytes + b[name].nbytes)
                 continue
             sides = tasks.rows_of(a[name]), tasks.rows_of(b[name])
-            by_bytes = a[name].format is b[name].format
+            by_bytes = a[name].format is b[name].format and same_scales(a[name].scale, b[name].scale)
             tallies[name] = {
                 Part(name, *sides, elements, by_bytes): None for elements in slices((prod(a[name].shape), 1))
             }

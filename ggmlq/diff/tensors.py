@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
+from ..arrays.companion import by_row, multiply, same_scales
 from ..gguf.source import release
 from ..gguf.tensors import piece
 from ..ops import dequantize
@@ -79,7 +80,8 @@ def compare(name: str, a: QuantArray, b: QuantArray, advance: Callable[[int], No
         advance(a.nbytes + b.nbytes)
         return result
     whole = 0, prod(a.shape)
-    same = same_slabs(a, b, whole, advance) if a.format is b.format else 0
+    alike = a.format is b.format and same_scales(a.scale, b.scale)
+    same = same_slabs(a, b, whole, advance) if alike else 0
     if same is None:
         return equal_bytes(name, a, b)
     tally = Tally()
@@ -152,9 +154,15 @@ def _slabs(
         yield start, piece(a, start, shape), piece(b, start, shape)
 
 
-def _values(q: QuantArray) -> Doubles:
-    """The values in float64; blocks are decoded to float32 first, plain numbers lose nothing."""
-    wide = dequantize(q, np.float32 if q.format.block_size > 1 else np.float64)
+def _values(part: QuantArray, whole: QuantArray, first: int) -> Doubles:
+    """The values of a slab in float64; blocks are decoded to float32 first, plain numbers lose nothing.
+
+    They are multiplied by the companion scale of the whole tensor.
+    """
+    wide = dequantize(part, np.float32 if part.format.block_size > 1 else np.float64)
+    if whole.scale is not None:
+        rows = (first + np.arange(len(wide))) // whole.shape[-1]
+        multiply(wide, by_row(np.asarray(whole.scale), whole.shape[:-1]).reshape(-1)[rows])
     return np.asarray(wide, np.float64)
 
 
@@ -194,15 +202,18 @@ class Tally:
         """Add a range of elements; ``same``: leading slabs with equal bytes, already told to ``advance``."""
         a, b = same_axes(a, b.ndim), same_axes(b, a.ndim)
         for i, (first, ours, theirs) in enumerate(_slabs(a, b, part)):
-            self._add(first, ours, theirs, a.shape, same=i < same)
+            self._add(first, ours, theirs, (a, b), same=i < same)
             _done(ours, theirs, advance if i >= same else _nothing)
 
-    def _add(self, first: int, a: QuantArray, b: QuantArray, shape: tuple[int, ...], same: bool) -> None:
-        """Add one slab, which begins at element ``first``."""
-        x = _values(a)
+    def _add(
+        self, first: int, a: QuantArray, b: QuantArray, whole: tuple[QuantArray, QuantArray], same: bool
+    ) -> None:
+        """Add one slab, which begins at element ``first``, of the whole tensors."""
+        shape = whole[0].shape
+        x = _values(a, whole[0], first)
         with np.errstate(invalid="ignore", over="ignore"):
             energy = float(np.einsum("i,i->", x, x))  # no BLAS, whose sums depend on threads
-            error = None if same else _errors(x, y := _values(b))
+            error = None if same else _errors(x, y := _values(b, whole[1], first))
             if error is None or not error.any():
                 self._sums.append((energy, 0.0))
                 return

@@ -22,6 +22,8 @@ class Card:
     shared: int  # bytes of shared memory that a block may have
     bandwidth: float = 0.0  # GB/s that its memory could have by clock and width; 0: not known
     clock: float = 0.0  # GHz of its multiprocessors at most; 0: not known
+    cache: int = 0  # bytes of its L2 cache; 0: not known
+    here: bool = True  # False for a card of a table, whose driver and libraries cannot be asked
 
     @property
     def memory(self) -> float:

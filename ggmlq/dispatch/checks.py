@@ -171,15 +171,18 @@ def check_out(request: str, out: Any, shape: tuple[int, ...], device: str) -> No
         raise ShapeError(f"{request}: out is read-only; pass an array that may be written to")
 
 
-def check_bias(request: str, bias: Any, q: Any, name: str = "q") -> Any:
-    """The checked bias: one value a row of the weights, on their device; ``name`` is that of the weights."""
+def check_bias(request: str, bias: Any, q: Any, name: str = "q", axis: int = 0) -> Any:
+    """The checked bias: one value a row of the weights, on their device; ``name`` is that of the weights.
+
+    With ``axis`` 1 it is one value a column, as in products along the rows of the weights.
+    """
     if device_of(bias) != q.device:
         raise DeviceError(f"{request}: bias is not on {q.device}, where x and {name} are; move it there")
     bias = as_floats(request, bias, "bias")
-    if bias.shape != (q.shape[0],):
+    if bias.shape != (q.shape[axis],):
         raise ShapeError(
-            f"{request}: bias has shape {bias.shape}; it is one value a row of {name}; "
-            f"pass shape ({q.shape[0]},)"
+            f"{request}: bias has shape {bias.shape}; it is one value a {'column' if axis else 'row'} of "
+            f"{name}; pass shape ({q.shape[axis]},)"
         )
     return bias
 

@@ -13,7 +13,7 @@ class Epilogue(NamedTuple):
     Each step computes in float32.
     """
 
-    bias: Any = None  # float32 [N], C-contiguous
+    bias: Any = None  # [N], C-contiguous: float32; for blocks also float16, or bits of bfloat16 as uint16
     code: Code | None = None  # of 8 bits, for floats; None: results stay floats
     scales: Any = None  # float32, (1 or M, 1 or N)
 

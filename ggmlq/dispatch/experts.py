@@ -58,13 +58,13 @@ def expert_by_expert(x: Any, q: Any, ids: Any, out: Any, multiply: Multiply) -> 
         lines[uses.lost] = np.nan
 
 
-def as_linear(arithmetic: str) -> Multiply:
+def as_linear(arithmetic: str, invariant: bool = False) -> Multiply:
     """The function that multiplies with one expert of blocks or floats, by ``linear`` in this arithmetic."""
 
     def multiply(x: Any, q: Any, out: Any) -> None:
         (n, k), (device, card, _) = q.shape, place_of(out)
         problem = Linear(q.format, len(x), n, k, device=device, card=card)
-        choose(problem, arithmetic=arithmetic).launch(x, q, out)
+        choose(problem, arithmetic=arithmetic, invariant=invariant).launch(x, q, out)
 
     return multiply
 
@@ -72,6 +72,11 @@ def as_linear(arithmetic: str) -> Multiply:
 def as_scaled_linear(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     """Multiply with one expert of codes with scales, by a kernel of ``scaled_linear``."""
     choose(ScaledLinear.of(x, w)).launch(x, w, out)
+
+
+def as_scaled_linear_alone(x: ScaledArray, w: ScaledArray, out: Any) -> None:
+    """The product of :func:`as_scaled_linear`, by a kernel whose rows do not depend on each other."""
+    choose(ScaledLinear.of(x, w), invariant=True).launch(x, w, out)
 
 
 def refuses_blocks(problem: ExpertLinear) -> str | None:

@@ -14,11 +14,10 @@ accepts; :func:`explain` also says why.
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import pkgutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -26,17 +25,11 @@ from typing import Any, ClassVar, NamedTuple, Self
 from ..base.announced import announced
 from ..errors import MissingDependencyError, UnsupportedError
 from .card import Card
+from .unknown import unknown
 
 DEVICES = ("cpu", "cuda")
 CHOICES = {"cpu": "ggmlq.cpu.choice", "cuda": "ggmlq.cuda.cost.choice"}  # modules that order the rungs
 PACKAGE = Path(__file__).parents[1]
-RENAMED = {  # names of kernels before 0.3, to be dropped in 0.4
-    "cuda:roles": "cuda:warp_specialized",
-    "cuda:strips": "cuda:packed",
-    "cuda:few_rows": "cuda:small_m",
-    "cuda:divided": "cuda:split_k",
-    "cuda:few_codes": "cuda:small_m_codes",
-}
 KINDS: dict[str, type[Problem]] = {}  # by operation
 
 
@@ -46,6 +39,7 @@ class Problem:
 
     device: str  # "cpu" or "cuda"
     card: Card | None = None  # None on a CPU, and where it is unknown: then nothing is refused for it
+    captured: bool = False  # "auto" is to choose while a CUDA graph is recorded
 
     op: ClassVar[str]
     setting: ClassVar[str] = ""  # the part that all problems in a list have in common, in a few words
@@ -67,9 +61,17 @@ class Problem:
         return cls(*facts, device=device, card=current_card(device))
 
     @classmethod
-    def shown(cls, format: Any, device: str, card: Card | None) -> Sequence[Self]:
-        """Problems of an ordinary size with operands of this format, for ``gq.kernels(format=…)``."""
+    def shown(
+        cls, format: Any, device: str, card: Card | None, shape: tuple[int, int] | None = None
+    ) -> Sequence[Self]:
+        """Problems with operands of this format, for ``gq.kernels(format=…)``; of an ordinary size without
+        ``shape``, which is N and K.
+        """
         return []
+
+    def with_rows(self, rows: int) -> Self:
+        """A problem like this one with another number of rows of activations, or tokens."""
+        return self
 
 
 def serves_all(problem: Problem) -> str | None:
@@ -95,11 +97,13 @@ class Rung:
 
         refuses   a problem of its kind -> None, or the reason in words why it cannot serve it
         caution   the reason why "auto" takes it only where no other rung serves
-        narrow    ``out`` may also be float16 or bfloat16: it rounds its sums itself
+        narrow    ``out`` may also be float16 or bfloat16, of an even number of columns: it rounds its sums
+                  itself
         repeats   it does nothing but launch kernels, the same for all x of one shape and dtype, so that its
                   launches can be recorded and repeated; on a GPU x may then be float32, float16 or, as
                   uint16, the bits of bfloat16
         ends      ``launch(x, w, out, end=Epilogue(…))`` adds a bias, and writes codes into ``out``
+        invariant a row of ``out`` has its bits whatever the other rows are; or a ``launch`` so that it has
     """
 
     op: str
@@ -115,6 +119,7 @@ class Rung:
     narrow: bool = False
     repeats: bool = False
     ends: bool = False
+    invariant: bool | Callable[..., Any] = False
 
 
 _RUNGS: dict[str, Rung] = {}
@@ -131,10 +136,11 @@ def register(
     narrow: bool = False,
     repeats: bool = False,
     ends: bool = False,
+    invariant: bool | Callable[..., Any] = False,
 ) -> Callable[[Callable[..., Any]], Rung]:
     """Decorate the ``launch`` of a rung's module; pass ``__name__`` and ``__doc__``, see :class:`Rung`."""
     flags: dict[str, Any] = {"refuses": refuses, "caution": caution, "narrow": narrow}
-    flags |= {"repeats": repeats, "ends": ends}
+    flags |= {"repeats": repeats, "ends": ends, "invariant": invariant}
 
     def decorate(launch: Callable[..., Any]) -> Rung:
         rung = _rung(module, doc, arithmetic, accumulate, launch, **flags)
@@ -222,23 +228,41 @@ class Choice(NamedTuple):
     why: str
 
 
-def choose(problem: Problem, kernel: str = "auto", arithmetic: str | None = None) -> Rung:
-    """The rung of that name, or the fastest that accepts the problem; the highest, if none was measured."""
+ORDINARY_ROWS = 8  # a choice for any number of rows is that for so many
+
+
+def choose(
+    problem: Problem, kernel: str = "auto", arithmetic: str | None = None, invariant: bool = False
+) -> Rung:  # fmt: skip
+    """The rung of that name, or the fastest that accepts the problem; the highest, if none was measured.
+
+    ``invariant``: a rung, the same for any number of rows, whose rows do not depend on each other.
+    """
+    if invariant:
+        problem = problem.with_rows(ORDINARY_ROWS)
     try:
         hash((kernel, arithmetic))
     except TypeError:
         return _first(problem, kernel, arithmetic).rung  # raises: there is no kernel of such a name
-    return explain(problem, kernel, arithmetic).rung
+    rung = explain(problem, kernel, arithmetic, invariant).rung
+    return _alone(rung) if invariant else rung
+
+
+@cache
+def _alone(rung: Rung) -> Rung:
+    """The rung with the launch under which rows do not depend on each other."""
+    return replace(rung, launch=rung.invariant) if callable(rung.invariant) else rung
 
 
 @lru_cache(1 << 12)
-def explain(problem: Problem, kernel: str = "auto", arithmetic: str | None = None) -> Choice:
+def explain(
+    problem: Problem, kernel: str = "auto", arithmetic: str | None = None, invariant: bool = False
+) -> Choice:  # fmt: skip
     """The rung that :func:`choose` gives, and the reason for it.
 
-    The result is cached: a refusal depends on the problem and its card, and on nothing that changes in a
-    process.
+    The result is cached: a refusal depends on the problem and its card alone.
     """
-    return _first(problem, kernel, arithmetic)
+    return _first(problem, kernel, arithmetic, invariant)
 
 
 @cache
@@ -261,15 +285,16 @@ def code_of(device: str) -> str | None:
     return None if say is None else str(say())
 
 
-def _first(problem: Problem, kernel: str, arithmetic: str | None) -> Choice:
+def _first(problem: Problem, kernel: str, arithmetic: str | None, invariant: bool = False) -> Choice:
     """The first rung that does not refuse: of the preferred ones, then of all from the highest down."""
     if (missing := absent(problem.op, problem.device)) is not None:
         raise MissingDependencyError(f"{problem}: {missing}")
     measured = _measured(problem.device)
-    preferred, why = measured.preference(problem) if measured else ((), HIGHEST)
+    options = {"timed": False} if invariant else {}  # what was timed since may not change bits
+    preferred, why = measured.preference(problem, **options) if measured else ((), HIGHEST)
     by_name = {rung.name: rung for rung in reversed(rungs(problem.op, problem.device))}
     if kernel not in ("auto", *by_name):
-        raise UnsupportedError(_unknown(problem, kernel, list(by_name)))
+        raise UnsupportedError(unknown(problem, kernel, list(by_name), DEVICES))
     order = dict.fromkeys([name for name in preferred if name in by_name] + list(by_name))
     why_not = []
     for rung in sorted((by_name[name] for name in order), key=lambda rung: rung.caution is not None):
@@ -277,6 +302,8 @@ def _first(problem: Problem, kernel: str, arithmetic: str | None) -> Choice:
             reason: str | None = "not the one asked for"
         elif arithmetic not in (None, rung.arithmetic):
             reason = f"multiplies in {rung.arithmetic}, {arithmetic} was asked for"
+        elif invariant and not rung.invariant:
+            reason = "bits of its rows depend on how many there are, and invariant=True was asked for"
         else:
             reason = rung.refuses(problem)
         if reason is None:
@@ -289,19 +316,3 @@ def _first(problem: Problem, kernel: str, arithmetic: str | None) -> Choice:
     raise UnsupportedError(
         f"{problem} with kernel={kernel!r}, arithmetic={arithmetic!r}: no kernel takes it: {listed}; {way}"
     )
-
-
-def _unknown(problem: Problem, kernel: str, names: list[str]) -> str:
-    request, device = f"{problem} with kernel={kernel!r}", str(kernel).partition(":")[0]
-    if device in DEVICES and device != problem.device:
-        return (
-            f"{request}: that is a kernel for {device} arrays, {problem.operands} are {problem.device} "
-            "arrays; "
-            f"pass {problem.moved[device]}"
-        )
-    if name := RENAMED.get(str(kernel)):
-        return f"{request}: this kernel is called {name!r} since ggmlq 0.3; pass that name"
-    stems = {name.partition(":")[2]: name for name in names}
-    near = difflib.get_close_matches(str(kernel).rpartition(":")[2], stems, 1)
-    meant = f"did you mean {stems[near[0]]!r}?" if near else "gq.kernels() lists what there is"
-    return f"{request}: there is no such kernel; those for {problem.device} are {', '.join(names)}; {meant}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Self
 
 from ..base.devices import place_of
 from ..codes import CODES
-from ..errors import FormatError
+from ..errors import FormatError, ShapeError
 from ..formats import FORMATS, Format
 from .card import Card
 from .ladder import Problem
@@ -40,10 +40,16 @@ class Linear(Problem, op="linear"):
         return f"M={self.m}"
 
     @classmethod
-    def shown(cls, format: Any, device: str, card: Card | None) -> list[Linear]:
+    def shown(
+        cls, format: Any, device: str, card: Card | None, shape: tuple[int, int] | None = None
+    ) -> list[Linear]:
         fmt = FORMATS[format]
-        k = fmt.block_size * (ORDINARY // fmt.block_size)
-        return [cls(fmt, m, ORDINARY, k, device=device, card=card) for m in SHOWN]
+        n, k = shape or (ORDINARY, fmt.block_size * (ORDINARY // fmt.block_size))
+        _check_blocks(fmt, k)
+        return [cls(fmt, m, n, k, device=device, card=card) for m in SHOWN]
+
+    def with_rows(self, rows: int) -> Self:
+        return replace(self, m=rows)
 
 
 INT32 = 2**31 - 1
@@ -119,19 +125,27 @@ class ScaledLinear(Problem, op="scaled_linear"):
         return f"scaled_linear[x {x}, w {w}, M={self.m}, N={self.n}, K={self.k}, {self.device}]"
 
     @classmethod
-    def shown(cls, format: Any, device: str, card: Card | None) -> list[ScaledLinear]:
-        code = CODES[format]
+    def shown(
+        cls, format: Any, device: str, card: Card | None, shape: tuple[int, int] | None = None
+    ) -> list[ScaledLinear]:
+        code, (n, k) = CODES[format], shape or (ORDINARY, ORDINARY)
         if code.kind == "scale":
             return []
-        c = 128 if code.kind == "float" else ORDINARY
-        x, w = Operand(code.name, 1, c), Operand(code.name, c if c == 128 else 1, c)
-        return [cls(x, w, m, ORDINARY, ORDINARY, device=device, card=card) for m in SHOWN]
+        c = 128 if code.kind == "float" else k
+        x, w = Operand(code.name, 1, c), Operand(code.name, 128 if code.kind == "float" else 1, c)
+        return [cls(x, w, m, n, k, device=device, card=card) for m in SHOWN]
+
+    def with_rows(self, rows: int) -> Self:
+        return replace(self, m=rows)
 
 
 def _largest(operand: Operand) -> float:
     """The largest magnitude of a code less its zero point."""
     code = CODES[operand.code]
     return code.max - code.min if operand.zeros else max(code.max, -code.min)
+
+
+GRU_WIDTHS = "int8", "mixed", "int16"  # of tensors, as ``g.fixed`` takes them
 
 
 @dataclass(frozen=True)
@@ -147,11 +161,28 @@ class Gru(Problem, op="gru"):
     bits: int = 8  # of the widest codes that are multiplied
     entries: int = 256  # of the longest table
 
+    setting: ClassVar[str] = "T=100, C=H=256"
     operands: ClassVar[str] = "x and the GRU"
     moved: ClassVar[dict[str, str]] = {
         "cpu": 'x.get() and f.to("cpu")',
         "cuda": 'cupy.asarray(x) and f.to("cuda")',
     }
+
+    @property
+    def case(self) -> str:
+        return f"{self.widths}, N={self.n}"
+
+    @classmethod
+    def shown(
+        cls, format: Any, device: str, card: Card | None, shape: tuple[int, int] | None = None
+    ) -> list[Gru]:
+        if format not in GRU_WIDTHS:
+            return []
+        bits = 8 if format == "int8" else 16
+        return [cls(format, True, 100, n, 256, 256, bits, device=device, card=card) for n in SHOWN]
+
+    def with_rows(self, rows: int) -> Self:
+        return replace(self, n=rows)
 
     def __str__(self) -> str:
         return (
@@ -201,19 +232,35 @@ class ExpertLinear(Problem, op="expert_linear"):
         return f"expert_linear[{name}, {used}, N={self.n}, K={self.k}, {self.device}]"
 
     @classmethod
-    def shown(cls, format: Any, device: str, card: Card | None) -> list[ExpertLinear]:
-        weights, x, k = _shown_weights(format)
-        return [cls(weights, t, 8, 128, 768, k, x, device=device, card=card) for t in SHOWN if k]
+    def shown(
+        cls, format: Any, device: str, card: Card | None, shape: tuple[int, int] | None = None
+    ) -> list[ExpertLinear]:
+        n, k = shape or (768, 2048)
+        weights, x = _shown_weights(format, k)
+        return [cls(weights, t, 8, 128, n, k, x, device=device, card=card) for t in SHOWN if weights]
+
+    def with_rows(self, rows: int) -> Self:
+        return replace(self, t=rows)
 
 
-def _shown_weights(format: Any) -> tuple[Any, Operand | None, int]:
-    """The weights, activations and K of a shown problem of a format or code; K is 0 for codes of scales."""
+def _shown_weights(format: Any, k: int) -> tuple[Format | Operand | None, Operand | None]:
+    """The weights and activations of a shown problem of a format or code; None for codes of scales."""
     try:
         fmt = FORMATS[format]
     except FormatError:
         code = CODES[format]
         if code.kind == "scale":
-            return code, None, 0
-        c = 128 if code.kind == "float" else 2048
-        return Operand(code.name, c if c == 128 else 1, c), Operand(code.name, 1, c), 2048
-    return fmt, None, 2048
+            return None, None
+        c = 128 if code.kind == "float" else k
+        return Operand(code.name, 128 if code.kind == "float" else 1, c), Operand(code.name, 1, c)
+    _check_blocks(fmt, k)
+    return fmt, None
+
+
+def _check_blocks(fmt: Format, k: int) -> None:
+    """Refuse rows that are no whole number of blocks."""
+    if k % fmt.block_size:
+        raise ShapeError(
+            f"{fmt.name} with K={k}: blocks of {fmt.name} hold {fmt.block_size} weights, so K is a multiple "
+            f"of that; pass {-(-k // fmt.block_size) * fmt.block_size}"
+        )

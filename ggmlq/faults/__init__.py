@@ -18,6 +18,7 @@ names the one that gives the same y.
     numbers.py      the types and limits that all kinds of products share
     blocks/         a product with a matrix of blocks
     scaled/         a product of 8-bit codes with scales
+    nodes/          an operation that is no product
     experts/        a product with experts: tokens, experts, and the places of results
     gru/            a GRU in integers: the first stage, step and unit that went wrong
     probe/          the weights that a kernel multiplies with, read by unit vectors
@@ -30,5 +31,8 @@ from .catalogue import CATALOGUE, Fault
 from .diagnosis import Diagnosis
 from .examine import diagnose
 from .gru import diagnose_gru
+from .nodes import NODES, diagnose_node
 
-__all__ = ["CATALOGUE", "Diagnosis", "Fault", "diagnose", "diagnose_gru", "telling_input"]
+__all__ = [
+    "CATALOGUE", "NODES", "Diagnosis", "Fault", "diagnose", "diagnose_gru", "diagnose_node", "telling_input",
+]  # fmt: skip

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..arrays.array import QuantArray
 from ..arrays.scaled import ScaledArray
+from ..base.devices import to_host
 from ..errors import UnsupportedError
 from .blocks.examine import Blocks
 from .diagnosis import Diagnosis
@@ -63,6 +66,9 @@ def diagnose(
             "diagnose(y, x, q, unwritten=…): with ids, or with weights that are a ScaledArray, elements that "
             "were never written cannot be told apart; leave it out"
         )
+    if isinstance(q, QuantArray) and q.scale is not None:
+        y, repeats = _of_blocks(y, q, ids), [_of_blocks(one, q, ids) for one in repeats]
+        q = q.unscaled()
     if ids is not None:
         if activations is not None:
             raise UnsupportedError(
@@ -79,3 +85,13 @@ def diagnose(
             "beside a ScaledArray; leave it out, or pass arithmetic="
         )
     return Blocks(y, x, q, arithmetic=arithmetic, repeats=repeats, unwritten=unwritten).diagnosis()
+
+
+def _of_blocks(y: Any, q: QuantArray, ids: Any) -> Any:
+    """A result without the companion scale of its weights: what the kernel of blocks computed."""
+    scale = np.asarray(q.scale, np.float64)
+    if ids is not None and scale.ndim:
+        scale = scale[np.clip(np.asarray(to_host(ids)), 0, len(scale) - 1)]
+        scale = scale[..., None] if scale.ndim == 2 else scale
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(to_host(y), np.float64) / scale

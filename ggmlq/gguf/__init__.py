@@ -11,6 +11,7 @@ Reading, from ``open`` down:
     header.py      the header: magic, version, metadata, table of tensors
     chain.py       the fast search through arrays of strings
     tensors.py     the table of tensors, checked
+    companions.py  scales that are tensors of their own, read and written with the weights
     metadata.py    Metadata: keys and values with their types
     node.py        one value; sequence.py: an array of values
     valuetype.py   the types of values

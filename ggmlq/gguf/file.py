@@ -8,11 +8,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..arrays.array import QuantArray
+from ..arrays.companion import Scale
 from ..base import addressed
 from ..base.devices import cuda_module
 from ..base.text import count
 from ..errors import GGUFError, GGUFKeyError
 from . import header, load, split, tensors
+from .companions import is_read, names_of, scale_of
 from .header import Header
 from .metadata import Metadata
 from .opened import Opened
@@ -150,8 +152,17 @@ class GGUFFile(Opened[QuantArray]):
             part, info = self._place(state, name)
             if name in part.header.absent:
                 tensors.fail_absent(part.source, info, part.header.data)
-            array = state.arrays.setdefault(name, tensors.view(part.source, info, part.header.data))
+            array = tensors.view(part.source, info, part.header.data)
+            scale = self._scale(state, name, array)
+            array = state.arrays.setdefault(name, array if scale is None else array.with_scale(scale))
         return array
+
+    def _scale(self, state: State, name: str, array: QuantArray) -> Scale | None:
+        """The companion scale of a tensor, in a tensor of its own."""
+        companion = next((other for other in names_of(name) if other in state.places), None)
+        if companion is None or not is_read(name, array):
+            return None
+        return scale_of(f"gguf: {self.path}: tensor {name!r}", array, self[companion])
 
     def info(self, name: str) -> TensorInfo:
         """The facts about a tensor in the header."""

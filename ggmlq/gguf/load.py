@@ -111,10 +111,9 @@ def load(
             raise
         finally:
             progress.close()
-    formats = ((q.format, q.shape) for q in tensors.values())
     return {
-        name: QuantArray(fmt, shape, target)
-        for name, (fmt, shape), target in zip(tensors, formats, targets, strict=True)
+        name: QuantArray(q.format, q.shape, target, scale=q._scale)
+        for (name, q), target in zip(tensors.items(), targets, strict=True)
     }
 
 

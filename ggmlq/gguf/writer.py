@@ -13,6 +13,7 @@ from ..base.text import short
 from ..errors import GGMLQError, GGUFError, GGUFNotFoundError, GGUFOSError
 from . import inputs, target
 from .atomic import Chunk, Staging
+from .companions import WithCompanions, missing_companion
 from .extents import Extent
 from .file import GGUFFile
 from .header import DEFAULT_ALIGNMENT, aligned
@@ -125,7 +126,7 @@ def layout(
 def file_bytes(tensors: Mapping[str, Any], metadata: Metadata, byteorder: str) -> int:
     """The size of a single file of these tensors."""
     laid = Layout(byteorder, choose_alignment(metadata, DEFAULT_ALIGNMENT, False))
-    return _nbytes(part("", _described(tensors), metadata, laid), laid)
+    return _nbytes(part("", _described(tensors)[0], metadata, laid), laid)
 
 
 @contextmanager
@@ -166,7 +167,9 @@ def _planned(
         check_keys(entries)
         align = choose_alignment(entries, alignment, alignment is not _ALIGNMENT)
         laid = Layout(_checked_order(byteorder), align)
-        return plan(final, _described(arrays), entries, laid, _checked_limits(*limits)), arrays, laid
+        described, added = _described(arrays)
+        arrays = WithCompanions(arrays, added) if added else arrays
+        return plan(final, described, entries, laid, _checked_limits(*limits)), arrays, laid
     except GGUFError as error:
         raise type(error)(f"{request}: {error}") from error.__cause__
 
@@ -180,14 +183,20 @@ def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return named
 
 
-def _described(arrays: Mapping[str, Any]) -> list[Described]:
-    described = []
+def _described(arrays: Mapping[str, Any]) -> tuple[list[Described], dict[str, tuple[str, Any]]]:
+    """The tensors in order, and the companions that some of them bring along, by the tensor's name."""
+    described, added = [], {}
     for name in arrays:
         try:
-            described.append(inputs.describe(name, arrays[name]))
+            x = arrays[name]
+            described.append(inputs.describe(name, x))
+            if companion := missing_companion(name, x, arrays):
+                added[name] = companion
+                described.append(inputs.describe(*companion))
         except GGUFError as error:
             raise GGUFError(f"tensor {short(name, 200)}: {error}") from None
-    return described
+        del x  # one array at a time
+    return described, added
 
 
 def _checked_order(byteorder: str) -> str:

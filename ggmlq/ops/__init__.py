@@ -4,11 +4,22 @@
     scaled_linear    codes with scales times codes with scales
     expert_linear    rows times the experts that their tokens use
     warm             calls that repeat an earlier one: little is checked, recorded launches run
+    warm_device      such calls on a GPU
+    gated_linear     two products, one times a function of the other; activations.py has the functions
+    transposed       products with weights as they lie, y @ q
+    invariant        products on a GPU of which no row depends on the rows beside it
+    epilogue         bias, residual and rounding in one pass, where no kernel does them
     tensors          calls with torch tensors, warm ones and others
     operands         operands of a product, checked
     call             a product of checked operands: choose, launch, finish
+    tuning           in it, kernels timed where no table says which is fastest
     quantize         floats to blocks; encoding.py deals the rows out
     dequantize       blocks to floats; decoding.py deals the rows out
+    attention        softmax(scale·q·kᵀ + mask)·v over keys and values in blocks
+    attending        its operands, checked
+    cache            KVCache: keys and values of sequences, and what was appended to each
+    rotation         in it, columns spread over each other before they are quantized
+    rows             arrays that may be written to: rows encoded into them, and decoded
     quantize_scaled  floats to codes with a scale for every tile, and back
     equal            equality of format, shape and bytes
     joining          concatenate and stack, block by block
@@ -20,23 +31,33 @@ An operation registers itself with the arrays (``arrays.weights.operation``), so
 this room.
 """
 
+from .attention import attention
+from .cache import KVCache
 from .dequantize import dequantize
 from .equal import equal
 from .expert_linear import expert_linear
+from .gated_linear import gated_linear
 from .joining import concatenate, stack
 from .linear import linear
 from .quantize import quantize
 from .quantize_scaled import quantize_scaled
+from .rows import empty, put, take
 from .scaled_linear import scaled_linear
 
 __all__ = [
+    "KVCache",
+    "attention",
     "concatenate",
     "dequantize",
+    "empty",
     "equal",
     "expert_linear",
+    "gated_linear",
     "linear",
+    "put",
     "quantize",
     "quantize_scaled",
     "scaled_linear",
     "stack",
+    "take",
 ]

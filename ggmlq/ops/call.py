@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ..arrays.array import QuantArray
+from ..arrays.companion import multiply, of_uses
 from ..arrays.scaled import ScaledArray
-from ..base.devices import namespace, on_device_of, place_of
+from ..base.devices import cuda_device, is_host, namespace, on_device_of, place_of
 from ..codes import Code
 from ..codes.tiling import Tile
-from ..dispatch import ladder
 from ..dispatch.checks import FLOAT32, check_bias, check_out, float_dtype, takes_sums
 from ..dispatch.epilogue import PLAIN, Epilogue, is_written
-from ..dispatch.ladder import Problem
-from . import warm
+from ..dispatch.ladder import Problem, Rung
+from . import tuning, warm
 from .quantize_scaled import coded, static_scales
 
 
@@ -59,57 +62,87 @@ def result_of(
 
 def run(
     problem: Problem, operands: tuple[Any, ...], result: Result, kernel: str, arithmetic: str | None = None,
-    key: warm.Key | None = None, remake: Callable[[], Any] | None = None,
+    key: warm.Key | None = None, remake: Callable[..., Any] | None = None, invariant: bool = False,
 ) -> Any:  # fmt: skip
     """The result of a product, by the named rung or the fastest; ``operands`` are as rungs take them.
 
-    ``key``: the key of the call's recording, if it is an ordinary call; ``remake()`` quantizes the first
-    operand again, where the call quantized it.
+    ``key``: the key of the call's recording, if it is an ordinary call; ``remake(*key.arrays)`` makes the
+    first operand again; None: it is the array.
     """
     weights, (request, shape, wanted, out, bias, coding) = operands[1], result
     memory, xp = weights.memory, namespace(weights.memory)
     with on_device_of(problem, memory, weights), np.errstate(over="ignore", invalid="ignore"):
-        rung = ladder.choose(problem, kernel, arithmetic)
+        if kernel == "auto" and not is_host(memory) and cuda_device().capturing(memory.device.id):
+            problem = replace(problem, captured=True)
         operands = _as_rows(operands[0]), *operands[1:]
+        rung = tuning.chosen(problem, operands, kernel, arithmetic, invariant)
         sums = (len(operands[0]), len(weights)) if len(operands) == 2 else shape
         some = math.prod(sums) and weights.shape[-1]
-        epilogue = _epilogue(rung, memory, sums, result) if rung.ends and some else PLAIN
+        scale = weights.scale if isinstance(weights, QuantArray) else None
+        epilogue = _epilogue(rung, weights, sums, result) if rung.ends and some and scale is None else PLAIN
         rest = bias if epilogue.bias is None else None  # what no kernel adds
-        dtype = _written(rung, wanted if out is None else out.dtype, rest, coding, epilogue)
+        narrow = FLOAT32 if scale is not None else wanted if out is None else out.dtype
+        dtype = _written(rung, narrow, sums, rest, coding, epilogue)
         direct = out is not None and _takes(out, operands, bias, dtype)
         y = out.reshape(sums) if direct else xp.empty(sums, dtype)
         if not some:
             y[...] = 0
-        elif epilogue is PLAIN:
-            warm.launch(rung, operands, y, key, lambda: _as_rows(remake()) if remake else operands[0])
+        elif epilogue is PLAIN or rung.repeats:
+            key = key if scale is None or is_host(memory) else None  # warm calls on a GPU know no scale
+            warm.launch(
+                rung, operands, y, key, lambda *arrays: _as_rows(remake(*arrays) if remake else arrays[0]),
+                epilogue,
+            )  # fmt: skip
         else:
             rung.launch(*operands, y, end=epilogue)
+        if scale is not None:
+            multiply(y, scale if len(operands) == 2 else of_uses(scale, operands[2]))
         if rest is not None:
             y += rest
         if out is not None:
-            if not direct:
+            if not direct and not _narrowed(y, out):
                 out[...] = y.reshape(shape)
             return out
         if coding is None:
-            return y.astype(wanted, copy=False).reshape(shape)
+            return as_wanted(y, wanted).reshape(shape)
         if epilogue.code is not None:
             return ScaledArray.assembled(y.reshape(shape), epilogue.scales, coding.code, coding.tile)
         scales = static_scales(request, coding.scales, memory, sums, coding.code, coding.tile)
         return coded(request, y.reshape(shape), coding.code, coding.tile, scales=scales)
 
 
-def _epilogue(rung: ladder.Rung, memory: Any, sums: tuple[int, ...], result: Result) -> Epilogue:
+def _epilogue(rung: Rung, weights: Any, sums: tuple[int, ...], result: Result) -> Epilogue:
     """The steps after the sums that the rung takes itself: bias and codes, but never a bias in float64."""
-    bias, coding = result.bias, result.coding
+    bias, coding, memory = result.bias, result.coding, weights.memory
     if bias is not None:
         if bias.dtype.itemsize > 4:
             return PLAIN
-        bias = namespace(memory).ascontiguousarray(bias, np.float32)
+        dtype = bias.dtype if isinstance(weights, QuantArray) and bias.dtype.char in "feH" else np.float32
+        bias = namespace(memory).ascontiguousarray(bias, dtype)
     if coding is not None and is_written(coding.code):
         request = f"{result.request} with requantize"
         scales = static_scales(request, coding.scales, memory, sums, coding.code, coding.tile)
         return Epilogue(bias, coding.code, scales)
     return PLAIN if bias is None else Epilogue(bias)
+
+
+def as_wanted(y: Any, wanted: np.dtype[Any]) -> Any:
+    """Results in the dtype that the caller wants."""
+    if wanted == np.float16 and y.dtype == np.float32 and is_host(y):
+        halves = np.empty(y.shape, np.float16)
+        if _narrowed(y, halves):
+            return halves
+    return y.astype(wanted, copy=False)
+
+
+def _narrowed(y: Any, out: Any) -> bool:
+    """Write float32 results into a float16 ``out`` on the host; False, and nothing done, where it cannot."""
+    if not is_host(out) or out.dtype != np.float16 or y.dtype != np.float32:
+        return False
+    if not (out.flags.c_contiguous and y.flags.c_contiguous and y.size):
+        return False
+    narrowed: bool = import_module("ggmlq.cpu.encode._halves").narrow_into(y, out)
+    return narrowed
 
 
 def _as_rows(x: Any) -> Any:
@@ -126,14 +159,17 @@ def _takes(out: Any, operands: tuple[Any, ...], bias: Any, dtype: np.dtype[Any])
             arrays += operand.parts()
         else:
             arrays.append(getattr(operand, "memory", operand))
+    if dtype.itemsize == 2 and not is_host(out) and out.data.ptr % 4:  # kernels store two of them at a time
+        return False
     return takes_sums(place_of(out).share, out, *arrays, dtype=dtype)
 
 
 def _written(
-    rung: ladder.Rung, wanted: np.dtype[Any], rest: Any, coding: Coding | None, epilogue: Epilogue
+    rung: Rung, wanted: np.dtype[Any], sums: tuple[int, ...], rest: Any, coding: Coding | None,
+    epilogue: Epilogue,
 ) -> np.dtype[Any]:  # fmt: skip
     """The dtype that a kernel writes: that of codes, of 16 bits where it may round its sums, or float32."""
     if epilogue.code is not None:
         return epilogue.code.dtype
-    narrow = rung.narrow and rest is None and coding is None and wanted.itemsize == 2
+    narrow = rung.narrow and rest is None and coding is None and wanted.itemsize == 2 and not sums[-1] % 2
     return wanted if narrow else FLOAT32

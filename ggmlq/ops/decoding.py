@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
+from ..arrays.buffers import frozen
 from ..base.unwinding import until_imported
 from ..formats import Format
 
@@ -60,6 +61,47 @@ def decode_through(q: QuantArray, values: NDArray[Any]) -> None:
             values[rows] = part
 
 
+def decode_picked(q: QuantArray, ids: NDArray[np.int64], values: NDArray[Any]) -> None:
+    """Decode rows ``ids`` of an array on the host, [N, …, K], into contiguous floats; NaN for no row."""
+    if not values.size:
+        return
+    length, out = values.size // len(ids), values.reshape(len(ids), *q.shape[1:])
+    there = (ids >= 0) & (ids < len(q))
+    missing = None if there.all() else ~there
+    few = max(1, SLAB // length)
+    native = values.dtype in NATIVE and q.format.dtype.kind != "i"
+    decode = None
+    if native:
+        _calls[q.format.name] += values.size
+        if _calls[q.format.name] > PATIENCE and (decode := decoder(q.format)) is not None:
+            decode(frozen(np.empty(0, np.uint8)), _halves(values.reshape(-1)[:0]))
+
+    def work(start: int, stop: int) -> None:
+        for first in range(start, stop, few):
+            rows = slice(first, min(first + few, stop))
+            picked = ids[rows] if missing is None else np.where(there[rows], ids[rows], 0)
+            part = np.ascontiguousarray(q.raw[picked]) if len(q) else None
+            if part is None:
+                out[rows] = np.nan
+                continue
+            if decode is not None:
+                decode(frozen(part.reshape(-1)), _halves(out[rows].reshape(-1)))
+            elif native:
+                _in_numpy(QuantArray(q.format, out[rows].shape, part), out[rows])
+            else:
+                decode_through(QuantArray(q.format, out[rows].shape, part), out[rows])
+            if missing is not None:
+                out[rows][missing[rows]] = np.nan
+
+    threads = importlib.import_module("ggmlq.base.threads")
+    threads.share(work, len(ids), max(1, -(-SHARED // length)))
+
+
+def _halves(flat: NDArray[Any]) -> NDArray[Any]:
+    """Halves as the numbers of 16 bits that compiled code writes; other floats as they are."""
+    return flat.view(np.uint16) if flat.dtype == np.float16 else flat
+
+
 def decoder(fmt: Format) -> Decoder | None:
     """The compiled decoder of a format, or None where it has none."""
     with until_imported("numba"):
@@ -79,9 +121,7 @@ def _compiled(decode: Decoder, q: QuantArray, values: NDArray[Any]) -> None:
     share = importlib.import_module("ggmlq.base.threads").share
     raw = np.ascontiguousarray(q.raw).reshape(-1)
     raw.flags.writeable = False  # one kind of array: it is compiled once
-    flat = values.reshape(-1)
-    if flat.dtype == np.float16:
-        flat = flat.view(np.uint16)
+    flat = _halves(values.reshape(-1))
     size, nbytes = q.format.block_size, q.format.dtype.itemsize
 
     decode(raw[:0], flat[:0])  # compiled here: a thread of the pool would wait for one that compiles

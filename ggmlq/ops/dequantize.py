@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
+from ..arrays.companion import by_row, multiply
 from ..arrays.weights import Float, Out, operation
 from ..base.devices import cuda_module, on_device_of
 from ..dispatch.checks import check_out, float_dtype
@@ -56,6 +57,8 @@ def dequantize(q: QuantArray, dtype: Any = np.float32, out: Any = None) -> Any:
     if out is not None:
         check_out(request, out, q.shape, q.device)
         kind = out.dtype
+    if q.scale is not None:
+        return _scaled(q, kind, out)
     if q.device != "cpu":
         with on_device_of(request, q.memory, q):
             values = cuda_module("quantize.decode").dequantize(q, kind)
@@ -71,3 +74,17 @@ def dequantize(q: QuantArray, dtype: Any = np.float32, out: Any = None) -> Any:
     elif values.size:
         decode_through(q, values)
     return values
+
+
+def _scaled(q: QuantArray, kind: np.dtype[Any], out: Any) -> Any:
+    """Blocks times their companion scale, in float32, converted once."""
+    wide = np.dtype(np.float64 if q.format.dtype.kind == "i" or q.format.dtype == np.float64 else np.float32)
+    direct = out is not None and out.dtype == wide
+    values = dequantize(q.unscaled(), wide, out if direct else None)
+    scale = q.scale
+    multiply(values, scale if not np.ndim(scale) else by_row(scale, q.shape[:-1])[..., None])
+    if out is None:
+        return values.astype(kind, copy=False)
+    if not direct:
+        out[...] = values
+    return out

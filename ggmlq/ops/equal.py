@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..arrays.array import QuantArray
+from ..arrays.companion import same_scales
 from ..arrays.scaled import ScaledArray
 from ..base.devices import namespace, on_device_of
 from ..errors import DTypeError
@@ -13,7 +14,8 @@ from ..errors import DTypeError
 def equal(a: QuantArray | ScaledArray, b: QuantArray | ScaledArray) -> bool:
     """Compare two arrays: True if format, shape and bytes are the same, on the host or on a device.
 
-    Of a big-endian file the little-endian bytes count. NaN equals NaN here if the bytes do. ScaledArrays are
+    Of a big-endian file the little-endian bytes count. NaN equals NaN here if the bytes do. Companion scales
+    are the same too. ScaledArrays are
     the same if their codes, scales and zero points are, and their tiles as they lie over the shape.
 
     >>> import numpy as np, ggmlq as gq
@@ -28,6 +30,8 @@ def equal(a: QuantArray | ScaledArray, b: QuantArray | ScaledArray) -> bool:
                 "compare values as np.array_equal(np.asarray(q), x)"
             )
     if type(a) is not type(b) or a.shape != b.shape or _means(a) != _means(b):
+        return False
+    if isinstance(a, QuantArray) and isinstance(b, QuantArray) and not same_scales(a._scale, b._scale):
         return False
     if a is b:
         return True

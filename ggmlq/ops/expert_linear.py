@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from ..arrays.array import QuantArray
 from ..arrays.scaled import ScaledArray
-from ..arrays.tensors import is_tensor
+from ..arrays.tensors import array_of, is_tensor
 from ..arrays.weights import Divided, operation
-from ..base.devices import on_device_of
+from ..base.devices import device_of, is_host, namespace, on_device_of
+from ..dispatch.checks import as_floats
 from ..dispatch.problems import ExpertLinear
+from ..errors import DeviceError, ShapeError
 from . import tensors, warm
 from .call import result_of, run
-from .operands import check_matrices, check_rows, experts
+from .epilogue import ended, ending, finished, memory_of, place_for_sums
+from .invariant import by_uses
+from .operands import check_ids, check_matrices, check_rows, experts, shape_of_ids
 
 REQUEST = "expert_linear(x, q, ids)"
 
@@ -29,13 +34,18 @@ def expert_linear(
     kernel: str = "auto",
     arithmetic: str | None = None,
     out: Any = None,
+    bias: Any = None,
+    weights: Any = None,
+    residual: Any = None,
     dtype: DTypeLike | None = np.float32,
     check: bool | None = None,
+    invariant: bool = False,
 ) -> Any:
     """Multiply each token with the experts that it uses: ``y[t, u] = x[t] @ q[ids[t, u]].T``.
 
-    This is ggml's ``mul_mat_id``. All rows of an expert are multiplied together, so that its weights are
-    read once; a token may use an expert twice, and experts may go unused.
+    This is ggml's ``mul_mat_id``; with weights the results of a token's experts are summed. All rows of an
+    expert are multiplied together, so that its weights are read once; a token may use an expert twice, and
+    experts may go unused.
 
     Parameters
     ----------
@@ -53,16 +63,26 @@ def expert_linear(
         Choose only kernels that multiply in this arithmetic.
     out : array, optional
         Receives the result, in its own dtype, and is returned.
+    bias : array, optional
+        [E, N]: a row for each expert, added to its results.
+    weights : array, optional
+        [T, U]: how much each expert counts. The result is then ``sum(weights[t, u] * y[t, u])``, [T, N].
+    residual : array, optional
+        Added to the result, whose shape it has or is broadcast to. It may be ``out``. All sums are float32,
+        and rounded once.
     dtype : dtype
         Of the result: float16, bfloat16, float32 or float64.
     check : bool, optional
         Whether an id that is no expert is an error; otherwise it makes a row of NaN. By default ids on the
         host are looked at, those on a GPU are not, since that would wait for it.
+    invariant : bool
+        A row of the result has the same bits whatever tokens are beside it, and how many. This may take
+        longer; on a GPU each use is a product of its own.
 
     Returns
     -------
     array
-        [T, U, N] on the device of q.
+        [T, U, N], or with weights [T, N], on the device of q.
 
     >>> import numpy as np, ggmlq as gq
     >>> w = np.arange(3, dtype=np.float32)[:, None, None] * np.eye(2, 32, dtype=np.float32)
@@ -74,13 +94,19 @@ def expert_linear(
            [[1., 1.],
             [1., 1.]]], dtype=float32)
     """
+    if not (bias is None and weights is None and residual is None):
+        rest = {"kernel": kernel, "arithmetic": arithmetic, "check": check, "invariant": invariant}
+        return _ended(x, q, ids, bias, weights, residual, out, dtype, rest)
+    how: Any = ("invariant", arithmetic) if invariant else arithmetic
     try:
-        y = warm.experts_on_host(x, q, ids, kernel, arithmetic, out, dtype, check)
+        y = warm.experts_on_host(x, q, ids, kernel, how, out, dtype, check)
         if y is not None:
             return y
     except MemoryError:
         pass  # the next lines say it in words
     options: dict[str, Any] = {"kernel": kernel, "arithmetic": arithmetic, "check": check}
+    if invariant:
+        options["invariant"] = True
     if isinstance(q, Divided):
         return q.run("expert_linear", x, ids, out=out, dtype=dtype, **options)
     check_matrices(REQUEST, q)
@@ -89,13 +115,94 @@ def expert_linear(
     with on_device_of(REQUEST, q.memory, q):  # in a CUDA graph what x and ids become stays with q
         operands = experts(REQUEST, x, q, ids, look=q.device == "cpu" if check is None else check)
     result = result_of(REQUEST, q, operands.shape, dtype, out)
-    key = warm.experts_key(x, ids, kernel, arithmetic)
-    return run(ExpertLinear.of(*operands), operands, result, kernel, arithmetic, key)
+    problem = ExpertLinear.of(*operands)
+    if invariant and not is_host(q.memory):
+        more: dict[str, Any] = {
+            "kernel": kernel,
+            "arithmetic": arithmetic,
+            "dtype": result.dtype,
+            "check": False,
+        }
+        with on_device_of(problem, q.memory, q):
+            rows, n = operands.x, operands.shape[-1]
+            y = by_uses(rows, operands.ids, n, result.dtype, lambda x, e: expert_linear(x, q, e, **more))
+            return ended(y, out)
+    key = warm.experts_key(x, ids, kernel, how)
+    return run(problem, operands, result, kernel, arithmetic, key, None, invariant)
+
+
+def _ended(
+    x: Any, q: Any, ids: Any, bias: Any, weights: Any, residual: Any, out: Any, dtype: Any,
+    options: dict[str, Any],
+) -> Any:  # fmt: skip
+    """The product plus each expert's bias, summed by weights, plus a residual."""
+    if not isinstance(q, Divided):
+        check_matrices(REQUEST, q)
+    used = shape_of_ids(REQUEST, ids)
+    shape = (*used, q.shape[1]) if weights is None else (*used[:1], q.shape[1])
+    if is_tensor(x):
+        options |= {"weights": weights}
+        rest = shape, out, dtype, bias
+        return tensors.called(expert_linear, REQUEST, x, (q, ids), *rest, residual=residual, **options)
+    memory = memory_of(q, x)
+    ids = check_ids(REQUEST, ids, _Place(device_of(memory)), look=False)
+    bias = _checked("bias", bias, (q.shape[0], q.shape[1]), memory)
+    weights = _checked("weights", weights, used, memory)
+    end = ending(REQUEST, shape, device_of(memory), residual, out, dtype)
+    with on_device_of(REQUEST, memory, q if hasattr(q, "recorded") else None):
+        place = place_for_sums(end, bias, ids) if weights is None else None
+        sums = expert_linear(x, q, ids, out=place, **options)
+        if end.out is None and end.dtype == np.float32 and weights is None:
+            end = end._replace(out=sums)
+        numbers = namespace(memory).where((ids >= 0) & (ids < q.shape[0]), ids, 0)
+        return finished(end, sums, partial(_of_uses, sums, numbers, bias, weights))
+
+
+class _Place(NamedTuple):
+    """The device where ids must be; their numbers are not looked at."""
+
+    device: str
+
+
+def _checked(name: str, part: Any, shape: tuple[int, ...], memory: Any) -> Any:
+    """The bias or weights of experts, as floats of this shape on the device of the result."""
+    if part is None:
+        return None
+    part = as_floats(REQUEST, array_of(REQUEST, part, name) if is_tensor(part) else part, name)
+    if device_of(part) != device_of(memory):
+        raise DeviceError(
+            f"{REQUEST}: {name} is on {device_of(part)}, x and q are on {device_of(memory)}; move it there"
+        )
+    if part.shape != shape:
+        means = "[E, N], a row for each expert" if name == "bias" else "[T, U], a number for each use"
+        raise ShapeError(f"{REQUEST}: {name} has shape {part.shape}; it is {means}; pass shape {shape}")
+    return part
+
+
+def _of_uses(sums: Any, numbers: Any, bias: Any, weights: Any, rows: slice) -> Any:
+    """Rows of the result: of uses, or where there are weights of tokens.
+
+    A token's experts are added in the order of its ids, so that no other token changes a bit of it.
+    """
+    if weights is None:
+        part = sums.reshape(numbers.size, sums.shape[-1])[rows]
+        if bias is not None:
+            part += bias[numbers.reshape(-1)[rows]]
+        return part
+    part, by = sums[rows], weights[rows].astype(np.float32)
+    if bias is not None:
+        part += bias[numbers[rows]]
+    if not part.shape[1]:
+        return part.sum(axis=1)
+    total = part[:, 0] * by[:, 0, None]
+    for u in range(1, part.shape[1]):
+        total += part[:, u] * by[:, u, None]
+    return total
 
 
 def _shape(x: Any, q: Any, ids: Any) -> tuple[int, ...]:
     """The shape of the result for a tensor x."""
-    shape = tuple(getattr(ids, "shape", None) or np.shape(ids))
+    shape = shape_of_ids(REQUEST, ids)
     if len(shape) == 2:  # else the ids are wrong, which is said later
         check_rows(REQUEST, tuple(x.shape), q, shape)
     return (*shape, q.shape[1])

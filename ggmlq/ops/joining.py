@@ -9,6 +9,7 @@ import numpy as np
 
 from ..arrays.array import QuantArray
 from ..arrays.buffers import frozen
+from ..arrays.companion import joined as joined_scale
 from ..arrays.scaled import ScaledArray
 from ..base.devices import is_host, namespace, on_device_of
 from ..base.text import short
@@ -48,8 +49,8 @@ def concatenate(arrays: Iterable[Array], axis: int = 0) -> Array:
                 f"{request}: shapes {operands[0].shape} and {array.shape}; they may differ along axis "
                 f"{at} alone; slice or reshape one of them"
             )
-    joined: Array = _joined(request, operands, at)
-    return joined
+    whole: Array = _joined(request, operands, at)
+    return whole
 
 
 def stack(arrays: Iterable[Array], axis: int = 0) -> Array:
@@ -74,8 +75,8 @@ def stack(arrays: Iterable[Array], axis: int = 0) -> Array:
         raise ShapeError(
             f"{request}: shapes {shape} and {differing[0].shape}; all must be the same; slice them"
         )
-    joined: Array = _joined(request, [array.reshape(*shape[:at], 1, *shape[at:]) for array in operands], at)
-    return joined
+    whole: Array = _joined(request, [array.reshape(*shape[:at], 1, *shape[at:]) for array in operands], at)
+    return whole
 
 
 def _checked(request: str, arrays: Any) -> list[Any]:
@@ -127,7 +128,9 @@ def _joined(request: str, arrays: list[Any], at: int) -> Any:
         raw = namespace(first.memory).concatenate([array.raw for array in arrays], axis=at)
         length = sum(array.shape[at] for array in arrays)
         shape = (*first.shape[:at], length, *first.shape[at + 1 :])
-        return QuantArray(first.format, shape, frozen(raw) if is_host(raw) else raw)
+        scales, shapes = [array._scale for array in arrays], [array.shape for array in arrays]
+        scale = joined_scale(request, scales, shapes, at)
+        return QuantArray(first.format, shape, frozen(raw) if is_host(raw) else raw, scale=scale)
 
 
 # --- codes with scales ------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, overload
 
 import numpy as np
@@ -10,52 +11,59 @@ from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
 from ..arrays.tensors import is_tensor
-from ..arrays.weights import Divided, Float, Host, Out, operation
-from ..base.devices import device_of, is_host, place_of
+from ..arrays.weights import Divided, Float, Host, Out, Transposed, operation
+from ..base.devices import device_of, is_host, on_device_of, place_of
 from ..dispatch import ladder
-from ..dispatch.checks import FLOAT32, activations
+from ..dispatch.checks import FLOAT32, activations, check_bias, float_dtype
 from ..dispatch.problems import Linear
-from . import tensors, warm
-from .call import result_of, run
+from . import tensors, transposed, warm, warm_device
+from .call import Result, as_wanted, result_of, run
+from .epilogue import added, ended, rows_of
+from .invariant import by_pieces, kernel_of
 from .operands import check_blocks
 
+FLOAT16 = np.dtype(np.float16)
 REQUEST = "linear(x, q)"
 
 
 @overload
 def linear(
-    x: Host, q: QuantArray, *, kernel: str = ..., arithmetic: str | None = ..., out: None = ...,
-    bias: Any = ..., dtype: type[np.float32] | None = ...,
+    x: Host, q: QuantArray | Transposed, *, kernel: str = ..., arithmetic: str | None = ..., out: None = ...,
+    bias: Any = ..., residual: Any = ..., dtype: type[np.float32] | None = ..., invariant: bool = ...,
 ) -> NDArray[np.float32]: ...  # fmt: skip
 @overload
 def linear(
-    x: Host, q: QuantArray, *, kernel: str = ..., arithmetic: str | None = ..., out: None = ...,
-    bias: Any = ..., dtype: type[Float],
+    x: Host, q: QuantArray | Transposed, *, kernel: str = ..., arithmetic: str | None = ..., out: None = ...,
+    bias: Any = ..., residual: Any = ..., dtype: type[Float], invariant: bool = ...,
 ) -> NDArray[Float]: ...  # fmt: skip
 @overload
 def linear(
-    x: Host, q: QuantArray, *, kernel: str = ..., arithmetic: str | None = ..., out: Out, bias: Any = ...,
-    dtype: Any = ...,
+    x: Host, q: QuantArray | Transposed, *, kernel: str = ..., arithmetic: str | None = ..., out: Out,
+    bias: Any = ..., residual: Any = ..., dtype: Any = ...,
+    invariant: bool = ...,
 ) -> Out: ...  # fmt: skip
 @overload
 def linear(
-    x: Any, q: QuantArray | Divided, *, kernel: str = ..., arithmetic: str | None = ..., out: Any = ...,
-    bias: Any = ..., dtype: Any = ...,
+    x: Any, q: QuantArray | Transposed | Divided, *, kernel: str = ..., arithmetic: str | None = ...,
+    out: Any = ..., bias: Any = ..., residual: Any = ..., dtype: Any = ...,
+    invariant: bool = ...,
 ) -> Any: ...  # fmt: skip
 
 
 @operation
 def linear(
     x: Any,
-    q: QuantArray | Divided,
+    q: QuantArray | Transposed | Divided,
     *,
     kernel: str = "auto",
     arithmetic: str | None = None,
     out: Any = None,
     bias: Any = None,
+    residual: Any = None,
     dtype: Any = np.float32,
+    invariant: bool = False,
 ) -> Any:
-    """Multiply activations with quantized weights: ``x [..., K] @ q [N, K].T``.
+    """Multiply activations with quantized weights: ``x [..., K] @ q [N, K].T + bias + residual``.
 
     Parameters
     ----------
@@ -63,7 +71,8 @@ def linear(
         Activations [..., K], on the device of q. A torch tensor gives a torch tensor.
     q : QuantArray
         Weights [N, K], or on several devices (:func:`ggmlq.parallel.shard`). Those of f64 and integer
-        tensors are rounded to float32.
+        tensors are rounded to float32. With ``q.T``, and x [..., N], the product is ``x @ q``, which sums
+        over rows of q: the gradient of activations, or the other use of a tied embedding.
     kernel : str
         ``"auto"``, or a kernel's name such as ``"cpu:panels"``; see :func:`ggmlq.kernels`.
     arithmetic : str, optional
@@ -72,8 +81,13 @@ def linear(
         Receives the result, in its own dtype, and is returned. It may overlap the operands.
     bias : array, optional
         Added to each row, [N].
+    residual : array, optional
+        Added to the result, whose shape it has or is broadcast to. It may be ``out``. The sums are float32
+        until all is added, and rounded once.
     dtype : dtype
         Of the result: float16, bfloat16 (of ml_dtypes), float32 or float64; the sums are float32 or better.
+    invariant : bool
+        A row of the result has the same bits whatever rows are beside it, and how many. This may take longer.
 
     Returns
     -------
@@ -85,39 +99,89 @@ def linear(
     >>> gq.linear(np.ones(32, np.float32), w) > 0.99
     array([ True,  True,  True])
     """
+    if residual is not None:
+        return _added(x, q, kernel, arithmetic, out, bias, residual, dtype, invariant)
+    how = ("invariant", arithmetic) if invariant else arithmetic  # the name of it in keys of recordings
     try:
         y = None
         if type(x) is np.ndarray:
             if type(q) is QuantArray and x.dtype is FLOAT32 and x.flags.c_contiguous:
-                y = warm.repeated(q, (x.shape, kernel, arithmetic), (x,), out, bias, dtype)
+                y = warm.repeated(q, (x.shape, kernel, how), (x,), out, bias, dtype)
+            elif x.dtype is FLOAT16 and type(q) is QuantArray and out is None and x.size <= warm.MOST_NUMBERS:
+                return _of_halves(x, q, kernel, arithmetic, bias, dtype, invariant)
         elif (product := _warm(x)) is not None:
-            y = product(x, q, kernel, arithmetic, out, bias, dtype)
+            y = product(x, q, kernel, how, out, bias, dtype)
         if y is not None:
             return y
     except MemoryError:
         pass  # the next lines say it in words
+    if isinstance(q, Transposed):
+        return _added(x, q, kernel, arithmetic, out, bias, None, dtype, invariant)
+    options: dict[str, Any] = {"kernel": kernel, "arithmetic": arithmetic}
+    if invariant:
+        options["invariant"] = True
     if isinstance(q, Divided):
-        return q.run("linear", x, kernel=kernel, arithmetic=arithmetic, out=out, bias=bias, dtype=dtype)
+        return q.run("linear", x, out=out, bias=bias, dtype=dtype, **options)
     check_blocks(REQUEST, q)
     if is_tensor(x):
-        shape, options = (*x.shape[:-1], q.shape[0]), {"kernel": kernel, "arithmetic": arithmetic}
-        return tensors.called(linear, REQUEST, x, (q,), shape, out, dtype, bias, of_bits, **options)
-    return _product(activations(REQUEST, x, q), q, kernel, arithmetic, out, bias, dtype)
+        shape, bits = (*x.shape[:-1], q.shape[0]), None if invariant else of_bits
+        return tensors.called(linear, REQUEST, x, (q,), shape, out, dtype, bias, bits, **options)
+    return _product(activations(REQUEST, x, q), q, kernel, arithmetic, out, bias, dtype, invariant)
+
+
+def _of_halves(
+    x: Any, q: QuantArray, kernel: str, arithmetic: Any, bias: Any, dtype: Any, invariant: bool
+) -> Any:
+    """A small product of float16 on the host, as one of float32, whose repeated calls are warm."""
+    wanted = float_dtype(REQUEST, dtype)
+    rows = np.ascontiguousarray(x, np.float32)
+    y = linear(rows, q, kernel=kernel, arithmetic=arithmetic, bias=bias, invariant=invariant)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return as_wanted(y, wanted)
+
+
+def _added(
+    x: Any, q: Any, kernel: str, arithmetic: Any, out: Any, bias: Any, residual: Any, dtype: Any,
+    invariant: bool,
+) -> Any:  # fmt: skip
+    """The product plus a residual, where there is one; repeated calls are warm but for that."""
+    options: dict[str, Any] = {"kernel": kernel, "arithmetic": arithmetic, "invariant": invariant}
+    if isinstance(q, Transposed):
+        options |= {"out": out, "bias": bias, "residual": residual, "dtype": dtype}
+        return transposed.multiply("linear(y, q.T)", x, q, **options)
+    if not isinstance(q, Divided):
+        check_blocks(REQUEST, q)
+        if bias is not None and not is_tensor(x):
+            bias = check_bias(REQUEST, bias, q)
+    shape = (*rows_of(x), q.shape[0])
+    if is_tensor(x):
+        options |= {"bias": bias}
+        return tensors.added(REQUEST, lambda: linear(x, q, **options), x, residual, shape, out, dtype)
+    return added(REQUEST, partial(linear, x, q, **options), q, shape, bias, residual, out, dtype)
 
 
 def _warm(x: Any) -> Any:
     """The function for warm products of torch tensors or CuPy arrays; None for other arrays."""
     if not is_host(x):
-        return warm.on_device
+        return warm_device.on_device
     return tensors.linear if is_tensor(x) else None
 
 
-def _product(x: Any, q: QuantArray, kernel: str, arithmetic: Any, out: Any, bias: Any, dtype: Any) -> Any:
+def _product(
+    x: Any, q: QuantArray, kernel: str, arithmetic: Any, out: Any, bias: Any, dtype: Any,
+    invariant: bool = False,
+) -> Any:  # fmt: skip
     """The product of checked activations, floats or the bits of bfloat16."""
     result = result_of(REQUEST, q, (*x.shape[:-1], q.shape[0]), dtype, out, bias)
     problem = _problem(x, q)
-    key = warm.linear_key(x, problem.m, kernel, arithmetic)
-    return run(problem, (x, q), result, kernel, arithmetic, key)
+    if invariant and not is_host(x):
+        named = kernel_of(problem.with_rows(1), str(kernel), arithmetic)
+        options = {"kernel": named, "arithmetic": arithmetic, "bias": result.bias, "dtype": result.dtype}
+        with on_device_of(problem, q.memory, q):
+            y = by_pieces(x, len(q), result.dtype, lambda rows: linear(rows, q, **options))
+            return ended(y, out)
+    key = warm.linear_key(x, problem.m, kernel, ("invariant", arithmetic) if invariant else arithmetic)
+    return run(problem, (x, q), result, kernel, arithmetic, key, None, invariant)
 
 
 def _problem(x: Any, q: QuantArray) -> Linear:
@@ -128,10 +192,26 @@ def _problem(x: Any, q: QuantArray) -> Linear:
 def of_bits(
     bits: Any, q: QuantArray, *, out: Any, kernel: str, arithmetic: Any, bias: Any = None
 ) -> bool:  # fmt: skip
-    """Multiply bfloat16 on a GPU by a kernel that reads its bits; False where there is none."""
-    if bits.shape[-1:] != q.shape[1:] or device_of(bits) != q.device or not warm.is_aligned(bits):
+    """Multiply bfloat16 on a GPU by a kernel that reads its bits; False where there is none.
+
+    ``out`` is float32, or uint16 for the bits of bfloat16; then ``bias`` may be bits, too.
+    """
+    if (
+        q.scale is not None
+        or bits.shape[-1:] != q.shape[1:]
+        or device_of(bits) != q.device
+        or not warm_device.is_aligned(bits)
+    ):
         return False
-    if not bits.size or not ladder.choose(_problem(bits, q), kernel, arithmetic).repeats:
+    problem = _problem(bits, q)
+    if not bits.size or not (rung := ladder.choose(problem, kernel, arithmetic)).repeats:
         return False
-    _product(bits, q, kernel, arithmetic, out, bias, np.float32)
+    if out.dtype != np.uint16:
+        _product(bits, q, kernel, arithmetic, out, bias, np.float32)
+        return True
+    n = len(q)
+    if not (rung.narrow and rung.ends) or n % 2 or (bias is not None and bias.shape != (n,)):
+        return False
+    result = Result(REQUEST, out.shape, out.dtype, out, bias)
+    run(problem, (bits, q), result, kernel, arithmetic, warm.linear_key(bits, problem.m, kernel, arithmetic))
     return True

@@ -16,7 +16,6 @@ from ..arrays.array import QuantArray
 from ..arrays.buffers import refuse_mask
 from ..arrays.scaled import ScaledArray
 from ..arrays.tensors import bits_of, is_tensor
-from ..arrays.weights import Transposed
 from ..base.devices import device_of, is_host
 from ..codes import CODES, Code
 from ..dispatch.checks import activations, as_floats, check_columns, check_device
@@ -53,8 +52,6 @@ def check_linear(request: str, x: Any, q: QuantArray) -> Any:
 
 def check_weights(request: str, w: Any) -> None:
     """Refuse weights that are no ScaledArray [N, K]."""
-    if isinstance(w, Transposed):
-        raise DTypeError(f"{request}: w is {w!r}; rows of w lie along K; pass w, not w.T")
     if not isinstance(w, ScaledArray):
         raise DTypeError(
             f"{request}: the weights are a {type(w).__name__}; they must be a ScaledArray; make one with "
@@ -80,6 +77,11 @@ def with_scales(request: str, x: Any, w: ScaledArray, how: Any = None, name: str
         operand = coded(request, floats, code, tile, takes_zeros(how, code))
     check_pair(request, operand, w)
     return operand
+
+
+def check_floats(request: str, x: Any, w: ScaledArray) -> None:
+    """Refuse floats whose rows are not as long as those of w."""
+    check_columns(request, x, w)
 
 
 def check_pair(request: str, x: ScaledArray, w: ScaledArray) -> None:
@@ -171,6 +173,14 @@ def check_matrices(request: str, q: Any) -> None:
     if q.ndim != 3:
         way = "gq.linear takes a matrix" if q.ndim == 2 else "reshape the weights"
         raise ShapeError(f"{request}: {q!r} is {q.ndim}-D; weights of experts are [E, N, K]; {way}")
+
+
+def shape_of_ids(request: str, ids: Any) -> tuple[int, ...]:
+    """The shape of ids that are not checked yet: an array, a tensor, or lists."""
+    try:
+        return tuple(getattr(ids, "shape", None) or np.shape(ids))
+    except ValueError as error:
+        raise DTypeError(f"{request}: ids are no array ({error}); pass integers [T, U]") from None
 
 
 def check_ids(request: str, ids: Any, q: Any, *, look: bool) -> Any:

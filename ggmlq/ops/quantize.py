@@ -63,7 +63,7 @@ def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantAr
         with on_device_of(request, x):
             encoded = None if imatrix is not None else cuda_module("quantize").quantize(x, fmt)
             return encoded or quantize(x.get(), fmt, imatrix).to(device_of(x))
-    _check_can_quantize(request, fmt)
+    check_can_quantize(request, fmt)
     x = as_floats(request, x)
     if x.ndim == 0:
         raise ShapeError(f"{request}: x is a scalar; blocks need an axis, pass at least 1-D")
@@ -75,7 +75,7 @@ def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantAr
             _warn_of_overflow(request, fmt, x, weights)
         blocks = raw.reshape(-1, raw.shape[-1])
         if not encode_rows(request, fmt, x, weights, blocks):
-            _warn_of_invalid(request, fmt, blocks.view(fmt.dtype), x.shape)
+            warn_of_invalid(request, fmt, blocks.view(fmt.dtype), x.shape)
     return QuantArray(fmt, x.shape, frozen(raw))
 
 
@@ -91,7 +91,8 @@ def _format(format: str | int | Format) -> Format:
         raise error
 
 
-def _check_can_quantize(request: str, fmt: Format) -> None:
+def check_can_quantize(request: str, fmt: Format) -> None:
+    """Refuse a format that this version only decodes."""
     if not fmt.can_quantize:
         able = ", ".join(f.name for f in FORMATS.values() if f.can_quantize)
         raise UnsupportedError(
@@ -122,7 +123,7 @@ def _warn_of_overflow(request: str, fmt: Format, x: NDArray[Any], weights: NDArr
         )
 
 
-def _warn_of_invalid(request: str, fmt: Format, blocks: NDArray[Any], shape: tuple[int, ...]) -> None:
+def warn_of_invalid(request: str, fmt: Format, blocks: NDArray[Any], shape: tuple[int, ...]) -> None:
     """Warn of blocks with scales that are not finite: finite float32 values may be too large for a half."""
     bad = fmt.invalid(blocks)
     if bad.any():

@@ -10,13 +10,16 @@ from numpy.typing import NDArray
 
 from ..arrays.scaled import ScaledArray
 from ..arrays.tensors import array_of, is_tensor
-from ..arrays.weights import Divided, Float, Host, Out, operation
-from ..base.devices import on_device_of
+from ..arrays.weights import Divided, Float, Host, Out, Transposed, operation
+from ..base.devices import is_host, on_device_of
 from ..codes import CODES
+from ..dispatch.checks import check_bias
 from ..dispatch.problems import INT32, ScaledLinear
 from ..errors import DTypeError, ShapeError, UnsupportedError
-from . import tensors, warm
+from . import tensors, transposed, warm
 from .call import Coding, result_of, run
+from .epilogue import added, ended, rows_of
+from .invariant import by_pieces
 from .operands import check_weights, with_scales
 
 ACCUMULATE = {"integer": ("int32", "int64", "float32", "fp32_chunks"), "float": ("float32",)}
@@ -27,36 +30,38 @@ REQUEST = "scaled_linear(x, w)"
 def scaled_linear(
     x: Host | ScaledArray, w: ScaledArray, *, activations: Any = ..., kernel: str = ...,
     accumulate: str | None = ..., out: None = ..., bias: Any = ..., dtype: type[np.float32] | None = ...,
-    requantize: None = ...,
+    requantize: None = ..., residual: Any = ..., dynamic: bool = ..., invariant: bool = ...,
 ) -> NDArray[np.float32]: ...  # fmt: skip
 @overload
 def scaled_linear(
     x: Host | ScaledArray, w: ScaledArray, *, activations: Any = ..., kernel: str = ...,
     accumulate: str | None = ..., out: None = ..., bias: Any = ..., dtype: type[Float],
-    requantize: None = ...,
+    requantize: None = ..., residual: Any = ..., dynamic: bool = ..., invariant: bool = ...,
 ) -> NDArray[Float]: ...  # fmt: skip
 @overload
 def scaled_linear(
     x: Host | ScaledArray, w: ScaledArray, *, activations: Any = ..., kernel: str = ...,
     accumulate: str | None = ..., out: Out, bias: Any = ..., dtype: Any = ..., requantize: None = ...,
+    residual: Any = ..., dynamic: bool = ..., invariant: bool = ...,
 ) -> Out: ...  # fmt: skip
 @overload
 def scaled_linear(
     x: Host | ScaledArray, w: ScaledArray, *, activations: Any = ..., kernel: str = ...,
     accumulate: str | None = ..., out: None = ..., bias: Any = ..., dtype: Any = ...,
-    requantize: tuple[Any, Any],
+    requantize: tuple[Any, Any], dynamic: bool = ..., invariant: bool = ...,
 ) -> ScaledArray: ...  # fmt: skip
 @overload
 def scaled_linear(
-    x: Any, w: ScaledArray | Divided, *, activations: Any = ..., kernel: str = ...,
+    x: Any, w: ScaledArray | Transposed | Divided, *, activations: Any = ..., kernel: str = ...,
     accumulate: str | None = ..., out: Any = ..., bias: Any = ..., dtype: Any = ..., requantize: Any = ...,
+    residual: Any = ..., dynamic: bool = ..., invariant: bool = ...,
 ) -> Any: ...  # fmt: skip
 
 
 @operation
 def scaled_linear(
     x: Any,
-    w: ScaledArray | Divided,
+    w: ScaledArray | Transposed | Divided,
     *,
     activations: Any = None,
     kernel: str = "auto",
@@ -65,8 +70,11 @@ def scaled_linear(
     bias: Any = None,
     dtype: Any = np.float32,
     requantize: Any = None,
+    residual: Any = None,
+    dynamic: bool = False,
+    invariant: bool = False,
 ) -> Any:
-    """Multiply codes with scales: ``x [..., K] @ w [N, K].T``.
+    """Multiply codes with scales: ``x [..., K] @ w [N, K].T + bias + residual``.
 
     Integers are summed exactly, up to the scales; floats in float32, at the latest every group of K that
     shares a scale.
@@ -79,7 +87,8 @@ def scaled_linear(
     w : ScaledArray
         Weights [N, K], or on several devices (:func:`ggmlq.parallel.shard`). Its code and that of x are
         both integers or both floats. Of the columns of their tiles one is a multiple of the other, or the
-        whole axis.
+        whole axis. With ``w.T``, and floats x [..., N], the product is ``x @ w``, which sums over rows of w,
+        decoded to float32.
     activations : (code, tile), optional
         How floats x are quantized: by default to the code of w, floats in tiles (1, 128), integers in
         (1, None), and to a code without a sign, such as uint8, with zero points. K need not be whole
@@ -98,6 +107,13 @@ def scaled_linear(
     requantize : (code, scales), optional
         Give the result as a ScaledArray of this code under these scales: a number, or an array of shape
         (1, 1), (1, N), (M, 1) or (M, N). A GPU keeps an array of float32 scales itself, not a copy.
+    residual : array, optional
+        Added to the result, whose shape it has or is broadcast to; not with requantize. It may be ``out``.
+    dynamic : bool
+        Codes and scales of w may be rewritten between calls: nothing that is made of them is kept, and on a
+        GPU nothing is waited for on the host, so that the product may be recorded in a graph.
+    invariant : bool
+        A row of the result has the same bits whatever rows are beside it, and how many. This may take longer.
 
     Examples
     --------
@@ -107,14 +123,23 @@ def scaled_linear(
     array([[1., 1., 1.],
            [1., 1., 1.]], dtype=float32)
     """
-    key = warm.scaled_key(x, w, activations, kernel, accumulate)
-    if key is not None and requantize is None:
+    key = None if dynamic else warm.scaled_key(x, w, activations, kernel, accumulate)
+    if key is not None and invariant:
+        key = key._replace(key=("invariant", key.key))
+    if key is not None and requantize is None and residual is None:
         try:
             if (y := warm.repeated(w, *key, out, bias, dtype)) is not None:
                 return y
         except MemoryError:
             pass  # the next lines say it in words
     options: dict[str, Any] = {"activations": activations, "kernel": kernel, "accumulate": accumulate}
+    options |= {name: True for name, on in (("dynamic", dynamic), ("invariant", invariant)) if on}
+    if isinstance(w, Transposed):
+        _check_transposed(w, x, activations, accumulate, requantize)
+        options = {"kernel": kernel, "out": out, "bias": bias, "residual": residual, "dtype": dtype}
+        return transposed.multiply("scaled_linear(y, w.T)", x, w, invariant=invariant, **options)
+    if residual is not None:
+        return _added(x, w, residual, bias, out, dtype, requantize, options)
     if isinstance(w, Divided):
         return w.run("scaled_linear", x, out=out, bias=bias, dtype=dtype, requantize=requantize, **options)
     check_weights(REQUEST, w)
@@ -128,7 +153,15 @@ def scaled_linear(
     else:
         with on_device_of(REQUEST, w.codes, w):  # in a CUDA graph what x becomes stays with w
             operand = with_scales(REQUEST, x, w, activations)
+    if invariant and operand is not x and operand.tiling.r != 1:
+        raise UnsupportedError(
+            f"{REQUEST}: invariant=True, and floats x quantized in tiles of {operand.tile}, whose rows share "
+            "scales; pass activations=(code, (1, columns)), or x quantized"
+        )
     rows = operand.as_rows()
+    if dynamic:
+        with on_device_of(REQUEST, w.codes, w):
+            w = w.passing()
     result = result_of(REQUEST, w, (*operand.shape[:-1], w.shape[0]), dtype, out, bias, "w")
     problem = ScaledLinear.of(rows, w, accumulate)
     _check_sums(problem, rows.code.kind)
@@ -138,8 +171,65 @@ def scaled_linear(
                 f"{REQUEST}: requantize gives a new ScaledArray, out takes floats; pass one of them"
             )
         result = result._replace(coding=coding_of(requantize, problem.m, problem.n))
-    remake = None if operand is x else partial(with_scales, REQUEST, x, w, activations)
-    return run(problem, (rows, w), result, kernel, None, key, remake)
+
+    if invariant and not is_host(w.codes):
+        if requantize is not None:
+            raise UnsupportedError(f"{REQUEST}: invariant=True with requantize on a GPU; quantize the result")
+        more: dict[str, Any] = {
+            "kernel": kernel,
+            "accumulate": accumulate,
+            "dynamic": dynamic,
+            "dtype": result.dtype,
+        }
+        with on_device_of(problem, w.codes, w):
+            y = by_pieces(
+                operand, len(w), result.dtype, lambda x: scaled_linear(x, w, bias=result.bias, **more)
+            )
+            return ended(y, out)
+
+    def remake(*arrays: Any) -> ScaledArray:
+        if operand is not x:
+            return with_scales(REQUEST, arrays[0], w, activations)
+        codes, scales, zeros = (*arrays, None)[:3]
+        return ScaledArray.assembled(codes, scales, x.code, x.tile, zeros, x.tiling)
+
+    return run(problem, (rows, w), result, kernel, None, key, remake, invariant)
+
+
+def _added(
+    x: Any, w: Any, residual: Any, bias: Any, out: Any, dtype: Any, requantize: Any, options: dict[str, Any]
+) -> Any:  # fmt: skip
+    """The product plus a residual; repeated calls are warm but for that."""
+    if requantize is not None:
+        raise UnsupportedError(
+            f"{REQUEST}: requantize and residual; codes are made of sums and bias alone; leave requantize "
+            "out, and quantize the result, gq.quantize_scaled(y, …)"
+        )
+    if not isinstance(w, Divided):
+        check_weights(REQUEST, w)
+        if bias is not None and not is_tensor(x):
+            bias = check_bias(REQUEST, bias, w, "w")
+    shape = (*rows_of(x), w.shape[0])
+    if is_tensor(x):
+        options |= {"bias": bias}
+        return tensors.added(REQUEST, lambda: scaled_linear(x, w, **options), x, residual, shape, out, dtype)
+    return added(REQUEST, partial(scaled_linear, x, w, **options), w, shape, bias, residual, out, dtype)
+
+
+def _check_transposed(w: Transposed, y: Any, activations: Any, accumulate: Any, requantize: Any) -> None:
+    """Refuse what the product with codes as they lie does not do: it decodes w and sums in float32."""
+    request = "scaled_linear(y, w.T)"
+    if isinstance(y, ScaledArray):
+        raise DTypeError(
+            f"{request}: y is {y!r}; the product along the rows of w, y @ w, takes floats and decodes w; "
+            "pass y.dequantize()"
+        )
+    if not (activations is None and requantize is None and accumulate in (None, "float32")):
+        raise UnsupportedError(
+            f"{request} with {w.T!r}: activations={activations!r}, accumulate={accumulate!r}, "
+            f"requantize={requantize!r}; the product along the rows of w decodes w and sums in float32; "
+            "leave these out"
+        )
 
 
 def _check_sums(problem: ScaledLinear, kind: str) -> None:

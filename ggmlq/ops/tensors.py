@@ -24,8 +24,9 @@ from ..arrays.tensors import array_of, bits_of, lacks_numpy_dtype
 from ..base.devices import cuda_device, cuda_driver
 from ..dispatch.checks import float_dtype
 from ..dispatch.ladder import Rung
-from ..errors import DTypeError
-from . import warm
+from ..errors import DeviceError, DTypeError, ShapeError
+from . import warm_device
+from .epilogue import fits, unfit
 
 HOST = -1  # torch's number of it
 
@@ -76,12 +77,18 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
     letter, index = torch.kinds.get(x.dtype), x.get_device() if on_device else HOST
     if letter is None or (on_device and (not shape or len(q.shape) != 2 or shape[-1] != q.shape[1])):
         return None
-    key: Any = shape, kernel, arithmetic
-    if on_device:
-        key = warm.key_of(math.prod(shape[:-1]), kernel, arithmetic, letter)
     try:
-        kind, launches = torch.results.get(dtype), q.recording(key)
-    except TypeError:  # it cannot be hashed, so it is neither a dtype nor the name of a kernel
+        kind, whole = torch.results.get(dtype), False
+        if on_device:
+            wanted = kind if out is None else out.dtype
+            written = wanted if wanted in torch.kinds else torch.float32
+            launches, whole = warm_device.recording(
+                q, math.prod(shape[:-1]), kernel, arithmetic, letter, torch.kinds[written],
+                None if bias is None else torch.kinds.get(bias.dtype),
+            )  # fmt: skip
+        else:
+            launches = q.recording((shape, kernel, arithmetic))
+    except (TypeError, AttributeError):  # it cannot be hashed, so it is no dtype nor the name of a kernel
         return None
     if kind is None or launches is None or type(launches) is Rung or not _is_plain(torch, x):
         return None
@@ -91,7 +98,7 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
     if out is not None and (not _fits(torch, out, (*shape[:-1], n), index) or out.is_inference()):
         return None
     if on_device:
-        y = _on_device(torch, launches, x, q, out, bias)
+        y = _on_device(torch, launches, x, q, out, bias, written if whole else torch.float32, whole)
         if y is None or y is out:
             return y
     else:
@@ -102,6 +109,8 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
             return None
         y = x.new_empty(shape[0], n) if len(shape) == 2 else x.new_empty(*shape[:-1], n)
         launches(address, y.data_ptr())
+        if q.scale is not None:
+            y *= float(q.scale) if not np.ndim(q.scale) else sys.modules["torch"].from_numpy(q.scale.copy())
         if bias is not None:
             y += bias
     if out is not None:
@@ -109,7 +118,10 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
     return y if kind is torch.float32 else y.to(kind)
 
 
-def _on_device(torch: Torch, launches: Any, x: Any, q: Any, out: Any, bias: Any) -> Any | None:
+def _on_device(
+    torch: Torch, launches: Any, x: Any, q: Any, out: Any, bias: Any, written: Any, whole: bool
+) -> Any | None:  # fmt: skip
+    """The product by recorded launches, of the dtype ``written``; ``whole``: they add the bias."""
     index = x.get_device()
     if not (cuda_driver().device() == index == q.memory.data.device_id) or not x.is_contiguous():
         return None
@@ -117,18 +129,19 @@ def _on_device(torch: Torch, launches: Any, x: Any, q: Any, out: Any, bias: Any)
     if not address or address % 16 or (stream and (torch.device() != index or torch.capturing())):
         return None
     y = out
-    if out is None or out.dtype is not torch.float32 or not _is_apart(out, x, q.memory, bias):
-        y = torch.empty((*x.shape[:-1], q.shape[0]), dtype=torch.float32, device=x.device)
+    if out is None or out.dtype is not written or out.data_ptr() % 4 or not _is_apart(out, x, q.memory, bias):
+        y = torch.empty((*x.shape[:-1], q.shape[0]), dtype=written, device=x.device)
         if not y.data_ptr():  # a mode under which tensors have no memory
             return None
+    at = bias.data_ptr() if whole and bias is not None else 0
     if launches.workspace:
         memory = torch.empty(launches.workspace, dtype=torch.bytes, device=x.device)
-        launches(address, y.data_ptr(), stream, memory.data_ptr())
+        launches(address, y.data_ptr(), stream, memory.data_ptr(), at)
     else:
-        launches(address, y.data_ptr(), stream)
-    if bias is not None:
+        launches(address, y.data_ptr(), stream, 0, at)
+    if bias is not None and not whole:
         m = math.prod(x.shape[:-1])
-        warm.adder(q, m, torch.kinds[bias.dtype])(bias.data_ptr(), y.data_ptr(), stream)
+        warm_device.adder(q, m, torch.kinds[bias.dtype])(bias.data_ptr(), y.data_ptr(), stream)
     return y
 
 
@@ -166,22 +179,35 @@ def _is_apart(out: Any, x: Any, memory: Any, bias: Any) -> bool:
 
 def called(
     operation: Callable[..., Any], request: str, x: Any, operands: tuple[Any, ...], shape: tuple[int, ...],
-    out: Any, dtype: Any, bias: Any = None, of_bits: Callable[..., bool] | None = None, **options: Any,
+    out: Any, dtype: Any, bias: Any = None, of_bits: Callable[..., bool] | None = None, residual: Any = None,
+    **options: Any,
 ) -> Any:  # fmt: skip
     """The result of ``operation(x, *operands)`` as a tensor of this shape; x, ``out``, ``bias`` are tensors.
 
     ``of_bits`` multiplies the bits of bfloat16 on a GPU; if no kernel does, it does nothing and gives False.
     """
     torch = sys.modules["torch"]
-    kind = dtype if isinstance(dtype, torch.dtype) else getattr(torch, float_dtype(request, dtype).name)
-    if not kind.is_floating_point:
-        raise DTypeError(f"{request}: values are floats, {dtype} was asked for; ask for torch.float32")
+    kind = _kind(request, torch, dtype)
+    if residual is not None:
+        more = (operands, shape, None, torch.float32, bias, of_bits)
+        return added(
+            request, lambda: called(operation, request, x, *more, **options), x, residual, shape, out, dtype
+        )
     _refuse_others(request, torch, x=x, bias=bias, out=out)
     bfloat = of_bits is not None and x.is_cuda and x.dtype is torch.bfloat16 and not x.is_neg()
     with as_torch_works(torch, x.device):
         rows = array_of(request, x) if not bfloat else bits_of(request, x.detach().view(torch.int16), "x")
         y = out
-        if out is None or (lacks_numpy_dtype(torch, out) and (out.shape, out.device) == (shape, x.device)):
+        if bfloat and out is None and kind is torch.bfloat16:
+            y = torch.empty(shape, dtype=kind, device=x.device)
+            bits = dict(options, out=_bits(request, torch, y, "out"), bias=None)
+            if bias is not None:
+                bits["bias"] = _bits(request, torch, bias, "bias")
+            if of_bits is not None and of_bits(rows.view(np.uint16), *operands, **bits):
+                return y
+        if of_bits is not None and out is None and x.is_cuda and kind is x.dtype is torch.float16:
+            y = torch.empty(shape, dtype=kind, device=x.device)
+        elif out is None or (lacks_numpy_dtype(torch, out) and (out.shape, out.device) == (shape, x.device)):
             y = torch.empty(shape, dtype=torch.float32, device=x.device)
         options["out"] = array_of(request, y, "out")
         if bias is not None:
@@ -195,6 +221,50 @@ def called(
         return out if y is out else out.copy_(y)
 
 
+def added(
+    request: str, product: Callable[[], Any], x: Any, residual: Any, shape: tuple[int, ...], out: Any,
+    dtype: Any,
+) -> Any:  # fmt: skip
+    """``product()``, float32 of this shape, plus a residual, rounded once."""
+    torch = sys.modules["torch"]
+    kind = _kind(request, torch, dtype)
+    _check_residual(request, torch, x, residual, shape, out)
+    y = product()
+    y += residual
+    return y.to(kind) if out is None else out.copy_(y)
+
+
+def _kind(request: str, torch: Any, dtype: Any) -> Any:
+    """The dtype of torch's that a caller names, by it or by NumPy's."""
+    kind = dtype if isinstance(dtype, torch.dtype) else getattr(torch, float_dtype(request, dtype).name)
+    if not kind.is_floating_point:
+        raise DTypeError(f"{request}: values are floats, {dtype} was asked for; ask for torch.float32")
+    return kind
+
+
+def _check_residual(
+    request: str, torch: Any, x: Any, residual: Any, shape: tuple[int, ...], out: Any
+) -> None:  # fmt: skip
+    """Refuse a residual that cannot be added to a result of this shape, or an ``out`` of another."""
+    _refuse_others(request, torch, x=x, residual=residual, out=out)
+    for name, tensor in (("residual", residual), ("out", out)):
+        if tensor is not None and tensor.device != x.device:
+            raise DeviceError(f"{request}: {name} is on {tensor.device}, x on {x.device}; move it there")
+        if tensor is not None:
+            array_of(request, tensor, name)
+    if not fits(residual.shape, shape):
+        raise ShapeError(unfit(request, residual.shape, shape))
+    if out is not None and tuple(out.shape) != shape:
+        raise ShapeError(f"{request}: out has shape {tuple(out.shape)}, the result {shape}; allocate {shape}")
+
+
+def _bits(request: str, torch: Any, tensor: Any, name: str) -> Any:
+    """A tensor as an array: of bfloat16 the bits, as uint16."""
+    if tensor.dtype is not torch.bfloat16:
+        return array_of(request, tensor, name)
+    return bits_of(request, tensor.detach().view(torch.int16), name).view(np.uint16)
+
+
 def _refuse_others(request: str, torch: Any, **operands: Any) -> None:
     for name, operand in operands.items():
         if operand is None:
@@ -206,8 +276,8 @@ def _refuse_others(request: str, torch: Any, **operands: Any) -> None:
             )
         if operand.requires_grad and torch.is_grad_enabled():
             raise DTypeError(
-                f"{request}: {name} requires a gradient; products with quantized weights have none; "
-                f"pass {name}.detach(), or work under torch.no_grad()"
+                f"{request}: {name} requires a gradient; products of tensors with arrays have none; use "
+                f"ggmlq.torch.Linear, which has one; or pass {name}.detach(), or work under torch.no_grad()"
             )
 
 

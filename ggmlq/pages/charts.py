@@ -61,11 +61,17 @@ class Lines:
     log: bool = False  # values over decades; those of 0 lie on the lower edge
     limit: float | None = None  # a value beyond which something is wrong
     note: str = ""
+    decades: bool = False  # positions over decades too; those of 0 or less are left out
 
     def shown(self) -> list[Series]:
         """The series without points that cannot be drawn, and without empty series."""
-        visible = [Series(s.name, [p for p in s.points if _has_place(p, self.log)]) for s in self.series]
+        visible = [Series(s.name, [p for p in s.points if self._has_place(p)]) for s in self.series]
         return [series for series in visible if series.points]
+
+    def _has_place(self, point: tuple[float, float]) -> bool:
+        x, y = point
+        visible = (y >= 0 or not self.log) and (x > LEAST or not self.decades)
+        return visible and abs(x) < MOST and abs(y) < MOST
 
     def range(self) -> tuple[float, float]:
         """Ends of the y axis."""
@@ -79,10 +85,6 @@ class Lines:
         ticks = linear_ticks(low, high if high > low else low + 1)
         step = ticks[1][0] - ticks[0][0] if ticks[1:] else 1.0
         return low, max(high, low + step)
-
-
-def _has_place(point: tuple[float, float], log: bool) -> bool:
-    return all(abs(n) < MOST for n in point) and (point[1] >= 0 or not log)
 
 
 def linear_ticks(low: float, high: float, about: int = 5) -> list[Tick]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..base import missing
 from ..errors import MissingDependencyError, PageError
-from .charts import Bars
+from .charts import Bars, Lines
 from .render import put
 from .svg import document
 
@@ -34,7 +34,7 @@ def check_picture(path: str | os.PathLike[str], option: str = "--plot") -> None:
         _matplotlib()
 
 
-def draw(charts: Sequence[Bars], path: str | os.PathLike[str]) -> str:
+def draw(charts: Sequence[Bars | Lines], path: str | os.PathLike[str]) -> str:
     """Write charts, one below the other, as SVG or PNG by the ending of the path; returns the path."""
     check_picture(path)
     target = os.fspath(path)
@@ -52,23 +52,43 @@ def _matplotlib() -> Any:
         ) from None
 
 
-def _png(charts: Sequence[Bars]) -> bytes:
+def _png(charts: Sequence[Bars | Lines]) -> bytes:
     width, height = SIZE
     figure = _matplotlib().Figure(figsize=(width, height * len(charts)), layout="constrained")
     for axes, chart in zip(figure.subplots(len(charts), squeeze=False)[:, 0], charts, strict=True):
-        edges = list(chart.edges)
-        axes.bar(edges[:-1], chart.counts, [b - a for a, b in pairwise(edges)],
-                 align="edge", color=BLUE)  # fmt: skip
+        if isinstance(chart, Bars):
+            _bars(axes, chart)
+        else:
+            _lines(axes, chart)
         axes.set_title(_literal(chart.title), loc="left", fontsize=11)
         axes.set_xlabel(_literal(chart.x))
-        marks = chart.marks()
-        axes.set_xticks([at for at, _ in marks], [_literal(name) for _, name in marks])
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", alpha=0.3)
         axes.set_axisbelow(True)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=144)
     return buffer.getvalue()
+
+
+def _bars(axes: Any, chart: Bars) -> None:
+    edges = list(chart.edges)
+    axes.bar(edges[:-1], chart.counts, [b - a for a, b in pairwise(edges)],
+             align="edge", color=BLUE)  # fmt: skip
+    marks = chart.marks()
+    axes.set_xticks([at for at, _ in marks], [_literal(name) for _, name in marks])
+
+
+def _lines(axes: Any, chart: Lines) -> None:
+    for series in chart.shown():
+        axes.plot(*zip(*series.points, strict=True), "o-", markersize=3, label=_literal(series.name))
+    axes.set(
+        ylabel=_literal(chart.y),
+        xscale="log" if chart.decades else "linear",
+        yscale="log" if chart.log else "linear",
+    )
+    if chart.limit is not None:
+        axes.axhline(chart.limit, color="grey", linestyle="--")
+    axes.legend(fontsize=7)
 
 
 def _literal(text: str) -> str:

@@ -92,9 +92,10 @@ def _lines(chart: Lines, alone: bool) -> ElementTree.Element:
     root = _root("chart lines", (width, int(bottom + BOTTOM + 20 * len(key))), chart.title, chart.note)
     low, high = chart.range()
     y = _logarithmic(low, high, bottom, top + 14) if chart.log else _linear(low, high, bottom, top + 14)
-    ends = [p[0] for series in shown for p in series.points] or [0.0, 1.0]
+    ends = [p[0] for series in shown for p in series.points] or [1.0, 2.0]
     first, last = min(ends), max(ends)
-    x = _linear(first, last if last > first else first + 1, LEFT + 10, width - RIGHT - 10)
+    place = _logarithmic if chart.decades else _linear
+    x = place(first, last if last > first else first + 1, LEFT + 10, width - RIGHT - 10)
     _title(root, chart.title, alone)
     _add(root, "text", {"class": "label", "x": "0", "y": f"{top + 2:.1f}"}, chart.y)
     _rules(root, log_ticks(low, high) if chart.log else linear_ticks(low, high), y, width - RIGHT)
@@ -103,7 +104,8 @@ def _lines(chart: Lines, alone: bool) -> ElementTree.Element:
                             "y1": f"{y(chart.limit):.1f}", "y2": f"{y(chart.limit):.1f}"})  # fmt: skip
     for i, series in enumerate(shown):
         _series(root, i, series, x, lambda value: y(max(value, low)))
-    ticks = [(n, text) for n, text in linear_ticks(first, last, 8) if n == int(n)]
+    whole = [(n, text) for n, text in linear_ticks(first, last, 8) if n == int(n)]
+    ticks = log_ticks(first, last) if chart.decades else whole
     _foot(root, ticks, x, bottom, chart.x)
     for row, entries in enumerate(key):
         for i, at in entries:

@@ -7,6 +7,7 @@ blocks.py     damaged blocks, scales, codes
 error.py      errors measured against an original or estimated without one; what other types would give
 findings.py   what of it somebody should know
 page.py       the facts as a page; figures.py its charts and grids
+survey/       gq.survey: values of many models, and the error of each type on them
 """
 
 from ..gguf.check import Finding

@@ -8,6 +8,7 @@
     scales.py    the scales of 8-bit weights
     writer.py    save: one file, whole or not at all
     check.py     every rule, as a list of findings
+    either.py    gq.open and gq.save: safetensors or GGUF, by the content or the name
 
 This reader is our own. The package ``safetensors`` has no NumPy type for bfloat16 and 8-bit floats, makes no
 views whose bytes the system could copy, and explains a damaged file in one word.

@@ -153,6 +153,9 @@ def _item(name: str, x: Any) -> Item:
                 f"tensor {name!r} is {x.format.name}; safetensors has no blocks of ggml's; pass "
                 "x.dequantize(), or run `ggmlq convert model.gguf FOLDER`"
             )
+        if isinstance(x, QuantArray) and x.scale is not None:
+            x = x.dequantize(np.float64 if x.format.name == "f64" else np.float32)
+            return Item(name, _dtype(name, x), x.shape, x)
         return Item(name, kind, x.shape, x)
     if is_tensor(x):
         dtype = str(x.dtype).removeprefix("torch.")

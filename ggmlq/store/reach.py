@@ -46,7 +46,16 @@ class Side(NamedTuple):
 SIDES = {
     "cuda": Side(
         ("cuda/", "formats/", "codes/", "fixed/", "gru/", "dispatch/epilogue.py"),
-        ("cuda/machine/", "cuda/prebuilt/", "cuda/intrinsics/language.py", "cuda/intrinsics/blank.py", TABLE),
+        (
+            "cuda/machine/",
+            "cuda/prebuilt/",
+            *(f"cuda/intrinsics/{name}.py" for name in ("language", "blank", "compilers", "quick_inlining")),
+            *(
+                f"cuda/intrinsics/{name}.py"
+                for name in ("numba_cuda", "numba_mlir", "mlir_builder", "mlir_ir")
+            ),
+            TABLE,
+        ),
         ("cuda/machine/compiling.py",),
     ),
     "cpu": Side(

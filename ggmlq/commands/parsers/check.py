@@ -18,6 +18,8 @@ EXAMPLES = """\
   ggmlq check --lib ~/llama.cpp/build --types q4_0,q4_K --save bad
   ggmlq check --types q4_0 --shapes 1x4096x4096,512x4096x4096 --time 20
   ggmlq check --replay bad/q4_0-1.npz
+  ggmlq check --invariance --types q4_0,q8_0       a row's bits alone, beside others, by other threads
+  ggmlq check --ops all                            every other operation: norms, rope, attention, copies …
 """
 
 
@@ -28,6 +30,15 @@ def add(commands: Commands) -> None:
         "case", nargs="*", help="cases of test-backend-ops: 'MUL_MAT(type_a=q4_0,…)', MUL_MAT_ID"
     )
     parser.add_argument("--op", help=argparse.SUPPRESS)  # as test-backend-ops has it, to say what is taken
+    parser.add_argument("--ops", metavar="NAMES", help="operations that are no products: ROPE,NORM, or all")
+    parser.add_argument(
+        "--invariance", action="store_true",
+        help="do the bits of a row depend on rows beside it, its place, threads? of the library and of ggmlq",
+    )  # fmt: skip
+    parser.add_argument(
+        "--test-file", type=Path, metavar="OUT", help="with --ops: write the cases for test-backend-ops"
+    )
+    parser.add_argument("--large", action="store_true", help="also more than 65535 rows, and 2^31 elements")
     parser.add_argument("--lib", type=Path, help="a library or build folder (default: as doctor finds it)")
     parser.add_argument("--device", default="CPU", help="one of the build's devices (default: CPU)")
     parser.add_argument(
@@ -55,7 +66,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--arithmetic", help="the arithmetic that the kernels claim (default: the one that fits)"
     )
-    parser.add_argument("--timeout", type=float, default=60, help="seconds for one case (default: 60)")
+    parser.add_argument("--timeout", type=float, help="seconds for one case (default: 60; with --ops: 20)")
     parser.add_argument("--save", type=Path, metavar="DIR", help="write wrong cases to DIR as npz")
     parser.add_argument("--replay", type=Path, metavar="NPZ", action="append", default=[],
                         help="run a case that --save wrote")  # fmt: skip

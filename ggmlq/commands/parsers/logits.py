@@ -8,10 +8,10 @@ from ._options import Commands, declare
 
 SUMMARY = "find the first node at which two llama.cpp builds differ"
 ABOUT = """\
-Run a model in two builds on the same tokens, and name the first node that differs by more than its
-arithmetic allows: a product that is wrong in one of them, or an operation between products after which
-inputs differ by more than rounding. Exit 0: both are right, 1: a node differs by more than its arithmetic
-allows, 2: it could not run.
+Run a model in two builds on the same tokens, and name the first node that differs by more than rounding
+explains: every node of either build is judged on its own inputs, element by element; after an operation that
+nobody judges inputs may be further apart than rounding. Exit 0: both are right, 1: a node differs by more
+than rounding explains, 2: it could not run.
 """
 EXAMPLES = """\
   ggmlq logits model.gguf --against ~/llama.cpp/build-new --prompt 'Once upon a time'

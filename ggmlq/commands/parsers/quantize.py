@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from . import _convert, _llama_quantize
 from ._options import Commands, bits, count, declare, size
@@ -18,6 +19,7 @@ EXAMPLES = """\
   ggmlq quantize model-f16.gguf model-q4_K_M.gguf --type q4_K_M --imatrix imatrix.gguf
   ggmlq quantize model-f16.gguf small.gguf --target 4.5bpw --imatrix imatrix.gguf
   ggmlq quantize model-f16.gguf small.gguf --size 5GiB --write-types recipe.txt
+  ggmlq quantize model-f16.gguf small.gguf --kl 0.05 --text text.txt
   ggmlq quantize in.gguf out.gguf --type q4_0 --keep '^output=q6_K' --keep 'ffn_down=q5_0'
   ggmlq quantize in.gguf out.gguf --type q8_0 --keep '^token_embd=same' --dry-run
   ggmlq quantize model-f16.gguf model-q4_K.gguf --type q4_K --workers 8
@@ -25,8 +27,9 @@ EXAMPLES = """\
 
 As in llama-quantize, the positional TYPE means the mix of that name (--pure: the type). --type means the
 type if there is one of that name. --target and --size measure the error of each tensor in each type, weighted
-by importance. --write-types writes the chosen types to a file for --tensor-types, which is llama-quantize's
---tensor-type-file.
+by importance. --kl runs the model (those of `ggmlq run`) with one recipe after the other on every other
+stretch of the text, and judges its choice on the rest. --write-types writes the chosen types to a file for
+--tensor-types, which is llama-quantize's --tensor-type-file.
 """
 
 
@@ -43,6 +46,10 @@ def add(commands: Commands) -> None:
     which.add_argument(
         "--size", type=size, metavar="SIZE", help="the same for the size of the file: 5GiB, 800M"
     )
+    which.add_argument(
+        "--kl", type=_limit, metavar="X",
+        help="the smallest file whose shares of tokens are that near to IN's, in the mean, on --text",
+    )  # fmt: skip
     _recipe_options(parser)
     parser.add_argument(
         "--mixed",
@@ -84,4 +91,18 @@ def _recipe_options(parser: argparse.ArgumentParser) -> None:
         "--tensor-types", "--tensor-type-file", metavar="FILE",
         help="types by name: PATTERN=TYPE, one per line, as for llama-quantize; --keep has priority",
     )  # fmt: skip
+    parser.add_argument("--text", type=Path, metavar="FILE", help="the text that --kl is measured on")
+    parser.add_argument(
+        "--stretch", type=count, metavar="N", help="tokens of it that are run together, with --kl (512)"
+    )
     parser.add_argument("--write-types", metavar="FILE", help="write the types of this model to such a file")
+
+
+def _limit(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e3:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a distance; write a number above 0, as 0.05")
+    return value

@@ -8,16 +8,17 @@ from typing import Any
 
 from ._options import Commands, declare
 
-SUMMARY = "judge every product of a real run of llama.cpp"
+SUMMARY = "judge every node of a real run of llama.cpp"
 ABOUT = """\
-Run a model in your libllama and judge every matrix product: each on its own inputs, in the arithmetic of its
-kernel, all elements by random sums and the suspicious ones one by one. Wrong products are diagnosed; if the
-library crashes, the node is named. Exit 0: all is right, 1: something is wrong, 2: the run did not reach its
-end.
+Run a model in your libllama and judge every node of its graphs on its own inputs: products in the arithmetic
+of their kernel, all elements by random sums and the suspicious ones one by one; other operations by oracles
+with a bound for each element. The first wrong node is named; if the library crashes, its node is. Exit 0:
+all is right, 1: something is wrong, 2: the run did not reach its end.
 """
 EXAMPLES = """\
   ggmlq trace model.gguf --prompt 'Once upon a time' --generate 4
   ggmlq trace model.gguf --lib ~/llama.cpp/build --select 'blk.0.*' --save wrong
+  ggmlq trace model.gguf --fused --bisect --repeats 3
   ggmlq trace model.gguf -- llama-completion -p Hello -n 8     a command of llama.cpp in place of a prompt
 """
 
@@ -50,6 +51,14 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--select", action="append", default=[], metavar="GLOB",
                         help="only nodes or weights whose names fit: 'blk.0.*', 'Qcur-*'")  # fmt: skip
+    parser.add_argument("--nodes", choices=("all", "products"), default="all",
+                        help="all operations, or products and attention alone (default: all)")  # fmt: skip
+    parser.add_argument("--fused", action="store_true",
+                        help="judge nodes that one kernel may compute as one, so that they fuse")  # fmt: skip
+    parser.add_argument("--bisect", action="store_true",
+                        help="name the first nodes by which logits differ without the trace")  # fmt: skip
+    parser.add_argument("--repeats", type=int, default=1, metavar="N",
+                        help="trace N runs, and compare their nodes: races (default: 1)")  # fmt: skip
     parser.add_argument("--judge", choices=("all", "sample", "full"), default="all",
                         help="all elements by random sums; a few; all one by one (default: all)")  # fmt: skip
     parser.add_argument(
@@ -70,7 +79,12 @@ def add(commands: Commands) -> None:
         metavar="S",
         help="time limit for a node in seconds (default: 600)",
     )
-    parser.add_argument("--save", type=Path, metavar="DIR", help="write wrong products to DIR as npz")
+    parser.add_argument(
+        "--save", type=Path, metavar="DIR", help="write wrong nodes to DIR as npz, for ggmlq check --replay"
+    )
+    parser.add_argument(
+        "--test-file", type=Path, metavar="OUT", help="write wrong nodes for test-backend-ops --test-file"
+    )
     parser.add_argument("--no-verify", action="store_true", help="skip the second run without the trace")
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="print one line for each node, not only for wrong ones"

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.folding import counted, groups, span
-from ..base.text import count, number, printable, size, table
+from ...base.folding import counted, groups, span
+from ...base.text import count, number, printable, size, table
 
 FLOATS = ("f16", "bf16", "f32")  # held exactly by float32
 EXPONENTS = 256  # of float32; the first has zeros and what is smaller than 2**-126, the last NaN and infinity

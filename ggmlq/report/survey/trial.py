@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import tasks
-from ..convert.measure import error_of
-from ..convert.sample import Sample, choose
-from ..convert.tasks import prepare_once
-from ..formats import FORMATS
+from ... import tasks
+from ...convert.measure import error_of
+from ...convert.sample import Sample, choose
+from ...convert.tasks import prepare_once
+from ...formats import FORMATS
 from .walk import rows_between
 
 

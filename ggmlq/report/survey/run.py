@@ -15,21 +15,22 @@ from typing import Any
 
 import numpy as np
 
-from .. import files, tasks
-from ..arrays.array import QuantArray
-from ..arrays.scaled import ScaledArray
-from ..base.progress import Progress
-from ..base.text import short
-from ..convert import weights
-from ..convert.plan import Importance
-from ..convert.rules import why_left
-from ..convert.sample import ELEMENTS
-from ..errors import ConvertError, GGUFKeyError, SafetensorsError, UnsupportedError
-from ..formats import FORMATS, Format
-from ..gguf import read_imatrix
-from ..gguf.select import Filter, select
-from ..report.error import CANDIDATES, OTHERS
-from ..tasks.rows import slices
+from ... import tasks
+from ...arrays.array import QuantArray
+from ...arrays.scaled import ScaledArray
+from ...base.progress import Progress
+from ...base.text import short
+from ...convert import weights
+from ...convert.plan import Importance
+from ...convert.rules import why_left
+from ...convert.sample import ELEMENTS
+from ...errors import ConvertError, GGUFKeyError, SafetensorsError, UnsupportedError
+from ...formats import FORMATS, Format
+from ...gguf import read_imatrix
+from ...gguf.select import Filter, select
+from ...safetensors import either as files
+from ...tasks.rows import slices
+from ..error import CANDIDATES, OTHERS
 from .facts import Survey, Surveyed, Values
 from .trial import Trial, Tried, drawn, trial
 from .walk import Walk, Walked, unit_of, walk

@@ -8,12 +8,14 @@ import stat
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from . import gguf, safetensors
-from .base import addressed
-from .errors import DTypeError, GGUFError
-from .gguf.source import checked_path
-from .gguf.writer import NO_METADATA
-from .safetensors.place import ENDING, INDEX, in_folder
+from .. import gguf
+from ..base import addressed
+from ..errors import DTypeError, GGUFError
+from ..gguf.source import checked_path
+from ..gguf.writer import NO_METADATA
+from . import file as safetensors
+from . import writer
+from .place import ENDING, INDEX, in_folder
 
 PATH = "a model is memory-mapped; pass a str or an os.PathLike, write bytes in memory to a file first"
 
@@ -84,4 +86,4 @@ def save(
     if metadata is NO_METADATA:
         facts = getattr(tensors, "metadata", {})
         metadata = facts if isinstance(tensors, safetensors.SafetensorsFile) else {}
-    return safetensors.save(path, tensors, metadata)
+    return writer.save(path, tensors, metadata)

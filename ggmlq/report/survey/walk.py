@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import tasks
-from ..arrays.array import QuantArray
-from ..arrays.scaled import ScaledArray
-from ..gguf.source import release
-from ..gguf.tensors import piece
-from ..ops import dequantize
+from ... import tasks
+from ...arrays.array import QuantArray
+from ...arrays.scaled import ScaledArray
+from ...gguf.source import release
+from ...gguf.tensors import piece
+from ...ops import dequantize
 from .facts import FLOATS, Values
 
 SLAB = 1 << 20  # elements decoded at a time

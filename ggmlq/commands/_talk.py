@@ -1,0 +1,91 @@
+"""A conversation with a model: tokens that its cache holds, answers as a stream, and how long they took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..errors import ShapeError
+from ..model import Model
+from ..model.sampling import Sampling
+
+
+@dataclass
+class Timing:
+    """Tokens and seconds of a kind of work."""
+
+    tokens: int = 0
+    seconds: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second; 0 where there were none."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    def facts(self) -> dict[str, Any]:
+        """The facts as JSON has them."""
+        return {"tokens": self.tokens, "seconds": self.seconds, "tokens_per_second": self.rate}
+
+
+@dataclass
+class Talk:
+    """A model with the tokens that it has read and said."""
+
+    model: Model
+    sampling: Sampling
+    rng: np.random.Generator
+    stop: frozenset[int]
+    positions: int
+    read: Timing = field(default_factory=Timing)
+    said: Timing = field(default_factory=Timing)
+    reason: str = "interrupted"  # why an answer ended: stop, length, context
+    count: int = 0  # tokens of all answers
+
+    def __post_init__(self) -> None:
+        self.cache = self.model.cache(self.positions)
+        self.tokens: list[int] = []  # that the cache holds
+        self._logits: Any = None
+
+    def hear(self, tokens: Sequence[int]) -> None:
+        """Read a text, of which the cache may hold the beginning already."""
+        if len(tokens) >= self.positions:
+            raise ShapeError(
+                f"the text has {len(tokens):,} tokens, the context {self.positions:,} positions, and an "
+                "answer needs some; shorten the text, or give a larger --context"
+            )
+        same = 0
+        while same < min(len(tokens) - 1, len(self.tokens)) and self.tokens[same] == tokens[same]:
+            same += 1
+        self.tokens, self.reason = list(tokens[:same]), "interrupted"
+        self.cache.truncate(same)
+        begin = time.perf_counter()
+        self._logits = self.model.prompt(tokens[same:], self.cache)
+        self.read.seconds += time.perf_counter() - begin
+        self.read.tokens += len(tokens) - same
+        self.tokens = list(tokens)
+
+    def answer(self, most: int) -> Iterator[int]:
+        """Yield the tokens of an answer, without the one that ends it."""
+        self.reason = "interrupted"
+        for i in range(most):
+            token = self.sampling.draw(self._logits, self.rng)
+            if token in self.stop:
+                self.reason = "stop"
+                return
+            self.count += 1
+            yield token
+            if i + 1 == most:
+                break
+            if len(self.tokens) + 1 >= self.positions:
+                self.reason = "context"
+                return
+            begin = time.perf_counter()
+            self._logits = self.model.run(np.array([token]), self.cache)[-1]
+            self.said.seconds += time.perf_counter() - begin
+            self.said.tokens += 1
+            self.tokens.append(token)
+        self.reason = "length"

@@ -1,0 +1,170 @@
+"""``ggmlq ladder``: judges and times every rung on this machine, and says what each gained here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from .. import __version__, pages
+from ..demo import climb, exercises, lessons
+from ..dispatch.ladder import DEVICES, absent, rungs
+from ..errors import ConfigError, GGMLQError, MissingDependencyError
+from ..formats import FORMATS
+from . import _plain
+from .demo import telling
+
+ROWS = {"cpu": (1, 64), "cuda": (1, 64, 512)}
+MOST = 1 << 28  # numbers in an array
+COLUMNS, WORDS = ("kernel", "rows", "ms", "GFLOP/s", "of the roof", "roof"), ("kernel", "roof")  # of a page
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run ``ggmlq ladder``; the result is the exit status."""
+    if args.exercise:
+        return _exercise(args.exercise, args.out)
+    (n, k), rows = _checked(args)
+    then = _earlier(args.against)
+    title = f"the ladder of {args.format}, N={n} K={k}, on {args.device}"
+    machine = {"ggmlq": __version__, "device": args.device, "format": args.format, "shape": [n, k]}
+    with telling(0, args.json) as tell:
+        q = climb.weights(args.format, n, k, args.device)
+        show = _silent if args.json else _printed
+        show(f"ggmlq {__version__}: {title}")
+        roof = climb.roofs_of(q, tell)
+        show(lessons.head(roof, args.format))
+        steps, interrupted = _climbed(climb.climb(q, rows, args.kernel, roof, tell), then, show)
+    if args.json:
+        _plain.print_json(lessons.facts(steps, roof, machine))
+    else:
+        _close(steps, interrupted)
+    if args.plot and any(step.seconds for step in steps):
+        _plot(args.plot, lessons.roofline(steps, roof, title[0].upper() + title[1:]), steps)
+    return 130 if interrupted else 0 if all(s.right for s in steps if not s.reason) else 1
+
+
+def _printed(text: str) -> None:
+    print(text, flush=True)
+
+
+def _silent(text: str) -> None:
+    """Print nothing: JSON stands alone."""
+
+
+def _climbed(
+    climbing: Iterator[climb.Step], then: dict[tuple[str, int], float], show: Callable[[str], None]
+) -> tuple[list[climb.Step], bool]:
+    """The steps, each shown in a line as it comes; and whether an interrupt came before the last."""
+    steps: list[climb.Step] = []
+    try:
+        for step in climbing:
+            if not steps or step.rows != steps[-1].rows:
+                show("\n" + lessons.columns(step.rows, bool(then)))
+            steps.append(step)
+            earlier = then.get((step.rung.name, step.rows))
+            show(lessons.line(step, lessons.below(step, steps), earlier, bool(then)))
+    except KeyboardInterrupt:
+        return steps, True
+    return steps, False
+
+
+def _exercise(words: list[str], out: Path | None) -> int:
+    """List the exercises, or write the file of one; a file that is there is not replaced."""
+    word, *numbers = words
+    if word != "exercise" or len(numbers) > 1 or not all(number.isdecimal() for number in numbers):
+        raise ConfigError(
+            f"{' '.join(words)}: `ggmlq ladder exercise` lists the exercises, and with a number it writes one"
+        )
+    if not numbers:
+        print("\n".join(f"{number}  {title}" for number, title in exercises.titles().items()))
+        return 0
+    text = exercises.source(int(numbers[0]))
+    out = out or Path(f"exercise_{int(numbers[0])}.py")
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ConfigError(
+            f"{out}: is there, and may hold your solution; name another file with --out"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{out}: cannot be written ({error}); name another file with --out") from None
+    print(f"{out}: write what raises NotImplementedError, and run it: python {out}")
+    return 0
+
+
+def _close(steps: list[climb.Step], interrupted: bool) -> None:
+    if interrupted:
+        print("\ninterrupted: what follows is of the rungs above")
+    for text in lessons.lessons(steps):
+        print("\n" + textwrap.fill(text, 110, subsequent_indent="  "))
+    wrong = sorted({step.rung.name for step in steps if not step.right and not step.reason})
+    print(f"\nWRONG PRODUCTS: {', '.join(wrong)}" if wrong else "\nall products are right")
+
+
+def _plot(path: str, chart: pages.Lines, steps: list[climb.Step]) -> None:
+    """Write the picture, or a page with it, the figures and the words."""
+    if not path.lower().endswith(".html"):
+        pages.draw([chart], path)
+        return
+    lines: list[list[pages.Cell]] = [
+        [s.rung.name, s.rows, f"{s.seconds * 1e3:.3f}", f"{s.operations / s.seconds / 1e9:.4g}",
+         f"{s.share:.0%}", s.limit]
+        for s in steps if s.seconds
+    ]  # fmt: skip
+    columns = [pages.Column(name, number=name not in WORDS) for name in COLUMNS]
+    table = pages.Table("Measured here", columns, lines)
+    words = [pages.Text(text) for text in lessons.lessons(steps)]
+    page = pages.Page(chart.title, chart.note, [
+        pages.Section("Under the roofs", [pages.Figure(chart)]),
+        pages.Section("Every rung", [table]),
+        pages.Section("What each gained here", words),
+    ])  # fmt: skip
+    pages.write(page, path)
+
+
+def _checked(args: argparse.Namespace) -> tuple[tuple[int, int], tuple[int, ...]]:
+    """The shape and the rows; an error if the options do not fit."""
+    kind = args.device.partition(":")[0]
+    if kind not in DEVICES:
+        raise ConfigError(f"--device {args.device}: no such device; write cpu, cuda or cuda:1")
+    if (reason := absent("linear", kind)) is not None:
+        raise MissingDependencyError(f"--device {args.device}: {reason}")
+    fmt = FORMATS[args.format]
+    args.format = fmt.name
+    if len(args.shape) != 2 or not all(args.shape) or args.shape[1] % fmt.block_size:
+        raise ConfigError(
+            f"--shape {'x'.join(map(str, args.shape))} of {fmt.name}: rows and columns are expected, and "
+            f"columns in blocks of {fmt.block_size}; write 4096x4096"
+        )
+    n, k = args.shape
+    rows = args.rows or ROWS[kind]
+    sizes = {"--shape": n * k, "--rows times K": max(rows) * k, "--rows times N": max(rows) * n}
+    for what, size in sizes.items():
+        if size > MOST:
+            raise ConfigError(f"{what} is {size:,}: the ladder takes up to {MOST:,}; ask for less")
+    names = [rung.name for rung in rungs("linear", kind)]
+    args.kernel = [name if ":" in name else f"{kind}:{name}" for name in args.kernel]
+    for name in args.kernel:
+        if name not in names:
+            raise ConfigError(f"--kernel {name}: no such rung on {kind}; they are {', '.join(names)}")
+    if args.plot:
+        check = pages.check_target if args.plot.lower().endswith(".html") else pages.check_picture
+        check(args.plot)
+    return (n, k), rows
+
+
+def _earlier(path: Path | None) -> dict[tuple[str, int], float]:
+    """The seconds of another run by kernel and rows."""
+    if path is None:
+        return {}
+    try:
+        steps: list[Any] = json.loads(path.read_text("utf-8"))["steps"]
+        return {(s["kernel"], int(s["rows"])): float(s["seconds"]) for s in steps if s["seconds"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise GGMLQError(
+            f"--against {path}: this is no result of `ggmlq ladder --json` ({error}); write one with it"
+        ) from None

@@ -1,0 +1,124 @@
+"""``ggmlq tune``: times kernels on this machine, for ``auto`` to choose by."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import time
+from typing import Any
+
+from .. import __version__, gguf
+from ..base.progress import Progress
+from ..base.terminal import table
+from ..errors import ConfigError, DeviceError, ShapeError
+from ..formats import FORMATS, BlockFormat
+from ..gguf.atomic import Staging
+from . import _plain
+
+FORMATS_TIMED, SHAPES, ROWS = ("q4_0", "q8_0", "q4_K", "q6_K"), ((4096, 4096),), (1, 2, 4, 8, 16, 32, 64, 512)
+DEVICES = ("cpu", "cuda")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run ``ggmlq tune``; the result is the exit status."""
+    kind = args.device.partition(":")[0]
+    if kind not in DEVICES:
+        raise DeviceError(f"tune --device {args.device}: no such device; devices are cpu, cuda and cuda:1")
+    if args.share and args.json:
+        raise ConfigError("tune --share --json: both print; --share prints JSON already, leave --json out")
+    tuned: Any = importlib.import_module("ggmlq.dispatch.tuned")
+    cases = _cases(args, tuned)
+    processor = _processor(kind, args.device)
+    named = args.file or args.formats or args.shapes or args.rows
+    known = tuned.remembered(processor)
+    done: dict[Any, dict[str, float]] = {}
+    complete = bool(args.share and not named and known) or _timed(cases, args.device, done)
+    if args.out is not None and done:
+        _write(args.out, _text(tuned, processor, done))
+    if args.share:
+        print(_text(tuned, processor, tuned.remembered(processor)), end="")
+    elif args.json:
+        rows = [{**case._asdict(), "us": us} for case, us in done.items()]
+        facts = {"ggmlq": __version__, "processor": processor._asdict(), "linear": rows}
+        _plain.print_json({**facts, "out": args.out, "complete": complete})
+    else:
+        _show(tuned, processor, done, args.out)
+    return 0 if complete else 130
+
+
+def _cases(args: argparse.Namespace, tuned: Any) -> list[Any]:
+    """The cases to time, those of the same weights one after the other."""
+    weights: list[tuple[Any, int, int]]
+    if args.file is not None:
+        if args.formats or args.shapes:
+            raise ConfigError(
+                f"tune {_plain.name(args.file)}: a model has its formats and shapes; leave --formats and "
+                "--shapes out"
+            )
+        with gguf.open(args.file) as file:
+            matrices = [(q.format, q.shape) for q in file.values() if q.ndim >= 2]
+        weights = [(fmt, shape[-2], shape[-1]) for fmt, shape in matrices if isinstance(fmt, BlockFormat)]
+    else:
+        formats = [FORMATS[name] for name in args.formats or FORMATS_TIMED]
+        weights = [(fmt, n, k) for fmt in formats for n, k in args.shapes or SHAPES]
+    for fmt, _, k in weights:
+        if not isinstance(fmt, BlockFormat) or k % fmt.block_size:
+            raise ShapeError(
+                f"tune: rows of {k} weights in {fmt.name}; only blocks are timed, and rows are whole blocks "
+                f"of {fmt.block_size}; name other formats or shapes"
+            )
+    buckets = sorted({tuned.bucket(m) for m in args.rows or ROWS})
+    return [tuned.Case(fmt.name, n, k, m) for fmt, n, k in dict.fromkeys(weights) for m in buckets]
+
+
+def _processor(kind: str, device: str) -> Any:
+    """The CPU or card that is timed; an error without a GPU."""
+    if kind == "cuda":
+        importlib.import_module("ggmlq.cuda.machine.device").named(device)
+    ladder: Any = importlib.import_module("ggmlq.dispatch.ladder")
+    problems: Any = importlib.import_module("ggmlq.dispatch.problems")
+    problem = problems.Linear.here(FORMATS["q4_0"], 1, 32, 32, device=kind)
+    return importlib.import_module(ladder.CHOICES[kind]).processor(problem)
+
+
+def _timed(cases: list[Any], device: str, done: dict[Any, dict[str, float]]) -> bool:
+    """Time all cases; False if Ctrl-C came before the last one. ``done`` has what was timed."""
+    tuning: Any = importlib.import_module("ggmlq.ops.tuning")
+    bar = Progress(len(cases), "timing", "case")
+    try:
+        for case, times in tuning.ahead(cases, device):
+            done[case] = times
+            bar.advance(1)
+    except KeyboardInterrupt:
+        return False
+    finally:
+        bar.close()
+    return True
+
+
+def _text(tuned: Any, processor: Any, times: dict[Any, dict[str, float]]) -> str:
+    text: str = tuned.text_of({processor: times}, __version__, time.strftime("%Y-%m-%d"))
+    return text
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        with Staging([path]) as staging:
+            staging.write([text.encode()])
+            staging.commit()
+    except OSError as error:
+        raise ConfigError(
+            f"tune --out {_plain.name(path)}: the system refused: {error.strerror or error}; the times are "
+            "remembered; name another file and add --share to print them"
+        ) from None
+
+
+def _show(tuned: Any, processor: Any, done: dict[Any, dict[str, float]], out: str | None) -> None:
+    """Print a line a case, the fastest kernel first."""
+    rows = []
+    for case, us in done.items():
+        order = tuned.ranked(us)
+        times = ", ".join(f"{name} {us[name]:.0f}" for name in order)
+        rows.append([case.format, case.n, case.k, case.rows, order[0], times])
+    print(table(["format", "N", "K", "rows", "takes", "µs"], rows))
+    print(f"remembered for {_plain.name(processor.name)}" + (f", written to {out}" if out and done else ""))

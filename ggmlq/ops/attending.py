@@ -1,0 +1,149 @@
+"""Operands of attention, checked: queries, keys, values, and all that says which positions a query sees."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays.array import QuantArray
+from ..arrays.scaled import ScaledArray
+from ..arrays.tensors import array_of, is_tensor
+from ..base.devices import device_of, is_host
+from ..dispatch.checks import as_floats
+from ..errors import BlockIndexError, DeviceError, DTypeError, ShapeError
+
+SHAPES = "q is [B, H, T, D], k [B, HK, S, D] and v [B, HK, S, DV], H a multiple of HK"
+
+
+class Attention(NamedTuple):
+    """The operands of a call."""
+
+    q: Any  # floats [B, H, T, D]
+    k: Any  # QuantArray, ScaledArray or floats [B, HK, S, D]
+    v: Any  # the same [B, HK, S, DV]
+    scale: float
+    causal: bool
+    mask: Any  # bool or floats that broadcast to [B, H, T, S], or None
+    lengths: NDArray[np.int64]  # [B]: positions that there are
+    window: int  # positions that a query sees up to its own; 0 for all
+    softcap: float
+    sinks: Any  # floats [H], or None
+    slopes: NDArray[np.float64] | None  # [H]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the result."""
+        return (*self.q.shape[:3], self.v.shape[3])
+
+
+def checked(
+    request: str, q: Any, k: Any, v: Any, scale: float | None = None, causal: bool = False, mask: Any = None,
+    lengths: Any = None, window: int | None = None, softcap: float = 0.0, sinks: Any = None,
+    alibi: float = 0.0,
+) -> Attention:  # fmt: skip
+    """The checked operands; all lie on one device."""
+    q = as_floats(request, array_of(request, q, "q") if is_tensor(q) else q, "q", bfloat16=True)
+    k, v = (_rows(request, rows, name) for rows, name in ((k, "k"), (v, "v")))
+    _check_shapes(request, q.shape, k.shape, v.shape)
+    places = {name: _device(one) for name, one in (("q", q), ("k", k), ("v", v))}
+    if len({*places.values()}) > 1:
+        where = ", ".join(f"{name} on {place}" for name, place in places.items())
+        raise DeviceError(
+            f"{request}: {where}; all are on one device; move arrays with .to(…), cupy.asarray or .get()"
+        )
+    batch, heads, queries, width = q.shape
+    positions = k.shape[2]
+    for name, number in (("softcap", softcap), ("alibi", alibi)):
+        if not (number >= 0 and math.isfinite(number)):
+            raise DTypeError(
+                f"{request}: {name} is {number!r}; it is a number from 0 on, 0 for none; pass 0.0"
+            )
+    if window is not None and (isinstance(window, bool) or not int(window) == window > 0):
+        raise DTypeError(
+            f"{request}: window is {window!r}; it is a number of positions, or None for all; pass 512"
+        )
+    return Attention(
+        q, k, v, 1 / math.sqrt(width) if scale is None else float(scale), bool(causal),
+        _mask(request, mask, (batch, heads, queries, positions)),
+        _lengths(request, lengths, batch, positions),
+        int(window or 0), float(softcap), _sinks(request, sinks, heads),
+        slopes(heads, alibi) if alibi else None,
+    )  # fmt: skip
+
+
+def _rows(request: str, rows: Any, name: str) -> Any:
+    if isinstance(rows, QuantArray) and rows.scale is not None:  # kernels read blocks alone
+        return rows.dequantize()
+    if isinstance(rows, QuantArray | ScaledArray):
+        return rows
+    return as_floats(request, array_of(request, rows, name) if is_tensor(rows) else rows, name, bfloat16=True)
+
+
+def _device(rows: Any) -> str:
+    return rows.device if isinstance(rows, QuantArray | ScaledArray) else device_of(rows)
+
+
+def _check_shapes(request: str, q: Any, k: Any, v: Any) -> None:
+    if not len(q) == len(k) == len(v) == 4:
+        way = "add axes with [None], or reshape k.reshape(B, HK, S, D)"
+        raise ShapeError(f"{request}: shapes are q {q}, k {k}, v {v}; {SHAPES}; {way}")
+    alike = q[0] == k[0] and k[:3] == v[:3] and q[3] == k[3]
+    if not alike or not k[1] or q[1] % k[1] or not q[3]:
+        raise ShapeError(f"{request}: shapes are q {q}, k {k}, v {v}; {SHAPES}; pass shapes that agree")
+
+
+def _lengths(request: str, lengths: Any, batch: int, positions: int) -> NDArray[np.int64]:
+    if lengths is None:
+        return np.full(batch, positions, np.int64)
+    numbers = np.asarray(lengths if is_host(lengths) else lengths.get())
+    if numbers.shape != (batch,) or numbers.dtype.kind not in "iu":
+        raise ShapeError(
+            f"{request}: lengths are {numbers.dtype} {numbers.shape}; there is one integer for each of "
+            f"{batch} sequences; pass np.array([…])"
+        )
+    numbers = numbers.astype(np.int64)
+    if numbers.size and not (numbers.min() >= 0 and numbers.max() <= positions):
+        raise BlockIndexError(
+            f"{request}: lengths are {numbers.tolist()}; k has {positions} positions; a length is from 0 "
+            "to that; correct them"
+        )
+    return np.ascontiguousarray(numbers)
+
+
+def _mask(request: str, mask: Any, shape: tuple[int, ...]) -> Any:
+    if mask is None:
+        return None
+    if getattr(getattr(mask, "dtype", None), "kind", "") != "b":
+        mask = as_floats(request, array_of(request, mask, "mask") if is_tensor(mask) else mask, "mask")
+    try:
+        np.broadcast_to(np.empty(mask.shape, "V0"), shape)
+    except ValueError:
+        raise ShapeError(
+            f"{request}: the mask has shape {mask.shape}, scores {shape}; it is broadcast to [B, H, T, S]; "
+            "pass mask[:, None] for one of each sequence"
+        ) from None
+    return mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
+
+
+def _sinks(request: str, sinks: Any, heads: int) -> Any:
+    if sinks is None:
+        return None
+    sinks = as_floats(request, sinks, "sinks")
+    if sinks.shape != (heads,):
+        raise ShapeError(
+            f"{request}: sinks have shape {sinks.shape}; there is one logit for each of {heads} heads of q; "
+            f"pass shape ({heads},)"
+        )
+    return sinks
+
+
+def slopes(heads: int, most: float) -> NDArray[np.float64]:
+    """The slope of each head under ALiBi with a largest bias of ``most``, as ggml has them; ones for 0."""
+    if not most:
+        return np.ones(heads)
+    low = 1 << (heads.bit_length() - 1)
+    first, second = 2.0 ** (-most / low), 2.0 ** (-most / 2 / low)
+    return np.array([first ** (h + 1) if h < low else second ** (2 * (h - low) + 1) for h in range(heads)])

@@ -1,0 +1,142 @@
+"""``gq.attention``: softmax(scale·q·kᵀ + mask)·v over keys and values that stay in blocks."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from ..arrays.array import QuantArray
+from ..arrays.scaled import ScaledArray
+from ..arrays.tensors import untraced
+from ..base.devices import device_of
+from ..base.unwinding import until_imported
+from ..dispatch.checks import check_out, float_dtype, is_bfloat16
+from ..errors import ShapeError, UnsupportedError
+from ..formats import FORMATS, Format
+from .attending import Attention, checked
+
+KERNEL, ARITHMETIC = "cpu:rows", "f32"
+
+
+@untraced
+def attention(
+    q: Any, k: Any, v: Any, *, scale: float | None = None, causal: bool = False, mask: Any = None,
+    lengths: Any = None, window: int | None = None, softcap: float = 0.0, sinks: Any = None,
+    alibi: float = 0.0, kernel: str = "auto", arithmetic: str | None = None, invariant: bool = False,
+    out: Any = None,
+    dtype: DTypeLike | None = None,
+) -> Any:  # fmt: skip
+    """Attention of queries over keys and values that stay in their blocks.
+
+    Scores and results are sums of float32 of the decoded keys and values. A query that sees no position gets
+    zeros. The bits of a row depend on no other row and on no number of threads.
+
+    Parameters
+    ----------
+    q : array of floats
+        Queries [B, H, T, D] of any kind of floats.
+    k, v : QuantArray, ScaledArray or array of floats
+        Keys [B, HK, S, D] and values [B, HK, S, DV], of types of their own; H is a multiple of HK, whose
+        heads are shared by neighbours. v may be columns of k: ``k[..., :512]``.
+    scale : float, optional
+        The factor of scores; 1 / sqrt(D) by default.
+    causal : bool
+        The last query is at the last position, those before it each one earlier; none sees a later position.
+    mask : array, optional
+        Broadcast to [B, H, T, S]: True where a query sees a position; or floats that are added to scores,
+        minus infinity where it does not. Values there must be finite.
+    lengths : array of int, optional
+        The number of positions of each sequence, [B], at most S.
+    window : int, optional
+        A query sees so many positions up to its own.
+    softcap : float
+        Scores s become ``softcap * tanh(s / softcap)`` before the mask.
+    sinks : array of floats, optional
+        Logits [H] that take part in the sum of the softmax alone.
+    alibi : float
+        The largest bias of ALiBi: scores get -slope times the distance, or with a mask slope times that.
+    kernel, arithmetic : str, optional
+        ``"auto"`` or ``"cpu:rows"``; None or ``"f32"``.
+    invariant : bool
+        Rows do not depend on the rows beside them: here that is always so.
+    out, dtype : array; dtype
+        The result goes into ``out``, of any floats; or it is a new array of ``dtype``, float32 by default.
+
+    >>> import numpy as np, ggmlq as gq
+    >>> rng = np.random.default_rng(0)
+    >>> k, v = (gq.quantize(rng.standard_normal((1, 2, 100, 64)), "q8_0") for _ in range(2))
+    >>> q = rng.standard_normal((1, 8, 4, 64), np.float32)
+    >>> y = gq.attention(q, k, v, causal=True)
+    >>> bool(gq.nmse(y, gq.reference.attention(q, k, v, causal=True)) < 1e-11)
+    True
+    """
+    request = "attention(q, k, v)"
+    if not isinstance(q, QuantArray) and device_of(q) != "cpu":
+        raise UnsupportedError(
+            f"{request}: q is on {device_of(q)}; attention has a kernel for CPUs so far, none for GPUs; pass "
+            'q.get() with k.to("cpu") and v.to("cpu")'
+        )
+    a = checked(request, q, k, v, scale, causal, mask, lengths, window, softcap, sinks, alibi)
+    if kernel not in ("auto", KERNEL) or arithmetic not in (None, ARITHMETIC):
+        raise UnsupportedError(
+            f"{request}: kernel={kernel!r}, arithmetic={arithmetic!r}; it has the kernel {KERNEL!r}, in "
+            f"the arithmetic {ARITHMETIC!r}; leave both out"
+        )
+    kind = float_dtype(request, dtype)
+    if out is not None:
+        check_out(request, out, a.shape, "cpu")
+        kind = out.dtype
+    result = np.empty(a.shape, np.float32)
+    if result.size:
+        with np.errstate(over="ignore", invalid="ignore"):
+            _attend(request, a, result)
+    if out is not None:
+        out[...] = result
+        return out
+    return result.astype(kind, copy=False)
+
+
+def _attend(request: str, a: Attention, result: NDArray[np.float32]) -> None:
+    with until_imported("numba"):
+        drive = import_module("ggmlq.cpu.attention.drive")
+    (k, k_raw), (v, v_raw) = _rows(request, a.k, "k"), _rows(request, a.v, "v")
+    same = k is v and k_raw.ctypes.data == v_raw.ctypes.data and k_raw.strides == v_raw.strides
+    slopes, sinks = (None if n is None else np.ascontiguousarray(n, np.float32) for n in (a.slopes, a.sinks))
+    drive.attend(
+        np.ascontiguousarray(a.q, np.float32), drive.Rows(k, k_raw), drive.Rows(v, v_raw),
+        same and a.v.shape[3] <= a.k.shape[3], a.lengths, _mask(a, drive.padded(a.k.shape[2])), sinks, slopes,
+        drive.Options(a.scale, a.softcap, a.causal, a.window), result,
+    )  # fmt: skip
+
+
+def _rows(request: str, rows: Any, name: str) -> tuple[Format, NDArray[np.uint8]]:
+    """The format and the bytes of keys or values, [B, HK, S, bytes]."""
+    if isinstance(rows, QuantArray):
+        if rows.format.name != "f32" and not import_module("ggmlq.cpu.unpack").has_file(rows.format):
+            raise UnsupportedError(
+                f"{request}: {name} is {rows!r}; attention reads f16, bf16, f32 and types of blocks; pass "
+                f"{name}.dequantize()"
+            )
+        return rows.format, rows.raw
+    if isinstance(rows, ScaledArray):
+        rows = rows.dequantize()
+    stem = "bf16" if is_bfloat16(rows) else "f16" if rows.dtype == np.float16 else "f32"
+    floats = rows if stem != "f32" or rows.dtype == np.float32 else rows.astype(np.float32)
+    if floats.strides[3] != floats.itemsize or not floats.dtype.isnative or floats.shape[3] == 1:
+        floats = np.ascontiguousarray(floats, floats.dtype.newbyteorder("="))
+    if not floats.shape[3]:
+        raise ShapeError(f"{request}: rows of {name} are empty, {floats.shape}; pass rows with columns")
+    return FORMATS[stem], floats.view(np.uint8)
+
+
+def _mask(a: Attention, positions: int) -> NDArray[np.float32] | None:
+    """The mask as float32 over whole tiles of positions; axes that it is broadcast along have stride 0."""
+    if a.mask is None:
+        return None
+    mask = np.where(a.mask, np.float32(0), np.float32(-np.inf)) if a.mask.dtype.kind == "b" else a.mask
+    whole = np.zeros((*mask.shape[:3], positions), np.float32)
+    whole[..., : a.k.shape[2]] = mask
+    return np.broadcast_to(whole, (*a.q.shape[:3], positions))

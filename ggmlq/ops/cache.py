@@ -1,0 +1,229 @@
+"""``gq.KVCache``: keys and values of some sequences, in blocks, with what was appended to each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays.array import QuantArray
+from ..arrays.members import Listed
+from ..arrays.tensors import array_of, is_tensor
+from ..base import text
+from ..base.devices import device_of, is_host
+from ..dispatch.checks import as_floats
+from ..errors import BlockIndexError, DeviceError, DTypeError, ShapeError, UnsupportedError
+from ..formats import Format
+from .attention import attention
+from .rotation import Rotation
+from .rows import empty, put
+
+
+class KVCache(Listed):
+    """Keys and values of a batch of sequences, each of its own length, in blocks.
+
+    Parameters
+    ----------
+    heads : int
+        Heads of keys and values, HK.
+    width : int
+        Columns of a key, D; with blocks a multiple of 32.
+    positions : int
+        The most positions of a sequence. A full cache is an error, it never wraps around.
+    k, v : str, int or Format
+        Types of keys and values.
+    batch : int
+        The number of sequences, B.
+    width_v : int, optional
+        Columns of a value, DV; those of a key by default.
+    shared : bool
+        Values are the first ``width_v`` columns of the keys, as in MLA; they are stored once.
+    rotate : bool or int
+        Keys and values are rotated before they are stored, queries and results accordingly: outliers of some
+        columns then cost less. A number is the seed of the signs; True is 1.
+    device : str
+        ``"cpu"``.
+
+    >>> import numpy as np, ggmlq as gq
+    >>> rng = np.random.default_rng(0)
+    >>> c = gq.KVCache(2, 64, 1000, k="q8_0", v="q4_0")
+    >>> c.append(rng.standard_normal((1, 2, 10, 64)), rng.standard_normal((1, 2, 10, 64)))
+    >>> c, len(c)
+    (<KVCache k q8_0, v q4_0, 10 of 1000 positions, 2 heads of 64, batch 1, 203.1 KiB, cpu>, 10)
+    >>> c.attend(rng.standard_normal((1, 8, 3, 64)), causal=True).shape
+    (1, 8, 3, 64)
+    >>> c.truncate(7)
+    >>> c.lengths
+    array([7])
+    """
+
+    def __init__(
+        self, heads: int, width: int, positions: int, k: str | int | Format = "q8_0",
+        v: str | int | Format = "q8_0", batch: int = 1, width_v: int | None = None, shared: bool = False,
+        rotate: bool | int = False, device: str = "cpu",
+    ) -> None:  # fmt: skip
+        request = f"KVCache({heads}, {width}, {positions})"
+        if device != "cpu":
+            raise UnsupportedError(
+                f"{request}: device {device!r}; attention has a kernel for CPUs so far, none for GPUs; leave "
+                "device out, or put rows on a GPU with gq.empty and gq.put"
+            )
+        width_v = width if width_v is None else width_v
+        for name, number in {
+            "heads": heads, "width": width, "positions": positions, "batch": batch, "width_v": width_v,
+        }.items():  # fmt: skip
+            if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:
+                raise ShapeError(
+                    f"{request}: {name} is {number!r}; it is a number from 1 on; pass an integer"
+                )
+        if shared and width_v > width:
+            raise ShapeError(
+                f"{request}: width_v is {width_v} with shared=True; values are the first columns of keys, "
+                f"of which there are {width}; pass width_v up to that"
+            )
+        self._k = empty((batch, heads, positions, width), k, device)
+        self._v = self._k[..., :width_v] if shared else empty((batch, heads, positions, width_v), v, device)
+        self._shared = shared
+        self._lengths = np.zeros(batch, np.int64)
+        self._turns: tuple[Rotation, Rotation] | None = None
+        if rotate is not False:
+            keys = Rotation(width, int(rotate), width_v if shared else 0)
+            self._turns = keys, keys if shared else Rotation(width_v, int(rotate))
+
+    @property
+    def k(self) -> QuantArray:
+        """The keys [B, HK, positions, D], rotated if the cache rotates; a view of the memory itself."""
+        return self._k
+
+    @property
+    def v(self) -> QuantArray:
+        """The values [B, HK, positions, DV]; with ``shared=True`` a view of the keys."""
+        return self._v
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """The number of positions of each sequence, [B]; a copy."""
+        return self._lengths.copy()
+
+    @property
+    def device(self) -> str:
+        """The place of its memory, ``"cpu"``."""
+        return self._k.device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and values."""
+        return self._k.nbytes + (0 if self._shared else self._v.nbytes)
+
+    def __len__(self) -> int:
+        """The positions of the longest sequence."""
+        return int(self._lengths.max())
+
+    def __repr__(self) -> str:
+        batch, heads, positions, width = self._k.shape
+        v = f"v the first {self._v.shape[3]} columns" if self._shared else f"v {self._v.format.name}"
+        return (
+            f"<KVCache k {self._k.format.name}, {v}, {len(self)} of {positions} positions, {heads} heads of "
+            f"{width}, batch {batch}, {text.size(self.nbytes)}, {self.device}>"
+        )
+
+    def append(self, k: Any, v: Any = None, lengths: Any = None) -> None:
+        """Encode keys [B, HK, T, D] and values [B, HK, T, DV] behind the last positions of the sequences.
+
+        ``lengths`` [B]: how many of the T positions each sequence gets, the first ones; all by default.
+        An error leaves the cache as it was. With ``shared=True`` there is no v.
+        """
+        request = f"append to {self!r}"
+        k = self._rows(request, "k", k, self._k.shape[3])
+        if self._shared != (v is None):
+            raise DTypeError(
+                f"{request}: v is {'missing' if v is None else 'there'}; a cache with shared=True takes keys "
+                "alone, any other takes both; pass " + ("append(k)" if self._shared else "append(k, v)")
+            )
+        rows = [(self._k, k, 0)]
+        if v is not None:
+            v = self._rows(request, "v", v, self._v.shape[3])
+            if v.shape[2] != k.shape[2]:
+                raise ShapeError(
+                    f"{request}: k has {k.shape[2]} positions, v {v.shape[2]}; pass as many of both"
+                )
+            rows.append((self._v, v, 1))
+        more = self._numbers(request, lengths, k.shape[2])
+        ends = self._lengths + more
+        if ends.max() > self._k.shape[2]:
+            b = int(ends.argmax())
+            raise BlockIndexError(
+                f"{request}: sequence {b} has {self._lengths[b]} positions and would get {more[b]}; the "
+                f"cache holds {self._k.shape[2]}; truncate it, or make one of more positions"
+            )
+        ids = self._ids(more, k.shape[2])
+        for to, x, which in rows:
+            turned = x if self._turns is None else self._turns[which].forward(x)
+            put(to.reshape(-1, to.shape[3]), ids, turned, check=False)
+        self._lengths = ends
+
+    def _ids(self, more: NDArray[np.int64], queries: int) -> NDArray[np.int64]:
+        """Rows of [B · HK · positions] for new positions [B, HK, T]; -1 for those that it does not get."""
+        batch, heads, positions, _ = self._k.shape
+        new = np.arange(queries)
+        starts = np.arange(batch * heads).reshape(batch, heads, 1) * positions + self._lengths[:, None, None]
+        return np.where(new < more[:, None, None], starts + new, -1)
+
+    def _rows(self, request: str, name: str, x: Any, width: int) -> Any:
+        x = as_floats(request, array_of(request, x, name) if is_tensor(x) else x, name, bfloat16=True)
+        if device_of(x) != self.device:
+            raise DeviceError(
+                f"{request}: {name} is on {device_of(x)}, the cache on {self.device}; pass {name}.get()"
+            )
+        batch, heads = self._k.shape[:2]
+        if x.ndim != 4 or (*x.shape[:2], x.shape[3]) != (batch, heads, width):
+            raise ShapeError(
+                f"{request}: {name} has shape {x.shape}; it is [B, HK, T, columns], here ({batch}, {heads}, "
+                f"T, {width}); reshape it"
+            )
+        return x
+
+    def _numbers(self, request: str, lengths: Any, queries: int) -> NDArray[np.int64]:
+        """The numbers of new positions of each sequence."""
+        batch = len(self._lengths)
+        if lengths is None:
+            return np.full(batch, queries, np.int64)
+        numbers = np.asarray(lengths if is_host(lengths) else lengths.get())
+        inside = numbers.shape == (batch,) and numbers.dtype.kind in "iu"
+        if not inside or not ((numbers >= 0) & (numbers <= queries)).all():
+            raise ShapeError(
+                f"{request}: lengths are {text.short(numbers.tolist())}; there is one for each of {batch} "
+                f"sequences, from 0 to {queries}; correct them"
+            )
+        return numbers.astype(np.int64)
+
+    def attend(self, q: Any, **options: Any) -> Any:
+        """Attention of queries [B, H, T, D] over the cache; ``options`` are those of :func:`ggmlq.attention`.
+
+        ``causal=True``: the last query is at the last position of its sequence.
+        """
+        if "lengths" in options:
+            raise DTypeError(f"attend of {self!r}: it knows the lengths of its sequences; leave lengths out")
+        if self._turns is None:
+            return attention(q, self._k, self._v, lengths=self._lengths, **options)
+        keys, values = self._turns
+        q = as_floats(f"attend of {self!r}", array_of("attend", q, "q") if is_tensor(q) else q, "q")
+        if q.ndim != 4 or q.shape[3] != self._k.shape[3]:
+            raise ShapeError(f"attend of {self!r}: q has shape {q.shape}; it is [B, H, T, D]; reshape it")
+        out, dtype = options.pop("out", None), options.pop("dtype", None)
+        y = values.back(attention(keys.forward(q), self._k, self._v, lengths=self._lengths, **options))
+        if out is None:
+            return y if dtype is None else y.astype(dtype)
+        out[...] = y
+        return out
+
+    def truncate(self, n: Any) -> None:
+        """Keep the first ``n`` positions of each sequence, or of each its number [B]; shorter ones stay."""
+        most = np.asarray(n if is_host(n) else n.get())
+        if most.shape not in ((), self._lengths.shape) or most.dtype.kind not in "iu" or (most < 0).any():
+            raise ShapeError(
+                f"truncate({text.short(n)}) of {self!r}: it takes the number of positions to keep, or one "
+                f"for each of {len(self._lengths)} sequences, from 0 on; correct them"
+            )
+        self._lengths = np.minimum(self._lengths, most.astype(np.int64))

@@ -1,0 +1,179 @@
+"""``gq.gated_linear``: two products with the same activations, ``act(x @ gate.T) ∘ (x @ up.T)``."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..arrays.array import QuantArray
+from ..arrays.scaled import ScaledArray
+from ..arrays.tensors import array_of, is_tensor
+from ..arrays.weights import Divided, operation
+from ..base import text
+from ..base.devices import device_of, namespace, on_device_of
+from ..dispatch.checks import check_device
+from ..errors import DTypeError, ShapeError, UnsupportedError
+from . import tensors
+from .activations import ACTIVATIONS
+from .epilogue import ending, finished, memory_of, place_for_sums, rows_of
+from .expert_linear import expert_linear
+from .linear import linear
+from .operands import shape_of_ids
+from .scaled_linear import scaled_linear
+
+REQUEST = "gated_linear(x, gate, up)"
+
+
+@operation
+def gated_linear(
+    x: Any,
+    gate: Any,
+    up: Any,
+    *,
+    ids: Any = None,
+    activation: str = "silu",
+    kernel: str = "auto",
+    arithmetic: str | None = None,
+    out: Any = None,
+    bias: Any = None,
+    dtype: Any = np.float32,
+    check: bool | None = None,
+    invariant: bool = False,
+) -> Any:
+    """Multiply activations with two matrices, and one product with a function of the other.
+
+    ``y = act(x @ gate.T) * (x @ up.T)``, as feed-forward layers begin. The products are float32 until the
+    end, and y is rounded once.
+
+    Parameters
+    ----------
+    x : array of floats, or ScaledArray
+        Activations [..., K]; with ``ids`` [T, K] or [T, U, K]. A torch tensor gives a torch tensor.
+    gate, up : QuantArray or ScaledArray
+        Weights [N, K], or with ``ids`` experts [E, N, K]. Their formats may differ.
+    ids : array of integers, optional
+        [T, U]: the experts that each token uses, as in :func:`ggmlq.expert_linear`.
+    activation : str
+        ``"silu"``, ``"gelu"`` (by the error function), ``"gelu_tanh"``, ``"relu"``, or ``"swiglu_oai"``:
+        gpt-oss's ``(up + 1) * gate * sigmoid(1.702 * gate)``, gate at most 7, up from -7 to 7.
+    kernel : str
+        ``"auto"``, or the name of a kernel of both products; see :func:`ggmlq.kernels`.
+    arithmetic : str, optional
+        Choose only kernels that multiply in this arithmetic; not for weights with scales.
+    out : array, optional
+        Receives the result, in its own dtype, and is returned. It may overlap the operands.
+    bias : (array, array), optional
+        Added to the two products first: [N] each, or [E, N] with ``ids``. One of them may be None.
+    dtype : dtype
+        Of the result: float16, bfloat16, float32 or float64.
+    check : bool, optional
+        Look at ids, as in :func:`ggmlq.expert_linear`.
+    invariant : bool
+        A row of the result has the same bits whatever rows are beside it, and how many.
+
+    Returns
+    -------
+    array
+        [..., N] or [T, U, N].
+
+    >>> import numpy as np, ggmlq as gq
+    >>> w = np.random.default_rng(0).standard_normal((3, 32), np.float32)
+    >>> gate, up = gq.quantize(w, "q8_0"), gq.quantize(w, "f16")
+    >>> gq.gated_linear(np.ones((1, 32), np.float32), gate, up, activation="relu").shape
+    (1, 3)
+    """
+    _check(activation, gate, up, ids, arithmetic)
+    options: dict[str, Any] = {"kernel": kernel, "invariant": invariant}
+    if arithmetic is not None:
+        options["arithmetic"] = arithmetic
+    if ids is not None:
+        options["check"] = check
+    n = gate.shape[-2]
+    used = rows_of(x) if ids is None else shape_of_ids(REQUEST, ids)
+    shape = (*used, n)
+    if is_tensor(x):
+        biases = None if bias is None else tuple(_as_array(part) for part in _pair(bias))
+        product = partial(gated_linear, gate=gate, up=up, ids=ids, activation=activation)
+
+        def of_rows(rows: Any, **more: Any) -> Any:
+            return product(rows, **{**more, "bias": biases})
+
+        return tensors.called(of_rows, REQUEST, x, (), shape, out, dtype, **options)
+    memory = memory_of(gate, x)
+    end = ending(REQUEST, shape, device_of(memory), None, out, dtype)
+    both = _pair(bias)
+    with on_device_of(REQUEST, memory, gate if hasattr(gate, "recorded") else None):
+        place = place_for_sums(end, *_reads(x, gate, up, ids, both))
+        sums = _product(x, gate, ids, dict(options, bias=both[0], out=place))
+        others = _product(x, up, ids, dict(options, bias=both[1]))
+        if end.out is None and end.dtype == np.float32:
+            end = end._replace(out=sums)
+        gates, ups = (y.reshape(-1, n) if y.size else y for y in (sums, others))
+        act, xp = ACTIVATIONS[activation], namespace(memory)
+        return finished(end, sums, lambda rows: act(xp, gates[rows], ups[rows]))
+
+
+def _product(x: Any, w: Any, ids: Any, options: dict[str, Any]) -> Any:
+    """One of the two products, in float32."""
+    if ids is not None:
+        return expert_linear(x, w, ids, **options)
+    return (scaled_linear if w.product == "scaled_linear" else linear)(x, w, **options)
+
+
+def _reads(x: Any, gate: Any, up: Any, ids: Any, bias: Any) -> list[Any]:
+    """Arrays that the second product reads when the result of the first is there."""
+    parts: list[Any] = []
+    for operand in (x, gate, up):
+        if isinstance(operand, ScaledArray):
+            parts += operand.parts()
+        elif not isinstance(operand, Divided):
+            parts.append(getattr(operand, "memory", operand))
+    return [part for part in (*parts, ids, *bias) if hasattr(part, "dtype")]
+
+
+def _pair(bias: Any) -> Any:
+    if bias is None:
+        return None, None
+    if not (isinstance(bias, tuple | list) and len(bias) == 2):
+        raise DTypeError(
+            f"{REQUEST}: bias is a {type(bias).__name__}; it is a pair, for gate and for up; pass (b, None) "
+            "for one of them"
+        )
+    return bias
+
+
+def _as_array(part: Any) -> Any:
+    return array_of(REQUEST, part, "bias") if is_tensor(part) else part
+
+
+def _check(activation: Any, gate: Any, up: Any, ids: Any, arithmetic: Any) -> None:
+    """Refuse an unknown activation, and matrices that do not go together."""
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+        way = text.meant(str(activation), ACTIVATIONS, "pass one of these")
+        raise UnsupportedError(
+            f"{REQUEST}: activation={activation!r}; there are {', '.join(ACTIVATIONS)}; {way}"
+        )
+    for name, w in (("gate", gate), ("up", up)):
+        if not isinstance(w, QuantArray | ScaledArray | Divided):
+            raise DTypeError(
+                f"{REQUEST}: {name} is a {type(w).__name__}; it must be a QuantArray or a ScaledArray; make "
+                f'one with gq.quantize({name}, "q8_0")'
+            )
+        need = 2 if ids is None else 3
+        if w.ndim != need:
+            way = "pass ids for experts [E, N, K]" if w.ndim == 3 else "leave ids out for a matrix [N, K]"
+            raise ShapeError(f"{REQUEST}: {name} is {w!r}, {w.ndim}-D; it is {need}-D here; {way}")
+        if arithmetic is not None and w.product == "scaled_linear":
+            raise UnsupportedError(
+                f"{REQUEST}: arithmetic={arithmetic!r} with {name}, {w!r}; products of codes with scales "
+                "have none; leave it out"
+            )
+    if gate.shape != up.shape:
+        raise ShapeError(
+            f"{REQUEST}: gate has shape {gate.shape}, up {up.shape}; both are of one shape; pass rows of one "
+            "layer"
+        )
+    if not isinstance(gate, Divided) and not isinstance(up, Divided):
+        check_device(REQUEST, gate.device, up, "gate", "up")
