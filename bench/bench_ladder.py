@@ -21,7 +21,7 @@ from ggmlq.dispatch import ladder
 from ggmlq.dispatch.problems import Linear
 from ggmlq.errors import GGMLQError
 from ggmlq.formats import FORMATS
-from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.blocks import random_weights
 from ggmlq.testing.timing import GpuClock, roofs
 
 DEVICE = "cuda" if find_spec("cupy") else "cpu"
@@ -97,8 +97,7 @@ def roof(request):
 def weights_of(name, n, k, copies):
     """Random weights, the same blocks over and over along a row: only their sizes matter here."""
     fmt = FORMATS[name]
-    few = random_blocks(fmt, n, min(k, 1024) // fmt.block_size)
-    raw = np.tile(few.view(np.uint8).reshape(n, -1), (1, -(-k // 1024)))
+    raw = random_weights(fmt, n, k)
     here = [gq.QuantArray.from_bytes(raw, fmt, (n, k)) for _ in range(copies)]
     return [q.to("cuda") for q in here] if DEVICE == "cuda" else here
 
