@@ -17,7 +17,6 @@ from pathlib import Path
 import drawing
 import numpy as np
 import pytest
-import quick_inlining
 from meter import Costs, Meter, cpu_seconds
 
 from ggmlq.cpu.amx import permission
@@ -62,7 +61,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """All is imported, and stays: the garbage collector need not look at it, for half a second each time."""
-    quick_inlining.install()
     gc.collect()
     gc.freeze()
 

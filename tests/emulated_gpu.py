@@ -53,7 +53,7 @@ def put_emulated(monkeypatch, multiprocessors=2):
         for each in arguments:
             if type(each) is not int:
                 state.memory.add(each)
-        words = [each if type(each) is int else each.data.ptr for each in arguments]
+        words = kernel._flat(arguments)  # arrays as the compiler passes them
         machine = Machine(ptx_of(kernel), state.memory, kernel.threads, kernel.shared)
         assert block == (kernel.threads,)
         machine(grid, *words, cluster=cluster, together=together)

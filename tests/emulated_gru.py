@@ -12,9 +12,9 @@ from emulated_ptx import Machine, Memory
 from fake_cupy import DeviceArray, on_device, put_gpu
 
 from ggmlq.base import devices
+from ggmlq.base.slots import Slot
 from ggmlq.cuda.machine import device, side_stream
 from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.cuda.machine.prepared_launch import AddressSlot
 from ggmlq.dispatch.card import Card
 
 
@@ -111,8 +111,7 @@ def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
     def prepare(kernel, grid, block, *arguments, cluster=1, max_blocks=0):
         def launch(addresses, stream):
             filled = [
-                addresses[each.number] + each.offset if type(each) is AddressSlot else each
-                for each in arguments
+                addresses[each.number] + each.offset if type(each) is Slot else each for each in arguments
             ]
             call(kernel, grid, block, *filled, cluster=cluster, stream=stream)
 

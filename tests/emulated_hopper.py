@@ -142,7 +142,10 @@ def at_once(warp, name, operands, active):
 @op("shfl.sync.idx")
 def shfl(warp, name, operands, active):
     values, lanes = (read(warp, operand, np.uint32) for operand in operands[1:3])
-    write(warp, operands[0], values[lanes & 31], active)
+    to, *there = operands[0].split("|")
+    write(warp, to, values[lanes & 31], active)
+    for register in there:
+        write(warp, register, np.full(32, True), active)
 
 
 # --- the copy engine and the tensor cores -----------------------------------------------------

@@ -79,6 +79,14 @@ def red(warp, name, operands, active):
     added(warp, name, place(warp, operands[0]), read(warp, operands[1], kind_of(name)), active)
 
 
+@op("red.global.or")
+def red_or(warp, name, operands, active):
+    at, by = place(warp, operands[0]), read(warp, operands[1], np.uint32)
+    for lane in np.flatnonzero(active):
+        where = bytes_at(warp, name, int(at[lane]), 4).view(np.uint32)
+        where |= by[lane]
+
+
 @op("ld.acquire")
 def look_again(warp, name, operands, active):
     """A load in a loop: as long as nothing changed the warp waits."""

@@ -15,7 +15,7 @@ import emulated_hopper  # noqa: F401
 import emulated_integers  # noqa: F401
 import emulated_votes  # noqa: F401
 import numpy as np
-from emulated_words import OPS, Locked, Trap
+from emulated_words import LOCAL, OPS, Locked, Trap, read
 
 from ggmlq.cuda.machine import tensor_maps
 
@@ -136,6 +136,8 @@ class Warp:
         cluster.live += 1
         self.at, self.registers, self.state = np.zeros(32, np.int64), {}, {}
         self.special = {"%tid.x": 32 * number + np.arange(32), "%ctaid.x": np.full(32, index)}
+        self.local = np.full(32 * LOCAL, 0xAB, np.uint8)
+        self.special["%laneid"] = np.arange(32)
         self.special["%ctaid.y"] = np.full(32, machine.row)
         self.special["%ntid.x"] = np.full(32, machine.threads)
         self.special["%nctaid.x"] = np.full(32, machine.grid)
@@ -146,6 +148,13 @@ class Warp:
     @property
     def done(self):
         return bool((self.at < 0).all())
+
+    def members(self, name, operands, mask):
+        """The lanes that an instruction waits for: those in the last operand of a shuffle, else all."""
+        if not name.startswith("shfl"):
+            return np.full(32, True)
+        words = read(self, operands[-1], np.uint32)[mask]
+        return (np.bitwise_or.reduce(words) >> np.arange(32, dtype=np.uint32) & 1).astype(bool)
 
     def run(self):
         """Until it waits or ends; whether it came any further."""
@@ -170,7 +179,9 @@ class Warp:
                     raise Trap(f"warp {self.number}")
                 op, whole_warp = meaning(name)
                 if whole_warp and not mask[live].all():
-                    raise Locked(f"{name}: lanes {np.flatnonzero(live & ~mask)} are elsewhere")
+                    absent = live & ~mask & self.members(name, operands, mask)
+                    if absent.any():
+                        raise Locked(f"{name}: lanes {np.flatnonzero(absent)} are elsewhere")
                 if active.any() and op(self, name, operands, active) is False:
                     return moved
                 self.at[mask] += 1

@@ -9,6 +9,7 @@ import numpy as np
 from ggmlq.codes import CODES
 
 OPS, START = {}, 1024 + 128  # where dynamic shared memory begins
+LOCAL, LOCAL_AT = 1024, 1 << 61  # bytes of a thread's local memory, and where that of a warp begins
 TYPES = {
     "u32": np.uint32,
     "s32": np.int32,
@@ -50,6 +51,8 @@ def read(warp, text, kind):
         return value.astype(np.uint64).astype(np.dtype(f"u{size}")).view(kind)
     if text in warp.special:
         return warp.special[text].astype(np.uint32).astype(kind)
+    if text == "__local_depot0":
+        return (LOCAL_AT + LOCAL * np.arange(32)).astype(kind)
     if text == "dynamic_shared":
         return np.full(32, START, kind)
     if text.startswith("0d"):
@@ -122,10 +125,12 @@ def bits(warp, name, operands, active):
     write(warp, operands[0], functions[name.split(".")[0]](*values), active)
 
 
-@op("bfi.b32")
+@op("bfi.b32", "bfi.b64")
 def bfi(warp, name, operands, active):
-    a, b, at, count = (read(warp, o, np.uint32) for o in operands[1:])
-    mask = ((np.uint64(1) << count.astype(np.uint64)) - np.uint64(1)).astype(np.uint32) << at
+    kind = np.uint32 if name.endswith("32") else np.uint64
+    a, b = (read(warp, o, kind) for o in operands[1:3])
+    at, count = (read(warp, o, np.uint32).astype(kind) for o in operands[3:])
+    mask = ((np.uint64(1) << count.astype(np.uint64)) - np.uint64(1)).astype(kind) << at
     write(warp, operands[0], b & ~mask | a << at & mask, active)
 
 
@@ -238,7 +243,11 @@ def place(warp, text):
 
 
 def bytes_at(warp, name, at, size):
-    """Of global memory, of this block's shared memory, or of another's."""
+    """Of global memory, of a thread's own, of this block's shared memory, or of another's."""
+    if at >= LOCAL_AT:
+        at -= LOCAL_AT
+        assert at // LOCAL == (at + size - 1) // LOCAL, f"{name} outside: {at}"
+        return warp.local[at : at + size]
     if ".shared" not in name:
         return warp.machine.memory.at(at, size)
     shared = warp.block.shared

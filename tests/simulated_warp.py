@@ -61,7 +61,7 @@ def check(fmt, columns, span, seed):
         sums = cuda.local.array(8, np.float32)
         for i in range(8):
             sums[i] = 0
-        multiply(np.uint32(0), np.uint32(cuda.threadIdx.x), sums, np.uint32(0))
+        multiply(np.uint32(0), np.uint32(cuda.threadIdx.x), np.uint32(0), sums, np.uint32(0))
         for i in range(8):
             found[cuda.threadIdx.x, i] = sums[i]
 

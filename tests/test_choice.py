@@ -145,12 +145,33 @@ def test_another_card_is_asked_about_its_own_share():
 
 
 def test_where_kernels_change_places_scales_with_the_card(monkeypatch):
-    """dequant_bf16, which fetches more and multiplies faster, comes later where memory is slow."""
-    put_table(monkeypatch, [{**TABLE[0], "bandwidth": 4917, "clock": 1.98}])
+    """registers, which fetches more and multiplies faster, comes later where memory is slow."""
+    spans = [[90, ["cuda:mma"]], [None, ["cuda:registers"]]]
+    entry = {"format": "q4_0", "N": 4096, "K": 4096, "up to": spans}
+    put_table(monkeypatch, [{**TABLE[0], "linear": [entry], "bandwidth": 4917, "clock": 1.98}])
     for bandwidth, rows in ((4917.0, 91), (4917 / 2, 182)):
         card = measured_card("NVIDIA H100", bandwidth=bandwidth)
-        assert choose(problem(m=rows, card=card)).name == "cuda:dequant_bf16"
-        assert choose(problem(m=rows - 1, card=card)).name != "cuda:dequant_bf16"
+        assert choose(problem(m=rows, card=card)).name == "cuda:registers"
+        assert choose(problem(m=rows - 1, card=card)).name == "cuda:mma"
+
+
+def test_no_library_while_a_graph_is_recorded(table):
+    """CuPy refuses its calls then; a kernel that is named says so itself."""
+    many = problem(m=4097, card=Card("NVIDIA H100 PCIe", (9, 0), 114, ROOM))
+    assert choose(many).name in choice.LIBRARY
+    captured = replace(many, captured=True)
+    assert choose(captured).name not in choice.LIBRARY
+    with pytest.raises(gq.GGMLQError, match="which CuPy does not let a CUDA graph record"):
+        choose(captured, "cuda:dequant_bf16")
+
+
+def test_a_card_that_was_not_measured_takes_no_library_up_to_4096_rows(table):
+    """It cannot be recorded in a graph; and who says that it is ahead there?"""
+    other = Card("NVIDIA H100 PCIe", (9, 0), 114, ROOM)
+    for card in (other, A100, H200):
+        names = {m: choose(problem(m=m, card=card)).name for m in (91, 4096, 4097)}
+        assert (names[4096] in choice.LIBRARY) is (names[91] in choice.LIBRARY) is (card is H200)
+    assert choose(problem(m=4097, card=other)).name == "cuda:dequant_bf16"
 
 
 def test_the_measured_card_says_what_it_has():
@@ -306,9 +327,11 @@ def test_doctor_says_it_too(table, monkeypatch):
         "format": "q4_0", "M": 1, "kernel": "cuda:mma", "why": "measured on NVIDIA H200 at abc",
     }  # fmt: skip
     said = doctor.describe(json.loads(json.dumps(report)))
-    assert "kernels that auto takes on NVIDIA H200:" in said
-    lines = [line.split() for line in said.splitlines()]
-    assert ["q4_0", "cuda:mma", "cuda:registers", "cuda:registers", "cuda:dequant_bf16"] in lines
+    assert "kernels that auto takes on NVIDIA H200, by rows of activations:" in said
+    taken = "cuda:mma for 1-4, compiled when first used; cuda:registers for 5-90; cuda:dequant_bf16 for 91-"
+    assert any(line.split(maxsplit=1) == ["q4_0", taken] for line in said.splitlines())
+    assert report["auto"]["taken"][1]["rows"] == [[5, 90]]
+    assert "kernels that auto takes on this CPU, by rows of activations:" in said
     assert "(measured on NVIDIA H200 at abc; others: gq.kernels" in said
     assert "kernels come with the package for compute capability 9.0; numba-cuda" in said.replace("\n", " ")
 

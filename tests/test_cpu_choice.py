@@ -14,7 +14,7 @@ from ggmlq.base import threads
 from ggmlq.cpu import choice
 from ggmlq.cpu.machine.target import target
 from ggmlq.cpu.panels.layout import layout_of
-from ggmlq.dispatch import ladder
+from ggmlq.dispatch import ladder, tuned
 from ggmlq.dispatch.ladder import choose, explain, rungs
 from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS, BlockFormat
@@ -114,10 +114,10 @@ def test_no_two_arithmetics_are_compared(no_matrix_unit):
 
 
 def test_what_is_usual_stays_where_the_difference_is_noise():
-    assert cpu_choice.order({"a": 1.0, "b": 0.95}) == ["a", "b"]
-    assert cpu_choice.order({"a": 1.0, "b": 0.5}) == ["b", "a"]
-    assert cpu_choice.order({"a": 1.0, "b": 0.95, "c": 0.8}) == ["c", "a", "b"]
-    assert cpu_choice.order({"a": 1.0, "b": 9.0}) == ["a", "b"]  # who comes next where the first refuses
+    assert tuned.ranked({"a": 1.0, "b": 0.95}) == ["a", "b"]
+    assert tuned.ranked({"a": 1.0, "b": 0.5}) == ["b", "a"]
+    assert tuned.ranked({"a": 1.0, "b": 0.95, "c": 0.8}) == ["c", "a", "b"]
+    assert tuned.ranked({"a": 1.0, "b": 9.0}) == ["a", "b"]  # who comes next where the first refuses
 
 
 def test_the_tool_measures_and_writes(entries, tmp_path, monkeypatch, capsys):

@@ -12,7 +12,7 @@ from emulated_packed import pack_q4_0
 from fake_cupy import on_device
 
 import ggmlq as gq
-from ggmlq.cuda.activations import floats, sixteen
+from ggmlq.cuda.activations import floats
 from ggmlq.cuda.cost.gemv import GemvShape, GemvSplit, best_split
 from ggmlq.cuda.gemv.clusters import ALONE, SplitBlocks
 from ggmlq.cuda.gemv.stages import FOUR, ROOMY, TWO, GemvStage, columns_of, kinds_of
@@ -20,6 +20,7 @@ from ggmlq.cuda.linear import r13_gemv
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.cuda.packed.pack import PackedWeights
+from ggmlq.dispatch.epilogue import Epilogue
 from ggmlq.formats import BLOCK_FORMATS
 from ggmlq.testing.cases import weights
 from ggmlq.testing.rows import rows
@@ -65,24 +66,47 @@ def test_a_launch_of_wide_blocks(case, monkeypatch, fresh):
 
 
 def assert_right(case, fragment_rows, monkeypatch, fresh):
-    m, n, k, blocks = case
+    m, n, _, blocks = case
     kind = "powers_of_two" if case in SHORT else "normal"
-    state, host = put_emulated(monkeypatch), weights("q4_0", n, k, int(fresh.integers(1 << 30)))
-    fragments, layout = pack_q4_0(host)
-    fragments, x = on_device(fragments), on_device(rows(kind, m, k, int(fresh.integers(1 << 30))))
-    for each in (floats, sixteen):
-        monkeypatch.setattr(each, "cupy", lambda: state.cupy)
-    monkeypatch.setattr(r13_gemv, "packed_weights", lambda q: PackedWeights(fragments, layout))
-    monkeypatch.setattr(device, "older_than", lambda least: None)
-    monkeypatch.setattr(device, "room", lambda: 227 << 10)
-    q = gq.QuantArray(host.format, (n, k), on_device(host.raw))
+    state, host, q, x = operands(case, kind, monkeypatch, fresh)
     y = on_device(np.full((m + 2, n), np.nan, np.float32))
-    for array in (fragments, x, y):
-        state.memory.add(array)
+    state.memory.add(y)
     RUNG.launch(x, q, y[1:-1], split=GemvSplit(fragment_rows, blocks))
     assert np.isnan(y[[0, -1]]).all(), "written past its outputs"
     wrong = np.abs(np.asarray(y[1:-1]) - gq.reference.linear(np.asarray(x), host, "bf16x"))
     assert (wrong <= gq.reference.bound(np.asarray(x), host, "bf16x")).all()
+
+
+def operands(case, kind, monkeypatch, fresh):
+    """A card that runs PTX, weights on the host and there, and activations there."""
+    m, n, k, _ = case
+    state, host = put_emulated(monkeypatch), weights("q4_0", n, k, int(fresh.integers(1 << 30)))
+    fragments, layout = pack_q4_0(host)
+    fragments, x = on_device(fragments), on_device(rows(kind, m, k, int(fresh.integers(1 << 30))))
+    monkeypatch.setattr(floats, "cupy", lambda: state.cupy)
+    monkeypatch.setattr(r13_gemv, "packed_weights", lambda q: PackedWeights(fragments, layout))
+    monkeypatch.setattr(device, "older_than", lambda least: None)
+    monkeypatch.setattr(device, "room", lambda: 227 << 10)
+    for array in (fragments, x):
+        state.memory.add(array)
+    return state, host, gq.QuantArray(host.format, (n, k), on_device(host.raw)), x
+
+
+def test_halves_in_and_out(monkeypatch, fresh):
+    """The bits of float32, with the bias added, rounded once."""
+    case = (2, 40, 96, ALONE)
+    state, _, q, x = operands(case, "normal", monkeypatch, fresh)
+    halves, bias = (
+        on_device(np.asarray(x).astype(np.float16)),
+        on_device(np.linspace(-1, 1, 40, dtype=np.float32)),
+    )
+    x, y = on_device(np.asarray(halves).astype(np.float32)), on_device(np.zeros((2, 40), np.float32))
+    short = on_device(np.zeros((2, 40), np.float16))
+    for array in (halves, bias, x, y, short):
+        state.memory.add(array)
+    RUNG.launch(x, q, y, split=GemvSplit(TWO, ALONE))
+    RUNG.launch(halves, q, short, split=GemvSplit(TWO, ALONE), end=Epilogue(bias))
+    assert np.array_equal(np.asarray(short), (np.asarray(y) + np.asarray(bias)).astype(np.float16))
 
 
 def test_wide_blocks_find_room():

@@ -15,10 +15,10 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 from fake_cupy import put_gpu
 
 import ggmlq as gq
+from ggmlq.base.slots import Slot
 from ggmlq.cuda.intrinsics.language import types
 from ggmlq.cuda.machine import submit
 from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.cuda.machine.prepared_launch import AddressSlot
 from ggmlq.dispatch.card import Card
 from ggmlq.dispatch.problems import Gru
 from ggmlq.errors import DeviceError, NonFiniteError, ShapeError
@@ -109,7 +109,7 @@ def test_a_prepared_launch(monkeypatch):
     several = types.UniTuple(types.int32, 2)
     kernel = Kernel("nothing", lambda *_: None, types.uint64, types.uint64, types.uint32, several, threads=64)
     kernel._loaded[0] = SimpleNamespace(ptr=5), 1000, False
-    ready = kernel.prepare((8,), (64,), AddressSlot(1) + 16, AddressSlot(0), 7, (3, 4), cluster=8)
+    ready = kernel.prepare((8,), (64,), Slot(1) + 16, Slot(0), 7, (3, 4), cluster=8)
     nothing = kernel.prepare((0,), (64,), 1, 2, 3, (4, 5))
     for addresses, stream in (([10, 20], 99), ([30, 40], 77)):
         ready.launch(addresses, stream)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import copy
 import re
 import sys
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
-import quick_inlining
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
 
 from ggmlq.cuda.intrinsics import ptx
 from ggmlq.cuda.intrinsics.language import cuda, float32, int32, uint32
+from ggmlq.cuda.intrinsics.quick_inlining import CORE, quick_inlining
+from ggmlq.cuda.machine import launch
 from ggmlq.cuda.machine.launch import Kernel, array
 
 SPECIAL = [0.0, -0.0, 1.5, -2.5, 0.5, -0.5, 1e-40, -1e-45, 3e38, -3e38, 65504.0, 65520.0, 2.0**31, -(2.0**31)]
@@ -139,13 +141,12 @@ def inlined(x, y):
 
 
 def test_quick_inlining_makes_the_same(monkeypatch):
-    """Tests of tests/quick_inlining.py, which all tests run under."""
-    inlining = sys.modules[quick_inlining.MODULES[0]]
-    quick_inlining.install()
-    assert inlining.copy is not copy, "this numba-cuda inlines in another way"
-    texts = []
+    inlining, texts = sys.modules[f"{CORE}.inline_closurecall"], []
+    with quick_inlining():
+        assert inlining.copy is not copy, "this numba-cuda inlines in another way"
+    assert inlining.copy is copy
     for _ in range(2):
         kernel = Kernel("inlined", inlined, array(float32, 1), array(float32, 1), threads=32)
         texts.append(re.sub(r"(?<=inlined)B\d+v\d+", "", kernel.ptx((9, 0))))  # Numba counts them
-        monkeypatch.setattr(inlining, "copy", copy)
+        monkeypatch.setattr(launch, "quick_inlining", nullcontext)
     assert texts[0] == texts[1]

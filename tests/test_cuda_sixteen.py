@@ -10,7 +10,7 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 from emulated_gpu import put_emulated
 from fake_cupy import on_device
 
-from ggmlq.cuda.activations import floats, sixteen, x_tiles
+from ggmlq.cuda.activations import floats, x_tiles
 from ggmlq.cuda.epilogue import bias
 from ggmlq.cuda.intrinsics.floats import DTYPES
 from ggmlq.cuda.machine import device
@@ -23,8 +23,7 @@ BITS = np.array([0, 1, 0x3FF, 0x400, 0x3C00, 0x7BFF, 0x7C00, 0x8000, 0x8001, 0xF
 def card(monkeypatch):
     """A card that runs PTX; all memory on it is told to it."""
     state = put_emulated(monkeypatch)
-    for module in (floats, sixteen):
-        monkeypatch.setattr(module, "cupy", lambda: state.cupy)
+    monkeypatch.setattr(floats, "cupy", lambda: state.cupy)
     return state
 
 

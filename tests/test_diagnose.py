@@ -59,7 +59,7 @@ def drawn(fresh, request):
 
 def test_the_mutation_suite(drawn):
     """Wrong kernels in plain loops, fresh data: at least 95 % named rightly, no right one accused."""
-    found, missed = mutation.tried(drawn(mutation.cases, 2))
+    found, missed = mutation.tried(drawn(mutation.cases, 1))
     right = sum(n for (given, said), n in found.items() if given == said)
     shown = "\n".join(f"{args}: {said.fault}, {said.text}" for args, said, *_ in missed)
     assert right >= 0.95 * found.total(), shown

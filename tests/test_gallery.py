@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.base.missing import has
+from ggmlq.testing.families import family_model
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "gallery"
@@ -22,7 +24,12 @@ SAID = {  # what each must find
     "fp8_product": ["group", "is the same: True", "e4m3      500  0x7e"],
     "feed_forward_sharded": ["rows 768 + 768", "the same on each", "the same product"],
     "fixed_point_gru": ["int16 ", "oracle in int64: True"],
+    "llama_in_torch": ["q4_K, 4.5 bits a weight", "KiB packed", "tokens/s"],
+    "lora_on_four_bits": ["LoRA(", "step  60", "blocks as before: True"],
+    "image_block_in_diffusers": ["replaced GGUFLinear.forward", "put back", "packed "],
+    "whole_model": ["small: qwen3, 2 layers", "generated: ["],
 }
+NEEDS = {"llama_in_torch": "torch", "lora_on_four_bits": "torch", "image_block_in_diffusers": "diffusers"}
 
 
 def run(script, folder, *arguments):
@@ -37,6 +44,8 @@ def run(script, folder, *arguments):
 
 @pytest.mark.parametrize("script", SAID)
 def test_it_runs_and_leaves_nothing(script, tmp_path):
+    if script in NEEDS and not has(NEEDS[script]):
+        pytest.skip(f"{NEEDS[script]} is not installed")
     said = run(script, tmp_path)
     for words in SAID[script]:
         assert words in said
@@ -47,6 +56,19 @@ def test_all_are_here_and_on_their_page():
     scripts = {path.stem for path in FOLDER.glob("*.py")}
     assert scripts == SAID.keys()
     assert scripts == set(re.findall(r"\(gallery/(\w+)\.py\)", (ROOT / "docs" / "gallery.md").read_text()))
+
+
+def test_the_whole_model_is_that_of_the_library(tmp_path):
+    """A page of NumPy and ``gq.model`` give the same greedy tokens while the best one has a margin."""
+    model = family_model(tmp_path / "own.gguf", "llama3", seed=5)
+    said = run("whole_model", tmp_path, model, "Hello", "--generate", "3")
+    m = gq.model.load(model)
+    tokens = m.tokenizer.encode("Hello")
+    rows = [row.split() for row in said.splitlines()[1:6]]
+    logits = m.logits(tokens)[-1]
+    for value, token, *_ in rows:
+        assert abs(float(value) - logits[int(token)]) < 0.1 * logits.std() + 0.1
+    assert len(said.split("generated: [")[1].split("]")[0].split(",")) <= 3
 
 
 def test_a_model_of_ones_own(fresh, tmp_path):

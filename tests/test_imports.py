@@ -24,14 +24,15 @@ FLOORS = (
     {"arrays", "store"},
     {"dispatch", "gguf"},
     {"cpu", "cuda", "ops", "safetensors", "tasks"},
-    {"accuracy", "convert", "diff", "files.py", "functions", "gru", "llama", "parallel", "remote"},
+    {"accuracy", "convert", "diff", "functions", "gru", "llama", "parallel", "remote"},
     {"checkpoint", "doctor.py", "reference", "report"},
-    {"faults", "surveys", "testing"},
+    {"faults", "model", "testing"},
     {"check", "demo"},
     {"trace"},
     {"commands"},
     {"cli.py"},
     {"__init__.py", "__main__.py"},
+    {"compat", "torch"},
 )
 HEIGHT = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
 # Floors allow these, and nobody wants them: files are read without operations, and oracles without kernels.
@@ -43,7 +44,13 @@ NEVER = {
     ("reference", "cuda"),
     ("gguf", "codes"),
 }
-OUTER = {"numba": {"cpu", "cuda"}, "llvmlite": {"cpu", "cuda"}, "cupy": {"cuda"}, "gguf": set()}
+OUTER = {
+    "numba": {"cpu", "cuda"},
+    "llvmlite": {"cpu", "cuda"},
+    "numba_cuda_mlir": {"cuda"},
+    "cupy": {"cuda"},
+    "gguf": set(),
+}
 
 
 def imports(path):
@@ -80,14 +87,27 @@ def test_the_direction_of_imports(path):
             assert (place, room) not in NEVER, f"{path} imports ggmlq.{name}"
 
 
+# The files that import a compiler of kernels for GPUs, one side of the seam each, and the files that may
+# import these: language.py picks a side by its name, which is no import.
+SIDES = {
+    "numba": {"numba_cuda"},
+    "llvmlite": {"numba_cuda"},
+    "numba_cuda_mlir": {"numba_mlir", "mlir_builder", "mlir_ir"},
+}
+
+
 def test_kernels_for_gpus_have_the_words_of_numba_from_one_file():
     """Which leaves them out where nothing is compiled: any other import would bring Numba back."""
+    sides = {f"cuda/intrinsics/{name}.py" for names in SIDES.values() for name in names}
     for path in MODULES:
-        if path.startswith("cuda/") and path != "cuda/intrinsics/language.py":
-            outer = {name for kind, name in imports(path) if kind == "outer"}
-            assert not outer & {"numba", "llvmlite"}, (
-                f"{path}: import it from ggmlq/cuda/intrinsics/language.py"
-            )
+        if path.startswith(("cuda/", "gru/cuda/")):
+            for name in {name for kind, name in imports(path) if kind == "outer"} & SIDES.keys():
+                assert path in {f"cuda/intrinsics/{each}.py" for each in SIDES[name]}, (
+                    f"{path}: import it from ggmlq/cuda/intrinsics/language.py"
+                )
+            texts = ast.walk(ast.parse((ROOT / path).read_text())) if path not in sides else ()
+            modules = {node.module or "" for node in texts if isinstance(node, ast.ImportFrom)}
+            assert not {name.rpartition(".")[2] for name in modules} & set().union(*SIDES.values()), path
 
 
 def test_formats_import_numpy_alone():

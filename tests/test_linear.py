@@ -208,7 +208,7 @@ def test_reference_goes_through_all_slabs(monkeypatch):
 
 def test_kernels_print_as_a_table():
     table = repr(gq.kernels())
-    assert table.splitlines()[0].split() == ["kernel", "level", "arithmetic", "teaches"]
+    assert table.splitlines()[0].split() == ["kernel", "level", "arithmetic", "auto", "teaches"]
     assert "cpu:dequant" in table
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,3 +101,18 @@ def test_the_doctor_ends_with_it():
 def test_a_driver_is_a_number_or_none():
     found = missing.driver()
     assert found is None or found >= 1000
+
+
+def test_modules_of_torch_without_torch():
+    """An error with the command that installs it, where torch is missing; the package itself does without."""
+    code = """if True:
+        import sys
+        sys.modules["torch"] = None
+        import ggmlq as gq
+        try:
+            import ggmlq.torch
+        except gq.errors.MissingDependencyError as error:
+            print(error)
+    """
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "torch is not installed; pip install" in run.stdout

@@ -52,6 +52,7 @@ def test_metadata(wheel):
         "bfloat16",
         "cuda",
         "cuda-compile",
+        "cuda-mlir",
         "cuda12",
         "cuda12-compile",
         "dask",
@@ -66,6 +67,8 @@ def test_metadata(wheel):
         "report",
         "llama",
         "completion",
+        "torch",
+        "hosts",
     }
     assert extras == set(facts.get_all("Provides-Extra"))
     assert "ggmlq = ggmlq.cli:main" in wheel.read(f"{info}/entry_points.txt").decode()

@@ -141,7 +141,7 @@ def test_a_page_of_a_run(html):
     found = list(products())
     seen = harmless(html(trace_page.page(found, f"m{HOSTILE[0]}.gguf", "lib.so", [HOSTILE[5]])))
     for words in (
-        "1 of 13 products are wrong; the first is ffn_down-1.", "WRONG 5.0e+00", HOSTILE[1], "head 1",
+        "1 of 13 nodes are wrong; the first is ffn_down-1.", "WRONG 5.0e+00", HOSTILE[1], "head 1",
         "ggmlq diagnose 'a b.npz'", "FLASH_ATTN_EXT", "an odd mask", "generated tokens",
     ):  # fmt: skip
         assert words in seen.text, words
@@ -149,7 +149,7 @@ def test_a_page_of_a_run(html):
     strong = {shade for shade, about in shades if "ffn_down" in about}
     assert strong == {"g8"}
     assert {shade for shade, about in shades if "ffn_up" in about and "to" not in about[:9]} == {"g0"}
-    assert "Every product that was judged is right." in html(trace_page.page(found[:2], "m", "l", []))
+    assert "Every node that was judged is right." in html(trace_page.page(found[:2], "m", "l", []))
     told = html(trace_page.page(found[:2], "m", "l", [], "", {"RMS_NORM": 5, "ROPE": 7}, 40))
     assert "not judged: 12 of 40 nodes: ROPE 7, RMS_NORM 5" in told
     assert "died before the end" in html(trace_page.page([], "m", "l", [], "SIGSEGV at ffn_up-3"))

@@ -133,7 +133,7 @@ except gq.GGMLQError as error:
 def test_numpy_has_the_name_that_numba_cuda_asks_for_only_so_long(monkeypatch):
     """``row_stack``, gone since 2.5, without which numba-cuda compiles nothing."""
     pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda-compile)")
-    from ggmlq.cuda.intrinsics.language import _row_stack
+    from ggmlq.cuda.intrinsics.numba_cuda import _row_stack
 
     monkeypatch.delitem(vars(np), "row_stack", raising=False)
     with _row_stack():

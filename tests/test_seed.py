@@ -51,7 +51,7 @@ def drawn(folder, *options):
 
 def test_one_seed_in_all_processes(tmp_path):
     pytest.importorskip("xdist", reason="pytest-xdist is not installed (extra test)")
-    for name in ("conftest.py", "meter.py", "drawing.py", "quick_inlining.py"):
+    for name in ("conftest.py", "meter.py", "drawing.py"):
         shutil.copy(Path(__file__).with_name(name), tmp_path)
     (tmp_path / "test_it.py").write_text(TESTS)
     seed, found = drawn(tmp_path, "-q", "-n", "2")

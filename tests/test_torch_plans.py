@@ -18,7 +18,7 @@ from told_driver import K, N, ends, multiply, put_driver, said, weights
 import ggmlq as gq
 from ggmlq.cuda.activations import floats
 from ggmlq.cuda.machine import device
-from ggmlq.ops import tensors, warm
+from ggmlq.ops import tensors, warm_device
 from ggmlq.ops.linear import of_bits
 
 KINDS = {"f": FLOAT32, "e": FLOAT16, "H": BFLOAT16}
@@ -50,7 +50,7 @@ def planned(q, m, kind=FLOAT32, kernel="auto"):
     for _ in range(2):
         x, out = arrays(aligned((m, K), kind)), arrays(aligned((m, N), FLOAT32))
         multiply(x, q, out, kernel, letter)
-    plan = q.recording(warm.key_of(m, kernel, None, letter))
+    plan = q.recording(warm_device.key_of(m, kernel, None, letter + "f"))
     assert plan is not None
     return plan
 
@@ -71,8 +71,8 @@ def test_kernels_alone_read_what_is_given(kernel, kind, card, monkeypatch):
         x, out = aligned((m, K), KINDS[kind]), arrays(aligned((m, N), FLOAT32))
         multiply(arrays(x), q, out, kernel, kind)
         places = ends(x=arrays(x), y=out, w=q.prepared_copies()[0].fragments)
-        repeated = said(card, places)[-len(plan._steps) :]
-        q.keep_recording(warm.key_of(m, kernel, None, kind), None)
+        repeated = said(card, places)[-len(plan._launches) :]
+        q.keep_recording(warm_device.key_of(m, kernel, None, kind + "f"), None)
         multiply(arrays(x), q, out, kernel, kind)
         assert said(card, places) == repeated
         assert "x" in repeated[0][2]
@@ -134,8 +134,8 @@ def test_memory_between_kernels_is_there_until_all_are_launched(card, torch, mon
     tensors._members.cache_clear()
     call, seen = plan.__class__.__call__, []
 
-    def launched(self, x, y, stream, between=0):
-        call(self, x, y, stream, between)
+    def launched(self, x, y, stream, between=0, bias=0):
+        call(self, x, y, stream, between, bias)
         seen.append({y, between} <= alive)
 
     monkeypatch.setattr(plan.__class__, "__call__", launched)
@@ -151,6 +151,9 @@ def test_results(card, torch):
         assert linear(x, q, dtype=kind).dtype is kind
     assert linear(x, q, dtype=np.float16).dtype is FLOAT16
     assert linear(x, q, dtype=None).dtype is FLOAT32
+    torch.given.clear()
+    assert linear(x, q, dtype=FLOAT64).dtype is FLOAT64
+    assert torch.given[-1].dtype is FLOAT32, "no kernel writes float64"
     for kind in (FLOAT16, BFLOAT16, FLOAT32):
         out = aligned((3, N), kind)
         assert linear(x, q, out=out) is out
@@ -285,13 +288,29 @@ def test_plans_are_made_of_bfloat16(card, torch, monkeypatch):
     options = {"out": out, "arithmetic": None}
     for _ in range(2):
         assert of_bits(arrays(aligned((3, K), BFLOAT16)), q, kernel="auto", **options)
-    assert q.recording((3, "auto", None, "H")) is not None
+    assert q.recording((3, "auto", None, "Hf")) is not None
     card.launches.clear()
     shifted = arrays(aligned((3 * K + 4,), BFLOAT16))[1 : 3 * K + 1].reshape(3, K)
     assert not of_bits(arrays(aligned((3, K), BFLOAT16)), q, kernel="cuda:dequant_bf16", **options)
     assert not of_bits(shifted, q, kernel="auto", **options)
     assert not of_bits(arrays(aligned((3, K - 32), BFLOAT16)), q, kernel="auto", **options)
     assert not card.launches
+
+
+@pytest.mark.parametrize("m", [1, 7, 20, 300])
+def test_bits_of_bfloat16_in_and_out(m, card, torch):
+    """One kernel reads them, adds the bias and writes them; but only an even number of rows of weights."""
+    q, bias = weights("q4_0"), arrays(aligned((N,), BFLOAT16))
+    for _ in range(3):
+        x, out = arrays(aligned((m, K), BFLOAT16)), arrays(aligned((m, N), BFLOAT16))
+        card.launches.clear()
+        assert of_bits(x, q, kernel="auto", out=out, arithmetic=None, bias=bias)
+    words = card.launches[-1][3]
+    assert {out.data.ptr, bias.data.ptr} <= {*words}
+    assert len(card.launches) == 1 + (m > 32)  # x_tiles are made before
+    assert q.recording((m, "auto", None, "HHH")) is not None
+    odd, out = q[: N - 1], arrays(aligned((m, N - 1), BFLOAT16))
+    assert not of_bits(x, odd, kernel="auto", out=out, arithmetic=None, bias=None)
 
 
 def test_a_bias_of_a_layer(card, torch):
@@ -320,12 +339,13 @@ def test_a_graph_records_bfloat16_by_kernels_of_the_call_before(m, card, torch, 
     monkeypatch.setattr(stream, "ptr", 99)
     monkeypatch.setattr(stream, "is_capturing", lambda: True)
     assert recorded() == before
-    assert warm.on_device(arrays(aligned((m, K), FLOAT32)), q, "auto", None, out, None, np.float32) is None
+    x = arrays(aligned((m, K), FLOAT32))
+    assert warm_device.on_device(x, q, "auto", None, out, None, np.float32) is None
 
 
 def test_threads(card, torch):
     q, wrong = weights("q4_K"), []
-    count = len(planned(q, 64, BFLOAT16)._steps)
+    count = len(planned(q, 64, BFLOAT16)._launches)
     card.launches.clear()
     begin = threading.Barrier(4)
 

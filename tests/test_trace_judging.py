@@ -12,14 +12,15 @@ import ggmlq as gq
 from ggmlq import reference
 from ggmlq.check import cases
 from ggmlq.cli import main
-from ggmlq.cpu import attention as compiled_attention
 from ggmlq.cpu import projection
+from ggmlq.cpu.attention import oracle as compiled_attention
+from ggmlq.llama.captured import Node
+from ggmlq.llama.structs import HIDDEN
 from ggmlq.reference.runs import quantize_runs, stored_scales
 from ggmlq.testing.rows import rows
 from ggmlq.trace import attention, judging, report, verdicts
-from ggmlq.trace.attention import LOOSE, judge_attention
-from ggmlq.trace.operands import Node, Part
-from ggmlq.trace.structs import HIDDEN
+from ggmlq.trace.operands import Part
+from ggmlq.trace.samples import slices_of
 from ggmlq.trace.verdicts import Judge
 
 QUANTIZERS = {
@@ -244,22 +245,24 @@ def attention_node(fresh, *, cap=0.0, bias=0.0, sinks=False, wrong=0.0):
              "m": (mask, "f16")} | ({"s": (s, "f32")} if sinks else {})  # fmt: skip
     for name, (array, kind) in named.items():
         tensors[name], arrays[name] = float_tensor(name, array, kind)
-    return Node("FLASH_ATTN_EXT", 0, tensors, arrays, (scale, bias, cap))
+    words = tuple(int(word) for word in np.array([scale, bias, cap, *[0] * 13], np.float32).view(np.int32))
+    return Node("FLASH_ATTN_EXT", 0, tensors, arrays, words)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("how", [{}, {"cap": 5.0}, {"bias": 8.0}, {"sinks": True}], ids=str)
 def test_attention(how, compiled, fresh, monkeypatch):
     monkeypatch.setattr(attention, "COMPILED", 0 if compiled else math.inf)
-    judgement, _, judged = judge_attention(attention_node(fresh, **how))
-    assert judgement.ok
-    assert judgement.distance < 1e-9
-    assert judged == 30
-    judgement, worst, _ = judge_attention(attention_node(fresh, **how, wrong=2.0))
-    assert not judgement.ok
-    assert (worst["part"], worst["row"], worst["column"]) == ("head 2", 3, 7)
-    assert worst["limit"] < 2.0
-    assert LOOSE < 1
+    monkeypatch.setattr(attention, "ROWS", 1)
+    record = Judge({}, "all").record(attention_node(fresh, **how))
+    assert record.verdict == "ok", record.text
+    assert record.arithmetic == "f32"
+    assert record.judgement.distance < 1e-9
+    assert record.judged >= (1 if compiled else 5) * 6 * 64
+    record = Judge({}, "all").record(attention_node(fresh, **how, wrong=0.5))
+    assert record.verdict == "wrong"
+    assert (record.worst["row"], record.worst["column"]) == (2, 7)  # of a query: head and element
+    assert record.worst["limit"] < 0.5
 
 
 def test_attention_both_ways_where_nothing_is_attended_to(fresh):
@@ -314,3 +317,69 @@ def test_a_large_product_is_kept_in_part(fresh, monkeypatch):
     assert found.operands.y.shape == (len(found.operands.rows), len(found.operands.columns))
     assert isinstance(judging.judge_parts([Part(y, x, q)], "CPU", 70), judging.Verdict)
     assert "AMX" in HIDDEN
+
+
+# --- other nodes ------------------------------------------------------------------------------------
+
+
+def norm_node(fresh, *, wrong=False):
+    """RMS_NORM of five rows, perhaps with epsilon outside of the root."""
+    x = 0.1 * fresh.standard_normal((1, 1, 5, 100)).astype(np.float32)
+    size = np.sqrt((x.astype(np.float64) ** 2).mean(-1, keepdims=True) + (0 if wrong else 1e-2))
+    y = x / (size + (1e-2 if wrong else 0))
+    tensors, arrays = {}, {}
+    for name, array in (("y", y.astype(np.float32)), ("s0", x)):
+        tensors[name], arrays[name] = float_tensor(name, array)
+    tensors["y"] |= {"name": "norm-3", "number": 25}
+    words = tuple(int(w) for w in np.array([1e-2, *[0] * 15], np.float32).view(np.int32))
+    return Node("RMS_NORM", 0, tensors, arrays, words)
+
+
+def test_a_node_that_is_no_product_has_a_record(fresh):
+    right, wrong = (Judge({}, "all").record(norm_node(fresh, wrong=bad)) for bad in (False, True))
+    assert (right.verdict, right.op, right.layer, right.m, right.n) == ("ok", "RMS_NORM", 3, 5, 100)
+    assert right.diagnose().ok
+    assert (wrong.verdict, wrong.fault) == ("wrong", "node-epsilon")
+    facts = wrong.facts()
+    assert (facts["op"], facts["verdict"], facts["fault"]) == ("RMS_NORM", "wrong", "node-epsilon")
+    assert facts["limit"] < facts["error"]
+    assert wrong.line.startswith("25 0 100 5 1 1 16 ")
+    assert right.line is None
+    assert "WRONG: node-epsilon" in report.line(wrong)
+    assert report.share_of(right) <= 1 < report.share_of(wrong)
+    last = report.last_line([right, wrong], {"WIN_PART": 2}, 9)
+    assert last.startswith("2 of 9 nodes judged, 1 wrong, the first is norm-3 (RMS_NORM, step 0)")
+    assert last.endswith("not judged: 2 of 9 nodes: WIN_PART 2")
+
+
+def test_a_node_without_an_oracle_is_not_judged(fresh):
+    node = norm_node(fresh)
+    record = Judge({}, "all").record(Node("WIN_PART", 0, node.tensors, node.arrays, node.words))
+    assert record.verdict == "not judged"
+    assert "not written yet" in record.text
+    assert record.ok
+
+
+def test_slices_of_a_large_node_are_judged_like_the_whole(fresh):
+    x = fresh.standard_normal((1, 1, 400, 64)).astype(np.float32)
+    tensors, whole = {}, {}
+    for name, array in (("y", np.maximum(x, 0)), ("s0", x)):
+        tensors[name], whole[name] = float_tensor(name, array)
+        tensors[name]["block"] = 1
+    cut = slices_of("RELU", tensors)
+    picked = cut["y"].facts["rows"]
+    assert picked[0] == 0
+    assert picked[-1] == 399
+    arrays = {}
+    for name, slices in cut.items():
+        arrays[name] = np.zeros(slices.length, np.uint8)
+        for offset, start, size in slices.pieces:
+            arrays[name][start : start + size] = whole[name][offset : offset + size]
+    node = Node("RELU", 0, {name: slices.facts for name, slices in cut.items()}, arrays, (0,) * 16)
+    record = Judge({}, "sample").record(node)
+    assert (record.verdict, record.judged) == ("ok", 8 * 64)
+    arrays["y"].view(np.float32)[1] += 1
+    assert Judge({}, "sample").record(node).verdict == "wrong"
+    assert slices_of("SUM", tensors) is None  # it needs all rows
+    small, _ = float_tensor("y", x[:, :, :8])
+    assert slices_of("RELU", {"y": {**small, "block": 1}}) is None

@@ -256,7 +256,7 @@ def test_weights_times_columns(fresh, weights):
         (lambda q, x: q @ q, r"x\.dequantize\(\)|write \.T behind it"),
         (lambda q, x: np.matmul(q, x.T, out=np.empty((3, 5), np.float32)), r"the result has \(5, 3\)"),
         (lambda q, x: np.dot(x, q), r"write x @ q\.T"),
-        (lambda q, x: q.T @ x, r"sums over rows of q.*np\.asarray\(q\)\.T @ x"),
+        (lambda q, x: q.T @ x, r"q\.T @ x .*x \[N\] or \[N, M\], with N 5; pass 5 numbers a column"),
         (lambda q, x: np.matmul(x, q.T, dtype=np.float64), "dtype"),
         (lambda q, x: x.__imatmul__(q.T), r"write x = x @ q\.T"),
     ],

@@ -1,8 +1,9 @@
 """Packs of the CPU's kernels (ggmlq/cpu/prebuilt): the kernels that belong in.
 
 A kernel belongs in if products take it where nobody names a kernel, for any number of rows: products of
-blocks, with experts too, and of 8-bit codes with scales; and if it makes such codes of floats. Kernels of
-rungs that are there to be read, and of other operations, are compiled when asked for.
+blocks, with experts too, and of 8-bit codes with scales; and if it makes such codes of floats. Attention and
+products with weights as they lie share the code that decodes rows. Kernels of rungs that are there to be
+read, and of other operations, are compiled when asked for.
 """
 
 from __future__ import annotations
@@ -55,7 +56,14 @@ def _of(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
     yield "machine.board.server", ()
     yield "machine.digest.adder", ()
     yield "grouped.sort.sorter", ()
+    yield "encode._narrowing.narrower", ()
+    yield "linear._transposed.sweep", (kind,)
+    yield "attention.units.stretches", (kind,)
+    yield "attention.units.merged", ()
+    yield "attention.units.whole", (kind,)
     for fmt in FORMATS.values():
+        if fmt.name == "f32" or has_file(fmt):
+            yield "attention.rows.filler", (fmt,)
         if isinstance(fmt, BlockFormat):
             yield from _of_format(fmt, kind)
         elif has_file(fmt):

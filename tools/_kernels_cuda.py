@@ -3,8 +3,8 @@ kinds.
 
 The chooser is asked: products of many shapes run without a GPU, on cards of a table, and their launches are
 noted (ggmlq/testing/dry_run.py). Machine code is for Hopper, PTX for all other cards. Of a family with few
-cases all come, if one does. Products of codes with scales come for Hopper alone. GRUs and rungs that are
-there to be read are compiled when they are needed.
+cases all come, if one does. GRUs and rungs that are there to be read are compiled when they are needed, and
+products of codes with scales on cards before 8.0.
 """
 
 from __future__ import annotations
@@ -26,8 +26,12 @@ HOPPER = (9, 0)
 FEW = 8  # cases of a family that come together
 # Families for activations that do not lie as kernels read them, and for repeated products with a bias.
 BESIDE = "ggmlq.cuda.activations.floats.kernel", "ggmlq.cuda.epilogue.bias.adder"
+# Families of which products of some shape take any case, on Hopper.
+WHOLE = "ggmlq.cuda.linear.r16_warp_specialized.kernel", "ggmlq.cuda.expert_linear.r4_gemv.kernel"
 ACTIVATIONS = ("q8_1", "q8_K")  # types that no model stores weights in
 OTHERS = dry_run.SHAPES[2:8:2]  # shapes for cards whose tiles do not depend on shapes
+LEAST_CODED = (8, 0)
+FEW_ROWS = (1, 8, 16, 33, 64, 100, 200, 512, 1024, 4096)  # for tiles that do not depend on shapes
 SCALED = (  # codes with the tiles of x and of w
     ("e4m3", ((1, 128), (128, 128))), ("e4m3", ((1, 128), (1, 128))), ("e4m3", ((1, None), (1, None))),
     ("int8", ((1, None), (1, None))),
@@ -39,6 +43,9 @@ def wanted() -> tuple[Wanted, ...]:
     """All kernels that belong in the packs."""
     kernels = dict.fromkeys(_launched())
     for name, machine in product(BESIDE, (machine_of(HOPPER), PTX)):
+        kernels |= dict.fromkeys(Wanted(Origin(name, case), machine) for case in families()[name].cases)
+    for name in WHOLE:
+        machine = machine_of(HOPPER)
         kernels |= dict.fromkeys(Wanted(Origin(name, case), machine) for case in families()[name].cases)
     for origin, machine in list(kernels):
         cases = families()[origin.family].cases
@@ -65,9 +72,11 @@ def _kernels_of(card: dry_run.Card) -> Iterator[Any]:
     for fmt in stored():
         yield from dry_run.product_kernels(fmt, card, dry_run.SHAPES if hopper else OTHERS)
         yield from dry_run.expert_kernels(fmt, card) if hopper else ()
-    for code, tiles in SCALED if hopper else ():
-        yield from dry_run.scaled_kernels(code, tiles, card)
-    yield from dry_run.code_kernels(card) if hopper else ()
+    if card.capability >= LEAST_CODED:
+        for code, tiles in SCALED:
+            shapes, rows = (dry_run.SHAPES, dry_run.ROWS) if hopper else (OTHERS, FEW_ROWS)
+            yield from dry_run.scaled_kernels(code, tiles, card, shapes, rows)
+        yield from dry_run.code_kernels(card)
 
 
 def stored() -> list[Format]:

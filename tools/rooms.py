@@ -79,7 +79,8 @@ class Tree:
 
     def _file_of(self, name: str, importer: str) -> str | None:
         """The file of a module, or of the module that a name is in; scripts see the files beside them."""
-        beside = f"{_top(importer)}.{name}"
+        top = _top(importer)
+        beside = name if top == "ggmlq" else f"{top}.{name}"
         module = name.rpartition(".")[0]
         candidates = (name, beside, module, beside.rpartition(".")[0] if module else "")
         return next((self.modules[known] for known in candidates if known in self.modules), None)

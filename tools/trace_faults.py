@@ -140,7 +140,7 @@ def verdict(fault: Fault, libs: Path, models: dict[str, Path]) -> dict[str, obje
     """The answer of a trace to a fault, and whether it is right ("fine")."""
     os.environ["TRACE_FAULT"] = str(fault.number)
     model = models["moe" if fault.op == "MUL_MAT_ID" else "dense"]
-    run = trace(model, lib=libs, tokens=13, generate=2, timeout=20, threads=2, verify=False)
+    run = trace(model, lib=libs, tokens=13, generate=2, timeout=20, threads=2, verify=False, nodes="products")
     products, text = [], ""
     try:
         products += [product.without_arrays() for product in run]

@@ -1,13 +1,19 @@
-"""A ggml of our own that misbehaves on demand, so that no real one is needed here."""
+"""A ggml of our own that misbehaves on demand; and a real libllama with small models, where there is one."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from compiled import library
 
+import ggmlq as gq
+from ggmlq.errors import GGMLQError, LibraryFailedError
 from ggmlq.llama import Bridge
+from ggmlq.llama.crash import cause_of
+from ggmlq.testing.models import Shape, tiny_model
+from ggmlq.trace.files import locate_llama
 
 
 @pytest.fixture(scope="session")
@@ -40,3 +46,46 @@ def fake(fake_library, monkeypatch):
     yield make
     for bridge in opened:
         bridge.close()
+
+
+SMALL = Shape(hidden=256)
+LAYERS = [
+    {"q": "q4_K", "k": "q6_K", "v": "q8_0", "out": "q4_0", "gate": "iq4_nl", "up": "q5_K", "down": "q4_1"},
+    {"q": "f16", "k": "q5_0", "v": "bf16", "out": "q3_K", "gate": "q2_K", "up": "mxfp4", "down": "tq2_0"},
+]
+
+
+@pytest.fixture(scope="session")
+def libllama():
+    """A libllama; tests that ask for it are skipped where there is none."""
+    try:
+        build, path = locate_llama()
+    except GGMLQError as error:
+        pytest.skip(str(error))
+    with Bridge(build.named) as bridge:
+        refuse_known_crashes(bridge)
+    return path
+
+
+def refuse_known_crashes(bridge):
+    """A build that its compiler made die in AMX would take down the process that runs tests."""
+    if any("AMX" in device.layouts for device in bridge.devices()):
+        w, x = gq.quantize(np.ones((32, 256), np.float32), "q8_0"), np.ones((8, 256), np.float32)
+        try:
+            bridge.measure(x, w, repack="AMX")
+        except LibraryFailedError as error:
+            if cause := cause_of(error.how, ["AMX"], bridge.libraries):
+                pytest.skip(f"libllama of {bridge.path}: {error.how} in AMX. {cause}")
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    """A dense model and two with experts."""
+    folder = tmp_path_factory.mktemp("models")
+    experts = Shape(layers=1, experts=4, hidden=256)
+    shared = Shape(layers=1, experts=4, hidden=256, shared=True)
+    return {
+        "dense": tiny_model(folder / "dense.gguf", LAYERS, SMALL, seed=1),
+        "experts": tiny_model(folder / "experts.gguf", LAYERS[:1], experts, seed=2),
+        "shared": tiny_model(folder / "shared.gguf", {**LAYERS[0], "down": "q4_0"}, shared, seed=3),
+    }

@@ -520,7 +520,7 @@ def test_verdicts_are_known_again_by_their_bits(monkeypatch):
 
 def test_an_operation_is_no_option(check):
     status, _, err = check("--op", "MUL_MAT")
-    assert (status, "--op MUL_MAT: operations are not chosen by name" in err) == (2, True)
+    assert (status, "--op MUL_MAT: write --ops MUL_MAT" in err) == (2, True)
 
 
 def test_a_bar_only_on_a_terminal(check, monkeypatch):

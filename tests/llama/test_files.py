@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import io
+import os
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -84,8 +89,83 @@ def test_what_is_missing_is_said(tmp_path, monkeypatch):
         locate(tmp_path / "libggml-cuda.so")
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.metadata.distributions", list)
     with pytest.raises(MissingDependencyError, match="none found; set GGMLQ_LIBGGML"):
         locate()
+
+
+def test_a_folder_of_a_folder(tmp_path):
+    """An archive that was unpacked by hand has a folder of its own."""
+    touch(tmp_path, "llama-b9999/libggml-base.so", "llama-b9999/libllama.so", "notes/readme.txt")
+    assert locate(tmp_path).base == tmp_path / "llama-b9999/libggml-base.so"
+
+
+def test_a_library_of_any_package(tmp_path, monkeypatch):
+    """A package that is not llama-cpp-python, found by the files that it lists."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    touch(tmp_path, "other/lib/libggml-base.so", "other/lib/libggml-cpu.so")
+    info = tmp_path / "other-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1\n")
+    (info / "RECORD").write_text("other/__init__.py,,\nother/lib/libggml-base.so,,\n")
+    packages = list(importlib.metadata.distributions(path=[str(tmp_path)]))
+    monkeypatch.setattr("importlib.metadata.distributions", lambda: packages)
+    assert locate().base == tmp_path / "other/lib/libggml-base.so"
+
+
+def packed(folder, path):
+    """An archive of a folder, as releases have them: libraries in build/bin, other files beside."""
+    inner = folder / "build" / "bin"
+    inner.mkdir(parents=True)
+    (inner / "libggml-base.so.0.9").write_bytes(b"base")
+    (inner / "libggml-base.so").symlink_to("libggml-base.so.0.9")
+    (inner / "libggml-cpu-haswell.so").write_bytes(b"cpu")
+    (inner / "llama-cli").write_bytes(b"program")
+    if path.suffix != ".zip":
+        with tarfile.open(path, "w:gz") as archive:
+            archive.add(folder / "build", "build")
+        return
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in sorted(inner.iterdir()):
+            info = zipfile.ZipInfo(f"build/bin/{file.name}")
+            info.external_attr = (0o120777 if file.is_symlink() else 0o100644) << 16
+            archive.writestr(info, os.readlink(file) if file.is_symlink() else file.read_bytes())
+
+
+@pytest.mark.parametrize("name", ["llama-b9999-bin-ubuntu-x64.zip", "llama-b9999-bin-ubuntu-x64.tar.gz"])
+def test_an_archive_of_a_release(tmp_path, name):
+    packed(tmp_path / "tree", tmp_path / name)
+    build = locate(tmp_path / name)
+    assert build.base.read_bytes() == b"base"
+    assert set(build.parts) == {"base", "cpu-haswell"}
+    assert locate(tmp_path / name).folder == build.folder  # it is unpacked once
+    assert build.folder.stat().st_mode & 0o077 == 0  # nobody else writes what we load
+    assert not (build.folder / "llama-cli").exists()
+
+
+def test_archives_that_are_none(tmp_path):
+    with tarfile.open(tmp_path / "empty.tar.gz", "w:gz"):
+        pass
+    (tmp_path / "broken.zip").write_bytes(b"no archive")
+    with pytest.raises(MissingDependencyError, match="holds no libraries"):
+        locate(tmp_path / "empty.tar.gz")
+    with pytest.raises(MissingDependencyError, match="cannot be read"):
+        locate(tmp_path / "broken.zip")
+
+
+def test_an_archive_writes_nowhere_else(tmp_path):
+    """Names and links with folders in them stay in the folder."""
+    with tarfile.open(tmp_path / "hostile.tar", "w") as archive:
+        info = tarfile.TarInfo("../../libggml-base.so")
+        info.size = 4
+        archive.addfile(info, io.BytesIO(b"base"))
+        link = tarfile.TarInfo("x/libggml-cpu.so")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/libggml-base.so"
+        archive.addfile(link)
+    build = locate(tmp_path / "hostile.tar")
+    assert build.base.parent == build.folder
+    assert (build.folder / "libggml-cpu.so").resolve().parent == build.folder.resolve()
 
 
 # --- what was really loaded -------------------------------------------------------------------

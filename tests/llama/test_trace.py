@@ -16,55 +16,12 @@ from compiled import library
 import ggmlq as gq
 from ggmlq.cli import main
 from ggmlq.errors import GGMLQError, GGUFError, LibraryFailedError, MissingDependencyError, UnsupportedError
-from ggmlq.llama import Bridge, loaded
+from ggmlq.llama import loaded
 from ggmlq.llama.crash import cause_of
-from ggmlq.testing.models import Shape, tiny_model
 from ggmlq.trace import attach
 from ggmlq.trace.death import sentence
-from ggmlq.trace.files import locate_llama
 
 pytestmark = pytest.mark.llama
-SMALL = Shape(hidden=256)
-LAYERS = [
-    {"q": "q4_K", "k": "q6_K", "v": "q8_0", "out": "q4_0", "gate": "iq4_nl", "up": "q5_K", "down": "q4_1"},
-    {"q": "f16", "k": "q5_0", "v": "bf16", "out": "q3_K", "gate": "q2_K", "up": "mxfp4", "down": "tq2_0"},
-]
-
-
-@pytest.fixture(scope="session")
-def libllama():
-    """A libllama; tests that ask for it are skipped where there is none."""
-    try:
-        build, path = locate_llama()
-    except GGMLQError as error:
-        pytest.skip(str(error))
-    with Bridge(build.named) as bridge:
-        refuse_known_crashes(bridge)
-    return path
-
-
-def refuse_known_crashes(bridge):
-    """A build that its compiler made die in AMX would take down the process that runs tests."""
-    if any("AMX" in device.layouts for device in bridge.devices()):
-        w, x = gq.quantize(np.ones((32, 256), np.float32), "q8_0"), np.ones((8, 256), np.float32)
-        try:
-            bridge.measure(x, w, repack="AMX")
-        except LibraryFailedError as error:
-            if cause := cause_of(error.how, ["AMX"], bridge.libraries):
-                pytest.skip(f"libllama of {bridge.path}: {error.how} in AMX. {cause}")
-
-
-@pytest.fixture(scope="session")
-def models(tmp_path_factory):
-    """A dense model and two with experts."""
-    folder = tmp_path_factory.mktemp("models")
-    experts = Shape(layers=1, experts=4, hidden=256)
-    shared = Shape(layers=1, experts=4, hidden=256, shared=True)
-    return {
-        "dense": tiny_model(folder / "dense.gguf", LAYERS, SMALL, seed=1),
-        "experts": tiny_model(folder / "experts.gguf", LAYERS[:1], experts, seed=2),
-        "shared": tiny_model(folder / "shared.gguf", {**LAYERS[0], "down": "q4_0"}, shared, seed=3),
-    }
 
 
 @pytest.mark.parametrize(
@@ -147,20 +104,32 @@ def test_layouts_are_named_as_check_names_them_and_a_misspelt_one_is_told(liblla
 
 
 def test_the_command(libllama, models, capsys):
-    assert main(["trace", str(models["experts"]), "--tokens", "4", "--generate", "1", "--json"]) == 0
+    words = ["trace", str(models["experts"]), "--tokens", "4", "--generate", "1", "--json"]
+    assert main(words) == 0
     *lines, end = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {line["verdict"] for line in lines} == {"ok"}
     assert {line["step"] for line in lines} == {0, 1}
-    assert (end["node"], end["verdict"], end["products"], end["wrong"]) == ("", "end", len(lines), 0)
+    assert (end["node"], end["verdict"], end["judged"], end["wrong"]) == ("", "end", len(lines), 0)
+    assert end["products"] == sum(line["op"].startswith("MUL_MAT") for line in lines)
+    assert end["not_judged"] == {}
+    assert end["first_wrong"] is None
+    assert {"RMS_NORM", "ROPE", "SET_ROWS", "GET_ROWS", "SWIGLU", "ADD"} <= {line["op"] for line in lines}
+    assert main([*words, "--nodes", "products"]) == 0
+    *few, end = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {line["op"] for line in few} <= {"MUL_MAT", "MUL_MAT_ID", "FLASH_ATTN_EXT"}
     assert end["not_judged"]["RMS_NORM"] >= 2
-    assert len(lines) + sum(end["not_judged"].values()) <= end["nodes"]  # the rest are views
+    assert len(few) + sum(end["not_judged"].values()) == len(lines)
     assert any(line["op"] == "MUL_MAT_ID" and line["parts"] > 1 for line in lines)
     assert main(["trace", str(models["dense"]), "--prompt", "Hi", "-v", "--lib", str(libllama)]) == 0
     out = capsys.readouterr().out
     assert "blk.0.attn_q.weight" in out
     assert "0 wrong" in out
-    assert re.search(r"not judged: \d+ of \d+ nodes: .*RMS_NORM \d", out)
+    assert re.search(r"\d+ of \d+ nodes judged, 0 wrong; \d+ tokens", out.splitlines()[-1])
     assert "same logits" in out
+    words = ["trace", str(models["dense"]), "--prompt", "Hi", "--nodes", "products", "--no-verify"]
+    assert main(words) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert re.search(r"not judged: \d+ of \d+ nodes: .*RMS_NORM \d", last)
 
 
 def test_two_builds(libllama, models, capsys):
@@ -169,14 +138,20 @@ def test_two_builds(libllama, models, capsys):
         == 0
     )
     said = capsys.readouterr().out
-    assert "no product differs" in said
-    assert re.search(r"not judged: \d+ of \d+ nodes.*RMS_NORM \d", said)
+    assert "no node differs by more than rounding explains" in said
+    assert "not judged" not in said
+    both, equal, same = map(
+        int, re.search(r"(\d+) nodes in both; (\d+) of them .* (\d+) of these", said).groups()
+    )
+    assert both == equal == same > 60
     if loaded.MAPS.exists():
         assert said.count(f"{libllama.resolve().parent}: ") == 2, "the libraries of A and of B"
     assert main(["logits", str(models["dense"]), "--against", str(libllama), "--tokens", "3", "--json"]) == 0
     *pairs, end = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert end["logits"]["largest"] == 0
     assert {pair["outputs"] for pair in pairs} == {0.0}
+    assert {"RMS_NORM", "ROPE", "SET_ROWS", "MUL_MAT", "SWIGLU", "ADD"} <= {pair["op"] for pair in pairs}
+    assert {(pair["inputs_equal"], pair["elements"], pair["largest"]) for pair in pairs} == {(True, 0, 0.0)}
 
 
 def test_a_program_that_knows_nothing_of_it(libllama, models):
@@ -190,7 +165,8 @@ def test_a_program_that_knows_nothing_of_it(libllama, models):
     assert {p.m for p in seen} >= {1, 3}
     llm.create_completion([5, 6, 7], max_tokens=2)
     assert len(seen) == count  # afterwards nobody asks
-    assert seen.others["RMS_NORM"] > 0
+    assert {"MUL_MAT", "RMS_NORM", "ROPE", "ADD"} <= {p.op for p in seen}
+    assert seen.others == {}
     llm.close()
 
 
@@ -209,7 +185,9 @@ def test_a_command_of_llama_cpp(with_a_tool, models, capsys):
     assert main(words) == 0
     *lines, _ = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {line["verdict"] for line in lines} == {"ok"}
-    assert {(line["step"], line["m"]) for line in lines if "Qcur" in line["node"]} == {(0, 3), (1, 1)}
+    assert {
+        (line["step"], line["m"]) for line in lines if "Qcur" in line["node"] and line["op"] == "MUL_MAT"
+    } == {(0, 3), (1, 1)}
     assert main([*words, "fail"]) == 2
     assert "ended with status 8" in capsys.readouterr().err
     assert main([*words[:-1], "no-such-tool"]) == 2
@@ -294,7 +272,7 @@ def test_options_that_make_no_sense(models, options, says):
 
 def test_nothing_selected(libllama, models, capsys):
     assert main(["trace", str(models["dense"]), "--tokens", "2", "--select", "nothing.*"]) == 2
-    assert "no product of" in capsys.readouterr().err
+    assert "no node of" in capsys.readouterr().err
 
 
 def test_a_context_that_the_library_refuses(libllama, models):
@@ -326,10 +304,10 @@ def test_a_death_that_a_compiler_makes(tmp_path):
 
 def test_a_death_is_told(libllama, models, monkeypatch, capsys):
     """The library's process is ended while it computes, as a crash would."""
-    from ggmlq.trace import session
+    from ggmlq.trace import runs
 
     asked = gq.llama.trace(models["dense"], tokens=3, verify=False)
-    run = session.Run(asked.settings)
+    run = runs.Run(asked.settings)
     nodes = run.nodes()
     next(nodes)
     os.kill(run.child._process.pid, 11)

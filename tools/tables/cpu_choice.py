@@ -20,6 +20,7 @@ import ggmlq as gq
 from ggmlq.cpu import choice
 from ggmlq.dispatch.ladder import Rung, rungs
 from ggmlq.dispatch.problems import Linear
+from ggmlq.dispatch.tuned import ranked
 from ggmlq.formats import BlockFormat
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.machine import commit
@@ -30,7 +31,6 @@ from .cuda_choice import lines, ranges
 SIZE = 4096  # N and K
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 256)  # of activations
 LEAST_LEVEL = 4  # rungs below explain
-NOISE = 1.1  # so many times as fast is faster
 HOPELESS = 4.0  # times the second: not measured again
 WHAT = "The fastest kernels, written by tools/table.py cpu_choice; ggmlq/cpu/choice.py says how to read it"
 OPTIONS = {
@@ -65,7 +65,7 @@ def row_of(fmt: BlockFormat, rows: Iterable[int], turns: int) -> dict[str, Any]:
     for m in rows:
         usual = candidates(Linear(fmt, m, SIZE, SIZE, device="cpu"))
         times = seconds(q, m, usual, turns)
-        orders[m] = order(times)
+        orders[m] = ranked(times)
         shown = ", ".join(f"{name} {1e3 * best:.3f}" for name, best in times.items())
         changed = "" if orders[m] == list(times) else "  changed"
         print(f"{fmt.name:8} M {m:4}  ms: {shown}{changed}", flush=True)
@@ -100,14 +100,3 @@ def seconds(q: gq.QuantArray, m: int, kernels: list[Rung], turns: int) -> dict[s
             if best == math.inf or best <= HOPELESS * sorted(times.values())[:2][-1]:
                 times[name] = min(best, *(once(name) for _ in range(3)))
     return times
-
-
-def order(times: dict[str, float]) -> list[str]:
-    """The fastest first; one that came later without a table passes another only if it is clearly faster."""
-    ranked: list[str] = []
-    for name, best in times.items():
-        place = len(ranked)
-        while place and best * NOISE < times[ranked[place - 1]]:
-            place -= 1
-        ranked.insert(place, name)
-    return ranked

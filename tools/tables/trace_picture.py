@@ -35,7 +35,7 @@ def texts(options: Options) -> Texts:
     layers = [LESS if i % 3 == 0 or i >= LAYERS - 2 else MORE for i in range(LAYERS)]
     with tempfile.TemporaryDirectory() as folder:
         model = tiny_model(Path(folder) / "model.gguf", layers, Shape(width=512, hidden=1024, layers=LAYERS))
-        run = trace(model, lib=libs, tokens=24, generate=2, threads=2)
+        run = trace(model, lib=libs, tokens=24, generate=2, threads=2, nodes="products")
         products = [product.without_arrays() for product in run]
         html = Path(folder) / "run.html"
         write(page(products, model.name, f"ggml {run.version}", run.notes), str(html))

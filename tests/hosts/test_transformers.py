@@ -1,0 +1,118 @@
+"""transformers itself: its models keep GGUF weights packed on a CPU, and ours fill its modules."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed: tools/test --hosts")
+
+import tiny  # noqa: E402
+
+import ggmlq.torch as gt  # noqa: E402
+from ggmlq import errors  # noqa: E402
+
+pytestmark = [pytest.mark.hosts, pytest.mark.filterwarnings("ignore")]  # warnings of others
+IDS = torch.arange(24).reshape(2, 12) % tiny.WORDS
+
+
+@pytest.fixture
+def host():
+    said = gt.hosts.transformers.enable()
+    assert "MAX_GEMV_ROWS" in said
+    yield
+    gt.hosts.transformers.disable()
+
+
+def opened(path, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            path.parent, gguf_file=path.name, attn_implementation="sdpa", **options
+        )
+    return model.eval()
+
+
+@pytest.mark.parametrize("kind", ["q4_K", "q8_0", "iq4_xs"])
+def test_a_model_stays_packed(kind, fresh, tmp_path, host):
+    """Prefill of many rows and decoding, beside the model that transformers decodes when it loads."""
+    path = tmp_path / "tiny.gguf"
+    tensors = tiny.lfm2(path, fresh, kind)
+    model = opened(path, dtype=torch.float32)
+    names = {type(part).__name__ for part in model.modules()}
+    assert {"GgufLinear", "GgufEmbedding"} <= names
+    weight = model.model.layers[0].feed_forward.w1.weight
+    assert weight.dtype == torch.uint8
+    assert weight.numpy().tobytes() == tensors["blk.0.ffn_gate.weight"].raw.tobytes()
+    plain = opened(path, dtype=torch.float32, quantization_config=transformers.GgufConfig(dequantize=True))
+    with torch.no_grad():
+        logits, want = model(IDS).logits, plain(IDS).logits
+        assert float(((logits - want) ** 2).mean() / (want**2).mean()) < 2e-3
+        assert torch.equal(model(IDS[:, :3]).logits, model(IDS[:, :3]).logits)
+        assert model.generate(IDS[:1], max_new_tokens=4, do_sample=False, pad_token_id=0).shape == (1, 16)
+
+
+def test_adapters_of_peft(fresh, tmp_path, host):
+    """A LoRA of PEFT on packed layers of our own: the loss falls, and only adapters change."""
+    peft = pytest.importorskip("peft", reason="peft is not installed: tools/test --hosts")
+    path = tmp_path / "tiny.gguf"
+    tiny.llama(path, fresh)
+    model = transformers.LlamaForCausalLM(llama_config())
+    gt.load_(model, path)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    trained = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"]))
+    optimizer = torch.optim.Adam([p for p in trained.parameters() if p.requires_grad], lr=3e-2)
+    losses = []
+    for _ in range(8):
+        loss = trained(IDS, labels=IDS).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.9 * losses[0]
+    for name, value in before.items():
+        inside = name.replace("q_proj.w", "q_proj.base_layer.w").replace("v_proj.w", "v_proj.base_layer.w")
+        assert torch.equal(trained.base_model.model.state_dict()[inside], value), name
+
+
+def llama_config(**more):
+    return transformers.LlamaConfig(
+        vocab_size=tiny.WORDS, hidden_size=tiny.WIDTH, intermediate_size=tiny.FEED,
+        num_hidden_layers=tiny.LAYERS, num_attention_heads=tiny.HEADS, num_key_value_heads=tiny.KV,
+        rms_norm_eps=1e-5, **more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_load_fills_a_model_on_meta(tied, fresh, tmp_path):
+    """The rows of heads are in the order of the checkpoint: transformers' own reader says the same."""
+    path = tmp_path / "tiny.gguf"
+    tiny.llama(path, fresh, "q8_0", tied)
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(llama_config(tie_word_embeddings=tied))
+    model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
+    report = gt.load_(model.eval(), path)
+    assert not report.left
+    assert report.taken["model.layers.0.self_attn.q_proj.weight"] == "q8_0"
+    assert isinstance(model.lm_head, gt.Linear)
+    if tied:
+        assert model.lm_head.weight is model.model.embed_tokens.weight
+    theirs = opened(path, dtype=torch.float32)
+    with torch.no_grad():
+        logits, want = model(IDS).logits, theirs(IDS).logits
+    assert float(((logits - want) ** 2).mean() / (want**2).mean()) < 1e-3
+
+
+def test_once_and_back():
+    host = gt.hosts.transformers
+    kernels = transformers.integrations.gguf.kernels
+    before = kernels.kernel_can_read, kernels.MAX_GEMV_ROWS
+    host.enable()
+    with pytest.raises(errors.UnsupportedError, match="it is enabled"):
+        host.enable()
+    host.disable()
+    assert (kernels.kernel_can_read, kernels.MAX_GEMV_ROWS) == before
+    with pytest.raises(errors.UnsupportedError, match="not enabled"):
+        host.disable()

@@ -1,0 +1,223 @@
+"""Arguments of products that a GPU composes from kernels that stand: on arrays that say they are CuPy's.
+
+Kernels are NumPy's products here, and remember how many rows they got and in which dtype they wrote.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from fake_cupy import DeviceArray, on_device, put_gpu
+
+import ggmlq as gq
+from ggmlq import errors
+from ggmlq.arrays.protocols import OPERATIONS
+from ggmlq.base import devices
+from ggmlq.cuda.machine import device
+from ggmlq.dispatch import ladder
+from ggmlq.formats import FORMATS
+from ggmlq.ops import invariant, transposed
+from ggmlq.ops.activations import ACTIVATIONS
+from ggmlq.testing.cases import weights
+
+PRODUCTS = [import_module(f"ggmlq.ops.{name}") for name in ("linear", "scaled_linear", "expert_linear")]
+
+
+class Arrays:
+    """NumPy's functions, with results on the device."""
+
+    def __init__(self, cuda):
+        self.cuda = cuda
+
+    def __getattr__(self, name):
+        function = getattr(np, name)
+
+        def call(*arguments, **options):
+            result = function(*arguments, **options)
+            return result.view(DeviceArray) if isinstance(result, np.ndarray) else result
+
+        return call
+
+
+@pytest.fixture
+def card(monkeypatch):
+    """A card whose products are NumPy's; ``calls`` has their rows and dtypes."""
+    state = put_gpu(monkeypatch)
+    arrays = Arrays(state.cupy.cuda)
+    state.calls, state.kernels = [], set()
+    driver = SimpleNamespace(
+        device=lambda: 0, card=lambda index: None, share=np.may_share_memory,
+        stream=lambda index: SimpleNamespace(ptr=0, is_capturing=lambda: False),
+    )  # fmt: skip
+    gpu = SimpleNamespace(cupy=lambda: arrays, capturing=lambda index: False)
+    for module in (devices, invariant, transposed, *PRODUCTS):
+        for name, value in (("cuda_driver", lambda: driver), ("cuda_device", lambda: gpu)):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(PRODUCTS[0], "_warm", lambda x: None)
+
+    def kernel_of(problem, kernel, arithmetic):
+        assert (problem.m, kernel) == (1, "auto")  # one choice for all numbers of rows
+        return "cuda:chosen"
+
+    monkeypatch.setattr(PRODUCTS[0], "kernel_of", kernel_of)
+
+    def run(problem, operands, result, *rest):
+        state.kernels.add(rest[0])
+        x, q = operands[:2]
+        rows = decoded(x) if hasattr(x, "codes") else np.asarray(x, np.float32)
+        values = decoded(q)
+        if len(operands) == 3:
+            ids = np.asarray(operands[2])
+            per = ids.size // len(rows)
+            y = np.stack([rows[i // per] @ values[e].T for i, e in enumerate(ids.reshape(-1))])
+        else:
+            y = rows @ values.T
+        state.calls.append((len(rows), result.dtype))
+        if result.bias is not None:
+            y = y + np.asarray(result.bias, np.float32)
+        y = y.reshape(result.shape).astype(result.dtype).view(DeviceArray)
+        if result.out is None:
+            return y
+        result.out[...] = y
+        return result.out
+
+    for module in PRODUCTS:
+        monkeypatch.setattr(module, "run", run)
+    monkeypatch.setitem(
+        OPERATIONS, "dequantize", lambda q, dtype, out=None: decoded(q).astype(dtype).view(DeviceArray)
+    )
+    return state
+
+
+def decoded(q):
+    """The values of an array, decoded on the host."""
+    if isinstance(q, gq.ScaledArray):
+        return gq.ScaledArray(np.array(q.codes), np.array(q.scales), q.code, q.tile).dequantize()
+    return q.format.decode(gq.QuantArray(q.format, q.shape, np.array(q.raw)).blocks).reshape(q.shape)
+
+
+def moved(q):
+    """An array on the device."""
+    return gq.QuantArray(q.format, q.shape, on_device(q.raw))
+
+
+def floats(fresh, *shape, kind=np.float32):
+    return on_device(fresh.standard_normal(shape).astype(kind))
+
+
+@pytest.fixture
+def q(card, fresh):
+    return moved(weights("q8_0", 24, 64, seed=int(fresh.integers(1 << 30))))
+
+
+def test_a_residual_is_added_before_results_are_rounded(card, q, fresh):
+    x, bias, residual = floats(fresh, 5, 64), floats(fresh, 24), floats(fresh, 5, 24, kind=np.float16)
+    sums = np.asarray(x) @ decoded(q).T + np.asarray(bias)
+    y = gq.linear(x, q, bias=bias, residual=residual, dtype=np.float16)
+    assert type(y) is DeviceArray
+    assert np.array_equal(y, (sums + residual).astype(np.float16))
+    assert card.calls == [(5, np.float32)]  # not a kernel that rounds
+    out, want = residual.copy(), (sums + residual).astype(np.float16)
+    assert gq.linear(x, q, bias=bias, residual=out, out=out) is out
+    assert np.array_equal(out, want)
+    out = floats(fresh, 5, 24)
+    assert gq.linear(x, q, residual=residual[:1], out=out) is out
+    assert np.array_equal(out, np.asarray(x) @ decoded(q).T + residual[:1])
+
+
+@pytest.mark.parametrize("m", [1, 63, 64, 65, 200])
+def test_rows_go_in_pieces_of_one_size(m, card, q, fresh):
+    x, bias = floats(fresh, m, 64), floats(fresh, 24)
+    y = gq.linear(x, q, bias=bias, invariant=True, dtype=np.float16)
+    assert np.allclose(y, np.asarray(x) @ decoded(q).T + bias, rtol=2e-3, atol=2e-3)
+    assert card.calls == [(invariant.ROWS, np.float16)] * -(-m // invariant.ROWS)
+    assert card.kernels == {"cuda:chosen"}
+    out = floats(fresh, m, 24)
+    assert gq.linear(x, q, residual=out.copy(), invariant=True, out=out) is out
+    assert {rows for rows, _ in card.calls} == {invariant.ROWS}
+
+
+def test_weights_as_they_lie(card, q, fresh, monkeypatch):
+    monkeypatch.setattr(transposed, "MOST_DECODED", 4 * 64 * 10)
+    y, residual = floats(fresh, 70, 24), floats(fresh, 64)
+    want = np.asarray(y) @ decoded(q)
+    result = gq.linear(y, q.T)
+    assert type(result) is DeviceArray
+    assert np.allclose(result, want, atol=1e-4)
+    assert np.allclose(y @ q, want, atol=1e-4)
+    assert np.allclose(gq.linear(y, q.T, invariant=True, residual=residual), want + residual, atol=1e-4)
+    half = gq.linear(y.astype(np.float16), q.T, bias=residual, dtype=np.float16)
+    assert half.dtype == np.float16
+    with pytest.raises(gq.GGMLQError, match="'cuda:transposed'"):
+        gq.linear(y, q.T, kernel="cpu:transposed")
+    with pytest.raises(gq.GGMLQError, match="y is on cpu, q on cuda:0"):
+        gq.linear(np.asarray(y), q.T)
+
+
+def test_a_gate(card, q, fresh):
+    up, x = moved(weights("q4_0", 24, 64, seed=int(fresh.integers(1 << 30)))), floats(fresh, 5, 64)
+    g, u = (np.asarray(x) @ decoded(w).T for w in (q, up))
+    y = gq.gated_linear(x, q, up, activation="swiglu_oai", dtype=np.float16)
+    assert type(y) is DeviceArray
+    with np.errstate(over="ignore"):
+        assert np.array_equal(y, ACTIVATIONS["swiglu_oai"](np, g, u).astype(np.float16))
+    assert card.calls == [(5, np.float32)] * 2
+    g, u = (np.asarray(x) @ decoded(w).T for w in (q, up))
+    out = floats(fresh, 5, 24)
+    assert gq.gated_linear(x, q, up, out=out) is out
+    with np.errstate(over="ignore"):
+        assert np.allclose(out, ACTIVATIONS["silu"](np, g, u), atol=1e-5)
+
+
+def test_experts(card, fresh):
+    q = moved(weights("q8_0", 72, 64, seed=int(fresh.integers(1 << 30))).reshape(3, 24, 64))
+    x, ids = floats(fresh, 4, 64), on_device(fresh.integers(0, 3, (4, 2)))
+    bias, share, stream = floats(fresh, 3, 24), floats(fresh, 4, 2), floats(fresh, 4, 24)
+    each = np.einsum("tk,tunk->tun", np.asarray(x), decoded(q)[np.asarray(ids)]) + np.asarray(bias)[ids]
+    want = (each * np.asarray(share)[..., None]).sum(1) + stream
+    y = gq.expert_linear(x, q, ids, bias=bias, weights=share, residual=stream)
+    assert type(y) is DeviceArray
+    assert np.allclose(y, want, atol=1e-4)
+    assert card.calls == [(4, np.float32)]
+    card.calls.clear()
+    y = gq.expert_linear(x, q, ids, bias=bias, weights=share, residual=stream, invariant=True)
+    assert np.allclose(y, want, atol=1e-4)
+    assert card.calls == [(1, np.float32)] * ids.size
+
+
+def test_codes(card, fresh):
+    host = gq.quantize_scaled(fresh.standard_normal((24, 256), np.float32), "int8", (1, None))
+    w = gq.ScaledArray(on_device(host.codes), on_device(host.scales), "int8", (1, None))
+    rows = gq.quantize_scaled(fresh.standard_normal((70, 256), np.float32), "int8", (1, None))
+    x = gq.ScaledArray(on_device(rows.codes), on_device(rows.scales), "int8", (1, None))
+    want = rows.dequantize() @ host.dequantize().T
+    residual = floats(fresh, 24)
+    assert np.allclose(gq.scaled_linear(x, w, residual=residual), want + residual, atol=1e-3)
+    card.calls.clear()
+    assert np.allclose(gq.scaled_linear(x, w, invariant=True, dynamic=True), want, atol=1e-3)
+    assert card.calls == [(invariant.ROWS, np.float32)] * 2
+    assert not w.has_prepared
+
+
+def test_a_product_tells_that_a_graph_is_recorded(monkeypatch):
+    state = put_gpu(monkeypatch)
+    driver = device.driver()
+    driver.share = np.may_share_memory
+    monkeypatch.setattr(devices, "cuda_driver", lambda: driver)
+    q = gq.QuantArray(FORMATS["q4_0"], (8, 64), on_device(np.zeros((8, 36), np.uint8)))
+    seen = []
+
+    def told(problem, *rest):
+        seen.append((problem.captured, rest[0]))
+        raise errors.UnsupportedError("no kernel")
+
+    monkeypatch.setattr(ladder, "choose", told)
+    x = on_device(np.ones((3, 64), np.float32))
+    for state.capturing, kernel in ((False, "auto"), (True, "auto"), (True, "cuda:dequant")):
+        with pytest.raises(errors.UnsupportedError, match="no kernel"):
+            gq.linear(x, q, kernel=kernel)
+    assert seen == [(False, "auto"), (True, "auto"), (False, "cuda:dequant")]

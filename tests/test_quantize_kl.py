@@ -1,0 +1,62 @@
+"""``ggmlq quantize --kl``: a recipe by the distance of shares of tokens, judged on text held back."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from vocabularies import HARD, pairs_vocabulary
+
+import ggmlq as gq
+from ggmlq.cli import main
+from ggmlq.commands import _quality
+from ggmlq.testing.families import Sizes, family_model
+
+SIZES = Sizes(layers=1, width=64, head=32, hidden=64, context=128)
+TYPES = ("--types", "q4_0,q5_0,q8_0", "--allow-requantize", "--stretch", "32", "--json")
+
+
+@pytest.fixture
+def original(fresh, tmp_path):
+    vocabulary = pairs_vocabulary("gpt-2", 20)
+    (tmp_path / "text.txt").write_text(HARD.replace("\0", "") * 3)
+    return family_model(
+        tmp_path / "m.gguf", "llama", int(fresh.integers(1 << 30)), ("f32",), SIZES, vocabulary
+    )
+
+
+def test_the_limit_holds_on_text_held_back(original, fresh, tmp_path, capsys):
+    text, out, limit = tmp_path / "text.txt", tmp_path / "out.gguf", float(10 ** fresh.uniform(-2.7, -1.3))
+    words = ["quantize", str(original), str(out), "--kl", str(limit), "--text", str(text), *TYPES]
+    assert main(words) == 0
+    facts = json.loads(capsys.readouterr().out)
+    (note,) = [note for note in facts["notes"] if note.startswith("KL ")]
+    small, large = gq.model.load(out), gq.model.load(original)
+    pieces = _quality.stretches(large, text.read_text(), 32)
+    held_back = _quality.measured(small, large, pieces[1::2], False)["kl"]
+    assert held_back <= limit
+    assert float(re.match(r"KL (\S+) ", note)[1]) == pytest.approx(held_back, abs=2e-5)
+    assert facts["bytes_after"] < 0.5 * original.stat().st_size
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.gguf", "out.gguf", "text.txt"]
+
+
+@pytest.mark.parametrize(
+    ("words", "way"),
+    [
+        (["--kl", "0.1"], "pass --text FILE"),
+        (["--kl", "x", "--text", "t"], "a number above 0"),
+        (["--kl", "1e-9", "--text", "text.txt"], "give a larger limit"),
+        (["--kl", "0.1", "--text", "short.txt"], "pass a longer text"),
+    ],
+)
+def test_what_cannot_be_searched(original, tmp_path, capsys, monkeypatch, words, way):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "short.txt").write_text("some words")
+    try:
+        status = main(["quantize", str(original), "out.gguf", *words, *TYPES])
+    except SystemExit as error:  # argparse
+        status = error.code
+    assert status == 2
+    assert way in capsys.readouterr().err
+    assert not (tmp_path / "out.gguf").exists()

@@ -1,0 +1,183 @@
+"""``ggmlq run``: streams, records, conversations, contexts that are full, quality on a text."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pytest
+from vocabularies import HARD, pairs_vocabulary
+
+import ggmlq as gq
+from ggmlq.cli import main
+from ggmlq.commands import _talk
+from ggmlq.testing.families import Sizes, family_model
+
+TEMPLATE = (
+    "{% for m in messages %}<|begin|>{{ m.role }}:{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<|begin|>assistant:{% endif %}"
+)
+
+
+@pytest.fixture
+def model_path(fresh, tmp_path):
+    vocabulary = pairs_vocabulary("gpt-2", 20) | {"tokenizer.chat_template": TEMPLATE}
+    sizes = Sizes(layers=1, width=64, head=32, hidden=64, context=128)
+    seed = int(fresh.integers(1 << 30))
+    return family_model(tmp_path / "m.gguf", "llama", seed, ("q8_0",), sizes, vocabulary)
+
+
+def said(capsys, *words):
+    assert main(["run", *map(str, words)]) == 0
+    return capsys.readouterr()
+
+
+def test_a_text(model_path, capsys, tmp_path):
+    m = gq.model.load(model_path)
+    tokens = m.tokenizer.encode("Hello")
+    expected = m.tokenizer.decode(m.generate(tokens, 9, stop=m.tokenizer.ends))
+    out, err = said(capsys, model_path, "--prompt", "Hello", "--generate", 9)
+    shown = "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in expected)
+    assert out == f"Hello{shown}\n"
+    assert f"read {len(tokens)} tokens" in err
+    assert "a second" in err
+    assert "memory at most" in err
+    (tmp_path / "text.txt").write_text("Hello")
+    facts = json.loads(
+        said(capsys, model_path, "--file", tmp_path / "text.txt", "--generate", 9, "--json").out
+    )
+    assert facts["prompt"] == tokens
+    assert facts["text"] == expected
+    assert facts["ended"] in ("length", "stop")
+    assert facts["generated"]["tokens"] == len(facts["tokens"])
+    assert facts["read"]["tokens_per_second"] > 0
+
+
+def test_draws_repeat_with_a_seed(model_path, capsys):
+    how = (
+        model_path,
+        "--tokens",
+        5,
+        "--generate",
+        6,
+        "--temperature",
+        3,
+        "--top-k",
+        50,
+        "--top-p",
+        0.9,
+        "--json",
+    )
+    first, again, other = (json.loads(said(capsys, *how, "--seed", s).out) for s in (1, 1, 2))
+    assert first["tokens"] == again["tokens"]
+    assert first["prompt"] != other["prompt"]
+    assert first["ended"] == "length"
+    assert len(first["tokens"]) == 6
+
+
+def test_a_full_context_is_told(model_path, capsys):
+    out, err = said(capsys, model_path, "--prompt", "x", "--no-stop", "--generate", 50, "--context", 8)
+    assert "the context of 8 positions is full" in err
+    assert out.startswith("x")
+    assert main(["run", str(model_path), "--prompt", "x y z " * 20, "--context", "8"]) == 2
+    assert "give a larger --context" in capsys.readouterr().err
+
+
+def test_a_conversation(model_path, capsys, monkeypatch):
+    pytest.importorskip("jinja2", reason="chat templates need Jinja2")
+    heard = []
+    hear = _talk.Talk.hear
+    monkeypatch.setattr(
+        _talk.Talk, "hear", lambda self, tokens: (heard.append(list(tokens)), hear(self, tokens))
+    )
+    monkeypatch.setattr("sys.stdin", io.StringIO("hi\n\nand you?\n"))
+    out, err = said(capsys, model_path, "--chat", "--generate", 4)
+    assert len(heard) == 2
+    assert heard[1][: len(heard[0])] == heard[0]
+    assert out.count("\n") >= 2
+    assert "read" in err
+    m = gq.model.load(model_path)
+    first = m.tokenizer.encode(m.tokenizer.chat([{"role": "user", "content": "hi"}]), whole=False)
+    assert heard[0] == first
+
+
+def test_the_cache_is_used_again(model_path, fresh):
+    m = gq.model.load(model_path, arithmetic="exact", cache="f32")
+    talk = _talk.Talk(m, _talk.Sampling(), fresh, frozenset(), 64)
+    tokens = fresh.integers(0, 256, 20).tolist()
+    talk.hear(tokens)
+    answer = list(talk.answer(3))
+    assert talk.reason == "length"
+    changed = [*tokens[:7], 3, *tokens[8:]]
+    talk.hear(changed)
+    assert talk.read.tokens == 20 + 13
+    assert list(talk.answer(3)) == list(m.generate(changed, 3))
+    assert answer == list(m.generate(tokens, 3))
+    talk.hear(changed)  # the last token is read again, for its logits
+    assert list(talk.answer(3)) == list(m.generate(changed, 3))
+
+
+def test_an_interrupted_answer_ends_its_line(model_path, capsys, monkeypatch):
+    def interrupted(self, most):
+        yield 65
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_talk.Talk, "answer", interrupted)
+    out, err = said(capsys, model_path, "--prompt", "x")
+    assert out.startswith("x")
+    assert out.endswith("\n")
+    assert "a second" in err
+    facts = json.loads(said(capsys, model_path, "--prompt", "x", "--json").out)
+    assert facts["ended"] == "interrupted"
+
+
+def test_quality(model_path, capsys, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text(HARD.replace("\0", "") * 4)
+    m = gq.model.load(model_path)
+    facts = json.loads(said(capsys, model_path, "--perplexity", text, "--context", 32, "--json").out)
+    tokens = m.tokenizer.encode(text.read_text())
+    count = len(tokens) // 32
+    assert facts["stretches"] == count
+    assert facts["measured"] == count * 16
+    losses = []
+    for at in range(0, count * 32, 32):
+        piece = tokens[at : at + 32]
+        logits = m.logits(piece).astype(np.float64)
+        losses += [np.log(np.exp(logits[i]).sum()) - logits[i, piece[i + 1]] for i in range(15, 31)]
+    assert facts["perplexity"] == pytest.approx(np.exp(np.mean(losses)), rel=1e-6)
+    with gq.open(model_path) as file:
+        rough = {n: gq.quantize(q.dequantize(), "q4_0") if q.ndim == 2 else q for n, q in file.items()}
+        gq.save(tmp_path / "rough.gguf", rough, file.metadata)
+    how = ("--kl-against", model_path, "--file", text, "--context", 32)
+    same = json.loads(said(capsys, model_path, *how, "--json").out)
+    other = json.loads(said(capsys, tmp_path / "rough.gguf", *how, "--json").out)
+    assert abs(same["kl"]) < 1e-12
+    assert same["same_top"] == 1
+    assert other["kl"] > 1e-6
+    assert other["kl_largest"] >= other["kl_99"] >= other["kl_median"]
+    assert "the same best token" in said(capsys, tmp_path / "rough.gguf", *how).out
+
+
+@pytest.mark.parametrize(
+    ("words", "way"),
+    [
+        ([], "--prompt TEXT"),
+        (["--prompt", "x", "--device", "cuda"], "leave device out"),
+        (["--prompt", "x", "--cache", "a,b,c"], "q8_0,f16"),
+        (["--kl-against", "other.gguf"], "--perplexity FILE"),
+        (["--chat", "--json"], "leave one of them out"),
+        (["--chat", "--perplexity", "x"], "leave out --chat"),
+        (["--prompt", "x", "--top-p", "2"], "up to 1"),
+        (["--file", "missing.txt"], "name another"),
+        (["--prompt", ""], "no tokens"),
+    ],
+)
+def test_what_cannot_be_run(model_path, capsys, words, way):
+    try:
+        status = main(["run", str(model_path), *words])
+    except SystemExit as error:  # argparse
+        status = error.code
+    assert status == 2
+    assert way in capsys.readouterr().err
