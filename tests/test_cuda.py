@@ -98,7 +98,7 @@ def test_words_instead_of_stack_traces(cupy):
     for call, words in (
         (lambda: d.blocks, r"host only.*q\.to\(.cpu.\)"),
         (lambda: np.asarray(d), "not on the host"),
-        (lambda: x @ d.T, "x is on the host, q on cuda:0"),
+        (lambda: x @ d.T, "x is on cpu, q on cuda:0"),
         (lambda: xd @ q.T, "x is on cuda:0, q on cpu"),
         (lambda: xd @ d, r"write x @ q\.T"),
         (lambda: q.to("cuda:99"), "this machine has"),

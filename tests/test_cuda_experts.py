@@ -192,7 +192,7 @@ def test_ids_that_are_no_expert(cupy, fresh):
     assert np.array_equal(cupy.isnan(y).all(axis=-1).get(), (ids < 0) | (ids > 2))
     with pytest.raises(gq.GGMLQError, match=r"ids\[0, 1\] is 3"):
         gq.expert_linear(x, q, cupy.asarray(ids), check=True)
-    with pytest.raises(gq.GGMLQError, match="ids are on cpu"):
+    with pytest.raises(gq.GGMLQError, match="ids is on cpu"):
         gq.expert_linear(x, q, ids)
 
 

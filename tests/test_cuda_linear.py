@@ -218,7 +218,7 @@ def test_out_of_memory_is_told(cupy):
     before = cupy.get_default_memory_pool().used_bytes()
     with pytest.raises(gq.GGMLQError, match=r"out of memory.*free_all_blocks"):
         gq.linear(cupy.broadcast_to(few, (1 << 20, 512)), q)  # 256 GiB of outputs
-    assert cupy.get_default_memory_pool().used_bytes() == before
+    assert cupy.get_default_memory_pool().used_bytes() <= before
     assert gq.linear(few, q).shape == (1, 1 << 16)
 
 

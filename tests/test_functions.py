@@ -155,16 +155,15 @@ def test_any_shape_block_and_strides(fresh, rounds):
         if fresh.random() < 0.2:
             bn, bk = (int(v) for v in fresh.integers(1, 200, 2))  # no powers of two: no default configuration
         A, B, As, Bs = operands(fresh, m, n, k, bn, bk)
-        reference = exact(A, B, As, Bs, bn, bk)
+        reference, sizes = exact(A, B, As, Bs, bn, bk), exact(A & 0x7F, B & 0x7F, As, Bs, bn, bk)
         turned = [np.asfortranarray(a) if fresh.random() < 0.5 else a for a in (A, B, As, Bs)]
         y = f.w8a8_block_fp8_matmul(*turned, [bn, bk], np.float32)
         native = f.native_w8a8_block_fp8_matmul(*turned, (bn, bk), np.float32)
         assert y.shape == native.shape == (m, n)
-        if reference.any():
-            assert far(y, reference) <= 1e-5, (m, n, k, bn, bk)
-            assert far(native, reference) <= 1e-5, (m, n, k, bn, bk)
-        else:
-            assert not y.any()
+        # Sums of k products in float32, beside the sum of their sizes: few results may all but cancel.
+        limit = (k + 4) * 2.0**-24 * sizes
+        assert (np.abs(y - reference) <= limit).all(), (m, n, k, bn, bk)
+        assert (np.abs(native - reference) <= limit).all(), (m, n, k, bn, bk)
 
 
 def test_leading_axes_and_other_floats(fresh):

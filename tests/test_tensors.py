@@ -241,7 +241,7 @@ class TestOnAGpu:
 
     def test_one_device(self, torch, place, q):
         x = tensor(torch, place)
-        with pytest.raises(gq.GGMLQError, match="x is on the host, q on cuda:0"):
+        with pytest.raises(gq.GGMLQError, match="x is on cpu, q on cuda:0"):
             gq.linear(x.cpu(), q)
         with pytest.raises(gq.GGMLQError, match="x is on cuda:0, q on cpu"):
             gq.linear(x, q.to("cpu"))
