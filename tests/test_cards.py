@@ -154,6 +154,14 @@ def test_records_say_what_is_taken_and_what_it_costs(name, fresh):
     assert " floor, µs" in repr(records).splitlines()[0]
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"rows": (1, 8)}, {"rows": 0}, {"shape": 4096}, {"shape": (4096, 1.5)}], ids=str
+)
+def test_shapes_that_are_none(wrong):
+    with pytest.raises(gq.errors.ShapeError, match=r"the shape of weights is \(N, K\), and rows"):
+        gq.kernels("linear", format="q4_0", card="NVIDIA H200", **wrong)
+
+
 def test_floors_are_bytes_through_memory_or_operations_on_tensor_cores():
     def floor(rows, **more):
         (record,) = (r for r in gq.kernels(rows=rows, shape=(4096, 14336), **more) if "gemv" in r.name)

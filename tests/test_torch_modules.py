@@ -48,6 +48,52 @@ class Tiny(torch.nn.Module):
         return self.output(self.norm(x + self.down(torch.nn.functional.silu(self.up(x)))))
 
 
+def test_a_layer_leaves_out_the_dispatcher_only_where_it_has_nothing_to_do(fresh, monkeypatch):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from ggmlq.torch import products
+
+    layer, x = gt.Linear(quantized(fresh, N, K)), floats(fresh, 3, K)
+    want = layer(x)  # the first call of weights is the operator's
+    done = []
+    linear_at_once = products.linear_at_once
+    monkeypatch.setattr(
+        "ggmlq.torch.modules.linear_at_once",
+        lambda *operands: (done.append(linear_at_once(*operands)), done[-1])[1],
+    )
+
+    class Names(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, operands=(), options=None):
+            seen.append(str(function))
+            return function(*operands, **(options or {}))
+
+    def at_once(call):
+        done.clear()
+        result = call()
+        return result, [y is not None for y in done]
+
+    same, direct = at_once(lambda: layer(x))
+    assert direct == [True]
+    assert torch.equal(same, want)
+    seen = []
+    with Names():
+        assert at_once(lambda: layer(x))[1] == [False]
+    assert seen == ["ggmlq.linear.default"]
+    assert at_once(lambda: torch.func.vmap(layer)(x))[1] == [False]
+    y, direct = at_once(lambda: layer(x.clone().requires_grad_()))
+    assert (y.requires_grad, direct) == (True, [False])
+    with torch.autocast("cpu", torch.bfloat16):
+        y, direct = at_once(lambda: layer(x))
+    assert (y.dtype, direct) == (torch.bfloat16, [False])
+    with torch.profiler.profile() as profile:
+        layer(x)
+    assert any(event.name == "ggmlq::linear" for event in profile.events())
+    layer.weight.data = layer.weight.data.clone()
+    assert at_once(lambda: layer(x))[1] == [False]
+    monkeypatch.setattr(products, "MODES", None)
+    assert at_once(lambda: layer(x))[1] == [False]
+
+
 @pytest.mark.parametrize("scale", [None, 0.25])
 def test_linear(scale, fresh):
     q, bias = quantized(fresh, N, K, name="nvfp4", scale=scale), floats(fresh, N)

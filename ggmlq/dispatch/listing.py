@@ -161,15 +161,15 @@ def _checked(request: str, shape: Any, rows: Any) -> tuple[tuple[int, int] | Non
     """The shape (N, K) and rows of a call as integers from 1 on."""
     try:
         n, k = (1, 1) if shape is None else map(operator.index, shape)
-        rows = operator.index(rows)
+        count = operator.index(rows)
     except (TypeError, ValueError):
-        n, k = 0, 0
-    if min(n, k, rows) < 1:
+        n = k = count = 0
+    if min(n, k, count) < 1:
         raise ShapeError(
             f"{request} with shape={shape!r}, rows={rows!r}: the shape of weights is (N, K), and rows are "
             "those of activations, all integers from 1 on; pass shape=(4096, 14336), rows=8"
         )
-    return (None if shape is None else (n, k)), rows
+    return (None if shape is None else (n, k)), count
 
 
 def _formats(op: str, format: Any) -> tuple[Any, ...]:

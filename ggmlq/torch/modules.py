@@ -14,6 +14,7 @@ import torch
 import ggmlq as gq
 
 from .checks import format_of
+from .products import linear_at_once
 
 
 class Packed(torch.nn.Module):
@@ -122,9 +123,10 @@ class Linear(Packed, torch.nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The product with the blocks."""
         if self.scale is None:
-            y: torch.Tensor = torch.ops.ggmlq.linear(
-                x, self.weight, self.ggml_type, self.out_features, self.bias
-            )
+            operands = x, self.weight, self.ggml_type, self.out_features, self.bias
+            y: torch.Tensor | None = linear_at_once(*operands)
+            if y is None:
+                y = torch.ops.ggmlq.linear(*operands)
             return y
         dtype = _result_dtype(x)
         wide = torch.float64 if dtype == torch.float64 else torch.float32

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -12,6 +14,28 @@ from ..ops.tensors import as_torch_works
 from . import checks
 from .blocks import array_over, known
 from .checks import format_of
+
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+_NONE = type(None)
+
+
+def _modes() -> list[Callable[[], Any]] | None:
+    """Questions whether a mode of torch's stands between a call and its kernel; None if torch lacks one.
+
+    Modes of operators and of functions, torch.func's transforms, tracing, and a profiler, which names
+    operators.
+    """
+    names = (
+        "_len_torch_dispatch_stack", "_len_torch_function_stack", "_functorch.peek_interpreter_stack",
+        "_get_tracing_state", "_autograd._profiler_enabled",
+    )  # fmt: skip
+    try:
+        return [attrgetter(name)(torch._C) for name in names]
+    except AttributeError:
+        return None
+
+
+MODES = _modes()
 
 
 def linear(
@@ -30,6 +54,33 @@ def linear(
         bias = bias.detach()
     y: torch.Tensor = gq.linear(x, q, bias=bias, dtype=dtype)
     return y
+
+
+def linear_at_once(
+    x: torch.Tensor, w: torch.Tensor, type: int, n: int, bias: torch.Tensor | None
+) -> torch.Tensor | None:  # fmt: skip
+    """The operator ``linear`` without torch's dispatcher, which costs more than a small product.
+
+    None where the dispatcher has something to do (a gradient, a trace, a mode, another class of tensor), and
+    for weights that no call has met yet.
+    """
+    if torch.compiler.is_compiling() or not _is_eager(x, w, bias):
+        return None
+    q = known(w, type, (n, x.shape[-1])) if x.dim() else None
+    return None if q is None else gq.linear(x, q, bias=bias, dtype=x.dtype)
+
+
+def _is_eager(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> bool:
+    """True if an operator on these tensors would do nothing but call its kernel."""
+    if x.__class__ not in PLAIN or w.__class__ not in PLAIN or bias.__class__ not in (*PLAIN, _NONE):
+        return False
+    if torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad)):
+        return False
+    return (
+        MODES is not None
+        and not any(mode() for mode in MODES)
+        and not torch.is_autocast_enabled(x.device.type)
+    )
 
 
 def linear_grad(dy: torch.Tensor, w: torch.Tensor, type: int, k: int) -> torch.Tensor:

@@ -1,5 +1,4 @@
-"""Warp-specialised: one warp fetches, two warpgroups unpack and multiply, and blocks stay until all tiles
-are made.
+"""Warp-specialised: one warp fetches, two warpgroups unpack and multiply, and blocks make several tiles.
 
 Changed: no warp waits for all others. In cuda:wgmma eight warps fetch together, meet, multiply together and
 unpack together, step by step. Here a ninth warp, the producer, has the copy engine fetch: it requests whole
