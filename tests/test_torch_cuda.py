@@ -1,0 +1,151 @@
+"""The operators and modules of torch on a GPU: values, gradients, torch.compile, CUDA graphs, moves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ggmlq as gq
+from ggmlq import errors
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import ggmlq.torch as gt  # noqa: E402
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.filterwarnings("ignore:The .grad attribute"),
+]  # opcheck looks at it
+N, K, E = 48, 512, 3
+OPS = torch.ops.ggmlq
+TYPES = ["q4_0", "q4_K", "q6_K", "q8_0", "mxfp4", "f16"]
+FLOATS = [torch.float32, torch.float16, torch.bfloat16]
+
+
+@pytest.fixture(autouse=True)
+def on_a_card(cupy):
+    """Skip where there is no GPU."""
+
+
+def packed(fresh, name, *lead):
+    """Values, bytes on the GPU, and ggml's number of a type."""
+    q = gq.quantize(fresh.standard_normal((*lead, N, K), np.float32), name)
+    return torch.from_numpy(np.asarray(q)).cuda(), torch.from_numpy(q.raw.copy()).cuda(), q.format.id
+
+
+def floats(fresh, *shape, dtype=torch.float32):
+    return torch.from_numpy(fresh.standard_normal(shape, np.float32)).to("cuda", dtype)
+
+
+def far(y, want):
+    """Error over magnitude, of all numbers together."""
+    y, want = y.double(), want.double()
+    return float((y - want).norm() / want.norm())
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", TYPES)
+def test_values_and_gradients(name, dtype, fresh):
+    values, w, type = packed(fresh, name)
+    bias = floats(fresh, N).requires_grad_()
+    for shape in ((K,), (1, K), (2, 3, K), (0, K), (17, K), (150, K)):
+        x = floats(fresh, *shape, dtype=dtype).requires_grad_()
+        y = OPS.linear(x, w, type, N, bias)
+        assert (y.dtype, y.shape) == (dtype, (*shape[:-1], N))
+        if not x.numel():
+            continue
+        assert far(y, x.float() @ values.T + bias) <= 2e-2  # x may be rounded to 8 bits
+        dy = floats(fresh, *shape[:-1], N, dtype=dtype)
+        y.backward(dy)
+        assert far(x.grad, dy.float() @ values) <= 2e-2
+        assert torch.equal(OPS.linear(x.detach(), w, type, N, bias.detach()), y.detach())
+    assert torch.equal(OPS.dequantize(w, type, [N, K], dtype), values.to(dtype))
+    ids = torch.from_numpy(fresh.integers(0, N, (2, 5))).cuda()
+    assert torch.equal(OPS.get_rows(w, type, ids, dtype), values[ids].to(dtype))
+    with pytest.raises(errors.DeviceError, match="one device"):
+        OPS.linear(x.detach().cpu(), w, type, N)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_experts(dtype, fresh):
+    values, w, type = packed(fresh, "q4_K", E)
+    ids = torch.from_numpy(fresh.integers(0, E, (5, 2))).cuda()
+    for shape in ((5, K), (5, 2, K)):
+        x = floats(fresh, *shape, dtype=dtype).requires_grad_()
+        y = OPS.expert_linear(x, w, ids, type, N)
+        rows = x.float() if x.dim() == 3 else x.float()[:, None].expand(-1, 2, -1)
+        assert y.dtype == dtype
+        assert far(y, torch.einsum("tuk,tunk->tun", rows, values[ids])) <= 2e-2
+        dy = floats(fresh, 5, 2, N, dtype=dtype)
+        y.backward(dy)
+        dx = torch.einsum("tun,tunk->tuk", dy.float(), values[ids])
+        assert far(x.grad, dx if x.dim() == 3 else dx.sum(1)) <= 2e-2
+
+
+def test_opcheck(fresh):
+    _, w, type = packed(fresh, "q8_0")
+    _, e, _ = packed(fresh, "q8_0", E)
+    x, ids = floats(fresh, 3, K).requires_grad_(), torch.from_numpy(fresh.integers(0, E, (3, 2))).cuda()
+    for operator, *arguments in (
+        (OPS.linear, x, w, type, N, floats(fresh, N).requires_grad_()),
+        (OPS.linear, x.detach().bfloat16(), w, type, N),
+        (OPS.linear_grad, floats(fresh, 3, N).requires_grad_(), w, type, K),
+        (OPS.dequantize, w, type, [N, K], torch.bfloat16),
+        (OPS.get_rows, w, type, ids, torch.float16),
+        (OPS.expert_linear, x, e, ids, type, N),
+        (OPS.prepare, w, type),
+    ):
+        torch.library.opcheck(operator.default, tuple(arguments))
+
+
+def test_compiled_with_cuda_graphs(fresh):
+    """``mode="reduce-overhead"`` records launches; replays have eager's bits, for other values too."""
+    pytest.importorskip("triton", reason="triton is not installed, which torch.compile takes on a GPU")
+    up, down = (gt.Linear(gq.quantize(fresh.standard_normal(shape, np.float32), "q4_K")).cuda() for shape in
+                ((2 * K, K), (K, 2 * K)))  # fmt: skip
+
+    def model(x):
+        return down(up(x).relu())
+
+    compiled = torch.compile(model, fullgraph=True, mode="reduce-overhead")
+    with torch.no_grad():
+        for rows in (1, 40):
+            for _ in range(4):
+                x = floats(fresh, rows, K, dtype=torch.bfloat16)
+                torch.compiler.cudagraph_mark_step_begin()
+                assert torch.equal(compiled(x).clone(), model(x))
+
+
+def test_a_graph_is_replayed_with_other_values(fresh):
+    layer = gt.Linear(gq.quantize(fresh.standard_normal((N, K), np.float32), "q4_0"), floats(fresh, N)).cuda()
+    for rows in (1, 9, 70):
+        x = floats(fresh, rows, K, dtype=torch.float16)
+        with torch.no_grad():
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                layer(x), layer(x)
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                y = layer(x)
+            for _ in range(3):
+                x.copy_(floats(fresh, rows, K, dtype=torch.float16))
+                graph.replay()
+                assert torch.equal(y, layer(x))
+
+
+def test_a_layer_goes_to_the_card_and_back(fresh):
+    q = gq.quantize(fresh.standard_normal((N, K), np.float32), "q4_K")
+    layer, x = gt.Linear(q), floats(fresh, 5, K)
+    with torch.no_grad():
+        for _ in range(3):
+            y = layer.cuda()(x)
+            here = layer.cpu()(x.cpu())
+            assert far(y.cpu(), here) <= 2e-2
+        assert np.array_equal(layer.weight.numpy(), q.raw)
+        other = torch.cuda.Stream()
+        layer.cuda()
+        other.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(other):
+            assert torch.equal(layer(x), y)
