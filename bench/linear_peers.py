@@ -1,21 +1,25 @@
-"""``linear`` on a Hopper card beside Humming's products of 4-bit weights, in turns in one process.
+"""``linear`` on a Hopper card beside Humming's products and cuBLAS on halves, in turns in one process.
 
-    python bench/linear_peers.py --json linear_peers.json
+    python bench/linear_peers.py --json linear_peers.json          # shapes of a seed, which is printed
+    python bench/linear_peers.py --draw 12 --seed 5
     python bench/linear_peers.py --shapes 4096x14336 --rows 64,512 --formats q4_0
     python bench/linear_peers.py --tiles --rows 256,512,4096   # each tile of cuda:warp_specialized, too
 
 Humming (``pip install humming-kernels``; with torch, nvcc and CUDA_HOME) multiplies int4 in groups of 32,
-beside which q4_0 stands here, or of 128, beside which q4_K does from 64 rows on. Both get the same float16
-activations; Humming's results are float16, ours float32. Every product is judged before its time counts.
+beside which both types stand here: it has no groups of 32 with offsets, as q4_K has. torch multiplies weights
+of float16. All get the same float16 activations and give float16. Every product is judged before its time
+counts.
 
 Times are those of a product in a CUDA graph of several: the median of replays after a rest of 0.2 s, two such
-turns each. Up to 128 rows weights are rotated over more than 150 MB.
+turns each. Weights are rotated over more than 150 MB.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import secrets
 import statistics
 import sys
 import time
@@ -38,14 +42,13 @@ from ggmlq.cuda.machine import device
 from ggmlq.testing.engine import random_bytes
 from ggmlq.testing.machine import commit, machine
 
-SHAPES = ((4096, 14336), (5120, 13824), (28672, 8192))
-ROWS = (1, 4, 16, 32, 64, 128, 256, 512, 1024, 4096)
-BESIDE = {"q4_0": (32, 1), "q4_K": (128, 64)}  # the group that stands beside a type, and from which M on
-FEW, ROTATED, TURNS, REST = 128, 150e6, 2, 0.2
+ROWS = (1, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
+GROUP = 32  # of Humming's weights
+ROTATED, TURNS, REST = 150e6, 2, 0.2
 WORST = 3e-4  # mean squared error beside the mean square
 
 
-def humming(group: int, n: int, k: int, copies: int) -> Any:
+def humming(n: int, k: int, copies: int) -> Any:
     """Layers of Humming, and the weights of the first one."""
     import torch
     from humming.layer import HummingLayer
@@ -53,7 +56,7 @@ def humming(group: int, n: int, k: int, copies: int) -> Any:
     layers, first = [], None
     for _ in range(copies):
         w = torch.randn((n, k), dtype=torch.float16, device="cuda")
-        config = {"dtype": "int4", "weight_scale_group_size": group}
+        config = {"dtype": "int4", "weight_scale_group_size": GROUP}
         layer = HummingLayer(shape_n=n, shape_k=k, weight_config=config, torch_dtype=torch.float16).cuda()
         layer.load_from_unquantized(w)
         layer.transform()
@@ -74,17 +77,17 @@ def products(m: int, tiled: bool) -> dict[str, Any]:
     return ways
 
 
-def contenders(weights: list[Any], layers: Any, x: Any, tiled: bool) -> dict[str, Replays]:
+def contenders(weights: list[Any], layers: Any, dense: list[Any], x: Any, tiled: bool) -> dict[str, Replays]:
     """A graph for each contender, after its result was judged."""
     cp, m = device.cupy(), len(x)
-    count = len(weights) if m <= FEW else 1
+    count = len(weights)
     copies = max(count, 8 if m <= 1024 else 4)
-    y, graphs = cp.empty((m, weights[0].shape[0]), np.float32), {}
+    y, graphs = cp.empty((m, weights[0].shape[0]), np.float16), {}
     want = x.astype(np.float32) @ weights[0].dequantize().T
     for name, product in products(m, tiled).items():
         y.fill(np.nan)
         product(x, weights[0], y)
-        wrong = float(((y - want) ** 2).mean() / (want**2).mean())
+        wrong = float(((y.astype(np.float32) - want) ** 2).mean() / (want**2).mean())
         if not wrong < WORST:
             print(f"  {name}, {m} rows: {wrong:.2e} WRONG", flush=True)
             continue
@@ -95,45 +98,77 @@ def contenders(weights: list[Any], layers: Any, x: Any, tiled: bool) -> dict[str
         result, want = replicas[0](x_torch).float(), x_torch.float() @ first.float().T
         assert float(((result - want) ** 2).mean() / (want**2).mean()) < 0.05  # of four bits
         graphs["Humming"] = TorchReplays(lambda i: replicas[i](x_torch), count, copies)
+    halves, rows = dense, tensor(x)
+    graphs["cuBLAS"] = TorchReplays(lambda i: rows @ halves[i].T, len(halves), max(len(halves), copies // 4))
     return graphs
 
 
 def measured(name: str, n: int, k: int, rows: list[int], left: Any, tiled: bool) -> list[dict[str, Any]]:
     """The figures of a shape, a line for each number of rows."""
-    cp, fmt, (group, least) = device.cupy(), gq.formats[name], BESIDE[name]
+    cp, fmt = device.cupy(), gq.formats[name]
     first = gq.QuantArray.from_bytes(random_bytes(fmt, n, k, 1), fmt, (n, k)).to("cuda")
     weights = [first, *(first.copy() for _ in range(int(ROTATED / first.nbytes)))]
     figures = []
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            layers = humming(group, n, k, len(weights))
+            layers = humming(n, k, len(weights))
     except Exception as failed:
         print(f"  Humming: {type(failed).__name__}: {str(failed)[:200]}", flush=True)
         layers = None
+    half = tensor(first.dequantize().astype(np.float16))
+    dense = [half, *(half.clone() for _ in range(int(ROTATED / (2 * n * k))))]
     for m in rows:
-        if m < least or left() < 0:
-            continue
+        if left() < 0:
+            break
         x = cp.random.standard_normal((m, k), dtype=np.float32).astype(np.float16)
         try:
-            times_by_peer = in_turns(contenders(weights, layers, x, tiled), TURNS, 0.02, REST, 10)
+            times_by_peer = in_turns(contenders(weights, layers, dense, x, tiled), TURNS, 0.02, REST, 10)
         except Exception as failed:
             print(f"{name} {n}x{k} M={m}: {type(failed).__name__}: {str(failed)[:200]}", flush=True)
             continue
         us = {peer: statistics.median(times) * 1e6 for peer, times in times_by_peer.items()}
         text = "  ".join(f"{peer} {value:8.1f} us" for peer, value in us.items())
-        ahead = us.get("Humming", np.nan) / min(value for peer, value in us.items() if peer != "Humming")
+        ahead = {peer: us[peer] / us["ggmlq"] for peer in ("Humming", "cuBLAS") if peer in us}
         print(
-            f"{name} {n}x{k} M={m:5}  {text}  {2e-6 * m * n * k / us['ggmlq']:5.0f} T/s  {ahead:.2f}",
+            f"{name} {n}x{k} M={m:5}  {text}  {2e-6 * m * n * k / us['ggmlq']:5.0f} T/s  "
+            + "  ".join(f"{ratio:.2f} x {peer}" for peer, ratio in ahead.items()),
             flush=True,
         )
         figures.append({"format": name, "N": n, "K": k, "M": m, "us": us, "ours is faster by": ahead})
     return figures
 
 
+def drawn(count: int, seed: int) -> list[tuple[int, int]]:
+    """Shapes of weights that no benchmark names, from 8 to 250 million weights."""
+    rng = np.random.default_rng(seed)
+    shapes: list[tuple[int, int]] = []
+    while len(shapes) < count:
+        n, k = 128 * int(rng.integers(8, 225)), 256 * int(rng.integers(4, 75))
+        shapes += [(n, k)] * (8e6 <= n * k <= 250e6)
+    return shapes
+
+
+def summary(figures: list[dict[str, Any]]) -> str:
+    """How often ours is ahead of each peer, the geometric mean and the least of the ratios."""
+    lines = []
+    for name, peer in itertools.product(dict.fromkeys(f["format"] for f in figures), ("Humming", "cuBLAS")):
+        ratios = np.array(
+            [r for f in figures if f["format"] == name and (r := f["ours is faster by"].get(peer))]
+        )
+        if len(ratios):
+            lines.append(
+                f"{name} beside {peer}: ahead in {(ratios >= 1).sum()} of {len(ratios)}, geometric mean "
+                f"{np.exp(np.log(ratios).mean()):.2f}, least {ratios.min():.2f}"
+            )
+    return "\n".join(lines)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--shapes", help="as 4096x14336,5120x13824")
+    parser.add_argument("--shapes", help="as 4096x14336,5120x13824, instead of drawn ones")
+    parser.add_argument("--draw", type=int, default=12, help="so many shapes (%(default)s)")
+    parser.add_argument("--seed", type=int, help="of the shapes; a new one is printed")
     parser.add_argument("--rows", help="as 1,64,512")
     parser.add_argument("--formats", default="q4_0,q4_K")
     parser.add_argument(
@@ -144,7 +179,9 @@ def main() -> int:
     options = parser.parse_args()
     begun, figures = time.perf_counter(), []
     texts = options.shapes.split(",") if options.shapes else []
-    shapes = [tuple(map(int, text.split("x"))) for text in texts] or SHAPES
+    seed = secrets.randbelow(10**6) if options.seed is None else options.seed
+    shapes = [tuple(map(int, text.split("x"))) for text in texts] or drawn(options.draw, seed)
+    print(f"{len(shapes)} shapes" + ("" if texts else f" of --seed {seed}"), flush=True)
     rows = [int(text) for text in options.rows.split(",")] if options.rows else list(ROWS)
     if options.tiles:
         compiled({"cuda:warp_specialized"}, set(options.formats.split(",")))
@@ -153,8 +190,9 @@ def main() -> int:
             figures += measured(
                 name, n, k, rows, lambda: options.seconds - (time.perf_counter() - begun), options.tiles
             )
+    print(summary(figures))
     if options.json:
-        facts = {**machine(), "commit": commit(), "figures": figures}
+        facts = {**machine(), "commit": commit(), "seed": None if texts else seed, "figures": figures}
         options.json.write_text(json.dumps(facts, indent=1))
     return 0
 
