@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ..arrays.array import QuantArray
+from ..base.devices import namespace
 from ..errors import BlockIndexError
 from ..ops.cache import KVCache
 from ..ops.rotation import hadamard
@@ -25,11 +24,11 @@ LEAST = 64  # columns that are turned together
 class Cache:
     """Caches of a model's layers for ``positions`` positions."""
 
-    def __init__(self, config: Config, positions: int, types: tuple[str, str]) -> None:
+    def __init__(self, config: Config, positions: int, types: tuple[str, str], device: str = "cpu") -> None:
         k, v = types
         self.positions = positions
         self.layers = [
-            KVCache(heads, config.key_width, positions, k=k, v=v, width_v=config.value_width)
+            KVCache(heads, config.key_width, positions, k=k, v=v, width_v=config.value_width, device=device)
             for heads in config.kv_heads
         ]
         first = self.layers[0]
@@ -47,11 +46,12 @@ class Cache:
     def appended(self, layer: int, q: Array, k: Array, v: Array) -> tuple[Array, Keys]:
         """Queries [H, T, D] as they fit the cache, and all keys and values with the new ones [T, HK, D]."""
         cache = self.layers[layer]
-        q, k, v = (np.ascontiguousarray(x.transpose(1, 0, 2)) for x in (q, k, v))
+        xp = namespace(q)
+        q, k, v = (xp.ascontiguousarray(x.transpose(1, 0, 2)) for x in (q, k, v))
         keys, values = self._turned
         cache.append(_turn(k, keys)[None], _turn(v, values)[None])
         n = len(cache)
-        return _turn(q, keys), Keys(cache.k[0][:, :n], cache.v[0][:, :n])
+        return _turn(q, keys), Keys(cache.k[0][:, :n], cache.v[0][:, :n], cache)
 
     def back(self, layer: int, y: Array) -> Array:
         """Results of attention [H, T, DV] as they were before values were turned."""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import gguf
+from ..base.devices import is_host, namespace, to_host
 from ..base.text import short
 from ..errors import ShapeError, UnsupportedError
 from .arithmetic import Kernels, arithmetic_of
@@ -36,7 +37,8 @@ def load(
     file : path or GGUFFile
         A file of an architecture in ``families``; the parts of a split model are taken together.
     device : str
-        ``"cpu"``.
+        ``"cpu"``, or with ``arithmetic=None`` ``"cuda"`` or ``"cuda:1"``. There weights are uploaded packed when
+        they are first used, and every intermediate is computed there.
     arithmetic : str, optional
         None: the fastest kernels. ``"exact"``: float64 on decoded weights, slow. ``"ggml-cpu"``: as llama.cpp
         multiplies on x86, with one thread and weights in their plain layout.
@@ -58,16 +60,11 @@ def load(
     >>> [name for name, _ in m.nodes([1, 5])][:6]
     ['embd', 'norm-0', 'attn_norm-0', 'Qcur-0', 'Kcur-0', 'Vcur-0']
     """
-    if device != "cpu":
-        raise UnsupportedError(
-            f"model.load: device={device!r}; whole models run on the CPU so far, as attention has no kernel "
-            "for GPUs; leave device out; docs/gallery/whole_model.py runs Llama and Qwen3 with CuPy"
-        )
     types = (cache, cache) if isinstance(cache, str) else tuple(cache)
     if len(types) != 2:
         raise UnsupportedError(f"model.load: cache={cache!r}; it is a type for keys and one for values")
     opened = file if isinstance(file, gguf.GGUFFile) else gguf.open(file)
-    model = Model(opened, arithmetic, (types[0], types[1]), context)
+    model = Model(opened, arithmetic, (types[0], types[1]), context, device)
     model.cache(1)  # types that caches do not have are refused here
     return model
 
@@ -82,15 +79,16 @@ class Model:
     """
 
     def __init__(
-        self, file: gguf.GGUFFile, arithmetic: str | None, cache: tuple[str, str], context: int | None
-    ) -> None:
+        self, file: gguf.GGUFFile, arithmetic: str | None, cache: tuple[str, str], context: int | None,
+        device: str = "cpu",
+    ) -> None:  # fmt: skip
         self.file, self._metadata = file, file.metadata
-        self._arithmetic: Kernels = arithmetic_of(arithmetic)
+        self._arithmetic: Kernels = arithmetic_of(arithmetic, device)
         architecture = file.metadata.get("general.architecture")
         self._family: Family = family_of(architecture)
         self.config: Config = self._family.read(file.metadata, str(architecture), context)
         self._types = cache
-        self._weights = Weights(file, self._arithmetic.dtype)
+        self._weights = Weights(file, self._arithmetic)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -112,17 +110,18 @@ class Model:
         size = f"{self.nbytes / 2**20:,.1f} MiB"
         return (
             f"<Model {c.architecture} {c.name!r}, {c.layers} layers of {c.width}, {c.context:,} positions, "
-            f"{size}, cpu>"
+            f"{size}, {self._arithmetic.device}>"
         )
 
     def logits(self, tokens: Sequence[int]) -> Array:
         """Logits of the next token behind each of the tokens, [T, vocabulary].
 
-        float32, or float64 with ``arithmetic="exact"``.
+        float32, or float64 with ``arithmetic="exact"``. NumPy's array, on a GPU too, unless tokens are CuPy's.
         """
         numbers = self._checked("logits", tokens)
         cache = self.cache(len(numbers))
-        return np.concatenate([self.run(part, cache) for part in _batches(numbers)])
+        rows = [_beside(tokens, self.run(part, cache)) for part in _batches(numbers)]
+        return rows[0] if len(rows) == 1 else namespace(rows[0]).concatenate(rows)
 
     def generate(
         self, tokens: Sequence[int], n: int, temperature: float = 0.0, *, top_k: int = 0, top_p: float = 1.0,
@@ -168,11 +167,12 @@ class Model:
         """Yield the name and the array of every intermediate, layer by layer.
 
         Names are llama.cpp's, one may come several times (``Qcur-0``: the product, and turned); axes are
-        NumPy's, the tokens first, but for scores and weights of attention [H, T, positions].
+        NumPy's, the tokens first, but for scores and weights of attention [H, T, positions]. Arrays are
+        NumPy's, on a GPU too, unless tokens are CuPy's.
         """
         numbers = self._checked("nodes", tokens)
         nodes: list[tuple[str, Array]] = []
-        step = self._step(numbers, self.cache(len(numbers)), lambda name, x: nodes.append((name, x)))
+        step = self._step(numbers, self.cache(len(numbers)), lambda name, x: nodes.append((name, _beside(tokens, x))))
         for x in self._walk(step, numbers, last=False):
             yield from nodes
             nodes.clear()
@@ -182,10 +182,13 @@ class Model:
 
     def cache(self, positions: int) -> Cache:
         """An empty cache for a sequence of so many positions."""
-        return Cache(self.config, max(positions, 1), self._types)
+        return Cache(self.config, max(positions, 1), self._types, self._arithmetic.device)
 
     def run(self, tokens: NDArray[np.int64], cache: Cache, last: bool = False) -> Array:
-        """Logits of tokens behind those of a cache, which grows by them; ``last``: of the last one alone."""
+        """Logits of tokens behind those of a cache, which grows by them; ``last``: of the last one alone.
+
+        They stay on the device of the model.
+        """
         cache.reserve(len(tokens))
         for x in self._walk(self._step(tokens, cache), tokens, last):
             logits = x
@@ -210,7 +213,7 @@ class Model:
         yield step.logits(x[-1:] if last else x)
 
     def _checked(self, call: str, tokens: Any) -> NDArray[np.int64]:
-        numbers = np.asarray(tokens)
+        numbers = np.asarray(to_host(tokens))
         if numbers.ndim != 1 or not numbers.size or numbers.dtype.kind not in "iu":
             raise ShapeError(
                 f"{call}: tokens are {short(tokens)}; they are a sequence of one number or more; pass "
@@ -227,6 +230,11 @@ class Model:
                 "fewer, or load with a larger context="
             )
         return numbers.astype(np.int64)
+
+
+def _beside(tokens: Any, x: Array) -> Array:
+    """An array on the side of the tokens: the host, unless these are CuPy's."""
+    return to_host(x) if is_host(tokens) else x
 
 
 def _batches(numbers: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:

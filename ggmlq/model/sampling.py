@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..base.devices import to_host
 from ..errors import ShapeError
 
 
@@ -30,11 +30,11 @@ class Sampling:
                 "first two are 0 or more, the last above 0 and up to 1; choose others"
             )
 
-    def draw(self, logits: NDArray[Any], rng: np.random.Generator) -> int:
+    def draw(self, logits: Any, rng: np.random.Generator) -> int:
         """A token, drawn from its logits by the rule."""
         if self.temperature == 0:
-            return int(np.argmax(logits))
-        scaled = np.asarray(logits, np.float64) / self.temperature
+            return int(logits.argmax())  # one number comes from a GPU
+        scaled = np.asarray(to_host(logits), np.float64) / self.temperature
         order = np.argsort(-scaled, kind="stable")
         order = order[: self.top_k] if self.top_k else order
         shares = np.exp(scaled[order] - scaled[order[0]])

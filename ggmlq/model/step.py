@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.devices import namespace
 from . import rope
 from .arithmetic import Kernels
 from .arithmetic.kernels import Seen
@@ -59,10 +60,12 @@ class Step:
         stem = _of(name, layer)
         q = self.weights.matrix(stem)
         checked(stem, x, q)
+        bias = self.weights.optional(f"{stem}.bias")
+        if self._tell is None:
+            return self.a.linear(x, q, bias)
         y = self.a.linear(x, q)
         if node:
             self.tell(node, y, layer)
-        bias = self.weights.optional(f"{stem}.bias")
         if bias is None:
             return y
         y = y + bias
@@ -94,7 +97,7 @@ class Step:
         """Heads [T, H, D] turned by their positions."""
         how = self.config.window_rope if self.config.windows[layer] else self.config.rope
         if how not in self._turns:
-            self._turns[how] = rope.turns(how, self.positions, factors, self.a.steps)
+            self._turns[how] = self.a.turns(how, self.positions, factors)
         return self.tell(node, rope.turned(x, how, *self._turns[how]), layer)
 
     def attention(self, q: Array, k: Array, v: Array, layer: int, scale: float | None = None,
@@ -107,9 +110,8 @@ class Step:
             y = self.a.attend(q, keys, seen)
         else:
             y = self.a.attend_in_steps(q, keys, seen, lambda name, x: self.tell(name, x, layer))
-        y = np.ascontiguousarray(self.cache.back(layer, y).transpose(1, 0, 2)).reshape(
-            len(self.positions), -1
-        )
+        y = self.cache.back(layer, y).transpose(1, 0, 2)
+        y = namespace(y).ascontiguousarray(y).reshape(len(self.positions), -1)
         self.tell("kqv_out", y, layer)
         return self.product(y, "attn_output", layer, "attn_out")
 
@@ -134,7 +136,7 @@ class Step:
         if bias is not None:
             logits = self.tell("ffn_moe_probs" if after else "ffn_moe_logits_biased", logits + bias, layer)
         shares = logits if after else self.tell("ffn_moe_probs", a.softmax(logits), layer)
-        order = self.tell("ffn_moe_argsort", np.argsort(-shares, axis=-1, kind="stable"), layer)
+        order = self.tell("ffn_moe_argsort", a.ranked(shares), layer)
         ids = self.tell("ffn_moe_topk", order[:, :used], layer)
         weights = self.tell("ffn_moe_weights", np.take_along_axis(shares, ids, -1)[..., None], layer)
         weights = self._shares(weights[..., 0], layer, after)[..., None]

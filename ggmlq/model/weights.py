@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 from ..arrays.array import QuantArray
 from ..errors import GGUFError, ShapeError
 from ..gguf import GGUFFile
+from .arithmetic.kernels import Kernels
 
 
 class Weights:
     """The tensors of a file, which may be closed since; prepared copies live with these arrays."""
 
-    def __init__(self, file: GGUFFile, dtype: Any) -> None:
-        self._tensors, self._dtype = {name: file[name] for name in file}, dtype
+    def __init__(self, file: GGUFFile, arithmetic: Kernels) -> None:
+        self._tensors, self._a = {name: file[name] for name in file}, arithmetic
         self._matrices: dict[str, QuantArray] = {}
         self._floats: dict[str, NDArray[Any] | None] = {}
 
@@ -25,7 +26,7 @@ class Weights:
     def matrix(self, name: str) -> QuantArray:
         """A matrix, or the matrices of experts."""
         if name not in self._matrices:
-            self._matrices[name] = self._tensor(f"{name}.weight")
+            self._matrices[name] = self._a.placed(self._tensor(f"{name}.weight"))
         return self._matrices[name]
 
     def vector(self, name: str) -> NDArray[Any]:
@@ -40,7 +41,7 @@ class Weights:
         """A vector of floats, or the rows of several, None where the file has none."""
         if name not in self._floats:
             there = name in self._tensors
-            self._floats[name] = self._tensors[name].dequantize().astype(self._dtype) if there else None
+            self._floats[name] = self._a.real(self._tensors[name].dequantize()) if there else None
         return self._floats[name]
 
     def _tensor(self, name: str) -> QuantArray:

@@ -11,9 +11,9 @@ from ..arrays.array import QuantArray
 from ..arrays.members import Listed
 from ..arrays.tensors import array_of, is_tensor
 from ..base import text
-from ..base.devices import device_of, is_host
+from ..base.devices import device_of, is_host, namespace
 from ..dispatch.checks import as_floats
-from ..errors import BlockIndexError, DeviceError, DTypeError, ShapeError, UnsupportedError
+from ..errors import BlockIndexError, DeviceError, DTypeError, ShapeError
 from ..formats import Format
 from .attention import attention
 from .rotation import Rotation
@@ -43,7 +43,7 @@ class KVCache(Listed):
         Keys and values are rotated before they are stored, queries and results accordingly: outliers of some
         columns then cost less. A number is the seed of the signs; True is 1.
     device : str
-        ``"cpu"``.
+        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``. Keys, values and queries lie there.
 
     >>> import numpy as np, ggmlq as gq
     >>> rng = np.random.default_rng(0)
@@ -64,11 +64,6 @@ class KVCache(Listed):
         rotate: bool | int = False, device: str = "cpu",
     ) -> None:  # fmt: skip
         request = f"KVCache({heads}, {width}, {positions})"
-        if device != "cpu":
-            raise UnsupportedError(
-                f"{request}: device {device!r}; attention has a kernel for CPUs so far, none for GPUs; leave "
-                "device out, or put rows on a GPU with gq.empty and gq.put"
-            )
         width_v = width if width_v is None else width_v
         for name, number in {
             "heads": heads, "width": width, "positions": positions, "batch": batch, "width_v": width_v,
@@ -108,7 +103,7 @@ class KVCache(Listed):
 
     @property
     def device(self) -> str:
-        """The place of its memory, ``"cpu"``."""
+        """The place of its memory, ``"cpu"`` or ``"cuda:0"``."""
         return self._k.device
 
     @property
@@ -157,7 +152,7 @@ class KVCache(Listed):
                 f"{request}: sequence {b} has {self._lengths[b]} positions and would get {more[b]}; the "
                 f"cache holds {self._k.shape[2]}; truncate it, or make one of more positions"
             )
-        ids = self._ids(more, k.shape[2])
+        ids = namespace(self._k.memory).asarray(self._ids(more, k.shape[2]))
         for to, x, which in rows:
             turned = x if self._turns is None else self._turns[which].forward(x)
             put(to.reshape(-1, to.shape[3]), ids, turned, check=False)

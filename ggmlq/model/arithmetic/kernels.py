@@ -9,9 +9,12 @@ from numpy.typing import NDArray
 
 from ...arrays.array import QuantArray
 from ...ops.attention import attention
+from ...ops.cache import KVCache
 from ...ops.expert_linear import expert_linear
 from ...ops.linear import linear
 from ...ops.rows import take
+from ..config import Rope
+from ..rope import turns
 from . import parts
 
 Array = Any  # an array of the arithmetic's type
@@ -31,13 +34,19 @@ class Keys(NamedTuple):
 
     k: QuantArray
     v: QuantArray
+    cache: KVCache | None = None  # that they are a view of
 
 
 class Kernels:
     """The fastest arithmetic: what the kernels of this machine take by themselves."""
 
     dtype: Any = np.float32
+    device = "cpu"
     steps = False  # angles as ggml computes them
+
+    def placed(self, q: QuantArray) -> QuantArray:
+        """Weights on the device."""
+        return q
 
     def rows(self, q: QuantArray, ids: NDArray[np.int64]) -> Array:
         """Rows of the embedding."""
@@ -62,11 +71,19 @@ class Kernels:
 
     def attend(self, q: Array, cache: Keys, seen: Seen) -> Array:
         """Attention of queries [H, T, D] over a cache, [H, T, DV]: the last query is at its end."""
-        k, v = (rows.reshape(1, *rows.shape) for rows in cache)
+        k, v = (rows.reshape(1, *rows.shape) for rows in (cache.k, cache.v))
         return np.asarray(attention(
             q[None], k, v, causal=True, scale=seen.scale, window=seen.window or None, softcap=seen.cap,
             sinks=seen.sinks,
         ))[0]  # fmt: skip
+
+    def turns(self, how: Rope, positions: NDArray[np.int64], factors: Array | None) -> tuple[Array, Array]:
+        """Cosine and sine of positions in a row, [T, dims / 2]."""
+        return turns(how, positions, factors, self.steps)
+
+    def ranked(self, shares: Array) -> Array:
+        """Experts from the largest share of each token on."""
+        return np.argsort(-shares, axis=-1, kind="stable")
 
     def scores(self, q: Array, k: QuantArray) -> Array:
         """Queries times keys of one head, [T, S]."""

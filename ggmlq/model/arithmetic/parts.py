@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ...base.devices import namespace
+
 Array = Any  # an array of the arithmetic's type
 Tell = Callable[[str, Array], None]
 
@@ -43,21 +45,27 @@ def attend(a: Products, q: Array, cache: Any, seen: Any, tell: Tell) -> Array:
     return result
 
 
-def visible(queries: int, positions: int, window: int) -> NDArray[np.bool_]:
-    """The positions [T, S] that each query sees, the last query at the last position."""
-    at = np.arange(positions)
-    place = np.arange(queries)[:, None] + positions - queries
+def visible(
+    queries: int, positions: int, window: int, xp: Any = np, start: int = 0, stop: int | None = None
+) -> NDArray[np.bool_]:
+    """The positions [T, S] that each query sees, the last query at the last position.
+
+    ``start`` and ``stop``: of these positions alone.
+    """
+    at = xp.arange(start, positions if stop is None else stop)
+    place = xp.arange(queries)[:, None] + positions - queries
     mask: NDArray[np.bool_] = at <= place
     return mask & (at > place - window) if window else mask
 
 
 def weighed(scores: Array, seen: Any) -> Array:
     """Scores [H, T, S] as weights: the softmax over the positions that are seen, and the sinks."""
-    mask = visible(scores.shape[1], scores.shape[2], seen.window)
+    xp = namespace(scores)
+    mask = visible(scores.shape[1], scores.shape[2], seen.window, xp)
     scores = np.where(mask, scores, scores.dtype.type(-np.inf))
     top = scores.max(axis=-1, keepdims=True)
     if seen.sinks is not None:
-        sinks = np.asarray(seen.sinks, scores.dtype)[:, None, None]
+        sinks = xp.asarray(seen.sinks, scores.dtype)[:, None, None]
         top = np.maximum(top, sinks)
     weights = np.exp(scores - top)
     total = weights.sum(axis=-1, keepdims=True, dtype=np.float64)

@@ -20,7 +20,7 @@ def layer(step: Step, x: Array, i: int) -> Array:
     q, k = step.turn(q, "Qcur", i, factors), step.turn(k, "Kcur", i, factors)
     if grows := step.config.temperature:
         steps = np.floor(step.positions / step.config.rope.context)
-        q = q * (np.log(steps + 1) * grows + 1).astype(q.dtype)[:, None, None]
+        q = q * step.a.real((np.log(steps + 1) * grows + 1)[:, None, None])
         q = step.tell("Qcur_attn_temp_scaled", q, i)
     x = step.tell("ffn_inp", step.attention(q, k, v, i) + x, i)
     normed = step.tell("ffn_norm", step.norm(x, "ffn_norm", i), i)

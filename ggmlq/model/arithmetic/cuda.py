@@ -1,0 +1,128 @@
+"""``Cuda``: everything of a step on a GPU, products and attention by kernels, the rest by CuPy.
+
+Nothing waits for the device. Tokens are copied there, and what a caller takes back is all that comes back.
+Attention is ``gq.attention`` on the cache; keys and values that it refuses are decoded, some positions at a
+time, and multiplied in float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...arrays.array import QuantArray
+from ...base.devices import cuda_device, namespace, to_host
+from ...errors import UnsupportedError
+from ...ops.expert_linear import expert_linear
+from ...ops.linear import linear
+from ...ops.rows import take
+from ..config import Rope
+from ..rope import turns
+from . import parts
+from .kernels import Array, Kernels, Keys, Seen
+
+SCORES = 1 << 26  # numbers of scores that are in memory together
+LEAST = 256  # positions that are decoded together, and of a table of turns
+
+
+class Cuda(Kernels):
+    """The fastest arithmetic of a GPU, ``"cuda"`` or ``"cuda:1"``."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self._tables: dict[Rope, tuple[Array, Array]] = {}
+        self._refused: set[Any] = set()  # caches for which attention has no kernel
+
+    @property
+    def _xp(self) -> Any:
+        return cuda_device().cupy()
+
+    def placed(self, q: QuantArray) -> QuantArray:
+        """Weights on the device, packed as they are."""
+        return q.to(self.device)
+
+    def real(self, x: Any) -> Array:
+        """Numbers on the device, in float32."""
+        return self._xp.asarray(x, self.dtype)
+
+    def rows(self, q: QuantArray, ids: Any) -> Array:
+        """Rows of the embedding."""
+        return take(q, self._xp.asarray(ids))
+
+    def linear(self, x: Array, q: QuantArray, bias: Array | None = None) -> Array:
+        """``x @ q.T + bias``."""
+        return linear(x, q, bias=bias)
+
+    def expert_linear(self, x: Array, q: QuantArray, ids: Array) -> Array:
+        """Rows times the experts that their tokens use, [T, U, N]."""
+        return expert_linear(x, q, ids)
+
+    def turns(self, how: Rope, positions: NDArray[np.int64], factors: Array | None) -> tuple[Array, Array]:
+        """Cosine and sine of positions in a row: rows of a table on the device, which grows by itself."""
+        end = int(positions[-1]) + 1
+        table = self._tables.get(how)
+        if table is None or len(table[0]) < end:
+            size = max(LEAST, 1 << (end - 1).bit_length())
+            angles = turns(how, np.arange(size), None if factors is None else to_host(factors))
+            table = self._tables[how] = self.real(angles[0]), self.real(angles[1])
+        start = int(positions[0])
+        return table[0][start:end], table[1][start:end]
+
+    def ranked(self, shares: Array) -> Array:
+        """Experts from the largest share on: each one's place is the number of those before it."""
+        xp, count = namespace(shares), shares.shape[-1]
+        numbers = xp.arange(count)
+        mine, others = shares[:, :, None], shares[:, None, :]
+        first = (others > mine) | ((others == mine) & (numbers[None, :] < numbers[:, None]))
+        place = first.sum(axis=-1)
+        return (place[:, None, :] == numbers[:, None]).argmax(axis=-1)
+
+    def attend(self, q: Array, cache: Keys, seen: Seen) -> Array:
+        """Attention by a kernel, or composed where there is none."""
+        assert cache.cache is not None
+        key = (cache.k.format.name, cache.v.format.name, cache.k.shape[-1], cache.v.shape[-1], seen.cap > 0)
+        if key not in self._refused:
+            try:
+                return cache.cache.attend(
+                    q[None], causal=True, scale=seen.scale, window=seen.window or None, softcap=seen.cap,
+                    sinks=seen.sinks,
+                )[0]  # fmt: skip
+            except UnsupportedError:
+                self._refused.add(key)
+        return composed(q, cache, seen)
+
+
+def composed(q: Array, cache: Keys, seen: Seen) -> Array:
+    """Attention of queries [H, T, D], [H, T, DV], in float32.
+
+    Positions come in runs: the maxima and sums of the softmax grow from run to run.
+    """
+    xp = namespace(q)
+    (heads, queries, width), kv_heads, positions = q.shape, cache.k.shape[0], cache.k.shape[1]
+    q = (q * np.float32(seen.scale)).reshape(kv_heads, -1, width)
+    run = max(LEAST, SCORES // (heads * queries))
+    top = total = result = None
+    if seen.sinks is not None:
+        sinks = xp.repeat(seen.sinks.reshape(kv_heads, -1), queries, axis=1)[..., None]
+        top, total = sinks, xp.ones_like(sinks)
+    for start in range(0, positions, run):
+        stop = min(start + run, positions)
+        scores = xp.matmul(q, cache.k[:, start:stop].dequantize().transpose(0, 2, 1))
+        if seen.cap:
+            scores = xp.tanh(scores * np.float32(1 / seen.cap)) * np.float32(seen.cap)
+        mask = parts.visible(queries, positions, seen.window, xp, start, stop)
+        grid = scores.reshape(kv_heads, -1, queries, stop - start)
+        scores = xp.where(mask, grid, np.float32(-np.inf)).reshape(scores.shape)
+        most = scores.max(axis=-1, keepdims=True)
+        new = xp.maximum(most if top is None else xp.maximum(top, most), np.float32(-3e38))
+        weights = xp.exp(scores - new)
+        here = weights.sum(axis=-1, keepdims=True)
+        part = xp.matmul(weights, cache.v[:, start:stop].dequantize())
+        if top is not None:
+            shrink = xp.exp(top - new)
+            here = here + total * shrink
+            part = part if result is None else part + result * shrink
+        top, total, result = new, here, part
+    return (result / total).reshape(heads, queries, -1)
