@@ -140,12 +140,12 @@ def measured(name: str, n: int, k: int, rows: list[int], left: Any, tiled: bool)
 
 
 def drawn(count: int, seed: int) -> list[tuple[int, int]]:
-    """Shapes of weights that no benchmark names, from 8 to 250 million weights."""
+    """Shapes of weights that no benchmark names, as many small as large ones: 1 to 250 million weights."""
     rng = np.random.default_rng(seed)
     shapes: list[tuple[int, int]] = []
     while len(shapes) < count:
-        n, k = 128 * int(rng.integers(8, 225)), 256 * int(rng.integers(4, 75))
-        shapes += [(n, k)] * (8e6 <= n * k <= 250e6)
+        n, k = 128 * int(8 * 28 ** rng.random()), 256 * int(4 * 19 ** rng.random())
+        shapes += [(n, k)] * (n * k <= 250e6)
     return shapes
 
 
