@@ -150,7 +150,7 @@ def drawn(count: int, seed: int) -> list[tuple[int, int]]:
 
 
 def summary(figures: list[dict[str, Any]]) -> str:
-    """How often ours is ahead of each peer, the geometric mean and the least of the ratios."""
+    """Lines of text: how often ours is ahead of each peer, the geometric mean and the least of the ratios."""
     lines = []
     for name, peer in itertools.product(dict.fromkeys(f["format"] for f in figures), ("Humming", "cuBLAS")):
         ratios = np.array(

@@ -16,26 +16,26 @@ from .blocks import array_over, known
 from .checks import format_of
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
-_NONE = type(None)
 
 
-def _modes() -> list[Callable[[], Any]] | None:
-    """Questions whether a mode of torch's stands between a call and its kernel; None if torch lacks one.
+def _modes() -> Callable[[], Any]:
+    """A function that is true where something of torch's stands between a call and its kernel.
 
     Modes of operators and of functions, torch.func's transforms, tracing, and a profiler, which names
-    operators.
+    operators. A torch that does not tell one of them may have it always.
     """
     names = (
         "_len_torch_dispatch_stack", "_len_torch_function_stack", "_functorch.peek_interpreter_stack",
         "_get_tracing_state", "_autograd._profiler_enabled",
     )  # fmt: skip
     try:
-        return [attrgetter(name)(torch._C) for name in names]
+        operators, functions, transforms, trace, profiler = [attrgetter(name)(torch._C) for name in names]
     except AttributeError:
-        return None
+        return lambda: True
+    return lambda: operators() or functions() or transforms() or trace() or profiler()
 
 
-MODES = _modes()
+in_a_mode = _modes()
 
 
 def linear(
@@ -72,15 +72,13 @@ def linear_at_once(
 
 def _is_eager(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> bool:
     """True if an operator on these tensors would do nothing but call its kernel."""
-    if x.__class__ not in PLAIN or w.__class__ not in PLAIN or bias.__class__ not in (*PLAIN, _NONE):
+    if x.__class__ not in PLAIN or w.__class__ not in PLAIN:
         return False
-    if torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad)):
+    if bias is not None and (bias.__class__ not in PLAIN or (bias.requires_grad and torch.is_grad_enabled())):
         return False
-    return (
-        MODES is not None
-        and not any(mode() for mode in MODES)
-        and not torch.is_autocast_enabled(x.device.type)
-    )
+    if x.requires_grad and torch.is_grad_enabled():
+        return False
+    return not in_a_mode() and not torch.is_autocast_enabled("cuda" if x.is_cuda else "cpu")
 
 
 def linear_grad(dy: torch.Tensor, w: torch.Tensor, type: int, k: int) -> torch.Tensor:
