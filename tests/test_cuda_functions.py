@@ -55,8 +55,8 @@ def test_a_configuration_is_obeyed(fresh, cupy, monkeypatch, config, m, n, k):
     host = operands(fresh, m, n, k)
     parts = [cupy.asarray(part) for part in host]
     y = f.w8a8_block_fp8_matmul(*parts, BLOCK, np.float32, config=config)
-    # Without a configuration Hopper's tensor cores align products with the largest of a step and cut them off:
-    # 2^-14 of the largest each, which add up where all codes are positive. The largest is below 30 means.
+    # Without a configuration Hopper's tensor cores align products with the largest of a step and cut off
+    # 2^-14 of it each, which adds up where all codes are positive. The largest is below 30 means.
     assert far(y, exact(*host)) <= (1e-5 if config else 30 * 2**-14)
     assert far(f.native_w8a8_block_fp8_matmul(*parts, BLOCK, np.float32), exact(*host)) <= 1e-5
     assert config is None or config.items() <= seen[0].items()
