@@ -30,6 +30,7 @@ SIZE = 4096
 ROWS = (1, 8, 64, 512)
 SMALL = ((64, 256), (256, 256), (256, 512))  # N and K of products on a CPU
 Work = Callable[[], object]
+LIBRARIES: list[Any] = []  # operators live as long as theirs
 
 
 def main() -> None:
@@ -169,12 +170,17 @@ def with_torch(m: int, q: gq.QuantArray, kernel: str) -> dict[str, Work]:
     """Calls with tensors of torch, and torch's own product."""
     import torch
 
+    import ggmlq.torch
+
     if not torch.cuda.is_available():
         return {}
     x = torch.ones((m, SIZE), device="cuda")
     x16, w16 = x.half(), torch.ones((SIZE, SIZE), dtype=torch.float16, device="cuda")
     x_bf, out, bias = x.bfloat16(), torch.empty((m, SIZE), device="cuda"), x[0]
-    out_bf = out.bfloat16()
+    out_bf, operators = out.bfloat16(), torch.ops
+    layer, size = ggmlq.torch.Linear(q), (q.format.id, SIZE)
+    if not hasattr(operators.ggmlq_bench, "nothing"):
+        define_nothing(torch)
 
     def linear(x: Any, **options: Any) -> Work:
         return lambda: gq.linear(x, q, kernel=kernel, **options)
@@ -187,9 +193,24 @@ def with_torch(m: int, q: gq.QuantArray, kernel: str) -> dict[str, Work]:
         "x of torch, out=": linear(x, out=out),
         "x of torch, bfloat16, out= in bfloat16": linear(x_bf, out=out_bf),
         "x of torch, bias=": linear(x, bias=bias),
+        "layer of ggmlq.torch, bfloat16": lambda: layer(x_bf),
+        "torch.ops.ggmlq.linear, bfloat16": lambda: operators.ggmlq.linear(x_bf, layer.weight, *size),
+        "an operator that does nothing": lambda: operators.ggmlq_bench.nothing(x_bf, layer.weight, *size),
         "torch.empty": lambda: torch.empty((m, SIZE), device="cuda"),
         "torch's linear, float16": lambda: torch.nn.functional.linear(x16, w16),
     }
+
+
+def define_nothing(torch: Any) -> None:
+    """Define an operator on the operands of ``ggmlq.linear`` that gives x: the cost of any operator."""
+    library = torch.library.Library("ggmlq_bench", "DEF")
+    library.define("nothing(Tensor x, Tensor w, int type, SymInt n) -> Tensor")
+    library.impl("nothing", lambda x, *_: x.detach(), "CUDA")
+    torch.library.register_autograd(
+        "ggmlq_bench::nothing", lambda ctx, dy: (dy, None, None, None),
+        setup_context=lambda ctx, inputs, output: None, lib=library,
+    )  # fmt: skip
+    LIBRARIES.append(library)
 
 
 def graph(cp: Any, call: Work) -> dict[str, Work]:
