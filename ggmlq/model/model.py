@@ -14,10 +14,11 @@ from .. import gguf
 from ..base.devices import is_host, namespace, to_host
 from ..base.text import short
 from ..errors import ShapeError, UnsupportedError
-from .arithmetic import Kernels, arithmetic_of
+from .arithmetic import Cuda, Kernels, arithmetic_of
 from .caches import Cache
 from .config import Config
 from .families import Family, family_of
+from .replay import replayed
 from .sampling import Sampling
 from .step import Array, Step, Tell
 from .tokenizer import Tokenizer
@@ -190,6 +191,11 @@ class Model:
         They stay on the device of the model.
         """
         cache.reserve(len(tokens))
+        a = self._arithmetic
+        if isinstance(a, Cuda) and len(tokens) == 1 and not self.config.temperature:
+            logits = replayed(a, cache, self._logits_of, tokens)
+            if logits is not None:
+                return logits
         for x in self._walk(self._step(tokens, cache), tokens, last):
             logits = x
         return logits
@@ -199,6 +205,12 @@ class Model:
         for part in _batches(self._checked("prompt", tokens)):
             logits = self.run(part, cache, last=True)
         return logits[-1]
+
+    def _logits_of(self, a: Kernels, cache: Any, tokens: Any) -> Array:
+        step = Step(self.config, self._weights, a, cache, len(tokens))
+        for x in self._walk(step, tokens, last=True):
+            logits = x
+        return logits
 
     def _step(self, tokens: NDArray[np.int64], cache: Cache, tell: Tell | None = None) -> Step:
         return Step(self.config, self._weights, self._arithmetic, cache, len(tokens), tell)

@@ -213,6 +213,15 @@ class KVCache(Listed):
         out[...] = y
         return out
 
+    def advance(self, count: int) -> None:
+        """Count so many positions more of each sequence, whose rows were put into :attr:`k` and :attr:`v`."""
+        if count < 0 or self._lengths.max() + count > self._k.shape[2]:
+            raise BlockIndexError(
+                f"advance({count}) of {self!r}: there are no such positions; the cache has "
+                f"{self._k.shape[2]}; pass a number from 0 to {self._k.shape[2] - len(self)}"
+            )
+        self._lengths = self._lengths + count
+
     def truncate(self, n: Any) -> None:
         """Keep the first ``n`` positions of each sequence, or of each its number [B]; shorter ones stay."""
         most = np.asarray(n if is_host(n) else n.get())
