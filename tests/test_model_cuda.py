@@ -17,6 +17,9 @@ from ggmlq.arrays.protocols import OPERATIONS
 from ggmlq.base import devices
 from ggmlq.cuda.machine import device
 from ggmlq.model import Model
+from ggmlq.model.arithmetic import Exact, cuda
+from ggmlq.model.config import Rope
+from ggmlq.model.rope import turned
 from ggmlq.ops import rows
 from ggmlq.testing.families import NAMES, family_model
 
@@ -48,6 +51,14 @@ class Arrays:
 def on_host(q):
     """An array's copy on the host."""
     return gq.QuantArray(q.format, q.shape, np.array(q.raw))
+
+
+def double(x):
+    return np.asarray(x, np.float64)
+
+
+def single(x):
+    return np.asarray(x, np.float32).view(DeviceArray)
 
 
 def put_graphs(monkeypatch, state):
@@ -122,6 +133,12 @@ def card(monkeypatch):
         put=put, take=lambda q, ids, kind: gq.take(on_host(q), np.array(ids), kind).view(DeviceArray),
         dequantize=lambda q, kind: on_host(q).dequantize(kind).view(DeviceArray),
     )  # fmt: skip
+    layers = SimpleNamespace(
+        normed=lambda x, w, e: single(Exact().norm(double(x), e) * w),
+        turned=lambda x, neox, c, s: single(turned(double(x), Rope(2 * c.shape[1], neox, 1.0), c, s)),
+        gated=lambda name, gate, up: single(Exact().gated(name, double(gate), double(up))),
+    )  # fmt: skip
+    monkeypatch.setattr(cuda, "cuda_module", lambda name: layers)
     for module in (rows, import_module("ggmlq.ops.dequantize")):
         monkeypatch.setattr(module, "cuda_module", lambda name: kernels)
     return state

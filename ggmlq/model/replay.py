@@ -8,13 +8,15 @@ a sequence grows beyond them, a step over more positions is recorded.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from ..base.devices import cuda_device
-from ..errors import GGMLQError
-from ..ops.rows import put, take
+from ..errors import GGMLQError, UnsupportedError
+from ..ops.attention import attention
+from ..ops.rows import put
 from .arithmetic.cuda import LEAST, Cuda
 from .arithmetic.kernels import Array, Keys, Seen
 from .caches import Cache
@@ -44,20 +46,38 @@ class Replay:
         return self._logits.copy()
 
     def _record(self, at: int) -> None:
+        """Record the step, without ``gq.attention`` if a graph cannot hold it."""
+        a = self._a
+        a.span = min(max(LEAST, 1 << at.bit_length()), self._cache.positions)
+        try:
+            self._captured()
+        except RuntimeError:
+            if a.composes:
+                raise
+            a.composes = True
+            self._captured()
+
+    def _captured(self) -> None:
         """Record the step: it runs once before, so that its kernels and memory are there."""
         a, xp = self._a, self._xp
-        a.span = min(max(LEAST, 1 << at.bit_length()), self._cache.positions)
         self._graph = self._logits = None
         rows = FixedCache(self._cache, a)
         xp.cuda.runtime.deviceSynchronize()
         with self._stream, xp.cuda.using_allocator(self._pool):
-            self._walk(a, rows, a.token)
+            self._once(rows)
             self._stream.synchronize()
             self._stream.begin_capture()
             try:
-                self._logits = self._walk(a, rows, a.token)
-            finally:
-                self._graph = self._stream.end_capture()
+                logits = self._once(rows)
+            except BaseException:
+                with suppress(RuntimeError):  # the first error is the one that says why
+                    self._stream.end_capture()
+                raise
+            self._graph, self._logits = self._stream.end_capture(), logits
+
+    def _once(self, rows: FixedCache) -> Array:
+        self._a.masks.clear()
+        return self._walk(self._a, rows, self._a.token)
 
 
 class Pool:
@@ -80,6 +100,8 @@ class Fixed(Cuda):
         self._tables = a._tables
         self.token, self.position = xp.zeros(1, np.int64), xp.zeros(1, np.int64)
         self.span = 0  # positions that attention goes over
+        self.composes = False  # attention of CuPy's functions alone
+        self.masks: dict[int, Array] = {}  # of a step, by windows
 
     def turns(self, how: Rope, positions: Any, factors: Array | None) -> tuple[Array, Array]:
         """Cosine and sine of the position: a row of the table."""
@@ -87,17 +109,33 @@ class Fixed(Cuda):
         return cos[self.position], sin[self.position]
 
     def attend(self, q: Array, cache: Keys, seen: Seen) -> Array:
-        """Attention of one query [H, 1, D] over the first positions; no product that graphs cannot hold."""
-        xp = self._xp
-        (heads, _, width), kv_heads = q.shape, len(cache.k)
+        """Attention of one query [H, 1, D] over the first positions, of which a mask takes those that count."""
+        mask = self._mask(seen.window)
+        key = self._kind(cache, seen)
+        if not self.composes and key not in self._refused:
+            k, v = (rows.reshape(1, *rows.shape) for rows in (cache.k, cache.v))
+            try:
+                return attention(
+                    q[None], k, v, mask=mask, scale=seen.scale, softcap=seen.cap, sinks=seen.sinks
+                )[0]
+            except UnsupportedError:
+                self._refused.add(key)
+        return self._composed(q, cache, seen, mask)
+
+    def _mask(self, window: int) -> Array:
+        if window not in self.masks:
+            at = self._xp.arange(self.span)
+            mask = at <= self.position
+            self.masks[window] = mask & (at > self.position - window) if window else mask
+        return self.masks[window]
+
+    def _composed(self, q: Array, cache: Keys, seen: Seen, mask: Array) -> Array:
+        """Attention without products of cuBLAS, which a graph cannot hold."""
+        xp, (heads, _, width), kv_heads = self._xp, q.shape, cache.k.shape[0]
         q = (q * np.float32(seen.scale)).reshape(kv_heads, -1, 1, width)
-        scores = (q * cache.k[:, None]).sum(axis=-1)  # [HK, H / HK, S]
+        scores = (q * cache.k.dequantize()[:, None]).sum(axis=-1)  # [HK, H / HK, S]
         if seen.cap:
             scores = xp.tanh(scores * np.float32(1 / seen.cap)) * np.float32(seen.cap)
-        at = xp.arange(self.span)
-        mask = at <= self.position
-        if seen.window:
-            mask = mask & (at > self.position - seen.window)
         scores = xp.where(mask, scores, np.float32(-np.inf))
         top = scores.max(axis=-1, keepdims=True)
         if seen.sinks is not None:
@@ -107,8 +145,8 @@ class Fixed(Cuda):
         total = weights.sum(axis=-1, keepdims=True)
         if seen.sinks is not None:
             total = total + xp.exp(sinks - top)
-        weights = (weights / total)[..., None]
-        return (weights * cache.v[:, None]).sum(axis=2).reshape(heads, 1, -1)
+        values = cache.v.dequantize()[:, None]
+        return ((weights / total)[..., None] * values).sum(axis=2).reshape(heads, 1, -1)
 
 
 class FixedCache:
@@ -122,20 +160,16 @@ class FixedCache:
         return len(self._cache)
 
     def appended(self, layer: int, q: Array, k: Array, v: Array) -> tuple[Array, Keys]:
-        """Queries as they fit the cache, and the decoded rows of the first positions."""
+        """Queries as they fit the cache, and the first positions."""
         rows, a = self._cache.layers[layer], self._a
-        xp, (_, heads, positions, _) = a._xp, rows.k.shape
+        _, heads, positions, _ = rows.k.shape
         if heads not in self._starts:
-            self._starts[heads] = xp.asarray(np.arange(heads)[:, None] * positions)
-        starts = self._starts[heads]
+            starts = np.arange(heads)[:, None] * positions
+            self._starts[heads] = cuda_device().cupy().asarray(starts)
         q, k, v = self._cache.turned(q, k, v)
-        at, all_of = starts + a.position, starts + xp.arange(a.span)
-        decoded = []
         for to, x in ((rows.k, k), (rows.v, v)):
-            flat = to.reshape(-1, to.shape[3])
-            put(flat, at, x, check=False)
-            decoded.append(take(flat, all_of, check=False))
-        return q, Keys(*decoded)
+            put(to.reshape(-1, to.shape[3]), self._starts[heads] + a.position, x, check=False)
+        return q, Keys(rows.k[0][:, : a.span], rows.v[0][:, : a.span], rows)
 
     def back(self, layer: int, y: Array) -> Array:
         """Results of attention as they were before values were turned."""

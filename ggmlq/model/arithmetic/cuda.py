@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...arrays.array import QuantArray
-from ...base.devices import cuda_device, namespace, to_host
+from ...base.devices import cuda_device, cuda_module, namespace, to_host
 from ...errors import UnsupportedError
 from ...ops.expert_linear import expert_linear
 from ...ops.linear import linear
@@ -70,6 +70,18 @@ class Cuda(Kernels):
         start = int(positions[0])
         return table[0][start:end], table[1][start:end]
 
+    def turned(self, x: Array, how: Rope, cos: Array, sin: Array) -> Array:
+        """Heads [T, H, D] turned by their positions, in one launch."""
+        return _layers().turned(x, how.neox, cos, sin)
+
+    def weighted_norm(self, x: Array, epsilon: float, weights: Array) -> Array:
+        """The norm of rows times its weights, in one launch."""
+        return _layers().normed(x, weights, epsilon)
+
+    def gated(self, activation: str, gate: Array, up: Array) -> Array:
+        """act(gate) · up, in one launch."""
+        return _layers().gated(activation, gate, up)
+
     def ranked(self, shares: Array) -> Array:
         """Experts from the largest share on: each one's place is the number of those before it."""
         xp, count = namespace(shares), shares.shape[-1]
@@ -82,7 +94,7 @@ class Cuda(Kernels):
     def attend(self, q: Array, cache: Keys, seen: Seen) -> Array:
         """Attention by a kernel, or composed where there is none."""
         assert cache.cache is not None
-        key = (cache.k.format.name, cache.v.format.name, cache.k.shape[-1], cache.v.shape[-1], seen.cap > 0)
+        key = self._kind(cache, seen)
         if key not in self._refused:
             try:
                 return cache.cache.attend(
@@ -92,6 +104,16 @@ class Cuda(Kernels):
             except UnsupportedError:
                 self._refused.add(key)
         return composed(q, cache, seen)
+
+    @staticmethod
+    def _kind(cache: Keys, seen: Seen) -> tuple[Any, ...]:
+        """All that decides whether attention has a kernel."""
+        types = cache.k.format.name, cache.v.format.name
+        return (*types, cache.k.shape[-1], cache.v.shape[-1], seen.cap > 0, seen.sinks is not None)
+
+
+def _layers() -> Any:
+    return cuda_module("activations.layers")
 
 
 def composed(q: Array, cache: Keys, seen: Seen) -> Array:
