@@ -51,7 +51,7 @@ def test_turns(card, fresh, halves):
 
 @pytest.mark.parametrize("name", layers.GATES)
 def test_gates(card, fresh, name):
-    """An exponent's rounding, up to 128 units of a half, is that of the exponential; beyond it results are 0."""
+    """An exponent of up to 128 is rounded, and its exponential is off by as many units."""
     gate, up = (3 * fresh.standard_normal((3, 150)).astype(np.float32) for _ in range(2))
     gate[0, :4] = 0, 90, -90, 1000
     y = np.asarray(layers.gated(name, on_device(gate), on_device(up)))

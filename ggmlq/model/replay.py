@@ -109,7 +109,7 @@ class Fixed(Cuda):
         return cos[self.position], sin[self.position]
 
     def attend(self, q: Array, cache: Keys, seen: Seen) -> Array:
-        """Attention of one query [H, 1, D] over the first positions, of which a mask takes those that count."""
+        """Attention of one query [H, 1, D] over the first positions, of which a mask says which count."""
         mask = self._mask(seen.window)
         key = self._kind(cache, seen)
         if not self.composes and key not in self._refused:
@@ -186,4 +186,3 @@ def replayed(a: Cuda, cache: Cache, walk: Callable[[Cuda, Any, Array], Array], t
         except (GGMLQError, RuntimeError) as error:
             cache.replay, cache.reason = False, str(error)
     return None
-

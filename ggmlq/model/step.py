@@ -139,7 +139,8 @@ class Step:
         shares = logits if after else self.tell("ffn_moe_probs", a.softmax(logits), layer)
         order = self.tell("ffn_moe_argsort", a.ranked(shares), layer)
         ids = self.tell("ffn_moe_topk", order[:, :used], layer)
-        weights = self.tell("ffn_moe_weights", np.take_along_axis(shares, ids, -1)[..., None], layer)
+        weights = namespace(shares).take_along_axis(shares, ids, -1)[..., None]
+        weights = self.tell("ffn_moe_weights", weights, layer)
         weights = self._shares(weights[..., 0], layer, after)[..., None]
         up = self._expert(x, "up", ids, layer)
         gate = self._expert(x, "gate", ids, layer)

@@ -132,7 +132,7 @@ def turner(halves: bool) -> Kernel:
 
 def turned(x: Any, halves: bool, cos: Any, sin: Any) -> Any:
     """Heads [T, H, D] turned by cosines and sines [T, dims / 2]; columns beyond them stay."""
-    xp, (tokens, heads, columns) = cupy(), x.shape
+    xp, (_, heads, columns) = cupy(), x.shape
     rows = xp.ascontiguousarray(x).reshape(-1, columns)
     out, blocks = xp.empty(rows.shape, np.float32), (-(-x.size // THREADS),)
     cos, sin = xp.ascontiguousarray(cos), xp.ascontiguousarray(sin)
