@@ -86,8 +86,8 @@ class Cuda(Kernels):
         """Experts from the largest share on: each one's place is the number of those before it."""
         xp, count = namespace(shares), shares.shape[-1]
         numbers = xp.arange(count)
-        mine, others = shares[:, :, None], shares[:, None, :]
-        first = (others > mine) | ((others == mine) & (numbers[None, :] < numbers[:, None]))
+        each, others = shares[:, :, None], shares[:, None, :]
+        first = (others > each) | ((others == each) & (numbers[None, :] < numbers[:, None]))
         place = first.sum(axis=-1)
         return (place[:, None, :] == numbers[:, None]).argmax(axis=-1)
 
@@ -125,7 +125,9 @@ def composed(q: Array, cache: Keys, seen: Seen) -> Array:
     (heads, queries, width), kv_heads, positions = q.shape, cache.k.shape[0], cache.k.shape[1]
     q = (q * np.float32(seen.scale)).reshape(kv_heads, -1, width)
     run = max(LEAST, SCORES // (heads * queries))
-    top = total = result = None
+    top: Any = None
+    total: Any = None
+    result: Any = None
     if seen.sinks is not None:
         sinks = xp.repeat(seen.sinks.reshape(kv_heads, -1), queries, axis=1)[..., None]
         top, total = sinks, xp.ones_like(sinks)

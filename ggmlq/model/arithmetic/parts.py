@@ -63,7 +63,7 @@ def weighed(scores: Array, seen: Any) -> Array:
     """Scores [H, T, S] as weights: the softmax over the positions that are seen, and the sinks."""
     xp = namespace(scores)
     mask = visible(scores.shape[1], scores.shape[2], seen.window, xp)
-    scores = np.where(mask, scores, scores.dtype.type(-np.inf))
+    scores = xp.where(mask, scores, scores.dtype.type(-np.inf))
     top = scores.max(axis=-1, keepdims=True)
     if seen.sinks is not None:
         sinks = xp.asarray(seen.sinks, scores.dtype)[:, None, None]
