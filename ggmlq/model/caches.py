@@ -37,6 +37,7 @@ class Cache:
             KVCache(heads, config.key_width, positions, k=k, v=v, width_v=config.value_width, device=device)
             for heads in config.kv_heads
         ]
+        self._rows = [(layer.k[0], layer.v[0]) for layer in self.layers]  # [HK, positions, D]
         first = self.layers[0]
         self._turned = (_columns(first.k, True), _columns(first.v, False))
 
@@ -54,8 +55,12 @@ class Cache:
         cache = self.layers[layer]
         q, k, v = self.turned(q, k, v)
         cache.append(k[None], v[None])
-        n = len(cache)
-        return q, Keys(cache.k[0][:, :n], cache.v[0][:, :n], cache)
+        return q, self.rows(layer, len(cache))
+
+    def rows(self, layer: int, count: int) -> Keys:
+        """The first positions of a layer."""
+        k, v = self._rows[layer]
+        return Keys(k[:, :count], v[:, :count], self.layers[layer])
 
     def turned(self, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
         """Queries [H, T, D], keys and values, turned as types in blocks want it."""

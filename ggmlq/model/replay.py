@@ -169,7 +169,7 @@ class FixedCache:
         q, k, v = self._cache.turned(q, k, v)
         for to, x in ((rows.k, k), (rows.v, v)):
             put(to.reshape(-1, to.shape[3]), self._starts[heads] + a.position, x, check=False)
-        return q, Keys(rows.k[0][:, : a.span], rows.v[0][:, : a.span], rows)
+        return q, self._cache.rows(layer, a.span)
 
     def back(self, layer: int, y: Array) -> Array:
         """Results of attention as they were before values were turned."""

@@ -133,7 +133,9 @@ def composed(q: Array, cache: Keys, seen: Seen) -> Array:
         top, total = sinks, xp.ones_like(sinks)
     for start in range(0, positions, run):
         stop = min(start + run, positions)
-        scores = xp.matmul(q, cache.k[:, start:stop].dequantize().transpose(0, 2, 1))
+        whole = stop - start == positions
+        k, v = (rows if whole else rows[:, start:stop] for rows in (cache.k, cache.v))
+        scores = xp.matmul(q, k.dequantize().transpose(0, 2, 1))
         if seen.cap:
             scores = xp.tanh(scores * np.float32(1 / seen.cap)) * np.float32(seen.cap)
         mask = parts.visible(queries, positions, seen.window, xp, start, stop)
@@ -143,7 +145,7 @@ def composed(q: Array, cache: Keys, seen: Seen) -> Array:
         new = xp.maximum(most if top is None else xp.maximum(top, most), np.float32(-3e38))
         weights = xp.exp(scores - new)
         here = weights.sum(axis=-1, keepdims=True)
-        part = xp.matmul(weights, cache.v[:, start:stop].dequantize())
+        part = xp.matmul(weights, v.dequantize())
         if top is not None:
             shrink = xp.exp(top - new)
             here = here + total * shrink
