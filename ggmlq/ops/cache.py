@@ -74,8 +74,8 @@ class KVCache(Listed):
                 )
         if rotate is not False and device != "cpu":
             raise UnsupportedError(
-                f"{request}: rotate={rotate!r} on device {device!r}; rows are rotated on CPUs alone; leave one "
-                "of them out"
+                f"{request}: rotate={rotate!r} on device {device!r}; rows are rotated on CPUs alone; leave "
+                "one of them out"
             )
         if shared and width_v > width:
             raise ShapeError(
