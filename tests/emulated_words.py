@@ -53,7 +53,7 @@ def read(warp, text, kind):
         return warp.special[text].astype(np.uint32).astype(kind)
     if text == "__local_depot0":
         return (LOCAL_AT + LOCAL * np.arange(32)).astype(kind)
-    if text == "dynamic_shared":
+    if text == "dynamic_shared" or text.startswith("_cudapy_smem"):  # one array alone
         return np.full(32, START, kind)
     if text.startswith("0d"):
         return np.full(32, int(text[2:], 16), np.uint64).view(np.float64)
@@ -100,6 +100,7 @@ OPS["mad.lo."] = arithmetic(lambda a, b, c: a * b + c)
 OPS["min."], OPS["max."] = arithmetic(np.minimum), arithmetic(np.maximum)
 OPS["div."], OPS["rem."] = arithmetic(lambda a, b: a // b), arithmetic(lambda a, b: a % b)
 OPS["div.rn.f32"] = arithmetic(lambda a, b: a / b)
+OPS["sqrt."], OPS["ex2."] = arithmetic(np.sqrt), arithmetic(np.exp2)
 OPS["rcp."], OPS["abs."] = arithmetic(lambda a: 1 / a), arithmetic(np.abs)
 OPS["fma."] = arithmetic(lambda a, b, c: (a.astype(np.float64) * b + c).astype(np.float32))
 

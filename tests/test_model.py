@@ -246,7 +246,8 @@ def test_what_is_wrong_with_a_call(model_file):
 
 def test_what_is_wrong_with_a_file(model_file, tmp_path):
     path = model_file("llama")
-    for how, words in (({"device": "cuda"}, "on the CPU"), ({"arithmetic": "half"}, "'ggml-cpu'"),
+    for how, words in (({"device": "cuda", "arithmetic": "exact"}, "on the CPU"),
+                       ({"arithmetic": "half"}, "'ggml-cpu'"),
                        ({"cache": "q9_9"}, "q9_9")):  # fmt: skip
         with pytest.raises(GGMLQError, match=words):
             gq.model.load(path, **how)

@@ -164,7 +164,7 @@ def test_quality(model_path, capsys, tmp_path):
     ("words", "way"),
     [
         ([], "--prompt TEXT"),
-        (["--prompt", "x", "--device", "cuda"], "leave device out"),
+        (["--prompt", "x", "--device", "cuda", "--arithmetic", "exact"], "leave one of them out"),
         (["--prompt", "x", "--cache", "a,b,c"], "q8_0,f16"),
         (["--kl-against", "other.gguf"], "--perplexity FILE"),
         (["--chat", "--json"], "leave one of them out"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.devices import to_host
 from ..errors import ShapeError
 from ..model import Model
 from ..model.sampling import Sampling
@@ -63,7 +64,7 @@ class Talk:
         self.tokens, self.reason = list(tokens[:same]), "interrupted"
         self.cache.truncate(same)
         begin = time.perf_counter()
-        self._logits = self.model.prompt(tokens[same:], self.cache)
+        self._logits = _arrived(self.model.prompt(tokens[same:], self.cache))
         self.read.seconds += time.perf_counter() - begin
         self.read.tokens += len(tokens) - same
         self.tokens = list(tokens)
@@ -84,8 +85,14 @@ class Talk:
                 self.reason = "context"
                 return
             begin = time.perf_counter()
-            self._logits = self.model.run(np.array([token]), self.cache)[-1]
+            self._logits = _arrived(self.model.run(np.array([token]), self.cache)[-1])
             self.said.seconds += time.perf_counter() - begin
             self.said.tokens += 1
             self.tokens.append(token)
         self.reason = "length"
+
+
+def _arrived(logits: Any) -> Any:
+    """Logits, once they are there: of a GPU one number is read, so that its time counts."""
+    to_host(logits[:1])
+    return logits

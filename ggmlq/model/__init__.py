@@ -5,7 +5,8 @@ From a call down:
     model.py       load, Model: logits, generate, nodes
     families/      which parts make a layer, one file a family
     step.py        the parts: norms, products, attention, experts; each tells its node
-    arithmetic/    how parts multiply: the fastest kernels, float64, or llama.cpp's rounding
+    replay.py      a step of one token on a GPU, recorded as a CUDA graph
+    arithmetic/    how parts multiply: the fastest kernels, float64, llama.cpp's rounding, a GPU
     rope.py        turning by positions
     caches.py      keys and values of all layers
     weights.py     tensors by name

@@ -7,10 +7,13 @@ and results are turned back.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
+import numpy as np
+
 from ..arrays.array import QuantArray
-from ..base.devices import namespace
+from ..base.devices import cuda_device, device_of, is_host, namespace
 from ..errors import BlockIndexError
 from ..ops.cache import KVCache
 from ..ops.rotation import hadamard
@@ -19,6 +22,7 @@ from .config import Config
 
 Array = Any  # an array of the arithmetic's type
 LEAST = 64  # columns that are turned together
+FEW = 512  # rows
 
 
 class Cache:
@@ -27,10 +31,13 @@ class Cache:
     def __init__(self, config: Config, positions: int, types: tuple[str, str], device: str = "cpu") -> None:
         k, v = types
         self.positions = positions
+        self.replay: Any = None  # the recorded step of one token, False where there can be none
+        self.reason = ""  # why there is none
         self.layers = [
             KVCache(heads, config.key_width, positions, k=k, v=v, width_v=config.value_width, device=device)
             for heads in config.kv_heads
         ]
+        self._rows = [(layer.k[0], layer.v[0]) for layer in self.layers]  # [HK, positions, D]
         first = self.layers[0]
         self._turned = (_columns(first.k, True), _columns(first.v, False))
 
@@ -46,12 +53,25 @@ class Cache:
     def appended(self, layer: int, q: Array, k: Array, v: Array) -> tuple[Array, Keys]:
         """Queries [H, T, D] as they fit the cache, and all keys and values with the new ones [T, HK, D]."""
         cache = self.layers[layer]
-        xp = namespace(q)
+        q, k, v = self.turned(q, k, v)
+        cache.append(k[None], v[None])
+        return q, self.rows(layer, len(cache))
+
+    def rows(self, layer: int, count: int) -> Keys:
+        """The first positions of a layer."""
+        k, v = self._rows[layer]
+        return Keys(k[:, :count], v[:, :count], self.layers[layer])
+
+    def turned(self, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
+        """Queries [H, T, D], keys and values, turned as types in blocks want it."""
+        xp, (keys, values) = namespace(q), self._turned
         q, k, v = (xp.ascontiguousarray(x.transpose(1, 0, 2)) for x in (q, k, v))
-        keys, values = self._turned
-        cache.append(_turn(k, keys)[None], _turn(v, values)[None])
-        n = len(cache)
-        return _turn(q, keys), Keys(cache.k[0][:, :n], cache.v[0][:, :n], cache)
+        return _turn(q, keys), _turn(k, keys), _turn(v, values)
+
+    def advance(self, count: int) -> None:
+        """Count positions whose rows are there already."""
+        for layer in self.layers:
+            layer.advance(count)
 
     def back(self, layer: int, y: Array) -> Array:
         """Results of attention [H, T, DV] as they were before values were turned."""
@@ -83,4 +103,18 @@ def _columns(rows: QuantArray, most: bool) -> int:
 
 
 def _turn(x: Array, columns: int) -> Array:
-    return hadamard(x.reshape(-1, columns)).reshape(x.shape) if columns else x
+    if not columns:
+        return x
+    rows = x.reshape(-1, columns)
+    if is_host(x):
+        return hadamard(rows).reshape(x.shape)
+    xp, matrix = namespace(x), _matrix(columns, device_of(x))
+    if len(rows) <= FEW:  # a CUDA graph holds no product of cuBLAS
+        return (rows[:, None] * matrix).sum(axis=-1).reshape(x.shape)
+    return xp.matmul(rows, matrix).reshape(x.shape)
+
+
+@cache
+def _matrix(columns: int, device: str) -> Array:
+    """The Hadamard matrix on a GPU, its own transpose."""
+    return cuda_device().upload(hadamard(np.eye(columns, dtype=np.float32)), device)

@@ -14,10 +14,11 @@ from .. import gguf
 from ..base.devices import is_host, namespace, to_host
 from ..base.text import short
 from ..errors import ShapeError, UnsupportedError
-from .arithmetic import Kernels, arithmetic_of
+from .arithmetic import Cuda, Kernels, arithmetic_of
 from .caches import Cache
 from .config import Config
 from .families import Family, family_of
+from .replay import replayed
 from .sampling import Sampling
 from .step import Array, Step, Tell
 from .tokenizer import Tokenizer
@@ -37,7 +38,7 @@ def load(
     file : path or GGUFFile
         A file of an architecture in ``families``; the parts of a split model are taken together.
     device : str
-        ``"cpu"``, or with ``arithmetic=None`` ``"cuda"`` or ``"cuda:1"``. There weights are uploaded packed when
+        ``"cpu"``, or with ``arithmetic=None`` ``"cuda"`` or ``"cuda:1"``. Weights are uploaded packed when
         they are first used, and every intermediate is computed there.
     arithmetic : str, optional
         None: the fastest kernels. ``"exact"``: float64 on decoded weights, slow. ``"ggml-cpu"``: as llama.cpp
@@ -116,7 +117,8 @@ class Model:
     def logits(self, tokens: Sequence[int]) -> Array:
         """Logits of the next token behind each of the tokens, [T, vocabulary].
 
-        float32, or float64 with ``arithmetic="exact"``. NumPy's array, on a GPU too, unless tokens are CuPy's.
+        float32, or float64 with ``arithmetic="exact"``. They are NumPy's, on a GPU too, unless tokens are
+        CuPy's, which are read back to be checked.
         """
         numbers = self._checked("logits", tokens)
         cache = self.cache(len(numbers))
@@ -172,7 +174,9 @@ class Model:
         """
         numbers = self._checked("nodes", tokens)
         nodes: list[tuple[str, Array]] = []
-        step = self._step(numbers, self.cache(len(numbers)), lambda name, x: nodes.append((name, _beside(tokens, x))))
+        step = self._step(
+            numbers, self.cache(len(numbers)), lambda name, x: nodes.append((name, _beside(tokens, x)))
+        )
         for x in self._walk(step, numbers, last=False):
             yield from nodes
             nodes.clear()
@@ -187,9 +191,14 @@ class Model:
     def run(self, tokens: NDArray[np.int64], cache: Cache, last: bool = False) -> Array:
         """Logits of tokens behind those of a cache, which grows by them; ``last``: of the last one alone.
 
-        They stay on the device of the model.
+        They stay on the device of the model. One token on a GPU is a CUDA graph (replay.py).
         """
         cache.reserve(len(tokens))
+        a = self._arithmetic
+        if isinstance(a, Cuda) and len(tokens) == 1 and not self.config.temperature:
+            logits = replayed(a, cache, self._logits_of, tokens)
+            if logits is not None:
+                return logits
         for x in self._walk(self._step(tokens, cache), tokens, last):
             logits = x
         return logits
@@ -199,6 +208,12 @@ class Model:
         for part in _batches(self._checked("prompt", tokens)):
             logits = self.run(part, cache, last=True)
         return logits[-1]
+
+    def _logits_of(self, a: Kernels, cache: Any, tokens: Any) -> Array:
+        step = Step(self.config, self._weights, a, cache, len(tokens))
+        for x in self._walk(step, tokens, last=True):
+            logits = x
+        return logits
 
     def _step(self, tokens: NDArray[np.int64], cache: Cache, tell: Tell | None = None) -> Step:
         return Step(self.config, self._weights, self._arithmetic, cache, len(tokens), tell)

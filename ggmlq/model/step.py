@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.devices import namespace
-from . import rope
 from .arithmetic import Kernels
 from .arithmetic.kernels import Seen
 from .caches import Cache
@@ -53,6 +52,8 @@ class Step:
     def norm(self, x: Array, name: str, layer: int | None = None, plain: bool = False) -> Array:
         """The norm ``name`` of rows with its weights; ``plain``: it is told as ``norm``, without a layer."""
         weights = self.weights.vector(_of(name, layer, "weight"))
+        if self._tell is None:
+            return self.a.weighted_norm(x, self.config.epsilon, weights)
         return self.tell("norm", self.a.norm(x, self.config.epsilon), None if plain else layer) * weights
 
     def product(self, x: Array, name: str, layer: int | None, node: str | None = None) -> Array:
@@ -98,7 +99,7 @@ class Step:
         how = self.config.window_rope if self.config.windows[layer] else self.config.rope
         if how not in self._turns:
             self._turns[how] = self.a.turns(how, self.positions, factors)
-        return self.tell(node, rope.turned(x, how, *self._turns[how]), layer)
+        return self.tell(node, self.a.turned(x, how, *self._turns[how]), layer)
 
     def attention(self, q: Array, k: Array, v: Array, layer: int, scale: float | None = None,
                   sinks: Array | None = None) -> Array:  # fmt: skip
@@ -138,7 +139,8 @@ class Step:
         shares = logits if after else self.tell("ffn_moe_probs", a.softmax(logits), layer)
         order = self.tell("ffn_moe_argsort", a.ranked(shares), layer)
         ids = self.tell("ffn_moe_topk", order[:, :used], layer)
-        weights = self.tell("ffn_moe_weights", np.take_along_axis(shares, ids, -1)[..., None], layer)
+        weights = namespace(shares).take_along_axis(shares, ids, -1)[..., None]
+        weights = self.tell("ffn_moe_weights", weights, layer)
         weights = self._shares(weights[..., 0], layer, after)[..., None]
         up = self._expert(x, "up", ids, layer)
         gate = self._expert(x, "gate", ids, layer)

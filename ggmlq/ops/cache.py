@@ -13,7 +13,7 @@ from ..arrays.tensors import array_of, is_tensor
 from ..base import text
 from ..base.devices import device_of, is_host, namespace
 from ..dispatch.checks import as_floats
-from ..errors import BlockIndexError, DeviceError, DTypeError, ShapeError
+from ..errors import BlockIndexError, DeviceError, DTypeError, ShapeError, UnsupportedError
 from ..formats import Format
 from .attention import attention
 from .rotation import Rotation
@@ -72,6 +72,11 @@ class KVCache(Listed):
                 raise ShapeError(
                     f"{request}: {name} is {number!r}; it is a number from 1 on; pass an integer"
                 )
+        if rotate is not False and device != "cpu":
+            raise UnsupportedError(
+                f"{request}: rotate={rotate!r} on device {device!r}; rows are rotated on CPUs alone; leave "
+                "one of them out"
+            )
         if shared and width_v > width:
             raise ShapeError(
                 f"{request}: width_v is {width_v} with shared=True; values are the first columns of keys, "
@@ -212,6 +217,15 @@ class KVCache(Listed):
             return y if dtype is None else y.astype(dtype)
         out[...] = y
         return out
+
+    def advance(self, count: int) -> None:
+        """Count so many positions more of each sequence, whose rows were put into :attr:`k` and :attr:`v`."""
+        if count < 0 or self._lengths.max() + count > self._k.shape[2]:
+            raise BlockIndexError(
+                f"advance({count}) of {self!r}: there are no such positions; the cache has "
+                f"{self._k.shape[2]}; pass a number from 0 to {self._k.shape[2] - len(self)}"
+            )
+        self._lengths = self._lengths + count
 
     def truncate(self, n: Any) -> None:
         """Keep the first ``n`` positions of each sequence, or of each its number [B]; shorter ones stay."""

@@ -46,7 +46,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--arithmetic", choices=("exact", "ggml-cpu"), help="multiply otherwise than by the fastest kernels"
     )
-    parser.add_argument("--device", default="cpu", help="cpu")
+    parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:1")
     parser.add_argument("--threads", type=count, metavar="N", help="threads (default: as doctor says)")
     parser.add_argument("--perplexity", type=Path, metavar="FILE", help="the perplexity of a text")
     parser.add_argument(

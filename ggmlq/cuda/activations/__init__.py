@@ -4,6 +4,7 @@ sixteen.py         floats as others: halves and bfloat16 as kernels read them, a
 floats.py          other floats: float64, bfloat16, halves, and the order of columns of ``wgmma``
 int8.py            int8 codes with a scale for each 32, and their sums
 x_tiles.py         bfloat16, swizzled as ``wgmma`` reads it from shared memory
+layers.py          norms of rows, heads turned by positions, gates: a launch each
 expert_x_tiles.py  the same for experts: rows where a plan has their uses
 expert_codes.py    rows of 8-bit codes where a plan has their uses
 """

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...arrays.array import QuantArray
-from ...base.devices import cuda_device, namespace, to_host
+from ...base.devices import cuda_device, cuda_module, namespace, to_host
 from ...errors import UnsupportedError
 from ...ops.expert_linear import expert_linear
 from ...ops.linear import linear
@@ -70,19 +70,31 @@ class Cuda(Kernels):
         start = int(positions[0])
         return table[0][start:end], table[1][start:end]
 
+    def turned(self, x: Array, how: Rope, cos: Array, sin: Array) -> Array:
+        """Heads [T, H, D] turned by their positions, in one launch."""
+        return _layers().turned(x, how.neox, cos, sin)
+
+    def weighted_norm(self, x: Array, epsilon: float, weights: Array) -> Array:
+        """The norm of rows times its weights, in one launch."""
+        return _layers().normed(x, weights, epsilon)
+
+    def gated(self, activation: str, gate: Array, up: Array) -> Array:
+        """act(gate) · up, in one launch."""
+        return _layers().gated(activation, gate, up)
+
     def ranked(self, shares: Array) -> Array:
         """Experts from the largest share on: each one's place is the number of those before it."""
         xp, count = namespace(shares), shares.shape[-1]
         numbers = xp.arange(count)
-        mine, others = shares[:, :, None], shares[:, None, :]
-        first = (others > mine) | ((others == mine) & (numbers[None, :] < numbers[:, None]))
+        each, others = shares[:, :, None], shares[:, None, :]
+        first = (others > each) | ((others == each) & (numbers[None, :] < numbers[:, None]))
         place = first.sum(axis=-1)
         return (place[:, None, :] == numbers[:, None]).argmax(axis=-1)
 
     def attend(self, q: Array, cache: Keys, seen: Seen) -> Array:
         """Attention by a kernel, or composed where there is none."""
         assert cache.cache is not None
-        key = (cache.k.format.name, cache.v.format.name, cache.k.shape[-1], cache.v.shape[-1], seen.cap > 0)
+        key = self._kind(cache, seen)
         if key not in self._refused:
             try:
                 return cache.cache.attend(
@@ -92,6 +104,16 @@ class Cuda(Kernels):
             except UnsupportedError:
                 self._refused.add(key)
         return composed(q, cache, seen)
+
+    @staticmethod
+    def _kind(cache: Keys, seen: Seen) -> tuple[Any, ...]:
+        """All that decides whether attention has a kernel."""
+        types = cache.k.format.name, cache.v.format.name
+        return (*types, cache.k.shape[-1], cache.v.shape[-1], seen.cap > 0, seen.sinks is not None)
+
+
+def _layers() -> Any:
+    return cuda_module("activations.layers")
 
 
 def composed(q: Array, cache: Keys, seen: Seen) -> Array:
@@ -103,13 +125,17 @@ def composed(q: Array, cache: Keys, seen: Seen) -> Array:
     (heads, queries, width), kv_heads, positions = q.shape, cache.k.shape[0], cache.k.shape[1]
     q = (q * np.float32(seen.scale)).reshape(kv_heads, -1, width)
     run = max(LEAST, SCORES // (heads * queries))
-    top = total = result = None
+    top: Any = None
+    total: Any = None
+    result: Any = None
     if seen.sinks is not None:
         sinks = xp.repeat(seen.sinks.reshape(kv_heads, -1), queries, axis=1)[..., None]
         top, total = sinks, xp.ones_like(sinks)
     for start in range(0, positions, run):
         stop = min(start + run, positions)
-        scores = xp.matmul(q, cache.k[:, start:stop].dequantize().transpose(0, 2, 1))
+        whole = stop - start == positions
+        k, v = (rows if whole else rows[:, start:stop] for rows in (cache.k, cache.v))
+        scores = xp.matmul(q, k.dequantize().transpose(0, 2, 1))
         if seen.cap:
             scores = xp.tanh(scores * np.float32(1 / seen.cap)) * np.float32(seen.cap)
         mask = parts.visible(queries, positions, seen.window, xp, start, stop)
@@ -119,7 +145,7 @@ def composed(q: Array, cache: Keys, seen: Seen) -> Array:
         new = xp.maximum(most if top is None else xp.maximum(top, most), np.float32(-3e38))
         weights = xp.exp(scores - new)
         here = weights.sum(axis=-1, keepdims=True)
-        part = xp.matmul(weights, cache.v[:, start:stop].dequantize())
+        part = xp.matmul(weights, v.dequantize())
         if top is not None:
             shrink = xp.exp(top - new)
             here = here + total * shrink

@@ -14,7 +14,7 @@ from ...ops.expert_linear import expert_linear
 from ...ops.linear import linear
 from ...ops.rows import take
 from ..config import Rope
-from ..rope import turns
+from ..rope import turned, turns
 from . import parts
 
 Array = Any  # an array of the arithmetic's type
@@ -69,6 +69,10 @@ class Kernels:
         mean = np.square(x).mean(axis=-1, keepdims=True, dtype=np.float64).astype(self.dtype)
         return x * (self.dtype(1) / np.sqrt(mean + self.dtype(epsilon)))
 
+    def weighted_norm(self, x: Array, epsilon: float, weights: Array) -> Array:
+        """The norm of rows times its weights."""
+        return self.norm(x, epsilon) * weights
+
     def attend(self, q: Array, cache: Keys, seen: Seen) -> Array:
         """Attention of queries [H, T, D] over a cache, [H, T, DV]: the last query is at its end."""
         k, v = (rows.reshape(1, *rows.shape) for rows in (cache.k, cache.v))
@@ -80,6 +84,10 @@ class Kernels:
     def turns(self, how: Rope, positions: NDArray[np.int64], factors: Array | None) -> tuple[Array, Array]:
         """Cosine and sine of positions in a row, [T, dims / 2]."""
         return turns(how, positions, factors, self.steps)
+
+    def turned(self, x: Array, how: Rope, cos: Array, sin: Array) -> Array:
+        """Heads [T, H, D] turned by their positions."""
+        return turned(x, how, cos, sin)
 
     def ranked(self, shares: Array) -> Array:
         """Experts from the largest share of each token on."""

@@ -27,7 +27,8 @@ def attend(a: Products, q: Array, cache: Any, seen: Any, tell: Tell) -> Array:
     """Attention of queries [H, T, D], [H, T, DV]; ``tell`` gets kq, kq_soft_max and kqv."""
     heads, kv_heads = len(q), cache.k.shape[0]
     of = [h * kv_heads // heads for h in range(heads)]
-    scores = np.stack([a.scores(q[h], cache.k[of[h]]) for h in range(heads)]).astype(a.dtype, copy=False)
+    xp = namespace(q)
+    scores = xp.stack([a.scores(q[h], cache.k[of[h]]) for h in range(heads)]).astype(a.dtype, copy=False)
     tell("kq", scores)
     if seen.cap:
         cap = a.dtype(seen.cap)
@@ -39,7 +40,7 @@ def attend(a: Products, q: Array, cache: Any, seen: Any, tell: Tell) -> Array:
         tell("kq_scaled_2", scores)
     weights = weighed(scores * a.dtype(seen.scale), seen)
     tell("kq_soft_max", weights)
-    result = np.stack([a.mixed(weights[h], cache.v[of[h]]) for h in range(heads)])
+    result = xp.stack([a.mixed(weights[h], cache.v[of[h]]) for h in range(heads)])
     result = result.astype(a.dtype, copy=False)
     tell("kqv", result)
     return result
@@ -62,7 +63,7 @@ def weighed(scores: Array, seen: Any) -> Array:
     """Scores [H, T, S] as weights: the softmax over the positions that are seen, and the sinks."""
     xp = namespace(scores)
     mask = visible(scores.shape[1], scores.shape[2], seen.window, xp)
-    scores = np.where(mask, scores, scores.dtype.type(-np.inf))
+    scores = xp.where(mask, scores, scores.dtype.type(-np.inf))
     top = scores.max(axis=-1, keepdims=True)
     if seen.sinks is not None:
         sinks = xp.asarray(seen.sinks, scores.dtype)[:, None, None]

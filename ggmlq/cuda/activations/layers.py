@@ -1,0 +1,188 @@
+"""Small parts of a layer, each in one launch: norms of rows, heads turned by positions, gates.
+
+CuPy takes a launch for each sum, root and product. In float32 throughout; exponentials are the GPU's own, off
+by two units in the last place, and a little more where their argument is large.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..intrinsics import ptx
+from ..intrinsics.assembly import f32, instruction
+from ..intrinsics.atoms import inlined
+from ..intrinsics.lane import ALL_LANES, warp_and_lane
+from ..intrinsics.language import cuda, float32, uint32
+from ..machine.device import cupy
+from ..machine.launch import Kernel, array, family
+
+THREADS = 256
+LONG = 512  # columns from which on a row's block has the most threads
+ROWS, VECTOR = array(float32, 2), array(float32, 1)
+GATES = ("silu", "gelu", "swiglu_oai")
+LOG2_E = 1 / math.log(2)
+
+
+@instruction("sqrt.rn.f32 $0, $1;", f32, f32)
+def root(a: Any) -> Any:
+    """The square root, rounded once."""
+    return np.sqrt(np.float32(a))
+
+
+@instruction("ex2.approx.f32 $0, $1;", f32, f32)
+def power_of_two(a: Any) -> Any:
+    """Two to the power of a, off by two units in the last place at most."""
+    with np.errstate(over="ignore", under="ignore"):
+        return np.exp2(np.float32(a))
+
+
+# --- norms ------------------------------------------------------------------------------------
+
+
+@family([(128,), (1024,)])
+def normer(threads: int) -> Kernel:
+    """The kernel that divides rows by the root of their mean square; a block of threads a row."""
+    warps, fma, add = threads // 32, ptx.fma, ptx.add
+    mul, div, float_of, square_root = ptx.mul, ptx.div, ptx.float_of, root
+
+    def kernel(
+        x: Any,  # float32 [rows, columns]
+        weights: Any,  # float32 [columns]
+        out: Any,  # float32 [rows, columns]
+        columns: Any,
+        epsilon: Any,  # bits of a float
+    ) -> None:
+        row, total, at = uint32(cuda.blockIdx.x), float32(0), uint32(cuda.threadIdx.x)
+        while at < columns:
+            value = x[row, at]
+            total = fma(value, value, total)
+            at = uint32(at + uint32(threads))
+        for step in (16, 8, 4, 2, 1):
+            total = add(total, cuda.shfl_xor_sync(ALL_LANES, total, step))
+        sums = cuda.shared.array(warps, float32)
+        warp, lane = warp_and_lane()
+        if lane == uint32(0):
+            sums[warp] = total
+        cuda.syncthreads()
+        total = float32(0)
+        for i in range(warps):
+            total = add(total, sums[i])
+        mean = div(total, float32(columns))
+        factor = div(float32(1), square_root(add(mean, float_of(epsilon))))
+        at = uint32(cuda.threadIdx.x)
+        while at < columns:
+            out[row, at] = mul(mul(x[row, at], factor), weights[at])
+            at = uint32(at + uint32(threads))
+
+    return Kernel(f"norm by {threads}", kernel, ROWS, VECTOR, ROWS, uint32, uint32, threads=threads)
+
+
+def normed(x: Any, weights: Any, epsilon: float) -> Any:
+    """Rows [..., columns] divided by the root of their mean square, times the weights."""
+    columns = x.shape[-1]
+    rows, threads = cupy().ascontiguousarray(x).reshape(-1, columns), 1024 if columns >= LONG else 128
+    out = cupy().empty(rows.shape, np.float32)
+    bits = int(np.float32(epsilon).view(np.uint32))
+    normer(threads)((len(rows),), (threads,), rows, weights, out, columns, bits)
+    return out.reshape(x.shape)
+
+
+# --- turns ------------------------------------------------------------------------------------
+
+
+@family([(False,), (True,)])
+def turner(halves: bool) -> Kernel:
+    """The kernel that turns pairs of columns; ``halves``: pairs are half of them apart."""
+    mul, fma = ptx.mul, ptx.fma
+
+    def kernel(
+        x: Any,  # float32 [T · H, D]
+        cos: Any,  # float32 [T, dims / 2]
+        sin: Any,
+        out: Any,  # float32 [T · H, D]
+        heads: Any,
+        columns: Any,
+        pairs: Any,
+        count: Any,  # T · H · D
+    ) -> None:
+        i = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
+        if i < count:
+            row = i // columns
+            column = i - row * columns
+            token = row // heads
+            value = x[row, column]
+            if column < pairs + pairs:
+                if halves:
+                    first = column < pairs
+                    pair = column if first else column - pairs
+                    other = column + pairs if first else column - pairs
+                else:
+                    first = (column & uint32(1)) == uint32(0)
+                    pair, other = column >> uint32(1), column ^ uint32(1)
+                away = mul(x[row, other], sin[token, pair])
+                value = fma(value, cos[token, pair], -away if first else away)
+            out[row, column] = value
+
+    name = f"turn {'halves' if halves else 'neighbours'}"
+    return Kernel(name, kernel, ROWS, ROWS, ROWS, ROWS, uint32, uint32, uint32, uint32, threads=THREADS)
+
+
+def turned(x: Any, halves: bool, cos: Any, sin: Any) -> Any:
+    """Heads [T, H, D] turned by cosines and sines [T, dims / 2]; columns beyond them stay."""
+    xp, (_, heads, columns) = cupy(), x.shape
+    rows = xp.ascontiguousarray(x).reshape(-1, columns)
+    out, blocks = xp.empty(rows.shape, np.float32), (-(-x.size // THREADS),)
+    cos, sin = xp.ascontiguousarray(cos), xp.ascontiguousarray(sin)
+    turner(halves)(blocks, (THREADS,), rows, cos, sin, out, heads, columns, cos.shape[-1], x.size)
+    return out.reshape(x.shape)
+
+
+# --- gates ------------------------------------------------------------------------------------
+
+
+@inlined
+def sigmoid_product(value: Any, exponent: Any) -> Any:
+    """``value / (1 + exp(-exponent))``, 0 where the exponential is infinite."""
+    power = power_of_two(ptx.mul(exponent, float32(-LOG2_E)))
+    return ptx.div(value, ptx.add(float32(1), power))
+
+
+@family((name,) for name in GATES)
+def gater(name: str) -> Kernel:
+    """The kernel of a gate and what it lets through."""
+    mul, add, fma, larger, smaller, product = (
+        ptx.mul, ptx.add, ptx.fma, ptx.larger, ptx.smaller, sigmoid_product,
+    )  # fmt: skip
+    silu, gelu = name == "silu", name == "gelu"
+    slope, cube = math.sqrt(8 / math.pi), 0.044715 * math.sqrt(8 / math.pi)
+
+    def kernel(
+        gate: Any,  # float32 [count]
+        up: Any,
+        out: Any,
+        count: Any,
+    ) -> None:
+        i = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
+        if i < count:
+            g, u = gate[i], up[i]
+            if silu:
+                out[i] = mul(product(g, g), u)
+            elif gelu:
+                out[i] = mul(product(g, mul(g, fma(mul(g, g), float32(cube), float32(slope)))), u)
+            else:
+                g, u = smaller(g, float32(7)), larger(smaller(u, float32(7)), float32(-7))
+                out[i] = mul(product(g, mul(g, float32(1.702))), add(u, float32(1)))
+
+    return Kernel(f"gate {name}", kernel, VECTOR, VECTOR, VECTOR, uint32, threads=THREADS)
+
+
+def gated(name: str, gate: Any, up: Any) -> Any:
+    """``act(gate) · up`` by the activation's name."""
+    xp = cupy()
+    gates, ups = (xp.ascontiguousarray(x).reshape(-1) for x in (gate, up))
+    out = xp.empty(gates.shape, np.float32)
+    gater(name)((-(-gates.size // THREADS),), (THREADS,), gates, ups, out, gates.size)
+    return out.reshape(gate.shape)
