@@ -32,7 +32,6 @@ import ggmlq as gq
 from ggmlq.cuda.machine import device
 from ggmlq.dispatch.ladder import Rung, choose, rungs
 from ggmlq.dispatch.problems import Linear
-from ggmlq.errors import UnsupportedError
 from ggmlq.testing import results
 from ggmlq.testing.engine import NMSE, Activations, Weights, WrongError
 from ggmlq.testing.machine import commit, machine
@@ -95,7 +94,9 @@ def considered(names: list[str]) -> list[Rung]:
     """Rungs to measure besides what auto takes, from the highest down."""
     ladder = rungs("linear", "cuda")[::-1]
     if strange := set(names) - {"auto", "all", *(rung.name for rung in ladder)}:
-        raise UnsupportedError(f"--rungs {' '.join(strange)}: no such kernel; gq.kernels() lists them")
+        raise gq.errors.UnsupportedError(
+            f"--rungs {' '.join(strange)}: no such kernel; gq.kernels() lists them"
+        )
     if "all" in names:
         return list(ladder)
     return [rung for rung in ladder if (rung.name in names if names else rung.level >= LEAST_LEVEL)]

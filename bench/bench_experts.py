@@ -22,7 +22,6 @@ import numpy as np
 
 import ggmlq as gq
 from ggmlq.base.threads import num_threads
-from ggmlq.errors import GGMLQError
 from ggmlq.llama import Bridge
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.expert_layer import Layer
@@ -110,7 +109,7 @@ def cell(
                 measurement = bridge.measure(
                     x, q, ids=ids, threads=args.threads, repack=repack, time_runs=CALLS
                 )
-            except GGMLQError:  # no repacked layout of this type
+            except gq.errors.GGMLQError:  # no repacked layout of this type
                 continue
             theirs.append(measurement.fastest)
             if not i:

@@ -19,7 +19,6 @@ import pytest
 import ggmlq as gq
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.problems import Linear
-from ggmlq.errors import GGMLQError
 from ggmlq.formats import FORMATS
 from ggmlq.testing.blocks import random_weights
 from ggmlq.testing.timing import GpuClock, roofs
@@ -66,7 +65,7 @@ def cupy():
 
     try:
         return device.cupy()
-    except GGMLQError as error:
+    except gq.errors.GGMLQError as error:
         pytest.skip(str(error))
 
 

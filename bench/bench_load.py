@@ -27,7 +27,6 @@ import ggmlq as gq
 from ggmlq.base.threads import available
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.machine.upload import Link
-from ggmlq.errors import GGMLQError
 from ggmlq.gguf import load
 from ggmlq.gguf.extents import Files
 from ggmlq.testing.machine import commit, machine
@@ -52,7 +51,7 @@ def main() -> None:
     end = time.monotonic() + args.seconds
     try:
         cp = device.cupy()
-    except GGMLQError as error:
+    except gq.errors.GGMLQError as error:
         sys.exit(str(error))
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         path = str(Path(folder) / "model.gguf")

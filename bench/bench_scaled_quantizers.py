@@ -22,7 +22,6 @@ import ggmlq as gq
 from ggmlq.codes import CODES, scaling
 from ggmlq.codes.scaling import Rule
 from ggmlq.codes.tiling import Tile, tiling
-from ggmlq.errors import GGMLQError
 from ggmlq.testing.machine import commit, machine
 from ggmlq.testing.timing import Time, replayed
 
@@ -173,7 +172,7 @@ def bench_small() -> None:
     """The smoke test of this file; it needs a GPU."""
     try:
         cupy = _cupy()
-    except GGMLQError as error:
+    except gq.errors.GGMLQError as error:
         pytest.skip(str(error))
     rule = Rule(CODES["e4m3"], "float32", np.float32(1e-10), "half_even", False)
     assert measured(cupy, (64, 256), (1, 128), "bfloat16", rule, 1)["GB/s"] >= 0

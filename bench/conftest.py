@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ggmlq.errors import GGMLQError
+import ggmlq as gq
 from ggmlq.llama.library import Library
 from ggmlq.testing.machine import commit, machine
 
@@ -19,5 +19,5 @@ def libggml():
     """The peer ggml, where a library is installed."""
     try:
         return Library()
-    except GGMLQError as error:
+    except gq.errors.GGMLQError as error:
         pytest.skip(str(error))

@@ -24,8 +24,13 @@ from ggmlq.testing import dry_run
 
 HOPPER = (9, 0)
 FEW = 8  # cases of a family that come together
-# Families for activations that do not lie as kernels read them, and for repeated products with a bias.
-BESIDE = "ggmlq.cuda.activations.floats.kernel", "ggmlq.cuda.epilogue.bias.adder"
+# Families for activations that do not lie as kernels read them, for repeated products with a bias, and for the
+# small parts of a layer.
+BESIDE = (
+    "ggmlq.cuda.activations.floats.kernel", "ggmlq.cuda.epilogue.bias.adder",
+    "ggmlq.cuda.activations.layers.normer", "ggmlq.cuda.activations.layers.turner",
+    "ggmlq.cuda.activations.layers.gater",
+)  # fmt: skip
 # Families of which products of some shape take any case, on Hopper.
 WHOLE = "ggmlq.cuda.linear.r16_warp_specialized.kernel", "ggmlq.cuda.expert_linear.r4_gemv.kernel"
 ACTIVATIONS = ("q8_1", "q8_K")  # types that no model stores weights in
