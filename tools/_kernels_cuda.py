@@ -24,8 +24,8 @@ from ggmlq.testing import dry_run
 
 HOPPER = (9, 0)
 FEW = 8  # cases of a family that come together
-# Families for activations that do not lie as kernels read them, for repeated products with a bias, and for the
-# small parts of a layer.
+# Families for activations that do not lie as kernels read them, for repeated products with a bias, and
+# for the small parts of a layer.
 BESIDE = (
     "ggmlq.cuda.activations.floats.kernel", "ggmlq.cuda.epilogue.bias.adder",
     "ggmlq.cuda.activations.layers.normer", "ggmlq.cuda.activations.layers.turner",
