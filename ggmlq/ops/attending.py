@@ -27,7 +27,7 @@ class Attention(NamedTuple):
     scale: float
     causal: bool
     mask: Any  # bool or floats that broadcast to [B, H, T, S], or None
-    lengths: NDArray[np.int64]  # [B]: positions that there are
+    lengths: Any  # int64 [B]: positions that there are; on the host or a GPU
     window: int  # positions that a query sees up to its own; 0 for all
     softcap: float
     sinks: Any  # floats [H], or None
@@ -68,7 +68,7 @@ def checked(
     return Attention(
         q, k, v, 1 / math.sqrt(width) if scale is None else float(scale), bool(causal),
         _mask(request, mask, (batch, heads, queries, positions)),
-        _lengths(request, lengths, batch, positions),
+        _lengths(request, lengths, batch, positions, places["q"]),
         int(window or 0), float(softcap), _sinks(request, sinks, heads),
         slopes(heads, alibi) if alibi else None,
     )  # fmt: skip
@@ -95,15 +95,20 @@ def _check_shapes(request: str, q: Any, k: Any, v: Any) -> None:
         raise ShapeError(f"{request}: shapes are q {q}, k {k}, v {v}; {SHAPES}; pass shapes that agree")
 
 
-def _lengths(request: str, lengths: Any, batch: int, positions: int) -> NDArray[np.int64]:
+def _lengths(request: str, lengths: Any, batch: int, positions: int, place: str) -> Any:
+    """The number of positions of each sequence: on the host, or where the caller has them."""
     if lengths is None:
         return np.full(batch, positions, np.int64)
-    numbers = np.asarray(lengths if is_host(lengths) else lengths.get())
+    numbers = np.asarray(lengths) if is_host(lengths) else lengths
     if numbers.shape != (batch,) or numbers.dtype.kind not in "iu":
         raise ShapeError(
             f"{request}: lengths are {numbers.dtype} {numbers.shape}; there is one integer for each of "
             f"{batch} sequences; pass np.array([…])"
         )
+    if not is_host(lengths):
+        if device_of(lengths) == place:  # nobody waits for the device to look at them
+            return lengths.astype(np.int64, copy=False)
+        numbers = lengths.get()
     numbers = numbers.astype(np.int64)
     if numbers.size and not (numbers.min() >= 0 and numbers.max() <= positions):
         raise BlockIndexError(

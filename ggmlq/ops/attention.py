@@ -11,14 +11,14 @@ from numpy.typing import DTypeLike, NDArray
 from ..arrays.array import QuantArray
 from ..arrays.scaled import ScaledArray
 from ..arrays.tensors import untraced
-from ..base.devices import device_of
+from ..base.devices import cuda_module, device_of, on_device_of
 from ..base.unwinding import until_imported
 from ..dispatch.checks import check_out, float_dtype, is_bfloat16
 from ..errors import ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 from .attending import Attention, checked
 
-KERNEL, ARITHMETIC = "cpu:rows", "f32"
+KERNELS = {"cpu": ("cpu:rows", "f32"), "cuda": ("cuda:one_pass", "f16")}  # with their arithmetics
 
 
 @untraced
@@ -31,8 +31,10 @@ def attention(
 ) -> Any:  # fmt: skip
     """Attention of queries over keys and values that stay in their blocks.
 
-    Scores and results are sums of float32 of the decoded keys and values. A query that sees no position gets
-    zeros. The bits of a row depend on no other row and on no number of threads.
+    Scores and results are sums of float32. On a CPU they are sums of the decoded keys and values, and the bits
+    of a row depend on no other row and on no number of threads. On a GPU queries, keys, values and weights are
+    rounded to 16 bits: to bfloat16 for keys or values of bfloat16, else to float16, of at most 65504. A query
+    that sees no position gets zeros.
 
     Parameters
     ----------
@@ -49,7 +51,8 @@ def attention(
         Broadcast to [B, H, T, S]: True where a query sees a position; or floats that are added to scores,
         minus infinity where it does not. Values there must be finite.
     lengths : array of int, optional
-        The number of positions of each sequence, [B], at most S.
+        The number of positions of each sequence, [B], at most S. On a GPU it may lie there: nothing waits for
+        it, and larger numbers count as S.
     window : int, optional
         A query sees so many positions up to its own.
     softcap : float
@@ -59,9 +62,10 @@ def attention(
     alibi : float
         The largest bias of ALiBi: scores get -slope times the distance, or with a mask slope times that.
     kernel, arithmetic : str, optional
-        ``"auto"`` or ``"cpu:rows"``; None or ``"f32"``.
+        ``"auto"``, ``"cpu:rows"`` or ``"cuda:one_pass"``; None, ``"f32"`` or on a GPU ``"f16"``.
     invariant : bool
-        Rows do not depend on the rows beside them: here that is always so.
+        Rows do not depend on the rows beside them. On a CPU that is always so; on a GPU it takes longer for
+        many rows, and positions are added up in parts of equal length.
     out, dtype : array; dtype
         The result goes into ``out``, of any floats; or it is a new array of ``dtype``, float32 by default.
 
@@ -74,29 +78,39 @@ def attention(
     True
     """
     request = "attention(q, k, v)"
-    if not isinstance(q, QuantArray) and device_of(q) != "cpu":
-        raise UnsupportedError(
-            f"{request}: q is on {device_of(q)}; attention has a kernel for CPUs so far, none for GPUs; pass "
-            'q.get() with k.to("cpu") and v.to("cpu")'
-        )
     a = checked(request, q, k, v, scale, causal, mask, lengths, window, softcap, sinks, alibi)
-    if kernel not in ("auto", KERNEL) or arithmetic not in (None, ARITHMETIC):
+    place = device_of(a.q)
+    name, rounding = KERNELS[place.partition(":")[0]]
+    if kernel not in ("auto", name) or arithmetic not in (None, rounding):
         raise UnsupportedError(
-            f"{request}: kernel={kernel!r}, arithmetic={arithmetic!r}; it has the kernel {KERNEL!r}, in "
-            f"the arithmetic {ARITHMETIC!r}; leave both out"
+            f"{request} on {place}: kernel={kernel!r}, arithmetic={arithmetic!r}; it has the kernel {name!r}, "
+            f"in the arithmetic {rounding!r}; leave both out"
         )
     kind = float_dtype(request, dtype)
     if out is not None:
-        check_out(request, out, a.shape, "cpu")
+        check_out(request, out, a.shape, place)
         kind = out.dtype
-    result = np.empty(a.shape, np.float32)
-    if result.size:
-        with np.errstate(over="ignore", invalid="ignore"):
-            _attend(request, a, result)
+    result = _on_host(request, a) if place == "cpu" else _on_gpu(request, a, kind, invariant)
     if out is not None:
         out[...] = result
         return out
     return result.astype(kind, copy=False)
+
+
+def _on_gpu(request: str, a: Attention, kind: np.dtype[Any], invariant: bool) -> Any:
+    """The result in a kind that the kernel writes: float32 for float64."""
+    with on_device_of(request, a.q, a.k if isinstance(a.k, QuantArray) else None):
+        return cuda_module("attention.call").attend(
+            request, a, invariant, np.float32 if kind == np.float64 else kind
+        )
+
+
+def _on_host(request: str, a: Attention) -> NDArray[np.float32]:
+    result = np.empty(a.shape, np.float32)
+    if result.size:
+        with np.errstate(over="ignore", invalid="ignore"):
+            _attend(request, a, result)
+    return result
 
 
 def _attend(request: str, a: Attention, result: NDArray[np.float32]) -> None:

@@ -1,0 +1,167 @@
+"""Rows of blocks in shared memory, decoded to pairs of 16-bit floats, eight columns at a time.
+
+A code becomes a half by its bits: 0x6400 with a byte in its low half is 1024 plus that byte. Differences of
+such numbers are exact, so a value is rounded once, where the scale is multiplied with it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ...formats import FORMATS
+from ...formats._tables import FP4, IQ4
+from ..intrinsics import bf16x2, halves, ptx
+from ..intrinsics.atoms import inlined
+from ..intrinsics.codes8 import product_of_halves
+from ..intrinsics.language import float32, uint32
+from .floats import LARGEST
+
+MAGIC = 0x64646464  # the upper bytes of 1024 … 1279 as halves
+EIGHT = 8  # columns
+
+
+@inlined
+def unaligned8(address: Any) -> Any:
+    """Eight bytes of shared memory from any address on, as two words."""
+    take4, permute = bf16x2.take4, bf16x2.permute
+    at, shift = address & uint32(0xFFFFFFFC), address & uint32(3)
+    picks = uint32(0x3210) + shift * uint32(0x1111)
+    a, b, c = take4(at), take4(at + uint32(4)), take4(at + uint32(8))
+    return permute(a, b, picks), permute(b, c, picks)
+
+
+@inlined
+def lower_two(word: Any) -> Any:
+    """Bytes 0 and 1 of a word as halves, 1024 larger."""
+    return bf16x2.permute(word, uint32(MAGIC), uint32(0x4140))
+
+
+@inlined
+def upper_two(word: Any) -> Any:
+    """Bytes 2 and 3 of a word as halves, 1024 larger."""
+    return bf16x2.permute(word, uint32(MAGIC), uint32(0x4342))
+
+
+def table_reader(table: Any) -> Any:
+    """The device function that looks up four bytes below 16 in a table of signed bytes; it gives them + 128."""
+    w0, w1, w2, w3 = ((np.asarray(table).astype(np.int64) + 128).astype(np.uint8).view(np.uint32)).tolist()
+
+    @inlined
+    def looked_up(word: Any) -> Any:
+        permute = bf16x2.permute
+        nibbles = (word | word >> uint32(4)) & uint32(0x00FF00FF)
+        nibbles = (nibbles | nibbles >> uint32(8)) & uint32(0x7777)
+        low, high = permute(uint32(w0), uint32(w1), nibbles), permute(uint32(w2), uint32(w3), nibbles)
+        upper = uint32(((word >> uint32(3)) & uint32(0x01010101)) * uint32(0xFF))
+        return (low & ~upper) | (high & upper)
+
+    return looked_up
+
+
+@inlined
+def spread(bits: Any) -> Any:
+    """Four bits as the bits 4 of four bytes."""
+    return uint32((uint32(bits & uint32(15)) * uint32(0x00204081)) & uint32(0x01010101)) << uint32(4)
+
+
+@cache
+def code_reader(name: str) -> Any:
+    """The device function ``codes(block, part)``: two words of eight codes, as bytes without a sign."""
+    offsets = FORMATS[name].dtype.fields
+    assert offsets is not None
+    qs, qh = offsets["qs"][1], offsets["qh"][1] if "qh" in offsets else 0
+    table = {"iq4_nl": IQ4, "mxfp4": FP4}.get(name)
+    look_up = None if table is None else table_reader(table)
+
+    @inlined
+    def of_bytes(block: Any, part: Any) -> Any:
+        low, high = unaligned8(block + uint32(qs) + part * uint32(EIGHT))
+        return low ^ uint32(0x80808080), high ^ uint32(0x80808080)
+
+    @inlined
+    def of_nibbles(block: Any, part: Any) -> Any:
+        low, high = unaligned8(block + uint32(qs) + (part & uint32(1)) * uint32(EIGHT))
+        shift = (part >> uint32(1)) * uint32(4)
+        return low >> shift & uint32(0x0F0F0F0F), high >> shift & uint32(0x0F0F0F0F)
+
+    @inlined
+    def of_fifths(block: Any, part: Any) -> Any:
+        low, high = of_nibbles(block, part)
+        fifths = halves.take1(block + uint32(qh) + part)
+        return low | spread(fifths), high | spread(fifths >> uint32(4))
+
+    @inlined
+    def of_table(block: Any, part: Any) -> Any:
+        low, high = of_nibbles(block, part)
+        return look_up(low), look_up(high)
+
+    if name == "q8_0":
+        return of_bytes
+    if table is not None:
+        return of_table
+    return of_fifths if "qh" in offsets else of_nibbles
+
+
+ZEROS = {"q8_0": 128, "q4_0": 8, "q5_0": 16, "q4_1": 0, "q5_1": 0, "iq4_nl": 128, "mxfp4": 128}
+
+
+@cache
+def decoder(name: str) -> Any:
+    """The device function ``decode(row, chunk, out)``: columns 8 chunk … of a row as four pairs of halves."""
+    return float_decoder() if name == "f32" else block_decoder(name)
+
+
+@cache
+def float_decoder() -> Any:
+    """The decoder of rows of float32, which are cut to what halves hold."""
+    take_floats, larger, smaller, narrowed = ptx.take_floats, ptx.larger, ptx.smaller, halves.narrowed
+    most = float32(LARGEST)
+
+    @inlined
+    def cut(value: Any) -> Any:
+        return smaller(larger(value, -most), most)
+
+    @inlined
+    def decode(row: Any, chunk: Any, out: Any) -> None:
+        for i in range(2):
+            four = take_floats(row + chunk * uint32(32) + uint32(16 * i))
+            out[2 * i] = narrowed(cut(four[0]), cut(four[1]))
+            out[2 * i + 1] = narrowed(cut(four[2]), cut(four[3]))
+
+    return decode
+
+
+@cache
+def block_decoder(name: str) -> Any:
+    """The decoder of rows of blocks of 32."""
+    fmt = FORMATS[name]
+    size, codes, has_offset = fmt.dtype.itemsize, code_reader(name), "m" in (fmt.dtype.names or ())
+    zero, by_power = halves.pair(1024 + ZEROS[name]), name == "mxfp4"
+    take1, take2, twice = halves.take1, halves.take2, halves.twice
+    sub, fma, mul, half_bits, float_of = halves.sub, halves.fma, product_of_halves, ptx.half_bits, ptx.float_of
+
+    @inlined
+    def scale(block: Any) -> Any:
+        if by_power:  # 2 ** (e - 128), for halves of the table's codes
+            e = take1(block)
+            return twice(half_bits(float_of((e - uint32(1)) << uint32(23)) if e > uint32(1) else float32(0)))
+        return twice(take2(block))
+
+    @inlined
+    def decode(row: Any, chunk: Any, out: Any) -> None:
+        block = row + (chunk >> uint32(2)) * uint32(size)
+        low, high = codes(block, chunk & uint32(3))
+        out[0], out[1], out[2], out[3] = lower_two(low), upper_two(low), lower_two(high), upper_two(high)
+        d = scale(block)
+        if has_offset:
+            m = twice(take2(block + uint32(2)))
+            for i in range(4):
+                out[i] = fma(sub(out[i], uint32(zero)), d, m)
+        else:
+            for i in range(4):
+                out[i] = mul(sub(out[i], uint32(zero)), d)
+
+    return decode

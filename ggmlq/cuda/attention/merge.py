@@ -1,0 +1,72 @@
+"""The kernel that adds what blocks have found in their parts of the positions, the first part first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..intrinsics import bf16x2, dependent_launch, ptx
+from ..intrinsics.language import cuda, float32, types, uint32, uint64
+from ..machine.launch import Kernel, family
+from .floats import pair_storer
+from .results import factor_of, weight_of
+from .softmax import NEVER
+
+THREADS = 256
+FOUR = 4  # columns of a thread
+ADDRESSES, SIZES = types.UniTuple(uint64, 3), types.UniTuple(uint32, 7)
+
+
+@family((width,) for width in (64, 128, 256))
+def merger(width: int) -> Kernel:
+    """The kernel for parts of ``width`` columns: a block a row; threads share its columns and parts."""
+    lanes = width // FOUR
+    together = THREADS // lanes  # parts that are added at the same time
+    store, load_floats, load8, larger = pair_storer(), ptx.load_floats, bf16x2.load8, ptx.larger
+    fma, mul, add, float_of, take_turn = ptx.fma, ptx.mul, ptx.add, ptx.float_of, dependent_launch.take_turn
+
+    def merge(
+        addresses: Any,  # parts, y, sinks or 0
+        sizes: Any,  # parts, rows of all, queries, group, heads of keys, kind of y, columns of y
+    ) -> None:
+        take_turn()
+        found = cuda.shared.array((together, width), float32)
+        totals = cuda.shared.array(together, float32)
+        row, rows, parts = uint32(cuda.blockIdx.x), sizes[1], sizes[0]
+        thread = uint32(cuda.threadIdx.x)
+        lane, which = thread % uint32(lanes), thread // uint32(lanes)
+        stats = addresses[0] + uint64(parts) * uint64(rows) * uint64(4 * width) + uint64(row) * uint64(8)
+        top = NEVER
+        for p in range(parts):
+            top = larger(top, float_of(load8(stats + uint64(p) * uint64(rows) * uint64(8))[0]))
+        total, sums = float32(0), cuda.local.array(FOUR, float32)
+        for i in range(FOUR):
+            sums[i] = float32(0)
+        if which < uint32(together):
+            p = which
+            while p < parts:
+                place = uint64(p) * uint64(rows)
+                stat = load8(stats + place * uint64(8))
+                weight = weight_of(float_of(stat[0]), top)
+                at = addresses[0] + (place + uint64(row)) * uint64(4 * width) + uint64(lane) * uint64(16)
+                four = load_floats(at)
+                total = fma(float_of(stat[1]), weight, total)
+                for i in range(FOUR):
+                    sums[i] = fma(four[i], weight, sums[i])
+                p += uint32(together)
+            for i in range(FOUR):
+                found[which, lane * uint32(FOUR) + uint32(i)] = sums[i]
+            totals[which] = total
+        cuda.syncthreads()
+        if thread < uint32(width // 2):
+            low, high, total = float32(0), float32(0), float32(0)
+            for w in range(together):
+                low, high = add(low, found[w, 2 * thread]), add(high, found[w, 2 * thread + uint32(1)])
+                total = add(total, totals[w])
+            per_head = sizes[2] * sizes[3]
+            head = (row // per_head) % sizes[4] * sizes[3] + row % per_head // sizes[2]
+            factor = factor_of(top, total, addresses[2], head)
+            size = uint64(4) if sizes[5] == uint32(0) else uint64(2)
+            to = addresses[1] + uint64(row) * uint64(sizes[6]) * size
+            store(to, uint64(thread), sizes[5], mul(low, factor), mul(high, factor))
+
+    return Kernel(f"merge {width}", merge, ADDRESSES, SIZES, threads=THREADS, least=(8, 0), early=True)

@@ -1,0 +1,84 @@
+"""Keys and values as the kernel reads them: rows of bytes that begin at multiples of 16.
+
+Types that the kernel does not decode, and blocks for many rows of queries, are decoded before it. Rows that lie
+otherwise are copied.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...arrays.array import QuantArray
+from ...arrays.scaled import ScaledArray
+from ..activations.floats import aligned_floats
+from ..machine.device import cupy
+from .floats import LARGEST
+from .plan import DECODED, EDGE, SIXTEEN, row_bytes
+
+NAMES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}  # types of floats, by dtypes
+TOGETHER = 8  # positions, of which rows of any type fill a multiple of 16 bytes
+
+
+class Rows(NamedTuple):
+    """Keys or values on the device."""
+
+    name: str  # of the type
+    raw: Any  # uint8 [B, HK, S, bytes of a row]
+    width: int  # columns, those that were added included
+
+
+def placed(rows: Any, decoded: bool = False) -> Rows:
+    """Keys or values [B, HK, S, columns] as the kernel reads them; ``decoded``: in 16 bits."""
+    width = rows.shape[3]
+    if isinstance(rows, ScaledArray):
+        rows = rows.dequantize()
+    if isinstance(rows, QuantArray):
+        name = rows.format.name
+        if name in SIXTEEN or (name in DECODED and not decoded):
+            raw = rows.raw
+        else:
+            name, raw = "f16", _bytes_of(rows.dequantize(np.float16))
+    else:
+        if rows.dtype.name not in NAMES:
+            rows = aligned_floats(rows)
+        if decoded and rows.dtype == np.float32:
+            rows = cupy().clip(rows, -LARGEST, LARGEST).astype(np.float16)
+        name = NAMES[rows.dtype.name]
+        raw = _bytes_of(rows)
+    size = 4 if name == "f32" else 2
+    if name in ("f32", *SIXTEEN) and width % EDGE:
+        raw, width = _widened(raw, -(-width // EDGE) * EDGE * size), -(-width // EDGE) * EDGE
+    return Rows(name, raw if _fits(name, raw, width) else _copied(raw), width)
+
+
+def _bytes_of(x: Any) -> Any:
+    """Floats as bytes, along the last axis."""
+    xp = cupy()
+    if x.strides[-1] != x.itemsize or x.shape[-1] == 1:
+        x = xp.ascontiguousarray(x)
+    return x.view(np.uint8)
+
+
+def _widened(raw: Any, length: int) -> Any:
+    """Rows of bytes with zeros behind them."""
+    wide = cupy().zeros((*raw.shape[:3], length), np.uint8)
+    wide[..., : raw.shape[3]] = raw
+    return wide
+
+
+def _fits(name: str, raw: Any, width: int) -> bool:
+    """True if rows begin at multiples of 16 bytes, or follow each other where they are decoded."""
+    b, h, s, byte = raw.strides
+    positions = s % 16 == 0 if name in SIXTEEN else s == row_bytes(name, width)
+    return byte == 1 and positions and not (b % 16 or h % 16 or raw.data.ptr % 16)
+
+
+def _copied(raw: Any) -> Any:
+    """A copy whose rows follow each other, of a multiple of eight positions."""
+    batch, heads, positions, length = raw.shape
+    memory = cupy().empty((batch, heads, -(-positions // TOGETHER) * TOGETHER, length), np.uint8)
+    copy = memory[:, :, :positions]
+    copy[...] = raw
+    return copy

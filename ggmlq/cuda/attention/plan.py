@@ -1,0 +1,146 @@
+"""``Plan``: what a block of the attention kernel computes, and where its operands lie in shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+from ...formats import FORMATS, BlockFormat
+
+LANES, EDGE = 32, 16  # of a warp; rows or positions of a tile of ``mma``
+PAD = 16  # bytes behind each row of a tile: rows of ldmatrix then lie in banks of their own
+SIXTEEN = ("f16", "bf16")  # types that are copied as they are
+FLOATS = (*SIXTEEN, "f32")
+DECODED = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "mxfp4", "f32")  # on the way to a tile
+WIDE = 256  # columns of values that a block has sums for
+
+
+def row_bytes(name: str, width: int) -> int:
+    """Bytes of a row of a type."""
+    fmt = FORMATS[name]
+    size = fmt.block_size if isinstance(fmt, BlockFormat) else 1
+    return width // size * fmt.dtype.itemsize
+
+
+def aligned(size: int) -> int:
+    """A number of bytes that the next operand may begin behind."""
+    return -(-size // 128) * 128
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The block of threads for keys and values of two types.
+
+    With ``by_rows`` warps share all positions of a step and each has sixteen rows of queries. Otherwise they
+    share sixteen rows, and each has sixteen positions: this is for few rows. ``shared``: values are
+    columns of the keys. ``options``: scores may be changed by a soft cap, ALiBi or a mask.
+    """
+
+    k: str
+    v: str
+    width: int  # columns of a key
+    width_v: int  # columns of a value that a block sums
+    warps: int
+    by_rows: bool
+    shared: bool = False
+    options: bool = False
+    stages: int = 2
+
+    def __str__(self) -> str:
+        kind = "rows" if self.by_rows else "positions"
+        values = "in keys" if self.shared else self.v
+        return f"{self.k}, {values}, {self.width}/{self.width_v}, {self.warps} warps by {kind}{', options' * self.options}"
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return LANES * self.warps
+
+    @property
+    def rows(self) -> int:
+        """Rows of queries of a block."""
+        return EDGE * self.warps if self.by_rows else EDGE
+
+    @property
+    def positions(self) -> int:
+        """Positions of a step."""
+        if self.by_rows:
+            return 64 if self.width <= 128 else 32
+        return EDGE * self.warps
+
+    @property
+    def span(self) -> int:
+        """Positions of a step that a warp has."""
+        return self.positions if self.by_rows else EDGE
+
+    def pitch(self, width: int) -> int:
+        """Bytes from row to row of a tile of 16-bit numbers."""
+        return 2 * width + PAD
+
+    def decodes(self, name: str) -> bool:
+        """True if rows of a type are decoded, not copied, into a tile."""
+        return name not in SIXTEEN
+
+    def tile(self, width: int) -> int:
+        """Bytes of a tile of 16-bit numbers."""
+        return aligned(self.positions * self.pitch(width))
+
+    def stage(self, name: str, width: int) -> int:
+        """Bytes of a stage of rows as they are copied."""
+        if self.decodes(name):  # the last words are read beyond the last byte
+            return aligned(self.positions * row_bytes(name, width) + 16)
+        return self.tile(width)
+
+    @property
+    def keys_at(self) -> int:
+        """Offset of the stages of keys, behind the queries."""
+        return aligned(self.rows * self.pitch(self.width))
+
+    @property
+    def values_at(self) -> int:
+        """Offset of the stages of values."""
+        return self.keys_at + self.stages * self.stage(self.k, self.width)
+
+    @property
+    def key_tile_at(self) -> int:
+        """Offset of decoded keys."""
+        return self.values_at + (0 if self.shared else self.stages * self.stage(self.v, self.width_v))
+
+    @property
+    def value_tile_at(self) -> int:
+        """Offset of decoded values."""
+        return self.key_tile_at + (self.tile(self.width) if self.decodes(self.k) else 0)
+
+    @property
+    def sums_pitch(self) -> int:
+        """Floats from row to row of results that warps exchange."""
+        return self.width_v + 4
+
+    @property
+    def exchanged(self) -> int:
+        """Bytes of results that warps exchange at the end, over everything else."""
+        return 0 if self.by_rows else 4 * self.warps * EDGE * (self.sums_pitch + 2)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory."""
+        decoded = self.decodes(self.v) and not self.shared
+        return max(self.value_tile_at + (self.tile(self.width_v) if decoded else 0), self.exchanged)
+
+
+def plans() -> Iterator[tuple[Plan]]:
+    """Plans of the usual widths and types; others are made alike."""
+    for name, width in product((*SIXTEEN, *DECODED), (64, 128, 256)):
+        yield from ((plan_of(name, name, width, width, by_rows),) for by_rows in (False, True))
+
+
+SHARED = 99 << 10  # bytes of shared memory that a block may have on any card
+
+
+def plan_of(k: str, v: str, width: int, width_v: int, by_rows: bool, shared: bool = False, options: bool = False) -> Plan:
+    """The largest plan that fits."""
+    plan = Plan(k, v, width, width_v, 4, by_rows, shared, options)
+    while plan.shared_bytes > SHARED and plan.warps > 1:
+        plan = replace(plan, warps=plan.warps // 2)
+    return plan

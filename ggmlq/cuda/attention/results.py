@@ -1,0 +1,164 @@
+"""What a block has found at its end: results divided by their sums, or a part for merge.py."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from ..activations.layers import power_of_two
+from ..intrinsics import halves, ptx
+from ..intrinsics.atoms import inlined
+from ..intrinsics.lane import ALL_LANES, g_and_t, warp_and_lane
+from ..intrinsics.language import cuda, float32, uint32, uint64
+from .floats import pair_storer
+from .plan import EDGE, Plan
+from .softmax import LOG2_E, NEVER
+from .unrolled import unrolled
+
+
+@inlined
+def weight_of(top: Any, largest: Any) -> Any:
+    """The weight of sums whose maximum is ``top`` beside others with a larger one."""
+    return power_of_two(ptx.sub(top, largest)) if top > NEVER else float32(0)
+
+
+@inlined
+def inverse(total: Any) -> Any:
+    """1 / total; 0 of a row that has seen nothing."""
+    return ptx.div(float32(1), total) if total > float32(0) else float32(0)
+
+
+@inlined
+def factor_of(top: Any, total: Any, sinks: Any, head: Any) -> Any:
+    """The factor of a row's sums: 1 / total, in which a sink of its head takes part."""
+    if sinks != uint64(0):
+        sink = ptx.mul(ptx.load_float(sinks + uint64(head) * uint64(4)), LOG2_E)
+        largest = ptx.larger(top, sink)
+        weight = weight_of(top, largest)
+        total = ptx.fma(total, weight, power_of_two(ptx.sub(sink, largest)))
+        return ptx.mul(weight, inverse(total))
+    return inverse(total)
+
+
+@inlined
+def whole_total(total: Any) -> Any:
+    """The sum of a row from its four lanes."""
+    total = ptx.add(total, cuda.shfl_xor_sync(ALL_LANES, total, 1))
+    return ptx.add(total, cuda.shfl_xor_sync(ALL_LANES, total, 2))
+
+
+@cache
+def rows_writer(plan: Plan) -> Any:
+    """The device function that writes what the warps of a block have found, each of its own rows."""
+    columns, pairs, width = plan.width_v // 8, plan.width_v // 2, plan.width_v
+    store, store_float, mul, bits = pair_storer(), ptx.store_float, ptx.mul, uint32
+
+    @inlined
+    def eight(j: Any, o: Any, factors: Any, places: Any, inside: Any, kind: Any, t: Any) -> None:
+        for r in range(2):
+            if inside[r] != bits(0):
+                low, high = mul(o[4 * j + 2 * r], factors[r]), mul(o[4 * j + 2 * r + 1], factors[r])
+                store(places[r], uint64(4 * j) + uint64(t), kind, low, high)
+
+    all_columns = unrolled(columns, eight)
+
+    @inlined
+    def write(
+        o: Any, tops: Any, totals: Any, start: Any, count: Any, rows: Any, addresses: Any, sizes: Any
+    ) -> None:
+        (warp, lane), unit = warp_and_lane(), uint32(cuda.blockIdx.z)
+        g, t = g_and_t(lane)
+        factors, inside = cuda.local.array(2, float32), cuda.local.array(2, uint32)
+        places, kind = cuda.local.array(2, uint64), sizes[7]
+        for r in range(2):
+            row, total = g + warp * uint32(EDGE) + uint32(8 * r), whole_total(totals[r])
+            inside[r] = uint32(1) if row < count else uint32(0)
+            row = min(start + row, rows - uint32(1))
+            number = uint64(unit) * uint64(rows) + uint64(row)
+            if addresses[4] == uint64(0):
+                head = (unit % sizes[3]) * sizes[1] + row // sizes[0]
+                factors[r] = factor_of(tops[r], total, addresses[7], head)
+                size = uint64(4) if kind == uint32(0) else uint64(2)
+                places[r] = addresses[3] + number * uint64(sizes[9]) * size
+            else:
+                factors[r], kind = float32(1), uint32(0)
+                number += uint64(cuda.blockIdx.x) * uint64(cuda.gridDim.z) * uint64(rows)
+                places[r] = addresses[4] + number * uint64(4 * width)
+                if inside[r] != uint32(0) and t == uint32(0):
+                    to = stats_of(addresses[4], rows, width) + number * uint64(8)
+                    ptx.store_pair(to, tops[r], total)
+        all_columns(0, o, factors, places, inside, kind, t)
+
+    return write
+
+
+@inlined
+def stats_of(parts: Any, rows: Any, width: Any) -> Any:
+    """The address of maxima and sums behind the sums of all parts, of a grid like this one."""
+    count = uint64(cuda.gridDim.x) * uint64(cuda.gridDim.z) * uint64(rows)
+    return parts + count * uint64(4 * width)
+
+
+@cache
+def positions_writer(plan: Plan) -> Any:
+    """The device function that adds what the warps of a block have found at their positions, and writes it."""
+    columns, pairs, width, pitch = plan.width_v // 8, plan.width_v // 2, plan.width_v, plan.sums_pitch
+    warps, threads, stats_at = plan.warps, plan.threads, 4 * plan.warps * EDGE * plan.sums_pitch
+    store, put_pair, take_pair = pair_storer(), halves.put_pair, ptx.take_pair
+    larger, fma, mul, base = ptx.larger, ptx.fma, ptx.mul, ptx.shared_base
+
+    @inlined
+    def eight(j: Any, o: Any, to: Any, _: Any, __: Any, ___: Any, ____: Any) -> None:
+        for r in range(2):
+            put_pair(to + uint32(32 * j + 8 * r * pitch * 4), o[4 * j + 2 * r], o[4 * j + 2 * r + 1])
+
+    all_columns = unrolled(columns, eight)
+
+    @inlined
+    def write(
+        o: Any, tops: Any, totals: Any, start: Any, count: Any, rows: Any, addresses: Any, sizes: Any
+    ) -> None:
+        (warp, lane), unit, at = warp_and_lane(), uint32(cuda.blockIdx.z), base()
+        g, t = g_and_t(lane)
+        cuda.syncthreads()
+        place = warp * uint32(EDGE) + g
+        all_columns(0, o, at + place * uint32(pitch * 4) + t * uint32(8), 0, 0, 0, 0)
+        for r in range(2):
+            total = whole_total(totals[r])
+            if t == uint32(0):
+                put_pair(at + uint32(stats_at) + (place + uint32(8 * r)) * uint32(8), tops[r], total)
+        cuda.syncthreads()
+        for i in range(-(-EDGE * pairs // threads)):
+            number = uint32(cuda.threadIdx.x) + uint32(i * threads)
+            row = number // uint32(pairs)
+            pair = number - row * uint32(pairs)
+            if row < count:
+                stats, sums = at + uint32(stats_at) + row * uint32(8), at + row * uint32(pitch * 4)
+                sums += pair * uint32(8)
+                top, total, low, high = NEVER, float32(0), float32(0), float32(0)
+                for w in range(warps):
+                    top = larger(top, take_pair(stats + uint32(w * EDGE * 8))[0])
+                for w in range(warps):
+                    found, two = take_pair(stats + uint32(w * EDGE * 8)), take_pair(sums + uint32(w * EDGE * pitch * 4))
+                    weight = weight_of(found[0], top)
+                    total = fma(found[1], weight, total)
+                    low, high = fma(two[0], weight, low), fma(two[1], weight, high)
+                place_of = uint64(unit) * uint64(rows) + uint64(start + row)
+                if addresses[4] == uint64(0):
+                    head = (unit % sizes[3]) * sizes[1] + (start + row) // sizes[0]
+                    factor = factor_of(top, total, addresses[7], head)
+                    size = uint64(4) if sizes[7] == uint32(0) else uint64(2)
+                    to = addresses[3] + place_of * uint64(sizes[9]) * size
+                    store(to, uint64(pair), sizes[7], mul(low, factor), mul(high, factor))
+                else:
+                    place_of += uint64(cuda.blockIdx.x) * uint64(cuda.gridDim.z) * uint64(rows)
+                    store(addresses[4] + place_of * uint64(4 * width), uint64(pair), uint32(0), low, high)
+                    if pair == uint32(0):
+                        ptx.store_pair(stats_of(addresses[4], rows, width) + place_of * uint64(8), top, total)
+
+    return write
+
+
+def writer(plan: Plan) -> Any:
+    """The writer of a plan."""
+    return rows_writer(plan) if plan.by_rows else positions_writer(plan)

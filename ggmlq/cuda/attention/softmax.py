@@ -1,0 +1,130 @@
+"""The softmax of a warp's scores, in powers of two: a running maximum and sum of each row.
+
+Scores are changed where options ask for it (soft cap, ALiBi, a mask), and are minus infinity at positions that
+a row does not see. A row that has seen nothing has a maximum of minus infinity, and its weights are zeros.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+from ..activations.layers import power_of_two
+from ..intrinsics import ptx, votes
+from ..intrinsics.atoms import inlined
+from ..intrinsics.lane import ALL_LANES
+from ..intrinsics.language import cuda, float32, int32, uint32, uint64
+from .plan import Plan
+from .unrolled import unrolled
+
+LOG2_E = float32(1 / math.log(2))
+NEVER = float32(float("-inf"))
+
+
+@inlined
+def hyperbolic_tangent(x: Any) -> Any:
+    """tanh x, by a power of two."""
+    power = power_of_two(ptx.mul(x, float32(2 / math.log(2))))
+    return ptx.sub(float32(1), ptx.div(float32(2), ptx.add(float32(1), power)))
+
+
+@cache
+def changer(plan: Plan) -> Any:
+    """The device function that applies options to scores, which become natural ones, with ``mask`` or 0."""
+    mul, fma, div, load_float, tanh = (
+        ptx.mul, ptx.fma, ptx.div, ptx.load_float, hyperbolic_tangent,
+    )  # fmt: skip
+
+    @inlined
+    def four(j: Any, s: Any, at: Any, rows: Any, numbers: Any, mask: Any, apart: Any) -> None:
+        # rows: places of both, positions; numbers: scale, cap, slopes of both
+        scale, cap = numbers[0], numbers[1]
+        for r in range(2):
+            for i in range(2):
+                position = at + int32(8 * j + i)
+                value = mul(s[4 * j + 2 * r + i], scale)
+                if cap > float32(0):
+                    value = mul(cap, tanh(div(value, cap)))
+                if mask == uint64(0):
+                    value = fma(numbers[2 + r], float32(position - rows[r]), value)
+                elif position < rows[2]:
+                    row = mask + uint64(r) * uint64(apart[1])
+                    value = fma(numbers[2 + r], load_float(row + uint64(position) * uint64(apart[0])), value)
+                s[4 * j + 2 * r + i] = value
+
+    return unrolled(plan.span // 8, four)
+
+
+@cache
+def hider(plan: Plan) -> Any:
+    """The device function that hides positions which a row does not see."""
+
+    @inlined
+    def four(j: Any, s: Any, at: Any, begins: Any, ends: Any, _: Any, __: Any) -> None:
+        for r in range(2):
+            for i in range(2):
+                position = at + int32(8 * j + i)
+                if position < begins[r] or position >= ends[r]:
+                    s[4 * j + 2 * r + i] = NEVER
+
+    return unrolled(plan.span // 8, four)
+
+
+@cache
+def weigher(plan: Plan) -> Any:
+    """The device function ``weigh(s, factor, tops, totals, o)``: scores become weights.
+
+    ``factor`` makes scores powers of two. Sums so far shrink where a maximum grows.
+    """
+    fours, columns = plan.span // 8, plan.width_v // 2
+    larger, fma, mul, add, sub, exp2 = ptx.larger, ptx.fma, ptx.mul, ptx.add, ptx.sub, power_of_two
+    lanes_where_equal = votes.lanes_where_equal
+
+    @inlined
+    def largest(j: Any, s: Any, most: Any, _: Any, __: Any, ___: Any, ____: Any) -> None:
+        for r in range(2):
+            most[r] = larger(most[r], larger(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]))
+
+    @inlined
+    def power(j: Any, s: Any, factor: Any, bases: Any, sums: Any, _: Any, __: Any) -> None:
+        for r in range(2):
+            for i in range(2):
+                weight = exp2(fma(s[4 * j + 2 * r + i], factor, -bases[r]))
+                s[4 * j + 2 * r + i] = weight
+                sums[r] = add(sums[r], weight)
+
+    @inlined
+    def shrink(j: Any, o: Any, ratios: Any, _: Any, __: Any, ___: Any, ____: Any) -> None:
+        for r in range(2):
+            for i in range(2):
+                o[4 * j + 2 * r + i] = mul(o[4 * j + 2 * r + i], ratios[r])
+
+    find_largest, take_powers, shrink_all = (
+        unrolled(fours, largest), unrolled(fours, power), unrolled(columns // 4, shrink),
+    )  # fmt: skip
+
+    @inlined
+    def weigh(s: Any, factor: Any, tops: Any, totals: Any, o: Any) -> None:
+        most, bases = cuda.local.array(2, float32), cuda.local.array(2, float32)
+        ratios, sums = cuda.local.array(2, float32), cuda.local.array(2, float32)
+        for r in range(2):
+            most[r], sums[r] = NEVER, float32(0)
+        find_largest(0, s, most, 0, 0, 0, 0)
+        grown = uint32(0)
+        for r in range(2):
+            most[r] = larger(most[r], cuda.shfl_xor_sync(ALL_LANES, most[r], 1))
+            most[r] = larger(most[r], cuda.shfl_xor_sync(ALL_LANES, most[r], 2))
+            most[r] = larger(tops[r], mul(most[r], factor))
+            bases[r] = most[r] if most[r] > NEVER else float32(0)
+            ratios[r] = exp2(sub(tops[r], bases[r]))
+            if most[r] > tops[r]:
+                grown = uint32(1)
+            tops[r] = most[r]
+        take_powers(0, s, factor, bases, sums, 0, 0)
+        for r in range(2):
+            totals[r] = fma(totals[r], ratios[r], sums[r])
+        if lanes_where_equal(grown, uint32(0)) != uint32(ALL_LANES):
+            shrink_all(0, o, ratios, 0, 0, 0, 0)
+
+    return weigh

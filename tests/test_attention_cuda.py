@@ -1,0 +1,210 @@
+"""Attention on a GPU against float64: types, widths, groups of heads, all that hides positions, recordings."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from test_attention import OPTIONS, TYPES
+
+import ggmlq as gq
+
+pytestmark = pytest.mark.cuda
+HALF, BFLOAT = 2.0**-11, 2.0**-8  # the most that rounding changes a number, beside it
+
+
+def cupy():
+    return pytest.importorskip("cupy")
+
+
+def cache(fresh, name, *shape):
+    return gq.quantize(fresh.standard_normal(shape, np.float32), name)
+
+
+def on_device(x):
+    if isinstance(x, gq.QuantArray):
+        return x.to("cuda")
+    return cupy().asarray(x) if isinstance(x, np.ndarray) else x
+
+
+def limit(q, k, v, options):
+    """The most that a result may be off, beside the largest value: weights are exp of rounded scores."""
+    eps = BFLOAT if "bf16" in {getattr(getattr(x, "format", None), "name", x.dtype) for x in (k, v)} else HALF
+    eps = BFLOAT if ml_dtypes.bfloat16 in (getattr(k, "dtype", 0), getattr(v, "dtype", 0)) else eps
+    q, k = np.asarray(q, np.float64), np.asarray(values(k), np.float64)
+    k = np.where(np.isfinite(k), k, 0).repeat(q.shape[1] // k.shape[1], 1)
+    scale = options.get("scale", q.shape[3] ** -0.5)
+    sizes = abs(scale) * (np.abs(q) @ np.abs(k).swapaxes(2, 3)).max(initial=0)
+    return min(1.0, eps * (8 + 4 * sizes / np.sqrt(q.shape[3])) + eps * sizes * q.shape[3] ** -0.5)
+
+
+def values(x):
+    return x.dequantize() if isinstance(x, gq.QuantArray) else x
+
+
+def agrees(q, k, v, **options):
+    device = {name: on_device(option) for name, option in options.items()}
+    y = gq.attention(on_device(q), on_device(k), on_device(v), **device)
+    y = y.get()
+    plain = {name: option for name, option in options.items() if name not in ("invariant", "dtype")}
+    want = gq.reference.attention(q, k, v, **plain)
+    assert y.shape == want.shape
+    size = np.sqrt(np.square(np.asarray(values(v), np.float64)).mean()) if want.size else 1
+    error = np.abs(y.astype(np.float64) - want).max(initial=0) / size
+    assert error <= 3 * limit(q, k, v, plain), (error, limit(q, k, v, plain))
+    return y
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_types(name, fresh):
+    """Keys and values of a type, each beside another one that is drawn; queries of each kind of floats."""
+    other = str(fresh.choice(TYPES))
+    kind = [np.float32, np.float16, ml_dtypes.bfloat16, np.float64][int(fresh.integers(4))]
+    for queries in (1, 30):
+        q = fresh.standard_normal((2, 4, queries, 64)).astype(kind)
+        for k_name, v_name in ((name, other), (other, name)):
+            agrees(q, cache(fresh, k_name, 2, 2, 133, 64), cache(fresh, v_name, 2, 2, 133, 64), causal=True)
+
+
+@pytest.mark.parametrize("widths", [(64, 64), (96, 96), (128, 128), (192, 128), (256, 256), (576, 512)])
+def test_widths(widths, fresh):
+    d, dv = widths
+    for name in ("q8_0", "f16"):
+        for queries in (1, 5):
+            agrees(
+                fresh.standard_normal((1, 4, queries, d)), cache(fresh, name, 1, 1, 70, d),
+                cache(fresh, name, 1, 1, 70, dv), causal=True,
+            )  # fmt: skip
+
+
+def test_floats_of_any_width(fresh):
+    for d, dv, kind in ((1, 1, np.float32), (7, 50, np.float16), (80, 33, np.float32), (100, 576, np.float64)):
+        q = fresh.standard_normal((2, 6, 4, d))
+        k, v = (fresh.standard_normal((2, 3, 90, n)).astype(kind) for n in (d, dv))
+        agrees(q, k, v, window=40)
+
+
+@pytest.mark.parametrize("queries", [1, 2, 3, 7, 64, 65, 700])
+def test_rows_and_heads(queries, fresh):
+    """Any number of heads over one of the keys, more rows than a block has, more positions than a part."""
+    for heads, kv_heads in ((1, 1), (6, 2), (7, 1), (40, 1)):
+        s = int(fresh.integers(queries, 2300))
+        k, v = (cache(fresh, name, 1, kv_heads, s, 32) for name in ("q4_0", "q8_0"))
+        agrees(fresh.standard_normal((1, heads, queries, 32)), k, v, causal=True)
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_options(case, fresh):
+    q, k, v = (
+        fresh.standard_normal((3, 6, 9, 64)),
+        cache(fresh, "q8_0", 3, 2, 700, 64),
+        cache(fresh, "f16", 3, 2, 700, 64),
+    )
+    options = {name: np.array(x) if name == "lengths" else x for name, x in OPTIONS[case].items()}
+    for queries in (9, 2):
+        q = q[:, :, :queries]
+        agrees(q, k, v, **options)
+        agrees(q, k, v, sinks=fresh.standard_normal(6), **options)
+        for shape in ((queries, 700), (3, 1, queries, 700), (1, 6, 1, 700), (3, 6, queries, 1)):
+            mask = fresh.standard_normal(shape, np.float32)
+            mask[fresh.random(shape) < 0.3] = -np.inf
+            agrees(q, k, v, mask=mask.astype(np.float16), **options)
+            agrees(q, k, v, mask=mask > 0, **options)
+
+
+def test_queries_that_see_nothing_give_zeros(fresh):
+    q, k = fresh.standard_normal((1, 2, 4, 32)), fresh.standard_normal((1, 2, 5, 32))
+    assert not agrees(q, k, k, lengths=np.array([2]), causal=True)[:, :, :2].any()
+    assert not agrees(q, k, k, mask=np.zeros(5, bool)).any()
+    assert not agrees(q, k, k, lengths=np.array([0]), sinks=np.ones(2)).any()
+    q, k = on_device(q), on_device(k)
+    assert gq.attention(q[:, :, :0], k, k).shape == (1, 2, 0, 32)
+    assert not gq.attention(q, k[:, :, :0], k[:, :, :0]).any()
+
+
+def test_positions_behind_the_last_are_never_read(fresh):
+    q, k = fresh.standard_normal((2, 2, 3, 32)), fresh.standard_normal((2, 2, 300, 32))
+    k[0, :, 77:], k[1, :, 130:] = np.nan, np.inf
+    agrees(q, k, np.nan_to_num(k, posinf=0), lengths=np.array([77, 130]), causal=True)
+    agrees(q.astype(np.float16), k.astype(np.float16), np.ones_like(k), lengths=np.array([77, 130]))
+
+
+def test_keys_that_hold_the_values(fresh):
+    """MLA: values are the first columns of the keys, which are decoded once."""
+    q, k = fresh.standard_normal((1, 16, 3, 576)), cache(fresh, "q8_0", 1, 1, 200, 576)
+    agrees(q, k, k[..., :512], causal=True)
+    device = k.to("cuda")
+    y = gq.attention(on_device(q), device, device[..., :512], causal=True)
+    want = gq.reference.attention(q, k, k[..., :512], causal=True)
+    assert gq.nmse(y.get(), want) < 1e-5
+
+
+def test_bits_of_a_row_depend_on_no_other(fresh):
+    """Other rows, other sequences, and again: with ``invariant`` each row has the same bits."""
+    q, k, v = (
+        on_device(fresh.standard_normal((2, 8, 40, 64)).astype(np.float32)),
+        on_device(cache(fresh, "q8_0", 2, 2, 3000, 64)),
+        on_device(cache(fresh, "q4_0", 2, 2, 3000, 64)),
+    )
+    y = gq.attention(q, k, v, causal=True, invariant=True)
+    for b, t in ((0, 0), (1, 39), (0, 17)):
+        one = gq.attention(
+            q[b : b + 1, :, t : t + 1], k[b : b + 1], v[b : b + 1], causal=True, invariant=True,
+            lengths=np.array([2961 + t]),
+        )  # fmt: skip
+        assert np.array_equal(one[0, :, 0].get(), y[b, :, t].get())
+    plain = gq.attention(q, k, v, causal=True)
+    for _ in range(3):
+        assert np.array_equal(gq.attention(q, k, v, causal=True).get(), plain.get())
+
+
+def test_recorded_with_lengths_on_the_device(fresh):
+    """A graph serves all lengths: they are numbers on the device."""
+    cp = cupy()
+    k, v = (cache(fresh, name, 1, 2, 900, 64) for name in ("q8_0", "f16"))
+    q, lengths = on_device(fresh.standard_normal((1, 8, 1, 64)).astype(np.float32)), cp.array([5])
+    device = [x.to("cuda") for x in (k, v)]
+    y, stream = cp.empty((1, 8, 1, 64), np.float32), cp.cuda.Stream(non_blocking=True)
+    with stream:
+        gq.attention(q, *device, lengths=lengths, causal=True, out=y)
+        stream.begin_capture()
+        gq.attention(q, *device, lengths=lengths, causal=True, out=y)
+        graph = stream.end_capture()
+        for length in (1, 64, 65, 500, 900):
+            lengths.fill(length)
+            graph.launch()
+            stream.synchronize()
+            want = gq.reference.attention(q.get(), k, v, lengths=[length], causal=True)
+            assert gq.nmse(y.get(), want) < 1e-5, length
+
+
+def test_views_and_outs(fresh):
+    """Rows of a cache that lie apart, and an out of any floats and strides."""
+    whole = cache(fresh, "q8_0", 3, 4, 90, 128)
+    k, v = whole[1:, ::2, 10:60, 32:96], whole[:2, 1::2, ::-1, 64:][:, :, :50]
+    q = on_device(fresh.standard_normal((2, 4, 2, 64)))
+    device = whole.to("cuda")
+    k_device, v_device = device[1:, ::2, 10:60, 32:96], device[:2, 1::2, ::-1, 64:][:, :, :50]
+    out = cupy().empty((2, 4, 2, 128), np.float16)[..., ::2]
+    assert gq.attention(q, k_device, v_device, out=out) is out
+    want = gq.reference.attention(q.get(), k, v)
+    assert gq.nmse(out.get(), want) < 1e-5
+    for kind in (np.float16, ml_dtypes.bfloat16, np.float64):
+        assert gq.attention(q, k_device, v_device, dtype=kind).dtype == kind
+
+
+def test_any_case(fresh, rounds):
+    for _ in rounds(10):
+        kv_heads, group, b, t = (int(fresh.integers(1, n)) for n in (4, 9, 4, 40))
+        s, d, dv = int(fresh.integers(t, 1500)), *(32 * int(n) for n in fresh.integers(1, 7, 2))
+        options = {"causal": bool(fresh.integers(2)), "lengths": fresh.integers(0, s + 1, b)}
+        options |= {"window": int(fresh.integers(1, s + 1))} if fresh.integers(2) else {}
+        options |= {"softcap": float(fresh.uniform(1, 30))} if fresh.integers(2) else {}
+        options |= {"sinks": fresh.standard_normal(kv_heads * group)} if fresh.integers(2) else {}
+        options |= {"alibi": 8.0} if fresh.integers(2) else {}
+        options |= {"invariant": True} if fresh.integers(2) else {}
+        if fresh.integers(2):
+            options["mask"] = np.where(fresh.random((b, 1, t, s)) < 0.5, 0, -np.inf)
+        names = fresh.choice(TYPES, 2)
+        k, v = (cache(fresh, str(n), b, kv_heads, s, w) for n, w in zip(names, (d, dv), strict=True))
+        agrees(fresh.standard_normal((b, kv_heads * group, t, d)), k, v, **options)
