@@ -295,10 +295,3 @@ def arrays(*shapes):
 def test_errors(call, error, words):
     with pytest.raises(error, match=words):
         call(*arrays((1, 4, 2, 32), (1, 2, 8, 32)))
-
-
-def test_on_a_gpu_there_is_no_kernel_yet():
-    from fake_cupy import on_device
-
-    with pytest.raises(errors.UnsupportedError, match="none for GPUs"):
-        gq.attention(on_device(np.ones((1, 1, 1, 32))), *arrays((1, 1, 1, 32), (1, 1, 1, 32)))

@@ -123,6 +123,20 @@ def card(monkeypatch):
     for module in PRODUCTS:
         monkeypatch.setattr(module, "run", run)
 
+    state.attends = True  # attention has a kernel
+
+    def attend(request, a, kind, invariant):
+        if not state.attends:
+            raise gq.errors.UnsupportedError(f"{request}: this card has no kernel")
+        k, v = on_host(a.k), on_host(a.v)
+        y = gq.reference.attention(
+            np.array(a.q), k, v, scale=a.scale, causal=a.causal, lengths=np.array(a.lengths),
+            window=a.window or None, softcap=a.softcap, sinks=None if a.sinks is None else np.array(a.sinks),
+        )  # fmt: skip
+        return y.astype(kind).view(DeviceArray)
+
+    monkeypatch.setattr(import_module("ggmlq.ops.attention"), "_on_gpu", attend)
+
     def put(request, q, ids, x, check):
         host = on_host(q).as_writable()
         gq.put(host, np.array(ids), np.array(x), check=False)
@@ -152,6 +166,7 @@ ROUNDED = (1000 * 2.0**-24) ** 2
 @pytest.mark.parametrize("family", NAMES)
 def test_logits(card, fresh, tmp_path, family):
     """All at once, and one by one through the recorded step: those of the oracle, but for float32."""
+    card.attends = bool(fresh.integers(2))
     path = family_model(tmp_path / "m.gguf", family, int(fresh.integers(1 << 30)), types=("q8_0", "f16"))
     tokens = fresh.integers(3, 259, 20).tolist()
     expected = gq.model.load(path, arithmetic="exact", cache="f32").logits(tokens)
@@ -170,8 +185,10 @@ def test_logits(card, fresh, tmp_path, family):
     assert card.launches == (0 if m.config.temperature else 7)
 
 
-def test_steps_over_more_positions(card, fresh, tmp_path, monkeypatch):
+@pytest.mark.parametrize("attends", [True, False])
+def test_steps_over_more_positions(card, fresh, tmp_path, monkeypatch, attends):
     """A sequence that grows beyond the positions of a recorded step, and one that is cut back."""
+    card.attends = attends
     monkeypatch.setattr(replay, "LEAST", 4)
     path = family_model(tmp_path / "m.gguf", "gemma3", int(fresh.integers(1 << 30)), types=("q8_0",))
     tokens = fresh.integers(3, 259, 19).tolist()

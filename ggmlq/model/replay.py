@@ -1,8 +1,8 @@
 """``Replay``: a step of one token on a GPU, recorded once as a CUDA graph and replayed for each token.
 
-The token and its position are numbers on the device, so the same launches serve all positions. Attention goes
-over the first positions of the cache, a power of two of them, and what lies behind the token is masked; where
-a sequence grows beyond them, a step over more positions is recorded.
+The token and its position are numbers on the device, so the same launches serve all positions. Attention is
+launched for the first positions of the cache, a power of two of them, and ends at the token; where a sequence
+grows beyond them, a step over more positions is recorded.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Replay:
             self._graph, self._logits = self._stream.end_capture(), logits
 
     def _once(self, rows: FixedCache) -> Array:
-        self._a.masks.clear()
+        self._a.begin()
         return self._walk(self._a, rows, self._a.token)
 
 
@@ -101,7 +101,13 @@ class Fixed(Cuda):
         self.token, self.position = xp.zeros(1, np.int64), xp.zeros(1, np.int64)
         self.span = 0  # positions that attention goes over
         self.composes = False  # attention of CuPy's functions alone
+        self.length: Array | None = None  # of a step
         self.masks: dict[int, Array] = {}  # of a step, by windows
+
+    def begin(self) -> None:
+        """Forget what a step has computed on the device."""
+        self.length = None
+        self.masks.clear()
 
     def turns(self, how: Rope, positions: Any, factors: Array | None) -> tuple[Array, Array]:
         """Cosine and sine of the position: a row of the table."""
@@ -109,20 +115,27 @@ class Fixed(Cuda):
         return cos[self.position], sin[self.position]
 
     def attend(self, q: Array, cache: Keys, seen: Seen) -> Array:
-        """Attention of one query [H, 1, D] over the first positions, of which a mask says which count."""
-        mask = self._mask(seen.window)
+        """Attention of one query [H, 1, D] over the positions up to its own."""
         key = self._kind(cache, seen)
         if not self.composes and key not in self._refused:
             k, v = (rows.reshape(1, *rows.shape) for rows in (cache.k, cache.v))
             try:
                 return attention(
-                    q[None], k, v, mask=mask, scale=seen.scale, softcap=seen.cap, sinks=seen.sinks
-                )[0]
+                    q[None], k, v, lengths=self._length(), causal=True, window=seen.window or None,
+                    scale=seen.scale, softcap=seen.cap, sinks=seen.sinks,
+                )[0]  # fmt: skip
             except UnsupportedError:
                 self._refused.add(key)
-        return self._composed(q, cache, seen, mask)
+        return self._composed(q, cache, seen, self._mask(seen.window))
+
+    def _length(self) -> Array:
+        """The number of positions up to the token's, [1]."""
+        if self.length is None:
+            self.length = self.position + 1
+        return self.length
 
     def _mask(self, window: int) -> Array:
+        """The positions that the token sees."""
         if window not in self.masks:
             at = self._xp.arange(self.span)
             mask = at <= self.position

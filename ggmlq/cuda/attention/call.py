@@ -96,7 +96,7 @@ def _extras(a: Any) -> Extras:
             mask = cp.where(cp.asarray(mask), np.float32(0), np.float32(-np.inf))
         mask = cp.broadcast_to(cp.asarray(mask, np.float32), (*a.q.shape[:3], a.k.shape[2]))
     lengths = a.lengths
-    if isinstance(lengths, np.ndarray) and (lengths == a.k.shape[2]).all():
+    if isinstance(lengths, np.ndarray) and (lengths == lengths[0]).all():
         lengths = None
     sinks, slopes = (None if x is None else cp.asarray(x, np.float32) for x in (a.sinks, a.slopes))
     return Extras(None if lengths is None else cp.asarray(lengths, np.int64), mask, sinks, slopes)
@@ -106,7 +106,8 @@ def _launch(
     plan: Plan, q: Any, k: Rows, v: Rows, a: Any, extras: Extras, invariant: bool, y: Any, first: int
 ) -> None:
     cp = device.cupy()
-    (batch, heads, queries, _), (_, kv_heads, positions, _) = q.shape, k.raw.shape
+    (batch, heads, queries, _), kv_heads = q.shape, k.raw.shape[1]
+    positions = k.raw.shape[2] if extras.lengths is not None else int(a.lengths[0])
     group, units = heads // kv_heads, batch * kv_heads
     rows, steps = group * queries, -(-positions // plan.positions)
     tiles = -(-rows // plan.rows)
