@@ -112,6 +112,24 @@ def test_options(case, fresh):
             agrees(q, k, v, mask=mask > 0, **options)
 
 
+@pytest.mark.parametrize("width", [64, 128, 256])
+@pytest.mark.parametrize("name", ["f16", "bf16", "q8_0"])
+def test_many_rows(name, width, fresh):
+    """Rows of several blocks, positions of several steps; what hides positions, and parts of them."""
+    for queries, positions, heads, kv_heads, options in (
+        (129, 700, 4, 2, {"causal": True}),
+        (600, 600, 1, 1, {"causal": True, "dtype": np.float16}),
+        (70, 2000, 2, 1, {}),
+        (200, 500, 3, 3, {"window": 130, "sinks": fresh.standard_normal(3)}),
+        (300, 333, 2, 2, {"causal": True, "lengths": np.array([100])}),
+    ):
+        q = fresh.standard_normal((1, heads, queries, width)).astype(
+            [np.float32, np.float16, ml_dtypes.bfloat16][int(fresh.integers(3))]
+        )
+        k, v = (cache(fresh, name, 1, kv_heads, positions, width) for _ in "kv")
+        agrees(q, k, v, **options)
+
+
 def test_queries_that_see_nothing_give_zeros(fresh):
     q, k = fresh.standard_normal((1, 2, 4, 32)), fresh.standard_normal((1, 2, 5, 32))
     assert not agrees(q, k, k, lengths=np.array([2]), causal=True)[:, :, :2].any()

@@ -14,11 +14,12 @@ from .kernel import LEAST, kernel
 from .merge import THREADS, merger
 from .operands import Rows, placed
 from .plan import EDGE, WIDE, Plan, plan_of, row_bytes
+from .wide import HOPPER, WidePlan, takes
+from .wide import kernel as wide_kernel
 
-FULL = 2  # blocks that a multiprocessor holds at the same time
 SHORTEST = 2  # steps of a part
-FIXED = 8  # steps of a part whose bits depend on no other row
-FEW, MANY = 16, 512  # rows of queries: so few share their positions, for so many blocks are decoded before
+FIXED = 16  # steps of a part whose bits depend on no other row
+FEW, MANY, WIDE_ROWS = 16, 512, 65  # rows of queries: so few share their positions, for so many blocks are decoded before
 MOST = 256 << 20  # bytes of keys and values that are decoded before
 LONG = (1 << 64) - 1
 EVERYTHING = 1 << 31  # units and rows that a launch numbers
@@ -56,7 +57,11 @@ def attend(request: str, a: Any, invariant: bool, kind: Any) -> Any:
         width = min(WIDE, v.width - first)
         changed = a.softcap > 0 or a.mask is not None or a.slopes is not None or a.scale <= 0
         by_rows = rows > FEW and not invariant
-        plan = plan_of(k.name, v.name, k.width, width, by_rows, shared, changed)
+        plan: Any = None
+        if rows >= WIDE_ROWS and capability == HOPPER and not (changed or invariant) and takes(k.name, v.name, k.width, width):
+            plan = WidePlan(k.name, v.name, k.width, width)
+        else:
+            plan = plan_of(k.name, v.name, k.width, width, by_rows, shared, changed)
         _launch(plan, _queries(a.q, k.width), k, v, a, extras, invariant, y, first)
     return y[..., : a.v.shape[3]] if v.width > a.v.shape[3] else y
 
@@ -103,7 +108,7 @@ def _extras(a: Any) -> Extras:
 
 
 def _launch(
-    plan: Plan, q: Any, k: Rows, v: Rows, a: Any, extras: Extras, invariant: bool, y: Any, first: int
+    plan: Plan | WidePlan, q: Any, k: Rows, v: Rows, a: Any, extras: Extras, invariant: bool, y: Any, first: int
 ) -> None:
     cp = device.cupy()
     (batch, heads, queries, _), kv_heads = q.shape, k.raw.shape[1]
@@ -114,7 +119,8 @@ def _launch(
     if invariant:
         parts = -(-steps // FIXED)
     else:
-        parts = max(1, min(FULL * device.multiprocessors() // (units * tiles), steps // SHORTEST))
+        free = device.multiprocessors() * plan.resident // (units * tiles)
+        parts = max(1, min(free, steps // SHORTEST))
     partials = cp.empty(parts * units * rows * (plan.width_v + 2), np.float32) if parts > 1 else None
     values = k.raw.data.ptr if plan.shared else v.raw.data.ptr + row_bytes(v.name, first)
     arrays = (partials, extras.mask, extras.lengths, extras.sinks, extras.slopes)
@@ -129,7 +135,8 @@ def _launch(
         KINDS[y.dtype.name], FIXED if invariant else 0, y.shape[3], first,
     )  # fmt: skip
     numbers = (int(np.float32(value).view(np.uint32)) for value in (a.scale, a.softcap))
-    kernel(plan)((parts, tiles, units), (plan.threads,), addresses, tuple(s & LONG for s in strides), sizes, *numbers)
+    run = wide_kernel if isinstance(plan, WidePlan) else kernel
+    run(plan)((parts, tiles, units), (plan.threads,), addresses, tuple(s & LONG for s in strides), sizes, *numbers)
     if partials is not None:
         merger(plan.width_v)(
             (units * rows,), (THREADS,), (partials.data.ptr, addresses[3], addresses[7]),

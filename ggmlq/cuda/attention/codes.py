@@ -67,9 +67,18 @@ def spread(bits: Any) -> Any:
     return uint32((uint32(bits & uint32(15)) * uint32(0x00204081)) & uint32(0x01010101)) << uint32(4)
 
 
+def unit_columns(name: str) -> int:
+    """Columns that a thread decodes together: sixteen of types with two codes in a byte."""
+    return EIGHT if name in ("q8_0", "f32") else 2 * EIGHT
+
+
 @cache
 def code_reader(name: str) -> Any:
-    """The device function ``codes(block, part)``: two words of eight codes, as bytes without a sign."""
+    """The device function ``codes(block, unit)``: words of codes, as bytes without a sign.
+
+    Of q8_0 it gives two words, eight codes. Of types with two codes in a byte it gives four: eight codes, and
+    the eight that lie sixteen columns on.
+    """
     offsets = FORMATS[name].dtype.fields
     assert offsets is not None
     qs, qh = offsets["qs"][1], offsets["qh"][1] if "qh" in offsets else 0
@@ -77,26 +86,28 @@ def code_reader(name: str) -> Any:
     look_up = None if table is None else table_reader(table)
 
     @inlined
-    def of_bytes(block: Any, part: Any) -> Any:
-        low, high = unaligned8(block + uint32(qs) + part * uint32(EIGHT))
+    def of_bytes(block: Any, unit: Any) -> Any:
+        low, high = unaligned8(block + uint32(qs) + unit * uint32(EIGHT))
         return low ^ uint32(0x80808080), high ^ uint32(0x80808080)
 
     @inlined
-    def of_nibbles(block: Any, part: Any) -> Any:
-        low, high = unaligned8(block + uint32(qs) + (part & uint32(1)) * uint32(EIGHT))
-        shift = (part >> uint32(1)) * uint32(4)
-        return low >> shift & uint32(0x0F0F0F0F), high >> shift & uint32(0x0F0F0F0F)
+    def of_nibbles(block: Any, unit: Any) -> Any:
+        low, high = unaligned8(block + uint32(qs) + unit * uint32(EIGHT))
+        mask = uint32(0x0F0F0F0F)
+        return low & mask, high & mask, low >> uint32(4) & mask, high >> uint32(4) & mask
 
     @inlined
-    def of_fifths(block: Any, part: Any) -> Any:
-        low, high = of_nibbles(block, part)
-        fifths = halves.take1(block + uint32(qh) + part)
-        return low | spread(fifths), high | spread(fifths >> uint32(4))
+    def of_fifths(block: Any, unit: Any) -> Any:
+        a, b, c, d = of_nibbles(block, unit)
+        first, second = halves.take1(block + uint32(qh) + unit), halves.take1(block + uint32(qh + 2) + unit)
+        return (
+            a | spread(first), b | spread(first >> uint32(4)), c | spread(second), d | spread(second >> uint32(4)),
+        )  # fmt: skip
 
     @inlined
-    def of_table(block: Any, part: Any) -> Any:
-        low, high = of_nibbles(block, part)
-        return look_up(low), look_up(high)
+    def of_table(block: Any, unit: Any) -> Any:
+        a, b, c, d = of_nibbles(block, unit)
+        return look_up(a), look_up(b), look_up(c), look_up(d)
 
     if name == "q8_0":
         return of_bytes
@@ -110,7 +121,7 @@ ZEROS = {"q8_0": 128, "q4_0": 8, "q5_0": 16, "q4_1": 0, "q5_1": 0, "iq4_nl": 128
 
 @cache
 def decoder(name: str) -> Any:
-    """The device function ``decode(row, chunk, out)``: columns 8 chunk … of a row as four pairs of halves."""
+    """The device function ``decode(row, unit, out)``: the columns of a unit as pairs of halves."""
     return float_decoder() if name == "f32" else block_decoder(name)
 
 
@@ -125,9 +136,9 @@ def float_decoder() -> Any:
         return smaller(larger(value, -most), most)
 
     @inlined
-    def decode(row: Any, chunk: Any, out: Any) -> None:
+    def decode(row: Any, unit: Any, out: Any) -> None:
         for i in range(2):
-            four = take_floats(row + chunk * uint32(32) + uint32(16 * i))
+            four = take_floats(row + unit * uint32(32) + uint32(16 * i))
             out[2 * i] = narrowed(cut(four[0]), cut(four[1]))
             out[2 * i + 1] = narrowed(cut(four[2]), cut(four[3]))
 
@@ -140,6 +151,8 @@ def block_decoder(name: str) -> Any:
     fmt = FORMATS[name]
     size, codes, has_offset = fmt.dtype.itemsize, code_reader(name), "m" in (fmt.dtype.names or ())
     zero, by_power = halves.pair(1024 + ZEROS[name]), name == "mxfp4"
+    units = 32 // unit_columns(name)
+    words, shift = 2 if units == 4 else 4, 2 if units == 4 else 1
     take1, take2, twice = halves.take1, halves.take2, halves.twice
     sub, fma, mul, half_bits, float_of = halves.sub, halves.fma, product_of_halves, ptx.half_bits, ptx.float_of
 
@@ -151,17 +164,22 @@ def block_decoder(name: str) -> Any:
         return twice(take2(block))
 
     @inlined
-    def decode(row: Any, chunk: Any, out: Any) -> None:
-        block = row + (chunk >> uint32(2)) * uint32(size)
-        low, high = codes(block, chunk & uint32(3))
-        out[0], out[1], out[2], out[3] = lower_two(low), upper_two(low), lower_two(high), upper_two(high)
-        d = scale(block)
+    def decode(row: Any, unit: Any, out: Any) -> None:
+        block = row + (unit >> uint32(shift)) * uint32(size)
+        found, d = codes(block, unit & uint32(units - 1)), scale(block)
+        out[0], out[1], out[2], out[3] = (
+            lower_two(found[0]), upper_two(found[0]), lower_two(found[1]), upper_two(found[1]),
+        )  # fmt: skip
+        if words == 4:
+            out[4], out[5], out[6], out[7] = (
+                lower_two(found[2]), upper_two(found[2]), lower_two(found[3]), upper_two(found[3]),
+            )  # fmt: skip
         if has_offset:
             m = twice(take2(block + uint32(2)))
-            for i in range(4):
+            for i in range(2 * words):
                 out[i] = fma(sub(out[i], uint32(zero)), d, m)
         else:
-            for i in range(4):
+            for i in range(2 * words):
                 out[i] = mul(sub(out[i], uint32(zero)), d)
 
     return decode

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from ..intrinsics import bf16x2, dependent_launch, ptx
+from ..intrinsics.lane import ALL_LANES, warp_and_lane
 from ..intrinsics.language import cuda, float32, types, uint32, uint64
 from ..machine.launch import Kernel, family
 from .floats import pair_storer
 from .results import factor_of, weight_of
 from .softmax import NEVER
 
-THREADS = 256
+THREADS, WARPS = 512, 16
 FOUR = 4  # columns of a thread
+MOST = 2048  # parts
 ADDRESSES, SIZES = types.UniTuple(uint64, 3), types.UniTuple(uint32, 7)
 
 
@@ -30,26 +32,36 @@ def merger(width: int) -> Kernel:
     ) -> None:
         take_turn()
         found = cuda.shared.array((together, width), float32)
-        totals = cuda.shared.array(together, float32)
+        totals, tops = cuda.shared.array(together, float32), cuda.shared.array(WARPS, float32)
+        stats = cuda.shared.array((2, MOST), float32)
         row, rows, parts = uint32(cuda.blockIdx.x), sizes[1], sizes[0]
-        thread = uint32(cuda.threadIdx.x)
+        thread, (warp, _) = uint32(cuda.threadIdx.x), warp_and_lane()
         lane, which = thread % uint32(lanes), thread // uint32(lanes)
-        stats = addresses[0] + uint64(parts) * uint64(rows) * uint64(4 * width) + uint64(row) * uint64(8)
+        stats_at = addresses[0] + uint64(parts) * uint64(rows) * uint64(4 * width) + uint64(row) * uint64(8)
         top = NEVER
-        for p in range(parts):
-            top = larger(top, float_of(load8(stats + uint64(p) * uint64(rows) * uint64(8))[0]))
+        p = thread
+        while p < parts:
+            stat = load8(stats_at + uint64(p) * uint64(rows) * uint64(8))
+            top = larger(top, float_of(stat[0]))
+            stats[0, p], stats[1, p] = float_of(stat[0]), float_of(stat[1])
+            p += uint32(THREADS)
+        for step in (16, 8, 4, 2, 1):
+            top = larger(top, cuda.shfl_xor_sync(ALL_LANES, top, step))
+        tops[warp] = top
+        cuda.syncthreads()
+        top = NEVER
+        for w in range(WARPS):
+            top = larger(top, tops[w])
         total, sums = float32(0), cuda.local.array(FOUR, float32)
         for i in range(FOUR):
             sums[i] = float32(0)
         if which < uint32(together):
             p = which
             while p < parts:
-                place = uint64(p) * uint64(rows)
-                stat = load8(stats + place * uint64(8))
-                weight = weight_of(float_of(stat[0]), top)
+                place, weight = uint64(p) * uint64(rows), weight_of(stats[0, p], top)
                 at = addresses[0] + (place + uint64(row)) * uint64(4 * width) + uint64(lane) * uint64(16)
                 four = load_floats(at)
-                total = fma(float_of(stat[1]), weight, total)
+                total = fma(stats[1, p], weight, total)
                 for i in range(FOUR):
                     sums[i] = fma(four[i], weight, sums[i])
                 p += uint32(together)

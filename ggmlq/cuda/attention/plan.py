@@ -70,9 +70,24 @@ class Plan:
         return EDGE * self.warps
 
     @property
+    def team(self) -> int:
+        """Threads that copy and decode together: a block, or a warp of its own positions."""
+        return self.threads if self.by_rows else LANES
+
+    @property
     def span(self) -> int:
         """Positions of a step that a warp has."""
         return self.positions if self.by_rows else EDGE
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that a multiprocessor holds, as far as registers go."""
+        return 1 if self.by_rows or self.width_v > 128 else 3
+
+    @property
+    def resident(self) -> int:
+        """Blocks of which a multiprocessor's shared memory holds so many, too."""
+        return max(1, min(max(self.blocks, 2), ALL_SHARED // (self.shared_bytes + 1024)))
 
     def pitch(self, width: int) -> int:
         """Bytes from row to row of a tile of 16-bit numbers."""
@@ -88,7 +103,7 @@ class Plan:
 
     def stage(self, name: str, width: int) -> int:
         """Bytes of a stage of rows as they are copied."""
-        if self.decodes(name):  # the last words are read beyond the last byte
+        if self.decodes(name):  # words beyond the last byte are read
             return aligned(self.positions * row_bytes(name, width) + 16)
         return self.tile(width)
 
@@ -135,7 +150,7 @@ def plans() -> Iterator[tuple[Plan]]:
         yield from ((plan_of(name, name, width, width, by_rows),) for by_rows in (False, True))
 
 
-SHARED = 99 << 10  # bytes of shared memory that a block may have on any card
+SHARED, ALL_SHARED = 99 << 10, 228 << 10  # bytes that a block may have on any card, that Hopper's blocks share
 
 
 def plan_of(k: str, v: str, width: int, width_v: int, by_rows: bool, shared: bool = False, options: bool = False) -> Plan:

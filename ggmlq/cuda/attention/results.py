@@ -12,7 +12,7 @@ from ..intrinsics.lane import ALL_LANES, g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from .floats import pair_storer
 from .plan import EDGE, Plan
-from .softmax import LOG2_E, NEVER
+from .softmax import LOG2_E, NEVER, reciprocal
 from .unrolled import unrolled
 
 
@@ -25,7 +25,7 @@ def weight_of(top: Any, largest: Any) -> Any:
 @inlined
 def inverse(total: Any) -> Any:
     """1 / total; 0 of a row that has seen nothing."""
-    return ptx.div(float32(1), total) if total > float32(0) else float32(0)
+    return reciprocal(total) if total > float32(0) else float32(0)
 
 
 @inlined
@@ -73,7 +73,7 @@ def rows_writer(plan: Plan) -> Any:
         for r in range(2):
             row, total = g + warp * uint32(EDGE) + uint32(8 * r), whole_total(totals[r])
             inside[r] = uint32(1) if row < count else uint32(0)
-            row = min(start + row, rows - uint32(1))
+            row = uint32(min(start + row, rows - uint32(1)))
             number = uint64(unit) * uint64(rows) + uint64(row)
             if addresses[4] == uint64(0):
                 head = (unit % sizes[3]) * sizes[1] + row // sizes[0]
@@ -145,7 +145,7 @@ def positions_writer(plan: Plan) -> Any:
                     low, high = fma(two[0], weight, low), fma(two[1], weight, high)
                 place_of = uint64(unit) * uint64(rows) + uint64(start + row)
                 if addresses[4] == uint64(0):
-                    head = (unit % sizes[3]) * sizes[1] + (start + row) // sizes[0]
+                    head = (unit % sizes[3]) * sizes[1] + uint32(start + row) // sizes[0]
                     factor = factor_of(top, total, addresses[7], head)
                     size = uint64(4) if sizes[7] == uint32(0) else uint64(2)
                     to = addresses[3] + place_of * uint64(sizes[9]) * size

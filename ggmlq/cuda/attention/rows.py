@@ -8,7 +8,7 @@ from typing import Any
 from ..intrinsics import bf16x2, halves, integers
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, int32, uint32, uint64
-from .codes import EIGHT, decoder
+from .codes import EIGHT, decoder, unit_columns
 from .floats import pair_loader
 from .plan import Plan, row_bytes
 
@@ -17,20 +17,22 @@ CHUNK = 16  # bytes of a copy
 
 @cache
 def copier(plan: Plan, name: str, width: int) -> Any:
-    """The device function ``copy(to, rows, apart, first, end)``: positions ``first`` … of a step.
+    """The device function ``copy(to, rows, apart, first, end, rank)``: positions ``first`` … of a step.
+
+    ``rank``: of a thread in its team.
 
     ``rows``: the address of position 0, ``apart`` bytes from position to position; positions from ``end``
     on become zeros. Rows that are decoded later lie without gaps.
     """
-    threads, positions, copy16 = plan.threads, plan.positions, bf16x2.copy16_or_zeros
+    threads, positions, copy16 = plan.team, plan.span, bf16x2.copy16_or_zeros
     pitch, length = plan.pitch(width), row_bytes(name, width)
 
     @inlined
-    def copy_span(to: Any, rows: Any, apart: Any, first: Any, end: Any) -> None:
-        there = int32(end - first) * int32(length)  # bytes up to the last position
+    def copy_span(to: Any, rows: Any, apart: Any, first: Any, end: Any, rank: Any) -> None:
+        there = (int32(end) - int32(first)) * int32(length)  # bytes up to the last position
         source = rows + uint64(first) * uint64(length)
         for i in range(-(-positions * length // (CHUNK * threads))):
-            at = int32(cuda.threadIdx.x) * int32(CHUNK) + int32(i * CHUNK * threads)
+            at = int32(rank) * int32(CHUNK) + int32(i * CHUNK * threads)
             if at < int32(positions * length):
                 size = max(int32(0), min(int32(CHUNK), there - at))
                 start = uint64(at) if size > int32(0) else uint64(0)
@@ -39,14 +41,14 @@ def copier(plan: Plan, name: str, width: int) -> Any:
     per_row = 2 * width // CHUNK
 
     @inlined
-    def copy_rows(to: Any, rows: Any, apart: Any, first: Any, end: Any) -> None:
+    def copy_rows(to: Any, rows: Any, apart: Any, first: Any, end: Any, rank: Any) -> None:
         for i in range(-(-positions * per_row // threads)):
-            chunk = uint32(cuda.threadIdx.x) + uint32(i * threads)
+            chunk = rank + uint32(i * threads)
             row = chunk // uint32(per_row)
             within = (chunk - row * uint32(per_row)) * uint32(CHUNK)
             if row < uint32(positions):
                 inside = first + row < end
-                position = first + row if inside else first
+                position = first + row if inside else uint32(0)
                 source = rows + uint64(position) * apart + uint64(within)
                 copy16(to + row * uint32(pitch) + within, source, uint32(CHUNK) if inside else uint32(0))
 
@@ -55,20 +57,27 @@ def copier(plan: Plan, name: str, width: int) -> Any:
 
 @cache
 def tile_decoder(plan: Plan, name: str, width: int) -> Any:
-    """The device function ``decode(rows, tile)``: the rows of a step as a tile of halves."""
-    threads, positions, pitch = plan.threads, plan.positions, plan.pitch(width)
-    length, chunks, decode_eight, put16 = row_bytes(name, width), width // EIGHT, decoder(name), integers.put16
+    """The device function ``decode(rows, tile, rank)``: the rows of a step as a tile of halves."""
+    threads, positions, pitch = plan.team, plan.span, plan.pitch(width)
+    length, units, put16 = row_bytes(name, width), width // unit_columns(name), integers.put16
+    decode_unit, seconds = decoder(name), unit_columns(name) == 2 * EIGHT
 
     @inlined
-    def decode(rows: Any, tile: Any) -> None:
-        out = cuda.local.array(4, uint32)
-        for i in range(-(-positions * chunks // threads)):
-            at = uint32(cuda.threadIdx.x) + uint32(i * threads)
-            row = at // uint32(chunks)
-            chunk = at - row * uint32(chunks)
+    def decode(rows: Any, tile: Any, rank: Any) -> None:
+        out = cuda.local.array(8, uint32)
+        for i in range(-(-positions * units // threads)):
+            at = rank + uint32(i * threads)
+            row = at // uint32(units)
+            unit = at - row * uint32(units)
             if row < uint32(positions):
-                decode_eight(rows + row * uint32(length), chunk, out)
-                put16(tile + row * uint32(pitch) + chunk * uint32(16), out[0], out[1], out[2], out[3])
+                to = tile + row * uint32(pitch)
+                decode_unit(rows + row * uint32(length), unit, out)
+                if seconds:
+                    to += (unit >> uint32(1)) * uint32(64) + (unit & uint32(1)) * uint32(16)
+                    put16(to, out[0], out[1], out[2], out[3])
+                    put16(to + uint32(32), out[4], out[5], out[6], out[7])
+                else:
+                    put16(to + unit * uint32(16), out[0], out[1], out[2], out[3])
 
     return decode
 

@@ -10,8 +10,11 @@ import math
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from ..activations.layers import power_of_two
 from ..intrinsics import ptx, votes
+from ..intrinsics.assembly import f32, instruction
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import ALL_LANES
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
@@ -22,11 +25,17 @@ LOG2_E = float32(1 / math.log(2))
 NEVER = float32(float("-inf"))
 
 
+@instruction("rcp.approx.f32 $0, $1;", f32, f32)
+def reciprocal(a: Any) -> Any:
+    """1 / a, off by a unit in the last place at most; a division by rounding once is a call."""
+    return np.float32(1) / np.float32(a)
+
+
 @inlined
 def hyperbolic_tangent(x: Any) -> Any:
     """tanh x, by a power of two."""
     power = power_of_two(ptx.mul(x, float32(2 / math.log(2))))
-    return ptx.sub(float32(1), ptx.div(float32(2), ptx.add(float32(1), power)))
+    return ptx.fma(float32(-2), reciprocal(ptx.add(float32(1), power)), float32(1))
 
 
 @cache
@@ -73,11 +82,12 @@ def hider(plan: Plan) -> Any:
 
 @cache
 def weigher(plan: Plan) -> Any:
-    """The device function ``weigh(s, factor, tops, totals, o)``: scores become weights.
+    """The device function ``weigh(s, factor, tops, totals, ratios)``: scores become weights.
 
-    ``factor`` makes scores powers of two. Sums so far shrink where a maximum grows.
+    ``factor`` makes scores powers of two. It returns True where a maximum of the warp grows; sums so far are
+    then to shrink by the ratios.
     """
-    fours, columns = plan.span // 8, plan.width_v // 2
+    fours = plan.span // 8
     larger, fma, mul, add, sub, exp2 = ptx.larger, ptx.fma, ptx.mul, ptx.add, ptx.sub, power_of_two
     lanes_where_equal = votes.lanes_where_equal
 
@@ -94,20 +104,12 @@ def weigher(plan: Plan) -> Any:
                 s[4 * j + 2 * r + i] = weight
                 sums[r] = add(sums[r], weight)
 
-    @inlined
-    def shrink(j: Any, o: Any, ratios: Any, _: Any, __: Any, ___: Any, ____: Any) -> None:
-        for r in range(2):
-            for i in range(2):
-                o[4 * j + 2 * r + i] = mul(o[4 * j + 2 * r + i], ratios[r])
-
-    find_largest, take_powers, shrink_all = (
-        unrolled(fours, largest), unrolled(fours, power), unrolled(columns // 4, shrink),
-    )  # fmt: skip
+    find_largest, take_powers = unrolled(fours, largest), unrolled(fours, power)
 
     @inlined
-    def weigh(s: Any, factor: Any, tops: Any, totals: Any, o: Any) -> None:
+    def weigh(s: Any, factor: Any, tops: Any, totals: Any, ratios: Any) -> Any:
         most, bases = cuda.local.array(2, float32), cuda.local.array(2, float32)
-        ratios, sums = cuda.local.array(2, float32), cuda.local.array(2, float32)
+        sums = cuda.local.array(2, float32)
         for r in range(2):
             most[r], sums[r] = NEVER, float32(0)
         find_largest(0, s, most, 0, 0, 0, 0)
@@ -124,7 +126,20 @@ def weigher(plan: Plan) -> Any:
         take_powers(0, s, factor, bases, sums, 0, 0)
         for r in range(2):
             totals[r] = fma(totals[r], ratios[r], sums[r])
-        if lanes_where_equal(grown, uint32(0)) != uint32(ALL_LANES):
-            shrink_all(0, o, ratios, 0, 0, 0, 0)
+        return lanes_where_equal(grown, uint32(0)) != uint32(ALL_LANES)
 
     return weigh
+
+
+@cache
+def shrinker(plan: Plan) -> Any:
+    """The device function that multiplies the sums of both rows by a ratio each."""
+    mul = ptx.mul
+
+    @inlined
+    def four(j: Any, o: Any, ratios: Any, _: Any, __: Any, ___: Any, ____: Any) -> None:
+        for r in range(2):
+            for i in range(2):
+                o[4 * j + 2 * r + i] = mul(o[4 * j + 2 * r + i], ratios[r])
+
+    return unrolled(plan.width_v // 8, four)
