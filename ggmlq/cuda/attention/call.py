@@ -17,7 +17,6 @@ from .plan import EDGE, WIDE, Plan, plan_of, row_bytes
 from .wide import HOPPER, WidePlan, takes
 from .wide import kernel as wide_kernel
 
-SHORTEST = 2  # steps of a part
 FIXED = 16  # steps of a part whose bits depend on no other row
 FEW, MANY, WIDE_ROWS = 16, 512, 65  # rows of queries: so few share their positions, for so many blocks are decoded before
 MOST = 256 << 20  # bytes of keys and values that are decoded before
@@ -120,7 +119,7 @@ def _launch(
         parts = -(-steps // FIXED)
     else:
         free = device.multiprocessors() * plan.resident // (units * tiles)
-        parts = max(1, min(free, steps // SHORTEST))
+        parts = max(1, min(free, steps))
     partials = cp.empty(parts * units * rows * (plan.width_v + 2), np.float32) if parts > 1 else None
     values = k.raw.data.ptr if plan.shared else v.raw.data.ptr + row_bytes(v.name, first)
     arrays = (partials, extras.mask, extras.lengths, extras.sinks, extras.slopes)

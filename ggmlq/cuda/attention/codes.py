@@ -7,7 +7,7 @@ such numbers are exact, so a value is rounded once, where the scale is multiplie
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -119,14 +119,26 @@ def code_reader(name: str) -> Any:
 ZEROS = {"q8_0": 128, "q4_0": 8, "q5_0": 16, "q4_1": 0, "q5_1": 0, "iq4_nl": 128, "mxfp4": 128}
 
 
+class Decoder(NamedTuple):
+    """Two device functions, so that a thread reads several units before it writes one.
+
+    ``read(row, unit, found, i)`` puts a unit's ``words`` words into an array, ``convert(found, i, out)`` makes
+    pairs of halves of them.
+    """
+
+    words: int
+    read: Any
+    convert: Any
+
+
 @cache
-def decoder(name: str) -> Any:
-    """The device function ``decode(row, unit, out)``: the columns of a unit as pairs of halves."""
+def decoder(name: str) -> Decoder:
+    """The decoder of a type's units."""
     return float_decoder() if name == "f32" else block_decoder(name)
 
 
 @cache
-def float_decoder() -> Any:
+def float_decoder() -> Decoder:
     """The decoder of rows of float32, which are cut to what halves hold."""
     take_floats, larger, smaller, narrowed = ptx.take_floats, ptx.larger, ptx.smaller, halves.narrowed
     most = float32(LARGEST)
@@ -136,23 +148,29 @@ def float_decoder() -> Any:
         return smaller(larger(value, -most), most)
 
     @inlined
-    def decode(row: Any, unit: Any, out: Any) -> None:
-        for i in range(2):
-            four = take_floats(row + unit * uint32(32) + uint32(16 * i))
-            out[2 * i] = narrowed(cut(four[0]), cut(four[1]))
-            out[2 * i + 1] = narrowed(cut(four[2]), cut(four[3]))
+    def read(row: Any, unit: Any, found: Any, i: Any) -> None:
+        for j in range(2):
+            four = take_floats(row + unit * uint32(32) + uint32(16 * j))
+            found[4 * i + 2 * j] = narrowed(cut(four[0]), cut(four[1]))
+            found[4 * i + 2 * j + 1] = narrowed(cut(four[2]), cut(four[3]))
 
-    return decode
+    @inlined
+    def convert(found: Any, i: Any, out: Any) -> None:
+        for j in range(4):
+            out[j] = found[4 * i + j]
+
+    return Decoder(4, read, convert)
 
 
 @cache
-def block_decoder(name: str) -> Any:
+def block_decoder(name: str) -> Decoder:
     """The decoder of rows of blocks of 32."""
     fmt = FORMATS[name]
     size, codes, has_offset = fmt.dtype.itemsize, code_reader(name), "m" in (fmt.dtype.names or ())
     zero, by_power = halves.pair(1024 + ZEROS[name]), name == "mxfp4"
     units = 32 // unit_columns(name)
-    words, shift = 2 if units == 4 else 4, 2 if units == 4 else 1
+    count, shift = (2, 2) if units == 4 else (4, 1)  # words of codes; units of a block, as a power of two
+    words = count + 2
     take1, take2, twice = halves.take1, halves.take2, halves.twice
     sub, fma, mul, half_bits, float_of = halves.sub, halves.fma, product_of_halves, ptx.half_bits, ptx.float_of
 
@@ -160,26 +178,31 @@ def block_decoder(name: str) -> Any:
     def scale(block: Any) -> Any:
         if by_power:  # 2 ** (e - 128), for halves of the table's codes
             e = take1(block)
-            return twice(half_bits(float_of((e - uint32(1)) << uint32(23)) if e > uint32(1) else float32(0)))
-        return twice(take2(block))
+            return half_bits(float_of((e - uint32(1)) << uint32(23)) if e > uint32(1) else float32(0))
+        return take2(block)
 
     @inlined
-    def decode(row: Any, unit: Any, out: Any) -> None:
+    def read(row: Any, unit: Any, found: Any, i: Any) -> None:
         block = row + (unit >> uint32(shift)) * uint32(size)
-        found, d = codes(block, unit & uint32(units - 1)), scale(block)
-        out[0], out[1], out[2], out[3] = (
-            lower_two(found[0]), upper_two(found[0]), lower_two(found[1]), upper_two(found[1]),
-        )  # fmt: skip
-        if words == 4:
-            out[4], out[5], out[6], out[7] = (
-                lower_two(found[2]), upper_two(found[2]), lower_two(found[3]), upper_two(found[3]),
-            )  # fmt: skip
+        four, o = codes(block, unit & uint32(units - 1)), words * i
+        found[o], found[o + 1] = four[0], four[1]
+        if count == 4:
+            found[o + 2], found[o + 3] = four[2], four[3]
+        found[o + count] = twice(scale(block))
         if has_offset:
-            m = twice(take2(block + uint32(2)))
-            for i in range(2 * words):
-                out[i] = fma(sub(out[i], uint32(zero)), d, m)
-        else:
-            for i in range(2 * words):
-                out[i] = mul(sub(out[i], uint32(zero)), d)
+            found[o + count + 1] = twice(take2(block + uint32(2)))
 
-    return decode
+    @inlined
+    def convert(found: Any, i: Any, out: Any) -> None:
+        o = words * i
+        d = found[o + count]
+        for w in range(count):
+            out[2 * w], out[2 * w + 1] = lower_two(found[o + w]), upper_two(found[o + w])
+        for w in range(2 * count):
+            value = sub(out[w], uint32(zero))
+            if has_offset:
+                out[w] = fma(value, d, found[o + count + 1])
+            else:
+                out[w] = mul(value, d)
+
+    return Decoder(words, read, convert)

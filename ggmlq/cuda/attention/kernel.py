@@ -36,7 +36,6 @@ def kernel(plan: Plan) -> Kernel:
     rows_count, step, span, stages, by_rows = plan.rows, plan.positions, plan.span, plan.stages, plan.by_rows
     width, shared_rows, options = plan.width, plan.shared, plan.options
     decodes_k, decodes_v = plan.decodes(plan.k), plan.decodes(plan.v) and not plan.shared
-    decodes = decodes_k or decodes_v
     # a stage is free as soon as it is decoded, or else behind the products with it
     ahead = stages if decodes_k and (decodes_v or plan.shared) else stages - 1
     stage_k, stage_v = plan.stage(plan.k, plan.width), plan.stage(plan.v, plan.width_v)
@@ -156,22 +155,29 @@ def kernel(plan: Plan) -> Kernel:
             meet()
             k_stage = uint32(keys_at) + stage * uint32(stage_k)
             v_stage = uint32(values_at) + stage * uint32(stage_v)
-            if decodes:
-                if decodes_k:
-                    tile_at = at + uint32(key_tile_at) + mine * uint32(pitch_k)
-                    decode_keys(at + k_stage + mine * uint32(length_k), tile_at, rank)
-                    k_stage = uint32(key_tile_at)
-                if decodes_v:
-                    tile_at = at + uint32(value_tile_at) + mine * uint32(pitch_v)
-                    decode_values(at + v_stage + mine * uint32(length_v), tile_at, rank)
-                    v_stage = uint32(value_tile_at)
+            if decodes_k:
+                tile_at = at + uint32(key_tile_at) + mine * uint32(pitch_k)
+                decode_keys(at + k_stage + mine * uint32(length_k), tile_at, rank)
+                k_stage = uint32(key_tile_at)
+            if decodes_v and by_rows:
+                decode_values(at + v_stage, at + uint32(value_tile_at), rank)
+            if decodes_k or (decodes_v and by_rows):
                 meet()
             free = stage + uint32(ahead)
             free = free - uint32(stages) if free >= uint32(stages) else free
-            fetch(at, free, keys, values, strides, tile + int32(ahead), last, end, mine, rank)
+            if by_rows or not decodes_v:
+                fetch(at, free, keys, values, strides, tile + int32(ahead), last, end, mine, rank)
+            score(q_at, k_at + k_stage, s)
+            if decodes_v and not by_rows:
+                meet()
+                tile_at = at + uint32(value_tile_at) + mine * uint32(pitch_v)
+                decode_values(at + v_stage + mine * uint32(length_v), tile_at, rank)
+                meet()
+                fetch(at, free, keys, values, strides, tile + int32(ahead), last, end, mine, rank)
+            if decodes_v:
+                v_stage = uint32(value_tile_at)
             if shared_rows:
                 v_stage = k_stage + uint32(2) * sizes[10]
-            score(q_at, k_at + k_stage, s)
             origin = tile * int32(step)
             position = origin + int32(t) * int32(2) + int32(mine)
             if options:

@@ -82,7 +82,7 @@ class Plan:
     @property
     def blocks(self) -> int:
         """Blocks that a multiprocessor holds, as far as registers go."""
-        return 1 if self.by_rows or self.width_v > 128 else 3
+        return 1 if self.by_rows or self.width_v > 128 else 4
 
     @property
     def resident(self) -> int:
@@ -124,8 +124,9 @@ class Plan:
 
     @property
     def value_tile_at(self) -> int:
-        """Offset of decoded values."""
-        return self.key_tile_at + (self.tile(self.width) if self.decodes(self.k) else 0)
+        """Offset of decoded values; a warp of its own positions decodes them over its keys."""
+        own = self.decodes(self.k) and self.by_rows
+        return self.key_tile_at + (self.tile(self.width) if own else 0)
 
     @property
     def sums_pitch(self) -> int:
@@ -140,8 +141,10 @@ class Plan:
     @property
     def shared_bytes(self) -> int:
         """Bytes of shared memory."""
+        keys = self.key_tile_at + (self.tile(self.width) if self.decodes(self.k) else 0)
         decoded = self.decodes(self.v) and not self.shared
-        return max(self.value_tile_at + (self.tile(self.width_v) if decoded else 0), self.exchanged)
+        values = self.value_tile_at + (self.tile(self.width_v) if decoded else 0)
+        return max(keys, values, self.exchanged)
 
 
 def plans() -> Iterator[tuple[Plan]]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from ..intrinsics import bf16x2, codes8, halves
+from ..intrinsics import bf16x2, codes8, halves, ptx
 from ..intrinsics.atoms import inlined
-from ..intrinsics.language import float32, uint32
+from ..intrinsics.language import cuda, float32, uint32
 from .plan import EDGE, Plan
 from .unrolled import unrolled
 
@@ -52,7 +52,7 @@ def clearer(eights: int) -> Any:
 def scorer(plan: Plan) -> Any:
     """The device function ``score(queries, keys, s)``: scores of a warp's rows and positions."""
     groups, steps, pitch = plan.span // EDGE, plan.width // EDGE, plan.pitch(plan.width)
-    mma, load = multiplier(plan.k), halves.load_matrices
+    mma, load, add = multiplier(plan.k), halves.load_matrices, ptx.add
 
     @inlined
     def sixteen(j: Any, a: Any, keys: Any, s: Any, _: Any, __: Any, ___: Any) -> None:
@@ -74,7 +74,20 @@ def scorer(plan: Plan) -> Any:
             a = load(queries + uint32(step) * uint32(2 * EDGE))
             all_positions(0, a, keys + uint32(step) * uint32(2 * EDGE), s, 0, 0, 0)
 
-    return score
+    @inlined
+    def score_in_two(queries: Any, keys: Any, s: Any) -> None:
+        other = cuda.local.array(8, float32)
+        clear_all(0, s, 0, 0, 0, 0, 0)
+        clear_all(0, other, 0, 0, 0, 0, 0)
+        for step in range(0, steps, 2):
+            at = uint32(step) * uint32(2 * EDGE)
+            a, b = load(queries + at), load(queries + at + uint32(2 * EDGE))
+            sixteen(0, a, keys + at, s, 0, 0, 0)
+            sixteen(0, b, keys + at + uint32(2 * EDGE), other, 0, 0, 0)
+        for i in range(8):
+            s[i] = add(s[i], other[i])
+
+    return score_in_two if groups == 1 and steps % 2 == 0 else score
 
 
 @cache

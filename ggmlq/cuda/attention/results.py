@@ -5,14 +5,13 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from ..activations.layers import power_of_two
 from ..intrinsics import halves, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import ALL_LANES, g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from .floats import pair_storer
 from .plan import EDGE, Plan
-from .softmax import LOG2_E, NEVER, reciprocal
+from .softmax import LOG2_E, NEVER, power_of_two, reciprocal
 from .unrolled import unrolled
 
 

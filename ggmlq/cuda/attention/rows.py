@@ -57,27 +57,39 @@ def copier(plan: Plan, name: str, width: int) -> Any:
 
 @cache
 def tile_decoder(plan: Plan, name: str, width: int) -> Any:
-    """The device function ``decode(rows, tile, rank)``: the rows of a step as a tile of halves."""
+    """The device function ``decode(rows, tile, rank)``: the rows of a step as a tile of halves.
+
+    A thread reads some units before it writes the first: the assembler moves no load before a store.
+    """
     threads, positions, pitch = plan.team, plan.span, plan.pitch(width)
     length, units, put16 = row_bytes(name, width), width // unit_columns(name), integers.put16
-    decode_unit, seconds = decoder(name), unit_columns(name) == 2 * EIGHT
+    (words, read, convert), two = decoder(name), unit_columns(name) == 2 * EIGHT
+    count = positions * units
+    together = next(n for n in (4, 2, 1) if count % (threads * n) == 0 or n == 1)
+    room, whole = words * together, count % threads == 0
 
     @inlined
     def decode(rows: Any, tile: Any, rank: Any) -> None:
-        out = cuda.local.array(8, uint32)
-        for i in range(-(-positions * units // threads)):
-            at = rank + uint32(i * threads)
-            row = at // uint32(units)
-            unit = at - row * uint32(units)
-            if row < uint32(positions):
-                to = tile + row * uint32(pitch)
-                decode_unit(rows + row * uint32(length), unit, out)
-                if seconds:
-                    to += (unit >> uint32(1)) * uint32(64) + (unit & uint32(1)) * uint32(16)
-                    put16(to, out[0], out[1], out[2], out[3])
-                    put16(to + uint32(32), out[4], out[5], out[6], out[7])
-                else:
-                    put16(to + unit * uint32(16), out[0], out[1], out[2], out[3])
+        out, found = cuda.local.array(8, uint32), cuda.local.array(room, uint32)
+        for first in range(0, count, threads * together):
+            for i in range(together):
+                at = rank + uint32(first + i * threads)
+                row = at // uint32(units)
+                if whole or row < uint32(positions):
+                    read(rows + row * uint32(length), at - row * uint32(units), found, i)
+            for i in range(together):
+                at = rank + uint32(first + i * threads)
+                row = at // uint32(units)
+                unit = at - row * uint32(units)
+                if whole or row < uint32(positions):
+                    convert(found, i, out)
+                    to = tile + row * uint32(pitch)
+                    if two:
+                        to += (unit >> uint32(1)) * uint32(64) + (unit & uint32(1)) * uint32(16)
+                        put16(to, out[0], out[1], out[2], out[3])
+                        put16(to + uint32(32), out[4], out[5], out[6], out[7])
+                    else:
+                        put16(to + unit * uint32(16), out[0], out[1], out[2], out[3])
 
     return decode
 

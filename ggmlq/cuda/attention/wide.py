@@ -83,7 +83,7 @@ class WidePlan:
 
 def takes(k: str, v: str, width: int, width_v: int) -> bool:
     """True if there is a plan for keys and values of these types and widths."""
-    fits = all(n % PART == 0 and n <= MOST for n in (width, width_v))
+    fits = all(n in (64, 128, MOST) for n in (width, width_v))
     return fits and k in SIXTEEN and v in SIXTEEN
 
 
@@ -98,17 +98,21 @@ def swizzled(row: Any, chunk: Any, rows: Any) -> Any:
 def tile_copier(plan: WidePlan, width: int) -> Any:
     """The device function ``copy(to, rows, apart, first, end)``: positions ``first`` … as a swizzled tile."""
     threads, positions, per_row = plan.threads, plan.positions, 2 * width // CHUNK
+    together = threads // per_row  # rows that all threads copy at once
     copy16 = bf16x2.copy16_or_zeros
 
     @inlined
     def copy(to: Any, rows: Any, apart: Any, first: Any, end: Any) -> None:
-        for i in range(positions * per_row // threads):
-            number = uint32(cuda.threadIdx.x) + uint32(i * threads)
-            row, chunk = number // uint32(per_row), number % uint32(per_row)
-            inside = first + row < end
-            position = first + row if inside else uint32(0)
-            source = rows + uint64(position) * apart + uint64(chunk * uint32(CHUNK))
-            copy16(to + swizzled(row, chunk, positions), source, uint32(CHUNK) if inside else uint32(0))
+        number = uint32(cuda.threadIdx.x)
+        row, chunk = number // uint32(per_row), number % uint32(per_row)
+        to += swizzled(row, chunk, positions)
+        position = first + row
+        source = rows + uint64(position) * apart + uint64(chunk * uint32(CHUNK))
+        for _ in range(positions // together):
+            copy16(to, source, uint32(CHUNK) if position < end else uint32(0))
+            to += uint32(together * LINE)  # a multiple of eight rows: chunks are exchanged alike
+            source += uint64(together) * apart
+            position += uint32(together)
 
     return copy
 
