@@ -14,12 +14,13 @@ from fake_cupy import Device, DeviceArray, on_device, put_gpu
 import ggmlq as gq
 from ggmlq.base import devices
 from ggmlq.cuda.machine import device
-from ggmlq.model import replay
+from ggmlq.model import caches, replay
 from ggmlq.model.arithmetic import Exact, cuda
 from ggmlq.model.arithmetic.kernels import Keys, Seen
 from ggmlq.model.config import Rope
 from ggmlq.model.rope import turned
 from ggmlq.ops import rows
+from ggmlq.ops.rotation import hadamard
 from ggmlq.testing.families import NAMES, family_model
 
 PRODUCTS = [import_module(f"ggmlq.ops.{name}") for name in ("linear", "expert_linear")]
@@ -137,7 +138,7 @@ def card(monkeypatch):
 
     monkeypatch.setattr(import_module("ggmlq.ops.attention"), "_on_gpu", attend)
 
-    def put(request, q, ids, x, check):
+    def put(request, q, ids, x, check, unique=False):
         host = on_host(q).as_writable()
         gq.put(host, np.array(ids), np.array(x), check=False)
         q.raw[...] = host.raw
@@ -149,9 +150,11 @@ def card(monkeypatch):
     layers = SimpleNamespace(
         normed=lambda x, w, e: single(Exact().norm(double(x), e) * w),
         turned=lambda x, neox, c, s: single(turned(double(x), Rope(2 * c.shape[1], neox, 1.0), c, s)),
+        spread=lambda rows: single(hadamard(np.array(rows))),
         gated=lambda name, gate, up: single(Exact().gated(name, double(gate), double(up))),
     )  # fmt: skip
-    monkeypatch.setattr(cuda, "cuda_module", lambda name: layers)
+    for module in (cuda, caches):
+        monkeypatch.setattr(module, "cuda_module", lambda name: layers)
     for module in (rows, import_module("ggmlq.ops.dequantize")):
         monkeypatch.setattr(module, "cuda_module", lambda name: kernels)
     return state

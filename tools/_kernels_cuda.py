@@ -29,7 +29,7 @@ FEW = 8  # cases of a family that come together
 BESIDE = (
     "ggmlq.cuda.activations.floats.kernel", "ggmlq.cuda.epilogue.bias.adder",
     "ggmlq.cuda.activations.layers.normer", "ggmlq.cuda.activations.layers.turner",
-    "ggmlq.cuda.activations.layers.gater",
+    "ggmlq.cuda.activations.layers.gater", "ggmlq.cuda.activations.layers.spreader",
 )  # fmt: skip
 # Families of which products of some shape take any case, on Hopper.
 WHOLE = "ggmlq.cuda.linear.r16_warp_specialized.kernel", "ggmlq.cuda.expert_linear.r4_gemv.kernel"

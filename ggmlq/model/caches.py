@@ -7,13 +7,10 @@ and results are turned back.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
-import numpy as np
-
 from ..arrays.array import QuantArray
-from ..base.devices import cuda_device, device_of, is_host, namespace
+from ..base.devices import cuda_module, is_host, namespace
 from ..errors import BlockIndexError
 from ..ops.cache import KVCache
 from ..ops.rotation import hadamard
@@ -22,7 +19,6 @@ from .config import Config
 
 Array = Any  # an array of the arithmetic's type
 LEAST = 64  # columns that are turned together
-FEW = 512  # rows
 
 
 class Cache:
@@ -108,13 +104,4 @@ def _turn(x: Array, columns: int) -> Array:
     rows = x.reshape(-1, columns)
     if is_host(x):
         return hadamard(rows).reshape(x.shape)
-    xp, matrix = namespace(x), _matrix(columns, device_of(x))
-    if len(rows) <= FEW:  # a CUDA graph holds no product of cuBLAS
-        return (rows[:, None] * matrix).sum(axis=-1).reshape(x.shape)
-    return xp.matmul(rows, matrix).reshape(x.shape)
-
-
-@cache
-def _matrix(columns: int, device: str) -> Array:
-    """The Hadamard matrix on a GPU, its own transpose."""
-    return cuda_device().upload(hadamard(np.eye(columns, dtype=np.float32)), device)
+    return cuda_module("activations.layers").spread(rows).reshape(x.shape)

@@ -13,14 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.array import QuantArray
 from ..base.devices import cuda_device
 from ..errors import GGMLQError, UnsupportedError
 from ..ops.attention import attention
-from ..ops.rows import put
 from .arithmetic.cuda import LEAST, Cuda
 from .arithmetic.kernels import Array, Keys, Seen
 from .caches import Cache
 from .config import Rope
+
+FEW = 1 << 20  # weights, such as those that rank experts
 
 
 class Replay:
@@ -100,14 +102,24 @@ class Fixed(Cuda):
         self._tables = a._tables
         self.token, self.position = xp.zeros(1, np.int64), xp.zeros(1, np.int64)
         self.span = 0  # positions that attention goes over
+        self._starts: dict[tuple[int, int], Array] = {}  # rows [1, HK, 1] at which heads begin
         self.composes = False  # attention of CuPy's functions alone
         self.length: Array | None = None  # of a step
         self.masks: dict[int, Array] = {}  # of a step, by windows
+        self.ids: dict[tuple[int, int], Array] = {}  # of a step: rows of the token, by heads and positions
 
     def begin(self) -> None:
         """Forget what a step has computed on the device."""
         self.length = None
         self.masks.clear()
+        self.ids.clear()
+
+    def linear(self, x: Array, q: QuantArray, bias: Array | None = None) -> Array:
+        """``x @ q.T + bias``; of a few floats by CuPy, for a graph holds no product of cuBLAS."""
+        if q.format.block_size > 1 or q.size > FEW:
+            return super().linear(x, q, bias)
+        y = (x[:, None] * q.dequantize()).sum(axis=-1)
+        return y if bias is None else y + bias
 
     def turns(self, how: Rope, positions: Any, factors: Array | None) -> tuple[Array, Array]:
         """Cosine and sine of the position: a row of the table."""
@@ -127,6 +139,16 @@ class Fixed(Cuda):
             except UnsupportedError:
                 self._refused.add(key)
         return self._composed(q, cache, seen, self._mask(seen.window))
+
+    def ids_of(self, heads: int, positions: int) -> Array:
+        """Rows [1, HK, 1] of the token in a cache of so many heads and positions."""
+        key = heads, positions
+        if key not in self._starts:
+            starts = np.arange(heads).reshape(1, heads, 1) * positions
+            self._starts[key] = self._xp.asarray(starts)
+        if key not in self.ids:
+            self.ids[key] = self._starts[key] + self.position
+        return self.ids[key]
 
     def _length(self) -> Array:
         """The number of positions up to the token's, [1]."""
@@ -167,7 +189,6 @@ class FixedCache:
 
     def __init__(self, cache: Cache, a: Fixed) -> None:
         self._cache, self._a = cache, a
-        self._starts: dict[int, Any] = {}  # rows [HK, 1] at which heads begin
 
     def __len__(self) -> int:
         return len(self._cache)
@@ -176,12 +197,8 @@ class FixedCache:
         """Queries as they fit the cache, and the first positions."""
         rows, a = self._cache.layers[layer], self._a
         _, heads, positions, _ = rows.k.shape
-        if heads not in self._starts:
-            starts = np.arange(heads)[:, None] * positions
-            self._starts[heads] = cuda_device().cupy().asarray(starts)
         q, k, v = self._cache.turned(q, k, v)
-        for to, x in ((rows.k, k), (rows.v, v)):
-            put(to.reshape(-1, to.shape[3]), self._starts[heads] + a.position, x, check=False)
+        rows.put(a.ids_of(heads, positions), k[None], v[None])
         return q, self._cache.rows(layer, a.span)
 
     def back(self, layer: int, y: Array) -> Array:

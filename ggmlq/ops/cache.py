@@ -17,7 +17,17 @@ from ..errors import BlockIndexError, DeviceError, DTypeError, ShapeError, Unsup
 from ..formats import Format
 from .attention import attention
 from .rotation import Rotation
-from .rows import empty, put
+from .rows import empty, put_rows
+
+
+class Request:
+    """What is asked of a cache, in words once an error needs them."""
+
+    def __init__(self, cache: KVCache) -> None:
+        self._cache = cache
+
+    def __str__(self) -> str:
+        return f"append to {self._cache!r}"
 
 
 class KVCache(Listed):
@@ -85,6 +95,8 @@ class KVCache(Listed):
         self._k = empty((batch, heads, positions, width), k, device)
         self._v = self._k[..., :width_v] if shared else empty((batch, heads, positions, width_v), v, device)
         self._shared = shared
+        both = (self._k,) if shared else (self._k, self._v)
+        self._flat = [rows.reshape(-1, rows.shape[3]) for rows in both]  # [B · HK · positions, columns]
         self._lengths = np.zeros(batch, np.int64)
         self._turns: tuple[Rotation, Rotation] | None = None
         if rotate is not False:
@@ -134,21 +146,19 @@ class KVCache(Listed):
         ``lengths`` [B]: how many of the T positions each sequence gets, the first ones; all by default.
         An error leaves the cache as it was. With ``shared=True`` there is no v.
         """
-        request = f"append to {self!r}"
+        request = Request(self)
         k = self._rows(request, "k", k, self._k.shape[3])
         if self._shared != (v is None):
             raise DTypeError(
                 f"{request}: v is {'missing' if v is None else 'there'}; a cache with shared=True takes keys "
                 "alone, any other takes both; pass " + ("append(k)" if self._shared else "append(k, v)")
             )
-        rows = [(self._k, k, 0)]
         if v is not None:
             v = self._rows(request, "v", v, self._v.shape[3])
             if v.shape[2] != k.shape[2]:
                 raise ShapeError(
                     f"{request}: k has {k.shape[2]} positions, v {v.shape[2]}; pass as many of both"
                 )
-            rows.append((self._v, v, 1))
         more = self._numbers(request, lengths, k.shape[2])
         ends = self._lengths + more
         if ends.max() > self._k.shape[2]:
@@ -157,11 +167,19 @@ class KVCache(Listed):
                 f"{request}: sequence {b} has {self._lengths[b]} positions and would get {more[b]}; the "
                 f"cache holds {self._k.shape[2]}; truncate it, or make one of more positions"
             )
-        ids = namespace(self._k.memory).asarray(self._ids(more, k.shape[2]))
-        for to, x, which in rows:
-            turned = x if self._turns is None else self._turns[which].forward(x)
-            put(to.reshape(-1, to.shape[3]), ids, turned, check=False)
+        if self._turns is not None:
+            keys, values = self._turns
+            k, v = keys.forward(k), None if v is None else values.forward(v)
+        self.put(namespace(self._k.memory).asarray(self._ids(more, k.shape[2])), k, v)
         self._lengths = ends
+
+    def put(self, ids: Any, k: Any, v: Any = None) -> None:
+        """Encode keys and values [B, HK, T, columns] into rows ``ids`` [B, HK, T] of [B · HK · positions].
+
+        No two ids are equal; -1 stands for a row that is left out. Lengths stay: :meth:`advance` counts.
+        """
+        for to, x in zip(self._flat, (k, v), strict=False):
+            put_rows(f"put into a cache of {to.format.name}", to, ids, x)
 
     def _ids(self, more: NDArray[np.int64], queries: int) -> NDArray[np.int64]:
         """Rows of [B · HK · positions] for new positions [B, HK, T]; -1 for those that it does not get."""
@@ -170,7 +188,7 @@ class KVCache(Listed):
         starts = np.arange(batch * heads).reshape(batch, heads, 1) * positions + self._lengths[:, None, None]
         return np.where(new < more[:, None, None], starts + new, -1)
 
-    def _rows(self, request: str, name: str, x: Any, width: int) -> Any:
+    def _rows(self, request: Any, name: str, x: Any, width: int) -> Any:
         x = as_floats(request, array_of(request, x, name) if is_tensor(x) else x, name, bfloat16=True)
         if device_of(x) != self.device:
             raise DeviceError(
@@ -184,7 +202,7 @@ class KVCache(Listed):
             )
         return x
 
-    def _numbers(self, request: str, lengths: Any, queries: int) -> NDArray[np.int64]:
+    def _numbers(self, request: Any, lengths: Any, queries: int) -> NDArray[np.int64]:
         """The numbers of new positions of each sequence."""
         batch = len(self._lengths)
         if lengths is None:

@@ -110,6 +110,18 @@ def put(q: QuantArray, ids: Any, x: Any, *, check: bool | None = None) -> None:
         q.written()
 
 
+def put_rows(request: str, q: QuantArray, ids: Any, x: Any) -> None:
+    """:func:`put` of checked operands, of which no two ids are equal and none is looked at."""
+    with on_device_of(request, q.memory, q):
+        if not x.size:
+            return
+        if is_host(q.memory):
+            _put(request, q, ids, x)
+        else:
+            cuda_module("quantize.rows").put(request, q, ids, x, False, True)
+        q.written()
+
+
 def _put(request: str, q: QuantArray, rows: NDArray[np.int64], x: NDArray[Any]) -> None:
     """Encode all of x, then write: an error leaves q as it was, and x may lie in the memory of q."""
     encoded = np.empty((*x.shape[:-1], q.raw.shape[-1]), np.uint8)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..intrinsics import ptx
+from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.assembly import f32, instruction
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import ALL_LANES, warp_and_lane
@@ -47,6 +47,7 @@ def normer(threads: int) -> Kernel:
     """The kernel that divides rows by the root of their mean square; a block of threads a row."""
     warps, fma, add = threads // 32, ptx.fma, ptx.add
     mul, div, float_of, square_root = ptx.mul, ptx.div, ptx.float_of, root
+    take_turn = dependent_launch.take_turn
 
     def kernel(
         x: Any,  # float32 [rows, columns]
@@ -55,6 +56,7 @@ def normer(threads: int) -> Kernel:
         columns: Any,
         epsilon: Any,  # bits of a float
     ) -> None:
+        take_turn()
         row, total, at = uint32(cuda.blockIdx.x), float32(0), uint32(cuda.threadIdx.x)
         while at < columns:
             value = x[row, at]
@@ -77,7 +79,7 @@ def normer(threads: int) -> Kernel:
             out[row, at] = mul(mul(x[row, at], factor), weights[at])
             at = uint32(at + uint32(threads))
 
-    return Kernel(f"norm by {threads}", kernel, ROWS, VECTOR, ROWS, uint32, uint32, threads=threads)
+    return Kernel(f"norm by {threads}", kernel, ROWS, VECTOR, ROWS, uint32, uint32, threads=threads, early=True)
 
 
 def normed(x: Any, weights: Any, epsilon: float) -> Any:
@@ -96,7 +98,7 @@ def normed(x: Any, weights: Any, epsilon: float) -> Any:
 @family([(False,), (True,)])
 def turner(halves: bool) -> Kernel:
     """The kernel that turns pairs of columns; ``halves``: pairs are half of them apart."""
-    mul, fma = ptx.mul, ptx.fma
+    mul, fma, take_turn = ptx.mul, ptx.fma, dependent_launch.take_turn
 
     def kernel(
         x: Any,  # float32 [T · H, D]
@@ -108,6 +110,7 @@ def turner(halves: bool) -> Kernel:
         pairs: Any,
         count: Any,  # T · H · D
     ) -> None:
+        take_turn()
         i = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
         if i < count:
             row = i // columns
@@ -127,7 +130,7 @@ def turner(halves: bool) -> Kernel:
             out[row, column] = value
 
     name = f"turn {'halves' if halves else 'neighbours'}"
-    return Kernel(name, kernel, ROWS, ROWS, ROWS, ROWS, uint32, uint32, uint32, uint32, threads=THREADS)
+    return Kernel(name, kernel, ROWS, ROWS, ROWS, ROWS, uint32, uint32, uint32, uint32, threads=THREADS, early=True)
 
 
 def turned(x: Any, halves: bool, cos: Any, sin: Any) -> Any:
@@ -138,6 +141,49 @@ def turned(x: Any, halves: bool, cos: Any, sin: Any) -> Any:
     cos, sin = xp.ascontiguousarray(cos), xp.ascontiguousarray(sin)
     turner(halves)(blocks, (THREADS,), rows, cos, sin, out, heads, columns, cos.shape[-1], x.size)
     return out.reshape(x.shape)
+
+
+# --- rotations --------------------------------------------------------------------------------
+
+SPREAD = (64, 128, 256, 512, 1024)  # columns that are spread over each other
+
+
+@family((columns,) for columns in SPREAD)
+def spreader(columns: int) -> Kernel:
+    """The kernel of the orthogonal Hadamard transform of rows: a block of threads a row, a number each."""
+    add, sub, mul, take_turn = ptx.add, ptx.sub, ptx.mul, dependent_launch.take_turn
+    within = tuple(1 << i for i in range(5))  # steps within a warp
+    beyond = tuple(1 << i for i in range(5, columns.bit_length() - 1))
+    factor = float32(1 / math.sqrt(columns))
+
+    def kernel(
+        x: Any,  # float32 [rows, columns]
+        out: Any,  # float32 [rows, columns]
+    ) -> None:
+        take_turn()
+        both = cuda.shared.array(columns, float32)
+        row, i = uint32(cuda.blockIdx.x), uint32(cuda.threadIdx.x)
+        value = x[row, i]
+        for half in within:
+            other = cuda.shfl_xor_sync(ALL_LANES, value, half)
+            value = sub(other, value) if i & uint32(half) else add(value, other)
+        for half in beyond:
+            both[i] = value
+            cuda.syncthreads()
+            other = both[i ^ uint32(half)]
+            cuda.syncthreads()
+            value = sub(other, value) if i & uint32(half) else add(value, other)
+        out[row, i] = mul(value, factor)
+
+    return Kernel(f"spread {columns}", kernel, ROWS, ROWS, threads=columns, early=True)
+
+
+def spread(rows: Any) -> Any:
+    """Rows [R, columns] times the orthogonal Hadamard matrix, in the order of ``rotation.hadamard``."""
+    rows = cupy().ascontiguousarray(rows)
+    out, columns = cupy().empty(rows.shape, np.float32), rows.shape[1]
+    spreader(columns)((len(rows),), (columns,), rows, out)
+    return out
 
 
 # --- gates ------------------------------------------------------------------------------------
@@ -156,7 +202,7 @@ def gater(name: str) -> Kernel:
     mul, add, fma, larger, smaller, product = (
         ptx.mul, ptx.add, ptx.fma, ptx.larger, ptx.smaller, sigmoid_product,
     )  # fmt: skip
-    silu, gelu = name == "silu", name == "gelu"
+    silu, gelu, take_turn = name == "silu", name == "gelu", dependent_launch.take_turn
     slope, cube = math.sqrt(8 / math.pi), 0.044715 * math.sqrt(8 / math.pi)
 
     def kernel(
@@ -165,6 +211,7 @@ def gater(name: str) -> Kernel:
         out: Any,
         count: Any,
     ) -> None:
+        take_turn()
         i = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
         if i < count:
             g, u = gate[i], up[i]
@@ -176,7 +223,7 @@ def gater(name: str) -> Kernel:
                 g, u = smaller(g, float32(7)), larger(smaller(u, float32(7)), float32(-7))
                 out[i] = mul(product(g, mul(g, float32(1.702))), add(u, float32(1)))
 
-    return Kernel(f"gate {name}", kernel, VECTOR, VECTOR, VECTOR, uint32, threads=THREADS)
+    return Kernel(f"gate {name}", kernel, VECTOR, VECTOR, VECTOR, uint32, threads=THREADS, early=True)
 
 
 def gated(name: str, gate: Any, up: Any) -> Any:

@@ -7,6 +7,7 @@ many rows that takes longer than finding out beforehand, so CuPy does it then (`
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,12 @@ from ...arrays.array import QuantArray
 from ...errors import NonFiniteError, UnsupportedError
 from ...formats import FORMATS
 from ..activations.floats import aligned_floats
-from ..intrinsics import ptx
+from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import KINDS
 from ..intrinsics.lane import ALL_LANES
 from ..intrinsics.language import cuda, float32, int32, int64, uint32, uint64
-from ..machine.device import cupy
+from ..machine.device import cupy, current
 from ..machine.launch import Kernel, family
 from . import iq4_nl, mxfp4, q4_0, q4_1, q5_0, q5_1, q8_0
 from ._block import LANES, RUN, THREADS, VALUES, finite
@@ -59,7 +60,7 @@ def block_putter(name: str, kind: str, unique: bool) -> Kernel:
     """The kernel that encodes rows of floats of a kind; ``unique``: no two ids are equal."""
     encode = ENCODERS[name]
     load, again, set_bits = loading(kind), comes_again(LANES), ptx.set_bits
-    size = FORMATS[name].dtype.itemsize
+    size, take_turn = FORMATS[name].dtype.itemsize, dependent_launch.take_turn
 
     def kernel(
         x: Any,  # bits of floats [rows of x · K]
@@ -70,6 +71,7 @@ def block_putter(name: str, kind: str, unique: bool) -> Kernel:
         per_row: Any,
         rows: Any,  # of q
     ) -> None:
+        take_turn()
         thread = uint64(cuda.blockIdx.x) * uint64(THREADS) + uint64(cuda.threadIdx.x)
         part, b = uint32(uint32(cuda.threadIdx.x) & uint32(LANES - 1)), thread // uint64(LANES)
         live = b < uint64(blocks)
@@ -94,14 +96,14 @@ def block_putter(name: str, kind: str, unique: bool) -> Kernel:
             set_bits(unfit, uint32(1))
 
     parameters = (words_of(kind), IDS, uint64, uint64, uint64, uint64, uint64)
-    return Kernel(f"put {name} from {kind}{', unique' * unique}", kernel, *parameters, threads=THREADS)
+    return Kernel(f"put {name} from {kind}{', unique' * unique}", kernel, *parameters, threads=THREADS, early=True)
 
 
 @family((name, kind, unique) for name in SCALARS for kind in KINDS for unique in (False, True))
 def scalar_putter(name: str, kind: str, unique: bool) -> Kernel:
     """The kernel that converts rows of numbers without blocks; a block of threads has a part of a row."""
     load, bits, again, set_bits = loading(kind), bits_in(KIND_OF[name]), comes_again(32), ptx.set_bits
-    infinite = INFINITE[name]
+    infinite, take_turn = INFINITE[name], dependent_launch.take_turn
 
     def kernel(
         x: Any,  # bits of floats [rows of x · K]
@@ -111,6 +113,7 @@ def scalar_putter(name: str, kind: str, unique: bool) -> Kernel:
         columns: Any,
         rows: Any,  # of q
     ) -> None:
+        take_turn()
         row = int64(cuda.blockIdx.x)
         at = ids[row]
         behind = False
@@ -128,7 +131,7 @@ def scalar_putter(name: str, kind: str, unique: bool) -> Kernel:
                         raw[at * int64(columns) + column] = word
 
     parameters = (words_of(kind), IDS, words_of(KIND_OF[name]), uint64, uint64, uint64)
-    return Kernel(f"put {name} from {kind}{', unique' * unique}", kernel, *parameters, threads=THREADS)
+    return Kernel(f"put {name} from {kind}{', unique' * unique}", kernel, *parameters, threads=THREADS, early=True)
 
 
 def put(request: str, q: QuantArray, ids: Any, x: Any, check: bool, unique: bool = False) -> None:
@@ -142,7 +145,7 @@ def put(request: str, q: QuantArray, ids: Any, x: Any, check: bool, unique: bool
     kind = x.dtype.name if x.dtype.name in KINDS else "float32"
     x = cp.ascontiguousarray(x) if x.dtype.name in KINDS else aligned_floats(x)
     bits = x.reshape(-1).view(np.uint32 if kind == "float32" else np.uint16)
-    ids, unfit = ids.reshape(-1), cp.zeros(1, np.uint32)
+    ids, unfit = ids.reshape(-1), cp.zeros(1, np.uint32) if check else _unread(current())
     if len(ids) > SEARCHED and not unique:
         ids, unique = _last_ones(ids, len(q)), True
     raw, columns = q.raw.reshape(-1), bits.size // len(ids)
@@ -160,6 +163,12 @@ def put(request: str, q: QuantArray, ids: Any, x: Any, check: bool, unique: bool
             f"{request}: x has a value that {fmt.name} cannot hold: NaN, an infinity, or one too large; "
             "clear them with cupy.nan_to_num and cupy.clip"
         )
+
+
+@cache
+def _unread(index: int) -> Any:
+    """A word of a device that kernels mark and nobody reads."""
+    return cupy().zeros(1, np.uint32)
 
 
 def _last_ones(ids: Any, rows: int) -> Any:
