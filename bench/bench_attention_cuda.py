@@ -15,6 +15,8 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +26,12 @@ import numpy as np
 import ggmlq as gq
 
 ROTATED = 300 << 20  # bytes of caches
-MOST = 1 << 27  # scores that the oracle computes
+MOST, LEAST = 1 << 27, 5  # scores that the oracle computes; replays
 BYTES_A_SECOND, RATE = 4.46e12, 0.8e15  # of an H200
 
 
-def recorded(calls: list[Callable[[], Any]]) -> tuple[Any, Any]:
-    """A graph of calls, and its stream."""
+def recorded(calls: list[Callable[[], Any]]) -> tuple[Any, Any, list[Any]]:
+    """A graph of calls, its stream, and their results."""
     stream = cp.cuda.Stream(non_blocking=True)
     with stream:
         calls[0]()
@@ -37,17 +39,15 @@ def recorded(calls: list[Callable[[], Any]]) -> tuple[Any, Any]:
         stream.begin_capture()
         results = [call() for call in calls]
         graph = stream.end_capture()
-    return graph, (stream, results)
+    return graph, stream, results
 
 
-def torch_calls(q: Any, caches: list[Any], causal: bool) -> tuple[Any, int]:
-    """torch's graph of the same calls."""
+def torch_graph(q: Any, caches: list[Any], causal: bool) -> tuple[Any, Any, list[Any]]:
+    """Torch's graph of the same calls."""
     import torch
 
-    to = torch.from_dlpack
-    q = to(q)
-    tensors = [tuple(to(x.dequantize(np.float16)) for x in pair) for pair in caches]
-    kernel = torch.nn.functional.scaled_dot_product_attention
+    q, kernel = torch.from_dlpack(q), torch.nn.functional.scaled_dot_product_attention
+    tensors = [tuple(torch.from_dlpack(x.dequantize(np.float16)) for x in pair) for pair in caches]
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
         for _ in range(3):
@@ -55,75 +55,66 @@ def torch_calls(q: Any, caches: list[Any], causal: bool) -> tuple[Any, int]:
         stream.synchronize()
         with torch.cuda.graph(graph, stream=stream):
             results = [kernel(q, *pair, is_causal=causal, enable_gqa=True) for pair in tensors]
-    return graph.replay, (stream, results)
+    return graph, cp.cuda.Stream.from_external(stream), [stream, tensors, *results]
 
 
-def microseconds(launch: Callable[[], Any], seconds: float) -> float:
-    """The time of a graph, the median of several replays."""
+def microseconds(launch: Callable[[], Any], stream: Any, seconds: float) -> float:
+    """The time of a graph on a stream, the median of several replays."""
     first, last = cp.cuda.Event(), cp.cuda.Event()
-    times = []
-    spent = 0.0
-    while spent < seconds * 1e6 or len(times) < 5:
-        first.record()
+    times: list[float] = []
+    launch()
+    while sum(times) < seconds * 1e6 or len(times) < LEAST:
+        first.record(stream)
         launch()
-        last.record()
+        last.record(stream)
         last.synchronize()
         times.append(cp.cuda.get_elapsed_time(first, last) * 1e3)
-        spent += times[-1]
     return float(np.median(times))
 
 
+def figures(q: Any, pair: tuple[Any, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Times of a case, and how far its result is off."""
+    (_, heads, queries, width), positions = q.shape, pair[0].shape[2]
+    nbytes = sum(x.nbytes for x in pair)
+    caches = [tuple(x.copy() for x in pair) for _ in range(max(2, min(64, ROTATED // nbytes)))]
+    graph, stream, results = recorded([partial(attend, q, *both) for both in caches])
+    time = microseconds(partial(graph.launch, stream), stream, options.seconds) / len(caches)
+    off = None
+    if heads * queries * positions <= MOST:
+        want = gq.reference.attention(q.get(), *(x.to("cpu") for x in pair), causal=True)
+        off = float(gq.nmse(results[0].get(), want))
+    peer = None
+    if options.torch:
+        graph, stream, results = torch_graph(q, caches, queries == positions)
+        peer = round(microseconds(graph.replay, stream, options.seconds) / len(caches), 2)
+    operations = 4 * heads * (queries * positions - queries * (queries - 1) / 2) * width
+    floor = max((nbytes + 4 * q.size) / BYTES_A_SECOND, operations / RATE) * 1e6
+    return {
+        "us": round(time, 2), "floor": round(floor, 2), "torch": peer, "off": off,
+        "GB/s": round(nbytes / time / 1e3), "TFLOP/s": round(operations / time / 1e6, 1),
+    }  # fmt: skip
+
+
+def attend(q: Any, k: Any, v: Any) -> Any:
+    """The call that is timed."""
+    return gq.attention(q, k, v, causal=True, dtype=np.float16)
+
+
 def rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """A row for each case and type."""
     heads, kv_heads = (int(n) for n in options.heads.split(","))
-    width, rng = options.width, np.random.default_rng(options.seed)
-    for case in options.cases.split(","):
+    rng = np.random.default_rng(options.seed)
+    for case, name in product(options.cases.split(","), options.types.split(",")):
         queries, positions = (int(n) for n in case.split("x"))
-        q = cp.asarray(rng.standard_normal((1, heads, queries, width)), np.float16)
-        for name in options.types.split(","):
-            shape = 1, kv_heads, positions, width
-            first = [gq.quantize(cp.asarray(rng.standard_normal(shape, np.float32)), name) for _ in "kv"]
-            nbytes = sum(x.nbytes for x in first)
-            copies = max(2, min(64, ROTATED // nbytes))
-            caches = [tuple(x.copy() for x in first) for _ in range(copies)]
-            graph, kept = recorded([
-                lambda k=k, v=v: gq.attention(q, k, v, causal=True, dtype=np.float16) for k, v in caches
-            ])
-            stream = kept[0]
-
-            def ours(graph: Any = graph, stream: Any = stream) -> None:
-                graph.launch(stream)
-
-            with stream:
-                ours()
-                time = microseconds(ours, options.seconds) / copies
-            off = None
-            if heads * queries * positions <= MOST:
-                want = gq.reference.attention(q.get(), *(x.to("cpu") for x in first), causal=True)
-                off = gq.nmse(kept[1][0].get(), want)
-            peer = None
-            if options.torch:
-                causal = queries == positions
-                replay, held = torch_calls(q, caches, causal)
-                import torch
-
-                with torch.cuda.stream(held[0]), cp.cuda.ExternalStream(held[0].cuda_stream):
-                    replay()
-                    peer = microseconds(replay, options.seconds) / copies
-                del held, replay
-            seen = queries * positions - queries * (queries - 1) / 2
-            floor = max(
-                (nbytes + 4 * q.size) / BYTES_A_SECOND, 4 * heads * seen * width / RATE
-            ) * 1e6
-            yield {
-                "queries": queries, "positions": positions, "type": name, "us": round(time, 2),
-                "floor": round(floor, 2), "torch": peer and round(peer, 2), "off": off,
-                "GB/s": round(nbytes / time / 1e3), "TFLOP/s": round(4 * heads * seen * width / time / 1e6, 1),
-            }  # fmt: skip
-            del graph, kept, caches, first
-            cp.get_default_memory_pool().free_all_blocks()
+        q = cp.asarray(rng.standard_normal((1, heads, queries, options.width)), np.float16)
+        shape = 1, kv_heads, positions, options.width
+        k, v = (gq.quantize(cp.asarray(rng.standard_normal(shape, np.float32)), name) for _ in "kv")
+        yield {"queries": queries, "positions": positions, "type": name} | figures(q, (k, v), options)
+        cp.get_default_memory_pool().free_all_blocks()
 
 
 def main() -> int:
+    """Print a row for each case."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--types", default="f16,q8_0,q4_0")
     parser.add_argument("--heads", default="32,8")

@@ -1,4 +1,4 @@
-"""Attention on a GPU against float64: types, widths, groups of heads, all that hides positions, recordings."""
+"""Attention on a GPU against float64: types, widths, heads, all that hides positions, recordings."""
 
 from __future__ import annotations
 
@@ -78,7 +78,12 @@ def test_widths(widths, fresh):
 
 
 def test_floats_of_any_width(fresh):
-    for d, dv, kind in ((1, 1, np.float32), (7, 50, np.float16), (80, 33, np.float32), (100, 576, np.float64)):
+    for d, dv, kind in (
+        (1, 1, np.float32),
+        (7, 50, np.float16),
+        (80, 33, np.float32),
+        (100, 576, np.float64),
+    ):
         q = fresh.standard_normal((2, 6, 4, d))
         k, v = (fresh.standard_normal((2, 3, 90, n)).astype(kind) for n in (d, dv))
         agrees(q, k, v, window=40)

@@ -25,14 +25,20 @@ from ggmlq.testing import dry_run
 HOPPER = (9, 0)
 FEW = 8  # cases of a family that come together
 # Families for activations that do not lie as kernels read them, for repeated products with a bias, and
-# for the small parts of a layer.
+# for the small parts of a layer and attention.
 BESIDE = (
     "ggmlq.cuda.activations.floats.kernel", "ggmlq.cuda.epilogue.bias.adder",
     "ggmlq.cuda.activations.layers.normer", "ggmlq.cuda.activations.layers.turner",
     "ggmlq.cuda.activations.layers.gater", "ggmlq.cuda.activations.layers.spreader",
+    "ggmlq.cuda.attention.kernel.kernel", "ggmlq.cuda.attention.merge.merger",
 )  # fmt: skip
+# Families of which caches take rows of float32, no two to the same place.
+PUT = "ggmlq.cuda.quantize.rows.block_putter", "ggmlq.cuda.quantize.rows.scalar_putter"
 # Families of which products of some shape take any case, on Hopper.
-WHOLE = "ggmlq.cuda.linear.r16_warp_specialized.kernel", "ggmlq.cuda.expert_linear.r4_gemv.kernel"
+WHOLE = (
+    "ggmlq.cuda.linear.r16_warp_specialized.kernel", "ggmlq.cuda.expert_linear.r4_gemv.kernel",
+    "ggmlq.cuda.attention.wide.kernel",
+)  # fmt: skip
 ACTIVATIONS = ("q8_1", "q8_K")  # types that no model stores weights in
 OTHERS = dry_run.SHAPES[2:8:2]  # shapes for cards whose tiles do not depend on shapes
 LEAST_CODED = (8, 0)
@@ -49,6 +55,9 @@ def wanted() -> tuple[Wanted, ...]:
     kernels = dict.fromkeys(_launched())
     for name, machine in product(BESIDE, (machine_of(HOPPER), PTX)):
         kernels |= dict.fromkeys(Wanted(Origin(name, case), machine) for case in families()[name].cases)
+    for name, machine in product(PUT, (machine_of(HOPPER), PTX)):
+        cases = (case for case in families()[name].cases if case[1:] == ("float32", True))
+        kernels |= dict.fromkeys(Wanted(Origin(name, case), machine) for case in cases)
     for name in WHOLE:
         machine = machine_of(HOPPER)
         kernels |= dict.fromkeys(Wanted(Origin(name, case), machine) for case in families()[name].cases)

@@ -31,10 +31,10 @@ def attention(
 ) -> Any:  # fmt: skip
     """Attention of queries over keys and values that stay in their blocks.
 
-    Scores and results are sums of float32. On a CPU they are sums of the decoded keys and values, and the bits
-    of a row depend on no other row and on no number of threads. On a GPU queries, keys, values and weights are
-    rounded to 16 bits: to bfloat16 for keys or values of bfloat16, else to float16, of at most 65504. A query
-    that sees no position gets zeros.
+    Scores and results are sums of float32. On a CPU they are sums of the decoded keys and values, and the
+    bits of a row depend on no other row and on no number of threads. On a GPU queries, keys, values and
+    weights are rounded to 16 bits: to bfloat16 for keys or values of bfloat16, else to float16, of at most
+    65504. A query that sees no position gets zeros.
 
     Parameters
     ----------
@@ -83,8 +83,8 @@ def attention(
     name, rounding = KERNELS[place.partition(":")[0]]
     if kernel not in ("auto", name) or arithmetic not in (None, rounding):
         raise UnsupportedError(
-            f"{request} on {place}: kernel={kernel!r}, arithmetic={arithmetic!r}; it has the kernel {name!r}, "
-            f"in the arithmetic {rounding!r}; leave both out"
+            f"{request} on {place}: kernel={kernel!r}, arithmetic={arithmetic!r}; it has the kernel "
+            f"{name!r}, in the arithmetic {rounding!r}; leave both out"
         )
     kind = float_dtype(request, dtype)
     if out is not None:

@@ -79,7 +79,8 @@ def normer(threads: int) -> Kernel:
             out[row, at] = mul(mul(x[row, at], factor), weights[at])
             at = uint32(at + uint32(threads))
 
-    return Kernel(f"norm by {threads}", kernel, ROWS, VECTOR, ROWS, uint32, uint32, threads=threads, early=True)
+    parameters = ROWS, VECTOR, ROWS, uint32, uint32
+    return Kernel(f"norm by {threads}", kernel, *parameters, threads=threads, early=True)
 
 
 def normed(x: Any, weights: Any, epsilon: float) -> Any:
@@ -130,7 +131,8 @@ def turner(halves: bool) -> Kernel:
             out[row, column] = value
 
     name = f"turn {'halves' if halves else 'neighbours'}"
-    return Kernel(name, kernel, ROWS, ROWS, ROWS, ROWS, uint32, uint32, uint32, uint32, threads=THREADS, early=True)
+    parameters = ROWS, ROWS, ROWS, ROWS, uint32, uint32, uint32, uint32
+    return Kernel(name, kernel, *parameters, threads=THREADS, early=True)
 
 
 def turned(x: Any, halves: bool, cos: Any, sin: Any) -> Any:

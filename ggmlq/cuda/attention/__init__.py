@@ -1,1 +1,20 @@
-"""Attention over keys and values in blocks; TODO"""
+"""Attention on a GPU: keys and values stay as they are stored, a softmax runs along.
+
+    call.py        from checked operands to launches: which plan, how many parts
+    operands.py    keys and values as rows that the kernels read
+    plan.py        what a block of threads computes, where its operands lie in shared memory
+    kernel.py      any types and options, by ``mma``: for few rows, and for cards without wgmma
+    wide.py        many rows on Hopper, by ``wgmma``
+    merge.py       the parts of a row, put together
+
+and what the kernels are made of:
+
+    problem.py     positions that rows see, the part of a block
+    rows.py        copies into shared memory, tiles of 16-bit floats
+    codes.py       blocks decoded to halves
+    products.py    scores, and weights times values, of a warp
+    softmax.py     scores to weights: options, hidden positions, maxima and sums
+    results.py     sums to results
+    floats.py      queries and results of three kinds of floats
+    unrolled.py    loops that are written out
+"""

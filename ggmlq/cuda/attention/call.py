@@ -18,10 +18,10 @@ from .wide import HOPPER, WidePlan, takes
 from .wide import kernel as wide_kernel
 
 FIXED = 16  # steps of a part whose bits depend on no other row
-FEW, MANY, WIDE_ROWS = 16, 512, 65  # rows of queries: so few share their positions, for so many blocks are decoded before
+FEW = 16  # rows of queries that share their positions
+MANY, MANY_SIXTEEN = 512, 65  # rows for which blocks are decoded before; from which on wgmma takes 16 bits
 MOST = 256 << 20  # bytes of keys and values that are decoded before
 LONG = (1 << 64) - 1
-EVERYTHING = 1 << 31  # units and rows that a launch numbers
 
 
 class Extras(NamedTuple):
@@ -39,36 +39,39 @@ def attend(request: str, a: Any, invariant: bool, kind: Any) -> Any:
     if capability is not None and capability < LEAST:
         raise UnsupportedError(
             f"{request}: this GPU has compute capability {capability[0]}.{capability[1]}; the kernel needs "
-            "8.0; compute on the host with q.get(), k.to(\"cpu\") and v.to(\"cpu\")"
+            '8.0; compute on the host with q.get(), k.to("cpu") and v.to("cpu")'
         )
-    heads, queries = a.q.shape[1:3]
-    rows = heads // a.k.shape[1] * queries
+    rows = a.q.shape[1] // a.k.shape[1] * a.q.shape[2]
     shared = _holds_values(a.k, a.v)
-    decoded = rows >= MANY and not invariant and 2 * (_size(a.k) + _size(a.v)) <= MOST
+    decoded = rows >= MANY and not invariant and 2 * (_wide_values(a.k) + _wide_values(a.v)) <= MOST
     k = placed(a.k, decoded)
     v = Rows(k.name, k.raw, a.v.shape[3]) if shared else placed(a.v, decoded or a.v.shape[3] > WIDE)
     y = cp.empty((*a.q.shape[:3], v.width), kind)
     if not y.size or not a.k.shape[2]:
         y.fill(0)
         return y[..., : a.v.shape[3]]
-    extras = _extras(a)
+    q, extras = _queries(a.q, k.width), _extras(a)
     for first in range(0, v.width, WIDE):
-        width = min(WIDE, v.width - first)
-        changed = a.softcap > 0 or a.mask is not None or a.slopes is not None or a.scale <= 0
-        by_rows = rows > FEW and not invariant
-        plan: Any = None
-        if rows >= WIDE_ROWS and capability == HOPPER and not (changed or invariant) and takes(k.name, v.name, k.width, width):
-            plan = WidePlan(k.name, v.name, k.width, width)
-        else:
-            plan = plan_of(k.name, v.name, k.width, width, by_rows, shared, changed)
-        _launch(plan, _queries(a.q, k.width), k, v, a, extras, invariant, y, first)
+        plan = _plan(a, k, v, min(WIDE, v.width - first), rows, shared, invariant)
+        _launch(plan, q, k, v, a, extras, invariant, y, first)
     return y[..., : a.v.shape[3]] if v.width > a.v.shape[3] else y
 
 
-def _size(rows: Any) -> int:
+def _plan(
+    a: Any, k: Rows, v: Rows, width: int, rows: int, shared: bool, invariant: bool
+) -> Plan | WidePlan:  # fmt: skip
+    """The plan for ``width`` columns of the values."""
+    changed = a.softcap > 0 or a.mask is not None or a.slopes is not None or a.scale <= 0
+    wide = rows >= MANY_SIXTEEN and device.capability() == HOPPER and not (changed or invariant)
+    if wide and takes(k.name, v.name, k.width, width):
+        return WidePlan(k.name, v.name, k.width, width)
+    return plan_of(k.name, v.name, k.width, width, rows > FEW and not invariant, shared, changed)
+
+
+def _wide_values(rows: Any) -> int:
     """The number of values that are not in 16 bits."""
-    wide = not isinstance(rows, QuantArray) and rows.dtype.itemsize > 2
-    return int(np.prod(rows.shape)) if wide or (isinstance(rows, QuantArray) and rows.format.block_size > 1) else 0
+    sixteen = rows.format.block_size == 1 if isinstance(rows, QuantArray) else rows.dtype.itemsize == 2
+    return 0 if sixteen else int(np.prod(rows.shape))
 
 
 def _holds_values(k: Any, v: Any) -> bool:
@@ -107,8 +110,10 @@ def _extras(a: Any) -> Extras:
 
 
 def _launch(
-    plan: Plan | WidePlan, q: Any, k: Rows, v: Rows, a: Any, extras: Extras, invariant: bool, y: Any, first: int
-) -> None:
+    plan: Plan | WidePlan, q: Any, k: Rows, v: Rows, a: Any, extras: Extras, invariant: bool, y: Any,
+    first: int,
+) -> None:  # fmt: skip
+    """Launch a plan for the columns of y from ``first`` on."""
     cp = device.cupy()
     (batch, heads, queries, _), kv_heads = q.shape, k.raw.shape[1]
     positions = k.raw.shape[2] if extras.lengths is not None else int(a.lengths[0])
@@ -116,10 +121,9 @@ def _launch(
     rows, steps = group * queries, -(-positions // plan.positions)
     tiles = -(-rows // plan.rows)
     if invariant:
-        parts = -(-steps // FIXED)
+        parts = max(1, -(-steps // FIXED))
     else:
-        free = device.multiprocessors() * plan.resident // (units * tiles)
-        parts = max(1, min(free, steps))
+        parts = max(1, min(device.multiprocessors() * plan.resident // (units * tiles), steps))
     partials = cp.empty(parts * units * rows * (plan.width_v + 2), np.float32) if parts > 1 else None
     values = k.raw.data.ptr if plan.shared else v.raw.data.ptr + row_bytes(v.name, first)
     arrays = (partials, extras.mask, extras.lengths, extras.sinks, extras.slopes)
@@ -128,16 +132,17 @@ def _launch(
         *(0 if x is None else x.data.ptr for x in arrays),
     )  # fmt: skip
     mask = (0, 0, 0, 0) if extras.mask is None else extras.mask.strides
-    strides = (*k.raw.strides[:3], *v.raw.strides[:3], *mask)
+    strides = tuple(stride & LONG for stride in (*k.raw.strides[:3], *v.raw.strides[:3], *mask))
+    kind = KINDS[y.dtype.name]
     sizes = (
         queries, group, positions, kv_heads, a.window, int(a.causal or a.window > 0), KINDS[q.dtype.name],
-        KINDS[y.dtype.name], FIXED if invariant else 0, y.shape[3], first,
+        kind, FIXED if invariant else 0, y.shape[3], first,
     )  # fmt: skip
     numbers = (int(np.float32(value).view(np.uint32)) for value in (a.scale, a.softcap))
-    run = wide_kernel if isinstance(plan, WidePlan) else kernel
-    run(plan)((parts, tiles, units), (plan.threads,), addresses, tuple(s & LONG for s in strides), sizes, *numbers)
+    run = wide_kernel(plan) if isinstance(plan, WidePlan) else kernel(plan)
+    run((parts, tiles, units), (plan.threads,), addresses, strides, sizes, *numbers)
     if partials is not None:
         merger(plan.width_v)(
             (units * rows,), (THREADS,), (partials.data.ptr, addresses[3], addresses[7]),
-            (parts, units * rows, queries, group, kv_heads, KINDS[y.dtype.name], y.shape[3]),
+            (parts, units * rows, queries, group, kv_heads, kind, y.shape[3]),
         )  # fmt: skip

@@ -46,7 +46,7 @@ def upper_two(word: Any) -> Any:
 
 
 def table_reader(table: Any) -> Any:
-    """The device function that looks up four bytes below 16 in a table of signed bytes; it gives them + 128."""
+    """The device function that looks up four bytes below 16 in a table of signed bytes, and adds 128."""
     w0, w1, w2, w3 = ((np.asarray(table).astype(np.int64) + 128).astype(np.uint8).view(np.uint32)).tolist()
 
     @inlined
@@ -83,7 +83,7 @@ def code_reader(name: str) -> Any:
     assert offsets is not None
     qs, qh = offsets["qs"][1], offsets["qh"][1] if "qh" in offsets else 0
     table = {"iq4_nl": IQ4, "mxfp4": FP4}.get(name)
-    look_up = None if table is None else table_reader(table)
+    look_up: Any = None if table is None else table_reader(table)
 
     @inlined
     def of_bytes(block: Any, unit: Any) -> Any:
@@ -100,9 +100,8 @@ def code_reader(name: str) -> Any:
     def of_fifths(block: Any, unit: Any) -> Any:
         a, b, c, d = of_nibbles(block, unit)
         first, second = halves.take1(block + uint32(qh) + unit), halves.take1(block + uint32(qh + 2) + unit)
-        return (
-            a | spread(first), b | spread(first >> uint32(4)), c | spread(second), d | spread(second >> uint32(4)),
-        )  # fmt: skip
+        a, b = a | spread(first), b | spread(first >> uint32(4))
+        return a, b, c | spread(second), d | spread(second >> uint32(4))
 
     @inlined
     def of_table(block: Any, unit: Any) -> Any:
@@ -122,8 +121,8 @@ ZEROS = {"q8_0": 128, "q4_0": 8, "q5_0": 16, "q4_1": 0, "q5_1": 0, "iq4_nl": 128
 class Decoder(NamedTuple):
     """Two device functions, so that a thread reads several units before it writes one.
 
-    ``read(row, unit, found, i)`` puts a unit's ``words`` words into an array, ``convert(found, i, out)`` makes
-    pairs of halves of them.
+    ``read(row, unit, found, i)`` puts a unit's ``words`` words into an array, ``convert(found, i, out)``
+    makes pairs of halves of them.
     """
 
     words: int
@@ -172,7 +171,13 @@ def block_decoder(name: str) -> Decoder:
     count, shift = (2, 2) if units == 4 else (4, 1)  # words of codes; units of a block, as a power of two
     words = count + 2
     take1, take2, twice = halves.take1, halves.take2, halves.twice
-    sub, fma, mul, half_bits, float_of = halves.sub, halves.fma, product_of_halves, ptx.half_bits, ptx.float_of
+    sub, fma, mul, half_bits, float_of = (
+        halves.sub,
+        halves.fma,
+        product_of_halves,
+        ptx.half_bits,
+        ptx.float_of,
+    )
 
     @inlined
     def scale(block: Any) -> Any:

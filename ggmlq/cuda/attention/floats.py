@@ -1,4 +1,4 @@
-"""Pairs of floats of the three kinds, which a kernel learns when it runs: 0 float32, 1 float16, 2 bfloat16."""
+"""Pairs of floats of a kind that a kernel learns when it runs: 0 float32, 1 float16, 2 bfloat16."""
 
 from __future__ import annotations
 

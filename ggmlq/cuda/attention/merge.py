@@ -9,6 +9,7 @@ from ..intrinsics.lane import ALL_LANES, warp_and_lane
 from ..intrinsics.language import cuda, float32, types, uint32, uint64
 from ..machine.launch import Kernel, family
 from .floats import pair_storer
+from .plan import WIDTHS
 from .results import factor_of, weight_of
 from .softmax import NEVER
 
@@ -18,7 +19,7 @@ MOST = 2048  # parts
 ADDRESSES, SIZES = types.UniTuple(uint64, 3), types.UniTuple(uint32, 7)
 
 
-@family((width,) for width in (64, 128, 256))
+@family((width,) for width in WIDTHS)
 def merger(width: int) -> Kernel:
     """The kernel for parts of ``width`` columns: a block a row; threads share its columns and parts."""
     lanes = width // FOUR

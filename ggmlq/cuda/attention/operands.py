@@ -1,7 +1,7 @@
 """Keys and values as the kernel reads them: rows of bytes that begin at multiples of 16.
 
-Types that the kernel does not decode, and blocks for many rows of queries, are decoded before it. Rows that lie
-otherwise are copied.
+Types that the kernel does not decode, and blocks for many rows of queries, are decoded before it. Rows that
+lie otherwise are copied.
 """
 
 from __future__ import annotations

@@ -11,9 +11,10 @@ from ...formats import FORMATS, BlockFormat
 LANES, EDGE = 32, 16  # of a warp; rows or positions of a tile of ``mma``
 PAD = 16  # bytes behind each row of a tile: rows of ldmatrix then lie in banks of their own
 SIXTEEN = ("f16", "bf16")  # types that are copied as they are
-FLOATS = (*SIXTEEN, "f32")
 DECODED = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "mxfp4", "f32")  # on the way to a tile
 WIDE = 256  # columns of values that a block has sums for
+USUAL = (("f16", "f16"), ("bf16", "bf16"), ("q8_0", "q8_0"), ("q4_0", "q4_0"), ("q8_0", "q4_0"))
+WIDTHS = (64, 128, 256)  # the usual ones
 
 
 def row_bytes(name: str, width: int) -> int:
@@ -50,7 +51,8 @@ class Plan:
     def __str__(self) -> str:
         kind = "rows" if self.by_rows else "positions"
         values = "in keys" if self.shared else self.v
-        return f"{self.k}, {values}, {self.width}/{self.width_v}, {self.warps} warps by {kind}{', options' * self.options}"
+        changed = ", options" if self.options else ""
+        return f"{self.k}, {values}, {self.width}/{self.width_v}, {self.warps} warps by {kind}{changed}"
 
     @property
     def threads(self) -> int:
@@ -96,6 +98,16 @@ class Plan:
     def decodes(self, name: str) -> bool:
         """True if rows of a type are decoded, not copied, into a tile."""
         return name not in SIXTEEN
+
+    def length(self, name: str, width: int) -> int:
+        """Bytes from row to row of a stage."""
+        return row_bytes(name, width) if self.decodes(name) else self.pitch(width)
+
+    @property
+    def ahead(self) -> int:
+        """Steps that are copied ahead: a stage is free as soon as both its parts are decoded."""
+        both = self.decodes(self.k) and (self.shared or self.decodes(self.v))
+        return self.stages if both else self.stages - 1
 
     def tile(self, width: int) -> int:
         """Bytes of a tile of 16-bit numbers."""
@@ -149,14 +161,19 @@ class Plan:
 
 def plans() -> Iterator[tuple[Plan]]:
     """Plans of the usual widths and types; others are made alike."""
-    for name, width in product((*SIXTEEN, *DECODED), (64, 128, 256)):
-        yield from ((plan_of(name, name, width, width, by_rows),) for by_rows in (False, True))
+    for (k, v), width, by_rows in product(USUAL, WIDTHS, (False, True)):
+        yield (plan_of(k, v, width, width, by_rows),)
 
 
-SHARED, ALL_SHARED = 99 << 10, 228 << 10  # bytes that a block may have on any card, that Hopper's blocks share
+SHARED, ALL_SHARED = (
+    99 << 10,
+    228 << 10,
+)  # bytes that a block may have on any card, that Hopper's blocks share
 
 
-def plan_of(k: str, v: str, width: int, width_v: int, by_rows: bool, shared: bool = False, options: bool = False) -> Plan:
+def plan_of(
+    k: str, v: str, width: int, width_v: int, by_rows: bool, shared: bool = False, options: bool = False
+) -> Plan:
     """The largest plan that fits."""
     plan = Plan(k, v, width, width_v, 4, by_rows, shared, options)
     while plan.shared_bytes > SHARED and plan.warps > 1:

@@ -1,11 +1,21 @@
-"""The positions that rows of queries see, and the part of them that a block goes over."""
+"""The rows of queries of a block, the positions that they see, and the part of them that it goes over."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
+from ..intrinsics import bf16x2
 from ..intrinsics.atoms import inlined
-from ..intrinsics.language import int32, uint32
+from ..intrinsics.language import cuda, int32, types, uint32, uint64
+
+# Parameters. Addresses: q, k, v, y, parts, mask, lengths, sinks, slopes; 0 for what there is not.
+ADDRESSES = types.UniTuple(uint64, 9)
+# Bytes from one to the next: sequences, heads and positions of k, those of v, then [B, H, T, S] of the mask.
+STRIDES = types.UniTuple(uint64, 10)
+# Queries, heads of a group, positions, heads of keys, window, causal, kinds of q and of y, steps of a fixed
+# part, columns of y, the first column of values in keys.
+SIZES = types.UniTuple(uint32, 11)
 
 
 @inlined
@@ -46,3 +56,67 @@ def seen_by(query: Any, queries: Any, causal: Any, window: Any, length: Any) -> 
     if window != uint32(0):
         begin = place - int32(window) + int32(1)
     return begin, end
+
+
+@inlined
+def length_of(addresses: Any, sizes: Any) -> Any:
+    """The number of positions of the block's sequence."""
+    load8, length = bf16x2.load8, int32(sizes[2])
+    if addresses[6] != uint64(0):
+        at = addresses[6] + uint64(uint32(cuda.blockIdx.z) // sizes[3]) * uint64(8)
+        length = max(int32(0), min(length, int32(load8(at)[0])))
+    return length
+
+
+@cache
+def block_finder(rows_count: int, step: int) -> Any:
+    """The device function that finds what a block of so many rows does, in steps of so many positions.
+
+    Blocks are (part of the positions, rows of a head of keys, head of keys of a sequence); of rows the last
+    ones, which see most, come first. It gives the first row, their number, the first position that all see
+    and the end of those, then the end of what one sees, the first step and the end of steps.
+    """
+
+    @inlined
+    def find(sizes: Any, length: Any) -> Any:
+        rows = sizes[0] * sizes[1]
+        start = uint32(cuda.gridDim.y - cuda.blockIdx.y - 1) * uint32(rows_count)
+        count = min(uint32(rows_count), rows - start)
+        begin, begin_of_all, end_of_all, end = limits(
+            start, start + count - uint32(1), sizes[0], sizes[5], sizes[4], length
+        )
+        part, parts = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
+        first, last = part_of(begin, end, int32(step), part, parts, sizes[8])
+        return start, count, (begin_of_all, min(end_of_all, end)), end, first, last
+
+    return find
+
+
+@cache
+def rows_finder(first: int) -> Any:
+    """The device function for the address of a block's keys or values, whose strides begin at ``first``."""
+    second = first + 1
+
+    @inlined
+    def find(address: Any, strides: Any, sizes: Any) -> Any:
+        unit = uint32(cuda.blockIdx.z)
+        sequence = unit // sizes[3]
+        head = unit - sequence * sizes[3]
+        return address + uint64(sequence) * strides[first] + uint64(head) * strides[second]
+
+    return find
+
+
+@inlined
+def queries_of(addresses: Any, sizes: Any, start: Any, width: Any) -> Any:
+    """The address of a block's rows of queries."""
+    row = uint64(uint32(cuda.blockIdx.z)) * uint64(sizes[0] * sizes[1]) + uint64(start)
+    return addresses[0] + row * uint64(width) * (uint64(4) if sizes[6] == uint32(0) else uint64(2))
+
+
+@inlined
+def look(begins: Any, ends: Any, row: Any, sizes: Any, length: Any) -> None:
+    """Find which positions the rows ``row`` and ``row`` + 8 see; those beyond the last see what it sees."""
+    for r in range(2):
+        query = uint32(min(row + uint32(8 * r), sizes[0] * sizes[1] - uint32(1))) % sizes[0]
+        begins[r], ends[r] = seen_by(query, sizes[0], sizes[5], sizes[4], length)

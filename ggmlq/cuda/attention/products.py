@@ -40,8 +40,7 @@ def key_place(lane: Any, pitch: Any) -> Any:
 def clearer(eights: int) -> Any:
     """The device function that sets so many times eight numbers to zero."""
 
-    @inlined
-    def clear(j: Any, s: Any, _: Any, __: Any, ___: Any, ____: Any, _____: Any) -> None:
+    def clear(j: Any, s: Any) -> None:
         for i in range(8):
             s[8 * j + i] = float32(0)
 
@@ -54,8 +53,7 @@ def scorer(plan: Plan) -> Any:
     groups, steps, pitch = plan.span // EDGE, plan.width // EDGE, plan.pitch(plan.width)
     mma, load, add = multiplier(plan.k), halves.load_matrices, ptx.add
 
-    @inlined
-    def sixteen(j: Any, a: Any, keys: Any, s: Any, _: Any, __: Any, ___: Any) -> None:
+    def sixteen(j: Any, a: Any, keys: Any, s: Any) -> None:
         b = load(keys + uint32(j * EDGE * pitch))
         o = 8 * j
         v = mma(a[0], a[1], a[2], a[3], b[0], b[1], s[o], s[o + 1], s[o + 2], s[o + 3])
@@ -63,27 +61,27 @@ def scorer(plan: Plan) -> Any:
         v = mma(a[0], a[1], a[2], a[3], b[2], b[3], s[o + 4], s[o + 5], s[o + 6], s[o + 7])
         s[o + 4], s[o + 5], s[o + 6], s[o + 7] = v[0], v[1], v[2], v[3]
 
-    all_positions = unrolled(groups, sixteen)
+    all_positions, one = unrolled(groups, sixteen), unrolled(1, sixteen)
 
     clear_all = clearer(groups)
 
     @inlined
     def score(queries: Any, keys: Any, s: Any) -> None:
-        clear_all(0, s, 0, 0, 0, 0, 0)
+        clear_all(0, s)
         for step in range(steps):
             a = load(queries + uint32(step) * uint32(2 * EDGE))
-            all_positions(0, a, keys + uint32(step) * uint32(2 * EDGE), s, 0, 0, 0)
+            all_positions(0, a, keys + uint32(step) * uint32(2 * EDGE), s)
 
     @inlined
     def score_in_two(queries: Any, keys: Any, s: Any) -> None:
         other = cuda.local.array(8, float32)
-        clear_all(0, s, 0, 0, 0, 0, 0)
-        clear_all(0, other, 0, 0, 0, 0, 0)
+        clear_all(0, s)
+        clear_all(0, other)
         for step in range(0, steps, 2):
             at = uint32(step) * uint32(2 * EDGE)
             a, b = load(queries + at), load(queries + at + uint32(2 * EDGE))
-            sixteen(0, a, keys + at, s, 0, 0, 0)
-            sixteen(0, b, keys + at + uint32(2 * EDGE), other, 0, 0, 0)
+            one(0, a, keys + at, s)
+            one(0, b, keys + at + uint32(2 * EDGE), other)
         for i in range(8):
             s[i] = add(s[i], other[i])
 
@@ -100,7 +98,6 @@ def mixer(plan: Plan) -> Any:
     together = next(n for n in (4, 2, 1) if columns % n == 0)
     narrowed = bf16x2.narrowed if name == "bf16" else halves.narrowed
 
-    @inlined
     def sixteens(first: Any, a0: Any, a1: Any, a2: Any, a3: Any, values: Any, o: Any) -> None:
         for i in range(together):
             j = first + i
@@ -113,8 +110,7 @@ def mixer(plan: Plan) -> Any:
 
     all_columns = unrolled(columns // together, sixteens, together)
 
-    @inlined
-    def group(j: Any, s: Any, values: Any, o: Any, _: Any, __: Any, ___: Any) -> None:
+    def group(j: Any, s: Any, values: Any, o: Any) -> None:
         i = 8 * j
         a0, a1 = narrowed(s[i], s[i + 1]), narrowed(s[i + 2], s[i + 3])
         a2, a3 = narrowed(s[i + 4], s[i + 5]), narrowed(s[i + 6], s[i + 7])
@@ -124,6 +120,6 @@ def mixer(plan: Plan) -> Any:
 
     @inlined
     def mix(s: Any, values: Any, o: Any) -> None:
-        all_groups(0, s, values, o, 0, 0, 0)
+        all_groups(0, s, values, o)
 
     return mix

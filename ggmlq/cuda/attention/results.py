@@ -49,10 +49,9 @@ def whole_total(total: Any) -> Any:
 @cache
 def rows_writer(plan: Plan) -> Any:
     """The device function that writes what the warps of a block have found, each of its own rows."""
-    columns, pairs, width = plan.width_v // 8, plan.width_v // 2, plan.width_v
-    store, store_float, mul, bits = pair_storer(), ptx.store_float, ptx.mul, uint32
+    columns, width = plan.width_v // 8, plan.width_v
+    store, mul, bits = pair_storer(), ptx.mul, uint32
 
-    @inlined
     def eight(j: Any, o: Any, factors: Any, places: Any, inside: Any, kind: Any, t: Any) -> None:
         for r in range(2):
             if inside[r] != bits(0):
@@ -62,10 +61,8 @@ def rows_writer(plan: Plan) -> Any:
     all_columns = unrolled(columns, eight)
 
     @inlined
-    def write(
-        o: Any, tops: Any, totals: Any, start: Any, count: Any, rows: Any, addresses: Any, sizes: Any
-    ) -> None:
-        (warp, lane), unit = warp_and_lane(), uint32(cuda.blockIdx.z)
+    def write(o: Any, tops: Any, totals: Any, start: Any, count: Any, addresses: Any, sizes: Any) -> None:
+        (warp, lane), unit, rows = warp_and_lane(), uint32(cuda.blockIdx.z), sizes[0] * sizes[1]
         g, t = g_and_t(lane)
         factors, inside = cuda.local.array(2, float32), cuda.local.array(2, uint32)
         places, kind = cuda.local.array(2, uint64), sizes[7]
@@ -100,28 +97,26 @@ def stats_of(parts: Any, rows: Any, width: Any) -> Any:
 
 @cache
 def positions_writer(plan: Plan) -> Any:
-    """The device function that adds what the warps of a block have found at their positions, and writes it."""
+    """The device function that adds what the warps of a block have found, each at its positions."""
     columns, pairs, width, pitch = plan.width_v // 8, plan.width_v // 2, plan.width_v, plan.sums_pitch
     warps, threads, stats_at = plan.warps, plan.threads, 4 * plan.warps * EDGE * plan.sums_pitch
     store, put_pair, take_pair = pair_storer(), halves.put_pair, ptx.take_pair
     larger, fma, mul, base = ptx.larger, ptx.fma, ptx.mul, ptx.shared_base
 
-    @inlined
-    def eight(j: Any, o: Any, to: Any, _: Any, __: Any, ___: Any, ____: Any) -> None:
+    def eight(j: Any, o: Any, to: Any) -> None:
         for r in range(2):
             put_pair(to + uint32(32 * j + 8 * r * pitch * 4), o[4 * j + 2 * r], o[4 * j + 2 * r + 1])
 
     all_columns = unrolled(columns, eight)
 
     @inlined
-    def write(
-        o: Any, tops: Any, totals: Any, start: Any, count: Any, rows: Any, addresses: Any, sizes: Any
-    ) -> None:
+    def write(o: Any, tops: Any, totals: Any, start: Any, count: Any, addresses: Any, sizes: Any) -> None:
         (warp, lane), unit, at = warp_and_lane(), uint32(cuda.blockIdx.z), base()
+        rows = sizes[0] * sizes[1]
         g, t = g_and_t(lane)
         cuda.syncthreads()
         place = warp * uint32(EDGE) + g
-        all_columns(0, o, at + place * uint32(pitch * 4) + t * uint32(8), 0, 0, 0, 0)
+        all_columns(0, o, at + place * uint32(pitch * 4) + t * uint32(8))
         for r in range(2):
             total = whole_total(totals[r])
             if t == uint32(0):
@@ -138,7 +133,10 @@ def positions_writer(plan: Plan) -> Any:
                 for w in range(warps):
                     top = larger(top, take_pair(stats + uint32(w * EDGE * 8))[0])
                 for w in range(warps):
-                    found, two = take_pair(stats + uint32(w * EDGE * 8)), take_pair(sums + uint32(w * EDGE * pitch * 4))
+                    found, two = (
+                        take_pair(stats + uint32(w * EDGE * 8)),
+                        take_pair(sums + uint32(w * EDGE * pitch * 4)),
+                    )
                     weight = weight_of(found[0], top)
                     total = fma(found[1], weight, total)
                     low, high = fma(two[0], weight, low), fma(two[1], weight, high)

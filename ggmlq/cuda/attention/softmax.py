@@ -1,7 +1,7 @@
 """The softmax of a warp's scores, in powers of two: a running maximum and sum of each row.
 
-Scores are changed where options ask for it (soft cap, ALiBi, a mask), and are minus infinity at positions that
-a row does not see. A row that has seen nothing has a maximum of minus infinity, and its weights are zeros.
+Scores are changed where options ask for it (soft cap, ALiBi, a mask), and are minus infinity at positions
+that a row does not see. A row that has seen nothing has a maximum of minus infinity; its weights are zeros.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def reciprocal(a: Any) -> Any:
 
 @inlined
 def hyperbolic_tangent(x: Any) -> Any:
-    """tanh x, by a power of two."""
+    """Tanh x, by a power of two."""
     power = power_of_two(ptx.mul(x, float32(2 / math.log(2))))
     return ptx.fma(float32(-2), reciprocal(ptx.add(float32(1), power)), float32(1))
 
@@ -51,7 +51,6 @@ def changer(plan: Plan) -> Any:
         ptx.mul, ptx.fma, ptx.div, ptx.load_float, hyperbolic_tangent,
     )  # fmt: skip
 
-    @inlined
     def four(j: Any, s: Any, at: Any, rows: Any, numbers: Any, mask: Any, apart: Any) -> None:
         # rows: places of both, positions; numbers: scale, cap, slopes of both
         scale, cap = numbers[0], numbers[1]
@@ -71,12 +70,44 @@ def changer(plan: Plan) -> Any:
     return unrolled(plan.span // 8, four)
 
 
+@inlined
+def read_options(
+    numbers: Any, places: Any, apart: Any, row: Any, addresses: Any, strides: Any, sizes: Any, length: Any
+) -> Any:
+    """Read what changes the scores of the rows ``row`` and ``row`` + 8; the address of the mask of the first.
+
+    ``numbers``: scale and cap, which are there, then slopes. ``places``: positions of both rows, of which
+    the last query has the last one, then the number of all. ``apart``: bytes between positions of the mask,
+    and between both rows.
+    """
+    load_float, mask = ptx.load_float, uint64(0)
+    unit = uint32(cuda.blockIdx.z)
+    sequence = unit // sizes[3]
+    for r in range(2):
+        own = uint32(min(row + uint32(8 * r), sizes[0] * sizes[1] - uint32(1)))
+        query, head = own % sizes[0], (unit - sequence * sizes[3]) * sizes[1] + own // sizes[0]
+        places[r] = length - int32(sizes[0]) + int32(query)
+        numbers[2 + r] = float32(0) if addresses[5] == uint64(0) else float32(1)
+        if addresses[8] != uint64(0):
+            numbers[2 + r] = load_float(addresses[8] + uint64(head) * uint64(4))
+        at = (
+            addresses[5]
+            + uint64(sequence) * strides[6]
+            + uint64(head) * strides[7]
+            + uint64(query) * strides[8]
+        )
+        if r == 0:
+            mask = at
+        apart[1] = at - mask
+    places[2], apart[0] = int32(sizes[2]), strides[9]
+    return mask if addresses[5] != uint64(0) else uint64(0)
+
+
 @cache
 def hider(plan: Plan) -> Any:
     """The device function that hides positions which a row does not see."""
 
-    @inlined
-    def four(j: Any, s: Any, at: Any, begins: Any, ends: Any, _: Any, __: Any) -> None:
+    def four(j: Any, s: Any, at: Any, begins: Any, ends: Any) -> None:
         for r in range(2):
             for i in range(2):
                 position = at + int32(8 * j + i)
@@ -97,13 +128,11 @@ def weigher(plan: Plan) -> Any:
     larger, fma, mul, add, sub, exp2 = ptx.larger, ptx.fma, ptx.mul, ptx.add, ptx.sub, power_of_two
     lanes_where_equal = votes.lanes_where_equal
 
-    @inlined
-    def largest(j: Any, s: Any, most: Any, _: Any, __: Any, ___: Any, ____: Any) -> None:
+    def largest(j: Any, s: Any, most: Any) -> None:
         for r in range(2):
             most[r] = larger(most[r], larger(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]))
 
-    @inlined
-    def power(j: Any, s: Any, factor: Any, bases: Any, sums: Any, _: Any, __: Any) -> None:
+    def power(j: Any, s: Any, factor: Any, bases: Any, sums: Any) -> None:
         for r in range(2):
             for i in range(2):
                 weight = exp2(fma(s[4 * j + 2 * r + i], factor, -bases[r]))
@@ -118,7 +147,7 @@ def weigher(plan: Plan) -> Any:
         sums = cuda.local.array(2, float32)
         for r in range(2):
             most[r], sums[r] = NEVER, float32(0)
-        find_largest(0, s, most, 0, 0, 0, 0)
+        find_largest(0, s, most)
         grown = uint32(0)
         for r in range(2):
             most[r] = larger(most[r], cuda.shfl_xor_sync(ALL_LANES, most[r], 1))
@@ -129,7 +158,7 @@ def weigher(plan: Plan) -> Any:
             if most[r] > tops[r]:
                 grown = uint32(1)
             tops[r] = most[r]
-        take_powers(0, s, factor, bases, sums, 0, 0)
+        take_powers(0, s, factor, bases, sums)
         for r in range(2):
             totals[r] = fma(totals[r], ratios[r], sums[r])
         return lanes_where_equal(grown, uint32(0)) != uint32(ALL_LANES)
@@ -138,12 +167,31 @@ def weigher(plan: Plan) -> Any:
 
 
 @cache
+def weights_maker(plan: Any) -> Any:
+    """The device function that makes weights of a step's scores, hidden where a row sees nothing.
+
+    ``seen``: the first position that all rows see, and the end of those. It returns what ``weigh`` does.
+    """
+    step, hide, weigh = plan.positions, hider(plan), weigher(plan)
+
+    @inlined
+    def make(
+        s: Any, origin: Any, column: Any, seen: Any, begins: Any, ends: Any, factor: Any, tops: Any,
+        totals: Any, ratios: Any,
+    ) -> Any:  # fmt: skip
+        if origin < seen[0] or origin + int32(step) > seen[1]:
+            hide(0, s, origin + column, begins, ends)
+        return weigh(s, factor, tops, totals, ratios)
+
+    return make
+
+
+@cache
 def shrinker(plan: Plan) -> Any:
     """The device function that multiplies the sums of both rows by a ratio each."""
     mul = ptx.mul
 
-    @inlined
-    def four(j: Any, o: Any, ratios: Any, _: Any, __: Any, ___: Any, ____: Any) -> None:
+    def four(j: Any, o: Any, ratios: Any) -> None:
         for r in range(2):
             for i in range(2):
                 o[4 * j + 2 * r + i] = mul(o[4 * j + 2 * r + i], ratios[r])

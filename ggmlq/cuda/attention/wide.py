@@ -9,26 +9,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..intrinsics import bf16x2, dependent_launch, halves, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..intrinsics.warpgroup import publish
-from ..intrinsics.wgmma16 import PART, mix_starter, score_starter, settler
+from ..intrinsics.wgmma16 import mix_starter, score_starter, settler
 from ..machine.launch import Kernel, family
 from .floats import pair_loader
-from .kernel import ADDRESSES, SIZES, STRIDES
-from .plan import EDGE, LANES, SIXTEEN
-from .problem import limits, part_of, seen_by
+from .plan import EDGE, LANES, SIXTEEN, WIDTHS
+from .problem import ADDRESSES, SIZES, STRIDES, block_finder, length_of, look, queries_of, rows_finder
 from .products import clearer
 from .results import rows_writer
 from .rows import CHUNK
-from .softmax import LOG2_E, NEVER, hider, shrinker, weigher
+from .softmax import LOG2_E, NEVER, shrinker, weights_maker
 from .unrolled import unrolled
 
-HOPPER, MOST = (9, 0), 256  # its capability; columns
+HOPPER = (9, 0)
 WARPS, STAGES, LINE = 8, 2, 128  # of a block; of keys and of values; bytes of a swizzled row
 
 
@@ -65,6 +64,10 @@ class WidePlan:
         """Positions of a step that a warp has: all."""
         return self.positions
 
+    def tile(self, width: int) -> int:
+        """Bytes of a tile of keys or values."""
+        return 2 * self.positions * width
+
     @property
     def keys_at(self) -> int:
         """Offset of the stages of keys."""
@@ -73,17 +76,17 @@ class WidePlan:
     @property
     def values_at(self) -> int:
         """Offset of the stages of values."""
-        return self.keys_at + 2 * STAGES * self.positions * self.width
+        return self.keys_at + STAGES * self.tile(self.width)
 
     @property
     def shared_bytes(self) -> int:
         """Bytes of shared memory; tiles begin at a multiple of 1024."""
-        return 1024 + self.values_at + 2 * STAGES * self.positions * self.width_v
+        return 1024 + self.values_at + STAGES * self.tile(self.width_v)
 
 
 def takes(k: str, v: str, width: int, width_v: int) -> bool:
     """True if there is a plan for keys and values of these types and widths."""
-    fits = all(n in (64, 128, MOST) for n in (width, width_v))
+    fits = width in WIDTHS and width_v in WIDTHS
     return fits and k in SIXTEEN and v in SIXTEEN
 
 
@@ -142,43 +145,71 @@ def packer(plan: WidePlan) -> Any:
     """The device function that rounds weights to pairs of 16 bits."""
     narrowed = bf16x2.narrowed if plan.v == "bf16" else halves.narrowed
 
-    @inlined
-    def four(j: Any, s: Any, pairs: Any, _: Any, __: Any, ___: Any, ____: Any) -> None:
+    def four(j: Any, s: Any, pairs: Any) -> None:
         for i in range(4):
             pairs[4 * j + i] = narrowed(s[8 * j + 2 * i], s[8 * j + 2 * i + 1])
 
     return unrolled(plan.span // 16, four)
 
 
-@family(
-    (WidePlan(kind, kind, width, width),) for kind in ("f16", "bf16") for width in (64, 128, 256)
-)
-def kernel(plan: WidePlan) -> Kernel:
-    """The kernel: block (part of the positions, rows of a head of keys, head of keys of a sequence)."""
-    rows_count, step, width, width_v = plan.rows, plan.positions, plan.width, plan.width_v
-    keys_at, values_at = plan.keys_at, plan.values_at
-    tile_k, tile_v = 2 * step * width, 2 * step * width_v
-    group_rows = 64 * LINE  # bytes of the rows of a warpgroup, in a part
-    part_rows = rows_count * LINE
-    copy_keys, copy_values, load_queries = tile_copier(plan, width), tile_copier(plan, width_v), query_loader(plan)
-    start_scores, start_mix = score_starter(step, width, plan.k), mix_starter(step, width_v, plan.v)
-    settle_scores, settle_first = settler(step // 2, 1), settler(step // 2, 0)
-    settle_sums = settler(width_v // 2, 0)
-    hide, weigh, shrink, pack = hider(plan), weigher(plan), shrinker(plan), packer(plan)
-    write, clear, base, commit = rows_writer(plan), clearer(width_v // 16), ptx.shared_base, ptx.commit
-    wait, load8, float_of, take_turn = ptx.wait_for_all_but(0), bf16x2.load8, ptx.float_of, dependent_launch.take_turn
-    o_count, s_count, pair_count = width_v // 2, step // 2, step // 4
+@cache
+def fetcher(plan: WidePlan, values: bool) -> Any:
+    """The device function that starts to copy the keys, or values, of a step into their stage."""
+    at, width = (plan.values_at, plan.width_v) if values else (plan.keys_at, plan.width)
+    copy, step, tile_bytes = tile_copier(plan, width), plan.positions, plan.tile(width)
+    stride = 5 if values else 2
 
     @inlined
-    def fetch_keys(at: Any, keys: Any, strides: Any, tile: Any, last: Any, end: Any) -> None:
+    def fetch(base: Any, rows: Any, strides: Any, tile: Any, last: Any, end: Any) -> None:
         if tile < last:
-            to = at + uint32(keys_at) + uint32(tile & int32(1)) * uint32(tile_k)
-            copy_keys(to, keys, strides[2], uint32(tile * int32(step)), uint32(end))
+            to = base + uint32(at) + uint32(tile & int32(1)) * uint32(tile_bytes)
+            copy(to, rows, strides[stride], uint32(tile * int32(step)), uint32(end))
+
+    return fetch
+
+
+class Products(NamedTuple):
+    """Device functions that start the products of a step and wait for them."""
+
+    score: Any  # (s, base, warp, tile): scores of a step
+    mix: Any  # (o, pairs, base, tile): weights of a step times its values
+    settle_scores: Any  # while values are still being mixed
+    settle_alone: Any
+    settle_sums: Any
+
+
+@cache
+def products(plan: WidePlan) -> Products:
+    """The products of a plan."""
+    step, width, width_v = plan.positions, plan.width, plan.width_v
+    start_scores, start_mix = score_starter(step, width, plan.k), mix_starter(step, width_v, plan.v)
+    keys_at, values_at, tile_k, tile_v = plan.keys_at, plan.values_at, plan.tile(width), plan.tile(width_v)
+    group_rows, part_rows = 64 * LINE, plan.rows * LINE  # bytes in a part: of a warpgroup, of all
 
     @inlined
-    def fetch_values(at: Any, values: Any, strides: Any, tile: Any, end: Any) -> None:
-        to = at + uint32(values_at) + uint32(tile & int32(1)) * uint32(tile_v)
-        copy_values(to, values, strides[5], uint32(tile * int32(step)), uint32(end))
+    def score(s: Any, base: Any, warp: Any, tile: Any) -> None:
+        keys = base + uint32(keys_at) + uint32(tile & int32(1)) * uint32(tile_k)
+        start_scores(s, base + (warp >> uint32(2)) * uint32(group_rows), keys, uint32(part_rows))
+
+    @inlined
+    def mix(o: Any, pairs: Any, base: Any, tile: Any) -> None:
+        start_mix(o, pairs, base + uint32(values_at) + uint32(tile & int32(1)) * uint32(tile_v))
+
+    scores = step // 2
+    return Products(score, mix, settler(scores, 1), settler(scores, 0), settler(width_v // 2, 0))
+
+
+@cache
+def walker(plan: WidePlan) -> Any:
+    """The device function that goes over the steps of a block; there is at least one.
+
+    The scores of a step and the results of the one before are made together. Exponentials of the former
+    are taken while the latter are still being made.
+    """
+    score, mix, settle_scores, settle_alone, settle_sums = products(plan)
+    fetch_keys, fetch_values = fetcher(plan, False), fetcher(plan, True)
+    weigh, shrink, pack, commit = weights_maker(plan), shrinker(plan), packer(plan), ptx.commit
+    wait, step, s_count, pair_count = ptx.wait_for_all_but(0), plan.positions, plan.span // 2, plan.span // 4
 
     @inlined
     def arrive() -> None:
@@ -186,89 +217,74 @@ def kernel(plan: WidePlan) -> Kernel:
         publish()
         cuda.syncthreads()
 
-    def attend(
-        addresses: Any,  # q k v y, parts, mask, lengths, sinks, slopes; 0 for what there is not
-        strides: Any,  # of k and v: sequence, head, position in bytes; then those of a mask
-        sizes: Any,  # queries, group, positions, heads of keys, window, causal, kinds of q and y, fixed, columns
-        scale: Any, cap: Any,  # bits of floats
+    @inlined
+    def walk(
+        o: Any, tops: Any, totals: Any, at: Any, warp: Any, keys: Any, values: Any, strides: Any, first: Any,
+        last: Any, end: Any, seen: Any, column: Any, begins: Any, ends: Any, factor: Any,
     ) -> None:  # fmt: skip
+        s, pairs = cuda.local.array(s_count, float32), cuda.local.array(pair_count, uint32)
+        ratios = cuda.local.array(2, float32)
+        arrive()
+        fetch_keys(at, keys, strides, first + int32(1), last, end)
+        fetch_values(at, values, strides, first, last, end)
+        commit()
+        score(s, at, warp, first)
+        settle_alone(s)
+        weigh(s, first * int32(step), column, seen, begins, ends, factor, tops, totals, ratios)
+        pack(0, s, pairs)
+        for tile in range(first + int32(1), last):
+            arrive()
+            fetch_keys(at, keys, strides, tile + int32(1), last, end)
+            fetch_values(at, values, strides, tile, last, end)
+            commit()
+            score(s, at, warp, tile)
+            mix(o, pairs, at, tile + int32(1))
+            settle_scores(s)
+            grown = weigh(s, tile * int32(step), column, seen, begins, ends, factor, tops, totals, ratios)
+            settle_sums(o)
+            if grown:
+                shrink(0, o, ratios)
+            pack(0, s, pairs)
+        arrive()
+        mix(o, pairs, at, last + int32(1))
+        settle_sums(o)
+
+    return walk
+
+
+@family((WidePlan(kind, kind, width, width),) for kind in SIXTEEN for width in WIDTHS)
+def kernel(plan: WidePlan) -> Kernel:
+    """The kernel: block (part of the positions, rows of a head of keys, head of keys of a sequence)."""
+    width, sums = plan.width, plan.width_v // 2
+    find, find_keys, find_values = block_finder(plan.rows, plan.positions), rows_finder(0), rows_finder(3)
+    fetch_keys, load_queries, walk = fetcher(plan, False), query_loader(plan), walker(plan)
+    write, clear, base, commit = rows_writer(plan), clearer(sums // 8), ptx.shared_base, ptx.commit
+    float_of, take_turn = ptx.float_of, dependent_launch.take_turn
+
+    def attend(addresses: Any, strides: Any, sizes: Any, scale: Any, cap: Any) -> None:
         take_turn()
-        warp, lane = warp_and_lane()
+        (warp, lane), length = warp_and_lane(), length_of(addresses, sizes)
         g, t = g_and_t(lane)
-        queries, group, kv_heads, window, causal = sizes[0], sizes[1], sizes[3], sizes[4], sizes[5]
-        unit = uint32(cuda.blockIdx.z)
-        sequence = unit // kv_heads
-        kv_head = unit - sequence * kv_heads
-        rows = queries * group
-        start = uint32(cuda.gridDim.y - cuda.blockIdx.y - 1) * uint32(rows_count)
-        count = min(uint32(rows_count), rows - start)
-        length = int32(sizes[2])
-        if addresses[6] != uint64(0):
-            length = max(int32(0), min(length, int32(load8(addresses[6] + uint64(sequence) * uint64(8))[0])))
-        begin, begin_of_all, end_of_all, end = limits(
-            start, start + count - uint32(1), queries, causal, window, length
-        )
-        end_of_all = min(end_of_all, end)
-        first, last = part_of(
-            begin, end, int32(step), uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x), sizes[8]
-        )
-        keys = addresses[1] + uint64(sequence) * strides[0] + uint64(kv_head) * strides[1]
-        values = addresses[2] + uint64(sequence) * strides[3] + uint64(kv_head) * strides[4]
+        start, count, seen, end, first, last = find(sizes, length)
+        keys, values = find_keys(addresses[1], strides, sizes), find_values(addresses[2], strides, sizes)
         at = (base() + uint32(1023)) & uint32(0xFFFFFC00)
         fetch_keys(at, keys, strides, first, last, end)
         commit()
-        width_bytes = uint64(4 * width) if sizes[6] == uint32(0) else uint64(2 * width)
-        first_row = uint64(unit) * uint64(rows) + uint64(start)
-        load_queries(at, addresses[0] + first_row * width_bytes, sizes[6], count)
+        load_queries(at, queries_of(addresses, sizes, start, width), sizes[6], count)
         begins, ends = cuda.local.array(2, int32), cuda.local.array(2, int32)
-        for r in range(2):
-            row = uint32(min(start + warp * uint32(EDGE) + g + uint32(8 * r), rows - uint32(1)))
-            begins[r], ends[r] = seen_by(row % queries, queries, causal, window, length)
-        tops, totals, ratios = (
-            cuda.local.array(2, float32), cuda.local.array(2, float32), cuda.local.array(2, float32),
-        )  # fmt: skip
-        o, s = cuda.local.array(o_count, float32), cuda.local.array(s_count, float32)
-        pairs = cuda.local.array(pair_count, uint32)
-        clear(0, o, 0, 0, 0, 0, 0)
+        look(begins, ends, start + warp * uint32(EDGE) + g, sizes, length)
+        tops, totals = cuda.local.array(2, float32), cuda.local.array(2, float32)
+        o, column = cuda.local.array(sums, float32), int32(t) * int32(2)
+        factor = ptx.mul(float_of(scale), LOG2_E)
+        clear(0, o)
         for r in range(2):
             tops[r], totals[r] = NEVER, float32(0)
-        factor = ptx.mul(float_of(scale), LOG2_E)
-        q_at = at + (warp >> uint32(2)) * uint32(group_rows)
-        column = int32(t) * int32(2)
         if first < last:
-            arrive()
-            fetch_keys(at, keys, strides, first + int32(1), last, end)
-            fetch_values(at, values, strides, first, end)
-            commit()
-            start_scores(s, q_at, at + uint32(keys_at) + uint32(first & int32(1)) * uint32(tile_k), uint32(part_rows))
-            settle_first(s)
-            origin = first * int32(step)
-            if origin < begin_of_all or origin + int32(step) > end_of_all:
-                hide(0, s, origin + column, begins, ends, 0, 0)
-            weigh(s, factor, tops, totals, ratios)
-            pack(0, s, pairs, 0, 0, 0, 0)
-            for tile in range(first + int32(1), last):
-                arrive()
-                fetch_keys(at, keys, strides, tile + int32(1), last, end)
-                fetch_values(at, values, strides, tile, end)
-                commit()
-                k_at = at + uint32(keys_at) + uint32(tile & int32(1)) * uint32(tile_k)
-                v_at = at + uint32(values_at) + uint32((tile + int32(1)) & int32(1)) * uint32(tile_v)
-                start_scores(s, q_at, k_at, uint32(part_rows))
-                start_mix(o, pairs, v_at)
-                settle_scores(s)
-                origin = tile * int32(step)
-                if origin < begin_of_all or origin + int32(step) > end_of_all:
-                    hide(0, s, origin + column, begins, ends, 0, 0)
-                grown = weigh(s, factor, tops, totals, ratios)
-                settle_sums(o)
-                if grown:
-                    shrink(0, o, ratios, 0, 0, 0, 0)
-                pack(0, s, pairs, 0, 0, 0, 0)
-            arrive()
-            start_mix(o, pairs, at + uint32(values_at) + uint32((last + int32(1)) & int32(1)) * uint32(tile_v))
-            settle_sums(o)
-        write(o, tops, totals, start, count, rows, addresses, sizes)
+            walk(
+                o, tops, totals, at, warp, keys, values, strides, first, last, end, seen, column, begins,
+                ends, factor,
+            )  # fmt: skip
+        write(o, tops, totals, start, count, addresses, sizes)
 
     return Kernel(
         f"attention of {plan}", attend, ADDRESSES, STRIDES, SIZES, uint32, uint32, threads=plan.threads,

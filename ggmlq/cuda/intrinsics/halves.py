@@ -84,7 +84,7 @@ def put_pair(address: Any, a: Any, b: Any) -> Any:
     types.UniTuple(u32, 4), u32, effect=True,
 )  # fmt: skip
 def load_matrices(address: Any) -> Any:
-    """Elements 2 t, 2 t + 1 of row g of four matrices; lane 8 i + r passes the address of row r of matrix i."""
+    """Elements 2 t, 2 t + 1 of row g of four matrices; lane 8 i + r names row r of matrix i."""
     only_on_a_gpu()
 
 
@@ -93,5 +93,5 @@ def load_matrices(address: Any) -> Any:
     types.UniTuple(u32, 4), u32, effect=True,
 )  # fmt: skip
 def load_transposed(address: Any) -> Any:
-    """Elements of column g in rows 2 t, 2 t + 1 of four matrices; lane 8 i + r passes row r of matrix i."""
+    """Elements of column g in rows 2 t, 2 t + 1 of four matrices; lane 8 i + r names row r of matrix i."""
     only_on_a_gpu()

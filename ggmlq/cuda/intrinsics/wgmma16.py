@@ -1,8 +1,8 @@
 """``wgmma`` on 16-bit floats for attention: scores of two tiles in shared memory, then weights times values.
 
-Sums are in an array of the thread, which stays in registers. Lane 4 g + t of warp w has those of rows 16 w + g
-and 16 w + g + 8, columns 8 j + 2 t and 8 j + 2 t + 1: four for each j. Tiles lie in parts of 64 columns, whose
-rows of 128 bytes are swizzled: chunk c of 16 bytes at c ^ (row % 8).
+Sums are in an array of the thread, which stays in registers. Lane 4 g + t of warp w has those of rows
+16 w + g and 16 w + g + 8, columns 8 j + 2 t and 8 j + 2 t + 1: four for each j. Tiles lie in parts of 64
+columns, whose rows of 128 bytes are swizzled: chunk c of 16 bytes at c ^ (row % 8).
 
 Products are started, and done once ``settle`` has waited for them. Only Hopper has these instructions.
 """

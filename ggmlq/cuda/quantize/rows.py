@@ -96,7 +96,8 @@ def block_putter(name: str, kind: str, unique: bool) -> Kernel:
             set_bits(unfit, uint32(1))
 
     parameters = (words_of(kind), IDS, uint64, uint64, uint64, uint64, uint64)
-    return Kernel(f"put {name} from {kind}{', unique' * unique}", kernel, *parameters, threads=THREADS, early=True)
+    title = f"put {name} from {kind}{', unique' * unique}"
+    return Kernel(title, kernel, *parameters, threads=THREADS, early=True)
 
 
 @family((name, kind, unique) for name in SCALARS for kind in KINDS for unique in (False, True))
@@ -131,7 +132,8 @@ def scalar_putter(name: str, kind: str, unique: bool) -> Kernel:
                         raw[at * int64(columns) + column] = word
 
     parameters = (words_of(kind), IDS, words_of(KIND_OF[name]), uint64, uint64, uint64)
-    return Kernel(f"put {name} from {kind}{', unique' * unique}", kernel, *parameters, threads=THREADS, early=True)
+    title = f"put {name} from {kind}{', unique' * unique}"
+    return Kernel(title, kernel, *parameters, threads=THREADS, early=True)
 
 
 def put(request: str, q: QuantArray, ids: Any, x: Any, check: bool, unique: bool = False) -> None:
