@@ -196,3 +196,12 @@ def test_weights_that_are_wider_than_what_is_drawn():
     q = climb.weights("q4_K", 3, 8448, "cpu")
     assert q.shape == (3, 8448)
     assert np.isfinite(q.dequantize()).all()
+
+
+def test_figures_have_three_digits():
+    (step,) = steps_of(1.23456e-2)
+    assert lessons.line(step, None).split()[:5] == ["cpu:naive", "12.3", "0.0081", "0.081", "GFLOP/s"]
+    slow = replace(step, seconds=1234.56e-3, operations=4.56789e15, nbytes=5.6789e12)
+    words = lessons.line(slow, replace(step, seconds=2.0)).split()
+    assert words[:5] == ["cpu:naive", "1230", "4600", "3700", "TFLOP/s"]
+    assert words[-1] == "1.62"

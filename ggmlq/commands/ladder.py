@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__, pages
+from ..base.text import three_digits
 from ..demo import climb, exercises, lessons
 from ..dispatch.ladder import DEVICES, absent, rungs
 from ..errors import ConfigError, GGMLQError, MissingDependencyError
@@ -111,7 +112,7 @@ def _plot(path: str, chart: pages.Lines, steps: list[climb.Step]) -> None:
         pages.draw([chart], path)
         return
     lines: list[list[pages.Cell]] = [
-        [s.rung.name, s.rows, f"{s.seconds * 1e3:.3f}", f"{s.operations / s.seconds / 1e9:.4g}",
+        [s.rung.name, s.rows, three_digits(s.seconds * 1e3), three_digits(s.operations / s.seconds / 1e9),
          f"{s.share:.0%}", s.limit]
         for s in steps if s.seconds
     ]  # fmt: skip
