@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         q = climb.weights(args.format, n, k, args.device)
         show = _silent if args.json else _printed
         show(f"ggmlq {__version__}: {title}")
-        roof = climb.roofs_of(q, tell)
+        roof = climb.roofs_over(q, tell)
         show(lessons.head(roof, args.format))
         steps, interrupted = _climbed(climb.climb(q, rows, args.kernel, roof, tell), then, show)
     if args.json:

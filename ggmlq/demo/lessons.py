@@ -7,8 +7,9 @@ from typing import Any
 
 from ..base.text import count, three_digits
 from ..pages import Lines, Series
+from ..testing.floors import Roofs
 from . import chart
-from .climb import Roofs, Step
+from .climb import Step
 
 LEVEL, NEAR = 1.1, 0.6  # times that differ by less are one; a share of a roof that leaves little to gain
 WIDTH = 22  # of a kernel's name
@@ -18,7 +19,9 @@ BAR = 24
 def head(roof: Roofs, format: str) -> str:
     """The roofs in a line."""
     products = " · ".join(f"{name or 'cuBLAS, f16'} {rate(value)}" for name, value in roof.products.items())
-    return f"roofs: weights of {format} are read at {three_digits(roof.read / 1e9)} GB/s; products: {products}"
+    return (
+        f"roofs: weights of {format} are read at {three_digits(roof.read / 1e9)} GB/s; products: {products}"
+    )
 
 
 def columns(rows: int, against: bool) -> str:
