@@ -17,8 +17,8 @@ from .problems import GRU_WIDTHS  # which registers the kinds of problems
 from .views import Choices, Listed, View, in_words, listed
 
 LESSON = (
-    "auto: the rows of activations at which it is taken. A kernel without any is a lesson, or for other machines: "
-    "it runs where a call names it."
+    "auto: the rows of activations at which it is taken. A kernel without any is a lesson, or for other "
+    "machines: it runs where a call names it."
 )
 ROWS = 1  # rows of activations that estimates and floors are for, if the caller names none
 
