@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import __version__, pages
 from ..base.text import three_digits
-from ..demo import climb, exercises, lessons
+from ..demo import book, climb, exercises, lessons
 from ..dispatch.ladder import DEVICES, absent, rungs
 from ..errors import ConfigError, GGMLQError, MissingDependencyError
 from ..formats import FORMATS
@@ -25,8 +25,10 @@ COLUMNS, WORDS = ("kernel", "rows", "ms", "GFLOP/s", "of the roof", "roof"), ("k
 
 def run(args: argparse.Namespace) -> int:
     """Run ``ggmlq ladder``; the result is the exit status."""
-    if args.exercise:
-        return _exercise(args.exercise, args.out)
+    if args.words[:1] == ["page"]:
+        return _page(args.words[1:], args.against)
+    if args.words:
+        return _exercise(args.words, args.out)
     (n, k), rows = _checked(args)
     then = _earlier(args.against)
     title = f"the ladder of {args.format}, N={n} K={k}, on {args.device}"
@@ -72,12 +74,30 @@ def _climbed(
     return steps, False
 
 
+def _page(names: list[str], against: Path | None) -> int:
+    """Print the page of a rung, or the names of all."""
+    if len(names) > 1:
+        raise ConfigError(f"page {' '.join(names)}: name one rung; `ggmlq ladder page` lists them")
+    if not names:
+        titles = {rung.name: rung.teaches for rung in book.all_rungs()} | book.chapter_titles()
+        print("\n".join(f"{name:24}{title}" for name, title in titles.items()))
+        return 0
+    if names[0] in book.chapters():
+        print(book.chapter_page(names[0]), end="")
+        return 0
+    rung = book.rung_named(names[0])
+    more = None if against is None else book.measured_in(_run_in(against), rung, against.stem)
+    print(book.page(rung, more), end="")
+    return 0
+
+
 def _exercise(words: list[str], out: Path | None) -> int:
     """List the exercises, or write the file of one; a file that is there is not replaced."""
     word, *numbers = words
     if word != "exercise" or len(numbers) > 1 or not all(number.isdecimal() for number in numbers):
         raise ConfigError(
-            f"{' '.join(words)}: `ggmlq ladder exercise` lists the exercises, and with a number it writes one"
+            f"{' '.join(words)}: `ggmlq ladder exercise` lists the exercises, and with a number it writes "
+            "one; `ggmlq ladder page` lists the pages"
         )
     if not numbers:
         print("\n".join(f"{number}  {title}" for number, title in exercises.titles().items()))
@@ -160,11 +180,17 @@ def _checked(args: argparse.Namespace) -> tuple[tuple[int, int], tuple[int, ...]
 
 def _earlier(path: Path | None) -> dict[tuple[str, int], float]:
     """The seconds of another run by kernel and rows."""
-    if path is None:
-        return {}
+    steps = [] if path is None else _run_in(path)["steps"]
+    return {(step["kernel"], step["rows"]): step["seconds"] for step in steps if step["seconds"]}
+
+
+def _run_in(path: Path) -> dict[str, Any]:
+    """The JSON of another run, with what is read of it in the types that it should have."""
     try:
-        steps: list[Any] = json.loads(path.read_text("utf-8"))["steps"]
-        return {(s["kernel"], int(s["rows"])): float(s["seconds"]) for s in steps if s["seconds"]}
+        run = json.loads(path.read_text("utf-8"))
+        keys = {"kernel": str, "rows": int, "seconds": float}
+        steps = [{key: kind(step[key]) for key, kind in keys.items()} for step in run["steps"]]
+        return {"shape": [int(size) for size in run["shape"]], "steps": steps}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise GGMLQError(
             f"--against {path}: this is no result of `ggmlq ladder --json` ({error}); write one with it"
