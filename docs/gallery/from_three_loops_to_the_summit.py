@@ -54,8 +54,9 @@ print(f"decoded once: {len(decoded)} weights; the same result: {np.allclose(x @ 
 
 # %% [markdown]
 # ## Integers
-# With 8-bit codes on both sides a run of 32 columns is a sum of integers, which vector units and tensor cores
-# add many at a time. The 8 comes off through the sum of the activations' codes: Σ a (c - 8) = Σ a c - 8 Σ a.
+# With 8-bit codes on both sides a run of 32 columns is a sum of integers, which vector units and tensor
+# cores add many at a time. The 8 comes off through the sum of the activations' codes: Σ a (c - 8) = Σ a c -
+# 8 Σ a.
 
 # %%
 runs = x.reshape(8, 8, 32)
@@ -68,8 +69,8 @@ print(f"in integers: the worst row of weights is off by {gq.nmse(y8, exact, axis
 
 # %% [markdown]
 # ## Two floors
-# No product is faster than its weights can be read, nor than its multiplications can be done. Both are measured
-# here. For one row the memory limits, for many rows the products do.
+# No product is faster than its weights can be read, nor than its multiplications can be done. Both are
+# measured here. For one row the memory limits, for many rows the products do.
 
 # %%
 q = climb.weights("q4_0", 1024, 1024, "cpu")
@@ -93,8 +94,8 @@ print(f"\n{sum(step.right for step in steps)} products are right")
 
 # %% [markdown]
 # ## Towards the summit: swizzles
-# Shared memory of a GPU has 32 banks of 4 bytes. Eight lanes read 16 bytes of eight rows of 128 bytes: in plain
-# rows all want the same four banks, and wait. With chunk c of row r at c ^ (r % 8) no two meet.
+# Shared memory of a GPU has 32 banks of 4 bytes. Eight lanes read 16 bytes of eight rows of 128 bytes: in
+# plain rows all want the same four banks, and wait. With chunk c of row r at c ^ (r % 8) no two meet.
 
 # %%
 chunks = {"plain": [0] * 8, "swizzled": [0 ^ row for row in range(8)]}  # where chunk 0 of each row lies
@@ -104,8 +105,8 @@ for layout, places in chunks.items():
 
 # %% [markdown]
 # ## Equal shares
-# 140 tiles on 132 multiprocessors are two waves, the second nearly empty. Stream-K cuts the steps of all tiles
-# into 132 equal parts; sums of a tile that several blocks share are added up.
+# 140 tiles on 132 multiprocessors are two waves, the second nearly empty. Stream-K cuts the steps of all
+# tiles into 132 equal parts; sums of a tile that several blocks share are added up.
 
 # %%
 tiles, blocks, steps_each = 140, 132, 112
@@ -129,5 +130,5 @@ p = np.exp(logits - logits.max())
 print("softmax in eight parts is the whole one:", np.allclose(whole, p @ v / p.sum()))
 
 # %% [markdown]
-# What comes next: `ggmlq/cuda/linear/chapters` has each of these as a kernel, and `ggmlq ladder --device cuda`
-# climbs a GPU's ladder. `gq.kernels()` lists all rungs; `ggmlq ladder exercise` has holes to fill.
+# What comes next: `ggmlq/cuda/linear/chapters` has each of these as a kernel, and `ggmlq ladder --device
+# cuda` climbs a GPU's ladder. `gq.kernels()` lists all rungs; `ggmlq ladder exercise` has holes to fill.
