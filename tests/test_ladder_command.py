@@ -25,6 +25,7 @@ def quick(monkeypatch, request):
     if "roof" not in request.node.name:
         monkeypatch.setattr(roofs, "product_rate", RATES.__getitem__)
         monkeypatch.setattr(roofs, "read_rate", lambda nbytes: 1e10)
+        monkeypatch.setattr(roofs, "copy_rate", lambda nbytes: 2e10)
 
 
 def run(*words):
@@ -35,6 +36,7 @@ def test_the_roofs_of_this_cpu(monkeypatch):
     """Nothing reads or multiplies faster: each rate is positive, and integers are no slower than floats."""
     monkeypatch.setattr(roofs, "ROUNDS", 500)
     assert roofs.read_rate(1 << 20) > 1e8
+    assert roofs.copy_rate(1 << 20) > 1e8
     rates = {name: roofs.product_rate(name) for name in RATES}
     assert min(rates.values()) > 1e8
     assert rates["q8"] > 0.7 * rates["f32"], rates
@@ -65,7 +67,10 @@ def test_every_rung_is_right_and_timed(capsys, fresh):
 def test_lines_and_words(capsys):
     assert run("--rows", "1,5", "--kernel", "naive", "--kernel", "cpu:vectorized", "--kernel", "floats") == 0
     said = capsys.readouterr().out
-    assert "read at 10 GB/s; products: f32 100 GFLOP/s · q8 500 GFLOP/s · bf16 2 TFLOP/s" in said
+    assert (
+        "read at 10 GB/s, memory is copied at 20; products: f32 100 GFLOP/s · q8 500 GFLOP/s · bf16 2 TFLOP/s"
+        in said
+    )
     assert "\n1 row " in said
     assert "\n5 rows " in said
     assert said.count("cpu:floats             it reads floats") == 2
@@ -206,3 +211,15 @@ def test_figures_have_three_digits():
     words = lessons.line(slow, replace(step, seconds=2.0)).split()
     assert words[:5] == ["cpu:naive", "1230", "4600", "3700", "TFLOP/s"]
     assert words[-1] == "1.62"
+
+
+def test_without_a_gpu_a_sentence_says_why(capsys, monkeypatch):
+    monkeypatch.setattr(lessons, "absent", lambda op, device: "CUDA: CuPy is not installed")
+    assert run("--rows", "1", "--kernel", "naive") == 0
+    assert "\nno GPU's ladder here: CUDA: CuPy is not installed\n" in capsys.readouterr().out
+    monkeypatch.setattr(lessons, "absent", lambda op, device: None)
+    monkeypatch.setattr(lessons, "current_card", lambda device: None)
+    assert lessons.other_ladder("cpu") == "no GPU's ladder here: CuPy is not installed, or finds no GPU"
+    monkeypatch.setattr(lessons, "current_card", lambda device: "a card")
+    assert lessons.other_ladder("cpu") == "`--device cuda` climbs the GPU's ladder"
+    assert not lessons.other_ladder("cuda:1")

@@ -39,6 +39,8 @@ def run(args: argparse.Namespace) -> int:
         show(f"ggmlq {__version__}: {title}")
         roof = climb.roofs_over(q, tell)
         show(lessons.head(roof, args.format))
+        if words := lessons.other_ladder(args.device):
+            show(words)
         steps, interrupted = _climbed(climb.climb(q, rows, args.kernel, roof, tell), then, show)
     if args.json:
         _plain.print_json(lessons.facts(steps, roof, machine))

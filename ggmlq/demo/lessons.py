@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..base.text import count, three_digits
+from ..dispatch.ladder import absent, current_card
 from ..pages import Lines, Series
 from ..testing.floors import Roofs
 from . import chart
@@ -19,9 +20,19 @@ BAR = 24
 def head(roof: Roofs, format: str) -> str:
     """The roofs in a line."""
     products = " · ".join(f"{name or 'cuBLAS, f16'} {rate(value)}" for name, value in roof.products.items())
-    return (
-        f"roofs: weights of {format} are read at {three_digits(roof.read / 1e9)} GB/s; products: {products}"
-    )
+    speed = three_digits(roof.read / 1e9)
+    copy = f", memory is copied at {three_digits(roof.copy / 1e9)}" if roof.copy else ""
+    return f"roofs: weights of {format} are read at {speed} GB/s{copy}; products: {products}"
+
+
+def other_ladder(device: str) -> str:
+    """A sentence about the GPU's ladder for those who climb the CPU's: how to, or why not; else nothing."""
+    if device != "cpu":
+        return ""
+    reason = absent("linear", "cuda")
+    if reason is None and current_card("cuda") is None:
+        reason = "CuPy is not installed, or finds no GPU"
+    return f"no GPU's ladder here: {reason}" if reason else "`--device cuda` climbs the GPU's ladder"
 
 
 def columns(rows: int, against: bool) -> str:
@@ -108,7 +119,7 @@ def facts(steps: Sequence[Step], roof: Roofs, machine: Mapping[str, Any]) -> dic
     """All figures as JSON has them."""
     return {
         **machine,
-        "roofs": {"read": roof.read, "products": roof.products},
+        "roofs": {"read": roof.read, "copy": roof.copy, "products": roof.products},
         "steps": [
             {
                 "kernel": step.rung.name, "level": step.rung.level, "rows": step.rows, "reason": step.reason,

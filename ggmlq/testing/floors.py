@@ -22,6 +22,7 @@ class Roofs:
 
     read: float
     products: dict[str, float]  # by arithmetic; "" for all that have none of their own
+    copy: float = 0.0  # bytes read and written in a copy; 0: not measured
 
     def floors(self, rung: Rung, nbytes: float, operations: float) -> tuple[float, float]:
         """The least seconds of a product: those of its memory, and those of its arithmetic."""
@@ -34,9 +35,11 @@ class Roofs:
 def roofs_of(arrays: Any, nbytes: int) -> Roofs:
     """The roofs of a device, measured: ``arrays`` is NumPy or CuPy; a CPU reads regions of ``nbytes``."""
     if arrays is not np:
-        peak = timing.roofs(arrays, PEAK, PEAK, PEAK)["cublas_f16_TFLOPS"] * 1e12
-        return Roofs(timing.read_rate(arrays) * 1e9, {"": peak})
-    return Roofs(of_cpu.read_rate(nbytes), {name: _rate(name) for name in ("f32", "q8", "bf16")})
+        peaks = timing.roofs(arrays, PEAK, PEAK, PEAK)
+        products = {"": peaks["cublas_f16_TFLOPS"] * 1e12}
+        return Roofs(timing.read_rate(arrays) * 1e9, products, peaks["copy_GBps"] * 1e9)
+    rates = {name: _rate(name) for name in ("f32", "q8", "bf16")}
+    return Roofs(of_cpu.read_rate(nbytes), rates, of_cpu.copy_rate(nbytes))
 
 
 @cache
