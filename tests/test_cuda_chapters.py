@@ -22,7 +22,7 @@ from ggmlq.codes import CODES
 from ggmlq.cuda.linear.chapters import (
     c1_swizzle,
     c2_boxes,
-    c3_warp_specialised,
+    c3_warp_specialized,
     c4_multicast,
     c5_stream_k,
     c6_epilogue,
@@ -38,7 +38,7 @@ WHOLE = {  # chapter: its product, and a shape
     "c1_swizzle, padded": (partial(c1_swizzle.product, layout="padded"), 128, 32, 128),
     "c1_swizzle, swizzled": (c1_swizzle.product, 64, 64, 256),
     "c2_boxes": (c2_boxes.product, 128, 128, 256),
-    "c3_warp_specialised": (c3_warp_specialised.product, 64, 128, 640),  # more steps than stages
+    "c3_warp_specialized": (c3_warp_specialized.product, 64, 128, 640),  # more steps than stages
     "c4_multicast": (c4_multicast.product, 256, 128, 256),
     "c5_stream_k": (partial(c5_stream_k.product, blocks=5), 128, 128, 384),  # 12 units: none is a whole tile
     "c5_stream_k, few": (partial(c5_stream_k.product, blocks=2), 192, 64, 256),  # a tile and a half each
@@ -258,6 +258,10 @@ def test_shapes_that_do_not_fit():
     x, w = np.zeros((64, 128), np.int8), np.zeros((96, 128), np.int8)
     with pytest.raises(ShapeError, match=r"M is a multiple of 64, N of 64; pad the operands with zeros"):
         c2_boxes.product(x, w)
+    with pytest.raises(ShapeError, match=r"x \(int32\) and w \(int8\): both hold codes of a byte"):
+        c2_boxes.product(x.astype(np.int32), w)
+    with pytest.raises(ShapeError, match="row after row"):
+        c3_warp_specialized.product(np.zeros((128, 64), np.int8).T, w)
     q, k = np.zeros((2, 8), np.float32), np.zeros((2, 3000, 8), np.float32)
     with pytest.raises(ShapeError, match=r"a part has 1 to 1024 of them; pass parts=8"):
         c7_split_softmax.attention(q, k, k, parts=2)

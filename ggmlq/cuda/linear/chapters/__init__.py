@@ -7,7 +7,7 @@ chapter: instructions of ``intrinsics/``, and the host's side of a call, operand
 
     c1_swizzle.py            rows of shared memory that are read without conflicts
     c2_boxes.py              the copy engine: boxes of matrices, a barrier that counts bytes
-    c3_warp_specialised.py   a producer warp, a consumer warpgroup, a ring of stages between them
+    c3_warp_specialized.py   a producer warp, a consumer warpgroup, a ring of stages between them
     c4_multicast.py          two blocks of a cluster, each of which fetches half for both
     c5_stream_k.py           equal shares of all steps, whatever the tiles are
     c6_epilogue.py           from sums in registers to wide stores: scale, bias, activation, rounding

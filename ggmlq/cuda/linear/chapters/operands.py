@@ -14,6 +14,11 @@ STEP = 128  # bytes of a row in a box: codes along K
 def result_of(x: Any, w: Any, rows: int, columns: int, dtype: str) -> Any:
     """An array for x · wᵀ, on the device; an error where tiles of rows × columns do not fill it."""
     (m, k), (n, also_k) = x.shape, w.shape
+    if not all(each.flags.c_contiguous and each.dtype.itemsize == 1 for each in (x, w)):
+        raise ShapeError(
+            f"a chapter's product of x ({x.dtype}) and w ({w.dtype}): both hold codes of a byte, row after "
+            "row; pass cupy.ascontiguousarray(…) of int8, or of uint8 for FP8"
+        )
     if not (m and n and k) or k != also_k or m % rows or n % columns or k % STEP:
         raise ShapeError(
             f"a chapter's product of x {x.shape} and w {w.shape}: both have the same K, a multiple of "

@@ -54,7 +54,7 @@ def kernel() -> Kernel:
         barriers.wait, boxes.fetch, barriers.from_first_lane,
     )  # fmt: skip
 
-    def specialised_product(x: Any, w: Any, y: Any, n: Any, steps: Any) -> None:
+    def specialized_product(x: Any, w: Any, y: Any, n: Any, steps: Any) -> None:
         warp, lane = warp_and_lane()
         warp = from_first_lane(warp)  # all lanes take the same branch, and the assembler knows
         ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
@@ -100,7 +100,7 @@ def kernel() -> Kernel:
             store(totals, place, uint64(n) * uint64(4))
 
     return Kernel(
-        "chapter warp_specialised", specialised_product, *(uint64,) * 3, *(uint32,) * 2,
+        "chapter warp_specialized", specialized_product, *(uint64,) * 3, *(uint32,) * 2,
         threads=32 * CONSUMERS + 32, shared=SHARED, least=(9, 0), exact=True, lto=True,
     )  # fmt: skip
 
