@@ -21,7 +21,7 @@ def quick(monkeypatch, request):
     """No more runs than it takes to have run, and roofs that need no compiler."""
     for name, value in {"SECONDS": 0, "RUNS": 1, "PATIENCE": 0.001}.items():
         monkeypatch.setattr(measure, name, value)
-    floors.roofs_of.cache_clear(), floors._rate.cache_clear()
+    floors._of_cpu.cache_clear(), floors._rate.cache_clear()
     if "roof" not in request.node.name:
         monkeypatch.setattr(roofs, "product_rate", RATES.__getitem__)
         monkeypatch.setattr(roofs, "read_rate", lambda nbytes: 1e10)

@@ -31,13 +31,13 @@ class Roofs:
         return nbytes / self.read, operations / rate
 
 
-@lru_cache(32)
 def roofs_of(arrays: Any, nbytes: int) -> Roofs:
-    """The roofs of a device, measured: ``arrays`` is NumPy or CuPy; a CPU reads regions of ``nbytes``."""
-    if arrays is not np:
-        peaks = timing.roofs(arrays, PEAK, PEAK, PEAK)
-        products = {"": peaks["cublas_f16_TFLOPS"] * 1e12}
-        return Roofs(timing.read_rate(arrays) * 1e9, products, peaks["copy_GBps"] * 1e9)
+    """The roofs of a device, measured once. ``arrays``: NumPy or CuPy; a CPU reads ``nbytes`` again and again."""
+    return _of_cpu(nbytes) if arrays is np else _of_gpu(arrays)
+
+
+@lru_cache(32)
+def _of_cpu(nbytes: int) -> Roofs:
     rates = {name: _rate(name) for name in ("f32", "q8", "bf16")}
     return Roofs(of_cpu.read_rate(nbytes), rates, of_cpu.copy_rate(nbytes))
 
@@ -45,3 +45,10 @@ def roofs_of(arrays: Any, nbytes: int) -> Roofs:
 @cache
 def _rate(arithmetic: str) -> float:
     return of_cpu.product_rate(arithmetic)
+
+
+@cache
+def _of_gpu(cupy: Any) -> Roofs:
+    peaks = timing.roofs(cupy, PEAK, PEAK, PEAK)
+    products = {"": peaks["cublas_f16_TFLOPS"] * 1e12}
+    return Roofs(timing.read_rate(cupy) * 1e9, products, peaks["copy_GBps"] * 1e9)

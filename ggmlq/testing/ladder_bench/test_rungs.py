@@ -32,9 +32,12 @@ FEW = 64  # rows up to which weights rotate
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in cases()])
 def test_rung(benchmark: Any, request: pytest.FixtureRequest, case: Case) -> None:
     """Time a rung, or judge it where benchmarks are disabled."""
+    if case.device == "cuda":
+        request.getfixturevalue("cupy")  # or the case is skipped
     m, n, k = SMOKE if benchmark.disabled else case.shape
     rung = choose(Linear.here(FORMATS[case.format], m, n, k, device=case.device), case.kernel)
-    weights = weights_of(case, n, k, 1 if m > FEW or case.device == "cpu" else rotations(case, n, k))
+    rotates = case.device == "cuda" and m <= FEW and not benchmark.disabled
+    weights = weights_of(case, n, k, rotations(case, n, k) if rotates else 1)
     for q in weights:
         q.drop_prepared()  # a rung must not find what another one has laid out
     benchmark.group, benchmark.fullname = case.group, f"ladder[{case.name}]"
