@@ -32,7 +32,7 @@ class Roofs:
 
 
 def roofs_of(arrays: Any, nbytes: int) -> Roofs:
-    """The roofs of a device, measured once. ``arrays``: NumPy or CuPy; a CPU reads ``nbytes`` again and again."""
+    """The roofs of a device, measured once. ``arrays``: NumPy or CuPy; a CPU reads ``nbytes`` repeatedly."""
     return _of_cpu(nbytes) if arrays is np else _of_gpu(arrays)
 
 
