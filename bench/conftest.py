@@ -1,4 +1,4 @@
-"""Facts that every result carries: the machine, the versions, the commit."""
+"""Facts that every result carries (the machine, the versions, the commit), and columns of the ladder."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import pytest
 
 import ggmlq as gq
 from ggmlq.llama.library import Library
-from ggmlq.testing.machine import commit, machine
+from ggmlq.testing.ladder_bench.conftest import pytest_benchmark_group_stats, pytest_benchmark_update_json
 
-
-def pytest_benchmark_update_json(config, benchmarks, output_json):
-    """Put the machine, the versions and the commit into the JSON file."""
-    output_json["ggmlq"] = {**machine(), "commit": commit()}
+__all__ = ["libggml", "pytest_benchmark_group_stats", "pytest_benchmark_update_json"]
 
 
 @pytest.fixture(scope="session")

@@ -164,8 +164,9 @@ def box_of(warp, text, active):
     return box, int(read(warp, column, np.int32)[lane]), int(read(warp, row, np.int32)[lane])
 
 
-def moved(warp, box, column, row, shared, put):
+def moved(warp, box, column, row, shared, put, block=None):
     """Copy a box, row by row; what is outside of the matrix is zeros, or stays away."""
+    block = block or warp.block
     size = KINDS[box.kind][1]
     length = box.box_columns * size
     assert shared % (1024 if box.swizzled and box.box_rows > 1 else 128) == 0, "a box must be aligned"
@@ -174,15 +175,15 @@ def moved(warp, box, column, row, shared, put):
     for r in range(box.box_rows):
         places = shared + r * length + np.arange(length)
         places = swizzled(places) if box.swizzled else places
-        assert places.max() < len(warp.block.shared)
+        assert places.max() < len(block.shared)
         at = box.address + (row + r) * box.pitch + column * size
         there = inside if row + r < box.rows else 0
         memory = warp.machine.memory.at(at, there) if there else places[:0]
         if put:
-            memory[:] = warp.block.shared[places[:there]]
+            memory[:] = block.shared[places[:there]]
         else:
-            warp.block.shared[places] = 0
-            warp.block.shared[places[:there]] = memory
+            block.shared[places] = 0
+            block.shared[places[:there]] = memory
     return box.box_rows * length
 
 
@@ -201,6 +202,18 @@ def fetch(warp, name, operands, active):
     barrier = warp.block.barriers[lanes(warp, operands[2], active)[0]]
     barrier.bytes -= size
     barrier.turn()
+
+
+@op("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast")
+def fetch_for_all(warp, name, operands, active):
+    """A box to the same place of several blocks of the cluster, and to their barriers."""
+    box, column, row = box_of(warp, operands[1], active)
+    (to, at), bits = (lanes(warp, operands[i], active)[0] for i in (0, 2)), read(warp, operands[3], np.uint16)
+    bits = int(bits[np.argmax(active)])
+    assert 0 < bits < 1 << len(warp.cluster.blocks)
+    for block in (block for block in warp.cluster.blocks if bits >> block.rank & 1):
+        block.barriers[at].bytes -= moved(warp, box, column, row, to, False, block)
+        block.barriers[at].turn()
 
 
 @op("cp.async.bulk.tensor.2d.global")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from emulated_words import bytes_at, op, place, read, write
+from emulated_words import bytes_at, listed, op, place, read, write
 
 
 @op("vote.sync.ballot")
@@ -53,3 +53,13 @@ def copy(warp, name, operands, active):
         place_of[:] = 0
         if length:
             place_of[:length] = warp.machine.memory.at(int(at[lane]), length)
+
+
+@op("ldmatrix.sync.aligned.m8n8.x4.shared.b16")
+def ldmatrix(warp, name, operands, active):
+    """Lane 8 i + r names row r of matrix i; lane 4 g + t gets bytes 4 t … 4 t + 3 of row g of each."""
+    at = place(warp, operands[1])
+    assert (at % 16 == 0).all()
+    for i, register in enumerate(listed(operands[0])):
+        matrix = [bytes_at(warp, ".shared", int(at[8 * i + r]), 16).view(np.uint32) for r in range(8)]
+        write(warp, register, np.concatenate(matrix), active)

@@ -12,7 +12,21 @@ from scripts import load
 from ggmlq.cpu.amx import permission
 
 ROOT = Path(__file__).parents[1]
-NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+NUMBERS = [
+    "no",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+]
 WANTED = {"torch.md": "torch"}  # page: what its examples import, which the tests do without
 table = load("tools", "table")
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -27,6 +27,17 @@ SAID = {  # what each must find
     "llama_in_torch": ["q4_K, 4.5 bits a weight", "KiB packed", "tokens/s"],
     "lora_on_four_bits": ["LoRA(", "step  60", "blocks as before: True"],
     "image_block_in_diffusers": ["replaced GGUFLinear.forward", "put back", "packed "],
+    "from_three_loops_to_the_summit": [
+        "98304 weights decoded",
+        "the oracle's result: True",
+        "decoded once: 12288 weights; the same result: True",
+        "roofs: weights of q4_0",
+        "cpu:panels",
+        "clocks of a read: 8",
+        "clocks of a read: 1",
+        "a block for each tile: 224 steps; equal shares: 119 steps",
+        "eight parts is the whole one: True",
+    ],
     "whole_model": ["small: qwen3, 2 layers", "generated: ["],
 }
 NEEDS = {"llama_in_torch": "torch", "lora_on_four_bits": "torch", "image_block_in_diffusers": "diffusers"}

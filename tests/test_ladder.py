@@ -90,6 +90,14 @@ def test_the_list_goes_up_and_is_filtered(fake):
     assert "Teach r8_slow." in repr(gq.kernels())
 
 
+def test_the_print_tells_lessons_from_what_is_taken(fake):
+    rungs = gq.kernels(device="cpu")
+    assert any(rung.taken for rung in rungs)
+    assert "A kernel without any is a lesson" in repr(rungs)
+    rungs[:] = [rung for rung in rungs if rung.taken]
+    assert "lesson" not in repr(rungs)
+
+
 # --- another operation --------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ import pytest
 import ggmlq as gq
 from ggmlq import cli
 from ggmlq.demo import climb, lessons, measure
-from ggmlq.testing import roofs
+from ggmlq.testing import floors, roofs
 
 RATES = {"f32": 1e11, "q8": 5e11, "bf16": 2e12}
 
@@ -21,9 +21,11 @@ def quick(monkeypatch, request):
     """No more runs than it takes to have run, and roofs that need no compiler."""
     for name, value in {"SECONDS": 0, "RUNS": 1, "PATIENCE": 0.001}.items():
         monkeypatch.setattr(measure, name, value)
+    floors._of_cpu.cache_clear(), floors._rate.cache_clear()
     if "roof" not in request.node.name:
         monkeypatch.setattr(roofs, "product_rate", RATES.__getitem__)
         monkeypatch.setattr(roofs, "read_rate", lambda nbytes: 1e10)
+        monkeypatch.setattr(roofs, "copy_rate", lambda nbytes: 2e10)
 
 
 def run(*words):
@@ -34,6 +36,7 @@ def test_the_roofs_of_this_cpu(monkeypatch):
     """Nothing reads or multiplies faster: each rate is positive, and integers are no slower than floats."""
     monkeypatch.setattr(roofs, "ROUNDS", 500)
     assert roofs.read_rate(1 << 20) > 1e8
+    assert roofs.copy_rate(1 << 20) > 1e8
     rates = {name: roofs.product_rate(name) for name in RATES}
     assert min(rates.values()) > 1e8
     assert rates["q8"] > 0.7 * rates["f32"], rates
@@ -64,7 +67,10 @@ def test_every_rung_is_right_and_timed(capsys, fresh):
 def test_lines_and_words(capsys):
     assert run("--rows", "1,5", "--kernel", "naive", "--kernel", "cpu:vectorized", "--kernel", "floats") == 0
     said = capsys.readouterr().out
-    assert "read at 10 GB/s; products: f32 100 GFLOP/s · q8 500 GFLOP/s · bf16 2 TFLOP/s" in said
+    assert (
+        "read at 10 GB/s, memory is copied at 20; products: f32 100 GFLOP/s · q8 500 GFLOP/s · bf16 2 TFLOP/s"
+        in said
+    )
     assert "\n1 row " in said
     assert "\n5 rows " in said
     assert said.count("cpu:floats             it reads floats") == 2
@@ -196,3 +202,24 @@ def test_weights_that_are_wider_than_what_is_drawn():
     q = climb.weights("q4_K", 3, 8448, "cpu")
     assert q.shape == (3, 8448)
     assert np.isfinite(q.dequantize()).all()
+
+
+def test_figures_have_three_digits():
+    (step,) = steps_of(1.23456e-2)
+    assert lessons.line(step, None).split()[:5] == ["cpu:naive", "12.3", "0.0081", "0.081", "GFLOP/s"]
+    slow = replace(step, seconds=1234.56e-3, operations=4.56789e15, nbytes=5.6789e12)
+    words = lessons.line(slow, replace(step, seconds=2.0)).split()
+    assert words[:5] == ["cpu:naive", "1230", "4600", "3700", "TFLOP/s"]
+    assert words[-1] == "1.62"
+
+
+def test_without_a_gpu_a_sentence_says_why(capsys, monkeypatch):
+    monkeypatch.setattr(lessons, "absent", lambda op, device: "CUDA: CuPy is not installed")
+    assert run("--rows", "1", "--kernel", "naive") == 0
+    assert "\nno GPU's ladder here: CUDA: CuPy is not installed\n" in capsys.readouterr().out
+    monkeypatch.setattr(lessons, "absent", lambda op, device: None)
+    monkeypatch.setattr(lessons, "current_card", lambda device: None)
+    assert lessons.other_ladder("cpu") == "no GPU's ladder here: CuPy is not installed, or finds no GPU"
+    monkeypatch.setattr(lessons, "current_card", lambda device: "a card")
+    assert lessons.other_ladder("cpu") == "`--device cuda` climbs the GPU's ladder"
+    assert not lessons.other_ladder("cuda:1")

@@ -17,7 +17,21 @@ UNMAPPED = {
     "arrays", "base", "codes", "commands", "cpu/expert_linear", "cpu/linear", "cpu/scaled_linear",
     "cpu/unpack", "cuda/quantize", "formats", "llama", "reference", "testing",
 }  # fmt: skip
-NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+NUMBERS = [
+    "no",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md")]
 PAGES += [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "bench").rglob("*.md"))]
 FOLDERS = ("ggmlq", "tools", "bench", "tests", "docs")

@@ -9,7 +9,9 @@ Scripts of the gallery are shown with what they print.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import inspect
+import io
 import os
 import re
 import shutil
@@ -24,7 +26,7 @@ from typing import Any
 
 import ggmlq
 from ggmlq.arrays.members import public as public_members
-from ggmlq.cli import command_line
+from ggmlq.cli import command_line, main
 
 ROOT = Path(__file__).resolve().parents[1]
 RENAMED = {"README.md": "index.md", "docs/README.md": "pages.md"}
@@ -65,6 +67,7 @@ def lay_out(folder: Path, run: bool = True) -> None:
             shutil.copy(ROOT / source, target)
     write_commands(folder / "commands")
     write_reference(folder / "reference")
+    write_book(folder / "book")
 
 
 # --- pages of the tree ------------------------------------------------------------------------
@@ -100,7 +103,14 @@ def menu() -> str:
             groups[match[1]] = []
         elif match := re.match(r"\| \[(\w+)\.md\]", line):
             groups[[*groups][-1]].append(match[1])
-    groups["Reference"] = ["commands/index", "reference/index", "changelog", "contributing", "security"]
+    groups["Reference"] = [
+        "commands/index",
+        "reference/index",
+        "book/index",
+        "changelog",
+        "contributing",
+        "security",
+    ]
     text = ""
     for name, pages in groups.items():
         options = [":hidden:", *([f":caption: {name}"] if name else [])]
@@ -182,6 +192,32 @@ def plain(text: str) -> str:
     parts = re.split(r"(`[^`]*`)", text)
     parts[::2] = [re.sub(r"([\\*_<>\[\]|#~{}])", r"\\\1", part) for part in parts[::2]]
     return "".join(parts)
+
+
+# --- the ladder -------------------------------------------------------------------------------
+
+
+def write_book(folder: Path) -> None:
+    """A page for each rung of the ladder and for each chapter, as the command prints them, and their list."""
+    folder.mkdir()
+    titles = dict(re.findall(r"^(\S+) +(.+)$", said("ladder", "page"), flags=re.MULTILINE))
+    files = {name: name.replace(":", "_") for name in titles}
+    for name, file in files.items():
+        (folder / f"{file}.md").write_text(said("ladder", "page", name), encoding="utf-8")
+    rows = [f"| [{name}]({files[name]}.md) | {plain(title)} |" for name, title in titles.items()]
+    head = "# The ladder, rung by rung\n\nAfter the rungs stand the summit's techniques, each alone.\n\n"
+    text = head + "\n".join(["| rung, chapter | |", "|---|---|", *rows])
+    tree = "\n".join(files.values())
+    (folder / "index.md").write_text(f"{text}\n\n```{{toctree}}\n:hidden:\n\n{tree}\n```\n", encoding="utf-8")
+
+
+def said(*words: str) -> str:
+    """The output of a command of ggmlq."""
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        status = main(list(words))
+    if status:
+        sys.exit(f"ggmlq {' '.join(words)}: it ends with {status}")
+    return output.getvalue()
 
 
 # --- Python -----------------------------------------------------------------------------------

@@ -99,6 +99,12 @@ def number(n: int) -> str:
     return str(n)
 
 
+def three_digits(value: float) -> str:
+    """A figure in three digits, without an exponent where it is large: 0.0123, 4.56, 4460."""
+    words = f"{value:.3g}"
+    return f"{float(words):.0f}" if "e+" in words else words
+
+
 def count(n: int, thing: str, many: str = "") -> str:
     """``1 tensor``, ``2 tensors``."""
     return f"{n} {thing if n == 1 else many or thing + 's'}"

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__, pages
-from ..demo import climb, exercises, lessons
+from ..base.text import three_digits
+from ..demo import book, climb, exercises, lessons
 from ..dispatch.ladder import DEVICES, absent, rungs
 from ..errors import ConfigError, GGMLQError, MissingDependencyError
 from ..formats import FORMATS
@@ -24,8 +25,10 @@ COLUMNS, WORDS = ("kernel", "rows", "ms", "GFLOP/s", "of the roof", "roof"), ("k
 
 def run(args: argparse.Namespace) -> int:
     """Run ``ggmlq ladder``; the result is the exit status."""
-    if args.exercise:
-        return _exercise(args.exercise, args.out)
+    if args.words[:1] == ["page"]:
+        return _page(args.words[1:], args.against)
+    if args.words:
+        return _exercise(args.words, args.out)
     (n, k), rows = _checked(args)
     then = _earlier(args.against)
     title = f"the ladder of {args.format}, N={n} K={k}, on {args.device}"
@@ -34,8 +37,10 @@ def run(args: argparse.Namespace) -> int:
         q = climb.weights(args.format, n, k, args.device)
         show = _silent if args.json else _printed
         show(f"ggmlq {__version__}: {title}")
-        roof = climb.roofs_of(q, tell)
+        roof = climb.roofs_over(q, tell)
         show(lessons.head(roof, args.format))
+        if words := lessons.other_ladder(args.device):
+            show(words)
         steps, interrupted = _climbed(climb.climb(q, rows, args.kernel, roof, tell), then, show)
     if args.json:
         _plain.print_json(lessons.facts(steps, roof, machine))
@@ -71,12 +76,30 @@ def _climbed(
     return steps, False
 
 
+def _page(names: list[str], against: Path | None) -> int:
+    """Print the page of a rung, or the names of all."""
+    if len(names) > 1:
+        raise ConfigError(f"page {' '.join(names)}: name one rung; `ggmlq ladder page` lists them")
+    if not names:
+        titles = {rung.name: rung.teaches for rung in book.all_rungs()} | book.chapter_titles()
+        print("\n".join(f"{name:24}{title}" for name, title in titles.items()))
+        return 0
+    if names[0] in book.chapters():
+        print(book.chapter_page(names[0]), end="")
+        return 0
+    rung = book.rung_named(names[0])
+    more = None if against is None else book.measured_in(_run_in(against), rung, against.stem)
+    print(book.page(rung, more), end="")
+    return 0
+
+
 def _exercise(words: list[str], out: Path | None) -> int:
     """List the exercises, or write the file of one; a file that is there is not replaced."""
     word, *numbers = words
     if word != "exercise" or len(numbers) > 1 or not all(number.isdecimal() for number in numbers):
         raise ConfigError(
-            f"{' '.join(words)}: `ggmlq ladder exercise` lists the exercises, and with a number it writes one"
+            f"{' '.join(words)}: `ggmlq ladder exercise` lists the exercises, and with a number it writes "
+            "one; `ggmlq ladder page` lists the pages"
         )
     if not numbers:
         print("\n".join(f"{number}  {title}" for number, title in exercises.titles().items()))
@@ -111,7 +134,7 @@ def _plot(path: str, chart: pages.Lines, steps: list[climb.Step]) -> None:
         pages.draw([chart], path)
         return
     lines: list[list[pages.Cell]] = [
-        [s.rung.name, s.rows, f"{s.seconds * 1e3:.3f}", f"{s.operations / s.seconds / 1e9:.4g}",
+        [s.rung.name, s.rows, three_digits(s.seconds * 1e3), three_digits(s.operations / s.seconds / 1e9),
          f"{s.share:.0%}", s.limit]
         for s in steps if s.seconds
     ]  # fmt: skip
@@ -159,11 +182,17 @@ def _checked(args: argparse.Namespace) -> tuple[tuple[int, int], tuple[int, ...]
 
 def _earlier(path: Path | None) -> dict[tuple[str, int], float]:
     """The seconds of another run by kernel and rows."""
-    if path is None:
-        return {}
+    steps = [] if path is None else _run_in(path)["steps"]
+    return {(step["kernel"], step["rows"]): step["seconds"] for step in steps if step["seconds"]}
+
+
+def _run_in(path: Path) -> dict[str, Any]:
+    """The JSON of another run, with what is read of it in the types that it should have."""
     try:
-        steps: list[Any] = json.loads(path.read_text("utf-8"))["steps"]
-        return {(s["kernel"], int(s["rows"])): float(s["seconds"]) for s in steps if s["seconds"]}
+        run = json.loads(path.read_text("utf-8"))
+        keys = {"kernel": str, "rows": int, "seconds": float}
+        steps = [{key: kind(step[key]) for key, kind in keys.items()} for step in run["steps"]]
+        return {"shape": [int(size) for size in run["shape"]], "steps": steps}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise GGMLQError(
             f"--against {path}: this is no result of `ggmlq ladder --json` ({error}); write one with it"

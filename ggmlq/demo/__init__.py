@@ -5,6 +5,7 @@ measure.py   one layer: the product, its verdict, and the time beside NumPy's fl
 table.py     all of them as a table, as JSON, and what the columns mean; chart.py draws bars beside it
 climb.py     the ladder: each rung's verdict and time beside the roofs of the machine
 lessons.py   its lines, what each rung gained here and why, and its picture
+book.py      a page for each rung; book.json: instructions of inner loops, and figures
 exercises/   files with a hole for those who learn, and their judge
 """
 

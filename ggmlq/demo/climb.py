@@ -17,30 +17,13 @@ from ..dispatch.problems import Linear
 from ..errors import GGMLQError
 from ..formats import FORMATS
 from ..ops import linear
-from ..testing import roofs as of_cpu
 from ..testing.blocks import random_weights
-from ..testing.timing import read_rate, roofs
+from ..testing.floors import Roofs, roofs_of
 from .layers import Tell
 from .measure import bound, on_clock
 
 MOST = 5.0  # seconds of one product, by its time with fewer rows, beyond which a rung is left out
-PEAK = 4096  # rows and columns of the library's product
 JUDGED = 64  # rows of activations, spread over all
-NEAREST = {"f16": "f32", "bf16x": "bf16", "bf16s": "bf16", "q8": "q8", "ggml-mmvq": "q8"}
-
-
-@dataclass(frozen=True)
-class Roofs:
-    """The peak rates of a machine: bytes and operations a second."""
-
-    read: float
-    products: dict[str, float]  # by arithmetic; "" for all that have none of their own
-
-    def floors(self, rung: Rung, nbytes: float, operations: float) -> tuple[float, float]:
-        """The least seconds of a product: those of its memory, and those of its arithmetic."""
-        kind = NEAREST.get(rung.arithmetic, rung.arithmetic)
-        rate = self.products.get(kind) or self.products.get("") or self.products["f32"]
-        return nbytes / self.read, operations / rate
 
 
 @dataclass(frozen=True)
@@ -69,15 +52,10 @@ class Step:
         return "memory" if self.memory > self.arithmetic else "arithmetic"
 
 
-def roofs_of(q: QuantArray, tell: Tell) -> Roofs:
-    """The roofs of the device of q, measured; memory is read in regions of the size of q."""
+def roofs_over(q: QuantArray, tell: Tell) -> Roofs:
+    """The roofs of the device of q; memory is read in regions of the size of q."""
     tell("roofs: reads and products")
-    if q.device != "cpu":
-        cupy = namespace(q.raw)
-        peak = roofs(cupy, PEAK, PEAK, PEAK)["cublas_f16_TFLOPS"] * 1e12
-        return Roofs(read_rate(cupy) * 1e9, {"": peak})
-    rates = {name: of_cpu.product_rate(name) for name in ("f32", "q8", "bf16")}
-    return Roofs(of_cpu.read_rate(q.nbytes), rates)
+    return roofs_of(namespace(q.raw), q.nbytes)
 
 
 def weights(name: str, n: int, k: int, device: str) -> QuantArray:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..base.text import count
+from ..base.text import count, three_digits
+from ..dispatch.ladder import absent, current_card
 from ..pages import Lines, Series
+from ..testing.floors import Roofs
 from . import chart
-from .climb import Roofs, Step
+from .climb import Step
 
 LEVEL, NEAR = 1.1, 0.6  # times that differ by less are one; a share of a roof that leaves little to gain
 WIDTH = 22  # of a kernel's name
@@ -18,7 +20,19 @@ BAR = 24
 def head(roof: Roofs, format: str) -> str:
     """The roofs in a line."""
     products = " · ".join(f"{name or 'cuBLAS, f16'} {rate(value)}" for name, value in roof.products.items())
-    return f"roofs: weights of {format} are read at {roof.read / 1e9:.3g} GB/s; products: {products}"
+    speed = three_digits(roof.read / 1e9)
+    copy = f", memory is copied at {three_digits(roof.copy / 1e9)}" if roof.copy else ""
+    return f"roofs: weights of {format} are read at {speed} GB/s{copy}; products: {products}"
+
+
+def other_ladder(device: str) -> str:
+    """A sentence about the GPU's ladder for those who climb the CPU's: how to, or why not; else nothing."""
+    if device != "cpu":
+        return ""
+    reason = absent("linear", "cuda")
+    if reason is None and current_card("cuda") is None:
+        reason = "CuPy is not installed, or finds no GPU"
+    return f"no GPU's ladder here: {reason}" if reason else "`--device cuda` climbs the GPU's ladder"
 
 
 def columns(rows: int, against: bool) -> str:
@@ -34,10 +48,11 @@ def line(step: Step, below: Step | None, then: float | None = None, against: boo
         verdict = step.reason or f"WRONG: its worst row is off by {step.error:.1e}"
         return f"{step.rung.name:{WIDTH}} {verdict}"
     ratio = below.seconds / step.seconds if below else 0.0
-    gain = f"{ratio:.2f}" if below and ratio < 9.995 else f"{ratio:.1f}" if below else "–"
-    than = f" {then / step.seconds:8.3g}" if then else " " * 9 if against else ""
+    gain = three_digits(ratio) if below else "–"
+    than = f" {three_digits(then / step.seconds):>8}" if then else " " * 9 if against else ""
+    ms, speed = three_digits(step.seconds * 1e3), three_digits(step.nbytes / step.seconds / 1e9)
     words = (
-        f"{step.rung.name:{WIDTH}} {step.seconds * 1e3:9.3f} {step.nbytes / step.seconds / 1e9:7.3g} "
+        f"{step.rung.name:{WIDTH}} {ms:>9} {speed:>7} "
         f"{rate(step.operations / step.seconds):>13} {step.share:4.0%} {step.limit:>11} {gain:>8}{than}"
     )
     room = min(chart.room(len(words) + 2), BAR)
@@ -47,8 +62,7 @@ def line(step: Step, below: Step | None, then: float | None = None, against: boo
 def rate(value: float) -> str:
     """Operations a second in three digits."""
     unit, name = (1e12, "TFLOP/s") if value >= 0.9995e12 else (1e9, "GFLOP/s")
-    digits = f"{value / unit:.3g}" if value >= 0.01 * unit else f"{value / unit:.3f}"
-    return f"{digits} {name}"
+    return f"{three_digits(value / unit)} {name}"
 
 
 def below(step: Step, steps: Sequence[Step]) -> Step | None:
@@ -76,27 +90,27 @@ def _pays(step: Step, lower: Step) -> bool:
 
 def _gain(step: Step, lower: Step) -> str:
     gain = lower.seconds / step.seconds
-    return f"{gain:.3g} times as fast as {lower.rung.name} with {count(step.rows, 'row')}"
+    return f"{three_digits(gain)} times as fast as {lower.rung.name} with {count(step.rows, 'row')}"
 
 
 def _loss(step: Step, lower: Step) -> str:
     """The verdict on a rung that does not pay, with the reason by what memory and products take at least."""
     loss = step.seconds / lower.seconds
-    much = f"{loss:.3g} times slower than" if loss > LEVEL else "no faster than"
+    much = f"{three_digits(loss)} times slower than" if loss > LEVEL else "no faster than"
     verdict = f"With {count(step.rows, 'row')} it does not pay: it is {much} {lower.rung.name}."
-    memory, arithmetic = step.memory * 1e6, step.arithmetic * 1e6
+    memory, arithmetic = three_digits(step.memory * 1e6), three_digits(step.arithmetic * 1e6)
     if lower.share >= NEAR:
-        floor = max(lower.memory, lower.arithmetic) * 1e6
-        why = f"{lower.rung.name} is near its roof: the {lower.limit} alone takes {floor:.3g} µs."
-    elif memory > arithmetic:
+        floor = three_digits(max(lower.memory, lower.arithmetic) * 1e6)
+        why = f"{lower.rung.name} is near its roof: the {lower.limit} alone takes {floor} µs."
+    elif step.memory > step.arithmetic:
         why = (
-            f"Reading the weights takes {memory:.3g} µs at least, and the products only {arithmetic:.3g} µs: "
+            f"Reading the weights takes {memory} µs at least, and the products only {arithmetic} µs: "
             "faster products gain nothing."
         )
     else:
         why = (
-            f"Its products take {arithmetic:.3g} µs at least, of {step.seconds * 1e6:.4g}: the work around "
-            "them costs the rest."
+            f"Its products take {arithmetic} µs at least, of {three_digits(step.seconds * 1e6)}: the work "
+            "around them costs the rest."
         )
     return f"{verdict} {why}"
 
@@ -105,7 +119,7 @@ def facts(steps: Sequence[Step], roof: Roofs, machine: Mapping[str, Any]) -> dic
     """All figures as JSON has them."""
     return {
         **machine,
-        "roofs": {"read": roof.read, "products": roof.products},
+        "roofs": {"read": roof.read, "copy": roof.copy, "products": roof.products},
         "steps": [
             {
                 "kernel": step.rung.name, "level": step.rung.level, "rows": step.rows, "reason": step.reason,

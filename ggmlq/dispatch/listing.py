@@ -16,6 +16,10 @@ from .ladder import DEVICES, KINDS, Problem, absent, code_of, current_card, expl
 from .problems import GRU_WIDTHS  # which registers the kinds of problems
 from .views import Choices, Listed, View, in_words, listed
 
+LESSON = (
+    "auto: the rows of activations at which it is taken. A kernel without any is a lesson, or for other "
+    "machines: it runs where a call names it."
+)
 ROWS = 1  # rows of activations that estimates and floors are for, if the caller names none
 
 
@@ -61,6 +65,7 @@ class Ladder(list[Listed]):
                 cells += [_yes_or_no(rung.packed), _us(rung.estimate), _us(rung.floor)]
             rows.append([*cells, rung.teaches])
         parts = [text.table([*header, "teaches"], rows)] if self else []
+        parts += [LESSON] if any(rung.taken for rung in self) and not all(rung.taken for rung in self) else []
         if self.auto:
             rows = [[f"auto, {t.problem.case}", t.kernel, t.why] for t in self.auto]
             parts.append(text.table([self._setting(), "takes", "because it is"], rows))

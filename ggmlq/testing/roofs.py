@@ -1,4 +1,4 @@
-"""Measures the peak rates of a CPU: memory that is read, and products in registers by arithmetic."""
+"""Measures the peak rates of a CPU: memory read and copied, and products in registers by arithmetic."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..base.threads import num_threads
+from ..base.threads import num_threads, share
 from ..cpu.amx import permission
 from ..cpu.machine.kernels import kernel
 from ..cpu.machine.peaks import LINE, NEAR, products
 from ..cpu.machine.target import target
 from ..cpu.machine.workers import share_kernel
 
-ROUNDS, RUNS = 20_000, 5  # steps of an index: about 0.1 ms
-GRAIN = 1 << 10  # lines that a thread reads at once
+ROUNDS = 20_000  # steps of an index: about 0.1 ms
+RUNS, SECONDS = 5, 0.25  # both at least: the fastest counts, for others use the machine too
+GRAIN = 1 << 8  # lines that a thread reads at once
 
 
 def read_rate(nbytes: int) -> float:
@@ -25,6 +26,16 @@ def read_rate(nbytes: int) -> float:
     arguments = (memory.ctypes.data, 0, result.ctypes.data)
     seconds = _fastest(lambda: share_kernel(kernel("machine.peaks.memory_reader"), arguments, lines, GRAIN))
     return len(memory) / seconds
+
+
+def copy_rate(nbytes: int) -> float:
+    """Bytes a second that all threads read and write in a copy, both counted, over and over again."""
+    source, copy = np.ones(max(nbytes, GRAIN * LINE), np.uint8), np.zeros(max(nbytes, GRAIN * LINE), np.uint8)
+
+    def part(first: int, stop: int) -> None:
+        copy[first:stop] = source[first:stop]
+
+    return 2 * len(source) / _fastest(lambda: share(part, len(source)))
 
 
 def product_rate(arithmetic: str) -> float:
@@ -42,9 +53,10 @@ def product_rate(arithmetic: str) -> float:
 
 def _fastest(work: Callable[[], None]) -> float:
     """Seconds of the fastest of some runs, after one that compiles."""
-    times = []
-    for _ in range(1 + RUNS):
+    work()
+    times: list[float] = []
+    while len(times) < RUNS or sum(times) < SECONDS:
         start = time.perf_counter()
         work()
         times.append(time.perf_counter() - start)
-    return min(times[1:])
+    return min(times)

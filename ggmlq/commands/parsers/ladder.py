@@ -19,6 +19,7 @@ EXAMPLES = """\
   ggmlq ladder --json > here.json
   ggmlq ladder --against here.json                     beside an earlier run, or another machine's
   ggmlq ladder --device cuda --shape 4096x14336
+  ggmlq ladder page cuda:dp4a                          what a rung changed, its inner loop, what limits it
   ggmlq ladder exercise                                lists the exercises
   ggmlq ladder exercise 4 --out mine.py                writes one: a file with a hole, and what judges it
 """
@@ -28,7 +29,10 @@ def add(commands: Commands) -> None:
     """Declare ``ggmlq ladder`` with its options and examples."""
     parser = declare(commands, "ladder", "kernels", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument(
-        "exercise", nargs="*", metavar="exercise [N]", help="list the exercises, or write one"
+        "words",
+        nargs="*",
+        metavar="exercise [N] | page [RUNG]",
+        help="list the exercises, or write one; list the pages of the book, or print one",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="file of the exercise (exercise_N.py)")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:1")
@@ -43,7 +47,12 @@ def add(commands: Commands) -> None:
         "--kernel", action="append", default=[], metavar="NAME", help="only this rung; may be repeated"
     )
     parser.add_argument("--plot", metavar="FILE", help="write the rungs under the roofs as .svg or .html")
-    parser.add_argument("--against", type=Path, metavar="FILE", help="compare with the JSON of another run")
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="FILE",
+        help="compare with the JSON of another run; on a page, figures to add",
+    )
     add_json(parser)
 
 

@@ -55,6 +55,7 @@ def kernel(fmt: BlockFormat) -> Any:
         x, floats = x_rows.view(np.int8), x_rows.view(np.float32)
         codes = np.empty(columns, np.int8)
         scales, offsets = np.empty(columns // group, np.float32), np.empty(columns // group, np.float32)
+        length = columns // len(scales)  # = width; a loop of constant length would be unrolled into scalars
         for n in range(first, stop):
             unpack(raw[n], codes, scales, offsets)
             for m in range(x_rows.shape[0]):
@@ -63,8 +64,9 @@ def kernel(fmt: BlockFormat) -> Any:
                     scaled = np.float32(0)
                     for part in range(groups):
                         w, a, dot = run * RUN + part * width, run * pitch + part * width, np.int32(0)
-                        for i in range(width):
-                            dot += np.int32(codes[w + i]) * np.int32(x[m, a + i])
+                        for i in range(length):  # unsigned indices: no index counts from the end
+                            product = np.int32(codes[np.uint64(w + i)]) * np.int32(x[m, np.uint64(a + i)])
+                            dot = np.int32(dot + product)
                         scaled += scales[w // group] * np.float32(dot)
                         if has_offset:  # the row holds -scale · Σq
                             less = floats[m, (run * pitch + RUN) // 4 + 1 + groups + part]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
 from llvmlite import ir
 
 from .arguments import reader
@@ -41,7 +42,7 @@ def memory_reader() -> Any:
         words = words_at(fields.memory, 8 * stop)
         total = 0
         for i in range(8 * first, 8 * stop):
-            total ^= words[i]
+            total ^= words[np.uint64(i)]  # unsigned: an index that may count from the end is no vector code
         if total == 1:  # a value that nobody knows beforehand, so that no read is left out
             words_at(fields.result, 1)[0] = total
 

@@ -34,6 +34,7 @@ Hopper's:
     dependent_launch.py  a kernel that starts while its predecessor still runs
     warpgroup.py         ``wgmma`` with weights in registers
     wgmma8.py            ``wgmma`` on 8-bit codes
+    sums.py              its sums: stored, added to memory, added up with factors
     promoted.py          ``wgmma`` on FP8 codes, with sums promoted to float32
 
 Sizes are 32 bits wide, addresses 64. With plain integers Numba would compute both in 64 bits, so kernels

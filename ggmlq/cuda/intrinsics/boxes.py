@@ -54,3 +54,16 @@ def prefetch(map: Any) -> Any:
 def wait_until_written() -> Any:
     """Wait until all boxes that this thread stored are in memory."""
     only_on_a_gpu()
+
+
+@instruction(
+    "{.reg .b16 blocks; cvt.u16.u32 blocks, $5; " + FETCH + ".multicast::cluster "
+    "[$0], [$1, {$2, $3}], [$4], blocks;}",
+    None, u32, u64, u32, u32, u32, u32, effect=True,
+)  # fmt: skip
+def fetch_for_all(shared: Any, map: Any, column: Any, row: Any, barrier: Any, blocks: Any) -> Any:
+    """Start to copy a box to the same place in each block of the cluster whose bit is set in ``blocks``.
+
+    Each of these blocks' own barriers, at the same place too, counts the bytes.
+    """
+    only_on_a_gpu()
