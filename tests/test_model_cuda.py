@@ -292,10 +292,7 @@ def test_it_speaks_on_a_card(cupy, cache):
 @pytest.mark.parametrize("types", [("q8_0", "q5_1"), ("q8_0", "f16")], ids="-".join)
 @pytest.mark.parametrize("family", NAMES)
 def test_logits_on_a_card(cupy, fresh, tmp_path, family, types):
-    """As far from exact as kernels round: activations to bfloat16 or codes of 8 bits.
-
-    Products of floats are cuBLAS's, which no graph of a step holds.
-    """
+    """As far from exact as kernels round: activations to bfloat16 or codes of 8 bits."""
     path = family_model(tmp_path / "m.gguf", family, int(fresh.integers(1 << 30)), types=types)
     tokens = fresh.integers(3, 259, 20).tolist()
     expected = gq.model.load(path, arithmetic="exact").logits(tokens)
@@ -305,4 +302,4 @@ def test_logits_on_a_card(cupy, fresh, tmp_path, family, types):
     for logits in (m.logits(tokens), np.concatenate(rows)):
         assert np.median(gq.nmse(logits, expected, axis=1)) < 1e-2
     if family != "mistral3":
-        assert ("f16" in types) is bool(cache.reason), cache.reason
+        assert cache.reason == "", "few weights in floats are multiplied by CuPy"
