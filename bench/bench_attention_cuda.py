@@ -130,12 +130,12 @@ def main() -> int:
     parser.add_argument("--torch", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    found = []
+    results = []
     for row in rows(options):
-        found.append(row)
+        results.append(row)
         print(row, flush=True)
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
     return 0
 
 

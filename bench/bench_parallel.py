@@ -212,7 +212,7 @@ class Bench:
         if not self.gpu or len(set(self.devices)) < 2:
             return
         from ggmlq.cuda.machine import device
-        from ggmlq.cuda.parallel import nccl
+        from ggmlq.cuda.machine.parallel import nccl
         from ggmlq.parallel.team import team_of
 
         cp, works = device.cupy(), {}

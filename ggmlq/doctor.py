@@ -205,7 +205,7 @@ def _pack_lines(facts: dict[str, Any] | None) -> list[str]:
 def _nccl() -> str | None:
     """The version of NCCL; None if it does not load."""
     try:
-        version: str | None = importlib.import_module("ggmlq.cuda.parallel.nccl").version()
+        version: str | None = importlib.import_module("ggmlq.cuda.machine.parallel.nccl").version()
     except (GGMLQError, RuntimeError):
         return None
     return version

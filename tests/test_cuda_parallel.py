@@ -12,7 +12,7 @@ import pytest
 from test_parallel_ranks import PRODUCT, free_port
 
 import ggmlq as gq
-from ggmlq.cuda.parallel import nccl
+from ggmlq.cuda.machine.parallel import nccl
 
 RESULTS = "y=y.get(), h=whole.get(), told=told.get()"
 SHAPES = [(96, 512, 1), (1024, 2048, 7), (4096, 4096, 513)]

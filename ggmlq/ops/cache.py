@@ -21,7 +21,7 @@ from .rows import empty, put_rows
 
 
 class Request:
-    """What is asked of a cache, in words once an error needs them."""
+    """The words of an error about rows that are appended to a cache, made once it needs them."""
 
     def __init__(self, cache: KVCache) -> None:
         self._cache = cache

@@ -10,7 +10,7 @@
 
 places.py    devices as callers name them
 cuts.py      where arrays are cut
-team.py      devices that work together; cuda/parallel has those on GPUs
+team.py      devices that work together; cuda/machine/parallel has those on GPUs
 parts.py     Parts: floats on several devices, and their way back to one
 sharded.py   Sharded: weights on several devices; shard
 sharded_call.py   one product, checked

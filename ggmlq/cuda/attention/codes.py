@@ -121,7 +121,7 @@ ZEROS = {"q8_0": 128, "q4_0": 8, "q5_0": 16, "q4_1": 0, "q5_1": 0, "iq4_nl": 128
 class Decoder(NamedTuple):
     """Two device functions, so that a thread reads several units before it writes one.
 
-    ``read(row, unit, found, i)`` puts a unit's ``words`` words into an array, ``convert(found, i, out)``
+    ``read(row, unit, packed, i)`` puts a unit's ``words`` words into an array, ``convert(packed, i, out)``
     makes pairs of halves of them.
     """
 
@@ -147,16 +147,16 @@ def float_decoder() -> Decoder:
         return smaller(larger(value, -most), most)
 
     @inlined
-    def read(row: Any, unit: Any, found: Any, i: Any) -> None:
+    def read(row: Any, unit: Any, packed: Any, i: Any) -> None:
         for j in range(2):
             four = take_floats(row + unit * uint32(32) + uint32(16 * j))
-            found[4 * i + 2 * j] = narrowed(cut(four[0]), cut(four[1]))
-            found[4 * i + 2 * j + 1] = narrowed(cut(four[2]), cut(four[3]))
+            packed[4 * i + 2 * j] = narrowed(cut(four[0]), cut(four[1]))
+            packed[4 * i + 2 * j + 1] = narrowed(cut(four[2]), cut(four[3]))
 
     @inlined
-    def convert(found: Any, i: Any, out: Any) -> None:
+    def convert(packed: Any, i: Any, out: Any) -> None:
         for j in range(4):
-            out[j] = found[4 * i + j]
+            out[j] = packed[4 * i + j]
 
     return Decoder(4, read, convert)
 
@@ -187,26 +187,26 @@ def block_decoder(name: str) -> Decoder:
         return take2(block)
 
     @inlined
-    def read(row: Any, unit: Any, found: Any, i: Any) -> None:
+    def read(row: Any, unit: Any, packed: Any, i: Any) -> None:
         block = row + (unit >> uint32(shift)) * uint32(size)
         four, o = codes(block, unit & uint32(units - 1)), words * i
-        found[o], found[o + 1] = four[0], four[1]
+        packed[o], packed[o + 1] = four[0], four[1]
         if count == 4:
-            found[o + 2], found[o + 3] = four[2], four[3]
-        found[o + count] = twice(scale(block))
+            packed[o + 2], packed[o + 3] = four[2], four[3]
+        packed[o + count] = twice(scale(block))
         if has_offset:
-            found[o + count + 1] = twice(take2(block + uint32(2)))
+            packed[o + count + 1] = twice(take2(block + uint32(2)))
 
     @inlined
-    def convert(found: Any, i: Any, out: Any) -> None:
+    def convert(packed: Any, i: Any, out: Any) -> None:
         o = words * i
-        d = found[o + count]
+        d = packed[o + count]
         for w in range(count):
-            out[2 * w], out[2 * w + 1] = lower_two(found[o + w]), upper_two(found[o + w])
+            out[2 * w], out[2 * w + 1] = lower_two(packed[o + w]), upper_two(packed[o + w])
         for w in range(2 * count):
             value = sub(out[w], uint32(zero))
             if has_offset:
-                out[w] = fma(value, d, found[o + count + 1])
+                out[w] = fma(value, d, packed[o + count + 1])
             else:
                 out[w] = mul(value, d)
 

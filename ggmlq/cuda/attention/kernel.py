@@ -40,14 +40,14 @@ def fetcher(plan: Plan) -> Any:
     @inlined
     def fetch(
         at: Any, stage: Any, keys: Any, values: Any, strides: Any, tile: Any, last: Any, end: Any,
-        mine: Any, rank: Any,
+        offset_row: Any, rank: Any,
     ) -> None:  # fmt: skip
         if tile < last:
-            first, to = uint32(tile * int32(step)) + mine, uint32(end)
-            place = at + uint32(keys_at) + stage * uint32(stage_k) + mine * uint32(length_k)
+            first, to = uint32(tile * int32(step)) + offset_row, uint32(end)
+            place = at + uint32(keys_at) + stage * uint32(stage_k) + offset_row * uint32(length_k)
             copy_keys(place, keys, strides[2], first, to, rank)
             if not shared:
-                place = at + uint32(values_at) + stage * uint32(stage_v) + mine * uint32(length_v)
+                place = at + uint32(values_at) + stage * uint32(stage_v) + offset_row * uint32(length_v)
                 copy_values(place, values, strides[5], first, to, rank)
         commit()
 
@@ -66,11 +66,11 @@ def tile_finder(plan: Plan, values: bool) -> Any:
     decode: Any = tile_decoder(plan, name, width) if decodes else None
 
     @inlined
-    def find(at: Any, stage: Any, mine: Any, rank: Any) -> Any:
+    def find(at: Any, stage: Any, offset_row: Any, rank: Any) -> Any:
         offset = uint32(stages_at) + stage * uint32(stage_bytes)
         if decodes:
-            tile = at + uint32(tile_at) + mine * uint32(pitch)
-            decode(at + offset + mine * uint32(length), tile, rank)
+            tile = at + uint32(tile_at) + offset_row * uint32(pitch)
+            decode(at + offset + offset_row * uint32(length), tile, rank)
             offset = uint32(tile_at)
         return offset
 
@@ -107,23 +107,23 @@ def stepper(plan: Plan) -> Any:
     @inlined
     def make(
         s: Any, at: Any, q_at: Any, k_at: Any, stage: Any, keys: Any, values: Any, strides: Any,
-        tile: Any, last: Any, end: Any, mine: Any, rank: Any, first_column: Any,
+        tile: Any, last: Any, end: Any, offset_row: Any, rank: Any, first_column: Any,
     ) -> Any:  # fmt: skip
-        k_offset, v_offset = find_keys(at, stage, mine, rank), uint32(0)
+        k_offset, v_offset = find_keys(at, stage, offset_row, rank), uint32(0)
         if early and not shared:
-            v_offset = find_values(at, stage, mine, rank)
+            v_offset = find_values(at, stage, offset_row, rank)
         if decodes_k or (decodes_v and early):
             meet()
         free = stage + uint32(ahead)
         free = free - uint32(stages) if free >= uint32(stages) else free
         if early:
-            fetch(at, free, keys, values, strides, tile + int32(ahead), last, end, mine, rank)
+            fetch(at, free, keys, values, strides, tile + int32(ahead), last, end, offset_row, rank)
         score(q_at, k_at + k_offset, s)
         if not early:  # over the keys
             meet()
-            v_offset = find_values(at, stage, mine, rank)
+            v_offset = find_values(at, stage, offset_row, rank)
             meet()
-            fetch(at, free, keys, values, strides, tile + int32(ahead), last, end, mine, rank)
+            fetch(at, free, keys, values, strides, tile + int32(ahead), last, end, offset_row, rank)
         if shared:
             v_offset = k_offset + uint32(2) * first_column
         return v_offset
@@ -158,11 +158,11 @@ def kernel(plan: Plan) -> Kernel:
         g, t = g_and_t(lane)
         start, count, seen, end, first, last = find(sizes, length)
         keys, values = find_keys(addresses[1], strides, sizes), find_values(addresses[2], strides, sizes)
-        own = warp * uint32(EDGE)  # first row or position of the warp
-        mine = uint32(0) if by_rows else own
+        warp_row = warp * uint32(EDGE)  # first row or position of the warp
+        offset_row = uint32(0) if by_rows else warp_row
         rank = uint32(cuda.threadIdx.x) if by_rows else lane
         for i in range(ahead):
-            fetch(at, uint32(i), keys, values, strides, first + int32(i), last, end, mine, rank)
+            fetch(at, uint32(i), keys, values, strides, first + int32(i), last, end, offset_row, rank)
         load_queries(at, queries_of(addresses, sizes, start, width), sizes[6], count)
         if not by_rows:
             cuda.syncthreads()  # queries are there
@@ -173,10 +173,10 @@ def kernel(plan: Plan) -> Kernel:
             cuda.local.array(3, int32),
         )
         numbers, apart, mask = cuda.local.array(4, float32), cuda.local.array(2, uint64), uint64(0)
-        look(begins, ends, start + g + own - mine, sizes, length)
+        look(begins, ends, start + g + warp_row - offset_row, sizes, length)
         if options:
             numbers[0], numbers[1] = float_of(scale), float_of(cap)
-            row = start + g + own - mine
+            row = start + g + warp_row - offset_row
             mask = read_options(numbers, places, apart, row, addresses, strides, sizes, length)
         factor = LOG2_E if options else ptx.mul(float_of(scale), LOG2_E)
         tops, totals, ratios = (
@@ -188,17 +188,17 @@ def kernel(plan: Plan) -> Kernel:
         clear(0, o)
         for r in range(2):
             tops[r], totals[r] = NEVER, float32(0)
-        q_at = at + query_place(lane, pitch_k) + (own - mine) * uint32(pitch_k)
-        k_at = at + key_place(lane, pitch_k) + mine * uint32(pitch_k)
-        v_at = at + query_place(lane, pitch_v) + mine * uint32(pitch_v)
+        q_at = at + query_place(lane, pitch_k) + (warp_row - offset_row) * uint32(pitch_k)
+        k_at = at + key_place(lane, pitch_k) + offset_row * uint32(pitch_k)
+        v_at = at + query_place(lane, pitch_v) + offset_row * uint32(pitch_v)
         stage = uint32(0)
         for tile in range(first, last):
             wait()
             meet()
             v_offset = make(
-                s, at, q_at, k_at, stage, keys, values, strides, tile, last, end, mine, rank, sizes[10]
+                s, at, q_at, k_at, stage, keys, values, strides, tile, last, end, offset_row, rank, sizes[10]
             )
-            origin, column = tile * int32(step), int32(t) * int32(2) + int32(mine)
+            origin, column = tile * int32(step), int32(t) * int32(2) + int32(offset_row)
             if options:
                 change(0, s, origin + column, places, numbers, mask, apart)
             if weigh(s, origin, column, seen, begins, ends, factor, tops, totals, ratios):

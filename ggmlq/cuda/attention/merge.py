@@ -32,7 +32,7 @@ def merger(width: int) -> Kernel:
         sizes: Any,  # parts, rows of all, queries, group, heads of keys, kind of y, columns of y
     ) -> None:
         take_turn()
-        found = cuda.shared.array((together, width), float32)
+        columns = cuda.shared.array((together, width), float32)
         totals, tops = cuda.shared.array(together, float32), cuda.shared.array(WARPS, float32)
         stats = cuda.shared.array((2, MOST), float32)
         row, rows, parts = uint32(cuda.blockIdx.x), sizes[1], sizes[0]
@@ -67,13 +67,13 @@ def merger(width: int) -> Kernel:
                     sums[i] = fma(four[i], weight, sums[i])
                 p += uint32(together)
             for i in range(FOUR):
-                found[which, lane * uint32(FOUR) + uint32(i)] = sums[i]
+                columns[which, lane * uint32(FOUR) + uint32(i)] = sums[i]
             totals[which] = total
         cuda.syncthreads()
         if thread < uint32(width // 2):
             low, high, total = float32(0), float32(0), float32(0)
             for w in range(together):
-                low, high = add(low, found[w, 2 * thread]), add(high, found[w, 2 * thread + uint32(1)])
+                low, high = add(low, columns[w, 2 * thread]), add(high, columns[w, 2 * thread + uint32(1)])
                 total = add(total, totals[w])
             per_head = sizes[2] * sizes[3]
             head = (row // per_head) % sizes[4] * sizes[3] + row % per_head // sizes[2]

@@ -137,8 +137,8 @@ class Plan:
     @property
     def value_tile_at(self) -> int:
         """Offset of decoded values; a warp of its own positions decodes them over its keys."""
-        own = self.decodes(self.k) and self.by_rows
-        return self.key_tile_at + (self.tile(self.width) if own else 0)
+        apart = self.decodes(self.k) and self.by_rows
+        return self.key_tile_at + (self.tile(self.width) if apart else 0)
 
     @property
     def sums_pitch(self) -> int:

@@ -1,4 +1,4 @@
-"""What a block has found at its end: results divided by their sums, or a part for merge.py."""
+"""The end of a block: results divided by their sums, or a part for merge.py."""
 
 from __future__ import annotations
 
@@ -137,8 +137,8 @@ def positions_writer(plan: Plan) -> Any:
                         take_pair(stats + uint32(w * EDGE * 8)),
                         take_pair(sums + uint32(w * EDGE * pitch * 4)),
                     )
-                    weight = weight_of(found[0], top)
-                    total = fma(found[1], weight, total)
+                    weight = weight_of(stat[0], top)
+                    total = fma(stat[1], weight, total)
                     low, high = fma(two[0], weight, low), fma(two[1], weight, high)
                 place_of = uint64(unit) * uint64(rows) + uint64(start + row)
                 if addresses[4] == uint64(0):

@@ -70,19 +70,19 @@ def tile_decoder(plan: Plan, name: str, width: int) -> Any:
 
     @inlined
     def decode(rows: Any, tile: Any, rank: Any) -> None:
-        out, found = cuda.local.array(8, uint32), cuda.local.array(room, uint32)
+        out, packed = cuda.local.array(8, uint32), cuda.local.array(room, uint32)
         for first in range(0, count, threads * together):
             for i in range(together):
                 at = rank + uint32(first + i * threads)
                 row = at // uint32(units)
                 if whole or row < uint32(positions):
-                    read(rows + row * uint32(length), at - row * uint32(units), found, i)
+                    read(rows + row * uint32(length), at - row * uint32(units), packed, i)
             for i in range(together):
                 at = rank + uint32(first + i * threads)
                 row = at // uint32(units)
                 unit = at - row * uint32(units)
                 if whole or row < uint32(positions):
-                    convert(found, i, out)
+                    convert(packed, i, out)
                     to = tile + row * uint32(pitch)
                     if two:
                         to += (unit >> uint32(1)) * uint32(64) + (unit & uint32(1)) * uint32(16)

@@ -84,8 +84,9 @@ def read_options(
     unit = uint32(cuda.blockIdx.z)
     sequence = unit // sizes[3]
     for r in range(2):
-        own = uint32(min(row + uint32(8 * r), sizes[0] * sizes[1] - uint32(1)))
-        query, head = own % sizes[0], (unit - sequence * sizes[3]) * sizes[1] + own // sizes[0]
+        this = uint32(min(row + uint32(8 * r), sizes[0] * sizes[1] - uint32(1)))
+        query = this % sizes[0]
+        head = (unit - sequence * sizes[3]) * sizes[1] + this // sizes[0]
         places[r] = length - int32(sizes[0]) + int32(query)
         numbers[2 + r] = float32(0) if addresses[5] == uint64(0) else float32(1)
         if addresses[8] != uint64(0):

@@ -26,5 +26,9 @@ Memory:
     tensor_maps.py       maps of matrices for Hopper's copy engine
     upload.py            host memory to the card, in portions
 
+Several GPUs:
+
+    parallel/            the GPUs' part of gq.parallel
+
 Nothing here knows what is computed.
 """

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from ...errors import DeviceError, DeviceMemoryError, GGMLQError
-from ..machine import device
+from ....errors import DeviceError, DeviceMemoryError, GGMLQError
+from .. import device
 
 REQUEST = "product on several GPUs"
 

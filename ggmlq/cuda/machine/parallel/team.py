@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from ...arrays.scaled import ScaledArray
-from ...codes.scaling import laid_out
-from ...errors import DeviceError
-from ..machine import device
+from ....arrays.scaled import ScaledArray
+from ....codes.scaling import laid_out
+from ....errors import DeviceError
+from .. import device
 from . import nccl
 from .streams import REQUEST, UNDER_WAY, Lane, Streams, named_errors
 

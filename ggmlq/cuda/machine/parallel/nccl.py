@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from ...base import missing
-from ...errors import DeviceError, MissingDependencyError
-from ..machine import device
+from ....base import missing
+from ....errors import DeviceError, MissingDependencyError
+from .. import device
 
 BYTES = 128  # of the id that processes share
 KINDS = {
