@@ -50,6 +50,39 @@ def test_tokens_one_by_one_and_at_once(model_file, fresh, family):
     assert len(cache) == 12
 
 
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3moe"])
+def test_nodes_behind_other_tokens_and_in_one_kernel(model_file, fresh, family):
+    """Nodes of tokens one by one are those of all at once; attention in one node gives the same rows."""
+    m = gq.model.load(model_file(family)).like("exact", ("f32", "f32"))
+    tokens = tokens_of(fresh, 6)
+    whole, cache = dict(m.nodes(tokens)), m.cache(6)
+    parts = [dict(m.nodes(some, cache=cache)) for some in (tokens[:4], tokens[4:])]
+    flash = dict(m.nodes(tokens, flash=True))
+    assert {name.partition("-")[0] for name in whole.keys() - flash.keys()} >= {"kq", "kq_soft_max", "kqv"}
+    for name, x in flash.items():
+        assert gq.nmse(np.concatenate([part[name] for part in parts]), whole[name]) < 1e-20, name
+        assert gq.nmse(x, whole[name]) < 1e-20, name
+    with pytest.raises(GGMLQError, match="more than the 6 positions"):
+        m.nodes(tokens[:1], cache=cache)
+
+
+def test_nodes_with_other_experts(model_file, fresh):
+    """The choice that is passed is taken, also where it comes after the call; the node is the model's own."""
+    m = gq.model.load(model_file("qwen3moe"), arithmetic="exact")
+    tokens = tokens_of(fresh, 5)
+    right = dict(m.nodes(tokens))
+    choices = {}
+    walk = m.nodes(tokens, choices=choices)
+    choices["ffn_moe_topk-1"] = right["ffn_moe_argsort-1"][:, -2:]
+    other = dict(walk)
+    for name in ("l_out-0", "ffn_moe_topk-1", "ffn_moe_probs-1"):
+        assert np.array_equal(other[name], right[name])
+    shares = np.take_along_axis(right["ffn_moe_probs-1"], choices["ffn_moe_topk-1"], -1)
+    assert np.array_equal(other["ffn_moe_weights-1"][..., 0], shares)
+    assert not np.allclose(other["ffn_moe_out-1"], right["ffn_moe_out-1"])
+
+
 @pytest.mark.drawn(4)
 @pytest.mark.parametrize("family", NAMES)
 def test_kernels_are_as_far_from_exact_as_eight_bits(model_file, fresh, family):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +20,7 @@ from .config import Config
 from .families import Family, family_of
 from .replay import replayed
 from .sampling import Sampling
-from .step import Array, Step, Tell
+from .step import Array, Step
 from .tokenizer import Tokenizer
 from .weights import Weights
 
@@ -77,18 +77,22 @@ class Model:
     ----------
     config : Config
         Sizes and settings, from the file's metadata.
+    file : GGUFFile
+        The file that it was loaded from.
+    types : pair of str
+        Types of keys and values.
     """
 
     def __init__(
         self, file: gguf.GGUFFile, arithmetic: str | None, cache: tuple[str, str], context: int | None,
         device: str = "cpu",
     ) -> None:  # fmt: skip
-        self.file, self._metadata = file, file.metadata
+        self.file, self._metadata, self._device = file, file.metadata, device
         self._arithmetic: Kernels = arithmetic_of(arithmetic, device)
         architecture = file.metadata.get("general.architecture")
         self._family: Family = family_of(architecture)
         self.config: Config = self._family.read(file.metadata, str(architecture), context)
-        self._types = cache
+        self.types = cache
         self._weights = Weights(file, self._arithmetic)
 
     @cached_property
@@ -165,28 +169,59 @@ class Model:
                 return
             logits = self.run(np.array([token]), cache)[-1]
 
-    def nodes(self, tokens: Sequence[int]) -> Iterator[tuple[str, Array]]:
+    def nodes(
+        self, tokens: Sequence[int], *, cache: Cache | None = None, flash: bool = False,
+        choices: Mapping[str, Array] | None = None,
+    ) -> Iterator[tuple[str, Array]]:  # fmt: skip
         """Yield the name and the array of every intermediate, layer by layer.
 
         Names are llama.cpp's, one may come several times (``Qcur-0``: the product, and turned); axes are
         NumPy's, the tokens first, but for scores and weights of attention [H, T, positions]. Arrays are
         NumPy's, on a GPU too, unless tokens are CuPy's.
+
+        Parameters
+        ----------
+        tokens : sequence of int
+            One or more.
+        cache : Cache, optional
+            Keys and values of the tokens before them, from ``m.cache``, which grows; None: there are none.
+        flash : bool
+            Attention as one node, ``kqv_out-0``, as the kernel computes it: no scores, no weights.
+        choices : mapping from str to array, optional
+            Experts to go on with in place of the best ones: ``{"ffn_moe_topk-3": ids}``, ids [T, used]. It is
+            read when the layer is computed; the node itself is still the model's own choice.
         """
         numbers = self._checked("nodes", tokens)
+        cache = self.cache(len(numbers)) if cache is None else cache
+        cache.reserve(len(numbers))
         nodes: list[tuple[str, Array]] = []
-        step = self._step(
-            numbers, self.cache(len(numbers)), lambda name, x: nodes.append((name, _beside(tokens, x)))
-        )
+
+        def tell(name: str, x: Array) -> None:
+            nodes.append((name, _beside(tokens, x)))
+
+        step = Step(self.config, self._weights, self._arithmetic, cache, len(numbers), tell, flash, choices)
+        return self._listed(step, numbers, nodes)
+
+    def _listed(
+        self, step: Step, numbers: NDArray[np.int64], nodes: list[tuple[str, Array]]
+    ) -> Iterator[tuple[str, Array]]:
         for x in self._walk(step, numbers, last=False):
             yield from nodes
             nodes.clear()
             del x
 
+    def like(
+        self, arithmetic: str | None, cache: tuple[str, str] | None = None, context: int | None = None
+    ) -> Model:
+        """A model of this file in another arithmetic, with other types of keys and values, or context."""
+        device = self._device if arithmetic is None else "cpu"
+        return Model(self.file, arithmetic, cache or self.types, context or self.config.context, device)
+
     # --- steps ------------------------------------------------------------------------------
 
     def cache(self, positions: int) -> Cache:
         """An empty cache for a sequence of so many positions."""
-        return Cache(self.config, max(positions, 1), self._types, self._arithmetic.device)
+        return Cache(self.config, max(positions, 1), self.types, self._arithmetic.device)
 
     def run(self, tokens: NDArray[np.int64], cache: Cache, last: bool = False) -> Array:
         """Logits of tokens behind those of a cache, which grows by them; ``last``: of the last one alone.
@@ -199,9 +234,7 @@ class Model:
             logits = replayed(a, cache, self._logits_of, tokens)
             if logits is not None:
                 return logits
-        for x in self._walk(self._step(tokens, cache), tokens, last):
-            logits = x
-        return logits
+        return self._logits_of(a, cache, tokens, last)
 
     def prompt(self, tokens: Any, cache: Cache) -> Array:
         """Logits behind the last of some tokens, which go into a cache in batches."""
@@ -209,14 +242,11 @@ class Model:
             logits = self.run(part, cache, last=True)
         return logits[-1]
 
-    def _logits_of(self, a: Kernels, cache: Any, tokens: Any) -> Array:
+    def _logits_of(self, a: Kernels, cache: Any, tokens: Any, last: bool = True) -> Array:
         step = Step(self.config, self._weights, a, cache, len(tokens))
-        for x in self._walk(step, tokens, last=True):
+        for x in self._walk(step, tokens, last):
             logits = x
         return logits
-
-    def _step(self, tokens: NDArray[np.int64], cache: Cache, tell: Tell | None = None) -> Step:
-        return Step(self.config, self._weights, self._arithmetic, cache, len(tokens), tell)
 
     def _walk(self, step: Step, tokens: NDArray[np.int64], last: bool) -> Iterator[Array]:
         """Yield the rows behind the embedding and each layer, then the logits."""

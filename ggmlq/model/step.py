@@ -6,7 +6,7 @@ A part computes in the model's arithmetic and tells each intermediate by llama.c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,16 +26,18 @@ Tell = Callable[[str, Array], None]
 class Step:
     """Tokens at the next positions of a sequence.
 
-    ``tell``: called with each intermediate; without it attention is one kernel.
+    ``tell``: called with each intermediate; without it, or with ``flash``, attention is one kernel.
+    ``choices``: experts to take instead of the best ones, by the name of their node.
     """
 
     def __init__(
         self, config: Config, weights: Weights, arithmetic: Kernels, cache: Cache, count: int,
-        tell: Tell | None = None,
+        tell: Tell | None = None, flash: bool = False, choices: Mapping[str, Array] | None = None,
     ) -> None:  # fmt: skip
         self.config, self.weights, self.a, self.cache = config, weights, arithmetic, cache
         self.positions = np.arange(len(cache), len(cache) + count)
         self._tell, self._turns = tell, dict[Any, Any]()
+        self._whole, self._choices = flash or tell is None, {} if choices is None else choices
 
     def tell(self, name: str, x: Array, layer: int | None = None) -> Array:
         """Tell a node and hand it on."""
@@ -107,7 +109,7 @@ class Step:
         c = self.config
         seen = Seen(c.scale if scale is None else scale, c.windows[layer], c.score_cap, sinks)
         q, keys = self.cache.appended(layer, q, k, v)
-        if self._tell is None:
+        if self._whole:
             y = self.a.attend(q, keys, seen)
         else:
             y = self.a.attend_in_steps(q, keys, seen, lambda name, x: self.tell(name, x, layer))
@@ -139,6 +141,7 @@ class Step:
         shares = logits if after else self.tell("ffn_moe_probs", a.softmax(logits), layer)
         order = self.tell("ffn_moe_argsort", a.ranked(shares), layer)
         ids = self.tell("ffn_moe_topk", order[:, :used], layer)
+        ids = self._choices.get(f"ffn_moe_topk-{layer}", ids)
         weights = namespace(shares).take_along_axis(shares, ids, -1)[..., None]
         weights = self.tell("ffn_moe_weights", weights, layer)
         weights = self._shares(weights[..., 0], layer, after)[..., None]
