@@ -50,6 +50,46 @@ def test_tokens_one_by_one_and_at_once(model_file, fresh, family):
     assert len(cache) == 12
 
 
+@pytest.mark.drawn(3)
+@pytest.mark.parametrize("family", SHORT)
+def test_sequences_together_are_those_alone(model_file, fresh, family, monkeypatch):
+    """Sequences of different length, in portions that cut them, give what each gives alone."""
+    monkeypatch.setattr("ggmlq.model.model.BATCH", 11)
+    m = gq.model.load(model_file(family), arithmetic="exact")
+    sequences = [tokens_of(fresh, count) for count in fresh.permutation([1, 4, 9, 30])]
+    together = m.logits(sequences)
+    for one, logits in zip(sequences, together, strict=True):
+        assert gq.nmse(logits, m.logits(one)) < 1e-20
+    steps = np.stack(list(m.generate(sequences, 4)))
+    assert steps.shape == (4, 4)
+    for one, column in zip(sequences, steps.T, strict=True):
+        assert list(m.generate(one, 4)) == column.tolist()
+    same = m.logits(np.array([sequences[0]] * 2))
+    assert same.shape == (2, len(sequences[0]), m.vocabulary)
+    assert gq.nmse(same[1], together[0]) < 1e-20
+
+
+def test_sequences_end_one_by_one(model_file, fresh):
+    m = gq.model.load(model_file("llama"), arithmetic="exact")
+    sequences = [tokens_of(fresh, count) for count in (3, 5, 2)]
+    alone = [list(m.generate(one, 6)) for one in sequences]
+    stop = {alone[0][0], alone[1][2]}
+    steps = list(m.generate(sequences, 6, stop=stop))
+    for column, tokens in zip(np.stack(steps).T.tolist(), alone, strict=True):
+        end = next((i for i, token in enumerate(tokens) if token in stop), 5)
+        assert column == (tokens[: end + 1] + [-1] * 6)[: len(steps)]
+    drawn = [np.stack(list(m.generate(sequences[:1] * 3, 5, 5.0, seed=seed))) for seed in (1, 1, 2)]
+    assert np.array_equal(drawn[0], drawn[1])
+    assert not np.array_equal(drawn[0], drawn[2])
+    assert len(set(map(tuple, drawn[0].T.tolist()))) == 3, "each draws by itself: one in 288**5 by chance"
+    with pytest.raises(ShapeError, match="tokens go from 300 to 300"):
+        m.logits([[5], [300]])
+    with pytest.raises(ShapeError, match=r"5 tokens and 1020 more"):
+        m.generate(sequences, 1020)
+    with pytest.raises(ShapeError, match="one number or more, or several"):
+        m.logits([[5], []])
+
+
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3moe"])
 def test_nodes_behind_other_tokens_and_in_one_kernel(model_file, fresh, family):
@@ -263,7 +303,7 @@ def test_draws_follow_their_shares(fresh):
 
 def test_what_is_wrong_with_a_call(model_file):
     m = gq.model.load(model_file("llama"), context=16)
-    for tokens, words in (([], "one number or more"), ([1.5], "one number"), ([[1]], "one number"),
+    for tokens, words in (([], "one number or more"), ([1.5], "one number"), ([[[1]]], "one number"),
                           ([-1], "rows 0 to 287"), ([288], "rows 0 to 287"),
                           ([5] * 17, "16 positions")):  # fmt: skip
         with pytest.raises(ShapeError, match=words):

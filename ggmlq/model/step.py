@@ -6,7 +6,7 @@ A part computes in the model's arithmetic and tells each intermediate by llama.c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ..base.devices import namespace
 from .arithmetic import Kernels
 from .arithmetic.kernels import Seen
+from .batch import Batch
 from .caches import Cache
 from .config import Config, Rope
 from .weights import Weights, checked
@@ -24,18 +25,22 @@ Tell = Callable[[str, Array], None]
 
 
 class Step:
-    """Tokens at the next positions of a sequence.
+    """Tokens at the next positions of a sequence, or of several. ``ends``: the last row of each.
 
     ``tell``: called with each intermediate; without it, or with ``flash``, attention is one kernel.
     ``choices``: experts to take instead of the best ones, by the name of their node.
     """
 
     def __init__(
-        self, config: Config, weights: Weights, arithmetic: Kernels, cache: Cache, count: int,
+        self, config: Config, weights: Weights, arithmetic: Kernels, cache: Cache | Batch, count: int,
         tell: Tell | None = None, flash: bool = False, choices: Mapping[str, Array] | None = None,
     ) -> None:  # fmt: skip
-        self.config, self.weights, self.a, self.cache = config, weights, arithmetic, cache
-        self.positions = np.arange(len(cache), len(cache) + count)
+        self.config, self.weights, self.a = config, weights, arithmetic
+        self._parts = cache.parts if isinstance(cache, Batch) else [(cache, slice(0, count))]
+        self.ends: Any = cache.ends if isinstance(cache, Batch) else slice(-1, None)
+        self.positions = np.concatenate(
+            [np.arange(len(part), len(part) + rows.stop - rows.start) for part, rows in self._parts]
+        )
         self._tell, self._turns = tell, dict[Any, Any]()
         self._whole, self._choices = flash or tell is None, {} if choices is None else choices
 
@@ -100,7 +105,8 @@ class Step:
         """Heads [T, H, D] turned by their positions."""
         how = self.config.window_rope if self.config.windows[layer] else self.config.rope
         if how not in self._turns:
-            self._turns[how] = self.a.turns(how, self.positions, factors)
+            turns = [self.a.turns(how, self.positions[rows], factors) for _, rows in self._parts]
+            self._turns[how] = tuple(map(_joined, zip(*turns, strict=True)))
         return self.tell(node, self.a.turned(x, how, *self._turns[how]), layer)
 
     def attention(self, q: Array, k: Array, v: Array, layer: int, scale: float | None = None,
@@ -108,15 +114,21 @@ class Step:
         """Attention of heads over all positions so far, and the product behind it, [T, width]."""
         c = self.config
         seen = Seen(c.scale if scale is None else scale, c.windows[layer], c.score_cap, sinks)
-        q, keys = self.cache.appended(layer, q, k, v)
+        y = _joined(
+            [self._attended(cache, q[rows], k[rows], v[rows], layer, seen) for cache, rows in self._parts]
+        )
+        self.tell("kqv_out", y, layer)
+        return self.product(y, "attn_output", layer, "attn_out")
+
+    def _attended(self, cache: Cache, q: Array, k: Array, v: Array, layer: int, seen: Seen) -> Array:
+        """The attention of a sequence's heads over its cache, [T, H · DV]."""
+        q, keys = cache.appended(layer, q, k, v)
         if self._whole:
             y = self.a.attend(q, keys, seen)
         else:
             y = self.a.attend_in_steps(q, keys, seen, lambda name, x: self.tell(name, x, layer))
-        y = self.cache.back(layer, y).transpose(1, 0, 2)
-        y = namespace(y).ascontiguousarray(y).reshape(len(self.positions), -1)
-        self.tell("kqv_out", y, layer)
-        return self.product(y, "attn_output", layer, "attn_out")
+        y = cache.back(layer, y).transpose(1, 0, 2)
+        return namespace(y).ascontiguousarray(y).reshape(len(y), -1)
 
     # --- feed forward -----------------------------------------------------------------------
 
@@ -182,6 +194,11 @@ class Step:
         if cap := self.a.dtype(self.config.logit_cap):
             y = np.tanh(y * (1 / cap)) * cap
         return self.tell("result_output", y)
+
+
+def _joined(parts: Sequence[Array]) -> Array:
+    """The rows of parts, one after the other."""
+    return parts[0] if len(parts) == 1 else namespace(parts[0]).concatenate(parts)
 
 
 def _of(name: str, layer: int | None, kind: str = "") -> str:
