@@ -18,7 +18,7 @@ from .arithmetic.kernels import Seen
 from .batch import Batch
 from .caches import Cache
 from .config import Config, Rope
-from .weights import Weights, checked
+from .weights import Weights, checked, columns
 
 Array = Any  # an array of the arithmetic's type
 Tell = Callable[[str, Array], None]
@@ -82,7 +82,7 @@ class Step:
     # --- attention --------------------------------------------------------------------------
 
     def heads(self, x: Array, layer: int) -> tuple[Array, Array, Array]:
-        """Queries [T, H, D], keys [T, HK, D] and values of rows."""
+        """Queries [T, H, D], keys [T, HK, D] and values of rows, from three matrices or from one."""
         c = self.config
         sizes = {
             "attn_q": (c.heads[layer], c.key_width), "attn_k": (c.kv_heads[layer], c.key_width),
@@ -90,11 +90,12 @@ class Step:
         }  # fmt: skip
         stem = f"blk.{layer}"
         if f"{stem}.attn_qkv" in self.weights and f"{stem}.attn_q" not in self.weights:
-            self.weights.split(f"{stem}.attn_qkv", {f"{stem}.{n}": h * d for n, (h, d) in sizes.items()})
-        q, k, v = (
-            self.product(x, name, layer, node).reshape(len(x), *sizes[name])
-            for name, node in zip(sizes, ("Qcur", "Kcur", "Vcur"), strict=True)
-        )
+            y = self.product(x, "attn_qkv", layer, "wqkv")
+            parts = columns(f"{stem}.attn_qkv", y, [heads * width for heads, width in sizes.values()])
+        else:
+            nodes = zip(sizes, ("Qcur", "Kcur", "Vcur"), strict=True)
+            parts = [self.product(x, name, layer, node) for name, node in nodes]
+        q, k, v = (y.reshape(len(x), *size) for y, size in zip(parts, sizes.values(), strict=True))
         return q, k, v
 
     def head_norm(self, x: Array, name: str, node: str, layer: int) -> Array:
@@ -133,9 +134,12 @@ class Step:
     # --- feed forward -----------------------------------------------------------------------
 
     def feed_forward(self, x: Array, layer: int, activation: str) -> Array:
-        """Down · (act(gate · x) ∘ (up · x))."""
+        """Down · (act(gate · x) ∘ (up · x)); without a matrix of the gate it is the first half of up's."""
         up = self.product(x, "ffn_up", layer, "ffn_up")
-        gate = self.product(x, "ffn_gate", layer, "ffn_gate")
+        if f"blk.{layer}.ffn_gate" in self.weights:
+            gate = self.product(x, "ffn_gate", layer, "ffn_gate")
+        else:
+            gate, up = columns(f"blk.{layer}.ffn_up", up, [up.shape[-1] // 2] * 2)
         name = {"silu": "ffn_swiglu", "gelu": "ffn_geglu"}[activation]
         inner = self.tell(name, self.a.gated(activation, gate, up), layer)
         return self.tell("ffn_out", self.product(inner, "ffn_down", layer), layer)

@@ -17,9 +17,12 @@ from .models import byte_vocabulary
 EXPERTS = {"mixtral", "qwen3moe", "gpt-oss"}
 NAMES = (
     "llama", "llama3", "mistral", "mistral3", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3",
-    "gpt-oss",
+    "gpt-oss", "phi3", "phi3-long",
 )  # fmt: skip
-ARCHITECTURES = {"llama3": "llama", "mistral": "llama", "mixtral": "llama"}
+ARCHITECTURES = {"llama3": "llama", "mistral": "llama", "mixtral": "llama", "phi3-long": "phi3"}
+
+
+FACTORS = ("factors_long", "factors_short")
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ def family_model(
     sizes: Sizes = Sizes(), vocabulary: Mapping[str, Any] | None = None,
 ) -> Path:  # fmt: skip
     """Write a model of a family; matrices take the types in turn. ``vocabulary``: metadata of a tokenizer."""
-    if family == "qwen2":  # there heads make up the width
+    if family in ("qwen2", "phi3", "phi3-long"):  # there heads make up the width
         sizes = replace(sizes, head=sizes.width // sizes.heads)
     t = _Tensors(family, np.random.default_rng(seed), types, sizes)
     vocabulary = dict(vocabulary or byte_vocabulary())
@@ -53,8 +56,8 @@ def family_model(
     for i in range(sizes.layers):
         t.attention(f"blk.{i}")
         t.feed_forward(f"blk.{i}")
-    if family == "llama3":
-        t.all["rope_freqs.weight"] = t.rng.uniform(1, 8, sizes.head // 2).astype(np.float32)
+    for name in {"llama3": ("freqs",), "phi3": FACTORS, "phi3-long": FACTORS}.get(family, ()):
+        t.all[f"rope_{name}.weight"] = t.rng.uniform(1, 8, sizes.head // 2).astype(np.float32)
     facts: dict[str, Any] = {
         "context_length": sizes.context, "embedding_length": sizes.width, "block_count": sizes.layers,
         "feed_forward_length": sizes.hidden, "attention.head_count": sizes.heads,
@@ -66,7 +69,8 @@ def family_model(
         facts |= {"expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": sizes.hidden}
     facts |= _settings(family, sizes.window, sizes.context)
     architecture = ARCHITECTURES.get(family, family)
-    metadata = {"general.architecture": architecture, "general.name": f"made-up {family}"}
+    name = family.replace("phi3", "Phi")  # llama.cpp wants tokens of its own where a name has phi3 in it
+    metadata = {"general.architecture": architecture, "general.name": f"made-up {name}"}
     metadata |= {f"{architecture}.{key}": value for key, value in facts.items()}
     save(path, t.all, metadata | vocabulary)
     return Path(path)
@@ -77,7 +81,7 @@ class _Tensors:
 
     def __init__(self, family: str, rng: np.random.Generator, types: Sequence[str], sizes: Sizes) -> None:
         self.family, self.rng, self.sizes = family, rng, sizes
-        self.gemma = family.startswith("gemma")
+        self.gemma, self.phi = family.startswith("gemma"), family.startswith("phi")
         self.all: dict[str, Any] = {}
         self._types = cycle(types)
 
@@ -94,7 +98,9 @@ class _Tensors:
         """Norms, products and biases of attention."""
         s, oss = self.sizes, self.family == "gpt-oss"
         self.vector(f"{stem}.attn_norm.weight", s.width, mean=1.0)
-        for role, heads in (("q", s.heads), ("k", s.kv_heads), ("v", s.kv_heads)):
+        if self.phi:
+            self.matrix(f"{stem}.attn_qkv", (s.heads + 2 * s.kv_heads) * s.head, s.width)
+        for role, heads in () if self.phi else (("q", s.heads), ("k", s.kv_heads), ("v", s.kv_heads)):
             self.matrix(f"{stem}.attn_{role}", heads * s.head, s.width)
             if oss or self.family == "qwen2":
                 self.vector(f"{stem}.attn_{role}.bias", heads * s.head)
@@ -118,7 +124,10 @@ class _Tensors:
             self.matrix(f"{stem}.ffn_gate_inp", 6, s.width, kind="f32")
         if oss:
             self.vector(f"{stem}.ffn_gate_inp.bias", 6)
-        for role in ("gate", "up", "down"):
+        if self.phi:
+            self.matrix(f"{stem}.ffn_up", 2 * s.hidden, s.width)
+            self.matrix(f"{stem}.ffn_down", s.width, s.hidden)
+        for role in () if self.phi else ("gate", "up", "down"):
             lengths = (s.width, s.hidden) if role == "down" else (s.hidden, s.width)
             if self.family not in EXPERTS:
                 self.matrix(f"{stem}.ffn_{role}", *lengths)
@@ -138,6 +147,11 @@ def _settings(family: str, window: int, context: int) -> dict[str, Any]:
         return _yarn(context) | {
             "rope.scaling.yarn_log_multiplier": 1.0, "rope.scaling.yarn_beta_fast": 24.0,
             "attention.temperature_scale": 0.1,
+        }  # fmt: skip
+    if family.startswith("phi3"):
+        return {
+            "rope.scaling.original_context_length": 100 if family == "phi3-long" else context,
+            "rope.scaling.attn_factor": 1.2, "attention.sliding_window": window,
         }  # fmt: skip
     if family.startswith("qwen"):
         return {"rope.freq_base": 1e6}
