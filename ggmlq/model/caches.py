@@ -34,12 +34,22 @@ class Cache:
         self.replay: Any = None  # the recorded step of one token, False where there can be none
         self.reason = ""  # why there is none
         self.layers = [
-            KVCache(heads, config.key_width, positions, k=k, v=v, width_v=config.value_width, device=device)
+            KVCache(
+                heads,
+                config.key_width,
+                positions,
+                k=k,
+                v=v,
+                width_v=config.value_width,
+                shared=config.shared,
+                device=device,
+            )
             for heads in config.kv_heads
         ]
         self._rows = [(layer.k[0], layer.v[0]) for layer in self.layers]  # [HK, positions, D]
         first = self.layers[0]
-        self._turned = (_columns(first.k, True), _columns(first.v, False))
+        turns = not config.shared
+        self._turned = (_columns(first.k, True), _columns(first.v, False)) if turns else (0, 0)
 
     def __len__(self) -> int:
         """The positions of the layer that has the fewest: within a step others are ahead."""
@@ -50,11 +60,18 @@ class Cache:
         """Bytes of keys and values of all layers."""
         return sum(layer.nbytes for layer in self.layers)
 
-    def appended(self, layer: int, q: Array, k: Array, v: Array) -> tuple[Array, Keys]:
-        """Queries [H, T, D] as they fit the cache, and all keys and values with the new ones [T, HK, D]."""
+    def appended(self, layer: int, q: Array, k: Array, v: Array | None) -> tuple[Array, Keys]:
+        """Queries [H, T, D] as they fit the cache, and all keys and values with the new ones [T, HK, D].
+
+        Without values these are the first columns of the keys.
+        """
         cache = self.layers[layer]
-        q, k, v = self.turned(q, k, v)
-        cache.append(k[None], v[None])
+        if v is None:
+            q, k = (namespace(x).ascontiguousarray(x.transpose(1, 0, 2)) for x in (q, k))
+            cache.append(k[None])
+        else:
+            q, k, v = self.turned(q, k, v)
+            cache.append(k[None], v[None])
         return q, self.rows(layer, len(cache))
 
     def rows(self, layer: int, count: int) -> Keys:

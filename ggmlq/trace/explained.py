@@ -57,7 +57,9 @@ class Rows:
 
     def __init__(self, exact: NDArray[Any], rounded: NDArray[Any]) -> None:
         self.shape = exact.shape
-        self.exact = _rows(exact)
+        self.values = _rows(exact)
+        # Scores of groups that are left out are minus infinity, and equal or not.
+        self.exact = np.where(np.isinf(self.values), 0.0, self.values)
         squares = self.exact**2
         size, mean = squares.sum(axis=1), max(float(squares.sum(axis=1).mean()), SMALLEST)
         short = self.exact.shape[1] < FEW_NUMBERS  # its size may be small by luck, as scores are
@@ -77,7 +79,8 @@ class Rows:
 
     def distances(self, other: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Squared distances of rows from these, and of each row's furthest element, by the row's size."""
-        off = (_rows(other) - self.exact) ** 2
+        values = _rows(other)
+        off = np.where(np.isinf(values) & (values == self.values), 0.0, values - self.exact) ** 2
         return off.sum(axis=1) / self.size, off.max(axis=1) / self.size
 
     def limits(self, least: Rounding, sums: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -120,10 +123,9 @@ def choice(order: NDArray[Any], scores: Rows, limits: NDArray[np.float64]) -> Fi
     within its limit, two numbers of it are at most the root of 2 times as far from where they were to each
     other: experts may change places only if their scores are nearer than that.
     """
-    exact = scores.exact
-    numbers = np.asarray(order).reshape(len(exact), -1)
+    numbers = np.asarray(order).reshape(len(scores.values), -1)
     margin = np.sqrt(2 * limits * scores.size)
-    gaps = np.array([_gap(row, one) for row, one in zip(numbers, exact, strict=True)])
+    gaps = np.array([_gap(row, one) for row, one in zip(numbers, scores.values, strict=True)])
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = np.where(gaps > 0, gaps / margin, 0.0)
     row = int(shares.argmax())
@@ -137,4 +139,5 @@ def _gap(order: NDArray[Any], scores: NDArray[np.float64]) -> float:
     chosen = scores[order]
     rest = np.delete(scores, order).max(initial=-np.inf)
     behind = np.maximum.accumulate(np.append(chosen, rest)[::-1])[::-1][1:]
-    return float(max(0.0, (behind - chosen).max()))
+    apart = behind > chosen  # minus infinity is as far from itself as any number
+    return float((behind[apart] - chosen[apart]).max(initial=0.0))

@@ -26,8 +26,14 @@ from .tracer import VIEWS
 
 LAYER = re.compile(r"(.+)-(\d+)")
 LOGITS = "result_output"
-CHOICES = ("ffn_moe_argsort", "ffn_moe_topk")
-SEEN = ("ffn_moe_topk", "kqv_out", "ffn_moe_weights_softmax")  # nodes that are views in some libraries
+GROUPS = "ffn_moe_group_topk"
+CHOICES = ("ffn_moe_argsort", "ffn_moe_topk", GROUPS)
+SEEN = (
+    "ffn_moe_topk",
+    GROUPS,
+    "kqv_out",
+    "ffn_moe_weights_softmax",
+)  # nodes that are views in some libraries
 UNNAMED = re.compile(r"node_\d+|.*\)")  # by ggml itself
 
 Array = NDArray[Any]
@@ -185,11 +191,12 @@ class TwoModels:
                 yield self._record((name, at), op, fitted, here)
 
     def _follow(self, name: str, y: Array) -> None:
-        """Take the run's experts for both models, if they are experts."""
-        config = self._models[0].config
-        ids = y.reshape(-1, y.shape[-1])[:, : config.used_experts]
-        if ids.min() >= 0 and ids.max() < config.experts:
-            self._choices[f"ffn_moe_topk-{layer_of(name)[1]}"] = ids
+        """Take the run's experts or groups of them for both models, if they are some."""
+        c, (stem, layer) = self._models[0].config, layer_of(name)
+        used, count = (c.used_groups, c.groups) if stem == GROUPS else (c.used_experts, c.experts)
+        ids = y.reshape(-1, y.shape[-1])[:, :used]
+        if ids.min() >= 0 and ids.max() < count:
+            self._choices[f"{GROUPS if stem == GROUPS else 'ffn_moe_topk'}-{layer}"] = ids
 
     def _record(self, key: Key, op: str, y: Array, here: Computed) -> Beside:
         name, occurrence = key
