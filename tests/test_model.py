@@ -18,7 +18,7 @@ from ggmlq.reference.nodes import node
 from ggmlq.testing.families import NAMES, Sizes, family_model
 
 SPOKEN = ("A room imports only rooms that stand on", " lower floors; the list goes from the ground up.")
-SHORT = ("llama3", "mixtral", "qwen2", "gemma2", "gemma3", "gpt-oss")
+SHORT = ("llama3", "mixtral", "qwen2", "gemma2", "gemma3", "gpt-oss", "phi3", "deepseek2")
 
 
 @pytest.fixture

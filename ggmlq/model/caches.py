@@ -48,8 +48,8 @@ class Cache:
         ]
         self._rows = [(layer.k[0], layer.v[0]) for layer in self.layers]  # [HK, positions, D]
         first = self.layers[0]
-        turns = not config.shared
-        self._turned = (_columns(first.k, True), _columns(first.v, False)) if turns else (0, 0)
+        self._shared = config.shared
+        self._turned = (_columns(first.k, True), _columns(first.v, False)) if not self._shared else (0, 0)
 
     def __len__(self) -> int:
         """The positions of the layer that has the fewest: within a step others are ahead."""
@@ -77,6 +77,7 @@ class Cache:
     def rows(self, layer: int, count: int) -> Keys:
         """The first positions of a layer."""
         k, v = self._rows[layer]
+        v = k[..., : v.shape[-1]] if self._shared else v  # on a GPU such columns are a copy of that moment
         return Keys(k[:, :count], v[:, :count], self.layers[layer])
 
     def turned(self, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:

@@ -264,7 +264,7 @@ class Model:
         """
         cache.reserve(len(tokens))
         a = self._arithmetic
-        if isinstance(a, Cuda) and len(tokens) == 1 and not self.config.temperature:
+        if isinstance(a, Cuda) and len(tokens) == 1 and self.config.records:
             logits = replayed(a, cache, self._logits_of, tokens)
             if logits is not None:
                 return logits

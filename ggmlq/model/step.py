@@ -125,9 +125,9 @@ class Step:
             ]
         )
         if behind:
-            y = self.by_head(y.reshape(len(y), c.heads[layer], -1), behind, layer, "kqv_mla").reshape(
-                len(y), -1
-            )
+            node = "fattn_mla" if self._whole else "kqv_mla"
+            heads = self.by_head(y.reshape(len(y), c.heads[layer], -1), behind, layer, node)
+            y = heads.reshape(len(y), -1)
         self.tell("kqv_out", y, layer)
         return self.product(y, "attn_output", layer, "attn_out")
 

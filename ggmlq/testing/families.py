@@ -56,7 +56,7 @@ def family_model(
     if family in ("qwen2", "phi3", "phi3-long"):  # there heads make up the width
         sizes = replace(sizes, head=sizes.width // sizes.heads)
     if family == "deepseek-lite":  # which llama.cpp knows by their number
-        sizes = replace(sizes, layers=27)
+        sizes = replace(sizes, layers=27, width=64, hidden=64, heads=2)
     t = _Tensors(family, np.random.default_rng(seed), types, sizes)
     vocabulary = dict(vocabulary or byte_vocabulary())
     tokens = len(vocabulary["tokenizer.ggml.tokens"])
