@@ -18,7 +18,7 @@ from ggmlq.reference.nodes import node
 from ggmlq.testing.families import NAMES, Sizes, family_model
 
 SPOKEN = ("A room imports only rooms that stand on", " lower floors; the list goes from the ground up.")
-SHORT = ("llama3", "mixtral", "qwen2", "gemma2", "gemma3", "gpt-oss")
+SHORT = ("llama3", "mixtral", "qwen2", "gemma2", "gemma3", "gpt-oss", "phi3", "deepseek2")
 
 
 @pytest.fixture
@@ -48,6 +48,79 @@ def test_tokens_one_by_one_and_at_once(model_file, fresh, family):
     assert whole.shape == (12, 288)
     assert gq.nmse(np.concatenate(parts), whole) < 1e-20
     assert len(cache) == 12
+
+
+@pytest.mark.drawn(3)
+@pytest.mark.parametrize("family", SHORT)
+def test_sequences_together_are_those_alone(model_file, fresh, family, monkeypatch):
+    """Sequences of different length, in portions that cut them, give what each gives alone."""
+    monkeypatch.setattr("ggmlq.model.model.BATCH", 11)
+    m = gq.model.load(model_file(family), arithmetic="exact")
+    sequences = [tokens_of(fresh, count) for count in fresh.permutation([1, 4, 9, 30])]
+    together = m.logits(sequences)
+    for one, logits in zip(sequences, together, strict=True):
+        assert gq.nmse(logits, m.logits(one)) < 1e-20
+    steps = np.stack(list(m.generate(sequences, 4)))
+    assert steps.shape == (4, 4)
+    for one, column in zip(sequences, steps.T, strict=True):
+        assert list(m.generate(one, 4)) == column.tolist()
+    same = m.logits(np.array([sequences[0]] * 2))
+    assert same.shape == (2, len(sequences[0]), m.vocabulary)
+    assert gq.nmse(same[1], together[0]) < 1e-20
+
+
+def test_sequences_end_one_by_one(model_file, fresh):
+    m = gq.model.load(model_file("llama"), arithmetic="exact")
+    sequences = [tokens_of(fresh, count) for count in (3, 5, 2)]
+    alone = [list(m.generate(one, 6)) for one in sequences]
+    stop = {alone[0][0], alone[1][2]}
+    steps = list(m.generate(sequences, 6, stop=stop))
+    for column, tokens in zip(np.stack(steps).T.tolist(), alone, strict=True):
+        end = next((i for i, token in enumerate(tokens) if token in stop), 5)
+        assert column == (tokens[: end + 1] + [-1] * 6)[: len(steps)]
+    drawn = [np.stack(list(m.generate(sequences[:1] * 3, 5, 5.0, seed=seed))) for seed in (1, 1, 2)]
+    assert np.array_equal(drawn[0], drawn[1])
+    assert not np.array_equal(drawn[0], drawn[2])
+    assert len(set(map(tuple, drawn[0].T.tolist()))) == 3, "each draws by itself: one in 288**5 by chance"
+    with pytest.raises(ShapeError, match="tokens go from 300 to 300"):
+        m.logits([[5], [300]])
+    with pytest.raises(ShapeError, match=r"5 tokens and 1020 more"):
+        m.generate(sequences, 1020)
+    with pytest.raises(ShapeError, match="one number or more, or several"):
+        m.logits([[5], []])
+
+
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3moe"])
+def test_nodes_behind_other_tokens_and_in_one_kernel(model_file, fresh, family):
+    """Nodes of tokens one by one are those of all at once; attention in one node gives the same rows."""
+    m = gq.model.load(model_file(family)).like("exact", ("f32", "f32"))
+    tokens = tokens_of(fresh, 6)
+    whole, cache = dict(m.nodes(tokens)), m.cache(6)
+    parts = [dict(m.nodes(some, cache=cache)) for some in (tokens[:4], tokens[4:])]
+    flash = dict(m.nodes(tokens, flash=True))
+    assert {name.partition("-")[0] for name in whole.keys() - flash.keys()} >= {"kq", "kq_soft_max", "kqv"}
+    for name, x in flash.items():
+        assert gq.nmse(np.concatenate([part[name] for part in parts]), whole[name]) < 1e-20, name
+        assert gq.nmse(x, whole[name]) < 1e-20, name
+    with pytest.raises(GGMLQError, match="more than the 6 positions"):
+        m.nodes(tokens[:1], cache=cache)
+
+
+def test_nodes_with_other_experts(model_file, fresh):
+    """The choice that is passed is taken, also where it comes after the call; the node is the model's own."""
+    m = gq.model.load(model_file("qwen3moe"), arithmetic="exact")
+    tokens = tokens_of(fresh, 5)
+    right = dict(m.nodes(tokens))
+    choices = {}
+    walk = m.nodes(tokens, choices=choices)
+    choices["ffn_moe_topk-1"] = right["ffn_moe_argsort-1"][:, -2:]
+    other = dict(walk)
+    for name in ("l_out-0", "ffn_moe_topk-1", "ffn_moe_probs-1"):
+        assert np.array_equal(other[name], right[name])
+    shares = np.take_along_axis(right["ffn_moe_probs-1"], choices["ffn_moe_topk-1"], -1)
+    assert np.array_equal(other["ffn_moe_weights-1"][..., 0], shares)
+    assert not np.allclose(other["ffn_moe_out-1"], right["ffn_moe_out-1"])
 
 
 @pytest.mark.drawn(4)
@@ -110,11 +183,18 @@ def test_several_products_in_one_matrix(model_file, fresh, tmp_path):
             for kind in ("weight", "bias"):
                 parts = [tensors.pop(f"blk.{i}.attn_{role}.{kind}") for role in "qkv"]
                 tensors[f"blk.{i}.attn_qkv.{kind}"] = gq.concatenate(parts, axis=0)
-        gq.save(tmp_path / "one.gguf", tensors, file.metadata)
+        metadata = dict(file.metadata)
+    gq.save(tmp_path / "one.gguf", tensors, metadata)
     tokens = tokens_of(fresh, 5)
-    assert np.array_equal(
-        gq.model.load(tmp_path / "one.gguf").logits(tokens), gq.model.load(path).logits(tokens)
+    one, three = (
+        gq.model.load(file, arithmetic="exact").logits(tokens) for file in (tmp_path / "one.gguf", path)
     )
+    assert gq.nmse(one, three) < 1e-20
+    tensors["blk.0.attn_qkv.weight"] = tensors["blk.0.attn_qkv.weight"][:-1]
+    tensors["blk.0.attn_qkv.bias"] = tensors["blk.0.attn_qkv.bias"][:-1]
+    gq.save(tmp_path / "short.gguf", tensors, metadata)
+    with pytest.raises(ShapeError, match="its parts"):
+        gq.model.load(tmp_path / "short.gguf", arithmetic="exact").logits(tokens)
 
 
 @pytest.mark.parametrize("steps", [False, True])
@@ -230,7 +310,7 @@ def test_draws_follow_their_shares(fresh):
 
 def test_what_is_wrong_with_a_call(model_file):
     m = gq.model.load(model_file("llama"), context=16)
-    for tokens, words in (([], "one number or more"), ([1.5], "one number"), ([[1]], "one number"),
+    for tokens, words in (([], "one number or more"), ([1.5], "one number"), ([[[1]]], "one number"),
                           ([-1], "rows 0 to 287"), ([288], "rows 0 to 287"),
                           ([5] * 17, "16 positions")):  # fmt: skip
         with pytest.raises(ShapeError, match=words):

@@ -185,7 +185,7 @@ def test_logits(card, fresh, tmp_path, family):
     assert last.shape == (1, 288)
     assert len(cache) == 20
     assert gq.nmse(np.asarray(last[-1]), expected[-1]) < ROUNDED
-    assert card.launches == (0 if m.config.temperature else 7)
+    assert card.launches == (7 if m.config.records else 0)
 
 
 @pytest.mark.parametrize("attends", [True, False])

@@ -1,4 +1,4 @@
-"""``ggmlq logits``: two builds of llama.cpp on one model, and the first node at which one goes wrong."""
+"""``ggmlq logits``: a run in llama.cpp beside another build's, or beside the model in float64."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import GGMLQError
 from ..llama.loaded import listed
 from ..trace import compare_logits, report
 from ..trace.logits import Comparison, Pair
-from . import _plain
+from . import _beside, _plain
 
 HEADER = ("step", "node", "op", "weights", "type", "inputs apart", "outputs apart")
 SHOWN = 12  # names of nodes that one build has alone
@@ -19,9 +19,12 @@ SHOWN = 12  # names of nodes that one build has alone
 
 def run(args: argparse.Namespace) -> int:
     """Run ``ggmlq logits``; the result is the exit status."""
+    if args.against_model:
+        return _beside.run(args)
     comparison = compare_logits(
         args.model, lib=args.lib, against=args.against, prompt=args.prompt, tokens=args.tokens,
-        generate=args.generate, threads=args.threads, timeout=args.timeout,
+        generate=args.generate, threads=args.threads, timeout=args.timeout, cache=args.cache,
+        flash={"on": True, "off": False, "auto": None}[args.flash], without=args.without, seed=args.seed,
     )  # fmt: skip
     pairs = []
     for pair in comparison:

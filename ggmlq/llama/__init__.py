@@ -10,12 +10,14 @@ _TRACING = (
     "activations",
     "attach",
     "compare_logits",
+    "compare_with_model",
     "imatrix",
     "trace",
 )  # functions of ggmlq.trace, which stands on this package: imported when they are used
 
 __all__ = [
-    "Bridge", "Device", "Measurement", "activations", "attach", "compare_logits", "imatrix", "trace",
+    "Bridge", "Device", "Measurement", "activations", "attach", "compare_logits", "compare_with_model",
+    "imatrix", "trace",
 ]  # fmt: skip
 
 

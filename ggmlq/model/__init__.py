@@ -8,6 +8,7 @@ From a call down:
     replay.py      a step of one token on a GPU, recorded as a CUDA graph
     arithmetic/    how parts multiply: the fastest kernels, float64, llama.cpp's rounding, a GPU
     rope.py        turning by positions
+    batch.py       sequences of any lengths that go through the layers together
     caches.py      keys and values of all layers
     weights.py     tensors by name
     config.py      sizes and settings from the metadata

@@ -30,12 +30,22 @@ class Cache:
         self.replay: Any = None  # the recorded step of one token, False where there can be none
         self.reason = ""  # why there is none
         self.layers = [
-            KVCache(heads, config.key_width, positions, k=k, v=v, width_v=config.value_width, device=device)
+            KVCache(
+                heads,
+                config.key_width,
+                positions,
+                k=k,
+                v=v,
+                width_v=config.value_width,
+                shared=config.shared,
+                device=device,
+            )
             for heads in config.kv_heads
         ]
         self._rows = [(layer.k[0], layer.v[0]) for layer in self.layers]  # [HK, positions, D]
         first = self.layers[0]
-        self._turned = (_columns(first.k, True), _columns(first.v, False))
+        self._shared = config.shared
+        self._turned = (_columns(first.k, True), _columns(first.v, False)) if not self._shared else (0, 0)
 
     def __len__(self) -> int:
         """The positions of the layer that has the fewest: within a step others are ahead."""
@@ -46,16 +56,24 @@ class Cache:
         """Bytes of keys and values of all layers."""
         return sum(layer.nbytes for layer in self.layers)
 
-    def appended(self, layer: int, q: Array, k: Array, v: Array) -> tuple[Array, Keys]:
-        """Queries [H, T, D] as they fit the cache, and all keys and values with the new ones [T, HK, D]."""
+    def appended(self, layer: int, q: Array, k: Array, v: Array | None) -> tuple[Array, Keys]:
+        """Queries [H, T, D] as they fit the cache, and all keys and values with the new ones [T, HK, D].
+
+        Without values these are the first columns of the keys.
+        """
         cache = self.layers[layer]
-        q, k, v = self.turned(q, k, v)
-        cache.append(k[None], v[None])
+        if v is None:
+            q, k = (namespace(x).ascontiguousarray(x.transpose(1, 0, 2)) for x in (q, k))
+            cache.append(k[None])
+        else:
+            q, k, v = self.turned(q, k, v)
+            cache.append(k[None], v[None])
         return q, self.rows(layer, len(cache))
 
     def rows(self, layer: int, count: int) -> Keys:
         """The first positions of a layer."""
         k, v = self._rows[layer]
+        v = k[..., : v.shape[-1]] if self._shared else v  # on a GPU such columns are a copy of that moment
         return Keys(k[:, :count], v[:, :count], self.layers[layer])
 
     def turned(self, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:

@@ -51,7 +51,20 @@ class Config:
     used_experts: int = 0
     score_cap: float = 0.0
     logit_cap: float = 0.0
+    share_of_chosen: bool = True  # weights of the chosen experts are made to add up to 1
+    expert_scale: float = 0.0  # of these weights, 0 for none
+    sigmoid: bool = False  # instead of the softmax of experts
+    groups: int = 0  # of experts, of which some are chosen first
+    used_groups: int = 0
+    dense: int = 0  # first layers, which have no experts
+    latent: int = 0  # columns of the vector from which keys and values are made
+    shared: bool = False  # values are the first columns of the keys
     temperature: float = 0.0  # queries grow with the logarithm of their position, in steps of a context
+
+    @property
+    def records(self) -> bool:
+        """True where a GPU may record a step of one token and repeat it at another position."""
+        return not (self.temperature or self.shared)
 
 
 class Facts:

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import gguf
 from ..base.devices import is_host, namespace, to_host
-from ..base.text import short
 from ..errors import ShapeError, UnsupportedError
 from .arithmetic import Cuda, Kernels, arithmetic_of
+from .batch import Batch, Piece, checked, is_batch, portions, several_of
 from .caches import Cache
 from .config import Config
 from .families import Family, family_of
 from .replay import replayed
 from .sampling import Sampling
-from .step import Array, Step, Tell
+from .step import Array, Step
 from .tokenizer import Tokenizer
 from .weights import Weights
 
 BATCH = 2048  # tokens that go through the layers together
+ENDED = -1  # in place of a token
 
 
 def load(
@@ -77,18 +78,22 @@ class Model:
     ----------
     config : Config
         Sizes and settings, from the file's metadata.
+    file : GGUFFile
+        The file that it was loaded from.
+    types : pair of str
+        Types of keys and values.
     """
 
     def __init__(
         self, file: gguf.GGUFFile, arithmetic: str | None, cache: tuple[str, str], context: int | None,
         device: str = "cpu",
     ) -> None:  # fmt: skip
-        self.file, self._metadata = file, file.metadata
+        self.file, self._metadata, self._device = file, file.metadata, device
         self._arithmetic: Kernels = arithmetic_of(arithmetic, device)
         architecture = file.metadata.get("general.architecture")
         self._family: Family = family_of(architecture)
         self.config: Config = self._family.read(file.metadata, str(architecture), context)
-        self._types = cache
+        self.types = cache
         self._weights = Weights(file, self._arithmetic)
 
     @cached_property
@@ -114,79 +119,143 @@ class Model:
             f"{size}, {self._arithmetic.device}>"
         )
 
-    def logits(self, tokens: Sequence[int]) -> Array:
+    def logits(self, tokens: Sequence[int] | Sequence[Sequence[int]]) -> Any:
         """Logits of the next token behind each of the tokens, [T, vocabulary].
 
         float32, or float64 with ``arithmetic="exact"``. They are NumPy's, on a GPU too, unless tokens are
-        CuPy's, which are read back to be checked.
+        CuPy's, which are read back to be checked. Of several sequences, of any lengths, they are a list of
+        arrays; of an array [B, T] they are one array.
         """
-        numbers = self._checked("logits", tokens)
-        cache = self.cache(len(numbers))
-        rows = [_beside(tokens, self.run(part, cache)) for part in _batches(numbers)]
-        return rows[0] if len(rows) == 1 else namespace(rows[0]).concatenate(rows)
+        sequences = self._sequences("logits", tokens)
+        caches = [self.cache(len(one)) for one in sequences]
+        rows: list[list[Array]] = [[] for _ in sequences]
+        for pieces in portions(sequences, BATCH):
+            y, start = self._together(pieces, caches, last=False), 0
+            for piece in pieces:
+                end = start + len(piece.tokens)
+                rows[piece.sequence].append(_beside(tokens, y[start:end]))
+                start = end
+        each = [some[0] if len(some) == 1 else namespace(some[0]).concatenate(some) for some in rows]
+        if not is_batch(tokens):
+            return each[0]
+        return np.stack(each) if hasattr(tokens, "ndim") else each
 
+    @overload
     def generate(
-        self, tokens: Sequence[int], n: int, temperature: float = 0.0, *, top_k: int = 0, top_p: float = 1.0,
-        seed: int | None = None, stop: Sequence[int] = (),
-    ) -> Iterator[int]:  # fmt: skip
+        self, tokens: Sequence[int], n: int, temperature: float = ..., *, top_k: int = ...,
+        top_p: float = ..., seed: int | None = ..., stop: Collection[int] = ...,
+    ) -> Iterator[int]: ...  # fmt: skip
+    @overload
+    def generate(
+        self, tokens: Sequence[Sequence[int]], n: int, temperature: float = ..., *, top_k: int = ...,
+        top_p: float = ..., seed: int | None = ..., stop: Collection[int] = ...,
+    ) -> Iterator[NDArray[np.int64]]: ...  # fmt: skip
+    def generate(
+        self, tokens: Any, n: int, temperature: float = 0.0, *, top_k: int = 0, top_p: float = 1.0,
+        seed: int | None = None, stop: Collection[int] = (),
+    ) -> Iterator[Any]:  # fmt: skip
         """Yield up to ``n`` tokens that follow, each as soon as it is there.
 
         Parameters
         ----------
-        tokens : sequence of int
-            The beginning; one or more.
+        tokens : sequence of int, or of sequences
+            The beginning; one token or more. Of several sequences, of any lengths, each item is an array of a
+            token for each, -1 for those that ended. They go through the layers together.
         n : int
             The most tokens.
         temperature, top_k, top_p, seed
             0 takes the most likely token each time. Above it tokens are drawn, from the ``top_k`` best ones
             (0: all) and of these from the fewest whose shares reach ``top_p``; a seed repeats the draw.
-        stop : sequence of int
+            Several sequences draw independently of each other.
+        stop : collection of int
             Tokens after which it ends, such as ``m.tokenizer.ends``; they are yielded too.
         """
-        numbers = self._checked("generate", tokens)
+        sequences = self._sequences("generate", tokens)
         sampling = Sampling(temperature, top_k, top_p)
-        if n < 0 or len(numbers) + n > self.config.context:
+        longest = max(map(len, sequences))
+        if n < 0 or longest + n > self.config.context:
             raise ShapeError(
-                f"generate: {len(numbers)} tokens and {n} more; the context has {self.config.context:,} "
+                f"generate: {longest} tokens and {n} more; the context has {self.config.context:,} "
                 "positions; ask for fewer, or load with a larger context="
             )
-        return self._generated(numbers, n, sampling, np.random.default_rng(seed), frozenset(stop))
+        rng, batch = np.random.default_rng(seed), is_batch(tokens)
+        rngs = rng.spawn(len(sequences)) if batch else [rng]
+        steps = self._generated(sequences, n, sampling, rngs, frozenset(stop))
+        return steps if batch else (int(step[0]) for step in steps)
 
     def _generated(
-        self, numbers: NDArray[np.int64], n: int, sampling: Sampling, rng: np.random.Generator,
-        stop: frozenset[int],
-    ) -> Iterator[int]:  # fmt: skip
-        cache = self.cache(len(numbers) + n)
-        logits = self.prompt(numbers, cache)
+        self, sequences: list[NDArray[np.int64]], n: int, sampling: Sampling,
+        rngs: Sequence[np.random.Generator], stop: frozenset[int],
+    ) -> Iterator[NDArray[np.int64]]:  # fmt: skip
+        caches = [self.cache(len(one) + n) for one in sequences]
+        logits: dict[int, Array] = {}
+        for pieces in portions(sequences, BATCH):
+            y = self._together(pieces, caches, last=True)
+            logits |= {piece.sequence: row for piece, row in zip(pieces, y, strict=True)}
         for i in range(n):
-            token = sampling.draw(logits, rng)
-            yield token
-            if token in stop or i + 1 == n:
+            step = np.full(len(sequences), ENDED)
+            for b, row in logits.items():
+                step[b] = sampling.draw(row, rngs[b])
+            yield step
+            pieces = [Piece(b, step[b : b + 1]) for b in logits if step[b] not in stop]
+            if not pieces or i + 1 == n:
                 return
-            logits = self.run(np.array([token]), cache)[-1]
+            rows = self._together(pieces, caches, last=True)
+            logits = {piece.sequence: row for piece, row in zip(pieces, rows, strict=True)}
 
-    def nodes(self, tokens: Sequence[int]) -> Iterator[tuple[str, Array]]:
+    def nodes(
+        self, tokens: Sequence[int], *, cache: Cache | None = None, flash: bool = False,
+        choices: Mapping[str, Array] | None = None,
+    ) -> Iterator[tuple[str, Array]]:  # fmt: skip
         """Yield the name and the array of every intermediate, layer by layer.
 
         Names are llama.cpp's, one may come several times (``Qcur-0``: the product, and turned); axes are
         NumPy's, the tokens first, but for scores and weights of attention [H, T, positions]. Arrays are
         NumPy's, on a GPU too, unless tokens are CuPy's.
+
+        Parameters
+        ----------
+        tokens : sequence of int
+            One or more.
+        cache : Cache, optional
+            Keys and values of the tokens before them, from ``m.cache``, which grows; None: there are none.
+        flash : bool
+            Attention as one node, ``kqv_out-0``, as the kernel computes it: no scores, no weights.
+        choices : mapping from str to array, optional
+            Experts to go on with in place of the best ones: ``{"ffn_moe_topk-3": ids}``, ids [T, used]. It is
+            read when the layer is computed; the node itself is still the model's own choice.
         """
-        numbers = self._checked("nodes", tokens)
+        numbers = checked("nodes", tokens, self.vocabulary, self.config.context)
+        cache = self.cache(len(numbers)) if cache is None else cache
+        cache.reserve(len(numbers))
         nodes: list[tuple[str, Array]] = []
-        step = self._step(
-            numbers, self.cache(len(numbers)), lambda name, x: nodes.append((name, _beside(tokens, x)))
-        )
+
+        def tell(name: str, x: Array) -> None:
+            nodes.append((name, _beside(tokens, x)))
+
+        step = Step(self.config, self._weights, self._arithmetic, cache, len(numbers), tell, flash, choices)
+        return self._listed(step, numbers, nodes)
+
+    def _listed(
+        self, step: Step, numbers: NDArray[np.int64], nodes: list[tuple[str, Array]]
+    ) -> Iterator[tuple[str, Array]]:
         for x in self._walk(step, numbers, last=False):
             yield from nodes
             nodes.clear()
             del x
 
+    def like(
+        self, arithmetic: str | None, cache: tuple[str, str] | None = None, context: int | None = None
+    ) -> Model:
+        """A model of this file in another arithmetic, with other types of keys and values, or context."""
+        device = self._device if arithmetic is None else "cpu"
+        return Model(self.file, arithmetic, cache or self.types, context or self.config.context, device)
+
     # --- steps ------------------------------------------------------------------------------
 
     def cache(self, positions: int) -> Cache:
         """An empty cache for a sequence of so many positions."""
-        return Cache(self.config, max(positions, 1), self._types, self._arithmetic.device)
+        return Cache(self.config, max(positions, 1), self.types, self._arithmetic.device)
 
     def run(self, tokens: NDArray[np.int64], cache: Cache, last: bool = False) -> Array:
         """Logits of tokens behind those of a cache, which grows by them; ``last``: of the last one alone.
@@ -195,28 +264,34 @@ class Model:
         """
         cache.reserve(len(tokens))
         a = self._arithmetic
-        if isinstance(a, Cuda) and len(tokens) == 1 and not self.config.temperature:
+        if isinstance(a, Cuda) and len(tokens) == 1 and self.config.records:
             logits = replayed(a, cache, self._logits_of, tokens)
             if logits is not None:
                 return logits
-        for x in self._walk(self._step(tokens, cache), tokens, last):
-            logits = x
-        return logits
+        return self._logits_of(a, cache, tokens, last)
 
     def prompt(self, tokens: Any, cache: Cache) -> Array:
-        """Logits behind the last of some tokens, which go into a cache in batches."""
-        for part in _batches(self._checked("prompt", tokens)):
-            logits = self.run(part, cache, last=True)
+        """Logits behind the last of some tokens, which go into a cache in portions."""
+        for pieces in portions(self._sequences("prompt", tokens), BATCH):
+            logits = self._together(pieces, [cache], last=True)
         return logits[-1]
 
-    def _logits_of(self, a: Kernels, cache: Any, tokens: Any) -> Array:
+    def _together(self, pieces: list[Piece], caches: Sequence[Cache], last: bool) -> Array:
+        """Logits of pieces of sequences, or of the last token of each, one after the other."""
+        if len(pieces) == 1:
+            return self.run(pieces[0].tokens, caches[pieces[0].sequence], last)
+        these = [caches[piece.sequence] for piece in pieces]
+        counts = [len(piece.tokens) for piece in pieces]
+        for cache, count in zip(these, counts, strict=True):
+            cache.reserve(count)
+        tokens = np.concatenate([piece.tokens for piece in pieces])
+        return self._logits_of(self._arithmetic, Batch(these, counts), tokens, last)
+
+    def _logits_of(self, a: Kernels, cache: Any, tokens: Any, last: bool = True) -> Array:
         step = Step(self.config, self._weights, a, cache, len(tokens))
-        for x in self._walk(step, tokens, last=True):
+        for x in self._walk(step, tokens, last):
             logits = x
         return logits
-
-    def _step(self, tokens: NDArray[np.int64], cache: Cache, tell: Tell | None = None) -> Step:
-        return Step(self.config, self._weights, self._arithmetic, cache, len(tokens), tell)
 
     def _walk(self, step: Step, tokens: NDArray[np.int64], last: bool) -> Iterator[Array]:
         """Yield the rows behind the embedding and each layer, then the logits."""
@@ -225,33 +300,13 @@ class Model:
         for layer in range(self.config.layers):
             x = self._family.layer(step, x, layer)
             yield x
-        yield step.logits(x[-1:] if last else x)
+        yield step.logits(x[step.ends] if last else x)
 
-    def _checked(self, call: str, tokens: Any) -> NDArray[np.int64]:
-        numbers = np.asarray(to_host(tokens))
-        if numbers.ndim != 1 or not numbers.size or numbers.dtype.kind not in "iu":
-            raise ShapeError(
-                f"{call}: tokens are {short(tokens)}; they are a sequence of one number or more; pass "
-                "m.tokenizer.encode(text)"
-            )
-        if numbers.min() < 0 or numbers.max() >= self.vocabulary:
-            raise ShapeError(
-                f"{call}: tokens go from {numbers.min()} to {numbers.max()}; the embedding has rows 0 to "
-                f"{self.vocabulary - 1}; take tokens of this model's tokenizer"
-            )
-        if len(numbers) > self.config.context:
-            raise ShapeError(
-                f"{call}: {len(numbers):,} tokens; the context has {self.config.context:,} positions; pass "
-                "fewer, or load with a larger context="
-            )
-        return numbers.astype(np.int64)
+    def _sequences(self, call: str, tokens: Any) -> list[NDArray[np.int64]]:
+        several = several_of(call, tokens) if is_batch(tokens) else [tokens]
+        return [checked(call, one, self.vocabulary, self.config.context) for one in several]
 
 
 def _beside(tokens: Any, x: Array) -> Array:
     """An array on the side of the tokens: the host, unless these are CuPy's."""
     return to_host(x) if is_host(tokens) else x
-
-
-def _batches(numbers: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    for start in range(0, len(numbers), BATCH):
-        yield numbers[start : start + BATCH]

@@ -6,7 +6,7 @@ A part computes in the model's arithmetic and tells each intermediate by llama.c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,27 +15,34 @@ from numpy.typing import NDArray
 from ..base.devices import namespace
 from .arithmetic import Kernels
 from .arithmetic.kernels import Seen
+from .batch import Batch
 from .caches import Cache
 from .config import Config, Rope
-from .weights import Weights, checked
+from .weights import Weights, checked, columns
 
 Array = Any  # an array of the arithmetic's type
 Tell = Callable[[str, Array], None]
 
 
 class Step:
-    """Tokens at the next positions of a sequence.
+    """Tokens at the next positions of a sequence, or of several. ``ends``: the last row of each.
 
-    ``tell``: called with each intermediate; without it attention is one kernel.
+    ``tell``: called with each intermediate; without it, or with ``flash``, attention is one kernel.
+    ``choices``: experts to take instead of the best ones, by the name of their node.
     """
 
     def __init__(
-        self, config: Config, weights: Weights, arithmetic: Kernels, cache: Cache, count: int,
-        tell: Tell | None = None,
+        self, config: Config, weights: Weights, arithmetic: Kernels, cache: Cache | Batch, count: int,
+        tell: Tell | None = None, flash: bool = False, choices: Mapping[str, Array] | None = None,
     ) -> None:  # fmt: skip
-        self.config, self.weights, self.a, self.cache = config, weights, arithmetic, cache
-        self.positions = np.arange(len(cache), len(cache) + count)
+        self.config, self.weights, self.a = config, weights, arithmetic
+        self._parts = cache.parts if isinstance(cache, Batch) else [(cache, slice(0, count))]
+        self.ends: Any = cache.ends if isinstance(cache, Batch) else slice(-1, None)
+        self.positions = np.concatenate(
+            [np.arange(len(part), len(part) + rows.stop - rows.start) for part, rows in self._parts]
+        )
         self._tell, self._turns = tell, dict[Any, Any]()
+        self._whole, self._choices = flash or tell is None, {} if choices is None else choices
 
     def tell(self, name: str, x: Array, layer: int | None = None) -> Array:
         """Tell a node and hand it on."""
@@ -75,7 +82,7 @@ class Step:
     # --- attention --------------------------------------------------------------------------
 
     def heads(self, x: Array, layer: int) -> tuple[Array, Array, Array]:
-        """Queries [T, H, D], keys [T, HK, D] and values of rows."""
+        """Queries [T, H, D], keys [T, HK, D] and values of rows, from three matrices or from one."""
         c = self.config
         sizes = {
             "attn_q": (c.heads[layer], c.key_width), "attn_k": (c.kv_heads[layer], c.key_width),
@@ -83,11 +90,12 @@ class Step:
         }  # fmt: skip
         stem = f"blk.{layer}"
         if f"{stem}.attn_qkv" in self.weights and f"{stem}.attn_q" not in self.weights:
-            self.weights.split(f"{stem}.attn_qkv", {f"{stem}.{n}": h * d for n, (h, d) in sizes.items()})
-        q, k, v = (
-            self.product(x, name, layer, node).reshape(len(x), *sizes[name])
-            for name, node in zip(sizes, ("Qcur", "Kcur", "Vcur"), strict=True)
-        )
+            y = self.product(x, "attn_qkv", layer, "wqkv")
+            parts = columns(f"{stem}.attn_qkv", y, [heads * width for heads, width in sizes.values()])
+        else:
+            nodes = zip(sizes, ("Qcur", "Kcur", "Vcur"), strict=True)
+            parts = [self.product(x, name, layer, node) for name, node in nodes]
+        q, k, v = (y.reshape(len(x), *size) for y, size in zip(parts, sizes.values(), strict=True))
         return q, k, v
 
     def head_norm(self, x: Array, name: str, node: str, layer: int) -> Array:
@@ -98,47 +106,89 @@ class Step:
         """Heads [T, H, D] turned by their positions."""
         how = self.config.window_rope if self.config.windows[layer] else self.config.rope
         if how not in self._turns:
-            self._turns[how] = self.a.turns(how, self.positions, factors)
+            turns = [self.a.turns(how, self.positions[rows], factors) for _, rows in self._parts]
+            self._turns[how] = tuple(map(_joined, zip(*turns, strict=True)))
         return self.tell(node, self.a.turned(x, how, *self._turns[how]), layer)
 
-    def attention(self, q: Array, k: Array, v: Array, layer: int, scale: float | None = None,
-                  sinks: Array | None = None) -> Array:  # fmt: skip
-        """Attention of heads over all positions so far, and the product behind it, [T, width]."""
+    def attention(self, q: Array, k: Array, v: Array | None, layer: int, scale: float | None = None,
+                  sinks: Array | None = None, behind: str = "") -> Array:  # fmt: skip
+        """Attention of heads over all positions so far, and the product behind it, [T, width].
+
+        Without ``v`` values are the first columns of keys. ``behind``: matrices of heads for its results.
+        """
         c = self.config
         seen = Seen(c.scale if scale is None else scale, c.windows[layer], c.score_cap, sinks)
-        q, keys = self.cache.appended(layer, q, k, v)
-        if self._tell is None:
-            y = self.a.attend(q, keys, seen)
-        else:
-            y = self.a.attend_in_steps(q, keys, seen, lambda name, x: self.tell(name, x, layer))
-        y = self.cache.back(layer, y).transpose(1, 0, 2)
-        y = namespace(y).ascontiguousarray(y).reshape(len(self.positions), -1)
+        y = _joined(
+            [
+                self._attended(cache, q[rows], k[rows], None if v is None else v[rows], layer, seen)
+                for cache, rows in self._parts
+            ]
+        )
+        if behind:
+            node = "fattn_mla" if self._whole else "kqv_mla"
+            heads = self.by_head(y.reshape(len(y), c.heads[layer], -1), behind, layer, node)
+            y = heads.reshape(len(y), -1)
         self.tell("kqv_out", y, layer)
         return self.product(y, "attn_output", layer, "attn_out")
 
+    def _attended(self, cache: Cache, q: Array, k: Array, v: Array | None, layer: int, seen: Seen) -> Array:
+        """The attention of a sequence's heads over its cache, [T, H · DV]."""
+        q, keys = cache.appended(layer, q, k, v)
+        if self._whole:
+            y = self.a.attend(q, keys, seen)
+        else:
+            y = self.a.attend_in_steps(q, keys, seen, lambda name, x: self.tell(name, x, layer))
+        y = cache.back(layer, y).transpose(1, 0, 2)
+        return namespace(y).ascontiguousarray(y).reshape(len(y), -1)
+
+    def by_head(self, x: Array, name: str, layer: int, node: str = "") -> Array:
+        """Heads [T, H, D] times a matrix of each head, [T, H, N]."""
+        stem = f"blk.{layer}.{name}"
+        q = self.weights.matrix(stem)
+        checked(stem, x, q)
+        xp = namespace(x)
+        y = self.a.expert_linear(x, q, xp.broadcast_to(xp.arange(x.shape[1]), x.shape[:2]))
+        if node:
+            self.tell(node, y.transpose(1, 0, 2), layer)
+        return y
+
     # --- feed forward -----------------------------------------------------------------------
 
-    def feed_forward(self, x: Array, layer: int, activation: str) -> Array:
-        """Down · (act(gate · x) ∘ (up · x))."""
-        up = self.product(x, "ffn_up", layer, "ffn_up")
-        gate = self.product(x, "ffn_gate", layer, "ffn_gate")
+    def feed_forward(self, x: Array, layer: int, activation: str, kind: str = "") -> Array:
+        """Down · (act(gate · x) ∘ (up · x)); without a matrix of the gate it is the first half of up's.
+
+        ``kind``: ``"shexp"`` for the matrices of shared experts.
+        """
+        end = f"_{kind}" if kind else ""
+        up = self.product(x, f"ffn_up{end}", layer, "ffn_up")
+        if f"blk.{layer}.ffn_gate{end}" in self.weights:
+            gate = self.product(x, f"ffn_gate{end}", layer, "ffn_gate")
+        else:
+            gate, up = columns(f"blk.{layer}.ffn_up", up, [up.shape[-1] // 2] * 2)
         name = {"silu": "ffn_swiglu", "gelu": "ffn_geglu"}[activation]
         inner = self.tell(name, self.a.gated(activation, gate, up), layer)
-        return self.tell("ffn_out", self.product(inner, "ffn_down", layer), layer)
+        return self.tell(f"ffn_{kind or 'out'}", self.product(inner, f"ffn_down{end}", layer), layer)
 
     def experts(self, x: Array, layer: int, activation: str, after: bool = False) -> Array:
         """The weighted sum of the experts that each token chooses.
 
-        Weights are shares of 1 among all experts, made to add up to 1 again; ``after``: among those chosen.
+        Weights are shares of 1 among all experts, which most families make add up to 1 again; ``after``:
+        among those chosen.
         """
         a, stem, used = self.a, f"blk.{layer}.ffn", self.config.used_experts
         logits = self.tell("ffn_moe_logits", a.linear(x, self.weights.matrix(f"{stem}_gate_inp")), layer)
         bias = self.weights.optional(f"{stem}_gate_inp.bias")
         if bias is not None:
             logits = self.tell("ffn_moe_probs" if after else "ffn_moe_logits_biased", logits + bias, layer)
-        shares = logits if after else self.tell("ffn_moe_probs", a.softmax(logits), layer)
-        order = self.tell("ffn_moe_argsort", a.ranked(shares), layer)
+        c = self.config
+        if after:
+            shares = logits
+        else:
+            shares = a.sigmoid(logits) if c.sigmoid else a.softmax(logits)
+            self.tell("ffn_moe_probs", shares, layer)
+        order = self.tell("ffn_moe_argsort", a.ranked(self._scores(shares, layer)), layer)
         ids = self.tell("ffn_moe_topk", order[:, :used], layer)
+        ids = self._choices.get(f"ffn_moe_topk-{layer}", ids)
         weights = namespace(shares).take_along_axis(shares, ids, -1)[..., None]
         weights = self.tell("ffn_moe_weights", weights, layer)
         weights = self._shares(weights[..., 0], layer, after)[..., None]
@@ -152,9 +202,32 @@ class Step:
             total = total + y[:, i]
         return self.tell("ffn_moe_out", total, layer)
 
+    def _scores(self, shares: Array, layer: int) -> Array:
+        """The scores by which experts are chosen: shares and a bias, of the best groups alone."""
+        c, xp = self.config, namespace(shares)
+        bias = self.weights.optional(f"blk.{layer}.exp_probs_b.bias")
+        scores = shares if bias is None else self.tell("ffn_moe_probs_biased", shares + bias, layer)
+        if c.groups <= 1:
+            return scores
+        grouped = scores.reshape(len(scores), c.groups, -1)
+        best = self.tell("ffn_moe_group_scores", xp.sort(grouped, axis=-1)[..., -2:].sum(axis=-1), layer)
+        ids = self.tell("ffn_moe_group_topk", self.a.ranked(best)[:, : c.used_groups], layer)
+        ids = self._choices.get(f"ffn_moe_group_topk-{layer}", ids)
+        inside = (ids[:, :, None] == xp.arange(c.groups)).any(axis=1)[..., None]
+        masked = xp.where(inside, grouped, grouped.dtype.type(-np.inf)).reshape(scores.shape)
+        return self.tell("ffn_moe_probs_masked", masked, layer)
+
     def _shares(self, weights: Array, layer: int, after: bool) -> Array:
         if after:
             return self.tell("ffn_moe_weights_softmax", self.a.softmax(weights), layer)
+        if self.config.share_of_chosen:
+            weights = self._of_one(weights, layer)
+        if (scale := self.config.expert_scale) and scale != 1:
+            weights = self.tell("ffn_moe_weights_scaled", weights * self.a.dtype(scale), layer)
+        return weights
+
+    def _of_one(self, weights: Array, layer: int) -> Array:
+        """Weights that add up to 1."""
         total = self.tell("ffn_moe_weights_sum", weights.sum(axis=-1, keepdims=True), layer)
         total = self.tell("ffn_moe_weights_sum_clamped", np.maximum(total, self.a.dtype(2.0**-14)), layer)
         return self.tell("ffn_moe_weights_norm", weights / total, layer)
@@ -179,6 +252,11 @@ class Step:
         if cap := self.a.dtype(self.config.logit_cap):
             y = np.tanh(y * (1 / cap)) * cap
         return self.tell("result_output", y)
+
+
+def _joined(parts: Sequence[Array]) -> Array:
+    """The rows of parts, one after the other."""
+    return parts[0] if len(parts) == 1 else namespace(parts[0]).concatenate(parts)
 
 
 def _of(name: str, layer: int | None, kind: str = "") -> str:

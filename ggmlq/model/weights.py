@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
+from ..base.devices import namespace
 from ..errors import GGUFError, ShapeError
 from ..gguf import GGUFFile
 from .arithmetic.kernels import Kernels
@@ -21,7 +23,7 @@ class Weights:
         self._floats: dict[str, NDArray[Any] | None] = {}
 
     def __contains__(self, name: str) -> bool:
-        return f"{name}.weight" in self._tensors or name in self._matrices
+        return f"{name}.weight" in self._tensors
 
     def matrix(self, name: str) -> QuantArray:
         """A matrix, or the matrices of experts."""
@@ -52,21 +54,6 @@ class Weights:
             )
         return self._tensors[name]
 
-    def split(self, name: str, parts: dict[str, int]) -> None:
-        """Take the rows of a matrix that holds several, as matrices and vectors of their own."""
-        whole, bias = self.matrix(name), self.optional(f"{name}.bias")
-        if whole.shape[0] != sum(parts.values()):
-            raise ShapeError(
-                f"model: {name}.weight has {whole.shape[0]} rows, its parts {parts}; they have as many "
-                "together; the file is damaged"
-            )
-        at = 0
-        for part, rows in parts.items():
-            self._matrices[part] = whole[at : at + rows]
-            if bias is not None:
-                self._floats[f"{part}.bias"] = bias[at : at + rows]
-            at += rows
-
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors of the file."""
@@ -80,3 +67,15 @@ def checked(name: str, x: NDArray[Any], q: QuantArray) -> None:
             f"model: {name}.weight has shape {q.shape}, and multiplies rows of {x.shape[-1]} numbers; the "
             "last axes agree; the file's metadata and its tensors are not of one model"
         )
+
+
+def columns(name: str, y: Any, widths: list[int]) -> list[Any]:
+    """The parts of a product with the matrix of several, which has as many rows as they have columns."""
+    if y.shape[-1] != sum(widths):
+        raise ShapeError(
+            f"model: {name}.weight has {y.shape[-1]} rows, its parts {widths}; they have as many together; "
+            "the file is damaged"
+        )
+    ends = np.cumsum(widths).tolist()
+    xp = namespace(y)
+    return [xp.ascontiguousarray(y[..., end - width : end]) for end, width in zip(ends, widths, strict=True)]

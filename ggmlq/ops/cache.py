@@ -93,15 +93,20 @@ class KVCache(Listed):
                 f"of which there are {width}; pass width_v up to that"
             )
         self._k = empty((batch, heads, positions, width), k, device)
-        self._v = self._k[..., :width_v] if shared else empty((batch, heads, positions, width_v), v, device)
-        self._shared = shared
-        both = (self._k,) if shared else (self._k, self._v)
-        self._flat = [rows.reshape(-1, rows.shape[3]) for rows in both]  # [B · HK · positions, columns]
+        self._values = None if shared else empty((batch, heads, positions, width_v), v, device)
+        self._shared, self._width_v = shared, width_v
+        stored = [self._k] if self._values is None else [self._k, self._values]
+        self._flat = [rows.reshape(-1, rows.shape[3]) for rows in stored]  # [B · HK · positions, columns]
         self._lengths = np.zeros(batch, np.int64)
         self._turns: tuple[Rotation, Rotation] | None = None
         if rotate is not False:
             keys = Rotation(width, int(rotate), width_v if shared else 0)
             self._turns = keys, keys if shared else Rotation(width_v, int(rotate))
+
+    @property
+    def _v(self) -> QuantArray:
+        """The values; columns of keys are taken anew, since on a GPU they are a copy."""
+        return self._k[..., : self._width_v] if self._values is None else self._values
 
     @property
     def k(self) -> QuantArray:

@@ -14,12 +14,21 @@ from ..gguf import save
 from ..ops import quantize
 from .models import byte_vocabulary
 
-EXPERTS = {"mixtral", "qwen3moe", "gpt-oss"}
+EXPERTS = {"mixtral": 6, "qwen3moe": 6, "gpt-oss": 6, "deepseek2": 8, "deepseek-lite": 8}
 NAMES = (
     "llama", "llama3", "mistral", "mistral3", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3",
-    "gpt-oss",
+    "gpt-oss", "phi3", "phi3-long", "deepseek2", "deepseek-lite",
 )  # fmt: skip
-ARCHITECTURES = {"llama3": "llama", "mistral": "llama", "mixtral": "llama"}
+ARCHITECTURES = {
+    "llama3": "llama",
+    "mistral": "llama",
+    "mixtral": "llama",
+    "phi3-long": "phi3",
+    "deepseek-lite": "deepseek2",
+}
+
+
+FACTORS = ("factors_long", "factors_short")
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,9 @@ class Sizes:
     kv_heads: int = 2
     window: int = 40
     context: int = 1024
+    queries: int = 96  # DeepSeek's short vectors
+    latent: int = 64
+    turned: int = 64  # columns of its heads
 
 
 def family_model(
@@ -41,8 +53,10 @@ def family_model(
     sizes: Sizes = Sizes(), vocabulary: Mapping[str, Any] | None = None,
 ) -> Path:  # fmt: skip
     """Write a model of a family; matrices take the types in turn. ``vocabulary``: metadata of a tokenizer."""
-    if family == "qwen2":  # there heads make up the width
+    if family in ("qwen2", "phi3", "phi3-long"):  # there heads make up the width
         sizes = replace(sizes, head=sizes.width // sizes.heads)
+    if family == "deepseek-lite":  # which llama.cpp knows by their number
+        sizes = replace(sizes, layers=27, width=64, hidden=64, heads=2)
     t = _Tensors(family, np.random.default_rng(seed), types, sizes)
     vocabulary = dict(vocabulary or byte_vocabulary())
     tokens = len(vocabulary["tokenizer.ggml.tokens"])
@@ -51,10 +65,10 @@ def family_model(
     if not (t.gemma or family == "qwen2"):
         t.matrix("output", tokens, sizes.width)
     for i in range(sizes.layers):
-        t.attention(f"blk.{i}")
-        t.feed_forward(f"blk.{i}")
-    if family == "llama3":
-        t.all["rope_freqs.weight"] = t.rng.uniform(1, 8, sizes.head // 2).astype(np.float32)
+        (t.latent_attention if t.deepseek else t.attention)(f"blk.{i}")
+        t.feed_forward(f"blk.{i}", dense=t.deepseek and not i)
+    for name in {"llama3": ("freqs",), "phi3": FACTORS, "phi3-long": FACTORS}.get(family, ()):
+        t.all[f"rope_{name}.weight"] = t.rng.uniform(1, 8, sizes.head // 2).astype(np.float32)
     facts: dict[str, Any] = {
         "context_length": sizes.context, "embedding_length": sizes.width, "block_count": sizes.layers,
         "feed_forward_length": sizes.hidden, "attention.head_count": sizes.heads,
@@ -63,10 +77,17 @@ def family_model(
         "rope.dimension_count": sizes.head, "vocab_size": tokens,
     }  # fmt: skip
     if family in EXPERTS:
-        facts |= {"expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": sizes.hidden}
+        facts |= {
+            "expert_count": EXPERTS[family],
+            "expert_used_count": 2,
+            "expert_feed_forward_length": sizes.hidden,
+        }
     facts |= _settings(family, sizes.window, sizes.context)
+    if t.deepseek:
+        facts |= _latent(family, sizes)
     architecture = ARCHITECTURES.get(family, family)
-    metadata = {"general.architecture": architecture, "general.name": f"made-up {family}"}
+    name = family.replace("phi3", "Phi")  # llama.cpp wants tokens of its own where a name has phi3 in it
+    metadata = {"general.architecture": architecture, "general.name": f"made-up {name}"}
     metadata |= {f"{architecture}.{key}": value for key, value in facts.items()}
     save(path, t.all, metadata | vocabulary)
     return Path(path)
@@ -77,7 +98,8 @@ class _Tensors:
 
     def __init__(self, family: str, rng: np.random.Generator, types: Sequence[str], sizes: Sizes) -> None:
         self.family, self.rng, self.sizes = family, rng, sizes
-        self.gemma = family.startswith("gemma")
+        self.gemma, self.phi = family.startswith("gemma"), family.startswith("phi")
+        self.deepseek = family.startswith("deepseek")
         self.all: dict[str, Any] = {}
         self._types = cycle(types)
 
@@ -94,7 +116,9 @@ class _Tensors:
         """Norms, products and biases of attention."""
         s, oss = self.sizes, self.family == "gpt-oss"
         self.vector(f"{stem}.attn_norm.weight", s.width, mean=1.0)
-        for role, heads in (("q", s.heads), ("k", s.kv_heads), ("v", s.kv_heads)):
+        if self.phi:
+            self.matrix(f"{stem}.attn_qkv", (s.heads + 2 * s.kv_heads) * s.head, s.width)
+        for role, heads in () if self.phi else (("q", s.heads), ("k", s.kv_heads), ("v", s.kv_heads)):
             self.matrix(f"{stem}.attn_{role}", heads * s.head, s.width)
             if oss or self.family == "qwen2":
                 self.vector(f"{stem}.attn_{role}.bias", heads * s.head)
@@ -107,23 +131,49 @@ class _Tensors:
             self.vector(f"{stem}.attn_output.bias", s.width)
             self.vector(f"{stem}.attn_sinks.weight", s.heads, spread=1.0)
 
-    def feed_forward(self, stem: str) -> None:
+    def latent_attention(self, stem: str) -> None:
+        """Attention of DeepSeek, whose keys and values come from one short vector."""
+        s, lite = self.sizes, self.family == "deepseek-lite"
+        plain = s.head - s.head // 2
+        self.vector(f"{stem}.attn_norm.weight", s.width, mean=1.0)
+        if lite:
+            self.matrix(f"{stem}.attn_q", s.heads * (plain + s.turned), s.width)
+            self.matrix(f"{stem}.attn_kv_b", s.heads * (plain + s.head), s.latent)
+        else:
+            self.matrix(f"{stem}.attn_q_a", s.queries, s.width)
+            self.vector(f"{stem}.attn_q_a_norm.weight", s.queries, mean=1.0)
+            self.matrix(f"{stem}.attn_q_b", s.heads * (plain + s.turned), s.queries)
+            self.matrix(f"{stem}.attn_k_b", s.heads, s.latent, plain)
+            self.matrix(f"{stem}.attn_v_b", s.heads, s.head, s.latent)
+        self.matrix(f"{stem}.attn_kv_a_mqa", s.latent + s.turned, s.width)
+        self.vector(f"{stem}.attn_kv_a_norm.weight", s.latent, mean=1.0)
+        self.matrix(f"{stem}.attn_output", s.width, s.heads * s.head)
+
+    def feed_forward(self, stem: str, dense: bool = False) -> None:
         """Norms, and a feed-forward part or experts."""
         s, oss = self.sizes, self.family == "gpt-oss"
+        experts = 0 if dense else EXPERTS.get(self.family, 0)
         if not oss:
             self.vector(f"{stem}.ffn_norm.weight", s.width, mean=1.0)
         if self.gemma:
             self.vector(f"{stem}.post_ffw_norm.weight", s.width, mean=1.0)
-        if self.family in EXPERTS:
-            self.matrix(f"{stem}.ffn_gate_inp", 6, s.width, kind="f32")
+        if experts:
+            self.matrix(f"{stem}.ffn_gate_inp", experts, s.width, kind="f32")
+        if experts and self.family == "deepseek2":
+            self.vector(f"{stem}.exp_probs_b.bias", experts)
         if oss:
             self.vector(f"{stem}.ffn_gate_inp.bias", 6)
-        for role in ("gate", "up", "down"):
+        if self.phi:
+            self.matrix(f"{stem}.ffn_up", 2 * s.hidden, s.width)
+            self.matrix(f"{stem}.ffn_down", s.width, s.hidden)
+        for role in () if self.phi else ("gate", "up", "down"):
             lengths = (s.width, s.hidden) if role == "down" else (s.hidden, s.width)
-            if self.family not in EXPERTS:
+            if not experts:
                 self.matrix(f"{stem}.ffn_{role}", *lengths)
                 continue
-            self.matrix(f"{stem}.ffn_{role}_exps", 6, *lengths, kind="mxfp4" if oss else None)
+            self.matrix(f"{stem}.ffn_{role}_exps", experts, *lengths, kind="mxfp4" if oss else None)
+            if self.deepseek:
+                self.matrix(f"{stem}.ffn_{role}_shexp", *lengths)
             if oss:
                 self.vector(f"{stem}.ffn_{role}_exps.bias", 6, lengths[0])
 
@@ -138,6 +188,11 @@ def _settings(family: str, window: int, context: int) -> dict[str, Any]:
         return _yarn(context) | {
             "rope.scaling.yarn_log_multiplier": 1.0, "rope.scaling.yarn_beta_fast": 24.0,
             "attention.temperature_scale": 0.1,
+        }  # fmt: skip
+    if family.startswith("phi3"):
+        return {
+            "rope.scaling.original_context_length": 100 if family == "phi3-long" else context,
+            "rope.scaling.attn_factor": 1.2, "attention.sliding_window": window,
         }  # fmt: skip
     if family.startswith("qwen"):
         return {"rope.freq_base": 1e6}
@@ -155,6 +210,25 @@ def _settings(family: str, window: int, context: int) -> dict[str, Any]:
     if family == "gpt-oss":
         return _yarn(context) | {"attention.sliding_window": window, "rope.freq_base": 150000.0}
     return {}
+
+
+def _latent(family: str, s: Sizes) -> dict[str, Any]:
+    """The sizes of DeepSeek's attention, and how it chooses experts."""
+    width = s.head - s.head // 2 + s.turned
+    facts: dict[str, Any] = {
+        "attention.kv_lora_rank": s.latent, "rope.dimension_count": s.turned, "expert_shared_count": 1,
+        "leading_dense_block_count": 1, "attention.key_length": width, "attention.value_length": s.head,
+        "attention.head_count_kv": s.heads, "expert_weights_scale": 1.0,
+    }  # fmt: skip
+    if family == "deepseek-lite":
+        return facts
+    return facts | _yarn(s.context) | {
+        "attention.q_lora_rank": s.queries, "attention.head_count_kv": 1,
+        "attention.key_length": s.latent + s.turned, "attention.value_length": s.latent,
+        "attention.key_length_mla": width, "attention.value_length_mla": s.head,
+        "rope.scaling.yarn_log_multiplier": 0.08, "expert_weights_scale": 2.5, "expert_weights_norm": True,
+        "expert_gating_func": 2, "expert_group_count": 4, "expert_group_used_count": 2,
+    }  # fmt: skip
 
 
 def _yarn(context: int) -> dict[str, Any]:

@@ -41,6 +41,9 @@ Around it:
     tool.py        llama.cpp's own commands
     attached.py    a Python program that runs llama.cpp itself
     logits.py      two builds against each other
+    beside.py      a run beside a model of gq.model
+    two_models.py  its tokens in float64 and in llama.cpp's arithmetic, and pairs of nodes
+    explained.py   how far apart roundings may take these two
     activations.py nodes as arrays
     importance.py  an importance matrix of what the weights are multiplied with
 """
@@ -52,15 +55,17 @@ from pathlib import Path
 
 from .activations import Activations, activations
 from .attached import Attached, attach
+from .beside import ModelComparison, compare_with_model
 from .importance import imatrix
 from .logits import Comparison, compare_logits
 from .product import Product
 from .session import Trace
 from .settings import TIMEOUT, settings
+from .two_models import Beside
 
 __all__ = [
-    "Activations", "Attached", "Comparison", "Product", "Trace", "activations", "attach", "compare_logits",
-    "imatrix", "trace",
+    "Activations", "Attached", "Beside", "Comparison", "ModelComparison", "Product", "Trace", "activations",
+    "attach", "compare_logits", "compare_with_model", "imatrix", "trace",
 ]  # fmt: skip
 
 

@@ -54,6 +54,11 @@ class Wishes:
     flash: bool | None = None
 
 
+def positions_of(tokens: int) -> int:
+    """The positions of a context for so many tokens."""
+    return max(256, -(-tokens // 256) * 256)
+
+
 class LibLlama:
     """A libllama loaded into this process, with a method for each step of a run."""
 
@@ -101,7 +106,7 @@ class LibLlama:
         if sizes is None and wishes.tokens > 512:
             raise self._not_found("n_ctx", "ask for 512 tokens at most")
         if sizes is not None:
-            room = max(256, -(-wishes.tokens // 256) * 256)
+            room = positions_of(wishes.tokens)
             params.put("=3i", sizes, room, room, room)
         place = params.find("=QQii", 0, 0, F16, F16, step=8)  # cb_eval, its data, type_k, type_v
         if place is None and (callback is not None or wishes.cache or wishes.flash is not None):

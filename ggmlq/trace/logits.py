@@ -225,11 +225,11 @@ def _compared(a: list[NDArray[np.float32]], b: list[NDArray[np.float32]]) -> dic
         "largest": max(float(np.abs(x - y).max()) for x, y in wide),
         "nmse": max(float(((x - y) ** 2).sum() / max((x**2).sum(), 1e-300)) for x, y in wide),
         "same_token": all(int(x.argmax()) == int(y.argmax()) for x, y in wide),
-        "divergence": max(_divergence(x, y) for x, y in wide),
+        "divergence": max(divergence(x, y) for x, y in wide),
     }
 
 
-def _divergence(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+def divergence(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     """The Kullback-Leibler divergence of the first build's probabilities from the second's, in nats."""
     p, q = (one - one.max() - np.log(np.exp(one - one.max()).sum()) for one in (x, y))
     return float((np.exp(p) * (p - q)).sum())

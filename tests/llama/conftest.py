@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,15 @@ def refuse_known_crashes(bridge):
         except LibraryFailedError as error:
             if cause := cause_of(error.how, ["AMX"], bridge.libraries):
                 pytest.skip(f"libllama of {bridge.path}: {error.how} in AMX. {cause}")
+
+
+@pytest.fixture(scope="session")
+def faulty_ops(libllama, tmp_path_factory):
+    """Kernels of the library with faults, to be loaded before it: ``LD_PRELOAD``."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("LD_PRELOAD is Linux's")
+    path = tmp_path_factory.mktemp("faulty") / "ops.so"
+    return library(Path(__file__).with_name("faulty_ops.c"), path, "-ldl", "-lm")
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,9 @@
 // FAULTY says which: "fused" spoils an element where RMS_NORM and MUL are fused, "fused-mul" leaves the MUL out,
 // "fused-later" spoils the one of ffn_norm-0 for a single token, "fused-rounds" rounds otherwise there, "race" spoils
 // an addition now and then, "rope" and other operations spoil an element there, "glu-rounds" rounds SWIGLU otherwise.
-// With FAULTY_IN only libraries with that in their path have the fault.
+// With FAULTY_IN only libraries with that in their path have the fault, with FAULTY_NODE only the node of that name;
+// with FAULTY_BY an element is larger by that, instead of another one. "argsort" exchanges the first and the last rank
+// of the first row.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <math.h>
@@ -53,8 +55,18 @@ void ggml_compute_forward_rms_norm_mul_fused(const void * params, void * norm, v
         if (faulty(#op)) spoil(result);                         \
     }
 
+static int elsewhere(const void * result) {
+    const char * node = getenv("FAULTY_NODE");
+    return node && strcmp(name(result), node);
+}
+
 static void spoil(const void * result) {  // of f32 and of f16 alike: the sign of its last byte, and the exponent
     uint8_t * bytes = (uint8_t *) data(result);
+    if (elsewhere(result)) return;
+    if (getenv("FAULTY_BY")) {
+        data(result)[0] += atof(getenv("FAULTY_BY"));
+        return;
+    }
     bytes[3] = getenv("FAULTY_NAN") ? 0x7F : bytes[3] ^ 0xA0;
     if (getenv("FAULTY_NAN")) bytes[2] = 0xC0;
 }
@@ -74,6 +86,16 @@ void ggml_compute_forward_add(const void * params, void * result) {
     ((one_t) real("ggml_compute_forward_add"))(params, result);
     if (faulty("add")) spoil(result);
     if (faulty("race") && ++calls % 7 == 0) data(result)[3] += 0.25f;
+}
+
+void ggml_compute_forward_argsort(const void * params, void * result) {
+    ((one_t) real("ggml_compute_forward_argsort"))(params, result);
+    int32_t * ranks = (int32_t *) data(result);
+    int64_t last = count(result) / ((count_t) dlsym(RTLD_DEFAULT, "ggml_nrows"))(result) - 1;
+    if (!faulty("argsort") || elsewhere(result)) return;
+    int32_t first = ranks[0];
+    ranks[0] = ranks[last];
+    ranks[last] = first;
 }
 
 void ggml_compute_forward_glu(const void * params, void * result) {

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-from compiled import library
 
 import ggmlq as gq
 from ggmlq.cli import main
@@ -40,20 +37,16 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def faults(libllama, model, tmp_path_factory):
+def faults(faulty_ops, model):
     """The library of faults; tests that need it are skipped where the library calls nothing by its names."""
-    if not sys.platform.startswith("linux"):
-        pytest.skip("LD_PRELOAD is Linux's")
-    path = tmp_path_factory.mktemp("faulty") / "ops.so"
-    library(Path(__file__).with_name("faulty_ops.c"), path, "-ldl", "-lm")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LD_PRELOAD", str(path))
+        patch.setenv("LD_PRELOAD", str(faulty_ops))
         patch.setenv("FAULTY", "fused")
         trace = gq.llama.trace(model, tokens=1, threads=1)
         list(trace)
     if "same logits" in trace.notes[-1]:
         pytest.skip("this libggml fuses no RMS_NORM with its MUL, or not by a name that can be taken")
-    return path
+    return faulty_ops
 
 
 @pytest.fixture

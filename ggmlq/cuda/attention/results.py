@@ -133,10 +133,8 @@ def positions_writer(plan: Plan) -> Any:
                 for w in range(warps):
                     top = larger(top, take_pair(stats + uint32(w * EDGE * 8))[0])
                 for w in range(warps):
-                    found, two = (
-                        take_pair(stats + uint32(w * EDGE * 8)),
-                        take_pair(sums + uint32(w * EDGE * pitch * 4)),
-                    )
+                    stat = take_pair(stats + uint32(w * EDGE * 8))
+                    two = take_pair(sums + uint32(w * EDGE * pitch * 4))
                     weight = weight_of(stat[0], top)
                     total = fma(stat[1], weight, total)
                     low, high = fma(two[0], weight, low), fma(two[1], weight, high)

@@ -121,6 +121,11 @@ class Kernels:
         inner = one(0.79788456080286535587989211986876) * x * (1 + one(0.044715) * x * x)
         return one(0.5) * x * (1 + np.tanh(inner))
 
+    def sigmoid(self, x: Array) -> Array:
+        """1 / (1 + exp(-x)), a share for each number by itself."""
+        with np.errstate(over="ignore"):
+            return 1 / (1 + np.exp(-x))
+
     def softmax(self, x: Array) -> Array:
         """Rows as shares of 1."""
         with np.errstate(invalid="ignore"):

@@ -5,15 +5,19 @@ llama.py     Llama, Mistral and Mixtral
 qwen.py      Qwen2, Qwen3 and Qwen3 with experts
 gemma.py     Gemma 2 and 3
 gpt_oss.py   gpt-oss
+deepseek.py  DeepSeek 2 and 3
+phi.py       Phi 3
 """
 
 from __future__ import annotations
 
 from ...errors import UnsupportedError
-from . import gemma, gpt_oss, llama, qwen
+from . import deepseek, gemma, gpt_oss, llama, phi, qwen
 from .family import Family
 
-FAMILIES: dict[str, Family] = llama.FAMILIES | qwen.FAMILIES | gemma.FAMILIES | gpt_oss.FAMILIES
+FAMILIES: dict[str, Family] = (
+    llama.FAMILIES | qwen.FAMILIES | gemma.FAMILIES | gpt_oss.FAMILIES | phi.FAMILIES | deepseek.FAMILIES
+)
 
 __all__ = ["FAMILIES", "Family", "family_of"]
 

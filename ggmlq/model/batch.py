@@ -1,0 +1,89 @@
+"""Sequences of any lengths that go through the layers together: products have the rows of all of them.
+
+Attention alone goes sequence by sequence, each over its own cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base.devices import is_host, to_host
+from ..base.text import short
+from ..errors import ShapeError
+from .caches import Cache
+
+
+class Piece(NamedTuple):
+    """Tokens of a sequence, by its number."""
+
+    sequence: int
+    tokens: NDArray[np.int64]
+
+
+class Batch:
+    """The caches of sequences, with the rows that each has among the tokens of a step."""
+
+    def __init__(self, caches: Sequence[Cache], counts: Sequence[int]) -> None:
+        ends = np.cumsum(counts).tolist()
+        self.parts = [
+            (cache, slice(end - count, end)) for cache, count, end in zip(caches, counts, ends, strict=True)
+        ]
+        self.ends = [end - 1 for end in ends]  # the last row of each
+
+
+def is_batch(tokens: Any) -> bool:
+    """True for several sequences: a list of them, or an array of two axes."""
+    if hasattr(tokens, "ndim"):
+        return bool(tokens.ndim == 2)
+    return bool(len(tokens)) and all(isinstance(one, Sequence) or hasattr(one, "ndim") for one in tokens)
+
+
+def several_of(call: str, tokens: Any) -> list[Any]:
+    """The sequences of a batch, which lie on the host."""
+    if not is_host(tokens) or any(not is_host(one) for one in tokens):
+        raise ShapeError(
+            f"{call}: several sequences on a GPU; lists and NumPy's arrays are taken together; pass .get()"
+        )
+    return list(tokens)
+
+
+def checked(call: str, tokens: Any, vocabulary: int, context: int) -> NDArray[np.int64]:
+    """The tokens of a sequence as numbers, if a model of that many tokens and positions can run them."""
+    numbers = np.asarray(to_host(tokens))
+    if numbers.ndim != 1 or not numbers.size or numbers.dtype.kind not in "iu":
+        raise ShapeError(
+            f"{call}: tokens are {short(tokens)}; they are a sequence of one number or more, or several of "
+            "these; pass m.tokenizer.encode(text)"
+        )
+    if numbers.min() < 0 or numbers.max() >= vocabulary:
+        raise ShapeError(
+            f"{call}: tokens go from {numbers.min()} to {numbers.max()}; the embedding has rows 0 to "
+            f"{vocabulary - 1}; take tokens of this model's tokenizer"
+        )
+    if len(numbers) > context:
+        raise ShapeError(
+            f"{call}: {len(numbers):,} tokens; the context has {context:,} positions; pass fewer, or load "
+            "with a larger context="
+        )
+    return numbers.astype(np.int64)
+
+
+def portions(sequences: Sequence[NDArray[np.int64]], most: int) -> Iterator[list[Piece]]:
+    """The pieces of sequences that go together, one after the other, up to ``most`` tokens."""
+    pieces: list[Piece] = []
+    room = most
+    for i, tokens in enumerate(sequences):
+        start = 0
+        while start < len(tokens):
+            piece = Piece(i, tokens[start : start + room])
+            pieces.append(piece)
+            start, room = start + len(piece.tokens), room - len(piece.tokens)
+            if not room:
+                yield pieces
+                pieces, room = [], most
+    if pieces:
+        yield pieces

@@ -1,0 +1,29 @@
+"""Phi 3: Llama's layer with pairs half a head apart, and fewer matrices.
+
+    x = x + attention(norm(x))
+    x = x + feed_forward(norm(x))
+
+Queries, keys and values are one product, gate and up are one. Pairs have factors for short and for long
+contexts. Files say a window, which llama.cpp does not use, and
+neither do we: the layers that it holds for are not said.
+"""
+
+from __future__ import annotations
+
+from ..step import Array, Step, longest
+from .family import Family
+
+
+def layer(step: Step, x: Array, i: int) -> Array:
+    """A layer of Phi 3."""
+    normed = step.tell("attn_norm", step.norm(x, "attn_norm", i), i)
+    q, k, v = step.heads(normed, i)
+    factors = longest(step.config, step.weights)
+    q, k = step.turn(q, "Qcur", i, factors), step.turn(k, "Kcur", i, factors)
+    q = step.tell("Qcur", q * q.dtype.type(step.config.scale), i)
+    x = step.attention(q, k, v, i, scale=1.0) + x
+    normed = step.tell("ffn_norm", step.norm(x, "ffn_norm", i), i)
+    return step.tell("l_out", step.feed_forward(normed, i, "silu") + x, i)
+
+
+FAMILIES = {"phi3": Family(layer, neox=True)}
