@@ -35,7 +35,9 @@ class Group:
         self._nccl: Any = None
         try:
             if self.device != "cpu":
-                self._nccl = cuda_module("machine.parallel.nccl").Ranked(me.rank, me.world, self.device, self._wire)
+                self._nccl = cuda_module("machine.parallel.nccl").Ranked(
+                    me.rank, me.world, self.device, self._wire
+                )
         except BaseException:
             self._wire.close()
             raise

@@ -20,7 +20,7 @@ SIZES = types.UniTuple(uint32, 11)
 
 @inlined
 def limits(start: Any, last: Any, queries: Any, causal: Any, window: Any, length: Any) -> Any:
-    """The first position that one of the rows ``start`` … ``last`` sees, and that all see; likewise the ends."""
+    """The first position that one of the rows ``start`` … ``last`` sees, that all see; likewise the ends."""
     first_query = uint32(start) % queries
     last_query = first_query + (last - start)
     if last_query >= queries:  # rows of two heads
