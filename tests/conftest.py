@@ -14,6 +14,10 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+# Before NumPy is imported: threads of its OpenBLAS wait in loops, half of the CPU time of many tests, and
+# processes of pytest-xdist share the cores anyway.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import drawing
 import numpy as np
 import pytest
