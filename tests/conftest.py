@@ -14,6 +14,10 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+# Before NumPy is imported: threads of its OpenBLAS wait in loops, half of the CPU time of many tests, and
+# processes of pytest-xdist share the cores anyway.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import drawing
 import numpy as np
 import pytest
@@ -60,9 +64,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """All is imported, and stays: the garbage collector need not look at it, for half a second each time."""
+    """All is imported, and stays: the garbage collector need not look at it, for half a second each time.
+
+    Nor need it look often: compiling makes millions of objects, and looking at them was a tenth of a run.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000, 50, 20)
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ def fma(warp, name, operands, active):
 
 def bfloat_products(warp, name, operands, active):
     """[16, 16] of a warp, in its registers, times a tile [16, columns] of shared memory."""
-    from emulated_hopper import swizzled
+    from emulated_hopper import fragments, swizzled
 
     n = int(re.search(r"n(\d+)k16", name)[1])
     sums, lane = listed(operands[0]), np.arange(32)
@@ -39,9 +39,8 @@ def bfloat_products(warp, name, operands, active):
     b = (warp.block.shared[places].view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
     with np.errstate(all="ignore"):  # rows beyond M are anything
         found = (a @ b.T.astype(np.float64)).astype(np.float32)
-        for i, register in enumerate(sums):
-            row, column = lane // 4 + 8 * (i // 2 % 2), 8 * (i // 4) + 2 * (lane % 4) + i % 2
-            write(warp, register, found[row, column] + read(warp, register, np.float32), active)
+        for register, own in zip(sums, found[fragments(len(sums))], strict=True):
+            write(warp, register, own + read(warp, register, np.float32), active)
 
 
 @op("red.release.gpu.global.add.u32")

@@ -16,7 +16,9 @@ from ggmlq.dispatch.card import Card
 
 @cache
 def ptx_of(kernel, capability=(9, 0)):
-    """Kept as machine code is: Numba takes its time."""
+    """The package's where it has any of these sources, else kept as machine code is: Numba takes its time."""
+    if capability >= (9, 0) and (text := served.STORE.packaged(kernel.origin, served.PTX)) is not None:
+        return text.decode()
     machine = f"ptx-{served.machine_of(capability)}"
     text = served.STORE.load(kernel.origin, machine)
     if text is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import numpy as np
 from emulated_bfloat import bfloat_products
@@ -238,6 +239,13 @@ def tile(warp, descriptor, rows, code):
     return VALUES[code][warp.block.shared[places]]
 
 
+@cache
+def fragments(count):
+    """Row and column of a tile that each register of each lane holds: [registers, 32] both."""
+    i, lane = np.arange(count)[:, None], np.arange(32)
+    return lane // 4 + 8 * (i // 2 % 2), 8 * (i // 4) + 2 * (lane % 4) + i % 2
+
+
 @op("cp.async.bulk.shared::cluster.global")
 def fetch_line(warp, name, operands, active):
     assert active.sum() == 1
@@ -260,10 +268,8 @@ def wgmma(warp, name, operands, active):
     sums, first = listed(operands[0]), 16 * (warp.number % 4)
     a, b = (read(warp, o, np.uint64)[0] for o in operands[1:3])
     found = tile(warp, a, first + np.arange(16), code_a) @ tile(warp, b, np.arange(n), code_b).T
-    lane = np.arange(32)
-    for i, register in enumerate(sums):
-        row, column = lane // 4 + 8 * (i // 2 % 2), 8 * (i // 4) + 2 * (lane % 4) + i % 2
-        value = found[row, column]
-        if operands[3] != "0":
-            value = value + read(warp, register, TYPES[kind])
-        write(warp, register, value.astype(TYPES[kind]), active)
+    values = found[fragments(len(sums))]
+    if operands[3] != "0":
+        values = values + np.stack([read(warp, register, TYPES[kind]) for register in sums])
+    for register, value in zip(sums, values.astype(TYPES[kind]), strict=True):
+        write(warp, register, value, active)

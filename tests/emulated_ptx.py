@@ -15,7 +15,7 @@ import emulated_hopper  # noqa: F401
 import emulated_integers  # noqa: F401
 import emulated_votes  # noqa: F401
 import numpy as np
-from emulated_words import LOCAL, OPS, Locked, Trap, read
+from emulated_words import EVERY, LOCAL, OPS, Locked, Trap, read
 
 from ggmlq.cuda.machine import tensor_maps
 
@@ -160,9 +160,13 @@ class Warp:
         """Until it waits or ends; whether it came any further."""
         moved = False
         while not self.done:
-            live = self.at >= 0
-            here = int(self.at[live].min())
-            mask = live & (self.at == here)
+            here = int(self.at[0])
+            if here >= 0 and (self.at == here).all():
+                live = mask = EVERY
+            else:
+                live = self.at >= 0
+                here = int(self.at[live].min())
+                mask = live & (self.at == here)
             guard, name, operands = self.machine.code[here]
             active = mask
             if guard is not None:
@@ -178,7 +182,7 @@ class Warp:
                 if name == "trap" and active.any():
                     raise Trap(f"warp {self.number}")
                 op, whole_warp = meaning(name)
-                if whole_warp and not mask[live].all():
+                if whole_warp and mask is not EVERY and not mask[live].all():
                     absent = live & ~mask & self.members(name, operands, mask)
                     if absent.any():
                         raise Locked(f"{name}: lanes {np.flatnonzero(absent)} are elsewhere")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import numpy as np
 
@@ -20,6 +21,7 @@ TYPES = {
 }
 TYPES |= {"f32": np.float32, "u16": np.uint16, "b16": np.uint16, "f64": np.float64, "s16": np.int16}
 TYPES |= {"u8": np.uint8, "s8": np.int8, "b8": np.uint8, "f16": np.float16}
+EVERY = np.full(32, True)  # lanes
 
 
 class Locked(Exception):
@@ -41,8 +43,8 @@ def op(*names):
 
 def read(warp, text, kind):
     """An operand as 32 values of a kind."""
-    if text in warp.registers:
-        value = warp.registers[text]
+    value = warp.registers.get(text)
+    if value is not None:
         if value.dtype == bool or kind is bool:
             return value
         size = np.dtype(kind).itemsize
@@ -51,6 +53,18 @@ def read(warp, text, kind):
         return value.astype(np.uint64).astype(np.dtype(f"u{size}")).view(kind)
     if text in warp.special:
         return warp.special[text].astype(np.uint32).astype(kind)
+    return constant(text, kind)
+
+
+@cache
+def constant(text, kind):
+    """A number, or where memory begins, as 32 values that nobody changes."""
+    values = _constant(text, kind)
+    values.flags.writeable = False
+    return values
+
+
+def _constant(text, kind):
     if text == "__local_depot0":
         return (LOCAL_AT + LOCAL * np.arange(32)).astype(kind)
     if text == "dynamic_shared" or text.startswith("_cudapy_smem"):  # one array alone
@@ -65,14 +79,18 @@ def read(warp, text, kind):
 
 
 def write(warp, text, value, active):
-    """To a register."""
+    """To a register; its old array stays as it is, for others may hold it."""
     value = np.asarray(value)
+    if active is EVERY and value.shape == (32,):
+        warp.registers[text] = np.ascontiguousarray(value)
+        return
     old = warp.registers.get(text)
     if old is None or old.dtype.itemsize != value.dtype.itemsize:
         old = np.zeros(32, value.dtype)
     warp.registers[text] = np.where(active, value, old.view(value.dtype) if value.dtype != bool else old)
 
 
+@cache
 def kind_of(name):
     return TYPES[re.findall(r"\.([usbf]\d\d?)\b", name)[-1]]
 
@@ -221,15 +239,17 @@ def unordered(compare):
     return lambda a, b: compare(a, b) | np.isnan(a) | np.isnan(b)
 
 
+COMPARE = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal}
+COMPARE |= {"gt": np.greater, "ge": np.greater_equal, "neu": np.not_equal}
+COMPARE |= {f"{name}u": unordered(COMPARE[name]) for name in ("lt", "le", "gt", "ge")}
+
+
 @op("setp.")
 def setp(warp, name, operands, active):
     parts = name.split(".")
     kind = kind_of(name)
     a, b = (read(warp, o, kind) for o in operands[1:3])
-    compare = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal}
-    compare |= {"gt": np.greater, "ge": np.greater_equal, "neu": np.not_equal}
-    compare |= {f"{name}u": unordered(compare[name]) for name in ("lt", "le", "gt", "ge")}
-    found = compare[parts[1]](a, b)
+    found = COMPARE[parts[1]](a, b)
     write(warp, operands[0], found & warp.registers[operands[3]] if parts[2] == "and" else found, active)
 
 
@@ -258,6 +278,20 @@ def bytes_at(warp, name, at, size):
     return shared[at : at + size]
 
 
+def together(warp, name, at, size):
+    """The memory that holds what all lanes mean, and where each begins; None: they mean several parts."""
+    first, last = int(at.min()), int(at.max())
+    if first >= LOCAL_AT or "::cluster" in name:
+        return None
+    if ".shared" in name:
+        assert START <= first <= last <= len(warp.block.shared) - size, f"{name} outside: {first} to {last}"
+        return warp.block.shared, at
+    memory = warp.machine.memory
+    memory.at(first, size)  # makes its array the last one
+    begin, end, view = memory.last
+    return (view, at - begin) if last + size <= end else None
+
+
 def listed(text):
     return [part.strip() for part in text.strip("{}").split(",")]
 
@@ -274,10 +308,15 @@ def ld(warp, name, operands, active):
     kind, to, at = kind_of(name), listed(operands[0]), place(warp, operands[1])
     size = np.dtype(kind).itemsize
     assert (at[active] % (size * len(to)) == 0).all(), f"{name} is not aligned"
+    found = together(warp, name, at[active], size * len(to))
     for i, register in enumerate(to):
         value = np.zeros(32, kind)
-        for lane in np.flatnonzero(active):
-            value[lane] = bytes_at(warp, name, int(at[lane]) + size * i, size).view(kind)[0]
+        if found is not None:
+            places = (found[1] + size * i)[:, None] + np.arange(size)
+            value[active] = found[0][places].view(kind)[:, 0]
+        else:
+            for lane in np.flatnonzero(active):
+                value[lane] = bytes_at(warp, name, int(at[lane]) + size * i, size).view(kind)[0]
         if size < 4 and not register.startswith("%rs"):  # a load fills its register
             value = value.astype(np.int64 if register.startswith("%rd") else np.int32)
         elif size == 1:
@@ -290,8 +329,13 @@ def st(warp, name, operands, active):
     kind, values, at = kind_of(name), listed(operands[1]), place(warp, operands[0])
     size = np.dtype(kind).itemsize
     assert (at[active] % (size * len(values)) == 0).all(), f"{name} is not aligned"
+    found = together(warp, name, at[active], size * len(values))
     for i, register in enumerate(values):
         value = read(warp, register, kind)
+        if found is not None:
+            places = (found[1] + size * i)[:, None] + np.arange(size)
+            found[0][places] = np.ascontiguousarray(value[active]).view(np.uint8).reshape(-1, size)
+            continue
         for lane in np.flatnonzero(active):
             bytes_at(warp, name, int(at[lane]) + size * i, size)[:] = value[lane : lane + 1].view(np.uint8)
 

@@ -44,6 +44,7 @@ def put_card(monkeypatch, name):
     monkeypatch.setattr(device, "card", lambda: card)
     monkeypatch.setattr(device, "card_of", lambda index: card)
     monkeypatch.setattr(device, "cublas", lambda: SimpleNamespace(gemmEx=lambda *given: None))
+    monkeypatch.setattr(device, "_cublas_problem", lambda: None)  # an answer may be remembered from before
     monkeypatch.setattr(device, "_attribute", lambda which, index: card.shared)
     monkeypatch.setattr(device, "driver_version", lambda: 13000)
     monkeypatch.setattr(device, "multiprocessors", lambda: card.multiprocessors)

@@ -14,7 +14,7 @@ import ggmlq as gq
 from ggmlq import doctor
 from ggmlq.cuda.cost import choice
 from ggmlq.cuda.linear import r13_gemv, r14_mma_bf16
-from ggmlq.cuda.machine import device
+from ggmlq.cuda.machine import coverage, device
 from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.dispatch import ladder, measured
 from ggmlq.dispatch.card import Card
@@ -322,6 +322,9 @@ def test_kernels_say_what_auto_takes(table):
 def test_doctor_says_it_too(table, monkeypatch):
     facts = {"name": "NVIDIA H200", "device": "cuda:0", "compute_capability": "9.0", "memory_bytes": 1 << 37}
     monkeypatch.setattr(device, "describe", lambda: [facts])
+    every = coverage.families()  # to make all their kernels takes 7 s
+    some = dict(sorted(every.items())[:4])
+    monkeypatch.setattr(coverage, "families", lambda: some)
     report = doctor.examine()
     assert report["auto"]["kernels"][0] == {
         "format": "q4_0", "M": 1, "kernel": "cuda:mma", "why": "measured on NVIDIA H200 at abc",

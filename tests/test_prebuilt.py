@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import textwrap
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -44,6 +45,7 @@ REBUILD = "run python tools/prebuild.py"
 # --- what is in ---------------------------------------------------------------------------------
 
 
+@cache
 def fresh_code():
     """The code in packs of today's sources; a stale kernel is what tools/prebuild.py --check is for."""
     listed = []

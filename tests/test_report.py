@@ -36,7 +36,7 @@ def test_values_are_those_of_numpy(fresh, monkeypatch, slab, shape, kind):
     monkeypatch.setattr(values, "SLAB", slab)
     if kind == "q8_0" and shape[-1] % 32:
         shape = (*shape[:-1], 32 * shape[-1])
-    x = fresh.standard_t(2, shape).astype(np.float32)
+    x = fresh.standard_t(2, shape).clip(-600, 600).astype(np.float32)  # a hundred times that is a half
     flat = x.reshape(-1, shape[-1])
     if len(flat) > 4:
         flat[3] = 0

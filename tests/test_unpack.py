@@ -53,23 +53,20 @@ def check(fmt, unpack, raw, rng):
 
 
 @pytest.mark.parametrize("fmt", BLOCKS, ids=lambda fmt: fmt.name)
-def test_unpack(fmt):
-    rng = np.random.default_rng()
+def test_unpack(fmt, fresh):
     for n in (1, 2, 3, 65):
-        check(fmt, unpacker(fmt), damaged(fmt, n, rng), rng)
+        check(fmt, unpacker(fmt), damaged(fmt, n, fresh), fresh)
 
 
 @pytest.mark.parametrize("name", ["q4_1", "q6_K", "iq3_s", "nvfp4"])
-def test_any_format_is_unpacked_by_its_atoms(name):
-    rng = np.random.default_rng()
-    check(FORMATS[name], by_atoms(FORMATS[name]), damaged(FORMATS[name], 3, rng), rng)
+def test_any_format_is_unpacked_by_its_atoms(name, fresh):
+    check(FORMATS[name], by_atoms(FORMATS[name]), damaged(FORMATS[name], 3, fresh), fresh)
 
 
-def test_a_row_may_start_anywhere():
+@pytest.mark.parametrize("fmt", BLOCKS, ids=lambda fmt: fmt.name)
+def test_a_row_may_start_anywhere(fmt, fresh):
     """Rows of a mapped file are not aligned to anything."""
-    rng = np.random.default_rng()
-    for fmt in BLOCKS:
-        raw = damaged(fmt, 3, rng)
-        odd = np.empty(raw.size + 1, np.uint8)[1:]
-        odd[:] = raw.reshape(-1)
-        check(fmt, unpacker(fmt), odd.reshape(raw.shape), rng)
+    raw = damaged(fmt, 3, fresh)
+    odd = np.empty(raw.size + 1, np.uint8)[1:]
+    odd[:] = raw.reshape(-1)
+    check(fmt, unpacker(fmt), odd.reshape(raw.shape), fresh)
