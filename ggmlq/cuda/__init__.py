@@ -5,6 +5,7 @@ Only this folder imports CuPy. The kernels of a GRU are in gru/cuda; they use wh
     linear/             the ladder of ``x @ q.T``: one rung a file, each a kernel and its ``launch``
     scaled_linear/      the ladder of products of codes with scales
     expert_linear/      the ladder of products with the experts that tokens use
+    attention/          attention over keys and values in blocks
     cost/               how long kernels take: the choice of a rung, a tile, a split (choice.json, rungs.json)
     schedule/           which block computes which steps of which tile
     packed/             weights in the file's bits, in the order in which tensor cores take them
@@ -16,10 +17,9 @@ Only this folder imports CuPy. The kernels of a GRU are in gru/cuda; they use wh
     rings/              rings of stages in shared memory
     epilogue/           from sums in registers to results in memory
     intrinsics/         instructions without a name in Numba, and formats' atoms on the GPU
-    machine/            the GPU itself: which one; how kernels are compiled, stored and launched; uploads
+    machine/            the GPU itself: which one; how kernels are compiled, stored and launched; uploads; several
     quantize/           encoders, one format a file, and decoders of all formats
     quantize_scaled/    floats to codes with scales for tiles, and back
-    parallel/           several GPUs: streams, copies, NCCL
 
 How ``x @ q.T`` is computed, for q4_0 and 512 rows of x on a Hopper card:
 
