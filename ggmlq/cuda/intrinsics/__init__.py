@@ -20,6 +20,7 @@ Instructions of all cards (load and store: device memory; take and put: shared m
     ptx.py               floats, bits, loads, stores, copies into shared memory, ldmatrix
     integers.py          integers that stay 32 bits wide
     bf16x2.py            pairs of bfloat16, and ``mma`` on them
+    halves.py            pairs of float16: arithmetic, matrices in shared memory
     codes.py             floats to 8-bit codes four at a time, loads and stores of their sizes
     codes8.py            products of bytes by ``mma`` and dp4a, and FP8 widened to halves
     votes.py             exchanges among the lanes of a warp
@@ -34,6 +35,7 @@ Hopper's:
     dependent_launch.py  a kernel that starts while its predecessor still runs
     warpgroup.py         ``wgmma`` with weights in registers
     wgmma8.py            ``wgmma`` on 8-bit codes
+    wgmma16.py           ``wgmma`` for attention, with sums in an array of the thread
     sums.py              its sums: stored, added to memory, added up with factors
     promoted.py          ``wgmma`` on FP8 codes, with sums promoted to float32
 

@@ -20,15 +20,12 @@ Launches:
     recorded.py          the launches of a product, recorded once and repeated
     grid.py              launches over arrays of any height
     side_stream.py       a second stream, for work beside that of the current one
+    parallel/            several GPUs: streams, copies, NCCL
 
 Memory:
 
     tensor_maps.py       maps of matrices for Hopper's copy engine
     upload.py            host memory to the card, in portions
-
-Several GPUs:
-
-    parallel/            the GPUs' part of gq.parallel
 
 Nothing here knows what is computed.
 """
