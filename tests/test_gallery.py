@@ -38,6 +38,7 @@ SAID = {  # what each must find
         "a block for each tile: 224 steps; equal shares: 119 steps",
         "eight parts is the whole one: True",
     ],
+    "cache_in_blocks": ["2048 positions, 32 heads", "q4_0 ", "A rotation takes back"],
     "whole_model": ["small: qwen3, 2 layers", "generated: ["],
 }
 NEEDS = {"llama_in_torch": "torch", "lora_on_four_bits": "torch", "image_block_in_diffusers": "diffusers"}

@@ -17,7 +17,7 @@ Only this folder imports CuPy. The kernels of a GRU are in gru/cuda; they use wh
     rings/              rings of stages in shared memory
     epilogue/           from sums in registers to results in memory
     intrinsics/         instructions without a name in Numba, and formats' atoms on the GPU
-    machine/            the GPU itself: which one; how kernels are compiled, stored and launched; uploads; several
+    machine/            the GPU itself, or several; how kernels are compiled, stored and launched; uploads
     quantize/           encoders, one format a file, and decoders of all formats
     quantize_scaled/    floats to codes with scales for tiles, and back
 
