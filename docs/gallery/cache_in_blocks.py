@@ -49,7 +49,5 @@ for kind in ("f16", "q8_0", "q5_1", "q4_0"):
     rotated = f"{errors[1]:.1e}" if len(errors) > 1 else "–"
     print(f"{kind:8} {size:7.1f} {errors[0]:22.1e} {rotated:>10} {times[0]:5.1f}")
 
-print(
-    "\nA rotation takes back two thirds of what a column of outliers costs in q8_0 and q4_0. For queries, keys"
-)
-print("and values of a model of yours: gq.cache_error(q, k, v), and `ggmlq run MODEL --cache q8_0`.")
+print("\nA rotation takes back two thirds of what a column of outliers costs in q8_0 and q4_0. For rows of a")
+print("model of yours: gq.cache_error(q, k, v), and `ggmlq run MODEL --cache q8_0`.")
