@@ -1,6 +1,6 @@
 """Attention on a GPU beside torch's scaled_dot_product_attention, in turns in one process.
 
-    python bench/bench_attention_cuda.py [--types f16,q8_0,q4_0] [--heads 32,8] [--width 128]
+    python bench/attention_peers.py [--types f16,q8_0,q4_0] [--heads 32,8] [--width 128]
                                          [--cases 1x1024,1x16384,512x4096] [--seconds 0.2] [--json FILE]
 
 A case is queries x positions; queries are the last ones of the positions, causal. Queries and results are
