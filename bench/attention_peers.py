@@ -20,10 +20,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import cupy as cp
 import numpy as np
 
 import ggmlq as gq
+from ggmlq.cuda.machine import device
 
 ROTATED = 300 << 20  # bytes of caches
 MOST, LEAST = 1 << 27, 5  # scores that the oracle computes; replays
@@ -32,6 +32,7 @@ BYTES_A_SECOND, RATE = 4.46e12, 0.8e15  # of an H200
 
 def recorded(calls: list[Callable[[], Any]]) -> tuple[Any, Any, list[Any]]:
     """A graph of calls, its stream, and their results."""
+    cp = device.cupy()
     stream = cp.cuda.Stream(non_blocking=True)
     with stream:
         calls[0]()
@@ -46,6 +47,7 @@ def torch_graph(q: Any, caches: list[Any], causal: bool) -> tuple[Any, Any, list
     """Torch's graph of the same calls."""
     import torch
 
+    cp = device.cupy()
     q, kernel = torch.from_dlpack(q), torch.nn.functional.scaled_dot_product_attention
     tensors = [tuple(torch.from_dlpack(x.dequantize(np.float16)) for x in pair) for pair in caches]
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
@@ -65,6 +67,7 @@ def torch_graph(q: Any, caches: list[Any], causal: bool) -> tuple[Any, Any, list
 
 def microseconds(launch: Callable[[], Any], stream: Any, seconds: float) -> float:
     """The time of a graph on a stream, the median of several replays."""
+    cp = device.cupy()
     first, last = cp.cuda.Event(), cp.cuda.Event()
     times: list[float] = []
     launch()
@@ -107,6 +110,7 @@ def attend(q: Any, k: Any, v: Any) -> Any:
 
 def rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A row for each case and type."""
+    cp = device.cupy()
     heads, kv_heads = (int(n) for n in options.heads.split(","))
     rng = np.random.default_rng(options.seed)
     for case, name in product(options.cases.split(","), options.types.split(",")):
