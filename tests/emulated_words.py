@@ -249,8 +249,8 @@ def setp(warp, name, operands, active):
     parts = name.split(".")
     kind = kind_of(name)
     a, b = (read(warp, o, kind) for o in operands[1:3])
-    found = COMPARE[parts[1]](a, b)
-    write(warp, operands[0], found & warp.registers[operands[3]] if parts[2] == "and" else found, active)
+    bits = COMPARE[parts[1]](a, b)
+    write(warp, operands[0], bits & warp.registers[operands[3]] if parts[2] == "and" else bits, active)
 
 
 # --- memory -----------------------------------------------------------------------------------

@@ -13,6 +13,9 @@ from typing import NamedTuple
 from scripts import load
 
 ROOT = Path(__file__).parents[1]
+NUMBERS = [  # as pages write them
+    "no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+]  # fmt: skip
 SCOPES = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 

@@ -49,7 +49,7 @@ def test_bounds_by_arithmetic():
 
 
 def test_no_figure_is_above_its_bound():
-    """What was measured on the card is below what its instructions allow."""
+    """Rates that were measured on the card are below those that its instructions allow."""
     for rung in RUNGS:
         facts = book.facts()["rungs"][rung.name]
         if rung.device == "cuda" and facts["loop"]:
@@ -75,11 +75,11 @@ def test_every_rung_is_in_the_book_and_figures_are_fresh():
 def test_the_loop_is_that_of_the_kernel(rung):
     """As many products; instructions may differ a little from compiler to compiler."""
     pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
-    loop, kept = make_book.loop_of(rung), book.facts()["rungs"][rung.name]["loop"]
-    assert (loop is None) == (kept is None)
+    loop, stored = make_book.loop_of(rung), book.facts()["rungs"][rung.name]["loop"]
+    assert (loop is None) == (stored is None)
     if loop:
-        assert (loop["kernel"], loop["products"]) == (kept["kernel"], kept["products"])
-        ours, theirs = (sum(each["instructions"].values()) for each in (loop, kept))
+        assert (loop["kernel"], loop["products"]) == (stored["kernel"], stored["products"])
+        ours, theirs = (sum(each["instructions"].values()) for each in (loop, stored))
         assert ours == pytest.approx(theirs, rel=0.3)
 
 
@@ -122,7 +122,7 @@ def test_the_command(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ("page naive", "two rungs have this name; write cpu:naive or cuda:naive"),
         ("page cuda:dp4", "no rung has this name; write cuda:dp4a"),
@@ -130,9 +130,9 @@ def test_the_command(capsys, tmp_path):
         ("page cuda:dp4a --against none.json", "this is no result of `ggmlq ladder --json`"),
     ],
 )
-def test_wrong_words(words, told, capsys):
+def test_wrong_words(words, message, capsys):
     assert cli.main(["ladder", *words.split()]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_names_may_lack_the_device():

@@ -8,25 +8,11 @@ from pathlib import Path
 
 import pytest
 from scripts import load
+from sources import NUMBERS
 
 from ggmlq.cpu.amx import permission
 
 ROOT = Path(__file__).parents[1]
-NUMBERS = [
-    "no",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-]
 WANTED = {"torch.md": "torch"}  # page: what its examples import, which the tests do without
 table = load("tools", "table")
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -10,28 +10,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from sources import ROOT, Place, check, docstrings, tree
+from sources import NUMBERS, ROOT, Place, check, docstrings, tree
 
 # Rooms without a map: their files are alike, or each is known by its name. Only ever fewer.
 UNMAPPED = {
     "arrays", "base", "codes", "commands", "cpu/expert_linear", "cpu/linear", "cpu/scaled_linear",
     "cpu/unpack", "cuda/quantize", "formats", "llama", "reference", "testing",
 }  # fmt: skip
-NUMBERS = [
-    "no",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md")]
 PAGES += [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "bench").rglob("*.md"))]
 FOLDERS = ("ggmlq", "tools", "bench", "tests", "docs")

@@ -31,17 +31,11 @@ class Cache:
         self.reason = ""  # why there is none
         self.layers = [
             KVCache(
-                heads,
-                config.key_width,
-                positions,
-                k=k,
-                v=v,
-                width_v=config.value_width,
-                shared=config.shared,
-                device=device,
+                heads, config.key_width, positions, k=k, v=v, width_v=config.value_width,
+                shared=config.shared, device=device,
             )
             for heads in config.kv_heads
-        ]
+        ]  # fmt: skip
         self._rows = [(layer.k[0], layer.v[0]) for layer in self.layers]  # [HK, positions, D]
         first = self.layers[0]
         self._shared = config.shared
