@@ -28,6 +28,7 @@ LEAST, WIDE = (8, 0), (9, 0)  # capabilities; in code for earlier GPUs 32 rows a
 TWO, FOUR = 2, 4  # fragment rows of a block
 FLOATS = 8  # rows of activations, up to which the kernel itself narrows floats
 HALVES = 1  # the kind of float16, by its place in KINDS
+LONG = 4 << 10  # bytes of a stage up to which small blocks have three
 LARGE = 800  # bytes of a fragment from which fewer warps are faster
 SMALL = 4  # warps of a small block
 # Warps of small blocks that a multiprocessor has registers for, by fragment rows and rows of activations.
@@ -128,9 +129,9 @@ class GemvStage:
     @property
     def count(self) -> int:
         """Stages of a warp: those in flight, and the one it works on."""
-        return (
-            3 if self.columns == 8 and self.span > 1 and self.fragment_rows == TWO and not self.small else 2
-        )
+        if self.small:
+            return 3 if self.columns <= 4 and self.length <= LONG else 2
+        return 3 if self.columns == 8 and self.span > 1 and self.fragment_rows == TWO else 2
 
     @property
     def partials_at(self) -> int:
@@ -167,13 +168,13 @@ def fetchers(stage: GemvStage) -> tuple[Any, Any]:
 
     @inlined
     def fetch_weights(at: Any, lane: Any, w_at: Any, apart: Any, span: Any) -> None:
-        source = address(w_at, span, size, lane * uint32(16), 1)
-        to = at + lane * uint32(16)
+        offset = uint32(lane << uint32(4))
+        source, to = w_at + uint64(span) * uint64(size) + uint64(offset), uint32(at + offset)
         for fragment_row in range(fragment_rows):
             for first in range(0, chunks, 32):
-                if lane + uint32(first) < uint32(chunks):
+                if first + 32 <= chunks or lane < uint32(chunks - first):
                     copy16(
-                        to + uint32(fragment_row * size + 16 * first),
+                        uint32(to + uint32(fragment_row * size + 16 * first)),
                         source + uint64(fragment_row) * apart + uint64(16 * first),
                     )
 
@@ -200,20 +201,21 @@ def row_fetcher(stage: GemvStage, width: int) -> Any:
     columns, every, pitch = stage.columns, stage.span * STEP, stage.pitch
     rows_at = stage.fragment_rows * stage.size
     row_chunks, swaps, copy16_or_zeros = every * width // 16, not stage.floats, bf16x2.copy16_or_zeros
+    shift = row_chunks.bit_length() - 1
 
     @inlined
     def fetch(at: Any, lane: Any, x: Any, span: Any, m: Any, k: Any) -> None:
         for first in range(0, row_chunks * columns, 32):
-            c = lane + uint32(first)
-            row, chunk = c // uint32(row_chunks), c % uint32(row_chunks)
-            column = span * uint32(every) + chunk * uint32(16 // width)
-            if c < uint32(row_chunks * columns):
+            c = uint32(lane + uint32(first))
+            row, chunk = uint32(c >> uint32(shift)), uint32(c & uint32(row_chunks - 1))
+            column = uint32(uint32(span * uint32(every)) + uint32(chunk * uint32(16 // width)))
+            if first + 32 <= row_chunks * columns or c < uint32(row_chunks * columns):
                 there = row < m and column < k
                 source_of_x = address(x, row, k, column, width) if there else x
                 if swaps:
-                    chunk ^= (row & uint32(3)) << uint32(1)
-                place = uint32(rows_at) + row * uint32(pitch) + chunk * uint32(16)
-                copy16_or_zeros(at + place, source_of_x, uint32(16) if there else uint32(0))
+                    chunk = uint32(chunk ^ uint32((row & uint32(3)) << uint32(1)))
+                place = uint32(uint32(rows_at) + uint32(row * uint32(pitch)) + uint32(chunk << uint32(4)))
+                copy16_or_zeros(uint32(at + place), source_of_x, uint32(16) if there else uint32(0))
 
     return fetch
 

@@ -56,10 +56,11 @@ from ..intrinsics.lane import g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..packed.codes import buffer_sizes
+from ..packed.codes import buffer_sizes, word_loader
 from ..packed.layout import ROWS, PackedLayout, layout_of, layouts
-from ..packed.operand import activation_summer, fragment_operand
+from ..packed.operand import activation_summer, lifter, operand_of
 from ..packed.pack import LONGEST, packed_weights
+from ..packed.scales import scale_loader
 from ..rings.ring import offset_advancer
 
 
@@ -91,15 +92,19 @@ def fragment_multiplier(stage: GemvStage) -> Any:
     layout, size, tiles, twice = stage.layout, stage.size, stage.tiles, stage.fragment_rows > TWO
     count, values = buffer_sizes(layout)
     runs, scales, has_offset = layout.runs, layout.scales, layout.has_offset
-    load_words, load_scales, unpack_step, first_sums = fragment_operand(layout, tiles)
+    load_words, load_scales = word_loader(layout), scale_loader(layout)
+    unpack_step, _, (factor, other_factor), lowest, needs_sums = operand_of(layout)
+    ones, others = float32(factor), float32(other_factor)
+    first, more = float32(lowest / factor), float32(factor / other_factor)
+    assert not (lowest and has_offset)
     steps_per_run, fragment_bytes, take = 4 // runs, layout.fragment_bytes, activation_loader(stage)
     sum_of = activation_summer(4 // layout.runs)
     x_count, d_count = 8 * tiles, 4 * tiles
-    ones, mma_into = bf16x2.ONES, bf16x2.mma_into
+    lift, mma_into = lifter(layout, 4 * tiles), bf16x2.mma_into
 
     @inlined
     def multiply_pair(
-        here: Any, pair: Any, lane: Any, b: Any, x: Any, start: Any, sums: Any, opaque: Any
+        here: Any, pair: Any, lane: Any, b: Any, x: Any, sums: Any, opaque: Any
     ) -> None:
         words, a = cuda.local.array(count, uint32), cuda.local.array(4, uint32)
         f, d = cuda.local.array(values, float32), cuda.local.array(d_count, float32)
@@ -109,14 +114,16 @@ def fragment_multiplier(stage: GemvStage) -> Any:
             for run in range(runs):
                 for tile in range(tiles):
                     i, j = 8 * tile + 2 * run, 4 * tile
-                    d[j], d[j + 1], d[j + 2], d[j + 3] = start[i], start[i + 1], start[i], start[i + 1]
+                    for c in range(2):
+                        d[j + c] = x[i + c] if lowest else float32(0)
+                        d[j + 2 + c] = d[j + c] * more
                 for s in range(run * steps_per_run, run * steps_per_run + steps_per_run):
                     unpack_step(words, s, a, opaque)
                     for tile in range(tiles):
                         mma_into(d, 4 * tile, a, 0, b, 8 * tile + 2 * s)
                 for tile in range(tiles):
                     o, j, i = 4 * (fragment_row * tiles + tile), 4 * tile, 8 * tile + 2 * run
-                    low, high = f[run], f[scales + run]
+                    low, high = f[run] * ones, f[scales + run] * others
                     sums[o], sums[o + 2] = sums[o] + low * d[j], sums[o + 2] + high * d[j + 2]
                     sums[o + 1], sums[o + 3] = sums[o + 1] + low * d[j + 1], sums[o + 3] + high * d[j + 3]
                     if has_offset:
@@ -128,18 +135,20 @@ def fragment_multiplier(stage: GemvStage) -> Any:
     @inlined
     def multiply(at: Any, which: Any, lane: Any, kind: Any, sums: Any, opaque: Any) -> None:
         b = cuda.local.array(x_count, uint32)
-        x, start = cuda.local.array(x_count, float32), cuda.local.array(x_count, float32)
+        x = cuda.local.array(x_count, float32)
         take(at, which, lane, b, kind)
-        for tile in range(tiles):
-            for run in range(runs):
-                i, first = 8 * tile + 2 * run, 8 * tile + 2 * run * steps_per_run
-                if has_offset:
-                    x[i], x[i + 1] = sum_of(b, first, ones)
-                start[i], start[i + 1] = first_sums(b, first, x[i], x[i + 1])
+        if needs_sums:
+            for tile in range(tiles):
+                for run in range(runs):
+                    i = 8 * tile + 2 * run
+                    x[i], x[i + 1] = sum_of(b, 8 * tile + 2 * run * steps_per_run)
+                    if lowest:  # then there is no offset
+                        x[i], x[i + 1] = x[i] * first, x[i + 1] * first
+        lift(b)
         here = at + uint32(which * fragment_bytes)
-        multiply_pair(here, 0, lane, b, x, start, sums, opaque)
+        multiply_pair(here, 0, lane, b, x, sums, opaque)
         if twice:
-            multiply_pair(here, 1, lane, b, x, start, sums, opaque)  # a loop over four is not always unrolled
+            multiply_pair(here, 1, lane, b, x, sums, opaque)  # a loop over four is not always unrolled
 
     return multiply
 
@@ -208,7 +217,7 @@ def kernel(layout: PackedLayout, columns: int, span: int, small: bool, fragment_
         tile, rank, first, stride = place(warp, splits)
         apart = uint64(spans) * uint64(size)
         w_at = fragments + uint64(tile) * uint64(fragment_rows) * apart
-        warp_at = base() + warp * uint32(ring)
+        warp_at = uint32(base() + uint32(warp * uint32(ring)) + opaque_zero(spans))
         sums = cuda.local.array(sum_count, float32)
         for i in range(sum_count):
             sums[i] = float32(0)
@@ -216,12 +225,12 @@ def kernel(layout: PackedLayout, columns: int, span: int, small: bool, fragment_
         for i in range(ahead):
             span = uint32(first + uint32(stride * uint32(i)))
             if span < spans:
-                fetch_weights(warp_at + uint32(i * length), lane, w_at, apart, span)
+                fetch_weights(uint32(warp_at + uint32(i * length)), lane, w_at, apart, span)
         wait_for_predecessor()  # it may have made x, or read y
         for i in range(ahead):
             span = uint32(first + uint32(stride * uint32(i)))
             if span < spans:
-                fetch_activations(warp_at + uint32(i * length), lane, x, x_kind, span, m, k)
+                fetch_activations(uint32(warp_at + uint32(i * length)), lane, x, x_kind, span, m, k)
             commit()
         to, here, span = uint32(end), uint32(0), first
         while span < spans:
@@ -229,10 +238,10 @@ def kernel(layout: PackedLayout, columns: int, span: int, small: bool, fragment_
             cuda.syncwarp()  # the stage has arrived for all lanes; none reads the one to fill
             later = uint32(span + uint32(stride * uint32(ahead)))
             if later < spans:
-                fetch_weights(warp_at + to, lane, w_at, apart, later)
-                fetch_activations(warp_at + to, lane, x, x_kind, later, m, k)
+                fetch_weights(uint32(warp_at + to), lane, w_at, apart, later)
+                fetch_activations(uint32(warp_at + to), lane, x, x_kind, later, m, k)
             commit()
-            multiply(warp_at + here, lane, x_kind, sums, opaque_zero(spans))
+            multiply(uint32(warp_at + here), lane, x_kind, sums, opaque_zero(spans))
             to, here = after(to), after(here)
             span = uint32(span + stride)
         if by_run:

@@ -75,6 +75,6 @@ def offset_advancer(count: int, length: int) -> Any:
 
     @inlined
     def after(stage: Any) -> Any:
-        return uint32(0) if stage == uint32(end) else stage + uint32(length)
+        return uint32(0) if stage == uint32(end) else uint32(stage + uint32(length))
 
     return after
