@@ -18,9 +18,10 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
+from .block_products import block_row_mixer, block_row_scorer
 from .plan import EDGE, Plan, plans
 from .problem import ADDRESSES, SIZES, STRIDES, block_finder, length_of, look, queries_of, rows_finder
-from .products import clearer, key_place, mixer, query_place, scorer
+from .products import clearer, key_place, mixer, no_place, query_place, scorer
 from .results import writer
 from .rows import copier, query_loader, tile_decoder
 from .softmax import LOG2_E, NEVER, changer, read_options, shrinker, weights_maker
@@ -102,7 +103,8 @@ def stepper(plan: Plan) -> Any:
     decodes_k, decodes_v = plan.decodes(plan.k), plan.decodes(plan.v) and not plan.shared
     find_keys, find_values = tile_finder(plan, False), tile_finder(plan, True)
     early = by_rows or not decodes_v  # values are decoded before the scores are made
-    fetch, score, meet = fetcher(plan), scorer(plan), meeting(plan)
+    fetch, meet = fetcher(plan), meeting(plan)
+    score = block_row_scorer(plan) if plan.in_registers else scorer(plan)
 
     @inlined
     def make(
@@ -141,14 +143,16 @@ def kernel(plan: Plan) -> Kernel:
         plan.options,
         plan.width,
     )
-    ahead, pitch_k = plan.ahead, plan.pitch(plan.width)
-    pitch_v = pitch_k if plan.shared else plan.pitch(plan.width_v)
+    ahead, pitch_q, pitch_k = plan.ahead, plan.pitch(plan.width), plan.row_pitch(plan.k, plan.width)
+    pitch_v = pitch_k if plan.shared else plan.row_pitch(plan.v, plan.width_v)
     sums, scores = plan.width_v // 2, plan.span // 2
     find, fetch, load_queries, make = (
         block_finder(plan.rows, step), fetcher(plan), query_loader(plan), stepper(plan),
     )  # fmt: skip
     find_keys, find_values = rows_finder(0), rows_finder(3)
-    mix, change, weigh, shrink = mixer(plan), changer(plan), weights_maker(plan), shrinker(plan)
+    mix = block_row_mixer(plan) if plan.in_registers else mixer(plan)
+    change, weigh, shrink = changer(plan), weights_maker(plan), shrinker(plan)
+    place_query, place_key = (no_place, no_place) if plan.in_registers else (query_place, key_place)
     write, base, clear, meet = writer(plan), ptx.shared_base, clearer(sums // 8), meeting(plan)
     wait, float_of, take_turn = ptx.wait_for_all_but(ahead - 1), ptx.float_of, dependent_launch.take_turn
 
@@ -188,9 +192,9 @@ def kernel(plan: Plan) -> Kernel:
         clear(0, o)
         for r in range(2):
             tops[r], totals[r] = NEVER, float32(0)
-        q_at = at + query_place(lane, pitch_k) + (warp_row - offset_row) * uint32(pitch_k)
-        k_at = at + key_place(lane, pitch_k) + offset_row * uint32(pitch_k)
-        v_at = at + query_place(lane, pitch_v) + offset_row * uint32(pitch_v)
+        q_at = at + place_query(lane, pitch_q) + (warp_row - offset_row) * uint32(pitch_q)
+        k_at = at + place_key(lane, pitch_k) + offset_row * uint32(pitch_k)
+        v_at = at + place_query(lane, pitch_v) + offset_row * uint32(pitch_v)
         stage = uint32(0)
         for tile in range(first, last):
             wait()

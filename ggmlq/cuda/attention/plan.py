@@ -12,6 +12,7 @@ LANES, EDGE = 32, 16  # of a warp; rows or positions of a tile of ``mma``
 PAD = 16  # bytes behind each row of a tile: rows of ldmatrix then lie in banks of their own
 SIXTEEN = ("f16", "bf16")  # types that are copied as they are
 DECODED = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "mxfp4", "f32")  # on the way to a tile
+BLOCKS = ("q8_0", "q4_0")  # that may be decoded in registers
 WIDE = 256  # columns of values that a block has sums for
 USUAL = (("f16", "f16"), ("bf16", "bf16"), ("q8_0", "q8_0"), ("q4_0", "q4_0"), ("q8_0", "q4_0"))
 WIDTHS = (64, 128, 256)  # the usual ones
@@ -72,6 +73,12 @@ class Plan:
         return EDGE * self.warps
 
     @property
+    def in_registers(self) -> bool:
+        """True if blocks are decoded in registers (block_products.py)."""
+        alike = self.k in BLOCKS and self.v in BLOCKS and not (self.width % 64 or self.width_v % 32)
+        return alike and not (self.by_rows or self.shared)
+
+    @property
     def team(self) -> int:
         """Threads that copy and decode together: a block, or a warp of its own positions."""
         return self.threads if self.by_rows else LANES
@@ -96,12 +103,16 @@ class Plan:
         return 2 * width + PAD
 
     def decodes(self, name: str) -> bool:
-        """True if rows of a type are decoded, not copied, into a tile."""
-        return name not in SIXTEEN
+        """True if rows of a type are decoded into a tile."""
+        return name not in SIXTEEN and not self.in_registers
 
     def length(self, name: str, width: int) -> int:
         """Bytes from row to row of a stage."""
-        return row_bytes(name, width) if self.decodes(name) else self.pitch(width)
+        return self.pitch(width) if name in SIXTEEN else row_bytes(name, width)
+
+    def row_pitch(self, name: str, width: int) -> int:
+        """Bytes from row to row where products read them."""
+        return self.length(name, width) if self.in_registers else self.pitch(width)
 
     @property
     def ahead(self) -> int:
@@ -115,7 +126,7 @@ class Plan:
 
     def stage(self, name: str, width: int) -> int:
         """Bytes of a stage of rows as they are copied."""
-        if self.decodes(name):  # words beyond the last byte are read
+        if name not in SIXTEEN:  # words beyond the last byte are read
             return aligned(self.positions * row_bytes(name, width) + 16)
         return self.tile(width)
 
@@ -176,6 +187,8 @@ def plan_of(
 ) -> Plan:
     """The largest plan that fits."""
     plan = Plan(k, v, width, width_v, 4, by_rows, shared, options)
+    if plan.in_registers:
+        plan = replace(plan, stages=3)
     while plan.shared_bytes > SHARED and plan.warps > 1:
         plan = replace(plan, warps=plan.warps // 2)
     return plan

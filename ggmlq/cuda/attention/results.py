@@ -9,6 +9,7 @@ from ..intrinsics import halves, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import ALL_LANES, g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
+from .block_products import LAST_PLACE, LIFT
 from .floats import pair_storer
 from .plan import EDGE, Plan
 from .softmax import LOG2_E, NEVER, power_of_two, reciprocal
@@ -102,12 +103,20 @@ def positions_writer(plan: Plan) -> Any:
     warps, threads, stats_at = plan.warps, plan.threads, 4 * plan.warps * EDGE * plan.sums_pitch
     store, put_pair, take_pair = pair_storer(), halves.put_pair, ptx.take_pair
     larger, fma, mul, base = ptx.larger, ptx.fma, ptx.mul, ptx.shared_base
+    whole = float32(2.0 ** (LAST_PLACE - LIFT))
 
     def eight(j: Any, o: Any, to: Any) -> None:
         for r in range(2):
             put_pair(to + uint32(32 * j + 8 * r * pitch * 4), o[4 * j + 2 * r], o[4 * j + 2 * r + 1])
 
-    all_columns = unrolled(columns, eight)
+    def sixteen(j: Any, o: Any, to: Any) -> None:
+        for r in range(2):
+            for i in range(2):
+                a, b = 8 * j + 2 * r + i, 8 * j + 4 + 2 * r + i
+                put_pair(to + uint32(64 * j + 8 * i + 8 * r * pitch * 4), mul(o[a], whole), mul(o[b], whole))
+
+    per_lane = 16 if plan.in_registers else 8  # bytes of a lane's columns
+    all_columns = unrolled(columns // 2, sixteen) if plan.in_registers else unrolled(columns, eight)
 
     @inlined
     def write(o: Any, tops: Any, totals: Any, start: Any, count: Any, addresses: Any, sizes: Any) -> None:
@@ -116,7 +125,7 @@ def positions_writer(plan: Plan) -> Any:
         g, t = g_and_t(lane)
         cuda.syncthreads()
         place = warp * uint32(EDGE) + g
-        all_columns(0, o, at + place * uint32(pitch * 4) + t * uint32(8))
+        all_columns(0, o, at + place * uint32(pitch * 4) + t * uint32(per_lane))
         for r in range(2):
             total = whole_total(totals[r])
             if t == uint32(0):

@@ -10,7 +10,7 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, int32, uint32, uint64
 from .codes import EIGHT, decoder, unit_columns
 from .floats import pair_loader
-from .plan import Plan, row_bytes
+from .plan import SIXTEEN, Plan, row_bytes
 
 CHUNK = 16  # bytes of a copy
 
@@ -22,21 +22,29 @@ def copier(plan: Plan, name: str, width: int) -> Any:
     ``rank``: of a thread in its team.
 
     ``rows``: the address of position 0, ``apart`` bytes from position to position; positions from ``end``
-    on become zeros. Rows that are decoded later lie without gaps.
+    on become zeros. Rows of blocks lie without gaps.
     """
     threads, positions, copy16 = plan.team, plan.span, bf16x2.copy16_or_zeros
     pitch, length = plan.pitch(width), row_bytes(name, width)
+    size, chunks = positions * length, -(-positions * length // CHUNK)
 
     @inlined
     def copy_span(to: Any, rows: Any, apart: Any, first: Any, end: Any, rank: Any) -> None:
         there = (int32(end) - int32(first)) * int32(length)  # bytes up to the last position
         source = rows + uint64(first) * uint64(length)
-        for i in range(-(-positions * length // (CHUNK * threads))):
+        if there >= int32(size):
+            source, to = source + uint64(rank * uint32(CHUNK)), uint32(to + rank * uint32(CHUNK))
+            for i in range(-(-chunks // threads)):
+                if (i + 1) * threads <= chunks or rank < uint32(chunks - i * threads):
+                    start = i * CHUNK * threads
+                    copy16(uint32(to + uint32(start)), source + uint64(start), uint32(CHUNK))
+            return
+        for i in range(-(-chunks // threads)):
             at = int32(rank) * int32(CHUNK) + int32(i * CHUNK * threads)
-            if at < int32(positions * length):
-                size = max(int32(0), min(int32(CHUNK), there - at))
-                start = uint64(at) if size > int32(0) else uint64(0)
-                copy16(to + uint32(at), source + start, uint32(size))
+            if at < int32(size):
+                left = max(int32(0), min(int32(CHUNK), there - at))
+                start = uint64(at) if left > int32(0) else uint64(0)
+                copy16(uint32(to + uint32(at)), source + start, uint32(left))
 
     per_row = 2 * width // CHUNK
 
@@ -52,7 +60,7 @@ def copier(plan: Plan, name: str, width: int) -> Any:
                 source = rows + uint64(position) * apart + uint64(within)
                 copy16(to + row * uint32(pitch) + within, source, uint32(CHUNK) if inside else uint32(0))
 
-    return copy_span if plan.decodes(name) else copy_rows
+    return copy_rows if name in SIXTEEN else copy_span
 
 
 @cache
