@@ -1,14 +1,14 @@
-"""Products of a warp with blocks of q8_0 and q4_0 that are decoded in registers, where rows of queries are few.
+"""Products of a warp with blocks of q8_0 and q4_0, decoded in registers; for few rows of queries.
 
 products.py reads tiles of halves, which other code has decoded into shared memory. Here a lane takes bytes of
-blocks as they lie and makes the narrow operand of ``mma`` itself:
+blocks as they lie, and makes the narrow operand of ``mma`` itself:
 
-    scores    lane 4 g + t has eight codes of position g: neighbours, or two fours that lie sixteen columns apart
-    values    it has codes of columns 2 g, 2 g + 1 and sixteen columns on, of positions 2 t, 2 t + 1, and 8 on
+    scores    lane 4 g + t has eight codes of position g: neighbours, or two fours sixteen columns apart
+    values    it has codes of columns 2 g, 2 g + 1, and 16 columns on, of positions 2 t, 2 t + 1, and 8 on
 
-A product sums over columns, or positions, in any order, as long as the other operand has the same. A byte in a
-half without other bits is the number × 2**-24, exact, and so is its difference to the zero of the codes. Scales
-of keys are multiplied with sums of a block, scales of values with the weights of their positions.
+A product sums over columns, or positions, in any order, as long as the other operand has the same. A byte in
+a half without other bits is that number × 2**-24, and stays exact when the zero of the codes is taken off.
+Scales of keys are multiplied with the sums of a block, scales of values with the weights of their positions.
 """
 
 from __future__ import annotations
@@ -32,6 +32,12 @@ LAST_PLACE = 24  # powers of two by which a code in a half is too small
 # Powers of two that weights are multiplied by, so that few of their products with scales are too small for a
 # half; none is too large, for no value is: a scale is no more than 65504 / 127.
 LIFT = 6
+
+
+@inlined
+def no_place(lane: Any, pitch: Any) -> Any:
+    """The offset of a lane in an operand in which it finds its places itself."""
+    return uint32(0)
 
 
 @inlined
@@ -66,7 +72,7 @@ def code_pairs(name: str) -> Any:
 
 @cache
 def word_taker(name: str, even: bool) -> Any:
-    """The device function for a lane's words of the codes of a block, which lies at an odd pair of bytes if even."""
+    """The device function for a lane's words of codes; those of ``even`` blocks begin within a word."""
     take4, permute, wide = bf16x2.take4, bf16x2.permute, name == "q8_0"
 
     @inlined
@@ -148,7 +154,7 @@ def block_row_scorer(plan: Plan) -> Any:
 
 @cache
 def block_row_mixer(plan: Plan) -> Any:
-    """The device function ``mix(s, values, o)``: adds weights times values, × 2**(LIFT - 24), to a warp's sums.
+    """The device function ``mix(s, values, o)``: adds weights × values × 2**(LIFT - 24) to a warp's sums.
 
     ``values``: the address of its first row. Of sixteen columns a lane has 4 t … 4 t + 3: the even ones in
     four sums of rows g and g + 8, the odd ones in the next four.

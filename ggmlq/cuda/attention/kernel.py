@@ -18,10 +18,10 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
-from .block_products import block_row_mixer, block_row_scorer
+from .block_products import block_row_mixer, block_row_scorer, no_place
 from .plan import EDGE, Plan, plans
 from .problem import ADDRESSES, SIZES, STRIDES, block_finder, length_of, look, queries_of, rows_finder
-from .products import clearer, key_place, mixer, no_place, query_place, scorer
+from .products import clearer, key_place, mixer, query_place, scorer
 from .results import writer
 from .rows import copier, query_loader, tile_decoder
 from .softmax import LOG2_E, NEVER, changer, read_options, shrinker, weights_maker
@@ -133,26 +133,31 @@ def stepper(plan: Plan) -> Any:
     return make
 
 
+def lane_products(plan: Plan) -> tuple[Any, Any, Any]:
+    """The device functions for a lane's places in queries, also in values, and in keys; and the mixer."""
+    if plan.in_registers:
+        return no_place, no_place, block_row_mixer(plan)
+    return query_place, key_place, mixer(plan)
+
+
 @family(plans)
 def kernel(plan: Plan) -> Kernel:
     """The kernel: block (part of the positions, rows of a head of keys, head of keys of a sequence)."""
-    step, stages, by_rows, options, width = (
-        plan.positions,
-        plan.stages,
-        plan.by_rows,
-        plan.options,
-        plan.width,
-    )
-    ahead, pitch_q, pitch_k = plan.ahead, plan.pitch(plan.width), plan.row_pitch(plan.k, plan.width)
+    step, stages, by_rows, options, width, ahead = (
+        plan.positions, plan.stages, plan.by_rows, plan.options, plan.width, plan.ahead
+    )  # fmt: skip
+    pitch_q, pitch_k = plan.pitch(plan.width), plan.row_pitch(plan.k, plan.width)
     pitch_v = pitch_k if plan.shared else plan.row_pitch(plan.v, plan.width_v)
     sums, scores = plan.width_v // 2, plan.span // 2
     find, fetch, load_queries, make = (
         block_finder(plan.rows, step), fetcher(plan), query_loader(plan), stepper(plan),
     )  # fmt: skip
-    find_keys, find_values = rows_finder(0), rows_finder(3)
-    mix = block_row_mixer(plan) if plan.in_registers else mixer(plan)
+    (place_query, place_key, mix), find_keys, find_values = (
+        lane_products(plan),
+        rows_finder(0),
+        rows_finder(3),
+    )
     change, weigh, shrink = changer(plan), weights_maker(plan), shrinker(plan)
-    place_query, place_key = (no_place, no_place) if plan.in_registers else (query_place, key_place)
     write, base, clear, meet = writer(plan), ptx.shared_base, clearer(sums // 8), meeting(plan)
     wait, float_of, take_turn = ptx.wait_for_all_but(ahead - 1), ptx.float_of, dependent_launch.take_turn
 

@@ -36,12 +36,6 @@ def key_place(lane: Any, pitch: Any) -> Any:
     return row * uint32(pitch) + (lane >> uint32(3) & uint32(1)) * uint32(16)
 
 
-@inlined
-def no_place(lane: Any, pitch: Any) -> Any:
-    """The offset of products that find the places of lanes themselves."""
-    return uint32(0)
-
-
 @cache
 def clearer(eights: int) -> Any:
     """The device function that sets so many times eight numbers to zero."""

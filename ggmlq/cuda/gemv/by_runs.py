@@ -17,10 +17,9 @@ from ..intrinsics import bf16x2
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import ALL_LANES, g_and_t
 from ..intrinsics.language import cuda, float32, uint32
-from ..packed.codes import buffer_sizes, word_loader
+from ..packed.codes import buffer_sizes
 from ..packed.layout import STEP
-from ..packed.operand import activation_summer, lifter, operand_of
-from ..packed.scales import run_scale_loader
+from ..packed.operand import activation_summer, run_operand
 from .stages import TWO, GemvStage, four_takers
 
 MAX_COLUMNS = 4  # rows of activations
@@ -94,9 +93,9 @@ def activations_of(stage: GemvStage) -> Any:
         batch.pass_runs,
     )
     shift, some_idle = batch.columns.bit_length() - 1, pass_runs < batch.places
+    needs_sums = run_operand(stage.layout)[-1]
     (take_floats, take_bits, change_halves), sum_of = four_takers(), activation_summer(steps)
-    needs_sums, count = operand_of(stage.layout).needs_sums, steps * passes
-    lift = lifter(stage.layout, count)
+    ones, count = bf16x2.ONES, steps * passes
     numbers, batch_columns, pass_columns = 2 * steps * passes, STEP * batch.fragments, 16 * pass_runs * steps
 
     @inlined
@@ -118,11 +117,9 @@ def activations_of(stage: GemvStage) -> Any:
         if some_idle and lane_run >= uint32(pass_runs):
             for i in range(numbers):
                 v[i] = uint32(0)
-        if needs_sums:
-            for i in range(passes):
-                x[2 * i], x[2 * i + 1] = sum_of(v, 2 * steps * i)
-        lift(v)
         for i in range(passes):
+            if needs_sums:
+                x[2 * i], x[2 * i + 1] = sum_of(v, 2 * steps * i, ones)
             for j in range(pass_runs):
                 mask = uint32(0xFFFFFFFF) if lane_run == uint32(j) else uint32(0)
                 for k in range(2 * steps):
@@ -134,9 +131,9 @@ def activations_of(stage: GemvStage) -> Any:
 @cache
 def fragment_adder(stage: GemvStage) -> Any:
     """The device function that multiplies one fragment and adds to ``d``, four sums a pass."""
-    count, steps = buffer_sizes(stage.layout)[0], 4 // RunBatch(stage).passes
-    load_words, unpack_step = word_loader(stage.layout), operand_of(stage.layout).unpack_step
-    mma_into = bf16x2.mma_into
+    operand, (count, _) = run_operand(stage.layout), buffer_sizes(stage.layout)
+    steps = 4 // RunBatch(stage).passes
+    load_words, unpack_step, mma_into = operand.load_words, operand.unpack_step, bf16x2.mma_into
 
     @inlined
     def add_fragment(at: Any, lane: Any, b: Any, first: Any, d: Any, opaque: Any) -> None:
@@ -158,8 +155,7 @@ def batch_multiplier(stage: GemvStage) -> Any:
     fragments = batch.fragments
     passes, pass_runs, some_idle = batch.passes, batch.pass_runs, batch.pass_runs < batch.places
     shift = batch.columns.bit_length() - 2
-    load_scales, (_, _, factors, lowest, _) = run_scale_loader(layout), operand_of(layout)
-    ones, others, zero = float32(factors[0]), float32(factors[1]), float32(lowest)
+    _, load_scales, _, lowered, _ = run_operand(layout)
     take, add_fragment, b_count = activations_of(stage), fragment_adder(stage), 8 * fragments
     x_count, d_count = 2 * passes, 4 * passes
     x_columns = min(columns, 2)
@@ -183,8 +179,7 @@ def batch_multiplier(stage: GemvStage) -> Any:
                 for c in range(x_columns):
                     for side in range(2):
                         o, y = 4 * fragment_row + 2 * side + c, x[2 * i + c]
-                        whole = d[4 * i + 2 * side + c] * (others if side else ones)
-                        total = sums[o] + f[side] * (whole + y * zero if lowest else whole)
+                        total = sums[o] + f[side] * lowered(y, d[4 * i + 2 * side + c])
                         sums[o] = total - f[2 + side] * y if has_offset else total
 
     @inlined

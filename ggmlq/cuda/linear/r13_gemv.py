@@ -56,11 +56,10 @@ from ..intrinsics.lane import g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..packed.codes import buffer_sizes, word_loader
+from ..packed.codes import buffer_sizes
 from ..packed.layout import ROWS, PackedLayout, layout_of, layouts
-from ..packed.operand import activation_summer, lifter, operand_of
+from ..packed.operand import activation_summer, fragment_operand
 from ..packed.pack import LONGEST, packed_weights
-from ..packed.scales import scale_loader
 from ..rings.ring import offset_advancer
 
 
@@ -92,19 +91,15 @@ def fragment_multiplier(stage: GemvStage) -> Any:
     layout, size, tiles, twice = stage.layout, stage.size, stage.tiles, stage.fragment_rows > TWO
     count, values = buffer_sizes(layout)
     runs, scales, has_offset = layout.runs, layout.scales, layout.has_offset
-    load_words, load_scales = word_loader(layout), scale_loader(layout)
-    unpack_step, _, (factor, other_factor), lowest, needs_sums = operand_of(layout)
-    ones, others = float32(factor), float32(other_factor)
-    first, more = float32(lowest / factor), float32(factor / other_factor)
-    assert not (lowest and has_offset)
+    load_words, load_scales, unpack_step, first_sums = fragment_operand(layout, tiles)
     steps_per_run, fragment_bytes, take = 4 // runs, layout.fragment_bytes, activation_loader(stage)
     sum_of = activation_summer(4 // layout.runs)
     x_count, d_count = 8 * tiles, 4 * tiles
-    lift, mma_into = lifter(layout, 4 * tiles), bf16x2.mma_into
+    ones, mma_into = bf16x2.ONES, bf16x2.mma_into
 
     @inlined
     def multiply_pair(
-        here: Any, pair: Any, lane: Any, b: Any, x: Any, sums: Any, opaque: Any
+        here: Any, pair: Any, lane: Any, b: Any, x: Any, start: Any, sums: Any, opaque: Any
     ) -> None:
         words, a = cuda.local.array(count, uint32), cuda.local.array(4, uint32)
         f, d = cuda.local.array(values, float32), cuda.local.array(d_count, float32)
@@ -114,16 +109,14 @@ def fragment_multiplier(stage: GemvStage) -> Any:
             for run in range(runs):
                 for tile in range(tiles):
                     i, j = 8 * tile + 2 * run, 4 * tile
-                    for c in range(2):
-                        d[j + c] = x[i + c] if lowest else float32(0)
-                        d[j + 2 + c] = d[j + c] * more
+                    d[j], d[j + 1], d[j + 2], d[j + 3] = start[i], start[i + 1], start[i], start[i + 1]
                 for s in range(run * steps_per_run, run * steps_per_run + steps_per_run):
                     unpack_step(words, s, a, opaque)
                     for tile in range(tiles):
                         mma_into(d, 4 * tile, a, 0, b, 8 * tile + 2 * s)
                 for tile in range(tiles):
                     o, j, i = 4 * (fragment_row * tiles + tile), 4 * tile, 8 * tile + 2 * run
-                    low, high = f[run] * ones, f[scales + run] * others
+                    low, high = f[run], f[scales + run]
                     sums[o], sums[o + 2] = sums[o] + low * d[j], sums[o + 2] + high * d[j + 2]
                     sums[o + 1], sums[o + 3] = sums[o + 1] + low * d[j + 1], sums[o + 3] + high * d[j + 3]
                     if has_offset:
@@ -135,20 +128,18 @@ def fragment_multiplier(stage: GemvStage) -> Any:
     @inlined
     def multiply(at: Any, which: Any, lane: Any, kind: Any, sums: Any, opaque: Any) -> None:
         b = cuda.local.array(x_count, uint32)
-        x = cuda.local.array(x_count, float32)
+        x, start = cuda.local.array(x_count, float32), cuda.local.array(x_count, float32)
         take(at, which, lane, b, kind)
-        if needs_sums:
-            for tile in range(tiles):
-                for run in range(runs):
-                    i = 8 * tile + 2 * run
-                    x[i], x[i + 1] = sum_of(b, 8 * tile + 2 * run * steps_per_run)
-                    if lowest:  # then there is no offset
-                        x[i], x[i + 1] = x[i] * first, x[i + 1] * first
-        lift(b)
+        for tile in range(tiles):
+            for run in range(runs):
+                i, first = 8 * tile + 2 * run, 8 * tile + 2 * run * steps_per_run
+                if has_offset:
+                    x[i], x[i + 1] = sum_of(b, first, ones)
+                start[i], start[i + 1] = first_sums(b, first, x[i], x[i + 1])
         here = at + uint32(which * fragment_bytes)
-        multiply_pair(here, 0, lane, b, x, sums, opaque)
+        multiply_pair(here, 0, lane, b, x, start, sums, opaque)
         if twice:
-            multiply_pair(here, 1, lane, b, x, sums, opaque)  # a loop over four is not always unrolled
+            multiply_pair(here, 1, lane, b, x, start, sums, opaque)  # a loop over four is not always unrolled
 
     return multiply
 

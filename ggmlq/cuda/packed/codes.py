@@ -1,7 +1,8 @@
 """A lane's words of a fragment as operands of ``mma``: codes as pairs of bfloat16, exact.
 
 The bits of a code are put under the exponent of 128, where the last place of a bfloat16 is worth one: no
-conversion is needed. One more instruction for two weights takes the 128 and the code's zero off again.
+conversion is needed. One more instruction for two weights takes the 128 and the code's zero off again. Or
+codes stay *raised*, by 128 less the lowest code, and that excess is taken off the sums (operand.py).
 
 ``opaque``: a zero from :func:`~ggmlq.cuda.intrinsics.lane.opaque_zero`, which keeps masks in registers.
 """
@@ -47,8 +48,18 @@ def word_loader(layout: PackedLayout) -> Any:
     return load
 
 
+def can_stay_raised(layout: PackedLayout) -> bool:
+    """True where codes can stay raised: codes of eight bits and codes that are looked up cannot."""
+    return not layout.levels and layout.low != 8
+
+
+def excess_pair(layout: PackedLayout) -> int:
+    """The pair of bfloat16 to add for each activation where no offset takes the excess off; 0 for none."""
+    return bf16x2.pair(layout.lowest - 128) if can_stay_raised(layout) and not layout.has_offset else 0
+
+
 @cache
-def step_unpacker(layout: PackedLayout) -> Any:
+def step_unpacker(layout: PackedLayout, raised: bool = False) -> Any:
     """The device function that makes the four registers of a step from a lane's words."""
     if layout.fp4:
         return _from_fp4()
@@ -56,10 +67,10 @@ def step_unpacker(layout: PackedLayout) -> Any:
         return _from_table(layout.levels)
     if layout.low == 8:
         return _from_bytes()
-    return _from_bits(layout)
+    return _from_bits(layout, raised)
 
 
-def _from_bits(layout: PackedLayout) -> Any:
+def _from_bits(layout: PackedLayout, raised: bool) -> Any:
     start = np.uint32(bf16x2.pair(layout.lowest - 128))
     fma, low, high, places = bf16x2.fma, layout.low, layout.high, 16 // layout.low
     mask = np.uint32(0x000F000F if low == 4 else 0x00030003)
@@ -73,7 +84,7 @@ def _from_bits(layout: PackedLayout) -> Any:
             if high:  # one shift puts its bits in place
                 bits, by = words[low + i * high // 16], i * high % 16 - low
                 u = masked_or(bits >> uint32(by) if by > 0 else uint32(bits << uint32(-by)), above, u)
-            a[r] = fma(u, ONES, start)
+            a[r] = u if raised else fma(u, ONES, start)
 
     return unpack_step
 
@@ -93,27 +104,20 @@ def _from_bytes() -> Any:
 
 
 def _from_fp4() -> Any:
+    """Floats of four bits: their exponent and mantissa at the end of those of a bfloat16, which is the
+    number × 2**-127.
+    """
     fma, large, none = bf16x2.fma, np.uint32(bf16x2.pair(2.0**127)), np.uint32(bf16x2.pair(-0.0))
 
     @inlined
     def unpack_step(words: Any, s: Any, a: Any, opaque: Any) -> None:
-        fp4_bits(words, s, a)
-        for r in range(4):
-            a[r] = fma(a[r], large | opaque, none)
+        w = words[s]
+        for r in range(3):
+            a[r] = fma(w << uint32(3 * r) & uint32(0x81C081C0), large | opaque, none)
+        magnitude = w >> uint32(3) & uint32(0x01800180) | w >> uint32(7) & uint32(0x00400040)
+        a[3] = fma(w << uint32(1) & uint32(0x80008000) | magnitude, large | opaque, none)
 
     return unpack_step
-
-
-@inlined
-def fp4_bits(words: Any, s: Any, a: Any) -> None:
-    """Floats of four bits: their exponent and mantissa at the end of those of a bfloat16, which is the
-    number × 2**-127.
-    """
-    w = words[s]
-    for r in range(3):
-        a[r] = uint32(w << uint32(3 * r) & uint32(0x81C081C0))
-    magnitude = w >> uint32(3) & uint32(0x01800180) | w >> uint32(7) & uint32(0x00400040)
-    a[3] = uint32(w << uint32(1) & uint32(0x80008000) | magnitude)
 
 
 def _from_table(levels: tuple[int, ...]) -> Any:
