@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,8 @@ from ..arrays.array import QuantArray
 from ..errors import UnsupportedError
 from ..faults import Diagnosis, diagnose_node
 from ..llama.captured import DTYPES, Node, original, source_name
-from ..reference.nodes import NOT_COVERED, OPERATIONS, Result, freedoms, named_words, node
+from ..reference.nodes import ATTENTIONS, NOT_COVERED, OPERATIONS, Result, freedoms, named_words, node
+from .attention import Habits, ways
 
 SLAB = 1 << 20  # elements of a result that are judged at a time
 ATTENTION = "FLASH_ATTN_EXT"
@@ -24,12 +25,13 @@ HALVES = "f16 sums"  # attention that a kernel sums in halves
 class NodeVerdict:
     """The judgement of all elements of a node."""
 
-    how: str  # "bits", "f32", "f16 sums"
+    how: str  # "bits", "f32", "f16 sums", the name of an arithmetic of attention
     judged: int
     out: int
     share: float  # of the limit that the worst element uses up
     distance: float  # the squared distance from the oracle, by the size of that
     worst: dict[str, Any] = field(default_factory=dict)
+    parts: int = 1  # of an attention's positions, which a program added up apart
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ def operands(captured: Node, model: Mapping[str, QuantArray] | None = None) -> O
     params = named_words(op, np.array(captured.words, np.int32))
     kind = facts["type"]
     params |= {"type": kind, "shape": tuple(facts["ne"][::-1])}
+    if op == ATTENTION:
+        params["kinds"] = tuple(captured.tensors[name]["type"] for name in "kv")
     if kind in DTYPES:
         y = captured.operand("y")
     else:
@@ -100,16 +104,61 @@ def with_rows(these: Operands, rows: NDArray[np.intp]) -> Operands:
     return Operands(these.op, inputs, {**these.params, "shape": y.shape}, y)
 
 
-def judge_node(these: Operands, *, quick: bool = False) -> NodeVerdict:
-    """The verdict on a node; attention may sum in halves, where it does not fit otherwise."""
+def judge_node(
+    these: Operands, *, quick: bool = False, threads: Iterable[int] = (), habits: Habits | None = None,
+    arithmetic: str = "",
+) -> NodeVerdict:  # fmt: skip
+    """The verdict on a node, ``quick`` of a GPU. Attention is judged in the first known arithmetic that fits.
+
+    Where none fits, kernels that are not known are granted what right ones may round, sums in halves too,
+    but not if ``habits`` hold the library to a known one. ``arithmetic``: the one that attention claims.
+    """
+    if these.op == ATTENTION:
+        return _judge_attention(these, quick, threads, Habits() if habits is None else habits, arithmetic)
+    with freedoms(quick=quick):
+        return _judged(these)
+
+
+def _judge_attention(
+    these: Operands, quick: bool, threads: Iterable[int], habits: Habits, arithmetic: str
+) -> NodeVerdict:
+    best: NodeVerdict | None = None
+    kinds = these.params["kinds"]
+    for way in ways(these.inputs, kinds, not quick, threads, arithmetic):
+        try:
+            with freedoms(quick=quick):
+                verdict = replace(_judged(with_params(these, way)), how=way["arithmetic"], parts=way["parts"])
+        except UnsupportedError:  # no program multiplies this type so
+            if arithmetic:
+                raise
+            continue
+        if not verdict.out:
+            habits.learn(kinds, these.inputs[1].shape[-2], not quick)
+            return verdict
+        if best is None or verdict.out < best.out:
+            best = verdict
+    if best is not None and (arithmetic or habits.holds(kinds)):
+        return best
     with freedoms(quick=quick):
         verdict = _judged(these)
-    if these.op == ATTENTION and verdict.out:
+    if verdict.out:
         with freedoms(quick=quick, half_sums=True):
             loose = _judged(these)
         if not loose.out:
-            return NodeVerdict(HALVES, *_fields(loose))
+            return replace(loose, how=HALVES)
     return verdict
+
+
+def as_judged(these: Operands, verdict: NodeVerdict) -> Operands:
+    """A node as its oracle judged it: an attention with its arithmetic."""
+    if verdict.how not in ATTENTIONS:
+        return these
+    return with_params(these, {"arithmetic": verdict.how, "parts": verdict.parts})
+
+
+def with_params(these: Operands, more: Mapping[str, Any]) -> Operands:
+    """A node with further parameters for its oracle."""
+    return Operands(these.op, these.inputs, {**these.params, **more}, these.y)
 
 
 def compared(result: Result, y: NDArray[Any]) -> NodeVerdict:
@@ -121,10 +170,6 @@ def compared(result: Result, y: NDArray[Any]) -> NodeVerdict:
         "bits" if result.discrete else "f32", excess.size, int(np.count_nonzero(excess > 1)),
         float(excess.max(initial=0.0)), error / size if size else 0.0, worst,
     )  # fmt: skip
-
-
-def _fields(v: NodeVerdict) -> tuple[Any, ...]:
-    return v.judged, v.out, v.share, v.distance, v.worst
 
 
 def _judged(these: Operands) -> NodeVerdict:
@@ -194,8 +239,19 @@ def sentence(verdict: NodeVerdict) -> str:
     )
 
 
-def diagnosed(these: Operands, *, quick: bool = False) -> Diagnosis:
-    """The doctor's diagnosis of a wrong node; of a large one some of its rows are enough."""
+def diagnosed(these: Operands, *, quick: bool = False, verdict: NodeVerdict | None = None) -> Diagnosis:
+    """The doctor's diagnosis of a wrong node; of a large one some of its rows are enough.
+
+    Attention is diagnosed in the arithmetic of its verdict first, whose bounds tell small mistakes apart.
+    """
+    if verdict is not None and these.op == ATTENTION:
+        named = _diagnosed(as_judged(these, verdict), quick)
+        if named.ok or named.fault != "unknown" or not _is_wrong(these):
+            return named
+    return _diagnosed(these, quick)
+
+
+def _diagnosed(these: Operands, quick: bool) -> Diagnosis:
     part = next((part for _, part in slabs(these) if _is_wrong(part)), these)
     with freedoms(quick=quick):
         return diagnose_node(part.op, part.inputs, part.params, part.y)

@@ -7,8 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...arrays.array import QuantArray
 from ...reference.nodes.activations import GATES, UNARY
 from .memory import misread
+
+TILES = (16, 32, 64, 128, 256)  # positions that kernels take at a time
 
 
 class Imitation(NamedTuple):
@@ -155,11 +158,32 @@ def _attention(op: str, inputs: list[Any], params: dict[str, Any]) -> Iterator[I
         yield Imitation("node-cap", op, inputs, _with(params, cap=cap * scale))
     q, k, v = inputs[:3]
     heads, ours = q.shape[-3], k.shape[-3]
-    if 1 < ours < heads and isinstance(k, np.ndarray) and isinstance(v, np.ndarray):
-        at = np.arange(heads) % ours
-        yield Imitation("node-gqa", op, [q, k[:, at], v[:, at], *inputs[3:]], params)
-        for one in range(ours):
-            yield Imitation("node-gqa", op, [q, k[:, [one]], v[:, [one]], *inputs[3:]], params)
+    if 1 < ours < heads:
+        for at in (np.arange(heads) % ours, *([one] for one in range(ours))):
+            yield Imitation("node-gqa", op, [q, _picked(k, -3, at), _picked(v, -3, at), *inputs[3:]], params)
+    yield from _positions(op, inputs, params)
+
+
+def _positions(op: str, inputs: list[Any], params: dict[str, Any]) -> Iterator[Imitation]:
+    """Attention to a part of the positions: without the end of a tile, the first, or a thread's share."""
+    n, parts = inputs[1].shape[-2], params.get("parts", 1)
+    ends = sorted({n - 1, *(n - n % tile for tile in TILES)} - {0, n}, reverse=True)
+    spans = [slice(0, end) for end in ends] + [slice(1, n)] * (n > 1)
+    spans += [slice(0, n // 2), slice(n // 2, n)] * (n > 1)
+    for span in spans if parts == 1 else [*spans, slice(0, n - n // parts)]:
+        at = np.arange(n)[span]
+        some = [inputs[0], *(_picked(x, -2, at) for x in inputs[1:3]), *inputs[3:]]
+        if _there(some, 3):
+            some[3] = some[3][..., at]
+        yield Imitation("node-positions", op, some, _with(params, parts=1))
+
+
+def _picked(x: Any, axis: int, at: Any) -> Any:
+    """Some heads or positions of keys or values, which may be blocks."""
+    if isinstance(x, np.ndarray):
+        return x.take(at, axis)
+    raw = np.ascontiguousarray(np.asarray(x.raw).reshape(*x.shape[:-1], -1).take(at, axis))
+    return QuantArray.from_bytes(raw, x.format, (*raw.shape[:-1], x.shape[-1]))
 
 
 def _rope(op: str, inputs: list[Any], params: dict[str, Any]) -> Iterator[Imitation]:

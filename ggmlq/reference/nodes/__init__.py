@@ -10,6 +10,8 @@
     reductions.py   sums, means, orders of rows
     softmax.py      SOFT_MAX with masks, ALiBi and sinks
     rope.py         ROPE in all modes
+    scores.py       q·k of attention, in the arithmetic of any program
+    half_sums.py    weights times values, where a program adds them up in halves
     attention.py    FLASH_ATTN_EXT
     recurrences.py  states that are carried from token to token
     images.py       convolutions, pools, scaling
@@ -41,14 +43,15 @@ from . import (
     rope,
     softmax,
 )
+from .attention import ATTENTIONS
 from .number import Number, freedoms
 from .others import NOT_COVERED, PRODUCTS
 from .registry import OPERATIONS, Operation, evaluate, named_words
 from .result import Result
 
 __all__ = [
-    "FAMILIES", "NOT_COVERED", "OPERATIONS", "PRODUCTS", "Number", "Operation", "Result", "freedoms",
-    "named_words", "node",
+    "ATTENTIONS", "FAMILIES", "NOT_COVERED", "OPERATIONS", "PRODUCTS", "Number", "Operation", "Result",
+    "freedoms", "named_words", "node",
 ]  # fmt: skip
 
 FAMILIES = (
