@@ -24,16 +24,16 @@ class Habits:
     """
 
     def __init__(self) -> None:
-        self._held: set[Kinds] = set()
+        self._names: dict[Kinds, set[str]] = {}
 
-    def holds(self, kinds: Kinds) -> bool:
-        """True for kinds that were computed in a known arithmetic before."""
-        return kinds in self._held
+    def names(self, kinds: Kinds) -> set[str]:
+        """The arithmetics in which such kinds were computed before."""
+        return self._names.get(kinds, set())
 
-    def learn(self, kinds: Kinds, positions: int, on_cpu: bool) -> None:
+    def learn(self, kinds: Kinds, name: str, positions: int, on_cpu: bool) -> None:
         """Note an attention that fits a known arithmetic; on a GPU kernels differ by shape too much."""
         if on_cpu and positions >= TELLING:
-            self._held.add(kinds)
+            self._names.setdefault(kinds, set()).add(name)
 
 
 def ways(

@@ -133,11 +133,12 @@ def _judge_attention(
                 raise
             continue
         if not verdict.out:
-            habits.learn(kinds, these.inputs[1].shape[-2], not quick)
+            habits.learn(kinds, verdict.how, these.inputs[1].shape[-2], not quick)
             return verdict
-        if best is None or verdict.out < best.out:
+        known = not habits.names(kinds) or verdict.how in habits.names(kinds)
+        if known and (best is None or 2 * verdict.out < best.out):  # the likelier ones come first
             best = verdict
-    if best is not None and (arithmetic or habits.holds(kinds)):
+    if best is not None and (arithmetic or habits.names(kinds)):
         return best
     with freedoms(quick=quick):
         verdict = _judged(these)
