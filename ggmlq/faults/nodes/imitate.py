@@ -276,6 +276,56 @@ def _concat(op: str, inputs: list[Any], params: dict[str, Any]) -> Iterator[Imit
         yield Imitation("node-operands-exchanged", op, [inputs[1], inputs[0]], params)
 
 
+def _relative(op: str, inputs: list[Any], params: dict[str, Any]) -> Iterator[Imitation]:
+    if op == "ADD_REL_POS":
+        x, across, down = inputs
+        yield Imitation("node-operands-exchanged", op, [x, down, across], params)
+        for i in (1, 2):
+            yield Imitation("node-operand-ignored", op, _at(inputs, i, np.zeros_like(inputs[i])), params)
+    elif op == "GET_REL_POS":
+        yield Imitation("node-order", op, [inputs[0][..., ::-1, :]], params)
+    else:
+        for axis, step in ((-3, 1), (-3, -1), (-2, 1), (-2, -1)):
+            yield Imitation("node-window", op, [np.roll(inputs[0], step, axis)], params)
+        turned = inputs[0].swapaxes(-2, -3)
+        if op == "WIN_UNPART" or turned.shape == inputs[0].shape:
+            yield Imitation("node-transposed", op, [turned], params)
+
+
+def _indexer(op: str, inputs: list[Any], params: dict[str, Any]) -> Iterator[Imitation]:
+    weights, mask = inputs[2:]
+    yield Imitation("node-mask-ignored", op, _at(inputs, 3, np.zeros_like(mask)), params)
+    for axis, step in ((-1, 1), (-1, -1), (-2, 1), (-2, -1)):
+        yield Imitation("node-mask-shifted", op, _at(inputs, 3, np.roll(mask, step, axis)), params)
+    for other in (np.roll(mask, 1, 0), mask[:1]):
+        yield Imitation("node-mask-head", op, _at(inputs, 3, other), params)
+    yield Imitation("node-operand-ignored", op, _at(inputs, 2, np.ones_like(weights)), params)
+    for step in (1, -1):
+        yield Imitation("node-groups", op, _at(inputs, 2, np.roll(weights, step, -1)), params)
+
+
+def _streams(op: str, inputs: list[Any], params: dict[str, Any]) -> Iterator[Imitation]:
+    at = {"DSV4_HC_PRE": 1, "DSV4_HC_POST": 3}.get(op)
+    if op == "DSV4_HC_COMB":
+        n = int(np.sqrt(inputs[0].shape[-1] + 1)) - 1
+        order = np.arange((2 + n) * n)
+        order[2 * n :] = order[2 * n :].reshape(n, n).T.reshape(-1)
+        moved = [inputs[0][..., order], inputs[1], inputs[2][..., order]]
+        yield Imitation("node-axis", op, moved, params)
+        yield Imitation("node-epsilon", op, inputs, _with(params, eps=0.0))
+        for steps in (params["steps"] - 1, params["steps"] + 1):
+            yield Imitation("node-steps", op, inputs, _with(params, steps=steps))
+        yield Imitation("node-scale-ignored", op, _at(inputs, 1, np.ones_like(inputs[1])), params)
+    elif at is not None:
+        if op == "DSV4_HC_POST":
+            yield Imitation("node-axis", op, _at(inputs, at, inputs[at].swapaxes(-1, -2)), params)
+        for i in (at, 2) if op == "DSV4_HC_POST" else (at,):
+            for step in (1, -1):
+                yield Imitation("node-groups", op, _at(inputs, i, np.roll(inputs[i], step, -1)), params)
+        if params.get("gated"):
+            yield Imitation("node-scale-ignored", op, inputs, _with(params, scale=1.0))
+
+
 def _clamp(op: str, inputs: list[Any], params: dict[str, Any]) -> Iterator[Imitation]:
     yield Imitation("node-operand-ignored", op, inputs, _with(params, low=-np.inf))
     yield Imitation("node-operand-ignored", op, inputs, _with(params, high=np.inf))
@@ -292,4 +342,7 @@ MAKERS |= dict.fromkeys((*UNARY, *GATES), (_functions,))
 MAKERS |= dict.fromkeys(
     ("SSM_SCAN", "RWKV_WKV6", "RWKV_WKV7", "GATED_LINEAR_ATTN", "GATED_DELTA_NET"), (_scans,)
 )
+MAKERS |= dict.fromkeys(("WIN_PART", "WIN_UNPART", "GET_REL_POS", "ADD_REL_POS"), (_relative,))
+MAKERS |= dict.fromkeys(("DSV4_HC_COMB", "DSV4_HC_PRE", "DSV4_HC_POST"), (_streams,))
+MAKERS["LIGHTNING_INDEXER"] = (_indexer,)
 MAKERS |= dict.fromkeys(("IM2COL", "CONV_2D", "CONV_2D_DW", "POOL_2D", "POOL_1D"), (_windows,))

@@ -16,6 +16,8 @@
     recurrences.py  states that are carried from token to token
     images.py       convolutions, pools, scaling
     films.py        convolutions along three axes, columns added up into rows
+    windows.py      windows of images, relative positions
+    connections.py  the indexer and the connections of DeepSeek's newer models
     gradients.py    gradients of norms, softmax, rows and repeated tensors
     others.py       operations without an oracle, and why
 
@@ -32,6 +34,7 @@ from typing import Any
 from . import (
     activations,
     attention,
+    connections,
     copies,
     elementwise,
     films,
@@ -42,6 +45,7 @@ from . import (
     reductions,
     rope,
     softmax,
+    windows,
 )
 from .attention import ATTENTIONS
 from .number import Number, freedoms
@@ -55,8 +59,8 @@ __all__ = [
 ]  # fmt: skip
 
 FAMILIES = (
-    activations, attention, copies, elementwise, films, gradients, images, norms, recurrences, reductions,
-    rope, softmax,
+    activations, attention, connections, copies, elementwise, films, gradients, images, norms, recurrences,
+    reductions, rope, softmax, windows,
 )  # fmt: skip
 
 
