@@ -30,7 +30,7 @@ def win_unpart(seed: int) -> Iterator[OpCase]:
 
 
 def get_rel_pos(seed: int) -> Iterator[OpCase]:
-    """Tables of halves."""
+    """Tables of halves, square."""
     for width, n in product((1, 17, 64), (1, 2, 7, 14, 64)):
         s = Sketch()
         s.call("get_rel_pos", "tii", s.leaf(width, 2 * n - 1, type="f16"), n, n)

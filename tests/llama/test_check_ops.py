@@ -148,7 +148,7 @@ def test_the_command(bridge, capsys):
     for words, text in (
         ("NO_SUCH", "none of ggml's"),
         ("MUL_MAT", "without --ops"),
-        ("WIN_PART", "not written yet"),
+        ("OPT_STEP_SGD", "no model that is run has it"),
     ):
         assert main(["check", "--ops", words]) == 2
         assert text in capsys.readouterr().err

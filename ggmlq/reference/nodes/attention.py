@@ -81,9 +81,8 @@ def _use(c: Call) -> Use:
     if cap:
         named = c.params.get("arithmetic") is not None
         scale = float(np.float32(scale) / np.float32(cap)) if named else scale / cap
-    given = c.params.get("kinds", (None, None))
-    kinds = tuple(kind or _kind(c.inputs[i]) for i, kind in zip((1, 2), given, strict=True))
-    return Use(scale, cap, bool(c.params.get("bias")), (kinds[0], kinds[1]), int(c.params.get("parts", 1)))
+    k, v = c.params.get("kinds") or (_kind(c.inputs[1]), _kind(c.inputs[2]))
+    return Use(scale, cap, bool(c.params.get("bias")), (k, v), int(c.params.get("parts", 1)))
 
 
 def _kind(rows: Any) -> str:
