@@ -48,7 +48,8 @@ def run(args: argparse.Namespace, bridge: Bridge, device: Device) -> int:
     if args.test_file:
         count = write_lines(args.test_file, (outcome.line for outcome in outcomes))
         if not args.json:
-            print(f"wrote {count} cases to {_plain.name(str(args.test_file))}: test-backend-ops --test-file")
+            name = _plain.name(str(args.test_file))
+            print(f"wrote {count} cases to {name}: MALLOC_PERTURB_=255 test-backend-ops test --test-file {name}")
     if args.json:
         facts: dict[str, Any] = {
             "library": _plain.library(bridge),
