@@ -96,7 +96,7 @@ def right_nodes(bridge: Bridge, op: str, seed: int) -> Iterator[Any]:
             these = nodes.operands(ran.node)
         except (LibraryFailedError, GGMLQError):
             continue
-        verdict = nodes.judge_node(these, threads=(THREADS,))
+        verdict = nodes.judge_node(these, threads=THREADS)
         if ran.node.op == op and not verdict.out:
             yield nodes.as_judged(these, verdict)
 

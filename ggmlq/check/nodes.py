@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -105,13 +105,14 @@ def with_rows(these: Operands, rows: NDArray[np.intp]) -> Operands:
 
 
 def judge_node(
-    these: Operands, *, quick: bool = False, threads: Iterable[int] = (), habits: Habits | None = None,
+    these: Operands, *, quick: bool = False, threads: int | None = None, habits: Habits | None = None,
     arithmetic: str = "",
 ) -> NodeVerdict:  # fmt: skip
     """The verdict on a node, ``quick`` of a GPU. Attention is judged in the first known arithmetic that fits.
 
     Where none fits, kernels that are not known are granted what right ones may round, sums in halves too,
     but not if ``habits`` hold the library to a known one. ``arithmetic``: the one that attention claims.
+    ``threads``: their number, where it is known.
     """
     if these.op == ATTENTION:
         return _judge_attention(these, quick, threads, Habits() if habits is None else habits, arithmetic)
@@ -120,11 +121,12 @@ def judge_node(
 
 
 def _judge_attention(
-    these: Operands, quick: bool, threads: Iterable[int], habits: Habits, arithmetic: str
+    these: Operands, quick: bool, threads: int | None, habits: Habits, arithmetic: str
 ) -> NodeVerdict:
     best: NodeVerdict | None = None
     kinds = these.params["kinds"]
-    for way in ways(these.inputs, kinds, not quick, threads, arithmetic):
+    every, complete = ways(these.inputs, kinds, not quick, habits, threads, arithmetic)
+    for way in every:
         try:
             with freedoms(quick=quick):
                 verdict = replace(_judged(with_params(these, way)), how=way["arithmetic"], parts=way["parts"])
@@ -133,12 +135,12 @@ def _judge_attention(
                 raise
             continue
         if not verdict.out:
-            habits.learn(kinds, verdict.how, these.inputs[1].shape[-2], not quick)
+            habits.learn(kinds, way, these.inputs[1].shape[-2], not quick)
             return verdict
         known = not habits.names(kinds) or verdict.how in habits.names(kinds)
         if known and (best is None or 2 * verdict.out < best.out):  # the likelier ones come first
             best = verdict
-    if best is not None and (arithmetic or habits.names(kinds)):
+    if best is not None and (arithmetic or (complete and habits.names(kinds))):
         return best
     with freedoms(quick=quick):
         verdict = _judged(these)

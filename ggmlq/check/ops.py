@@ -155,7 +155,7 @@ def run_case(
     bits = ran.node.arrays["y"].tobytes()
     verdicts = {} if judged is None else judged
     verdict = verdicts.get(bits) or judge_node(
-        these, quick=quick, threads=(threads,), habits=habits, arithmetic=arithmetic
+        these, quick=quick, threads=threads, habits=habits, arithmetic=arithmetic
     )
     verdicts[bits] = verdict
     outcome = replace(outcome, share=verdict.share, out=verdict.out, judged=verdict.judged)

@@ -49,7 +49,9 @@ def run(args: argparse.Namespace, bridge: Bridge, device: Device) -> int:
         count = write_lines(args.test_file, (outcome.line for outcome in outcomes))
         if not args.json:
             name = _plain.name(str(args.test_file))
-            print(f"wrote {count} cases to {name}: MALLOC_PERTURB_=255 test-backend-ops test --test-file {name}")
+            print(
+                f"wrote {count} cases to {name}: MALLOC_PERTURB_=255 test-backend-ops test --test-file {name}"
+            )
     if args.json:
         facts: dict[str, Any] = {
             "library": _plain.library(bridge),

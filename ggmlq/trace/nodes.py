@@ -15,8 +15,6 @@ from ..llama.captured import Node
 from .attention import suspects
 from .product import Product
 
-THREADS = (2, 4, 8, 16)  # among which a library may have divided the positions of one row
-
 
 def record_node(
     node: Node, product: Product, model: Mapping[str, QuantArray], how: str = "all",
@@ -31,7 +29,7 @@ def record_node(
         return replace(product, text="there is nothing to judge: it has no elements")
     on = product.computed_in
     on_cpu = on.startswith("CPU") or on.endswith("_Host") or not on
-    verdict = judge_node(these, quick=not on_cpu, threads=THREADS, habits=habits)
+    verdict = judge_node(these, quick=not on_cpu, habits=habits)
     judgement = Judgement(verdict.how, verdict.distance, verdict.distance, verdict.out)
     product = replace(product, judgement=judgement, worst=verdict.worst, judged=verdict.judged)
     if not verdict.out:

@@ -193,7 +193,7 @@ def test_attention_of_a_cpu_is_computed_in_a_known_arithmetic(bridge, fresh):
     for case in [cases[i] for i in fresh.choice(len(cases), 30, replace=False)]:
         threads = int(fresh.integers(1, 5))
         ran = bridge.node(case.program, case.arrays(), threads=threads)
-        verdict = judge_node(operands(ran.node), threads=(threads,))
+        verdict = judge_node(operands(ran.node), threads=threads)
         assert not verdict.out, (str(case), threads, verdict.worst)
         names[verdict.how] += 1
     assert names.keys() <= {"f32", "ggml-cpu-attention"}, names
