@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
-from ..arrays.array import QuantArray
+import numpy as np
+from numpy.typing import NDArray
 
-Way = dict[str, Any]  # parameters of the oracle: the arithmetic's name, and parts of the positions
+from ..arrays.array import QuantArray
+from ..base.indices import evenly_spaced
+
 ON_CPU = ("ggml-cpu-attention", "f32")
 ON_CUDA = ("ggml-cuda-vec", "ggml-cuda-mma")
 TILED = 64  # rows from which llama.cpp's code for CPUs computes in tiles, in float32
 SPLIT = 512  # positions from which its threads share those of one row
 TELLING = 48  # positions that tell arithmetics from each other
-COSTLY = 1 << 24  # elements of a result times positions, beyond which sums of halves are not followed
+LENGTHY = 1 << 21  # elements of a result times positions, for which sums of halves are followed in one node
+MOST = 1 << 24  # the same of one row, beyond which none is
 USUAL = (2, 4, 8, 16)  # numbers of threads
 FEW = 2  # rows up to which CUDA takes the vec kernel, for keys in blocks
 Kinds = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One arithmetic to try on an attention."""
+
+    name: str
+    kinds: Kinds
+    parts: int = 1  # of the positions, which a program added up apart
+    rows: NDArray[np.intp] | None = None  # of the queries, that are judged; None: all
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters of the oracle."""
+        return {"arithmetic": self.name, "kinds": self.kinds, "parts": self.parts}
 
 
 class Habits:
@@ -36,14 +56,25 @@ class Habits:
     def learn(self, kinds: Kinds, way: Way, positions: int, on_cpu: bool) -> None:
         """Note an attention that fits a known arithmetic; on a GPU kernels differ by shape too much."""
         if on_cpu and positions >= TELLING:
-            self._names.setdefault(kinds, set()).add(way["arithmetic"])
-        if way["parts"] > 1:
-            self._parts = way["parts"]
+            self._names.setdefault(kinds, set()).add(way.name)
+        if way.parts > 1:
+            self._parts = way.parts
 
     def parts(self, threads: int | None) -> list[int]:
         """Numbers of parts to try, into which threads may have divided positions; None: it is not known."""
         every = {1, self._parts, threads} if threads else {1, self._parts, *USUAL}
         return sorted(every, key=lambda n: (n != self._parts, -n))
+
+
+def followed(inputs: list[Any]) -> NDArray[np.intp] | None:
+    """The rows of queries whose sums of halves are followed; None: all."""
+    rows, work = inputs[0].shape[-2], max(_work(inputs), 1)
+    return None if work * rows <= LENGTHY else evenly_spaced(rows, max(1, LENGTHY // work))
+
+
+def _work(inputs: list[Any]) -> int:
+    """Weighted values of one row."""
+    return int(math.prod(inputs[0].shape[:-2]) * inputs[2].shape[-1] * inputs[1].shape[-2])
 
 
 def ways(
@@ -59,18 +90,14 @@ def ways(
     if on_cpu and rows >= TILED and kinds[0] == kinds[1] and not isinstance(inputs[1], QuantArray):
         order = ON_CPU[::-1]
     halves = kinds[1] == "f16"
-    size = math.prod(inputs[0].shape[:-1]) * inputs[2].shape[-1]
-    costly = not named and halves and size * positions > COSTLY
+    costly = halves and not named and _work(inputs) > MOST
+    some = None if named else followed(inputs)
     shared = halves and rows == 1 and positions >= SPLIT
     every: list[Way] = []
     for name in (named,) if named else order:
         if name == "ggml-cpu-attention" and halves:
             parts = habits.parts(threads) if shared else [1]
-            every += [] if costly else [_way(name, kinds, n) for n in parts]
+            every += [] if costly else [Way(name, kinds, n, some) for n in parts]
         else:
-            every.append(_way(name, kinds))
+            every.append(Way(name, kinds))
     return every, not costly and not (shared and threads is None)
-
-
-def _way(name: str, kinds: Kinds, parts: int = 1) -> Way:
-    return {"arithmetic": name, "kinds": kinds, "parts": parts}

@@ -14,18 +14,19 @@ from ..errors import UnsupportedError
 from ..faults import Diagnosis, diagnose_node
 from ..llama.captured import DTYPES, Node, original, source_name
 from ..reference.nodes import ATTENTIONS, NOT_COVERED, OPERATIONS, Result, freedoms, named_words, node
-from .attention import Habits, ways
+from .attention import Habits, followed, ways
 
 SLAB = 1 << 20  # elements of a result that are judged at a time
 ATTENTION = "FLASH_ATTN_EXT"
-HALVES = "f16 sums"  # attention that a kernel sums in halves
+OTHER = "other"  # attention in no arithmetic that is known
+HALVES = "f16 sums"  # of these, one that a kernel sums in halves
 
 
 @dataclass(frozen=True)
 class NodeVerdict:
     """The judgement of all elements of a node."""
 
-    how: str  # "bits", "f32", "f16 sums", the name of an arithmetic of attention
+    how: str  # "bits" or "f32"; of attention the name of an arithmetic, "other" or "f16 sums"
     judged: int
     out: int
     share: float  # of the limit that the worst element uses up
@@ -127,23 +128,32 @@ def _judge_attention(
     kinds = these.params["kinds"]
     every, complete = ways(these.inputs, kinds, not quick, habits, threads, arithmetic)
     for way in every:
+        some = these if way.rows is None else with_rows(these, way.rows)
         try:
             with freedoms(quick=quick):
-                verdict = replace(_judged(with_params(these, way)), how=way["arithmetic"], parts=way["parts"])
+                verdict = replace(_judged(with_params(some, way.params)), how=way.name, parts=way.parts)
         except UnsupportedError:  # no program multiplies this type so
             if arithmetic:
                 raise
             continue
         if not verdict.out:
             habits.learn(kinds, way, these.inputs[1].shape[-2], not quick)
-            return verdict
+            if way.rows is None:
+                return verdict
+            whole = _of_any_kernel(these, quick)
+            return whole if whole.out else replace(whole, how=way.name, parts=way.parts, share=verdict.share)
         known = not habits.names(kinds) or verdict.how in habits.names(kinds)
         if known and (best is None or 2 * verdict.out < best.out):  # the likelier ones come first
             best = verdict
     if best is not None and (arithmetic or (complete and habits.names(kinds))):
         return best
+    return _of_any_kernel(these, quick)
+
+
+def _of_any_kernel(these: Operands, quick: bool) -> NodeVerdict:
+    """The verdict on attention by what any right kernel may do."""
     with freedoms(quick=quick):
-        verdict = _judged(these)
+        verdict = replace(_judged(these), how=OTHER)
     if verdict.out:
         with freedoms(quick=quick, half_sums=True):
             loose = _judged(these)
@@ -248,8 +258,10 @@ def diagnosed(these: Operands, *, quick: bool = False, verdict: NodeVerdict | No
     Attention is diagnosed in the arithmetic of its verdict first, whose bounds tell small mistakes apart.
     """
     if verdict is not None and these.op == ATTENTION:
-        named = _diagnosed(as_judged(these, verdict), quick)
-        if named.ok or named.fault != "unknown" or not _is_wrong(these):
+        rows = followed(these.inputs)
+        some = these if rows is None else with_rows(these, rows)
+        named = _diagnosed(as_judged(some, verdict), quick)
+        if not named.ok and (named.fault != "unknown" or not _is_wrong(these)):
             return named
     return _diagnosed(these, quick)
 

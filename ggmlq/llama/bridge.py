@@ -57,8 +57,7 @@ class Bridge:
         Seconds that one call may take before the library counts as hung; waiting for other
         threads' calls is not counted.
     sleeps : bool
-        Threads of the library sleep where they wait for each other (OpenMP's wait policy), so that many
-        small graphs take less time beside other work. Each single one takes longer.
+        Threads of the library sleep where they wait for each other: good for many small graphs, slow for one.
     """
 
     def __init__(
