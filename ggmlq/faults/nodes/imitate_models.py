@@ -56,6 +56,7 @@ def _attention(op: str, inputs: list[Any], params: dict[str, Any]) -> Iterator[I
         for at in (np.arange(heads) % ours, *([one] for one in range(ours))):
             yield Imitation("node-gqa", op, [q, _picked(k, -3, at), _picked(v, -3, at), *inputs[3:]], params)
     yield from _positions(op, inputs, params)
+    yield from _padding(op, inputs, params)
 
 
 def _positions(op: str, inputs: list[Any], params: dict[str, Any]) -> Iterator[Imitation]:
@@ -70,6 +71,27 @@ def _positions(op: str, inputs: list[Any], params: dict[str, Any]) -> Iterator[I
         if has(some, 3):
             some[3] = some[3][..., at]
         yield Imitation("node-positions", op, some, changed(params, parts=1))
+
+
+def _padding(op: str, inputs: list[Any], params: dict[str, Any]) -> Iterator[Imitation]:
+    """Positions behind the last one that get a weight: their score is 0, or what a cap makes of -infinity.
+
+    Their values are zeros, or what the tile before has left there.
+    """
+    q, k, v = inputs[:3]
+    n, cap = k.shape[-2], params.get("cap", 0.0)
+    if not isinstance(k, np.ndarray) or not isinstance(v, np.ndarray) or params.get("bias"):
+        return
+    mask = inputs[3] if has(inputs, 3) else np.zeros((1, 1, q.shape[-2], n), np.float32)
+    for tile in TILES:
+        count = -n % tile
+        for score in ((0.0, -cap) if cap else (0.0,)) if count else ():
+            keys = np.concatenate([k, np.zeros((*k.shape[:-2], count, k.shape[-1]), k.dtype)], axis=-2)
+            more = np.concatenate([mask, np.full((*mask.shape[:-1], count), score, mask.dtype)], axis=-1)
+            zeros = np.zeros((*v.shape[:-2], count, v.shape[-1]), v.dtype)
+            for rest in (zeros, v[..., n - tile : n - tile + count, :]) if n >= tile else (zeros,):
+                values = np.concatenate([v, rest], axis=-2)
+                yield Imitation("node-padding", op, [q, keys, values, more, *inputs[4:]], params)
 
 
 def _picked(x: Any, axis: int, at: Any) -> Any:

@@ -19,7 +19,7 @@ from . import half_sums, scores
 from .number import FREEDOMS, HALF, SPREAD, UNIT, Number, Wide, contract, half_step
 from .registry import Call, oracle
 from .result import Result, settled
-from .softmax import slopes, weights
+from .softmax import powers, slopes, weights
 
 # The names of arithmetics of attention, with what each means.
 ATTENTIONS = {
@@ -181,7 +181,9 @@ def _in_floats(score: Any, quick: bool = False) -> Method:
             v = scores.decoded_values(head.v, quick)
             if quick and use.kinds[1] == "f32":
                 v = scores.as_halves(head.v, "f32")
-            result = contract("mn,nd->md", weights(products, head.sinks), v, 2 * v.shape[0])
+            above, below = powers(products, head.sinks)
+            # The error of the sum below is common to a row, whether weights or the result are divided by it.
+            result = contract("mn,nd->md", above, v, 2 * v.shape[0]) / below
             yield head, _where_something_is_seen(products, result)
 
     return method
