@@ -13,6 +13,7 @@ import ggmlq as gq
 from ggmlq.check.attention import Habits
 from ggmlq.check.nodes import Operands, as_judged, diagnosed, judge_node
 from ggmlq.errors import GGMLQError
+from ggmlq.faults import diagnose_node
 from ggmlq.faults.nodes.imitate import imitations
 from ggmlq.reference.nodes import node
 
@@ -224,3 +225,16 @@ def test_options_are_those_of_attention(options, fresh):
         gq.attention(q, k, v, **options) - gq.reference.attention(q, k, v, arithmetic="f32", **options)
     )
     assert (error <= gq.reference.attention_bound(q, k, v, arithmetic="f32", **options)).all()
+
+
+def test_weight_for_positions_that_fill_a_tile_is_named(fresh):
+    """Ggml's CPUs in August 2026: scores behind the last position were -infinity before the cap."""
+    q = fresh.standard_normal((1, 2, 5, 64)).astype(F)
+    k, v = fresh.standard_normal((2, 1, 1, 100, 64)).astype(F)
+    params = {"scale": 0.125, "bias": 0.0, "cap": 5.0, "arithmetic": "f32"}
+    filled = np.concatenate([v, v[..., 36:64, :]], axis=2)  # what the tile before has left
+    mask = np.concatenate([np.zeros((1, 1, 5, 100)), np.full((1, 1, 5, 28), -5.0)], axis=-1)
+    keys = np.concatenate([k, np.zeros((1, 1, 28, 64), F)], axis=2)
+    y = gq.reference.attention(q, keys, filled, scale=0.125, softcap=5.0, mask=mask).swapaxes(1, 2).astype(F)
+    diagnosis = diagnose_node("FLASH_ATTN_EXT", [q, k, v, None, None], params, y)
+    assert diagnosis.fault == "node-padding"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..base.text import printable, table
 from ..errors import DeviceError, GGMLQError, LibraryFailedError, UnsupportedError
@@ -25,6 +26,7 @@ from .testfile import node_line
 THREADS = (1, 2, 5)  # also more than some tensors have rows, and than they divide into
 NO_ANSWER = "gave no answer"
 FAILURES = 3  # deaths of the library at one operation, after which its other cases are left
+SMALL = 1 << 26  # bytes of a case whose data is made once for all numbers of threads
 DIAGNOSED = 3  # wrong cases of an operation that are diagnosed
 REFUSED = ("GGML_ASSERT(", ": fatal error")  # in the last words of a library: it does not take such tensors
 
@@ -98,6 +100,7 @@ def run_ops(
         more = LARGE[op](seed) if large and op in LARGE else ()
         for case in (*CASES[op](seed), *more):
             judged: Judged = {}
+            arrays = case.arrays() if needs(case) < SMALL else None
             refusal, known = "", Traits()
             for count in threads:
                 if refusal:
@@ -109,7 +112,7 @@ def run_ops(
                     continue
                 outcome = run_case(
                     bridge, case, device, backend, count, repeats, examined < DIAGNOSED, judged, habits,
-                    arithmetic,
+                    arithmetic, arrays,
                 )  # fmt: skip
                 known |= outcome.traits
                 if outcome.verdict == "failed":
@@ -123,11 +126,12 @@ def run_ops(
 def run_case(
     bridge: Bridge, case: OpCase, device: str, backend: str, threads: int, repeats: int, examine: bool = True,
     judged: Judged | None = None, habits: Habits | None = None, arithmetic: str = "",
+    arrays: Sequence[NDArray[Any]] | None = None,
 ) -> OpOutcome:  # fmt: skip
     """The outcome of one case: compute, judge, diagnose where it is wrong.
 
     ``judged`` has the verdicts on results of the same case, whose bits are not judged twice; ``habits`` the
-    arithmetics that other cases of attention had.
+    arithmetics that other cases of attention had; ``arrays`` its data, if that was made before.
     """
     outcome = OpOutcome(case.op, str(case), threads, "ok", seed=case.seed)
     room = free()
@@ -135,7 +139,8 @@ def run_case(
         text = f"it takes {needs(case) / 2**30:.0f} GiB of memory, {room / 2**30:.0f} GiB are free"
         return replace(outcome, verdict="not run", text=text)
     try:
-        ran = bridge.node(case.program, case.arrays(), device, threads=threads, repeats=repeats)
+        data = case.arrays() if arrays is None else arrays
+        ran = bridge.node(case.program, data, device, threads=threads, repeats=repeats)
     except LibraryFailedError as error:
         if any(words in error.tail for words in REFUSED):
             return replace(outcome, verdict="not run", text=f"the library refuses it: {error.tail}")
