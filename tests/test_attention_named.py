@@ -51,6 +51,21 @@ def on_cpu(scores, v, parts):
     return sum(one[2] * np.exp(one[0] - top) for one in states) / total
 
 
+def in_lanes(scores, v):
+    """One row with AVX512-FP16: the first 128 columns are added in halves, with weights that are halves."""
+    states, values = on_cpu(scores, v, 1), decoded(v).astype(float)
+    top, total, acc = F(-np.inf), F(0), np.zeros(128)
+    for score, value in zip(scores, values, strict=True):
+        if score > top:
+            shrink, weight = np.exp(top - score), F(1)
+            top, acc = score, (acc * float(H(shrink))).astype(H).astype(float)
+        else:
+            shrink, weight = F(1), np.exp(score - top)
+        acc = (acc + value[:128] * float(H(weight))).astype(H).astype(float)
+        total = total * shrink + weight
+    return np.concatenate([acc / total, states[128:]]).astype(F)
+
+
 def on_vec(scores, v):
     """One row: four warps have 32 positions of every 128, and are put together at the end."""
     values = decoded(v)
@@ -203,7 +218,7 @@ def test_a_kernel_of_another_arithmetic_is_not_accused(fresh):
 
 def test_names(fresh):
     q, k, v = (four(x) for x in case(fresh, "q8_0", 40))
-    assert set(gq.reference.ATTENTIONS) == {"exact", "f32", *STEPS}
+    assert set(gq.reference.ATTENTIONS) == {"exact", "f32", "ggml-cpu-attention-fp16", *STEPS}
     with pytest.raises(
         GGMLQError, match=r"arithmetic 'ggml-mmq'; this version computes attention in 'exact'"
     ):
@@ -214,6 +229,36 @@ def test_names(fresh):
         gq.reference.attention(q, k, v, arithmetic="f32", parts=0)
     with pytest.raises(GGMLQError, match="arithmetic 'tf32' of attention"):
         node("FLASH_ATTN_EXT", [q, k, v], {"scale": 1.0, "arithmetic": "tf32"})
+
+
+def test_lanes_of_halves(fresh):
+    """llama.cpp with AVX512-FP16: rows of 128 columns and more, whose other columns are added as ever."""
+    q = fresh.standard_normal((3, 160)).astype(F)
+    k, v = fresh.standard_normal((2, 120, 160)).astype(H)
+    name = "ggml-cpu-attention-fp16"
+    scores = gq.reference.linear(q, gq.quantize(k.astype(F), "f16"), "ggml-cpu-fp16").astype(F) * F(0.08)
+    y = np.stack([in_lanes(row, v) for row in scores])
+    right, bound = (
+        function(four(q), four(k), four(v), scale=float(F(0.08)), arithmetic=name)[0, 0]
+        for function in (gq.reference.attention, gq.reference.attention_bound)
+    )
+    assert (np.abs(y - right) <= bound).all()
+    other = gq.reference.attention(four(q), four(k), four(v), scale=0.08, arithmetic="ggml-cpu-attention")[
+        0, 0
+    ]
+    assert (np.abs(other - right) > bound).mean() > 0.3
+    params = {
+        "scale": float(F(0.08)),
+        "bias": 0.0,
+        "cap": 0.0,
+        "kinds": ("f16", "f16"),
+        "shape": (1, 3, 1, 160),
+    }
+    these = Operands("FLASH_ATTN_EXT", [four(x) for x in (q, k, v)] + [None, None], params, y[None, :, None])
+    habits = Habits()
+    assert judge_node(these, habits=habits).how == name
+    narrow = judged(fresh, "f16")  # rows that fill no lanes are computed alike with and without
+    assert judge_node(narrow, habits=habits).how == "ggml-cpu-attention"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from ..arrays.array import QuantArray
 from ..base.indices import evenly_spaced
 
 ON_CPU = ("ggml-cpu-attention", "f32")
+IN_LANES = "ggml-cpu-attention-fp16"  # another one where rows fill the lanes of halves of AVX512-FP16
+LANES = 128
 ON_CUDA = ("ggml-cuda-vec", "ggml-cuda-mma")
 TILED = 64  # rows from which llama.cpp's code for CPUs computes in tiles, in float32
 SPLIT = 512  # positions from which its threads share those of one row
@@ -20,8 +22,10 @@ TELLING = 48  # positions that tell arithmetics from each other
 LENGTHY = 1 << 21  # elements of a result times positions, for which sums of halves are followed in one node
 MOST = 1 << 24  # the same of one row, beyond which none is
 USUAL = (2, 4, 8, 16)  # numbers of threads
+MANY = 8  # threads up to which fewer may have come than were wanted
 FEW = 2  # rows up to which CUDA takes the vec kernel, for keys in blocks
-Kinds = tuple[str, str]
+Kinds = tuple[str, str]  # types of keys and values
+Key = tuple[str, str, bool]  # these, and True where rows fill those lanes
 
 
 @dataclass(frozen=True)
@@ -46,24 +50,28 @@ class Habits:
     """
 
     def __init__(self) -> None:
-        self._names: dict[Kinds, set[str]] = {}
+        self._names: dict[Key, set[str]] = {}
         self._parts = 1
 
-    def names(self, kinds: Kinds) -> set[str]:
-        """The arithmetics in which such kinds were computed before."""
-        return self._names.get(kinds, set())
+    def names(self, inputs: list[Any], kinds: Kinds) -> set[str]:
+        """The arithmetics in which such attention was computed before."""
+        return self._names.get((*kinds, _is_wide(inputs)), set())
 
-    def learn(self, kinds: Kinds, way: Way, positions: int, on_cpu: bool) -> None:
+    def learn(self, inputs: list[Any], way: Way, on_cpu: bool) -> None:
         """Note an attention that fits a known arithmetic; on a GPU kernels differ by shape too much."""
-        if on_cpu and positions >= TELLING:
-            self._names.setdefault(kinds, set()).add(way.name)
+        if on_cpu and inputs[1].shape[-2] >= TELLING:
+            self._names.setdefault((*way.kinds, _is_wide(inputs)), set()).add(way.name)
         if way.parts > 1:
             self._parts = way.parts
 
     def parts(self, threads: int | None) -> list[int]:
         """Numbers of parts to try, into which threads may have divided positions; None: it is not known."""
-        every = {1, self._parts, threads} if threads else {1, self._parts, *USUAL}
+        every = {1, self._parts, *(range(2, min(threads, MANY) + 1) if threads else USUAL), threads or 1}
         return sorted(every, key=lambda n: (n != self._parts, -n))
+
+
+def _is_wide(inputs: list[Any]) -> bool:
+    return bool(max(inputs[0].shape[-1], inputs[2].shape[-1]) >= LANES)
 
 
 def followed(inputs: list[Any]) -> NDArray[np.intp] | None:
@@ -86,16 +94,18 @@ def ways(
     ``named``: of this arithmetic alone.
     """
     rows, positions = inputs[0].shape[-2], inputs[1].shape[-2]
-    order = ON_CPU if on_cpu else ON_CUDA if rows <= FEW else ON_CUDA[::-1]
+    order: tuple[str, ...] = ON_CPU if on_cpu else ON_CUDA if rows <= FEW else ON_CUDA[::-1]
     if on_cpu and rows >= TILED and kinds[0] == kinds[1] and not isinstance(inputs[1], QuantArray):
         order = ON_CPU[::-1]
+    if on_cpu and "f16" in kinds and _is_wide(inputs):
+        order = (*order, IN_LANES)
     halves = kinds[1] == "f16"
     costly = halves and not named and _work(inputs) > MOST
     some = None if named else followed(inputs)
     shared = halves and rows == 1 and positions >= SPLIT
     every: list[Way] = []
     for name in (named,) if named else order:
-        if name == "ggml-cpu-attention" and halves:
+        if name.startswith("ggml-cpu") and halves:
             parts = habits.parts(threads) if shared else [1]
             every += [] if costly else [Way(name, kinds, n, some) for n in parts]
         else:

@@ -126,6 +126,7 @@ def _judge_attention(
 ) -> NodeVerdict:
     best: NodeVerdict | None = None
     kinds = these.params["kinds"]
+    names = habits.names(these.inputs, kinds)
     every, complete = ways(these.inputs, kinds, not quick, habits, threads, arithmetic)
     for way in every:
         some = these if way.rows is None else with_rows(these, way.rows)
@@ -137,15 +138,16 @@ def _judge_attention(
                 raise
             continue
         if not verdict.out:
-            habits.learn(kinds, way, these.inputs[1].shape[-2], not quick)
+            habits.learn(these.inputs, way, not quick)
             if way.rows is None:
                 return verdict
             whole = _of_any_kernel(these, quick)
             return whole if whole.out else replace(whole, how=way.name, parts=way.parts, share=verdict.share)
-        known = not habits.names(kinds) or verdict.how in habits.names(kinds)
-        if known and (best is None or 2 * verdict.out < best.out):  # the likelier ones come first
+        if (not names or verdict.how in names) and (
+            best is None or 2 * verdict.out < best.out
+        ):  # the likelier ones come first
             best = verdict
-    if best is not None and (arithmetic or (complete and habits.names(kinds))):
+    if best is not None and (arithmetic or (complete and names)):
         return best
     return _of_any_kernel(these, quick)
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from ...arrays.array import QuantArray
 from ...errors import UnsupportedError
+from ..half_lanes import STEP
 from . import half_sums, scores
 from .number import FREEDOMS, HALF, SPREAD, UNIT, Number, Wide, contract, half_step
 from .registry import Call, oracle
@@ -27,6 +28,8 @@ ATTENTIONS = {
     "f32": "decoded keys and values, scores and sums in float32, in any order",
     "ggml-cpu-attention": "llama.cpp on x86, row by row: q in the type that K is multiplied with; f16 values "
     "are added up in halves, position by position, others in float32",
+    "ggml-cpu-attention-fp16": "the same with AVX512-FP16: in whole groups of 128 columns sums of q·k, and "
+    "weights of f16 values, are halves too",
     "ggml-cuda-vec": "llama.cpp's vec kernel on CUDA: scale·q in float32, or as Q8_1 where K has blocks; the "
     "rest in float32",
     "ggml-cuda-mma": "llama.cpp's mma kernel on CUDA: q, keys, values and weights as halves; scores in "
@@ -189,22 +192,29 @@ def _in_floats(score: Any, quick: bool = False) -> Method:
     return method
 
 
-def _on_cpu(use: Use, heads: list[Head]) -> Iterator[tuple[Head, Number]]:
+def _on_cpu(
+    use: Use, heads: list[Head], score: Any = scores.on_cpu, lanes: int = 0
+) -> Iterator[tuple[Head, Number]]:
     """llama.cpp's attention on x86: only values in halves are added up in halves."""
     if use.kinds[1] != "f16":
-        yield from _in_floats(scores.on_cpu)(use, heads)
+        yield from _in_floats(score)(use, heads)
         return
     positions, width = heads[0].v.shape
     together = max(1, AT_ONCE // (len(heads[0].q) * (positions + width)))
     for start in range(0, len(heads), together):
         some = heads[start : start + together]
-        each = [_shaped(use, one, scores.on_cpu(one.q, one.k, use.kinds[0], use.scale)) for one in some]
+        each = [_shaped(use, one, score(one.q, one.k, use.kinds[0], use.scale)) for one in some]
         products = Number(np.stack([one.value for one in each]), np.stack([one.errors() for one in each]))
         v = np.stack([np.asarray(one.v, np.float64) for one in some])
         each_sink = [one.sinks for one in some if one.sinks is not None]
         sinks = np.stack(each_sink) if each_sink else None
-        result = _where_something_is_seen(products, half_sums.running(products, v, sinks, use.parts))
+        result = _where_something_is_seen(products, half_sums.running(products, v, sinks, use.parts, lanes))
         yield from ((one, result[i]) for i, one in enumerate(some))
+
+
+def _on_cpu_lanes(use: Use, heads: list[Head]) -> Iterator[tuple[Head, Number]]:
+    """llama.cpp's attention on x86 with AVX512-FP16."""
+    return _on_cpu(use, heads, scores.on_cpu_lanes, STEP)
 
 
 def _on_tensor_cores(use: Use, heads: list[Head]) -> Iterator[tuple[Head, Number]]:
@@ -217,6 +227,6 @@ def _on_tensor_cores(use: Use, heads: list[Head]) -> Iterator[tuple[Head, Number
 
 METHODS: dict[str | None, Method] = {
     None: _granted, "exact": _in_floats(scores.in_floats), "f32": _in_floats(scores.in_floats),
-    "ggml-cpu-attention": _on_cpu, "ggml-cuda-vec": _in_floats(scores.on_vec, quick=True),
-    "ggml-cuda-mma": _on_tensor_cores,
+    "ggml-cpu-attention": _on_cpu, "ggml-cpu-attention-fp16": _on_cpu_lanes,
+    "ggml-cuda-vec": _in_floats(scores.on_vec, quick=True), "ggml-cuda-mma": _on_tensor_cores,
 }  # fmt: skip

@@ -12,6 +12,7 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .number import SMALLEST_HALF, SPREAD, UNIT, Number, Wide, half_step
 
@@ -32,15 +33,17 @@ class Stretch(NamedTuple):
     high: Wide
 
 
-def running(scores: Number, v: Wide, sinks: Wide | None, parts: int) -> Number:
+def running(scores: Number, v: Wide, sinks: Wide | None, parts: int, lanes: int = 0) -> Number:
     """Attention of scores [B, R, n] to values [B, n, D], [B, R, D]; ``parts`` of them are added apart.
 
-    ``sinks`` [B, R, 1] are scores that only count below. Values are halves, and so is their sum.
+    ``sinks`` [B, R, 1] are scores that only count below. Values are halves, and so is their sum. In whole
+    groups of ``lanes`` columns weights are halves too, and a product is added with one rounding.
     """
-    n = v.shape[-2]
+    n, width = v.shape[-2:]
+    fused = np.arange(width) < (width // lanes * lanes if lanes else 0)
     step = -(-n // parts)
     stretches = [
-        _stretch(scores[..., start : start + step], v[..., start : start + step, :])
+        _stretch(scores[..., start : start + step], v[..., start : start + step, :], fused)
         for start in range(0, n, step)
     ]
     top = np.max([one.top for one in stretches], axis=0)
@@ -64,8 +67,8 @@ def running(scores: Number, v: Wide, sinks: Wide | None, parts: int) -> Number:
     return value / total
 
 
-def _stretch(scores: Number, v: Wide) -> Stretch:
-    """All positions of a stretch, one after the other."""
+def _stretch(scores: Number, v: Wide, fused: NDArray[np.bool_]) -> Stretch:
+    """All positions of a stretch, one after the other; ``fused`` columns are added in lanes of halves."""
     shape = scores.shape[:-1]
     top, off = np.full((*shape, 1), -np.inf), np.zeros((*shape, 1))
     total, unsure = np.zeros((*shape, 1)), np.zeros((*shape, 1))
@@ -88,9 +91,11 @@ def _stretch(scores: Number, v: Wide) -> Stretch:
         fresh = seen & rises & sure  # the largest so far: its weight is 1, and the others shrink
         shrink = (np.where(seen & ~(~rises & sure), least, 1.0), np.where(fresh, most, 1.0))
         weight = (np.where(fresh, 1.0, least) * seen, np.where(fresh, 1.0, np.where(sure, most, 1.0)) * seen)
+        if fused.any():
+            shrink, weight = ((_or_half(a, fused), _or_half(b, fused)) for a, b in (shrink, weight))
         if (shrink[0] < 1).any():
-            low, high = _half(_times(low, shrink)[0]), _half(_times(high, shrink)[1])
-        low, high = _added(low, high, v[..., None, i, :], weight, fresh)
+            low, high = _half(_times(low, shrink)[0], fused), _half(_times(high, shrink)[1], fused)
+        low, high = _added(low, high, v[..., None, i, :], weight, fresh, fused)
         grown = np.where(seen & rises & ~first, power, 1.0)
         added = np.where(seen, np.where(rises, 1.0, power), 0.0)
         total = total * grown + added
@@ -101,11 +106,13 @@ def _stretch(scores: Number, v: Wide) -> Stretch:
     return Stretch(top, off, total, unsure, low, high)
 
 
-def _added(low: Wide, high: Wide, v: Wide, weight: tuple[Wide, Wide], exact: Any) -> tuple[Wide, Wide]:
-    """The interval with a weighted value added; a product is rounded unless its weight is 1."""
+def _added(
+    low: Wide, high: Wide, v: Wide, weight: tuple[Wide, Wide], exact: Any, fused: NDArray[np.bool_]
+) -> tuple[Wide, Wide]:
+    """The interval with a weighted value added; a product is rounded but by a weight of 1 or if fused."""
     ends = _times(v, weight)
-    loss = [np.where(exact, 0.0, UNIT * np.abs(end)) for end in ends]
-    return _half(low + ends[0] - loss[0]), _half(high + ends[1] + loss[1])
+    loss = [np.where(exact | fused, 0.0, UNIT * np.abs(end)) for end in ends]
+    return _half(low + ends[0] - loss[0], fused), _half(high + ends[1] + loss[1], fused)
 
 
 def _times(x: Wide, factor: tuple[Wide, Wide]) -> tuple[Wide, Wide]:
@@ -113,10 +120,15 @@ def _times(x: Wide, factor: tuple[Wide, Wide]) -> tuple[Wide, Wide]:
     return x * np.where(x >= 0, factor[0], factor[1]), x * np.where(x >= 0, factor[1], factor[0])
 
 
-def _half(x: Wide) -> Wide:
-    """Numbers rounded to float32, then to a half, as a program stores a register."""
+def _half(x: Wide, fused: NDArray[np.bool_]) -> Wide:
+    """Numbers rounded to float32, then to a half, as a program stores a register; fused ones at once."""
     wide: Wide = x.astype(np.float32).astype(np.float16).astype(np.float64)
-    return wide
+    return _or_half(x, fused, wide) if fused.any() else wide
+
+
+def _or_half(x: Wide, fused: NDArray[np.bool_], others: Wide | None = None) -> Wide:
+    """Numbers for each column: rounded to a half where it is fused."""
+    return np.where(fused, x.astype(np.float16).astype(np.float64), x if others is None else others)
 
 
 def in_tiles(scores: Number, v: Number, sinks: Wide | None) -> Number:

@@ -15,7 +15,7 @@ from ...arrays.array import QuantArray
 from ...errors import UnsupportedError
 from ..bound import limits
 from ..multiply import multiply
-from ..operands import Activations, activations, rounded, weights
+from ..operands import Activations, Weights, activations, rounded, weights
 from ..rules import Quantizer, Rule, rule
 from ..runs import quantize_runs
 from .number import SMALLEST, UNIT, Number, Wide, contract, half_step
@@ -50,6 +50,16 @@ def on_cpu(q: Wide, k: Any, kind: str, scale: float) -> Number:
     size = np.abs(left) @ np.abs(k).T
     roundings = 2 * math.ceil(q.shape[-1] / LANES) + math.log2(LANES) + 3
     return Number(left @ k.T, UNIT * roundings * size + q.shape[-1] * SMALLEST) * scale
+
+
+def on_cpu_lanes(q: Wide, k: Any, kind: str, scale: float) -> Number:
+    """The same with AVX512-FP16: products of halves are added up in lanes of halves."""
+    if kind != "f16":
+        return on_cpu(q, k, kind, scale)
+    how = rule("f16", "ggml-cpu-fp16")
+    a = Activations(None, rounded(q, "f16"), None, None, 1)
+    w = Weights(None, None, None, 1, values=np.asarray(k, np.float64))
+    return Number(multiply(w, a, how), limits(w, a, how)) * scale
 
 
 def on_vec(q: Wide, k: Any, kind: str, scale: float) -> Number:
