@@ -283,3 +283,16 @@ def test_weight_for_positions_that_fill_a_tile_is_named(fresh):
     y = gq.reference.attention(q, keys, filled, scale=0.125, softcap=5.0, mask=mask).swapaxes(1, 2).astype(F)
     diagnosis = diagnose_node("FLASH_ATTN_EXT", [q, k, v, None, None], params, y)
     assert diagnosis.fault == "node-padding"
+
+
+def test_rows_that_see_nothing_are_zeros(fresh):
+    q, k, v = (four(x) for x in case(fresh, "f16", 20))
+    mask = np.ones((3, 20), bool)
+    mask[1] = False
+    for name in gq.reference.ATTENTIONS:
+        y = gq.reference.attention(q, k, v, mask=mask, arithmetic=name)
+        assert not y[0, 0, 1].any(), name
+        assert y[0, 0, 0].any(), name
+        assert not gq.reference.attention(q, k[:, :, :0], v[:, :, :0], arithmetic=name).any(), name
+    bound = gq.reference.attention_bound(q, k, v, mask=mask, arithmetic="f32")
+    assert np.isinf(bound[0, 0]).all(axis=-1).tolist() == [False, True, False]

@@ -72,6 +72,8 @@ def flash_attention(c: Call) -> Result:
     streams, heads, rows, _ = _four(c.array(0)).shape
     value, error = np.zeros((2, streams, rows, heads, c.inputs[2].shape[-1]))
     use = _use(c)
+    if not c.inputs[1].shape[-2]:
+        return Result(value, np.full(value.shape, np.inf))
     for stream in range(streams):
         for head, one in METHODS[name](use, list(_heads(c, stream))):
             part = one.map(lambda x, h=head: x.reshape(h.at.stop - h.at.start, rows, -1).swapaxes(0, 1))
@@ -134,9 +136,9 @@ def _shaped(use: Use, head: Head, products: Number) -> Number:
 
 
 def _where_something_is_seen(products: Number, result: Number) -> Number:
-    """The result, of which a row that attends to nothing is promised nothing."""
+    """The result; a row that attends to nothing is zero, as most programs have it, and not promised."""
     nothing = np.isneginf(products.value).all(axis=-1, keepdims=True)
-    return Number(result.value, np.where(nothing, np.inf, result.errors()))
+    return Number(np.where(nothing, 0.0, result.value), np.where(nothing, np.inf, result.errors()))
 
 
 def _granted(use: Use, heads: list[Head]) -> Iterator[tuple[Head, Number]]:

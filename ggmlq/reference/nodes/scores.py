@@ -53,7 +53,7 @@ def on_cpu(q: Wide, k: Any, kind: str, scale: float) -> Number:
 
 
 def on_cpu_lanes(q: Wide, k: Any, kind: str, scale: float) -> Number:
-    """The same with AVX512-FP16: products of halves are added up in lanes of halves."""
+    """llama.cpp on x86 with AVX512-FP16: products of halves are added up in lanes of halves."""
     if kind != "f16":
         return on_cpu(q, k, kind, scale)
     how = rule("f16", "ggml-cpu-fp16")
