@@ -160,7 +160,7 @@ def test_every_operation_has_an_oracle_or_a_reason():
 
 def test_an_operation_without_an_oracle_is_refused():
     with pytest.raises(GGMLQError, match="NOT_COVERED"):
-        reference.node("WIN_PART", [])
+        reference.node("OPT_STEP_SGD", [])
     with pytest.raises(GGMLQError, match="source 1 of 1"):
         reference.node("ADD", [np.ones((1, 1, 1, 4), np.float32)])
 

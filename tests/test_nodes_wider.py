@@ -56,6 +56,80 @@ def test_columns_add_up(fresh):
     right("COL2IM_1D", [x], {"s0": 2, "channels": 3, "p0": 1}, y[None, None, :, 1:-1])
 
 
+def test_windows_by_loops(fresh):
+    x = rows(fresh, 5, 7, 3)  # 5 rows of 7 pixels
+    y = np.zeros((2 * 2, 4, 4, 3))
+    for i, j in itertools.product(range(5), range(7)):
+        y[i // 4 * 2 + j // 4, i % 4, j % 4] = x[0, i, j]
+    right("WIN_PART", [x], {"columns": 2, "rows": 2, "width": 4}, y)
+    right("WIN_UNPART", [y.astype(np.float32)], {"width": 4}, x)
+
+
+def test_relative_positions_by_loops(fresh):
+    table, n = rows(fresh, 7, 5), 4
+    y = [[table[0, 0, n - 1 - key + query] for key in range(n)] for query in range(n)]
+    right("GET_REL_POS", [table], {}, np.array(y)[None])
+    x, across, down = rows(fresh, 2, 6, 9), rows(fresh, 2, 2, 3, 3), rows(fresh, 2, 2, 3, 3)
+    y = x.astype(float).reshape(2, 2, 3, 3, 3)  # patches, rows, columns of pixels, and of all others
+    for i, j in itertools.product(range(3), range(3)):
+        y[..., i, j] += across[..., j].astype(float) + down[..., i]
+    right("ADD_REL_POS", [x, across, down], {"in_place": 0}, y.reshape(1, 2, 6, 9))
+
+
+def test_the_indexer_by_loops(fresh):
+    q, k, weights = rows(fresh, 2, 3, 4, 16), rows(fresh, 2, 6, 1, 16), rows(fresh, 2, 1, 3, 4)
+    mask = np.where(fresh.random((1, 1, 3, 6)) < 0.3, -np.inf, 0.0).astype(np.float16)
+    y = np.zeros((2, 1, 3, 6))
+    for s, row, at, head in itertools.product(range(2), range(3), range(6), range(4)):
+        product = float(q[s, row, head].astype(float) @ k[s, at, 0])
+        y[s, 0, row, at] += max(product, 0) * weights[s, 0, row, head]
+    result = reference.node("LIGHTNING_INDEXER", [q, k, weights, mask], {})
+    assert not result.wrong((y + mask).astype(np.float32)).any()
+    assert result.wrong(y + mask + 1)[np.broadcast_to(np.isfinite(mask), y.shape)].all()
+
+
+def test_connections_of_streams_by_loops(fresh):
+    mixes, scale, base = rows(fresh, 5, 24), rows(fresh, 3), rows(fresh, 24)
+    y = np.zeros((1, 5, 4, 4))
+    for token in range(5):
+        one = (mixes[0, 0, token].astype(float) * scale[0, 0, 0, 2] + base[0, 0, 0])[8:].reshape(4, 4)
+        mixed = np.exp(one) / np.exp(one).sum(1)[:, None] + 0.01
+        for step in range(3):
+            if step:
+                mixed = mixed / (mixed.sum(1)[:, None] + 0.01)
+            mixed = mixed / (mixed.sum(0) + 0.01)
+        y[0, token] = mixed
+    right("DSV4_HC_COMB", [mixes, scale, base], {"eps": 0.01, "steps": 3}, y)
+    x, before, post = rows(fresh, 5, 20), rows(fresh, 5, 4, 20), rows(fresh, 5, 4)
+    matrix = y.astype(np.float32)
+    wanted = x[0, 0, :, None].astype(float) * post[0, 0, :, :, None]
+    wanted = wanted + np.einsum("tse,tsd->tde", before[0].astype(float), matrix[0])
+    right("DSV4_HC_POST", [x, before, post, matrix], {}, wanted[None])
+    wanted = np.einsum("tse,ts->te", before[0].astype(float), post[0, 0])
+    right("DSV4_HC_PRE", [before, post], {"scale": 0.0, "gated": 0}, wanted[None, None])
+    gates = rows(fresh, 5, 4, 20)
+    wanted = 0.7 * (before[0] / (1 + np.exp(-gates[0].astype(float)))).sum(1)
+    right("DSV4_HC_PRE", [before, gates], {"scale": 0.7, "gated": 1}, wanted[None, None])
+
+
+def test_mistakes_of_streams_and_positions_are_named(fresh):
+    mixes, scale, base = rows(fresh, 5, 24), rows(fresh, 3), rows(fresh, 24)
+    params = {"eps": 0.001, "steps": 3}
+    y = reference.node("DSV4_HC_COMB", [mixes, scale, base], {**params, "steps": 2}).value
+    assert (
+        diagnose_node("DSV4_HC_COMB", [mixes, scale, base], params, y.astype(np.float32)).fault
+        == "node-steps"
+    )
+    x, across, down = rows(fresh, 2, 9, 9), rows(fresh, 2, 3, 3, 3), rows(fresh, 2, 3, 3, 3)
+    y = reference.node("ADD_REL_POS", [x, down, across], {"in_place": 0}).value.astype(np.float32)
+    diagnosis = diagnose_node("ADD_REL_POS", [x, across, down], {"in_place": 0}, y)
+    assert diagnosis.fault == "node-operands-exchanged"
+    image = rows(fresh, 8, 8, 20)
+    how = {"columns": 2, "rows": 2, "width": 4}
+    y = reference.node("WIN_PART", [np.roll(image, 1, -2)], how).value.astype(np.float32)
+    assert diagnose_node("WIN_PART", [image], how, y).fault == "node-window"
+
+
 def test_other_sizes_of_images_of_one_value_and_of_slopes():
     """Means of neighbours keep a constant; a cubic and a line keep a slope away from the edges."""
     slope = np.broadcast_to(np.arange(20.0, dtype=np.float32), (1, 1, 20, 20)).copy()

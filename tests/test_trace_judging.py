@@ -347,16 +347,16 @@ def test_a_node_that_is_no_product_has_a_record(fresh):
     assert right.line is None
     assert "WRONG: node-epsilon" in report.line(wrong)
     assert report.share_of(right) <= 1 < report.share_of(wrong)
-    last = report.last_line([right, wrong], {"WIN_PART": 2}, 9)
+    last = report.last_line([right, wrong], {"OPT_STEP_SGD": 2}, 9)
     assert last.startswith("2 of 9 nodes judged, 1 wrong, the first is norm-3 (RMS_NORM, step 0)")
-    assert last.endswith("not judged: 2 of 9 nodes: WIN_PART 2")
+    assert last.endswith("not judged: 2 of 9 nodes: OPT_STEP_SGD 2")
 
 
 def test_a_node_without_an_oracle_is_not_judged(fresh):
     node = norm_node(fresh)
-    record = Judge({}, "all").record(Node("WIN_PART", 0, node.tensors, node.arrays, node.words))
+    record = Judge({}, "all").record(Node("OPT_STEP_SGD", 0, node.tensors, node.arrays, node.words))
     assert record.verdict == "not judged"
-    assert "not written yet" in record.text
+    assert "no model that is run has it" in record.text
     assert record.ok
 
 

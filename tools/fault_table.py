@@ -35,6 +35,7 @@ from ggmlq.reference.nodes import node
 ops, nodes = import_module("ggmlq.check.ops"), import_module("ggmlq.check.nodes")
 GOAL = 0.9
 VECTOR = 16
+THREADS = 2
 Planted = tuple[str, NDArray[Any]]  # the name of a mistake, and the result that it gives
 
 
@@ -91,12 +92,13 @@ def right_nodes(bridge: Bridge, op: str, seed: int) -> Iterator[Any]:
     """The cases of an operation that the library computes, and computes right."""
     for case in ops.CASES[op](seed):
         try:
-            ran = bridge.node(case.program, case.arrays(), threads=2)
+            ran = bridge.node(case.program, case.arrays(), threads=THREADS)
             these = nodes.operands(ran.node)
         except (LibraryFailedError, GGMLQError):
             continue
-        if ran.node.op == op and not nodes.judge_node(these).out:
-            yield these
+        verdict = nodes.judge_node(these, threads=THREADS)
+        if ran.node.op == op and not verdict.out:
+            yield nodes.as_judged(these, verdict)
 
 
 def table(rows: dict[str, Counter[str]]) -> str:

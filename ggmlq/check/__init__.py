@@ -10,6 +10,7 @@ In reading order:
     running.py     one product on a library, and the same weights for other activations
     run.py         all cases one after the other: multiply, repeat, judge, diagnose
     elements.py    one arithmetic against one result, with a bound for each element
+    attention.py   arithmetics in which attention may have been computed
     nodes.py       a node that is no product, by its oracle
     sketch.py      a case of an operation: a small graph and the data of its leaves
     opcases.py     cases of operations element by element; CASES lists those of all operations
@@ -19,6 +20,7 @@ In reading order:
     opcases_models.py   of softmax, rope, recurrences
     opcases_attention.py    of attention
     opcases_images.py   of convolutions, pools, other sizes of images
+    opcases_windows.py  of windows, relative positions, an indexer, streams
     opcases_gradients.py    of gradients
     opcases_large.py    large ones of many operations
     opcontrast.py  traits that only wrong cases of an operation have

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,23 +13,26 @@ from ..arrays.array import QuantArray
 from ..errors import UnsupportedError
 from ..faults import Diagnosis, diagnose_node
 from ..llama.captured import DTYPES, Node, original, source_name
-from ..reference.nodes import NOT_COVERED, OPERATIONS, Result, freedoms, named_words, node
+from ..reference.nodes import ATTENTIONS, NOT_COVERED, OPERATIONS, Result, freedoms, named_words, node
+from .attention import Habits, followed, ways
 
 SLAB = 1 << 20  # elements of a result that are judged at a time
 ATTENTION = "FLASH_ATTN_EXT"
-HALVES = "f16 sums"  # attention that a kernel sums in halves
+OTHER = "other"  # attention in no arithmetic that is known
+HALVES = "f16 sums"  # of these, one that a kernel sums in halves
 
 
 @dataclass(frozen=True)
 class NodeVerdict:
     """The judgement of all elements of a node."""
 
-    how: str  # "bits", "f32", "f16 sums"
+    how: str  # "bits" or "f32"; of attention the name of an arithmetic, "other" or "f16 sums"
     judged: int
     out: int
     share: float  # of the limit that the worst element uses up
     distance: float  # the squared distance from the oracle, by the size of that
     worst: dict[str, Any] = field(default_factory=dict)
+    parts: int = 1  # of an attention's positions, which a program added up apart
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ def operands(captured: Node, model: Mapping[str, QuantArray] | None = None) -> O
     params = named_words(op, np.array(captured.words, np.int32))
     kind = facts["type"]
     params |= {"type": kind, "shape": tuple(facts["ne"][::-1])}
+    if op == ATTENTION:
+        params["kinds"] = tuple(captured.tensors[name]["type"] for name in "kv")
     if kind in DTYPES:
         y = captured.operand("y")
     else:
@@ -100,16 +105,75 @@ def with_rows(these: Operands, rows: NDArray[np.intp]) -> Operands:
     return Operands(these.op, inputs, {**these.params, "shape": y.shape}, y)
 
 
-def judge_node(these: Operands, *, quick: bool = False) -> NodeVerdict:
-    """The verdict on a node; attention may sum in halves, where it does not fit otherwise."""
+def judge_node(
+    these: Operands, *, quick: bool = False, threads: int | None = None, habits: Habits | None = None,
+    arithmetic: str = "",
+) -> NodeVerdict:  # fmt: skip
+    """The verdict on a node, ``quick`` of a GPU. Attention is judged in the first known arithmetic that fits.
+
+    Where none fits, kernels that are not known are granted what right ones may round, sums in halves too,
+    but not if ``habits`` hold the library to a known one. ``arithmetic``: the one that attention claims.
+    ``threads``: their number, where it is known.
+    """
+    if these.op == ATTENTION:
+        return _judge_attention(these, quick, threads, Habits() if habits is None else habits, arithmetic)
     with freedoms(quick=quick):
-        verdict = _judged(these)
-    if these.op == ATTENTION and verdict.out:
+        return _judged(these)
+
+
+def _judge_attention(
+    these: Operands, quick: bool, threads: int | None, habits: Habits, arithmetic: str
+) -> NodeVerdict:
+    best: NodeVerdict | None = None
+    kinds = these.params["kinds"]
+    names = habits.names(these.inputs, kinds)
+    every, complete = ways(these.inputs, kinds, not quick, habits, threads, arithmetic)
+    for way in every:
+        some = these if way.rows is None else with_rows(these, way.rows)
+        try:
+            with freedoms(quick=quick):
+                verdict = replace(_judged(with_params(some, way.params)), how=way.name, parts=way.parts)
+        except UnsupportedError:  # no program multiplies this type so
+            if arithmetic:
+                raise
+            continue
+        if not verdict.out:
+            habits.learn(these.inputs, way, not quick)
+            if way.rows is None:
+                return verdict
+            whole = _of_any_kernel(these, quick)
+            return whole if whole.out else replace(whole, how=way.name, parts=way.parts, share=verdict.share)
+        if (not names or verdict.how in names) and (
+            best is None or 2 * verdict.out < best.out
+        ):  # the likelier ones come first
+            best = verdict
+    if best is not None and (arithmetic or (complete and names)):
+        return best
+    return _of_any_kernel(these, quick)
+
+
+def _of_any_kernel(these: Operands, quick: bool) -> NodeVerdict:
+    """The verdict on attention by what any right kernel may do."""
+    with freedoms(quick=quick):
+        verdict = replace(_judged(these), how=OTHER)
+    if verdict.out:
         with freedoms(quick=quick, half_sums=True):
             loose = _judged(these)
         if not loose.out:
-            return NodeVerdict(HALVES, *_fields(loose))
+            return replace(loose, how=HALVES)
     return verdict
+
+
+def as_judged(these: Operands, verdict: NodeVerdict) -> Operands:
+    """A node as its oracle judged it: an attention with its arithmetic."""
+    if verdict.how not in ATTENTIONS:
+        return these
+    return with_params(these, {"arithmetic": verdict.how, "parts": verdict.parts})
+
+
+def with_params(these: Operands, more: Mapping[str, Any]) -> Operands:
+    """A node with further parameters for its oracle."""
+    return Operands(these.op, these.inputs, {**these.params, **more}, these.y)
 
 
 def compared(result: Result, y: NDArray[Any]) -> NodeVerdict:
@@ -121,10 +185,6 @@ def compared(result: Result, y: NDArray[Any]) -> NodeVerdict:
         "bits" if result.discrete else "f32", excess.size, int(np.count_nonzero(excess > 1)),
         float(excess.max(initial=0.0)), error / size if size else 0.0, worst,
     )  # fmt: skip
-
-
-def _fields(v: NodeVerdict) -> tuple[Any, ...]:
-    return v.judged, v.out, v.share, v.distance, v.worst
 
 
 def _judged(these: Operands) -> NodeVerdict:
@@ -194,8 +254,21 @@ def sentence(verdict: NodeVerdict) -> str:
     )
 
 
-def diagnosed(these: Operands, *, quick: bool = False) -> Diagnosis:
-    """The doctor's diagnosis of a wrong node; of a large one some of its rows are enough."""
+def diagnosed(these: Operands, *, quick: bool = False, verdict: NodeVerdict | None = None) -> Diagnosis:
+    """The doctor's diagnosis of a wrong node; of a large one some of its rows are enough.
+
+    Attention is diagnosed in the arithmetic of its verdict first, whose bounds tell small mistakes apart.
+    """
+    if verdict is not None and these.op == ATTENTION:
+        rows = followed(these.inputs)
+        some = these if rows is None else with_rows(these, rows)
+        named = _diagnosed(as_judged(some, verdict), quick)
+        if not named.ok and (named.fault != "unknown" or not _is_wrong(these)):
+            return named
+    return _diagnosed(these, quick)
+
+
+def _diagnosed(these: Operands, quick: bool) -> Diagnosis:
     part = next((part for _, part in slabs(these) if _is_wrong(part)), these)
     with freedoms(quick=quick):
         return diagnose_node(part.op, part.inputs, part.params, part.y)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from . import opcases_attention, opcases_gradients
+from . import opcases_attention, opcases_gradients, opcases_windows
 from .opcases_images import images
 from .opcases_looks import LOOKS, SIZES, about, one, shapes
 from .opcases_models import models
@@ -192,3 +192,4 @@ def _bound(function: Callable[[int, str], Iterator[OpCase]], op: str) -> Cases:
 
 CASES |= {op.upper(): _bound(unary, op) for op in UNARY} | {op.upper(): _bound(gated, op) for op in GATED}
 CASES |= {**rows(), **moves(), **models(), **images(), **opcases_attention.CASES, **opcases_gradients.CASES}
+CASES |= opcases_windows.CASES

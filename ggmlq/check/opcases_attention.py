@@ -114,6 +114,8 @@ def every() -> Iterator[Attention]:
     ):
         for kind in ("f16", "q8_0", "f32"):
             yield replace(plain, k=kind, rows=rows, n=n, mask=mask, heads=(2, 1))
+    for kind, n in (("f16", 100), ("f32", 100), ("f16", 5)):  # positions that fill no tile, and nothing hides
+        yield replace(plain, k=kind, rows=70, n=n, mask="", cap=5.0)
     tall = replace(plain, rows=80, n=160, mask="causal:80", heads=(3, 1))
     yield from (replace(tall, sinks=True), replace(tall, cap=20.0), replace(tall, bias=8.0, heads=(3, 3)))
     yield from (replace(tall, width=(80, 80)), replace(tall, streams=2), replace(tall, width=(192, 128)))

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..base.text import printable, table
 from ..errors import DeviceError, GGMLQError, LibraryFailedError, UnsupportedError
 from ..faults.nodes import NODES
 from ..llama import Bridge
 from ..reference.nodes import NOT_COVERED, OPERATIONS, PRODUCTS
-from .nodes import NodeVerdict, diagnosed, judge_node, operands, sentence
+from .attention import Habits
+from .nodes import ATTENTION, NodeVerdict, diagnosed, judge_node, operands, sentence
 from .opcases import CASES
 from .opcases_large import LARGE, free, needs
 from .opcontrast import Traits, contrasts, traits
@@ -24,6 +26,7 @@ from .testfile import node_line
 THREADS = (1, 2, 5)  # also more than some tensors have rows, and than they divide into
 NO_ANSWER = "gave no answer"
 FAILURES = 3  # deaths of the library at one operation, after which its other cases are left
+SMALL = 1 << 26  # bytes of a case whose data is made once for all numbers of threads
 DIAGNOSED = 3  # wrong cases of an operation that are diagnosed
 REFUSED = ("GGML_ASSERT(", ": fatal error")  # in the last words of a library: it does not take such tensors
 
@@ -47,6 +50,7 @@ class OpOutcome:
     seed: int = 0
     line: str | None = None  # for test-backend-ops --test-file
     traits: Traits = field(default_factory=dict)
+    how: str = ""  # the arithmetic of an attention
 
     @property
     def bad(self) -> bool:
@@ -64,7 +68,7 @@ class OpOutcome:
         return {
             "op": self.op, "case": self.case, "threads": self.threads, "seed": self.seed,
             "verdict": self.verdict, "of_limit": share, "out_of_bound": self.out, "judged": self.judged,
-            "fault": self.fault or None, "text": self.text or None,
+            "fault": self.fault or None, "text": self.text or None, "arithmetic": self.how or None,
         }  # fmt: skip
 
 
@@ -84,14 +88,19 @@ def named(text: str) -> list[str]:
 
 def run_ops(
     bridge: Bridge, ops: Sequence[str], device: str, backend: str, *, seed: int = 0,
-    threads: Iterable[int] = THREADS, repeats: int = 2, large: bool = False,
+    threads: Iterable[int] = THREADS, repeats: int = 2, large: bool = False, arithmetic: str = "",
 ) -> Iterator[OpOutcome]:  # fmt: skip
-    """One outcome for each case and number of threads; ``large``: also of large ones."""
+    """One outcome for each case and number of threads; ``large``: also of large ones.
+
+    ``arithmetic``: attention claims to be computed in it.
+    """
+    habits = Habits()
     for op in ops:
         failures, examined = 0, 0
         more = LARGE[op](seed) if large and op in LARGE else ()
         for case in (*CASES[op](seed), *more):
             judged: Judged = {}
+            arrays = case.arrays() if needs(case) < SMALL else None
             refusal, known = "", Traits()
             for count in threads:
                 if refusal:
@@ -102,8 +111,9 @@ def run_ops(
                     yield OpOutcome(op, str(case), count, "not run", text=text, seed=seed)
                     continue
                 outcome = run_case(
-                    bridge, case, device, backend, count, repeats, examined < DIAGNOSED, judged
-                )
+                    bridge, case, device, backend, count, repeats, examined < DIAGNOSED, judged, habits,
+                    arithmetic, arrays,
+                )  # fmt: skip
                 known |= outcome.traits
                 if outcome.verdict == "failed":
                     outcome = replace(outcome, traits={**known, "threads": count} if known else {})
@@ -115,11 +125,13 @@ def run_ops(
 
 def run_case(
     bridge: Bridge, case: OpCase, device: str, backend: str, threads: int, repeats: int, examine: bool = True,
-    judged: Judged | None = None,
+    judged: Judged | None = None, habits: Habits | None = None, arithmetic: str = "",
+    arrays: Sequence[NDArray[Any]] | None = None,
 ) -> OpOutcome:  # fmt: skip
     """The outcome of one case: compute, judge, diagnose where it is wrong.
 
-    ``judged`` has the verdicts on results of the same case, whose bits are not judged twice.
+    ``judged`` has the verdicts on results of the same case, whose bits are not judged twice; ``habits`` the
+    arithmetics that other cases of attention had; ``arrays`` its data, if that was made before.
     """
     outcome = OpOutcome(case.op, str(case), threads, "ok", seed=case.seed)
     room = free()
@@ -127,7 +139,8 @@ def run_case(
         text = f"it takes {needs(case) / 2**30:.0f} GiB of memory, {room / 2**30:.0f} GiB are free"
         return replace(outcome, verdict="not run", text=text)
     try:
-        ran = bridge.node(case.program, case.arrays(), device, threads=threads, repeats=repeats)
+        data = case.arrays() if arrays is None else arrays
+        ran = bridge.node(case.program, data, device, threads=threads, repeats=repeats)
     except LibraryFailedError as error:
         if any(words in error.tail for words in REFUSED):
             return replace(outcome, verdict="not run", text=f"the library refuses it: {error.tail}")
@@ -146,9 +159,13 @@ def run_case(
     quick = backend != "CPU"
     bits = ran.node.arrays["y"].tobytes()
     verdicts = {} if judged is None else judged
-    verdict = verdicts.get(bits) or judge_node(these, quick=quick)
+    verdict = verdicts.get(bits) or judge_node(
+        these, quick=quick, threads=threads, habits=habits, arithmetic=arithmetic
+    )
     verdicts[bits] = verdict
     outcome = replace(outcome, share=verdict.share, out=verdict.out, judged=verdict.judged)
+    if these.op == ATTENTION:
+        outcome = replace(outcome, how=verdict.how)
     first = ran.node.arrays["y"]
     if not verdict.out and not ran.strays:
         if all(np.array_equal(first, other) for other in ran.repeats):
@@ -161,7 +178,7 @@ def run_case(
     if not examine:
         return replace(outcome, verdict="wrong", fault="", text=text)
     try:
-        diagnosis = diagnosed(these, quick=quick)
+        diagnosis = diagnosed(these, quick=quick, verdict=verdict)
     except GGMLQError as error:
         return replace(
             outcome, verdict="wrong", fault="unknown", text=f"{text} It was not diagnosed: {error}"
@@ -216,6 +233,15 @@ def shared(outcomes: Sequence[OpOutcome]) -> list[str]:
         )
         lines += [f"{op}: {text}" for text in contrasts(wrong, right)]
     return lines
+
+
+def arithmetics(outcomes: Sequence[OpOutcome]) -> list[str]:
+    """A sentence on the arithmetics in which attention was computed."""
+    counts = Counter(o.how for o in outcomes if o.how and not o.bad)
+    if not counts:
+        return []
+    each = ", ".join(f"{name or 'none that is known'} {count}" for name, count in counts.most_common())
+    return [f"{ATTENTION}: right cases by arithmetic: {each}"]
 
 
 def reasons(outcomes: Sequence[OpOutcome]) -> list[str]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..check import ops
+from ..check import nodes, ops
 from ..check.testfile import write_lines
 from ..errors import GGMLQError, UnsupportedError
 from ..llama import Bridge, Device
 from ..llama.loaded import listed
 from . import _plain
 
-UNUSED = ("shapes", "experts", "data", "arithmetic", "buffer", "save", "html")
+UNUSED = ("shapes", "experts", "data", "buffer", "save", "html")
 
 
 def run(args: argparse.Namespace, bridge: Bridge, device: Device) -> int:
@@ -20,6 +20,11 @@ def run(args: argparse.Namespace, bridge: Bridge, device: Device) -> int:
     if unused := [name for name in UNUSED if getattr(args, name)]:
         raise UnsupportedError(f"--ops beside --{unused[0]}: cases of operations have none; leave it out")
     names = ops.named(args.ops)
+    if args.arithmetic and nodes.ATTENTION not in names:
+        raise UnsupportedError(
+            f"--ops {args.ops} --arithmetic {args.arithmetic}: {nodes.ATTENTION} alone is computed in "
+            "several arithmetics; leave --arithmetic out"
+        )
     threads = (args.threads,) if args.threads else ops.THREADS if device.backend == "CPU" else (1,)
     if not args.json:
         print(repr(bridge))
@@ -35,6 +40,7 @@ def run(args: argparse.Namespace, bridge: Bridge, device: Device) -> int:
         threads=threads,
         repeats=args.repeats,
         large=args.large,
+        arithmetic=args.arithmetic or "",
     ):
         outcomes.append(outcome)
         if not args.json and (outcome.bad or args.verbose) and _is_shown(outcome, outcomes, args.verbose):
@@ -42,7 +48,10 @@ def run(args: argparse.Namespace, bridge: Bridge, device: Device) -> int:
     if args.test_file:
         count = write_lines(args.test_file, (outcome.line for outcome in outcomes))
         if not args.json:
-            print(f"wrote {count} cases to {_plain.name(str(args.test_file))}: test-backend-ops --test-file")
+            name = _plain.name(str(args.test_file))
+            print(
+                f"wrote {count} cases to {name}: MALLOC_PERTURB_=255 test-backend-ops test --test-file {name}"
+            )
     if args.json:
         facts: dict[str, Any] = {
             "library": _plain.library(bridge),
@@ -52,6 +61,7 @@ def run(args: argparse.Namespace, bridge: Bridge, device: Device) -> int:
         _plain.print_json(facts)
     else:
         print(f"\n{ops.summary(outcomes)}\n")
+        print("".join(f"{text}\n" for text in ops.arithmetics(outcomes)), end="")
         print("".join(f"{text}\n" for text in ops.shared(outcomes)), end="")
         print("".join(f"{_plain.name(reason)}\n" for reason in ops.reasons(outcomes)), end="")
         print(ops.last_sentence(outcomes))

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     if args.html:
         check_target(args.html, "--html")
     timeout = args.timeout or (TIMEOUT if args.ops is None else QUICK)
-    with Bridge(args.lib, timeout=timeout) as bridge:
+    with Bridge(args.lib, timeout=timeout, sleeps=args.ops is not None) as bridge:
         device = _device(bridge, args.device)
         if args.invariance:
             return _check_invariance.run(args, bridge, device, _types)

@@ -56,12 +56,17 @@ class Bridge:
     timeout : float
         Seconds that one call may take before the library counts as hung; waiting for other
         threads' calls is not counted.
+    sleeps : bool
+        Threads of the library sleep where they wait for each other: good for many small graphs, slow for one.
     """
 
-    def __init__(self, lib: str | Path | None = None, *, timeout: float = TIMEOUT) -> None:
+    def __init__(
+        self, lib: str | Path | None = None, *, timeout: float = TIMEOUT, sleeps: bool = False
+    ) -> None:
         self.build = locate(lib)
         self.timeout = timeout
         self._lib = named_for_child(lib)
+        self._environment = {"OMP_WAIT_POLICY": "passive"} if sleeps else {}
         self._lock = threading.RLock()
         self._busy = False  # a call is under way, in the thread that holds the lock
         self._child: Child | None = None
@@ -259,7 +264,7 @@ class Bridge:
 
     def _start(self) -> dict[str, Any]:
         """Start a fresh process that loads the build; the facts that it reports."""
-        child = self._child = Child.started()
+        child = self._child = Child.started(more=self._environment)
         try:
             message = {"do": "load", "lib": self._lib}
             facts, _ = child.call(f"loading {self.build.folder}", message, [], self.timeout)

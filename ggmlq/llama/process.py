@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import weakref
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -31,7 +32,7 @@ CODE = "import sys; sys.path[:] = {path!r}; from ggmlq.llama.worker import main;
 class Child:
     """One worker process. For one thread at a time; only :meth:`kill` is for any."""
 
-    def __init__(self, code: str | None = None) -> None:
+    def __init__(self, code: str | None = None, more: Mapping[str, str] | None = None) -> None:
         self.in_step = False  # True once the last question has its whole answer
         self._number = 0
         self._ended = False  # by us
@@ -43,15 +44,16 @@ class Child:
             stderr=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,  # a group of its own, and no Ctrl-C from the terminal
-            env={"GGML_NO_BACKTRACE": "1", **os.environ},  # ggml would start a debugger
+            env={"GGML_NO_BACKTRACE": "1", **(more or {}), **os.environ},  # ggml would start a debugger
         )
         self._end = weakref.finalize(self, _end, self._process, self._owner)
         self._pipes = Pipes(self._process)
 
     @classmethod
-    def started(cls, code: str | None = None) -> Child:
+    def started(cls, code: str | None = None, more: Mapping[str, str] | None = None) -> Child:
         """Start a new child, so that no interrupt leaves its process behind.
 
+        ``more``: variables of its environment, where the user has not set them.
         Only the main thread is interrupted. So another one waits between the start of the process and
         the note of its pid; a child that nobody fetches from there is collected, and thereby ended.
         """
@@ -61,7 +63,7 @@ class Child:
 
         def make() -> None:
             try:
-                results.append(cls(code))
+                results.append(cls(code, more))
             except BaseException as error:
                 results.append(error)
             done.release()

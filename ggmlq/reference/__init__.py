@@ -1,20 +1,21 @@
 """Oracles: operations in float64 on the host, slow and right, in the arithmetic of any program."""
 
 from .agreement import row_errors
-from .attention import attention
+from .attention import attention, attention_bound
 from .bound import bound
 from .expert_linear import expert_linear
 from .gated_linear import gated_linear
 from .gru import gru
 from .linear import linear
 from .multiply import multiply
-from .nodes import node
+from .nodes import ATTENTIONS, node
 from .operands import Activations, Weights, activations, weights
 from .rules import ARITHMETICS, ONE_TYPE, Quantizer, Rule, rule
 from .scaled_linear import scaled_linear
 
 __all__ = [
     "ARITHMETICS",
+    "ATTENTIONS",
     "ONE_TYPE",
     "Activations",
     "Quantizer",
@@ -22,6 +23,7 @@ __all__ = [
     "Weights",
     "activations",
     "attention",
+    "attention_bound",
     "bound",
     "expert_linear",
     "gated_linear",

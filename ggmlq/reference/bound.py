@@ -45,10 +45,11 @@ def bound(x: Any, q: QuantArray, arithmetic: str | Rule) -> NDArray[np.float64]:
     >>> bool((np.abs(error) <= gq.reference.bound(x, q, "f32")).all())
     True
     """
-    return by_slabs("reference.bound(x, q)", x, q, arithmetic, _bound)
+    return by_slabs("reference.bound(x, q)", x, q, arithmetic, limits)
 
 
-def _bound(w: Weights, a: Activations, how: Rule) -> Wide:
+def limits(w: Weights, a: Activations, how: Rule) -> Wide:
+    """The bound of a product of prepared operands, [M, N]."""
     if not how.bounded:
         return np.full((len(a), len(w)), np.inf)
     if not decoded(a).shape[1]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..arrays.array import QuantArray
+from ..check.attention import Habits
 from ..check.judge import Judgement
 from ..check.nodes import diagnosed, judge_node, operands, sentence, with_rows
 from ..llama.captured import Node
@@ -15,7 +16,10 @@ from .attention import suspects
 from .product import Product
 
 
-def record_node(node: Node, product: Product, model: Mapping[str, QuantArray], how: str = "all") -> Product:
+def record_node(
+    node: Node, product: Product, model: Mapping[str, QuantArray], how: str = "all",
+    habits: Habits | None = None,
+) -> Product:  # fmt: skip
     """The record of a node with its verdict: every element against its oracle's bound."""
     these = operands(node, model)
     rows = suspects(node) if node.op == "FLASH_ATTN_EXT" and how == "all" else None
@@ -25,12 +29,12 @@ def record_node(node: Node, product: Product, model: Mapping[str, QuantArray], h
         return replace(product, text="there is nothing to judge: it has no elements")
     on = product.computed_in
     on_cpu = on.startswith("CPU") or on.endswith("_Host") or not on
-    verdict = judge_node(these, quick=not on_cpu)
+    verdict = judge_node(these, quick=not on_cpu, habits=habits)
     judgement = Judgement(verdict.how, verdict.distance, verdict.distance, verdict.out)
     product = replace(product, judgement=judgement, worst=verdict.worst, judged=verdict.judged)
     if not verdict.out:
         return product
-    diagnosis = diagnosed(these, quick=not on_cpu)
+    diagnosis = diagnosed(these, quick=not on_cpu, verdict=verdict)
     text = f"{sentence(verdict)}\n{diagnosis.text}"
     return replace(product, verdict="wrong", fault=diagnosis.fault, text=text, diagnosis=diagnosis)
 

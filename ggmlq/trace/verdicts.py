@@ -11,6 +11,7 @@ import numpy as np
 
 from ..arrays.array import QuantArray
 from ..base.indices import evenly_spaced
+from ..check.attention import Habits
 from ..check.testfile import node_line
 from ..errors import GGMLQError
 from ..faults import Diagnosis, diagnose
@@ -41,6 +42,7 @@ class Judge:
     def __init__(self, model: Mapping[str, QuantArray], how: str, captures: bool = False) -> None:
         self._model, self._how, self._captures = model, how, captures
         self._diagnosed: dict[tuple[str, str, bool], list[Product]] = {}
+        self._habits = Habits()
 
     def record(self, node: Node) -> Product:
         """The record of one node, with its judgement."""
@@ -56,7 +58,7 @@ class Judge:
                 elif node.op in PRODUCTS:
                     record = self._products(node, product)
                 else:
-                    record = record_node(node, product, self._model, self._how)
+                    record = record_node(node, product, self._model, self._how, self._habits)
         except GGMLQError as error:
             record = replace(product, verdict="not judged", text=str(error))
         line = node_line(node) if record.verdict == "wrong" and not record.group else None

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import platform
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -145,7 +148,7 @@ def test_the_command(bridge, capsys):
     for words, text in (
         ("NO_SUCH", "none of ggml's"),
         ("MUL_MAT", "without --ops"),
-        ("WIN_PART", "not written yet"),
+        ("OPT_STEP_SGD", "no model that is run has it"),
     ):
         assert main(["check", "--ops", words]) == 2
         assert text in capsys.readouterr().err
@@ -178,3 +181,26 @@ def test_lines_for_test_backend_ops(bridge, tmp_path, capsys):
         assert len(n) == 7 + 16 + 1 + 9 * n[23]  # of each source its type, four lengths, four strides
     assert main(["check", "--test-file", str(path)]) == 2
     assert "name them with --ops" in capsys.readouterr().err
+
+
+def test_attention_of_a_cpu_is_computed_in_a_known_arithmetic(bridge, fresh):
+    """Each element of drawn attentions lies within the narrow bound of llama.cpp's arithmetic on x86."""
+    flags = Path("/proc/cpuinfo")
+    if platform.machine() != "x86_64" or not flags.exists() or "avx512_fp16" in flags.read_text():
+        pytest.skip("llama.cpp's attention on other CPUs has other sums in halves")
+    names = Counter[str]()
+    cases = list(CASES["FLASH_ATTN_EXT"](int(fresh.integers(1 << 30))))
+    for case in [cases[i] for i in fresh.choice(len(cases), 30, replace=False)]:
+        threads = int(fresh.integers(1, 5))
+        ran = bridge.node(case.program, case.arrays(), threads=threads)
+        verdict = judge_node(operands(ran.node), threads=threads)
+        assert not verdict.out, (str(case), threads, verdict.worst)
+        names[verdict.how] += 1
+    assert names.keys() <= {"f32", "ggml-cpu-attention"}, names
+
+
+def test_attention_that_claims_another_arithmetic(bridge, capsys):
+    assert main(["check", "--ops", "FLASH_ATTN_EXT", "--repeats", "1", "--threads", "1"]) == 0
+    assert "right cases by arithmetic: ggml-cpu-attention" in capsys.readouterr().out
+    assert main(["check", "--ops", "NORM", "--arithmetic", "f32"]) == 2
+    assert "FLASH_ATTN_EXT alone is computed in several arithmetics" in capsys.readouterr().err

@@ -10,10 +10,14 @@
     reductions.py   sums, means, orders of rows
     softmax.py      SOFT_MAX with masks, ALiBi and sinks
     rope.py         ROPE in all modes
+    scores.py       q·k of attention, in the arithmetic of any program
+    half_sums.py    weights times values, where a program adds them up in halves
     attention.py    FLASH_ATTN_EXT
     recurrences.py  states that are carried from token to token
     images.py       convolutions, pools, scaling
     films.py        convolutions along three axes, columns added up into rows
+    windows.py      windows of images, relative positions
+    connections.py  the indexer and the connections of DeepSeek's newer models
     gradients.py    gradients of norms, softmax, rows and repeated tensors
     others.py       operations without an oracle, and why
 
@@ -30,6 +34,7 @@ from typing import Any
 from . import (
     activations,
     attention,
+    connections,
     copies,
     elementwise,
     films,
@@ -40,20 +45,22 @@ from . import (
     reductions,
     rope,
     softmax,
+    windows,
 )
+from .attention import ATTENTIONS
 from .number import Number, freedoms
 from .others import NOT_COVERED, PRODUCTS
 from .registry import OPERATIONS, Operation, evaluate, named_words
 from .result import Result
 
 __all__ = [
-    "FAMILIES", "NOT_COVERED", "OPERATIONS", "PRODUCTS", "Number", "Operation", "Result", "freedoms",
-    "named_words", "node",
+    "ATTENTIONS", "FAMILIES", "NOT_COVERED", "OPERATIONS", "PRODUCTS", "Number", "Operation", "Result",
+    "freedoms", "named_words", "node",
 ]  # fmt: skip
 
 FAMILIES = (
-    activations, attention, copies, elementwise, films, gradients, images, norms, recurrences, reductions,
-    rope, softmax,
+    activations, attention, connections, copies, elementwise, films, gradients, images, norms, recurrences,
+    reductions, rope, softmax, windows,
 )  # fmt: skip
 
 

@@ -1,91 +1,169 @@
 """FLASH_ATTN_EXT: softmax(scale·q·kᵀ + slope·mask)·v of each head, with a bound for each element.
 
-Right kernels differ in what they round: q to the type that K is multiplied with (halves, or 8-bit codes where
-K has blocks), weights of the softmax to halves. These are granted. Some add in halves: that is a freedom of
-its own (``half_sums``), which a judge grants only where the result needs it.
+``params["arithmetic"]`` names how a program computes it (``ATTENTIONS``); then only what this program may do
+is granted. Without a name right kernels may differ in what they round: q to the type that K is multiplied
+with (halves, or 8-bit codes where K has blocks), weights of the softmax to halves. Some add in halves: that
+is a freedom of its own (``half_sums``), which a judge grants only where the result needs it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from ...arrays.array import QuantArray
+from ...errors import UnsupportedError
+from ..half_lanes import STEP
+from . import half_sums, scores
 from .number import FREEDOMS, HALF, SPREAD, UNIT, Number, Wide, contract, half_step
 from .registry import Call, oracle
 from .result import Result, settled
-from .softmax import slopes, weights
+from .softmax import powers, slopes, weights
 
-CODES = 32  # elements that share a scale where q is rounded to 8 bits
-LARGE_CODES = 256  # and where K has blocks of 256
+# The names of arithmetics of attention, with what each means.
+ATTENTIONS = {
+    "exact": "everything in float64",
+    "f32": "decoded keys and values, scores and sums in float32, in any order",
+    "ggml-cpu-attention": "llama.cpp on x86, row by row: q in the type that K is multiplied with; f16 values "
+    "are added up in halves, position by position, others in float32",
+    "ggml-cpu-attention-fp16": "the same with AVX512-FP16: in whole groups of 128 columns sums of q·k, and "
+    "weights of f16 values, are halves too",
+    "ggml-cuda-vec": "llama.cpp's vec kernel on CUDA: scale·q in float32, or as Q8_1 where K has blocks; the "
+    "rest in float32",
+    "ggml-cuda-mma": "llama.cpp's mma kernel on CUDA: q, keys, values and weights as halves; scores in "
+    "float32, values added up in halves",
+}
+AT_ONCE = 1 << 22  # weights and weighted values of heads that are added up in halves together
+Method = Callable[["Use", list["Head"]], Iterator[tuple["Head", Number]]]
 
 
-def _rounded_query(q: Wide, k: object) -> Number:
-    """The query as kernels hold it."""
-    if not isinstance(k, QuantArray):
-        return Number(q, half_step(q))
-    run = min(LARGE_CODES if k.format.block_size == LARGE_CODES else CODES, q.shape[-1])
-    if q.shape[-1] % run:
-        run = q.shape[-1]
-    largest = np.abs(q.reshape(*q.shape[:-1], -1, run)).max(axis=-1, keepdims=True)
-    step = np.broadcast_to(largest / 127, (*largest.shape[:-1], run)).reshape(q.shape)
-    return Number(q, 0.51 * step + 2.0**-10 * np.abs(q))
+class Use(NamedTuple):
+    """The parameters of one attention."""
+
+    scale: float
+    cap: float
+    alibi: bool
+    kinds: tuple[str, str]  # types of keys and values
+    parts: int  # of the positions, which a program adds up apart
 
 
-def _four(x: np.ndarray) -> np.ndarray:
-    return x.reshape((1,) * (4 - x.ndim) + x.shape)
+class Head(NamedTuple):
+    """Heads of queries that share the keys and values of one head."""
+
+    at: slice  # their numbers
+    q: Wide  # [R, D], the rows of all these heads
+    k: Any  # [n, D]
+    v: Any  # [n, DV]
+    bias: Wide | None  # [R, n]
+    sinks: Wide | None  # [R, 1]
 
 
 @oracle("FLASH_ATTN_EXT", sources=5, words="scale:f bias:f cap:f", rowwise=False)
 def flash_attention(c: Call) -> Result:
     """Attention of q [S, H, M, D] to k, v [S', H', n, D]; the result is [S, M, H, D]."""
-    q, k, v = (_four(c.array(i).astype(np.float64)) for i in range(3))
-    mask = _four(c.array(3).astype(np.float64)) if c.has(3) else None
-    sinks = c.array(4).astype(np.float64).reshape(-1) if c.has(4) else None
-    streams, heads, rows, _ = q.shape
-    slope, most = slopes(heads, c.params.get("bias", 0.0)), c.params.get("bias", 0.0)
-    value = np.zeros((streams, rows, heads, v.shape[-1]))
-    error = np.zeros(value.shape)
-    for s in range(streams):
-        for h in range(heads):
-            left = _rounded_query(q[s, h], c.inputs[1])
-            ks, vs = (part[s * len(part) // streams, h * part.shape[1] // heads] for part in (k, v))
-            bias = None
-            if mask is not None:
-                bias = mask[s % len(mask), h % mask.shape[1], :rows] * slope[h]
-            sink = None if sinks is None else sinks[h : h + 1, None]
-            one = _head(left, ks, vs, bias, bool(most), sink, c.params["scale"], c.params.get("cap", 0.0))
-            value[s, :, h], error[s, :, h] = one.value, one.errors()
+    name = c.params.get("arithmetic")
+    if name is not None and name not in METHODS:
+        raise UnsupportedError(
+            f"arithmetic {name!r} of attention: there is no such arithmetic; this version computes "
+            f"{', '.join(map(repr, ATTENTIONS))}; use one of these"
+        )
+    streams, heads, rows, _ = _four(c.array(0)).shape
+    value, error = np.zeros((2, streams, rows, heads, c.inputs[2].shape[-1]))
+    use = _use(c)
+    if not c.inputs[1].shape[-2]:
+        return Result(value, np.full(value.shape, np.inf))
+    for stream in range(streams):
+        for head, one in METHODS[name](use, list(_heads(c, stream))):
+            part = one.map(lambda x, h=head: x.reshape(h.at.stop - h.at.start, rows, -1).swapaxes(0, 1))
+            value[stream, :, head.at], error[stream, :, head.at] = part.value, part.errors()
     return settled(Number(value, error), c.kind)
 
 
-def _head(
-    q: Number, k: Wide, v: Wide, bias: Wide | None, alibi: bool, sink: Wide | None, scale: float, cap: float
-) -> Number:
-    """The attention of one head, [M, D]."""
-    halves = FREEDOMS.get().half_sums
-    scores = contract("md,nd->mn", q, k, k.shape[-1])
-    if halves:
-        scores = Number(scores.value, scores.error + in_halves(q.value, k.T, scores.value))
-    scores = scores * (scale / (cap or 1.0))
+def _use(c: Call) -> Use:
+    scale, cap = c.params["scale"], c.params.get("cap", 0.0)
     if cap:
-        scores = scores.tanh() * cap
-    if bias is not None:
-        grown = 8 * UNIT * np.abs(np.where(np.isinf(bias), 0.0, bias)) if alibi else 0.0
-        scores = scores + Number(bias, grown)
-        scores = Number(scores.value, np.where(np.isinf(scores.value), 0.0, scores.error))
-    if halves:
-        finite = np.where(np.isinf(scores.value), 0.0, scores.value)
-        scores = Number(scores.value, scores.error + half_step(finite))
-    share = weights(scores, sink)
-    share = Number(share.value, share.errors() + half_step(share.value))
-    if halves:  # errors of weights are independent of each other: they add up as random numbers do
-        result = contract("mn,nd->md", share.value, v, k.shape[0])
-        spread = SPREAD * np.sqrt(share.errors() ** 2 @ v**2)
-        result = Number(result.value, result.error + spread + in_halves(share.value, v, result.value))
-    else:
-        result = contract("mn,nd->md", share, v, k.shape[0])
-    nothing = np.isneginf(scores.value).all(axis=-1, keepdims=True)
-    return Number(result.value, np.where(nothing, np.inf, result.errors()))
+        named = c.params.get("arithmetic") is not None
+        scale = float(np.float32(scale) / np.float32(cap)) if named else scale / cap
+    k, v = c.params.get("kinds") or (_kind(c.inputs[1]), _kind(c.inputs[2]))
+    return Use(scale, cap, bool(c.params.get("bias")), (k, v), int(c.params.get("parts", 1)))
+
+
+def _kind(rows: Any) -> str:
+    if isinstance(rows, QuantArray):
+        return rows.format.name
+    return "f16" if np.asarray(rows).dtype == np.float16 else "f32"
+
+
+def _four(x: Any) -> Any:
+    """An array with all four axes."""
+    if isinstance(x, QuantArray):
+        shape = (1,) * (4 - x.ndim) + x.shape
+        return x if x.ndim == 4 else QuantArray.from_bytes(np.asarray(x.raw).reshape(-1), x.format, shape)
+    return x.reshape((1,) * (4 - x.ndim) + x.shape)
+
+
+def _heads(c: Call, stream: int) -> Iterator[Head]:
+    """The heads of one stream, those that share keys and values together."""
+    q, k, v = (_four(c.inputs[i]) for i in range(3))
+    mask = _four(c.array(3)) if c.has(3) else None
+    sinks = c.array(4).astype(np.float64).reshape(-1) if c.has(4) else None
+    streams, heads, rows, _ = q.shape
+    slope = slopes(heads, c.params.get("bias", 0.0))
+    shared = heads // k.shape[1] if k.shape[1] == v.shape[1] and heads % k.shape[1] == 0 else 1
+    for first in range(0, heads, shared):
+        at = slice(first, first + shared)
+        rows_of = q[stream, at].astype(np.float64).reshape(-1, q.shape[-1])
+        keys, values = (x[stream * len(x) // streams, first * x.shape[1] // heads] for x in (k, v))
+        bias = None
+        if mask is not None:
+            of_heads = np.arange(first, first + shared) % mask.shape[1]
+            one = mask[stream % len(mask), of_heads, :rows].astype(np.float64) * slope[at, None, None]
+            bias = one.reshape(-1, one.shape[-1])
+        sink = None if sinks is None else sinks[at].repeat(rows)[:, None]
+        yield Head(at, rows_of, keys, values, bias, sink)
+
+
+def _shaped(use: Use, head: Head, products: Number) -> Number:
+    """Scores with their soft cap and mask."""
+    if use.cap:
+        products = products.tanh() * use.cap
+    if head.bias is not None:
+        finite = np.where(np.isinf(head.bias), 0.0, np.abs(head.bias))
+        products = products + Number(head.bias, 8 * UNIT * finite if use.alibi else 0.0)
+    return Number(products.value, np.where(np.isinf(products.value), 0.0, products.error))
+
+
+def _where_something_is_seen(products: Number, result: Number) -> Number:
+    """The result; a row that attends to nothing is zero, as most programs have it, and not promised."""
+    nothing = np.isneginf(products.value).all(axis=-1, keepdims=True)
+    return Number(np.where(nothing, 0.0, result.value), np.where(nothing, np.inf, result.errors()))
+
+
+def _granted(use: Use, heads: list[Head]) -> Iterator[tuple[Head, Number]]:
+    """Attention of a kernel that may round what right kernels round."""
+    halves = FREEDOMS.get().half_sums
+    for head in heads:
+        v = scores.decoded_values(head.v).value
+        products = scores.granted(head.q, head.k, use.kinds[0], use.scale)
+        if halves:
+            k = scores.decoded_values(head.k).value
+            sums = in_halves(head.q, k.T, products.value / use.scale) * use.scale
+            products = Number(products.value, products.error + sums)
+        products = _shaped(use, head, products)
+        if halves:
+            finite = np.where(np.isinf(products.value), 0.0, products.value)
+            products = Number(products.value, products.error + half_step(finite))
+        share = weights(products, head.sinks)
+        share = Number(share.value, share.errors() + half_step(share.value))
+        if halves:  # errors of weights are independent of each other: they add up as random numbers do
+            result = contract("mn,nd->md", share.value, v, len(v))
+            spread = SPREAD * np.sqrt(share.errors() ** 2 @ v**2)
+            result = Number(result.value, result.error + spread + in_halves(share.value, v, result.value))
+        else:
+            result = contract("mn,nd->md", share, v, len(v))
+        yield head, _where_something_is_seen(products, result)
 
 
 def in_halves(a: Wide, b: Wide, value: Wide) -> Wide:
@@ -97,3 +175,60 @@ def in_halves(a: Wide, b: Wide, value: Wide) -> Wide:
     partial = np.abs(value) + 2 * np.sqrt(a**2 @ b**2)
     limit: Wide = HALF * np.sqrt(a.shape[-1]) * partial + half_step(partial)
     return limit
+
+
+def _in_floats(score: Any, quick: bool = False) -> Method:
+    """Attention with scores of its own, else in float32."""
+
+    def method(use: Use, heads: list[Head]) -> Iterator[tuple[Head, Number]]:
+        for head in heads:
+            products = _shaped(use, head, score(head.q, head.k, use.kinds[0], use.scale))
+            v = scores.decoded_values(head.v, quick)
+            if quick and use.kinds[1] == "f32":
+                v = scores.as_halves(head.v, "f32")
+            above, below = powers(products, head.sinks)
+            # The error of the sum below is common to a row, whether weights or the result are divided by it.
+            result = contract("mn,nd->md", above, v, 2 * v.shape[0]) / below
+            yield head, _where_something_is_seen(products, result)
+
+    return method
+
+
+def _on_cpu(
+    use: Use, heads: list[Head], score: Any = scores.on_cpu, lanes: int = 0
+) -> Iterator[tuple[Head, Number]]:
+    """llama.cpp's attention on x86: only values in halves are added up in halves."""
+    if use.kinds[1] != "f16":
+        yield from _in_floats(score)(use, heads)
+        return
+    positions, width = heads[0].v.shape
+    together = max(1, AT_ONCE // (len(heads[0].q) * (positions + width)))
+    for start in range(0, len(heads), together):
+        some = heads[start : start + together]
+        each = [_shaped(use, one, score(one.q, one.k, use.kinds[0], use.scale)) for one in some]
+        products = Number(np.stack([one.value for one in each]), np.stack([one.errors() for one in each]))
+        v = np.stack([np.asarray(one.v, np.float64) for one in some])
+        each_sink = [one.sinks for one in some if one.sinks is not None]
+        sinks = np.stack(each_sink) if each_sink else None
+        result = _where_something_is_seen(products, half_sums.running(products, v, sinks, use.parts, lanes))
+        yield from ((one, result[i]) for i, one in enumerate(some))
+
+
+def _on_cpu_lanes(use: Use, heads: list[Head]) -> Iterator[tuple[Head, Number]]:
+    """llama.cpp's attention on x86 with AVX512-FP16."""
+    return _on_cpu(use, heads, scores.on_cpu_lanes, STEP)
+
+
+def _on_tensor_cores(use: Use, heads: list[Head]) -> Iterator[tuple[Head, Number]]:
+    """llama.cpp's mma kernel on CUDA."""
+    for head in heads:
+        products = _shaped(use, head, scores.on_tensor_cores(head.q, head.k, use.kinds[0], use.scale))
+        result = half_sums.in_tiles(products, scores.as_halves(head.v, use.kinds[1]), head.sinks)
+        yield head, _where_something_is_seen(products, result)
+
+
+METHODS: dict[str | None, Method] = {
+    None: _granted, "exact": _in_floats(scores.in_floats), "f32": _in_floats(scores.in_floats),
+    "ggml-cpu-attention": _on_cpu, "ggml-cpu-attention-fp16": _on_cpu_lanes,
+    "ggml-cuda-vec": _in_floats(scores.on_vec, quick=True), "ggml-cuda-mma": _on_tensor_cores,
+}  # fmt: skip

@@ -6,8 +6,6 @@ PRODUCTS = ("MUL_MAT", "MUL_MAT_ID")  # judged in their own arithmetic: ggmlq.re
 _TRAINING = "computes gradients or a training step; no model that is run has it"
 _VIEW = "computes nothing: another look at the memory of its source"
 _CUSTOM = "a function of the program's own, whose meaning ggml does not know"
-_WINDOWS = "of one old model of images (SAM); not written yet"
-_NEW = "of one new family of models; not written yet"
 
 NOT_COVERED = {
     **dict.fromkeys(("NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE"), _VIEW),
@@ -19,6 +17,4 @@ NOT_COVERED = {
         _TRAINING,
     ),
     **dict.fromkeys(("MAP_CUSTOM1", "MAP_CUSTOM2", "MAP_CUSTOM3", "CUSTOM"), _CUSTOM),
-    **dict.fromkeys(("WIN_PART", "WIN_UNPART", "GET_REL_POS", "ADD_REL_POS"), _WINDOWS),
-    **dict.fromkeys(("LIGHTNING_INDEXER", "DSV4_HC_COMB", "DSV4_HC_PRE", "DSV4_HC_POST"), _NEW),
 }  # fmt: skip

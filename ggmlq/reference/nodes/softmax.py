@@ -20,15 +20,21 @@ def slopes(heads: int, most: float) -> Wide:
 
 def weights(scores: Number, sinks: Wide | None) -> Number:
     """Softmax along the last axis; ``sinks`` [heads, 1, 1] are scores of nothing, which only count below."""
+    above, below = powers(scores, sinks)
+    return above / below
+
+
+def powers(scores: Number, sinks: Wide | None) -> tuple[Number, Number]:
+    """Exponentials of scores less the largest, and their sum along the last axis."""
     largest = scores.value.max(axis=-1, keepdims=True)
     if sinks is not None:
         largest = np.maximum(largest, sinks)
     # What is subtracted cancels, so its error does not count: only the rounding of the difference does.
-    powers = _minus(scores, largest).exp()
-    total = powers.sum(-1)
+    each = _minus(scores, largest).exp()
+    total = each.sum(-1)
     if sinks is not None:
         total = total + _minus(Number(np.broadcast_to(sinks, largest.shape)), largest).exp()
-    return powers / total
+    return each, total
 
 
 def _minus(scores: Number, largest: Wide) -> Number:
