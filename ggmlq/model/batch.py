@@ -5,16 +5,18 @@ Attention alone goes sequence by sequence, each over its own cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.devices import is_host, to_host
+from ..base.devices import is_host, namespace, to_host
 from ..base.text import short
 from ..errors import ShapeError
-from .caches import Cache
+from .caches import Cache, Part
+
+ENDED = -1  # in place of a token
 
 
 class Piece(NamedTuple):
@@ -22,17 +24,6 @@ class Piece(NamedTuple):
 
     sequence: int
     tokens: NDArray[np.int64]
-
-
-class Batch:
-    """The caches of sequences, with the rows that each has among the tokens of a step."""
-
-    def __init__(self, caches: Sequence[Cache], counts: Sequence[int]) -> None:
-        ends = np.cumsum(counts).tolist()
-        self.parts = [
-            (cache, slice(end - count, end)) for cache, count, end in zip(caches, counts, ends, strict=True)
-        ]
-        self.ends = [end - 1 for end in ends]  # the last row of each
 
 
 def is_batch(tokens: Any) -> bool:
@@ -73,11 +64,17 @@ def checked(call: str, tokens: Any, vocabulary: int, context: int) -> NDArray[np
 
 
 def portions(sequences: Sequence[NDArray[np.int64]], most: int) -> Iterator[list[Piece]]:
-    """The pieces of sequences that go together, one after the other, up to ``most`` tokens."""
+    """The pieces of sequences that go together, one after the other, up to ``most`` tokens.
+
+    Sequences that are no longer than that are not cut.
+    """
     pieces: list[Piece] = []
     room = most
     for i, tokens in enumerate(sequences):
         start = 0
+        if pieces and room < len(tokens) <= most:
+            yield pieces
+            pieces, room = [], most
         while start < len(tokens):
             piece = Piece(i, tokens[start : start + room])
             pieces.append(piece)
@@ -87,3 +84,32 @@ def portions(sequences: Sequence[NDArray[np.int64]], most: int) -> Iterator[list
                 pieces, room = [], most
     if pieces:
         yield pieces
+
+
+def continued(
+    together: Callable[[list[Piece], Sequence[Part], bool], Any], caches: Sequence[Cache],
+    beginnings: Iterable[list[Piece]], n: int, draw: Callable[[Any, list[int]], list[int]],
+    stop: frozenset[int],
+) -> Iterator[NDArray[np.int64]]:  # fmt: skip
+    """Yield up to n steps, a token for each sequence in each, -1 for those that ended.
+
+    ``together(pieces, parts, last)``: logits behind pieces of sequences. ``draw(rows, sequences)``: their
+    tokens.
+    """
+    parts = [part for cache in caches for part in cache.parts]
+    logits: dict[int, Any] = {}
+    for pieces in beginnings:
+        rows = together(pieces, parts, True)
+        logits |= {piece.sequence: row for piece, row in zip(pieces, rows, strict=True)}
+    live = list(logits)
+    if len(live) > len(rows):
+        rows = namespace(rows).stack([*logits.values()])
+    del logits
+    for i in range(n):
+        step = np.full(len(parts), ENDED)
+        step[live] = draw(rows, live)
+        yield step
+        live = [b for b in live if step[b] not in stop]
+        if not live or i + 1 == n:
+            return
+        rows = together([Piece(b, step[b : b + 1]) for b in live], parts, True)

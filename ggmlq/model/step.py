@@ -7,16 +7,15 @@ A part computes in the model's arithmetic and tells each intermediate by llama.c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from itertools import accumulate
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..base.devices import namespace
 from .arithmetic import Kernels
-from .arithmetic.kernels import Seen
-from .batch import Batch
-from .caches import Cache
+from .arithmetic.kernels import Keys, Seen
 from .config import Config, Rope
 from .weights import Weights, checked, columns
 
@@ -24,23 +23,34 @@ Array = Any  # an array of the arithmetic's type
 Tell = Callable[[str, Array], None]
 
 
+class Rows(Protocol):
+    """The rows that a step has of a sequence, or of several, on their way into a cache."""
+
+    def following(self, count: int) -> Any: ...
+    def last(self, count: int) -> Any: ...
+    def appended(self, layer: int, q: Array, k: Array, v: Array | None) -> tuple[Array, Keys]: ...
+    def back(self, y: Array) -> Array: ...
+    def advance(self, count: int) -> None: ...
+
+
 class Step:
-    """Tokens at the next positions of a sequence, or of several. ``ends``: the last row of each.
+    """Tokens at the next positions of sequences, so many of each. ``ends``: the last row of each.
 
     ``tell``: called with each intermediate; without it, or with ``flash``, attention is one kernel.
     ``choices``: experts to take instead of the best ones, by the name of their node.
     """
 
     def __init__(
-        self, config: Config, weights: Weights, arithmetic: Kernels, cache: Cache | Batch, count: int,
+        self, config: Config, weights: Weights, arithmetic: Kernels, sequences: Sequence[tuple[Rows, int]],
         tell: Tell | None = None, flash: bool = False, choices: Mapping[str, Array] | None = None,
     ) -> None:  # fmt: skip
         self.config, self.weights, self.a = config, weights, arithmetic
-        self._parts = cache.parts if isinstance(cache, Batch) else [(cache, slice(0, count))]
-        self.ends: Any = cache.ends if isinstance(cache, Batch) else slice(-1, None)
-        self.positions = np.concatenate(
-            [np.arange(len(part), len(part) + rows.stop - rows.start) for part, rows in self._parts]
-        )
+        stops = list(accumulate(count for _, count in sequences))
+        self._parts = [
+            (part, slice(stop - count, stop)) for (part, count), stop in zip(sequences, stops, strict=True)
+        ]
+        self.ends = sequences[0][0].last(stops[0]) if len(stops) == 1 else [stop - 1 for stop in stops]
+        self.positions = _joined([part.following(count) for part, count in sequences])
         self._tell, self._turns = tell, dict[Any, Any]()
         self._whole, self._choices = flash or tell is None, {} if choices is None else choices
 
@@ -118,12 +128,15 @@ class Step:
         """
         c = self.config
         seen = Seen(c.scale if scale is None else scale, c.windows[layer], c.score_cap, sinks)
-        y = _joined(
-            [
-                self._attended(cache, q[rows], k[rows], None if v is None else v[rows], layer, seen)
-                for cache, rows in self._parts
-            ]
-        )
+        if len(self._parts) == 1:
+            y = self._attended(self._parts[0][0], q, k, v, layer, seen)
+        else:
+            y = _joined(
+                [
+                    self._attended(part, q[rows], k[rows], None if v is None else v[rows], layer, seen)
+                    for part, rows in self._parts
+                ]
+            )
         if behind:
             node = "fattn_mla" if self._whole else "kqv_mla"
             heads = self.by_head(y.reshape(len(y), c.heads[layer], -1), behind, layer, node)
@@ -131,14 +144,14 @@ class Step:
         self.tell("kqv_out", y, layer)
         return self.product(y, "attn_output", layer, "attn_out")
 
-    def _attended(self, cache: Cache, q: Array, k: Array, v: Array | None, layer: int, seen: Seen) -> Array:
+    def _attended(self, part: Rows, q: Array, k: Array, v: Array | None, layer: int, seen: Seen) -> Array:
         """The attention of a sequence's heads over its cache, [T, H · DV]."""
-        q, keys = cache.appended(layer, q, k, v)
+        q, keys = part.appended(layer, q, k, v)
         if self._whole:
             y = self.a.attend(q, keys, seen)
         else:
             y = self.a.attend_in_steps(q, keys, seen, lambda name, x: self.tell(name, x, layer))
-        y = cache.back(layer, y).transpose(1, 0, 2)
+        y = part.back(y).transpose(1, 0, 2)
         return namespace(y).ascontiguousarray(y).reshape(len(y), -1)
 
     def by_head(self, x: Array, name: str, layer: int, node: str = "") -> Array:
@@ -241,6 +254,11 @@ class Step:
         return y if bias is None else self.tell(f"ffn_moe_{role}_biased", y + bias[ids], layer)
 
     # --- the end ------------------------------------------------------------------------------
+
+    def counted(self) -> None:
+        """All layers have the keys and values of the tokens: the sequences are longer by them."""
+        for part, rows in self._parts:
+            part.advance(rows.stop - rows.start)
 
     def logits(self, x: Array) -> Array:
         """The last norm, and the product with the head, which may be the embedding."""

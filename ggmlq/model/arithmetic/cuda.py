@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ...arrays.array import QuantArray
 from ...base.devices import cuda_device, cuda_module, namespace, to_host
 from ...errors import UnsupportedError
+from ...ops.attention import attention
 from ...ops.expert_linear import expert_linear
 from ...ops.linear import linear
 from ...ops.rows import take
@@ -93,17 +94,21 @@ class Cuda(Kernels):
 
     def attend(self, q: Array, cache: Keys, seen: Seen) -> Array:
         """Attention by a kernel, or composed where there is none."""
-        assert cache.cache is not None
+        y = self.attended(q[None], cache, seen, None)
+        return composed(q, cache, seen) if y is None else y[0]
+
+    def attended(self, q: Array, cache: Keys, seen: Seen, lengths: Array | None) -> Array | None:
+        """Attention of queries [B, H, T, D] by a kernel; None where there is none."""
         key = self._kind(cache, seen)
         if key not in self._refused:
             try:
-                return cache.cache.attend(
-                    q[None], causal=True, scale=seen.scale, window=seen.window or None, softcap=seen.cap,
-                    sinks=seen.sinks,
-                )[0]  # fmt: skip
+                return attention(
+                    q, cache.k, cache.v, lengths=lengths, causal=True, scale=seen.scale,
+                    window=seen.window or None, softcap=seen.cap, sinks=seen.sinks,
+                )  # fmt: skip
             except UnsupportedError:
                 self._refused.add(key)
-        return composed(q, cache, seen)
+        return None
 
     @staticmethod
     def _kind(cache: Keys, seen: Seen) -> tuple[Any, ...]:
@@ -122,7 +127,8 @@ def composed(q: Array, cache: Keys, seen: Seen) -> Array:
     Positions come in runs: the maxima and sums of the softmax grow from run to run.
     """
     xp = namespace(q)
-    (heads, queries, width), kv_heads, positions = q.shape, cache.k.shape[0], cache.k.shape[1]
+    (heads, queries, width), (keys, values) = q.shape, cache.of_heads()
+    kv_heads, positions = keys.shape[:2]
     q = (q * np.float32(seen.scale)).reshape(kv_heads, -1, width)
     run = max(LEAST, SCORES // (heads * queries))
     top: Any = None
@@ -134,7 +140,7 @@ def composed(q: Array, cache: Keys, seen: Seen) -> Array:
     for start in range(0, positions, run):
         stop = min(start + run, positions)
         whole = stop - start == positions
-        k, v = (rows if whole else rows[:, start:stop] for rows in (cache.k, cache.v))
+        k, v = (rows if whole else rows[:, start:stop] for rows in (keys, values))
         scores = xp.matmul(q, k.dequantize().transpose(0, 2, 1))
         if seen.cap:
             scores = xp.tanh(scores * np.float32(1 / seen.cap)) * np.float32(seen.cap)

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from ...arrays.array import QuantArray
 from ...ops.attention import attention
-from ...ops.cache import KVCache
 from ...ops.expert_linear import expert_linear
 from ...ops.linear import linear
 from ...ops.rows import take
@@ -30,11 +29,14 @@ class Seen(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """Keys and values [HK, S, D] of all positions so far."""
+    """Keys and values [B, HK, S, D] of all positions so far."""
 
     k: QuantArray
     v: QuantArray
-    cache: KVCache | None = None  # that they are a view of
+
+    def of_heads(self) -> tuple[QuantArray, QuantArray]:
+        """Keys and values of the only sequence, [HK, S, D]."""
+        return self.k[0], self.v[0]
 
 
 class Kernels:
@@ -75,10 +77,9 @@ class Kernels:
 
     def attend(self, q: Array, cache: Keys, seen: Seen) -> Array:
         """Attention of queries [H, T, D] over a cache, [H, T, DV]: the last query is at its end."""
-        k, v = (rows.reshape(1, *rows.shape) for rows in (cache.k, cache.v))
         return np.asarray(attention(
-            q[None], k, v, causal=True, scale=seen.scale, window=seen.window or None, softcap=seen.cap,
-            sinks=seen.sinks,
+            q[None], cache.k, cache.v, causal=True, scale=seen.scale, window=seen.window or None,
+            softcap=seen.cap, sinks=seen.sinks,
         ))[0]  # fmt: skip
 
     def turns(self, how: Rope, positions: NDArray[np.int64], factors: Array | None) -> tuple[Array, Array]:
