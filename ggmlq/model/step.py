@@ -223,7 +223,9 @@ class Step:
         if c.groups <= 1:
             return scores
         grouped = scores.reshape(len(scores), c.groups, -1)
-        best = self.tell("ffn_moe_group_scores", xp.sort(grouped, axis=-1)[..., -2:].sum(axis=-1), layer)
+        rows = grouped.reshape(-1, grouped.shape[-1])
+        two = xp.take_along_axis(rows, self.a.ranked(rows)[:, :2], -1).sum(axis=-1)
+        best = self.tell("ffn_moe_group_scores", two.reshape(grouped.shape[:2]), layer)
         ids = self.tell("ffn_moe_group_topk", self.a.ranked(best)[:, : c.used_groups], layer)
         ids = self._choices.get(f"ffn_moe_group_topk-{layer}", ids)
         inside = (ids[:, :, None] == xp.arange(c.groups)).any(axis=1)[..., None]
