@@ -10,7 +10,9 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 from emulated_gpu import put_emulated
 from fake_cupy import on_device
 
-from ggmlq.cuda.activations import layers
+import ggmlq as gq
+from ggmlq.cuda.activations import joined, layers
+from ggmlq.cuda.quantize import heads
 from ggmlq.model.arithmetic import Exact
 from ggmlq.model.config import Rope
 from ggmlq.model.rope import turned, turns
@@ -22,7 +24,8 @@ HOST = Exact()
 @pytest.fixture
 def card(monkeypatch):
     state = put_emulated(monkeypatch)
-    monkeypatch.setattr(layers, "cupy", lambda: state.cupy)
+    for module in (layers, joined, heads):
+        monkeypatch.setattr(module, "cupy", lambda: state.cupy)
     return state
 
 
@@ -57,3 +60,52 @@ def test_gates(card, fresh, name):
     y = np.asarray(layers.gated(name, on_device(gate), on_device(up)))
     expected = HOST.gated(name, gate.astype(np.float64), up.astype(np.float64))
     assert np.allclose(y, expected, rtol=256 * ULP, atol=256 * ULP)
+
+
+@pytest.mark.parametrize("columns", [40, 600])
+def test_a_sum_and_its_norm(card, fresh, columns):
+    """The sum is that of float32, and the norm that of the sum."""
+    x, y = fresh.standard_normal((2, 3, columns)).astype(np.float32)
+    weights = fresh.standard_normal(columns).astype(np.float32)
+    sums, normed = joined.normed_sum(on_device(x), on_device(y), on_device(weights), 1e-5)
+    assert np.array_equal(sums, x + y)
+    expected = HOST.norm((x + y).astype(np.float64), 1e-5) * weights
+    assert np.allclose(normed, expected, rtol=64 * ULP, atol=0)
+
+
+@pytest.mark.parametrize("name", layers.GATES)
+def test_gates_of_pairs(card, fresh, name):
+    both = 3 * fresh.standard_normal((2, 2, 140)).astype(np.float32)
+    apart = layers.gated(name, on_device(both[..., :70]), on_device(both[..., 70:]))
+    assert np.array_equal(joined.gated_pair(name, on_device(both)), apart)
+
+
+@pytest.mark.parametrize("halves", [False, True])
+@pytest.mark.parametrize("name", ["f16", "f32", "bf16"])
+def test_heads_turned_and_put(card, fresh, name, halves):
+    """Columns of one product, of two sequences; rows of the cache that no id names stay."""
+    dims, batch, each, count, kv_heads, columns, columns_v = 32, 2, 3, 4, 2, 40, 24
+    tokens, wide = batch * each, count * columns + kv_heads * (columns + columns_v)
+    product = on_device(fresh.standard_normal((tokens, wide)).astype(np.float32))
+    q, k, v = np.split(product, [count * columns, (count + kv_heads) * columns], axis=1)
+    parts = [x.reshape(tokens, -1, size) for x, size in ((q, columns), (k, columns), (v, columns_v))]
+    how = Rope(dims, halves, 10000.0)
+    angles = [part.astype(np.float32) for part in turns(how, np.sort(fresh.choice(600, tokens, False)))]
+    ids = fresh.permutation(30)[: tokens * kv_heads].reshape(tokens, kv_heads)
+    rows = [fresh.standard_normal((30, size)).astype(np.float32) for size in (columns, columns_v)]
+    cache = [gq.quantize(x, name) for x in rows]
+    on_card = [gq.QuantArray(one.format, one.shape, on_device(one.raw)) for one in cache]
+    for one in on_card:
+        card.memory.add(one.raw)
+    card.memory.add(product)
+    y = heads.placed(parts, halves, list(map(on_device, angles)), on_device(ids), on_card, batch)
+    turned_q, turned_k = (turned(np.asarray(x, np.float64), how, *angles) for x in parts[:2])
+    expected = turned_q.reshape(batch, each, count, columns).transpose(0, 2, 1, 3)
+    assert np.abs(np.asarray(y) - expected).max() <= 4 * ULP * np.abs(product).max()
+    fraction = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 4 * ULP}[name]
+    for one, before, new in zip(on_card, cache, (turned_k, np.asarray(parts[2], np.float64)), strict=True):
+        after = gq.QuantArray(one.format, one.shape, np.array(one.raw)).dequantize(np.float64)
+        written, there = after[ids.reshape(-1)], new.reshape(tokens * kv_heads, -1)
+        assert np.abs(written - there).max() <= 1.01 * fraction * np.abs(there).max() + 2.0**-24
+        others = np.setdiff1d(np.arange(30), ids)
+        assert np.array_equal(after[others], before.dequantize(np.float64)[others])

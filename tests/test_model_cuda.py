@@ -150,7 +150,20 @@ def card(monkeypatch):
         put=put, take=lambda q, ids, kind: gq.take(on_host(q), np.array(ids), kind).view(DeviceArray),
         dequantize=lambda q, kind: on_host(q).dequantize(kind).view(DeviceArray),
     )  # fmt: skip
+
+    def placed(heads, halves, turns, ids, cache, batch):
+        q, k = (
+            single(turned(double(x), Rope(2 * turns[0].shape[1], halves, 1.0), *turns)) for x in heads[:2]
+        )
+        for one, x in zip(cache, (k, heads[2]), strict=True):
+            raw = one.raw.reshape(-1, one.raw.shape[3])
+            put("", gq.QuantArray(one.format, (len(raw), one.shape[3]), raw), ids, x, check=False)
+        return q.reshape(batch, -1, *q.shape[1:]).transpose(0, 2, 1, 3)
+
     layers = SimpleNamespace(
+        placed=placed,
+        normed_sum=lambda x, y, w, e: (x + y, single(Exact().norm(double(x + y), e) * w)),
+        gated_pair=lambda name, both: single(Exact().gated(name, *map(double, np.split(both, 2, axis=-1)))),
         normed=lambda x, w, e: single(Exact().norm(double(x), e) * w),
         turned=lambda x, neox, c, s: single(turned(double(x), Rope(2 * c.shape[1], neox, 1.0), c, s)),
         spread=lambda rows: single(hadamard(np.array(rows))),
@@ -304,6 +317,34 @@ def test_nodes(card, fresh, tmp_path):
             assert gq.nmse(x, expected) < ROUNDED, name
     assert {name for name, x in m.nodes(on_device(tokens)) if type(x) is not DeviceArray} == set()
     assert type(m.logits(on_device(tokens))) is DeviceArray
+
+
+@pytest.mark.parametrize(("family", "count"), [("llama", 4), ("qwen2", 4), ("phi3", 4), ("qwen3moe", 5)])
+def test_matrices_of_one_type_are_one_product(card, fresh, tmp_path, family, count):
+    """Queries, keys and values, gate and up; nodes have products of their own, with parts of that memory."""
+    path = family_model(tmp_path / "m.gguf", family, int(fresh.integers(1 << 30)), types=("q8_0",))
+    m = gq.model.load(path, device="cuda", cache="f32")
+    tokens = fresh.integers(3, 259, 6).tolist()
+    m.logits(tokens)
+    assert card.products == count * m.config.layers + 1
+    nodes, oracle = m.nodes(tokens), gq.model.load(path, arithmetic="exact", cache="f32").nodes(tokens)
+    for (name, x), (_, expected) in zip(nodes, oracle, strict=True):
+        assert name.startswith("ffn_moe_argsort") or gq.nmse(x, expected) < ROUNDED, name
+    if family != "phi3":
+        stack, *others = m._weights.stacks(*(f"blk.0.attn_{role}" for role in "qkv"))
+        assert not others
+        assert np.may_share_memory(stack.q.raw, m._weights.matrix("blk.0.attn_k").raw)
+
+
+def test_matrices_of_two_types(card, fresh, tmp_path):
+    """Those of one type are one product."""
+    path = family_model(tmp_path / "m.gguf", "llama", int(fresh.integers(1 << 30)), types=("q8_0", "q4_0"))
+    m = gq.model.load(path, device="cuda", cache="f32")
+    tokens = fresh.integers(3, 259, 6).tolist()
+    expected = gq.model.load(path, arithmetic="exact", cache="f32").logits(tokens)
+    assert gq.nmse(m.logits(tokens), expected) < ROUNDED
+    stacks = m._weights.stacks(*(f"blk.0.attn_{role}" for role in "qkv"))
+    assert [stack.names for stack in stacks] == [["blk.0.attn_q", "blk.0.attn_v"], ["blk.0.attn_k"]]
 
 
 def test_a_graph_that_cannot_be_recorded(card, fresh, tmp_path, monkeypatch):

@@ -4,7 +4,8 @@ From a call down:
 
     model.py       load, Model: logits, generate, nodes
     families/      which parts make a layer, one file a family
-    step.py        the parts: norms, products, attention, experts; each tells its node
+    step.py        the parts: norms, products, attention; each tells its node
+    experts.py     mixtures of experts
     replay.py      steps on a GPU, recorded as CUDA graphs
     fixed.py       the arithmetic of such a step, whose tokens and positions are numbers on the device
     arithmetic/    how parts multiply: the fastest kernels, float64, llama.cpp's rounding, a GPU

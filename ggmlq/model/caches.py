@@ -26,8 +26,11 @@ from ..ops.cache import KVCache
 from ..ops.rotation import hadamard
 from .arithmetic.kernels import Keys
 from .config import Config
+from .rope import Turns
 
 Array = Any  # an array of the arithmetic's type
+Heads = tuple[Array, Array, Array]  # queries [T, H, D], keys [T, HK, D] and values
+FLOATS = {"f16", "bf16", "f32"}
 LEAST = 64  # columns that are turned together
 STEP, PARTS = 256, 8  # positions by which memory on a GPU grows; of long caches so many parts of their length
 
@@ -49,6 +52,8 @@ class Memory:
         self.reason = ""  # why there is none
         self.arena: Any = None  # the memory that recorded steps work in
         self._value_width = config.value_width
+        types_of = {self.layers[0].k.format.name, self.layers[0].v.format.name}
+        self._joins = device != "cpu" and not self.shared and len(types_of) == 1 and types_of <= FLOATS
         first = self.layers[0]
         self._turned = (0, 0) if self.shared else (_columns(first.k, True), _columns(first.v, False))
 
@@ -60,6 +65,19 @@ class Memory:
     def back(self, y: Array) -> Array:
         """Results of attention as they were before values were turned."""
         return _turn(y, self._turned[1])
+
+    def placed(self, layer: int, heads: Heads, turns: Turns, places: Array, batch: int) -> Array | None:
+        """Queries [B, H, T / B, D] turned, while keys, turned, and values are put; None where it takes more.
+
+        It is one launch on a GPU, for floats.
+        """
+        if not self._joins:
+            return None
+        cache = self.layers[layer].k, self.layers[layer].v
+        q = cuda_module("quantize.heads").placed(heads, turns.neox, turns[1:], places, cache, batch)
+        for rows in cache:
+            rows.written()
+        return q
 
     def rows(self, layer: int, first: int, batch: int, count: int) -> Keys:
         """The first positions of some sequences, without a copy; values may be columns of the keys."""
@@ -103,23 +121,35 @@ class Part:
         """The next positions, in which a step's tokens are."""
         return np.arange(self._length, self._length + count)
 
-    def last(self, count: int) -> slice:
-        """The last one of a step's rows."""
-        return slice(count - 1, count)
+    def last(self, count: int) -> slice | None:
+        """The last one of a step's rows; None where there is no other."""
+        return slice(count - 1, count) if count > 1 else None
 
     def appended(self, layer: int, q: Array, k: Array, v: Array | None) -> tuple[Array, Keys]:
         """Queries [H, T, D] as they fit the cache, and all keys and values with the new ones [T, HK, D].
 
         Without values these are the first columns of the keys. The positions count once all layers have them.
         """
-        memory, (count, heads, _) = self.memory, k.shape
+        memory = self.memory
         q, k, v = memory.turned(q, k, v)
-        if (heads, count) not in self._places:
-            places = self.following(count)[:, None] + memory.starts(heads, self.number)
-            self._places[heads, count] = namespace(k).asarray(places)
-        memory.layers[layer].put(self._places[heads, count], k, v)
-        keys = memory.rows(layer, self.number, 1, self._length + count)
+        memory.layers[layer].put(self._rows(k), k, v)
+        keys = memory.rows(layer, self.number, 1, self._length + len(k))
         return namespace(q).ascontiguousarray(q.transpose(1, 0, 2)), keys
+
+    def placed(self, layer: int, heads: Heads, turns: Turns) -> tuple[Array, Keys] | None:
+        """Queries and keys as :meth:`appended` gives them, turned; None where that takes several launches."""
+        q = self.memory.placed(layer, heads, turns, self._rows(heads[1]), 1)
+        if q is None:
+            return None
+        return q[0], self.memory.rows(layer, self.number, 1, self._length + len(heads[1]))
+
+    def _rows(self, k: Array) -> Array:
+        """The rows of the cache for new keys [T, HK, D], [T, HK]."""
+        count, heads, _ = k.shape
+        if (heads, count) not in self._places:
+            places = self.following(count)[:, None] + self.memory.starts(heads, self.number)
+            self._places[heads, count] = namespace(k).asarray(places)
+        return self._places[heads, count]
 
     def back(self, y: Array) -> Array:
         """Results of attention [H, T, DV] as they were before values were turned."""

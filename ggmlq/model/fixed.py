@@ -16,8 +16,9 @@ from ..base.devices import cuda_device, is_host
 from ..errors import UnsupportedError
 from .arithmetic.cuda import Cuda
 from .arithmetic.kernels import Array, Keys, Seen
-from .caches import Memory
+from .caches import Heads, Memory
 from .config import Rope
+from .rope import Turns
 
 FEW = 1 << 20  # weights, such as those that rank experts
 PRODUCTS = 1 << 24  # numbers that are multiplied together
@@ -143,8 +144,8 @@ class FixedRows:
         return self._a.positions
 
     def last(self, count: int) -> Any:
-        """The last row of each sequence."""
-        return slice(None) if self._a.size.each == 1 else self._a.ends
+        """The last row of each sequence; None where they have no others."""
+        return None if self._a.size.each == 1 else self._a.ends
 
     def appended(self, layer: int, q: Array, k: Array, v: Array | None) -> tuple[Array, Keys]:
         """Queries [B, H, T, D] as they fit the cache, and the first positions of the sequences."""
@@ -153,6 +154,12 @@ class FixedRows:
         memory.layers[layer].put(self._a.places(k.shape[1]), k, v)
         q = q.reshape(batch, each, *q.shape[1:]).transpose(0, 2, 1, 3)
         return cuda_device().cupy().ascontiguousarray(q), memory.rows(layer, first, batch, span)
+
+    def placed(self, layer: int, heads: Heads, turns: Turns) -> tuple[Array, Keys] | None:
+        """Queries and keys as :meth:`appended` gives them, turned; None where that takes several launches."""
+        memory, (first, batch, _, span) = self._memory, self._a.size
+        q = memory.placed(layer, heads, turns, self._a.places(heads[1].shape[1]), batch)
+        return None if q is None else (q, memory.rows(layer, first, batch, span))
 
     def back(self, y: Array) -> Array:
         """Results of attention [H, T, DV] as they were before values were turned."""

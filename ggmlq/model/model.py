@@ -307,7 +307,7 @@ class Model:
             x = self._family.layer(step, x, layer)
             yield x
         step.counted()
-        yield step.logits(x[step.ends] if last else x)
+        yield step.logits(x, last)
 
     def _sequences(self, call: str, tokens: Any) -> list[NDArray[np.int64]]:
         several = several_of(call, tokens) if is_batch(tokens) else [tokens]

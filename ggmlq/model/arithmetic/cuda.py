@@ -31,6 +31,8 @@ LEAST = 256  # positions that are decoded together, and of a table of turns
 class Cuda(Kernels):
     """The fastest arithmetic of a GPU, ``"cuda"`` or ``"cuda:1"``."""
 
+    joins = True
+
     def __init__(self, device: str) -> None:
         self.device = device
         self._tables: dict[Rope, tuple[Array, Array]] = {}
@@ -43,6 +45,13 @@ class Cuda(Kernels):
     def placed(self, q: QuantArray) -> QuantArray:
         """Weights on the device, packed as they are."""
         return q.to(self.device)
+
+    def stacked(self, parts: list[QuantArray]) -> QuantArray:
+        """Matrices [..., N, K] of one type over each other, on the device; complete for all streams."""
+        stack: QuantArray = cuda_device().once(
+            "matrices are to be stacked", lambda: super(Cuda, self).stacked(parts)
+        )
+        return stack
 
     def real(self, x: Any) -> Array:
         """Numbers on the device, in float32."""
@@ -79,9 +88,18 @@ class Cuda(Kernels):
         """The norm of rows times its weights, in one launch."""
         return _layers().normed(x, weights, epsilon)
 
+    def normed_sum(self, y: Array, x: Array, epsilon: float, weights: Array) -> tuple[Array, Array]:
+        """The sum of rows, and its norm times the weights, in one launch."""
+        total, y = cuda_module("activations.joined").normed_sum(y, x, weights, epsilon)
+        return total, y
+
     def gated(self, activation: str, gate: Array, up: Array) -> Array:
         """act(gate) · up, in one launch."""
         return _layers().gated(activation, gate, up)
+
+    def gated_pair(self, activation: str, both: Array) -> Array:
+        """act(gate) · up of rows that have both, in one launch."""
+        return cuda_module("activations.joined").gated_pair(activation, both)
 
     def ranked(self, shares: Array) -> Array:
         """Experts from the largest share on: each one's place is the number of those before it."""

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...arrays.array import QuantArray
+from ...base.devices import namespace
 from ...ops.attention import attention
 from ...ops.expert_linear import expert_linear
 from ...ops.linear import linear
@@ -45,10 +46,18 @@ class Kernels:
     dtype: Any = np.float32
     device = "cpu"
     steps = False  # angles as ggml computes them
+    joins = False  # parts that follow each other are one launch, where nobody looks between them
 
     def placed(self, q: QuantArray) -> QuantArray:
         """Weights on the device."""
         return q
+
+    def stacked(self, parts: list[QuantArray]) -> QuantArray:
+        """Matrices [..., N, K] of one type over each other, on the device."""
+        rows = [self.placed(part) for part in parts]
+        raw = namespace(rows[0].memory).concatenate([part.raw for part in rows], axis=-2)
+        shape = *rows[0].shape[:-2], sum(part.shape[-2] for part in rows), rows[0].shape[-1]
+        return QuantArray(rows[0].format, shape, raw)
 
     def rows(self, q: QuantArray, ids: NDArray[np.int64]) -> Array:
         """Rows of the embedding."""
@@ -105,6 +114,16 @@ class Kernels:
     def attend_in_steps(self, q: Array, cache: Keys, seen: Seen, tell: parts.Tell) -> Array:
         """Attention with ``tell`` called for scores, weights and results."""
         return parts.attend(self, q, cache, seen, tell)
+
+    def normed_sum(self, y: Array, x: Array, epsilon: float, weights: Array) -> tuple[Array, Array]:
+        """The sum of rows, and its norm times the weights."""
+        total = y + x
+        return total, self.weighted_norm(total, epsilon, weights)
+
+    def gated_pair(self, activation: str, both: Array) -> Array:
+        """act(gate) · up of rows that have both, gate first."""
+        middle = both.shape[-1] // 2
+        return self.gated(activation, both[..., :middle], both[..., middle:])
 
     def gated(self, activation: str, gate: Array, up: Array) -> Array:
         """act(gate) · up, by the activation's name: silu, gelu, swiglu_oai."""

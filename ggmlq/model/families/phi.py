@@ -21,9 +21,9 @@ def layer(step: Step, x: Array, i: int) -> Array:
     factors = longest(step.config, step.weights)
     q, k = step.turn(q, "Qcur", i, factors), step.turn(k, "Kcur", i, factors)
     q = step.tell("Qcur", q * q.dtype.type(step.config.scale), i)
-    x = step.attention(q, k, v, i, scale=1.0) + x
+    x = step.plus(step.attention(q, k, v, i, scale=1.0), x, "", i)
     normed = step.tell("ffn_norm", step.norm(x, "ffn_norm", i), i)
-    return step.tell("l_out", step.feed_forward(normed, i, "silu") + x, i)
+    return step.plus(step.feed_forward(normed, i, "silu"), x, "l_out", i)
 
 
 FAMILIES = {"phi3": Family(layer, neox=True)}
