@@ -11,7 +11,7 @@ from emulated_gpu import put_emulated
 from fake_cupy import on_device
 
 import ggmlq as gq
-from ggmlq.cuda.activations import joined, layers
+from ggmlq.cuda.activations import joined, layers, router
 from ggmlq.cuda.quantize import heads
 from ggmlq.model.arithmetic import Exact
 from ggmlq.model.config import Rope
@@ -24,7 +24,7 @@ HOST = Exact()
 @pytest.fixture
 def card(monkeypatch):
     state = put_emulated(monkeypatch)
-    for module in (layers, joined, heads):
+    for module in (layers, joined, router, heads):
         monkeypatch.setattr(module, "cupy", lambda: state.cupy)
     return state
 
@@ -109,3 +109,26 @@ def test_heads_turned_and_put(card, fresh, name, halves):
         assert np.abs(written - there).max() <= 1.01 * fraction * np.abs(there).max() + 2.0**-24
         others = np.setdiff1d(np.arange(30), ids)
         assert np.array_equal(after[others], before.dequantize(np.float64)[others])
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("experts", "used"), [(6, 2), (40, 4), (128, 8)])
+def test_choice_of_experts(card, fresh, experts, used, after):
+    """The largest scores, of equal ones the first; an exponential is off by some units in the last place."""
+    scores = fresh.integers(-20, 20, (3, experts)).astype(np.float32) / 4
+    scores[1] = fresh.standard_normal(experts)
+    of_one = bool(fresh.integers(2))
+    ids, weights = router.routed(on_device(scores), used, after, of_one, 2.5)
+    expected = np.argsort(-scores, axis=-1, kind="stable")[:, :used]
+    assert np.array_equal(ids, expected)
+    shares = HOST.softmax(scores.astype(np.float64))
+    shares = np.take_along_axis(shares, expected, -1)
+    if after or of_one:
+        shares = shares / shares.sum(axis=-1, keepdims=True)
+    assert np.allclose(weights, 2.5 * shares, rtol=256 * ULP, atol=0)
+
+
+def test_scores_that_are_no_numbers(card):
+    """The experts chosen are some that there are."""
+    ids, _ = router.routed(on_device(np.full((1, 40), np.nan, np.float32)), 3, False, True, 1.0)
+    assert ((np.asarray(ids) >= 0) & (np.asarray(ids) < 40)).all()

@@ -160,7 +160,14 @@ def card(monkeypatch):
             put("", gq.QuantArray(one.format, (len(raw), one.shape[3]), raw), ids, x, check=False)
         return q.reshape(batch, -1, *q.shape[1:]).transpose(0, 2, 1, 3)
 
+    def routed(scores, used, after, of_one, scale):
+        ids = np.argsort(-scores, axis=-1, kind="stable")[:, :used]
+        weights = np.take_along_axis(Exact().softmax(double(scores)), np.array(ids), -1)
+        weights = scale * weights / (weights.sum(axis=-1, keepdims=True) if after or of_one else 1)
+        return ids, single(weights)
+
     layers = SimpleNamespace(
+        routed=routed, takes=lambda experts, used: True,
         placed=placed,
         normed_sum=lambda x, y, w, e: (x + y, single(Exact().norm(double(x + y), e) * w)),
         gated_pair=lambda name, both: single(Exact().gated(name, *map(double, np.split(both, 2, axis=-1)))),

@@ -20,26 +20,40 @@ def experts(step: Step, x: Array, layer: int, activation: str, after: bool = Fal
     bias = step.weights.optional(f"{stem}_gate_inp.bias")
     if bias is not None:
         logits = step.tell("ffn_moe_probs" if after else "ffn_moe_logits_biased", logits + bias, layer)
-    c = step.config
-    if after:
-        shares = logits
-    else:
-        shares = a.sigmoid(logits) if c.sigmoid else a.softmax(logits)
-        step.tell("ffn_moe_probs", shares, layer)
-    order = step.tell("ffn_moe_argsort", a.ranked(_scores(step, shares, layer)), layer)
-    ids = step.tell("ffn_moe_topk", order[:, :used], layer)
-    ids = step.choices.get(f"ffn_moe_topk-{layer}", ids)
-    weights = namespace(shares).take_along_axis(shares, ids, -1)[..., None]
-    weights = step.tell("ffn_moe_weights", weights, layer)
-    weights = _shares(step, weights[..., 0], layer, after)[..., None]
+    ids, weights = (step.joins and _routed(step, logits, layer, after)) or _chosen(step, logits, layer, after)
     inner = _gated(step, x, ids, layer, activation)
-    y = step.tell("ffn_moe_weighted", _product(step, inner, "down", ids, layer) * weights, layer)
+    y = step.tell("ffn_moe_weighted", _product(step, inner, "down", ids, layer) * weights[..., None], layer)
     if step.joins:
         return y.sum(axis=1)
     total = y[:, 0]
     for i in range(1, used):
         total = total + y[:, i]
     return step.tell("ffn_moe_out", total, layer)
+
+
+def _routed(step: Step, logits: Array, layer: int, after: bool) -> tuple[Array, Array] | None:
+    """The experts of each token and their weights at once, where neither groups nor a bias choose."""
+    c = step.config
+    if c.groups > 1 or c.sigmoid or step.weights.optional(f"blk.{layer}.exp_probs_b.bias") is not None:
+        return None
+    scale = 1.0 if after else c.expert_scale or 1.0
+    return step.a.routed(logits, c.used_experts, after, c.share_of_chosen, scale)
+
+
+def _chosen(step: Step, logits: Array, layer: int, after: bool) -> tuple[Array, Array]:
+    """The experts of each token and their weights, [T, U]."""
+    a, c = step.a, step.config
+    if after:
+        shares = logits
+    else:
+        shares = a.sigmoid(logits) if c.sigmoid else a.softmax(logits)
+        step.tell("ffn_moe_probs", shares, layer)
+    order = step.tell("ffn_moe_argsort", a.ranked(_scores(step, shares, layer)), layer)
+    ids = step.tell("ffn_moe_topk", order[:, : c.used_experts], layer)
+    ids = step.choices.get(f"ffn_moe_topk-{layer}", ids)
+    weights = namespace(shares).take_along_axis(shares, ids, -1)
+    step.tell("ffn_moe_weights", weights[..., None], layer)
+    return ids, _shares(step, weights, layer, after)
 
 
 def _gated(step: Step, x: Array, ids: Array, layer: int, activation: str) -> Array:

@@ -101,6 +101,15 @@ class Cuda(Kernels):
         """act(gate) · up of rows that have both, in one launch."""
         return cuda_module("activations.joined").gated_pair(activation, both)
 
+    def routed(
+        self, scores: Array, used: int, after: bool, of_one: bool, scale: float
+    ) -> tuple[Array, Array] | None:
+        """The experts [T, U] of the largest scores and their weights, in one launch."""
+        router = cuda_module("activations.router")
+        return (
+            router.routed(scores, used, after, of_one, scale) if router.takes(scores.shape[1], used) else None
+        )
+
     def ranked(self, shares: Array) -> Array:
         """Experts from the largest share on: each one's place is the number of those before it."""
         xp, count = namespace(shares), shares.shape[-1]

@@ -103,6 +103,12 @@ class Kernels:
         """Experts from the largest share of each token on."""
         return np.argsort(-shares, axis=-1, kind="stable")
 
+    def routed(
+        self, scores: Array, used: int, after: bool, of_one: bool, scale: float
+    ) -> tuple[Array, Array] | None:
+        """The experts [T, U] of the largest scores and their weights; None where it takes several steps."""
+        return None
+
     def scores(self, q: Array, k: QuantArray) -> Array:
         """Queries times keys of one head, [T, S]."""
         return q @ self.real(k.dequantize()).T
