@@ -40,11 +40,6 @@ class DeviceArray(np.ndarray):
     def get(self):
         return np.array(self)
 
-    def set(self, numbers):
-        assert type(numbers) is np.ndarray
-        assert (numbers.shape, numbers.dtype) == (self.shape, self.dtype)
-        self[...] = numbers
-
 
 def on_device(array, number=0, kind=DeviceArray):
     """A copy of an array in the guise of one on a GPU."""

@@ -73,7 +73,9 @@ class Fixed(Cuda):
             ends[b] = b * each + max(len(some), 1) - 1
         positions[...] = firsts[:, None] + np.arange(each)
         lengths[...] = firsts + each
-        self._inputs.set(numbers)
+        self._inputs[...] = self._xp.asarray(
+            numbers
+        )  # by way of CuPy's pinned memory: the host does not wait
         for b, some in enumerate(tokens):
             if not is_host(some):
                 self.tokens[b * each : b * each + len(some)] = some
