@@ -84,11 +84,12 @@ def put_graphs(monkeypatch, state):
         def __init__(self, non_blocking):
             super().__init__()
             self.synchronize = self.begin_capture = lambda: None
+            self.wait_event = lambda event: None
             self.end_capture = graph
 
     monkeypatch.setattr(replay.Replay, "_begin", noted)
     state.cupy.cuda.Stream = Stream
-    state.cupy.cuda.get_current_stream = lambda: state.stream
+    state.stream.record, state.cupy.cuda.get_current_stream = lambda: None, lambda: state.stream
     state.cupy.cuda.MemoryPool = lambda: SimpleNamespace(malloc=len)
 
 

@@ -17,6 +17,8 @@ from ..errors import ShapeError
 from .caches import Cache, Part
 
 ENDED = -1  # in place of a token
+RECORDED = 2  # steps until they are replayed: the first ones take the host so long that tokens do not wait
+Best = Callable[[Any], tuple[Any, Callable[[], NDArray[np.int64]]]]
 
 
 class Piece(NamedTuple):
@@ -24,6 +26,12 @@ class Piece(NamedTuple):
 
     sequence: int
     tokens: NDArray[np.int64]
+
+
+def tokens_of(pieces: Sequence[Piece]) -> Any:
+    """The tokens of pieces, one after the other, on their device."""
+    tokens = [piece.tokens for piece in pieces]
+    return tokens[0] if len(tokens) == 1 else namespace(tokens[0]).concatenate(tokens)
 
 
 def is_batch(tokens: Any) -> bool:
@@ -88,28 +96,39 @@ def portions(sequences: Sequence[NDArray[np.int64]], most: int) -> Iterator[list
 
 def continued(
     together: Callable[[list[Piece], Sequence[Part], bool], Any], caches: Sequence[Cache],
-    beginnings: Iterable[list[Piece]], n: int, draw: Callable[[Any, list[int]], list[int]],
-    stop: frozenset[int],
+    beginnings: Iterable[list[Piece]], n: int, draw: Callable[[Any, list[int]], Sequence[int]],
+    best: Best | None, stop: frozenset[int],
 ) -> Iterator[NDArray[np.int64]]:  # fmt: skip
     """Yield up to n steps, a token for each sequence in each, -1 for those that ended.
 
     ``together(pieces, parts, last)``: logits behind pieces of sequences. ``draw(rows, sequences)``: their
-    tokens.
+    tokens. ``best(rows)``: the best tokens on a GPU, and a function that waits for them; with it a step
+    begins before the tokens that it goes on from have arrived on the host, in vain where a sequence ends.
     """
     parts = [part for cache in caches for part in cache.parts]
     logits: dict[int, Any] = {}
     for pieces in beginnings:
         rows = together(pieces, parts, True)
         logits |= {piece.sequence: row for piece, row in zip(pieces, rows, strict=True)}
-    live = list(logits)
+    live, following = list(logits), None
     if len(live) > len(rows):
         rows = namespace(rows).stack([*logits.values()])
     del logits
     for i in range(n):
         step = np.full(len(parts), ENDED)
-        step[live] = draw(rows, live)
+        if best is None or i < RECORDED:
+            step[live] = draw(rows, live)
+        else:
+            ids, arrived = best(rows)
+            if i + 1 < n:
+                following = together([Piece(b, ids[j : j + 1]) for j, b in enumerate(live)], parts, True)
+            step[live] = arrived()
         yield step
-        live = [b for b in live if step[b] not in stop]
-        if not live or i + 1 == n:
+        going = [j for j, b in enumerate(live) if step[b] not in stop]
+        if not going or i + 1 == n:
             return
-        rows = together([Piece(b, step[b : b + 1]) for b in live], parts, True)
+        some, live = len(going) < len(live), [live[j] for j in going]
+        if following is None:
+            rows = together([Piece(b, step[b : b + 1]) for b in live], parts, True)
+        else:
+            rows, following = following[going] if some else following, None

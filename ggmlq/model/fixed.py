@@ -76,8 +76,11 @@ class Fixed(Cuda):
         self._inputs[...] = self._xp.asarray(
             numbers
         )  # by way of CuPy's pinned memory: the host does not wait
-        for b, some in enumerate(tokens):
-            if not is_host(some):
+        on_device = [(b, some) for b, some in enumerate(tokens) if not is_host(some)]
+        if on_device and len(on_device) == len(self.tokens):  # of each sequence its only token
+            self.tokens[...] = self._xp.concatenate(tokens)
+        else:
+            for b, some in on_device:
                 self.tokens[b * each : b * each + len(some)] = some
 
     def linear(self, x: Array, q: QuantArray, bias: Array | None = None) -> Array:

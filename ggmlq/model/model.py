@@ -14,7 +14,7 @@ from .. import gguf
 from ..base.devices import is_host, namespace, to_host
 from ..errors import ShapeError, UnsupportedError
 from .arithmetic import Cuda, Kernels, arithmetic_of
-from .batch import Piece, checked, continued, is_batch, portions, several_of
+from .batch import Piece, checked, continued, is_batch, portions, several_of, tokens_of
 from .caches import Cache, Part, Spare
 from .config import Config
 from .families import Family, family_of
@@ -187,7 +187,8 @@ class Model:
         else:
             caches = [self.cache(length) for length in lengths]
         pieces, draw = portions(sequences, BATCH), partial(sampling.draw_each, rngs=rngs)
-        steps = continued(self._together, caches, pieces, n, draw, frozenset(stop))
+        best = None if temperature else self._arithmetic.best
+        steps = continued(self._together, caches, pieces, n, draw, best, frozenset(stop))
         return steps if batch else (int(step[0]) for step in steps)
 
     def nodes(
@@ -274,7 +275,7 @@ class Model:
         if last and self._on_gpu and (logits := self._replayed(pieces, parts)) is not None:
             return logits
         rows = [(parts[piece.sequence], len(piece.tokens)) for piece in pieces]
-        tokens = pieces[0].tokens if len(pieces) == 1 else np.concatenate([piece.tokens for piece in pieces])
+        tokens = tokens_of(pieces)
         step = Step(self.config, self._weights, self._arithmetic, rows)
         for x in self._walk(step, tokens, last):
             logits = x

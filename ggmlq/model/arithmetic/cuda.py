@@ -7,6 +7,7 @@ time, and multiplied in float32.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ class Cuda(Kernels):
         self.device = device
         self._tables: dict[Rope, tuple[Array, Array]] = {}
         self._refused: set[Any] = set()  # caches for which attention has no kernel
+        self._side: Any = None  # a stream of copies
 
     @property
     def _xp(self) -> Any:
@@ -87,6 +89,21 @@ class Cuda(Kernels):
     def weighted_norm(self, x: Array, epsilon: float, weights: Array) -> Array:
         """The norm of rows times its weights, in one launch."""
         return _layers().normed(x, weights, epsilon)
+
+    def best(self, logits: Array) -> tuple[Array, Callable[[], NDArray[np.int64]]]:
+        """The best token of each row, and a function that waits for them alone, not for what follows."""
+        ids, cuda = logits.argmax(axis=-1), self._xp.cuda
+        there = cuda.get_current_stream().record()
+
+        def arrived() -> NDArray[np.int64]:
+            side = self._side or cuda.Stream(non_blocking=True)
+            self._side = side
+            side.wait_event(there)
+            numbers: NDArray[np.int64] = ids.get(stream=side)
+            side.synchronize()
+            return numbers
+
+        return ids, arrived
 
     def normed_sum(self, y: Array, x: Array, epsilon: float, weights: Array) -> tuple[Array, Array]:
         """The sum of rows, and its norm times the weights, in one launch."""

@@ -46,6 +46,7 @@ class Kernels:
     dtype: Any = np.float32
     device = "cpu"
     steps = False  # angles as ggml computes them
+    best: Any = None  # (logits): the best token of each row on the device, and a function that waits for it
     joins = False  # parts that follow each other are one launch, where nobody looks between them
 
     def placed(self, q: QuantArray) -> QuantArray:
