@@ -16,6 +16,7 @@ from ggmlq.cuda.quantize import heads
 from ggmlq.model.arithmetic import Exact
 from ggmlq.model.config import Rope
 from ggmlq.model.rope import turned, turns
+from ggmlq.ops.rotation import hadamard
 
 ULP = 2.0**-24  # half a unit in the last place of float32
 HOST = Exact()
@@ -109,6 +110,29 @@ def test_heads_turned_and_put(card, fresh, name, halves):
         assert np.abs(written - there).max() <= 1.01 * fraction * np.abs(there).max() + 2.0**-24
         others = np.setdiff1d(np.arange(30), ids)
         assert np.array_equal(after[others], before.dequantize(np.float64)[others])
+
+
+@pytest.mark.parametrize("columns", [64, 256])
+@pytest.mark.parametrize("halves", [False, True])
+def test_heads_turned_and_spread(card, fresh, columns, halves):
+    """Keys and queries over all their columns, values over 64; sums of 256 numbers, halved step by step."""
+    dims, batch, each, count, kv_heads = 32, 2, 1, 2, 1
+    tokens = batch * each
+    product = on_device(fresh.standard_normal((tokens, (count + 2 * kv_heads) * columns)).astype(np.float32))
+    parts = np.split(product, [count * columns, (count + kv_heads) * columns], axis=1)
+    q, k, v = (x.reshape(tokens, -1, columns) for x in parts)
+    how = Rope(dims, halves, 10000.0)
+    angles = [part.astype(np.float32) for part in turns(how, np.sort(fresh.choice(600, tokens, False)))]
+    card.memory.add(product)
+    results = heads.spread((q, k, v), halves, list(map(on_device, angles)), batch)
+    plain = [np.asarray(x, np.float64) for x in (q, k, v)]
+    plain[:2] = [turned(x, how, *angles) for x in plain[:2]]
+    for x, y, size in zip(plain, results, (columns, columns, 64), strict=True):
+        expected = hadamard(x.reshape(-1, size)).reshape(x.shape)
+        if y is results[0]:
+            expected = expected.reshape(batch, each, count, columns).transpose(0, 2, 1, 3)
+        assert y.shape == expected.shape
+        assert np.abs(np.asarray(y) - expected).max() <= 16 * ULP * columns**0.5 * np.abs(product).max()
 
 
 @pytest.mark.parametrize("after", [False, True])

@@ -93,6 +93,46 @@ def put_graphs(monkeypatch, state):
     state.cupy.cuda.MemoryPool = lambda: SimpleNamespace(malloc=len)
 
 
+def kernels_of_layers(put):
+    """The host's in place of kernels for parts of a layer; ``put`` puts rows."""
+
+    def placed(heads, halves, turns, ids, cache, batch):
+        q, k = (
+            single(turned(double(x), Rope(2 * turns[0].shape[1], halves, 1.0), *turns)) for x in heads[:2]
+        )
+        for one, x in zip(cache, (k, heads[2]), strict=True):
+            raw = one.raw.reshape(-1, one.raw.shape[3])
+            put("", gq.QuantArray(one.format, (len(raw), one.shape[3]), raw), ids, x, check=False)
+        return q.reshape(batch, -1, *q.shape[1:]).transpose(0, 2, 1, 3)
+
+    def spread(heads, halves=None, turns=None, batch=1):
+        if halves is None:  # rows alone
+            return single(hadamard(np.array(heads)))
+        rope = Rope(2 * turns[0].shape[1], halves, 1.0)
+        parts = [turned(double(x), rope, *turns) for x in heads[:2]] + [double(heads[2])]
+        sizes = heads[0].shape[2], heads[0].shape[2], 64
+        parts = [hadamard(x.reshape(-1, n)).reshape(x.shape) for x, n in zip(parts, sizes, strict=True)]
+        q, k, v = map(single, parts)
+        return q.reshape(batch, -1, *q.shape[1:]).transpose(0, 2, 1, 3), k, v
+
+    def routed(scores, used, after, of_one, scale):
+        ids = np.argsort(-scores, axis=-1, kind="stable")[:, :used]
+        weights = np.take_along_axis(Exact().softmax(double(scores)), np.array(ids), -1)
+        weights = scale * weights / (weights.sum(axis=-1, keepdims=True) if after or of_one else 1)
+        return ids, single(weights)
+
+    return SimpleNamespace(
+        routed=routed, takes=lambda experts, used: True,
+        placed=placed,
+        normed_sum=lambda x, y, w, e: (x + y, single(Exact().norm(double(x + y), e) * w)),
+        gated_pair=lambda name, both: single(Exact().gated(name, *map(double, np.split(both, 2, axis=-1)))),
+        normed=lambda x, w, e: single(Exact().norm(double(x), e) * w),
+        turned=lambda x, neox, c, s: single(turned(double(x), Rope(2 * c.shape[1], neox, 1.0), c, s)),
+        spread=spread,
+        gated=lambda name, gate, up: single(Exact().gated(name, double(gate), double(up))),
+    )  # fmt: skip
+
+
 @pytest.fixture
 def card(monkeypatch):
     """A card whose kernels are the host's."""
@@ -152,31 +192,7 @@ def card(monkeypatch):
         dequantize=lambda q, kind: on_host(q).dequantize(kind).view(DeviceArray),
     )  # fmt: skip
 
-    def placed(heads, halves, turns, ids, cache, batch):
-        q, k = (
-            single(turned(double(x), Rope(2 * turns[0].shape[1], halves, 1.0), *turns)) for x in heads[:2]
-        )
-        for one, x in zip(cache, (k, heads[2]), strict=True):
-            raw = one.raw.reshape(-1, one.raw.shape[3])
-            put("", gq.QuantArray(one.format, (len(raw), one.shape[3]), raw), ids, x, check=False)
-        return q.reshape(batch, -1, *q.shape[1:]).transpose(0, 2, 1, 3)
-
-    def routed(scores, used, after, of_one, scale):
-        ids = np.argsort(-scores, axis=-1, kind="stable")[:, :used]
-        weights = np.take_along_axis(Exact().softmax(double(scores)), np.array(ids), -1)
-        weights = scale * weights / (weights.sum(axis=-1, keepdims=True) if after or of_one else 1)
-        return ids, single(weights)
-
-    layers = SimpleNamespace(
-        routed=routed, takes=lambda experts, used: True,
-        placed=placed,
-        normed_sum=lambda x, y, w, e: (x + y, single(Exact().norm(double(x + y), e) * w)),
-        gated_pair=lambda name, both: single(Exact().gated(name, *map(double, np.split(both, 2, axis=-1)))),
-        normed=lambda x, w, e: single(Exact().norm(double(x), e) * w),
-        turned=lambda x, neox, c, s: single(turned(double(x), Rope(2 * c.shape[1], neox, 1.0), c, s)),
-        spread=lambda rows: single(hadamard(np.array(rows))),
-        gated=lambda name, gate, up: single(Exact().gated(name, double(gate), double(up))),
-    )  # fmt: skip
+    layers = kernels_of_layers(put)
     for module in (cuda, caches):
         monkeypatch.setattr(module, "cuda_module", lambda name: layers)
     for module in (rows, import_module("ggmlq.ops.dequantize")):

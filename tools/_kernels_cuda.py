@@ -32,6 +32,7 @@ BESIDE = (
     "ggmlq.cuda.activations.layers.gater", "ggmlq.cuda.activations.layers.spreader",
     "ggmlq.cuda.activations.joined.sum_normer", "ggmlq.cuda.activations.joined.pair_gater",
     "ggmlq.cuda.activations.router.router", "ggmlq.cuda.quantize.heads.heads_placer",
+    "ggmlq.cuda.quantize.heads.heads_spreader",
     "ggmlq.cuda.attention.kernel.kernel", "ggmlq.cuda.attention.merge.merger",
 )  # fmt: skip
 # Families of which caches take rows of float32, no two to the same place.

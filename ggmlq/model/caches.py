@@ -30,7 +30,7 @@ from .rope import Turns
 
 Array = Any  # an array of the arithmetic's type
 Heads = tuple[Array, Array, Array]  # queries [T, H, D], keys [T, HK, D] and values
-FLOATS = {"f16", "bf16", "f32"}
+FLOATS, SPREAD = {"f16", "bf16", "f32"}, (64, 128, 256)  # types, and columns that one launch spreads
 LEAST = 64  # columns that are turned together
 STEP, PARTS = 256, 8  # positions by which memory on a GPU grows; of long caches so many parts of their length
 
@@ -52,10 +52,12 @@ class Memory:
         self.reason = ""  # why there is none
         self.arena: Any = None  # the memory that recorded steps work in
         self._value_width = config.value_width
-        types_of = {self.layers[0].k.format.name, self.layers[0].v.format.name}
-        self._joins = device != "cpu" and not self.shared and len(types_of) == 1 and types_of <= FLOATS
         first = self.layers[0]
         self._turned = (0, 0) if self.shared else (_columns(first.k, True), _columns(first.v, False))
+        names, alike = {first.k.format.name, first.v.format.name}, config.key_width == config.value_width
+        self._joins = device != "cpu" and not self.shared and len(names) == 1 and names <= FLOATS
+        self._spreads = device != "cpu" and alike and config.key_width in SPREAD
+        self._spreads &= self._turned == (config.key_width, LEAST)
 
     def turned(self, q: Array, k: Array, v: Array | None) -> tuple[Array, Array, Array | None]:
         """Queries, keys and values, turned as types in blocks want it."""
@@ -67,16 +69,21 @@ class Memory:
         return _turn(y, self._turned[1])
 
     def placed(self, layer: int, heads: Heads, turns: Turns, places: Array, batch: int) -> Array | None:
-        """Queries [B, H, T / B, D] turned, while keys, turned, and values are put; None where it takes more.
+        """Queries [B, H, T / B, D] turned, while keys, turned, and values are put; None on the host.
 
-        It is one launch on a GPU, for floats.
+        It is one launch for floats, and three for types in blocks; None also for other widths.
         """
-        if not self._joins:
-            return None
-        cache = self.layers[layer].k, self.layers[layer].v
-        q = cuda_module("quantize.heads").placed(heads, turns.neox, turns[1:], places, cache, batch)
-        for rows in cache:
-            rows.written()
+        cache = self.layers[layer]
+        if self._joins:
+            rows = cache.k, cache.v
+            q = cuda_module("quantize.heads").placed(heads, turns.neox, turns[1:], places, rows, batch)
+            for one in rows:
+                one.written()
+        elif self._spreads:
+            q, k, v = cuda_module("quantize.heads").spread(heads, turns.neox, turns[1:], batch)
+            cache.put(places, k, v)
+        else:
+            q = None
         return q
 
     def rows(self, layer: int, first: int, batch: int, count: int) -> Keys:

@@ -165,15 +165,21 @@ class Step:
         return self._turns[how]
 
     def turned_attention(self, q: Array, k: Array, v: Array, layer: int, factors: Any = None,
-                         sinks: Array | None = None) -> Array:  # fmt: skip
-        """The attention of heads that are turned by their positions, and the product behind it."""
+                         sinks: Array | None = None, scaled: str | None = None) -> Array:  # fmt: skip
+        """The attention of heads that are turned by their positions, and the product behind it.
+
+        ``scaled``: queries are multiplied by the scale of scores before, and told as this node, "" for none.
+        """
         if self.joins and len(self._parts) == 1:
             part, turns = self._parts[0][0], self._turns_of(layer, factors)
             if (placed := part.placed(layer, (q, k, v), turns)) is not None:
                 seen = Seen(self.config.scale, self.config.windows[layer], self.config.score_cap, sinks)
                 return self.product(self._rows_of(part, self.a.attend(*placed, seen)), "attn_output", layer)
         q, k = self.turn(q, "Qcur", layer, factors), self.turn(k, "Kcur", layer, factors)
-        return self.attention(q, k, v, layer, sinks=sinks)
+        if scaled is None:
+            return self.attention(q, k, v, layer, sinks=sinks)
+        q = q * q.dtype.type(self.config.scale)
+        return self.attention(self.tell(scaled, q, layer) if scaled else q, k, v, layer, 1.0, sinks)
 
     def attention(self, q: Array, k: Array, v: Array | None, layer: int, scale: float | None = None,
                   sinks: Array | None = None, behind: str = "") -> Array:  # fmt: skip

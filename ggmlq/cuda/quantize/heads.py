@@ -1,11 +1,13 @@
-"""Heads turned by their positions, and keys and values put into a cache of floats: one launch for all.
+"""Heads turned by their positions on their way into a cache: one launch for queries, keys and values.
 
-A block of threads has a part of a token's columns: of its queries, which are turned and written in the order
-of attention, of its keys, which are turned and put into their rows, or of its values.
+For a cache of floats a block of threads has a part of a token's columns: of its queries, which are turned
+and written in the order of attention, of its keys, which are turned and put into their rows, or of its
+values. For types in blocks it has a head, which is turned and spread by a Hadamard transform.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,11 +15,13 @@ import numpy as np
 from ..activations.layers import ROWS, THREADS, VECTOR
 from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.atoms import inlined
+from ..intrinsics.lane import ALL_LANES
 from ..intrinsics.language import cuda, float32, int64, types, uint32
 from ..machine.device import cupy
 from ..machine.launch import Kernel, family
 from ._kinds import IDS, KIND_OF, SCALARS, bits_in, words_of
 
+SPREAD, LEAST = (64, 128, 256), 64  # columns of heads that are spread; of values that are spread together
 APART = types.Array(float32, 2, "A")  # rows that may be parts of longer ones
 
 
@@ -118,3 +122,82 @@ def placed(
         tokens // batch,
     )  # fmt: skip
     return out
+
+
+@family((halves, columns) for halves in (False, True) for columns in SPREAD)
+def heads_spreader(halves: bool, columns: int) -> Kernel:
+    """The kernel that turns heads and spreads them by a Hadamard transform: a number a thread."""
+    turn, take_turn = turning(halves), dependent_launch.take_turn
+    add, sub, mul = ptx.add, ptx.sub, ptx.mul
+    within = tuple(1 << i for i in range(5))  # steps within a warp
+    beyond = tuple(1 << i for i in range(5, columns.bit_length() - 1))
+    factor, factor_v = (np.float32(1 / math.sqrt(count)) for count in (columns, LEAST))
+
+    def kernel(
+        q: Any,  # float32 [T, H · D]
+        k: Any,  # float32 [T, HK · D]
+        v: Any,  # float32 [T, HK · D]
+        cos: Any,  # float32 [T, pairs]
+        sin: Any,
+        out: Any,  # float32 [B · H · T / B · D]
+        keys: Any,  # float32 [T · HK · D]
+        values: Any,  # float32 [T · HK · D]
+        heads: Any,
+        kv_heads: Any,
+        pairs: Any,
+        each: Any,  # tokens of a sequence, T / B
+    ) -> None:
+        take_turn()
+        both = cuda.shared.array(columns, float32)
+        token, head, i = uint32(cuda.blockIdx.y), uint32(cuda.blockIdx.x), uint32(cuda.threadIdx.x)
+        of_q, of_k = head < heads, head < heads + kv_heads
+        if of_q:
+            sequence = token // each
+            row = (sequence * heads + head) * each + (token - sequence * each)
+            value = turn(q, token, head * uint32(columns), i, cos, sin, pairs)
+        elif of_k:
+            head -= heads
+            row = token * kv_heads + head
+            value = turn(k, token, head * uint32(columns), i, cos, sin, pairs)
+        else:
+            head -= heads + kv_heads
+            row = token * kv_heads + head
+            value = v[token, head * uint32(columns) + i]
+        for half in within:
+            other = cuda.shfl_xor_sync(ALL_LANES, value, half)
+            value = sub(other, value) if i & uint32(half) else add(value, other)
+        for half in beyond:
+            both[i] = value
+            cuda.syncthreads()
+            other = both[i ^ uint32(half)]
+            cuda.syncthreads()
+            if of_k or uint32(half) < uint32(LEAST):
+                value = sub(other, value) if i & uint32(half) else add(value, other)
+        place = int64(row) * int64(columns) + int64(i)
+        if of_q:
+            out[place] = mul(value, factor)
+        elif of_k:
+            keys[place] = mul(value, factor)
+        else:
+            values[place] = mul(value, factor_v)
+
+    parameters = APART, APART, APART, ROWS, ROWS, VECTOR, VECTOR, VECTOR, *(uint32,) * 4
+    title = f"heads of {columns} by {'halves' if halves else 'neighbours'}, spread"
+    return Kernel(title, kernel, *parameters, threads=columns, early=True)
+
+
+def spread(
+    heads: tuple[Any, Any, Any], halves: bool, turns: tuple[Any, Any], batch: int
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    """Queries [B, H, T / B, D], keys [T, HK, D] and values, turned and spread, from heads of D columns."""
+    xp = cupy()
+    (tokens, count, columns), kv_heads = heads[0].shape, heads[1].shape[1]
+    cos, sin = (xp.ascontiguousarray(part) for part in turns)
+    out = xp.empty((batch, count, tokens // batch, columns), np.float32)
+    keys, values = (xp.empty((tokens, kv_heads, columns), np.float32) for _ in range(2))
+    heads_spreader(halves, columns)(
+        (count + 2 * kv_heads, tokens), (columns,), *(rows.reshape(tokens, -1) for rows in heads), cos, sin,
+        out.reshape(-1), keys.reshape(-1), values.reshape(-1), count, kv_heads, cos.shape[-1],
+        tokens // batch,
+    )  # fmt: skip
+    return out, keys, values
