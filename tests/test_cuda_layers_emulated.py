@@ -156,3 +156,19 @@ def test_scores_that_are_no_numbers(card):
     """The experts chosen are some that there are."""
     ids, _ = router.routed(on_device(np.full((1, 40), np.nan, np.float32)), 3, False, True, 1.0)
     assert ((np.asarray(ids) >= 0) & (np.asarray(ids) < 40)).all()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_scores_of_experts(card, fresh, rows):
+    """Sums of 70 numbers: a lane adds up to three, and five sums are added."""
+    x, w = (fresh.standard_normal((count, 70)).astype(np.float32) for count in (rows, 11))
+    y = np.asarray(router.scored(on_device(x), on_device(w)))
+    sizes = np.abs(x).astype(np.float64) @ np.abs(w).T
+    assert (np.abs(y - x.astype(np.float64) @ w.T) <= 16 * ULP * sizes).all()
+
+
+def test_weighted_sums(card, fresh):
+    y, weights = fresh.standard_normal((2, 3, 300)).astype(np.float32), fresh.random((2, 3), np.float32)
+    expected = (y.astype(np.float64) * weights[..., None]).sum(axis=1)
+    sizes = (np.abs(y) * weights[..., None]).sum(axis=1)
+    assert (np.abs(router.mixed(on_device(y), on_device(weights)) - expected) <= 8 * ULP * sizes).all()

@@ -14,7 +14,7 @@ from fake_cupy import Device, DeviceArray, on_device, put_gpu
 import ggmlq as gq
 from ggmlq.base import devices
 from ggmlq.cuda.machine import device
-from ggmlq.model import caches, replay
+from ggmlq.model import caches, fixed, replay
 from ggmlq.model.arithmetic import Exact, cuda
 from ggmlq.model.arithmetic.kernels import Keys, Seen
 from ggmlq.model.config import Rope
@@ -123,6 +123,8 @@ def kernels_of_layers(put):
 
     return SimpleNamespace(
         routed=routed, takes=lambda experts, used: True,
+        scored=lambda x, w: single(double(x) @ double(w).T),
+        mixed=lambda y, weights: single((double(y) * double(weights)[..., None]).sum(axis=1)),
         placed=placed,
         normed_sum=lambda x, y, w, e: (x + y, single(Exact().norm(double(x + y), e) * w)),
         gated_pair=lambda name, both: single(Exact().gated(name, *map(double, np.split(both, 2, axis=-1)))),
@@ -193,7 +195,7 @@ def card(monkeypatch):
     )  # fmt: skip
 
     layers = kernels_of_layers(put)
-    for module in (cuda, caches):
+    for module in (cuda, caches, fixed):
         monkeypatch.setattr(module, "cuda_module", lambda name: layers)
     for module in (rows, import_module("ggmlq.ops.dequantize")):
         monkeypatch.setattr(module, "cuda_module", lambda name: kernels)

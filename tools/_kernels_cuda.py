@@ -31,7 +31,8 @@ BESIDE = (
     "ggmlq.cuda.activations.layers.normer", "ggmlq.cuda.activations.layers.turner",
     "ggmlq.cuda.activations.layers.gater", "ggmlq.cuda.activations.layers.spreader",
     "ggmlq.cuda.activations.joined.sum_normer", "ggmlq.cuda.activations.joined.pair_gater",
-    "ggmlq.cuda.activations.router.router", "ggmlq.cuda.quantize.heads.heads_placer",
+    "ggmlq.cuda.activations.router.scorer", "ggmlq.cuda.activations.router.router",
+    "ggmlq.cuda.activations.router.mixer", "ggmlq.cuda.quantize.heads.heads_placer",
     "ggmlq.cuda.quantize.heads.heads_spreader",
     "ggmlq.cuda.attention.kernel.kernel", "ggmlq.cuda.attention.merge.merger",
 )  # fmt: skip

@@ -15,20 +15,17 @@ def experts(step: Step, x: Array, layer: int, activation: str, after: bool = Fal
     Weights are shares of 1 among all experts, which most families make add up to 1 again; ``after``:
     among those chosen.
     """
-    a, stem, used = step.a, f"blk.{layer}.ffn", step.config.used_experts
+    a, stem = step.a, f"blk.{layer}.ffn"
     logits = step.tell("ffn_moe_logits", a.linear(x, step.weights.matrix(f"{stem}_gate_inp")), layer)
     bias = step.weights.optional(f"{stem}_gate_inp.bias")
     if bias is not None:
         logits = step.tell("ffn_moe_probs" if after else "ffn_moe_logits_biased", logits + bias, layer)
     ids, weights = (step.joins and _routed(step, logits, layer, after)) or _chosen(step, logits, layer, after)
     inner = _gated(step, x, ids, layer, activation)
-    y = step.tell("ffn_moe_weighted", _product(step, inner, "down", ids, layer) * weights[..., None], layer)
-    if step.joins:
-        return y.sum(axis=1)
-    total = y[:, 0]
-    for i in range(1, used):
-        total = total + y[:, i]
-    return step.tell("ffn_moe_out", total, layer)
+    y = _product(step, inner, "down", ids, layer)
+    if not step.joins:
+        step.tell("ffn_moe_weighted", y * weights[..., None], layer)
+    return step.tell("ffn_moe_out", a.weighted_sum(y, weights), layer)
 
 
 def _routed(step: Step, logits: Array, layer: int, after: bool) -> tuple[Array, Array] | None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..arrays.array import QuantArray
-from ..base.devices import cuda_device, is_host
+from ..base.devices import cuda_device, cuda_module, is_host
 from ..errors import UnsupportedError
 from .arithmetic.cuda import Cuda
 from .arithmetic.kernels import Array, Keys, Seen
@@ -21,7 +21,6 @@ from .config import Rope
 from .rope import Turns
 
 FEW = 1 << 20  # weights, such as those that rank experts
-PRODUCTS = 1 << 24  # numbers that are multiplied together
 
 
 class Size(NamedTuple):
@@ -84,12 +83,10 @@ class Fixed(Cuda):
                 self.tokens[b * each : b * each + len(some)] = some
 
     def linear(self, x: Array, q: QuantArray, bias: Array | None = None) -> Array:
-        """``x @ q.T + bias``; of a few floats by CuPy, for a graph holds no product of cuBLAS."""
+        """``x @ q.T + bias``; of a few floats by a kernel, for a graph holds no product of cuBLAS."""
         if q.format.block_size > 1 or q.size > FEW:
             return super().linear(x, q, bias)
-        weights, run = q.dequantize(), max(1, PRODUCTS // q.size)
-        parts = [(x[i : i + run, None] * weights).sum(axis=-1) for i in range(0, len(x), run)]
-        y = parts[0] if len(parts) == 1 else self._xp.concatenate(parts)
+        y = cuda_module("activations.router").scored(x, q.dequantize())
         return y if bias is None else y + bias
 
     def turns(self, how: Rope, positions: Any, factors: Array | None) -> tuple[Array, Array]:

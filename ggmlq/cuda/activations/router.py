@@ -1,4 +1,4 @@
-"""The experts that tokens choose, and their weights: a warp a token, one launch.
+"""The small parts of a mixture of experts, a launch each: scores, the choice with its weights, weighted sums.
 
 The largest scores come one after the other, of equal ones the expert of the lower number. Shares are those of
 a softmax over all experts, or over those chosen; exponentials are the GPU's own.
@@ -16,11 +16,71 @@ from ..intrinsics.lane import ALL_LANES
 from ..intrinsics.language import cuda, float32, int32, int64, uint32
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family
-from .layers import ROWS, VECTOR, power_of_two
+from .layers import ROWS, THREADS, VECTOR, power_of_two
 
+ROWS_OF_WARP = 4  # of activations, which a warp multiplies with one row of weights
 LANES, MOST = 32, 1024  # experts of a token, experts
 LOG2_E, NEVER = 1 / math.log(2), -3e38
 LEAST = 2.0**-14  # of a sum of shares that others are divided by
+
+
+# --- scores -----------------------------------------------------------------------------------
+
+
+@family()
+def scorer() -> Kernel:
+    """The kernel of products of few floats: a warp has four rows and one column of the result."""
+    fma, add, take_turn = ptx.fma, ptx.add, dependent_launch.take_turn
+    warps, steps = THREADS // 32, (16, 8, 4, 2, 1)
+
+    def kernel(
+        x: Any,  # float32 [rows, columns]
+        w: Any,  # float32 [experts, columns]
+        out: Any,  # float32 [rows, experts]
+        rows: Any,
+        experts: Any,
+        columns: Any,
+    ) -> None:
+        take_turn()
+        lane = uint32(cuda.threadIdx.x) & uint32(31)
+        expert = uint32(cuda.blockIdx.x) * uint32(warps) + (uint32(cuda.threadIdx.x) >> uint32(5))
+        if expert < experts:
+            row, last = uint32(cuda.blockIdx.y) * uint32(ROWS_OF_WARP), rows - uint32(1)
+            r1, r2, r3 = min(row + uint32(1), last), min(row + uint32(2), last), min(row + uint32(3), last)
+            a, b, c, d, at = float32(0), float32(0), float32(0), float32(0), lane
+            while at < columns:
+                value = w[expert, at]
+                a, b = fma(x[row, at], value, a), fma(x[r1, at], value, b)
+                c, d = fma(x[r2, at], value, c), fma(x[r3, at], value, d)
+                at = uint32(at + uint32(32))
+            for step in steps:
+                a = add(a, cuda.shfl_xor_sync(ALL_LANES, a, step))
+                b = add(b, cuda.shfl_xor_sync(ALL_LANES, b, step))
+                c = add(c, cuda.shfl_xor_sync(ALL_LANES, c, step))
+                d = add(d, cuda.shfl_xor_sync(ALL_LANES, d, step))
+            if lane == uint32(0):
+                out[row, expert] = a
+                if row + uint32(1) < rows:
+                    out[r1, expert] = b
+                if row + uint32(2) < rows:
+                    out[r2, expert] = c
+                if row + uint32(3) < rows:
+                    out[r3, expert] = d
+
+    parameters = ROWS, ROWS, ROWS, uint32, uint32, uint32
+    return Kernel("scores of experts", kernel, *parameters, threads=THREADS, early=True)
+
+
+def scored(x: Any, w: Any) -> Any:
+    """Rows x [T, K] times few rows w [E, K] of float32, [T, E]."""
+    xp, (rows, columns), experts = cupy(), x.shape, len(w)
+    out = xp.empty((rows, experts), np.float32)
+    grid = -(-experts // (THREADS // 32)), -(-rows // ROWS_OF_WARP)
+    scorer()(grid, (THREADS,), xp.ascontiguousarray(x), xp.ascontiguousarray(w), out, rows, experts, columns)
+    return out
+
+
+# --- the choice -------------------------------------------------------------------------------
 
 
 @family()
@@ -110,3 +170,41 @@ def routed(scores: Any, used: int, after: bool, of_one: bool, scale: float) -> t
         int(of_one), bits,
     )  # fmt: skip
     return ids.reshape(tokens, used), weights.reshape(tokens, used)
+
+
+# --- sums -------------------------------------------------------------------------------------
+
+
+@family()
+def mixer() -> Kernel:
+    """The kernel that adds up the results of a token's experts by their weights."""
+    fma, take_turn = ptx.fma, dependent_launch.take_turn
+
+    def kernel(
+        y: Any,  # float32 [T · U, columns]
+        weights: Any,  # float32 [T · U]
+        out: Any,  # float32 [T, columns]
+        used: Any,
+        columns: Any,
+    ) -> None:
+        take_turn()
+        token = uint32(cuda.blockIdx.y)
+        column = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
+        if column < columns:
+            total, use, end = float32(0), token * used, (token + uint32(1)) * used
+            while use < end:
+                total = fma(y[use, column], weights[use], total)
+                use = uint32(use + uint32(1))
+            out[token, column] = total
+
+    parameters = ROWS, VECTOR, ROWS, uint32, uint32
+    return Kernel("weighted sum of experts", kernel, *parameters, threads=THREADS, early=True)
+
+
+def mixed(y: Any, weights: Any) -> Any:
+    """Results of experts [T, U, N] added up by weights [T, U], [T, N]."""
+    xp, (tokens, used, columns) = cupy(), y.shape
+    out = xp.empty((tokens, columns), np.float32)
+    rows, flat = xp.ascontiguousarray(y).reshape(-1, columns), xp.ascontiguousarray(weights).reshape(-1)
+    mixer()((-(-columns // THREADS), tokens), (THREADS,), rows, flat, out, used, columns)
+    return out

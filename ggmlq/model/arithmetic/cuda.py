@@ -127,6 +127,10 @@ class Cuda(Kernels):
             router.routed(scores, used, after, of_one, scale) if router.takes(scores.shape[1], used) else None
         )
 
+    def weighted_sum(self, y: Array, weights: Array) -> Array:
+        """Results of experts added up by their weights, in one launch."""
+        return cuda_module("activations.router").mixed(y, weights)
+
     def ranked(self, shares: Array) -> Array:
         """Experts from the largest share on: each one's place is the number of those before it."""
         xp, count = namespace(shares), shares.shape[-1]

@@ -110,6 +110,14 @@ class Kernels:
         """The experts [T, U] of the largest scores and their weights; None where it takes several steps."""
         return None
 
+    def weighted_sum(self, y: Array, weights: Array) -> Array:
+        """Results of experts [T, U, N] added up by weights [T, U], one after the other."""
+        weighted = y * weights[..., None]
+        total = weighted[:, 0]
+        for i in range(1, weighted.shape[1]):
+            total = total + weighted[:, i]
+        return total
+
     def scores(self, q: Array, k: QuantArray) -> Array:
         """Queries times keys of one head, [T, S]."""
         return q @ self.real(k.dequantize()).T
