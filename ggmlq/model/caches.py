@@ -50,7 +50,7 @@ class Memory:
         ]  # fmt: skip
         self.steps: dict[Any, Any] = {}  # recorded ones, by their sizes; False where there can be none
         self.reason = ""  # why there is none
-        self.arena: Any = None  # the memory that recorded steps work in
+        self.stream, self.arenas = 0, dict[int, Any]()  # on which steps run, and memory that they work in
         self._value_width = config.value_width
         first = self.layers[0]
         self._turned = (0, 0) if self.shared else (_columns(first.k, True), _columns(first.v, False))
@@ -191,6 +191,8 @@ class Cache:
         size = room, batch, types, stream
         memory = None if spare is None else spare.take(size)
         self.memory = memory or Memory(config, room, types, device, batch)
+        if spare is not None:
+            self.memory.stream, self.memory.arenas = stream, spare.arenas
         self.parts = [Part(self.memory, number, positions) for number in range(batch)]
         if spare is not None:
             weakref.finalize(self, spare.give, size, self.memory).atexit = False
@@ -221,9 +223,13 @@ class Cache:
 
 
 class Spare:
-    """The memory of the last cache that was dropped, with its recorded steps."""
+    """The memory of the last cache that was dropped, with its recorded steps.
+
+    ``arenas``: memory in which the steps of all caches of a model work, by streams.
+    """
 
     def __init__(self) -> None:
+        self.arenas: dict[int, Any] = {}
         self._of: tuple[Hashable, Memory] | None = None
 
     def take(self, size: Hashable) -> Memory | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
+from threading import Lock
 from typing import Any
 
 from ..base.devices import cuda_device
@@ -23,22 +24,31 @@ FEW = 16  # tokens of a sequence, up to which sizes are exact, and by which they
 ROWS = 2560  # tokens of a step: with more the device takes longer than the host
 LAYERS = 4  # of several tokens that a graph has
 STEPS = 32  # recorded ones of a cache
+UNIT = 512  # bytes by which CuPy allocates
 
-Walk = Callable[
-    [Cuda, Any, Array], Iterator[Array]
-]  # (arithmetic, rows, tokens): rows of layers, then logits
+# (arithmetic, rows, tokens): the rows behind each layer, then logits.
+Walk = Callable[[Cuda, Any, Array], Iterator[Array]]
 
 
 class Arena:
-    """The stream that steps of a cache are recorded on, and the memory that all of them share."""
+    """The memory that all recorded steps of a model on a stream share, and the stream that records them.
 
-    kept_for_graphs = True  # what it gives back serves later steps of these graphs, and nobody else
+    Graphs follow each other on that one stream, so what one leaves serves the next: all of them together
+    take the memory of the largest. ``version`` counts how often the pool gave memory back to the device,
+    where it had run out: graphs from before must not run any more.
+    """
+
+    kept_for_graphs = True  # what is free serves these graphs alone
 
     def __init__(self, xp: Any) -> None:
         self.stream, self._pool = xp.cuda.Stream(non_blocking=True), xp.cuda.MemoryPool()
+        self.lock, self.version, self._total = Lock(), 0, 0
 
     def __call__(self, size: int) -> Any:
-        return self._pool.malloc(size)
+        memory, before = self._pool.malloc(size), self._total
+        self._total = self._pool.total_bytes()
+        self.version += self._total not in (before, before - (-size // UNIT) * UNIT)
+        return memory
 
 
 class Replay:
@@ -47,22 +57,24 @@ class Replay:
     def __init__(self, a: Cuda, memory: Memory, size: Size) -> None:
         self._xp = cuda_device().cupy()
         self._a = Fixed(a, memory, size)
-        if memory.arena is None:
-            memory.arena = Arena(self._xp)
-        self._ran, self._graphs = False, list[Any]()
+        if memory.stream not in memory.arenas:
+            memory.arenas[memory.stream] = Arena(self._xp)
+        self._arena: Arena = memory.arenas[memory.stream]
+        self._ran, self._graphs, self._version = False, list[Any](), 0
         self._logits: Any = None
 
     def __call__(self, memory: Memory, tokens: Sequence[Any], starts: Sequence[int], walk: Walk) -> Array:
         """Logits [B, vocabulary] behind more tokens of each sequence."""
-        self._a.set(tokens, starts)
-        if self._graphs:
-            for graph in self._graphs:
-                graph.launch()
-        elif self._ran:
-            self._record(memory, walk)
-        else:
-            return self._run(memory, walk)
-        return self._logits.copy()
+        with self._arena.lock:  # another thread's graphs would write where these go on reading
+            self._a.set(tokens, starts)
+            if not self._ran:
+                return self._run(memory, walk)
+            if self._graphs and self._version == self._arena.version:
+                for graph in self._graphs:
+                    graph.launch()
+            else:
+                self._record(memory, walk)
+            return self._logits.copy()
 
     def _begin(self, memory: Memory, walk: Walk) -> Iterator[Array]:
         self._a.begin()
@@ -70,7 +82,7 @@ class Replay:
 
     def _run(self, memory: Memory, walk: Walk) -> Array:
         """Run the step as it is, so that all kernels and the memory are there."""
-        arena, xp = memory.arena, self._xp
+        arena, xp = self._arena, self._xp
         xp.cuda.runtime.deviceSynchronize()
         with arena.stream, xp.cuda.using_allocator(arena):
             for x in self._begin(memory, walk):
@@ -81,7 +93,8 @@ class Replay:
 
     def _record(self, memory: Memory, walk: Walk) -> None:
         """Record the step, and launch each graph as soon as it is there."""
-        arena, xp, graphs = memory.arena, self._xp, list[Any]()
+        arena, xp, graphs = self._arena, self._xp, list[Any]()
+        self._graphs, self._logits, self._version = [], None, arena.version
         stream = xp.cuda.get_current_stream()
         parts = len(memory.layers) + 2  # the embedding, each layer, the logits
         each = LAYERS if self._a.size.each > 1 else parts
