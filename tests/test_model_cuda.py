@@ -269,6 +269,27 @@ def test_prompts_again(card, fresh, tmp_path, monkeypatch, family):
     assert (launches, card.recorded) == ([0, graphs, graphs, graphs], graphs)
 
 
+def test_graphs_whose_memory_was_given_back(card, fresh, tmp_path):
+    """A pool that runs out frees what is free, which graphs may write to: they are recorded anew."""
+    total = SimpleNamespace(bytes=0)
+    pool = SimpleNamespace(malloc=lambda size: size, total_bytes=lambda: total.bytes)
+    card.cupy.cuda.MemoryPool = lambda: pool
+    arena = replay.Arena(card.cupy)
+    for size, then, version in ((1000, 1024, 0), (512, 1024, 0), (5000, 6144, 0), (9000, 9216, 1)):
+        total.bytes = then
+        assert (arena(size), arena.version) == (size, version)
+    path = family_model(tmp_path / "m.gguf", "llama", int(fresh.integers(1 << 30)), types=("q8_0",))
+    m = gq.model.load(path, device="cuda", cache="f32")
+    cache = m.cache(20)
+    for i in range(6):
+        logits = m.run(np.array([5 + i]), cache)
+        if i == 3:
+            next(iter(cache.memory.arenas.values())).version += 1
+    assert (card.recorded, cache.reason) == (2, "")
+    expected = gq.model.load(path, arithmetic="exact", cache="f32").logits(range(5, 11))
+    assert gq.nmse(np.asarray(logits[-1]), expected[-1]) < ROUNDED
+
+
 @pytest.mark.drawn(4)
 @pytest.mark.parametrize("family", [name for name in NAMES if name != "deepseek-lite"])
 def test_sequences_together(card, fresh, tmp_path, family):
