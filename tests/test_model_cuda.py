@@ -13,6 +13,7 @@ from fake_cupy import Device, DeviceArray, on_device, put_gpu
 
 import ggmlq as gq
 from ggmlq.base import devices
+from ggmlq.commands import _talk
 from ggmlq.cuda.machine import device
 from ggmlq.model import caches, fixed, replay
 from ggmlq.model.arithmetic import Exact, cuda
@@ -267,6 +268,24 @@ def test_prompts_again(card, fresh, tmp_path, monkeypatch, family):
         del cache
     graphs = m.config.layers + 2
     assert (launches, card.recorded) == ([0, graphs, graphs, graphs], graphs)
+
+
+def test_a_talk(card, fresh, tmp_path):
+    """Its steps begin before tokens have arrived; what a stop makes needless is cut off the cache."""
+    path = family_model(tmp_path / "m.gguf", "qwen3", int(fresh.integers(1 << 30)), types=("q8_0",))
+    m = gq.model.load(path, device="cuda", cache="f32")
+    tokens = fresh.integers(3, 259, 9).tolist()
+    words = list(m.generate(tokens, 8))
+    for stop in (frozenset(), frozenset(words[5:6])):
+        talk = _talk.Talk(m, _talk.Sampling(), fresh, stop, 64)
+        talk.hear(tokens)
+        end = words.index(words[5]) if stop else 8
+        assert list(talk.answer(8)) == words[:end]
+        assert talk.reason == ("stop" if stop else "length")
+        assert len(talk.cache) == len(talk.tokens) == 9 + min(end, 7)
+        assert talk.said.tokens == min(end, 7)
+        talk.hear([*tokens, 5])
+        assert list(talk.answer(2)) == list(m.generate([*tokens, 5], 2))
 
 
 def test_graphs_whose_memory_was_given_back(card, fresh, tmp_path):

@@ -14,7 +14,7 @@ from .. import gguf
 from ..base.devices import is_host, namespace, to_host
 from ..errors import ShapeError, UnsupportedError
 from .arithmetic import Cuda, Kernels, arithmetic_of
-from .batch import Piece, checked, continued, is_batch, portions, several_of, tokens_of
+from .batch import Best, Piece, checked, continued, is_batch, portions, several_of, tokens_of
 from .caches import Cache, Part, Spare
 from .config import Config
 from .families import Family, family_of
@@ -81,6 +81,8 @@ class Model:
         The file that it was loaded from.
     types : pair of str
         Types of keys and values.
+    best : function or None
+        ``best(logits)`` of rows on a GPU: the best tokens there, and a function that waits for them alone.
     """
 
     def __init__(
@@ -94,7 +96,8 @@ class Model:
         self.config: Config = self._family.read(file.metadata, str(architecture), context)
         self.types = cache
         self._weights = Weights(file, self._arithmetic)
-        self._spare = Spare()
+        self._spare, self._on_gpu = Spare(), isinstance(self._arithmetic, Cuda)
+        self.best: Best | None = self._arithmetic.best
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -187,7 +190,7 @@ class Model:
         else:
             caches = [self.cache(length) for length in lengths]
         pieces, draw = portions(sequences, BATCH), partial(sampling.draw_each, rngs=rngs)
-        best = None if temperature else self._arithmetic.best
+        best = None if temperature else self.best
         steps = continued(self._together, caches, pieces, n, draw, best, frozenset(stop))
         return steps if batch else (int(step[0]) for step in steps)
 
@@ -250,10 +253,6 @@ class Model:
         """
         device, spare = self._arithmetic.device, self._spare if self._on_gpu else None
         return Cache(self.config, max(positions, 1), self.types, device, batch, spare)
-
-    @property
-    def _on_gpu(self) -> bool:
-        return isinstance(self._arithmetic, Cuda)
 
     def run(self, tokens: NDArray[np.int64], cache: Cache, last: bool = False) -> Array:
         """Logits of tokens behind those of a cache, which grows by them; ``last``: of the last one alone.
