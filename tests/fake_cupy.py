@@ -37,7 +37,7 @@ class DeviceArray(np.ndarray):
     def data(self):
         return SimpleNamespace(device_id=self.number, ptr=self.ctypes.data)
 
-    def get(self):
+    def get(self, stream=None):
         return np.array(self)
 
 

@@ -10,10 +10,13 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 from emulated_gpu import put_emulated
 from fake_cupy import on_device
 
-from ggmlq.cuda.activations import layers
+import ggmlq as gq
+from ggmlq.cuda.activations import joined, layers, router
+from ggmlq.cuda.quantize import heads
 from ggmlq.model.arithmetic import Exact
 from ggmlq.model.config import Rope
 from ggmlq.model.rope import turned, turns
+from ggmlq.ops.rotation import hadamard
 
 ULP = 2.0**-24  # half a unit in the last place of float32
 HOST = Exact()
@@ -22,7 +25,8 @@ HOST = Exact()
 @pytest.fixture
 def card(monkeypatch):
     state = put_emulated(monkeypatch)
-    monkeypatch.setattr(layers, "cupy", lambda: state.cupy)
+    for module in (layers, joined, router, heads):
+        monkeypatch.setattr(module, "cupy", lambda: state.cupy)
     return state
 
 
@@ -57,3 +61,114 @@ def test_gates(card, fresh, name):
     y = np.asarray(layers.gated(name, on_device(gate), on_device(up)))
     expected = HOST.gated(name, gate.astype(np.float64), up.astype(np.float64))
     assert np.allclose(y, expected, rtol=256 * ULP, atol=256 * ULP)
+
+
+@pytest.mark.parametrize("columns", [40, 600])
+def test_a_sum_and_its_norm(card, fresh, columns):
+    """The sum is that of float32, and the norm that of the sum."""
+    x, y = fresh.standard_normal((2, 3, columns)).astype(np.float32)
+    weights = fresh.standard_normal(columns).astype(np.float32)
+    sums, normed = joined.normed_sum(on_device(x), on_device(y), on_device(weights), 1e-5)
+    assert np.array_equal(sums, x + y)
+    expected = HOST.norm((x + y).astype(np.float64), 1e-5) * weights
+    assert np.allclose(normed, expected, rtol=64 * ULP, atol=0)
+
+
+@pytest.mark.parametrize("name", layers.GATES)
+def test_gates_of_pairs(card, fresh, name):
+    both = 3 * fresh.standard_normal((2, 2, 140)).astype(np.float32)
+    apart = layers.gated(name, on_device(both[..., :70]), on_device(both[..., 70:]))
+    assert np.array_equal(joined.gated_pair(name, on_device(both)), apart)
+
+
+@pytest.mark.parametrize("halves", [False, True])
+@pytest.mark.parametrize("name", ["f16", "f32", "bf16"])
+def test_heads_turned_and_put(card, fresh, name, halves):
+    """Columns of one product, of two sequences; rows of the cache that no id names stay."""
+    dims, batch, each, count, kv_heads, columns, columns_v = 32, 2, 3, 4, 2, 40, 24
+    tokens, wide = batch * each, count * columns + kv_heads * (columns + columns_v)
+    product = on_device(fresh.standard_normal((tokens, wide)).astype(np.float32))
+    q, k, v = np.split(product, [count * columns, (count + kv_heads) * columns], axis=1)
+    parts = [x.reshape(tokens, -1, size) for x, size in ((q, columns), (k, columns), (v, columns_v))]
+    how = Rope(dims, halves, 10000.0)
+    angles = [part.astype(np.float32) for part in turns(how, np.sort(fresh.choice(600, tokens, False)))]
+    ids = fresh.permutation(30)[: tokens * kv_heads].reshape(tokens, kv_heads)
+    rows = [fresh.standard_normal((30, size)).astype(np.float32) for size in (columns, columns_v)]
+    cache = [gq.quantize(x, name) for x in rows]
+    on_card = [gq.QuantArray(one.format, one.shape, on_device(one.raw)) for one in cache]
+    for one in on_card:
+        card.memory.add(one.raw)
+    card.memory.add(product)
+    y = heads.placed(parts, halves, list(map(on_device, angles)), on_device(ids), on_card, batch)
+    turned_q, turned_k = (turned(np.asarray(x, np.float64), how, *angles) for x in parts[:2])
+    expected = turned_q.reshape(batch, each, count, columns).transpose(0, 2, 1, 3)
+    assert np.abs(np.asarray(y) - expected).max() <= 4 * ULP * np.abs(product).max()
+    fraction = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 4 * ULP}[name]
+    for one, before, new in zip(on_card, cache, (turned_k, np.asarray(parts[2], np.float64)), strict=True):
+        after = gq.QuantArray(one.format, one.shape, np.array(one.raw)).dequantize(np.float64)
+        written, there = after[ids.reshape(-1)], new.reshape(tokens * kv_heads, -1)
+        assert np.abs(written - there).max() <= 1.01 * fraction * np.abs(there).max() + 2.0**-24
+        others = np.setdiff1d(np.arange(30), ids)
+        assert np.array_equal(after[others], before.dequantize(np.float64)[others])
+
+
+@pytest.mark.parametrize("columns", [64, 256])
+@pytest.mark.parametrize("halves", [False, True])
+def test_heads_turned_and_spread(card, fresh, columns, halves):
+    """Keys and queries over all their columns, values over 64; sums of 256 numbers, halved step by step."""
+    dims, batch, each, count, kv_heads = 32, 2, 1, 2, 1
+    tokens = batch * each
+    product = on_device(fresh.standard_normal((tokens, (count + 2 * kv_heads) * columns)).astype(np.float32))
+    parts = np.split(product, [count * columns, (count + kv_heads) * columns], axis=1)
+    q, k, v = (x.reshape(tokens, -1, columns) for x in parts)
+    how = Rope(dims, halves, 10000.0)
+    angles = [part.astype(np.float32) for part in turns(how, np.sort(fresh.choice(600, tokens, False)))]
+    card.memory.add(product)
+    results = heads.spread((q, k, v), halves, list(map(on_device, angles)), batch)
+    plain = [np.asarray(x, np.float64) for x in (q, k, v)]
+    plain[:2] = [turned(x, how, *angles) for x in plain[:2]]
+    for x, y, size in zip(plain, results, (columns, columns, 64), strict=True):
+        expected = hadamard(x.reshape(-1, size)).reshape(x.shape)
+        if y is results[0]:
+            expected = expected.reshape(batch, each, count, columns).transpose(0, 2, 1, 3)
+        assert y.shape == expected.shape
+        assert np.abs(np.asarray(y) - expected).max() <= 16 * ULP * columns**0.5 * np.abs(product).max()
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("experts", "used"), [(6, 2), (40, 4), (128, 8)])
+def test_choice_of_experts(card, fresh, experts, used, after):
+    """The largest scores, of equal ones the first; an exponential is off by some units in the last place."""
+    scores = fresh.integers(-20, 20, (3, experts)).astype(np.float32) / 4
+    scores[1] = fresh.standard_normal(experts)
+    of_one = bool(fresh.integers(2))
+    ids, weights = router.routed(on_device(scores), used, after, of_one, 2.5)
+    expected = np.argsort(-scores, axis=-1, kind="stable")[:, :used]
+    assert np.array_equal(ids, expected)
+    shares = HOST.softmax(scores.astype(np.float64))
+    shares = np.take_along_axis(shares, expected, -1)
+    if after or of_one:
+        shares = shares / shares.sum(axis=-1, keepdims=True)
+    assert np.allclose(weights, 2.5 * shares, rtol=256 * ULP, atol=0)
+
+
+def test_scores_that_are_no_numbers(card):
+    """The experts chosen are some that there are."""
+    ids, _ = router.routed(on_device(np.full((1, 40), np.nan, np.float32)), 3, False, True, 1.0)
+    assert ((np.asarray(ids) >= 0) & (np.asarray(ids) < 40)).all()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_scores_of_experts(card, fresh, rows):
+    """Sums of 70 numbers: a lane adds up to three, and five sums are added."""
+    x, w = (fresh.standard_normal((count, 70)).astype(np.float32) for count in (rows, 11))
+    y = np.asarray(router.scored(on_device(x), on_device(w)))
+    sizes = np.abs(x).astype(np.float64) @ np.abs(w).T
+    assert (np.abs(y - x.astype(np.float64) @ w.T) <= 16 * ULP * sizes).all()
+
+
+def test_weighted_sums(card, fresh):
+    y, weights = fresh.standard_normal((2, 3, 300)).astype(np.float32), fresh.random((2, 3), np.float32)
+    expected = (y.astype(np.float64) * weights[..., None]).sum(axis=1)
+    sizes = (np.abs(y) * weights[..., None]).sum(axis=1)
+    assert (np.abs(router.mixed(on_device(y), on_device(weights)) - expected) <= 8 * ULP * sizes).all()

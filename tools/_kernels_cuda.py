@@ -30,6 +30,10 @@ BESIDE = (
     "ggmlq.cuda.activations.floats.kernel", "ggmlq.cuda.epilogue.bias.adder",
     "ggmlq.cuda.activations.layers.normer", "ggmlq.cuda.activations.layers.turner",
     "ggmlq.cuda.activations.layers.gater", "ggmlq.cuda.activations.layers.spreader",
+    "ggmlq.cuda.activations.joined.sum_normer", "ggmlq.cuda.activations.joined.pair_gater",
+    "ggmlq.cuda.activations.router.scorer", "ggmlq.cuda.activations.router.router",
+    "ggmlq.cuda.activations.router.mixer", "ggmlq.cuda.quantize.heads.heads_placer",
+    "ggmlq.cuda.quantize.heads.heads_spreader",
     "ggmlq.cuda.attention.kernel.kernel", "ggmlq.cuda.attention.merge.merger",
 )  # fmt: skip
 # Families of which caches take rows of float32, no two to the same place.

@@ -12,6 +12,7 @@ import numpy as np
 from ..base.devices import to_host
 from ..errors import ShapeError
 from ..model import Model
+from ..model.batch import RECORDED
 from ..model.sampling import Sampling
 
 
@@ -73,8 +74,9 @@ class Talk:
         """Yield the tokens of an answer, without the one that ends it."""
         self.reason = "interrupted"
         for i in range(most):
-            token = self.sampling.draw(self._logits, self.rng)
+            token, following = self._drawn(RECORDED <= i < most - 1)
             if token in self.stop:
+                self.cache.truncate(len(self.tokens))
                 self.reason = "stop"
                 return
             self.count += 1
@@ -84,12 +86,26 @@ class Talk:
             if len(self.tokens) + 1 >= self.positions:
                 self.reason = "context"
                 return
-            begin = time.perf_counter()
-            self._logits = _arrived(self.model.run(np.array([token]), self.cache)[-1])
-            self.said.seconds += time.perf_counter() - begin
+            if following is None:
+                begin = time.perf_counter()
+                following = _arrived(self.model.run(np.array([token]), self.cache)[-1])
+                self.said.seconds += time.perf_counter() - begin
+            self._logits = following
             self.said.tokens += 1
             self.tokens.append(token)
         self.reason = "length"
+
+    def _drawn(self, ahead: bool) -> tuple[int, Any]:
+        """The next token, and the logits behind it if the step began before the token arrived from a GPU."""
+        begin, best, following = time.perf_counter(), self.model.best, None
+        if best is None or self.sampling.temperature:
+            return self.sampling.draw(self._logits, self.rng), None
+        ids, arrived = best(self._logits[None])
+        if ahead and len(self.tokens) + 1 < self.positions:
+            following = self.model.run(ids, self.cache)[-1]
+        token = int(arrived()[0])
+        self.said.seconds += time.perf_counter() - begin
+        return token, following
 
 
 def _arrived(logits: Any) -> Any:

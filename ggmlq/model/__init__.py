@@ -4,8 +4,10 @@ From a call down:
 
     model.py       load, Model: logits, generate, nodes
     families/      which parts make a layer, one file a family
-    step.py        the parts: norms, products, attention, experts; each tells its node
-    replay.py      a step of one token on a GPU, recorded as a CUDA graph
+    step.py        the parts: norms, products, attention; each tells its node
+    experts.py     mixtures of experts
+    replay.py      steps on a GPU, recorded as CUDA graphs
+    fixed.py       the arithmetic of such a step, whose tokens and positions are numbers on the device
     arithmetic/    how parts multiply: the fastest kernels, float64, llama.cpp's rounding, a GPU
     rope.py        turning by positions
     batch.py       sequences of any lengths that go through the layers together

@@ -5,16 +5,20 @@ Attention alone goes sequence by sequence, each over its own cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.devices import is_host, to_host
+from ..base.devices import is_host, namespace, to_host
 from ..base.text import short
 from ..errors import ShapeError
-from .caches import Cache
+from .caches import Cache, Part
+
+ENDED = -1  # in place of a token
+RECORDED = 2  # steps until they are replayed: the first ones take the host so long that tokens do not wait
+Best = Callable[[Any], tuple[Any, Callable[[], NDArray[np.int64]]]]
 
 
 class Piece(NamedTuple):
@@ -24,15 +28,10 @@ class Piece(NamedTuple):
     tokens: NDArray[np.int64]
 
 
-class Batch:
-    """The caches of sequences, with the rows that each has among the tokens of a step."""
-
-    def __init__(self, caches: Sequence[Cache], counts: Sequence[int]) -> None:
-        ends = np.cumsum(counts).tolist()
-        self.parts = [
-            (cache, slice(end - count, end)) for cache, count, end in zip(caches, counts, ends, strict=True)
-        ]
-        self.ends = [end - 1 for end in ends]  # the last row of each
+def tokens_of(pieces: Sequence[Piece]) -> Any:
+    """The tokens of pieces, one after the other, on their device."""
+    tokens = [piece.tokens for piece in pieces]
+    return tokens[0] if len(tokens) == 1 else namespace(tokens[0]).concatenate(tokens)
 
 
 def is_batch(tokens: Any) -> bool:
@@ -73,11 +72,17 @@ def checked(call: str, tokens: Any, vocabulary: int, context: int) -> NDArray[np
 
 
 def portions(sequences: Sequence[NDArray[np.int64]], most: int) -> Iterator[list[Piece]]:
-    """The pieces of sequences that go together, one after the other, up to ``most`` tokens."""
+    """The pieces of sequences that go together, one after the other, up to ``most`` tokens.
+
+    Sequences that are no longer than that are not cut.
+    """
     pieces: list[Piece] = []
     room = most
     for i, tokens in enumerate(sequences):
         start = 0
+        if pieces and room < len(tokens) <= most:
+            yield pieces
+            pieces, room = [], most
         while start < len(tokens):
             piece = Piece(i, tokens[start : start + room])
             pieces.append(piece)
@@ -87,3 +92,43 @@ def portions(sequences: Sequence[NDArray[np.int64]], most: int) -> Iterator[list
                 pieces, room = [], most
     if pieces:
         yield pieces
+
+
+def continued(
+    together: Callable[[list[Piece], Sequence[Part], bool], Any], caches: Sequence[Cache],
+    beginnings: Iterable[list[Piece]], n: int, draw: Callable[[Any, list[int]], Sequence[int]],
+    best: Best | None, stop: frozenset[int],
+) -> Iterator[NDArray[np.int64]]:  # fmt: skip
+    """Yield up to n steps, a token for each sequence in each, -1 for those that ended.
+
+    ``together(pieces, parts, last)``: logits behind pieces of sequences. ``draw(rows, sequences)``: their
+    tokens. ``best(rows)``: the best tokens on a GPU, and a function that waits for them; with it a step
+    begins before the tokens that it goes on from have arrived on the host, in vain where a sequence ends.
+    """
+    parts = [part for cache in caches for part in cache.parts]
+    logits: dict[int, Any] = {}
+    for pieces in beginnings:
+        rows = together(pieces, parts, True)
+        logits |= {piece.sequence: row for piece, row in zip(pieces, rows, strict=True)}
+    live, following = list(logits), None
+    if len(live) > len(rows):
+        rows = namespace(rows).stack([*logits.values()])
+    del logits
+    for i in range(n):
+        step = np.full(len(parts), ENDED)
+        if best is None or i < RECORDED:
+            step[live] = draw(rows, live)
+        else:
+            ids, arrived = best(rows)
+            if i + 1 < n:
+                following = together([Piece(b, ids[j : j + 1]) for j, b in enumerate(live)], parts, True)
+            step[live] = arrived()
+        yield step
+        going = [j for j, b in enumerate(live) if step[b] not in stop]
+        if not going or i + 1 == n:
+            return
+        some, live = len(going) < len(live), [live[j] for j in going]
+        if following is None:
+            rows = together([Piece(b, step[b : b + 1]) for b in live], parts, True)
+        else:
+            rows, following = following[going] if some else following, None

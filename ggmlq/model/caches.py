@@ -1,4 +1,9 @@
-"""``Cache``: keys and values of all layers, for one sequence.
+"""``Cache``: keys and values of all layers, for one sequence or for several that grow together.
+
+    Memory   the arrays of all layers, and on a GPU the steps that were recorded over them
+    Part     a sequence of it, with the number of its positions
+    Cache    the parts that one call has
+    Spare    the memory of a cache that was dropped, for the next one of that size
 
 Keys and values in blocks are turned before they are stored, as llama.cpp does it: a Hadamard transform of 64
 columns, of more for keys, if heads have a multiple of 64. Outliers then cost less. Queries are turned alike,
@@ -7,96 +12,250 @@ and results are turned back.
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Hashable
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..arrays.array import QuantArray
-from ..base.devices import cuda_module, is_host, namespace
+from ..base.devices import cuda_driver, cuda_module, is_host, namespace
 from ..errors import BlockIndexError
 from ..ops.cache import KVCache
 from ..ops.rotation import hadamard
 from .arithmetic.kernels import Keys
 from .config import Config
+from .rope import Turns
 
 Array = Any  # an array of the arithmetic's type
+Heads = tuple[Array, Array, Array]  # queries [T, H, D], keys [T, HK, D] and values
+FLOATS, SPREAD = {"f16", "bf16", "f32"}, (64, 128, 256)  # types, and columns that one launch spreads
 LEAST = 64  # columns that are turned together
+STEP, PARTS = 256, 8  # positions by which memory on a GPU grows; of long caches so many parts of their length
 
 
-class Cache:
-    """Caches of a model's layers for ``positions`` positions."""
+class Memory:
+    """Keys and values of all layers, for ``batch`` sequences of at most ``room`` positions."""
 
-    def __init__(self, config: Config, positions: int, types: tuple[str, str], device: str = "cpu") -> None:
+    def __init__(self, config: Config, room: int, types: tuple[str, str], device: str, batch: int) -> None:
         k, v = types
-        self.positions = positions
-        self.replay: Any = None  # the recorded step of one token, False where there can be none
-        self.reason = ""  # why there is none
+        self.room, self.batch, self.shared = room, batch, config.shared
         self.layers = [
             KVCache(
-                heads, config.key_width, positions, k=k, v=v, width_v=config.value_width,
+                heads, config.key_width, room, k=k, v=v, batch=batch, width_v=config.value_width,
                 shared=config.shared, device=device,
             )
             for heads in config.kv_heads
         ]  # fmt: skip
-        self._rows = [(layer.k[0], layer.v[0]) for layer in self.layers]  # [HK, positions, D]
+        self.steps: dict[Any, Any] = {}  # recorded ones, by their sizes; False where there can be none
+        self.reason = ""  # why there is none
+        self.stream, self.arenas = 0, dict[int, Any]()  # on which steps run, and memory that they work in
+        self._value_width = config.value_width
         first = self.layers[0]
-        self._shared = config.shared
-        self._turned = (_columns(first.k, True), _columns(first.v, False)) if not self._shared else (0, 0)
+        self._turned = (0, 0) if self.shared else (_columns(first.k, True), _columns(first.v, False))
+        names, alike = {first.k.format.name, first.v.format.name}, config.key_width == config.value_width
+        self._joins = device != "cpu" and not self.shared and len(names) == 1 and names <= FLOATS
+        self._spreads = device != "cpu" and alike and config.key_width in SPREAD
+        self._spreads &= self._turned == (config.key_width, LEAST)
 
-    def __len__(self) -> int:
-        """The positions of the layer that has the fewest: within a step others are ahead."""
-        return min(len(layer) for layer in self.layers)
+    def turned(self, q: Array, k: Array, v: Array | None) -> tuple[Array, Array, Array | None]:
+        """Queries, keys and values, turned as types in blocks want it."""
+        keys, values = self._turned
+        return _turn(q, keys), _turn(k, keys), None if v is None else _turn(v, values)
+
+    def back(self, y: Array) -> Array:
+        """Results of attention as they were before values were turned."""
+        return _turn(y, self._turned[1])
+
+    def placed(self, layer: int, heads: Heads, turns: Turns, places: Array, batch: int) -> Array | None:
+        """Queries [B, H, T / B, D] turned, while keys, turned, and values are put; None on the host.
+
+        It is one launch for floats, and three for types in blocks; None also for other widths.
+        """
+        cache = self.layers[layer]
+        if self._joins:
+            rows = cache.k, cache.v
+            q = cuda_module("quantize.heads").placed(heads, turns.neox, turns[1:], places, rows, batch)
+            for one in rows:
+                one.written()
+        elif self._spreads:
+            q, k, v = cuda_module("quantize.heads").spread(heads, turns.neox, turns[1:], batch)
+            cache.put(places, k, v)
+        else:
+            q = None
+        return q
+
+    def rows(self, layer: int, first: int, batch: int, count: int) -> Keys:
+        """The first positions of some sequences, without a copy; values may be columns of the keys."""
+        cache = self.layers[layer]
+        k = _first_of(cache.k, first, batch, count)
+        if not self.shared:
+            return Keys(k, _first_of(cache.v, first, batch, count))
+        raw = k.raw[..., : k.format.row_bytes(self._value_width)]
+        return Keys(k, QuantArray(k.format, (*k.shape[:3], self._value_width), raw))
+
+    def starts(self, heads: int, number: int) -> NDArray[np.int64]:
+        """The rows [HK] at which a sequence's heads begin, in a layer that has so many."""
+        return (number * heads + np.arange(heads)) * self.room
 
     @property
     def nbytes(self) -> int:
         """Bytes of keys and values of all layers."""
         return sum(layer.nbytes for layer in self.layers)
 
-    def appended(self, layer: int, q: Array, k: Array, v: Array | None) -> tuple[Array, Keys]:
-        """Queries [H, T, D] as they fit the cache, and all keys and values with the new ones [T, HK, D].
 
-        Without values these are the first columns of the keys.
-        """
-        cache = self.layers[layer]
-        if v is None:
-            q, k = (namespace(x).ascontiguousarray(x.transpose(1, 0, 2)) for x in (q, k))
-            cache.append(k[None])
-        else:
-            q, k, v = self.turned(q, k, v)
-            cache.append(k[None], v[None])
-        return q, self.rows(layer, len(cache))
+class Part:
+    """A sequence of a cache: the number of its positions, and the way of new ones into memory."""
 
-    def rows(self, layer: int, count: int) -> Keys:
-        """The first positions of a layer."""
-        k, v = self._rows[layer]
-        v = k[..., : v.shape[-1]] if self._shared else v  # on a GPU such columns are a copy of that moment
-        return Keys(k[:, :count], v[:, :count], self.layers[layer])
+    def __init__(self, memory: Memory, number: int, positions: int) -> None:
+        self.memory, self.number, self.positions = memory, number, positions
+        self._length = 0
+        self._places: dict[tuple[int, int], Array] = {}  # of the step, by heads and tokens
 
-    def turned(self, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
-        """Queries [H, T, D], keys and values, turned as types in blocks want it."""
-        xp, (keys, values) = namespace(q), self._turned
-        q, k, v = (xp.ascontiguousarray(x.transpose(1, 0, 2)) for x in (q, k, v))
-        return _turn(q, keys), _turn(k, keys), _turn(v, values)
-
-    def advance(self, count: int) -> None:
-        """Count positions whose rows are there already."""
-        for layer in self.layers:
-            layer.advance(count)
-
-    def back(self, layer: int, y: Array) -> Array:
-        """Results of attention [H, T, DV] as they were before values were turned."""
-        return _turn(y, self._turned[1])
-
-    def truncate(self, n: int) -> None:
-        """Forget all but the first ``n`` positions."""
-        for layer in self.layers:
-            layer.truncate(n)
+    def __len__(self) -> int:
+        return self._length
 
     def reserve(self, count: int) -> None:
         """Refuse more positions than there are."""
-        if len(self) + count > self.positions:
+        if self._length + count > self.positions:
             raise BlockIndexError(
                 f"model: {count} tokens behind {len(self)} need more than the {self.positions} positions of "
                 "the context; it is full; begin anew with fewer tokens, or load with a larger context="
             )
+
+    def following(self, count: int) -> NDArray[np.int64]:
+        """The next positions, in which a step's tokens are."""
+        return np.arange(self._length, self._length + count)
+
+    def last(self, count: int) -> slice | None:
+        """The last one of a step's rows; None where there is no other."""
+        return slice(count - 1, count) if count > 1 else None
+
+    def appended(self, layer: int, q: Array, k: Array, v: Array | None) -> tuple[Array, Keys]:
+        """Queries [H, T, D] as they fit the cache, and all keys and values with the new ones [T, HK, D].
+
+        Without values these are the first columns of the keys. The positions count once all layers have them.
+        """
+        memory = self.memory
+        q, k, v = memory.turned(q, k, v)
+        memory.layers[layer].put(self._rows(k), k, v)
+        keys = memory.rows(layer, self.number, 1, self._length + len(k))
+        return namespace(q).ascontiguousarray(q.transpose(1, 0, 2)), keys
+
+    def placed(self, layer: int, heads: Heads, turns: Turns) -> tuple[Array, Keys] | None:
+        """Queries and keys as :meth:`appended` gives them, turned; None where that takes several launches."""
+        q = self.memory.placed(layer, heads, turns, self._rows(heads[1]), 1)
+        if q is None:
+            return None
+        return q[0], self.memory.rows(layer, self.number, 1, self._length + len(heads[1]))
+
+    def _rows(self, k: Array) -> Array:
+        """The rows of the cache for new keys [T, HK, D], [T, HK]."""
+        count, heads, _ = k.shape
+        if (heads, count) not in self._places:
+            places = self.following(count)[:, None] + self.memory.starts(heads, self.number)
+            self._places[heads, count] = namespace(k).asarray(places)
+        return self._places[heads, count]
+
+    def back(self, y: Array) -> Array:
+        """Results of attention [H, T, DV] as they were before values were turned."""
+        return self.memory.back(y)
+
+    def advance(self, count: int) -> None:
+        """Count positions whose rows are there."""
+        self._length += count
+        self._places.clear()
+
+    def truncate(self, n: int) -> None:
+        """Forget all but the first ``n`` positions."""
+        self._length = min(self._length, n)
+        self._places.clear()
+
+
+class Cache:
+    """Caches of a model's layers for ``positions`` positions of ``batch`` sequences.
+
+    ``spare``: memory of a dropped cache, which this one takes if it fits, and gives back in the end.
+    """
+
+    def __init__(
+        self, config: Config, positions: int, types: tuple[str, str], device: str = "cpu", batch: int = 1,
+        spare: Spare | None = None,
+    ) -> None:  # fmt: skip
+        self.positions = positions
+        room, stream = positions, 0
+        if spare is not None:  # memory goes from a cache to the next one in the order of a stream
+            room, gpu = roomy(positions, batch), cuda_driver()
+            stream = gpu.stream(gpu.device()).ptr
+        size = room, batch, types, stream
+        memory = None if spare is None else spare.take(size)
+        self.memory = memory or Memory(config, room, types, device, batch)
+        if spare is not None:
+            self.memory.stream, self.memory.arenas = stream, spare.arenas
+        self.parts = [Part(self.memory, number, positions) for number in range(batch)]
+        if spare is not None:
+            weakref.finalize(self, spare.give, size, self.memory).atexit = False
+
+    def __len__(self) -> int:
+        """The positions of the longest sequence."""
+        return max(map(len, self.parts))
+
+    @property
+    def layers(self) -> list[KVCache]:
+        """The keys and values of each layer."""
+        return self.memory.layers
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and values of all layers."""
+        return self.memory.nbytes
+
+    @property
+    def reason(self) -> str:
+        """Why a step on a GPU was not recorded; empty if all were."""
+        return self.memory.reason
+
+    def truncate(self, n: int) -> None:
+        """Forget all but the first ``n`` positions."""
+        for part in self.parts:
+            part.truncate(n)
+
+
+class Spare:
+    """The memory of the last cache that was dropped, with its recorded steps.
+
+    ``arenas``: memory in which the steps of all caches of a model work, by streams.
+    """
+
+    def __init__(self) -> None:
+        self.arenas: dict[int, Any] = {}
+        self._of: tuple[Hashable, Memory] | None = None
+
+    def take(self, size: Hashable) -> Memory | None:
+        """The memory, if it has this size; another one is freed."""
+        there, self._of = self._of, None
+        return there[1] if there is not None and there[0] == size else None
+
+    def give(self, size: Hashable, memory: Memory) -> None:
+        """Take memory that nobody uses any more."""
+        self._of = size, memory
+
+
+def roomy(positions: int, batch: int = 1) -> int:
+    """Positions of memory for a cache, so that caches of nearly equal size have as many.
+
+    Of several sequences each has one more: a row that counts for nothing while the others go on.
+    """
+    positions += batch > 1
+    step = max(STEP, (1 << (positions - 1).bit_length()) // (2 * PARTS))
+    return -(-positions // step) * step
+
+
+def _first_of(q: QuantArray, first: int, batch: int, count: int) -> QuantArray:
+    """The first positions of some sequences, a view; kernels of attention read rows that lie apart."""
+    raw = q.raw[first : first + batch, :, :count]
+    return QuantArray(q.format, (*raw.shape[:3], q.shape[3]), raw)
 
 
 def _columns(rows: QuantArray, most: bool) -> int:

@@ -61,11 +61,6 @@ class Config:
     shared: bool = False  # values are the first columns of the keys
     temperature: float = 0.0  # queries grow with the logarithm of their position, in steps of a context
 
-    @property
-    def records(self) -> bool:
-        """True where a GPU may record a step of one token and repeat it at another position."""
-        return not (self.temperature or self.shared)
-
 
 class Facts:
     """Metadata of an architecture: ``facts["block_count"]`` is the key ``llama.block_count``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, overload
 
 import numpy as np
@@ -14,8 +14,8 @@ from .. import gguf
 from ..base.devices import is_host, namespace, to_host
 from ..errors import ShapeError, UnsupportedError
 from .arithmetic import Cuda, Kernels, arithmetic_of
-from .batch import Batch, Piece, checked, is_batch, portions, several_of
-from .caches import Cache
+from .batch import Best, Piece, checked, continued, is_batch, portions, several_of, tokens_of
+from .caches import Cache, Part, Spare
 from .config import Config
 from .families import Family, family_of
 from .replay import replayed
@@ -25,7 +25,6 @@ from .tokenizer import Tokenizer
 from .weights import Weights
 
 BATCH = 2048  # tokens that go through the layers together
-ENDED = -1  # in place of a token
 
 
 def load(
@@ -82,6 +81,8 @@ class Model:
         The file that it was loaded from.
     types : pair of str
         Types of keys and values.
+    best : function or None
+        ``best(logits)`` of rows on a GPU: the best tokens there, and a function that waits for them alone.
     """
 
     def __init__(
@@ -95,6 +96,8 @@ class Model:
         self.config: Config = self._family.read(file.metadata, str(architecture), context)
         self.types = cache
         self._weights = Weights(file, self._arithmetic)
+        self._spare, self._on_gpu = Spare(), isinstance(self._arithmetic, Cuda)
+        self.best: Best | None = self._arithmetic.best
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -128,9 +131,10 @@ class Model:
         """
         sequences = self._sequences("logits", tokens)
         caches = [self.cache(len(one)) for one in sequences]
+        parts = [cache.parts[0] for cache in caches]
         rows: list[list[Array]] = [[] for _ in sequences]
         for pieces in portions(sequences, BATCH):
-            y, start = self._together(pieces, caches, last=False), 0
+            y, start = self._together(pieces, parts, last=False), 0
             for piece in pieces:
                 end = start + len(piece.tokens)
                 rows[piece.sequence].append(_beside(tokens, y[start:end]))
@@ -180,28 +184,15 @@ class Model:
             )
         rng, batch = np.random.default_rng(seed), is_batch(tokens)
         rngs = rng.spawn(len(sequences)) if batch else [rng]
-        steps = self._generated(sequences, n, sampling, rngs, frozenset(stop))
+        lengths = [len(one) + n for one in sequences]
+        if self._on_gpu:  # there a step of all of them has one attention
+            caches = [self.cache(max(lengths), len(lengths))]
+        else:
+            caches = [self.cache(length) for length in lengths]
+        pieces, draw = portions(sequences, BATCH), partial(sampling.draw_each, rngs=rngs)
+        best = None if temperature else self.best
+        steps = continued(self._together, caches, pieces, n, draw, best, frozenset(stop))
         return steps if batch else (int(step[0]) for step in steps)
-
-    def _generated(
-        self, sequences: list[NDArray[np.int64]], n: int, sampling: Sampling,
-        rngs: Sequence[np.random.Generator], stop: frozenset[int],
-    ) -> Iterator[NDArray[np.int64]]:  # fmt: skip
-        caches = [self.cache(len(one) + n) for one in sequences]
-        logits: dict[int, Array] = {}
-        for pieces in portions(sequences, BATCH):
-            y = self._together(pieces, caches, last=True)
-            logits |= {piece.sequence: row for piece, row in zip(pieces, y, strict=True)}
-        for i in range(n):
-            step = np.full(len(sequences), ENDED)
-            for b, row in logits.items():
-                step[b] = sampling.draw(row, rngs[b])
-            yield step
-            pieces = [Piece(b, step[b : b + 1]) for b in logits if step[b] not in stop]
-            if not pieces or i + 1 == n:
-                return
-            rows = self._together(pieces, caches, last=True)
-            logits = {piece.sequence: row for piece, row in zip(pieces, rows, strict=True)}
 
     def nodes(
         self, tokens: Sequence[int], *, cache: Cache | None = None, flash: bool = False,
@@ -227,13 +218,14 @@ class Model:
         """
         numbers = checked("nodes", tokens, self.vocabulary, self.config.context)
         cache = self.cache(len(numbers)) if cache is None else cache
-        cache.reserve(len(numbers))
+        cache.parts[0].reserve(len(numbers))
         nodes: list[tuple[str, Array]] = []
 
         def tell(name: str, x: Array) -> None:
             nodes.append((name, _beside(tokens, x)))
 
-        step = Step(self.config, self._weights, self._arithmetic, cache, len(numbers), tell, flash, choices)
+        rows = [(cache.parts[0], len(numbers))]
+        step = Step(self.config, self._weights, self._arithmetic, rows, tell, flash, choices)
         return self._listed(step, numbers, nodes)
 
     def _listed(
@@ -253,45 +245,59 @@ class Model:
 
     # --- steps ------------------------------------------------------------------------------
 
-    def cache(self, positions: int) -> Cache:
-        """An empty cache for a sequence of so many positions."""
-        return Cache(self.config, max(positions, 1), self.types, self._arithmetic.device)
+    def cache(self, positions: int, batch: int = 1) -> Cache:
+        """An empty cache of so many positions, for a sequence or for ``batch`` of them.
+
+        On a GPU it takes the memory of the last one that was dropped, if that has the size, and with it the
+        steps that were recorded there.
+        """
+        device, spare = self._arithmetic.device, self._spare if self._on_gpu else None
+        return Cache(self.config, max(positions, 1), self.types, device, batch, spare)
 
     def run(self, tokens: NDArray[np.int64], cache: Cache, last: bool = False) -> Array:
         """Logits of tokens behind those of a cache, which grows by them; ``last``: of the last one alone.
 
-        They stay on the device of the model. One token on a GPU is a CUDA graph (replay.py).
+        They stay on the device of the model. Steps that come again are CUDA graphs there (replay.py).
         """
-        cache.reserve(len(tokens))
-        a = self._arithmetic
-        if isinstance(a, Cuda) and len(tokens) == 1 and self.config.records:
-            logits = replayed(a, cache, self._logits_of, tokens)
-            if logits is not None:
-                return logits
-        return self._logits_of(a, cache, tokens, last)
+        return self._together([Piece(0, tokens)], cache.parts, last or len(tokens) == 1)
 
     def prompt(self, tokens: Any, cache: Cache) -> Array:
         """Logits behind the last of some tokens, which go into a cache in portions."""
         for pieces in portions(self._sequences("prompt", tokens), BATCH):
-            logits = self._together(pieces, [cache], last=True)
+            logits = self._together(pieces, cache.parts, last=True)
         return logits[-1]
 
-    def _together(self, pieces: list[Piece], caches: Sequence[Cache], last: bool) -> Array:
+    def _together(self, pieces: list[Piece], parts: Sequence[Part], last: bool) -> Array:
         """Logits of pieces of sequences, or of the last token of each, one after the other."""
-        if len(pieces) == 1:
-            return self.run(pieces[0].tokens, caches[pieces[0].sequence], last)
-        these = [caches[piece.sequence] for piece in pieces]
-        counts = [len(piece.tokens) for piece in pieces]
-        for cache, count in zip(these, counts, strict=True):
-            cache.reserve(count)
-        tokens = np.concatenate([piece.tokens for piece in pieces])
-        return self._logits_of(self._arithmetic, Batch(these, counts), tokens, last)
-
-    def _logits_of(self, a: Kernels, cache: Any, tokens: Any, last: bool = True) -> Array:
-        step = Step(self.config, self._weights, a, cache, len(tokens))
+        for piece in pieces:
+            parts[piece.sequence].reserve(len(piece.tokens))
+        if last and self._on_gpu and (logits := self._replayed(pieces, parts)) is not None:
+            return logits
+        rows = [(parts[piece.sequence], len(piece.tokens)) for piece in pieces]
+        tokens = tokens_of(pieces)
+        step = Step(self.config, self._weights, self._arithmetic, rows)
         for x in self._walk(step, tokens, last):
             logits = x
         return logits
+
+    def _replayed(self, pieces: list[Piece], parts: Sequence[Part]) -> Array | None:
+        """The logits by recorded steps; of one token each all sequences of the cache take part."""
+        first, end = pieces[0].sequence, pieces[-1].sequence + 1
+        if all(len(piece.tokens) == 1 for piece in pieces):
+            first, end = 0, len(parts)
+        if any(part.memory is not parts[first].memory for part in parts[first:end]):
+            return None
+        tokens: list[Any] = [()] * (end - first)
+        for piece in pieces:
+            tokens[piece.sequence - first] = piece.tokens
+        assert isinstance(self._arithmetic, Cuda)
+        logits = replayed(self._arithmetic, parts[first:end], tokens, self._rows_and_logits)
+        if logits is None or len(pieces) == len(tokens):
+            return logits
+        return logits[[piece.sequence - first for piece in pieces]]
+
+    def _rows_and_logits(self, a: Kernels, rows: Any, tokens: Array) -> Iterator[Array]:
+        return self._walk(Step(self.config, self._weights, a, [(rows, len(tokens))]), tokens, True)
 
     def _walk(self, step: Step, tokens: NDArray[np.int64], last: bool) -> Iterator[Array]:
         """Yield the rows behind the embedding and each layer, then the logits."""
@@ -300,7 +306,8 @@ class Model:
         for layer in range(self.config.layers):
             x = self._family.layer(step, x, layer)
             yield x
-        yield step.logits(x[step.ends] if last else x)
+        step.counted()
+        yield step.logits(x, last)
 
     def _sequences(self, call: str, tokens: Any) -> list[NDArray[np.int64]]:
         several = several_of(call, tokens) if is_batch(tokens) else [tokens]

@@ -1,218 +1,155 @@
-"""``Replay``: a step of one token on a GPU, recorded once as a CUDA graph and replayed for each token.
+"""``replayed``: a step on a GPU by CUDA graphs, recorded once for its size.
 
-The token and its position are numbers on the device, so the same launches serve all positions. Attention is
-launched for the first positions of the cache, a power of two of them, and ends at the token; where a sequence
-grows beyond them, a step over more positions is recorded.
+A size is run as it is at first: kernels are loaded and weights prepared for it then. The second time it is
+recorded, and each graph runs while the next one is recorded. From the third time on graphs are replayed,
+which takes the host a few microseconds. Sizes are rounded up: prompts of nearly equal length share one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
+from threading import Lock
 from typing import Any
 
-import numpy as np
-
-from ..arrays.array import QuantArray
 from ..base.devices import cuda_device
-from ..errors import GGMLQError, UnsupportedError
-from ..ops.attention import attention
+from ..errors import GGMLQError
 from .arithmetic.cuda import LEAST, Cuda
-from .arithmetic.kernels import Array, Keys, Seen
-from .caches import Cache
-from .config import Rope
+from .arithmetic.kernels import Array
+from .caches import Memory, Part
+from .fixed import Fixed, FixedRows, Size
 
-FEW = 1 << 20  # weights, such as those that rank experts
+FEW = 16  # tokens of a sequence, up to which sizes are exact, and by which they grow
+ROWS = 2560  # tokens of a step: with more the device takes longer than the host
+LAYERS = 4  # of several tokens that a graph has
+STEPS = 32  # recorded ones of a cache
+UNIT = 512  # bytes by which CuPy allocates
+
+# (arithmetic, rows, tokens): the rows behind each layer, then logits.
+Walk = Callable[[Cuda, Any, Array], Iterator[Array]]
+
+
+class Arena:
+    """The memory that all recorded steps of a model on a stream share, and the stream that records them.
+
+    Graphs follow each other on that one stream, so what one leaves serves the next: all of them together
+    take the memory of the largest. ``version`` counts how often the pool gave memory back to the device,
+    where it had run out: graphs from before must not run any more.
+    """
+
+    kept_for_graphs = True  # what is free serves these graphs alone
+
+    def __init__(self, xp: Any) -> None:
+        self.stream, self._pool = xp.cuda.Stream(non_blocking=True), xp.cuda.MemoryPool()
+        self.lock, self.version, self._total = Lock(), 0, 0
+
+    def __call__(self, size: int) -> Any:
+        memory, before = self._pool.malloc(size), self._total
+        self._total = self._pool.total_bytes()
+        self.version += self._total not in (before, before - (-size // UNIT) * UNIT)
+        return memory
 
 
 class Replay:
-    """The recorded step of a cache; ``walk`` computes logits in an arithmetic, with another cache."""
+    """A step of one size over a cache's memory; ``walk`` computes its logits."""
 
-    def __init__(self, a: Cuda, cache: Cache, walk: Callable[[Cuda, Any, Array], Array]) -> None:
-        self._walk, self._cache = walk, cache
+    def __init__(self, a: Cuda, memory: Memory, size: Size) -> None:
         self._xp = cuda_device().cupy()
-        self._a = Fixed(a, self._xp)
-        self._pool, self._stream = Pool(self._xp), self._xp.cuda.Stream(non_blocking=True)
-        self._graph: Any = None
+        self._a = Fixed(a, memory, size)
+        if memory.stream not in memory.arenas:
+            memory.arenas[memory.stream] = Arena(self._xp)
+        self._arena: Arena = memory.arenas[memory.stream]
+        self._ran, self._graphs, self._version = False, list[Any](), 0
         self._logits: Any = None
 
-    def __call__(self, token: Any) -> Array:
-        """Logits [1, vocabulary] behind one more token of the cache."""
-        a, at = self._a, len(self._cache)
-        a.token[...] = self._xp.asarray(token)
-        a.position.fill(at)
-        if at >= a.span or self._graph is None:
-            self._record(at)
-        self._graph.launch()
-        self._cache.advance(1)
-        return self._logits.copy()
+    def __call__(self, memory: Memory, tokens: Sequence[Any], starts: Sequence[int], walk: Walk) -> Array:
+        """Logits [B, vocabulary] behind more tokens of each sequence."""
+        with self._arena.lock:  # another thread's graphs would write where these go on reading
+            self._a.set(tokens, starts)
+            if not self._ran:
+                return self._run(memory, walk)
+            if self._graphs and self._version == self._arena.version:
+                for graph in self._graphs:
+                    graph.launch()
+            else:
+                self._record(memory, walk)
+            return self._logits.copy()
 
-    def _record(self, at: int) -> None:
-        """Record the step, without ``gq.attention`` if a graph cannot hold it."""
-        a = self._a
-        a.span = min(max(LEAST, 1 << at.bit_length()), self._cache.positions)
-        try:
-            self._captured()
-        except RuntimeError:
-            if a.composes:
-                raise
-            a.composes = True
-            self._captured()
-
-    def _captured(self) -> None:
-        """Record the step: it runs once before, so that its kernels and memory are there."""
-        a, xp = self._a, self._xp
-        self._graph = self._logits = None
-        rows = FixedCache(self._cache, a)
-        xp.cuda.runtime.deviceSynchronize()
-        with self._stream, xp.cuda.using_allocator(self._pool):
-            self._once(rows)
-            self._stream.synchronize()
-            self._stream.begin_capture()
-            try:
-                logits = self._once(rows)
-            except BaseException:
-                with suppress(RuntimeError):  # the first error is the one that says why
-                    self._stream.end_capture()
-                raise
-            self._graph, self._logits = self._stream.end_capture(), logits
-
-    def _once(self, rows: FixedCache) -> Array:
+    def _begin(self, memory: Memory, walk: Walk) -> Iterator[Array]:
         self._a.begin()
-        return self._walk(self._a, rows, self._a.token)
+        return walk(self._a, FixedRows(memory, self._a), self._a.tokens)
+
+    def _run(self, memory: Memory, walk: Walk) -> Array:
+        """Run the step as it is, so that all kernels and the memory are there."""
+        arena, xp = self._arena, self._xp
+        xp.cuda.runtime.deviceSynchronize()
+        with arena.stream, xp.cuda.using_allocator(arena):
+            for x in self._begin(memory, walk):
+                logits = x
+            arena.stream.synchronize()
+        self._ran = True
+        return logits.copy()
+
+    def _record(self, memory: Memory, walk: Walk) -> None:
+        """Record the step, and launch each graph as soon as it is there."""
+        arena, xp, graphs = self._arena, self._xp, list[Any]()
+        self._graphs, self._logits, self._version = [], None, arena.version
+        stream = xp.cuda.get_current_stream()
+        parts = len(memory.layers) + 2  # the embedding, each layer, the logits
+        each = LAYERS if self._a.size.each > 1 else parts
+        with arena.stream, xp.cuda.using_allocator(arena):
+            steps = self._begin(memory, walk)
+            for _ in range(0, parts, each):
+                arena.stream.begin_capture()
+                try:
+                    for x in islice(steps, each):
+                        logits = x
+                except BaseException:
+                    with suppress(RuntimeError):  # the first error is the one that says why
+                        arena.stream.end_capture()
+                    raise
+                graphs.append(arena.stream.end_capture())
+                graphs[-1].launch(stream)
+            next(steps, None)
+        self._graphs, self._logits = graphs, logits
 
 
-class Pool:
-    """Memory of a graph: what it gives back serves the graph's later steps, and nobody else."""
+def replayed(a: Cuda, parts: Sequence[Part], tokens: Sequence[Any], walk: Walk) -> Array | None:
+    """Logits [B, vocabulary] behind more tokens of neighbouring sequences, none of some of them.
 
-    kept_for_graphs = True
-
-    def __init__(self, xp: Any) -> None:
-        self._pool = xp.cuda.MemoryPool()
-
-    def __call__(self, size: int) -> Any:
-        return self._pool.malloc(size)
-
-
-class Fixed(Cuda):
-    """The arithmetic of a step whose position is a number on the device."""
-
-    def __init__(self, a: Cuda, xp: Any) -> None:
-        super().__init__(a.device)
-        self._tables = a._tables
-        self.token, self.position = xp.zeros(1, np.int64), xp.zeros(1, np.int64)
-        self.span = 0  # positions that attention goes over
-        self._starts: dict[tuple[int, int], Array] = {}  # rows [1, HK, 1] at which heads begin
-        self.composes = False  # attention of CuPy's functions alone
-        self.length: Array | None = None  # of a step
-        self.masks: dict[int, Array] = {}  # of a step, by windows
-        self.ids: dict[tuple[int, int], Array] = {}  # of a step: rows of the token, by heads and positions
-
-    def begin(self) -> None:
-        """Forget what a step has computed on the device."""
-        self.length = None
-        self.masks.clear()
-        self.ids.clear()
-
-    def linear(self, x: Array, q: QuantArray, bias: Array | None = None) -> Array:
-        """``x @ q.T + bias``; of a few floats by CuPy, for a graph holds no product of cuBLAS."""
-        if q.format.block_size > 1 or q.size > FEW:
-            return super().linear(x, q, bias)
-        y = (x[:, None] * q.dequantize()).sum(axis=-1)
-        return y if bias is None else y + bias
-
-    def turns(self, how: Rope, positions: Any, factors: Array | None) -> tuple[Array, Array]:
-        """Cosine and sine of the position: a row of the table."""
-        cos, sin = super().turns(how, np.arange(self.span), factors)
-        return cos[self.position], sin[self.position]
-
-    def attend(self, q: Array, cache: Keys, seen: Seen) -> Array:
-        """Attention of one query [H, 1, D] over the positions up to its own."""
-        key = self._kind(cache, seen)
-        if not self.composes and key not in self._refused:
-            k, v = (rows.reshape(1, *rows.shape) for rows in (cache.k, cache.v))
-            try:
-                return attention(
-                    q[None], k, v, lengths=self._length(), causal=True, window=seen.window or None,
-                    scale=seen.scale, softcap=seen.cap, sinks=seen.sinks,
-                )[0]  # fmt: skip
-            except UnsupportedError:
-                self._refused.add(key)
-        return self._composed(q, cache, seen, self._mask(seen.window))
-
-    def ids_of(self, heads: int, positions: int) -> Array:
-        """Rows [1, HK, 1] of the token in a cache of so many heads and positions."""
-        key = heads, positions
-        if key not in self._starts:
-            starts = np.arange(heads).reshape(1, heads, 1) * positions
-            self._starts[key] = self._xp.asarray(starts)
-        if key not in self.ids:
-            self.ids[key] = self._starts[key] + self.position
-        return self.ids[key]
-
-    def _length(self) -> Array:
-        """The number of positions up to the token's, [1]."""
-        if self.length is None:
-            self.length = self.position + 1
-        return self.length
-
-    def _mask(self, window: int) -> Array:
-        """The positions that the token sees."""
-        if window not in self.masks:
-            at = self._xp.arange(self.span)
-            mask = at <= self.position
-            self.masks[window] = mask & (at > self.position - window) if window else mask
-        return self.masks[window]
-
-    def _composed(self, q: Array, cache: Keys, seen: Seen, mask: Array) -> Array:
-        """Attention without products of cuBLAS, which a graph cannot hold."""
-        xp, (heads, _, width), kv_heads = self._xp, q.shape, cache.k.shape[0]
-        q = (q * np.float32(seen.scale)).reshape(kv_heads, -1, 1, width)
-        scores = (q * cache.k.dequantize()[:, None]).sum(axis=-1)  # [HK, H / HK, S]
-        if seen.cap:
-            scores = xp.tanh(scores * np.float32(1 / seen.cap)) * np.float32(seen.cap)
-        scores = xp.where(mask, scores, np.float32(-np.inf))
-        top = scores.max(axis=-1, keepdims=True)
-        if seen.sinks is not None:
-            sinks = seen.sinks.reshape(kv_heads, -1, 1)
-            top = xp.maximum(top, sinks)
-        weights = xp.exp(scores - top)
-        total = weights.sum(axis=-1, keepdims=True)
-        if seen.sinks is not None:
-            total = total + xp.exp(sinks - top)
-        values = cache.v.dequantize()[:, None]
-        return ((weights / total)[..., None] * values).sum(axis=2).reshape(heads, 1, -1)
+    None where the step cannot be recorded, or where that does not pay.
+    """
+    memory, size = parts[0].memory, _size(parts, tokens)
+    if size is None or (step := memory.steps.get(size)) is False:
+        return None
+    if step is None:
+        if len(memory.steps) >= STEPS:
+            memory.steps.pop(next(iter(memory.steps)))
+        step = memory.steps[size] = Replay(a, memory, size)
+    try:
+        logits: Array = step(memory, tokens, list(map(len, parts)), walk)
+    except (GGMLQError, RuntimeError) as error:
+        memory.steps[size], memory.reason = False, str(error)
+        return None
+    for part, some in zip(parts, tokens, strict=True):
+        part.advance(len(some))
+    return logits
 
 
-class FixedCache:
-    """A cache to which a step of a fixed position puts its rows."""
-
-    def __init__(self, cache: Cache, a: Fixed) -> None:
-        self._cache, self._a = cache, a
-
-    def __len__(self) -> int:
-        return len(self._cache)
-
-    def appended(self, layer: int, q: Array, k: Array, v: Array) -> tuple[Array, Keys]:
-        """Queries as they fit the cache, and the first positions."""
-        rows, a = self._cache.layers[layer], self._a
-        _, heads, positions, _ = rows.k.shape
-        q, k, v = self._cache.turned(q, k, v)
-        rows.put(a.ids_of(heads, positions), k[None], v[None])
-        return q, self._cache.rows(layer, a.span)
-
-    def back(self, layer: int, y: Array) -> Array:
-        """Results of attention as they were before values were turned."""
-        return self._cache.back(layer, y)
+def _size(parts: Sequence[Part], tokens: Sequence[Any]) -> Size | None:
+    """The size of a step; None for one that is too large, whose memory is too short, or mostly filled up."""
+    counts, room = list(map(len, tokens)), parts[0].memory.room
+    count = padded(max(counts))
+    rows, end = len(parts) * count, max(map(len, parts)) + count
+    if end > room or (count > 1 and (rows > ROWS or (len(parts) > 1 and 4 * rows > 5 * sum(counts)))):
+        return None
+    return Size(parts[0].number, len(parts), count, min(max(LEAST, 1 << (end - 1).bit_length()), room))
 
 
-def replayed(a: Cuda, cache: Cache, walk: Callable[[Cuda, Any, Array], Array], token: Any) -> Array | None:
-    """Logits behind one more token by the cache's recorded step; None where none can be recorded."""
-    if cache.replay is None:
-        cache.replay = Replay(a, cache, walk)
-    if cache.replay:
-        try:
-            return cache.replay(token)
-        except (GGMLQError, RuntimeError) as error:
-            cache.replay, cache.reason = False, str(error)
-    return None
+def padded(count: int) -> int:
+    """Tokens of a recorded step: the number itself if it is small, else up to a sixteenth more."""
+    if count <= FEW:
+        return count
+    step = max(FEW, (1 << (count - 1).bit_length()) // (2 * FEW))
+    return -(-count // step) * step

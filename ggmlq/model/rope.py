@@ -7,12 +7,23 @@ has some. A stretched context multiplies it by a scale; YaRN leaves fast pairs a
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .config import Rope
+
+
+class Turns(NamedTuple):
+    """The turns of some positions: cosine and sine [T, dims / 2].
+
+    ``neox``: pairs are half of them apart; otherwise neighbours.
+    """
+
+    neox: bool
+    cos: Any
+    sin: Any
 
 
 def turns(

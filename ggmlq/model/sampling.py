@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,13 @@ class Sampling:
                 f"generate: temperature={self.temperature}, top_k={self.top_k}, top_p={self.top_p}; the "
                 "first two are 0 or more, the last above 0 and up to 1; choose others"
             )
+
+    def draw_each(self, rows: Any, live: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[int]:
+        """A token for the row of logits of each of the sequences ``live``, which draw independently."""
+        if self.temperature == 0:
+            best: list[int] = to_host(rows.argmax(axis=-1)).tolist()  # numbers alone come from a GPU
+            return best
+        return [self.draw(row, rng) for row, rng in zip(to_host(rows), (rngs[b] for b in live), strict=True)]
 
     def draw(self, logits: Any, rng: np.random.Generator) -> int:
         """A token, drawn from its logits by the rule."""

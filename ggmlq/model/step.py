@@ -7,42 +7,65 @@ A part computes in the model's arithmetic and tells each intermediate by llama.c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from itertools import accumulate
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..base.devices import namespace
 from .arithmetic import Kernels
-from .arithmetic.kernels import Seen
-from .batch import Batch
-from .caches import Cache
+from .arithmetic.kernels import Keys, Seen
+from .caches import Heads
 from .config import Config, Rope
+from .rope import Turns
 from .weights import Weights, checked, columns
 
 Array = Any  # an array of the arithmetic's type
 Tell = Callable[[str, Array], None]
 
 
-class Step:
-    """Tokens at the next positions of a sequence, or of several. ``ends``: the last row of each.
+class Sum:
+    """Rows that a norm adds, and their sum once it has."""
 
+    def __init__(self, y: Array, x: Array) -> None:
+        self.terms = y, x
+        self.value: Array | None = None
+
+
+class Rows(Protocol):
+    """The rows that a step has of a sequence, or of several, on their way into a cache."""
+
+    def following(self, count: int) -> Any: ...
+    def last(self, count: int) -> Any: ...
+    def appended(self, layer: int, q: Array, k: Array, v: Array | None) -> tuple[Array, Keys]: ...
+    def placed(self, layer: int, heads: Heads, turns: Turns) -> tuple[Array, Keys] | None: ...
+    def back(self, y: Array) -> Array: ...
+    def advance(self, count: int) -> None: ...
+
+
+class Step:
+    """Tokens at the next positions of sequences, so many of each.
+
+    ``ends``: the last row of each, None where they have no others.
     ``tell``: called with each intermediate; without it, or with ``flash``, attention is one kernel.
     ``choices``: experts to take instead of the best ones, by the name of their node.
     """
 
     def __init__(
-        self, config: Config, weights: Weights, arithmetic: Kernels, cache: Cache | Batch, count: int,
+        self, config: Config, weights: Weights, arithmetic: Kernels, sequences: Sequence[tuple[Rows, int]],
         tell: Tell | None = None, flash: bool = False, choices: Mapping[str, Array] | None = None,
     ) -> None:  # fmt: skip
         self.config, self.weights, self.a = config, weights, arithmetic
-        self._parts = cache.parts if isinstance(cache, Batch) else [(cache, slice(0, count))]
-        self.ends: Any = cache.ends if isinstance(cache, Batch) else slice(-1, None)
-        self.positions = np.concatenate(
-            [np.arange(len(part), len(part) + rows.stop - rows.start) for part, rows in self._parts]
-        )
-        self._tell, self._turns = tell, dict[Any, Any]()
-        self._whole, self._choices = flash or tell is None, {} if choices is None else choices
+        stops = list(accumulate(count for _, count in sequences))
+        self._parts = [
+            (part, slice(stop - count, stop)) for (part, count), stop in zip(sequences, stops, strict=True)
+        ]
+        self.ends = sequences[0][0].last(stops[0]) if len(stops) == 1 else [stop - 1 for stop in stops]
+        self.positions = _joined([part.following(count) for part, count in sequences])
+        self._tell, self._turns = tell, dict[Any, Turns]()
+        self.joins = tell is None and arithmetic.joins
+        self._whole, self.choices = flash or tell is None, {} if choices is None else choices
 
     def tell(self, name: str, x: Array, layer: int | None = None) -> Array:
         """Tell a node and hand it on."""
@@ -59,9 +82,32 @@ class Step:
     def norm(self, x: Array, name: str, layer: int | None = None, plain: bool = False) -> Array:
         """The norm ``name`` of rows with its weights; ``plain``: it is told as ``norm``, without a layer."""
         weights = self.weights.vector(_of(name, layer, "weight"))
+        if isinstance(x, Sum):
+            if x.value is None:
+                x.value, y = self.a.normed_sum(*x.terms, self.config.epsilon, weights)
+                return y
+            x = x.value
         if self._tell is None:
             return self.a.weighted_norm(x, self.config.epsilon, weights)
         return self.tell("norm", self.a.norm(x, self.config.epsilon), None if plain else layer) * weights
+
+    def plus(self, y: Array, x: Array, node: str, layer: int) -> Any:
+        """The sum of rows; where nobody looks at it, a norm behind it adds them on the way."""
+        if self.joins:
+            return Sum(y, _value(x))
+        return self.tell(node, y + x, layer) if node else y + x
+
+    def products(self, x: Array, names: Sequence[str], layer: int, nodes: Sequence[str]) -> list[Array]:
+        """Rows times several matrices; those of one type are one product, whose columns these are."""
+        if not self.joins:
+            return [self.product(x, name, layer, node) for name, node in zip(names, nodes, strict=True)]
+        stems, results = [_of(name, layer) for name in names], dict[str, Array]()
+        for stack in self.weights.stacks(*stems):
+            checked(stack.names[0], x, stack.q)
+            y, end = self.a.linear(x, stack.q, stack.bias), 0
+            for name, width in zip(stack.names, stack.widths, strict=True):
+                results[name], end = y[:, end : end + width], end + width
+        return [results[stem] for stem in stems]
 
     def product(self, x: Array, name: str, layer: int | None, node: str | None = None) -> Array:
         """Rows times the matrix ``name``, and its bias where the file has one; both are told as ``node``."""
@@ -91,10 +137,10 @@ class Step:
         stem = f"blk.{layer}"
         if f"{stem}.attn_qkv" in self.weights and f"{stem}.attn_q" not in self.weights:
             y = self.product(x, "attn_qkv", layer, "wqkv")
-            parts = columns(f"{stem}.attn_qkv", y, [heads * width for heads, width in sizes.values()])
+            widths = [heads * width for heads, width in sizes.values()]
+            parts = columns(f"{stem}.attn_qkv", y, widths, self.joins)
         else:
-            nodes = zip(sizes, ("Qcur", "Kcur", "Vcur"), strict=True)
-            parts = [self.product(x, name, layer, node) for name, node in nodes]
+            parts = self.products(x, list(sizes), layer, ("Qcur", "Kcur", "Vcur"))
         q, k, v = (y.reshape(len(x), *size) for y, size in zip(parts, sizes.values(), strict=True))
         return q, k, v
 
@@ -104,11 +150,36 @@ class Step:
 
     def turn(self, x: Array, node: str, layer: int, factors: Any = None) -> Array:
         """Heads [T, H, D] turned by their positions."""
-        how = self.config.window_rope if self.config.windows[layer] else self.config.rope
+        how, (_, cos, sin) = self._how(layer), self._turns_of(layer, factors)
+        return self.tell(node, self.a.turned(x, how, cos, sin), layer)
+
+    def _how(self, layer: int) -> Rope:
+        return self.config.window_rope if self.config.windows[layer] else self.config.rope
+
+    def _turns_of(self, layer: int, factors: Any) -> Turns:
+        """The turns of the positions, computed once for all layers that turn alike."""
+        how = self._how(layer)
         if how not in self._turns:
             turns = [self.a.turns(how, self.positions[rows], factors) for _, rows in self._parts]
-            self._turns[how] = tuple(map(_joined, zip(*turns, strict=True)))
-        return self.tell(node, self.a.turned(x, how, *self._turns[how]), layer)
+            self._turns[how] = Turns(how.neox, *map(_joined, zip(*turns, strict=True)))
+        return self._turns[how]
+
+    def turned_attention(self, q: Array, k: Array, v: Array, layer: int, factors: Any = None,
+                         sinks: Array | None = None, scaled: str | None = None) -> Array:  # fmt: skip
+        """The attention of heads that are turned by their positions, and the product behind it.
+
+        ``scaled``: queries are multiplied by the scale of scores before, and told as this node, "" for none.
+        """
+        if self.joins and len(self._parts) == 1:
+            part, turns = self._parts[0][0], self._turns_of(layer, factors)
+            if (placed := part.placed(layer, (q, k, v), turns)) is not None:
+                seen = Seen(self.config.scale, self.config.windows[layer], self.config.score_cap, sinks)
+                return self.product(self._rows_of(part, self.a.attend(*placed, seen)), "attn_output", layer)
+        q, k = self.turn(q, "Qcur", layer, factors), self.turn(k, "Kcur", layer, factors)
+        if scaled is None:
+            return self.attention(q, k, v, layer, sinks=sinks)
+        q = q * q.dtype.type(self.config.scale)
+        return self.attention(self.tell(scaled, q, layer) if scaled else q, k, v, layer, 1.0, sinks)
 
     def attention(self, q: Array, k: Array, v: Array | None, layer: int, scale: float | None = None,
                   sinks: Array | None = None, behind: str = "") -> Array:  # fmt: skip
@@ -118,12 +189,15 @@ class Step:
         """
         c = self.config
         seen = Seen(c.scale if scale is None else scale, c.windows[layer], c.score_cap, sinks)
-        y = _joined(
-            [
-                self._attended(cache, q[rows], k[rows], None if v is None else v[rows], layer, seen)
-                for cache, rows in self._parts
-            ]
-        )
+        if len(self._parts) == 1:
+            y = self._attended(self._parts[0][0], q, k, v, layer, seen)
+        else:
+            y = _joined(
+                [
+                    self._attended(part, q[rows], k[rows], None if v is None else v[rows], layer, seen)
+                    for part, rows in self._parts
+                ]
+            )
         if behind:
             node = "fattn_mla" if self._whole else "kqv_mla"
             heads = self.by_head(y.reshape(len(y), c.heads[layer], -1), behind, layer, node)
@@ -131,14 +205,19 @@ class Step:
         self.tell("kqv_out", y, layer)
         return self.product(y, "attn_output", layer, "attn_out")
 
-    def _attended(self, cache: Cache, q: Array, k: Array, v: Array | None, layer: int, seen: Seen) -> Array:
+    def _attended(self, part: Rows, q: Array, k: Array, v: Array | None, layer: int, seen: Seen) -> Array:
         """The attention of a sequence's heads over its cache, [T, H · DV]."""
-        q, keys = cache.appended(layer, q, k, v)
+        q, keys = part.appended(layer, q, k, v)
         if self._whole:
             y = self.a.attend(q, keys, seen)
         else:
             y = self.a.attend_in_steps(q, keys, seen, lambda name, x: self.tell(name, x, layer))
-        y = cache.back(layer, y).transpose(1, 0, 2)
+        return self._rows_of(part, y)
+
+    @staticmethod
+    def _rows_of(part: Rows, y: Array) -> Array:
+        """Results of attention as rows [T, H · DV]."""
+        y = part.back(y).transpose(1, 0, 2)
         return namespace(y).ascontiguousarray(y).reshape(len(y), -1)
 
     def by_head(self, x: Array, name: str, layer: int, node: str = "") -> Array:
@@ -160,6 +239,8 @@ class Step:
         ``kind``: ``"shexp"`` for the matrices of shared experts.
         """
         end = f"_{kind}" if kind else ""
+        if self.joins and (both := self._gate_and_up(x, end, layer)) is not None:
+            return self.product(self.a.gated_pair(activation, both), f"ffn_down{end}", layer)
         up = self.product(x, f"ffn_up{end}", layer, "ffn_up")
         if f"blk.{layer}.ffn_gate{end}" in self.weights:
             gate = self.product(x, f"ffn_gate{end}", layer, "ffn_gate")
@@ -169,81 +250,31 @@ class Step:
         inner = self.tell(name, self.a.gated(activation, gate, up), layer)
         return self.tell(f"ffn_{kind or 'out'}", self.product(inner, f"ffn_down{end}", layer), layer)
 
-    def experts(self, x: Array, layer: int, activation: str, after: bool = False) -> Array:
-        """The weighted sum of the experts that each token chooses.
-
-        Weights are shares of 1 among all experts, which most families make add up to 1 again; ``after``:
-        among those chosen.
-        """
-        a, stem, used = self.a, f"blk.{layer}.ffn", self.config.used_experts
-        logits = self.tell("ffn_moe_logits", a.linear(x, self.weights.matrix(f"{stem}_gate_inp")), layer)
-        bias = self.weights.optional(f"{stem}_gate_inp.bias")
-        if bias is not None:
-            logits = self.tell("ffn_moe_probs" if after else "ffn_moe_logits_biased", logits + bias, layer)
-        c = self.config
-        if after:
-            shares = logits
-        else:
-            shares = a.sigmoid(logits) if c.sigmoid else a.softmax(logits)
-            self.tell("ffn_moe_probs", shares, layer)
-        order = self.tell("ffn_moe_argsort", a.ranked(self._scores(shares, layer)), layer)
-        ids = self.tell("ffn_moe_topk", order[:, :used], layer)
-        ids = self._choices.get(f"ffn_moe_topk-{layer}", ids)
-        weights = namespace(shares).take_along_axis(shares, ids, -1)[..., None]
-        weights = self.tell("ffn_moe_weights", weights, layer)
-        weights = self._shares(weights[..., 0], layer, after)[..., None]
-        up = self._expert(x, "up", ids, layer)
-        gate = self._expert(x, "gate", ids, layer)
-        name = {"silu": "ffn_moe_swiglu", "swiglu_oai": "ffn_moe_swiglu_oai"}[activation]
-        inner = self.tell(name, a.gated(activation, gate, up), layer)
-        y = self.tell("ffn_moe_weighted", self._expert(inner, "down", ids, layer) * weights, layer)
-        total = y[:, 0]
-        for i in range(1, used):
-            total = total + y[:, i]
-        return self.tell("ffn_moe_out", total, layer)
-
-    def _scores(self, shares: Array, layer: int) -> Array:
-        """The scores by which experts are chosen: shares and a bias, of the best groups alone."""
-        c, xp = self.config, namespace(shares)
-        bias = self.weights.optional(f"blk.{layer}.exp_probs_b.bias")
-        scores = shares if bias is None else self.tell("ffn_moe_probs_biased", shares + bias, layer)
-        if c.groups <= 1:
-            return scores
-        grouped = scores.reshape(len(scores), c.groups, -1)
-        best = self.tell("ffn_moe_group_scores", xp.sort(grouped, axis=-1)[..., -2:].sum(axis=-1), layer)
-        ids = self.tell("ffn_moe_group_topk", self.a.ranked(best)[:, : c.used_groups], layer)
-        ids = self._choices.get(f"ffn_moe_group_topk-{layer}", ids)
-        inside = (ids[:, :, None] == xp.arange(c.groups)).any(axis=1)[..., None]
-        masked = xp.where(inside, grouped, grouped.dtype.type(-np.inf)).reshape(scores.shape)
-        return self.tell("ffn_moe_probs_masked", masked, layer)
-
-    def _shares(self, weights: Array, layer: int, after: bool) -> Array:
-        if after:
-            return self.tell("ffn_moe_weights_softmax", self.a.softmax(weights), layer)
-        if self.config.share_of_chosen:
-            weights = self._of_one(weights, layer)
-        if (scale := self.config.expert_scale) and scale != 1:
-            weights = self.tell("ffn_moe_weights_scaled", weights * self.a.dtype(scale), layer)
-        return weights
-
-    def _of_one(self, weights: Array, layer: int) -> Array:
-        """Weights that add up to 1."""
-        total = self.tell("ffn_moe_weights_sum", weights.sum(axis=-1, keepdims=True), layer)
-        total = self.tell("ffn_moe_weights_sum_clamped", np.maximum(total, self.a.dtype(2.0**-14)), layer)
-        return self.tell("ffn_moe_weights_norm", weights / total, layer)
-
-    def _expert(self, x: Array, role: str, ids: Array, layer: int) -> Array:
-        stem = f"blk.{layer}.ffn_{role}_exps"
-        q = self.weights.matrix(stem)
-        checked(stem, x, q)
-        y = self.tell(f"ffn_moe_{role}", self.a.expert_linear(x, q, ids), layer)
-        bias = self.weights.optional(f"{stem}.bias")
-        return y if bias is None else self.tell(f"ffn_moe_{role}_biased", y + bias[ids], layer)
+    def _gate_and_up(self, x: Array, end: str, layer: int) -> Array | None:
+        """Rows times gate and up, beside each other; None where they are of two types."""
+        stem = f"blk.{layer}.ffn"
+        if f"{stem}_gate{end}" not in self.weights:
+            return self.product(x, f"ffn_up{end}", layer)
+        stack, *others = self.weights.stacks(f"{stem}_gate{end}", f"{stem}_up{end}")
+        if others:
+            return None
+        checked(stack.names[0], x, stack.q)
+        return self.a.linear(x, stack.q, stack.bias)
 
     # --- the end ------------------------------------------------------------------------------
 
-    def logits(self, x: Array) -> Array:
-        """The last norm, and the product with the head, which may be the embedding."""
+    def counted(self) -> None:
+        """All layers have the keys and values of the tokens: the sequences are longer by them."""
+        for part, rows in self._parts:
+            part.advance(rows.stop - rows.start)
+
+    def logits(self, x: Array, last: bool = False) -> Array:
+        """The last norm, and the product with the head, which may be the embedding.
+
+        ``last``: of the last row of each sequence.
+        """
+        if last and self.ends is not None:
+            x = _value(x)[self.ends]
         x = self.tell("result_norm", self.norm(x, "output_norm"))
         head = "output" if "output" in self.weights else "token_embd"
         y = self.a.linear(x, self.weights.matrix(head))
@@ -252,6 +283,15 @@ class Step:
         if cap := self.a.dtype(self.config.logit_cap):
             y = np.tanh(y * (1 / cap)) * cap
         return self.tell("result_output", y)
+
+
+def _value(x: Any) -> Array:
+    """An array, or the array that a sum is."""
+    if not isinstance(x, Sum):
+        return x
+    if x.value is None:
+        x.value = x.terms[0] + x.terms[1]
+    return x.value
 
 
 def _joined(parts: Sequence[Array]) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,15 @@ from ..gguf import GGUFFile
 from .arithmetic.kernels import Kernels
 
 
+class Stack(NamedTuple):
+    """Matrices of one type over each other: a product with them has the columns of all."""
+
+    names: list[str]
+    q: QuantArray
+    bias: Any
+    widths: list[int]
+
+
 class Weights:
     """The tensors of a file, which may be closed since; prepared copies live with these arrays."""
 
@@ -21,6 +30,7 @@ class Weights:
         self._tensors, self._a = {name: file[name] for name in file}, arithmetic
         self._matrices: dict[str, QuantArray] = {}
         self._floats: dict[str, NDArray[Any] | None] = {}
+        self._stacks: dict[tuple[str, ...], list[Stack]] = {}
 
     def __contains__(self, name: str) -> bool:
         return f"{name}.weight" in self._tensors
@@ -30,6 +40,35 @@ class Weights:
         if name not in self._matrices:
             self._matrices[name] = self._a.placed(self._tensor(f"{name}.weight"))
         return self._matrices[name]
+
+    def stacks(self, *names: str) -> list[Stack]:
+        """Matrices, or matrices of experts, that multiply the same rows: those of one type are one array.
+
+        On their device they are there once: a matrix alone is then a view of the rows that it has.
+        """
+        if names not in self._stacks:
+            groups: dict[Any, list[str]] = {}
+            for name in names:
+                tensor = self._tensor(f"{name}.weight")
+                alone = tensor.format.block_size == 1 or tensor.scale is not None
+                kind = tensor.format.name, tensor.shape[-1], f"{name}.bias" in self._tensors
+                groups.setdefault(name if alone else kind, []).append(name)
+            self._stacks[names] = [self._stack(group) for group in groups.values()]
+        return self._stacks[names]
+
+    def _stack(self, names: list[str]) -> Stack:
+        if len(names) == 1:
+            q, bias = self.matrix(names[0]), self.optional(f"{names[0]}.bias")
+            return Stack(names, q, bias, [q.shape[-2]])
+        tensors = [self._tensor(f"{name}.weight") for name in names]
+        biases = [self.optional(f"{name}.bias") for name in names]
+        q, widths = self._a.stacked(tensors), [tensor.shape[-2] for tensor in tensors]
+        if q.ndim == 2:
+            ends = np.cumsum(widths).tolist()
+            for name, end, width in zip(names, ends, widths, strict=True):
+                self._matrices[name] = q[end - width : end]
+        bias = None if biases[0] is None else namespace(biases[0]).concatenate(biases, axis=-1)
+        return Stack(names, q, bias, widths)
 
     def vector(self, name: str) -> NDArray[Any]:
         """A vector of floats that the model needs, with .weight or .bias at its end."""
@@ -69,13 +108,16 @@ def checked(name: str, x: NDArray[Any], q: QuantArray) -> None:
         )
 
 
-def columns(name: str, y: Any, widths: list[int]) -> list[Any]:
-    """The parts of a product with the matrix of several, which has as many rows as they have columns."""
+def columns(name: str, y: Any, widths: list[int], views: bool = False) -> list[Any]:
+    """The parts of a product with the matrix of several, which has as many rows as they have columns.
+
+    ``views``: they lie apart in the product.
+    """
     if y.shape[-1] != sum(widths):
         raise ShapeError(
             f"model: {name}.weight has {y.shape[-1]} rows, its parts {widths}; they have as many together; "
             "the file is damaged"
         )
     ends = np.cumsum(widths).tolist()
-    xp = namespace(y)
-    return [xp.ascontiguousarray(y[..., end - width : end]) for end, width in zip(ends, widths, strict=True)]
+    parts = [y[..., end - width : end] for end, width in zip(ends, widths, strict=True)]
+    return parts if views else [namespace(y).ascontiguousarray(part) for part in parts]

@@ -198,14 +198,33 @@ def sigmoid_product(value: Any, exponent: Any) -> Any:
     return ptx.div(value, ptx.add(float32(1), power))
 
 
-@family((name,) for name in GATES)
-def gater(name: str) -> Kernel:
-    """The kernel of a gate and what it lets through."""
+def gating(name: str) -> Any:
+    """The device function ``act(gate) · up`` by the activation's name."""
     mul, add, fma, larger, smaller, product = (
         ptx.mul, ptx.add, ptx.fma, ptx.larger, ptx.smaller, sigmoid_product,
     )  # fmt: skip
-    silu, gelu, take_turn = name == "silu", name == "gelu", dependent_launch.take_turn
     slope, cube = math.sqrt(8 / math.pi), 0.044715 * math.sqrt(8 / math.pi)
+
+    @inlined
+    def silu(g: Any, u: Any) -> Any:
+        return mul(product(g, g), u)
+
+    @inlined
+    def gelu(g: Any, u: Any) -> Any:
+        return mul(product(g, mul(g, fma(mul(g, g), float32(cube), float32(slope)))), u)
+
+    @inlined
+    def swiglu_oai(g: Any, u: Any) -> Any:
+        g, u = smaller(g, float32(7)), larger(smaller(u, float32(7)), float32(-7))
+        return mul(product(g, mul(g, float32(1.702))), add(u, float32(1)))
+
+    return {"silu": silu, "gelu": gelu, "swiglu_oai": swiglu_oai}[name]
+
+
+@family((name,) for name in GATES)
+def gater(name: str) -> Kernel:
+    """The kernel of a gate and what it lets through."""
+    act, take_turn = gating(name), dependent_launch.take_turn
 
     def kernel(
         gate: Any,  # float32 [count]
@@ -216,14 +235,7 @@ def gater(name: str) -> Kernel:
         take_turn()
         i = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
         if i < count:
-            g, u = gate[i], up[i]
-            if silu:
-                out[i] = mul(product(g, g), u)
-            elif gelu:
-                out[i] = mul(product(g, mul(g, fma(mul(g, g), float32(cube), float32(slope)))), u)
-            else:
-                g, u = smaller(g, float32(7)), larger(smaller(u, float32(7)), float32(-7))
-                out[i] = mul(product(g, mul(g, float32(1.702))), add(u, float32(1)))
+            out[i] = act(gate[i], up[i])
 
     return Kernel(f"gate {name}", kernel, VECTOR, VECTOR, VECTOR, uint32, threads=THREADS, early=True)
 

@@ -1,6 +1,7 @@
 """``gq.quantize`` on the GPU: encoders that write the CPU's bytes, a file of its name for each format.
 
 decode.py and decode_k.py are ``dequantize`` on the GPU; rows.py is ``put`` and decode_rows.py ``take``;
+heads.py puts keys and values into a cache, turned by their positions on the way;
 _block.py and _kinds.py have parts of them.
 """
 

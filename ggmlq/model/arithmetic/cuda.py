@@ -7,6 +7,7 @@ time, and multiplied in float32.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from ...arrays.array import QuantArray
 from ...base.devices import cuda_device, cuda_module, namespace, to_host
 from ...errors import UnsupportedError
+from ...ops.attention import attention
 from ...ops.expert_linear import expert_linear
 from ...ops.linear import linear
 from ...ops.rows import take
@@ -30,10 +32,13 @@ LEAST = 256  # positions that are decoded together, and of a table of turns
 class Cuda(Kernels):
     """The fastest arithmetic of a GPU, ``"cuda"`` or ``"cuda:1"``."""
 
+    joins = True
+
     def __init__(self, device: str) -> None:
         self.device = device
         self._tables: dict[Rope, tuple[Array, Array]] = {}
         self._refused: set[Any] = set()  # caches for which attention has no kernel
+        self._side: Any = None  # a stream of copies
 
     @property
     def _xp(self) -> Any:
@@ -42,6 +47,13 @@ class Cuda(Kernels):
     def placed(self, q: QuantArray) -> QuantArray:
         """Weights on the device, packed as they are."""
         return q.to(self.device)
+
+    def stacked(self, parts: list[QuantArray]) -> QuantArray:
+        """Matrices [..., N, K] of one type over each other, on the device; complete for all streams."""
+        stack: QuantArray = cuda_device().once(
+            "matrices are to be stacked", lambda: super(Cuda, self).stacked(parts)
+        )
+        return stack
 
     def real(self, x: Any) -> Array:
         """Numbers on the device, in float32."""
@@ -78,9 +90,46 @@ class Cuda(Kernels):
         """The norm of rows times its weights, in one launch."""
         return _layers().normed(x, weights, epsilon)
 
+    def best(self, logits: Array) -> tuple[Array, Callable[[], NDArray[np.int64]]]:
+        """The best token of each row, and a function that waits for them alone, not for what follows."""
+        ids, cuda = logits.argmax(axis=-1), self._xp.cuda
+        there = cuda.get_current_stream().record()
+
+        def arrived() -> NDArray[np.int64]:
+            side = self._side or cuda.Stream(non_blocking=True)
+            self._side = side
+            side.wait_event(there)
+            numbers: NDArray[np.int64] = ids.get(stream=side)
+            side.synchronize()
+            return numbers
+
+        return ids, arrived
+
+    def normed_sum(self, y: Array, x: Array, epsilon: float, weights: Array) -> tuple[Array, Array]:
+        """The sum of rows, and its norm times the weights, in one launch."""
+        total, y = cuda_module("activations.joined").normed_sum(y, x, weights, epsilon)
+        return total, y
+
     def gated(self, activation: str, gate: Array, up: Array) -> Array:
         """act(gate) · up, in one launch."""
         return _layers().gated(activation, gate, up)
+
+    def gated_pair(self, activation: str, both: Array) -> Array:
+        """act(gate) · up of rows that have both, in one launch."""
+        return cuda_module("activations.joined").gated_pair(activation, both)
+
+    def routed(
+        self, scores: Array, used: int, after: bool, of_one: bool, scale: float
+    ) -> tuple[Array, Array] | None:
+        """The experts [T, U] of the largest scores and their weights, in one launch."""
+        router = cuda_module("activations.router")
+        return (
+            router.routed(scores, used, after, of_one, scale) if router.takes(scores.shape[1], used) else None
+        )
+
+    def weighted_sum(self, y: Array, weights: Array) -> Array:
+        """Results of experts added up by their weights, in one launch."""
+        return cuda_module("activations.router").mixed(y, weights)
 
     def ranked(self, shares: Array) -> Array:
         """Experts from the largest share on: each one's place is the number of those before it."""
@@ -93,17 +142,21 @@ class Cuda(Kernels):
 
     def attend(self, q: Array, cache: Keys, seen: Seen) -> Array:
         """Attention by a kernel, or composed where there is none."""
-        assert cache.cache is not None
+        y = self.attended(q[None], cache, seen, None)
+        return composed(q, cache, seen) if y is None else y[0]
+
+    def attended(self, q: Array, cache: Keys, seen: Seen, lengths: Array | None) -> Array | None:
+        """Attention of queries [B, H, T, D] by a kernel; None where there is none."""
         key = self._kind(cache, seen)
         if key not in self._refused:
             try:
-                return cache.cache.attend(
-                    q[None], causal=True, scale=seen.scale, window=seen.window or None, softcap=seen.cap,
-                    sinks=seen.sinks,
-                )[0]  # fmt: skip
+                return attention(
+                    q, cache.k, cache.v, lengths=lengths, causal=True, scale=seen.scale,
+                    window=seen.window or None, softcap=seen.cap, sinks=seen.sinks,
+                )  # fmt: skip
             except UnsupportedError:
                 self._refused.add(key)
-        return composed(q, cache, seen)
+        return None
 
     @staticmethod
     def _kind(cache: Keys, seen: Seen) -> tuple[Any, ...]:
@@ -122,7 +175,8 @@ def composed(q: Array, cache: Keys, seen: Seen) -> Array:
     Positions come in runs: the maxima and sums of the softmax grow from run to run.
     """
     xp = namespace(q)
-    (heads, queries, width), kv_heads, positions = q.shape, cache.k.shape[0], cache.k.shape[1]
+    (heads, queries, width), (keys, values) = q.shape, cache.of_heads()
+    kv_heads, positions = keys.shape[:2]
     q = (q * np.float32(seen.scale)).reshape(kv_heads, -1, width)
     run = max(LEAST, SCORES // (heads * queries))
     top: Any = None
@@ -134,7 +188,7 @@ def composed(q: Array, cache: Keys, seen: Seen) -> Array:
     for start in range(0, positions, run):
         stop = min(start + run, positions)
         whole = stop - start == positions
-        k, v = (rows if whole else rows[:, start:stop] for rows in (cache.k, cache.v))
+        k, v = (rows if whole else rows[:, start:stop] for rows in (keys, values))
         scores = xp.matmul(q, k.dequantize().transpose(0, 2, 1))
         if seen.cap:
             scores = xp.tanh(scores * np.float32(1 / seen.cap)) * np.float32(seen.cap)

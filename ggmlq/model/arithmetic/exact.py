@@ -27,8 +27,7 @@ class Exact(Kernels):
 
     def attend(self, q: Array, cache: Keys, seen: Seen) -> Array:
         """Attention by the oracle, in float64."""
-        k, v = (rows.reshape(1, *rows.shape) for rows in (cache.k, cache.v))
         return reference.attention(
-            q[None], k, v, causal=True, scale=seen.scale, window=seen.window or None, softcap=seen.cap,
-            sinks=seen.sinks,
+            q[None], cache.k, cache.v, causal=True, scale=seen.scale, window=seen.window or None,
+            softcap=seen.cap, sinks=seen.sinks,
         )[0]  # fmt: skip

@@ -30,22 +30,21 @@ def attend(q: Array, cache: Keys, seen: Seen) -> Array:
     if kinds[1] == "f16" and not tiles:
         return _in_halves(scores, cache, seen)
     weights = parts.weighed(scores.astype(np.float64), seen)
-    group = len(q) // cache.v.shape[0]
-    values = cache.v.dequantize(np.float64)
+    values, group = cache.of_heads()[1].dequantize(np.float64), len(q) // cache.v.shape[1]
     return np.stack([w @ values[h // group] for h, w in enumerate(weights)]).astype(np.float32)
 
 
 def _scores(q: Array, cache: Keys, arithmetic: str | None) -> NDArray[np.float32]:
     """Queries times keys, [H, T, S]; without an arithmetic queries stay as they are."""
-    group = len(q) // cache.k.shape[0]
-    scores = [reference.linear(row, cache.k[h // group], arithmetic or "exact") for h, row in enumerate(q)]
+    keys, group = cache.of_heads()[0], len(q) // cache.k.shape[1]
+    scores = [reference.linear(row, keys[h // group], arithmetic or "exact") for h, row in enumerate(q)]
     return np.stack(scores).astype(np.float32)
 
 
 def _in_halves(scores: NDArray[np.float32], cache: Keys, seen: Seen) -> NDArray[np.float32]:
     """The sum over positions, which is rounded to a half after each; all queries go side by side."""
     heads, queries, positions = scores.shape
-    values = np.repeat(cache.v.dequantize(), heads // cache.v.shape[0], axis=0)  # [H, S, DV]
+    values = np.repeat(cache.of_heads()[1].dequantize(), heads // cache.v.shape[1], axis=0)  # [H, S, DV]
     mask = parts.visible(queries, positions, seen.window)
     total = np.zeros((heads, queries, 1), np.float32)
     top = np.full((heads, queries, 1), -np.inf, np.float32)

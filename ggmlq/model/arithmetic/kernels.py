@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...arrays.array import QuantArray
+from ...base.devices import namespace
 from ...ops.attention import attention
-from ...ops.cache import KVCache
 from ...ops.expert_linear import expert_linear
 from ...ops.linear import linear
 from ...ops.rows import take
@@ -30,11 +30,14 @@ class Seen(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """Keys and values [HK, S, D] of all positions so far."""
+    """Keys and values [B, HK, S, D] of all positions so far."""
 
     k: QuantArray
     v: QuantArray
-    cache: KVCache | None = None  # that they are a view of
+
+    def of_heads(self) -> tuple[QuantArray, QuantArray]:
+        """Keys and values of the only sequence, [HK, S, D]."""
+        return self.k[0], self.v[0]
 
 
 class Kernels:
@@ -43,10 +46,19 @@ class Kernels:
     dtype: Any = np.float32
     device = "cpu"
     steps = False  # angles as ggml computes them
+    best: Any = None  # (logits): the best token of each row on the device, and a function that waits for it
+    joins = False  # parts that follow each other are one launch, where nobody looks between them
 
     def placed(self, q: QuantArray) -> QuantArray:
         """Weights on the device."""
         return q
+
+    def stacked(self, parts: list[QuantArray]) -> QuantArray:
+        """Matrices [..., N, K] of one type over each other, on the device."""
+        rows = [self.placed(part) for part in parts]
+        raw = namespace(rows[0].memory).concatenate([part.raw for part in rows], axis=-2)
+        shape = *rows[0].shape[:-2], sum(part.shape[-2] for part in rows), rows[0].shape[-1]
+        return QuantArray(rows[0].format, shape, raw)
 
     def rows(self, q: QuantArray, ids: NDArray[np.int64]) -> Array:
         """Rows of the embedding."""
@@ -75,10 +87,9 @@ class Kernels:
 
     def attend(self, q: Array, cache: Keys, seen: Seen) -> Array:
         """Attention of queries [H, T, D] over a cache, [H, T, DV]: the last query is at its end."""
-        k, v = (rows.reshape(1, *rows.shape) for rows in (cache.k, cache.v))
         return np.asarray(attention(
-            q[None], k, v, causal=True, scale=seen.scale, window=seen.window or None, softcap=seen.cap,
-            sinks=seen.sinks,
+            q[None], cache.k, cache.v, causal=True, scale=seen.scale, window=seen.window or None,
+            softcap=seen.cap, sinks=seen.sinks,
         ))[0]  # fmt: skip
 
     def turns(self, how: Rope, positions: NDArray[np.int64], factors: Array | None) -> tuple[Array, Array]:
@@ -93,6 +104,20 @@ class Kernels:
         """Experts from the largest share of each token on."""
         return np.argsort(-shares, axis=-1, kind="stable")
 
+    def routed(
+        self, scores: Array, used: int, after: bool, of_one: bool, scale: float
+    ) -> tuple[Array, Array] | None:
+        """The experts [T, U] of the largest scores and their weights; None where it takes several steps."""
+        return None
+
+    def weighted_sum(self, y: Array, weights: Array) -> Array:
+        """Results of experts [T, U, N] added up by weights [T, U], one after the other."""
+        weighted = y * weights[..., None]
+        total = weighted[:, 0]
+        for i in range(1, weighted.shape[1]):
+            total = total + weighted[:, i]
+        return total
+
     def scores(self, q: Array, k: QuantArray) -> Array:
         """Queries times keys of one head, [T, S]."""
         return q @ self.real(k.dequantize()).T
@@ -104,6 +129,16 @@ class Kernels:
     def attend_in_steps(self, q: Array, cache: Keys, seen: Seen, tell: parts.Tell) -> Array:
         """Attention with ``tell`` called for scores, weights and results."""
         return parts.attend(self, q, cache, seen, tell)
+
+    def normed_sum(self, y: Array, x: Array, epsilon: float, weights: Array) -> tuple[Array, Array]:
+        """The sum of rows, and its norm times the weights."""
+        total = y + x
+        return total, self.weighted_norm(total, epsilon, weights)
+
+    def gated_pair(self, activation: str, both: Array) -> Array:
+        """act(gate) · up of rows that have both, gate first."""
+        middle = both.shape[-1] // 2
+        return self.gated(activation, both[..., :middle], both[..., middle:])
 
     def gated(self, activation: str, gate: Array, up: Array) -> Array:
         """act(gate) · up, by the activation's name: silu, gelu, swiglu_oai."""

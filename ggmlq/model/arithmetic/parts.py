@@ -25,10 +25,11 @@ class Products(Protocol):
 
 def attend(a: Products, q: Array, cache: Any, seen: Any, tell: Tell) -> Array:
     """Attention of queries [H, T, D], [H, T, DV]; ``tell`` gets kq, kq_soft_max and kqv."""
-    heads, kv_heads = len(q), cache.k.shape[0]
+    heads, (k, v) = len(q), cache.of_heads()
+    kv_heads = len(k)
     of = [h * kv_heads // heads for h in range(heads)]
     xp = namespace(q)
-    scores = xp.stack([a.scores(q[h], cache.k[of[h]]) for h in range(heads)]).astype(a.dtype, copy=False)
+    scores = xp.stack([a.scores(q[h], k[of[h]]) for h in range(heads)]).astype(a.dtype, copy=False)
     tell("kq", scores)
     if seen.cap:
         cap = a.dtype(seen.cap)
@@ -40,7 +41,7 @@ def attend(a: Products, q: Array, cache: Any, seen: Any, tell: Tell) -> Array:
         tell("kq_scaled_2", scores)
     weights = weighed(scores * a.dtype(seen.scale), seen)
     tell("kq_soft_max", weights)
-    result = xp.stack([a.mixed(weights[h], cache.v[of[h]]) for h in range(heads)])
+    result = xp.stack([a.mixed(weights[h], v[of[h]]) for h in range(heads)])
     result = result.astype(a.dtype, copy=False)
     tell("kqv", result)
     return result

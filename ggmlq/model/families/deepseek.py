@@ -17,6 +17,7 @@ from typing import Any
 
 from ...base.devices import namespace
 from ..config import Config, Facts
+from ..experts import experts
 from ..step import Array, Step
 from ..weights import columns
 from .family import Family
@@ -27,13 +28,13 @@ SIGMOID = 2  # expert_gating_func; a softmax otherwise
 def layer(step: Step, x: Array, i: int) -> Array:
     """A layer of DeepSeek."""
     normed = step.tell("attn_norm", step.norm(x, "attn_norm", i), i)
-    x = step.tell("ffn_inp", _attention(step, normed, i) + x, i)
+    x = step.plus(_attention(step, normed, i), x, "ffn_inp", i)
     normed = step.tell("ffn_norm", step.norm(x, "ffn_norm", i), i)
     if i < step.config.dense:
-        return step.tell("l_out", step.feed_forward(normed, i, "silu") + x, i)
-    chosen = step.experts(normed, i, "silu")
+        return step.plus(step.feed_forward(normed, i, "silu"), x, "l_out", i)
+    chosen = experts(step, normed, i, "silu")
     y = step.tell("ffn_out", chosen + step.feed_forward(normed, i, "silu", "shexp"), i)
-    return step.tell("l_out", y + x, i)
+    return step.plus(y, x, "l_out", i)
 
 
 def _attention(step: Step, x: Array, i: int) -> Array:

@@ -29,14 +29,13 @@ def layer(step: Step, x: Array, i: int) -> Array:
     if third:
         q = step.head_norm(q, "attn_q_norm", "Qcur_normed", i)
         k = step.head_norm(k, "attn_k_norm", "Kcur_normed", i)
-    q, k = step.turn(q, "Qcur", i), step.turn(k, "Kcur", i)
-    y = step.attention(q * q.dtype.type(step.config.scale), k, v, i, scale=1.0)
+    y = step.turned_attention(q, k, v, i, scaled="")
     y = step.tell("attn_post_norm", step.norm(y, "post_attention_norm", i), i)
-    x = step.tell("sa_out", y + x, i)
+    x = step.plus(y, x, "sa_out", i)
     normed = step.tell("ffn_norm", step.norm(x, "ffn_norm", i), i)
     y = step.norm(step.feed_forward(normed, i, "gelu"), "post_ffw_norm", i, plain=True)
     y = step.tell("ffn_post_norm", y, i if third else None)
-    return step.tell("l_out", y + x, i)
+    return step.plus(y, x, "l_out", i)
 
 
 def embed(step: Step, x: Array) -> Array:

@@ -6,6 +6,7 @@ x = x + experts(norm(x))
 
 from __future__ import annotations
 
+from ..experts import experts
 from ..step import Array, Step
 from .family import Family
 
@@ -14,11 +15,10 @@ def layer(step: Step, x: Array, i: int) -> Array:
     """A layer of gpt-oss."""
     normed = step.tell("attn_norm", step.norm(x, "attn_norm", i), i)
     q, k, v = step.heads(normed, i)
-    q, k = step.turn(q, "Qcur", i), step.turn(k, "Kcur", i)
     sinks = step.weights.vector(f"blk.{i}.attn_sinks.weight")
-    x = step.tell("ffn_inp", step.attention(q, k, v, i, sinks=sinks) + x, i)
+    x = step.plus(step.turned_attention(q, k, v, i, sinks=sinks), x, "ffn_inp", i)
     normed = step.tell("attn_post_norm", step.norm(x, "post_attention_norm", i), i)
-    return step.tell("l_out", step.experts(normed, i, "swiglu_oai", after=True) + x, i)
+    return step.plus(experts(step, normed, i, "swiglu_oai", after=True), x, "l_out", i)
 
 
 FAMILIES = {"gpt-oss": Family(layer, neox=True, period=2)}

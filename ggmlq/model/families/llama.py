@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..experts import experts
 from ..step import Array, Step, longest
 from .family import Family
 
@@ -17,18 +18,20 @@ def layer(step: Step, x: Array, i: int) -> Array:
     normed = step.tell("attn_norm", step.norm(x, "attn_norm", i), i)
     q, k, v = step.heads(normed, i)
     factors = longest(step.config, step.weights)
-    q, k = step.turn(q, "Qcur", i, factors), step.turn(k, "Kcur", i, factors)
-    if grows := step.config.temperature:
+    if not (grows := step.config.temperature):
+        y = step.turned_attention(q, k, v, i, factors)
+    else:
+        q, k = step.turn(q, "Qcur", i, factors), step.turn(k, "Kcur", i, factors)
         steps = np.floor(step.positions / step.config.rope.context)
         q = q * step.a.real((np.log(steps + 1) * grows + 1)[:, None, None])
-        q = step.tell("Qcur_attn_temp_scaled", q, i)
-    x = step.tell("ffn_inp", step.attention(q, k, v, i) + x, i)
+        y = step.attention(step.tell("Qcur_attn_temp_scaled", q, i), k, v, i)
+    x = step.plus(y, x, "ffn_inp", i)
     normed = step.tell("ffn_norm", step.norm(x, "ffn_norm", i), i)
     if f"blk.{i}.ffn_gate_inp" in step.weights:
-        y = step.experts(normed, i, "silu")
+        y = experts(step, normed, i, "silu")
     else:
         y = step.feed_forward(normed, i, "silu")
-    return step.tell("l_out", y + x, i)
+    return step.plus(y, x, "l_out", i)
 
 
 FAMILIES = dict.fromkeys(("llama", "mistral3"), Family(layer, neox=False))

@@ -19,11 +19,9 @@ def layer(step: Step, x: Array, i: int) -> Array:
     normed = step.tell("attn_norm", step.norm(x, "attn_norm", i), i)
     q, k, v = step.heads(normed, i)
     factors = longest(step.config, step.weights)
-    q, k = step.turn(q, "Qcur", i, factors), step.turn(k, "Kcur", i, factors)
-    q = step.tell("Qcur", q * q.dtype.type(step.config.scale), i)
-    x = step.attention(q, k, v, i, scale=1.0) + x
+    x = step.plus(step.turned_attention(q, k, v, i, factors, scaled="Qcur"), x, "", i)
     normed = step.tell("ffn_norm", step.norm(x, "ffn_norm", i), i)
-    return step.tell("l_out", step.feed_forward(normed, i, "silu") + x, i)
+    return step.plus(step.feed_forward(normed, i, "silu"), x, "l_out", i)
 
 
 FAMILIES = {"phi3": Family(layer, neox=True)}

@@ -6,6 +6,7 @@ x = x + feed_forward(norm(x))      or the weighted sum of experts
 
 from __future__ import annotations
 
+from ..experts import experts
 from ..step import Array, Step
 from .family import Family
 
@@ -17,14 +18,13 @@ def layer(step: Step, x: Array, i: int) -> Array:
     if step.config.architecture != "qwen2":
         q = step.head_norm(q, "attn_q_norm", "Qcur_normed", i)
         k = step.head_norm(k, "attn_k_norm", "Kcur_normed", i)
-    q, k = step.turn(q, "Qcur", i), step.turn(k, "Kcur", i)
-    x = step.tell("ffn_inp", step.attention(q, k, v, i) + x, i)
+    x = step.plus(step.turned_attention(q, k, v, i), x, "ffn_inp", i)
     normed = step.tell("ffn_norm", step.norm(x, "ffn_norm", i), i)
     if step.config.architecture == "qwen3moe":
-        y = step.experts(normed, i, "silu")
+        y = experts(step, normed, i, "silu")
     else:
         y = step.feed_forward(normed, i, "silu")
-    return step.tell("l_out", y + x, i)
+    return step.plus(y, x, "l_out", i)
 
 
 FAMILIES = dict.fromkeys(("qwen2", "qwen3", "qwen3moe"), Family(layer, neox=True))
