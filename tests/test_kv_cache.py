@@ -144,7 +144,6 @@ def test_rotations_are_orthogonal(fresh):
         (lambda c, x: gq.KVCache(2, 48, 10), errors.ShapeError, "pad the last axis to 64"),
         (lambda c, x: gq.KVCache(0, 32, 10), errors.ShapeError, "heads is 0"),
         (lambda c, x: gq.KVCache(1, 32, 9, width_v=64, shared=True), errors.ShapeError, "first columns"),
-        (lambda c, x: gq.KVCache(1, 32, 9, rotate=1, device="cuda"), errors.UnsupportedError, "CPUs alone"),
         (lambda c, x: gq.KVCache(1, 32, 10, device="gpu"), errors.DeviceError, '"cuda:1"'),
         (lambda c, x: c.advance(11), errors.BlockIndexError, "from 0 to 10"),
         (lambda c, x: c.append(x), errors.DTypeError, r"v is missing; .*append\(k, v\)"),

@@ -19,7 +19,7 @@ from ggmlq.model.arithmetic import Exact, cuda
 from ggmlq.model.arithmetic.kernels import Keys, Seen
 from ggmlq.model.config import Rope
 from ggmlq.model.rope import turned
-from ggmlq.ops import rows
+from ggmlq.ops import lengths, rows
 from ggmlq.ops.rotation import hadamard
 from ggmlq.testing.families import NAMES, family_model
 
@@ -150,11 +150,20 @@ def card(monkeypatch):
     layers = SimpleNamespace(
         normed=lambda x, w, e: single(Exact().norm(double(x), e) * w),
         turned=lambda x, neox, c, s: single(turned(double(x), Rope(2 * c.shape[1], neox, 1.0), c, s)),
-        spread=lambda rows: single(hadamard(np.array(rows))),
+        spread=lambda x, columns: single(hadamard(np.array(x).reshape(-1, columns)).reshape(x.shape)),
         gated=lambda name, gate, up: single(Exact().gated(name, double(gate), double(up))),
     )  # fmt: skip
     for module in (cuda, caches):
         monkeypatch.setattr(module, "cuda_module", lambda name: layers)
+
+    def placed(numbers, more, same, heads, queries, positions):
+        host = lengths.Lengths(len(numbers))
+        host.known = np.array(numbers)
+        ids = host.placed(np.full(len(numbers), same), heads, queries, positions)
+        numbers += same
+        return on_device(ids)
+
+    monkeypatch.setattr(lengths, "cuda_module", lambda name: SimpleNamespace(placed=placed))
     for module in (rows, import_module("ggmlq.ops.dequantize")):
         monkeypatch.setattr(module, "cuda_module", lambda name: kernels)
     return state
