@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.array import QuantArray
-from ..arrays.members import Listed
+from ..arrays.members import Listed, inner
 from ..arrays.tensors import array_of, bits_of, is_tensor
 from ..base import text
 from ..base.devices import device_of, is_host, namespace, on_device_of
@@ -137,13 +137,19 @@ class KVCache(Listed):
         return int(self._lengths.read().max())
 
     def __repr__(self) -> str:
-        batch, heads, positions, width = self._k.shape
+        batch, heads, _, width = self._k.shape
+        return (
+            f"<KVCache {self.summary}, {heads} heads of {width}, batch {batch}, {text.size(self.nbytes)}, "
+            f"{self.device}>"
+        )
+
+    @property
+    @inner
+    def summary(self) -> str:
+        """The types, and how full it is, in words."""
         v = f"v the first {self._v.shape[3]} columns" if self._shared else f"v {self._v.format.name}"
         count = "?" if self._lengths.known is None else len(self)
-        return (
-            f"<KVCache k {self._k.format.name}, {v}, {count} of {positions} positions, {heads} heads of "
-            f"{width}, batch {batch}, {text.size(self.nbytes)}, {self.device}>"
-        )
+        return f"k {self._k.format.name}, {v}, {count} of {self._k.shape[2]} positions"
 
     def append(self, k: Any, v: Any = None, lengths: Any = None) -> None:
         """Encode keys [B, HK, T, D] and values [B, HK, T, DV] behind the last positions of the sequences.

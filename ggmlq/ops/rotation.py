@@ -69,6 +69,7 @@ def hadamard(x: NDArray[np.float32]) -> NDArray[np.float32]:
     while half < n:
         pairs = x.reshape(*x.shape[:-1], n // (2 * half), 2, half)
         a, b = pairs[..., 0, :], pairs[..., 1, :]
-        x = np.stack((a + b, a - b), axis=-2).reshape(x.shape)
+        with np.errstate(invalid="ignore", over="ignore"):  # encoders refuse what is not finite
+            x = np.stack((a + b, a - b), axis=-2).reshape(x.shape)
         half *= 2
     return x * np.float32(1 / math.sqrt(n))
