@@ -102,6 +102,7 @@ def blocks(x):
     [
         (lambda c, x: gq.parallel.KVCache(2, 32, 9, THREE), errors.ShapeError, "2 heads of keys are not"),
         (lambda c, x: c.attend(x[:, :2]), errors.ShapeError, "a multiple of 3 heads"),
+        (lambda c, x: c.attend(x[0, 0, 0]), errors.ShapeError, r"q has shape \(32,\)"),
         (lambda c, x: c.append(x[0]), errors.ShapeError, r"k has shape \(3, 2, 32\)"),
         (lambda c, x: c.append(x), errors.DTypeError, "v is missing"),
         (lambda c, x: c.attend(spread(x, 3)), errors.DeviceError, "heads lie on cpu, cpu"),

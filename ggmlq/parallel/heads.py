@@ -38,7 +38,7 @@ class Division(NamedTuple):
 
     @property
     def heads(self) -> int:
-        """Heads of keys."""
+        """The number of heads of keys."""
         return self.spans[-1][1]
 
     def times(self, number: int) -> Spans:
@@ -61,26 +61,33 @@ class Division(NamedTuple):
             )
         return device_of(x)
 
-    def dealt(self, request: str, run: Any, x: Any, name: str, width: int) -> list[Any]:
-        """Rows [B, heads, T, width] of each device, of all heads [B, heads, T, width] or Parts."""
+    def count(self, request: str, x: Any, name: str, width: int) -> int:
+        """The number of heads in rows [B, heads, T, width], or in Parts, checked."""
         if not isinstance(x, Parts):
             if x.ndim != 4 or not x.shape[1] or x.shape[1] % self.heads:
                 raise ShapeError(
                     f"{request}: {name} has shape {x.shape}; it is [B, heads, T, columns], with a multiple "
                     f"of {self.heads} heads; reshape it"
                 )
-            with run.at_home():
-                pieces = [x[:, first:end] for first, end in self.times(x.shape[1] // self.heads)]
-            rows: list[Any] = run.give(pieces)
-            return rows
-        columns = self.heads * width
-        fits = x.shape[-1] % columns == 0 and x.spans == self.times(x.shape[-1] // self.heads)
-        if not fits or x.shape[:-2] != (self.batch,) * (self.batch > 1):
+            return int(x.shape[1])
+        heads = x.shape[-1] // width
+        fits = heads and heads % self.heads == 0 and x.spans == self.times(heads // self.heads * width)
+        if not fits or x.shape[:-2] != (self.batch,) * (self.batch > 1) or x.ndim < 2:
             raise ShapeError(
                 f"{request}: {name} is {x!r}; parts are [T, heads · {width}], with B before it if there are "
-                f"several sequences, cut at multiples of {width} between heads {self.cuts}; shard the matrix "
-                "with cuts=c.cuts(rows), or pass an array [B, heads, T, columns]"
+                f"several sequences, cut between heads as keys are at {self.cuts}; shard the matrix with "
+                "cuts=c.cuts(rows), or pass an array [B, heads, T, columns]"
             )
+        return heads
+
+    def dealt(self, request: str, run: Any, x: Any, name: str, width: int) -> list[Any]:
+        """Rows [B, heads, T, width] of each device, of all heads [B, heads, T, width] or Parts."""
+        heads = self.count(request, x, name, width)
+        if not isinstance(x, Parts):
+            with run.at_home():
+                pieces = [x[:, first:end] for first, end in self.times(heads // self.heads)]
+            pieces = run.give(pieces)
+            return pieces
         rows = []
         for position, part in enumerate(x.parts):
             with run.on(position):
@@ -113,9 +120,8 @@ def attended(
     out, dtype = options.pop("out", None), options.pop("dtype", None)
     q = q if isinstance(q, Parts) else as_floats(request, q, "q", bfloat16=True)
     home, kind = d.home_of(request, q, "q"), float_dtype(request, dtype)
-    stay = isinstance(q, Parts)
-    heads = q.shape[-1] // d.width if stay else q.shape[1]
-    own = d.times(heads // d.heads)
+    stay, heads = isinstance(q, Parts), d.count(request, q, "q", d.width)
+    spans = d.times(heads // d.heads)
     shape = (d.batch, heads, q.shape[-2], d.width_v)
     if out is not None:
         if stay:
@@ -123,11 +129,11 @@ def attended(
         check_out(request, out, shape, home)
         kind = out.dtype
     with d.team.run(home, d.keep) as run:
-        sizes = [(shape[0], end - first, *shape[2:]) for first, end in own]
+        sizes = [(shape[0], end - first, *shape[2:]) for first, end in spans]
         rooms = [None if stay else run.room(p, size, kind) for p, size in enumerate(sizes)]
         run.fork()
         queries = d.dealt(request, run, q, "q", d.width)
-        shares, results = _shares(run, options, own), []
+        shares, results = _shares(run, options, spans), []
         for position, (rows, share) in enumerate(zip(queries, shares, strict=True)):
             with run.on(position):
                 y = attend(position, rows, dtype=kind, **share)
@@ -139,13 +145,13 @@ def attended(
         here = [run.take(p, *pair) for p, pair in enumerate(zip(results, rooms, strict=True))]
         with run.at_home():
             y = namespace(here[0]).empty(shape, kind) if out is None else out
-            for (first, end), part in zip(own, here, strict=True):
+            for (first, end), part in zip(spans, here, strict=True):
                 y[:, first:end] = part
         return y
 
 
 def _shares(run: Any, options: dict[str, Any], spans: Spans) -> list[dict[str, Any]]:
-    """The options of each device: what heads have of their own is cut, arrays on GPUs are copied."""
+    """The options of each device: what belongs to heads is cut, arrays on GPUs are copied."""
     shares: list[dict[str, Any]] = [{} for _ in spans]
     for name, option in options.items():
         number = name == "alibi" and not np.ndim(option) and option
