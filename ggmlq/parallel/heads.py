@@ -61,7 +61,7 @@ class Division(NamedTuple):
             )
         return device_of(x)
 
-    def count(self, request: str, x: Any, name: str, width: int) -> int:
+    def heads_of(self, request: str, x: Any, name: str, width: int) -> int:
         """The number of heads in rows [B, heads, T, width], or in Parts, checked."""
         if not isinstance(x, Parts):
             if x.ndim != 4 or not x.shape[1] or x.shape[1] % self.heads:
@@ -82,12 +82,12 @@ class Division(NamedTuple):
 
     def dealt(self, request: str, run: Any, x: Any, name: str, width: int) -> list[Any]:
         """Rows [B, heads, T, width] of each device, of all heads [B, heads, T, width] or Parts."""
-        heads = self.count(request, x, name, width)
+        heads = self.heads_of(request, x, name, width)
         if not isinstance(x, Parts):
             with run.at_home():
                 pieces = [x[:, first:end] for first, end in self.times(heads // self.heads)]
-            pieces = run.give(pieces)
-            return pieces
+            pieces_there: list[Any] = run.give(pieces)
+            return pieces_there
         rows = []
         for position, part in enumerate(x.parts):
             with run.on(position):
@@ -120,7 +120,7 @@ def attended(
     out, dtype = options.pop("out", None), options.pop("dtype", None)
     q = q if isinstance(q, Parts) else as_floats(request, q, "q", bfloat16=True)
     home, kind = d.home_of(request, q, "q"), float_dtype(request, dtype)
-    stay, heads = isinstance(q, Parts), d.count(request, q, "q", d.width)
+    stay, heads = isinstance(q, Parts), d.heads_of(request, q, "q", d.width)
     spans = d.times(heads // d.heads)
     shape = (d.batch, heads, q.shape[-2], d.width_v)
     if out is not None:
