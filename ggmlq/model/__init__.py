@@ -7,6 +7,7 @@ From a call down:
     step.py        the parts: norms, products, attention, experts; each tells its node
     replay.py      a step of one token on a GPU, recorded as a CUDA graph
     arithmetic/    how parts multiply: the fastest kernels, float64, llama.cpp's rounding, a GPU
+    attended.py    what attention is called with, layer by layer
     rope.py        turning by positions
     batch.py       sequences of any lengths that go through the layers together
     caches.py      keys and values of all layers

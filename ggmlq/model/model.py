@@ -14,6 +14,7 @@ from .. import gguf
 from ..base.devices import is_host, namespace, to_host
 from ..errors import ShapeError, UnsupportedError
 from .arithmetic import Cuda, Kernels, arithmetic_of
+from .attended import Attended, Listener
 from .batch import Batch, Piece, checked, is_batch, portions, several_of
 from .caches import Cache
 from .config import Config
@@ -243,6 +244,18 @@ class Model:
             yield from nodes
             nodes.clear()
             del x
+
+    def attention_operands(self, tokens: Sequence[int]) -> Iterator[Attended]:
+        """Yield the queries, keys and values of each layer's attention, in float32, with its options.
+
+        They are those of the whole sequence, computed on the CPU, and are what :func:`ggmlq.cache_error` and
+        :func:`ggmlq.attention` take.
+        """
+        numbers, listener = checked("nodes", tokens, self.vocabulary, self.config.context), Listener()
+        model = Model(self.file, None, ("f32", "f32"), self.config.context)
+        step = Step(model.config, model._weights, listener, model.cache(len(numbers)), len(numbers))
+        for _ in model._walk(step, numbers, last=True):
+            yield from listener.taken()
 
     def like(
         self, arithmetic: str | None, cache: tuple[str, str] | None = None, context: int | None = None

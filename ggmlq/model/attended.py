@@ -1,0 +1,38 @@
+"""Operands of attention in a model's layers: queries, keys and values as they are before they are stored."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from .arithmetic.kernels import Array, Kernels, Keys, Seen
+
+
+class Attended(NamedTuple):
+    """The operands of a layer's attention."""
+
+    q: Array  # [1, H, T, D], turned by their positions
+    k: Array  # [1, HK, S, D], the same
+    v: Array  # [1, HK, S, DV]
+    options: dict[str, Any]  # of gq.attention
+
+
+class Listener(Kernels):
+    """The fastest arithmetic of the CPU, which hands out what attention is called with."""
+
+    def __init__(self) -> None:
+        self._calls: list[Attended] = []
+
+    def attend(self, q: Array, cache: Keys, seen: Seen) -> Array:
+        """Attention, noted before it is computed."""
+        options = {
+            "causal": True, "scale": seen.scale, "window": seen.window or None, "softcap": seen.cap,
+            "sinks": seen.sinks,
+        }  # fmt: skip
+        k, v = (rows.dequantize()[None] for rows in (cache.k, cache.v))
+        self._calls.append(Attended(q[None], k, v, options))
+        return super().attend(q, cache, seen)
+
+    def taken(self) -> list[Attended]:
+        """The calls since the last time."""
+        calls, self._calls = self._calls, []
+        return calls
