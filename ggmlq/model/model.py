@@ -246,16 +246,11 @@ class Model:
             del x
 
     def attention_operands(self, tokens: Sequence[int]) -> Iterator[Attended]:
-        """Yield the queries, keys and values of each layer's attention, in float32, with its options.
-
-        They are those of the whole sequence, computed on the CPU, and are what :func:`ggmlq.cache_error` and
-        :func:`ggmlq.attention` take.
-        """
+        """The operands of each layer's attention with its options, one by one, float32 on the CPU."""
         numbers, listener = checked("nodes", tokens, self.vocabulary, self.config.context), Listener()
         model = Model(self.file, None, ("f32", "f32"), self.config.context)
         step = Step(model.config, model._weights, listener, model.cache(len(numbers)), len(numbers))
-        for _ in model._walk(step, numbers, last=True):
-            yield from listener.taken()
+        return (a for _ in model._walk(step, numbers, last=True) for a in listener.taken())
 
     def like(
         self, arithmetic: str | None, cache: tuple[str, str] | None = None, context: int | None = None
