@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import attention_cases as cases
 import ml_dtypes
 import numpy as np
 import pytest
-from test_attention import OPTIONS, TYPES
+from attention_cases import cache
 
 import ggmlq as gq
 
@@ -15,10 +16,6 @@ HALF, BFLOAT = 2.0**-11, 2.0**-8  # the most that rounding changes a number, bes
 
 def cupy():
     return pytest.importorskip("cupy")
-
-
-def cache(fresh, name, *shape):
-    return gq.quantize(fresh.standard_normal(shape, np.float32), name)
 
 
 def on_device(x):
@@ -55,66 +52,33 @@ def agrees(q, k, v, **options):
     return y
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", cases.TYPES)
 def test_types(name, fresh):
-    """Keys and values of a type, each beside another one that is drawn; queries of each kind of floats."""
-    other = str(fresh.choice(TYPES))
-    kind = [np.float32, np.float16, ml_dtypes.bfloat16, np.float64][int(fresh.integers(4))]
-    for queries in (1, 30):
-        q = fresh.standard_normal((2, 4, queries, 64)).astype(kind)
-        for k_name, v_name in ((name, other), (other, name)):
-            agrees(q, cache(fresh, k_name, 2, 2, 133, 64), cache(fresh, v_name, 2, 2, 133, 64), causal=True)
+    for q, k, v, options in cases.of_types(name, fresh, (1, 30)):
+        agrees(q, k, v, **options)
 
 
-@pytest.mark.parametrize("widths", [(64, 64), (96, 96), (128, 128), (192, 128), (256, 256), (576, 512)])
+@pytest.mark.parametrize("widths", cases.WIDTHS)
 def test_widths(widths, fresh):
-    d, dv = widths
-    for name in ("q8_0", "f16"):
-        for queries in (1, 5):
-            agrees(
-                fresh.standard_normal((1, 4, queries, d)), cache(fresh, name, 1, 1, 70, d),
-                cache(fresh, name, 1, 1, 70, dv), causal=True,
-            )  # fmt: skip
+    for q, k, v, options in cases.of_widths(widths, fresh, (1, 5)):
+        agrees(q, k, v, **options)
 
 
 def test_floats_of_any_width(fresh):
-    for d, dv, kind in (
-        (1, 1, np.float32),
-        (7, 50, np.float16),
-        (80, 33, np.float32),
-        (100, 576, np.float64),
-    ):
-        q = fresh.standard_normal((2, 6, 4, d))
-        k, v = (fresh.standard_normal((2, 3, 90, n)).astype(kind) for n in (d, dv))
-        agrees(q, k, v, window=40)
+    for q, k, v, options in cases.of_any_widths(fresh):
+        agrees(q, k, v, **options)
 
 
 @pytest.mark.parametrize("queries", [1, 2, 3, 7, 64, 65, 700])
 def test_rows_and_heads(queries, fresh):
-    """Any number of heads over one of the keys, more rows than a block has, more positions than a part."""
-    for heads, kv_heads in ((1, 1), (6, 2), (7, 1), (40, 1)):
-        s = int(fresh.integers(queries, 2300))
-        k, v = (cache(fresh, name, 1, kv_heads, s, 32) for name in ("q4_0", "q8_0"))
-        agrees(fresh.standard_normal((1, heads, queries, 32)), k, v, causal=True)
-
-
-@pytest.mark.parametrize("case", OPTIONS)
-def test_options(case, fresh):
-    q, k, v = (
-        fresh.standard_normal((3, 6, 9, 64)),
-        cache(fresh, "q8_0", 3, 2, 700, 64),
-        cache(fresh, "f16", 3, 2, 700, 64),
-    )
-    options = {name: np.array(x) if name == "lengths" else x for name, x in OPTIONS[case].items()}
-    for queries in (9, 2):
-        q = q[:, :, :queries]
+    for q, k, v, options in cases.of_heads(queries, fresh):
         agrees(q, k, v, **options)
-        agrees(q, k, v, sinks=fresh.standard_normal(6), **options)
-        for shape in ((queries, 700), (3, 1, queries, 700), (1, 6, 1, 700), (3, 6, queries, 1)):
-            mask = fresh.standard_normal(shape, np.float32)
-            mask[fresh.random(shape) < 0.3] = -np.inf
-            agrees(q, k, v, mask=mask.astype(np.float16), **options)
-            agrees(q, k, v, mask=mask > 0, **options)
+
+
+@pytest.mark.parametrize("case", cases.OPTIONS)
+def test_options(case, fresh):
+    for q, k, v, options in cases.of_options(case, fresh, (9, 2)):
+        agrees(q, k, v, **options)
 
 
 @pytest.mark.parametrize("width", [64, 128, 256])
@@ -136,10 +100,8 @@ def test_many_rows(name, width, fresh):
 
 
 def test_queries_that_see_nothing_give_zeros(fresh):
-    q, k = fresh.standard_normal((1, 2, 4, 32)), fresh.standard_normal((1, 2, 5, 32))
-    assert not agrees(q, k, k, lengths=np.array([2]), causal=True)[:, :, :2].any()
-    assert not agrees(q, k, k, mask=np.zeros(5, bool)).any()
-    assert not agrees(q, k, k, lengths=np.array([0]), sinks=np.ones(2)).any()
+    for (q, k, v, options), blind in cases.of_nothing_seen(fresh):
+        assert not agrees(q, k, v, **options)[:, :, :blind].any()
     q, k = on_device(q), on_device(k)
     assert gq.attention(q[:, :, :0], k, k).shape == (1, 2, 0, 32)
     assert not gq.attention(q, k[:, :, :0], k[:, :, :0]).any()
@@ -218,16 +180,5 @@ def test_views_and_outs(fresh):
 
 def test_any_case(fresh, rounds):
     for _ in rounds(10):
-        kv_heads, group, b, t = (int(fresh.integers(1, n)) for n in (4, 9, 4, 40))
-        s, d, dv = int(fresh.integers(t, 1500)), *(32 * int(n) for n in fresh.integers(1, 7, 2))
-        options = {"causal": bool(fresh.integers(2)), "lengths": fresh.integers(0, s + 1, b)}
-        options |= {"window": int(fresh.integers(1, s + 1))} if fresh.integers(2) else {}
-        options |= {"softcap": float(fresh.uniform(1, 30))} if fresh.integers(2) else {}
-        options |= {"sinks": fresh.standard_normal(kv_heads * group)} if fresh.integers(2) else {}
-        options |= {"alibi": 8.0} if fresh.integers(2) else {}
-        options |= {"invariant": True} if fresh.integers(2) else {}
-        if fresh.integers(2):
-            options["mask"] = np.where(fresh.random((b, 1, t, s)) < 0.5, 0, -np.inf)
-        names = fresh.choice(TYPES, 2)
-        k, v = (cache(fresh, str(n), b, kv_heads, s, w) for n, w in zip(names, (d, dv), strict=True))
-        agrees(fresh.standard_normal((b, kv_heads * group, t, d)), k, v, **options)
+        q, k, v, options = cases.of_draw(fresh, cases.TYPES)
+        agrees(q, k, v, **options)
