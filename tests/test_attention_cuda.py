@@ -182,3 +182,96 @@ def test_any_case(fresh, rounds):
     for _ in rounds(10):
         q, k, v, options = cases.of_draw(fresh, cases.TYPES)
         agrees(q, k, v, **options)
+
+
+def rows_of(fresh, *shape):
+    return fresh.standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("rotate", [False, True])
+def test_a_cache_whose_lengths_are_there(rotate, fresh):
+    """The host's bytes, whatever numbers come; rows that have no room are left out."""
+    host, there = (
+        gq.KVCache(2, 64, 20, "q8_0", "q4_0", batch=3, rotate=rotate, device=name) for name in ("cpu", "cuda")
+    )
+    for number in range(6):
+        k, v, q = rows_of(fresh, 3, 2, 4, 64), rows_of(fresh, 3, 2, 4, 64), rows_of(fresh, 3, 4, 2, 64)
+        more = fresh.integers(0, 5, 3)
+        room = 20 - host.lengths
+        host.append(k, v, lengths=np.minimum(more, room))
+        there.append(on_device(k), on_device(v), lengths=on_device(more) if number else more)
+        assert np.array_equal(there.lengths.get(), host.lengths)
+        for a, b in ((host.k, there.k), (host.v, there.v)):
+            assert np.array_equal(a.raw, b.raw.get())
+        assert gq.nmse(there.attend(on_device(q), causal=True).get(), host.attend(q, causal=True)) < 1e-5
+    n = fresh.integers(0, 9, 3)
+    host.truncate(n)
+    there.truncate(on_device(n))
+    assert np.array_equal(there.lengths.get(), host.lengths)
+
+
+def test_a_recorded_cache_goes_on(fresh):
+    cp = cupy()
+    host, there = (gq.KVCache(2, 64, 300, rotate=True, device=name) for name in ("cpu", "cuda"))
+    k, v, q = rows_of(fresh, 1, 2, 200, 64), rows_of(fresh, 1, 2, 200, 64), rows_of(fresh, 1, 8, 1, 64)
+    host.append(k, v)
+    there.append(on_device(k), on_device(v))
+    operands = [on_device(x) for x in (k[:, :, :1].copy(), v[:, :, :1].copy(), q)]
+    cp.cuda.Device().synchronize()
+    stream = cp.cuda.Stream(non_blocking=True)
+    with stream:
+        there.append(*operands[:2])
+        there.attend(operands[2], causal=True)
+        there.truncate(200)
+        stream.begin_capture()
+        there.append(*operands[:2])
+        y = there.attend(operands[2], causal=True)
+        graph = stream.end_capture()
+        for number in range(4):
+            fresh_rows = [rows_of(fresh, *x.shape) for x in operands]
+            for operand, x in zip(operands, fresh_rows, strict=True):
+                operand.set(x)
+            graph.launch()
+            stream.synchronize()
+            host.append(*fresh_rows[:2])
+            assert gq.nmse(y.get(), host.attend(fresh_rows[2], causal=True)) < 1e-5, number
+        there.append(*operands[:2])  # what was recorded stays
+        graph.launch()
+        assert len(there) == 206
+
+
+@pytest.mark.parametrize("queries", [1, 40])
+@pytest.mark.parametrize("name", ["q8_0", "f16"])
+def test_values_within_keys_are_read_where_they_are(name, queries, fresh):
+    c = gq.KVCache(1, 576, 300, name, width_v=512, shared=True, device="cuda")
+    c.append(on_device(rows_of(fresh, 1, 1, 200, 576)))
+    q, k = rows_of(fresh, 1, 16, queries, 576), c.k.to("cpu")[:, :, :200]
+    want = gq.reference.attention(q, k, k[..., :512], causal=True)
+    assert c.v.strided.data.ptr == c.k.raw.data.ptr
+    floats = on_device(k.dequantize())
+    there = c.k[:, :, :200]
+    for y in (
+        c.attend(on_device(q), causal=True),
+        gq.attention(on_device(q), there, there[..., :512], causal=True),
+        gq.attention(on_device(q), floats, floats[..., :512], causal=True),
+    ):
+        assert gq.nmse(y.get(), want) < 1e-5
+
+
+def test_heads_on_cards(fresh):
+    """Both parts on one card where there is no other."""
+    cp = cupy()
+    names = [f"cuda:{i % cp.cuda.runtime.getDeviceCount()}" for i in range(2)]
+    k, v = (cache(fresh, "q8_0", 2, 3, 90, 64) for _ in "kv")
+    q, sinks = rows_of(fresh, 2, 6, 2, 64), fresh.standard_normal(6)
+    sharded = [gq.parallel.shard(x, names, "heads") for x in (k, v)]
+    y = gq.attention(on_device(q), *sharded, causal=True, sinks=on_device(sinks), alibi=8.0)
+    want = gq.reference.attention(q, k, v, causal=True, sinks=sinks, alibi=8.0)
+    assert gq.nmse(y.get(), want) < 1e-5
+    whole, parts = (
+        gq.KVCache(3, 64, 50, batch=2, device="cuda"),
+        gq.parallel.KVCache(3, 64, 50, names, batch=2),
+    )
+    for c in (whole, parts):
+        c.append(on_device(rows_of(fresh, 2, 3, 9, 64) * 0 + 1), on_device(q[:, :3, :1].repeat(9, 2)))
+    assert gq.nmse(parts.attend(on_device(q)).get(), whole.attend(on_device(q)).get()) < 1e-5

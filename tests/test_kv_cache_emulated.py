@@ -138,6 +138,7 @@ def test_a_graph_goes_on(card, fresh):
     operands = [on_device(x) for x in (k, v, q)]
     there.append(*operands[:2])
     there.truncate(1)
+    there.k[:, :, 1:].recorded.append("memory of a graph")
     card.capturing = True
     there.append(*operands[:2])
     y = there.attend(operands[2], causal=True)
@@ -158,6 +159,7 @@ def test_a_graph_goes_on(card, fresh):
             host.truncate([3, 1, 5])
             there.truncate([3, 1, 5])
     assert len(there) == len(host) == 7
+    assert there.k.recorded == ["memory of a graph"]
     assert "? of" in repr(there)
     card.capturing = True
     with pytest.raises(errors.DeviceError, match=r"differ are on the host; .*array on the device"):

@@ -123,8 +123,12 @@ class Storage(PreparedCopies):
     @inner
     def reread(self) -> None:
         """Drop what kernels made of the bytes, which are others now, and the copy of rows that lie apart."""
-        if self._prepared:
+        if self._prepared or not (self._view is None or self._stored is None):
             self.forget(f"put into the memory of {self!r}")
+
+    @inner
+    def forget(self, request: str, graphs: bool = False) -> None:
+        super().forget(request, graphs)
         if self._view is not None:
             self._stored, self.memory = None, self._view
 

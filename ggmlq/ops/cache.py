@@ -23,7 +23,7 @@ from .rows import empty, put_rows
 class Request:
     """The words of an error about a cache, made once it needs them."""
 
-    def __init__(self, verb: str, cache: KVCache) -> None:
+    def __init__(self, verb: str, cache: object) -> None:
         self._verb, self._cache = verb, cache
 
     def __str__(self) -> str:

@@ -20,6 +20,7 @@ from ..errors import DeviceError, DTypeError, ShapeError
 from ..ops import KVCache as Cache
 from ..ops import attention
 from ..ops.attending import slopes
+from ..ops.cache import Request
 from .cuts import Spans
 from .parts import Parts
 from .places import canonical
@@ -255,7 +256,8 @@ class KVCache(Listed):
         They are arrays [B, HK, T, D] on one device, or Parts [T, HK · D] of products that were cut between
         heads, with B before T if there are several sequences.
         """
-        request, d = f"append to {self!r}", self._division
+        request: Any = Request("append to", self)
+        d = self._division
         arrays = [x if x is None or isinstance(x, Parts) else as_floats(request, x, name, bfloat16=True)
                   for name, x in (("k", k), ("v", v))]  # fmt: skip
         home = d.home_of(request, arrays[0], "k")
@@ -286,7 +288,8 @@ class KVCache(Listed):
         def attend(position: int, rows: Any, **more: Any) -> Any:
             return self.parts[position].attend(rows, **more)
 
-        return attended(f"attend of {self!r}", self._division, q, attend, options)
+        request: Any = Request("attend of", self)
+        return attended(request, self._division, q, attend, options)
 
     def truncate(self, n: Any) -> None:
         """Keep the first ``n`` positions of each sequence, or of each its number [B]; shorter ones stay."""

@@ -1,7 +1,7 @@
-"""The table of times in docs/attention.md, docs/attention.svg, and docs/cache_error.svg: errors by type.
+"""The tables of times in docs/attention.md, docs/attention.svg, and docs/cache_error.svg: errors by type.
 
-Times are measured by: python bench/attention_peers.py --json bench/results/attention_h200.json. llama.cpp's
-are in bench/baseline. Errors are those of the trained model of the tests on its own kind of text, and of
+Times are measured by: python bench/attention_peers.py --json bench/results/attention_h200.json, and on a CPU
+by bench_attention.py there. llama.cpp's on a GPU are in bench/baseline. Errors are those of the trained model of the tests on its own kind of text, and of
 arrays with a column of outliers; they are computed here.
 """
 
@@ -47,6 +47,22 @@ def texts(options: Options) -> Texts:
             listed([llama.get((queries, positions, name)) for name in TYPES]),
         ])  # fmt: skip
     yield "docs/attention.md", table(header, lines)
+    yield "docs/attention.md cpu", cpu()
+
+
+def cpu() -> str:
+    """Milliseconds on a CPU beside llama.cpp's, with one thread and with two, and errors."""
+    rows = {(r["type"], r["queries"], r["threads"]): r for r in load(RESULTS / "attention_cpu.json")}
+    threads = sorted({key[2] for key in rows})
+    header = ["type", "queries"]
+    for count in threads:
+        header += [f"{count} thread{'s' * (count > 1)}, ms", "llama.cpp"]
+    lines = []
+    for name, queries in dict.fromkeys(key[:2] for key in rows):
+        cases = [rows[name, queries, count] for count in threads]
+        times = [f"{ms:.2f}" for r in cases for ms in (r["ms"], r["llama_ms"])]
+        lines.append([name, queries, *times, *(f"{cases[0][off]:.1e}" for off in ("off", "llama_off"))])
+    return table([*header, "error", "llama.cpp's"], lines)
 
 
 def figure(us: float | None) -> str:
