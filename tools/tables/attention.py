@@ -1,8 +1,8 @@
 """The tables of times in docs/attention.md, docs/attention.svg, and docs/cache_error.svg: errors by type.
 
 Times are measured by: python bench/attention_peers.py --json bench/results/attention_h200.json, and on a CPU
-by bench_attention.py there. llama.cpp's on a GPU are in bench/baseline. Errors are those of the trained model of the tests on its own kind of text, and of
-arrays with a column of outliers; they are computed here.
+by bench_attention.py there; llama.cpp's on a GPU are in bench/baseline. Errors are computed here: of the
+trained model of the tests on the house's page, and of arrays with a column of outliers.
 """
 
 from __future__ import annotations
