@@ -31,13 +31,14 @@ BESIDE = (
     "ggmlq.cuda.activations.layers.normer", "ggmlq.cuda.activations.layers.turner",
     "ggmlq.cuda.activations.layers.gater", "ggmlq.cuda.activations.layers.spreader",
     "ggmlq.cuda.attention.kernel.kernel", "ggmlq.cuda.attention.merge.merger",
+    "ggmlq.cuda.attention.lengths.counter",
 )  # fmt: skip
 # Families of which caches take rows of float32, no two to the same place.
 PUT = "ggmlq.cuda.quantize.rows.block_putter", "ggmlq.cuda.quantize.rows.scalar_putter"
 # Families of which products of some shape take any case, on Hopper.
 WHOLE = (
     "ggmlq.cuda.linear.r16_warp_specialized.kernel", "ggmlq.cuda.expert_linear.r4_gemv.kernel",
-    "ggmlq.cuda.attention.wide.kernel", "ggmlq.cuda.attention.lengths.counter",
+    "ggmlq.cuda.attention.wide.kernel",
 )  # fmt: skip
 ACTIVATIONS = ("q8_1", "q8_K")  # types that no model stores weights in
 OTHERS = dry_run.SHAPES[2:8:2]  # shapes for cards whose tiles do not depend on shapes
