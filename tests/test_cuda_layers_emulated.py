@@ -10,12 +10,10 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 from emulated_gpu import put_emulated
 from fake_cupy import on_device
 
-from ggmlq.cuda.activations import floats, layers
-from ggmlq.cuda.machine import device
+from ggmlq.cuda.activations import layers
 from ggmlq.model.arithmetic import Exact
 from ggmlq.model.config import Rope
 from ggmlq.model.rope import turned, turns
-from ggmlq.ops.rotation import Rotation, hadamard
 
 ULP = 2.0**-24  # half a unit in the last place of float32
 HOST = Exact()
@@ -24,8 +22,7 @@ HOST = Exact()
 @pytest.fixture
 def card(monkeypatch):
     state = put_emulated(monkeypatch)
-    for module in (layers, floats):
-        monkeypatch.setattr(module, "cupy", lambda: state.cupy)
+    monkeypatch.setattr(layers, "cupy", lambda: state.cupy)
     return state
 
 
@@ -60,17 +57,3 @@ def test_gates(card, fresh, name):
     y = np.asarray(layers.gated(name, on_device(gate), on_device(up)))
     expected = HOST.gated(name, gate.astype(np.float64), up.astype(np.float64))
     assert np.allclose(y, expected, rtol=256 * ULP, atol=256 * ULP)
-
-
-@pytest.mark.parametrize(("width", "part", "block"), [(128, 0, 128), (192, 128, 64), (48, 0, 16), (5, 0, 1)])
-def test_rotations(card, fresh, monkeypatch, width, part, block):
-    """Those of the host to the bit, there and back, also of the first columns; and without signs."""
-    monkeypatch.setattr(device, "upload", lambda array, name: on_device(array))
-    turn, x = Rotation(width, 3, part), fresh.standard_normal((2, 3, width)).astype(np.float32)
-    assert turn.block == block
-    for rows in (x, x[..., : part or width].copy()):
-        y = turn.forward(on_device(rows))
-        assert np.array_equal(np.asarray(y), turn.forward(rows))
-        assert np.array_equal(np.asarray(turn.back(y)), turn.back(np.array(y)))
-    y = np.asarray(layers.spread(on_device(x), block))
-    assert np.array_equal(y.reshape(-1, block), hadamard(x.reshape(-1, block)))

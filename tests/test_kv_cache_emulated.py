@@ -20,6 +20,7 @@ from ggmlq.cuda.attention import call, lengths
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.quantize import rows
+from ggmlq.ops.rotation import Rotation, hadamard
 
 REFUSE = device.refuse_capture
 B, HK, D, POSITIONS = 3, 2, 32, 20
@@ -166,6 +167,19 @@ def test_a_graph_goes_on(card, fresh):
         there.append(*operands[:2], lengths=[1, 2, 0])
     with pytest.raises(errors.DeviceError, match="read on the host"):
         len(there)
+
+
+@pytest.mark.parametrize(("width", "part", "block"), [(128, 0, 128), (192, 128, 64), (48, 0, 16), (5, 0, 1)])
+def test_rotations(card, fresh, width, part, block):
+    """Those of the host to the bit, there and back, also of the first columns; and without signs."""
+    turn, x = Rotation(width, 3, part), fresh.standard_normal((2, 3, width)).astype(np.float32)
+    assert turn.block == block
+    for some in (x, x[..., : part or width].copy()):
+        y = turn.forward(on_device(some))
+        assert np.array_equal(np.asarray(y), turn.forward(some))
+        assert np.array_equal(np.asarray(turn.back(y)), turn.back(np.array(y)))
+    y = np.asarray(layers.spread(on_device(x), block))
+    assert np.array_equal(y.reshape(-1, block), hadamard(x.reshape(-1, block)))
 
 
 @pytest.mark.parametrize("width_v", [None, 64])

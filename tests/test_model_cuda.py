@@ -89,6 +89,15 @@ def put_graphs(monkeypatch, state):
     state.cupy.cuda.MemoryPool = lambda: SimpleNamespace(malloc=len)
 
 
+def placed(numbers, more, same, heads, queries, positions):
+    """Rows for as many new positions of each sequence, by the host's way."""
+    host = lengths.Lengths(len(numbers))
+    host.known = np.array(numbers)
+    ids = host.placed(np.full(len(numbers), same), heads, queries, positions)
+    numbers += same
+    return on_device(ids)
+
+
 @pytest.fixture
 def card(monkeypatch):
     """A card whose kernels are the host's."""
@@ -150,22 +159,14 @@ def card(monkeypatch):
     layers = SimpleNamespace(
         normed=lambda x, w, e: single(Exact().norm(double(x), e) * w),
         turned=lambda x, neox, c, s: single(turned(double(x), Rope(2 * c.shape[1], neox, 1.0), c, s)),
-        spread=lambda x, columns: single(hadamard(np.array(x).reshape(-1, columns)).reshape(x.shape)),
+        spread=lambda rows: single(hadamard(np.array(rows))),
         gated=lambda name, gate, up: single(Exact().gated(name, double(gate), double(up))),
     )  # fmt: skip
     for module in (cuda, caches):
         monkeypatch.setattr(module, "cuda_module", lambda name: layers)
-
-    def placed(numbers, more, same, heads, queries, positions):
-        host = lengths.Lengths(len(numbers))
-        host.known = np.array(numbers)
-        ids = host.placed(np.full(len(numbers), same), heads, queries, positions)
-        numbers += same
-        return on_device(ids)
-
-    monkeypatch.setattr(lengths, "cuda_module", lambda name: SimpleNamespace(placed=placed))
     for module in (rows, import_module("ggmlq.ops.dequantize")):
         monkeypatch.setattr(module, "cuda_module", lambda name: kernels)
+    monkeypatch.setattr(lengths, "cuda_module", lambda name: SimpleNamespace(placed=placed))
     return state
 
 

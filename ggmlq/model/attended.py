@@ -28,7 +28,8 @@ class Listener(Kernels):
             "causal": True, "scale": seen.scale, "window": seen.window or None, "softcap": seen.cap,
             "sinks": seen.sinks,
         }  # fmt: skip
-        k, v = (rows.dequantize()[None] for rows in (cache.k, cache.v))
+        keys = (rows.dequantize() for rows in (cache.k, cache.v))
+        k, v = (rows.reshape(1, *rows.shape[-3:]) for rows in keys)
         self._calls.append(Attended(q[None], k, v, options))
         return super().attend(q, cache, seen)
 

@@ -67,6 +67,7 @@ class Cache:
     def rows(self, layer: int, count: int) -> Keys:
         """The first positions of a layer."""
         k, v = self._rows[layer]
+        v = k[..., : v.shape[-1]] if self._shared else v  # on a GPU such columns are a copy of that moment
         return Keys(k[:, :count], v[:, :count], self.layers[layer])
 
     def turned(self, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
@@ -112,6 +113,7 @@ def _columns(rows: QuantArray, most: bool) -> int:
 def _turn(x: Array, columns: int) -> Array:
     if not columns:
         return x
+    rows = x.reshape(-1, columns)
     if is_host(x):
-        return hadamard(x.reshape(-1, columns)).reshape(x.shape)
-    return cuda_module("activations.layers").spread(x, columns)
+        return hadamard(rows).reshape(x.shape)
+    return cuda_module("activations.layers").spread(rows).reshape(x.shape)

@@ -199,13 +199,15 @@ def spreader(columns: int) -> Kernel:
     return Kernel(f"spread {columns}", kernel, *parameters, threads=threads, early=True)
 
 
-def spread(x: Any, columns: int, signs: Any = None, back: bool = False) -> Any:
-    """Runs of columns of rows [..., width] times the Hadamard matrix, in the order of ``rotation.hadamard``.
+def spread(x: Any, columns: int = 0, signs: Any = None, back: bool = False) -> Any:
+    """Rows [..., width] times the Hadamard matrix, in the order of ``rotation.hadamard``.
 
+    ``columns``: only so many are spread over each other, a power of two that divides the width; 0 for all.
     ``signs`` [width or more]: numbers are multiplied with their column's sign before; ``back``: behind.
     """
     x = aligned_floats(x)
     out, width = cupy().empty(x.shape, np.float32), x.shape[-1]
+    columns = columns or width
     how = NO_SIGNS if signs is None else BEHIND if back else BEFORE
     flat, threads = x.reshape(-1), max(columns, LEAST_SPREAD)
     grid = (-(-x.size // threads),)
