@@ -195,7 +195,7 @@ def test_the_cost_in_a_model(fresh, tmp_path, capsys):
     path = family_model(tmp_path / "m.gguf", "gemma3", int(fresh.integers(1 << 30)), types=("q8_0",))
     m = gq.model.load(path, cache="f32")
     tokens = fresh.integers(3, 259, 30).tolist()
-    layers = list(m.attention_operands(tokens))
+    layers = list(gq.model.attention_operands(m, tokens))
     results = [x for name, x in m.nodes(tokens, flash=True) if name.startswith("kqv_out")]
     assert len(layers) == len(results) == m.config.layers
     assert [a.options["window"] for a in layers] == [window or None for window in m.config.windows]

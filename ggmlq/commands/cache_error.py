@@ -11,7 +11,7 @@ import numpy as np
 from ..accuracy import CacheErrors, cache_error
 from ..accuracy.cache import averaged
 from ..errors import GGMLQError, ShapeError, UnsupportedError
-from ..model import Model, load
+from ..model import Model, attention_operands, load
 from . import _plain
 
 
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
         model = load(args.path, context=args.context)
         tokens = _tokens(args, model)
         layers = [
-            cache_error(a.q, a.k, a.v, **settings, **a.options) for a in model.attention_operands(tokens)
+            cache_error(a.q, a.k, a.v, **settings, **a.options) for a in attention_operands(model, tokens)
         ]
         errors = averaged(layers)
         facts = {"tokens": len(tokens), "errors": _facts(errors), "layers": [*map(_facts, layers)]}

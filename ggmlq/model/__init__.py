@@ -3,11 +3,11 @@
 From a call down:
 
     model.py       load, Model: logits, generate, nodes
+    attended.py    attention_operands: what attention is called with, layer by layer
     families/      which parts make a layer, one file a family
     step.py        the parts: norms, products, attention, experts; each tells its node
     replay.py      a step of one token on a GPU, recorded as a CUDA graph
     arithmetic/    how parts multiply: the fastest kernels, float64, llama.cpp's rounding, a GPU
-    attended.py    what attention is called with, layer by layer
     rope.py        turning by positions
     batch.py       sequences of any lengths that go through the layers together
     caches.py      keys and values of all layers
@@ -17,7 +17,8 @@ From a call down:
     tokenizer/     text to tokens and back, chat templates
 """
 
+from .attended import attention_operands
 from .model import Model, load
 from .tokenizer import Tokenizer
 
-__all__ = ["Model", "Tokenizer", "load"]
+__all__ = ["Model", "Tokenizer", "attention_operands", "load"]

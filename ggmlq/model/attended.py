@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from .arithmetic.kernels import Array, Kernels, Keys, Seen
+from .model import Model
 
 
 class Attended(NamedTuple):
@@ -37,3 +39,20 @@ class Listener(Kernels):
         """The calls since the last time."""
         calls, self._calls = self._calls, []
         return calls
+
+
+def attention_operands(model: Model, tokens: Sequence[int]) -> Iterator[Attended]:
+    """Yield the operands of each layer's attention with its options, in float32, computed on the CPU.
+
+    They are what :func:`ggmlq.attention` and :func:`ggmlq.cache_error` take.
+
+    >>> import ggmlq as gq, tempfile, pathlib
+    >>> from ggmlq.testing.models import tiny_model
+    >>> m = gq.model.load(tiny_model(pathlib.Path(tempfile.mkdtemp()) / "tiny.gguf"))
+    >>> [(a.q.shape, a.k.shape) for a in gq.model.attention_operands(m, [1, 5])]
+    [((1, 4, 2, 64), (1, 2, 2, 64)), ((1, 4, 2, 64), (1, 2, 2, 64))]
+    """
+    listening, listener = Model(model.file, None, ("f32", "f32"), model.config.context), Listener()
+    listening._arithmetic = listener
+    for _ in listening.nodes(tokens, flash=True):
+        yield from listener.taken()

@@ -14,7 +14,6 @@ from .. import gguf
 from ..base.devices import is_host, namespace, to_host
 from ..errors import ShapeError, UnsupportedError
 from .arithmetic import Cuda, Kernels, arithmetic_of
-from .attended import Attended, Listener
 from .batch import Batch, Piece, checked, is_batch, portions, several_of
 from .caches import Cache
 from .config import Config
@@ -244,13 +243,6 @@ class Model:
             yield from nodes
             nodes.clear()
             del x
-
-    def attention_operands(self, tokens: Sequence[int]) -> Iterator[Attended]:
-        """The operands of each layer's attention with its options, one by one, float32 on the CPU."""
-        numbers, listener = checked("nodes", tokens, self.vocabulary, self.config.context), Listener()
-        model = Model(self.file, None, ("f32", "f32"), self.config.context)
-        step = Step(model.config, model._weights, listener, model.cache(len(numbers)), len(numbers))
-        return (a for _ in model._walk(step, numbers, last=True) for a in listener.taken())
 
     def like(
         self, arithmetic: str | None, cache: tuple[str, str] | None = None, context: int | None = None

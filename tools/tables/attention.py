@@ -107,7 +107,7 @@ def errors() -> str:
     arrays = gq.cache_error(q, k, v, causal=True)
     m = gq.model.load(MODEL)
     tokens = m.tokenizer.encode(TEXT.read_text())[: m.config.context]
-    layers = [gq.cache_error(a.q, a.k, a.v, **a.options) for a in m.attention_operands(tokens)]
+    layers = [gq.cache_error(a.q, a.k, a.v, **a.options) for a in gq.model.attention_operands(m, tokens)]
     drawing, axes = chart(2, figsize=(10, 4.5), sharey=True)
     for place, tables, title in (
         (axes[0], layers, f"a small trained model, {len(tokens)} tokens"),
