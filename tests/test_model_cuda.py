@@ -61,6 +61,15 @@ def single(x):
     return np.asarray(x, np.float32).view(DeviceArray)
 
 
+def numbered(numbers, more, same, heads, queries, positions):
+    """Rows for as many new positions of each sequence, by the host's way."""
+    host = lengths.Lengths(len(numbers))
+    host.known = np.array(numbers)
+    ids = host.placed(np.full(len(numbers), same), heads, queries, positions)
+    numbers += same
+    return on_device(ids)
+
+
 def put_graphs(monkeypatch, state):
     """Graphs that compute a step anew, into the array that it gave while it was recorded."""
     walk, state.recorded, state.launches = replay.Replay._once, [], 0
@@ -87,15 +96,6 @@ def put_graphs(monkeypatch, state):
     monkeypatch.setattr(replay.Replay, "_once", noted)
     state.cupy.cuda.Stream = Stream
     state.cupy.cuda.MemoryPool = lambda: SimpleNamespace(malloc=len)
-
-
-def placed(numbers, more, same, heads, queries, positions):
-    """Rows for as many new positions of each sequence, by the host's way."""
-    host = lengths.Lengths(len(numbers))
-    host.known = np.array(numbers)
-    ids = host.placed(np.full(len(numbers), same), heads, queries, positions)
-    numbers += same
-    return on_device(ids)
 
 
 @pytest.fixture
@@ -132,6 +132,7 @@ def card(monkeypatch):
 
     for module in PRODUCTS:
         monkeypatch.setattr(module, "run", run)
+    monkeypatch.setattr(lengths, "cuda_module", lambda name: SimpleNamespace(placed=numbered))
 
     state.attends = True  # attention has a kernel
 
@@ -166,7 +167,6 @@ def card(monkeypatch):
         monkeypatch.setattr(module, "cuda_module", lambda name: layers)
     for module in (rows, import_module("ggmlq.ops.dequantize")):
         monkeypatch.setattr(module, "cuda_module", lambda name: kernels)
-    monkeypatch.setattr(lengths, "cuda_module", lambda name: SimpleNamespace(placed=placed))
     return state
 
 
