@@ -66,7 +66,8 @@ class DeviceLengths(Lengths):
 
     def __init__(self, batch: int, xp: Any) -> None:
         super().__init__(batch)
-        self._there = xp.zeros(batch, np.int64)
+        # Complete, as are keys and values, before another stream sees it.
+        self._there = cuda_device().once("a KVCache is new", lambda: xp.zeros(batch, np.int64))
         self._number = self._there.device.id
         self._late = False  # the array is not what the host knows
         self._seen = False  # others read the array: users and graphs
