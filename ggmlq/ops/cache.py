@@ -256,7 +256,7 @@ class KVCache(Listed):
         with on_device_of(Request("attend of", self), self._k.memory, self._k):
             lengths, known, k, v = self._lengths.attended, self._lengths.known, self._k, self._v
             if not is_host(lengths) and known is not None:
-                k, v = (rows[:, :, : known.max()] for rows in (k, v))
+                k, v = (rows[:, :, : int(known.max())] for rows in (k, v))
         return attention(q, k, v, lengths=lengths, **options)
 
     def advance(self, count: int) -> None:
