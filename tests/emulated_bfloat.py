@@ -52,11 +52,15 @@ def add_to(warp, name, operands, active):
 
 @op("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32")
 def mma(warp, name, operands, active):
+    products(warp, operands, active, floats)
+
+
+def products(warp, operands, active, split):
     """Lane 4 g + t has pairs 2 t … of rows g and g + 8, then those 8 further on; of column g likewise.
 
     Summed as tensor cores do: what is below the largest term by 25 bits is cut off, then what no float32 has.
     """
-    given = [[floats(read(warp, r, np.uint32)) for r in listed(o)] for o in operands[1:3]]
+    given = [[split(read(warp, r, np.uint32)) for r in listed(o)] for o in operands[1:3]]
     a, b = (np.array(each, np.float64) for each in given)  # register, element, lane
     a = a.reshape(2, 2, 2, 8, 4).transpose(1, 3, 0, 4, 2).reshape(16, 16)  # row, g; further, t, element
     b = b.reshape(2, 2, 8, 4).transpose(2, 0, 3, 1).reshape(8, 16)

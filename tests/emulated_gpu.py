@@ -53,7 +53,7 @@ def put_emulated(monkeypatch, multiprocessors=2):
 
     def call(kernel, grid, block, *arguments, cluster=1, max_blocks=0, together=False):
         for each in arguments:
-            if type(each) is not int:
+            if type(each) not in (int, tuple):
                 state.memory.add(each)
         words = kernel._flat(arguments)  # arrays as the compiler passes them
         machine = Machine(ptx_of(kernel), state.memory, kernel.threads, kernel.shared)

@@ -11,11 +11,12 @@ import ctypes
 import re
 from functools import cache
 
+import emulated_halves  # noqa: F401
 import emulated_hopper  # noqa: F401
 import emulated_integers  # noqa: F401
 import emulated_votes  # noqa: F401
 import numpy as np
-from emulated_words import EVERY, LOCAL, OPS, Locked, Trap, read
+from emulated_words import EVERY, LOCAL, OPS, START, Locked, Trap, read
 
 from ggmlq.cuda.machine import tensor_maps
 
@@ -139,9 +140,11 @@ class Warp:
         self.local = np.full(32 * LOCAL, 0xAB, np.uint8)
         self.special["%laneid"] = np.arange(32)
         self.special["%ctaid.y"] = np.full(32, machine.row)
+        self.special["%ctaid.z"] = np.full(32, machine.layer)
         self.special["%ntid.x"] = np.full(32, machine.threads)
         self.special["%nctaid.x"] = np.full(32, machine.grid)
         self.special["%nctaid.y"] = np.full(32, machine.down)
+        self.special["%nctaid.z"] = np.full(32, machine.deep)
         self.special["%cluster_ctarank"] = np.full(32, block.rank)
         self.special["%cluster_nctarank"] = np.full(32, len(cluster.blocks))
 
@@ -195,6 +198,19 @@ class Warp:
         return moved
 
 
+def with_places(ptx, shared):
+    """The text with addresses for several arrays of shared memory, and the bytes of all of it."""
+    arrays = re.findall(r"\.shared \.align (\d+) \.b8 (_cudapy_smem\w*)\[(\d+)\]", ptx)
+    if len(arrays) < 2:
+        return ptx, shared + sum(int(size) for *_, size in arrays)
+    head, body = ptx[: ptx.index(".visible .entry")], ptx[ptx.index(".visible .entry") :]
+    for edge, name, size in arrays:
+        shared = -(-shared // int(edge)) * int(edge)
+        body = re.sub(rf"\b{name}\b", str(START + shared), body)
+        shared += int(size)
+    return head + body, shared
+
+
 @cache
 def meaning(name):
     """What an instruction does, and whether it is one of a whole warp."""
@@ -206,16 +222,17 @@ class Machine:
     """A kernel on a grid of blocks; clusters one after the other, or all at one time."""
 
     def __init__(self, ptx, memory, threads, shared):
+        ptx, self.shared = with_places(ptx, shared)
         self.code, self.labels, self.names = program(ptx)
-        self.memory, self.threads, self.shared = memory, threads, shared
+        self.memory, self.threads = memory, threads
 
     def __call__(self, grid, *arguments, cluster=1, together=False):
-        across, down = (*grid, 1)[:2]
+        across, down, self.deep = (*grid, 1, 1)[:3]
         self.grid, self.down = across, down
         self.arguments = dict(zip(self.names, arguments, strict=True))
         at_once = across * down if together else cluster
-        for number in range(0, across * down, at_once):
-            first, self.row = number % across, number // across
+        for number in range(0, across * down * self.deep, at_once):
+            first, self.row, self.layer = number % across, number // across % down, number // (across * down)
             clusters = [
                 Cluster([Block(rank, self.shared) for rank in range(cluster)])
                 for _ in range(at_once // cluster)

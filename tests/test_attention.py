@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import ml_dtypes
+import attention_cases as cases
 import numpy as np
 import pytest
+from attention_cases import cache
 
 import ggmlq as gq
 from ggmlq import errors
 from ggmlq.base.threads import at_most
 from ggmlq.cpu.attention import drive, operands
 
-TYPES = ["f16", "bf16", "f32", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "mxfp4"]
 EPS = 2.0**-22
 
 
@@ -20,10 +20,6 @@ def bound(q, k, scale, softcap=0.0, **_):
     group = q.shape[1] // k.shape[1]
     largest = np.nanmax(np.abs(q.astype(np.float64) @ k.repeat(group, 1).swapaxes(2, 3)), initial=0)
     return (EPS * (8 + largest * (q.shape[3] ** -0.5 if scale is None else scale))) ** 2
-
-
-def cache(fresh, name, *shape):
-    return gq.quantize(fresh.standard_normal(shape, np.float32), name)
 
 
 def plain(q, k, v, seen, scale=None, bias=0.0, cap=0.0, sinks=None):
@@ -48,7 +44,7 @@ def off(y, want, v):
 
 def agrees(q, k, v, **options):
     y = gq.attention(q, k, v, **options)
-    want = gq.reference.attention(q, k, v, **options)
+    want = gq.reference.attention(q, k, v, **{n: x for n, x in options.items() if n != "invariant"})
     keys, values = ((x if isinstance(x, np.ndarray) else x.dequantize()).astype(np.float32) for x in (k, v))
     keys[~np.isfinite(keys)] = 0
     assert off(y, want, values) <= bound(q.astype(np.float32), keys, **{"scale": None} | options)
@@ -91,37 +87,21 @@ def test_positions_of_each_sequence_and_slopes(fresh):
 # --- the kernel -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", cases.TYPES)
 def test_types(name, fresh):
-    """Keys and values of a type, each beside another one that is drawn; queries of each kind of floats."""
-    other = str(fresh.choice(TYPES))
-    kind = [np.float32, np.float16, ml_dtypes.bfloat16, np.float64][int(fresh.integers(4))]
-    q = fresh.standard_normal((2, 4, 3, 64)).astype(kind)
-    for k_name, v_name in ((name, other), (other, name)):
-        agrees(q, cache(fresh, k_name, 2, 2, 133, 64), cache(fresh, v_name, 2, 2, 133, 64), causal=True)
+    for q, k, v, options in cases.of_types(name, fresh, (3,)):
+        agrees(q, k, v, **options)
 
 
-@pytest.mark.parametrize("widths", [(64, 64), (96, 96), (128, 128), (192, 128), (256, 256), (576, 512)])
+@pytest.mark.parametrize("widths", cases.WIDTHS)
 def test_widths(widths, fresh):
-    d, dv = widths
-    for name in ("q8_0", "f16"):
-        agrees(
-            fresh.standard_normal((1, 4, 5, d)), cache(fresh, name, 1, 1, 70, d),
-            cache(fresh, name, 1, 1, 70, dv), causal=True,
-        )  # fmt: skip
+    for q, k, v, options in cases.of_widths(widths, fresh, (5,)):
+        agrees(q, k, v, **options)
 
 
 def test_floats_of_any_width(fresh):
-    for d, dv, kind in (
-        (1, 1, np.float32),
-        (7, 50, np.float16),
-        (80, 33, ml_dtypes.bfloat16),
-        (100, 576, np.float64),
-    ):
-        q = fresh.standard_normal((2, 6, 4, d))
-        k, v = (fresh.standard_normal((2, 3, 90, n)).astype(kind) for n in (d, dv))
-        v = v if dv > 1 else np.abs(v)  # one value that cancels has no relative error
-        agrees(q, k, v, window=40)
+    for q, k, v, options in cases.of_any_widths(fresh):
+        agrees(q, k, v, **options)
         assert np.array_equal(
             gq.attention(q, k.swapaxes(1, 2).copy().swapaxes(1, 2), v[..., ::-1]),
             gq.attention(q, k, v[..., ::-1]),
@@ -130,46 +110,19 @@ def test_floats_of_any_width(fresh):
 
 @pytest.mark.parametrize("queries", [1, 2, 3, 7, 64, 65])
 def test_rows_and_heads(queries, fresh):
-    """Any number of heads over one of the keys, more rows than a unit has, more positions than a stretch."""
-    for heads, kv_heads in ((1, 1), (6, 2), (7, 1), (40, 1)):
-        s = int(fresh.integers(queries, 2300))
-        k, v = (cache(fresh, name, 1, kv_heads, s, 32) for name in ("q4_0", "q8_0"))
-        agrees(fresh.standard_normal((1, heads, queries, 32)), k, v, causal=True)
+    for q, k, v, options in cases.of_heads(queries, fresh):
+        agrees(q, k, v, **options)
 
 
-OPTIONS = {
-    "all": {},
-    "scale": {"scale": 2.5},
-    "causal": {"causal": True},
-    "window": {"window": 100},
-    "softcap": {"softcap": 5.0, "scale": 1.0, "causal": True},
-    "alibi": {"alibi": 8.0, "causal": True},
-    "lengths": {"lengths": [700, 3, 0], "causal": True},
-    "short": {"lengths": [700, 64, 63]},
-}
-
-
-@pytest.mark.parametrize("case", OPTIONS)
+@pytest.mark.parametrize("case", cases.OPTIONS)
 def test_options(case, fresh):
-    q, k, v = (
-        fresh.standard_normal((3, 6, 9, 64)),
-        cache(fresh, "q8_0", 3, 2, 700, 64),
-        cache(fresh, "f16", 3, 2, 700, 64),
-    )
-    agrees(q, k, v, **OPTIONS[case])
-    agrees(q, k, v, sinks=fresh.standard_normal(6), **OPTIONS[case])
-    for shape in ((9, 700), (3, 1, 9, 700), (1, 6, 1, 700), (3, 6, 9, 1)):
-        mask = fresh.standard_normal(shape, np.float32)
-        mask[fresh.random(shape) < 0.3] = -np.inf
-        agrees(q, k, v, mask=mask.astype(np.float16), **OPTIONS[case])
-        agrees(q, k, v, mask=mask > 0, **OPTIONS[case])
+    for q, k, v, options in cases.of_options(case, fresh, (9,)):
+        agrees(q, k, v, **options)
 
 
 def test_queries_that_see_nothing_give_zeros(fresh):
-    q, k = fresh.standard_normal((1, 2, 4, 32)), fresh.standard_normal((1, 2, 5, 32))
-    assert not agrees(q, k, k, lengths=[2], causal=True)[:, :, :2].any()
-    assert not agrees(q, k, k, mask=np.zeros(5, bool)).any()
-    assert not agrees(q, k, k, lengths=[0], sinks=np.ones(2)).any()
+    for (q, k, v, options), blind in cases.of_nothing_seen(fresh):
+        assert not agrees(q, k, v, **options)[:, :, :blind].any()
     assert gq.attention(q[:, :, :0], k, k).shape == (1, 2, 0, 32)
     assert not gq.attention(q, k[:, :, :0], k[:, :, :0]).any()
 
@@ -250,18 +203,8 @@ def test_views_of_larger_arrays(fresh):
 
 def test_any_case(fresh, rounds):
     for _ in rounds(3):
-        kv_heads, group, b, t = (int(fresh.integers(1, n)) for n in (4, 9, 4, 40))
-        s, d, dv = int(fresh.integers(t, 1500)), *(32 * int(n) for n in fresh.integers(1, 7, 2))
-        options = {"causal": bool(fresh.integers(2)), "lengths": fresh.integers(0, s + 1, b)}
-        options |= {"window": int(fresh.integers(1, s + 1))} if fresh.integers(2) else {}
-        options |= {"softcap": float(fresh.uniform(1, 30))} if fresh.integers(2) else {}
-        options |= {"sinks": fresh.standard_normal(kv_heads * group)} if fresh.integers(2) else {}
-        options |= {"alibi": 8.0} if fresh.integers(2) else {}
-        if fresh.integers(2):
-            options["mask"] = np.where(fresh.random((b, 1, t, s)) < 0.5, 0, -np.inf)
-        names = fresh.choice(TYPES[:6], 2)
-        k, v = (cache(fresh, str(n), b, kv_heads, s, w) for n, w in zip(names, (d, dv), strict=True))
-        agrees(fresh.standard_normal((b, kv_heads * group, t, d)), k, v, **options)
+        q, k, v, options = cases.of_draw(fresh, cases.TYPES[:6])
+        agrees(q, k, v, **options)
 
 
 def test_numbers_of_the_kernel():

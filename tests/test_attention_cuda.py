@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import attention_cases as cases
 import ml_dtypes
 import numpy as np
 import pytest
-from test_attention import OPTIONS, TYPES
+from attention_cases import cache
 
 import ggmlq as gq
 
@@ -15,10 +16,6 @@ HALF, BFLOAT = 2.0**-11, 2.0**-8  # the most that rounding changes a number, bes
 
 def cupy():
     return pytest.importorskip("cupy")
-
-
-def cache(fresh, name, *shape):
-    return gq.quantize(fresh.standard_normal(shape, np.float32), name)
 
 
 def on_device(x):
@@ -55,66 +52,33 @@ def agrees(q, k, v, **options):
     return y
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", cases.TYPES)
 def test_types(name, fresh):
-    """Keys and values of a type, each beside another one that is drawn; queries of each kind of floats."""
-    other = str(fresh.choice(TYPES))
-    kind = [np.float32, np.float16, ml_dtypes.bfloat16, np.float64][int(fresh.integers(4))]
-    for queries in (1, 30):
-        q = fresh.standard_normal((2, 4, queries, 64)).astype(kind)
-        for k_name, v_name in ((name, other), (other, name)):
-            agrees(q, cache(fresh, k_name, 2, 2, 133, 64), cache(fresh, v_name, 2, 2, 133, 64), causal=True)
+    for q, k, v, options in cases.of_types(name, fresh, (1, 30)):
+        agrees(q, k, v, **options)
 
 
-@pytest.mark.parametrize("widths", [(64, 64), (96, 96), (128, 128), (192, 128), (256, 256), (576, 512)])
+@pytest.mark.parametrize("widths", cases.WIDTHS)
 def test_widths(widths, fresh):
-    d, dv = widths
-    for name in ("q8_0", "f16"):
-        for queries in (1, 5):
-            agrees(
-                fresh.standard_normal((1, 4, queries, d)), cache(fresh, name, 1, 1, 70, d),
-                cache(fresh, name, 1, 1, 70, dv), causal=True,
-            )  # fmt: skip
+    for q, k, v, options in cases.of_widths(widths, fresh, (1, 5)):
+        agrees(q, k, v, **options)
 
 
 def test_floats_of_any_width(fresh):
-    for d, dv, kind in (
-        (1, 1, np.float32),
-        (7, 50, np.float16),
-        (80, 33, np.float32),
-        (100, 576, np.float64),
-    ):
-        q = fresh.standard_normal((2, 6, 4, d))
-        k, v = (fresh.standard_normal((2, 3, 90, n)).astype(kind) for n in (d, dv))
-        agrees(q, k, v, window=40)
+    for q, k, v, options in cases.of_any_widths(fresh):
+        agrees(q, k, v, **options)
 
 
 @pytest.mark.parametrize("queries", [1, 2, 3, 7, 64, 65, 700])
 def test_rows_and_heads(queries, fresh):
-    """Any number of heads over one of the keys, more rows than a block has, more positions than a part."""
-    for heads, kv_heads in ((1, 1), (6, 2), (7, 1), (40, 1)):
-        s = int(fresh.integers(queries, 2300))
-        k, v = (cache(fresh, name, 1, kv_heads, s, 32) for name in ("q4_0", "q8_0"))
-        agrees(fresh.standard_normal((1, heads, queries, 32)), k, v, causal=True)
-
-
-@pytest.mark.parametrize("case", OPTIONS)
-def test_options(case, fresh):
-    q, k, v = (
-        fresh.standard_normal((3, 6, 9, 64)),
-        cache(fresh, "q8_0", 3, 2, 700, 64),
-        cache(fresh, "f16", 3, 2, 700, 64),
-    )
-    options = {name: np.array(x) if name == "lengths" else x for name, x in OPTIONS[case].items()}
-    for queries in (9, 2):
-        q = q[:, :, :queries]
+    for q, k, v, options in cases.of_heads(queries, fresh):
         agrees(q, k, v, **options)
-        agrees(q, k, v, sinks=fresh.standard_normal(6), **options)
-        for shape in ((queries, 700), (3, 1, queries, 700), (1, 6, 1, 700), (3, 6, queries, 1)):
-            mask = fresh.standard_normal(shape, np.float32)
-            mask[fresh.random(shape) < 0.3] = -np.inf
-            agrees(q, k, v, mask=mask.astype(np.float16), **options)
-            agrees(q, k, v, mask=mask > 0, **options)
+
+
+@pytest.mark.parametrize("case", cases.OPTIONS)
+def test_options(case, fresh):
+    for q, k, v, options in cases.of_options(case, fresh, (9, 2)):
+        agrees(q, k, v, **options)
 
 
 @pytest.mark.parametrize("width", [64, 128, 256])
@@ -136,10 +100,8 @@ def test_many_rows(name, width, fresh):
 
 
 def test_queries_that_see_nothing_give_zeros(fresh):
-    q, k = fresh.standard_normal((1, 2, 4, 32)), fresh.standard_normal((1, 2, 5, 32))
-    assert not agrees(q, k, k, lengths=np.array([2]), causal=True)[:, :, :2].any()
-    assert not agrees(q, k, k, mask=np.zeros(5, bool)).any()
-    assert not agrees(q, k, k, lengths=np.array([0]), sinks=np.ones(2)).any()
+    for (q, k, v, options), blind in cases.of_nothing_seen(fresh):
+        assert not agrees(q, k, v, **options)[:, :, :blind].any()
     q, k = on_device(q), on_device(k)
     assert gq.attention(q[:, :, :0], k, k).shape == (1, 2, 0, 32)
     assert not gq.attention(q, k[:, :, :0], k[:, :, :0]).any()
@@ -218,16 +180,98 @@ def test_views_and_outs(fresh):
 
 def test_any_case(fresh, rounds):
     for _ in rounds(10):
-        kv_heads, group, b, t = (int(fresh.integers(1, n)) for n in (4, 9, 4, 40))
-        s, d, dv = int(fresh.integers(t, 1500)), *(32 * int(n) for n in fresh.integers(1, 7, 2))
-        options = {"causal": bool(fresh.integers(2)), "lengths": fresh.integers(0, s + 1, b)}
-        options |= {"window": int(fresh.integers(1, s + 1))} if fresh.integers(2) else {}
-        options |= {"softcap": float(fresh.uniform(1, 30))} if fresh.integers(2) else {}
-        options |= {"sinks": fresh.standard_normal(kv_heads * group)} if fresh.integers(2) else {}
-        options |= {"alibi": 8.0} if fresh.integers(2) else {}
-        options |= {"invariant": True} if fresh.integers(2) else {}
-        if fresh.integers(2):
-            options["mask"] = np.where(fresh.random((b, 1, t, s)) < 0.5, 0, -np.inf)
-        names = fresh.choice(TYPES, 2)
-        k, v = (cache(fresh, str(n), b, kv_heads, s, w) for n, w in zip(names, (d, dv), strict=True))
-        agrees(fresh.standard_normal((b, kv_heads * group, t, d)), k, v, **options)
+        q, k, v, options = cases.of_draw(fresh, cases.TYPES)
+        agrees(q, k, v, **options)
+
+
+def rows_of(fresh, *shape):
+    return fresh.standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("rotate", [False, True])
+def test_a_cache_whose_lengths_are_there(rotate, fresh):
+    """The host's bytes, whatever numbers come; rows that have no room are left out."""
+    host, there = (
+        gq.KVCache(2, 64, 20, "q8_0", "q4_0", batch=3, rotate=rotate, device=name) for name in ("cpu", "cuda")
+    )
+    for number in range(6):
+        k, v, q = rows_of(fresh, 3, 2, 4, 64), rows_of(fresh, 3, 2, 4, 64), rows_of(fresh, 3, 4, 2, 64)
+        more = fresh.integers(0, 5, 3)
+        room = 20 - host.lengths
+        host.append(k, v, lengths=np.minimum(more, room))
+        there.append(on_device(k), on_device(v), lengths=on_device(more) if number else more)
+        assert np.array_equal(there.lengths.get(), host.lengths)
+        for a, b in ((host.k, there.k), (host.v, there.v)):
+            assert np.array_equal(a.raw, b.raw.get())
+        assert gq.nmse(there.attend(on_device(q), causal=True).get(), host.attend(q, causal=True)) < 1e-5
+    n = fresh.integers(0, 9, 3)
+    host.truncate(n)
+    there.truncate(on_device(n))
+    assert np.array_equal(there.lengths.get(), host.lengths)
+
+
+def test_a_recorded_cache_goes_on(fresh):
+    cp = cupy()
+    host, there = (gq.KVCache(2, 64, 300, rotate=True, device=name) for name in ("cpu", "cuda"))
+    k, v, q = rows_of(fresh, 1, 2, 200, 64), rows_of(fresh, 1, 2, 200, 64), rows_of(fresh, 1, 8, 1, 64)
+    host.append(k, v)
+    there.append(on_device(k), on_device(v))
+    operands = [on_device(x) for x in (k[:, :, :1].copy(), v[:, :, :1].copy(), q)]
+    cp.cuda.Device().synchronize()
+    stream = cp.cuda.Stream(non_blocking=True)
+    with stream:
+        there.append(*operands[:2])
+        there.attend(operands[2], causal=True)
+        there.truncate(200)
+        stream.begin_capture()
+        there.append(*operands[:2])
+        y = there.attend(operands[2], causal=True)
+        graph = stream.end_capture()
+        for number in range(4):
+            fresh_rows = [rows_of(fresh, *x.shape) for x in operands]
+            for operand, x in zip(operands, fresh_rows, strict=True):
+                operand.set(x)
+            graph.launch()
+            stream.synchronize()
+            host.append(*fresh_rows[:2])
+            assert gq.nmse(y.get(), host.attend(fresh_rows[2], causal=True)) < 1e-5, number
+        there.append(*operands[:2])  # what was recorded stays
+        graph.launch()
+        assert len(there) == 206
+
+
+@pytest.mark.parametrize("queries", [1, 40])
+@pytest.mark.parametrize("name", ["q8_0", "f16"])
+def test_values_within_keys_are_read_where_they_are(name, queries, fresh):
+    c = gq.KVCache(1, 576, 300, name, width_v=512, shared=True, device="cuda")
+    c.append(on_device(rows_of(fresh, 1, 1, 200, 576)))
+    q, k = rows_of(fresh, 1, 16, queries, 576), c.k.to("cpu")[:, :, :200]
+    want = gq.reference.attention(q, k, k[..., :512], causal=True)
+    assert c.v.strided.data.ptr == c.k.raw.data.ptr
+    floats = on_device(k.dequantize())
+    there = c.k[:, :, :200]
+    for y in (
+        c.attend(on_device(q), causal=True),
+        gq.attention(on_device(q), there, there[..., :512], causal=True),
+        gq.attention(on_device(q), floats, floats[..., :512], causal=True),
+    ):
+        assert gq.nmse(y.get(), want) < 1e-5
+
+
+def test_heads_on_cards(fresh):
+    """Both parts on one card where there is no other."""
+    cp = cupy()
+    names = [f"cuda:{i % cp.cuda.runtime.getDeviceCount()}" for i in range(2)]
+    k, v = (cache(fresh, "q8_0", 2, 3, 90, 64) for _ in "kv")
+    q, sinks = rows_of(fresh, 2, 6, 2, 64), fresh.standard_normal(6)
+    sharded = [gq.parallel.shard(x, names, "heads") for x in (k, v)]
+    y = gq.attention(on_device(q), *sharded, causal=True, sinks=on_device(sinks), alibi=8.0)
+    want = gq.reference.attention(q, k, v, causal=True, sinks=sinks, alibi=8.0)
+    assert gq.nmse(y.get(), want) < 1e-5
+    whole, parts = (
+        gq.KVCache(3, 64, 50, batch=2, device="cuda"),
+        gq.parallel.KVCache(3, 64, 50, names, batch=2),
+    )
+    for c in (whole, parts):
+        c.append(on_device(rows_of(fresh, 2, 3, 9, 64) * 0 + 1), on_device(q[:, :3, :1].repeat(9, 2)))
+    assert gq.nmse(parts.attend(on_device(q)).get(), whole.attend(on_device(q)).get()) < 1e-5

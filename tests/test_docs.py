@@ -110,7 +110,19 @@ def test_commands_of_the_pages_exist():
             assert command in known, (page.name, command)
 
 
-QUICK = ["arithmetic", "cpu", "engine", "faults", "formats", "gru", "ladder", "scale", "scaled", "shapes"]
+QUICK = [
+    "arithmetic",
+    "attention",
+    "cpu",
+    "engine",
+    "faults",
+    "formats",
+    "gru",
+    "ladder",
+    "scale",
+    "scaled",
+    "shapes",
+]
 
 
 @pytest.mark.parametrize("name", QUICK)

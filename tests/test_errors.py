@@ -189,7 +189,7 @@ class OnOtherDevice(StrangerOnDevice):
     """The same, elsewhere."""
 
     __module__ = "cupy"
-    nbytes = 0
+    nbytes, flags = 0, np.empty(0).flags
 
     class device:  # noqa: N801
         id = 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 
 import ggmlq as gq
 from ggmlq import errors
+from ggmlq.cli import main
 from ggmlq.ops.rotation import Rotation, hadamard
+from ggmlq.testing.families import family_model
 
 
 def rows(fresh, *shape):
@@ -144,7 +147,6 @@ def test_rotations_are_orthogonal(fresh):
         (lambda c, x: gq.KVCache(2, 48, 10), errors.ShapeError, "pad the last axis to 64"),
         (lambda c, x: gq.KVCache(0, 32, 10), errors.ShapeError, "heads is 0"),
         (lambda c, x: gq.KVCache(1, 32, 9, width_v=64, shared=True), errors.ShapeError, "first columns"),
-        (lambda c, x: gq.KVCache(1, 32, 9, rotate=1, device="cuda"), errors.UnsupportedError, "CPUs alone"),
         (lambda c, x: gq.KVCache(1, 32, 10, device="gpu"), errors.DeviceError, '"cuda:1"'),
         (lambda c, x: c.advance(11), errors.BlockIndexError, "from 0 to 10"),
         (lambda c, x: c.append(x), errors.DTypeError, r"v is missing; .*append\(k, v\)"),
@@ -181,3 +183,47 @@ def test_the_cost_of_each_type(fresh):
     assert str(table).splitlines()[0].split() == ["type", "bits", "rotated", "keys", "values", "both"]
     with pytest.raises(gq.errors.DTypeError, match="k is int64"):
         gq.cache_error(q, k.astype(int), v)
+
+
+def called(capsys, *words):
+    assert main(["cache-error", *map(str, words)]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_cost_in_a_model(fresh, tmp_path, capsys):
+    """Each layer's queries, keys and values, with what they see; means of their errors; arrays of a file."""
+    path = family_model(tmp_path / "m.gguf", "gemma3", int(fresh.integers(1 << 30)), types=("q8_0",))
+    m = gq.model.load(path, cache="f32")
+    tokens = fresh.integers(3, 259, 30).tolist()
+    layers = list(gq.model.attention_operands(m, tokens))
+    results = [x for name, x in m.nodes(tokens, flash=True) if name.startswith("kqv_out")]
+    assert len(layers) == len(results) == m.config.layers
+    assert [a.options["window"] for a in layers] == [window or None for window in m.config.windows]
+    for a, y in zip(layers, results, strict=True):
+        again = gq.attention(a.q, a.k, a.v, **a.options)[0]
+        assert np.allclose(again.swapaxes(0, 1).reshape(y.shape), y, atol=1e-5 * np.abs(y).max())
+    facts = json.loads(called(capsys, path, "--tokens", 30, "--types", "q8_0,q4_0", "--json"))
+    assert facts["tokens"] == 30
+    means = [np.mean([layer[i]["both"] for layer in facts["layers"]]) for i in range(4)]
+    assert np.allclose([row["both"] for row in facts["errors"]], means)
+    q, k, v = layers[0][:3]
+    np.savez(tmp_path / "a.npz", q=q, k=k, v=v)
+    table = gq.cache_error(q, k, v, "q4_0", causal=True)
+    assert called(capsys, tmp_path / "a.npz", "--causal", "--types", "q4_0") == f"{table}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["a.npz"], "no arrays q, k and v"),
+        (["a.npz", "--tokens", "3"], "arrays read no text"),
+        (["m.gguf"], "pass --prompt, --file or --tokens"),
+        (["m.gguf", "--causal"], "leave it out"),
+    ],
+)
+def test_errors_of_the_command(words, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez("a.npz", q=np.ones(3))
+    family_model(tmp_path / "m.gguf", "llama", 1, types=("q8_0",))
+    assert main(["cache-error", *words]) == 2
+    assert message in capsys.readouterr().err

@@ -20,7 +20,7 @@ from ggmlq.model.arithmetic import Exact, cuda
 from ggmlq.model.arithmetic.kernels import Keys, Seen
 from ggmlq.model.config import Rope
 from ggmlq.model.rope import turned
-from ggmlq.ops import rows
+from ggmlq.ops import lengths, rows
 from ggmlq.ops.rotation import hadamard
 from ggmlq.testing.families import NAMES, family_model
 
@@ -60,6 +60,15 @@ def double(x):
 
 def single(x):
     return np.asarray(x, np.float32).view(DeviceArray)
+
+
+def numbered(numbers, more, same, heads, queries, positions):
+    """Rows for as many new positions of each sequence, by the host's way."""
+    host = lengths.Lengths(len(numbers))
+    host.known = np.array(numbers)
+    ids = host.placed(np.full(len(numbers), same), heads, queries, positions)
+    numbers += same
+    return on_device(ids)
 
 
 def put_graphs(monkeypatch, state):
@@ -170,6 +179,7 @@ def card(monkeypatch):
 
     for module in PRODUCTS:
         monkeypatch.setattr(module, "run", run)
+    monkeypatch.setattr(lengths, "cuda_module", lambda name: SimpleNamespace(placed=numbered))
 
     state.attends = True  # attention has a kernel
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fake_cards import made, plain, put_cards
+from fake_cards import Array, made, plain, put_cards
 from fake_link import FakeLink
 
 import ggmlq as gq
@@ -15,8 +15,9 @@ from ggmlq.arrays.protocols import OPERATIONS
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.machine.parallel.streams import Streams
 from ggmlq.errors import DeviceError, GGMLQError, MissingDependencyError
-from ggmlq.parallel import loading, team
+from ggmlq.parallel import heads, loading, team
 from ggmlq.parallel.cuts import piece
+from ggmlq.parallel.parts import Parts
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -322,3 +323,81 @@ def test_a_device_that_fails(world, fresh, monkeypatch):
     with pytest.raises(GGMLQError, match="cuda:0 is out of memory"):
         gq.linear(x, s)
     monkeypatch.undo()
+
+
+def attend_on_the_device(world, q, k, v, dtype=np.float32, **options):
+    """Attention by the oracle, where all operands are."""
+    assert {x.buffer.device for x in (q, k.raw, v.raw)} == {world.device}
+    for option in options.values():
+        if isinstance(option, Array):
+            assert option.buffer.device == world.device
+            option.buffer.use(option, False)
+    rows = (gq.QuantArray(x.format, x.shape, np.array(plain(x.raw))) for x in (k, v))
+    more = {name: plain(option) for name, option in options.items() if name not in ("kernel", "arithmetic")}
+    more.pop("invariant", None)
+    return made(world, gq.reference.attention(plain(q), *rows, **more).astype(dtype), q)
+
+
+@pytest.mark.parametrize("home", [0, 2])
+def test_heads_of_attention(world, home, fresh, monkeypatch):
+    """Keys of some heads on each card: queries, masks and lengths go there, results come back."""
+    monkeypatch.setattr(
+        heads, "attention", lambda *given, **options: attend_on_the_device(world, *given, **options)
+    )
+    k, v = (gq.quantize(fresh.standard_normal((2, 3, 7, n), np.float32), "f16") for n in (32, 64))
+    sharded = [gq.parallel.shard(x, ["cuda:0", "cuda:1"], "heads") for x in (k, v)]
+    q, lengths = fresh.standard_normal((2, 6, 2, 32), np.float32), np.array([7, 4])
+    mask, sinks = fresh.standard_normal((6, 2, 7)), fresh.standard_normal(6).astype(np.float32)
+    there = [on(world, x, home) for x in (q, mask, sinks, lengths)]
+    with world.cupy.cuda.Device(home):
+        y = gq.attention(there[0], *sharded, mask=there[1], sinks=there[2], lengths=there[3], causal=True)
+    want = gq.reference.attention(q, k, v, mask=mask, sinks=sinks, lengths=lengths, causal=True)
+    assert y.device.id == home
+    assert np.allclose(plain(y), want, atol=1e-5)
+    with pytest.raises(DeviceError, match="q is on cpu, heads lie on cuda:0, cuda:1"):
+        gq.attention(q, *sharded)
+
+
+class Shelf:
+    """A cache that keeps rows as they come, on a card."""
+
+    def __init__(self, count, width, positions, device, world):
+        self.number, self.world, self.rows = int(device[5:]), world, []
+
+    def append(self, k, v, lengths=None):
+        for x in (k, v, lengths):
+            assert x.buffer.device == self.world.device == self.number
+            x.buffer.use(x, False)
+        self.rows = [gq.quantize(plain(x), "f16") for x in (k, v)]
+        self.rows = [gq.QuantArray(x.format, x.shape, made(self.world, x.raw)) for x in self.rows]
+
+    def attend(self, q, **options):
+        return attend_on_the_device(self.world, q, *self.rows, **options)
+
+    def truncate(self, n):
+        assert n.buffer.device == self.world.device == self.number
+
+
+@pytest.mark.parametrize("stay", [False, True])
+def test_a_cache_on_cards(world, stay, fresh, monkeypatch):
+    """Rows that come from one card, and rows that are where their heads are."""
+    monkeypatch.setattr(heads, "Cache", lambda *given, **options: Shelf(*given, **options, world=world))
+    c = gq.parallel.KVCache(4, 32, 9, [0, 1])
+    monkeypatch.setattr(gq.parallel.KVCache, "__repr__", lambda self: "a cache")
+    q, k, v = (fresh.standard_normal((1, n, 3, 32), np.float32) for n in (8, 4, 4))
+    if stay:
+        operands = []
+        for x in (q, k, v):
+            flat, half = x.swapaxes(1, 2).reshape(3, -1), x.shape[1] * 16
+            parts = [on(world, flat[:, n * half : (n + 1) * half], n) for n in range(2)]
+            operands.append(Parts(parts, ((0, half), (half, 2 * half)), c._division.team))
+    else:
+        operands = [on(world, x) for x in (q, k, v)]
+    c.append(*operands[1:], lengths=on(world, np.array([3])))
+    y = c.attend(operands[0], causal=True)
+    c.truncate(on(world, np.array([2])))
+    want = gq.reference.attention(q, *(gq.quantize(x, "f16") for x in (k, v)), causal=True)
+    if stay:
+        assert [part.device.id for part in y.parts] == [0, 1]
+        y, want = y.gather(), want.swapaxes(1, 2).reshape(3, -1)
+    assert np.allclose(plain(y), want, atol=1e-5)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +43,15 @@ class CacheErrors(list[CacheError]):
                 for row in self
             ],
         )
+
+
+def averaged(tables: Sequence[CacheErrors]) -> CacheErrors:
+    """The means of errors, line by line, of tables of the same types."""
+    means = CacheErrors()
+    for rows in zip(*tables, strict=True):
+        errors = (sum(numbers) / len(rows) for numbers in zip(*(row[3:] for row in rows), strict=True))
+        means.append(CacheError(*rows[0][:3], *errors))
+    return means
 
 
 def cache_error(

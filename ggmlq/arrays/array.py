@@ -152,24 +152,18 @@ class QuantArray(Storage, Weights):
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> QuantArray:
-        """Index the leading axes, and slice the last at whole blocks.
-
-        Views; copies for integer arrays and, on a GPU, for slices with a step and of columns.
-        """
+        """Index the leading axes, and slice the last at whole blocks: views; copies for integer arrays."""
         if self.ndim > 2 and (matrix := self.matrix_at(index)) is not None:
             return matrix
         place = index_of(self, index, self.unit, False, "take q.blocks[...] for blocks")
         request = f"{written(index)} of {self!r}"
         try:
-            part = self._bytes()[place.steps]
+            part = self._strided()[place.steps]
         except (IndexError, TypeError) as error:
             raise BlockIndexError(f"{request}: {error}; its shape is {self.shape}; stay within it") from None
         lengths = (place.end - place.first,) if self.shape else ()
         if lengths != self.shape[-1:]:
             part = part[..., self.format.row_bytes(place.first) : self.format.row_bytes(place.end)]
-        if not (is_host(part) or part.flags.c_contiguous):  # kernels read rows that lie together
-            with on_device_of(request, part):
-                part = part.copy()
         scale = scale_at(self._scale, self.shape[:-1], place.steps)
         return self._derived(
             QuantArray(self.format, (*part.shape[:-1], *lengths), part, self._swapped, scale)
@@ -177,6 +171,8 @@ class QuantArray(Storage, Weights):
 
     def _derived(self, part: QuantArray) -> QuantArray:
         """A view or copy of rows, which on a GPU may be written to where this array may."""
+        if part._view is not None:  # it may be gone when a graph that read it is replayed
+            part.recorded = self.recorded
         return part if self._kin is None else part.as_writable(self._kin)
 
     def reshape(self, *shape: Any) -> QuantArray:
@@ -190,9 +186,11 @@ class QuantArray(Storage, Weights):
         dims = shape_of(request, self, shape)
         check_row(request, self.format, dims[-1] if dims else 1)
         with on_device_of(request, self.memory):
-            raw = self._bytes().reshape(*dims[:-1], self.format.row_bytes(dims[-1] if dims else 1))
-        scale = reshaped(request, self._scale, self.shape, dims)
-        return self._derived(QuantArray(self.format, dims, raw, self._swapped, scale))
+            raw = self._strided().reshape(*dims[:-1], self.format.row_bytes(dims[-1] if dims else 1))
+        part = QuantArray(
+            self.format, dims, raw, self._swapped, reshaped(request, self._scale, self.shape, dims)
+        )
+        return part if self._view is not None and part._view is None else self._derived(part)
 
     def __iter__(self) -> Iterator[QuantArray]:
         if self.ndim < 2:
@@ -217,7 +215,7 @@ class QuantArray(Storage, Weights):
 
     def copy(self) -> QuantArray:
         """A copy with memory of its own: :func:`ggmlq.put` writes to it, on the host ``blocks`` too."""
-        return QuantArray(self.format, self.shape, self.raw.copy(), scale=self._scale).as_writable()
+        return QuantArray(self.format, self.shape, self.strided.copy(), scale=self._scale).as_writable()
 
     @inner
     def unscaled(self) -> QuantArray:
@@ -227,7 +225,7 @@ class QuantArray(Storage, Weights):
     @inner
     def with_scale(self, scale: Scale | None) -> QuantArray:
         """These blocks with this companion scale, as :func:`.companion.checked_scale` gives it."""
-        return QuantArray(self.format, self.shape, self._bytes(), self._swapped, scale)
+        return QuantArray(self.format, self.shape, self._strided(), self._swapped, scale)
 
     def __reduce__(self) -> tuple[Any, ...]:
         writable = not is_host(self.raw) or bool(self.raw.flags.writeable)

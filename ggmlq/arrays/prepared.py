@@ -210,17 +210,22 @@ class PreparedCopies:
         products with this array must not be replayed any more. The call waits for the device, so it is an
         error while a graph is recorded.
         """
-        request = f"drop_prepared() of {self!r}"
+        self.forget(f"drop_prepared() of {self!r}", graphs=True)
+
+    @inner
+    def forget(self, request: str, graphs: bool = False) -> None:
+        """Free prepared copies and recordings; with ``graphs`` memory of products in CUDA graphs, too."""
         with LOCKS.of(self), on_device_of(request, self.memory):
             self.whole()
-            if not is_host(self.memory) and (self._prepared or self.recorded):
+            if not is_host(self.memory) and (self._prepared or (graphs and self.recorded)):
                 cuda_device().refuse_capture(request)
                 wait(request, "what kernels keep is still there")
             for part in self._prepared.get(_MATRICES, ()):
-                part.drop_prepared()
+                part.forget(request, graphs)
             self._prepared.clear()
             self._followed.clear()
-            self.recorded.clear()
+            if graphs:
+                self.recorded.clear()
 
 
 @cache

@@ -34,10 +34,13 @@ class Kin:
         self._arrays.append(ref(array))
 
     def forget(self) -> None:
-        """Drop prepared copies and recordings of all arrays; it waits for the device if there are any."""
+        """Drop prepared copies and recordings of all arrays; it waits for the device if there are any.
+
+        Memory of other work in CUDA graphs stays: attention, say, reads the new rows when it is replayed.
+        """
         for one in list(self._arrays):
-            if (array := one()) is not None and array.has_prepared:
-                array.drop_prepared()
+            if (array := one()) is not None:
+                array.reread()
 
 
 class Storage(PreparedCopies):
@@ -49,7 +52,9 @@ class Storage(PreparedCopies):
     def __init__(self, stored: Any, swapped: bool, scale: Scale | None = None) -> None:
         super().__init__()
         self._scale = scale  # beside the bytes; products and decoded values are multiplied by it
-        self._stored = stored  # None where the bytes were dropped
+        # On a GPU a view whose rows lie apart; of it a copy is made for whoever needs rows that lie together.
+        self._view = None if is_host(stored) or stored.flags.c_contiguous else stored
+        self._stored: Any = stored if self._view is None else None  # None where the bytes were dropped, too
         self._swapped = swapped
         self.memory = stored  # the bytes as stored or, where they were dropped, what products read instead
         self._kin: Kin | None = None  # on a GPU, where rows may be put
@@ -68,9 +73,16 @@ class Storage(PreparedCopies):
     def raw(self) -> Any:
         """The little-endian bytes, uint8 [..., bytes per row], a NumPy or CuPy array on their device.
 
-        Dropped bytes are made again from a prepared copy, and stay.
+        Dropped bytes are made again from a prepared copy, and stay. On a GPU rows of a view may lie apart;
+        then this is a copy of them.
         """
         return self._little if self._swapped else self._bytes()
+
+    @property
+    @inner
+    def strided(self) -> Any:
+        """The bytes where they are, for what reads rows that lie apart."""
+        return self._little if self._swapped else self._strided()
 
     @property
     def scale(self) -> Any:
@@ -83,9 +95,12 @@ class Storage(PreparedCopies):
 
     @property
     def writable(self) -> bool:
-        """True if :func:`ggmlq.put` may write rows: for arrays of :func:`ggmlq.empty` and for copies."""
+        """True if :func:`ggmlq.put` may write rows: for arrays of :func:`ggmlq.empty` and for copies.
+
+        The same holds for views of them, on a GPU if their rows lie together.
+        """
         if not is_host(self.memory):
-            return self._kin is not None
+            return self._kin is not None and self._view is None
         return not self._swapped and bool(self._stored.flags.writeable)
 
     @inner
@@ -105,8 +120,21 @@ class Storage(PreparedCopies):
     def parts(self) -> tuple[Any, ...]:
         return (self.raw,)
 
+    @inner
+    def reread(self) -> None:
+        """Drop what kernels made of the bytes, which are others now, and the copy of rows that lie apart."""
+        if self._prepared or not (self._view is None or self._stored is None):
+            self.forget(f"put into the memory of {self!r}")
+
+    @inner
+    def forget(self, request: str, graphs: bool = False) -> None:
+        super().forget(request, graphs)
+        if self._view is not None:
+            self._stored, self.memory = None, self._view
+
     def whole(self) -> None:
-        self._bytes()
+        if self._view is None:
+            self._bytes()
 
     def _bytes(self) -> Any:
         stored = self._stored
@@ -147,10 +175,21 @@ class Storage(PreparedCopies):
                     self.memory = self._stored = stored
                     raise
 
+    def _strided(self) -> Any:
+        return self._bytes() if self._view is None else self._view
+
     def _restored(self) -> Any:
-        with LOCKS.of(self), on_device_of(f"the bytes of {self!r}, which were dropped", self.memory):
+        view = self._view
+        with LOCKS.of(self), on_device_of(f"the bytes of {self!r}, for what needs all of them", self.memory):
             if self._stored is None:
+                if view is not None and cuda_device().capturing(view.device.id):
+                    return view.copy()  # of each replay
                 what = f"the bytes of {self!r} were dropped, and something needs them"
-                make = cuda_module("packed.to_blocks").restored
+                make = cuda_module("packed.to_blocks").restored if view is None else _together
                 self._stored = self.memory = cuda_device().once(what, lambda: make(self))
             return self._stored
+
+
+def _together(q: Storage) -> Any:
+    """A copy of rows that lie apart."""
+    return q.strided.copy()

@@ -3,6 +3,7 @@
 From a call down:
 
     model.py       load, Model: logits, generate, nodes
+    attended.py    attention_operands: what attention is called with, layer by layer
     families/      which parts make a layer, one file a family
     step.py        the parts: norms, products, attention; each tells its node
     experts.py     mixtures of experts
@@ -18,7 +19,8 @@ From a call down:
     tokenizer/     text to tokens and back, chat templates
 """
 
+from .attended import attention_operands
 from .model import Model, load
 from .tokenizer import Tokenizer
 
-__all__ = ["Model", "Tokenizer", "load"]
+__all__ = ["Model", "Tokenizer", "attention_operands", "load"]

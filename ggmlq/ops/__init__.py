@@ -18,6 +18,7 @@
     attention        softmax(scale·q·kᵀ + mask)·v over keys and values in blocks
     attending        its operands, checked
     cache            KVCache: keys and values of sequences, and what was appended to each
+    lengths          in it, numbers of positions, on the host and on a GPU
     rotation         in it, columns spread over each other before they are quantized
     rows             arrays that may be written to: rows encoded into them, and decoded
     quantize_scaled  floats to codes with a scale for every tile, and back

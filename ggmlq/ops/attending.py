@@ -42,7 +42,7 @@ class Attention(NamedTuple):
 def checked(
     request: str, q: Any, k: Any, v: Any, scale: float | None = None, causal: bool = False, mask: Any = None,
     lengths: Any = None, window: int | None = None, softcap: float = 0.0, sinks: Any = None,
-    alibi: float = 0.0,
+    alibi: Any = 0.0,
 ) -> Attention:  # fmt: skip
     """The checked operands; all lie on one device."""
     q = as_floats(request, array_of(request, q, "q") if is_tensor(q) else q, "q", bfloat16=True)
@@ -56,7 +56,7 @@ def checked(
         )
     batch, heads, queries, width = q.shape
     positions = k.shape[2]
-    for name, number in (("softcap", softcap), ("alibi", alibi)):
+    for name, number in (("softcap", softcap), ("alibi", 0.0 if np.ndim(alibi) else alibi)):
         if not (number >= 0 and math.isfinite(number)):
             raise DTypeError(
                 f"{request}: {name} is {number!r}; it is a number from 0 on, 0 for none; pass 0.0"
@@ -69,8 +69,8 @@ def checked(
         q, k, v, 1 / math.sqrt(width) if scale is None else float(scale), bool(causal),
         _mask(request, mask, (batch, heads, queries, positions)),
         _lengths(request, lengths, batch, positions, places["q"]),
-        int(window or 0), float(softcap), _sinks(request, sinks, heads),
-        slopes(heads, alibi) if alibi else None,
+        int(window or 0), float(softcap), _by_head(request, sinks, heads, "sinks", "logit"),
+        _slopes(request, alibi, heads),
     )  # fmt: skip
 
 
@@ -133,16 +133,25 @@ def _mask(request: str, mask: Any, shape: tuple[int, ...]) -> Any:
     return mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
 
 
-def _sinks(request: str, sinks: Any, heads: int) -> Any:
-    if sinks is None:
+def _by_head(request: str, numbers: Any, heads: int, name: str, word: str) -> Any:
+    """Numbers [H] as floats, or None."""
+    if numbers is None:
         return None
-    sinks = as_floats(request, sinks, "sinks")
-    if sinks.shape != (heads,):
+    numbers = as_floats(request, numbers, name)
+    if numbers.shape != (heads,):
         raise ShapeError(
-            f"{request}: sinks have shape {sinks.shape}; there is one logit for each of {heads} heads of q; "
-            f"pass shape ({heads},)"
+            f"{request}: {name} have shape {numbers.shape}; there is one {word} for each of {heads} heads of "
+            f"q; pass shape ({heads},)"
         )
-    return sinks
+    return numbers
+
+
+def _slopes(request: str, alibi: Any, heads: int) -> NDArray[np.float64] | None:
+    """The slopes of ALiBi on the host, by its largest bias or as they are."""
+    if np.ndim(alibi):
+        numbers = _by_head(request, alibi, heads, "alibi's slopes", "slope")
+        return np.asarray(numbers if is_host(numbers) else numbers.get(), np.float64)
+    return slopes(heads, alibi) if alibi else None
 
 
 def slopes(heads: int, most: float) -> NDArray[np.float64]:

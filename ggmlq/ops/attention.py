@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 from ..arrays.array import QuantArray
 from ..arrays.scaled import ScaledArray
 from ..arrays.tensors import untraced
+from ..arrays.weights import Divided
 from ..base.devices import cuda_module, device_of, on_device_of
 from ..base.unwinding import until_imported
 from ..dispatch.checks import check_out, float_dtype, is_bfloat16
@@ -25,7 +26,7 @@ KERNELS = {"cpu": ("cpu:rows", "f32"), "cuda": ("cuda:one_pass", "f16")}  # with
 def attention(
     q: Any, k: Any, v: Any, *, scale: float | None = None, causal: bool = False, mask: Any = None,
     lengths: Any = None, window: int | None = None, softcap: float = 0.0, sinks: Any = None,
-    alibi: float = 0.0, kernel: str = "auto", arithmetic: str | None = None, invariant: bool = False,
+    alibi: Any = 0.0, kernel: str = "auto", arithmetic: str | None = None, invariant: bool = False,
     out: Any = None,
     dtype: DTypeLike | None = None,
 ) -> Any:  # fmt: skip
@@ -42,7 +43,8 @@ def attention(
         Queries [B, H, T, D] of any kind of floats.
     k, v : QuantArray, ScaledArray or array of floats
         Keys [B, HK, S, D] and values [B, HK, S, DV], of types of their own; H is a multiple of HK, whose
-        heads are shared by neighbours. v may be columns of k: ``k[..., :512]``.
+        heads are shared by neighbours. v may be columns of k: ``k[..., :512]``. Both may be divided among
+        devices by heads: ``gq.parallel.shard(k, devices, axis="heads")``.
     scale : float, optional
         The factor of scores; 1 / sqrt(D) by default.
     causal : bool
@@ -59,8 +61,9 @@ def attention(
         Scores s become ``softcap * tanh(s / softcap)`` before the mask.
     sinks : array of floats, optional
         Logits [H] that take part in the sum of the softmax alone.
-    alibi : float
-        The largest bias of ALiBi: scores get -slope times the distance, or with a mask slope times that.
+    alibi : float or array of floats
+        The largest bias of ALiBi, or slopes [H]: scores get -slope times the distance, or with a mask slope
+        times that.
     kernel, arithmetic : str, optional
         ``"auto"``, ``"cpu:rows"`` or ``"cuda:one_pass"``; None, ``"f32"`` or on a GPU ``"f16"``.
     invariant : bool
@@ -78,6 +81,12 @@ def attention(
     True
     """
     request = "attention(q, k, v)"
+    if isinstance(k, Divided):
+        return k.run(
+            "attention", q, v, scale=scale, causal=causal, mask=mask, lengths=lengths, window=window,
+            softcap=softcap, sinks=sinks, alibi=alibi, kernel=kernel, arithmetic=arithmetic,
+            invariant=invariant, out=out, dtype=dtype,
+        )  # fmt: skip
     a = checked(request, q, k, v, scale, causal, mask, lengths, window, softcap, sinks, alibi)
     place = device_of(a.q)
     name, rounding = KERNELS[place.partition(":")[0]]

@@ -5,29 +5,29 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
-from ..arrays.members import Listed
-from ..arrays.tensors import array_of, is_tensor
+from ..arrays.members import Listed, inner
+from ..arrays.tensors import array_of, bits_of, is_tensor
 from ..base import text
-from ..base.devices import device_of, is_host, namespace
+from ..base.devices import device_of, is_host, namespace, on_device_of
 from ..dispatch.checks import as_floats
-from ..errors import BlockIndexError, DeviceError, DTypeError, ShapeError, UnsupportedError
+from ..errors import BlockIndexError, DeviceError, DTypeError, ShapeError
 from ..formats import Format
 from .attention import attention
+from .lengths import DeviceLengths, Lengths
 from .rotation import Rotation
 from .rows import empty, put_rows
 
 
 class Request:
-    """The words of an error about rows that are appended to a cache, made once it needs them."""
+    """The words of an error about a cache, made once it needs them."""
 
-    def __init__(self, cache: KVCache) -> None:
-        self._cache = cache
+    def __init__(self, verb: str, cache: object) -> None:
+        self._verb, self._cache = verb, cache
 
     def __str__(self) -> str:
-        return f"append to {self._cache!r}"
+        return f"{self._verb} {self._cache!r}"
 
 
 class KVCache(Listed):
@@ -82,31 +82,26 @@ class KVCache(Listed):
                 raise ShapeError(
                     f"{request}: {name} is {number!r}; it is a number from 1 on; pass an integer"
                 )
-        if rotate is not False and device != "cpu":
-            raise UnsupportedError(
-                f"{request}: rotate={rotate!r} on device {device!r}; rows are rotated on CPUs alone; leave "
-                "one of them out"
-            )
         if shared and width_v > width:
             raise ShapeError(
                 f"{request}: width_v is {width_v} with shared=True; values are the first columns of keys, "
                 f"of which there are {width}; pass width_v up to that"
             )
         self._k = empty((batch, heads, positions, width), k, device)
-        self._values = None if shared else empty((batch, heads, positions, width_v), v, device)
-        self._shared, self._width_v = shared, width_v
-        stored = [self._k] if self._values is None else [self._k, self._values]
+        self._v = self._k[..., :width_v] if shared else empty((batch, heads, positions, width_v), v, device)
+        self._shared = shared
+        stored = [self._k] if shared else [self._k, self._v]
         self._flat = [rows.reshape(-1, rows.shape[3]) for rows in stored]  # [B · HK · positions, columns]
-        self._lengths = np.zeros(batch, np.int64)
+        with on_device_of(request, self._k.memory):
+            on_host = is_host(self._k.memory)
+            self._lengths = Lengths(batch) if on_host else DeviceLengths(batch, namespace(self._k.memory))
         self._turns: tuple[Rotation, Rotation] | None = None
         if rotate is not False:
             keys = Rotation(width, int(rotate), width_v if shared else 0)
             self._turns = keys, keys if shared else Rotation(width_v, int(rotate))
-
-    @property
-    def _v(self) -> QuantArray:
-        """The values; columns of keys are taken anew, since on a GPU they are a copy."""
-        return self._k[..., : self._width_v] if self._values is None else self._values
+            if not on_host:
+                for turn in self._turns:
+                    turn.signs_on(self.device)
 
     @property
     def k(self) -> QuantArray:
@@ -119,9 +114,13 @@ class KVCache(Listed):
         return self._v
 
     @property
-    def lengths(self) -> NDArray[np.int64]:
-        """The number of positions of each sequence, [B]; a copy."""
-        return self._lengths.copy()
+    def lengths(self) -> Any:
+        """The number of positions of each sequence, int64 [B].
+
+        On the host a copy. On a GPU the array there that ``append``, ``truncate`` and attention read and
+        write, without waiting and in recorded graphs; it is not to be written to.
+        """
+        return self._lengths.shown
 
     @property
     def device(self) -> str:
@@ -134,24 +133,35 @@ class KVCache(Listed):
         return self._k.nbytes + (0 if self._shared else self._v.nbytes)
 
     def __len__(self) -> int:
-        """The positions of the longest sequence."""
-        return int(self._lengths.max())
+        """The positions of the longest sequence; it waits for the GPU where the host does not know them."""
+        return int(self._lengths.read().max())
 
     def __repr__(self) -> str:
-        batch, heads, positions, width = self._k.shape
-        v = f"v the first {self._v.shape[3]} columns" if self._shared else f"v {self._v.format.name}"
+        batch, heads, _, width = self._k.shape
         return (
-            f"<KVCache k {self._k.format.name}, {v}, {len(self)} of {positions} positions, {heads} heads of "
-            f"{width}, batch {batch}, {text.size(self.nbytes)}, {self.device}>"
+            f"<KVCache {self.summary}, {heads} heads of {width}, batch {batch}, {text.size(self.nbytes)}, "
+            f"{self.device}>"
         )
+
+    @property
+    @inner
+    def summary(self) -> str:
+        """The types, and how full it is, in words."""
+        v = f"v the first {self._v.shape[3]} columns" if self._shared else f"v {self._v.format.name}"
+        count = "?" if self._lengths.known is None else len(self)
+        return f"k {self._k.format.name}, {v}, {count} of {self._k.shape[2]} positions"
 
     def append(self, k: Any, v: Any = None, lengths: Any = None) -> None:
         """Encode keys [B, HK, T, D] and values [B, HK, T, DV] behind the last positions of the sequences.
 
         ``lengths`` [B]: how many of the T positions each sequence gets, the first ones; all by default.
-        An error leaves the cache as it was. With ``shared=True`` there is no v.
+        An error leaves the cache as it was; no room is one. With ``shared=True`` there is no v.
+
+        On a GPU ``lengths`` may lie there. Nothing waits for them, numbers below 0 count as 0, larger ones as
+        T, and the host does not know any more how many positions there are. Then, and when the call was
+        recorded in a CUDA graph, rows for which there is no room are left out, and sequences stay full.
         """
-        request = Request(self)
+        request = Request("append to", self)
         k = self._rows(request, "k", k, self._k.shape[3])
         if self._shared != (v is None):
             raise DTypeError(
@@ -165,18 +175,19 @@ class KVCache(Listed):
                     f"{request}: k has {k.shape[2]} positions, v {v.shape[2]}; pass as many of both"
                 )
         more = self._numbers(request, lengths, k.shape[2])
-        ends = self._lengths + more
-        if ends.max() > self._k.shape[2]:
-            b = int(ends.argmax())
+        known = self._lengths.known
+        if known is not None and is_host(more) and (known + more).max() > self._k.shape[2]:
+            b = int((known + more).argmax())
             raise BlockIndexError(
-                f"{request}: sequence {b} has {self._lengths[b]} positions and would get {more[b]}; the "
+                f"{request}: sequence {b} has {known[b]} positions and would get {more[b]}; the "
                 f"cache holds {self._k.shape[2]}; truncate it, or make one of more positions"
             )
-        if self._turns is not None:
-            keys, values = self._turns
-            k, v = keys.forward(k), None if v is None else values.forward(v)
-        self.put(namespace(self._k.memory).asarray(self._ids(more, k.shape[2])), k, v)
-        self._lengths = ends
+        with on_device_of(request, self._k.memory, self._k):
+            if self._turns is not None:
+                keys, values = self._turns
+                k, v = keys.forward(k), None if v is None else values.forward(v)
+            self.put(self._lengths.placed(more, self._k.shape[1], k.shape[2], self._k.shape[2]), k, v)
+            self._lengths.grow(more)
 
     def put(self, ids: Any, k: Any, v: Any = None) -> None:
         """Encode keys and values [B, HK, T, columns] into rows ``ids`` [B, HK, T] of [B · HK · positions].
@@ -185,13 +196,6 @@ class KVCache(Listed):
         """
         for to, x in zip(self._flat, (k, v), strict=False):
             put_rows(f"put into a cache of {to.format.name}", to, ids, x)
-
-    def _ids(self, more: NDArray[np.int64], queries: int) -> NDArray[np.int64]:
-        """Rows of [B · HK · positions] for new positions [B, HK, T]; -1 for those that it does not get."""
-        batch, heads, positions, _ = self._k.shape
-        new = np.arange(queries)
-        starts = np.arange(batch * heads).reshape(batch, heads, 1) * positions + self._lengths[:, None, None]
-        return np.where(new < more[:, None, None], starts + new, -1)
 
     def _rows(self, request: Any, name: str, x: Any, width: int) -> Any:
         x = as_floats(request, array_of(request, x, name) if is_tensor(x) else x, name, bfloat16=True)
@@ -207,13 +211,17 @@ class KVCache(Listed):
             )
         return x
 
-    def _numbers(self, request: Any, lengths: Any, queries: int) -> NDArray[np.int64]:
-        """The numbers of new positions of each sequence."""
-        batch = len(self._lengths)
+    def _numbers(self, request: Any, lengths: Any, queries: int) -> Any:
+        """The numbers of new positions of each sequence, on the host or, unseen, on the GPU of the cache."""
+        batch = self._lengths.batch
         if lengths is None:
             return np.full(batch, queries, np.int64)
-        numbers = np.asarray(lengths if is_host(lengths) else lengths.get())
+        numbers: Any = bits_of(request, lengths, "lengths") if is_tensor(lengths) else lengths
+        numbers = np.asarray(numbers) if is_host(numbers) else numbers
         inside = numbers.shape == (batch,) and numbers.dtype.kind in "iu"
+        if inside and not is_host(numbers) and device_of(numbers) == self.device:
+            return namespace(numbers).ascontiguousarray(numbers, np.int64)
+        numbers = numbers if is_host(numbers) else numbers.get()
         if not inside or not ((numbers >= 0) & (numbers <= queries)).all():
             raise ShapeError(
                 f"{request}: lengths are {text.short(numbers.tolist())}; there is one for each of {batch} "
@@ -229,33 +237,54 @@ class KVCache(Listed):
         if "lengths" in options:
             raise DTypeError(f"attend of {self!r}: it knows the lengths of its sequences; leave lengths out")
         if self._turns is None:
-            return attention(q, self._k, self._v, lengths=self._lengths, **options)
+            return self._attended(q, options)
+        request: Any = Request("attend of", self)
         keys, values = self._turns
-        q = as_floats(f"attend of {self!r}", array_of("attend", q, "q") if is_tensor(q) else q, "q")
+        q = as_floats(request, array_of(request, q, "q") if is_tensor(q) else q, "q", bfloat16=True)
         if q.ndim != 4 or q.shape[3] != self._k.shape[3]:
-            raise ShapeError(f"attend of {self!r}: q has shape {q.shape}; it is [B, H, T, D]; reshape it")
+            raise ShapeError(f"{request}: q has shape {q.shape}; it is [B, H, T, D]; reshape it")
         out, dtype = options.pop("out", None), options.pop("dtype", None)
-        y = values.back(attention(keys.forward(q), self._k, self._v, lengths=self._lengths, **options))
-        if out is None:
-            return y if dtype is None else y.astype(dtype)
-        out[...] = y
-        return out
+        with on_device_of(request, q, self._k):
+            y = values.back(self._attended(keys.forward(q), options))
+            if out is None:
+                return y if dtype is None else y.astype(dtype)
+            out[...] = y
+            return out
+
+    def _attended(self, q: Any, options: dict[str, Any]) -> Any:
+        """Attention of queries, turned if need be; of a GPU's positions those that there may be."""
+        with on_device_of(Request("attend of", self), self._k.memory, self._k):
+            lengths, known, k, v = self._lengths.attended, self._lengths.known, self._k, self._v
+            if not is_host(lengths) and known is not None:
+                k, v = (rows[:, :, : int(known.max())] for rows in (k, v))
+        return attention(q, k, v, lengths=lengths, **options)
 
     def advance(self, count: int) -> None:
         """Count so many positions more of each sequence, whose rows were put into :attr:`k` and :attr:`v`."""
-        if count < 0 or self._lengths.max() + count > self._k.shape[2]:
+        known, most = self._lengths.known, self._k.shape[2]
+        if count < 0 or (known is not None and known.max() + count > most):
             raise BlockIndexError(
-                f"advance({count}) of {self!r}: there are no such positions; the cache has "
-                f"{self._k.shape[2]}; pass a number from 0 to {self._k.shape[2] - len(self)}"
+                f"advance({count}) of {self!r}: there are no such positions; the cache has {most}; pass a "
+                f"number from 0 to {most - len(self)}"
             )
-        self._lengths = self._lengths + count
+        self._lengths.skip(count)
 
     def truncate(self, n: Any) -> None:
-        """Keep the first ``n`` positions of each sequence, or of each its number [B]; shorter ones stay."""
-        most = np.asarray(n if is_host(n) else n.get())
-        if most.shape not in ((), self._lengths.shape) or most.dtype.kind not in "iu" or (most < 0).any():
+        """Keep the first ``n`` positions of each sequence, or of each its number [B]; shorter ones stay.
+
+        On a GPU numbers may lie there: nothing waits for them, and those below 0 count as 0.
+        """
+        most: Any = np.asarray(n) if is_host(n) else n
+        if not is_host(most) and device_of(most) != self.device:
+            most = most.get()
+        shapes = (), (self._lengths.batch,)
+        if most.shape not in shapes or most.dtype.kind not in "iu" or (is_host(most) and (most < 0).any()):
             raise ShapeError(
                 f"truncate({text.short(n)}) of {self!r}: it takes the number of positions to keep, or one "
-                f"for each of {len(self._lengths)} sequences, from 0 on; correct them"
+                f"for each of {self._lengths.batch} sequences, from 0 on; correct them"
             )
-        self._lengths = np.minimum(self._lengths, most.astype(np.int64))
+        with on_device_of(Request("truncate of", self), self._k.memory, self._k):
+            if is_host(most):
+                self._lengths.cut(most.astype(np.int64) if most.ndim else int(most))
+            else:
+                self._lengths.cut(namespace(most).maximum(most.astype(np.int64, copy=False), 0))

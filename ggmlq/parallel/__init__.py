@@ -15,6 +15,7 @@ parts.py     Parts: floats on several devices, and their way back to one
 sharded.py   Sharded: weights on several devices; shard
 sharded_call.py   one product, checked
 product.py   products with them
+heads.py     heads of attention on several devices; KVCache
 loading.py   a model straight to its devices
 group.py     Group: one process a GPU; sums over processes
 ranks.py     which process this is; its part of the weights
@@ -28,6 +29,7 @@ from __future__ import annotations
 from typing import Any
 
 from .group import Group
+from .heads import KVCache
 from .loading import tensor_parallel
 from .parts import Parts, replicate, silu
 from .product import left
@@ -37,6 +39,7 @@ from .team import together
 
 __all__ = [
     "Group",
+    "KVCache",
     "Parts",
     "Rank",
     "Sharded",

@@ -34,7 +34,7 @@ def spans(request: str, q: Any, count: int, axis: Any, cuts: Sequence[int] | Non
     step = _step(length, unit, count, axis, TILE if isinstance(q, ScaledArray) else FINE)
     units = -(-length // step)
     if units < count:
-        what = {0: "rows", 1: f"columns, in blocks or tiles of {unit}", "experts": "experts"}[axis]
+        what = {0: "rows", 1: f"columns, in blocks or tiles of {unit}"}.get(axis, axis)
         raise ShapeError(
             f"{request}: {length} {what} are not enough for {count} devices; each has one at least; cut "
             "another axis, or name fewer devices"
@@ -45,7 +45,7 @@ def spans(request: str, q: Any, count: int, axis: Any, cuts: Sequence[int] | Non
 
 
 def _step(length: int, unit: int, count: int, axis: Any, fine: int) -> int:
-    if axis == "experts":
+    if axis in ("experts", "heads"):
         return 1
     if length >= EVEN * count * math.lcm(unit, COARSE):
         return math.lcm(unit, COARSE)
@@ -59,6 +59,8 @@ def measures(q: Any, axis: Any) -> tuple[int, int]:
     """The length of an axis, and the unit that all cuts are multiples of."""
     if axis == "experts":
         return len(q), 1
+    if axis == "heads":
+        return q.shape[1], 1
     if axis == 1:
         return q.shape[-1], q.unit
     n = q.shape[-2]
@@ -86,6 +88,8 @@ def piece(q: Any, axis: Any, first: int, end: int) -> Any:
         return q[first:end]
     if axis == 1:
         return q[..., first:end]
+    if axis == "heads":
+        return q[:, first:end]
     if q.ndim == 2:
         return q[first:end]
     if isinstance(q, ScaledArray) and measures(q, 0)[1] > 1 and q.tiling.r < q.tiling.rows:

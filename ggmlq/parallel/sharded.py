@@ -16,12 +16,18 @@ from ..errors import BlockIndexError, DTypeError, ShapeError
 from ..ops import concatenate
 from . import cuts as cutting
 from .cuts import Spans
+from .heads import over_parts
 from .places import canonical
 from .product import multiply
 from .team import Team, team_of
 
-AXES = {0: 0, 1: 1, -2: 0, -1: 1, "experts": "experts", None: None}
-NAMES = {0: "rows", 1: "columns", "experts": "experts", None: "copies"}
+AXES = {0: 0, 1: 1, -2: 0, -1: 1, "experts": "experts", "heads": "heads", None: None}
+NAMES = {0: "rows", 1: "columns", "experts": "experts", "heads": "heads", None: "copies"}
+AXES_OF: dict[Any, tuple[tuple[int, ...], str]] = {
+    "experts": ((3,), "[E, N, K]"),
+    "heads": ((4,), "[B, HK, S, D]"),
+}
+AT: dict[Any, int] = {0: -2, 1: -1, "experts": 0, "heads": 1}  # axes of an array
 SUMS = (None, "nccl", "copies")
 
 
@@ -40,13 +46,14 @@ def shard(
     Parameters
     ----------
     q : QuantArray or ScaledArray
-        [N, K], or experts [E, N, K].
+        [N, K], experts [E, N, K], or keys or values of attention [B, HK, S, D].
     devices : list
         ``["cuda:0", "cuda:1"]``, ``[0, 1]``, CuPy's devices, or ``["cpu", "cpu"]``, which needs no GPU. One
         device is a list of one; a device that is named twice has two parts.
-    axis : 0, 1, "experts" or None
+    axis : 0, 1, "experts", "heads" or None
         0: rows N; each device has some columns of the result. 1: columns K, between blocks; each device has
-        a sum of its own, and all of them are added. ``"experts"``: whole experts. None: every device has all.
+        a sum of its own, and all of them are added. ``"experts"``: whole experts. ``"heads"``: whole heads of
+        keys or values, for :func:`ggmlq.attention`. None: every device has all.
     cuts : sequence of int, optional
         Where it is cut, in elements, without the ends; ``s.cuts`` of another array, so that both fit.
     sums : {"nccl", "copies"}, optional
@@ -86,16 +93,16 @@ def shard(
 
 
 def checked_axis(request: str, axis: Any, ndim: int) -> Any:
-    """The axis as 0, 1, "experts" or None; an error for any other."""
+    """The axis as 0, 1, "experts", "heads" or None; an error for any other."""
     valid = axis is None or (isinstance(axis, int | str | np.integer) and not isinstance(axis, bool))
     way = AXES.get(axis, "?") if valid else "?"
     if way == "?":
         raise ShapeError(
-            f'{request}: axis={text.short(axis)}; it is 0 (rows N), 1 (columns K), "experts" (of [E, N, K]) '
-            "or None (all of it everywhere); pass one of these"
+            f'{request}: axis={text.short(axis)}; it is 0 (rows N), 1 (columns K), "experts" (of [E, N, K]), '
+            '"heads" (of [B, HK, S, D]) or None (all of it everywhere); pass one of these'
         )
-    if (way == "experts" and ndim != 3) or (way in (0, 1) and ndim not in (2, 3)):
-        need = "[E, N, K]" if way == "experts" else "[N, K] or [E, N, K]"
+    fit, need = AXES_OF.get(way, ((2, 3), "[N, K] or [E, N, K]"))
+    if way is not None and ndim not in fit:
         raise ShapeError(
             f"{request}: q is {ndim}-D; {NAMES[way]} are those of {need}; pass axis=None to have all of it "
             "on every device, or reshape it"
@@ -107,7 +114,7 @@ class Sharded(Divided):
     """Weights in parts on several devices; :func:`shard` makes it."""
 
     __slots__ = {  # attributes with their docstrings
-        "axis": 'The axis that is cut: 0, 1 or "experts"; None where every device has all.',
+        "axis": 'The axis that is cut: 0, 1, "experts" or "heads"; None where every device has all.',
         "parts": "The arrays on the devices, in their order.",
     }
 
@@ -123,7 +130,7 @@ class Sharded(Divided):
         first = self.parts[0]
         shape = list(first.shape)
         if spans is not None:
-            shape[{0: -2, 1: -1, "experts": 0}[axis]] = spans[-1][1]
+            shape[AT[axis]] = spans[-1][1]
         self.shape: tuple[int, ...] = tuple(shape)
         self.product = first.product  # type: ignore[misc]
         self.stored, self.decoding = "s.parts", first.decoding  # type: ignore[misc]
@@ -194,14 +201,15 @@ class Sharded(Divided):
     # --- what it does -------------------------------------------------------------------
 
     def run(self, operation: str, x: Any, *rest: Any, **options: Any) -> Any:
+        if operation == "attention":
+            return over_parts(self, x, *rest, **options)
         return multiply(operation, self, x, *rest, **options)
 
     def to(self, device: str) -> Any:
         """The whole as one array on a device: joined on the host, block by block."""
         if self.axis is None:
             return self.parts[0].to(device)
-        at = {0: -2, 1: -1, "experts": 0}[self.axis]
-        return concatenate([part.to("cpu") for part in self.parts], at).to(device)
+        return concatenate([part.to("cpu") for part in self.parts], AT[self.axis]).to(device)
 
     def copy(self) -> Self:
         """A copy with its own parts."""

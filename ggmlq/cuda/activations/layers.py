@@ -18,6 +18,7 @@ from ..intrinsics.lane import ALL_LANES, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family
+from .floats import aligned_floats
 
 THREADS = 256
 LONG = 512  # columns from which on a row's block has the most threads
@@ -147,44 +148,72 @@ def turned(x: Any, halves: bool, cos: Any, sin: Any) -> Any:
 
 # --- rotations --------------------------------------------------------------------------------
 
-SPREAD = (64, 128, 256, 512, 1024)  # columns that are spread over each other
+SPREAD = (32, 64, 128, 256, 512, 1024)  # columns that are usually spread over each other
+LEAST_SPREAD = 128  # threads
+NO_SIGNS, BEFORE, BEHIND = 0, 1, 2  # where numbers get their columns' signs
 
 
 @family((columns,) for columns in SPREAD)
 def spreader(columns: int) -> Kernel:
-    """The kernel of the orthogonal Hadamard transform of rows: a block of threads a row, a number each."""
+    """The kernel of the orthogonal Hadamard transform of runs of columns, a power of two of them."""
     add, sub, mul, take_turn = ptx.add, ptx.sub, ptx.mul, dependent_launch.take_turn
-    within = tuple(1 << i for i in range(5))  # steps within a warp
-    beyond = tuple(1 << i for i in range(5, columns.bit_length() - 1))
-    factor = float32(1 / math.sqrt(columns))
+    steps, threads = columns.bit_length() - 1, max(columns, LEAST_SPREAD)
+    within = min(steps, 5)  # steps within a warp
+    factor, before, behind = float32(1 / math.sqrt(columns)), BEFORE, BEHIND
 
     def kernel(
-        x: Any,  # float32 [rows, columns]
-        out: Any,  # float32 [rows, columns]
+        x: Any,  # float32 [count]
+        signs: Any,  # float32 [width]
+        out: Any,  # float32 [count]
+        count: Any,
+        width: Any,
+        how: Any,
     ) -> None:
         take_turn()
-        both = cuda.shared.array(columns, float32)
-        row, i = uint32(cuda.blockIdx.x), uint32(cuda.threadIdx.x)
-        value = x[row, i]
-        for half in within:
-            other = cuda.shfl_xor_sync(ALL_LANES, value, half)
-            value = sub(other, value) if i & uint32(half) else add(value, other)
-        for half in beyond:
+        both = cuda.shared.array(threads, float32)
+        i = uint32(cuda.threadIdx.x)
+        at = uint32(cuda.blockIdx.x) * uint32(threads) + i
+        value, sign = float32(0), float32(1)
+        if at < count:
+            value = x[at]
+            if how != uint32(0):
+                sign = signs[at % width]
+        if how == uint32(before):
+            value = mul(value, sign)
+        for step in range(within):
+            other = cuda.shfl_xor_sync(ALL_LANES, value, 1 << step)
+            value = sub(other, value) if i >> uint32(step) & uint32(1) else add(value, other)
+        for step in range(within, steps):
             both[i] = value
             cuda.syncthreads()
-            other = both[i ^ uint32(half)]
+            other = both[i ^ uint32(1) << uint32(step)]
             cuda.syncthreads()
-            value = sub(other, value) if i & uint32(half) else add(value, other)
-        out[row, i] = mul(value, factor)
+            value = sub(other, value) if i >> uint32(step) & uint32(1) else add(value, other)
+        value = mul(value, factor)
+        if how == uint32(behind):
+            value = mul(value, sign)
+        if at < count:
+            out[at] = value
 
-    return Kernel(f"spread {columns}", kernel, ROWS, ROWS, threads=columns, early=True)
+    parameters = VECTOR, VECTOR, VECTOR, uint32, uint32, uint32
+    return Kernel(f"spread {columns}", kernel, *parameters, threads=threads, early=True)
 
 
-def spread(rows: Any) -> Any:
-    """Rows [R, columns] times the orthogonal Hadamard matrix, in the order of ``rotation.hadamard``."""
-    rows = cupy().ascontiguousarray(rows)
-    out, columns = cupy().empty(rows.shape, np.float32), rows.shape[1]
-    spreader(columns)((len(rows),), (columns,), rows, out)
+def spread(x: Any, columns: int = 0, signs: Any = None, back: bool = False) -> Any:
+    """Rows [..., width] times the Hadamard matrix, in the order of ``rotation.hadamard``.
+
+    ``columns``: only so many are spread over each other, a power of two that divides the width; 0 for all.
+    ``signs`` [width or more]: numbers are multiplied with their column's sign before; ``back``: behind.
+    """
+    x = aligned_floats(x)
+    out, width = cupy().empty(x.shape, np.float32), x.shape[-1]
+    columns = columns or width
+    how = NO_SIGNS if signs is None else BEHIND if back else BEFORE
+    flat, threads = x.reshape(-1), max(columns, LEAST_SPREAD)
+    grid = (-(-x.size // threads),)
+    spreader(columns)(
+        grid, (threads,), flat, flat if signs is None else signs, out.reshape(-1), x.size, width, how
+    )
     return out
 
 

@@ -6,6 +6,7 @@
     kernel.py      any types and options, by ``mma``: for few rows, and for cards without wgmma
     wide.py        many rows on Hopper, by ``wgmma``
     merge.py       the parts of a row, put together
+    lengths.py     rows of a cache for new positions
 
 and what the kernels are made of:
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...arrays.array import QuantArray
+from ...arrays.scaled import ScaledArray
 from ...errors import UnsupportedError
 from ..machine import device
 from .floats import KINDS
@@ -76,10 +77,15 @@ def _wide_values(rows: Any) -> int:
 
 def _holds_values(k: Any, v: Any) -> bool:
     """True if values are the first columns of keys, whole groups of sixteen."""
-    if not (isinstance(k, QuantArray) and isinstance(v, QuantArray) and k.format is v.format):
+    if v.shape[3] > k.shape[3] or v.shape[3] % EDGE or isinstance(k, ScaledArray):
         return False
-    same = k.raw.data.ptr == v.raw.data.ptr and k.raw.strides[:3] == v.raw.strides[:3]
-    return same and v.shape[3] <= k.shape[3] and v.shape[3] % EDGE == 0
+    if isinstance(k, QuantArray):
+        if not isinstance(v, QuantArray) or k.format is not v.format:
+            return False
+        k, v = k.strided, v.strided
+    elif isinstance(v, QuantArray | ScaledArray) or k.dtype != v.dtype:
+        return False
+    return bool(k.data.ptr == v.data.ptr and k.strides == v.strides)
 
 
 def _queries(q: Any, width: int) -> Any:

@@ -37,7 +37,7 @@ def placed(rows: Any, decoded: bool = False) -> Rows:
     if isinstance(rows, QuantArray):
         name = rows.format.name
         if name in SIXTEEN or (name in DECODED and not decoded):
-            raw = rows.raw
+            raw = rows.strided
         else:
             name, raw = "f16", _bytes_of(rows.dequantize(np.float16))
     else:

@@ -1,0 +1,86 @@
+"""Attention's kernels on an emulated card beside float64: those whose code comes with the package."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+
+from attention_cases import cache
+from emulated_gpu import put_emulated
+from fake_cupy import on_device
+
+import ggmlq as gq
+from ggmlq.arrays.array import QuantArray
+from ggmlq.cuda.activations import floats
+from ggmlq.cuda.attention import operands
+from ggmlq.cuda.machine import device
+
+HALF = 2.0**-11  # the most that rounding to a half changes a number, beside it
+WIDTH = 64
+
+
+@pytest.fixture
+def card(monkeypatch):
+    """A card with two multiprocessors, of a kind without wgmma."""
+    state = put_emulated(monkeypatch)
+
+    def asarray(x, dtype=None):
+        found = on_device(np.asarray(x, dtype))
+        state.memory.add(found)
+        return found
+
+    state.cupy.asarray, state.cupy.clip = asarray, np.clip
+    state.cupy.broadcast_to = np.broadcast_to
+    for module in (floats, operands):
+        monkeypatch.setattr(module, "cupy", lambda: state.cupy)
+    monkeypatch.setattr(device, "capability", lambda: (8, 0))
+    monkeypatch.setattr(device, "multiprocessors", lambda: 1)
+    return state
+
+
+def there(card, x):
+    if isinstance(x, QuantArray):
+        return QuantArray(x.format, x.shape, card.cupy.asarray(x.raw))
+    return card.cupy.asarray(x) if isinstance(x, np.ndarray) else x
+
+
+def agrees(card, q, k, v, **options):
+    """The worst row within what rounding queries, keys, values and weights to halves allows."""
+    device_options = {name: there(card, option) for name, option in options.items()}
+    y = np.asarray(gq.attention(*(there(card, x) for x in (q, k, v)), **device_options))
+    want = gq.reference.attention(q, k, v, **options)
+    scores = np.abs(q) @ np.abs(k.dequantize().repeat(q.shape[1] // k.shape[1], 1)).swapaxes(2, 3)
+    limit = HALF * (8 + 4 * scores.max() / WIDTH) * np.abs(v.dequantize()).max()
+    assert np.abs(y - want).max() <= limit
+    return y
+
+
+@pytest.mark.parametrize("types", [("f16", "f16"), ("q8_0", "q4_0")], ids="-".join)
+def test_few_rows_and_many(types, card, fresh):
+    """Warps of some positions each, in parts that a second kernel merges; and warps of some rows each."""
+    for queries, positions in ((1, 140), (5, 40)):
+        q = fresh.standard_normal((1, 8, queries, WIDTH)).astype(np.float32)
+        k, v = (cache(fresh, name, 1, 2, positions, WIDTH) for name in types)
+        agrees(card, q, k, v, causal=True)
+
+
+def test_lengths_windows_and_sinks(card, fresh):
+    """Lengths on the device, positions that no query sees, a logit beside all scores."""
+    q = fresh.standard_normal((2, 4, 2, WIDTH)).astype(np.float32)
+    k, v = (cache(fresh, "q8_0", 2, 1, 90, WIDTH) for _ in "kv")
+    lengths, sinks = np.array([90, 0]), fresh.standard_normal(4).astype(np.float32)
+    y = agrees(card, q, k, v, lengths=lengths, window=40, sinks=sinks)
+    assert not y[1].any()
+
+
+def test_rows_that_lie_apart(card, fresh):
+    """Some heads and positions of a cache, read where they are."""
+    whole = [cache(fresh, "q8_0", 2, 3, 80, WIDTH) for _ in "kv"]
+    q = fresh.standard_normal((1, 4, 1, WIDTH)).astype(np.float32)
+    parts = [there(card, x)[1:, :2, 8:72] for x in whole]
+    assert all(operands.placed(part).raw is part.strided for part in parts)
+    y = np.asarray(gq.attention(there(card, q), *parts, causal=True))
+    want = gq.reference.attention(q, *(x[1:, :2, 8:72] for x in whole), causal=True)
+    assert gq.nmse(y, want) < 1e-5

@@ -1,0 +1,133 @@
+"""The tables of times in docs/attention.md, docs/attention.svg, and docs/cache_error.svg: errors by type.
+
+Times are measured by: python bench/attention_peers.py --json bench/results/attention_h200.json, and on a CPU
+by bench_attention.py there; llama.cpp's on a GPU are in bench/baseline. Errors are computed here: of the
+trained model of the tests on the house's page, and of arrays with a column of outliers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import ggmlq as gq
+
+from . import PICTURE, RESULTS, ROOT, Options, Texts, chart, load, svg, table
+
+OPTIONS = PICTURE
+TYPES = ("q8_0", "q4_0", "f16")
+LLAMA = ROOT / "bench" / "baseline" / "ggml_cuda_attention_h200.json"
+NOT_CAUSAL = "¹"  # torch's mask begins at the first position
+COLORS = {"q8_0": "#4878a8", "q4_0": "#c05020", "f16": "#70a050"}
+MODEL = ROOT / "tests" / "golden" / "speaks.gguf"
+TEXT = ROOT / "docs" / "house.md"
+OUTLIERS = 10.0  # times the other columns
+Times = dict[tuple[int, int, str], dict[str, Any]]
+
+
+def texts(options: Options) -> Texts:
+    """The table, or the pictures."""
+    times: Times = {
+        (row["queries"], row["positions"], row["type"]): row for row in load(RESULTS / "attention_h200.json")
+    }
+    llama = {(r["queries"], r["positions"], r["type"]): r["us"] for r in load(LLAMA)["rows"]}
+    if options.picture:
+        yield "docs/attention.svg", picture(times, llama)
+        yield "docs/cache_error.svg", errors()
+        return
+    header = ["queries, positions", *TYPES, "bound of each", "torch, f16", "llama.cpp, of each"]
+    lines = []
+    for queries, positions in dict.fromkeys(key[:2] for key in times):
+        rows = [times[queries, positions, name] for name in TYPES]
+        mark = f" {NOT_CAUSAL}" if queries not in (1, positions) else ""
+        lines.append([
+            f"{queries}, {positions}", *(figure(row["us"]) for row in rows),
+            listed([row["floor"] for row in rows]), figure(rows[-1]["torch"]) + mark,
+            listed([llama.get((queries, positions, name)) for name in TYPES]),
+        ])  # fmt: skip
+    yield "docs/attention.md", table(header, lines)
+    yield "docs/attention.md cpu", cpu()
+
+
+def cpu() -> str:
+    """Milliseconds on a CPU beside llama.cpp's, with one thread and with two, and errors."""
+    rows = {(r["type"], r["queries"], r["threads"]): r for r in load(RESULTS / "attention_cpu.json")}
+    threads = sorted({key[2] for key in rows})
+    header = ["type", "queries"]
+    for count in threads:
+        header += [f"{count} thread{'s' * (count > 1)}, ms", "llama.cpp"]
+    lines = []
+    for name, queries in dict.fromkeys(key[:2] for key in rows):
+        cases = [rows[name, queries, count] for count in threads]
+        times = [f"{ms:.2f}" for r in cases for ms in (r["ms"], r["llama_ms"])]
+        lines.append([name, queries, *times, *(f"{cases[0][off]:.1e}" for off in ("off", "llama_off"))])
+    return table([*header, "error", "llama.cpp's"], lines)
+
+
+def figure(us: float | None) -> str:
+    """Microseconds, below 100 with a decimal."""
+    return "–" if us is None else f"{us:.0f}" if us >= 100 else f"{us:.1f}"
+
+
+def listed(numbers: list[float | None]) -> str:
+    """Figures of the types, one where all are equal."""
+    words = [figure(number) for number in numbers]
+    return words[0] if len({*words}) == 1 else ", ".join(words)
+
+
+def picture(times: Times, llama: dict[tuple[int, int, str], float]) -> str:
+    """Time of one query over positions on log scales: ours, llama.cpp's and torch's."""
+    drawing, axes = chart(figsize=(8, 5))
+    positions = sorted({p for q, p, _ in times if q == 1})
+    for name in TYPES:
+        for label, style, points in (
+            (f"ggmlq, {name}", "o-", [times[1, p, name]["us"] for p in positions]),
+            (f"llama.cpp, {name}", "s--", [llama.get((1, p, name)) for p in positions]),
+            (f"bytes of {name} over 4.46 TB/s", ":", [times[1, p, name]["floor"] for p in positions]),
+        ):
+            axes.plot(positions, points, style, color=COLORS[name], label=label, markersize=4)
+    torch = [times[1, p, "f16"]["torch"] for p in positions]
+    axes.plot(positions, torch, "^-", color="#555", label="torch, f16", markersize=4)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(positions, map(str, positions))
+    axes.set(yscale="log", xlabel="positions", ylabel="µs", ylim=(0.2, None))
+    axes.set_title("One query, 32 heads over 8 of 128 columns, NVIDIA H200")
+    axes.legend(fontsize=8, ncols=2)
+    axes.grid(which="major", alpha=0.3)
+    return svg(drawing)
+
+
+def errors() -> str:
+    """The error of attention by the type of the cache, with and without the rotation."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, n, 512, 128), np.float32) for n in (8, 2, 2))
+    k[..., 5] *= OUTLIERS
+    q[..., 5] /= OUTLIERS
+    arrays = gq.cache_error(q, k, v, causal=True)
+    m = gq.model.load(MODEL)
+    tokens = m.tokenizer.encode(TEXT.read_text())[: m.config.context]
+    layers = [gq.cache_error(a.q, a.k, a.v, **a.options) for a in gq.model.attention_operands(m, tokens)]
+    drawing, axes = chart(2, figsize=(10, 4.5), sharey=True)
+    for place, tables, title in (
+        (axes[0], layers, f"a small trained model, {len(tokens)} tokens"),
+        (axes[1], [arrays], f"a column of the keys {OUTLIERS:.0f} times the others"),
+    ):
+        names = list(dict.fromkeys(row.type for row in arrays))
+        for rotated, part, color in (
+            (False, "keys", "#4878a8"), (True, "keys", "#a8c4e0"),
+            (False, "values", "#c05020"), (True, "values", "#e8b090"),
+        ):  # fmt: skip
+            means = [
+                np.mean([getattr(r, part) for t in tables for r in t if (r.type, r.rotated) == (n, rotated)])
+                for n in names
+            ]
+            shift = 0.2 * ((part == "values") * 2 + rotated) - 0.3
+            label = f"{part} alone{', rotated' * rotated}"
+            place.bar(np.arange(len(names)) + shift, means, 0.2, color=color, label=label)
+        place.set_xticks(range(len(names)), names, rotation=45)
+        place.set(yscale="log", title=title)
+        place.grid(axis="y", alpha=0.3)
+    axes[0].set_ylabel("squares of what is off, beside those of the result")
+    axes[0].legend(fontsize=8)
+    return svg(drawing)
