@@ -92,8 +92,7 @@ class Memory:
         k = _first_of(cache.k, first, batch, count)
         if not self.shared:
             return Keys(k, _first_of(cache.v, first, batch, count))
-        raw = k.raw[..., : k.format.row_bytes(self._value_width)]
-        return Keys(k, QuantArray(k.format, (*k.shape[:3], self._value_width), raw))
+        return Keys(k, k[..., : self._value_width])
 
     def starts(self, heads: int, number: int) -> NDArray[np.int64]:
         """The rows [HK] at which a sequence's heads begin, in a layer that has so many."""
@@ -254,8 +253,7 @@ def roomy(positions: int, batch: int = 1) -> int:
 
 def _first_of(q: QuantArray, first: int, batch: int, count: int) -> QuantArray:
     """The first positions of some sequences, a view; kernels of attention read rows that lie apart."""
-    raw = q.raw[first : first + batch, :, :count]
-    return QuantArray(q.format, (*raw.shape[:3], q.shape[3]), raw)
+    return q[first : first + batch, :, :count]
 
 
 def _columns(rows: QuantArray, most: bool) -> int:
