@@ -16,6 +16,7 @@ BLOCKS = ("q8_0", "q4_0")  # that may be decoded in registers
 WIDE = 256  # columns of values that a block has sums for
 USUAL = (("f16", "f16"), ("bf16", "bf16"), ("q8_0", "q8_0"), ("q4_0", "q4_0"), ("q8_0", "q4_0"))
 WIDTHS = (64, 128, 256)  # the usual ones
+LATENT = 576  # columns of MLA's keys
 
 
 def row_bytes(name: str, width: int) -> int:
@@ -171,9 +172,11 @@ class Plan:
 
 
 def plans() -> Iterator[tuple[Plan]]:
-    """Plans of the usual widths and types; others are made alike."""
+    """Plans of the usual widths and types, and of values within keys as MLA has them; others are made alike."""
     for (k, v), width, by_rows in product(USUAL, WIDTHS, (False, True)):
         yield (plan_of(k, v, width, width, by_rows),)
+    for name, by_rows in product(("f16", "q8_0"), (False, True)):
+        yield (plan_of(name, name, LATENT, WIDE, by_rows, shared=True),)
 
 
 SHARED, ALL_SHARED = (
