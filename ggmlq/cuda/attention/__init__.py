@@ -14,6 +14,7 @@ and what the kernels are made of:
     rows.py        copies into shared memory, tiles of 16-bit floats
     codes.py       blocks decoded to halves
     products.py    scores, and weights times values, of a warp
+    block_products.py  the same with blocks that are decoded in registers
     softmax.py     scores to weights: options, hidden positions, maxima and sums
     results.py     sums to results
     floats.py      queries and results of three kinds of floats
