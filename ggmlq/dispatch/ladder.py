@@ -39,7 +39,7 @@ class Problem:
 
     device: str  # "cpu" or "cuda"
     card: Card | None = None  # None on a CPU, and where it is unknown: then nothing is refused for it
-    captured: bool = False  # "auto" is to choose while a CUDA graph is recorded
+    captured: bool = False  # "auto" is to choose while a CUDA graph is recorded, or without CuPy's cuBLAS
 
     op: ClassVar[str]
     setting: ClassVar[str] = ""  # the part that all problems in a list have in common, in a few words

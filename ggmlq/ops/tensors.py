@@ -2,7 +2,7 @@
 
 A call that is not warm goes the way of arrays, over the memory of its tensors: on a GPU on torch's current
 stream, with memory of torch, so that tensors are ordered, freed and recorded in CUDA graphs like those of
-torch's own operations. There are no gradients.
+torch's own operations. There are no gradients. Weights in torch's memory need no CuPy; those in CuPy's do.
 
 A warm call (warm.py) needs addresses alone: on the host two; on a GPU also torch's current stream, and memory
 between kernels. torch gives such memory back to that stream, so later work cannot write to it too early.
@@ -21,7 +21,7 @@ import numpy as np
 
 from ..arrays.array import QuantArray
 from ..arrays.tensors import array_of, bits_of, lacks_numpy_dtype
-from ..base.devices import cuda_device, cuda_driver
+from ..base.devices import cuda_device, cuda_driver, is_over_torch
 from ..dispatch.checks import float_dtype
 from ..dispatch.ladder import Rung
 from ..errors import DeviceError, DTypeError, ShapeError
@@ -122,26 +122,28 @@ def _on_device(
     torch: Torch, launches: Any, x: Any, q: Any, out: Any, bias: Any, written: Any, whole: bool
 ) -> Any | None:  # fmt: skip
     """The product by recorded launches, of the dtype ``written``; ``whole``: they add the bias."""
-    index = x.get_device()
-    if not (cuda_driver().device() == index == q.memory.data.device_id) or not x.is_contiguous():
+    index, memory = x.get_device(), q.memory
+    current = torch.device() if is_over_torch(type(memory)) else cuda_driver().device()
+    if not (current == index == memory.data.device_id) or not x.is_contiguous():
         return None
     address, stream = _address(x), torch.stream(index)
     if not address or address % 16 or (stream and (torch.device() != index or torch.capturing())):
         return None
     y = out
-    if out is None or out.dtype is not written or out.data_ptr() % 4 or not _is_apart(out, x, q.memory, bias):
+    if out is None or out.dtype is not written or out.data_ptr() % 4 or not _is_apart(out, x, memory, bias):
         y = torch.empty((*x.shape[:-1], q.shape[0]), dtype=written, device=x.device)
         if not y.data_ptr():  # a mode under which tensors have no memory
             return None
     at = bias.data_ptr() if whole and bias is not None else 0
     if launches.workspace:
-        memory = torch.empty(launches.workspace, dtype=torch.bytes, device=x.device)
-        launches(address, y.data_ptr(), stream, memory.data_ptr(), at)
+        workspace = torch.empty(launches.workspace, dtype=torch.bytes, device=x.device)
+        launches(address, y.data_ptr(), stream, workspace.data_ptr(), at)
     else:
         launches(address, y.data_ptr(), stream, 0, at)
     if bias is not None and not whole:
-        m = math.prod(x.shape[:-1])
-        warm_device.adder(q, m, torch.kinds[bias.dtype])(bias.data_ptr(), y.data_ptr(), stream)
+        with cuda_device().on_torch(is_over_torch(type(memory))):
+            add = warm_device.adder(q, math.prod(x.shape[:-1]), torch.kinds[bias.dtype])
+        add(bias.data_ptr(), y.data_ptr(), stream)
     return y
 
 
@@ -195,7 +197,7 @@ def called(
         )
     _refuse_others(request, torch, x=x, bias=bias, out=out)
     bfloat = of_bits is not None and x.is_cuda and x.dtype is torch.bfloat16 and not x.is_neg()
-    with as_torch_works(torch, x.device):
+    with as_torch_works(torch, x.device, getattr(operands[0], "memory", None) if operands else None):
         rows = array_of(request, x) if not bfloat else bits_of(request, x.detach().view(torch.int16), "x")
         y = out
         if bfloat and out is None and kind is torch.bfloat16:
@@ -282,10 +284,17 @@ def _refuse_others(request: str, torch: Any, **operands: Any) -> None:
 
 
 @contextmanager
-def as_torch_works(torch: Any, device: Any) -> Iterator[None]:
-    """A context in which CuPy works on torch's current stream and with memory of torch; for GPUs."""
+def as_torch_works(torch: Any, device: Any, memory: Any = None) -> Iterator[None]:
+    """A context in which kernels work on torch's current stream and with memory of torch; for GPUs.
+
+    ``memory``: that of the weights. If it is torch's, CuPy is not used, and need not be there.
+    """
     if device.type != "cuda":
         yield
+        return
+    if is_over_torch(type(memory)):
+        with torch.cuda.device(device), cuda_device().on_torch():
+            yield
         return
     cuda = cuda_device().cupy().cuda
 

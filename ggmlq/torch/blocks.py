@@ -63,19 +63,17 @@ def forget(w: torch.Tensor) -> None:
 
 
 def _bytes(w: torch.Tensor) -> Any:
-    """The bytes of a tensor as a NumPy or CuPy array, which does not keep the tensor."""
+    """The bytes of a tensor as an array of NumPy's or over memory of torch, which does not keep the tensor."""
     if not w.is_contiguous():
         w = w.contiguous()
-        return w.detach().numpy() if w.device.type == "cpu" else cuda_device().cupy().from_dlpack(w.detach())
+        return w.detach().numpy() if w.device.type == "cpu" else cuda_device().torch_library().from_dlpack(w.detach())
+    if w.device.type != "cpu":
+        return cuda_device().torch_library().borrowed(w)
     size, address = w.numel(), w.data_ptr()
-    if w.device.type == "cpu":
-        raw = (
-            np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
-            if size
-            else np.empty(0, np.uint8)
-        )
-        raw.flags.writeable = False
-        return raw
-    cupy = cuda_device().cupy()
-    memory = cupy.cuda.UnownedMemory(address, size, None, w.device.index)
-    return cupy.ndarray((size,), np.uint8, cupy.cuda.MemoryPointer(memory, 0))
+    raw = (
+        np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
+        if size
+        else np.empty(0, np.uint8)
+    )
+    raw.flags.writeable = False
+    return raw

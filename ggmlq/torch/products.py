@@ -10,12 +10,17 @@ import torch
 
 import ggmlq as gq
 
+from ..base.devices import cuda_device, cuda_module, on_device_of
 from ..ops.tensors import as_torch_works
 from . import checks
 from .blocks import array_over, known
 from .checks import format_of
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
+MOST_DECODED = 256 << 20  # bytes of decoded weights at a time, on a GPU
+PLAIN_FLOATS = {
+    "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f64": torch.float64,
+}  # fmt: skip
 
 
 def _modes() -> Callable[[], Any]:
@@ -52,8 +57,25 @@ def linear(
         x = x.detach()
     if bias is not None:
         bias = bias.detach()
+    if x.is_cuda and q.format.name in PLAIN_FLOATS:
+        return _by_torch(x, _plain(q), bias).to(dtype)
     y: torch.Tensor = gq.linear(x, q, bias=bias, dtype=dtype)
     return y
+
+
+def _plain(q: gq.QuantArray) -> torch.Tensor:
+    """Weights on a GPU that are plain floats, as a tensor over their memory."""
+    values: torch.Tensor = q.raw.tensor.view(PLAIN_FLOATS[q.format.name]).reshape(q.shape)
+    return values
+
+
+def _by_torch(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """The product with weights that are plain floats, which is torch's own."""
+    if x.dtype != w.dtype:
+        kind = torch.promote_types(torch.promote_types(x.dtype, w.dtype), torch.float32)
+        x, w = x.to(kind), w.to(kind)
+    y = torch.nn.functional.linear(x, w)
+    return y if bias is None else y + bias
 
 
 def linear_at_once(
@@ -67,7 +89,9 @@ def linear_at_once(
     if torch.compiler.is_compiling() or not _is_eager(x, w, bias):
         return None
     q = known(w, type, (n, x.shape[-1])) if x.dim() else None
-    return None if q is None else gq.linear(x, q, bias=bias, dtype=x.dtype)
+    if q is None or (q.format.name in PLAIN_FLOATS and x.is_cuda):
+        return None
+    return gq.linear(x, q, bias=bias, dtype=x.dtype)
 
 
 def _is_eager(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> bool:
@@ -90,13 +114,31 @@ def linear_grad(dy: torch.Tensor, w: torch.Tensor, type: int, k: int) -> torch.T
 
 def times_rows(dy: torch.Tensor, q: gq.QuantArray) -> torch.Tensor:
     """``dy [..., N] @ q [N, K]`` in the dtype of dy; sums are float32 or better."""
-    dx: torch.Tensor = gq.linear(dy, q.T, dtype=dy.dtype)
-    return dx
+    if not dy.is_cuda:
+        dx: torch.Tensor = gq.linear(dy, q.T, dtype=dy.dtype)
+        return dx
+    n, k = q.shape
+    rows = max(1, MOST_DECODED // (dy.element_size() * max(k, 1)))
+    if n <= rows:
+        return dy @ decoded(q, dy.dtype, dy.device)
+    kind = torch.promote_types(dy.dtype, torch.float32)
+    sums = torch.zeros((*dy.shape[:-1], k), dtype=kind, device=dy.device)
+    for first in range(0, n, rows):
+        part = slice(first, min(first + rows, n))
+        sums += dy[..., part] @ decoded(q[part], dy.dtype, dy.device)
+    return sums.to(dy.dtype)
 
 
 def decoded(q: gq.QuantArray, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """The values of an array as a tensor, rounded once."""
-    return _tensor(lambda kind: gq.dequantize(q, kind), dtype, device)
+    if device.type == "cuda":
+        with as_torch_works(torch, device, q.memory), on_device_of(f"dequantize of {q!r}", q.memory):
+            if q.format.name in PLAIN_FLOATS:
+                return _plain(q).to(dtype, copy=True)
+            if dtype == torch.bfloat16 and q.format.block_size > 1 and not cuda_device().older_than((8, 0)):
+                bits = cuda_module("quantize.decode").decoded(q, "bfloat16")
+                return bits.tensor.view(dtype)
+    return _tensor(lambda kind: gq.dequantize(q, kind), dtype, device, q)
 
 
 def dequantize(w: torch.Tensor, type: int, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
@@ -110,18 +152,34 @@ def get_rows(w: torch.Tensor, type: int, ids: torch.Tensor, dtype: torch.dtype) 
     checks.get_rows(w, type, ids, dtype)
     fmt = format_of(type)
     k = w.shape[-1] // fmt.dtype.itemsize * fmt.block_size
+    if w.is_cuda:
+        return _picked(w, fmt, ids, dtype, k)
     q = array_over(w, type, (*w.shape[:-1], k))
-    return _tensor(lambda kind: gq.take(q, ids, kind), dtype, w.device)
+    return _tensor(lambda kind: gq.take(q, ids, kind), dtype, w.device, q)
 
 
-def _tensor(make: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def _picked(w: torch.Tensor, fmt: gq.Format, ids: torch.Tensor, dtype: torch.dtype, k: int) -> torch.Tensor:
+    """The values of rows ``ids`` on a GPU: their bytes by torch, decoded by a kernel; NaN for no row."""
+    shape = (*ids.shape, *w.shape[1:-1], k)
+    if not len(w):
+        return torch.full(shape, torch.nan, dtype=dtype, device=w.device)
+    numbers = ids.reshape(-1).long()
+    there = (numbers >= 0) & (numbers < len(w))
+    raw = w.detach().index_select(0, torch.where(there, numbers, 0))
+    q = gq.QuantArray(fmt, (*raw.shape[:-1], k), cuda_device().torch_library().from_dlpack(raw))
+    values = decoded(q, dtype, w.device)
+    values.masked_fill_(~there.reshape(-1, *[1] * (values.dim() - 1)), torch.nan)
+    return values.reshape(shape)
+
+
+def _tensor(make: Any, dtype: torch.dtype, device: torch.device, q: gq.QuantArray) -> torch.Tensor:
     """A tensor of values that ``make(dtype)`` gives as an array; bfloat16 by way of float32, which it is."""
     kind = "float32" if dtype == torch.bfloat16 else str(dtype).removeprefix("torch.")
     if device.type == "cpu":
         values = torch.from_numpy(make(kind))
     else:
-        with as_torch_works(torch, device):
-            values = torch.from_dlpack(make(kind))
+        with as_torch_works(torch, device, q.memory):
+            values = make(kind).tensor
     return values.to(dtype)
 
 

@@ -1,10 +1,15 @@
-"""The CUDA device: CuPy and a GPU, or an error that says what is missing; facts of the card."""
+"""The CUDA device: CuPy and a GPU, or an error that says what is missing; facts of the card.
+
+Products of torch's tensors with weights in torch's memory need no CuPy: in :func:`on_torch` the functions here
+give torch's device, streams and memory, by a library that has CuPy's names for them (torch_library.py).
+"""
 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -19,8 +24,47 @@ from .context_warmup import warm_up
 _usable: list[ModuleType | None] = [None]  # CuPy, once it has found a GPU
 
 
-def cupy() -> ModuleType:
-    """CuPy with at least one usable GPU, or an error that says what is missing."""
+class _Library(threading.local):
+    """What a thread's products run with, if not CuPy: torch under CuPy's names."""
+
+    torch: Any = None
+
+
+_LIBRARY = _Library()
+
+
+@cache
+def torch_library() -> Any:
+    """Torch under CuPy's names; the caller has imported torch."""
+    return import_module(f"{__package__}.torch_library").TorchLibrary(sys.modules["torch"])
+
+
+def is_on_torch() -> bool:
+    """True where this thread works with torch's memory and not with CuPy's."""
+    return _LIBRARY.torch is not None
+
+
+@contextmanager
+def on_torch(on: bool = True) -> Iterator[Any]:
+    """A context in which this thread works with torch's memory, or, not ``on``, with CuPy's."""
+    before, _LIBRARY.torch = _LIBRARY.torch, torch_library() if on else None
+    try:
+        yield _LIBRARY.torch
+    finally:
+        _LIBRARY.torch = before
+
+
+def present() -> Any:
+    """CuPy where it serves; else torch's library, if products have run with it: for calls of any of them."""
+    if _usable[0] is None and torch_library.cache_info().currsize:
+        return torch_library()
+    return cupy()
+
+
+def cupy() -> Any:
+    """CuPy with at least one usable GPU, or an error that says what is missing; torch's in ``on_torch``."""
+    if _LIBRARY.torch is not None:
+        return _LIBRARY.torch
     facts = _usable[0]
     if facts is not None and sys.modules.get("cupy") is facts:
         return facts
@@ -32,7 +76,7 @@ def cupy() -> ModuleType:
         ) from error
     _refuse_without_gpu(cupy)
     _usable[0] = cupy
-    return cupy  # type: ignore[no-any-return]
+    return cupy
 
 
 def _refuse_without_gpu(cupy: ModuleType) -> None:
@@ -58,9 +102,20 @@ class Driver(NamedTuple):
     card: Callable[[int], Card]  # the facts of a device
 
 
-@cache
 def driver() -> Driver:
-    """CuPy's functions, once there is a GPU."""
+    """CuPy's functions, once there is a GPU; in ``on_torch`` torch's."""
+    return _cupy_driver() if _LIBRARY.torch is None else _torch_driver()
+
+
+@cache
+def _torch_driver() -> Driver:
+    library = torch_library()
+    facts = library.ndarray, library.empty, library.current, library.stream, library.share
+    return Driver(*facts, card_of)
+
+
+@cache
+def _cupy_driver() -> Driver:
     cp = cupy()
     bounds = cp.byte_bounds
 
@@ -115,7 +170,8 @@ def refuse_capture(what: str) -> None:
 def once(what: str, make: Callable[[], Any]) -> Any:
     """The result of ``make`` for all streams: complete before anyone else sees it, and part of no graph."""
     refuse_capture(what)
-    result = make()
+    with nullcontext() if _LIBRARY.torch is None else _LIBRARY.torch.lasting():
+        result = make()
     driver().stream(current()).synchronize()
     return result
 
@@ -229,7 +285,7 @@ def _cublas_problem() -> str | None:
 def lacks_cublas(card: Card | None, captured: bool = False) -> str | None:
     """The reason why a kernel that calls cuBLAS cannot run here; None if it can, or without a card."""
     if captured:
-        return "calls cuBLAS, which CuPy does not let a CUDA graph record"
+        return "calls cuBLAS by CuPy, which no CUDA graph records and torch's memory does without"
     return None if card is None or not card.here else _cublas_problem()
 
 
@@ -255,7 +311,7 @@ def number(device: str) -> int | None:
 def named(device: str) -> Any:
     """CuPy's object for ``"cuda"`` or ``"cuda:1"``, if this machine has that GPU."""
     index = number(device)
-    if "cupy" not in sys.modules:
+    if "cupy" not in sys.modules and _LIBRARY.torch is None:
         warm_up(index or 0)
     cp = cupy()
     count = cp.cuda.runtime.getDeviceCount()
