@@ -1,7 +1,8 @@
 """A GPU that is torch's alone: a torch made of NumPy's memory, and a driver that runs kernels by NumPy.
 
-Nothing of CuPy and Numba is there: both are refused on import. What products ask of the driver goes to
-:class:`Driver`, in the place of libcuda: PTX of the package runs on emulated_ptx.py, in memory of torch's.
+Nothing of CuPy and Numba is there: both are refused on import. Calls of the driver go to :class:`Driver`, in
+the place of libcuda: PTX of the package runs on emulated_ptx.py, in memory of torch's. It changes modules for
+good, so a process of its own has it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import re
 import sys
+import threading
 from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 
@@ -20,14 +22,10 @@ TABLE = re.compile(r"\.(?:visible )?\.?global \.align \d+ \.b8 (\w+)\[\d+\] = \{
 
 
 class Refuse:
-    """A finder that has none of these modules, and remembers who asks for them."""
-
-    def __init__(self):
-        self.asked = []
+    """A finder that has none of these modules."""
 
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in REFUSED:
-            self.asked.append(name)
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
@@ -42,7 +40,8 @@ class DType:
 
 
 INTEGERS = "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "bool"
-KINDS = {name: DType(name, name, name.startswith("f")) for name in (*INTEGERS, "float16", "float32", "float64")}
+FLOATS = "float16", "float32", "float64"
+KINDS = {name: DType(name, name, name in FLOATS) for name in (*INTEGERS, *FLOATS)}
 BFLOAT = KINDS["bfloat16"] = DType("bfloat16", "u2", True)
 
 
@@ -135,6 +134,12 @@ class Tensor:
     def tolist(self):
         return self.data.tolist()
 
+    def cpu(self):
+        return self
+
+    def numpy(self):
+        return self.data
+
     def _with(self, work, other):
         values = work(self.data, plain(other))
         return allocated(values, KINDS[values.dtype.name])
@@ -209,7 +214,7 @@ def empty(shape, dtype=KINDS["float32"], device=None):
     size = int(np.prod(shape)) * dtype.stored.itemsize
     memory = np.full(size + 512, 0xA5, np.uint8)
     first = -memory.ctypes.data % 256
-    DRIVER.allocations += 1
+    DRIVER.threads.append(threading.get_ident())
     DRIVER.memory.add(memory)
     return Tensor(memory[first : first + size].view(dtype.stored).reshape(shape), dtype)
 
@@ -254,7 +259,7 @@ class Driver:
     def __init__(self, capability):
         from emulated_ptx import Memory
 
-        self.capability, self.memory, self.allocations = capability, Memory(), 0
+        self.capability, self.memory, self.threads = capability, Memory(), []
         self.modules, self.functions, self.calls, self.launched, self.tables = [], [], [], [], {}
 
     def __getattr__(self, name):
@@ -308,8 +313,8 @@ class Function:
         )
         cluster = 1
         for i in range(count):
-            kind, first, *_ = (ctypes.c_uint32 * 18).from_address(attributes + 72 * i)
-            cluster = (ctypes.c_uint32 * 18).from_address(attributes + 72 * i)[2] if kind == 4 else cluster
+            kind, _, first, *_ = (ctypes.c_uint32 * 18).from_address(attributes + 72 * i)
+            cluster = first if kind == 4 else cluster
         names = program(ptx)[2]
         places = (ctypes.c_void_p * len(names)).from_address(pointers_at)
         words = [ctypes.c_uint64.from_address(at).value for at in places]
@@ -322,13 +327,11 @@ DRIVER = None
 
 
 def put_all(capability):
-    """Torch with a GPU of a capability, a driver, and no CuPy and no Numba; the three of them."""
-    global DRIVER
-    refuse = Refuse()
-    sys.meta_path.insert(0, refuse)
-    DRIVER = Driver(capability)
+    """Torch with a GPU of a capability, a driver, and no CuPy and no Numba; the torch and the driver."""
+    sys.meta_path.insert(0, Refuse())
+    driver = globals()["DRIVER"] = Driver(capability)
     from ggmlq.cuda.machine import driver_calls, submit, tensor_maps
 
     for module in (driver_calls, submit, tensor_maps):
-        module.library = lambda: DRIVER
-    return put_torch(), DRIVER, refuse
+        module.library = lambda: driver
+    return put_torch(), driver

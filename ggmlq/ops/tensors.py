@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -21,12 +20,13 @@ import numpy as np
 
 from ..arrays.array import QuantArray
 from ..arrays.tensors import array_of, bits_of, lacks_numpy_dtype
-from ..base.devices import cuda_device, cuda_driver, is_over_torch
+from ..base.devices import cuda_driver, cuda_module, is_over_torch
 from ..dispatch.checks import float_dtype
 from ..dispatch.ladder import Rung
 from ..errors import DeviceError, DTypeError, ShapeError
 from . import warm_device
 from .epilogue import fits, unfit
+from .torch_context import as_torch_works
 
 HOST = -1  # torch's number of it
 
@@ -141,7 +141,7 @@ def _on_device(
     else:
         launches(address, y.data_ptr(), stream, 0, at)
     if bias is not None and not whole:
-        with cuda_device().on_torch(is_over_torch(type(memory))):
+        with cuda_module("machine.serving").served_by(is_over_torch(type(memory))):
             add = warm_device.adder(q, math.prod(x.shape[:-1]), torch.kinds[bias.dtype])
         add(bias.data_ptr(), y.data_ptr(), stream)
     return y
@@ -281,48 +281,3 @@ def _refuse_others(request: str, torch: Any, **operands: Any) -> None:
                 f"{request}: {name} requires a gradient; products of tensors with arrays have none; use "
                 f"ggmlq.torch.Linear, which has one; or pass {name}.detach(), or work under torch.no_grad()"
             )
-
-
-@contextmanager
-def as_torch_works(torch: Any, device: Any, memory: Any = None) -> Iterator[None]:
-    """A context in which kernels work on torch's current stream and with memory of torch; for GPUs.
-
-    ``memory``: that of the weights. If it is torch's, CuPy is not used, and need not be there.
-    """
-    if device.type != "cuda":
-        yield
-        return
-    if is_over_torch(type(memory)):
-        with torch.cuda.device(device), cuda_device().on_torch():
-            yield
-        return
-    cuda = cuda_device().cupy().cuda
-
-    stream = cuda.Stream.from_external(_Stream(torch.cuda.current_stream(device).cuda_stream))
-    memory = _Memory(torch, cuda, device)
-    with torch.cuda.device(device), cuda.Device(device.index), stream, cuda.using_allocator(memory):
-        yield
-
-
-class _Memory:
-    """An allocator of CuPy that takes memory of torch."""
-
-    kept_for_graphs = True  # torch keeps what it gave while a CUDA graph was recorded
-
-    def __init__(self, torch: Any, cuda: Any, device: Any) -> None:
-        self.torch, self.cuda, self.device = torch, cuda, device
-
-    def __call__(self, size: int) -> Any:
-        owner = self.torch.empty(size, dtype=self.torch.uint8, device=self.device)
-        memory = self.cuda.UnownedMemory(owner.data_ptr(), size, owner, self.device.index)
-        return self.cuda.MemoryPointer(memory, 0)
-
-
-class _Stream:
-    """A stream under the protocol that CuPy takes and that older versions of torch lack."""
-
-    def __init__(self, address: int) -> None:
-        self.address = address
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.address

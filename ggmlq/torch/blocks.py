@@ -16,7 +16,7 @@ import torch
 
 import ggmlq as gq
 
-from ..base.devices import cuda_device
+from ..base.devices import cuda_module
 from .checks import PREPARED, format_of
 
 Key = tuple[int, int, tuple[int, ...], int]
@@ -62,13 +62,18 @@ def forget(w: torch.Tensor) -> None:
             del _ARRAYS[key]
 
 
+def library() -> Any:
+    """The library of arrays over torch's memory on a GPU."""
+    return cuda_module("machine.serving").torch_library()
+
+
 def _bytes(w: torch.Tensor) -> Any:
-    """The bytes of a tensor as an array of NumPy's or over memory of torch, which does not keep the tensor."""
+    """The bytes of a tensor as an array, NumPy's or over torch's memory, which does not keep the tensor."""
     if not w.is_contiguous():
         w = w.contiguous()
-        return w.detach().numpy() if w.device.type == "cpu" else cuda_device().torch_library().from_dlpack(w.detach())
+        return w.detach().numpy() if w.device.type == "cpu" else library().from_dlpack(w.detach())
     if w.device.type != "cpu":
-        return cuda_device().torch_library().borrowed(w)
+        return library().borrowed(w)
     size, address = w.numel(), w.data_ptr()
     raw = (
         np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)

@@ -11,9 +11,9 @@ import torch
 import ggmlq as gq
 
 from ..base.devices import cuda_device, cuda_module, on_device_of
-from ..ops.tensors import as_torch_works
+from ..ops.torch_context import as_torch_works
 from . import checks
-from .blocks import array_over, known
+from .blocks import array_over, known, library
 from .checks import format_of
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -166,7 +166,7 @@ def _picked(w: torch.Tensor, fmt: gq.Format, ids: torch.Tensor, dtype: torch.dty
     numbers = ids.reshape(-1).long()
     there = (numbers >= 0) & (numbers < len(w))
     raw = w.detach().index_select(0, torch.where(there, numbers, 0))
-    q = gq.QuantArray(fmt, (*raw.shape[:-1], k), cuda_device().torch_library().from_dlpack(raw))
+    q = gq.QuantArray(fmt, (*raw.shape[:-1], k), library().from_dlpack(raw))
     values = decoded(q, dtype, w.device)
     values.masked_fill_(~there.reshape(-1, *[1] * (values.dim() - 1)), torch.nan)
     return values.reshape(shape)
@@ -195,8 +195,24 @@ def expert_linear(
     checks.expert_linear(x, w, ids, type, n, out_dtype)
     q = array_over(w, type, (w.shape[0], n, x.shape[-1]))
     dtype = x.dtype if out_dtype is None else out_dtype
+    if x.is_cuda and q.format.name in PLAIN_FLOATS:
+        return _experts_by_torch(x.detach(), _plain(q), ids, dtype)
     y: torch.Tensor = gq.expert_linear(x.detach(), q, ids, dtype=dtype)
     return y
+
+
+def _experts_by_torch(
+    x: torch.Tensor, w: torch.Tensor, ids: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    """The product with experts that are plain floats, one after the other; NaN for an id that is none."""
+    uses, rows = ids.reshape(-1), x.reshape(-1, x.shape[-1])
+    per = len(uses) // max(len(rows), 1)
+    y = torch.full((len(uses), w.shape[1]), torch.nan, dtype=dtype, device=x.device)
+    for e in torch.unique(uses).tolist():
+        if 0 <= e < len(w):
+            at = torch.nonzero(uses == e).reshape(-1)
+            y[at] = _by_torch(rows[at // per], w[e], None).to(dtype)
+    return y.reshape(*ids.shape, w.shape[1])
 
 
 def expert_linear_grad(

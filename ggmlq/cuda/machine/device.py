@@ -1,13 +1,12 @@
 """The CUDA device: CuPy and a GPU, or an error that says what is missing; facts of the card.
 
-Products of torch's tensors with weights in torch's memory need no CuPy: in :func:`on_torch` the functions here
-give torch's device, streams and memory, by a library that has CuPy's names for them (torch_library.py).
+Products of torch's tensors with weights in torch's memory need no CuPy: for them (serving.py) the functions
+here give torch's device, streams and memory, by a library that has CuPy's names for them.
 """
 
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
@@ -20,51 +19,22 @@ from ...dispatch import card as cards
 from ...dispatch.card import Card
 from ...errors import DeviceError, MissingDependencyError, UnsupportedError
 from .context_warmup import warm_up
+from .serving import SERVING, torch_library
 
 _usable: list[ModuleType | None] = [None]  # CuPy, once it has found a GPU
 
 
-class _Library(threading.local):
-    """What a thread's products run with, if not CuPy: torch under CuPy's names."""
-
-    torch: Any = None
-
-
-_LIBRARY = _Library()
-
-
-@cache
-def torch_library() -> Any:
-    """Torch under CuPy's names; the caller has imported torch."""
-    return import_module(f"{__package__}.torch_library").TorchLibrary(sys.modules["torch"])
-
-
-def is_on_torch() -> bool:
-    """True where this thread works with torch's memory and not with CuPy's."""
-    return _LIBRARY.torch is not None
-
-
-@contextmanager
-def on_torch(on: bool = True) -> Iterator[Any]:
-    """A context in which this thread works with torch's memory, or, not ``on``, with CuPy's."""
-    before, _LIBRARY.torch = _LIBRARY.torch, torch_library() if on else None
-    try:
-        yield _LIBRARY.torch
-    finally:
-        _LIBRARY.torch = before
-
-
 def present() -> Any:
-    """CuPy where it serves; else torch's library, if products have run with it: for calls of any of them."""
+    """CuPy where it has served; else torch's library, if that has: for calls outside of a product."""
     if _usable[0] is None and torch_library.cache_info().currsize:
         return torch_library()
     return cupy()
 
 
 def cupy() -> Any:
-    """CuPy with at least one usable GPU, or an error that says what is missing; torch's in ``on_torch``."""
-    if _LIBRARY.torch is not None:
-        return _LIBRARY.torch
+    """CuPy with at least one usable GPU, or an error that says what is missing; torch's where it serves."""
+    if SERVING.torch is not None:
+        return SERVING.torch
     facts = _usable[0]
     if facts is not None and sys.modules.get("cupy") is facts:
         return facts
@@ -103,8 +73,8 @@ class Driver(NamedTuple):
 
 
 def driver() -> Driver:
-    """CuPy's functions, once there is a GPU; in ``on_torch`` torch's."""
-    return _cupy_driver() if _LIBRARY.torch is None else _torch_driver()
+    """CuPy's functions, once there is a GPU; torch's where it serves."""
+    return _cupy_driver() if SERVING.torch is None else _torch_driver()
 
 
 @cache
@@ -170,7 +140,7 @@ def refuse_capture(what: str) -> None:
 def once(what: str, make: Callable[[], Any]) -> Any:
     """The result of ``make`` for all streams: complete before anyone else sees it, and part of no graph."""
     refuse_capture(what)
-    with nullcontext() if _LIBRARY.torch is None else _LIBRARY.torch.lasting():
+    with nullcontext() if SERVING.torch is None else SERVING.torch.lasting():
         result = make()
     driver().stream(current()).synchronize()
     return result
@@ -311,7 +281,7 @@ def number(device: str) -> int | None:
 def named(device: str) -> Any:
     """CuPy's object for ``"cuda"`` or ``"cuda:1"``, if this machine has that GPU."""
     index = number(device)
-    if "cupy" not in sys.modules and _LIBRARY.torch is None:
+    if "cupy" not in sys.modules and SERVING.torch is None:
         warm_up(index or 0)
     cp = cupy()
     count = cp.cuda.runtime.getDeviceCount()

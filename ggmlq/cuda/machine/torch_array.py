@@ -1,4 +1,4 @@
-"""``TorchArray``: an array on a GPU over the memory of a torch tensor, with as much of CuPy's face as is used.
+"""``TorchArray``: an array on a GPU over the memory of a torch tensor, with what is used of CuPy's face.
 
 Kernels, checks and rungs see what they see of CuPy's arrays: shape, strides in bytes, NumPy's dtypes, an
 address, views with a base. Views and arithmetic are torch's. The caller has imported torch; we never do.
@@ -127,7 +127,7 @@ class TorchArray:
 
     @property
     def device(self) -> Device:
-        """The GPU."""
+        """The GPU that has the memory."""
         return Device(self.data.device_id)
 
     def __len__(self) -> int:
@@ -144,12 +144,12 @@ class TorchArray:
         return self._view(self.tensor.permute(*reversed(range(self.ndim))))
 
     def reshape(self, *shape: Any) -> TorchArray:
-        """The same elements in another shape: a view where rows lie together."""
+        """The elements in another shape: a view where rows lie together."""
         lengths = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
         return self._view(self.tensor.reshape(tuple(int(length) for length in lengths)))
 
     def view(self, dtype: Any) -> TorchArray:
-        """The same bytes as elements of another dtype."""
+        """A view of the bytes as elements of another dtype."""
         return self._view(self.tensor.view(torch_kind(dtype)))
 
     def __getitem__(self, index: Any) -> TorchArray:
@@ -159,11 +159,11 @@ class TorchArray:
         self.tensor[_as_torch(index)] = _as_torch(value)
 
     def fill(self, value: Any) -> None:
-        """Set all elements."""
+        """Set all elements to one value."""
         self.tensor.fill_(value)
 
     def copy(self) -> TorchArray:
-        """A contiguous copy."""
+        """A contiguous copy of the values."""
         empty = sys.modules["torch"].empty(self.shape, dtype=self.tensor.dtype, device=self.tensor.device)
         return TorchArray.over(empty.copy_(self.tensor))
 

@@ -61,7 +61,7 @@ class TorchLibrary:
     def lasting(self) -> Iterator[None]:
         """A context in which memory is made to outlive whatever the caller does with torch's pools.
 
-        torch.compile with CUDA graphs runs a product once with all memory of its thread from a graph's pool,
+        torch.compile with CUDA graphs runs a product once with all memory of its thread in a graph's pool,
         and refuses what is left there; replays would write to it. A thread of its own is in no such pool.
         """
         before = getattr(self._lasting, "on", False)
@@ -85,21 +85,21 @@ class TorchLibrary:
 
     def _outside_pools(self, shape: tuple[int, ...], kind: Any) -> Any:
         """Memory that another thread allocates, on the default stream, which the current one waits for."""
-        index, made, cuda = self.current(), [], self._torch.cuda
+        index, outcome, cuda = self.current(), list[Any](), self._torch.cuda
 
         def allocate() -> None:
             try:
-                made.append(self._allocate(shape, kind, index))
+                outcome.append(self._allocate(shape, kind, index))
             except Exception as error:
-                made.append(error)
+                outcome.append(error)
 
         thread = threading.Thread(target=allocate, name="ggmlq: memory")
         thread.start()
         thread.join()
-        if isinstance(made[0], Exception):
-            raise made[0]
+        if isinstance(outcome[0], Exception):
+            raise outcome[0]
         cuda.current_stream(index).wait_stream(cuda.default_stream(index))
-        return made[0]
+        return outcome[0]
 
     def zeros(self, shape: Any, dtype: Any = np.float32) -> TorchArray:
         """An array of zeros on the current device."""
@@ -143,7 +143,7 @@ class TorchLibrary:
         return out
 
     def where(self, condition: TorchArray, a: Any, b: Any) -> TorchArray:
-        """Of each pair of values the first where the condition holds."""
+        """Values of a where the condition holds, else of b."""
         pair = [part.tensor if isinstance(part, TorchArray) else part for part in (a, b)]
         return TorchArray.over(self._torch.where(condition.tensor, *pair))
 
@@ -152,7 +152,7 @@ class TorchLibrary:
         return TorchArray.over(self._torch.argsort(array.tensor, stable=True))
 
     def bincount(self, array: TorchArray, minlength: int = 0) -> TorchArray:
-        """How often each number from 0 on is there."""
+        """Counts of the numbers from 0 on."""
         return TorchArray.over(self._torch.bincount(array.tensor, minlength=minlength))
 
     def cumsum(self, array: TorchArray) -> TorchArray:
@@ -169,8 +169,8 @@ class TorchLibrary:
 
     def __getattr__(self, name: str) -> Any:
         raise MissingDependencyError(
-            f"CUDA: this kernel asks for {name} of CuPy's, which torch does not stand in for; torch.ops.ggmlq "
-            "works without CuPy, other products of arrays need it; pip install cupy-cuda13x"
+            f"CUDA: this kernel asks for {name} of CuPy's, which torch does not stand in for; "
+            "torch.ops.ggmlq works without CuPy, other products of arrays need it; pip install cupy-cuda13x"
         )
 
 
