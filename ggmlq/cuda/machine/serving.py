@@ -1,4 +1,4 @@
-"""The library that serves a thread's products on GPUs: CuPy, or torch under CuPy's names (torch_library.py)."""
+"""The library that serves a thread's products on GPUs: CuPy, or torch under CuPy's names."""
 
 from __future__ import annotations
 
