@@ -54,6 +54,11 @@ def test_repeated_calls_launch_one_kernel(facts):
     assert {"cuModuleLoadData", "cuLaunchKernelEx", "cuStreamSynchronize"} <= set(facts["calls"])
 
 
+def test_bytes_come_back_from_packed_weights_on_the_host(facts):
+    assert facts["strips"]["wrong"] == []
+    assert facts["strips"]["count"] == 8
+
+
 def test_what_lasts_is_in_no_pool_of_a_graph(facts):
     """Pools are a thread's, and torch.compile refuses what a first run leaves in that of its graph."""
     assert facts["memory"] == {"lasting": [False], "result": [True]}

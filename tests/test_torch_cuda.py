@@ -128,7 +128,7 @@ def test_compiled_with_cuda_graphs(prepared, fresh):
         for rows in (1, 40):
             if prepared:
                 model(inputs(rows)), model(inputs(rows))
-            for call, what in enumerate(("compiled", "run before recording", "recorded", "replayed")):
+            for call, what in enumerate(("compiled and run once", "recorded", "replayed", "replayed again")):
                 x, place = inputs(rows), f"{rows} rows, call {call}, in which the graph is {what}"
                 try:
                     torch.compiler.cudagraph_mark_step_begin()

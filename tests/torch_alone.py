@@ -14,8 +14,13 @@ torch, driver = fake_driver.put_all((12, 0))
 import ggmlq as gq  # noqa: E402
 from ggmlq.base.devices import cuda_device, cuda_module  # noqa: E402
 from ggmlq.cuda.machine import serving  # noqa: E402
+from ggmlq.cuda.packed import on_host  # noqa: E402
+from ggmlq.formats import BLOCK_FORMATS  # noqa: E402
 from ggmlq.ops.torch_context import as_torch_works  # noqa: E402
+from ggmlq.testing.blocks import random_blocks  # noqa: E402
 
+NOT_EMULATED = "tq2_0", "q1_0", "q2_0"  # negative codes, whose conversion the emulator has wrong
+FORMATS = 4  # whose packed weights a run restores
 N, K, E = 48, 256, 3
 library = serving.torch_library()
 KINDS = fake_driver.KINDS
@@ -77,6 +82,27 @@ def values(fresh):
     return [*right, np.array_equal(bits, fake_driver.narrowed(q.dequantize()))]
 
 
+def strips(fresh):
+    """Names of formats whose bytes come back wrongly from packed weights on the host."""
+    wrong, count = [], 0
+    able = [fmt for fmt in BLOCK_FORMATS if on_host.packed_shape(fmt, (1, 256)) is not None]
+    able = [fmt for fmt in able if fmt.name not in NOT_EMULATED]
+    for fmt in fresh.permutation(able)[:FORMATS]:
+        for shape in ((35, 2 * max(fmt.block_size, 96) // fmt.block_size * fmt.block_size), (2, 20, 256)):
+            size = on_host.packed_shape(fmt, shape)
+            *lead, n, k = shape
+            raw = random_blocks(fmt, int(np.prod(lead)) * n, k // fmt.block_size, int(fresh.integers(1 << 31)))
+            raw = raw.view(np.uint8).reshape(*lead, n, -1)
+            there, w = on_gpu(gq.QuantArray(fmt, shape, raw))
+            with as_torch_works(torch, w.device, there.memory):
+                fragments = cuda_module("packed.pack").packed_weights(there).fragments
+            count += 1
+            on_cpu = on_host.restored_on_host(fmt, shape, fragments.get())
+            if not np.array_equal(on_cpu, raw) or fragments.shape != size:
+                wrong.append(f"{fmt.name} {shape}")
+    return {"wrong": wrong, "count": count}
+
+
 def memory(fresh):
     """The threads that allocate: of what lasts, and of results."""
     there, w = on_gpu(gq.quantize(fresh.standard_normal((N, K), np.float32), "q5_0"))
@@ -111,7 +137,7 @@ def main(seed):
     fresh = np.random.default_rng(seed)
     facts = {
         "products": products(fresh), "experts": experts(fresh), "values": values(fresh),
-        "memory": memory(fresh), "refusals": refusals(), "calls": sorted(set(driver.calls)),
+        "memory": memory(fresh), "strips": strips(fresh), "refusals": refusals(), "calls": sorted(set(driver.calls)),
         "modules": [name for name in sys.modules if name.partition(".")[0] in fake_driver.REFUSED],
     }  # fmt: skip
     print(json.dumps(facts))
