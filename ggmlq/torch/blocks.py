@@ -17,9 +17,11 @@ import torch
 import ggmlq as gq
 
 from ..base.devices import cuda_module
+from ..ops.torch_context import as_torch_works
 from .checks import PREPARED, format_of
 
-Key = tuple[int, int, tuple[int, ...], int]
+Key = tuple[int, int, tuple[int, ...], int, bool]
+ALIGNED = 128  # bytes to which kernels and the copy engine want packed weights aligned
 
 _LOCK = threading.RLock()  # a storage may go while an array is looked up
 _ARRAYS: dict[Key, tuple[Any, int, gq.QuantArray]] = {}  # with the storage, weakly, and the count of writes
@@ -28,7 +30,7 @@ _ARRAYS: dict[Key, tuple[Any, int, gq.QuantArray]] = {}  # with the storage, wea
 def known(w: torch.Tensor, type: int, shape: tuple[int, ...]) -> gq.QuantArray | None:
     """The array over a tensor with this type and shape; None if there is none, or an old one."""
     storage = w.untyped_storage()
-    there = _ARRAYS.get((storage._cdata, w.storage_offset(), shape, type & ~PREPARED))
+    there = _ARRAYS.get((storage._cdata, w.storage_offset(), shape, type & ~PREPARED, w.dim() == 1))
     if there is None or there[0]() is not storage or there[1] != _writes(w):
         return None
     return there[2]
@@ -41,9 +43,13 @@ def array_over(w: torch.Tensor, type: int, shape: tuple[int, ...]) -> gq.QuantAr
         if array is not None:
             return array
         fmt, storage = format_of(type), w.untyped_storage()
-        array = gq.QuantArray(fmt, shape, _bytes(w).reshape(*shape[:-1], fmt.row_bytes(shape[-1]))).lasting()
+        if type & PREPARED and w.dim() == 1:
+            array = _of_strips(w, fmt, shape)
+        else:
+            raw = _bytes(w).reshape(*shape[:-1], fmt.row_bytes(shape[-1]))
+            array = gq.QuantArray(fmt, shape, raw).lasting()
         if w.is_contiguous():  # else the bytes are a copy, which is good for one call
-            key = storage._cdata, w.storage_offset(), shape, type & ~PREPARED
+            key = storage._cdata, w.storage_offset(), shape, type & ~PREPARED, w.dim() == 1
             gone = weakref.ref(storage, lambda _: _ARRAYS.pop(key, None))
             _ARRAYS[key] = gone, _writes(w), array
         return array
@@ -60,6 +66,33 @@ def forget(w: torch.Tensor) -> None:
     with _LOCK:
         for key in [key for key in _ARRAYS if key[0] == address]:
             del _ARRAYS[key]
+
+
+def _of_strips(w: torch.Tensor, fmt: gq.Format, shape: tuple[int, ...]) -> gq.QuantArray:
+    """The array of what ``prepare`` made: over its memory on a GPU; on the host of the bytes, restored."""
+    on_host = cuda_module("packed.on_host")
+    if w.device.type == "cpu":
+        return gq.QuantArray(fmt, shape, on_host.restored_on_host(fmt, shape, w.detach().numpy())).lasting()
+    if w.data_ptr() % ALIGNED:  # as in a parameter that was flattened with others: copied, and that stays
+        packed = library().from_dlpack(w.detach().clone())
+    else:
+        packed = _bytes(w)
+    pack = cuda_module("packed.pack")
+    weights = pack.PackedWeights(packed.reshape(on_host.packed_shape(fmt, shape)), pack.layout_of(fmt))
+    array = gq.QuantArray(fmt, shape, packed)
+    return array.packed_alone(weights.fragments, pack.pack_weights, weights).lasting()
+
+
+def file_bytes(w: torch.Tensor, type: int, shape: tuple[int, ...]) -> torch.Tensor:
+    """The file's bytes [..., N, bytes per row] of a tensor that ``prepare`` may have made, where it is."""
+    if w.dim() != 1 or w.is_meta:
+        return w
+    q = array_over(w, type | PREPARED, shape)
+    if w.device.type == "cpu":
+        return torch.from_numpy(np.array(q.raw))
+    with as_torch_works(torch, w.device, q.memory):
+        raw: torch.Tensor = cuda_module("packed.to_blocks").restored(q).tensor
+    return raw
 
 
 def library() -> Any:

@@ -118,20 +118,48 @@ def times_rows(dy: torch.Tensor, q: gq.QuantArray) -> torch.Tensor:
         dx: torch.Tensor = gq.linear(dy, q.T, dtype=dy.dtype)
         return dx
     n, k = q.shape
-    rows = max(1, MOST_DECODED // (dy.element_size() * max(k, 1)))
+    rows = max(16, MOST_DECODED // (dy.element_size() * max(k, 1)) // 16 * 16)
+    values = _decoder_of_rows(q, dy.dtype, dy.device)
     if n <= rows:
-        return dy @ decoded(q, dy.dtype, dy.device)
+        return dy @ values(0, n)
     kind = torch.promote_types(dy.dtype, torch.float32)
     sums = torch.zeros((*dy.shape[:-1], k), dtype=kind, device=dy.device)
     for first in range(0, n, rows):
-        part = slice(first, min(first + rows, n))
-        sums += dy[..., part] @ decoded(q[part], dy.dtype, dy.device)
+        last = min(first + rows, n)
+        sums += dy[..., first:last] @ values(first, last)
     return sums.to(dy.dtype)
+
+
+def _decoder_of_rows(
+    q: gq.QuantArray, dtype: torch.dtype, device: torch.device
+) -> Callable[[int, int], torch.Tensor]:
+    """The function that decodes rows from a number on to another, on a GPU."""
+    direct = cuda_module("packed.to_bf16")
+    with as_torch_works(torch, device, q.memory):
+        if q.has_bytes or dtype != torch.bfloat16 or not direct.is_to_be_had(q):
+            whole = with_bytes(q)
+            return lambda first, last: decoded(whole[first:last], dtype, device)
+
+    def values(first: int, last: int) -> torch.Tensor:
+        with as_torch_works(torch, device, q.memory):
+            bits: torch.Tensor = direct.decoded_rows(q, first, last).tensor
+        return bits.view(dtype)
+
+    return values
+
+
+def with_bytes(q: gq.QuantArray) -> gq.QuantArray:
+    """The array itself; of strips on a GPU another one, whose bytes are restored for a while."""
+    if q.has_bytes:
+        return q
+    with as_torch_works(torch, q.memory.tensor.device, q.memory):
+        return gq.QuantArray(q.format, q.shape, cuda_module("packed.to_blocks").restored(q))
 
 
 def decoded(q: gq.QuantArray, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """The values of an array as a tensor, rounded once."""
     if device.type == "cuda":
+        q = with_bytes(q)
         with as_torch_works(torch, device, q.memory), on_device_of(f"dequantize of {q!r}", q.memory):
             if q.format.name in PLAIN_FLOATS:
                 return _plain(q).to(dtype, copy=True)
@@ -193,7 +221,8 @@ def expert_linear(
 ) -> torch.Tensor:
     """``y[t, u] = x[t] @ w[ids[t, u]].T``."""
     checks.expert_linear(x, w, ids, type, n, out_dtype)
-    q = array_over(w, type, (w.shape[0], n, x.shape[-1]))
+    k = x.shape[-1]
+    q = array_over(w, type, (checks.expert_count(w, type, n, k), n, k))
     dtype = x.dtype if out_dtype is None else out_dtype
     if x.is_cuda and q.format.name in PLAIN_FLOATS:
         return _experts_by_torch(x.detach(), _plain(q), ids, dtype)
@@ -221,8 +250,8 @@ def expert_linear_grad(
     """``dx[t, u] = dy[t, u] @ w[ids[t, u]]``; summed over the uses of a token unless ``each``."""
     checks.expert_linear_grad(dy, w, ids, type, k, each)
     n = dy.shape[-1]
-    q = array_over(w, type, (w.shape[0], n, k))
-    rows, uses = dy.detach().reshape(-1, n), ids.reshape(-1)
+    q = array_over(w, type, (checks.expert_count(w, type, n, k), n, k))
+    rows, uses, q = dy.detach().reshape(-1, n), ids.reshape(-1), with_bytes(q)
     wide = dy.dtype if dy.dtype == torch.float64 else torch.float32
     dx = torch.zeros((len(rows), k), dtype=wide, device=dy.device)
     for e in torch.unique(uses).tolist():
@@ -234,6 +263,13 @@ def expert_linear_grad(
 
 
 def prepare(blocks: torch.Tensor, type: int) -> torch.Tensor:
-    """A copy of blocks in the order that kernels read, good for ``type | PREPARED``: that of the file."""
+    """Blocks in the order that kernels read, good for ``type | PREPARED``: strips, or a copy of the file's."""
     checks.prepare(blocks, type)
-    return blocks.clone(memory_format=torch.contiguous_format)
+    fmt = format_of(type)
+    shape = (*blocks.shape[:-1], checks.columns("ggmlq.prepare", blocks, type))
+    if not checks.packs(fmt, shape, blocks.device):
+        return blocks.clone(memory_format=torch.contiguous_format)
+    q = gq.QuantArray(fmt, shape, library().from_dlpack(blocks.detach().contiguous()))
+    with as_torch_works(torch, blocks.device, q.memory):
+        strips: torch.Tensor = cuda_module("packed.pack").pack_weights(q).fragments.tensor
+    return strips.reshape(-1)
