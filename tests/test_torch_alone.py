@@ -54,6 +54,11 @@ def test_repeated_calls_launch_one_kernel(facts):
     assert {"cuModuleLoadData", "cuLaunchKernelEx", "cuStreamSynchronize"} <= set(facts["calls"])
 
 
+def test_a_layer_in_eager_code(facts):
+    assert all(facts["layers"]["equal"])
+    assert all(facts["layers"]["none"])
+
+
 def test_bytes_come_back_from_packed_weights_on_the_host(facts):
     assert facts["strips"]["wrong"] == []
     assert facts["strips"]["count"] == 8

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
 
@@ -14,6 +16,7 @@ from ggmlq import errors
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import ggmlq.torch as gt  # noqa: E402
+from ggmlq.testing.blocks import random_blocks  # noqa: E402
 
 pytestmark = [
     pytest.mark.cuda,
@@ -159,6 +162,53 @@ def test_a_graph_is_replayed_with_other_values(fresh):
                 x.copy_(floats(fresh, rows, K, dtype=torch.float16))
                 graph.replay()
                 assert torch.equal(y, layer(x))
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q4_K", "q6_K", "q8_0", "mxfp4", "iq4_xs", "iq2_xs"])
+def test_strips(name, fresh):
+    """A layer's weights on a card are what its kernels read, and nothing beside them."""
+    fmt = gq.formats[name]
+    raw = random_blocks(fmt, 384, 1024 // fmt.block_size, int(fresh.integers(1 << 30))).view(np.uint8)
+    q = gq.QuantArray.from_bytes(raw.tobytes(), fmt, (384, 1024))
+    file, x = torch.from_numpy(q.raw.copy()), floats(fresh, 5, 1024, dtype=torch.bfloat16)
+    values = torch.from_numpy(np.asarray(q)).cuda()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    layer = gt.Linear(q).cuda()
+    assert (layer.weight.dim() == 1) is (name != "iq2_xs")  # which has a code book
+    with torch.no_grad():
+        for _ in range(3):
+            y = layer(x)
+    want = x.float() @ values.T
+    if layer.weight.dim() == 1:
+        bytes_there = torch.cuda.memory_allocated() - before - want.numel() * 4 - y.numel() * 2
+        assert bytes_there <= layer.weight.numel() + 4096
+        assert layer.weight.numel() <= file.numel() * 1.3
+    assert torch.equal(OPS.linear(x, file.cuda(), fmt.id, 384), y)
+    assert torch.equal(layer.dequantize(), values)
+    assert torch.equal(layer.dequantize(torch.bfloat16), values.bfloat16())
+    rows = floats(fresh, 5, 1024, dtype=torch.bfloat16).requires_grad_()
+    layer(rows).backward(dy := floats(fresh, 5, 384, dtype=torch.bfloat16))
+    assert far(rows.grad, dy.float() @ values) <= 2e-2
+    assert torch.equal(layer.state_dict()["weight"].cpu(), file)
+    other = gt.Linear(gq.QuantArray.from_bytes(bytes(len(raw.tobytes())), fmt, (384, 1024))).cuda()
+    for state in (layer.state_dict(), {"weight": file}, {"weight": layer.weight.data.cpu()}):
+        other.weight.data.zero_()
+        other.load_state_dict(state)
+        for each in (other, copy.deepcopy(other), pickle.loads(pickle.dumps(other))):
+            with torch.no_grad():
+                assert torch.equal(each(x), y)
+    flat = torch.cat([torch.zeros(3, dtype=torch.uint8, device="cuda"), layer.weight.data.reshape(-1)])
+    other.weight.data = flat[3:].view(layer.weight.shape)  # as FSDP has it, at an odd address
+    with torch.no_grad():
+        assert torch.equal(other(x), y)
+        other.weight.data = file.cuda()  # as a hook gives it for one call
+        assert torch.equal(other(x), y)
+        strips = layer.weight.data.cpu()
+        assert torch.equal(layer.cpu().weight, file)
+        here = layer(x.cpu())
+        layer.weight.data = strips
+        assert torch.equal(layer(x.cpu()), here)
 
 
 ALONE = """

@@ -16,6 +16,7 @@ from ggmlq.base.devices import cuda_device, cuda_module  # noqa: E402
 from ggmlq.cuda.machine import serving  # noqa: E402
 from ggmlq.cuda.packed import on_host  # noqa: E402
 from ggmlq.formats import BLOCK_FORMATS  # noqa: E402
+from ggmlq.ops.layer_call import of_layer  # noqa: E402
 from ggmlq.ops.torch_context import as_torch_works  # noqa: E402
 from ggmlq.testing.blocks import random_blocks  # noqa: E402
 
@@ -61,6 +62,29 @@ def products(fresh):
     return {"far": worst, "launches": sorted(counts), "equal": equal}
 
 
+def layers(fresh):
+    """Equality of a layer's warm calls with the call before, and calls that are not warm."""
+    q = gq.quantize(fresh.standard_normal((N, K), np.float32), "q4_K")
+    there, _w = on_gpu(q)
+    equal = []
+    for kind, bias in (
+        ("float32", None),
+        ("bfloat16", None),
+        ("bfloat16", "bfloat16"),
+        ("float16", "float32"),
+    ):
+        x, b = tensor(fresh.standard_normal((2, 1, K), np.float32), kind), None
+        if bias is not None:
+            b = tensor(fresh.standard_normal(N, np.float32), bias)
+        want = [gq.linear(x, there, bias=b, dtype=KINDS[kind]) for _ in range(3)]
+        for _ in range(2):
+            y = of_layer(x, there, b)
+            equal.append(y is None or (np.array_equal(y.data, want[0].data) and y.dtype is want[0].dtype))
+        equal.append(y is not None or bias not in (None, kind))
+    strided = x[:, :, ::2]
+    return {"equal": equal, "none": [of_layer(each, there, None) is None for each in (strided, x[:1])]}
+
+
 def experts(fresh):
     """The error of a product with experts."""
     q = gq.quantize(fresh.standard_normal((E, N, K), np.float32), "q4_K")
@@ -91,7 +115,9 @@ def strips(fresh):
         for shape in ((35, 2 * max(fmt.block_size, 96) // fmt.block_size * fmt.block_size), (2, 20, 256)):
             size = on_host.packed_shape(fmt, shape)
             *lead, n, k = shape
-            raw = random_blocks(fmt, int(np.prod(lead)) * n, k // fmt.block_size, int(fresh.integers(1 << 31)))
+            raw = random_blocks(
+                fmt, int(np.prod(lead)) * n, k // fmt.block_size, int(fresh.integers(1 << 31))
+            )
             raw = raw.view(np.uint8).reshape(*lead, n, -1)
             there, w = on_gpu(gq.QuantArray(fmt, shape, raw))
             with as_torch_works(torch, w.device, there.memory):
@@ -137,7 +163,8 @@ def main(seed):
     fresh = np.random.default_rng(seed)
     facts = {
         "products": products(fresh), "experts": experts(fresh), "values": values(fresh),
-        "memory": memory(fresh), "strips": strips(fresh), "refusals": refusals(), "calls": sorted(set(driver.calls)),
+        "memory": memory(fresh), "strips": strips(fresh), "refusals": refusals(),
+        "calls": sorted(set(driver.calls)), "layers": layers(fresh),
         "modules": [name for name in sys.modules if name.partition(".")[0] in fake_driver.REFUSED],
     }  # fmt: skip
     print(json.dumps(facts))

@@ -49,7 +49,7 @@ class Torch(NamedTuple):
 
 
 @cache
-def _members(torch: Any) -> Torch:
+def members(torch: Any) -> Torch:
     single, half, bfloat, double = torch.float32, torch.float16, torch.bfloat16, torch.float64
     results = {dtype: dtype for dtype in (single, half, bfloat, double)}
     results |= {None: single, np.float32: single, np.float16: half, np.float64: double}
@@ -70,7 +70,7 @@ def _members(torch: Any) -> Torch:
 
 def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dtype: Any) -> Any | None:
     """``x @ q.T + bias`` of tensors, if that is a warm call (an earlier one was recorded); else None."""
-    torch = _members(sys.modules["torch"])
+    torch = members(sys.modules["torch"])
     if type(q) is not QuantArray or type(x) is not torch.tensor:
         return None
     shape, on_device = x.shape, x.is_cuda
@@ -93,9 +93,9 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
     if kind is None or launches is None or type(launches) is Rung or not _is_plain(torch, x):
         return None
     n = q.shape[0]
-    if bias is not None and not _fits(torch, bias, (n,), index, torch.parameter):
+    if bias is not None and not is_ordinary(torch, bias, (n,), index, torch.parameter):
         return None
-    if out is not None and (not _fits(torch, out, (*shape[:-1], n), index) or out.is_inference()):
+    if out is not None and (not is_ordinary(torch, out, (*shape[:-1], n), index) or out.is_inference()):
         return None
     if on_device:
         y = _on_device(torch, launches, x, q, out, bias, written if whole else torch.float32, whole)
@@ -162,7 +162,7 @@ def _is_plain(torch: Torch, x: Any) -> bool:
     return x.layout is torch.strided and not x.is_neg()
 
 
-def _fits(torch: Torch, tensor: Any, shape: tuple[int, ...], index: int, other: Any = None) -> bool:
+def is_ordinary(torch: Torch, tensor: Any, shape: tuple[int, ...], index: int, other: Any = None) -> bool:
     """True for a contiguous tensor of floats, or of that ``other`` class, of this shape on this device."""
     if type(tensor) not in (torch.tensor, other) or tensor.dtype not in torch.kinds or tensor.shape != shape:
         return False

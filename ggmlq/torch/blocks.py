@@ -20,7 +20,7 @@ from ..base.devices import cuda_module
 from ..ops.torch_context import as_torch_works
 from .checks import PREPARED, format_of
 
-Key = tuple[int, int, tuple[int, ...], int, bool]
+Key = tuple[int, int, tuple[int, ...], int]  # address, axes, shape of the array, type
 ALIGNED = 128  # bytes to which kernels and the copy engine want packed weights aligned
 
 _LOCK = threading.RLock()  # a storage may go while an array is looked up
@@ -29,9 +29,8 @@ _ARRAYS: dict[Key, tuple[Any, int, gq.QuantArray]] = {}  # with the storage, wea
 
 def known(w: torch.Tensor, type: int, shape: tuple[int, ...]) -> gq.QuantArray | None:
     """The array over a tensor with this type and shape; None if there is none, or an old one."""
-    storage = w.untyped_storage()
-    there = _ARRAYS.get((storage._cdata, w.storage_offset(), shape, type & ~PREPARED, w.dim() == 1))
-    if there is None or there[0]() is not storage or there[1] != _writes(w):
+    there = _ARRAYS.get((w.data_ptr(), w.dim(), shape, type & ~PREPARED))
+    if there is None or there[0]() is not w.untyped_storage() or there[1] != _writes(w):
         return None
     return there[2]
 
@@ -49,10 +48,17 @@ def array_over(w: torch.Tensor, type: int, shape: tuple[int, ...]) -> gq.QuantAr
             raw = _bytes(w).reshape(*shape[:-1], fmt.row_bytes(shape[-1]))
             array = gq.QuantArray(fmt, shape, raw).lasting()
         if w.is_contiguous():  # else the bytes are a copy, which is good for one call
-            key = storage._cdata, w.storage_offset(), shape, type & ~PREPARED, w.dim() == 1
-            gone = weakref.ref(storage, lambda _: _ARRAYS.pop(key, None))
+            key = w.data_ptr(), w.dim(), shape, type & ~PREPARED
+            gone = weakref.ref(storage, lambda gone: _drop(key, gone))
             _ARRAYS[key] = gone, _writes(w), array
         return array
+
+
+def _drop(key: Key, gone: Any) -> None:
+    """Drop the array of a storage that went; another storage may have its address since."""
+    with _LOCK:
+        if (there := _ARRAYS.get(key)) is not None and there[0] is gone:
+            del _ARRAYS[key]
 
 
 def _writes(w: torch.Tensor) -> int:
@@ -62,9 +68,9 @@ def _writes(w: torch.Tensor) -> int:
 
 def forget(w: torch.Tensor) -> None:
     """Drop what kernels prepared of a tensor, after a write that torch does not count, as to w.numpy()."""
-    address = w.untyped_storage()._cdata
+    storage = w.untyped_storage()
     with _LOCK:
-        for key in [key for key in _ARRAYS if key[0] == address]:
+        for key in [key for key, (gone, *_) in _ARRAYS.items() if gone() is storage]:
             del _ARRAYS[key]
 
 
@@ -73,10 +79,8 @@ def _of_strips(w: torch.Tensor, fmt: gq.Format, shape: tuple[int, ...]) -> gq.Qu
     on_host = cuda_module("packed.on_host")
     if w.device.type == "cpu":
         return gq.QuantArray(fmt, shape, on_host.restored_on_host(fmt, shape, w.detach().numpy())).lasting()
-    if w.data_ptr() % ALIGNED:  # as in a parameter that was flattened with others: copied, and that stays
-        packed = library().from_dlpack(w.detach().clone())
-    else:
-        packed = _bytes(w)
+    # A parameter that was flattened with others may lie anywhere: it is copied, and the copy stays.
+    packed = library().from_dlpack(w.detach().clone()) if w.data_ptr() % ALIGNED else _bytes(w)
     pack = cuda_module("packed.pack")
     weights = pack.PackedWeights(packed.reshape(on_host.packed_shape(fmt, shape)), pack.layout_of(fmt))
     array = gq.QuantArray(fmt, shape, packed)

@@ -70,8 +70,9 @@ def check_shape(request: str, w: torch.Tensor, type: int, shape: tuple[Any, ...]
     else:
         whole = (*lead, k // fmt.block_size * fmt.dtype.itemsize)
     if tuple(w.shape) != whole:
+        n = lead[-1] if lead else 1
         raise gq.errors.ShapeError(
-            f"{request}: w has shape {tuple(w.shape)}; with n {lead[-1] if lead else 1} and rows of {k} numbers "
+            f"{request}: w has shape {tuple(w.shape)}; with n {n} and rows of {k} numbers "
             f"in {fmt.name} it is {whole}; pass the type and n that w was made with"
         )
 

@@ -46,7 +46,7 @@ class Packed(torch.nn.Module):
 
     @property
     def blocks_type(self) -> int:
-        """The type of ``weight`` for operators: ggml's number, with the bit of prepared tensors for strips."""
+        """The type of ``weight`` for operators: ggml's number, with the bit of prepared ones for strips."""
         return self.ggml_type | (PREPARED if self.weight.dim() == 1 else 0)
 
     def _order(self) -> None:
@@ -170,16 +170,29 @@ class Linear(Packed, torch.nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The product with the blocks."""
-        if self.scale is None:
-            operands = x, self.weight, self.blocks_type, self.out_features, self.bias
-            y: torch.Tensor | None = linear_at_once(*operands)
-            if y is None:
-                y = torch.ops.ggmlq.linear(*operands)
+        if not torch.compiler.is_compiling() and (y := self._at_once(x)) is not None:
             return y
+        if self.scale is None:
+            y = torch.ops.ggmlq.linear(x, self.weight, self.blocks_type, self.out_features, self.bias)
+            return y  # type: ignore[no-any-return]
         dtype = _result_dtype(x)
         wide = torch.float64 if dtype == torch.float64 else torch.float32
-        y = torch.ops.ggmlq.linear(x, self.weight, self.blocks_type, self.out_features, None, wide) * self.scale
+        y = (
+            torch.ops.ggmlq.linear(x, self.weight, self.blocks_type, self.out_features, None, wide)
+            * self.scale
+        )
         return (y if self.bias is None else y + self.bias).to(dtype)
+
+    def _at_once(self, x: torch.Tensor) -> torch.Tensor | None:
+        """The product without torch's dispatcher, or None; parameters are looked up without getattr's way."""
+        parameters = self._parameters
+        w, bias = parameters.get("weight"), parameters.get("bias")
+        if w is None or self._buffers.get("scale") is not None:
+            return None
+        if bias is None and self.__dict__.get("bias") is not None:  # as where parameters are parts of others
+            return None
+        type = self.ggml_type | PREPARED if w.dim() == 1 else self.ggml_type
+        return linear_at_once(x, w, type, self.out_features, bias)
 
     def extra_repr(self) -> str:
         """Lengths, type and bits."""

@@ -11,6 +11,7 @@ import torch
 import ggmlq as gq
 
 from ..base.devices import cuda_device, cuda_module, on_device_of
+from ..ops.layer_call import of_layer
 from ..ops.torch_context import as_torch_works
 from . import checks
 from .blocks import array_over, known, library
@@ -86,12 +87,12 @@ def linear_at_once(
     None where the dispatcher has something to do (a gradient, a trace, a mode, another class of tensor), and
     for weights that no call has met yet.
     """
-    if torch.compiler.is_compiling() or not _is_eager(x, w, bias):
+    if not _is_eager(x, w, bias):
         return None
     q = known(w, type, (n, x.shape[-1])) if x.dim() else None
-    if q is None or (q.format.name in PLAIN_FLOATS and x.is_cuda):
+    if q is None:
         return None
-    return gq.linear(x, q, bias=bias, dtype=x.dtype)
+    return of_layer(x, q, bias) if x.is_cuda else gq.linear(x, q, bias=bias, dtype=x.dtype)
 
 
 def _is_eager(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> bool:
@@ -263,7 +264,7 @@ def expert_linear_grad(
 
 
 def prepare(blocks: torch.Tensor, type: int) -> torch.Tensor:
-    """Blocks in the order that kernels read, good for ``type | PREPARED``: strips, or a copy of the file's."""
+    """Blocks in the order that kernels read, good for ``type | PREPARED``: strips, or the file's, copied."""
     checks.prepare(blocks, type)
     fmt = format_of(type)
     shape = (*blocks.shape[:-1], checks.columns("ggmlq.prepare", blocks, type))

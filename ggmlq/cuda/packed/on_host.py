@@ -58,8 +58,8 @@ def restored_on_host(fmt: Format, shape: Sequence[int], packed: NDArray[np.uint8
 
 def _elements(
     fmt: BlockFormat, words: NDArray[np.uint32], rows: NDArray[np.int64], blocks: int, steps: int
-) -> NDArray[np.int64]:  # fmt: skip
-    """The elements of all blocks of some rows, [blocks, elements], as :func:`.to_blocks.elements` has them."""
+) -> Any:  # fmt: skip
+    """The elements of all blocks of some rows, [blocks, elements], as ``to_blocks.elements`` has them."""
     layout, size, groups = layout_of(fmt), fmt.block_size, fmt.block_size // fmt.group
     row, b = rows[:, None, None], np.arange(blocks)[None, :, None]
     g, side, first = row & 7, row >> 3 & 1, row // ROWS * steps
@@ -79,17 +79,18 @@ def _elements(
     byte = (side * layout.subs + i // groups) * layout.runs + within // layout.run
     subs = _load(words, at + layout.subs_at + g * layout.sub_stride + byte // 4 * 4)
     parts.append(subs >> byte % 4 * 8 & 255)
-    return np.concatenate(parts, axis=2).reshape(len(rows) * blocks, -1)
+    elements: Any = np.concatenate(parts, axis=2).reshape(len(rows) * blocks, -1)
+    return elements
 
 
-def _load(words: NDArray[np.uint32], at: Any) -> NDArray[np.int64]:
+def _load(words: NDArray[np.uint32], at: Any) -> Any:
     """The words at these offsets in bytes."""
     return words[at // 4].astype(np.int64)
 
 
 def _codes(
     layout: PackedLayout, words: NDArray[np.uint32], at: Any, lane: Any, s: Any, r: Any, e: Any
-) -> NDArray[np.int64]:  # fmt: skip
+) -> Any:  # fmt: skip
     """The stored codes of fragments at ``at``: of lane 4 g + t, step s, register r, place e."""
     low, i = layout.low, 4 * (s % 2) + r
     own = at + lane * min(16, 4 * low)
