@@ -19,7 +19,8 @@ def as_torch_works(torch: Any, device: Any, memory: Any = None) -> Iterator[None
         yield
         return
     if is_over_torch(type(memory)):
-        with torch.cuda.device(device), cuda_module("machine.serving").served_by():
+        with torch.cuda.device(device), cuda_module("machine.serving").served_by() as library:
+            library.enter(device.index)
             yield
         return
     cuda = cuda_device().cupy().cuda

@@ -93,6 +93,13 @@ def make_current(index: int) -> None:
     call("cuCtxSetCurrent", context)
 
 
+def has_context() -> bool:
+    """True where this thread has a current context; a thread that has not used a GPU yet has none."""
+    context = ADDRESS()
+    call("cuCtxGetCurrent", ctypes.byref(context))
+    return bool(context.value)
+
+
 class Stream:
     """A stream by its address; without one a new stream of the current device."""
 

@@ -57,6 +57,11 @@ class TorchLibrary:
         """Torch's current stream of a device."""
         return driver_calls.Stream(int(self._torch.cuda.current_stream(index).cuda_stream))
 
+    def enter(self, index: int) -> None:
+        """Give this thread a context for the driver's calls, if it has none: that of a device."""
+        if not driver_calls.has_context():
+            driver_calls.make_current(index)
+
     @contextmanager
     def lasting(self) -> Iterator[None]:
         """A context in which memory is made to outlive whatever the caller does with torch's pools.
