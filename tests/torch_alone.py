@@ -21,8 +21,8 @@ from ggmlq.ops.torch_context import as_torch_works  # noqa: E402
 from ggmlq.testing.blocks import random_blocks  # noqa: E402
 
 NOT_EMULATED = "tq2_0", "q1_0", "q2_0"  # negative codes, whose conversion the emulator has wrong
-FORMATS = 4  # whose packed weights a run restores
-N, K, E = 48, 256, 3
+FORMATS = 2  # whose packed weights a run restores
+N, K, E = 32, 256, 2
 library = serving.torch_library()
 KINDS = fake_driver.KINDS
 
@@ -47,7 +47,7 @@ def far(y, want):
 def products(fresh):
     """Errors of products, launches of each call, and whether repeated calls have the same bits."""
     worst, counts, equal = 0.0, set(), True
-    for name, m, kind in (("q4_0", 1, "float32"), ("q4_K", 3, "bfloat16"), ("q4_K", 2, "float16")):
+    for name, m, kind in (("q4_0", 1, "float32"), ("q4_K", 2, "bfloat16")):
         q = gq.quantize(fresh.standard_normal((N, K), np.float32), name)
         there, _w = on_gpu(q)
         x, bias = fresh.standard_normal((m, K), np.float32), fresh.standard_normal(N, np.float32)
@@ -73,13 +73,12 @@ def layers(fresh):
         ("bfloat16", "bfloat16"),
         ("float16", "float32"),
     ):
-        x, b = tensor(fresh.standard_normal((2, 1, K), np.float32), kind), None
+        x, b = tensor(fresh.standard_normal((1, 1, K), np.float32), kind), None
         if bias is not None:
             b = tensor(fresh.standard_normal(N, np.float32), bias)
-        want = [gq.linear(x, there, bias=b, dtype=KINDS[kind]) for _ in range(3)]
-        for _ in range(2):
-            y = of_layer(x, there, b)
-            equal.append(y is None or (np.array_equal(y.data, want[0].data) and y.dtype is want[0].dtype))
+        want = [gq.linear(x, there, bias=b, dtype=KINDS[kind]) for _ in range(2)]
+        y = of_layer(x, there, b)
+        equal.append(y is None or (np.array_equal(y.data, want[0].data) and y.dtype is want[0].dtype))
         equal.append(y is not None or bias not in (None, kind))
     strided = x[:, :, ::2]
     return {"equal": equal, "none": [of_layer(each, there, None) is None for each in (strided, x[:1])]}
@@ -89,7 +88,7 @@ def experts(fresh):
     """The error of a product with experts."""
     q = gq.quantize(fresh.standard_normal((E, N, K), np.float32), "q4_K")
     there, _w = on_gpu(q)
-    ids, x = np.array([[2, 0], [1, 2]], np.int32), fresh.standard_normal((2, K), np.float32)
+    ids, x = np.array([[1, 0], [1, 1]], np.int32), fresh.standard_normal((2, K), np.float32)
     y = gq.expert_linear(tensor(x), there, tensor(ids, "int32"), dtype=KINDS["float32"])
     return far(y, np.einsum("tk,tunk->tun", x, q.dequantize()[ids]))
 
@@ -112,7 +111,7 @@ def strips(fresh):
     able = [fmt for fmt in BLOCK_FORMATS if on_host.packed_shape(fmt, (1, 256)) is not None]
     able = [fmt for fmt in able if fmt.name not in NOT_EMULATED]
     for fmt in fresh.permutation(able)[:FORMATS]:
-        for shape in ((35, 2 * max(fmt.block_size, 96) // fmt.block_size * fmt.block_size), (2, 20, 256)):
+        for shape in ((19, 2 * max(fmt.block_size, 96) // fmt.block_size * fmt.block_size), (2, 18, 256)):
             size = on_host.packed_shape(fmt, shape)
             *lead, n, k = shape
             raw = random_blocks(
