@@ -18,7 +18,7 @@ import numpy as np
 
 REFUSED = "cupy", "cupy_backends", "numba", "numba_cuda", "llvmlite"
 NAME = b"an emulated card"
-TABLE = re.compile(r"\.(?:visible )?\.?global \.align \d+ \.b8 (\w+)\[\d+\] = \{([^}]*)\};")
+TABLE = re.compile(r"\.(?:visible )?\.?global \.align \d+ \.b8 (\w+)\[(\d+)\] = \{([^}]*)\};")
 
 
 class Refuse:
@@ -287,7 +287,9 @@ class Function:
 
     def _placed(self, table):
         """Bytes that a module declares, in memory; its name becomes their address."""
-        values = np.array(table[2].split(","), np.int64).astype(np.uint8)
+        values = np.zeros(int(table[2]), np.uint8)  # the last zeros are left out in the text
+        numbers = np.array(table[3].split(","), np.int64).astype(np.uint8)
+        values[: len(numbers)] = numbers
         self.driver.memory.add(self.driver.tables.setdefault(table[1], values))
         return ""
 

@@ -58,7 +58,7 @@ def linear(
         x = x.detach()
     if bias is not None:
         bias = bias.detach()
-    if x.is_cuda and q.format.name in PLAIN_FLOATS:
+    if x.is_cuda and w.is_cuda and q.format.name in PLAIN_FLOATS:
         return _by_torch(x, _plain(q), bias).to(dtype)
     y: torch.Tensor = gq.linear(x, q, bias=bias, dtype=dtype)
     return y
@@ -135,18 +135,25 @@ def _decoder_of_rows(
     q: gq.QuantArray, dtype: torch.dtype, device: torch.device
 ) -> Callable[[int, int], torch.Tensor]:
     """The function that decodes rows from a number on to another, on a GPU."""
-    direct = cuda_module("packed.to_bf16")
-    with as_torch_works(torch, device, q.memory):
-        if q.has_bytes or dtype != torch.bfloat16 or not direct.is_to_be_had(q):
-            whole = with_bytes(q)
-            return lambda first, last: decoded(whole[first:last], dtype, device)
+    if _decodes_strips(q, dtype):
+        return lambda first, last: _rows_of_strips(q, first, last)
+    whole = with_bytes(q)
+    return lambda first, last: decoded(whole[first:last], dtype, device)
 
-    def values(first: int, last: int) -> torch.Tensor:
-        with as_torch_works(torch, device, q.memory):
-            bits: torch.Tensor = direct.decoded_rows(q, first, last).tensor
-        return bits.view(dtype)
 
-    return values
+def _decodes_strips(q: gq.QuantArray, dtype: torch.dtype) -> bool:
+    """True for strips that a kernel decodes to this dtype as they lie."""
+    if q.has_bytes or dtype != torch.bfloat16 or q.ndim != 2:
+        return False
+    with as_torch_works(torch, q.memory.tensor.device, q.memory):
+        return bool(cuda_module("packed.to_bf16").is_to_be_had(q))
+
+
+def _rows_of_strips(q: gq.QuantArray, first: int, last: int) -> torch.Tensor:
+    """Rows of strips as bfloat16; ``first`` is a multiple of 16."""
+    with as_torch_works(torch, q.memory.tensor.device, q.memory):
+        bits: torch.Tensor = cuda_module("packed.to_bf16").decoded_rows(q, first, last).tensor
+    return bits.view(torch.bfloat16)
 
 
 def with_bytes(q: gq.QuantArray) -> gq.QuantArray:
@@ -160,6 +167,8 @@ def with_bytes(q: gq.QuantArray) -> gq.QuantArray:
 def decoded(q: gq.QuantArray, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """The values of an array as a tensor, rounded once."""
     if device.type == "cuda":
+        if _decodes_strips(q, dtype):
+            return _rows_of_strips(q, 0, len(q))
         q = with_bytes(q)
         with as_torch_works(torch, device, q.memory), on_device_of(f"dequantize of {q!r}", q.memory):
             if q.format.name in PLAIN_FLOATS:

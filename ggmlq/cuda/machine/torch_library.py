@@ -173,6 +173,8 @@ class TorchLibrary:
             return TorchArray.over(self._torch.as_tensor(bytes_there, device=tensor.device))
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
         raise MissingDependencyError(
             f"CUDA: this kernel asks for {name} of CuPy's, which torch does not stand in for; "
             "torch.ops.ggmlq works without CuPy, other products of arrays need it; pip install cupy-cuda13x"
