@@ -93,21 +93,21 @@ def _codes(
 ) -> Any:  # fmt: skip
     """The stored codes of fragments at ``at``: of lane 4 g + t, step s, register r, place e."""
     low, i = layout.low, 4 * (s % 2) + r
-    own = at + lane * min(16, 4 * low)
+    first = at + lane * min(16, 4 * low)
     if low == 8:
         word = 2 * s + r // 2
-        u = _load(words, own + word // 4 * 512 + word % 4 * 4) >> (r % 2 * 8 + 16 * e)
+        u = _load(words, first + word // 4 * 512 + word % 4 * 4) >> (r % 2 * 8 + 16 * e)
     elif layout.fp4:
-        w = _load(words, own + 4 * s) >> 16 * e
+        w = _load(words, first + 4 * s) >> 16 * e
         u = w << 3 * np.minimum(r, 2)
         last = w >> 11 & 8 | w >> 9 & 6 | w >> 13 & 1
         u = np.where(r == 3, last, u >> 12 & 8 | u >> 6 & 7)
     elif layout.levels:
-        u = _load(words, own + 4 * s) >> (8 * r + 4 * e)
+        u = _load(words, first + 4 * s) >> (8 * r + 4 * e)
     elif low == 4:
-        u = _load(words, own + 4 * s) >> (4 * r + 16 * e)
+        u = _load(words, first + 4 * s) >> (4 * r + 16 * e)
     else:
-        u = _load(words, own + s // 2 * 4) >> (2 * i + 16 * e)
+        u = _load(words, first + s // 2 * 4) >> (2 * i + 16 * e)
     u = u & (1 << low) - 1
     if layout.high == 2:
         w = _load(words, at + layout.high_at + lane * 8 + s // 2 * 4)
