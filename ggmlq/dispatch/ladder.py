@@ -185,19 +185,26 @@ def package_of(op: str, device: str) -> str:
     return f"ggmlq.gru.{device}" if op == "gru" else f"ggmlq.{device}.{op}"
 
 
-@cache
 def absent(op: str, device: str) -> str | None:
-    """The reason why no rung of an operation can run on a device; None once they are imported."""
-    package = package_of(op, device)
-    if importlib.util.find_spec(package) is None:
-        return None
+    """The reason why no rung of an operation can run on a device; None once they are imported.
+
+    A reason is not remembered: torch may be imported later, with which rungs for GPUs run.
+    """
     try:
-        for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
-            if module.name[0] == "r" and module.name[1:2].isdecimal():
-                importlib.import_module(f"{package}.{module.name}")
+        _import_rungs(op, device)
     except MissingDependencyError as error:
         return str(error)
     return None
+
+
+@cache
+def _import_rungs(op: str, device: str) -> None:
+    package = package_of(op, device)
+    if importlib.util.find_spec(package) is None:
+        return
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        if module.name[0] == "r" and module.name[1:2].isdecimal():
+            importlib.import_module(f"{package}.{module.name}")
 
 
 @cache
