@@ -179,11 +179,10 @@ def test_strips(name, fresh):
     with torch.no_grad():
         for _ in range(3):
             y = layer(x)
-    want = x.float() @ values.T
     if layer.weight.dim() == 1:
-        bytes_there = torch.cuda.memory_allocated() - before - want.numel() * 4 - y.numel() * 2
-        assert bytes_there <= layer.weight.numel() + 4096
+        assert torch.cuda.memory_allocated() - before <= layer.weight.numel() + y.numel() * 2 + 4096
         assert layer.weight.numel() <= file.numel() * 1.3
+    assert far(y, x.float() @ values.T) <= 2e-2
     assert torch.equal(OPS.linear(x, file.cuda(), fmt.id, 384), y)
     assert torch.equal(layer.dequantize(), values)
     assert torch.equal(layer.dequantize(torch.bfloat16), values.bfloat16())

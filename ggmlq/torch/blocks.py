@@ -21,7 +21,7 @@ from ..ops.torch_context import as_torch_works
 from .checks import PREPARED, format_of
 
 Key = tuple[int, int, tuple[int, ...], int]  # address, axes, shape of the array, type
-ALIGNED = 128  # bytes to which kernels and the copy engine want packed weights aligned
+ALIGNED, WORDS = 128, 16  # bytes to which kernels want packed weights and blocks aligned
 
 _LOCK = threading.RLock()  # a storage may go while an array is looked up
 _ARRAYS: dict[Key, tuple[Any, int, gq.QuantArray]] = {}  # with the storage, weakly, and the count of writes
@@ -105,12 +105,16 @@ def library() -> Any:
 
 
 def _bytes(w: torch.Tensor) -> Any:
-    """The bytes of a tensor as an array, NumPy's or over torch's memory, which does not keep the tensor."""
-    if not w.is_contiguous():
-        w = w.contiguous()
-        return w.detach().numpy() if w.device.type == "cpu" else library().from_dlpack(w.detach())
+    """The bytes of a tensor as an array, NumPy's or over torch's memory, which does not keep the tensor.
+
+    Bytes that are not in a row, or on a GPU begin where kernels cannot load words, are copied.
+    """
     if w.device.type != "cpu":
+        if not w.is_contiguous() or w.data_ptr() % WORDS:
+            return library().from_dlpack(w.detach().clone(memory_format=torch.contiguous_format))
         return library().borrowed(w)
+    if not w.is_contiguous():
+        return w.detach().contiguous().numpy()
     size, address = w.numel(), w.data_ptr()
     raw = (
         np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
