@@ -178,7 +178,8 @@ def with_torch(m: int, q: gq.QuantArray, kernel: str) -> dict[str, Work]:
     x16, w16 = x.half(), torch.ones((SIZE, SIZE), dtype=torch.float16, device="cuda")
     x_bf, out, bias = x.bfloat16(), torch.empty((m, SIZE), device="cuda"), x[0]
     out_bf, operators = out.bfloat16(), torch.ops
-    layer, size = ggmlq.torch.Linear(q), (q.format.id, SIZE)
+    layer = ggmlq.torch.Linear(q)
+    size = layer.blocks_type, SIZE
     if not hasattr(operators.ggmlq_bench, "nothing"):
         define_nothing(torch)
 

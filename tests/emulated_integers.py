@@ -23,6 +23,12 @@ def wide_halves(warp, name, operands, active):
     write(warp, operands[0], a * b, active)
 
 
+@op("mul.hi.u64")
+def mul_high(warp, name, operands, active):
+    a, b = (read(warp, o, np.uint64).astype(object) for o in operands[1:])
+    write(warp, operands[0], (a * b >> 64).astype(np.uint64), active)
+
+
 @op("mul.f64")
 def mul(warp, name, operands, active):
     with np.errstate(all="ignore"):

@@ -161,7 +161,7 @@ def test_no_library_while_a_graph_is_recorded(table):
     assert choose(many).name in choice.LIBRARY
     captured = replace(many, captured=True)
     assert choose(captured).name not in choice.LIBRARY
-    with pytest.raises(gq.GGMLQError, match="which CuPy does not let a CUDA graph record"):
+    with pytest.raises(gq.GGMLQError, match="calls cuBLAS by CuPy, which no CUDA graph records"):
         choose(captured, "cuda:dequant_bf16")
 
 

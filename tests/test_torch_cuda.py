@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -11,6 +16,7 @@ from ggmlq import errors
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import ggmlq.torch as gt  # noqa: E402
+from ggmlq.testing.blocks import random_blocks  # noqa: E402
 
 pytestmark = [
     pytest.mark.cuda,
@@ -99,22 +105,44 @@ def test_opcheck(fresh):
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's compiler has warnings of its own
-def test_compiled_with_cuda_graphs(fresh):
-    """``mode="reduce-overhead"`` records launches; replays have eager's bits, for other values too."""
+@pytest.mark.parametrize("prepared", [False, True])
+def test_compiled_with_cuda_graphs(prepared, fresh):
+    """``mode="reduce-overhead"`` records launches; replays have eager's bits, for other values too.
+
+    The first product of all, not ``prepared``, is in the compiled model: what it leaves must not be in the
+    memory of its graph, or torch refuses it ("live storage" or "allocated in the cudagraph pool").
+    """
     pytest.importorskip("triton", reason="triton is not installed, which torch.compile takes on a GPU")
-    up, down = (gt.Linear(gq.quantize(fresh.standard_normal(shape, np.float32), "q4_K")).cuda() for shape in
-                ((2 * K, K), (K, 2 * K)))  # fmt: skip
+    from torch._dynamo.utils import counters
+
+    shapes = ((2 * K, K), (K, 2 * K))
+    up, down = (gt.Linear(gq.quantize(fresh.standard_normal(n, np.float32), "q4_K")).cuda() for n in shapes)
 
     def model(x):
         return down(up(x).relu())
 
-    compiled = torch.compile(model, fullgraph=True, mode="reduce-overhead")
+    def inputs(rows):
+        return floats(fresh, rows, K, dtype=torch.bfloat16)
+
+    torch.compiler.reset()
+    counters.clear()
+    compiled = torch.compile(model, fullgraph=True, mode="reduce-overhead", dynamic=False)
     with torch.no_grad():
         for rows in (1, 40):
-            for _ in range(4):
-                x = floats(fresh, rows, K, dtype=torch.bfloat16)
-                torch.compiler.cudagraph_mark_step_begin()
-                assert torch.equal(compiled(x).clone(), model(x))
+            if prepared:
+                model(inputs(rows)), model(inputs(rows))
+            for call, what in enumerate(("compiled and run once", "recorded", "replayed", "replayed again")):
+                x, place = inputs(rows), f"{rows} rows, call {call}, in which the graph is {what}"
+                try:
+                    torch.compiler.cudagraph_mark_step_begin()
+                    y = compiled(x).clone()
+                    torch.cuda.synchronize()
+                except Exception as error:
+                    pytest.fail(f"{place}: {type(error).__name__}: {str(error)[:2000]}")
+                wrong = int((y != model(x)).sum())
+                assert not wrong, f"{place}: {wrong} of {y.numel()} numbers differ from eager's"
+    skips = counters["inductor"]["cudagraph_skips"]
+    assert not skips, f"torch made no graph, {skips} times; TORCH_LOGS=cudagraphs says why"
 
 
 def test_a_graph_is_replayed_with_other_values(fresh):
@@ -134,6 +162,93 @@ def test_a_graph_is_replayed_with_other_values(fresh):
                 x.copy_(floats(fresh, rows, K, dtype=torch.float16))
                 graph.replay()
                 assert torch.equal(y, layer(x))
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q4_K", "q6_K", "q8_0", "mxfp4", "iq4_xs", "iq2_xs"])
+def test_strips(name, fresh):
+    """A layer's weights on a card are what its kernels read, and nothing beside them."""
+    fmt = gq.formats[name]
+    raw = random_blocks(fmt, 384, 1024 // fmt.block_size, int(fresh.integers(1 << 30))).view(np.uint8)
+    q = gq.QuantArray.from_bytes(raw.tobytes(), fmt, (384, 1024))
+    file, x = torch.from_numpy(q.raw.copy()), floats(fresh, 5, 1024, dtype=torch.bfloat16)
+    values = torch.from_numpy(np.asarray(q)).cuda()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    layer = gt.Linear(q).cuda()
+    assert (layer.weight.dim() == 1) is (name != "iq2_xs")  # which has a code book
+    with torch.no_grad():
+        for _ in range(3):
+            y = layer(x)
+    if layer.weight.dim() == 1:
+        assert torch.cuda.memory_allocated() - before <= layer.weight.numel() + y.numel() * 2 + 4096
+        assert layer.weight.numel() <= file.numel() * 1.3
+    assert far(y, x.float() @ values.T) <= 2e-2
+    assert torch.equal(OPS.linear(x, file.cuda(), fmt.id, 384), y)
+    assert torch.equal(layer.dequantize(), values)
+    assert torch.equal(layer.dequantize(torch.bfloat16), values.bfloat16())
+    rows = floats(fresh, 5, 1024, dtype=torch.bfloat16).requires_grad_()
+    layer(rows).backward(dy := floats(fresh, 5, 384, dtype=torch.bfloat16))
+    assert far(rows.grad, dy.float() @ values) <= 2e-2
+    assert torch.equal(layer.state_dict()["weight"].cpu(), file)
+    other = gt.Linear(gq.QuantArray.from_bytes(bytes(len(raw.tobytes())), fmt, (384, 1024))).cuda()
+    for state in (layer.state_dict(), {"weight": file}, {"weight": layer.weight.data.cpu()}):
+        other.weight.data.zero_()
+        other.load_state_dict(state)
+        for each in (other, copy.deepcopy(other), pickle.loads(pickle.dumps(other))):
+            with torch.no_grad():
+                assert torch.equal(each(x), y)
+    flat = torch.cat([torch.zeros(3, dtype=torch.uint8, device="cuda"), layer.weight.data.reshape(-1)])
+    other.weight.data = flat[3:].view(layer.weight.shape)  # as FSDP has it, at an odd address
+    with torch.no_grad():
+        assert torch.equal(other(x), y)
+        other.weight.data = file.cuda()  # as a hook gives it for one call
+        assert torch.equal(other(x), y)
+        strips = layer.weight.data.cpu()
+        assert torch.equal(layer.cpu().weight, file)
+        here = layer(x.cpu())
+        layer.weight.data = strips
+        assert torch.equal(layer(x.cpu()), here)
+
+
+ALONE = """
+import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("cupy", "cupy_backends", "numba", "numba_cuda", "llvmlite"):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Refuse())
+import numpy as np, torch
+import ggmlq as gq, ggmlq.torch as gt
+fresh = np.random.default_rng(int(sys.argv[1]))
+for index in range(torch.cuda.device_count()):
+    for name in ("q4_0", "q4_K", "q8_0", "f16"):
+        q = gq.quantize(fresh.standard_normal((48, 512), np.float32), name)
+        layer, values = gt.Linear(q).to(f"cuda:{index}"), torch.from_numpy(np.asarray(q)).to(f"cuda:{index}")
+        for rows in (1, 8, 40, 300):
+            for dtype in (torch.float32, torch.bfloat16):
+                x = torch.randn(rows, 512, device=f"cuda:{index}").to(dtype).requires_grad_()
+                for _ in range(3):
+                    y = layer(x)
+                want = x.float() @ values.T
+                assert float((y - want).norm() / want.norm()) < 2e-2, (index, name, rows, dtype)
+                y.sum().backward()
+        ids = torch.tensor([[0, 3], [47, 3]], device=f"cuda:{index}")
+        assert torch.equal(gt.Embedding(q, torch.float32).to(f"cuda:{index}")(ids), values[ids])
+        experts = gq.quantize(fresh.standard_normal((3, 48, 512), np.float32), name)
+        y = gt.Experts(experts).to(f"cuda:{index}")(x[:2].detach(), ids % 3)
+        assert torch.isfinite(y).all()
+print(*sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+
+
+def test_neither_cupy_nor_numba(fresh):
+    """On each GPU of this machine, in a process that can import neither."""
+    command = [sys.executable, "-c", ALONE, str(fresh.integers(1 << 30))]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert not {"cupy", "numba", "numba_cuda", "llvmlite"} & set(done.stdout.split())
 
 
 def test_a_layer_goes_to_the_card_and_back(fresh):

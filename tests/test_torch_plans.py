@@ -34,9 +34,9 @@ def card(monkeypatch):
 def torch(card, monkeypatch):
     """A torch beside a card that remembers launches."""
     monkeypatch.setattr(tensors, "cuda_driver", device.driver)
-    tensors._members.cache_clear()
+    tensors.members.cache_clear()
     yield put_torch(monkeypatch)
-    tensors._members.cache_clear()
+    tensors.members.cache_clear()
 
 
 def arrays(x):
@@ -131,7 +131,7 @@ def test_memory_between_kernels_is_there_until_all_are_launched(card, torch, mon
         return found
 
     torch.torch.empty = watched
-    tensors._members.cache_clear()
+    tensors.members.cache_clear()
     call, seen = plan.__class__.__call__, []
 
     def launched(self, x, y, stream, between=0, bias=0):

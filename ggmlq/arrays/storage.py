@@ -117,6 +117,18 @@ class Storage(PreparedCopies):
         if self._kin is not None:
             self._kin.forget()
 
+    @inner
+    def packed_alone(self, memory: Any, make: Any, weights: Any) -> Self:
+        """The array itself, without bytes, as after :meth:`drop_raw`; ``make`` would prepare ``weights``."""
+        self.memory, self._stored, self._prepared[make] = memory, None, weights
+        return self
+
+    @property
+    @inner
+    def has_bytes(self) -> bool:
+        """True where the bytes are there, False where packed weights stand for them."""
+        return self._stored is not None
+
     def parts(self) -> tuple[Any, ...]:
         return (self.raw,)
 

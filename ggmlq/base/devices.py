@@ -14,14 +14,19 @@ from ..errors import DeviceMemoryError
 
 
 def is_host(x: object) -> bool:
-    """True for an array in host memory: any array that is not CuPy's."""
+    """True for an array in host memory: any that is neither CuPy's nor over torch's memory on a GPU."""
     kind: Any = type(x)
     return _lives_on_host(kind)
 
 
 @cache
 def _lives_on_host(kind: Any) -> bool:
-    return str(kind.__module__).partition(".")[0] != "cupy"
+    return str(kind.__module__).partition(".")[0] != "cupy" and not is_over_torch(kind)
+
+
+def is_over_torch(kind: Any) -> bool:
+    """True for the class of arrays over torch's memory on a GPU."""
+    return getattr(kind, "over_torch", False) is True
 
 
 def device_of(x: Any) -> str:
@@ -47,9 +52,8 @@ def cuda_device() -> Any:
     return cuda_module("machine.device")
 
 
-@cache
 def cuda_driver() -> Any:
-    """The functions of CuPy's driver that each product calls, looked up once."""
+    """The functions that each product on a GPU calls: CuPy's, or torch's for weights in its memory."""
     return cuda_device().driver()
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..arrays.scaled import ScaledArray
-from ..base.devices import cuda_device, is_host, namespace, place_of
+from ..base.devices import cuda_device, is_host, is_over_torch, namespace, place_of
 from ..errors import UnsupportedError
 from .ladder import choose
 from .problems import ExpertLinear, Linear, Operand, ScaledLinear
@@ -62,8 +62,8 @@ def as_linear(arithmetic: str, invariant: bool = False) -> Multiply:
     """The function that multiplies with one expert of blocks or floats, by ``linear`` in this arithmetic."""
 
     def multiply(x: Any, q: Any, out: Any) -> None:
-        (n, k), (device, card, _) = q.shape, place_of(out)
-        problem = Linear(q.format, len(x), n, k, device=device, card=card)
+        (n, k), (device, card, _), without_cublas = q.shape, place_of(out), is_over_torch(type(out))
+        problem = Linear(q.format, len(x), n, k, device=device, card=card, captured=without_cublas)
         choose(problem, arithmetic=arithmetic, invariant=invariant).launch(x, q, out)
 
     return multiply
@@ -91,10 +91,11 @@ def in_arithmetic(arithmetic: str) -> Callable[[ExpertLinear], str | None]:
         if isinstance(problem.weights, Operand):
             return refuses_scaled(problem)
         uses = max(1, problem.t * problem.u)
-        fmt, n, k, device, card = problem.weights, problem.n, problem.k, problem.device, problem.card
+        fmt, n, k = problem.weights, problem.n, problem.k
+        place: dict[str, Any] = {"device": problem.device, "card": problem.card, "captured": problem.captured}
         try:
             for m in {1, uses}:  # an expert may have one use, or all
-                choose(Linear(fmt, m, n, k, device=device, card=card), arithmetic=arithmetic)
+                choose(Linear(fmt, m, n, k, **place), arithmetic=arithmetic)
         except UnsupportedError:
             return f"no kernel of linear multiplies {fmt.name} in {arithmetic} here"
         return None

@@ -39,7 +39,7 @@ class Problem:
 
     device: str  # "cpu" or "cuda"
     card: Card | None = None  # None on a CPU, and where it is unknown: then nothing is refused for it
-    captured: bool = False  # "auto" is to choose while a CUDA graph is recorded
+    captured: bool = False  # "auto" is to choose while a CUDA graph is recorded, or without CuPy's cuBLAS
 
     op: ClassVar[str]
     setting: ClassVar[str] = ""  # the part that all problems in a list have in common, in a few words
@@ -185,19 +185,22 @@ def package_of(op: str, device: str) -> str:
     return f"ggmlq.gru.{device}" if op == "gru" else f"ggmlq.{device}.{op}"
 
 
-@cache
 def absent(op: str, device: str) -> str | None:
     """The reason why no rung of an operation can run on a device; None once they are imported."""
-    package = package_of(op, device)
-    if importlib.util.find_spec(package) is None:
-        return None
     try:
-        for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
-            if module.name[0] == "r" and module.name[1:2].isdecimal():
-                importlib.import_module(f"{package}.{module.name}")
+        _import_rungs(op, device)
     except MissingDependencyError as error:
-        return str(error)
+        return str(error)  # not remembered: torch, with which rungs for GPUs run, may be imported later
     return None
+
+
+@cache
+def _import_rungs(op: str, device: str) -> None:
+    if importlib.util.find_spec(package := package_of(op, device)) is None:
+        return
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        if module.name[0] == "r" and module.name[1:2].isdecimal():
+            importlib.import_module(f"{package}.{module.name}")
 
 
 @cache
@@ -208,13 +211,12 @@ def _announced(op: str, device: str) -> tuple[Rung, ...]:
     def launch(*arguments: Any) -> None:
         raise MissingDependencyError(str(reason))
 
-    steps = []
-    package = package_of(op, device)
+    package, steps = package_of(op, device), list[Rung]()
     for path in PACKAGE.joinpath(*package.split(".")[1:]).glob("r[0-9]*.py"):
         doc, facts = announced(path) or (None, None)
         if facts is not None:
-            module = f"{package}.{path.stem}"
-            steps.append(_rung(module, doc, launch=launch, refuses=lambda problem: reason, **facts))
+            facts |= {"launch": launch, "refuses": lambda problem: reason}
+            steps.append(_rung(f"{package}.{path.stem}", doc, **facts))
     return _ordered(steps)
 
 

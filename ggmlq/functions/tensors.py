@@ -12,7 +12,7 @@ import numpy as np
 
 from ..arrays.tensors import array_of, bits_of, is_tensor, untraced
 from ..errors import DTypeError
-from ..ops.tensors import as_torch_works
+from ..ops.torch_context import as_torch_works
 
 
 class Coded(NamedTuple):

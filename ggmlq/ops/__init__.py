@@ -10,6 +10,8 @@
     invariant        products on a GPU of which no row depends on the rows beside it
     epilogue         bias, residual and rounding in one pass, where no kernel does them
     tensors          calls with torch tensors, warm ones and others
+    layer_call       warm calls of a layer in torch
+    torch_context    the context in which kernels work on torch's stream, with its memory
     operands         operands of a product, checked
     call             a product of checked operands: choose, launch, finish
     tuning           in it, kernels timed where no table says which is fastest

@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike
 from ..arrays.array import QuantArray
 from ..arrays.companion import multiply, of_uses
 from ..arrays.scaled import ScaledArray
-from ..base.devices import cuda_device, is_host, namespace, on_device_of, place_of
+from ..base.devices import cuda_device, is_host, is_over_torch, namespace, on_device_of, place_of
 from ..codes import Code
 from ..codes.tiling import Tile
 from ..dispatch.checks import FLOAT32, check_bias, check_out, float_dtype, takes_sums
@@ -72,7 +72,7 @@ def run(
     weights, (request, shape, wanted, out, bias, coding) = operands[1], result
     memory, xp = weights.memory, namespace(weights.memory)
     with on_device_of(problem, memory, weights), np.errstate(over="ignore", invalid="ignore"):
-        if kernel == "auto" and not is_host(memory) and cuda_device().capturing(memory.device.id):
+        if kernel == "auto" and not is_host(memory) and _does_without_cublas(memory):
             problem = replace(problem, captured=True)
         operands = _as_rows(operands[0]), *operands[1:]
         rung = tuning.chosen(problem, operands, kernel, arithmetic, invariant)
@@ -109,6 +109,11 @@ def run(
             return ScaledArray.assembled(y.reshape(shape), epilogue.scales, coding.code, coding.tile)
         scales = static_scales(request, coding.scales, memory, sums, coding.code, coding.tile)
         return coded(request, y.reshape(shape), coding.code, coding.tile, scales=scales)
+
+
+def _does_without_cublas(memory: Any) -> bool:
+    """True where CuPy's cuBLAS cannot be called: a CUDA graph is recorded, or memory is torch's."""
+    return is_over_torch(type(memory)) or bool(cuda_device().capturing(memory.device.id))
 
 
 def _epilogue(rung: Rung, weights: Any, sums: tuple[int, ...], result: Result) -> Epilogue:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..arrays.array import QuantArray
 from ..arrays.tensors import is_tensor
 from ..arrays.weights import Divided, Float, Host, Out, Transposed, operation
-from ..base.devices import device_of, is_host, on_device_of, place_of
+from ..base.devices import device_of, is_host, is_over_torch, on_device_of, place_of
 from ..dispatch import ladder
 from ..dispatch.checks import FLOAT32, activations, check_bias, float_dtype
 from ..dispatch.problems import Linear
@@ -186,7 +186,9 @@ def _product(
 
 def _problem(x: Any, q: QuantArray) -> Linear:
     device, card, _ = place_of(x)
-    return Linear(q.format, math.prod(x.shape[:-1]), *q.shape, device=device, card=card)
+    without_cublas = is_over_torch(type(q.memory))  # which is CuPy's, so as while a graph is recorded
+    m, n, k = math.prod(x.shape[:-1]), *q.shape
+    return Linear(q.format, m, n, k, device=device, card=card, captured=without_cublas)
 
 
 def of_bits(

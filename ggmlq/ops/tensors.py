@@ -2,7 +2,7 @@
 
 A call that is not warm goes the way of arrays, over the memory of its tensors: on a GPU on torch's current
 stream, with memory of torch, so that tensors are ordered, freed and recorded in CUDA graphs like those of
-torch's own operations. There are no gradients.
+torch's own operations. There are no gradients. Weights in torch's memory need no CuPy; those in CuPy's do.
 
 A warm call (warm.py) needs addresses alone: on the host two; on a GPU also torch's current stream, and memory
 between kernels. torch gives such memory back to that stream, so later work cannot write to it too early.
@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -21,12 +20,13 @@ import numpy as np
 
 from ..arrays.array import QuantArray
 from ..arrays.tensors import array_of, bits_of, lacks_numpy_dtype
-from ..base.devices import cuda_device, cuda_driver
+from ..base.devices import cuda_driver, cuda_module, is_over_torch
 from ..dispatch.checks import float_dtype
 from ..dispatch.ladder import Rung
 from ..errors import DeviceError, DTypeError, ShapeError
 from . import warm_device
 from .epilogue import fits, unfit
+from .torch_context import as_torch_works
 
 HOST = -1  # torch's number of it
 
@@ -49,7 +49,7 @@ class Torch(NamedTuple):
 
 
 @cache
-def _members(torch: Any) -> Torch:
+def members(torch: Any) -> Torch:
     single, half, bfloat, double = torch.float32, torch.float16, torch.bfloat16, torch.float64
     results = {dtype: dtype for dtype in (single, half, bfloat, double)}
     results |= {None: single, np.float32: single, np.float16: half, np.float64: double}
@@ -70,7 +70,7 @@ def _members(torch: Any) -> Torch:
 
 def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dtype: Any) -> Any | None:
     """``x @ q.T + bias`` of tensors, if that is a warm call (an earlier one was recorded); else None."""
-    torch = _members(sys.modules["torch"])
+    torch = members(sys.modules["torch"])
     if type(q) is not QuantArray or type(x) is not torch.tensor:
         return None
     shape, on_device = x.shape, x.is_cuda
@@ -93,9 +93,9 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
     if kind is None or launches is None or type(launches) is Rung or not _is_plain(torch, x):
         return None
     n = q.shape[0]
-    if bias is not None and not _fits(torch, bias, (n,), index, torch.parameter):
+    if bias is not None and not is_ordinary(torch, bias, (n,), index, torch.parameter):
         return None
-    if out is not None and (not _fits(torch, out, (*shape[:-1], n), index) or out.is_inference()):
+    if out is not None and (not is_ordinary(torch, out, (*shape[:-1], n), index) or out.is_inference()):
         return None
     if on_device:
         y = _on_device(torch, launches, x, q, out, bias, written if whole else torch.float32, whole)
@@ -122,26 +122,28 @@ def _on_device(
     torch: Torch, launches: Any, x: Any, q: Any, out: Any, bias: Any, written: Any, whole: bool
 ) -> Any | None:  # fmt: skip
     """The product by recorded launches, of the dtype ``written``; ``whole``: they add the bias."""
-    index = x.get_device()
-    if not (cuda_driver().device() == index == q.memory.data.device_id) or not x.is_contiguous():
+    index, memory = x.get_device(), q.memory
+    current = torch.device() if is_over_torch(type(memory)) else cuda_driver().device()
+    if not (current == index == memory.data.device_id) or not x.is_contiguous():
         return None
     address, stream = _address(x), torch.stream(index)
     if not address or address % 16 or (stream and (torch.device() != index or torch.capturing())):
         return None
     y = out
-    if out is None or out.dtype is not written or out.data_ptr() % 4 or not _is_apart(out, x, q.memory, bias):
+    if out is None or out.dtype is not written or out.data_ptr() % 4 or not _is_apart(out, x, memory, bias):
         y = torch.empty((*x.shape[:-1], q.shape[0]), dtype=written, device=x.device)
         if not y.data_ptr():  # a mode under which tensors have no memory
             return None
     at = bias.data_ptr() if whole and bias is not None else 0
     if launches.workspace:
-        memory = torch.empty(launches.workspace, dtype=torch.bytes, device=x.device)
-        launches(address, y.data_ptr(), stream, memory.data_ptr(), at)
+        workspace = torch.empty(launches.workspace, dtype=torch.bytes, device=x.device)
+        launches(address, y.data_ptr(), stream, workspace.data_ptr(), at)
     else:
         launches(address, y.data_ptr(), stream, 0, at)
     if bias is not None and not whole:
-        m = math.prod(x.shape[:-1])
-        warm_device.adder(q, m, torch.kinds[bias.dtype])(bias.data_ptr(), y.data_ptr(), stream)
+        with cuda_module("machine.serving").served_by(is_over_torch(type(memory))):
+            add = warm_device.adder(q, math.prod(x.shape[:-1]), torch.kinds[bias.dtype])
+        add(bias.data_ptr(), y.data_ptr(), stream)
     return y
 
 
@@ -160,7 +162,7 @@ def _is_plain(torch: Torch, x: Any) -> bool:
     return x.layout is torch.strided and not x.is_neg()
 
 
-def _fits(torch: Torch, tensor: Any, shape: tuple[int, ...], index: int, other: Any = None) -> bool:
+def is_ordinary(torch: Torch, tensor: Any, shape: tuple[int, ...], index: int, other: Any = None) -> bool:
     """True for a contiguous tensor of floats, or of that ``other`` class, of this shape on this device."""
     if type(tensor) not in (torch.tensor, other) or tensor.dtype not in torch.kinds or tensor.shape != shape:
         return False
@@ -195,7 +197,7 @@ def called(
         )
     _refuse_others(request, torch, x=x, bias=bias, out=out)
     bfloat = of_bits is not None and x.is_cuda and x.dtype is torch.bfloat16 and not x.is_neg()
-    with as_torch_works(torch, x.device):
+    with as_torch_works(torch, x.device, getattr(operands[0], "memory", None) if operands else None):
         rows = array_of(request, x) if not bfloat else bits_of(request, x.detach().view(torch.int16), "x")
         y = out
         if bfloat and out is None and kind is torch.bfloat16:
@@ -279,41 +281,3 @@ def _refuse_others(request: str, torch: Any, **operands: Any) -> None:
                 f"{request}: {name} requires a gradient; products of tensors with arrays have none; use "
                 f"ggmlq.torch.Linear, which has one; or pass {name}.detach(), or work under torch.no_grad()"
             )
-
-
-@contextmanager
-def as_torch_works(torch: Any, device: Any) -> Iterator[None]:
-    """A context in which CuPy works on torch's current stream and with memory of torch; for GPUs."""
-    if device.type != "cuda":
-        yield
-        return
-    cuda = cuda_device().cupy().cuda
-
-    stream = cuda.Stream.from_external(_Stream(torch.cuda.current_stream(device).cuda_stream))
-    memory = _Memory(torch, cuda, device)
-    with torch.cuda.device(device), cuda.Device(device.index), stream, cuda.using_allocator(memory):
-        yield
-
-
-class _Memory:
-    """An allocator of CuPy that takes memory of torch."""
-
-    kept_for_graphs = True  # torch keeps what it gave while a CUDA graph was recorded
-
-    def __init__(self, torch: Any, cuda: Any, device: Any) -> None:
-        self.torch, self.cuda, self.device = torch, cuda, device
-
-    def __call__(self, size: int) -> Any:
-        owner = self.torch.empty(size, dtype=self.torch.uint8, device=self.device)
-        memory = self.cuda.UnownedMemory(owner.data_ptr(), size, owner, self.device.index)
-        return self.cuda.MemoryPointer(memory, 0)
-
-
-class _Stream:
-    """A stream under the protocol that CuPy takes and that older versions of torch lack."""
-
-    def __init__(self, address: int) -> None:
-        self.address = address
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.address

@@ -91,8 +91,6 @@ def on_paper(card: Card) -> Iterator[list[Any]]:
         for owner, names in values.items():
             for name, value in names.items():
                 stack.enter_context(mock.patch.object(owner, name, value))
-        stack.callback(devices.cuda_driver.cache_clear)
-        devices.cuda_driver.cache_clear()
         yield launched
 
 

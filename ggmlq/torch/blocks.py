@@ -16,10 +16,12 @@ import torch
 
 import ggmlq as gq
 
-from ..base.devices import cuda_device
+from ..base.devices import cuda_module
+from ..ops.torch_context import as_torch_works
 from .checks import PREPARED, format_of
 
-Key = tuple[int, int, tuple[int, ...], int]
+Key = tuple[int, int, tuple[int, ...], int]  # address, axes, shape of the array, type
+ALIGNED, WORDS = 128, 16  # bytes to which kernels want packed weights and blocks aligned
 
 _LOCK = threading.RLock()  # a storage may go while an array is looked up
 _ARRAYS: dict[Key, tuple[Any, int, gq.QuantArray]] = {}  # with the storage, weakly, and the count of writes
@@ -27,9 +29,8 @@ _ARRAYS: dict[Key, tuple[Any, int, gq.QuantArray]] = {}  # with the storage, wea
 
 def known(w: torch.Tensor, type: int, shape: tuple[int, ...]) -> gq.QuantArray | None:
     """The array over a tensor with this type and shape; None if there is none, or an old one."""
-    storage = w.untyped_storage()
-    there = _ARRAYS.get((storage._cdata, w.storage_offset(), shape, type & ~PREPARED))
-    if there is None or there[0]() is not storage or there[1] != _writes(w):
+    there = _ARRAYS.get((w.data_ptr(), w.dim(), shape, type & ~PREPARED))
+    if there is None or there[0]() is not w.untyped_storage() or there[1] != _writes(w):
         return None
     return there[2]
 
@@ -41,12 +42,23 @@ def array_over(w: torch.Tensor, type: int, shape: tuple[int, ...]) -> gq.QuantAr
         if array is not None:
             return array
         fmt, storage = format_of(type), w.untyped_storage()
-        array = gq.QuantArray(fmt, shape, _bytes(w).reshape(*shape[:-1], fmt.row_bytes(shape[-1]))).lasting()
+        if type & PREPARED and w.dim() == 1:
+            array = _of_strips(w, fmt, shape)
+        else:
+            raw = _bytes(w).reshape(*shape[:-1], fmt.row_bytes(shape[-1]))
+            array = gq.QuantArray(fmt, shape, raw).lasting()
         if w.is_contiguous():  # else the bytes are a copy, which is good for one call
-            key = storage._cdata, w.storage_offset(), shape, type & ~PREPARED
-            gone = weakref.ref(storage, lambda _: _ARRAYS.pop(key, None))
+            key = w.data_ptr(), w.dim(), shape, type & ~PREPARED
+            gone = weakref.ref(storage, lambda gone: _drop(key, gone))
             _ARRAYS[key] = gone, _writes(w), array
         return array
+
+
+def _drop(key: Key, gone: Any) -> None:
+    """Drop the array of a storage that went; another storage may have its address since."""
+    with _LOCK:
+        if (there := _ARRAYS.get(key)) is not None and there[0] is gone:
+            del _ARRAYS[key]
 
 
 def _writes(w: torch.Tensor) -> int:
@@ -56,26 +68,58 @@ def _writes(w: torch.Tensor) -> int:
 
 def forget(w: torch.Tensor) -> None:
     """Drop what kernels prepared of a tensor, after a write that torch does not count, as to w.numpy()."""
-    address = w.untyped_storage()._cdata
+    storage = w.untyped_storage()
     with _LOCK:
-        for key in [key for key in _ARRAYS if key[0] == address]:
+        for key in [key for key, (gone, *_) in _ARRAYS.items() if gone() is storage]:
             del _ARRAYS[key]
 
 
-def _bytes(w: torch.Tensor) -> Any:
-    """The bytes of a tensor as a NumPy or CuPy array, which does not keep the tensor."""
-    if not w.is_contiguous():
-        w = w.contiguous()
-        return w.detach().numpy() if w.device.type == "cpu" else cuda_device().cupy().from_dlpack(w.detach())
-    size, address = w.numel(), w.data_ptr()
+def _of_strips(w: torch.Tensor, fmt: gq.Format, shape: tuple[int, ...]) -> gq.QuantArray:
+    """The array of what ``prepare`` made: over its memory on a GPU; on the host of the bytes, restored."""
+    on_host = cuda_module("packed.on_host")
     if w.device.type == "cpu":
-        raw = (
-            np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
-            if size
-            else np.empty(0, np.uint8)
-        )
-        raw.flags.writeable = False
-        return raw
-    cupy = cuda_device().cupy()
-    memory = cupy.cuda.UnownedMemory(address, size, None, w.device.index)
-    return cupy.ndarray((size,), np.uint8, cupy.cuda.MemoryPointer(memory, 0))
+        return gq.QuantArray(fmt, shape, on_host.restored_on_host(fmt, shape, w.detach().numpy())).lasting()
+    # A parameter that was flattened with others may lie anywhere: it is copied, and the copy stays.
+    packed = library().from_dlpack(w.detach().clone()) if w.data_ptr() % ALIGNED else _bytes(w)
+    pack = cuda_module("packed.pack")
+    weights = pack.PackedWeights(packed.reshape(on_host.packed_shape(fmt, shape)), pack.layout_of(fmt))
+    array = gq.QuantArray(fmt, shape, packed)
+    return array.packed_alone(weights.fragments, pack.pack_weights, weights).lasting()
+
+
+def file_bytes(w: torch.Tensor, type: int, shape: tuple[int, ...]) -> torch.Tensor:
+    """The file's bytes [..., N, bytes per row] of a tensor that ``prepare`` may have made, where it is."""
+    if w.dim() != 1 or w.is_meta:
+        return w
+    q = array_over(w, type | PREPARED, shape)
+    if w.device.type == "cpu":
+        return torch.from_numpy(np.array(q.raw))
+    with as_torch_works(torch, w.device, q.memory):
+        raw: torch.Tensor = cuda_module("packed.to_blocks").restored(q).tensor
+    return raw
+
+
+def library() -> Any:
+    """The library of arrays over torch's memory on a GPU."""
+    return cuda_module("machine.serving").torch_library()
+
+
+def _bytes(w: torch.Tensor) -> Any:
+    """The bytes of a tensor as an array, NumPy's or over torch's memory, which does not keep the tensor.
+
+    Bytes that are not in a row, or on a GPU begin where kernels cannot load words, are copied.
+    """
+    if w.device.type != "cpu":
+        if not w.is_contiguous() or w.data_ptr() % WORDS:
+            return library().from_dlpack(w.detach().clone(memory_format=torch.contiguous_format))
+        return library().borrowed(w)
+    if not w.is_contiguous():
+        return w.detach().contiguous().numpy()
+    size, address = w.numel(), w.data_ptr()
+    raw = (
+        np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
+        if size
+        else np.empty(0, np.uint8)
+    )
+    raw.flags.writeable = False
+    return raw

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
 import ggmlq as gq
+
+from ..base.devices import cuda_module
 
 PREPARED = 1 << 16  # the bit of a type whose tensor is in the order that ``prepare`` gives
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -55,22 +58,36 @@ def matrix(request: str, w: torch.Tensor, type: int, n: Any, k: Any, lead: tuple
         raise gq.errors.ShapeError(
             f"{request}: rows of {k} numbers; blocks of {fmt.name} hold {fmt.block_size}; K is whole blocks"
         )
-    row = k // fmt.block_size * fmt.dtype.itemsize
-    whole = (*lead, n, row)
-    flat = bool(type & PREPARED) and w.dim() == 1 and w.shape[0] == _product(whole)
-    if not flat and tuple(w.shape) != whole:
-        raise gq.errors.ShapeError(
-            f"{request}: w has shape {tuple(w.shape)}; with n {n} and rows of {k} numbers in {fmt.name} "
-            f"it is {whole}; pass the type and n that w was made with"
-        )
+    check_shape(request, w, type, (*lead, n, k))
     return fmt
 
 
-def _product(shape: tuple[Any, ...]) -> Any:
-    total: Any = 1
-    for n in shape:
-        total = total * n
-    return total
+def check_shape(request: str, w: torch.Tensor, type: int, shape: tuple[Any, ...]) -> None:
+    """Refuse bytes that are not those of an array [..., N, K]: the file's, or strips, which have one axis."""
+    fmt, (*lead, k) = format_of(type), shape
+    if type & PREPARED and w.dim() == 1:
+        whole: tuple[Any, ...] = (strips_size(fmt, shape),)
+    else:
+        whole = (*lead, k // fmt.block_size * fmt.dtype.itemsize)
+    if tuple(w.shape) != whole:
+        n = lead[-1] if lead else 1
+        raise gq.errors.ShapeError(
+            f"{request}: w has shape {tuple(w.shape)}; with n {n} and rows of {k} numbers "
+            f"in {fmt.name} it is {whole}; pass the type and n that w was made with"
+        )
+
+
+def strips_size(fmt: gq.Format, shape: Any) -> int | None:
+    """Bytes of what ``prepare`` makes of an array on a GPU; None where it keeps the file's order."""
+    lengths = cuda_module("packed.on_host").packed_shape(fmt, [int(length) for length in shape])
+    return None if lengths is None else math.prod(lengths)
+
+
+def packs(fmt: gq.Format, shape: Any, device: torch.device) -> bool:
+    """True where ``prepare`` makes strips: on GPUs whose kernels read them, of types that lose no bit."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
+        return False
+    return strips_size(fmt, shape) is not None
 
 
 def columns(request: str, w: torch.Tensor, type: int) -> Any:
@@ -121,6 +138,9 @@ def dequantize(w: Any, type: int, shape: Any, dtype: Any) -> Shape:
     check_dtype(request, dtype)
     fmt = format_of(type)
     lengths = list(shape)
+    if type & PREPARED and w.dim() == 1 and lengths and not lengths[-1] % fmt.block_size:
+        check_shape(request, w, type, tuple(lengths))
+        return tuple(lengths), dtype
     total = 1
     for length in lengths:
         total = total * length
@@ -143,6 +163,11 @@ def get_rows(w: Any, type: int, ids: Any, dtype: Any) -> Shape:
     check_bytes(request, w, ids)
     check_dtype(request, dtype)
     check_ids(request, ids)
+    if type & PREPARED and w.dim() == 1:
+        raise gq.errors.UnsupportedError(
+            f"{request}: w is what prepare made, whose rows do not lie together; pass the file's bytes, "
+            f"[N, bytes per row], and type {type & ~PREPARED}"
+        )
     k = columns(request, w, type)
     return (*ids.shape, *w.shape[1:-1], k), dtype
 
@@ -153,22 +178,29 @@ def check_ids(request: str, ids: Any) -> None:
         raise gq.errors.DTypeError(f"{request}: ids are {ids.dtype}; they are integers; pass ids.long()")
 
 
+def expert_count(w: Any, type: int, n: Any, k: Any) -> Any:
+    """The number of experts [N, K] in a tensor."""
+    if not (type & PREPARED and w.dim() == 1):
+        return w.shape[0]
+    return w.shape[0] // (strips_size(format_of(type), (1, n, k)) or 1)
+
+
 def expert_linear(x: Any, w: Any, ids: Any, type: int, n: Any, out_dtype: Any = None) -> Shape:
     """Rows x [T, K] or [T, U, K] times the experts of ids [T, U]: [T, U, N]."""
     request = "ggmlq.expert_linear(x, w, ids)"
     check_activations(request, x)
     check_bytes(request, w, x)
-    check_uses(request, x, w, ids, x.dim() == 3)
-    matrix(request, w, type, n, x.shape[-1], (w.shape[0],))
+    check_uses(request, x, w, type, ids, x.dim() == 3)
+    matrix(request, w, type, n, x.shape[-1], (expert_count(w, type, n, x.shape[-1]),))
     dtype = x.dtype if out_dtype is None else out_dtype
     check_dtype(request, dtype)
     return (*ids.shape, n), dtype
 
 
-def check_uses(request: str, x: Any, w: Any, ids: Any, each: bool) -> None:
+def check_uses(request: str, x: Any, w: Any, type: int, ids: Any, each: bool) -> None:
     """Refuse experts, ids and activations whose shapes do not fit."""
     check_ids(request, ids)
-    if w.dim() != 3:
+    if w.dim() != (1 if type & PREPARED and w.dim() == 1 else 3):
         raise gq.errors.ShapeError(
             f"{request}: w has shape {tuple(w.shape)}; experts are [E, N, bytes per row]; reshape w"
         )
@@ -184,18 +216,20 @@ def expert_linear_grad(dy: Any, w: Any, ids: Any, type: int, k: Any, each: bool)
     request = "ggmlq.expert_linear_grad(dy, w, ids)"
     check_activations(request, dy, "dy")
     check_bytes(request, w, dy)
-    check_uses(request, dy, w, ids, True)
-    matrix(request, w, type, dy.shape[-1], k, (w.shape[0],))
+    check_uses(request, dy, w, type, ids, True)
+    matrix(request, w, type, dy.shape[-1], k, (expert_count(w, type, dy.shape[-1], k),))
     return (*dy.shape[: 2 if each else 1], k), dy.dtype
 
 
 def prepare(blocks: Any, type: int) -> Shape:
-    """A copy of the bytes."""
+    """Strips on a GPU, of one axis; elsewhere a copy of the bytes."""
     request = "ggmlq.prepare(blocks, type)"
     check_bytes(request, blocks)
     if type & PREPARED:
         raise gq.errors.UnsupportedError(
             f"{request}: type {type} says that blocks are prepared; pass them with {type & ~PREPARED}"
         )
-    columns(request, blocks, type)
+    shape = (*blocks.shape[:-1], columns(request, blocks, type))
+    if packs(format_of(type), shape, blocks.device):
+        return (strips_size(format_of(type), shape),), torch.uint8
     return tuple(blocks.shape), torch.uint8

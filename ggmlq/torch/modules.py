@@ -6,6 +6,7 @@ that move parameters treat it as any other. ``scale`` is a buffer where the file
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ import torch
 
 import ggmlq as gq
 
-from .checks import format_of
+from .blocks import file_bytes
+from .checks import PREPARED, format_of, packs, strips_size
 from .products import linear_at_once
 
 
@@ -22,6 +24,7 @@ class Packed(torch.nn.Module):
 
     weight: Any
     scale: Any
+    strips = True  # on a GPU the weights are in the order that kernels read; False: in the file's
 
     def hold(self, q: gq.QuantArray, ndim: int) -> None:
         """Take the blocks of an array over, as a copy on its device."""
@@ -39,6 +42,24 @@ class Packed(torch.nn.Module):
             else torch.from_numpy(np.array(q.scale, np.float32)).to(self.weight.device)
         )
         self.register_buffer("scale", scale)
+        self._order()
+
+    @property
+    def blocks_type(self) -> int:
+        """The type of ``weight`` for operators: ggml's number, with the bit of prepared ones for strips."""
+        return self.ggml_type | (PREPARED if self.weight.dim() == 1 else 0)
+
+    def _order(self) -> None:
+        """Bring the blocks on a GPU into the order that its kernels read, where that keeps all bits."""
+        w = self.weight
+        if not self.strips or w.dim() == 1 or w.device.type != "cuda" or not w.is_contiguous():
+            return
+        if packs(self.format, self.blocks_shape, w.device) and self._reads_strips(w.device):
+            w.data = torch.ops.ggmlq.prepare(w.data, self.ggml_type)
+
+    def _reads_strips(self, device: torch.device) -> bool:
+        """True where all kernels that a GPU takes for this module read strips."""
+        return len(self.blocks_shape) == 2 or torch.cuda.get_device_capability(device) == (9, 0)
 
     @property
     def format(self) -> Any:
@@ -48,11 +69,17 @@ class Packed(torch.nn.Module):
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """The weights as floats, the companion scale in them."""
         wide = torch.float32 if self.scale is not None else dtype
-        values = torch.ops.ggmlq.dequantize(self.weight, self.ggml_type, list(self.blocks_shape), wide)
+        values = torch.ops.ggmlq.dequantize(self.weight, self.blocks_type, list(self.blocks_shape), wide)
         if self.scale is not None:
             values *= self.scale.reshape(*self.scale.shape, *[1] * (values.dim() - self.scale.dim()))
         result: torch.Tensor = values.to(dtype)
         return result
+
+    def _save_to_state_dict(self, state: Any, prefix: str, keep_vars: bool) -> None:
+        """Give the file's bytes, also where the weights are strips."""
+        super()._save_to_state_dict(state, prefix, keep_vars)  # type: ignore[no-untyped-call]
+        if self.weight.dim() == 1 and not self.weight.is_meta:
+            state[f"{prefix}weight"] = file_bytes(self.weight.detach(), self.blocks_type, self.blocks_shape)
 
     def _load_from_state_dict(self, state: Any, prefix: str, *rest: Any) -> None:
         """Take the bytes in the order of a file or as ``prepare`` gives them, and nothing but bytes."""
@@ -60,17 +87,38 @@ class Packed(torch.nn.Module):
         if isinstance(w, torch.Tensor) and w.dtype != torch.uint8:
             errors.append(
                 f"{prefix}weight is {w.dtype} {tuple(w.shape)}; here are bytes of {self.format.name}, "
-                f"torch.uint8 {tuple(self.weight.shape)}; quantize it first, ggmlq.torch.quantize_"
+                f"torch.uint8 {self._file_shape()}; quantize it first, ggmlq.torch.quantize_"
             )
             return
-        if isinstance(w, torch.Tensor) and w.dim() == 1 and w.numel() == self.weight.numel():
-            state[f"{prefix}weight"] = w.reshape(self.weight.shape)
+        if isinstance(w, torch.Tensor) and w.shape != self.weight.shape:
+            state[f"{prefix}weight"] = self._like_weight(w)
         super()._load_from_state_dict(state, prefix, *rest)  # type: ignore[no-untyped-call]
 
+    def _like_weight(self, w: torch.Tensor) -> torch.Tensor:
+        """Bytes in the order that the weights have, if they are of this array; else as they are."""
+        if w.dim() == 1 and w.numel() == math.prod(self._file_shape()):
+            w = w.reshape(self._file_shape())
+        if self.weight.is_meta and tuple(w.shape) == self._file_shape():
+            self.weight = torch.nn.Parameter(torch.empty_like(w, device="meta"), requires_grad=False)
+        if w.shape == self.weight.shape or w.is_meta or self.weight.is_meta:
+            return w
+        if w.dim() == 1 and w.numel() == strips_size(self.format, self.blocks_shape):
+            return file_bytes(w, self.ggml_type, self.blocks_shape)
+        if self.weight.dim() == 1 and tuple(w.shape) == self._file_shape():
+            return torch.ops.ggmlq.prepare(w.to(self.weight.device), self.ggml_type)  # type: ignore[no-any-return]
+        return w
+
+    def _file_shape(self) -> tuple[int, ...]:
+        """The shape of the file's bytes, [..., N, bytes per row]."""
+        return (*self.blocks_shape[:-1], self.format.row_bytes(self.blocks_shape[-1]))
+
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Move as any module, but the companion scale stays float32."""
-        scale = self.scale
+        """Move as any module, but the companion scale stays float32; strips are left behind on a GPU."""
+        scale, w = self.scale, self.weight
+        if w.dim() == 1 and fn(w.new_empty(0)).device.type != "cuda":
+            w.data = file_bytes(w.data, self.blocks_type, self.blocks_shape)
         super()._apply(fn, recurse)
+        self._order()
         if scale is not None and self.scale.dtype != torch.float32:
             self.scale = scale.to(self.scale.device)
         return self
@@ -122,16 +170,29 @@ class Linear(Packed, torch.nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The product with the blocks."""
-        if self.scale is None:
-            operands = x, self.weight, self.ggml_type, self.out_features, self.bias
-            y: torch.Tensor | None = linear_at_once(*operands)
-            if y is None:
-                y = torch.ops.ggmlq.linear(*operands)
+        if not torch.compiler.is_compiling() and (y := self._at_once(x)) is not None:
             return y
+        if self.scale is None:
+            y = torch.ops.ggmlq.linear(x, self.weight, self.blocks_type, self.out_features, self.bias)
+            return y  # type: ignore[no-any-return]
         dtype = _result_dtype(x)
         wide = torch.float64 if dtype == torch.float64 else torch.float32
-        y = torch.ops.ggmlq.linear(x, self.weight, self.ggml_type, self.out_features, None, wide) * self.scale
+        y = (
+            torch.ops.ggmlq.linear(x, self.weight, self.blocks_type, self.out_features, None, wide)
+            * self.scale
+        )
         return (y if self.bias is None else y + self.bias).to(dtype)
+
+    def _at_once(self, x: torch.Tensor) -> torch.Tensor | None:
+        """The product without torch's dispatcher, or None; parameters are looked up without getattr's way."""
+        parameters = self._parameters
+        w, bias = parameters.get("weight"), parameters.get("bias")
+        if w is None or self._buffers.get("scale") is not None:
+            return None
+        if bias is None and self.__dict__.get("bias") is not None:  # as where parameters are parts of others
+            return None
+        type = self.ggml_type | PREPARED if w.dim() == 1 else self.ggml_type
+        return linear_at_once(x, w, type, self.out_features, bias)
 
     def extra_repr(self) -> str:
         """Lengths, type and bits."""
@@ -154,6 +215,7 @@ class Embedding(Packed):
 
     def __init__(self, q: gq.QuantArray, dtype: torch.dtype | None = None) -> None:
         super().__init__()
+        self.strips = False  # whose rows do not lie together
         self.hold(q, 2)
         self.num_embeddings, self.embedding_dim = q.shape
         like = torch.empty(0, dtype=dtype or torch.get_default_dtype(), device=self.weight.device)
@@ -162,10 +224,11 @@ class Embedding(Packed):
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """The rows ``ids``, [*ids.shape, K]."""
         dtype: torch.dtype = self._like.dtype  # type: ignore[assignment, union-attr]
+        w = file_bytes(self.weight, self.blocks_type, self.blocks_shape)  # of a layer that shares it: strips
         if self.scale is None:
-            rows: torch.Tensor = torch.ops.ggmlq.get_rows(self.weight, self.ggml_type, ids, dtype)
+            rows: torch.Tensor = torch.ops.ggmlq.get_rows(w, self.ggml_type, ids, dtype)
             return rows
-        rows = torch.ops.ggmlq.get_rows(self.weight, self.ggml_type, ids, torch.float32)
+        rows = torch.ops.ggmlq.get_rows(w, self.ggml_type, ids, torch.float32)
         scale = self.scale[ids][..., None] if self.scale.dim() else self.scale
         return (rows * scale).to(dtype)
 
@@ -195,7 +258,7 @@ class Experts(Packed):
         dtype = _result_dtype(x)
         wide = dtype if weights is None and self.scale is None else torch.promote_types(dtype, torch.float32)
         y: torch.Tensor = torch.ops.ggmlq.expert_linear(
-            x, self.weight, ids, self.ggml_type, self.out_features, wide
+            x, self.weight, ids, self.blocks_type, self.out_features, wide
         )
         if self.scale is not None:
             y = y * (self.scale[ids][..., None] if self.scale.dim() else self.scale)

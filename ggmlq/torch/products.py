@@ -10,12 +10,18 @@ import torch
 
 import ggmlq as gq
 
-from ..ops.tensors import as_torch_works
+from ..base.devices import cuda_device, cuda_module, on_device_of
+from ..ops.layer_call import of_layer
+from ..ops.torch_context import as_torch_works
 from . import checks
-from .blocks import array_over, known
+from .blocks import array_over, known, library
 from .checks import format_of
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
+MOST_DECODED = 256 << 20  # bytes of decoded weights at a time, on a GPU
+PLAIN_FLOATS = {
+    "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f64": torch.float64,
+}  # fmt: skip
 
 
 def _modes() -> Callable[[], Any]:
@@ -52,8 +58,25 @@ def linear(
         x = x.detach()
     if bias is not None:
         bias = bias.detach()
+    if x.is_cuda and w.is_cuda and q.format.name in PLAIN_FLOATS:
+        return _by_torch(x, _plain(q), bias).to(dtype)
     y: torch.Tensor = gq.linear(x, q, bias=bias, dtype=dtype)
     return y
+
+
+def _plain(q: gq.QuantArray) -> torch.Tensor:
+    """Weights on a GPU that are plain floats, as a tensor over their memory."""
+    values: torch.Tensor = q.raw.tensor.view(PLAIN_FLOATS[q.format.name]).reshape(q.shape)
+    return values
+
+
+def _by_torch(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """The product with weights that are plain floats, which is torch's own."""
+    if x.dtype != w.dtype:
+        kind = torch.promote_types(torch.promote_types(x.dtype, w.dtype), torch.float32)
+        x, w = x.to(kind), w.to(kind)
+    y = torch.nn.functional.linear(x, w)
+    return y if bias is None else y + bias
 
 
 def linear_at_once(
@@ -64,10 +87,12 @@ def linear_at_once(
     None where the dispatcher has something to do (a gradient, a trace, a mode, another class of tensor), and
     for weights that no call has met yet.
     """
-    if torch.compiler.is_compiling() or not _is_eager(x, w, bias):
+    if not _is_eager(x, w, bias):
         return None
     q = known(w, type, (n, x.shape[-1])) if x.dim() else None
-    return None if q is None else gq.linear(x, q, bias=bias, dtype=x.dtype)
+    if q is None:
+        return None
+    return of_layer(x, q, bias) if x.is_cuda else gq.linear(x, q, bias=bias, dtype=x.dtype)
 
 
 def _is_eager(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> bool:
@@ -90,13 +115,68 @@ def linear_grad(dy: torch.Tensor, w: torch.Tensor, type: int, k: int) -> torch.T
 
 def times_rows(dy: torch.Tensor, q: gq.QuantArray) -> torch.Tensor:
     """``dy [..., N] @ q [N, K]`` in the dtype of dy; sums are float32 or better."""
-    dx: torch.Tensor = gq.linear(dy, q.T, dtype=dy.dtype)
-    return dx
+    if not dy.is_cuda:
+        dx: torch.Tensor = gq.linear(dy, q.T, dtype=dy.dtype)
+        return dx
+    n, k = q.shape
+    rows = max(16, MOST_DECODED // (dy.element_size() * max(k, 1)) // 16 * 16)
+    values = _decoder_of_rows(q, dy.dtype, dy.device)
+    if n <= rows:
+        return dy @ values(0, n)
+    kind = torch.promote_types(dy.dtype, torch.float32)
+    sums = torch.zeros((*dy.shape[:-1], k), dtype=kind, device=dy.device)
+    for first in range(0, n, rows):
+        last = min(first + rows, n)
+        sums += dy[..., first:last] @ values(first, last)
+    return sums.to(dy.dtype)
+
+
+def _decoder_of_rows(
+    q: gq.QuantArray, dtype: torch.dtype, device: torch.device
+) -> Callable[[int, int], torch.Tensor]:
+    """The function that decodes rows from a number on to another, on a GPU."""
+    if _decodes_strips(q, dtype):
+        return lambda first, last: _rows_of_strips(q, first, last)
+    whole = with_bytes(q)
+    return lambda first, last: decoded(whole[first:last], dtype, device)
+
+
+def _decodes_strips(q: gq.QuantArray, dtype: torch.dtype) -> bool:
+    """True for strips that a kernel decodes to this dtype as they lie."""
+    if q.has_bytes or dtype != torch.bfloat16 or q.ndim != 2:
+        return False
+    with as_torch_works(torch, q.memory.tensor.device, q.memory):
+        return bool(cuda_module("packed.to_bf16").is_to_be_had(q))
+
+
+def _rows_of_strips(q: gq.QuantArray, first: int, last: int) -> torch.Tensor:
+    """Rows of strips as bfloat16; ``first`` is a multiple of 16."""
+    with as_torch_works(torch, q.memory.tensor.device, q.memory):
+        bits: torch.Tensor = cuda_module("packed.to_bf16").decoded_rows(q, first, last).tensor
+    return bits.view(torch.bfloat16)
+
+
+def with_bytes(q: gq.QuantArray) -> gq.QuantArray:
+    """The array itself; of strips on a GPU another one, whose bytes are restored for a while."""
+    if q.has_bytes:
+        return q
+    with as_torch_works(torch, q.memory.tensor.device, q.memory):
+        return gq.QuantArray(q.format, q.shape, cuda_module("packed.to_blocks").restored(q))
 
 
 def decoded(q: gq.QuantArray, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """The values of an array as a tensor, rounded once."""
-    return _tensor(lambda kind: gq.dequantize(q, kind), dtype, device)
+    if device.type == "cuda":
+        if _decodes_strips(q, dtype):
+            return _rows_of_strips(q, 0, len(q))
+        q = with_bytes(q)
+        with as_torch_works(torch, device, q.memory), on_device_of(f"dequantize of {q!r}", q.memory):
+            if q.format.name in PLAIN_FLOATS:
+                return _plain(q).to(dtype, copy=True)
+            if dtype == torch.bfloat16 and q.format.block_size > 1 and not cuda_device().older_than((8, 0)):
+                bits = cuda_module("quantize.decode").decoded(q, "bfloat16")
+                return bits.tensor.view(dtype)
+    return _tensor(lambda kind: gq.dequantize(q, kind), dtype, device, q)
 
 
 def dequantize(w: torch.Tensor, type: int, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
@@ -110,18 +190,34 @@ def get_rows(w: torch.Tensor, type: int, ids: torch.Tensor, dtype: torch.dtype) 
     checks.get_rows(w, type, ids, dtype)
     fmt = format_of(type)
     k = w.shape[-1] // fmt.dtype.itemsize * fmt.block_size
+    if w.is_cuda:
+        return _picked(w, fmt, ids, dtype, k)
     q = array_over(w, type, (*w.shape[:-1], k))
-    return _tensor(lambda kind: gq.take(q, ids, kind), dtype, w.device)
+    return _tensor(lambda kind: gq.take(q, ids, kind), dtype, w.device, q)
 
 
-def _tensor(make: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def _picked(w: torch.Tensor, fmt: gq.Format, ids: torch.Tensor, dtype: torch.dtype, k: int) -> torch.Tensor:
+    """The values of rows ``ids`` on a GPU: their bytes by torch, decoded by a kernel; NaN for no row."""
+    shape = (*ids.shape, *w.shape[1:-1], k)
+    if not len(w):
+        return torch.full(shape, torch.nan, dtype=dtype, device=w.device)
+    numbers = ids.reshape(-1).long()
+    there = (numbers >= 0) & (numbers < len(w))
+    raw = w.detach().index_select(0, torch.where(there, numbers, 0))
+    q = gq.QuantArray(fmt, (*raw.shape[:-1], k), library().from_dlpack(raw))
+    values = decoded(q, dtype, w.device)
+    values.masked_fill_(~there.reshape(-1, *[1] * (values.dim() - 1)), torch.nan)
+    return values.reshape(shape)
+
+
+def _tensor(make: Any, dtype: torch.dtype, device: torch.device, q: gq.QuantArray) -> torch.Tensor:
     """A tensor of values that ``make(dtype)`` gives as an array; bfloat16 by way of float32, which it is."""
     kind = "float32" if dtype == torch.bfloat16 else str(dtype).removeprefix("torch.")
     if device.type == "cpu":
         values = torch.from_numpy(make(kind))
     else:
-        with as_torch_works(torch, device):
-            values = torch.from_dlpack(make(kind))
+        with as_torch_works(torch, device, q.memory):
+            values = make(kind).tensor
     return values.to(dtype)
 
 
@@ -135,10 +231,27 @@ def expert_linear(
 ) -> torch.Tensor:
     """``y[t, u] = x[t] @ w[ids[t, u]].T``."""
     checks.expert_linear(x, w, ids, type, n, out_dtype)
-    q = array_over(w, type, (w.shape[0], n, x.shape[-1]))
+    k = x.shape[-1]
+    q = array_over(w, type, (checks.expert_count(w, type, n, k), n, k))
     dtype = x.dtype if out_dtype is None else out_dtype
+    if x.is_cuda and q.format.name in PLAIN_FLOATS:
+        return _experts_by_torch(x.detach(), _plain(q), ids, dtype)
     y: torch.Tensor = gq.expert_linear(x.detach(), q, ids, dtype=dtype)
     return y
+
+
+def _experts_by_torch(
+    x: torch.Tensor, w: torch.Tensor, ids: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    """The product with experts that are plain floats, one after the other; NaN for an id that is none."""
+    uses, rows = ids.reshape(-1), x.reshape(-1, x.shape[-1])
+    per = len(uses) // max(len(rows), 1)
+    y = torch.full((len(uses), w.shape[1]), torch.nan, dtype=dtype, device=x.device)
+    for e in torch.unique(uses).tolist():
+        if 0 <= e < len(w):
+            at = torch.nonzero(uses == e).reshape(-1)
+            y[at] = _by_torch(rows[at // per], w[e], None).to(dtype)
+    return y.reshape(*ids.shape, w.shape[1])
 
 
 def expert_linear_grad(
@@ -147,8 +260,8 @@ def expert_linear_grad(
     """``dx[t, u] = dy[t, u] @ w[ids[t, u]]``; summed over the uses of a token unless ``each``."""
     checks.expert_linear_grad(dy, w, ids, type, k, each)
     n = dy.shape[-1]
-    q = array_over(w, type, (w.shape[0], n, k))
-    rows, uses = dy.detach().reshape(-1, n), ids.reshape(-1)
+    q = array_over(w, type, (checks.expert_count(w, type, n, k), n, k))
+    rows, uses, q = dy.detach().reshape(-1, n), ids.reshape(-1), with_bytes(q)
     wide = dy.dtype if dy.dtype == torch.float64 else torch.float32
     dx = torch.zeros((len(rows), k), dtype=wide, device=dy.device)
     for e in torch.unique(uses).tolist():
@@ -160,6 +273,13 @@ def expert_linear_grad(
 
 
 def prepare(blocks: torch.Tensor, type: int) -> torch.Tensor:
-    """A copy of blocks in the order that kernels read, good for ``type | PREPARED``: that of the file."""
+    """Blocks in the order that kernels read, good for ``type | PREPARED``: strips, or the file's, copied."""
     checks.prepare(blocks, type)
-    return blocks.clone(memory_format=torch.contiguous_format)
+    fmt = format_of(type)
+    shape = (*blocks.shape[:-1], checks.columns("ggmlq.prepare", blocks, type))
+    if not checks.packs(fmt, shape, blocks.device):
+        return blocks.clone(memory_format=torch.contiguous_format)
+    q = gq.QuantArray(fmt, shape, library().from_dlpack(blocks.detach().contiguous()))
+    with as_torch_works(torch, blocks.device, q.memory):
+        strips: torch.Tensor = cuda_module("packed.pack").pack_weights(q).fragments.tensor
+    return strips.reshape(-1)

@@ -15,6 +15,7 @@ import torch
 import ggmlq as gq
 
 from ..base.progress import Progress
+from .blocks import file_bytes
 from .modules import Embedding, Experts, Linear, Packed
 from .names import Patterns, matches
 
@@ -127,14 +128,17 @@ def _packed(part: Any, source: gq.QuantArray | Packed) -> Packed:
     else:
         dtype = part.weight.dtype if part.weight.dtype.is_floating_point else None
         new = Embedding(blocks, dtype)
-    if isinstance(source, Packed):  # tied weights stay one
+    if isinstance(source, Packed):  # tied weights stay one, in the order that both read
+        if not (new.strips and source.strips):
+            source.weight.data = file_bytes(source.weight.data, source.blocks_type, source.blocks_shape)
+            new.strips = source.strips = False
         new.weight = source.weight
     return new.train(part.training)
 
 
 def _view(layer: Packed) -> gq.QuantArray:
     """The blocks of a layer as an array, for another layer with the same."""
-    raw = layer.weight.detach()
+    raw = file_bytes(layer.weight.detach(), layer.blocks_type, layer.blocks_shape)
     scale = None if layer.scale is None else layer.scale.cpu().numpy()
     host = raw.numpy() if raw.device.type == "cpu" else raw.cpu().numpy()
     return gq.QuantArray.from_bytes(host, layer.ggml_type, layer.blocks_shape, scale)

@@ -6,7 +6,8 @@ kernel ``uint32(x)`` is a conversion, which Numba's annotations do not know.
 Where code of kernels came with the package (``cuda/prebuilt``) most processes compile nothing. Then the words
 are blanks (blank.py), Numba is not imported, and a kernel that must be compiled after all is compiled by
 another process (machine/compile_process.py). Numba's own words are taken where they cost nothing, because
-``numba.cuda`` is imported already, where there is no CuPy and so no GPU, and with GGMLQ_COMPILE_HERE=1.
+``numba.cuda`` is imported already, where there is neither CuPy nor torch and so no GPU, and with
+GGMLQ_COMPILE_HERE=1.
 With another compiler than the default there is no such code, and this process compiles.
 """
 
@@ -26,11 +27,12 @@ WATCHED = ("GGMLQ_COMPILE_HERE", "GGMLQ_GUARD_WAITS", "NUMBA_ENABLE_CUDASIM")
 
 
 def _blank() -> bool:
-    """Words can be blank beside CuPy, unless kernels are simulated or watched, and so compiled here.
+    """Words can be blank beside CuPy or torch, unless kernels are simulated or watched, and so compiled here.
 
     Without numba-cuda kernels that come with the package run, and others say so when they are loaded.
     """
-    if COMPILER is not NUMBA or not missing.has("cupy") or any(map(_is_set, WATCHED)):
+    has_arrays = "torch" in sys.modules or missing.has("cupy")
+    if COMPILER is not NUMBA or not has_arrays or any(map(_is_set, WATCHED)):
         return False
     return not missing.has("numba_cuda") or ("numba.cuda" not in sys.modules and bool(sys.executable))
 

@@ -2,6 +2,13 @@
 
     device.py            CuPy if it is there, facts of the card, refusals for older cards
     context_warmup.py    the card's context, made while Python imports CuPy
+    driver_calls.py      the driver's own calls, by ctypes
+
+Products of torch's tensors, without CuPy:
+
+    serving.py           the library that serves a thread: CuPy or torch
+    torch_library.py     torch under CuPy's names
+    torch_array.py       its arrays
 
 Kernels:
 

@@ -1,10 +1,14 @@
-"""The CUDA device: CuPy and a GPU, or an error that says what is missing; facts of the card."""
+"""The CUDA device: CuPy and a GPU, or an error that says what is missing; facts of the card.
+
+Products of torch's tensors with weights in torch's memory need no CuPy: for them (serving.py) the functions
+here give torch's device, streams and memory, by a library that has CuPy's names for them.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -15,12 +19,22 @@ from ...dispatch import card as cards
 from ...dispatch.card import Card
 from ...errors import DeviceError, MissingDependencyError, UnsupportedError
 from .context_warmup import warm_up
+from .serving import SERVING, torch_library
 
 _usable: list[ModuleType | None] = [None]  # CuPy, once it has found a GPU
 
 
-def cupy() -> ModuleType:
-    """CuPy with at least one usable GPU, or an error that says what is missing."""
+def present() -> Any:
+    """CuPy where it has served; else torch's library, if that has: for calls outside of a product."""
+    if _usable[0] is None and torch_library.cache_info().currsize:
+        return torch_library()
+    return cupy()
+
+
+def cupy() -> Any:
+    """CuPy with at least one usable GPU, or an error that says what is missing; torch's where it serves."""
+    if SERVING.torch is not None:
+        return SERVING.torch
     facts = _usable[0]
     if facts is not None and sys.modules.get("cupy") is facts:
         return facts
@@ -32,7 +46,7 @@ def cupy() -> ModuleType:
         ) from error
     _refuse_without_gpu(cupy)
     _usable[0] = cupy
-    return cupy  # type: ignore[no-any-return]
+    return cupy
 
 
 def _refuse_without_gpu(cupy: ModuleType) -> None:
@@ -58,9 +72,20 @@ class Driver(NamedTuple):
     card: Callable[[int], Card]  # the facts of a device
 
 
-@cache
 def driver() -> Driver:
-    """CuPy's functions, once there is a GPU."""
+    """CuPy's functions, once there is a GPU; torch's where it serves."""
+    return _cupy_driver() if SERVING.torch is None else _torch_driver()
+
+
+@cache
+def _torch_driver() -> Driver:
+    library = torch_library()
+    facts = library.ndarray, library.empty, library.current, library.stream, library.share
+    return Driver(*facts, card_of)
+
+
+@cache
+def _cupy_driver() -> Driver:
     cp = cupy()
     bounds = cp.byte_bounds
 
@@ -115,7 +140,8 @@ def refuse_capture(what: str) -> None:
 def once(what: str, make: Callable[[], Any]) -> Any:
     """The result of ``make`` for all streams: complete before anyone else sees it, and part of no graph."""
     refuse_capture(what)
-    result = make()
+    with nullcontext() if SERVING.torch is None else SERVING.torch.lasting():
+        result = make()
     driver().stream(current()).synchronize()
     return result
 
@@ -229,7 +255,7 @@ def _cublas_problem() -> str | None:
 def lacks_cublas(card: Card | None, captured: bool = False) -> str | None:
     """The reason why a kernel that calls cuBLAS cannot run here; None if it can, or without a card."""
     if captured:
-        return "calls cuBLAS, which CuPy does not let a CUDA graph record"
+        return "calls cuBLAS by CuPy, which no CUDA graph records and torch's memory does without"
     return None if card is None or not card.here else _cublas_problem()
 
 
@@ -255,7 +281,7 @@ def number(device: str) -> int | None:
 def named(device: str) -> Any:
     """CuPy's object for ``"cuda"`` or ``"cuda:1"``, if this machine has that GPU."""
     index = number(device)
-    if "cupy" not in sys.modules:
+    if "cupy" not in sys.modules and SERVING.torch is None:
         warm_up(index or 0)
     cp = cupy()
     count = cp.cuda.runtime.getDeviceCount()

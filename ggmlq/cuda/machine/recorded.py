@@ -19,7 +19,7 @@ from typing import Any
 
 from ...base.slots import Slot, labelled, slot_of
 from ...dispatch.epilogue import Epilogue
-from . import device
+from . import device, serving
 from .launch import RECORDING, Kernel
 from .prepared_launch import PreparedLaunch
 
@@ -38,14 +38,16 @@ class RecordedLaunches:
         self, launches: Iterable[RecordedLaunch], workspace: int = 0, memory: Iterable[Any] = ()
     ) -> None:  # fmt: skip
         self._launches, self.workspace, self._owned = tuple(launches), workspace, tuple(memory)
+        self._on_torch = serving.is_torch()
         self._free: list[tuple[PreparedLaunch, ...]] = [self._prepare()]
         self._allocate: Any = device.cupy().cuda.alloc if workspace else None
 
     def _prepare(self) -> tuple[PreparedLaunch, ...]:
-        return tuple(
-            kernel.prepare(grid, block, *arguments, cluster=cluster, max_blocks=max_blocks)
-            for kernel, grid, block, arguments, cluster, max_blocks in self._launches
-        )
+        with serving.served_by(self._on_torch):
+            return tuple(
+                kernel.prepare(grid, block, *arguments, cluster=cluster, max_blocks=max_blocks)
+                for kernel, grid, block, arguments, cluster, max_blocks in self._launches
+            )
 
     def __call__(self, x: int, y: int, stream: int, workspace: int = 0, bias: int = 0) -> None:
         """Launch the product of the array at ``x``, to ``y``.

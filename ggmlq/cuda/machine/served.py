@@ -61,6 +61,11 @@ def is_served(origin: Origin, capability: tuple[int, int], exact: bool) -> bool:
     return COMPILER.is_packed and any(STORE.has_packaged(origin, machine) for machine in machines)
 
 
+def is_to_be_had(origin: Origin, capability: tuple[int, int], exact: bool) -> bool:
+    """True if the package has code for a kernel, or there is a compiler of it here."""
+    return is_served(origin, capability, exact) or COMPILER.is_installed()
+
+
 def for_driver(code: bytes, capability: tuple[int, int]) -> bytes:
     """The package's PTX, which was written for 9.0, changed so that a driver takes it for another GPU."""
     code = code.replace(VERSION, max((NEEDS[word] for word in NEEDS if word in code), default=VERSION))

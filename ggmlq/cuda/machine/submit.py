@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -16,6 +15,7 @@ from typing import Any
 
 from ...errors import DeviceError
 from . import device
+from .driver_calls import library
 
 MOST = 544  # words of arguments that a kernel's 4352 bytes hold; an array of two axes takes nine
 WORDS = [struct.Struct(f"<{count}Q") for count in range(MOST + 1)]
@@ -39,12 +39,6 @@ class _Memory(threading.local):
 
 
 _MEMORY = _Memory()
-
-
-@cache
-def library() -> Any:
-    """The driver, as a library."""
-    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
 
 
 @cache
@@ -98,10 +92,10 @@ def launch_at(
     """Launch the function whose shape and arguments lie at these addresses."""
     status = _launch()(shape_at, function, pointers_at, 0)
     if status == NO_CONTEXT:  # in a thread that has not used the GPU yet
-        device.cupy().cuda.runtime.free(0)  # which makes the context current
+        device.present().cuda.runtime.free(0)  # which makes the context current
         status = _launch()(shape_at, function, pointers_at, 0)
     if status:
         raise DeviceError(
             f"launch of {tuple(grid)} blocks of {tuple(block)} threads with {shared} bytes of shared memory: "
-            f"{device.cupy().cuda.driver.CUDADriverError(status)}; what ran before it may have failed"
+            f"{device.present().cuda.driver.CUDADriverError(status)}; what ran before it may have failed"
         )

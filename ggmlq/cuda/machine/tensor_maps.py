@@ -21,7 +21,7 @@ import numpy as np
 from ...dispatch.card import Card
 from ...errors import DeviceError, MissingDependencyError, UnsupportedError
 from . import device
-from .submit import library
+from .driver_calls import library
 
 SIZE, SLAB, MOST = 128, 4096, 1 << 16  # bytes of a map; maps of an allocation; maps before slots are reused
 LEAST = 12000  # the driver: CUDA 12.0

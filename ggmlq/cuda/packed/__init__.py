@@ -8,6 +8,7 @@
     weights.py     codes times scales in pairs of bfloat16, as ``wgmma`` takes them
     to_bf16.py     packed weights back to a matrix, for cuBLAS
     to_blocks.py   packed weights back to the file's bytes
+    on_host.py     the same on the host, by NumPy
 
 A *fragment* is 16 rows × 64 columns of weights. A *fragment row* is the fragments of the same 16 rows, one
 for each 64 columns. Rungs from r12 on read packed weights, and r11 where an array has them already.

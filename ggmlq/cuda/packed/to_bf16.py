@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...arrays.array import QuantArray
+from ...formats import BlockFormat
 from ..intrinsics import bf16x2, dependent_launch, ptx
 from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
-from ..intrinsics.floats import LEAST
+from ..intrinsics.floats import DTYPES, LEAST
 from ..intrinsics.lane import g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
+from ..machine import device, served
 from ..machine.launch import Kernel, family
 from .codes import buffer_sizes, step_unpacker, word_loader
-from .layout import ROWS, STEP, PackedLayout, layouts
-from .pack import PackedWeights
+from .layout import ROWS, STEP, PackedLayout, layout_of, layouts
+from .pack import PackedWeights, packed_weights
 from .scales import scale_loader
 
 WARPS = 8
@@ -97,6 +100,21 @@ def decoder(layout: PackedLayout) -> Kernel:
         "least": LEAST["bfloat16"],
     }
     return Kernel(f"packed weights of {layout.name} to bfloat16", decode, *parameters, early=True, **sizes)
+
+
+def is_to_be_had(q: QuantArray) -> bool:
+    """True where the kernel for an array's packed weights comes with the package, or can be compiled."""
+    assert isinstance(q.format, BlockFormat)
+    kernel, capability = decoder(layout_of(q.format)), device.capability()
+    assert kernel.origin is not None
+    return capability is not None and served.is_to_be_had(kernel.origin, capability, kernel.exact)
+
+
+def decoded_rows(q: QuantArray, first: int, last: int) -> Any:
+    """Rows of an array that has packed weights as bfloat16, their bits; ``first`` is a multiple of 16."""
+    values = device.cupy().empty((last - first, q.shape[1]), DTYPES["bfloat16"])
+    decode_packed(packed_weights(q), first, values)
+    return values
 
 
 def decode_packed(w: PackedWeights, first: int, out: Any) -> None:
