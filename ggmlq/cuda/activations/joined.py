@@ -10,54 +10,40 @@ from typing import Any
 import numpy as np
 
 from ..intrinsics import dependent_launch, ptx
-from ..intrinsics.lane import ALL_LANES, warp_and_lane
-from ..intrinsics.language import cuda, float32, uint32
+from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine.device import cupy
 from ..machine.launch import Kernel, family
-from .layers import GATES, LONG, ROWS, THREADS, VECTOR, gating, root
+from .layers import GATES, LONG, ROWS, THREADS, gating, norm_factor, norm_turn
 
 
 @family([(128,), (1024,)])
 def sum_normer(threads: int) -> Kernel:
     """The kernel that adds rows and divides the sums by the root of their mean square."""
-    warps, fma, add = threads // 32, ptx.fma, ptx.add
-    mul, div, float_of, square_root = ptx.mul, ptx.div, ptx.float_of, root
-    take_turn = dependent_launch.take_turn
+    fma, add, mul, load_float = ptx.fma, ptx.add, ptx.mul, ptx.load_float
+    take_turn, factor_of = norm_turn, norm_factor(threads)
 
     def kernel(
         x: Any,  # float32 [rows, columns]
         y: Any,
-        weights: Any,  # float32 [columns]
+        weights: Any,  # address of float32 [columns]
         sums: Any,  # float32 [rows, columns]
         out: Any,
         columns: Any,
         epsilon: Any,  # bits of a float
     ) -> None:
-        take_turn()
+        take_turn(weights, columns)
         row, total, at = uint32(cuda.blockIdx.x), float32(0), uint32(cuda.threadIdx.x)
         while at < columns:
             value = add(x[row, at], y[row, at])
             sums[row, at] = value
             total = fma(value, value, total)
             at = uint32(at + uint32(threads))
-        for step in (16, 8, 4, 2, 1):
-            total = add(total, cuda.shfl_xor_sync(ALL_LANES, total, step))
-        squares = cuda.shared.array(warps, float32)
-        warp, lane = warp_and_lane()
-        if lane == uint32(0):
-            squares[warp] = total
-        cuda.syncthreads()
-        total = float32(0)
-        for i in range(warps):
-            total = add(total, squares[i])
-        mean = div(total, float32(columns))
-        factor = div(float32(1), square_root(add(mean, float_of(epsilon))))
-        at = uint32(cuda.threadIdx.x)
+        factor, at = factor_of(total, columns, epsilon), uint32(cuda.threadIdx.x)
         while at < columns:  # a thread reads the sums that it wrote
-            out[row, at] = mul(mul(sums[row, at], factor), weights[at])
+            out[row, at] = mul(mul(sums[row, at], factor), load_float(weights + uint64(at) * uint64(4)))
             at = uint32(at + uint32(threads))
 
-    parameters = ROWS, ROWS, VECTOR, ROWS, ROWS, uint32, uint32
+    parameters = ROWS, ROWS, uint64, ROWS, ROWS, uint32, uint32
     return Kernel(f"sum and norm by {threads}", kernel, *parameters, threads=threads, early=True)
 
 

@@ -7,20 +7,22 @@ by two units in the last place, and a little more where their argument is large.
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from ..intrinsics import dependent_launch, ptx
-from ..intrinsics.assembly import f32, instruction
+from ..intrinsics.assembly import f32, instruction, only_on_a_gpu, u64
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import ALL_LANES, warp_and_lane
-from ..intrinsics.language import cuda, float32, uint32
+from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family
 from .floats import aligned_floats
 
 THREADS = 256
+LINE = 32  # floats of a line of memory
 LONG = 512  # columns from which on a row's block has the most threads
 ROWS, VECTOR = array(float32, 2), array(float32, 1)
 GATES = ("silu", "gelu", "swiglu_oai")
@@ -43,44 +45,75 @@ def power_of_two(a: Any) -> Any:
 # --- norms ------------------------------------------------------------------------------------
 
 
+@instruction("prefetch.global.L2 [$0];", None, u64, effect=True)
+def prefetch_line(address: Any) -> Any:
+    """Prefetch the line of memory at an address into the L2 cache."""
+    only_on_a_gpu()
+
+
+@inlined
+def norm_turn(weights: Any, columns: Any) -> None:
+    """The start of a norm: its weights, which nothing changes, are prefetched while the kernel before runs."""
+    dependent_launch.let_successor_start()
+    at = uint32(cuda.threadIdx.x) * uint32(LINE)
+    if at < columns:
+        prefetch_line(weights + uint64(at) * uint64(4))
+    dependent_launch.wait_for_predecessor()
+
+
+@cache
+def norm_factor(threads: int) -> Any:
+    """The device function (sum of squares of a thread, columns, bits of epsilon) for 1 / root of the mean."""
+    warps, add, div, float_of, square_root = threads // 32, ptx.add, ptx.div, ptx.float_of, root
+
+    @inlined
+    def factor_of(total: Any, columns: Any, epsilon: Any) -> Any:
+        for step in (16, 8, 4, 2, 1):
+            total = add(total, cuda.shfl_xor_sync(ALL_LANES, total, step))
+        squares = cuda.shared.array(warps, float32)
+        warp, lane = warp_and_lane()
+        if lane == uint32(0):
+            squares[warp] = total
+        cuda.syncthreads()
+        total = float32(0)
+        for i in range(warps):
+            total = add(total, squares[i])
+        mean = div(total, float32(columns))
+        return div(float32(1), square_root(add(mean, float_of(epsilon))))
+
+    return factor_of
+
+
 @family([(128,), (1024,)])
 def normer(threads: int) -> Kernel:
     """The kernel that divides rows by the root of their mean square; a block of threads a row."""
-    warps, fma, add = threads // 32, ptx.fma, ptx.add
-    mul, div, float_of, square_root = ptx.mul, ptx.div, ptx.float_of, root
-    take_turn = dependent_launch.take_turn
+    fma, mul, load_float, take_turn, factor_of = (
+        ptx.fma,
+        ptx.mul,
+        ptx.load_float,
+        norm_turn,
+        norm_factor(threads),
+    )
 
     def kernel(
         x: Any,  # float32 [rows, columns]
-        weights: Any,  # float32 [columns]
+        weights: Any,  # address of float32 [columns]
         out: Any,  # float32 [rows, columns]
         columns: Any,
         epsilon: Any,  # bits of a float
     ) -> None:
-        take_turn()
+        take_turn(weights, columns)
         row, total, at = uint32(cuda.blockIdx.x), float32(0), uint32(cuda.threadIdx.x)
         while at < columns:
             value = x[row, at]
             total = fma(value, value, total)
             at = uint32(at + uint32(threads))
-        for step in (16, 8, 4, 2, 1):
-            total = add(total, cuda.shfl_xor_sync(ALL_LANES, total, step))
-        sums = cuda.shared.array(warps, float32)
-        warp, lane = warp_and_lane()
-        if lane == uint32(0):
-            sums[warp] = total
-        cuda.syncthreads()
-        total = float32(0)
-        for i in range(warps):
-            total = add(total, sums[i])
-        mean = div(total, float32(columns))
-        factor = div(float32(1), square_root(add(mean, float_of(epsilon))))
-        at = uint32(cuda.threadIdx.x)
+        factor, at = factor_of(total, columns, epsilon), uint32(cuda.threadIdx.x)
         while at < columns:
-            out[row, at] = mul(mul(x[row, at], factor), weights[at])
+            out[row, at] = mul(mul(x[row, at], factor), load_float(weights + uint64(at) * uint64(4)))
             at = uint32(at + uint32(threads))
 
-    parameters = ROWS, VECTOR, ROWS, uint32, uint32
+    parameters = ROWS, uint64, ROWS, uint32, uint32
     return Kernel(f"norm by {threads}", kernel, *parameters, threads=threads, early=True)
 
 

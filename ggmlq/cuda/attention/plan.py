@@ -172,7 +172,7 @@ class Plan:
 
 
 def plans() -> Iterator[tuple[Plan]]:
-    """Plans of the usual widths and types, and of values within keys as MLA has them; others are made alike."""
+    """Plans of the usual widths and types, and of MLA's values within keys; others are made alike."""
     for (k, v), width, by_rows in product(USUAL, WIDTHS, (False, True)):
         yield (plan_of(k, v, width, width, by_rows),)
     for name, by_rows in product(("f16", "q8_0"), (False, True)):
