@@ -53,7 +53,7 @@ def prefetch_line(address: Any) -> Any:
 
 @inlined
 def norm_turn(weights: Any, columns: Any) -> None:
-    """The start of a norm: its weights, which nothing changes, are prefetched while the kernel before runs."""
+    """The start of a norm: its weights, which nothing changes, are prefetched meanwhile."""
     dependent_launch.let_successor_start()
     at = uint32(cuda.threadIdx.x) * uint32(LINE)
     if at < columns:
