@@ -191,6 +191,7 @@ def rows_of(fresh, *shape):
 @pytest.mark.parametrize("rotate", [False, True])
 def test_a_cache_whose_lengths_are_there(rotate, fresh):
     """The host's bytes, whatever numbers come; rows that have no room are left out."""
+    cupy()
     host, there = (
         gq.KVCache(2, 64, 20, "q8_0", "q4_0", batch=3, rotate=rotate, device=name) for name in ("cpu", "cuda")
     )
@@ -243,6 +244,7 @@ def test_a_recorded_cache_goes_on(fresh):
 @pytest.mark.parametrize("queries", [1, 40])
 @pytest.mark.parametrize("name", ["q8_0", "f16"])
 def test_values_within_keys_are_read_where_they_are(name, queries, fresh):
+    cupy()
     c = gq.KVCache(1, 576, 300, name, width_v=512, shared=True, device="cuda")
     c.append(on_device(rows_of(fresh, 1, 1, 200, 576)))
     q, k = rows_of(fresh, 1, 16, queries, 576), c.k.to("cpu")[:, :, :200]
