@@ -171,7 +171,7 @@ class QuantArray(Storage, Weights):
 
     def _derived(self, part: QuantArray) -> QuantArray:
         """A view or copy of rows, which on a GPU may be written to where this array may."""
-        if part._view is not None:  # it may be gone when a graph that read it is replayed
+        if not is_host(part.memory):  # the view may be gone when a graph that read it is replayed
             part.recorded = self.recorded
         return part if self._kin is None else part.as_writable(self._kin)
 

@@ -127,7 +127,7 @@ class Storage(PreparedCopies):
     @inner
     def has_bytes(self) -> bool:
         """True where the bytes are there, False where packed weights stand for them."""
-        return self._stored is not None
+        return self._stored is not None or self._view is not None
 
     def parts(self) -> tuple[Any, ...]:
         return (self.raw,)

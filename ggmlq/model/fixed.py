@@ -50,6 +50,7 @@ class Fixed(Cuda):
         }
         self._places: dict[int, Array] = {}  # of a step: rows [T, HK] of the tokens, by heads
         self._masks: dict[int, Array] = {}  # of a step, by windows
+        self._turned: dict[Rope, tuple[Array, Array]] = {}  # tables that graphs read
 
     def begin(self) -> None:
         """Forget what a step has computed on the device."""
@@ -91,7 +92,7 @@ class Fixed(Cuda):
 
     def turns(self, how: Rope, positions: Any, factors: Array | None) -> tuple[Array, Array]:
         """Cosine and sine of the positions: rows of the table."""
-        cos, sin = super().turns(how, np.arange(self.size.span), factors)
+        cos, sin = self._turned[how] = super().turns(how, np.arange(self.size.span), factors)
         return cos[self.positions], sin[self.positions]
 
     def attend(self, q: Array, cache: Keys, seen: Seen) -> Array:

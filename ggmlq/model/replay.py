@@ -13,7 +13,7 @@ from itertools import islice
 from threading import Lock
 from typing import Any
 
-from ..base.devices import cuda_device
+from ..base.devices import cuda_device, cuda_driver
 from ..errors import GGMLQError
 from .arithmetic.cuda import LEAST, Cuda
 from .arithmetic.kernels import Array
@@ -120,7 +120,9 @@ def replayed(a: Cuda, parts: Sequence[Part], tokens: Sequence[Any], walk: Walk) 
 
     None where the step cannot be recorded, or where that does not pay.
     """
-    memory, size = parts[0].memory, _size(parts, tokens)
+    memory, size, gpu = parts[0].memory, _size(parts, tokens), cuda_driver()
+    if gpu.stream(gpu.device()).ptr != memory.stream:  # its graphs would run beside others in one arena
+        return None
     if size is None or (step := memory.steps.get(size)) is False:
         return None
     if step is None:
@@ -148,7 +150,7 @@ def _size(parts: Sequence[Part], tokens: Sequence[Any]) -> Size | None:
 
 
 def padded(count: int) -> int:
-    """Tokens of a recorded step: the number itself if it is small, else up to a sixteenth more."""
+    """Tokens of a recorded step: the number itself if small, else a multiple of 16, or a sixteenth more."""
     if count <= FEW:
         return count
     step = max(FEW, (1 << (count - 1).bit_length()) // (2 * FEW))

@@ -10,7 +10,7 @@ from ..arrays.array import QuantArray
 from ..arrays.members import Listed, inner
 from ..arrays.tensors import array_of, bits_of, is_tensor
 from ..base import text
-from ..base.devices import device_of, is_host, namespace, on_device_of
+from ..base.devices import cuda_device, device_of, is_host, namespace, on_device_of
 from ..dispatch.checks import as_floats
 from ..errors import BlockIndexError, DeviceError, DTypeError, ShapeError
 from ..formats import Format
@@ -255,7 +255,8 @@ class KVCache(Listed):
         """Attention of queries, turned if need be; of a GPU's positions those that there may be."""
         with on_device_of(Request("attend of", self), self._k.memory, self._k):
             lengths, known, k, v = self._lengths.attended, self._lengths.known, self._k, self._v
-            if not is_host(lengths) and known is not None:
+            recording = not is_host(k.memory) and cuda_device().capturing(k.memory.device.id)
+            if not is_host(lengths) and known is not None and not recording:
                 k, v = (rows[:, :, : int(known.max())] for rows in (k, v))
         return attention(q, k, v, lengths=lengths, **options)
 
@@ -274,7 +275,9 @@ class KVCache(Listed):
 
         On a GPU numbers may lie there: nothing waits for them, and those below 0 count as 0.
         """
-        most: Any = np.asarray(n) if is_host(n) else n
+        request: Any = Request("truncate of", self)
+        most: Any = bits_of(request, n, "n") if is_tensor(n) else n
+        most = np.asarray(most) if is_host(most) else most
         if not is_host(most) and device_of(most) != self.device:
             most = most.get()
         shapes = (), (self._lengths.batch,)
@@ -283,7 +286,7 @@ class KVCache(Listed):
                 f"truncate({text.short(n)}) of {self!r}: it takes the number of positions to keep, or one "
                 f"for each of {self._lengths.batch} sequences, from 0 on; correct them"
             )
-        with on_device_of(Request("truncate of", self), self._k.memory, self._k):
+        with on_device_of(request, self._k.memory, self._k):
             if is_host(most):
                 self._lengths.cut(most.astype(np.int64) if most.ndim else int(most))
             else:

@@ -59,7 +59,7 @@ def linear(
     if bias is not None:
         bias = bias.detach()
     if x.is_cuda and w.is_cuda and q.format.name in PLAIN_FLOATS:
-        return _by_torch(x, _plain(q), bias).to(dtype)
+        return _by_torch(x, _plain(q), bias, dtype)
     y: torch.Tensor = gq.linear(x, q, bias=bias, dtype=dtype)
     return y
 
@@ -70,13 +70,17 @@ def _plain(q: gq.QuantArray) -> torch.Tensor:
     return values
 
 
-def _by_torch(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """The product with weights that are plain floats, which is torch's own."""
-    if x.dtype != w.dtype:
-        kind = torch.promote_types(torch.promote_types(x.dtype, w.dtype), torch.float32)
+def _by_torch(
+    x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype
+) -> torch.Tensor:
+    """The product with weights that are plain floats, which is torch's own, in the widest of the dtypes."""
+    if not x.dtype == w.dtype == dtype:
+        kind = torch.promote_types(
+            torch.promote_types(x.dtype, w.dtype), torch.promote_types(dtype, torch.float32)
+        )
         x, w = x.to(kind), w.to(kind)
     y = torch.nn.functional.linear(x, w)
-    return y if bias is None else y + bias
+    return (y if bias is None else y + bias).to(dtype)
 
 
 def linear_at_once(
@@ -114,7 +118,7 @@ def linear_grad(dy: torch.Tensor, w: torch.Tensor, type: int, k: int) -> torch.T
 
 
 def times_rows(dy: torch.Tensor, q: gq.QuantArray) -> torch.Tensor:
-    """``dy [..., N] @ q [N, K]`` in the dtype of dy; sums are float32 or better."""
+    """``dy [..., N] @ q [N, K]`` in the dtype of dy; on a GPU by torch, with some decoded rows at a time."""
     if not dy.is_cuda:
         dx: torch.Tensor = gq.linear(dy, q.T, dtype=dy.dtype)
         return dx
@@ -250,7 +254,7 @@ def _experts_by_torch(
     for e in torch.unique(uses).tolist():
         if 0 <= e < len(w):
             at = torch.nonzero(uses == e).reshape(-1)
-            y[at] = _by_torch(rows[at // per], w[e], None).to(dtype)
+            y[at] = _by_torch(rows[at // per], w[e], None, dtype)
     return y.reshape(*ids.shape, w.shape[1])
 
 

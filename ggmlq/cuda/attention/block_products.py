@@ -30,8 +30,8 @@ from .unrolled import unrolled
 BLOCK, CODES_AT = 32, 2  # columns of a block; offset of its codes, behind the scale
 LAST_PLACE = 24  # powers of two by which a code in a half is too small
 # Powers of two that weights are multiplied by, so that few of their products with scales are too small for a
-# half; none is too large, for no value is: a scale is no more than 65504 / 127.
-LIFT = 6
+# half. None is too large: no value exceeds 65504, so scales are up to 65504 / 127 and 65504 / 8.
+LIFTS = {"q8_0": 6, "q4_0": 2}
 
 
 @inlined
@@ -154,15 +154,16 @@ def block_row_scorer(plan: Plan) -> Any:
 
 @cache
 def block_row_mixer(plan: Plan) -> Any:
-    """The device function ``mix(s, values, o)``: adds weights × values × 2**(LIFT - 24) to a warp's sums.
+    """The device function ``mix(s, values, o)``: adds weights × values to a warp's sums.
 
-    ``values``: the address of its first row. Of sixteen columns a lane has 4 t … 4 t + 3: the even ones in
-    four sums of rows g and g + 8, the odd ones in the next four.
+    ``values``: the address of the first row. Sums are too small by 24 powers of two less the type's lift. Of
+    sixteen columns a lane has 4 t … 4 t + 3: the even ones in four sums of rows g and g + 8, the odd ones in
+    the next four.
     """
     name, length, size = plan.v, row_bytes(plan.v, plan.width_v), row_bytes(plan.v, BLOCK)
     take2, permute, pairs = halves.take2, bf16x2.permute, code_pairs(name)
     mul, narrowed, mul_halves, wide = ptx.mul, halves.narrowed, product_of_halves, name == "q8_0"
-    lifted = float32(2.0**LIFT)
+    lifted = float32(2.0 ** LIFTS[name])
 
     @inlined
     def two_rows(at: Any) -> Any:

@@ -39,7 +39,7 @@ def placed(rows: Any, decoded: bool = False) -> Rows:
         if name in SIXTEEN or (name in DECODED and not decoded):
             raw = rows.strided
         else:
-            name, raw = "f16", _bytes_of(rows.dequantize(np.float16))
+            name, raw = "f16", _bytes_of(_together(rows).dequantize(np.float16))
     else:
         if rows.dtype.name not in NAMES:
             rows = aligned_floats(rows)
@@ -51,6 +51,13 @@ def placed(rows: Any, decoded: bool = False) -> Rows:
     if name in ("f32", *SIXTEEN) and width % EDGE:
         raw, width = _widened(raw, -(-width // EDGE) * EDGE * size), -(-width // EDGE) * EDGE
     return Rows(name, raw if _fits(name, raw, width) else _copied(raw), width)
+
+
+def _together(rows: QuantArray) -> QuantArray:
+    """The rows, or a copy of those that lie apart; nobody else reads it, so nothing waits for it."""
+    if rows.strided.flags.c_contiguous:
+        return rows
+    return QuantArray(rows.format, rows.shape, rows.strided.copy())
 
 
 def _bytes_of(x: Any) -> Any:

@@ -9,7 +9,7 @@ from ..intrinsics import halves, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import ALL_LANES, g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
-from .block_products import LAST_PLACE, LIFT
+from .block_products import LAST_PLACE, LIFTS
 from .floats import pair_storer
 from .plan import EDGE, Plan
 from .softmax import LOG2_E, NEVER, power_of_two, reciprocal
@@ -103,7 +103,7 @@ def positions_writer(plan: Plan) -> Any:
     warps, threads, stats_at = plan.warps, plan.threads, 4 * plan.warps * EDGE * plan.sums_pitch
     store, put_pair, take_pair = pair_storer(), halves.put_pair, ptx.take_pair
     larger, fma, mul, base = ptx.larger, ptx.fma, ptx.mul, ptx.shared_base
-    whole = float32(2.0 ** (LAST_PLACE - LIFT))
+    whole = float32(2.0 ** (LAST_PLACE - LIFTS.get(plan.v, 0)))
 
     def eight(j: Any, o: Any, to: Any) -> None:
         for r in range(2):

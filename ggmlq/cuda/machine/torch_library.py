@@ -104,6 +104,7 @@ class TorchLibrary:
         if isinstance(outcome[0], Exception):
             raise outcome[0]
         cuda.current_stream(index).wait_stream(cuda.default_stream(index))
+        outcome[0].record_stream(cuda.current_stream(index))
         return outcome[0]
 
     def zeros(self, shape: Any, dtype: Any = np.float32) -> TorchArray:
