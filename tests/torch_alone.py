@@ -9,20 +9,20 @@ import threading
 import fake_driver
 import numpy as np
 
-torch, driver = fake_driver.put_all((12, 0))
+if __name__ == "__main__":  # pytest imports it, too, to look for examples
+    torch, driver = fake_driver.put_all((12, 0))
 
-import ggmlq as gq  # noqa: E402
-from ggmlq.base.devices import cuda_device, cuda_module  # noqa: E402
-from ggmlq.cuda.machine import serving  # noqa: E402
-from ggmlq.cuda.packed import on_host  # noqa: E402
-from ggmlq.formats import BLOCK_FORMATS  # noqa: E402
-from ggmlq.ops.layer_call import of_layer  # noqa: E402
-from ggmlq.ops.torch_context import as_torch_works  # noqa: E402
-from ggmlq.testing.blocks import random_blocks  # noqa: E402
+import ggmlq as gq
+from ggmlq.base.devices import cuda_device, cuda_module
+from ggmlq.cuda.machine import serving
+from ggmlq.cuda.packed import on_host
+from ggmlq.formats import BLOCK_FORMATS
+from ggmlq.ops.layer_call import of_layer
+from ggmlq.ops.torch_context import as_torch_works
+from ggmlq.testing.blocks import random_blocks
 
 FORMATS = 1  # whose packed weights a run restores
 N, K, E = 32, 256, 2
-library = serving.torch_library()
 KINDS = fake_driver.KINDS
 
 
@@ -169,4 +169,5 @@ def main(seed):
 
 
 if __name__ == "__main__":
+    library = serving.torch_library()
     main(int(sys.argv[1]))
