@@ -75,6 +75,9 @@ class Tensor:
     def data_ptr(self):
         return self.data.ctypes.data
 
+    def record_stream(self, stream):
+        """Nothing: memory is not given back here."""
+
     def is_contiguous(self):
         return bool(self.data.flags.c_contiguous)
 

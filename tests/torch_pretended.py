@@ -92,6 +92,7 @@ def pretend():
         setattr(torch, name, on_the_host(getattr(torch, name)))
     torch.Tensor.is_cuda, torch.Tensor.device = property(lambda self: True), property(lambda self: PLACE)
     torch.Tensor.get_device, torch.Tensor.to = (lambda self: 0), converted
+    torch.Tensor.record_stream = lambda self, stream: None
     stream = SimpleNamespace(cuda_stream=0, wait_stream=lambda other: None)
     facts = SimpleNamespace(
         name="pretended", major=CAPABILITY[0], minor=CAPABILITY[1], multi_processor_count=4,
