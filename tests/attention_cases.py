@@ -80,7 +80,7 @@ def of_heads(queries, fresh) -> Iterator[Case]:
 
 
 def of_options(case, fresh, counts) -> Iterator[Case]:
-    """What hides positions and changes scores, alone, with sinks, and with masks of any axes."""
+    """Options that hide positions or change scores: each alone, with sinks, and masks of any axes."""
     q, k, v = (
         fresh.standard_normal((3, 6, max(counts), 64)),
         cache(fresh, "q8_0", 3, 2, 700, 64),

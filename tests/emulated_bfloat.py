@@ -60,8 +60,8 @@ def products(warp, operands, active, split):
 
     Summed as tensor cores do: what is below the largest term by 25 bits is cut off, then what no float32 has.
     """
-    given = [[split(read(warp, r, np.uint32)) for r in listed(o)] for o in operands[1:3]]
-    a, b = (np.array(each, np.float64) for each in given)  # register, element, lane
+    pairs = [[split(read(warp, r, np.uint32)) for r in listed(o)] for o in operands[1:3]]
+    a, b = (np.array(each, np.float64) for each in pairs)  # register, element, lane
     a = a.reshape(2, 2, 2, 8, 4).transpose(1, 3, 0, 4, 2).reshape(16, 16)  # row, g; further, t, element
     b = b.reshape(2, 2, 8, 4).transpose(2, 0, 3, 1).reshape(8, 16)
     with np.errstate(all="ignore"):

@@ -129,11 +129,11 @@ def shift(warp, name, operands, active):
     by, bits = read(warp, operands[2], np.uint32), 8 * np.dtype(kind).itemsize
     a = read(warp, operands[1], kind)
     if name.startswith("shl"):
-        found = np.where(by < bits, a << np.minimum(by, bits - 1).astype(kind), 0).astype(kind)
+        shifted = np.where(by < bits, a << np.minimum(by, bits - 1).astype(kind), 0).astype(kind)
     else:
-        found = a >> np.minimum(by, bits - 1).astype(kind)
-        found = found if np.dtype(kind).kind == "i" else np.where(by < bits, found, 0).astype(kind)
-    write(warp, operands[0], found, active)
+        shifted = a >> np.minimum(by, bits - 1).astype(kind)
+        shifted = shifted if np.dtype(kind).kind == "i" else np.where(by < bits, shifted, 0).astype(kind)
+    write(warp, operands[0], shifted, active)
 
 
 @op("and.", "or.", "xor.", "not.")
@@ -190,8 +190,8 @@ def nearest(warp, name, operands, active):
 def prmt(warp, name, operands, active):
     both = np.stack([read(warp, o, np.uint32) for o in operands[1:3]], 1).view(np.uint8)
     picks = read(warp, operands[3], np.uint32)[:, None] >> (4 * np.arange(4, dtype=np.uint32)) & 7
-    found = np.take_along_axis(both, picks.astype(np.int64), 1)
-    write(warp, operands[0], np.ascontiguousarray(found).view(np.uint32)[:, 0], active)
+    picked = np.take_along_axis(both, picks.astype(np.int64), 1)
+    write(warp, operands[0], np.ascontiguousarray(picked).view(np.uint32)[:, 0], active)
 
 
 @op("lop3.b32")
@@ -308,12 +308,12 @@ def ld(warp, name, operands, active):
     kind, to, at = kind_of(name), listed(operands[0]), place(warp, operands[1])
     size = np.dtype(kind).itemsize
     assert (at[active] % (size * len(to)) == 0).all(), f"{name} is not aligned"
-    found = together(warp, name, at[active], size * len(to))
+    span = together(warp, name, at[active], size * len(to))
     for i, register in enumerate(to):
         value = np.zeros(32, kind)
-        if found is not None:
-            places = (found[1] + size * i)[:, None] + np.arange(size)
-            value[active] = found[0][places].view(kind)[:, 0]
+        if span is not None:
+            places = (span[1] + size * i)[:, None] + np.arange(size)
+            value[active] = span[0][places].view(kind)[:, 0]
         else:
             for lane in np.flatnonzero(active):
                 value[lane] = bytes_at(warp, name, int(at[lane]) + size * i, size).view(kind)[0]
@@ -329,12 +329,12 @@ def st(warp, name, operands, active):
     kind, values, at = kind_of(name), listed(operands[1]), place(warp, operands[0])
     size = np.dtype(kind).itemsize
     assert (at[active] % (size * len(values)) == 0).all(), f"{name} is not aligned"
-    found = together(warp, name, at[active], size * len(values))
+    span = together(warp, name, at[active], size * len(values))
     for i, register in enumerate(values):
         value = read(warp, register, kind)
-        if found is not None:
-            places = (found[1] + size * i)[:, None] + np.arange(size)
-            found[0][places] = np.ascontiguousarray(value[active]).view(np.uint8).reshape(-1, size)
+        if span is not None:
+            places = (span[1] + size * i)[:, None] + np.arange(size)
+            span[0][places] = np.ascontiguousarray(value[active]).view(np.uint8).reshape(-1, size)
             continue
         for lane in np.flatnonzero(active):
             bytes_at(warp, name, int(at[lane]) + size * i, size)[:] = value[lane : lane + 1].view(np.uint8)

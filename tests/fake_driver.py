@@ -202,7 +202,7 @@ def by_numpy(work):
 
 
 class Parameter(Tensor):
-    """Of a layer."""
+    """A tensor that a layer holds as its weight."""
 
 
 def allocated(values, dtype):

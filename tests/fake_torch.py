@@ -82,7 +82,7 @@ class Tensor:
 
 
 class Parameter(Tensor):
-    """Of a layer."""
+    """A tensor that a layer holds as its weight."""
 
 
 class Other(Tensor):

@@ -27,9 +27,9 @@ def card(monkeypatch):
     state = put_emulated(monkeypatch)
 
     def asarray(x, dtype=None):
-        found = on_device(np.asarray(x, dtype))
-        state.memory.add(found)
-        return found
+        array = on_device(np.asarray(x, dtype))
+        state.memory.add(array)
+        return array
 
     state.cupy.asarray, state.cupy.clip = asarray, np.clip
     state.cupy.broadcast_to = np.broadcast_to

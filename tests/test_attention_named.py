@@ -33,17 +33,17 @@ def on_cpu(scores, v, parts):
     """One row, position by position: halves are added to a sum of halves."""
     halves = v.dtype == H
     values = decoded(v)
-    kept = half if halves else np.asarray
+    rounded = half if halves else np.asarray
     states = []
     for span in np.array_split(np.arange(len(scores)), parts):
         top, total, acc = F(-np.inf), F(0), np.zeros(values.shape[1], F)
         for i in span:
             if scores[i] > top:
                 shrink, weight = np.exp(top - scores[i]), F(1)
-                top, acc = scores[i], kept(acc * shrink)
+                top, acc = scores[i], rounded(acc * shrink)
             else:
                 shrink, weight = F(1), np.exp(scores[i] - top)
-            acc = kept(acc + values[i] * weight)
+            acc = rounded(acc + values[i] * weight)
             total = total * shrink + weight
         states.append((top, total, acc))
     top = max(one[0] for one in states)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from pathlib import Path
 from typing import Any, TypeAlias
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -33,6 +34,15 @@ def declare(
 def add_json(parser: argparse.ArgumentParser, about: str = "print JSON") -> None:
     """Declare ``--json`` for a command."""
     parser.add_argument("--json", action="store_true", help=about)
+
+
+def add_text(parser: argparse.ArgumentParser, prompt: str) -> argparse._MutuallyExclusiveGroup:
+    """Declare where a model's text comes from, one of three; ``prompt`` is the help of ``--prompt``."""
+    text = parser.add_mutually_exclusive_group()
+    text.add_argument("--prompt", metavar="TEXT", help=prompt)
+    text.add_argument("--file", type=Path, metavar="F", help="a file with it")
+    text.add_argument("--tokens", type=count, metavar="N", help="N random tokens instead")
+    return text
 
 
 def add_force(parser: argparse.ArgumentParser, target: str = "OUT") -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from ._options import Commands, add_json, count, declare
+from ._options import Commands, add_json, add_text, count, declare
 
 SUMMARY = "show what keys and values in few bits cost attention"
 ABOUT = """\
@@ -25,10 +23,7 @@ def add(commands: Commands) -> None:
     """Declare ``ggmlq cache-error`` with its options and examples."""
     parser = declare(commands, "cache-error", "models", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("path", metavar="FILE", help="a model as GGUF, or an .npz with q, k and v")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--prompt", metavar="TEXT", help="the text that the model reads")
-    what.add_argument("--file", type=Path, metavar="F", help="a file with it")
-    what.add_argument("--tokens", type=count, metavar="N", help="N random tokens instead")
+    what = add_text(parser, "the text that the model reads")
     what.add_argument(
         "--causal", action="store_true", help="of arrays: the last query is at the last position"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ._options import Commands, add_json, count, declare
+from ._options import Commands, add_json, add_text, count, declare
 
 SUMMARY = "run a model: text in, text out, or its quality on a text"
 ABOUT = """\
@@ -26,10 +26,7 @@ def add(commands: Commands) -> None:
     """Declare ``ggmlq run`` with its options and examples."""
     parser = declare(commands, "run", "models", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("model", metavar="MODEL", help="a GGUF file")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--prompt", metavar="TEXT", help="the beginning of the text")
-    what.add_argument("--file", type=Path, metavar="F", help="a file with it")
-    what.add_argument("--tokens", type=count, metavar="N", help="N random tokens instead")
+    what = add_text(parser, "the beginning of the text")
     what.add_argument("--chat", action="store_true", help="a conversation, a line at a time (needs Jinja2)")
     parser.add_argument("--generate", type=_number, metavar="N", help="the most tokens of an answer (256)")
     parser.add_argument(
