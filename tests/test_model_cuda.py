@@ -295,7 +295,8 @@ def test_a_talk(card, fresh, tmp_path):
         assert len(talk.cache) == len(talk.tokens) == 9 + min(end, 7)
         assert talk.said.tokens == min(end, 7)
         talk.hear([*tokens, 5])
-        assert list(talk.answer(2)) == list(m.generate([*tokens, 5], 2))
+        more = list(m.generate([*tokens, 5], 2))
+        assert list(talk.answer(2)) == more[: next((i for i, word in enumerate(more) if word in stop), 2)]
 
 
 def test_graphs_whose_memory_was_given_back(card, fresh, tmp_path):
