@@ -16,6 +16,7 @@ from ggmlq.faults import NODES, diagnose_node
 from ggmlq.faults.nodes.imitate import MAKERS
 from ggmlq.llama.captured import Node
 from ggmlq.reference.nodes import NOT_COVERED, OPERATIONS, PRODUCTS, Number, freedoms
+from ggmlq.reference.nodes.number import LARGEST
 
 # Every operation of ggml's enum (ggml 0.25.3), its unary and its gated ones: an independent list.
 GGML = [
@@ -213,6 +214,27 @@ def test_quick_functions_are_granted_to_gpus_alone():
     assert reference.node("TANH", [x]).wrong(y).any()
     with freedoms(quick=True):
         assert not reference.node("TANH", [x]).wrong(y).any()
+
+
+def test_a_gpu_masks_with_the_least_float(fresh):
+    x = fresh.standard_normal((1, 2, 5, 7)).astype(np.float32)
+    hidden = np.triu(np.ones((5, 7), np.bool_), 3)
+    infinite, least = np.where(hidden, -np.inf, x), np.where(hidden, x - np.float32(LARGEST), x)
+    for y, on_a_cpu, on_a_gpu in ((infinite, True, True), (least, False, True), (x, False, False)):
+        assert reference.node("DIAG_MASK_INF", [x], {"past": 2}).wrong(y).any() != on_a_cpu
+        with freedoms(quick=True):
+            assert reference.node("DIAG_MASK_INF", [x], {"past": 2}).wrong(y).any() != on_a_gpu
+
+
+def test_a_gpu_may_multiply_in_tf32(fresh):
+    a, b = (fresh.standard_normal((1, 1, 40, n)).astype(np.float32) for n in (9, 5))
+    short = [
+        (v.view(np.uint32) + np.uint32(1 << 12) & ~np.uint32((1 << 13) - 1)).view(np.float32) for v in (a, b)
+    ]
+    y = np.einsum("zsnm,zsnp->zspm", *(v.astype(np.float64) for v in short)).astype(np.float32)
+    assert reference.node("OUT_PROD", [a, b]).wrong(y).any()
+    with freedoms(quick=True):
+        assert not reference.node("OUT_PROD", [a, b]).wrong(y).any()
 
 
 # --- right results, by formulas of this file ------------------------------------------------------

@@ -116,7 +116,8 @@ def ssm_scan(seed: int) -> Iterator[OpCase]:
     for width, dim, heads, groups, tokens, sequences, scalar in (
         (16, 1, 20, 1, 5, 2, False), (64, 16, 8, 1, 4, 1, True), (128, 16, 8, 4, 7, 2, True),
         (20, 4, 6, 2, 3, 1, True), (16, 8, 3, 3, 2, 3, True), (128, 64, 4, 2, 1, 1, True),
-        (16, 1, 33, 1, 3, 1, False),        (100, 5, 5, 1, 2, 2, True),
+        (16, 1, 33, 1, 3, 1, False), (100, 5, 5, 1, 2, 2, True), (16, 1, 128, 1, 5, 2, False),
+        (16, 1, 256, 1, 1, 3, False), (256, 32, 3, 1, 9, 1, True),
     ):  # fmt: skip
         s = Sketch()
         state, x = s.leaf(width, dim, heads, sequences), s.leaf(dim, heads, tokens, sequences)

@@ -73,6 +73,11 @@ def conts(seed: int) -> Iterator[OpCase]:
         s = Sketch()
         s.call("cont", "t", s.call("permute", "tiiii", s.leaf(17, 5, 3, 2), *order))
         yield s.case("CONT", f"ne=[17,5,3,2], f32, axes to {list(order)}", seed)
+    for order in ((1, 2, 0, 3), (2, 0, 1, 3), (1, 0, 2, 3)):  # many planes: a GPU's block takes several
+        for kind in ("f32", "f16"):
+            s = Sketch()
+            s.call("cont", "t", s.call("permute", "tiiii", s.leaf(70, 66, 19, type=kind), *order))
+            yield s.case("CONT", f"ne=[70,66,19,1], {kind}, axes to {list(order)}", seed)
 
 
 def dups(seed: int) -> Iterator[OpCase]:

@@ -17,7 +17,7 @@ from ...arrays.array import QuantArray
 from ...errors import ShapeError
 from ...formats import FORMATS
 from ...formats.scalars import bfloat16_bits
-from .number import UNIT, Number, quick
+from .number import LARGEST, UNIT, Number, quick
 from .registry import Call, oracle, repeated
 from .result import Mask, Result, copied, settled
 
@@ -296,8 +296,15 @@ def diag(c: Call) -> Result:
 
 @oracle("DIAG_MASK_INF", "DIAG_MASK_ZERO", sources=1, words="past:i", rowwise=False)
 def diag_mask(c: Call) -> Result:
-    """Elements above the diagonal, from a column on, replaced by minus infinity or zero."""
+    """Elements above the diagonal, from a column on, replaced by minus infinity or zero.
+
+    GPUs take the largest float32 off instead: softmax makes zero of either.
+    """
     x = c.array(0)
     row, column = np.ogrid[: x.shape[-2], : x.shape[-1]]
-    hidden = -np.inf if c.op.endswith("INF") else 0.0
-    return copied(np.where(column > row + c.params["past"], hidden, x))
+    hidden, infinite = column > row + c.params["past"], c.op.endswith("INF")
+    value = np.where(hidden, -np.inf if infinite else 0.0, x)
+    if not (infinite and quick()):
+        return copied(value)
+    lowered = x.astype(np.float32) - np.float32(LARGEST)
+    return Result(value, np.zeros(x.shape), accepts=lambda y: (y == value) | hidden & (y == lowered))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...errors import UnsupportedError
 from .copies import converted
-from .number import UNIT, Number, Wide, contract, half_step
+from .number import TF32, UNIT, Number, Wide, contract, half_step, quick
 from .registry import Call, oracle
 from .result import Result, copied, settled
 
@@ -247,8 +247,9 @@ def timestep_embedding(c: Call) -> Result:
 
 @oracle("OUT_PROD", rowwise=False)
 def out_prod(c: Call) -> Result:
-    """Sums over n of a [.., n, M] times b [.., n, P]: [.., P, M]."""
+    """Sums over n of a [.., n, M] times b [.., n, P]: [.., P, M]. GPUs may multiply in TF32."""
     a, b = c.array(0).astype(np.float64), c.array(1).astype(np.float64)
     for axis in (0, 1):
         a = a.repeat(b.shape[axis] // a.shape[axis], axis=axis)
-    return settled(contract("zsnm,zsnp->zspm", a, b, a.shape[-2]), c.kind)
+    rounded = [Number(v, TF32 * np.abs(v)) if quick() else v for v in (a, b)]
+    return settled(contract("zsnm,zsnp->zspm", *rounded, a.shape[-2]), c.kind)

@@ -27,6 +27,8 @@ SMALLEST = 2.0**-126  # below it a GPU may flush to zero
 LARGEST = 3.4028234663852886e38
 SPREAD = 4  # times sqrt(n): random roundings need 1, structured data up to 3
 QUICK = 2.0**-21  # absolute error of quick sin, cos and log of GPUs
+QUICK_TURN = 4 * UNIT  # and of an angle, relative: as turns it is a rounded product with a rounded constant
+TF32 = 2.0**-11  # a GPU's tensor cores round float32 to so many bits
 TANH = 2.0**-10.9  # relative error of a GPU's quick tanh
 
 
@@ -149,10 +151,11 @@ class Number:
     def expm1(self) -> Number:
         """The exponential less one."""
         value = np.expm1(self.value)
-        lost = (2.4 * np.abs(np.clip(self.value, -104, 89)) + 4) * UNIT if quick() else 4 * UNIT
         grown = np.expm1(np.minimum(self.error, 80.0))
-        size = np.exp(self.value) if quick() else np.abs(value)
-        return Number(value, np.exp(self.value) * grown + lost * size)
+        lost = 4 * UNIT * np.abs(value)
+        if quick():  # as exp(x) - 1
+            lost = lost + (2.4 * np.abs(np.clip(self.value, -104, 89)) + 4) * UNIT * np.exp(self.value)
+        return Number(value, np.exp(self.value) * grown + lost)
 
     def log(self) -> Number:
         """The logarithm of each."""
@@ -178,7 +181,7 @@ class Number:
     def _wave(self, value: Wide) -> Number:
         error = self.error + 2 * UNIT
         if quick():
-            error = error + QUICK + 2 * UNIT * np.abs(self.value)
+            error = error + QUICK + QUICK_TURN * np.abs(self.value)
         return Number(value, np.minimum(error, 2.0))
 
     def tanh(self) -> Number:
