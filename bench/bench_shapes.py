@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module
 import ggmlq as gq
 from bench.bench_engine import FORMATS, Bench, Cell, facts
 from bench.on_card import bandwidth
-from ggmlq.cuda.linear import r13_gemv
+from ggmlq.cuda.linear import _gemv, r13_gemv, r17_gemv_int16
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.dispatch.ladder import choose, rungs
@@ -43,6 +43,7 @@ from ggmlq.testing import results
 
 COLUMNS = (896, 2560, 3584, 4096, 5120, 8192, 11008, 18944, 28672, 151936)  # N
 LENGTHS, LARGEST = (2560, 4096, 5120, 13824, 14336), 30000  # K; N from which there is but one K
+GEMV = r13_gemv.__name__, r17_gemv_int16.__name__
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 200, 256, 333, 512, 777, 2048, 4096)
 TENSORS, SIX_BITS = 790e6, 1.15  # operations of a microsecond
 WHAT = (
@@ -117,7 +118,7 @@ def compiled(names: set[str], formats: set[str]) -> None:
     tasks = []
     for name, i in ahead.kernels_of(modules, formats):
         module, case = name.rpartition(".")[0], FAMILIES[name].cases[i]
-        if module not in modules or (module == r13_gemv.__name__ and not _has_room(*case)):
+        if module not in modules or (module in GEMV and not _has_room(*case)):
             continue
         kernel = FAMILIES[name].make(*case)
         if kernel.origin is None:
@@ -129,7 +130,7 @@ def compiled(names: set[str], formats: set[str]) -> None:
 
 def _has_room(fmt: BlockFormat, columns: int, span: int, small: bool, fragment_rows: int) -> bool:
     """True where this card has room for so large a stage of ``cuda:gemv``."""
-    return r13_gemv.stage_for(layout_of(fmt), columns, small, fragment_rows).span == span
+    return _gemv.stage_for(layout_of(fmt), columns, small, fragment_rows).span == span
 
 
 def numbers(text: str) -> tuple[int, ...]:

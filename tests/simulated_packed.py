@@ -57,9 +57,9 @@ def packed(blocks, fmt):
 
 def values_read(fragments, fmt):
     """The values [rows, columns] that a product reads from fragments, in float64; a block of threads is a
-    warp.
+    warp. Codes as bytes are held against codes as floats.
     """
-    from ggmlq.cuda.packed import codes, scales
+    from ggmlq.cuda.packed import byte_codes, codes, scales
     from ggmlq.cuda.packed.layout import layout_of
 
     layout = layout_of(fmt)
@@ -67,6 +67,8 @@ def values_read(fragments, fmt):
     READ.bytes = fragments.reshape(-1)
     unpack_step, load_words = codes.step_unpacker(layout), codes.word_loader(layout)
     load_scales, sizes = scales.scale_loader(layout), codes.buffer_sizes(layout)
+    as_bytes = byte_codes.serves(layout)
+    unpack_bytes = byte_codes.byte_unpacker(layout) if as_bytes else None
     found = np.full((16 * count, 64 * steps), np.nan)
 
     def read(found):
@@ -78,8 +80,14 @@ def values_read(fragments, fmt):
         for s in range(4):
             a = [None] * 4
             unpack_step(words, s, a, np.uint32(0))
+            if as_bytes:
+                unpack_bytes(words, s, a_bytes := [None] * 2, 0, np.uint32(0))
             for r in range(4):
                 pair = np.array([int(a[r]) << 16 & 0xFFFFFFFF, int(a[r]) & 0xFFFF0000], np.uint32)
+                if as_bytes:
+                    byte = np.array([int(a_bytes[r % 2]) & 0xFFFFFFFF], np.uint32).view(np.int8)
+                    of_pair = byte[r // 2 :: 2] + np.float32(byte_codes.lowest_byte(layout))
+                    assert np.array_equal(of_pair, pair.view(np.float32))
                 i, row = r % 2 * layout.scales + 16 * s // layout.run, 16 * fragment_row + g + 8 * (r % 2)
                 value = pair.view(np.float32) * np.float64(made[i])
                 if layout.has_offset:

@@ -13,7 +13,7 @@ import pytest
 import ggmlq as gq
 from ggmlq import doctor
 from ggmlq.cuda.cost import choice
-from ggmlq.cuda.linear import r13_gemv, r14_mma_bf16
+from ggmlq.cuda.linear import _gemv, r14_mma_bf16
 from ggmlq.cuda.machine import coverage, device
 from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.dispatch import ladder, measured
@@ -349,8 +349,8 @@ def test_older_gpus_have_registers_for_fewer_fragments(table, monkeypatch):
     for capability, span in (((9, 0), 2), ((8, 6), 1)):
         card = replace(H200, capability=capability)
         monkeypatch.setattr(device, "card", lambda card=card: card)
-        assert r13_gemv.stage_for(layout_of(fmt), 32).span == span
-        assert r13_gemv.stage_for(layout_of(fmt), 16).span == 2
+        assert _gemv.stage_for(layout_of(fmt), 32).span == span
+        assert _gemv.stage_for(layout_of(fmt), 16).span == 2
 
 
 def test_a_gpu_that_refuses_all_that_was_measured():

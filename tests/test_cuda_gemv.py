@@ -16,7 +16,7 @@ from ggmlq.cuda.activations import floats
 from ggmlq.cuda.cost.gemv import GemvShape, GemvSplit, best_split
 from ggmlq.cuda.gemv.clusters import ALONE, SplitBlocks
 from ggmlq.cuda.gemv.stages import FOUR, ROOMY, TWO, GemvStage, columns_of, kinds_of
-from ggmlq.cuda.linear import r13_gemv
+from ggmlq.cuda.linear import _gemv
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.cuda.packed.pack import PackedWeights
@@ -25,7 +25,10 @@ from ggmlq.formats import BLOCK_FORMATS
 from ggmlq.testing.cases import weights
 from ggmlq.testing.rows import rows
 
-RUNG = next(each for each in gq.kernels(device="cuda") if each.name == "cuda:gemv")
+RUNG, INT16 = (
+    next(each for each in gq.kernels(device="cuda") if each.name == name)
+    for name in ("cuda:gemv", "cuda:gemv_int16")
+)
 CASES = [  # M, N, K, blocks
     (1, 70, 768, SplitBlocks(3, 1)),
     (3, 33, 512, SplitBlocks(2, 2)),
@@ -65,16 +68,23 @@ def test_a_launch_of_wide_blocks(case, monkeypatch, fresh):
     )
 
 
-def assert_right(case, fragment_rows, monkeypatch, fresh):
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize("fragment_rows", [TWO, FOUR])
+@pytest.mark.parametrize("case", [CASES[0], WIDE[4], (1, 40, 32, ALONE), (1, 70, 448, ALONE)])
+def test_a_launch_with_integers(case, fragment_rows, monkeypatch, fresh):
+    assert_right(case, fragment_rows, monkeypatch, fresh, INT16)
+
+
+def assert_right(case, fragment_rows, monkeypatch, fresh, rung=RUNG):
     m, n, _, blocks = case
     kind = "powers_of_two" if case in SHORT else "normal"
     state, host, q, x = operands(case, kind, monkeypatch, fresh)
     y = on_device(np.full((m + 2, n), np.nan, np.float32))
     state.memory.add(y)
-    RUNG.launch(x, q, y[1:-1], split=GemvSplit(fragment_rows, blocks))
+    rung.launch(x, q, y[1:-1], split=GemvSplit(fragment_rows, blocks))
     assert np.isnan(y[[0, -1]]).all(), "written past its outputs"
-    wrong = np.abs(np.asarray(y[1:-1]) - gq.reference.linear(np.asarray(x), host, "bf16x"))
-    assert (wrong <= gq.reference.bound(np.asarray(x), host, "bf16x")).all()
+    wrong = np.abs(np.asarray(y[1:-1]) - gq.reference.linear(np.asarray(x), host, rung.arithmetic))
+    assert (wrong <= gq.reference.bound(np.asarray(x), host, rung.arithmetic)).all()
 
 
 def operands(case, kind, monkeypatch, fresh):
@@ -84,7 +94,7 @@ def operands(case, kind, monkeypatch, fresh):
     fragments, layout = pack_q4_0(host)
     fragments, x = on_device(fragments), on_device(rows(kind, m, k, int(fresh.integers(1 << 30))))
     monkeypatch.setattr(floats, "cupy", lambda: state.cupy)
-    monkeypatch.setattr(r13_gemv, "packed_weights", lambda q: PackedWeights(fragments, layout))
+    monkeypatch.setattr(_gemv, "packed_weights", lambda q: PackedWeights(fragments, layout))
     monkeypatch.setattr(device, "older_than", lambda least: None)
     monkeypatch.setattr(device, "room", lambda: 227 << 10)
     for array in (fragments, x):
@@ -114,7 +124,7 @@ def test_wide_blocks_find_room():
     for fmt in BLOCK_FORMATS:
         for columns in columns_of(FOUR):
             for small in kinds_of(FOUR, columns):
-                stage = r13_gemv._stage_for(layout_of(fmt), columns, ROOMY, True, small, FOUR)
+                stage = _gemv.stage_in(layout_of(fmt), columns, ROOMY, True, small, FOUR)
                 assert stage.blocks * stage.shared <= ROOMY
                 assert stage.most_splits == (4 if small and columns <= 4 else 1)
 

@@ -44,7 +44,7 @@ and in each of its blocks, which stay on the card until all tiles are computed:
     warp_specialized/stream_k.py          sums of tiles that blocks share; cluster_split.py: within a cluster
 
 Up to 32 rows linear/r13_gemv.py comes first where its estimate is lower: each of its warps keeps fragments in
-flight for itself (gemv/stages.py), and all add up in the end.
+flight for itself (gemv/stages.py), and all add up in the end. One row is r17_gemv_int16.py's.
 
 A new kernel is a file in a ladder's folder and touches nothing else. Kernels that ``auto`` takes import no
 chapter of their ladder, so each chapter can be changed or dropped alone.

@@ -63,6 +63,8 @@ def rounded(values: NDArray[Any], kind: Float) -> Wide:
             return bits.view(np.float32).astype(np.float64)
         if kind.startswith("tf32"):
             return _ten_bits(values, cut=kind == "tf32-cut")
+        if kind == "int16":
+            return _integers(values)
         dtype = {"f64": np.float64, "f32": np.float32, "f16": np.float16}[kind]
         return values.astype(dtype).astype(np.float64)
 
@@ -75,6 +77,22 @@ def _ten_bits(values: NDArray[Any], *, cut: bool) -> Wide:
         bits[finite] += 0xFFF + (bits[finite] >> 13 & 1)
     bits[finite] &= np.uint32(0xFFFFE000)
     return values.astype(np.float64)
+
+
+def _integers(values: NDArray[Any]) -> Wide:
+    """Multiples of 2**-13 of the power of two that the largest of 32 reaches, ties to even; 2**-126 at least.
+
+    Where one of the 32 is not finite, all are NaN.
+    """
+    values = np.asarray(values, np.float32).astype(np.float64)
+    columns = values.shape[-1]
+    runs = np.zeros((*values.shape[:-1], -(-columns // 32) * 32))
+    runs[..., :columns] = values
+    runs = runs.reshape(*values.shape[:-1], -1, 32)
+    largest = np.abs(runs).max(axis=-1, keepdims=True)
+    unit = np.ldexp(1.0, np.maximum(np.frexp(np.where(np.isfinite(largest), largest, 0.0))[1] - 14, -126))
+    integers: Wide = np.where(np.isfinite(largest), np.rint(runs / unit) * unit, np.nan)
+    return integers.reshape(*values.shape[:-1], -1)[..., :columns]
 
 
 def weights(q: QuantArray, arithmetic: str | Rule) -> Weights:

@@ -21,6 +21,7 @@ ARITHMETICS = {
     "tf32": "activations and decoded weights rounded to 10 bits of fraction, as cuBLAS does with float32",
     "tf32-cut": "the same cut off, as tensor cores read float32: llama.cpp on CUDA, 4 to 16 rows",
     "bf16x": "activations rounded to bfloat16; weights exact",
+    "int16x": "activations rounded to 16-bit integers times a power of two for each 32; weights exact",
     "bf16s": "activations, decoded weights and, before them, their scales rounded to bfloat16",
     "q8": "activations as 8-bit codes, 32 to a float32 scale; exact block sums",
     "ggml-ref": "ggml's portable C: activations as q8_0, q8_1 or q8_K by the reference encoders",
@@ -33,7 +34,7 @@ ARITHMETICS = {
 # In these one type is multiplied; others look the same in halves or in ggml-cpu, which come first.
 ONE_TYPE = {"tf32": "f32", "tf32-cut": "f32", "ggml-cpu-fp16": "f16"}
 
-Float = Literal["f64", "f32", "f16", "bf16", "tf32", "tf32-cut"]
+Float = Literal["f64", "f32", "f16", "bf16", "tf32", "tf32-cut", "int16"]
 Kept = Literal["half", "float"]
 KeptScale = Literal["half", "float", "bf16"]
 
@@ -88,6 +89,7 @@ FLOATS = {
     "tf32": Rule(floats="tf32", weights="tf32"),
     "tf32-cut": Rule(floats="tf32-cut", weights="tf32-cut"),
     "bf16x": Rule(floats="bf16", weights="f64"),
+    "int16x": Rule(floats="int16", weights="f64"),
     "bf16s": Rule(floats="bf16", weights="bf16", scales="bf16"),
 }
 

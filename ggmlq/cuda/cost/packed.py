@@ -1,4 +1,4 @@
-"""Estimates of the time of products of packed weights on Hopper: cuda:gemv against cuda:warp_specialized.
+"""Estimates of the time of products of packed weights on Hopper: the two gemv against cuda:warp_specialized.
 
 Constants were fitted on an H100 (bench/notes/choice.md); multiprocessors and memory are those of the card.
 A bad estimate makes nothing wrong, only slower.
@@ -10,12 +10,14 @@ from typing import NamedTuple
 
 from ...dispatch.card import Card
 from ..gemv.stages import COLUMNS
+from ..packed import byte_codes
 from ..packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, PackedLayout
 from ..warp_specialized.tile import UNIT_FRAGMENTS
 from . import warp_specialized
 from .gemv import GemvShape, best_split
 
 WARP_SPECIALIZED_US = 3.0  # to make the first x_tiles, to start, to write
+INT16 = 0.92  # the time of cuda:gemv_int16 beside cuda:gemv: 0.86 to 0.97 (bench/notes/gemv.md)
 
 
 class PackedShape(NamedTuple):
@@ -47,4 +49,6 @@ def estimates(shape: PackedShape) -> dict[str, float]:
     us = {"cuda:warp_specialized": warp_specialized_us(shape)}
     if shape.m <= COLUMNS[-1]:
         us["cuda:gemv"] = gemv_us(shape)
+    if shape.m == 1 and byte_codes.serves(shape.layout):
+        us["cuda:gemv_int16"] = INT16 * us["cuda:gemv"]
     return us

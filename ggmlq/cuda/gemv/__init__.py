@@ -1,9 +1,11 @@
-"""The parts of cuda:gemv, the kernel for few rows of activations, which reads packed weights once.
+"""The parts of cuda:gemv and cuda:gemv_int16, kernels for few rows of activations; both read packed weights.
 
     stages.py     a warp's stages in shared memory: sizes, copies into them, activations out of them
     clusters.py   small blocks that split the columns of a tile among the blocks of a cluster
     by_runs.py    up to four rows of activations: the spare columns of ``mma`` serve other runs
+    digits.py     one row of activations as integers of two bytes each
     experts.py    stages and epilogue of expert products, whose rows a list of uses names
 
-The kernels are linear/r13_gemv.py and expert_linear/r4_gemv.py; cost/gemv.py estimates how long they take.
+The kernels are linear/r13_gemv.py, r17_gemv_int16.py and expert_linear/r4_gemv.py; cost/gemv.py estimates how
+long they take.
 """

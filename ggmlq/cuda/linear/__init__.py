@@ -7,6 +7,8 @@
     r11          the library again, with bfloat16
     r12 to r15   packed weights: the wide operand, few rows, many rows, Hopper's instructions
     r16          packed weights by blocks that stay: a producer warp, consumer warpgroups
+    r17          one row: activations as integers, codes as bytes
+    _gemv.py     the frame of r13 and r17, and their launch
     _cublas.py   the slabs that r7 and r11 decode and multiply
     _tiled.py    the launch of r14 and r15
     chapters/    the techniques of r16 and its neighbours, each alone

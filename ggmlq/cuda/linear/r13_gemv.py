@@ -25,50 +25,20 @@ from functools import cache
 from typing import Any
 
 from ...arrays.array import QuantArray
-from ...dispatch.card import older_than, too_small_for
 from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
 from ...dispatch.problems import Linear
-from ...formats import BlockFormat
-from ..activations.floats import narrowed
-from ..activations.x_tiles import readable_rows
-from ..cost import gemv as cost
-from ..epilogue.results import KIND_NUMBERS, result_of
-from ..gemv import by_runs, clusters
-from ..gemv.by_runs import MAX_COLUMNS
-from ..gemv.stages import (
-    COLUMNS,
-    FLOATS,
-    FOUR,
-    LEAST,
-    SPANS,
-    TWO,
-    WIDE,
-    GemvStage,
-    activation_loader,
-    columns_of,
-    fetchers,
-    kinds_of,
-)
-from ..intrinsics import bf16x2, dependent_launch, ptx
+from ..cost.gemv import GemvSplit
+from ..gemv import by_runs
+from ..gemv.stages import COLUMNS, FOUR, TWO, GemvStage, activation_loader, columns_of, kinds_of
+from ..intrinsics import bf16x2
 from ..intrinsics.atoms import inlined
-from ..intrinsics.lane import g_and_t, opaque_zero, warp_and_lane
-from ..intrinsics.language import cuda, float32, uint32, uint64
-from ..machine import device
+from ..intrinsics.language import cuda, float32, uint32
 from ..machine.launch import Kernel, family
 from ..packed.codes import buffer_sizes
-from ..packed.layout import ROWS, PackedLayout, layout_of, layouts
+from ..packed.layout import PackedLayout, layouts
 from ..packed.operand import activation_summer, fragment_operand
-from ..packed.pack import LONGEST, packed_weights
-from ..rings.ring import offset_advancer
-
-
-def spans(layout: PackedLayout, columns: int, newer: bool = True) -> tuple[int, ...]:
-    """The numbers of fragments of a row that a stage may have, the largest first.
-
-    32 rows leave no registers for two of them where there are offsets, or on older GPUs.
-    """
-    return SPANS[1:] if columns > 16 and (layout.has_offset or not newer) else SPANS
+from ._gemv import gemv_kernel, multiply_rows, refuses_rows, spans
 
 
 @cache
@@ -144,35 +114,6 @@ def fragment_multiplier(stage: GemvStage) -> Any:
     return multiply
 
 
-@cache
-def epilogue(stage: GemvStage) -> Any:
-    """The device function that adds up the sums of the warps, the first warp first, and stores outputs."""
-    columns, tiles, stride, twice = stage.columns, stage.tiles, stage.sums, stage.fragment_rows > TWO
-    share, base, put_float = clusters.cluster_epilogue(stage), ptx.shared_base, bf16x2.put_float
-
-    @inlined
-    def put(sums: Any, pair: Any, warp: Any, g: Any, t: Any) -> None:
-        for i in range(8 * tiles):  # rows g, g + 8 of a fragment row, columns 2 t, 2 t + 1 of a tile
-            row = g + uint32(pair * TWO * ROWS + i // (4 * tiles) * ROWS + i // 2 % 2 * 8)
-            column = uint32(i // 4 % tiles * 8 + i % 2) + t * uint32(2)
-            if column < uint32(columns):
-                at = (warp * uint32(columns) + column) * uint32(stride) + row
-                put_float(base() + at * uint32(4), sums[pair * 8 * tiles + i])
-
-    @inlined
-    def finish(sums: Any, result: Any, row0: Any, rank: Any, splits: Any, m: Any, n: Any) -> None:
-        warp, lane = warp_and_lane()
-        g, t = g_and_t(lane)
-        if t * uint32(2) < uint32(columns):
-            put(sums, 0, warp, g, t)
-            if twice:
-                put(sums, 1, warp, g, t)  # one loop over all would not be unrolled
-        cuda.syncthreads()
-        share(result, row0, rank, splits, m, n)
-
-    return finish
-
-
 @family(
     lambda: (
         (layout, columns, span, small, fragment_rows)
@@ -186,109 +127,13 @@ def epilogue(stage: GemvStage) -> Any:
 def kernel(layout: PackedLayout, columns: int, span: int, small: bool, fragment_rows: int) -> Kernel:
     """The kernel for up to ``columns`` rows of activations, of small blocks or of lone ones."""
     stage = GemvStage(layout, columns, span, small, fragment_rows)
-    length, count, size = stage.length, stage.count, stage.size
-    ahead, end, ring, after = count - 1, (count - 1) * length, count * length, offset_advancer(count, length)
-    warps, sum_count, by_run = stage.warps, stage.numbers, by_runs.serves(stage)
-    gather = by_runs.gatherer(stage)
-    (fetch_weights, fetch_activations), finish = fetchers(stage), epilogue(stage)
-    multiply = by_runs.multiplier(stage) if by_run else multiplier(stage)
-    base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
-    let_start, wait_for_predecessor = (
-        dependent_launch.let_successor_start, dependent_launch.wait_for_predecessor
-    )  # fmt: skip
-    place, rows = clusters.warp_placer(stage), stage.rows
-
-    def gemv(
-        fragments: Any,  # uint8 [fragment rows, spans, fragments of a span, fragment]
-        x: Any, x_kind: Any,  # [m, k], of a kind by its place in KINDS; no float32 from 9 rows on
-        y: Any, y_kind: Any, bias: Any, bias_kind: Any,  # of y [m, n]: epilogue/results.py
-        m: Any, n: Any, k: Any, spans: Any, splits: Any,
-    ) -> None:  # fmt: skip
-        warp, lane = warp_and_lane()
-        tile, rank, first, stride = place(warp, splits)
-        apart = uint64(spans) * uint64(size)
-        w_at = fragments + uint64(tile) * uint64(fragment_rows) * apart
-        warp_at = uint32(base() + uint32(warp * uint32(ring)) + opaque_zero(spans))
-        sums = cuda.local.array(sum_count, float32)
-        for i in range(sum_count):
-            sums[i] = float32(0)
-        let_start()
-        for i in range(ahead):
-            span = uint32(first + uint32(stride * uint32(i)))
-            if span < spans:
-                fetch_weights(uint32(warp_at + uint32(i * length)), lane, w_at, apart, span)
-        wait_for_predecessor()  # it may have made x, or read y
-        for i in range(ahead):
-            span = uint32(first + uint32(stride * uint32(i)))
-            if span < spans:
-                fetch_activations(uint32(warp_at + uint32(i * length)), lane, x, x_kind, span, m, k)
-            commit()
-        to, here, span = uint32(end), uint32(0), first
-        while span < spans:
-            wait()
-            cuda.syncwarp()  # the stage has arrived for all lanes; none reads the one to fill
-            later = uint32(span + uint32(stride * uint32(ahead)))
-            if later < spans:
-                fetch_weights(uint32(warp_at + to), lane, w_at, apart, later)
-                fetch_activations(uint32(warp_at + to), lane, x, x_kind, later, m, k)
-            commit()
-            multiply(uint32(warp_at + here), lane, x_kind, sums, opaque_zero(spans))
-            to, here = after(to), after(here)
-            span = uint32(span + stride)
-        if by_run:
-            gather(sums)
-        cuda.syncthreads()  # the rings are free
-        result = (y, y_kind, bias, bias_kind)
-        finish(sums, result, uint32(tile * uint32(rows)), rank, splits, m, n)
-
-    parameters = (uint64, uint64, uint32, uint64, uint32, uint64, uint32) + (uint32,) * 5
-    name = f"gemv of {layout.name}, up to {columns} rows, {span} fragments a stage{', small blocks' * small}"
-    name += f", {rows} rows of weights" * (fragment_rows > TWO)
-    least = WIDE if small or fragment_rows > TWO or (columns > 16 and span > 1) else LEAST
-    sizes: dict[str, Any] = {"threads": 32 * warps, "shared": stage.shared, "least": least}
-    return Kernel(name, gemv, *parameters, early=True, blocks=stage.blocks, max_blocks=stage.blocks, **sizes)
-
-
-def rows_for(m: int, kind: str) -> int:
-    """The rows that a kernel for m rows of a kind of floats is made for, at least."""
-    return FLOATS + 1 if MAX_COLUMNS < m <= FLOATS and kind != "float32" else m
-
-
-def stage_for(layout: PackedLayout, m: int, small: bool = False, fragment_rows: int = TWO) -> GemvStage:
-    """The stage of the kernel for ``m`` rows: the largest that this GPU has room for, if there is one."""
-    return _stage_for(layout, m, device.room(), device.older_than(WIDE) is None, small, fragment_rows)
-
-
-@cache
-def _stage_for(
-    layout: PackedLayout, m: int, room: int | None, newer: bool, small: bool = False, fragment_rows: int = TWO
-) -> GemvStage:
-    columns = next(columns for columns in columns_of(fragment_rows) if columns >= m)
-    wide = spans(layout, columns, newer)
-    stages = [GemvStage(layout, columns, span, small, fragment_rows) for span in wide]
-    return next((s for s in stages if room is None or s.blocks * s.shared <= room), stages[-1])
+    if by_runs.serves(stage):
+        return gemv_kernel("gemv", stage, by_runs.multiplier(stage), by_runs.gatherer(stage))
+    return gemv_kernel("gemv", stage, multiplier(stage))
 
 
 def refuses(problem: Linear) -> str | None:
-    if not isinstance(problem.format, BlockFormat):
-        return "is written for blocks"
-    if problem.m > COLUMNS[-1]:
-        return f"takes up to {COLUMNS[-1]} rows of activations"
-    if problem.k > LONGEST:
-        return f"takes up to {LONGEST} columns"
-    card = problem.card
-    newer = older_than(card, WIDE) is None
-    stage = _stage_for(layout_of(problem.format), problem.m, card and card.shared, newer)
-    return older_than(card, LEAST) or too_small_for(card, stage.shared)
-
-
-def split_for(layout: PackedLayout, count: int, k: int, m: int) -> cost.GemvSplit:
-    """The split that should take least time on Hopper; elsewhere lone blocks with two fragment rows."""
-    card = device.card_of(device.current())
-    if card.capability != WIDE:
-        return cost.GemvSplit(TWO, clusters.ALONE)
-    shape = cost.GemvShape(layout, count, k, m, card.multiprocessors, card.memory)
-    return cost.best_split(shape)[1]
+    return refuses_rows(problem, COLUMNS[-1])
 
 
 @register(
@@ -296,24 +141,7 @@ def split_for(layout: PackedLayout, count: int, k: int, m: int) -> cost.GemvSpli
     ends=True,
 )  # fmt: skip
 def launch(
-    x: Any, q: QuantArray, out: Any, split: cost.GemvSplit | None = None, end: Epilogue = PLAIN
+    x: Any, q: QuantArray, out: Any, split: GemvSplit | None = None, end: Epilogue = PLAIN
 ) -> None:  # fmt: skip
     """Multiply x by the weights into ``out``; ``split``: another split than the best by estimate."""
-    (m, n), k = out.shape, q.shape[1]
-    if not (m and n and k):
-        out.fill(0)
-        return
-    assert isinstance(q.format, BlockFormat)
-    w = packed_weights(q)
-    rows, kind = readable_rows(x)
-    most_rows = rows_for(m, kind)
-    fragment_rows, blocks = split or split_for(w.layout, w.fragments.shape[0], k, most_rows)
-    stage, (splits, most) = stage_for(w.layout, most_rows, blocks != clusters.ALONE, fragment_rows), blocks
-    assert splits <= stage.most_splits, "shared memory has no place for the sums of so many"
-    if kind == "float32" and not stage.floats:
-        rows, kind = narrowed(rows, "bfloat16"), "bfloat16"
-    make = kernel(w.layout, stage.columns, stage.span, stage.small, fragment_rows)
-    tiles = w.fragments.shape[0] // fragment_rows
-    sizes = (m, n, k, w.fragments.shape[1] // stage.span, splits)
-    operands = w.fragments, rows, KIND_NUMBERS[kind], *result_of(out, end.bias)
-    make((tiles * splits,), (make.threads,), *operands, *sizes, cluster=splits, max_blocks=most)
+    multiply_rows(kernel, x, q, out, split, end)

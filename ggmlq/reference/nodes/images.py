@@ -251,5 +251,6 @@ def out_prod(c: Call) -> Result:
     a, b = c.array(0).astype(np.float64), c.array(1).astype(np.float64)
     for axis in (0, 1):
         a = a.repeat(b.shape[axis] // a.shape[axis], axis=axis)
-    rounded = [Number(v, TF32 * np.abs(v)) if quick() else v for v in (a, b)]
-    return settled(contract("zsnm,zsnp->zspm", *rounded, a.shape[-2]), c.kind)
+    error = TF32 if quick() else 0.0
+    rounded_a, rounded_b = Number(a, error * np.abs(a)), Number(b, error * np.abs(b))
+    return settled(contract("zsnm,zsnp->zspm", rounded_a, rounded_b, a.shape[-2]), c.kind)
