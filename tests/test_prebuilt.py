@@ -219,8 +219,8 @@ def changed(tree, path, old, new):
         ("cuda/intrinsics/bf16x2.py", "def mma_into(", "def mma_into(extra, ", True),
         ("formats/q4_0.py", "\nFORMAT = ", "\nANOTHER = 1\nFORMAT = ", True),
         ("cuda/intrinsics/tables.py", "kind, types.int64)", "kind, types.int32)", False),
-        ("cuda/linear/r13_gemv.py", "tiles = w.frag", "tiles = +w.frag", False),  # of its launch
-        ("cuda/linear/r13_gemv.py", "let_start()\n", "pass\n", True),
+        ("cuda/linear/_gemv.py", "tiles = w.frag", "tiles = +w.frag", False),  # of its launch
+        ("cuda/linear/_gemv.py", "let_start()\n", "pass\n", True),
         ("cuda/machine/compiling.py", 'abi="numba"', 'abi="c"', True),
         ("cuda/machine/launch.py", "GRAPHS_EARLY = 12030", "GRAPHS_EARLY = 1", False),
         ("formats/q8_0.py", "\nFORMAT = ", "\nANOTHER = 1\nFORMAT = ", False),
