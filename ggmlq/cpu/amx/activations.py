@@ -1,7 +1,9 @@
 """The kernel that packs activations into tiles of the matrix unit: 32 floats as bfloat16, or 64 codes, a row.
 
-Tiles lie as the products read them: blocks of 32 rows, tile after tile along K, the two of the same columns
-side by side. Rows that fill the last block up are zeros.
+Tiles lie as the products read them: chunk after chunk of K, in a chunk the blocks of 32 rows, in a block step
+after step, the two tiles of the same columns side by side. Rows that fill the last block up are zeros. Blocks
+with all of K together would lie a power of two of bytes apart, and a chunk of them would share few places of the
+second cache.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ def packer(floats: bool) -> Any:
         fields = rows(arguments)
         for tile in range(first, stop):
             pair, half = tile // 2, tile % 2
-            top, at = pair // fields.steps * 2 * HEIGHT + half * HEIGHT, pair % fields.steps * width
+            start = pair // (fields.blocks * fields.chunk) * fields.chunk
+            steps, inside = min(fields.chunk, fields.steps - start), pair - start * fields.blocks
+            top, at = (inside // steps * 2 + half) * HEIGHT, (start + inside % steps) * width
             for r in range(HEIGHT):
                 to = fields.tiles + tile * TILE + r * PITCH
                 if top + r < fields.m:

@@ -38,10 +38,12 @@ def multiply(x: Any, q: QuantArray, out: Any, unit: Any = Unit) -> None:
         blocks = -(-len(part) // BLOCK)
         memory = np.empty(2 * TILE * blocks * runs + TILE, np.uint8)
         tiles = memory.ctypes.data + TILE - 1 & -TILE
-        share_kernel(pack, Rows(part.ctypes.data, len(part), 4 * k, runs, tiles), 2 * blocks * runs, 64)
         many = blocks > FEW
+        chunk = min(CHUNK[not many], runs)
+        packing = Rows(part.ctypes.data, len(part), 4 * k, runs, blocks, chunk, tiles)
+        share_kernel(pack, packing, 2 * blocks * runs, 64)
         arguments = Operands(
             weights.ctypes.data, weights.shape[0], weights.shape[1], tiles, blocks, runs,
-            result.ctypes.data, len(part), n, CHUNK[not many], NEAR if many else 1,
+            result.ctypes.data, len(part), n, chunk, NEAR if many else 1,
         )  # fmt: skip
         share_kernel(product, arguments, -(-len(weights) // 2))

@@ -12,7 +12,9 @@ class Rows(NamedTuple):
     m: int
     pitch: int  # bytes from a row to the next
     steps: int  # tiles along K
-    tiles: int  # address of [blocks, steps, 2, 16, 64 bytes]: 32 rows a block
+    blocks: int  # of 32 rows
+    chunk: int  # steps that lie together for all blocks; the last may have fewer
+    tiles: int  # address of chunks [blocks, steps, 2, 16, 64 bytes]
 
 
 class Operands(NamedTuple):

@@ -64,7 +64,7 @@ def multiplier(layout: PanelLayout, unit: Any) -> Any:
             decoded, due, slots = 0, 0, blocks * steps
             for block in range(blocks):
                 sums = sums_at + SUMS * ((pair - near_first) * blocks + block)
-                x = fields.tiles + 2 * TILE * (block * runs + start)
+                x = fields.tiles + 2 * TILE * (start * blocks + block * steps)
                 if start == 0:
                     no_sums(unit_at)
                 elif not alone:

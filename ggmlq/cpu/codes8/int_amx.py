@@ -57,7 +57,7 @@ def multiply(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any, un
         zeros = None if rows.zeros is None else rows.zeros[part]
         share_kernel(
             packer(False),
-            Rows(codes.ctypes.data, count, codes.strides[0], steps, tiles),
+            Rows(codes.ctypes.data, count, codes.strides[0], steps, blocks, min(CHUNK, steps), tiles),
             2 * blocks * steps,
             64,
         )
@@ -96,9 +96,9 @@ def multiplier(form: Form, unit: Any) -> Any:
                             no_sums(unit_at)
                         else:
                             load_sums(unit_at, sums)
-                        x = fields.tiles + 2 * TILE * block * steps
+                        x = fields.tiles + 2 * TILE * (start * blocks + block * (last - start))
                         for s in range(start, last):
-                            step(unit_at, x + 2 * TILE * s, left + TILE * s, right + TILE * s)
+                            step(unit_at, x + 2 * TILE * (s - start), left + TILE * s, right + TILE * s)
                         if last < steps:
                             store_sums(unit_at, sums, LINE, 2 * TILE)
                             continue
