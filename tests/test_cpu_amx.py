@@ -14,7 +14,7 @@ from ggmlq.base.threads import at_most
 from ggmlq.cpu.amx import permission
 from ggmlq.cpu.amx.multiply import multiply
 from ggmlq.cpu.amx.unit import POINTER, Unit, shapes
-from ggmlq.cpu.codes8 import int_amx
+from ggmlq.cpu.codes8 import int_amx_multiply
 from ggmlq.cpu.linear import r7_amx
 from ggmlq.cpu.machine.features import compiled_for
 from ggmlq.cpu.machine.simd import Simd
@@ -174,7 +174,7 @@ def test_codes_are_multiplied_to_the_bits_of_tiles(names, zeros, unit, fresh):
         x, w = (scaled(fresh, rows, k, name, zeros) for rows, name in zip((m, n), names, strict=True))
         want = gq.scaled_linear(x, w, kernel="cpu:tiles")
         y = np.full((m, n), np.nan, np.float32)
-        int_amx.multiply(ScaledLinear.of(x, w), x, w, y, unit)
+        int_amx_multiply.multiply(ScaledLinear.of(x, w), x, w, y, unit)
         assert np.array_equal(y, want)
 
 

@@ -39,7 +39,7 @@ USUAL = "usual on a CPU that was not measured"
 MATRIX_FIRST = "ahead wherever there is a matrix unit"
 IN_PACKS = {  # rungs whose code comes with the package, by operation (tools/_kernels_cpu.py)
     "linear": ("cpu:tiles", "cpu:lines", "cpu:panels", "cpu:amx", "cpu:floats"),
-    "scaled_linear": ("cpu:lines", "cpu:tiles", "cpu:pairs"),
+    "scaled_linear": ("cpu:lines", "cpu:tiles", "cpu:amx", "cpu:pairs"),
     "expert_linear": ("cpu:tiles", "cpu:panels"),
 }
 PACKED = "the highest whose code came with the package"

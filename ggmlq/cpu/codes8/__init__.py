@@ -10,7 +10,8 @@ Integers, with sums over whole groups:
     int_tile.py         a register tile: panels times a few rows, int32 until the scales change
     int_product.py      the loops around the tile, compiled
     int_multiply.py     a product: arguments, kernel, threads
-    int_amx.py          the same product on Intel's matrix unit
+    int_amx.py          the loops of the same product on Intel's matrix unit, compiled
+    int_amx_multiply.py its driver
 
 8-bit floats, by the CPU's dot product of bfloat16:
 

@@ -36,6 +36,6 @@ def refuses(problem: ScaledLinear) -> str | None:
 
 @register(__name__, __doc__, arithmetic="codes", accumulate="int32", refuses=refuses, invariant=True)
 def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
-    from ..codes8.int_amx import multiply  # llvmlite's names: only where there is such a unit
+    from ..codes8.int_amx_multiply import multiply  # llvmlite's names: only where there is such a unit
 
     multiply(ScaledLinear.of(x, w), x, w, out)
