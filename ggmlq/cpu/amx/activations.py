@@ -1,9 +1,10 @@
 """The kernel that packs activations into tiles of the matrix unit: 32 floats as bfloat16, or 64 codes, a row.
 
 Tiles lie as the products read them: chunk after chunk of K, in a chunk the blocks of 32 rows, in a block step
-after step, the two tiles of the same columns side by side. Rows that fill the last block up are zeros. Blocks
-with all of K together would lie a power of two of bytes apart, and a chunk of them would share few places of the
-second cache.
+after step, the two tiles of the same columns side by side. Rows that fill the last block up are zeros.
+
+Blocks with all of K together would lie a power of two of bytes apart: a chunk of all of them would share few
+places of the second cache.
 """
 
 from __future__ import annotations

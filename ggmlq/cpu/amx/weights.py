@@ -9,8 +9,8 @@ float32, eight rows by two weights, so that rounding both to bfloat16 leaves the
     weights    times the scale, less the offset, rounded once: ggml's float32, since scales times codes are
                exact wherever there is an offset
 
-Where there is no offset and scales have few bits, a code is put as a byte into a float that lies above it: the
-float is ``base`` + code, without a conversion, and the fused addend - (base + zero) · scale is exact.
+Where there is no offset and scales have few bits, a code is put into a byte of a float: without a conversion
+that is ``base`` + code, and the fused addend - (base + zero) · scale is exact.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Decoder(Panel):
         super().__init__(builder, layout, AVX512)
         self.bits = sum(layout.planes)
         self.frame = frame_of(layout)
-        # Zeros of which LLVM knows nothing: it would make two or three instructions of a look-up that it knows.
+        # Zeros that LLVM cannot know: of a look-up that it knows it makes two or three instructions.
         self.hidden = self.simd.splat(self.simd.apart(I64(0)), 8)
 
     def emit(self, panel: Any, run: Any, to: Any) -> None:
