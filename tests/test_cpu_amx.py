@@ -11,10 +11,11 @@ from numba.extending import intrinsic
 
 import ggmlq as gq
 from ggmlq.base.threads import at_most
+from ggmlq.codes.tiling import tiling
 from ggmlq.cpu.amx import permission
 from ggmlq.cpu.amx.multiply import multiply
 from ggmlq.cpu.amx.unit import POINTER, Unit, shapes
-from ggmlq.cpu.codes8 import int_amx_multiply
+from ggmlq.cpu.codes8 import float_amx_multiply, int_amx_multiply
 from ggmlq.cpu.linear import r7_amx
 from ggmlq.cpu.machine.features import compiled_for
 from ggmlq.cpu.machine.simd import Simd
@@ -176,6 +177,29 @@ def test_codes_are_multiplied_to_the_bits_of_tiles(names, zeros, unit, fresh):
         y = np.full((m, n), np.nan, np.float32)
         int_amx_multiply.multiply(ScaledLinear.of(x, w), x, w, y, unit)
         assert np.array_equal(y, want)
+
+
+@pytest.mark.parametrize("unit", units())
+@pytest.mark.parametrize(
+    ("name", "tiles"), [("e4m3", ((1, 128), (128, 128))), ("e5m2", ((1, None), (1, 32)))]
+)
+def test_floats_are_near_the_oracle(name, tiles, unit, fresh):
+    """Groups of a whole chunk, of part of one and of many; rows and columns that fill no tile."""
+    code = gq.codes[name]
+    for m, n, k in ((35, 70, 1312), (16, 16, 128), (33, 19, 640)):
+        x, w = (floats(fresh, rows, k, code, tile) for rows, tile in zip((m, n), tiles, strict=True))
+        y = np.full((m + 1, n), 7, np.float32)
+        float_amx_multiply.multiply(ScaledLinear.of(x, w), x, w, y[:-1], unit)
+        size = np.abs(x.dequantize()).astype(np.float64) @ np.abs(w.dequantize()).T
+        assert (np.abs(y[:-1] - gq.reference.scaled_linear(x, w)) <= 1e-6 * size).all()
+        assert (y[-1] == 7).all()
+
+
+def floats(fresh, rows, k, code, tile):
+    codes = fresh.integers(0, 256, (rows, k), np.uint8)
+    codes[(codes & 0x7F) > code.largest] = 0
+    scales = fresh.uniform(0.01, 0.1, tiling(tile, rows, k).shape).astype(np.float32)
+    return gq.ScaledArray(codes, scales, code, tile)
 
 
 @on_the_unit

@@ -90,6 +90,8 @@ def _of_matrix_unit(level: Level) -> Iterator[tuple[str, tuple[Any, ...]]]:
             yield "amx.activations.packer", (floats,)
         for form in code_forms(best(level.features)):
             yield "codes8.int_amx.multiplier", (form, Unit)
+        for code in FLOATS:
+            yield "codes8.float_amx.multiplier", (code, best(level.features), Unit)
         layouts = (layout_of(fmt) for fmt in FORMATS.values() if isinstance(fmt, BlockFormat))
         for layout in dict.fromkeys(filter(None, layouts)):
             yield "amx.product.multiplier", (layout, Unit)
