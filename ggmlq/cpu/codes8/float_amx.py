@@ -2,8 +2,8 @@
 
 A vector of a decoded panel is two columns of 16 rows, as a row of a tile is (``float_transpose.py``). Some
 pairs of panels are decoded along a chunk of K, a few hundred columns, into the second cache. Then each pair
-passes to the first cache and meets all blocks of 32 rows of activations. The sums of a run, whose columns share
-both scales, stay in the unit; then they are scaled and added to totals, which wait in the second cache.
+passes to the first cache and meets all blocks of 32 rows of activations. The sums of a run, whose columns
+share both scales, stay in the unit; then they are scaled and added to totals, which wait in the second cache.
 
 Floors for 32 rows of weights, 32 of activations and a run of 128 columns: 16 products, 256 clocks; 64 sums to
 store, 64 totals to load, to add to and to store, 128 clocks.
