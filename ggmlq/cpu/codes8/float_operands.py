@@ -35,7 +35,7 @@ class Product(NamedTuple):
 
 
 class TileProduct(NamedTuple):
-    """The same for the matrix unit."""
+    """The other operand and the result where the matrix unit multiplies."""
 
     tiles: int  # address of activations: chunks [blocks, steps, 2, 16, 64 bytes]
     blocks: int  # of 32 rows
