@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 from emulated_amx import Emulated
@@ -81,6 +82,18 @@ def test_the_same_bits_for_any_number_of_rows_and_threads(unit):
     for m, threads in ((1, 1), (31, 2), (129, 2), (513, 1)):
         with at_most(threads):
             assert np.array_equal(product(x[:m], q, unit), whole[:m])
+
+
+@pytest.mark.parametrize("unit", units())
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_16_bits_in_and_out(name, unit):
+    """The bits of float32 in and out, rounded after; columns and rows that fill no tile."""
+    q, x = weights("q4_0", 74, 256, seed=9), rows("normal", 40, 256, seed=10).astype(np.float16)
+    want = product(x.astype(np.float32), q, unit).astype(getattr(ml_dtypes, name, np.float16))
+    out = np.zeros((41, 74), want.dtype)
+    multiply(x, q, out[:-1], unit)
+    assert np.array_equal(out[:-1].view(np.uint16), want.view(np.uint16))
+    assert not out[-1].view(np.uint16).any()
 
 
 @on_the_unit

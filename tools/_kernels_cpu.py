@@ -16,6 +16,7 @@ from typing import Any
 from _packs import Wanted
 
 from ggmlq.codes import CODES
+from ggmlq.cpu.amx.activations import ROWS_OF
 from ggmlq.cpu.amx.unit import Unit
 from ggmlq.cpu.codes8.int_layout import BYTES, Form, form_of
 from ggmlq.cpu.grouped.multiply import ADDRESSED
@@ -86,8 +87,8 @@ def _of_pairs(level: Level) -> Iterator[tuple[str, tuple[Any, ...]]]:
 def _of_matrix_unit(level: Level) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Kernels of blocks and of 8-bit codes for CPUs that have Intel's matrix unit besides."""
     if "amx." in level.more:
-        for floats in (True, False):
-            yield "amx.activations.packer", (floats,)
+        for kind in ROWS_OF:
+            yield "amx.activations.packer", (kind,)
         for form in code_forms(best(level.features)):
             yield "codes8.int_amx.multiplier", (form, Unit)
         for code in FLOATS:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+NUMBERS = "float32", "float16", "bfloat16"  # of results
+
 
 class Rows(NamedTuple):
     """Arguments of the kernel that makes tiles of activations."""
@@ -26,7 +28,8 @@ class Operands(NamedTuple):
     tiles: int  # as above
     blocks: int
     runs: int  # of 32 columns: K / 32
-    out: int  # address of float32 [m, n]
+    out: int  # address of numbers [m, n]
+    number: int  # which, by its place in NUMBERS
     m: int
     n: int
     chunk: int  # runs that are decoded before they are multiplied

@@ -20,16 +20,20 @@ from typing import Any
 import numpy as np
 
 from ..machine.arguments import reader
+from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import inner, jit
-from ..machine.memory import floats_at
+from ..machine.memory import bytes_at
+from ..machine.simd import F16, FLOATS, I64, Simd, vec
+from ..machine.target import AVX512
 from ..panels.layout import ROWS, PanelLayout
 from .instructions import LINE, SUMS, instructions
-from .operands import Operands
-from .unit import TILE
+from .operands import NUMBERS, Operands
+from .unit import PITCH, TILE, bfloats
 from .weights import decoder
 
 operands = reader(Operands)
 PAGE = 4096
+HALVES, BFLOATS = NUMBERS.index("float16"), NUMBERS.index("bfloat16")
 
 
 @cache
@@ -102,17 +106,38 @@ def following(pair: int, start: int, near_first: int, near_stop: int, chunk: int
 
 
 def putter(store_sums: Any) -> Any:
-    """Compiled: write the sums of a block and a pair of panels to the result."""
+    """Compiled: write the sums of a block and a pair of panels to the result, rounded to its numbers."""
+    to_halves, to_bfloats = (intrinsic_of(emit, 2) for emit in (_to_halves, _to_bfloats))
 
     def put(unit_at: int, fields: Any, row: int, column: int, edge: int) -> None:
-        n = fields.n
-        if row + 2 * ROWS <= fields.m and column + 2 * ROWS <= n:
+        n, rows, columns = fields.n, min(2 * ROWS, fields.m - row), min(2 * ROWS, fields.n - column)
+        if rows == columns == 2 * ROWS and not fields.number:
             store_sums(unit_at, fields.out + 4 * (row * n + column), 4 * n, 4 * ROWS * n)
             return
         store_sums(unit_at, edge, LINE, 2 * TILE)
-        block_sums, out = floats_at(edge, 2 * ROWS, 2 * ROWS), floats_at(fields.out, fields.m, n)
-        for r in range(min(2 * ROWS, fields.m - row)):
-            for i in range(min(2 * ROWS, n - column)):
-                out[row + r, column + i] = block_sums[r, i]
+        width = 2 if fields.number else 4
+        for r in range(rows):
+            line, to = edge + LINE * r, fields.out + width * ((row + r) * n + column)
+            rounded = to if fields.number and columns == 2 * ROWS else line
+            if fields.number == HALVES:
+                to_halves(line, rounded)
+            elif fields.number == BFLOATS:
+                to_bfloats(line, rounded)
+            if rounded != to:
+                bytes_at(to, 1, width * columns)[0] = bytes_at(line, 1, width * columns)[0]
 
     return inner(put)
+
+
+def _to_halves(builder: Any, source: Any, to: Any) -> None:
+    """32 float32 at an address to 32 float16 at another."""
+    simd = Simd(builder, AVX512)
+    parts = [simd.load(builder.add(source, I64(PITCH * i)), FLOATS) for i in range(2)]
+    for i, part in enumerate(parts):
+        simd.store(builder.fptrunc(part, vec(F16, ROWS)), builder.add(to, I64(PITCH // 2 * i)))
+
+
+def _to_bfloats(builder: Any, source: Any, to: Any) -> None:
+    """32 float32 at an address to 32 bfloat16 at another."""
+    simd = Simd(builder, AVX512)
+    simd.store(bfloats(simd, *(simd.load(builder.add(source, I64(PITCH * i)), FLOATS) for i in range(2))), to)

@@ -37,7 +37,7 @@ def multiply(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any, un
         tiles = memory.ctypes.data + TILE - 1 & -TILE
         values = rows.values[first:].ctypes.data
         share_kernel(
-            kernel("amx.activations.packer", False),
+            kernel("amx.activations.packer", "bytes"),
             Rows(values, count, cut.pitch, steps, blocks, chunk, tiles),
             2 * blocks * steps,
             64,

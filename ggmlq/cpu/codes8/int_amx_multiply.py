@@ -29,7 +29,7 @@ def multiply(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any, un
     nbytes, at, w_scales, w_zeros, w_sums = panels.at
     rows = x_rows_of(x.matrix(), cut, form, x_shift(problem.x), shift)
     steps, (m, n) = cut.row_bytes // PITCH, out.shape
-    product, pack = kernel("codes8.int_amx.multiplier", form, unit), kernel("amx.activations.packer", False)
+    product, pack = kernel("codes8.int_amx.multiplier", form, unit), kernel("amx.activations.packer", "bytes")
     for first in range(0, m, MOST * BLOCK):
         part = slice(first, min(first + MOST * BLOCK, m))
         count = part.stop - first
