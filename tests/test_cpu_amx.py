@@ -94,6 +94,9 @@ def test_16_bits_in_and_out(name, unit):
     multiply(x, q, out[:-1], unit)
     assert np.array_equal(out[:-1].view(np.uint16), want.view(np.uint16))
     assert not out[-1].view(np.uint16).any()
+    if unit is Unit:
+        y = gq.linear(x, q, kernel="cpu:amx", dtype=want.dtype)
+        assert np.array_equal(y.view(np.uint16), want.view(np.uint16))
 
 
 @on_the_unit

@@ -21,7 +21,7 @@ import numpy as np
 
 from ..machine.arguments import reader
 from ..machine.intrinsics import intrinsic_of
-from ..machine.jit import inner, jit
+from ..machine.jit import inline, inner, jit
 from ..machine.memory import bytes_at
 from ..machine.simd import F16, FLOATS, I64, Simd, vec
 from ..machine.target import AVX512
@@ -40,8 +40,8 @@ HALVES, BFLOATS = NUMBERS.index("float16"), NUMBERS.index("bfloat16")
 def multiplier(layout: PanelLayout, unit: Any) -> Any:
     """Compiled: pairs of panels ``first`` … ``stop`` times all blocks; ``unit``: a kind of ``Unit``."""
     decode, room = decoder(layout), unit.ROOM + PAGE - 1 & -PAGE
-    begin, end, no_sums, load_sums, store_sums, step = instructions(unit, "dot")
-    result = putter(store_sums)
+    begin, end, no_sums, load_sums, store_sums, step, half_step = instructions(unit, "dot")
+    result, take = putter(store_sums), taker(step, half_step)
 
     def multiply(arguments: int, first: int, stop: int) -> None:
         fields = operands(arguments)
@@ -73,8 +73,9 @@ def multiplier(layout: PanelLayout, unit: Any) -> Any:
                     no_sums(unit_at)
                 elif not alone:
                     load_sums(unit_at, sums)
+                narrow = fields.m - 2 * ROWS * block <= ROWS
                 for s in range(steps):
-                    step(unit_at, x + 2 * TILE * s, now + 2 * TILE * s, now + 2 * TILE * s + TILE)
+                    take(unit_at, x + 2 * TILE * s, now + 2 * TILE * s, narrow)
                     due += todo
                     while due >= slots:
                         due -= slots
@@ -103,6 +104,18 @@ def following(pair: int, start: int, near_first: int, near_stop: int, chunk: int
     if start + chunk < runs:
         return near_first, start + chunk
     return near_stop, 0
+
+
+def taker(step: Any, half_step: Any) -> Any:
+    """Compiled: a step, with one tile of activations if ``narrow``."""
+
+    def take(unit_at: int, x: int, w: int, narrow: bool) -> None:
+        if narrow:
+            half_step(unit_at, x, w, w + TILE)
+        else:
+            step(unit_at, x, w, w + TILE)
+
+    return inline(take)
 
 
 def putter(store_sums: Any) -> Any:

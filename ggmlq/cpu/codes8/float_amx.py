@@ -42,7 +42,7 @@ WIDE = 32  # columns of a tile
 def multiplier(name: str, kind: Target, unit: Any) -> Any:
     """Compiled: pairs of panels ``first`` … ``stop`` of a code times all blocks."""
     transpose = transposer(name, kind)
-    begin, end, no_sums, _, store_sums, step = instructions(unit, "dot")
+    begin, end, no_sums, _, store_sums, step, _ = instructions(unit, "dot")
     start_totals, add_to_totals = (_adder(kind, begun) for begun in (False, True))
     room = unit.ROOM + PAGE - 1 & -PAGE
 

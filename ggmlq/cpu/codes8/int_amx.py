@@ -34,7 +34,7 @@ ADDRESSES = ("sums", "w_scales", "w_zeros", "w_sums", "x_scale", "x_zero", "x_su
 @cache
 def multiplier(form: Form, unit: Any) -> Any:
     """Compiled: pairs of panels ``first`` … ``stop`` times all blocks; ``unit``: a kind of ``Unit``."""
-    begin, end, no_sums, load_sums, store_sums, step = instructions(unit, "dot_codes")
+    begin, end, no_sums, load_sums, store_sums, step, _ = instructions(unit, "dot_codes")
     room, finish = unit.ROOM + PAGE - 1 & -PAGE, finisher(form)
 
     def multiply(arguments: int, first: int, stop: int) -> None:
