@@ -19,7 +19,7 @@ BLOCK = 2 * ROWS  # rows of activations that meet a pair of panels at a time
 MOST = 16  # blocks at a time: their tiles of a chunk, and the sums of NEAR, fill the second cache
 FEW = 4  # blocks whose sums of one pair of panels stay in the first cache
 NEAR = 16  # pairs of panels whose sums wait in memory, where there are more blocks
-CHUNK = 16, 8  # runs decoded at a time, with many blocks and with few: two chunks lie in the first cache
+CHUNK = 16, 8  # runs decoded at a time, with many blocks and with few: they lie in the first cache
 
 
 def multiply(x: Any, q: QuantArray, out: Any, unit: Any = Unit) -> None:

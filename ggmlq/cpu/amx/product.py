@@ -1,8 +1,8 @@
 """The kernel of ``linear``'s rung ``cpu:amx``: tiles of activations times panels, decoded between products.
 
 Two panels are 32 rows of weights. A *chunk* of their columns is decoded into the first cache, then
-multiplied with all blocks of 32 rows of activations, which pass by from the second cache. Meanwhile the
-vector units decode the next chunk, a run after every few products: the matrix unit works on by itself.
+multiplied with all blocks of 32 rows of activations, which pass by from the second cache. While the last of
+these is multiplied, each run of the next chunk is decoded to the place of the run that has just been loaded.
 
 Sums stay in tiles for a chunk. Between chunks those of ``near`` pairs of panels lie in the second cache, so
 that a chunk of activations is read once for all of these. Each sum takes its products in the order of the
@@ -21,7 +21,7 @@ import numpy as np
 
 from ..machine.arguments import reader
 from ..machine.intrinsics import intrinsic_of
-from ..machine.jit import inline, inner, jit
+from ..machine.jit import inner, jit
 from ..machine.memory import bytes_at
 from ..machine.simd import F16, FLOATS, I64, Simd, vec
 from ..machine.target import AVX512
@@ -41,7 +41,7 @@ def multiplier(layout: PanelLayout, unit: Any) -> Any:
     """Compiled: pairs of panels ``first`` … ``stop`` times all blocks; ``unit``: a kind of ``Unit``."""
     decode, room = decoder(layout), unit.ROOM + PAGE - 1 & -PAGE
     begin, end, no_sums, load_sums, store_sums, step, half_step = instructions(unit, "dot")
-    result, take = putter(store_sums), taker(step, half_step)
+    result, by_two, by_one = putter(store_sums), sweeper(step, decode), sweeper(half_step, decode)
 
     def multiply(arguments: int, first: int, stop: int) -> None:
         fields = operands(arguments)
@@ -49,23 +49,22 @@ def multiplier(layout: PanelLayout, unit: Any) -> Any:
         blocks, chunk = fields.blocks, min(fields.chunk, runs)
         alone = blocks == 1 and fields.near == 1  # sums never leave their tiles
         bytes_of_chunk = 2 * TILE * chunk
-        size = room + 2 * bytes_of_chunk + SUMS * (1 + blocks * min(fields.near, stop - first))
+        size = room + bytes_of_chunk + SUMS * (1 + blocks * min(fields.near, stop - first))
         memory = np.empty(size + PAGE, np.uint8)
         unit_at = memory.ctypes.data + PAGE - 1 & -PAGE
-        now, edge = unit_at + room, unit_at + room + 2 * bytes_of_chunk
-        then, sums_at = now + bytes_of_chunk, edge + SUMS
+        w, edge = unit_at + room, unit_at + room + bytes_of_chunk
+        sums_at = edge + SUMS
         begin(unit_at)
         for i in range(2 * chunk):
-            decode(weights + min(2 * first + i % 2, panels - 1) * panel_bytes, i // 2, now + TILE * i)
+            decode(weights + min(2 * first + i % 2, panels - 1) * panel_bytes, i // 2, w + TILE * i)
         near_first = pair = first
         near_stop, start = min(first + fields.near, stop), 0
         while pair < stop:
             steps = min(chunk, runs - start)
             next_pair, next_start = following(pair, start, near_first, near_stop, chunk, runs)
-            todo = 2 * min(chunk, runs - next_start) if next_pair < stop else 0
+            next_steps = min(chunk, runs - next_start) if next_pair < stop else 0
             left = weights + 2 * next_pair * panel_bytes
             right = weights + min(2 * next_pair + 1, panels - 1) * panel_bytes
-            decoded, due, slots = 0, 0, blocks * steps
             for block in range(blocks):
                 sums = sums_at + SUMS * ((pair - near_first) * blocks + block)
                 x = fields.tiles + 2 * TILE * (start * blocks + block * steps)
@@ -73,20 +72,18 @@ def multiplier(layout: PanelLayout, unit: Any) -> Any:
                     no_sums(unit_at)
                 elif not alone:
                     load_sums(unit_at, sums)
-                narrow = fields.m - 2 * ROWS * block <= ROWS
-                for s in range(steps):
-                    take(unit_at, x + 2 * TILE * s, now + 2 * TILE * s, narrow)
-                    due += todo
-                    while due >= slots:
-                        due -= slots
-                        panel = right if decoded % 2 else left
-                        decode(panel, next_start + decoded // 2, then + TILE * decoded)
-                        decoded += 1
+                due = next_steps if block == blocks - 1 else 0
+                if fields.m - 2 * ROWS * block > ROWS:
+                    by_two(unit_at, x, w, steps, left, right, next_start, due)
+                else:
+                    by_one(unit_at, x, w, steps, left, right, next_start, due)
                 if start + steps == runs:
                     result(unit_at, fields, 2 * ROWS * block, 2 * ROWS * pair, edge)
                 elif not alone:
                     store_sums(unit_at, sums, LINE, 2 * TILE)
-            now, then = then, now
+            for s in range(steps, next_steps):
+                decode(left, next_start + s, w + 2 * TILE * s)
+                decode(right, next_start + s, w + 2 * TILE * s + TILE)
             pair, start = next_pair, next_start
             if pair == near_stop:
                 near_first, near_stop = pair, min(pair + fields.near, stop)
@@ -106,16 +103,19 @@ def following(pair: int, start: int, near_first: int, near_stop: int, chunk: int
     return near_stop, 0
 
 
-def taker(step: Any, half_step: Any) -> Any:
-    """Compiled: a step, with one tile of activations if ``narrow``."""
+def sweeper(step: Any, decode: Any) -> Any:
+    """Compiled: the steps of a chunk; after each of the first ``due`` a run of the next chunk is decoded."""
 
-    def take(unit_at: int, x: int, w: int, narrow: bool) -> None:
-        if narrow:
-            half_step(unit_at, x, w, w + TILE)
-        else:
-            step(unit_at, x, w, w + TILE)
+    def sweep(
+        unit_at: int, x: int, w: int, steps: int, left: int, right: int, next_start: int, due: int
+    ) -> None:
+        for s in range(steps):
+            step(unit_at, x + 2 * TILE * s, w + 2 * TILE * s, w + 2 * TILE * s + TILE)
+            if s < due:
+                decode(left, next_start + s, w + 2 * TILE * s)
+                decode(right, next_start + s, w + 2 * TILE * s + TILE)
 
-    return inline(take)
+    return inner(sweep)
 
 
 def putter(store_sums: Any) -> Any:
