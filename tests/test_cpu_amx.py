@@ -150,6 +150,23 @@ def test_infinite_activations(unit):
 
 
 @pytest.mark.parametrize("unit", units())
+def test_the_largest_powers_as_scales(unit):
+    """A power of two more in each scale, and so many less in the activations: the same sums."""
+    q, x = weights("mxfp4", 32, 256, seed=11), np.float32(np.arange(5 * 256) % 7 - 3).reshape(5, 256)
+    sums = []
+    for power in (0, 118):
+        raw = np.array(q.raw)
+        raw[:, ::17] = 127 + power  # a block's first byte is its scale
+        sums.append(
+            product(
+                x * np.float32(2.0**-power), gq.QuantArray.from_bytes(raw.tobytes(), "mxfp4", q.shape), unit
+            )
+        )
+    assert np.isfinite(sums[0]).all()
+    assert np.array_equal(*sums)
+
+
+@pytest.mark.parametrize("unit", units())
 def test_nothing_to_sum(unit):
     q = gq.QuantArray.from_bytes(b"", "q4_0", (3, 0))
     assert (product(np.zeros((2, 0), np.float32), q, unit) == 0).all()

@@ -9,8 +9,8 @@ float32, eight rows by two weights, so that rounding both to bfloat16 leaves the
     weights    times the scale, less the offset, rounded once: ggml's float32, since scales times codes are
                exact wherever there is an offset
 
-Where there is no offset and scales have few bits, a code is put into a byte of a float: without a conversion
-that is ``base`` + code, and the fused addend - (base + zero) · scale is exact.
+Where there is no offset, and scales are halves or these times integers, a code is put into a byte of a float:
+without a conversion that is ``base`` + code, and the fused addend - (base + zero) · scale is exact.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ from .unit import PITCH, bfloats
 
 LOOKED_UP = 5  # bits of the longest index
 FLOAT_BITS = 24  # of the significand of a float32
-SCALE_BITS = {"f16": 11, "bf16": 8, "i8": 11 + 8, "i4": 11 + 4}  # of a scale's, times an integer or not
+SCALE_BITS = {
+    "f16": 11,
+    "i8": 11 + 8,
+    "i4": 11 + 4,
+}  # of significands; larger scales can make frames overflow
 
 
 class Frame(NamedTuple):
@@ -45,7 +49,7 @@ FRAMES = Frame(0x43000000, 1 << 7, 2), Frame(0x47000000, 1 << 15, 1)  # for code
 
 def frame_of(layout: PanelLayout) -> Frame | None:
     """The float that holds a layout's codes, or None where the addend would not be exact."""
-    if layout.offset or layout.scale == "f32":
+    if layout.offset or layout.scale not in SCALE_BITS:
         return None
     frame = FRAMES[sum(layout.planes) > 7 or bool(layout.table)]
     addend = frame.base + remaining_zero(layout, AVX512)
