@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 from emulated_amx import Emulated
@@ -11,10 +12,11 @@ from numba.extending import intrinsic
 
 import ggmlq as gq
 from ggmlq.base.threads import at_most
+from ggmlq.codes.tiling import tiling
 from ggmlq.cpu.amx import permission
 from ggmlq.cpu.amx.multiply import multiply
 from ggmlq.cpu.amx.unit import POINTER, Unit, shapes
-from ggmlq.cpu.codes8 import int_amx
+from ggmlq.cpu.codes8 import float_amx_multiply, int_amx_multiply
 from ggmlq.cpu.linear import r7_amx
 from ggmlq.cpu.machine.features import compiled_for
 from ggmlq.cpu.machine.simd import Simd
@@ -82,6 +84,21 @@ def test_the_same_bits_for_any_number_of_rows_and_threads(unit):
             assert np.array_equal(product(x[:m], q, unit), whole[:m])
 
 
+@pytest.mark.parametrize("unit", units())
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_16_bits_in_and_out(name, unit):
+    """The bits of float32 in and out, rounded after; columns and rows that fill no tile."""
+    q, x = weights("q4_0", 74, 256, seed=9), rows("normal", 40, 256, seed=10).astype(np.float16)
+    want = product(x.astype(np.float32), q, unit).astype(getattr(ml_dtypes, name, np.float16))
+    out = np.zeros((41, 74), want.dtype)
+    multiply(x, q, out[:-1], unit)
+    assert np.array_equal(out[:-1].view(np.uint16), want.view(np.uint16))
+    assert not out[-1].view(np.uint16).any()
+    if unit is Unit:
+        y = gq.linear(x, q, kernel="cpu:amx", dtype=want.dtype)
+        assert np.array_equal(y.view(np.uint16), want.view(np.uint16))
+
+
 @on_the_unit
 def test_the_emulation_is_the_unit_to_the_bit():
     for name in KINDS:
@@ -133,6 +150,23 @@ def test_infinite_activations(unit):
 
 
 @pytest.mark.parametrize("unit", units())
+def test_the_largest_powers_as_scales(unit):
+    """A power of two more in each scale, and so many less in the activations: the same sums."""
+    q, x = weights("mxfp4", 32, 256, seed=11), np.float32(np.arange(5 * 256) % 7 - 3).reshape(5, 256)
+    sums = []
+    for power in (0, 118):
+        raw = np.array(q.raw)
+        raw[:, ::17] = 127 + power  # a block's first byte is its scale
+        sums.append(
+            product(
+                x * np.float32(2.0**-power), gq.QuantArray.from_bytes(raw.tobytes(), "mxfp4", q.shape), unit
+            )
+        )
+    assert np.isfinite(sums[0]).all()
+    assert np.array_equal(*sums)
+
+
+@pytest.mark.parametrize("unit", units())
 def test_nothing_to_sum(unit):
     q = gq.QuantArray.from_bytes(b"", "q4_0", (3, 0))
     assert (product(np.zeros((2, 0), np.float32), q, unit) == 0).all()
@@ -174,8 +208,31 @@ def test_codes_are_multiplied_to_the_bits_of_tiles(names, zeros, unit, fresh):
         x, w = (scaled(fresh, rows, k, name, zeros) for rows, name in zip((m, n), names, strict=True))
         want = gq.scaled_linear(x, w, kernel="cpu:tiles")
         y = np.full((m, n), np.nan, np.float32)
-        int_amx.multiply(ScaledLinear.of(x, w), x, w, y, unit)
+        int_amx_multiply.multiply(ScaledLinear.of(x, w), x, w, y, unit)
         assert np.array_equal(y, want)
+
+
+@pytest.mark.parametrize("unit", units())
+@pytest.mark.parametrize(
+    ("name", "tiles"), [("e4m3", ((1, 128), (128, 128))), ("e5m2", ((1, None), (1, 32)))]
+)
+def test_floats_are_near_the_oracle(name, tiles, unit, fresh):
+    """Groups of a whole chunk, of part of one and of many; rows and columns that fill no tile."""
+    code = gq.codes[name]
+    for m, n, k in ((35, 70, 1312), (16, 16, 128), (33, 19, 640)):
+        x, w = (floats(fresh, rows, k, code, tile) for rows, tile in zip((m, n), tiles, strict=True))
+        y = np.full((m + 1, n), 7, np.float32)
+        float_amx_multiply.multiply(ScaledLinear.of(x, w), x, w, y[:-1], unit)
+        size = np.abs(x.dequantize()).astype(np.float64) @ np.abs(w.dequantize()).T
+        assert (np.abs(y[:-1] - gq.reference.scaled_linear(x, w)) <= 1e-6 * size).all()
+        assert (y[-1] == 7).all()
+
+
+def floats(fresh, rows, k, code, tile):
+    codes = fresh.integers(0, 256, (rows, k), np.uint8)
+    codes[(codes & 0x7F) > code.largest] = 0
+    scales = fresh.uniform(0.01, 0.1, tiling(tile, rows, k).shape).astype(np.float32)
+    return gq.ScaledArray(codes, scales, code, tile)
 
 
 @on_the_unit

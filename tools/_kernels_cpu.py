@@ -16,8 +16,9 @@ from typing import Any
 from _packs import Wanted
 
 from ggmlq.codes import CODES
+from ggmlq.cpu.amx.activations import ROWS_OF
 from ggmlq.cpu.amx.unit import Unit
-from ggmlq.cpu.codes8.int_layout import BYTES, form_of
+from ggmlq.cpu.codes8.int_layout import BYTES, Form, form_of
 from ggmlq.cpu.grouped.multiply import ADDRESSED
 from ggmlq.cpu.linear import r5_lines
 from ggmlq.cpu.linear._floats import KINDS
@@ -84,9 +85,14 @@ def _of_pairs(level: Level) -> Iterator[tuple[str, tuple[Any, ...]]]:
 
 
 def _of_matrix_unit(level: Level) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Kernels of blocks for CPUs that have Intel's matrix unit besides."""
+    """Kernels of blocks and of 8-bit codes for CPUs that have Intel's matrix unit besides."""
     if "amx." in level.more:
-        yield "amx.activations.packer", (True,)
+        for kind in ROWS_OF:
+            yield "amx.activations.packer", (kind,)
+        for form in code_forms(best(level.features)):
+            yield "codes8.int_amx.multiplier", (form, Unit)
+        for code in FLOATS:
+            yield "codes8.float_amx.multiplier", (code, best(level.features), Unit)
         layouts = (layout_of(fmt) for fmt in FORMATS.values() if isinstance(fmt, BlockFormat))
         for layout in dict.fromkeys(filter(None, layouts)):
             yield "amx.product.multiplier", (layout, Unit)
@@ -130,9 +136,14 @@ def _of_scales(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
     yield "codes8.int_interleave.interleaver", ()
     for signed in (True, False):
         yield "codes8.int_interleave.row_converter", (signed,)
-    operands = [Operand(code, 1, 128, zeros) for code, zeros in CODED if code in BYTES]
     most = ROWS_AT_ONCE[kind.registers]
-    for x, w in product(operands, operands):
-        form = form_of(ScaledLinear(x, w, 1, 16, 128, device="cpu"), kind)
+    for form in code_forms(kind):
         for rows in dict.fromkeys((1, min(most, 2), most)):
             yield "codes8.int_product.sweep", (form, rows, kind)
+
+
+def code_forms(kind: Target) -> Iterator[Form]:
+    """The forms of products of 8-bit integers with scales."""
+    operands = [Operand(code, 1, 128, zeros) for code, zeros in CODED if code in BYTES]
+    for x, w in product(operands, operands):
+        yield form_of(ScaledLinear(x, w, 1, 16, 128, device="cpu"), kind)

@@ -10,7 +10,7 @@ entry can name it. Entries compare kernels of ``q8``, and ``cpu:amx``, whose ari
 
 Codes with scales use the highest rung that accepts the problem. 8-bit floats are the exception: ``cpu:pairs``
 is chosen automatically on AMD alone, where it was measured, and only if its code came with the package, or if
-no code of this process did.
+no code of this process did. ``cpu:amx``, which was measured with integers alone, takes them by name.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ USUAL = "usual on a CPU that was not measured"
 MATRIX_FIRST = "ahead wherever there is a matrix unit"
 IN_PACKS = {  # rungs whose code comes with the package, by operation (tools/_kernels_cpu.py)
     "linear": ("cpu:tiles", "cpu:lines", "cpu:panels", "cpu:amx", "cpu:floats"),
-    "scaled_linear": ("cpu:lines", "cpu:tiles", "cpu:pairs"),
+    "scaled_linear": ("cpu:lines", "cpu:tiles", "cpu:amx", "cpu:pairs"),
     "expert_linear": ("cpu:tiles", "cpu:panels"),
 }
 PACKED = "the highest whose code came with the package"

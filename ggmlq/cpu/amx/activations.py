@@ -1,7 +1,12 @@
 """The kernel that packs activations into tiles of the matrix unit: 32 floats as bfloat16, or 64 codes, a row.
 
-Tiles lie as the products read them: blocks of 32 rows, tile after tile along K, the two of the same columns
-side by side. Rows that fill the last block up are zeros.
+Floats are float32 or float16: neither needs a pass of its own.
+
+Tiles lie as the products read them: chunk after chunk of K, in a chunk the blocks of 32 rows, in a block step
+after step, the two tiles of the same columns side by side. Rows that fill the last block up are zeros.
+
+Blocks with all of K together would lie a power of two of bytes apart: a chunk of all of them would share few
+places of the second cache.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from llvmlite import ir
 from ..machine.arguments import reader
 from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import jit
-from ..machine.simd import FLOATS, I64, INTS, Simd
+from ..machine.simd import F16, FLOATS, I64, INTS, Simd, vec
 from ..machine.target import AVX512
 from .operands import Rows
 from .unit import PITCH, TILE, bfloats
@@ -24,16 +29,18 @@ HEIGHT = 16  # rows of a tile
 
 
 @cache
-def packer(floats: bool) -> Any:
-    """Compiled: write tiles ``first`` … ``stop`` of ``Rows``: floats are rounded, codes copied."""
-    put, width = (_round_row, 2 * PITCH) if floats else (_copy_row, PITCH)
+def packer(kind: str) -> Any:
+    """Compiled: write tiles ``first`` … ``stop`` of ``Rows``: ``kind`` is float32, float16 or bytes."""
+    put, width = ROWS_OF[kind]
     put_row, clear_row = intrinsic_of(put, 2), intrinsic_of(_clear_row, 1)
 
     def pack(arguments: int, first: int, stop: int) -> None:
         fields = rows(arguments)
         for tile in range(first, stop):
             pair, half = tile // 2, tile % 2
-            top, at = pair // fields.steps * 2 * HEIGHT + half * HEIGHT, pair % fields.steps * width
+            start = pair // (fields.blocks * fields.chunk) * fields.chunk
+            steps, inside = min(fields.chunk, fields.steps - start), pair - start * fields.blocks
+            top, at = (inside // steps * 2 + half) * HEIGHT, (start + inside % steps) * width
             for r in range(HEIGHT):
                 to = fields.tiles + tile * TILE + r * PITCH
                 if top + r < fields.m:
@@ -51,6 +58,13 @@ def _round_row(builder: Any, source: Any, to: Any) -> None:
     simd.store(bfloats(simd, low, high), to)
 
 
+def _round_halves(builder: Any, source: Any, to: Any) -> None:
+    """32 float16 at an address to 32 bfloat16 at another."""
+    simd = Simd(builder, AVX512)
+    halves = (simd.load(builder.add(source, I64(32 * i)), vec(F16, HEIGHT)) for i in range(2))
+    simd.store(bfloats(simd, *(builder.fpext(part, FLOATS) for part in halves)), to)
+
+
 def _copy_row(builder: Any, source: Any, to: Any) -> None:
     """64 bytes from one address to another."""
     simd = Simd(builder, AVX512)
@@ -60,3 +74,7 @@ def _copy_row(builder: Any, source: Any, to: Any) -> None:
 def _clear_row(builder: Any, to: Any) -> None:
     """64 bytes of zeros to an address."""
     Simd(builder, AVX512).store(ir.Constant(INTS, None), to)
+
+
+# By the kind of numbers: what writes a row of a tile, and the bytes that it reads.
+ROWS_OF = {"float32": (_round_row, 2 * PITCH), "float16": (_round_halves, PITCH), "bytes": (_copy_row, PITCH)}

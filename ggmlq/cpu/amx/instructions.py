@@ -18,7 +18,10 @@ LINE = 2 * PITCH  # of one row of these
 
 @cache
 def instructions(unit: Any, dot: str) -> tuple[Any, ...]:
-    """The intrinsics begin, end, zeros, load, store and step of a ``Unit``; step uses its method ``dot``."""
+    """The intrinsics begin, end, zeros, load, store, step and half_step of a ``Unit``.
+
+    Steps use its method ``dot``.
+    """
 
     def instruction(emit: Any, words: int) -> Any:
         return intrinsic_of(lambda builder, here, *args: emit(unit(builder, here), *args), 1 + words)
@@ -29,7 +32,8 @@ def instructions(unit: Any, dot: str) -> tuple[Any, ...]:
         instruction(_zero, 0),
         instruction(_load, 1),
         instruction(_store, 3),
-        instruction(_step(dot), 3),
+        instruction(_step(dot, 2), 3),
+        instruction(_step(dot, 1), 3),
     )
 
 
@@ -50,8 +54,8 @@ def _store(u: Unit, to: Any, pitch: Any, below: Any) -> None:
         u.store(t, u.b.add(at, I64(PITCH * (t % 2))), pitch)
 
 
-def _step(dot: str) -> Any:
-    """32 rows of activations at an address times the left and the right 16 rows of weights."""
+def _step(dot: str, halves: int) -> Any:
+    """16 or 32 rows of activations at an address times the left and the right 16 rows of weights."""
 
     def multiply(u: Unit, x: Any, left: Any, right: Any) -> None:
         add = getattr(u, dot)
@@ -60,6 +64,8 @@ def _step(dot: str) -> Any:
         add(0, 6, 4)
         u.load(5, right)
         add(1, 6, 5)
+        if halves == 1:
+            return
         u.load(7, u.b.add(x, I64(TILE)), passing=True)
         add(2, 7, 4)
         add(3, 7, 5)

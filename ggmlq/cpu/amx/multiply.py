@@ -8,40 +8,43 @@ import numpy as np
 
 from ...arrays.array import QuantArray
 from ...formats.packing import RUN
-from ..encode._halves import float_rows
 from ..machine.kernels import kernel
 from ..machine.workers import share_kernel
 from ..panels.layout import ROWS, layout_of
 from ..panels.prepare import panels
-from .operands import Operands, Rows
+from .operands import NUMBERS, Operands, Rows
 from .unit import TILE, Unit
 
 BLOCK = 2 * ROWS  # rows of activations that meet a pair of panels at a time
 MOST = 16  # blocks at a time: their tiles of a chunk, and the sums of NEAR, fill the second cache
 FEW = 4  # blocks whose sums of one pair of panels stay in the first cache
 NEAR = 16  # pairs of panels whose sums wait in memory, where there are more blocks
-CHUNK = 16, 8  # runs decoded at a time, with many blocks and with few: two chunks lie in the first cache
+CHUNK = 16, 8  # runs decoded at a time, with many blocks and with few: they lie in the first cache
 
 
 def multiply(x: Any, q: QuantArray, out: Any, unit: Any = Unit) -> None:
-    """``out = x @ q.T``."""
+    """``out = x @ q.T``; ``out`` is float32, float16 or bfloat16."""
     n, k = q.shape
     layout, runs = layout_of(q.format), k // RUN
     assert layout is not None
     if not runs:
         out[...] = 0
         return
-    weights, rows = q.prepared(panels), float_rows(x)
-    product, pack = kernel("amx.product.multiplier", layout, unit), kernel("amx.activations.packer", True)
+    weights = q.prepared(panels)
+    rows = np.ascontiguousarray(x, np.float16 if x.dtype == np.float16 else np.float32)
+    product = kernel("amx.product.multiplier", layout, unit)
+    pack, width = kernel("amx.activations.packer", rows.dtype.name), rows.itemsize
     for first in range(0, len(rows), MOST * BLOCK):
         part, result = rows[first : first + MOST * BLOCK], out[first : first + MOST * BLOCK]
         blocks = -(-len(part) // BLOCK)
         memory = np.empty(2 * TILE * blocks * runs + TILE, np.uint8)
         tiles = memory.ctypes.data + TILE - 1 & -TILE
-        share_kernel(pack, Rows(part.ctypes.data, len(part), 4 * k, runs, tiles), 2 * blocks * runs, 64)
         many = blocks > FEW
+        chunk = min(CHUNK[not many], runs)
+        packing = Rows(part.ctypes.data, len(part), width * k, runs, blocks, chunk, tiles)
+        share_kernel(pack, packing, 2 * blocks * runs, 64)
         arguments = Operands(
             weights.ctypes.data, weights.shape[0], weights.shape[1], tiles, blocks, runs,
-            result.ctypes.data, len(part), n, CHUNK[not many], NEAR if many else 1,
+            result.ctypes.data, NUMBERS.index(out.dtype.name), len(part), n, chunk, NEAR if many else 1,
         )  # fmt: skip
         share_kernel(product, arguments, -(-len(weights) // 2))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+NUMBERS = "float32", "float16", "bfloat16"  # of results
+
 
 class Rows(NamedTuple):
     """Arguments of the kernel that makes tiles of activations."""
@@ -12,7 +14,9 @@ class Rows(NamedTuple):
     m: int
     pitch: int  # bytes from a row to the next
     steps: int  # tiles along K
-    tiles: int  # address of [blocks, steps, 2, 16, 64 bytes]: 32 rows a block
+    blocks: int  # of 32 rows
+    chunk: int  # steps that lie together for all blocks; the last may have fewer
+    tiles: int  # address of chunks [blocks, steps, 2, 16, 64 bytes]
 
 
 class Operands(NamedTuple):
@@ -24,7 +28,8 @@ class Operands(NamedTuple):
     tiles: int  # as above
     blocks: int
     runs: int  # of 32 columns: K / 32
-    out: int  # address of float32 [m, n]
+    out: int  # address of numbers [m, n]
+    number: int  # which, by its place in NUMBERS
     m: int
     n: int
     chunk: int  # runs that are decoded before they are multiplied

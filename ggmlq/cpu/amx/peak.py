@@ -18,7 +18,7 @@ from .unit import TILE, Unit
 def multiplier() -> Any:
     """Compiled: ``rounds`` steps an index, each of 32 × 32 sums of 32 products."""
     region = reader(Region)
-    begin, end, no_sums, _, _, step = instructions(Unit, "dot")
+    begin, end, no_sums, _, _, step, _ = instructions(Unit, "dot")
 
     def multiply(arguments: int, first: int, stop: int) -> None:
         fields = region(arguments)

@@ -8,23 +8,53 @@ float32, eight rows by two weights, so that rounding both to bfloat16 leaves the
                and zeros; more bits: masked, converted
     weights    times the scale, less the offset, rounded once: ggml's float32, since scales times codes are
                exact wherever there is an offset
+
+Where there is no offset, and scales are halves or these times integers, a code is put into a byte of a float:
+without a conversion that is ``base`` + code, and the fused addend - (base + zero) · scale is exact.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 
 from ..machine.intrinsics import intrinsic_of
-from ..machine.simd import FLOATS, I32, I64, INTS, vec
+from ..machine.simd import BYTES, FLOATS, I1, I32, I64, INTS, vec
 from ..machine.target import AVX512
-from ..panels.layout import TABLE, PanelLayout
+from ..panels.layout import TABLE, PanelLayout, remaining_zero
 from ..panels.read import Panel, Place
 from .unit import PITCH, bfloats
 
 LOOKED_UP = 5  # bits of the longest index
+FLOAT_BITS = 24  # of the significand of a float32
+SCALE_BITS = {
+    "f16": 11,
+    "i8": 11 + 8,
+    "i4": 11 + 4,
+}  # of significands; larger scales can make frames overflow
+
+
+class Frame(NamedTuple):
+    """A float32 with room for a code in one of its bytes, whose last bit counts as one."""
+
+    bits: int  # as an integer, without a code
+    base: int  # as a number
+    byte: int
+
+
+FRAMES = Frame(0x43000000, 1 << 7, 2), Frame(0x47000000, 1 << 15, 1)  # for codes of 7 bits and of 8
+
+
+def frame_of(layout: PanelLayout) -> Frame | None:
+    """The float that holds a layout's codes, or None where the addend would not be exact."""
+    if layout.offset or layout.scale not in SCALE_BITS:
+        return None
+    frame = FRAMES[sum(layout.planes) > 7 or bool(layout.table)]
+    addend = frame.base + remaining_zero(layout, AVX512)
+    odd = addend // (addend & -addend)
+    return frame if odd.bit_length() + SCALE_BITS[layout.scale] <= FLOAT_BITS else None
 
 
 @cache
@@ -39,6 +69,9 @@ class Decoder(Panel):
     def __init__(self, builder: Any, layout: PanelLayout) -> None:
         super().__init__(builder, layout, AVX512)
         self.bits = sum(layout.planes)
+        self.frame = frame_of(layout)
+        # Zeros that LLVM cannot know: of a look-up that it knows it makes two or three instructions.
+        self.hidden = self.simd.splat(self.simd.apart(I64(0)), 8)
 
     def emit(self, panel: Any, run: Any, to: Any) -> None:
         here = self.run_at(panel, run)
@@ -46,12 +79,15 @@ class Decoder(Panel):
         fours = 8 // self.layout.groups  # that share a scale
         planes: dict[int, list[Any]] = {}
         for j in sorted(range(8), key=lambda j: (j % 4, j)):  # fours that share a vector one after the other
+            framed = self.codes(here, j) if self.frame else None
             for pair in range(2):
                 halves = []
                 for half in range(2):
-                    codes = self._codes(here, planes, j, pair, half)
                     scale, less = (lanes and lanes[half] for lanes in scales[j // fours])
-                    value = self._float(codes)
+                    if self.frame:
+                        value = self._framed(framed, self.frame, pair, half)
+                    else:
+                        value = self._float(self._codes(here, planes, j, pair, half))
                     halves.append(self.simd.fma(value, scale, less) if less else self.b.fmul(value, scale))
                 place = self.b.add(to, I64(PITCH * (2 * j + pair)))
                 self.simd.store(bfloats(self.simd, *halves), place)
@@ -59,9 +95,11 @@ class Decoder(Panel):
     def _scales(self, here: Place, group: int) -> tuple[Any, Any]:
         """Scales and addends (or None), for eight rows and for the other eight."""
         scale, offset = self.scale(here, group)
-        less = offset
-        if self.bits > LOOKED_UP and self.layout.zero:  # a table takes it off by itself
-            zeros = self.b.fmul(scale, ir.Constant(FLOATS, [float(self.layout.zero)] * 16))
+        less, zero = offset, self.layout.zero * (self.bits > LOOKED_UP)  # a table takes it off by itself
+        if self.frame:
+            zero = self.frame.base + remaining_zero(self.layout, AVX512)
+        if zero:
+            zeros = self.b.fmul(scale, ir.Constant(FLOATS, [float(zero)] * 16))
             less = self.b.fadd(zeros, offset) if offset else zeros
         return self._twice(scale), self._twice(self.b.fneg(less)) if less else None
 
@@ -100,6 +138,16 @@ class Decoder(Panel):
         if len(parts) == 1:
             return self.simd.call("llvm.x86.avx512.permvar.sf.512", FLOATS, parts[0], codes)
         return self.simd.call("llvm.x86.avx512.vpermi2var.ps.512", FLOATS, parts[0], codes, parts[1])
+
+    def _framed(self, codes: Any, frame: Frame, pair: int, half: int) -> Any:
+        """The codes of eight rows and two columns, bytes [16, 4], as floats above them."""
+        places = [32 * half + 4 * (lane // 2) + 2 * pair + lane % 2 for lane in range(16)]
+        index = ir.Constant(BYTES, [place for place in places for _ in range(4)])
+        index = self.b.or_(index, self.b.bitcast(self.hidden, BYTES))
+        picked = self.simd.call("llvm.x86.avx512.permvar.qi.512", BYTES, codes, index)
+        inside = ir.Constant(vec(I1, 64), [byte % 4 == frame.byte for byte in range(64)])
+        around = ir.Constant(BYTES, [frame.bits >> 8 * (byte % 4) & 255 for byte in range(64)])
+        return self.b.bitcast(self.b.select(inside, picked, around), FLOATS)
 
     def _twice(self, vector: Any) -> list[Any]:
         """The first eight lanes, each twice, and the other eight."""

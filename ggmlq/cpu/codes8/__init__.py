@@ -10,7 +10,8 @@ Integers, with sums over whole groups:
     int_tile.py         a register tile: panels times a few rows, int32 until the scales change
     int_product.py      the loops around the tile, compiled
     int_multiply.py     a product: arguments, kernel, threads
-    int_amx.py          the same product on Intel's matrix unit
+    int_amx.py          the loops of the same product on Intel's matrix unit, compiled
+    int_amx_multiply.py its driver
 
 8-bit floats, by the CPU's dot product of bfloat16:
 
@@ -25,6 +26,8 @@ Integers, with sums over whole groups:
     float_product.py      the loops around the tile, compiled: a portion in the second cache times all rows
     float_few.py          up to eight rows: nothing is laid side by side, sums run along K
     float_multiply.py     a product: arguments, kernel, threads
+    float_amx.py          the loops of many rows on Intel's matrix unit, compiled
+    float_amx_multiply.py   their driver
 
 Panels of integers are laid out once and stay with the array: scales stand apart, because there is one for
 128 columns or for all of K. Every number of e4m3 and e5m2 is one of bfloat16, so nothing is rounded before it

@@ -25,10 +25,11 @@ class XRows(NamedTuple):
     scales: NDArray[np.float32]  # [m, runs]
 
 
-def x_rows_of(m: Matrix, cut: Cut) -> XRows:
-    """The rows of an array, decoded by all threads."""
+def x_rows_of(m: Matrix, cut: Cut, multiple: int = 1) -> XRows:
+    """The rows of an array, decoded by all threads, with room for a ``multiple`` of rows."""
     count = m.over.rows
-    rows = XRows(scratch((count, cut.pitch), np.uint8), scratch((count, cut.groups * cut.runs), np.float32))
+    room = -(-count // multiple) * multiple
+    rows = XRows(scratch((room, cut.pitch), np.uint8), scratch((room, cut.groups * cut.runs), np.float32))
     pitch, step = m.scales.strides
     arguments = Decoding(
         *cut, address(m.codes), m.codes.strides[0], m.over.r, m.over.c,

@@ -34,6 +34,20 @@ class Product(NamedTuple):
     near: int  # panels of a portion
 
 
+class TileProduct(NamedTuple):
+    """The other operand and the result where the matrix unit multiplies."""
+
+    tiles: int  # address of activations: chunks [blocks, steps, 2, 16, 64 bytes]
+    blocks: int  # of 32 rows
+    x_scales: int  # address of float32 [32 * blocks, runs of all groups]
+    m: int
+    n: int
+    out: int  # address of float32 [m, n]
+    span: int
+    together: int  # runs of a chunk
+    near: int  # pairs of panels that are decoded along a chunk
+
+
 class Values(NamedTuple):
     """The results of decoding: rows of bfloat16."""
 
@@ -43,4 +57,5 @@ class Values(NamedTuple):
 
 
 Operands = joined("Operands", Cut, Codes, Product)
+TileOperands = joined("TileOperands", Cut, Codes, TileProduct)
 Decoding = joined("Decoding", Cut, Codes, Values)

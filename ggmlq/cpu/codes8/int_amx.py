@@ -15,64 +15,26 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from ...arrays.scaled import ScaledArray
-from ...dispatch.problems import ScaledLinear
-from ..amx.activations import packer
 from ..amx.instructions import LINE, SUMS, instructions
-from ..amx.multiply import BLOCK, MOST
-from ..amx.operands import CodeOperands, Rows
-from ..amx.unit import PITCH, TILE, Unit
+from ..amx.operands import CodeOperands
+from ..amx.unit import PITCH, TILE
 from ..machine.arguments import reader
 from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import jit
 from ..machine.memory import floats_at
 from ..machine.simd import F32, FLOATS, I32, INTS, Simd
 from ..machine.target import AVX512
-from ..machine.workers import share_kernel
-from .int_activations import x_rows_of
-from .int_layout import ROWS, Form, cut_of, form_of, w_shift, x_shift
-from .int_weights import maker
+from .int_layout import ROWS, Form
 
 operands = reader(CodeOperands)
 PAGE = 4096
-CHUNK, NEAR = 16, 16  # steps of two panels that the first cache holds, and pairs whose sums the second does
 ADDRESSES = ("sums", "w_scales", "w_zeros", "w_sums", "x_scale", "x_zero", "x_sum", "to")
-
-
-def multiply(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any, unit: Any = Unit) -> None:
-    """``out = x @ w.T`` where one scale serves all of K."""
-    cut, form = cut_of(problem), form_of(problem, AVX512)
-    shift = w_shift(problem.w, AVX512)
-    panels = w.prepared(maker(cut, form, shift))
-    nbytes, at, w_scales, w_zeros, w_sums = panels.at
-    rows = x_rows_of(x.matrix(), cut, form, x_shift(problem.x), shift)
-    steps, (m, n) = cut.row_bytes // PITCH, out.shape
-    for first in range(0, m, MOST * BLOCK):
-        part = slice(first, min(first + MOST * BLOCK, m))
-        count = part.stop - first
-        blocks = -(-count // BLOCK)
-        memory = np.empty(2 * TILE * blocks * steps + TILE, np.uint8)
-        tiles = memory.ctypes.data + TILE - 1 & -TILE
-        codes, scales, sums = rows.codes[part], rows.scales[part], rows.sums[part]
-        zeros = None if rows.zeros is None else rows.zeros[part]
-        share_kernel(
-            packer(False),
-            Rows(codes.ctypes.data, count, codes.strides[0], steps, tiles),
-            2 * blocks * steps,
-            64,
-        )
-        arguments = CodeOperands(
-            at, len(panels.codes), nbytes, w_scales, w_zeros, w_sums, tiles, blocks, steps,
-            scales.ctypes.data, 0 if zeros is None else zeros.ctypes.data, sums.ctypes.data,
-            out[part].ctypes.data, count, n, CHUNK, NEAR,
-        )  # fmt: skip
-        share_kernel(multiplier(form, unit), arguments, -(-len(panels.codes) // 2))
 
 
 @cache
 def multiplier(form: Form, unit: Any) -> Any:
     """Compiled: pairs of panels ``first`` … ``stop`` times all blocks; ``unit``: a kind of ``Unit``."""
-    begin, end, no_sums, load_sums, store_sums, step = instructions(unit, "dot_codes")
+    begin, end, no_sums, load_sums, store_sums, step, _ = instructions(unit, "dot_codes")
     room, finish = unit.ROOM + PAGE - 1 & -PAGE, finisher(form)
 
     def multiply(arguments: int, first: int, stop: int) -> None:
@@ -96,9 +58,9 @@ def multiplier(form: Form, unit: Any) -> Any:
                             no_sums(unit_at)
                         else:
                             load_sums(unit_at, sums)
-                        x = fields.tiles + 2 * TILE * block * steps
+                        x = fields.tiles + 2 * TILE * (start * blocks + block * (last - start))
                         for s in range(start, last):
-                            step(unit_at, x + 2 * TILE * s, left + TILE * s, right + TILE * s)
+                            step(unit_at, x + 2 * TILE * (s - start), left + TILE * s, right + TILE * s)
                         if last < steps:
                             store_sums(unit_at, sums, LINE, 2 * TILE)
                             continue

@@ -28,7 +28,9 @@ def refuses(problem: Linear) -> str | None:
     return permission.refused()
 
 
-@register(__name__, __doc__, arithmetic="bf16", accumulate="f32", refuses=refuses, invariant=True)
+@register(
+    __name__, __doc__, arithmetic="bf16", accumulate="f32", refuses=refuses, narrow=True, invariant=True
+)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     from ..amx.multiply import multiply  # llvmlite's names: only where there is such a unit
 
