@@ -49,11 +49,12 @@ def linear(
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """``x [..., K] @ w [N, K].T + bias``."""
-    q = known(w, type, (n, x.shape[-1])) if x.dim() else None
+    dtype = x.dtype if out_dtype is None else out_dtype
+    ordinary = x.dim() and x.dtype in checks.FLOATS and dtype in checks.FLOATS
+    q = known(w, type, (n, x.shape[-1])) if ordinary else None
     if q is None:
         checks.linear(x, w, type, n, bias, out_dtype)
         q = array_over(w, type, (n, x.shape[-1]))
-    dtype = x.dtype if out_dtype is None else out_dtype
     if x.requires_grad:
         x = x.detach()
     if bias is not None:
@@ -93,7 +94,7 @@ def linear_at_once(
     """
     if not _is_eager(x, w, bias):
         return None
-    q = known(w, type, (n, x.shape[-1])) if x.dim() else None
+    q = known(w, type, (n, x.shape[-1])) if x.dim() and x.dtype in checks.FLOATS else None
     if q is None:
         return None
     return of_layer(x, q, bias) if x.is_cuda else gq.linear(x, q, bias=bias, dtype=x.dtype)
