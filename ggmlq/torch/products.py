@@ -57,8 +57,8 @@ def linear(
         q = array_over(w, type, (n, x.shape[-1]))
     if x.requires_grad:
         x = x.detach()
-    if bias is not None:
-        bias = bias.detach()
+    if bias is not None:  # NumPy's view of a parameter would keep FSDP from resizing its storage
+        bias = bias.detach() if bias.is_cuda else bias.detach().clone()
     if x.is_cuda and w.is_cuda and q.format.name in PLAIN_FLOATS:
         return _by_torch(x, _plain(q), bias, dtype)
     y: torch.Tensor = gq.linear(x, q, bias=bias, dtype=dtype)
