@@ -237,6 +237,7 @@ def put_torch():
     stream = SimpleNamespace(cuda_stream=0, wait_stream=lambda other: None)
     vars(torch).update(
         KINDS, Tensor=Tensor, dtype=DType, strided="strided", empty=empty, as_tensor=as_tensor,
+        empty_like=lambda like: empty(like.shape, like.dtype),
         from_numpy=lambda values: allocated(values, KINDS[values.dtype.name]),
         device=lambda kind, index=0: SimpleNamespace(type=kind, index=index),
         where=by_numpy(np.where), bincount=by_numpy(np.bincount), cumsum=by_numpy(np.cumsum),

@@ -62,8 +62,11 @@ def _drop(key: Key, gone: Any) -> None:
 
 
 def _writes(w: torch.Tensor) -> int:
-    """The number of writes that torch counted; inference tensors have no count."""
-    return 0 if w.is_inference() else w._version
+    """The number of writes that torch counted; inference tensors have no count, and an error says so."""
+    try:
+        return w._version
+    except RuntimeError:
+        return 0
 
 
 def forget(w: torch.Tensor) -> None:

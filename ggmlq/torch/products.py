@@ -16,7 +16,17 @@ from ..ops.torch_context import as_torch_works
 from . import checks
 from .blocks import array_over, known, library
 from .checks import format_of
-from .decoding import PLAIN_FLOATS, by_decoding, decoded, is_decoded, plain, tensor_of, times_rows, with_bytes
+from .decoding import (
+    FEWEST_DECODED,
+    PLAIN_FLOATS,
+    by_decoding,
+    decoded,
+    is_decoded,
+    plain,
+    tensor_of,
+    times_rows,
+    with_bytes,
+)
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -86,17 +96,21 @@ def linear_at_once(
     None where the dispatcher has something to do (a gradient, a trace, a mode, another class of tensor), and
     for weights that no call has met yet.
     """
-    if not _is_eager(x, w, bias):
+    on_gpu = x.is_cuda
+    if not _is_eager(x, w, bias, "cuda" if on_gpu else "cpu"):
         return None
-    q = known(w, type, (n, x.shape[-1])) if x.dim() and x.dtype in checks.FLOATS else None
+    shape = x.shape
+    q = known(w, type, (n, shape[-1])) if shape else None
     if q is None:
         return None
-    if not x.is_cuda:
-        return gq.linear(x, q, bias=bias, dtype=x.dtype)  # type: ignore[no-any-return]
-    return by_decoding(x, q, bias) if is_decoded(x, q, bias) else of_layer(x, q, bias)
+    if on_gpu:
+        if x.numel() >= FEWEST_DECODED * shape[-1] and is_decoded(x, q, bias):
+            return by_decoding(x, q, bias)
+        return of_layer(x, q, bias, shape)
+    return gq.linear(x, q, bias=bias, dtype=x.dtype) if x.dtype in checks.FLOATS else None
 
 
-def _is_eager(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> bool:
+def _is_eager(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, device: str) -> bool:
     """True if an operator on these tensors would do nothing but call its kernel."""
     if x.__class__ not in PLAIN or w.__class__ not in PLAIN:
         return False
@@ -104,7 +118,7 @@ def _is_eager(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> bo
         return False
     if x.requires_grad and torch.is_grad_enabled():
         return False
-    return not in_a_mode() and not torch.is_autocast_enabled("cuda" if x.is_cuda else "cpu")
+    return not in_a_mode() and not torch.is_autocast_enabled(device)
 
 
 def linear_grad(dy: torch.Tensor, w: torch.Tensor, type: int, k: int) -> torch.Tensor:
