@@ -30,7 +30,7 @@ Make = Callable[[str, int, int], torch.nn.Module]
 
 
 def of_blocks(name: str, n: int, k: int) -> torch.nn.Module:
-    """A packed layer."""
+    """A packed layer of the type that its name has."""
     return packed(KINDS.get(name, "q4_K"), n, k)
 
 
@@ -89,14 +89,14 @@ def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 
 
 class Model(torch.nn.Module):
-    """Some layers."""
+    """Some layers, one after the other, without a head."""
 
     def __init__(self, make: Make, joined: bool, layers: int) -> None:
         super().__init__()
         self.layers = torch.nn.ModuleList(Layer(make, joined) for _ in range(layers))
 
     def forward(self, x: torch.Tensor, *position: torch.Tensor) -> torch.Tensor:
-        """The last state."""
+        """The state of a token after the last layer."""
         for layer in self.layers:
             x = layer(x, *position)
         return x
