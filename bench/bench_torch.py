@@ -30,7 +30,7 @@ SHAPES = (
     (3072, 3072), (9216, 3072), (12288, 3072), (3072, 12288), (3072, 15360), (4096, 4096), (4096, 14336),
     (14336, 4096),
 )  # fmt: skip
-ROWS = 4608, 2304, 1024
+ROWS = 4608, 2048, 1024
 COLD = 1 << 28  # bytes of decoded weights between two uses of the same
 Make = Callable[[int, int], torch.nn.Module]
 

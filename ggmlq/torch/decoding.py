@@ -18,8 +18,8 @@ from ..base.devices import cuda_device, cuda_module, on_device_of
 from ..ops.torch_context import as_torch_works
 
 MOST_DECODED = 256 << 20  # bytes of decoded weights at a time, on a GPU
-FEWEST_DECODED = 512  # rows of x from which on weights may be decoded for torch's own product
-HOPPERS_DECODED = 2304  # the same on Hopper, whose kernel of packed weights is faster
+FEWEST_DECODED = 725  # rows of x from which on weights are decoded for torch's own product, by choice.json
+HOPPERS_DECODED = 4096  # the same on Hopper, whose kernel of packed weights is faster
 PLAIN_FLOATS = {
     "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f64": torch.float64,
 }  # fmt: skip
