@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-from emulated_ptx import Machine, Memory
+from emulated_ptx import Machine, Memory, with_tables
 from fake_cupy import DeviceArray, on_device, put_gpu
 
 from ggmlq.cuda.codes8 import rows
@@ -30,7 +30,7 @@ def ptx_of(kernel, capability=(9, 0)):
 def put_emulated(monkeypatch, multiprocessors=2):
     """A card that runs products of scaled arrays; ``memory`` must know ``out``."""
     state = put_gpu(monkeypatch)
-    state.memory = Memory()
+    state.memory, state.tables = Memory(), {}
     card = Card("an emulated card", (9, 0), multiprocessors, 227 << 10)
 
     def made(function):
@@ -56,7 +56,12 @@ def put_emulated(monkeypatch, multiprocessors=2):
             if type(each) not in (int, tuple):
                 state.memory.add(each)
         words = kernel._flat(arguments)  # arrays as the compiler passes them
-        machine = Machine(ptx_of(kernel), state.memory, kernel.threads, kernel.shared)
+        machine = Machine(
+            with_tables(ptx_of(kernel), state.memory, state.tables),
+            state.memory,
+            kernel.threads,
+            kernel.shared,
+        )
         assert block == (kernel.threads,)
         machine(grid, *words, cluster=cluster, together=together)
 

@@ -20,6 +20,8 @@ from emulated_words import EVERY, LOCAL, OPS, START, Locked, Trap, read
 
 from ggmlq.cuda.machine import tensor_maps
 
+TABLE = re.compile(r"\.(?:visible )?\.?global \.align \d+ \.b8 (\w+)\[(\d+)\] = \{([^}]*)\};")
+
 
 class Memory:
     """What of this process a kernel may touch, and maps of the copy engine."""
@@ -209,6 +211,25 @@ def with_places(ptx, shared):
         body = re.sub(rf"\b{name}\b", str(START + shared), body)
         shared += int(size)
     return head + body, shared
+
+
+def with_tables(ptx, memory, tables):
+    """The text with the bytes that a module declares in memory: their names become addresses.
+
+    ``tables``: those that are there, by name, which gets more.
+    """
+
+    def placed(table):
+        values = np.zeros(int(table[2]), np.uint8)  # the last zeros are left out in the text
+        numbers = np.array(table[3].split(","), np.int64).astype(np.uint8)
+        values[: len(numbers)] = numbers
+        memory.add(tables.setdefault(table[1], values))
+        return ""
+
+    ptx = TABLE.sub(placed, ptx)
+    for name, table in tables.items():
+        ptx = ptx.replace(name, str(table.ctypes.data))
+    return ptx
 
 
 @cache

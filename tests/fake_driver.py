@@ -8,7 +8,6 @@ good, so a process of its own has it.
 from __future__ import annotations
 
 import ctypes
-import re
 import sys
 import threading
 from contextlib import nullcontext
@@ -18,7 +17,6 @@ import numpy as np
 
 REFUSED = "cupy", "cupy_backends", "numba", "numba_cuda", "llvmlite"
 NAME = b"an emulated card"
-TABLE = re.compile(r"\.(?:visible )?\.?global \.align \d+ \.b8 (\w+)\[(\d+)\] = \{([^}]*)\};")
 
 
 class Refuse:
@@ -239,6 +237,7 @@ def put_torch():
     stream = SimpleNamespace(cuda_stream=0, wait_stream=lambda other: None)
     vars(torch).update(
         KINDS, Tensor=Tensor, dtype=DType, strided="strided", empty=empty, as_tensor=as_tensor,
+        empty_like=lambda like: empty(like.shape, like.dtype),
         from_numpy=lambda values: allocated(values, KINDS[values.dtype.name]),
         device=lambda kind, index=0: SimpleNamespace(type=kind, index=index),
         where=by_numpy(np.where), bincount=by_numpy(np.bincount), cumsum=by_numpy(np.cumsum),
@@ -283,18 +282,10 @@ class Function:
         return 0 if work is None else work(*arguments) or 0
 
     def cuModuleLoadData(self, at, code):
-        self.driver.modules.append(TABLE.sub(self._placed, code.value.decode()))
-        for name, table in self.driver.tables.items():
-            self.driver.modules[-1] = self.driver.modules[-1].replace(name, str(table.ctypes.data))
-        at._obj.value = len(self.driver.modules)
+        from emulated_ptx import with_tables
 
-    def _placed(self, table):
-        """Bytes that a module declares, in memory; its name becomes their address."""
-        values = np.zeros(int(table[2]), np.uint8)  # the last zeros are left out in the text
-        numbers = np.array(table[3].split(","), np.int64).astype(np.uint8)
-        values[: len(numbers)] = numbers
-        self.driver.memory.add(self.driver.tables.setdefault(table[1], values))
-        return ""
+        self.driver.modules.append(with_tables(code.value.decode(), self.driver.memory, self.driver.tables))
+        at._obj.value = len(self.driver.modules)
 
     def cuModuleGetFunction(self, at, module, name):
         assert name.value == b"kernel"

@@ -110,7 +110,9 @@ def put_torch(monkeypatch):
     state.torch = ModuleType("torch")
     vars(state.torch).update(
         Tensor=Tensor, strided="strided", float32=FLOAT32, float16=FLOAT16, bfloat16=BFLOAT16,
-        float64=FLOAT64, uint8=UINT8, int16=INT16, empty=empty, is_grad_enabled=lambda: state.gradients,
+        float64=FLOAT64, uint8=UINT8, int16=INT16, empty=empty,
+        empty_like=lambda like: empty(like.shape, like.dtype, like.device),
+        is_grad_enabled=lambda: state.gradients,
         nn=SimpleNamespace(Parameter=Parameter),
         _C=SimpleNamespace(_cuda_getCurrentRawStream=lambda index: state.stream),
         cuda=SimpleNamespace(

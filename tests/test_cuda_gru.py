@@ -89,7 +89,7 @@ def test_shapes_add_up():
 def test_a_grid_that_runs_together_and_tuples_of_arguments(monkeypatch):
     put_gpu(monkeypatch)
     found = []
-    monkeypatch.setattr(submit, "_launch", lambda: lambda *given: found.append(given) or 0)
+    monkeypatch.setattr(submit, "driver_launch", lambda: lambda *given: found.append(given) or 0)
     several = types.UniTuple(types.int32, 3)
     kernel = Kernel("nothing", lambda *_: None, types.uint64, several, threads=32, together=True)
     kernel._loaded[0] = SimpleNamespace(ptr=5), 0, False
@@ -105,7 +105,7 @@ def test_a_grid_that_runs_together_and_tuples_of_arguments(monkeypatch):
 def test_a_prepared_launch(monkeypatch):
     put_gpu(monkeypatch)
     found = []
-    monkeypatch.setattr(submit, "_launch", lambda: lambda *given: found.append(given) or 0)
+    monkeypatch.setattr(submit, "driver_launch", lambda: lambda *given: found.append(given) or 0)
     several = types.UniTuple(types.int32, 2)
     kernel = Kernel("nothing", lambda *_: None, types.uint64, types.uint64, types.uint32, several, threads=64)
     kernel._loaded[0] = SimpleNamespace(ptr=5), 1000, False

@@ -45,7 +45,7 @@ def launches(gpu, monkeypatch):
         calls.append(SimpleNamespace(facts=facts, function=function, words=words, extra=extra))
         return state.status
 
-    monkeypatch.setattr(submit, "_launch", lambda: launch)
+    monkeypatch.setattr(submit, "driver_launch", lambda: launch)
     return SimpleNamespace(calls=calls, state=state)
 
 

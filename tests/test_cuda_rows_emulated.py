@@ -14,7 +14,9 @@ from fake_cupy import on_device
 import ggmlq as gq
 from ggmlq.arrays.array import QuantArray
 from ggmlq.cuda.activations import floats
+from ggmlq.cuda.packed import pack, to_bf16
 from ggmlq.cuda.quantize import decode_rows, rows
+from ggmlq.testing.blocks import random_blocks
 
 N, K = 9, 64
 FLOATS = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -96,3 +98,22 @@ def test_what_was_prepared_is_dropped_with_that_of_views(card):
     gq.put(views[1], on_device([0]), on_device(np.ones((1, K), np.float32)))
     assert not any(view.has_prepared for view in views)
     assert np.asarray(d.raw)[2].any()
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q8_0", "q4_K", "q6_K", "nvfp4"])
+def test_decode_of_packed_weights(name, card, monkeypatch, fresh):
+    """Values rounded to bfloat16, for all rows and from the second fragment on; nothing beyond them."""
+    monkeypatch.setattr(pack, "cupy", lambda: card.cupy)
+    fmt = gq.formats[name]
+    k = 256 if fmt.block_size == 256 else fmt.block_size * int(fresh.integers(1, 256 // fmt.block_size + 1))
+    blocks = random_blocks(fmt, 37, k // fmt.block_size, int(fresh.integers(1 << 30)))
+    q = QuantArray.from_bytes(blocks.tobytes(), fmt, (37, k))
+    want = np.asarray(q).astype(ml_dtypes.bfloat16)
+    packed = pack.packed_weights(on_card(q))
+    for first in (0, 16):
+        out = on_device(np.full((37 - first + 1, k), 7, np.uint16))
+        card.memory.add(out)
+        to_bf16.decode_packed(packed, first, out[:-1])
+        got = np.asarray(out)
+        assert (got[-1] == 7).all()
+        assert np.array_equal(got[:-1].view(ml_dtypes.bfloat16), want[first:], equal_nan=True)

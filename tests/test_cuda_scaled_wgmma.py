@@ -216,7 +216,7 @@ def test_a_map_that_the_driver_refuses(library):
 def test_a_cluster_is_an_attribute_of_a_launch(monkeypatch):
     put_gpu(monkeypatch)
     found = []
-    monkeypatch.setattr(submit, "_launch", lambda: lambda *given: found.append(given) or 0)
+    monkeypatch.setattr(submit, "driver_launch", lambda: lambda *given: found.append(given) or 0)
     kernel = Kernel("nothing", lambda *_: None, threads=32)
     kernel._loaded[0] = SimpleNamespace(ptr=5), 0, True
     kernel((8,), (32,), cluster=4)

@@ -226,6 +226,31 @@ def test_which_layers_are_taken(fresh):
         gt.quantize_(Tiny(), "q8_0", include=[3])
 
 
+def test_layers_that_cannot_be(fresh):
+    """Gradients of blocks, odd biases and branches, importance of no layer, rows that a call changes."""
+    q = quantized(fresh, N, K)
+    layer = gt.Linear(q, floats(fresh, N))
+    with pytest.raises(errors.UnsupportedError, match=r"blocks of q4_K have no gradient; .*lora_"):
+        layer.requires_grad_()
+    assert not layer.requires_grad_(False).bias.requires_grad
+    layer.bias.requires_grad_()
+    with pytest.raises(errors.ShapeError, match=r"bias has shape \(2,\); q has 48 rows"):
+        gt.Linear(q, torch.zeros(2))
+    with pytest.raises(errors.DTypeError, match="it is a tensor"):
+        gt.Linear(q, [0.0] * N)
+    with pytest.raises(errors.ShapeError, match="a rank of 1 or more"):
+        gt.lora_(torch.nn.Sequential(layer), rank=0)
+    with pytest.raises(errors.UnsupportedError, match="single layer"):
+        gt.lora_(layer)
+    for imatrix, text in (({"odd": np.ones(K)}, "no layer 'odd'"), ({"up": np.ones(3)}, r"shape \(3,\)")):
+        with pytest.raises(errors.ImportanceError, match=text):
+            gt.quantize_(Tiny(), "q4_K", imatrix=imatrix)
+    model = torch.nn.Sequential(torch.nn.Embedding(4, K, max_norm=1.0), layer)
+    assert gt.quantize_(model, "q8_0").left == {
+        "0": "its max_norm changes rows that are read", "1": "it is packed already, in q4_K",
+    }  # fmt: skip
+
+
 def test_one_tensor_at_a_time(fresh, monkeypatch):
     """Floats of a layer are gone when the next one is quantized; other matrices are named, and stay."""
     model = torch.nn.Sequential(*(torch.nn.Linear(K, K) for _ in range(4)), torch.nn.Conv1d(4, 4, 3))

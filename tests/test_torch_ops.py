@@ -224,6 +224,7 @@ def test_threads_share_a_tensor(fresh):
 def test_errors_in_words(fresh):
     _, w, type = tensors(fresh, "q4_K")
     x = floats(fresh, 2, K)
+    OPS.linear(x, w, type, N)  # the words are the same after a call that was right
     for arguments, kind, text in (
         ((x.int(), w, type, N), errors.DTypeError, "x is torch.int32"),
         ((x, w.float(), type, N), errors.DTypeError, "w is torch.float32"),
@@ -232,7 +233,9 @@ def test_errors_in_words(fresh):
         ((x, w, 8, N), errors.ShapeError, "in q8_0"),
         ((x[0, 0], w, type, N), errors.ShapeError, "a single number"),
         ((x, w, type, N, floats(fresh, N + 1)), errors.ShapeError, "bias"),
-        ((x, w, type, N, None, torch.int8), errors.DTypeError, "float"),
+        ((x, w, type, N, None, torch.int8), errors.DTypeError, "results are floats, not torch.int8"),
+        ((x.to(torch.float8_e4m3fn), w, type, N), errors.DTypeError, "x is torch.float8_e4m3fn"),
+        ((x[:, :256], w, type, N), errors.ShapeError, "rows of 256 numbers; those of w have 512 in q4_K"),
         ((x, w, 31, N), errors.FormatError, "31"),
         ((x.to("meta"), w, type, N), errors.DeviceError, "meta"),
     ):

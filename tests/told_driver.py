@@ -50,7 +50,7 @@ def put_driver(monkeypatch):
 
     monkeypatch.setattr(Kernel, "__call__", CALL)
     monkeypatch.setattr(Kernel, "_load", load)
-    monkeypatch.setattr(submit, "_launch", lambda: driver)
+    monkeypatch.setattr(submit, "driver_launch", lambda: driver)
     device.cupy().cuda.alloc = alloc
     gpu = device.driver()
     gpu.array = lambda shape, dtype: on_device(np.zeros(shape, dtype))

@@ -106,14 +106,14 @@ def pretend():
     }  # fmt: skip
     for name, function in functions.items():
         setattr(torch.cuda, name, function)
-    torch._C._cuda_getCurrentRawStream = lambda index: 0
+    torch._C._cuda_getCurrentRawStream, torch._C._cuda_getDevice = lambda index: 0, lambda: 0
 
 
 pretend()
 
 import ggmlq as gq  # noqa: E402
 import ggmlq.torch as gt  # noqa: E402
-from ggmlq.torch import blocks, products  # noqa: E402
+from ggmlq.torch import blocks, decoding, products  # noqa: E402
 
 
 def far(y, want):
@@ -153,9 +153,9 @@ def operators(fresh, name, dtype):
     errors = [far(y, x.float() @ values.T + bias)]
     for operand, number in ((w, type), (strips, prepared)):
         errors.append(far(products.linear_grad(dy, operand, number, K), dy.float() @ values))
-    products.MOST_DECODED, most = 16 * K * dy.element_size(), products.MOST_DECODED
+    decoding.MOST_DECODED, most = 16 * K * dy.element_size(), decoding.MOST_DECODED
     errors.append(far(products.linear_grad(dy, w, type, K), dy.float() @ values))
-    products.MOST_DECODED = most
+    decoding.MOST_DECODED = most
     return max(errors), all(equal)
 
 
@@ -194,6 +194,43 @@ def modules(fresh):
     return right
 
 
+def many_rows(fresh):
+    """True for each fact about products whose weights are decoded, here from 3 rows on, and by NumPy."""
+    q, w, type, values = weights(fresh, "q4_0", N, K)
+    decoded = []
+
+    def rows(array, first, last):
+        decoded.append((first, last))
+        return values[first:last].bfloat16()
+
+    before = decoding.FEWEST_DECODED, decoding._has_decoder, decoding._decoded_rows, decoding.MOST_DECODED
+    decoding.FEWEST_DECODED, decoding._has_decoder, decoding._decoded_rows = 3, lambda *facts: True, rows
+    products.FEWEST_DECODED = 3
+    decoding.fewest_decoded.cache_clear()
+    layer, bias = gt.Linear(q), floats(fresh, N, dtype=torch.bfloat16)
+    x = floats(fresh, 2, 3, K, dtype=torch.bfloat16)
+    right = []
+    with torch.no_grad():
+        array = blocks.array_over(w, type, (N, K))
+        right += [decoding.is_decoded(x, array, None), decoding.is_decoded(x, array, bias)]
+        others = (x[0, :2], None), (x.float(), None), (x, bias.float())
+        right += [not decoding.is_decoded(some, array, added) for some, added in others]
+        layer(x)
+        for most in (MOST := decoding.MOST_DECODED, 2 * 16 * K):
+            decoding.MOST_DECODED = most
+            for added in (None, bias):
+                decoded.clear()
+                y = products.linear(x, w, type, N, added)
+                right.append(decoded == ([(0, 32)] if most == MOST else [(0, 16), (16, 32)]))
+                want = x.float() @ values.T + (0 if added is None else added)
+                right += [far(y, want) < 2**-7, y.shape == want.shape, y.dtype == x.dtype]
+            right.append(torch.equal(layer(x), products.linear(x, w, type, N)))
+    decoding.FEWEST_DECODED, decoding._has_decoder, decoding._decoded_rows, decoding.MOST_DECODED = before
+    products.FEWEST_DECODED = decoding.FEWEST_DECODED
+    decoding.fewest_decoded.cache_clear()
+    return right
+
+
 def main(seed):
     """All of it."""
     fresh = np.random.default_rng(seed)
@@ -203,6 +240,7 @@ def main(seed):
     facts = {
         "operators": [error for error, _ in cases], "equal": [equal for _, equal in cases],
         "experts": [experts(fresh, name) for name in ("q4_K", "f16")], "modules": modules(fresh),
+        "many rows": many_rows(fresh),
         "modules loaded": [name for name in sys.modules if name.partition(".")[0] in fake_driver.REFUSED],
     }  # fmt: skip
     print(json.dumps(facts))

@@ -24,8 +24,8 @@ from ggmlq.testing import dry_run
 
 HOPPER = (9, 0)
 FEW = 8  # cases of a family that come together
-# Families for activations that do not lie as kernels read them, for repeated products with a bias, and
-# for the small parts of a layer and attention.
+# Families for activations that do not lie as kernels read them, for repeated products with a bias, for
+# torch's own products, and for the small parts of a layer and attention.
 BESIDE = (
     "ggmlq.cuda.activations.floats.kernel", "ggmlq.cuda.epilogue.bias.adder",
     "ggmlq.cuda.activations.layers.normer", "ggmlq.cuda.activations.layers.turner",
@@ -35,14 +35,14 @@ BESIDE = (
     "ggmlq.cuda.activations.router.mixer", "ggmlq.cuda.quantize.heads.heads_placer",
     "ggmlq.cuda.quantize.heads.heads_spreader",
     "ggmlq.cuda.attention.kernel.kernel", "ggmlq.cuda.attention.merge.merger",
-    "ggmlq.cuda.attention.lengths.counter",
+    "ggmlq.cuda.attention.lengths.counter", "ggmlq.cuda.packed.to_bf16.decoder",
 )  # fmt: skip
 # Families of which caches take rows of float32, no two to the same place.
 PUT = "ggmlq.cuda.quantize.rows.block_putter", "ggmlq.cuda.quantize.rows.scalar_putter"
 # Families of which products of some shape take any case, on Hopper.
 WHOLE = (
     "ggmlq.cuda.linear.r16_warp_specialized.kernel", "ggmlq.cuda.expert_linear.r4_gemv.kernel",
-    "ggmlq.cuda.attention.wide.kernel", "ggmlq.cuda.packed.to_bf16.decoder",
+    "ggmlq.cuda.attention.wide.kernel",
 )  # fmt: skip
 ACTIVATIONS = ("q8_1", "q8_K")  # types that no model stores weights in
 OTHERS = dry_run.SHAPES[2:8:2]  # shapes for cards whose tiles do not depend on shapes

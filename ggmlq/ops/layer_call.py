@@ -16,22 +16,26 @@ class LayerCall(NamedTuple):
     """A product of a layer on a GPU, whole by recorded launches: x and the result have one dtype."""
 
     launches: Any
+    workspace: int  # bytes between its kernels
     shape: tuple[int, ...]  # of the result
+    like: (
+        Any  # a view of the weights that looks like a result, or None: an allocation like it takes less time
+    )
     device: int
 
 
-def of_layer(x: Any, q: Any, bias: Any) -> Any | None:
+def of_layer(x: Any, q: Any, bias: Any, shape: Any) -> Any | None:
     """``x @ q.T + bias`` in the dtype of x, if it is a warm call of weights in torch's memory; else None.
 
-    It is :func:`linear` with fewer questions. The caller knows that x is a plain tensor on a GPU, as is the
-    bias, and that nobody wants a gradient.
+    It is :func:`linear` with fewer questions. The caller knows that x is a plain tensor on a GPU of this
+    shape, as is the bias, and that nobody wants a gradient.
     """
     torch, dtype = members(sys.modules["torch"]), x.dtype
-    key = x.shape, dtype, None if bias is None else bias.dtype
+    key = shape, dtype, None if bias is None else bias.dtype
     call = q.recording(key)
     if call is None and (call := _layer_call(torch, x, q, bias, key)) is None:
         return None
-    launches, shape, index = call
+    launches, workspace, result, like, index = call
     address, stream = x.data_ptr(), torch.stream(index)
     if not (torch.device() == index == x.get_device()) or not x.is_contiguous() or address % 16:
         return None
@@ -39,13 +43,13 @@ def of_layer(x: Any, q: Any, bias: Any) -> Any | None:
         return None
     at = 0
     if bias is not None:
-        if not is_ordinary(torch, bias, shape[-1:], index, torch.parameter):
+        if not is_ordinary(torch, bias, result[-1:], index, torch.parameter):
             return None
         at = bias.data_ptr()
-    y = torch.empty(shape, dtype=dtype, device=x.device)
-    if launches.workspace:
-        workspace = torch.empty(launches.workspace, dtype=torch.bytes, device=x.device)
-        launches(address, y.data_ptr(), stream, workspace.data_ptr(), at)
+    y = torch.empty(result, dtype=dtype, device=x.device) if like is None else torch.empty_like(like)
+    if workspace:
+        between = torch.empty(workspace, dtype=torch.bytes, device=x.device)
+        launches.launch((address, y.data_ptr(), between.data_ptr(), at), stream)
     else:
         launches.launch((address, y.data_ptr(), 0, at), stream)
     return y
@@ -62,6 +66,16 @@ def _layer_call(torch: Torch, x: Any, q: Any, bias: Any, key: Any) -> LayerCall 
     launches, whole = warm_device.recording(q, math.prod(shape[:-1]), "auto", None, letter, letter, added)
     if launches is None or type(launches) is Rung or not (whole or (letter == "f" and bias is None)):
         return None
-    call = LayerCall(launches, (*shape[:-1], q.shape[0]), q.memory.data.device_id)
+    shape = (*shape[:-1], q.shape[0])
+    call = LayerCall(launches, launches.workspace, shape, _like(q, shape, x), q.memory.data.device_id)
     q.keep_recording(key, call)
     return call
+
+
+def _like(q: Any, shape: tuple[int, ...], x: Any) -> Any | None:
+    """A view of the weights' bytes with the shape of a result and the dtype of x; None where they are fewer.
+
+    It holds no memory, for arrays of weights only borrow that of a tensor.
+    """
+    raw, size = q.memory.tensor.reshape(-1), math.prod(shape) * x.element_size()
+    return raw[:size].view(x.dtype).reshape(shape) if size <= raw.numel() else None

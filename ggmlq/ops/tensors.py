@@ -40,6 +40,7 @@ class Torch(NamedTuple):
     float32: Any
     bytes: Any  # its dtype of bytes
     empty: Callable[..., Any]
+    empty_like: Callable[[Any], Any]
     kinds: dict[Any, str]  # of x, out and bias: the letters that keys of recordings have for them
     results: dict[Any, Any]  # dtypes of results as a caller may write them, to torch's
     with_gradients: Callable[[], bool]
@@ -58,10 +59,11 @@ def members(torch: Any) -> Torch:
         return int(torch.cuda.current_stream(index).cuda_stream)
 
     return Torch(
-        torch.Tensor, torch.nn.Parameter, torch.strided, single, torch.uint8, torch.empty,
+        torch.Tensor, torch.nn.Parameter, torch.strided, single, torch.uint8, torch.empty, torch.empty_like,
         {single: "f", half: "e", bfloat: "H"}, results, torch.is_grad_enabled,
         getattr(torch._C, "_cuda_getCurrentRawStream", stream),
-        torch.cuda.current_device, torch.cuda.is_current_stream_capturing,
+        getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device),
+        torch.cuda.is_current_stream_capturing,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 library.py     the operators torch.ops.ggmlq, with gradients, autocast and stand-ins for tracing
 products.py    the operators on a CPU and a GPU
+decoding.py    decoded weights, and products with them by torch
 checks.py      their arguments, checked, and the shapes of results
 blocks.py      arrays for kernels over the memory of tensors
 modules.py     Linear, Embedding, Experts

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+import ggmlq as gq
+
 from .modules import Linear
 from .names import Patterns, matches
 
@@ -23,6 +25,10 @@ class LoRA(torch.nn.Module):
         dtype: torch.dtype = torch.float32,
     ) -> None:  # fmt: skip
         super().__init__()
+        if rank < 1:
+            raise gq.errors.ShapeError(
+                f"LoRA(base, rank={rank}): a branch has a rank of 1 or more; pass rank=8"
+            )
         self.base, self.rank, self.alpha = base, rank, alpha
         self.in_features, self.out_features = base.in_features, base.out_features
         device = base.weight.device
@@ -35,7 +41,8 @@ class LoRA(torch.nn.Module):
         """The product with the blocks, and the branch."""
         y: torch.Tensor = self.base(x)
         branch = torch.nn.functional.linear(self.dropout(x).to(self.a.dtype), self.a)
-        return y + (torch.nn.functional.linear(branch, self.b) * (self.alpha / self.rank)).to(y.dtype)
+        branch = branch * (self.alpha / self.rank)  # of few numbers, where all results would be many
+        return y + torch.nn.functional.linear(branch, self.b).to(y.dtype)
 
     def extra_repr(self) -> str:
         """Rank and strength of the branch."""
@@ -50,6 +57,11 @@ def lora_(
 
     ``include`` and ``exclude`` as in :func:`ggmlq.torch.quantize_`.
     """
+    if isinstance(model, Linear):
+        raise gq.errors.UnsupportedError(
+            "lora_(model): the model is a single layer, which cannot be replaced in itself; make one with "
+            "ggmlq.torch.LoRA(layer, rank)"
+        )
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     names = [name for name, part in _packed(model) if matches(name, include, exclude)]

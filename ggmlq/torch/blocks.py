@@ -62,8 +62,11 @@ def _drop(key: Key, gone: Any) -> None:
 
 
 def _writes(w: torch.Tensor) -> int:
-    """The number of writes that torch counted; inference tensors have no count."""
-    return 0 if w.is_inference() else w._version
+    """The number of writes that torch counted; inference tensors have no count, and an error says so."""
+    try:
+        return w._version
+    except RuntimeError:
+        return 0
 
 
 def forget(w: torch.Tensor) -> None:
@@ -78,7 +81,7 @@ def _of_strips(w: torch.Tensor, fmt: gq.Format, shape: tuple[int, ...]) -> gq.Qu
     """The array of what ``prepare`` made: over its memory on a GPU; on the host of the bytes, restored."""
     on_host = cuda_module("packed.on_host")
     if w.device.type == "cpu":
-        return gq.QuantArray(fmt, shape, on_host.restored_on_host(fmt, shape, w.detach().numpy())).lasting()
+        return gq.QuantArray(fmt, shape, on_host.restored_on_host(fmt, shape, _bytes(w))).lasting()
     # A parameter that was flattened with others may lie anywhere: it is copied, and the copy stays.
     packed = library().from_dlpack(w.detach().clone()) if w.data_ptr() % ALIGNED else _bytes(w)
     pack = cuda_module("packed.pack")

@@ -71,6 +71,12 @@ def check_shape(request: str, w: torch.Tensor, type: int, shape: tuple[Any, ...]
         whole = (*lead, k // fmt.block_size * fmt.dtype.itemsize)
     if tuple(w.shape) != whole:
         n = lead[-1] if lead else 1
+        if w.dim() == len(whole) > 1 and w.shape[:-1] == whole[:-1] and not w.shape[-1] % fmt.dtype.itemsize:
+            there = w.shape[-1] // fmt.dtype.itemsize * fmt.block_size
+            raise gq.errors.ShapeError(
+                f"{request}: rows of {k} numbers; those of w have {there} in {fmt.name}; pass rows of "
+                f"{there}, or the type that w was made with"
+            )
         raise gq.errors.ShapeError(
             f"{request}: w has shape {tuple(w.shape)}; with n {n} and rows of {k} numbers "
             f"in {fmt.name} it is {whole}; pass the type and n that w was made with"

@@ -75,6 +75,15 @@ class Packed(torch.nn.Module):
         result: torch.Tensor = values.to(dtype)
         return result
 
+    def requires_grad_(self, requires_grad: bool = True) -> Any:
+        """Freeze the parameters; the other way round is an error in words, for blocks have no gradient."""
+        if requires_grad:
+            raise gq.errors.UnsupportedError(
+                f"{type(self).__name__}.requires_grad_(): blocks of {self.format.name} have no gradient; "
+                "ask it of the bias alone, or train a branch beside the layer, ggmlq.torch.lora_"
+            )
+        return super().requires_grad_(False)
+
     def _save_to_state_dict(self, state: Any, prefix: str, keep_vars: bool) -> None:
         """Give the file's bytes, also where the weights are strips."""
         super()._save_to_state_dict(state, prefix, keep_vars)  # type: ignore[no-untyped-call]
@@ -129,9 +138,11 @@ class Packed(torch.nn.Module):
 
 
 def _copied(raw: Any) -> torch.Tensor:
-    """The bytes of an array in memory of torch."""
+    """The bytes of an array in memory of torch, which it may resize, as FSDP does."""
     if isinstance(raw, np.ndarray):
-        return torch.from_numpy(np.array(raw))
+        w = torch.empty(raw.shape, dtype=torch.uint8)
+        w.numpy()[...] = raw
+        return w
     return torch.from_dlpack(raw).clone()
 
 
@@ -163,6 +174,16 @@ class Linear(Packed, torch.nn.Linear):
         torch.nn.Module.__init__(self)
         self.hold(q, 2)
         self.out_features, self.in_features = q.shape
+        if bias is not None and not isinstance(bias, torch.Tensor):
+            raise gq.errors.DTypeError(
+                f"Linear(q, bias): bias is a {type(bias).__name__}; it is a tensor [{self.out_features}]; "
+                "pass torch.as_tensor(bias)"
+            )
+        if bias is not None and tuple(bias.shape) != (self.out_features,):
+            raise gq.errors.ShapeError(
+                f"Linear(q, bias): bias has shape {tuple(bias.shape)}; q has {self.out_features} rows, so it "
+                f"is ({self.out_features},); pass one number a row of q"
+            )
         self.bias = bias if bias is None or isinstance(bias, torch.nn.Parameter) else torch.nn.Parameter(bias)
 
     def reset_parameters(self) -> None:

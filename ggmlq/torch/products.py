@@ -10,18 +10,25 @@ import torch
 
 import ggmlq as gq
 
-from ..base.devices import cuda_device, cuda_module, on_device_of
+from ..base.devices import cuda_module
 from ..ops.layer_call import of_layer
 from ..ops.torch_context import as_torch_works
 from . import checks
 from .blocks import array_over, known, library
 from .checks import format_of
+from .decoding import (
+    FEWEST_DECODED,
+    PLAIN_FLOATS,
+    by_decoding,
+    decoded,
+    is_decoded,
+    plain,
+    tensor_of,
+    times_rows,
+    with_bytes,
+)
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
-MOST_DECODED = 256 << 20  # bytes of decoded weights at a time, on a GPU
-PLAIN_FLOATS = {
-    "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f64": torch.float64,
-}  # fmt: skip
 
 
 def _modes() -> Callable[[], Any]:
@@ -49,25 +56,23 @@ def linear(
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """``x [..., K] @ w [N, K].T + bias``."""
-    q = known(w, type, (n, x.shape[-1])) if x.dim() else None
+    dtype = x.dtype if out_dtype is None else out_dtype
+    ordinary = x.dim() and x.dtype in checks.FLOATS and dtype in checks.FLOATS
+    q = known(w, type, (n, x.shape[-1])) if ordinary else None
     if q is None:
         checks.linear(x, w, type, n, bias, out_dtype)
         q = array_over(w, type, (n, x.shape[-1]))
-    dtype = x.dtype if out_dtype is None else out_dtype
     if x.requires_grad:
         x = x.detach()
-    if bias is not None:
-        bias = bias.detach()
-    if x.is_cuda and w.is_cuda and q.format.name in PLAIN_FLOATS:
-        return _by_torch(x, _plain(q), bias, dtype)
+    if bias is not None:  # NumPy's view of a parameter would keep FSDP from resizing its storage
+        bias = bias.detach() if bias.is_cuda else bias.detach().clone()
+    if x.is_cuda and w.is_cuda:
+        if q.format.name in PLAIN_FLOATS:
+            return _by_torch(x, plain(q), bias, dtype)
+        if dtype is x.dtype and is_decoded(x, q, bias):
+            return by_decoding(x, q, bias)
     y: torch.Tensor = gq.linear(x, q, bias=bias, dtype=dtype)
     return y
-
-
-def _plain(q: gq.QuantArray) -> torch.Tensor:
-    """Weights on a GPU that are plain floats, as a tensor over their memory."""
-    values: torch.Tensor = q.raw.tensor.view(PLAIN_FLOATS[q.format.name]).reshape(q.shape)
-    return values
 
 
 def _by_torch(
@@ -91,15 +96,21 @@ def linear_at_once(
     None where the dispatcher has something to do (a gradient, a trace, a mode, another class of tensor), and
     for weights that no call has met yet.
     """
-    if not _is_eager(x, w, bias):
+    on_gpu = x.is_cuda
+    if not _is_eager(x, w, bias, "cuda" if on_gpu else "cpu"):
         return None
-    q = known(w, type, (n, x.shape[-1])) if x.dim() else None
+    shape = x.shape
+    q = known(w, type, (n, shape[-1])) if shape else None
     if q is None:
         return None
-    return of_layer(x, q, bias) if x.is_cuda else gq.linear(x, q, bias=bias, dtype=x.dtype)
+    if on_gpu:
+        if x.numel() >= FEWEST_DECODED * shape[-1] and is_decoded(x, q, bias):
+            return by_decoding(x, q, bias)
+        return of_layer(x, q, bias, shape)
+    return gq.linear(x, q, bias=bias, dtype=x.dtype) if x.dtype in checks.FLOATS else None
 
 
-def _is_eager(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> bool:
+def _is_eager(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, device: str) -> bool:
     """True if an operator on these tensors would do nothing but call its kernel."""
     if x.__class__ not in PLAIN or w.__class__ not in PLAIN:
         return False
@@ -107,7 +118,7 @@ def _is_eager(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> bo
         return False
     if x.requires_grad and torch.is_grad_enabled():
         return False
-    return not in_a_mode() and not torch.is_autocast_enabled("cuda" if x.is_cuda else "cpu")
+    return not in_a_mode() and not torch.is_autocast_enabled(device)
 
 
 def linear_grad(dy: torch.Tensor, w: torch.Tensor, type: int, k: int) -> torch.Tensor:
@@ -115,72 +126,6 @@ def linear_grad(dy: torch.Tensor, w: torch.Tensor, type: int, k: int) -> torch.T
     checks.linear_grad(dy, w, type, k)
     q = array_over(w, type, (dy.shape[-1], k))
     return times_rows(dy.detach(), q)
-
-
-def times_rows(dy: torch.Tensor, q: gq.QuantArray) -> torch.Tensor:
-    """``dy [..., N] @ q [N, K]`` in the dtype of dy; on a GPU by torch, with some decoded rows at a time."""
-    if not dy.is_cuda:
-        dx: torch.Tensor = gq.linear(dy, q.T, dtype=dy.dtype)
-        return dx
-    n, k = q.shape
-    rows = max(16, MOST_DECODED // (dy.element_size() * max(k, 1)) // 16 * 16)
-    values = _decoder_of_rows(q, dy.dtype, dy.device)
-    if n <= rows:
-        return dy @ values(0, n)
-    kind = torch.promote_types(dy.dtype, torch.float32)
-    sums = torch.zeros((*dy.shape[:-1], k), dtype=kind, device=dy.device)
-    for first in range(0, n, rows):
-        last = min(first + rows, n)
-        sums += dy[..., first:last] @ values(first, last)
-    return sums.to(dy.dtype)
-
-
-def _decoder_of_rows(
-    q: gq.QuantArray, dtype: torch.dtype, device: torch.device
-) -> Callable[[int, int], torch.Tensor]:
-    """The function that decodes rows from a number on to another, on a GPU."""
-    if _decodes_strips(q, dtype):
-        return lambda first, last: _rows_of_strips(q, first, last)
-    whole = with_bytes(q)
-    return lambda first, last: decoded(whole[first:last], dtype, device)
-
-
-def _decodes_strips(q: gq.QuantArray, dtype: torch.dtype) -> bool:
-    """True for strips that a kernel decodes to this dtype as they lie."""
-    if q.has_bytes or dtype != torch.bfloat16 or q.ndim != 2:
-        return False
-    with as_torch_works(torch, q.memory.tensor.device, q.memory):
-        return bool(cuda_module("packed.to_bf16").is_to_be_had(q))
-
-
-def _rows_of_strips(q: gq.QuantArray, first: int, last: int) -> torch.Tensor:
-    """Rows of strips as bfloat16; ``first`` is a multiple of 16."""
-    with as_torch_works(torch, q.memory.tensor.device, q.memory):
-        bits: torch.Tensor = cuda_module("packed.to_bf16").decoded_rows(q, first, last).tensor
-    return bits.view(torch.bfloat16)
-
-
-def with_bytes(q: gq.QuantArray) -> gq.QuantArray:
-    """The array itself; of strips on a GPU another one, whose bytes are restored for a while."""
-    if q.has_bytes:
-        return q
-    with as_torch_works(torch, q.memory.tensor.device, q.memory):
-        return gq.QuantArray(q.format, q.shape, cuda_module("packed.to_blocks").restored(q))
-
-
-def decoded(q: gq.QuantArray, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """The values of an array as a tensor, rounded once."""
-    if device.type == "cuda":
-        if _decodes_strips(q, dtype):
-            return _rows_of_strips(q, 0, len(q))
-        q = with_bytes(q)
-        with as_torch_works(torch, device, q.memory), on_device_of(f"dequantize of {q!r}", q.memory):
-            if q.format.name in PLAIN_FLOATS:
-                return _plain(q).to(dtype, copy=True)
-            if dtype == torch.bfloat16 and q.format.block_size > 1 and not cuda_device().older_than((8, 0)):
-                bits = cuda_module("quantize.decode").decoded(q, "bfloat16")
-                return bits.tensor.view(dtype)
-    return _tensor(lambda kind: gq.dequantize(q, kind), dtype, device, q)
 
 
 def dequantize(w: torch.Tensor, type: int, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
@@ -197,7 +142,7 @@ def get_rows(w: torch.Tensor, type: int, ids: torch.Tensor, dtype: torch.dtype) 
     if w.is_cuda:
         return _picked(w, fmt, ids, dtype, k)
     q = array_over(w, type, (*w.shape[:-1], k))
-    return _tensor(lambda kind: gq.take(q, ids, kind), dtype, w.device, q)
+    return tensor_of(lambda kind: gq.take(q, ids, kind), dtype, w.device, q)
 
 
 def _picked(w: torch.Tensor, fmt: gq.Format, ids: torch.Tensor, dtype: torch.dtype, k: int) -> torch.Tensor:
@@ -214,17 +159,6 @@ def _picked(w: torch.Tensor, fmt: gq.Format, ids: torch.Tensor, dtype: torch.dty
     return values.reshape(shape)
 
 
-def _tensor(make: Any, dtype: torch.dtype, device: torch.device, q: gq.QuantArray) -> torch.Tensor:
-    """A tensor of values that ``make(dtype)`` gives as an array; bfloat16 by way of float32, which it is."""
-    kind = "float32" if dtype == torch.bfloat16 else str(dtype).removeprefix("torch.")
-    if device.type == "cpu":
-        values = torch.from_numpy(make(kind))
-    else:
-        with as_torch_works(torch, device, q.memory):
-            values = make(kind).tensor
-    return values.to(dtype)
-
-
 def expert_linear(
     x: torch.Tensor,
     w: torch.Tensor,
@@ -239,7 +173,7 @@ def expert_linear(
     q = array_over(w, type, (checks.expert_count(w, type, n, k), n, k))
     dtype = x.dtype if out_dtype is None else out_dtype
     if x.is_cuda and q.format.name in PLAIN_FLOATS:
-        return _experts_by_torch(x.detach(), _plain(q), ids, dtype)
+        return _experts_by_torch(x.detach(), plain(q), ids, dtype)
     y: torch.Tensor = gq.expert_linear(x.detach(), q, ids, dtype=dtype)
     return y
 

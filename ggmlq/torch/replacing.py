@@ -61,6 +61,7 @@ def quantize_(
     """
     fmt, result = gq.formats[type], Replaced()
     layers = {name: _bytes_of(part) for name, part in model.named_modules() if _is_floats(part)}
+    _check_imatrix(model, fmt, layers, imatrix)
     ties = {
         name.removesuffix(".weight"): other.removesuffix(".weight") for name, other in _ties(model).items()
     }
@@ -80,6 +81,9 @@ def quantize_(
             bar.advance(size)
     finally:
         bar.close()
+    for name, part in model.named_modules():
+        if isinstance(part, Packed) and name not in result.taken:
+            result.left[name] = f"it is packed already, in {part.format.name}"
     for name, parameter in model.named_parameters():
         matrix = parameter.dim() > 1 and parameter.dtype.is_floating_point
         if matrix and name.rpartition(".")[0] not in layers:
@@ -107,7 +111,23 @@ def _reason(name: str, part: Any, fmt: Any, include: Patterns, exclude: Patterns
     k = part.weight.shape[1]
     if k % fmt.block_size:
         return f"its rows have {k} numbers, blocks of {fmt.name} hold {fmt.block_size}"
-    return ""
+    return "its max_norm changes rows that are read" if getattr(part, "max_norm", None) is not None else ""
+
+
+def _check_imatrix(model: Any, fmt: Any, layers: Any, imatrix: Mapping[str, Any] | None) -> None:
+    """Refuse importance that has no layer, or another number of columns than its layer."""
+    for key, values in ({} if imatrix is None else imatrix).items():
+        name, request = key.removesuffix(".weight"), f"quantize_(model, {fmt.name!r}, imatrix=)"
+        if name not in layers:
+            raise gq.errors.ImportanceError(
+                f"{request}: the model has no layer {name!r}; its layers are {', '.join(list(layers)[:5])}"
+                f"{' …' * (len(layers) > 5)}; pass importance by their names"
+            )
+        shape, k = np.shape(values), model.get_submodule(name).weight.shape[1]
+        if shape != (k,):
+            raise gq.errors.ImportanceError(
+                f"{request}: {name!r} has importance of shape {shape}; its rows have {k} numbers; pass ({k},)"
+            )
 
 
 def _quantized(name: str, part: Any, fmt: Any, imatrix: Mapping[str, Any] | None) -> gq.QuantArray:

@@ -44,8 +44,9 @@ class PreparedLaunch:
             )
         )
         self._stream = ctypes.c_uint64.from_buffer(self._shape, STREAM)
-        self._at = ctypes.addressof(self._shape), function, ctypes.addressof(self._pointers)
+        self._at = ctypes.addressof(self._shape), function, ctypes.addressof(self._pointers), 0
         self._facts = grid, block, shared
+        self._driver = submit.driver_launch()
 
     def launch(self, addresses: Sequence[int], stream: int) -> None:
         """Launch on a stream of the device that it was prepared for. Empty grids do nothing."""
@@ -55,4 +56,5 @@ class PreparedLaunch:
         for i, number, offset in self._slots:
             words[i] = addresses[number] + offset
         self._stream.value = stream
-        submit.launch_at(*self._at, *self._facts)
+        if status := self._driver(*self._at):
+            submit.launch_again(status, self._at, *self._facts)

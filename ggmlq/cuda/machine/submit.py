@@ -42,7 +42,7 @@ _MEMORY = _Memory()
 
 
 @cache
-def _launch() -> Callable[[int, int, int, int], int]:
+def driver_launch() -> Callable[[int, int, int, int], int]:
     """The driver's function, which exists from CUDA 11.8 on."""
     function: Any = library().cuLaunchKernelEx
     function.argtypes, function.restype = [ctypes.c_void_p] * 4, ctypes.c_int
@@ -83,17 +83,21 @@ def submit(
         attributes_at,
         count,
     )
-    launch_at(shape_at, function, pointers_at, grid, block, shared)
+    places = shape_at, function, pointers_at, 0
+    if status := driver_launch()(*places):
+        launch_again(status, places, grid, block, shared)
 
 
-def launch_at(
-    shape_at: int, function: int, pointers_at: int, grid: Sequence[int], block: Sequence[int], shared: int
+def launch_again(
+    status: int, places: tuple[int, int, int, int], grid: Sequence[int], block: Sequence[int], shared: int
 ) -> None:
-    """Launch the function whose shape and arguments lie at these addresses."""
-    status = _launch()(shape_at, function, pointers_at, 0)
-    if status == NO_CONTEXT:  # in a thread that has not used the GPU yet
+    """Launch once more in a thread that has not used the GPU yet; any other status is an error.
+
+    ``places``: the operands of the driver's function: addresses of the shape and of the arguments.
+    """
+    if status == NO_CONTEXT:
         device.present().cuda.runtime.free(0)  # which makes the context current
-        status = _launch()(shape_at, function, pointers_at, 0)
+        status = driver_launch()(*places)
     if status:
         raise DeviceError(
             f"launch of {tuple(grid)} blocks of {tuple(block)} threads with {shared} bytes of shared memory: "
