@@ -15,6 +15,7 @@ from .kernel import LEAST, kernel
 from .merge import THREADS, merger
 from .operands import Rows, placed
 from .plan import EDGE, WIDE, Plan, plan_of, row_bytes
+from .tickets import counters
 from .wide import HOPPER, WidePlan, takes
 from .wide import kernel as wide_kernel
 
@@ -131,11 +132,12 @@ def _launch(
     else:
         parts = max(1, min(device.multiprocessors() * plan.resident // (units * tiles), steps))
     partials = cp.empty(parts * units * rows * (plan.width_v + 2), np.float32) if parts > 1 else None
+    tickets = counters(units * tiles) if parts > 1 and not plan.by_rows else 0
     values = k.raw.data.ptr if plan.shared else v.raw.data.ptr + row_bytes(v.name, first)
     arrays = (partials, extras.mask, extras.lengths, extras.sinks, extras.slopes)
     addresses = (
         q.data.ptr, k.raw.data.ptr, values, y.data.ptr + first * y.itemsize,
-        *(0 if x is None else x.data.ptr for x in arrays),
+        *(0 if x is None else x.data.ptr for x in arrays), tickets,
     )  # fmt: skip
     mask = (0, 0, 0, 0) if extras.mask is None else extras.mask.strides
     strides = tuple(stride & LONG for stride in (*k.raw.strides[:3], *v.raw.strides[:3], *mask))
@@ -147,7 +149,7 @@ def _launch(
     numbers = (int(np.float32(value).view(np.uint32)) for value in (a.scale, a.softcap))
     run = wide_kernel(plan) if isinstance(plan, WidePlan) else kernel(plan)
     run((parts, tiles, units), (plan.threads,), addresses, strides, sizes, *numbers)
-    if partials is not None:
+    if partials is not None and not tickets:
         merger(plan.width_v)(
             (units * rows,), (THREADS,), (partials.data.ptr, addresses[3], addresses[7]),
             (parts, units * rows, queries, group, kv_heads, kind, y.shape[3]),

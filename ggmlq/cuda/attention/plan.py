@@ -17,6 +17,7 @@ WIDE = 256  # columns of values that a block has sums for
 USUAL = (("f16", "f16"), ("bf16", "bf16"), ("q8_0", "q8_0"), ("q4_0", "q4_0"), ("q8_0", "q4_0"))
 WIDTHS = (64, 128, 256)  # the usual ones
 LATENT = 576  # columns of MLA's keys
+MOST_WARPS = 16  # of a multiprocessor, with 128 registers
 
 
 def row_bytes(name: str, width: int) -> int:
@@ -92,7 +93,7 @@ class Plan:
     @property
     def blocks(self) -> int:
         """Blocks that a multiprocessor holds, as far as registers go."""
-        return 1 if self.by_rows or self.width_v > 128 else 4
+        return 1 if self.by_rows or self.width_v > 128 else max(1, MOST_WARPS // self.warps)
 
     @property
     def resident(self) -> int:
@@ -158,9 +159,14 @@ class Plan:
         return self.width_v + 4
 
     @property
+    def exchanged_stats_at(self) -> int:
+        """Offset of maxima and sums of weights, behind the results that warps exchange."""
+        return 4 * self.warps * EDGE * self.sums_pitch
+
+    @property
     def exchanged(self) -> int:
         """Bytes of results that warps exchange at the end, over everything else."""
-        return 0 if self.by_rows else 4 * self.warps * EDGE * (self.sums_pitch + 2)
+        return 0 if self.by_rows else self.exchanged_stats_at + 8 * self.warps * EDGE
 
     @property
     def shared_bytes(self) -> int:

@@ -97,12 +97,58 @@ def stats_of(parts: Any, rows: Any, width: Any) -> Any:
 
 
 @cache
+def finisher(plan: Plan) -> Any:
+    """The device function ``finish(at, slots, start, count, addresses, sizes, parts)``: rows of ``slots`` sums.
+
+    ``at``: sums [slot, row, column] of sixteen rows in shared memory, then maxima and sums of weights.
+    ``parts``: the address of parts, or 0 for results.
+    """
+    pairs, width, pitch, threads = plan.width_v // 2, plan.width_v, plan.sums_pitch, plan.threads
+    stats_at, store, take_pair = plan.exchanged_stats_at, pair_storer(), ptx.take_pair
+    larger, fma, mul = ptx.larger, ptx.fma, ptx.mul
+
+    @inlined
+    def finish(
+        at: Any, slots: Any, start: Any, count: Any, addresses: Any, sizes: Any, parts: Any
+    ) -> None:  # fmt: skip
+        unit, rows = uint32(cuda.blockIdx.z), sizes[0] * sizes[1]
+        number = uint32(cuda.threadIdx.x)
+        while number < count * uint32(pairs):
+            row = number // uint32(pairs)
+            pair = number - row * uint32(pairs)
+            stats, sums = at + uint32(stats_at) + row * uint32(8), at + row * uint32(pitch * 4)
+            sums += pair * uint32(8)
+            top, total, low, high = NEVER, float32(0), float32(0), float32(0)
+            for w in range(slots):
+                top = larger(top, take_pair(stats + uint32(w) * uint32(EDGE * 8))[0])
+            for w in range(slots):
+                stat = take_pair(stats + uint32(w) * uint32(EDGE * 8))
+                two = take_pair(sums + uint32(w) * uint32(EDGE * pitch * 4))
+                weight = weight_of(stat[0], top)
+                total = fma(stat[1], weight, total)
+                low, high = fma(two[0], weight, low), fma(two[1], weight, high)
+            place_of = uint64(unit) * uint64(rows) + uint64(start + row)
+            if parts == uint64(0):
+                head = (unit % sizes[3]) * sizes[1] + uint32(start + row) // sizes[0]
+                factor = factor_of(top, total, addresses[7], head)
+                size = uint64(4) if sizes[7] == uint32(0) else uint64(2)
+                to = addresses[3] + place_of * uint64(sizes[9]) * size
+                store(to, uint64(pair), sizes[7], mul(low, factor), mul(high, factor))
+            else:
+                place_of += uint64(cuda.blockIdx.x) * uint64(cuda.gridDim.z) * uint64(rows)
+                store(parts + place_of * uint64(4 * width), uint64(pair), uint32(0), low, high)
+                if pair == uint32(0):
+                    ptx.store_pair(stats_of(parts, rows, width) + place_of * uint64(8), top, total)
+            number += uint32(threads)
+
+    return finish
+
+
+@cache
 def positions_writer(plan: Plan) -> Any:
     """The device function that adds what the warps of a block have found, each at its positions."""
-    columns, pairs, width, pitch = plan.width_v // 8, plan.width_v // 2, plan.width_v, plan.sums_pitch
-    warps, threads, stats_at = plan.warps, plan.threads, 4 * plan.warps * EDGE * plan.sums_pitch
-    store, put_pair, take_pair = pair_storer(), halves.put_pair, ptx.take_pair
-    larger, fma, mul, base = ptx.larger, ptx.fma, ptx.mul, ptx.shared_base
+    columns, pitch, stats_at = plan.width_v // 8, plan.sums_pitch, plan.exchanged_stats_at
+    put_pair, mul, base, finish, warps = halves.put_pair, ptx.mul, ptx.shared_base, finisher(plan), plan.warps
     whole = float32(2.0 ** (LAST_PLACE - LIFTS.get(plan.v, 0)))
 
     def eight(j: Any, o: Any, to: Any) -> None:
@@ -120,8 +166,7 @@ def positions_writer(plan: Plan) -> Any:
 
     @inlined
     def write(o: Any, tops: Any, totals: Any, start: Any, count: Any, addresses: Any, sizes: Any) -> None:
-        (warp, lane), unit, at = warp_and_lane(), uint32(cuda.blockIdx.z), base()
-        rows = sizes[0] * sizes[1]
+        (warp, lane), at = warp_and_lane(), base()
         g, t = g_and_t(lane)
         cuda.syncthreads()
         place = warp * uint32(EDGE) + g
@@ -131,34 +176,7 @@ def positions_writer(plan: Plan) -> Any:
             if t == uint32(0):
                 put_pair(at + uint32(stats_at) + (place + uint32(8 * r)) * uint32(8), tops[r], total)
         cuda.syncthreads()
-        for i in range(-(-EDGE * pairs // threads)):
-            number = uint32(cuda.threadIdx.x) + uint32(i * threads)
-            row = number // uint32(pairs)
-            pair = number - row * uint32(pairs)
-            if row < count:
-                stats, sums = at + uint32(stats_at) + row * uint32(8), at + row * uint32(pitch * 4)
-                sums += pair * uint32(8)
-                top, total, low, high = NEVER, float32(0), float32(0), float32(0)
-                for w in range(warps):
-                    top = larger(top, take_pair(stats + uint32(w * EDGE * 8))[0])
-                for w in range(warps):
-                    stat = take_pair(stats + uint32(w * EDGE * 8))
-                    two = take_pair(sums + uint32(w * EDGE * pitch * 4))
-                    weight = weight_of(stat[0], top)
-                    total = fma(stat[1], weight, total)
-                    low, high = fma(two[0], weight, low), fma(two[1], weight, high)
-                place_of = uint64(unit) * uint64(rows) + uint64(start + row)
-                if addresses[4] == uint64(0):
-                    head = (unit % sizes[3]) * sizes[1] + uint32(start + row) // sizes[0]
-                    factor = factor_of(top, total, addresses[7], head)
-                    size = uint64(4) if sizes[7] == uint32(0) else uint64(2)
-                    to = addresses[3] + place_of * uint64(sizes[9]) * size
-                    store(to, uint64(pair), sizes[7], mul(low, factor), mul(high, factor))
-                else:
-                    place_of += uint64(cuda.blockIdx.x) * uint64(cuda.gridDim.z) * uint64(rows)
-                    store(addresses[4] + place_of * uint64(4 * width), uint64(pair), uint32(0), low, high)
-                    if pair == uint32(0):
-                        ptx.store_pair(stats_of(addresses[4], rows, width) + place_of * uint64(8), top, total)
+        finish(at, uint32(warps), start, count, addresses, sizes, addresses[4])
 
     return write
 

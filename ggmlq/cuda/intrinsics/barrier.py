@@ -160,6 +160,12 @@ def take_ticket(counter: Any) -> Any:
     only_on_a_gpu()
 
 
+@instruction("atom.acq_rel.gpu.global.add.u32 $0, [$1], 1;", u32, u64, effect=True)
+def take_ordered_ticket(counter: Any) -> Any:
+    """The same between barriers of the block: it sees what blocks wrote before they took earlier tickets."""
+    only_on_a_gpu()
+
+
 @instruction(
     f"{{.reg .pred early; .reg .b32 seen, left; mov.b32 left, {TRIES}; "
     f"again: ld.acquire.gpu.global.u32 seen, [$0]; {UNTIL_TIRED if GUARDED else UNTIL}}}",
