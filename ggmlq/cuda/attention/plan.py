@@ -37,8 +37,9 @@ class Plan:
     """The block of threads for keys and values of two types.
 
     With ``by_rows`` warps share all positions of a step and each has sixteen rows of queries. Otherwise they
-    share sixteen rows, and each has sixteen positions: this is for few rows. ``shared``: values are
-    columns of the keys. ``options``: scores may be changed by a soft cap, ALiBi or a mask.
+    share sixteen rows, and each has sixteen positions: this is for few rows. ``turned``: they share eight, and
+    keys and values are the wide operand of products. ``shared``: values are columns of the keys. ``options``:
+    scores may be changed by a soft cap, ALiBi or a mask.
     """
 
     k: str
@@ -50,9 +51,10 @@ class Plan:
     shared: bool = False
     options: bool = False
     stages: int = 2
+    turned: bool = False
 
     def __str__(self) -> str:
-        kind = "rows" if self.by_rows else "positions"
+        kind = "rows" if self.by_rows else "positions" + ", turned" * self.turned
         values = "in keys" if self.shared else self.v
         changed = ", options" if self.options else ""
         return f"{self.k}, {values}, {self.width}/{self.width_v}, {self.warps} warps by {kind}{changed}"
@@ -65,7 +67,7 @@ class Plan:
     @property
     def rows(self) -> int:
         """Rows of queries of a block."""
-        return EDGE * self.warps if self.by_rows else EDGE
+        return EDGE * self.warps if self.by_rows else EDGE // (1 + self.turned)
 
     @property
     def positions(self) -> int:
@@ -89,6 +91,31 @@ class Plan:
     def span(self) -> int:
         """Positions of a step that a warp has."""
         return self.positions if self.by_rows else EDGE
+
+    @property
+    def fours(self) -> int:
+        """Scores of a lane, four at a time: of two rows and two positions."""
+        return 1 if self.turned else self.span // 8
+
+    @property
+    def neighbours(self) -> int:
+        """Positions from the first to the second score of a row in a lane's four."""
+        return 8 if self.turned and self.k in SIXTEEN else 1
+
+    @property
+    def row_step(self) -> int:
+        """Rows from the first to the second of a lane's."""
+        return 1 if self.turned else 8
+
+    @property
+    def lanes_of_row(self) -> tuple[int, ...]:
+        """Bits in which the numbers of lanes differ that have scores of the same rows."""
+        return (4, 8, 16) if self.turned else (1, 2)
+
+    @property
+    def sums(self) -> int:
+        """Sums of a lane."""
+        return self.width_v // (4 if self.turned else 2)
 
     @property
     def blocks(self) -> int:
@@ -120,7 +147,7 @@ class Plan:
     def ahead(self) -> int:
         """Steps that are copied ahead: a stage is free as soon as both its parts are decoded."""
         both = self.decodes(self.k) and (self.shared or self.decodes(self.v))
-        return self.stages if both else self.stages - 1
+        return self.stages if both or self.turned else self.stages - 1
 
     def tile(self, width: int) -> int:
         """Bytes of a tile of 16-bit numbers."""
@@ -161,12 +188,12 @@ class Plan:
     @property
     def exchanged_stats_at(self) -> int:
         """Offset of maxima and sums of weights, behind the results that warps exchange."""
-        return 4 * self.warps * EDGE * self.sums_pitch
+        return 4 * self.warps * self.rows * self.sums_pitch
 
     @property
     def exchanged(self) -> int:
         """Bytes of results that warps exchange at the end, over everything else."""
-        return 0 if self.by_rows else self.exchanged_stats_at + 8 * self.warps * EDGE
+        return 0 if self.by_rows else self.exchanged_stats_at + 8 * self.warps * self.rows
 
     @property
     def shared_bytes(self) -> int:
@@ -185,10 +212,32 @@ def plans() -> Iterator[tuple[Plan]]:
         yield (plan_of(name, name, LATENT, WIDE, by_rows, shared=True),)
 
 
-SHARED, ALL_SHARED = (
-    99 << 10,
-    228 << 10,
-)  # bytes that a block may have on any card, that Hopper's blocks share
+def turned_plans() -> Iterator[tuple[Plan]]:
+    """Plans for up to eight rows of the usual widths and types."""
+    for (k, v), width in product(USUAL, WIDTHS):
+        yield (turned_plan_of(k, v, width, width),)
+
+
+# Bytes that a block may have on any card, that Hopper's blocks share.
+SHARED, ALL_SHARED = 99 << 10, 228 << 10
+TURNED = 8  # rows
+
+
+def turns(k: str, v: str, width: int, width_v: int) -> bool:
+    """True if there is a plan for up to eight rows."""
+    if k in SIXTEEN:
+        return k == v and not (width % 32 or width_v % 32)
+    return k in BLOCKS and v in BLOCKS and not (width % 64 or width_v % 64)
+
+
+def turned_plan_of(k: str, v: str, width: int, width_v: int, options: bool = False) -> Plan:
+    """The plan for up to eight rows."""
+    plan = Plan(k, v, width, width_v, 4, False, False, options, 3, True)
+    while plan.shared_bytes > SHARED and plan.stages > 2:
+        plan = replace(plan, stages=plan.stages - 1)
+    while plan.shared_bytes > SHARED and plan.warps > 1:
+        plan = replace(plan, warps=plan.warps // 2)
+    return plan
 
 
 def plan_of(

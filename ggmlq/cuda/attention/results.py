@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from ..intrinsics import halves, ptx
+from ..intrinsics import bf16x2, halves, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import ALL_LANES, g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from .block_products import LAST_PLACE, LIFTS
 from .floats import pair_storer
-from .plan import EDGE, Plan
+from .plan import EDGE, SIXTEEN, Plan
 from .softmax import LOG2_E, NEVER, power_of_two, reciprocal
 from .unrolled import unrolled
 
@@ -104,7 +104,7 @@ def finisher(plan: Plan) -> Any:
     ``parts``: the address of parts, or 0 for results.
     """
     pairs, width, pitch, threads = plan.width_v // 2, plan.width_v, plan.sums_pitch, plan.threads
-    stats_at, store, take_pair = plan.exchanged_stats_at, pair_storer(), ptx.take_pair
+    stats_at, store, take_pair, slot_rows = plan.exchanged_stats_at, pair_storer(), ptx.take_pair, plan.rows
     larger, fma, mul = ptx.larger, ptx.fma, ptx.mul
 
     @inlined
@@ -120,10 +120,10 @@ def finisher(plan: Plan) -> Any:
             sums += pair * uint32(8)
             top, total, low, high = NEVER, float32(0), float32(0), float32(0)
             for w in range(slots):
-                top = larger(top, take_pair(stats + uint32(w) * uint32(EDGE * 8))[0])
+                top = larger(top, take_pair(stats + uint32(w) * uint32(slot_rows * 8))[0])
             for w in range(slots):
-                stat = take_pair(stats + uint32(w) * uint32(EDGE * 8))
-                two = take_pair(sums + uint32(w) * uint32(EDGE * pitch * 4))
+                stat = take_pair(stats + uint32(w) * uint32(slot_rows * 8))
+                two = take_pair(sums + uint32(w) * uint32(slot_rows * pitch * 4))
                 weight = weight_of(stat[0], top)
                 total = fma(stat[1], weight, total)
                 low, high = fma(two[0], weight, low), fma(two[1], weight, high)
@@ -181,6 +181,76 @@ def positions_writer(plan: Plan) -> Any:
     return write
 
 
+@cache
+def column_placer(plan: Plan) -> Any:
+    """The device function ``place(o, to, g)``: a turned lane's sums go to two rows of shared memory."""
+    pitch, sixteens, name = 4 * plan.sums_pitch, plan.width_v // 16, plan.v
+    put_pair, put_float, mul = halves.put_pair, bf16x2.put_float, ptx.mul
+    whole = 2.0 ** (LAST_PLACE - LIFTS.get(name, 0))
+    first, second = float32(whole), float32(whole if name == "q8_0" else whole / 16)
+
+    def of_floats(n: Any, o: Any, to: Any, places: Any) -> None:
+        for r in range(2):
+            for i in range(2):
+                put_float(to + uint32(64 * n + 32 * i + pitch * r) + places[0], o[4 * n + 2 * r + i])
+
+    def of_blocks(n: Any, o: Any, to: Any, places: Any) -> None:
+        for k in range(4):
+            scale = second if k & 1 else first
+            for r in range(2):
+                m, at = 16 * n + 4 * k + 2 * r, to + uint32(256 * n + pitch * r)
+                put_pair(at + places[k], mul(o[m], scale), mul(o[m + 1], scale))
+
+    floats = name in SIXTEEN
+    all_columns = unrolled(sixteens, of_floats) if floats else unrolled(sixteens // 4, of_blocks)
+
+    @inlined
+    def place(o: Any, to: Any, g: Any) -> None:
+        places = cuda.local.array(4, uint32)
+        if floats:
+            places[0] = g * uint32(4)
+        elif name == "q8_0":  # as turned_products.py reads a word of four columns
+            places[2], places[3] = uint32(128) + g * uint32(16), uint32(136) + g * uint32(16)
+            places[0], places[1] = g * uint32(16) - uint32(8), g * uint32(16)
+            if g == uint32(0):
+                places[0], places[1] = uint32(0), uint32(120)
+        else:
+            for k in range(4):
+                places[k] = uint32(64 * k) + g * uint32(8)
+        all_columns(0, o, to, places)
+
+    return place
+
+
+@cache
+def turned_writer(plan: Plan) -> Any:
+    """The writer of a turned plan, whose lanes 4 g + t have rows 2 t and 2 t + 1."""
+    pitch, stats_at, rows = 4 * plan.sums_pitch, plan.exchanged_stats_at, plan.rows
+    put_pair, base, finish, warps, place = (
+        halves.put_pair, ptx.shared_base, finisher(plan), plan.warps, column_placer(plan),
+    )  # fmt: skip
+
+    @inlined
+    def write(o: Any, tops: Any, totals: Any, start: Any, count: Any, addresses: Any, sizes: Any) -> None:
+        (warp, lane), at = warp_and_lane(), base()
+        g, t = g_and_t(lane)
+        cuda.syncthreads()
+        row = warp * uint32(rows) + uint32(2) * t
+        place(o, at + row * uint32(pitch), g)
+        for r in range(2):
+            total = totals[r]
+            for bit in (4, 8, 16):
+                total = ptx.add(total, cuda.shfl_xor_sync(ALL_LANES, total, bit))
+            if g == uint32(0):
+                put_pair(at + uint32(stats_at) + (row + uint32(r)) * uint32(8), tops[r], total)
+        cuda.syncthreads()
+        finish(at, uint32(warps), start, count, addresses, sizes, addresses[4])
+
+    return write
+
+
 def writer(plan: Plan) -> Any:
     """The writer of a plan."""
+    if plan.turned:
+        return turned_writer(plan)
     return rows_writer(plan) if plan.by_rows else positions_writer(plan)
