@@ -119,6 +119,11 @@ def _extras(a: Any) -> Extras:
     return Extras(None if lengths is None else cp.asarray(lengths, np.int64), mask, sinks, slopes)
 
 
+def _parts(plan: Plan | WidePlan, blocks: int, steps: int) -> int:
+    """The parts into which so many steps are divided, where each has ``blocks`` blocks."""
+    return max(1, min(device.multiprocessors() * plan.resident // blocks, steps))
+
+
 def _kernel(plan: Plan | WidePlan) -> Any:
     if isinstance(plan, WidePlan):
         return wide_kernel(plan)
@@ -136,10 +141,7 @@ def _launch(
     group, units = heads // kv_heads, batch * kv_heads
     rows, steps = group * queries, -(-positions // plan.positions)
     tiles = -(-rows // plan.rows)
-    if invariant:
-        parts = max(1, -(-steps // FIXED))
-    else:
-        parts = max(1, min(device.multiprocessors() * plan.resident // (units * tiles), steps))
+    parts = max(1, -(-steps // FIXED)) if invariant else _parts(plan, units * tiles, steps)
     partials = cp.empty(parts * units * rows * (plan.width_v + 2), np.float32) if parts > 1 else None
     tickets = counters(units * tiles) if parts > 1 and not plan.by_rows else 0
     values = k.raw.data.ptr if plan.shared else v.raw.data.ptr + row_bytes(v.name, first)
