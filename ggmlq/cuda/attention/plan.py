@@ -108,11 +108,6 @@ class Plan:
         return 1 if self.turned else 8
 
     @property
-    def lanes_of_row(self) -> tuple[int, ...]:
-        """Bits in which the numbers of lanes differ that have scores of the same rows."""
-        return (4, 8, 16) if self.turned else (1, 2)
-
-    @property
     def sums(self) -> int:
         """Sums of a lane."""
         return self.width_v // (4 if self.turned else 2)

@@ -7,12 +7,12 @@ from typing import Any
 
 from ..intrinsics import bf16x2, halves, ptx
 from ..intrinsics.atoms import inlined
-from ..intrinsics.lane import ALL_LANES, g_and_t, warp_and_lane
+from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from .block_products import LAST_PLACE, LIFTS
 from .floats import pair_storer
 from .plan import EDGE, SIXTEEN, Plan
-from .softmax import LOG2_E, NEVER, power_of_two, reciprocal
+from .softmax import LOG2_E, NEVER, power_of_two, reciprocal, row_combiner
 from .unrolled import unrolled
 
 
@@ -40,18 +40,11 @@ def factor_of(top: Any, total: Any, sinks: Any, head: Any) -> Any:
     return inverse(total)
 
 
-@inlined
-def whole_total(total: Any) -> Any:
-    """The sum of a row from its four lanes."""
-    total = ptx.add(total, cuda.shfl_xor_sync(ALL_LANES, total, 1))
-    return ptx.add(total, cuda.shfl_xor_sync(ALL_LANES, total, 2))
-
-
 @cache
 def rows_writer(plan: Plan) -> Any:
     """The device function that writes what the warps of a block have found, each of its own rows."""
     columns, width = plan.width_v // 8, plan.width_v
-    store, mul, bits = pair_storer(), ptx.mul, uint32
+    store, mul, bits, whole_total = pair_storer(), ptx.mul, uint32, row_combiner(plan, ptx.add)
 
     def eight(j: Any, o: Any, factors: Any, places: Any, inside: Any, kind: Any, t: Any) -> None:
         for r in range(2):
@@ -149,7 +142,7 @@ def positions_writer(plan: Plan) -> Any:
     """The device function that adds what the warps of a block have found, each at its positions."""
     columns, pitch, stats_at = plan.width_v // 8, plan.sums_pitch, plan.exchanged_stats_at
     put_pair, mul, base, finish, warps = halves.put_pair, ptx.mul, ptx.shared_base, finisher(plan), plan.warps
-    whole = float32(2.0 ** (LAST_PLACE - LIFTS.get(plan.v, 0)))
+    whole, whole_total = float32(2.0 ** (LAST_PLACE - LIFTS.get(plan.v, 0))), row_combiner(plan, ptx.add)
 
     def eight(j: Any, o: Any, to: Any) -> None:
         for r in range(2):
@@ -226,6 +219,7 @@ def column_placer(plan: Plan) -> Any:
 def turned_writer(plan: Plan) -> Any:
     """The writer of a turned plan, whose lanes 4 g + t have rows 2 t and 2 t + 1."""
     pitch, stats_at, rows = 4 * plan.sums_pitch, plan.exchanged_stats_at, plan.rows
+    whole_total = row_combiner(plan, ptx.add)
     put_pair, base, finish, warps, place = (
         halves.put_pair, ptx.shared_base, finisher(plan), plan.warps, column_placer(plan),
     )  # fmt: skip
@@ -238,9 +232,7 @@ def turned_writer(plan: Plan) -> Any:
         row = warp * uint32(rows) + uint32(2) * t
         place(o, at + row * uint32(pitch), g)
         for r in range(2):
-            total = totals[r]
-            for bit in (4, 8, 16):
-                total = ptx.add(total, cuda.shfl_xor_sync(ALL_LANES, total, bit))
+            total = whole_total(totals[r])
             if g == uint32(0):
                 put_pair(at + uint32(stats_at) + (row + uint32(r)) * uint32(8), tops[r], total)
         cuda.syncthreads()

@@ -21,7 +21,7 @@ from .plan import Plan
 from .unrolled import unrolled
 
 LOG2_E = float32(1 / math.log(2))
-NEVER = float32(float("-inf"))
+NEVER, LOWEST = float32(float("-inf")), float32(-3e38)
 
 
 @instruction("ex2.approx.ftz.f32 $0, $1;", f32, f32)
@@ -122,13 +122,30 @@ def hider(plan: Plan) -> Any:
 
 
 @cache
+def row_combiner(plan: Any, combine: Any) -> Any:
+    """The device function that combines a number of each lane that has scores of the same row."""
+    turned = plan.turned
+
+    @inlined
+    def combined(value: Any) -> Any:
+        if turned:
+            value = combine(value, cuda.shfl_xor_sync(ALL_LANES, value, 4))
+            value = combine(value, cuda.shfl_xor_sync(ALL_LANES, value, 8))
+            return combine(value, cuda.shfl_xor_sync(ALL_LANES, value, 16))
+        value = combine(value, cuda.shfl_xor_sync(ALL_LANES, value, 1))
+        return combine(value, cuda.shfl_xor_sync(ALL_LANES, value, 2))
+
+    return combined
+
+
+@cache
 def weigher(plan: Plan) -> Any:
     """The device function ``weigh(s, factor, tops, totals, ratios)``: scores become weights.
 
     ``factor`` makes scores powers of two. It returns True where a maximum of the warp grows; sums so far are
     then to shrink by the ratios.
     """
-    fours, lanes = plan.fours, plan.lanes_of_row
+    fours, of_row = plan.fours, row_combiner(plan, ptx.larger)
     larger, fma, mul, add, sub, exp2 = ptx.larger, ptx.fma, ptx.mul, ptx.add, ptx.sub, power_of_two
     lanes_where_equal = votes.lanes_where_equal
 
@@ -154,13 +171,11 @@ def weigher(plan: Plan) -> Any:
         find_largest(0, s, most)
         grown = uint32(0)
         for r in range(2):
-            for bit in lanes:
-                most[r] = larger(most[r], cuda.shfl_xor_sync(ALL_LANES, most[r], bit))
+            most[r] = of_row(most[r])
             most[r] = larger(tops[r], mul(most[r], factor))
-            bases[r] = most[r] if most[r] > NEVER else float32(0)
+            bases[r] = larger(most[r], LOWEST)  # finite, so that weights of rows that saw nothing are 0
             ratios[r] = exp2(sub(tops[r], bases[r]))
-            if most[r] > tops[r]:
-                grown = uint32(1)
+            grown |= uint32(most[r] > tops[r])
             tops[r] = most[r]
         take_powers(0, s, factor, bases, sums)
         for r in range(2):

@@ -40,7 +40,7 @@ class WidePlan:
     width: int  # columns of a key, a multiple of 64
     width_v: int
     by_rows, shared, resident = True, False, 1
-    neighbours, lanes_of_row = 1, (1, 2)  # as a Plan's
+    turned, neighbours = False, 1
 
     def __str__(self) -> str:
         return f"{self.k}, {self.v}, {self.width}/{self.width_v}, by wgmma"
@@ -252,6 +252,8 @@ def walker(plan: WidePlan) -> Any:
             mix(o, pairs, at, tile + int32(1))
             settle_scores(s)
             grown = weigh(s, tile * int32(step), column, seen, begins, ends, factor, tops, totals, ratios)
+            if ptx.add(totals[0], totals[1]) < float32(0):  # never; but the assembler must not wait before
+                publish()
             settle_sums(o)
             if grown:
                 shrink(0, o, ratios)
