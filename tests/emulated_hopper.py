@@ -7,6 +7,7 @@ from functools import cache
 
 import numpy as np
 from emulated_bfloat import bfloat_products
+from emulated_wgmma import products16
 from emulated_words import OPS, TYPES, bytes_at, listed, op, place, read, write
 
 from ggmlq.codes import CODES
@@ -49,6 +50,14 @@ def mbarrier_arrive(warp, name, operands, active):
             assert barrier.bytes < MOST_BYTES
         barrier.left -= 1
         barrier.turn()
+
+
+@op("cp.async.mbarrier.arrive.noinc")
+def arrive_when_copied(warp, name, operands, active):
+    """Copies are done at once."""
+    for at in lanes(warp, operands[0], active):
+        warp.block.barriers[at].left -= 1
+        warp.block.barriers[at].turn()
 
 
 @op("mbarrier.try_wait", "mbarrier.test_wait")
@@ -262,7 +271,8 @@ def fetch_line(warp, name, operands, active):
 @np.errstate(invalid="ignore")  # rows that nobody has may hold anything
 def wgmma(warp, name, operands, active):
     if "k16" in name:
-        return bfloat_products(warp, name, operands, active)
+        plain = name.endswith(".bf16") and operands[1].startswith("{") and operands[-1] != "1"
+        return (bfloat_products if plain else products16)(warp, name, operands, active)
     n = int(re.search(r"n(\d+)k32", name)[1])
     *_, kind, code_a, code_b = name.split(".")
     sums, first = listed(operands[0]), 16 * (warp.number % 4)

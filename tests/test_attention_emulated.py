@@ -85,3 +85,11 @@ def test_rows_that_lie_apart(card, fresh):
     y = np.asarray(gq.attention(there(card, q), *parts, causal=True))
     want = gq.reference.attention(q, *(x[1:, :2, 8:72] for x in whole), causal=True)
     assert gq.nmse(y, want) < 1e-5
+
+
+def test_many_rows_by_wgmma(card, monkeypatch, fresh):
+    """Rows of two heads, the last ones few; positions of three steps, of which rows see some."""
+    monkeypatch.setattr(device, "capability", lambda: (9, 0))
+    q = fresh.standard_normal((1, 2, 45, WIDTH)).astype(np.float32)
+    k, v = (cache(fresh, "f16", 1, 1, 300, WIDTH) for _ in "kv")
+    agrees(card, q, k, v, causal=True)

@@ -55,6 +55,12 @@ def arrive(barrier: Any) -> Any:
     only_on_a_gpu()
 
 
+@instruction("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];", None, u32, effect=True)
+def arrive_when_copied(barrier: Any) -> Any:
+    """Arrive at a barrier once, as soon as all copies that this thread has started (bf16x2.py) are done."""
+    only_on_a_gpu()
+
+
 @instruction("{" + NEEDS + waiting("$0", "$1") + "}", None, u32, u32, effect=True)
 def wait(barrier: Any, parity: Any) -> Any:
     """Wait until the phase of that parity has ended."""
