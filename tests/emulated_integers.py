@@ -74,7 +74,7 @@ def added(warp, name, at, by, active):
     return before
 
 
-@op("atom.global.add", "atom.add", "atom.acq_rel.gpu.global.add")
+@op("atom.global.add", "atom.add")
 def atom(warp, name, operands, active):
     by = read(warp, operands[2], kind_of(name))
     write(warp, operands[0], added(warp, name, place(warp, operands[1]), by, active), active)

@@ -14,7 +14,7 @@ from fake_cupy import on_device
 import ggmlq as gq
 from ggmlq.arrays.array import QuantArray
 from ggmlq.cuda.activations import floats
-from ggmlq.cuda.attention import operands, tickets
+from ggmlq.cuda.attention import operands
 from ggmlq.cuda.machine import device
 
 HALF = 2.0**-11  # the most that rounding to a half changes a number, beside it
@@ -35,7 +35,6 @@ def card(monkeypatch):
     state.cupy.broadcast_to = np.broadcast_to
     for module in (floats, operands):
         monkeypatch.setattr(module, "cupy", lambda: state.cupy)
-    monkeypatch.setattr(tickets, "_ALL", {})
     monkeypatch.setattr(device, "capability", lambda: (8, 0))
     monkeypatch.setattr(device, "multiprocessors", lambda: 1)
     return state

@@ -14,8 +14,9 @@ from .floats import KINDS
 from .kernel import LEAST, kernel
 from .merge import THREADS, merger
 from .operands import Rows, placed
-from .plan import EDGE, TURNED, WIDE, Plan, plan_of, row_bytes, turned_plan_of, turns
-from .tickets import counters
+from .plan import (
+    EDGE, HOPPERS, SHARED, TURNED, WIDE, Plan, plan_of, row_bytes, turned_plan_of, turns
+)  # fmt: skip
 from .turned import kernel as turned_kernel
 from .wide import HOPPER, WidePlan, takes
 from .wide import kernel as wide_kernel
@@ -68,8 +69,9 @@ def _plan(
     wide = rows >= MANY_SIXTEEN and device.capability() == HOPPER and not (changed or invariant)
     if wide and takes(k.name, v.name, k.width, width):
         return WidePlan(k.name, v.name, k.width, width)
-    if rows <= TURNED and not shared and turns(k.name, v.name, k.width, width):
-        return turned_plan_of(k.name, v.name, k.width, width, changed)
+    if rows <= TURNED and not (shared or invariant) and turns(k.name, v.name, k.width, width):
+        room = HOPPERS if device.capability() == HOPPER else SHARED
+        return turned_plan_of(k.name, v.name, k.width, width, changed, room)
     return plan_of(k.name, v.name, k.width, width, rows > FEW and not invariant, shared, changed)
 
 
@@ -119,11 +121,6 @@ def _extras(a: Any) -> Extras:
     return Extras(None if lengths is None else cp.asarray(lengths, np.int64), mask, sinks, slopes)
 
 
-def _parts(plan: Plan | WidePlan, blocks: int, steps: int) -> int:
-    """The parts into which so many steps are divided, where each has ``blocks`` blocks."""
-    return max(1, min(device.multiprocessors() * plan.resident // blocks, steps))
-
-
 def _kernel(plan: Plan | WidePlan) -> Any:
     if isinstance(plan, WidePlan):
         return wide_kernel(plan)
@@ -141,14 +138,16 @@ def _launch(
     group, units = heads // kv_heads, batch * kv_heads
     rows, steps = group * queries, -(-positions // plan.positions)
     tiles = -(-rows // plan.rows)
-    parts = max(1, -(-steps // FIXED)) if invariant else _parts(plan, units * tiles, steps)
+    if invariant:
+        parts = max(1, -(-steps // FIXED))
+    else:
+        parts = max(1, min(device.multiprocessors() * plan.resident // (units * tiles), steps))
     partials = cp.empty(parts * units * rows * (plan.width_v + 2), np.float32) if parts > 1 else None
-    tickets = counters(units * tiles) if parts > 1 and not plan.by_rows else 0
     values = k.raw.data.ptr if plan.shared else v.raw.data.ptr + row_bytes(v.name, first)
     arrays = (partials, extras.mask, extras.lengths, extras.sinks, extras.slopes)
     addresses = (
         q.data.ptr, k.raw.data.ptr, values, y.data.ptr + first * y.itemsize,
-        *(0 if x is None else x.data.ptr for x in arrays), tickets,
+        *(0 if x is None else x.data.ptr for x in arrays),
     )  # fmt: skip
     mask = (0, 0, 0, 0) if extras.mask is None else extras.mask.strides
     strides = tuple(stride & LONG for stride in (*k.raw.strides[:3], *v.raw.strides[:3], *mask))
@@ -160,7 +159,7 @@ def _launch(
     numbers = (int(np.float32(value).view(np.uint32)) for value in (a.scale, a.softcap))
     run = _kernel(plan)
     run((parts, tiles, units), (plan.threads,), addresses, strides, sizes, *numbers)
-    if partials is not None and not tickets:
+    if partials is not None:
         merger(plan.width_v)(
             (units * rows,), (THREADS,), (partials.data.ptr, addresses[3], addresses[7]),
             (parts, units * rows, queries, group, kv_heads, kind, y.shape[3]),

@@ -19,7 +19,6 @@ from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
 from .block_products import block_row_mixer, block_row_scorer, no_place
-from .last_block import last_merger
 from .plan import EDGE, Plan, plans
 from .problem import ADDRESSES, SIZES, STRIDES, block_finder, length_of, look, queries_of, rows_finder
 from .products import clearer, key_place, mixer, query_place, scorer
@@ -160,7 +159,6 @@ def kernel(plan: Plan) -> Kernel:
     )
     change, weigh, shrink = changer(plan), weights_maker(plan), shrinker(plan)
     write, base, clear, meet = writer(plan), ptx.shared_base, clearer(sums // 8), meeting(plan)
-    merge: Any = None if by_rows else last_merger(plan)
     wait, float_of, take_turn = ptx.wait_for_all_but(ahead - 1), ptx.float_of, dependent_launch.take_turn
 
     def attend(addresses: Any, strides: Any, sizes: Any, scale: Any, cap: Any) -> None:
@@ -217,9 +215,6 @@ def kernel(plan: Plan) -> Kernel:
             mix(s, v_at + v_offset, o)
             stage = stage + uint32(1) if stage + uint32(1) < uint32(stages) else uint32(0)
         write(o, tops, totals, start, count, addresses, sizes)
-        if not by_rows:
-            if addresses[9] != uint64(0):
-                merge(start, count, addresses, sizes)
 
     return Kernel(
         f"attention of {plan}", attend, ADDRESSES, STRIDES, SIZES, uint32, uint32, threads=plan.threads,

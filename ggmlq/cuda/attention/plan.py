@@ -17,7 +17,7 @@ WIDE = 256  # columns of values that a block has sums for
 USUAL = (("f16", "f16"), ("bf16", "bf16"), ("q8_0", "q8_0"), ("q4_0", "q4_0"), ("q8_0", "q4_0"))
 WIDTHS = (64, 128, 256)  # the usual ones
 LATENT = 576  # columns of MLA's keys
-MOST_WARPS = 16  # of a multiprocessor, with 128 registers
+MOST_WARPS = 16  # of a multiprocessor, with 128 registers a thread
 
 
 def row_bytes(name: str, width: int) -> int:
@@ -115,12 +115,15 @@ class Plan:
     @property
     def blocks(self) -> int:
         """Blocks that a multiprocessor holds, as far as registers go."""
-        return 1 if self.by_rows or self.width_v > 128 else max(1, MOST_WARPS // self.warps)
+        if self.turned:
+            return max(1, (MOST_WARPS if self.width_v <= 128 else MOST_WARPS // 2) // self.warps)
+        return 1 if self.by_rows or self.width_v > 128 else 4
 
     @property
     def resident(self) -> int:
         """Blocks of which a multiprocessor's shared memory holds so many, too."""
-        return max(1, min(max(self.blocks, 2), ALL_SHARED // (self.shared_bytes + 1024)))
+        by_registers = self.blocks if self.turned else max(self.blocks, 2)
+        return max(1, min(by_registers, ALL_SHARED // (self.shared_bytes + 1024)))
 
     def pitch(self, width: int) -> int:
         """Bytes from row to row of a tile of 16-bit numbers."""
@@ -209,12 +212,13 @@ def plans() -> Iterator[tuple[Plan]]:
 
 def turned_plans() -> Iterator[tuple[Plan]]:
     """Plans for up to eight rows of the usual widths and types."""
-    for (k, v), width in product(USUAL, WIDTHS):
-        yield (turned_plan_of(k, v, width, width),)
+    rooms = SHARED, HOPPERS
+    every = (turned_plan_of(k, v, w, w, room=room) for (k, v), w, room in product(USUAL, WIDTHS, rooms))
+    yield from ((plan,) for plan in dict.fromkeys(every))
 
 
-# Bytes that a block may have on any card, that Hopper's blocks share.
-SHARED, ALL_SHARED = 99 << 10, 228 << 10
+# Bytes that a block may have on any card and on Hopper, that Hopper's blocks share.
+SHARED, HOPPERS, ALL_SHARED = 99 << 10, 227 << 10, 228 << 10
 TURNED = 8  # rows
 
 
@@ -225,12 +229,13 @@ def turns(k: str, v: str, width: int, width_v: int) -> bool:
     return k in BLOCKS and v in BLOCKS and not (width % 64 or width_v % 64)
 
 
-def turned_plan_of(k: str, v: str, width: int, width_v: int, options: bool = False) -> Plan:
-    """The plan for up to eight rows."""
-    plan = Plan(k, v, width, width_v, 4, False, False, options, 3, True)
-    while plan.shared_bytes > SHARED and plan.stages > 2:
-        plan = replace(plan, stages=plan.stages - 1)
-    while plan.shared_bytes > SHARED and plan.warps > 1:
+def turned_plan_of(
+    k: str, v: str, width: int, width_v: int, options: bool = False, room: int = SHARED
+) -> Plan:
+    """The plan for up to eight rows, of blocks that have ``room`` bytes of shared memory."""
+    stages = 3 if k == v == "q4_0" else 2
+    plan = Plan(k, v, width, width_v, 8, False, False, options, stages, True)
+    while plan.shared_bytes > room:
         plan = replace(plan, warps=plan.warps // 2)
     return plan
 

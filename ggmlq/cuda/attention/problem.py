@@ -9,8 +9,8 @@ from ..intrinsics import bf16x2
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, int32, types, uint32, uint64
 
-# Parameters. Addresses: q, k, v, y, parts, mask, lengths, sinks, slopes, counters; 0 for what there is not.
-ADDRESSES = types.UniTuple(uint64, 10)
+# Parameters. Addresses: q, k, v, y, parts, mask, lengths, sinks, slopes; 0 for what there is not.
+ADDRESSES = types.UniTuple(uint64, 9)
 # Bytes from one to the next: sequences, heads and positions of k, those of v, then [B, H, T, S] of the mask.
 STRIDES = types.UniTuple(uint64, 10)
 # Queries, heads of a group, positions, heads of keys, window, causal, kinds of q and of y, steps of a fixed

@@ -14,7 +14,6 @@ from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
 from .kernel import LEAST, fetcher
-from .last_block import last_merger
 from .plan import EDGE, Plan, turned_plans
 from .problem import ADDRESSES, SIZES, STRIDES, block_finder, length_of, look, queries_of, rows_finder
 from .products import clearer
@@ -36,7 +35,7 @@ def kernel(plan: Plan) -> Kernel:
     )  # fmt: skip
     find_keys, find_values = rows_finder(0), rows_finder(3)
     change, weigh, shrink = changer(plan), weights_maker(plan), shrinker(plan)
-    write, merge, base, clear = writer(plan), last_merger(plan), ptx.shared_base, clearer(sums // 8)
+    write, base, clear = writer(plan), ptx.shared_base, clearer(sums // 8)
     wait, float_of, take_turn = ptx.wait_for_all_but(stages - 1), ptx.float_of, dependent_launch.take_turn
     query_words, zeros = width // 8, width // EDGE
 
@@ -92,8 +91,6 @@ def kernel(plan: Plan) -> Kernel:
             fetch(at, stage, keys, values, strides, tile + int32(stages), last, end, own, lane)
             stage = stage + uint32(1) if stage + uint32(1) < uint32(stages) else uint32(0)
         write(o, tops, totals, start, count, addresses, sizes)
-        if addresses[9] != uint64(0):
-            merge(start, count, addresses, sizes)
 
     return Kernel(
         f"attention of {plan}", attend, ADDRESSES, STRIDES, SIZES, uint32, uint32, threads=plan.threads,

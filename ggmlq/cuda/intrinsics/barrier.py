@@ -55,12 +55,6 @@ def arrive(barrier: Any) -> Any:
     only_on_a_gpu()
 
 
-@instruction("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];", None, u32, effect=True)
-def arrive_when_copied(barrier: Any) -> Any:
-    """Arrive at a barrier once, as soon as all copies that this thread has started (bf16x2.py) are done."""
-    only_on_a_gpu()
-
-
 @instruction("{" + NEEDS + waiting("$0", "$1") + "}", None, u32, u32, effect=True)
 def wait(barrier: Any, parity: Any) -> Any:
     """Wait until the phase of that parity has ended."""
@@ -163,12 +157,6 @@ def add_release(counter: Any, blocks: Any) -> Any:
 @instruction("atom.global.add.u32 $0, [$1], 1;", u32, u64, effect=True)
 def take_ticket(counter: Any) -> Any:
     """Add 1 to a counter; returns the count before."""
-    only_on_a_gpu()
-
-
-@instruction("atom.acq_rel.gpu.global.add.u32 $0, [$1], 1;", u32, u64, effect=True)
-def take_ordered_ticket(counter: Any) -> Any:
-    """The same between barriers of the block: it sees what blocks wrote before they took earlier tickets."""
     only_on_a_gpu()
 
 
