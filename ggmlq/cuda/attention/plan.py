@@ -103,11 +103,6 @@ class Plan:
         return 8 if self.turned and self.k in SIXTEEN else 1
 
     @property
-    def row_step(self) -> int:
-        """Rows from the first to the second of a lane's."""
-        return 1 if self.turned else 8
-
-    @property
     def sums(self) -> int:
         """Sums of a lane."""
         return self.width_v // (4 if self.turned else 2)

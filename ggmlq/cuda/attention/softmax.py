@@ -20,7 +20,7 @@ from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from .plan import Plan
 from .unrolled import unrolled
 
-LOG2_E = float32(1 / math.log(2))
+LOG2_E, TWICE_LOG2_E = float32(1 / math.log(2)), float32(2 / math.log(2))
 NEVER, LOWEST = float32(float("-inf")), float32(-3e38)
 
 
@@ -40,7 +40,7 @@ def reciprocal(a: Any) -> Any:
 @inlined
 def hyperbolic_tangent(x: Any) -> Any:
     """Tanh x, by a power of two."""
-    power = power_of_two(ptx.mul(x, float32(2 / math.log(2))))
+    power = power_of_two(ptx.mul(x, TWICE_LOG2_E))
     return ptx.fma(float32(-2), reciprocal(ptx.add(float32(1), power)), float32(1))
 
 
