@@ -1,4 +1,4 @@
-"""``wgmma`` on 16-bit floats for emulated_ptx.py: operands in registers or in swizzled tiles, either way round."""
+"""``wgmma`` on 16-bit floats for emulated_ptx.py: operands in registers or in swizzled tiles."""
 
 from __future__ import annotations
 

@@ -37,9 +37,9 @@ class Plan:
     """The block of threads for keys and values of two types.
 
     With ``by_rows`` warps share all positions of a step and each has sixteen rows of queries. Otherwise they
-    share sixteen rows, and each has sixteen positions: this is for few rows. ``turned``: they share eight, and
-    keys and values are the wide operand of products. ``shared``: values are columns of the keys. ``options``:
-    scores may be changed by a soft cap, ALiBi or a mask.
+    share sixteen rows, and each has sixteen positions: this is for few rows. ``turned``: they share eight,
+    and keys and values are the wide operand of products. ``shared``: values are columns of the keys.
+    ``options``: scores may be changed by a soft cap, ALiBi or a mask.
     """
 
     k: str

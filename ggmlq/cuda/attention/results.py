@@ -91,7 +91,7 @@ def stats_of(parts: Any, rows: Any, width: Any) -> Any:
 
 @cache
 def finisher(plan: Plan) -> Any:
-    """The device function ``finish(at, slots, start, count, addresses, sizes, parts)``: rows of ``slots`` sums.
+    """The device function ``finish(at, slots, start, count, addresses, sizes, parts)``: it adds slots' sums.
 
     ``at``: sums [slot, row, column] of sixteen rows in shared memory, then maxima and sums of weights.
     ``parts``: the address of parts, or 0 for results.

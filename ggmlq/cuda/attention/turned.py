@@ -33,8 +33,8 @@ def kernel(plan: Plan) -> Kernel:
     find, fetch, load_queries, (take, score, mix) = (
         block_finder(plan.rows, step), fetcher(plan), query_loader(plan), turned_products(plan),
     )  # fmt: skip
-    find_keys, find_values = rows_finder(0), rows_finder(3)
-    change, weigh, shrink = changer(plan), weights_maker(plan), shrinker(plan)
+    find_keys, find_values, change = rows_finder(0), rows_finder(3), changer(plan)
+    weigh, shrink = weights_maker(plan), shrinker(plan)
     write, base, clear = writer(plan), ptx.shared_base, clearer(sums // 8)
     wait, float_of, take_turn = ptx.wait_for_all_but(stages - 1), ptx.float_of, dependent_launch.take_turn
     query_words, zeros = width // 8, width // EDGE
@@ -49,34 +49,27 @@ def kernel(plan: Plan) -> Kernel:
         for i in range(stages):
             fetch(at, uint32(i), keys, values, strides, first + int32(i), last, end, own, lane)
         load_queries(at, queries_of(addresses, sizes, start, width), sizes[6], count)
-        begins, ends, places = (
-            cuda.local.array(2, int32),
-            cuda.local.array(2, int32),
-            cuda.local.array(3, int32),
-        )
-        numbers, distances, mask = cuda.local.array(4, float32), cuda.local.array(2, uint64), uint64(0)
-        row = start + uint32(2) * t
+        begins, ends = cuda.local.array(2, int32), cuda.local.array(2, int32)
+        numbers, distances = cuda.local.array(4, float32), cuda.local.array(2, uint64)
+        places, mask, row = cuda.local.array(3, int32), uint64(0), start + uint32(2) * t
         look(begins, ends, row, 1, sizes, length)
         if options:
             numbers[0], numbers[1] = float_of(scale), float_of(cap)
             mask = read_options(numbers, places, distances, row, 1, addresses, strides, sizes, length)
         factor = LOG2_E if options else ptx.mul(float_of(scale), LOG2_E)
-        tops, totals, ratios = (
-            cuda.local.array(2, float32),
-            cuda.local.array(2, float32),
-            cuda.local.array(2, float32),
-        )
-        o, s = cuda.local.array(sums, float32), cuda.local.array(4, float32)
+        tops, totals = cuda.local.array(2, float32), cuda.local.array(2, float32)
+        ratios, s = cuda.local.array(2, float32), cuda.local.array(4, float32)
+        o = cuda.local.array(sums, float32)
         q, z = cuda.local.array(query_words, uint32), cuda.local.array(zeros, float32)
         clear(0, o)
         for r in range(2):
             tops[r], totals[r] = NEVER, float32(0)
         cuda.syncthreads()  # queries are there
         take(at, q, z)
-        k_at = at + uint32(keys_at) + own * uint32(pitch_k)
-        v_at = at + uint32(values_at) + own * uint32(pitch_v)
-        column = int32(own) + int32(g) * int32(place_step)
-        stage = uint32(0)
+        k_at, v_at = (
+            at + uint32(keys_at) + own * uint32(pitch_k), at + uint32(values_at) + own * uint32(pitch_v)
+        )  # fmt: skip
+        column, stage = int32(own) + int32(g) * int32(place_step), uint32(0)
         for tile in range(first, last):
             wait()
             cuda.syncwarp()

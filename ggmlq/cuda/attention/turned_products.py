@@ -9,10 +9,11 @@ narrow one. So a warp makes half the products of products.py, and has half the s
              columns of positions 4 t … 4 t + 3
     floats   positions g, g + 8, columns g, g + 8 of sixteen, by ldmatrix
 
-Blocks of keys and values lie as they were copied, and are decoded in registers: a byte in a half without other
-bits is that number × 2**-24. The zero of keys' codes is taken off before: products begin with minus the zero
-times the queries' sum. Two blocks begin at a word together. The first has its scale in front of two codes of
-its first word, and its last two codes in front of the scale of the second: lanes 0 take those four together.
+Blocks of keys and values lie as they were copied, and are decoded in registers: a byte in a half without
+other bits is that number × 2**-24. The zero of keys' codes is taken off before: products begin with minus the
+zero times the queries' sum. Two blocks begin at a word together. The first has its scale in front of two
+codes of its first word, and its last two codes in front of the scale of the second: lanes 0 take those four
+together.
 """
 
 from __future__ import annotations
@@ -171,7 +172,9 @@ def block_query_taker(plan: Plan) -> Any:
         second = first + uint32(32)
         if wide:
             second = at + uint32(28) + t * uint32(8)
-            place_codes(q, 8 * j, take4(first), take4(first + beside), take4(second), take4(second + uint32(4)))
+            place_codes(
+                q, 8 * j, take4(first), take4(first + beside), take4(second), take4(second + uint32(4))
+            )
         else:
             place_codes(q, 8 * j, take4(first), take4(first + beside), take4(second), take4(second + beside))
         at += uint32(2 * BLOCK) + t * uint32(8)
@@ -221,7 +224,7 @@ def block_scorer(plan: Plan) -> Any:
 
     ``keys``: the address of the first position.
     """
-    name, length, size = plan.k, row_bytes(plan.k, plan.width), row_bytes(plan.k, 2 * BLOCK)
+    length, size = row_bytes(plan.k, plan.width), row_bytes(plan.k, 2 * BLOCK)
     take4, permute, half_values, fma, mul = bf16x2.take4, bf16x2.permute, codes.half_values, ptx.fma, ptx.mul
     mma, pairs, wide, middle = multiplier("f16"), key_pairs(plan.k), plan.k == "q8_0", size // 8 * 4
     whole = float32(2.0**LAST_PLACE)
@@ -275,7 +278,7 @@ def block_scorer(plan: Plan) -> Any:
 def value_pairs(name: str) -> Any:
     """The device function ``pairs(w, a)``: a lane's words of four positions become eight pairs of positions.
 
-    Pair 4 n + 2 j + i: column i of the first or second sixteen n, positions 0 and 2, or with j positions 1, 3.
+    Pair 4 n + 2 j + i: column i of the first or second sixteen n, positions j and j + 2.
     Of q4_0 the second sixteen are sixteen times as large.
     """
     permute, sub, none = bf16x2.permute, halves.sub, np.uint32(0)
@@ -341,8 +344,18 @@ def block_mixer(plan: Plan) -> Any:
     Sums are too small by 24 powers of two less the type's lift.
     """
     name, length, size = plan.v, row_bytes(plan.v, plan.width_v), row_bytes(plan.v, 2 * BLOCK)
-    read, pairs, mma, mul_halves = value_words(name, length), value_pairs(name), multiplier("f16"), product_of_halves
-    mul, narrowed, transposed, lifted = ptx.mul, halves.narrowed, halves.transposed, float32(2.0 ** LIFTS[name])
+    read, pairs, mma, mul_halves = (
+        value_words(name, length),
+        value_pairs(name),
+        multiplier("f16"),
+        product_of_halves,
+    )
+    mul, narrowed, transposed, lifted = (
+        ptx.mul,
+        halves.narrowed,
+        halves.transposed,
+        float32(2.0 ** LIFTS[name]),
+    )
     lane_bytes = 4 if name == "q8_0" else 2
 
     @inlined
