@@ -16,7 +16,8 @@ and what the kernels are made of:
     codes.py       blocks decoded to halves
     products.py    scores, and weights times values, of a warp
     block_products.py  the same with blocks that are decoded in registers
-    turned_products.py  the same of turned.py, for blocks and floats
+    turned_products.py  the same of turned.py
+    turned_blocks.py    the same with blocks
     softmax.py     scores to weights: options, hidden positions, maxima and sums
     results.py     sums to results
     floats.py      queries and results of three kinds of floats

@@ -90,7 +90,7 @@ def stats_of(parts: Any, rows: Any, width: Any) -> Any:
 
 
 @cache
-def finisher(plan: Plan) -> Any:
+def slots_epilogue(plan: Plan) -> Any:
     """The device function ``finish(at, slots, start, count, addresses, sizes, parts)``: it adds slots' sums.
 
     ``at``: sums [slot, row, column] of sixteen rows in shared memory, then maxima and sums of weights.
@@ -141,7 +141,13 @@ def finisher(plan: Plan) -> Any:
 def positions_writer(plan: Plan) -> Any:
     """The device function that adds what the warps of a block have found, each at its positions."""
     columns, pitch, stats_at = plan.width_v // 8, plan.sums_pitch, plan.exchanged_stats_at
-    put_pair, mul, base, finish, warps = halves.put_pair, ptx.mul, ptx.shared_base, finisher(plan), plan.warps
+    put_pair, mul, base, finish, warps = (
+        halves.put_pair,
+        ptx.mul,
+        ptx.shared_base,
+        slots_epilogue(plan),
+        plan.warps,
+    )
     whole, whole_total = float32(2.0 ** (LAST_PLACE - LIFTS.get(plan.v, 0))), row_combiner(plan, ptx.add)
 
     def eight(j: Any, o: Any, to: Any) -> None:
@@ -221,7 +227,7 @@ def turned_writer(plan: Plan) -> Any:
     pitch, stats_at, rows = 4 * plan.sums_pitch, plan.exchanged_stats_at, plan.rows
     whole_total = row_combiner(plan, ptx.add)
     put_pair, base, finish, warps, place = (
-        halves.put_pair, ptx.shared_base, finisher(plan), plan.warps, column_placer(plan),
+        halves.put_pair, ptx.shared_base, slots_epilogue(plan), plan.warps, column_placer(plan),
     )  # fmt: skip
 
     @inlined

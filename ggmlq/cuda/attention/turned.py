@@ -35,9 +35,10 @@ def kernel(plan: Plan) -> Kernel:
     )  # fmt: skip
     find_keys, find_values, change = rows_finder(0), rows_finder(3), changer(plan)
     weigh, shrink = weights_maker(plan), shrinker(plan)
-    write, base, clear = writer(plan), ptx.shared_base, clearer(sums // 8)
+    write, base, clear, query_words, zeros = (
+        writer(plan), ptx.shared_base, clearer(sums // 8), width // 8, width // EDGE
+    )  # fmt: skip
     wait, float_of, take_turn = ptx.wait_for_all_but(stages - 1), ptx.float_of, dependent_launch.take_turn
-    query_words, zeros = width // 8, width // EDGE
 
     def attend(addresses: Any, strides: Any, sizes: Any, scale: Any, cap: Any) -> None:
         take_turn()
@@ -45,9 +46,9 @@ def kernel(plan: Plan) -> Kernel:
         g, t = g_and_t(lane)
         start, count, seen, end, first, last = find(sizes, length)
         keys, values = find_keys(addresses[1], strides, sizes), find_values(addresses[2], strides, sizes)
-        own = warp * uint32(EDGE)  # first position of the warp in a step
+        warp_first = warp * uint32(EDGE)  # first position of the warp in a step
         for i in range(stages):
-            fetch(at, uint32(i), keys, values, strides, first + int32(i), last, end, own, lane)
+            fetch(at, uint32(i), keys, values, strides, first + int32(i), last, end, warp_first, lane)
         load_queries(at, queries_of(addresses, sizes, start, width), sizes[6], count)
         begins, ends = cuda.local.array(2, int32), cuda.local.array(2, int32)
         numbers, distances = cuda.local.array(4, float32), cuda.local.array(2, uint64)
@@ -58,18 +59,18 @@ def kernel(plan: Plan) -> Kernel:
             mask = read_options(numbers, places, distances, row, 1, addresses, strides, sizes, length)
         factor = LOG2_E if options else ptx.mul(float_of(scale), LOG2_E)
         tops, totals = cuda.local.array(2, float32), cuda.local.array(2, float32)
-        ratios, s = cuda.local.array(2, float32), cuda.local.array(4, float32)
-        o = cuda.local.array(sums, float32)
+        ratios, s, o = (
+            cuda.local.array(2, float32), cuda.local.array(4, float32), cuda.local.array(sums, float32)
+        )  # fmt: skip
         q, z = cuda.local.array(query_words, uint32), cuda.local.array(zeros, float32)
         clear(0, o)
         for r in range(2):
             tops[r], totals[r] = NEVER, float32(0)
         cuda.syncthreads()  # queries are there
         take(at, q, z)
-        k_at, v_at = (
-            at + uint32(keys_at) + own * uint32(pitch_k), at + uint32(values_at) + own * uint32(pitch_v)
-        )  # fmt: skip
-        column, stage = int32(own) + int32(g) * int32(place_step), uint32(0)
+        k_at = at + uint32(keys_at) + warp_first * uint32(pitch_k)
+        v_at = at + uint32(values_at) + warp_first * uint32(pitch_v)
+        column, stage = int32(warp_first) + int32(g) * int32(place_step), uint32(0)
         for tile in range(first, last):
             wait()
             cuda.syncwarp()
@@ -81,7 +82,7 @@ def kernel(plan: Plan) -> Kernel:
                 shrink(0, o, ratios)
             mix(s, v_at + stage * uint32(stage_v), o)
             cuda.syncwarp()
-            fetch(at, stage, keys, values, strides, tile + int32(stages), last, end, own, lane)
+            fetch(at, stage, keys, values, strides, tile + int32(stages), last, end, warp_first, lane)
             stage = stage + uint32(1) if stage + uint32(1) < uint32(stages) else uint32(0)
         write(o, tops, totals, start, count, addresses, sizes)
 
