@@ -7,6 +7,7 @@ from functools import cache
 
 import numpy as np
 from emulated_bfloat import bfloat_products
+from emulated_wgmma import products16
 from emulated_words import OPS, TYPES, bytes_at, listed, op, place, read, write
 
 from ggmlq.codes import CODES
@@ -262,7 +263,8 @@ def fetch_line(warp, name, operands, active):
 @np.errstate(invalid="ignore")  # rows that nobody has may hold anything
 def wgmma(warp, name, operands, active):
     if "k16" in name:
-        return bfloat_products(warp, name, operands, active)
+        plain = name.endswith(".bf16") and operands[1].startswith("{") and operands[-1] != "1"
+        return (bfloat_products if plain else products16)(warp, name, operands, active)
     n = int(re.search(r"n(\d+)k32", name)[1])
     *_, kind, code_a, code_b = name.split(".")
     sums, first = listed(operands[0]), 16 * (warp.number % 4)

@@ -32,7 +32,7 @@ def card(monkeypatch):
         return array
 
     state.cupy.asarray, state.cupy.clip = asarray, np.clip
-    state.cupy.broadcast_to = np.broadcast_to
+    state.cupy.broadcast_to = lambda x, shape: asarray(np.broadcast_to(x, shape))
     for module in (floats, operands):
         monkeypatch.setattr(module, "cupy", lambda: state.cupy)
     monkeypatch.setattr(device, "capability", lambda: (8, 0))
@@ -84,3 +84,19 @@ def test_rows_that_lie_apart(card, fresh):
     y = np.asarray(gq.attention(there(card, q), *parts, causal=True))
     want = gq.reference.attention(q, *(x[1:, :2, 8:72] for x in whole), causal=True)
     assert gq.nmse(y, want) < 1e-5
+
+
+def test_scores_that_options_change(card, fresh):
+    """A mask with hidden positions, a soft cap and ALiBi, for up to eight rows."""
+    q = fresh.standard_normal((1, 4, 2, WIDTH)).astype(np.float32)
+    k, v = (cache(fresh, "f16", 1, 1, 150, WIDTH) for _ in "kv")
+    mask = np.where(fresh.random((1, 4, 2, 150)) < 0.3, -np.inf, fresh.standard_normal((1, 4, 2, 150)))
+    agrees(card, q, k, v, mask=mask.astype(np.float32), softcap=5.0, alibi=8.0)
+
+
+def test_many_rows_by_wgmma(card, monkeypatch, fresh):
+    """Rows of two heads, the last ones few; positions of three steps, of which rows see some."""
+    monkeypatch.setattr(device, "capability", lambda: (9, 0))
+    q = fresh.standard_normal((1, 2, 45, WIDTH)).astype(np.float32)
+    k, v = (cache(fresh, "f16", 1, 1, 300, WIDTH) for _ in "kv")
+    agrees(card, q, k, v, causal=True)

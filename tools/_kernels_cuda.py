@@ -35,7 +35,8 @@ BESIDE = (
     "ggmlq.cuda.activations.router.mixer", "ggmlq.cuda.quantize.heads.heads_placer",
     "ggmlq.cuda.quantize.heads.heads_spreader",
     "ggmlq.cuda.attention.kernel.kernel", "ggmlq.cuda.attention.merge.merger",
-    "ggmlq.cuda.attention.lengths.counter", "ggmlq.cuda.packed.to_bf16.decoder",
+    "ggmlq.cuda.attention.lengths.counter", "ggmlq.cuda.attention.turned.kernel",
+    "ggmlq.cuda.packed.to_bf16.decoder",
 )  # fmt: skip
 # Families of which caches take rows of float32, no two to the same place.
 PUT = "ggmlq.cuda.quantize.rows.block_putter", "ggmlq.cuda.quantize.rows.scalar_putter"

@@ -137,7 +137,9 @@ def putter(store_sums: Any) -> Any:
             elif fields.number == BFLOATS:
                 to_bfloats(line, rounded)
             if rounded != to:
-                bytes_at(to, 1, width * columns)[0] = bytes_at(line, 1, width * columns)[0]
+                source, target = bytes_at(line, 1, width * columns), bytes_at(to, 1, width * columns)
+                for i in range(width * columns):  # from array to array Numba would allocate
+                    target[0, i] = source[0, i]
 
     return inner(put)
 

@@ -4,6 +4,7 @@
     operands.py    keys and values as rows that the kernels read
     plan.py        what a block of threads computes, where its operands lie in shared memory
     kernel.py      any types and options, by ``mma``: for few rows, and for cards without wgmma
+    turned.py      up to eight rows: keys and values are the wide operand
     wide.py        many rows on Hopper, by ``wgmma``
     merge.py       the parts of a row, put together
     lengths.py     rows of a cache for new positions
@@ -15,6 +16,8 @@ and what the kernels are made of:
     codes.py       blocks decoded to halves
     products.py    scores, and weights times values, of a warp
     block_products.py  the same with blocks that are decoded in registers
+    turned_products.py  the same of turned.py
+    turned_blocks.py    the same with blocks
     softmax.py     scores to weights: options, hidden positions, maxima and sums
     results.py     sums to results
     floats.py      queries and results of three kinds of floats

@@ -14,7 +14,19 @@ from .floats import KINDS
 from .kernel import LEAST, kernel
 from .merge import THREADS, merger
 from .operands import Rows, placed
-from .plan import EDGE, WIDE, Plan, plan_of, row_bytes
+from .plan import (
+    EDGE,
+    HOPPERS,
+    SHARED,
+    TURNED,
+    WIDE,
+    Plan,
+    plan_of,
+    row_bytes,
+    turned_plan_of,
+    turns,
+)  # fmt: skip
+from .turned import kernel as turned_kernel
 from .wide import HOPPER, WidePlan, takes
 from .wide import kernel as wide_kernel
 
@@ -66,6 +78,9 @@ def _plan(
     wide = rows >= MANY_SIXTEEN and device.capability() == HOPPER and not (changed or invariant)
     if wide and takes(k.name, v.name, k.width, width):
         return WidePlan(k.name, v.name, k.width, width)
+    if rows <= TURNED and not (shared or invariant) and turns(k.name, v.name, k.width, width):
+        room = HOPPERS if device.capability() == HOPPER else SHARED
+        return turned_plan_of(k.name, v.name, k.width, width, changed, room)
     return plan_of(k.name, v.name, k.width, width, rows > FEW and not invariant, shared, changed)
 
 
@@ -115,6 +130,12 @@ def _extras(a: Any) -> Extras:
     return Extras(None if lengths is None else cp.asarray(lengths, np.int64), mask, sinks, slopes)
 
 
+def _kernel(plan: Plan | WidePlan) -> Any:
+    if isinstance(plan, WidePlan):
+        return wide_kernel(plan)
+    return turned_kernel(plan) if plan.turned else kernel(plan)
+
+
 def _launch(
     plan: Plan | WidePlan, q: Any, k: Rows, v: Rows, a: Any, extras: Extras, invariant: bool, y: Any,
     first: int,
@@ -145,7 +166,7 @@ def _launch(
         kind, FIXED if invariant else 0, y.shape[3], first,
     )  # fmt: skip
     numbers = (int(np.float32(value).view(np.uint32)) for value in (a.scale, a.softcap))
-    run = wide_kernel(plan) if isinstance(plan, WidePlan) else kernel(plan)
+    run = _kernel(plan)
     run((parts, tiles, units), (plan.threads,), addresses, strides, sizes, *numbers)
     if partials is not None:
         merger(plan.width_v)(

@@ -182,11 +182,11 @@ def kernel(plan: Plan) -> Kernel:
             cuda.local.array(3, int32),
         )
         numbers, apart, mask = cuda.local.array(4, float32), cuda.local.array(2, uint64), uint64(0)
-        look(begins, ends, start + g + warp_row - offset_row, sizes, length)
+        look(begins, ends, start + g + warp_row - offset_row, 8, sizes, length)
         if options:
             numbers[0], numbers[1] = float_of(scale), float_of(cap)
             row = start + g + warp_row - offset_row
-            mask = read_options(numbers, places, apart, row, addresses, strides, sizes, length)
+            mask = read_options(numbers, places, apart, row, 8, addresses, strides, sizes, length)
         factor = LOG2_E if options else ptx.mul(float_of(scale), LOG2_E)
         tops, totals, ratios = (
             cuda.local.array(2, float32),

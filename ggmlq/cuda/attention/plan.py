@@ -17,6 +17,7 @@ WIDE = 256  # columns of values that a block has sums for
 USUAL = (("f16", "f16"), ("bf16", "bf16"), ("q8_0", "q8_0"), ("q4_0", "q4_0"), ("q8_0", "q4_0"))
 WIDTHS = (64, 128, 256)  # the usual ones
 LATENT = 576  # columns of MLA's keys
+MOST_WARPS = 16  # of a multiprocessor, with 128 registers a thread
 
 
 def row_bytes(name: str, width: int) -> int:
@@ -36,8 +37,9 @@ class Plan:
     """The block of threads for keys and values of two types.
 
     With ``by_rows`` warps share all positions of a step and each has sixteen rows of queries. Otherwise they
-    share sixteen rows, and each has sixteen positions: this is for few rows. ``shared``: values are
-    columns of the keys. ``options``: scores may be changed by a soft cap, ALiBi or a mask.
+    share sixteen rows, and each has sixteen positions: this is for few rows. ``turned``: they share eight,
+    and keys and values are the wide operand of products. ``shared``: values are columns of the keys.
+    ``options``: scores may be changed by a soft cap, ALiBi or a mask.
     """
 
     k: str
@@ -49,9 +51,10 @@ class Plan:
     shared: bool = False
     options: bool = False
     stages: int = 2
+    turned: bool = False
 
     def __str__(self) -> str:
-        kind = "rows" if self.by_rows else "positions"
+        kind = "rows" if self.by_rows else "positions" + ", turned" * self.turned
         values = "in keys" if self.shared else self.v
         changed = ", options" if self.options else ""
         return f"{self.k}, {values}, {self.width}/{self.width_v}, {self.warps} warps by {kind}{changed}"
@@ -64,7 +67,7 @@ class Plan:
     @property
     def rows(self) -> int:
         """Rows of queries of a block."""
-        return EDGE * self.warps if self.by_rows else EDGE
+        return EDGE * self.warps if self.by_rows else EDGE // (1 + self.turned)
 
     @property
     def positions(self) -> int:
@@ -90,14 +93,32 @@ class Plan:
         return self.positions if self.by_rows else EDGE
 
     @property
+    def fours(self) -> int:
+        """Scores of a lane, four at a time: of two rows and two positions."""
+        return 1 if self.turned else self.span // 8
+
+    @property
+    def neighbours(self) -> int:
+        """Positions from the first to the second score of a row in a lane's four."""
+        return 8 if self.turned and self.k in SIXTEEN else 1
+
+    @property
+    def sums(self) -> int:
+        """Sums of a lane."""
+        return self.width_v // (4 if self.turned else 2)
+
+    @property
     def blocks(self) -> int:
         """Blocks that a multiprocessor holds, as far as registers go."""
+        if self.turned:
+            return max(1, (MOST_WARPS if self.width_v <= 128 else MOST_WARPS // 2) // self.warps)
         return 1 if self.by_rows or self.width_v > 128 else 4
 
     @property
     def resident(self) -> int:
         """Blocks of which a multiprocessor's shared memory holds so many, too."""
-        return max(1, min(max(self.blocks, 2), ALL_SHARED // (self.shared_bytes + 1024)))
+        by_registers = self.blocks if self.turned else max(self.blocks, 2)
+        return max(1, min(by_registers, ALL_SHARED // (self.shared_bytes + 1024)))
 
     def pitch(self, width: int) -> int:
         """Bytes from row to row of a tile of 16-bit numbers."""
@@ -119,7 +140,7 @@ class Plan:
     def ahead(self) -> int:
         """Steps that are copied ahead: a stage is free as soon as both its parts are decoded."""
         both = self.decodes(self.k) and (self.shared or self.decodes(self.v))
-        return self.stages if both else self.stages - 1
+        return self.stages if both or self.turned else self.stages - 1
 
     def tile(self, width: int) -> int:
         """Bytes of a tile of 16-bit numbers."""
@@ -158,9 +179,14 @@ class Plan:
         return self.width_v + 4
 
     @property
+    def exchanged_stats_at(self) -> int:
+        """Offset of maxima and sums of weights, behind the results that warps exchange."""
+        return 4 * self.warps * self.rows * self.sums_pitch
+
+    @property
     def exchanged(self) -> int:
         """Bytes of results that warps exchange at the end, over everything else."""
-        return 0 if self.by_rows else 4 * self.warps * EDGE * (self.sums_pitch + 2)
+        return 0 if self.by_rows else self.exchanged_stats_at + 8 * self.warps * self.rows
 
     @property
     def shared_bytes(self) -> int:
@@ -179,10 +205,34 @@ def plans() -> Iterator[tuple[Plan]]:
         yield (plan_of(name, name, LATENT, WIDE, by_rows, shared=True),)
 
 
-SHARED, ALL_SHARED = (
-    99 << 10,
-    228 << 10,
-)  # bytes that a block may have on any card, that Hopper's blocks share
+def turned_plans() -> Iterator[tuple[Plan]]:
+    """Plans for up to eight rows of the usual widths and types."""
+    rooms = SHARED, HOPPERS
+    every = (turned_plan_of(k, v, w, w, room=room) for (k, v), w, room in product(USUAL, WIDTHS, rooms))
+    yield from ((plan,) for plan in dict.fromkeys(every))
+
+
+# Bytes that a block may have on any card and on Hopper, that Hopper's blocks share.
+SHARED, HOPPERS, ALL_SHARED = 99 << 10, 227 << 10, 228 << 10
+TURNED = 8  # rows
+
+
+def turns(k: str, v: str, width: int, width_v: int) -> bool:
+    """True if there is a plan for up to eight rows."""
+    if k in SIXTEEN:
+        return k == v and not (width % 32 or width_v % 32)
+    return k in BLOCKS and v in BLOCKS and not (width % 64 or width_v % 64)
+
+
+def turned_plan_of(
+    k: str, v: str, width: int, width_v: int, options: bool = False, room: int = SHARED
+) -> Plan:
+    """The plan for up to eight rows, of blocks that have ``room`` bytes of shared memory."""
+    stages = 3 if k == v == "q4_0" else 2
+    plan = Plan(k, v, width, width_v, 8, False, False, options, stages, True)
+    while plan.shared_bytes > room:
+        plan = replace(plan, warps=plan.warps // 2)
+    return plan
 
 
 def plan_of(

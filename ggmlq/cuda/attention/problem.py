@@ -115,8 +115,8 @@ def queries_of(addresses: Any, sizes: Any, start: Any, width: Any) -> Any:
 
 
 @inlined
-def look(begins: Any, ends: Any, row: Any, sizes: Any, length: Any) -> None:
-    """Find which positions the rows ``row`` and ``row`` + 8 see; those beyond the last see what it sees."""
+def look(begins: Any, ends: Any, row: Any, step: Any, sizes: Any, length: Any) -> None:
+    """Find what the rows ``row``, ``row`` + ``step`` see; those beyond the last see what it sees."""
     for r in range(2):
-        query = uint32(min(row + uint32(8 * r), sizes[0] * sizes[1] - uint32(1))) % sizes[0]
+        query = uint32(min(row + uint32(r) * uint32(step), sizes[0] * sizes[1] - uint32(1))) % sizes[0]
         begins[r], ends[r] = seen_by(query, sizes[0], sizes[5], sizes[4], length)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from ..intrinsics import halves, ptx
+from ..intrinsics import bf16x2, halves, ptx
 from ..intrinsics.atoms import inlined
-from ..intrinsics.lane import ALL_LANES, g_and_t, warp_and_lane
+from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from .block_products import LAST_PLACE, LIFTS
 from .floats import pair_storer
-from .plan import EDGE, Plan
-from .softmax import LOG2_E, NEVER, power_of_two, reciprocal
+from .plan import EDGE, SIXTEEN, Plan
+from .softmax import LOG2_E, NEVER, power_of_two, reciprocal, row_combiner
 from .unrolled import unrolled
 
 
@@ -40,18 +40,11 @@ def factor_of(top: Any, total: Any, sinks: Any, head: Any) -> Any:
     return inverse(total)
 
 
-@inlined
-def whole_total(total: Any) -> Any:
-    """The sum of a row from its four lanes."""
-    total = ptx.add(total, cuda.shfl_xor_sync(ALL_LANES, total, 1))
-    return ptx.add(total, cuda.shfl_xor_sync(ALL_LANES, total, 2))
-
-
 @cache
 def rows_writer(plan: Plan) -> Any:
     """The device function that writes what the warps of a block have found, each of its own rows."""
     columns, width = plan.width_v // 8, plan.width_v
-    store, mul, bits = pair_storer(), ptx.mul, uint32
+    store, mul, bits, whole_total = pair_storer(), ptx.mul, uint32, row_combiner(plan, ptx.add)
 
     def eight(j: Any, o: Any, factors: Any, places: Any, inside: Any, kind: Any, t: Any) -> None:
         for r in range(2):
@@ -97,13 +90,65 @@ def stats_of(parts: Any, rows: Any, width: Any) -> Any:
 
 
 @cache
+def slots_epilogue(plan: Plan) -> Any:
+    """The device function ``finish(at, slots, start, count, addresses, sizes, parts)``: it adds slots' sums.
+
+    ``at``: sums [slot, row, column] of sixteen rows in shared memory, then maxima and sums of weights.
+    ``parts``: the address of parts, or 0 for results.
+    """
+    pairs, width, pitch, threads = plan.width_v // 2, plan.width_v, plan.sums_pitch, plan.threads
+    stats_at, store, take_pair, slot_rows = plan.exchanged_stats_at, pair_storer(), ptx.take_pair, plan.rows
+    larger, fma, mul = ptx.larger, ptx.fma, ptx.mul
+
+    @inlined
+    def finish(
+        at: Any, slots: Any, start: Any, count: Any, addresses: Any, sizes: Any, parts: Any
+    ) -> None:  # fmt: skip
+        unit, rows = uint32(cuda.blockIdx.z), sizes[0] * sizes[1]
+        number = uint32(cuda.threadIdx.x)
+        while number < count * uint32(pairs):
+            row = number // uint32(pairs)
+            pair = number - row * uint32(pairs)
+            stats, sums = at + uint32(stats_at) + row * uint32(8), at + row * uint32(pitch * 4)
+            sums += pair * uint32(8)
+            top, total, low, high = NEVER, float32(0), float32(0), float32(0)
+            for w in range(slots):
+                top = larger(top, take_pair(stats + uint32(w) * uint32(slot_rows * 8))[0])
+            for w in range(slots):
+                stat = take_pair(stats + uint32(w) * uint32(slot_rows * 8))
+                two = take_pair(sums + uint32(w) * uint32(slot_rows * pitch * 4))
+                weight = weight_of(stat[0], top)
+                total = fma(stat[1], weight, total)
+                low, high = fma(two[0], weight, low), fma(two[1], weight, high)
+            place_of = uint64(unit) * uint64(rows) + uint64(start + row)
+            if parts == uint64(0):
+                head = (unit % sizes[3]) * sizes[1] + uint32(start + row) // sizes[0]
+                factor = factor_of(top, total, addresses[7], head)
+                size = uint64(4) if sizes[7] == uint32(0) else uint64(2)
+                to = addresses[3] + place_of * uint64(sizes[9]) * size
+                store(to, uint64(pair), sizes[7], mul(low, factor), mul(high, factor))
+            else:
+                place_of += uint64(cuda.blockIdx.x) * uint64(cuda.gridDim.z) * uint64(rows)
+                store(parts + place_of * uint64(4 * width), uint64(pair), uint32(0), low, high)
+                if pair == uint32(0):
+                    ptx.store_pair(stats_of(parts, rows, width) + place_of * uint64(8), top, total)
+            number += uint32(threads)
+
+    return finish
+
+
+@cache
 def positions_writer(plan: Plan) -> Any:
     """The device function that adds what the warps of a block have found, each at its positions."""
-    columns, pairs, width, pitch = plan.width_v // 8, plan.width_v // 2, plan.width_v, plan.sums_pitch
-    warps, threads, stats_at = plan.warps, plan.threads, 4 * plan.warps * EDGE * plan.sums_pitch
-    store, put_pair, take_pair = pair_storer(), halves.put_pair, ptx.take_pair
-    larger, fma, mul, base = ptx.larger, ptx.fma, ptx.mul, ptx.shared_base
-    whole = float32(2.0 ** (LAST_PLACE - LIFTS.get(plan.v, 0)))
+    columns, pitch, stats_at = plan.width_v // 8, plan.sums_pitch, plan.exchanged_stats_at
+    put_pair, mul, base, finish, warps = (
+        halves.put_pair,
+        ptx.mul,
+        ptx.shared_base,
+        slots_epilogue(plan),
+        plan.warps,
+    )
+    whole, whole_total = float32(2.0 ** (LAST_PLACE - LIFTS.get(plan.v, 0))), row_combiner(plan, ptx.add)
 
     def eight(j: Any, o: Any, to: Any) -> None:
         for r in range(2):
@@ -120,8 +165,7 @@ def positions_writer(plan: Plan) -> Any:
 
     @inlined
     def write(o: Any, tops: Any, totals: Any, start: Any, count: Any, addresses: Any, sizes: Any) -> None:
-        (warp, lane), unit, at = warp_and_lane(), uint32(cuda.blockIdx.z), base()
-        rows = sizes[0] * sizes[1]
+        (warp, lane), at = warp_and_lane(), base()
         g, t = g_and_t(lane)
         cuda.syncthreads()
         place = warp * uint32(EDGE) + g
@@ -131,38 +175,80 @@ def positions_writer(plan: Plan) -> Any:
             if t == uint32(0):
                 put_pair(at + uint32(stats_at) + (place + uint32(8 * r)) * uint32(8), tops[r], total)
         cuda.syncthreads()
-        for i in range(-(-EDGE * pairs // threads)):
-            number = uint32(cuda.threadIdx.x) + uint32(i * threads)
-            row = number // uint32(pairs)
-            pair = number - row * uint32(pairs)
-            if row < count:
-                stats, sums = at + uint32(stats_at) + row * uint32(8), at + row * uint32(pitch * 4)
-                sums += pair * uint32(8)
-                top, total, low, high = NEVER, float32(0), float32(0), float32(0)
-                for w in range(warps):
-                    top = larger(top, take_pair(stats + uint32(w * EDGE * 8))[0])
-                for w in range(warps):
-                    stat = take_pair(stats + uint32(w * EDGE * 8))
-                    two = take_pair(sums + uint32(w * EDGE * pitch * 4))
-                    weight = weight_of(stat[0], top)
-                    total = fma(stat[1], weight, total)
-                    low, high = fma(two[0], weight, low), fma(two[1], weight, high)
-                place_of = uint64(unit) * uint64(rows) + uint64(start + row)
-                if addresses[4] == uint64(0):
-                    head = (unit % sizes[3]) * sizes[1] + uint32(start + row) // sizes[0]
-                    factor = factor_of(top, total, addresses[7], head)
-                    size = uint64(4) if sizes[7] == uint32(0) else uint64(2)
-                    to = addresses[3] + place_of * uint64(sizes[9]) * size
-                    store(to, uint64(pair), sizes[7], mul(low, factor), mul(high, factor))
-                else:
-                    place_of += uint64(cuda.blockIdx.x) * uint64(cuda.gridDim.z) * uint64(rows)
-                    store(addresses[4] + place_of * uint64(4 * width), uint64(pair), uint32(0), low, high)
-                    if pair == uint32(0):
-                        ptx.store_pair(stats_of(addresses[4], rows, width) + place_of * uint64(8), top, total)
+        finish(at, uint32(warps), start, count, addresses, sizes, addresses[4])
+
+    return write
+
+
+@cache
+def column_placer(plan: Plan) -> Any:
+    """The device function ``place(o, to, g)``: a turned lane's sums go to two rows of shared memory."""
+    pitch, sixteens, name = 4 * plan.sums_pitch, plan.width_v // 16, plan.v
+    put_pair, put_float, mul = halves.put_pair, bf16x2.put_float, ptx.mul
+    whole = 2.0 ** (LAST_PLACE - LIFTS.get(name, 0))
+    first, second = float32(whole), float32(whole if name == "q8_0" else whole / 16)
+
+    def of_floats(n: Any, o: Any, to: Any, places: Any) -> None:
+        for r in range(2):
+            for i in range(2):
+                put_float(to + uint32(64 * n + 32 * i + pitch * r) + places[0], o[4 * n + 2 * r + i])
+
+    def of_blocks(n: Any, o: Any, to: Any, places: Any) -> None:
+        for k in range(4):
+            scale = second if k & 1 else first
+            for r in range(2):
+                m, at = 16 * n + 4 * k + 2 * r, to + uint32(256 * n + pitch * r)
+                put_pair(at + places[k], mul(o[m], scale), mul(o[m + 1], scale))
+
+    floats = name in SIXTEEN
+    all_columns = unrolled(sixteens, of_floats) if floats else unrolled(sixteens // 4, of_blocks)
+
+    @inlined
+    def place(o: Any, to: Any, g: Any) -> None:
+        places = cuda.local.array(4, uint32)
+        if floats:
+            places[0] = g * uint32(4)
+        elif name == "q8_0":  # as turned_products.py reads a word of four columns
+            places[2], places[3] = uint32(128) + g * uint32(16), uint32(136) + g * uint32(16)
+            places[0], places[1] = g * uint32(16) - uint32(8), g * uint32(16)
+            if g == uint32(0):
+                places[0], places[1] = uint32(0), uint32(120)
+        else:
+            for k in range(4):
+                places[k] = uint32(64 * k) + g * uint32(8)
+        all_columns(0, o, to, places)
+
+    return place
+
+
+@cache
+def turned_writer(plan: Plan) -> Any:
+    """The writer of a turned plan, whose lanes 4 g + t have rows 2 t and 2 t + 1."""
+    pitch, stats_at, rows = 4 * plan.sums_pitch, plan.exchanged_stats_at, plan.rows
+    whole_total = row_combiner(plan, ptx.add)
+    put_pair, base, finish, warps, place = (
+        halves.put_pair, ptx.shared_base, slots_epilogue(plan), plan.warps, column_placer(plan),
+    )  # fmt: skip
+
+    @inlined
+    def write(o: Any, tops: Any, totals: Any, start: Any, count: Any, addresses: Any, sizes: Any) -> None:
+        (warp, lane), at = warp_and_lane(), base()
+        g, t = g_and_t(lane)
+        cuda.syncthreads()
+        row = warp * uint32(rows) + uint32(2) * t
+        place(o, at + row * uint32(pitch), g)
+        for r in range(2):
+            total = whole_total(totals[r])
+            if g == uint32(0):
+                put_pair(at + uint32(stats_at) + (row + uint32(r)) * uint32(8), tops[r], total)
+        cuda.syncthreads()
+        finish(at, uint32(warps), start, count, addresses, sizes, addresses[4])
 
     return write
 
 
 def writer(plan: Plan) -> Any:
     """The writer of a plan."""
+    if plan.turned:
+        return turned_writer(plan)
     return rows_writer(plan) if plan.by_rows else positions_writer(plan)

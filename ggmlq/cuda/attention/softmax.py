@@ -20,8 +20,8 @@ from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from .plan import Plan
 from .unrolled import unrolled
 
-LOG2_E = float32(1 / math.log(2))
-NEVER = float32(float("-inf"))
+LOG2_E, TWICE_LOG2_E = float32(1 / math.log(2)), float32(2 / math.log(2))
+NEVER, LOWEST = float32(float("-inf")), float32(-3e38)
 
 
 @instruction("ex2.approx.ftz.f32 $0, $1;", f32, f32)
@@ -40,51 +40,53 @@ def reciprocal(a: Any) -> Any:
 @inlined
 def hyperbolic_tangent(x: Any) -> Any:
     """Tanh x, by a power of two."""
-    power = power_of_two(ptx.mul(x, float32(2 / math.log(2))))
+    power = power_of_two(ptx.mul(x, TWICE_LOG2_E))
     return ptx.fma(float32(-2), reciprocal(ptx.add(float32(1), power)), float32(1))
 
 
 @cache
 def changer(plan: Plan) -> Any:
     """The device function that applies options to scores, which become natural ones, with ``mask`` or 0."""
-    mul, fma, div, load_float, tanh = (
-        ptx.mul, ptx.fma, ptx.div, ptx.load_float, hyperbolic_tangent,
+    mul, fma, div, load_float, tanh, apart = (
+        ptx.mul, ptx.fma, ptx.div, ptx.load_float, hyperbolic_tangent, plan.neighbours,
     )  # fmt: skip
 
-    def four(j: Any, s: Any, at: Any, rows: Any, numbers: Any, mask: Any, apart: Any) -> None:
+    def four(j: Any, s: Any, at: Any, rows: Any, numbers: Any, mask: Any, distances: Any) -> None:
         # rows: places of both, positions; numbers: scale, cap, slopes of both
         scale, cap = numbers[0], numbers[1]
         for r in range(2):
             for i in range(2):
-                position = at + int32(8 * j + i)
+                position = at + int32(8 * j + apart * i)
                 value = mul(s[4 * j + 2 * r + i], scale)
                 if cap > float32(0):
                     value = mul(cap, tanh(div(value, cap)))
                 if mask == uint64(0):
                     value = fma(numbers[2 + r], float32(position - rows[r]), value)
                 elif position < rows[2]:
-                    row = mask + uint64(r) * uint64(apart[1])
-                    value = fma(numbers[2 + r], load_float(row + uint64(position) * uint64(apart[0])), value)
+                    row = mask + uint64(r) * uint64(distances[1])
+                    place = row + uint64(position) * uint64(distances[0])
+                    value = fma(numbers[2 + r], load_float(place), value)
                 s[4 * j + 2 * r + i] = value
 
-    return unrolled(plan.span // 8, four)
+    return unrolled(plan.fours, four)
 
 
 @inlined
 def read_options(
-    numbers: Any, places: Any, apart: Any, row: Any, addresses: Any, strides: Any, sizes: Any, length: Any
-) -> Any:
-    """Read what changes the scores of the rows ``row`` and ``row`` + 8; the address of the mask of the first.
+    numbers: Any, places: Any, distances: Any, row: Any, step: Any, addresses: Any, strides: Any, sizes: Any,
+    length: Any,
+) -> Any:  # fmt: skip
+    """Read what changes the scores of the rows ``row``, ``row`` + ``step``; the address of the first's mask.
 
     ``numbers``: scale and cap, which are there, then slopes. ``places``: positions of both rows, of which
-    the last query has the last one, then the number of all. ``apart``: bytes between positions of the mask,
-    and between both rows.
+    the last query has the last one, then the number of all. ``distances``: bytes between positions of the
+    mask, and between both rows.
     """
     load_float, mask = ptx.load_float, uint64(0)
     unit = uint32(cuda.blockIdx.z)
     sequence = unit // sizes[3]
     for r in range(2):
-        this = uint32(min(row + uint32(8 * r), sizes[0] * sizes[1] - uint32(1)))
+        this = uint32(min(row + uint32(r) * uint32(step), sizes[0] * sizes[1] - uint32(1)))
         query = this % sizes[0]
         head = (unit - sequence * sizes[3]) * sizes[1] + this // sizes[0]
         places[r] = length - int32(sizes[0]) + int32(query)
@@ -99,23 +101,41 @@ def read_options(
         )
         if r == 0:
             mask = at
-        apart[1] = at - mask
-    places[2], apart[0] = int32(sizes[2]), strides[9]
+        distances[1] = at - mask
+    places[2], distances[0] = int32(sizes[2]), strides[9]
     return mask if addresses[5] != uint64(0) else uint64(0)
 
 
 @cache
 def hider(plan: Plan) -> Any:
     """The device function that hides positions which a row does not see."""
+    apart = plan.neighbours
 
     def four(j: Any, s: Any, at: Any, begins: Any, ends: Any) -> None:
         for r in range(2):
             for i in range(2):
-                position = at + int32(8 * j + i)
+                position = at + int32(8 * j + apart * i)
                 if position < begins[r] or position >= ends[r]:
                     s[4 * j + 2 * r + i] = NEVER
 
-    return unrolled(plan.span // 8, four)
+    return unrolled(plan.fours, four)
+
+
+@cache
+def row_combiner(plan: Any, combine: Any) -> Any:
+    """The device function that combines a number of each lane that has scores of the same row."""
+    turned = plan.turned
+
+    @inlined
+    def combined(value: Any) -> Any:
+        if turned:
+            value = combine(value, cuda.shfl_xor_sync(ALL_LANES, value, 4))
+            value = combine(value, cuda.shfl_xor_sync(ALL_LANES, value, 8))
+            return combine(value, cuda.shfl_xor_sync(ALL_LANES, value, 16))
+        value = combine(value, cuda.shfl_xor_sync(ALL_LANES, value, 1))
+        return combine(value, cuda.shfl_xor_sync(ALL_LANES, value, 2))
+
+    return combined
 
 
 @cache
@@ -125,7 +145,7 @@ def weigher(plan: Plan) -> Any:
     ``factor`` makes scores powers of two. It returns True where a maximum of the warp grows; sums so far are
     then to shrink by the ratios.
     """
-    fours = plan.span // 8
+    fours, of_row = plan.fours, row_combiner(plan, ptx.larger)
     larger, fma, mul, add, sub, exp2 = ptx.larger, ptx.fma, ptx.mul, ptx.add, ptx.sub, power_of_two
     lanes_where_equal = votes.lanes_where_equal
 
@@ -151,13 +171,11 @@ def weigher(plan: Plan) -> Any:
         find_largest(0, s, most)
         grown = uint32(0)
         for r in range(2):
-            most[r] = larger(most[r], cuda.shfl_xor_sync(ALL_LANES, most[r], 1))
-            most[r] = larger(most[r], cuda.shfl_xor_sync(ALL_LANES, most[r], 2))
+            most[r] = of_row(most[r])
             most[r] = larger(tops[r], mul(most[r], factor))
-            bases[r] = most[r] if most[r] > NEVER else float32(0)
+            bases[r] = larger(most[r], LOWEST)  # finite, so that weights of rows that saw nothing are 0
             ratios[r] = exp2(sub(tops[r], bases[r]))
-            if most[r] > tops[r]:
-                grown = uint32(1)
+            grown |= uint32(most[r] > tops[r])
             tops[r] = most[r]
         take_powers(0, s, factor, bases, sums)
         for r in range(2):
@@ -197,4 +215,4 @@ def shrinker(plan: Plan) -> Any:
             for i in range(2):
                 o[4 * j + 2 * r + i] = mul(o[4 * j + 2 * r + i], ratios[r])
 
-    return unrolled(plan.width_v // 8, four)
+    return unrolled(plan.sums // 4, four)

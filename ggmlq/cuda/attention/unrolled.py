@@ -56,6 +56,14 @@ def _of_four(first: Any, second: Any, ahead: int) -> Any:
     return both
 
 
+def _of_five(first: Any, second: Any, ahead: int) -> Any:
+    def both(i: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> None:
+        first(i, a, b, c, d, e)
+        second(i + ahead, a, b, c, d, e)
+
+    return both
+
+
 def _of_six(first: Any, second: Any, ahead: int) -> Any:
     def both(i: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any) -> None:
         first(i, a, b, c, d, e, f)
@@ -64,4 +72,5 @@ def _of_six(first: Any, second: Any, ahead: int) -> Any:
     return both
 
 
-JOINED = {1: _of_one, 2: _of_two, 3: _of_three, 4: _of_four, 6: _of_six}  # by arguments beside i
+# By arguments beside i.
+JOINED = {1: _of_one, 2: _of_two, 3: _of_three, 4: _of_four, 5: _of_five, 6: _of_six}

@@ -40,6 +40,7 @@ class WidePlan:
     width: int  # columns of a key, a multiple of 64
     width_v: int
     by_rows, shared, resident = True, False, 1
+    turned, neighbours = False, 1
 
     def __str__(self) -> str:
         return f"{self.k}, {self.v}, {self.width}/{self.width_v}, by wgmma"
@@ -63,6 +64,16 @@ class WidePlan:
     def span(self) -> int:
         """Positions of a step that a warp has: all."""
         return self.positions
+
+    @property
+    def fours(self) -> int:
+        """Scores of a lane, four at a time."""
+        return self.positions // 8
+
+    @property
+    def sums(self) -> int:
+        """Sums of a lane."""
+        return self.width_v // 2
 
     def tile(self, width: int) -> int:
         """Bytes of a tile of keys or values."""
@@ -241,6 +252,8 @@ def walker(plan: WidePlan) -> Any:
             mix(o, pairs, at, tile + int32(1))
             settle_scores(s)
             grown = weigh(s, tile * int32(step), column, seen, begins, ends, factor, tops, totals, ratios)
+            if ptx.add(totals[0], totals[1]) < float32(0):  # never; but the assembler must not wait before
+                publish()
             settle_sums(o)
             if grown:
                 shrink(0, o, ratios)
@@ -272,7 +285,7 @@ def kernel(plan: WidePlan) -> Kernel:
         commit()
         load_queries(at, queries_of(addresses, sizes, start, width), sizes[6], count)
         begins, ends = cuda.local.array(2, int32), cuda.local.array(2, int32)
-        look(begins, ends, start + warp * uint32(EDGE) + g, sizes, length)
+        look(begins, ends, start + warp * uint32(EDGE) + g, 8, sizes, length)
         tops, totals = cuda.local.array(2, float32), cuda.local.array(2, float32)
         o, column = cuda.local.array(sums, float32), int32(t) * int32(2)
         factor = ptx.mul(float_of(scale), LOG2_E)

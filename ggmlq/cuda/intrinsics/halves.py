@@ -95,3 +95,9 @@ def load_matrices(address: Any) -> Any:
 def load_transposed(address: Any) -> Any:
     """Elements of column g in rows 2 t, 2 t + 1 of four matrices; lane 8 i + r names row r of matrix i."""
     only_on_a_gpu()
+
+
+@instruction("movmatrix.sync.aligned.m8n8.trans.b16 $0, $1;", u32, u32, effect=True)
+def transposed(pair: Any) -> Any:
+    """Elements of column g in rows 2 t, 2 t + 1 of a matrix of which lanes have 2 t, 2 t + 1 of row g."""
+    only_on_a_gpu()

@@ -1,0 +1,92 @@
+"""Attention of up to eight rows: warps of their own positions, keys and values the wide operand of ``mma``.
+
+This is a step of one sequence: the queries of a head of keys are few. A block's warps go over a part of the
+positions, sixteen at a time each, and wait for nobody until the end, when they add what they found. Copies of
+all stages are on their way before the first products, and each stage is filled again behind its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..intrinsics import dependent_launch, ptx
+from ..intrinsics.lane import g_and_t, warp_and_lane
+from ..intrinsics.language import cuda, float32, int32, uint32, uint64
+from ..machine.launch import Kernel, family
+from .kernel import LEAST, fetcher
+from .plan import EDGE, Plan, turned_plans
+from .problem import ADDRESSES, SIZES, STRIDES, block_finder, length_of, look, queries_of, rows_finder
+from .products import clearer
+from .results import writer
+from .rows import query_loader
+from .softmax import LOG2_E, NEVER, changer, read_options, shrinker, weights_maker
+from .turned_products import turned_products
+
+
+@family(turned_plans)
+def kernel(plan: Plan) -> Kernel:
+    """The kernel: block (part of the positions, one, head of keys of a sequence)."""
+    step, stages, options, width, sums = plan.positions, plan.stages, plan.options, plan.width, plan.sums
+    pitch_k, pitch_v = plan.row_pitch(plan.k, width), plan.row_pitch(plan.v, plan.width_v)
+    stage_k, stage_v = plan.stage(plan.k, width), plan.stage(plan.v, plan.width_v)
+    keys_at, values_at, place_step = plan.keys_at, plan.values_at, 2 if plan.neighbours == 1 else 1
+    find, fetch, load_queries, (take, score, mix) = (
+        block_finder(plan.rows, step), fetcher(plan), query_loader(plan), turned_products(plan),
+    )  # fmt: skip
+    find_keys, find_values, change = rows_finder(0), rows_finder(3), changer(plan)
+    weigh, shrink = weights_maker(plan), shrinker(plan)
+    write, base, clear, query_words, zeros = (
+        writer(plan), ptx.shared_base, clearer(sums // 8), width // 8, width // EDGE
+    )  # fmt: skip
+    wait, float_of, take_turn = ptx.wait_for_all_but(stages - 1), ptx.float_of, dependent_launch.take_turn
+
+    def attend(addresses: Any, strides: Any, sizes: Any, scale: Any, cap: Any) -> None:
+        take_turn()
+        (warp, lane), at, length = warp_and_lane(), base(), length_of(addresses, sizes)
+        g, t = g_and_t(lane)
+        start, count, seen, end, first, last = find(sizes, length)
+        keys, values = find_keys(addresses[1], strides, sizes), find_values(addresses[2], strides, sizes)
+        warp_first = warp * uint32(EDGE)  # first position of the warp in a step
+        for i in range(stages):
+            fetch(at, uint32(i), keys, values, strides, first + int32(i), last, end, warp_first, lane)
+        load_queries(at, queries_of(addresses, sizes, start, width), sizes[6], count)
+        begins, ends = cuda.local.array(2, int32), cuda.local.array(2, int32)
+        numbers, distances = cuda.local.array(4, float32), cuda.local.array(2, uint64)
+        places, mask, row = cuda.local.array(3, int32), uint64(0), start + uint32(2) * t
+        look(begins, ends, row, 1, sizes, length)
+        if options:
+            numbers[0], numbers[1] = float_of(scale), float_of(cap)
+            mask = read_options(numbers, places, distances, row, 1, addresses, strides, sizes, length)
+        factor = LOG2_E if options else ptx.mul(float_of(scale), LOG2_E)
+        tops, totals = cuda.local.array(2, float32), cuda.local.array(2, float32)
+        ratios, s, o = (
+            cuda.local.array(2, float32), cuda.local.array(4, float32), cuda.local.array(sums, float32)
+        )  # fmt: skip
+        q, z = cuda.local.array(query_words, uint32), cuda.local.array(zeros, float32)
+        clear(0, o)
+        for r in range(2):
+            tops[r], totals[r] = NEVER, float32(0)
+        cuda.syncthreads()  # queries are there
+        take(at, q, z)
+        k_at = at + uint32(keys_at) + warp_first * uint32(pitch_k)
+        v_at = at + uint32(values_at) + warp_first * uint32(pitch_v)
+        column, stage = int32(warp_first) + int32(g) * int32(place_step), uint32(0)
+        for tile in range(first, last):
+            wait()
+            cuda.syncwarp()
+            score(k_at + stage * uint32(stage_k), q, z, s)
+            origin = tile * int32(step)
+            if options:
+                change(0, s, origin + column, places, numbers, mask, distances)
+            if weigh(s, origin, column, seen, begins, ends, factor, tops, totals, ratios):
+                shrink(0, o, ratios)
+            mix(s, v_at + stage * uint32(stage_v), o)
+            cuda.syncwarp()
+            fetch(at, stage, keys, values, strides, tile + int32(stages), last, end, warp_first, lane)
+            stage = stage + uint32(1) if stage + uint32(1) < uint32(stages) else uint32(0)
+        write(o, tops, totals, start, count, addresses, sizes)
+
+    return Kernel(
+        f"attention of {plan}", attend, ADDRESSES, STRIDES, SIZES, uint32, uint32, threads=plan.threads,
+        blocks=plan.blocks, shared=plan.shared_bytes, least=LEAST, early=True,
+    )  # fmt: skip
