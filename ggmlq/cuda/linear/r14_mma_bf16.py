@@ -1,86 +1,85 @@
 """Many rows: tiles of activations that all warps of a block share, and a ring that four warps fill.
 
 Changed from gemv: its warps read all activations again for each two fragment rows. Here four warps make
-128 rows of outputs from one tile of up to 64 rows of activations, which all warps read in the same
-stages of shared memory (rings/ring.py), with one barrier a step. Where there are few tiles the
-columns are split among blocks too, and a second, small kernel adds the partial sums in a fixed order
-(schedule/split_k.py).
+128 rows of outputs from one tile of up to 128 rows of activations, which all warps read in the same
+stages of shared memory (rings/ring.py), with one barrier a step. A weight is decoded once for a tile.
+Activations of 16 bits are read as they lie, and multiplied as what they are: codes are exact in float16 and
+in bfloat16. Where there are few tiles the columns are split among blocks too, and a second, small kernel
+adds the partial sums in a fixed order (epilogue/split_sums.py).
 
-A sum of one run is scaled once for 16 or 32 columns: one multiply-add an output. The rest is
-exact: integer codes in bfloat16, sums in float32.
+A sum of one run is scaled once for 16 or 32 columns: one multiply-add an output
+(intrinsics/mma_runs.py). The rest is exact: integer codes, sums in float32. Where weights have offsets, each
+warp sums a part of the tile's activations for all.
 
-Limited by ``mma.sync``, which reaches under two thirds of what Hopper's wgmma does: with many rows
-decoding everything for cuBLAS is faster.
+Limited by ``mma.sync``, which reaches under two thirds of what Hopper's wgmma does, and by the multiply-adds
+of scales: two beside each mma.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
+
+import numpy as np
 
 from ...arrays.array import QuantArray
+from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
 from ..activations.floats import narrowed
+from ..activations.x_tiles import readable_rows
+from ..cost.mma import MmaSplit, best_split
+from ..epilogue.results import bias_loader, result_of
+from ..epilogue.split_sums import ADDERS, FOUR, adder
+from ..epilogue.thread_sums import thread_sums
 from ..intrinsics import bf16x2, dependent_launch, ptx
 from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
-from ..intrinsics.lane import four_into, g_and_t, opaque_zero, warp_and_lane
+from ..intrinsics.lane import g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
+from ..intrinsics.mma_runs import LINE, PAIR, STEPS, RunForm, RunProducts, run_products
+from ..machine import device
 from ..machine.launch import Kernel, family
+from ..machine.recorded import between
+from ..packed.code_halves import half_unpacker
 from ..packed.codes import buffer_sizes, step_unpacker, word_loader
-from ..packed.layout import FRAGMENT_ROWS, ROWS, STEP, PackedLayout, layouts
+from ..packed.layout import FRAGMENT_ROWS, ROWS, STEP, TILE_ROWS, PackedLayout, layouts
+from ..packed.pack import packed_weights
 from ..packed.scales import scale_loader
+from ..rings.mma_tile import ROOMS, TILES, WARP_FRAGMENTS, MmaTile
 from ..rings.ring import Fetchers, offset_advancer, prologue, refiller
 from ..warp_specialized.problems import LEAST, refuses_shape
-from ._tiled import BUDGET, launch_tiles
 
-WARPS, TWO = 4, 2  # warps of a block; fragment rows of a warp
-
-
-@dataclass(frozen=True)
-class BfloatTile:
-    """The rows of activations of a block, and the blocks that a multiprocessor holds."""
-
-    columns: int
-    blocks: int
-    threads: ClassVar[int] = 32 * WARPS
-
-    def stage(self, layout: PackedLayout) -> int:
-        """Bytes of a stage: weights, then activations."""
-        return FRAGMENT_ROWS * layout.fragment_bytes + self.columns * 2 * STEP
-
-    def stages(self, layout: PackedLayout) -> int:
-        """Stages in shared memory."""
-        return max(2, min(4, BUDGET // (self.blocks * self.stage(layout))))
-
-    def shared(self, layout: PackedLayout) -> int:
-        """Bytes of shared memory."""
-        return self.stages(layout) * self.stage(layout)
+ROW = 2 * STEP  # bytes of a row of activations in a stage
+NARROW = "float16", "bfloat16"  # kinds of activations that are multiplied
 
 
-TILES = (BfloatTile(16, 4), BfloatTile(32, 3), BfloatTile(64, 2))
+def products_of(layout: PackedLayout, tile: MmaTile, kind: str) -> RunProducts:
+    """The device functions for the products of a warp."""
+    steps, eights = STEPS // layout.runs, tile.warp_columns // 8
+    form = RunForm(kind, WARP_FRAGMENTS, eights, steps, layout.has_offset, tile.warps, tile.columns)
+    return run_products(form)
 
 
 @cache
-def fetchers(layout: PackedLayout, tile: BfloatTile) -> Fetchers:
+def fetchers(layout: PackedLayout, tile: MmaTile) -> Fetchers:
     """The device functions that start the copies of one stage: of weights, and of activations.
 
     A row of activations is eight chunks of 16 bytes; chunk c of row r lies at c ^ 2 (r % 4), so the eight
     bytes of each lane come without a bank conflict.
     """
     fragment_bytes, chunks, columns = layout.fragment_bytes, layout.fragment_bytes // 16, tile.columns
-    rows_together = tile.threads // 8
+    rows_together, warp_rows = tile.threads // 8, FRAGMENT_ROWS // tile.warps
     weights_at = FRAGMENT_ROWS * fragment_bytes
     copy16, copy16_or_zeros = ptx.copy16, bf16x2.copy16_or_zeros
 
     @inlined
     def fetch_weights(at: Any, w_at: Any, apart: Any, step: Any) -> None:
         warp, lane = warp_and_lane()
-        warp_row = warp * uint32(TWO)
+        warp_row = warp * uint32(warp_rows)
         to = at + warp_row * uint32(fragment_bytes) + lane * uint32(16)
         source = address(w_at + uint64(warp_row) * apart, step, fragment_bytes, lane * uint32(16), 1)
-        for fragment_row in range(TWO):
+        for fragment_row in range(warp_rows):
             for first in range(0, chunks, 32):
                 if lane + uint32(first) < uint32(chunks):
                     place = uint32(fragment_row * fragment_bytes + 16 * first)
@@ -88,133 +87,188 @@ def fetchers(layout: PackedLayout, tile: BfloatTile) -> Fetchers:
 
     @inlined
     def fetch_activations(at: Any, x: Any, m0: Any, step: Any, m: Any, k: Any) -> None:
-        thread = uint32(cuda.threadIdx.x)
+        thread, opaque = uint32(cuda.threadIdx.x), step >> uint32(31)  # else addresses of all rows are kept
         row, chunk = thread >> uint32(3), thread & uint32(7)
-        column = step * uint32(STEP) + chunk * uint32(8)
+        column = uint32(step * uint32(STEP) + chunk * uint32(8))
         length = uint32(16) if column < k else uint32(0)
         column = column if column < k else uint32(0)
-        to = at + row * uint32(2 * STEP) + ((chunk ^ (row & uint32(3)) << uint32(1)) << uint32(4))
+        to = at + row * uint32(ROW) + ((chunk ^ (row & uint32(3)) << uint32(1)) << uint32(4))
+        first_row, last_row = uint32(m0 + row | opaque), uint32(m - uint32(1))
         for i in range(0, columns, rows_together):
             # rows beyond the last are multiplied and thrown away
-            source_row = min(m0 + row + uint32(i), m - uint32(1))
-            target = to + uint32(weights_at + i * 2 * STEP)
-            copy16_or_zeros(target, x + uint64(source_row * k + column) * uint64(2), length)
+            source_row = min(uint32(first_row + uint32(i)), last_row)
+            target = uint32(to + uint32(weights_at + i * ROW))
+            copy16_or_zeros(target, x + uint64(uint32(source_row * k + column)) * uint64(2), length)
 
     return fetch_weights, fetch_activations
 
 
 @cache
-def multiplier(layout: PackedLayout, tile: BfloatTile) -> Any:
-    """The device function that adds one step to a lane's sums."""
-    fragment_bytes, weights_at = layout.fragment_bytes, FRAGMENT_ROWS * layout.fragment_bytes
-    count = layout.runs
-    words_count, scales_count = buffer_sizes(layout)
-    load_words, load_scales = word_loader(layout), scale_loader(layout)
-    multiply_run = run_multiplier(layout, tile)
+def run_codes(layout: PackedLayout, kind: str) -> Any:
+    """The device function for the codes of a run of both fragment rows of a warp, as a tuple."""
+    unpack_step = half_unpacker(layout) if kind == "float16" else step_unpacker(layout)
 
     @inlined
-    def multiply(at: Any, warp: Any, lane: Any, sums: Any, opaque: Any) -> None:
+    def step_codes(words: Any, step: Any, opaque: Any) -> Any:
+        a = cuda.local.array(4, uint32)
+        unpack_step(words, step, a, opaque)
+        return uint32(a[0]), uint32(a[1]), uint32(a[2]), uint32(a[3])
+
+    @inlined
+    def of_one_step(w0: Any, w1: Any, run: Any, opaque: Any) -> Any:
+        return step_codes(w0, run, opaque) + step_codes(w1, run, opaque)
+
+    @inlined
+    def of_two_steps(w0: Any, w1: Any, run: Any, opaque: Any) -> Any:
+        first = step_codes(w0, 2 * run, opaque) + step_codes(w0, 2 * run + 1, opaque)
+        return first + step_codes(w1, 2 * run, opaque) + step_codes(w1, 2 * run + 1, opaque)
+
+    return of_one_step if layout.runs == 4 else of_two_steps
+
+
+@cache
+def lane_places(steps: int) -> Any:
+    """The device function for the places of a run's activations in a lane's row, as a tuple."""
+
+    @inlined
+    def place(x_at: Any, t: Any, swap: Any, step: Any) -> Any:
+        return uint32(x_at + (((uint32(2 * step) + (t >> uint32(1))) ^ swap) << uint32(4)))
+
+    @inlined
+    def of_one_step(x_at: Any, t: Any, swap: Any, run: Any) -> Any:
+        return (place(x_at, t, swap, run),)
+
+    @inlined
+    def of_two_steps(x_at: Any, t: Any, swap: Any, run: Any) -> Any:
+        return place(x_at, t, swap, 2 * run), place(x_at, t, swap, 2 * run + 1)
+
+    return of_one_step if steps == 1 else of_two_steps
+
+
+@cache
+def activation_summer(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
+    """The device function that leaves the sums of a stage's activations in shared memory, for all warps."""
+    put_sums, of_two = products_of(layout, tile, kind).put_sums, lane_places(2)
+    most = min(tile.columns // 8, tile.warps)  # with few rows two warps sum the same
+
+    @inlined
+    def sum_up(x_at: Any, to: Any, warp: Any, g: Any, t: Any, swap: Any) -> None:
+        eight = warp % uint32(most)
+        at = uint32(x_at + eight * uint32(LINE))
+        places = of_two(at, t, swap, 0) + of_two(at, t, swap, 1)
+        put_sums(places, uint32(to + eight * uint32(PAIR)), uint32(1) if g == uint32(0) else uint32(0))
+        cuda.syncthreads()
+
+    return sum_up
+
+
+@cache
+def multiplier(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
+    """The device function that adds one step to a lane's totals; ``sums_at``: behind the stages."""
+    fragment_bytes, weights_at = layout.fragment_bytes, FRAGMENT_ROWS * layout.fragment_bytes
+    runs, scales, has_offset, columns = layout.runs, layout.scales, layout.has_offset, tile.columns
+    words_count, scales_count = buffer_sizes(layout)
+    load_words, load_scales = word_loader(layout), scale_loader(layout)
+    codes_of, places_of = run_codes(layout, kind), lane_places(STEPS // layout.runs)
+    add_run, sum_up = products_of(layout, tile, kind).multiply, activation_summer(layout, tile, kind)
+    down, warp_columns = FRAGMENT_ROWS // WARP_FRAGMENTS, tile.warp_columns
+
+    @inlined
+    def row_scales(f0: Any, f1: Any, at: Any) -> Any:
+        return float32(f0[at]), float32(f0[scales + at]), float32(f1[at]), float32(f1[scales + at])
+
+    @inlined
+    def row_offsets(f0: Any, f1: Any, at: Any) -> Any:
+        return -float32(f0[at]), -float32(f0[scales + at]), -float32(f1[at]), -float32(f1[scales + at])
+
+    offsets_of, offsets_from = (row_offsets, runs) if has_offset else (row_scales, 0)
+
+    @inlined
+    def multiply_run(
+        totals: Any, run: Any, w0: Any, w1: Any, f0: Any, f1: Any, lane_at: Any, opaque: Any
+    ) -> Any:  # fmt: skip
+        x_at, t, swap, sums_at = lane_at
+        factors = row_scales(f0, f1, run), offsets_of(f0, f1, offsets_from + run)
+        codes, places = codes_of(w0, w1, run, opaque), places_of(x_at, t, swap, run)
+        return add_run(
+            totals, codes, factors[0], factors[1], places, uint32(sums_at + uint32(4 * columns * run))
+        )
+
+    @inlined
+    def multiply(at: Any, sums_at: Any, warp: Any, lane: Any, totals: Any, opaque: Any) -> Any:
         g, t = g_and_t(lane)
-        x_at = at + uint32(weights_at) + g * uint32(2 * STEP) + (t & uint32(1)) * uint32(8)
-        swap, w_at = (g & uint32(3)) << uint32(1), at + warp * uint32(TWO * fragment_bytes)
+        swap, row_of_x = (g & uint32(3)) << uint32(1), at + uint32(weights_at) + (t & uint32(1)) * uint32(8)
+        x_at, sums_at = uint32(row_of_x + g * uint32(ROW)), uint32(sums_at + t * uint32(8))
+        if has_offset:
+            sum_up(x_at, sums_at, warp, g, t, swap)
+        part = warp // uint32(down) * uint32(warp_columns)
+        lane_at = uint32(x_at + part * uint32(ROW)), t, swap, uint32(sums_at + part * uint32(4))
+        w_at = at + warp % uint32(down) * uint32(WARP_FRAGMENTS * fragment_bytes)
         w0, w1 = cuda.local.array(words_count, uint32), cuda.local.array(words_count, uint32)
         f0, f1 = cuda.local.array(scales_count, float32), cuda.local.array(scales_count, float32)
         load_words(w_at, lane, w0)
         load_words(w_at + uint32(fragment_bytes), lane, w1)
         load_scales(w_at, lane, f0)
         load_scales(w_at + uint32(fragment_bytes), lane, f1)
-        multiply_run(0, w0, w1, f0, f1, x_at, t, swap, sums, opaque)  # a loop over runs would not be unrolled
-        multiply_run(1, w0, w1, f0, f1, x_at, t, swap, sums, opaque)
-        if count == 4:
-            multiply_run(2, w0, w1, f0, f1, x_at, t, swap, sums, opaque)
-            multiply_run(3, w0, w1, f0, f1, x_at, t, swap, sums, opaque)
+        totals = multiply_run(totals, 0, w0, w1, f0, f1, lane_at, opaque)  # a loop would not be unrolled
+        totals = multiply_run(totals, 1, w0, w1, f0, f1, lane_at, opaque)
+        if runs == 4:
+            totals = multiply_run(totals, 2, w0, w1, f0, f1, lane_at, opaque)
+            totals = multiply_run(totals, 3, w0, w1, f0, f1, lane_at, opaque)
+        return totals
 
     return multiply
 
 
 @cache
-def run_multiplier(layout: PackedLayout, tile: BfloatTile) -> Any:
-    """The device function that adds one run of both fragment rows of a warp: codes, then their scales."""
-    runs, scales, has_offset, steps_per_run = layout.runs, layout.scales, layout.has_offset, 4 // layout.runs
-    unpack_step = step_unpacker(layout)
-    eights, take8, ones = tile.columns // 8, bf16x2.take8, bf16x2.ONES
-    mma_into, sums_into = bf16x2.mma_into, bf16x2.sums_into
+def storer(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
+    """The device function that writes a lane's results, or its partial sums."""
+    ends, load_bias = thread_sums(tile.warp_columns), bias_loader()
+    write, write16 = ends.write, ends.write16
+    first_fragment, second_fragment = products_of(layout, tile, kind).fragment
 
     @inlined
-    def multiply_run(
-        run: Any, w0: Any, w1: Any, f0: Any, f1: Any, x_at: Any, t: Any, swap: Any, sums: Any, opaque: Any
-    ) -> None:
-        a, b = cuda.local.array(4, uint32), cuda.local.array(2, uint32)
-        c0, c1 = cuda.local.array(8, uint32), cuda.local.array(8, uint32)
-        for i in range(steps_per_run):
-            unpack_step(w0, run * steps_per_run + i, a, opaque)
-            four_into(c0, 4 * i, a)
-            unpack_step(w1, run * steps_per_run + i, a, opaque)
-            four_into(c1, 4 * i, a)
-        d, e, x = cuda.local.array(4, float32), cuda.local.array(4, float32), cuda.local.array(4, float32)
-        for j in range(eights):
-            for i in range(4):
-                d[i] = e[i] = x[i] = float32(0)
-            for i in range(steps_per_run):
-                place = ((uint32(2 * (run * steps_per_run + i)) + (t >> uint32(1))) ^ swap) << uint32(4)
-                b[0], b[1] = take8(x_at + uint32(8 * 2 * STEP * j) + place)
-                mma_into(d, 0, c0, 4 * i, b, 0)
-                mma_into(e, 0, c1, 4 * i, b, 0)
-                if has_offset:
-                    sums_into(x, 0, ones, b, 0)
-            add_scaled(sums, 8 * j, f0[run], f0[scales + run], d)
-            add_scaled(sums, 8 * j + 4, f1[run], f1[scales + run], e)
-            if has_offset:
-                add_scaled(sums, 8 * j, -f0[runs + run], -f0[scales + runs + run], x)
-                add_scaled(sums, 8 * j + 4, -f1[runs + run], -f1[scales + runs + run], x)
-
-    return multiply_run
-
-
-@inlined
-def add_scaled(sums: Any, at: Any, low: Any, high: Any, d: Any) -> None:
-    """Add sums of rows g, g + 8 of a fragment row and two columns, times the scales of those rows."""
-    sums[at], sums[at + 1] = sums[at] + low * d[0], sums[at + 1] + low * d[1]
-    sums[at + 2], sums[at + 3] = sums[at + 2] + high * d[2], sums[at + 3] + high * d[3]
-
-
-@cache
-def storer(eights: int) -> Any:
-    """The device function that writes a lane's outputs."""
-    store_float = ptx.store_float
+    def store_fragment(sums: Any, result: Any, column: Any, row: Any, m: Any, n: Any) -> None:
+        y, y_kind, _, _ = result
+        low, high = load_bias(result, row, n), load_bias(result, uint32(row + uint32(ROWS // 2)), n)
+        if y_kind == uint32(0):
+            write(sums, y, column, row, m, n, low, high)
+        else:
+            write16(sums, y, column, row, m, n, low, high, uint32(y_kind - uint32(1)))
 
     @inlined
-    def store(sums: Any, y: Any, warp: Any, lane: Any, m0: Any, m: Any, n: Any) -> None:
-        g, t = g_and_t(lane)
-        fragment_row = uint32(cuda.blockIdx.x) * uint32(FRAGMENT_ROWS) + warp * uint32(TWO)
-        first_row, first_column = fragment_row * uint32(ROWS) + g, m0 + t * uint32(2)
-        for i in range(4):
-            row = first_row + uint32(8 * i)
-            if row < n:
-                for j in range(eights):
-                    for c in range(2):
-                        column = first_column + uint32(8 * j + c)
-                        if column < m:
-                            store_float(address(y, column, n, row, 4), sums[8 * j + 2 * i + c])
+    def store(totals: Any, result: Any, column: Any, row: Any, m: Any, n: Any) -> None:
+        store_fragment(first_fragment(totals), result, column, row, m, n)
+        store_fragment(second_fragment(totals), result, column, uint32(row + uint32(ROWS)), m, n)
 
     return store
 
 
-@family(lambda: ((layout, tile) for layout in layouts() for tile in TILES))
-def kernel(layout: PackedLayout, tile: BfloatTile) -> Kernel:
+def cases() -> Iterator[tuple[PackedLayout, MmaTile, int, str]]:
+    """Kernels by layout, tile, stages and kind of activations."""
+    for layout in layouts():
+        for tile in TILES:
+            for stages in dict.fromkeys(tile.stages(layout, room) for room in ROOMS):
+                for kind in NARROW:
+                    yield layout, tile, stages, kind
+
+
+@family(cases)
+def kernel(layout: PackedLayout, tile: MmaTile, stages: int, kind: str) -> Kernel:
     """The kernel: block (row of tiles, tile of activations, part of the columns)."""
-    length, count, columns = tile.stage(layout), tile.stages(layout), tile.columns
-    fragment_bytes = layout.fragment_bytes
-    ahead, end, fetch = count - 1, (count - 1) * length, fetchers(layout, tile)
-    start, after = prologue(fetch, ahead, length), offset_advancer(count, length)
-    refill = refiller(fetch, ptx.wait_for_all_but(count - 2))
-    multiply, store, base = multiplier(layout, tile), storer(columns // 8), ptx.shared_base
-    let_successor_start = dependent_launch.let_successor_start
+    length, columns, fragment_bytes = tile.stage(layout), tile.columns, layout.fragment_bytes
+    ahead, end, fetch = stages - 1, (stages - 1) * length, fetchers(layout, tile)
+    start, after = prologue(fetch, ahead, length), offset_advancer(stages, length)
+    refill = refiller(fetch, ptx.wait_for_all_but(stages - 2))
+    multiply, store = multiplier(layout, tile, kind), storer(layout, tile, kind)
+    zeros, base = products_of(layout, tile, kind).zeros, ptx.shared_base
+    let_successor_start, warps_down = dependent_launch.let_successor_start, FRAGMENT_ROWS // WARP_FRAGMENTS
+    rows, warp_columns = WARP_FRAGMENTS * ROWS, tile.warp_columns
 
     def product(
         fragments: Any,  # uint8 [fragment rows, steps, fragment]
-        x: Any,  # bfloat16 [m, k]
-        y: Any,  # float32 [splits, m, n]
+        x: Any,  # of the kind [m, k]
+        y: Any, y_kind: Any, bias: Any, bias_kind: Any,  # of y [splits, m, n]: epilogue/results.py
         m: Any, n: Any, k: Any, steps: Any,
     ) -> None:  # fmt: skip
         (warp, lane), part, splits = warp_and_lane(), uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
@@ -222,29 +276,49 @@ def kernel(layout: PackedLayout, tile: BfloatTile) -> Kernel:
         apart = uint64(steps) * uint64(fragment_bytes)
         w_at = fragments + uint64(cuda.blockIdx.x) * uint64(FRAGMENT_ROWS) * apart
         first, last = uint32(part * steps) // splits, uint32((part + uint32(1)) * steps) // splits
-        opaque = opaque_zero(steps)
-        sums = cuda.local.array(columns, float32)
-        for i in range(columns):
-            sums[i] = float32(0)
+        opaque, totals = (base() + lane * uint32(16)) >> uint32(16) & uint32(0x8000), zeros()
         start(base(), w_at, apart, x, m0, first, last, m, k)
         to, here = uint32(end), uint32(0)
         for step in range(first, last):
             refill(base() + to, w_at, apart, x, m0, step + uint32(ahead), last, m, k)
-            multiply(base() + here, warp, lane, sums, opaque)
+            totals = multiply(base() + here, base() + uint32(end + length), warp, lane, totals, opaque)
             to, here = after(to), after(here)
         let_successor_start()  # not before: its blocks would come between those of this one
-        store(sums, y + uint64(part) * uint64(m) * uint64(n) * uint64(4), warp, lane, m0, m, n)
+        g, t = g_and_t(lane)
+        row = uint32(cuda.blockIdx.x) * uint32(FRAGMENT_ROWS * ROWS) + warp % uint32(warps_down) * uint32(rows)
+        column = m0 + warp // uint32(warps_down) * uint32(warp_columns) + t * uint32(2)
+        result = y + uint64(part) * uint64(m) * uint64(n) * uint64(4), y_kind, bias, bias_kind
+        store(totals, result, uint32(column), uint32(row + g), m, n)
 
-    parameters = (uint64,) * 3 + (uint32,) * 4
+    parameters = (uint64,) * 3 + (uint32, uint64) + (uint32,) * 5
     return Kernel(
-        f"mma_bf16 of {layout.name}, {tile}", product, *parameters, threads=tile.threads, blocks=tile.blocks,
-        shared=tile.shared(layout), least=LEAST, early=True,
+        f"mma_bf16 of {layout.name}, {tile}, {stages} stages, {kind}", product, *parameters,
+        threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout, stages), least=LEAST, early=True,
     )  # fmt: skip
 
 
-@register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses_shape, repeats=True)
-def launch(x: Any, q: QuantArray, out: Any) -> None:
-    if x.size and out.size:
-        launch_tiles(kernel, TILES, narrowed(x, "bfloat16"), q, out)
-    else:
+@register(
+    __name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses_shape, narrow=True,
+    repeats=True, ends=True,
+)  # fmt: skip
+def launch(
+    x: Any, q: QuantArray, out: Any, split: MmaSplit | None = None, end: Epilogue = PLAIN
+) -> None:  # fmt: skip
+    """Multiply x by the weights into ``out``; ``split``: another tile and split than the best by estimate."""
+    if not (x.size and out.size):
         out.fill(0)
+        return
+    w, (m, n), k = packed_weights(q), out.shape, q.shape[1]
+    rows, kind = readable_rows(x)
+    if kind not in NARROW:
+        rows, kind = narrowed(rows, "bfloat16"), "bfloat16"
+    steps = w.fragments.shape[1]
+    tile, stages, splits = split or best_split(device.card_of(device.current()), w.layout, m, n, steps)
+    grid, make = (-(-n // TILE_ROWS), -(-m // tile.columns), splits), kernel(w.layout, tile, stages, kind)
+    result, fours = result_of(out, end.bias), -(-n // FOUR)
+    if splits == 1:
+        make(grid, (tile.threads,), w.fragments, rows, *result, m, n, k, steps)
+        return
+    partials = between((splits, m, FOUR * fours), np.float32)
+    make(grid, (tile.threads,), w.fragments, rows, *result_of(partials, None), m, FOUR * fours, k, steps)
+    adder()((-(-m * fours // ADDERS),), (ADDERS,), partials, *result, splits, m, n, fours)

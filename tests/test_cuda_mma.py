@@ -1,0 +1,85 @@
+"""cuda:mma_bf16: its kernels on an emulated card, its tiles and their choice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+
+from emulated_gpu import put_emulated
+from emulated_packed import pack_q4_0
+from fake_cupy import on_device
+
+import ggmlq as gq
+from ggmlq.cuda.activations import floats
+from ggmlq.cuda.cost.mma import MmaSplit, best_split
+from ggmlq.cuda.intrinsics.floats import DTYPES
+from ggmlq.cuda.linear import r14_mma_bf16
+from ggmlq.cuda.packed.pack import PackedWeights
+from ggmlq.cuda.rings.mma_tile import ROOMS, TILES
+from ggmlq.dispatch.epilogue import Epilogue
+from ggmlq.testing.cases import weights
+from ggmlq.testing.rows import rows
+
+RUNG = r14_mma_bf16.launch
+
+
+def bits(values, kind):
+    """Numbers as a kind of floats holds them, and their values."""
+    if kind == "bfloat16":
+        words = values.astype(np.float32).view(np.uint32) >> 16
+        return words.astype(np.uint16), (words << 16).view(np.float32)
+    held = values.astype(DTYPES[kind])
+    return held, held.astype(np.float32)
+
+
+@pytest.fixture
+def card(monkeypatch):
+    state = put_emulated(monkeypatch)
+    monkeypatch.setattr(floats, "cupy", lambda: state.cupy)
+    return state
+
+
+def there(card, array):
+    """A copy on the device from a multiple of 16 bytes on."""
+    memory = on_device(np.zeros(array.nbytes + 16, np.uint8))
+    first = -memory.data.ptr % 16
+    copy = memory[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    card.memory.add(copy)
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("case", "kind", "target", "split"),
+    [
+        ((9, 20, 96), "float32", "float32", (16, 1)),
+        ((35, 134, 160), "float16", "float16", (64, 2)),
+        ((66, 18, 64), "bfloat16", "bfloat16", (128, 1)),
+    ],
+    ids=str,
+)
+def test_on_an_emulated_card(case, kind, target, split, card, monkeypatch, fresh):
+    """Rows and columns that fill no tile, with a bias, within the bound; nothing is written beyond."""
+    m, n, k = case
+    host = weights("q4_0", n, k, int(fresh.integers(1 << 30)))
+    fragments, layout = pack_q4_0(host)
+    card.memory.add(on_device(fragments))
+    fragments = there(card, fragments)
+    monkeypatch.setattr(r14_mma_bf16, "packed_weights", lambda q: PackedWeights(fragments, layout))
+    x, values = bits(rows("normal", m, k, int(fresh.integers(1 << 30))), kind)
+    bias = fresh.standard_normal(n).astype(np.float32)
+    q, y = gq.QuantArray(host.format, (n, k), on_device(host.raw)), there(card, np.full((m + 2, n), 9, DTYPES[target]))
+    tile = next(each for each in TILES if each.columns == split[0])
+    end = Epilogue(there(card, bias))
+    RUNG.launch(there(card, x), q, y[1:-1], split=MmaSplit(tile, tile.stages(layout, ROOMS[0]), split[1]), end=end)
+    got = np.asarray(y[1:-1])
+    assert (np.asarray(y)[[0, -1]] == 9).all(), "written past its outputs"
+    arithmetic = "exact" if kind == "float16" else "bf16x"
+    want = gq.reference.linear(values, host, arithmetic) + bias
+    limit = gq.reference.bound(values, host, "bf16x") + 2.0**-23 * np.abs(want)
+    if target == "bfloat16":
+        got = (got.astype(np.uint32) << 16).view(np.float32)
+    limit += np.abs(want) * {"float32": 0, "float16": 2.0**-11, "bfloat16": 2.0**-8}[target] + 1e-7
+    assert (np.abs(got.astype(np.float64) - want) <= limit).all()
