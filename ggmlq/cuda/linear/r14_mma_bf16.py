@@ -211,6 +211,8 @@ def multiplier(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
         load_scales(w_at, lane, f0)
         load_scales(w_at + uint32(fragment_bytes), lane, f1)
         totals = multiply_run(totals, 0, w0, w1, f0, f1, lane_at, opaque)  # a loop would not be unrolled
+        if has_offset:
+            cuda.syncwarp()  # else both runs' scales are in registers at one time, which are too few
         totals = multiply_run(totals, 1, w0, w1, f0, f1, lane_at, opaque)
         if runs == 4:
             totals = multiply_run(totals, 2, w0, w1, f0, f1, lane_at, opaque)
