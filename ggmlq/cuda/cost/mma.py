@@ -1,8 +1,8 @@
 """The tile of cuda:mma_bf16 and its split along K: the pair that a count of clocks says is fastest.
 
-A step of a block is 128 rows of weights, a tile of activations and 64 columns. It takes as long as the tensor
-cores need for it, or four schedulers to issue its instructions, or the L2 cache to bring it. The blocks of a
-multiprocessor share all three, so its time is that of a step times their number. A lone block waits for each
+A step of a block is 128 rows of weights, a tile of activations and 64 columns. It takes a little longer than the
+tensor cores need for it, or four schedulers to issue its instructions, or the L2 cache to bring it. The blocks of
+a multiprocessor share all three, so its time is that of a step times their number. A lone block waits for each
 stage and each barrier. What is split is written and read once more as float32, by a kernel that must start.
 """
 
@@ -12,10 +12,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ...dispatch.card import Card
-from ..packed.layout import STEP, TILE_ROWS, PackedLayout
+from ..packed.layout import ROWS, STEP, TILE_ROWS, PackedLayout
 from ..rings.mma_tile import RESERVED, ROOMS, TILES, MmaTile
 from . import roof
+from .stage import at_one_time
 
+HOPPER, HOPPER_RATE = (9, 0), 2800  # operations a clock that mma.sync reaches there, of wgmma's 4096
 CLOCK = 1.5  # GHz, where a card's is not known
 MOST_SPLITS, SHORTEST = 16, 4  # parts of K, and steps of a part
 L2_BYTES = 32  # that a multiprocessor gets of the L2 in a clock
@@ -42,13 +44,14 @@ def room_of(card: Card) -> int:
 def step_clocks(card: Card, layout: PackedLayout, tile: MmaTile) -> float:
     """Clocks of a multiprocessor for a step of a tile."""
     eights, warps = tile.warp_columns // 8, tile.warps
-    products, loads, scales = 8 * eights, 4 * eights, 8 * layout.runs * eights
+    loads, scales = 4 * eights, 8 * layout.runs * eights
     sums = (layout.has_offset) * (4 * eights // 4 + layout.runs * eights)
     offsets = scales * layout.has_offset
-    issued = warps / 4 * (products + loads + scales + offsets + sums + 4 * DECODING + AROUND)
+    issued = warps / 4 * (8 * eights + loads + scales + offsets + sums + 4 * DECODING + AROUND)
     rate = roof.rate(card, "bfloat16") / (2 if roof.halved(card, "bfloat16") else 1)
     operations = 2 * TILE_ROWS * tile.columns * STEP
-    return max(issued, operations / rate, tile.stage(layout) / L2_BYTES)
+    products = operations / rate if card.capability != HOPPER else operations / HOPPER_RATE
+    return at_one_time(at_one_time(issued, products), tile.stage(layout) / L2_BYTES)
 
 
 @lru_cache(1 << 10)
@@ -75,8 +78,9 @@ def split_us(card: Card, layout: PackedLayout, split: MmaSplit, m: int, n: int, 
     step = max(step_clocks(card, layout, tile) * beside, step_clocks(card, layout, tile) + EDGE)
     clocks = -(-most // beside) * (each * step + ENDS)
     us = clocks / (1e3 * (card.clock or CLOCK))
-    nbytes = n * steps * layout.fragment_bytes / 16
-    us = max(us, nbytes / 1e6 / card.memory)
+    wave = card.multiprocessors * tile.blocks
+    passes = min(-(-m // tile.columns), -(-blocks // wave))  # over the weights, if no cache holds them
+    us = at_one_time(us, passes * n * steps * layout.fragment_bytes / ROWS / 1e6 / card.memory)
     if splits > 1:
         us += ADD_US + (2 * splits * 4 * m * n) / 1e6 / (2 * card.memory)
     return us
