@@ -44,3 +44,10 @@ def adder() -> Kernel:
 
     parameters = (uint64, uint64, uint32, uint64, *(uint32,) * 5)
     return Kernel("add partial sums to results", add, *parameters, threads=ADDERS, early=True)
+
+
+def add_partials(partials: Any, result: tuple[Any, ...], m: int, n: int) -> None:
+    """Launch it for partial sums [splits, m, n], n rounded up to a multiple of four."""
+    count, _, wide = partials.shape
+    fours = wide // FOUR
+    adder()((-(-m * fours // ADDERS),), (ADDERS,), partials, *result, count, m, n, fours)

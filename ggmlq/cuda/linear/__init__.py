@@ -8,7 +8,7 @@
     r12 to r15   packed weights: the wide operand, few rows, many rows, Hopper's instructions
     r16          packed weights by blocks that stay: a producer warp, consumer warpgroups
     _cublas.py   the slabs that r7 and r11 decode and multiply
-    _tiled.py    the launch of r14 and r15
+    _tiled.py    the launch of r15
     chapters/    the techniques of r16 and its neighbours, each alone
 
 The head of a file says what it changed from the rung below, why that helps and what limits it now.

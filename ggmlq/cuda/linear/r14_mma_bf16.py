@@ -30,7 +30,7 @@ from ..activations.floats import narrowed
 from ..activations.x_tiles import readable_rows
 from ..cost.mma import MmaSplit, best_split
 from ..epilogue.results import bias_loader, result_of
-from ..epilogue.split_sums import ADDERS, FOUR, adder
+from ..epilogue.split_sums import FOUR, add_partials
 from ..epilogue.thread_sums import thread_sums
 from ..intrinsics import bf16x2, dependent_launch, ptx
 from ..intrinsics.address import address
@@ -317,10 +317,11 @@ def launch(
     steps = w.fragments.shape[1]
     tile, stages, splits = split or best_split(device.card_of(device.current()), w.layout, m, n, steps)
     grid, make = (-(-n // TILE_ROWS), -(-m // tile.columns), splits), kernel(w.layout, tile, stages, kind)
-    result, fours = result_of(out, end.bias), -(-n // FOUR)
+    result = result_of(out, end.bias)
     if splits == 1:
         make(grid, (tile.threads,), w.fragments, rows, *result, m, n, k, steps)
         return
-    partials = between((splits, m, FOUR * fours), np.float32)
-    make(grid, (tile.threads,), w.fragments, rows, *result_of(partials, None), m, FOUR * fours, k, steps)
-    adder()((-(-m * fours // ADDERS),), (ADDERS,), partials, *result, splits, m, n, fours)
+    wide = -(-n // FOUR) * FOUR
+    partials = between((splits, m, wide), np.float32)
+    make(grid, (tile.threads,), w.fragments, rows, *result_of(partials, None), m, wide, k, steps)
+    add_partials(partials, result, m, n)
