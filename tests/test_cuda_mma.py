@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
 
 from emulated_gpu import put_emulated
-from emulated_packed import pack_q4_0
+from emulated_packed import pack_blocks
 from fake_cupy import on_device
 
 import ggmlq as gq
@@ -16,6 +16,7 @@ from ggmlq.cuda.activations import floats
 from ggmlq.cuda.cost.mma import MmaSplit, best_split
 from ggmlq.cuda.intrinsics.floats import DTYPES
 from ggmlq.cuda.linear import r14_mma_bf16
+from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.cuda.packed.pack import PackedWeights
 from ggmlq.cuda.rings.mma_tile import ROOMS, TILES
 from ggmlq.dispatch.epilogue import Epilogue
@@ -51,29 +52,36 @@ def there(card, array):
     return copy
 
 
+def packed(card, monkeypatch, host):
+    """Weights on the device, packed."""
+    fragments, layout = pack_blocks(host)
+    weights_there = PackedWeights(there(card, fragments), layout)
+    monkeypatch.setattr(r14_mma_bf16, "packed_weights", lambda q: weights_there)
+    return gq.QuantArray(host.format, host.shape, there(card, host.raw))
+
+
 @pytest.mark.parametrize(
     ("case", "kind", "target", "split"),
     [
-        ((9, 20, 96), "float32", "float32", (16, 1)),
-        ((35, 134, 160), "float16", "float16", (64, 2)),
-        ((66, 18, 64), "bfloat16", "bfloat16", (128, 1)),
+        (("q4_0", 9, 20, 96), "float32", "float32", (16, 1)),
+        (("q4_0", 35, 134, 160), "float16", "float16", (64, 2)),
+        (("q4_0", 66, 18, 64), "bfloat16", "bfloat16", (32, 1)),
+        (("q4_K", 9, 20, 256), "float16", "float32", (16, 1)),
+        (("q3_K", 7, 18, 256), "float16", "float32", (16, 1)),
+        (("q8_0", 7, 18, 96), "float16", "float32", (16, 1)),
     ],
     ids=str,
 )
 def test_on_an_emulated_card(case, kind, target, split, card, monkeypatch, fresh):
     """Rows and columns that fill no tile, with a bias, within the bound; nothing is written beyond."""
-    m, n, k = case
-    host = weights("q4_0", n, k, int(fresh.integers(1 << 30)))
-    fragments, layout = pack_q4_0(host)
-    card.memory.add(on_device(fragments))
-    fragments = there(card, fragments)
-    monkeypatch.setattr(r14_mma_bf16, "packed_weights", lambda q: PackedWeights(fragments, layout))
+    name, m, n, k = case
+    host = weights(name, n, k, int(fresh.integers(1 << 30)))
+    q, y = packed(card, monkeypatch, host), there(card, np.full((m + 2, n), 9, DTYPES[target]))
     x, values = bits(rows("normal", m, k, int(fresh.integers(1 << 30))), kind)
     bias = fresh.standard_normal(n).astype(np.float32)
-    q, y = gq.QuantArray(host.format, (n, k), on_device(host.raw)), there(card, np.full((m + 2, n), 9, DTYPES[target]))
     tile = next(each for each in TILES if each.columns == split[0])
-    end = Epilogue(there(card, bias))
-    RUNG.launch(there(card, x), q, y[1:-1], split=MmaSplit(tile, tile.stages(layout, ROOMS[0]), split[1]), end=end)
+    choice = MmaSplit(tile, tile.stages(layout_of(host.format), ROOMS[0]), split[1])
+    RUNG.launch(there(card, x), q, y[1:-1], split=choice, end=Epilogue(there(card, bias)))
     got = np.asarray(y[1:-1])
     assert (np.asarray(y)[[0, -1]] == 9).all(), "written past its outputs"
     arithmetic = "exact" if kind == "float16" else "bf16x"

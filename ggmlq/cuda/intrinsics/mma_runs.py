@@ -1,9 +1,9 @@
 """Products of a warp by ``mma`` on numbers of 16 bits, where a sum of one run is scaled before it is added.
 
 A warp multiplies fragments of 16 rows of weights, codes in registers, by 8 · ``eights`` rows of activations in
-shared memory. Four registers of a fragment meet 16 columns, a *step*; a run has one or two. A run's sums start
-from zero, for which ``mma`` needs no register. Four multiply-adds, times the scales of rows g and g + 8, add
-them to the totals.
+shared memory. Four registers of a fragment meet 16 columns, a *step*; what shares a scale has one, two or four.
+Its sums start from zero, for which ``mma`` needs no register. Four multiply-adds, times the scales of rows g and
+g + 8, add them to the totals; four more for each run with an offset, times its sum of activations.
 
 Totals are a tuple: four for each eight rows of activations, fragment by fragment. Four are those of columns
 2 t, 2 t + 1 of row g and of row g + 8. A tuple is taken apart while the code is made, so loops are written out
@@ -32,8 +32,8 @@ class RunForm(NamedTuple):
     kind: str  # "float16" or "bfloat16"
     fragments: int
     eights: int
-    steps: int
-    has_offset: bool
+    steps: int  # that share a scale
+    runs: int  # with an offset each, among them; 0: there are no offsets
     warps: int  # that sum activations, of ``columns`` rows in all
     columns: int
 
@@ -49,7 +49,7 @@ class RunProducts(NamedTuple):
     zeros: Callable[..., Any]  # () -> totals
     multiply: Callable[..., Any]  # (totals, codes, scales, offsets, places, sums_at) -> totals
     fragment: tuple[Callable[..., Any], ...]  # by fragment: (totals) -> its part of them
-    put_sums: Callable[..., Any]  # (places, to, writes): sums of activations by run, where it writes
+    put_sums: Callable[..., Any] | None  # (places, to, writes): sums of activations by run, where it writes
 
 
 def _mma(builder: Any, kind: str, a: list[Any], b: list[Any], c: list[Any]) -> list[Any]:
@@ -80,13 +80,14 @@ def _parts(builder: Any, value: Any, count: int) -> list[Any]:
 def run_products(form: RunForm) -> RunProducts:
     """The device functions for a form.
 
-    ``codes``: four a step, fragment by fragment. ``scales``, and ``offsets`` with the sign turned: of rows g and
-    g + 8 of each fragment. ``places``: a step's two words of row g in shared memory, its lane's. ``sums_at``:
-    sums of activations over the run, of rows 2 t and 2 t + 1.
+    ``codes``: four a step, fragment by fragment. ``scales``: of rows g and g + 8 of each fragment. ``offsets``:
+    the same for each run, with the sign turned. ``places``: a step's two words of row g in shared memory, its
+    lane's. ``sums_at``: sums of activations over the first run, of rows 2 t and 2 t + 1; others lie behind.
     """
     kind, count, steps = types.UniTuple(f32, form.sums), form.sums, form.steps
     codes_kind, places_kind = types.UniTuple(u32, 4 * steps * form.fragments), types.UniTuple(u32, steps)
     scales_kind = types.UniTuple(f32, 2 * form.fragments)
+    offsets_kind = types.UniTuple(f32, 2 * form.fragments * max(form.runs, 1))
 
     def zeros() -> Any:
         only_on_a_gpu()
@@ -103,23 +104,29 @@ def run_products(form: RunForm) -> RunProducts:
         totals, codes, scales, offsets, places, sums_at = operands
         results = _parts(builder, totals, count)
         a, at = _parts(builder, codes, 4 * steps * form.fragments), _parts(builder, places, steps)
-        factors = _parts(builder, scales, 2 * form.fragments), _parts(builder, offsets, 2 * form.fragments)
+        factors = _parts(builder, scales, 2 * form.fragments)
+        turned = _parts(builder, offsets, 2 * form.fragments * form.runs)
         for j in range(form.eights):
             b = [_take(builder, WORD, place, LINE * j) for place in at]
-            x = _take(builder, FLOAT, sums_at, PAIR * j) if form.has_offset else []
-            products = _eight(builder, form, a, b)
-            for fragment, d in enumerate(products):
+            far = [PAIR * j + 4 * form.columns * run for run in range(form.runs)]
+            x = [_take(builder, FLOAT, sums_at, offset) for offset in far]
+            for fragment, d in enumerate(_eight(builder, form, a, b)):
                 first = 4 * (fragment * form.eights + j)
-                _add(builder, results, first, d, x, [part[2 * fragment :][:2] for part in factors])
+                part = results[first : first + 4]
+                part = [builder.fma(d[i], factors[2 * fragment + i // 2], part[i]) for i in range(4)]
+                for run, sums in enumerate(x):
+                    of_run = turned[2 * (form.fragments * run + fragment) :]
+                    part = [builder.fma(sums[i % 2], of_run[i // 2], part[i]) for i in range(4)]
+                results[first : first + 4] = part
         return context.make_tuple(builder, kind, results)
 
     if SIMULATED:
-        return RunProducts(zeros, multiply, (zeros,) * form.fragments, zeros)
+        return RunProducts(zeros, multiply, (zeros,) * form.fragments, None)
     return RunProducts(
         as_intrinsic(zeros, kind(), emit_zeros),
-        as_intrinsic(multiply, kind(kind, codes_kind, scales_kind, scales_kind, places_kind, u32), emit),
+        as_intrinsic(multiply, kind(kind, codes_kind, scales_kind, offsets_kind, places_kind, u32), emit),
         tuple(_fragment(form, fragment) for fragment in range(form.fragments)),
-        _sums_putter(form),
+        _sums_putter(form) if form.runs else None,
     )
 
 
@@ -131,17 +138,6 @@ def _eight(builder: Any, form: RunForm, a: list[Any], b: list[list[Any]]) -> lis
             first = 4 * (fragment * form.steps + step)
             sums[fragment] = _mma(builder, form.kind, a[first : first + 4], b[step], sums[fragment])
     return sums
-
-
-def _add(
-    builder: Any, results: list[Any], first: int, d: list[Any], x: list[Any], factors: list[list[Any]]
-) -> None:
-    """Add a run's sums times scales, and sums of activations times offsets where there are any."""
-    scales, offsets = factors
-    for i in range(4):
-        results[first + i] = builder.fma(d[i], scales[i // 2], results[first + i])
-        if x:
-            results[first + i] = builder.fma(x[i % 2], offsets[i // 2], results[first + i])
 
 
 def _fragment(form: RunForm, fragment: int) -> Any:
@@ -165,6 +161,8 @@ def _sums_putter(form: RunForm) -> Any:
     eights lie PAIR bytes apart, runs all rows of the tile.
     """
 
+    each = form.steps // form.runs
+
     def put_sums(places: Any, to: Any, writes: Any) -> Any:
         only_on_a_gpu()
 
@@ -172,9 +170,9 @@ def _sums_putter(form: RunForm) -> Any:
         places, to, writes = operands
         at, ones = _parts(builder, places, STEPS), [ir.Constant(WORD, ONES[form.kind])] * 4
         for eight in range(0, form.columns // 8, form.warps):
-            for run in range(STEPS // form.steps):
+            for run in range(STEPS // each):
                 sums: list[Any] = [ir.Constant(FLOAT, 0.0)] * 4
-                for place in at[run * form.steps : (run + 1) * form.steps]:
+                for place in at[run * each : (run + 1) * each]:
                     sums = _mma(builder, form.kind, ones, _take(builder, WORD, place, LINE * eight), sums)
                 there = PAIR * eight + 4 * form.columns * run
                 text = f"{{.reg .pred p; setp.ne.u32 p, $1, 0; @p st.shared.v2.f32 [$0 + {there}], {{$2, $3}};}}"
