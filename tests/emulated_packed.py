@@ -37,7 +37,7 @@ def pack_blocks(q):
     else:
         each = [[fmt.index(block, i) for block in row for i in range(fmt.block_size)] for row in raw]
         codes[:n, :k] = each
-    # fragment row, side, g, fragment, step, t, pair, element -> [fragment row, fragment, g, t, step, register, e]
+    # fragment row, side, g, fragment, step, t, pair, element -> the order of lanes and registers
     codes = codes.reshape(count, 2, 8, steps, 4, 4, 2, 2).transpose(0, 3, 2, 5, 4, 6, 1, 7)
     words = words_of(layout, codes.reshape(count, steps, 32, 4, 4, 2))
     fragments = np.zeros((count, steps, layout.fragment_bytes), np.uint8)
@@ -59,7 +59,9 @@ def words_of(layout, codes):
         if layout.low == 8:
             words[..., 2 * s + r // 2] |= u << np.uint32(r % 2 * 8 + at)
         elif layout.fp4:
-            words[..., s] |= np.vectorize(lambda v, r=r: place_fp4.py_func(np.uint32(v), r))(u) << np.uint32(at)
+            words[..., s] |= np.vectorize(lambda v, r=r: place_fp4.py_func(np.uint32(v), r))(u) << np.uint32(
+                at
+            )
         elif layout.levels:
             words[..., s] |= u << np.uint32(4 * (2 * r + e))
         elif layout.low == 4:

@@ -160,6 +160,12 @@ def wide(warp, name, operands, active):
     write(warp, operands[0], a * b, active)
 
 
+@op("mad.wide.u32")
+def wide_sum(warp, name, operands, active):
+    a, b = (read(warp, o, np.uint32).astype(np.uint64) for o in operands[1:3])
+    write(warp, operands[0], a * b + read(warp, operands[3], np.uint64), active)
+
+
 @op("mov.")
 def mov(warp, name, operands, active):
     if ".pred" in name:

@@ -13,7 +13,7 @@ from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.cuda.activations import floats
-from ggmlq.cuda.cost.mma import MmaSplit, best_split
+from ggmlq.cuda.cost.mma import MmaSplit
 from ggmlq.cuda.intrinsics.floats import DTYPES
 from ggmlq.cuda.linear import r14_mma_bf16
 from ggmlq.cuda.packed.layout import layout_of

@@ -1,9 +1,10 @@
 """The tile of cuda:mma_bf16 and its split along K: the pair that a count of clocks says is fastest.
 
-A step of a block is 128 rows of weights, a tile of activations and 64 columns. It takes a little longer than the
-tensor cores need for it, or four schedulers to issue its instructions, or the L2 cache to bring it. The blocks of
-a multiprocessor share all three, so its time is that of a step times their number. A lone block waits for each
-stage and each barrier. What is split is written and read once more as float32, by a kernel that must start.
+A step of a block is 128 rows of weights, a tile of activations and 64 columns. It takes a little longer than
+the tensor cores need for it, or four schedulers to issue its instructions, or the L2 cache to bring it. The
+blocks of a multiprocessor share all three, so its time is that of a step times their number. A lone block
+waits for each stage and each barrier. What is split is written and read once more as float32, by a kernel
+that must start.
 """
 
 from __future__ import annotations

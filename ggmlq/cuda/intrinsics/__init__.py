@@ -28,6 +28,7 @@ Instructions of all cards (load and store: device memory; take and put: shared m
     lane.py              a thread's warp and lane, and its elements of ``mma`` operands
     floats.py            stores of results in the kinds of floats
     address.py           addresses of matrix elements
+    wide.py              addresses of what a thread fetches step by step
 
 Hopper's:
 

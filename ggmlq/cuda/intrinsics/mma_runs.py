@@ -1,13 +1,14 @@
 """Products of a warp by ``mma`` on numbers of 16 bits, where a sum of one run is scaled before it is added.
 
-A warp multiplies fragments of 16 rows of weights, codes in registers, by 8 · ``eights`` rows of activations in
-shared memory. Four registers of a fragment meet 16 columns, a *step*; what shares a scale has one, two or four.
-Its sums start from zero, for which ``mma`` needs no register. Four multiply-adds, times the scales of rows g and
-g + 8, add them to the totals; four more for each run with an offset, times its sum of activations.
+A warp multiplies fragments of 16 rows of weights, codes in registers, by 8 · ``eights`` rows of activations
+in shared memory. Four registers of a fragment meet 16 columns, a *step*; what shares a scale has one, two or
+four. Its sums start from zero, for which ``mma`` needs no register. Four multiply-adds, times the scales of
+rows g and g + 8, add them to the totals; four more for each run with an offset, times its sum of
+activations.
 
 Totals are a tuple: four for each eight rows of activations, fragment by fragment. Four are those of columns
-2 t, 2 t + 1 of row g and of row g + 8. A tuple is taken apart while the code is made, so loops are written out
-and all values stay in registers.
+2 t, 2 t + 1 of row g and of row g + 8. A tuple is taken apart while the code is made, so loops are written
+out and all values stay in registers.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class RunProducts(NamedTuple):
     zeros: Callable[..., Any]  # () -> totals
     multiply: Callable[..., Any]  # (totals, codes, scales, offsets, places, sums_at) -> totals
     fragment: tuple[Callable[..., Any], ...]  # by fragment: (totals) -> its part of them
-    put_sums: Callable[..., Any] | None  # (places, to, writes): sums of activations by run, where it writes
+    put_sums: Any  # or None: (places, to, writes): sums of activations by run, where it writes
 
 
 def _mma(builder: Any, kind: str, a: list[Any], b: list[Any], c: list[Any]) -> list[Any]:
@@ -80,9 +81,10 @@ def _parts(builder: Any, value: Any, count: int) -> list[Any]:
 def run_products(form: RunForm) -> RunProducts:
     """The device functions for a form.
 
-    ``codes``: four a step, fragment by fragment. ``scales``: of rows g and g + 8 of each fragment. ``offsets``:
-    the same for each run, with the sign turned. ``places``: a step's two words of row g in shared memory, its
-    lane's. ``sums_at``: sums of activations over the first run, of rows 2 t and 2 t + 1; others lie behind.
+    ``codes``: four a step, fragment by fragment. ``scales``: of rows g and g + 8 of each fragment.
+    ``offsets``: the same for each run, with the sign turned. ``places``: a step's two words of row g in
+    shared memory, its lane's. ``sums_at``: sums of activations over the first run, of rows 2 t and 2 t + 1;
+    others lie behind.
     """
     kind, count, steps = types.UniTuple(f32, form.sums), form.sums, form.steps
     codes_kind, places_kind = types.UniTuple(u32, 4 * steps * form.fragments), types.UniTuple(u32, steps)
@@ -160,7 +162,6 @@ def _sums_putter(form: RunForm) -> Any:
     ``places``: of all four steps of the first. ``to``: for the first run of rows 2 t, 2 t + 1 of the first;
     eights lie PAIR bytes apart, runs all rows of the tile.
     """
-
     each = form.steps // form.runs
 
     def put_sums(places: Any, to: Any, writes: Any) -> Any:
@@ -175,7 +176,9 @@ def _sums_putter(form: RunForm) -> Any:
                 for place in at[run * each : (run + 1) * each]:
                     sums = _mma(builder, form.kind, ones, _take(builder, WORD, place, LINE * eight), sums)
                 there = PAIR * eight + 4 * form.columns * run
-                text = f"{{.reg .pred p; setp.ne.u32 p, $1, 0; @p st.shared.v2.f32 [$0 + {there}], {{$2, $3}};}}"
+                text = (
+                    f"{{.reg .pred p; setp.ne.u32 p, $1, 0; @p st.shared.v2.f32 [$0 + {there}], {{$2, $3}};}}"
+                )
                 emit_assembly(builder, ir.VoidType(), text, [*"rrff"], [to, writes, *sums[:2]], True)
         return context.get_dummy_value()
 

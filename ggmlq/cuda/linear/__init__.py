@@ -8,6 +8,7 @@
     r12 to r15   packed weights: the wide operand, few rows, many rows, Hopper's instructions
     r16          packed weights by blocks that stay: a producer warp, consumer warpgroups
     _cublas.py   the slabs that r7 and r11 decode and multiply
+    _mma_step.py a step of r14
     _tiled.py    the launch of r15
     chapters/    the techniques of r16 and its neighbours, each alone
 

@@ -8,7 +8,10 @@ from ..packed.layout import FRAGMENT_ROWS, STEP, PackedLayout
 
 KB = 1 << 10
 RESERVED = KB  # bytes that CUDA takes for each block, beside the block's own
-ROOMS = 100 * KB, 164 * KB  # shared memory of a multiprocessor: of 8.6, 8.9, 12.x; at least, of others from 8.0
+ROOMS = (
+    100 * KB,
+    164 * KB,
+)  # shared memory of a multiprocessor: of 8.6, 8.9, 12.x; at least, of others from 8.0
 MOST_STAGES = 4
 WARP_FRAGMENTS = 2  # fragment rows of a warp
 
@@ -60,4 +63,4 @@ class MmaTile:
         return stages * self.stage(layout) + self.sums_bytes(layout)
 
 
-TILES = (MmaTile(16, 4), MmaTile(32, 3), MmaTile(64, 2), MmaTile(128, 2))
+TILES = (MmaTile(16, 4), MmaTile(32, 3), MmaTile(64, 2))
