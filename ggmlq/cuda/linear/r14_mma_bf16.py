@@ -46,7 +46,7 @@ from ..rings.mma_copies import fetchers, sources
 from ..rings.mma_tile import ROOMS, TILES, WARP_FRAGMENTS, MmaTile
 from ..rings.ring import offset_advancer, prologue, refiller
 from ..warp_specialized.problems import LEAST, refuses_shape
-from ._mma_step import multiplier, products_of
+from ._mma_step import multiplier, products_of, sums_ahead
 
 NARROW = "float16", "bfloat16"  # kinds of activations that are multiplied
 
@@ -91,7 +91,8 @@ def kernel(layout: PackedLayout, tile: MmaTile, stages: int, kind: str) -> Kerne
     ahead, end, fetch = stages - 1, (stages - 1) * length, fetchers(layout, tile)
     of_weights, of_activations = sources(layout, tile)
     start, after = prologue(fetch, ahead, length), offset_advancer(stages, length)
-    refill = refiller(fetch, ptx.wait_for_all_but(stages - 2))
+    wait = ptx.wait_for_all_but(stages - tile.least_stages(layout))
+    refill, (begin_sums, sum_next, other_sums) = refiller(fetch, wait), sums_ahead(layout, tile, kind, stages)
     multiply, store = multiplier(layout, tile, kind), storer(layout, tile, kind)
     zeros, base = products_of(layout, tile, kind).zeros, ptx.shared_base
     let_successor_start, warps_down = dependent_launch.let_successor_start, FRAGMENT_ROWS // WARP_FRAGMENTS
@@ -114,12 +115,15 @@ def kernel(layout: PackedLayout, tile: MmaTile, stages: int, kind: str) -> Kerne
         opaque, totals = (base() + lane * uint32(16)) >> uint32(16) & uint32(0x8000), zeros()
         start(base(), w_at, apart, x, m0, first, last, m, k)
         to, here = uint32(end), uint32(0)
-        step = uint32(first)
+        step, sums_at = uint32(first), uint32(base() + uint32(end + length))
+        begin_sums(sums_at, warp, lane)
         while step < last:
             refill(uint32(base() + to), w_at, apart, x, m0, uint32(step + uint32(ahead)), last, m, k)
-            sums_at = uint32(base() + uint32(end + length))
-            totals = multiply(uint32(base() + here), sums_at, warp, lane, totals, opaque)
-            to, here, step = after(to), after(here), uint32(step + uint32(1))
+            to, at = after(to), uint32(base() + here)
+            here, step = after(here), uint32(step + uint32(1))
+            sum_next(uint32(base() + here), sums_at, warp, lane)
+            totals = multiply(at, sums_at, warp, lane, totals, opaque)
+            sums_at = other_sums(sums_at)
         let_successor_start()  # not before: its blocks would come between those of this one
         g, t = g_and_t(lane)
         row = uint32(cuda.blockIdx.x) * uint32(FRAGMENT_ROWS * ROWS) + warp % uint32(warps_down) * uint32(
