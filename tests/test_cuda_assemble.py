@@ -132,7 +132,8 @@ def assert_right_instructions(kernel, text):
     if kernel.name.startswith(("gemv", "mma", "streamk", "wgmma")):
         assert "cp.async.cg" in text
     if kernel.name.startswith(("gemv", "mma_bf16")):
-        assert "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" in text
+        kind = "f16" if "float16" in kernel.name.split(", ") else "bf16"
+        assert f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32" in text
     if kernel.name.startswith(("wgmma", "warp_specialized")):
         assert "wgmma.mma_async" in text
         assert ".target sm_90a" in text
@@ -162,8 +163,9 @@ def test_gpus_after_hopper_get_its_ptx():
     for capability in ((9, 0), (10, 0), (12, 0)):
         assert ".target sm_90\n" in kernel.ptx(capability)
     assert ".target sm_86\n" in kernel.ptx((8, 6))
-    tile = r14_mma_bf16.TILES[0]
-    assert not r14_mma_bf16.kernel(layout_of(FORMATS["q4_1"]), tile).assemble((12, 0))[1].stack
+    tile, layout = r14_mma_bf16.TILES[0], layout_of(FORMATS["q4_1"])
+    made = r14_mma_bf16.kernel(layout, tile, "bfloat16")
+    assert not made.assemble((12, 0))[1].stack
 
 
 def test_a_gpu_that_is_newer_than_the_linker():

@@ -16,9 +16,8 @@ from ggmlq.cuda.activations import floats
 from ggmlq.cuda.cost.mma import MmaSplit
 from ggmlq.cuda.intrinsics.floats import DTYPES
 from ggmlq.cuda.linear import r14_mma_bf16
-from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.cuda.packed.pack import PackedWeights
-from ggmlq.cuda.rings.mma_tile import ROOMS, TILES
+from ggmlq.cuda.rings.mma_tile import TILES
 from ggmlq.dispatch.epilogue import Epilogue
 from ggmlq.testing.cases import weights
 from ggmlq.testing.rows import rows
@@ -80,8 +79,7 @@ def test_on_an_emulated_card(case, kind, target, split, card, monkeypatch, fresh
     x, values = bits(rows("normal", m, k, int(fresh.integers(1 << 30))), kind)
     bias = fresh.standard_normal(n).astype(np.float32)
     tile = next(each for each in TILES if each.columns == split[0])
-    choice = MmaSplit(tile, tile.stages(layout_of(host.format), ROOMS[0]), split[1])
-    RUNG.launch(there(card, x), q, y[1:-1], split=choice, end=Epilogue(there(card, bias)))
+    RUNG.launch(there(card, x), q, y[1:-1], split=MmaSplit(tile, split[1]), end=Epilogue(there(card, bias)))
     got = np.asarray(y[1:-1])
     assert (np.asarray(y)[[0, -1]] == 9).all(), "written past its outputs"
     arithmetic = "exact" if kind == "float16" else "bf16x"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ...dispatch.card import Card
 from ..packed.layout import ROWS, STEP, TILE_ROWS, PackedLayout
-from ..rings.mma_tile import RESERVED, ROOMS, TILES, MmaTile
+from ..rings.mma_tile import TILES, MmaTile
 from . import roof
 from .stage import at_one_time
 
@@ -30,16 +30,10 @@ AROUND = 120  # instructions of a step for copies, addresses, scales
 
 
 class MmaSplit(NamedTuple):
-    """A tile, the stages of its ring, and the number of parts of K."""
+    """A tile, and the number of parts of K."""
 
     tile: MmaTile
-    stages: int
     splits: int
-
-
-def room_of(card: Card) -> int:
-    """Shared memory of a multiprocessor that tiles are sized for."""
-    return max((room for room in ROOMS if room - RESERVED <= card.shared), default=ROOMS[0])
 
 
 def step_clocks(card: Card, layout: PackedLayout, tile: MmaTile) -> float:
@@ -58,10 +52,7 @@ def step_clocks(card: Card, layout: PackedLayout, tile: MmaTile) -> float:
 @lru_cache(1 << 10)
 def best_split(card: Card, layout: PackedLayout, m: int, n: int, steps: int) -> MmaSplit:
     """The tile and the split with the shortest estimate."""
-    room = room_of(card)
-    choices = [
-        MmaSplit(tile, tile.stages(layout, room), splits) for tile in TILES for splits in _splits(steps)
-    ]
+    choices = [MmaSplit(tile, splits) for tile in TILES for splits in _splits(steps)]
     return min(choices, key=lambda split: split_us(card, layout, split, m, n, steps))
 
 
@@ -71,7 +62,7 @@ def _splits(steps: int) -> range:
 
 def split_us(card: Card, layout: PackedLayout, split: MmaSplit, m: int, n: int, steps: int) -> float:
     """Estimated microseconds of a product, without what comes before."""
-    tile, _, splits = split
+    tile, splits = split
     blocks = -(-n // TILE_ROWS) * -(-m // tile.columns) * splits
     each = -(-steps // splits)
     most = -(-blocks // card.multiprocessors)  # blocks of the busiest multiprocessor

@@ -121,12 +121,12 @@ def _same(sums_at: Any) -> Any:
 
 
 @cache
-def sums_ahead(layout: PackedLayout, tile: MmaTile, kind: str, stages: int) -> SumsAhead:
-    """The device functions for a ring of so many stages."""
+def sums_ahead(layout: PackedLayout, tile: MmaTile, kind: str) -> SumsAhead:
+    """The device functions for a tile's ring."""
     if not layout.has_offset:
         return SumsAhead(_begin_nothing, _sum_nothing, _same)
     sum_up, base, apart = activation_summer(layout, tile, kind), ptx.shared_base, tile.sums_bytes(layout)
-    there, wait = stages * tile.stage(layout), ptx.wait_for_all_but(stages - 2)
+    there, wait = tile.stages(layout) * tile.stage(layout), ptx.wait_for_all_but(tile.stages(layout) - 2)
 
     @inlined
     def other(sums_at: Any) -> Any:

@@ -18,7 +18,6 @@ of scales: two beside each mma.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -43,7 +42,7 @@ from ..machine.recorded import between
 from ..packed.layout import FRAGMENT_ROWS, ROWS, TILE_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
 from ..rings.mma_copies import fetchers, sources
-from ..rings.mma_tile import ROOMS, TILES, WARP_FRAGMENTS, MmaTile
+from ..rings.mma_tile import TILES, WARP_FRAGMENTS, MmaTile
 from ..rings.ring import offset_advancer, prologue, refiller
 from ..warp_specialized.problems import LEAST, refuses_shape
 from ._mma_step import multiplier, products_of, sums_ahead
@@ -75,24 +74,20 @@ def storer(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
     return store
 
 
-def cases() -> Iterator[tuple[PackedLayout, MmaTile, int, str]]:
-    """Kernels by layout, tile, stages and kind of activations."""
-    for layout in layouts():
-        for tile in TILES:
-            for stages in dict.fromkeys(tile.stages(layout, room) for room in ROOMS):
-                for kind in NARROW:
-                    yield layout, tile, stages, kind
-
-
-@family(cases)
-def kernel(layout: PackedLayout, tile: MmaTile, stages: int, kind: str) -> Kernel:
+@family(lambda: ((layout, tile, kind) for layout in layouts() for tile in TILES for kind in NARROW))
+def kernel(layout: PackedLayout, tile: MmaTile, kind: str) -> Kernel:
     """The kernel: block (row of tiles, tile of activations, part of the columns)."""
-    length, columns, fragment_bytes = tile.stage(layout), tile.columns, layout.fragment_bytes
+    length, stages, columns, fragment_bytes = (
+        tile.stage(layout),
+        tile.stages(layout),
+        tile.columns,
+        layout.fragment_bytes,
+    )
     ahead, end, fetch = stages - 1, (stages - 1) * length, fetchers(layout, tile)
     of_weights, of_activations = sources(layout, tile)
     start, after = prologue(fetch, ahead, length), offset_advancer(stages, length)
     wait = ptx.wait_for_all_but(stages - tile.least_stages(layout))
-    refill, (begin_sums, sum_next, other_sums) = refiller(fetch, wait), sums_ahead(layout, tile, kind, stages)
+    refill, (begin_sums, sum_next, other_sums) = refiller(fetch, wait), sums_ahead(layout, tile, kind)
     multiply, store = multiplier(layout, tile, kind), storer(layout, tile, kind)
     zeros, base = products_of(layout, tile, kind).zeros, ptx.shared_base
     let_successor_start, warps_down = dependent_launch.let_successor_start, FRAGMENT_ROWS // WARP_FRAGMENTS
@@ -135,8 +130,8 @@ def kernel(layout: PackedLayout, tile: MmaTile, stages: int, kind: str) -> Kerne
 
     parameters = (uint64,) * 3 + (uint32, uint64) + (uint32,) * 5
     return Kernel(
-        f"mma_bf16 of {layout.name}, {tile}, {stages} stages, {kind}", product, *parameters,
-        threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout, stages), least=LEAST, early=True,
+        f"mma_bf16 of {layout.name}, {tile}, {kind}", product, *parameters,
+        threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=LEAST, early=True,
     )  # fmt: skip
 
 
@@ -156,8 +151,8 @@ def launch(
     if kind not in NARROW:
         rows, kind = narrowed(rows, "bfloat16"), "bfloat16"
     steps = w.fragments.shape[1]
-    tile, stages, splits = split or best_split(device.card_of(device.current()), w.layout, m, n, steps)
-    grid, make = (-(-n // TILE_ROWS), -(-m // tile.columns), splits), kernel(w.layout, tile, stages, kind)
+    tile, splits = split or best_split(device.card_of(device.current()), w.layout, m, n, steps)
+    grid, make = (-(-n // TILE_ROWS), -(-m // tile.columns), splits), kernel(w.layout, tile, kind)
     result = result_of(out, end.bias)
     if splits == 1:
         make(grid, (tile.threads,), w.fragments, rows, *result, m, n, k, steps)

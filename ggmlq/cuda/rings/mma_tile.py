@@ -8,10 +8,7 @@ from ..packed.layout import FRAGMENT_ROWS, STEP, PackedLayout
 
 KB = 1 << 10
 RESERVED = KB  # bytes that CUDA takes for each block, beside the block's own
-ROOMS = (
-    100 * KB,
-    164 * KB,
-)  # shared memory of a multiprocessor: of 8.6, 8.9, 12.x; at least, of others from 8.0
+SHARED = 100 * KB  # of a multiprocessor of 8.6, 8.9 and 12.x; with more, as others have, nothing was faster
 MOST_STAGES = 4
 WARP_FRAGMENTS = 2  # fragment rows of a warp
 
@@ -57,14 +54,14 @@ class MmaTile:
         """Stages without which a ring does not work: activations are summed a stage ahead."""
         return 3 if layout.has_offset else 2
 
-    def stages(self, layout: PackedLayout, memory: int) -> int:
-        """Stages of a block where a multiprocessor has ``memory`` bytes of shared memory."""
-        room = memory // self.blocks - RESERVED - 2 * self.sums_bytes(layout)
+    def stages(self, layout: PackedLayout) -> int:
+        """Stages of a block's ring."""
+        room = SHARED // self.blocks - RESERVED - 2 * self.sums_bytes(layout)
         return max(self.least_stages(layout), min(MOST_STAGES, room // self.stage(layout)))
 
-    def shared(self, layout: PackedLayout, stages: int) -> int:
+    def shared(self, layout: PackedLayout) -> int:
         """Bytes of shared memory of a block."""
-        return stages * self.stage(layout) + 2 * self.sums_bytes(layout)
+        return self.stages(layout) * self.stage(layout) + 2 * self.sums_bytes(layout)
 
 
 TILES = (MmaTile(16, 4), MmaTile(32, 3), MmaTile(64, 2))
