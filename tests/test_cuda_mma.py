@@ -13,12 +13,16 @@ from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.cuda.activations import floats
-from ggmlq.cuda.cost.mma import MmaSplit
+from ggmlq.cuda.cost.mma import MmaSplit, best_split, tiles_of
 from ggmlq.cuda.intrinsics.floats import DTYPES
 from ggmlq.cuda.linear import r14_mma_bf16
+from ggmlq.cuda.packed.code_halves import MOST_EXACT, can_fold
+from ggmlq.cuda.packed.layout import layout_of, layouts
 from ggmlq.cuda.packed.pack import PackedWeights
-from ggmlq.cuda.rings.mma_tile import TILES
+from ggmlq.cuda.rings.mma_tile import RESERVED, SHARED
+from ggmlq.dispatch.cards import card_named
 from ggmlq.dispatch.epilogue import Epilogue
+from ggmlq.formats import BLOCK_FORMATS, FORMATS
 from ggmlq.testing.cases import weights
 from ggmlq.testing.rows import rows
 
@@ -65,7 +69,7 @@ def packed(card, monkeypatch, host):
         (("q4_0", 9, 20, 96), "float32", "float32", (16, 1)),
         (("q4_0", 35, 134, 160), "float16", "float16", (64, 2)),
         (("q4_0", 66, 18, 64), "bfloat16", "bfloat16", (32, 1)),
-        (("q4_K", 9, 20, 256), "float16", "float32", (16, 1)),
+        (("q4_K", 70, 20, 256), "float16", "float32", (128, 1)),
         (("q3_K", 7, 18, 256), "float16", "float32", (16, 1)),
         (("q8_0", 7, 18, 96), "float16", "float32", (16, 1)),
     ],
@@ -78,7 +82,7 @@ def test_on_an_emulated_card(case, kind, target, split, card, monkeypatch, fresh
     q, y = packed(card, monkeypatch, host), there(card, np.full((m + 2, n), 9, DTYPES[target]))
     x, values = bits(rows("normal", m, k, int(fresh.integers(1 << 30))), kind)
     bias = fresh.standard_normal(n).astype(np.float32)
-    tile = next(each for each in TILES if each.columns == split[0])
+    tile = next(each for each in tiles_of(layout_of(host.format), "float16") if each.columns == split[0])
     RUNG.launch(there(card, x), q, y[1:-1], split=MmaSplit(tile, split[1]), end=Epilogue(there(card, bias)))
     got = np.asarray(y[1:-1])
     assert (np.asarray(y)[[0, -1]] == 9).all(), "written past its outputs"
@@ -89,3 +93,47 @@ def test_on_an_emulated_card(case, kind, target, split, card, monkeypatch, fresh
         got = (got.astype(np.uint32) << 16).view(np.float32)
     limit += np.abs(want) * {"float32": 0, "float16": 2.0**-11, "bfloat16": 2.0**-8}[target] + 1e-7
     assert (np.abs(got.astype(np.float64) - want) <= limit).all()
+
+
+def test_blocks_fit_beside_each_other():
+    """On a card with 99 KB for a block, two stages at least, for all types."""
+    for layout in layouts():
+        for tile in tiles_of(layout, "float16"):
+            assert tile.stages(layout) >= 2
+            assert tile.blocks * (tile.shared(layout) + RESERVED) <= SHARED, (layout.name, tile)
+
+
+@pytest.mark.parametrize(
+    "fmt", [fmt for fmt in BLOCK_FORMATS if can_fold(layout_of(fmt))], ids=lambda f: f.name
+)
+def test_codes_times_sub_scales_are_halves(fmt, fresh):
+    """Of random blocks, each product is an integer that a half holds."""
+    raw = fresh.integers(0, 256, (500, fmt.dtype.itemsize), np.uint8)
+    codes = np.abs(fmt.unpack(raw.view(fmt.dtype)[:, 0]).codes.reshape(500, -1, fmt.group)).max(2)
+    groups = range(fmt.block_size // fmt.group)
+    subs = np.abs(
+        [
+            [
+                int(fmt.scales.sub(block, g)) % 16
+                if fmt.scales.nibbles
+                else int(fmt.scales.sub(block, g)) - fmt.scales.zero
+                for g in groups
+            ]
+            for block in raw
+        ]
+    )
+    assert (codes * subs).max() <= MOST_EXACT
+
+
+def test_tiles_follow_from_the_card_and_the_shape():
+    """Few rows split the columns until all multiprocessors work; q4_K takes wide tiles for many halves."""
+    card = card_named("test", "sm_89")
+    for name, kind, m, columns in (
+        ("q4_0", "float16", 4096, 64),
+        ("q4_K", "float16", 4096, 128),
+        ("q4_K", "bfloat16", 4096, 64),
+    ):
+        split = best_split(card, layout_of(FORMATS[name]), kind, m, 4096, 64)
+        assert split.tile.columns == columns
+        assert split.splits == 1
+    assert best_split(card, layout_of(FORMATS["q4_0"]), "float16", 40, 1024, 224).splits > 1

@@ -13,8 +13,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ...dispatch.card import Card
+from ..packed.code_halves import can_fold
 from ..packed.layout import ROWS, STEP, TILE_ROWS, PackedLayout
-from ..rings.mma_tile import TILES, MmaTile
+from ..rings.mma_tile import TILES, WIDE, MmaTile
 from . import roof
 from .stage import at_one_time
 
@@ -49,10 +50,16 @@ def step_clocks(card: Card, layout: PackedLayout, tile: MmaTile) -> float:
     return at_one_time(at_one_time(issued, products), tile.stage(layout) / L2_BYTES)
 
 
+def tiles_of(layout: PackedLayout, kind: str) -> tuple[MmaTile, ...]:
+    """The tiles for weights of a layout and activations of a kind."""
+    wide = kind == "float16" and layout.has_offset and can_fold(layout) and layout.bit_planes == (4,)
+    return (*TILES, WIDE) if wide else TILES
+
+
 @lru_cache(1 << 10)
-def best_split(card: Card, layout: PackedLayout, m: int, n: int, steps: int) -> MmaSplit:
+def best_split(card: Card, layout: PackedLayout, kind: str, m: int, n: int, steps: int) -> MmaSplit:
     """The tile and the split with the shortest estimate."""
-    choices = [MmaSplit(tile, splits) for tile in TILES for splits in _splits(steps)]
+    choices = [MmaSplit(tile, splits) for tile in tiles_of(layout, kind) for splits in _splits(steps)]
     return min(choices, key=lambda split: split_us(card, layout, split, m, n, steps))
 
 

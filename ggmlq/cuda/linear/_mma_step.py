@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -79,79 +79,26 @@ def lane_places(steps: int) -> Any:
 def activation_summer(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
     """The device function that leaves the sums of a stage's activations in shared memory, for all warps."""
     put_sums, of_two = products_of(layout, tile, kind).put_sums, lane_places(2)
-    weights_at = FRAGMENT_ROWS * layout.fragment_bytes
     most = min(tile.columns // 8, tile.warps)  # with few rows two warps sum the same
 
     @inlined
-    def sum_up(at: Any, sums_at: Any, warp: Any, lane: Any) -> None:
-        (g, t), eight = g_and_t(lane), warp % uint32(most)
-        swap, row_of_x = (g & uint32(3)) << uint32(1), at + uint32(weights_at) + (t & uint32(1)) * uint32(8)
-        x_at = uint32(row_of_x + g * uint32(ROW) + eight * uint32(LINE))
-        places = of_two(x_at, t, swap, 0) + of_two(x_at, t, swap, 1)
-        to = uint32(sums_at + t * uint32(8) + eight * uint32(PAIR))
-        put_sums(places, to, uint32(1) if g == uint32(0) else uint32(0))
+    def sum_up(x_at: Any, to: Any, warp: Any, g: Any, t: Any, swap: Any) -> None:
+        eight = warp % uint32(most)
+        at = uint32(x_at + eight * uint32(LINE))
+        places = of_two(at, t, swap, 0) + of_two(at, t, swap, 1)
+        put_sums(places, uint32(to + eight * uint32(PAIR)), uint32(1) if g == uint32(0) else uint32(0))
+        cuda.syncthreads()
 
     return sum_up
 
 
-class SumsAhead(NamedTuple):
-    """Device functions for sums of activations, which are made a stage ahead: so no warp waits for them.
-
-    Two stages' sums lie side by side behind the ring.
-    """
-
-    begin: Any  # (sums_at, warp, lane): sums of the first stage
-    next: Any  # (at, sums_at, warp, lane): sums of the next stage, beside those at ``sums_at``
-    other: Any  # (sums_at) -> the place of the next stage's sums
-
-
-@inlined
-def _begin_nothing(sums_at: Any, warp: Any, lane: Any) -> None:
-    """Weights without offsets need no sums."""
-
-
-@inlined
-def _sum_nothing(at: Any, sums_at: Any, warp: Any, lane: Any) -> None:
-    """Weights without offsets need no sums."""
-
-
-@inlined
-def _same(sums_at: Any) -> Any:
-    return sums_at
-
-
-@cache
-def sums_ahead(layout: PackedLayout, tile: MmaTile, kind: str) -> SumsAhead:
-    """The device functions for a tile's ring."""
-    if not layout.has_offset:
-        return SumsAhead(_begin_nothing, _sum_nothing, _same)
-    sum_up, base, apart = activation_summer(layout, tile, kind), ptx.shared_base, tile.sums_bytes(layout)
-    there, wait = tile.stages(layout) * tile.stage(layout), ptx.wait_for_all_but(tile.stages(layout) - 2)
-
-    @inlined
-    def other(sums_at: Any) -> Any:
-        last = uint32(base() + uint32(there + apart))
-        return uint32(base() + uint32(there)) if sums_at == last else last
-
-    @inlined
-    def begin(sums_at: Any, warp: Any, lane: Any) -> None:
-        wait()
-        cuda.syncthreads()
-        sum_up(base(), sums_at, warp, lane)
-
-    @inlined
-    def next_sums(at: Any, sums_at: Any, warp: Any, lane: Any) -> None:
-        sum_up(at, other(sums_at), warp, lane)
-
-    return SumsAhead(begin, next_sums, other)
-
-
 @cache
 def multiplier(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
-    """The device function that adds one step to a lane's totals; ``sums_at``: its activations' sums."""
+    """The device function that adds one step to a lane's totals; ``sums_at``: behind the stages."""
     fragment_bytes, weights_at = layout.fragment_bytes, FRAGMENT_ROWS * layout.fragment_bytes
-    words_count, _ = buffer_sizes(layout)
+    has_offset, (words_count, _) = layout.has_offset, buffer_sizes(layout)
     load_words, down, warp_columns = word_loader(layout), FRAGMENT_ROWS // WARP_FRAGMENTS, tile.warp_columns
+    sum_up: Any = activation_summer(layout, tile, kind) if has_offset else None
     multiply_runs = (folded_multiplier if folds(layout, kind) else run_multiplier)(layout, tile, kind)
 
     @inlined
@@ -159,6 +106,8 @@ def multiplier(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
         g, t = g_and_t(lane)
         swap, row_of_x = (g & uint32(3)) << uint32(1), at + uint32(weights_at) + (t & uint32(1)) * uint32(8)
         x_at, sums_at = uint32(row_of_x + g * uint32(ROW)), uint32(sums_at + t * uint32(8))
+        if has_offset:
+            sum_up(x_at, sums_at, warp, g, t, swap)
         part = warp // uint32(down) * uint32(warp_columns)
         w_at = uint32(at + warp % uint32(down) * uint32(WARP_FRAGMENTS * fragment_bytes))
         lane_at = uint32(x_at + part * uint32(ROW)), t, swap, uint32(sums_at + part * uint32(4))

@@ -28,7 +28,7 @@ from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
 from ..activations.floats import narrowed
 from ..activations.x_tiles import readable_rows
-from ..cost.mma import MmaSplit, best_split
+from ..cost.mma import MmaSplit, best_split, tiles_of
 from ..epilogue.results import bias_loader, result_of
 from ..epilogue.split_sums import FOUR, add_partials
 from ..epilogue.thread_sums import thread_sums
@@ -42,10 +42,10 @@ from ..machine.recorded import between
 from ..packed.layout import FRAGMENT_ROWS, ROWS, TILE_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
 from ..rings.mma_copies import fetchers, sources
-from ..rings.mma_tile import TILES, WARP_FRAGMENTS, MmaTile
+from ..rings.mma_tile import WARP_FRAGMENTS, MmaTile
 from ..rings.ring import offset_advancer, prologue, refiller
 from ..warp_specialized.problems import LEAST, refuses_shape
-from ._mma_step import multiplier, products_of, sums_ahead
+from ._mma_step import multiplier, products_of
 
 NARROW = "float16", "bfloat16"  # kinds of activations that are multiplied
 
@@ -74,24 +74,22 @@ def storer(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
     return store
 
 
-@family(lambda: ((layout, tile, kind) for layout in layouts() for tile in TILES for kind in NARROW))
+@family(
+    lambda: (
+        (layout, tile, kind) for layout in layouts() for kind in NARROW for tile in tiles_of(layout, kind)
+    )
+)
 def kernel(layout: PackedLayout, tile: MmaTile, kind: str) -> Kernel:
     """The kernel: block (row of tiles, tile of activations, part of the columns)."""
-    length, stages, columns, fragment_bytes = (
-        tile.stage(layout),
-        tile.stages(layout),
-        tile.columns,
-        layout.fragment_bytes,
-    )
+    length, stages, fragment_bytes = tile.stage(layout), tile.stages(layout), layout.fragment_bytes
     ahead, end, fetch = stages - 1, (stages - 1) * length, fetchers(layout, tile)
     of_weights, of_activations = sources(layout, tile)
     start, after = prologue(fetch, ahead, length), offset_advancer(stages, length)
-    wait = ptx.wait_for_all_but(stages - tile.least_stages(layout))
-    refill, (begin_sums, sum_next, other_sums) = refiller(fetch, wait), sums_ahead(layout, tile, kind)
+    refill = refiller(fetch, ptx.wait_for_all_but(stages - 2))
     multiply, store = multiplier(layout, tile, kind), storer(layout, tile, kind)
     zeros, base = products_of(layout, tile, kind).zeros, ptx.shared_base
     let_successor_start, warps_down = dependent_launch.let_successor_start, FRAGMENT_ROWS // WARP_FRAGMENTS
-    rows, warp_columns = WARP_FRAGMENTS * ROWS, tile.warp_columns
+    rows, columns, warp_columns = WARP_FRAGMENTS * ROWS, tile.columns, tile.warp_columns
 
     def product(
         fragments: Any,  # uint8 [fragment rows, steps, fragment]
@@ -102,23 +100,18 @@ def kernel(layout: PackedLayout, tile: MmaTile, kind: str) -> Kernel:
         (warp, lane), part, splits = warp_and_lane(), uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
         m0 = uint32(cuda.blockIdx.y) * uint32(columns)
         apart = uint64(steps) * uint64(fragment_bytes)
-        w_at = fragments + uint64(cuda.blockIdx.x) * uint64(FRAGMENT_ROWS) * apart
         first = uint32(uint32(part * steps) // splits)
         last = uint32(uint32((part + uint32(1)) * steps) // splits)
-        w_at = of_weights(w_at, apart, warp, lane)
+        w_at = of_weights(fragments, uint32(cuda.blockIdx.x) * uint32(FRAGMENT_ROWS), steps, warp, lane)
         x = of_activations(x, m0, m, k, lane)
         opaque, totals = (base() + lane * uint32(16)) >> uint32(16) & uint32(0x8000), zeros()
         start(base(), w_at, apart, x, m0, first, last, m, k)
-        to, here = uint32(end), uint32(0)
-        step, sums_at = uint32(first), uint32(base() + uint32(end + length))
-        begin_sums(sums_at, warp, lane)
+        here, step, sums_at = uint32(0), uint32(first), uint32(base() + uint32(end + length))
         while step < last:
+            to = uint32(end) if here == uint32(0) else uint32(here - uint32(length))
             refill(uint32(base() + to), w_at, apart, x, m0, uint32(step + uint32(ahead)), last, m, k)
-            to, at = after(to), uint32(base() + here)
+            totals = multiply(uint32(base() + here), sums_at, warp, lane, totals, opaque)
             here, step = after(here), uint32(step + uint32(1))
-            sum_next(uint32(base() + here), sums_at, warp, lane)
-            totals = multiply(at, sums_at, warp, lane, totals, opaque)
-            sums_at = other_sums(sums_at)
         let_successor_start()  # not before: its blocks would come between those of this one
         g, t = g_and_t(lane)
         row = uint32(cuda.blockIdx.x) * uint32(FRAGMENT_ROWS * ROWS) + warp % uint32(warps_down) * uint32(
@@ -137,7 +130,7 @@ def kernel(layout: PackedLayout, tile: MmaTile, kind: str) -> Kernel:
 
 @register(
     __name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses_shape, narrow=True,
-    repeats=True, ends=True,
+    repeats=True, ends=True, halves=True,
 )  # fmt: skip
 def launch(
     x: Any, q: QuantArray, out: Any, split: MmaSplit | None = None, end: Epilogue = PLAIN
@@ -151,7 +144,7 @@ def launch(
     if kind not in NARROW:
         rows, kind = narrowed(rows, "bfloat16"), "bfloat16"
     steps = w.fragments.shape[1]
-    tile, splits = split or best_split(device.card_of(device.current()), w.layout, m, n, steps)
+    tile, splits = split or best_split(device.card_of(device.current()), w.layout, kind, m, n, steps)
     grid, make = (-(-n // TILE_ROWS), -(-m // tile.columns), splits), kernel(w.layout, tile, kind)
     result = result_of(out, end.bias)
     if splits == 1:

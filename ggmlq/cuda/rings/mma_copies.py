@@ -24,8 +24,10 @@ ROW = 2 * STEP  # bytes of a row of activations in a stage
 class Sources(NamedTuple):
     """Device functions for the places of what a thread fetches."""
 
-    weights: Any  # (fragments, apart, warp, lane) -> addresses of a warp's fragment rows; place in a stage
-    activations: Any  # (x, m0, m, k, lane) -> addresses of rows; place in a stage; first column
+    weights: (
+        Any  # (fragments, first row, steps, warp, lane) -> fragments; a warp's first one; place in a stage
+    )
+    activations: Any  # (x, m0, m, k, lane) -> x; first elements of rows; place in a stage
 
 
 @cache
@@ -34,45 +36,33 @@ def sources(layout: PackedLayout, tile: MmaTile) -> Sources:
     fragment_bytes, weights_at = layout.fragment_bytes, FRAGMENT_ROWS * layout.fragment_bytes
     rows_together, warp_rows = tile.threads // 8, FRAGMENT_ROWS // tile.warps
 
-    def fragment_row(i: int) -> Any:
-        @inlined
-        def address(first: Any) -> Any:
-            w_at, apart = first
-            return (uint64(w_at + uint64(i) * apart),)
-
-        return address
-
     def row(i: int) -> Any:
         @inlined
         def address(first: Any) -> Any:
             # rows beyond the last are multiplied and thrown away
-            x, row_of_x, m, k = first
+            row_of_x, m, k = first
             source_row = min(uint32(row_of_x + uint32(i * rows_together)), uint32(m - uint32(1)))
-            return (uint64(x + uint64(uint32(source_row * k)) * uint64(2)),)
+            return (uint32(source_row * k),)
 
         return address
 
-    all_fragment_rows, all_rows = (
-        several(fragment_row, warp_rows),
-        several(row, tile.columns // rows_together),
-    )
+    all_rows = several(row, tile.columns // rows_together)
 
     @inlined
-    def weights(fragments: Any, apart: Any, warp: Any, lane: Any) -> Any:
-        first = fragments + uint64(warp * uint32(warp_rows)) * apart + uint64(lane * uint32(16))
+    def weights(fragments: Any, first_row: Any, steps: Any, warp: Any, lane: Any) -> Any:
+        first = uint32(uint32(first_row + warp * uint32(warp_rows)) * steps)
         place = uint32(warp * uint32(warp_rows * fragment_bytes) + lane * uint32(16))
-        return all_fragment_rows((first, apart)), held(place, lane)
+        return fragments, held(first, lane), held(place, lane)
 
     @inlined
     def activations(x: Any, m0: Any, m: Any, k: Any, lane: Any) -> Any:
         thread = uint32(cuda.threadIdx.x)
         own, chunk = thread >> uint32(3), thread & uint32(7)
         place = own * uint32(ROW) + ((chunk ^ (own & uint32(3)) << uint32(1)) << uint32(4))
-        addresses = all_rows((x, uint32(m0 + own), m, k))
         return (
-            addresses,
+            x,
+            all_rows((uint32(m0 + own), m, k)),
             held(uint32(place + uint32(weights_at)), lane),
-            held(uint32(chunk * uint32(8)), lane),
         )
 
     return Sources(weights, activations)
@@ -102,41 +92,37 @@ def fetchers(layout: PackedLayout, tile: MmaTile) -> Fetchers:
     rows_together, warp_rows = tile.threads // 8, FRAGMENT_ROWS // tile.warps
     copy16, copy16_or_zeros = ptx.copy16, bf16x2.copy16_or_zeros
 
-    def fragment(i: int) -> Any:
-        @inlined
-        def copy(facts: Any) -> Any:
-            addresses, to, step, lane = facts
-            source = wide_place(step, uint32(fragment_bytes), addresses[i])
-            for first in range(0, chunks, 32):
-                if lane < uint32(chunks - first):
-                    copy16(uint32(to + uint32(i * fragment_bytes + 16 * first)), source + uint64(16 * first))
-            return (step,)
-
-        return copy
-
     def row(i: int) -> Any:
         @inlined
         def copy(facts: Any) -> Any:
-            addresses, to, column, length = facts
-            source = wide_place(column, uint32(2), addresses[i])
+            x, elements, to, column, length = facts
+            source = wide_place(uint32(elements[i] + column), uint32(2), x)
             copy16_or_zeros(uint32(to + uint32(i * rows_together * ROW)), source, length)
             return (column,)
 
         return copy
 
-    copy_fragments, copy_rows = several(fragment, warp_rows), several(row, tile.columns // rows_together)
+    copy_rows = several(row, tile.columns // rows_together)
 
     @inlined
     def fetch_weights(at: Any, w_at: Any, apart: Any, step: Any) -> None:
-        addresses, place = w_at
-        copy_fragments((addresses, uint32(at + place), step, uint32(cuda.threadIdx.x) & uint32(31)))
+        (fragments, first, place), lane = w_at, uint32(cuda.threadIdx.x) & uint32(31)
+        source = wide_place(uint32(first + step), uint32(fragment_bytes), fragments) + uint64(
+            lane * uint32(16)
+        )
+        for fragment_row in range(warp_rows):
+            to = uint32(at + place + uint32(fragment_row * fragment_bytes))
+            for first in range(0, chunks, 32):
+                if lane < uint32(chunks - first):
+                    here = source + uint64(fragment_row) * apart + uint64(16 * first)
+                    copy16(uint32(to + uint32(16 * first)), here)
 
     @inlined
     def fetch_activations(at: Any, x: Any, m0: Any, step: Any, m: Any, k: Any) -> None:
-        addresses, place, first_column = x
-        column = uint32(step * uint32(STEP) + first_column)
+        first_element, elements, place = x
+        column = uint32(step * uint32(STEP) + (uint32(cuda.threadIdx.x) & uint32(7)) * uint32(8))
         length = uint32(16) if column < k else uint32(0)
         column = column if column < k else uint32(0)
-        copy_rows((addresses, uint32(at + place), column, length))
+        copy_rows((first_element, elements, uint32(at + place), column, length))
 
     return fetch_weights, fetch_activations

@@ -47,21 +47,18 @@ class MmaTile:
         return FRAGMENT_ROWS * layout.fragment_bytes + self.columns * 2 * STEP
 
     def sums_bytes(self, layout: PackedLayout) -> int:
-        """Bytes for sums of a stage's activations, a float a run and row; two lie behind the stages."""
+        """Bytes behind the stages for sums of activations, a float a run and row."""
         return 4 * layout.runs * self.columns if layout.has_offset else 0
-
-    def least_stages(self, layout: PackedLayout) -> int:
-        """Stages without which a ring does not work: activations are summed a stage ahead."""
-        return 3 if layout.has_offset else 2
 
     def stages(self, layout: PackedLayout) -> int:
         """Stages of a block's ring."""
-        room = SHARED // self.blocks - RESERVED - 2 * self.sums_bytes(layout)
-        return max(self.least_stages(layout), min(MOST_STAGES, room // self.stage(layout)))
+        room = SHARED // self.blocks - RESERVED - self.sums_bytes(layout)
+        return max(2, min(MOST_STAGES, room // self.stage(layout)))
 
     def shared(self, layout: PackedLayout) -> int:
         """Bytes of shared memory of a block."""
-        return self.stages(layout) * self.stage(layout) + 2 * self.sums_bytes(layout)
+        return self.stages(layout) * self.stage(layout) + self.sums_bytes(layout)
 
 
-TILES = (MmaTile(16, 4), MmaTile(32, 3), MmaTile(64, 2))
+TILES = MmaTile(16, 4), MmaTile(32, 3), MmaTile(64, 2)
+WIDE = MmaTile(128, 2)  # for weights with much to do for a step, whatever its rows of activations
