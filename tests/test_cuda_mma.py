@@ -23,6 +23,7 @@ from ggmlq.cuda.rings.mma_tile import RESERVED, SHARED
 from ggmlq.dispatch.cards import card_named
 from ggmlq.dispatch.epilogue import Epilogue
 from ggmlq.formats import BLOCK_FORMATS, FORMATS
+from ggmlq.formats.packing import halves
 from ggmlq.testing.cases import weights
 from ggmlq.testing.rows import rows
 
@@ -103,26 +104,15 @@ def test_blocks_fit_beside_each_other():
             assert tile.blocks * (tile.shared(layout) + RESERVED) <= SHARED, (layout.name, tile)
 
 
-@pytest.mark.parametrize(
-    "fmt", [fmt for fmt in BLOCK_FORMATS if can_fold(layout_of(fmt))], ids=lambda f: f.name
-)
-def test_codes_times_sub_scales_are_halves(fmt, fresh):
+@pytest.mark.parametrize("name", [fmt.name for fmt in BLOCK_FORMATS if can_fold(layout_of(fmt))])
+def test_codes_times_sub_scales_are_halves(name, fresh):
     """Of random blocks, each product is an integer that a half holds."""
-    raw = fresh.integers(0, 256, (500, fmt.dtype.itemsize), np.uint8)
-    codes = np.abs(fmt.unpack(raw.view(fmt.dtype)[:, 0]).codes.reshape(500, -1, fmt.group)).max(2)
-    groups = range(fmt.block_size // fmt.group)
-    subs = np.abs(
-        [
-            [
-                int(fmt.scales.sub(block, g)) % 16
-                if fmt.scales.nibbles
-                else int(fmt.scales.sub(block, g)) - fmt.scales.zero
-                for g in groups
-            ]
-            for block in raw
-        ]
-    )
-    assert (codes * subs).max() <= MOST_EXACT
+    fmt, blocks = FORMATS[name], fresh.integers(0, 256, (500, FORMATS[name].dtype.itemsize), np.uint8)
+    fields = blocks.view(fmt.dtype)[:, 0]
+    for half in halves(fmt):
+        fields[half] = 1
+    codes, scale, _ = fmt.unpack(fields)
+    assert np.abs(codes.reshape(500, -1, fmt.group) * scale[..., None]).max() <= MOST_EXACT
 
 
 def test_tiles_follow_from_the_card_and_the_shape():

@@ -24,9 +24,7 @@ ROW = 2 * STEP  # bytes of a row of activations in a stage
 class Sources(NamedTuple):
     """Device functions for the places of what a thread fetches."""
 
-    weights: (
-        Any  # (fragments, first row, steps, warp, lane) -> fragments; a warp's first one; place in a stage
-    )
+    weights: Any  # (fragments, first row, steps, warp, lane) -> fragments; a warp's first; place in a stage
     activations: Any  # (x, m0, m, k, lane) -> x; first elements of rows; place in a stage
 
 
