@@ -64,9 +64,7 @@ class Problem:
     def shown(
         cls, format: Any, device: str, card: Card | None, shape: tuple[int, int] | None = None
     ) -> Sequence[Self]:
-        """Problems with operands of this format, for ``gq.kernels(format=…)``; of an ordinary size without
-        ``shape``, which is N and K.
-        """
+        """Problems with operands of this format, for ``gq.kernels(format=…)``; ``shape``: their N and K."""
         return []
 
     def with_rows(self, rows: int) -> Self:
@@ -98,7 +96,6 @@ class Rung:
         refuses   a problem of its kind -> None, or the reason in words why it cannot serve it
         caution   the reason why "auto" takes it only where no other rung serves
         narrow    ``out`` may also be float16 or bfloat16, of an even number of columns: it rounds its sums
-                  itself
         repeats   it does nothing but launch kernels, the same for all x of one shape and dtype, so that its
                   launches can be recorded and repeated; on a GPU x may then be float32, float16 or, as
                   uint16, the bits of bfloat16

@@ -55,11 +55,13 @@ def sources(layout: PackedLayout, tile: MmaTile) -> Sources:
     @inlined
     def activations(x: Any, m0: Any, m: Any, k: Any, lane: Any) -> Any:
         thread = uint32(cuda.threadIdx.x)
-        own, chunk = thread >> uint32(3), thread & uint32(7)
-        place = own * uint32(ROW) + ((chunk ^ (own & uint32(3)) << uint32(1)) << uint32(4))
+        row_of_thread, chunk = thread >> uint32(3), thread & uint32(7)
+        place = row_of_thread * uint32(ROW) + (
+            (chunk ^ (row_of_thread & uint32(3)) << uint32(1)) << uint32(4)
+        )
         return (
             x,
-            all_rows((uint32(m0 + own), m, k)),
+            all_rows((uint32(m0 + row_of_thread), m, k)),
             held(uint32(place + uint32(weights_at)), lane),
         )
 
