@@ -32,6 +32,7 @@ from ggmlq.cuda.machine import launch
 from ggmlq.cuda.machine.coverage import families
 from ggmlq.cuda.machine.launch import Kernel, array
 from ggmlq.cuda.packed.layout import PackedLayout, layout_of
+from ggmlq.cuda.rings.mma_tile import TILES
 from ggmlq.cuda.unpacked import tiles
 from ggmlq.formats import FORMATS, BlockFormat
 
@@ -163,7 +164,7 @@ def test_gpus_after_hopper_get_its_ptx():
     for capability in ((9, 0), (10, 0), (12, 0)):
         assert ".target sm_90\n" in kernel.ptx(capability)
     assert ".target sm_86\n" in kernel.ptx((8, 6))
-    tile, layout = r14_mma_bf16.TILES[0], layout_of(FORMATS["q4_1"])
+    tile, layout = TILES[0], layout_of(FORMATS["q4_1"])
     made = r14_mma_bf16.kernel(layout, tile, "bfloat16")
     assert not made.assemble((12, 0))[1].stack
 
