@@ -160,6 +160,12 @@ def wide(warp, name, operands, active):
     write(warp, operands[0], a * b, active)
 
 
+@op("mad.wide.u32")
+def wide_sum(warp, name, operands, active):
+    a, b = (read(warp, o, np.uint32).astype(np.uint64) for o in operands[1:3])
+    write(warp, operands[0], a * b + read(warp, operands[3], np.uint64), active)
+
+
 @op("mov.")
 def mov(warp, name, operands, active):
     if ".pred" in name:
@@ -197,8 +203,8 @@ def prmt(warp, name, operands, active):
 @op("lop3.b32")
 def lop3(warp, name, operands, active):
     a, b, c = (read(warp, o, np.uint32) for o in operands[1:4])
-    assert int(str(operands[4]), 0) == 0xEA, "a and b, or c"
-    write(warp, operands[0], a & b | c, active)
+    of_table = {0xEA: a & b | c, 0x6A: a & b ^ c}
+    write(warp, operands[0], of_table[int(str(operands[4]), 0)], active)
 
 
 @op("cvt.rn.satfinite.e4m3x2.f32", "cvt.rn.satfinite.e5m2x2.f32")

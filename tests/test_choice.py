@@ -13,7 +13,7 @@ import pytest
 import ggmlq as gq
 from ggmlq import doctor
 from ggmlq.cuda.cost import choice
-from ggmlq.cuda.linear import _gemv, r14_mma_bf16
+from ggmlq.cuda.linear import _gemv
 from ggmlq.cuda.machine import coverage, device
 from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.dispatch import ladder, measured
@@ -397,13 +397,11 @@ def test_cublas_is_asked_for_where_cupy_finds_it(monkeypatch):
 
 
 def test_a_card_with_less_shared_memory_holds_fewer_blocks(monkeypatch):
-    """q8_0 in tiles of 64: 66 KB a block, of which Hopper holds two and an sm_86 one."""
-    shape = r14_mma_bf16.TILES[-1]
-    shared = shape.shared(layout_of(FORMATS["q8_0"]))
+    """Of 66 KB a block, of which Hopper holds two and an sm_86 one."""
     monkeypatch.setattr(device, "current", lambda: 0)
     for whole, want in ((228, 2), (100, 1), (16, 1)):
         monkeypatch.setattr(device, "_attribute", lambda which, index, whole=whole: whole << 10)
-        assert device.resident_blocks(shape.blocks, shared) == want
+        assert device.resident_blocks(2, 66 << 10) == want
 
 
 def test_experts_by_their_uses():

@@ -32,6 +32,7 @@ from ggmlq.cuda.machine import launch
 from ggmlq.cuda.machine.coverage import families
 from ggmlq.cuda.machine.launch import Kernel, array
 from ggmlq.cuda.packed.layout import PackedLayout, layout_of
+from ggmlq.cuda.rings.mma_tile import TILES
 from ggmlq.cuda.unpacked import tiles
 from ggmlq.formats import FORMATS, BlockFormat
 
@@ -132,7 +133,8 @@ def assert_right_instructions(kernel, text):
     if kernel.name.startswith(("gemv", "mma", "streamk", "wgmma")):
         assert "cp.async.cg" in text
     if kernel.name.startswith(("gemv", "mma_bf16")):
-        assert "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" in text
+        kind = "f16" if "float16" in kernel.name.split(", ") else "bf16"
+        assert f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32" in text
     if kernel.name.startswith(("wgmma", "warp_specialized")):
         assert "wgmma.mma_async" in text
         assert ".target sm_90a" in text
@@ -162,8 +164,9 @@ def test_gpus_after_hopper_get_its_ptx():
     for capability in ((9, 0), (10, 0), (12, 0)):
         assert ".target sm_90\n" in kernel.ptx(capability)
     assert ".target sm_86\n" in kernel.ptx((8, 6))
-    tile = r14_mma_bf16.TILES[0]
-    assert not r14_mma_bf16.kernel(layout_of(FORMATS["q4_1"]), tile).assemble((12, 0))[1].stack
+    tile, layout = TILES[0], layout_of(FORMATS["q4_1"])
+    made = r14_mma_bf16.kernel(layout, tile, "bfloat16")
+    assert not made.assemble((12, 0))[1].stack
 
 
 def test_a_gpu_that_is_newer_than_the_linker():

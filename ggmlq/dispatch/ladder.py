@@ -64,9 +64,7 @@ class Problem:
     def shown(
         cls, format: Any, device: str, card: Card | None, shape: tuple[int, int] | None = None
     ) -> Sequence[Self]:
-        """Problems with operands of this format, for ``gq.kernels(format=…)``; of an ordinary size without
-        ``shape``, which is N and K.
-        """
+        """Problems with operands of this format, for ``gq.kernels(format=…)``; ``shape``: their N and K."""
         return []
 
     def with_rows(self, rows: int) -> Self:
@@ -98,12 +96,12 @@ class Rung:
         refuses   a problem of its kind -> None, or the reason in words why it cannot serve it
         caution   the reason why "auto" takes it only where no other rung serves
         narrow    ``out`` may also be float16 or bfloat16, of an even number of columns: it rounds its sums
-                  itself
         repeats   it does nothing but launch kernels, the same for all x of one shape and dtype, so that its
                   launches can be recorded and repeated; on a GPU x may then be float32, float16 or, as
                   uint16, the bits of bfloat16
         ends      ``launch(x, w, out, end=Epilogue(…))`` adds a bias, and writes codes into ``out``
         invariant a row of ``out`` has its bits whatever the other rows are; or a ``launch`` so that it has
+        halves    float16 activations are multiplied as they are, though its arithmetic rounds all others
     """
 
     op: str
@@ -120,6 +118,7 @@ class Rung:
     repeats: bool = False
     ends: bool = False
     invariant: bool | Callable[..., Any] = False
+    halves: bool = False
 
 
 _RUNGS: dict[str, Rung] = {}
@@ -137,10 +136,11 @@ def register(
     repeats: bool = False,
     ends: bool = False,
     invariant: bool | Callable[..., Any] = False,
+    halves: bool = False,
 ) -> Callable[[Callable[..., Any]], Rung]:
     """Decorate the ``launch`` of a rung's module; pass ``__name__`` and ``__doc__``, see :class:`Rung`."""
     flags: dict[str, Any] = {"refuses": refuses, "caution": caution, "narrow": narrow}
-    flags |= {"repeats": repeats, "ends": ends, "invariant": invariant}
+    flags |= {"repeats": repeats, "ends": ends, "invariant": invariant, "halves": halves}
 
     def decorate(launch: Callable[..., Any]) -> Rung:
         rung = _rung(module, doc, arithmetic, accumulate, launch, **flags)

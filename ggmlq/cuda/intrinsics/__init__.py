@@ -21,12 +21,14 @@ Instructions of all cards (load and store: device memory; take and put: shared m
     integers.py          integers that stay 32 bits wide
     bf16x2.py            pairs of bfloat16, and ``mma`` on them
     halves.py            pairs of float16: arithmetic, matrices in shared memory
+    mma_runs.py          products by ``mma`` of packed weights, a run at a time
     codes.py             floats to 8-bit codes four at a time, loads and stores of their sizes
     codes8.py            products of bytes by ``mma`` and dp4a, and FP8 widened to halves
     votes.py             exchanges among the lanes of a warp
     lane.py              a thread's warp and lane, and its elements of ``mma`` operands
     floats.py            stores of results in the kinds of floats
     address.py           addresses of matrix elements
+    wide.py              addresses of what a thread fetches step by step
 
 Hopper's:
 

@@ -10,7 +10,8 @@
     r17          one row: activations as integers, codes as bytes
     _gemv.py     the frame of r13 and r17, and their launch
     _cublas.py   the slabs that r7 and r11 decode and multiply
-    _tiled.py    the launch of r14 and r15
+    _mma_step.py a step of r14
+    _tiled.py    the launch of r15
     chapters/    the techniques of r16 and its neighbours, each alone
 
 The head of a file says what it changed from the rung below, why that helps and what limits it now.

@@ -1,4 +1,4 @@
-"""The launch of cuda:mma_bf16 and cuda:wgmma: a tile for the rows, K split where there are few tiles."""
+"""The launch of cuda:wgmma: a tile for the rows, K split where there are few tiles."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from ...arrays.array import QuantArray
+from ..epilogue.results import result_of
+from ..epilogue.split_sums import FOUR, add_partials
 from ..machine import device
 from ..machine.launch import Kernel
 from ..machine.recorded import between
 from ..packed.layout import TILE_ROWS
 from ..packed.pack import packed_weights
-from ..schedule.split_k import ADDERS, adder, split_of
+from ..schedule.split_k import split_of
 
 BUDGET = 220 << 10  # bytes of shared memory that the blocks of a multiprocessor share on Hopper
 
@@ -30,8 +32,9 @@ def launch_tiles(
     down, across, steps = -(-n // TILE_ROWS), -(-m // tile.columns), w.fragments.shape[1]
     beside = device.resident_blocks(tile.blocks, tile.shared(w.layout))
     splits = split_of(down * across, beside, steps)
-    to = out if splits == 1 else between((splits, m, n), np.float32)
-    grid, sizes = (down, across, splits), (m, n, k, steps)
+    wide = n if splits == 1 else -(-n // FOUR) * FOUR
+    to = out if splits == 1 else between((splits, m, wide), np.float32)
+    grid, sizes = (down, across, splits), (m, wide, k, steps)
     kernel(w.layout, tile)(grid, (tile.threads,), w.fragments, x, to, *sizes)
     if splits > 1:
-        adder()((-(-m * n // ADDERS),), (ADDERS,), to, out, splits, m * n)
+        add_partials(to, result_of(out, None), m, n)

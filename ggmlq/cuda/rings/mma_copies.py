@@ -1,0 +1,128 @@
+"""Copies of packed weights and of activations of 16 bits into a ring's stages, for ``mma.sync``.
+
+A row of activations is eight chunks of 16 bytes in a stage; chunk c of row r lies at c ^ 2 (r % 4), so the
+eight bytes of each lane come without a bank conflict. A thread keeps the addresses of what it copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+from ..intrinsics import bf16x2, ptx
+from ..intrinsics.atoms import inlined
+from ..intrinsics.language import cuda, uint32, uint64
+from ..intrinsics.wide import held, wide_place
+from ..packed.layout import FRAGMENT_ROWS, STEP, PackedLayout
+from .mma_tile import MmaTile
+from .ring import Fetchers
+
+ROW = 2 * STEP  # bytes of a row of activations in a stage
+
+
+class Sources(NamedTuple):
+    """Device functions for the places of what a thread fetches."""
+
+    weights: Any  # (fragments, first row, steps, warp, lane) -> fragments; a warp's first; place in a stage
+    activations: Any  # (x, m0, m, k, lane) -> x; first elements of rows; place in a stage
+
+
+@cache
+def sources(layout: PackedLayout, tile: MmaTile) -> Sources:
+    """The device functions for a thread's places, which are the same in each step."""
+    fragment_bytes, weights_at = layout.fragment_bytes, FRAGMENT_ROWS * layout.fragment_bytes
+    rows_together, warp_rows = tile.threads // 8, FRAGMENT_ROWS // tile.warps
+
+    def row(i: int) -> Any:
+        @inlined
+        def address(first: Any) -> Any:
+            # rows beyond the last are multiplied and thrown away
+            row_of_x, m, k = first
+            source_row = min(uint32(row_of_x + uint32(i * rows_together)), uint32(m - uint32(1)))
+            return (uint32(source_row * k),)
+
+        return address
+
+    all_rows = several(row, tile.columns // rows_together)
+
+    @inlined
+    def weights(fragments: Any, first_row: Any, steps: Any, warp: Any, lane: Any) -> Any:
+        first = uint32(uint32(first_row + warp * uint32(warp_rows)) * steps)
+        place = uint32(warp * uint32(warp_rows * fragment_bytes) + lane * uint32(16))
+        return fragments, held(first, lane), held(place, lane)
+
+    @inlined
+    def activations(x: Any, m0: Any, m: Any, k: Any, lane: Any) -> Any:
+        thread = uint32(cuda.threadIdx.x)
+        row_of_thread, chunk = thread >> uint32(3), thread & uint32(7)
+        place = row_of_thread * uint32(ROW) + (
+            (chunk ^ (row_of_thread & uint32(3)) << uint32(1)) << uint32(4)
+        )
+        return (
+            x,
+            all_rows((uint32(m0 + row_of_thread), m, k)),
+            held(uint32(place + uint32(weights_at)), lane),
+        )
+
+    return Sources(weights, activations)
+
+
+def several(one: Callable[[int], Any], count: int, first: int = 0) -> Any:
+    """The device function that joins the tuples of device functions ``one(0)`` … to one tuple."""
+    if count == 1:
+        return one(first)
+    half = count // 2
+    low, high = several(one, half, first), several(one, count - half, first + half)
+
+    @inlined
+    def joined(facts: Any) -> Any:
+        return low(facts) + high(facts)
+
+    return joined
+
+
+@cache
+def fetchers(layout: PackedLayout, tile: MmaTile) -> Fetchers:
+    """The device functions that start the copies of one stage: of weights, and of activations.
+
+    ``w_at``, ``x``: what :class:`Sources` give.
+    """
+    fragment_bytes, chunks = layout.fragment_bytes, layout.fragment_bytes // 16
+    rows_together, warp_rows = tile.threads // 8, FRAGMENT_ROWS // tile.warps
+    copy16, copy16_or_zeros = ptx.copy16, bf16x2.copy16_or_zeros
+
+    def row(i: int) -> Any:
+        @inlined
+        def copy(facts: Any) -> Any:
+            x, elements, to, column, length = facts
+            source = wide_place(uint32(elements[i] + column), uint32(2), x)
+            copy16_or_zeros(uint32(to + uint32(i * rows_together * ROW)), source, length)
+            return (column,)
+
+        return copy
+
+    copy_rows = several(row, tile.columns // rows_together)
+
+    @inlined
+    def fetch_weights(at: Any, w_at: Any, apart: Any, step: Any) -> None:
+        (fragments, first, place), lane = w_at, uint32(cuda.threadIdx.x) & uint32(31)
+        source = wide_place(uint32(first + step), uint32(fragment_bytes), fragments) + uint64(
+            lane * uint32(16)
+        )
+        for fragment_row in range(warp_rows):
+            to = uint32(at + place + uint32(fragment_row * fragment_bytes))
+            for first in range(0, chunks, 32):
+                if lane < uint32(chunks - first):
+                    here = source + uint64(fragment_row) * apart + uint64(16 * first)
+                    copy16(uint32(to + uint32(16 * first)), here)
+
+    @inlined
+    def fetch_activations(at: Any, x: Any, m0: Any, step: Any, m: Any, k: Any) -> None:
+        first_element, elements, place = x
+        column = uint32(step * uint32(STEP) + (uint32(cuda.threadIdx.x) & uint32(7)) * uint32(8))
+        length = uint32(16) if column < k else uint32(0)
+        column = column if column < k else uint32(0)
+        copy_rows((first_element, elements, uint32(at + place), column, length))
+
+    return fetch_weights, fetch_activations
