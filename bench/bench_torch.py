@@ -45,11 +45,10 @@ def main() -> None:
     args = parser.parse_args()
     end, results = time.monotonic() + args.seconds, []
     for part in args.parts.split(","):
-        for result in PARTS[part](args.formats.split(",")):
+        figures = iter(PARTS[part](args.formats.split(",")))
+        while time.monotonic() < end and (result := next(figures, None)) is not None:
             results.append({"part": part, **result})
             print(part, *(f"{name} {value}" for name, value in result.items()), sep=", ", flush=True)
-            if time.monotonic() > end:
-                break
     if args.json:
         where = {"machine": machine(), "commit": commit(), "torch": torch.__version__}
         args.json.write_text(json.dumps({**where, "results": results}, indent=1) + "\n")

@@ -217,9 +217,9 @@ def outside(each: Product, rung: Any, x: Any, y: Any, q: gq.QuantArray) -> Any:
     assert y.dtype == each.dtype
     x = x.astype(np.float32)
     with np.errstate(all="ignore"):
-        kept = rung.halves and each.dtype == np.float16  # they are multiplied as they are
+        as_they_are = rung.halves and each.dtype == np.float16
         most = reference.bound(x, q, rung.arithmetic)
-        want = reference.linear(x, q, "exact" if kept else rung.arithmetic)
+        want = reference.linear(x, q, "exact" if as_they_are else rung.arithmetic)
         if each.bias:
             before, want = np.abs(want), want + each.added(q.shape[0])
             most += 2 * UNIT * (before + np.abs(want))

@@ -55,6 +55,6 @@ def products16(warp, name, operands, active):
         b = tile(warp, descriptor, deep, columns, kind)
     else:
         b = tile(warp, descriptor, columns, deep, kind).T
-    found = (a @ b).astype(np.float32)
-    for register, own in zip(sums, found[fragments(len(sums))], strict=True):
-        write(warp, register, own + (read(warp, register, np.float32) if operands[3] != "0" else 0), active)
+    product = (a @ b).astype(np.float32)
+    for register, part in zip(sums, product[fragments(len(sums))], strict=True):
+        write(warp, register, part + (read(warp, register, np.float32) if operands[3] != "0" else 0), active)

@@ -18,9 +18,8 @@ class LayerCall(NamedTuple):
     launches: Any
     workspace: int  # bytes between its kernels
     shape: tuple[int, ...]  # of the result
-    like: (
-        Any  # a view of the weights that looks like a result, or None: an allocation like it takes less time
-    )
+    # A view of the weights that looks like a result, or None: an allocation like it takes less time.
+    like: Any
     device: int
 
 

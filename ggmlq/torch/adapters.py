@@ -62,17 +62,20 @@ def lora_(
             "lora_(model): the model is a single layer, which cannot be replaced in itself; make one with "
             "ggmlq.torch.LoRA(layer, rank)"
         )
+    names = [name for name, part in _packed(model) if matches(name, include, exclude)]
+    bases: list[Any] = [model.get_submodule(name) for name in names]
+    branches = [LoRA(base, rank, alpha, dropout, dtype) for base in bases]
     for parameter in model.parameters():
         parameter.requires_grad_(False)
-    names = [name for name, part in _packed(model) if matches(name, include, exclude)]
-    for name in names:
-        base: Any = model.get_submodule(name)
-        model.set_submodule(name, LoRA(base, rank, alpha, dropout, dtype))
+    for name, branch in zip(names, branches, strict=True):
+        model.set_submodule(name, branch)
     return names
 
 
 def _packed(model: torch.nn.Module) -> Iterable[tuple[str, Any]]:
-    inside = {f"{name}.base" for name, part in model.named_modules() if isinstance(part, LoRA)}
+    inside = {
+        f"{name}.base".removeprefix(".") for name, part in model.named_modules() if isinstance(part, LoRA)
+    }
     return [
         (name, part)
         for name, part in model.named_modules()

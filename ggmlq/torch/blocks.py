@@ -49,6 +49,7 @@ def array_over(w: torch.Tensor, type: int, shape: tuple[int, ...]) -> gq.QuantAr
             array = gq.QuantArray(fmt, shape, raw).lasting()
         if w.is_contiguous():  # else the bytes are a copy, which is good for one call
             key = w.data_ptr(), w.dim(), shape, type & ~PREPARED
+            _drop_left(storage)
             gone = weakref.ref(storage, lambda gone: _drop(key, gone))
             _ARRAYS[key] = gone, _writes(w), array
         return array
@@ -59,6 +60,14 @@ def _drop(key: Key, gone: Any) -> None:
     with _LOCK:
         if (there := _ARRAYS.get(key)) is not None and there[0] is gone:
             del _ARRAYS[key]
+
+
+def _drop_left(storage: Any) -> None:
+    """Drop arrays over memory that this storage has left: FSDP gives it other memory, again and again."""
+    first, size = storage.data_ptr(), storage.nbytes()
+    left = [k for k, (of, *_) in _ARRAYS.items() if of() is storage and not first <= k[0] < first + size]
+    for key in left:
+        del _ARRAYS[key]
 
 
 def _writes(w: torch.Tensor) -> int:

@@ -39,9 +39,14 @@ def is_decoded(x: torch.Tensor, q: gq.QuantArray, bias: torch.Tensor | None) -> 
     count = x.numel()
     if x.dtype != torch.bfloat16 or count < FEWEST_DECODED * q.shape[1] or q.scale is not None:
         return False
-    if count < fewest_decoded(x.get_device()) * q.shape[1] or not (bias is None or bias.dtype == x.dtype):
+    if count < fewest_decoded(x.get_device()) * q.shape[1]:
         return False
-    return _decodes(q)
+    return (bias is None or fits(bias, x, q)) and _decodes(q)
+
+
+def fits(bias: torch.Tensor, x: torch.Tensor, q: gq.QuantArray) -> bool:
+    """True for a bias that torch adds to each row of ``x @ q.T`` as it is; torch takes others, too."""
+    return bias.dtype == x.dtype and bias.shape == q.shape[:1] and bias.device == x.device
 
 
 def by_decoding(x: torch.Tensor, q: gq.QuantArray, bias: torch.Tensor | None) -> torch.Tensor:

@@ -140,9 +140,7 @@ class Packed(torch.nn.Module):
 def _copied(raw: Any) -> torch.Tensor:
     """The bytes of an array in memory of torch, which it may resize, as FSDP does."""
     if isinstance(raw, np.ndarray):
-        w = torch.empty(raw.shape, dtype=torch.uint8)
-        w.numpy()[...] = raw
-        return w
+        return torch.from_numpy(np.array(raw)).clone()  # NumPy keeps the memory of the first from torch
     return torch.from_dlpack(raw).clone()
 
 

@@ -68,6 +68,8 @@ def linear(
         bias = bias.detach() if bias.is_cuda else bias.detach().clone()
     if x.is_cuda and w.is_cuda:
         if q.format.name in PLAIN_FLOATS:
+            if bias is not None and bias.shape != (n,):
+                checks.linear(x, w, type, n, bias, out_dtype)
             return _by_torch(x, plain(q), bias, dtype)
         if dtype is x.dtype and is_decoded(x, q, bias):
             return by_decoding(x, q, bias)
@@ -107,7 +109,9 @@ def linear_at_once(
         if x.numel() >= FEWEST_DECODED * shape[-1] and is_decoded(x, q, bias):
             return by_decoding(x, q, bias)
         return of_layer(x, q, bias, shape)
-    return gq.linear(x, q, bias=bias, dtype=x.dtype) if x.dtype in checks.FLOATS else None
+    if x.dtype not in checks.FLOATS:
+        return None
+    return gq.linear(x, q, bias=None if bias is None else bias.detach().clone(), dtype=x.dtype)
 
 
 def _is_eager(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, device: str) -> bool:

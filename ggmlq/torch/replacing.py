@@ -119,6 +119,8 @@ def _check_imatrix(model: Any, fmt: Any, layers: Any, imatrix: Mapping[str, Any]
     for key, values in ({} if imatrix is None else imatrix).items():
         name, request = key.removesuffix(".weight"), f"quantize_(model, {fmt.name!r}, imatrix=)"
         if name not in layers:
+            if name in dict(model.named_modules()):
+                continue  # a layer that stays as it is, or is packed already
             raise gq.errors.ImportanceError(
                 f"{request}: the model has no layer {name!r}; its layers are {', '.join(list(layers)[:5])}"
                 f"{' …' * (len(layers) > 5)}; pass importance by their names"

@@ -16,7 +16,7 @@ from functools import cache
 from ..machine.features import compiled_for
 from ..machine.target import AVX512, target
 
-NEEDED = ("amx-tile", "amx-bf16", "avx512bf16")
+NEEDED = ("amx-tile", "amx-bf16", "amx-int8", "avx512bf16", "avx512vbmi")
 ARCH_PRCTL, REQUEST, TILES = 158, 0x1023, 18  # Linux's numbers, on x86-64
 
 

@@ -29,11 +29,8 @@ from .unit import PITCH, bfloats
 
 LOOKED_UP = 5  # bits of the longest index
 FLOAT_BITS = 24  # of the significand of a float32
-SCALE_BITS = {
-    "f16": 11,
-    "i8": 11 + 8,
-    "i4": 11 + 4,
-}  # of significands; larger scales can make frames overflow
+# Bits of the significands of scales; larger ones can make frames overflow.
+SCALE_BITS = {"f16": 11, "i8": 11 + 8, "i4": 11 + 4}
 
 
 class Frame(NamedTuple):

@@ -307,4 +307,9 @@ def diag_mask(c: Call) -> Result:
     if not (infinite and quick()):
         return copied(value)
     lowered = x.astype(np.float32) - np.float32(LARGEST)
-    return Result(value, np.zeros(x.shape), accepts=lambda y: (y == value) | hidden & (y == lowered))
+
+    def accepts(y: NDArray[Any]) -> Mask:
+        right: Mask = (y == value) | np.isnan(y) & np.isnan(value) | hidden & (y == lowered)
+        return right
+
+    return Result(value, np.zeros(x.shape), accepts=accepts)

@@ -251,6 +251,7 @@ def out_prod(c: Call) -> Result:
     a, b = c.array(0).astype(np.float64), c.array(1).astype(np.float64)
     for axis in (0, 1):
         a = a.repeat(b.shape[axis] // a.shape[axis], axis=axis)
-    error = TF32 if quick() else 0.0
-    rounded_a, rounded_b = Number(a, error * np.abs(a)), Number(b, error * np.abs(b))
+    rounded_a, rounded_b = Number(a), Number(b)
+    if quick():
+        rounded_a.error, rounded_b.error = TF32 * np.abs(a), TF32 * np.abs(b)
     return settled(contract("zsnm,zsnp->zspm", rounded_a, rounded_b, a.shape[-2]), c.kind)
