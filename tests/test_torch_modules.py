@@ -240,11 +240,15 @@ def test_layers_that_cannot_be(fresh):
         gt.Linear(q, [0.0] * N)
     with pytest.raises(errors.ShapeError, match="a rank of 1 or more"):
         gt.lora_(torch.nn.Sequential(layer), rank=0)
+    assert layer.bias.requires_grad, "nothing is frozen before all branches are made"
     with pytest.raises(errors.UnsupportedError, match="single layer"):
         gt.lora_(layer)
     for imatrix, text in (({"odd": np.ones(K)}, "no layer 'odd'"), ({"up": np.ones(3)}, r"shape \(3,\)")):
         with pytest.raises(errors.ImportanceError, match=text):
             gt.quantize_(Tiny(), "q4_K", imatrix=imatrix)
+    imatrix, steps = {"up": np.ones(K), "down": np.ones(N)}, Tiny()
+    gt.quantize_(steps, "q4_K", include="up", imatrix=imatrix)
+    assert gt.quantize_(steps, "q4_0", include="down", imatrix=imatrix).left["up"] != ""
     model = torch.nn.Sequential(torch.nn.Embedding(4, K, max_norm=1.0), layer)
     assert gt.quantize_(model, "q8_0").left == {
         "0": "its max_norm changes rows that are read", "1": "it is packed already, in q4_K",

@@ -14,6 +14,7 @@ from functools import cache
 from itertools import product
 from typing import Any
 
+import numpy as np
 from _packs import Wanted
 
 from ggmlq.cuda.machine.coverage import families
@@ -48,6 +49,7 @@ WHOLE = (
 ACTIVATIONS = ("q8_1", "q8_K")  # types that no model stores weights in
 OTHERS = dry_run.SHAPES[2:8:2]  # shapes for cards whose tiles do not depend on shapes
 LEAST_CODED = (8, 0)
+TIMED = (1, 8, 16, 32)  # rows at which cuda:mma_bf16 is timed beside cuda:gemv, on cards of no table
 FEW_ROWS = (1, 8, 16, 33, 64, 100, 200, 512, 1024, 4096)  # for tiles that do not depend on shapes
 SCALED = (  # codes with the tiles of x and of w
     ("e4m3", ((1, 128), (128, 128))), ("e4m3", ((1, 128), (1, 128))), ("e4m3", ((1, None), (1, None))),
@@ -91,6 +93,9 @@ def _kernels_of(card: dry_run.Card) -> Iterator[Any]:
         yield from dry_run.block_kernels(fmt, card)
     for fmt in stored():
         yield from dry_run.product_kernels(fmt, card, dry_run.SHAPES if hopper else OTHERS)
+        if not hopper and card.capability >= LEAST_CODED:
+            yield from dry_run.product_kernels(fmt, card, OTHERS, FEW_ROWS, (np.float16,))
+            yield from dry_run.product_kernels(fmt, card, OTHERS, TIMED, dry_run.INPUTS, "cuda:mma_bf16")
         yield from dry_run.expert_kernels(fmt, card) if hopper else ()
     if card.capability >= LEAST_CODED:
         for code, tiles in SCALED:

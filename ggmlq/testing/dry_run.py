@@ -169,13 +169,14 @@ def weights(fmt: Format, *shape: int) -> QuantArray:
 
 
 def product_kernels(
-    fmt: Format, card: Card, shapes: Iterable[tuple[int, int]] = SHAPES, rows: Iterable[int] = ROWS
-) -> list[Any]:
-    """The kernels that ``x @ q.T`` launches by itself, from the file's bytes on."""
+    fmt: Format, card: Card, shapes: Iterable[tuple[int, int]] = SHAPES, rows: Iterable[int] = ROWS,
+    kinds: Iterable[Any] = (np.float32,), kernel: str = "auto",
+) -> list[Any]:  # fmt: skip
+    """The kernels that ``x @ q.T`` launches, from the file's bytes on, with activations of these dtypes."""
     with on_paper(card) as launched:
-        for (n, k), m in product(shapes, rows):
+        for (n, k), m, kind in product(shapes, rows, kinds):
             if k % fmt.block_size == 0:
-                gq.linear(paper((m, k), np.float32), weights(fmt, n, k))
+                gq.linear(paper((m, k), kind), weights(fmt, n, k), kernel=kernel)
     return list(dict.fromkeys(launched))
 
 

@@ -80,7 +80,9 @@ def _plan(
         return WidePlan(k.name, v.name, k.width, width)
     if rows <= TURNED and not (shared or invariant) and turns(k.name, v.name, k.width, width):
         room = HOPPERS if device.capability() == HOPPER else SHARED
-        return turned_plan_of(k.name, v.name, k.width, width, changed, room)
+        plan = turned_plan_of(k.name, v.name, k.width, width, changed, room)
+        if plan.shared_bytes <= room:
+            return plan
     return plan_of(k.name, v.name, k.width, width, rows > FEW and not invariant, shared, changed)
 
 

@@ -230,7 +230,7 @@ def turned_plan_of(
     """The plan for up to eight rows, of blocks that have ``room`` bytes of shared memory."""
     stages = 3 if k == v == "q4_0" else 2
     plan = Plan(k, v, width, width_v, 8, False, False, options, stages, True)
-    while plan.shared_bytes > room:
+    while plan.shared_bytes > room and plan.warps > 1:
         plan = replace(plan, warps=plan.warps // 2)
     return plan
 

@@ -43,6 +43,7 @@ FEW_USES, LONG_ROWS = 64, 1024  # uses of experts; columns from which one launch
 # For codes with scales: uses of an expert on average; uses in all; columns from which these do not count.
 FEW_CODES, FEW_IDS, LONG_CODES = 4, 256, 4096
 SHORT = "cuda:gemv", "cuda:mma_bf16", "cuda:warp_specialized"  # rungs that are timed, from 8.0 on
+SHORT_ON_HOPPER = "cuda:gemv_int16", *SHORT
 LIBRARY, MOST_ROWS = ("cuda:dequant", "cuda:dequant_cublas", "cuda:dequant_bf16"), 4096
 ESTIMATED = "estimated from its shape"
 TABLE = Path(__file__).parents[1] / "choice.json"
@@ -93,8 +94,9 @@ def is_measured(problem: Linear) -> bool:
 def shortlist(problem: Linear) -> tuple[str, ...]:
     """The rungs that could be fastest for a product of blocks, in the order in which they come untimed."""
     able = {r.name for r in rungs(problem.op, problem.device) if r.refuses(problem) is None}
-    order = dict.fromkeys((*_linear_order(problem).kernels, *SHORT))
-    return tuple(name for name in order if name in able and name in SHORT)
+    short = SHORT_ON_HOPPER if _on_hopper(problem) else SHORT
+    order = dict.fromkeys((*_linear_order(problem).kernels, *short))
+    return tuple(name for name in order if name in able and name in short)
 
 
 def candidates(problem: Linear) -> tuple[str, ...]:

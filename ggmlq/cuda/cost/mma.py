@@ -22,6 +22,7 @@ from .stage import at_one_time
 HOPPER, HOPPER_RATE = (9, 0), 2800  # operations a clock that mma.sync reaches there, of wgmma's 4096
 CLOCK = 1.5  # GHz, where a card's is not known
 MOST_SPLITS, SHORTEST = 16, 4  # parts of K, and steps of a part
+MOST_TILES = 65535  # tiles of activations: blocks along the second axis of a grid
 L2_BYTES = 32  # that a multiprocessor gets of the L2 in a clock
 EDGE = 400  # clocks of a step in which a lone block's warps wait: barrier, loads, first products
 ENDS = 3000  # clocks to fill the ring, and to write a tile
@@ -59,7 +60,8 @@ def tiles_of(layout: PackedLayout, kind: str) -> tuple[MmaTile, ...]:
 @lru_cache(1 << 10)
 def best_split(card: Card, layout: PackedLayout, kind: str, m: int, n: int, steps: int) -> MmaSplit:
     """The tile and the split with the shortest estimate."""
-    choices = [MmaSplit(tile, splits) for tile in tiles_of(layout, kind) for splits in _splits(steps)]
+    tiles = [tile for tile in tiles_of(layout, kind) if -(-m // tile.columns) <= MOST_TILES]
+    choices = [MmaSplit(tile, splits) for tile in tiles for splits in _splits(steps)]
     return min(choices, key=lambda split: split_us(card, layout, split, m, n, steps))
 
 

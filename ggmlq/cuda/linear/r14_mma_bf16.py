@@ -1,7 +1,7 @@
 """Many rows: tiles of activations that all warps of a block share, and a ring that four warps fill.
 
 Changed from gemv: its warps read all activations again for each two fragment rows. Here four warps make
-128 rows of outputs from one tile of up to 64 rows of activations, which all warps read in the same
+128 rows of outputs from one tile of up to 128 rows of activations, which all warps read in the same
 stages of shared memory (rings/ring.py), with one barrier a step. Activations of 16 bits are read as they lie,
 and multiplied as what they are: codes are exact in float16 and in bfloat16. Where there are few tiles the
 columns are split among blocks too, and a second, small kernel adds the partial sums in a fixed order
@@ -141,8 +141,9 @@ def launch(
         return
     w, (m, n), k = packed_weights(q), out.shape, q.shape[1]
     rows, kind = readable_rows(x)
-    if kind not in NARROW:
-        rows, kind = narrowed(rows, "bfloat16"), "bfloat16"
+    if kind not in NARROW:  # halves that do not lie as the kernel reads them stay halves
+        kind = "float16" if x.dtype.char == "e" else "bfloat16"
+        rows = narrowed(rows, kind)
     steps = w.fragments.shape[1]
     tile, splits = split or best_split(device.card_of(device.current()), w.layout, kind, m, n, steps)
     grid, make = (-(-n // TILE_ROWS), -(-m // tile.columns), splits), kernel(w.layout, tile, kind)

@@ -3,8 +3,8 @@
 Changed from gemv, whose integer units are its limit with one row: they make floats of codes, two at a time.
 Bytes take half as many of these instructions, and ``mma`` of bytes takes twice the columns. Activations
 become two digits of a byte each, in columns of ``mma`` that are free (gemv/digits.py). An activation is off
-by at most 2**-14 of the largest of its 32. With two rows an operand has columns for two units alone: that is
-no faster than gemv.
+by at most 2**-14 of the largest of its 32, or 2**-127. With two rows an operand has columns for two units
+alone: that is no faster than gemv.
 
 Limited by memory, and by what each block does before its first stage and after its last.
 """
