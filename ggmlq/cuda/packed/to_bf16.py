@@ -1,8 +1,8 @@
 """Packed weights as a matrix of bfloat16, for cuBLAS: the same bits as decoding the file's bytes, sooner.
 
-A warp takes a fragment at a time and has its codes and scales with a few wide loads, where decoding blocks
-of a K type looks single bytes up. Product and difference are rounded one after the other, as ``dequantize``
-rounds them.
+A warp takes two fragments, side by side, and has their codes and scales with a few wide loads, where
+decoding blocks of a K type looks single bytes up. Product and difference are rounded one after the other, as
+``dequantize`` rounds them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from ...arrays.array import QuantArray
 from ...formats import BlockFormat
-from ..intrinsics import bf16x2, dependent_launch, ptx
+from ..intrinsics import bf16x2, codes8, dependent_launch, ptx
 from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import DTYPES, LEAST
@@ -24,14 +24,15 @@ from .layout import ROWS, STEP, PackedLayout, layout_of, layouts
 from .pack import PackedWeights, packed_weights
 from .scales import scale_loader
 
-WARPS = 8
+WARPS, PAIR = 8, 2  # of a block; fragments of a warp, side by side in a row of fragments
 
 
-def storer(layout: PackedLayout) -> Any:
-    """The device function that stores four neighbours of a row: codes times a scale, less an offset."""
+def rounder(layout: PackedLayout) -> Any:
+    """The device function that makes two words of four neighbours of a row: codes times a scale, less an
+    offset.
+    """
     has_offset = layout.has_offset
-    mul, sub, narrowed = ptx.mul, ptx.sub, bf16x2.narrowed
-    float_of, store_pair = ptx.float_of, ptx.store_pair
+    mul, sub, narrowed, float_of = ptx.mul, ptx.sub, bf16x2.narrowed, ptx.float_of
 
     @inlined
     def value(bits: Any, scale: Any, offset: Any) -> Any:
@@ -39,25 +40,23 @@ def storer(layout: PackedLayout) -> Any:
         return sub(product, offset) if has_offset else product
 
     @inlined
-    def store(at: Any, first: Any, second: Any, scale: Any, offset: Any) -> None:
-        high = uint32(0xFFFF0000)
-        a = narrowed(value(first << uint32(16), scale, offset), value(first & high, scale, offset))
-        b = narrowed(value(second << uint32(16), scale, offset), value(second & high, scale, offset))
-        store_pair(at, float_of(a), float_of(b))
+    def pair(codes: Any, scale: Any, offset: Any) -> Any:
+        low, high = codes << uint32(16), codes & uint32(0xFFFF0000)
+        return float_of(narrowed(value(low, scale, offset), value(high, scale, offset)))
 
-    return store
+    return pair
 
 
 @family(lambda: ((layout,) for layout in layouts()))
 def decoder(layout: PackedLayout) -> Kernel:
-    """The kernel that decodes: block (fragment row, eight of its fragments)."""
-    fragment_bytes, chunks = layout.fragment_bytes, layout.fragment_bytes // 16
+    """The kernel that decodes: block (fragment row, eight pairs of its fragments)."""
+    fragment_bytes, chunks = layout.fragment_bytes, PAIR * layout.fragment_bytes // 16
     (words_count, values) = buffer_sizes(layout)
     load_words, load_scales, unpack_step = word_loader(layout), scale_loader(layout), step_unpacker(layout)
-    runs, scales, offsets, store = layout.runs, layout.scales, layout.runs * layout.has_offset, storer(layout)
+    runs, scales, offsets, pair = layout.runs, layout.scales, layout.runs * layout.has_offset, rounder(layout)
     base, copy16, commit, wait = ptx.shared_base, ptx.copy16, ptx.commit, ptx.wait_for_all_but(0)
     let_successor_start = dependent_launch.let_successor_start
-    wait_for_predecessor = dependent_launch.wait_for_predecessor
+    wait_for_predecessor, store_pair_if = dependent_launch.wait_for_predecessor, codes8.store_pair_if
 
     def decode(
         fragments: Any,  # uint8 [fragment rows, steps, fragment]
@@ -65,13 +64,15 @@ def decoder(layout: PackedLayout) -> Kernel:
         rows: Any, columns: Any, steps: Any,
     ) -> None:  # fmt: skip
         (warp, lane), fragment_row = warp_and_lane(), uint32(cuda.blockIdx.x)
-        step, warp_at = uint32(cuda.blockIdx.y) * uint32(WARPS) + warp, base() + warp * uint32(fragment_bytes)
+        step = uint32((uint32(cuda.blockIdx.y) * uint32(WARPS) + warp) * uint32(PAIR))
+        warp_at = uint32(base() + warp * uint32(PAIR * fragment_bytes))
         let_successor_start()
-        source = address(fragments, fragment_row, steps, step, fragment_bytes)
-        for first in range(0, chunks, 32):
-            c = lane + uint32(first)
-            if step < steps and c < uint32(chunks):
-                copy16(warp_at + c * uint32(16), source + uint64(c * uint32(16)))
+        if step < steps:
+            source = address(fragments, fragment_row, steps, step, fragment_bytes)
+            for first in range(0, chunks, 32):
+                c = lane + uint32(first)
+                if c < uint32(chunks):
+                    copy16(warp_at + c * uint32(16), source + uint64(c * uint32(16)))
         commit()
         wait()
         cuda.syncwarp()
@@ -80,23 +81,28 @@ def decoder(layout: PackedLayout) -> Kernel:
             g, t = g_and_t(lane)
             words, codes = cuda.local.array(words_count, uint32), cuda.local.array(4, uint32)
             f = cuda.local.array(values, float32)
-            load_words(warp_at, lane, words)
-            load_scales(warp_at, lane, f)
-            opaque = opaque_zero(steps)
-            for s in range(4):
-                unpack_step(words, s, codes, opaque)
-                column, run = step * uint32(STEP) + uint32(16 * s) + t * uint32(4), s * runs // 4
-                for side in range(2):
-                    row = fragment_row * uint32(ROWS) + g + uint32(8 * side)
-                    if row < rows and column < columns:
-                        at = address(out, row, columns, column, 2)
-                        i = side * scales + run
-                        store(at, codes[side], codes[2 + side], f[i], f[i + offsets])
+            opaque, row = opaque_zero(steps), uint32(fragment_row * uint32(ROWS) + g)
+            column = uint32(step * uint32(STEP) + t * uint32(4))
+            upper = address(out, row, columns, column, 2)
+            lower = upper + uint64(columns) * uint64(2 * ROWS // 2)
+            has_upper, has_lower = row < rows, uint32(row + uint32(ROWS // 2)) < rows
+            for part in range(PAIR):
+                load_words(warp_at + uint32(part * fragment_bytes), lane, words)
+                load_scales(warp_at + uint32(part * fragment_bytes), lane, f)
+                for s in range(4):
+                    unpack_step(words, s, codes, opaque)
+                    i, at = s * runs // 4, uint64(2 * STEP * part + 32 * s)
+                    inside = uint32(column + uint32(STEP * part + 16 * s)) < columns
+                    a, b = pair(codes[0], f[i], f[i + offsets]), pair(codes[2], f[i], f[i + offsets])
+                    store_pair_if(upper + at, a, b, uint32(inside & has_upper))
+                    i += scales
+                    a, b = pair(codes[1], f[i], f[i + offsets]), pair(codes[3], f[i], f[i + offsets])
+                    store_pair_if(lower + at, a, b, uint32(inside & has_lower))
 
     parameters = (uint64, uint64, uint32, uint32, uint32)
     sizes: dict[str, Any] = {
         "threads": 32 * WARPS,
-        "shared": WARPS * fragment_bytes,
+        "shared": WARPS * PAIR * fragment_bytes,
         "least": LEAST["bfloat16"],
     }
     return Kernel(f"packed weights of {layout.name} to bfloat16", decode, *parameters, early=True, **sizes)
@@ -123,5 +129,5 @@ def decode_packed(w: PackedWeights, first: int, out: Any) -> None:
     """Decode rows of weights from ``first`` on, a multiple of 16, to bfloat16 [rows, K]."""
     rows, columns = out.shape
     fragments, steps = w.fragments[first // ROWS :], w.fragments.shape[1]
-    grid = (-(-rows // ROWS), -(-steps // WARPS))
+    grid = (-(-rows // ROWS), -(-steps // (PAIR * WARPS)))
     decoder(w.layout)(grid, (32 * WARPS,), fragments, out, rows, columns, steps)
