@@ -38,7 +38,7 @@ FASTEST = {
 def test_hopper_is_estimated():
     for name in ("q4_0", "q6_K", "iq1_s"):
         rung, why = explain(problem(name))
-        assert (rung.name, why) == ("cuda:gemv", "estimated from its shape")
+        assert (rung.name, why) == ("cuda:gemv_int16", "estimated from its shape")
         for m, n, k in ((200, 5120, 13824), (777, 3584, 14336), (4096, 4096, 4096), (64, 151936, 4096)):
             assert choose(problem(name, m, n, k)).name == "cuda:warp_specialized"
             order = choice.preference(problem(name, m, n, k)).kernels

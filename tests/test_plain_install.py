@@ -108,7 +108,7 @@ from ggmlq.cuda.machine import served
 def first(name):
     family = FAMILIES[f"ggmlq.cuda.linear.{name}.kernel"]
     return family.make(*family.cases[0])
-kernel = first("r13_gemv")
+kernel = first("r16_warp_specialized")
 print(served.code_of(kernel.origin, (9, 0), True)[:4] == b"\\x7fELF", "numba" in sys.modules)
 try:
     first("r3_vectorized").cubin((9, 0))

@@ -136,8 +136,8 @@ class Listed(Rung):
     taken      the ranges of rows of activations, up to 4096, at which ``auto`` takes it on the card; of all
                formats if the list is of none. Empty: it is there to be read, or for a call that names it
     packed     True if its code for these rows comes with the package, so that nothing is compiled; None where
-               that is not known
-    estimate   microseconds for the shape and rows of the list, estimated or measured; None where unknown
+               that is not known, or where it takes no such rows
+    estimate   microseconds for the shape and rows of the list, estimated or measured; None as above
     floor      microseconds that no such kernel can go below, by the data sheet of the card
     """
 
