@@ -162,18 +162,22 @@ class Child:
 
 def _end(process: subprocess.Popen[bytes], owner: int) -> None:
     """End a process, once. Its pipes are closed last: where they are, all is done."""
+    try:
+        _kill_and_wait(process, owner)
+    except BaseException:  # an interrupt: a finalizer loses it, and nobody would end the process any more
+        _kill_and_wait(process, owner)
+        _close(process)
+        raise
+    _close(process)
+
+
+def _kill_and_wait(process: subprocess.Popen[bytes], owner: int) -> None:
     assert process.stdin is not None
     if owner != os.getpid():
         process.returncode = 0  # of a process that is not ours to wait for
     elif not process.stdin.closed:
         _kill(process)
-        try:
-            _wait(process, LINGER)
-        except BaseException:  # an interrupt: a finalizer loses it, and nobody would wait any more
-            _wait(process, LINGER)
-            _close(process)
-            raise
-    _close(process)
+        _wait(process, LINGER)
 
 
 def _close(process: subprocess.Popen[bytes]) -> None:
