@@ -40,7 +40,8 @@ class LoRA(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The product with the blocks, and the branch."""
         y: torch.Tensor = self.base(x)
-        branch = torch.nn.functional.linear(self.dropout(x).to(self.a.dtype), self.a)
+        dropped = self.dropout(x) if self.dropout.p else x  # torch copies x for a share of none, too
+        branch = torch.nn.functional.linear(dropped.to(self.a.dtype), self.a)
         branch = branch * (self.alpha / self.rank)  # of few numbers, where all results would be many
         return y + torch.nn.functional.linear(branch, self.b).to(y.dtype)
 
