@@ -90,6 +90,10 @@ def test_a_layer_leaves_out_the_dispatcher_only_where_it_has_nothing_to_do(fresh
     assert any(event.name == "ggmlq::linear" for event in profile.events())
     layer.weight.data = layer.weight.data.clone()
     assert at_once(lambda: layer(x))[1] == [False]
+    biased, bias = gt.Linear(quantized(fresh, N, K), floats(fresh, N)), torch.nn.Identity()
+    want = biased(x).detach()
+    torch.nn.utils.parametrize.register_parametrization(biased, "bias", bias)  # a property of another class
+    assert torch.equal(biased(x), want)
     monkeypatch.setattr(products, "in_a_mode", lambda: True)
     assert at_once(lambda: layer(x))[1] == [False]
 

@@ -174,6 +174,7 @@ def test_fully_sharded(fresh):
     code = """if True:
         import os, numpy as np, torch, ggmlq as gq, ggmlq.torch as gt
         from torch.distributed import fsdp
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
         from torch.distributed.device_mesh import init_device_mesh
         store = torch.distributed.HashStore()
         torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
@@ -184,9 +185,18 @@ def test_fully_sharded(fresh):
         same = [torch.equal(model(x), want) for _ in range(3)]
         model(x).sum().backward()
         print(all(same), type(model[0].weight).__name__, model[0].bias.grad is not None)
+        tiny, mesh = torch.nn.Sequential(gt.Linear(q), torch.nn.ReLU()), init_device_mesh("cpu", (1,))
+        fsdp.fully_shard(tiny[0], mesh=mesh)
+        fsdp.fully_shard(tiny, mesh=mesh)
+        for seed in range(8):  # gathered into memory that torch may have had before
+            other = gq.quantize(np.random.default_rng(seed).standard_normal((8, 256), np.float32), "q4_K")
+            whole = torch.from_numpy(other.raw.copy())
+            options = StateDictOptions(full_state_dict=True)
+            set_model_state_dict(tiny, {"0.weight": whole}, options=options)
+            print(torch.equal(tiny(x), gt.Linear(other)(x).relu()))
         torch.distributed.destroy_process_group()
     """
     run = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False
     )
-    assert run.stdout.split() == ["True", "DTensor", "True"], run.stderr[-2000:]
+    assert run.stdout.split() == ["True", "DTensor", "True", *["True"] * 8], run.stderr[-2000:]

@@ -14,7 +14,7 @@ import torch
 
 import ggmlq as gq
 
-from .blocks import file_bytes
+from .blocks import file_bytes, forget
 from .checks import PREPARED, format_of, packs, strips_size
 from .products import linear_at_once
 
@@ -102,6 +102,15 @@ class Packed(torch.nn.Module):
         if isinstance(w, torch.Tensor) and w.shape != self.weight.shape:
             state[f"{prefix}weight"] = self._like_weight(w)
         super()._load_from_state_dict(state, prefix, *rest)  # type: ignore[no-untyped-call]
+        self.loaded = True
+
+    def _meet_loaded(self) -> None:
+        """Drop what kernels prepared of blocks that others were loaded in place of.
+
+        torch counts a write to a parameter, but FSDP gathers into memory whose writes it hides.
+        """
+        if self.__dict__.pop("loaded", False):
+            forget(self.weight)
 
     def _like_weight(self, w: torch.Tensor) -> torch.Tensor:
         """Bytes in the order that the weights have, if they are of this array; else as they are."""
@@ -189,8 +198,10 @@ class Linear(Packed, torch.nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The product with the blocks."""
-        if not torch.compiler.is_compiling() and (y := self._at_once(x)) is not None:
-            return y
+        if not torch.compiler.is_compiling():
+            self._meet_loaded()
+            if (y := self._at_once(x)) is not None:
+                return y
         if self.scale is None:
             y = torch.ops.ggmlq.linear(x, self.weight, self.blocks_type, self.out_features, self.bias)
             return y  # type: ignore[no-any-return]
@@ -208,8 +219,8 @@ class Linear(Packed, torch.nn.Linear):
         w, bias = parameters.get("weight"), parameters.get("bias")
         if w is None or self._buffers.get("scale") is not None:
             return None
-        if bias is None and self.__dict__.get("bias") is not None:  # as where parameters are parts of others
-            return None
+        if bias is None and "bias" not in parameters and self.__dict__.get("bias", self) is not None:
+            return None  # it is made of other parameters
         type = self.ggml_type | PREPARED if w.dim() == 1 else self.ggml_type
         return linear_at_once(x, w, type, self.out_features, bias)
 
