@@ -1,10 +1,11 @@
 """torch on a GPU: a block of Flux's size, a step of LoRA, products of many rows.
 
     python bench/bench_torch.py [--parts block,lora,rows] [--formats q4_0,q8_0,q4_K] [--seconds 100]
-                                [--json FILE]
+                                [--peers all|transformers,diffusers,bitsandbytes,Humming] [--json FILE]
 
 All is bfloat16, beside torch's own layers. Blocks and products are replayed as CUDA graphs, in turns, with
-medians; those of products have weights that were not read just before. A step of LoRA is eager.
+medians; those of products have weights that were not read just before. A step of LoRA is eager, and so are
+blocks of other programs' layers (torch_peers.py).
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch_peers
 from torch.nn import functional
 
-import ggmlq as gq
 import ggmlq.torch as gt
 from ggmlq.testing.machine import commit, machine
 
-BF16, GPU = torch.bfloat16, "cuda"
+BF16, GPU = torch_peers.BF16, torch_peers.GPU
 SHAPES = (
     (3072, 3072), (9216, 3072), (12288, 3072), (3072, 12288), (3072, 15360), (4096, 4096), (4096, 14336),
     (14336, 4096),
@@ -41,11 +42,15 @@ def main() -> None:
     parser.add_argument("--parts", default="block,lora,rows", help="in this order, while there is time")
     parser.add_argument("--formats", default="q4_0,q8_0,q4_K", help="of the weights")
     parser.add_argument("--seconds", type=float, default=100, help="after which no further figure is begun")
+    parser.add_argument("--peers", default="", help="other programs' layers in a block, of the first format")
     parser.add_argument("--json", type=Path, help="write the figures and what they were measured on")
     args = parser.parse_args()
     end, results = time.monotonic() + args.seconds, []
+    parts: dict[str, Callable[[list[str]], Any]] = {
+        "rows": rows, "block": partial(block, peers=torch_peers.peers(args.peers)), "lora": lora,
+    }  # fmt: skip
     for part in args.parts.split(","):
-        figures = iter(PARTS[part](args.formats.split(",")))
+        figures = iter(parts[part](args.formats.split(",")))
         while time.monotonic() < end and (result := next(figures, None)) is not None:
             results.append({"part": part, **result})
             print(part, *(f"{name} {value}" for name, value in result.items()), sep=", ", flush=True)
@@ -56,9 +61,7 @@ def main() -> None:
 
 def packed(name: str, n: int, k: int) -> gt.Linear:
     """A packed layer whose rows are 64 of random numbers, again and again."""
-    rows = gq.quantize(np.random.default_rng(n + k).standard_normal((64, k), np.float32) / k**0.5, name)
-    raw = np.resize(rows.raw, (n, rows.raw.shape[1]))
-    return gt.Linear(gq.QuantArray.from_bytes(raw.tobytes(), name, (n, k))).to(GPU)
+    return gt.Linear(torch_peers.blocks(name, n, k)).to(GPU)
 
 
 def dense(n: int, k: int) -> torch.nn.Linear:
@@ -151,7 +154,7 @@ def rows(formats: list[str]) -> Any:
                 yield {"format": name, "N": n, "K": k, "M": m, "of dense": share, **times}
 
 
-def block(formats: list[str]) -> Any:
+def block(formats: list[str], peers: dict[str, torch_peers.Peer]) -> Any:
     """The products of a block of Flux's size, 4608 tokens, 3072 wide."""
     width, x = 3072, torch.randn(4608, 3072, device=GPU, dtype=BF16)
     shapes = (3 * width, width), (width, width), (4 * width, width), (width, 4 * width)
@@ -175,6 +178,9 @@ def block(formats: list[str]) -> Any:
                 "of dense": share,
                 "us eager": eager(each),
             }
+        for name, peer in peers.items():
+            others = [peer(formats[0], *shape) for shape in shapes]
+            yield {"layers": name, "us eager": eager(partial(work, *others), 5)}
 
 
 class Branch(torch.nn.Module):
@@ -220,9 +226,6 @@ def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tens
     optimizer.zero_grad()
     (model(x).float() * 1e-3).square().mean().backward()
     optimizer.step()
-
-
-PARTS: dict[str, Callable[[list[str]], Any]] = {"rows": rows, "block": block, "lora": lora}
 
 
 if __name__ == "__main__":

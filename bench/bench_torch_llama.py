@@ -1,11 +1,12 @@
 """torch on a GPU: a token of a Llama of 8B's shapes, packed, dense, and unpacked in each call.
 
-    python bench/bench_torch_llama.py [--layers 4] [--seconds 60] [--json FILE]
+    python bench/bench_torch_llama.py [--layers 8] [--seconds 60] [--peers all] [--json FILE]
 
 Weights are q4_K and q6_K as in a file of q4_K_M, activations bfloat16, the cache has 512 positions. The rest
 of a layer is plain torch. Eager calls; a CUDA graph that was recorded by hand; torch.compile(fullgraph=True,
 mode="reduce-overhead"). Microseconds a layer, without the head. "joined": q and k, and gate and up, are one
-layer each. "unpacked in each call" is a lower bound of hosts that do so: our kernel decodes.
+layer each. "unpacked in each call" is a lower bound of hosts that do so: our kernel decodes. Other programs'
+layers (torch_peers.py) are called in eager code alone.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch_peers
 from bench_torch import BF16, GPU, Unpacked, dense, eager, graph, packed, turns
 from torch.nn import functional
 
@@ -116,7 +118,8 @@ def compiled(model: torch.nn.Module) -> Callable[..., Any]:
 def main() -> None:
     """Measure all models, and print a line for each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--layers", type=int, default=8, help="so many that the host is ahead of the GPU")
+    parser.add_argument("--peers", default="", help="all, or names of other programs, with commas")
     parser.add_argument("--seconds", type=float, default=60, help="after which no further model is begun")
     parser.add_argument("--json", type=Path, help="write the figures and what they were measured on")
     args = parser.parse_args()
@@ -125,7 +128,7 @@ def main() -> None:
     operands = torch.randn(1, WIDTH, device=GPU, dtype=BF16), torch.tensor([POSITIONS - 1], device=GPU)
     operands += angles.cos().to(BF16), angles.sin().to(BF16)
     with torch.no_grad():
-        for name, (make, joined) in MODELS.items():
+        for name, (make, joined) in {**MODELS, **others(args.peers)}.items():
             results.append(figures(name, Model(make, joined, args.layers), operands, args.layers))
             print(*(f"{key} {value}" for key, value in results[-1].items()), sep=", ", flush=True)
             torch.compiler.reset()
@@ -137,11 +140,22 @@ def main() -> None:
         args.json.write_text(json.dumps({**where, "results": results}, indent=1) + "\n")
 
 
+def others(names: str) -> dict[str, tuple[Make, bool]]:
+    """Models of other programs' layers."""
+
+    def make(peer: torch_peers.Peer, name: str, n: int, k: int) -> torch.nn.Module:
+        return peer(KINDS.get(name, "q4_K"), n, k)
+
+    return {name: (partial(make, peer), False) for name, peer in torch_peers.peers(names).items()}
+
+
 def figures(name: str, model: Model, operands: Any, layers: int) -> dict[str, Any]:
     """Microseconds a layer of one model."""
     work = partial(model, *operands)
-    result = {"model": name, "eager": eager(work), "graph by hand": turns({name: graph([work]).replay})[name]}
-    if "unpacked" not in name:
+    result: dict[str, Any] = {"model": name, "eager": eager(work)}
+    if name in MODELS:
+        result["graph by hand"] = turns({name: graph([work]).replay})[name]
+    if name in MODELS and "unpacked" not in name:
         step = compiled(model)
         for _ in range(3):
             step(*operands)
