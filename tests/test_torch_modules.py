@@ -226,8 +226,18 @@ def test_which_layers_are_taken(fresh):
         gt.quantize_(Tiny().to("meta"), "q8_0")
     with pytest.raises(errors.UnsupportedError, match="single layer"):
         gt.quantize_(torch.nn.Linear(K, N), "q8_0")
-    with pytest.raises(errors.DTypeError, match="function of a name"):
-        gt.quantize_(Tiny(), "q8_0", include=[3])
+    for pattern in ([3], 3):
+        with pytest.raises(errors.DTypeError, match="function of a name"):
+            gt.quantize_(Tiny(), "q8_0", include=pattern)
+    for call in (lambda: gt.quantize_("tiny", "q8_0"), lambda: gt.load_(None, "x"), lambda: gt.lora_([])):
+        with pytest.raises(errors.DTypeError, match=r"it is a torch\.nn\.Module"):
+            call()
+    with pytest.raises(errors.DTypeError, match="names are a mapping"):
+        gt.load_(Tiny(), "tiny.gguf", names=["up"])
+    with pytest.raises(errors.DTypeError, match="base is Linear"):
+        gt.LoRA(torch.nn.Linear(K, N))
+    with pytest.raises(errors.UnsupportedError, match="no packed Linear"):
+        gt.lora_(Tiny())
 
 
 def test_layers_that_cannot_be(fresh):

@@ -10,7 +10,7 @@ import torch
 import ggmlq as gq
 
 from .modules import Linear
-from .names import Patterns, matches
+from .names import Patterns, check_model, matches
 
 
 class LoRA(torch.nn.Module):
@@ -25,6 +25,11 @@ class LoRA(torch.nn.Module):
         dtype: torch.dtype = torch.float32,
     ) -> None:  # fmt: skip
         super().__init__()
+        if not isinstance(base, Linear):
+            raise gq.errors.DTypeError(
+                f"LoRA(base): base is {base!r:.80}; it is a packed layer, ggmlq.torch.Linear; make one "
+                "with ggmlq.torch.quantize_"
+            )
         if rank < 1:
             raise gq.errors.ShapeError(
                 f"LoRA(base, rank={rank}): a branch has a rank of 1 or more; pass rank=8"
@@ -63,7 +68,13 @@ def lora_(
             "lora_(model): the model is a single layer, which cannot be replaced in itself; make one with "
             "ggmlq.torch.LoRA(layer, rank)"
         )
+    check_model("lora_(model)", model)
     names = [name for name, part in _packed(model) if matches(name, include, exclude)]
+    if not any(isinstance(part, Linear) for part in model.modules()):
+        raise gq.errors.UnsupportedError(
+            "lora_(model): the model has no packed Linear, so nothing of it would be trained; quantize it "
+            "first, ggmlq.torch.quantize_"
+        )
     bases: list[Any] = [model.get_submodule(name) for name in names]
     branches = [LoRA(base, rank, alpha, dropout, dtype) for base in bases]
     for parameter in model.parameters():

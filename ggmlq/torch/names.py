@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
 
 import ggmlq as gq
 
@@ -18,10 +21,19 @@ def matches(name: str, include: Patterns, exclude: Patterns) -> bool:
 def _picks(patterns: Patterns, name: str) -> bool:
     if callable(patterns):
         return bool(patterns(name))
-    several = [patterns] if isinstance(patterns, str) else list(patterns or ())
+    single = isinstance(patterns, str) or not isinstance(patterns, Iterable)
+    several: list[Any] = [patterns] if single else list(patterns)  # type: ignore[arg-type]
     if not all(isinstance(pattern, str) for pattern in several):
         raise gq.errors.DTypeError(
             f"patterns {several!r:.100}: they are str with *, ? and […], as in file names, or a function of "
             'a name; pass "*.mlp.*" or ["*.q_proj", "*.v_proj"]'
         )
     return any(fnmatchcase(name, pattern) for pattern in several)
+
+
+def check_model(request: str, model: Any) -> None:
+    """Refuse what is no module of torch."""
+    if not isinstance(model, torch.nn.Module):
+        raise gq.errors.DTypeError(
+            f"{request}: the model is {model!r:.80}; it is a torch.nn.Module; pass the module itself"
+        )

@@ -17,7 +17,7 @@ import ggmlq as gq
 from ..base.progress import Progress
 from .blocks import file_bytes
 from .modules import Embedding, Experts, Linear, Packed
-from .names import Patterns, matches
+from .names import Patterns, check_model, matches
 
 Names = Mapping[str, str] | Callable[[str], str | None] | None
 
@@ -59,6 +59,7 @@ def quantize_(
     Replaced
         ``taken`` and ``left``, which also says why: rows that are no whole blocks, names that were excluded.
     """
+    check_model(f"quantize_(model, {type!r:.40})", model)
     fmt, result = gq.formats[type], Replaced()
     layers = {name: _bytes_of(part) for name, part in model.named_modules() if _is_floats(part)}
     _check_imatrix(model, fmt, layers, imatrix)
@@ -208,6 +209,12 @@ def load_(
     Replaced
         ``taken``: parameters with their types; ``left``: tensors without a parameter, parameters without one.
     """
+    check_model("load_(model, file)", model)
+    if not (names is None or callable(names) or isinstance(names, Mapping)):
+        raise gq.errors.DTypeError(
+            f"load_(model, file, names={names!r:.80}): names are a mapping of the file's names to those of "
+            'parameters, or a function; pass {"blk.0.ffn_up.weight": "layers.0.up.weight"}'
+        )
     opened = file if hasattr(file, "metadata") else gq.open(file)
     result, bar = Replaced(), Progress(sum(opened[name].nbytes for name in opened), "loading", show=progress)
     ties = _ties(model)
