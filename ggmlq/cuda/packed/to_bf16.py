@@ -2,16 +2,17 @@
 
 A warp takes two fragments, side by side, and has their codes and scales with a few wide loads, where
 decoding blocks of a K type looks single bytes up. Product and difference are rounded one after the other, as
-``dequantize`` rounds them.
+``dequantize`` rounds them. Values go through shared memory, from where whole lines of 128 bytes are written.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from ...arrays.array import QuantArray
 from ...formats import BlockFormat
-from ..intrinsics import bf16x2, codes8, dependent_launch, ptx
+from ..intrinsics import bf16x2, dependent_launch, halves, ptx
 from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import DTYPES, LEAST
@@ -25,6 +26,7 @@ from .pack import PackedWeights, packed_weights
 from .scales import scale_loader
 
 WARPS, PAIR = 8, 2  # of a block; fragments of a warp, side by side in a row of fragments
+LINE = 2 * STEP + 32  # bytes between rows of values in shared memory, by which no two lanes meet in a bank
 
 
 def rounder(layout: PackedLayout) -> Any:
@@ -47,6 +49,27 @@ def rounder(layout: PackedLayout) -> Any:
     return pair
 
 
+@cache
+def line_storer() -> Any:
+    """The device function that writes a warp's values from shared memory to their rows, 16 bytes a lane."""
+    take16, store16 = ptx.take16, ptx.store16
+
+    @inlined
+    def store_lines(
+        values_at: Any, out: Any, first_row: Any, first_column: Any, rows: Any, columns: Any, lane: Any
+    ) -> None:
+        side, part = uint32(lane >> uint32(3)), uint32(lane & uint32(7))
+        column = uint32(first_column + part * uint32(8))
+        for four in range(0, ROWS, 4):
+            row = uint32(side + uint32(four))
+            a, b, c, d = take16(values_at + row * uint32(LINE) + part * uint32(16))
+            row = uint32(row + first_row)
+            if row < rows and column < columns:
+                store16(address(out, row, columns, column, 2), uint32(a), uint32(b), uint32(c), uint32(d))
+
+    return store_lines
+
+
 @family(lambda: ((layout,) for layout in layouts()))
 def decoder(layout: PackedLayout) -> Kernel:
     """The kernel that decodes: block (fragment row, eight pairs of its fragments)."""
@@ -56,7 +79,8 @@ def decoder(layout: PackedLayout) -> Kernel:
     runs, scales, offsets, pair = layout.runs, layout.scales, layout.runs * layout.has_offset, rounder(layout)
     base, copy16, commit, wait = ptx.shared_base, ptx.copy16, ptx.commit, ptx.wait_for_all_but(0)
     let_successor_start = dependent_launch.let_successor_start
-    wait_for_predecessor, store_pair_if = dependent_launch.wait_for_predecessor, codes8.store_pair_if
+    wait_for_predecessor, put_pair = dependent_launch.wait_for_predecessor, halves.put_pair
+    store_lines = line_storer()
 
     def decode(
         fragments: Any,  # uint8 [fragment rows, steps, fragment]
@@ -81,28 +105,28 @@ def decoder(layout: PackedLayout) -> Kernel:
             g, t = g_and_t(lane)
             words, codes = cuda.local.array(words_count, uint32), cuda.local.array(4, uint32)
             f = cuda.local.array(values, float32)
-            opaque, row = opaque_zero(steps), uint32(fragment_row * uint32(ROWS) + g)
-            column = uint32(step * uint32(STEP) + t * uint32(4))
-            upper = address(out, row, columns, column, 2)
-            lower = upper + uint64(columns) * uint64(2 * ROWS // 2)
-            has_upper, has_lower = row < rows, uint32(row + uint32(ROWS // 2)) < rows
+            opaque, row = opaque_zero(steps), uint32(fragment_row * uint32(ROWS))
+            values_at = base() + uint32(WARPS * PAIR * fragment_bytes) + warp * uint32(ROWS * LINE)
+            upper = uint32(values_at + g * uint32(LINE) + t * uint32(8))
             for part in range(PAIR):
                 load_words(warp_at + uint32(part * fragment_bytes), lane, words)
                 load_scales(warp_at + uint32(part * fragment_bytes), lane, f)
                 for s in range(4):
                     unpack_step(words, s, codes, opaque)
-                    i, at = s * runs // 4, uint64(2 * STEP * part + 32 * s)
-                    inside = uint32(column + uint32(STEP * part + 16 * s)) < columns
+                    i, at = s * runs // 4, uint32(upper + uint32(32 * s))
                     a, b = pair(codes[0], f[i], f[i + offsets]), pair(codes[2], f[i], f[i + offsets])
-                    store_pair_if(upper + at, a, b, uint32(inside & has_upper))
+                    put_pair(at, a, b)
                     i += scales
                     a, b = pair(codes[1], f[i], f[i + offsets]), pair(codes[3], f[i], f[i + offsets])
-                    store_pair_if(lower + at, a, b, uint32(inside & has_lower))
+                    put_pair(at + uint32(ROWS // 2 * LINE), a, b)
+                cuda.syncwarp()
+                store_lines(values_at, out, row, (step + uint32(part)) * uint32(STEP), rows, columns, lane)
+                cuda.syncwarp()
 
     parameters = (uint64, uint64, uint32, uint32, uint32)
     sizes: dict[str, Any] = {
         "threads": 32 * WARPS,
-        "shared": WARPS * PAIR * fragment_bytes,
+        "shared": WARPS * (PAIR * fragment_bytes + ROWS * LINE),
         "least": LEAST["bfloat16"],
     }
     return Kernel(f"packed weights of {layout.name} to bfloat16", decode, *parameters, early=True, **sizes)
