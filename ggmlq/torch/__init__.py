@@ -8,7 +8,7 @@ blocks.py      arrays for kernels over the memory of tensors
 modules.py     Linear, Embedding, Experts
 adapters.py    LoRA beside a packed layer
 replacing.py   quantize_ and load_: the layers of a model become packed ones
-names.py       patterns that pick layers
+names.py       patterns that pick layers, and names of parameters
 hosts/         programs that hold GGUF weights, switched on and off
 
 >>> import torch, ggmlq.torch

@@ -1,8 +1,8 @@
-"""Patterns that pick modules of a model by their names."""
+"""Names: patterns that pick modules of a model, and parameters for the tensors of a file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 import ggmlq as gq
 
 Patterns = str | Callable[[str], bool] | Iterable[str] | None
+Names = Mapping[str, str] | Callable[[str], str | None] | None  # of parameters, by names in a file
 
 
 def matches(name: str, include: Patterns, exclude: Patterns) -> bool:
@@ -36,4 +37,13 @@ def check_model(request: str, model: Any) -> None:
     if not isinstance(model, torch.nn.Module):
         raise gq.errors.DTypeError(
             f"{request}: the model is {model!r:.80}; it is a torch.nn.Module; pass the module itself"
+        )
+
+
+def check_names(names: Names) -> None:
+    """Refuse names that lead nowhere."""
+    if not (names is None or callable(names) or isinstance(names, Mapping)):
+        raise gq.errors.DTypeError(
+            f"load_(model, file, names={names!r:.80}): names are a mapping of the file's names to those of "
+            'parameters, or a function; pass {"blk.0.ffn_up.weight": "layers.0.up.weight"}'
         )

@@ -5,7 +5,7 @@ One tensor at a time: memory is never above what the packed model takes and one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +17,7 @@ import ggmlq as gq
 from ..base.progress import Progress
 from .blocks import file_bytes
 from .modules import Embedding, Experts, Linear, Packed
-from .names import Patterns, check_model, matches
-
-Names = Mapping[str, str] | Callable[[str], str | None] | None
+from .names import Names, Patterns, check_model, check_names, matches
 
 
 @dataclass
@@ -210,11 +208,7 @@ def load_(
         ``taken``: parameters with their types; ``left``: tensors without a parameter, parameters without one.
     """
     check_model("load_(model, file)", model)
-    if not (names is None or callable(names) or isinstance(names, Mapping)):
-        raise gq.errors.DTypeError(
-            f"load_(model, file, names={names!r:.80}): names are a mapping of the file's names to those of "
-            'parameters, or a function; pass {"blk.0.ffn_up.weight": "layers.0.up.weight"}'
-        )
+    check_names(names)
     opened = file if hasattr(file, "metadata") else gq.open(file)
     result, bar = Replaced(), Progress(sum(opened[name].nbytes for name in opened), "loading", show=progress)
     ties = _ties(model)
