@@ -71,8 +71,11 @@ def linear(
             if bias is not None and bias.shape != (n,):
                 checks.linear(x, w, type, n, bias, out_dtype)
             return _by_torch(x, plain(q), bias, dtype)
-        if dtype is x.dtype and is_decoded(x, q, bias):
-            return by_decoding(x, q, bias)
+        if dtype is x.dtype:
+            if is_decoded(x, q, bias):
+                return by_decoding(x, q, bias)
+            if (warm := of_layer(x, q, bias, x.shape)) is not None:
+                return warm  # type: ignore[no-any-return]
     y: torch.Tensor = gq.linear(x, q, bias=bias, dtype=dtype)
     return y
 
@@ -88,6 +91,16 @@ def _by_torch(
         x, w = x.to(kind), w.to(kind)
     y = torch.nn.functional.linear(x, w)
     return (y if bias is None else y + bias).to(dtype)
+
+
+def product(
+    x: torch.Tensor, w: torch.Tensor, type: int, n: int, bias: torch.Tensor | None = None
+) -> torch.Tensor:  # fmt: skip
+    """The operator ``linear``, without torch's dispatcher where that has nothing to do: what hosts call."""
+    if not torch.compiler.is_compiling() and (y := linear_at_once(x, w, type, n, bias)) is not None:
+        return y
+    y = torch.ops.ggmlq.linear(x, w, type, n, bias)
+    return y
 
 
 def linear_at_once(

@@ -15,6 +15,7 @@ import torch
 
 import ggmlq as gq
 
+from ..products import product
 from .switch import Change, Switch
 
 Branch = tuple[float, torch.Tensor, torch.Tensor]  # strength, up [N, rank], down [rank, K]
@@ -30,7 +31,7 @@ def forward(layer: Any, input: torch.Tensor) -> torch.Tensor:
         decoded: torch.Tensor = layer.__ggmlq_own_forward__(input)
         return decoded
     blocks = weight.to(input.device).as_subclass(torch.Tensor).reshape(shape[0], -1)
-    y: torch.Tensor = torch.ops.ggmlq.linear(input, blocks, int(type), shape[0])
+    y = product(input, blocks, int(type), shape[0])
     for strength, up, down in branches:
         y = y + (torch.nn.functional.linear(torch.nn.functional.linear(input, down), up) * strength).to(
             y.dtype

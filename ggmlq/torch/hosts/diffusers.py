@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..products import product
 from .switch import Change, Switch, module
 
 
@@ -20,8 +21,7 @@ def forward(layer: Any, inputs: torch.Tensor) -> torch.Tensor:
     type = int(weight.quant_type)
     blocks = weight.as_tensor() if hasattr(weight, "as_tensor") else weight
     x = inputs if layer.compute_dtype is None else inputs.to(layer.compute_dtype)
-    y: torch.Tensor = torch.ops.ggmlq.linear(x, blocks, type, layer.out_features, layer.bias)
-    return y
+    return product(x, blocks, type, layer.out_features, layer.bias)
 
 
 def dequantize_gguf_tensor(tensor: Any) -> Any:

@@ -15,6 +15,7 @@ import torch
 
 import ggmlq as gq
 
+from ..products import product
 from .switch import Change, Switch, module
 
 PACKAGE = "transformers.integrations.gguf"
@@ -22,8 +23,7 @@ PACKAGE = "transformers.integrations.gguf"
 
 def mul_mat_vec(weight: torch.Tensor, x: torch.Tensor, ggml_type: int, out_features: int) -> torch.Tensor:
     """Rows x [M, K] times rows of blocks [N, bytes], for any M; autograd knows the gradient of x."""
-    y: torch.Tensor = torch.ops.ggmlq.linear(x, weight, ggml_type, out_features)
-    return y
+    return product(x, weight, ggml_type, out_features)
 
 
 def mul_mat_id(

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
+from ..products import product
 from .switch import Change, Switch, module
 
 
@@ -22,8 +23,7 @@ def ggml_dequantize(
 
 def ggml_mul_mat(W: torch.Tensor, X: torch.Tensor, quant_type: int, row: int) -> torch.Tensor:
     """Rows X [M, K] times W [row, bytes] transposed, for any M."""
-    y: torch.Tensor = torch.ops.ggmlq.linear(X, W, int(quant_type), row)
-    return y
+    return product(X, W, int(quant_type), row)
 
 
 def ggml_moe_a8_vec(
