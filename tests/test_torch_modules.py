@@ -240,6 +240,7 @@ def test_which_layers_are_taken(fresh):
         gt.lora_(Tiny())
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's, of forward mode
 def test_layers_that_cannot_be(fresh):
     """Gradients of blocks, odd biases and branches, importance of no layer, rows that a call changes."""
     q = quantized(fresh, N, K)
@@ -248,6 +249,11 @@ def test_layers_that_cannot_be(fresh):
         layer.requires_grad_()
     assert not layer.requires_grad_(False).bias.requires_grad
     layer.bias.requires_grad_()
+    with pytest.raises(errors.DTypeError, match=r"blocks of q4_K are bytes; use \.to"):
+        layer.type(torch.float64)
+    forward_ad = torch.autograd.forward_ad
+    with forward_ad.dual_level(), pytest.raises(errors.UnsupportedError, match="x has a tangent"):
+        layer(forward_ad.make_dual(torch.ones(2, K), torch.ones(2, K)))
     with pytest.raises(errors.ShapeError, match=r"bias has shape \(2,\); q has 48 rows"):
         gt.Linear(q, torch.zeros(2))
     with pytest.raises(errors.DTypeError, match="it is a tensor"):

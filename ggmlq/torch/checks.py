@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 import ggmlq as gq
 
@@ -29,6 +30,15 @@ def check_activations(request: str, x: torch.Tensor, name: str = "x") -> None:
         )
     if not x.dim():
         raise gq.errors.ShapeError(f"{request}: {name} is a single number; it is [..., K]; pass {name}[None]")
+
+
+def check_tangent(request: str, x: torch.Tensor) -> None:
+    """Refuse a tangent of forward-mode differentiation, which torch would lose in an operator of ours."""
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:
+        raise gq.errors.UnsupportedError(
+            f"{request}: x has a tangent, and packed layers have gradients in backward alone; use "
+            "torch.autograd.grad, or decode the weights, layer.dequantize()"
+        )
 
 
 def check_dtype(request: str, dtype: torch.dtype) -> None:

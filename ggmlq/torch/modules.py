@@ -15,7 +15,7 @@ import torch
 import ggmlq as gq
 
 from .blocks import file_bytes, forget
-from .checks import PREPARED, format_of, packs, strips_size
+from .checks import PREPARED, check_tangent, format_of, packs, strips_size
 from .products import linear_at_once
 
 
@@ -104,13 +104,16 @@ class Packed(torch.nn.Module):
         super()._load_from_state_dict(state, prefix, *rest)  # type: ignore[no-untyped-call]
         self.loaded = True
 
-    def _meet_loaded(self) -> None:
-        """Drop what kernels prepared of blocks that others were loaded in place of.
+    def _before_a_call(self, x: torch.Tensor | None) -> None:
+        """Drop what kernels prepared of blocks in whose place others were loaded; refuse a tangent of x.
 
         torch counts a write to a parameter, but FSDP gathers into memory whose writes it hides.
         """
-        if self.__dict__.pop("loaded", False):
+        compiling = torch.compiler.is_compiling()
+        if not compiling and self.__dict__.pop("loaded", False):
             forget(self.weight)
+        if not compiling and x is not None:
+            check_tangent(f"{type(self).__name__}(x)", x)
 
     def _like_weight(self, w: torch.Tensor) -> torch.Tensor:
         """Bytes in the order that the weights have, if they are of this array; else as they are."""
@@ -133,7 +136,13 @@ class Packed(torch.nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """Move as any module, but the companion scale stays float32; strips are left behind on a GPU."""
         scale, w = self.scale, self.weight
-        if w.dim() == 1 and fn(w.new_empty(0)).device.type != "cuda":
+        moved = fn(w.new_empty(0))
+        if moved.dtype != torch.uint8:
+            raise gq.errors.DTypeError(
+                f"{type(self).__name__}.type({moved.dtype}): blocks of {self.format.name} are bytes; use "
+                ".to(dtype), which changes floats alone, or layer.dequantize(dtype)"
+            )
+        if w.dim() == 1 and moved.device.type != "cuda":
             w.data = file_bytes(w.data, self.blocks_type, self.blocks_shape)
         super()._apply(fn, recurse)
         self._order()
@@ -199,7 +208,7 @@ class Linear(Packed, torch.nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The product with the blocks."""
         if not torch.compiler.is_compiling():
-            self._meet_loaded()
+            self._before_a_call(x)
             if (y := self._at_once(x)) is not None:
                 return y
         if self.scale is None:
@@ -253,6 +262,7 @@ class Embedding(Packed):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """The rows ``ids``, [*ids.shape, K]."""
+        self._before_a_call(None)
         dtype: torch.dtype = self._like.dtype  # type: ignore[assignment, union-attr]
         w = file_bytes(self.weight, self.blocks_type, self.blocks_shape)  # of a layer that shares it: strips
         if self.scale is None:
@@ -285,11 +295,11 @@ class Experts(Packed):
         self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Results [T, U, N] for x [T, K] or [T, U, K] and ids [T, U]; with weights [T, U] sums [T, N]."""
+        self._before_a_call(x)
         dtype = _result_dtype(x)
         wide = dtype if weights is None and self.scale is None else torch.promote_types(dtype, torch.float32)
-        y: torch.Tensor = torch.ops.ggmlq.expert_linear(
-            x, self.weight, ids, self.blocks_type, self.out_features, wide
-        )
+        w, type = self.weight, self.blocks_type
+        y: torch.Tensor = torch.ops.ggmlq.expert_linear(x, w, ids, type, self.out_features, wide)
         if self.scale is not None:
             y = y * (self.scale[ids][..., None] if self.scale.dim() else self.scale)
         if weights is not None:

@@ -111,6 +111,8 @@ def linear_at_once(
     None where the dispatcher has something to do (a gradient, a trace, a mode, another class of tensor), and
     for weights that no call has met yet.
     """
+    if x.__class__ not in PLAIN:
+        return None
     on_gpu = x.is_cuda
     if not _is_eager(x, w, bias, "cuda" if on_gpu else "cpu"):
         return None
@@ -128,8 +130,8 @@ def linear_at_once(
 
 
 def _is_eager(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, device: str) -> bool:
-    """True if an operator on these tensors would do nothing but call its kernel."""
-    if x.__class__ not in PLAIN or w.__class__ not in PLAIN:
+    """True if an operator on these tensors would do nothing but call its kernel; x is a plain one."""
+    if w.__class__ not in PLAIN:
         return False
     if bias is not None and (bias.__class__ not in PLAIN or (bias.requires_grad and torch.is_grad_enabled())):
         return False
