@@ -1,6 +1,6 @@
-"""torch on a GPU: a block of Flux's size, a step of LoRA, products of many rows.
+"""torch on a GPU: a block of Flux's size, a step of LoRA, products of many rows, what a call costs the host.
 
-    python bench/bench_torch.py [--parts block,lora,rows] [--formats q4_0,q8_0,q4_K] [--seconds 100]
+    python bench/bench_torch.py [--parts block,lora,rows,calls] [--formats q4_0,q8_0,q4_K] [--seconds 100]
                                 [--peers all|transformers,diffusers,bitsandbytes,Humming] [--json FILE]
 
 All is bfloat16, beside torch's own layers. Blocks and products are replayed as CUDA graphs, in turns, with
@@ -48,6 +48,7 @@ def main() -> None:
     end, results = time.monotonic() + args.seconds, []
     parts: dict[str, Callable[[list[str]], Any]] = {
         "rows": rows, "block": partial(block, peers=torch_peers.peers(args.peers)), "lora": lora,
+        "calls": calls,
     }  # fmt: skip
     for part in args.parts.split(","):
         figures = iter(parts[part](args.formats.split(",")))
@@ -219,6 +220,40 @@ def lora(formats: list[str]) -> Any:
         }  # fmt: skip
         del model, optimizer, trained, pairs
         torch.cuda.empty_cache()
+
+
+def calls(formats: list[str]) -> Any:
+    """Microseconds that the host takes for a product of one row, without waiting for the GPU."""
+    size, nothing = 256, torch.library.Library("bench", "DEF")
+    nothing.define("nothing(Tensor x) -> Tensor")
+    nothing.impl("nothing", torch.empty_like, "CUDA")
+    x, own = torch.randn(1, size, device=GPU, dtype=BF16), dense(size, size)
+    works: dict[str, Callable[[], Any]] = {
+        "an operator that does nothing": partial(torch.ops.bench.nothing, x),
+        "an empty module": partial(torch.nn.Identity(), x),
+        "torch.nn.functional.linear": partial(functional.linear, x, own.weight),
+        "torch.nn.Linear": partial(own, x),
+    }
+    for name in formats:
+        layer = packed(name, size, size)
+        works[f"{name}, layer"] = partial(layer, x)
+        works[f"{name}, operator"] = partial(torch.ops.ggmlq.linear, x, layer.weight, layer.blocks_type, size)
+    with torch.no_grad():
+        for name, work in works.items():
+            yield {"call": name, "us": host_time(work)}
+
+
+def host_time(work: Callable[[], Any], count: int = 300) -> float:
+    """Microseconds of the host for a call, the fastest of some turns."""
+    best = float("inf")
+    for _ in range(12):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(count):
+            work()
+        best = min(best, time.perf_counter() - start)
+    torch.cuda.synchronize()
+    return round(best / count * 1e6, 2)
 
 
 def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> None:
