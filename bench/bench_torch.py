@@ -227,12 +227,12 @@ def calls(formats: list[str]) -> Any:
     size, nothing = 256, torch.library.Library("bench", "DEF")
     nothing.define("nothing(Tensor x) -> Tensor")
     nothing.impl("nothing", torch.empty_like, "CUDA")
-    x, own = torch.randn(1, size, device=GPU, dtype=BF16), dense(size, size)
+    x, plain = torch.randn(1, size, device=GPU, dtype=BF16), dense(size, size)
     works: dict[str, Callable[[], Any]] = {
         "an operator that does nothing": partial(torch.ops.bench.nothing, x),
         "an empty module": partial(torch.nn.Identity(), x),
-        "torch.nn.functional.linear": partial(functional.linear, x, own.weight),
-        "torch.nn.Linear": partial(own, x),
+        "torch.nn.functional.linear": partial(functional.linear, x, plain.weight),
+        "torch.nn.Linear": partial(plain, x),
     }
     for name in formats:
         layer = packed(name, size, size)

@@ -34,7 +34,7 @@ def check_activations(request: str, x: torch.Tensor, name: str = "x") -> None:
 
 def check_tangent(request: str, x: torch.Tensor) -> None:
     """Refuse a tangent of forward-mode differentiation, which torch would lose in an operator of ours."""
-    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:
+    if forward_ad.unpack_dual(x).tangent is not None:
         raise gq.errors.UnsupportedError(
             f"{request}: x has a tangent, and packed layers have gradients in backward alone; use "
             "torch.autograd.grad, or decode the weights, layer.dequantize()"

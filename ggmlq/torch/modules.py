@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.autograd import forward_ad
 
 import ggmlq as gq
 
@@ -105,14 +106,11 @@ class Packed(torch.nn.Module):
         self.loaded = True
 
     def _before_a_call(self, x: torch.Tensor | None) -> None:
-        """Drop what kernels prepared of blocks in whose place others were loaded; refuse a tangent of x.
-
-        torch counts a write to a parameter, but FSDP gathers into memory whose writes it hides.
-        """
-        compiling = torch.compiler.is_compiling()
-        if not compiling and self.__dict__.pop("loaded", False):
+        """Forget blocks in whose place others were loaded, for FSDP hides writes; refuse a tangent of x."""
+        if "loaded" in self.__dict__:
+            del self.loaded
             forget(self.weight)
-        if not compiling and x is not None:
+        if forward_ad._current_level >= 0 and x is not None:
             check_tangent(f"{type(self).__name__}(x)", x)
 
     def _like_weight(self, w: torch.Tensor) -> torch.Tensor:
@@ -262,7 +260,8 @@ class Embedding(Packed):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """The rows ``ids``, [*ids.shape, K]."""
-        self._before_a_call(None)
+        if not torch.compiler.is_compiling():
+            self._before_a_call(None)
         dtype: torch.dtype = self._like.dtype  # type: ignore[assignment, union-attr]
         w = file_bytes(self.weight, self.blocks_type, self.blocks_shape)  # of a layer that shares it: strips
         if self.scale is None:
@@ -295,7 +294,8 @@ class Experts(Packed):
         self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Results [T, U, N] for x [T, K] or [T, U, K] and ids [T, U]; with weights [T, U] sums [T, N]."""
-        self._before_a_call(x)
+        if not torch.compiler.is_compiling():
+            self._before_a_call(x)
         dtype = _result_dtype(x)
         wide = dtype if weights is None and self.scale is None else torch.promote_types(dtype, torch.float32)
         w, type = self.weight, self.blocks_type
