@@ -72,10 +72,7 @@ def line_storer() -> Any:
 
 @family(lambda: ((layout,) for layout in layouts()))
 def decoder(layout: PackedLayout) -> Kernel:
-    """The kernel that decodes: a block takes eight pairs of fragments, the next block the pairs beside them.
-
-    So blocks that run together write to memory that lies together.
-    """
+    """The kernel that decodes: block (fragment row, eight pairs of its fragments)."""
     fragment_bytes, chunks = layout.fragment_bytes, PAIR * layout.fragment_bytes // 16
     (words_count, values) = buffer_sizes(layout)
     load_words, load_scales, unpack_step = word_loader(layout), scale_loader(layout), step_unpacker(layout)
@@ -90,10 +87,8 @@ def decoder(layout: PackedLayout) -> Kernel:
         out: Any,  # bfloat16 [rows, columns]
         rows: Any, columns: Any, steps: Any,
     ) -> None:  # fmt: skip
-        (warp, lane), block = warp_and_lane(), uint32(cuda.blockIdx.x)
-        parts = uint32((steps + uint32(WARPS * PAIR - 1)) // uint32(WARPS * PAIR))
-        fragment_row = uint32(block // parts)
-        step = uint32(((block - fragment_row * parts) * uint32(WARPS) + warp) * uint32(PAIR))
+        (warp, lane), fragment_row = warp_and_lane(), uint32(cuda.blockIdx.x)
+        step = uint32((uint32(cuda.blockIdx.y) * uint32(WARPS) + warp) * uint32(PAIR))
         warp_at = uint32(base() + warp * uint32(PAIR * fragment_bytes))
         let_successor_start()
         if step < steps:
@@ -158,5 +153,5 @@ def decode_packed(w: PackedWeights, first: int, out: Any) -> None:
     """Decode rows of weights from ``first`` on, a multiple of 16, to bfloat16 [rows, K]."""
     rows, columns = out.shape
     fragments, steps = w.fragments[first // ROWS :], w.fragments.shape[1]
-    grid = (-(-rows // ROWS) * -(-steps // (PAIR * WARPS)),)
+    grid = (-(-rows // ROWS), -(-steps // (PAIR * WARPS)))
     decoder(w.layout)(grid, (32 * WARPS,), fragments, out, rows, columns, steps)
