@@ -60,7 +60,7 @@ def floats(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end: 
     arguments = operands8.float_arguments(variant, both, w, m, n)
     float_kernel(variant)(
         _grid(tile, m, n), (variant.threads,), *arguments.maps, arguments.table, to.at, m, n,
-        *arguments.sizes, *epilogue_arguments(end)
+        *arguments.sizes, *epilogue_arguments(end), cluster=tile.blocks,
     )  # fmt: skip
 
 
@@ -78,11 +78,11 @@ def integers(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end
     x_scales = both.x.scales
     integer_kernel(variant)(
         _grid(tile, m, n), (variant.threads,),
-        operands8.map_codes(both.x, k, tile.rows), operands8.map_codes(both.w, k, tile.columns),
+        operands8.map_codes(both.x, k, tile.box_rows), operands8.map_codes(both.w, k, tile.columns),
         to.at, x_scales.at, x_scales.row, terms.scales, *points, terms.points, terms.others,
-        m, n, -(-k // STEP), x_scales.rows, *epilogue_arguments(end),
+        m, n, -(-k // STEP), x_scales.rows, *epilogue_arguments(end), cluster=tile.blocks,
     )  # fmt: skip
 
 
 def _grid(tile: BoxTile, m: int, n: int) -> tuple[int]:
-    return (min(tile.tiles(m, n), device.multiprocessors()),)
+    return (min(tile.tiles(m, n), device.multiprocessors() // tile.blocks * tile.blocks),)
