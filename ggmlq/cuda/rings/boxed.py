@@ -61,6 +61,10 @@ class BoxTile:
         """Bytes of a stage's codes."""
         return (self.rows + self.columns) * STEP
 
+    def divides(self, n: int) -> bool:
+        """True where no block of a cluster would be left without columns."""
+        return -(-n // self.columns) % self.blocks == 0
+
     def tiles(self, m: int, n: int) -> int:
         """Tiles of an output of m rows and n columns."""
         return -(-m // self.rows) * -(-n // self.columns)
@@ -174,11 +178,8 @@ def code_fetcher(tile: BoxTile, is_w: bool) -> Any:
 
     @inlined
     def fetch_half(to: Any, codes: Any, column: Any, row: Any, done: Any) -> None:
-        first = uint32(rank_in_cluster() * uint32(box_rows))
-        both = uint32(3)
-        fetch_for_all(
-            uint32(to + first * uint32(STEP)), codes, column, uint32(row + first), done, both
-        )
+        first, both = uint32(rank_in_cluster() * uint32(box_rows)), uint32(3)
+        fetch_for_all(uint32(to + first * uint32(STEP)), codes, column, uint32(row + first), done, both)
 
     return fetch_half if tile.pair and not is_w else boxes.fetch
 
