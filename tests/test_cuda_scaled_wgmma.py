@@ -24,6 +24,7 @@ from ggmlq.cuda.codes8.variant import (
     COLUMN_SCALE_TILES,
     FLOAT_TILES,
     INTEGER_TILES,
+    PAIR_TILE,
     OutputKind,
     Variant,
     float_variants,
@@ -385,3 +386,24 @@ def test_other_tiles(hopper, fresh):
         y = hopper.full((400, 520), np.nan, np.float32)
         r9_persistent.launch.launch(dx, dw, y, wave.tile)
         assert np.array_equal(y.get(), want), wave
+
+
+def test_long_products_are_made_by_pairs():
+    """Where an even number of tiles lies in a row, and the product takes some 200 microseconds."""
+    tile, gains = FLOAT_TILES[0].tile, r9_persistent._gains_by_pairs
+    assert gains(tile, 4096, 7168, 16384)
+    assert PAIR_TILE.divides(7100)
+    assert not gains(tile, 4096, 7168 + 128, 16384)
+    assert not gains(tile, 4096, 4096, 4096)
+    assert not gains(FLOAT_TILES[1].tile, 4096, 7168, 16384)
+
+
+@pytest.mark.cuda
+def test_pairs_have_the_bits_of_single_blocks(hopper, fresh):
+    for m, n, k in ((1000, 2500, 1408), (77, 256, 128)):
+        x = scaled(fresh, "e4m3", (1, 128), m, k).to("cuda")
+        w = scaled(fresh, "e4m3", (128, 128), n, k).to("cuda")
+        one, two = (hopper.full((m, n), np.nan, np.float32) for _ in "ab")
+        r9_persistent.launch.launch(x, w, one, FLOAT_TILES[0].tile)
+        r9_persistent.launch.launch(x, w, two, PAIR_TILE)
+        assert np.array_equal(one.get(), two.get())

@@ -19,7 +19,7 @@ from ..intrinsics.lane import warp_and_lane
 from ..intrinsics.language import int32, uint32, uint64
 from ..intrinsics.promoted import TURNS, float_products
 from ..intrinsics.wgmma8 import LOW, STEP, unpromoted_products
-from ..rings.boxed import stage_advancer
+from ..rings.boxed import BoxTile, stage_advancer
 from .variant import Variant
 
 FIRST_TURN, LEAST = TURNS[0], 24  # steps of the shortest tiles whose warpgroups take turns
@@ -40,6 +40,23 @@ def turn_of(warp: Any, steps: Any) -> Any:
 def no_turn(warp: Any, steps: Any) -> Any:
     """A zero that the assembler must not know: the barriers that it guards keep loads in place."""
     return uint32(steps >> uint32(31))
+
+
+def stage_emptier(tile: BoxTile) -> Any:
+    """The device function by which a warp says that it has multiplied a stage, to all who will fill it."""
+    arrive, arrive_in_block = barriers.arrive, barriers.arrive_in_block
+
+    @inlined
+    def of_block(empty: Any, lane: Any) -> None:
+        if lane == uint32(0):
+            arrive(empty)
+
+    @inlined
+    def of_pair(empty: Any, lane: Any) -> None:
+        if lane < uint32(2):
+            arrive_in_block(empty, lane)
+
+    return of_pair if tile.pair else of_block
 
 
 def thread_placer(variant: Variant) -> Any:
@@ -126,7 +143,7 @@ def float_consumer(variant: Variant, write: Any, locate: Any) -> Any:
         thread_placer(variant),
         turn_of if tile.groups > 1 else no_turn,
     )
-    wait, arrive, wait_until_written = barriers.wait, barriers.arrive, boxes.wait_until_written
+    wait, empty_stage, wait_until_written = barriers.wait, stage_emptier(tile), boxes.wait_until_written
 
     @inlined
     def consume(
@@ -170,8 +187,7 @@ def float_consumer(variant: Variant, write: Any, locate: Any) -> Any:
                 )  # fmt: skip
                 if column_scales:
                     totals = promote_last(totals, sums, last_factors, column_scales_now)
-                if lane == uint32(0):
-                    arrive(empty)
+                empty_stage(empty, lane)
                 if not column_scales:
                     totals = promote_last(totals, sums, last_factors, column_scales_now)
                 scale = next_scale
@@ -225,7 +241,7 @@ def integer_consumer(variant: Variant, write: Any, locate: Any) -> Any:
     stages, length, boxed = tile.stages, tile.stage // 16, variant.boxed
     nothing, advance, drain = unpromoted_products(form)
     after, place_thread = stage_advancer(stages), thread_placer(variant)
-    wait, arrive, wait_until_written = barriers.wait, barriers.arrive, boxes.wait_until_written
+    wait, empty_stage, wait_until_written = barriers.wait, stage_emptier(tile), boxes.wait_until_written
     finish, load_row_terms = integer_epilogue(form.columns, form.halves, zeros), row_terms_loader(variant)
 
     @inlined
@@ -244,14 +260,13 @@ def integer_consumer(variant: Variant, write: Any, locate: Any) -> Any:
                 a, b = uint32(first_a + stage * uint32(length)), uint32(first_b + stage * uint32(length))
                 wait(barrier, phase)
                 totals = advance(totals, a, b)
-                if step > uint32(0) and lane == uint32(0):
-                    arrive(previous_empty)
+                if step > uint32(0):
+                    empty_stage(previous_empty, lane)
                 previous_empty = uint32(barrier + uint32(8 * stages))
                 stage, phase = after(stage, phase)
                 step = uint32(step + uint32(1))
             totals = drain(totals)
-            if lane == uint32(0):
-                arrive(previous_empty)
+            empty_stage(previous_empty, lane)
             x_terms = (m, x_scales, row_x, rows_x, points_x, others_x)
             scales, points = load_row_terms(uint32(row + inner + uint32(lane >> uint32(2))), x_terms)
             column_at = uint32(scale_column + uint32(uint32(lane & uint32(3)) << uint32(1)))

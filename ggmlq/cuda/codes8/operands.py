@@ -150,7 +150,7 @@ def float_arguments(variant: Any, both: OperandPair, w: ScaledArray, m: int, n: 
     steps = -(-k // STEP)
     table = w_scale_table(w, 1 if variant.column_scales else variant.columns_per_scale, steps)
     column_scales_map = map_table(table, n, tile.columns) if variant.column_scales else 0
-    codes = map_codes(both.x, k, tile.rows), map_codes(both.w, k, tile.columns)
+    codes = map_codes(both.x, k, tile.box_rows), map_codes(both.w, k, tile.columns)
     sizes = steps, scales.span, table.strides[0]
     return FloatArguments((*codes, scales.map, column_scales_map), table, sizes, scales.owner)
 

@@ -25,8 +25,10 @@ PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232  # registers of a thread, which
 
 def block_opener(variant: Variant) -> Any:
     """The device function that starts a block: place the ring, make barriers, wait for the predecessor."""
-    base, start = ptx.shared_base, barrier_initializer(variant.tile.stages, 4 * variant.tile.groups)
+    tile = variant.tile
+    base, start = ptx.shared_base, barrier_initializer(tile.stages, 4 * tile.groups * tile.blocks)
     barriers_offset, wait = variant.layout.barriers, dependent_launch.wait_for_predecessor
+    pair, sync_cluster = tile.pair, barriers.sync_cluster
 
     @inlined
     def open_block() -> Any:
@@ -34,7 +36,10 @@ def block_opener(variant: Variant) -> Any:
         full = uint32(ring + uint32(barriers_offset))
         if uint32(cuda.threadIdx.x) == uint32(0):
             start(full)
-        cuda.syncthreads()
+        if pair:
+            sync_cluster()
+        else:
+            cuda.syncthreads()
         wait()
         return ring, full
 
@@ -56,7 +61,8 @@ def specialized_block(
         barriers.from_first_lane,
     )
     give, take = barriers.registers("dec", PRODUCER_REGISTERS), barriers.registers("inc", CONSUMER_REGISTERS)
-    scarce = variant.tile.groups > 1
+    scarce, pair = variant.tile.groups > 1, variant.tile.pair
+    sync_warp, sync_cluster = barriers.sync_warp, barriers.sync_cluster
 
     @inlined
     def run(sources: Any, arguments: Any, m: Any, n: Any) -> None:
@@ -76,6 +82,9 @@ def specialized_block(
             if scarce:
                 take()
             consume(ring, full, warp, arguments, number, stride, tiles)
+        if pair:
+            sync_warp()
+            sync_cluster()  # the other block writes into this one's stages, and arrives at its barriers
 
     return run
 

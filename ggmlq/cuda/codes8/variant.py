@@ -24,6 +24,7 @@ FLOAT_TILES = (
     RatedTile(BoxTile(128, 128, 6), 0.88),
     RatedTile(BoxTile(128, 64, 8), 0.55),
 )
+PAIR_TILE = BoxTile(256, 128, 4, pair=True)  # FP8 with scales of w by tile
 COLUMN_SCALE_TILES = (RatedTile(BoxTile(128, 128, 6), 1.0), RatedTile(BoxTile(128, 64, 8), 0.7))
 INTEGER_TILES = (
     RatedTile(BoxTile(128, 256, 4), 1.0),
@@ -111,7 +112,7 @@ def float_variants() -> list[tuple[Variant]]:
     """Every tile, pair of codes and kind of floats, under scales of w by tile.
 
     Scales by column only for the first of their tiles; stores by threads, and outputs in codes, only for the
-    first tile and e4m3.
+    first tile and e4m3; pairs only for e4m3.
     """
     every_variant = [
         Variant(rated.tile, a, b, out)
@@ -124,6 +125,7 @@ def float_variants() -> list[tuple[Variant]]:
     every_variant += [
         Variant(FLOAT_TILES[0].tile, "e4m3", "e4m3", out, boxed=False) for out in (*OUTPUTS, *CODED_OUTPUTS)
     ]
+    every_variant += [Variant(PAIR_TILE, "e4m3", "e4m3", out) for out in OUTPUTS]
     return [(variant,) for variant in every_variant]
 
 

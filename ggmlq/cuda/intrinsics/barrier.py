@@ -55,6 +55,16 @@ def arrive(barrier: Any) -> Any:
     only_on_a_gpu()
 
 
+@instruction(
+    "{.reg .b32 there; mapa.shared::cluster.u32 there, $0, $1; "
+    "mbarrier.arrive.shared::cluster.b64 _, [there];}",
+    None, u32, u32, effect=True,
+)  # fmt: skip
+def arrive_in_block(barrier: Any, rank: Any) -> Any:
+    """Arrive once at the barrier at this address in a block of the cluster."""
+    only_on_a_gpu()
+
+
 @instruction("{" + NEEDS + waiting("$0", "$1") + "}", None, u32, u32, effect=True)
 def wait(barrier: Any, parity: Any) -> Any:
     """Wait until the phase of that parity has ended."""

@@ -36,9 +36,10 @@ class BoxTile:
     columns: int = 128  # rows of w
     stages: int = 4
     groups: int = 2  # consumer warpgroups, each with an equal part of the rows
+    pair: bool = False  # a cluster of two blocks makes neighbours in a row: each fetches half of x for both
 
     def __str__(self) -> str:
-        return f"{self.rows}x{self.columns}, {self.stages} stages"
+        return f"{self.rows}x{self.columns}, {self.stages} stages{', pairs' * self.pair}"
 
     @property
     def halves(self) -> int:
@@ -46,9 +47,23 @@ class BoxTile:
         return self.rows // self.groups // 64
 
     @property
+    def blocks(self) -> int:
+        """Blocks of a cluster."""
+        return 1 + self.pair
+
+    @property
+    def box_rows(self) -> int:
+        """Rows of x that a block fetches."""
+        return self.rows // self.blocks
+
+    @property
     def stage(self) -> int:
         """Bytes of a stage's codes."""
         return (self.rows + self.columns) * STEP
+
+    def divides(self, n: int) -> bool:
+        """True where no block of a cluster would be left without columns."""
+        return -(-n // self.columns) % self.blocks == 0
 
     def tiles(self, m: int, n: int) -> int:
         """Tiles of an output of m rows and n columns."""
@@ -120,18 +135,26 @@ def barrier_initializer(stages: int, arrivals: int) -> Any:
 
 
 def raster(tile: BoxTile, raster_height: int) -> Any:
-    """The device function for a tile's first row and column, ``raster_height`` tiles down at a time."""
-    rows, columns = tile.rows, tile.columns
+    """The device function for a tile's first row and column, ``raster_height`` tiles down at a time.
+
+    Tiles 2 i and 2 i + 1 of pairs are neighbours in a row, of which there are an even number across.
+    """
+    rows, columns, pair = tile.rows, tile.columns, tile.pair
 
     @inlined
-    def locate(number: Any, down: Any, across: Any) -> Any:
+    def one(number: Any, down: Any, across: Any) -> Any:
         raster_tiles = uint32(uint32(raster_height) * across)
         first = uint32(uint32(number // raster_tiles) * uint32(raster_height))
         height, rest = min(uint32(down - first), uint32(raster_height)), uint32(number % raster_tiles)
         row = uint32(first + uint32(rest % height))
         return uint32(row * uint32(rows)), uint32(uint32(rest // height) * uint32(columns))
 
-    return locate
+    @inlined
+    def of_pair(number: Any, down: Any, across: Any) -> Any:
+        row, column = one(uint32(number >> uint32(1)), down, uint32(across >> uint32(1)))
+        return row, uint32(uint32(column << uint32(1)) + (number & uint32(1)) * uint32(columns))
+
+    return of_pair if pair else one
 
 
 def product_raster(tile: BoxTile, raster_height: int) -> Any:
@@ -145,6 +168,20 @@ def product_raster(tile: BoxTile, raster_height: int) -> Any:
         return row, column, column
 
     return locate_in_product
+
+
+def code_fetcher(tile: BoxTile, is_w: bool) -> Any:
+    """The device function that starts the box of an operand's codes; a block of a pair fetches its half of
+    the rows of x for both blocks.
+    """
+    fetch_for_all, rank_in_cluster, box_rows = boxes.fetch_for_all, barriers.rank_in_cluster, tile.box_rows
+
+    @inlined
+    def fetch_half(to: Any, codes: Any, column: Any, row: Any, done: Any) -> None:
+        first, both = uint32(rank_in_cluster() * uint32(box_rows)), uint32(3)
+        fetch_for_all(uint32(to + first * uint32(STEP)), codes, column, uint32(row + first), done, both)
+
+    return fetch_half if tile.pair and not is_w else boxes.fetch
 
 
 def box_fetcher(layout: SharedLayout, is_w: bool) -> Any:
@@ -161,7 +198,7 @@ def box_fetcher(layout: SharedLayout, is_w: bool) -> Any:
     )
     scaled = layout.w_scales if is_w else layout.x_scales
     scales_at, scale_bytes = layout.scales + 4 * layout.tile.rows * layout.x_scales * is_w, layout.scale_bytes
-    expect, fetch = barriers.expect, boxes.fetch
+    expect, fetch, fetch_codes = barriers.expect, boxes.fetch, code_fetcher(layout.tile, is_w)
 
     @inlined
     def start_boxes(
@@ -171,7 +208,7 @@ def box_fetcher(layout: SharedLayout, is_w: bool) -> Any:
         if is_w:
             expect(done, uint32(size))
         to = uint32(ring + stage * uint32(length) + uint32(first))
-        fetch(to, codes, uint32(step * uint32(STEP)), at, done)
+        fetch_codes(to, codes, uint32(step * uint32(STEP)), at, done)
         if scaled:
             fetch(
                 uint32(ring + uint32(scales_at) + stage * uint32(scale_bytes)),

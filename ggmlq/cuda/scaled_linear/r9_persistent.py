@@ -18,6 +18,7 @@ time, half hidden) and by the power that random data draws; in int8 by power alo
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ...arrays.scaled import ScaledArray
@@ -28,11 +29,20 @@ from ..codes8.checks import refuses_persistent
 from ..codes8.epilogue import epilogue_arguments
 from ..codes8.persistent import float_kernel, integer_kernel
 from ..codes8.rows import INTEGER_KINDS, operand_pair, zero_terms
-from ..codes8.variant import CODED_ZERO_POINT_TILES, COLUMN_SCALE_TILES, FLOAT_TILES, INTEGER_TILES, Variant
+from ..codes8.variant import (
+    CODED_ZERO_POINT_TILES,
+    COLUMN_SCALE_TILES,
+    FLOAT_TILES,
+    INTEGER_TILES,
+    PAIR_TILE,
+    Variant,
+)  # fmt: skip
 from ..intrinsics.wgmma8 import STEP
 from ..machine import device
 from ..rings.boxed import BoxTile
 from ..schedule.waves import best_tile
+
+LONG = 3e11  # operations, some 200 microseconds: pairs are faster from here on (bench/notes/codes8.md)
 
 
 @register(
@@ -55,12 +65,15 @@ def floats(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end: 
     """A product of FP8."""
     (m, n), both, to = out.shape, operand_pair(x, w, STEP), operands8.outputs(out, end)
     column_scales = not operands8.shares_scales(both.w, 128)
-    tile = tile or best_tile(COLUMN_SCALE_TILES if column_scales else FLOAT_TILES, m, n)
+    if tile is None:
+        tile = best_tile(COLUMN_SCALE_TILES if column_scales else FLOAT_TILES, m, n)
+        if to.boxed and _gains_by_pairs(tile, m, n, x.shape[1]):
+            tile = PAIR_TILE
     variant = Variant(tile, x.code.name, w.code.name, to.out, to.boxed, column_scales)
     arguments = operands8.float_arguments(variant, both, w, m, n)
     float_kernel(variant)(
         _grid(tile, m, n), (variant.threads,), *arguments.maps, arguments.table, to.at, m, n,
-        *arguments.sizes, *epilogue_arguments(end)
+        *arguments.sizes, *epilogue_arguments(end), cluster=tile.blocks,
     )  # fmt: skip
 
 
@@ -78,11 +91,16 @@ def integers(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end
     x_scales = both.x.scales
     integer_kernel(variant)(
         _grid(tile, m, n), (variant.threads,),
-        operands8.map_codes(both.x, k, tile.rows), operands8.map_codes(both.w, k, tile.columns),
+        operands8.map_codes(both.x, k, tile.box_rows), operands8.map_codes(both.w, k, tile.columns),
         to.at, x_scales.at, x_scales.row, terms.scales, *points, terms.points, terms.others,
-        m, n, -(-k // STEP), x_scales.rows, *epilogue_arguments(end),
+        m, n, -(-k // STEP), x_scales.rows, *epilogue_arguments(end), cluster=tile.blocks,
     )  # fmt: skip
 
 
+def _gains_by_pairs(tile: BoxTile, m: int, n: int, k: int) -> bool:
+    """True where the tile has pairs, and the product is so long that the card's power limits it."""
+    return replace(tile, pair=True) == PAIR_TILE and PAIR_TILE.divides(n) and 2 * m * n * k >= LONG
+
+
 def _grid(tile: BoxTile, m: int, n: int) -> tuple[int]:
-    return (min(tile.tiles(m, n), device.multiprocessors()),)
+    return (min(tile.tiles(m, n), device.multiprocessors() // tile.blocks * tile.blocks),)
