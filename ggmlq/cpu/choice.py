@@ -8,9 +8,9 @@ problem, except ``cpu:lines``: with more than three rows of activations they use
 CPUs with a matrix unit that were measured were fastest with it, with every type. With fewer rows only an
 entry can name it. Entries compare kernels of ``q8``, and ``cpu:amx``, whose arithmetic loses less.
 
-Codes with scales use the highest rung that accepts the problem. 8-bit floats are the exception: ``cpu:pairs``
-is chosen automatically on AMD alone, where it was measured, and only if its code came with the package, or if
-no code of this process did. ``cpu:amx``, which was measured with integers alone, takes them by name.
+Codes with scales use the highest rung that accepts the problem. 8-bit floats are the exception: they use the
+matrix unit where there is one. ``cpu:pairs`` is chosen automatically on AMD alone, where it was measured, and
+only if its code came with the package, or if no code of this process did.
 """
 
 from __future__ import annotations
@@ -169,6 +169,9 @@ def scaled_order(problem: ScaledLinear) -> Preference:
     """The order of rungs for codes with scales, or none where it is just from the highest down."""
     if problem.integer or float_needs.refused() is not None:
         return NOTHING
+    matrix = next(rung for rung in rungs("scaled_linear", "cpu") if rung.name == MATRIX)
+    if matrix.refuses(problem) is None:
+        return Preference((MATRIX, FOR_FEW, "cpu:dequant"), MATRIX_FIRST)
     if not zen():  # where cpu:pairs was measured
         return Preference((FOR_FEW, "cpu:dequant"), USUAL)
     return NOTHING if float_needs.at_hand(problem) else Preference((FOR_FEW, "cpu:dequant"), PACKED)
