@@ -16,9 +16,9 @@ from .operands import NUMBERS, Operands, Rows
 from .unit import TILE, Unit
 
 BLOCK = 2 * ROWS  # rows of activations that meet a pair of panels at a time
-MOST = 16  # blocks at a time: their tiles of a chunk, and the sums of NEAR, fill the second cache
+MOST = 16  # blocks at a time: two chunks of their tiles, and the sums of NEAR, fit the second cache
 FEW = 4  # blocks whose sums of one pair of panels stay in the first cache
-NEAR = 16  # pairs of panels whose sums wait in memory, where there are more blocks
+NEAR = 8  # pairs of panels whose sums wait in memory, where there are more blocks
 CHUNK = 16, 8  # runs decoded at a time, with many blocks and with few: they lie in the first cache
 
 
