@@ -88,8 +88,9 @@ def test_the_same_bits_for_any_number_of_rows_and_threads(unit):
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
 def test_16_bits_in_and_out(name, unit):
     """The bits of float32 in and out, rounded after; columns and rows that fill no tile."""
-    q, x = weights("q4_0", 74, 256, seed=9), rows("normal", 40, 256, seed=10).astype(np.float16)
-    want = product(x.astype(np.float32), q, unit).astype(getattr(ml_dtypes, name, np.float16))
+    kind = getattr(ml_dtypes, name, np.float16)
+    q, x = weights("q4_0", 74, 256, seed=9), rows("normal", 40, 256, seed=10).astype(kind)
+    want = product(x.astype(np.float32), q, unit).astype(kind)
     out = np.zeros((41, 74), want.dtype)
     multiply(x, q, out[:-1], unit)
     assert np.array_equal(out[:-1].view(np.uint16), want.view(np.uint16))

@@ -23,7 +23,7 @@ CHUNK = 16, 8  # runs decoded at a time, with many blocks and with few: they lie
 
 
 def multiply(x: Any, q: QuantArray, out: Any, unit: Any = Unit) -> None:
-    """``out = x @ q.T``; ``out`` is float32, float16 or bfloat16."""
+    """``out = x @ q.T``; x and ``out`` are float32, float16 or bfloat16."""
     n, k = q.shape
     layout, runs = layout_of(q.format), k // RUN
     assert layout is not None
@@ -31,9 +31,11 @@ def multiply(x: Any, q: QuantArray, out: Any, unit: Any = Unit) -> None:
         out[...] = 0
         return
     weights = q.prepared(panels)
-    rows = np.ascontiguousarray(x, np.float16 if x.dtype == np.float16 else np.float32)
+    rows = np.ascontiguousarray(x, None if x.dtype.name in NUMBERS else np.float32)
     product = kernel("amx.product.multiplier", layout, unit)
-    pack, width = kernel("amx.activations.packer", rows.dtype.name), rows.itemsize
+    # 32 of bfloat16 are a row of a tile as they stand: 64 bytes
+    pack = kernel("amx.activations.packer", "bytes" if rows.dtype.name == "bfloat16" else rows.dtype.name)
+    width = rows.itemsize
     for first in range(0, len(rows), MOST * BLOCK):
         part, result = rows[first : first + MOST * BLOCK], out[first : first + MOST * BLOCK]
         blocks = -(-len(part) // BLOCK)
