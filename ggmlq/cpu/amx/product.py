@@ -163,7 +163,7 @@ def weaver(layout: PanelLayout, unit: Any, halves: int) -> Any:
 
 
 def _turns(decoding: Decoder, panel: Any, run: Any, to: Any) -> list[Any]:
-    """What emits the one half of a decoding, and what emits the other."""
+    """Functions that emit the one half of a decoding and the other."""
     halves = decoding.halves(panel, run, to)
     return [lambda: next(halves)] * 2
 

@@ -93,7 +93,9 @@ class Decoder(Panel):
                             value = self._framed(framed, self.frame, pair, half)
                         else:
                             value = self._float(self._codes(here, planes, j, pair, half))
-                        halves.append(self.simd.fma(value, scale, less) if less else self.b.fmul(value, scale))
+                        halves.append(
+                            self.simd.fma(value, scale, less) if less else self.b.fmul(value, scale)
+                        )
                     place = self.b.add(to, I64(PITCH * (2 * j + pair)))
                     self.simd.store(bfloats(self.simd, *halves), place)
             yield
