@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...arrays.array import QuantArray
+from ...base.threads import num_threads
 from ...formats.packing import RUN
 from ..machine.kernels import kernel
 from ..machine.workers import share_kernel
@@ -49,4 +50,5 @@ def multiply(x: Any, q: QuantArray, out: Any, unit: Any = Unit) -> None:
             weights.ctypes.data, weights.shape[0], weights.shape[1], tiles, blocks, runs,
             result.ctypes.data, NUMBERS.index(out.dtype.name), len(part), n, chunk, NEAR if many else 1,
         )  # fmt: skip
-        share_kernel(product, arguments, -(-len(weights) // 2))
+        pairs = -(-len(weights) // 2)
+        share_kernel(product, arguments, pairs, max(1, min(NEAR, pairs // num_threads())) if many else 1)
