@@ -15,6 +15,7 @@ from ggmlq.base.threads import at_most
 from ggmlq.codes.tiling import tiling
 from ggmlq.cpu.amx import permission
 from ggmlq.cpu.amx.multiply import multiply
+from ggmlq.cpu.amx.results import LARGE
 from ggmlq.cpu.amx.unit import POINTER, Unit, shapes
 from ggmlq.cpu.codes8 import float_amx_multiply, int_amx_multiply
 from ggmlq.cpu.linear import r7_amx
@@ -82,6 +83,20 @@ def test_the_same_bits_for_any_number_of_rows_and_threads(unit):
     for m, threads in ((1, 1), (31, 2), (129, 2), (513, 1)):
         with at_most(threads):
             assert np.array_equal(product(x[:m], q, unit), whole[:m])
+
+
+@pytest.mark.parametrize("unit", units())
+def test_a_result_that_passes_by_the_caches(unit):
+    """Rows that begin anywhere in a line; a last pair of panels that is not whole; nothing beside the result."""
+    q, x = weights("q4_0", 3601, 64, seed=13), rows("normal", 300, 64, seed=14)
+    memory = np.full(300 * 3601 + 40, 7, np.float32)
+    out = memory[5 : 5 + 300 * 3601].reshape(300, 3601)
+    assert out.size > LARGE
+    multiply(x, q, out, unit)
+    assert np.array_equal(out[250:283], product(x[250:283], q, unit))
+    assert np.array_equal(out[:33], product(x[:33], q, unit))
+    assert (memory[:5] == 7).all()
+    assert (memory[5 + out.size :] == 7).all()
 
 
 @pytest.mark.parametrize("unit", units())

@@ -9,8 +9,7 @@ Sums stay in tiles for a chunk. Between chunks those of ``near`` pairs of panels
 that a chunk of activations is read once for all of these. Each sum takes its products in the order of the
 columns, whatever the number of rows, the chunk and the threads: results are the same to the last bit.
 
-With many blocks all that comes next is asked for ahead: the sums of the next block, the activations of the
-next chunk, and the next panels, at whose borders the memory's prefetching would begin anew.
+With many blocks the sums of the next block are asked for ahead.
 
 Floors for 32 rows of weights, 32 of activations and a run: four products, 64 clocks; four loads of tiles,
 32; two decoded tiles for all activations.
@@ -19,7 +18,7 @@ Floors for 32 rows of weights, 32 of activations and a run: four products, 64 cl
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import inner, jit
 from ..machine.simd import I64, Simd
 from ..machine.target import AVX512
-from ..panels.layout import ROWS, SUPER, PanelLayout
+from ..panels.layout import ROWS, PanelLayout
 from .instructions import LINE, SUMS, instructions
 from .operands import Operands
 from .results import gatherer, putter
@@ -37,28 +36,26 @@ from .weights import Decoder, decoder
 
 operands = reader(Operands)
 PAGE = 4096
-AT_ONCE = 4  # lines of the next sums, and of the next activations, that are asked for in a step
+AT_ONCE = 4  # lines of the next sums that are asked for in a step
 
 
 @cache
 def multiplier(layout: PanelLayout, unit: Any) -> Any:
     """Compiled: pairs of panels ``first`` … ``stop`` times all blocks; ``unit``: a kind of ``Unit``."""
     decode, room = decoder(layout), unit.ROOM + PAGE - 1 & -PAGE
-    begin, end, no_sums, load_sums, store_sums, step, half_step = instructions(unit, "dot")
-    result, gather, ask = putter(store_sums), gatherer(), panel_asker(layout)
-    by_two, by_one = sweeper(step, weaver(layout, unit, 2)), sweeper(half_step, weaver(layout, unit, 1))
+    begin, end, *_ = instructions(unit, "dot")
+    gather, by_blocks = gatherer(), blocks_sweeper(layout, unit)
 
     def multiply(arguments: int, first: int, stop: int) -> None:
         fields = operands(arguments)
         weights, panels, panel_bytes, runs = fields.weights, fields.panels, fields.panel_bytes, fields.runs
         blocks, chunk, many = fields.blocks, min(fields.chunk, runs), fields.near > 1
-        alone = blocks == 1 and not many  # sums never leave their tiles
         bytes_of_chunk = 2 * TILE * chunk
         size = room + bytes_of_chunk + SUMS * (1 + blocks * min(fields.near, stop - first))
         memory = np.empty(size + PAGE, np.uint8)
         unit_at = memory.ctypes.data + PAGE - 1 & -PAGE
         w, edge = unit_at + room, unit_at + room + bytes_of_chunk
-        sums_at = edge + SUMS
+        sums = edge + SUMS
         begin(unit_at)
         for i in range(2 * chunk):
             decode(weights + min(2 * first + i % 2, panels - 1) * panel_bytes, i // 2, w + TILE * i)
@@ -70,43 +67,35 @@ def multiplier(layout: PanelLayout, unit: Any) -> Any:
             next_steps = min(chunk, runs - next_start) if next_pair < stop else 0
             left = weights + 2 * next_pair * panel_bytes
             right = weights + min(2 * next_pair + 1, panels - 1) * panel_bytes
-            sums = sums_at + SUMS * (pair - near_first) * blocks
-            x = fields.tiles + 2 * TILE * start * blocks
-            # of the next chunk, a part while each pair is multiplied
-            next_x = fields.tiles + 2 * TILE * (start + steps if start + steps < runs else 0) * blocks
-            next_x += PITCH * AT_ONCE * (pair - near_first) * blocks * steps
-            for block in range(blocks):
-                if start == 0:
-                    no_sums(unit_at)
-                elif not alone:
-                    load_sums(unit_at, sums)
-                due = next_steps if block == blocks - 1 else 0
-                if next_steps and not due:
-                    ask(left, right, next_start, next_steps, block, blocks - 1)
-                sums_ahead = sums + SUMS if many else 0
-                if many and due:
-                    sums_ahead = sums_at + SUMS * ((next_pair - near_first) % fields.near) * blocks
-                if fields.m - 2 * ROWS * block > ROWS:
-                    by_two(unit_at, x, w, steps, left, right, next_start, due, sums_ahead, next_x)
-                else:
-                    by_one(unit_at, x, w, steps, left, right, next_start, due, sums_ahead, next_x)
-                if start + steps == runs and not many:
-                    result(unit_at, fields, 2 * ROWS * block, 2 * ROWS * pair, edge)
-                elif not alone:
-                    store_sums(unit_at, sums, LINE, 2 * TILE)
-                sums, x, next_x = sums + SUMS, x + 2 * TILE * steps, next_x + PITCH * AT_ONCE * steps
+            now = Chunk(pair, start, steps, sums + SUMS * (pair - near_first) * blocks)
+            then = Chunk(
+                next_pair,
+                next_start,
+                next_steps,
+                sums + SUMS * ((next_pair - near_first) % fields.near) * blocks,
+            )
+            by_blocks(unit_at, fields, now, then, left, right, w, edge)
             for s in range(steps, next_steps):
                 decode(left, next_start + s, w + 2 * TILE * s)
                 decode(right, next_start + s, w + 2 * TILE * s + TILE)
             pair, start = next_pair, next_start
             if pair == near_stop:
                 if many:
-                    gather(fields, near_first, near_stop, sums_at)
+                    gather(fields, near_first, near_stop, sums, edge)
                 near_first, near_stop = pair, min(pair + fields.near, stop)
         end(unit_at)
         memory[0] = 0  # an array lives until its last mention
 
     return jit(multiply)
+
+
+class Chunk(NamedTuple):
+    """A chunk of the columns of a pair of panels, and the sums of the pair."""
+
+    pair: int
+    start: int  # its first run
+    steps: int  # its runs
+    sums: int  # address of those of the first block
 
 
 @inner
@@ -119,25 +108,60 @@ def following(pair: int, start: int, near_first: int, near_stop: int, chunk: int
     return near_stop, 0
 
 
+def blocks_sweeper(layout: PanelLayout, unit: Any) -> Any:
+    """Compiled: a decoded chunk, at ``w``, times all blocks; then the next chunk lies there."""
+    _, _, no_sums, load_sums, store_sums, step, half_step = instructions(unit, "dot")
+    by_two, by_one = sweeper(step, weaver(layout, unit, 2)), sweeper(half_step, weaver(layout, unit, 1))
+    result = putter(store_sums)
+
+    def by_blocks(
+        unit_at: int, fields: Any, now: Any, then: Any, left: int, right: int, w: int, edge: int
+    ) -> None:
+        blocks, steps, many = fields.blocks, now.steps, fields.near > 1
+        alone = blocks == 1 and not many  # sums never leave their tiles
+        for block in range(blocks):
+            sums, last = now.sums + SUMS * block, block == blocks - 1
+            x = fields.tiles + 2 * TILE * (now.start * blocks + block * steps)
+            if now.start == 0:
+                no_sums(unit_at)
+            elif not alone:
+                load_sums(unit_at, sums)
+            due, sums_ahead = then.steps if last else 0, (then.sums if last else sums + SUMS) if many else 0
+            if fields.m - 2 * ROWS * block > ROWS:
+                by_two(unit_at, x, w, steps, left, right, then.start, due, sums_ahead)
+            else:
+                by_one(unit_at, x, w, steps, left, right, then.start, due, sums_ahead)
+            if now.start + steps == fields.runs and not many:
+                result(unit_at, fields, 2 * ROWS * block, 2 * ROWS * now.pair, edge)
+            elif not alone:
+                store_sums(unit_at, sums, LINE, 2 * TILE)
+
+    return inner(by_blocks)
+
+
 def sweeper(step: Any, woven: Any) -> Any:
-    """Compiled: the steps of a chunk; between the products of the first ``due`` a run of the next is decoded."""
-    ask_near, ask_far = asker(1, AT_ONCE), asker(2, AT_ONCE)
+    """Compiled: the steps of a chunk, the first ``due`` of them with a run of the next chunk in between."""
+    ask = intrinsic_of(_ask, 1)
 
     def sweep(
-        unit_at: int, x: int, w: int, steps: int, left: int, right: int, next_start: int, due: int,
-        sums_ahead: int, x_ahead: int,
-    ) -> None:  # fmt: skip
+        unit_at: int, x: int, w: int, steps: int, left: int, right: int, start: int, due: int, ahead: int
+    ) -> None:
         for s in range(steps):
-            if sums_ahead:
-                ask_near(sums_ahead + PITCH * AT_ONCE * s)
-                ask_far(x_ahead + PITCH * AT_ONCE * s)
+            if ahead:
+                ask(ahead + PITCH * AT_ONCE * s)
             here, now = x + 2 * TILE * s, w + 2 * TILE * s
             if s < due:
-                woven(unit_at, here, now, left, right, next_start + s)
+                woven(unit_at, here, now, left, right, start + s)
             else:
                 step(unit_at, here, now, now + TILE)
 
     return inner(sweep)
+
+
+def _ask(builder: Any, at: Any) -> None:
+    """Ask for some lines from an address on, into the first cache."""
+    for i in range(AT_ONCE):
+        Simd(builder, AVX512).fetch(builder.add(at, I64(PITCH * i)), 1)
 
 
 def weaver(layout: PanelLayout, unit: Any, halves: int) -> Any:
@@ -166,27 +190,3 @@ def _turns(decoding: Decoder, panel: Any, run: Any, to: Any) -> list[Any]:
     """Functions that emit the one half of a decoding and the other."""
     halves = decoding.halves(panel, run, to)
     return [lambda: next(halves)] * 2
-
-
-def asker(cache: int, lines: int) -> Any:
-    """An intrinsic that asks for some lines from an address on, into the first cache or the second."""
-
-    def emit(builder: Any, at: Any) -> None:
-        for i in range(lines):
-            Simd(builder, AVX512).fetch(builder.add(at, I64(PITCH * i)), cache)
-
-    return intrinsic_of(emit, 1)
-
-
-def panel_asker(layout: PanelLayout) -> Any:
-    """Compiled: ask for part ``part`` of ``parts`` of some runs of two panels."""
-    ask, run_bytes, head = asker(2, 1), layout.run_bytes, layout.head
-
-    def ask_part(left: int, right: int, start: int, runs: int, part: int, parts: int) -> None:
-        at = start * run_bytes + start // SUPER * head
-        lines = (runs * run_bytes + (runs + SUPER - 1) // SUPER * head + PITCH - 1) // PITCH + 1
-        for i in range(lines * part // parts, lines * (part + 1) // parts):
-            ask(left + at + PITCH * i)
-            ask(right + at + PITCH * i)
-
-    return inner(ask_part)

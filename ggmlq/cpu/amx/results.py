@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from llvmlite import ir
+
 from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import inner
 from ..machine.memory import bytes_at
-from ..machine.simd import F16, FLOATS, I64, INTS, Simd, vec
+from ..machine.numba_names import cgutils
+from ..machine.simd import F16, FLOATS, I32, I64, INTS, Simd, vec
 from ..machine.target import AVX512
 from ..panels.layout import ROWS
 from .instructions import LINE, SUMS
@@ -19,6 +22,7 @@ from .operands import NUMBERS
 from .unit import PITCH, TILE, bfloats
 
 WIDE = 2 * ROWS  # rows and columns of sums
+LARGE = 1 << 20  # numbers of a result that no second cache holds
 HALVES, BFLOATS = NUMBERS.index("float16"), NUMBERS.index("bfloat16")
 
 
@@ -61,14 +65,29 @@ def putter(store_sums: Any) -> Any:
 
 
 def gatherer() -> Any:
-    """Compiled: write the sums in memory, of pairs of panels ``first`` … ``stop``, to the result."""
-    put_line = line_putter()
+    """Compiled: write the sums in memory, of pairs of panels ``first`` … ``stop``, to the result.
 
-    def gather(fields: Any, first: int, stop: int, sums: int) -> None:
+    A large result of float32 passes by all caches, which need not read what is overwritten; ``line`` is the
+    address of a row of these pairs, where it is put together.
+    """
+    put_line, copy = line_putter(), intrinsic_of(_copy, 2)
+    pass_by, passed = intrinsic_of(_pass_by, 3), intrinsic_of(_fence, 0)
+
+    def gather(fields: Any, first: int, stop: int, sums: int, line: int) -> None:
+        n, columns = fields.n, WIDE * (stop - first)
+        large = not fields.number and fields.m * n > LARGE and WIDE * stop <= n
         for row in range(fields.m):
-            line = sums + SUMS * (row // WIDE) + LINE * (row % WIDE)
+            source = sums + SUMS * (row // WIDE) + LINE * (row % WIDE)
             for pair in range(first, stop):
-                put_line(fields, row, WIDE * pair, line + SUMS * fields.blocks * (pair - first))
+                if large:
+                    copy(source, line + LINE * (pair - first))
+                else:
+                    put_line(fields, row, WIDE * pair, source)
+                source += SUMS * fields.blocks
+            if large:
+                pass_by(line, fields.out + 4 * (row * n + WIDE * first), columns)
+        if large:
+            passed()
 
     return inner(gather)
 
@@ -92,3 +111,34 @@ def _to_bfloats(builder: Any, source: Any, to: Any) -> None:
     """32 float32 at an address to 32 bfloat16 at another."""
     simd = Simd(builder, AVX512)
     simd.store(bfloats(simd, *(simd.load(builder.add(source, I64(PITCH * i)), FLOATS) for i in range(2))), to)
+
+
+def _pass_by(builder: Any, source: Any, to: Any, count: Any) -> None:
+    """``count`` float32 from one address to another, whole lines of these past the caches."""
+    simd, b = Simd(builder, AVX512), builder
+    before = b.lshr(b.and_(b.neg(to), I64(PITCH - 1)), I64(2))  # numbers up to the first whole line
+    before = b.select(b.icmp_unsigned("<", before, count), before, count)
+    _some(simd, source, to, before)
+    rest = b.sub(count, before)
+    source, to = (b.add(address, b.shl(before, I64(2))) for address in (source, to))
+    past = builder.module.add_metadata([I32(1)])
+    with cgutils.for_range(b, b.lshr(rest, I64(4)), intp=I64) as loop:
+        at = b.shl(loop.index, I64(6))
+        pointer = b.inttoptr(b.add(to, at), FLOATS.as_pointer())
+        b.store(simd.load(b.add(source, at), FLOATS), pointer, align=PITCH).set_metadata("nontemporal", past)
+    done = b.shl(b.lshr(rest, I64(4)), I64(6))
+    _some(simd, b.add(source, done), b.add(to, done), b.and_(rest, I64(ROWS - 1)))
+
+
+def _some(simd: Simd, source: Any, to: Any, count: Any) -> None:
+    """Copy fewer than 16 float32."""
+    lanes = ir.Constant(vec(I64, ROWS), [*range(ROWS)])
+    inside = simd.builder.icmp_unsigned("<", lanes, simd.splat(count))
+    pointer = simd.builder.inttoptr(to, FLOATS.as_pointer())
+    nothing = ir.VoidType()
+    simd.call("llvm.masked.store.v16f32.p0", nothing, simd.load(source, FLOATS), pointer, I32(4), inside)
+
+
+def _fence(builder: Any) -> None:
+    """Other threads see what went past the caches before all that this thread stores later."""
+    Simd(builder, AVX512).call("llvm.x86.sse.sfence", ir.VoidType())
