@@ -29,7 +29,7 @@ from ..panels.read import Panel, Place
 from .unit import PITCH, bfloats
 
 LOOKED_UP = 5  # bits of the longest index
-FOURS = (0, 4, 1, 5), (2, 6, 3, 7)  # of a run, in two parts: those that share a vector one after the other
+PARTS = 8  # of a decoding
 FLOAT_BITS = 24  # of the significand of a float32
 # Bits of the significands of scales; larger ones can make frames overflow.
 SCALE_BITS = {"f16": 11, "i8": 11 + 8, "i4": 11 + 4}
@@ -73,31 +73,28 @@ class Decoder(Panel):
         self.hidden = self.simd.splat(self.simd.apart(I64(0)), 8)
 
     def emit(self, panel: Any, run: Any, to: Any) -> None:
-        for _ in self.halves(panel, run, to):
+        for _ in self.parts(panel, run, to):
             pass
 
-    def halves(self, panel: Any, run: Any, to: Any) -> Iterator[None]:
-        """The decoding in two parts: after each the caller may emit other instructions."""
+    def parts(self, panel: Any, run: Any, to: Any) -> Iterator[None]:
+        """The decoding in eight parts, two rows of the tile each: then the caller may emit other instructions."""
         here = self.run_at(panel, run)
         scales = [self._scales(here, group) for group in range(self.layout.groups)]
         fours = 8 // self.layout.groups  # that share a scale
         planes: dict[int, list[Any]] = {}
-        for part in FOURS:
-            for j in part:
-                framed = self.codes(here, j) if self.frame else None
-                for pair in range(2):
-                    halves = []
-                    for half in range(2):
-                        scale, less = (lanes and lanes[half] for lanes in scales[j // fours])
-                        if self.frame:
-                            value = self._framed(framed, self.frame, pair, half)
-                        else:
-                            value = self._float(self._codes(here, planes, j, pair, half))
-                        halves.append(
-                            self.simd.fma(value, scale, less) if less else self.b.fmul(value, scale)
-                        )
-                    place = self.b.add(to, I64(PITCH * (2 * j + pair)))
-                    self.simd.store(bfloats(self.simd, *halves), place)
+        for j in sorted(range(8), key=lambda j: (j % 4, j)):  # fours that share a vector one after the other
+            framed = self.codes(here, j) if self.frame else None
+            for pair in range(2):
+                halves = []
+                for half in range(2):
+                    scale, less = (lanes and lanes[half] for lanes in scales[j // fours])
+                    if self.frame:
+                        value = self._framed(framed, self.frame, pair, half)
+                    else:
+                        value = self._float(self._codes(here, planes, j, pair, half))
+                    halves.append(self.simd.fma(value, scale, less) if less else self.b.fmul(value, scale))
+                place = self.b.add(to, I64(PITCH * (2 * j + pair)))
+                self.simd.store(bfloats(self.simd, *halves), place)
             yield
 
     def _scales(self, here: Place, group: int) -> tuple[Any, Any]:
