@@ -87,7 +87,7 @@ def test_the_same_bits_for_any_number_of_rows_and_threads(unit):
 
 @pytest.mark.parametrize("unit", units())
 def test_a_result_that_passes_by_the_caches(unit):
-    """Rows that begin anywhere in a line; a last pair of panels that is not whole; nothing beside the result."""
+    """Rows that begin anywhere in a line; a last pair of panels that is not whole; nothing beside it."""
     q, x = weights("q4_0", 3601, 64, seed=13), rows("normal", 300, 64, seed=14)
     memory = np.full(300 * 3601 + 40, 7, np.float32)
     out = memory[5 : 5 + 300 * 3601].reshape(300, 3601)

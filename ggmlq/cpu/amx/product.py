@@ -114,7 +114,7 @@ def following(pair: int, start: int, near_first: int, near_stop: int, chunk: int
 
 
 def many_sweeper(layout: PanelLayout, unit: Any) -> Any:
-    """Compiled: a chunk at ``w`` times all blocks; the number of tiles of the next that then lie ``ahead``."""
+    """Compiled: a chunk at ``w`` times all blocks; the number of tiles of the next that lie ``ahead``."""
     _, _, no_sums, load_sums, store_sums, step, _ = instructions(unit, "dot")
     by_eight, near, far, eight = eight_steps(layout, unit), asker(1), asker(2), PARTS
 
@@ -196,7 +196,7 @@ def _ask(builder: Any, at: Any, cache: int) -> None:
 
 
 def few_sweeper(layout: PanelLayout, unit: Any) -> Any:
-    """Compiled: a chunk at ``w`` times all blocks; then the next chunk lies there, as far as it is no longer."""
+    """Compiled: a chunk at ``w`` times all blocks; then the next lies there, as far as it is no longer."""
     _, _, no_sums, load_sums, store_sums, step, half_step = instructions(unit, "dot")
     by_two, by_one = sweeper(step, weaver(layout, unit, 2)), sweeper(half_step, weaver(layout, unit, 1))
     result = putter(store_sums)

@@ -77,7 +77,7 @@ class Decoder(Panel):
             pass
 
     def parts(self, panel: Any, run: Any, to: Any) -> Iterator[None]:
-        """The decoding in eight parts, two rows of the tile each: then the caller may emit other instructions."""
+        """The decoding in eight parts, two rows of the tile each, with room for other instructions."""
         here = self.run_at(panel, run)
         scales = [self._scales(here, group) for group in range(self.layout.groups)]
         fours = 8 // self.layout.groups  # that share a scale
