@@ -135,17 +135,17 @@ def many_sweeper(layout: PanelLayout, unit: Any) -> Any:
                 load_sums(unit_at, sums)
             s = 0
             while s < steps:
-                here, asked = x + 2 * TILE * s, PITCH * AT_ONCE * s
+                here, offset = x + 2 * TILE * s, PITCH * AT_ONCE * s
                 if s + eight <= steps and done < due:
                     panel = right if done % 2 else left
                     run, to = then.start + done // 2, ahead + TILE * done
                     by_eight(
-                        unit_at, here, w + 2 * TILE * s, panel, run, to, sums_ahead + asked, x_ahead + asked
+                        unit_at, here, w + 2 * TILE * s, panel, run, to, sums_ahead + offset, x_ahead + offset
                     )
                     s, done = s + eight, done + 1
                 else:
-                    near(sums_ahead + asked)
-                    far(x_ahead + asked)
+                    near(sums_ahead + offset)
+                    far(x_ahead + offset)
                     step(unit_at, here, w + 2 * TILE * s, w + 2 * TILE * s + TILE)
                     s += 1
             store_sums(unit_at, sums, LINE, 2 * TILE)
