@@ -175,7 +175,11 @@ def _product(
     """The product of checked activations, floats or the bits of bfloat16."""
     result = result_of(REQUEST, q, (*x.shape[:-1], q.shape[0]), dtype, out, bias)
     problem = _problem(x, q)
-    if is_bfloat16(x) and not ladder.choose(problem, kernel, arithmetic, invariant).narrow:
+    if (
+        x.dtype is not FLOAT32
+        and is_bfloat16(x)
+        and not ladder.choose(problem, kernel, arithmetic, invariant).narrow
+    ):
         x = x.astype(np.float32)
     if invariant and not is_host(x):
         named = kernel_of(problem.with_rows(1), str(kernel), arithmetic)

@@ -198,7 +198,7 @@ def _ask(builder: Any, at: Any, cache: int) -> None:
 def few_sweeper(layout: PanelLayout, unit: Any) -> Any:
     """Compiled: a chunk at ``w`` times all blocks; then the next lies there, as far as it is no longer."""
     _, _, no_sums, load_sums, store_sums, step, half_step = instructions(unit, "dot")
-    by_two, by_one = sweeper(step, weaver(layout, unit, 2)), sweeper(half_step, weaver(layout, unit, 1))
+    by_two, by_one = sweeper(step, weaver(layout, unit)), sweeper(half_step, decoder_after(half_step, layout))
     result = putter(store_sums)
 
     def by_few(
@@ -239,25 +239,35 @@ def sweeper(step: Any, woven: Any) -> Any:
     return inner(sweep)
 
 
-def weaver(layout: PanelLayout, unit: Any, halves: int) -> Any:
-    """An intrinsic: a step with 16 or 32 rows of activations, and a run decoded to where its weights lay.
+def weaver(layout: PanelLayout, unit: Any) -> Any:
+    """An intrinsic: a step, and a run of two panels decoded between its products, to where its weights lay.
 
     Its words: the unit, activations, decoded weights, the left and the right panel, the number of the run.
     """
-    dots = 2 * halves
-    after_each = 2 * PARTS // dots  # parts of two decodings
 
     def emit(builder: Any, here: Any, x: Any, w: Any, left: Any, right: Any, run: Any) -> None:
         u, decoding = unit(builder, here), Decoder(builder, layout)
         beside = builder.add(w, I64(TILE))
         u.load(4, w)
         u.load(5, beside)
-        for i in range(halves):
+        for i in range(2):
             u.load(6 + i, builder.add(x, I64(TILE * i)), passing=True)
         parts = chain(decoding.parts(left, run, w), decoding.parts(right, run, beside))
-        for i in range(dots):
+        for i in range(4):
             u.dot(i, 6 + i // 2, 4 + i % 2)
-            for _ in range(after_each):
+            for _ in range(PARTS // 2):
                 next(parts)
 
     return intrinsic_of(emit, 6)
+
+
+def decoder_after(half_step: Any, layout: PanelLayout) -> Any:
+    """Compiled: the same for a tile of activations, whose two products leave no time beside them."""
+    decode = decoder(layout)
+
+    def decode_after(unit_at: int, x: int, w: int, left: int, right: int, run: int) -> None:
+        half_step(unit_at, x, w, w + TILE)
+        decode(left, run, w)
+        decode(right, run, w + TILE)
+
+    return inner(decode_after)
