@@ -15,6 +15,7 @@ from ggmlq.base.threads import at_most
 from ggmlq.codes.tiling import tiling
 from ggmlq.cpu.amx import permission
 from ggmlq.cpu.amx.multiply import multiply
+from ggmlq.cpu.amx.results import LARGE
 from ggmlq.cpu.amx.unit import POINTER, Unit, shapes
 from ggmlq.cpu.codes8 import float_amx_multiply, int_amx_multiply
 from ggmlq.cpu.linear import r7_amx
@@ -85,11 +86,26 @@ def test_the_same_bits_for_any_number_of_rows_and_threads(unit):
 
 
 @pytest.mark.parametrize("unit", units())
+def test_a_result_that_passes_by_the_caches(unit):
+    """Rows that begin anywhere in a line; a last pair of panels that is not whole; nothing beside it."""
+    q, x = weights("q4_0", 3601, 64, seed=13), rows("normal", 300, 64, seed=14)
+    memory = np.full(300 * 3601 + 40, 7, np.float32)
+    out = memory[5 : 5 + 300 * 3601].reshape(300, 3601)
+    assert out.size > LARGE
+    multiply(x, q, out, unit)
+    assert np.array_equal(out[250:283], product(x[250:283], q, unit))
+    assert np.array_equal(out[:33], product(x[:33], q, unit))
+    assert (memory[:5] == 7).all()
+    assert (memory[5 + out.size :] == 7).all()
+
+
+@pytest.mark.parametrize("unit", units())
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
 def test_16_bits_in_and_out(name, unit):
     """The bits of float32 in and out, rounded after; columns and rows that fill no tile."""
-    q, x = weights("q4_0", 74, 256, seed=9), rows("normal", 40, 256, seed=10).astype(np.float16)
-    want = product(x.astype(np.float32), q, unit).astype(getattr(ml_dtypes, name, np.float16))
+    kind = getattr(ml_dtypes, name, np.float16)
+    q, x = weights("q4_0", 74, 256, seed=9), rows("normal", 40, 256, seed=10).astype(kind)
+    want = product(x.astype(np.float32), q, unit).astype(kind)
     out = np.zeros((41, 74), want.dtype)
     multiply(x, q, out[:-1], unit)
     assert np.array_equal(out[:-1].view(np.uint16), want.view(np.uint16))

@@ -196,7 +196,8 @@ def problem(x, w, m, c=128, accumulate=None):
     return ScaledLinear(Operand(x, 1, c), Operand(w, c, c), m, 64, 256, accumulate, device="cpu")
 
 
-def test_what_it_refuses_in_words(monkeypatch, forgetful):
+def test_what_it_refuses_in_words(monkeypatch, forgetful, matrix_unit):
+    matrix_unit(False)
     assert "8-bit floats" in r6_pairs.refuses(problem("int8", "int8", 8))
     assert "scales change every 8" in r6_pairs.refuses(problem("e4m3", "e4m3", 8, 8))
     monkeypatch.setattr(float_needs, "compiled_for", lambda: compiled_for() - {*float_needs.NEEDED})
@@ -208,7 +209,8 @@ def test_what_it_refuses_in_words(monkeypatch, forgetful):
 
 
 @pairs
-def test_auto_takes_it_where_its_code_is_there(monkeypatch, forgetful):
+def test_auto_takes_it_where_its_code_is_there(monkeypatch, forgetful, matrix_unit):
+    matrix_unit(False)
     on_a_cpu(monkeypatch, "znver4")
     monkeypatch.setattr(float_needs, "at_hand", lambda problem: True)
     assert {choose(problem("e4m3", "e5m2", m)).name for m in (1, 2, 8, 9, 17, 512)} == {"cpu:pairs"}
@@ -222,12 +224,23 @@ def test_auto_takes_it_where_its_code_is_there(monkeypatch, forgetful):
 
 
 @pairs
-def test_auto_leaves_it_where_it_was_not_measured(monkeypatch, forgetful):
+def test_auto_leaves_it_where_it_was_not_measured(monkeypatch, forgetful, matrix_unit):
+    matrix_unit(False)
     on_a_cpu(monkeypatch, "sapphirerapids")
     monkeypatch.setattr(float_needs, "at_hand", lambda problem: True)
     assert explain(problem("e4m3", "e5m2", 17)) == (by_name("cpu:dequant"), choice.USUAL)
     assert choose(problem("e4m3", "e5m2", 16)).name == "cpu:lines"
     assert choose(problem("e4m3", "e5m2", 17), "cpu:pairs").name == "cpu:pairs"
+
+
+@pairs
+def test_auto_takes_the_matrix_unit_instead_of_it(monkeypatch, forgetful, matrix_unit):
+    matrix_unit(True)
+    on_a_cpu(monkeypatch, "sapphirerapids")
+    assert {choose(problem("e4m3", "e5m2", m)).name for m in (16, 17, 512)} == {choice.MATRIX}
+    assert explain(problem("e4m3", "e4m3", 64)) == (by_name(choice.MATRIX), choice.MATRIX_FIRST)
+    assert choose(problem("e4m3", "e5m2", 15)).name == "cpu:lines"  # less than a tile
+    assert choose(problem("e4m3", "e5m2", 64, 8)).name == "cpu:dequant"  # groups of no whole tiles
 
 
 def on_a_cpu(monkeypatch, name):

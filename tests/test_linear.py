@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -239,3 +240,11 @@ def test_a_kernel_is_chosen_by_name_or_by_arithmetic():
 def test_no_kernel_takes_it(options, words):
     with pytest.raises(gq.GGMLQError, match=words):
         gq.linear(rows("normal", 2, 32), weights("q4_0", 4, 32), **options)
+
+
+@pytest.mark.parametrize("m", [1, 40])
+def test_bfloat16_activations_have_the_bits_of_float32(m, fresh):
+    q = gq.quantize(fresh.standard_normal((19, 256), np.float32), "q4_0")
+    x = fresh.standard_normal((2, m, 256), np.float32).astype(ml_dtypes.bfloat16)
+    for more in ({}, {"kernel": "cpu:dequant"}, {"invariant": True}, {"bias": np.ones(19, np.float32)}):
+        assert np.array_equal(gq.linear(x, q, **more), gq.linear(x.astype(np.float32), q, **more))

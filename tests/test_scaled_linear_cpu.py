@@ -229,7 +229,9 @@ def test_chunks_of_32_differ_where_float32_ends(fresh):
     assert off.max() <= 2e-6 * terms(*with_zeros)
 
 
-def test_what_each_request_is_served_by():
+def test_what_each_request_is_served_by(matrix_unit):
+    matrix_unit(False)
+
     def served(x, w, accumulate=None, m=17):
         problem = ScaledLinear(Operand(x, 1, 128), Operand(w, 128, 128), m, 64, 256, accumulate, device="cpu")
         return choose(problem).name

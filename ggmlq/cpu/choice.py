@@ -8,9 +8,9 @@ problem, except ``cpu:lines``: with more than three rows of activations they use
 CPUs with a matrix unit that were measured were fastest with it, with every type. With fewer rows only an
 entry can name it. Entries compare kernels of ``q8``, and ``cpu:amx``, whose arithmetic loses less.
 
-Codes with scales use the highest rung that accepts the problem. 8-bit floats are the exception: ``cpu:pairs``
-is chosen automatically on AMD alone, where it was measured, and only if its code came with the package, or if
-no code of this process did. ``cpu:amx``, which was measured with integers alone, takes them by name.
+Codes with scales use the highest rung that accepts the problem. 8-bit floats are the exception: they use the
+matrix unit where there is one. ``cpu:pairs`` is chosen automatically on AMD alone, where it was measured, and
+only if its code came with the package, or if no code of this process did.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FEW, FOR_FEW = 3, "cpu:lines"
 MATRIX, MATRIX_ROWS = "cpu:amx", 28  # the matrix unit multiplies 32 rows of activations at a time
 PANELS, FEWEST_MATRIX, MOST_LINES = "cpu:panels", 8, 8  # rows from, and up to, which two others are timed
 LEAST_LEVEL = 4  # of rungs that are timed: those below explain
-FLOATS = "cpu:floats"  # it takes no blocks
+FLOATS, SQUARES = "cpu:floats", "cpu:squares"  # the one takes no blocks, the other was measured nowhere
 USUAL = "usual on a CPU that was not measured"
 MATRIX_FIRST = "ahead wherever there is a matrix unit"
 IN_PACKS = {  # rungs whose code comes with the package, by operation (tools/_kernels_cpu.py)
@@ -169,6 +169,9 @@ def scaled_order(problem: ScaledLinear) -> Preference:
     """The order of rungs for codes with scales, or none where it is just from the highest down."""
     if problem.integer or float_needs.refused() is not None:
         return NOTHING
+    matrix = next(rung for rung in rungs("scaled_linear", "cpu") if rung.name == MATRIX)
+    if matrix.refuses(problem) is None:
+        return Preference((MATRIX, FOR_FEW, "cpu:dequant"), MATRIX_FIRST)
     if not zen():  # where cpu:pairs was measured
         return Preference((FOR_FEW, "cpu:dequant"), USUAL)
     return NOTHING if float_needs.at_hand(problem) else Preference((FOR_FEW, "cpu:dequant"), PACKED)
@@ -181,6 +184,6 @@ def fits(entry: Entry, cpu: Cpu) -> bool:
 
 def usual(problem: Linear) -> tuple[str, ...]:
     """The order on a CPU that was not measured: from the highest rung down, without some."""
-    passed = {MATRIX, FLOATS} | ({FOR_FEW} if problem.m > FEW else set())
+    passed = {MATRIX, FLOATS, SQUARES} | ({FOR_FEW} if problem.m > FEW else set())
     names = [rung.name for rung in reversed(rungs(problem.op, problem.device))]
     return tuple(name for name in names if name not in passed)

@@ -95,7 +95,7 @@ class Rung:
 
         refuses   a problem of its kind -> None, or the reason in words why it cannot serve it
         caution   the reason why "auto" takes it only where no other rung serves
-        narrow    ``out`` may also be float16 or bfloat16, of an even number of columns; the rung rounds
+        narrow    ``out``, on the host x too, may be of 16 bits: its columns are even, and the rung rounds
         repeats   it does nothing but launch kernels, the same for all x of one shape and dtype, so that its
                   launches can be recorded and repeated; on a GPU x may then be float32, float16 or, as
                   uint16, the bits of bfloat16

@@ -14,7 +14,7 @@ from ..arrays.tensors import is_tensor
 from ..arrays.weights import Divided, Float, Host, Out, Transposed, operation
 from ..base.devices import device_of, is_host, is_over_torch, on_device_of, place_of
 from ..dispatch import ladder
-from ..dispatch.checks import FLOAT32, activations, check_bias, float_dtype
+from ..dispatch.checks import FLOAT32, activations, check_bias, float_dtype, is_bfloat16
 from ..dispatch.problems import Linear
 from . import tensors, transposed, warm, warm_device
 from .call import Result, as_wanted, result_of, run
@@ -126,7 +126,8 @@ def linear(
     if is_tensor(x):
         shape, bits = (*x.shape[:-1], q.shape[0]), None if invariant else of_bits
         return tensors.called(linear, REQUEST, x, (q,), shape, out, dtype, bias, bits, **options)
-    return _product(activations(REQUEST, x, q), q, kernel, arithmetic, out, bias, dtype, invariant)
+    x = activations(REQUEST, x, q, bfloat16=True)
+    return _product(x, q, kernel, arithmetic, out, bias, dtype, invariant)
 
 
 def _of_halves(
@@ -174,6 +175,12 @@ def _product(
     """The product of checked activations, floats or the bits of bfloat16."""
     result = result_of(REQUEST, q, (*x.shape[:-1], q.shape[0]), dtype, out, bias)
     problem = _problem(x, q)
+    if (
+        x.dtype is not FLOAT32
+        and is_bfloat16(x)
+        and not ladder.choose(problem, kernel, arithmetic, invariant).narrow
+    ):
+        x = x.astype(np.float32)
     if invariant and not is_host(x):
         named = kernel_of(problem.with_rows(1), str(kernel), arithmetic)
         options = {"kernel": named, "arithmetic": arithmetic, "bias": result.bias, "dtype": result.dtype}

@@ -7,6 +7,7 @@
     operands.py      the arguments of kernels, by name
     instructions.py  steps of kernels on tiles: sums of 32 × 32
     product.py       the kernel: loops around the tiles; the next weights are decoded between products
+    results.py       sums to results of 32 or 16 bits
     multiply.py      a product: tiles, kernel, threads
     peak.py          the unit's own rate, for the roofs of a ladder
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...arrays.array import QuantArray
+from ...base.threads import num_threads
 from ...formats.packing import RUN
 from ..machine.kernels import kernel
 from ..machine.workers import share_kernel
@@ -16,14 +17,14 @@ from .operands import NUMBERS, Operands, Rows
 from .unit import TILE, Unit
 
 BLOCK = 2 * ROWS  # rows of activations that meet a pair of panels at a time
-MOST = 16  # blocks at a time: their tiles of a chunk, and the sums of NEAR, fill the second cache
+MOST = 16  # blocks at a time: two chunks of their tiles, and the sums of NEAR, fit the second cache
 FEW = 4  # blocks whose sums of one pair of panels stay in the first cache
-NEAR = 16  # pairs of panels whose sums wait in memory, where there are more blocks
+NEAR = 8  # pairs of panels whose sums wait in memory, where there are more blocks
 CHUNK = 16, 8  # runs decoded at a time, with many blocks and with few: they lie in the first cache
 
 
 def multiply(x: Any, q: QuantArray, out: Any, unit: Any = Unit) -> None:
-    """``out = x @ q.T``; ``out`` is float32, float16 or bfloat16."""
+    """``out = x @ q.T``; x and ``out`` are float32, float16 or bfloat16."""
     n, k = q.shape
     layout, runs = layout_of(q.format), k // RUN
     assert layout is not None
@@ -31,9 +32,11 @@ def multiply(x: Any, q: QuantArray, out: Any, unit: Any = Unit) -> None:
         out[...] = 0
         return
     weights = q.prepared(panels)
-    rows = np.ascontiguousarray(x, np.float16 if x.dtype == np.float16 else np.float32)
+    rows = np.ascontiguousarray(x, None if x.dtype.name in NUMBERS else np.float32)
     product = kernel("amx.product.multiplier", layout, unit)
-    pack, width = kernel("amx.activations.packer", rows.dtype.name), rows.itemsize
+    # 32 of bfloat16 are a row of a tile as they stand: 64 bytes
+    pack = kernel("amx.activations.packer", "bytes" if rows.dtype.name == "bfloat16" else rows.dtype.name)
+    width = rows.itemsize
     for first in range(0, len(rows), MOST * BLOCK):
         part, result = rows[first : first + MOST * BLOCK], out[first : first + MOST * BLOCK]
         blocks = -(-len(part) // BLOCK)
@@ -47,4 +50,5 @@ def multiply(x: Any, q: QuantArray, out: Any, unit: Any = Unit) -> None:
             weights.ctypes.data, weights.shape[0], weights.shape[1], tiles, blocks, runs,
             result.ctypes.data, NUMBERS.index(out.dtype.name), len(part), n, chunk, NEAR if many else 1,
         )  # fmt: skip
-        share_kernel(product, arguments, -(-len(weights) // 2))
+        pairs = -(-len(weights) // 2)
+        share_kernel(product, arguments, pairs, max(1, min(NEAR, pairs // num_threads())) if many else 1)

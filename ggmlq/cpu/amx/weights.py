@@ -15,6 +15,7 @@ without a conversion that is ``base`` + code, and the fused addend - (base + zer
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from ..panels.read import Panel, Place
 from .unit import PITCH, bfloats
 
 LOOKED_UP = 5  # bits of the longest index
+PARTS = 8  # of a decoding
 FLOAT_BITS = 24  # of the significand of a float32
 # Bits of the significands of scales; larger ones can make frames overflow.
 SCALE_BITS = {"f16": 11, "i8": 11 + 8, "i4": 11 + 4}
@@ -71,6 +73,11 @@ class Decoder(Panel):
         self.hidden = self.simd.splat(self.simd.apart(I64(0)), 8)
 
     def emit(self, panel: Any, run: Any, to: Any) -> None:
+        for _ in self.parts(panel, run, to):
+            pass
+
+    def parts(self, panel: Any, run: Any, to: Any) -> Iterator[None]:
+        """The decoding in eight parts, two rows of the tile each, with room for other instructions."""
         here = self.run_at(panel, run)
         scales = [self._scales(here, group) for group in range(self.layout.groups)]
         fours = 8 // self.layout.groups  # that share a scale
@@ -88,6 +95,7 @@ class Decoder(Panel):
                     halves.append(self.simd.fma(value, scale, less) if less else self.b.fmul(value, scale))
                 place = self.b.add(to, I64(PITCH * (2 * j + pair)))
                 self.simd.store(bfloats(self.simd, *halves), place)
+            yield
 
     def _scales(self, here: Place, group: int) -> tuple[Any, Any]:
         """Scales and addends (or None), for eight rows and for the other eight."""
