@@ -15,7 +15,7 @@ from emulated_packed import pack_q4_0
 from fake_cupy import on_device
 
 import ggmlq as gq
-from ggmlq.cuda.expert_linear import r4_gemv, r5_grouped
+from ggmlq.cuda.expert_linear import _gemv, r5_grouped
 from ggmlq.cuda.machine import device, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.packed.pack import PackedWeights
@@ -96,12 +96,34 @@ def test_few_tokens(case, fragment_rows, monkeypatch, fresh):
     _, t, u, e, n, k, apart, kind = case
     host, ids = experts_of(e, n, k, fresh), ids_of(kind, t, u, e, fresh)
     x = fresh.standard_normal((t * u if apart else t, k)).astype(np.float32)
-    y = run(monkeypatch, "cuda:gemv", r4_gemv, x, host, ids, fragment_rows=fragment_rows)
+    y = run(monkeypatch, "cuda:gemv", _gemv, x, host, ids, fragment_rows=fragment_rows)
     given = x.reshape(t, u, k) if apart else x
     lost = (ids < 0) | (ids >= e)
     want = gq.reference.expert_linear(given, host, np.where(lost, 0, ids), "bf16x")
     assert np.isnan(y[lost]).all()
     assert gq.nmse(y[~lost], want[~lost]) < 1e-10
+
+
+ONE = [  # a token
+    ("a row for all", 1, 3, 5, 70, 256, False, "spread"),
+    ("a row a use, one is none", 1, 4, 7, 40, 448, True, "none"),
+]
+
+
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("fragment_rows", [2, 4])
+@pytest.mark.parametrize("case", ONE, ids=lambda case: case[0])
+def test_one_token_by_bytes(case, fragment_rows, monkeypatch, fresh):
+    _, t, u, e, n, k, apart, kind = case
+    host, ids = experts_of(e, n, k, fresh), ids_of(kind, t, u, e, fresh)
+    x = fresh.standard_normal((u if apart else t, k)).astype(np.float32)
+    y = run(monkeypatch, "cuda:gemv_int16", _gemv, x, host, ids, fragment_rows=fragment_rows)
+    lost = (ids < 0) | (ids >= e)
+    assert np.isnan(y[lost]).all()
+    for row, use in zip(y[~lost], np.flatnonzero(~lost), strict=True):
+        given, q = x[use if apart else 0][None], host[ids.reshape(-1)[use]]
+        wrong = np.abs(row - gq.reference.linear(given, q, "int16x"))
+        assert (wrong <= gq.reference.bound(given, q, "int16x")).all()
 
 
 @pytest.mark.parametrize("kind", ["spread", "one", "none", "in order"])

@@ -6,6 +6,6 @@
     digits.py     one row of activations as integers of two bytes each
     experts.py    stages and epilogue of expert products, whose rows a list of uses names
 
-The kernels are linear/r13_gemv.py, r17_gemv_int16.py and expert_linear/r4_gemv.py; cost/gemv.py estimates how
-long they take.
+The kernels are linear/r13_gemv.py and r17_gemv_int16.py, expert_linear/r4_gemv.py and r8_gemv_int16.py;
+cost/gemv.py estimates how long they take.
 """

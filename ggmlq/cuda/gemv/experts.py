@@ -1,6 +1,6 @@
 """The parts of cuda:gemv for experts: stages, loads of activations and an epilogue for the rows of uses.
 
-A list names the uses that a block serves (schedule/uses.py); the kernel is expert_linear/r4_gemv.py.
+A list names the uses that a block serves (schedule/uses.py); the kernels' frame is expert_linear/_gemv.py.
 """
 
 from __future__ import annotations
