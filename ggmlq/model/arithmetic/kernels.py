@@ -135,6 +135,10 @@ class Kernels:
         total = y + x
         return total, self.weighted_norm(total, epsilon, weights)
 
+    def gated_product(self, activation: str, x: Array, q: QuantArray, bias: Array | None) -> Array:
+        """act(gate) · up of rows times two matrices over each other, the gate's first."""
+        return self.gated_pair(activation, self.linear(x, q, bias))
+
     def gated_pair(self, activation: str, both: Array) -> Array:
         """act(gate) · up of rows that have both, gate first."""
         middle = both.shape[-1] // 2
