@@ -116,11 +116,11 @@ def epilogue(stage: GemvStage, act: Any) -> Any:
                 write(gate, up, which, row, n, add_up(at), add_up(uint32(at + uint32(16))))
         else:
             join()  # the shared memory of the other blocks can be written
-            own = uint32(uint32(warp << uint32(5)) + lane)
-            if own < uint32(rows):
-                place = uint32(uint32(rank * uint32(rows)) + own)
+            part = uint32(uint32(warp << uint32(5)) + lane)
+            if part < uint32(rows):
+                place = uint32(uint32(rank * uint32(rows)) + part)
                 to = uint32(base() + uint32(partials_at) + uint32(place << uint32(2)))
-                put_float_in_block(to, uint32(0), add_up(own))
+                put_float_in_block(to, uint32(0), add_up(part))
             meet()
             if rank == uint32(0) and warp == uint32(0) and lane < uint32(outputs):
                 g, u = sum_of_blocks(at, splits), sum_of_blocks(uint32(at + uint32(16)), splits)
