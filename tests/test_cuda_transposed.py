@@ -25,7 +25,7 @@ CASES = [  # type, M, N, K, blocks of a cluster, kind of y
     ("q8_0", 13, 300, 96, 2, np.float16),
     ("iq4_xs", 16, 33, 256, 1, np.float32),
     ("q3_K", 33, 88, 256, 2, np.float16),
-    ("q4_1", 70, 24, 160, 1, np.float32),
+    ("q5_1", 70, 24, 160, 1, np.float32),
 ]
 
 

@@ -1,11 +1,12 @@
 """The parts of the kernel for ``y @ q`` with few rows: stages, loads of activations, products, sums.
 
-Sums run over rows of weights, so a fragment is the first operand of ``mma`` the other way round: 16 columns
-of weights by 16 rows. A lane's weights become bfloat16, scale included, as for ``wgmma`` (packed/weights.py).
-Then ``movmatrix`` turns each 8 × 8 of them: row and column change places among the lanes of a warp.
+Sums run over rows of weights, so weights are the first operand of ``mma`` the other way round: 16 columns by
+16 rows. A lane of ``mma`` wants four rows, which t says, of two columns, which g says. A word of packed codes
+has four columns of rows r and r + 8. So lane 4 g + t takes the words that are made for lanes 4 t + g % 4 and
+16 further, rows t, t + 8 and t + 4, t + 12, of fragment g / 4 of two: no number moves between lanes.
 
-    a warp's stage   a row of ``span`` fragments, and the 16 columns of y that meet their rows
-    a lane's sums    of columns 16 s + 4 (g / 2) + g % 2 of step s and two further, by rows 2 t, 2 t + 1 of y
+    a warp's stage   a row of two fragments, and the 16 columns of y that meet their rows
+    a lane's sums    of columns 16 s + 4 (g % 4) … + 3 of each step s, by rows 2 t, 2 t + 1 of y
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ..intrinsics import bf16x2, codes, halves, ptx
+from ..intrinsics import bf16x2, codes, ptx
 from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..packed.layout import ROWS, STEP, PackedLayout
-from ..packed.weights import fragment_weights
+from ..packed.row_pairs import HIGH_HALVES, LOW_HALVES, row_pairs
 from .clusters import cluster_epilogue
-from .stages import FLOATS, HALVES, RESERVED, ROOMY, GemvStage
+from .stages import HALVES, RESERVED, ROOMY, GemvStage
 
-COLUMNS = {8: 8, 16: 4, 64: 2}  # rows of y that kernels are made for: the most blocks of a cluster
-TILE = 16  # columns of weights that mma takes at once
+COLUMNS = {8: 8, 16: 4, 32: 4}  # rows of y that kernels are made for: the most blocks of a cluster
+SPAN = 2  # fragments of a stage
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,11 @@ class TransposedStage(GemvStage):
     @classmethod
     def of(cls, layout: PackedLayout, columns: int) -> TransposedStage:
         """The stage for a number of rows of y."""
-        return cls(layout, columns, 2 if columns <= FLOATS else 1)
+        return cls(layout, columns, SPAN)
 
     @property
     def warps(self) -> int:
-        return 8 if self.columns <= TILE else 4
+        return 8
 
     @property
     def count(self) -> int:
@@ -49,20 +50,15 @@ class TransposedStage(GemvStage):
 
     @property
     def blocks(self) -> int:
-        return max(1, min(2, ROOMY // (self.shared + RESERVED)))
+        return max(1, min(2 if self.columns <= 16 else 1, ROOMY // (self.shared + RESERVED)))
 
     @property
     def most_splits(self) -> int:
         return COLUMNS[self.columns]
 
     @property
-    def parts(self) -> int:
-        """Tiles of 16 columns of weights."""
-        return self.span * STEP // TILE
-
-    @property
     def numbers(self) -> int:
-        return 4 * self.parts * self.tiles
+        return 32 * self.tiles
 
     @property
     def pitch(self) -> int:
@@ -127,22 +123,26 @@ def column_fetcher(stage: TransposedStage, width: int) -> Any:
 
 @cache
 def column_taker(stage: TransposedStage) -> Any:
-    """The device function that loads a lane's pairs of y as bfloat16: two for each tile of eight rows."""
+    """The device function that loads a lane's pairs of y as bfloat16: two for each tile of eight rows.
+
+    They are those of rows t and t + 8 of the weights, then of rows t + 4 and t + 12.
+    """
     size, pitch, tiles, floats = stage.size, stage.pitch, stage.tiles, stage.floats
-    take4, take8, narrowed, half_values = bf16x2.take4, bf16x2.take8, bf16x2.narrowed, codes.half_values
-    float_of = ptx.float_of
+    take4, take_float, narrowed = bf16x2.take4, bf16x2.take_float, bf16x2.narrowed
+    half_values, permute = codes.half_values, bf16x2.permute
 
     @inlined
     def take_floats(at: Any, b: Any) -> None:
         for i in range(2):
-            v = take8(uint32(at + uint32(32 * i)))
-            b[i] = narrowed(float_of(v[0]), float_of(v[1]))
+            first = uint32(at + uint32(16 * i))
+            b[i] = narrowed(take_float(first), take_float(uint32(first + uint32(32))))
 
     @inlined
-    def take_bits(at: Any, kind: Any, b: Any) -> None:
+    def take_bits(at: Any, picks: Any, kind: Any, b: Any) -> None:
         for tile in range(tiles):
             for i in range(2):
-                b[2 * tile + i] = take4(uint32(at + uint32(8 * tile * pitch + 16 * i)))
+                first = uint32(at + uint32(8 * tile * pitch + 8 * i))
+                b[2 * tile + i] = permute(take4(first), take4(uint32(first + uint32(16))), picks)
         if kind == uint32(HALVES):
             for i in range(2 * tiles):
                 low, high = half_values(b[i])
@@ -153,25 +153,28 @@ def column_taker(stage: TransposedStage) -> Any:
         g, t = g_and_t(lane)
         row_at = uint32(at + uint32(size) + g * uint32(pitch))
         if floats and kind == uint32(0):
-            take_floats(uint32(row_at + t * uint32(8)), b)
-        else:
-            take_bits(uint32(row_at + t * uint32(4)), kind, b)
+            take_floats(uint32(row_at + t * uint32(4)), b)
+        else:  # of two rows in a word
+            picks = HIGH_HALVES if t & uint32(1) else LOW_HALVES
+            take_bits(uint32(row_at + (t >> uint32(1)) * uint32(4)), picks, kind, b)
 
     return take
 
 
 @cache
-def part_multiplier(stage: TransposedStage) -> Any:
-    """The device function that multiplies 16 columns of a fragment: its step s, the part-th of the stage."""
-    tiles, turned, mma = stage.tiles, halves.transposed, bf16x2.mma_into
+def step_multiplier(stage: TransposedStage) -> Any:
+    """The device function that multiplies step s of the two fragments: 16 columns twice."""
+    unpack, tiles, mma = row_pairs(stage.layout).unpack, stage.tiles, bf16x2.mma_into
 
     @inlined
-    def multiply(w: Any, s: Any, part: Any, b: Any, sums: Any) -> None:
-        a = cuda.local.array(4, uint32)
-        a[0], a[1] = turned(w[4 * s]), turned(w[4 * s + 2])
-        a[2], a[3] = turned(w[4 * s + 1]), turned(w[4 * s + 3])
-        for tile in range(tiles):
-            mma(sums, 4 * (part * tiles + tile), a, 0, b, 2 * tile)
+    def multiply(words: Any, others: Any, s: Any, f: Any, b: Any, sums: Any, opaque: Any) -> None:
+        w, a = cuda.local.array(8, uint32), cuda.local.array(4, uint32)
+        unpack(words, s, w, 0, f[0], f[1], opaque)
+        unpack(others, s, w, 4, f[2], f[3], opaque)
+        for half in range(2):
+            a[0], a[1], a[2], a[3] = w[2 * half], w[2 * half + 1], w[2 * half + 4], w[2 * half + 5]
+            for tile in range(tiles):
+                mma(sums, 4 * ((2 * s + half) * tiles + tile), a, 0, b, 2 * tile)
 
     return multiply
 
@@ -179,27 +182,38 @@ def part_multiplier(stage: TransposedStage) -> Any:
 @cache
 def multiplier(stage: TransposedStage) -> Any:
     """The device function that adds a stage to a lane's sums."""
-    (count, load, unpack, _), fragment_bytes = fragment_weights(stage.layout), stage.layout.fragment_bytes
-    take, multiply_part, twice = column_taker(stage), part_multiplier(stage), stage.span > 1
-    b_count = 2 * stage.tiles
+    (count, load, scales, _, _), fragment_bytes = row_pairs(stage.layout), stage.layout.fragment_bytes
+    take, multiply_step, runs, b_count = (
+        column_taker(stage),
+        step_multiplier(stage),
+        stage.layout.runs,
+        2 * stage.tiles,
+    )
+    per_run = 4 // runs
 
     @inlined
-    def multiply_fragment(at: Any, lane: Any, part: Any, b: Any, sums: Any, opaque: Any) -> None:
-        words, w = cuda.local.array(count, uint32), cuda.local.array(16, uint32)
-        load(at, lane, words)
-        unpack(words, w, opaque)
-        multiply_part(w, 0, part, b, sums)  # a loop over steps would not be unrolled
-        multiply_part(w, 1, part + 1, b, sums)
-        multiply_part(w, 2, part + 2, b, sums)
-        multiply_part(w, 3, part + 3, b, sums)
+    def multiply_run(words: Any, others: Any, run: Any, b: Any, sums: Any, opaque: Any) -> None:
+        f = cuda.local.array(4, uint32)
+        f[0], f[1] = scales(words, run, opaque)
+        f[2], f[3] = scales(others, run, opaque)
+        for s in range(run * per_run, run * per_run + per_run):
+            multiply_step(words, others, s, f, b, sums, opaque)
 
     @inlined
     def multiply(at: Any, lane: Any, kind: Any, sums: Any, opaque: Any) -> None:
         b = cuda.local.array(b_count, uint32)
+        words, others = cuda.local.array(count, uint32), cuda.local.array(count, uint32)
         take(at, lane, kind, b)
-        multiply_fragment(at, lane, 0, b, sums, opaque)
-        if twice:
-            multiply_fragment(uint32(at + uint32(fragment_bytes)), lane, 4, b, sums, opaque)
+        g, t = g_and_t(lane)
+        here = uint32(at + (g >> uint32(2)) * uint32(fragment_bytes))
+        there = uint32(t * uint32(4) + (g & uint32(3)))
+        load(here, there, words)
+        load(here, uint32(there + uint32(16)), others)
+        multiply_run(words, others, 0, b, sums, opaque)  # a loop over runs would not be unrolled
+        multiply_run(words, others, 1, b, sums, opaque)
+        if runs > 2:
+            multiply_run(words, others, 2, b, sums, opaque)
+            multiply_run(words, others, 3, b, sums, opaque)
 
     return multiply
 
@@ -207,34 +221,27 @@ def multiplier(stage: TransposedStage) -> Any:
 @cache
 def epilogue(stage: TransposedStage) -> Any:
     """The device function that adds up the sums of the warps, the first warp first, and stores outputs."""
-    columns, tiles, stride, parts = stage.columns, stage.tiles, stage.sums, stage.parts
+    columns, tiles, stride = stage.columns, stage.tiles, stage.sums
     share, base, put_float = cluster_epilogue(stage), ptx.shared_base, bf16x2.put_float
-    factor = float32(fragment_weights(stage.layout).factor)
+    factor = float32(row_pairs(stage.layout).factor)
 
     @inlined
-    def put_part(sums: Any, part: Any, warp: Any, g: Any, t: Any) -> None:
-        for i in range(4 * tiles):
-            row = uint32(TILE * part + i // 2 % 2 * 2) + (g >> uint32(1)) * uint32(4) + (g & uint32(1))
-            column = uint32(i // 4 * 8 + i % 2) + t * uint32(2)
+    def put_step(sums: Any, s: Any, warp: Any, g: Any, t: Any) -> None:
+        first = (g >> uint32(2)) * uint32(STEP) + (g & uint32(3)) * uint32(4)
+        for i in range(8 * tiles):
+            row = first + uint32(16 * s + i // (4 * tiles) * 2 + i // 2 % 2)
+            column = uint32(i // 4 % tiles * 8 + i % 2) + t * uint32(2)
             at = (warp * uint32(columns) + column) * uint32(stride) + row
-            put_float(base() + at * uint32(4), sums[part * 4 * tiles + i] * factor)
-
-    @inlined
-    def put_four(sums: Any, part: Any, warp: Any, g: Any, t: Any) -> None:
-        put_part(sums, part, warp, g, t)  # a loop over parts would not be unrolled
-        put_part(sums, part + 1, warp, g, t)
-        put_part(sums, part + 2, warp, g, t)
-        put_part(sums, part + 3, warp, g, t)
-
-    twice = parts > 4
+            put_float(base() + at * uint32(4), sums[8 * tiles * s + i] * factor)
 
     @inlined
     def finish(sums: Any, result: Any, first: Any, rank: Any, splits: Any, m: Any, k: Any) -> None:
         warp, lane = warp_and_lane()
         g, t = g_and_t(lane)
-        put_four(sums, 0, warp, g, t)
-        if twice:
-            put_four(sums, 4, warp, g, t)
+        put_step(sums, 0, warp, g, t)  # a loop over steps would not be unrolled
+        put_step(sums, 1, warp, g, t)
+        put_step(sums, 2, warp, g, t)
+        put_step(sums, 3, warp, g, t)
         cuda.syncthreads()
         share(result, first, rank, splits, m, k)
 

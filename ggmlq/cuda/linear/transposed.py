@@ -1,11 +1,12 @@
 """``y @ q`` on Hopper, in bfloat16: the product with packed weights as they lie, which sums over their rows.
 
-Up to ``MOST_ROWS`` rows of y one kernel reads the packed weights once for each 64 rows. Its blocks have 64 or
-128 columns of weights. The warps of a block, and the blocks of a cluster, split the rows, and add up in the
-end (gemv/transposed.py). Weights are rounded as wgmma's are.
+Up to ``MOST_ROWS`` rows of y one kernel reads the packed weights once for each 32 rows. Its blocks have 128
+columns of weights. The warps of a block, and the blocks of a cluster, split the rows, and add up in the end
+(gemv/transposed.py). Weights are rounded as wgmma's are.
 
-With more rows weights are decoded to bfloat16, some columns of them at a time, and cuBLAS multiplies. In a
-CUDA graph, and over torch's memory, CuPy's cuBLAS cannot be called: the kernel serves all rows there.
+With more rows weights are decoded, at most ``SLAB`` bytes of them at a time, and cuBLAS multiplies: float16
+as float16, other floats as bfloat16. In a CUDA graph, and over torch's memory, CuPy's cuBLAS cannot be called:
+the kernel serves all rows there.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ from ..gemv import clusters, transposed
 from ..gemv.stages import FLOATS, WIDE
 from ..gemv.transposed import COLUMNS, TransposedStage
 from ..intrinsics import dependent_launch, ptx
+from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import DTYPES
 from ..intrinsics.lane import opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..packed.layout import ROWS, PackedLayout, layouts
-from ..packed.pack import PackedWeights, packed_weights
+from ..packed.pack import packed_weights
 from ..packed.to_bf16 import decode_packed
+from ..packed.to_halves import decode_halves, fitting_power
 from ..rings.ring import offset_advancer
 from ._cublas import AS_IS, COMPUTE_32F, DEFAULT, INPUT, R_32F
 
@@ -42,9 +45,15 @@ SPLITS = (1, 2, 4, 8)  # blocks of a cluster
 START = 4  # rounds of fragments that the start and the end of a block take
 
 
+@inlined
+def width_of(kind: Any) -> Any:
+    """Bytes of a float of a kind, by its place in KINDS."""
+    return uint64(4) if kind == uint32(0) else uint64(2)
+
+
 @family(lambda: ((layout, columns) for layout in layouts() for columns in COLUMNS))
 def kernel(layout: PackedLayout, columns: int) -> Kernel:
-    """The kernel for up to ``columns`` rows of y: block (64 or 128 columns of weights, share of the rows)."""
+    """The kernel: block (128 columns of weights and a share of the rows, ``columns`` rows of y)."""
     stage = TransposedStage.of(layout, columns)
     length, count, size, warps = stage.length, stage.count, stage.size, stage.warps
     ahead, end, ring, after = count - 1, (count - 1) * length, count * length, offset_advancer(count, length)
@@ -53,9 +62,8 @@ def kernel(layout: PackedLayout, columns: int) -> Kernel:
         transposed.multiplier(stage), clusters.warp_placer(stage), stage.numbers, stage.rows
     )  # fmt: skip
     base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
-    let_start, wait_for_predecessor = (
-        dependent_launch.let_successor_start, dependent_launch.wait_for_predecessor
-    )  # fmt: skip
+    let_start, size_of = dependent_launch.let_successor_start, width_of
+    wait_for_predecessor = dependent_launch.wait_for_predecessor
 
     def multiply_columns(
         fragments: Any,  # uint8 [fragment rows, spans, fragments of a span, fragment]
@@ -66,6 +74,10 @@ def kernel(layout: PackedLayout, columns: int) -> Kernel:
         spans: Any, splits: Any,
     ) -> None:  # fmt: skip
         warp, lane = warp_and_lane()
+        above = uint32(cuda.blockIdx.y) * uint32(columns)
+        m = uint32(m - above)
+        y = y + uint64(above) * uint64(n) * size_of(y_kind)
+        out = out + uint64(above) * uint64(k) * size_of(out_kind)
         tile, rank, first, stride = place(warp, splits)
         apart = uint64(spans) * uint64(size)
         w_at = fragments + uint64(tile) * uint64(size)
@@ -135,27 +147,20 @@ def multiply(y: Any, q: QuantArray, out: Any, bias: Any, by_library: bool) -> No
         return
     w = packed_weights(q)
     if m > MOST_ROWS and by_library:
-        _by_cublas(narrowed(y if not n % EIGHT else _padded(y), "bfloat16"), w, out, bias)
+        _by_cublas(y, q, out, bias)
         return
     rows, kind = readable_rows(y if not n % EIGHT else _padded(y))
     if m > FLOATS and kind == "float32":
         rows, kind = narrowed(rows, "bfloat16"), "bfloat16"
-    most = max(COLUMNS)
-    for first in range(0, m, most):
-        last = min(first + most, m)
-        _launch(rows[first:last], kind, w, out[first:last], bias)
-
-
-def _launch(rows: Any, kind: str, w: PackedWeights, out: Any, bias: Any) -> None:
-    """Multiply up to 64 rows of y, a multiple of eight columns long."""
     (m, k), n = out.shape, rows.shape[1]
-    stage = TransposedStage.of(w.layout, next(columns for columns in COLUMNS if columns >= m))
+    stage = TransposedStage.of(w.layout, next((each for each in COLUMNS if each >= m), max(COLUMNS)))
     tiles, height = -(-k // stage.rows), min(-(-n // ROWS), w.fragments.shape[0])
-    splits = splits_for(tiles, height, stage, device.multiprocessors())
+    parts = -(-m // stage.columns)
+    splits = splits_for(tiles * parts, height, stage, device.multiprocessors())
     make, spans = kernel(w.layout, stage.columns), w.fragments.shape[1] // stage.span
     make(
-        (tiles * splits,), (make.threads,), w.fragments, rows, KIND_NUMBERS[kind], *result_of(out, bias),
-        m, n, k, height, spans, splits, cluster=splits,
+        (tiles * splits, parts), (make.threads,), w.fragments, rows, KIND_NUMBERS[kind],
+        *result_of(out, bias), m, n, k, height, spans, splits, cluster=splits,
     )  # fmt: skip
 
 
@@ -167,30 +172,42 @@ def _padded(y: Any) -> Any:
     return longer
 
 
-def _by_cublas(y: Any, w: PackedWeights, out: Any, bias: Any) -> None:
-    """Multiply bfloat16 by decoded weights, a slab of rows at a time; slabs are added up in float32."""
-    n, k = y.shape[1], out.shape[1]
-    xp, step = device.cupy(), max(ROWS, SLAB // (2 * k) // ROWS * ROWS)
-    sums = out if out.dtype == np.float32 else xp.empty(out.shape, np.float32)
+def _by_cublas(y: Any, q: QuantArray, out: Any, bias: Any) -> None:
+    """Multiply by decoded weights, a slab of rows at a time; slabs are added up in float32.
+
+    float16 is multiplied as float16, other floats as bfloat16. cuBLAS writes one slab's results as float16.
+    """
+    w, (n, k), xp, power = packed_weights(q), q.shape, device.cupy(), 0
+    kind = "float16" if y.dtype == np.float16 and q.prepared(fitting_power) is not None else "bfloat16"
+    if kind == "float16":
+        power = q.prepared(fitting_power)
+    rows = narrowed(y if not n % EIGHT else _padded(y), kind)
+    step = max(ROWS, SLAB // (2 * k) // ROWS * ROWS)
+    direct = out.dtype == np.float32 or (kind == "float16" == out.dtype.name and n <= step and bias is None)
+    sums = out if direct else xp.empty(out.shape, np.float32)
     for first in range(0, n, step):
-        values = xp.empty((min(step, n - first), k), DTYPES["bfloat16"])
-        decode_packed(w, first, values)
-        add_product(y, first, values, sums)
+        values = xp.empty((min(step, n - first), k), DTYPES[kind])
+        if kind == "float16":
+            decode_halves(w, first, values, power)
+        else:
+            decode_packed(w, first, values)
+        add_product(rows, first, values, sums, kind, 2.0**-power)
     if bias is not None:
         sums += bias
     if sums is not out:
         out[...] = sums
 
 
-def add_product(y: Any, first: int, w: Any, sums: Any) -> None:
-    """``sums += y[:, first:] @ w`` for as many columns of y as w has rows; the first product is not added.
+def add_product(y: Any, first: int, w: Any, sums: Any, kind: str, factor: float) -> None:
+    """``sums += factor * y[:, first:] @ w`` for as many columns of y as w has rows; the first one sets them.
 
     cuBLAS counts columns first and so sees all of it transposed.
     """
     (m, n), (rows, k) = y.shape, w.shape
-    one, more, kind = np.ones(1, np.float32), np.full(1, first > 0, np.float32), INPUT["bfloat16"]
+    times, more = np.full(1, factor, np.float32), np.full(1, first > 0, np.float32)
+    written = R_32F if sums.dtype == np.float32 else INPUT[sums.dtype.name]
     device.cublas().gemmEx(
         device.cupy().cuda.device.get_cublas_handle(), AS_IS, AS_IS, k, m, rows,
-        one.ctypes.data, w.data.ptr, kind, k, y.data.ptr + 2 * first, kind, n,
-        more.ctypes.data, sums.data.ptr, R_32F, k, COMPUTE_32F, DEFAULT,
+        times.ctypes.data, w.data.ptr, INPUT[kind], k, y.data.ptr + 2 * first, INPUT[kind], n,
+        more.ctypes.data, sums.data.ptr, written, k, COMPUTE_32F, DEFAULT,
     )  # fmt: skip
