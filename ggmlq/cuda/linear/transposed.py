@@ -4,9 +4,9 @@ Up to ``MOST_ROWS`` rows of y one kernel reads the packed weights once for each 
 columns of weights. The warps of a block, and the blocks of a cluster, split the rows, and add up in the end
 (gemv/transposed.py). Weights are rounded as wgmma's are.
 
-With more rows weights are decoded, at most ``SLAB`` bytes of them at a time, and cuBLAS multiplies: float16
-as float16, other floats as bfloat16. In a CUDA graph, and over torch's memory, CuPy's cuBLAS cannot be called:
-the kernel serves all rows there.
+With more rows weights are decoded, at most ``SLAB`` bytes of them at a time, and cuBLAS multiplies, float16
+as float16, other floats as bfloat16. In a CUDA graph, and over torch's memory, CuPy's cuBLAS cannot be
+called: the kernel serves all rows there.
 """
 
 from __future__ import annotations
