@@ -5,6 +5,8 @@ Nearly each case has a kernel of its own, which takes Numba 8 to 30 s: each run 
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -15,7 +17,7 @@ from emulated_packed import pack_q4_0
 from fake_cupy import on_device
 
 import ggmlq as gq
-from ggmlq.cuda.expert_linear import _gemv, r5_grouped
+from ggmlq.cuda.expert_linear import _gemv, gated, r5_grouped
 from ggmlq.cuda.machine import device, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.packed.pack import PackedWeights
@@ -124,6 +126,29 @@ def test_one_token_by_bytes(case, fragment_rows, monkeypatch, fresh):
         given, q = x[use if apart else 0][None], host[ids.reshape(-1)[use]]
         wrong = np.abs(row - gq.reference.linear(given, q, "int16x"))
         assert (wrong <= gq.reference.bound(given, q, "int16x")).all()
+
+
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("fragment_rows", [2, 4])
+def test_one_token_with_its_gate(fragment_rows, monkeypatch, fresh):
+    """Gates over what they let through, in each expert."""
+    e, n, k, state = 3, 48, 320, put_emulated(monkeypatch)
+    host, ids = experts_of(e, 2 * n, k, fresh), np.array([[1, 2, 1, e]])
+    packed = [pack_q4_0(q) for q in host]
+    fragments = on_device(np.concatenate([part for part, _ in packed]))
+    x, there = on_device(fresh.standard_normal((1, k)).astype(np.float32)), on_device(ids)
+    monkeypatch.setattr(gated, "packed_weights", lambda q: PackedWeights(fragments, packed[0][1]))
+    monkeypatch.setattr(device, "cupy", lambda: state.cupy)
+    for array in (fragments, x, there):
+        state.memory.add(array)
+    q = gq.QuantArray(host.format, host.shape, on_device(host.raw))
+    card = SimpleNamespace(capability=(9, 0))
+    y = np.asarray(gated.of_stack("silu", x, q, there, card, fragment_rows))[0]
+    assert np.isnan(y[3]).all()
+    for row, expert in zip(y[:3], ids[0, :3], strict=True):
+        both = gq.reference.linear(np.asarray(x), host[int(expert)], "int16x")[0]
+        want = both[:n] / (1 + np.exp(-both[:n])) * both[n:]
+        assert np.allclose(row, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
 
 
 @pytest.mark.parametrize("kind", ["spread", "one", "none", "in order"])

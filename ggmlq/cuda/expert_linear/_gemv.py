@@ -15,8 +15,8 @@ from ...dispatch.experts import refuses_scaled
 from ...dispatch.problems import ExpertLinear
 from ...formats import BlockFormat
 from ..activations.floats import aligned_floats
-from ..gemv.experts import BESIDE, ExpertGemvStage, epilogue, gatherer
-from ..gemv.stages import FOUR, LEAST, TWO, WIDE, fetchers
+from ..gemv.experts import BESIDE, ExpertGemvStage, epilogue, gated_epilogue, gatherer, weight_fetcher
+from ..gemv.stages import FOUR, LEAST, TWO, WIDE
 from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.address import address
 from ..intrinsics.lane import opaque_zero, warp_and_lane
@@ -35,26 +35,31 @@ Family = Callable[[PackedLayout, int, int, int], Kernel]  # (layout, columns, fr
 
 
 def experts_kernel(
-    word: str, stage: ExpertGemvStage, ids_per_lane: int, multiply: Any, gather: Any
+    word: str, stage: ExpertGemvStage, ids_per_lane: int, multiply: Any, gather: Any, act: Any = None
 ) -> Kernel:
     """The kernel of a stage: block (use, 32 or 64 rows of its expert).
 
-    ``gather`` adds up what lanes have of the same result.
+    ``gather`` adds up what lanes have of the same result. ``act``: rows are those of two matrices in turn,
+    and results are ``act(which, gate, up)`` (gemv/gated.py).
     """
     length, count, size, warps = stage.length, stage.count, stage.size, stage.warps
     ahead, end, ring, after = count - 1, (count - 1) * length, count * length, offset_advancer(count, length)
     uses_offset, layout, columns = stage.uses, stage.layout, stage.columns
-    (fetch_weights, _), fetch_activations, finish = fetchers(stage), gatherer(stage), epilogue(stage)
+    fetch_weights, fetch_activations = weight_fetcher(stage, act is not None), gatherer(stage)
+    finish = epilogue(stage) if act is None else gated_epilogue(stage, act)
     find, take_turn, numbers = finder(columns, ids_per_lane), dependent_launch.take_turn, stage.numbers
-    rows, fragment_rows = stage.rows, stage.fragment_rows
+    shares = 1 if act is None else 2  # matrices that have a block's rows
+    rows, fragment_rows = stage.rows // shares, stage.fragment_rows // shares
     base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
     store4 = ptx.store4
 
     def gemv(
         fragments: Any,  # uint8 [experts, fragment rows, spans, fragments of a span, fragment]
+        others: Any,  # of the matrices that a gate lets through
         x: Any,  # float32 [uses / uses_per_row, k]
         ids: Any,  # int64 [uses]
         y: Any,  # float32 [uses, n]
+        which: Any,  # activation, by its place in GATES
         uses: Any, uses_per_row: Any, experts: Any,
         height: Any,  # fragment rows of an expert
         n: Any, k: Any, spans: Any,
@@ -68,13 +73,13 @@ def experts_kernel(
         )
         served, expert = find(uses_at, ids, use, uses, experts, lane)
         if expert == uint32(NO_EXPERT):
-            row = first + warp * uint32(32) + lane
-            if warp < uint32(rows // 32) and row < n:
-                store4(address(y, use, n, row, 4), uint32(NAN))
+            row = warp * uint32(32) + lane
+            if row < uint32(rows) and first + row < n:
+                store4(address(y, use, n, first + row, 4), uint32(NAN))
             return
         if served == uint32(0):
             return
-        apart = uint64(spans) * uint64(size)
+        apart, beside = uint64(spans) * uint64(size), others - fragments
         w_at = (
             fragments
             + (uint64(expert) * uint64(height) + uint64(cuda.blockIdx.y) * uint64(fragment_rows)) * apart
@@ -85,7 +90,7 @@ def experts_kernel(
         for i in range(ahead):
             span = warp + uint32(warps * i)
             if span < spans:
-                fetch_weights(warp_at + uint32(i * length), lane, w_at, apart, span)
+                fetch_weights(warp_at + uint32(i * length), lane, w_at, apart, beside, span)
                 fetch_activations(
                     warp_at + uint32(i * length), lane, x, span, uses_at, served, uses_per_row, k
                 )
@@ -96,7 +101,7 @@ def experts_kernel(
             cuda.syncwarp()  # the stage has arrived for all lanes; none reads the one to fill
             later = span + uint32(warps * ahead)
             if later < spans:
-                fetch_weights(warp_at + to, lane, w_at, apart, later)
+                fetch_weights(warp_at + to, lane, w_at, apart, beside, later)
                 fetch_activations(warp_at + to, lane, x, later, uses_at, served, uses_per_row, k)
             commit()
             multiply(warp_at + here, lane, uint32(0), sums, opaque_zero(spans))
@@ -104,9 +109,9 @@ def experts_kernel(
             span += uint32(warps)
         gather(sums)
         cuda.syncthreads()  # the rings are free
-        finish(sums, y, first, uses_at, served, n)
+        finish(sums, y, which, first, uses_at, served, n)
 
-    parameters = (uint64,) * 4 + (uint32,) * 7
+    parameters = (uint64,) * 5 + (uint32,) * 8
     return Kernel(
         f"{word} of experts of {layout.name}, {columns} of {32 * ids_per_lane} uses, {rows} rows",
         gemv, *parameters, threads=32 * warps, blocks=stage.blocks, shared=stage.shared, least=LEAST,
@@ -170,5 +175,6 @@ def multiply_uses(
     gemv_kernel = kernel(w.layout, columns, fragment_rows, ids_per_lane)
     sizes = (ids.size, ids.size // len(x), e, count // e, n, k, steps // SPAN)
     gemv_kernel(
-        (ids.size, -(-n // (fragment_rows * ROWS))), (gemv_kernel.threads,), w.fragments, x, ids, out, *sizes
-    )
+        (ids.size, -(-n // (fragment_rows * ROWS))), (gemv_kernel.threads,), w.fragments, w.fragments, x, ids,
+        out, 0, *sizes,
+    )  # fmt: skip

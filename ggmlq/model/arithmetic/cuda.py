@@ -119,6 +119,16 @@ class Cuda(Kernels):
         y = cuda_module("linear.gated").of_stack(activation, x, q, bias, place_of(q.memory).card)
         return super().gated_product(activation, x, q, bias) if y is None else y
 
+    def gated_experts(
+        self, activation: str, x: Array, q: QuantArray, bias: Array | None, ids: Array
+    ) -> Array:
+        """act(gate) · up of the experts of tokens; of one token, without a bias, in one launch."""
+        if bias is None:
+            kernels, card = cuda_module("expert_linear.gated"), place_of(q.memory).card
+            if (y := kernels.of_stack(activation, x, q, ids, card)) is not None:
+                return y
+        return super().gated_experts(activation, x, q, bias, ids)
+
     def gated_pair(self, activation: str, both: Array) -> Array:
         """act(gate) · up of rows that have both, in one launch."""
         return cuda_module("activations.joined").gated_pair(activation, both)
