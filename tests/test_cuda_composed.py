@@ -158,6 +158,38 @@ def test_weights_as_they_lie(card, q, fresh, monkeypatch):
         gq.linear(np.asarray(y), q.T)
 
 
+def test_weights_as_they_lie_on_hopper(card, q, fresh, monkeypatch):
+    """A kernel gets float32 or float16, and writes either with its bias; the rest follows it."""
+    calls = []
+
+    def multiply(rows, weights, out, bias, by_library):
+        assert by_library
+        calls.append((rows.dtype.char, out.dtype.char, bias is not None))
+        out[...] = np.asarray(rows, np.float32) @ decoded(weights) + (0 if bias is None else np.asarray(bias))
+
+    kernels = SimpleNamespace(refuses=lambda q, card: None, multiply=multiply)
+    monkeypatch.setattr(transposed, "cuda_module", lambda name: kernels)
+    y, bias, residual = floats(fresh, 7, 24), floats(fresh, 64), floats(fresh, 7, 64)
+    y = y.astype(np.float16).astype(np.float32)
+    want = np.asarray(y) @ decoded(q) + np.asarray(bias)
+    half = gq.linear(y.astype(np.float16), q.T, bias=bias, dtype=np.float16)
+    assert np.allclose(half, want, rtol=1e-3, atol=1e-3)
+    out = floats(fresh, 7, 64)
+    assert gq.linear(y.astype(np.float64), q.T, bias=bias, out=out) is out
+    assert np.allclose(out, want, atol=1e-4)
+    more = gq.linear(y, q.T, bias=bias, residual=residual, kernel="cuda:transposed_bf16")
+    assert np.allclose(more, want + np.asarray(residual), atol=1e-4)
+    strided = floats(fresh, 7, 128)[:, ::2]
+    assert gq.linear(y, q.T, bias=bias.astype(np.float64), out=strided, arithmetic="bf16s") is strided
+    assert np.allclose(strided, want, atol=1e-4)
+    assert calls == [("e", "e", True), ("f", "f", True), ("f", "f", False), ("f", "f", False)]
+    gq.linear(y, q.T, invariant=True)
+    gq.linear(y, q.T, arithmetic="f32")
+    assert len(calls) == 4
+    with pytest.raises(gq.GGMLQError, match="does not keep the bits of a row"):
+        gq.linear(y, q.T, invariant=True, kernel="cuda:transposed_bf16")
+
+
 def test_a_gate(card, q, fresh):
     up, x = moved(weights("q4_0", 24, 64, seed=int(fresh.integers(1 << 30)))), floats(fresh, 5, 64)
     g, u = (np.asarray(x) @ decoded(w).T for w in (q, up))

@@ -89,7 +89,7 @@ def _bytes() -> Any:
 
 
 def _levels(layout: PackedLayout) -> Any:
-    """Levels, as bfloat16."""
+    """The looked-up levels, as bfloat16."""
     unpack_step, permute = step_unpacker(layout), bf16x2.permute
 
     @inlined
