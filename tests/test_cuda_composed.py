@@ -190,6 +190,48 @@ def test_weights_as_they_lie_on_hopper(card, q, fresh, monkeypatch):
         gq.linear(y, q.T, invariant=True, kernel="cuda:transposed_bf16")
 
 
+def test_a_gate_of_one_row_is_one_launch(card, q, fresh, monkeypatch):
+    """Of two matrices of one type, without invariance; the kernel knows the tangent's GELU as gelu."""
+    up = moved(weights(q.format.name, 24, 64, seed=int(fresh.integers(1 << 30))))
+    x = floats(fresh, 1, 64)
+    calls = []
+
+    def multiply(activation, rows, pair, out):
+        calls.append((activation, rows.shape, out.dtype.char))
+        gate, let_through, biases = pair
+        g, u = (
+            np.asarray(rows, np.float32) @ decoded(w).T + (0 if bias is None else np.asarray(bias))
+            for w, bias in zip((gate, let_through), biases, strict=True)
+        )
+        name = {"gelu": "gelu_tanh"}.get(activation, activation)
+        out[...] = ACTIVATIONS[name](np, g, u).reshape(out.shape)
+
+    kernels = SimpleNamespace(
+        refuses=lambda card, gate, up: None if gate.format is up.format else "of two types",
+        pair_of=lambda gate, up, biases: (gate, up, biases), multiply=multiply,
+    )  # fmt: skip
+    monkeypatch.setattr(import_module("ggmlq.ops.gated_linear"), "cuda_module", lambda name: kernels)
+    bias = floats(fresh, 24), None
+    with np.errstate(over="ignore"):
+        for rows, options in ((x, {}), (x[0], {"bias": bias}), (x, {"dtype": np.float16})):
+            for name in ("silu", "gelu_tanh", "swiglu_oai"):
+                g, u = (np.asarray(rows) @ decoded(w).T for w in (q, up))
+                if "bias" in options:
+                    g = g + np.asarray(bias[0])
+                y = gq.gated_linear(rows, q, up, activation=name, **options)
+                assert y.shape == (*rows.shape[:-1], 24)
+                assert np.allclose(y, ACTIVATIONS[name](np, g, u), rtol=1e-3, atol=1e-3)
+        out = floats(fresh, 1, 24)
+        assert gq.gated_linear(x, q, up, out=out) is out
+        assert len(calls) == 10
+        for more in ({"activation": "relu"}, {"invariant": True}, {"arithmetic": "bf16x"}):
+            gq.gated_linear(x, q, up, **more)
+        other = moved(weights("q5_1", 24, 64, seed=int(fresh.integers(1 << 30))))
+        gq.gated_linear(x, q, other)
+        gq.gated_linear(floats(fresh, 2, 64), q, up)
+    assert len(calls) == 10
+
+
 def test_a_gate(card, q, fresh):
     up, x = moved(weights("q4_0", 24, 64, seed=int(fresh.integers(1 << 30)))), floats(fresh, 5, 64)
     g, u = (np.asarray(x) @ decoded(w).T for w in (q, up))

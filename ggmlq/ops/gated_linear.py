@@ -140,7 +140,7 @@ def _at_once(
         return None
     if not (isinstance(gate, QuantArray) and isinstance(up, QuantArray) and isinstance(x, type(memory))):
         return None
-    if x.shape[-1:] != gate.shape[-1:] or x.size != gate.shape[-1] or x.device != memory.device:
+    if x.shape[-1:] != gate.shape[-1:] or x.size != gate.shape[-1] or device_of(x) != gate.device:
         return None
     there = [bias for bias in biases if bias is not None]
     if any(part.dtype.char not in "fe" for part in (x, end, *there)):
