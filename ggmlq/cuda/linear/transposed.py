@@ -38,11 +38,11 @@ from ..packed.to_halves import decode_halves, fitting_power
 from ..rings.ring import offset_advancer
 from ._cublas import AS_IS, COMPUTE_32F, DEFAULT, INPUT, R_32F
 
-MOST_ROWS = 128  # of y, up to which weights are read as they are
+MOST_ROWS = 96  # of y, up to which weights are read as they are
 SLAB = 256 << 20  # bytes of weights that are decoded at a time
 EIGHT = 8  # columns of y that a row is a multiple of
-SPLITS = (1, 2, 4, 8)  # blocks of a cluster
-START = 4  # rounds of fragments that the start and the end of a block take
+SPLITS = {1: 0, 2: 0, 4: 7, 8: 16}  # blocks of a cluster: rounds of fragments that their meeting takes
+START = 9  # rounds that the start and the end of a block take
 
 
 @inlined
@@ -123,7 +123,8 @@ def splits_for(tiles: int, height: int, stage: TransposedStage, multiprocessors:
     places = stage.blocks * multiprocessors
 
     def rounds(splits: int) -> int:
-        return -(-tiles * splits // places) * (-(-height // (splits * stage.warps)) + START)
+        share = -(-height // (splits * stage.warps))
+        return -(-tiles * splits // places) * (share + START + SPLITS[splits])
 
     return min((splits for splits in SPLITS if splits <= stage.most_splits), key=rounds)
 
