@@ -283,25 +283,6 @@ def gating(name: str) -> Any:
     return {"silu": silu, "gelu": gelu, "swiglu_oai": swiglu_oai}[name]
 
 
-@cache
-def numbered_gating() -> Any:
-    """The device function ``act(gate) · up`` by the activation's place in GATES."""
-    silu, gelu, swiglu_oai = (gating(name) for name in GATES)
-
-    @inlined
-    def act(which: Any, g: Any, u: Any) -> Any:
-        value = float32(0)
-        if which == uint32(0):
-            value = silu(g, u)
-        elif which == uint32(1):
-            value = gelu(g, u)
-        else:
-            value = swiglu_oai(g, u)
-        return value
-
-    return act
-
-
 @family((name,) for name in GATES)
 def gater(name: str) -> Kernel:
     """The kernel of a gate and what it lets through."""

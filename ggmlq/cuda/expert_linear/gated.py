@@ -13,7 +13,8 @@ from ...arrays.array import QuantArray
 from ...dispatch.card import Card
 from ...formats import BlockFormat
 from ..activations.floats import aligned_floats
-from ..activations.layers import GATES, numbered_gating
+from ..activations.joined import numbered_gating
+from ..activations.layers import GATES
 from ..gemv import digits
 from ..gemv.stages import FOUR, TWO, WIDE
 from ..machine import device

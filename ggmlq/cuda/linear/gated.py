@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from ...arrays.array import QuantArray
 from ...dispatch.card import Card
 from ...formats import BlockFormat
-from ..activations.layers import GATES, numbered_gating
+from ..activations.joined import numbered_gating
+from ..activations.layers import GATES
 from ..activations.x_tiles import readable_rows
 from ..cost.gemv import GemvSplit
 from ..epilogue.results import KIND_NUMBERS, result_of
