@@ -28,7 +28,7 @@ CASES = [  # N, K, split, activation there and here, kind of x and y
 ]
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}, {case[2]}")
 def test_a_gate_in_the_epilogue(case, monkeypatch, fresh):
     """Two arrays with their biases, or where rows are a multiple of 16, one over the other."""

@@ -33,7 +33,7 @@ CASES = [  # type, M, N, K, blocks of a cluster, kind of y
 ]
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}, {case[1]} rows")
 def test_the_kernel_of_packed_weights(case, monkeypatch, fresh):
     """Weights rounded to bfloat16, scales before, are what it multiplies; sums are float32."""
