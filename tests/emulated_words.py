@@ -195,8 +195,9 @@ def nearest(warp, name, operands, active):
 @op("prmt.b32")
 def prmt(warp, name, operands, active):
     both = np.stack([read(warp, o, np.uint32) for o in operands[1:3]], 1).view(np.uint8)
-    picks = read(warp, operands[3], np.uint32)[:, None] >> (4 * np.arange(4, dtype=np.uint32)) & 7
-    picked = np.take_along_axis(both, picks.astype(np.int64), 1)
+    picks = read(warp, operands[3], np.uint32)[:, None] >> (4 * np.arange(4, dtype=np.uint32)) & 15
+    picked = np.take_along_axis(both, (picks & 7).astype(np.int64), 1)
+    picked = np.where(picks < 8, picked, (picked >> 7) * np.uint8(255))  # the sign in all bits
     write(warp, operands[0], np.ascontiguousarray(picked).view(np.uint32)[:, 0], active)
 
 

@@ -410,7 +410,8 @@ def test_experts_by_their_uses():
     def taken(name, t, card=H200, k=2048):
         return choose(ExpertLinear(FORMATS[name], t, 8, 128, 768, k, device="cuda", card=card)).name
 
-    assert [taken("q4_K", t) for t in (1, 8, 9, 4096)] == ["cuda:gemv"] * 2 + ["cuda:grouped"] * 2
+    assert [taken("q4_K", t) for t in (2, 8, 9, 4096)] == ["cuda:gemv"] * 2 + ["cuda:grouped"] * 2
+    assert [taken(name, 1) for name in ("q4_K", "mxfp4")] == ["cuda:gemv_int16", "cuda:gemv"]
     assert [taken("q4_0", t) for t in (16, 17)] == ["cuda:gemv", "cuda:grouped"]
     assert [taken("q4_0", t, k=768) for t in (8, 9)] == ["cuda:gemv", "cuda:grouped"]
     assert [taken(name, 8) for name in ("q5_K", "iq2_xs")] == ["cuda:gemv"] * 2

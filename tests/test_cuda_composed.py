@@ -158,6 +158,80 @@ def test_weights_as_they_lie(card, q, fresh, monkeypatch):
         gq.linear(np.asarray(y), q.T)
 
 
+def test_weights_as_they_lie_on_hopper(card, q, fresh, monkeypatch):
+    """A kernel gets float32 or float16, and writes either with its bias; the rest follows it."""
+    calls = []
+
+    def multiply(rows, weights, out, bias, by_library):
+        assert by_library
+        calls.append((rows.dtype.char, out.dtype.char, bias is not None))
+        out[...] = np.asarray(rows, np.float32) @ decoded(weights) + (0 if bias is None else np.asarray(bias))
+
+    kernels = SimpleNamespace(refuses=lambda q, card: None, multiply=multiply)
+    monkeypatch.setattr(transposed, "cuda_module", lambda name: kernels)
+    y, bias, residual = floats(fresh, 7, 24), floats(fresh, 64), floats(fresh, 7, 64)
+    y = y.astype(np.float16).astype(np.float32)
+    want = np.asarray(y) @ decoded(q) + np.asarray(bias)
+    half = gq.linear(y.astype(np.float16), q.T, bias=bias, dtype=np.float16)
+    assert np.allclose(half, want, rtol=1e-3, atol=1e-3)
+    out = floats(fresh, 7, 64)
+    assert gq.linear(y.astype(np.float64), q.T, bias=bias, out=out) is out
+    assert np.allclose(out, want, atol=1e-4)
+    more = gq.linear(y, q.T, bias=bias, residual=residual, kernel="cuda:transposed_bf16")
+    assert np.allclose(more, want + np.asarray(residual), atol=1e-4)
+    strided = floats(fresh, 7, 128)[:, ::2]
+    assert gq.linear(y, q.T, bias=bias.astype(np.float64), out=strided, arithmetic="bf16s") is strided
+    assert np.allclose(strided, want, atol=1e-4)
+    assert calls == [("e", "e", True), ("f", "f", True), ("f", "f", False), ("f", "f", False)]
+    gq.linear(y, q.T, invariant=True)
+    gq.linear(y, q.T, arithmetic="f32")
+    assert len(calls) == 4
+    with pytest.raises(gq.GGMLQError, match="does not keep the bits of a row"):
+        gq.linear(y, q.T, invariant=True, kernel="cuda:transposed_bf16")
+
+
+def test_a_gate_of_one_row_is_one_launch(card, q, fresh, monkeypatch):
+    """Of two matrices of one type, without invariance; the kernel knows the tangent's GELU as gelu."""
+    up = moved(weights(q.format.name, 24, 64, seed=int(fresh.integers(1 << 30))))
+    x = floats(fresh, 1, 64)
+    calls = []
+
+    def multiply(activation, rows, pair, out):
+        calls.append((activation, rows.shape, out.dtype.char))
+        gate, let_through, biases = pair
+        g, u = (
+            np.asarray(rows, np.float32) @ decoded(w).T + (0 if bias is None else np.asarray(bias))
+            for w, bias in zip((gate, let_through), biases, strict=True)
+        )
+        name = {"gelu": "gelu_tanh"}.get(activation, activation)
+        out[...] = ACTIVATIONS[name](np, g, u).reshape(out.shape)
+
+    kernels = SimpleNamespace(
+        refuses=lambda card, gate, up: None if gate.format is up.format else "of two types",
+        pair_of=lambda gate, up, biases: (gate, up, biases), multiply=multiply,
+    )  # fmt: skip
+    monkeypatch.setattr(import_module("ggmlq.ops.gated_linear"), "cuda_module", lambda name: kernels)
+    bias = floats(fresh, 24), None
+    with np.errstate(over="ignore"):
+        for rows, options in ((x, {}), (x[0], {"bias": bias}), (x, {"dtype": np.float16})):
+            for name in ("silu", "gelu_tanh", "swiglu_oai"):
+                g, u = (np.asarray(rows) @ decoded(w).T for w in (q, up))
+                if "bias" in options:
+                    g = g + np.asarray(bias[0])
+                y = gq.gated_linear(rows, q, up, activation=name, **options)
+                assert y.shape == (*rows.shape[:-1], 24)
+                assert np.allclose(y, ACTIVATIONS[name](np, g, u), rtol=1e-3, atol=1e-3)
+        out = floats(fresh, 1, 24)
+        assert gq.gated_linear(x, q, up, out=out) is out
+        assert len(calls) == 10
+        for more in ({"activation": "relu"}, {"invariant": True}, {"arithmetic": "bf16x"}):
+            gq.gated_linear(x, q, up, **more)
+        other = moved(weights("q5_1", 24, 64, seed=int(fresh.integers(1 << 30))))
+        gq.gated_linear(x, q, other)
+        gq.gated_linear(floats(fresh, 2, 64), q, up)
+    assert len(calls) == 10
+
+
 def test_a_gate(card, q, fresh):
     up, x = moved(weights("q4_0", 24, 64, seed=int(fresh.integers(1 << 30)))), floats(fresh, 5, 64)
     g, u = (np.asarray(x) @ decoded(w).T for w in (q, up))

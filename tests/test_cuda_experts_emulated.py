@@ -5,6 +5,8 @@ Nearly each case has a kernel of its own, which takes Numba 8 to 30 s: each run 
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -15,7 +17,7 @@ from emulated_packed import pack_q4_0
 from fake_cupy import on_device
 
 import ggmlq as gq
-from ggmlq.cuda.expert_linear import r4_gemv, r5_grouped
+from ggmlq.cuda.expert_linear import _gemv, gated, r5_grouped
 from ggmlq.cuda.machine import device, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.packed.pack import PackedWeights
@@ -96,12 +98,57 @@ def test_few_tokens(case, fragment_rows, monkeypatch, fresh):
     _, t, u, e, n, k, apart, kind = case
     host, ids = experts_of(e, n, k, fresh), ids_of(kind, t, u, e, fresh)
     x = fresh.standard_normal((t * u if apart else t, k)).astype(np.float32)
-    y = run(monkeypatch, "cuda:gemv", r4_gemv, x, host, ids, fragment_rows=fragment_rows)
+    y = run(monkeypatch, "cuda:gemv", _gemv, x, host, ids, fragment_rows=fragment_rows)
     given = x.reshape(t, u, k) if apart else x
     lost = (ids < 0) | (ids >= e)
     want = gq.reference.expert_linear(given, host, np.where(lost, 0, ids), "bf16x")
     assert np.isnan(y[lost]).all()
     assert gq.nmse(y[~lost], want[~lost]) < 1e-10
+
+
+ONE = [  # a token
+    ("a row for all", 1, 3, 5, 70, 256, False, "spread"),
+    ("a row a use, one is none", 1, 4, 7, 40, 448, True, "none"),
+]
+
+
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("fragment_rows", [2, 4])
+@pytest.mark.parametrize("case", ONE, ids=lambda case: case[0])
+def test_one_token_by_bytes(case, fragment_rows, monkeypatch, fresh):
+    _, t, u, e, n, k, apart, kind = case
+    host, ids = experts_of(e, n, k, fresh), ids_of(kind, t, u, e, fresh)
+    x = fresh.standard_normal((u if apart else t, k)).astype(np.float32)
+    y = run(monkeypatch, "cuda:gemv_int16", _gemv, x, host, ids, fragment_rows=fragment_rows)
+    lost = (ids < 0) | (ids >= e)
+    assert np.isnan(y[lost]).all()
+    for row, use in zip(y[~lost], np.flatnonzero(~lost), strict=True):
+        given, q = x[use if apart else 0][None], host[ids.reshape(-1)[use]]
+        wrong = np.abs(row - gq.reference.linear(given, q, "int16x"))
+        assert (wrong <= gq.reference.bound(given, q, "int16x")).all()
+
+
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("fragment_rows", [2, 4])
+def test_one_token_with_its_gate(fragment_rows, monkeypatch, fresh):
+    """Gates over what they let through, in each expert."""
+    e, n, k, state = 3, 48, 320, put_emulated(monkeypatch)
+    host, ids = experts_of(e, 2 * n, k, fresh), np.array([[1, 2, 1, e]])
+    packed = [pack_q4_0(q) for q in host]
+    fragments = on_device(np.concatenate([part for part, _ in packed]))
+    x, there = on_device(fresh.standard_normal((1, k)).astype(np.float32)), on_device(ids)
+    monkeypatch.setattr(gated, "packed_weights", lambda q: PackedWeights(fragments, packed[0][1]))
+    monkeypatch.setattr(device, "cupy", lambda: state.cupy)
+    for array in (fragments, x, there):
+        state.memory.add(array)
+    q = gq.QuantArray(host.format, host.shape, on_device(host.raw))
+    card = SimpleNamespace(capability=(9, 0))
+    y = np.asarray(gated.of_stack("silu", x, q, there, card, fragment_rows))[0]
+    assert np.isnan(y[3]).all()
+    for row, expert in zip(y[:3], ids[0, :3], strict=True):
+        both = gq.reference.linear(np.asarray(x), host[int(expert)], "int16x")[0]
+        want = both[:n] / (1 + np.exp(-both[:n])) * both[n:]
+        assert np.allclose(row, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
 
 
 @pytest.mark.parametrize("kind", ["spread", "one", "none", "in order"])

@@ -138,6 +138,7 @@ def kernels_of_layers(put):
         placed=placed,
         normed_sum=lambda x, y, w, e: (x + y, single(Exact().norm(double(x + y), e) * w)),
         gated_pair=lambda name, both: single(Exact().gated(name, *map(double, np.split(both, 2, axis=-1)))),
+        of_stack=lambda *operands: None,
         normed=lambda x, w, e: single(Exact().norm(double(x), e) * w),
         turned=lambda x, neox, c, s: single(turned(double(x), Rope(2 * c.shape[1], neox, 1.0), c, s)),
         spread=spread,

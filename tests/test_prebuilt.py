@@ -99,7 +99,7 @@ def test_what_products_with_experts_take_is_there(monkeypatch, fresh):
             takers.add(taker)
             for kernel in kernels:
                 assert in_packs(kernel, here), f"{fmt.name}, {tokens} tokens: no {kernel.origin}; {REBUILD}"
-    assert takers == {"cuda:gemv", "cuda:grouped"}
+    assert takers == {"cuda:gemv_int16", "cuda:gemv", "cuda:grouped"}
 
 
 def test_what_scaled_products_take_is_there(fresh):

@@ -59,8 +59,7 @@ def _gated(step: Step, x: Array, ids: Array, layer: int, activation: str) -> Arr
         stack, *others = step.weights.stacks(*(f"blk.{layer}.ffn_{role}_exps" for role in ("gate", "up")))
         if not others:
             checked(stack.names[0], x, stack.q)
-            y = step.a.expert_linear(x, stack.q, ids)
-            return step.a.gated_pair(activation, y if stack.bias is None else y + stack.bias[ids])
+            return step.a.gated_experts(activation, x, stack.q, stack.bias, ids)
     up = _product(step, x, "up", ids, layer)
     gate = _product(step, x, "gate", ids, layer)
     name = {"silu": "ffn_moe_swiglu", "swiglu_oai": "ffn_moe_swiglu_oai"}[activation]

@@ -239,8 +239,8 @@ class Step:
         ``kind``: ``"shexp"`` for the matrices of shared experts.
         """
         end = f"_{kind}" if kind else ""
-        if self.joins and (both := self._gate_and_up(x, end, layer)) is not None:
-            return self.product(self.a.gated_pair(activation, both), f"ffn_down{end}", layer)
+        if self.joins and (inner := self._gated(activation, x, end, layer)) is not None:
+            return self.product(inner, f"ffn_down{end}", layer)
         up = self.product(x, f"ffn_up{end}", layer, "ffn_up")
         if f"blk.{layer}.ffn_gate{end}" in self.weights:
             gate = self.product(x, f"ffn_gate{end}", layer, "ffn_gate")
@@ -250,16 +250,18 @@ class Step:
         inner = self.tell(name, self.a.gated(activation, gate, up), layer)
         return self.tell(f"ffn_{kind or 'out'}", self.product(inner, f"ffn_down{end}", layer), layer)
 
-    def _gate_and_up(self, x: Array, end: str, layer: int) -> Array | None:
-        """Rows times gate and up, beside each other; None where they are of two types."""
-        stem = f"blk.{layer}.ffn"
-        if f"{stem}_gate{end}" not in self.weights:
-            return self.product(x, f"ffn_up{end}", layer)
-        stack, *others = self.weights.stacks(f"{stem}_gate{end}", f"{stem}_up{end}")
-        if others:
-            return None
-        checked(stack.names[0], x, stack.q)
-        return self.a.linear(x, stack.q, stack.bias)
+    def _gated(self, activation: str, x: Array, end: str, layer: int) -> Array | None:
+        """act(gate · x) ∘ (up · x); None where the two are of two types."""
+        name, gate = f"blk.{layer}.ffn_up{end}", f"blk.{layer}.ffn_gate{end}"
+        if gate not in self.weights:
+            q, bias = self.weights.matrix(name), self.weights.optional(f"{name}.bias")
+        else:
+            stack, *others = self.weights.stacks(gate, name)
+            if others:
+                return None
+            name, q, bias = gate, stack.q, stack.bias
+        checked(name, x, q)
+        return self.a.gated_product(activation, x, q, bias)
 
     # --- the end ------------------------------------------------------------------------------
 

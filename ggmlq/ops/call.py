@@ -72,7 +72,7 @@ def run(
     weights, (request, shape, wanted, out, bias, coding) = operands[1], result
     memory, xp = weights.memory, namespace(weights.memory)
     with on_device_of(problem, memory, weights), np.errstate(over="ignore", invalid="ignore"):
-        if kernel == "auto" and not is_host(memory) and _does_without_cublas(memory):
+        if kernel == "auto" and not is_host(memory) and does_without_cublas(memory):
             problem = replace(problem, captured=True)
         operands = _as_rows(operands[0]), *operands[1:]
         rung = tuning.chosen(problem, operands, kernel, arithmetic, invariant)
@@ -111,7 +111,7 @@ def run(
         return coded(request, y.reshape(shape), coding.code, coding.tile, scales=scales)
 
 
-def _does_without_cublas(memory: Any) -> bool:
+def does_without_cublas(memory: Any) -> bool:
     """True where CuPy's cuBLAS cannot be called: a CUDA graph is recorded, or memory is torch's."""
     return is_over_torch(type(memory)) or bool(cuda_device().capturing(memory.device.id))
 

@@ -12,18 +12,20 @@ from ..arrays.scaled import ScaledArray
 from ..arrays.tensors import array_of, is_tensor
 from ..arrays.weights import Divided, operation
 from ..base import text
-from ..base.devices import device_of, namespace, on_device_of
-from ..dispatch.checks import check_device
+from ..base.devices import cuda_module, device_of, is_host, namespace, on_device_of, place_of
+from ..dispatch.checks import check_device, takes_sums
 from ..errors import DTypeError, ShapeError, UnsupportedError
 from . import tensors
 from .activations import ACTIVATIONS
-from .epilogue import ending, finished, memory_of, place_for_sums, rows_of
+from .epilogue import Ending, ended, ending, finished, memory_of, place_for_sums, rows_of
 from .expert_linear import expert_linear
 from .linear import linear
 from .operands import shape_of_ids
 from .scaled_linear import scaled_linear
 
 REQUEST = "gated_linear(x, gate, up)"
+ONE_ROW, INT16 = "cuda:gemv_int16", "int16x"  # the kernel that does all for one row, and its arithmetic
+ONE_LAUNCH = {"silu": "silu", "gelu_tanh": "gelu", "swiglu_oai": "swiglu_oai"}  # its names of activations
 
 
 @operation
@@ -105,6 +107,8 @@ def gated_linear(
     end = ending(REQUEST, shape, device_of(memory), None, out, dtype)
     both = _pair(bias)
     with on_device_of(REQUEST, memory, gate if hasattr(gate, "recorded") else None):
+        if ids is None and (name := _at_once(x, gate, up, activation, options, both, end)):
+            return _in_one_launch(name, x, (gate, up), both, end)
         place = place_for_sums(end, *_reads(x, gate, up, ids, both))
         sums = _product(x, gate, ids, dict(options, bias=both[0], out=place))
         others = _product(x, up, ids, dict(options, bias=both[1]))
@@ -120,6 +124,42 @@ def _product(x: Any, w: Any, ids: Any, options: dict[str, Any]) -> Any:
     if ids is not None:
         return expert_linear(x, w, ids, **options)
     return (scaled_linear if w.product == "scaled_linear" else linear)(x, w, **options)
+
+
+def _at_once(
+    x: Any, gate: Any, up: Any, activation: str, options: dict[str, Any], biases: Any, end: Ending
+) -> str | None:
+    """The kernel's name for the activation, where one launch on a GPU serves all; None where none does.
+
+    Operands of wrong shapes or kinds are refused by the products.
+    """
+    named, memory = ONE_LAUNCH.get(activation), getattr(gate, "memory", None)
+    if named is None or memory is None or is_host(memory) or options["invariant"]:
+        return None
+    if options["kernel"] not in ("auto", ONE_ROW) or options.get("arithmetic") not in (None, INT16):
+        return None
+    if not (isinstance(gate, QuantArray) and isinstance(up, QuantArray) and isinstance(x, type(memory))):
+        return None
+    if x.shape[-1:] != gate.shape[-1:] or x.size != gate.shape[-1] or device_of(x) != gate.device:
+        return None
+    there = [bias for bias in biases if bias is not None]
+    if any(part.dtype.char not in "fe" for part in (x, end, *there)):
+        return None
+    if any((device_of(bias), bias.shape) != (gate.device, gate.shape[:1]) for bias in there):
+        return None
+    reason = cuda_module("linear.gated").refuses(place_of(memory).card, gate, up)
+    return named if reason is None else None
+
+
+def _in_one_launch(activation: str, x: Any, matrices: Any, biases: Any, end: Ending) -> Any:
+    """The product of one row, which a kernel rounds and writes, with the gate, in one launch."""
+    kernels, memory = cuda_module("linear.gated"), matrices[0].memory
+    xp, share = namespace(memory), place_of(memory).share
+    biases = tuple(None if bias is None else xp.ascontiguousarray(bias) for bias in biases)
+    direct = takes_sums(share, end.out, x, *biases, *(q.memory for q in matrices), dtype=end.dtype)
+    y = end.out if direct else xp.empty(end.shape, end.dtype)
+    kernels.multiply(activation, x.reshape(1, -1), kernels.pair_of(*matrices, biases), y)
+    return ended(y, end.out)
 
 
 def _reads(x: Any, gate: Any, up: Any, ids: Any, bias: Any) -> list[Any]:

@@ -5,11 +5,13 @@ Between two launches a GPU does nothing for some microseconds, which is what a s
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from ..intrinsics import dependent_launch, ptx
+from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine.device import cupy
 from ..machine.launch import Kernel, family
@@ -55,6 +57,25 @@ def normed_sum(x: Any, y: Any, weights: Any, epsilon: float) -> tuple[Any, Any]:
     threads, bits = 1024 if columns >= LONG else 128, int(np.float32(epsilon).view(np.uint32))
     sum_normer(threads)((len(x),), (threads,), x, y, weights, sums, out, columns, bits)
     return sums, out
+
+
+@cache
+def numbered_gating() -> Any:
+    """The device function ``act(gate) · up`` by the activation's place in GATES."""
+    silu, gelu, swiglu_oai = (gating(name) for name in GATES)
+
+    @inlined
+    def act(which: Any, g: Any, u: Any) -> Any:
+        value = float32(0)
+        if which == uint32(0):
+            value = silu(g, u)
+        elif which == uint32(1):
+            value = gelu(g, u)
+        else:
+            value = swiglu_oai(g, u)
+        return value
+
+    return act
 
 
 @family((name,) for name in GATES)

@@ -158,7 +158,10 @@ def _expert_order(problem: ExpertLinear) -> Preference:
 
     few = uses <= min(FEW_USES, 2 * problem.e)
     few |= uses <= problem.e and problem.k >= LONG_ROWS and not layout_of(fmt).has_offset
-    return Preference(("cuda:gemv", "cuda:grouped") if few else ("cuda:grouped", "cuda:gemv"), "by its uses")
+    if not few:
+        return Preference(("cuda:grouped", "cuda:gemv"), "by its uses")
+    first = ("cuda:gemv_int16",) if problem.t == 1 else ()
+    return Preference((*first, "cuda:gemv", "cuda:grouped"), "by its uses")
 
 
 def _as_there(problem: Problem, entry: Entry) -> Problem:

@@ -17,165 +17,30 @@ from __future__ import annotations
 from typing import Any
 
 from ...arrays.array import QuantArray
-from ...dispatch.card import older_than, too_small_for
-from ...dispatch.experts import refuses_scaled
 from ...dispatch.ladder import register
-from ...dispatch.problems import ExpertLinear
-from ...formats import BlockFormat
-from ..activations.floats import aligned_floats
 from ..gemv import by_runs
-from ..gemv.experts import BESIDE, ExpertGemvStage, epilogue, gatherer
-from ..gemv.stages import FOUR, LEAST, TWO, WIDE, fetchers
-from ..intrinsics import dependent_launch, ptx
-from ..intrinsics.address import address
-from ..intrinsics.lane import opaque_zero, warp_and_lane
-from ..intrinsics.language import cuda, float32, uint32, uint64
-from ..machine import device
+from ..gemv.stages import FOUR, TWO
 from ..machine.launch import Kernel, family
-from ..packed.layout import ROWS, PackedLayout, layout_of, layouts
-from ..packed.pack import LONGEST, packed_weights
-from ..rings.ring import offset_advancer
-from ..schedule.uses import IDS_PER_LANE, MOST_LISTED, NAN, NO_EXPERT, finder
+from ..packed.layout import PackedLayout, layouts
+from ..schedule.uses import IDS_PER_LANE
+from ._gemv import COLUMNS, experts_kernel, multiply_uses, refuses_uses, stage_for
 
-COLUMNS = (1, 2, 4)  # uses of an expert that a block serves
-SPAN = 2  # fragments of a row in a stage
 CASES = [  # columns, fragment rows of a block, ids of a lane
     (columns, fragment_rows, ids_per_lane)
     for columns in COLUMNS
     for fragment_rows in (TWO, FOUR)
     for ids_per_lane in (IDS_PER_LANE if columns == COLUMNS[-1] else IDS_PER_LANE[:1])
 ]
-MANY = 4  # waves
 
 
 @family(lambda: ((layout, *case) for layout in layouts() for case in CASES))
 def kernel(layout: PackedLayout, columns: int, fragment_rows: int, ids_per_lane: int) -> Kernel:
-    """The kernel: block (use, 32 or 64 rows of its expert)."""
+    """The kernel for up to ``columns`` uses of an expert in a block."""
     stage = stage_for(layout, columns, fragment_rows)
-    length, count, size, warps = stage.length, stage.count, stage.size, stage.warps
-    ahead, end, ring, after = count - 1, (count - 1) * length, count * length, offset_advancer(count, length)
-    multiply, gather, uses_offset = by_runs.multiplier(stage), by_runs.gatherer(stage), stage.uses
-    (fetch_weights, _), fetch_activations, finish = fetchers(stage), gatherer(stage), epilogue(stage)
-    find, take_turn, numbers = finder(columns, ids_per_lane), dependent_launch.take_turn, stage.numbers
-    rows = stage.rows
-    base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
-    store4 = ptx.store4
-
-    def gemv(
-        fragments: Any,  # uint8 [experts, fragment rows, spans, fragments of a span, fragment]
-        x: Any,  # float32 [uses / uses_per_row, k]
-        ids: Any,  # int64 [uses]
-        y: Any,  # float32 [uses, n]
-        uses: Any, uses_per_row: Any, experts: Any,
-        height: Any,  # fragment rows of an expert
-        n: Any, k: Any, spans: Any,
-    ) -> None:  # fmt: skip
-        warp, lane = warp_and_lane()
-        use, first = uint32(cuda.blockIdx.x), uint32(cuda.blockIdx.y) * uint32(rows)
-        take_turn()
-        warp_at, uses_at = (
-            base() + warp * uint32(ring),
-            base() + uint32(uses_offset) + warp * uint32(4 * columns),
-        )
-        served, expert = find(uses_at, ids, use, uses, experts, lane)
-        if expert == uint32(NO_EXPERT):
-            row = first + warp * uint32(32) + lane
-            if warp < uint32(rows // 32) and row < n:
-                store4(address(y, use, n, row, 4), uint32(NAN))
-            return
-        if served == uint32(0):
-            return
-        apart = uint64(spans) * uint64(size)
-        w_at = (
-            fragments
-            + (uint64(expert) * uint64(height) + uint64(cuda.blockIdx.y) * uint64(fragment_rows)) * apart
-        )
-        sums = cuda.local.array(numbers, float32)
-        for i in range(numbers):
-            sums[i] = float32(0)
-        for i in range(ahead):
-            span = warp + uint32(warps * i)
-            if span < spans:
-                fetch_weights(warp_at + uint32(i * length), lane, w_at, apart, span)
-                fetch_activations(
-                    warp_at + uint32(i * length), lane, x, span, uses_at, served, uses_per_row, k
-                )
-            commit()
-        to, here, span = uint32(end), uint32(0), warp
-        while span < spans:
-            wait()
-            cuda.syncwarp()  # the stage has arrived for all lanes; none reads the one to fill
-            later = span + uint32(warps * ahead)
-            if later < spans:
-                fetch_weights(warp_at + to, lane, w_at, apart, later)
-                fetch_activations(warp_at + to, lane, x, later, uses_at, served, uses_per_row, k)
-            commit()
-            multiply(warp_at + here, lane, uint32(0), sums, opaque_zero(spans))
-            to, here = after(to), after(here)
-            span += uint32(warps)
-        gather(sums)
-        cuda.syncthreads()  # the rings are free
-        finish(sums, y, first, uses_at, served, n)
-
-    parameters = (uint64,) * 4 + (uint32,) * 7
-    return Kernel(
-        f"gemv of experts of {layout.name}, {columns} of {32 * ids_per_lane} uses, {rows} rows",
-        gemv, *parameters, threads=32 * warps, blocks=stage.blocks, shared=stage.shared, least=LEAST,
-        early=True,
-    )  # fmt: skip
+    return experts_kernel("gemv", stage, ids_per_lane, by_runs.multiplier(stage), by_runs.gatherer(stage))
 
 
-def fragment_rows_for(uses: int, n: int, multiprocessors: int) -> int:
-    """The fragment rows of a block: four on Hopper for fewer waves or where there are many, else two."""
-    if device.capability() != WIDE:
-        return TWO
-    waves = {
-        fragment_rows: -(-uses * -(-n // (fragment_rows * ROWS)) // (multiprocessors * BESIDE[fragment_rows]))
-        for fragment_rows in (TWO, FOUR)
-    }
-    return FOUR if waves[FOUR] < waves[TWO] or waves[TWO] >= MANY else TWO
-
-
-def stage_for(layout: PackedLayout, columns: int, fragment_rows: int) -> ExpertGemvStage:
-    """The stage of a kernel."""
-    return ExpertGemvStage(layout, columns, SPAN, fragment_rows=fragment_rows)
-
-
-def columns_for(tokens: int, uses: int, experts: int) -> tuple[int, int]:
-    """The uses that a block serves, about twice the mean of an expert, and the ids that a lane reads."""
-    if uses > 32 * IDS_PER_LANE[0]:
-        return COLUMNS[-1], IDS_PER_LANE[-1]
-    if tokens == 1:
-        return COLUMNS[0], IDS_PER_LANE[0]
-    return COLUMNS[1] if uses <= experts else COLUMNS[2], IDS_PER_LANE[0]
-
-
-def refuses(problem: ExpertLinear) -> str | None:
-    if (refused := refuses_scaled(problem)) is not None:
-        return refused
-    if not isinstance(problem.weights, BlockFormat):
-        return "is written for blocks"
-    if problem.t * problem.u > MOST_LISTED:
-        return f"takes up to {MOST_LISTED} uses of experts"
-    if not problem.e:
-        return "takes one expert or more"
-    if problem.k > LONGEST or problem.n > 65535 * TWO * ROWS:
-        return f"takes up to {LONGEST} columns and {65535 * TWO * ROWS} rows"
-    columns, _ = columns_for(problem.t, problem.t * problem.u, problem.e)
-    stage = stage_for(layout_of(problem.weights), columns, TWO)
-    return older_than(problem.card, LEAST) or too_small_for(problem.card, stage.shared)
-
-
-@register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses)
+@register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses_uses)
 def launch(x: Any, q: QuantArray, ids: Any, out: Any, fragment_rows: int | None = None) -> None:
     """``fragment_rows`` of a block: another number than the best."""
-    assert isinstance(q.format, BlockFormat)
-    w, x, (e, n, k) = packed_weights(q), aligned_floats(x), q.shape
-    count, steps, _ = w.fragments.shape
-    columns, ids_per_lane = columns_for(len(ids), ids.size, e)
-    fragment_rows = fragment_rows or fragment_rows_for(ids.size, n, device.multiprocessors())
-    gemv_kernel = kernel(w.layout, columns, fragment_rows, ids_per_lane)
-    sizes = (ids.size, ids.size // len(x), e, count // e, n, k, steps // SPAN)
-    gemv_kernel(
-        (ids.size, -(-n // (fragment_rows * ROWS))), (gemv_kernel.threads,), w.fragments, x, ids, out, *sizes
-    )
+    multiply_uses(kernel, x, q, ids, out, fragment_rows)

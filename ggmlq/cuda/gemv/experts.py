@@ -1,6 +1,6 @@
 """The parts of cuda:gemv for experts: stages, loads of activations and an epilogue for the rows of uses.
 
-A list names the uses that a block serves (schedule/uses.py); the kernel is expert_linear/r4_gemv.py.
+A list names the uses that a block serves (schedule/uses.py); the kernels' frame is expert_linear/_gemv.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32
 from ..packed.layout import ROWS, STEP
-from .stages import FOUR, RESERVED, ROOMY, TWO, GemvStage
+from .gated import block_adder, pair_fetcher, row_of_gate, sum_putter
+from .stages import FOUR, RESERVED, ROOMY, TWO, GemvStage, fetchers
 
 BESIDE = {TWO: 3, FOUR: 2}  # blocks that a multiprocessor has registers for, by fragment rows
 
@@ -74,6 +75,40 @@ def gatherer(stage: GemvStage) -> Any:
 
 
 @cache
+def weight_fetcher(stage: GemvStage, of_two: bool) -> Any:
+    """The device function that starts the copies of a stage's weights, of one matrix or of two in turn."""
+    if of_two:
+        return pair_fetcher(stage)
+    fetch_weights, _ = fetchers(stage)
+
+    @inlined
+    def fetch(at: Any, lane: Any, w_at: Any, apart: Any, beside: Any, span: Any) -> None:
+        fetch_weights(at, lane, w_at, apart, span)
+
+    return fetch
+
+
+@cache
+def gated_epilogue(stage: GemvStage, act: Any) -> Any:
+    """The device function that adds up the sums of the warps, and stores ``act(which, gate, up)``."""
+    put, add_up, row_of, outputs = sum_putter(stage), block_adder(stage), row_of_gate, stage.rows // 2
+    take4, store_float = bf16x2.take4, ptx.store_float
+
+    @inlined
+    def finish(sums: Any, y: Any, which: Any, first: Any, uses: Any, count: Any, n: Any) -> None:
+        warp, lane = warp_and_lane()
+        put(sums, warp, lane)
+        cuda.syncthreads()
+        row, at = first + lane, row_of(lane)
+        if warp == uint32(0) and lane < uint32(outputs) and row < n:
+            value = act(which, add_up(at), add_up(uint32(at + uint32(ROWS))))
+            store_float(address(y, take4(uses), n, row, 4), value)
+
+    assert stage.columns == 1
+    return finish
+
+
+@cache
 def epilogue(stage: GemvStage) -> Any:
     """The device function that adds up the sums of the warps, in their order, and stores the results of uses.
 
@@ -84,7 +119,7 @@ def epilogue(stage: GemvStage) -> Any:
     store_float, groups = ptx.store_float, stage.rows // 32
 
     @inlined
-    def finish(sums: Any, y: Any, first: Any, uses: Any, count: Any, n: Any) -> None:
+    def finish(sums: Any, y: Any, which: Any, first: Any, uses: Any, count: Any, n: Any) -> None:
         warp, lane = warp_and_lane()
         g, t = g_and_t(lane)
         if t * uint32(2) < uint32(columns):

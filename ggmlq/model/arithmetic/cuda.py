@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...arrays.array import QuantArray
-from ...base.devices import cuda_device, cuda_module, namespace, to_host
+from ...base.devices import cuda_device, cuda_module, namespace, place_of, to_host
 from ...errors import UnsupportedError
 from ...ops.attention import attention
 from ...ops.expert_linear import expert_linear
@@ -113,6 +113,21 @@ class Cuda(Kernels):
     def gated(self, activation: str, gate: Array, up: Array) -> Array:
         """act(gate) · up, in one launch."""
         return _layers().gated(activation, gate, up)
+
+    def gated_product(self, activation: str, x: Array, q: QuantArray, bias: Array | None) -> Array:
+        """act(gate) · up of rows times two matrices over each other; of one row in one launch."""
+        y = cuda_module("linear.gated").of_stack(activation, x, q, bias, place_of(q.memory).card)
+        return super().gated_product(activation, x, q, bias) if y is None else y
+
+    def gated_experts(
+        self, activation: str, x: Array, q: QuantArray, bias: Array | None, ids: Array
+    ) -> Array:
+        """act(gate) · up of the experts of tokens; of one token, without a bias, in one launch."""
+        if bias is None:
+            kernels, card = cuda_module("expert_linear.gated"), place_of(q.memory).card
+            if (y := kernels.of_stack(activation, x, q, ids, card)) is not None:
+                return y
+        return super().gated_experts(activation, x, q, bias, ids)
 
     def gated_pair(self, activation: str, both: Array) -> Array:
         """act(gate) · up of rows that have both, in one launch."""

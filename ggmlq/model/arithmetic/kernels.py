@@ -135,6 +135,17 @@ class Kernels:
         total = y + x
         return total, self.weighted_norm(total, epsilon, weights)
 
+    def gated_product(self, activation: str, x: Array, q: QuantArray, bias: Array | None) -> Array:
+        """act(gate) · up of rows times two matrices over each other, the gate's first."""
+        return self.gated_pair(activation, self.linear(x, q, bias))
+
+    def gated_experts(
+        self, activation: str, x: Array, q: QuantArray, bias: Array | None, ids: Array
+    ) -> Array:
+        """act(gate) · up of the experts of tokens, [T, U, N], whose two matrices are over each other."""
+        y = self.expert_linear(x, q, ids)
+        return self.gated_pair(activation, y if bias is None else y + bias[ids])
+
     def gated_pair(self, activation: str, both: Array) -> Array:
         """act(gate) · up of rows that have both, gate first."""
         middle = both.shape[-1] // 2
