@@ -28,7 +28,7 @@ import numpy as np
 from ...arrays.array import QuantArray
 from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
-from ..activations.x_tiles import readable_rows, x_tiles_of
+from ..activations.x_tiles import cleared, readable_rows, x_tiles_of
 from ..cost.split import best_split
 from ..cost.warp_specialized import TILES, WarpSpecializedShape, best_tile
 from ..epilogue.results import KIND_NUMBERS, result_of
@@ -41,23 +41,17 @@ from ..machine.launch import Kernel, family
 from ..machine.recorded import between
 from ..packed.layout import FRAGMENT_ROWS, TILE_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
-from ..rings.boxed import barrier_initializer
 from ..schedule.raster import consumer_locator, locate_for_producer, raster
 from ..schedule.work_units import shared_stages
 from ..warp_specialized.cluster_split import INBOX_BARRIER, within_clusters
 from ..warp_specialized.consumers import consumer
-from ..warp_specialized.late_activations import plan_late, reorderer
+from ..warp_specialized.late_activations import plan_late
+from ..warp_specialized.plain_rows import barrier_initializer, row_warps
 from ..warp_specialized.problems import refuses
-from ..warp_specialized.producer import producer, weights_map
+from ..warp_specialized.producer import weights_map
 from ..warp_specialized.stream_k import flag_count
-from ..warp_specialized.tile import (
-    CONSUMER_REGISTERS,
-    CONSUMER_THREADS,
-    CONSUMER_WARPS,
-    PRODUCER_REGISTERS,
-    UNIT_FRAGMENTS,
-    WarpSpecializedTile,
-)  # fmt: skip
+from ..warp_specialized.suppliers import supplier
+from ..warp_specialized.tile import CONSUMER_REGISTERS, CONSUMER_WARPS, UNIT_FRAGMENTS, WarpSpecializedTile
 
 
 @family(lambda: ((layout, tile) for layout in layouts() for tile in TILES))
@@ -66,23 +60,21 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
     wide, locate = tile.wide, consumer_locator(tile.columns)
     split_epilogue = within_clusters(layout, tile, locate)
     consume = consumer(layout, tile, locate, split_epilogue=split_epilogue)
-    produce = producer(layout, tile, locate_for_producer, wide)
-    start = barrier_initializer(tile.stages(layout), CONSUMER_WARPS)
+    supply, warps = supplier(layout, tile, locate_for_producer), row_warps(tile)
+    start = barrier_initializer(tile.stages(layout), warps)
     barriers_at, base = tile.stages(layout) * tile.stage(layout), ptx.shared_base
     scratch, put, init = 16 * tile.stages(layout), ptx.put, barriers.init
-    first_lane, pinned, let_successor_start, wait_for_predecessor = (
-        barriers.from_first_lane, barriers.pinned, dependent_launch.let_successor_start,
-        dependent_launch.wait_for_predecessor,
+    first_lane, pinned, let_successor_start = (
+        barriers.from_first_lane, barriers.pinned, dependent_launch.let_successor_start
     )  # fmt: skip
-    reorder_rows, columns = reorderer(), tile.columns
-    give, take = barriers.registers("dec", PRODUCER_REGISTERS), barriers.registers("inc", CONSUMER_REGISTERS)
+    take = barriers.registers("inc", CONSUMER_REGISTERS)
 
     def product(
         fragments: Any,  # tensor map of the packed weights
-        x_tiles: Any,  # bfloat16 [steps, height, 64]: activations/x_tiles.py
+        x_tiles: Any,  # bfloat16 [steps, height, 64]: activations/x_tiles.py; a height of 0: plain_rows.py
         y: Any, y_kind: Any, bias: Any, bias_kind: Any,  # of y [m, n]: epilogue/results.py
         partials: Any, flags: Any,  # float32 [slots, a tile], uint32: warp_specialized/stream_k.py
-        x: Any, kind: Any, k: Any,  # [m, k], of which late_activations.py makes the rest of the x_tiles
+        x: Any, kind: Any, k: Any,  # [m, k]: late_activations.py, plain_rows.py
         m: Any, n: Any, steps: Any, height: Any,
         across: Any, width: Any, per_sweep: Any, tiles: Any,  # schedule/raster.py
         counters: Any, ready: Any, sections: Any, section_tickets: Any, tickets: Any,  # late_activations.py
@@ -95,7 +87,7 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
         full = uint32(ring + uint32(barriers_at))
         if uint32(cuda.threadIdx.x) == uint32(0):
             init(uint32(full + uint32(scratch + INBOX_BARRIER)), uint32(1))
-            start(full)
+            start(full, height == uint32(0))
             for i in range(2):
                 put(uint32(full + uint32(scratch + 4 * i)), int32(0))
         cuda.syncthreads()
@@ -110,15 +102,8 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
         )
         stages_left = uint32(end - begin)
         if uint32(warp) >= uint32(CONSUMER_WARPS):
-            if wide:
-                give()
-            if uint32(cuda.threadIdx.x) == uint32(CONSUMER_THREADS):
-                sources = (fragments, x_tiles, flags, steps, height)
-                produce(ring, full, sources, schedule, late, rank, end, stages_left, whole_tiles)
-            elif wide and uint32(warp) > uint32(CONSUMER_WARPS) and tickets > uint32(0):
-                wait_for_predecessor()  # it may have made x
-                rows_per_sweep = uint32(width * uint32(columns))
-                reorder_rows(x, x_tiles, flags, late, (kind, m, k, steps, height), rows_per_sweep, lane)
+            sources, work = (fragments, x_tiles, flags, steps, height), (rank, end, stages_left, whole_tiles)
+            supply(ring, full, warp, lane, sources, (x, kind, m, k), schedule, late, work)
         else:
             if wide:
                 take()
@@ -128,7 +113,7 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
     return Kernel(
         f"warp_specialized of {layout.name}, {tile}", product, *(uint64,) * 3, uint32, uint64, uint32,
         *(uint64,) * 3, *(uint32,) * 20,
-        threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=(9, 0), exact=True,
+        threads=tile.threads + 32 * warps, blocks=tile.blocks, shared=tile.shared(layout), least=(9, 0), exact=True,
         early=True, lto=wide,
     )  # fmt: skip
 
@@ -138,9 +123,12 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
     ends=True,
 )  # fmt: skip
 def launch(
-    x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None = None, end: Epilogue = PLAIN
+    x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None = None, end: Epilogue = PLAIN,
+    plain: bool = True,
 ) -> None:  # fmt: skip
-    """``tile``: another tile than the best by estimate."""
+    """``tile``: another tile than the best by estimate. ``plain``: read x of 16 bits as it lies, where the tile
+    allows it; else a kernel before makes x_tiles.
+    """
     if not (x.size and out.size):
         out.fill(0)
         return
@@ -148,6 +136,7 @@ def launch(
     steps = w.fragments.shape[1]
     shape = WarpSpecializedShape.on(device.card_of(device.current()), m, n, steps // UNIT_FRAGMENTS, w.layout)
     tile = tile or best_tile(shape).tile
+    product = kernel(w.layout, tile)
     across = shape.across(tile)
     wave = shape.wave(tile, device.resident_blocks(tile.blocks, tile.shared(w.layout)))
     split, _ = best_split(shape.down * across, shape.stages, wave)
@@ -155,18 +144,23 @@ def launch(
     order = raster(across, shape.down, wave.blocks, tile.x_tile_bytes, w_bytes)
     through_memory = split.cluster == 1  # partial sums; in clusters they go from block to block
     slots = split.split_blocks + split.split_tiles if through_memory else 0
-    flags = flag_count(split.split_blocks, split.split_tiles) if through_memory else 0
+    flags = flag_count(split.split_blocks, split.split_tiles) if slots else 0
     wave_us = shape.stages * wave.stage_time(wave.blocks)
     late = plan_late(order, tile.wide, tile.columns, steps, split.split_tiles, flags, wave_us)
     flags = between(flags + late.words, np.uint32)
     partials = between((slots * TILE_ROWS * tile.columns,), np.float32)
     x, kind = readable_rows(x)
-    before = late.before(order.width * tile.columns)
-    x_tiles = x_tiles_of(x, steps, tile.columns, flags, *before, evenly=tile.wide)
-    kernel(w.layout, tile)(
-        (split.blocks,), (tile.threads,), q.prepared(weights_map(tile.box_row(w.layout)))[0],
+    if plain and kind != "float32" and not tile.wide:
+        x_tiles, height = 0, 0
+        cleared(flags)
+    else:
+        before = late.before(order.width * tile.columns)
+        x_tiles = x_tiles_of(x, steps, tile.columns, flags, *before, evenly=tile.wide)
+        height = x_tiles.shape[1]
+    product(
+        (split.blocks,), (product.threads,), q.prepared(weights_map(tile.box_row(w.layout)))[0],
         x_tiles, *result_of(out, end.bias), partials, flags,
-        x, KIND_NUMBERS[kind], x.shape[1], m, n, steps, x_tiles.shape[1], *order, *late,
+        x, KIND_NUMBERS[kind], x.shape[1], m, n, steps, height, *order, *late,
         *split.arguments,
         cluster=split.cluster, max_blocks=tile.blocks,
     )  # fmt: skip
