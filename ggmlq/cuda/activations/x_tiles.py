@@ -133,6 +133,5 @@ def x_tiles_of(
 
 def cleared(zeros: Any) -> None:
     """Clear words in a launch of its own, where no kernel before the product makes x_tiles."""
-    if zeros.size:
-        make, grid = x_tile_kernel("bfloat16"), (-(-zeros.size // THREADS),)
-        make(grid, (THREADS,), zeros, zeros, zeros, zeros.size, 0, STEP, STEP // THREAD_COLUMNS, 0)
+    make, grid = x_tile_kernel("bfloat16"), (-(-zeros.size // THREADS),)
+    make(grid, (THREADS,), zeros, zeros, zeros, zeros.size, 0, STEP, STEP // THREAD_COLUMNS, 0)

@@ -150,9 +150,12 @@ def launch(
     flags = between(flags + late.words, np.uint32)
     partials = between((slots * TILE_ROWS * tile.columns,), np.float32)
     x, kind = readable_rows(x)
-    if plain and kind != "float32" and not tile.wide:
+    if plain and not tile.wide and kind != "float32":
         x_tiles, height = 0, 0
-        cleared(flags)
+        if slots:
+            cleared(flags)
+        else:
+            flags = partials = 0
     else:
         before = late.before(order.width * tile.columns)
         x_tiles = x_tiles_of(x, steps, tile.columns, flags, *before, evenly=tile.wide)
