@@ -214,21 +214,29 @@ def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
     monkeypatch.setattr(device, "resident_blocks", lambda blocks, shared: blocks)
     q = gq.QuantArray(host.format, (n, k), on_device(host.raw))
     x = fresh.standard_normal((m, k), np.float32)
-    x = x.astype(np.float16) if case == "drawn" else x
+    given = x.astype(np.float16) if case == "drawn" else x
+    if case == "few" and fresh.integers(2):
+        given = (x.view(np.uint32) >> 16).astype(np.uint16)  # of bfloat16
+        x = (given.astype(np.uint32) << 16).view(np.float32)
+    plain = given.dtype != np.float32 and not tile.wide
     y = on_device(np.full((m + 2, n), np.nan, np.float32))
     state.memory.add(y)
-    given = on_device(x)
+    x, given = given if case == "drawn" else x, on_device(given)
     state.memory.add(given)
-    call = Kernel.__call__
+    call, before = Kernel.__call__, []
 
     def launched(kernel, grid, block, *arguments, cluster=1, max_blocks=0):
         product = kernel.name.startswith("warp_specialized")
+        before.extend([] if product else [kernel.name])
         assert not product or (cluster > 1) == (way == "clusters" and k > 128)
         call(kernel, grid, block, *arguments, cluster=cluster, together=product and way == "at one time")
 
     monkeypatch.setattr(Kernel, "__call__", launched)
     RUNG.launch(given, q, y[1:-1], tile=tile)
     assert np.isnan(y[[0, -1]]).all(), "written past its outputs"
+    assert len(before) <= 1
+    if plain and way == "clusters":
+        assert not before, "rows are read as they lie, and there are no flags"
     assert (
         gq.nmse(np.asarray(y[1:-1]), gq.reference.linear(x.astype(np.float32), host, arithmetic="bf16s"))
         < 1e-10

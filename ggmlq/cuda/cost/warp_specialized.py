@@ -19,6 +19,7 @@ TILES = (
 )  # fmt: skip
 CACHED = 71  # MB of an operand, from which an L2 cache of 50 MB holds nothing of it for later tiles
 NARROW, MOST_NARROW = 64, 4  # columns of a narrow tile, and the most narrow tiles across
+SAVED_US, CLEAR_US = 2.0, 1.2  # by reading x as it lies: no kernel makes x_tiles before; one may clear flags
 POWER = 5.98e6  # operations a microsecond and multiprocessor that a card's power allows
 
 
@@ -38,12 +39,15 @@ class WarpSpecializedShape(NamedTuple):
     layout: PackedLayout
     multiprocessors: int
     memory: float = UNKNOWN  # MB a microsecond
+    plain: bool = False  # x has 16 bits and is read as it lies, except by wide tiles
 
     @classmethod
-    def on(cls, card: Card, m: int, n: int, stages: int, layout: PackedLayout) -> WarpSpecializedShape:
+    def on(
+        cls, card: Card, m: int, n: int, stages: int, layout: PackedLayout, plain: bool = False
+    ) -> WarpSpecializedShape:  # fmt: skip
         """The product on a card."""
         down = -(-n // TILE_ROWS)
-        return cls(m, down, stages, layout, card.multiprocessors, card.memory)
+        return cls(m, down, stages, layout, card.multiprocessors, card.memory, plain)
 
     @property
     def columns(self) -> int:
@@ -59,6 +63,10 @@ class WarpSpecializedShape(NamedTuple):
         """Tiles along the rows of activations."""
         return -(-self.m // tile.columns)
 
+    def reads_plain(self, tile: WarpSpecializedTile) -> bool:
+        """True where blocks with a tile read x as it lies."""
+        return self.plain and not tile.wide
+
     def wave(self, tile: WarpSpecializedTile, blocks: int) -> Wave:
         """The wave of blocks with a tile, ``blocks`` of them on a multiprocessor."""
         across, activations = self.across(tile), self.columns * 2 * tile.columns / 1e6
@@ -66,8 +74,9 @@ class WarpSpecializedShape(NamedTuple):
         stage, memory = stage_us(self.layout, tile.columns, tile.blocks), SHARE * self.memory
         read = self.weights / self.stages / across
         return Wave(
-            self.multiprocessors * blocks, blocks, tile.columns, stage, read / memory, reread / memory
-        )
+            self.multiprocessors * blocks, blocks, tile.columns, stage, read / memory, reread / memory,
+            CLEAR_US * self.reads_plain(tile),
+        )  # fmt: skip
 
 
 def memory_mb(size: float, count: int, times: int) -> float:
@@ -95,6 +104,8 @@ def best_tile(shape: WarpSpecializedShape) -> TileEstimate:
         split, working = best_split(down * across, stages, wave)
         allowed = 2 * down * TILE_ROWS * across * numbers / (POWER * shape.multiprocessors)
         working = at_one_time(working, allowed)
+        if shape.reads_plain(tile):
+            return working - SAVED_US
         if tile.wide and split.split_tiles < down * across:
             order = raster(across, down, wave.blocks, tile.x_tile_bytes, FRAGMENT_ROWS * PLAIN)
             return working + waiting_us(order.width * numbers, stages * wave.stage_time(wave.blocks))

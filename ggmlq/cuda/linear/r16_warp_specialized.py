@@ -133,8 +133,9 @@ def launch(
         out.fill(0)
         return
     w, (m, n) = packed_weights(q), out.shape
-    steps = w.fragments.shape[1]
-    shape = WarpSpecializedShape.on(device.card_of(device.current()), m, n, steps // UNIT_FRAGMENTS, w.layout)
+    (x, kind), steps, card = readable_rows(x), w.fragments.shape[1], device.card_of(device.current())
+    plain = plain and kind != "float32"
+    shape = WarpSpecializedShape.on(card, m, n, steps // UNIT_FRAGMENTS, w.layout, plain)
     tile = tile or best_tile(shape).tile
     product = kernel(w.layout, tile)
     across = shape.across(tile)
@@ -149,8 +150,7 @@ def launch(
     late = plan_late(order, tile.wide, tile.columns, steps, split.split_tiles, flags, wave_us)
     flags = between(flags + late.words, np.uint32)
     partials = between((slots * TILE_ROWS * tile.columns,), np.float32)
-    x, kind = readable_rows(x)
-    if plain and not tile.wide and kind != "float32":
+    if shape.reads_plain(tile):
         x_tiles, height = 0, 0
         if slots:
             cleared(flags)
