@@ -3,7 +3,9 @@ multiply.
 
     problems.py          problems that such kernels refuse
     tile.py              WarpSpecializedTile: outputs of a block, threads, and how a stage is laid out
+    suppliers.py         all warps beside the consumers
     producer.py          the thread that fetches weights and x_tiles into the ring of stages
+    plain_rows.py        warps that fetch activations of 16 bits as they lie
     consumers.py         the warpgroups that unpack fragments and multiply them with x_tiles
     stream_k.py          tiles whose K is split among blocks: partial sums through global memory
     cluster_split.py     the same through the shared memory of a cluster
