@@ -33,10 +33,10 @@ from ..cost.split import best_split
 from ..cost.warp_specialized import TILES, WarpSpecializedShape, best_tile
 from ..epilogue.results import KIND_NUMBERS, result_of
 from ..intrinsics import barrier as barriers
-from ..intrinsics import dependent_launch, ptx
+from ..intrinsics import boxes, dependent_launch, ptx
 from ..intrinsics.lane import warp_and_lane
-from ..intrinsics.language import cuda, int32, uint32, uint64
-from ..machine import device
+from ..intrinsics.language import cuda, int32, types, uint32, uint64
+from ..machine import device, tensor_maps
 from ..machine.launch import Kernel, family
 from ..machine.recorded import between
 from ..packed.layout import FRAGMENT_ROWS, TILE_ROWS, PackedLayout, layouts
@@ -46,12 +46,19 @@ from ..schedule.work_units import shared_stages
 from ..warp_specialized.cluster_split import INBOX_BARRIER, within_clusters
 from ..warp_specialized.consumers import consumer
 from ..warp_specialized.late_activations import plan_late
-from ..warp_specialized.plain_rows import barrier_initializer, row_warps
+from ..warp_specialized.plain_rows import barrier_initializer, map_words, ordering_warps, shared
 from ..warp_specialized.problems import refuses
 from ..warp_specialized.producer import weights_map
 from ..warp_specialized.stream_k import flag_count
 from ..warp_specialized.suppliers import supplier
 from ..warp_specialized.tile import CONSUMER_REGISTERS, CONSUMER_WARPS, UNIT_FRAGMENTS, WarpSpecializedTile
+
+
+BEFORE_MAP = (
+    (uint64,) * 3 + (uint32, uint64, uint32) + (uint64,) * 3 + (uint32,) * 10
+)  # 112 bytes of parameters
+X_MAP, WORDS = len(BEFORE_MAP), types.UniTuple(uint64, tensor_maps.SIZE // 8 - 1)
+NO_MAP = (0,) * (tensor_maps.SIZE // 8 - 1)
 
 
 @family(lambda: ((layout, tile) for layout in layouts() for tile in TILES))
@@ -60,14 +67,14 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
     wide, locate = tile.wide, consumer_locator(tile.columns)
     split_epilogue = within_clusters(layout, tile, locate)
     consume = consumer(layout, tile, locate, split_epilogue=split_epilogue)
-    supply, warps = supplier(layout, tile, locate_for_producer), row_warps(tile)
+    supply, warps = supplier(layout, tile, locate_for_producer), ordering_warps(tile)
     start = barrier_initializer(tile.stages(layout), warps)
     barriers_at, base = tile.stages(layout) * tile.stage(layout), ptx.shared_base
     scratch, put, init = 16 * tile.stages(layout), ptx.put, barriers.init
     first_lane, pinned, let_successor_start = (
         barriers.from_first_lane, barriers.pinned, dependent_launch.let_successor_start
     )  # fmt: skip
-    take = barriers.registers("inc", CONSUMER_REGISTERS)
+    take, x_map = barriers.registers("inc", CONSUMER_REGISTERS), boxes.parameter_map(X_MAP)
 
     def product(
         fragments: Any,  # tensor map of the packed weights
@@ -77,6 +84,7 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
         x: Any, kind: Any, k: Any,  # [m, k]: late_activations.py, plain_rows.py
         m: Any, n: Any, steps: Any, height: Any,
         across: Any, width: Any, per_sweep: Any, tiles: Any,  # schedule/raster.py
+        matrix: Any, words: Any,  # the map of x, or zeros: plain_rows.py
         counters: Any, ready: Any, sections: Any, section_tickets: Any, tickets: Any,  # late_activations.py
         split_tiles: Any, split_blocks: Any, splits: Any, block_stages: Any, longer_blocks: Any,  # Split
     ) -> None:  # fmt: skip
@@ -103,7 +111,7 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
         stages_left = uint32(end - begin)
         if uint32(warp) >= uint32(CONSUMER_WARPS):
             sources, work = (fragments, x_tiles, flags, steps, height), (rank, end, stages_left, whole_tiles)
-            supply(ring, full, warp, lane, sources, (x, kind, m, k), schedule, late, work)
+            supply(ring, full, warp, lane, sources, (x, kind, m, k), x_map(), schedule, late, work)
         else:
             if wide:
                 take()
@@ -111,10 +119,9 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
             consume(ring, full, warp, lane, outputs, schedule, sizes, end, stages_left, rank, split)
 
     return Kernel(
-        f"warp_specialized of {layout.name}, {tile}", product, *(uint64,) * 3, uint32, uint64, uint32,
-        *(uint64,) * 3, *(uint32,) * 20,
-        threads=tile.threads + 32 * warps, blocks=tile.blocks, shared=tile.shared(layout), least=(9, 0), exact=True,
-        early=True, lto=wide,
+        f"warp_specialized of {layout.name}, {tile}", product, *BEFORE_MAP, uint64, WORDS, *(uint32,) * 10,
+        threads=tile.threads + 32 * warps, blocks=tile.blocks, shared=shared(layout, tile), least=(9, 0),
+        exact=True, early=True, lto=wide,
     )  # fmt: skip
 
 
@@ -150,7 +157,8 @@ def launch(
     late = plan_late(order, tile.wide, tile.columns, steps, split.split_tiles, flags, wave_us)
     flags = between(flags + late.words, np.uint32)
     partials = between((slots * TILE_ROWS * tile.columns,), np.float32)
-    if shape.reads_plain(tile):
+    words = map_words(x, kind, tile) if shape.reads_plain(tile) else None
+    if words:
         x_tiles, height = 0, 0
         if slots:
             cleared(flags)
@@ -163,7 +171,7 @@ def launch(
     product(
         (split.blocks,), (product.threads,), q.prepared(weights_map(tile.box_row(w.layout)))[0],
         x_tiles, *result_of(out, end.bias), partials, flags,
-        x, KIND_NUMBERS[kind], x.shape[1], m, n, steps, height, *order, *late,
+        x, KIND_NUMBERS[kind], x.shape[1], m, n, steps, height, *order, x, words or NO_MAP, *late,
         *split.arguments,
         cluster=split.cluster, max_blocks=tile.blocks,
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 Beside wide tiles stands a whole warpgroup: one thread is the producer, the other warps make x_tiles
 (late_activations.py). Beside others one thread is the producer. Where x is read as it lies, further warps
-bring its rows (plain_rows.py), and the producer weights alone.
+order its rows (plain_rows.py).
 """
 
 from __future__ import annotations
@@ -16,40 +16,52 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, uint32
 from ..packed.layout import PackedLayout
 from .late_activations import reorderer
-from .plain_rows import row_copier, weights_producer
+from .plain_rows import orderer, plain_producer
 from .producer import producer
-from .tile import CONSUMER_THREADS, CONSUMER_WARPS, PRODUCER_REGISTERS, WarpSpecializedTile
+from .tile import (
+    CONSUMER_THREADS,
+    CONSUMER_WARPS,
+    PRODUCER_REGISTERS,
+    UNIT_FRAGMENTS,
+    WarpSpecializedTile,
+)
 
 
 def supplier(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any) -> Any:
     """The device function of the warps beside the consumers; ``locate``: as in producer.py.
 
     ``sources``: the map of weights, x_tiles, flags, steps of K, and the height of x_tiles, 0 where there are
-    none. ``rows``: x, the kind of its floats, its rows and columns. ``work``: the block's rank, and what
-    schedule/work_units.py says of its work units.
+    none. ``rows``: x, the kind of its floats, its rows and columns; ``x_map``: its map, of plain rows.
+    ``work``: the block's rank, and what schedule/work_units.py says of its work units.
     """
     return _wide_supplier(layout, tile, locate) if tile.wide else _narrow_supplier(layout, tile, locate)
 
 
 def _narrow_supplier(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any) -> Any:
-    produce, produce_weights = producer(layout, tile, locate, False), weights_producer(layout, tile, locate)
-    copy_rows, halves = row_copier(layout, tile, locate), KIND_NUMBERS["float16"]
+    produce, produce_plain = producer(layout, tile, locate, False), plain_producer(layout, tile, locate)
+    order_boxes, halves = orderer(layout, tile), KIND_NUMBERS["float16"]
+    stages_per_unit = UNIT_FRAGMENTS // tile.fragments
 
     @inlined
     def supply(
-        ring: Any, full: Any, warp: Any, lane: Any, sources: Any, rows: Any, schedule: Any, late: Any,
-        work: Any,
+        ring: Any, full: Any, warp: Any, lane: Any, sources: Any, rows: Any, x_map: Any, schedule: Any,
+        late: Any, work: Any,
     ) -> None:  # fmt: skip
-        (fragments, _, _, steps, height), (x, kind, m, k) = sources, rows
+        (fragments, _, _, steps, height), (_, kind, _, _) = sources, rows
         rank, end, stages_left, whole_tiles = work
-        if height != uint32(0):
-            if uint32(cuda.threadIdx.x) == uint32(CONSUMER_THREADS):
+        if uint32(cuda.threadIdx.x) == uint32(CONSUMER_THREADS):
+            if height != uint32(0):
                 produce(ring, full, sources, schedule, late, rank, end, stages_left, whole_tiles)
-        elif warp > uint32(CONSUMER_WARPS):
-            sizes, number = (kind == uint32(halves), m, k, steps), uint32(warp - uint32(CONSUMER_WARPS + 1))
-            copy_rows(ring, full, number, lane, x, sizes, schedule, rank, end, stages_left, whole_tiles)
-        elif lane == uint32(0):
-            produce_weights(ring, full, fragments, steps, schedule, rank, end, stages_left, whole_tiles)
+            else:
+                maps = fragments, x_map
+                produce_plain(ring, full, maps, steps, schedule, rank, end, stages_left, whole_tiles)
+        elif warp > uint32(CONSUMER_WARPS) and height == uint32(0):
+            count, blocks = stages_left, uint32(cuda.gridDim.x)
+            if rank < whole_tiles:
+                left = uint32(uint32(uint32(whole_tiles - rank) + uint32(blocks - uint32(1))) // blocks)
+                count = uint32(count + uint32(left * uint32(steps >> uint32(1))))
+            count, number = uint32(count * uint32(stages_per_unit)), uint32(warp - uint32(CONSUMER_WARPS + 1))
+            order_boxes(ring, full, number, lane, kind == uint32(halves), count)
 
     return supply
 
@@ -61,8 +73,8 @@ def _wide_supplier(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any)
 
     @inlined
     def supply(
-        ring: Any, full: Any, warp: Any, lane: Any, sources: Any, rows: Any, schedule: Any, late: Any,
-        work: Any,
+        ring: Any, full: Any, warp: Any, lane: Any, sources: Any, rows: Any, x_map: Any, schedule: Any,
+        late: Any, work: Any,
     ) -> None:  # fmt: skip
         (_, x_tiles, flags, steps, height), (x, kind, m, k) = sources, rows
         rank, end, stages_left, whole_tiles = work
