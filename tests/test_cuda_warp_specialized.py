@@ -9,12 +9,13 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 
 from emulated_gpu import put_emulated
 from emulated_packed import pack_q4_0
-from fake_cupy import on_device
+from fake_cupy import decoded, encoded, on_device
 
 import ggmlq as gq
 from ggmlq.cuda.cost.split import MAX_CLUSTER, Split, Wave, best_split, most_partials
 from ggmlq.cuda.cost.stage import SHARE
 from ggmlq.cuda.cost.warp_specialized import TILES, WarpSpecializedShape, best_tile
+from ggmlq.cuda.intrinsics import boxes
 from ggmlq.cuda.linear import r16_warp_specialized
 from ggmlq.cuda.machine import device, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
@@ -150,6 +151,34 @@ def test_the_first_tiles_do_not_wait_for_late_activations(fresh):
             late_us = numbers * (1 - late.ready / late.sections) * late_activations.NUMBER_US
             assert late_us <= max(wave_us, 1e-9)
             assert (late.sections - late.ready) * late.section_tickets == late.tickets
+
+
+def test_the_map_of_x_lies_where_the_copy_engine_can_take_it():
+    at = 0
+    for kind in r16_warp_specialized.BEFORE_MAP:
+        size = kind.bitwidth // 8
+        at = -(-at // size) * size + size
+    assert (boxes.PARAMETERS + at) % 128 == 0
+
+
+def test_a_map_as_words_of_a_launch(monkeypatch):
+    """The address alone depends on the matrix; None for a driver whose maps are others."""
+    box, calls = tensor_maps.Box(0, 70, 384, 768, "float16", 64, 64), []
+
+    def made(box):
+        calls.append(box)
+        return encoded(box)
+
+    monkeypatch.setattr(tensor_maps, "encoded", made)
+    tensor_maps.words_behind_address.cache_clear()
+    for _ in range(3):
+        words = tensor_maps.words_behind_address(box)
+    assert decoded((16 * 99, *words)) == box._replace(address=16 * 99)
+    assert len(calls) == 2, "two addresses, once for a shape"
+    tensor_maps.words_behind_address.cache_clear()
+    monkeypatch.setattr(tensor_maps, "encoded", lambda box: encoded(box)[::-1])
+    assert tensor_maps.words_behind_address(box) is None
+    tensor_maps.words_behind_address.cache_clear()
 
 
 FEW = 5, 140, 512, TILES[0]  # M, N, K, tile

@@ -53,7 +53,6 @@ from ..warp_specialized.stream_k import flag_count
 from ..warp_specialized.suppliers import supplier
 from ..warp_specialized.tile import CONSUMER_REGISTERS, CONSUMER_WARPS, UNIT_FRAGMENTS, WarpSpecializedTile
 
-
 BEFORE_MAP = (
     (uint64,) * 3 + (uint32, uint64, uint32) + (uint64,) * 3 + (uint32,) * 10
 )  # 112 bytes of parameters
@@ -133,8 +132,8 @@ def launch(
     x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None = None, end: Epilogue = PLAIN,
     plain: bool = True,
 ) -> None:  # fmt: skip
-    """``tile``: another tile than the best by estimate. ``plain``: read x of 16 bits as it lies, where the tile
-    allows it; else a kernel before makes x_tiles.
+    """``tile``: another tile than the best by estimate. ``plain``: read x of 16 bits as it lies, where the
+    tile allows it; else a kernel before makes x_tiles.
     """
     if not (x.size and out.size):
         out.fill(0)

@@ -1,4 +1,4 @@
-"""Plain rows: activations of 16 bits that a product fetches as they lie, so that no kernel makes x_tiles before.
+"""Plain rows: activations of 16 bits that a product fetches as they lie: no kernel before makes x_tiles.
 
 The copy engine fetches boxes of x, 64 columns of a tile's rows, whose map is a parameter of the kernel. Once
 a box is there some warps beside the producer bring each 32 bytes into the order of ``wgmma``
@@ -48,8 +48,8 @@ def map_words(x: Any, kind: str, tile: WarpSpecializedTile) -> tuple[int, ...] |
 
 
 def barrier_initializer(stages: int, ordering_warps: int) -> Any:
-    """The device function by which one thread makes the barriers; with plain rows full ones count those warps,
-    too.
+    """The device function by which one thread makes the barriers; with plain rows full ones count the warps
+    that order, too.
     """
     init, publish = barriers.init, barriers.publish_barriers
 
