@@ -159,8 +159,9 @@ def bfloat_pair() -> Any:
 
 
 def stage_orderer(tile: WarpSpecializedTile) -> Any:
-    """The device function by which a warp orders its rows of a stage; lane = 4 r + q has columns
-    16 q … 16 q + 15 of row r of each group.
+    """The device function by which a warp orders its rows of a stage.
+
+    lane = 4 r + q has columns 16 q … 16 q + 15 of row r of each group.
     """
     each = tile.columns // GROUP_ROWS * tile.fragments // ordering_warps(tile)
     at_once = max(count for count in range(1, AT_ONCE + 1) if each % count == 0)
