@@ -9,6 +9,7 @@ from ...dispatch.card import UNKNOWN, Card
 from ..packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, PackedLayout
 from ..schedule.raster import raster
 from ..warp_specialized.late_activations import X_TILE_US, waiting_us
+from ..warp_specialized.plain_rows import reads_plain
 from ..warp_specialized.tile import UNIT_FRAGMENTS, WarpSpecializedTile
 from .split import Wave, best_split
 from .stage import PLAIN, SHARE, at_one_time, stage_us
@@ -39,7 +40,7 @@ class WarpSpecializedShape(NamedTuple):
     layout: PackedLayout
     multiprocessors: int
     memory: float = UNKNOWN  # MB a microsecond
-    plain: bool = False  # x has 16 bits and is read as it lies, except by wide tiles
+    plain: bool = False  # x is bfloat16, which is read as it lies where tile and type allow it
 
     @classmethod
     def on(
@@ -65,7 +66,7 @@ class WarpSpecializedShape(NamedTuple):
 
     def reads_plain(self, tile: WarpSpecializedTile) -> bool:
         """True where blocks with a tile read x as it lies."""
-        return self.plain and not tile.wide
+        return self.plain and reads_plain(self.layout, tile)
 
     def wave(self, tile: WarpSpecializedTile, blocks: int) -> Wave:
         """The wave of blocks with a tile, ``blocks`` of them on a multiprocessor."""

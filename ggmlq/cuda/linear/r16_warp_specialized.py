@@ -41,21 +41,21 @@ from ..machine.launch import Kernel, family
 from ..machine.recorded import between
 from ..packed.layout import FRAGMENT_ROWS, TILE_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
+from ..rings.boxed import barrier_initializer
 from ..schedule.raster import consumer_locator, locate_for_producer, raster
 from ..schedule.work_units import shared_stages
 from ..warp_specialized.cluster_split import INBOX_BARRIER, within_clusters
-from ..warp_specialized.consumers import consumer
 from ..warp_specialized.late_activations import plan_late
-from ..warp_specialized.plain_rows import barrier_initializer, map_words, ordering_warps, shared
+from ..warp_specialized.plain_consumers import either_consumer
+from ..warp_specialized.plain_rows import map_words
 from ..warp_specialized.problems import refuses
 from ..warp_specialized.producer import weights_map
 from ..warp_specialized.stream_k import flag_count
 from ..warp_specialized.suppliers import supplier
 from ..warp_specialized.tile import CONSUMER_REGISTERS, CONSUMER_WARPS, UNIT_FRAGMENTS, WarpSpecializedTile
 
-BEFORE_MAP = (
-    (uint64,) * 3 + (uint32, uint64, uint32) + (uint64,) * 3 + (uint32,) * 10
-)  # 112 bytes of parameters
+# Parameters before the map of x: 112 bytes, so that it is aligned.
+BEFORE_MAP = (uint64,) * 3 + (uint32, uint64, uint32) + (uint64,) * 3 + (uint32,) * 10
 X_MAP, WORDS = len(BEFORE_MAP), types.UniTuple(uint64, tensor_maps.SIZE // 8 - 1)
 NO_MAP = (0,) * (tensor_maps.SIZE // 8 - 1)
 
@@ -65,9 +65,9 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
     """The kernel of blocks that stay; the last block is the first in the order of schedule/work_units.py."""
     wide, locate = tile.wide, consumer_locator(tile.columns)
     split_epilogue = within_clusters(layout, tile, locate)
-    consume = consumer(layout, tile, locate, split_epilogue=split_epilogue)
-    supply, warps = supplier(layout, tile, locate_for_producer), ordering_warps(tile)
-    start = barrier_initializer(tile.stages(layout), warps)
+    consume = either_consumer(layout, tile, locate, split_epilogue)
+    supply = supplier(layout, tile, locate_for_producer)
+    start = barrier_initializer(tile.stages(layout), CONSUMER_WARPS)
     barriers_at, base = tile.stages(layout) * tile.stage(layout), ptx.shared_base
     scratch, put, init = 16 * tile.stages(layout), ptx.put, barriers.init
     first_lane, pinned, let_successor_start = (
@@ -94,7 +94,7 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
         full = uint32(ring + uint32(barriers_at))
         if uint32(cuda.threadIdx.x) == uint32(0):
             init(uint32(full + uint32(scratch + INBOX_BARRIER)), uint32(1))
-            start(full, height == uint32(0))
+            start(full)
             for i in range(2):
                 put(uint32(full + uint32(scratch + 4 * i)), int32(0))
         cuda.syncthreads()
@@ -115,11 +115,12 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
             if wide:
                 take()
             outputs, sizes = ((y, y_kind, bias, bias_kind), partials, flags), (n, steps)
-            consume(ring, full, warp, lane, outputs, schedule, sizes, end, stages_left, rank, split)
+            plain = height == uint32(0)
+            consume(ring, full, warp, lane, outputs, schedule, sizes, end, stages_left, rank, split, plain)
 
     return Kernel(
         f"warp_specialized of {layout.name}, {tile}", product, *BEFORE_MAP, uint64, WORDS, *(uint32,) * 10,
-        threads=tile.threads + 32 * warps, blocks=tile.blocks, shared=shared(layout, tile), least=(9, 0),
+        threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=(9, 0),
         exact=True, early=True, lto=wide,
     )  # fmt: skip
 
@@ -132,15 +133,15 @@ def launch(
     x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None = None, end: Epilogue = PLAIN,
     plain: bool = True,
 ) -> None:  # fmt: skip
-    """``tile``: another tile than the best by estimate. ``plain``: read x of 16 bits as it lies, where the
-    tile allows it; else a kernel before makes x_tiles.
+    """``tile``: another tile than the best by estimate. ``plain``: read bfloat16 as it lies, where tile
+    and type allow it; else a kernel before makes x_tiles.
     """
     if not (x.size and out.size):
         out.fill(0)
         return
     w, (m, n) = packed_weights(q), out.shape
     (x, kind), steps, card = readable_rows(x), w.fragments.shape[1], device.card_of(device.current())
-    plain = plain and kind != "float32"
+    plain = plain and kind == "bfloat16"
     shape = WarpSpecializedShape.on(card, m, n, steps // UNIT_FRAGMENTS, w.layout, plain)
     tile = tile or best_tile(shape).tile
     product = kernel(w.layout, tile)
@@ -156,7 +157,7 @@ def launch(
     late = plan_late(order, tile.wide, tile.columns, steps, split.split_tiles, flags, wave_us)
     flags = between(flags + late.words, np.uint32)
     partials = between((slots * TILE_ROWS * tile.columns,), np.float32)
-    words = map_words(x, kind, tile) if shape.reads_plain(tile) else None
+    words = map_words(x, tile) if shape.reads_plain(tile) else None
     if words:
         x_tiles, height = 0, 0
         if slots:

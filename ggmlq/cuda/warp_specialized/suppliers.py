@@ -1,28 +1,25 @@
 """The suppliers: all warps beside the consumers, which bring weights and activations into the ring of stages.
 
 Beside wide tiles stands a whole warpgroup: one thread is the producer, the other warps make x_tiles
-(late_activations.py). Beside others one thread is the producer. Where x is read as it lies, further warps
-order its rows (plain_rows.py).
+(late_activations.py). Beside others one thread is the producer, of x_tiles or of plain rows (plain_rows.py).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..epilogue.results import KIND_NUMBERS
 from ..intrinsics import barrier as barriers
 from ..intrinsics import dependent_launch
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, uint32
 from ..packed.layout import PackedLayout
 from .late_activations import reorderer
-from .plain_rows import orderer, plain_producer
+from .plain_rows import plain_producer
 from .producer import producer
 from .tile import (
     CONSUMER_THREADS,
     CONSUMER_WARPS,
     PRODUCER_REGISTERS,
-    UNIT_FRAGMENTS,
     WarpSpecializedTile,
 )
 
@@ -39,15 +36,13 @@ def supplier(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any) -> An
 
 def _narrow_supplier(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any) -> Any:
     produce, produce_plain = producer(layout, tile, locate, False), plain_producer(layout, tile, locate)
-    order_boxes, halves = orderer(layout, tile), KIND_NUMBERS["float16"]
-    stages_per_unit = UNIT_FRAGMENTS // tile.fragments
 
     @inlined
     def supply(
         ring: Any, full: Any, warp: Any, lane: Any, sources: Any, rows: Any, x_map: Any, schedule: Any,
         late: Any, work: Any,
     ) -> None:  # fmt: skip
-        (fragments, _, _, steps, height), (_, kind, _, _) = sources, rows
+        fragments, _, _, steps, height = sources
         rank, end, stages_left, whole_tiles = work
         if uint32(cuda.threadIdx.x) == uint32(CONSUMER_THREADS):
             if height != uint32(0):
@@ -55,13 +50,6 @@ def _narrow_supplier(layout: PackedLayout, tile: WarpSpecializedTile, locate: An
             else:
                 maps = fragments, x_map
                 produce_plain(ring, full, maps, steps, schedule, rank, end, stages_left, whole_tiles)
-        elif warp > uint32(CONSUMER_WARPS) and height == uint32(0):
-            count, blocks = stages_left, uint32(cuda.gridDim.x)
-            if rank < whole_tiles:
-                left = uint32(uint32(uint32(whole_tiles - rank) + uint32(blocks - uint32(1))) // blocks)
-                count = uint32(count + uint32(left * uint32(steps >> uint32(1))))
-            count, number = uint32(count * uint32(stages_per_unit)), uint32(warp - uint32(CONSUMER_WARPS + 1))
-            order_boxes(ring, full, number, lane, kind == uint32(halves), count)
 
     return supply
 
