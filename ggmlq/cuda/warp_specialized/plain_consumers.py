@@ -97,8 +97,9 @@ def accumulator(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
 def either_consumer(
     layout: PackedLayout, tile: WarpSpecializedTile, locate: Any, split_epilogue: SplitEpilogue
 ) -> Any:  # fmt: skip
-    """The device function of the consumer warps; ``plain``: x lies in the order of its columns, where tile and
-    type allow it.
+    """The device function of the consumer warps.
+
+    ``plain``: x lies in the order of its columns, which some tiles and types do not allow.
     """
     if reads_plain(layout, tile):
         return plain_consumer(layout, tile, locate, split_epilogue)
