@@ -15,6 +15,10 @@ Tiles are made in a raster (schedule/raster.py), so that activations stay in the
 by. With the widest tiles three more warps make x_tiles of later steps meanwhile
 (warp_specialized/late_activations.py).
 
+Activations in bfloat16 are read as they lie by tiles of up to 160 rows: lanes take weights in the order of
+their columns (packed/natural.py), so no kernel runs before. Other activations, and those of wider tiles,
+become x_tiles first.
+
 Limited by the work around the products, 7 to 12 microseconds to make x_tiles, to start and to add up partial
 sums; from some 1000 rows on by the card's power.
 """
