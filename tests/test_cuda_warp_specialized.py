@@ -14,7 +14,14 @@ from fake_cupy import decoded, encoded, on_device
 import ggmlq as gq
 from ggmlq.cuda.cost.split import MAX_CLUSTER, Split, Wave, best_split, most_partials
 from ggmlq.cuda.cost.stage import SHARE
-from ggmlq.cuda.cost.warp_specialized import TILES, WarpSpecializedShape, best_tile
+from ggmlq.cuda.cost.warp_specialized import (
+    CLEAR_US,
+    MOST_EMPTY,
+    MOST_PLAIN,
+    TILES,
+    WarpSpecializedShape,
+    best_tile,
+)
 from ggmlq.cuda.intrinsics import boxes
 from ggmlq.cuda.linear import r16_warp_specialized
 from ggmlq.cuda.machine import device, tensor_maps
@@ -125,6 +132,20 @@ def test_a_tile_is_filled_up_little(fresh):
         assert tile in TILES
         assert -(-m // tile.columns) * tile.columns < 2 * m + 32
     assert best_tile(WarpSpecializedShape(4096, 32, 112, layout_of(FORMATS["q4_0"]), 132)).tile.columns >= 192
+
+
+def test_where_plain_rows_pay(fresh):
+    """No kernel before saves time, at most; wide tiles, many rows, empty boxes and fp4 keep x_tiles."""
+    for m in (*fresh.integers(9, MOST_PLAIN + 1, 40).tolist(), MOST_PLAIN + 1):
+        down, stages, name = int(fresh.integers(8, 300)), int(fresh.integers(8, 120)), BLOCKS[m % len(BLOCKS)]
+        shapes = [WarpSpecializedShape(m, down, stages, layout_of(name), 132, 4.5, plain) for plain in (0, 1)]
+        x_tiles, plain = map(best_tile, shapes)
+        assert plain.us <= x_tiles.us + CLEAR_US
+        for tile in TILES:
+            empty = -(-m // tile.columns) * tile.columns - m
+            reads = not (tile.wide or layout_of(name).fp4 or m > MOST_PLAIN or empty > MOST_EMPTY)
+            assert shapes[1].reads_plain(tile) == reads
+            assert not shapes[0].reads_plain(tile)
 
 
 def test_blocks_read_together_what_no_cache_holds(fresh):
@@ -263,7 +284,8 @@ def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
     RUNG.launch(given, q, y[1:-1], tile=tile)
     assert np.isnan(y[[0, -1]]).all(), "written past its outputs"
     assert len(before) <= 1
-    if given.dtype == np.uint16 and way == "clusters":
+    full = -(-m // tile.columns) * tile.columns <= m + MOST_EMPTY
+    if full and given.dtype == np.uint16 and way == "clusters":
         assert not before, "rows are read as they lie, and there are no flags"
     assert (
         gq.nmse(np.asarray(y[1:-1]), gq.reference.linear(x.astype(np.float32), host, arithmetic="bf16s"))

@@ -20,7 +20,10 @@ TILES = (
 )  # fmt: skip
 CACHED = 71  # MB of an operand, from which an L2 cache of 50 MB holds nothing of it for later tiles
 NARROW, MOST_NARROW = 64, 4  # columns of a narrow tile, and the most narrow tiles across
-SAVED_US, CLEAR_US = 2.0, 1.2  # by reading x as it lies: no kernel makes x_tiles before; one may clear flags
+# Where x is read as it lies: rows up to which it was measured, and empty rows of a box up to which it pays;
+# microseconds that are saved, since no kernel makes x_tiles, less those for a number that a box brings; and
+# those of a kernel that only clears flags.
+MOST_PLAIN, MOST_EMPTY, SAVED_US, BOX_US, CLEAR_US = 512, 32, 0.75, 0.75e-6, 0.3
 POWER = 5.98e6  # operations a microsecond and multiprocessor that a card's power allows
 
 
@@ -66,7 +69,8 @@ class WarpSpecializedShape(NamedTuple):
 
     def reads_plain(self, tile: WarpSpecializedTile) -> bool:
         """True where blocks with a tile read x as it lies."""
-        return self.plain and reads_plain(self.layout, tile)
+        pays = self.m <= MOST_PLAIN and self.across(tile) * tile.columns <= self.m + MOST_EMPTY
+        return self.plain and pays and reads_plain(self.layout, tile)
 
     def wave(self, tile: WarpSpecializedTile, blocks: int) -> Wave:
         """The wave of blocks with a tile, ``blocks`` of them on a multiprocessor."""
@@ -106,7 +110,7 @@ def best_tile(shape: WarpSpecializedShape) -> TileEstimate:
         allowed = 2 * down * TILE_ROWS * across * numbers / (POWER * shape.multiprocessors)
         working = at_one_time(working, allowed)
         if shape.reads_plain(tile):
-            return working - SAVED_US
+            return working + across * numbers * BOX_US - SAVED_US
         if tile.wide and split.split_tiles < down * across:
             order = raster(across, down, wave.blocks, tile.x_tile_bytes, FRAGMENT_ROWS * PLAIN)
             return working + waiting_us(order.width * numbers, stages * wave.stage_time(wave.blocks))
