@@ -87,9 +87,11 @@ def test_rows_that_lie_apart(card, fresh):
     assert gq.nmse(y, want) < 1e-5
 
 
-def test_many_rows_by_wgmma(card, monkeypatch, fresh):
-    """Rows of two heads, the last ones few; positions of three steps, of which rows see some."""
+@pytest.mark.parametrize("types", [("f16", "f16"), ("q8_0", "q4_0")], ids="-".join)
+def test_many_rows_by_wgmma(types, card, monkeypatch, fresh):
+    """Rows of two heads, the last ones few, by one warpgroup and by two; positions of some steps."""
     monkeypatch.setattr(device, "capability", lambda: (9, 0))
-    q = fresh.standard_normal((1, 2, 45, WIDTH)).astype(np.float32)
-    k, v = (cache(fresh, "f16", 1, 1, 300, WIDTH) for _ in "kv")
-    agrees(card, q, k, v, causal=True)
+    for queries, positions in ((9, 140), (45, 300)):
+        q = fresh.standard_normal((1, 2, queries, WIDTH)).astype(np.float32)
+        k, v = (cache(fresh, name, 1, 1, positions, WIDTH) for name in types)
+        agrees(card, q, k, v, causal=True)

@@ -14,15 +14,18 @@ from .floats import KINDS
 from .kernel import LEAST, kernel
 from .merge import THREADS, merger
 from .operands import Rows, placed
-from .plan import EDGE, TURNED, WIDE, Plan, plan_of, row_bytes, turned_plan_of, turns
+from .plan import (
+    EDGE, HOPPERS, SHARED, TURNED, WIDE, Plan, plan_of, row_bytes, turned_plan_of, turns
+)  # fmt: skip
 from .tickets import counters
 from .turned import kernel as turned_kernel
-from .wide import HOPPER, WidePlan, takes
+from .wide import HOPPER
 from .wide import kernel as wide_kernel
+from .wide_plan import WidePlan, takes
 
 FIXED = 16  # steps of a part whose bits depend on no other row
-FEW = 16  # rows of queries that share their positions
-MANY, MANY_SIXTEEN = 512, 65  # rows for which blocks are decoded before; from which on wgmma takes 16 bits
+FEW, GROUP_ROWS = 16, 64  # rows of queries that share their positions; of a warpgroup
+MANY = 512  # rows for which blocks are decoded before
 MOST = 256 << 20  # bytes of keys and values that are decoded before
 LONG = (1 << 64) - 1
 
@@ -46,7 +49,8 @@ def attend(request: str, a: Any, invariant: bool, kind: Any) -> Any:
         )
     rows = a.q.shape[1] // a.k.shape[1] * a.q.shape[2]
     shared = _holds_values(a.k, a.v)
-    decoded = rows >= MANY and not invariant and 2 * (_wide_values(a.k) + _wide_values(a.v)) <= MOST
+    decoded = rows >= MANY and not (invariant or _by_wgmma(a, rows, _name(a.k), _name(a.v)))
+    decoded = decoded and 2 * (_wide_values(a.k) + _wide_values(a.v)) <= MOST
     k = placed(a.k, decoded)
     v = Rows(k.name, k.raw, a.v.shape[3]) if shared else placed(a.v, decoded or a.v.shape[3] > WIDE)
     y = cp.empty((*a.q.shape[:3], v.width), kind)
@@ -64,13 +68,30 @@ def _plan(
     a: Any, k: Rows, v: Rows, width: int, rows: int, shared: bool, invariant: bool
 ) -> Plan | WidePlan:  # fmt: skip
     """The plan for ``width`` columns of the values."""
-    changed = a.softcap > 0 or a.mask is not None or a.slopes is not None or a.scale <= 0
-    wide = rows >= MANY_SIXTEEN and device.capability() == HOPPER and not (changed or invariant)
-    if wide and takes(k.name, v.name, k.width, width):
-        return WidePlan(k.name, v.name, k.width, width)
+    changed = _changed(a)
+    if not (shared or invariant) and _by_wgmma(a, rows, k.name, v.name, k.width, width):
+        return WidePlan(k.name, v.name, k.width, width, 1 if rows <= GROUP_ROWS else 2)
     if rows <= TURNED and not shared and turns(k.name, v.name, k.width, width):
-        return turned_plan_of(k.name, v.name, k.width, width, changed)
+        room = HOPPERS if device.capability() == HOPPER else SHARED
+        return turned_plan_of(k.name, v.name, k.width, width, changed, room)
     return plan_of(k.name, v.name, k.width, width, rows > FEW and not invariant, shared, changed)
+
+
+def _changed(a: Any) -> bool:
+    """True if options change scores."""
+    return bool(a.softcap > 0 or a.mask is not None or a.slopes is not None or a.scale <= 0)
+
+
+def _name(rows: Any) -> str:
+    """The type of keys or values as they are; "" of those that are copied before."""
+    return str(rows.format.name) if isinstance(rows, QuantArray) else ""
+
+
+def _by_wgmma(a: Any, rows: int, k: str, v: str, width: int = 0, width_v: int = 0) -> bool:
+    """True if wide.py takes rows of these types and widths, or those of the operands."""
+    width, width_v = width or a.k.shape[3], width_v or a.v.shape[3]
+    hopper = rows > FEW and device.capability() == HOPPER
+    return hopper and not _changed(a) and takes(k, v, width, width_v)
 
 
 def _wide_values(rows: Any) -> int:

@@ -209,12 +209,13 @@ def plans() -> Iterator[tuple[Plan]]:
 
 def turned_plans() -> Iterator[tuple[Plan]]:
     """Plans for up to eight rows of the usual widths and types."""
-    for (k, v), width in product(USUAL, WIDTHS):
-        yield (turned_plan_of(k, v, width, width),)
+    every = (turned_plan_of(k, v, w, w, room=room) for (k, v), w, room in product(USUAL, WIDTHS, ROOMS))
+    yield from ((plan,) for plan in dict.fromkeys(every))
 
 
-# Bytes that a block may have on any card, that Hopper's blocks share.
-SHARED, ALL_SHARED = 99 << 10, 228 << 10
+# Bytes that a block may have on any card and on Hopper, that Hopper's blocks share.
+SHARED, HOPPERS, ALL_SHARED = 99 << 10, 227 << 10, 228 << 10
+ROOMS = SHARED, HOPPERS
 TURNED = 8  # rows
 
 
@@ -225,12 +226,13 @@ def turns(k: str, v: str, width: int, width_v: int) -> bool:
     return k in BLOCKS and v in BLOCKS and not (width % 64 or width_v % 64)
 
 
-def turned_plan_of(k: str, v: str, width: int, width_v: int, options: bool = False) -> Plan:
-    """The plan for up to eight rows."""
-    plan = Plan(k, v, width, width_v, 4, False, False, options, 3, True)
-    while plan.shared_bytes > SHARED and plan.stages > 2:
-        plan = replace(plan, stages=plan.stages - 1)
-    while plan.shared_bytes > SHARED and plan.warps > 1:
+def turned_plan_of(
+    k: str, v: str, width: int, width_v: int, options: bool = False, room: int = SHARED
+) -> Plan:
+    """The plan for up to eight rows, of blocks that have ``room`` bytes of shared memory."""
+    stages = 3 if k == v == "q4_0" else 2
+    plan = Plan(k, v, width, width_v, 8, False, False, options, stages, True)
+    while plan.shared_bytes > room:
         plan = replace(plan, warps=plan.warps // 2)
     return plan
 

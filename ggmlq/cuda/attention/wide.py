@@ -1,15 +1,13 @@
 """Many rows on Hopper: scores and results by wgmma, the products of two steps at the same time.
 
-A block has 128 rows of queries, 64 for each of its two warpgroups. While the weights of a step are multiplied
+A block has 64 rows of queries for each of its warpgroups that multiply. While the weights of a step are multiplied
 with values the scores of the next one are made, and their exponentials taken: products and exponentials
-share the time. A third warpgroup, the producer, copies keys and values into rings of two stages; it and the
-others wait for each other by barriers in shared memory, and those two never wait for one another.
-Keys and values are in 16 bits; blocks are decoded before the launch, once for all rows.
+share the time. One more warpgroup, the producer (producer.py), fills rings of two stages with keys and values;
+it and the others wait for each other by barriers in shared memory, and those never wait for one another.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -22,146 +20,22 @@ from ..intrinsics.warpgroup import publish
 from ..intrinsics.wgmma16 import mix_starter, score_starter, settler
 from ..machine.launch import Kernel, family
 from .floats import pair_loader
-from .plan import EDGE, LANES, SIXTEEN, WIDTHS
+from .plan import EDGE, LANES
 from .problem import ADDRESSES, SIZES, STRIDES, block_finder, length_of, look, queries_of, rows_finder
+from .producer import barrier_maker, producer
 from .products import clearer
 from .results import rows_writer
-from .rows import CHUNK
 from .softmax import LOG2_E, NEVER, shrinker, weights_maker
 from .unrolled import unrolled
+from .wide_plan import KEYS_FREE, KEYS_FULL, LINE, VALUES_FREE, VALUES_FULL, WidePlan, swizzled, wide_plans
 
 HOPPER = (9, 0)
-WARPS, PRODUCERS = 8, 4  # warps that multiply, and that copy
-STAGES, LINE = 2, 128  # of keys and of values; bytes of a swizzled row
-CONSUMER_REGISTERS, PRODUCER_REGISTERS = 224, 56  # of a thread, which starts with 168
-# Offsets of the barriers of both stages of keys, and of values: it is full, or free.
-KEYS_FULL, KEYS_FREE, VALUES_FULL, VALUES_FREE, BARRIERS = 0, 16, 32, 48, 64
-
-
-@dataclass(frozen=True)
-class WidePlan:
-    """The block of 128 rows for keys and values of 16 bits."""
-
-    k: str
-    v: str
-    width: int  # columns of a key, a multiple of 64
-    width_v: int
-    by_rows, shared, resident = True, False, 1
-    turned, neighbours = False, 1
-
-    def __str__(self) -> str:
-        return f"{self.k}, {self.v}, {self.width}/{self.width_v}, by wgmma"
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block, the producer's last."""
-        return LANES * (WARPS + PRODUCERS)
-
-    @property
-    def rows(self) -> int:
-        """Rows of queries of a block."""
-        return EDGE * WARPS
-
-    @property
-    def positions(self) -> int:
-        """Positions of a step."""
-        return 128 if self.width <= 192 and self.width_v <= 128 else 64
-
-    @property
-    def span(self) -> int:
-        """Positions of a step that a warp has: all."""
-        return self.positions
-
-    @property
-    def fours(self) -> int:
-        """Scores of a lane, four at a time."""
-        return self.positions // 8
-
-    @property
-    def sums(self) -> int:
-        """Sums of a lane."""
-        return self.width_v // 2
-
-    def tile(self, width: int) -> int:
-        """Bytes of a tile of keys or values."""
-        return 2 * self.positions * width
-
-    @property
-    def keys_at(self) -> int:
-        """Offset of the stages of keys."""
-        return 2 * self.rows * self.width
-
-    @property
-    def values_at(self) -> int:
-        """Offset of the stages of values."""
-        return self.keys_at + STAGES * self.tile(self.width)
-
-    @property
-    def barriers_at(self) -> int:
-        """Offset of the barriers."""
-        return self.values_at + STAGES * self.tile(self.width_v)
-
-    @property
-    def shared_bytes(self) -> int:
-        """Bytes of shared memory; tiles begin at a multiple of 1024."""
-        return 1024 + self.barriers_at + BARRIERS
-
-
-def takes(k: str, v: str, width: int, width_v: int) -> bool:
-    """True if there is a plan for keys and values of these types and widths."""
-    fits = width in WIDTHS and width_v in WIDTHS
-    return fits and k in SIXTEEN and v in SIXTEEN
-
-
-@inlined
-def swizzled(row: Any, chunk: Any, rows: Any) -> Any:
-    """The offset of 16 bytes of a tile: parts of 64 columns, chunks of a row exchanged."""
-    part, within = chunk >> uint32(3), chunk & uint32(7)
-    return (part * uint32(rows) + row) * uint32(LINE) + ((within ^ (row & uint32(7))) << uint32(4))
-
-
-@cache
-def tile_copier(plan: WidePlan, width: int) -> Any:
-    """The device function ``copy(to, rows, apart, first, end)`` of the producer: positions ``first`` … as a tile.
-
-    A warp copies a part of them, some rows at once, eight in a few steps, in which chunks are exchanged otherwise.
-    """
-    positions, own, per_row = plan.positions, plan.positions // PRODUCERS, 2 * width // CHUNK
-    together = LANES // per_row  # rows that the warp copies at once
-    steps, copy16, copy16_or_zeros = 8 // together, ptx.copy16, bf16x2.copy16_or_zeros
-
-    @inlined
-    def copy(to: Any, rows: Any, apart: Any, first: Any, end: Any) -> None:
-        warp, lane = warp_and_lane()
-        row, chunk = lane // uint32(per_row), lane % uint32(per_row)
-        part, within = chunk >> uint32(3), (chunk & uint32(7)) ^ row
-        row += (warp - uint32(WARPS)) * uint32(own)
-        to += (part * uint32(positions) + row) * uint32(LINE)
-        position, source = first + row, rows + uint64(first + row) * apart + uint64(chunk * uint32(CHUNK))
-        step = uint64(together) * apart
-        if first + uint32(positions) <= end:
-            for _ in range(own // 8):
-                for j in range(steps):
-                    place = (within ^ uint32(j * together)) << uint32(4)
-                    copy16(to + place + uint32(j * together * LINE), source)
-                    source += step
-                to += uint32(8 * LINE)
-            return
-        for _ in range(own // 8):
-            for j in range(steps):
-                place = to + ((within ^ uint32(j * together)) << uint32(4)) + uint32(j * together * LINE)
-                inside = position < end
-                copy16_or_zeros(place, source if inside else rows, uint32(CHUNK) if inside else uint32(0))
-                source, position = source + step, position + uint32(together)
-            to += uint32(8 * LINE)
-
-    return copy
 
 
 @cache
 def query_loader(plan: WidePlan) -> Any:
     """The device function ``load(to, rows, kind, count)``: queries as a swizzled tile of 16-bit floats."""
-    threads, rows_count, pairs = LANES * WARPS, plan.rows, plan.width // 2
+    threads, rows_count, pairs = LANES * plan.warps, plan.rows, plan.width // 2
     load_pair, put4 = pair_loader(), halves.put4
     narrowed = bf16x2.narrowed if plan.k == "bf16" else halves.narrowed
 
@@ -190,44 +64,6 @@ def packer(plan: WidePlan) -> Any:
     return unrolled(plan.span // 16, four)
 
 
-@cache
-def fetcher(plan: WidePlan, values: bool) -> Any:
-    """The device function by which the producer fills a stage with the keys, or values, of a step."""
-    at, width = (plan.values_at, plan.width_v) if values else (plan.keys_at, plan.width)
-    copy, step, tile_bytes = tile_copier(plan, width), plan.positions, plan.tile(width)
-    stride, full, free = (5, VALUES_FULL, VALUES_FREE) if values else (2, KEYS_FULL, KEYS_FREE)
-    full, free = full + plan.barriers_at, free + plan.barriers_at
-    wait, arrive = barriers.wait, barriers.arrive_when_copied
-
-    @inlined
-    def fetch(base: Any, rows: Any, strides: Any, tile: Any, number: Any, end: Any) -> None:
-        stage, turn = number & uint32(1), number >> uint32(1) & uint32(1)
-        wait(base + uint32(free) + stage * uint32(8), turn ^ uint32(1))
-        to = base + uint32(at) + stage * uint32(tile_bytes)
-        copy(to, rows, strides[stride], uint32(tile * int32(step)), uint32(end))
-        arrive(base + uint32(full) + stage * uint32(8))
-
-    return fetch
-
-
-@cache
-def producer(plan: WidePlan) -> Any:
-    """The device function of the warp that copies keys and values of all steps."""
-    fetch_keys, fetch_values = fetcher(plan, False), fetcher(plan, True)
-
-    @inlined
-    def produce(at: Any, keys: Any, values: Any, strides: Any, first: Any, last: Any, end: Any) -> None:
-        for tile in range(first, last):
-            number = uint32(tile - first)
-            if tile == first:
-                fetch_keys(at, keys, strides, tile, number, end)
-            if tile + int32(1) < last:
-                fetch_keys(at, keys, strides, tile + int32(1), number + uint32(1), end)
-            fetch_values(at, values, strides, tile, number, end)
-
-    return produce
-
-
 class Products(NamedTuple):
     """Device functions that start the products of a step, once its stage is full, and wait for them.
 
@@ -245,7 +81,7 @@ class Products(NamedTuple):
 def products(plan: WidePlan) -> Products:
     """The products of a plan."""
     step, width, width_v = plan.positions, plan.width, plan.width_v
-    start_scores, start_mix = score_starter(step, width, plan.k), mix_starter(step, width_v, plan.v)
+    start_scores, start_mix = score_starter(step, width, plan.kind(plan.k)), mix_starter(step, width_v, plan.kind(plan.v))
     keys_at, values_at, tile_k, tile_v = plan.keys_at, plan.values_at, plan.tile(width), plan.tile(width_v)
     group_rows, part_rows = 64 * LINE, plan.rows * LINE  # bytes in a part: of a warpgroup, of all
     wait, arrive, barriers_at = barriers.wait, barriers.arrive, plan.barriers_at
@@ -326,26 +162,7 @@ def walker(plan: WidePlan) -> Any:
     return walk
 
 
-@cache
-def barrier_maker(plan: WidePlan) -> Any:
-    """The device function by which one thread makes the barriers."""
-    init, publish_barriers, at = barriers.init, barriers.publish_barriers, plan.barriers_at
-
-    @inlined
-    def make(base: Any) -> None:
-        if cuda.threadIdx.x == uint32(0):
-            for stage in range(STAGES):
-                place = base + uint32(at) + uint32(8 * stage)
-                init(place + uint32(KEYS_FULL), uint32(LANES * PRODUCERS))
-                init(place + uint32(KEYS_FREE), uint32(WARPS))
-                init(place + uint32(VALUES_FULL), uint32(LANES * PRODUCERS))
-                init(place + uint32(VALUES_FREE), uint32(WARPS))
-            publish_barriers()
-
-    return make
-
-
-@family((WidePlan(kind, kind, width, width),) for kind in SIXTEEN for width in WIDTHS)
+@family(wide_plans)
 def kernel(plan: WidePlan) -> Kernel:
     """The kernel: block (part of the positions, rows of a head of keys, head of keys of a sequence)."""
     width, sums = plan.width, plan.width_v // 2
@@ -354,10 +171,11 @@ def kernel(plan: WidePlan) -> Kernel:
         producer(plan), query_loader(plan), walker(plan), barrier_maker(plan),
     )  # fmt: skip
     write, clear, base, meet = (
-        rows_writer(plan), clearer(sums // 8), ptx.shared_base, barriers.named_barrier(1, LANES * WARPS),
+        rows_writer(plan), clearer(sums // 8), ptx.shared_base, barriers.named_barrier(1, LANES * plan.warps),
     )  # fmt: skip
     float_of, take_turn = ptx.float_of, dependent_launch.take_turn
-    give, take = barriers.registers("dec", PRODUCER_REGISTERS), barriers.registers("inc", CONSUMER_REGISTERS)
+    (most, least), consumers = plan.registers, plan.warps
+    give, take = barriers.registers("dec", least), barriers.registers("inc", most)
 
     def attend(addresses: Any, strides: Any, sizes: Any, scale: Any, cap: Any) -> None:
         at = (base() + uint32(1023)) & uint32(0xFFFFFC00)
@@ -367,12 +185,14 @@ def kernel(plan: WidePlan) -> Kernel:
         g, t = g_and_t(lane)
         start, count, seen, end, first, last = find(sizes, length)
         cuda.syncthreads()
-        if warp >= uint32(WARPS):
-            give()
+        if warp >= uint32(consumers):
+            if least:
+                give()
             keys = find_keys(addresses[1], strides, sizes)
             produce(at, keys, find_values(addresses[2], strides, sizes), strides, first, last, end)
             return
-        take()
+        if most:
+            take()
         load_queries(at, queries_of(addresses, sizes, start, width), sizes[6], count)
         begins, ends = cuda.local.array(2, int32), cuda.local.array(2, int32)
         look(begins, ends, start + warp * uint32(EDGE) + g, 8, sizes, length)
@@ -390,5 +210,5 @@ def kernel(plan: WidePlan) -> Kernel:
 
     return Kernel(
         f"attention of {plan}", attend, ADDRESSES, STRIDES, SIZES, uint32, uint32, threads=plan.threads,
-        shared=plan.shared_bytes, least=HOPPER, exact=True, early=True, lto=True,
+        blocks=plan.blocks, shared=plan.shared_bytes, least=HOPPER, exact=True, early=True, lto=True,
     )  # fmt: skip
