@@ -87,6 +87,16 @@ def test_rows_that_lie_apart(card, fresh):
     assert gq.nmse(y, want) < 1e-5
 
 
+def test_parts_of_a_cluster(card, monkeypatch, fresh):
+    """Blocks that add their parts in shared memory, some with no positions."""
+    monkeypatch.setattr(device, "capability", lambda: (9, 0))
+    monkeypatch.setattr(device, "multiprocessors", lambda: 3)
+    q = fresh.standard_normal((1, 6, 1, WIDTH)).astype(np.float32)
+    k, v = (cache(fresh, "q8_0", 1, 2, 400, WIDTH) for _ in "kv")
+    agrees(card, q, k, v, causal=True)
+    agrees(card, q, k, v, lengths=np.array([130]))
+
+
 @pytest.mark.parametrize("types", [("f16", "f16"), ("q8_0", "q4_0")], ids="-".join)
 def test_many_rows_by_wgmma(types, card, monkeypatch, fresh):
     """Rows of two heads, the last ones few, by one warpgroup and by two; positions of some steps."""

@@ -15,7 +15,7 @@ from .kernel import LEAST, kernel
 from .merge import THREADS, merger
 from .operands import Rows, placed
 from .plan import (
-    EDGE, HOPPERS, SHARED, TURNED, WIDE, Plan, plan_of, row_bytes, turned_plan_of, turns
+    EDGE, HOPPERS, MOST_BLOCKS, SHARED, TURNED, WIDE, Plan, plan_of, row_bytes, turned_plan_of, turns
 )  # fmt: skip
 from .tickets import counters
 from .turned import kernel as turned_kernel
@@ -145,6 +145,11 @@ def _parts(plan: Plan | WidePlan, blocks: int, steps: int) -> int:
     return max(1, min(device.multiprocessors() * plan.resident // blocks, steps))
 
 
+def _clusters(plan: Plan | WidePlan, parts: int) -> bool:
+    """True if the blocks of all parts are a cluster, which adds them in shared memory."""
+    return isinstance(plan, Plan) and plan.turned and parts <= MOST_BLOCKS and device.capability() >= HOPPER
+
+
 def _kernel(plan: Plan | WidePlan) -> Any:
     if isinstance(plan, WidePlan):
         return wide_kernel(plan)
@@ -163,8 +168,10 @@ def _launch(
     rows, steps = group * queries, -(-positions // plan.positions)
     tiles = -(-rows // plan.rows)
     parts = max(1, -(-steps // FIXED)) if invariant else _parts(plan, units * tiles, steps)
-    partials = cp.empty(parts * units * rows * (plan.width_v + 2), np.float32) if parts > 1 else None
-    tickets = counters(units * tiles) if parts > 1 and not plan.by_rows else 0
+    cluster = parts if _clusters(plan, parts) else 1
+    apart = parts > cluster
+    partials = cp.empty(parts * units * rows * (plan.width_v + 2), np.float32) if apart else None
+    tickets = counters(units * tiles) if apart and not plan.by_rows else 0
     values = k.raw.data.ptr if plan.shared else v.raw.data.ptr + row_bytes(v.name, first)
     arrays = (partials, extras.mask, extras.lengths, extras.sinks, extras.slopes)
     addresses = (
@@ -180,7 +187,8 @@ def _launch(
     )  # fmt: skip
     numbers = (int(np.float32(value).view(np.uint32)) for value in (a.scale, a.softcap))
     run = _kernel(plan)
-    run((parts, tiles, units), (plan.threads,), addresses, strides, sizes, *numbers)
+    crowded = {"cluster": cluster, "max_blocks": 1} if cluster > 1 else {}
+    run((parts, tiles, units), (plan.threads,), addresses, strides, sizes, *numbers, **crowded)
     if partials is not None and not tickets:
         merger(plan.width_v)(
             (units * rows,), (THREADS,), (partials.data.ptr, addresses[3], addresses[7]),

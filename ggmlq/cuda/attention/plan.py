@@ -18,6 +18,7 @@ USUAL = (("f16", "f16"), ("bf16", "bf16"), ("q8_0", "q8_0"), ("q4_0", "q4_0"), (
 WIDTHS = (64, 128, 256)  # the usual ones
 LATENT = 576  # columns of MLA's keys
 MOST_WARPS = 16  # of a multiprocessor, with 128 registers
+MOST_BLOCKS = 8  # of a cluster
 
 
 def row_bytes(name: str, width: int) -> int:
@@ -191,12 +192,29 @@ class Plan:
         return 0 if self.by_rows else self.exchanged_stats_at + 8 * self.warps * self.rows
 
     @property
+    def inbox_at(self) -> int:
+        """Offset of what other blocks of a cluster put here, behind all else."""
+        return aligned(max(self._behind_tiles, self.exchanged))
+
+    @property
+    def inbox_stats_at(self) -> int:
+        """Offset of maxima and sums of weights of other blocks."""
+        return self.inbox_at + 4 * self.rows * self.width_v + 8 * MOST_BLOCKS
+
+    @property
     def shared_bytes(self) -> int:
         """Bytes of shared memory."""
+        if self.turned:
+            return self.inbox_stats_at + 8 * MOST_BLOCKS * self.rows
+        return max(self._behind_tiles, self.exchanged)
+
+    @property
+    def _behind_tiles(self) -> int:
+        """Offset behind all keys and values."""
         keys = self.key_tile_at + (self.tile(self.width) if self.decodes(self.k) else 0)
         decoded = self.decodes(self.v) and not self.shared
         values = self.value_tile_at + (self.tile(self.width_v) if decoded else 0)
-        return max(keys, values, self.exchanged)
+        return max(keys, values)
 
 
 def plans() -> Iterator[tuple[Plan]]:

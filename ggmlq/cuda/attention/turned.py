@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from ..intrinsics import barrier as barriers
 from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, warp_and_lane
@@ -72,9 +73,12 @@ def kernel(plan: Plan) -> Kernel:
     let_successor_start, wait_for_predecessor = (
         dependent_launch.let_successor_start, dependent_launch.wait_for_predecessor,
     )  # fmt: skip
+    cluster_size, arrive = barriers.cluster_size, barriers.arrive_at_cluster_relaxed
     query_words, zeros = width // 8, width // EDGE
 
     def attend(addresses: Any, strides: Any, sizes: Any, scale: Any, cap: Any) -> None:
+        if cluster_size() > uint32(1):
+            arrive()  # so that others know that this block's shared memory exists
         let_successor_start()
         read_early(addresses, strides, sizes)
         wait_for_predecessor()
