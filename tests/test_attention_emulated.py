@@ -94,9 +94,21 @@ def test_scores_that_options_change(card, fresh):
     agrees(card, q, k, v, mask=mask.astype(np.float32), softcap=5.0, alibi=8.0)
 
 
-def test_many_rows_by_wgmma(card, monkeypatch, fresh):
-    """Rows of two heads, the last ones few; positions of three steps, of which rows see some."""
+def test_parts_of_a_cluster(card, monkeypatch, fresh):
+    """Blocks that add their parts in shared memory, some with no positions."""
     monkeypatch.setattr(device, "capability", lambda: (9, 0))
-    q = fresh.standard_normal((1, 2, 45, WIDTH)).astype(np.float32)
-    k, v = (cache(fresh, "f16", 1, 1, 300, WIDTH) for _ in "kv")
+    monkeypatch.setattr(device, "multiprocessors", lambda: 3)
+    q = fresh.standard_normal((1, 6, 1, WIDTH)).astype(np.float32)
+    k, v = (cache(fresh, "q8_0", 1, 2, 400, WIDTH) for _ in "kv")
     agrees(card, q, k, v, causal=True)
+    agrees(card, q, k, v, lengths=np.array([130]))
+
+
+@pytest.mark.parametrize("types", [("f16", "f16"), ("q8_0", "q4_0")], ids="-".join)
+def test_many_rows_by_wgmma(types, card, monkeypatch, fresh):
+    """Rows of two heads, the last ones few, by one warpgroup and by two; positions of some steps."""
+    monkeypatch.setattr(device, "capability", lambda: (9, 0))
+    for queries, positions in ((9, 140), (45, 300)):
+        q = fresh.standard_normal((1, 2, queries, WIDTH)).astype(np.float32)
+        k, v = (cache(fresh, name, 1, 1, positions, WIDTH) for name in types)
+        agrees(card, q, k, v, causal=True)

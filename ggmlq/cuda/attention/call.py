@@ -15,24 +15,16 @@ from .kernel import LEAST, kernel
 from .merge import THREADS, merger
 from .operands import Rows, placed
 from .plan import (
-    EDGE,
-    HOPPERS,
-    SHARED,
-    TURNED,
-    WIDE,
-    Plan,
-    plan_of,
-    row_bytes,
-    turned_plan_of,
-    turns,
+    EDGE, HOPPERS, MOST_BLOCKS, SHARED, TURNED, WIDE, Plan, plan_of, row_bytes, turned_plan_of, turns
 )  # fmt: skip
 from .turned import kernel as turned_kernel
-from .wide import HOPPER, WidePlan, takes
+from .wide import HOPPER
 from .wide import kernel as wide_kernel
+from .wide_plan import WidePlan, takes
 
 FIXED = 16  # steps of a part whose bits depend on no other row
-FEW = 16  # rows of queries that share their positions
-MANY, MANY_SIXTEEN = 512, 65  # rows for which blocks are decoded before; from which on wgmma takes 16 bits
+FEW, GROUP_ROWS = 16, 64  # rows of queries that share their positions; of a warpgroup
+MANY = 512  # rows for which blocks are decoded before
 MOST = 256 << 20  # bytes of keys and values that are decoded before
 LONG = (1 << 64) - 1
 
@@ -56,7 +48,8 @@ def attend(request: str, a: Any, invariant: bool, kind: Any) -> Any:
         )
     rows = a.q.shape[1] // a.k.shape[1] * a.q.shape[2]
     shared = _holds_values(a.k, a.v)
-    decoded = rows >= MANY and not invariant and 2 * (_wide_values(a.k) + _wide_values(a.v)) <= MOST
+    decoded = rows >= MANY and not (invariant or _by_wgmma(a, rows, _name(a.k), _name(a.v)))
+    decoded = decoded and 2 * (_wide_values(a.k) + _wide_values(a.v)) <= MOST
     k = placed(a.k, decoded)
     v = Rows(k.name, k.raw, a.v.shape[3]) if shared else placed(a.v, decoded or a.v.shape[3] > WIDE)
     y = cp.empty((*a.q.shape[:3], v.width), kind)
@@ -74,16 +67,32 @@ def _plan(
     a: Any, k: Rows, v: Rows, width: int, rows: int, shared: bool, invariant: bool
 ) -> Plan | WidePlan:  # fmt: skip
     """The plan for ``width`` columns of the values."""
-    changed = a.softcap > 0 or a.mask is not None or a.slopes is not None or a.scale <= 0
-    wide = rows >= MANY_SIXTEEN and device.capability() == HOPPER and not (changed or invariant)
-    if wide and takes(k.name, v.name, k.width, width):
-        return WidePlan(k.name, v.name, k.width, width)
+    changed = _changed(a)
+    if not (shared or invariant) and _by_wgmma(a, rows, k.name, v.name, k.width, width):
+        return WidePlan(k.name, v.name, k.width, width, 1 if rows <= GROUP_ROWS else 2)
     if rows <= TURNED and not (shared or invariant) and turns(k.name, v.name, k.width, width):
         room = HOPPERS if device.capability() == HOPPER else SHARED
         plan = turned_plan_of(k.name, v.name, k.width, width, changed, room)
         if plan.shared_bytes <= room:
             return plan
     return plan_of(k.name, v.name, k.width, width, rows > FEW and not invariant, shared, changed)
+
+
+def _changed(a: Any) -> bool:
+    """True if options change scores."""
+    return bool(a.softcap > 0 or a.mask is not None or a.slopes is not None or a.scale <= 0)
+
+
+def _name(rows: Any) -> str:
+    """The type of keys or values as they are; "" of those that are copied before."""
+    return str(rows.format.name) if isinstance(rows, QuantArray) else ""
+
+
+def _by_wgmma(a: Any, rows: int, k: str, v: str, width: int = 0, width_v: int = 0) -> bool:
+    """True if wide.py takes rows of these types and widths, or those of the operands."""
+    width, width_v = width or a.k.shape[3], width_v or a.v.shape[3]
+    hopper = rows > FEW and device.capability() == HOPPER
+    return hopper and not _changed(a) and takes(k, v, width, width_v)
 
 
 def _wide_values(rows: Any) -> int:
@@ -132,6 +141,16 @@ def _extras(a: Any) -> Extras:
     return Extras(None if lengths is None else cp.asarray(lengths, np.int64), mask, sinks, slopes)
 
 
+def _parts(plan: Plan | WidePlan, blocks: int, steps: int) -> int:
+    """The parts into which so many steps are divided, where each has ``blocks`` blocks."""
+    return max(1, min(device.multiprocessors() * plan.resident // blocks, steps))
+
+
+def _clusters(plan: Plan | WidePlan, parts: int) -> bool:
+    """True if the blocks of all parts are a cluster, which adds them in shared memory."""
+    return isinstance(plan, Plan) and plan.turned and parts <= MOST_BLOCKS and device.capability() >= HOPPER
+
+
 def _kernel(plan: Plan | WidePlan) -> Any:
     if isinstance(plan, WidePlan):
         return wide_kernel(plan)
@@ -149,11 +168,10 @@ def _launch(
     group, units = heads // kv_heads, batch * kv_heads
     rows, steps = group * queries, -(-positions // plan.positions)
     tiles = -(-rows // plan.rows)
-    if invariant:
-        parts = max(1, -(-steps // FIXED))
-    else:
-        parts = max(1, min(device.multiprocessors() * plan.resident // (units * tiles), steps))
-    partials = cp.empty(parts * units * rows * (plan.width_v + 2), np.float32) if parts > 1 else None
+    parts = max(1, -(-steps // FIXED)) if invariant else _parts(plan, units * tiles, steps)
+    cluster = parts if _clusters(plan, parts) else 1
+    apart = parts > cluster
+    partials = cp.empty(parts * units * rows * (plan.width_v + 2), np.float32) if apart else None
     values = k.raw.data.ptr if plan.shared else v.raw.data.ptr + row_bytes(v.name, first)
     arrays = (partials, extras.mask, extras.lengths, extras.sinks, extras.slopes)
     addresses = (
@@ -169,7 +187,8 @@ def _launch(
     )  # fmt: skip
     numbers = (int(np.float32(value).view(np.uint32)) for value in (a.scale, a.softcap))
     run = _kernel(plan)
-    run((parts, tiles, units), (plan.threads,), addresses, strides, sizes, *numbers)
+    crowded = {"cluster": cluster, "max_blocks": 1} if cluster > 1 else {}
+    run((parts, tiles, units), (plan.threads,), addresses, strides, sizes, *numbers, **crowded)
     if partials is not None:
         merger(plan.width_v)(
             (units * rows,), (THREADS,), (partials.data.ptr, addresses[3], addresses[7]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from ..intrinsics import bf16x2
+from ..intrinsics import integers
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, int32, types, uint32, uint64
 
@@ -61,7 +61,7 @@ def seen_by(query: Any, queries: Any, causal: Any, window: Any, length: Any) -> 
 @inlined
 def length_of(addresses: Any, sizes: Any) -> Any:
     """The number of positions of the block's sequence."""
-    load8, length = bf16x2.load8, int32(sizes[2])
+    load8, length = integers.load8_l2, int32(sizes[2])
     if addresses[6] != uint64(0):
         at = addresses[6] + uint64(uint32(cuda.blockIdx.z) // sizes[3]) * uint64(8)
         length = max(int32(0), min(length, int32(load8(at)[0])))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from ..intrinsics import barrier as barriers
 from ..intrinsics import bf16x2, halves, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, warp_and_lane
@@ -90,48 +91,78 @@ def stats_of(parts: Any, rows: Any, width: Any) -> Any:
 
 
 @cache
+def slot_adder() -> Any:
+    """The device function that adds ``slots`` pairs of sums of a row: maximum, sum of weights, both sums.
+
+    ``stats`` and ``sums`` are addresses of the first ones in shared memory, the others lie further on.
+    """
+    take_pair, larger, fma = ptx.take_pair, ptx.larger, ptx.fma
+
+    @inlined
+    def add(stats: Any, stats_apart: Any, sums: Any, sums_apart: Any, slots: Any) -> Any:
+        top, total, low, high = NEVER, float32(0), float32(0), float32(0)
+        for w in range(slots):
+            top = larger(top, take_pair(stats + uint32(w) * stats_apart)[0])
+        for w in range(slots):
+            stat = take_pair(stats + uint32(w) * stats_apart)
+            two = take_pair(sums + uint32(w) * sums_apart)
+            weight = weight_of(stat[0], top)
+            total = fma(stat[1], weight, total)
+            low, high = fma(two[0], weight, low), fma(two[1], weight, high)
+        return top, total, low, high
+
+    return add
+
+
+@cache
+def pair_writer() -> Any:
+    """The device function that writes two columns of a row ``row`` of the block's unit."""
+    store, mul = pair_storer(), ptx.mul
+
+    @inlined
+    def write(row: Any, pair: Any, found: Any, addresses: Any, sizes: Any) -> None:
+        (_, total, low, high), unit, rows = found, uint32(cuda.blockIdx.z), sizes[0] * sizes[1]
+        head = (unit % sizes[3]) * sizes[1] + uint32(row) // sizes[0]
+        factor = factor_of(found[0], total, addresses[7], head)
+        size = uint64(4) if sizes[7] == uint32(0) else uint64(2)
+        number = uint64(unit) * uint64(rows) + uint64(row)
+        to = addresses[3] + number * uint64(sizes[9]) * size
+        store(to, uint64(pair), sizes[7], mul(low, factor), mul(high, factor))
+
+    return write
+
+
+@cache
 def slots_epilogue(plan: Plan) -> Any:
     """The device function ``finish(at, slots, start, count, addresses, sizes, parts)``: it adds slots' sums.
 
-    ``at``: sums [slot, row, column] of sixteen rows in shared memory, then maxima and sums of weights.
+    ``at``: sums [slot, row, column] of a block's rows in shared memory, then maxima and sums of weights.
     ``parts``: the address of parts, or 0 for results.
     """
     pairs, width, pitch, threads = plan.width_v // 2, plan.width_v, plan.sums_pitch, plan.threads
-    stats_at, store, take_pair, slot_rows = plan.exchanged_stats_at, pair_storer(), ptx.take_pair, plan.rows
-    larger, fma, mul = ptx.larger, ptx.fma, ptx.mul
+    stats_at, store_pair, slot_rows = plan.exchanged_stats_at, ptx.store_pair, plan.rows
+    add, write = slot_adder(), pair_writer()
 
     @inlined
     def finish(
         at: Any, slots: Any, start: Any, count: Any, addresses: Any, sizes: Any, parts: Any
     ) -> None:  # fmt: skip
-        unit, rows = uint32(cuda.blockIdx.z), sizes[0] * sizes[1]
-        number = uint32(cuda.threadIdx.x)
+        rows, number = sizes[0] * sizes[1], uint32(cuda.threadIdx.x)
         while number < count * uint32(pairs):
             row = number // uint32(pairs)
             pair = number - row * uint32(pairs)
             stats, sums = at + uint32(stats_at) + row * uint32(8), at + row * uint32(pitch * 4)
-            sums += pair * uint32(8)
-            top, total, low, high = NEVER, float32(0), float32(0), float32(0)
-            for w in range(slots):
-                top = larger(top, take_pair(stats + uint32(w) * uint32(slot_rows * 8))[0])
-            for w in range(slots):
-                stat = take_pair(stats + uint32(w) * uint32(slot_rows * 8))
-                two = take_pair(sums + uint32(w) * uint32(slot_rows * pitch * 4))
-                weight = weight_of(stat[0], top)
-                total = fma(stat[1], weight, total)
-                low, high = fma(two[0], weight, low), fma(two[1], weight, high)
-            place_of = uint64(unit) * uint64(rows) + uint64(start + row)
+            found = add(
+                stats, uint32(slot_rows * 8), sums + pair * uint32(8), uint32(slot_rows * pitch * 4), slots
+            )  # fmt: skip
             if parts == uint64(0):
-                head = (unit % sizes[3]) * sizes[1] + uint32(start + row) // sizes[0]
-                factor = factor_of(top, total, addresses[7], head)
-                size = uint64(4) if sizes[7] == uint32(0) else uint64(2)
-                to = addresses[3] + place_of * uint64(sizes[9]) * size
-                store(to, uint64(pair), sizes[7], mul(low, factor), mul(high, factor))
+                write(start + row, pair, found, addresses, sizes)
             else:
-                place_of += uint64(cuda.blockIdx.x) * uint64(cuda.gridDim.z) * uint64(rows)
-                store(parts + place_of * uint64(4 * width), uint64(pair), uint32(0), low, high)
+                place = uint64(uint32(cuda.blockIdx.z)) * uint64(rows) + uint64(start + row)
+                place += uint64(cuda.blockIdx.x) * uint64(cuda.gridDim.z) * uint64(rows)
+                store_pair(parts + place * uint64(4 * width) + uint64(pair) * uint64(8), found[2], found[3])
                 if pair == uint32(0):
-                    ptx.store_pair(stats_of(parts, rows, width) + place_of * uint64(8), top, total)
+                    store_pair(stats_of(parts, rows, width) + place * uint64(8), found[0], found[1])
             number += uint32(threads)
 
     return finish
@@ -181,6 +212,54 @@ def positions_writer(plan: Plan) -> Any:
 
 
 @cache
+def cluster_finisher(plan: Plan) -> Any:
+    """The device function by which the blocks of a cluster add their parts of the same rows.
+
+    Each block adds an equal share of all pairs of columns. Others put theirs into its shared memory, behind all
+    that it has: [source, pair of the share], then [source, row] of maxima and sums of weights.
+    """
+    pairs, pitch, threads, warps = plan.width_v // 2, plan.sums_pitch, plan.threads, plan.warps
+    stats_at, slot_rows, inbox_at, inbox_stats_at = (
+        plan.exchanged_stats_at, plan.rows, plan.inbox_at, plan.inbox_stats_at
+    )  # fmt: skip
+    add, write, put, base = slot_adder(), pair_writer(), barriers.put_pair_in_block, ptx.shared_base
+    wait, sync = barriers.wait_for_cluster, barriers.sync_cluster
+    rank_here, size = barriers.rank_in_cluster, barriers.cluster_size
+
+    @inlined
+    def share(at: Any, start: Any, count: Any, addresses: Any, sizes: Any) -> None:
+        blocks, rank, number = uint32(size()), uint32(rank_here()), uint32(cuda.threadIdx.x)
+        all_pairs = count * uint32(pairs)
+        each = (all_pairs + blocks - uint32(1)) // blocks
+        inbox, stats_inbox = base() + uint32(inbox_at), base() + uint32(inbox_stats_at)
+        wait()  # the shared memory of the others exists
+        while number < all_pairs:
+            row = number // uint32(pairs)
+            pair = number - row * uint32(pairs)
+            stats, sums = at + uint32(stats_at) + row * uint32(8), at + row * uint32(pitch * 4)
+            top, total, low, high = add(
+                stats, uint32(slot_rows * 8), sums + pair * uint32(8), uint32(slot_rows * pitch * 4), uint32(warps)
+            )  # fmt: skip
+            owner = number // each
+            put(inbox + (rank * each + number - owner * each) * uint32(8), owner, low, high)
+            if pair < blocks:
+                put(stats_inbox + (rank * uint32(slot_rows) + row) * uint32(8), pair, top, total)
+            number += uint32(threads)
+        sync()
+        number = rank * each + uint32(cuda.threadIdx.x)
+        while number < min(all_pairs, (rank + uint32(1)) * each):
+            row = number // uint32(pairs)
+            found = add(
+                stats_inbox + row * uint32(8), uint32(slot_rows * 8),
+                inbox + (number - rank * each) * uint32(8), each * uint32(8), blocks,
+            )  # fmt: skip
+            write(start + row, number - row * uint32(pairs), found, addresses, sizes)
+            number += uint32(threads)
+
+    return share
+
+
+@cache
 def column_placer(plan: Plan) -> Any:
     """The device function ``place(o, to, g)``: a turned lane's sums go to two rows of shared memory."""
     pitch, sixteens, name = 4 * plan.sums_pitch, plan.width_v // 16, plan.v
@@ -225,7 +304,7 @@ def column_placer(plan: Plan) -> Any:
 def turned_writer(plan: Plan) -> Any:
     """The writer of a turned plan, whose lanes 4 g + t have rows 2 t and 2 t + 1."""
     pitch, stats_at, rows = 4 * plan.sums_pitch, plan.exchanged_stats_at, plan.rows
-    whole_total = row_combiner(plan, ptx.add)
+    whole_total, share, cluster_size = row_combiner(plan, ptx.add), cluster_finisher(plan), barriers.cluster_size
     put_pair, base, finish, warps, place = (
         halves.put_pair, ptx.shared_base, slots_epilogue(plan), plan.warps, column_placer(plan),
     )  # fmt: skip
@@ -242,7 +321,10 @@ def turned_writer(plan: Plan) -> Any:
             if g == uint32(0):
                 put_pair(at + uint32(stats_at) + (row + uint32(r)) * uint32(8), tops[r], total)
         cuda.syncthreads()
-        finish(at, uint32(warps), start, count, addresses, sizes, addresses[4])
+        if cluster_size() > uint32(1):
+            share(at, start, count, addresses, sizes)
+        else:
+            finish(at, uint32(warps), start, count, addresses, sizes, addresses[4])
 
     return write
 

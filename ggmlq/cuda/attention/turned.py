@@ -2,14 +2,18 @@
 
 This is a step of one sequence: the queries of a head of keys are few. A block's warps go over a part of the
 positions, sixteen at a time each, and wait for nobody until the end, when they add what they found. Copies of
-all stages are on their way before the first products, and each stage is filled again behind its own.
+all stages are on their way before the first products, and each stage is filled again behind its own. While the
+kernel before still runs the same rows come into the second cache.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
+from ..intrinsics import barrier as barriers
 from ..intrinsics import dependent_launch, ptx
+from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
@@ -18,9 +22,37 @@ from .plan import EDGE, Plan, turned_plans
 from .problem import ADDRESSES, SIZES, STRIDES, block_finder, length_of, look, queries_of, rows_finder
 from .products import clearer
 from .results import writer
-from .rows import query_loader
+from .rows import prefetcher, query_loader
 from .softmax import LOG2_E, NEVER, changer, read_options, shrinker, weights_maker
 from .turned_products import turned_products
+
+
+@cache
+def early_reader(plan: Plan) -> Any:
+    """The device function that starts to read the rows of a block's first steps, if there are so many.
+
+    The kernel before may be writing rows, and lengths: what is read here is of no use but to be near.
+    """
+    find, find_keys, find_values = block_finder(plan.rows, plan.positions), rows_finder(0), rows_finder(3)
+    prefetch_keys, prefetch_values = (
+        prefetcher(plan, plan.k, plan.width),
+        prefetcher(plan, plan.v, plan.width_v),
+    )
+    stages, step = plan.stages, plan.positions
+
+    @inlined
+    def read(addresses: Any, strides: Any, sizes: Any) -> None:
+        (warp, lane), length = warp_and_lane(), length_of(addresses, sizes)
+        _, _, _, end, first, last = find(sizes, length)
+        keys, values = find_keys(addresses[1], strides, sizes), find_values(addresses[2], strides, sizes)
+        for i in range(stages):
+            tile = first + int32(i)
+            if tile < last:
+                place = uint32(tile * int32(step)) + warp * uint32(EDGE)
+                prefetch_keys(keys, strides[2], place, uint32(end), lane)
+                prefetch_values(values, strides[5], place, uint32(end), lane)
+
+    return read
 
 
 @family(turned_plans)
@@ -38,10 +70,18 @@ def kernel(plan: Plan) -> Kernel:
     write, base, clear, query_words, zeros = (
         writer(plan), ptx.shared_base, clearer(sums // 8), width // 8, width // EDGE
     )  # fmt: skip
-    wait, float_of, take_turn = ptx.wait_for_all_but(stages - 1), ptx.float_of, dependent_launch.take_turn
+    wait, float_of, read_early = ptx.wait_for_all_but(stages - 1), ptx.float_of, early_reader(plan)
+    let_successor_start, wait_for_predecessor = (
+        dependent_launch.let_successor_start, dependent_launch.wait_for_predecessor,
+    )  # fmt: skip
+    cluster_size, arrive = barriers.cluster_size, barriers.arrive_at_cluster_relaxed
 
     def attend(addresses: Any, strides: Any, sizes: Any, scale: Any, cap: Any) -> None:
-        take_turn()
+        if cluster_size() > uint32(1):
+            arrive()  # so that others know that this block's shared memory exists
+        let_successor_start()
+        read_early(addresses, strides, sizes)
+        wait_for_predecessor()
         (warp, lane), at, length = warp_and_lane(), base(), length_of(addresses, sizes)
         g, t = g_and_t(lane)
         start, count, seen, end, first, last = find(sizes, length)

@@ -1,16 +1,17 @@
 """Many rows on Hopper: scores and results by wgmma, the products of two steps at the same time.
 
-A block has 128 rows of queries, 64 for each of its two warpgroups. While the weights of a step are multiplied
+A block has 64 rows of queries for each of its warpgroups that multiply. While the weights of a step are multiplied
 with values the scores of the next one are made, and their exponentials taken: products and exponentials
-share the time. Keys and values are in 16 bits; blocks are decoded before the launch, once for all rows.
+share the time. One more warpgroup, the producer (producer.py), fills rings of two stages with keys and values;
+it and the others wait for each other by barriers in shared memory, and those never wait for one another.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
+from ..intrinsics import barrier as barriers
 from ..intrinsics import bf16x2, dependent_launch, halves, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, warp_and_lane
@@ -19,122 +20,22 @@ from ..intrinsics.warpgroup import publish
 from ..intrinsics.wgmma16 import mix_starter, score_starter, settler
 from ..machine.launch import Kernel, family
 from .floats import pair_loader
-from .plan import EDGE, LANES, SIXTEEN, WIDTHS
+from .plan import EDGE, LANES
 from .problem import ADDRESSES, SIZES, STRIDES, block_finder, length_of, look, queries_of, rows_finder
+from .producer import barrier_maker, producer
 from .products import clearer
 from .results import rows_writer
-from .rows import CHUNK
 from .softmax import LOG2_E, NEVER, shrinker, weights_maker
 from .unrolled import unrolled
+from .wide_plan import KEYS_FREE, KEYS_FULL, LINE, VALUES_FREE, VALUES_FULL, WidePlan, swizzled, wide_plans
 
 HOPPER = (9, 0)
-WARPS, STAGES, LINE = 8, 2, 128  # of a block; of keys and of values; bytes of a swizzled row
-
-
-@dataclass(frozen=True)
-class WidePlan:
-    """The block of 128 rows for keys and values of 16 bits."""
-
-    k: str
-    v: str
-    width: int  # columns of a key, a multiple of 64
-    width_v: int
-    by_rows, shared, resident = True, False, 1
-    turned, neighbours = False, 1
-
-    def __str__(self) -> str:
-        return f"{self.k}, {self.v}, {self.width}/{self.width_v}, by wgmma"
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return LANES * WARPS
-
-    @property
-    def rows(self) -> int:
-        """Rows of queries of a block."""
-        return EDGE * WARPS
-
-    @property
-    def positions(self) -> int:
-        """Positions of a step."""
-        return 128 if self.width <= 192 and self.width_v <= 128 else 64
-
-    @property
-    def span(self) -> int:
-        """Positions of a step that a warp has: all."""
-        return self.positions
-
-    @property
-    def fours(self) -> int:
-        """Scores of a lane, four at a time."""
-        return self.positions // 8
-
-    @property
-    def sums(self) -> int:
-        """Sums of a lane."""
-        return self.width_v // 2
-
-    def tile(self, width: int) -> int:
-        """Bytes of a tile of keys or values."""
-        return 2 * self.positions * width
-
-    @property
-    def keys_at(self) -> int:
-        """Offset of the stages of keys."""
-        return 2 * self.rows * self.width
-
-    @property
-    def values_at(self) -> int:
-        """Offset of the stages of values."""
-        return self.keys_at + STAGES * self.tile(self.width)
-
-    @property
-    def shared_bytes(self) -> int:
-        """Bytes of shared memory; tiles begin at a multiple of 1024."""
-        return 1024 + self.values_at + STAGES * self.tile(self.width_v)
-
-
-def takes(k: str, v: str, width: int, width_v: int) -> bool:
-    """True if there is a plan for keys and values of these types and widths."""
-    fits = width in WIDTHS and width_v in WIDTHS
-    return fits and k in SIXTEEN and v in SIXTEEN
-
-
-@inlined
-def swizzled(row: Any, chunk: Any, rows: Any) -> Any:
-    """The offset of 16 bytes of a tile: parts of 64 columns, chunks of a row exchanged."""
-    part, within = chunk >> uint32(3), chunk & uint32(7)
-    return (part * uint32(rows) + row) * uint32(LINE) + ((within ^ (row & uint32(7))) << uint32(4))
-
-
-@cache
-def tile_copier(plan: WidePlan, width: int) -> Any:
-    """The device function ``copy(to, rows, apart, first, end)``: positions ``first`` … as a swizzled tile."""
-    threads, positions, per_row = plan.threads, plan.positions, 2 * width // CHUNK
-    together = threads // per_row  # rows that all threads copy at once
-    copy16 = bf16x2.copy16_or_zeros
-
-    @inlined
-    def copy(to: Any, rows: Any, apart: Any, first: Any, end: Any) -> None:
-        number = uint32(cuda.threadIdx.x)
-        row, chunk = number // uint32(per_row), number % uint32(per_row)
-        to += swizzled(row, chunk, positions)
-        position = first + row
-        source = rows + uint64(position) * apart + uint64(chunk * uint32(CHUNK))
-        for _ in range(positions // together):
-            copy16(to, source, uint32(CHUNK) if position < end else uint32(0))
-            to += uint32(together * LINE)  # a multiple of eight rows: chunks are exchanged alike
-            source += uint64(together) * apart
-            position += uint32(together)
-
-    return copy
 
 
 @cache
 def query_loader(plan: WidePlan) -> Any:
     """The device function ``load(to, rows, kind, count)``: queries as a swizzled tile of 16-bit floats."""
-    threads, rows_count, pairs = plan.threads, plan.rows, plan.width // 2
+    threads, rows_count, pairs = LANES * plan.warps, plan.rows, plan.width // 2
     load_pair, put4 = pair_loader(), halves.put4
     narrowed = bf16x2.narrowed if plan.k == "bf16" else halves.narrowed
 
@@ -163,51 +64,62 @@ def packer(plan: WidePlan) -> Any:
     return unrolled(plan.span // 16, four)
 
 
-@cache
-def fetcher(plan: WidePlan, values: bool) -> Any:
-    """The device function that starts to copy the keys, or values, of a step into their stage."""
-    at, width = (plan.values_at, plan.width_v) if values else (plan.keys_at, plan.width)
-    copy, step, tile_bytes = tile_copier(plan, width), plan.positions, plan.tile(width)
-    stride = 5 if values else 2
-
-    @inlined
-    def fetch(base: Any, rows: Any, strides: Any, tile: Any, last: Any, end: Any) -> None:
-        if tile < last:
-            to = base + uint32(at) + uint32(tile & int32(1)) * uint32(tile_bytes)
-            copy(to, rows, strides[stride], uint32(tile * int32(step)), uint32(end))
-
-    return fetch
-
-
 class Products(NamedTuple):
-    """Device functions that start the products of a step and wait for them."""
+    """Device functions that start the products of a step, once its stage is full, and wait for them.
 
-    score: Any  # (s, base, warp, tile): scores of a step
-    mix: Any  # (o, pairs, base, tile): weights of a step times its values
-    settle_scores: Any  # while values are still being mixed
+    Steps are numbered from 0. Sums that were waited for leave their stage free.
+    """
+
+    score: Any  # (s, base, warp, number): scores of a step
+    mix: Any  # (o, pairs, base, number): weights of a step times its values
+    settle_scores: Any  # (s, base, number), while values are still being mixed
     settle_alone: Any
-    settle_sums: Any
+    settle_sums: Any  # (o, base, number)
 
 
 @cache
 def products(plan: WidePlan) -> Products:
     """The products of a plan."""
     step, width, width_v = plan.positions, plan.width, plan.width_v
-    start_scores, start_mix = score_starter(step, width, plan.k), mix_starter(step, width_v, plan.v)
+    start_scores, start_mix = score_starter(step, width, plan.kind(plan.k)), mix_starter(step, width_v, plan.kind(plan.v))
     keys_at, values_at, tile_k, tile_v = plan.keys_at, plan.values_at, plan.tile(width), plan.tile(width_v)
     group_rows, part_rows = 64 * LINE, plan.rows * LINE  # bytes in a part: of a warpgroup, of all
+    wait, arrive, barriers_at = barriers.wait, barriers.arrive, plan.barriers_at
 
     @inlined
-    def score(s: Any, base: Any, warp: Any, tile: Any) -> None:
-        keys = base + uint32(keys_at) + uint32(tile & int32(1)) * uint32(tile_k)
+    def until_full(base: Any, full: Any, number: Any) -> Any:
+        stage = number & uint32(1)
+        wait(base + uint32(barriers_at) + uint32(full) + stage * uint32(8), number >> uint32(1) & uint32(1))
+        publish()
+        return stage
+
+    @inlined
+    def leave(base: Any, free: Any, number: Any) -> None:
+        if warp_and_lane()[1] == uint32(0):
+            arrive(base + uint32(barriers_at) + uint32(free) + (number & uint32(1)) * uint32(8))
+
+    @inlined
+    def score(s: Any, base: Any, warp: Any, number: Any) -> None:
+        keys = base + uint32(keys_at) + until_full(base, KEYS_FULL, number) * uint32(tile_k)
         start_scores(s, base + (warp >> uint32(2)) * uint32(group_rows), keys, uint32(part_rows))
 
     @inlined
-    def mix(o: Any, pairs: Any, base: Any, tile: Any) -> None:
-        start_mix(o, pairs, base + uint32(values_at) + uint32(tile & int32(1)) * uint32(tile_v))
+    def mix(o: Any, pairs: Any, base: Any, number: Any) -> None:
+        start_mix(o, pairs, base + uint32(values_at) + until_full(base, VALUES_FULL, number) * uint32(tile_v))
+
+    def settler_of(settle: Any, free: int) -> Any:
+        @inlined
+        def settled(sums: Any, base: Any, number: Any) -> None:
+            settle(sums)
+            leave(base, free, number)
+
+        return settled
 
     scores = step // 2
-    return Products(score, mix, settler(scores, 1), settler(scores, 0), settler(width_v // 2, 0))
+    return Products(
+        score, mix, settler_of(settler(scores, 1), KEYS_FREE), settler_of(settler(scores, 0), KEYS_FREE),
+        settler_of(settler(width_v // 2, 0), VALUES_FREE),
+    )  # fmt: skip
 
 
 @cache
@@ -218,71 +130,69 @@ def walker(plan: WidePlan) -> Any:
     are taken while the latter are still being made.
     """
     score, mix, settle_scores, settle_alone, settle_sums = products(plan)
-    fetch_keys, fetch_values = fetcher(plan, False), fetcher(plan, True)
-    weigh, shrink, pack, commit = weights_maker(plan), shrinker(plan), packer(plan), ptx.commit
-    wait, step, s_count, pair_count = ptx.wait_for_all_but(0), plan.positions, plan.span // 2, plan.span // 4
-
-    @inlined
-    def arrive() -> None:
-        wait()
-        publish()
-        cuda.syncthreads()
+    weigh, shrink, pack = weights_maker(plan), shrinker(plan), packer(plan)
+    step, s_count, pair_count = plan.positions, plan.span // 2, plan.span // 4
 
     @inlined
     def walk(
-        o: Any, tops: Any, totals: Any, at: Any, warp: Any, keys: Any, values: Any, strides: Any, first: Any,
-        last: Any, end: Any, seen: Any, column: Any, begins: Any, ends: Any, factor: Any,
+        o: Any, tops: Any, totals: Any, at: Any, warp: Any, first: Any, last: Any, seen: Any, column: Any,
+        begins: Any, ends: Any, factor: Any,
     ) -> None:  # fmt: skip
         s, pairs = cuda.local.array(s_count, float32), cuda.local.array(pair_count, uint32)
-        ratios = cuda.local.array(2, float32)
-        arrive()
-        fetch_keys(at, keys, strides, first + int32(1), last, end)
-        fetch_values(at, values, strides, first, last, end)
-        commit()
-        score(s, at, warp, first)
-        settle_alone(s)
+        ratios, number = cuda.local.array(2, float32), uint32(0)
+        score(s, at, warp, number)
+        settle_alone(s, at, number)
         weigh(s, first * int32(step), column, seen, begins, ends, factor, tops, totals, ratios)
         pack(0, s, pairs)
         for tile in range(first + int32(1), last):
-            arrive()
-            fetch_keys(at, keys, strides, tile + int32(1), last, end)
-            fetch_values(at, values, strides, tile, last, end)
-            commit()
-            score(s, at, warp, tile)
-            mix(o, pairs, at, tile + int32(1))
-            settle_scores(s)
+            score(s, at, warp, number + uint32(1))
+            mix(o, pairs, at, number)
+            settle_scores(s, at, number + uint32(1))
             grown = weigh(s, tile * int32(step), column, seen, begins, ends, factor, tops, totals, ratios)
             if ptx.add(totals[0], totals[1]) < float32(0):  # never; but the assembler must not wait before
                 publish()
-            settle_sums(o)
+            settle_sums(o, at, number)
             if grown:
                 shrink(0, o, ratios)
             pack(0, s, pairs)
-        arrive()
-        mix(o, pairs, at, last + int32(1))
-        settle_sums(o)
+            number += uint32(1)
+        mix(o, pairs, at, number)
+        settle_sums(o, at, number)
 
     return walk
 
 
-@family((WidePlan(kind, kind, width, width),) for kind in SIXTEEN for width in WIDTHS)
+@family(wide_plans)
 def kernel(plan: WidePlan) -> Kernel:
     """The kernel: block (part of the positions, rows of a head of keys, head of keys of a sequence)."""
     width, sums = plan.width, plan.width_v // 2
     find, find_keys, find_values = block_finder(plan.rows, plan.positions), rows_finder(0), rows_finder(3)
-    fetch_keys, load_queries, walk = fetcher(plan, False), query_loader(plan), walker(plan)
-    write, clear, base, commit = rows_writer(plan), clearer(sums // 8), ptx.shared_base, ptx.commit
+    produce, load_queries, walk, make_barriers = (
+        producer(plan), query_loader(plan), walker(plan), barrier_maker(plan),
+    )  # fmt: skip
+    write, clear, base, meet = (
+        rows_writer(plan), clearer(sums // 8), ptx.shared_base, barriers.named_barrier(1, LANES * plan.warps),
+    )  # fmt: skip
     float_of, take_turn = ptx.float_of, dependent_launch.take_turn
+    (most, least), consumers = plan.registers, plan.warps
+    give, take = barriers.registers("dec", least), barriers.registers("inc", most)
 
     def attend(addresses: Any, strides: Any, sizes: Any, scale: Any, cap: Any) -> None:
+        at = (base() + uint32(1023)) & uint32(0xFFFFFC00)
+        make_barriers(at)
         take_turn()
         (warp, lane), length = warp_and_lane(), length_of(addresses, sizes)
         g, t = g_and_t(lane)
         start, count, seen, end, first, last = find(sizes, length)
-        keys, values = find_keys(addresses[1], strides, sizes), find_values(addresses[2], strides, sizes)
-        at = (base() + uint32(1023)) & uint32(0xFFFFFC00)
-        fetch_keys(at, keys, strides, first, last, end)
-        commit()
+        cuda.syncthreads()
+        if warp >= uint32(consumers):
+            if least:
+                give()
+            keys = find_keys(addresses[1], strides, sizes)
+            produce(at, keys, find_values(addresses[2], strides, sizes), strides, first, last, end)
+            return
+        if most:
+            take()
         load_queries(at, queries_of(addresses, sizes, start, width), sizes[6], count)
         begins, ends = cuda.local.array(2, int32), cuda.local.array(2, int32)
         look(begins, ends, start + warp * uint32(EDGE) + g, 8, sizes, length)
@@ -292,14 +202,13 @@ def kernel(plan: WidePlan) -> Kernel:
         clear(0, o)
         for r in range(2):
             tops[r], totals[r] = NEVER, float32(0)
+        publish()
+        meet()  # queries are there
         if first < last:
-            walk(
-                o, tops, totals, at, warp, keys, values, strides, first, last, end, seen, column, begins,
-                ends, factor,
-            )  # fmt: skip
+            walk(o, tops, totals, at, warp, first, last, seen, column, begins, ends, factor)
         write(o, tops, totals, start, count, addresses, sizes)
 
     return Kernel(
         f"attention of {plan}", attend, ADDRESSES, STRIDES, SIZES, uint32, uint32, threads=plan.threads,
-        shared=plan.shared_bytes, least=HOPPER, exact=True, early=True,
+        blocks=plan.blocks, shared=plan.shared_bytes, least=HOPPER, exact=True, early=True, lto=True,
     )  # fmt: skip

@@ -55,6 +55,12 @@ def arrive(barrier: Any) -> Any:
     only_on_a_gpu()
 
 
+@instruction("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];", None, u32, effect=True)
+def arrive_when_copied(barrier: Any) -> Any:
+    """Arrive at a barrier once, as soon as all copies that this thread has started (bf16x2.py) are done."""
+    only_on_a_gpu()
+
+
 @instruction("{" + NEEDS + waiting("$0", "$1") + "}", None, u32, u32, effect=True)
 def wait(barrier: Any, parity: Any) -> Any:
     """Wait until the phase of that parity has ended."""
@@ -136,6 +142,15 @@ def put16_in_block(address: Any, rank: Any, a: Any, b: Any, c: Any, d: Any) -> A
 )  # fmt: skip
 def put_float_in_block(address: Any, rank: Any, value: Any) -> Any:
     """Store one float at an address in the shared memory of another block of the cluster."""
+    only_on_a_gpu()
+
+
+@instruction(
+    "{.reg .b32 there; mapa.shared::cluster.u32 there, $0, $1; st.shared::cluster.v2.f32 [there], {$2, $3};}",
+    None, u32, u32, f32, f32, effect=True,
+)  # fmt: skip
+def put_pair_in_block(address: Any, rank: Any, a: Any, b: Any) -> Any:
+    """Store two floats at an address in the shared memory of another block of the cluster."""
     only_on_a_gpu()
 
 
