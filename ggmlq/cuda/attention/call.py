@@ -26,6 +26,8 @@ FIXED = 16  # steps of a part whose bits depend on no other row
 FEW, GROUP_ROWS = 16, 64  # rows of queries that share their positions; of a warpgroup
 MANY = 512  # rows for which blocks are decoded before
 MOST = 256 << 20  # bytes of keys and values that are decoded before
+CLUSTERED = 32  # steps up to which a cluster has all parts
+CROWD = 0
 LONG = (1 << 64) - 1
 
 
@@ -143,12 +145,13 @@ def _extras(a: Any) -> Extras:
 
 def _parts(plan: Plan | WidePlan, blocks: int, steps: int) -> int:
     """The parts into which so many steps are divided, where each has ``blocks`` blocks."""
-    return max(1, min(device.multiprocessors() * plan.resident // blocks, steps))
+    parts = max(1, min(device.multiprocessors() * plan.resident // blocks, steps))
+    return min(parts, MOST_BLOCKS) if steps <= CLUSTERED and _takes_clusters(plan) else parts
 
 
-def _clusters(plan: Plan | WidePlan, parts: int) -> bool:
-    """True if the blocks of all parts are a cluster, which adds them in shared memory."""
-    return isinstance(plan, Plan) and plan.turned and parts <= MOST_BLOCKS and device.capability() >= HOPPER
+def _takes_clusters(plan: Plan | WidePlan) -> bool:
+    """True if the blocks of all parts can be a cluster, which adds them in shared memory."""
+    return plan.turned and device.capability() >= HOPPER
 
 
 def _kernel(plan: Plan | WidePlan) -> Any:
@@ -169,7 +172,7 @@ def _launch(
     rows, steps = group * queries, -(-positions // plan.positions)
     tiles = -(-rows // plan.rows)
     parts = max(1, -(-steps // FIXED)) if invariant else _parts(plan, units * tiles, steps)
-    cluster = parts if _clusters(plan, parts) else 1
+    cluster = parts if parts <= MOST_BLOCKS and _takes_clusters(plan) else 1
     apart = parts > cluster
     partials = cp.empty(parts * units * rows * (plan.width_v + 2), np.float32) if apart else None
     values = k.raw.data.ptr if plan.shared else v.raw.data.ptr + row_bytes(v.name, first)
@@ -187,7 +190,7 @@ def _launch(
     )  # fmt: skip
     numbers = (int(np.float32(value).view(np.uint32)) for value in (a.scale, a.softcap))
     run = _kernel(plan)
-    crowded = {"cluster": cluster, "max_blocks": 1} if cluster > 1 else {}
+    crowded = {"cluster": cluster, "max_blocks": CROWD} if cluster > 1 else {}
     run((parts, tiles, units), (plan.threads,), addresses, strides, sizes, *numbers, **crowded)
     if partials is not None:
         merger(plan.width_v)(

@@ -128,5 +128,6 @@ def kernel(plan: Plan) -> Kernel:
 
     return Kernel(
         f"attention of {plan}", attend, ADDRESSES, STRIDES, SIZES, uint32, uint32, threads=plan.threads,
+        limits_blocks=True, large_clusters=True,
         blocks=plan.blocks, shared=plan.shared_bytes, least=LEAST, early=True,
     )  # fmt: skip
