@@ -118,34 +118,49 @@ def tile_copier(plan: WidePlan, width: int) -> Any:
 
 @cache
 def fetcher(plan: WidePlan, values: bool) -> Any:
-    """The device function that fills a stage with the keys, or values, of a step: as soon as they are there."""
-    copy, step = tile_copier(plan, plan.width_v if values else plan.width), plan.positions
+    """The device function that starts to fill a stage with the keys, or values, of a step: its full barrier."""
+    copy, step, commit = tile_copier(plan, plan.width_v if values else plan.width), plan.positions, ptx.commit
     stride, full = (5, VALUES_FULL) if values else (2, KEYS_FULL)
-    full, arrive, wait_for = full + plan.barriers_at, barriers.arrive_when_copied, stage_waiter(plan, values)
+    full, wait_for = full + plan.barriers_at, stage_waiter(plan, values)
 
     @inlined
-    def fetch(base: Any, rows: Any, strides: Any, tile: Any, number: Any, end: Any) -> None:
+    def fetch(base: Any, rows: Any, strides: Any, tile: Any, number: Any, end: Any) -> Any:
         stage, to = wait_for(base, number)
         copy(to, rows, strides[stride], uint32(tile * int32(step)), uint32(end))
-        arrive(base + uint32(full) + stage * uint32(8))
+        commit()
+        return base + uint32(full) + stage * uint32(8)
 
     return fetch
 
 
 @cache
 def float_producer(plan: WidePlan) -> Any:
-    """The producer of floats of 16 bits."""
+    """The producer of floats of 16 bits: a stage is full when the copies of the next one have been started."""
     fetch_keys, fetch_values = fetcher(plan, False), fetcher(plan, True)
+    wait_for_last, wait_for_all, arrive = ptx.wait_for_all_but(1), ptx.wait_for_all_but(0), barriers.arrive
+
+    @inlined
+    def fill(full: Any) -> None:
+        wait_for_last()
+        publish()
+        arrive(full)
 
     @inlined
     def produce(at: Any, keys: Any, values: Any, strides: Any, first: Any, last: Any, end: Any) -> None:
-        for tile in range(first, last):
-            number = uint32(tile - first)
-            if tile == first:
-                fetch_keys(at, keys, strides, tile, number, end)
-            if tile + int32(1) < last:
-                fetch_keys(at, keys, strides, tile + int32(1), number + uint32(1), end)
-            fetch_values(at, values, strides, tile, number, end)
+        if first < last:
+            full = fetch_keys(at, keys, strides, first, uint32(0), end)
+            for tile in range(first, last):
+                number = uint32(tile - first)
+                if tile + int32(1) < last:
+                    next_full = fetch_keys(at, keys, strides, tile + int32(1), number + uint32(1), end)
+                    fill(full)
+                    full = next_full
+                next_full = fetch_values(at, values, strides, tile, number, end)
+                fill(full)
+                full = next_full
+            wait_for_all()
+            publish()
+            arrive(full)
 
     return produce
 
@@ -248,7 +263,11 @@ def block_producer(plan: WidePlan) -> Any:
             wait()
             meet()
             copy(at, keys, values, strides, first, last, end, number + uint32(COPIED - 1), free, rank)
-            copied, half, odd = at + uint32(copies_at) + slot * uint32(size), number >> uint32(1), number & uint32(1)
+            copied, half, odd = (
+                at + uint32(copies_at) + slot * uint32(size),
+                number >> uint32(1),
+                number & uint32(1),
+            )
             if number == uint32(0) or odd != uint32(0):
                 if half + odd < steps:
                     fill_keys(at, copied, half + odd, rank)

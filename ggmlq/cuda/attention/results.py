@@ -304,7 +304,11 @@ def column_placer(plan: Plan) -> Any:
 def turned_writer(plan: Plan) -> Any:
     """The writer of a turned plan, whose lanes 4 g + t have rows 2 t and 2 t + 1."""
     pitch, stats_at, rows = 4 * plan.sums_pitch, plan.exchanged_stats_at, plan.rows
-    whole_total, share, cluster_size = row_combiner(plan, ptx.add), cluster_finisher(plan), barriers.cluster_size
+    whole_total, share, cluster_size = (
+        row_combiner(plan, ptx.add),
+        cluster_finisher(plan),
+        barriers.cluster_size,
+    )
     put_pair, base, finish, warps, place = (
         halves.put_pair, ptx.shared_base, slots_epilogue(plan), plan.warps, column_placer(plan),
     )  # fmt: skip

@@ -30,6 +30,7 @@ from .unrolled import unrolled
 from .wide_plan import KEYS_FREE, KEYS_FULL, LINE, VALUES_FREE, VALUES_FULL, WidePlan, swizzled, wide_plans
 
 HOPPER = (9, 0)
+TURNS = 3  # the barrier at which the first warpgroup waits for its turn; the second one's is the next
 
 
 @cache
@@ -81,7 +82,10 @@ class Products(NamedTuple):
 def products(plan: WidePlan) -> Products:
     """The products of a plan."""
     step, width, width_v = plan.positions, plan.width, plan.width_v
-    start_scores, start_mix = score_starter(step, width, plan.kind(plan.k)), mix_starter(step, width_v, plan.kind(plan.v))
+    start_scores, start_mix = (
+        score_starter(step, width, plan.kind(plan.k)),
+        mix_starter(step, width_v, plan.kind(plan.v)),
+    )
     keys_at, values_at, tile_k, tile_v = plan.keys_at, plan.values_at, plan.tile(width), plan.tile(width_v)
     group_rows, part_rows = 64 * LINE, plan.rows * LINE  # bytes in a part: of a warpgroup, of all
     wait, arrive, barriers_at = barriers.wait, barriers.arrive, plan.barriers_at
@@ -90,7 +94,6 @@ def products(plan: WidePlan) -> Products:
     def until_full(base: Any, full: Any, number: Any) -> Any:
         stage = number & uint32(1)
         wait(base + uint32(barriers_at) + uint32(full) + stage * uint32(8), number >> uint32(1) & uint32(1))
-        publish()
         return stage
 
     @inlined
@@ -131,7 +134,8 @@ def walker(plan: WidePlan) -> Any:
     """
     score, mix, settle_scores, settle_alone, settle_sums = products(plan)
     weigh, shrink, pack = weights_maker(plan), shrinker(plan), packer(plan)
-    step, s_count, pair_count = plan.positions, plan.span // 2, plan.span // 4
+    step, s_count, pair_count, in_turns = plan.positions, plan.span // 2, plan.span // 4, plan.in_turns
+    wait_for_turn, give_turn = barriers.turns(LANES * plan.warps)
 
     @inlined
     def walk(
@@ -144,9 +148,18 @@ def walker(plan: WidePlan) -> Any:
         settle_alone(s, at, number)
         weigh(s, first * int32(step), column, seen, begins, ends, factor, tops, totals, ratios)
         pack(0, s, pairs)
+        turn = uint32(TURNS) + (warp >> uint32(2))
+        other = uint32(2 * TURNS + 1) - turn
+        if in_turns:
+            if turn != uint32(TURNS):
+                give_turn(other)
         for tile in range(first + int32(1), last):
+            if in_turns:
+                wait_for_turn(turn)
             score(s, at, warp, number + uint32(1))
             mix(o, pairs, at, number)
+            if in_turns:
+                give_turn(other)
             settle_scores(s, at, number + uint32(1))
             grown = weigh(s, tile * int32(step), column, seen, begins, ends, factor, tops, totals, ratios)
             if ptx.add(totals[0], totals[1]) < float32(0):  # never; but the assembler must not wait before

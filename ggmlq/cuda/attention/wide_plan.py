@@ -27,11 +27,12 @@ class WidePlan:
     width: int  # columns of a key, a multiple of 64
     width_v: int
     groups: int = 2
+    in_turns: bool = False  # two warpgroups start their products one after the other
     by_rows, shared = True, False
     turned, neighbours = False, 1
 
     def __str__(self) -> str:
-        return f"{self.k}, {self.v}, {self.width}/{self.width_v}, {self.groups} warpgroups by wgmma"
+        return f"{self.k}, {self.v}, {self.width}/{self.width_v}, {self.groups} warpgroups by wgmma{', in turns' * self.in_turns}"
 
     @property
     def warps(self) -> int:
