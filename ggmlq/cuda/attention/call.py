@@ -15,7 +15,17 @@ from .kernel import LEAST, kernel
 from .merge import THREADS, merger
 from .operands import Rows, placed
 from .plan import (
-    EDGE, HOPPERS, MOST_BLOCKS, SHARED, TURNED, WIDE, Plan, plan_of, row_bytes, turned_plan_of, turns
+    EDGE,
+    HOPPERS,
+    MOST_BLOCKS,
+    SHARED,
+    TURNED,
+    WIDE,
+    Plan,
+    plan_of,
+    row_bytes,
+    turned_plan_of,
+    turns,
 )  # fmt: skip
 from .turned import kernel as turned_kernel
 from .wide import HOPPER

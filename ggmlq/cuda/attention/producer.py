@@ -1,8 +1,8 @@
 """The producer of wide.py: a warpgroup that fills stages with tiles of keys and values.
 
 Floats are copied to where they are multiplied. Blocks are copied as they are stored, some tiles ahead, and
-decoded into their stage by the same threads. Tiles come in the order in which they are needed: the scores of a
-step are made beside the values of the one before.
+decoded into their stage by the same threads. Tiles come in the order in which they are needed: the scores of
+a step are made beside the values of the one before.
 
     K0  K1  V0  K2  V1  …
 """
@@ -82,7 +82,7 @@ def stage_waiter(plan: WidePlan, values: bool) -> Any:
 def tile_copier(plan: WidePlan, width: int) -> Any:
     """The device function ``copy(to, rows, apart, first, end)``: positions ``first`` … as a tile.
 
-    A warp copies a part of them, some rows at once, eight in a few steps, in which chunks are exchanged otherwise.
+    A warp copies a part of them, some rows at once, eight in a few steps, with chunks exchanged otherwise.
     """
     positions, own, per_row = plan.positions, plan.positions // PRODUCERS, 2 * width // CHUNK
     together = LANES // per_row  # rows that the warp copies at once
@@ -118,7 +118,7 @@ def tile_copier(plan: WidePlan, width: int) -> Any:
 
 @cache
 def fetcher(plan: WidePlan, values: bool) -> Any:
-    """The device function that starts to fill a stage with the keys, or values, of a step: its full barrier."""
+    """The device function that starts to fill a stage with a step's keys, or values: its full barrier."""
     copy, step, commit = tile_copier(plan, plan.width_v if values else plan.width), plan.positions, ptx.commit
     stride, full = (5, VALUES_FULL) if values else (2, KEYS_FULL)
     full, wait_for = full + plan.barriers_at, stage_waiter(plan, values)

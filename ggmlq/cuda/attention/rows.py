@@ -65,7 +65,7 @@ def copier(plan: Plan, name: str, width: int) -> Any:
 
 @cache
 def prefetcher(plan: Plan, name: str, width: int) -> Any:
-    """The device function ``prefetch(rows, apart, first, end, lane)``: a warp's positions, if all are there."""
+    """The device function ``prefetch(rows, apart, first, end, lane)``: a warp's positions, if all exist."""
     positions, length, line = plan.span, row_bytes(name, width), 128
     spread, lines = name in SIXTEEN, -(-length // line)
     count = positions * lines if spread else -(-positions * length // line)

@@ -1,9 +1,9 @@
 """Attention of up to eight rows: warps of their own positions, keys and values the wide operand of ``mma``.
 
 This is a step of one sequence: the queries of a head of keys are few. A block's warps go over a part of the
-positions, sixteen at a time each, and wait for nobody until the end, when they add what they found. Copies of
-all stages are on their way before the first products, and each stage is filled again behind its own. While the
-kernel before still runs the same rows come into the second cache.
+positions, sixteen at a time each, and wait for nobody until the end, when they add their sums. Copies of
+all stages are on their way before the first products, and each stage is filled again behind its own. While
+the kernel before still runs the same rows come into the second cache.
 """
 
 from __future__ import annotations
@@ -55,6 +55,27 @@ def early_reader(plan: Plan) -> Any:
     return read
 
 
+@cache
+def starter(plan: Plan) -> Any:
+    """The device function with which a block starts: rows come near, then it waits for the kernel before."""
+    cluster_size, arrive, read_early = (
+        barriers.cluster_size, barriers.arrive_at_cluster_relaxed, early_reader(plan)
+    )  # fmt: skip
+    let_successor_start, wait_for_predecessor = (
+        dependent_launch.let_successor_start, dependent_launch.wait_for_predecessor,
+    )  # fmt: skip
+
+    @inlined
+    def begin(addresses: Any, strides: Any, sizes: Any) -> None:
+        if cluster_size() > uint32(1):
+            arrive()  # so that others know that this block's shared memory exists
+        let_successor_start()
+        read_early(addresses, strides, sizes)
+        wait_for_predecessor()
+
+    return begin
+
+
 @family(turned_plans)
 def kernel(plan: Plan) -> Kernel:
     """The kernel: block (part of the positions, one, head of keys of a sequence)."""
@@ -70,18 +91,10 @@ def kernel(plan: Plan) -> Kernel:
     write, base, clear, query_words, zeros = (
         writer(plan), ptx.shared_base, clearer(sums // 8), width // 8, width // EDGE
     )  # fmt: skip
-    wait, float_of, read_early = ptx.wait_for_all_but(stages - 1), ptx.float_of, early_reader(plan)
-    let_successor_start, wait_for_predecessor = (
-        dependent_launch.let_successor_start, dependent_launch.wait_for_predecessor,
-    )  # fmt: skip
-    cluster_size, arrive = barriers.cluster_size, barriers.arrive_at_cluster_relaxed
+    wait, float_of, begin = ptx.wait_for_all_but(stages - 1), ptx.float_of, starter(plan)
 
     def attend(addresses: Any, strides: Any, sizes: Any, scale: Any, cap: Any) -> None:
-        if cluster_size() > uint32(1):
-            arrive()  # so that others know that this block's shared memory exists
-        let_successor_start()
-        read_early(addresses, strides, sizes)
-        wait_for_predecessor()
+        begin(addresses, strides, sizes)
         (warp, lane), at, length = warp_and_lane(), base(), length_of(addresses, sizes)
         g, t = g_and_t(lane)
         start, count, seen, end, first, last = find(sizes, length)

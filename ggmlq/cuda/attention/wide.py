@@ -1,9 +1,9 @@
 """Many rows on Hopper: scores and results by wgmma, the products of two steps at the same time.
 
-A block has 64 rows of queries for each of its warpgroups that multiply. While the weights of a step are multiplied
-with values the scores of the next one are made, and their exponentials taken: products and exponentials
-share the time. One more warpgroup, the producer (producer.py), fills rings of two stages with keys and values;
-it and the others wait for each other by barriers in shared memory, and those never wait for one another.
+A block has 64 rows of queries for each of its warpgroups that multiply. While the weights of a step are
+multiplied with values the scores of the next one are made, and their exponentials taken: products and
+exponentials share the time. One more warpgroup, the producer (producer.py), fills rings of two stages with
+keys and values; it and the others wait for each other by barriers in shared memory.
 """
 
 from __future__ import annotations
@@ -150,9 +150,8 @@ def walker(plan: WidePlan) -> Any:
         pack(0, s, pairs)
         turn = uint32(TURNS) + (warp >> uint32(2))
         other = uint32(2 * TURNS + 1) - turn
-        if in_turns:
-            if turn != uint32(TURNS):
-                give_turn(other)
+        if in_turns and turn != uint32(TURNS):
+            give_turn(other)
         for tile in range(first + int32(1), last):
             if in_turns:
                 wait_for_turn(turn)

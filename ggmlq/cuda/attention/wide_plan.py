@@ -20,7 +20,7 @@ KEYS_FULL, KEYS_FREE, VALUES_FULL, VALUES_FREE, BARRIERS = 0, 16, 32, 48, 64
 
 @dataclass(frozen=True)
 class WidePlan:
-    """The block of 64 rows for each of its warpgroups that multiply, and a warpgroup that copies and decodes."""
+    """The block of 64 rows for each warpgroup that multiplies, and of one that copies and decodes."""
 
     k: str
     v: str
@@ -32,7 +32,8 @@ class WidePlan:
     turned, neighbours = False, 1
 
     def __str__(self) -> str:
-        return f"{self.k}, {self.v}, {self.width}/{self.width_v}, {self.groups} warpgroups by wgmma{', in turns' * self.in_turns}"
+        how = f"{self.groups} warpgroups by wgmma{', in turns' * self.in_turns}"
+        return f"{self.k}, {self.v}, {self.width}/{self.width_v}, {how}"
 
     @property
     def warps(self) -> int:

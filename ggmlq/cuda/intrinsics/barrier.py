@@ -55,12 +55,6 @@ def arrive(barrier: Any) -> Any:
     only_on_a_gpu()
 
 
-@instruction("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];", None, u32, effect=True)
-def arrive_when_copied(barrier: Any) -> Any:
-    """Arrive at a barrier once, as soon as all copies that this thread has started (bf16x2.py) are done."""
-    only_on_a_gpu()
-
-
 @instruction("{" + NEEDS + waiting("$0", "$1") + "}", None, u32, u32, effect=True)
 def wait(barrier: Any, parity: Any) -> Any:
     """Wait until the phase of that parity has ended."""
@@ -216,7 +210,7 @@ def named_barrier(number: int, threads: int) -> Any:
 
 
 def turns(threads: int) -> Any:
-    """Two instructions for a barrier by its number: half of ``threads`` wait for the other half, which arrives."""
+    """Two instructions for a barrier by its number: half of ``threads`` wait for the others, which arrive."""
 
     @instruction(f"bar.sync $0, {threads};", None, u32, effect=True)
     def wait_for_turn(number: Any) -> Any:

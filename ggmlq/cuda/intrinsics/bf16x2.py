@@ -154,5 +154,5 @@ def copy16_or_zeros(shared: Any, address: Any, size: Any) -> Any:
 
 @instruction("prefetch.global.L2 [$0];", None, u64, effect=True)
 def prefetch(address: Any) -> Any:
-    """Start to read the line of 128 bytes at an address into the second cache, which no writer makes stale."""
+    """Start to read the line of 128 bytes at an address into the second cache, which is never stale."""
     only_on_a_gpu()

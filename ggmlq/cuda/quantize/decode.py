@@ -78,7 +78,7 @@ def threads_of_block(fmt: BlockFormat, kind: str) -> int:
 
 
 def part_decoder(fmt: BlockFormat, kind: str) -> Any:
-    """The device function ``decode(blocks, b, part, out, to)``: a thread's part of block b, as block ``to`` of out.
+    """The device function ``decode(blocks, b, part, out, to)``: a thread's part of block b, to block ``to``.
 
     ``blocks``: an address for K types, otherwise an array [blocks, bytes of one].
     """

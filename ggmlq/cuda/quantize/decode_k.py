@@ -189,7 +189,7 @@ def threads_of_block(fmt: BlockFormat, kind: str) -> int:
 
 
 def part_decoder(fmt: BlockFormat, kind: str) -> Any:
-    """The device function ``decode(blocks, b, part, out, to)``: a thread's part of block b, as block ``to`` of out."""
+    """The device function ``decode(blocks, b, part, out, to)``: a thread's part of block b, to block ``to``."""
     layout, has_offset = LAYOUTS[fmt.name], fmt.has_offset
     each = 16 // KINDS[kind]  # values of a store
     count = each // 4  # words of codes of a run
