@@ -135,7 +135,7 @@ def fetcher(plan: WidePlan, values: bool) -> Any:
 
 @cache
 def float_producer(plan: WidePlan) -> Any:
-    """The producer of floats of 16 bits: a stage is full when the copies of the next one have been started."""
+    """The producer of floats of 16 bits: a stage is full when copies of the next one have been started."""
     fetch_keys, fetch_values = fetcher(plan, False), fetcher(plan, True)
     wait_for_last, wait_for_all, arrive = ptx.wait_for_all_but(1), ptx.wait_for_all_but(0), barriers.arrive
 
@@ -229,8 +229,8 @@ def block_copier(plan: WidePlan) -> Any:
 
     @inlined
     def copy(
-        base: Any, keys: Any, values: Any, strides: Any, first: Any, last: Any, end: Any, number: Any, slot: Any,
-        rank: Any,
+        base: Any, keys: Any, values: Any, strides: Any, first: Any, last: Any, end: Any, number: Any,
+        slot: Any, rank: Any,
     ) -> None:  # fmt: skip
         to, half = base + uint32(at) + slot * uint32(size), int32(number >> uint32(1))
         if number == uint32(0) or number & uint32(1) != uint32(0):
@@ -263,10 +263,9 @@ def block_producer(plan: WidePlan) -> Any:
             wait()
             meet()
             copy(at, keys, values, strides, first, last, end, number + uint32(COPIED - 1), free, rank)
-            copied, half, odd = (
-                at + uint32(copies_at) + slot * uint32(size),
-                number >> uint32(1),
-                number & uint32(1),
+            copied = (
+                at + uint32(copies_at) + slot * uint32(size)
+            half, odd = number >> uint32(1), number & uint32(1),
             )
             if number == uint32(0) or odd != uint32(0):
                 if half + odd < steps:

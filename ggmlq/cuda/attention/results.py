@@ -215,8 +215,8 @@ def positions_writer(plan: Plan) -> Any:
 def cluster_finisher(plan: Plan) -> Any:
     """The device function by which the blocks of a cluster add their parts of the same rows.
 
-    Each block adds an equal share of all pairs of columns. Others put theirs into its shared memory, behind all
-    that it has: [source, pair of the share], then [source, row] of maxima and sums of weights.
+    Each block adds an equal share of all pairs of columns. Others put theirs into its shared memory, behind
+    all that it has: [source, pair of the share], then [source, row] of maxima and sums of weights.
     """
     pairs, pitch, threads, warps = plan.width_v // 2, plan.sums_pitch, plan.threads, plan.warps
     stats_at, slot_rows, inbox_at, inbox_stats_at = (
@@ -238,7 +238,8 @@ def cluster_finisher(plan: Plan) -> Any:
             pair = number - row * uint32(pairs)
             stats, sums = at + uint32(stats_at) + row * uint32(8), at + row * uint32(pitch * 4)
             top, total, low, high = add(
-                stats, uint32(slot_rows * 8), sums + pair * uint32(8), uint32(slot_rows * pitch * 4), uint32(warps)
+                stats, uint32(slot_rows * 8), sums + pair * uint32(8), uint32(slot_rows * pitch * 4),
+                uint32(warps),
             )  # fmt: skip
             owner = number // each
             put(inbox + (rank * each + number - owner * each) * uint32(8), owner, low, high)

@@ -189,7 +189,7 @@ def threads_of_block(fmt: BlockFormat, kind: str) -> int:
 
 
 def part_decoder(fmt: BlockFormat, kind: str) -> Any:
-    """The device function ``decode(blocks, b, part, out, to)``: a thread's part of block b, to block ``to``."""
+    """The device function ``decode(blocks, b, part, out, to)``: a part of block b, to block ``to`` of out."""
     layout, has_offset = LAYOUTS[fmt.name], fmt.has_offset
     each = 16 // KINDS[kind]  # values of a store
     count = each // 4  # words of codes of a run
@@ -234,7 +234,7 @@ def part_decoder(fmt: BlockFormat, kind: str) -> Any:
 
 
 def decoder(fmt: BlockFormat, kind: str, threads: int) -> Any:
-    """The kernel's function for one format and one kind of values; ``threads``: of a block of threads."""
+    """The kernel's function for one format and kind of values; ``threads``: of a block of threads."""
     decode_part, parts, take_turn = (
         part_decoder(fmt, kind),
         threads_of_block(fmt, kind),

@@ -2,7 +2,7 @@
 
 Four threads serve a block, as in _block.py, or a block of threads serves a row of numbers without blocks.
 Of equal ids the last row is written: all threads of a block look whether an id of its rows comes again
-further on. With many rows that takes longer than finding out beforehand, so CuPy does it then (``_last_ones``).
+further on. With many rows that takes longer than finding out before, so CuPy does it then (``_last_ones``).
 """
 
 from __future__ import annotations
