@@ -263,10 +263,8 @@ def block_producer(plan: WidePlan) -> Any:
             wait()
             meet()
             copy(at, keys, values, strides, first, last, end, number + uint32(COPIED - 1), free, rank)
-            copied = (
-                at + uint32(copies_at) + slot * uint32(size)
-            half, odd = number >> uint32(1), number & uint32(1),
-            )
+            copied = at + uint32(copies_at) + slot * uint32(size)
+            half, odd = number >> uint32(1), number & uint32(1)
             if number == uint32(0) or odd != uint32(0):
                 if half + odd < steps:
                     fill_keys(at, copied, half + odd, rank)
