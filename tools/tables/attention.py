@@ -18,6 +18,7 @@ from . import PICTURE, RESULTS, ROOT, Options, Texts, chart, load, svg, table
 OPTIONS = PICTURE
 TYPES = ("q8_0", "q4_0", "f16")
 LLAMA = ROOT / "bench" / "baseline" / "ggml_cuda_attention_h200.json"
+SHAPE = "32/8x128"  # heads, heads of keys, columns
 NOT_CAUSAL = "¹"  # torch's mask begins at the first position
 COLORS = {"q8_0": "#4878a8", "q4_0": "#c05020", "f16": "#70a050"}
 MODEL = ROOT / "tests" / "golden" / "speaks.gguf"
@@ -28,8 +29,9 @@ Times = dict[tuple[int, int, str], dict[str, Any]]
 
 def texts(options: Options) -> Texts:
     """The table, or the pictures."""
+    rows = load(RESULTS / "attention_h200.json")
     times: Times = {
-        (row["queries"], row["positions"], row["type"]): row for row in load(RESULTS / "attention_h200.json")
+        (row["queries"], row["positions"], row["type"]): row for row in rows if row["shape"] == SHAPE
     }
     llama = {(r["queries"], r["positions"], r["type"]): r["us"] for r in load(LLAMA)["rows"]}
     if options.picture:
@@ -47,7 +49,21 @@ def texts(options: Options) -> Texts:
             listed([llama.get((queries, positions, name)) for name in TYPES]),
         ])  # fmt: skip
     yield "docs/attention.md", table(header, lines)
+    yield "docs/attention.md shapes", shapes([row for row in rows if row["shape"] != SHAPE])
     yield "docs/attention.md cpu", cpu()
+
+
+def shapes(rows: list[dict[str, Any]]) -> str:
+    """Microseconds of other heads and widths."""
+    times = {(r["shape"], r["queries"], r["positions"], r["type"]): r for r in rows}
+    lines = []
+    for key in dict.fromkeys(key[:3] for key in times):
+        cases = [times[*key, name] for name in TYPES]
+        lines.append([
+            key[0], f"{key[1]}, {key[2]}", *(figure(row["us"]) for row in cases),
+            listed([row["floor"] for row in cases]), figure(cases[-1]["torch"]),
+        ])  # fmt: skip
+    return table(["shape", "queries, positions", *TYPES, "bound of each", "torch, f16"], lines)
 
 
 def cpu() -> str:

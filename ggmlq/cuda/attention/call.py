@@ -136,7 +136,7 @@ def _queries(q: Any, width: int) -> Any:
         wide[..., : q.shape[3]] = q
         return wide
     q = cp.ascontiguousarray(q)
-    return q.copy() if q.data.ptr % 8 else q
+    return q.copy() if q.data.ptr % 16 else q
 
 
 def _extras(a: Any) -> Extras:

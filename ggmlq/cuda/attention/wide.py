@@ -19,12 +19,13 @@ from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..intrinsics.warpgroup import publish
 from ..intrinsics.wgmma16 import mix_starter, score_starter, settler
 from ..machine.launch import Kernel, family
-from .floats import pair_loader
+from .floats import KINDS, pair_loader
 from .plan import EDGE, LANES
 from .problem import ADDRESSES, SIZES, STRIDES, block_finder, length_of, look, queries_of, rows_finder
 from .producer import barrier_maker, producer
 from .products import clearer
 from .results import rows_writer
+from .rows import CHUNK
 from .softmax import LOG2_E, NEVER, shrinker, weights_maker
 from .unrolled import unrolled
 from .wide_plan import KEYS_FREE, KEYS_FULL, LINE, VALUES_FREE, VALUES_FULL, WidePlan, swizzled, wide_plans
@@ -35,13 +36,29 @@ TURNS = 3  # the barrier at which the first warpgroup waits for its turn; the se
 
 @cache
 def query_loader(plan: WidePlan) -> Any:
-    """The device function ``load(to, rows, kind, count)``: queries as a swizzled tile of 16-bit floats."""
-    threads, rows_count, pairs = LANES * plan.warps, plan.rows, plan.width // 2
-    load_pair, put4 = pair_loader(), halves.put4
+    """The device function ``load(to, rows, kind, count)``: queries as a swizzled tile of 16-bit floats.
+
+    Those of the tile's floats are copied, all at the same time; others are converted, pair after pair.
+    """
+    threads, rows_count, pairs, chunks = LANES * plan.warps, plan.rows, plan.width // 2, plan.width // 8
+    load_pair, put4, copy, commit, wait = (
+        pair_loader(), halves.put4, bf16x2.copy16_or_zeros, ptx.commit, ptx.wait_for_all_but(0)
+    )  # fmt: skip
     narrowed = bf16x2.narrowed if plan.k == "bf16" else halves.narrowed
+    same = KINDS["bfloat16" if plan.k == "bf16" else "float16"]
 
     @inlined
     def load(to: Any, rows: Any, kind: Any, count: Any) -> None:
+        if kind == uint32(same):
+            for i in range(rows_count * chunks // threads):
+                number = uint32(cuda.threadIdx.x) + uint32(i * threads)
+                row, chunk = number // uint32(chunks), number % uint32(chunks)
+                inside = row < count
+                source = rows + uint64(number) * uint64(CHUNK) if inside else rows
+                copy(to + swizzled(row, chunk, rows_count), source, uint32(CHUNK) if inside else uint32(0))
+            commit()
+            wait()
+            return
         for i in range(rows_count * pairs // threads):
             number = uint32(cuda.threadIdx.x) + uint32(i * threads)
             row, pair = number // uint32(pairs), number % uint32(pairs)
