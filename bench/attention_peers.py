@@ -4,10 +4,10 @@
                                          [--cases 1x1024,1x16384,512x4096] [--seconds 0.2] [--json FILE]
 
 A case is queries x positions; queries are the last ones of the positions, causal. A shape is heads, heads of
-keys, and columns; shapes behind the first have the cases of --further alone. Queries and results are float16
-on both sides. Calls are recorded in a CUDA graph, each on a cache of its own, of 300 MB together, so that keys
-and values come from memory. torch has float16 keys and values for all types, and its mask is causal where there
-are as many queries as positions, or one query; otherwise it computes without a mask, more.
+keys, and columns; shapes behind the first have the cases of --further alone. Queries and results are
+float16 on both sides. Calls are recorded in a CUDA graph, each on a cache of its own, of 300 MB together, so
+that keys and values come from memory. torch has float16 keys and values for all types, and its mask is causal
+where there are as many queries as positions, or one query; otherwise it computes without a mask, more.
 """
 
 from __future__ import annotations

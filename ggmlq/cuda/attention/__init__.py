@@ -6,6 +6,8 @@
     kernel.py      any types and options, by ``mma``: for few rows, and for cards without wgmma
     turned.py      up to eight rows: keys and values are the wide operand
     wide.py        many rows on Hopper, by ``wgmma``
+    wide_plan.py   the plan of its blocks
+    producer.py    its warpgroup that copies and decodes
     merge.py       the parts of a row, put together
     lengths.py     rows of a cache for new positions
 
