@@ -32,6 +32,7 @@ ENCODERS = {  # of blocks, for four threads
 }  # fmt: skip
 ENCODED = tuple(ENCODERS)
 SEARCHED = 8192  # rows: with more, the last of equal ids are found before the launch
+AHEAD = 8  # ids that a thread reads at once
 INFINITE = {"f32": 0x7F800000, "f16": 0x7C00, "bf16": 0x7F80}  # the exponent of what is not finite
 
 
@@ -52,9 +53,12 @@ def searching(rows_of_block: int) -> Any:
         for i in range(int64(last) - int64(first) + int64(1)):
             this, at = ids[int64(first) + i], int64(first) + i + int64(1) + thread
             while at < count:
-                if ids[at] == this:
+                same = int32(0)
+                for j in range(AHEAD):  # all behind the row; the last one more than once
+                    same |= int32(ids[min(at + int64(j * THREADS), count - int64(1))] == this)
+                if same != int32(0):
                     repeated[i] = int32(1)
-                at += int64(THREADS)
+                at += int64(AHEAD * THREADS)
         cuda.syncthreads()
         return repeated
 
