@@ -198,10 +198,13 @@ def _launch(
         queries, group, positions, kv_heads, a.window, int(a.causal or a.window > 0), KINDS[q.dtype.name],
         kind, FIXED if invariant else 0, y.shape[3], first,
     )  # fmt: skip
-    numbers = (int(np.float32(value).view(np.uint32)) for value in (a.scale, a.softcap))
-    run = _kernel(plan)
+    scale, cap = (int(np.float32(value).view(np.uint32)) for value in (a.scale, a.softcap))
+    run, grid = _kernel(plan), (parts, tiles, units)
+    if isinstance(plan, WidePlan):  # blocks take tiles of all heads in turn
+        blocks = max(1, device.multiprocessors() * plan.resident // parts)
+        grid, cap = (parts, min(tiles * units, blocks), 1), units
     crowded = {"cluster": cluster, "max_blocks": CROWD} if cluster > 1 else {}
-    run((parts, tiles, units), (plan.threads,), addresses, strides, sizes, *numbers, **crowded)
+    run(grid, (plan.threads,), addresses, strides, sizes, scale, cap, **crowded)
     if partials is not None:
         merger(plan.width_v)(
             (units * rows,), (THREADS,), (partials.data.ptr, addresses[3], addresses[7]),

@@ -56,7 +56,10 @@ def barrier_maker(plan: WidePlan) -> Any:
 
 
 def producer(plan: WidePlan) -> Any:
-    """The device function ``produce(at, keys, values, strides, first, last, end)`` of all steps."""
+    """The device function ``produce(at, keys, values, strides, first, last, end, number)`` of an item.
+
+    ``number``: of its first step, counted on from item to item.
+    """
     return float_producer(plan) if plan.k in SIXTEEN else block_producer(plan)
 
 
@@ -146,18 +149,19 @@ def float_producer(plan: WidePlan) -> Any:
         arrive(full)
 
     @inlined
-    def produce(at: Any, keys: Any, values: Any, strides: Any, first: Any, last: Any, end: Any) -> None:
+    def produce(
+        at: Any, keys: Any, values: Any, strides: Any, first: Any, last: Any, end: Any, number: Any
+    ) -> None:  # fmt: skip
         if first < last:
-            full = fetch_keys(at, keys, strides, first, uint32(0), end)
+            full = fetch_keys(at, keys, strides, first, number, end)
             for tile in range(first, last):
-                number = uint32(tile - first)
                 if tile + int32(1) < last:
                     next_full = fetch_keys(at, keys, strides, tile + int32(1), number + uint32(1), end)
                     fill(full)
                     full = next_full
                 next_full = fetch_values(at, values, strides, tile, number, end)
                 fill(full)
-                full = next_full
+                full, number = next_full, number + uint32(1)
             wait_for_all()
             publish()
             arrive(full)
@@ -253,9 +257,12 @@ def block_producer(plan: WidePlan) -> Any:
     size, copies_at, consumers = plan.copy_bytes, plan.copies_at, LANES * plan.warps
 
     @inlined
-    def produce(at: Any, keys: Any, values: Any, strides: Any, first: Any, last: Any, end: Any) -> None:
+    def produce(
+        at: Any, keys: Any, values: Any, strides: Any, first: Any, last: Any, end: Any, before: Any
+    ) -> None:  # fmt: skip
         rank, slot, free = uint32(cuda.threadIdx.x) - uint32(consumers), uint32(0), uint32(COPIED - 1)
         steps = uint32(max(int32(0), last - first))
+        meet()  # nobody decodes tiles of the item before
         for i in range(COPIED - 1):
             copy(at, keys, values, strides, first, last, end, uint32(i), uint32(i), rank)
         number = uint32(0)
@@ -267,9 +274,9 @@ def block_producer(plan: WidePlan) -> Any:
             half, odd = number >> uint32(1), number & uint32(1)
             if number == uint32(0) or odd != uint32(0):
                 if half + odd < steps:
-                    fill_keys(at, copied, half + odd, rank)
+                    fill_keys(at, copied, before + half + odd, rank)
             else:
-                fill_values(at, copied, half - uint32(1), rank)
+                fill_values(at, copied, before + half - uint32(1), rank)
             free, slot = slot, slot + uint32(1) if slot + uint32(1) < uint32(COPIED) else uint32(0)
             number += uint32(1)
 

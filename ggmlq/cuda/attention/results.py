@@ -43,7 +43,10 @@ def factor_of(top: Any, total: Any, sinks: Any, head: Any) -> Any:
 
 @cache
 def rows_writer(plan: Plan) -> Any:
-    """The device function that writes what the warps of a block have found, each of its own rows."""
+    """The device function that writes what the warps of a block have found, each of its own rows.
+
+    ``units``: of all, beside the unit of the rows.
+    """
     columns, width = plan.width_v // 8, plan.width_v
     store, mul, bits, whole_total = pair_storer(), ptx.mul, uint32, row_combiner(plan, ptx.add)
 
@@ -56,8 +59,11 @@ def rows_writer(plan: Plan) -> Any:
     all_columns = unrolled(columns, eight)
 
     @inlined
-    def write(o: Any, tops: Any, totals: Any, start: Any, count: Any, addresses: Any, sizes: Any) -> None:
-        (warp, lane), unit, rows = warp_and_lane(), uint32(cuda.blockIdx.z), sizes[0] * sizes[1]
+    def write(
+        o: Any, tops: Any, totals: Any, start: Any, count: Any, addresses: Any, sizes: Any, unit: Any,
+        units: Any,
+    ) -> None:  # fmt: skip
+        (warp, lane), rows = warp_and_lane(), sizes[0] * sizes[1]
         g, t = g_and_t(lane)
         factors, inside = cuda.local.array(2, float32), cuda.local.array(2, uint32)
         places, kind = cuda.local.array(2, uint64), sizes[7]
@@ -73,10 +79,10 @@ def rows_writer(plan: Plan) -> Any:
                 places[r] = addresses[3] + number * uint64(sizes[9]) * size
             else:
                 factors[r], kind = float32(1), uint32(0)
-                number += uint64(cuda.blockIdx.x) * uint64(cuda.gridDim.z) * uint64(rows)
+                number += uint64(cuda.blockIdx.x) * uint64(units) * uint64(rows)
                 places[r] = addresses[4] + number * uint64(4 * width)
                 if inside[r] != uint32(0) and t == uint32(0):
-                    to = stats_of(addresses[4], rows, width) + number * uint64(8)
+                    to = stats_of(addresses[4], rows, width, units) + number * uint64(8)
                     ptx.store_pair(to, tops[r], total)
         all_columns(0, o, factors, places, inside, kind, t)
 
@@ -84,9 +90,9 @@ def rows_writer(plan: Plan) -> Any:
 
 
 @inlined
-def stats_of(parts: Any, rows: Any, width: Any) -> Any:
-    """The address of maxima and sums behind the sums of all parts, of a grid like this one."""
-    count = uint64(cuda.gridDim.x) * uint64(cuda.gridDim.z) * uint64(rows)
+def stats_of(parts: Any, rows: Any, width: Any, units: Any) -> Any:
+    """The address of maxima and sums behind the sums of all parts, as many as in this grid."""
+    count = uint64(cuda.gridDim.x) * uint64(units) * uint64(rows)
     return parts + count * uint64(4 * width)
 
 
@@ -162,7 +168,11 @@ def slots_epilogue(plan: Plan) -> Any:
                 place += uint64(cuda.blockIdx.x) * uint64(cuda.gridDim.z) * uint64(rows)
                 store_pair(parts + place * uint64(4 * width) + uint64(pair) * uint64(8), found[2], found[3])
                 if pair == uint32(0):
-                    store_pair(stats_of(parts, rows, width) + place * uint64(8), found[0], found[1])
+                    store_pair(
+                        stats_of(parts, rows, width, uint32(cuda.gridDim.z)) + place * uint64(8),
+                        found[0],
+                        found[1],
+                    )
             number += uint32(threads)
 
     return finish
@@ -334,8 +344,21 @@ def turned_writer(plan: Plan) -> Any:
     return write
 
 
+@cache
+def block_rows_writer(plan: Plan) -> Any:
+    """The same where blocks are (part, rows, unit)."""
+    write_rows = rows_writer(plan)
+
+    @inlined
+    def write(o: Any, tops: Any, totals: Any, start: Any, count: Any, addresses: Any, sizes: Any) -> None:
+        unit, units = uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
+        write_rows(o, tops, totals, start, count, addresses, sizes, unit, units)
+
+    return write
+
+
 def writer(plan: Plan) -> Any:
     """The writer of a plan."""
     if plan.turned:
         return turned_writer(plan)
-    return rows_writer(plan) if plan.by_rows else positions_writer(plan)
+    return block_rows_writer(plan) if plan.by_rows else positions_writer(plan)

@@ -19,7 +19,7 @@ from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
 from .kernel import LEAST, fetcher
 from .plan import EDGE, Plan, turned_plans
-from .problem import ADDRESSES, SIZES, STRIDES, block_finder, length_of, look, queries_of, rows_finder
+from .problem import ADDRESSES, SIZES, STRIDES, block_finder, look, placer, queries_of, rows_finder
 from .products import clearer
 from .results import writer
 from .rows import prefetcher, query_loader
@@ -38,13 +38,14 @@ def early_reader(plan: Plan) -> Any:
         prefetcher(plan, plan.k, plan.width),
         prefetcher(plan, plan.v, plan.width_v),
     )
-    stages, step = plan.stages, plan.positions
+    stages, step, find_place = plan.stages, plan.positions, placer(plan.rows)
 
     @inlined
     def read(addresses: Any, strides: Any, sizes: Any) -> None:
-        (warp, lane), length = warp_and_lane(), length_of(addresses, sizes)
-        _, _, _, end, first, last = find(sizes, length)
-        keys, values = find_keys(addresses[1], strides, sizes), find_values(addresses[2], strides, sizes)
+        (warp, lane), (unit, start, length) = warp_and_lane(), find_place(addresses, sizes)
+        _, _, end, first, last = find(sizes, length, start)
+        keys = find_keys(addresses[1], strides, sizes, unit)
+        values = find_values(addresses[2], strides, sizes, unit)
         for i in range(stages):
             tile = first + int32(i)
             if tile < last:
@@ -86,7 +87,7 @@ def kernel(plan: Plan) -> Kernel:
     find, fetch, load_queries, (take, score, mix) = (
         block_finder(plan.rows, step), fetcher(plan), query_loader(plan), turned_products(plan),
     )  # fmt: skip
-    find_keys, find_values, change = rows_finder(0), rows_finder(3), changer(plan)
+    find_keys, find_values, change, place = rows_finder(0), rows_finder(3), changer(plan), placer(plan.rows)
     weigh, shrink = weights_maker(plan), shrinker(plan)
     write, base, clear, query_words, zeros = (
         writer(plan), ptx.shared_base, clearer(sums // 8), width // 8, width // EDGE
@@ -95,14 +96,16 @@ def kernel(plan: Plan) -> Kernel:
 
     def attend(addresses: Any, strides: Any, sizes: Any, scale: Any, cap: Any) -> None:
         begin(addresses, strides, sizes)
-        (warp, lane), at, length = warp_and_lane(), base(), length_of(addresses, sizes)
+        (warp, lane), at, (unit, start, length) = warp_and_lane(), base(), place(addresses, sizes)
         g, t = g_and_t(lane)
-        start, count, seen, end, first, last = find(sizes, length)
-        keys, values = find_keys(addresses[1], strides, sizes), find_values(addresses[2], strides, sizes)
+        count, seen, end, first, last = find(sizes, length, start)
+        keys, values = (
+            find_keys(addresses[1], strides, sizes, unit), find_values(addresses[2], strides, sizes, unit)
+        )  # fmt: skip
         warp_first = warp * uint32(EDGE)  # first position of the warp in a step
         for i in range(stages):
             fetch(at, uint32(i), keys, values, strides, first + int32(i), last, end, warp_first, lane)
-        load_queries(at, queries_of(addresses, sizes, start, width), sizes[6], count)
+        load_queries(at, queries_of(addresses, sizes, start, width, unit), sizes[6], count)
         begins, ends = cuda.local.array(2, int32), cuda.local.array(2, int32)
         numbers, distances = cuda.local.array(4, float32), cuda.local.array(2, uint64)
         places, mask, row = cuda.local.array(3, int32), uint64(0), start + uint32(2) * t

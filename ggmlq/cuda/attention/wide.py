@@ -21,14 +21,34 @@ from ..intrinsics.wgmma16 import mix_starter, score_starter, settler
 from ..machine.launch import Kernel, family
 from .floats import KINDS, pair_loader
 from .plan import EDGE, LANES
-from .problem import ADDRESSES, SIZES, STRIDES, block_finder, length_of, look, queries_of, rows_finder
+from .problem import (
+    ADDRESSES,
+    SIZES,
+    STRIDES,
+    block_finder,
+    item_placer,
+    length_of,
+    look,
+    queries_of,
+    rows_finder,
+)  # fmt: skip
 from .producer import barrier_maker, producer
 from .products import clearer
 from .results import rows_writer
 from .rows import CHUNK
 from .softmax import LOG2_E, NEVER, shrinker, weights_maker
 from .unrolled import unrolled
-from .wide_plan import KEYS_FREE, KEYS_FULL, LINE, VALUES_FREE, VALUES_FULL, WidePlan, swizzled, wide_plans
+from .wide_plan import (
+    GROUP,
+    KEYS_FREE,
+    KEYS_FULL,
+    LINE,
+    VALUES_FREE,
+    VALUES_FULL,
+    WidePlan,
+    swizzled,
+    wide_plans,
+)
 
 HOPPER = (9, 0)
 TURNS = 3  # the barrier at which the first warpgroup waits for its turn; the second one's is the next
@@ -144,8 +164,9 @@ def products(plan: WidePlan) -> Products:
 
 @cache
 def walker(plan: WidePlan) -> Any:
-    """The device function that goes over the steps of a block; there is at least one.
+    """The device function that goes over the steps of an item; there is at least one.
 
+    ``number``: of the first step, counted on from item to item.
     The scores of a step and the results of the one before are made together. Exponentials of the former
     are taken while the latter are still being made.
     """
@@ -157,18 +178,16 @@ def walker(plan: WidePlan) -> Any:
     @inlined
     def walk(
         o: Any, tops: Any, totals: Any, at: Any, warp: Any, first: Any, last: Any, seen: Any, column: Any,
-        begins: Any, ends: Any, factor: Any,
+        begins: Any, ends: Any, factor: Any, number: Any,
     ) -> None:  # fmt: skip
         s, pairs = cuda.local.array(s_count, float32), cuda.local.array(pair_count, uint32)
-        ratios, number = cuda.local.array(2, float32), uint32(0)
+        ratios = cuda.local.array(2, float32)
         score(s, at, warp, number)
         settle_alone(s, at, number)
         weigh(s, first * int32(step), column, seen, begins, ends, factor, tops, totals, ratios)
         pack(0, s, pairs)
         turn = uint32(TURNS) + (warp >> uint32(2))
         other = uint32(2 * TURNS + 1) - turn
-        if in_turns and turn != uint32(TURNS):
-            give_turn(other)
         for tile in range(first + int32(1), last):
             if in_turns:
                 wait_for_turn(turn)
@@ -191,51 +210,102 @@ def walker(plan: WidePlan) -> Any:
     return walk
 
 
+@cache
+def item_taker(plan: WidePlan) -> Any:
+    """The device function for what an item is: its unit, rows and steps. Items are counted in their order."""
+    place, find = item_placer(plan.rows), block_finder(plan.rows, plan.positions)
+
+    @inlined
+    def take(item: Any, addresses: Any, sizes: Any, units: Any) -> Any:
+        unit, start = place(item, units, sizes)
+        length = length_of(addresses, sizes, unit)
+        count, seen, end, first, last = find(sizes, length, start)
+        return unit, start, length, count, seen, end, first, last
+
+    return take
+
+
+@inlined
+def next_item(item: Any) -> Any:
+    """The item that a block takes next: one of each round of all blocks, which goes there and back."""
+    blocks = uint32(cuda.gridDim.y)
+    turn = item // blocks
+    return (turn + uint32(2)) * blocks - uint32(1) - (item - turn * blocks)
+
+
+@cache
+def consumer(plan: WidePlan) -> Any:
+    """The device function of a warpgroup that multiplies: all items of its block."""
+    width, sums, in_turns = plan.width, plan.width_v // 2, plan.in_turns
+    take, load_queries, walk, write, clear = (
+        item_taker(plan), query_loader(plan), walker(plan), rows_writer(plan), clearer(sums // 8),
+    )  # fmt: skip
+    meet, give_turn = barriers.named_barrier(1, LANES * plan.warps), barriers.turns(LANES * plan.warps)[1]
+
+    @inlined
+    def consume(at: Any, addresses: Any, sizes: Any, factor: Any, units: Any, items: Any) -> None:
+        (warp, lane), number, item = warp_and_lane(), uint32(0), uint32(cuda.blockIdx.y)
+        g, t = g_and_t(lane)
+        begins, ends = cuda.local.array(2, int32), cuda.local.array(2, int32)
+        tops, totals = cuda.local.array(2, float32), cuda.local.array(2, float32)
+        o, column = cuda.local.array(sums, float32), int32(t) * int32(2)
+        if in_turns and warp >= uint32(GROUP):
+            give_turn(uint32(TURNS))
+        while item < items:
+            unit, start, length, count, seen, _, first, last = take(item, addresses, sizes, units)
+            meet()  # nobody multiplies with the queries of the item before
+            load_queries(at, queries_of(addresses, sizes, start, width, unit), sizes[6], count)
+            look(begins, ends, start + warp * uint32(EDGE) + g, 8, sizes, length)
+            clear(0, o)
+            for r in range(2):
+                tops[r], totals[r] = NEVER, float32(0)
+            publish()
+            meet()  # queries are there
+            if first < last:
+                walk(o, tops, totals, at, warp, first, last, seen, column, begins, ends, factor, number)
+                number += uint32(last - first)
+            write(o, tops, totals, start, count, addresses, sizes, unit, units)
+            item = next_item(item)
+
+    return consume
+
+
 @family(wide_plans)
 def kernel(plan: WidePlan) -> Kernel:
-    """The kernel: block (part of the positions, rows of a head of keys, head of keys of a sequence)."""
-    width, sums = plan.width, plan.width_v // 2
-    find, find_keys, find_values = block_finder(plan.rows, plan.positions), rows_finder(0), rows_finder(3)
-    produce, load_queries, walk, make_barriers = (
-        producer(plan), query_loader(plan), walker(plan), barrier_maker(plan),
-    )  # fmt: skip
-    write, clear, base, meet = (
-        rows_writer(plan), clearer(sums // 8), ptx.shared_base, barriers.named_barrier(1, LANES * plan.warps),
-    )  # fmt: skip
-    float_of, take_turn = ptx.float_of, dependent_launch.take_turn
-    (most, least), consumers = plan.registers, plan.warps
-    give, take = barriers.registers("dec", least), barriers.registers("inc", most)
+    """The kernel: block (part of the positions, number), which takes items in turn with the other blocks.
 
-    def attend(addresses: Any, strides: Any, sizes: Any, scale: Any, cap: Any) -> None:
+    An item is a tile of rows of a head of keys of a sequence. While its results are written, and the queries
+    of the next one are read, the keys of the next one are on their way.
+    """
+    find_keys, find_values, rows_count = rows_finder(0), rows_finder(3), plan.rows
+    produce, consume, take, make_barriers = (
+        producer(plan), consumer(plan), item_taker(plan), barrier_maker(plan)
+    )  # fmt: skip
+    base, float_of, take_turn = ptx.shared_base, ptx.float_of, dependent_launch.take_turn
+    (most, least), consumers = plan.registers, plan.warps
+    give_registers, take_registers = barriers.registers("dec", least), barriers.registers("inc", most)
+
+    def attend(addresses: Any, strides: Any, sizes: Any, scale: Any, units: Any) -> None:
         at = (base() + uint32(1023)) & uint32(0xFFFFFC00)
         make_barriers(at)
         take_turn()
-        (warp, lane), length = warp_and_lane(), length_of(addresses, sizes)
-        g, t = g_and_t(lane)
-        start, count, seen, end, first, last = find(sizes, length)
+        items = (sizes[0] * sizes[1] + uint32(rows_count - 1)) // uint32(rows_count) * uint32(units)
         cuda.syncthreads()
-        if warp >= uint32(consumers):
+        if warp_and_lane()[0] >= uint32(consumers):
             if least:
-                give()
-            keys = find_keys(addresses[1], strides, sizes)
-            produce(at, keys, find_values(addresses[2], strides, sizes), strides, first, last, end)
+                give_registers()
+            item, number = uint32(cuda.blockIdx.y), uint32(0)
+            while item < items:
+                unit, _, _, _, _, end, first, last = take(item, addresses, sizes, units)
+                keys = find_keys(addresses[1], strides, sizes, unit)
+                values = find_values(addresses[2], strides, sizes, unit)
+                produce(at, keys, values, strides, first, last, end, number)
+                number += uint32(max(int32(0), last - first))
+                item = next_item(item)
             return
         if most:
-            take()
-        load_queries(at, queries_of(addresses, sizes, start, width), sizes[6], count)
-        begins, ends = cuda.local.array(2, int32), cuda.local.array(2, int32)
-        look(begins, ends, start + warp * uint32(EDGE) + g, 8, sizes, length)
-        tops, totals = cuda.local.array(2, float32), cuda.local.array(2, float32)
-        o, column = cuda.local.array(sums, float32), int32(t) * int32(2)
-        factor = ptx.mul(float_of(scale), LOG2_E)
-        clear(0, o)
-        for r in range(2):
-            tops[r], totals[r] = NEVER, float32(0)
-        publish()
-        meet()  # queries are there
-        if first < last:
-            walk(o, tops, totals, at, warp, first, last, seen, column, begins, ends, factor)
-        write(o, tops, totals, start, count, addresses, sizes)
+            take_registers()
+        consume(at, addresses, sizes, ptx.mul(float_of(scale), LOG2_E), units, items)
 
     return Kernel(
         f"attention of {plan}", attend, ADDRESSES, STRIDES, SIZES, uint32, uint32, threads=plan.threads,
