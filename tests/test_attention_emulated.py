@@ -14,7 +14,7 @@ from fake_cupy import on_device
 import ggmlq as gq
 from ggmlq.arrays.array import QuantArray
 from ggmlq.cuda.activations import floats
-from ggmlq.cuda.attention import operands
+from ggmlq.cuda.attention import operands, unpacked
 from ggmlq.cuda.machine import device
 
 HALF = 2.0**-11  # the most that rounding to a half changes a number, beside it
@@ -33,7 +33,7 @@ def card(monkeypatch):
 
     state.cupy.asarray, state.cupy.clip = asarray, np.clip
     state.cupy.broadcast_to = lambda x, shape: asarray(np.broadcast_to(x, shape))
-    for module in (floats, operands):
+    for module in (floats, operands, unpacked):
         monkeypatch.setattr(module, "cupy", lambda: state.cupy)
     monkeypatch.setattr(device, "capability", lambda: (8, 0))
     monkeypatch.setattr(device, "multiprocessors", lambda: 1)
@@ -97,11 +97,21 @@ def test_scores_that_options_change(card, fresh):
 def test_parts_of_a_cluster(card, monkeypatch, fresh):
     """Blocks that add their parts in shared memory, some with no positions."""
     monkeypatch.setattr(device, "capability", lambda: (9, 0))
-    monkeypatch.setattr(device, "multiprocessors", lambda: 3)
+    monkeypatch.setattr(device, "multiprocessors", lambda: 8)
     q = fresh.standard_normal((1, 6, 1, WIDTH)).astype(np.float32)
     k, v = (cache(fresh, "q8_0", 1, 2, 400, WIDTH) for _ in "kv")
     agrees(card, q, k, v, causal=True)
     agrees(card, q, k, v, lengths=np.array([130]))
+
+
+def test_blocks_as_halves(card, fresh):
+    """Keys and values of a cache whose heads lie apart, as many positions as there are."""
+    k, v = cache(fresh, "q8_0", 2, 2, 80, WIDTH), cache(fresh, "q4_0", 2, 2, 80, 2 * WIDTH)
+    assert unpacked.unpacks(*(there(card, x)[:, :, :72] for x in (k, v)))
+    rows = unpacked.unpacked(*(there(card, x)[:, :, :72] for x in (k, v)), np.array([70, 3]))
+    for x, (name, raw, width) in zip((k, v), rows, strict=True):
+        assert (name, width) == ("f16", x.shape[3])
+        assert np.array_equal(np.asarray(raw).view(np.float16), x.dequantize()[:, :, :70].astype(np.float16))
 
 
 @pytest.mark.parametrize("types", [("f16", "f16"), ("q8_0", "q4_0")], ids="-".join)

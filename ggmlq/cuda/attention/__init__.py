@@ -2,6 +2,7 @@
 
     call.py        from checked operands to launches: which plan, how many parts
     operands.py    keys and values as rows that the kernels read
+    unpacked.py    blocks as halves, for many rows of queries
     plan.py        what a block of threads computes, where its operands lie in shared memory
     kernel.py      any types and options, by ``mma``: for few rows, and for cards without wgmma
     turned.py      up to eight rows: keys and values are the wide operand

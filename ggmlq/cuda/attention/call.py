@@ -28,16 +28,16 @@ from .plan import (
     turns,
 )  # fmt: skip
 from .turned import kernel as turned_kernel
+from .unpacked import unpacked, unpacks
 from .wide import HOPPER
 from .wide import kernel as wide_kernel
-from .wide_plan import WidePlan, takes
+from .wide_plan import WidePlan, takes, wide_plan_of
 
 FIXED = 16  # steps of a part whose bits depend on no other row
-FEW, GROUP_ROWS = 16, 64  # rows of queries that share their positions; of a warpgroup
-MANY = 512  # rows for which blocks are decoded before
+FEW = 16  # rows of queries that share their positions
+MANY, MANY_WIDE = 512, 129  # rows for which blocks are decoded before; likewise where wgmma multiplies
 MOST = 256 << 20  # bytes of keys and values that are decoded before
-CLUSTERED = 32  # steps up to which a cluster has all parts
-CROWD = 0
+CLUSTERED = 16  # steps up to which a cluster has all parts
 LONG = (1 << 64) - 1
 
 
@@ -60,10 +60,12 @@ def attend(request: str, a: Any, invariant: bool, kind: Any) -> Any:
         )
     rows = a.q.shape[1] // a.k.shape[1] * a.q.shape[2]
     shared = _holds_values(a.k, a.v)
-    decoded = rows >= MANY and not (invariant or _by_wgmma(a, rows, _name(a.k), _name(a.v)))
-    decoded = decoded and 2 * (_wide_values(a.k) + _wide_values(a.v)) <= MOST
-    k = placed(a.k, decoded)
-    v = Rows(k.name, k.raw, a.v.shape[3]) if shared else placed(a.v, decoded or a.v.shape[3] > WIDE)
+    decoded = not invariant and _decodes(a, rows)
+    if decoded and not shared and unpacks(a.k, a.v):
+        k, v = unpacked(a.k, a.v, a.lengths)
+    else:
+        k = placed(a.k, decoded)
+        v = Rows(k.name, k.raw, a.v.shape[3]) if shared else placed(a.v, decoded or a.v.shape[3] > WIDE)
     y = cp.empty((*a.q.shape[:3], v.width), kind)
     if not y.size or not a.k.shape[2]:
         y.fill(0)
@@ -81,7 +83,7 @@ def _plan(
     """The plan for ``width`` columns of the values."""
     changed = _changed(a)
     if not (shared or invariant) and _by_wgmma(a, rows, k.name, v.name, k.width, width):
-        return WidePlan(k.name, v.name, k.width, width, 1 if rows <= GROUP_ROWS else 2)
+        return wide_plan_of(k.name, v.name, k.width, width, rows)
     if rows <= TURNED and not (shared or invariant) and turns(k.name, v.name, k.width, width):
         room = HOPPERS if device.capability() == HOPPER else SHARED
         plan = turned_plan_of(k.name, v.name, k.width, width, changed, room)
@@ -95,14 +97,14 @@ def _changed(a: Any) -> bool:
     return bool(a.softcap > 0 or a.mask is not None or a.slopes is not None or a.scale <= 0)
 
 
-def _name(rows: Any) -> str:
-    """The type of keys or values as they are; "" of those that are copied before."""
-    return str(rows.format.name) if isinstance(rows, QuantArray) else ""
+def _decodes(a: Any, rows: int) -> bool:
+    """True if blocks are decoded to halves before: many rows of queries read them again and again."""
+    many = MANY_WIDE if _by_wgmma(a, rows, "f16", "f16", a.k.shape[3], a.v.shape[3]) else MANY
+    return rows >= many and 2 * (_wide_values(a.k) + _wide_values(a.v)) <= MOST
 
 
-def _by_wgmma(a: Any, rows: int, k: str, v: str, width: int = 0, width_v: int = 0) -> bool:
-    """True if wide.py takes rows of these types and widths, or those of the operands."""
-    width, width_v = width or a.k.shape[3], width_v or a.v.shape[3]
+def _by_wgmma(a: Any, rows: int, k: str, v: str, width: int, width_v: int) -> bool:
+    """True if wide.py takes rows of these types and widths."""
     hopper = rows > FEW and device.capability() == HOPPER
     return hopper and not _changed(a) and takes(k, v, width, width_v)
 
@@ -156,12 +158,14 @@ def _extras(a: Any) -> Extras:
 def _parts(plan: Plan | WidePlan, blocks: int, steps: int) -> int:
     """The parts into which so many steps are divided, where each has ``blocks`` blocks."""
     parts = max(1, min(device.multiprocessors() * plan.resident // blocks, steps))
-    return min(parts, MOST_BLOCKS) if steps <= CLUSTERED and _takes_clusters(plan) else parts
+    return min(parts, MOST_BLOCKS) if _clustered(plan, blocks, steps) else parts
 
 
-def _takes_clusters(plan: Plan | WidePlan) -> bool:
-    """True if the blocks of all parts can be a cluster, which adds them in shared memory."""
-    return plan.turned and device.capability() >= HOPPER
+def _clustered(plan: Plan | WidePlan, blocks: int, steps: int) -> bool:
+    """True if the blocks of all parts are a cluster, each on a multiprocessor, which adds them there."""
+    parts = min(steps, MOST_BLOCKS)
+    alone = steps <= CLUSTERED and blocks * parts <= device.multiprocessors()
+    return plan.turned and alone and device.capability() >= HOPPER
 
 
 def _kernel(plan: Plan | WidePlan) -> Any:
@@ -182,7 +186,7 @@ def _launch(
     rows, steps = group * queries, -(-positions // plan.positions)
     tiles = -(-rows // plan.rows)
     parts = max(1, -(-steps // FIXED)) if invariant else _parts(plan, units * tiles, steps)
-    cluster = parts if parts <= MOST_BLOCKS and _takes_clusters(plan) else 1
+    cluster = parts if _clustered(plan, units * tiles, steps) else 1
     apart = parts > cluster
     partials = cp.empty(parts * units * rows * (plan.width_v + 2), np.float32) if apart else None
     values = k.raw.data.ptr if plan.shared else v.raw.data.ptr + row_bytes(v.name, first)
@@ -203,7 +207,7 @@ def _launch(
     if isinstance(plan, WidePlan):  # blocks take tiles of all heads in turn
         blocks = max(1, device.multiprocessors() * plan.resident // parts)
         grid, cap = (parts, min(tiles * units, blocks), 1), units
-    crowded = {"cluster": cluster, "max_blocks": CROWD} if cluster > 1 else {}
+    crowded = {"cluster": cluster, "max_blocks": 1} if cluster > 1 else {}
     run(grid, (plan.threads,), addresses, strides, sizes, scale, cap, **crowded)
     if partials is not None:
         merger(plan.width_v)(

@@ -18,7 +18,7 @@ USUAL = (("f16", "f16"), ("bf16", "bf16"), ("q8_0", "q8_0"), ("q4_0", "q4_0"), (
 WIDTHS = (64, 128, 256)  # the usual ones
 LATENT = 576  # columns of MLA's keys
 MOST_WARPS = 16  # of a multiprocessor, with 128 registers a thread
-MOST_BLOCKS = 16  # of a cluster
+MOST_BLOCKS = 8  # of a cluster
 
 
 def row_bytes(name: str, width: int) -> int:

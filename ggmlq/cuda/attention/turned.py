@@ -29,7 +29,7 @@ from .turned_products import turned_products
 
 @cache
 def early_reader(plan: Plan) -> Any:
-    """The device function that starts to read the rows of a block's first steps, if there are so many.
+    """The device function that starts to read the rows of a block that has few steps.
 
     The kernel before may be writing rows, and lengths: what is read here is of no use but to be near.
     """
@@ -46,6 +46,8 @@ def early_reader(plan: Plan) -> Any:
         _, _, end, first, last = find(sizes, length, start)
         keys = find_keys(addresses[1], strides, sizes, unit)
         values = find_values(addresses[2], strides, sizes, unit)
+        if last - first > int32(stages):  # there the memory is busy
+            return
         for i in range(stages):
             tile = first + int32(i)
             if tile < last:
@@ -144,6 +146,6 @@ def kernel(plan: Plan) -> Kernel:
 
     return Kernel(
         f"attention of {plan}", attend, ADDRESSES, STRIDES, SIZES, uint32, uint32, threads=plan.threads,
-        limits_blocks=True, large_clusters=True,
+        limits_blocks=True,
         blocks=plan.blocks, shared=plan.shared_bytes, least=LEAST, early=True,
     )  # fmt: skip

@@ -9,9 +9,10 @@ from typing import Any
 
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import uint32
-from .plan import DECODED, EDGE, HOPPERS, LANES, SIXTEEN, USUAL, WIDTHS, row_bytes
+from .plan import BLOCKS, EDGE, HOPPERS, LANES, SIXTEEN, USUAL, WIDTHS, row_bytes
 
 GROUP, PRODUCERS = 4, 4  # warps of a warpgroup that multiplies; that copy
+GROUP_ROWS = GROUP * EDGE
 STAGES, LINE = 2, 128  # of keys and of values; bytes of a swizzled row
 COPIED = 3  # tiles of blocks that are copied ahead
 # Offsets of the barriers of both stages of keys, and of values: it is full, or free.
@@ -27,13 +28,11 @@ class WidePlan:
     width: int  # columns of a key, a multiple of 64
     width_v: int
     groups: int = 2
-    in_turns: bool = False  # two warpgroups start their products one after the other
     by_rows, shared = True, False
     turned, neighbours = False, 1
 
     def __str__(self) -> str:
-        how = f"{self.groups} warpgroups by wgmma{', in turns' * self.in_turns}"
-        return f"{self.k}, {self.v}, {self.width}/{self.width_v}, {how}"
+        return f"{self.k}, {self.v}, {self.width}/{self.width_v}, {self.groups} warpgroups by wgmma"
 
     @property
     def warps(self) -> int:
@@ -128,18 +127,24 @@ class WidePlan:
         return 1024 + self.barriers_at + BARRIERS
 
 
+def wide_plan_of(k: str, v: str, width: int, width_v: int, rows: int) -> WidePlan:
+    """The plan for so many rows of a head of keys; two warpgroups would wait for one that decodes blocks."""
+    return WidePlan(k, v, width, width_v, 2 if k in SIXTEEN and rows > GROUP_ROWS else 1)
+
+
 def takes(k: str, v: str, width: int, width_v: int) -> bool:
     """True if there is a plan for keys and values of these types and widths, both floats or both blocks."""
-    known = SIXTEEN if k in SIXTEEN else tuple(name for name in DECODED if name != "f32")
+    known = SIXTEEN if k in SIXTEEN else BLOCKS
     fits = width in WIDTHS and width_v in WIDTHS and k in known and v in known
-    return fits and WidePlan(k, v, width, width_v).shared_bytes <= HOPPERS
+    return fits and wide_plan_of(k, v, width, width_v, GROUP_ROWS + 1).shared_bytes <= HOPPERS
 
 
 def wide_plans() -> Iterator[tuple[WidePlan]]:
     """Plans of the usual widths and types."""
-    for (k, v), width, groups in product(USUAL, WIDTHS, (1, 2)):
+    for (k, v), width in product(USUAL, WIDTHS):
         if takes(k, v, width, width):
-            yield (WidePlan(k, v, width, width, groups),)
+            plans = (wide_plan_of(k, v, width, width, rows) for rows in (GROUP_ROWS, GROUP_ROWS + 1))
+            yield from ((plan,) for plan in dict.fromkeys(plans))
 
 
 @inlined

@@ -26,7 +26,6 @@ from .prepared_launch import PreparedLaunch
 from .submit import MOST, submit
 
 HOPPER = (9, 0)  # later GPUs get its PTX, too: Numba's PTX for those leaves arrays in memory
-LARGE_CLUSTERS = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
 GRAPHS_EARLY = 12030  # the lowest driver whose CUDA graphs can hold dependent launches
 WORDS = (types.uint32, types.uint64, types.int32, types.int64)  # types of parameters that are no arrays
 
@@ -60,7 +59,7 @@ class Kernel(Compiled):
 
     ``lto``: the assembler gets the whole kernel as LTO IR, as ``setmaxnreg`` needs (intrinsics/assembly.py).
     ``together``: its blocks wait for each other, so all blocks of a grid run at the same time, or the
-    launch is refused. ``large_clusters``: of up to 16 blocks, which a card may not have room for.
+    launch is refused.
     """
 
     def __init__(
@@ -78,13 +77,11 @@ class Kernel(Compiled):
         limits_blocks: bool = False,
         lto: bool = False,
         together: bool = False,
-        large_clusters: bool = False,
     ) -> None:
         self.name, self.function, self.parameters = name, function, parameters
         self.threads, self.blocks, self.shared = threads, blocks, shared
         self.least, self.exact, self.early, self.max_blocks = least, exact, early, max_blocks
         self.lto, self.together, self.limits_blocks = lto, together, limits_blocks or max_blocks > 1
-        self.large_clusters = large_clusters
         self._is_array = tuple(axes_of(kind) is not None for kind in parameters)
         self._has_arrays = any(self._is_array)
         tuples = [several(kind) for kind in parameters]
@@ -190,8 +187,6 @@ class Kernel(Compiled):
         if shared > 48 << 10 or self.limits_blocks:
             max_blocks = cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             cupy.cuda.driver.funcSetAttribute(function.ptr, max_blocks, max(shared, _shared_for_blocks(1)))
-        if self.large_clusters and capability >= HOPPER:
-            cupy.cuda.driver.funcSetAttribute(function.ptr, LARGE_CLUSTERS, 1)
         return function, shared, early
 
     def _function(self, cupy: Any, code: bytes) -> Any:
