@@ -32,7 +32,7 @@ ENCODERS = {  # of blocks, for four threads
 }  # fmt: skip
 ENCODED = tuple(ENCODERS)
 SEARCHED = 8192  # rows: with more, the last of equal ids are found before the launch
-AHEAD = 8  # ids that a thread reads at once
+AHEAD = 4  # ids that a thread reads at once
 INFINITE = {"f32": 0x7F800000, "f16": 0x7C00, "bf16": 0x7F80}  # the exponent of what is not finite
 
 
@@ -46,19 +46,22 @@ def searching(rows_of_block: int) -> Any:
     @inlined
     def search(ids: Any, first: Any, last: Any) -> Any:
         repeated = cuda.shared.array(rows_of_block, int32)
-        thread, count = int64(cuda.threadIdx.x), int64(ids.shape[0])
-        if thread < int64(rows_of_block):
+        thread, count = uint64(cuda.threadIdx.x), uint64(ids.shape[0])
+        if thread < uint64(rows_of_block):
             repeated[thread] = int32(0)
         cuda.syncthreads()
-        for i in range(int64(last) - int64(first) + int64(1)):
-            this, at = ids[int64(first) + i], int64(first) + i + int64(1) + thread
+        for i in range(int32(last - first) + int32(1)):
+            row = uint64(first) + uint64(i)
+            this, at, same = ids[row], row + uint64(1) + thread, int32(0)
+            while at + uint64((AHEAD - 1) * THREADS) < count:
+                for j in range(AHEAD):
+                    same |= int32(ids[at + uint64(j * THREADS)] == this)
+                at += uint64(AHEAD * THREADS)
             while at < count:
-                same = int32(0)
-                for j in range(AHEAD):  # all behind the row; the last one more than once
-                    same |= int32(ids[min(at + int64(j * THREADS), count - int64(1))] == this)
-                if same != int32(0):
-                    repeated[i] = int32(1)
-                at += int64(AHEAD * THREADS)
+                same |= int32(ids[at] == this)
+                at += uint64(THREADS)
+            if same != int32(0):
+                repeated[i] = int32(1)
         cuda.syncthreads()
         return repeated
 
@@ -89,18 +92,18 @@ def block_putter(name: str, kind: str, unique: bool) -> Kernel:
             b = uint64(blocks) - uint64(1)
         row = b // uint64(per_row)
         at = ids[row]
+        v = cuda.local.array(VALUES, float32)
+        source = b * uint64(RUN) + uint64(part) * uint64(4)
+        for i in range(VALUES):
+            v[i] = load(x, source + uint64((i & 3) + 4 * (i & 4)))
         behind = False
-        if not unique:
+        if not unique:  # while values are on their way
             first = uint64(cuda.blockIdx.x) * uint64(THREADS // LANES)
             last = min(first + uint64(THREADS // LANES), uint64(blocks)) - uint64(1)
             first = first // uint64(per_row)
             behind = search(ids, first, last // uint64(per_row))[row - first] != int32(0)
         live = live and at >= int64(0) and at < int64(rows)
         store = live and not behind
-        v = cuda.local.array(VALUES, float32)
-        source = b * uint64(RUN) + uint64(part) * uint64(4)
-        for i in range(VALUES):
-            v[i] = load(x, source + uint64((i & 3) + 4 * (i & 4)))
         place = uint64(0)
         if live:
             place = uint64(at) * uint64(per_row) + (b - row * uint64(per_row))
