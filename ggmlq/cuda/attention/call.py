@@ -165,7 +165,7 @@ def _clustered(plan: Plan | WidePlan, blocks: int, steps: int) -> bool:
     """True if the blocks of all parts are a cluster, each on a multiprocessor, which adds them there."""
     parts = min(steps, MOST_BLOCKS)
     alone = steps <= CLUSTERED and blocks * parts <= device.multiprocessors()
-    return plan.turned and alone and device.capability() >= HOPPER
+    return plan.turned and alone and (device.capability() or LEAST) >= HOPPER
 
 
 def _kernel(plan: Plan | WidePlan) -> Any:

@@ -209,6 +209,20 @@ def named_barrier(number: int, threads: int) -> Any:
     return meet
 
 
+def turns(threads: int) -> Any:
+    """Two instructions for a barrier by its number: half of ``threads`` wait for the others, which arrive."""
+
+    @instruction(f"bar.sync $0, {threads};", None, u32, effect=True)
+    def wait_for_turn(number: Any) -> Any:
+        only_on_a_gpu()
+
+    @instruction(f"bar.arrive $0, {threads};", None, u32, effect=True)
+    def give_turn(number: Any) -> Any:
+        only_on_a_gpu()
+
+    return wait_for_turn, give_turn
+
+
 def registers(verb: str, count: int) -> Any:
     """The instruction by which a warpgroup changes the number of registers of its threads.
 

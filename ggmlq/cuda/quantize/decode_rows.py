@@ -100,7 +100,7 @@ def _take(fmt: Any, kind: str, q: QuantArray, ids: Any, out: Any) -> None:
     words = out.view(np.uint32 if kind == "float32" else np.uint16)
     if isinstance(fmt, BlockFormat):
         per_row, blocks = columns // fmt.block_size, raw.reshape(-1, fmt.dtype.itemsize)
-        grid = (-(-len(ids) * per_row * threads_of_block(fmt, kind) // THREADS),)
+        grid: tuple[int, ...] = (-(-len(ids) * per_row * threads_of_block(fmt, kind) // THREADS),)
         block_taker(fmt, kind)(grid, (THREADS,), blocks, ids, out, per_row, len(q))
         return
     if fmt.name not in SCALARS:
