@@ -97,7 +97,7 @@ def test_scores_that_options_change(card, fresh):
 def test_parts_of_a_cluster(card, monkeypatch, fresh):
     """Blocks that add their parts in shared memory, some with no positions."""
     monkeypatch.setattr(device, "capability", lambda: (9, 0))
-    monkeypatch.setattr(device, "multiprocessors", lambda: 8)
+    monkeypatch.setattr(device, "multiprocessors", lambda: 16)
     q = fresh.standard_normal((1, 6, 1, WIDTH)).astype(np.float32)
     k, v = (cache(fresh, "q8_0", 1, 2, 400, WIDTH) for _ in "kv")
     agrees(card, q, k, v, causal=True)
