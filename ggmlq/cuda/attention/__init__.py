@@ -23,6 +23,7 @@ and what the kernels are made of:
     turned_blocks.py    the same with blocks
     softmax.py     scores to weights: options, hidden positions, maxima and sums
     results.py     sums to results
+    slots.py       sums of warps, and of a cluster's blocks, added
     floats.py      queries and results of three kinds of floats
     unrolled.py    loops that are written out
 """

@@ -87,7 +87,7 @@ def tile_copier(plan: WidePlan, width: int) -> Any:
 
     A warp copies a part of them, some rows at once, eight in a few steps, with chunks exchanged otherwise.
     """
-    positions, own, per_row = plan.positions, plan.positions // PRODUCERS, 2 * width // CHUNK
+    positions, each, per_row = plan.positions, plan.positions // PRODUCERS, 2 * width // CHUNK
     together = LANES // per_row  # rows that the warp copies at once
     steps, copy16, copy16_or_zeros, consumers = 8 // together, ptx.copy16, bf16x2.copy16_or_zeros, plan.warps
 
@@ -96,19 +96,19 @@ def tile_copier(plan: WidePlan, width: int) -> Any:
         warp, lane = warp_and_lane()
         row, chunk = lane // uint32(per_row), lane % uint32(per_row)
         part, within = chunk >> uint32(3), (chunk & uint32(7)) ^ row
-        row += (warp - uint32(consumers)) * uint32(own)
+        row += (warp - uint32(consumers)) * uint32(each)
         to += (part * uint32(positions) + row) * uint32(LINE)
         position, source = first + row, rows + uint64(first + row) * apart + uint64(chunk * uint32(CHUNK))
         step = uint64(together) * apart
         if first + uint32(positions) <= end:
-            for _ in range(own // 8):
+            for _ in range(each // 8):
                 for j in range(steps):
                     place = (within ^ uint32(j * together)) << uint32(4)
                     copy16(to + place + uint32(j * together * LINE), source)
                     source += step
                 to += uint32(8 * LINE)
             return
-        for _ in range(own // 8):
+        for _ in range(each // 8):
             for j in range(steps):
                 place = to + ((within ^ uint32(j * together)) << uint32(4)) + uint32(j * together * LINE)
                 inside = position < end
@@ -209,7 +209,7 @@ def tile_decoder(plan: WidePlan, name: str, width: int) -> Any:
 
 
 @cache
-def stage_filler(plan: WidePlan, values: bool) -> Any:
+def stage_producer(plan: WidePlan, values: bool) -> Any:
     """The device function that decodes a copied tile into the stage of its step."""
     name, width = (plan.v, plan.width_v) if values else (plan.k, plan.width)
     decode, wait_for, arrive = tile_decoder(plan, name, width), stage_waiter(plan, values), barriers.arrive
@@ -252,7 +252,7 @@ def block_copier(plan: WidePlan) -> Any:
 @cache
 def block_producer(plan: WidePlan) -> Any:
     """The producer of blocks, some items ahead."""
-    copy, fill_keys, fill_values = block_copier(plan), stage_filler(plan, False), stage_filler(plan, True)
+    copy, fill_keys, fill_values = block_copier(plan), stage_producer(plan, False), stage_producer(plan, True)
     wait, meet = ptx.wait_for_all_but(COPIED - 2), barriers.named_barrier(2, plan.team)
     size, copies_at, consumers = plan.copy_bytes, plan.copies_at, LANES * plan.warps
 

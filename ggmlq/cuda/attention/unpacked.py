@@ -41,7 +41,7 @@ class Unpacking:
 
 
 def unpackings() -> Iterator[tuple[Unpacking]]:
-    """Those of the usual widths and types."""
+    """Blocks of threads for the usual widths and types."""
     for (k, v), width in product(USUAL, WIDTHS):
         if k in BLOCKS:
             yield (Unpacking(k, v, width, width),)

@@ -36,7 +36,7 @@ class WidePlan:
 
     @property
     def warps(self) -> int:
-        """Warps that multiply."""
+        """Warps of a block that multiply."""
         return GROUP * self.groups
 
     @property
@@ -140,11 +140,12 @@ def takes(k: str, v: str, width: int, width_v: int) -> bool:
 
 
 def wide_plans() -> Iterator[tuple[WidePlan]]:
-    """Plans of the usual widths and types."""
+    """Plans of the usual widths and types, of one warpgroup for f16 and blocks."""
     for (k, v), width in product(USUAL, WIDTHS):
         if takes(k, v, width, width):
-            plans = (wide_plan_of(k, v, width, width, rows) for rows in (GROUP_ROWS, GROUP_ROWS + 1))
-            yield from ((plan,) for plan in dict.fromkeys(plans))
+            few = {} if k == "bf16" else {wide_plan_of(k, v, width, width, GROUP_ROWS): None}
+            for plan in few | {wide_plan_of(k, v, width, width, GROUP_ROWS + 1): None}:
+                yield (plan,)
 
 
 @inlined
