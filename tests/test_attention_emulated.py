@@ -115,7 +115,7 @@ def test_blocks_as_halves(card, fresh):
 
 
 def test_many_rows_by_wgmma(card, monkeypatch, fresh):
-    """Rows of two heads, the last ones few: by two warpgroups with queries of 16 bits, or by one of blocks."""
+    """Rows of two heads, the last ones few: by two warpgroups with queries of 16 bits, or one over blocks."""
     monkeypatch.setattr(device, "capability", lambda: (9, 0))
     name, queries, positions = (("f16", 45, 300), ("q8_0", 9, 140))[int(fresh.integers(2))]
     q = fresh.standard_normal((1, 2, queries, WIDTH)).astype(np.float16 if name == "f16" else np.float32)
