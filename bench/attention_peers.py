@@ -1,9 +1,10 @@
 """Attention on a GPU beside torch's scaled_dot_product_attention, in turns in one process.
 
-    python bench/attention_peers.py [--types f16,q8_0,q4_0] [--heads 32,8] [--width 128]
+    python bench/attention_peers.py [--types f16,q8_0,q4_0] [--shapes 32/8x128,28/4x128] [--further 1x16384]
                                          [--cases 1x1024,1x16384,512x4096] [--seconds 0.2] [--json FILE]
 
-A case is queries x positions; queries are the last ones of the positions, causal. Queries and results are
+A case is queries x positions; queries are the last ones of the positions, causal. A shape is heads, heads of
+keys, and columns; shapes behind the first have the cases of --further alone. Queries and results are
 float16 on both sides. Calls are recorded in a CUDA graph, each on a cache of its own, of 300 MB together, so
 that keys and values come from memory. torch has float16 keys and values for all types, and its mask is causal
 where there are as many queries as positions, or one query; otherwise it computes without a mask, more.
@@ -109,26 +110,31 @@ def attend(q: Any, k: Any, v: Any) -> Any:
 
 
 def rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """A row for each case and type."""
+    """A row for each shape, case and type."""
     cp = device.cupy()
-    heads, kv_heads = (int(n) for n in options.heads.split(","))
     rng = np.random.default_rng(options.seed)
-    for case, name in product(options.cases.split(","), options.types.split(",")):
-        queries, positions = (int(n) for n in case.split("x"))
-        q = cp.asarray(rng.standard_normal((1, heads, queries, options.width)), np.float16)
-        shape = 1, kv_heads, positions, options.width
-        k, v = (gq.quantize(cp.asarray(rng.standard_normal(shape, np.float32)), name) for _ in "kv")
-        yield {"queries": queries, "positions": positions, "type": name} | figures(q, (k, v), options)
-        cp.get_default_memory_pool().free_all_blocks()
+    for number, words in enumerate(options.shapes.split(",")):
+        heads, kv_heads, width = (int(n) for n in words.replace("/", "x").split("x"))
+        cases = options.further if number else options.cases
+        for case, name in product(cases.split(","), options.types.split(",")):
+            queries, positions = (int(n) for n in case.split("x"))
+            q = cp.asarray(rng.standard_normal((1, heads, queries, width)), np.float16)
+            shape = 1, kv_heads, positions, width
+            k, v = (gq.quantize(cp.asarray(rng.standard_normal(shape, np.float32)), name) for _ in "kv")
+            row = {"shape": words, "queries": queries, "positions": positions, "type": name}
+            yield row | figures(q, (k, v), options)
+            cp.get_default_memory_pool().free_all_blocks()
 
 
 def main() -> int:
     """Print a row for each case."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--types", default="f16,q8_0,q4_0")
-    parser.add_argument("--heads", default="32,8")
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--cases", default="1x1024,1x4096,1x16384,1x65536,16x16384,512x4096,4096x4096")
+    parser.add_argument("--shapes", default="32/8x128,28/4x128,16/2x256,32/32x64")
+    parser.add_argument(
+        "--cases", default="1x1024,1x4096,1x16384,1x65536,16x16384,512x4096,2048x8192,4096x4096"
+    )
+    parser.add_argument("--further", default="1x16384,512x4096")
     parser.add_argument("--seconds", type=float, default=0.2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--torch", action=argparse.BooleanOptionalAction, default=True)

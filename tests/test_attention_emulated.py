@@ -14,7 +14,7 @@ from fake_cupy import on_device
 import ggmlq as gq
 from ggmlq.arrays.array import QuantArray
 from ggmlq.cuda.activations import floats
-from ggmlq.cuda.attention import operands
+from ggmlq.cuda.attention import operands, unpacked
 from ggmlq.cuda.machine import device
 
 HALF = 2.0**-11  # the most that rounding to a half changes a number, beside it
@@ -33,7 +33,7 @@ def card(monkeypatch):
 
     state.cupy.asarray, state.cupy.clip = asarray, np.clip
     state.cupy.broadcast_to = lambda x, shape: asarray(np.broadcast_to(x, shape))
-    for module in (floats, operands):
+    for module in (floats, operands, unpacked):
         monkeypatch.setattr(module, "cupy", lambda: state.cupy)
     monkeypatch.setattr(device, "capability", lambda: (8, 0))
     monkeypatch.setattr(device, "multiprocessors", lambda: 1)
@@ -94,9 +94,30 @@ def test_scores_that_options_change(card, fresh):
     agrees(card, q, k, v, mask=mask.astype(np.float32), softcap=5.0, alibi=8.0)
 
 
-def test_many_rows_by_wgmma(card, monkeypatch, fresh):
-    """Rows of two heads, the last ones few; positions of three steps, of which rows see some."""
+def test_parts_of_a_cluster(card, monkeypatch, fresh):
+    """Blocks that add their parts in shared memory, some with no positions."""
     monkeypatch.setattr(device, "capability", lambda: (9, 0))
-    q = fresh.standard_normal((1, 2, 45, WIDTH)).astype(np.float32)
-    k, v = (cache(fresh, "f16", 1, 1, 300, WIDTH) for _ in "kv")
+    monkeypatch.setattr(device, "multiprocessors", lambda: 16)
+    q = fresh.standard_normal((1, 6, 1, WIDTH)).astype(np.float32)
+    k, v = (cache(fresh, "q8_0", 1, 2, 400, WIDTH) for _ in "kv")
+    agrees(card, q, k, v, causal=True)
+    agrees(card, q, k, v, lengths=np.array([130]))
+
+
+def test_blocks_as_halves(card, fresh):
+    """Keys and values of a cache whose heads lie apart, as many positions as there are."""
+    k, v = cache(fresh, "q8_0", 2, 2, 80, WIDTH), cache(fresh, "q4_0", 2, 2, 80, 2 * WIDTH)
+    assert unpacked.unpacks(*(there(card, x)[:, :, :72] for x in (k, v)))
+    rows = unpacked.unpacked(*(there(card, x)[:, :, :72] for x in (k, v)), np.array([70, 3]))
+    for x, (name, raw, width) in zip((k, v), rows, strict=True):
+        assert (name, width) == ("f16", x.shape[3])
+        assert np.array_equal(np.asarray(raw).view(np.float16), x.dequantize()[:, :, :70].astype(np.float16))
+
+
+def test_many_rows_by_wgmma(card, monkeypatch, fresh):
+    """Rows of two heads, the last ones few: by two warpgroups with queries of 16 bits, or one over blocks."""
+    monkeypatch.setattr(device, "capability", lambda: (9, 0))
+    name, queries, positions = (("f16", 45, 300), ("q8_0", 9, 140))[int(fresh.integers(2))]
+    q = fresh.standard_normal((1, 2, queries, WIDTH)).astype(np.float16 if name == "f16" else np.float32)
+    k, v = (cache(fresh, one, 1, 1, positions, WIDTH) for one in (name, "f16" if name == "f16" else "q4_0"))
     agrees(card, q, k, v, causal=True)

@@ -37,6 +37,7 @@ BESIDE = (
     "ggmlq.cuda.quantize.heads.heads_spreader",
     "ggmlq.cuda.attention.kernel.kernel", "ggmlq.cuda.attention.merge.merger",
     "ggmlq.cuda.attention.lengths.counter", "ggmlq.cuda.attention.turned.kernel",
+    "ggmlq.cuda.attention.unpacked.kernel",
     "ggmlq.cuda.packed.to_bf16.decoder",
 )  # fmt: skip
 # Families of which caches take rows of float32, no two to the same place.

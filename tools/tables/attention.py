@@ -18,33 +18,36 @@ from . import PICTURE, RESULTS, ROOT, Options, Texts, chart, load, svg, table
 OPTIONS = PICTURE
 TYPES = ("q8_0", "q4_0", "f16")
 LLAMA = ROOT / "bench" / "baseline" / "ggml_cuda_attention_h200.json"
+SHAPE = "32/8x128"  # heads, heads of keys, columns
 NOT_CAUSAL = "¹"  # torch's mask begins at the first position
 COLORS = {"q8_0": "#4878a8", "q4_0": "#c05020", "f16": "#70a050"}
 MODEL = ROOT / "tests" / "golden" / "speaks.gguf"
 TEXT = ROOT / "docs" / "house.md"
 OUTLIERS = 10.0  # times the other columns
-Times = dict[tuple[int, int, str], dict[str, Any]]
+Times = dict[tuple[str, int, int, str], dict[str, Any]]
 
 
 def texts(options: Options) -> Texts:
     """The table, or the pictures."""
+    rows = load(RESULTS / "attention_h200.json")
     times: Times = {
-        (row["queries"], row["positions"], row["type"]): row for row in load(RESULTS / "attention_h200.json")
+        (row.get("shape", SHAPE), row["queries"], row["positions"], row["type"]): row for row in rows
     }
-    llama = {(r["queries"], r["positions"], r["type"]): r["us"] for r in load(LLAMA)["rows"]}
+    llama = {(SHAPE, r["queries"], r["positions"], r["type"]): r["us"] for r in load(LLAMA)["rows"]}
     if options.picture:
         yield "docs/attention.svg", picture(times, llama)
         yield "docs/cache_error.svg", errors()
         return
     header = ["queries, positions", *TYPES, "bound of each", "torch, f16", "llama.cpp, of each"]
     lines = []
-    for queries, positions in dict.fromkeys(key[:2] for key in times):
-        rows = [times[queries, positions, name] for name in TYPES]
+    for key in dict.fromkeys(key[:3] for key in times):
+        shape, queries, positions = key
+        cases = [times[(*key, name)] for name in TYPES]
         mark = f" {NOT_CAUSAL}" if queries not in (1, positions) else ""
         lines.append([
-            f"{queries}, {positions}", *(figure(row["us"]) for row in rows),
-            listed([row["floor"] for row in rows]), figure(rows[-1]["torch"]) + mark,
-            listed([llama.get((queries, positions, name)) for name in TYPES]),
+            f"{f'{shape}: ' * (shape != SHAPE)}{queries}, {positions}", *(figure(row["us"]) for row in cases),
+            listed([row["floor"] for row in cases]), figure(cases[-1]["torch"]) + mark,
+            listed([llama.get((*key, name)) for name in TYPES]),
         ])  # fmt: skip
     yield "docs/attention.md", table(header, lines)
     yield "docs/attention.md cpu", cpu()
@@ -76,18 +79,18 @@ def listed(numbers: list[float | None]) -> str:
     return words[0] if len({*words}) == 1 else ", ".join(words)
 
 
-def picture(times: Times, llama: dict[tuple[int, int, str], float]) -> str:
+def picture(times: Times, llama: dict[tuple[str, int, int, str], float]) -> str:
     """Time of one query over positions on log scales: ours, llama.cpp's and torch's."""
     drawing, axes = chart(figsize=(8, 5))
-    positions = sorted({p for q, p, _ in times if q == 1})
+    positions = sorted({p for shape, q, p, _ in times if q == 1 and shape == SHAPE})
     for name in TYPES:
         for label, style, points in (
-            (f"ggmlq, {name}", "o-", [times[1, p, name]["us"] for p in positions]),
-            (f"llama.cpp, {name}", "s--", [llama.get((1, p, name)) for p in positions]),
-            (f"bytes of {name} over 4.46 TB/s", ":", [times[1, p, name]["floor"] for p in positions]),
+            (f"ggmlq, {name}", "o-", [times[SHAPE, 1, p, name]["us"] for p in positions]),
+            (f"llama.cpp, {name}", "s--", [llama.get((SHAPE, 1, p, name)) for p in positions]),
+            (f"bytes of {name} over 4.46 TB/s", ":", [times[SHAPE, 1, p, name]["floor"] for p in positions]),
         ):
             axes.plot(positions, points, style, color=COLORS[name], label=label, markersize=4)
-    torch = [times[1, p, "f16"]["torch"] for p in positions]
+    torch = [times[SHAPE, 1, p, "f16"]["torch"] for p in positions]
     axes.plot(positions, torch, "^-", color="#555", label="torch, f16", markersize=4)
     axes.set_xscale("log", base=2)
     axes.set_xticks(positions, map(str, positions))

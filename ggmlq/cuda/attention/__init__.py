@@ -2,10 +2,13 @@
 
     call.py        from checked operands to launches: which plan, how many parts
     operands.py    keys and values as rows that the kernels read
+    unpacked.py    blocks as halves, for many rows of queries
     plan.py        what a block of threads computes, where its operands lie in shared memory
     kernel.py      any types and options, by ``mma``: for few rows, and for cards without wgmma
     turned.py      up to eight rows: keys and values are the wide operand
     wide.py        many rows on Hopper, by ``wgmma``
+    wide_plan.py   the plan of its blocks
+    producer.py    its warpgroup that copies and decodes
     merge.py       the parts of a row, put together
     lengths.py     rows of a cache for new positions
 
@@ -20,6 +23,7 @@ and what the kernels are made of:
     turned_blocks.py    the same with blocks
     softmax.py     scores to weights: options, hidden positions, maxima and sums
     results.py     sums to results
+    slots.py       sums of warps, and of a cluster's blocks, added
     floats.py      queries and results of three kinds of floats
     unrolled.py    loops that are written out
 """

@@ -17,6 +17,7 @@ from .operands import Rows, placed
 from .plan import (
     EDGE,
     HOPPERS,
+    MOST_BLOCKS,
     SHARED,
     TURNED,
     WIDE,
@@ -27,13 +28,16 @@ from .plan import (
     turns,
 )  # fmt: skip
 from .turned import kernel as turned_kernel
-from .wide import HOPPER, WidePlan, takes
+from .unpacked import unpacked, unpacks
+from .wide import HOPPER
 from .wide import kernel as wide_kernel
+from .wide_plan import WidePlan, takes, wide_plan_of
 
 FIXED = 16  # steps of a part whose bits depend on no other row
 FEW = 16  # rows of queries that share their positions
-MANY, MANY_SIXTEEN = 512, 65  # rows for which blocks are decoded before; from which on wgmma takes 16 bits
+MANY, MANY_WIDE = 512, 129  # rows for which blocks are decoded before; likewise where wgmma multiplies
 MOST = 256 << 20  # bytes of keys and values that are decoded before
+CLUSTERED = 8  # steps up to which a cluster has all parts
 LONG = (1 << 64) - 1
 
 
@@ -56,9 +60,12 @@ def attend(request: str, a: Any, invariant: bool, kind: Any) -> Any:
         )
     rows = a.q.shape[1] // a.k.shape[1] * a.q.shape[2]
     shared = _holds_values(a.k, a.v)
-    decoded = rows >= MANY and not invariant and 2 * (_wide_values(a.k) + _wide_values(a.v)) <= MOST
-    k = placed(a.k, decoded)
-    v = Rows(k.name, k.raw, a.v.shape[3]) if shared else placed(a.v, decoded or a.v.shape[3] > WIDE)
+    decoded = not invariant and _decodes(a, rows)
+    if decoded and not shared and unpacks(a.k, a.v):
+        k, v = unpacked(a.k, a.v, a.lengths)
+    else:
+        k = placed(a.k, decoded)
+        v = Rows(k.name, k.raw, a.v.shape[3]) if shared else placed(a.v, decoded or a.v.shape[3] > WIDE)
     y = cp.empty((*a.q.shape[:3], v.width), kind)
     if not y.size or not a.k.shape[2]:
         y.fill(0)
@@ -74,16 +81,32 @@ def _plan(
     a: Any, k: Rows, v: Rows, width: int, rows: int, shared: bool, invariant: bool
 ) -> Plan | WidePlan:  # fmt: skip
     """The plan for ``width`` columns of the values."""
-    changed = a.softcap > 0 or a.mask is not None or a.slopes is not None or a.scale <= 0
-    wide = rows >= MANY_SIXTEEN and device.capability() == HOPPER and not (changed or invariant)
-    if wide and takes(k.name, v.name, k.width, width):
-        return WidePlan(k.name, v.name, k.width, width)
+    changed = _changed(a)
+    if not (shared or invariant) and _by_wgmma(a, rows, k.name, v.name, k.width, width):
+        return wide_plan_of(k.name, v.name, k.width, width, rows)
     if rows <= TURNED and not (shared or invariant) and turns(k.name, v.name, k.width, width):
         room = HOPPERS if device.capability() == HOPPER else SHARED
         plan = turned_plan_of(k.name, v.name, k.width, width, changed, room)
         if plan.shared_bytes <= room:
             return plan
     return plan_of(k.name, v.name, k.width, width, rows > FEW and not invariant, shared, changed)
+
+
+def _changed(a: Any) -> bool:
+    """True if options change scores."""
+    return bool(a.softcap > 0 or a.mask is not None or a.slopes is not None or a.scale <= 0)
+
+
+def _decodes(a: Any, rows: int) -> bool:
+    """True if blocks are decoded to halves before: many rows of queries read them again and again."""
+    many = MANY_WIDE if _by_wgmma(a, rows, "f16", "f16", a.k.shape[3], a.v.shape[3]) else MANY
+    return rows >= many and 2 * (_wide_values(a.k) + _wide_values(a.v)) <= MOST
+
+
+def _by_wgmma(a: Any, rows: int, k: str, v: str, width: int, width_v: int) -> bool:
+    """True if wide.py takes rows of these types and widths."""
+    hopper = rows > FEW and device.capability() == HOPPER
+    return hopper and not _changed(a) and takes(k, v, width, width_v)
 
 
 def _wide_values(rows: Any) -> int:
@@ -115,7 +138,7 @@ def _queries(q: Any, width: int) -> Any:
         wide[..., : q.shape[3]] = q
         return wide
     q = cp.ascontiguousarray(q)
-    return q.copy() if q.data.ptr % 8 else q
+    return q.copy() if q.data.ptr % 16 else q
 
 
 def _extras(a: Any) -> Extras:
@@ -130,6 +153,23 @@ def _extras(a: Any) -> Extras:
         lengths = None
     sinks, slopes = (None if x is None else cp.asarray(x, np.float32) for x in (a.sinks, a.slopes))
     return Extras(None if lengths is None else cp.asarray(lengths, np.int64), mask, sinks, slopes)
+
+
+def _parts(plan: Plan | WidePlan, blocks: int, steps: int) -> int:
+    """The parts into which so many steps are divided, where each has ``blocks`` blocks."""
+    parts = max(1, min(device.multiprocessors() * plan.resident // blocks, steps))
+    return min(parts, MOST_BLOCKS) if _clustered(plan, blocks, steps) else parts
+
+
+def _clustered(plan: Plan | WidePlan, blocks: int, steps: int) -> bool:
+    """True if the blocks of all parts are a cluster, each on a multiprocessor, which adds them there.
+
+    The other half of the card is for the kernel behind. With more steps two launches are as fast: of 4096
+    positions clusters of 8 and of 16 blocks took 10 µs on an H200, parts and merge.py 9; of 16384 20 and 17.
+    """
+    parts = min(steps, MOST_BLOCKS)
+    alone = steps <= CLUSTERED and 2 * blocks * parts <= device.multiprocessors()
+    return plan.turned and alone and (device.capability() or LEAST) >= HOPPER
 
 
 def _kernel(plan: Plan | WidePlan) -> Any:
@@ -149,11 +189,10 @@ def _launch(
     group, units = heads // kv_heads, batch * kv_heads
     rows, steps = group * queries, -(-positions // plan.positions)
     tiles = -(-rows // plan.rows)
-    if invariant:
-        parts = max(1, -(-steps // FIXED))
-    else:
-        parts = max(1, min(device.multiprocessors() * plan.resident // (units * tiles), steps))
-    partials = cp.empty(parts * units * rows * (plan.width_v + 2), np.float32) if parts > 1 else None
+    parts = max(1, -(-steps // FIXED)) if invariant else _parts(plan, units * tiles, steps)
+    cluster = parts if _clustered(plan, units * tiles, steps) else 1
+    apart = parts > cluster
+    partials = cp.empty(parts * units * rows * (plan.width_v + 2), np.float32) if apart else None
     values = k.raw.data.ptr if plan.shared else v.raw.data.ptr + row_bytes(v.name, first)
     arrays = (partials, extras.mask, extras.lengths, extras.sinks, extras.slopes)
     addresses = (
@@ -167,9 +206,13 @@ def _launch(
         queries, group, positions, kv_heads, a.window, int(a.causal or a.window > 0), KINDS[q.dtype.name],
         kind, FIXED if invariant else 0, y.shape[3], first,
     )  # fmt: skip
-    numbers = (int(np.float32(value).view(np.uint32)) for value in (a.scale, a.softcap))
-    run = _kernel(plan)
-    run((parts, tiles, units), (plan.threads,), addresses, strides, sizes, *numbers)
+    scale, cap = (int(np.float32(value).view(np.uint32)) for value in (a.scale, a.softcap))
+    run, grid = _kernel(plan), (parts, tiles, units)
+    if isinstance(plan, WidePlan):  # blocks take tiles of all heads in turn
+        blocks = max(1, device.multiprocessors() * plan.resident // parts)
+        grid, cap = (parts, min(tiles * units, blocks), 1), units
+    crowded = {"cluster": cluster, "max_blocks": 1} if cluster > 1 else {}
+    run(grid, (plan.threads,), addresses, strides, sizes, scale, cap, **crowded)
     if partials is not None:
         merger(plan.width_v)(
             (units * rows,), (THREADS,), (partials.data.ptr, addresses[3], addresses[7]),

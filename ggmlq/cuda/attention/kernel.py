@@ -20,7 +20,7 @@ from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
 from .block_products import block_row_mixer, block_row_scorer, no_place
 from .plan import EDGE, Plan, plans
-from .problem import ADDRESSES, SIZES, STRIDES, block_finder, length_of, look, queries_of, rows_finder
+from .problem import ADDRESSES, SIZES, STRIDES, block_finder, look, placer, queries_of, rows_finder
 from .products import clearer, key_place, mixer, query_place, scorer
 from .results import writer
 from .rows import copier, query_loader, tile_decoder
@@ -149,8 +149,8 @@ def kernel(plan: Plan) -> Kernel:
     pitch_q, pitch_k = plan.pitch(plan.width), plan.row_pitch(plan.k, plan.width)
     pitch_v = pitch_k if plan.shared else plan.row_pitch(plan.v, plan.width_v)
     sums, scores = plan.width_v // 2, plan.span // 2
-    find, fetch, load_queries, make = (
-        block_finder(plan.rows, step), fetcher(plan), query_loader(plan), stepper(plan),
+    find, fetch, load_queries, make, place = (
+        block_finder(plan.rows, step), fetcher(plan), query_loader(plan), stepper(plan), placer(plan.rows),
     )  # fmt: skip
     (place_query, place_key, mix), find_keys, find_values = (
         lane_products(plan),
@@ -163,16 +163,18 @@ def kernel(plan: Plan) -> Kernel:
 
     def attend(addresses: Any, strides: Any, sizes: Any, scale: Any, cap: Any) -> None:
         take_turn()
-        (warp, lane), at, length = warp_and_lane(), base(), length_of(addresses, sizes)
+        (warp, lane), at, (unit, start, length) = warp_and_lane(), base(), place(addresses, sizes)
         g, t = g_and_t(lane)
-        start, count, seen, end, first, last = find(sizes, length)
-        keys, values = find_keys(addresses[1], strides, sizes), find_values(addresses[2], strides, sizes)
+        count, seen, end, first, last = find(sizes, length, start)
+        keys, values = (
+            find_keys(addresses[1], strides, sizes, unit), find_values(addresses[2], strides, sizes, unit)
+        )  # fmt: skip
         warp_row = warp * uint32(EDGE)  # first row or position of the warp
         offset_row = uint32(0) if by_rows else warp_row
         rank = uint32(cuda.threadIdx.x) if by_rows else lane
         for i in range(ahead):
             fetch(at, uint32(i), keys, values, strides, first + int32(i), last, end, offset_row, rank)
-        load_queries(at, queries_of(addresses, sizes, start, width), sizes[6], count)
+        load_queries(at, queries_of(addresses, sizes, start, width, unit), sizes[6], count)
         if not by_rows:
             cuda.syncthreads()  # queries are there
 

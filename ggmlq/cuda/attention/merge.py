@@ -10,7 +10,7 @@ from ..intrinsics.language import cuda, float32, types, uint32, uint64
 from ..machine.launch import Kernel, family
 from .floats import pair_storer
 from .plan import WIDTHS
-from .results import factor_of, weight_of
+from .slots import factor_of, weight_of
 from .softmax import NEVER
 
 THREADS, WARPS = 512, 16

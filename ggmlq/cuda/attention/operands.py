@@ -50,7 +50,7 @@ def placed(rows: Any, decoded: bool = False) -> Rows:
     size = 4 if name == "f32" else 2
     if name in ("f32", *SIXTEEN) and width % EDGE:
         raw, width = _widened(raw, -(-width // EDGE) * EDGE * size), -(-width // EDGE) * EDGE
-    return Rows(name, raw if _fits(name, raw, width) else _copied(raw), width)
+    return Rows(name, raw if fits(name, raw, width) else _copied(raw), width)
 
 
 def _together(rows: QuantArray) -> QuantArray:
@@ -75,7 +75,7 @@ def _widened(raw: Any, length: int) -> Any:
     return wide
 
 
-def _fits(name: str, raw: Any, width: int) -> bool:
+def fits(name: str, raw: Any, width: int) -> bool:
     """True if rows begin at multiples of 16 bytes, or follow each other where they are decoded."""
     b, h, s, byte = raw.strides
     positions = s % 16 == 0 if name in SIXTEEN else s == row_bytes(name, width)

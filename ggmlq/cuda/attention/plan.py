@@ -18,6 +18,7 @@ USUAL = (("f16", "f16"), ("bf16", "bf16"), ("q8_0", "q8_0"), ("q4_0", "q4_0"), (
 WIDTHS = (64, 128, 256)  # the usual ones
 LATENT = 576  # columns of MLA's keys
 MOST_WARPS = 16  # of a multiprocessor, with 128 registers a thread
+MOST_BLOCKS = 8  # of a cluster
 
 
 def row_bytes(name: str, width: int) -> int:
@@ -189,12 +190,29 @@ class Plan:
         return 0 if self.by_rows else self.exchanged_stats_at + 8 * self.warps * self.rows
 
     @property
+    def inbox_at(self) -> int:
+        """Offset of what other blocks of a cluster put here, behind all else."""
+        return aligned(max(self._behind_tiles, self.exchanged))
+
+    @property
+    def inbox_stats_at(self) -> int:
+        """Offset of maxima and sums of weights of other blocks."""
+        return self.inbox_at + 4 * self.rows * self.width_v + 8 * MOST_BLOCKS
+
+    @property
     def shared_bytes(self) -> int:
         """Bytes of shared memory."""
+        if self.turned:
+            return self.inbox_stats_at + 8 * MOST_BLOCKS * self.rows
+        return max(self._behind_tiles, self.exchanged)
+
+    @property
+    def _behind_tiles(self) -> int:
+        """Offset behind all keys and values."""
         keys = self.key_tile_at + (self.tile(self.width) if self.decodes(self.k) else 0)
         decoded = self.decodes(self.v) and not self.shared
         values = self.value_tile_at + (self.tile(self.width_v) if decoded else 0)
-        return max(keys, values, self.exchanged)
+        return max(keys, values)
 
 
 def plans() -> Iterator[tuple[Plan]]:
@@ -207,13 +225,13 @@ def plans() -> Iterator[tuple[Plan]]:
 
 def turned_plans() -> Iterator[tuple[Plan]]:
     """Plans for up to eight rows of the usual widths and types."""
-    rooms = SHARED, HOPPERS
-    every = (turned_plan_of(k, v, w, w, room=room) for (k, v), w, room in product(USUAL, WIDTHS, rooms))
+    every = (turned_plan_of(k, v, w, w, room=room) for (k, v), w, room in product(USUAL, WIDTHS, ROOMS))
     yield from ((plan,) for plan in dict.fromkeys(every))
 
 
 # Bytes that a block may have on any card and on Hopper, that Hopper's blocks share.
 SHARED, HOPPERS, ALL_SHARED = 99 << 10, 227 << 10, 228 << 10
+ROOMS = SHARED, HOPPERS
 TURNED = 8  # rows
 
 

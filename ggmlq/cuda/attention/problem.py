@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from ..intrinsics import bf16x2
+from ..intrinsics import integers
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, int32, types, uint32, uint64
 
@@ -59,11 +59,11 @@ def seen_by(query: Any, queries: Any, causal: Any, window: Any, length: Any) -> 
 
 
 @inlined
-def length_of(addresses: Any, sizes: Any) -> Any:
-    """The number of positions of the block's sequence."""
-    load8, length = bf16x2.load8, int32(sizes[2])
+def length_of(addresses: Any, sizes: Any, unit: Any) -> Any:
+    """The number of positions of the sequence of a unit, which is a head of keys of a sequence."""
+    load8, length = integers.load8_l2, int32(sizes[2])
     if addresses[6] != uint64(0):
-        at = addresses[6] + uint64(uint32(cuda.blockIdx.z) // sizes[3]) * uint64(8)
+        at = addresses[6] + uint64(unit // sizes[3]) * uint64(8)
         length = max(int32(0), min(length, int32(load8(at)[0])))
     return length
 
@@ -72,34 +72,72 @@ def length_of(addresses: Any, sizes: Any) -> Any:
 def block_finder(rows_count: int, step: int) -> Any:
     """The device function that finds what a block of so many rows does, in steps of so many positions.
 
-    Blocks are (part of the positions, rows of a head of keys, head of keys of a sequence); of rows the last
-    ones, which see most, come first. It gives the first row, their number, the first position that all see
-    and the end of those, then the end of what one sees, the first step and the end of steps.
+    ``start``: its first row. It gives their number, the first position that all see and the end of those,
+    then the end of what one sees, the first step and the end of steps.
     """
 
     @inlined
-    def find(sizes: Any, length: Any) -> Any:
+    def find(sizes: Any, length: Any, start: Any) -> Any:
         rows = sizes[0] * sizes[1]
-        start = uint32(cuda.gridDim.y - cuda.blockIdx.y - 1) * uint32(rows_count)
         count = min(uint32(rows_count), rows - start)
         begin, begin_of_all, end_of_all, end = limits(
             start, start + count - uint32(1), sizes[0], sizes[5], sizes[4], length
         )
         part, parts = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
         first, last = part_of(begin, end, int32(step), part, parts, sizes[8])
-        return start, count, (begin_of_all, min(end_of_all, end)), end, first, last
+        return count, (begin_of_all, min(end_of_all, end)), end, first, last
 
     return find
 
 
 @cache
+def placer(rows_count: int) -> Any:
+    """The device function for a block's unit, first row and positions, where blocks are (part, rows, unit).
+
+    Of rows the last ones, which see most, come first.
+    """
+
+    @inlined
+    def place(addresses: Any, sizes: Any) -> Any:
+        start = uint32(cuda.gridDim.y - cuda.blockIdx.y - 1) * uint32(rows_count)
+        unit = uint32(cuda.blockIdx.z)
+        return unit, start, length_of(addresses, sizes, unit)
+
+    return place
+
+
+@cache
+def item_placer(rows_count: int) -> Any:
+    """The device function for the unit and the first row of an item, those with most positions first.
+
+    ``of_all``: units. Where no item has rows of two heads, the last queries of all heads come first.
+    """
+
+    @inlined
+    def place(item: Any, of_all: Any, sizes: Any) -> Any:
+        per_head = sizes[0] // uint32(rows_count)
+        if per_head * uint32(rows_count) == sizes[0]:
+            heads = of_all * sizes[1]
+            turn = item // heads
+            head = item - turn * heads
+            unit = head // sizes[1]
+            tile = (head - unit * sizes[1]) * per_head + per_head - uint32(1) - turn
+        else:
+            turn = item // of_all
+            unit = item - turn * of_all
+            tile = (sizes[0] * sizes[1] + uint32(rows_count - 1)) // uint32(rows_count) - uint32(1) - turn
+        return unit, tile * uint32(rows_count)
+
+    return place
+
+
+@cache
 def rows_finder(first: int) -> Any:
-    """The device function for the address of a block's keys or values, whose strides begin at ``first``."""
+    """The device function for the address of a unit's keys or values, whose strides begin at ``first``."""
     second = first + 1
 
     @inlined
-    def find(address: Any, strides: Any, sizes: Any) -> Any:
-        unit = uint32(cuda.blockIdx.z)
+    def find(address: Any, strides: Any, sizes: Any, unit: Any) -> Any:
         sequence = unit // sizes[3]
         head = unit - sequence * sizes[3]
         return address + uint64(sequence) * strides[first] + uint64(head) * strides[second]
@@ -108,9 +146,9 @@ def rows_finder(first: int) -> Any:
 
 
 @inlined
-def queries_of(addresses: Any, sizes: Any, start: Any, width: Any) -> Any:
-    """The address of a block's rows of queries."""
-    row = uint64(uint32(cuda.blockIdx.z)) * uint64(sizes[0] * sizes[1]) + uint64(start)
+def queries_of(addresses: Any, sizes: Any, start: Any, width: Any, unit: Any) -> Any:
+    """The address of a unit's rows of queries from ``start`` on."""
+    row = uint64(unit) * uint64(sizes[0] * sizes[1]) + uint64(start)
     return addresses[0] + row * uint64(width) * (uint64(4) if sizes[6] == uint32(0) else uint64(2))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from ..intrinsics import barrier as barriers
 from ..intrinsics import bf16x2, halves, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, warp_and_lane
@@ -12,37 +13,17 @@ from ..intrinsics.language import cuda, float32, uint32, uint64
 from .block_products import LAST_PLACE, LIFTS
 from .floats import pair_storer
 from .plan import EDGE, SIXTEEN, Plan
-from .softmax import LOG2_E, NEVER, power_of_two, reciprocal, row_combiner
+from .slots import cluster_epilogue, factor_of, pair_writer, slot_adder
+from .softmax import row_combiner
 from .unrolled import unrolled
-
-
-@inlined
-def weight_of(top: Any, largest: Any) -> Any:
-    """The weight of sums whose maximum is ``top`` beside others with a larger one."""
-    return power_of_two(ptx.sub(top, largest)) if top > NEVER else float32(0)
-
-
-@inlined
-def inverse(total: Any) -> Any:
-    """1 / total; 0 of a row that has seen nothing."""
-    return reciprocal(total) if total > float32(0) else float32(0)
-
-
-@inlined
-def factor_of(top: Any, total: Any, sinks: Any, head: Any) -> Any:
-    """The factor of a row's sums: 1 / total, in which a sink of its head takes part."""
-    if sinks != uint64(0):
-        sink = ptx.mul(ptx.load_float(sinks + uint64(head) * uint64(4)), LOG2_E)
-        largest = ptx.larger(top, sink)
-        weight = weight_of(top, largest)
-        total = ptx.fma(total, weight, power_of_two(ptx.sub(sink, largest)))
-        return ptx.mul(weight, inverse(total))
-    return inverse(total)
 
 
 @cache
 def rows_writer(plan: Plan) -> Any:
-    """The device function that writes what the warps of a block have found, each of its own rows."""
+    """The device function that writes what the warps of a block have found, each of its own rows.
+
+    ``units``: of all, beside the unit of the rows.
+    """
     columns, width = plan.width_v // 8, plan.width_v
     store, mul, bits, whole_total = pair_storer(), ptx.mul, uint32, row_combiner(plan, ptx.add)
 
@@ -55,8 +36,11 @@ def rows_writer(plan: Plan) -> Any:
     all_columns = unrolled(columns, eight)
 
     @inlined
-    def write(o: Any, tops: Any, totals: Any, start: Any, count: Any, addresses: Any, sizes: Any) -> None:
-        (warp, lane), unit, rows = warp_and_lane(), uint32(cuda.blockIdx.z), sizes[0] * sizes[1]
+    def write(
+        o: Any, tops: Any, totals: Any, start: Any, count: Any, addresses: Any, sizes: Any, unit: Any,
+        units: Any,
+    ) -> None:  # fmt: skip
+        (warp, lane), rows = warp_and_lane(), sizes[0] * sizes[1]
         g, t = g_and_t(lane)
         factors, inside = cuda.local.array(2, float32), cuda.local.array(2, uint32)
         places, kind = cuda.local.array(2, uint64), sizes[7]
@@ -72,10 +56,10 @@ def rows_writer(plan: Plan) -> Any:
                 places[r] = addresses[3] + number * uint64(sizes[9]) * size
             else:
                 factors[r], kind = float32(1), uint32(0)
-                number += uint64(cuda.blockIdx.x) * uint64(cuda.gridDim.z) * uint64(rows)
+                number += uint64(cuda.blockIdx.x) * uint64(units) * uint64(rows)
                 places[r] = addresses[4] + number * uint64(4 * width)
                 if inside[r] != uint32(0) and t == uint32(0):
-                    to = stats_of(addresses[4], rows, width) + number * uint64(8)
+                    to = stats_of(addresses[4], rows, width, units) + number * uint64(8)
                     ptx.store_pair(to, tops[r], total)
         all_columns(0, o, factors, places, inside, kind, t)
 
@@ -83,9 +67,9 @@ def rows_writer(plan: Plan) -> Any:
 
 
 @inlined
-def stats_of(parts: Any, rows: Any, width: Any) -> Any:
-    """The address of maxima and sums behind the sums of all parts, of a grid like this one."""
-    count = uint64(cuda.gridDim.x) * uint64(cuda.gridDim.z) * uint64(rows)
+def stats_of(parts: Any, rows: Any, width: Any, units: Any) -> Any:
+    """The address of maxima and sums behind the sums of all parts, as many as in this grid."""
+    count = uint64(cuda.gridDim.x) * uint64(units) * uint64(rows)
     return parts + count * uint64(4 * width)
 
 
@@ -93,45 +77,39 @@ def stats_of(parts: Any, rows: Any, width: Any) -> Any:
 def slots_epilogue(plan: Plan) -> Any:
     """The device function ``finish(at, slots, start, count, addresses, sizes, parts)``: it adds slots' sums.
 
-    ``at``: sums [slot, row, column] of sixteen rows in shared memory, then maxima and sums of weights.
+    ``at``: sums [slot, row, column] of a block's rows in shared memory, then maxima and sums of weights.
     ``parts``: the address of parts, or 0 for results.
     """
     pairs, width, pitch, threads = plan.width_v // 2, plan.width_v, plan.sums_pitch, plan.threads
-    stats_at, store, take_pair, slot_rows = plan.exchanged_stats_at, pair_storer(), ptx.take_pair, plan.rows
-    larger, fma, mul = ptx.larger, ptx.fma, ptx.mul
+    stats_at, store_pair, slot_rows = plan.exchanged_stats_at, ptx.store_pair, plan.rows
+    add, write = slot_adder(), pair_writer()
 
     @inlined
     def finish(
         at: Any, slots: Any, start: Any, count: Any, addresses: Any, sizes: Any, parts: Any
     ) -> None:  # fmt: skip
-        unit, rows = uint32(cuda.blockIdx.z), sizes[0] * sizes[1]
-        number = uint32(cuda.threadIdx.x)
+        rows, number = sizes[0] * sizes[1], uint32(cuda.threadIdx.x)
         while number < count * uint32(pairs):
             row = number // uint32(pairs)
             pair = number - row * uint32(pairs)
             stats, sums = at + uint32(stats_at) + row * uint32(8), at + row * uint32(pitch * 4)
-            sums += pair * uint32(8)
-            top, total, low, high = NEVER, float32(0), float32(0), float32(0)
-            for w in range(slots):
-                top = larger(top, take_pair(stats + uint32(w) * uint32(slot_rows * 8))[0])
-            for w in range(slots):
-                stat = take_pair(stats + uint32(w) * uint32(slot_rows * 8))
-                two = take_pair(sums + uint32(w) * uint32(slot_rows * pitch * 4))
-                weight = weight_of(stat[0], top)
-                total = fma(stat[1], weight, total)
-                low, high = fma(two[0], weight, low), fma(two[1], weight, high)
-            place_of = uint64(unit) * uint64(rows) + uint64(start + row)
+            row_sums = add(
+                stats, uint32(slot_rows * 8), sums + pair * uint32(8), uint32(slot_rows * pitch * 4), slots
+            )  # fmt: skip
             if parts == uint64(0):
-                head = (unit % sizes[3]) * sizes[1] + uint32(start + row) // sizes[0]
-                factor = factor_of(top, total, addresses[7], head)
-                size = uint64(4) if sizes[7] == uint32(0) else uint64(2)
-                to = addresses[3] + place_of * uint64(sizes[9]) * size
-                store(to, uint64(pair), sizes[7], mul(low, factor), mul(high, factor))
+                write(start + row, pair, row_sums, addresses, sizes)
             else:
-                place_of += uint64(cuda.blockIdx.x) * uint64(cuda.gridDim.z) * uint64(rows)
-                store(parts + place_of * uint64(4 * width), uint64(pair), uint32(0), low, high)
+                place = uint64(uint32(cuda.blockIdx.z)) * uint64(rows) + uint64(start + row)
+                place += uint64(cuda.blockIdx.x) * uint64(cuda.gridDim.z) * uint64(rows)
+                store_pair(
+                    parts + place * uint64(4 * width) + uint64(pair) * uint64(8), row_sums[2], row_sums[3]
+                )
                 if pair == uint32(0):
-                    ptx.store_pair(stats_of(parts, rows, width) + place_of * uint64(8), top, total)
+                    store_pair(
+                        stats_of(parts, rows, width, uint32(cuda.gridDim.z)) + place * uint64(8),
+                        row_sums[0],
+                        row_sums[1],
+                    )
             number += uint32(threads)
 
     return finish
@@ -225,7 +203,11 @@ def column_placer(plan: Plan) -> Any:
 def turned_writer(plan: Plan) -> Any:
     """The writer of a turned plan, whose lanes 4 g + t have rows 2 t and 2 t + 1."""
     pitch, stats_at, rows = 4 * plan.sums_pitch, plan.exchanged_stats_at, plan.rows
-    whole_total = row_combiner(plan, ptx.add)
+    whole_total, share, cluster_size = (
+        row_combiner(plan, ptx.add),
+        cluster_epilogue(plan),
+        barriers.cluster_size,
+    )
     put_pair, base, finish, warps, place = (
         halves.put_pair, ptx.shared_base, slots_epilogue(plan), plan.warps, column_placer(plan),
     )  # fmt: skip
@@ -242,7 +224,23 @@ def turned_writer(plan: Plan) -> Any:
             if g == uint32(0):
                 put_pair(at + uint32(stats_at) + (row + uint32(r)) * uint32(8), tops[r], total)
         cuda.syncthreads()
-        finish(at, uint32(warps), start, count, addresses, sizes, addresses[4])
+        if cluster_size() > uint32(1):
+            share(at, start, count, addresses, sizes)
+        else:
+            finish(at, uint32(warps), start, count, addresses, sizes, addresses[4])
+
+    return write
+
+
+@cache
+def block_rows_writer(plan: Plan) -> Any:
+    """The writer of rows where blocks are (part, rows, unit)."""
+    write_rows = rows_writer(plan)
+
+    @inlined
+    def write(o: Any, tops: Any, totals: Any, start: Any, count: Any, addresses: Any, sizes: Any) -> None:
+        unit, units = uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
+        write_rows(o, tops, totals, start, count, addresses, sizes, unit, units)
 
     return write
 
@@ -251,4 +249,4 @@ def writer(plan: Plan) -> Any:
     """The writer of a plan."""
     if plan.turned:
         return turned_writer(plan)
-    return rows_writer(plan) if plan.by_rows else positions_writer(plan)
+    return block_rows_writer(plan) if plan.by_rows else positions_writer(plan)

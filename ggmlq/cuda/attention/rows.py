@@ -10,7 +10,7 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, int32, uint32, uint64
 from .codes import EIGHT, decoder, unit_columns
 from .floats import pair_loader
-from .plan import SIXTEEN, Plan, row_bytes
+from .plan import LANES, SIXTEEN, Plan, row_bytes
 
 CHUNK = 16  # bytes of a copy
 
@@ -25,7 +25,7 @@ def copier(plan: Plan, name: str, width: int) -> Any:
     on become zeros. Rows of blocks lie without gaps.
     """
     threads, positions, copy16 = plan.team, plan.span, bf16x2.copy16_or_zeros
-    pitch, length = plan.pitch(width), row_bytes(name, width)
+    pitch, length = plan.pitch(width) if name in SIXTEEN else 0, row_bytes(name, width)
     size, chunks = positions * length, -(-positions * length // CHUNK)
 
     @inlined
@@ -61,6 +61,31 @@ def copier(plan: Plan, name: str, width: int) -> Any:
                 copy16(to + row * uint32(pitch) + within, source, uint32(CHUNK) if inside else uint32(0))
 
     return copy_rows if name in SIXTEEN else copy_span
+
+
+@cache
+def prefetcher(plan: Plan, name: str, width: int) -> Any:
+    """The device function ``prefetch(rows, apart, first, end, lane)``: a warp's positions, if all exist."""
+    positions, length, line = plan.span, row_bytes(name, width), 128
+    spread, lines = name in SIXTEEN, -(-length // line)
+    count = positions * lines if spread else -(-positions * length // line)
+    start = bf16x2.prefetch
+
+    @inlined
+    def prefetch(rows: Any, apart: Any, first: Any, end: Any, lane: Any) -> None:
+        if first + uint32(positions) > end:
+            return
+        for i in range(0, count, LANES):
+            number = lane + uint32(i)
+            if number < uint32(count):
+                if spread:
+                    row = number // uint32(lines)
+                    within = (number - row * uint32(lines)) * uint32(line)
+                    start(rows + uint64(first + row) * apart + uint64(within))
+                else:
+                    start(rows + uint64(first) * uint64(length) + uint64(number * uint32(line)))
+
+    return prefetch
 
 
 @cache

@@ -1,26 +1,82 @@
 """Attention of up to eight rows: warps of their own positions, keys and values the wide operand of ``mma``.
 
 This is a step of one sequence: the queries of a head of keys are few. A block's warps go over a part of the
-positions, sixteen at a time each, and wait for nobody until the end, when they add what they found. Copies of
-all stages are on their way before the first products, and each stage is filled again behind its own.
+positions, sixteen at a time each, and wait for nobody until the end, when they add their sums. Copies of
+all stages are on their way before the first products, and each stage is filled again behind its own. While
+the kernel before still runs the same rows come into the second cache.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
+from ..intrinsics import barrier as barriers
 from ..intrinsics import dependent_launch, ptx
+from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
 from .kernel import LEAST, fetcher
 from .plan import EDGE, Plan, turned_plans
-from .problem import ADDRESSES, SIZES, STRIDES, block_finder, length_of, look, queries_of, rows_finder
+from .problem import ADDRESSES, SIZES, STRIDES, block_finder, look, placer, queries_of, rows_finder
 from .products import clearer
 from .results import writer
-from .rows import query_loader
+from .rows import prefetcher, query_loader
 from .softmax import LOG2_E, NEVER, changer, read_options, shrinker, weights_maker
 from .turned_products import turned_products
+
+
+@cache
+def early_reader(plan: Plan) -> Any:
+    """The device function that starts to read the rows of a block that has few steps.
+
+    The kernel before may be writing rows, and lengths: what is read here is of no use but to be near.
+    """
+    find, find_keys, find_values = block_finder(plan.rows, plan.positions), rows_finder(0), rows_finder(3)
+    prefetch_keys, prefetch_values = (
+        prefetcher(plan, plan.k, plan.width),
+        prefetcher(plan, plan.v, plan.width_v),
+    )
+    stages, step, find_place = plan.stages, plan.positions, placer(plan.rows)
+
+    @inlined
+    def read(addresses: Any, strides: Any, sizes: Any) -> None:
+        (warp, lane), (unit, start, length) = warp_and_lane(), find_place(addresses, sizes)
+        _, _, end, first, last = find(sizes, length, start)
+        keys = find_keys(addresses[1], strides, sizes, unit)
+        values = find_values(addresses[2], strides, sizes, unit)
+        if last - first > int32(stages):  # there the memory is busy
+            return
+        for i in range(stages):
+            tile = first + int32(i)
+            if tile < last:
+                place = uint32(tile * int32(step)) + warp * uint32(EDGE)
+                prefetch_keys(keys, strides[2], place, uint32(end), lane)
+                prefetch_values(values, strides[5], place, uint32(end), lane)
+
+    return read
+
+
+@cache
+def starter(plan: Plan) -> Any:
+    """The device function with which a block starts: rows come near, then it waits for the kernel before."""
+    cluster_size, arrive, read_early = (
+        barriers.cluster_size, barriers.arrive_at_cluster_relaxed, early_reader(plan)
+    )  # fmt: skip
+    let_successor_start, wait_for_predecessor = (
+        dependent_launch.let_successor_start, dependent_launch.wait_for_predecessor,
+    )  # fmt: skip
+
+    @inlined
+    def begin(addresses: Any, strides: Any, sizes: Any) -> None:
+        if cluster_size() > uint32(1):
+            arrive()  # so that others know that this block's shared memory exists
+        let_successor_start()
+        read_early(addresses, strides, sizes)
+        wait_for_predecessor()
+
+    return begin
 
 
 @family(turned_plans)
@@ -33,23 +89,25 @@ def kernel(plan: Plan) -> Kernel:
     find, fetch, load_queries, (take, score, mix) = (
         block_finder(plan.rows, step), fetcher(plan), query_loader(plan), turned_products(plan),
     )  # fmt: skip
-    find_keys, find_values, change = rows_finder(0), rows_finder(3), changer(plan)
+    find_keys, find_values, change, place = rows_finder(0), rows_finder(3), changer(plan), placer(plan.rows)
     weigh, shrink = weights_maker(plan), shrinker(plan)
     write, base, clear, query_words, zeros = (
         writer(plan), ptx.shared_base, clearer(sums // 8), width // 8, width // EDGE
     )  # fmt: skip
-    wait, float_of, take_turn = ptx.wait_for_all_but(stages - 1), ptx.float_of, dependent_launch.take_turn
+    wait, float_of, begin = ptx.wait_for_all_but(stages - 1), ptx.float_of, starter(plan)
 
     def attend(addresses: Any, strides: Any, sizes: Any, scale: Any, cap: Any) -> None:
-        take_turn()
-        (warp, lane), at, length = warp_and_lane(), base(), length_of(addresses, sizes)
+        begin(addresses, strides, sizes)
+        (warp, lane), at, (unit, start, length) = warp_and_lane(), base(), place(addresses, sizes)
         g, t = g_and_t(lane)
-        start, count, seen, end, first, last = find(sizes, length)
-        keys, values = find_keys(addresses[1], strides, sizes), find_values(addresses[2], strides, sizes)
+        count, seen, end, first, last = find(sizes, length, start)
+        keys, values = (
+            find_keys(addresses[1], strides, sizes, unit), find_values(addresses[2], strides, sizes, unit)
+        )  # fmt: skip
         warp_first = warp * uint32(EDGE)  # first position of the warp in a step
         for i in range(stages):
             fetch(at, uint32(i), keys, values, strides, first + int32(i), last, end, warp_first, lane)
-        load_queries(at, queries_of(addresses, sizes, start, width), sizes[6], count)
+        load_queries(at, queries_of(addresses, sizes, start, width, unit), sizes[6], count)
         begins, ends = cuda.local.array(2, int32), cuda.local.array(2, int32)
         numbers, distances = cuda.local.array(4, float32), cuda.local.array(2, uint64)
         places, mask, row = cuda.local.array(3, int32), uint64(0), start + uint32(2) * t
@@ -88,5 +146,6 @@ def kernel(plan: Plan) -> Kernel:
 
     return Kernel(
         f"attention of {plan}", attend, ADDRESSES, STRIDES, SIZES, uint32, uint32, threads=plan.threads,
+        limits_blocks=True,
         blocks=plan.blocks, shared=plan.shared_bytes, least=LEAST, early=True,
     )  # fmt: skip

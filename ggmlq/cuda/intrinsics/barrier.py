@@ -149,6 +149,15 @@ def put_float_in_block(address: Any, rank: Any, value: Any) -> Any:
     only_on_a_gpu()
 
 
+@instruction(
+    "{.reg .b32 there; mapa.shared::cluster.u32 there, $0, $1; st.shared::cluster.v2.f32 [there], {$2, $3};}",
+    None, u32, u32, f32, f32, effect=True,
+)  # fmt: skip
+def put_pair_in_block(address: Any, rank: Any, a: Any, b: Any) -> Any:
+    """Store two floats at an address in the shared memory of another block of the cluster."""
+    only_on_a_gpu()
+
+
 # --- all blocks of a grid -----------------------------------------------------------------------
 
 UNTIL = "setp.lt.u32 early, seen, $1; @early bra again; over:"
@@ -208,6 +217,20 @@ def named_barrier(number: int, threads: int) -> Any:
         only_on_a_gpu()
 
     return meet
+
+
+def turns(threads: int) -> Any:
+    """Two instructions for a barrier by its number: half of ``threads`` wait for the others, which arrive."""
+
+    @instruction(f"bar.sync $0, {threads};", None, u32, effect=True)
+    def wait_for_turn(number: Any) -> Any:
+        only_on_a_gpu()
+
+    @instruction(f"bar.arrive $0, {threads};", None, u32, effect=True)
+    def give_turn(number: Any) -> Any:
+        only_on_a_gpu()
+
+    return wait_for_turn, give_turn
 
 
 def registers(verb: str, count: int) -> Any:

@@ -150,3 +150,9 @@ def take_float(address: Any) -> Any:
 def copy16_or_zeros(shared: Any, address: Any, size: Any) -> Any:
     """Start to copy ``size`` bytes, 0 or 16, into 16 bytes of shared memory; the rest becomes zeros."""
     only_on_a_gpu()
+
+
+@instruction("prefetch.global.L2 [$0];", None, u64, effect=True)
+def prefetch(address: Any) -> Any:
+    """Start to read the line of 128 bytes at an address into the second cache, which is never stale."""
+    only_on_a_gpu()

@@ -70,6 +70,44 @@ def partner(fmt: BlockFormat) -> int:
     return fmt.block_size // 2
 
 
+def threads_of_block(fmt: BlockFormat, kind: str) -> int:
+    """Threads that decode a block together."""
+    if fmt.name in decode_k.LAYOUTS:
+        return decode_k.threads_of_block(fmt, kind)
+    return fmt.block_size * KINDS[kind] // 32
+
+
+def part_decoder(fmt: BlockFormat, kind: str) -> Any:
+    """The device function ``decode(blocks, b, part, out, to)``: a thread's part of block b, to block ``to``.
+
+    ``blocks``: an address for K types, otherwise an array [blocks, bytes of one].
+    """
+    if fmt.name in decode_k.LAYOUTS:
+        return decode_k.part_decoder(fmt, kind)
+    value, (_, scale, offset) = values(fmt), atoms(fmt)
+    store_length = 16 // KINDS[kind]  # values of a store
+    apart = partner(fmt)
+    size, group, count = fmt.block_size, fmt.group, 2 * store_length
+    store = storing(kind)
+
+    @inlined
+    def by_atoms(blocks: Any, b: Any, part: Any, out: Any, to: Any) -> None:
+        block = blocks[b]
+        pairs, within = part // uint32(apart // store_length), part % uint32(apart // store_length)
+        start = pairs * uint32(2 * apart) + within * uint32(store_length)
+        v = cuda.local.array(count, float32)
+        for side in range(2):  # loops, so that a code book is in the code once
+            i = int64(start) + side * apart
+            s, o = scale(block, i // group), offset(block, i // group)
+            for j in range(store_length):
+                v[side * store_length + j] = value(block, i + j, s, o)
+        at = address(out, to, size, start, 16 // store_length)
+        store(at, v, 0)
+        store(at + uint64(apart * 16 // store_length), v, store_length)
+
+    return by_atoms
+
+
 @family((fmt, kind) for fmt in BLOCK_FORMATS for kind in KINDS)
 def decoder(fmt: BlockFormat, kind: str) -> Kernel:
     """The kernel for one format and one kind of values."""
@@ -77,11 +115,7 @@ def decoder(fmt: BlockFormat, kind: str) -> Kernel:
     facts: dict[str, Any] = {"threads": THREADS, "least": LEAST[kind], "early": True}
     if fmt.name in decode_k.LAYOUTS:
         return Kernel(name, decode_k.decoder(fmt, kind, THREADS), uint64, uint64, uint32, **facts)
-    value, (_, scale, offset) = values(fmt), atoms(fmt)
-    store_length = 16 // KINDS[kind]  # values of a store
-    apart = partner(fmt)
-    size, group, count = fmt.block_size, fmt.group, 2 * store_length
-    store = storing(kind)
+    decode_part, parts = part_decoder(fmt, kind), threads_of_block(fmt, kind)
     take_turn = dependent_launch.take_turn
 
     def by_atoms(
@@ -90,20 +124,9 @@ def decoder(fmt: BlockFormat, kind: str) -> Kernel:
     ) -> None:
         take_turn()
         index = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
-        b, part = index // uint32(size // (2 * store_length)), index % uint32(size // (2 * store_length))
+        b = index // uint32(parts)
         if b < uint32(blocks.shape[0]):
-            block = blocks[b]
-            pairs, within = part // uint32(apart // store_length), part % uint32(apart // store_length)
-            start = pairs * uint32(2 * apart) + within * uint32(store_length)
-            v = cuda.local.array(count, float32)
-            for side in range(2):  # loops, so that a code book is in the code once
-                i = int64(start) + side * apart
-                s, o = scale(block, i // group), offset(block, i // group)
-                for j in range(store_length):
-                    v[side * store_length + j] = value(block, i + j, s, o)
-            at = address(out, b, size, start, 16 // store_length)
-            store(at, v, 0)
-            store(at + uint64(apart * 16 // store_length), v, store_length)
+            decode_part(blocks, b, index % uint32(parts), out, b)
 
     return Kernel(name, by_atoms, BLOCKS, uint64, **facts)
 

@@ -183,8 +183,13 @@ def thread_values(kind: str) -> int:
     return RUNS * 16 // KINDS[kind]
 
 
-def decoder(fmt: BlockFormat, kind: str, threads: int) -> Any:
-    """The kernel's function for one format and one kind of values; ``threads``: of a block."""
+def threads_of_block(fmt: BlockFormat, kind: str) -> int:
+    """Threads that decode a block together."""
+    return fmt.block_size // thread_values(kind)
+
+
+def part_decoder(fmt: BlockFormat, kind: str) -> Any:
+    """The device function ``decode(blocks, b, part, out, to)``: a part of block b, to block ``to`` of out."""
     layout, has_offset = LAYOUTS[fmt.name], fmt.has_offset
     each = 16 // KINDS[kind]  # values of a store
     count = each // 4  # words of codes of a run
@@ -197,7 +202,44 @@ def decoder(fmt: BlockFormat, kind: str, threads: int) -> Any:
     take_halves, scales = halves_taker(layout, has_offset), layout.scales
     code_of, scale_of, low_of = floater(fmt.zero), floater(fmt.scales.zero), floater(0)
     size, length = fmt.block_size, fmt.dtype.itemsize
-    take_turn, store, mul, sub = dependent_launch.take_turn, storing(kind), ptx.mul, ptx.sub
+    store, mul, sub = storing(kind), ptx.mul, ptx.sub
+
+    @inlined
+    def decode(blocks: Any, b: Any, part: Any, out: Any, to: Any) -> None:
+        half, column = part // uint32(threads_of_half), part % uint32(threads_of_half) * uint32(each)
+        at = address(blocks, b, length, 0, 1)
+        astray = uint32(at) & uint32(3)
+        picks = uint32(0x3210) + astray * uint32(0x1111)
+        block = (at - uint64(astray), (at + uint64(3)) & uint64(0xFFFFFFFFFFFFFFFC), picks)
+        words = cuda.local.array(in_all, uint32)
+        for i in range(in_all):
+            words[i] = uint32(0)
+        take_low(block, half, column, words)
+        if several:
+            take_high(block, half, column, words)
+        all_scales, all_lows = scales(block, half, column)
+        d, dmin = take_halves(block, at)
+        place = address(out, to, size, half * uint32(size // 2) + column, 16 // each)
+        v = cuda.local.array(each, float32)
+        for run in range(RUNS):
+            scale = mul(d, scale_of(all_scales, run))
+            offset = mul(dmin, low_of(all_lows, run))
+            for i in range(each):
+                v[i] = mul(scale, code_of(words[run * count + i // 4], i % 4))
+                if has_offset:
+                    v[i] = sub(v[i], offset)
+            store(place + uint64(run * COLUMNS * 16 // each), v, 0)
+
+    return decode
+
+
+def decoder(fmt: BlockFormat, kind: str, threads: int) -> Any:
+    """The kernel's function for one format and kind of values; ``threads``: of a block of threads."""
+    decode_part, parts, take_turn = (
+        part_decoder(fmt, kind),
+        threads_of_block(fmt, kind),
+        dependent_launch.take_turn,
+    )
 
     def decode(
         blocks: Any,  # uint8 [count, bytes of a block]
@@ -206,30 +248,8 @@ def decoder(fmt: BlockFormat, kind: str, threads: int) -> Any:
     ) -> None:
         take_turn()
         index = uint32(cuda.blockIdx.x) * uint32(threads) + uint32(cuda.threadIdx.x)
-        b, part = index // uint32(2 * threads_of_half), index % uint32(2 * threads_of_half)
+        b = index // uint32(parts)
         if b < blocks_in_all:
-            half, column = part // uint32(threads_of_half), part % uint32(threads_of_half) * uint32(each)
-            at = address(blocks, b, length, 0, 1)
-            astray = uint32(at) & uint32(3)
-            picks = uint32(0x3210) + astray * uint32(0x1111)
-            block = (at - uint64(astray), (at + uint64(3)) & uint64(0xFFFFFFFFFFFFFFFC), picks)
-            words = cuda.local.array(in_all, uint32)
-            for i in range(in_all):
-                words[i] = uint32(0)
-            take_low(block, half, column, words)
-            if several:
-                take_high(block, half, column, words)
-            own_scales, own_lows = scales(block, half, column)
-            d, dmin = take_halves(block, at)
-            to = address(out, b, size, half * uint32(size // 2) + column, 16 // each)
-            v = cuda.local.array(each, float32)
-            for run in range(RUNS):
-                scale = mul(d, scale_of(own_scales, run))
-                offset = mul(dmin, low_of(own_lows, run))
-                for i in range(each):
-                    v[i] = mul(scale, code_of(words[run * count + i // 4], i % 4))
-                    if has_offset:
-                        v[i] = sub(v[i], offset)
-                store(to + uint64(run * COLUMNS * 16 // each), v, 0)
+            decode_part(blocks, b, index % uint32(parts), out, b)
 
     return decode

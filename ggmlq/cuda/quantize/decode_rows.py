@@ -1,4 +1,4 @@
-"""Rows taken from arrays on a GPU: blocks decoded by their atoms, by ids; one kernel, of any format."""
+"""Rows taken from arrays on a GPU: blocks decoded as decode.py does, by ids; one kernel, of any format."""
 
 from __future__ import annotations
 
@@ -10,46 +10,53 @@ from ...arrays.array import QuantArray
 from ...errors import UnsupportedError
 from ...formats import BLOCK_FORMATS, BlockFormat
 from ..activations.floats import converted
-from ..intrinsics.atoms import atoms
-from ..intrinsics.floats import DTYPES, KINDS, LEAST
-from ..intrinsics.language import cuda, float32, int64, uint8, uint64
+from ..intrinsics import dependent_launch
+from ..intrinsics.address import address
+from ..intrinsics.floats import DTYPES, KINDS, LEAST, storing
+from ..intrinsics.language import cuda, float32, int64, uint32, uint64
 from ..machine.device import cupy
-from ..machine.launch import Kernel, array, family
+from ..machine.launch import Kernel, family
 from ._block import THREADS
 from ._kinds import IDS, KIND_OF, SCALARS, STEP, bits_in, loading, words_of
-from .decode import values
+from .decode import BLOCKS, part_decoder, threads_of_block
+from .decode_k import LAYOUTS
 
 
 @family((fmt, kind) for fmt in BLOCK_FORMATS for kind in KINDS)
 def block_taker(fmt: BlockFormat, kind: str) -> Kernel:
-    """The kernel that decodes rows of blocks by their atoms; a thread has neighbours of one group."""
-    value, (_, scale, offset) = values(fmt), atoms(fmt)
-    size, group, bits = fmt.block_size, fmt.group, bits_in(kind)
-    run = min(group, 8)
+    """The kernel that decodes rows of blocks; rows of ids that no row has are NaN."""
+    decode_part, parts, size = part_decoder(fmt, kind), threads_of_block(fmt, kind), fmt.block_size
+    each, take_turn, store = 16 // KINDS[kind], dependent_launch.take_turn, storing(kind)
 
     def kernel(
-        blocks: Any,  # uint8 [blocks, bytes of one]
+        blocks: Any,  # uint8 [blocks, bytes of one], or its address
         ids: Any,  # int64 [rows of the result]
-        out: Any,  # bits of floats [rows of the result · K]
+        out: Any,  # floats [rows of the result · K]
         per_row: Any,  # blocks
+        rows: Any,  # of q
     ) -> None:
-        thread = int64(cuda.blockIdx.x) * int64(THREADS) + int64(cuda.threadIdx.x)
-        b, part = thread // int64(size // run), thread % int64(size // run)
-        row = b // int64(per_row)
-        if row < int64(ids.shape[0]):
-            at, start = ids[row], part * int64(run)
-            place = b * int64(size) + start
-            if at >= int64(0) and at * int64(per_row) < int64(blocks.shape[0]):
-                block = blocks[at * int64(per_row) + (b - row * int64(per_row))]
-                s, o = scale(block, start // int64(group)), offset(block, start // int64(group))
-                for i in range(run):
-                    out[place + i] = bits(value(block, start + i, s, o))
+        take_turn()
+        index = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
+        b, part = index // uint32(parts), index % uint32(parts)
+        row = b // uint32(per_row)
+        if row < uint32(ids.shape[0]):
+            at = ids[row]
+            if at >= int64(0) and at < int64(rows):
+                decode_part(blocks, uint32(at) * uint32(per_row) + (b - row * uint32(per_row)), part, out, b)
             else:
-                for i in range(run):
-                    out[place + i] = bits(float32(float("nan")))
+                v = cuda.local.array(each, float32)
+                for i in range(each):
+                    v[i] = float32(float("nan"))
+                for i in range(size // (parts * each)):
+                    store(
+                        address(out, b, size, part * uint32(size // parts) + uint32(i * each), 16 // each),
+                        v,
+                        0,
+                    )
 
-    parameters = (array(uint8, 2), IDS, words_of(kind), uint64)
-    return Kernel(f"take {fmt.name} as {kind}", kernel, *parameters, threads=THREADS, least=LEAST[kind])
+    blocks_kind = uint64 if fmt.name in LAYOUTS else BLOCKS
+    facts: dict[str, Any] = {"threads": THREADS, "least": LEAST[kind], "early": True}
+    return Kernel(f"take {fmt.name} as {kind}", kernel, blocks_kind, IDS, uint64, uint32, uint32, **facts)
 
 
 @family((name, kind) for name in SCALARS for kind in KINDS)
@@ -92,11 +99,9 @@ def _take(fmt: Any, kind: str, q: QuantArray, ids: Any, out: Any) -> None:
     columns, raw = out.size // len(ids), q.raw.reshape(-1)
     words = out.view(np.uint32 if kind == "float32" else np.uint16)
     if isinstance(fmt, BlockFormat):
-        threads = out.size // min(fmt.group, 8)
-        blocks = raw.reshape(-1, fmt.dtype.itemsize)
-        block_taker(fmt, kind)(
-            (-(-threads // THREADS),), (THREADS,), blocks, ids, words, columns // fmt.block_size
-        )
+        per_row, blocks = columns // fmt.block_size, raw.reshape(-1, fmt.dtype.itemsize)
+        grid: tuple[int, ...] = (-(-len(ids) * per_row * threads_of_block(fmt, kind) // THREADS),)
+        block_taker(fmt, kind)(grid, (THREADS,), blocks, ids, out, per_row, len(q))
         return
     if fmt.name not in SCALARS:
         raise UnsupportedError(

@@ -1,8 +1,8 @@
 """Rows put into arrays on a GPU: the encoders of this folder, by ids; one kernel.
 
 Four threads serve a block, as in _block.py, or a block of threads serves a row of numbers without blocks.
-Of equal ids the last row is written: each group of threads looks whether its id comes again further on. With
-many rows that takes longer than finding out beforehand, so CuPy does it then (``_last_ones``).
+Of equal ids the last row is written: all threads of a block look whether an id of its rows comes again
+further on. With many rows that takes longer than finding out before, so CuPy does it then (``_last_ones``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from ..activations.floats import aligned_floats
 from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import KINDS
-from ..intrinsics.lane import ALL_LANES
 from ..intrinsics.language import cuda, float32, int32, int64, uint32, uint64
 from ..machine.device import cupy, current
 from ..machine.launch import Kernel, family
@@ -32,34 +31,48 @@ ENCODERS = {  # of blocks, for four threads
     "iq4_nl": iq4_nl.encode, "mxfp4": mxfp4.encode,
 }  # fmt: skip
 ENCODED = tuple(ENCODERS)
-SEARCHED = 2048  # rows: with more, the last of equal ids are found before the launch
+SEARCHED = 8192  # rows: with more, the last of equal ids are found before the launch
+AHEAD = 4  # ids that a thread reads at once
 INFINITE = {"f32": 0x7F800000, "f16": 0x7C00, "bf16": 0x7F80}  # the exponent of what is not finite
 
 
-def comes_again(threads: int) -> Any:
-    """The device function that tells whether an id comes again behind a row, by so many threads together."""
-    steps = tuple(1 << s for s in range(threads.bit_length() - 1))
+def searching(rows_of_block: int) -> Any:
+    """The device function that finds which ids of a block's rows come again, by all threads of the block.
+
+    ``search(ids, first, last)`` gives an array in shared memory, not 0 for rows from ``first`` on whose id
+    stands again further on.
+    """
 
     @inlined
-    def again(ids: Any, row: Any, lane: Any) -> Any:
-        repeated, at = int32(0), int64(row) + int64(1) + int64(lane)
-        this, count = ids[row], int64(ids.shape[0])
-        while at < count:
-            if ids[at] == this:
-                repeated = int32(1)
-            at += int64(threads)
-        for step in steps:
-            repeated = int32(repeated | cuda.shfl_xor_sync(ALL_LANES, repeated, step))
-        return repeated != int32(0)
+    def search(ids: Any, first: Any, last: Any) -> Any:
+        repeated = cuda.shared.array(rows_of_block, int32)
+        thread, count = uint64(cuda.threadIdx.x), uint64(ids.shape[0])
+        if thread < uint64(rows_of_block):
+            repeated[thread] = int32(0)
+        cuda.syncthreads()
+        for i in range(int32(last - first) + int32(1)):
+            row = uint64(first) + uint64(i)
+            this, at, same = ids[row], row + uint64(1) + thread, int32(0)
+            while at + uint64((AHEAD - 1) * THREADS) < count:
+                for j in range(AHEAD):
+                    same |= int32(ids[at + uint64(j * THREADS)] == this)
+                at += uint64(AHEAD * THREADS)
+            while at < count:
+                same |= int32(ids[at] == this)
+                at += uint64(THREADS)
+            if same != int32(0):
+                repeated[i] = int32(1)
+        cuda.syncthreads()
+        return repeated
 
-    return again
+    return search
 
 
 @family((name, kind, unique) for name in ENCODED for kind in KINDS for unique in (False, True))
 def block_putter(name: str, kind: str, unique: bool) -> Kernel:
     """The kernel that encodes rows of floats of a kind; ``unique``: no two ids are equal."""
     encode = ENCODERS[name]
-    load, again, set_bits = loading(kind), comes_again(LANES), ptx.set_bits
+    load, search, set_bits = loading(kind), searching(THREADS // LANES), ptx.set_bits
     size, take_turn = FORMATS[name].dtype.itemsize, dependent_launch.take_turn
 
     def kernel(
@@ -79,15 +92,18 @@ def block_putter(name: str, kind: str, unique: bool) -> Kernel:
             b = uint64(blocks) - uint64(1)
         row = b // uint64(per_row)
         at = ids[row]
-        behind = False
-        if not unique:
-            behind = again(ids, row, part)
-        live = live and at >= int64(0) and at < int64(rows)
-        store = live and not behind
         v = cuda.local.array(VALUES, float32)
         source = b * uint64(RUN) + uint64(part) * uint64(4)
         for i in range(VALUES):
             v[i] = load(x, source + uint64((i & 3) + 4 * (i & 4)))
+        behind = False
+        if not unique:  # while values are on their way
+            first = uint64(cuda.blockIdx.x) * uint64(THREADS // LANES)
+            last = min(first + uint64(THREADS // LANES), uint64(blocks)) - uint64(1)
+            first = first // uint64(per_row)
+            behind = search(ids, first, last // uint64(per_row))[row - first] != int32(0)
+        live = live and at >= int64(0) and at < int64(rows)
+        store = live and not behind
         place = uint64(0)
         if live:
             place = uint64(at) * uint64(per_row) + (b - row * uint64(per_row))
@@ -103,7 +119,7 @@ def block_putter(name: str, kind: str, unique: bool) -> Kernel:
 @family((name, kind, unique) for name in SCALARS for kind in KINDS for unique in (False, True))
 def scalar_putter(name: str, kind: str, unique: bool) -> Kernel:
     """The kernel that converts rows of numbers without blocks; a block of threads has a part of a row."""
-    load, bits, again, set_bits = loading(kind), bits_in(KIND_OF[name]), comes_again(32), ptx.set_bits
+    load, bits, search, set_bits = loading(kind), bits_in(KIND_OF[name]), searching(1), ptx.set_bits
     infinite, take_turn = INFINITE[name], dependent_launch.take_turn
 
     def kernel(
@@ -119,7 +135,7 @@ def scalar_putter(name: str, kind: str, unique: bool) -> Kernel:
         at = ids[row]
         behind = False
         if not unique:
-            behind = again(ids, row, uint32(cuda.threadIdx.x) & uint32(31))
+            behind = search(ids, row, row)[0] != int32(0)
         if at >= int64(0) and at < int64(rows):
             for step in range(STEP):
                 column = int64(cuda.blockIdx.y) * int64(STEP * THREADS) + int64(step * THREADS)
