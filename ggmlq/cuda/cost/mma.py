@@ -15,11 +15,13 @@ from typing import NamedTuple
 from ...dispatch.card import Card
 from ..packed.code_halves import can_fold
 from ..packed.layout import ROWS, STEP, TILE_ROWS, PackedLayout
+from ..rings.code_copies import CODE_TILES, CodeTile
 from ..rings.mma_tile import TILES, WIDE, MmaTile
 from . import roof
 from .stage import at_one_time
 
 HOPPER, HOPPER_RATE = (9, 0), 2800  # operations a clock that mma.sync reaches there, of wgmma's 4096
+HOPPER_BYTES_RATE = 5000  # the same on bytes, of 8192
 CLOCK = 1.5  # GHz, where a card's is not known
 MOST_SPLITS, SHORTEST = 16, 4  # parts of K, and steps of a part
 MOST_TILES = 65535  # tiles of activations: blocks along the second axis of a grid
@@ -40,6 +42,8 @@ class MmaSplit(NamedTuple):
 
 def step_clocks(card: Card, layout: PackedLayout, tile: MmaTile) -> float:
     """Clocks of a multiprocessor for a step of a tile."""
+    if isinstance(tile, CodeTile):
+        return byte_step_clocks(card, layout, tile)
     eights, warps = tile.warp_columns // 8, tile.warps
     loads, scales = 4 * eights, 8 * layout.runs * eights
     sums = (layout.has_offset) * (4 * eights // 4 + layout.runs * eights)
@@ -51,8 +55,21 @@ def step_clocks(card: Card, layout: PackedLayout, tile: MmaTile) -> float:
     return at_one_time(at_one_time(issued, products), tile.stage(layout) / L2_BYTES)
 
 
+def byte_step_clocks(card: Card, layout: PackedLayout, tile: CodeTile) -> float:
+    """The same for products of bytes: each integer sum takes two multiply-adds, or three."""
+    products, eights = 2 * layout.runs * tile.eights, tile.eights
+    loads, sums = 2 * eights, layout.has_offset * layout.runs // 2 * eights
+    scaled = 4 * (2 + layout.has_offset) * products
+    issued = tile.warps / 4 * (products + scaled + loads + sums + 2 * DECODING + AROUND)
+    rate = roof.rate(card, "int8") if card.capability != HOPPER else HOPPER_BYTES_RATE
+    operations = 2 * TILE_ROWS * tile.columns * STEP * (layout.runs // 2)  # of runs of 16 half is idle
+    return at_one_time(at_one_time(issued, operations / rate), tile.stage(layout) / L2_BYTES)
+
+
 def tiles_of(layout: PackedLayout, kind: str) -> tuple[MmaTile, ...]:
     """The tiles for weights of a layout and activations of a kind."""
+    if kind == "int8":
+        return CODE_TILES
     wide = kind == "float16" and layout.has_offset and can_fold(layout) and layout.bit_planes == (4,)
     return (*TILES, WIDE) if wide else TILES
 
