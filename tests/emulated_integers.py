@@ -56,7 +56,9 @@ def mma(warp, name, operands, active):
     """Lane 4 g + t has bytes 4 t … of rows g and g + 8, then those 16 further on; of column g likewise."""
     a, b, c = (np.stack([read(warp, r, np.int32) for r in listed(o)]) for o in operands[1:])
     parts = len(b)
-    left = quarters(a).reshape(parts, 2, 8, 4, 4).transpose(1, 2, 0, 3, 4).reshape(16, -1)  # further, row, g, t
+    left = (
+        quarters(a).reshape(parts, 2, 8, 4, 4).transpose(1, 2, 0, 3, 4).reshape(16, -1)
+    )  # further, row, g, t
     right = quarters(b).reshape(parts, 8, 4, 4).transpose(1, 0, 2, 3).reshape(8, -1)
     found, lane = left @ right.T, np.arange(32)
     for i, register in enumerate(listed(operands[0])):

@@ -1,4 +1,4 @@
-"""Activations as code tiles: bytes with a scale for each 32, in the order in which ``mma`` of bytes takes them.
+"""Activations as code tiles: bytes with a scale for each 32, in the order in which ``mma`` takes them.
 
     code tiles  [steps of 64 columns][rows, eight by eight][bytes of eight rows]
     eight rows  [row g][t][step s of 16 columns][4 codes], then [t][32 columns][row 2 t, 2 t + 1] scales, then
@@ -26,16 +26,11 @@ from ..intrinsics.lane import ALL_LANES
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
 from ..machine.recorded import between
+from ..rings.mma_tile import CODES, EIGHT, SCALED, SCALES, eight_bytes
 from .int8 import largest_size
 from .x_tiles import readable_rows
 
-THREADS, STEP, EIGHT, SCALED = 256, 64, 8, 32  # of a block; columns; rows together; columns with one scale
-CODES, SCALES = EIGHT * STEP, 4 * EIGHT * STEP // SCALED  # bytes of eight rows
-
-
-def eight_bytes(run: int) -> int:
-    """Bytes of eight rows of a step; ``run``: columns that are summed, 0 where sums are not needed."""
-    return CODES + SCALES + (4 * EIGHT * STEP // run if run else 0)
+THREADS, STEP = 256, 64  # of a block; columns
 
 
 @cache
@@ -72,8 +67,8 @@ def code_tile_kernel(kind: str, run: int) -> Kernel:
     load, size, length = four_loader(kind), KINDS[kind], eight_bytes(run)
     store4, store_float, take_turn = ptx.store4, ptx.store_float, dependent_launch.take_turn
     mul, div, nearest_even = ptx.mul, ptx.div, ptx.nearest_even
-    steps, pair_bytes = (2, 1) if run == 16 else (4, 2, 1), 8 * STEP // (run or STEP)
-    sums_at = CODES + SCALES
+    steps, sums_at, each = (2, 1) if run == 16 else (4, 2, 1), CODES + SCALES, run or STEP
+    pair_bytes = 8 * STEP // each
 
     @inlined
     def code(value: Any, per: Any) -> Any:
@@ -109,10 +104,9 @@ def code_tile_kernel(kind: str, run: int) -> Kernel:
             if within % uint32(SCALED) == uint32(0):
                 at = pair * uint32(16) + within // uint32(SCALED) * uint32(8) + odd
                 store_float(place + uint64(uint32(CODES) + at), d)
-            if run:
-                if within % uint32(run) == uint32(0):
-                    at = pair * uint32(pair_bytes) + within // uint32(run) * uint32(8) + odd
-                    store_float(place + uint64(uint32(sums_at) + at), mul(d, float32(total)))
+            if run and within % uint32(each) == uint32(0):
+                at = pair * uint32(pair_bytes) + within // uint32(each) * uint32(8) + odd
+                store_float(place + uint64(uint32(sums_at) + at), mul(d, float32(total)))
 
     parameters = (uint64, uint64, uint32, uint32, uint32)
     sums = f" with sums of {run}" if run else ""

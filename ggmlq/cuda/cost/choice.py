@@ -44,6 +44,7 @@ FEW_USES, LONG_ROWS = 64, 1024  # uses of experts; columns from which one launch
 FEW_CODES, FEW_IDS, LONG_CODES = 4, 256, 4096
 SHORT = "cuda:gemv", "cuda:mma_bf16", "cuda:warp_specialized"  # rungs that are timed, from 8.0 on
 SHORT_ON_HOPPER = "cuda:gemv_int16", *SHORT
+MANY = "cuda:mma_bf16"  # for many rows, where no kernel of an entry is left
 LIBRARY, MOST_ROWS = ("cuda:dequant", "cuda:dequant_cublas", "cuda:dequant_bf16"), 4096
 ESTIMATED = "estimated from its shape"
 TABLE = Path(__file__).parents[1] / "choice.json"
@@ -116,7 +117,7 @@ def _linear_order(problem: Problem) -> Preference:
     if nearest["card"] not in card.name:
         why += ", the nearest card"
         if isinstance(problem, Linear) and problem.m <= MOST_ROWS:
-            kernels = tuple(name for name in kernels if name not in LIBRARY)
+            kernels = (*(name for name in kernels if name not in LIBRARY), MANY)
     if card.capability < (8, 0) and isinstance(problem, Linear):
         kernels = (*kernels, next(name for most, name in SPARE if most is None or problem.m <= most))
     return Preference(kernels, why)

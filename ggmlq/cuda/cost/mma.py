@@ -1,4 +1,4 @@
-"""The tile of cuda:mma_bf16 and its split along K: the pair that a count of clocks says is fastest.
+"""The tile of cuda:mma_bf16 or cuda:mma_q8 and its split along K: the fastest pair by a count of clocks.
 
 A step of a block is 128 rows of weights, a tile of activations and 64 columns. It takes a little longer than
 the tensor cores need for it, or four schedulers to issue its instructions, or the L2 cache to bring it. The
@@ -9,19 +9,21 @@ that must start.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
 from ...dispatch.card import Card
 from ..packed.code_halves import can_fold
 from ..packed.layout import ROWS, STEP, TILE_ROWS, PackedLayout
-from ..rings.code_copies import CODE_TILES, CodeTile
-from ..rings.mma_tile import TILES, WIDE, MmaTile
+from ..rings.mma_tile import CODE_TILES, EIGHT, TILES, WIDE, CodeTile, MmaTile
 from . import roof
 from .stage import at_one_time
 
 HOPPER, HOPPER_RATE = (9, 0), 2800  # operations a clock that mma.sync reaches there, of wgmma's 4096
-HOPPER_BYTES_RATE = 5000  # the same on bytes, of 8192
+# Clocks of a scheduler for an instruction of a product of bytes, as measured there: registers take time.
+BYTES_MMA, BYTES_ADD, BYTES_OTHER, BYTES_AROUND = 3, 2, 1.5, 48
+BYTES = "int8"  # the kind of activations of cuda:mma_q8
 CLOCK = 1.5  # GHz, where a card's is not known
 MOST_SPLITS, SHORTEST = 16, 4  # parts of K, and steps of a part
 MOST_TILES = 65535  # tiles of activations: blocks along the second axis of a grid
@@ -44,7 +46,7 @@ def step_clocks(card: Card, layout: PackedLayout, tile: MmaTile) -> float:
     """Clocks of a multiprocessor for a step of a tile."""
     if isinstance(tile, CodeTile):
         return byte_step_clocks(card, layout, tile)
-    eights, warps = tile.warp_columns // 8, tile.warps
+    eights, warps = tile.columns // 8, tile.warps
     loads, scales = 4 * eights, 8 * layout.runs * eights
     sums = (layout.has_offset) * (4 * eights // 4 + layout.runs * eights)
     offsets = scales * layout.has_offset
@@ -56,19 +58,21 @@ def step_clocks(card: Card, layout: PackedLayout, tile: MmaTile) -> float:
 
 
 def byte_step_clocks(card: Card, layout: PackedLayout, tile: CodeTile) -> float:
-    """The same for products of bytes: each integer sum takes two multiply-adds, or three."""
-    products, eights = 2 * layout.runs * tile.eights, tile.eights
+    """Clocks of a step of bytes, of which each integer sum takes two multiply-adds, or three."""
+    eights = tile.columns // EIGHT
+    products = 2 * layout.runs * eights
     loads, sums = 2 * eights, layout.has_offset * layout.runs // 2 * eights
-    scaled = 4 * (2 + layout.has_offset) * products
-    issued = tile.warps / 4 * (products + scaled + loads + sums + 2 * DECODING + AROUND)
-    rate = roof.rate(card, "int8") if card.capability != HOPPER else HOPPER_BYTES_RATE
+    others = loads + sums + 2 * DECODING * layout.runs / 2 + 8 * layout.scales + BYTES_AROUND
+    adds = 4 * (2 + layout.has_offset) * products
+    issued = tile.warps / 4 * (BYTES_MMA * products + BYTES_ADD * adds + BYTES_OTHER * others)
     operations = 2 * TILE_ROWS * tile.columns * STEP * (layout.runs // 2)  # of runs of 16 half is idle
+    rate = math.inf if card.capability == HOPPER else roof.rate(card, "int8")
     return at_one_time(at_one_time(issued, operations / rate), tile.stage(layout) / L2_BYTES)
 
 
 def tiles_of(layout: PackedLayout, kind: str) -> tuple[MmaTile, ...]:
     """The tiles for weights of a layout and activations of a kind."""
-    if kind == "int8":
+    if kind == BYTES:
         return CODE_TILES
     wide = kind == "float16" and layout.has_offset and can_fold(layout) and layout.bit_planes == (4,)
     return (*TILES, WIDE) if wide else TILES

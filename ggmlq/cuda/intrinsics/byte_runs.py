@@ -1,10 +1,10 @@
 """Products of a warp by ``mma`` on bytes, where each integer sum of a run is scaled twice and added.
 
 As mma_runs.py does with 16 bits. A warp multiplies fragments of 16 rows of weights, bytes in registers, by
-8 · ``eights`` rows of activations in shared memory, as code tiles. Integer sums begin at the bits of a large
-float (linear/r9_mma_magic.py): so the sum is a float at once, and two multiply-adds scale it: by the weights'
-scale, which takes the large float off, and by the activations'. A third takes off an offset times a sum of
-activations.
+8 · ``eights`` rows of activations in shared memory (activations/code_tiles.py). Integer sums begin at the
+bits of a large float (linear/r9_mma_magic.py), so a sum is a float at once. Two multiply-adds scale it: by
+the weights' scale, which takes the large float off, and by that of the activations. A third takes off an
+offset times a sum of activations.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from typing import Any, NamedTuple
 
 from .assembly import FLOAT, WORD, as_intrinsic, emit_assembly, f32, only_on_a_gpu, u32
 from .language import SIMULATED, ir, types
-from .mma_runs import STEPS
+from .mma_runs import STEPS, first_totals, fragment_parts, parts
 
 MAGIC, MAGIC_BITS = 12582912.0, 0x4B400000
-LINE = 512  # bytes of the codes of eight rows of activations
-PAIR = 16  # bytes of the scales of two rows
 
 
 class ByteForm(NamedTuple):
@@ -32,34 +30,96 @@ class ByteForm(NamedTuple):
     apart: int  # bytes from eight rows of activations to the next
 
     @property
-    def sums(self) -> int:
-        """Totals of a thread."""
-        return 4 * self.fragments * self.eights
+    def steps(self) -> int:
+        """Steps of 16 columns in a run."""
+        return STEPS // self.runs
+
+    @property
+    def rows(self) -> int:
+        """Scales of a lane: of rows g and g + 8 of each run and fragment."""
+        return 2 * self.runs * self.fragments
 
 
 class ByteProducts(NamedTuple):
     """Device functions for the products of a step."""
 
     zeros: Callable[..., Any]  # () -> totals
-    multiply: Callable[..., Any]  # (totals, codes, scales, offsets, codes_at, scales_at, sums_at) -> totals
+    multiply: Callable[..., Any]  # (totals, codes, scales, offsets, start, codes_at, scales_at, sums_at)
     fragment: tuple[Callable[..., Any], ...]  # by fragment: (totals) -> its part of them
 
 
-def _integers(builder: Any, words: list[Any], start: list[Any]) -> list[Any]:
-    """The sums of a run, as floats: of a step of 16 columns or of two."""
-    *a, = words[: 2 * len(words) // 3]
-    columns = 16 * len(a) // 2
-    operands = ", ".join(f"${4 + i}" for i in range(len(a)))
-    others = ", ".join(f"${4 + i}" for i in range(len(a), len(words)))
-    last = ", ".join(f"${4 + len(words) + i}" for i in range(4))
-    text = (
-        f"mma.sync.aligned.m16n8k{columns}.row.col.s32.s8.s8.s32 "
-        f"{{$0, $1, $2, $3}}, {{{operands}}}, {{{others}}}, {{{last}}};"
+@cache
+def byte_products(form: ByteForm) -> ByteProducts:
+    """The device functions for a form.
+
+    ``codes``: of rows g and g + 8, step by step, fragment by fragment. ``scales``: of both rows, run by run,
+    fragment by fragment. ``offsets``: the same with the sign turned, or one number of no use. ``start``: four
+    times MAGIC_BITS. ``codes_at``, ``scales_at``, ``sums_at``: a lane's in the first eight rows.
+    """
+    count = 4 * form.fragments * form.eights
+    kind, codes_kind = types.UniTuple(f32, count), types.UniTuple(u32, 2 * STEPS * form.fragments)
+    scales_kind, four_words = types.UniTuple(f32, form.rows), types.UniTuple(u32, 4)
+    offsets_kind = scales_kind if form.has_offset else types.UniTuple(f32, 1)
+
+    def multiply(
+        totals: Any, codes: Any, scales: Any, offsets: Any, start: Any, codes_at: Any, scales_at: Any,
+        sums_at: Any,
+    ) -> Any:  # fmt: skip
+        only_on_a_gpu()
+
+    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        totals, codes, scales, offsets, start, *places = operands
+        results, a = parts(builder, totals, count), parts(builder, codes, 2 * STEPS * form.fragments)
+        factors, begin = parts(builder, scales, form.rows), parts(builder, start, 4)
+        less = [builder.fmul(factor, ir.Constant(FLOAT, -MAGIC)) for factor in factors]
+        turned = parts(builder, offsets, form.rows) if form.has_offset else []
+        rows = list(zip(factors, less, turned or factors, strict=True))
+        for j in range(form.eights):
+            b, d, sums = _activations(builder, form, places, form.apart * j)
+            for run, fragment in ((r, f) for r in range(form.runs) for f in range(form.fragments)):
+                first, place = form.steps * run, 4 * (fragment * form.eights + j)
+                codes_of_run = a[2 * (STEPS * fragment + first) :][: 2 * form.steps]
+                dots = _integers(builder, codes_of_run, b[first : first + form.steps], begin)
+                of_rows, x = rows[2 * (form.runs * fragment + run) :], d[2 * (2 * run // form.runs) :]
+                for i in range(4):
+                    factor, less_magic, offset = of_rows[i // 2]
+                    value = builder.fma(dots[i], factor, less_magic)
+                    total = builder.fma(value, x[i % 2], results[place + i])
+                    if form.has_offset:
+                        total = builder.fma(sums[2 * run + i % 2], offset, total)
+                    results[place + i] = total
+        return context.make_tuple(builder, kind, results)
+
+    if SIMULATED:
+        return ByteProducts(multiply, multiply, (multiply,) * form.fragments)
+    signature = kind(kind, codes_kind, scales_kind, offsets_kind, four_words, u32, u32, u32)
+    return ByteProducts(
+        first_totals(count),
+        as_intrinsic(multiply, signature, emit),
+        fragment_parts(form.fragments, form.eights),
     )
+
+
+def _activations(builder: Any, form: ByteForm, places: list[Any], at: int) -> tuple[list[Any], ...]:
+    """A lane's words of a row's codes, scales of two rows by 32 columns, and their sums by run."""
+    codes_at, scales_at, sums_at = places
+    sums = []
+    for i in range(0, 2 * form.runs * form.has_offset, 4):
+        sums += _take(builder, FLOAT, sums_at, at + 4 * i)
+    return _take(builder, WORD, codes_at, at), _take(builder, FLOAT, scales_at, at), sums
+
+
+def _integers(builder: Any, a: list[Any], b: list[Any], start: list[Any]) -> list[Any]:
+    """The sums of a run, of one step or two, as floats."""
+    wide, narrow = len(a), len(b)
+    operands = [f"${i}" for i in range(8 + wide + narrow)]
+    lists = [operands[:4], operands[4 : 4 + wide], operands[4 + wide : 4 + wide + narrow], operands[-4:]]
+    text = f"mma.sync.aligned.m16n8k{16 * narrow}.row.col.s32.s8.s8.s32 "
+    text += ", ".join("{" + ", ".join(each) + "}" for each in lists) + ";"
     four = ir.LiteralStructType([WORD] * 4)
-    constraints = [*["=r"] * 4, *"r" * len(words), *"rrrr"]
-    result = emit_assembly(builder, four, text, constraints, [*words, *start], False)
-    return [builder.bitcast(builder.extract_value(result, i), FLOAT) for i in range(4)]
+    constraints = [*["=r"] * 4, *"r" * (wide + narrow + 4)]
+    result = emit_assembly(builder, four, text, constraints, [*a, *b, *start], False)
+    return [builder.bitcast(word, FLOAT) for word in parts(builder, result, 4)]
 
 
 def _take(builder: Any, kind: Any, at: Any, offset: int) -> list[Any]:
@@ -67,84 +127,4 @@ def _take(builder: Any, kind: Any, at: Any, offset: int) -> list[Any]:
     word, letter = ("f32", "=f") if kind is FLOAT else ("b32", "=r")
     text = f"ld.shared.v4.{word} {{$0, $1, $2, $3}}, [$4 + {offset}];"
     four = ir.LiteralStructType([kind] * 4)
-    result = emit_assembly(builder, four, text, [*[letter] * 4, "r"], [at], True)
-    return [builder.extract_value(result, i) for i in range(4)]
-
-
-def _parts(builder: Any, value: Any, count: int) -> list[Any]:
-    return [builder.extract_value(value, i) for i in range(count)]
-
-
-@cache
-def byte_products(form: ByteForm) -> ByteProducts:
-    """The device functions for a form.
-
-    ``codes``: of rows g and g + 8, step by step, fragment by fragment. ``scales``: of rows g and g + 8, run by
-    run, fragment by fragment; ``offsets``: the same with the sign turned, or one number of no use. ``start``: MAGIC_BITS. ``codes_at``,
-    ``scales_at``, ``sums_at``: a lane's in the first eight rows.
-    """
-    kind, count, runs = types.UniTuple(f32, form.sums), form.sums, form.runs
-    codes_kind = types.UniTuple(u32, 2 * STEPS * form.fragments)
-    scales_kind = types.UniTuple(f32, 2 * runs * form.fragments)
-    offsets_kind = scales_kind if form.has_offset else types.UniTuple(f32, 1)
-    each, four_words = STEPS // runs, types.UniTuple(u32, 4)
-
-    def zeros() -> Any:
-        only_on_a_gpu()
-
-    def emit_zeros(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        return context.make_tuple(builder, kind, [ir.Constant(FLOAT, 0.0)] * count)
-
-    def multiply(
-        totals: Any, codes: Any, scales: Any, offsets: Any, start: Any, codes_at: Any, scales_at: Any, sums_at: Any
-    ) -> Any:  # fmt: skip
-        only_on_a_gpu()
-
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        totals, codes, scales, offsets, start, codes_at, scales_at, sums_at = operands
-        results = _parts(builder, totals, count)
-        a, factors = _parts(builder, codes, 2 * STEPS * form.fragments), _parts(builder, scales, 2 * runs * form.fragments)
-        turned = _parts(builder, offsets, len(factors)) if form.has_offset else []
-        begin = _parts(builder, start, 4)
-        less = [builder.fmul(factor, ir.Constant(FLOAT, -MAGIC)) for factor in factors]
-        for j in range(form.eights):
-            at = form.apart * j
-            b, d = _take(builder, WORD, codes_at, at), _take(builder, FLOAT, scales_at, at)
-            sums = [number for i in range(0, 2 * runs * form.has_offset, 4) for number in _take(builder, FLOAT, sums_at, at + 4 * i)]
-            for run in range(runs):
-                x = d[2 * (2 * run // runs) :]
-                for fragment in range(form.fragments):
-                    first, scale_at = 2 * (STEPS * fragment + each * run), 2 * (runs * fragment + run)
-                    words = [*a[first : first + 2 * each], *b[each * run : each * run + each]]
-                    dots = _integers(builder, words, begin)
-                    place = 4 * (fragment * form.eights + j)
-                    for i in range(4):
-                        row, column = scale_at + i // 2, i % 2
-                        value = builder.fma(dots[i], factors[row], less[row])
-                        total = builder.fma(value, x[column], results[place + i])
-                        if form.has_offset:
-                            total = builder.fma(sums[2 * run + column], turned[row], total)
-                        results[place + i] = total
-        return context.make_tuple(builder, kind, results)
-
-    if SIMULATED:
-        return ByteProducts(zeros, multiply, (zeros,) * form.fragments)
-    return ByteProducts(
-        as_intrinsic(zeros, kind(), emit_zeros),
-        as_intrinsic(multiply, kind(kind, codes_kind, scales_kind, offsets_kind, four_words, u32, u32, u32), emit),
-        tuple(_fragment(form, fragment) for fragment in range(form.fragments)),
-    )
-
-
-def _fragment(form: ByteForm, fragment: int) -> Any:
-    count = 4 * form.eights
-    kind = types.UniTuple(f32, count)
-
-    def part(totals: Any) -> Any:
-        only_on_a_gpu()
-
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        values = [builder.extract_value(operands[0], fragment * count + i) for i in range(count)]
-        return context.make_tuple(builder, kind, values)
-
-    return as_intrinsic(part, kind(types.UniTuple(f32, form.sums)), emit)
+    return parts(builder, emit_assembly(builder, four, text, [*[letter] * 4, "r"], [at], True), 4)

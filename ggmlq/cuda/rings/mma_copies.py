@@ -1,4 +1,4 @@
-"""Copies of packed weights and of activations of 16 bits into a ring's stages, for ``mma.sync``.
+"""Copies of packed weights, and of activations as 16 bits or as bytes, into stages for ``mma.sync``.
 
 A row of activations is eight chunks of 16 bytes in a stage; chunk c of row r lies at c ^ 2 (r % 4), so the
 eight bytes of each lane come without a bank conflict. A thread keeps the addresses of what it copies.
@@ -15,10 +15,10 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, uint32, uint64
 from ..intrinsics.wide import held, wide_place
 from ..packed.layout import FRAGMENT_ROWS, STEP, PackedLayout
-from .mma_tile import MmaTile
+from .mma_tile import EIGHT, CodeTile, MmaTile, eight_bytes, sum_run
 from .ring import Fetchers
 
-ROW = 2 * STEP  # bytes of a row of activations in a stage
+ROW, CHUNK = 2 * STEP, 16  # bytes of a row of activations in a stage, and of a copy
 
 
 class Sources(NamedTuple):
@@ -126,3 +126,22 @@ def fetchers(layout: PackedLayout, tile: MmaTile) -> Fetchers:
         copy_rows((first_element, elements, uint32(at + place), column, length))
 
     return fetch_weights, fetch_activations
+
+
+@cache
+def code_fetcher(layout: PackedLayout, tile: CodeTile) -> Any:
+    """The device function that starts the copies of a stage's code tiles: one piece of memory."""
+    length, weights_at = eight_bytes(sum_run(layout)), FRAGMENT_ROWS * layout.fragment_bytes
+    chunks, copy16, threads = tile.columns // EIGHT * length // CHUNK, ptx.copy16, tile.threads
+
+    @inlined
+    def fetch(at: Any, x: Any, m0: Any, step: Any, m: Any, height: Any) -> None:
+        eights = uint32(step * uint32(height // uint32(EIGHT)) + m0 // uint32(EIGHT))
+        thread = uint32(cuda.threadIdx.x)
+        source = wide_place(uint32(eights), uint32(length), x) + uint64(thread * uint32(CHUNK))
+        to = uint32(at + uint32(weights_at) + thread * uint32(CHUNK))
+        for first in range(0, chunks, threads):
+            if thread < uint32(chunks - first):
+                copy16(uint32(to + uint32(first * CHUNK)), source + uint64(first * CHUNK))
+
+    return fetch
