@@ -358,7 +358,7 @@ def test_a_gpu_that_refuses_all_that_was_measured():
     assert {m: choose(problem(m=m, card=T4)).name for m in (1, 8, 64, 65)} == {
         1: "cuda:dp4a", 8: "cuda:dp4a", 64: "cuda:dp4a", 65: "cuda:registers",
     }  # fmt: skip
-    assert choose(problem(card=A100), arithmetic="q8").name == "cuda:streamk"
+    assert choose(problem(card=A100), arithmetic="q8").name == "cuda:mma_q8"
 
 
 def test_without_cublas_others_serve(monkeypatch):

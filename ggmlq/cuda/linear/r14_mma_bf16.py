@@ -60,7 +60,7 @@ def kernel(layout: PackedLayout, tile: MmaTile, kind: str) -> Kernel:
 
 @register(
     __name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses_shape, narrow=True,
-    repeats=True, ends=True, halves=True,
+    repeats=True, ends=True,
 )  # fmt: skip
 def launch(
     x: Any, q: QuantArray, out: Any, split: MmaSplit | None = None, end: Epilogue = PLAIN
