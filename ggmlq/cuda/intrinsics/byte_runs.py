@@ -18,6 +18,7 @@ from .language import SIMULATED, ir, types
 from .mma_runs import STEPS, first_totals, fragment_parts, parts
 
 MAGIC, MAGIC_BITS = 12582912.0, 0x4B400000
+TOGETHER = 4  # eights of activations that are loaded at one time
 
 
 class ByteForm(NamedTuple):
@@ -75,6 +76,8 @@ def byte_products(form: ByteForm) -> ByteProducts:
         turned = parts(builder, offsets, form.rows) if form.has_offset else []
         rows = list(zip(factors, less, turned or factors, strict=True))
         for j in range(form.eights):
+            if j and not j % TOGETHER:  # else the assembler loads so many that some do not stay in registers
+                emit_assembly(builder, ir.VoidType(), "bar.warp.sync -1;", [], [], True)
             b, d, sums = _activations(builder, form, places, form.apart * j)
             for run, fragment in ((r, f) for r in range(form.runs) for f in range(form.fragments)):
                 first, place = form.steps * run, 4 * (fragment * form.eights + j)
