@@ -115,8 +115,8 @@ def launch_tiles(
     """Launch the kernel of a tile, and add up partial sums; ``k``: as its parts take it."""
     (m, n), steps, result = out.shape, fragments.shape[1], result_of(out, bias)
     grid, block = (-(-n // TILE_ROWS), -(-m // tile.columns), splits), (tile.threads,)
-    evenly = -(-math.prod(grid) // device.multiprocessors())  # beside the last blocks of the kernel before
-    beside = evenly if evenly < tile.blocks else 0
+    # A multiprocessor with room for more would take them from others, where there are few blocks.
+    beside = min(tile.blocks, -(-math.prod(grid) // device.multiprocessors()))
     if splits == 1:
         make(grid, block, fragments, x, *result, m, n, k, steps, max_blocks=beside)
         return
