@@ -18,7 +18,8 @@ from .language import SIMULATED, ir, types
 from .mma_runs import STEPS, first_totals, fragment_parts, parts
 
 MAGIC, MAGIC_BITS = 12582912.0, 0x4B400000
-TOGETHER = 4  # eights of activations that are loaded at one time
+TOGETHER = 2  # eights of activations that are loaded at one time
+HALVES = 2  # of a step, which are multiplied one after the other
 
 
 class ByteForm(NamedTuple):
@@ -75,15 +76,16 @@ def byte_products(form: ByteForm) -> ByteProducts:
         less = [builder.fmul(factor, ir.Constant(FLOAT, -MAGIC)) for factor in factors]
         turned = parts(builder, offsets, form.rows) if form.has_offset else []
         rows = list(zip(factors, less, turned or factors, strict=True))
-        for j in range(form.eights):
-            if j and not j % TOGETHER:  # else the assembler loads so many that some do not stay in registers
+        for half, j in ((half, j) for half in range(HALVES) for j in range(form.eights)):
+            if not j % TOGETHER:  # else the assembler loads so many that some do not stay in registers
                 emit_assembly(builder, ir.VoidType(), "bar.warp.sync -1;", [], [], True)
-            b, d, sums = _activations(builder, form, places, form.apart * j)
-            for run, fragment in ((r, f) for r in range(form.runs) for f in range(form.fragments)):
+            b, x, sums = _activations(builder, form, places, half, form.apart * j)
+            for run, fragment in ((r, f) for r in range(form.runs // HALVES) for f in range(form.fragments)):
                 first, place = form.steps * run, 4 * (fragment * form.eights + j)
-                codes_of_run = a[2 * (STEPS * fragment + first) :][: 2 * form.steps]
+                step, row = STEPS * fragment + STEPS // HALVES * half, form.runs * fragment + run
+                codes_of_run = a[2 * (step + first) :][: 2 * form.steps]
                 dots = _integers(builder, codes_of_run, b[first : first + form.steps], begin)
-                of_rows, x = rows[2 * (form.runs * fragment + run) :], d[2 * (2 * run // form.runs) :]
+                of_rows = rows[2 * (row + form.runs // HALVES * half) :]
                 for i in range(4):
                     factor, less_magic, offset = of_rows[i // 2]
                     value = builder.fma(dots[i], factor, less_magic)
@@ -103,13 +105,15 @@ def byte_products(form: ByteForm) -> ByteProducts:
     )
 
 
-def _activations(builder: Any, form: ByteForm, places: list[Any], at: int) -> tuple[list[Any], ...]:
-    """A lane's words of a row's codes, scales of two rows by 32 columns, and their sums by run."""
+def _activations(
+    builder: Any, form: ByteForm, places: list[Any], half: int, at: int
+) -> tuple[list[Any], ...]:  # fmt: skip
+    """A lane's words of a row's codes in 32 columns, the scales of two rows there, and their sums by run."""
     codes_at, scales_at, sums_at = places
-    sums = []
-    for i in range(0, 2 * form.runs * form.has_offset, 4):
-        sums += _take(builder, FLOAT, sums_at, at + 4 * i)
-    return _take(builder, WORD, codes_at, at), _take(builder, FLOAT, scales_at, at), sums
+    codes = _take(builder, WORD, codes_at, at + 8 * half, 2)
+    scales, count = _take(builder, FLOAT, scales_at, at + 8 * half, 2), form.runs
+    sums = _take(builder, FLOAT, sums_at, at + 4 * count * half, count) if form.has_offset else []
+    return codes, scales, sums
 
 
 def _integers(builder: Any, a: list[Any], b: list[Any], start: list[Any]) -> list[Any]:
@@ -125,9 +129,10 @@ def _integers(builder: Any, a: list[Any], b: list[Any], start: list[Any]) -> lis
     return [builder.bitcast(word, FLOAT) for word in parts(builder, result, 4)]
 
 
-def _take(builder: Any, kind: Any, at: Any, offset: int) -> list[Any]:
-    """Four words or floats of shared memory."""
+def _take(builder: Any, kind: Any, at: Any, offset: int, count: int) -> list[Any]:
+    """Two words or floats of shared memory, or four."""
     word, letter = ("f32", "=f") if kind is FLOAT else ("b32", "=r")
-    text = f"ld.shared.v4.{word} {{$0, $1, $2, $3}}, [$4 + {offset}];"
-    four = ir.LiteralStructType([kind] * 4)
-    return parts(builder, emit_assembly(builder, four, text, [*[letter] * 4, "r"], [at], True), 4)
+    results = ", ".join(f"${i}" for i in range(count))
+    text = f"ld.shared.v{count}.{word} {{{results}}}, [${count} + {offset}];"
+    several = ir.LiteralStructType([kind] * count)
+    return parts(builder, emit_assembly(builder, several, text, [*[letter] * count, "r"], [at], True), count)

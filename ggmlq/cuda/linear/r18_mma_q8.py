@@ -23,7 +23,7 @@ from ...dispatch.ladder import register
 from ...dispatch.problems import Linear
 from ...formats import BlockFormat
 from ..activations.code_tiles import code_tiles_of
-from ..cost.mma import BYTES, MmaSplit, best_split
+from ..cost.mma import BYTES, MmaSplit, best_split, tiles_of
 from ..intrinsics.atoms import inlined
 from ..machine import device
 from ..machine.launch import Kernel, family
@@ -31,7 +31,7 @@ from ..packed.byte_codes import serves
 from ..packed.layout import PackedLayout, layout_of, layouts
 from ..packed.pack import packed_weights
 from ..rings.mma_copies import code_fetcher, fetchers
-from ..rings.mma_tile import CODE_TILES, EIGHT, CodeTile, sum_run
+from ..rings.mma_tile import EIGHT, CodeTile, sum_run
 from ..warp_specialized.problems import refuses_shape
 from ._byte_step import constants, multiplier, products_of
 from ._mma_frame import MmaParts, launch_tiles, tile_kernel
@@ -42,7 +42,9 @@ def as_it_is(x: Any, m0: Any, m: Any, k: Any, lane: Any) -> Any:
     return x
 
 
-@family(lambda: ((layout, tile) for layout in layouts() if serves(layout) for tile in CODE_TILES))
+@family(
+    lambda: ((layout, tile) for layout in layouts() if serves(layout) for tile in tiles_of(layout, BYTES))
+)
 def kernel(layout: PackedLayout, tile: CodeTile) -> Kernel:
     """The kernel for code tiles; its ``k`` is the number of their rows."""
     products, fetch = products_of(layout, tile), (fetchers(layout, tile)[0], code_fetcher(layout, tile))
