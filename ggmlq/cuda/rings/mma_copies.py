@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from ..intrinsics import bf16x2, ptx
+from ..intrinsics import bf16x2, codes, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, uint32, uint64
 from ..intrinsics.wide import held, wide_place
@@ -55,17 +55,46 @@ def sources(layout: PackedLayout, tile: MmaTile) -> Sources:
     @inlined
     def activations(x: Any, m0: Any, m: Any, k: Any, lane: Any) -> Any:
         thread = uint32(cuda.threadIdx.x)
-        row_of_thread, chunk = thread >> uint32(3), thread & uint32(7)
-        place = row_of_thread * uint32(ROW) + (
-            (chunk ^ (row_of_thread & uint32(3)) << uint32(1)) << uint32(4)
-        )
-        return (
-            x,
-            all_rows((uint32(m0 + row_of_thread), m, k)),
-            held(uint32(place + uint32(weights_at)), lane),
-        )
+        rows = all_rows((uint32(m0 + (thread >> uint32(3))), m, k))
+        return x, rows, held(uint32(place_of(thread) + uint32(weights_at)), lane)
 
     return Sources(weights, activations)
+
+
+@cache
+def listed_activations(tile: MmaTile, weights_at: int) -> Any:
+    """The device function for a thread's places of rows that a list of uses names; ``per``: uses of a row.
+
+    Beyond ``count`` the last one is multiplied and thrown away.
+    """
+    rows_together, load4 = tile.threads // 8, codes.load4
+
+    def row(i: int) -> Any:
+        @inlined
+        def address(facts: Any) -> Any:
+            row_of_thread, uses, count, per, k = facts
+            place = min(uint32(row_of_thread + uint32(i * rows_together)), uint32(count - uint32(1)))
+            use = uint32(load4(uses + uint64(place) * uint64(4)))
+            return (uint32(uint32(use // per) * k),)
+
+        return address
+
+    all_rows = several(row, tile.columns // rows_together)
+
+    @inlined
+    def activations(x: Any, uses: Any, count: Any, per: Any, k: Any, lane: Any) -> Any:
+        thread = uint32(cuda.threadIdx.x)
+        rows = all_rows((uint32(thread >> uint32(3)), uses, count, per, k))
+        return x, rows, held(uint32(place_of(thread) + uint32(weights_at)), lane)
+
+    return activations
+
+
+@inlined
+def place_of(thread: Any) -> Any:
+    """The place of a thread's chunk among the activations of a stage."""
+    row, chunk = thread >> uint32(3), thread & uint32(7)
+    return uint32(row * uint32(ROW) + ((chunk ^ (row & uint32(3)) << uint32(1)) << uint32(4)))
 
 
 def several(one: Callable[[int], Any], count: int, first: int = 0) -> Any:
