@@ -154,8 +154,10 @@ def _expert_order(problem: ExpertLinear) -> Preference:
         few = uses <= FEW_CODES * problem.e and (uses <= FEW_IDS or problem.k >= LONG_CODES)
         return Preference(kernels[not few :], "by its uses")
     fmt = problem.weights
-    if not isinstance(fmt, BlockFormat) or (problem.card and problem.card.capability != HOPPER):
-        return Preference(("cuda:each_bf16",), "the others take blocks, and were not tried on such a card")
+    if not isinstance(fmt, BlockFormat):
+        return Preference(("cuda:each_bf16",), "the others take blocks")
+    if problem.card and problem.card.capability != HOPPER:
+        return Preference(("cuda:grouped_mma", "cuda:each_bf16"), "one launch, without the host")
     from ..packed.layout import layout_of
 
     few = uses <= min(FEW_USES, 2 * problem.e)

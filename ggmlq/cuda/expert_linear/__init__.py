@@ -5,6 +5,7 @@
     r5           many tokens: sorted by expert on the device, then one product of all experts
     r6           the same for codes with scales
     r7           a few tokens of codes: one kernel again
+    r8           many tokens where there is no wgmma
 
 r0 to r3 sort tokens on the device but read on the host where the groups begin: that waits for the device, and
 cannot be recorded in a CUDA graph. The others read ids on the device alone.

@@ -24,7 +24,6 @@ from ...dispatch.ladder import register
 from ...dispatch.problems import ExpertLinear, Linear, Operand
 from ...formats import BlockFormat
 from ..activations.floats import narrowed
-from ..activations.x_tiles import readable_rows
 from ..cost.mma import step_clocks, tiles_of
 from ..epilogue.listed_rows import holder, scatterer
 from ..intrinsics import codes, dependent_launch, ptx
@@ -44,7 +43,7 @@ from ..schedule import groups
 from ..schedule.uses import NAN
 from ..warp_specialized.problems import LEAST, refuses_shape
 
-NARROW = "float16", "bfloat16"  # kinds of activations that are multiplied
+KIND = "bfloat16"  # of activations that are multiplied
 THREADS, HOPPER = 128, (9, 0)
 
 
@@ -69,21 +68,17 @@ def lost_rows() -> Kernel:
     )
 
 
-@family(
-    lambda: (
-        (layout, tile, kind) for layout in layouts() for kind in NARROW for tile in tiles_of(layout, kind)
-    )
-)
-def kernel(layout: PackedLayout, tile: MmaTile, kind: str) -> Kernel:
+@family(lambda: ((layout, tile) for layout in layouts() for tile in tiles_of(layout, KIND)))
+def kernel(layout: PackedLayout, tile: MmaTile) -> Kernel:
     """The kernel: block (row of tiles of an expert, slot)."""
     length, stages, fragment_bytes = tile.stage(layout), tile.stages(layout), layout.fragment_bytes
     ahead, end, columns = stages - 1, (stages - 1) * length, tile.columns
     fetch, of_weights = fetchers(layout, tile), sources(layout, tile).weights
     of_uses = listed_activations(tile, FRAGMENT_ROWS * fragment_bytes)
     start, after = prologue(fetch, ahead, length), offset_advancer(stages, length)
-    refill, products = refiller(fetch, ptx.wait_for_all_but(stages - 2)), products_of(layout, tile, kind)
+    refill, products = refiller(fetch, ptx.wait_for_all_but(stages - 2)), products_of(layout, tile, KIND)
     multiply, zeros, (first_rows, second_rows) = (
-        multiplier(layout, tile, kind), products.zeros, products.fragment,
+        multiplier(layout, tile, KIND), products.zeros, products.fragment,
     )  # fmt: skip
     hold, scatter, base, load_words = holder(columns), scatterer(columns), ptx.shared_base, load16_l2
     wait_for_predecessor, let_successor_start = (
@@ -93,7 +88,7 @@ def kernel(layout: PackedLayout, tile: MmaTile, kind: str) -> Kernel:
 
     def product(
         fragments: Any,  # uint8 [experts, fragment rows, steps, fragment]
-        x: Any,  # of the kind [rows, k]
+        x: Any,  # bfloat16 [rows, k]
         plan: Any, uses_of_columns: Any,  # uint32: schedule/groups.py; the use of each column
         y: Any,  # float32 [uses, n]
         n: Any, k: Any, steps: Any, per_row: Any,  # per_row: uses of a row of x
@@ -127,22 +122,20 @@ def kernel(layout: PackedLayout, tile: MmaTile, kind: str) -> Kernel:
         scatter(second_rows(totals), y, rows, uint32(t * uint32(2)), uint32(below + uint32(ROWS)), n)
 
     return Kernel(
-        f"mma_bf16 of experts of {layout.name}, {tile}, {kind}", product, *(uint64,) * 5, *(uint32,) * 4,
+        f"mma_bf16 of experts of {layout.name}, {tile}", product, *(uint64,) * 5, *(uint32,) * 4,
         threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=LEAST, early=True,
     )  # fmt: skip
 
 
 @lru_cache(4096)
-def tile_for(
-    card: Card, layout: PackedLayout, kind: str, tokens: int, used: int, experts: int
-) -> MmaTile:  # fmt: skip
+def tile_for(card: Card, layout: PackedLayout, tokens: int, used: int, experts: int) -> MmaTile:
     """The tile with the fewest clocks for an expert's expected slots, if uses are spread by chance."""
 
     def clocks(tile: MmaTile) -> float:
         slots = groups.expected_slots(tokens, used, experts, tile.columns)
-        return slots * step_clocks(card, layout, tile, kind)
+        return slots * step_clocks(card, layout, tile, KIND)
 
-    return min(tiles_of(layout, kind), key=clocks)
+    return min(tiles_of(layout, KIND), key=clocks)
 
 
 def refuses(problem: ExpertLinear) -> str | None:
@@ -164,14 +157,10 @@ def launch(x: Any, q: QuantArray, ids: Any, out: Any, tile: MmaTile | None = Non
     """``tile``: another tile than the best by estimate."""
     assert isinstance(q.format, BlockFormat)
     w, (e, n, k), card = packed_weights(q), q.shape, device.card_of(device.current())
-    rows, kind = readable_rows(x)
-    if kind not in NARROW:
-        kind = "float16" if x.dtype.char == "e" else "bfloat16"
-        rows = narrowed(rows, kind)
-    tile = tile or tile_for(card, w.layout, kind, *ids.shape, e)
+    tile, rows = tile or tile_for(card, w.layout, *ids.shape, e), narrowed(x, KIND)
     shape = groups.UsePlan(ids.size, e, tile.columns, alone=card.capability < HOPPER)
     plan, places = groups.sorted_uses(ids, shape)
     lost_rows()((ids.size,), (THREADS,), places, out, n)
     operands = w.fragments, rows, plan, plan[groups.HEAD + 4 * shape.slots :], out
     sizes, grid = (n, k, w.fragments.shape[1], ids.size // len(x)), (-(-n // TILE_ROWS), shape.slots)
-    kernel(w.layout, tile, kind)(grid, (tile.threads,), *operands, *sizes)
+    kernel(w.layout, tile)(grid, (tile.threads,), *operands, *sizes)
