@@ -78,8 +78,7 @@ def _bytes_issued(layout: PackedLayout, tile: MmaTile) -> float:
 def tiles_of(layout: PackedLayout, kind: str) -> tuple[MmaTile, ...]:
     """The tiles for weights of a layout and activations of a kind."""
     if kind == BYTES:
-        crowded = layout.has_offset and layout.runs == STEP // ROWS  # sums leave a wide tile no registers
-        return CODE_TILES[:-1] if crowded else CODE_TILES
+        return CODE_TILES if layout.runs == 2 else CODE_TILES[:-1]  # more runs need more registers
     wide = kind == "float16" and layout.has_offset and can_fold(layout) and layout.bit_planes == (4,)
     return (*TILES, WIDE) if wide else TILES
 

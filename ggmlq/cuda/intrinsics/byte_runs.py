@@ -18,8 +18,8 @@ from .language import SIMULATED, ir, types
 from .mma_runs import STEPS, first_totals, fragment_parts, parts
 
 MAGIC, MAGIC_BITS = 12582912.0, 0x4B400000
-TOGETHER = 2  # eights of activations that are loaded at one time
 HALVES = 2  # of a step, which are multiplied one after the other
+FEW = 8  # eights of activations, with which there are registers to spare
 
 
 class ByteForm(NamedTuple):
@@ -77,7 +77,7 @@ def byte_products(form: ByteForm) -> ByteProducts:
         turned = parts(builder, offsets, form.rows) if form.has_offset else []
         rows = list(zip(factors, less, turned or factors, strict=True))
         for half, j in ((half, j) for half in range(HALVES) for j in range(form.eights)):
-            if not j % TOGETHER:  # else the assembler loads so many that some do not stay in registers
+            if form.eights > FEW:  # else the assembler loads so many that some do not stay in registers
                 emit_assembly(builder, ir.VoidType(), "bar.warp.sync -1;", [], [], True)
             b, x, sums = _activations(builder, form, places, half, form.apart * j)
             for run, fragment in ((r, f) for r in range(form.runs // HALVES) for f in range(form.fragments)):
