@@ -44,7 +44,7 @@ from ..schedule.uses import NAN
 from ..warp_specialized.problems import LEAST, refuses_shape
 
 KIND = "bfloat16"  # of activations that are multiplied
-THREADS, HOPPER = 128, (9, 0)
+THREADS, HOPPER, MOST_USES = 128, (9, 0), 1 << 19
 
 
 @family()
@@ -144,8 +144,8 @@ def refuses(problem: ExpertLinear) -> str | None:
     uses, weights = problem.t * problem.u, problem.weights
     if not 0 < problem.e <= groups.MOST:
         return f"takes 1 to {groups.MOST} experts"
-    if uses > 65535 or problem.e * problem.n * problem.k >= 1 << 42:
-        return "takes up to 65535 uses and 2**42 weights"
+    if uses > MOST_USES:
+        return f"takes up to {MOST_USES} uses: a grid has 65535 rows of blocks"
     assert not isinstance(weights, Operand)
     return refuses_shape(
         Linear(weights, uses, problem.n, problem.k, device=problem.device, card=problem.card)
