@@ -51,12 +51,15 @@ def dp4a(warp, name, operands, active):
     write(warp, operands[0], ((quarters(a) * quarters(b)).sum(1) + c).astype(np.int32), active)
 
 
-@op("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32")
+@op("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32", "mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32")
 def mma(warp, name, operands, active):
     """Lane 4 g + t has bytes 4 t … of rows g and g + 8, then those 16 further on; of column g likewise."""
     a, b, c = (np.stack([read(warp, r, np.int32) for r in listed(o)]) for o in operands[1:])
-    left = quarters(a).reshape(2, 2, 8, 4, 4).transpose(1, 2, 0, 3, 4).reshape(16, 32)  # further, row, g, t
-    right = quarters(b).reshape(2, 8, 4, 4).transpose(1, 0, 2, 3).reshape(8, 32)
+    parts = len(b)
+    left = (
+        quarters(a).reshape(parts, 2, 8, 4, 4).transpose(1, 2, 0, 3, 4).reshape(16, -1)
+    )  # further, row, g, t
+    right = quarters(b).reshape(parts, 8, 4, 4).transpose(1, 0, 2, 3).reshape(8, -1)
     found, lane = left @ right.T, np.arange(32)
     for i, register in enumerate(listed(operands[0])):
         value = found[lane // 4 + 8 * (i >> 1), 2 * (lane % 4) + (i & 1)] + c[i]

@@ -69,6 +69,7 @@ def values_read(fragments, fmt):
     load_scales, sizes = scales.scale_loader(layout), codes.buffer_sizes(layout)
     as_bytes = byte_codes.serves(layout)
     unpack_bytes = byte_codes.byte_unpacker(layout) if as_bytes else None
+    unpack_signed = byte_codes.signed_unpacker(layout) if as_bytes else None
     found = np.full((16 * count, 64 * steps), np.nan)
 
     def read(found):
@@ -82,12 +83,15 @@ def values_read(fragments, fmt):
             unpack_step(words, s, a, np.uint32(0))
             if as_bytes:
                 unpack_bytes(words, s, a_bytes := [None] * 2, 0, np.uint32(0))
+                unpack_signed(words, s, a_signed := [None] * 2, 0, np.uint32(0))
             for r in range(4):
                 pair = np.array([int(a[r]) << 16 & 0xFFFFFFFF, int(a[r]) & 0xFFFF0000], np.uint32)
                 if as_bytes:
                     byte = np.array([int(a_bytes[r % 2]) & 0xFFFFFFFF], np.uint32).view(np.int8)
                     of_pair = byte[r // 2 :: 2] + np.float32(byte_codes.lowest_byte(layout))
                     assert np.array_equal(of_pair, pair.view(np.float32))
+                    byte = np.array([int(a_signed[r % 2]) & 0xFFFFFFFF], np.uint32).view(np.int8)
+                    assert np.array_equal(byte[r // 2 :: 2], of_pair * byte_codes.byte_unit(layout))
                 i, row = r % 2 * layout.scales + 16 * s // layout.run, 16 * fragment_row + g + 8 * (r % 2)
                 value = pair.view(np.float32) * np.float64(made[i])
                 if layout.has_offset:

@@ -358,7 +358,7 @@ def test_a_gpu_that_refuses_all_that_was_measured():
     assert {m: choose(problem(m=m, card=T4)).name for m in (1, 8, 64, 65)} == {
         1: "cuda:dp4a", 8: "cuda:dp4a", 64: "cuda:dp4a", 65: "cuda:registers",
     }  # fmt: skip
-    assert choose(problem(card=A100), arithmetic="q8").name == "cuda:streamk"
+    assert choose(problem(card=A100), arithmetic="q8").name == "cuda:mma_q8"
 
 
 def test_without_cublas_others_serve(monkeypatch):
@@ -405,7 +405,7 @@ def test_a_card_with_less_shared_memory_holds_fewer_blocks(monkeypatch):
 
 
 def test_experts_by_their_uses():
-    """Kernels that read ids on the device are taken where they were tried on a card, and only there."""
+    """Kernels that read ids on the device are taken for blocks from 8.0 on."""
 
     def taken(name, t, card=H200, k=2048):
         return choose(ExpertLinear(FORMATS[name], t, 8, 128, 768, k, device="cuda", card=card)).name
@@ -415,7 +415,8 @@ def test_experts_by_their_uses():
     assert [taken("q4_0", t) for t in (16, 17)] == ["cuda:gemv", "cuda:grouped"]
     assert [taken("q4_0", t, k=768) for t in (8, 9)] == ["cuda:gemv", "cuda:grouped"]
     assert [taken(name, 8) for name in ("q5_K", "iq2_xs")] == ["cuda:gemv"] * 2
-    assert taken("q4_K", 8, A100) == "cuda:each_bf16"
+    assert {taken("q4_K", t, A100) for t in (1, 8, 65536)} == {"cuda:grouped_mma"}
+    assert taken("q4_K", 65537, A100) == "cuda:each_bf16"
     assert taken("f16", 8) == "cuda:each_f32"
     for code, c in (("e4m3", 128), ("int8", 8192)):
         w, x = Operand(code, 128, c), Operand(code, 1, c)

@@ -17,14 +17,20 @@ from emulated_packed import pack_q4_0
 from fake_cupy import on_device
 
 import ggmlq as gq
-from ggmlq.cuda.expert_linear import _gemv, gated, r5_grouped
+from ggmlq.cuda.expert_linear import _gemv, gated, r5_grouped, r9_grouped_mma
 from ggmlq.cuda.machine import device, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
+from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.cuda.packed.pack import PackedWeights
+from ggmlq.cuda.rings.mma_tile import TILES
 from ggmlq.cuda.schedule import groups
 from ggmlq.cuda.schedule.work_units import split_last_wave
 from ggmlq.cuda.warp_specialized import producer
 from ggmlq.cuda.warp_specialized.tile import WarpSpecializedTile
+from ggmlq.dispatch.cards import card_named
+from ggmlq.dispatch.ladder import explain
+from ggmlq.dispatch.problems import ExpertLinear
+from ggmlq.formats import FORMATS
 from ggmlq.testing.cases import weights
 
 RUNGS = {rung.name: rung for rung in gq.kernels("expert_linear", device="cuda")}
@@ -149,6 +155,37 @@ def test_one_token_with_its_gate(fragment_rows, monkeypatch, fresh):
         both = gq.reference.linear(np.asarray(x), host[int(expert)], "int16x")[0]
         want = both[:n] / (1 + np.exp(-both[:n])) * both[n:]
         assert np.allclose(row, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("case", FEW, ids=lambda case: case[0])
+def test_many_tokens_without_wgmma(case, alone, monkeypatch, fresh):
+    """Rows are read where they lie, by a plan of one block or of a cluster."""
+    _, t, u, e, n, k, apart, kind = case
+    host, ids = experts_of(e, n, k, fresh), ids_of(kind, t, u, e, fresh)
+    x = fresh.standard_normal((t * u if apart else t, k)).astype(np.float32)
+    card, tile = card_named("test", "sm_89" if alone else "sm_90"), TILES[int(fresh.integers(2))]
+    monkeypatch.setattr(device, "card_of", lambda index: card)
+    y = run(monkeypatch, "cuda:grouped_mma", r9_grouped_mma, x, host, ids, tile=tile)
+    lost = (ids < 0) | (ids >= e)
+    given = x.reshape(t, u, k) if apart else x
+    want = gq.reference.expert_linear(given, host, np.where(lost, 0, ids), "bf16x")
+    assert np.isnan(y[lost]).all()
+    assert gq.nmse(y[~lost], want[~lost]) < 1e-10
+
+
+def test_cards_without_wgmma_take_one_launch():
+    """From 8.0 on, for blocks; the tile has room for an expert's uses, not much more."""
+    assert (
+        r9_grouped_mma.tile_for(card_named("test", "sm_89"), layout_of(FORMATS["q4_K"]), 8, 2, 8).columns
+        == 16
+    )
+    for name, kernel in (
+        ("sm_80", "cuda:grouped_mma"),
+        ("sm_89", "cuda:grouped_mma"),
+        ("sm_90", "cuda:grouped"),
+    ):
+        problem = ExpertLinear.shown("q4_K", "cuda", card_named("test", name), (256, 1024))[0].with_rows(64)
+        assert explain(problem).rung.name == kernel
 
 
 @pytest.mark.parametrize("kind", ["spread", "one", "none", "in order"])

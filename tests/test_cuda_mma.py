@@ -1,4 +1,4 @@
-"""cuda:mma_bf16: its kernels on an emulated card, its tiles and their choice."""
+"""cuda:mma_bf16 and cuda:mma_q8: their kernels on an emulated card, their tiles and their choice."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.cuda.activations import floats
-from ggmlq.cuda.cost.mma import MmaSplit, best_split, tiles_of
+from ggmlq.cuda.cost.mma import BYTES, MmaSplit, best_split, tiles_of
 from ggmlq.cuda.intrinsics.floats import DTYPES
-from ggmlq.cuda.linear import r14_mma_bf16
+from ggmlq.cuda.linear import r14_mma_bf16, r18_mma_q8
 from ggmlq.cuda.packed.code_halves import MOST_EXACT, can_fold
 from ggmlq.cuda.packed.layout import layout_of, layouts
 from ggmlq.cuda.packed.pack import PackedWeights
@@ -27,7 +27,7 @@ from ggmlq.formats.packing import halves
 from ggmlq.testing.cases import weights
 from ggmlq.testing.rows import rows
 
-RUNG = r14_mma_bf16.launch
+RUNG, Q8 = r14_mma_bf16.launch, r18_mma_q8.launch
 
 
 def bits(values, kind):
@@ -60,7 +60,8 @@ def packed(card, monkeypatch, host):
     """Weights on the device, packed."""
     fragments, layout = pack_blocks(host)
     weights_there = PackedWeights(there(card, fragments), layout)
-    monkeypatch.setattr(r14_mma_bf16, "packed_weights", lambda q: weights_there)
+    for module in (r14_mma_bf16, r18_mma_q8):
+        monkeypatch.setattr(module, "packed_weights", lambda q: weights_there)
     return gq.QuantArray(host.format, host.shape, there(card, host.raw))
 
 
@@ -96,11 +97,37 @@ def test_on_an_emulated_card(case, kind, target, split, card, monkeypatch, fresh
     assert (np.abs(got.astype(np.float64) - want) <= limit).all()
 
 
-def test_blocks_fit_beside_each_other():
+@pytest.mark.parametrize(
+    ("case", "kind", "target", "split"),
+    [
+        (("q4_K", 21, 18, 256), "float16", "float16", (32, 2)),
+        (("q6_K", 7, 18, 256), "bfloat16", "float32", (16, 1)),
+    ],
+    ids=str,
+)
+def test_as_bytes_on_an_emulated_card(case, kind, target, split, card, monkeypatch, fresh):
+    """Rows and columns that fill no tile, with a bias: the arithmetic q8 but for sums in float32."""
+    name, m, n, k = case
+    host = weights(name, n, k, int(fresh.integers(1 << 30)))
+    q, y = packed(card, monkeypatch, host), there(card, np.full((m + 2, n), 9, DTYPES[target]))
+    x, values = bits(rows("normal", m, k, int(fresh.integers(1 << 30))), kind)
+    bias = fresh.standard_normal(n).astype(np.float32)
+    tile = next(each for each in tiles_of(layout_of(host.format), BYTES) if each.columns == split[0])
+    Q8.launch(there(card, x), q, y[1:-1], split=MmaSplit(tile, split[1]), end=Epilogue(there(card, bias)))
+    assert (np.asarray(y)[[0, -1]] == 9).all(), "written past its outputs"
+    product = gq.reference.linear(values, host, "q8")
+    want = product + bias
+    limit = gq.reference.bound(values, host, "q8") + 2.0**-23 * (np.abs(want) + np.abs(product)) + 1e-7
+    limit += np.abs(want) * {"float32": 0, "float16": 2.0**-11}[target]
+    assert (np.abs(np.asarray(y[1:-1]).astype(np.float64) - want) <= limit).all()
+
+
+@pytest.mark.parametrize("kind", ["float16", BYTES])
+def test_blocks_fit_beside_each_other(kind):
     """On a card with 99 KB for a block, two stages at least, for all types."""
     for layout in layouts():
-        for tile in tiles_of(layout, "float16"):
-            assert tile.stages(layout) >= 2
+        for tile in tiles_of(layout, kind):
+            assert tile.stages(layout) >= 2, (layout.name, tile)
             assert tile.blocks * (tile.shared(layout) + RESERVED) <= SHARED, (layout.name, tile)
 
 
@@ -119,6 +146,7 @@ def test_tiles_follow_from_the_card_and_the_shape():
     """Few rows split the columns until all multiprocessors work; q4_K takes wide tiles for many halves."""
     card = card_named("test", "sm_89")
     for name, kind, m, columns in (
+        ("q4_0", BYTES, 4096, 128),
         ("q4_0", "float16", 4096, 64),
         ("q4_K", "float16", 4096, 128),
         ("q4_K", "bfloat16", 4096, 64),

@@ -99,7 +99,7 @@ def _kernels_of(card: dry_run.Card) -> Iterator[Any]:
         if not hopper and card.capability >= LEAST_CODED:
             yield from dry_run.product_kernels(fmt, card, OTHERS, FEW_ROWS, (np.float16,))
             yield from dry_run.product_kernels(fmt, card, OTHERS, TIMED, dry_run.INPUTS, "cuda:mma_bf16")
-        yield from dry_run.expert_kernels(fmt, card) if hopper else ()
+        yield from dry_run.expert_kernels(fmt, card) if card.capability >= LEAST_CODED else ()
     if card.capability >= LEAST_CODED:
         for code, tiles in SCALED:
             shapes, rows = (dry_run.SHAPES, dry_run.ROWS) if hopper else (OTHERS, FEW_ROWS)

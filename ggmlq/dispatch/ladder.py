@@ -101,7 +101,6 @@ class Rung:
                   uint16, the bits of bfloat16
         ends      ``launch(x, w, out, end=Epilogue(…))`` adds a bias, and writes codes into ``out``
         invariant a row of ``out`` has its bits whatever the other rows are; or a ``launch`` so that it has
-        halves    float16 activations are multiplied as they are, though its arithmetic rounds all others
     """
 
     op: str
@@ -118,7 +117,6 @@ class Rung:
     repeats: bool = False
     ends: bool = False
     invariant: bool | Callable[..., Any] = False
-    halves: bool = False
 
 
 _RUNGS: dict[str, Rung] = {}
@@ -136,11 +134,10 @@ def register(
     repeats: bool = False,
     ends: bool = False,
     invariant: bool | Callable[..., Any] = False,
-    halves: bool = False,
 ) -> Callable[[Callable[..., Any]], Rung]:
     """Decorate the ``launch`` of a rung's module; pass ``__name__`` and ``__doc__``, see :class:`Rung`."""
     flags: dict[str, Any] = {"refuses": refuses, "caution": caution, "narrow": narrow}
-    flags |= {"repeats": repeats, "ends": ends, "invariant": invariant, "halves": halves}
+    flags |= {"repeats": repeats, "ends": ends, "invariant": invariant}
 
     def decorate(launch: Callable[..., Any]) -> Rung:
         rung = _rung(module, doc, arithmetic, accumulate, launch, **flags)

@@ -44,6 +44,8 @@ FEW_USES, LONG_ROWS = 64, 1024  # uses of experts; columns from which one launch
 FEW_CODES, FEW_IDS, LONG_CODES = 4, 256, 4096
 SHORT = "cuda:gemv", "cuda:mma_bf16", "cuda:warp_specialized"  # rungs that are timed, from 8.0 on
 SHORT_ON_HOPPER = "cuda:gemv_int16", *SHORT
+MMA_KERNELS = "cuda:mma_bf16", "cuda:mma_q8"
+MANY = "cuda:mma_bf16"  # for many rows, where no kernel of an entry is left
 LIBRARY, MOST_ROWS = ("cuda:dequant", "cuda:dequant_cublas", "cuda:dequant_bf16"), 4096
 ESTIMATED = "estimated from its shape"
 TABLE = Path(__file__).parents[1] / "choice.json"
@@ -116,7 +118,7 @@ def _linear_order(problem: Problem) -> Preference:
     if nearest["card"] not in card.name:
         why += ", the nearest card"
         if isinstance(problem, Linear) and problem.m <= MOST_ROWS:
-            kernels = tuple(name for name in kernels if name not in LIBRARY)
+            kernels = (*(name for name in kernels if name not in LIBRARY), MANY)
     if card.capability < (8, 0) and isinstance(problem, Linear):
         kernels = (*kernels, next(name for most, name in SPARE if most is None or problem.m <= most))
     return Preference(kernels, why)
@@ -152,8 +154,10 @@ def _expert_order(problem: ExpertLinear) -> Preference:
         few = uses <= FEW_CODES * problem.e and (uses <= FEW_IDS or problem.k >= LONG_CODES)
         return Preference(kernels[not few :], "by its uses")
     fmt = problem.weights
-    if not isinstance(fmt, BlockFormat) or (problem.card and problem.card.capability != HOPPER):
-        return Preference(("cuda:each_bf16",), "the others take blocks, and were not tried on such a card")
+    if not isinstance(fmt, BlockFormat):
+        return Preference(("cuda:each_bf16",), "the others take blocks")
+    if problem.card and problem.card.capability != HOPPER:
+        return Preference(("cuda:grouped_mma", "cuda:each_bf16"), "one launch, without the host")
     from ..packed.layout import layout_of
 
     few = uses <= min(FEW_USES, 2 * problem.e)
@@ -191,7 +195,21 @@ def estimate(problem: Problem, kernel: str) -> float | None:
         us = _codes_us(problem)
     elif isinstance(problem, Linear) and isinstance(problem.format, BlockFormat) and _on_hopper(problem):
         us = _packed_us(problem, problem.format)
-    return us[kernel] if kernel in us else roof.estimate(problem, kernel)
+    return us[kernel] if kernel in us else _mma_us(problem, kernel) or roof.estimate(problem, kernel)
+
+
+def _mma_us(problem: Problem, kernel: str) -> float | None:
+    """Estimated microseconds of a kernel of ``mma`` on packed weights; None for others, and without facts."""
+    card = problem.card
+    if kernel not in MMA_KERNELS or card is None or not card.clock or not isinstance(problem, Linear):
+        return None
+    if not isinstance(problem.format, BlockFormat) or not min(problem.m, problem.n, problem.k):
+        return None
+    from ..packed.layout import layout_of
+    from . import mma  # its tiles want numba-cuda, too
+
+    sizes = problem.m, problem.n, problem.k
+    return mma.estimate(card, layout_of(problem.format), kernel, *sizes)
 
 
 def floor(problem: Problem, kernel: str) -> float | None:

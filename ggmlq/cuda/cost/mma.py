@@ -1,4 +1,4 @@
-"""The tile of cuda:mma_bf16 and its split along K: the pair that a count of clocks says is fastest.
+"""The tile of cuda:mma_bf16 or cuda:mma_q8 and its split along K: the fastest pair by a count of clocks.
 
 A step of a block is 128 rows of weights, a tile of activations and 64 columns. It takes a little longer than
 the tensor cores need for it, or four schedulers to issue its instructions, or the L2 cache to bring it. The
@@ -15,11 +15,17 @@ from typing import NamedTuple
 from ...dispatch.card import Card
 from ..packed.code_halves import can_fold
 from ..packed.layout import ROWS, STEP, TILE_ROWS, PackedLayout
-from ..rings.mma_tile import TILES, WIDE, MmaTile
+from ..rings.mma_tile import CODE_TILES, EIGHT, TILES, WIDE, MmaTile
 from . import roof
-from .stage import at_one_time
+from .stage import SHARE, at_one_time
 
-HOPPER, HOPPER_RATE = (9, 0), 2800  # operations a clock that mma.sync reaches there, of wgmma's 4096
+HOPPER = 9, 0
+# Clocks of a scheduler there for an instruction of a kind, fitted to what products took: reading registers
+# takes time, so a multiply-add takes two.
+MMA_HALVES, MMA_BYTES, ADD, OTHER = 4.2, 3, 2, 1.5
+BYTES = "int8"  # the kind of activations of cuda:mma_q8
+KINDS = {"cuda:mma_bf16": "float16", "cuda:mma_q8": BYTES}  # that estimates are made for
+QUANTIZED = 3.2  # bytes that are read and written for an activation of 16 bits that becomes a byte
 CLOCK = 1.5  # GHz, where a card's is not known
 MOST_SPLITS, SHORTEST = 16, 4  # parts of K, and steps of a part
 MOST_TILES = 65535  # tiles of activations: blocks along the second axis of a grid
@@ -28,7 +34,7 @@ EDGE = 400  # clocks of a step in which a lone block's warps wait: barrier, load
 ENDS = 3000  # clocks to fill the ring, and to write a tile
 ADD_US = 2.5  # of the second kernel, beside its bytes
 DECODING = 24  # instructions for 16 columns of two fragment rows
-AROUND = 120  # instructions of a step for copies, addresses, scales
+AROUND = 48  # instructions of a step for copies, addresses, scales
 
 
 class MmaSplit(NamedTuple):
@@ -38,21 +44,41 @@ class MmaSplit(NamedTuple):
     splits: int
 
 
-def step_clocks(card: Card, layout: PackedLayout, tile: MmaTile) -> float:
+def step_clocks(card: Card, layout: PackedLayout, tile: MmaTile, kind: str) -> float:
     """Clocks of a multiprocessor for a step of a tile."""
-    eights, warps = tile.warp_columns // 8, tile.warps
-    loads, scales = 4 * eights, 8 * layout.runs * eights
-    sums = (layout.has_offset) * (4 * eights // 4 + layout.runs * eights)
-    offsets = scales * layout.has_offset
-    issued = warps / 4 * (8 * eights + loads + scales + offsets + sums + 4 * DECODING + AROUND)
-    rate = roof.rate(card, "bfloat16") / (2 if roof.halved(card, "bfloat16") else 1)
-    operations = 2 * TILE_ROWS * tile.columns * STEP
-    products = operations / rate if card.capability != HOPPER else operations / HOPPER_RATE
-    return at_one_time(at_one_time(issued, products), tile.stage(layout) / L2_BYTES)
+    hopper, operations = card.capability == HOPPER, 2.0 * TILE_ROWS * tile.columns * STEP
+    if kind == BYTES:
+        issued, rate = _bytes_issued(layout, tile), float(roof.rate(card, "int8"))
+        operations *= layout.runs // 2  # with runs of 16, half of an instruction is idle
+    else:
+        issued, rate = _halves_issued(layout, tile, kind), float(roof.rate(card, "bfloat16"))
+        rate /= 2 if roof.halved(card, "bfloat16") else 1
+    products = 0 if hopper else operations / rate  # there it is the registers that limit
+    return at_one_time(at_one_time(tile.warps / 4 * issued, products), tile.stage(layout) / L2_BYTES)
+
+
+def _halves_issued(layout: PackedLayout, tile: MmaTile, kind: str) -> float:
+    """Clocks of a scheduler for a warp's step of 16 bits."""
+    folded = kind == "float16" and can_fold(layout)
+    eights, scales = tile.columns // EIGHT, 1 if folded else layout.runs
+    sums = layout.has_offset * max(eights // tile.warps, 1)  # eights whose activations a warp sums
+    offsets = layout.has_offset * layout.runs * eights
+    others = 4 * eights + offsets + 4 * sums + 4 * DECODING * (1 + folded / 2) + 8 * layout.scales + AROUND
+    return MMA_HALVES * (8 * eights + 4 * sums) + ADD * 8 * (scales * eights + offsets) + OTHER * others
+
+
+def _bytes_issued(layout: PackedLayout, tile: MmaTile) -> float:
+    """Clocks of a scheduler for a warp's step of bytes; each sum takes two multiply-adds, or three."""
+    eights = tile.columns // EIGHT
+    products, sums = 2 * layout.runs * eights, layout.has_offset * layout.runs // 2 * eights
+    others = 2 * eights + sums + DECODING * layout.runs + 8 * layout.scales + AROUND
+    return MMA_BYTES * products + ADD * 4 * (2 + layout.has_offset) * products + OTHER * others
 
 
 def tiles_of(layout: PackedLayout, kind: str) -> tuple[MmaTile, ...]:
     """The tiles for weights of a layout and activations of a kind."""
+    if kind == BYTES:
+        return CODE_TILES if layout.runs == 2 else CODE_TILES[:-1]  # more runs need more registers
     wide = kind == "float16" and layout.has_offset and can_fold(layout) and layout.bit_planes == (4,)
     return (*TILES, WIDE) if wide else TILES
 
@@ -62,21 +88,24 @@ def best_split(card: Card, layout: PackedLayout, kind: str, m: int, n: int, step
     """The tile and the split with the shortest estimate."""
     tiles = [tile for tile in tiles_of(layout, kind) if -(-m // tile.columns) <= MOST_TILES]
     choices = [MmaSplit(tile, splits) for tile in tiles for splits in _splits(steps)]
-    return min(choices, key=lambda split: split_us(card, layout, split, m, n, steps))
+    return min(choices, key=lambda split: split_us(card, layout, kind, split, m, n, steps))
 
 
 def _splits(steps: int) -> range:
     return range(1, max(1, min(MOST_SPLITS, steps // SHORTEST)) + 1)
 
 
-def split_us(card: Card, layout: PackedLayout, split: MmaSplit, m: int, n: int, steps: int) -> float:
+def split_us(
+    card: Card, layout: PackedLayout, kind: str, split: MmaSplit, m: int, n: int, steps: int
+) -> float:  # fmt: skip
     """Estimated microseconds of a product, without what comes before."""
     tile, splits = split
     blocks = -(-n // TILE_ROWS) * -(-m // tile.columns) * splits
     each = -(-steps // splits)
     most = -(-blocks // card.multiprocessors)  # blocks of the busiest multiprocessor
     beside = min(tile.blocks, most)
-    step = max(step_clocks(card, layout, tile) * beside, step_clocks(card, layout, tile) + EDGE)
+    step = step_clocks(card, layout, tile, kind)
+    step = max(step * beside, step + EDGE)
     clocks = -(-most // beside) * (each * step + ENDS)
     us = clocks / (1e3 * (card.clock or CLOCK))
     wave = card.multiprocessors * tile.blocks
@@ -85,3 +114,11 @@ def split_us(card: Card, layout: PackedLayout, split: MmaSplit, m: int, n: int, 
     if splits > 1:
         us += ADD_US + (2 * splits * 4 * m * n) / 1e6 / (2 * card.memory)
     return us
+
+
+def estimate(card: Card, layout: PackedLayout, kernel: str, m: int, n: int, k: int) -> float:
+    """Estimated microseconds of all that a product launches, for activations of 16 bits."""
+    steps, kind = 2 * -(-k // (2 * STEP)), KINDS[kernel]
+    split = best_split(card, layout, kind, m, n, steps)
+    us = roof.START_US + split_us(card, layout, kind, split, m, n, steps)
+    return us + (kind == BYTES) * (1 + QUANTIZED * m * k / 1e6 / (SHARE * card.memory))

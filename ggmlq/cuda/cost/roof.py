@@ -7,7 +7,7 @@ unless its weights are in the L2 cache.
 An **estimate** scales what a kernel took on one H200: the weights that a multiprocessor unpacks in a clock,
 the operations that it does in one, and a share of the memory's speed. Where a card's units are slower than
 that, the kernel reaches ``REACHED`` of their speed. Nothing of it was measured on other cards. The figures of
-kernels lie in rungs.json, which ``tools/table.py rung_costs`` writes.
+kernels lie in rungs.json, which ``tools/table.py rung_costs`` writes. mma.py counts clocks for its kernels.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ CODE_UNITS = {
     "cuda:widen": "bfloat16", "cuda:mma_int8": "int8", "cuda:mma_e4m3": "float8", "cuda:persistent": "float8",
     "cuda:small_m": "float8", "cuda:split_k": "float8", "cuda:wgmma": "float8", "cuda:tma_ring": "float8",
 }  # fmt: skip
+
+
+BLOCK_UNITS = {"cuda:mma_q8": "int8"}  # of kernels of blocks that are not in rungs.json
 
 
 class RungCost(NamedTuple):
@@ -91,7 +94,7 @@ def floor(problem: Problem, kernel: str) -> float | None:
     if card is None or not card.bandwidth or not card.clock:
         return None
     if isinstance(problem, Linear):
-        unit = costs()[kernel].unit if kernel in costs() else "bfloat16"
+        unit = costs()[kernel].unit if kernel in costs() else BLOCK_UNITS.get(kernel, "bfloat16")
         weight, activation = problem.format.bits_per_weight / 8, 2.0
     elif isinstance(problem, ScaledLinear):
         unit, weight, activation = "int8" if problem.integer else "float8", 1.0, 1.0

@@ -6,6 +6,7 @@
     r6           the same for codes with scales
     r7           a few tokens of codes: one kernel again
     r8           one token: r4 with activations as integers of 16 bits
+    r9           many tokens where there is no wgmma
     gated.py     one token: two matrices of each expert, and the gate between them, in one launch
     _gemv.py     the frame of r4, r8 and gated.py
 

@@ -73,7 +73,8 @@ def _take(builder: Any, kind: Any, at: Any, offset: int) -> list[Any]:
     return [builder.extract_value(result, i) for i in range(2)]
 
 
-def _parts(builder: Any, value: Any, count: int) -> list[Any]:
+def parts(builder: Any, value: Any, count: int) -> list[Any]:
+    """The values of a tuple."""
     return [builder.extract_value(value, i) for i in range(count)]
 
 
@@ -91,12 +92,6 @@ def run_products(form: RunForm) -> RunProducts:
     scales_kind = types.UniTuple(f32, 2 * form.fragments)
     offsets_kind = types.UniTuple(f32, 2 * form.fragments * max(form.runs, 1))
 
-    def zeros() -> Any:
-        only_on_a_gpu()
-
-    def emit_zeros(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        return context.make_tuple(builder, kind, [ir.Constant(FLOAT, 0.0)] * count)
-
     def multiply(
         totals: Any, codes: Any, scales: Any, offsets: Any, places: Any, sums_at: Any
     ) -> Any:  # fmt: skip
@@ -104,10 +99,10 @@ def run_products(form: RunForm) -> RunProducts:
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         totals, codes, scales, offsets, places, sums_at = operands
-        results = _parts(builder, totals, count)
-        a, at = _parts(builder, codes, 4 * steps * form.fragments), _parts(builder, places, steps)
-        factors = _parts(builder, scales, 2 * form.fragments)
-        turned = _parts(builder, offsets, 2 * form.fragments * form.runs)
+        results = parts(builder, totals, count)
+        a, at = parts(builder, codes, 4 * steps * form.fragments), parts(builder, places, steps)
+        factors = parts(builder, scales, 2 * form.fragments)
+        turned = parts(builder, offsets, 2 * form.fragments * form.runs)
         for j in range(form.eights):
             b = [_take(builder, WORD, place, LINE * j) for place in at]
             far = [PAIR * j + 4 * form.columns * run for run in range(form.runs)]
@@ -123,11 +118,11 @@ def run_products(form: RunForm) -> RunProducts:
         return context.make_tuple(builder, kind, results)
 
     if SIMULATED:
-        return RunProducts(zeros, multiply, (zeros,) * form.fragments, None)
+        return RunProducts(multiply, multiply, (multiply,) * form.fragments, None)
     return RunProducts(
-        as_intrinsic(zeros, kind(), emit_zeros),
+        first_totals(count),
         as_intrinsic(multiply, kind(kind, codes_kind, scales_kind, offsets_kind, places_kind, u32), emit),
-        tuple(_fragment(form, fragment) for fragment in range(form.fragments)),
+        fragment_parts(form.fragments, form.eights),
         _sums_putter(form) if form.runs else None,
     )
 
@@ -142,8 +137,28 @@ def _eight(builder: Any, form: RunForm, a: list[Any], b: list[list[Any]]) -> lis
     return sums
 
 
-def _fragment(form: RunForm, fragment: int) -> Any:
-    count = 4 * form.eights
+@cache
+def first_totals(count: int) -> Any:
+    """The function () -> totals, all 0."""
+    kind = types.UniTuple(f32, count)
+
+    def zeros() -> Any:
+        only_on_a_gpu()
+
+    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        return context.make_tuple(builder, kind, [ir.Constant(FLOAT, 0.0)] * count)
+
+    return as_intrinsic(zeros, kind(), emit)
+
+
+@cache
+def fragment_parts(fragments: int, eights: int) -> tuple[Any, ...]:
+    """The functions (totals) -> those of one fragment, by fragment."""
+    return tuple(_fragment(fragments, eights, fragment) for fragment in range(fragments))
+
+
+def _fragment(fragments: int, eights: int, fragment: int) -> Any:
+    count = 4 * eights
     kind = types.UniTuple(f32, count)
 
     def part(totals: Any) -> Any:
@@ -153,7 +168,7 @@ def _fragment(form: RunForm, fragment: int) -> Any:
         values = [builder.extract_value(operands[0], fragment * count + i) for i in range(count)]
         return context.make_tuple(builder, kind, values)
 
-    return as_intrinsic(part, kind(types.UniTuple(f32, form.sums)), emit)
+    return as_intrinsic(part, kind(types.UniTuple(f32, fragments * count)), emit)
 
 
 def _sums_putter(form: RunForm) -> Any:
@@ -169,7 +184,7 @@ def _sums_putter(form: RunForm) -> Any:
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         places, to, writes = operands
-        at, ones = _parts(builder, places, STEPS), [ir.Constant(WORD, ONES[form.kind])] * 4
+        at, ones = parts(builder, places, STEPS), [ir.Constant(WORD, ONES[form.kind])] * 4
         for eight in range(0, form.columns // 8, form.warps):
             for run in range(STEPS // each):
                 sums: list[Any] = [ir.Constant(FLOAT, 0.0)] * 4

@@ -22,7 +22,7 @@ from ..rings.mma_tile import WARP_FRAGMENTS, MmaTile
 
 def products_of(layout: PackedLayout, tile: MmaTile, kind: str) -> RunProducts:
     """The device functions for the products of a warp."""
-    folded, eights = folds(layout, kind), tile.warp_columns // 8
+    folded, eights = folds(layout, kind), tile.columns // 8
     steps, runs = (STEPS, layout.runs) if folded else (STEPS // layout.runs, 1)
     offsets = runs if layout.has_offset else 0
     return run_products(RunForm(kind, WARP_FRAGMENTS, eights, steps, offsets, tile.warps, tile.columns))
@@ -97,7 +97,7 @@ def multiplier(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
     """The device function that adds one step to a lane's totals; ``sums_at``: behind the stages."""
     fragment_bytes, weights_at = layout.fragment_bytes, FRAGMENT_ROWS * layout.fragment_bytes
     has_offset, (words_count, _) = layout.has_offset, buffer_sizes(layout)
-    load_words, down, warp_columns = word_loader(layout), FRAGMENT_ROWS // WARP_FRAGMENTS, tile.warp_columns
+    load_words = word_loader(layout)
     sum_up: Any = activation_summer(layout, tile, kind) if has_offset else None
     multiply_runs = (folded_multiplier if folds(layout, kind) else run_multiplier)(layout, tile, kind)
 
@@ -108,9 +108,8 @@ def multiplier(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
         x_at, sums_at = uint32(row_of_x + g * uint32(ROW)), uint32(sums_at + t * uint32(8))
         if has_offset:
             sum_up(x_at, sums_at, warp, g, t, swap)
-        part = warp // uint32(down) * uint32(warp_columns)
-        w_at = uint32(at + warp % uint32(down) * uint32(WARP_FRAGMENTS * fragment_bytes))
-        lane_at = uint32(x_at + part * uint32(ROW)), t, swap, uint32(sums_at + part * uint32(4))
+        w_at = uint32(at + warp * uint32(WARP_FRAGMENTS * fragment_bytes))
+        lane_at = x_at, t, swap, sums_at
         w0, w1 = cuda.local.array(words_count, uint32), cuda.local.array(words_count, uint32)
         load_words(w_at, lane, w0)
         load_words(uint32(w_at + uint32(fragment_bytes)), lane, w1)

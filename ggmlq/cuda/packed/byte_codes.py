@@ -109,3 +109,76 @@ def _from_table(levels: tuple[int, ...]) -> Any:
         a[at + 1] = int32(permute(low, high, uint32(0x7362)))
 
     return unpack
+
+
+# --- codes with their sign ----------------------------------------------------------------------
+
+SIGNS = 0x80808080
+
+
+def byte_unit(layout: PackedLayout) -> int:
+    """The number of bytes' units that a code counts: signed codes of few bits begin at the sign of a byte."""
+    return 1 << 8 - layout.bits if _is_symmetric(layout) else 1
+
+
+def _is_symmetric(layout: PackedLayout) -> bool:
+    """True where the lowest code is the one with the sign alone."""
+    return not layout.levels and layout.low < 8 and layout.lowest == -(1 << layout.bits - 1)
+
+
+@cache
+def signed_unpacker(layout: PackedLayout) -> Any:
+    """As :func:`byte_unpacker`, of codes themselves, times ``byte_unit``."""
+    if _is_symmetric(layout):
+        return _from_signed_bits(layout)
+    if layout.levels or layout.low == 8 or not layout.lowest:
+        return byte_unpacker(layout)
+    return _lowered(layout)
+
+
+def _signed_plane(width: int, to: int) -> Any:
+    """As :func:`_plane`, of codes whose highest bit becomes the sign: it is turned over."""
+    bits = (1 << width) - 1
+    even, odd = np.uint32((bits << to) * BOTH), np.uint32((bits << to + 8) * BOTH)
+    masked_xor, at_once = ptx.masked_xor, 2 * width == 8
+    all_bytes = np.uint32(even | odd)
+
+    @inlined
+    def add(words: Any, first: Any, i: Any, others: Any, opaque: Any) -> Any:
+        word, at = words[first + i * width // 16], i * width % 16
+        if at_once:
+            return masked_xor(_moved(word, at - to), all_bytes | opaque, others)
+        others = masked_xor(_moved(word, at - to), even | opaque, others)
+        return masked_xor(_moved(word, at + 2 * width - to - 8), odd | opaque, others)
+
+    return add
+
+
+def _from_signed_bits(layout: PackedLayout) -> Any:
+    low, high, free = layout.low, layout.high, 8 - layout.bits
+    add_low = _signed_plane(low, free)
+    add_high = _signed_plane(high, free + low) if high else add_low
+
+    @inlined
+    def unpack(words: Any, step: Any, a: Any, at: Any, opaque: Any) -> None:
+        for side in range(2):
+            word = add_low(words, 0, 4 * step + side, uint32(SIGNS), opaque)
+            if high:
+                word = add_high(words, low, 4 * step + side, word, opaque)
+            a[at + side] = int32(word)
+
+    return unpack
+
+
+def _lowered(layout: PackedLayout) -> Any:
+    """Raised codes, less the lowest one's size: from a byte with its sign set nothing is borrowed."""
+    raised, less = byte_unpacker(layout), np.uint32(-layout.lowest * 0x01010101)
+
+    @inlined
+    def unpack(words: Any, step: Any, a: Any, at: Any, opaque: Any) -> None:
+        raised(words, step, a, at, opaque)
+        for side in range(2):
+            word = uint32(uint32(uint32(a[at + side]) | uint32(SIGNS)) - less)
+            a[at + side] = int32(word ^ uint32(SIGNS))
+
+    return unpack

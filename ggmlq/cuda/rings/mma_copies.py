@@ -1,4 +1,4 @@
-"""Copies of packed weights and of activations of 16 bits into a ring's stages, for ``mma.sync``.
+"""Copies of packed weights, and of activations as 16 bits or as bytes, into stages for ``mma.sync``.
 
 A row of activations is eight chunks of 16 bytes in a stage; chunk c of row r lies at c ^ 2 (r % 4), so the
 eight bytes of each lane come without a bank conflict. A thread keeps the addresses of what it copies.
@@ -10,15 +10,15 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from ..intrinsics import bf16x2, ptx
+from ..intrinsics import bf16x2, codes, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, uint32, uint64
 from ..intrinsics.wide import held, wide_place
 from ..packed.layout import FRAGMENT_ROWS, STEP, PackedLayout
-from .mma_tile import MmaTile
+from .mma_tile import EIGHT, CodeTile, MmaTile, eight_bytes, sum_run
 from .ring import Fetchers
 
-ROW = 2 * STEP  # bytes of a row of activations in a stage
+ROW, CHUNK = 2 * STEP, 16  # bytes of a row of activations in a stage, and of a copy
 
 
 class Sources(NamedTuple):
@@ -55,17 +55,46 @@ def sources(layout: PackedLayout, tile: MmaTile) -> Sources:
     @inlined
     def activations(x: Any, m0: Any, m: Any, k: Any, lane: Any) -> Any:
         thread = uint32(cuda.threadIdx.x)
-        row_of_thread, chunk = thread >> uint32(3), thread & uint32(7)
-        place = row_of_thread * uint32(ROW) + (
-            (chunk ^ (row_of_thread & uint32(3)) << uint32(1)) << uint32(4)
-        )
-        return (
-            x,
-            all_rows((uint32(m0 + row_of_thread), m, k)),
-            held(uint32(place + uint32(weights_at)), lane),
-        )
+        rows = all_rows((uint32(m0 + (thread >> uint32(3))), m, k))
+        return x, rows, held(uint32(place_of(thread) + uint32(weights_at)), lane)
 
     return Sources(weights, activations)
+
+
+@cache
+def listed_activations(tile: MmaTile, weights_at: int) -> Any:
+    """The device function for a thread's places of rows that a list of uses names; ``per``: uses of a row.
+
+    Beyond ``count`` the last one is multiplied and thrown away.
+    """
+    rows_together, load4 = tile.threads // 8, codes.load4
+
+    def row(i: int) -> Any:
+        @inlined
+        def address(facts: Any) -> Any:
+            row_of_thread, uses, count, per, k = facts
+            place = min(uint32(row_of_thread + uint32(i * rows_together)), uint32(count - uint32(1)))
+            use = uint32(load4(uses + uint64(place) * uint64(4)))
+            return (uint32(uint32(use // per) * k),)
+
+        return address
+
+    all_rows = several(row, tile.columns // rows_together)
+
+    @inlined
+    def activations(x: Any, uses: Any, count: Any, per: Any, k: Any, lane: Any) -> Any:
+        thread = uint32(cuda.threadIdx.x)
+        rows = all_rows((uint32(thread >> uint32(3)), uses, count, per, k))
+        return x, rows, held(uint32(place_of(thread) + uint32(weights_at)), lane)
+
+    return activations
+
+
+@inlined
+def place_of(thread: Any) -> Any:
+    """The place of a thread's chunk among the activations of a stage."""
+    row, chunk = thread >> uint32(3), thread & uint32(7)
+    return uint32(row * uint32(ROW) + ((chunk ^ (row & uint32(3)) << uint32(1)) << uint32(4)))
 
 
 def several(one: Callable[[int], Any], count: int, first: int = 0) -> Any:
@@ -126,3 +155,22 @@ def fetchers(layout: PackedLayout, tile: MmaTile) -> Fetchers:
         copy_rows((first_element, elements, uint32(at + place), column, length))
 
     return fetch_weights, fetch_activations
+
+
+@cache
+def code_fetcher(layout: PackedLayout, tile: CodeTile) -> Any:
+    """The device function that starts the copies of a stage's code tiles: one piece of memory."""
+    length, weights_at = eight_bytes(sum_run(layout)), FRAGMENT_ROWS * layout.fragment_bytes
+    chunks, copy16, threads = tile.columns // EIGHT * length // CHUNK, ptx.copy16, tile.threads
+
+    @inlined
+    def fetch(at: Any, x: Any, m0: Any, step: Any, m: Any, height: Any) -> None:
+        eights = uint32(step * uint32(height // uint32(EIGHT)) + m0 // uint32(EIGHT))
+        thread = uint32(cuda.threadIdx.x)
+        source = wide_place(uint32(eights), uint32(length), x) + uint64(thread * uint32(CHUNK))
+        to = uint32(at + uint32(weights_at) + thread * uint32(CHUNK))
+        for first in range(0, chunks, threads):
+            if thread < uint32(chunks - first):
+                copy16(uint32(to + uint32(first * CHUNK)), source + uint64(first * CHUNK))
+
+    return fetch

@@ -1,4 +1,4 @@
-"""Tiles of packed weights times activations of 16 bits for ``mma.sync``: warps, stages, shared memory."""
+"""Tiles of packed weights times activations of 16 bits, or bytes, for ``mma.sync``: warps, stages, memory."""
 
 from __future__ import annotations
 
@@ -15,14 +15,10 @@ WARP_FRAGMENTS = 2  # fragment rows of a warp
 
 @dataclass(frozen=True)
 class MmaTile:
-    """128 rows of weights times some rows of activations, by warps that have two fragment rows each.
-
-    A warp has all rows of activations, or one of ``across`` parts of them.
-    """
+    """128 rows of weights times some rows of activations, by warps that have two fragment rows each."""
 
     columns: int
     blocks: int  # that a multiprocessor holds
-    across: int = 1
 
     def __str__(self) -> str:
         return f"{self.columns} columns"
@@ -30,17 +26,12 @@ class MmaTile:
     @property
     def warps(self) -> int:
         """Warps of a block."""
-        return FRAGMENT_ROWS // WARP_FRAGMENTS * self.across
+        return FRAGMENT_ROWS // WARP_FRAGMENTS
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
         return 32 * self.warps
-
-    @property
-    def warp_columns(self) -> int:
-        """Rows of activations of a warp."""
-        return self.columns // self.across
 
     def stage(self, layout: PackedLayout) -> int:
         """Bytes of a stage: weights, then activations."""
@@ -62,3 +53,35 @@ class MmaTile:
 
 TILES = MmaTile(16, 4), MmaTile(32, 3), MmaTile(64, 2)
 WIDE = MmaTile(128, 2)  # for weights with much to do for a step, whatever its rows of activations
+
+
+# --- bytes: code tiles, of which activations/code_tiles.py has the picture ------------------------
+
+EIGHT, SCALED = 8, 32  # rows of activations that lie together; columns with one scale
+CODES, SCALES = EIGHT * STEP, 4 * EIGHT * STEP // SCALED  # bytes of eight rows
+
+
+def sum_run(layout: PackedLayout) -> int:
+    """The columns whose activations are summed; 0 where weights have no offsets."""
+    return layout.run if layout.has_offset else 0
+
+
+def eight_bytes(run: int) -> int:
+    """Bytes of eight rows of a step; ``run``: of ``sum_run``."""
+    return CODES + SCALES + (4 * EIGHT * STEP // run if run else 0)
+
+
+@dataclass(frozen=True)
+class CodeTile(MmaTile):
+    """128 rows of weights times some rows of activations as bytes."""
+
+    def stage(self, layout: PackedLayout) -> int:
+        """Bytes of a stage: weights, then activations with their scales and sums."""
+        return FRAGMENT_ROWS * layout.fragment_bytes + self.columns // EIGHT * eight_bytes(sum_run(layout))
+
+    def sums_bytes(self, layout: PackedLayout) -> int:
+        """Nothing: sums come with the activations."""
+        return 0
+
+
+CODE_TILES = CodeTile(16, 4), CodeTile(32, 3), CodeTile(64, 2), CodeTile(128, 2)

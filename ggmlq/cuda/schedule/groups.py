@@ -46,6 +46,7 @@ class UsePlan(NamedTuple):
     uses: int
     experts: int
     columns: int  # of a tile
+    alone: bool = False  # one block makes it: clusters are Hopper's
 
     @property
     def slots(self) -> int:
@@ -65,7 +66,7 @@ class UsePlan(NamedTuple):
     @property
     def blocks(self) -> int:
         """Blocks of the cluster that makes the plan."""
-        return max(1, min(MOST_BLOCKS, self.uses // LEAST_USES))
+        return 1 if self.alone else max(1, min(MOST_BLOCKS, self.uses // LEAST_USES))
 
     @property
     def words(self) -> int:

@@ -1,0 +1,82 @@
+"""Many rows as bytes: the codes of the file times codes of activations, by ``mma`` of 32 columns at a time.
+
+Changed from mma_bf16: activations become codes of 8 bits with a scale for each 32, as llama.cpp makes them
+(activations/code_tiles.py). So ``mma`` does twice as much, on GeForce cards four times: their tensor cores
+sum floats at half their speed. Stages are shorter, and a code needs less work: four or eight of four bits
+become bytes with one instruction. Integer sums are exact. They begin as the bits of a large float, as in
+mma_magic, and are scaled twice: by the weights' scale and by that of the activations.
+
+It is the arithmetic ``q8``: results differ from those on activations of 16 bits by the rounding of
+activations, so it is taken by its name or by ``arithmetic="q8"`` alone.
+
+Limited by scaling, on an H200: eight multiply-adds, twelve where weights have offsets, beside each ``mma``.
+Types with a scale for 16 columns need twice as many. On GeForce cards, by the tensor cores.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...arrays.array import QuantArray
+from ...dispatch.epilogue import PLAIN, Epilogue
+from ...dispatch.ladder import register
+from ...dispatch.problems import Linear
+from ...formats import BlockFormat
+from ..activations.code_tiles import code_tiles_of
+from ..cost.mma import BYTES, MmaSplit, best_split, tiles_of
+from ..intrinsics.atoms import inlined
+from ..machine import device
+from ..machine.launch import Kernel, family
+from ..packed.byte_codes import serves
+from ..packed.layout import PackedLayout, layout_of, layouts
+from ..packed.pack import packed_weights
+from ..rings.mma_copies import code_fetcher, fetchers
+from ..rings.mma_tile import EIGHT, CodeTile, sum_run
+from ..warp_specialized.problems import refuses_shape
+from ._byte_step import constants, multiplier, products_of
+from ._mma_frame import MmaParts, launch_tiles, tile_kernel
+
+
+@inlined
+def as_it_is(x: Any, m0: Any, m: Any, k: Any, lane: Any) -> Any:
+    return x
+
+
+@family(
+    lambda: ((layout, tile) for layout in layouts() if serves(layout) for tile in tiles_of(layout, BYTES))
+)
+def kernel(layout: PackedLayout, tile: CodeTile) -> Kernel:
+    """The kernel for code tiles; its ``k`` is the number of their rows."""
+    products, fetch = products_of(layout, tile), (fetchers(layout, tile)[0], code_fetcher(layout, tile))
+    parts = MmaParts(as_it_is, fetch, products.zeros, constants, multiplier(layout, tile), products.fragment)
+    return tile_kernel(f"mma_q8 of {layout.name}, {tile}", layout, tile, parts)
+
+
+def refuses(problem: Linear) -> str | None:
+    if isinstance(problem.format, BlockFormat):
+        layout = layout_of(problem.format)
+        if not serves(layout):
+            return "takes codes that are integers, not floats of four bits"
+        if layout.scale == "single":
+            return "takes scales made of halves, not of float32"
+    return refuses_shape(problem)
+
+
+@register(
+    __name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses, narrow=True, repeats=True,
+    ends=True,
+)  # fmt: skip
+def launch(
+    x: Any, q: QuantArray, out: Any, split: MmaSplit | None = None, end: Epilogue = PLAIN
+) -> None:  # fmt: skip
+    """Multiply x by the weights into ``out``; ``split``: another tile and split than the best by estimate."""
+    if not (x.size and out.size):
+        out.fill(0)
+        return
+    w, (m, n) = packed_weights(q), out.shape
+    steps = w.fragments.shape[1]
+    tile, splits = split or best_split(device.card_of(device.current()), w.layout, BYTES, m, n, steps)
+    assert isinstance(tile, CodeTile)
+    tiles = code_tiles_of(x, steps, tile.columns, sum_run(w.layout))
+    height = EIGHT * tiles.shape[1]
+    launch_tiles(kernel(w.layout, tile), tile, splits, w.fragments, tiles, height, out, end.bias)
