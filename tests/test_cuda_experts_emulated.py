@@ -155,6 +155,8 @@ def test_one_token_with_its_gate(fragment_rows, monkeypatch, fresh):
         both = gq.reference.linear(np.asarray(x), host[int(expert)], "int16x")[0]
         want = both[:n] / (1 + np.exp(-both[:n])) * both[n:]
         assert np.allclose(row, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
+
+
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("case", FEW, ids=lambda case: case[0])
