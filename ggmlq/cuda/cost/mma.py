@@ -78,7 +78,8 @@ def _bytes_issued(layout: PackedLayout, tile: MmaTile) -> float:
 def tiles_of(layout: PackedLayout, kind: str) -> tuple[MmaTile, ...]:
     """The tiles for weights of a layout and activations of a kind."""
     if kind == BYTES:
-        return CODE_TILES if layout.runs == 2 else CODE_TILES[:-1]  # more runs need more registers
+        crowded = layout.runs > 2 or bool(layout.levels)  # registers, by more scales or by a table
+        return CODE_TILES[:-1] if crowded else CODE_TILES
     wide = kind == "float16" and layout.has_offset and can_fold(layout) and layout.bit_planes == (4,)
     return (*TILES, WIDE) if wide else TILES
 
