@@ -24,6 +24,7 @@ HOPPER = 9, 0
 # takes time, so a multiply-add takes two.
 MMA_HALVES, MMA_BYTES, ADD, OTHER = 4.2, 3, 2, 1.5
 BYTES = "int8"  # the kind of activations of cuda:mma_q8
+MOST_BLOCKS = 4  # on a multiprocessor
 KINDS = {"cuda:mma_bf16": "float16", "cuda:mma_q8": BYTES}  # that estimates are made for
 QUANTIZED = 3.2  # bytes that are read and written for an activation of 16 bits that becomes a byte
 CLOCK = 1.5  # GHz, where a card's is not known
@@ -78,7 +79,10 @@ def _bytes_issued(layout: PackedLayout, tile: MmaTile) -> float:
 def tiles_of(layout: PackedLayout, kind: str) -> tuple[MmaTile, ...]:
     """The tiles for weights of a layout and activations of a kind."""
     if kind == BYTES:
-        return CODE_TILES if layout.runs == 2 else CODE_TILES[:-1]  # more runs need more registers
+        crowded = layout.runs > 2 or bool(layout.levels)  # registers, by more scales or by a table
+        most_blocks = 2 if layout.runs > 2 and layout.has_offset else MOST_BLOCKS
+        narrow = tuple(each for each in CODE_TILES[1:-1] if each.blocks <= most_blocks)
+        return (CODE_TILES[0], *narrow, *CODE_TILES[-1:][crowded:])
     wide = kind == "float16" and layout.has_offset and can_fold(layout) and layout.bit_planes == (4,)
     return (*TILES, WIDE) if wide else TILES
 
