@@ -119,5 +119,5 @@ def test_many_rows_by_wgmma(card, monkeypatch, fresh):
     monkeypatch.setattr(device, "capability", lambda: (9, 0))
     name, queries, positions = (("f16", 45, 300), ("q8_0", 9, 140))[int(fresh.integers(2))]
     q = fresh.standard_normal((1, 2, queries, WIDTH)).astype(np.float16 if name == "f16" else np.float32)
-    k, v = (cache(fresh, one, 1, 1, positions, WIDTH) for one in (name, "f16" if name == "f16" else "q4_0"))
+    k, v = (cache(fresh, name, 1, 1, positions, WIDTH) for _ in "kv")
     agrees(card, q, k, v, causal=True)

@@ -425,3 +425,11 @@ def test_experts_by_their_uses():
         few, many = "cuda:small_m_codes", "cuda:grouped_codes"
         assert [choose(each).name for each in asked] == [few, few, many, few, many]
         assert choose(replace(asked[0], card=A100)).name == "cuda:codes"
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q4_K"])
+def test_eight_bits_are_taken_by_name_alone(name):
+    """Where the preferred kernels refuse, others of the same numerics follow."""
+    ampere = replace(H200, name="another", capability=(8, 0))
+    many = replace(problem(name, 8192, 4096, 14336, ampere), captured=True)
+    assert choose(many, "auto").name == "cuda:mma_bf16"

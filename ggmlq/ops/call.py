@@ -164,6 +164,8 @@ def _takes(out: Any, operands: tuple[Any, ...], bias: Any, dtype: np.dtype[Any])
             arrays += operand.parts()
         else:
             arrays.append(getattr(operand, "memory", operand))
+    if is_host(out) and not out.flags.aligned:  # a kernel may store whole lines
+        return False
     if dtype.itemsize == 2 and not is_host(out) and out.data.ptr % 4:  # kernels store two of them at a time
         return False
     return takes_sums(place_of(out).share, out, *arrays, dtype=dtype)

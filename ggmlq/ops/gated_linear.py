@@ -143,6 +143,8 @@ def _at_once(
     if x.shape[-1:] != gate.shape[-1:] or x.size != gate.shape[-1] or device_of(x) != gate.device:
         return None
     there = [bias for bias in biases if bias is not None]
+    if not all(isinstance(bias, type(memory)) for bias in there):
+        return None
     if any(part.dtype.char not in "fe" for part in (x, end, *there)):
         return None
     if any((device_of(bias), bias.shape) != (gate.device, gate.shape[:1]) for bias in there):

@@ -178,7 +178,7 @@ def _product(
     if (
         x.dtype is not FLOAT32
         and is_bfloat16(x)
-        and not ladder.choose(problem, kernel, arithmetic, invariant).narrow
+        and not (is_host(x) and ladder.choose(problem, kernel, arithmetic, invariant).narrow)
     ):
         x = x.astype(np.float32)
     if invariant and not is_host(x):

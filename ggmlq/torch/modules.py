@@ -107,8 +107,7 @@ class Packed(torch.nn.Module):
 
     def _before_a_call(self, x: torch.Tensor | None) -> None:
         """Forget blocks in whose place others were loaded, for FSDP hides writes; refuse a tangent of x."""
-        if "loaded" in self.__dict__:
-            del self.loaded
+        if self.__dict__.pop("loaded", False):
             forget(self.weight)
         if forward_ad._current_level >= 0 and x is not None:
             check_tangent(f"{type(self).__name__}(x)", x)

@@ -32,7 +32,7 @@ def multiply(x: Any, q: QuantArray, out: Any, unit: Any = Unit) -> None:
         out[...] = 0
         return
     weights = q.prepared(panels)
-    rows = np.ascontiguousarray(x, None if x.dtype.name in NUMBERS else np.float32)
+    rows = np.ascontiguousarray(x, x.dtype.newbyteorder("=") if x.dtype.name in NUMBERS else np.float32)
     product = kernel("amx.product.multiplier", layout, unit)
     # 32 of bfloat16 are a row of a tile as they stand: 64 bytes
     pack = kernel("amx.activations.packer", "bytes" if rows.dtype.name == "bfloat16" else rows.dtype.name)

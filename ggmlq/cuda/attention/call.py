@@ -13,7 +13,7 @@ from ..machine import device
 from .floats import KINDS
 from .kernel import LEAST, kernel
 from .merge import THREADS, merger
-from .operands import Rows, placed
+from .operands import LONG, Rows, placed
 from .plan import (
     EDGE,
     HOPPERS,
@@ -38,7 +38,6 @@ FEW = 16  # rows of queries that share their positions
 MANY, MANY_WIDE = 512, 129  # rows for which blocks are decoded before; likewise where wgmma multiplies
 MOST = 256 << 20  # bytes of keys and values that are decoded before
 CLUSTERED = 8  # steps up to which a cluster has all parts
-LONG = (1 << 64) - 1
 
 
 class Extras(NamedTuple):
@@ -59,6 +58,8 @@ def attend(request: str, a: Any, invariant: bool, kind: Any) -> Any:
             '8.0; compute on the host with q.get(), k.to("cpu") and v.to("cpu")'
         )
     rows = a.q.shape[1] // a.k.shape[1] * a.q.shape[2]
+    if not a.q.size or not a.v.shape[3] or not a.k.shape[2]:
+        return cp.zeros((*a.q.shape[:3], a.v.shape[3]), kind)
     shared = _holds_values(a.k, a.v)
     decoded = not invariant and _decodes(a, rows)
     if decoded and not shared and unpacks(a.k, a.v):
@@ -67,9 +68,6 @@ def attend(request: str, a: Any, invariant: bool, kind: Any) -> Any:
         k = placed(a.k, decoded)
         v = Rows(k.name, k.raw, a.v.shape[3]) if shared else placed(a.v, decoded or a.v.shape[3] > WIDE)
     y = cp.empty((*a.q.shape[:3], v.width), kind)
-    if not y.size or not a.k.shape[2]:
-        y.fill(0)
-        return y[..., : a.v.shape[3]]
     q, extras = _queries(a.q, k.width), _extras(a)
     for first in range(0, v.width, WIDE):
         plan = _plan(a, k, v, min(WIDE, v.width - first), rows, shared, invariant)

@@ -18,6 +18,7 @@ from .floats import LARGEST
 from .plan import DECODED, EDGE, SIXTEEN, row_bytes
 
 NAMES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}  # types of floats, by dtypes
+LONG = (1 << 64) - 1  # strides may be negative
 TOGETHER = 8  # positions, of which rows of any type fill a multiple of 16 bytes
 
 

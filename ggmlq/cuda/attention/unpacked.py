@@ -21,7 +21,7 @@ from ..machine.device import cupy
 from ..machine.launch import Kernel, family
 from .codes import EIGHT, decoder, unit_columns
 from .kernel import LEAST
-from .operands import Rows, fits
+from .operands import LONG, Rows, fits
 from .plan import BLOCKS, USUAL, WIDTHS, row_bytes
 from .rows import copier
 
@@ -141,7 +141,7 @@ def unpacked(k: QuantArray, v: QuantArray, lengths: Any) -> tuple[Rows, Rows]:
     out = [cupy().empty((batch, heads, positions, 2 * x.shape[3]), np.uint8) for x in (k, v)]
     raws = k.strided, v.strided
     addresses = tuple(x.data.ptr for x in (*raws, *out))
-    strides = tuple(stride for raw in raws for stride in raw.strides[:2])
+    strides = tuple(stride & LONG for raw in raws for stride in raw.strides[:2])
     grid = (-(-positions // plan.span), batch * heads, 2)
     kernel(plan)(grid, (plan.team,), addresses, strides, (positions, heads))
     return Rows("f16", out[0], k.shape[3]), Rows("f16", out[1], v.shape[3])

@@ -117,8 +117,8 @@ def _linear_order(problem: Problem) -> Preference:
     kernels, why = choice
     if nearest["card"] not in card.name:
         why += ", the nearest card"
-        if isinstance(problem, Linear) and problem.m <= MOST_ROWS:
-            kernels = (*(name for name in kernels if name not in LIBRARY), MANY)
+        if isinstance(problem, Linear):
+            kernels = (*(name for name in kernels if problem.m > MOST_ROWS or name not in LIBRARY), MANY)
     if card.capability < (8, 0) and isinstance(problem, Linear):
         kernels = (*kernels, next(name for most, name in SPARE if most is None or problem.m <= most))
     return Preference(kernels, why)
@@ -157,7 +157,7 @@ def _expert_order(problem: ExpertLinear) -> Preference:
     if not isinstance(fmt, BlockFormat):
         return Preference(("cuda:each_bf16",), "the others take blocks")
     if problem.card and problem.card.capability != HOPPER:
-        return Preference(("cuda:grouped_mma", "cuda:each_bf16"), "one launch, without the host")
+        return Preference(("cuda:grouped_mma", "cuda:each_bf16"), "without the host")
     from ..packed.layout import layout_of
 
     few = uses <= min(FEW_USES, 2 * problem.e)
@@ -224,9 +224,9 @@ def packed(cases: dict[str, list[Problem]]) -> dict[str, bool | None]:
 
 
 def _packed_order(problem: Linear, fmt: BlockFormat) -> Preference:
-    """The order for a product of blocks: that of cost/packed.py's estimates."""
+    """The order for a product of blocks: that of cost/packed.py's estimates; then kernels that need no maps."""
     us = _packed_us(problem, fmt)
-    return Preference(tuple(sorted(us, key=us.__getitem__)), ESTIMATED)
+    return Preference((*sorted(us, key=us.__getitem__), "cuda:wgmma", MANY), ESTIMATED)
 
 
 def _packed_us(problem: Linear, fmt: BlockFormat) -> dict[str, float]:

@@ -178,21 +178,21 @@ def _by_cublas(y: Any, q: QuantArray, out: Any, bias: Any) -> None:
 
     float16 is multiplied as float16, other floats as bfloat16. cuBLAS writes one slab's results as float16.
     """
-    w, (n, k), xp, power = packed_weights(q), q.shape, device.cupy(), 0
-    kind = "float16" if y.dtype == np.float16 and q.prepared(fitting_power) is not None else "bfloat16"
-    if kind == "float16":
-        power = q.prepared(fitting_power)
+    w, (n, k), xp = packed_weights(q), q.shape, device.cupy()
+    power = q.prepared(fitting_power) if y.dtype == np.float16 else None
+    kind = "bfloat16" if power is None else "float16"
     rows = narrowed(y if not n % EIGHT else _padded(y), kind)
     step = max(ROWS, SLAB // (2 * k) // ROWS * ROWS)
     direct = out.dtype == np.float32 or (kind == "float16" == out.dtype.name and n <= step and bias is None)
     sums = out if direct else xp.empty(out.shape, np.float32)
+    slab = xp.empty((min(step, n), k), DTYPES[kind])
     for first in range(0, n, step):
-        values = xp.empty((min(step, n - first), k), DTYPES[kind])
-        if kind == "float16":
-            decode_halves(w, first, values, power)
-        else:
+        values = slab[: n - first]
+        if power is None:
             decode_packed(w, first, values)
-        add_product(rows, first, values, sums, kind, 2.0**-power)
+        else:
+            decode_halves(w, first, values, power)
+        add_product(rows, first, values, sums, kind, 2.0 ** -(power or 0))
     if bias is not None:
         sums += bias
     if sums is not out:

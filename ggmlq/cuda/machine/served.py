@@ -86,4 +86,5 @@ def _untold(limits: re.Match[str]) -> str:
 def without_clusters(text: str) -> str:
     """PTX for GPUs without clusters: each block is alone there, and code for others is never reached."""
     text = re.sub(r"barrier\.cluster\.[\w.]+;|mapa\.[^;]*;", "", text)
+    text = text.replace("%cluster_nctarank", "1").replace("%cluster_ctarank", "0")
     return text.replace(".shared::cluster", ".shared")

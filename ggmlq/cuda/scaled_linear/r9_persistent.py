@@ -67,7 +67,8 @@ def floats(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end: 
     column_scales = not operands8.shares_scales(both.w, 128)
     if tile is None:
         tile = best_tile(COLUMN_SCALE_TILES if column_scales else FLOAT_TILES, m, n)
-        if to.boxed and _gains_by_pairs(tile, m, n, x.shape[1]):
+        codes = {x.code.name, w.code.name}
+        if to.boxed and codes == {"e4m3"} and _gains_by_pairs(tile, m, n, x.shape[1]):
             tile = PAIR_TILE
     variant = Variant(tile, x.code.name, w.code.name, to.out, to.boxed, column_scales)
     arguments = operands8.float_arguments(variant, both, w, m, n)
