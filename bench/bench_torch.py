@@ -40,7 +40,9 @@ def main() -> None:
     """Measure the parts, and print a line for each figure."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
-        "--parts", default="block,lora,rows", help="of block, lora, rows, calls; in this order, while there is time"
+        "--parts",
+        default="block,lora,rows",
+        help="of block, lora, rows, calls; in this order, while there is time",
     )
     parser.add_argument("--formats", default="q4_0,q8_0,q4_K", help="of the weights")
     parser.add_argument("--seconds", type=float, default=100, help="after which no further figure is begun")
