@@ -133,8 +133,9 @@ def wide_plan_of(k: str, v: str, width: int, width_v: int, rows: int) -> WidePla
 
 
 def takes(k: str, v: str, width: int, width_v: int) -> bool:
-    """True if there is a plan for keys and values of these types and widths: floats, or one type of blocks,
-    for decoders of two types take more registers than a warp that copies has.
+    """True if there is a plan for keys and values of these types and widths.
+
+    Both are floats, or blocks of one type: decoders of two take more registers than a warp that copies has.
     """
     fits = width in WIDTHS and width_v in WIDTHS and (v in SIXTEEN if k in SIXTEEN else k == v in BLOCKS)
     return fits and wide_plan_of(k, v, width, width_v, GROUP_ROWS + 1).shared_bytes <= HOPPERS

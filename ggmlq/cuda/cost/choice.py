@@ -224,7 +224,7 @@ def packed(cases: dict[str, list[Problem]]) -> dict[str, bool | None]:
 
 
 def _packed_order(problem: Linear, fmt: BlockFormat) -> Preference:
-    """The order for a product of blocks: that of cost/packed.py's estimates, then kernels without maps."""
+    """The order for blocks: that of cost/packed.py's estimates, then kernels that need no maps."""
     us = _packed_us(problem, fmt)
     return Preference((*sorted(us, key=us.__getitem__), "cuda:wgmma", MANY), ESTIMATED)
 
