@@ -240,7 +240,7 @@ def test_which_layers_are_taken(fresh):
         gt.lora_(Tiny())
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's, of forward mode
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # torch's, of forward mode
 def test_layers_that_cannot_be(fresh):
     """Gradients of blocks, odd biases and branches, importance of no layer, rows that a call changes."""
     q = quantized(fresh, N, K)
