@@ -9,6 +9,7 @@ import numpy as np
 from emulated_bfloat import bfloat_products
 from emulated_wgmma import products16
 from emulated_words import OPS, TYPES, bytes_at, listed, op, place, read, write
+from fake_cupy import decoded
 
 from ggmlq.codes import CODES
 from ggmlq.cuda.machine.tensor_maps import KINDS
@@ -156,6 +157,15 @@ def shfl(warp, name, operands, active):
 def swizzled(at):
     """The place of a byte of a swizzled box."""
     return at ^ (at >> 7 & 7) << 4
+
+
+@op("cvta.param")
+def parameter_map(warp, name, operands, active):
+    """The address of a map that lies in a kernel's parameters, 128 bytes of them."""
+    first = int(read(warp, operands[1], np.uint64)[0])
+    words = [warp.machine.arguments[each] for each in warp.machine.names[first : first + 16]]
+    at = warp.machine.memory.map(decoded(words)) if words[1] else 0
+    write(warp, operands[0], np.full(32, at, np.uint64), active)
 
 
 def box_of(warp, text, active):

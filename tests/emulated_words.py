@@ -22,6 +22,7 @@ TYPES = {
 TYPES |= {"f32": np.float32, "u16": np.uint16, "b16": np.uint16, "f64": np.float64, "s16": np.int16}
 TYPES |= {"u8": np.uint8, "s8": np.int8, "b8": np.uint8, "f16": np.float16}
 EVERY = np.full(32, True)  # lanes
+PARAMETER = "kernel_param_"  # with a number: a parameter, whose place is that number
 
 
 class Locked(Exception):
@@ -69,6 +70,8 @@ def _constant(text, kind):
         return (LOCAL_AT + LOCAL * np.arange(32)).astype(kind)
     if text == "dynamic_shared" or text.startswith("_cudapy_smem"):  # one array alone
         return np.full(32, START, kind)
+    if text.startswith(PARAMETER):
+        return np.full(32, int(text.removeprefix(PARAMETER)), kind)
     if text.startswith("0d"):
         return np.full(32, int(text[2:], 16), np.uint64).view(np.float64)
     if text.startswith("0f"):

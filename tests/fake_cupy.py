@@ -48,9 +48,31 @@ def on_device(array, number=0, kind=DeviceArray):
     return found
 
 
+def encoded(box):
+    """A map as no driver makes it: the address of the matrix, and then the other facts in their order."""
+    facts = [*box]
+    facts[4] = tensor_map_kinds().index(box.kind)
+    return np.array(facts + [0] * (16 - len(facts)), np.uint64).tobytes()
+
+
+def decoded(words):
+    """The box of such a map."""
+    from ggmlq.cuda.machine.tensor_maps import Box
+
+    facts = [*words[:8]]
+    facts[4] = tensor_map_kinds()[facts[4]]
+    return Box(*facts)
+
+
+def tensor_map_kinds():
+    from ggmlq.cuda.machine.tensor_maps import KINDS
+
+    return list(KINDS)
+
+
 def put_gpu(monkeypatch, capability=(9, 0)):
     """GPU 0 is there: ``waits`` counts, ``capturing`` says whether its stream records a graph."""
-    from ggmlq.cuda.machine import device
+    from ggmlq.cuda.machine import device, tensor_maps
 
     state = SimpleNamespace(capturing=False, waits=0, device_waits=0, allocator=len)
 
@@ -79,5 +101,6 @@ def put_gpu(monkeypatch, capability=(9, 0)):
     state.cupy = SimpleNamespace(cuda=cuda, asarray=on_device, ascontiguousarray=lambda array: array)
     monkeypatch.setattr(device, "driver", lambda: driver)
     monkeypatch.setattr(device, "cupy", lambda: state.cupy)
+    monkeypatch.setattr(tensor_maps, "encoded", encoded)
     monkeypatch.setattr(device, "card", lambda: card)
     return state

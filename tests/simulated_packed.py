@@ -136,6 +136,7 @@ def check_pairs(fmt, n, k, seed, exponents=None):
 
     ``exponents``: those that blocks have instead of ordinary ones, where a scale is nothing else.
     """
+    from ggmlq.cuda.packed import natural
     from ggmlq.cuda.packed.layout import layout_of
     from ggmlq.cuda.packed.weights import fragment_weights
 
@@ -146,19 +147,24 @@ def check_pairs(fmt, n, k, seed, exponents=None):
     count, steps, size = fragments.shape
     READ.bytes = fragments.reshape(-1)
     words_each, load, pack, shrunk = fragment_weights(layout)
-    found = np.full((16 * count, 64 * steps), np.nan)
+    orders = (load, *natural_loads(layout)) if natural.serves(layout) else (load,)
+    taken = np.full((len(orders), 16 * count, 64 * steps), np.nan)
 
-    def read(found):
+    def read(taken):
         fragment_row, step, lane = cuda.blockIdx.x, cuda.blockIdx.y, cuda.threadIdx.x
         words, a, (g, t) = [None] * words_each, [None] * 16, divmod(lane, 4)
-        load(np.uint32((fragment_row * steps + step) * size), np.uint32(lane), words)
-        pack(words, a, np.uint32(0))
-        for i in range(16):
-            pair = np.array([int(a[i]) << 16 & 0xFFFFFFFF, int(a[i]) & 0xFFFF0000], np.uint32)
-            column = 64 * step + 16 * (i // 4) + 4 * t + 2 * (i // 2 % 2)
-            found[16 * fragment_row + g + 8 * (i % 2), column : column + 2] = pair.view(np.float32) * shrunk
+        for way, load_words in enumerate(orders):
+            load_words(np.uint32((fragment_row * steps + step) * size), np.uint32(lane), words)
+            pack(words, a, np.uint32(0))
+            for i in range(16):
+                pair = np.array([int(a[i]) << 16 & 0xFFFFFFFF, int(a[i]) & 0xFFFF0000], np.uint32)
+                place = 2 * t + 8 * (i // 2 % 2) if way == 2 else 4 * t + 2 * (i // 2 % 2)
+                column, row = 64 * step + 16 * (i // 4) + place, 16 * fragment_row + g + 8 * (i % 2)
+                taken[way, row, column : column + 2] = pair.view(np.float32) * shrunk
 
-    cuda.jit(read)[(count, steps), 32](found)
+    cuda.jit(read)[(count, steps), 32](taken)
+    found = taken[0]
+    assert (taken == found).all(), "the natural order takes other weights"
     parts = fmt.unpack(q.blocks)
     scale = parts.scale[..., None].astype(np.float64)
     codes, less = parts.codes.reshape(*parts.scale.shape, -1) - layout.middle, 0.0
@@ -168,6 +174,14 @@ def check_pairs(fmt, n, k, seed, exponents=None):
     assert not found[n:].any()
     assert not found[:, k:].any()
     assert np.array_equal(found[:n, :k], want)
+
+
+def natural_loads(layout):
+    """Loads as packed and in the natural order, by the functions that know both."""
+    from ggmlq.cuda.packed import natural
+
+    order, load = natural.lane_order(layout), natural.natural_loader(layout)
+    return [lambda at, lane, words, way=way: load(at, lane, order(lane, way), words) for way in (False, True)]
 
 
 def check_bytes(fmt, n, k, seed):

@@ -9,12 +9,20 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 
 from emulated_gpu import put_emulated
 from emulated_packed import pack_q4_0
-from fake_cupy import on_device
+from fake_cupy import decoded, encoded, on_device
 
 import ggmlq as gq
 from ggmlq.cuda.cost.split import MAX_CLUSTER, Split, Wave, best_split, most_partials
 from ggmlq.cuda.cost.stage import SHARE
-from ggmlq.cuda.cost.warp_specialized import TILES, WarpSpecializedShape, best_tile
+from ggmlq.cuda.cost.warp_specialized import (
+    CLEAR_US,
+    MOST_EMPTY,
+    MOST_PLAIN,
+    TILES,
+    WarpSpecializedShape,
+    best_tile,
+)
+from ggmlq.cuda.intrinsics import boxes
 from ggmlq.cuda.linear import r16_warp_specialized
 from ggmlq.cuda.machine import device, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
@@ -126,6 +134,20 @@ def test_a_tile_is_filled_up_little(fresh):
     assert best_tile(WarpSpecializedShape(4096, 32, 112, layout_of(FORMATS["q4_0"]), 132)).tile.columns >= 192
 
 
+def test_where_plain_rows_pay(fresh):
+    """No kernel before saves time, at most; wide tiles, many rows, empty boxes and fp4 keep x_tiles."""
+    for m in (*fresh.integers(9, MOST_PLAIN + 1, 40).tolist(), MOST_PLAIN + 1):
+        down, stages, name = int(fresh.integers(8, 300)), int(fresh.integers(8, 120)), BLOCKS[m % len(BLOCKS)]
+        shapes = [WarpSpecializedShape(m, down, stages, layout_of(name), 132, 4.5, plain) for plain in (0, 1)]
+        x_tiles, plain = map(best_tile, shapes)
+        assert plain.us <= x_tiles.us + CLEAR_US
+        for tile in TILES:
+            empty = -(-m // tile.columns) * tile.columns - m
+            reads = not (tile.wide or layout_of(name).fp4 or m > MOST_PLAIN or empty > MOST_EMPTY)
+            assert shapes[1].reads_plain(tile) == reads
+            assert not shapes[0].reads_plain(tile)
+
+
 def test_blocks_read_together_what_no_cache_holds(fresh):
     """Blocks that go over the ends of tiles would each read 117 MB of activations, seven times in all."""
     layout, tile = layout_of(FORMATS["q8_0"]), TILES[-1]
@@ -150,6 +172,34 @@ def test_the_first_tiles_do_not_wait_for_late_activations(fresh):
             late_us = numbers * (1 - late.ready / late.sections) * late_activations.NUMBER_US
             assert late_us <= max(wave_us, 1e-9)
             assert (late.sections - late.ready) * late.section_tickets == late.tickets
+
+
+def test_the_map_of_x_lies_where_the_copy_engine_can_take_it():
+    at = 0
+    for kind in r16_warp_specialized.BEFORE_MAP:
+        size = kind.bitwidth // 8
+        at = -(-at // size) * size + size
+    assert (boxes.PARAMETERS + at) % 128 == 0
+
+
+def test_a_map_as_words_of_a_launch(monkeypatch):
+    """The address alone depends on the matrix; None for a driver whose maps are others."""
+    box, calls = tensor_maps.Box(0, 70, 384, 768, "float16", 64, 64), []
+
+    def made(box):
+        calls.append(box)
+        return encoded(box)
+
+    monkeypatch.setattr(tensor_maps, "encoded", made)
+    tensor_maps.words_behind_address.cache_clear()
+    for _ in range(3):
+        words = tensor_maps.words_behind_address(box)
+    assert decoded((16 * 99, *words)) == box._replace(address=16 * 99)
+    assert len(calls) == 2, "two addresses, once for a shape"
+    tensor_maps.words_behind_address.cache_clear()
+    monkeypatch.setattr(tensor_maps, "encoded", lambda box: encoded(box)[::-1])
+    assert tensor_maps.words_behind_address(box) is None
+    tensor_maps.words_behind_address.cache_clear()
 
 
 FEW = 5, 140, 512, TILES[0]  # M, N, K, tile
@@ -214,21 +264,29 @@ def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
     monkeypatch.setattr(device, "resident_blocks", lambda blocks, shared: blocks)
     q = gq.QuantArray(host.format, (n, k), on_device(host.raw))
     x = fresh.standard_normal((m, k), np.float32)
-    x = x.astype(np.float16) if case == "drawn" else x
+    given = x = x.astype(np.float16) if case == "drawn" else x
+    if case != "wide" and fresh.integers(2):
+        given = (x.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)  # of bfloat16
+        x = (given.astype(np.uint32) << 16).view(np.float32)
     y = on_device(np.full((m + 2, n), np.nan, np.float32))
     state.memory.add(y)
-    given = on_device(x)
+    given = on_device(given)
     state.memory.add(given)
-    call = Kernel.__call__
+    call, before = Kernel.__call__, []
 
     def launched(kernel, grid, block, *arguments, cluster=1, max_blocks=0):
         product = kernel.name.startswith("warp_specialized")
+        before.extend([] if product else [kernel.name])
         assert not product or (cluster > 1) == (way == "clusters" and k > 128)
         call(kernel, grid, block, *arguments, cluster=cluster, together=product and way == "at one time")
 
     monkeypatch.setattr(Kernel, "__call__", launched)
     RUNG.launch(given, q, y[1:-1], tile=tile)
     assert np.isnan(y[[0, -1]]).all(), "written past its outputs"
+    assert len(before) <= 1
+    full = -(-m // tile.columns) * tile.columns <= m + MOST_EMPTY
+    if full and given.dtype == np.uint16 and way == "clusters":
+        assert not before, "rows are read as they lie, and there are no flags"
     assert (
         gq.nmse(np.asarray(y[1:-1]), gq.reference.linear(x.astype(np.float32), host, arithmetic="bf16s"))
         < 1e-10

@@ -129,3 +129,9 @@ def x_tiles_of(
     most = blocks_each if evenly and blocks_each < CROWD else 0
     make((grid,), (THREADS,), x, x_tiles, zeros, zeros.size, *sizes, max_blocks=most)
     return x_tiles
+
+
+def cleared(zeros: Any) -> None:
+    """Clear words in a launch of its own, where no kernel before the product makes x_tiles."""
+    make, grid = x_tile_kernel("bfloat16"), (-(-zeros.size // THREADS),)
+    make(grid, (THREADS,), zeros, zeros, zeros, zeros.size, 0, STEP, STEP // THREAD_COLUMNS, 0)

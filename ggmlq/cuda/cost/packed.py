@@ -28,6 +28,7 @@ class PackedShape(NamedTuple):
     k: int
     layout: PackedLayout
     card: Card
+    bfloat: bool = False  # activations are bfloat16
 
 
 def gemv_us(shape: PackedShape) -> float:
@@ -40,7 +41,8 @@ def gemv_us(shape: PackedShape) -> float:
 def warp_specialized_us(shape: PackedShape) -> float:
     """Estimated microseconds of cuda:warp_specialized."""
     stages = -(-shape.k // (UNIT_FRAGMENTS * STEP))
-    tiled = warp_specialized.WarpSpecializedShape.on(shape.card, shape.m, shape.n, stages, shape.layout)
+    facts = shape.layout, shape.bfloat
+    tiled = warp_specialized.WarpSpecializedShape.on(shape.card, shape.m, shape.n, stages, *facts)
     return WARP_SPECIALIZED_US + warp_specialized.best_tile(tiled).us
 
 

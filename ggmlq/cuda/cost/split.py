@@ -30,6 +30,7 @@ class Wave(NamedTuple):
     stage_us: float
     read_us: float = 0.0  # for memory to bring the weights of a stage, for each of the blocks
     apart_us: float = 0.0  # for memory to bring a tile's operands that no cache holds for other blocks
+    clear_us: float = 0.0  # for a kernel before that clears the flags of blocks outside clusters
 
     def takes_clusters(self, running: int, blocks: int) -> bool:
         """True where ``running`` blocks fit at one time in clusters of ``blocks``."""
@@ -74,7 +75,7 @@ def best_split(tiles: int, stages: int, wave: Wave) -> tuple[Split, float]:
     most = blocks // rest if rest else 0
 
     def finish_us(running: int) -> float:
-        return FINISH_US + EXCHANGE_WIDER_US * wide * wave.resident * running / blocks
+        return wave.clear_us + FINISH_US + EXCHANGE_WIDER_US * wide * wave.resident * running / blocks
 
     for splits in range(2, min(most, stages) + 1):
         running = blocks if tiles > rest else rest * splits

@@ -9,6 +9,7 @@ from ...dispatch.card import UNKNOWN, Card
 from ..packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, PackedLayout
 from ..schedule.raster import raster
 from ..warp_specialized.late_activations import X_TILE_US, waiting_us
+from ..warp_specialized.plain_rows import reads_plain
 from ..warp_specialized.tile import UNIT_FRAGMENTS, WarpSpecializedTile
 from .split import Wave, best_split
 from .stage import PLAIN, SHARE, at_one_time, stage_us
@@ -19,6 +20,10 @@ TILES = (
 )  # fmt: skip
 CACHED = 71  # MB of an operand, from which an L2 cache of 50 MB holds nothing of it for later tiles
 NARROW, MOST_NARROW = 64, 4  # columns of a narrow tile, and the most narrow tiles across
+# Where x is read as it lies: rows up to which it was measured, and empty rows of a box up to which it pays;
+# microseconds that are saved, since no kernel makes x_tiles, less those for a number that a box brings; and
+# those of a kernel that only clears flags.
+MOST_PLAIN, MOST_EMPTY, SAVED_US, BOX_US, CLEAR_US = 512, 32, 0.75, 0.75e-6, 0.3
 POWER = 5.98e6  # operations a microsecond and multiprocessor that a card's power allows
 
 
@@ -38,12 +43,15 @@ class WarpSpecializedShape(NamedTuple):
     layout: PackedLayout
     multiprocessors: int
     memory: float = UNKNOWN  # MB a microsecond
+    plain: bool = False  # x is bfloat16, which is read as it lies where tile and type allow it
 
     @classmethod
-    def on(cls, card: Card, m: int, n: int, stages: int, layout: PackedLayout) -> WarpSpecializedShape:
+    def on(
+        cls, card: Card, m: int, n: int, stages: int, layout: PackedLayout, plain: bool = False
+    ) -> WarpSpecializedShape:  # fmt: skip
         """The product on a card."""
         down = -(-n // TILE_ROWS)
-        return cls(m, down, stages, layout, card.multiprocessors, card.memory)
+        return cls(m, down, stages, layout, card.multiprocessors, card.memory, plain)
 
     @property
     def columns(self) -> int:
@@ -59,6 +67,11 @@ class WarpSpecializedShape(NamedTuple):
         """Tiles along the rows of activations."""
         return -(-self.m // tile.columns)
 
+    def reads_plain(self, tile: WarpSpecializedTile) -> bool:
+        """True where blocks with a tile read x as it lies."""
+        pays = self.m <= MOST_PLAIN and self.across(tile) * tile.columns <= self.m + MOST_EMPTY
+        return self.plain and pays and reads_plain(self.layout, tile)
+
     def wave(self, tile: WarpSpecializedTile, blocks: int) -> Wave:
         """The wave of blocks with a tile, ``blocks`` of them on a multiprocessor."""
         across, activations = self.across(tile), self.columns * 2 * tile.columns / 1e6
@@ -66,8 +79,9 @@ class WarpSpecializedShape(NamedTuple):
         stage, memory = stage_us(self.layout, tile.columns, tile.blocks), SHARE * self.memory
         read = self.weights / self.stages / across
         return Wave(
-            self.multiprocessors * blocks, blocks, tile.columns, stage, read / memory, reread / memory
-        )
+            self.multiprocessors * blocks, blocks, tile.columns, stage, read / memory, reread / memory,
+            CLEAR_US * self.reads_plain(tile),
+        )  # fmt: skip
 
 
 def memory_mb(size: float, count: int, times: int) -> float:
@@ -95,6 +109,8 @@ def best_tile(shape: WarpSpecializedShape) -> TileEstimate:
         split, working = best_split(down * across, stages, wave)
         allowed = 2 * down * TILE_ROWS * across * numbers / (POWER * shape.multiprocessors)
         working = at_one_time(working, allowed)
+        if shape.reads_plain(tile):
+            return working + across * numbers * BOX_US - SAVED_US
         if tile.wide and split.split_tiles < down * across:
             order = raster(across, down, wave.blocks, tile.x_tile_bytes, FRAGMENT_ROWS * PLAIN)
             return working + waiting_us(order.width * numbers, stages * wave.stage_time(wave.blocks))

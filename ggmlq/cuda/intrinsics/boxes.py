@@ -16,6 +16,7 @@ from typing import Any
 
 from .assembly import instruction, only_on_a_gpu, u32, u64
 
+PARAMETERS = 0x210  # where the parameters of a kernel begin in its constants, on Hopper
 ROWS, BUFFER = 16, 2048  # rows of a box that a warp writes, 128 bytes each; bytes of a box
 ENGINE = "cp.async.bulk.tensor.2d."
 FETCH = ENGINE + "shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -48,6 +49,20 @@ def publish_to_copy_engine() -> Any:
 def prefetch(map: Any) -> Any:
     """Prefetch a map that will be used soon."""
     only_on_a_gpu()
+
+
+def parameter_map(number: int) -> Any:
+    """The instruction for the address of a map that is itself a kernel's parameters, from that number on.
+
+    Its 128 bytes begin at a multiple of 64 where PARAMETERS and the bytes of the parameters before add up to
+    one.
+    """
+
+    @instruction(f"{{.reg .b64 there; mov.b64 there, kernel_param_{number}; cvta.param.u64 $0, there;}}", u64)
+    def address() -> Any:
+        only_on_a_gpu()
+
+    return address
 
 
 @instruction("cp.async.bulk.wait_group 0;", None, effect=True)

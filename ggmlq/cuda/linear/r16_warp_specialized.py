@@ -15,6 +15,10 @@ Tiles are made in a raster (schedule/raster.py), so that activations stay in the
 by. With the widest tiles three more warps make x_tiles of later steps meanwhile
 (warp_specialized/late_activations.py).
 
+Activations in bfloat16 are read as they lie by tiles of up to 160 rows: lanes take weights in the order of
+their columns (packed/natural.py), so no kernel runs before. Other activations, and those of wider tiles,
+become x_tiles first.
+
 Limited by the work around the products, 7 to 12 microseconds to make x_tiles, to start and to add up partial
 sums; from some 1000 rows on by the card's power.
 """
@@ -28,15 +32,15 @@ import numpy as np
 from ...arrays.array import QuantArray
 from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
-from ..activations.x_tiles import readable_rows, x_tiles_of
+from ..activations.x_tiles import cleared, readable_rows, x_tiles_of
 from ..cost.split import best_split
 from ..cost.warp_specialized import TILES, WarpSpecializedShape, best_tile
 from ..epilogue.results import KIND_NUMBERS, result_of
 from ..intrinsics import barrier as barriers
-from ..intrinsics import dependent_launch, ptx
+from ..intrinsics import boxes, dependent_launch, ptx
 from ..intrinsics.lane import warp_and_lane
-from ..intrinsics.language import cuda, int32, uint32, uint64
-from ..machine import device
+from ..intrinsics.language import cuda, int32, types, uint32, uint64
+from ..machine import device, tensor_maps
 from ..machine.launch import Kernel, family
 from ..machine.recorded import between
 from ..packed.layout import FRAGMENT_ROWS, TILE_ROWS, PackedLayout, layouts
@@ -45,19 +49,19 @@ from ..rings.boxed import barrier_initializer
 from ..schedule.raster import consumer_locator, locate_for_producer, raster
 from ..schedule.work_units import shared_stages
 from ..warp_specialized.cluster_split import INBOX_BARRIER, within_clusters
-from ..warp_specialized.consumers import consumer
-from ..warp_specialized.late_activations import plan_late, reorderer
+from ..warp_specialized.late_activations import plan_late
+from ..warp_specialized.plain_consumers import either_consumer
+from ..warp_specialized.plain_rows import map_words
 from ..warp_specialized.problems import refuses
-from ..warp_specialized.producer import producer, weights_map
+from ..warp_specialized.producer import weights_map
 from ..warp_specialized.stream_k import flag_count
-from ..warp_specialized.tile import (
-    CONSUMER_REGISTERS,
-    CONSUMER_THREADS,
-    CONSUMER_WARPS,
-    PRODUCER_REGISTERS,
-    UNIT_FRAGMENTS,
-    WarpSpecializedTile,
-)  # fmt: skip
+from ..warp_specialized.suppliers import supplier
+from ..warp_specialized.tile import CONSUMER_REGISTERS, CONSUMER_WARPS, UNIT_FRAGMENTS, WarpSpecializedTile
+
+# Parameters before the map of x: 112 bytes, so that it is aligned.
+BEFORE_MAP = (uint64,) * 3 + (uint32, uint64, uint32) + (uint64,) * 3 + (uint32,) * 10
+X_MAP, WORDS = len(BEFORE_MAP), types.UniTuple(uint64, tensor_maps.SIZE // 8 - 1)
+NO_MAP = (0,) * (tensor_maps.SIZE // 8 - 1)
 
 
 @family(lambda: ((layout, tile) for layout in layouts() for tile in TILES))
@@ -65,26 +69,25 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
     """The kernel of blocks that stay; the last block is the first in the order of schedule/work_units.py."""
     wide, locate = tile.wide, consumer_locator(tile.columns)
     split_epilogue = within_clusters(layout, tile, locate)
-    consume = consumer(layout, tile, locate, split_epilogue=split_epilogue)
-    produce = producer(layout, tile, locate_for_producer, wide)
+    consume = either_consumer(layout, tile, locate, split_epilogue)
+    supply = supplier(layout, tile, locate_for_producer)
     start = barrier_initializer(tile.stages(layout), CONSUMER_WARPS)
     barriers_at, base = tile.stages(layout) * tile.stage(layout), ptx.shared_base
     scratch, put, init = 16 * tile.stages(layout), ptx.put, barriers.init
-    first_lane, pinned, let_successor_start, wait_for_predecessor = (
-        barriers.from_first_lane, barriers.pinned, dependent_launch.let_successor_start,
-        dependent_launch.wait_for_predecessor,
+    first_lane, pinned, let_successor_start = (
+        barriers.from_first_lane, barriers.pinned, dependent_launch.let_successor_start
     )  # fmt: skip
-    reorder_rows, columns = reorderer(), tile.columns
-    give, take = barriers.registers("dec", PRODUCER_REGISTERS), barriers.registers("inc", CONSUMER_REGISTERS)
+    take, x_map = barriers.registers("inc", CONSUMER_REGISTERS), boxes.parameter_map(X_MAP)
 
     def product(
         fragments: Any,  # tensor map of the packed weights
-        x_tiles: Any,  # bfloat16 [steps, height, 64]: activations/x_tiles.py
+        x_tiles: Any,  # bfloat16 [steps, height, 64]: activations/x_tiles.py; a height of 0: plain_rows.py
         y: Any, y_kind: Any, bias: Any, bias_kind: Any,  # of y [m, n]: epilogue/results.py
         partials: Any, flags: Any,  # float32 [slots, a tile], uint32: warp_specialized/stream_k.py
-        x: Any, kind: Any, k: Any,  # [m, k], of which late_activations.py makes the rest of the x_tiles
+        x: Any, kind: Any, k: Any,  # [m, k]: late_activations.py, plain_rows.py
         m: Any, n: Any, steps: Any, height: Any,
         across: Any, width: Any, per_sweep: Any, tiles: Any,  # schedule/raster.py
+        matrix: Any, words: Any,  # the map of x, or zeros: plain_rows.py
         counters: Any, ready: Any, sections: Any, section_tickets: Any, tickets: Any,  # late_activations.py
         split_tiles: Any, split_blocks: Any, splits: Any, block_stages: Any, longer_blocks: Any,  # Split
     ) -> None:  # fmt: skip
@@ -110,26 +113,19 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
         )
         stages_left = uint32(end - begin)
         if uint32(warp) >= uint32(CONSUMER_WARPS):
-            if wide:
-                give()
-            if uint32(cuda.threadIdx.x) == uint32(CONSUMER_THREADS):
-                sources = (fragments, x_tiles, flags, steps, height)
-                produce(ring, full, sources, schedule, late, rank, end, stages_left, whole_tiles)
-            elif wide and uint32(warp) > uint32(CONSUMER_WARPS) and tickets > uint32(0):
-                wait_for_predecessor()  # it may have made x
-                rows_per_sweep = uint32(width * uint32(columns))
-                reorder_rows(x, x_tiles, flags, late, (kind, m, k, steps, height), rows_per_sweep, lane)
+            sources, work = (fragments, x_tiles, flags, steps, height), (rank, end, stages_left, whole_tiles)
+            supply(ring, full, warp, lane, sources, (x, kind, m, k), x_map(), schedule, late, work)
         else:
             if wide:
                 take()
             outputs, sizes = ((y, y_kind, bias, bias_kind), partials, flags), (n, steps)
-            consume(ring, full, warp, lane, outputs, schedule, sizes, end, stages_left, rank, split)
+            plain = height == uint32(0)
+            consume(ring, full, warp, lane, outputs, schedule, sizes, end, stages_left, rank, split, plain)
 
     return Kernel(
-        f"warp_specialized of {layout.name}, {tile}", product, *(uint64,) * 3, uint32, uint64, uint32,
-        *(uint64,) * 3, *(uint32,) * 20,
-        threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=(9, 0), exact=True,
-        early=True, lto=wide,
+        f"warp_specialized of {layout.name}, {tile}", product, *BEFORE_MAP, uint64, WORDS, *(uint32,) * 10,
+        threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=(9, 0),
+        exact=True, early=True, lto=wide,
     )  # fmt: skip
 
 
@@ -138,16 +134,21 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
     ends=True,
 )  # fmt: skip
 def launch(
-    x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None = None, end: Epilogue = PLAIN
+    x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None = None, end: Epilogue = PLAIN,
+    plain: bool = True,
 ) -> None:  # fmt: skip
-    """``tile``: another tile than the best by estimate."""
+    """``tile``: another tile than the best by estimate. ``plain``: read bfloat16 as it lies, where tile
+    and type allow it; else a kernel before makes x_tiles.
+    """
     if not (x.size and out.size):
         out.fill(0)
         return
     w, (m, n) = packed_weights(q), out.shape
-    steps = w.fragments.shape[1]
-    shape = WarpSpecializedShape.on(device.card_of(device.current()), m, n, steps // UNIT_FRAGMENTS, w.layout)
+    (x, kind), steps, card = readable_rows(x), w.fragments.shape[1], device.card_of(device.current())
+    plain = plain and kind == "bfloat16"
+    shape = WarpSpecializedShape.on(card, m, n, steps // UNIT_FRAGMENTS, w.layout, plain)
     tile = tile or best_tile(shape).tile
+    product = kernel(w.layout, tile)
     across = shape.across(tile)
     wave = shape.wave(tile, device.resident_blocks(tile.blocks, tile.shared(w.layout)))
     split, _ = best_split(shape.down * across, shape.stages, wave)
@@ -155,18 +156,26 @@ def launch(
     order = raster(across, shape.down, wave.blocks, tile.x_tile_bytes, w_bytes)
     through_memory = split.cluster == 1  # partial sums; in clusters they go from block to block
     slots = split.split_blocks + split.split_tiles if through_memory else 0
-    flags = flag_count(split.split_blocks, split.split_tiles) if through_memory else 0
+    flags = flag_count(split.split_blocks, split.split_tiles) if slots else 0
     wave_us = shape.stages * wave.stage_time(wave.blocks)
     late = plan_late(order, tile.wide, tile.columns, steps, split.split_tiles, flags, wave_us)
     flags = between(flags + late.words, np.uint32)
     partials = between((slots * TILE_ROWS * tile.columns,), np.float32)
-    x, kind = readable_rows(x)
-    before = late.before(order.width * tile.columns)
-    x_tiles = x_tiles_of(x, steps, tile.columns, flags, *before, evenly=tile.wide)
-    kernel(w.layout, tile)(
-        (split.blocks,), (tile.threads,), q.prepared(weights_map(tile.box_row(w.layout)))[0],
+    words = map_words(x, tile) if shape.reads_plain(tile) else None
+    if words:
+        x_tiles, height = 0, 0
+        if slots:
+            cleared(flags)
+        else:
+            flags = partials = 0
+    else:
+        before = late.before(order.width * tile.columns)
+        x_tiles = x_tiles_of(x, steps, tile.columns, flags, *before, evenly=tile.wide)
+        height = x_tiles.shape[1]
+    product(
+        (split.blocks,), (product.threads,), q.prepared(weights_map(tile.box_row(w.layout)))[0],
         x_tiles, *result_of(out, end.bias), partials, flags,
-        x, KIND_NUMBERS[kind], x.shape[1], m, n, steps, x_tiles.shape[1], *order, *late,
+        x, KIND_NUMBERS[kind], x.shape[1], m, n, steps, height, *order, x, words or NO_MAP, *late,
         *split.arguments,
         cluster=split.cluster, max_blocks=tile.blocks,
     )  # fmt: skip

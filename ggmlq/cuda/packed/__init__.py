@@ -9,6 +9,7 @@
     operand.py     codes and scales together, as the wide operand of ``mma``
     weights.py     codes times scales in pairs of bfloat16, as ``wgmma`` takes them
     row_pairs.py   the same in pairs of rows, for sums over rows
+    natural.py     the same for activations in the order of their columns
     to_bf16.py     packed weights back to a matrix, for cuBLAS
     to_halves.py   the same as float16, times a power of two
     to_blocks.py   packed weights back to the file's bytes

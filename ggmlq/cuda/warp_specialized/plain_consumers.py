@@ -1,0 +1,159 @@
+"""Consumers of plain rows: as those of consumers.py, for activations in either order.
+
+Where x lies in stages as the caller has it, a lane takes weights in that order, too (packed/natural.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..epilogue import results
+from ..epilogue.thread_sums import thread_sums
+from ..intrinsics import barrier as barriers
+from ..intrinsics import warpgroup
+from ..intrinsics.atoms import inlined
+from ..intrinsics.lane import opaque_zero
+from ..intrinsics.language import cuda, uint32
+from ..packed.layout import ROWS, PackedLayout
+from ..packed.natural import lane_order, natural_loader
+from ..packed.weights import fragment_weights
+from ..rings.boxed import stage_advancer
+from ..schedule.work_units import next_work_unit
+from .consumers import consumer, multiplier
+from .plain_rows import reads_plain
+from .stream_k import SplitEpilogue
+from .tile import WarpSpecializedTile
+
+
+def accumulator(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
+    """The device function for the sums of stages ``first`` … ``last - 1``, as that of consumers.py.
+
+    It returns the sums, and the ring's next stage with its parity. Three fragments are in flight: one is
+    multiplied, the next is unpacked meanwhile, and the words of the one after that are being loaded into
+    registers. A stage is released once the products after its last ones have been started, for only then
+    are its own complete.
+    """
+    stages, length, x_tile_bytes = tile.stages(layout), tile.stage(layout), tile.x_tile_bytes
+    single, after, sums = tile.fragments == 1, stage_advancer(stages), warpgroup.sums(tile.columns)
+    multiply = multiplier(tile.columns)
+    weights_at, row_bytes = tile.fragments * x_tile_bytes, tile.box_row(layout)
+    second = tile.next_fragment(layout)
+    wait, arrive, wait_for_products = barriers.wait, barriers.arrive, warpgroup.wait
+    (count, _, unpack, scale), load = fragment_weights(layout), natural_loader(layout)
+    zeros, times, factor, scales = sums.zeros, sums.times, np.float32(scale), scale != 1
+
+    @inlined
+    def accumulate(
+        ring: Any, full: Any, warp: Any, lane: Any, order: Any, stage: Any, phase: Any, first: Any, last: Any,
+        opaque: Any,
+    ) -> Any:  # fmt: skip
+        even, odd, words = (
+            cuda.local.array(16, uint32), cuda.local.array(16, uint32), cuda.local.array(count, uint32),
+        )  # fmt: skip
+        warp_at = uint32(uint32(weights_at) + warp * uint32(row_bytes))
+        total, before, i = zeros(), uint32(0), first
+        at = uint32(ring + stage * uint32(length))
+        wait(uint32(full + stage * uint32(8)), phase)
+        load(uint32(at + warp_at), lane, order, words)
+        unpack(words, even, opaque)
+        while i < last:
+            here, empty = at, uint32(full + uint32(8 * stages) + stage * uint32(8))
+            if single:
+                stage, phase = after(stage, phase)
+                at = uint32(ring + stage * uint32(length))
+                wait(uint32(full + stage * uint32(8)), phase)
+                load(uint32(at + warp_at), lane, order, words)
+            else:
+                load(uint32(at + warp_at + uint32(second)), lane, order, words)
+            total = multiply(total, even, here)
+            if before != uint32(0) and lane == uint32(0):
+                arrive(before)
+            unpack(words, odd, opaque)
+            here, before = at if single else uint32(at + uint32(x_tile_bytes)), empty
+            if single:
+                empty = uint32(full + uint32(8 * stages) + stage * uint32(8))
+            stage, phase = after(stage, phase)
+            i, at = uint32(i + uint32(1)), uint32(ring + stage * uint32(length))
+            if i < last:
+                wait(uint32(full + stage * uint32(8)), phase)
+            load(uint32(at + warp_at), lane, order, words)  # after the last stage: any words
+            total = multiply(total, odd, here)
+            if single and lane == uint32(0):
+                arrive(before)
+            before = empty
+            unpack(words, even, opaque)
+        wait_for_products()
+        if lane == uint32(0):
+            arrive(before)
+        if scales:
+            total = times(total, factor)
+        return total, stage, phase
+
+    return accumulate
+
+
+def either_consumer(
+    layout: PackedLayout, tile: WarpSpecializedTile, locate: Any, split_epilogue: SplitEpilogue
+) -> Any:  # fmt: skip
+    """The device function of the consumer warps.
+
+    ``plain``: x lies in the order of its columns, which some tiles and types do not allow.
+    """
+    if reads_plain(layout, tile):
+        return plain_consumer(layout, tile, locate, split_epilogue)
+    consume_x_tiles = consumer(layout, tile, locate, split_epilogue=split_epilogue)
+
+    @inlined
+    def consume(
+        ring: Any, full: Any, warp: Any, lane: Any, outputs: Any, schedule: Any, sizes: Any, end: Any,
+        stages_left: Any, rank: Any, split: Any, plain: Any,
+    ) -> None:  # fmt: skip
+        consume_x_tiles(ring, full, warp, lane, outputs, schedule, sizes, end, stages_left, rank, split)
+
+    return consume
+
+
+def plain_consumer(
+    layout: PackedLayout, tile: WarpSpecializedTile, locate: Any, split_epilogue: SplitEpilogue
+) -> Any:  # fmt: skip
+    """The device function of the consumer warps; operands are those of consumers.py and ``plain``."""
+    accumulate, make_order = accumulator(layout, tile), lane_order(layout)
+    announce, store_partial, finish = split_epilogue
+    behind, ends, load_bias = tile.stages(layout) * 16, thread_sums(tile.columns), results.bias_loader()
+    write, write16 = ends.write, ends.write16
+
+    @inlined
+    def consume(
+        ring: Any, full: Any, warp: Any, lane: Any, outputs: Any, schedule: Any, sizes: Any, end: Any,
+        stages_left: Any, rank: Any, split: Any, plain: Any,
+    ) -> None:  # fmt: skip
+        (n, steps), next_whole, y, scratch = sizes, rank, outputs[0], uint32(full + uint32(behind))
+        stage, phase, opaque = uint32(0), uint32(0), opaque_zero(steps)
+        stages, blocks = uint32(steps >> uint32(1)), uint32(cuda.gridDim.x)
+        g, t = uint32(lane >> uint32(2)), uint32(lane & uint32(3))
+        thread_at = uint32(warp * uint32(ROWS) + g), uint32(t << uint32(1))
+        split_tiles, split_blocks, splits, block_stages, longer_blocks, whole_tiles = split
+        position, order = (rank, split_blocks, split_tiles), make_order(lane, plain)
+        announce(outputs[2], position)
+        while stages_left > uint32(0) or next_whole < whole_tiles:
+            number, first, last, stages_left, next_whole = next_work_unit(
+                stages_left, end, next_whole, stages, blocks, whole_tiles
+            )
+            row, column, limit, _ = locate(schedule, number, thread_at)
+            total, stage, phase = accumulate(ring, full, warp, lane, order, stage, phase, first, last, opaque)
+            if first > uint32(0) or last < stages:
+                number = uint32(number - whole_tiles)
+                store_partial(total, outputs[1], outputs[2], number, first, position, scratch)
+            else:
+                at, kind, _, _ = y
+                low, high = load_bias(y, row, n), load_bias(y, uint32(row + uint32(8)), n)
+                if kind == uint32(0):
+                    write(total, at, column, row, limit, n, low, high)
+                else:
+                    write16(total, at, column, row, limit, n, low, high, uint32(kind - uint32(1)))
+        shared = split_tiles, split_blocks, splits, block_stages, longer_blocks
+        finish(outputs, schedule, thread_at, n, stages, position, shared, whole_tiles, scratch)
+
+    return consume
