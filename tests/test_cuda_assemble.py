@@ -132,7 +132,7 @@ def assert_right_instructions(kernel, text):
         assert "cp.async.bulk.tensor" in text
     if kernel.name.startswith(("gemv", "mma", "streamk", "wgmma")):
         assert "cp.async.cg" in text
-    if kernel.name.startswith(("gemv", "mma_bf16")):
+    if kernel.name.startswith(("gemv ", "mma_bf16")):
         kind = "f16" if "float16" in kernel.name.split(", ") else "bf16"
         assert f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32" in text
     if kernel.name.startswith(("wgmma", "warp_specialized")):
