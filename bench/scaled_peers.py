@@ -4,7 +4,8 @@
     python bench/scaled_peers.py --shapes 4096x7168x16384,64x7168x2048 --sustained
 
 Peers are those that can be imported: ``deep_gemm`` (the wheel sgl-deep-gemm; it wants nvcc, CUDA_HOME) and
-torch, whose ``_scaled_mm`` and ``_int_mm`` are cuBLASLt's. All multiply the same codes under the same scales
+torch, whose ``_scaled_mm`` and ``_int_mm`` are cuBLASLt's. Ours and DeepGEMM's start early, before the
+product in front has ended (PDL). All multiply the same codes under the same scales
 into bfloat16 (``_int_mm``: int32, without scales). Every product is judged before its time counts.
 
 Times are those of a product in a CUDA graph of several: the best and the median of replays after a rest of
@@ -79,6 +80,7 @@ def deep_gemm(sets: list[Any], y: Any) -> Work:
     """A product by DeepGEMM: scales for a row and 128 columns of x, and for blocks of 128 × 128 of w."""
     import deep_gemm as library
 
+    library.set_pdl(True)
     out = tensor(y.view(device.cupy().uint16), "bfloat16")
     x = sets[0][0]
     a = tensor(x.codes, "float8_e4m3fn"), library.get_mn_major_tma_aligned_tensor(tensor(x.scales.copy()))
