@@ -140,7 +140,7 @@ def launch(
     x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None = None, end: Epilogue = PLAIN,
     plain: bool = True,
 ) -> None:  # fmt: skip
-    """``tile``: another tile than the best by estimate. ``plain``: read bfloat16 as it lies, where tile
+    """``tile``: another tile than the best by estimate. ``plain``: read 16 bits as they lie, where tile
     and type allow it; else a kernel before makes x_tiles.
     """
     if not (x.size and out.size):
