@@ -2,7 +2,8 @@
 
 It copies each function twice before it inlines it, although it has just made it for that: with
 ``cuda:warp_specialized`` three quarters of the time of a compilation. And for each variable with several
-assignments it goes through all statements, twice: here it takes the blocks that have the variable. The PTX is
+assignments it goes through all statements, twice: here it takes the blocks that have the variable. After each
+step it finds the variables that live at the beginning of each block, which generators alone need. The PTX is
 the same.
 """
 
@@ -25,8 +26,9 @@ def quick_inlining() -> Iterator[None]:
     try:
         inlining: Any = import_module(f"{CORE}.inline_closurecall")
         ssa: Any = import_module(f"{CORE}.ssa")
+        after: Any = import_module(f"{CORE}.postproc")
         lock: Any = import_module(f"{CORE}.compiler_lock")
-        worker, usual = inlining.InlineWorker, inlining.copy
+        worker, usual, finish = inlining.InlineWorker, inlining.copy, after.PostProcessor.run
         inline, run, rewrite = worker.inline_function, ssa._run_ssa, ssa._run_block_rewrite
     except (ImportError, AttributeError):
         usual = None
@@ -43,14 +45,26 @@ def quick_inlining() -> Iterator[None]:
         finally:
             inlining.copy = usual
 
+    def finish_quickly(self: Any, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
+        """Do what follows a step, except for what generators need."""
+        function = self.func_ir
+        if function.is_generator:
+            finish(self, emit_dels, extend_lifetimes)
+            return
+        function.blocks = after.transforms.canonicalize_cfg(function.blocks)
+        function.variable_lifetime, function.generator_info = after.VariableLifetime(function.blocks), None
+        if emit_dels:
+            self._insert_var_dels(extend_lifetimes=extend_lifetimes)
+
     quick: Any = _QuickRewrites(run, rewrite)
     with lock.global_compiler_lock:
-        worker.inline_function = inline_uncopied
+        worker.inline_function, after.PostProcessor.run = inline_uncopied, finish_quickly
         ssa._run_ssa, ssa._run_block_rewrite = quick.run, quick.rewrite
         try:
             yield
         finally:
-            worker.inline_function, ssa._run_ssa, ssa._run_block_rewrite = inline, run, rewrite
+            worker.inline_function, after.PostProcessor.run = inline, finish
+            ssa._run_ssa, ssa._run_block_rewrite = run, rewrite
 
 
 class _QuickRewrites:
