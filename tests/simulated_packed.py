@@ -178,8 +178,9 @@ def check_pairs(fmt, n, k, seed, exponents=None):
 
 def check_halves(fmt, n, k, seed):
     """Check weights as halves: codes around the middle times scales as halves; offsets rounded, too."""
+    from ggmlq.cuda.packed.half_weights import half_weights, serves_halves
     from ggmlq.cuda.packed.layout import layout_of
-    from ggmlq.cuda.packed.weights import fragment_weights, half_weights, serves_halves
+    from ggmlq.cuda.packed.weights import fragment_weights
 
     q, layout = weights(fmt, n, k, seed), layout_of(fmt)
     if not serves_halves(layout):

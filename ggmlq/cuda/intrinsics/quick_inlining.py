@@ -38,10 +38,10 @@ def quick_inlining() -> Iterator[None]:
 
     def inline_uncopied(self: Any, caller: Any, block: Any, i: int, function: Any, types: Any = None) -> Any:
         """Inline a function, whose form for that nothing else has."""
-        made, names = self.run_untyped_passes(function), function.__code__.co_freevars
+        form, names = self.run_untyped_passes(function), function.__code__.co_freevars
         inlining.copy = UNCOPIED
         try:
-            return self.inline_ir(caller, block, i, made, names, arg_typs=types)
+            return self.inline_ir(caller, block, i, form, names, arg_typs=types)
         finally:
             inlining.copy = usual
 

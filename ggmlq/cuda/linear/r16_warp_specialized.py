@@ -43,9 +43,9 @@ from ..intrinsics.language import cuda, int32, types, uint32, uint64
 from ..machine import device, tensor_maps
 from ..machine.launch import Kernel, family
 from ..machine.recorded import between
+from ..packed.half_weights import serves_halves
 from ..packed.layout import FRAGMENT_ROWS, TILE_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
-from ..packed.weights import serves_halves
 from ..rings.boxed import barrier_initializer
 from ..schedule.raster import consumer_locator, locate_for_producer, raster
 from ..schedule.work_units import shared_stages

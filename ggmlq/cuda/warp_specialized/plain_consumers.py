@@ -1,7 +1,7 @@
 """Consumers of dense products: as those of consumers.py, for activations in either order and either kind.
 
 Where x lies in stages as the caller has it, a lane takes weights in that order, too (packed/natural.py).
-Where it is float16, weights are halves (packed/weights.py), otherwise bfloat16.
+Where it is float16, weights are halves (packed/half_weights.py), otherwise bfloat16.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from ..intrinsics import warpgroup
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import opaque_zero
 from ..intrinsics.language import cuda, uint32
+from ..packed.half_weights import half_weights, serves_halves
 from ..packed.layout import ROWS, PackedLayout
 from ..packed.natural import lane_order, natural_loader
-from ..packed.weights import fragment_weights, half_weights, serves_halves
+from ..packed.weights import fragment_weights
 from ..rings.boxed import stage_advancer
 from ..schedule.work_units import next_work_unit
 from .plain_rows import reads_plain
