@@ -131,9 +131,14 @@ def accumulator(layout: PackedLayout, tile: WarpSpecializedTile, halves: bool) -
 def either_accumulator(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     """The device function for the sums of stages, of either kind of floats where the type allows both."""
     of_bfloats = accumulator(layout, tile, False)
-    if not serves_halves(layout):
-        return inlined(lambda halves, *operands: of_bfloats(*operands))
-    of_halves = accumulator(layout, tile, True)
+    of_halves = accumulator(layout, tile, True) if serves_halves(layout) else None
+
+    @inlined
+    def only_bfloats(
+        halves: Any, ring: Any, full: Any, warp: Any, lane: Any, order: Any, stage: Any, phase: Any,
+        first: Any, last: Any, opaque: Any,
+    ) -> Any:  # fmt: skip
+        return of_bfloats(ring, full, warp, lane, order, stage, phase, first, last, opaque)
 
     @inlined
     def accumulate(
@@ -146,7 +151,7 @@ def either_accumulator(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
             total, stage, phase = of_bfloats(ring, full, warp, lane, order, stage, phase, first, last, opaque)
         return total, stage, phase
 
-    return accumulate
+    return accumulate if of_halves else only_bfloats
 
 
 def plain_consumer(
