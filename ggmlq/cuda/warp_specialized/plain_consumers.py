@@ -131,7 +131,7 @@ def accumulator(layout: PackedLayout, tile: WarpSpecializedTile, halves: bool) -
 def either_accumulator(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     """The device function for the sums of stages, of either kind of floats where the type allows both."""
     of_bfloats = accumulator(layout, tile, False)
-    of_halves = accumulator(layout, tile, True) if serves_halves(layout) else None
+    of_halves: Any = accumulator(layout, tile, True) if serves_halves(layout) else None
 
     @inlined
     def only_bfloats(
