@@ -11,6 +11,12 @@ def neg(warp, name, operands, active):
     write(warp, operands[0], np.negative(read(warp, operands[1], kind_of(name))), active)
 
 
+@op("max.s16x2")
+def larger_halves(warp, name, operands, active):
+    a, b = (np.ascontiguousarray(read(warp, o, np.uint32)).view(np.int16) for o in operands[1:])
+    write(warp, operands[0], np.maximum(a, b).view(np.uint32), active)
+
+
 @op("mul.wide.s32")
 def wide(warp, name, operands, active):
     a, b = (read(warp, o, np.int32).astype(np.int64) for o in operands[1:])

@@ -137,6 +137,7 @@ def check_pairs(fmt, n, k, seed, exponents=None):
     ``exponents``: those that blocks have instead of ordinary ones, where a scale is nothing else.
     """
     from ggmlq.cuda.packed import natural
+    from ggmlq.cuda.packed.half_weights import serves_halves
     from ggmlq.cuda.packed.layout import layout_of
     from ggmlq.cuda.packed.weights import fragment_weights
 
@@ -174,6 +175,36 @@ def check_pairs(fmt, n, k, seed, exponents=None):
     assert not found[n:].any()
     assert not found[:, k:].any()
     assert np.array_equal(found[:n, :k], want)
+    if serves_halves(layout):
+        check_halves(q, fmt, layout)
+
+
+def check_halves(q, fmt, layout):
+    """Check the first fragment's halves: codes around the middle times scales as halves; offsets rounded."""
+    from ggmlq.cuda.packed.half_weights import half_weights
+    from ggmlq.cuda.packed.weights import fragment_weights
+
+    (words_each, load, *_), pack = fragment_weights(layout), half_weights(layout)
+    found = np.full((16, 64), np.nan)
+
+    def read(found):
+        lane = cuda.threadIdx.x
+        words, a, (g, t) = [None] * words_each, [None] * 16, divmod(lane, 4)
+        load(np.uint32(0), np.uint32(lane), words)
+        pack(words, a, np.uint32(0))
+        for i in range(16):
+            column = 16 * (i // 4) + 4 * t + 2 * (i // 2 % 2)
+            pair = np.array([a[i]], np.uint32).view(np.float16)
+            found[g + 8 * (i % 2), column : column + 2] = pair
+
+    cuda.jit(read)[1, 32](found)
+    parts = fmt.unpack(q.blocks)
+    scale = parts.scale[..., None].astype(np.float64)
+    codes, less = parts.codes.reshape(*parts.scale.shape, -1) - layout.middle, 0.0
+    if layout.has_offset:
+        less = (parts.offset[..., None] - layout.middle * scale).astype(np.float16)
+    want = (codes * scale.astype(np.float16).astype(np.float64) - less).astype(np.float16)
+    assert np.array_equal(found[: q.shape[0], : q.shape[1]], want.reshape(q.shape)[:16, :64])
 
 
 def natural_loads(layout):

@@ -24,7 +24,7 @@ class Linear(Problem, op="linear"):
     m: int  # rows of activations
     n: int  # rows of weights
     k: int  # length of both
-    bfloat: bool = False  # activations are the bits of bfloat16, which some kernels read as they lie
+    narrow: bool = False  # activations have 16 bits, which some kernels read as they lie
 
     setting: ClassVar[str] = f"N=K={ORDINARY}"
     operands: ClassVar[str] = "x and q"

@@ -195,8 +195,8 @@ def _problem(x: Any, q: QuantArray) -> Linear:
     device, card, _ = place_of(x)
     without_cublas = is_over_torch(type(q.memory))  # which is CuPy's, so as while a graph is recorded
     m, n, k = math.prod(x.shape[:-1]), *q.shape
-    bfloat = device == "cuda" and x.dtype == np.uint16
-    return Linear(q.format, m, n, k, bfloat, device=device, card=card, captured=without_cublas)
+    narrow = device == "cuda" and x.dtype.itemsize == 2
+    return Linear(q.format, m, n, k, narrow, device=device, card=card, captured=without_cublas)
 
 
 def of_bits(

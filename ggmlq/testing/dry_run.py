@@ -82,7 +82,10 @@ def on_paper(card: Card) -> Iterator[list[Any]]:
             "card_of": lambda index: card, "driver_version": lambda: VERSION,
             "_attribute": lambda which, index: card.shared, "_usable": [cupy],
         },
-        maps: {"map_array": lambda box: paper((128,), np.uint8), "map_address": lambda box: 0},
+        maps: {
+            "map_array": lambda box: paper((128,), np.uint8), "map_address": lambda box: 0,
+            "words_behind_address": lambda box: (0,) * (maps.SIZE // 8 - 1),
+        },
         launch.Kernel: {"__call__": lambda kernel, *arguments, **options: launched.append(kernel)},
         devices: {"cuda_device": lambda: device},
     }  # fmt: skip

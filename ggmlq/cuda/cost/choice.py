@@ -236,7 +236,7 @@ def _packed_us(problem: Linear, fmt: BlockFormat) -> dict[str, float]:
 
     assert problem.card is not None
     sizes = problem.m, problem.n, problem.k
-    return packed.estimates(packed.PackedShape(*sizes, layout_of(fmt), problem.card, problem.bfloat))
+    return packed.estimates(packed.PackedShape(*sizes, layout_of(fmt), problem.card, problem.narrow))
 
 
 def _on_hopper(problem: Linear | ScaledLinear) -> bool:

@@ -28,7 +28,7 @@ class PackedShape(NamedTuple):
     k: int
     layout: PackedLayout
     card: Card
-    bfloat: bool = False  # activations are bfloat16
+    narrow: bool = False  # activations have 16 bits
 
 
 def gemv_us(shape: PackedShape) -> float:
@@ -41,7 +41,7 @@ def gemv_us(shape: PackedShape) -> float:
 def warp_specialized_us(shape: PackedShape) -> float:
     """Estimated microseconds of cuda:warp_specialized."""
     stages = -(-shape.k // (UNIT_FRAGMENTS * STEP))
-    facts = shape.layout, shape.bfloat
+    facts = shape.layout, shape.narrow
     tiled = warp_specialized.WarpSpecializedShape.on(shape.card, shape.m, shape.n, stages, *facts)
     return WARP_SPECIALIZED_US + warp_specialized.best_tile(tiled).us
 

@@ -43,7 +43,7 @@ class WarpSpecializedShape(NamedTuple):
     layout: PackedLayout
     multiprocessors: int
     memory: float = UNKNOWN  # MB a microsecond
-    plain: bool = False  # x is bfloat16, which is read as it lies where tile and type allow it
+    plain: bool = False  # x has 16 bits and is read as it lies where tile and type allow it
 
     @classmethod
     def on(

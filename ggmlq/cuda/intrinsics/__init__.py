@@ -7,7 +7,7 @@ The ground:
     blank.py             stand-ins for them where nothing is compiled
     compilers.py         the two compilers that know these words, and which of them this process uses
     numba_cuda.py        the words of numba-cuda
-    quick_inlining.py    inlining by Numba in a quarter of its time
+    quick_inlining.py    compilation by Numba in 40 % of its time
     numba_mlir.py        the words of numba-cuda-mlir
     mlir_ir.py           for the latter: llvmlite's names for types and values
     mlir_builder.py      for the latter: llvmlite's builder

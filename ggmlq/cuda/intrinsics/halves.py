@@ -46,6 +46,24 @@ def fma(a: Any, b: Any, c: Any) -> Any:
     return _bits(_values(a) * _values(b) + _values(c))
 
 
+PICKED = (
+    "{{.reg .b16 bl, bh, cl, ch; .reg .b32 b, c; mov.b32 {{bl, bh}}, $2; mov.b32 {{cl, ch}}, $3; "
+    "mov.b32 b, {{{0}, {0}}}; mov.b32 c, {{{1}, {1}}}; fma.rn.f16x2 $0, $1, b, c;}}"
+)
+
+
+@instruction(PICKED.format("bl", "cl"), u32, u32, u32, u32)
+def fma_low(a: Any, b: Any, c: Any) -> Any:
+    """``a * b + c`` of both numbers of a with the low ones of b and c, which the instruction itself picks."""
+    return fma(a, twice(b), twice(c))
+
+
+@instruction(PICKED.format("bh", "ch"), u32, u32, u32, u32)
+def fma_high(a: Any, b: Any, c: Any) -> Any:
+    """``a * b + c`` of both numbers of a with the high ones of b and c."""
+    return fma(a, twice(b >> 16), twice(c >> 16))
+
+
 @instruction("prmt.b32 $0, $1, 0, 0x1010;", u32, u32)
 def twice(half: Any) -> Any:
     """A half in both places."""

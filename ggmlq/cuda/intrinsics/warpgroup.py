@@ -1,4 +1,5 @@
-"""Hopper's ``wgmma`` on bfloat16: four warps multiply weights in registers by a tile in shared memory.
+"""Hopper's ``wgmma`` on bfloat16 or halves: four warps multiply weights in registers by a tile in shared
+memory.
 
 For capability 9.0 alone (its ``a`` variant): later GPUs have other instructions in its place.
 """
@@ -121,3 +122,35 @@ def sums(columns: int) -> Sums:
         as_intrinsic(times, kind(kind, f32), emit_times),
         as_intrinsic(put, types.void(kind, u32, u32), emit_put),
     )
+
+
+@cache
+def advancer(columns: int, kind: str) -> Any:
+    """The device function ``advance`` of ``sums`` for a kind of floats: "bf16" or "f16"."""
+    count, kinds = columns // 2, f"m64n{columns}k16.f32.{kind}.{kind}"
+    sums_kind = types.UniTuple(f32, count)
+
+    def advance(total: Any, rows: Any, at: Any) -> Any:
+        """Start to add [64, 64] in registers times a tile [64, columns]; waits for the products before."""
+        only_on_a_gpu()
+
+    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        total, rows, at = operands
+        registers, last = ",".join(f"${i}" for i in range(count)), count + 4 * STEPS
+        lines = [f"{{.reg .b32 low; .reg .b64 b; shr.u32 low, ${last}, 4; or.b32 low, low, {LOW};"]
+        lines += [f"mov.b64 b, {{low, {HIGH}}}; wgmma.fence.sync.aligned;"]
+        for s in range(STEPS):
+            four = ",".join(f"${count + 4 * s + i}" for i in range(4))
+            lines += [f"wgmma.mma_async.sync.aligned.{kinds} {{{registers}}},{{{four}}},b,1,1,1,0;"]
+            lines += ["add.u64 b, b, 2;"] if s < STEPS - 1 else []
+        lines += ["wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 1;}"]
+        constraints = ["=f"] * count + ["r"] * (4 * STEPS + 1) + [str(i) for i in range(count)]
+        arguments = [*unpacked(builder, rows, 4 * STEPS), at, *unpacked(builder, total, count)]
+        result = ir.LiteralStructType([FLOAT] * count)
+        results = emit_assembly(builder, result, "\n".join(lines), constraints, arguments, effect=True)
+        parts = [builder.extract_value(results, i) for i in range(count)]
+        return context.make_tuple(builder, signature.return_type, parts)
+
+    if SIMULATED:
+        return advance
+    return as_intrinsic(advance, sums_kind(sums_kind, types.UniTuple(u32, 4 * STEPS), u32), emit)

@@ -15,9 +15,9 @@ Tiles are made in a raster (schedule/raster.py), so that activations stay in the
 by. With the widest tiles three more warps make x_tiles of later steps meanwhile
 (warp_specialized/late_activations.py).
 
-Activations in bfloat16 are read as they lie by tiles of up to 160 rows: lanes take weights in the order of
-their columns (packed/natural.py), so no kernel runs before. Other activations, and those of wider tiles,
-become x_tiles first.
+Activations of 16 bits are read as they lie by tiles of up to 160 rows: lanes take weights in the order of
+their columns (packed/natural.py), so no kernel runs before. Activations in float32, and those of wider tiles,
+become x_tiles first. float16 is multiplied as float16 with weights as halves, where scales are halves.
 
 Limited by the work around the products, 7 to 12 microseconds to make x_tiles, to start and to add up partial
 sums; from some 1000 rows on by the card's power.
@@ -43,6 +43,7 @@ from ..intrinsics.language import cuda, int32, types, uint32, uint64
 from ..machine import device, tensor_maps
 from ..machine.launch import Kernel, family
 from ..machine.recorded import between
+from ..packed.half_weights import serves_halves
 from ..packed.layout import FRAGMENT_ROWS, TILE_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
 from ..rings.boxed import barrier_initializer
@@ -50,7 +51,7 @@ from ..schedule.raster import consumer_locator, locate_for_producer, raster
 from ..schedule.work_units import shared_stages
 from ..warp_specialized.cluster_split import INBOX_BARRIER, within_clusters
 from ..warp_specialized.late_activations import plan_late
-from ..warp_specialized.plain_consumers import either_consumer
+from ..warp_specialized.plain_consumers import HALVES, plain_consumer
 from ..warp_specialized.plain_rows import map_words
 from ..warp_specialized.problems import refuses
 from ..warp_specialized.producer import weights_map
@@ -69,7 +70,7 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
     """The kernel of blocks that stay; the last block is the first in the order of schedule/work_units.py."""
     wide, locate = tile.wide, consumer_locator(tile.columns)
     split_epilogue = within_clusters(layout, tile, locate)
-    consume = either_consumer(layout, tile, locate, split_epilogue)
+    consume = plain_consumer(layout, tile, locate, split_epilogue)
     supply = supplier(layout, tile, locate_for_producer)
     start = barrier_initializer(tile.stages(layout), CONSUMER_WARPS)
     barriers_at, base = tile.stages(layout) * tile.stage(layout), ptx.shared_base
@@ -81,10 +82,10 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
 
     def product(
         fragments: Any,  # tensor map of the packed weights
-        x_tiles: Any,  # bfloat16 [steps, height, 64]: activations/x_tiles.py; a height of 0: plain_rows.py
+        x_tiles: Any,  # 16 bits [steps, height, 64]: activations/x_tiles.py; a height of 0: plain_rows.py
         y: Any, y_kind: Any, bias: Any, bias_kind: Any,  # of y [m, n]: epilogue/results.py
         partials: Any, flags: Any,  # float32 [slots, a tile], uint32: warp_specialized/stream_k.py
-        x: Any, kind: Any, k: Any,  # [m, k]: late_activations.py, plain_rows.py
+        x: Any, kind: Any, k: Any,  # [m, k]: late_activations.py, plain_rows.py; or HALVES
         m: Any, n: Any, steps: Any, height: Any,
         across: Any, width: Any, per_sweep: Any, tiles: Any,  # schedule/raster.py
         matrix: Any, words: Any,  # the map of x, or zeros: plain_rows.py
@@ -119,8 +120,10 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
             if wide:
                 take()
             outputs, sizes = ((y, y_kind, bias, bias_kind), partials, flags), (n, steps)
-            plain = height == uint32(0)
-            consume(ring, full, warp, lane, outputs, schedule, sizes, end, stages_left, rank, split, plain)
+            plain, halves = height == uint32(0), kind == uint32(HALVES)
+            consume(
+                ring, full, warp, lane, outputs, schedule, sizes, end, stages_left, rank, split, plain, halves
+            )
 
     return Kernel(
         f"warp_specialized of {layout.name}, {tile}", product, *BEFORE_MAP, uint64, WORDS, *(uint32,) * 10,
@@ -137,7 +140,7 @@ def launch(
     x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None = None, end: Epilogue = PLAIN,
     plain: bool = True,
 ) -> None:  # fmt: skip
-    """``tile``: another tile than the best by estimate. ``plain``: read bfloat16 as it lies, where tile
+    """``tile``: another tile than the best by estimate. ``plain``: read 16 bits as they lie, where tile
     and type allow it; else a kernel before makes x_tiles.
     """
     if not (x.size and out.size):
@@ -145,7 +148,9 @@ def launch(
         return
     w, (m, n) = packed_weights(q), out.shape
     (x, kind), steps, card = readable_rows(x), w.fragments.shape[1], device.card_of(device.current())
-    plain = plain and kind == "bfloat16"
+    halves = kind == "float16" and serves_halves(w.layout)
+    x = x.view(np.uint16) if halves else x  # they are moved as they are, like bfloat16
+    plain = plain and (halves or kind == "bfloat16")
     shape = WarpSpecializedShape.on(card, m, n, steps // UNIT_FRAGMENTS, w.layout, plain)
     tile = tile or best_tile(shape).tile
     product = kernel(w.layout, tile)
@@ -175,7 +180,7 @@ def launch(
     product(
         (split.blocks,), (product.threads,), q.prepared(weights_map(tile.box_row(w.layout)))[0],
         x_tiles, *result_of(out, end.bias), partials, flags,
-        x, KIND_NUMBERS[kind], x.shape[1], m, n, steps, height, *order, x, words or NO_MAP, *late,
-        *split.arguments,
+        x, HALVES if halves else KIND_NUMBERS[kind], x.shape[1], m, n, steps, height, *order,
+        x, words or NO_MAP, *late, *split.arguments,
         cluster=split.cluster, max_blocks=tile.blocks,
     )  # fmt: skip

@@ -8,6 +8,7 @@
     scales.py      a fragment's halves and bytes as float32 scales and offsets
     operand.py     codes and scales together, as the wide operand of ``mma``
     weights.py     codes times scales in pairs of bfloat16, as ``wgmma`` takes them
+    half_weights.py  the same in pairs of float16
     row_pairs.py   the same in pairs of rows, for sums over rows
     natural.py     the same for activations in the order of their columns
     to_bf16.py     packed weights back to a matrix, for cuBLAS

@@ -226,6 +226,13 @@ def scale_pairs(layout: PackedLayout) -> Any:
     return scales
 
 
+def exact_products(layout: PackedLayout) -> Any:
+    """The device function for a run's scales (part 0) or offsets (part 1) of rows g and g + 8, in float32, of
+    halves times bytes.
+    """
+    return _products(layout)
+
+
 def _values(layout: PackedLayout) -> Any:
     value = scale_value(layout)
 

@@ -1,6 +1,7 @@
-"""Consumers of plain rows: as those of consumers.py, for activations in either order.
+"""Consumers of dense products: as those of consumers.py, for activations in either order and either kind.
 
 Where x lies in stages as the caller has it, a lane takes weights in that order, too (packed/natural.py).
+Where it is float16, weights are halves (packed/half_weights.py), otherwise bfloat16.
 """
 
 from __future__ import annotations
@@ -16,32 +17,65 @@ from ..intrinsics import warpgroup
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import opaque_zero
 from ..intrinsics.language import cuda, uint32
+from ..packed.half_weights import half_weights, serves_halves
 from ..packed.layout import ROWS, PackedLayout
 from ..packed.natural import lane_order, natural_loader
 from ..packed.weights import fragment_weights
 from ..rings.boxed import stage_advancer
 from ..schedule.work_units import next_work_unit
-from .consumers import consumer, multiplier
 from .plain_rows import reads_plain
 from .stream_k import SplitEpilogue
 from .tile import WarpSpecializedTile
 
+HALVES = 3  # the number of x's kind where weights are halves, behind those of KINDS
 
-def accumulator(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
+
+def starter(columns: int, kind: str) -> Any:
+    """The device function that starts the products of one step, once those of the step before are done;
+    ``kind``: "bf16" or "f16".
+    """
+    advance = warpgroup.advancer(columns, kind)
+
+    @inlined
+    def start(total: Any, a: Any, at: Any) -> Any:
+        rows = (
+            a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7],
+            a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15],
+        )  # fmt: skip
+        return advance(total, rows, uint32(at))
+
+    return start
+
+
+def orders(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
+    """The device functions for the order of a lane's columns, and for loading its words in that order.
+
+    Some tiles and types know one order alone.
+    """
+    if reads_plain(layout, tile):
+        return lane_order(layout), natural_loader(layout)
+    load_as_packed = fragment_weights(layout).load
+
+    @inlined
+    def load(at: Any, lane: Any, order: Any, words: Any) -> None:
+        load_as_packed(at, lane, words)
+
+    return inlined(lambda lane, plain: lane), load
+
+
+def accumulator(layout: PackedLayout, tile: WarpSpecializedTile, halves: bool) -> Any:
     """The device function for the sums of stages ``first`` … ``last - 1``, as that of consumers.py.
 
-    It returns the sums, and the ring's next stage with its parity. Three fragments are in flight: one is
-    multiplied, the next is unpacked meanwhile, and the words of the one after that are being loaded into
-    registers. A stage is released once the products after its last ones have been started, for only then
-    are its own complete.
+    ``halves``: of float16.
     """
     stages, length, x_tile_bytes = tile.stages(layout), tile.stage(layout), tile.x_tile_bytes
     single, after, sums = tile.fragments == 1, stage_advancer(stages), warpgroup.sums(tile.columns)
-    multiply = multiplier(tile.columns)
+    multiply = starter(tile.columns, "f16" if halves else "bf16")
     weights_at, row_bytes = tile.fragments * x_tile_bytes, tile.box_row(layout)
     second = tile.next_fragment(layout)
     wait, arrive, wait_for_products = barriers.wait, barriers.arrive, warpgroup.wait
-    (count, _, unpack, scale), load = fragment_weights(layout), natural_loader(layout)
+    (count, _, unpack, scale), (_, load) = fragment_weights(layout), orders(layout, tile)
+    unpack, scale = (half_weights(layout), 1.0) if halves else (unpack, scale)
     zeros, times, factor, scales = sums.zeros, sums.times, np.float32(scale), scale != 1
 
     @inlined
@@ -94,32 +128,39 @@ def accumulator(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     return accumulate
 
 
-def either_consumer(
-    layout: PackedLayout, tile: WarpSpecializedTile, locate: Any, split_epilogue: SplitEpilogue
-) -> Any:  # fmt: skip
-    """The device function of the consumer warps.
-
-    ``plain``: x lies in the order of its columns, which some tiles and types do not allow.
-    """
-    if reads_plain(layout, tile):
-        return plain_consumer(layout, tile, locate, split_epilogue)
-    consume_x_tiles = consumer(layout, tile, locate, split_epilogue=split_epilogue)
+def either_accumulator(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
+    """The device function for the sums of stages, of either kind of floats where the type allows both."""
+    of_bfloats = accumulator(layout, tile, False)
+    of_halves: Any = accumulator(layout, tile, True) if serves_halves(layout) else None
 
     @inlined
-    def consume(
-        ring: Any, full: Any, warp: Any, lane: Any, outputs: Any, schedule: Any, sizes: Any, end: Any,
-        stages_left: Any, rank: Any, split: Any, plain: Any,
-    ) -> None:  # fmt: skip
-        consume_x_tiles(ring, full, warp, lane, outputs, schedule, sizes, end, stages_left, rank, split)
+    def only_bfloats(
+        halves: Any, ring: Any, full: Any, warp: Any, lane: Any, order: Any, stage: Any, phase: Any,
+        first: Any, last: Any, opaque: Any,
+    ) -> Any:  # fmt: skip
+        return of_bfloats(ring, full, warp, lane, order, stage, phase, first, last, opaque)
 
-    return consume
+    @inlined
+    def accumulate(
+        halves: Any, ring: Any, full: Any, warp: Any, lane: Any, order: Any, stage: Any, phase: Any,
+        first: Any, last: Any, opaque: Any,
+    ) -> Any:  # fmt: skip
+        if halves:
+            total, stage, phase = of_halves(ring, full, warp, lane, order, stage, phase, first, last, opaque)
+        else:
+            total, stage, phase = of_bfloats(ring, full, warp, lane, order, stage, phase, first, last, opaque)
+        return total, stage, phase
+
+    return accumulate if of_halves else only_bfloats
 
 
 def plain_consumer(
     layout: PackedLayout, tile: WarpSpecializedTile, locate: Any, split_epilogue: SplitEpilogue
 ) -> Any:  # fmt: skip
-    """The device function of the consumer warps; operands are those of consumers.py and ``plain``."""
-    accumulate, make_order = accumulator(layout, tile), lane_order(layout)
+    """The device function of the consumer warps; operands are those of consumers.py, whether x lies in the
+    order of its columns, and whether it is float16.
+    """
+    accumulate, (make_order, _) = either_accumulator(layout, tile), orders(layout, tile)
     announce, store_partial, finish = split_epilogue
     behind, ends, load_bias = tile.stages(layout) * 16, thread_sums(tile.columns), results.bias_loader()
     write, write16 = ends.write, ends.write16
@@ -127,7 +168,7 @@ def plain_consumer(
     @inlined
     def consume(
         ring: Any, full: Any, warp: Any, lane: Any, outputs: Any, schedule: Any, sizes: Any, end: Any,
-        stages_left: Any, rank: Any, split: Any, plain: Any,
+        stages_left: Any, rank: Any, split: Any, plain: Any, halves: Any,
     ) -> None:  # fmt: skip
         (n, steps), next_whole, y, scratch = sizes, rank, outputs[0], uint32(full + uint32(behind))
         stage, phase, opaque = uint32(0), uint32(0), opaque_zero(steps)
@@ -142,7 +183,9 @@ def plain_consumer(
                 stages_left, end, next_whole, stages, blocks, whole_tiles
             )
             row, column, limit, _ = locate(schedule, number, thread_at)
-            total, stage, phase = accumulate(ring, full, warp, lane, order, stage, phase, first, last, opaque)
+            total, stage, phase = accumulate(
+                halves, ring, full, warp, lane, order, stage, phase, first, last, opaque
+            )
             if first > uint32(0) or last < stages:
                 number = uint32(number - whole_tiles)
                 store_partial(total, outputs[1], outputs[2], number, first, position, scratch)

@@ -1,4 +1,4 @@
-"""Plain rows: bfloat16 activations that a product fetches as they lie, without a kernel before.
+"""Plain rows: activations of 16 bits that a product fetches as they lie, without a kernel before.
 
 The copy engine fetches boxes of x, 64 columns of a tile's rows, whose map is a parameter of the kernel. Rows
 beyond M and columns beyond K come as zeros. Consumers take weights in the same order (plain_consumers.py).
