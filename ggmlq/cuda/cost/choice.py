@@ -44,7 +44,6 @@ FEW_USES, LONG_ROWS = 64, 1024  # uses of experts; columns from which one launch
 FEW_CODES, FEW_IDS, LONG_CODES = 4, 256, 4096
 SHORT = "cuda:gemv", "cuda:mma_bf16", "cuda:warp_specialized"  # rungs that are timed, from 8.0 on
 SHORT_ON_HOPPER = "cuda:gemv_int16", *SHORT
-MMA_KERNELS = "cuda:mma_bf16", "cuda:mma_q8"
 MANY = "cuda:mma_bf16"  # for many rows, where no kernel of an entry is left
 LIBRARY, MOST_ROWS = ("cuda:dequant", "cuda:dequant_cublas", "cuda:dequant_bf16"), 4096
 ESTIMATED = "estimated from its shape"
@@ -201,13 +200,15 @@ def estimate(problem: Problem, kernel: str) -> float | None:
 def _mma_us(problem: Problem, kernel: str) -> float | None:
     """Estimated microseconds of a kernel of ``mma`` on packed weights; None for others, and without facts."""
     card = problem.card
-    if kernel not in MMA_KERNELS or card is None or not card.clock or not isinstance(problem, Linear):
+    if card is None or not card.clock or not isinstance(problem, Linear):
         return None
     if not isinstance(problem.format, BlockFormat) or not min(problem.m, problem.n, problem.k):
         return None
     from ..packed.layout import layout_of
     from . import mma  # its tiles want numba-cuda, too
 
+    if kernel not in mma.KINDS:
+        return None
     sizes = problem.m, problem.n, problem.k
     return mma.estimate(card, layout_of(problem.format), kernel, *sizes)
 
