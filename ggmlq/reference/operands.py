@@ -101,7 +101,9 @@ def _eleven_bits(values: NDArray[Any]) -> Wide:
     """Numbers of eleven bits, ties to even: halves without limits. NaN and infinity stay."""
     values = np.asarray(values, np.float32).astype(np.float64)
     fraction, exponent = np.frexp(values)
-    numbers: Wide = np.where(np.isfinite(values), np.ldexp(np.rint(np.ldexp(fraction, 11)), exponent - 11), values)
+    numbers: Wide = np.where(
+        np.isfinite(values), np.ldexp(np.rint(np.ldexp(fraction, 11)), exponent - 11), values
+    )
     return numbers
 
 

@@ -62,11 +62,17 @@ def half_row_kernel(kind: str) -> Kernel:
         at = column
         while at < k:
             v = load(address(x, row, k, at, size))
-            low, high = narrowed(mul(v[0], factor), mul(v[1], factor)), narrowed(mul(v[2], factor), mul(v[3], factor))
+            low, high = (
+                narrowed(mul(v[0], factor), mul(v[1], factor)),
+                narrowed(mul(v[2], factor), mul(v[3], factor)),
+            )
             store8(address(rows, row, k, at, 2), low, high)
             at = uint32(at + apart)
         if uint32(cuda.threadIdx.x) == uint32(0):
-            store_float(factors + uint64(row) * uint64(4), float_of(uint32(uint32(int32(SIGN_OFF) - up) << uint32(23))))
+            store_float(
+                factors + uint64(row) * uint64(4),
+                float_of(uint32(uint32(int32(SIGN_OFF) - up) << uint32(23))),
+            )
 
     parameters = (uint64, uint64, uint64, uint32, int32)
     return Kernel(

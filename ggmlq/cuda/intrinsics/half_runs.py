@@ -28,10 +28,7 @@ class HalfProducts(NamedTuple):
 
 
 def _mma(builder: Any, a: list[Any], b: list[Any], c: list[Any]) -> list[Any]:
-    text = (
-        "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 "
-        "{$0, $1}, {$2, $3, $4, $5}, {$6, $7}, {$8, $9};"
-    )
+    text = "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {$0, $1}, {$2, $3, $4, $5}, {$6, $7}, {$8, $9};"
     pair = ir.LiteralStructType([WORD] * 2)
     result = emit_assembly(builder, pair, text, ["=r", "=r", *"rrrrrrrr"], [*a, *b, *c], False)
     return parts(builder, result, 2)
@@ -113,4 +110,3 @@ def _eight(builder: Any, form: RunForm, a: list[Any], b: list[list[Any]]) -> lis
             first = 4 * (fragment * form.steps + step)
             sums[fragment] = _mma(builder, a[first : first + 4], b[step], sums[fragment])
     return [[each for pair in both for each in _floats(builder, pair)] for both in sums]
-

@@ -31,7 +31,12 @@ def products_of(layout: PackedLayout, tile: MmaTile) -> HalfProducts:
 @cache
 def run_adder(layout: PackedLayout, tile: MmaTile) -> Any:
     """The device function that adds a run to a lane's totals."""
-    scales, has_offset, columns, codes_of = layout.scales, layout.has_offset, tile.columns, run_codes(layout, KIND)
+    scales, has_offset, columns, codes_of = (
+        layout.scales,
+        layout.has_offset,
+        tile.columns,
+        run_codes(layout, KIND),
+    )
     places_of, add, runs = lane_places(STEPS // layout.runs), products_of(layout, tile).multiply, layout.runs
 
     @inlined
