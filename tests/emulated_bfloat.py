@@ -60,7 +60,7 @@ def products(warp, operands, active, split):
 
     Summed as tensor cores do: what is below the largest term by 25 bits is cut off, then what no float32 has.
     """
-    for each, register, start, own in terms(warp, operands, split):
+    for _, register, start, own in terms(warp, operands, split):
         write(warp, register, cut_off(np.column_stack([own, read(warp, start, np.float32)])), active)
 
 

@@ -183,9 +183,8 @@ def judged(found, x, w, what, exact):
 
 def run_tiles(make, x, w, tile, exact):
     """A kernel on tiles, over all its blocks, between guard rows."""
-    from ggmlq.cuda.codes8.mma_tiles import PARAMETERS
+    from ggmlq.cuda.codes8.mma_tiles import PARAMETERS, span_of
     from ggmlq.cuda.codes8.mma_tiles import launch as launch_tiles
-    from ggmlq.cuda.codes8.mma_tiles import span_of
     from ggmlq.cuda.codes8.rows import operand_pair
     from ggmlq.cuda.intrinsics.language import uint32, uint64
     from ggmlq.cuda.scaled_linear.r4_mma_int8 import points_of

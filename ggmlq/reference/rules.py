@@ -22,7 +22,7 @@ ARITHMETICS = {
     "tf32-cut": "the same cut off, as tensor cores read float32: llama.cpp on CUDA, 4 to 16 rows",
     "bf16x": "activations rounded to bfloat16; weights exact",
     "int16x": "activations rounded to 16-bit integers times a power of two for each 32; weights exact",
-    "f16r": "activations times a power of two for each row, as halves; sums of a run as halves; weights exact",
+    "f16r": "activations as halves, a power of two for each row; sums of a run as halves; weights exact",
     "bf16s": "activations, decoded weights and, before them, their scales rounded to bfloat16",
     "q8": "activations as 8-bit codes, 32 to a float32 scale; exact block sums",
     "ggml-ref": "ggml's portable C: activations as q8_0, q8_1 or q8_K by the reference encoders",

@@ -47,7 +47,7 @@ def half_row_kernel(kind: str) -> Kernel:
         at = column
         while at < k:
             v = load(address(x, row, k, at, size))
-            largest = max(largest, max(max(size_of(v[0]), size_of(v[1])), max(size_of(v[2]), size_of(v[3]))))
+            largest = max(largest, size_of(v[0]), size_of(v[1]), size_of(v[2]), size_of(v[3]))
             at = uint32(at + apart)
         for step in (16, 8, 4, 2, 1):
             largest = max(largest, uint32(cuda.shfl_xor_sync(ALL_LANES, int32(largest), step)))

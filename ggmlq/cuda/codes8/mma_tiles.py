@@ -122,7 +122,7 @@ def launch_split(
 
 
 def span_of(pair: OperandPair, steps: int, splits: int) -> tuple[int, int]:
-    """The steps of a part of K, whole groups that share scales, and the number of parts, at most ``splits``."""
+    """The steps of a part of K, whole groups that share scales, and the number of parts."""
     group = max((each for each in (pair.x.scales.steps, pair.w.scales.steps) if each < steps), default=1)
     span = -(-steps // (splits * group)) * group
     return span, -(-steps // span)

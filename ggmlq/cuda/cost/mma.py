@@ -1,4 +1,4 @@
-"""The tile of cuda:mma_bf16, cuda:mma_q8 or cuda:mma_f16 and its split along K: the fastest pair by a count of clocks.
+"""The tile of a kernel of ``mma`` on packed weights and its split along K: the fastest pair by a count of clocks.
 
 A step of a block is 128 rows of weights, a tile of activations and 64 columns. It takes a little longer than
 the tensor cores need for it, or four schedulers to issue its instructions, or the L2 cache to bring it. The

@@ -1,13 +1,13 @@
 """Many rows with sums of halves: twice the rate on cards whose tensor cores sum floats slowly.
 
-Changed from mma_bf16: ``mma`` adds the products of one run, 32 columns or 16, as halves. Each such sum becomes
-float32 where it is scaled (intrinsics/half_runs.py), so no more than two roundings of a half are in it.
-Tensor cores of a GeForce card sum in float32 at half their speed; this is the whole. So that no sum
-overflows, each row of activations is multiplied with a power of two first (activations/half_rows.py), and its
-results with the inverse.
+Changed from mma_bf16: ``mma`` adds the products of one run, 32 columns or 16, as halves. Each such sum
+becomes float32 where it is scaled (intrinsics/half_runs.py), so no more than two roundings of a half are in
+it. Tensor cores of a GeForce card sum in float32 at half their speed; this is the whole. So that no sum
+overflows, each row of activations is multiplied with a power of two first (activations/half_rows.py), and
+its results with the inverse.
 
-The arithmetic is ``f16r``: its error is about 1e-7 of the result, more where the products of a run cancel each
-other. It is taken by its name, or by ``arithmetic="f16r"``, alone.
+The arithmetic is ``f16r``: its error is about 1e-7 of the result, more where the products of a run cancel
+each other. It is taken by its name, or by ``arithmetic="f16r"``, alone.
 
 Limited, on an H200, by the conversions: two beside each ``mma``, which is no faster there.
 """
@@ -34,7 +34,7 @@ from ..rings.mma_copies import fetchers, sources
 from ..rings.mma_tile import WARP_FRAGMENTS, MmaTile
 from ..rings.ring import offset_advancer, prologue, refiller
 from ..warp_specialized.problems import LEAST, refuses_shape
-from ._half_step import KIND, multiplier, products_of
+from ._half_step import multiplier, products_of
 from ._mma_frame import launch_tiles, storer
 
 MOST = 65504  # the largest half

@@ -29,10 +29,10 @@ from ..codes8.mma_tiles import (
     best_tile,
     is_uniform,
     is_wide,
+    launch_split,
     too_large,
     with_every_step,
 )
-from ..codes8.mma_tiles import launch_split
 from ..codes8.mma_tiles import refuses as refused
 from ..codes8.rows import operand_pair
 from ..codes8.stages import LoopSteps, main_loop

@@ -17,8 +17,7 @@ from typing import Any
 from ...arrays.scaled import ScaledArray
 from ...dispatch.problems import ScaledLinear
 from ...errors import UnsupportedError
-from ..codes8.mma_tiles import is_uniform
-from ..codes8.mma_tiles import launch_split
+from ..codes8.mma_tiles import is_uniform, launch_split
 from ..codes8.rows import STEPS, operand_pair
 from ..machine import device
 from ..rings.shape import MOST_SHARED, ByteTile
