@@ -1,4 +1,4 @@
-"""The tile of a kernel of ``mma`` on packed weights and its split along K: the fastest pair by a count of clocks.
+"""The tile of a kernel of ``mma`` on packed weights and its split along K: the fastest by a count of clocks.
 
 A step of a block is 128 rows of weights, a tile of activations and 64 columns. It takes a little longer than
 the tensor cores need for it, or four schedulers to issue its instructions, or the L2 cache to bring it. The
@@ -23,7 +23,7 @@ HOPPER = 9, 0
 # Clocks of a scheduler there for an instruction of a kind, fitted to what products took: reading registers
 # takes time, so a multiply-add takes two.
 MMA_HALVES, MMA_BYTES, ADD, OTHER = 4.2, 3, 2, 1.5
-CONVERT = 2  # for the two floats of a register, half of its rate
+CONVERT = 1.2  # for the two floats of a register, half of its rate
 BYTES = "int8"  # the kind of activations of cuda:mma_q8
 HALF_SUMS = "half sums"  # the kind of cuda:mma_f16
 MOST_BLOCKS = 4  # on a multiprocessor

@@ -1,10 +1,18 @@
-"""A step of cuda:mma_f16: fragment rows of a warp times a stage of halves, added to a lane's totals."""
+"""A step of cuda:mma_f16: fragment rows of a warp times a stage of halves, added to a lane's totals.
+
+Where weights have offsets, the middle of the codes is taken off them: of codes from 0 on the sums would be large,
+and offsets would take most of them off again, but not their roundings.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import numpy as np
+
+from ..intrinsics import ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.half_runs import HalfProducts, half_products
 from ..intrinsics.lane import g_and_t
@@ -20,6 +28,11 @@ from ._mma_step import activation_summer, lane_places, run_codes
 KIND = "float16"  # of activations that are multiplied
 
 
+def centred(layout: PackedLayout) -> PackedLayout:
+    """The layout whose codes are multiplied: those around 0."""
+    return replace(layout, lowest=-layout.middle) if layout.has_offset else layout
+
+
 def products_of(layout: PackedLayout, tile: MmaTile) -> HalfProducts:
     """The device functions for the products of a warp."""
     eights, steps = tile.columns // 8, STEPS // layout.runs
@@ -31,25 +44,26 @@ def products_of(layout: PackedLayout, tile: MmaTile) -> HalfProducts:
 @cache
 def run_adder(layout: PackedLayout, tile: MmaTile) -> Any:
     """The device function that adds a run to a lane's totals."""
-    scales, has_offset, columns, codes_of = (
-        layout.scales,
-        layout.has_offset,
-        tile.columns,
-        run_codes(layout, KIND),
-    )
-    places_of, add, runs = lane_places(STEPS // layout.runs), products_of(layout, tile).multiply, layout.runs
+    scales, runs, has_offset, columns = layout.scales, layout.runs, layout.has_offset, tile.columns
+    codes_of, places_of = run_codes(centred(layout), KIND), lane_places(STEPS // runs)
+    add, middle, fma = products_of(layout, tile).multiply, np.float32(layout.middle), ptx.fma
 
     @inlined
-    def of_rows(f0: Any, f1: Any, at: Any, sign: Any) -> Any:
-        low, high = float32(f0[at] * sign), float32(f0[scales + at] * sign)
-        return low, high, float32(f1[at] * sign), float32(f1[scales + at] * sign)
+    def of_rows(f0: Any, f1: Any, at: Any) -> Any:
+        return float32(f0[at]), float32(f0[scales + at]), float32(f1[at]), float32(f1[scales + at])
+
+    @inlined
+    def turned(f0: Any, f1: Any, run: Any) -> Any:
+        (s0, s1, s2, s3), (o0, o1, o2, o3) = of_rows(f0, f1, run), of_rows(f0, f1, runs + run)
+        low, high = fma(middle, s0, -o0), fma(middle, s1, -o1)
+        return low, high, fma(middle, s2, -o2), fma(middle, s3, -o3)
 
     @inlined
     def add_run(totals: Any, run: Any, w0: Any, w1: Any, f0: Any, f1: Any, lane_at: Any, opaque: Any) -> Any:
         x_at, t, swap, sums_at = lane_at
         codes, places = codes_of(w0, w1, run, opaque), places_of(x_at, t, swap, run)
-        factors = of_rows(f0, f1, run, float32(1))
-        offsets = of_rows(f0, f1, runs + run, float32(-1)) if has_offset else factors
+        factors = of_rows(f0, f1, run)
+        offsets = turned(f0, f1, run) if has_offset else factors
         return add(totals, codes, factors, offsets, places, uint32(sums_at + uint32(4 * columns * run)))
 
     return add_run

@@ -34,7 +34,7 @@ from ..rings.mma_copies import fetchers, sources
 from ..rings.mma_tile import WARP_FRAGMENTS, MmaTile
 from ..rings.ring import offset_advancer, prologue, refiller
 from ..warp_specialized.problems import LEAST, refuses_shape
-from ._half_step import multiplier, products_of
+from ._half_step import centred, multiplier, products_of
 from ._mma_frame import launch_tiles, storer
 
 MOST = 65504  # the largest half
@@ -96,7 +96,8 @@ def top_of(layout: PackedLayout) -> int:
     elif layout.low == 8:
         code = 128
     else:
-        code = max(-layout.lowest, (1 << layout.bits) - 1 + layout.lowest)
+        lowest = centred(layout).lowest
+        code = max(-lowest, (1 << layout.bits) - 1 + lowest)
     return math.floor(math.log2(MOST / (ROWS * STEPS // layout.runs * code)))
 
 
