@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from _packs import Wanted
 
+from ggmlq.cuda.cost.choice import HALF_TYPES
 from ggmlq.cuda.machine.coverage import families
 from ggmlq.cuda.machine.served import PTX, machine_of
 from ggmlq.formats import BLOCK_FORMATS, Format
@@ -99,6 +100,8 @@ def _kernels_of(card: dry_run.Card) -> Iterator[Any]:
         if not hopper and card.capability >= LEAST_CODED:
             yield from dry_run.product_kernels(fmt, card, OTHERS, FEW_ROWS, (np.float16,))
             yield from dry_run.product_kernels(fmt, card, OTHERS, TIMED, dry_run.INPUTS, "cuda:mma_bf16")
+            if fmt.name in HALF_TYPES:  # some GeForce card takes each tile
+                yield from dry_run.product_kernels(fmt, card, OTHERS, FEW_ROWS, (np.float16,), "cuda:mma_f16")
         yield from dry_run.expert_kernels(fmt, card) if card.capability >= LEAST_CODED else ()
     if card.capability >= LEAST_CODED:
         for code, tiles in SCALED:

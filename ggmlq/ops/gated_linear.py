@@ -114,6 +114,8 @@ def gated_linear(
         others = _product(x, up, ids, dict(options, bias=both[1]))
         if end.out is None and end.dtype == np.float32:
             end = end._replace(out=sums)
+        if (name := ONE_LAUNCH.get(activation)) and sums.size and not is_host(memory):
+            return _gated_on_device(name, (sums, others), end, _reads(x, gate, up, ids, both))
         gates, ups = (y.reshape(-1, n) if y.size else y for y in (sums, others))
         act, xp = ACTIVATIONS[activation], namespace(memory)
         return finished(end, sums, lambda rows: act(xp, gates[rows], ups[rows]))
@@ -162,6 +164,17 @@ def _in_one_launch(activation: str, x: Any, matrices: Any, biases: Any, end: End
     y = end.out if direct else xp.empty(end.shape, end.dtype)
     kernels.multiply(activation, x.reshape(1, -1), kernels.pair_of(*matrices, biases), y)
     return ended(y, end.out)
+
+
+def _gated_on_device(activation: str, products: Any, end: Ending, operands: Any) -> Any:
+    """The result of both products, which one launch makes and rounds."""
+    sums, others = products
+    xp, share = namespace(sums), place_of(sums).share
+    kind = end.dtype if end.dtype.char in "fe" else np.dtype(np.float32)
+    direct = kind == end.dtype and takes_sums(share, end.out, *operands, dtype=kind)
+    y = end.out if direct else sums if kind == np.float32 else xp.empty(end.shape, kind)
+    cuda_module("epilogue.gates").gated(activation, sums, others, y)
+    return end.out if direct else ended(y.reshape(end.shape).astype(end.dtype, copy=False), end.out)
 
 
 def _reads(x: Any, gate: Any, up: Any, ids: Any, bias: Any) -> list[Any]:

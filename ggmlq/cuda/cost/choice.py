@@ -136,9 +136,15 @@ def _gains_by_halves(problem: Linear) -> bool:
 
 
 def _is_faster_by_halves(problem: Linear) -> bool:
-    """True where sums of halves take the shorter time by the count of clocks."""
-    us = [_mma_us(problem, name) for name in (HALF_SUMS, MANY)] if _gains_by_halves(problem) else [None]
-    return None not in us and us[0] < us[1]
+    """True where sums of halves take less time by the count of clocks, and memory does not limit."""
+    if not _gains_by_halves(problem) or problem.m <= FEWEST:
+        return False
+    from ..packed.layout import layout_of
+    from . import mma
+
+    assert problem.card is not None
+    assert isinstance(problem.format, BlockFormat)
+    return mma.gains_by_halves(problem.card, layout_of(problem.format))
 
 
 def _codes_order(problem: ScaledLinear) -> Preference:

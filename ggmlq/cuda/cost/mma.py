@@ -23,6 +23,7 @@ HOPPER = 9, 0
 # Clocks of a scheduler there for an instruction of a kind, fitted to what products took: reading registers
 # takes time, so a multiply-add takes two.
 MMA_HALVES, MMA_BYTES, ADD, OTHER = 4.2, 3, 2, 1.5
+GAIN = 0.9  # share of the time with sums of floats, below which those of halves are taken
 CONVERT = 1.2  # for the two floats of a register, half of its rate
 BYTES = "int8"  # the kind of activations of cuda:mma_q8
 HALF_SUMS = "half sums"  # the kind of cuda:mma_f16
@@ -63,6 +64,13 @@ def step_clocks(card: Card, layout: PackedLayout, tile: MmaTile, kind: str) -> f
     return at_one_time(at_one_time(tile.warps / 4 * issued, products), tile.stage(layout) / L2_BYTES)
 
 
+def gains_by_halves(card: Card, layout: PackedLayout) -> bool:
+    """True where a step with sums of halves takes clearly less time: no card that gains has run one."""
+    kinds = HALF_SUMS, KINDS["cuda:mma_bf16"]
+    halves, floats = (step_clocks(card, layout, TILES[-1], kind) for kind in kinds)
+    return halves < GAIN * floats
+
+
 def _halves_issued(layout: PackedLayout, tile: MmaTile, kind: str) -> float:
     """Clocks of a scheduler for a warp's step of 16 bits."""
     folded = kind == "float16" and can_fold(layout)
@@ -74,7 +82,7 @@ def _halves_issued(layout: PackedLayout, tile: MmaTile, kind: str) -> float:
 
 
 def _half_sums_issued(layout: PackedLayout, tile: MmaTile) -> float:
-    """The same with sums of halves, of which each becomes a float before it is scaled."""
+    """Clocks of a scheduler where sums are halves, of which each becomes a float before it is scaled."""
     return _halves_issued(layout, tile, HALF_SUMS) + CONVERT * 8 * layout.runs * (tile.columns // EIGHT)
 
 

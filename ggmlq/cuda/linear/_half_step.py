@@ -1,6 +1,6 @@
 """A step of cuda:mma_f16: fragment rows of a warp times a stage of halves, added to a lane's totals.
 
-Where weights have offsets, the middle of the codes is taken off them: of codes from 0 on the sums would be large,
+Where weights have offsets, the middle of the codes is taken off them: sums of codes from 0 on would be large,
 and offsets would take most of them off again, but not their roundings.
 """
 
