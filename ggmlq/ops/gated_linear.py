@@ -14,12 +14,14 @@ from ..arrays.weights import Divided, operation
 from ..base import text
 from ..base.devices import cuda_module, device_of, is_host, namespace, on_device_of, place_of
 from ..dispatch.checks import check_device, takes_sums
+from ..dispatch.ladder import explain
+from ..dispatch.tuned import TIMED
 from ..errors import DTypeError, ShapeError, UnsupportedError
 from . import tensors
 from .activations import ACTIVATIONS
 from .epilogue import Ending, ended, ending, finished, memory_of, place_for_sums, rows_of
 from .expert_linear import expert_linear
-from .linear import linear
+from .linear import linear, problem_of
 from .operands import shape_of_ids
 from .scaled_linear import scaled_linear
 
@@ -151,8 +153,12 @@ def _at_once(
         return None
     if any((device_of(bias), bias.shape) != (gate.device, gate.shape[:1]) for bias in there):
         return None
-    reason = cuda_module("linear.gated").refuses(place_of(memory).card, gate, up)
-    return named if reason is None else None
+    if cuda_module("linear.gated").refuses(place_of(memory).card, gate, up) is not None:
+        return None
+    taken = explain(
+        problem_of(x.reshape(1, -1), gate)
+    )  # what was timed on this machine holds for the product
+    return named if taken.why != TIMED or taken.rung.name == ONE_ROW else None
 
 
 def _in_one_launch(activation: str, x: Any, matrices: Any, biases: Any, end: Ending) -> Any:
