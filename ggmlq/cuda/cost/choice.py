@@ -97,8 +97,8 @@ def is_measured(problem: Linear) -> bool:
 def shortlist(problem: Linear) -> tuple[str, ...]:
     """The rungs that could be fastest for a product of blocks, in the order in which they come untimed."""
     able = {r.name for r in rungs(problem.op, problem.device) if r.refuses(problem) is None}
-    short = SHORT_ON_HOPPER if _on_hopper(problem) else SHORT
-    short += (HALF_SUMS,) if _gains_by_halves(problem) else ()
+    more = (HALF_SUMS,) if _gains_by_halves(problem) else ()
+    short = (*(SHORT_ON_HOPPER if _on_hopper(problem) else SHORT), *more)
     order = dict.fromkeys((*_linear_order(problem).kernels, *short))
     return tuple(name for name in order if name in able and name in short)
 

@@ -6,8 +6,7 @@ it. Tensor cores of a GeForce card sum in float32 at half their speed; this is t
 overflows, each row of activations is multiplied with a power of two first (activations/half_rows.py), and
 its results with the inverse.
 
-The arithmetic is ``f16r``: its error is about 1e-7 of the result, more where the products of a run cancel
-each other. It is taken by its name, or by ``arithmetic="f16r"``, alone.
+The arithmetic is ``f16r``, with an error of about 1e-7 of the result, in squares (docs/cards.md).
 
 Limited, on an H200, by the conversions: two beside each ``mma``, which is no faster there.
 """
