@@ -58,7 +58,7 @@ TIMED = (1, 8, 16, 32)  # rows at which cuda:mma_bf16 is timed beside cuda:gemv,
 FEW_ROWS = (1, 8, 16, 33, 64, 100, 200, 512, 1024, 4096)  # for tiles that do not depend on shapes
 SCALED = (  # codes with the tiles of x and of w
     ("e4m3", ((1, 128), (128, 128))), ("e4m3", ((1, 128), (1, 128))), ("e4m3", ((1, None), (1, None))),
-    ("int8", ((1, None), (1, None))),
+    ("int8", ((1, None), (1, None))), ("int8", ((1, 128), (1, 128))),
 )  # fmt: skip
 
 
