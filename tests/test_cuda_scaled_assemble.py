@@ -65,7 +65,7 @@ def test_few_tiles_share_k_in_whole_groups(monkeypatch):
     monkeypatch.setattr(device, "multiprocessors", lambda: 128)
     tile = r5_widen.TILES[-1].tile
     assert best_parts(tile, 16, 1024, 112) > 1
-    assert best_parts(tile, 4096, 4096, 112) == best_parts(tile, 16, 1024, 8) == 1
+    assert best_parts(tile, 4096, 4096, 112) == best_parts(tile, 16, 1024, 7) == 1
     for steps, every, splits in ((112, 4, 8), (31, 3, 5), (9, 1, 4), (5, 8, 3)):
         rows = [CodeRows(None, 0, 0, ScaleView(None, 0, 0, 1, each)) for each in (every, 10**6)]
         span, parts = span_of(OperandPair(*rows, ColumnGroups(128, 128, 128)), steps, splits)

@@ -22,7 +22,7 @@ from .rows import STEPS, OperandPair
 # What a kernel takes: x, w, y · m, n, k, pitches, tiles down and across, tiles of a group of blocks ·
 # scales: addresses, bytes from row to row and column to column · rows and steps that share one
 PARAMETERS = (uint64,) * 3 + (uint32,) * 8 + (uint64,) * 6 + (uint32,) * 4
-FILL, SHORTEST, MOST_PARTS = 2, 16, 16  # blocks a multiprocessor; steps of a part; parts of K
+FILL, SHORTEST, MOST_PARTS = 2, 4, 8  # blocks a multiprocessor; steps of a part; parts of K
 RASTER_HEIGHT = 8  # tiles that blocks go down before they take the next column of tiles
 
 
