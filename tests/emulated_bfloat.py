@@ -60,15 +60,22 @@ def products(warp, operands, active, split):
 
     Summed as tensor cores do: what is below the largest term by 25 bits is cut off, then what no float32 has.
     """
+    for _, register, start, own in terms(warp, operands, split):
+        write(warp, register, cut_off(np.column_stack([own, read(warp, start, np.float32)])), active)
+
+
+def terms(warp, operands, split):
+    """For each of four sums: its place, its registers (or those of its pair) and its 16 products, by lane."""
     pairs = [[split(read(warp, r, np.uint32)) for r in listed(o)] for o in operands[1:3]]
     a, b = (np.array(each, np.float64) for each in pairs)  # register, element, lane
     a = a.reshape(2, 2, 2, 8, 4).transpose(1, 3, 0, 4, 2).reshape(16, 16)  # row, g; further, t, element
     b = b.reshape(2, 2, 8, 4).transpose(2, 0, 3, 1).reshape(8, 16)
     with np.errstate(all="ignore"):
         products, lane = a[:, None] * b, np.arange(32)
-        for i, (register, start) in enumerate(zip(*map(listed, operands[::3]), strict=True)):
-            own = products[lane // 4 + 8 * (i >> 1), 2 * (lane % 4) + (i & 1)]
-            write(warp, register, cut_off(np.column_stack([own, read(warp, start, np.float32)])), active)
+        sums = [listed(each) for each in operands[::3]]
+        for i in range(4):
+            register, start = (each[i * len(each) // 4] for each in sums)
+            yield i, register, start, products[lane // 4 + 8 * (i >> 1), 2 * (lane % 4) + (i & 1)]
 
 
 def cut_off(terms):

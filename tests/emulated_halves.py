@@ -46,6 +46,17 @@ def mma(warp, name, operands, active):
     emulated_bfloat.products(warp, operands, active, pairs)
 
 
+@op("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16")
+def mma_of_halves(warp, name, operands, active):
+    """Sums as float32, then rounded to halves, of which a register has those of columns 2 t and 2 t + 1."""
+    sums = {}
+    for i, register, start, own in emulated_bfloat.terms(warp, operands, pairs):
+        before = pairs(read(warp, start, np.uint32))[i % 2]
+        sums.setdefault(register, []).append(emulated_bfloat.cut_off(np.column_stack([own, before])))
+    for register, both in sums.items():
+        write(warp, register, joined(*both), active)
+
+
 @op("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16")
 def ldmatrix(warp, name, operands, active):
     """Lane 8 i + r names row r of matrix i; lane 4 g + t gets rows 2 t and 2 t + 1 of column g of each."""

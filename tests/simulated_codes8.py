@@ -183,7 +183,7 @@ def judged(found, x, w, what, exact):
 
 def run_tiles(make, x, w, tile, exact):
     """A kernel on tiles, over all its blocks, between guard rows."""
-    from ggmlq.cuda.codes8.mma_tiles import PARAMETERS
+    from ggmlq.cuda.codes8.mma_tiles import PARAMETERS, span_of
     from ggmlq.cuda.codes8.mma_tiles import launch as launch_tiles
     from ggmlq.cuda.codes8.rows import operand_pair
     from ggmlq.cuda.intrinsics.language import uint32, uint64
@@ -192,11 +192,12 @@ def run_tiles(make, x, w, tile, exact):
     TOP[0], DEVICE[:], SHARED[:] = 0, 0xAB, 0xCD
     (m, k), n, operands = x.shape, w.shape[0], operand_pair(x, w)
     tile = replace(tile, step=operands.groups.step)
-    y = np.full((m + 2, n), np.nan, np.float32)
+    steps = -(-min(operands.x.columns, operands.w.columns) // tile.step)
+    span, parts = (steps, 1) if exact else span_of(operands, steps, 1 + m % 3)
+    y = np.full((parts * m + 2, n), np.nan, np.float32)
     at = put(y) + 4 * n
     points = points_of(x, w, operands.groups)
-    more = points if exact else ()
-    kinds = [*PARAMETERS, *[uint64] * len(more)]
+    more, kinds = (points, [*PARAMETERS, *[uint64] * 4]) if exact else ((span,), [*PARAMETERS, uint32])
     if exact and operands.groups.length < k:
         more, kinds = (*points, operands.groups.span), [*kinds, uint32]
 
@@ -206,12 +207,13 @@ def run_tiles(make, x, w, tile, exact):
         of = {uint64: np.uint64, uint32: np.uint32}
         typed = [of[kind](word) for kind, word in zip(kinds, words, strict=True)]
         with np.errstate(over="ignore"):
-            cuda.jit(make(tile, operands, points).function)[grid[0], block[0]](*typed)
+            cuda.jit(make(tile, operands, points).function)[grid, block[0]](*typed)
 
-    launch_tiles(kernel, tile, operands, np.zeros((m, n), np.float32), *more, raster_height=2)
-    found = DEVICE[at - 4 * n :][: 4 * (m + 2) * n].view(np.float32).reshape(m + 2, n)
+    out = np.zeros((parts, m, n), np.float32)
+    launch_tiles(kernel, tile, operands, out, *more, raster_height=2, parts=parts)
+    found = DEVICE[at - 4 * n :][: 4 * (parts * m + 2) * n].view(np.float32).reshape(-1, n)
     assert np.isnan(found[[0, -1]]).all(), "it writes past its output"
-    judged(found[1:-1], x, w, (make.__name__, repr(x), repr(w), str(tile)), exact)
+    judged(found[1:-1].reshape(parts, m, n).sum(0), x, w, (make.__name__, repr(x), repr(w), str(tile)), exact)
 
 
 def integers(rng, count):

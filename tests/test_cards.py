@@ -73,7 +73,8 @@ def test_default_paths_of_codes_and_experts_do_not_teach(name, fresh):
             kernel = explain(problem).rung.name.removeprefix("cuda:")
             assert kernel not in TEACHING["scaled_linear"], problem
             if code != "e5m2" and card.capability >= (8, 0):  # codes of gradients are in no pack
-                assert not list(coverage.unpacked([problem])), problem
+                groups = replace(problem, x=problem.x._replace(c=128), w=problem.w._replace(c=128))
+                assert not list(coverage.unpacked([problem, groups])), problem
         problem = ExpertLinear.shown(fresh.choice(STORED), "cuda", card, (256, 1024))[0].with_rows(m % 64 + 1)
         assert explain(problem).rung.name.removeprefix("cuda:") not in TEACHING["expert_linear"]
         assert not list(coverage.unpacked([problem]))

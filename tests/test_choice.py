@@ -415,7 +415,7 @@ def test_experts_by_their_uses():
     assert [taken("q4_0", t) for t in (16, 17)] == ["cuda:gemv", "cuda:grouped"]
     assert [taken("q4_0", t, k=768) for t in (8, 9)] == ["cuda:gemv", "cuda:grouped"]
     assert [taken(name, 8) for name in ("q5_K", "iq2_xs")] == ["cuda:gemv"] * 2
-    assert {taken("q4_K", t, A100) for t in (1, 8, 65536)} == {"cuda:grouped_mma"}
+    assert [taken("q4_K", t, A100) for t in (1, 2, 8, 65536)] == ["cuda:gemv"] + ["cuda:grouped_mma"] * 3
     assert taken("q4_K", 65537, A100) == "cuda:each_bf16"
     assert taken("f16", 8) == "cuda:each_f32"
     for code, c in (("e4m3", 128), ("int8", 8192)):

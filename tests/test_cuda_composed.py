@@ -18,6 +18,7 @@ from ggmlq.arrays.protocols import OPERATIONS
 from ggmlq.base import devices
 from ggmlq.cuda.machine import device
 from ggmlq.dispatch import ladder
+from ggmlq.dispatch.tuned import TIMED
 from ggmlq.formats import FORMATS
 from ggmlq.ops import invariant, transposed
 from ggmlq.ops.activations import ACTIVATIONS
@@ -42,6 +43,16 @@ class Arrays:
         return call
 
 
+def gated(activation, gates, ups, y):
+    """The kernel behind two products, which knows the tangent's GELU as gelu."""
+    name = {"gelu": "gelu_tanh"}.get(activation, activation)
+    with np.errstate(over="ignore"):
+        y[...] = ACTIVATIONS[name](np, np.array(gates), np.array(ups)).reshape(y.shape)
+
+
+GATES = SimpleNamespace(gated=gated, refuses=lambda *operands: "is NumPy")
+
+
 @pytest.fixture
 def card(monkeypatch):
     """A card whose products are NumPy's; ``calls`` has their rows and dtypes."""
@@ -58,6 +69,7 @@ def card(monkeypatch):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(PRODUCTS[0], "_warm", lambda x: None)
+    monkeypatch.setattr(import_module("ggmlq.ops.gated_linear"), "cuda_module", lambda name: GATES)
 
     def kernel_of(problem, kernel, arithmetic):
         assert (problem.m, kernel) == (1, "auto")  # one choice for all numbers of rows
@@ -208,7 +220,7 @@ def test_a_gate_of_one_row_is_one_launch(card, q, fresh, monkeypatch):
 
     kernels = SimpleNamespace(
         refuses=lambda card, gate, up: None if gate.format is up.format else "of two types",
-        pair_of=lambda gate, up, biases: (gate, up, biases), multiply=multiply,
+        pair_of=lambda gate, up, biases: (gate, up, biases), multiply=multiply, gated=gated,
     )  # fmt: skip
     monkeypatch.setattr(import_module("ggmlq.ops.gated_linear"), "cuda_module", lambda name: kernels)
     bias = floats(fresh, 24), None
@@ -229,6 +241,9 @@ def test_a_gate_of_one_row_is_one_launch(card, q, fresh, monkeypatch):
         other = moved(weights("q5_1", 24, 64, seed=int(fresh.integers(1 << 30))))
         gq.gated_linear(x, q, other)
         gq.gated_linear(floats(fresh, 2, 64), q, up)
+        choice = SimpleNamespace(why=TIMED, rung=SimpleNamespace(name="cuda:gemv"))
+        monkeypatch.setattr(import_module("ggmlq.ops.gated_linear"), "explain", lambda problem: choice)
+        gq.gated_linear(x, q, up)  # a machine on which another kernel was faster
     assert len(calls) == 10
 
 

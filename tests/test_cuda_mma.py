@@ -13,9 +13,9 @@ from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.cuda.activations import floats
-from ggmlq.cuda.cost.mma import BYTES, MmaSplit, best_split, tiles_of
+from ggmlq.cuda.cost.mma import BYTES, HALF_SUMS, MmaSplit, best_split, tiles_of
 from ggmlq.cuda.intrinsics.floats import DTYPES
-from ggmlq.cuda.linear import r14_mma_bf16, r18_mma_q8
+from ggmlq.cuda.linear import r14_mma_bf16, r18_mma_q8, r19_mma_f16
 from ggmlq.cuda.packed.code_halves import MOST_EXACT, can_fold
 from ggmlq.cuda.packed.layout import layout_of, layouts
 from ggmlq.cuda.packed.pack import PackedWeights
@@ -27,7 +27,7 @@ from ggmlq.formats.packing import halves
 from ggmlq.testing.cases import weights
 from ggmlq.testing.rows import rows
 
-RUNG, Q8 = r14_mma_bf16.launch, r18_mma_q8.launch
+RUNG, Q8, HALVES = r14_mma_bf16.launch, r18_mma_q8.launch, r19_mma_f16.launch
 
 
 def bits(values, kind):
@@ -60,7 +60,7 @@ def packed(card, monkeypatch, host):
     """Weights on the device, packed."""
     fragments, layout = pack_blocks(host)
     weights_there = PackedWeights(there(card, fragments), layout)
-    for module in (r14_mma_bf16, r18_mma_q8):
+    for module in (r14_mma_bf16, r18_mma_q8, r19_mma_f16):
         monkeypatch.setattr(module, "packed_weights", lambda q: weights_there)
     return gq.QuantArray(host.format, host.shape, there(card, host.raw))
 
@@ -122,7 +122,35 @@ def test_as_bytes_on_an_emulated_card(case, kind, target, split, card, monkeypat
     assert (np.abs(np.asarray(y[1:-1]).astype(np.float64) - want) <= limit).all()
 
 
-@pytest.mark.parametrize("kind", ["float16", BYTES])
+@pytest.mark.parametrize(
+    ("case", "kind", "target", "split"),
+    [
+        (("q4_K", 21, 18, 256), "float16", "float16", (32, 2)),
+        (("q8_0", 7, 18, 96), "float32", "float32", (16, 1)),
+        (("q6_K", 9, 18, 256), "bfloat16", "float32", (16, 1)),
+    ],
+    ids=str,
+)
+def test_with_sums_of_halves_on_an_emulated_card(case, kind, target, split, card, monkeypatch, fresh):
+    """Rows of very different sizes, and one of the largest numbers: nothing overflows on the way."""
+    name, m, n, k = case
+    host = weights(name, n, k, int(fresh.integers(1 << 30)))
+    q, y = packed(card, monkeypatch, host), there(card, np.full((m + 2, n), 9, DTYPES[target]))
+    numbers = rows("normal", m, k, int(fresh.integers(1 << 30))) * np.float32(4.0) ** -np.arange(m)[:, None]
+    numbers[0] = 65504 if target == "float32" else 1
+    x, values = bits(numbers, kind)
+    bias = fresh.standard_normal(n).astype(np.float32)
+    tile = next(each for each in tiles_of(layout_of(host.format), HALF_SUMS) if each.columns == split[0])
+    HALVES.launch(there(card, x), q, y[1:-1], split=MmaSplit(tile, split[1]), end=Epilogue(there(card, bias)))
+    assert (np.asarray(y)[[0, -1]] == 9).all(), "written past its outputs"
+    product = gq.reference.linear(values, host, "f16r")
+    want = product + bias
+    limit = gq.reference.bound(values, host, "f16r") + 2.0**-23 * (np.abs(want) + np.abs(product)) + 1e-7
+    limit += np.abs(want) * {"float32": 0, "float16": 2.0**-11}[target]
+    assert (np.abs(np.asarray(y[1:-1]).astype(np.float64) - want) <= limit).all()
+
+
+@pytest.mark.parametrize("kind", ["float16", BYTES, HALF_SUMS])
 def test_blocks_fit_beside_each_other(kind):
     """On a card with 99 KB for a block, two stages at least, for all types."""
     for layout in layouts():

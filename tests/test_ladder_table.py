@@ -68,6 +68,16 @@ def test_figures_of_others_stay(keep, how, says):
         assert keep("here", "--replace", **how) != before
 
 
+def test_some_cases_take_the_places_of_old_ones(keep):
+    keep("here")
+    rows = keep("here", "--merge", "--commit", "def", rungs=("tiles", "panels"), us=2345678.0)["here"]["rows"]
+    assert [(row["kernel"], row["us"], row.get("commit")) for row in rows] == [
+        ("cpu:naive", 1234567.0, None), ("cpu:tiles", 2345678.0, "def"), ("cpu:panels", 2345678.0, "def"),
+    ]  # fmt: skip
+    with pytest.raises(SystemExit, match="the run is of haswell"):
+        keep("here", "--merge", cpu="haswell")
+
+
 def test_tracked_figures_say_their_device():
     for path in keeping.RESULTS.glob("ladder_*.json"):
         found = json.loads(path.read_text())

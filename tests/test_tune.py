@@ -211,7 +211,14 @@ with_rungs = pytest.mark.skipif(
 def test_cards_that_were_not_measured_take_what_was_timed(monkeypatch):
     card = replace(card_named("test", "rtx 3060"), here=True)
     problem = Linear(FORMATS["q4_0"], 16, 4096, 4096, device="cuda", card=card)
-    assert card_choice.shortlist(problem) == card_choice.candidates(problem) == ("cuda:gemv", "cuda:mma_bf16")
+    timed = ("cuda:gemv", "cuda:mma_f16", "cuda:mma_bf16")
+    assert set(card_choice.shortlist(problem)) == set(card_choice.candidates(problem)) == set(timed)
+    for card, name in (
+        ("rtx 3060", "q3_K"),
+        ("A10", "q4_0"),
+    ):  # in no pack, and no gain
+        other = replace(problem, card=replace(card_named("test", card), here=True), format=FORMATS[name])
+        assert card_choice.shortlist(other) == ("cuda:gemv", "cuda:mma_bf16")
     processor = card_choice.processor(problem)
     assert processor == ("cuda", "NVIDIA GeForce RTX 3060", "sm_86", "", 0)
     assert not card_choice.is_measured(problem)

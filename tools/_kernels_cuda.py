@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from _packs import Wanted
 
+from ggmlq.cuda.cost.choice import HALF_TYPES
 from ggmlq.cuda.machine.coverage import families
 from ggmlq.cuda.machine.served import PTX, machine_of
 from ggmlq.formats import BLOCK_FORMATS, Format
@@ -30,7 +31,8 @@ FEW = 8  # cases of a family that come together
 BESIDE = (
     "ggmlq.cuda.activations.floats.kernel", "ggmlq.cuda.epilogue.bias.adder",
     "ggmlq.cuda.activations.layers.normer", "ggmlq.cuda.activations.layers.turner",
-    "ggmlq.cuda.activations.layers.gater", "ggmlq.cuda.activations.layers.spreader",
+    "ggmlq.cuda.activations.layers.gater", "ggmlq.cuda.epilogue.gates.gater",
+    "ggmlq.cuda.activations.layers.spreader",
     "ggmlq.cuda.activations.joined.sum_normer", "ggmlq.cuda.activations.joined.pair_gater",
     "ggmlq.cuda.activations.router.scorer", "ggmlq.cuda.activations.router.router",
     "ggmlq.cuda.activations.router.mixer", "ggmlq.cuda.quantize.heads.heads_placer",
@@ -56,7 +58,7 @@ TIMED = (1, 8, 16, 32)  # rows at which cuda:mma_bf16 is timed beside cuda:gemv,
 FEW_ROWS = (1, 8, 16, 33, 64, 100, 200, 512, 1024, 4096)  # for tiles that do not depend on shapes
 SCALED = (  # codes with the tiles of x and of w
     ("e4m3", ((1, 128), (128, 128))), ("e4m3", ((1, 128), (1, 128))), ("e4m3", ((1, None), (1, None))),
-    ("int8", ((1, None), (1, None))),
+    ("int8", ((1, None), (1, None))), ("int8", ((1, 128), (1, 128))),
 )  # fmt: skip
 
 
@@ -99,6 +101,8 @@ def _kernels_of(card: dry_run.Card) -> Iterator[Any]:
         if not hopper and card.capability >= LEAST_CODED:
             yield from dry_run.product_kernels(fmt, card, OTHERS, FEW_ROWS, (np.float16,))
             yield from dry_run.product_kernels(fmt, card, OTHERS, TIMED, dry_run.INPUTS, "cuda:mma_bf16")
+            if fmt.name in HALF_TYPES:  # some GeForce card takes each tile
+                yield from dry_run.product_kernels(fmt, card, OTHERS, FEW_ROWS, (np.float16,), "cuda:mma_f16")
         yield from dry_run.expert_kernels(fmt, card) if card.capability >= LEAST_CODED else ()
     if card.capability >= LEAST_CODED:
         for code, tiles in SCALED:

@@ -7,7 +7,8 @@
     pytest bench/bench_ladder.py --benchmark-enable --benchmark-json raw.json
     python tools/keep.py raw.json [NAME]    # bench/results/ladder_<device>.json: figures and versions
 
-Figures of two machines are two files: those of another machine are written over with --replace only.
+Figures of two machines are two files: those of another machine are written over with --replace only. A run of
+some cases of the ladder takes the places of these cases with --merge; such a figure says its commit.
 """
 
 from __future__ import annotations
@@ -44,11 +45,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--replace", action="store_true", help="the ladder: also over figures of others, or more"
     )
+    parser.add_argument("--merge", action="store_true", help="the ladder: other cases stay as they are")
     parser.add_argument("--commit", help="of the run, where its folder was no git checkout")
     args = parser.parse_args(arguments)
     run = json.loads(args.raw.read_text())
     if "benchmarks" in run:
-        keep_ladder(ladder(run, args.commit), args.name, args.replace)
+        keep_ladder(ladder(run, args.commit), args.name, args.replace, args.merge)
     else:
         keep_engine(run, args.name or "engine_h200", args.commit)
 
@@ -67,9 +69,11 @@ def keep_engine(fresh: results.Results, name: str, commit: str | None) -> None:
     results.save(path, results.merged(old, fresh))
 
 
-def keep_ladder(fresh: Figures, name: str | None, replace: bool) -> None:
+def keep_ladder(fresh: Figures, name: str | None, replace: bool, merge: bool = False) -> None:
     """Write the figures of a ladder, without the names of the machine; not over another machine's."""
     path = RESULTS / f"{name or file_name(fresh['device'])}.json"
+    if merge and path.exists():
+        fresh = merged(json.loads(path.read_text()), fresh)
     if path.exists() and not replace:
         _check_same(path, json.loads(path.read_text()), fresh)
     lines = json.dumps(fresh, indent=1, ensure_ascii=False).replace("\n   ", " ").replace("\n  }", " }")
@@ -78,6 +82,14 @@ def keep_ladder(fresh: Figures, name: str | None, replace: bool) -> None:
     partial.write_text(lines + "\n")
     os.replace(partial, path)
     print(f"{path.name}: {len(fresh['rows'])} figures of {fresh['device']}")
+
+
+def merged(old: Figures, fresh: Figures) -> Figures:
+    """Old figures with those of fresh cases in their places, or behind them, each with its commit."""
+    new = {_case(row): {**row, "commit": fresh["commit"]} for row in fresh["rows"]}
+    rows = [new.pop(_case(row), row) for row in old["rows"]]
+    machine = {key: fresh[key] for key in ("device", "threads") if key in fresh}
+    return {**old, **machine, "rows": [*rows, *new.values()]}
 
 
 def ladder(run: dict[str, Any], commit: str | None) -> Figures:

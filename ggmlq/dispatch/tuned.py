@@ -43,6 +43,7 @@ MOST_BYTES, MOST_PROCESSORS, MOST_TIMES, MOST_TEXT = 4 << 20, 256, 100_000, 200
 NOISE = 1.1  # so many times as fast is faster
 KIND = "ggmlq tune"
 VERSION = 1
+TIMED = "timed on this machine"  # the reason for a choice
 NAME = re.compile(r"(cpu|cuda):[a-z0-9_]{1,40}")
 
 
@@ -109,7 +110,7 @@ def preference(problem: Problem, processor: Processor, able: Iterable[str]) -> P
     if path := os.environ.get(FILE):
         order = _of_file(problem, processor, path)
     if order is NOTHING and is_on() and (times := remembered(processor).get(case_of(problem))):
-        order = Preference(tuple(ranked(times)), "timed on this machine")
+        order = Preference(tuple(ranked(times)), TIMED)
     kernels = tuple(name for name in order.kernels if name in names)
     return Preference(kernels, order.why) if kernels else NOTHING
 

@@ -14,12 +14,14 @@ from ..arrays.weights import Divided, operation
 from ..base import text
 from ..base.devices import cuda_module, device_of, is_host, namespace, on_device_of, place_of
 from ..dispatch.checks import check_device, takes_sums
+from ..dispatch.ladder import explain
+from ..dispatch.tuned import TIMED
 from ..errors import DTypeError, ShapeError, UnsupportedError
 from . import tensors
 from .activations import ACTIVATIONS
 from .epilogue import Ending, ended, ending, finished, memory_of, place_for_sums, rows_of
 from .expert_linear import expert_linear
-from .linear import linear
+from .linear import linear, problem_of
 from .operands import shape_of_ids
 from .scaled_linear import scaled_linear
 
@@ -114,6 +116,8 @@ def gated_linear(
         others = _product(x, up, ids, dict(options, bias=both[1]))
         if end.out is None and end.dtype == np.float32:
             end = end._replace(out=sums)
+        if (name := ONE_LAUNCH.get(activation)) and sums.size and not is_host(memory):
+            return _gated_on_device(name, (sums, others), end, _reads(x, gate, up, ids, both))
         gates, ups = (y.reshape(-1, n) if y.size else y for y in (sums, others))
         act, xp = ACTIVATIONS[activation], namespace(memory)
         return finished(end, sums, lambda rows: act(xp, gates[rows], ups[rows]))
@@ -149,8 +153,12 @@ def _at_once(
         return None
     if any((device_of(bias), bias.shape) != (gate.device, gate.shape[:1]) for bias in there):
         return None
-    reason = cuda_module("linear.gated").refuses(place_of(memory).card, gate, up)
-    return named if reason is None else None
+    if cuda_module("linear.gated").refuses(place_of(memory).card, gate, up) is not None:
+        return None
+    taken = explain(
+        problem_of(x.reshape(1, -1), gate)
+    )  # what was timed on this machine holds for the product
+    return named if taken.why != TIMED or taken.rung.name == ONE_ROW else None
 
 
 def _in_one_launch(activation: str, x: Any, matrices: Any, biases: Any, end: Ending) -> Any:
@@ -162,6 +170,17 @@ def _in_one_launch(activation: str, x: Any, matrices: Any, biases: Any, end: End
     y = end.out if direct else xp.empty(end.shape, end.dtype)
     kernels.multiply(activation, x.reshape(1, -1), kernels.pair_of(*matrices, biases), y)
     return ended(y, end.out)
+
+
+def _gated_on_device(activation: str, products: Any, end: Ending, operands: Any) -> Any:
+    """The result of both products, which one launch makes and rounds."""
+    sums, others = products
+    xp, share = namespace(sums), place_of(sums).share
+    kind = end.dtype if end.dtype.char in "fe" else np.dtype(np.float32)
+    direct = kind == end.dtype and takes_sums(share, end.out, *operands, dtype=kind)
+    y = end.out if direct else sums if kind == np.float32 else xp.empty(end.shape, kind)
+    cuda_module("epilogue.gates").gated(activation, sums, others, y)
+    return end.out if direct else ended(y.reshape(end.shape).astype(end.dtype, copy=False), end.out)
 
 
 def _reads(x: Any, gate: Any, up: Any, ids: Any, bias: Any) -> list[Any]:

@@ -174,7 +174,7 @@ def _product(
 ) -> Any:  # fmt: skip
     """The product of checked activations, floats or the bits of bfloat16."""
     result = result_of(REQUEST, q, (*x.shape[:-1], q.shape[0]), dtype, out, bias)
-    problem = _problem(x, q)
+    problem = problem_of(x, q)
     if (
         x.dtype is not FLOAT32
         and is_bfloat16(x)
@@ -191,7 +191,8 @@ def _product(
     return run(problem, (x, q), result, kernel, arithmetic, key, None, invariant)
 
 
-def _problem(x: Any, q: QuantArray) -> Linear:
+def problem_of(x: Any, q: QuantArray) -> Linear:
+    """The problem of a product with blocks."""
     device, card, _ = place_of(x)
     without_cublas = is_over_torch(type(q.memory))  # which is CuPy's, so as while a graph is recorded
     m, n, k = math.prod(x.shape[:-1]), *q.shape
@@ -213,7 +214,7 @@ def of_bits(
         or not warm_device.is_aligned(bits)
     ):
         return False
-    problem = _problem(bits, q)
+    problem = problem_of(bits, q)
     if not bits.size or not (rung := ladder.choose(problem, kernel, arithmetic)).repeats:
         return False
     if out.dtype != np.uint16:

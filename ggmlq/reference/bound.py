@@ -25,6 +25,8 @@ from .runs import by_run
 UNIT = 2.0**-24  # half an ulp of 1: what one float32 operation may be off, relatively
 SMALLEST = 2.0**-126  # below it a GPU may flush to zero
 EXTRA = 8  # operations on one term before it is summed, and on the sum
+HALF_UNIT, HALF_STEPS = 2.0**-11, 2  # half an ulp of 1 of a half; roundings of a run's sum of halves
+LOST = 2.0**-27  # of a row's largest activation: what a half of a row times a power of two may lose
 SPREAD = 4  # times sqrt(n): random roundings need 1, structured data up to 3
 
 
@@ -64,6 +66,8 @@ def limits(w: Weights, a: Activations, how: Rule) -> Wide:
             n, magnitude = _magnitude(w, a, how)
         y = np.abs(multiply(w, a, how))
         limit = UNIT * ((EXTRA + SPREAD * np.sqrt(n)) * magnitude + n * y) + n * SMALLEST
+        if how.half_runs:
+            limit += _half_sums(w, a)
         if a.ties is not None and a.ties.any():
             limit += _moved_codes(w, a, how)
         if a.steps is not None:
@@ -93,6 +97,20 @@ def _magnitude(w: Weights, a: Activations, how: Rule) -> tuple[int, Wide]:
             sums = np.abs(block_sums(a, w.group, how))
         magnitude += sums @ np.abs(offset).repeat(sums.shape[1] // offset.shape[1], axis=1).T
     return scale.shape[1], magnitude
+
+
+def _half_sums(w: Weights, a: Activations) -> Wide:
+    """The error of sums of runs that are halves, and of activations below the least normal half.
+
+    Each sum is at most that of its terms' magnitudes.
+    """
+    assert w.codes is not None
+    assert w.scale is not None
+    values, sizes = np.abs(decoded(a)), np.abs(by_run(w.codes, w.group) * w.scale[..., None])
+    sizes = sizes.reshape(w.codes.shape)
+    lost = LOST * values.max(axis=1)[:, None] * sizes.sum(axis=1)
+    error: Wide = HALF_STEPS * HALF_UNIT * times(values, sizes) + lost
+    return error
 
 
 def _moved_codes(w: Weights, a: Activations, how: Rule) -> Wide:

@@ -65,6 +65,8 @@ def rounded(values: NDArray[Any], kind: Float) -> Wide:
             return _ten_bits(values, cut=kind == "tf32-cut")
         if kind == "int16":
             return _integers(values)
+        if kind == "f16r":
+            return _eleven_bits(values)
         dtype = {"f64": np.float64, "f32": np.float32, "f16": np.float16}[kind]
         return values.astype(dtype).astype(np.float64)
 
@@ -93,6 +95,16 @@ def _integers(values: NDArray[Any]) -> Wide:
     unit = np.ldexp(1.0, np.maximum(np.frexp(np.where(np.isfinite(largest), largest, 0.0))[1] - 14, -126))
     integers: Wide = np.where(np.isfinite(largest), np.rint(runs / unit) * unit, np.nan)
     return integers.reshape(*values.shape[:-1], -1)[..., :columns]
+
+
+def _eleven_bits(values: NDArray[Any]) -> Wide:
+    """Numbers of eleven bits, ties to even: halves without limits. NaN and infinity stay."""
+    values = np.asarray(values, np.float32).astype(np.float64)
+    fraction, exponent = np.frexp(values)
+    numbers: Wide = np.where(
+        np.isfinite(values), np.ldexp(np.rint(np.ldexp(fraction, 11)), exponent - 11), values
+    )
+    return numbers
 
 
 def weights(q: QuantArray, arithmetic: str | Rule) -> Weights:

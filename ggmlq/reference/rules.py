@@ -22,6 +22,7 @@ ARITHMETICS = {
     "tf32-cut": "the same cut off, as tensor cores read float32: llama.cpp on CUDA, 4 to 16 rows",
     "bf16x": "activations rounded to bfloat16; weights exact",
     "int16x": "activations rounded to 16-bit integers times a power of two for each 32; weights exact",
+    "f16r": "activations as halves, a power of two for each row; sums of a run as halves; weights exact",
     "bf16s": "activations, decoded weights and, before them, their scales rounded to bfloat16",
     "q8": "activations as 8-bit codes, 32 to a float32 scale; exact block sums",
     "ggml-ref": "ggml's portable C: activations as q8_0, q8_1 or q8_K by the reference encoders",
@@ -34,7 +35,7 @@ ARITHMETICS = {
 # In these one type is multiplied; others look the same in halves or in ggml-cpu, which come first.
 ONE_TYPE = {"tf32": "f32", "tf32-cut": "f32", "ggml-cpu-fp16": "f16"}
 
-Float = Literal["f64", "f32", "f16", "bf16", "tf32", "tf32-cut", "int16"]
+Float = Literal["f64", "f32", "f16", "bf16", "tf32", "tf32-cut", "int16", "f16r"]
 Kept = Literal["half", "float"]
 KeptScale = Literal["half", "float", "bf16"]
 
@@ -68,6 +69,7 @@ class Rule:
     scales: KeptScale = "float"  # what a scale (and an offset) of the weights is kept as
     half_products: bool = False  # scale times scale, and offset times sum, are formed as halves
     truncate: int = 0  # sums times (s + 1/2) / truncate are integers, cut off towards zero
+    half_runs: bool = False  # sums of a run are halves, in an order of the program's own
     half_lanes: bool = False  # sums in lanes of halves, in the order of ``half_lanes.py``
     bounded: bool = True  # False: the program sums in halves, or chooses among kernels by shape
 
@@ -90,6 +92,7 @@ FLOATS = {
     "tf32-cut": Rule(floats="tf32-cut", weights="tf32-cut"),
     "bf16x": Rule(floats="bf16", weights="f64"),
     "int16x": Rule(floats="int16", weights="f64"),
+    "f16r": Rule(floats="f16r", weights="f64"),
     "bf16s": Rule(floats="bf16", weights="bf16", scales="bf16"),
 }
 
@@ -130,6 +133,8 @@ def rule(fmt: str | int | Format, arithmetic: str | Rule) -> Rule:
             f"arithmetic {arithmetic!r}: there is no such arithmetic; this version computes "
             f"{', '.join(map(repr, ARITHMETICS))}; use one of these"
         )
+    if arithmetic == "f16r" and isinstance(fmt, BlockFormat):
+        return Rule(floats="f16r", half_runs=True)
     if arithmetic in FLOATS:
         return FLOATS[arithmetic]
     if not isinstance(fmt, BlockFormat):

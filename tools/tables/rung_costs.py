@@ -20,8 +20,15 @@ FORMAT, N, K = "q4_0", 4096, 14336
 WHAT = "Speeds of kernels, by tools/table.py rung_costs; ggmlq/cuda/cost/roof.py says how it is read"
 UNITS = {
     "dp4a": ("cuda:vectorized", "cuda:dp4a", "cuda:registers"),
-    "int8": ("cuda:mma", "cuda:mma_magic", "cuda:streamk", "cuda:packed", "cuda:gemv_int16"),
-    "bfloat16": ("cuda:dequant_cublas", "cuda:dequant_bf16", "cuda:gemv", "cuda:mma_bf16", "cuda:wgmma"),
+    "int8": ("cuda:mma", "cuda:mma_magic", "cuda:streamk", "cuda:packed", "cuda:gemv_int16", "cuda:mma_q8"),
+    "bfloat16": (
+        "cuda:dequant_cublas",
+        "cuda:dequant_bf16",
+        "cuda:gemv",
+        "cuda:mma_bf16",
+        "cuda:mma_f16",
+        "cuda:wgmma",
+    ),
 }
 
 

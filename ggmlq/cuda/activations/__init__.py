@@ -3,6 +3,7 @@
 sixteen.py         floats as others: halves and bfloat16 as kernels read them, and back
 floats.py          other floats: float64, bfloat16, halves, and the order of columns of ``wgmma``
 int8.py            int8 codes with a scale for each 32, and their sums
+half_rows.py       halves, each row times a power of two, and the inverses
 code_tiles.py      the same in the order of ``mma``, in pieces that a block copies whole
 x_tiles.py         bfloat16, swizzled as ``wgmma`` reads it from shared memory
 layers.py          norms of rows, heads turned by positions, gates: a launch each

@@ -6,10 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ...dispatch.card import older_than
 from ...dispatch.problems import ScaledLinear
+from ..epilogue.results import result_of
+from ..epilogue.split_sums import FOUR, add_partials
 from ..intrinsics.language import uint32, uint64
 from ..machine import device
+from ..machine.recorded import between
 from ..rings.shape import MOST_SHARED, MOST_STAGES, ByteTile
 from .checks import too_short
 from .rows import STEPS, OperandPair
@@ -17,6 +22,7 @@ from .rows import STEPS, OperandPair
 # What a kernel takes: x, w, y · m, n, k, pitches, tiles down and across, tiles of a group of blocks ·
 # scales: addresses, bytes from row to row and column to column · rows and steps that share one
 PARAMETERS = (uint64,) * 3 + (uint32,) * 8 + (uint64,) * 6 + (uint32,) * 4
+FILL, SHORTEST, MOST_PARTS = 2, 4, 8  # blocks a multiprocessor; steps of a part; parts of K
 RASTER_HEIGHT = 8  # tiles that blocks go down before they take the next column of tiles
 
 
@@ -79,14 +85,50 @@ def is_uniform(pair: OperandPair, tile: ByteTile) -> bool:
 
 
 def launch(
-    kernel: Any, tile: ByteTile, pair: OperandPair, out: Any, *more: Any, raster_height: int = RASTER_HEIGHT
-) -> None:
-    """Launch a kernel with the arguments that all such kernels take; ``more`` follows them."""
-    (m, n), x, w = out.shape, pair.x.scales, pair.w.scales
+    kernel: Any, tile: ByteTile, pair: OperandPair, out: Any, *more: Any, raster_height: int = RASTER_HEIGHT,
+    parts: int = 1,
+) -> None:  # fmt: skip
+    """Launch a kernel with the arguments that all such kernels take; ``more`` follows them.
+
+    ``parts``: of K, for kernels that take some; then ``out`` is [parts, m, n].
+    """
+    (m, n), x, w = out.shape[-2:], pair.x.scales, pair.w.scales
     down, across = tile.tiles(m, n)
     k = min(pair.x.columns, pair.w.columns)
     kernel(
-        (down * across,), (tile.threads,), pair.x.codes, pair.w.codes, out,
+        (down * across, parts)[: 1 + (parts > 1)], (tile.threads,), pair.x.codes, pair.w.codes, out,
         m, n, k, pair.x.pitch, pair.w.pitch, down, across, raster_height,
         x.at, w.at, x.row, w.row, x.column, w.column, x.rows, w.rows, x.steps, w.steps, *more,
     )  # fmt: skip
+
+
+def launch_split(
+    kernel: Any, tile: ByteTile, pair: OperandPair, out: Any, splits: int = 0,
+    raster_height: int = RASTER_HEIGHT,
+) -> None:  # fmt: skip
+    """Launch a kernel whose blocks may share K, then the one that adds their sums.
+
+    ``splits``: parts of K, which are whole groups; 0 for the best number.
+    """
+    (m, n), steps = out.shape, -(-min(pair.x.columns, pair.w.columns) // tile.step)
+    splits = splits or best_parts(tile, m, n, steps)
+    span, parts = span_of(pair, steps, splits)
+    if parts == 1 or n % FOUR:
+        launch(kernel, tile, pair, out, steps, raster_height=raster_height)
+        return
+    partials = between((parts, m, n), np.float32)
+    launch(kernel, tile, pair, partials, span, raster_height=raster_height, parts=parts)
+    add_partials(partials, result_of(out, None), m, n)
+
+
+def span_of(pair: OperandPair, steps: int, splits: int) -> tuple[int, int]:
+    """The steps of a part of K, whole groups that share scales, and the number of parts."""
+    group = max((each for each in (pair.x.scales.steps, pair.w.scales.steps) if each < steps), default=1)
+    span = -(-steps // (splits * group)) * group
+    return span, -(-steps // span)
+
+
+def best_parts(tile: ByteTile, m: int, n: int, steps: int) -> int:
+    """The parts of K that fill the multiprocessors, where there are few tiles, and none is short."""
+    down, across = tile.tiles(m, n)
+    return max(1, min(device.multiprocessors() * FILL // (down * across), steps // SHORTEST, MOST_PARTS))

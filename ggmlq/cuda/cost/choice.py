@@ -44,7 +44,8 @@ FEW_USES, LONG_ROWS = 64, 1024  # uses of experts; columns from which one launch
 FEW_CODES, FEW_IDS, LONG_CODES = 4, 256, 4096
 SHORT = "cuda:gemv", "cuda:mma_bf16", "cuda:warp_specialized"  # rungs that are timed, from 8.0 on
 SHORT_ON_HOPPER = "cuda:gemv_int16", *SHORT
-MMA_KERNELS = "cuda:mma_bf16", "cuda:mma_q8"
+HALF_SUMS = "cuda:mma_f16"  # where tensor cores sum floats at half their speed
+HALF_TYPES = "q4_0", "q8_0", "q4_K", "q5_K", "q6_K", "iq4_nl", "mxfp4"  # whose kernels come with the package
 MANY = "cuda:mma_bf16"  # for many rows, where no kernel of an entry is left
 LIBRARY, MOST_ROWS = ("cuda:dequant", "cuda:dequant_cublas", "cuda:dequant_bf16"), 4096
 ESTIMATED = "estimated from its shape"
@@ -96,7 +97,8 @@ def is_measured(problem: Linear) -> bool:
 def shortlist(problem: Linear) -> tuple[str, ...]:
     """The rungs that could be fastest for a product of blocks, in the order in which they come untimed."""
     able = {r.name for r in rungs(problem.op, problem.device) if r.refuses(problem) is None}
-    short = SHORT_ON_HOPPER if _on_hopper(problem) else SHORT
+    more = (HALF_SUMS,) if _gains_by_halves(problem) else ()
+    short = (*(SHORT_ON_HOPPER if _on_hopper(problem) else SHORT), *more)
     order = dict.fromkeys((*_linear_order(problem).kernels, *short))
     return tuple(name for name in order if name in able and name in short)
 
@@ -119,9 +121,30 @@ def _linear_order(problem: Problem) -> Preference:
         why += ", the nearest card"
         if isinstance(problem, Linear):
             kernels = (*(name for name in kernels if problem.m > MOST_ROWS or name not in LIBRARY), MANY)
+            if _is_faster_by_halves(problem):
+                at = kernels.index(MANY)
+                kernels = (*kernels[:at], HALF_SUMS, *kernels[at:])
     if card.capability < (8, 0) and isinstance(problem, Linear):
         kernels = (*kernels, next(name for most, name in SPARE if most is None or problem.m <= most))
     return Preference(kernels, why)
+
+
+def _gains_by_halves(problem: Linear) -> bool:
+    """True on cards whose tensor cores sum floats at half their speed, for the most frequent types."""
+    card = problem.card
+    return card is not None and roof.halved(card, "bfloat16") and problem.format.name in HALF_TYPES
+
+
+def _is_faster_by_halves(problem: Linear) -> bool:
+    """True where sums of halves take less time by the count of clocks, and memory does not limit."""
+    if not _gains_by_halves(problem) or problem.m <= FEWEST:
+        return False
+    from ..packed.layout import layout_of
+    from . import mma
+
+    assert problem.card is not None
+    assert isinstance(problem.format, BlockFormat)
+    return mma.gains_by_halves(problem.card, layout_of(problem.format))
 
 
 def _codes_order(problem: ScaledLinear) -> Preference:
@@ -157,7 +180,8 @@ def _expert_order(problem: ExpertLinear) -> Preference:
     if not isinstance(fmt, BlockFormat):
         return Preference(("cuda:each_bf16",), "the others take blocks")
     if problem.card and problem.card.capability != HOPPER:
-        return Preference(("cuda:grouped_mma", "cuda:each_bf16"), "without the host")
+        first = ("cuda:gemv",) if problem.t == 1 else ()
+        return Preference((*first, "cuda:grouped_mma", "cuda:each_bf16"), "without the host")
     from ..packed.layout import layout_of
 
     few = uses <= min(FEW_USES, 2 * problem.e)
@@ -201,13 +225,15 @@ def estimate(problem: Problem, kernel: str) -> float | None:
 def _mma_us(problem: Problem, kernel: str) -> float | None:
     """Estimated microseconds of a kernel of ``mma`` on packed weights; None for others, and without facts."""
     card = problem.card
-    if kernel not in MMA_KERNELS or card is None or not card.clock or not isinstance(problem, Linear):
+    if card is None or not card.clock or not isinstance(problem, Linear):
         return None
     if not isinstance(problem.format, BlockFormat) or not min(problem.m, problem.n, problem.k):
         return None
     from ..packed.layout import layout_of
     from . import mma  # its tiles want numba-cuda, too
 
+    if kernel not in mma.KINDS:
+        return None
     sizes = problem.m, problem.n, problem.k
     return mma.estimate(card, layout_of(problem.format), kernel, *sizes)
 

@@ -1,4 +1,4 @@
-"""The tile of cuda:mma_bf16 or cuda:mma_q8 and its split along K: the fastest pair by a count of clocks.
+"""The tile of a kernel of ``mma`` on packed weights and its split along K: the fastest by a count of clocks.
 
 A step of a block is 128 rows of weights, a tile of activations and 64 columns. It takes a little longer than
 the tensor cores need for it, or four schedulers to issue its instructions, or the L2 cache to bring it. The
@@ -23,10 +23,14 @@ HOPPER = 9, 0
 # Clocks of a scheduler there for an instruction of a kind, fitted to what products took: reading registers
 # takes time, so a multiply-add takes two.
 MMA_HALVES, MMA_BYTES, ADD, OTHER = 4.2, 3, 2, 1.5
+GAIN = 0.9  # share of the time with sums of floats, below which those of halves are taken
+CONVERT = 1.2  # for the two floats of a register, half of its rate
 BYTES = "int8"  # the kind of activations of cuda:mma_q8
+HALF_SUMS = "half sums"  # the kind of cuda:mma_f16
 MOST_BLOCKS = 4  # on a multiprocessor
-KINDS = {"cuda:mma_bf16": "float16", "cuda:mma_q8": BYTES}  # that estimates are made for
-QUANTIZED = 3.2  # bytes that are read and written for an activation of 16 bits that becomes a byte
+KINDS = {"cuda:mma_bf16": "float16", "cuda:mma_q8": BYTES, "cuda:mma_f16": HALF_SUMS}  # by kernel
+# Bytes that are read and written for an activation of 16 bits that becomes another number, where one does.
+PREPARED = {BYTES: 3.2, HALF_SUMS: 6.0}
 CLOCK = 1.5  # GHz, where a card's is not known
 MOST_SPLITS, SHORTEST = 16, 4  # parts of K, and steps of a part
 MOST_TILES = 65535  # tiles of activations: blocks along the second axis of a grid
@@ -51,11 +55,20 @@ def step_clocks(card: Card, layout: PackedLayout, tile: MmaTile, kind: str) -> f
     if kind == BYTES:
         issued, rate = _bytes_issued(layout, tile), float(roof.rate(card, "int8"))
         operations *= layout.runs // 2  # with runs of 16, half of an instruction is idle
+    elif kind == HALF_SUMS:
+        issued, rate = _half_sums_issued(layout, tile), float(roof.rate(card, "bfloat16"))
     else:
         issued, rate = _halves_issued(layout, tile, kind), float(roof.rate(card, "bfloat16"))
         rate /= 2 if roof.halved(card, "bfloat16") else 1
     products = 0 if hopper else operations / rate  # there it is the registers that limit
     return at_one_time(at_one_time(tile.warps / 4 * issued, products), tile.stage(layout) / L2_BYTES)
+
+
+def gains_by_halves(card: Card, layout: PackedLayout) -> bool:
+    """True where a step with sums of halves takes clearly less time: no card that gains has run one."""
+    kinds = HALF_SUMS, KINDS["cuda:mma_bf16"]
+    halves, floats = (step_clocks(card, layout, TILES[-1], kind) for kind in kinds)
+    return halves < GAIN * floats
 
 
 def _halves_issued(layout: PackedLayout, tile: MmaTile, kind: str) -> float:
@@ -66,6 +79,11 @@ def _halves_issued(layout: PackedLayout, tile: MmaTile, kind: str) -> float:
     offsets = layout.has_offset * layout.runs * eights
     others = 4 * eights + offsets + 4 * sums + 4 * DECODING * (1 + folded / 2) + 8 * layout.scales + AROUND
     return MMA_HALVES * (8 * eights + 4 * sums) + ADD * 8 * (scales * eights + offsets) + OTHER * others
+
+
+def _half_sums_issued(layout: PackedLayout, tile: MmaTile) -> float:
+    """Clocks of a scheduler where sums are halves, of which each becomes a float before it is scaled."""
+    return _halves_issued(layout, tile, HALF_SUMS) + CONVERT * 8 * layout.runs * (tile.columns // EIGHT)
 
 
 def _bytes_issued(layout: PackedLayout, tile: MmaTile) -> float:
@@ -125,4 +143,6 @@ def estimate(card: Card, layout: PackedLayout, kernel: str, m: int, n: int, k: i
     steps, kind = 2 * -(-k // (2 * STEP)), KINDS[kernel]
     split = best_split(card, layout, kind, m, n, steps)
     us = roof.START_US + split_us(card, layout, kind, split, m, n, steps)
-    return us + (kind == BYTES) * (1 + QUANTIZED * m * k / 1e6 / (SHARE * card.memory))
+    if kind in PREPARED:
+        us += 1 + PREPARED[kind] * m * k / 1e6 / (SHARE * card.memory)
+    return us

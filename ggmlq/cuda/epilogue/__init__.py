@@ -8,5 +8,6 @@ thread_sums.py    a thread's sums of ``wgmma`` of packed weights: written, store
 results.py        results of float32 or 16 bits, with a bias
 split_sums.py     the kernel that adds partial sums of columns that were split among blocks
 listed_rows.py    results that go to rows named by a list: the uses of experts
+gates.py          the kernel of a gate behind two products
 bias.py           the kernel that adds a bias where no epilogue does
 """

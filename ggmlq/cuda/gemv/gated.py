@@ -16,10 +16,7 @@ from ..intrinsics import bf16x2, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
-from ..packed.layout import ROWS
 from .stages import GemvStage
-
-PAIR = 2 * ROWS  # rows of a fragment row of both
 
 
 @cache

@@ -22,6 +22,7 @@ Instructions of all cards (load and store: device memory; take and put: shared m
     bf16x2.py            pairs of bfloat16, and ``mma`` on them
     halves.py            pairs of float16: arithmetic, matrices in shared memory
     mma_runs.py          products by ``mma`` of packed weights, a run at a time
+    half_runs.py         the same with sums of halves, which become floats before they are scaled
     byte_runs.py         the same on bytes, whose integer sums are scaled twice
     codes.py             floats to 8-bit codes four at a time, loads and stores of their sizes
     codes8.py            products of bytes by ``mma`` and dp4a, and FP8 widened to halves

@@ -110,7 +110,7 @@ def tile_kernel(name: str, layout: PackedLayout, tile: MmaTile, parts: MmaParts)
 
 
 def launch_tiles(
-    make: Kernel, tile: MmaTile, splits: int, fragments: Any, x: Any, k: int, out: Any, bias: Any
+    make: Callable[..., Any], tile: MmaTile, splits: int, fragments: Any, x: Any, k: int, out: Any, bias: Any
 ) -> None:
     """Launch the kernel of a tile, and add up partial sums; ``k``: as its parts take it."""
     (m, n), steps, result = out.shape, fragments.shape[1], result_of(out, bias)

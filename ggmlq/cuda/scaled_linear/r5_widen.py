@@ -29,10 +29,10 @@ from ..codes8.mma_tiles import (
     best_tile,
     is_uniform,
     is_wide,
+    launch_split,
     too_large,
     with_every_step,
 )
-from ..codes8.mma_tiles import launch as launch_tiles
 from ..codes8.mma_tiles import refuses as refused
 from ..codes8.rows import operand_pair
 from ..codes8.stages import LoopSteps, main_loop
@@ -95,7 +95,7 @@ def promoter(tile: ByteTile, scale: Any) -> Any:
 
 def float_kernel(name: str, tile: ByteTile, uniform: bool, multiply: Any, least: tuple[int, int]) -> Kernel:
     """A kernel for floats: ``multiply`` adds 32 columns, each stage is promoted."""
-    count, stage_scale_functions = tile.sums, stage_scales(tile, uniform)
+    count, step, stage_scale_functions = tile.sums, tile.step, stage_scales(tile, uniform)
     locate, clear, store, start = (
         raster(tile), clearer(count, float32), storer(tile), stage_scale_functions.start,
     )  # fmt: skip
@@ -115,7 +115,16 @@ def float_kernel(name: str, tile: ByteTile, uniform: bool, multiply: Any, least:
         tiles_down: Any, tiles_across: Any, raster_height: Any,
         x_scales: Any, w_scales: Any, row_x: Any, row_w: Any, column_x: Any, column_w: Any,
         rows_x: Any, rows_w: Any, steps_x: Any, steps_w: Any,
+        span: Any,  # steps of a part of K, whole groups; parts are blocks along y
     ) -> None:  # fmt: skip
+        part_of_k = uint32(cuda.blockIdx.y)
+        first = uint32(part_of_k * span)
+        begin = uint32(first * uint32(step))
+        k = min(uint32(k - begin), uint32(span * uint32(step)))
+        x, w = x + uint64(begin), w + uint64(begin)
+        x_scales = x_scales + uint64(first // steps_x) * column_x
+        w_scales = w_scales + uint64(first // steps_w) * column_w
+        y = y + uint64(part_of_k) * uint64(m) * uint64(n) * uint64(4)
         m0, n0 = locate(tiles_down, tiles_across, raster_height)
         sums, part = cuda.local.array(count, float32), cuda.local.array(count, float32)
         scale_registers, scale_slots = (
@@ -131,7 +140,7 @@ def float_kernel(name: str, tile: ByteTile, uniform: bool, multiply: Any, least:
 
     full = f"{name}, {tile}{', one scale a warp' if uniform else ''}"
     sizes: dict[str, Any] = {"threads": tile.threads, "blocks": tile.blocks, "shared": tile.shared}
-    return Kernel(full, product, *PARAMETERS, least=least, **sizes)
+    return Kernel(full, product, *PARAMETERS, uint32, least=least, **sizes)
 
 
 def cases(tiles: Sequence[RatedTile], *more: tuple[bool, ...]) -> list[tuple[Any, ...]]:
@@ -159,11 +168,12 @@ def refuses(problem: ScaledLinear) -> str | None:
 
 
 @register(__name__, __doc__, arithmetic="codes", accumulate="float32", refuses=refuses)
-def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
+def launch(x: ScaledArray, w: ScaledArray, out: Any, splits: int = 0) -> None:
+    """``splits``: parts of K, in place of the best number."""
     if not (out.size and w.shape[1]):
         out.fill(0)
         return
     operands = operand_pair(x, w)
     tile = best_tile(TILES, operands.groups.step, *out.shape)
     run = kernel(tile, x.code.name, w.code.name, is_uniform(operands, tile), converts_here())
-    launch_tiles(run, tile, operands, out)
+    launch_split(run, tile, operands, out, splits)

@@ -17,8 +17,7 @@ from typing import Any
 from ...arrays.scaled import ScaledArray
 from ...dispatch.problems import ScaledLinear
 from ...errors import UnsupportedError
-from ..codes8.mma_tiles import is_uniform
-from ..codes8.mma_tiles import launch as launch_tiles
+from ..codes8.mma_tiles import is_uniform, launch_split
 from ..codes8.rows import STEPS, operand_pair
 from ..machine import device
 from ..rings.shape import MOST_SHARED, ByteTile
@@ -91,4 +90,4 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any, config: Config) -> None:
     run = r5_widen.kernel(
         tile, x.code.name, w.code.name, is_uniform(operands, tile), r5_widen.converts_here()
     )
-    launch_tiles(run, tile, operands, out, raster_height=config["GROUP_SIZE_M"])
+    launch_split(run, tile, operands, out, 1, raster_height=config["GROUP_SIZE_M"])
