@@ -49,7 +49,10 @@ LEVELS = (
         "x86_64",
         "x86-64-v4",
         V4 | {"avx512vnni", "avx512vbmi"},
-        {"codes8.float_amx": MATRIX, "codes8.float_": PAIRS, "codes8.int_amx": MATRIX, "amx.": MATRIX},
+        {
+            "codes8.float_amx": MATRIX, "codes8.float_": PAIRS, "codes8.int_amx": MATRIX, "amx.": MATRIX,
+            "attention.matrix": MATRIX,
+        },
     ),
     Level("avx512-vnni", "x86_64", "x86-64-v4", V4 | {"avx512vnni"}),
     Level("avx-vnni", "x86_64", "x86-64-v3", V3 | {"avxvnni"}),
