@@ -112,9 +112,7 @@ def _kernel(
 ) -> str:
     """The name of the kernel that a call names, or of the fastest in its arithmetic."""
     kernels = KERNELS[place.partition(":")[0]]
-    fit = [
-        name for name, own in kernels.items() if kernel in ("auto", name) and arithmetic in (None, own)
-    ]
+    fit = [name for name, own in kernels.items() if kernel in ("auto", name) and arithmetic in (None, own)]
     if not fit:
         listed = ", ".join(f"{name!r} in {own!r}" for name, own in kernels.items())
         raise UnsupportedError(

@@ -3,9 +3,9 @@
 Tiles of the unit are 16 rows of 64 bytes. Queries and weights are rows as they lie, 32 numbers each. Keys are
 turned: a row of a tile is two neighbouring columns of 16 positions. Values are woven: a row is two
 neighbouring positions of 16 columns. Both are done once for all rows of a work unit, which are more than in
-vectors. Scores and results are float32 between tiles, so the steps of ``softmax.py`` are the same.
+vectors. Scores and results are float32 between tiles, so the maximum runs as in vectors; ``powers.py`` makes weights of scores.
 
-Floor for 128 positions of 256 rows and 128 columns: 2048 products of 16 clocks, and 32,000 exponentials.
+Floor for 128 positions of 256 rows and 128 columns: 2048 products of 16 clocks, and 32,768 powers.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from ..amx.unit import PITCH, TILE, bfloats
 from ..machine.bfloats import BFLOATS
 from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import inner
+from ..machine.memory import floats_at
 from ..machine.simd import FLOATS, I32, I64, INTS, Simd, vec
 from ..machine.target import AVX512
 from .operands import LONG, MANY, MORE, STRETCH
 from .operands import TILE as LEAST
-from .stretch import Way, filled, scored, seen
+from .powers import powers
+from .stretch import Way, filled, seen
 from .units import over_all, over_stretches
 
 STEP = 32  # numbers of a row of a tile
@@ -96,8 +98,7 @@ def matrix(unit: Any) -> Way:
             filled(f.fill_k, k_rows + position * f.k_row, f.k_row, n, width, keys, words)
             turn(keys.ctypes.data, 4 * width, columns, width // STEP, k)
             multiply(here, q, k, rows, columns, width // STEP, scores.ctypes.data)
-            scored(f, batch, kv_head, first, count, position, position + n, columns, scores, results, more)
-            round_rows(scores.ctypes.data, 4 * LONG, rows, columns // STEP, p)
+            weigh(f, batch, kv_head, first, count, position, n, columns, scores, results, p)
             if f.fill_v:
                 filled(f.fill_v, v_rows + position * f.v_row, f.v_row, n, more, values, words)
                 clear(values, n, columns, more)
@@ -126,6 +127,23 @@ def clear(values: Any, start: int, stop: int, columns: int) -> None:
     for i in range(start, stop):
         for j in range(columns):
             values[i, j] = np.float32(0)
+
+
+@inner
+def weigh(
+    f: Any, batch: int, kv_head: int, first: int, count: int, position: int, n: int, columns: int, scores: Any,
+    results: Any, p: int,
+) -> None:  # fmt: skip
+    """Products of ``n`` positions to tiles of weights, row by row; ``columns``: those in whole tiles."""
+    group, numbers, pairs = f.heads // f.kv_heads, floats_at(f.numbers, 1, 2)[0], columns // STEP
+    for r in range(count):
+        query, head = (first + r) // group, kv_head * group + (first + r) % group
+        low, end, place = seen(f, batch, query)
+        at = p + PAIR * (r // STEP * pairs) + TILE * (r // HEIGHT % 2) + PITCH * (r % HEIGHT)
+        powers(
+            f, numbers, scores[r], columns, (low, min(end, position + n), position, place), head, query, batch,
+            results[r], f.width_v, at, PAIR,
+        )  # fmt: skip
 
 
 # --- tiles --------------------------------------------------------------------------------------
@@ -238,7 +256,11 @@ def additions(unit: Any) -> Any:
         pitch, tiles = 4 * (columns + MORE), columns // HEIGHT
         for c in range(0, columns, STEP):
             for r in range(0, rows, STEP):
-                at, x, w = results + r * pitch + 4 * c, p + PAIR * (r // STEP * steps), v + TILE * (c // HEIGHT)
+                at, x, w = (
+                    results + r * pitch + 4 * c,
+                    p + PAIR * (r // STEP * steps),
+                    v + TILE * (c // HEIGHT),
+                )
                 load_rows(here, at, pitch)
                 for s in range(steps):
                     step(here, x + PAIR * s, w + TILE * tiles * s, w + TILE * (tiles * s + 1))

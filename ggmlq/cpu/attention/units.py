@@ -111,7 +111,10 @@ def over_all(way: Way) -> Any:
         f = operands(arguments)
         memory, more = memory_of(f), in_vectors(f.width_v)
         words = np.zeros(8, np.int64)
-        part, results = np.zeros((f.rows, more + MORE), np.float32), np.zeros((f.rows, more + MORE), np.float32)
+        part, results = (
+            np.zeros((f.rows, more + MORE), np.float32),
+            np.zeros((f.rows, more + MORE), np.float32),
+        )
         open_(memory)
         for unit in range(begin, end):
             batch, kv_head, first, count = _place(f, unit)

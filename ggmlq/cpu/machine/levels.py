@@ -50,7 +50,10 @@ LEVELS = (
         "x86-64-v4",
         V4 | {"avx512vnni", "avx512vbmi"},
         {
-            "codes8.float_amx": MATRIX, "codes8.float_": PAIRS, "codes8.int_amx": MATRIX, "amx.": MATRIX,
+            "codes8.float_amx": MATRIX,
+            "codes8.float_": PAIRS,
+            "codes8.int_amx": MATRIX,
+            "amx.": MATRIX,
             "attention.matrix": MATRIX,
         },
     ),
