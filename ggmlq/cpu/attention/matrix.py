@@ -3,7 +3,8 @@
 Tiles of the unit are 16 rows of 64 bytes. Queries and weights are rows as they lie, 32 numbers each. Keys are
 turned: a row of a tile is two neighbouring columns of 16 positions. Values are woven: a row is two
 neighbouring positions of 16 columns. Both are done once for all rows of a work unit, which are more than in
-vectors. Scores and results are float32 between tiles, so the maximum runs as in vectors; ``powers.py`` makes weights of scores.
+vectors. Scores and results are float32 between tiles, so the maximum runs as in vectors; ``powers.py`` makes
+weights of scores.
 
 Floor for 128 positions of 256 rows and 128 columns: 2048 products of 16 clocks, and 32,768 powers.
 """
@@ -131,8 +132,8 @@ def clear(values: Any, start: int, stop: int, columns: int) -> None:
 
 @inner
 def weigh(
-    f: Any, batch: int, kv_head: int, first: int, count: int, position: int, n: int, columns: int, scores: Any,
-    results: Any, p: int,
+    f: Any, batch: int, kv_head: int, first: int, count: int, position: int, n: int, columns: int,
+    scores: Any, results: Any, p: int,
 ) -> None:  # fmt: skip
     """Products of ``n`` positions to tiles of weights, row by row; ``columns``: those in whole tiles."""
     group, numbers, pairs = f.heads // f.kv_heads, floats_at(f.numbers, 1, 2)[0], columns // STEP
@@ -141,8 +142,8 @@ def weigh(
         low, end, place = seen(f, batch, query)
         at = p + PAIR * (r // STEP * pairs) + TILE * (r // HEIGHT % 2) + PITCH * (r % HEIGHT)
         powers(
-            f, numbers, scores[r], columns, (low, min(end, position + n), position, place), head, query, batch,
-            results[r], f.width_v, at, PAIR,
+            f, numbers, scores[r], columns, (low, min(end, position + n), position, place), head, query,
+            batch, results[r], f.width_v, at, PAIR,
         )  # fmt: skip
 
 
@@ -174,7 +175,7 @@ def _rounded(simd: Simd, source: Any) -> Any:
 
 
 def turner() -> Any:
-    """Compiled: rows of keys to tiles [16 positions, steps of 32 columns], pairs of columns as their rows."""
+    """Compiled: rows of keys to tiles [16 positions, steps of 32 columns], a row a pair of columns."""
     turn_tile = intrinsic_of(_turn_tile, 3)
 
     def turn(source: int, pitch: int, positions: int, steps: int, to: int) -> None:
@@ -205,7 +206,7 @@ def _turn_tile(builder: Any, source: Any, pitch: Any, to: Any) -> None:
 
 
 def weaver() -> Any:
-    """Compiled: rows of values to tiles [steps of 32 positions, 16 columns], pairs of positions as their rows."""
+    """Compiled: rows of values to tiles [steps of 32 positions, 16 columns], a row a pair of positions."""
     weave_rows = intrinsic_of(_weave_rows, 3)
 
     def weave(source: int, pitch: int, steps: int, tiles: int, to: int) -> None:

@@ -1,4 +1,4 @@
-"""The step from scores to weights on the matrix unit: powers of two, rounded to bfloat16 as its tiles hold them.
+"""The step from scores to weights on the matrix unit: powers of two, as tiles of bfloat16.
 
 Where all columns are seen and scores are products times the scale alone, products are read twice: for the
 largest, and for 2 ** (product · scale · log2 e - the largest's). AVX-512 splits off whole powers by itself,
@@ -37,7 +37,7 @@ def powers(
     f: Any, numbers: Any, row: Any, columns: int, seen: Any, head: int, query: int, batch: int, result: Any,
     more: int, to: int, apart: int,
 ) -> None:  # fmt: skip
-    """Weights of a row of products, 32 of bfloat16 at ``to`` and at each ``apart``; ``result`` as in ``weights``.
+    """Weights of a row of products, 32 bfloat16 at ``to`` and at each ``apart``; ``result``: see ``weights``.
 
     ``seen``: the first position that the query sees, the one behind the last, the first of the columns, and
     the query's place.

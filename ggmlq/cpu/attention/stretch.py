@@ -1,4 +1,4 @@
-"""The parts of a stretch of positions that both ways of multiplying share, and the steps in which they differ."""
+"""The steps of a stretch of positions that both ways of multiplying share, and what each way adds."""
 
 from __future__ import annotations
 
