@@ -113,7 +113,7 @@ def matrix(unit: Any) -> Way:
         end(memory[4].ctypes.data + PAGE - 1 & -PAGE)
         memory[4][0] = 0  # an array lives until its last mention
 
-    return Way(*map(inner, (memory_of, open_, take, stretch, close)))
+    return Way(inner(memory_of), inner(open_), inner(take), inner(stretch), inner(close))
 
 
 @inner
