@@ -112,9 +112,10 @@ def _kernel(
 ) -> str:
     """The name of the kernel that a call names, or of the fastest in its arithmetic."""
     kernels = KERNELS[place.partition(":")[0]]
-    fit = [name for name, own in kernels.items() if kernel in ("auto", name) and arithmetic in (None, own)]
+    named = {name: rounding for name, rounding in kernels.items() if kernel in ("auto", name)}
+    fit = [name for name, rounding in named.items() if arithmetic in (None, rounding)]
     if not fit:
-        listed = ", ".join(f"{name!r} in {own!r}" for name, own in kernels.items())
+        listed = ", ".join(f"{name!r} in {rounding!r}" for name, rounding in kernels.items())
         raise UnsupportedError(
             f"{request} on {place}: kernel={kernel!r}, arithmetic={arithmetic!r}; its kernels and their "
             f"arithmetics are {listed}; leave both out, or name one of these"

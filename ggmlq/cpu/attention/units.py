@@ -104,7 +104,7 @@ def whole(target: Target) -> Any:
 
 
 def over_all(way: Way) -> Any:
-    """The same for a way to multiply."""
+    """Compiled: ``whole`` for a way to multiply."""
     memory_of, open_, take, stretch, close = way
 
     def work(arguments: int, begin: int, end: int) -> None:
@@ -140,7 +140,7 @@ def stretches(target: Target) -> Any:
 
 
 def over_stretches(way: Way) -> Any:
-    """The same for a way to multiply."""
+    """Compiled: ``stretches`` for a way to multiply."""
     memory_of, open_, take, stretch, close = way
 
     def work(arguments: int, begin: int, end: int) -> None:
