@@ -11,7 +11,7 @@ that a chunk of activations is read once for all of these. Each sum takes its pr
 columns, whatever the number of rows, the chunk and the threads: results are the same to the last bit.
 
 With many blocks the sums of the next block, the activations of the next chunk, and the panel of the next tile
-are asked for ahead; complete sums become rows of the result while the next pairs are multiplied.
+are asked for ahead.
 
 Floors for 32 rows of weights, 32 of activations and a run: four products, 64 clocks; four loads of tiles,
 32; two decoded tiles for all activations.
@@ -33,7 +33,7 @@ from ..machine.target import AVX512
 from ..panels.layout import ROWS, PanelLayout
 from .instructions import LINE, SUMS, instructions
 from .operands import Operands
-from .results import Group, fence, putter, row_writer
+from .results import gatherer, putter
 from .unit import PITCH, TILE
 from .weights import PARTS, Decoder, decoder
 
@@ -56,21 +56,20 @@ def multiplier(layout: PanelLayout, unit: Any) -> Any:
     """Compiled: pairs of panels ``first`` … ``stop`` times all blocks; ``unit``: a kind of ``Unit``."""
     decode, room = decoder(layout), unit.ROOM + PAGE - 1 & -PAGE
     begin, end, *_ = instructions(unit, "dot")
-    by_many, by_few = many_sweeper(layout, unit), few_sweeper(layout, unit)
-    write, passed = row_writer(), intrinsic_of(fence, 0)
+    gather, by_many, by_few = gatherer(), many_sweeper(layout, unit), few_sweeper(layout, unit)
 
     def multiply(arguments: int, first: int, stop: int) -> None:
         fields = operands(arguments)
         weights, panels, panel_bytes, runs = fields.weights, fields.panels, fields.panel_bytes, fields.runs
         blocks, chunk, many = fields.blocks, min(fields.chunk, runs), fields.near > 1
         bytes_of_chunk = 2 * TILE * chunk
-        bytes_of_sums = SUMS * blocks * min(fields.near, stop - first)
-        memory = np.empty(room + 2 * bytes_of_chunk + SUMS + 2 * bytes_of_sums + PAGE, np.uint8)
+        size = room + 2 * bytes_of_chunk + SUMS * (1 + blocks * min(fields.near, stop - first))
+        memory = np.empty(size + PAGE, np.uint8)
         unit_at = memory.ctypes.data + PAGE - 1 & -PAGE
-        w, edge = unit_at + room, unit_at + room + 2 * bytes_of_chunk
+        w = unit_at + room
         ahead = w + bytes_of_chunk if many else w
-        sums, other_sums = edge + SUMS, edge + SUMS + bytes_of_sums
-        complete, row = Group(first, first, other_sums), fields.m  # nothing to write yet
+        edge = w + 2 * bytes_of_chunk
+        sums = edge + SUMS
         begin(unit_at)
         for i in range(2 * chunk):
             decode(weights + min(2 * first + i % 2, panels - 1) * panel_bytes, i // 2, w + TILE * i)
@@ -84,25 +83,20 @@ def multiplier(layout: PanelLayout, unit: Any) -> Any:
             right = weights + min(2 * next_pair + 1, panels - 1) * panel_bytes
             place, next_place = pair - near_first, (next_pair - near_first) % fields.near
             now = Chunk(pair, start, steps, sums + SUMS * place * blocks)
-            next_sums = other_sums if many and next_pair == near_stop else sums
-            then = Chunk(next_pair, next_start, next_steps, next_sums + SUMS * next_place * blocks)
+            then = Chunk(next_pair, next_start, next_steps, sums + SUMS * next_place * blocks)
             if many:
-                row = by_many(unit_at, fields, now, then, left, right, w, ahead, place, complete, row, edge)
+                done = by_many(unit_at, fields, now, then, left, right, w, ahead, place)
             else:
                 by_few(unit_at, fields, now, then, left, right, w, edge)
+                done = 2 * steps
+            for i in range(done, 2 * next_steps):
+                decode(right if i % 2 else left, next_start + i // 2, ahead + TILE * i)
             w, ahead = ahead, w
             pair, start = next_pair, next_start
             if pair == near_stop:
-                while row < fields.m:
-                    write(fields, complete, row, edge)
-                    row += 1
-                complete, row = Group(near_first, near_stop, sums), 0 if many else fields.m
-                sums, other_sums = other_sums, sums
+                if many:
+                    gather(fields, near_first, near_stop, sums, edge)
                 near_first, near_stop = pair, min(pair + fields.near, stop)
-        while row < fields.m:
-            write(fields, complete, row, edge)
-            row += 1
-        passed()
         end(unit_at)
         memory[0] = 0  # an array lives until its last mention
 
@@ -120,18 +114,13 @@ def following(pair: int, start: int, near_first: int, near_stop: int, chunk: int
 
 
 def many_sweeper(layout: PanelLayout, unit: Any) -> Any:
-    """Compiled: a chunk at ``w`` times all blocks; then the next lies ``ahead``.
-
-    For each block a ``row`` of the group before is written. Its result: the next of these rows.
-    """
+    """Compiled: a chunk at ``w`` times all blocks; the number of tiles of the next that lie ``ahead``."""
     _, _, no_sums, load_sums, store_sums, step, _ = instructions(unit, "dot")
     by_eight, near, far, eight = eight_steps(layout, unit), asker(1), asker(2), PARTS
-    write, decode = row_writer(), decoder(layout)
 
     def by_many(
-        unit_at: int, fields: Any, now: Any, then: Any, left: int, right: int, w: int, ahead: int, place: int,
-        complete: Any, row: int, line: int,
-    ) -> Any:  # fmt: skip
+        unit_at: int, fields: Any, now: Any, then: Any, left: int, right: int, w: int, ahead: int, place: int
+    ) -> int:
         blocks, steps, due, done = fields.blocks, now.steps, 2 * then.steps, 0
         x = fields.tiles + 2 * TILE * now.start * blocks
         # of the next chunk, a part while each pair that is near is multiplied
@@ -160,13 +149,8 @@ def many_sweeper(layout: PanelLayout, unit: Any) -> Any:
                     step(unit_at, here, w + 2 * TILE * s, w + 2 * TILE * s + TILE)
                     s += 1
             store_sums(unit_at, sums, LINE, 2 * TILE)
-            if row < fields.m:
-                write(fields, complete, row, line)
-                row += 1
             x, x_ahead = x + 2 * TILE * steps, x_ahead + PITCH * AT_ONCE * steps
-        for i in range(done, due):
-            decode(right if i % 2 else left, then.start + i // 2, ahead + TILE * i)
-        return row
+        return done
 
     return inner(by_many)
 
@@ -212,10 +196,10 @@ def _ask(builder: Any, at: Any, cache: int) -> None:
 
 
 def few_sweeper(layout: PanelLayout, unit: Any) -> Any:
-    """Compiled: a chunk at ``w`` times all blocks; then the next lies there."""
+    """Compiled: a chunk at ``w`` times all blocks; then the next lies there, as far as it is no longer."""
     _, _, no_sums, load_sums, store_sums, step, half_step = instructions(unit, "dot")
     by_two, by_one = sweeper(step, weaver(layout, unit)), sweeper(half_step, decoder_after(half_step, layout))
-    result, decode = putter(store_sums), decoder(layout)
+    result = putter(store_sums)
 
     def by_few(
         unit_at: int, fields: Any, now: Any, then: Any, left: int, right: int, w: int, edge: int
@@ -237,8 +221,6 @@ def few_sweeper(layout: PanelLayout, unit: Any) -> Any:
                 result(unit_at, fields, 2 * ROWS * block, 2 * ROWS * now.pair, edge)
             elif blocks > 1:
                 store_sums(unit_at, sums, LINE, 2 * TILE)
-        for i in range(2 * steps, 2 * then.steps):
-            decode(right if i % 2 else left, then.start + i // 2, w + TILE * i)
 
     return inner(by_few)
 

@@ -6,7 +6,7 @@ that the unit stores itself go to 16 rows, each in another page.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from llvmlite import ir
 
@@ -64,36 +64,32 @@ def putter(store_sums: Any) -> Any:
     return inner(put)
 
 
-class Group(NamedTuple):
-    """Pairs of panels whose sums in memory are complete."""
-
-    first: int
-    stop: int
-    sums: int  # address of those of the first block and pair
-
-
-def row_writer() -> Any:
-    """Compiled: write a row of a ``Group`` to the result.
+def gatherer() -> Any:
+    """Compiled: write the sums in memory, of pairs of panels ``first`` … ``stop``, to the result.
 
     A large result of float32 passes by all caches, which need not read what is overwritten; ``line`` is the
     address of a row of these pairs, where it is put together.
     """
-    put_line, copy, pass_by = line_putter(), intrinsic_of(_copy, 2), intrinsic_of(_pass_by, 3)
+    put_line, copy = line_putter(), intrinsic_of(_copy, 2)
+    pass_by, passed = intrinsic_of(_pass_by, 3), intrinsic_of(_fence, 0)
 
-    def write(fields: Any, group: Any, row: int, line: int) -> None:
-        first, stop, n = group.first, group.stop, fields.n
+    def gather(fields: Any, first: int, stop: int, sums: int, line: int) -> None:
+        n, columns = fields.n, WIDE * (stop - first)
         large = not fields.number and fields.m * n > LARGE and WIDE * stop <= n
-        source = group.sums + SUMS * (row // WIDE) + LINE * (row % WIDE)
-        for pair in range(first, stop):
+        for row in range(fields.m):
+            source = sums + SUMS * (row // WIDE) + LINE * (row % WIDE)
+            for pair in range(first, stop):
+                if large:
+                    copy(source, line + LINE * (pair - first))
+                else:
+                    put_line(fields, row, WIDE * pair, source)
+                source += SUMS * fields.blocks
             if large:
-                copy(source, line + LINE * (pair - first))
-            else:
-                put_line(fields, row, WIDE * pair, source)
-            source += SUMS * fields.blocks
+                pass_by(line, fields.out + 4 * (row * n + WIDE * first), columns)
         if large:
-            pass_by(line, fields.out + 4 * (row * n + WIDE * first), WIDE * (stop - first))
+            passed()
 
-    return inner(write)
+    return inner(gather)
 
 
 def _copy(builder: Any, source: Any, to: Any) -> None:
@@ -143,6 +139,6 @@ def _some(simd: Simd, source: Any, to: Any, count: Any) -> None:
     simd.call("llvm.masked.store.v16f32.p0", nothing, simd.load(source, FLOATS), pointer, I32(4), inside)
 
 
-def fence(builder: Any) -> None:
+def _fence(builder: Any) -> None:
     """Other threads see what went past the caches before all that this thread stores later."""
     Simd(builder, AVX512).call("llvm.x86.sse.sfence", ir.VoidType())
