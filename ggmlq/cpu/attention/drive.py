@@ -13,7 +13,7 @@ from ...formats import Format
 from ..machine.kernels import kernel
 from ..machine.target import target
 from ..machine.workers import share_kernel
-from .operands import LANES, MANY, MORE, ROWS, STRETCH, TILE, Attend
+from .operands import LANES, MANY, MORE, ROWS, STEP, STRETCH, TILE, Attend
 
 MOST_PARTS = 64 << 20  # bytes of results of stretches that may lie in memory
 
@@ -47,7 +47,7 @@ def attend(
     """
     batch, heads, queries, width = q.shape
     kv_heads, width_v = k.raw.shape[1], out.shape[-1]
-    rows = MANY if unit else ROWS
+    rows = _rows_of_units(heads // kv_heads * queries) if unit else ROWS
     blocks = -(-(heads // kv_heads * queries) // rows)
     units, steps = batch * kv_heads * blocks, -(-int(lengths.max(initial=0)) // STRETCH)
     numbers = np.array([how.scale, how.cap], np.float32)
@@ -68,6 +68,12 @@ def attend(
         share_kernel(kernel("attention.units.merged"), arguments, units)
     else:
         share_kernel(kernel(f"attention.{file}.whole", case), arguments, units)
+
+
+def _rows_of_units(rows: int) -> int:
+    """Rows of queries of a work unit on the matrix unit: as even as pairs of its tiles allow."""
+    units = -(-rows // MANY)
+    return -(-rows // (units * STEP)) * STEP
 
 
 def _decoder(rows: Rows) -> int:

@@ -25,13 +25,12 @@ from ..machine.jit import inner
 from ..machine.memory import floats_at
 from ..machine.simd import FLOATS, I32, I64, INTS, Simd, vec
 from ..machine.target import AVX512
-from .operands import LONG, MANY, MORE, STRETCH
+from .operands import LONG, MANY, MORE, STEP, STRETCH
 from .operands import TILE as LEAST
 from .powers import powers
 from .stretch import Way, filled, seen
 from .units import over_all, over_stretches
 
-STEP = 32  # numbers of a row of a tile
 PAIR = 2 * TILE  # bytes of two tiles
 HEIGHT = 16
 PAGE = 4096
@@ -69,9 +68,9 @@ def matrix(unit: Any) -> Way:
     def memory_of(f: Any) -> Any:
         numbers = (MANY + LONG) * f.width + LONG * f.width_v + MANY * LONG
         return (
-            np.zeros((MANY, f.width), np.float32), np.zeros((LONG, f.width), np.float32),
-            np.zeros((LONG, f.width_v), np.float32), np.zeros((MANY, LONG), np.float32),
-            np.zeros(room + 2 * numbers + PAGE, np.uint8),
+            np.empty((MANY, f.width), np.float32), np.empty((LONG, f.width), np.float32),
+            np.empty((LONG, f.width_v), np.float32), np.empty((MANY, LONG), np.float32),
+            np.empty(room + 2 * numbers + PAGE, np.uint8),
         )  # fmt: skip
 
     def open_(memory: Any) -> None:

@@ -8,6 +8,7 @@ TILE = 64  # positions whose scores are computed before their weights meet the v
 STRETCH = 16 * TILE  # positions whose results are merged as one: a constant, so that sums have one order
 ROWS = 64  # rows of queries of a work unit
 LONG, MANY = 2 * TILE, 4 * ROWS  # positions of a tile, and rows of a unit, on the matrix unit
+STEP = 32  # numbers of a row of its tiles, and rows of two of them
 LANES = 16  # floats of a vector in the steps between the products
 MORE = LANES  # numbers behind a row of a result: its largest score, the sum of its weights
 LARGEST, SUM = 0, 1  # their places there
