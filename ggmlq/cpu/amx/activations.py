@@ -26,7 +26,6 @@ from .unit import PITCH, TILE, bfloats
 
 rows = reader(Rows)
 HEIGHT = 16  # rows of a tile
-AHEAD = 8  # lines of a row that are asked for before they are read
 
 
 @cache
@@ -55,10 +54,6 @@ def packer(kind: str) -> Any:
 def _round_row(builder: Any, source: Any, to: Any) -> None:
     """32 float32 at an address to 32 bfloat16 at another."""
     simd = Simd(builder, AVX512)
-    for i in range(
-        2
-    ):  # the row's numbers some tiles on: too many rows are read in turn for the CPU to see it
-        simd.fetch(builder.add(source, I64(PITCH * (AHEAD + i))), 2)
     low, high = (simd.load(builder.add(source, I64(64 * i)), FLOATS) for i in range(2))
     simd.store(bfloats(simd, low, high), to)
 

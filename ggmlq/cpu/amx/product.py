@@ -39,7 +39,6 @@ from .weights import PARTS, Decoder, decoder
 
 operands = reader(Operands)
 PAGE = 4096
-RUNS_AHEAD = 16  # of a panel that are asked for where few rows meet it
 AT_ONCE = 4  # lines of the next sums, and of the next activations, that are asked for in a step
 
 
@@ -167,7 +166,9 @@ def eight_steps(layout: PanelLayout, unit: Any) -> Any:
         b: Any, here: Any, x: Any, w: Any, panel: Any, run: Any, to: Any, sums: Any, x_ahead: Any
     ) -> None:
         u, decoding = unit(b, here), Decoder(b, layout)
-        _ask_for_run(decoding, panel, b.add(run, I64(1)))
+        place = decoding.run_at(panel, b.add(run, I64(1))).run
+        for line in range(-(-layout.run_bytes // PITCH)):
+            u.simd.fetch(b.add(place, I64(PITCH * line)), 1)
         for i, _ in enumerate(decoding.parts(panel, run, to)):
             _ask(b, b.add(sums, I64(PITCH * AT_ONCE * i)), 1)
             _ask(b, b.add(x_ahead, I64(PITCH * AT_ONCE * i)), 2)
@@ -192,13 +193,6 @@ def asker(cache: int) -> Any:
 def _ask(builder: Any, at: Any, cache: int) -> None:
     for i in range(AT_ONCE):
         Simd(builder, AVX512).fetch(builder.add(at, I64(PITCH * i)), cache)
-
-
-def _ask_for_run(decoding: Decoder, panel: Any, run: Any) -> None:
-    """Ask for a run of a panel, into the first cache."""
-    place = decoding.run_at(panel, run).run
-    for line in range(-(-decoding.layout.run_bytes // PITCH)):
-        decoding.simd.fetch(decoding.b.add(place, I64(PITCH * line)), 1)
 
 
 def few_sweeper(layout: PanelLayout, unit: Any) -> Any:
@@ -254,8 +248,6 @@ def weaver(layout: PanelLayout, unit: Any) -> Any:
     def emit(builder: Any, here: Any, x: Any, w: Any, left: Any, right: Any, run: Any) -> None:
         u, decoding = unit(builder, here), Decoder(builder, layout)
         beside = builder.add(w, I64(TILE))
-        for panel in (left, right):
-            _ask_for_run(decoding, panel, builder.add(run, I64(RUNS_AHEAD)))
         u.load(4, w)
         u.load(5, beside)
         for i in range(2):
