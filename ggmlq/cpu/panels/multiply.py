@@ -39,8 +39,8 @@ def multiply(
     most = 1 if len(x) == 1 else most or rows_at_once(layout, target())
     multiply_panels = kernels(most)
     step = max(X_BYTES // nbytes, 64) // most * most
-    asked = weights.nbytes > (ALONE if len(x) == 1 else CACHED)
-    weights_at, ahead = address(weights), prefetch_distance() if asked else 0
+    beyond = weights.nbytes > (ALONE if len(x) == 1 else CACHED)
+    weights_at, ahead = address(weights), prefetch_distance() if beyond else 0
     for first in range(0, len(x), step):
         x_rows, at = x_rows_of(x[first : first + step], layout, most)
         part: Floats = out[first : first + step]
