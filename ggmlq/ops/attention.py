@@ -130,6 +130,13 @@ def _kernel(
     return usual
 
 
+def on_this_cpu() -> str:
+    """A sentence on the kernel that ``auto`` takes on this CPU, and why."""
+    if (reason := import_module("ggmlq.cpu.amx.permission").refused()) is not None:
+        return f"attention: cpu:rows ({reason})"
+    return f"attention: cpu:amx over blocks, 8-bit codes and bfloat16, from {FEW} rows on; else cpu:rows"
+
+
 def _coarse(a: Attention) -> bool:
     """True for many queries of keys and values that bfloat16 holds nearly as they are."""
     rows = a.q.shape[1] // max(1, a.k.shape[1]) * a.q.shape[2]
