@@ -240,7 +240,8 @@ def _auto() -> dict[str, Any]:
 def _auto_cpu() -> dict[str, Any]:
     """The kernels that ``auto`` takes on this CPU for usual formats, by rows."""
     try:
-        return {"taken": summary(USUAL, "cpu")}
+        attention = importlib.import_module("ggmlq.ops.attention").on_this_cpu()
+        return {"taken": summary(USUAL, "cpu"), "attention": attention}
     except Exception as error:  # as in _cpu; a file of times may be damaged
         return {"error": str(error)}
 
@@ -249,7 +250,7 @@ def _auto_lines(auto: dict[str, Any]) -> list[str]:
     """The kernels that ``auto`` takes on a CPU or card."""
     if "error" in auto:
         return [f"which kernels are chosen is unknown: {auto['error']}"]
-    return _taken_lines(auto["taken"], auto["card"])
+    return [*_taken_lines(auto["taken"], auto["card"]), *([auto["attention"]] if "attention" in auto else [])]
 
 
 def _taken_lines(taken: list[dict[str, Any]], place: str) -> list[str]:

@@ -43,7 +43,7 @@ def off(y, want, v):
 
 
 def agrees(q, k, v, **options):
-    y = gq.attention(q, k, v, **options)
+    y = gq.attention(q, k, v, arithmetic="f32", **options)
     want = gq.reference.attention(q, k, v, **{n: x for n, x in options.items() if n != "invariant"})
     keys, values = ((x if isinstance(x, np.ndarray) else x.dequantize()).astype(np.float32) for x in (k, v))
     keys[~np.isfinite(keys)] = 0

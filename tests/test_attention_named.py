@@ -218,7 +218,7 @@ def test_a_kernel_of_another_arithmetic_is_not_accused(fresh):
 
 def test_names(fresh):
     q, k, v = (four(x) for x in case(fresh, "q8_0", 40))
-    assert set(gq.reference.ATTENTIONS) == {"exact", "f32", "ggml-cpu-attention-fp16", *STEPS}
+    assert set(gq.reference.ATTENTIONS) == {"exact", "f32", "bf16", "ggml-cpu-attention-fp16", *STEPS}
     with pytest.raises(
         GGMLQError, match=r"arithmetic 'ggml-mmq'; this version computes attention in 'exact'"
     ):

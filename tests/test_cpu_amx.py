@@ -17,6 +17,7 @@ from ggmlq.cpu.amx import permission
 from ggmlq.cpu.amx.multiply import multiply
 from ggmlq.cpu.amx.results import LARGE
 from ggmlq.cpu.amx.unit import POINTER, Unit, shapes
+from ggmlq.cpu.attention import drive
 from ggmlq.cpu.codes8 import float_amx_multiply, int_amx_multiply
 from ggmlq.cpu.linear import r7_amx
 from ggmlq.cpu.machine.features import compiled_for
@@ -268,3 +269,66 @@ def test_which_codes_it_takes(m, k, tile):
     operand = Operand("int8", tile[0], tile[1] or k)
     reason = r5_amx.refuses(ScaledLinear(operand, operand, m, 16, k, device="cpu"))
     assert reason.startswith("a tile is" if m < 16 else "it takes one scale")
+
+
+# --- attention ------------------------------------------------------------------------------------
+
+
+def heads(fresh, *shapes):
+    return [fresh.standard_normal(shape, np.float32) for shape in shapes]
+
+
+@pytest.mark.parametrize("unit", units())
+def test_attention_in_bfloat16(unit, fresh, monkeypatch):
+    """Rows that fill no tile and more than a unit; stretches that are merged; values behind the last."""
+    whole, given = drive.attend, []
+    monkeypatch.setattr(permission, "refused", lambda: None)
+    monkeypatch.setattr(drive, "attend", lambda *args: given.append(args[-1]) or whole(*args[:-1], unit))
+    q, k, v = heads(fresh, (2, 6, 47, 64), (2, 2, 1200, 64), (2, 2, 1200, 96))
+    k, v = gq.quantize(k, "q8_0"), gq.quantize(v, "q5_1")
+    with at_most(2):
+        for options in ({"causal": True}, {"window": 300, "softcap": 5.0}, {"lengths": [1199, 130]}):
+            y = gq.attention(q, k, v, **options)
+            want, bound = (
+                f(q, k, v, arithmetic="bf16", **options)
+                for f in (gq.reference.attention, gq.reference.attention_bound)
+            )
+            assert (np.abs(y - want) <= bound).all(), options
+            exact = gq.reference.attention(q, k, v, **options)
+            assert gq.nmse(y, want) < 0.5 * gq.nmse(y, exact), options  # what float32 computes is not
+        x = q[:1, :2, :33].copy()
+        x[0, 0, 5] = np.nan
+        y = gq.attention(x, k[:1], k[:1], arithmetic="bf16")[0]
+    assert np.isnan(y[0, 5]).all()
+    assert np.isfinite(np.delete(y[0], 5, 0)).all()
+    assert np.isfinite(y[1]).all()
+    assert given == [Unit] * 4
+
+
+def test_which_attention_goes_to_the_unit(fresh, monkeypatch):
+    """Many queries of keys and values that bfloat16 holds nearly as they are; the others by name."""
+    units, shape = [], (1, 1, 40, 64)
+    monkeypatch.setattr(permission, "refused", lambda: None)
+    monkeypatch.setattr(drive, "attend", lambda *args: units.append(args[-1]))
+    q, k = heads(fresh, (1, 2, 32, 64), shape)
+    blocks, bits = gq.quantize(k, "q8_0"), k.astype(ml_dtypes.bfloat16)
+    for keys, values, options, taken in (
+        (blocks, bits, {}, True),
+        (blocks, k, {}, False),
+        (k.astype(np.float16), blocks, {}, False),
+        (k, k, {"kernel": "cpu:amx"}, True),
+        (k, k, {"arithmetic": "bf16", "invariant": True}, True),
+        (blocks, blocks, {"invariant": True}, False),
+        (blocks, blocks, {"arithmetic": "f32"}, False),
+    ):
+        gq.attention(q, keys, values, **options)
+        assert units.pop() is (Unit if taken else None), options
+    gq.attention(q[:, :, 1:], blocks, blocks)
+    assert units.pop() is None
+    with pytest.raises(gq.GGMLQError, match="tiles hold 32 columns, and rows have 16"):
+        gq.attention(q[..., :16], k[..., :16], k, kernel="cpu:amx")
+    monkeypatch.setattr(permission, "refused", lambda: "no such unit")
+    with pytest.raises(gq.GGMLQError, match="'cpu:amx' cannot be used: no such unit"):
+        gq.attention(q, k, k, arithmetic="bf16")
+    gq.attention(q, blocks, blocks)
+    assert units.pop() is None

@@ -85,7 +85,7 @@ def _of_pairs(level: Level) -> Iterator[tuple[str, tuple[Any, ...]]]:
 
 
 def _of_matrix_unit(level: Level) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Kernels of blocks and of 8-bit codes for CPUs that have Intel's matrix unit besides."""
+    """Kernels of blocks, 8-bit codes and attention for CPUs that have Intel's matrix unit besides."""
     if "amx." in level.more:
         for kind in ROWS_OF:
             yield "amx.activations.packer", (kind,)
@@ -93,6 +93,8 @@ def _of_matrix_unit(level: Level) -> Iterator[tuple[str, tuple[Any, ...]]]:
             yield "codes8.int_amx.multiplier", (form, Unit)
         for code in FLOATS:
             yield "codes8.float_amx.multiplier", (code, best(level.features), Unit)
+        yield "attention.matrix.stretches", (Unit,)
+        yield "attention.matrix.whole", (Unit,)
         layouts = (layout_of(fmt) for fmt in FORMATS.values() if isinstance(fmt, BlockFormat))
         for layout in dict.fromkeys(filter(None, layouts)):
             yield "amx.product.multiplier", (layout, Unit)

@@ -19,7 +19,10 @@ from ..errors import ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 from .attending import Attention, checked
 
-KERNELS = {"cpu": ("cpu:rows", "f32"), "cuda": ("cuda:one_pass", "f16")}  # with their arithmetics
+# By device: kernels with their arithmetics, the usual one first.
+KERNELS = {"cpu": {"cpu:rows": "f32", "cpu:amx": "bf16"}, "cuda": {"cuda:one_pass": "f16"}}
+STEP = 32  # columns of a tile of Intel's matrix unit
+FEW = 64  # rows of queries of a head of keys from which Intel's matrix unit is ahead
 
 
 @untraced
@@ -33,9 +36,11 @@ def attention(
     """Attention of queries over keys and values that stay in their blocks.
 
     Scores and results are sums of float32. On a CPU they are sums of the decoded keys and values, and the
-    bits of a row depend on no other row and on no number of threads. On a GPU queries, keys, values and
-    weights are rounded to 16 bits: to bfloat16 for keys or values of bfloat16, else to float16, of at most
-    65504. A query that sees no position gets zeros.
+    bits of a row depend on no other row and on no number of threads. Where Intel's matrix unit is, keys and
+    values of blocks or of bfloat16 that meet 64 rows of queries or more are rounded to bfloat16, and queries
+    and weights with them (``"cpu:amx"``). On a GPU queries, keys, values and weights are rounded to 16 bits:
+    to bfloat16 for keys or values of bfloat16, else to float16, of at most 65504. A query that sees no
+    position gets zeros.
 
     Parameters
     ----------
@@ -65,10 +70,11 @@ def attention(
         The largest bias of ALiBi, or slopes [H]: scores get -slope times the distance, or with a mask slope
         times that.
     kernel, arithmetic : str, optional
-        ``"auto"``, ``"cpu:rows"`` or ``"cuda:one_pass"``; None, ``"f32"`` or on a GPU ``"f16"``.
+        ``"auto"``, ``"cpu:rows"``, ``"cpu:amx"`` or ``"cuda:one_pass"``; None, ``"f32"``, ``"bf16"`` or on a
+        GPU ``"f16"``.
     invariant : bool
-        Rows do not depend on the rows beside them. On a CPU that is always so; on a GPU it takes longer for
-        many rows, and positions are added up in parts of equal length.
+        Rows do not depend on the rows beside them. On a CPU ``"auto"`` is then ``"cpu:rows"``; on a GPU it
+        takes longer for many rows, and positions are added up in parts of equal length.
     out, dtype : array; dtype
         The result goes into ``out``, of any floats; or it is a new array of ``dtype``, float32 by default.
 
@@ -89,21 +95,65 @@ def attention(
         )  # fmt: skip
     a = checked(request, q, k, v, scale, causal, mask, lengths, window, softcap, sinks, alibi)
     place = device_of(a.q)
-    name, rounding = KERNELS[place.partition(":")[0]]
-    if kernel not in ("auto", name) or arithmetic not in (None, rounding):
-        raise UnsupportedError(
-            f"{request} on {place}: kernel={kernel!r}, arithmetic={arithmetic!r}; it has the kernel "
-            f"{name!r}, in the arithmetic {rounding!r}; leave both out"
-        )
+    name = _kernel(request, a, place, kernel, arithmetic, invariant)
     kind = float_dtype(request, dtype)
     if out is not None:
         check_out(request, out, a.shape, place)
         kind = out.dtype
-    result = _on_host(request, a) if place == "cpu" else _on_gpu(request, a, kind, invariant)
+    result = _on_host(request, a, name) if place == "cpu" else _on_gpu(request, a, kind, invariant)
     if out is not None:
         out[...] = result
         return out
     return result.astype(kind, copy=False)
+
+
+def _kernel(
+    request: str, a: Attention, place: str, kernel: str, arithmetic: str | None, invariant: bool
+) -> str:
+    """The name of the kernel that a call names, or of the fastest in its arithmetic."""
+    kernels = KERNELS[place.partition(":")[0]]
+    named = {name: rounding for name, rounding in kernels.items() if kernel in ("auto", name)}
+    fit = [name for name, rounding in named.items() if arithmetic in (None, rounding)]
+    if not fit:
+        listed = ", ".join(f"{name!r} in {rounding!r}" for name, rounding in kernels.items())
+        raise UnsupportedError(
+            f"{request} on {place}: kernel={kernel!r}, arithmetic={arithmetic!r}; its kernels and their "
+            f"arithmetics are {listed}; leave both out, or name one of these"
+        )
+    usual = fit[0]
+    if "cpu:amx" not in fit or (usual != "cpu:amx" and (invariant or not _coarse(a))):
+        return usual
+    if (reason := _refused(a)) is None:
+        return "cpu:amx"
+    if usual == "cpu:amx":
+        raise UnsupportedError(f"{request}: kernel 'cpu:amx' cannot be used: {reason}; leave it out")
+    return usual
+
+
+def on_this_cpu() -> str:
+    """A sentence on the kernel that ``auto`` takes on this CPU, and why."""
+    if (reason := import_module("ggmlq.cpu.amx.permission").refused()) is not None:
+        return f"attention: cpu:rows ({reason})"
+    return f"attention: cpu:amx over blocks, 8-bit codes and bfloat16, from {FEW} rows on; else cpu:rows"
+
+
+def _coarse(a: Attention) -> bool:
+    """True for many queries of keys and values that bfloat16 holds nearly as they are."""
+    rows = a.q.shape[1] // max(1, a.k.shape[1]) * a.q.shape[2]
+    return rows >= FEW and all(
+        x.format.name not in ("f32", "f16") if isinstance(x, QuantArray)
+        else isinstance(x, ScaledArray) or is_bfloat16(x)
+        for x in (a.k, a.v)
+    )  # fmt: skip
+
+
+def _refused(a: Attention) -> str | None:
+    """None if the matrix unit can take a call, or the reason why not."""
+    for width in (a.k.shape[3], a.v.shape[3]):
+        if width % STEP or not width:
+            return f"its tiles hold {STEP} columns, and rows have {width}"
+    refused: str | None = import_module("ggmlq.cpu.amx.permission").refused()
+    return refused
 
 
 def _on_gpu(request: str, a: Attention, kind: np.dtype[Any], invariant: bool) -> Any:
@@ -114,15 +164,15 @@ def _on_gpu(request: str, a: Attention, kind: np.dtype[Any], invariant: bool) ->
         )
 
 
-def _on_host(request: str, a: Attention) -> NDArray[np.float32]:
+def _on_host(request: str, a: Attention, kernel: str) -> NDArray[np.float32]:
     result = np.empty(a.shape, np.float32)
     if result.size:
         with np.errstate(over="ignore", invalid="ignore"):
-            _attend(request, a, result)
+            _attend(request, a, result, kernel)
     return result
 
 
-def _attend(request: str, a: Attention, result: NDArray[np.float32]) -> None:
+def _attend(request: str, a: Attention, result: NDArray[np.float32], kernel: str = "cpu:rows") -> None:
     with until_imported("numba"):
         drive = import_module("ggmlq.cpu.attention.drive")
     (k, k_raw), (v, v_raw) = _rows(request, a.k, "k"), _rows(request, a.v, "v")
@@ -132,6 +182,7 @@ def _attend(request: str, a: Attention, result: NDArray[np.float32]) -> None:
         np.ascontiguousarray(a.q, np.float32), drive.Rows(k, k_raw), drive.Rows(v, v_raw),
         same and a.v.shape[3] <= a.k.shape[3], a.lengths, _mask(a, drive.padded(a.k.shape[2])), sinks, slopes,
         drive.Options(a.scale, a.softcap, a.causal, a.window), result,
+        import_module("ggmlq.cpu.amx.unit").Unit if kernel == "cpu:amx" else None,
     )  # fmt: skip
 
 

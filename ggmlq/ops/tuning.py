@@ -70,9 +70,9 @@ def _is_open(problem: Linear) -> bool:
     if problem.card is not None and not problem.card.here:
         return False
     choice = import_module(CHOICES[problem.device])
-    if choice.is_measured(problem) or len(choice.shortlist(problem)) < 2:
-        return False
     if tuned.case_of(problem) in tuned.remembered(choice.processor(problem)):
+        return False  # looked up first: a product that comes again takes this way
+    if choice.is_measured(problem) or len(choice.shortlist(problem)) < 2:
         return False
     return problem.device == "cpu" or not cuda_device().capturing(cuda_device().current())
 

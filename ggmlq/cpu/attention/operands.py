@@ -7,6 +7,8 @@ from typing import NamedTuple
 TILE = 64  # positions whose scores are computed before their weights meet the values
 STRETCH = 16 * TILE  # positions whose results are merged as one: a constant, so that sums have one order
 ROWS = 64  # rows of queries of a work unit
+LONG, MANY = 2 * TILE, 4 * ROWS  # positions of a tile, and rows of a unit, on the matrix unit
+STEP = 32  # numbers of a row of its tiles, and rows of two of them
 LANES = 16  # floats of a vector in the steps between the products
 MORE = LANES  # numbers behind a row of a result: its largest score, the sum of its weights
 LARGEST, SUM = 0, 1  # their places there
@@ -35,7 +37,7 @@ class Attend(NamedTuple):
     out: int  # address of float32 [batch, heads, queries, width_v]
     fill_k: int  # address of the code that decodes rows of keys (rows.py)
     fill_v: int  # and of values; 0 where these are the first columns of the keys
-    parts: int  # address of float32 [units, stretches, ROWS, width_v in whole vectors + MORE], or 0
+    parts: int  # address of float32 [units, stretches, rows, width_v in whole vectors + MORE], or 0
     heads: int
     kv_heads: int
     queries: int
@@ -43,7 +45,8 @@ class Attend(NamedTuple):
     width_v: int
     causal: int
     window: int  # positions that a query sees up to its own; 0 for all
-    blocks: int  # of ROWS rows, of a key's head
+    rows: int  # of a work unit, at most
+    blocks: int  # of so many rows, of a key's head
     stretches: int
 
 

@@ -1,7 +1,7 @@
 """The kernels of attention: rows of queries over stretches of positions, and the stretches merged.
 
-A work unit is up to ROWS queries of the heads that share keys. Either it goes through all positions, stretch
-by stretch, or each stretch is a unit by itself whose result goes to memory. Both merge in the same order.
+A work unit is some queries of the heads that share keys. Either it goes through all positions, stretch by
+stretch, or each stretch is a unit by itself whose result goes to memory. Both merge in the same order.
 """
 
 from __future__ import annotations
@@ -11,148 +11,67 @@ from typing import Any
 
 import numpy as np
 
-from ..machine.arguments import reader
 from ..machine.jit import inner, jit
-from ..machine.memory import call_kernel, fail, floats_at, words_at
+from ..machine.memory import floats_at
 from ..machine.target import Target
 from . import tile
-from .operands import LANES, MORE, ROWS, STRETCH, TILE, Attend
-from .softmax import NONE, biased, finish, merge, weights
-
-operands = reader(Attend)
-PROBLEM = 8 * 7  # where the code that decodes leaves what it raised, in bytes of the words of its arguments
-
-
-@inner
-def _whole(columns: int) -> int:
-    """Columns in whole vectors."""
-    return (columns + LANES - 1) // LANES * LANES
-
-
-@inner
-def _empty(results: Any, rows: int, more: int) -> None:
-    """Results of no position."""
-    for r in range(rows):
-        for i in range(more + MORE):
-            results[r, i] = np.float32(0)
-        results[r, more] = NONE
-
-
-@inner
-def _seen(f: Any, batch: int, query: int) -> Any:
-    """The first position that a query sees, the one behind the last, and its place."""
-    length = words_at(f.lengths, batch + 1)[batch]
-    place = length - f.queries + query
-    low, high = 0, length
-    if f.causal or f.window:
-        high = min(length, place + 1)
-    if f.window:
-        low = max(0, place + 1 - f.window)
-    return low, max(high, low), place
-
-
-@inner
-def _queries(f: Any, batch: int, kv_head: int, first: int, count: int, to: Any) -> None:
-    """Rows of queries with zeros behind the last column."""
-    group = f.heads // f.kv_heads
-    for r in range(count):
-        query, head = (first + r) // group, kv_head * group + (first + r) % group
-        at = ((batch * f.heads + head) * f.queries + query) * f.width
-        row = floats_at(f.q + 4 * at, 1, f.width)[0]
-        for i in range(f.width):
-            to[r, i] = row[i]
-        for i in range(f.width, to.shape[1]):
-            to[r, i] = np.float32(0)
-
-
-@inner
-def _finished(f: Any, batch: int, kv_head: int, first: int, count: int, results: Any, more: int) -> None:
-    """Results of rows, divided by their sums, to the output."""
-    group = f.heads // f.kv_heads
-    for r in range(count):
-        query, head = (first + r) // group, kv_head * group + (first + r) % group
-        sink = floats_at(f.sinks, 1, head + 1)[0, head] if f.sinks else NONE
-        at = ((batch * f.heads + head) * f.queries + query) * f.width_v
-        finish(results[r], more, sink, floats_at(f.out + 4 * at, 1, f.width_v)[0])
-
-
-@inner
-def _scored(f: Any, batch: int, kv_head: int, first: int, count: int, position: int, high: int, scores: Any,
-            results: Any, more: int) -> None:  # fmt: skip
-    """Products of a tile to weights, row by row; the positions from ``high`` on are behind the last."""
-    group, numbers = f.heads // f.kv_heads, floats_at(f.numbers, 1, 2)[0]
-    for r in range(count):
-        query, head = (first + r) // group, kv_head * group + (first + r) % group
-        low, end, place = _seen(f, batch, query)
-        slope = np.float32(1) if f.mask else np.float32(0)
-        if f.slopes:
-            slope = floats_at(f.slopes, 1, head + 1)[0, head]
-        mask = 0
-        if f.mask:
-            mask = f.mask + batch * f.mask_batch + head * f.mask_head + query * f.mask_query
-        end = min(end, high)
-        top = biased(scores[r], TILE, position, low, end, place, numbers[0], numbers[1], slope, mask)
-        weights(scores[r], TILE, top, results[r], more)
-
-
-@inner
-def _filled(code: int, rows: int, apart: int, count: int, width: int, values: Any, words: Any) -> None:
-    """Decode rows to a tile, by code at an address."""
-    words[0], words[1], words[2], words[3] = rows, apart, count, width
-    words[4], words[5] = values.ctypes.data, values.shape[1]
-    at = words.ctypes.data
-    fail(call_kernel(code, at, 0, 0, at + PROBLEM), words[PROBLEM // 8])
+from .operands import LANES, MORE, ROWS, STRETCH, TILE
+from .softmax import merge
+from .stretch import (
+    Way,
+    empty,
+    filled,
+    finished,
+    in_vectors,
+    operands,
+    scored,
+    seen,
+    take_queries,
+)  # fmt: skip
 
 
 @cache
-def _stretch(target: Target) -> Any:
-    """Compiled: rows of queries over the positions of a stretch."""
+def vectors(target: Target) -> Way:
+    """Products of float32 in vector registers."""
     scores, weighted = tile.scores(target), tile.weighted(target)
     lanes = tile.width_of(target)
 
-    def work(
-        f: Any,
-        batch: int,
-        kv_head: int,
-        first: int,
-        count: int,
-        start: int,
-        memory: Any,
-        words: Any,
+    def stretch(
+        f: Any, batch: int, kv_head: int, first: int, count: int, start: int, memory: Any, words: Any,
         results: Any,
-    ) -> None:
+    ) -> None:  # fmt: skip
         queries, k_tile, v_tile, products = memory
         pitch, more = queries.shape[1], results.shape[1] - MORE
         group = f.heads // f.kv_heads
-        low, _, _ = _seen(f, batch, first // group)
-        _, high, _ = _seen(f, batch, (first + count - 1) // group)
+        low, _, _ = seen(f, batch, first // group)
+        _, high, _ = seen(f, batch, (first + count - 1) // group)
         low, high = max(start, low // TILE * TILE), min(start + STRETCH, high)
         k_rows = f.k + batch * f.k_batch + kv_head * f.k_head
         v_rows = f.v + batch * f.v_batch + kv_head * f.v_head
         for position in range(low, high, TILE):
             n = min(TILE, high - position)
-            _filled(f.fill_k, k_rows + position * f.k_row, f.k_row, n, f.width, k_tile, words)
+            filled(f.fill_k, k_rows + position * f.k_row, f.k_row, n, f.width, k_tile, words)
             scores(
                 queries.ctypes.data, 4 * pitch, count, k_tile.ctypes.data, 4 * pitch,
                 (n + LANES - 1) // LANES * LANES, pitch // lanes, products.ctypes.data, 4 * TILE,
             )  # fmt: skip
-            _scored(f, batch, kv_head, first, count, position, position + n, products, results, more)
+            scored(f, batch, kv_head, first, count, position, position + n, TILE, products, results, more)
             at, apart = k_tile.ctypes.data, pitch
             if f.fill_v:
-                _filled(f.fill_v, v_rows + position * f.v_row, f.v_row, n, f.width_v, v_tile, words)
+                filled(f.fill_v, v_rows + position * f.v_row, f.v_row, n, f.width_v, v_tile, words)
                 at, apart = v_tile.ctypes.data, more
             weighted(
                 products.ctypes.data, 4 * TILE, count, at, 4 * apart, n, more,
                 results.ctypes.data, 4 * (more + MORE),
             )  # fmt: skip
 
-    return inner(work)
+    return Way(_memory, _nothing, _as_they_lie, inner(stretch), _nothing)
 
 
 @inner
 def _memory(f: Any) -> Any:
     """Queries, a tile of keys, one of values, and products; zeros, as columns behind the last must be."""
-    pitch, more = _whole(f.width), _whole(f.width_v)
+    pitch, more = in_vectors(f.width), in_vectors(f.width_v)
     return (
         np.zeros((ROWS, pitch), np.float32), np.zeros((TILE, pitch), np.float32),
         np.zeros((TILE, more), np.float32), np.zeros((ROWS, TILE), np.float32),
@@ -160,35 +79,56 @@ def _memory(f: Any) -> Any:
 
 
 @inner
+def _nothing(memory: Any) -> None:
+    """Vectors need no begin and no end."""
+
+
+@inner
+def _as_they_lie(f: Any, count: int, memory: Any) -> None:
+    """Vectors take queries as they lie."""
+
+
+@inner
 def _place(f: Any, unit: int) -> Any:
     """Batch, head of keys, first row and number of rows of a unit."""
     block, rest = unit % f.blocks, unit // f.blocks
-    first = block * ROWS
-    count = min(ROWS, f.heads // f.kv_heads * f.queries - first)
+    first = block * f.rows
+    count = min(f.rows, f.heads // f.kv_heads * f.queries - first)
     return rest // f.kv_heads, rest % f.kv_heads, first, count
 
 
 @cache
 def whole(target: Target) -> Any:
     """Compiled: units ``begin`` … ``end`` over all their positions."""
-    stretch = _stretch(target)
+    return over_all(vectors(target))
+
+
+def over_all(way: Way) -> Any:
+    """Compiled: ``whole`` for a way to multiply."""
+    memory_of, open_, take, stretch, close = way
 
     def work(arguments: int, begin: int, end: int) -> None:
         f = operands(arguments)
-        memory, more = _memory(f), _whole(f.width_v)
+        memory, more = memory_of(f), in_vectors(f.width_v)
         words = np.zeros(8, np.int64)
-        part, results = np.zeros((ROWS, more + MORE), np.float32), np.zeros((ROWS, more + MORE), np.float32)
+        part, results = (
+            np.zeros((f.rows, more + MORE), np.float32),
+            np.zeros((f.rows, more + MORE), np.float32),
+        )
+        open_(memory)
         for unit in range(begin, end):
             batch, kv_head, first, count = _place(f, unit)
-            _queries(f, batch, kv_head, first, count, memory[0])
-            _empty(results, count, more)
-            _, high, _ = _seen(f, batch, (first + count - 1) // (f.heads // f.kv_heads))
+            take_queries(f, batch, kv_head, first, count, memory[0])
+            take(f, count, memory)
+            empty(results, count, more)
+            _, high, _ = seen(f, batch, (first + count - 1) // (f.heads // f.kv_heads))
             for start in range(0, high, STRETCH):
-                _empty(part, count, more)
+                empty(part, count, more)
                 stretch(f, batch, kv_head, first, count, start, memory, words, part)
                 for r in range(count):
                     merge(results[r], part[r], more)
-            _finished(f, batch, kv_head, first, count, results, more)
+            finished(f, batch, kv_head, first, count, results, more)
+        close(memory)
 
     return jit(work)
 
@@ -196,21 +136,29 @@ def whole(target: Target) -> Any:
 @cache
 def stretches(target: Target) -> Any:
     """Compiled: stretches ``begin`` … ``end`` of all units, counted through, to ``parts``."""
-    stretch = _stretch(target)
+    return over_stretches(vectors(target))
+
+
+def over_stretches(way: Way) -> Any:
+    """Compiled: ``stretches`` for a way to multiply."""
+    memory_of, open_, take, stretch, close = way
 
     def work(arguments: int, begin: int, end: int) -> None:
         f = operands(arguments)
-        memory, more = _memory(f), _whole(f.width_v)
+        memory, more = memory_of(f), in_vectors(f.width_v)
         words = np.zeros(8, np.int64)
+        open_(memory)
         for number in range(begin, end):
             unit, start = number // f.stretches, number % f.stretches * STRETCH
             batch, kv_head, first, count = _place(f, unit)
-            part = floats_at(f.parts + 4 * number * ROWS * (more + MORE), ROWS, more + MORE)
-            _empty(part, count, more)
-            _, high, _ = _seen(f, batch, (first + count - 1) // (f.heads // f.kv_heads))
+            part = floats_at(f.parts + 4 * number * f.rows * (more + MORE), f.rows, more + MORE)
+            empty(part, count, more)
+            _, high, _ = seen(f, batch, (first + count - 1) // (f.heads // f.kv_heads))
             if start < high:
-                _queries(f, batch, kv_head, first, count, memory[0])
+                take_queries(f, batch, kv_head, first, count, memory[0])
+                take(f, count, memory)
                 stretch(f, batch, kv_head, first, count, start, memory, words, part)
+        close(memory)
 
     return jit(work)
 
@@ -221,16 +169,16 @@ def merged() -> Any:
 
     def work(arguments: int, begin: int, end: int) -> None:
         f = operands(arguments)
-        more = _whole(f.width_v)
-        results = np.zeros((ROWS, more + MORE), np.float32)
+        more = in_vectors(f.width_v)
+        results = np.zeros((f.rows, more + MORE), np.float32)
         for unit in range(begin, end):
             batch, kv_head, first, count = _place(f, unit)
-            _empty(results, count, more)
+            empty(results, count, more)
             for s in range(f.stretches):
-                at = f.parts + 4 * (unit * f.stretches + s) * ROWS * (more + MORE)
-                part = floats_at(at, ROWS, more + MORE)
+                at = f.parts + 4 * (unit * f.stretches + s) * f.rows * (more + MORE)
+                part = floats_at(at, f.rows, more + MORE)
                 for r in range(count):
                     merge(results[r], part[r], more)
-            _finished(f, batch, kv_head, first, count, results, more)
+            finished(f, batch, kv_head, first, count, results, more)
 
     return jit(work)

@@ -18,6 +18,7 @@ from ..machine.workers import scratch, share_kernel
 from .layout import ROWS, PanelLayout, remaining_zero, rows_at_once, start, x_run_bytes
 from .operands import Activations, Operands
 
+ALONE = CACHED // 4  # as CACHED, for one row: a model reads its other layers before these weights come again
 X_BYTES = 4 << 20  # bytes of activations multiplied at a time: the last cache holds them
 
 
@@ -38,7 +39,8 @@ def multiply(
     most = 1 if len(x) == 1 else most or rows_at_once(layout, target())
     multiply_panels = kernels(most)
     step = max(X_BYTES // nbytes, 64) // most * most
-    weights_at, ahead = address(weights), prefetch_distance() if weights.nbytes > CACHED else 0
+    beyond = weights.nbytes > (ALONE if len(x) == 1 else CACHED)
+    weights_at, ahead = address(weights), prefetch_distance() if beyond else 0
     for first in range(0, len(x), step):
         x_rows, at = x_rows_of(x[first : first + step], layout, most)
         part: Floats = out[first : first + step]

@@ -26,6 +26,7 @@ from .softmax import powers, slopes, weights
 ATTENTIONS = {
     "exact": "everything in float64",
     "f32": "decoded keys and values, scores and sums in float32, in any order",
+    "bf16": "queries, decoded keys and values, and weights as bfloat16, sums in float32",
     "ggml-cpu-attention": "llama.cpp on x86, row by row: q in the type that K is multiplied with; f16 values "
     "are added up in halves, position by position, others in float32",
     "ggml-cpu-attention-fp16": "the same with AVX512-FP16: in whole groups of 128 columns sums of q·k, and "
@@ -35,6 +36,8 @@ ATTENTIONS = {
     "ggml-cuda-mma": "llama.cpp's mma kernel on CUDA: q, keys, values and weights as halves; scores in "
     "float32, values added up in halves",
 }
+BFLOAT = 2.0**-8  # the most that bfloat16 loses of a number
+POWER = 4e-6  # the most that a kernel in bfloat16 may lose of an exponential
 AT_ONCE = 1 << 22  # weights and weighted values of heads that are added up in halves together
 Method = Callable[["Use", list["Head"]], Iterator[tuple["Head", Number]]]
 
@@ -194,6 +197,20 @@ def _in_floats(score: Any, quick: bool = False) -> Method:
     return method
 
 
+def _in_bfloats(use: Use, heads: list[Head]) -> Iterator[tuple[Head, Number]]:
+    """Attention on the matrix unit of Intel's CPUs: weights are rounded after their sum is formed."""
+    for head in heads:
+        products = _shaped(use, head, scores.in_bfloats(head.q, head.k, use.kinds[0], use.scale))
+        above, below = powers(products, head.sinks)
+        largest = np.abs(np.where(np.isinf(products.value), 0.0, products.value)).max(-1, keepdims=True)
+        loss = POWER + 4 * UNIT * largest  # relative; the second is that of scores less the largest
+        total = Number(below.value, below.errors() + loss * below.value)
+        above = Number(above.value, above.errors() + (BFLOAT + loss) * above.value)
+        v = scores.as_bfloats(head.v)
+        result = contract("mn,nd->md", above, v, 2 * head.v.shape[0]) / total
+        yield head, _where_something_is_seen(products, result)
+
+
 def _on_cpu(
     use: Use, heads: list[Head], score: Any = scores.on_cpu, lanes: int = 0
 ) -> Iterator[tuple[Head, Number]]:
@@ -229,6 +246,7 @@ def _on_tensor_cores(use: Use, heads: list[Head]) -> Iterator[tuple[Head, Number
 
 METHODS: dict[str | None, Method] = {
     None: _granted, "exact": _in_floats(scores.in_floats), "f32": _in_floats(scores.in_floats),
+    "bf16": _in_bfloats,
     "ggml-cpu-attention": _on_cpu, "ggml-cpu-attention-fp16": _on_cpu_lanes,
     "ggml-cuda-vec": _in_floats(scores.on_vec, quick=True), "ggml-cuda-mma": _on_tensor_cores,
 }  # fmt: skip

@@ -40,6 +40,17 @@ def in_floats(q: Wide, k: Any, kind: str, scale: float) -> Number:
     return contract("md,nd->mn", q, _decoded(k), q.shape[-1]) * scale
 
 
+def in_bfloats(q: Wide, k: Any, kind: str, scale: float) -> Number:
+    """The matrix unit of Intel's CPUs: queries and decoded keys as bfloat16, sums in float32."""
+    left, keys = rounded(q, "bf16"), as_bfloats(k).value
+    return contract("md,nd->mn", left, keys, q.shape[-1]) * scale
+
+
+def as_bfloats(rows: Any) -> Number:
+    """Keys or values decoded and rounded to bfloat16."""
+    return Number(rounded(_decoded(rows), "bf16"))
+
+
 def on_cpu(q: Wide, k: Any, kind: str, scale: float) -> Number:
     """llama.cpp on x86: q is rounded to the type that K is multiplied with, as in a product of weights."""
     if isinstance(k, QuantArray):
