@@ -28,7 +28,10 @@ PARTS = ("whole", "some rows", "every second row", "backwards")
 DTYPES = (np.float16, np.float32, np.float64)
 EDGES = (8, 16, 32, 64, 128, 256)
 MOST = 1 << 21  # products of a matrix, and weights of it: the oracle's time
-AS_HALVES = ("cuda:mma_bf16",)  # float16 is multiplied as it is, though the arithmetic rounds to bfloat16
+# Rungs that multiply float16 as it is, though their arithmetic rounds to bfloat16; the latter with weights
+# and their scales rounded to half, where these are no powers or small floats.
+AS_HALVES, WEIGHTS_TOO = ("cuda:mma_bf16", "cuda:warp_specialized"), "cuda:warp_specialized"
+WIDER = "mxfp4", "nvfp4"
 BY_CUBLAS = ("dequant", "dequant_cublas", "dequant_bf16")  # which no graph records
 
 
@@ -218,8 +221,12 @@ def outside(each: Product, rung: Any, x: Any, y: Any, q: gq.QuantArray) -> Any:
     assert y.dtype == each.dtype
     x = x.astype(np.float32)
     with np.errstate(all="ignore"):
-        as_they_are = rung.name in AS_HALVES and each.dtype == np.float16
+        as_they_are = rung.name in AS_HALVES and each.x_dtype == np.float16
+        as_they_are &= rung.name != WEIGHTS_TOO or q.format.name not in WIDER
         most = reference.bound(x, q, rung.arithmetic)
+        if as_they_are and rung.name == WEIGHTS_TOO:
+            largest = np.abs(q.dequantize(np.float64)).max(1)
+            most += 2.0**-9 * np.abs(x).sum(1, dtype=np.float64)[:, None] * largest
         want = reference.linear(x, q, "exact" if as_they_are else rung.arithmetic)
         if each.bias:
             before, want = np.abs(want), want + each.added(q.shape[0])

@@ -32,6 +32,7 @@ import numpy as np
 from ...arrays.array import QuantArray
 from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
+from ..activations.floats import narrowed
 from ..activations.x_tiles import cleared, readable_rows, x_tiles_of
 from ..cost.split import best_split
 from ..cost.warp_specialized import TILES, WarpSpecializedShape, best_tile
@@ -147,9 +148,10 @@ def launch(
         out.fill(0)
         return
     w, (m, n) = packed_weights(q), out.shape
+    halves = x.dtype.char == "e" and serves_halves(w.layout)
     (x, kind), steps, card = readable_rows(x), w.fragments.shape[1], device.card_of(device.current())
-    halves = kind == "float16" and serves_halves(w.layout)
-    x = x.view(np.uint16) if halves else x  # they are moved as they are, like bfloat16
+    if halves:  # moved as they are, like bfloat16; those that do not lie as kernels read them stay halves
+        x, kind = (x if kind == "float16" else narrowed(x, "float16")).view(np.uint16), "float16"
     plain = plain and (halves or kind == "bfloat16")
     shape = WarpSpecializedShape.on(card, m, n, steps // UNIT_FRAGMENTS, w.layout, plain)
     tile = tile or best_tile(shape).tile
