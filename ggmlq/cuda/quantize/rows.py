@@ -45,23 +45,27 @@ def searching(rows_of_block: int) -> Any:
 
     @inlined
     def search(ids: Any, first: Any, last: Any) -> Any:
-        repeated = cuda.shared.array(rows_of_block, int32)
-        thread, count = uint64(cuda.threadIdx.x), uint64(ids.shape[0])
-        if thread < uint64(rows_of_block):
-            repeated[thread] = int32(0)
+        here, repeated = cuda.shared.array(rows_of_block, int64), cuda.shared.array(rows_of_block, int32)
+        thread, count, rows = uint32(cuda.threadIdx.x), uint64(ids.shape[0]), int32(last - first) + int32(1)
+        if thread < uint32(rows):
+            here[thread], repeated[thread] = ids[uint64(first) + uint64(thread)], int32(0)
         cuda.syncthreads()
-        for i in range(int32(last - first) + int32(1)):
-            row = uint64(first) + uint64(i)
-            this, at, same = ids[row], row + uint64(1) + thread, int32(0)
-            while at + uint64((AHEAD - 1) * THREADS) < count:
+        for i in range(int32(thread) + int32(1), rows):
+            if here[i] == here[thread]:
+                repeated[thread] = int32(1)
+        at = uint64(last) + uint64(1) + uint64(thread)
+        while at < count:
+            others = cuda.local.array(AHEAD, int64)
+            for j in range(AHEAD):
+                place = at + uint64(j * THREADS)
+                others[j] = ids[place if place < count else at]
+            for i in range(rows):
+                this, same = here[i], int32(0)
                 for j in range(AHEAD):
-                    same |= int32(ids[at + uint64(j * THREADS)] == this)
-                at += uint64(AHEAD * THREADS)
-            while at < count:
-                same |= int32(ids[at] == this)
-                at += uint64(THREADS)
-            if same != int32(0):
-                repeated[i] = int32(1)
+                    same |= int32(others[j] == this)
+                if same != int32(0):
+                    repeated[i] = int32(1)
+            at += uint64(AHEAD * THREADS)
         cuda.syncthreads()
         return repeated
 
