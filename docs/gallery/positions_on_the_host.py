@@ -37,7 +37,7 @@ def attended(q, k, v, sums):
         y = back(gq.attention(rows, k, v, sinks=there(sums.reshape(-1)))).reshape(heads, queries, -1)
         share = np.clip(y[..., -1] / WHOLE, 1e-4, 1 - 1e-4)
         sums = sums + np.log(share / (1 - share))
-        if 0.01 < share.min() and share.max() < 0.99:
+        if share.min() > 0.01 and share.max() < 0.99:
             return y[..., :-BLOCK] / share[..., None], sums
 
 

@@ -12,14 +12,17 @@ from typing import Any
 import numpy as np
 
 from ..machine.arguments import reader
+from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import inner, jit
 from ..machine.memory import call_kernel, fail, floats_at, words_at
+from ..machine.simd import Simd
 from ..machine.target import Target
 from . import tile
 from .operands import LANES, MORE, ROWS, STRETCH, TILE, Attend
 from .softmax import NONE, biased, finish, merge, weights
 
 operands = reader(Attend)
+FEW, LINE = 8, 64  # rows that wait for memory; bytes that come together
 PROBLEM = 8 * 7  # where the code that decodes leaves what it raised, in bytes of the words of its arguments
 
 
@@ -105,10 +108,24 @@ def _filled(code: int, rows: int, apart: int, count: int, width: int, values: An
 
 
 @cache
+def _nearing(target: Target) -> Any:
+    """Compiled: rows ``first`` … of so many columns come into the first cache, as they are read soon."""
+    fetch = intrinsic_of(lambda b, at: Simd(b, target).fetch(at, 1), 1)
+
+    def come_near(rows: int, apart: int, first: int, end: int, width: int) -> None:
+        nbytes = min(apart, 4 * width)
+        for row in range(first, end):
+            for i in range(0, nbytes, LINE):
+                fetch(rows + row * apart + i)
+
+    return inner(come_near)
+
+
+@cache
 def _stretch(target: Target) -> Any:
     """Compiled: rows of queries over the positions of a stretch."""
     scores, weighted = tile.scores(target), tile.weighted(target)
-    lanes = tile.width_of(target)
+    lanes, come_near = tile.width_of(target), _nearing(target)
 
     def work(
         f: Any,
@@ -126,25 +143,34 @@ def _stretch(target: Target) -> Any:
         group = f.heads // f.kv_heads
         low, _, _ = _seen(f, batch, first // group)
         _, high, _ = _seen(f, batch, (first + count - 1) // group)
+        # With few rows products wait for memory: between them the next tile comes near, if there is one.
+        together, far = (LANES, high) if count <= FEW else (TILE, 0)
         low, high = max(start, low // TILE * TILE), min(start + STRETCH, high)
         k_rows = f.k + batch * f.k_batch + kv_head * f.k_head
         v_rows = f.v + batch * f.v_batch + kv_head * f.v_head
         for position in range(low, high, TILE):
             n = min(TILE, high - position)
             _filled(f.fill_k, k_rows + position * f.k_row, f.k_row, n, f.width, k_tile, words)
-            scores(
-                queries.ctypes.data, 4 * pitch, count, k_tile.ctypes.data, 4 * pitch,
-                (n + LANES - 1) // LANES * LANES, pitch // lanes, products.ctypes.data, 4 * TILE,
-            )  # fmt: skip
+            for j in range(0, n, together):
+                ahead = position + TILE + j
+                come_near(k_rows, f.k_row, ahead, min(ahead + together, far), f.width)
+                scores(
+                    queries.ctypes.data, 4 * pitch, count, k_tile.ctypes.data + 4 * pitch * j, 4 * pitch,
+                    (min(n - j, together) + LANES - 1) // LANES * LANES, pitch // lanes,
+                    products.ctypes.data + 4 * j, 4 * TILE,
+                )  # fmt: skip
             _scored(f, batch, kv_head, first, count, position, position + n, products, results, more)
             at, apart = k_tile.ctypes.data, pitch
             if f.fill_v:
                 _filled(f.fill_v, v_rows + position * f.v_row, f.v_row, n, f.width_v, v_tile, words)
                 at, apart = v_tile.ctypes.data, more
-            weighted(
-                products.ctypes.data, 4 * TILE, count, at, 4 * apart, n, more,
-                results.ctypes.data, 4 * (more + MORE),
-            )  # fmt: skip
+            for j in range(0, n, together):
+                ahead = position + TILE + j
+                come_near(v_rows, f.v_row, ahead, min(ahead + together, far), f.width_v if f.fill_v else 0)
+                weighted(
+                    products.ctypes.data + 4 * j, 4 * TILE, count, at + 4 * apart * j, 4 * apart,
+                    min(n - j, together), more, results.ctypes.data, 4 * (more + MORE),
+                )  # fmt: skip
 
     return inner(work)
 

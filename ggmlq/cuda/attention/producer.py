@@ -23,10 +23,10 @@ from .plan import LANES, SIXTEEN, row_bytes
 from .rows import CHUNK, copier
 from .wide_plan import (
     COPIED,
-    PRODUCERS,
     KEYS_FREE,
     KEYS_FULL,
     LINE,
+    PRODUCERS,
     STAGES,
     VALUES_FREE,
     VALUES_FULL,
@@ -182,7 +182,8 @@ def tile_decoder(plan: WidePlan, name: str, width: int) -> Any:
     length, columns, put16 = row_bytes(name, width), unit_columns(name), integers.put16
     units, (words, read, convert), two = width // columns, decoder(name), columns == 2 * EIGHT
     steps, apart = positions * units // threads, threads // units  # units of a thread; rows between them
-    assert threads % units == 0 and apart % 8 == 0  # a thread's chunks are exchanged alike
+    assert apart * units == threads
+    assert apart % 8 == 0  # a thread's chunks are exchanged alike
     together = min(steps, 4)
     room = words * together
 
