@@ -15,9 +15,8 @@ from .plan import LANES, WIDTHS
 from .slots import factor_of, weight_of
 from .softmax import NEVER
 
-THREADS = 512
+FEW, MANY = 512, 128  # threads of a block, where rows are few, and where they fill the card
 FOUR = 4  # columns of a thread
-AHEAD = 4  # parts of a thread that are read at once, before the largest maximum is known
 ADDRESSES, SIZES = types.UniTuple(uint64, 3), types.UniTuple(uint32, 7)
 
 
@@ -54,12 +53,13 @@ def largest_of(stats: Any, rows: Any, parts: Any) -> Any:
     return top
 
 
-@family((width,) for width in WIDTHS)
-def merger(width: int) -> Kernel:
+@family((width, threads) for width in WIDTHS for threads in (FEW, MANY))
+def merger(width: int, threads: int) -> Kernel:
     """The kernel for parts of ``width`` columns: a block a row; threads share its columns and parts."""
     lanes = width // FOUR
-    together = THREADS // lanes  # parts that are added at the same time
-    held, noted = FOUR * AHEAD, 2 * AHEAD
+    together = max(1, threads // lanes)  # parts that are added at the same time
+    ahead = 4 if threads == FEW else 8  # of a thread, read before the largest maximum is known
+    held, noted = FOUR * ahead, 2 * ahead
     store, read, fma, mul, add, take_turn = (
         pair_storer(), part_reader(width), ptx.fma, ptx.mul, ptx.add, dependent_launch.take_turn
     )  # fmt: skip
@@ -77,7 +77,7 @@ def merger(width: int) -> Kernel:
         lane, which = thread % uint32(lanes), thread // uint32(lanes)
         stats_at = addresses[0] + uint64(parts) * uint64(rows) * uint64(4 * width)
         fours, stats = cuda.local.array(held, float32), cuda.local.array(noted, float32)
-        for i in range(AHEAD):
+        for i in range(ahead):
             p = which + uint32(i * together)
             number, there = uint64(p) * uint64(rows) + uint64(row), which < uint32(together) and p < parts
             stats[2 * i], stats[2 * i + 1], four = read(addresses[0], stats_at, number, lane, there)
@@ -87,13 +87,13 @@ def merger(width: int) -> Kernel:
         total, sums = float32(0), cuda.local.array(FOUR, float32)
         for i in range(FOUR):
             sums[i] = float32(0)
-        for i in range(AHEAD):
+        for i in range(ahead):
             weight = weight_of(stats[2 * i], top)
             total = fma(stats[2 * i + 1], weight, total)
             for j in range(FOUR):
                 sums[j] = fma(fours[FOUR * i + j], weight, sums[j])
         if which < uint32(together):
-            p = which + uint32(AHEAD * together)
+            p = which + uint32(ahead * together)
             while p < parts:
                 number = uint64(p) * uint64(rows) + uint64(row)
                 largest, share, four = read(addresses[0], stats_at, number, lane, True)
@@ -118,4 +118,4 @@ def merger(width: int) -> Kernel:
             to = addresses[1] + uint64(row) * uint64(sizes[6]) * size
             store(to, uint64(thread), sizes[5], mul(low, factor), mul(high, factor))
 
-    return Kernel(f"merge {width}", merge, ADDRESSES, SIZES, threads=THREADS, least=(8, 0), early=True)
+    return Kernel(f"merge {width}, {threads} threads", merge, ADDRESSES, SIZES, threads=threads, least=(8, 0), early=True)

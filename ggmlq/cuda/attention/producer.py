@@ -181,28 +181,29 @@ def tile_decoder(plan: WidePlan, name: str, width: int) -> Any:
     threads, positions = plan.team, plan.positions
     length, columns, put16 = row_bytes(name, width), unit_columns(name), integers.put16
     units, (words, read, convert), two = width // columns, decoder(name), columns == 2 * EIGHT
-    steps, apart = positions * units // threads, threads // units  # units of a thread; rows between them
-    assert apart * units == threads
-    assert apart % 8 == 0  # a thread's chunks are exchanged alike
-    together = min(steps, 4)
+    count = positions * units
+    together = next(n for n in (4, 2, 1) if count % (threads * n) == 0)
     room = words * together
 
     @inlined
     def decode(rows: Any, to: Any, rank: Any) -> None:
         out, packed = cuda.local.array(8, uint32), cuda.local.array(room, uint32)
-        row = rank // uint32(units)
-        unit = rank - row * uint32(units)
-        chunk = (unit >> uint32(1)) * uint32(4) + (unit & uint32(1)) if two else unit
-        source, place = rows + row * uint32(length), to + swizzled(row, chunk, positions)
-        for first in range(0, steps, together):
+        for first in range(0, count, threads * together):
             for i in range(together):
-                read(source + uint32((first + i) * apart * length), unit, packed, i)
+                at = rank + uint32(first + i * threads)
+                row = at // uint32(units)
+                read(rows + row * uint32(length), at - row * uint32(units), packed, i)
             for i in range(together):
+                at = rank + uint32(first + i * threads)
+                row = at // uint32(units)
+                unit = at - row * uint32(units)
                 convert(packed, i, out)
-                at = place + uint32((first + i) * apart * LINE)
-                put16(at, out[0], out[1], out[2], out[3])
                 if two:
-                    put16(at ^ uint32(2 * CHUNK), out[4], out[5], out[6], out[7])
+                    chunk = (unit >> uint32(1)) * uint32(4) + (unit & uint32(1))
+                    put16(to + swizzled(row, chunk, positions), out[0], out[1], out[2], out[3])
+                    put16(to + swizzled(row, chunk + uint32(2), positions), out[4], out[5], out[6], out[7])
+                else:
+                    put16(to + swizzled(row, unit, positions), out[0], out[1], out[2], out[3])
 
     return decode
 

@@ -22,7 +22,7 @@ from .plan import EDGE, Plan, turned_plans
 from .problem import ADDRESSES, SIZES, STRIDES, block_finder, look, placer, queries_of, rows_finder
 from .products import clearer
 from .results import writer
-from .rows import prefetcher, query_loader
+from .rows import prefetcher, query_putter, query_reader
 from .softmax import LOG2_E, NEVER, changer, read_options, shrinker, weights_maker
 from .turned_products import turned_products
 
@@ -86,9 +86,9 @@ def kernel(plan: Plan) -> Kernel:
     pitch_k, pitch_v = plan.row_pitch(plan.k, width), plan.row_pitch(plan.v, plan.width_v)
     stage_k, stage_v = plan.stage(plan.k, width), plan.stage(plan.v, plan.width_v)
     keys_at, values_at, place_step = plan.keys_at, plan.values_at, 2 if plan.neighbours == 1 else 1
-    find, fetch, load_queries, (take, score, mix) = (
-        block_finder(plan.rows, step), fetcher(plan), query_loader(plan), turned_products(plan),
-    )  # fmt: skip
+    find, fetch, (take, score, mix) = block_finder(plan.rows, step), fetcher(plan), turned_products(plan)
+    read_queries, put_queries = query_reader(plan), query_putter(plan)
+    raw_words = 2 * -(-plan.rows * width // 2 // plan.threads)
     find_keys, find_values, change, place = rows_finder(0), rows_finder(3), changer(plan), placer(plan.rows)
     weigh, shrink = weights_maker(plan), shrinker(plan)
     write, base, clear, query_words, zeros = (
@@ -105,9 +105,11 @@ def kernel(plan: Plan) -> Kernel:
             find_keys(addresses[1], strides, sizes, unit), find_values(addresses[2], strides, sizes, unit)
         )  # fmt: skip
         warp_first = warp * uint32(EDGE)  # first position of the warp in a step
+        raw = cuda.local.array(raw_words, uint32)
+        read_queries(queries_of(addresses, sizes, start, width, unit), sizes[6], count, raw)
         for i in range(stages):
             fetch(at, uint32(i), keys, values, strides, first + int32(i), last, end, warp_first, lane)
-        load_queries(at, queries_of(addresses, sizes, start, width, unit), sizes[6], count)
+        put_queries(at, sizes[6], raw)
         begins, ends = cuda.local.array(2, int32), cuda.local.array(2, int32)
         numbers, distances = cuda.local.array(4, float32), cuda.local.array(2, uint64)
         places, mask, row = cuda.local.array(3, int32), uint64(0), start + uint32(2) * t

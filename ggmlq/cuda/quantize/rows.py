@@ -32,7 +32,7 @@ ENCODERS = {  # of blocks, for four threads
 }  # fmt: skip
 ENCODED = tuple(ENCODERS)
 SEARCHED = 8192  # rows: with more, the last of equal ids are found before the launch
-AHEAD = 4  # ids that a thread reads at once
+AHEAD = 8  # ids that a thread reads at once
 INFINITE = {"f32": 0x7F800000, "f16": 0x7C00, "bf16": 0x7F80}  # the exponent of what is not finite
 
 
@@ -46,26 +46,31 @@ def searching(rows_of_block: int) -> Any:
     @inlined
     def search(ids: Any, first: Any, last: Any) -> Any:
         here, repeated = cuda.shared.array(rows_of_block, int64), cuda.shared.array(rows_of_block, int32)
+        others = cuda.local.array(AHEAD, int64)
         thread, count, rows = uint32(cuda.threadIdx.x), uint64(ids.shape[0]), int32(last - first) + int32(1)
+        at = uint64(last) + uint64(1) + uint64(thread)
+        for j in range(AHEAD):
+            place = at + uint64(j * THREADS)
+            others[j] = ids[place] if place < count else int64(-1)
         if thread < uint32(rows):
             here[thread], repeated[thread] = ids[uint64(first) + uint64(thread)], int32(0)
         cuda.syncthreads()
         for i in range(int32(thread) + int32(1), rows):
             if here[i] == here[thread]:
                 repeated[thread] = int32(1)
-        at = uint64(last) + uint64(1) + uint64(thread)
         while at < count:
-            others = cuda.local.array(AHEAD, int64)
+            for i in range(rows):
+                this, same = here[i], False
+                for j in range(AHEAD):
+                    same = same or uint32(others[j]) == uint32(this)
+                if same:  # in their lower halves
+                    for j in range(AHEAD):
+                        if others[j] == this:
+                            repeated[i] = int32(1)
+            at += uint64(AHEAD * THREADS)
             for j in range(AHEAD):
                 place = at + uint64(j * THREADS)
-                others[j] = ids[place if place < count else at]
-            for i in range(rows):
-                this, same = here[i], int32(0)
-                for j in range(AHEAD):
-                    same |= int32(others[j] == this)
-                if same != int32(0):
-                    repeated[i] = int32(1)
-            at += uint64(AHEAD * THREADS)
+                others[j] = ids[place] if place < count else int64(-1)
         cuda.syncthreads()
         return repeated
 
