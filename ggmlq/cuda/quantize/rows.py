@@ -20,7 +20,7 @@ from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import KINDS
 from ..intrinsics.language import cuda, float32, int32, int64, uint32, uint64
-from ..machine.device import cupy, current
+from ..machine.device import cupy, current, multiprocessors
 from ..machine.launch import Kernel, family
 from . import iq4_nl, mxfp4, q4_0, q4_1, q5_0, q5_1, q8_0
 from ._block import LANES, RUN, THREADS, VALUES, finite
@@ -33,6 +33,10 @@ ENCODERS = {  # of blocks, for four threads
 ENCODED = tuple(ENCODERS)
 SEARCHED = 8192  # rows: with more, the last of equal ids are found before the launch
 AHEAD = 8  # ids that a thread reads at once
+RUNS, BLOCKS = (
+    8,
+    4,
+)  # blocks' worth of one search, at most; blocks of threads that a multiprocessor has at least
 INFINITE = {"f32": 0x7F800000, "f16": 0x7C00, "bf16": 0x7F80}  # the exponent of what is not finite
 
 
@@ -52,12 +56,13 @@ def searching(rows_of_block: int) -> Any:
         for j in range(AHEAD):
             place = at + uint64(j * THREADS)
             others[j] = ids[place] if place < count else int64(-1)
-        if thread < uint32(rows):
-            here[thread], repeated[thread] = ids[uint64(first) + uint64(thread)], int32(0)
+        for i in range(int32(thread), rows, THREADS):
+            here[i], repeated[i] = ids[uint64(first) + uint64(i)], int32(0)
         cuda.syncthreads()
-        for i in range(int32(thread) + int32(1), rows):
-            if here[i] == here[thread]:
-                repeated[thread] = int32(1)
+        for k in range(int32(thread), rows, THREADS):
+            for i in range(k + 1, rows):
+                if here[i] == here[k]:
+                    repeated[k] = int32(1)
         while at < count:
             for i in range(rows):
                 this, same = here[i], False
@@ -80,9 +85,17 @@ def searching(rows_of_block: int) -> Any:
 @family((name, kind, unique) for name in ENCODED for kind in KINDS for unique in (False, True))
 def block_putter(name: str, kind: str, unique: bool) -> Kernel:
     """The kernel that encodes rows of floats of a kind; ``unique``: no two ids are equal."""
-    encode = ENCODERS[name]
-    load, search, set_bits = loading(kind), searching(THREADS // LANES), ptx.set_bits
+    encode, each = ENCODERS[name], THREADS // LANES
+    load, search, set_bits = loading(kind), searching(each * (1 if unique else RUNS)), ptx.set_bits
     size, take_turn = FORMATS[name].dtype.itemsize, dependent_launch.take_turn
+
+    @inlined
+    def read(x: Any, b: Any, blocks: Any, part: Any, v: Any) -> Any:
+        """Four threads' parts of a block, or of the last one."""
+        b = min(b, uint64(blocks) - uint64(1))
+        source = b * uint64(RUN) + uint64(part) * uint64(4)
+        for i in range(VALUES):
+            v[i] = load(x, source + uint64((i & 3) + 4 * (i & 4)))
 
     def kernel(
         x: Any,  # bits of floats [rows of x · K]
@@ -92,35 +105,38 @@ def block_putter(name: str, kind: str, unique: bool) -> Kernel:
         blocks: Any,  # of x
         per_row: Any,
         rows: Any,  # of q
+        runs: Any,  # of a block of threads, one after the other; they share the search
     ) -> None:
         take_turn()
-        thread = uint64(cuda.blockIdx.x) * uint64(THREADS) + uint64(cuda.threadIdx.x)
-        part, b = uint32(uint32(cuda.threadIdx.x) & uint32(LANES - 1)), thread // uint64(LANES)
-        live = b < uint64(blocks)
-        if not live:
-            b = uint64(blocks) - uint64(1)
-        row = b // uint64(per_row)
-        at = ids[row]
-        v = cuda.local.array(VALUES, float32)
-        source = b * uint64(RUN) + uint64(part) * uint64(4)
-        for i in range(VALUES):
-            v[i] = load(x, source + uint64((i & 3) + 4 * (i & 4)))
-        behind = False
+        part = uint32(uint32(cuda.threadIdx.x) & uint32(LANES - 1))
+        start = uint64(cuda.blockIdx.x) * uint64(runs) * uint64(each)
+        b = start + uint64(cuda.threadIdx.x) // uint64(LANES)
+        v, after = cuda.local.array(VALUES, float32), cuda.local.array(VALUES, float32)
+        read(x, b, blocks, part, after)
+        first = start // uint64(per_row)
         if not unique:  # while values are on their way
-            first = uint64(cuda.blockIdx.x) * uint64(THREADS // LANES)
-            last = min(first + uint64(THREADS // LANES), uint64(blocks)) - uint64(1)
-            first = first // uint64(per_row)
-            behind = search(ids, first, last // uint64(per_row))[row - first] != int32(0)
-        live = live and at >= int64(0) and at < int64(rows)
-        store = live and not behind
-        place = uint64(0)
-        if live:
-            place = uint64(at) * uint64(per_row) + (b - row * uint64(per_row))
-        scale = encode(v, part, raw + place * uint64(size), store)
-        if live and (finite(v) != float32(0) or uint32(scale & uint32(0x7C00)) == uint32(0x7C00)):
-            set_bits(unfit, uint32(1))
+            last = min(start + uint64(runs) * uint64(each), uint64(blocks)) - uint64(1)
+            repeated = search(ids, first, last // uint64(per_row))
+        for run in range(runs):
+            for i in range(VALUES):
+                v[i] = after[i]
+            if uint32(run) + uint32(1) < runs:
+                read(x, b + uint64(each), blocks, part, after)
+            live = b < uint64(blocks)
+            row = min(b, uint64(blocks) - uint64(1)) // uint64(per_row)
+            at = ids[row]
+            live = live and at >= int64(0) and at < int64(rows)
+            store, place = live, uint64(0)
+            if not unique:
+                store = live and repeated[row - first] == int32(0)
+            if live:
+                place = uint64(at) * uint64(per_row) + (b - row * uint64(per_row))
+            scale = encode(v, part, raw + place * uint64(size), store)
+            if live and (finite(v) != float32(0) or uint32(scale & uint32(0x7C00)) == uint32(0x7C00)):
+                set_bits(unfit, uint32(1))
+            b += uint64(each)
 
-    parameters = (words_of(kind), IDS, uint64, uint64, uint64, uint64, uint64)
+    parameters = (words_of(kind), IDS, *[uint64] * 5, uint32)
     title = f"put {name} from {kind}{', unique' * unique}"
     return Kernel(title, kernel, *parameters, threads=THREADS, early=True)
 
@@ -179,8 +195,10 @@ def put(request: str, q: QuantArray, ids: Any, x: Any, check: bool, unique: bool
     facts: tuple[int, ...] = columns, len(q)
     if fmt.name in ENCODERS:
         blocks = bits.size // RUN
-        grid: tuple[int, ...] = (-(-blocks * LANES // THREADS),)
-        kernel, facts = block_putter(fmt.name, kind, unique), (blocks, columns // RUN, len(q))
+        count = -(-blocks * LANES // THREADS)
+        runs = 1 if unique else max(1, min(RUNS, count // (BLOCKS * multiprocessors())))
+        grid: tuple[int, ...] = (-(-count // runs),)
+        kernel, facts = block_putter(fmt.name, kind, unique), (blocks, columns // RUN, len(q), runs)
     else:
         raw = raw.view(np.uint32 if fmt.name == "f32" else np.uint16)
         grid, kernel = (len(ids), -(-columns // (STEP * THREADS))), scalar_putter(fmt.name, kind, unique)
