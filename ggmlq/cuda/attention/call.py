@@ -17,6 +17,7 @@ from .merge import MANY as MERGED_MANY
 from .merge import merger
 from .operands import LONG, Rows, placed
 from .plan import (
+    BLOCKS,
     EDGE,
     HOPPERS,
     MOST_BLOCKS,
@@ -30,9 +31,9 @@ from .plan import (
     turns,
 )  # fmt: skip
 from .turned import kernel as turned_kernel
-from .turned_wide import ROWS, TurnedWidePlan
 from .turned_wide import kernel as turned_wide_kernel
-from .turned_wide import takes as takes_turned
+from .turned_wide_plan import ROWS, TurnedWidePlan
+from .turned_wide_plan import takes as takes_turned
 from .unpacked import unpacked, unpacks
 from .wide import HOPPER
 from .wide import kernel as wide_kernel
@@ -42,7 +43,7 @@ FIXED = 16  # steps of a part whose bits depend on no other row
 FEW = 16  # rows of queries that share their positions
 MANY, MANY_WIDE = 512, 129  # rows for which blocks are decoded before; likewise where wgmma multiplies
 MOST = 256 << 20  # bytes of keys and values that are decoded before
-CLUSTERED = 8  # steps up to which a cluster has all parts
+CLUSTERED, CLUSTERED_BLOCKS = 8, 16  # steps up to which a cluster has all parts, of floats and of blocks
 
 
 AnyPlan = Plan | WidePlan | TurnedWidePlan
@@ -177,8 +178,8 @@ def _clustered(plan: AnyPlan, blocks: int, steps: int) -> bool:
     The other half of the card is for the kernel behind. With more steps two launches are as fast: of 4096
     positions clusters of 8 and of 16 blocks took 10 µs on an H200, parts and merge.py 9; of 16384 20 and 17.
     """
-    parts = min(steps, MOST_BLOCKS)
-    alone = steps <= CLUSTERED and 2 * blocks * parts <= device.multiprocessors()
+    parts, most = min(steps, MOST_BLOCKS), CLUSTERED_BLOCKS if plan.k in BLOCKS else CLUSTERED
+    alone = steps <= most and 2 * blocks * parts <= device.multiprocessors()
     return plan.turned and alone and (device.capability() or LEAST) >= HOPPER
 
 

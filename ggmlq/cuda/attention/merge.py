@@ -118,4 +118,12 @@ def merger(width: int, threads: int) -> Kernel:
             to = addresses[1] + uint64(row) * uint64(sizes[6]) * size
             store(to, uint64(thread), sizes[5], mul(low, factor), mul(high, factor))
 
-    return Kernel(f"merge {width}, {threads} threads", merge, ADDRESSES, SIZES, threads=threads, least=(8, 0), early=True)
+    return Kernel(
+        f"merge {width}, {threads} threads",
+        merge,
+        ADDRESSES,
+        SIZES,
+        threads=threads,
+        least=(8, 0),
+        early=True,
+    )

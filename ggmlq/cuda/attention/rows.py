@@ -154,12 +154,17 @@ def query_loader(plan: Plan) -> Any:
     return load
 
 
+def words_of_queries(plan: Plan) -> int:
+    """Words of queries that a thread reads: two for two columns, whatever floats they are."""
+    return 2 * -(-plan.rows * plan.width // 2 // plan.threads)
+
+
 @cache
 def query_reader(plan: Plan) -> Any:
     """The device function ``read(rows, kind, count, raw)``: a thread's pairs of queries, two words each.
 
-    It waits for none of them. Queries are asked of memory before keys and values: behind those they would come
-    last, and all products wait for them.
+    It waits for none of them. Queries are asked of memory before keys and values: behind those they would
+    come last, and all products wait for them.
     """
     threads, pairs, load8, load4 = plan.threads, plan.width // 2, bf16x2.load8, codes8.load4
 
@@ -173,7 +178,7 @@ def query_reader(plan: Plan) -> Any:
             else:
                 raw[2 * i] = uint32(load4(rows + uint64(number) * uint64(4)))
 
-    read_all = unrolled(-(-plan.rows * pairs // threads), one)
+    read_all = unrolled(words_of_queries(plan) // 2, one)
 
     @inlined
     def read(rows: Any, kind: Any, count: Any, raw: Any) -> None:
@@ -184,7 +189,7 @@ def query_reader(plan: Plan) -> Any:
 
 @cache
 def query_putter(plan: Plan) -> Any:
-    """The device function ``put(to, kind, raw)``: what ``query_reader`` read goes to a tile of 16-bit floats."""
+    """The device function ``put(to, kind, raw)``: what ``query_reader`` read, as a tile of 16-bit floats."""
     threads, rows_count, pairs, pitch = plan.threads, plan.rows, plan.width // 2, plan.pitch(plan.width)
     floats_of, put4 = pair_of_words(), halves.put4
     narrowed = bf16x2.narrowed if plan.k == "bf16" else halves.narrowed
@@ -197,7 +202,7 @@ def query_putter(plan: Plan) -> Any:
             low, high = floats_of(raw[2 * i], raw[2 * i + 1], kind)
             put4(to + row * uint32(pitch) + pair * uint32(4), narrowed(low, high))
 
-    put_all = unrolled(-(-rows_count * pairs // threads), one)
+    put_all = unrolled(words_of_queries(plan) // 2, one)
 
     @inlined
     def put(to: Any, kind: Any, raw: Any) -> None:

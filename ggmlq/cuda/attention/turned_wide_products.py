@@ -1,11 +1,13 @@
-"""Blocks decoded to the wide operand of ``wgmma``, in registers: keys, and columns of values. Lane 4 g + t of warp w:
+"""Blocks decoded to the wide operand of ``wgmma``, in registers: keys, and columns of values.
+
+Lane 4 g + t of warp w has
 
     keys     sixteen codes of each of positions 16 w + 2 g, 16 w + 2 g + 1 in two blocks
     values   four columns of positions 4 t … 4 t + 3 of each sixteen, of block w
 
-Words lie as turned_blocks.py says: two blocks begin at a word together. A byte below 1024 as a half, less its zero,
+Words lie as turned_blocks.py says: two blocks begin at a word together. A code as a half, less its zero,
 times the scale is a value rounded once. Products sum over columns, or positions, in any order, as long as the
-narrow operand has the same: of two neighbouring blocks columns come as ``column_place`` says.
+narrow operand has the same: columns of two neighbouring blocks come as ``column_place`` says.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ NIBBLES = 0x0F0F0F0F
 
 @cache
 def column_place(name: str) -> Any:
-    """The device function for the place of columns 2 p, 2 p + 1 of a pair of blocks among those that are summed."""
+    """The device function for the place of columns 2 p, 2 p + 1 of two blocks among those that are summed."""
     wide = name == "q8_0"
 
     @inlined
@@ -53,14 +55,16 @@ def column_place(name: str) -> Any:
                 q = uint32(1)
             elif q == uint32(1):
                 q = uint32(0)
-        return odd * uint32(32) + step * uint32(16) + (q & uint32(1)) * uint32(8) + (q >> uint32(1)) * uint32(2)
+        return (
+            odd * uint32(32) + step * uint32(16) + (q & uint32(1)) * uint32(8) + (q >> uint32(1)) * uint32(2)
+        )
 
     return place
 
 
 @cache
 def code_halves(name: str) -> Any:
-    """The device function for four pairs of codes, zero taken off, of two words; of q4_0 both are the same."""
+    """The device function for four pairs of codes without their zero, of two words; of q4_0 both are one."""
     zero, sub, wide = np.uint32(halves.pair(1024 + ZEROS[name])), halves.sub, name == "q8_0"
 
     @inlined
@@ -79,9 +83,10 @@ def code_halves(name: str) -> Any:
 
 @cache
 def key_decoder(name: str, width: int) -> Any:
-    """The device function ``decode(keys, places, words)``: a lane's codes of a pair of blocks, of two positions.
+    """The device function ``decode(keys, places, words)``: a lane's codes of two blocks, of two positions.
 
-    ``keys``: the address of the first position's blocks; ``places``: of a lane's word, and the bytes that it picks.
+    ``keys``: the address of the first position's blocks; ``places``: of a lane's word, and the bytes that it
+    picks.
     """
     length, size, wide = row_bytes(name, width), row_bytes(name, PAIR), name == "q8_0"
     take4, permute, codes, mul, twice = (
@@ -116,10 +121,10 @@ def key_decoder(name: str, width: int) -> Any:
 
 @cache
 def value_decoder(name: str, width: int) -> Any:
-    """The device function ``decode(values, warp, lane, words)``: columns of all positions of a step, of a warp's block.
+    """The device function ``decode(values, words)``: columns of a warp's block at all positions of a step.
 
-    Words 8 k + 4 n + 2 j + i: positions 4 t + j, 4 t + j + 2 of the sixteen k, column i of the lane's first or
-    second two, n.
+    Words 8 k + 4 n + 2 j + i: positions 4 t + j, 4 t + j + 2 of the sixteen k, column i of the lane's first
+    or second two, n.
     """
     length, size, wide = row_bytes(name, width), row_bytes(name, PAIR), name == "q8_0"
     take4, take2, permute, mul = bf16x2.take4, halves.take2, bf16x2.permute, product_of_halves
@@ -173,7 +178,7 @@ def value_decoder(name: str, width: int) -> Any:
 
 @cache
 def first_column(name: str) -> Any:
-    """The device function for a lane's first column in the first or second sixteen rows n of products with values."""
+    """The device function for a lane's first column among those of the first or second two, n."""
     wide = name == "q8_0"
 
     @inlined

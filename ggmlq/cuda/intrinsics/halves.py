@@ -102,8 +102,9 @@ def load_transposed(address: Any) -> Any:
     None, u32, u32, u32, u32, u32, effect=True,
 )  # fmt: skip
 def put_transposed(address: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    """Store four matrices, of which lanes have 2 t, 2 t + 1 of row g, by columns; lane 8 i + c names the place of
-    column c of matrix i. From capability 9.0 on.
+    """Store four matrices by columns, of which lanes have 2 t, 2 t + 1 of row g.
+
+    Lane 8 i + c names the place of column c of matrix i. From capability 9.0 on.
     """
     only_on_a_gpu()
 

@@ -2,13 +2,14 @@
 
 Four threads serve a block, as in _block.py, or a block of threads serves a row of numbers without blocks.
 Of equal ids the last row is written: all threads of a block look whether an id of its rows comes again
-further on. With many rows that takes longer than finding out before, so CuPy does it then (``_last_ones``).
+further on, each id once for all rows of the block. With many rows that takes longer than finding out before,
+so CuPy does it then (``_last_ones``).
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import KINDS
 from ..intrinsics.language import cuda, float32, int32, int64, uint32, uint64
-from ..machine.device import cupy, current, multiprocessors
+from ..machine.device import cupy, current
 from ..machine.launch import Kernel, family
 from . import iq4_nl, mxfp4, q4_0, q4_1, q5_0, q5_1, q8_0
 from ._block import LANES, RUN, THREADS, VALUES, finite
@@ -32,37 +33,45 @@ ENCODERS = {  # of blocks, for four threads
 }  # fmt: skip
 ENCODED = tuple(ENCODERS)
 SEARCHED = 8192  # rows: with more, the last of equal ids are found before the launch
-AHEAD = 8  # ids that a thread reads at once
-RUNS, BLOCKS = (
-    8,
-    4,
-)  # blocks' worth of one search, at most; blocks of threads that a multiprocessor has at least
+AHEAD = 16  # ids that a thread reads at once: all of 4096
 INFINITE = {"f32": 0x7F800000, "f16": 0x7C00, "bf16": 0x7F80}  # the exponent of what is not finite
 
 
-def searching(rows_of_block: int) -> Any:
-    """The device function that finds which ids of a block's rows come again, by all threads of the block.
+class Search(NamedTuple):
+    """Two device functions that find which ids of a block's rows come again, by all its threads."""
 
-    ``search(ids, first, last)`` gives an array in shared memory, not 0 for rows from ``first`` on whose id
-    stands again further on.
+    read: Any  # (ids, first, last, others): it starts to read ids, before the block asks for anything else
+    compare: Any  # (ids, first, last, others): an array in shared memory, not 0 for rows that come again
+
+
+def searching(rows_of_block: int) -> Search:
+    """The search for a block of threads that has rows ``first`` … ``last``, at most ``rows_of_block``.
+
+    Ids are near, in the second cache, while values come from memory: behind those they would come late.
     """
 
     @inlined
-    def search(ids: Any, first: Any, last: Any) -> Any:
-        here, repeated = cuda.shared.array(rows_of_block, int64), cuda.shared.array(rows_of_block, int32)
-        others = cuda.local.array(AHEAD, int64)
-        thread, count, rows = uint32(cuda.threadIdx.x), uint64(ids.shape[0]), int32(last - first) + int32(1)
-        at = uint64(last) + uint64(1) + uint64(thread)
+    def read(ids: Any, at: Any, others: Any) -> None:
+        count = uint64(ids.shape[0])
         for j in range(AHEAD):
             place = at + uint64(j * THREADS)
             others[j] = ids[place] if place < count else int64(-1)
-        for i in range(int32(thread), rows, THREADS):
-            here[i], repeated[i] = ids[uint64(first) + uint64(i)], int32(0)
+
+    @inlined
+    def begin(ids: Any, first: Any, last: Any, others: Any) -> None:
+        read(ids, uint64(last) + uint64(1) + uint64(cuda.threadIdx.x), others)
+
+    @inlined
+    def compare(ids: Any, first: Any, last: Any, others: Any) -> Any:
+        here, repeated = cuda.shared.array(rows_of_block, int64), cuda.shared.array(rows_of_block, int32)
+        thread, count, rows = uint32(cuda.threadIdx.x), uint64(ids.shape[0]), int32(last - first) + int32(1)
+        if thread < uint32(rows):
+            here[thread], repeated[thread] = ids[uint64(first) + uint64(thread)], int32(0)
         cuda.syncthreads()
-        for k in range(int32(thread), rows, THREADS):
-            for i in range(k + 1, rows):
-                if here[i] == here[k]:
-                    repeated[k] = int32(1)
+        for i in range(int32(thread) + int32(1), rows):
+            if here[i] == here[thread]:
+                repeated[thread] = int32(1)
+        at = uint64(last) + uint64(1) + uint64(thread)
         while at < count:
             for i in range(rows):
                 this, same = here[i], False
@@ -73,29 +82,19 @@ def searching(rows_of_block: int) -> Any:
                         if others[j] == this:
                             repeated[i] = int32(1)
             at += uint64(AHEAD * THREADS)
-            for j in range(AHEAD):
-                place = at + uint64(j * THREADS)
-                others[j] = ids[place] if place < count else int64(-1)
+            read(ids, at, others)
         cuda.syncthreads()
         return repeated
 
-    return search
+    return Search(begin, compare)
 
 
 @family((name, kind, unique) for name in ENCODED for kind in KINDS for unique in (False, True))
 def block_putter(name: str, kind: str, unique: bool) -> Kernel:
     """The kernel that encodes rows of floats of a kind; ``unique``: no two ids are equal."""
-    encode, each = ENCODERS[name], THREADS // LANES
-    load, search, set_bits = loading(kind), searching(each * (1 if unique else RUNS)), ptx.set_bits
+    encode = ENCODERS[name]
+    load, (begin, compare), set_bits = loading(kind), searching(THREADS // LANES), ptx.set_bits
     size, take_turn = FORMATS[name].dtype.itemsize, dependent_launch.take_turn
-
-    @inlined
-    def read(x: Any, b: Any, blocks: Any, part: Any, v: Any) -> Any:
-        """Four threads' parts of a block, or of the last one."""
-        b = min(b, uint64(blocks) - uint64(1))
-        source = b * uint64(RUN) + uint64(part) * uint64(4)
-        for i in range(VALUES):
-            v[i] = load(x, source + uint64((i & 3) + 4 * (i & 4)))
 
     def kernel(
         x: Any,  # bits of floats [rows of x · K]
@@ -105,38 +104,38 @@ def block_putter(name: str, kind: str, unique: bool) -> Kernel:
         blocks: Any,  # of x
         per_row: Any,
         rows: Any,  # of q
-        runs: Any,  # of a block of threads, one after the other; they share the search
     ) -> None:
         take_turn()
-        part = uint32(uint32(cuda.threadIdx.x) & uint32(LANES - 1))
-        start = uint64(cuda.blockIdx.x) * uint64(runs) * uint64(each)
-        b = start + uint64(cuda.threadIdx.x) // uint64(LANES)
-        v, after = cuda.local.array(VALUES, float32), cuda.local.array(VALUES, float32)
-        read(x, b, blocks, part, after)
-        first = start // uint64(per_row)
+        thread = uint64(cuda.blockIdx.x) * uint64(THREADS) + uint64(cuda.threadIdx.x)
+        part, b = uint32(uint32(cuda.threadIdx.x) & uint32(LANES - 1)), thread // uint64(LANES)
+        live = b < uint64(blocks)
+        if not live:
+            b = uint64(blocks) - uint64(1)
+        row = b // uint64(per_row)
+        first = uint64(cuda.blockIdx.x) * uint64(THREADS // LANES)
+        last = (min(first + uint64(THREADS // LANES), uint64(blocks)) - uint64(1)) // uint64(per_row)
+        first = first // uint64(per_row)
+        others = cuda.local.array(AHEAD, int64)
+        if not unique:
+            begin(ids, first, last, others)
+        at = ids[row]
+        v = cuda.local.array(VALUES, float32)
+        source = b * uint64(RUN) + uint64(part) * uint64(4)
+        for i in range(VALUES):
+            v[i] = load(x, source + uint64((i & 3) + 4 * (i & 4)))
+        behind = False
         if not unique:  # while values are on their way
-            last = min(start + uint64(runs) * uint64(each), uint64(blocks)) - uint64(1)
-            repeated = search(ids, first, last // uint64(per_row))
-        for run in range(runs):
-            for i in range(VALUES):
-                v[i] = after[i]
-            if uint32(run) + uint32(1) < runs:
-                read(x, b + uint64(each), blocks, part, after)
-            live = b < uint64(blocks)
-            row = min(b, uint64(blocks) - uint64(1)) // uint64(per_row)
-            at = ids[row]
-            live = live and at >= int64(0) and at < int64(rows)
-            store, place = live, uint64(0)
-            if not unique:
-                store = live and repeated[row - first] == int32(0)
-            if live:
-                place = uint64(at) * uint64(per_row) + (b - row * uint64(per_row))
-            scale = encode(v, part, raw + place * uint64(size), store)
-            if live and (finite(v) != float32(0) or uint32(scale & uint32(0x7C00)) == uint32(0x7C00)):
-                set_bits(unfit, uint32(1))
-            b += uint64(each)
+            behind = compare(ids, first, last, others)[row - first] != int32(0)
+        live = live and at >= int64(0) and at < int64(rows)
+        store = live and not behind
+        place = uint64(0)
+        if live:
+            place = uint64(at) * uint64(per_row) + (b - row * uint64(per_row))
+        scale = encode(v, part, raw + place * uint64(size), store)
+        if live and (finite(v) != float32(0) or uint32(scale & uint32(0x7C00)) == uint32(0x7C00)):
+            set_bits(unfit, uint32(1))
 
-    parameters = (words_of(kind), IDS, *[uint64] * 5, uint32)
+    parameters = (words_of(kind), IDS, uint64, uint64, uint64, uint64, uint64)
     title = f"put {name} from {kind}{', unique' * unique}"
     return Kernel(title, kernel, *parameters, threads=THREADS, early=True)
 
@@ -144,7 +143,7 @@ def block_putter(name: str, kind: str, unique: bool) -> Kernel:
 @family((name, kind, unique) for name in SCALARS for kind in KINDS for unique in (False, True))
 def scalar_putter(name: str, kind: str, unique: bool) -> Kernel:
     """The kernel that converts rows of numbers without blocks; a block of threads has a part of a row."""
-    load, bits, search, set_bits = loading(kind), bits_in(KIND_OF[name]), searching(1), ptx.set_bits
+    load, bits, (begin, compare), set_bits = loading(kind), bits_in(KIND_OF[name]), searching(1), ptx.set_bits
     infinite, take_turn = INFINITE[name], dependent_launch.take_turn
 
     def kernel(
@@ -160,7 +159,9 @@ def scalar_putter(name: str, kind: str, unique: bool) -> Kernel:
         at = ids[row]
         behind = False
         if not unique:
-            behind = search(ids, row, row)[0] != int32(0)
+            others = cuda.local.array(AHEAD, int64)
+            begin(ids, row, row, others)
+            behind = compare(ids, row, row, others)[0] != int32(0)
         if at >= int64(0) and at < int64(rows):
             for step in range(STEP):
                 column = int64(cuda.blockIdx.y) * int64(STEP * THREADS) + int64(step * THREADS)
@@ -195,10 +196,8 @@ def put(request: str, q: QuantArray, ids: Any, x: Any, check: bool, unique: bool
     facts: tuple[int, ...] = columns, len(q)
     if fmt.name in ENCODERS:
         blocks = bits.size // RUN
-        count = -(-blocks * LANES // THREADS)
-        runs = 1 if unique else max(1, min(RUNS, count // (BLOCKS * multiprocessors())))
-        grid: tuple[int, ...] = (-(-count // runs),)
-        kernel, facts = block_putter(fmt.name, kind, unique), (blocks, columns // RUN, len(q), runs)
+        grid: tuple[int, ...] = (-(-blocks * LANES // THREADS),)
+        kernel, facts = block_putter(fmt.name, kind, unique), (blocks, columns // RUN, len(q))
     else:
         raw = raw.view(np.uint32 if fmt.name == "f32" else np.uint16)
         grid, kernel = (len(ids), -(-columns // (STEP * THREADS))), scalar_putter(fmt.name, kind, unique)
