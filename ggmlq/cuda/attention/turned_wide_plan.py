@@ -83,6 +83,6 @@ def takes(k: str, v: str, width: int, width_v: int) -> bool:
 
 
 def turned_wide_plans() -> Iterator[tuple[TurnedWidePlan]]:
-    """The plans."""
+    """The plans of both types of blocks."""
     for name in BLOCKS:
         yield (TurnedWidePlan(name),)

@@ -129,8 +129,8 @@ def growth_teller() -> Any:
         if lane == uint32(0):
             put4(flags + warp * uint32(4), ~uint32(same))
         cuda.syncthreads()
-        told = take16(flags)
-        return uint32(told[0]) | uint32(told[1]) | uint32(told[2]) | uint32(told[3]) != uint32(0)
+        words = take16(flags)
+        return uint32(words[0]) | uint32(words[1]) | uint32(words[2]) | uint32(words[3]) != uint32(0)
 
     return grown
 
