@@ -1,13 +1,15 @@
 """Attention on a GPU beside torch's scaled_dot_product_attention, in turns in one process.
 
     python bench/attention_peers.py [--types f16,q8_0,q4_0] [--shapes 32/8x128,28/4x128] [--further 1x16384]
-                                         [--cases 1x1024,1x16384,512x4096] [--seconds 0.2] [--json FILE]
+                                         [--cases 1x1024,1x16384,512x4096] [--copies put:q8_0:4096x1024]
+                                         [--seconds 0.2] [--json FILE]
 
 A case is queries x positions; queries are the last ones of the positions, causal. A shape is heads, heads of
 keys, and columns; shapes behind the first have the cases of --further alone. Queries and results are
 float16 on both sides. Calls are recorded in a CUDA graph, each on a cache of its own, of 300 MB together, so
-that keys and values come from memory. torch has float16 keys and values for all types, and its mask is causal
-where there are as many queries as positions, or one query; otherwise it computes without a mask, more.
+that keys and values come from memory. torch has float16 keys and values, beside those of f16, and its mask is
+causal where there are as many queries as positions, or one query; otherwise it computes without a mask, more.
+Copies are rows that gq.put encodes, from float32, and rows that gq.take decodes, likewise: rows x columns.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +95,7 @@ def figures(q: Any, pair: tuple[Any, Any], options: argparse.Namespace) -> dict[
         want = gq.reference.attention(q.get(), *(x.to("cpu") for x in pair), causal=True)
         off = float(gq.nmse(results[0].get(), want))
     peer = None
-    if options.torch:
+    if options.torch and pair[0].format.name == "f16":
         replay, stream, results = torch_graph(q, caches, queries == positions)
         peer = round(microseconds(replay, stream, options.seconds) / len(caches), 2)
     operations = 4 * heads * (queries * positions - queries * (queries - 1) / 2) * width
@@ -126,22 +128,54 @@ def rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             cp.get_default_memory_pool().free_all_blocks()
 
 
+def copies(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """A row for each kind of copies; ids are in no order, and half of an array's rows have one."""
+    cp = device.cupy()
+    rng = np.random.default_rng(options.seed)
+    for words in filter(None, options.copies.split(",")):
+        op, name, shape = words.split(":")
+        count, columns = (int(n) for n in shape.split("x"))
+        some = cp.asarray(rng.standard_normal((64, columns), np.float32))
+        q = gq.empty((2 * count, columns), name, "cuda")
+        some_blocks = gq.quantize(some.get(), name).raw.reshape(64, -1)
+        q.raw.reshape(2 * count, -1)[...] = cp.asarray(np.tile(some_blocks, (count // 32, 1)))
+        ids, x = cp.asarray(rng.permutation(2 * count)[:count]), cp.tile(some, (count // 64, 1))
+        nbytes = x.nbytes + q.nbytes // 2
+        pairs = [(q.copy(), x.copy()) for _ in range(max(2, ROTATED // (nbytes + q.nbytes // 2)))]
+        graph, stream, _ = recorded([partial(copied, op, ids, *pair) for pair in pairs])
+        time = microseconds(partial(graph.launch, stream), stream, options.seconds) / len(pairs)
+        yield {
+            "op": op, "type": name, "rows": count, "columns": columns, "us": round(time, 2),
+            "floor": round(nbytes / BYTES_A_SECOND * 1e6, 2),
+        }  # fmt: skip
+        cp.get_default_memory_pool().free_all_blocks()
+
+
+def copied(op: str, ids: Any, q: Any, x: Any) -> Any:
+    """The call of a copy that is timed."""
+    return gq.put(q, ids, x, check=False) if op == "put" else gq.take(q, ids, check=False)
+
+
 def main() -> int:
     """Print a row for each case."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--types", default="f16,q8_0,q4_0")
     parser.add_argument("--shapes", default="32/8x128,28/4x128,16/2x256,32/32x64")
     parser.add_argument(
-        "--cases", default="1x1024,1x4096,1x16384,1x65536,16x16384,512x4096,2048x8192,4096x4096"
+        "--cases",
+        default="1x1024,1x4096,1x16384,1x65536,4x16384,16x16384,512x4096,2048x8192,4096x4096",
     )
-    parser.add_argument("--further", default="1x16384,512x4096")
+    parser.add_argument("--further", default="1x4096,1x16384,512x4096")
+    parser.add_argument(
+        "--copies", default="put:q8_0:4096x1024,put:q4_0:4096x1024,take:q4_K:4096x4096,take:q4_0:4096x4096"
+    )
     parser.add_argument("--seconds", type=float, default=0.2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--torch", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     results = []
-    for row in rows(options):
+    for row in chain(rows(options), copies(options)):
         results.append(row)
         print(row, flush=True)
     if options.json:

@@ -15,6 +15,7 @@ from scripts import load
 ROOT = Path(__file__).parents[1]
 NUMBERS = [  # as pages write them
     "no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen",
 ]  # fmt: skip
 SCOPES = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 

@@ -39,6 +39,7 @@ SAID = {  # what each must find
         "eight parts is the whole one: True",
     ],
     "cache_in_blocks": ["2048 positions, 32 heads", "q4_0 ", "A rotation takes back"],
+    "positions_on_the_host": ["6 pieces of 700 positions", "one softmax"],
     "whole_model": ["small: qwen3, 2 layers", "generated: ["],
 }
 NEEDS = {"llama_in_torch": "torch", "lora_on_four_bits": "torch", "image_block_in_diffusers": "diffusers"}

@@ -29,11 +29,9 @@ Times = dict[tuple[str, int, int, str], dict[str, Any]]
 
 def texts(options: Options) -> Texts:
     """The table, or the pictures."""
-    rows = load(RESULTS / "attention_h200.json")
-    times: Times = {
-        (row.get("shape", SHAPE), row["queries"], row["positions"], row["type"]): row for row in rows
-    }
-    llama = {(SHAPE, r["queries"], r["positions"], r["type"]): r["us"] for r in load(LLAMA)["rows"]}
+    rows, peers = load(RESULTS / "attention_h200.json"), load(LLAMA)
+    times: Times = {key_of(row): row for row in rows if "op" not in row}
+    llama = {key_of(row): row["us"] for row in peers["rows"]}
     if options.picture:
         yield "docs/attention.svg", picture(times, llama)
         yield "docs/cache_error.svg", errors()
@@ -50,7 +48,24 @@ def texts(options: Options) -> Texts:
             listed([llama.get((*key, name)) for name in TYPES]),
         ])  # fmt: skip
     yield "docs/attention.md", table(header, lines)
+    yield "docs/attention.md copies", copies([row for row in rows if "op" in row], peers["copies"])
     yield "docs/attention.md cpu", cpu()
+
+
+def key_of(row: dict[str, Any]) -> tuple[str, int, int, str]:
+    """The case of a row of figures."""
+    return row.get("shape", SHAPE), row["queries"], row["positions"], row["type"]
+
+
+def copies(rows: list[dict[str, Any]], peers: list[dict[str, Any]]) -> str:
+    """Microseconds of put and take beside llama.cpp's SET_ROWS and GET_ROWS."""
+    llama = {(row["op"], row["type"], row["rows"], row["columns"]): row["us"] for row in peers}
+    lines = []
+    for row in rows:
+        key = row["op"], row["type"], row["rows"], row["columns"]
+        words = f"`{row['op']}` {row['type']}, {row['rows']} rows of {row['columns']}"
+        lines.append([words, *map(figure, (row["us"], row["floor"], llama.get(key)))])
+    return table(["rows", "µs", "bound", "llama.cpp"], lines)
 
 
 def cpu() -> str:

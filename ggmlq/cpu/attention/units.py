@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import inner, jit
 from ..machine.memory import floats_at
+from ..machine.simd import Simd
 from ..machine.target import Target
 from . import tile
 from .operands import LANES, MORE, ROWS, STRETCH, TILE
@@ -29,12 +31,28 @@ from .stretch import (
     take_queries,
 )  # fmt: skip
 
+FEW, LINE = 8, 64  # rows that wait for memory; bytes that come together
+
+
+@cache
+def _nearing(target: Target) -> Any:
+    """Compiled: rows ``first`` … of so many columns come into the first cache, as they are read soon."""
+    fetch = intrinsic_of(lambda b, at: Simd(b, target).fetch(at, 1), 1)
+
+    def come_near(rows: int, apart: int, first: int, end: int, width: int) -> None:
+        nbytes = min(apart, 4 * width)
+        for row in range(first, end):
+            for i in range(0, nbytes, LINE):
+                fetch(rows + row * apart + i)
+
+    return inner(come_near)
+
 
 @cache
 def vectors(target: Target) -> Way:
     """Products of float32 in vector registers."""
     scores, weighted = tile.scores(target), tile.weighted(target)
-    lanes = tile.width_of(target)
+    lanes, come_near = tile.width_of(target), _nearing(target)
 
     def stretch(
         f: Any, batch: int, kv_head: int, first: int, count: int, start: int, memory: Any, words: Any,
@@ -45,25 +63,34 @@ def vectors(target: Target) -> Way:
         group = f.heads // f.kv_heads
         low, _, _ = seen(f, batch, first // group)
         _, high, _ = seen(f, batch, (first + count - 1) // group)
+        # With few rows products wait for memory: between them the next tile comes near, if there is one.
+        together, far = (LANES, high) if count <= FEW else (TILE, 0)
         low, high = max(start, low // TILE * TILE), min(start + STRETCH, high)
         k_rows = f.k + batch * f.k_batch + kv_head * f.k_head
         v_rows = f.v + batch * f.v_batch + kv_head * f.v_head
         for position in range(low, high, TILE):
             n = min(TILE, high - position)
             filled(f.fill_k, k_rows + position * f.k_row, f.k_row, n, f.width, k_tile, words)
-            scores(
-                queries.ctypes.data, 4 * pitch, count, k_tile.ctypes.data, 4 * pitch,
-                (n + LANES - 1) // LANES * LANES, pitch // lanes, products.ctypes.data, 4 * TILE,
-            )  # fmt: skip
+            for j in range(0, n, together):
+                ahead = position + TILE + j
+                come_near(k_rows, f.k_row, ahead, min(ahead + together, far), f.width)
+                scores(
+                    queries.ctypes.data, 4 * pitch, count, k_tile.ctypes.data + 4 * pitch * j, 4 * pitch,
+                    (min(n - j, together) + LANES - 1) // LANES * LANES, pitch // lanes,
+                    products.ctypes.data + 4 * j, 4 * TILE,
+                )  # fmt: skip
             scored(f, batch, kv_head, first, count, position, position + n, TILE, products, results, more)
             at, apart = k_tile.ctypes.data, pitch
             if f.fill_v:
                 filled(f.fill_v, v_rows + position * f.v_row, f.v_row, n, f.width_v, v_tile, words)
                 at, apart = v_tile.ctypes.data, more
-            weighted(
-                products.ctypes.data, 4 * TILE, count, at, 4 * apart, n, more,
-                results.ctypes.data, 4 * (more + MORE),
-            )  # fmt: skip
+            for j in range(0, n, together):
+                ahead = position + TILE + j
+                come_near(v_rows, f.v_row, ahead, min(ahead + together, far), f.width_v if f.fill_v else 0)
+                weighted(
+                    products.ctypes.data + 4 * j, 4 * TILE, count, at + 4 * apart * j, 4 * apart,
+                    min(n - j, together), more, results.ctypes.data, 4 * (more + MORE),
+                )  # fmt: skip
 
     return Way(_memory, _nothing, _as_they_lie, inner(stretch), _nothing)
 

@@ -10,11 +10,14 @@ from ...arrays.array import QuantArray
 from ...arrays.scaled import ScaledArray
 from ...errors import UnsupportedError
 from ..machine import device
-from .floats import KINDS
+from .floats import KINDS, LARGEST
 from .kernel import LEAST, kernel
-from .merge import THREADS, merger
+from .merge import FEW as MERGED_FEW
+from .merge import MANY as MERGED_MANY
+from .merge import merger
 from .operands import LONG, Rows, placed
 from .plan import (
+    BLOCKS,
     EDGE,
     HOPPERS,
     MOST_BLOCKS,
@@ -28,6 +31,9 @@ from .plan import (
     turns,
 )  # fmt: skip
 from .turned import kernel as turned_kernel
+from .turned_wide import kernel as turned_wide_kernel
+from .turned_wide_plan import ROWS, TurnedWidePlan
+from .turned_wide_plan import takes as takes_turned
 from .unpacked import unpacked, unpacks
 from .wide import HOPPER
 from .wide import kernel as wide_kernel
@@ -37,7 +43,10 @@ FIXED = 16  # steps of a part whose bits depend on no other row
 FEW = 16  # rows of queries that share their positions
 MANY, MANY_WIDE = 512, 129  # rows for which blocks are decoded before; likewise where wgmma multiplies
 MOST = 256 << 20  # bytes of keys and values that are decoded before
-CLUSTERED = 8  # steps up to which a cluster has all parts
+CLUSTERED, CLUSTERED_BLOCKS = 8, 16  # steps up to which a cluster has all parts, of floats and of blocks
+
+
+AnyPlan = Plan | WidePlan | TurnedWidePlan
 
 
 class Extras(NamedTuple):
@@ -71,16 +80,20 @@ def attend(request: str, a: Any, invariant: bool, kind: Any) -> Any:
     q, extras = _queries(a.q, k.width), _extras(a)
     for first in range(0, v.width, WIDE):
         plan = _plan(a, k, v, min(WIDE, v.width - first), rows, shared, invariant)
+        if isinstance(plan, TurnedWidePlan) and q.dtype != np.float16:
+            q = cp.clip(q.astype(np.float32), -LARGEST, LARGEST).astype(np.float16)
         _launch(plan, q, k, v, a, extras, invariant, y, first)
     return y[..., : a.v.shape[3]] if v.width > a.v.shape[3] else y
 
 
 def _plan(
     a: Any, k: Rows, v: Rows, width: int, rows: int, shared: bool, invariant: bool
-) -> Plan | WidePlan:  # fmt: skip
+) -> AnyPlan:  # fmt: skip
     """The plan for ``width`` columns of the values."""
     changed = _changed(a)
     if not (shared or invariant) and _by_wgmma(a, rows, k.name, v.name, k.width, width):
+        if rows <= ROWS and takes_turned(k.name, v.name, k.width, width):
+            return TurnedWidePlan(k.name)
         return wide_plan_of(k.name, v.name, k.width, width, rows)
     if rows <= TURNED and not (shared or invariant) and turns(k.name, v.name, k.width, width):
         room = HOPPERS if device.capability() == HOPPER else SHARED
@@ -102,8 +115,8 @@ def _decodes(a: Any, rows: int) -> bool:
 
 
 def _by_wgmma(a: Any, rows: int, k: str, v: str, width: int, width_v: int) -> bool:
-    """True if wide.py takes rows of these types and widths."""
-    hopper = rows > FEW and device.capability() == HOPPER
+    """True if wide.py or turned_wide.py takes rows of these types and widths."""
+    hopper = rows > TURNED and device.capability() == HOPPER
     return hopper and not _changed(a) and takes(k, v, width, width_v)
 
 
@@ -153,31 +166,33 @@ def _extras(a: Any) -> Extras:
     return Extras(None if lengths is None else cp.asarray(lengths, np.int64), mask, sinks, slopes)
 
 
-def _parts(plan: Plan | WidePlan, blocks: int, steps: int) -> int:
+def _parts(plan: AnyPlan, blocks: int, steps: int) -> int:
     """The parts into which so many steps are divided, where each has ``blocks`` blocks."""
     parts = max(1, min(device.multiprocessors() * plan.resident // blocks, steps))
     return min(parts, MOST_BLOCKS) if _clustered(plan, blocks, steps) else parts
 
 
-def _clustered(plan: Plan | WidePlan, blocks: int, steps: int) -> bool:
+def _clustered(plan: AnyPlan, blocks: int, steps: int) -> bool:
     """True if the blocks of all parts are a cluster, each on a multiprocessor, which adds them there.
 
     The other half of the card is for the kernel behind. With more steps two launches are as fast: of 4096
     positions clusters of 8 and of 16 blocks took 10 µs on an H200, parts and merge.py 9; of 16384 20 and 17.
     """
-    parts = min(steps, MOST_BLOCKS)
-    alone = steps <= CLUSTERED and 2 * blocks * parts <= device.multiprocessors()
+    parts, most = min(steps, MOST_BLOCKS), CLUSTERED_BLOCKS if plan.k in BLOCKS else CLUSTERED
+    alone = steps <= most and 2 * blocks * parts <= device.multiprocessors()
     return plan.turned and alone and (device.capability() or LEAST) >= HOPPER
 
 
-def _kernel(plan: Plan | WidePlan) -> Any:
+def _kernel(plan: AnyPlan) -> Any:
     if isinstance(plan, WidePlan):
         return wide_kernel(plan)
+    if isinstance(plan, TurnedWidePlan):
+        return turned_wide_kernel(plan)
     return turned_kernel(plan) if plan.turned else kernel(plan)
 
 
 def _launch(
-    plan: Plan | WidePlan, q: Any, k: Rows, v: Rows, a: Any, extras: Extras, invariant: bool, y: Any,
+    plan: AnyPlan, q: Any, k: Rows, v: Rows, a: Any, extras: Extras, invariant: bool, y: Any,
     first: int,
 ) -> None:  # fmt: skip
     """Launch a plan for the columns of y from ``first`` on."""
@@ -212,7 +227,8 @@ def _launch(
     crowded = {"cluster": cluster, "max_blocks": 1} if cluster > 1 else {}
     run(grid, (plan.threads,), addresses, strides, sizes, scale, cap, **crowded)
     if partials is not None:
-        merger(plan.width_v)(
-            (units * rows,), (THREADS,), (partials.data.ptr, addresses[3], addresses[7]),
+        threads = MERGED_FEW if units * rows <= 2 * device.multiprocessors() else MERGED_MANY
+        merger(plan.width_v, threads)(
+            (units * rows,), (threads,), (partials.data.ptr, addresses[3], addresses[7]),
             (parts, units * rows, queries, group, kv_heads, kind, y.shape[3]),
         )  # fmt: skip

@@ -38,6 +38,29 @@ def pair_loader() -> Any:
 
 
 @cache
+def pair_of_words() -> Any:
+    """The device function ``floats(first, second, kind)``: two floats of the words that memory has of them.
+
+    They are cut to what halves hold.
+    """
+    float_of, half_value = ptx.float_of, ptx.half_value
+    larger, smaller, most = ptx.larger, ptx.smaller, float32(LARGEST)
+
+    @inlined
+    def floats(first: Any, second: Any, kind: Any) -> Any:
+        low, high = float_of(first), float_of(second)
+        if kind == uint32(0):
+            low, high = smaller(larger(low, -most), most), smaller(larger(high, -most), most)
+        elif kind == uint32(1):
+            low, high = half_value(first & uint32(0xFFFF)), half_value(first >> uint32(16))
+        else:
+            low, high = float_of(first << uint32(16)), float_of(first & uint32(0xFFFF0000))
+        return low, high
+
+    return floats
+
+
+@cache
 def pair_storer() -> Any:
     """The device function ``store(start, pair, kind, low, high)``: two floats, each rounded once."""
     store_pair, store4 = ptx.store_pair, ptx.store4

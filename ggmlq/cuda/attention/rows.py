@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from ..intrinsics import bf16x2, halves, integers
+from ..intrinsics import bf16x2, codes8, halves, integers
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, int32, uint32, uint64
 from .codes import EIGHT, decoder, unit_columns
-from .floats import pair_loader
+from .floats import pair_loader, pair_of_words
 from .plan import LANES, SIXTEEN, Plan, row_bytes
+from .unrolled import unrolled
 
 CHUNK = 16  # bytes of a copy
 
@@ -151,3 +152,60 @@ def query_loader(plan: Plan) -> Any:
                 put4(to + row * uint32(pitch) + pair * uint32(4), word)
 
     return load
+
+
+def words_of_queries(plan: Plan) -> int:
+    """Words of queries that a thread reads: two for two columns, whatever floats they are."""
+    return 2 * -(-plan.rows * plan.width // 2 // plan.threads)
+
+
+@cache
+def query_reader(plan: Plan) -> Any:
+    """The device function ``read(rows, kind, count, raw)``: a thread's pairs of queries, two words each.
+
+    It waits for none of them. Queries are asked of memory before keys and values: behind those they would
+    come last, and all products wait for them.
+    """
+    threads, pairs, load8, load4 = plan.threads, plan.width // 2, bf16x2.load8, codes8.load4
+
+    def one(i: Any, rows: Any, kind: Any, count: Any, raw: Any) -> None:
+        number = uint32(cuda.threadIdx.x) + uint32(i * threads)
+        raw[2 * i], raw[2 * i + 1] = uint32(0), uint32(0)
+        if number < count * uint32(pairs):
+            if kind == uint32(0):
+                two = load8(rows + uint64(number) * uint64(8))
+                raw[2 * i], raw[2 * i + 1] = uint32(two[0]), uint32(two[1])
+            else:
+                raw[2 * i] = uint32(load4(rows + uint64(number) * uint64(4)))
+
+    read_all = unrolled(words_of_queries(plan) // 2, one)
+
+    @inlined
+    def read(rows: Any, kind: Any, count: Any, raw: Any) -> None:
+        read_all(0, rows, kind, count, raw)
+
+    return read
+
+
+@cache
+def query_putter(plan: Plan) -> Any:
+    """The device function ``put(to, kind, raw)``: what ``query_reader`` read, as a tile of 16-bit floats."""
+    threads, rows_count, pairs, pitch = plan.threads, plan.rows, plan.width // 2, plan.pitch(plan.width)
+    floats_of, put4 = pair_of_words(), halves.put4
+    narrowed = bf16x2.narrowed if plan.k == "bf16" else halves.narrowed
+
+    def one(i: Any, to: Any, kind: Any, raw: Any) -> None:
+        at = uint32(cuda.threadIdx.x) + uint32(i * threads)
+        row = at // uint32(pairs)
+        pair = at - row * uint32(pairs)
+        if row < uint32(rows_count):
+            low, high = floats_of(raw[2 * i], raw[2 * i + 1], kind)
+            put4(to + row * uint32(pitch) + pair * uint32(4), narrowed(low, high))
+
+    put_all = unrolled(words_of_queries(plan) // 2, one)
+
+    @inlined
+    def put(to: Any, kind: Any, raw: Any) -> None:
+        put_all(0, to, kind, raw)
+
+    return put

@@ -22,7 +22,7 @@ from .plan import EDGE, Plan, turned_plans
 from .problem import ADDRESSES, SIZES, STRIDES, block_finder, look, placer, queries_of, rows_finder
 from .products import clearer
 from .results import writer
-from .rows import prefetcher, query_loader
+from .rows import prefetcher, query_putter, query_reader, words_of_queries
 from .softmax import LOG2_E, NEVER, changer, read_options, shrinker, weights_maker
 from .turned_products import turned_products
 
@@ -86,11 +86,11 @@ def kernel(plan: Plan) -> Kernel:
     pitch_k, pitch_v = plan.row_pitch(plan.k, width), plan.row_pitch(plan.v, plan.width_v)
     stage_k, stage_v = plan.stage(plan.k, width), plan.stage(plan.v, plan.width_v)
     keys_at, values_at, place_step = plan.keys_at, plan.values_at, 2 if plan.neighbours == 1 else 1
-    find, fetch, load_queries, (take, score, mix) = (
-        block_finder(plan.rows, step), fetcher(plan), query_loader(plan), turned_products(plan),
+    find, fetch, (take, score, mix) = block_finder(plan.rows, step), fetcher(plan), turned_products(plan)
+    read_queries, put_queries, raw_words = query_reader(plan), query_putter(plan), words_of_queries(plan)
+    find_keys, find_values, change, place, weigh, shrink = (
+        rows_finder(0), rows_finder(3), changer(plan), placer(plan.rows), weights_maker(plan), shrinker(plan)
     )  # fmt: skip
-    find_keys, find_values, change, place = rows_finder(0), rows_finder(3), changer(plan), placer(plan.rows)
-    weigh, shrink = weights_maker(plan), shrinker(plan)
     write, base, clear, query_words, zeros = (
         writer(plan), ptx.shared_base, clearer(sums // 8), width // 8, width // EDGE
     )  # fmt: skip
@@ -105,10 +105,13 @@ def kernel(plan: Plan) -> Kernel:
             find_keys(addresses[1], strides, sizes, unit), find_values(addresses[2], strides, sizes, unit)
         )  # fmt: skip
         warp_first = warp * uint32(EDGE)  # first position of the warp in a step
+        begins, ends, raw = (
+            cuda.local.array(2, int32), cuda.local.array(2, int32), cuda.local.array(raw_words, uint32)
+        )  # fmt: skip
+        read_queries(queries_of(addresses, sizes, start, width, unit), sizes[6], count, raw)
         for i in range(stages):
             fetch(at, uint32(i), keys, values, strides, first + int32(i), last, end, warp_first, lane)
-        load_queries(at, queries_of(addresses, sizes, start, width, unit), sizes[6], count)
-        begins, ends = cuda.local.array(2, int32), cuda.local.array(2, int32)
+        put_queries(at, sizes[6], raw)
         numbers, distances = cuda.local.array(4, float32), cuda.local.array(2, uint64)
         places, mask, row = cuda.local.array(3, int32), uint64(0), start + uint32(2) * t
         look(begins, ends, row, 1, sizes, length)
@@ -126,8 +129,10 @@ def kernel(plan: Plan) -> Kernel:
             tops[r], totals[r] = NEVER, float32(0)
         cuda.syncthreads()  # queries are there
         take(at, q, z)
-        k_at = at + uint32(keys_at) + warp_first * uint32(pitch_k)
-        v_at = at + uint32(values_at) + warp_first * uint32(pitch_v)
+        k_at, v_at = (
+            at + uint32(keys_at) + warp_first * uint32(pitch_k),
+            at + uint32(values_at) + warp_first * uint32(pitch_v),
+        )
         column, stage = int32(warp_first) + int32(g) * int32(place_step), uint32(0)
         for tile in range(first, last):
             wait()
