@@ -63,7 +63,13 @@ class Split(NamedTuple):
 
 @lru_cache(4096)
 def best_split(tiles: int, stages: int, wave: Wave) -> tuple[Split, float]:
-    """The best split of ``tiles`` tiles of ``stages`` stages, and the estimated microseconds of the work.
+    """The best split of ``tiles`` tiles of ``stages`` stages, and the estimated microseconds of the work."""
+    us, best = min(candidates(tiles, stages, wave))
+    return best, us
+
+
+def candidates(tiles: int, stages: int, wave: Wave) -> list[tuple[float, Split]]:
+    """The splits of ``tiles`` tiles of ``stages`` stages, and the estimated microseconds of each.
 
     Blocks that go over the ends of tiles are at different columns at one time, so none reads for the others.
     """
@@ -92,8 +98,7 @@ def best_split(tiles: int, stages: int, wave: Wave) -> tuple[Split, float]:
         us = before + max(most_stages * wave.stage_time(running), rest * wave.apart_us)
         us += finish_us(running) + TWICE_WIDER_US * wide
         candidates.append((us, Split(running, rest, split_blocks, 0, block_stages, longer_blocks)))
-    us, best = min(candidates)
-    return best, us
+    return candidates
 
 
 def least_saved(columns: int, stage_us: float) -> int:

@@ -1,0 +1,233 @@
+"""Each way to make a product on a Hopper card, timed: what tools/fit.py fits estimates to.
+
+    python bench/bench_ways.py --json bench/results/ways_h200.json
+    python bench/bench_ways.py --kernels gemv --formats q4_0,q4_K --shapes 12 --seed 5
+
+A *way* is a tile and a split among blocks: of cuda:warp_specialized, cuda:gemv, and the kernels of 8-bit
+codes; one row takes cuda:gemv_int16. Shapes are drawn by a seed. Activations are bfloat16 for
+cuda:warp_specialized, float16 for cuda:gemv.
+Times are those of a product in a CUDA graph of several, with weights rotated over 100 MB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module of the folder
+
+import ggmlq as gq
+from ggmlq.cuda.cost import codes8, gemv, split, warp_specialized
+from ggmlq.cuda.linear import r13_gemv, r16_warp_specialized, r17_gemv_int16
+from ggmlq.cuda.machine import device
+from ggmlq.cuda.packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, layout_of
+from ggmlq.cuda.scaled_linear import r9_persistent, r10_small_m, r11_split_k
+from ggmlq.cuda.warp_specialized.tile import UNIT_FRAGMENTS
+from ggmlq.testing.machine import commit, machine
+
+KERNELS = "warp_specialized", "gemv", "codes8"
+ROWS = {
+    "warp_specialized": (16, 24, 32, 48, 64, 96, 128, 200, 256, 384, 512, 777, 1024, 2048, 4096),
+    "gemv": (1, 2, 4, 8, 16, 32),
+    "codes8": (1, 8, 16, 32, 64, 128, 256, 512, 1024, 4096),
+}
+DRAWN = {"warp_specialized": 6, "gemv": 6, "codes8": 5}  # numbers of rows of a shape
+ROTATED, GRAPH_US, REPLAYS = 100e6, 1500, 6
+NEAR, FAR = 1.6, 2.5  # times the lowest estimate, up to which other splits of a tile are timed; the best one
+Way = tuple[tuple[int, ...], Callable[[Any], object]]  # its numbers, and a product with given weights
+
+
+def drawn(count: int, draw: random.Random) -> list[tuple[int, int]]:
+    """Shapes of weights: 1 to 120 million weights, as many small as large ones."""
+    shapes: list[tuple[int, int]] = []
+    while len(shapes) < count:
+        n, k = 128 * int(6 * 36 ** draw.random()), 256 * int(3 * 24 ** draw.random())
+        shapes += [(n, k)] * (1e6 <= n * k <= 120e6)
+    return shapes
+
+
+def graph_us(product: Callable[[Any], object], weights: list[Any]) -> float:
+    """Microseconds of a product: the median of replays of a graph of several."""
+    cp = device.cupy()
+    stream = cp.cuda.Stream(non_blocking=True)
+    events = [cp.cuda.Event() for _ in range(REPLAYS + 1)]
+    with stream:
+        product(weights[0])
+        events[0].record(stream)
+        for w in weights:
+            product(w)
+        events[1].record(stream)
+        stream.synchronize()
+        once = cp.cuda.get_elapsed_time(events[0], events[1]) * 1e3 / len(weights)
+        copies = len(weights) if once * len(weights) < 2 * GRAPH_US else max(2, int(GRAPH_US / once))
+        stream.begin_capture()
+        for i in range(copies):
+            product(weights[i % len(weights)])
+        graph = stream.end_capture()
+        graph.launch(stream)
+        for event in events:
+            event.record(stream)
+            graph.launch(stream)
+        stream.synchronize()
+    times = [cp.cuda.get_elapsed_time(a, b) for a, b in zip(events, events[1:], strict=False)]
+    return float(statistics.median(times)) * 1e3 / copies
+
+
+def tile_ways(fmt: Any, m: int, n: int, k: int) -> Iterator[Way]:
+    """Tiles of cuda:warp_specialized: each with its best split by estimate, the best ones with others too."""
+    cp, launch = device.cupy(), r16_warp_specialized.launch.launch
+    x = cp.random.standard_normal((m, k), dtype=np.float32).view(np.uint32) >> 16
+    x, y = x.astype(np.uint16), cp.empty((m, n), np.uint16)  # bfloat16
+    card, layout = device.card_of(device.current()), layout_of(fmt)
+    stages = -(-k // (UNIT_FRAGMENTS * STEP))
+    shape = warp_specialized.WarpSpecializedShape.on(card, m, n, stages, layout, True)
+    ways = {}
+    for tile in warp_specialized.TILES:
+        if tile.columns >= 2 * m + 16 or (tile.columns <= 64 and m > 256):
+            continue
+        blocks = device.resident_blocks(tile.blocks, tile.shared(layout))
+        wave, tiles = shape.wave(tile, blocks), shape.down * shape.across(tile)
+        best, us = split.best_split(tiles, stages, wave)
+        ways[tile] = us, best, sorted(split.candidates(tiles, stages, wave))
+    least = min(us for us, _, _ in ways.values())
+    for tile, (us, best, others) in ways.items():
+        if us > FAR * least:
+            continue
+        kinds: dict[Any, split.Split] = {}
+        for _, each in others if us < NEAR * least else []:
+            kinds.setdefault((each.splits > 1, each.split_tiles > 0, each.cluster > 1), each)
+            kinds.setdefault("second", each)
+        for each in dict.fromkeys((best, *kinds.values())):
+
+            def product(q: Any, tile: Any = tile, each: Any = each) -> None:
+                with mock.patch.object(r16_warp_specialized, "best_split", lambda *_: (each, 0.0)):
+                    launch(x, q, y, tile=tile)
+
+            yield (tile.columns, tile.blocks, *each), product
+
+
+def gemv_ways(fmt: Any, m: int, n: int, k: int) -> Iterator[Way]:
+    """Splits of cuda:gemv, or of cuda:gemv_int16 for one row."""
+    cp, launch = device.cupy(), (r17_gemv_int16 if m == 1 else r13_gemv).launch.launch
+    x = cp.random.standard_normal((m, k), dtype=np.float32).astype(np.float16)
+    y = cp.empty((m, n), np.float16)
+    card, height = device.card_of(device.current()), FRAGMENT_ROWS * -(-n // TILE_ROWS)
+    shape = gemv.GemvShape(layout_of(fmt), height, k, m, card.multiprocessors, card.memory)
+    for each in gemv.candidates(shape):
+        yield (each.fragment_rows, *each.blocks), lambda q, each=each: launch(x, q, y, split=each)
+
+
+def code_ways(m: int, n: int, k: int) -> Iterator[Way]:
+    """Tiles and splits of cuda:small_m, cuda:split_k and cuda:persistent, FP8 with scales of 128."""
+    cp = device.cupy()
+    x = gq.quantize_scaled(cp.random.standard_normal((m, k), dtype=np.float32), "e4m3", (1, 128))
+    y, steps = cp.empty((m, n), np.float16), -(-k // 128)
+    if m <= 64:
+        columns = min(tile.columns for tile in codes8.FEW if tile.columns >= m)
+        for tile in (tile for tile in codes8.FEW if tile.columns == columns):
+            for cut in (cut for cut in codes8.SPLITS if cut <= steps):
+                yield (tile.rows, tile.columns, tile.stages, tile.blocks, cut), lambda w, t=tile, c=cut: (
+                    r10_small_m.launch.launch(x, w, y, tile=t, split=c)
+                )
+    for box in codes8.DIVIDED:
+        fit = [c for c in range(2, codes8.MOST + 1) if c <= steps and box.tiles(m, n) * c <= 160]
+        for cut in fit if m > 16 else []:
+            yield (box.rows, box.columns, box.stages, 0, cut), lambda w, t=box, c=cut: (
+                r11_split_k.launch.launch(x, w, y, tile=t, split=c)
+            )
+    for rated in codes8.FLOAT_TILES if m > 16 else ():
+        box = rated.tile
+        if box.columns < 2 * n:
+            yield (box.rows, box.columns, box.stages, 0, 1), lambda w, t=box: (
+                r9_persistent.launch.launch(x, w, y, tile=t)
+            )
+
+
+def compiled(names: list[str]) -> None:
+    """Compile tiles of cuda:warp_specialized whose code does not come with the package, on all cores."""
+    from ggmlq.cuda.machine import served
+    from ggmlq.cuda.machine.launch import FAMILIES
+    from ggmlq.testing import ahead
+
+    module, layouts = r16_warp_specialized.__name__, {layout_of(gq.formats[name]) for name in names}
+    tasks = []
+    for name, family in FAMILIES.items():
+        for i, case in enumerate(family.cases if name.rpartition(".")[0] == module else ()):
+            kernel = family.make(*case) if case[0] in layouts else None
+            if kernel and kernel.origin and not served.code_of(kernel.origin, (9, 0), kernel.exact):
+                tasks.append((name, i))
+    ahead.compile_all(tasks, (9, 0))
+
+
+def weights_of(kind: str, n: int, k: int) -> list[Any]:
+    """Copies of random weights on the card."""
+    cp = device.cupy()
+    if kind == "e4m3":
+        w = cp.random.standard_normal((n, k), dtype=np.float32)
+        first = gq.quantize_scaled(w, "e4m3", (128, 128))
+    else:
+        rows = np.random.default_rng(1).standard_normal((64, k)).astype(np.float32) / np.sqrt(k)
+        first = gq.quantize(rows, kind).to("cuda")[cp.arange(n) % 64]
+    return [first, *(first.copy() for _ in range(min(19, int(ROTATED / first.nbytes))))]
+
+
+def measured(kernel: str, kind: str, n: int, k: int, rows: list[int], left: Any) -> list[dict[str, Any]]:
+    """The figures of a shape, one for each number of rows."""
+    weights, figures = weights_of(kind, n, k), []
+    for m in rows:
+        if left() < 0:
+            break
+        if kernel == "codes8":
+            ways = code_ways(m, n, k)
+        else:
+            ways = (gemv_ways if kernel == "gemv" else tile_ways)(gq.formats[kind], m, n, k)
+        us = [[*way, round(graph_us(product, weights), 3)] for way, product in ways]
+        figures.append({"kernel": kernel, "format": kind, "N": n, "K": k, "M": m, "ways": us})
+        best = min(us, key=lambda way: way[-1])
+        print(f"{kernel} {kind} {n}x{k} M={m}: {len(us)} ways, {best[-1]:.1f} us with {best[:-1]}", flush=True)
+    return figures
+
+
+def text_of(facts: dict[str, Any], figures: list[dict[str, Any]]) -> str:
+    """A JSON text with a line for each figure."""
+    head = json.dumps(facts)[:-1]
+    return head + ', "figures": [\n' + ",\n".join(json.dumps(each) for each in figures) + "\n]}\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--kernels", default=",".join(KERNELS))
+    parser.add_argument("--formats", default="q4_0,q4_K")
+    parser.add_argument("--shapes", type=int, default=16, help="for each kernel and format (%(default)s)")
+    parser.add_argument("--seed", type=int, default=43, help="of shapes and rows (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=1e9, help="for each kernel; no shape begins later")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    kinds, figures = options.formats.split(","), []
+    for kernel in options.kernels.split(","):
+        draw, begun = random.Random(options.seed), time.perf_counter()
+        if kernel == "warp_specialized":
+            compiled(kinds)
+        left = lambda begun=begun: options.seconds - (time.perf_counter() - begun)  # noqa: E731
+        for n, k in drawn(options.shapes, draw):
+            for kind in ("e4m3",) if kernel == "codes8" else kinds:
+                rows = sorted(draw.sample(ROWS[kernel], DRAWN[kernel]))
+                if left() > 0:
+                    figures += measured(kernel, kind, n, k, rows, left)
+    if options.json:
+        options.json.write_text(text_of({**machine(), "commit": commit(), "seed": options.seed}, figures))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
