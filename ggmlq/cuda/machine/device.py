@@ -18,6 +18,7 @@ from ...base import missing
 from ...dispatch import card as cards
 from ...dispatch.card import Card
 from ...errors import DeviceError, MissingDependencyError, UnsupportedError
+from . import graph_memory
 from .context_warmup import warm_up
 from .serving import SERVING, torch_library
 
@@ -105,19 +106,16 @@ def capturing(index: int) -> bool:
 
 @contextmanager
 def recording(task: object, keep: list[Any]) -> Iterator[None]:
-    """Work that a CUDA graph records: the memory that it allocates is appended to ``keep``, too.
+    """Work that a CUDA graph records: ``keep`` holds the memory that it allocates, too (graph_memory.py).
 
     Otherwise CuPy would give that memory to others, and replays would write to it.
     """
     cuda = cupy().cuda
     allocate = cuda.get_allocator()
-
-    def allocate_and_keep(size: int) -> Any:
-        keep.append(allocate(size))
-        return keep[-1]
-
     try:
-        with cuda.using_allocator(allocate if hasattr(allocate, "kept_for_graphs") else allocate_and_keep):
+        with cuda.using_allocator(
+            allocate if hasattr(allocate, "kept_for_graphs") else _kept(allocate, keep)
+        ):
             yield
     except NotImplementedError as error:
         if isinstance(error, UnsupportedError):
@@ -126,6 +124,22 @@ def recording(task: object, keep: list[Any]) -> Iterator[None]:
             f"{task} while a CUDA graph is recorded: CuPy says {error}; name a kernel that works without "
             "cuBLAS, such as cuda:mma_bf16"
         ) from error
+
+
+def _kept(allocate: Any, keep: list[Any]) -> Any:
+    """An allocator of memory that ``keep`` holds: the pool of the graph, or else each piece of memory."""
+    keep[:] = filter(graph_memory.still_held, keep)
+    stream, cuda = driver().stream(current()).ptr, cupy().cuda
+    memory = graph_memory.memory_of_capture(stream, lambda: cuda.MemoryPool(allocate))
+    if memory is not None:
+        keep += [memory] * all(each is not memory for each in keep)
+        return memory.allocate
+
+    def allocate_and_keep(size: int) -> Any:
+        keep.append(allocate(size))
+        return keep[-1]
+
+    return allocate_and_keep
 
 
 def refuse_capture(what: str) -> None:
@@ -140,6 +154,7 @@ def refuse_capture(what: str) -> None:
 def once(what: str, make: Callable[[], Any]) -> Any:
     """The result of ``make`` for all streams: complete before anyone else sees it, and part of no graph."""
     refuse_capture(what)
+    graph_memory.give_back()
     with nullcontext() if SERVING.torch is None else SERVING.torch.lasting():
         result = make()
     driver().stream(current()).synchronize()
