@@ -98,7 +98,9 @@ def tile_ways(fmt: Any, m: int, n: int, k: int) -> Iterator[Way]:
         blocks = device.resident_blocks(tile.blocks, tile.shared(layout))
         wave, tiles = shape.wave(tile, blocks), shape.down * shape.across(tile)
         best, us = split.best_split(tiles, stages, wave)
-        ways[tile] = us, best, sorted(split.candidates(tiles, stages, wave))
+        ways[tile] = us, best, sorted(
+            (split.split_us(each, tiles, stages, wave), each) for each in split.splits(tiles, stages, wave)
+        )
     least = min(us for us, _, _ in ways.values())
     for tile, (us, best, others) in ways.items():
         if us > FAR * least:

@@ -190,6 +190,14 @@ def test_weights_as_they_lie_on_hopper(card, q, fresh, monkeypatch):
         gq.linear(y, q.T, invariant=True, kernel="cuda:transposed_bf16")
 
 
+def gate_on_the_host(activation, gate, up, in_place):
+    """What the kernel of gates computes, where it computes it."""
+    assert in_place
+    name = {"gelu": "gelu_tanh"}.get(activation, activation)
+    gate[...] = ACTIVATIONS[name](np, gate, up)
+    return gate
+
+
 def test_a_gate_of_one_row_is_one_launch(card, q, fresh, monkeypatch):
     """Of two matrices of one type, without invariance; the kernel knows the tangent's GELU as gelu."""
     up = moved(weights(q.format.name, 24, 64, seed=int(fresh.integers(1 << 30))))
@@ -208,7 +216,7 @@ def test_a_gate_of_one_row_is_one_launch(card, q, fresh, monkeypatch):
 
     kernels = SimpleNamespace(
         refuses=lambda card, gate, up: None if gate.format is up.format else "of two types",
-        pair_of=lambda gate, up, biases: (gate, up, biases), multiply=multiply,
+        pair_of=lambda gate, up, biases: (gate, up, biases), multiply=multiply, gated=gate_on_the_host,
     )  # fmt: skip
     monkeypatch.setattr(import_module("ggmlq.ops.gated_linear"), "cuda_module", lambda name: kernels)
     bias = floats(fresh, 24), None
@@ -232,7 +240,8 @@ def test_a_gate_of_one_row_is_one_launch(card, q, fresh, monkeypatch):
     assert len(calls) == 10
 
 
-def test_a_gate(card, q, fresh):
+def test_a_gate(card, q, fresh, monkeypatch):
+    monkeypatch.setattr(import_module("ggmlq.cuda.activations.layers"), "gated", gate_on_the_host)
     up, x = moved(weights("q4_0", 24, 64, seed=int(fresh.integers(1 << 30)))), floats(fresh, 5, 64)
     g, u = (np.asarray(x) @ decoded(w).T for w in (q, up))
     y = gq.gated_linear(x, q, up, activation="swiglu_oai", dtype=np.float16)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -26,6 +28,7 @@ from .scaled_linear import scaled_linear
 REQUEST = "gated_linear(x, gate, up)"
 ONE_ROW, INT16 = "cuda:gemv_int16", "int16x"  # the kernel that does all for one row, and its arithmetic
 ONE_LAUNCH = {"silu": "silu", "gelu_tanh": "gelu", "swiglu_oai": "swiglu_oai"}  # its names of activations
+MOST_GATES = 1 << 32  # outputs that a kernel of gates counts
 
 
 @operation
@@ -106,7 +109,10 @@ def gated_linear(
     memory = memory_of(gate, x)
     end = ending(REQUEST, shape, device_of(memory), None, out, dtype)
     both = _pair(bias)
-    with on_device_of(REQUEST, memory, gate if hasattr(gate, "recorded") else None):
+    holders = (w if hasattr(w, "recorded") else None for w in (gate, up))
+    with ExitStack() as stack:
+        for holder in holders:  # of memory that a CUDA graph records
+            stack.enter_context(on_device_of(REQUEST, memory, holder))
         if ids is None and (name := _at_once(x, gate, up, activation, options, both, end)):
             return _in_one_launch(name, x, (gate, up), both, end)
         place = place_for_sums(end, *_reads(x, gate, up, ids, both))
@@ -115,8 +121,17 @@ def gated_linear(
         if end.out is None and end.dtype == np.float32:
             end = end._replace(out=sums)
         gates, ups = (y.reshape(-1, n) if y.size else y for y in (sums, others))
-        act, xp = ACTIVATIONS[activation], namespace(memory)
-        return finished(end, sums, lambda rows: act(xp, gates[rows], ups[rows]))
+        return finished(end, sums, _gate_of(activation, gates, ups))
+
+
+def _gate_of(activation: str, gates: Any, ups: Any) -> Callable[[slice], Any]:
+    """The gate of some rows of two products, in their memory: one kernel on a GPU that has one."""
+    name = ONE_LAUNCH.get(activation)
+    if name is None or is_host(gates) or gates.size >= MOST_GATES:
+        act, xp = ACTIVATIONS[activation], namespace(gates)
+        return lambda rows: act(xp, gates[rows], ups[rows])
+    kernels = cuda_module("activations.layers")
+    return lambda rows: kernels.gated(name, gates[rows], ups[rows], in_place=True)
 
 
 def _product(x: Any, w: Any, ids: Any, options: dict[str, Any]) -> Any:

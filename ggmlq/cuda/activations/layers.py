@@ -302,10 +302,10 @@ def gater(name: str) -> Kernel:
     return Kernel(f"gate {name}", kernel, VECTOR, VECTOR, VECTOR, uint32, threads=THREADS, early=True)
 
 
-def gated(name: str, gate: Any, up: Any) -> Any:
-    """``act(gate) · up`` by the activation's name."""
+def gated(name: str, gate: Any, up: Any, in_place: bool = False) -> Any:
+    """``act(gate) · up`` by the activation's name; ``in_place``: in the memory of ``gate``."""
     xp = cupy()
     gates, ups = (xp.ascontiguousarray(x).reshape(-1) for x in (gate, up))
-    out = xp.empty(gates.shape, np.float32)
+    out = gates if in_place else xp.empty(gates.shape, np.float32)
     gater(name)((-(-gates.size // THREADS),), (THREADS,), gates, ups, out, gates.size)
     return out.reshape(gate.shape)

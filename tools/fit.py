@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""Fits the constants of Hopper's estimates to measured ways, and says how far off the best the choice is.
+
+    python bench/bench_ways.py --json bench/results/ways_h200.json    # on a card
+    python tools/fit.py                 # judges the constants of ggmlq/cuda/costs.json
+    python tools/fit.py --write         # fits all constants, and writes that file
+    python tools/fit.py --kernels gemv --held-out
+
+The *regret* of a choice is the time of the way that an estimate takes, beside that of the fastest measured
+way. ``--held-out`` fits each half of the shapes, and judges it on the other half.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module of the folder
+
+import ggmlq as gq
+from ggmlq.cuda.cost import codes8, gemv, split, stage, warp_specialized
+from ggmlq.cuda.cost.constants import KINDS, PLACE, constants
+from ggmlq.cuda.gemv.clusters import SplitBlocks
+from ggmlq.cuda.packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, layout_of
+from ggmlq.cuda.rings.boxed import BoxTile
+from ggmlq.cuda.warp_specialized.tile import UNIT_FRAGMENTS, WarpSpecializedTile
+from ggmlq.dispatch.cards import card_named
+
+MEASURED = Path(__file__).parents[1] / "bench/results/ways_h200.json"
+WHAT = "Constants of estimates, by tools/fit.py; ggmlq/cuda/cost/constants.py says what they are"
+OF_KERNELS = {"gemv": "gemv", "warp_specialized": "tiles", "codes8": "codes"}
+STEPS, SHIFT, PULL = 25, 1e-3, 0.02  # of the fit; of a derivative; towards the constants before
+CARD = card_named("fit", "NVIDIA H200")
+Figure = dict[str, Any]
+
+
+def gemv_estimates(figure: Figure) -> Iterator[float]:
+    height, layout = FRAGMENT_ROWS * -(-figure["N"] // TILE_ROWS), layout_of(gq.formats[figure["format"]])
+    shape = gemv.GemvShape(layout, height, figure["K"], figure["M"], CARD.multiprocessors, CARD.memory)
+    for fragment_rows, splits, most, _ in figure["ways"]:
+        yield gemv.microseconds(shape, gemv.GemvSplit(fragment_rows, SplitBlocks(splits, most)))
+
+
+def tile_estimates(figure: Figure) -> Iterator[float]:
+    layout, stages = layout_of(gq.formats[figure["format"]]), -(-figure["K"] // (UNIT_FRAGMENTS * STEP))
+    shape = warp_specialized.WarpSpecializedShape.on(CARD, figure["M"], figure["N"], stages, layout, True)
+    for (columns, blocks), ways in groupby(figure["ways"], key=lambda way: tuple(way[:2])):
+        tile = WarpSpecializedTile(columns, blocks)
+        wave = shape.wave(tile, blocks)
+        for way in ways:
+            yield warp_specialized.tile_us(shape, tile, split.Split(*way[2:-1]), wave)
+
+
+def code_estimates(figure: Figure) -> Iterator[float]:
+    shape = codes8.CodesShape.on(CARD, figure["M"], figure["N"], figure["K"])
+    for rows, columns, stages, blocks, splits, _ in figure["ways"]:
+        if blocks:
+            facts = rows, columns, stages, blocks
+            few = next(t for t in codes8.FEW if (t.rows, t.columns, t.stages, t.blocks) == facts)
+            yield shape.time(few, -(-shape.n // rows), splits, blocks)
+        else:
+            box = BoxTile(rows, columns, stages)
+            yield shape.time(box, box.tiles(shape.m, shape.n), splits, late=splits == 1)
+
+
+ESTIMATES: dict[str, Callable[[Figure], Iterator[float]]] = {
+    "gemv": gemv_estimates,
+    "warp_specialized": tile_estimates,
+    "codes8": code_estimates,
+}
+
+
+@contextmanager
+def trial(kind: str, values: Any) -> Iterator[None]:
+    """Estimates with other constants of a kind."""
+    other = constants()._replace(**{kind: values})
+    with ExitStack() as stack:
+        for module in (codes8, gemv, split, stage, warp_specialized):
+            stack.enter_context(mock.patch.object(module, "constants", lambda: other))
+        yield
+
+
+def estimated(figures: Sequence[Figure], kind: str, values: Any) -> list[Any]:
+    """Estimated microseconds of all ways, an array for each figure."""
+    with trial(kind, values):
+        return [np.array(list(ESTIMATES[each["kernel"]](each))) for each in figures]
+
+
+def measured(figure: Figure) -> Any:
+    """Measured microseconds of a figure's ways."""
+    return np.array([way[-1] for way in figure["ways"]])
+
+
+def fitted(figures: Sequence[Figure], kind: str, values: Any) -> Any:
+    """The constants whose estimates are nearest to what was measured, the fastest ways above all.
+
+    Each step solves the linear problem of the logarithms, as Levenberg and Marquardt do.
+    """
+    us = [measured(figure) for figure in figures]
+    weights, target = np.concatenate([(t.min() / t) ** 2 for t in us]), np.log(np.concatenate(us))
+    begun = at = np.log(np.array(values))
+    pull, damping = PULL * np.sqrt(len(target)), 1e-2
+
+    def rest(at: Any) -> Any:
+        logs = np.log(np.concatenate(estimated(figures, kind, type(values)(*np.exp(at)))))
+        return np.concatenate([weights * (logs - target), pull * (at - begun) / len(at)])
+
+    here = rest(at)
+    for _ in range(STEPS):
+        slopes = np.stack([(rest(at + SHIFT * unit) - here) / SHIFT for unit in np.eye(len(at))], axis=1)
+        normal = slopes.T @ slopes
+        step = np.linalg.solve(normal + damping * np.diag(np.diag(normal) + 1e-9), slopes.T @ here)
+        there = rest(at - step)
+        if there @ there < here @ here:
+            gained = 1 - (there @ there) / (here @ here)
+            at, here, damping = at - step, there, damping / 4
+            if gained < 1e-4:
+                break
+        else:
+            damping *= 8
+    return type(values)(*(float(f"{value:.4g}") for value in np.exp(at)))
+
+
+def regrets(figures: Sequence[Figure], kind: str, values: Any, first: int = 1) -> Any:
+    """Of each figure, the time of the best of so many ways by estimate, beside that of the fastest."""
+    both = zip(figures, estimated(figures, kind, values), strict=True)
+    return np.array([measured(f)[np.argsort(us)[:first]].min() / measured(f).min() for f, us in both])
+
+
+def halves(figures: Sequence[Figure]) -> tuple[list[Figure], list[Figure]]:
+    """The figures of every second shape, and those of the others."""
+    shapes = list(dict.fromkeys((figure["N"], figure["K"]) for figure in figures))
+    first = set(shapes[::2])
+    split_figures: tuple[list[Figure], list[Figure]] = [], []
+    for figure in figures:
+        split_figures[(figure["N"], figure["K"]) not in first].append(figure)
+    return split_figures
+
+
+def judgement(figures: Sequence[Figure], kind: str, values: Any, word: str) -> Iterator[str]:
+    """Lines of text: the regret of a choice, and where it is largest."""
+    one, three = regrets(figures, kind, values), regrets(figures, kind, values, 3)
+    worst = figures[int(one.argmax())]
+    where = f"{worst['format']} {worst['N']}x{worst['K']} M={worst['M']}"
+    yield (
+        f"{figures[0]['kernel']:17} {word:9} {len(figures):4} figures: off the best {100 * one.mean() - 100:.2f} % "
+        f"in the mean, {100 * one.max() - 100:.0f} % at worst ({where}); the best of three "
+        f"{100 * three.mean() - 100:.2f} %"
+    )
+
+
+def rows_text(figures: Sequence[Figure], kind: str, values: Any) -> str:
+    """The mean regret by rows."""
+    off = regrets(figures, kind, values)
+    by_rows = {m: [o for f, o in zip(figures, off, strict=True) if f["M"] == m] for m in rows_of(figures)}
+    return "  by rows: " + "  ".join(f"{m}: {100 * np.mean(o) - 100:.1f}" for m, o in by_rows.items())
+
+
+def rows_of(figures: Sequence[Figure]) -> list[int]:
+    """The numbers of rows, ascending."""
+    return sorted({figure["M"] for figure in figures})
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--measured", type=Path, default=MEASURED, help="(%(default)s)")
+    parser.add_argument("--kernels", default=",".join(OF_KERNELS))
+    parser.add_argument("--held-out", action="store_true", help="fit halves of the shapes, too")
+    parser.add_argument("--write", action="store_true", help="fit, and write the constants")
+    options = parser.parse_args()
+    figures, fresh = json.loads(options.measured.read_text())["figures"], constants()
+    print(f"{sum(map(len, fresh))} constants")
+    for kernel in options.kernels.split(","):
+        kind, mine = OF_KERNELS[kernel], [figure for figure in figures if figure["kernel"] == kernel]
+        values = getattr(fresh, kind)
+        if options.held_out:
+            both = halves(mine)
+            off = [regrets(both[1 - i], kind, fitted(both[i], kind, values)) for i in (0, 1)]
+            print(f"{kernel:17} held out: off the best {100 * np.concatenate(off).mean() - 100:.2f} %", flush=True)
+        if options.write:
+            values = fitted(mine, kind, values)
+            fresh = fresh._replace(**{kind: values})
+        print(*judgement(mine, kind, values, "fitted"), rows_text(mine, kind, values), sep="\n", flush=True)
+    if options.write:
+        parts = {name: getattr(fresh, name)._asdict() for name in KINDS}
+        PLACE.write_text(json.dumps({"what": WHAT, **parts}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
