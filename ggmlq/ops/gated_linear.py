@@ -125,9 +125,12 @@ def gated_linear(
 
 
 def _gate_of(activation: str, gates: Any, ups: Any) -> Callable[[slice], Any]:
-    """The gate of some rows of two products, in their memory: one kernel on a GPU that has one."""
+    """The gate of some rows of two products, in their memory: one kernel on a GPU, where it keeps NaN.
+
+    That of swiglu_oai clamps a NaN, as a row without an expert has, to its limit.
+    """
     name = ONE_LAUNCH.get(activation)
-    if name is None or is_host(gates) or gates.size >= MOST_GATES:
+    if name in (None, "swiglu_oai") or is_host(gates) or gates.size >= MOST_GATES:
         act, xp = ACTIVATIONS[activation], namespace(gates)
         return lambda rows: act(xp, gates[rows], ups[rows])
     kernels = cuda_module("activations.layers")
