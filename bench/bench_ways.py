@@ -12,12 +12,14 @@ Times are those of a product in a CUDA graph of several, with weights rotated ov
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -27,7 +29,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module of the folder
 
 import ggmlq as gq
-from ggmlq.cuda.cost import codes8, gemv, split, warp_specialized
+from ggmlq.cuda.codes8 import small_m, split_k
+from ggmlq.cuda.codes8.variant import FLOAT_TILES
+from ggmlq.cuda.cost import gemv, split, warp_specialized
 from ggmlq.cuda.linear import r13_gemv, r16_warp_specialized, r17_gemv_int16
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, layout_of
@@ -43,6 +47,8 @@ ROWS = {
 }
 DRAWN = {"warp_specialized": 6, "gemv": 6, "codes8": 5}  # numbers of rows of a shape
 ROTATED, GRAPH_US, REPLAYS = 100e6, 1500, 6
+# Of codes: rows up to which weights are the first operand, and up to which they always are; blocks in parts.
+FEWEST, SHORT, MOST_BLOCKS = 64, 16, 160
 NEAR, FAR = 1.6, 2.5  # times the lowest estimate, up to which other splits of a tile are timed; the best one
 Way = tuple[tuple[int, ...], Callable[[Any], object]]  # its numbers, and a product with given weights
 
@@ -79,7 +85,7 @@ def graph_us(product: Callable[[Any], object], weights: list[Any]) -> float:
             event.record(stream)
             graph.launch(stream)
         stream.synchronize()
-    times = [cp.cuda.get_elapsed_time(a, b) for a, b in zip(events, events[1:], strict=False)]
+    times = [cp.cuda.get_elapsed_time(a, b) for a, b in itertools.pairwise(events)]
     return float(statistics.median(times)) * 1e3 / copies
 
 
@@ -98,8 +104,13 @@ def tile_ways(fmt: Any, m: int, n: int, k: int) -> Iterator[Way]:
         blocks = device.resident_blocks(tile.blocks, tile.shared(layout))
         wave, tiles = shape.wave(tile, blocks), shape.down * shape.across(tile)
         best, us = split.best_split(tiles, stages, wave)
-        ways[tile] = us, best, sorted(
-            (split.split_us(each, tiles, stages, wave), each) for each in split.splits(tiles, stages, wave)
+        ways[tile] = (
+            us,
+            best,
+            sorted(
+                (split.split_us(each, tiles, stages, wave), each)
+                for each in split.splits(tiles, stages, wave)
+            ),
         )
     least = min(us for us, _, _ in ways.values())
     for tile, (us, best, others) in ways.items():
@@ -112,7 +123,7 @@ def tile_ways(fmt: Any, m: int, n: int, k: int) -> Iterator[Way]:
         for each in dict.fromkeys((best, *kinds.values())):
 
             def product(q: Any, tile: Any = tile, each: Any = each) -> None:
-                with mock.patch.object(r16_warp_specialized, "best_split", lambda *_: (each, 0.0)):
+                with mock.patch.object(r16_warp_specialized, "best_split", return_value=(each, 0.0)):
                     launch(x, q, y, tile=tile)
 
             yield (tile.columns, tile.blocks, *each), product
@@ -125,8 +136,12 @@ def gemv_ways(fmt: Any, m: int, n: int, k: int) -> Iterator[Way]:
     y = cp.empty((m, n), np.float16)
     card, height = device.card_of(device.current()), FRAGMENT_ROWS * -(-n // TILE_ROWS)
     shape = gemv.GemvShape(layout_of(fmt), height, k, m, card.multiprocessors, card.memory)
+
+    def product(q: Any, each: gemv.GemvSplit) -> None:
+        launch(x, q, y, split=each)
+
     for each in gemv.candidates(shape):
-        yield (each.fragment_rows, *each.blocks), lambda q, each=each: launch(x, q, y, split=each)
+        yield (each.fragment_rows, *each.blocks), partial(product, each=each)
 
 
 def code_ways(m: int, n: int, k: int) -> Iterator[Way]:
@@ -134,25 +149,27 @@ def code_ways(m: int, n: int, k: int) -> Iterator[Way]:
     cp = device.cupy()
     x = gq.quantize_scaled(cp.random.standard_normal((m, k), dtype=np.float32), "e4m3", (1, 128))
     y, steps = cp.empty((m, n), np.float16), -(-k // 128)
-    if m <= 64:
-        columns = min(tile.columns for tile in codes8.FEW if tile.columns >= m)
-        for tile in (tile for tile in codes8.FEW if tile.columns == columns):
-            for cut in (cut for cut in codes8.SPLITS if cut <= steps):
-                yield (tile.rows, tile.columns, tile.stages, tile.blocks, cut), lambda w, t=tile, c=cut: (
-                    r10_small_m.launch.launch(x, w, y, tile=t, split=c)
-                )
-    for box in codes8.DIVIDED:
-        fit = [c for c in range(2, codes8.MOST + 1) if c <= steps and box.tiles(m, n) * c <= 160]
-        for cut in fit if m > 16 else []:
-            yield (box.rows, box.columns, box.stages, 0, cut), lambda w, t=box, c=cut: (
-                r11_split_k.launch.launch(x, w, y, tile=t, split=c)
-            )
-    for rated in codes8.FLOAT_TILES if m > 16 else ():
+    if m <= FEWEST:
+        columns = min(tile.columns for tile in small_m.TILES if tile.columns >= m)
+        for tile in (tile for tile in small_m.TILES if tile.columns == columns):
+            for cut in (cut for cut in small_m.SPLITS if cut <= steps):
+                facts = tile.rows, tile.columns, tile.stages, tile.blocks, cut
+                yield facts, partial(code_product, r10_small_m, x, y, tile=tile, split=cut)
+    if m <= SHORT:
+        return
+    for box in split_k.TILES:
+        for cut in range(2, split_k.MOST + 1):
+            if cut <= steps and box.tiles(m, n) * cut <= MOST_BLOCKS:
+                facts = box.rows, box.columns, box.stages, 0, cut
+                yield facts, partial(code_product, r11_split_k, x, y, tile=box, split=cut)
+    for rated in FLOAT_TILES:
         box = rated.tile
-        if box.columns < 2 * n:
-            yield (box.rows, box.columns, box.stages, 0, 1), lambda w, t=box: (
-                r9_persistent.launch.launch(x, w, y, tile=t)
-            )
+        yield (box.rows, box.columns, box.stages, 0, 1), partial(code_product, r9_persistent, x, y, tile=box)
+
+
+def code_product(rung: Any, x: Any, y: Any, w: Any, **way: Any) -> None:
+    """A product of 8-bit codes by a rung."""
+    rung.launch.launch(x, w, y, **way)
 
 
 def compiled(names: list[str]) -> None:
@@ -174,29 +191,32 @@ def compiled(names: list[str]) -> None:
 def weights_of(kind: str, n: int, k: int) -> list[Any]:
     """Copies of random weights on the card."""
     cp = device.cupy()
+    first: Any
     if kind == "e4m3":
-        w = cp.random.standard_normal((n, k), dtype=np.float32)
-        first = gq.quantize_scaled(w, "e4m3", (128, 128))
+        first = gq.quantize_scaled(cp.random.standard_normal((n, k), dtype=np.float32), "e4m3", (128, 128))
     else:
         rows = np.random.default_rng(1).standard_normal((64, k)).astype(np.float32) / np.sqrt(k)
         first = gq.quantize(rows, kind).to("cuda")[cp.arange(n) % 64]
     return [first, *(first.copy() for _ in range(min(19, int(ROTATED / first.nbytes))))]
 
 
-def measured(kernel: str, kind: str, n: int, k: int, rows: list[int], left: Any) -> list[dict[str, Any]]:
+def measured(kernel: str, kind: str, n: int, k: int, rows: list[int], end: float) -> list[dict[str, Any]]:
     """The figures of a shape, one for each number of rows."""
     weights, figures = weights_of(kind, n, k), []
     for m in rows:
-        if left() < 0:
+        if time.perf_counter() > end:
             break
         if kernel == "codes8":
             ways = code_ways(m, n, k)
         else:
             ways = (gemv_ways if kernel == "gemv" else tile_ways)(gq.formats[kind], m, n, k)
         us = [[*way, round(graph_us(product, weights), 3)] for way, product in ways]
-        figures.append({"kernel": kernel, "format": kind, "N": n, "K": k, "M": m, "ways": us})
+        facts = {"kernel": kernel, "format": kind, "N": n, "K": k, "M": m, "plain": kernel == KERNELS[0]}
+        figures.append({**facts, "ways": us})
         best = min(us, key=lambda way: way[-1])
-        print(f"{kernel} {kind} {n}x{k} M={m}: {len(us)} ways, {best[-1]:.1f} us with {best[:-1]}", flush=True)
+        print(
+            f"{kernel} {kind} {n}x{k} M={m}: {len(us)} ways, {best[-1]:.1f} us with {best[:-1]}", flush=True
+        )
     return figures
 
 
@@ -220,12 +240,12 @@ def main() -> int:
         draw, begun = random.Random(options.seed), time.perf_counter()
         if kernel == "warp_specialized":
             compiled(kinds)
-        left = lambda begun=begun: options.seconds - (time.perf_counter() - begun)  # noqa: E731
+        end = begun + options.seconds
         for n, k in drawn(options.shapes, draw):
             for kind in ("e4m3",) if kernel == "codes8" else kinds:
                 rows = sorted(draw.sample(ROWS[kernel], DRAWN[kernel]))
-                if left() > 0:
-                    figures += measured(kernel, kind, n, k, rows, left)
+                if time.perf_counter() < end:
+                    figures += measured(kernel, kind, n, k, rows, end)
     if options.json:
         options.json.write_text(text_of({**machine(), "commit": commit(), "seed": options.seed}, figures))
     return 0

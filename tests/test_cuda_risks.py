@@ -1,4 +1,8 @@
-"""What could go wrong on a card without a wrong kernel: memory of graphs, caches, maps, operands rewritten."""
+"""What could go wrong on a card without a wrong kernel: memory of graphs, caches, maps, the order of blocks.
+
+Other risks have their tests elsewhere: recordings of many shapes in test_cuda_recorded.py, ``auto`` while a
+graph is recorded on any card in test_choice.py.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,11 @@ from fake_cupy import put_gpu
 
 import ggmlq as gq
 from ggmlq.cuda.activations import expert_x_tiles
+from ggmlq.cuda.cost import split
+from ggmlq.cuda.intrinsics import barrier, dependent_launch
+from ggmlq.cuda.intrinsics.language import uint32, uint64
 from ggmlq.cuda.machine import device, driver_calls, graph_memory, tensor_maps
+from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.testing.cases import weights
 
 
@@ -42,12 +50,15 @@ def test_memory_of_a_graph_goes_back_with_it(monkeypatch):
     for keep in (first, second):
         with device.recording("a product", keep):
             assert gpu.allocator(3) == ("of the graph", "3 bytes")
-    assert len(first) == 1 and first[0] is second[0], "the products of a graph share its memory"
+    assert len(first) == 1
+    assert first[0] is second[0], "the products of a graph share its memory"
     assert gpu.allocator(7) == "7 bytes"
     ctypes.CDLL(None).sem_post(ctypes.c_void_p(*signals))  # as the driver does when the graph is destroyed
     with device.recording("a product", first):
         pass
-    assert first[0] is not second[0] and second[0].pool is None and not graph_memory.still_held(second[0])
+    assert first[0] is not second[0]
+    assert second[0].pool is None
+    assert not graph_memory.still_held(second[0])
     assert len(first) == 1, "the memory of the first graph is not held any more"
 
 
@@ -55,7 +66,9 @@ def test_rows_of_experts_are_read_past_the_first_cache():
     """Before the predecessor ends: that cache may hold what an earlier kernel read of the same memory."""
     text = expert_x_tiles.gatherer().ptx((9, 0))
     before = text[: text.index("griddepcontrol.wait")]
-    assert "ld.global.cg" in before and "ld.global.v" not in before and "ld.global.nc" not in before
+    assert "ld.global.cg" in before
+    assert "ld.global.v" not in before
+    assert "ld.global.nc" not in before
 
 
 @pytest.mark.cuda
@@ -101,6 +114,34 @@ def test_a_second_operand_that_is_rewritten(cupy, fresh):
         stream.end_capture().launch(stream)
     stream.synchronize()
     assert all(cupy.array_equal(out, want[i % 2]) for i, out in enumerate(y))
+
+
+@pytest.mark.cuda
+def test_blocks_that_start_one_after_the_other(cupy, monkeypatch):
+    """Other work holds all multiprocessors but two, and blocks that share tiles wait for each other."""
+    monkeypatch.setattr(split.Wave, "takes_clusters", lambda *_: False)
+    split.best_split.cache_clear()
+    load, wait_for_predecessor = barrier.load_relaxed, dependent_launch.wait_for_predecessor
+
+    def hold(flag, most):
+        wait_for_predecessor()
+        i = uint32(0)
+        while i < most and load(flag) == uint32(0):
+            i = uint32(i + uint32(1))
+
+    holder = Kernel("holds a multiprocessor", hold, uint64, uint32, threads=1024, shared=150 << 10, early=True)
+    q, x = weights("q4_0", 40 * 128, 4096, 1).to("cuda"), cupy.ones((128, 4096), np.float32)
+    want = gq.linear(x, q, kernel="cuda:warp_specialized")
+    flag, free, other = cupy.zeros(1, np.uint32), *(cupy.cuda.Stream(non_blocking=True) for _ in range(2))
+    cupy.cuda.runtime.deviceSynchronize()
+    with other:
+        holder((device.multiprocessors() - 2,), (1024,), flag, 1 << 22)
+    with free:
+        y = [gq.linear(x, q, kernel="cuda:warp_specialized") for _ in range(3)]
+        flag.fill(1)
+    cupy.cuda.runtime.deviceSynchronize()
+    split.best_split.cache_clear()
+    assert all(cupy.array_equal(each, want) for each in y)
 
 
 @pytest.mark.cuda

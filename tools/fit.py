@@ -27,6 +27,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module of the folder
 
 import ggmlq as gq
+from ggmlq.cuda.codes8.small_m import TILES
 from ggmlq.cuda.cost import codes8, gemv, split, stage, warp_specialized
 from ggmlq.cuda.cost.constants import KINDS, PLACE, constants
 from ggmlq.cuda.gemv.clusters import SplitBlocks
@@ -52,7 +53,8 @@ def gemv_estimates(figure: Figure) -> Iterator[float]:
 
 def tile_estimates(figure: Figure) -> Iterator[float]:
     layout, stages = layout_of(gq.formats[figure["format"]]), -(-figure["K"] // (UNIT_FRAGMENTS * STEP))
-    shape = warp_specialized.WarpSpecializedShape.on(CARD, figure["M"], figure["N"], stages, layout, True)
+    sizes = figure["M"], figure["N"], stages
+    shape = warp_specialized.WarpSpecializedShape.on(CARD, *sizes, layout, figure["plain"])
     for (columns, blocks), ways in groupby(figure["ways"], key=lambda way: tuple(way[:2])):
         tile = WarpSpecializedTile(columns, blocks)
         wave = shape.wave(tile, blocks)
@@ -65,7 +67,7 @@ def code_estimates(figure: Figure) -> Iterator[float]:
     for rows, columns, stages, blocks, splits, _ in figure["ways"]:
         if blocks:
             facts = rows, columns, stages, blocks
-            few = next(t for t in codes8.FEW if (t.rows, t.columns, t.stages, t.blocks) == facts)
+            few = next(t for t in TILES if (t.rows, t.columns, t.stages, t.blocks) == facts)
             yield shape.time(few, -(-shape.n // rows), splits, blocks)
         else:
             box = BoxTile(rows, columns, stages)
@@ -85,7 +87,7 @@ def trial(kind: str, values: Any) -> Iterator[None]:
     other = constants()._replace(**{kind: values})
     with ExitStack() as stack:
         for module in (codes8, gemv, split, stage, warp_specialized):
-            stack.enter_context(mock.patch.object(module, "constants", lambda: other))
+            stack.enter_context(mock.patch.object(module, "constants", return_value=other))
         yield
 
 
@@ -152,9 +154,9 @@ def judgement(figures: Sequence[Figure], kind: str, values: Any, word: str) -> I
     worst = figures[int(one.argmax())]
     where = f"{worst['format']} {worst['N']}x{worst['K']} M={worst['M']}"
     yield (
-        f"{figures[0]['kernel']:17} {word:9} {len(figures):4} figures: off the best {100 * one.mean() - 100:.2f} % "
-        f"in the mean, {100 * one.max() - 100:.0f} % at worst ({where}); the best of three "
-        f"{100 * three.mean() - 100:.2f} %"
+        f"{figures[0]['kernel']:17} {word:9} {len(figures):4} figures: off the best "
+        f"{100 * one.mean() - 100:.2f} % in the mean, {100 * one.max() - 100:.0f} % at worst ({where}); "
+        f"the best of three {100 * three.mean() - 100:.2f} %"
     )
 
 
@@ -185,7 +187,8 @@ def main() -> int:
         if options.held_out:
             both = halves(mine)
             off = [regrets(both[1 - i], kind, fitted(both[i], kind, values)) for i in (0, 1)]
-            print(f"{kernel:17} held out: off the best {100 * np.concatenate(off).mean() - 100:.2f} %", flush=True)
+            mean = 100 * np.concatenate(off).mean() - 100
+            print(f"{kernel:17} held out: off the best {mean:.2f} %", flush=True)
         if options.write:
             values = fitted(mine, kind, values)
             fresh = fresh._replace(**{kind: values})

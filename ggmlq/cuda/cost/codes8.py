@@ -54,7 +54,7 @@ class CodesShape(NamedTuple):
     @property
     def cache(self) -> float:
         """MB a microsecond of the card's L2 cache."""
-        return constants().codes.cache * self.multiprocessors / MULTIPROCESSORS
+        return constants().codes.cache * (self.multiprocessors / MULTIPROCESSORS)
 
     @property
     def steps(self) -> int:
@@ -78,7 +78,7 @@ class CodesShape(NamedTuple):
         memory = c.away + bytes_once / self.memory / 1e6 * (c.starved if beside < blocks else 1)
         shared = start + tiles * self.steps * tile.stage / self.cache / 1e6
         us = max(chain, memory + c.late * late, shared) + 0.1 * chain
-        return us + c.wave * (waves - 1)
+        return float(us + c.wave * (waves - 1))
 
 
 def _fastest(plans: Iterable[TileSplit]) -> TileSplit:

@@ -19,7 +19,6 @@ from ..packed.layout import ROWS, STEP, PackedLayout
 from .constants import constants
 from .stage import SHARE, at_one_time, extra_instructions
 
-
 # Usable share of resident blocks when launched as clusters: some multiprocessors are in incomplete groups.
 FILLED = {2: 0.9, 4: 0.82}
 MOST = {2: 6, 4: 3}  # blocks of clusters that a multiprocessor should hold, by the blocks of a cluster
@@ -59,7 +58,8 @@ def microseconds(shape: GemvShape, split: GemvSplit) -> float:
     beside = full * most + -(-left // sms)
     load = millions * (beside + (0 if lone else c.even * (tiles / sms - beside)))
     issued = c.unpack + c.instructions * extra_instructions(layout) / 100
-    issued += (c.row * min(rows, FLOATS) + c.tile * (rows / FLOATS - 1) * (rows > FLOATS)) * TWO / fragment_rows
+    loaded = c.row * min(rows, FLOATS) + c.tile * (rows / FLOATS - 1) * (rows > FLOATS)
+    issued += loaded * TWO / fragment_rows
     issued *= c.bytes if rows == 1 else 1
     issued *= c.lone if lone else 1
     weight = layout.fragment_bytes / (ROWS * STEP)

@@ -36,7 +36,8 @@ class Wave(NamedTuple):
 
     def stage_time(self, running: int) -> float:
         """Microseconds of a stage, where ``running`` blocks run."""
-        block_us = self.stage_us * (1 - constants().tiles.alone * (1 - max(1 / self.resident, running / self.blocks)))
+        neighbours = max(1 / self.resident, running / self.blocks)
+        block_us = self.stage_us * (1 - constants().tiles.alone * (1 - neighbours))
         return at_one_time(block_us, running * self.read_us)
 
 

@@ -93,7 +93,8 @@ def memory_mb(size: float, count: int, times: int) -> float:
 
 def tile_us(shape: WarpSpecializedShape, tile: WarpSpecializedTile, split: Split, wave: Wave) -> float:
     """Estimated microseconds of a product with a tile and a split."""
-    c, across, numbers = constants().tiles, shape.across(tile), tile.columns * shape.columns  # of x, for a tile
+    c, across = constants().tiles, shape.across(tile)
+    numbers = tile.columns * shape.columns  # of x, for a tile
     tiles = shape.down * across
     allowed = 2 * tiles * TILE_ROWS * numbers / (1e6 * c.power * shape.multiprocessors)
     us = c.start + at_one_time(split_us(split, tiles, shape.stages, wave), allowed)
