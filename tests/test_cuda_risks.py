@@ -129,7 +129,8 @@ def test_blocks_that_start_one_after_the_other(cupy, monkeypatch):
         while i < most and load(flag) == uint32(0):
             i = uint32(i + uint32(1))
 
-    holder = Kernel("holds a multiprocessor", hold, uint64, uint32, threads=1024, shared=150 << 10, early=True)
+    sizes = {"threads": 1024, "shared": 150 << 10}
+    holder = Kernel("holds a multiprocessor", hold, uint64, uint32, early=True, **sizes)
     q, x = weights("q4_0", 40 * 128, 4096, 1).to("cuda"), cupy.ones((128, 4096), np.float32)
     want = gq.linear(x, q, kernel="cuda:warp_specialized")
     flag, free, other = cupy.zeros(1, np.uint32), *(cupy.cuda.Stream(non_blocking=True) for _ in range(2))

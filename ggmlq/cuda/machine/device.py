@@ -111,11 +111,12 @@ def recording(task: object, keep: list[Any]) -> Iterator[None]:
     Otherwise CuPy would give that memory to others, and replays would write to it.
     """
     cuda = cupy().cuda
-    allocate = cuda.get_allocator()
+    allocate = before = cuda.get_allocator()
+    if not hasattr(before, "kept_for_graphs"):
+        stream = driver().stream(current()).ptr
+        allocate = graph_memory.allocator(stream, before, keep, lambda: cuda.MemoryPool(before))
     try:
-        with cuda.using_allocator(
-            allocate if hasattr(allocate, "kept_for_graphs") else _kept(allocate, keep)
-        ):
+        with cuda.using_allocator(allocate):
             yield
     except NotImplementedError as error:
         if isinstance(error, UnsupportedError):
@@ -124,22 +125,6 @@ def recording(task: object, keep: list[Any]) -> Iterator[None]:
             f"{task} while a CUDA graph is recorded: CuPy says {error}; name a kernel that works without "
             "cuBLAS, such as cuda:mma_bf16"
         ) from error
-
-
-def _kept(allocate: Any, keep: list[Any]) -> Any:
-    """An allocator of memory that ``keep`` holds: the pool of the graph, or else each piece of memory."""
-    keep[:] = filter(graph_memory.still_held, keep)
-    stream, cuda = driver().stream(current()).ptr, cupy().cuda
-    memory = graph_memory.memory_of_capture(stream, lambda: cuda.MemoryPool(allocate))
-    if memory is not None:
-        keep += [memory] * all(each is not memory for each in keep)
-        return memory.allocate
-
-    def allocate_and_keep(size: int) -> Any:
-        keep.append(allocate(size))
-        return keep[-1]
-
-    return allocate_and_keep
 
 
 def refuse_capture(what: str) -> None:

@@ -44,9 +44,13 @@ class GraphMemory:
         return self.pool is not None
 
 
-def memory_of_capture(stream: int, make_pool: Any) -> GraphMemory | None:
-    """The memory of the graph that a stream records; None where the driver cannot tell its end."""
+def allocator(stream: int, allocate: Any, keep: list[Any], make_pool: Any) -> Any:
+    """An allocator for a stream that records a graph, of memory that ``keep`` holds: of the graph's pool.
+
+    Where the driver cannot tell a graph's end, ``keep`` holds each piece of memory that ``allocate`` gives.
+    """
     give_back()
+    keep[:] = filter(still_held, keep)
     try:
         number, graph = _capture(stream)
         with _LOCK:
@@ -54,8 +58,14 @@ def memory_of_capture(stream: int, make_pool: Any) -> GraphMemory | None:
             if memory is None:
                 memory = _OF_CAPTURES[number] = GraphMemory(make_pool(), _signal_of(graph))
     except (OSError, AttributeError, driver_calls.CUDADriverError):
-        return None
-    return memory
+
+        def allocate_and_keep(size: int) -> Any:
+            keep.append(allocate(size))
+            return keep[-1]
+
+        return allocate_and_keep
+    keep += [memory] * all(each is not memory for each in keep)
+    return memory.allocate
 
 
 def give_back() -> None:
