@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -16,17 +17,21 @@ from ..arrays.weights import Divided, operation
 from ..base import text
 from ..base.devices import cuda_module, device_of, is_host, namespace, on_device_of, place_of
 from ..dispatch.checks import check_device, takes_sums
+from ..dispatch.ladder import choose
+from ..dispatch.problems import ExpertLinear
 from ..errors import DTypeError, ShapeError, UnsupportedError
 from . import tensors
 from .activations import ACTIVATIONS
 from .epilogue import Ending, ended, ending, finished, memory_of, place_for_sums, rows_of
+from .expert_linear import REQUEST as EXPERTS
 from .expert_linear import expert_linear
 from .linear import linear
-from .operands import shape_of_ids
+from .operands import experts, shape_of_ids
 from .scaled_linear import scaled_linear
 
 REQUEST = "gated_linear(x, gate, up)"
 ONE_ROW, INT16 = "cuda:gemv_int16", "int16x"  # the kernel that does all for one row, and its arithmetic
+GROUPED = "cuda:grouped"  # the kernel of many tokens with experts
 ONE_LAUNCH = {"silu": "silu", "gelu_tanh": "gelu", "swiglu_oai": "swiglu_oai"}  # its names of activations
 MOST_GATES = 1 << 32  # outputs that a kernel of gates counts
 
@@ -116,8 +121,7 @@ def gated_linear(
         if ids is None and (name := _at_once(x, gate, up, activation, options, both, end)):
             return _in_one_launch(name, x, (gate, up), both, end)
         place = place_for_sums(end, *_reads(x, gate, up, ids, both))
-        sums = _product(x, gate, ids, dict(options, bias=both[0], out=place))
-        others = _product(x, up, ids, dict(options, bias=both[1]))
+        sums, others = _products(x, (gate, up), ids, options, both, place)
         if end.out is None and end.dtype == np.float32:
             end = end._replace(out=sums)
         gates, ups = (y.reshape(-1, n) if y.size else y for y in (sums, others))
@@ -137,11 +141,46 @@ def _gate_of(activation: str, gates: Any, ups: Any) -> Callable[[slice], Any]:
     return lambda rows: kernels.gated(name, gates[rows], ups[rows], in_place=True)
 
 
+def _products(
+    x: Any, matrices: Any, ids: Any, options: dict[str, Any], biases: Any, place: Any
+) -> tuple[Any, Any]:
+    """Both products, in float32; ``place`` receives the first one, if it is there."""
+    if ids is not None and all(bias is None for bias in biases):
+        both = _of_experts(x, *matrices, ids, options, place)
+        if both is not None:
+            return both
+    (gate, up), (bias, other) = matrices, biases
+    sums = _product(x, gate, ids, dict(options, bias=bias, out=place))
+    return sums, _product(x, up, ids, dict(options, bias=other))
+
+
 def _product(x: Any, w: Any, ids: Any, options: dict[str, Any]) -> Any:
     """One of the two products, in float32."""
     if ids is not None:
         return expert_linear(x, w, ids, **options)
     return (scaled_linear if w.product == "scaled_linear" else linear)(x, w, **options)
+
+
+def _of_experts(
+    x: Any, gate: Any, up: Any, ids: Any, options: dict[str, Any], place: Any
+) -> tuple[Any, Any] | None:  # fmt: skip
+    """Both products with experts, whose rows one kernel gathers for the two; None where none does.
+
+    ``place`` receives the first one, if it is there.
+    """
+    both = gate, up
+    if not all(isinstance(w, QuantArray) and w.scale is None and not is_host(w.memory) for w in both):
+        return None
+    if gate.format is not up.format or options["invariant"]:
+        return None
+    operands = experts(EXPERTS, x, gate, ids, look=bool(options["check"]))
+    rung = choose(ExpertLinear.of(*operands), options["kernel"], options.get("arithmetic"))
+    if rung.name != GROUPED or not math.prod(operands.shape):
+        return None
+    empty = namespace(gate.memory).empty
+    outs = empty(operands.shape, np.float32) if place is None else place, empty(operands.shape, np.float32)
+    cuda_module("expert_linear.r5_grouped").multiply(operands.x, both, operands.ids, outs)
+    return outs
 
 
 def _at_once(
