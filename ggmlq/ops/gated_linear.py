@@ -146,7 +146,7 @@ def _products(
 ) -> tuple[Any, Any]:
     """Both products, in float32; ``place`` receives the first one, if it is there."""
     if ids is not None and all(bias is None for bias in biases):
-        both = _of_experts(x, *matrices, ids, options, place)
+        both = _of_experts(x, matrices, ids, options, place)
         if both is not None:
             return both
     (gate, up), (bias, other) = matrices, biases
@@ -162,13 +162,13 @@ def _product(x: Any, w: Any, ids: Any, options: dict[str, Any]) -> Any:
 
 
 def _of_experts(
-    x: Any, gate: Any, up: Any, ids: Any, options: dict[str, Any], place: Any
+    x: Any, both: tuple[Any, Any], ids: Any, options: dict[str, Any], place: Any
 ) -> tuple[Any, Any] | None:  # fmt: skip
     """Both products with experts, whose rows one kernel gathers for the two; None where none does.
 
     ``place`` receives the first one, if it is there.
     """
-    both = gate, up
+    gate, up = both
     if not all(isinstance(w, QuantArray) and w.scale is None and not is_host(w.memory) for w in both):
         return None
     if gate.format is not up.format or options["invariant"]:
