@@ -45,11 +45,12 @@ ROWS = {
     "gemv": (1, 2, 4, 8, 16, 32),
     "codes8": (1, 8, 16, 32, 64, 128, 256, 512, 1024, 4096),
 }
-DRAWN = {"warp_specialized": 6, "gemv": 6, "codes8": 5}  # numbers of rows of a shape
-ROTATED, GRAPH_US, REPLAYS = 100e6, 1500, 6
+DRAWN = {"warp_specialized": 4, "gemv": 6, "codes8": 5}  # numbers of rows of a shape
+ROTATED, GRAPH_US, REPLAYS = 100e6, 1000, 5
 # Of codes: rows up to which weights are the first operand, and up to which they always are; blocks in parts.
 FEWEST, SHORT, MOST_BLOCKS = 64, 16, 160
-NEAR, FAR = 1.6, 2.5  # times the lowest estimate, up to which other splits of a tile are timed; the best one
+START_US, RATE = 5, 500  # and TFLOP/s, about: how many products a graph has
+NEAR, FAR = 1.35, 2.2  # times the lowest estimate, up to which other splits of a tile are timed; the best one
 Way = tuple[tuple[int, ...], Callable[[Any], object]]  # its numbers, and a product with given weights
 
 
@@ -62,23 +63,20 @@ def drawn(count: int, draw: random.Random) -> list[tuple[int, int]]:
     return shapes
 
 
-def graph_us(product: Callable[[Any], object], weights: list[Any]) -> float:
-    """Microseconds of a product: the median of replays of a graph of several."""
+def graph_us(product: Callable[[Any], object], weights: list[Any], once_us: float) -> float:
+    """Microseconds of a product: the median of replays of a graph of several.
+
+    ``once_us``: of one, about. Weights were multiplied before.
+    """
     cp = device.cupy()
     stream = cp.cuda.Stream(non_blocking=True)
     events = [cp.cuda.Event() for _ in range(REPLAYS + 1)]
+    copies = max(2, min(len(weights), int(GRAPH_US / once_us)))
     with stream:
         product(weights[0])
-        events[0].record(stream)
-        for w in weights:
-            product(w)
-        events[1].record(stream)
-        stream.synchronize()
-        once = cp.cuda.get_elapsed_time(events[0], events[1]) * 1e3 / len(weights)
-        copies = len(weights) if once * len(weights) < 2 * GRAPH_US else max(2, int(GRAPH_US / once))
         stream.begin_capture()
-        for i in range(copies):
-            product(weights[i % len(weights)])
+        for w in weights[:copies]:
+            product(w)
         graph = stream.end_capture()
         graph.launch(stream)
         for event in events:
@@ -97,23 +95,25 @@ def tile_ways(fmt: Any, m: int, n: int, k: int) -> Iterator[Way]:
     card, layout = device.card_of(device.current()), layout_of(fmt)
     stages = -(-k // (UNIT_FRAGMENTS * STEP))
     shape = warp_specialized.WarpSpecializedShape.on(card, m, n, stages, layout, True)
+
+    def product(q: Any, tile: Any, each: split.Split) -> None:
+        def taken(*_: Any) -> Any:
+            return each, 0.0
+
+        with mock.patch.object(r16_warp_specialized, "best_split", taken):
+            launch(x, q, y, tile=tile)
+
     ways = {}
     for tile in warp_specialized.TILES:
         if tile.columns >= 2 * m + 16 or (tile.columns <= 64 and m > 256):
             continue
         blocks = device.resident_blocks(tile.blocks, tile.shared(layout))
         wave, tiles = shape.wave(tile, blocks), shape.down * shape.across(tile)
-        best, us = split.best_split(tiles, stages, wave)
-        ways[tile] = (
-            us,
-            best,
-            sorted(
-                (split.split_us(each, tiles, stages, wave), each)
-                for each in split.splits(tiles, stages, wave)
-            ),
-        )
-    least = min(us for us, _, _ in ways.values())
-    for tile, (us, best, others) in ways.items():
+        able = split.splits(tiles, stages, wave)
+        ways[tile] = sorted((split.split_us(each, tiles, stages, wave), each) for each in able)
+    least = min(others[0][0] for others in ways.values())
+    for tile, others in ways.items():
+        us, best = others[0]
         if us > FAR * least:
             continue
         kinds: dict[Any, split.Split] = {}
@@ -121,12 +121,7 @@ def tile_ways(fmt: Any, m: int, n: int, k: int) -> Iterator[Way]:
             kinds.setdefault((each.splits > 1, each.split_tiles > 0, each.cluster > 1), each)
             kinds.setdefault("second", each)
         for each in dict.fromkeys((best, *kinds.values())):
-
-            def product(q: Any, tile: Any = tile, each: Any = each) -> None:
-                with mock.patch.object(r16_warp_specialized, "best_split", return_value=(each, 0.0)):
-                    launch(x, q, y, tile=tile)
-
-            yield (tile.columns, tile.blocks, *each), product
+            yield (tile.columns, tile.blocks, *each), partial(product, tile=tile, each=each)
 
 
 def gemv_ways(fmt: Any, m: int, n: int, k: int) -> Iterator[Way]:
@@ -202,7 +197,7 @@ def weights_of(kind: str, n: int, k: int) -> list[Any]:
 
 def measured(kernel: str, kind: str, n: int, k: int, rows: list[int], end: float) -> list[dict[str, Any]]:
     """The figures of a shape, one for each number of rows."""
-    weights, figures = weights_of(kind, n, k), []
+    weights, figures, seen = weights_of(kind, n, k), [], set()
     for m in rows:
         if time.perf_counter() > end:
             break
@@ -210,7 +205,14 @@ def measured(kernel: str, kind: str, n: int, k: int, rows: list[int], end: float
             ways = code_ways(m, n, k)
         else:
             ways = (gemv_ways if kernel == "gemv" else tile_ways)(gq.formats[kind], m, n, k)
-        us = [[*way, round(graph_us(product, weights), 3)] for way, product in ways]
+        about = START_US + 2e-6 * m * n * k / RATE
+        us = []
+        for way, product in ways:
+            if way[:2] not in seen:  # what a tile reads is prepared in no graph
+                seen.add(way[:2])
+                for w in weights:
+                    product(w)
+            us.append([*way, round(graph_us(product, weights, about), 3)])
         facts = {"kernel": kernel, "format": kind, "N": n, "K": k, "M": m, "plain": kernel == KERNELS[0]}
         figures.append({**facts, "ways": us})
         best = min(us, key=lambda way: way[-1])

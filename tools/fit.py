@@ -39,7 +39,14 @@ from ggmlq.dispatch.cards import card_named
 MEASURED = Path(__file__).parents[1] / "bench/results/ways_h200.json"
 WHAT = "Constants of estimates, by tools/fit.py; ggmlq/cuda/cost/constants.py says what they are"
 OF_KERNELS = {"gemv": "gemv", "warp_specialized": "tiles", "codes8": "codes"}
-STEPS, SHIFT, PULL = 25, 1e-3, 0.02  # of the fit; of a derivative; towards the constants before
+STEPS, SHIFT, LEAST_GAIN = 20, 1e-3, 1e-3  # of a fit; of a derivative; share, below which a fit ends
+PULL, COMMON, USUAL = (
+    0.02,
+    0.8,
+    0.05,
+)  # towards constants before; of figures' means; of an error in logarithms
+SURE = 40  # power of a way's time with which its chance falls
+LENGTHS = 0.2, 0.2, 0.1, 0.1, 0.05, 0.05, 0.02  # of moves of a logarithm
 CARD = card_named("fit", "NVIDIA H200")
 Figure = dict[str, Any]
 
@@ -103,33 +110,64 @@ def measured(figure: Figure) -> Any:
 
 
 def fitted(figures: Sequence[Figure], kind: str, values: Any) -> Any:
-    """The constants whose estimates are nearest to what was measured, the fastest ways above all.
+    """The constants whose estimates are nearest to what was measured, and then choose best.
 
-    Each step solves the linear problem of the logarithms, as Levenberg and Marquardt do.
+    The first fit is that of Levenberg and Marquardt, on logarithms: each step solves the linear problem. The
+    fastest ways count most, and what all ways of a figure have in common counts little. Then each constant is
+    moved while the choice gains by it, where the chance of a way falls with its estimate.
     """
     us = [measured(figure) for figure in figures]
-    weights, target = np.concatenate([(t.min() / t) ** 2 for t in us]), np.log(np.concatenate(us))
-    begun = at = np.log(np.array(values))
-    pull, damping = PULL * np.sqrt(len(target)), 1e-2
+    weights, begun = [(t.min() / t) ** 2 for t in us], np.log(np.array(values))
+
+    def made(at: Any) -> Any:
+        return type(values)(*np.exp(at))
 
     def rest(at: Any) -> Any:
-        logs = np.log(np.concatenate(estimated(figures, kind, type(values)(*np.exp(at)))))
-        return np.concatenate([weights * (logs - target), pull * (at - begun) / len(at)])
+        off = [np.log(e / t) for e, t in zip(estimated(figures, kind, made(at)), us, strict=True)]
+        apart = [w * (o - COMMON * np.average(o, weights=w)) for o, w in zip(off, weights, strict=True)]
+        off_all = np.concatenate(apart)
+        robust = off_all / np.sqrt(1 + np.abs(off_all) / USUAL)
+        return np.concatenate([robust, PULL * np.sqrt(len(robust) / len(at)) * (at - begun)])
 
-    here = rest(at)
+    def loss(at: Any) -> float:
+        lost = 0.0
+        for e, t in zip(estimated(figures, kind, made(at)), us, strict=True):
+            chance = (e.min() / e) ** SURE
+            lost += (chance * t).sum() / chance.sum() / t.min() - 1
+        return lost / len(us) + PULL**2 * float(((at - begun) ** 2).mean())
+
+    return type(values)(*(float(f"{v:.4g}") for v in np.exp(moved(loss, least_squares(rest, begun)))))
+
+
+def least_squares(rest: Callable[[Any], Any], at: Any) -> Any:
+    """The point where a vector is shortest, from another point on."""
+    here, damping = rest(at), 1e-2
     for _ in range(STEPS):
         slopes = np.stack([(rest(at + SHIFT * unit) - here) / SHIFT for unit in np.eye(len(at))], axis=1)
         normal = slopes.T @ slopes
         step = np.linalg.solve(normal + damping * np.diag(np.diag(normal) + 1e-9), slopes.T @ here)
         there = rest(at - step)
-        if there @ there < here @ here:
-            gained = 1 - (there @ there) / (here @ here)
-            at, here, damping = at - step, there, damping / 4
-            if gained < 1e-4:
-                break
-        else:
+        if there @ there >= here @ here:
             damping *= 8
-    return type(values)(*(float(f"{value:.4g}") for value in np.exp(at)))
+            continue
+        gained = 1 - (there @ there) / (here @ here)
+        at, here, damping = at - step, there, damping / 4
+        if gained < LEAST_GAIN:
+            break
+    return at
+
+
+def moved(loss: Callable[[Any], float], at: Any) -> Any:
+    """A point with a smaller loss: each number in turn goes up or down by shorter and shorter steps."""
+    here = loss(at)
+    for length in LENGTHS:
+        for unit in np.eye(len(at)):
+            for way in (1, -1):
+                there = at + way * length * unit
+                if (lost := loss(there)) < here:
+                    at, here = there, lost
+                    break
+    return at
 
 
 def regrets(figures: Sequence[Figure], kind: str, values: Any, first: int = 1) -> Any:
@@ -157,6 +195,23 @@ def judgement(figures: Sequence[Figure], kind: str, values: Any, word: str) -> I
         f"{figures[0]['kernel']:17} {word:9} {len(figures):4} figures: off the best "
         f"{100 * one.mean() - 100:.2f} % in the mean, {100 * one.max() - 100:.0f} % at worst ({where}); "
         f"the best of three {100 * three.mean() - 100:.2f} %"
+    )
+
+
+def between(figures: Sequence[Figure], values: Any) -> str:
+    """The regret of the choice between cuda:gemv and cuda:warp_specialized, where both were measured."""
+    both: dict[Any, list[Any]] = {}
+    for kernel in ("gemv", "warp_specialized"):
+        kind, some = OF_KERNELS[kernel], [figure for figure in figures if figure["kernel"] == kernel]
+        for figure, us in zip(some, estimated(some, kind, getattr(values, kind)), strict=True):
+            key = tuple(figure[name] for name in ("format", "N", "K", "M"))
+            both.setdefault(key, []).append((us.min(), measured(figure)[us.argmin()]))
+    pairs = [each for each in both.values() if len(each) == 2]
+    off = [min(each)[1] / min(us for _, us in each) for each in pairs]
+    return (
+        f"between the two   {len(off):4} figures: off the better {100 * np.mean(off) - 100:.2f} %"
+        if off
+        else ""
     )
 
 
@@ -193,6 +248,7 @@ def main() -> int:
             values = fitted(mine, kind, values)
             fresh = fresh._replace(**{kind: values})
         print(*judgement(mine, kind, values, "fitted"), rows_text(mine, kind, values), sep="\n", flush=True)
+    print(between(figures, fresh))
     if options.write:
         parts = {name: getattr(fresh, name)._asdict() for name in KINDS}
         PLACE.write_text(json.dumps({"what": WHAT, **parts}, indent=1) + "\n")

@@ -72,7 +72,8 @@ class CodesShape(NamedTuple):
         start = c.start + c.write * outputs
         step = (c.step + c.area * outputs) * (1 + (beside - 1) / 2)
         step = at_one_time(step, c.arrival / tile.stages)
-        chain = start + c.exchange * (splits - 1) + c.beside * (beside - 1)
+        chain = start + c.beside * (beside - 1)
+        chain += c.join + c.exchange * (splits - 2) if splits > 1 else 0
         chain += waves * -(-self.steps // splits) * step
         bytes_once = self.n * self.k + self.m * self.k + 2 * self.m * self.n
         memory = c.away + bytes_once / self.memory / 1e6 * (c.starved if beside < blocks else 1)

@@ -65,7 +65,8 @@ class CodesConstants(NamedTuple):
     step: float  # 128 columns of K
     area: float  # of a step, for 128 × 128 outputs
     arrival: float  # of a copy, which as many stages as are in flight share
-    exchange: float  # of sums between blocks, for each of them
+    join: float  # to add up the sums of two blocks
+    exchange: float  # of each further block
     away: float  # beside the stream from memory: the start, the way of the first copy, the end
     late: float  # what cuda:persistent starts later
     wave: float  # each further wave

@@ -25,7 +25,7 @@ from ..packed.row_pairs import HIGH_HALVES, LOW_HALVES, row_pairs
 from .clusters import cluster_epilogue
 from .stages import HALVES, LARGE, RESERVED, ROOMY, GemvStage
 
-COLUMNS = {8: 4, 16: 2, 32: 4}  # rows of y that kernels are made for: the most blocks of a cluster
+COLUMNS = {8: 4, 16: 2, 32: 2}  # rows of y that kernels are made for: the most blocks of a cluster
 SPAN, PAIR = 2, 2  # fragments side by side in a stage; rows of them
 DEEP = PAIR * ROWS  # rows of weights of a stage
 

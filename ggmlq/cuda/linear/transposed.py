@@ -41,7 +41,7 @@ from ._cublas import AS_IS, COMPUTE_32F, DEFAULT, INPUT, R_32F
 MOST_ROWS = 96  # of y, up to which weights are read as they are
 SLAB = 256 << 20  # bytes of weights that are decoded at a time
 EIGHT = 8  # columns of y that a row is a multiple of
-SPLITS = {1: 0, 2: 0, 4: 7, 8: 16}  # blocks of a cluster: rounds of fragments that their meeting takes
+SPLITS = {1: 0, 2: 0, 4: 7}  # blocks of a cluster: rounds of fragments that their meeting takes
 START = 9  # rounds that the start and the end of a block take
 
 
