@@ -119,11 +119,11 @@ def fitted(figures: Sequence[Figure], kind: str, values: Any) -> Any:
     us = [measured(figure) for figure in figures]
     weights, begun = [(t.min() / t) ** 2 for t in us], np.log(np.array(values))
 
-    def made(at: Any) -> Any:
+    def constants_at(at: Any) -> Any:
         return type(values)(*np.exp(at))
 
     def rest(at: Any) -> Any:
-        off = [np.log(e / t) for e, t in zip(estimated(figures, kind, made(at)), us, strict=True)]
+        off = [np.log(e / t) for e, t in zip(estimated(figures, kind, constants_at(at)), us, strict=True)]
         apart = [w * (o - COMMON * np.average(o, weights=w)) for o, w in zip(off, weights, strict=True)]
         off_all = np.concatenate(apart)
         robust = off_all / np.sqrt(1 + np.abs(off_all) / USUAL)
@@ -131,7 +131,7 @@ def fitted(figures: Sequence[Figure], kind: str, values: Any) -> Any:
 
     def loss(at: Any) -> float:
         lost = 0.0
-        for e, t in zip(estimated(figures, kind, made(at)), us, strict=True):
+        for e, t in zip(estimated(figures, kind, constants_at(at)), us, strict=True):
             chance = (e.min() / e) ** SURE
             lost += (chance * t).sum() / chance.sum() / t.min() - 1
         return lost / len(us) + PULL**2 * float(((at - begun) ** 2).mean())
@@ -171,7 +171,7 @@ def moved(loss: Callable[[Any], float], at: Any) -> Any:
 
 
 def regrets(figures: Sequence[Figure], kind: str, values: Any, first: int = 1) -> Any:
-    """Of each figure, the time of the best of so many ways by estimate, beside that of the fastest."""
+    """The time of the best of ``first`` ways by estimate beside that of the fastest, for each figure."""
     both = zip(figures, estimated(figures, kind, values), strict=True)
     return np.array([measured(f)[np.argsort(us)[:first]].min() / measured(f).min() for f, us in both])
 
@@ -237,17 +237,19 @@ def main() -> int:
     figures, fresh = json.loads(options.measured.read_text())["figures"], constants()
     print(f"{sum(map(len, fresh))} constants")
     for kernel in options.kernels.split(","):
-        kind, mine = OF_KERNELS[kernel], [figure for figure in figures if figure["kernel"] == kernel]
+        kind, chosen = OF_KERNELS[kernel], [figure for figure in figures if figure["kernel"] == kernel]
         values = getattr(fresh, kind)
         if options.held_out:
-            both = halves(mine)
+            both = halves(chosen)
             off = [regrets(both[1 - i], kind, fitted(both[i], kind, values)) for i in (0, 1)]
             mean = 100 * np.concatenate(off).mean() - 100
             print(f"{kernel:17} held out: off the best {mean:.2f} %", flush=True)
         if options.write:
-            values = fitted(mine, kind, values)
+            values = fitted(chosen, kind, values)
             fresh = fresh._replace(**{kind: values})
-        print(*judgement(mine, kind, values, "fitted"), rows_text(mine, kind, values), sep="\n", flush=True)
+        print(
+            *judgement(chosen, kind, values, "fitted"), rows_text(chosen, kind, values), sep="\n", flush=True
+        )
     print(between(figures, fresh))
     if options.write:
         parts = {name: getattr(fresh, name)._asdict() for name in KINDS}

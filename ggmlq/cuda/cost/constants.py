@@ -15,7 +15,7 @@ PLACE = Path(__file__).parents[1] / "costs.json"
 
 
 class GemvConstants(NamedTuple):
-    """cuda:gemv, and cuda:gemv_int16 for one row."""
+    """Constants of cuda:gemv, and of cuda:gemv_int16 for one row."""
 
     start: float  # and end of a kernel
     lone_wave: float  # to begin and end blocks that have a multiprocessor for themselves
@@ -34,7 +34,7 @@ class GemvConstants(NamedTuple):
 
 
 class TileConstants(NamedTuple):
-    """cuda:warp_specialized."""
+    """Constants of cuda:warp_specialized."""
 
     start: float  # and end of a kernel
     step: float  # of a stage, 128 columns of K
@@ -58,7 +58,7 @@ class TileConstants(NamedTuple):
 
 
 class CodesConstants(NamedTuple):
-    """cuda:small_m, cuda:split_k and cuda:persistent."""
+    """Constants of cuda:small_m, cuda:split_k and cuda:persistent."""
 
     start: float  # and end of a kernel
     write: float  # for 128 × 128 outputs of a tile
@@ -76,7 +76,7 @@ class CodesConstants(NamedTuple):
 
 
 class Constants(NamedTuple):
-    """All fitted constants."""
+    """The fitted constants of all kernels."""
 
     gemv: GemvConstants
     tiles: TileConstants

@@ -98,12 +98,14 @@ def _semaphores() -> Any:
 def _signal_of(graph: Any) -> int:
     """The address of a semaphore that the driver raises when a graph and all that was made of it are gone."""
     library, buffer = _semaphores(), ctypes.create_string_buffer(SEMAPHORE)
-    address, made = ctypes.addressof(buffer), ADDRESS()
+    address, holder = ctypes.addressof(buffer), ADDRESS()
     library.sem_init(ADDRESS(address), 0, 0)
     post = ctypes.cast(library.sem_post, ADDRESS)
-    driver_calls.call("cuUserObjectCreate", ctypes.byref(made), ADDRESS(address), post, UNSIGNED(1), NO_WAIT)
+    driver_calls.call(
+        "cuUserObjectCreate", ctypes.byref(holder), ADDRESS(address), post, UNSIGNED(1), NO_WAIT
+    )
     _SIGNALS[address] = buffer
-    driver_calls.call("cuGraphRetainUserObject", graph, made, UNSIGNED(1), MOVE)
+    driver_calls.call("cuGraphRetainUserObject", graph, holder, UNSIGNED(1), MOVE)
     return address
 
 
