@@ -62,7 +62,7 @@ def test_stages_take_longer_where_more_is_unpacked():
         assert us == sorted(us)
     for fmt in BLOCK_FORMATS:
         widest = [stage_us(layout_of(each), 256) for each in (fmt, FORMATS["q4_0"])]
-        assert widest[0] < 1.1 * widest[1], "tensor cores take the same time for any format"
+        assert widest[0] < 1.2 * widest[1], "tensor cores take the same time for any format"
         for tile in TILES:
             assert 0.1 < stage_us(layout_of(fmt), tile.columns, tile.blocks) < 3
 

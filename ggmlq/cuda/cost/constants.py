@@ -34,7 +34,7 @@ class GemvConstants(NamedTuple):
 
 
 class TileConstants(NamedTuple):
-    """Constants of cuda:warp_specialized."""
+    """Constants of cuda:warp_specialized, with all its tiles."""
 
     start: float  # and end of a kernel
     step: float  # of a stage, 128 columns of K
