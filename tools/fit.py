@@ -45,7 +45,7 @@ PULL, COMMON, USUAL = (
     0.8,
     0.05,
 )  # towards constants before; of figures' means; of an error in logarithms
-SURE = 40  # power of a way's time with which its chance falls
+SURE, ABSOLUTE = 40, 0.5  # power of a way's time with which its chance falls; weight of errors of the least
 LENGTHS = 0.2, 0.2, 0.1, 0.1, 0.05, 0.05, 0.02  # of moves of a logarithm
 CARD = card_named("fit", "NVIDIA H200")
 Figure = dict[str, Any]
@@ -134,6 +134,7 @@ def fitted(figures: Sequence[Figure], kind: str, values: Any) -> Any:
         for e, t in zip(estimated(figures, kind, constants_at(at)), us, strict=True):
             chance = (e.min() / e) ** SURE
             lost += (chance * t).sum() / chance.sum() / t.min() - 1
+            lost += ABSOLUTE * np.log(e.min() / t.min()) ** 2  # another kernel's estimate stands beside it
         return lost / len(us) + PULL**2 * float(((at - begun) ** 2).mean())
 
     return type(values)(*(float(f"{v:.4g}") for v in np.exp(moved(loss, least_squares(rest, begun)))))

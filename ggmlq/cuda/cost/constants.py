@@ -25,7 +25,8 @@ class GemvConstants(NamedTuple):
     unpack: float  # for a million weights of q4_0, to unpack and multiply
     instructions: float  # for a hundred instructions more that unpack two fragments
     row: float  # for each of up to eight rows, to load and convert
-    tile: float  # for each further eight rows
+    tile: float  # for each further eight rows, in lone blocks
+    small_tile: float  # and in small ones
     bytes: float  # factor on instructions, where one row is multiplied as bytes
     pair: float  # to add up the sums of two blocks
     cluster: float  # of more
