@@ -31,10 +31,6 @@ def test_plans_are_legal(fresh):
         assert splits in small_m.SPLITS
 
 
-def test_every_tile_has_a_pace():
-    assert set(codes8.TILE_COSTS) == {*small_m.TILES, *split_k.TILES}
-
-
 def test_what_is_given_is_taken(fresh):
     shape = drawn(fresh)._replace(k=9000)
     for tile in small_m.TILES:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -14,20 +16,24 @@ from ..arrays.weights import Divided, operation
 from ..base import text
 from ..base.devices import cuda_module, device_of, is_host, namespace, on_device_of, place_of
 from ..dispatch.checks import check_device, takes_sums
-from ..dispatch.ladder import explain
+from ..dispatch.ladder import choose, explain
+from ..dispatch.problems import ExpertLinear
 from ..dispatch.tuned import TIMED
 from ..errors import DTypeError, ShapeError, UnsupportedError
 from . import tensors
 from .activations import ACTIVATIONS
 from .epilogue import Ending, ended, ending, finished, memory_of, place_for_sums, rows_of
+from .expert_linear import REQUEST as EXPERTS
 from .expert_linear import expert_linear
 from .linear import linear, problem_of
-from .operands import shape_of_ids
+from .operands import experts, shape_of_ids
 from .scaled_linear import scaled_linear
 
 REQUEST = "gated_linear(x, gate, up)"
 ONE_ROW, INT16 = "cuda:gemv_int16", "int16x"  # the kernel that does all for one row, and its arithmetic
+GROUPED = "cuda:grouped"  # the kernel of many tokens with experts
 ONE_LAUNCH = {"silu": "silu", "gelu_tanh": "gelu", "swiglu_oai": "swiglu_oai"}  # its names of activations
+BEHIND = ("silu", "gelu_tanh")  # activations whose kernel behind two products keeps NaN; limits do not
 
 
 @operation
@@ -108,19 +114,35 @@ def gated_linear(
     memory = memory_of(gate, x)
     end = ending(REQUEST, shape, device_of(memory), None, out, dtype)
     both = _pair(bias)
-    with on_device_of(REQUEST, memory, gate if hasattr(gate, "recorded") else None):
+    holders = (w if hasattr(w, "recorded") else None for w in (gate, up))
+    with ExitStack() as stack:
+        for holder in holders:  # of memory that a CUDA graph records
+            stack.enter_context(on_device_of(REQUEST, memory, holder))
         if ids is None and (name := _at_once(x, gate, up, activation, options, both, end)):
             return _in_one_launch(name, x, (gate, up), both, end)
         place = place_for_sums(end, *_reads(x, gate, up, ids, both))
-        sums = _product(x, gate, ids, dict(options, bias=both[0], out=place))
-        others = _product(x, up, ids, dict(options, bias=both[1]))
+        sums, others = _products(x, (gate, up), ids, options, both, place)
         if end.out is None and end.dtype == np.float32:
             end = end._replace(out=sums)
-        if (name := ONE_LAUNCH.get(activation)) and sums.size and not is_host(memory):
-            return _gated_on_device(name, (sums, others), end, _reads(x, gate, up, ids, both))
+        if activation in BEHIND and sums.size and not is_host(memory):
+            operands = _reads(x, gate, up, ids, both)
+            return _gated_on_device(ONE_LAUNCH[activation], (sums, others), end, operands)
         gates, ups = (y.reshape(-1, n) if y.size else y for y in (sums, others))
         act, xp = ACTIVATIONS[activation], namespace(memory)
         return finished(end, sums, lambda rows: act(xp, gates[rows], ups[rows]))
+
+
+def _products(
+    x: Any, matrices: Any, ids: Any, options: dict[str, Any], biases: Any, place: Any
+) -> tuple[Any, Any]:
+    """Both products, in float32; ``place`` receives the first one, if it is there."""
+    if ids is not None and all(bias is None for bias in biases):
+        both = _of_experts(x, matrices, ids, options, place)
+        if both is not None:
+            return both
+    (gate, up), (bias, other) = matrices, biases
+    sums = _product(x, gate, ids, dict(options, bias=bias, out=place))
+    return sums, _product(x, up, ids, dict(options, bias=other))
 
 
 def _product(x: Any, w: Any, ids: Any, options: dict[str, Any]) -> Any:
@@ -128,6 +150,28 @@ def _product(x: Any, w: Any, ids: Any, options: dict[str, Any]) -> Any:
     if ids is not None:
         return expert_linear(x, w, ids, **options)
     return (scaled_linear if w.product == "scaled_linear" else linear)(x, w, **options)
+
+
+def _of_experts(
+    x: Any, both: tuple[Any, Any], ids: Any, options: dict[str, Any], place: Any
+) -> tuple[Any, Any] | None:  # fmt: skip
+    """Both products with experts, whose rows one kernel gathers for the two; None where none does.
+
+    ``place`` receives the first one, if it is there.
+    """
+    gate, up = both
+    if not all(isinstance(w, QuantArray) and w.scale is None and not is_host(w.memory) for w in both):
+        return None
+    if gate.format is not up.format or options["invariant"]:
+        return None
+    operands = experts(EXPERTS, x, gate, ids, look=bool(options["check"]))
+    rung = choose(ExpertLinear.of(*operands), options["kernel"], options.get("arithmetic"))
+    if rung.name != GROUPED or not math.prod(operands.shape):
+        return None
+    empty = namespace(gate.memory).empty
+    outs = empty(operands.shape, np.float32) if place is None else place, empty(operands.shape, np.float32)
+    cuda_module("expert_linear.r5_grouped").multiply(operands.x, both, operands.ids, outs)
+    return outs
 
 
 def _at_once(
@@ -155,9 +199,8 @@ def _at_once(
         return None
     if cuda_module("linear.gated").refuses(place_of(memory).card, gate, up) is not None:
         return None
-    taken = explain(
-        problem_of(x.reshape(1, -1), gate)
-    )  # what was timed on this machine holds for the product
+    # What was timed on this machine holds for the product.
+    taken = explain(problem_of(x.reshape(1, -1), gate))
     return named if taken.why != TIMED or taken.rung.name == ONE_ROW else None
 
 

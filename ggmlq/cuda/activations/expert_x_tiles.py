@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..intrinsics import bf16x2, codes, dependent_launch, ptx
+from ..intrinsics import bf16x2, codes, dependent_launch, integers, ptx
 from ..intrinsics.address import address
 from ..intrinsics.floats import LEAST
 from ..intrinsics.lane import warp_and_lane
@@ -28,8 +28,8 @@ def gatherer() -> Kernel:
 
     Uses without an expert get rows of NaN. It also clears ``count`` words for the next kernel.
     """
-    load, pair, place, store4 = sixteen_loader(), chunk_swapper(), chunk_placer(), ptx.store4
-    load4 = codes.load4
+    load_floats, narrow, load4 = integers.load_floats_l2_if, bf16x2.narrowed, codes.load4
+    pair, place, store4 = chunk_swapper(), chunk_placer(), ptx.store4
     let_successor_start, wait_for_predecessor = (
         dependent_launch.let_successor_start, dependent_launch.wait_for_predecessor,
     )  # fmt: skip
@@ -46,11 +46,12 @@ def gatherer() -> Kernel:
         row = uint32(i // sixteens)
         sixteen = uint32(i - uint32(row * sixteens))
         a, b = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
-        for t in range(4):
-            a[t] = b[t] = uint32(0)
         column = uint32(sixteen * uint32(THREAD_COLUMNS))
-        if row < m and column < k:
-            load(address(x, row, k, column, 4), a, b)  # what made x had ended when the plan was begun
+        inside = uint32(1) if row < m and column < k else uint32(0)
+        # What made x had ended when the plan was begun; but this multiprocessor's first cache may be older.
+        for t in range(4):
+            v = load_floats(address(x, row, k, uint32(column + uint32(4 * t)), 4), inside)
+            a[t], b[t] = narrow(v[0], v[1]), narrow(v[2], v[3])
         pair(sixteen, a, b)
         wait_for_predecessor()
         let_successor_start()  # not before: it reads the plan as soon as it starts

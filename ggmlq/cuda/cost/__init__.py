@@ -1,5 +1,6 @@
 """The cost of kernels: estimates of how long they take on a card, and the choice that follows.
 
+constants.py         the fitted constants of Hopper's estimates (../costs.json), which tools/fit.py writes
 choice.py            the order of rungs for a problem: by estimate on Hopper, by choice.json elsewhere
 packed.py            products of blocks: cuda:gemv against cuda:warp_specialized
 gemv.py              cuda:gemv: microseconds of each way to split a product, and the best way

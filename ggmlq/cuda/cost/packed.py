@@ -16,7 +16,6 @@ from ..warp_specialized.tile import UNIT_FRAGMENTS
 from . import warp_specialized
 from .gemv import GemvShape, best_split
 
-WARP_SPECIALIZED_US = 3.0  # to make the first x_tiles, to start, to write
 INT16 = 0.92  # the time of cuda:gemv_int16 beside cuda:gemv: 0.86 to 0.97 (bench/notes/gemv.md)
 
 
@@ -32,7 +31,7 @@ class PackedShape(NamedTuple):
 
 
 def gemv_us(shape: PackedShape) -> float:
-    """Estimated microseconds of cuda:gemv."""
+    """Estimated microseconds of cuda:gemv, or of cuda:gemv_int16 for one row."""
     card = shape.card
     height = FRAGMENT_ROWS * -(-shape.n // (TILE_ROWS))
     return best_split(GemvShape(shape.layout, height, shape.k, shape.m, card.multiprocessors, card.memory))[0]
@@ -43,14 +42,14 @@ def warp_specialized_us(shape: PackedShape) -> float:
     stages = -(-shape.k // (UNIT_FRAGMENTS * STEP))
     facts = shape.layout, shape.narrow
     tiled = warp_specialized.WarpSpecializedShape.on(shape.card, shape.m, shape.n, stages, *facts)
-    return WARP_SPECIALIZED_US + warp_specialized.best_tile(tiled).us
+    return warp_specialized.best_tile(tiled).us
 
 
 def estimates(shape: PackedShape) -> dict[str, float]:
     """Estimated microseconds of each kernel that takes a shape, by the name of its rung."""
     us = {"cuda:warp_specialized": warp_specialized_us(shape)}
     if shape.m <= COLUMNS[-1]:
-        us["cuda:gemv"] = gemv_us(shape)
+        us["cuda:gemv"] = gemv_us(shape) / (INT16 if shape.m == 1 else 1)
     if shape.m == 1 and byte_codes.serves(shape.layout):
-        us["cuda:gemv_int16"] = INT16 * us["cuda:gemv"]
+        us["cuda:gemv_int16"] = gemv_us(shape)
     return us

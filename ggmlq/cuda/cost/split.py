@@ -1,24 +1,20 @@
 """The best split of the tiles of cuda:warp_specialized, by estimate: whole tiles, parts along K, or clusters.
 
-Constants are an H100's, in microseconds (bench/notes/choice.md).
+A stage takes its time in all blocks at once. Whole tiles are written at their end; those in parts are
+finished by blocks that wait for each other, or meet in clusters.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
 from ...dispatch.card import clusters
 from ..schedule.work_units import MAX_CLUSTER
+from .constants import constants
 from .stage import at_one_time
-
-# Microseconds beside those of stages. Those named WIDER are for tiles of 256 columns, and less in proportion.
-FINISH_US, EXCHANGE_WIDER_US = 3.18, 7.5  # to finish tiles in parts, with a block on each multiprocessor
-CLUSTER_US, CLUSTER_WIDER_US, CLUSTER_MORE_US = 1.61, 4.0, 0.06  # in clusters of two; for each further block
-TWICE_WIDER_US = 18.4  # for a block with parts of two tiles
-WRITE_WIDER_US = 3.4  # to write a whole tile
-NO_NEIGHBOUR = 0.32  # share of a stage's time that a block saves where it is alone on its multiprocessor
 
 
 class Wave(NamedTuple):
@@ -40,7 +36,8 @@ class Wave(NamedTuple):
 
     def stage_time(self, running: int) -> float:
         """Microseconds of a stage, where ``running`` blocks run."""
-        block_us = self.stage_us * (1 - NO_NEIGHBOUR * (1 - max(1 / self.resident, running / self.blocks)))
+        neighbours = max(1 / self.resident, running / self.blocks)
+        block_us = self.stage_us * (1 - constants().tiles.alone * (1 - neighbours))
         return at_one_time(block_us, running * self.read_us)
 
 
@@ -63,42 +60,51 @@ class Split(NamedTuple):
 
 @lru_cache(4096)
 def best_split(tiles: int, stages: int, wave: Wave) -> tuple[Split, float]:
-    """The best split of ``tiles`` tiles of ``stages`` stages, and the estimated microseconds of the work.
+    """The best split of ``tiles`` tiles of ``stages`` stages, and the estimated microseconds of the work."""
+    us, best = min((split_us(split, tiles, stages, wave), split) for split in splits(tiles, stages, wave))
+    return best, us
+
+
+def splits(tiles: int, stages: int, wave: Wave) -> Iterator[Split]:
+    """The splits of ``tiles`` tiles of ``stages`` stages."""
+    blocks, rest = wave.blocks, tiles % wave.blocks
+    yield Split(min(blocks, tiles), 0, 0, 0, 0, 0)
+    for parts in range(2, min(blocks // rest if rest else 0, stages) + 1):
+        running = blocks if tiles > rest else rest * parts
+        yield Split(running, rest, rest * parts, parts, 0, 0)
+        if wave.takes_clusters(running, parts):
+            yield Split(running, rest, rest * parts, parts, 0, 0, parts)
+    split_blocks = min(blocks, rest * stages)
+    if split_blocks > rest:
+        running = blocks if tiles > rest else split_blocks
+        yield Split(running, rest, split_blocks, 0, *divmod(rest * stages, split_blocks))
+
+
+def split_us(split: Split, tiles: int, stages: int, wave: Wave) -> float:
+    """Estimated microseconds of a split.
 
     Blocks that go over the ends of tiles are at different columns at one time, so none reads for the others.
     """
-    blocks, wide, rest = wave.blocks, wave.columns / 256, tiles % wave.blocks
-    writing, running = WRITE_WIDER_US * wide, min(blocks, tiles)
-    us = -(-tiles // blocks) * (stages * wave.stage_time(running) + writing)
-    candidates = [(us, Split(running, 0, 0, 0, 0, 0))]
-    before = tiles // blocks * (stages * wave.stage_time(blocks) + writing)
-    most = blocks // rest if rest else 0
-
-    def finish_us(running: int) -> float:
-        return wave.clear_us + FINISH_US + EXCHANGE_WIDER_US * wide * wave.resident * running / blocks
-
-    for splits in range(2, min(most, stages) + 1):
-        running = blocks if tiles > rest else rest * splits
-        us = before + -(-stages // splits) * wave.stage_time(running)
-        candidates.append((us + finish_us(running), Split(running, rest, rest * splits, splits, 0, 0)))
-        if wave.takes_clusters(running, splits):
-            us += CLUSTER_US + CLUSTER_WIDER_US * wide + CLUSTER_MORE_US * (splits - 2)
-            candidates.append((us, Split(running, rest, rest * splits, splits, 0, 0, splits)))
-    split_blocks = min(blocks, rest * stages)
-    if split_blocks > rest:
-        block_stages, longer_blocks = divmod(rest * stages, split_blocks)
-        running = blocks if tiles > rest else split_blocks
-        most_stages = block_stages + (longer_blocks > 0)
-        us = before + max(most_stages * wave.stage_time(running), rest * wave.apart_us)
-        us += finish_us(running) + TWICE_WIDER_US * wide
-        candidates.append((us, Split(running, rest, split_blocks, 0, block_stages, longer_blocks)))
-    us, best = min(candidates)
-    return best, us
+    c, wide = constants().tiles, wave.columns / 256
+    writing, stage_us = c.write * wide, wave.stage_time(split.blocks)
+    if not split.split_tiles:
+        return -(-tiles // wave.blocks) * (stages * stage_us + writing)
+    us = tiles // wave.blocks * (stages * wave.stage_time(wave.blocks) + writing)
+    if split.cluster > 1:
+        us += -(-stages // split.splits) * stage_us
+        return us + c.cluster + c.cluster_exchange * wide + c.cluster_more * (split.splits - 2)
+    finishing = c.finish + c.exchange * wide * wave.resident * split.blocks / wave.blocks
+    if split.splits:
+        return us + -(-stages // split.splits) * stage_us + wave.clear_us + finishing
+    most_stages = split.block_stages + (split.longer_blocks > 0)
+    us += max(most_stages * stage_us, split.split_tiles * wave.apart_us)
+    return us + wave.clear_us + finishing + c.twice * wide
 
 
 def least_saved(columns: int, stage_us: float) -> int:
     """The fewest stages that a block must save, so that it pays to cut tiles into parts."""
-    return ceil((FINISH_US + EXCHANGE_WIDER_US * columns / 256) / stage_us)
+    c = constants().tiles
+    return ceil((c.finish + c.exchange * columns / 256) / stage_us)
 
 
 def most_partials(blocks: int, stages: int, worth: int) -> int:

@@ -11,24 +11,22 @@ from ..schedule.raster import raster
 from ..warp_specialized.late_activations import X_TILE_US, waiting_us
 from ..warp_specialized.plain_rows import reads_plain
 from ..warp_specialized.tile import UNIT_FRAGMENTS, WarpSpecializedTile
-from .split import Wave, best_split
+from .constants import constants
+from .split import Split, Wave, best_split, split_us
 from .stage import PLAIN, SHARE, at_one_time, stage_us
 
 TILES = (
     WarpSpecializedTile(16, 2), WarpSpecializedTile(32, 2),
     *map(WarpSpecializedTile, (16, 32, 48, 64, 80, 96, 112, 128, 160, 176, 208, 240, 256)),
 )  # fmt: skip
-CACHED = 71  # MB of an operand, from which an L2 cache of 50 MB holds nothing of it for later tiles
 NARROW, MOST_NARROW = 64, 4  # columns of a narrow tile, and the most narrow tiles across
 # Where x is read as it lies: rows up to which it was measured, and empty rows of a box up to which it pays;
-# microseconds that are saved, since no kernel makes x_tiles, less those for a number that a box brings; and
-# those of a kernel that only clears flags.
-MOST_PLAIN, MOST_EMPTY, SAVED_US, BOX_US, CLEAR_US = 512, 32, 0.75, 0.75e-6, 0.3
-POWER = 5.98e6  # operations a microsecond and multiprocessor that a card's power allows
+# and microseconds of a kernel that only clears flags.
+MOST_PLAIN, MOST_EMPTY, CLEAR_US = 512, 32, 0.3
 
 
 class TileEstimate(NamedTuple):
-    """A tile, and the estimated microseconds that blocks work with it and wait for x_tiles."""
+    """A tile, and the estimated microseconds of a product with it."""
 
     us: float
     tile: WarpSpecializedTile
@@ -89,33 +87,42 @@ def memory_mb(size: float, count: int, times: int) -> float:
 
     ``count``: tiles of that operand.
     """
-    missed = min(1, size * count / CACHED)
+    missed = min(1, size * count / constants().tiles.cached)
     return size * (missed + (1 - missed) / times)
 
 
-@lru_cache(4096)
-def best_tile(shape: WarpSpecializedShape) -> TileEstimate:
-    """The tile with the lowest estimate for a shape.
+def tile_us(shape: WarpSpecializedShape, tile: WarpSpecializedTile, split: Split, wave: Wave) -> float:
+    """Estimated microseconds of a product with a tile and a split."""
+    c, across = constants().tiles, shape.across(tile)
+    numbers = tile.columns * shape.columns  # of x, for a tile
+    tiles = shape.down * across
+    allowed = 2 * tiles * TILE_ROWS * numbers / (1e6 * c.power * shape.multiprocessors)
+    us = c.start + at_one_time(split_us(split, tiles, shape.stages, wave), allowed)
+    if shape.reads_plain(tile):
+        return us + across * numbers * c.box / 1e6 - c.saved
+    if tile.wide and split.split_tiles < tiles:
+        order = raster(across, shape.down, wave.blocks, tile.x_tile_bytes, FRAGMENT_ROWS * PLAIN)
+        return us + waiting_us(order.width * numbers, shape.stages * wave.stage_time(wave.blocks))
+    return us + across * numbers * X_TILE_US
+
+
+def estimates(shape: WarpSpecializedShape) -> list[TileEstimate]:
+    """Tiles with their best splits, the lowest estimate first.
 
     The rows of activations must nearly fill the tile: with few tiles a wide one may seem faster for a single
     row, but most of its traffic would be for nothing. And more than four narrow tiles are never faster than
     half as many of twice the width, which unpack weights half as often.
     """
-    m, down, stages = shape.m, shape.down, shape.stages
-
-    def us(tile: WarpSpecializedTile) -> float:
-        across, numbers = shape.across(tile), tile.columns * shape.columns  # of x, for a tile
-        wave = shape.wave(tile, tile.blocks)
-        split, working = best_split(down * across, stages, wave)
-        allowed = 2 * down * TILE_ROWS * across * numbers / (POWER * shape.multiprocessors)
-        working = at_one_time(working, allowed)
-        if shape.reads_plain(tile):
-            return working + across * numbers * BOX_US - SAVED_US
-        if tile.wide and split.split_tiles < down * across:
-            order = raster(across, down, wave.blocks, tile.x_tile_bytes, FRAGMENT_ROWS * PLAIN)
-            return working + waiting_us(order.width * numbers, stages * wave.stage_time(wave.blocks))
-        return working + across * numbers * X_TILE_US
-
+    m = shape.m
     filled = (tile for tile in TILES if tile.columns < 2 * m + TILES[0].columns)
-    able = (tile for tile in filled if tile.columns > NARROW or m <= MOST_NARROW * tile.columns)
-    return min((TileEstimate(us(tile), tile) for tile in able), key=lambda estimate: estimate.us)
+    able = [tile for tile in filled if tile.columns > NARROW or m <= MOST_NARROW * tile.columns]
+    waves = [(tile, shape.wave(tile, tile.blocks)) for tile in able]
+    split_tiles = [(t, w, best_split(shape.down * shape.across(t), shape.stages, w)[0]) for t, w in waves]
+    timed = (TileEstimate(tile_us(shape, tile, split, wave), tile) for tile, wave, split in split_tiles)
+    return sorted(timed, key=lambda estimate: estimate.us)
+
+
+@lru_cache(4096)
+def best_tile(shape: WarpSpecializedShape) -> TileEstimate:
+    """The tile with the lowest estimate for a shape."""
+    return estimates(shape)[0]

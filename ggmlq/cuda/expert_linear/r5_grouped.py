@@ -29,7 +29,6 @@ from ...arrays.array import QuantArray
 from ...dispatch.experts import refuses_scaled
 from ...dispatch.ladder import register
 from ...dispatch.problems import ExpertLinear, Linear, Operand
-from ...formats import BlockFormat
 from ..activations.expert_x_tiles import few_gatherer, gatherer
 from ..activations.floats import aligned_floats
 from ..activations.x_tiles import STEP, THREAD_COLUMNS, THREADS
@@ -174,30 +173,45 @@ def refuses(problem: ExpertLinear) -> str | None:
 @register(__name__, __doc__, arithmetic="bf16s", accumulate="f16", refuses=refuses)
 def launch(x: Any, q: QuantArray, ids: Any, out: Any, tile: WarpSpecializedTile | None = None) -> None:
     """``tile``: another tile than the best by estimate."""
-    assert isinstance(q.format, BlockFormat)
-    w, x, (e, n, k), empty = packed_weights(q), aligned_floats(x), q.shape, device.cupy().empty
+    multiply(x, (q,), ids, (out,), tile)
+
+
+def multiply(
+    x: Any, matrices: tuple[QuantArray, ...], ids: Any, outs: tuple[Any, ...],
+    tile: WarpSpecializedTile | None = None,
+) -> None:  # fmt: skip
+    """The products of x with experts of one type and shape in several arrays; rows are gathered once for all.
+
+    A use without an expert makes a row of NaN in the first result, and leaves that of the others as it was.
+    """
+    w, (e, n, k) = packed_weights(matrices[0]), matrices[0].shape
+    x, empty = aligned_floats(x), device.cupy().empty
     steps, down, (rows, _) = w.fragments.shape[1], -(-n // TILE_ROWS), x.shape
     tile = tile or tile_for(*ids.shape, e)
     plan_shape, product_kernel = groups.UsePlan(ids.size, e, tile.columns), kernel(w.layout, tile)
     most = device.multiprocessors() * device.resident_blocks(tile.blocks, product_kernel.shared)
     gain = least_saved(tile.columns, stage_us(w.layout, tile.columns, tile.blocks))
     slots = most_partials(most, steps // UNIT_FRAGMENTS, gain)
-    partials, flags = empty(slots * TILE_ROWS * tile.columns, np.float32), empty(slots + 1, np.uint32)
+    partials = empty(
+        slots * TILE_ROWS * tile.columns, np.float32
+    )  # a product begins when the one before ends
+    flags = empty((len(matrices), slots + 1), np.uint32)
     x_tiles = empty((steps, plan_shape.height, STEP), np.uint16)
     sixteens = steps * STEP // THREAD_COLUMNS
     blocks = -(-max(rows * sixteens, flags.size) // THREADS)
     sizes = (flags.size, rows, ids.size // rows, k, n, sixteens, plan_shape.height)
     if ids.size <= MOST_USES and e <= MOST_EXPERTS:
         plan, uses_of_columns = 0, empty(plan_shape.height, np.uint32)
-        rows_of_uses = x, ids, x_tiles, uses_of_columns, out, flags
+        rows_of_uses = x, ids, x_tiles, uses_of_columns, outs[0], flags
         few_gatherer()((blocks,), (THREADS,), *rows_of_uses, *sizes, e, tile.columns)
     else:
         plan, places = groups.sorted_uses(ids, plan_shape)
         uses_of_columns = plan[groups.HEAD + 4 * plan_shape.slots :]
-        gatherer()((blocks,), (THREADS,), x, x_tiles, places, out, flags, *sizes)
+        gatherer()((blocks,), (THREADS,), x, x_tiles, places, outs[0], flags, *sizes)
     grid = most if slots else min(plan_shape.slots * down, most)
-    weights, *_ = q.prepared(weights_map(tile.box_row(w.layout)))
-    operands = weights, x_tiles, plan, uses_of_columns, ids, out, partials, flags
     width = raster_width(most, tile.x_tile_bytes, FRAGMENT_ROWS * w.layout.fragment_bytes)
     steps_and_tiles = n, steps, plan_shape.height, down, width
-    product_kernel((grid,), (tile.threads,), *operands, *steps_and_tiles, ids.size, e, gain)
+    for q, out, flags_of_product in zip(matrices, outs, flags, strict=True):
+        weights, *_ = q.prepared(weights_map(tile.box_row(w.layout)))
+        operands = weights, x_tiles, plan, uses_of_columns, ids, out, partials, flags_of_product
+        product_kernel((grid,), (tile.threads,), *operands, *steps_and_tiles, ids.size, e, gain)

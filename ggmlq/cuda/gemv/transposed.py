@@ -5,7 +5,7 @@ Sums run over rows of weights, so weights are the first operand of ``mma`` the o
 has four columns of rows r and r + 8. So lane 4 g + t takes the words that are made for lanes 4 t + g % 4 and
 16 further, rows t, t + 8 and t + 4, t + 12, of fragment g / 4 of two: no number moves between lanes.
 
-    a warp's stage   a row of two fragments, and the 16 columns of y that meet their rows
+    a warp's stage   two rows of two fragments, and the 32 columns of y that meet their rows
     a lane's sums    of columns 16 s + 4 (g % 4) … + 3 of each step s, by rows 2 t, 2 t + 1 of y
 """
 
@@ -23,10 +23,11 @@ from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..packed.layout import ROWS, STEP, PackedLayout
 from ..packed.row_pairs import HIGH_HALVES, LOW_HALVES, row_pairs
 from .clusters import cluster_epilogue
-from .stages import HALVES, RESERVED, ROOMY, GemvStage
+from .stages import HALVES, LARGE, RESERVED, ROOMY, GemvStage
 
-COLUMNS = {8: 8, 16: 4, 32: 4}  # rows of y that kernels are made for: the most blocks of a cluster
-SPAN = 2  # fragments of a stage
+COLUMNS = {8: 4, 16: 2, 32: 2}  # rows of y that kernels are made for: the most blocks of a cluster
+SPAN, PAIR = 2, 2  # fragments side by side in a stage; rows of them
+DEEP = PAIR * ROWS  # rows of weights of a stage
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class TransposedStage(GemvStage):
 
     @property
     def count(self) -> int:
-        return 4
+        return 3 if self.layout.fragment_bytes <= LARGE else 2
 
     @property
     def blocks(self) -> int:
@@ -62,11 +63,11 @@ class TransposedStage(GemvStage):
 
     @property
     def pitch(self) -> int:
-        return (4 if self.floats else 2) * ROWS + 16
+        return (4 if self.floats else 2) * DEEP + 16
 
     @property
     def length(self) -> int:
-        return self.size + self.columns * self.pitch
+        return PAIR * self.size + self.columns * self.pitch
 
     @property
     def rows(self) -> int:
@@ -79,43 +80,46 @@ def fetchers(stage: TransposedStage) -> tuple[Any, Any]:
 
     ``kind``: of the floats of y, by its place in KINDS; those of 16 bits fill half of a row for float32.
     """
-    chunks, floats = stage.size // 16, stage.floats
+    size, chunks, floats = stage.size, stage.size // 16, stage.floats
     copy16, fetch_floats, fetch_bits = ptx.copy16, column_fetcher(stage, 4), column_fetcher(stage, 2)
 
     @inlined
-    def fetch_weights(at: Any, lane: Any, w_at: Any) -> None:
+    def fetch_weights(at: Any, lane: Any, w_at: Any, apart: Any) -> None:
         offset = uint32(lane << uint32(4))
-        for first in range(0, chunks, 32):
-            if first + 32 <= chunks or lane < uint32(chunks - first):
-                copy16(uint32(at + offset + uint32(16 * first)), w_at + uint64(offset) + uint64(16 * first))
+        to, source = uint32(at + offset), w_at + uint64(offset)
+        for row in range(PAIR):
+            for first in range(0, chunks, 32):
+                if first + 32 <= chunks or lane < uint32(chunks - first):
+                    place = uint32(to + uint32(row * size + 16 * first))
+                    copy16(place, source + uint64(row) * apart + uint64(16 * first))
 
     @inlined
-    def fetch_columns(at: Any, lane: Any, y: Any, kind: Any, row: Any, m: Any, n: Any) -> None:
+    def fetch_columns(at: Any, lane: Any, y: Any, kind: Any, pair: Any, m: Any, n: Any) -> None:
         if floats and kind == uint32(0):
-            fetch_floats(at, lane, y, row, m, n)
+            fetch_floats(at, lane, y, pair, m, n)
         else:
-            fetch_bits(at, lane, y, row, m, n)
+            fetch_bits(at, lane, y, pair, m, n)
 
     return fetch_weights, fetch_columns
 
 
 @cache
 def column_fetcher(stage: TransposedStage, width: int) -> Any:
-    """The device function that starts the copies of 16 columns of y, ``width`` bytes each; zeros beyond y."""
-    columns, pitch, size, copy16_or_zeros = stage.columns, stage.pitch, stage.size, bf16x2.copy16_or_zeros
-    row_chunks = ROWS * width // 16
+    """The device function that starts the copies of 32 columns of y, ``width`` bytes each; zeros beyond y."""
+    columns, pitch, copy16_or_zeros = stage.columns, stage.pitch, bf16x2.copy16_or_zeros
+    row_chunks, columns_at = DEEP * width // 16, PAIR * stage.size
     shift, every = row_chunks.bit_length() - 1, 16 // width
 
     @inlined
-    def fetch(at: Any, lane: Any, y: Any, fragment_row: Any, m: Any, n: Any) -> None:
+    def fetch(at: Any, lane: Any, y: Any, pair: Any, m: Any, n: Any) -> None:
         for first in range(0, row_chunks * columns, 32):
             c = uint32(lane + uint32(first))
             row, chunk = uint32(c >> uint32(shift)), uint32(c & uint32(row_chunks - 1))
             if first + 32 <= row_chunks * columns or row < uint32(columns):
-                column = uint32(fragment_row * uint32(ROWS) + chunk * uint32(every))
+                column = uint32(pair * uint32(DEEP) + chunk * uint32(every))
                 there = row < m and column < n
                 source = address(y, row, n, column, width) if there else y
-                place = uint32(uint32(size) + row * uint32(pitch) + uint32(chunk << uint32(4)))
+                place = uint32(uint32(columns_at) + row * uint32(pitch) + uint32(chunk << uint32(4)))
                 copy16_or_zeros(uint32(at + place), source, uint32(16) if there else uint32(0))
 
     return fetch
@@ -127,7 +131,7 @@ def column_taker(stage: TransposedStage) -> Any:
 
     They are those of rows t and t + 8 of the weights, then of rows t + 4 and t + 12.
     """
-    size, pitch, tiles, floats = stage.size, stage.pitch, stage.tiles, stage.floats
+    columns_at, pitch, tiles, floats = PAIR * stage.size, stage.pitch, stage.tiles, stage.floats
     take4, take_float, narrowed = bf16x2.take4, bf16x2.take_float, bf16x2.narrowed
     half_values, permute = codes.half_values, bf16x2.permute
 
@@ -149,14 +153,15 @@ def column_taker(stage: TransposedStage) -> Any:
                 b[i] = narrowed(low, high)
 
     @inlined
-    def take(at: Any, lane: Any, kind: Any, b: Any) -> None:
+    def take(at: Any, row: Any, lane: Any, kind: Any, b: Any) -> None:
         g, t = g_and_t(lane)
-        row_at = uint32(at + uint32(size) + g * uint32(pitch))
+        row_at = uint32(at + uint32(columns_at) + g * uint32(pitch))
         if floats and kind == uint32(0):
-            take_floats(uint32(row_at + t * uint32(4)), b)
+            take_floats(uint32(row_at + uint32(4 * ROWS * row) + t * uint32(4)), b)
         else:  # of two rows in a word
             picks = HIGH_HALVES if t & uint32(1) else LOW_HALVES
-            take_bits(uint32(row_at + (t >> uint32(1)) * uint32(4)), picks, kind, b)
+            word_at = uint32(row_at + uint32(2 * ROWS * row) + (t >> uint32(1)) * uint32(4))
+            take_bits(word_at, picks, kind, b)
 
     return take
 
@@ -183,13 +188,8 @@ def step_multiplier(stage: TransposedStage) -> Any:
 def multiplier(stage: TransposedStage) -> Any:
     """The device function that adds a stage to a lane's sums."""
     (count, load, scales, _, _), fragment_bytes = row_pairs(stage.layout), stage.layout.fragment_bytes
-    take, multiply_step, runs, b_count = (
-        column_taker(stage),
-        step_multiplier(stage),
-        stage.layout.runs,
-        2 * stage.tiles,
-    )
-    per_run = 4 // runs
+    take, multiply_step, b_count = column_taker(stage), step_multiplier(stage), 2 * stage.tiles
+    runs, per_run, size = stage.layout.runs, 4 // stage.layout.runs, stage.size
 
     @inlined
     def multiply_run(words: Any, others: Any, run: Any, b: Any, sums: Any, opaque: Any) -> None:
@@ -200,12 +200,12 @@ def multiplier(stage: TransposedStage) -> Any:
             multiply_step(words, others, s, f, b, sums, opaque)
 
     @inlined
-    def multiply(at: Any, lane: Any, kind: Any, sums: Any, opaque: Any) -> None:
+    def multiply_row(at: Any, row: Any, lane: Any, kind: Any, sums: Any, opaque: Any) -> None:
         b = cuda.local.array(b_count, uint32)
         words, others = cuda.local.array(count, uint32), cuda.local.array(count, uint32)
-        take(at, lane, kind, b)
+        take(at, row, lane, kind, b)
         g, t = g_and_t(lane)
-        here = uint32(at + (g >> uint32(2)) * uint32(fragment_bytes))
+        here = uint32(at + uint32(row * size) + (g >> uint32(2)) * uint32(fragment_bytes))
         there = uint32(t * uint32(4) + (g & uint32(3)))
         load(here, there, words)
         load(here, uint32(there + uint32(16)), others)
@@ -214,6 +214,11 @@ def multiplier(stage: TransposedStage) -> Any:
         if runs > 2:
             multiply_run(words, others, 2, b, sums, opaque)
             multiply_run(words, others, 3, b, sums, opaque)
+
+    @inlined
+    def multiply(at: Any, lane: Any, kind: Any, sums: Any, opaque: Any) -> None:
+        multiply_row(at, 0, lane, kind, sums, opaque)
+        multiply_row(at, 1, lane, kind, sums, opaque)
 
     return multiply
 
@@ -226,22 +231,23 @@ def epilogue(stage: TransposedStage) -> Any:
     factor = float32(row_pairs(stage.layout).factor)
 
     @inlined
-    def put_step(sums: Any, s: Any, warp: Any, g: Any, t: Any) -> None:
+    def put_step(sums: Any, s: Any, warp: Any, g: Any, t: Any, m: Any) -> None:
         first = (g >> uint32(2)) * uint32(STEP) + (g & uint32(3)) * uint32(4)
         for i in range(8 * tiles):
             row = first + uint32(16 * s + i // (4 * tiles) * 2 + i // 2 % 2)
             column = uint32(i // 4 % tiles * 8 + i % 2) + t * uint32(2)
             at = (warp * uint32(columns) + column) * uint32(stride) + row
-            put_float(base() + at * uint32(4), sums[8 * tiles * s + i] * factor)
+            if column < m:
+                put_float(base() + at * uint32(4), sums[8 * tiles * s + i] * factor)
 
     @inlined
     def finish(sums: Any, result: Any, first: Any, rank: Any, splits: Any, m: Any, k: Any) -> None:
         warp, lane = warp_and_lane()
         g, t = g_and_t(lane)
-        put_step(sums, 0, warp, g, t)  # a loop over steps would not be unrolled
-        put_step(sums, 1, warp, g, t)
-        put_step(sums, 2, warp, g, t)
-        put_step(sums, 3, warp, g, t)
+        put_step(sums, 0, warp, g, t, m)  # a loop over steps would not be unrolled
+        put_step(sums, 1, warp, g, t, m)
+        put_step(sums, 2, warp, g, t, m)
+        put_step(sums, 3, warp, g, t, m)
         cuda.syncthreads()
         share(result, first, rank, splits, m, k)
 

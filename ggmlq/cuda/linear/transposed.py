@@ -23,7 +23,7 @@ from ..activations.x_tiles import readable_rows
 from ..epilogue.results import KIND_NUMBERS, result_of
 from ..gemv import clusters, transposed
 from ..gemv.stages import FLOATS, WIDE
-from ..gemv.transposed import COLUMNS, TransposedStage
+from ..gemv.transposed import COLUMNS, DEEP, PAIR, TransposedStage
 from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import DTYPES
@@ -41,7 +41,7 @@ from ._cublas import AS_IS, COMPUTE_32F, DEFAULT, INPUT, R_32F
 MOST_ROWS = 96  # of y, up to which weights are read as they are
 SLAB = 256 << 20  # bytes of weights that are decoded at a time
 EIGHT = 8  # columns of y that a row is a multiple of
-SPLITS = {1: 0, 2: 0, 4: 7, 8: 16}  # blocks of a cluster: rounds of fragments that their meeting takes
+SPLITS = {1: 0, 2: 0, 4: 7}  # blocks of a cluster: rounds of fragments that their meeting takes
 START = 9  # rounds that the start and the end of a block take
 
 
@@ -70,7 +70,7 @@ def kernel(layout: PackedLayout, columns: int) -> Kernel:
         y: Any, y_kind: Any,  # [m, n], of a kind by its place in KINDS; no float32 from 9 rows on
         out: Any, out_kind: Any, bias: Any, bias_kind: Any,  # of out [m, k]: epilogue/results.py
         m: Any, n: Any, k: Any,
-        height: Any,  # fragment rows that have weights
+        height: Any,  # pairs of fragment rows that have weights
         spans: Any, splits: Any,
     ) -> None:  # fmt: skip
         warp, lane = warp_and_lane()
@@ -80,6 +80,7 @@ def kernel(layout: PackedLayout, columns: int) -> Kernel:
         out = out + uint64(above) * uint64(k) * size_of(out_kind)
         tile, rank, first, stride = place(warp, splits)
         apart = uint64(spans) * uint64(size)
+        deep = apart * uint64(PAIR)
         w_at = fragments + uint64(tile) * uint64(size)
         warp_at = uint32(base() + uint32(warp * uint32(ring)) + opaque_zero(spans))
         sums = cuda.local.array(numbers, float32)
@@ -87,27 +88,27 @@ def kernel(layout: PackedLayout, columns: int) -> Kernel:
             sums[i] = float32(0)
         let_start()
         for i in range(ahead):
-            row = uint32(first + uint32(stride * uint32(i)))
-            if row < height:
-                fetch_weights(uint32(warp_at + uint32(i * length)), lane, w_at + uint64(row) * apart)
+            pair = uint32(first + uint32(stride * uint32(i)))
+            if pair < height:
+                fetch_weights(uint32(warp_at + uint32(i * length)), lane, w_at + uint64(pair) * deep, apart)
         wait_for_predecessor()  # it may have made y, or read out
         for i in range(ahead):
-            row = uint32(first + uint32(stride * uint32(i)))
-            if row < height:
-                fetch_columns(uint32(warp_at + uint32(i * length)), lane, y, y_kind, row, m, n)
+            pair = uint32(first + uint32(stride * uint32(i)))
+            if pair < height:
+                fetch_columns(uint32(warp_at + uint32(i * length)), lane, y, y_kind, pair, m, n)
             commit()
-        to, here, row = uint32(end), uint32(0), first
-        while row < height:
+        to, here, pair = uint32(end), uint32(0), first
+        while pair < height:
             wait()
             cuda.syncwarp()  # the stage has arrived for all lanes; none reads the one to fill
-            later = uint32(row + uint32(stride * uint32(ahead)))
+            later = uint32(pair + uint32(stride * uint32(ahead)))
             if later < height:
-                fetch_weights(uint32(warp_at + to), lane, w_at + uint64(later) * apart)
+                fetch_weights(uint32(warp_at + to), lane, w_at + uint64(later) * deep, apart)
                 fetch_columns(uint32(warp_at + to), lane, y, y_kind, later, m, n)
             commit()
             multiply(uint32(warp_at + here), lane, y_kind, sums, opaque_zero(spans))
             to, here = after(to), after(here)
-            row = uint32(row + stride)
+            pair = uint32(pair + stride)
         cuda.syncthreads()  # the rings are free
         finish(sums, (out, out_kind, bias, bias_kind), uint32(tile * uint32(outputs)), rank, splits, m, k)
 
@@ -155,7 +156,7 @@ def multiply(y: Any, q: QuantArray, out: Any, bias: Any, by_library: bool) -> No
         rows, kind = narrowed(rows, "bfloat16"), "bfloat16"
     (m, k), n = out.shape, rows.shape[1]
     stage = TransposedStage.of(w.layout, next((each for each in COLUMNS if each >= m), max(COLUMNS)))
-    tiles, height = -(-k // stage.rows), min(-(-n // ROWS), w.fragments.shape[0])
+    tiles, height = -(-k // stage.rows), -(-n // DEEP)
     parts = -(-m // stage.columns)
     splits = splits_for(tiles * parts, height, stage, device.multiprocessors())
     make, spans = kernel(w.layout, stage.columns), w.fragments.shape[1] // stage.span

@@ -31,6 +31,7 @@ Launches:
 
 Memory:
 
+    graph_memory.py      the memory of products that a CUDA graph records
     tensor_maps.py       maps of matrices for Hopper's copy engine
     upload.py            host memory to the card, in portions
 

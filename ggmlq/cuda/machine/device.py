@@ -18,6 +18,7 @@ from ...base import missing
 from ...dispatch import card as cards
 from ...dispatch.card import Card
 from ...errors import DeviceError, MissingDependencyError, UnsupportedError
+from . import graph_memory
 from .context_warmup import warm_up
 from .serving import SERVING, torch_library
 
@@ -105,19 +106,17 @@ def capturing(index: int) -> bool:
 
 @contextmanager
 def recording(task: object, keep: list[Any]) -> Iterator[None]:
-    """Work that a CUDA graph records: the memory that it allocates is appended to ``keep``, too.
+    """Work that a CUDA graph records: ``keep`` holds the memory that it allocates, too (graph_memory.py).
 
     Otherwise CuPy would give that memory to others, and replays would write to it.
     """
     cuda = cupy().cuda
-    allocate = cuda.get_allocator()
-
-    def allocate_and_keep(size: int) -> Any:
-        keep.append(allocate(size))
-        return keep[-1]
-
+    allocate = before = cuda.get_allocator()
+    if not hasattr(before, "kept_for_graphs"):
+        stream = driver().stream(current()).ptr
+        allocate = graph_memory.allocator(stream, before, keep, lambda: cuda.MemoryPool(before))
     try:
-        with cuda.using_allocator(allocate if hasattr(allocate, "kept_for_graphs") else allocate_and_keep):
+        with cuda.using_allocator(allocate):
             yield
     except NotImplementedError as error:
         if isinstance(error, UnsupportedError):
@@ -140,6 +139,7 @@ def refuse_capture(what: str) -> None:
 def once(what: str, make: Callable[[], Any]) -> Any:
     """The result of ``make`` for all streams: complete before anyone else sees it, and part of no graph."""
     refuse_capture(what)
+    graph_memory.give_back()
     with nullcontext() if SERVING.torch is None else SERVING.torch.lasting():
         result = make()
     driver().stream(current()).synchronize()

@@ -21,7 +21,7 @@ from ..machine import device
 from ..machine.launch import Kernel, family
 from .codes import buffer_sizes, step_unpacker, word_loader
 from .layout import ROWS, STEP, PackedLayout, layouts
-from .pack import PackedWeights, pack_weights
+from .pack import PackedWeights, packed_weights
 from .scales import scale_loader
 from .to_bf16 import PAIR, WARPS, decode_packed
 
@@ -127,7 +127,7 @@ def fitting_power(q: QuantArray) -> int | None:
 
     It is examined once, which waits for the device.
     """
-    w, xp, (n, k) = q.prepared_copy(pack_weights), device.cupy(), q.shape
+    w, xp, (n, k) = packed_weights(q), device.cupy(), q.shape
     step, largest = max(ROWS, SLAB // (2 * k) // ROWS * ROWS), 0
     for first in range(0, n, step):
         values = xp.empty((min(step, n - first), k), DTYPES["bfloat16"])

@@ -1,0 +1,117 @@
+"""The memory of products that a CUDA graph records: one pool for each graph.
+
+Products of a stream run one after the other, in replays too. So the memory between two kernels of one
+product serves the next product, as it does outside of graphs, and a hundred recorded products take the memory
+of the largest. Nobody else gets that memory while the graph exists. The driver raises a signal when the graph
+is destroyed: a semaphore, for a function of Python must not run on the driver's thread. Then the next
+recording, or the next preparation of weights, gives the memory back to the allocator that it came from.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from functools import cache
+from typing import Any
+from weakref import WeakValueDictionary
+
+from . import driver_calls
+from .driver_calls import ADDRESS, INTEGER, WORD
+
+SEMAPHORE = 64  # bytes, at least
+UNSIGNED = ctypes.c_uint32
+NO_WAIT, MOVE = UNSIGNED(1), UNSIGNED(1)  # flags of the driver for an object of a graph
+
+_LOCK = threading.Lock()
+_OF_CAPTURES: WeakValueDictionary[int, GraphMemory] = WeakValueDictionary()
+_SIGNALS: dict[int, Any] = {}  # semaphores that the driver still holds, by their addresses
+
+
+class GraphMemory:
+    """The pool of a graph's memory; arrays of weights hold it until the graph is destroyed."""
+
+    def __init__(self, pool: Any, signal: int) -> None:
+        self.pool, self._signal = pool, signal
+
+    def allocate(self, size: int) -> Any:
+        """Memory for the products of the graph."""
+        return self.pool.malloc(size)
+
+    def look(self) -> bool:
+        """True where the graph still exists; else its memory is given back."""
+        if self.pool is not None and _raised(self._signal):
+            self.pool = None
+        return self.pool is not None
+
+
+def allocator(stream: int, allocate: Any, keep: list[Any], make_pool: Any) -> Any:
+    """An allocator for a stream that records a graph, of memory that ``keep`` holds: of the graph's pool.
+
+    Where the driver cannot tell a graph's end, ``keep`` holds each piece of memory that ``allocate`` gives.
+    """
+    give_back()
+    keep[:] = filter(still_held, keep)
+    try:
+        number, graph = _capture(stream)
+        with _LOCK:
+            memory = _OF_CAPTURES.get(number)
+            if memory is None:
+                memory = _OF_CAPTURES[number] = GraphMemory(make_pool(), _signal_of(graph))
+    except (OSError, AttributeError, driver_calls.CUDADriverError):
+
+        def allocate_and_keep(size: int) -> Any:
+            keep.append(allocate(size))
+            return keep[-1]
+
+        return allocate_and_keep
+    keep += [memory] * all(each is not memory for each in keep)
+    return memory.allocate
+
+
+def give_back() -> None:
+    """Give back the memory of graphs that were destroyed."""
+    for memory in list(_OF_CAPTURES.values()):
+        memory.look()
+
+
+def still_held(memory: Any) -> bool:
+    """True where a graph may use memory that an array of weights keeps."""
+    return not isinstance(memory, GraphMemory) or memory.look()
+
+
+def _capture(stream: int) -> tuple[int, Any]:
+    """The number of what a stream records, and the graph."""
+    status, number, graph = INTEGER(), WORD(), ADDRESS()
+    driver_calls.call(
+        "cuStreamGetCaptureInfo_v2", ADDRESS(stream), ctypes.byref(status), ctypes.byref(number),
+        ctypes.byref(graph), None, None,
+    )  # fmt: skip
+    return number.value, graph
+
+
+@cache
+def _semaphores() -> Any:
+    """The library with the functions of semaphores."""
+    return ctypes.CDLL(None)
+
+
+def _signal_of(graph: Any) -> int:
+    """The address of a semaphore that the driver raises when a graph and all that was made of it are gone."""
+    library, buffer = _semaphores(), ctypes.create_string_buffer(SEMAPHORE)
+    address, holder = ctypes.addressof(buffer), ADDRESS()
+    library.sem_init(ADDRESS(address), 0, 0)
+    post = ctypes.cast(library.sem_post, ADDRESS)
+    driver_calls.call(
+        "cuUserObjectCreate", ctypes.byref(holder), ADDRESS(address), post, UNSIGNED(1), NO_WAIT
+    )
+    _SIGNALS[address] = buffer
+    driver_calls.call("cuGraphRetainUserObject", graph, holder, UNSIGNED(1), MOVE)
+    return address
+
+
+def _raised(signal: int) -> bool:
+    """True once, where a semaphore was raised."""
+    if signal not in _SIGNALS or _semaphores().sem_trywait(ADDRESS(signal)):
+        return False
+    _SIGNALS.pop(signal, None)
+    return True
