@@ -247,8 +247,7 @@ def test_a_gate_of_one_row_is_one_launch(card, q, fresh, monkeypatch):
     assert len(calls) == 10
 
 
-def test_a_gate(card, q, fresh, monkeypatch):
-    monkeypatch.setattr(import_module("ggmlq.cuda.activations.layers"), "gated", gate_on_the_host)
+def test_a_gate(card, q, fresh):
     up, x = moved(weights("q4_0", 24, 64, seed=int(fresh.integers(1 << 30)))), floats(fresh, 5, 64)
     g, u = (np.asarray(x) @ decoded(w).T for w in (q, up))
     y = gq.gated_linear(x, q, up, activation="swiglu_oai", dtype=np.float16)
