@@ -47,7 +47,7 @@ def test_hopper_is_estimated():
             order = choice.preference(problem(name, m, n, k)).kernels
             assert not any("cublas" in each or "dequant" in each for each in order), "cannot be captured"
     half = Card("half of an H200", (9, 0), 66, ROOM)
-    taken = {card: choose(problem(m=32, n=4096, k=4096, card=card)).name for card in (H200, half)}
+    taken = {card: choose(problem("q8_0", 32, 4096, 4096, card=card)).name for card in (H200, half)}
     assert taken == {H200: "cuda:gemv", half: "cuda:warp_specialized"}, "large for that card"
 
 

@@ -31,6 +31,7 @@ from ggmlq.cuda.codes8.small_m import TILES
 from ggmlq.cuda.cost import codes8, gemv, split, stage, warp_specialized
 from ggmlq.cuda.cost.constants import KINDS, PLACE, constants
 from ggmlq.cuda.gemv.clusters import SplitBlocks
+from ggmlq.cuda.linear._gemv import rows_for
 from ggmlq.cuda.packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, layout_of
 from ggmlq.cuda.rings.boxed import BoxTile
 from ggmlq.cuda.warp_specialized.tile import UNIT_FRAGMENTS, WarpSpecializedTile
@@ -45,7 +46,7 @@ PULL, COMMON, USUAL = (
     0.8,
     0.05,
 )  # towards constants before; of figures' means; of an error in logarithms
-SURE, ABSOLUTE = 40, 0.5  # power of a way's time with which its chance falls; weight of errors of the least
+SURE, ABSOLUTE = 40, 3  # power of a way's time with which its chance falls; weight of errors of the least
 LENGTHS = 0.2, 0.2, 0.1, 0.1, 0.05, 0.05, 0.02  # of moves of a logarithm
 CARD = card_named("fit", "NVIDIA H200")
 Figure = dict[str, Any]
@@ -53,7 +54,8 @@ Figure = dict[str, Any]
 
 def gemv_estimates(figure: Figure) -> Iterator[float]:
     height, layout = FRAGMENT_ROWS * -(-figure["N"] // TILE_ROWS), layout_of(gq.formats[figure["format"]])
-    shape = gemv.GemvShape(layout, height, figure["K"], figure["M"], CARD.multiprocessors, CARD.memory)
+    rows = rows_for(figure["M"], "float16")
+    shape = gemv.GemvShape(layout, height, figure["K"], rows, CARD.multiprocessors, CARD.memory)
     for fragment_rows, splits, most, _ in figure["ways"]:
         yield gemv.microseconds(shape, gemv.GemvSplit(fragment_rows, SplitBlocks(splits, most)))
 
@@ -240,6 +242,9 @@ def main() -> int:
     for kernel in options.kernels.split(","):
         kind, chosen = OF_KERNELS[kernel], [figure for figure in figures if figure["kernel"] == kernel]
         values = getattr(fresh, kind)
+        if not chosen:
+            print(f"{kernel:17} has no figures in {options.measured.name}")
+            continue
         if options.held_out:
             both = halves(chosen)
             off = [regrets(both[1 - i], kind, fitted(both[i], kind, values)) for i in (0, 1)]
