@@ -2,14 +2,13 @@
 
 Four threads serve a block, as in _block.py, or a block of threads serves a row of numbers without blocks.
 Of equal ids the last row is written: all threads of a block look whether an id of its rows comes again
-further on, each id once for all rows of the block. With many rows that takes longer than finding out before,
-so CuPy does it then (``_last_ones``).
+further on. With many rows that takes longer than finding out before, so CuPy does it then (``_last_ones``).
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -33,67 +32,47 @@ ENCODERS = {  # of blocks, for four threads
 }  # fmt: skip
 ENCODED = tuple(ENCODERS)
 SEARCHED = 8192  # rows: with more, the last of equal ids are found before the launch
-AHEAD = 16  # ids that a thread reads at once: all of 4096
+AHEAD = 4  # ids that a thread reads at once
 INFINITE = {"f32": 0x7F800000, "f16": 0x7C00, "bf16": 0x7F80}  # the exponent of what is not finite
 
 
-class Search(NamedTuple):
-    """Two device functions that find which ids of a block's rows come again, by all its threads."""
+def searching(rows_of_block: int) -> Any:
+    """The device function that finds which ids of a block's rows come again, by all threads of the block.
 
-    read: Any  # (ids, first, last, others): it starts to read ids, before the block asks for anything else
-    compare: Any  # (ids, first, last, others): an array in shared memory, not 0 for rows that come again
-
-
-def searching(rows_of_block: int) -> Search:
-    """The search for a block of threads that has rows ``first`` … ``last``, at most ``rows_of_block``.
-
-    Ids are near, in the second cache, while values come from memory: behind those they would come late.
+    ``search(ids, first, last)`` gives an array in shared memory, not 0 for rows from ``first`` on whose id
+    stands again further on.
     """
 
     @inlined
-    def read(ids: Any, at: Any, others: Any) -> None:
-        count = uint64(ids.shape[0])
-        for j in range(AHEAD):
-            place = at + uint64(j * THREADS)
-            others[j] = ids[place] if place < count else int64(-1)
-
-    @inlined
-    def begin(ids: Any, first: Any, last: Any, others: Any) -> None:
-        read(ids, uint64(last) + uint64(1) + uint64(cuda.threadIdx.x), others)
-
-    @inlined
-    def compare(ids: Any, first: Any, last: Any, others: Any) -> Any:
-        here, repeated = cuda.shared.array(rows_of_block, int64), cuda.shared.array(rows_of_block, int32)
-        thread, count, rows = uint32(cuda.threadIdx.x), uint64(ids.shape[0]), int32(last - first) + int32(1)
-        if thread < uint32(rows):
-            here[thread], repeated[thread] = ids[uint64(first) + uint64(thread)], int32(0)
+    def search(ids: Any, first: Any, last: Any) -> Any:
+        repeated = cuda.shared.array(rows_of_block, int32)
+        thread, count = uint64(cuda.threadIdx.x), uint64(ids.shape[0])
+        if thread < uint64(rows_of_block):
+            repeated[thread] = int32(0)
         cuda.syncthreads()
-        for i in range(int32(thread) + int32(1), rows):
-            if here[i] == here[thread]:
-                repeated[thread] = int32(1)
-        at = uint64(last) + uint64(1) + uint64(thread)
-        while at < count:
-            for i in range(rows):
-                this, same = here[i], False
+        for i in range(int32(last - first) + int32(1)):
+            row = uint64(first) + uint64(i)
+            this, at, same = ids[row], row + uint64(1) + thread, int32(0)
+            while at + uint64((AHEAD - 1) * THREADS) < count:
                 for j in range(AHEAD):
-                    same = same or uint32(others[j]) == uint32(this)
-                if same:  # in their lower halves
-                    for j in range(AHEAD):
-                        if others[j] == this:
-                            repeated[i] = int32(1)
-            at += uint64(AHEAD * THREADS)
-            read(ids, at, others)
+                    same |= int32(ids[at + uint64(j * THREADS)] == this)
+                at += uint64(AHEAD * THREADS)
+            while at < count:
+                same |= int32(ids[at] == this)
+                at += uint64(THREADS)
+            if same != int32(0):
+                repeated[i] = int32(1)
         cuda.syncthreads()
         return repeated
 
-    return Search(begin, compare)
+    return search
 
 
 @family((name, kind, unique) for name in ENCODED for kind in KINDS for unique in (False, True))
 def block_putter(name: str, kind: str, unique: bool) -> Kernel:
     """The kernel that encodes rows of floats of a kind; ``unique``: no two ids are equal."""
     encode = ENCODERS[name]
-    load, (begin, compare), set_bits = loading(kind), searching(THREADS // LANES), ptx.set_bits
+    load, search, set_bits = loading(kind), searching(THREADS // LANES), ptx.set_bits
     size, take_turn = FORMATS[name].dtype.itemsize, dependent_launch.take_turn
 
     def kernel(
@@ -112,12 +91,6 @@ def block_putter(name: str, kind: str, unique: bool) -> Kernel:
         if not live:
             b = uint64(blocks) - uint64(1)
         row = b // uint64(per_row)
-        first = uint64(cuda.blockIdx.x) * uint64(THREADS // LANES)
-        last = (min(first + uint64(THREADS // LANES), uint64(blocks)) - uint64(1)) // uint64(per_row)
-        first = first // uint64(per_row)
-        others = cuda.local.array(AHEAD, int64)
-        if not unique:
-            begin(ids, first, last, others)
         at = ids[row]
         v = cuda.local.array(VALUES, float32)
         source = b * uint64(RUN) + uint64(part) * uint64(4)
@@ -125,7 +98,10 @@ def block_putter(name: str, kind: str, unique: bool) -> Kernel:
             v[i] = load(x, source + uint64((i & 3) + 4 * (i & 4)))
         behind = False
         if not unique:  # while values are on their way
-            behind = compare(ids, first, last, others)[row - first] != int32(0)
+            first = uint64(cuda.blockIdx.x) * uint64(THREADS // LANES)
+            last = min(first + uint64(THREADS // LANES), uint64(blocks)) - uint64(1)
+            first = first // uint64(per_row)
+            behind = search(ids, first, last // uint64(per_row))[row - first] != int32(0)
         live = live and at >= int64(0) and at < int64(rows)
         store = live and not behind
         place = uint64(0)
@@ -143,7 +119,7 @@ def block_putter(name: str, kind: str, unique: bool) -> Kernel:
 @family((name, kind, unique) for name in SCALARS for kind in KINDS for unique in (False, True))
 def scalar_putter(name: str, kind: str, unique: bool) -> Kernel:
     """The kernel that converts rows of numbers without blocks; a block of threads has a part of a row."""
-    load, bits, (begin, compare), set_bits = loading(kind), bits_in(KIND_OF[name]), searching(1), ptx.set_bits
+    load, bits, search, set_bits = loading(kind), bits_in(KIND_OF[name]), searching(1), ptx.set_bits
     infinite, take_turn = INFINITE[name], dependent_launch.take_turn
 
     def kernel(
@@ -159,9 +135,7 @@ def scalar_putter(name: str, kind: str, unique: bool) -> Kernel:
         at = ids[row]
         behind = False
         if not unique:
-            others = cuda.local.array(AHEAD, int64)
-            begin(ids, row, row, others)
-            behind = compare(ids, row, row, others)[0] != int32(0)
+            behind = search(ids, row, row)[0] != int32(0)
         if at >= int64(0) and at < int64(rows):
             for step in range(STEP):
                 column = int64(cuda.blockIdx.y) * int64(STEP * THREADS) + int64(step * THREADS)
