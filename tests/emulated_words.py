@@ -363,6 +363,4 @@ def stmatrix(warp, name, operands, active):
         for r in range(8):
             a = int(at[8 * i + r])
             assert a % 16 == 0
-            eight = np.ascontiguousarray(word).view(np.uint16).reshape(8, 8)
-            eight = np.ascontiguousarray(eight.T if ".trans" in name else eight)
-            warp.block.shared[a : a + 16] = eight[r].view(np.uint8)
+            warp.block.shared[a : a + 16] = word[4 * r : 4 * r + 4].view(np.uint8)

@@ -47,8 +47,7 @@ PUT = "ggmlq.cuda.quantize.rows.block_putter", "ggmlq.cuda.quantize.rows.scalar_
 # Families of which products of some shape take any case, on Hopper.
 WHOLE = (
     "ggmlq.cuda.linear.r16_warp_specialized.kernel", "ggmlq.cuda.expert_linear.r4_gemv.kernel",
-    "ggmlq.cuda.attention.wide.kernel", "ggmlq.cuda.attention.turned_wide.kernel",
-    "ggmlq.cuda.expert_linear.r8_gemv_int16.kernel",
+    "ggmlq.cuda.attention.wide.kernel", "ggmlq.cuda.expert_linear.r8_gemv_int16.kernel",
     "ggmlq.cuda.expert_linear.gated.kernel", "ggmlq.cuda.linear.gated.kernel",
     "ggmlq.cuda.linear.transposed.kernel", "ggmlq.cuda.packed.to_halves.decoder",
 )  # fmt: skip

@@ -5,9 +5,7 @@
     unpacked.py    blocks as halves, for many rows of queries
     plan.py        what a block of threads computes, where its operands lie in shared memory
     kernel.py      any types and options, by ``mma``: for few rows, and for cards without wgmma
-    turned.py      up to eight rows: keys and values are the wide operand
-    turned_wide.py  9 to 64 rows over blocks on Hopper: the same by ``wgmma``
-    turned_wide_plan.py  the plan of its blocks
+    turned.py      up to eight rows, or sixteen: keys and values are the wide operand
     wide.py        many rows on Hopper, by ``wgmma``
     wide_plan.py   the plan of its blocks
     producer.py    its warpgroup that copies and decodes
@@ -23,8 +21,6 @@ and what the kernels are made of:
     block_products.py  the same with blocks that are decoded in registers
     turned_products.py  the same of turned.py
     turned_blocks.py    the same with blocks
-    turned_wide_products.py  blocks decoded for turned_wide.py
-    turned_wide_weights.py  its scores to weights
     softmax.py     scores to weights: options, hidden positions, maxima and sums
     results.py     sums to results
     slots.py       sums of warps, and of a cluster's blocks, added

@@ -115,18 +115,6 @@ def load_transposed(address: Any) -> Any:
     only_on_a_gpu()
 
 
-@instruction(
-    "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [$0], {$1, $2, $3, $4};",
-    None, u32, u32, u32, u32, u32, effect=True,
-)  # fmt: skip
-def put_transposed(address: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    """Store four matrices by columns, of which lanes have 2 t, 2 t + 1 of row g.
-
-    Lane 8 i + c names the place of column c of matrix i. From capability 9.0 on.
-    """
-    only_on_a_gpu()
-
-
 @instruction("movmatrix.sync.aligned.m8n8.trans.b16 $0, $1;", u32, u32, effect=True)
 def transposed(pair: Any) -> Any:
     """Elements of column g in rows 2 t, 2 t + 1 of a matrix of which lanes have 2 t, 2 t + 1 of row g."""

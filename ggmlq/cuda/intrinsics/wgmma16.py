@@ -110,50 +110,6 @@ def mix_starter(depth: int, width: int, kind: str) -> Any:
 
 
 @cache
-def register_starter(columns: int, sets: int, fresh: bool) -> Any:
-    """The device function ``start(sums, words, tile)``: [64, 64] in registers times [columns, 64] transposed.
-
-    Halves; ``sets`` of 64 rows, whose sums follow each other. Words: four for each set of the first sixteen
-    of the columns that are summed, then of the next. ``fresh``: sums begin anew.
-    """
-    count, words = columns // 2, 4 * sets * (PART // DEEP)
-
-    def start(sums: Any, words: Any, tile: Any) -> Any:
-        """Start to add products with a tile at an address."""
-        only_on_a_gpu()
-
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        places = _places(context, builder, signature.args[0], operands[0], count * sets)
-        pairs = [
-            builder.load(place) for place in _places(context, builder, signature.args[1], operands[1], words)
-        ]
-        lines = ["{.reg .b32 low; .reg .b64 b;", "wgmma.fence.sync.aligned;"]
-        lines.append(_descriptor("b", f"${count * sets + words}", LOW))
-        for step in range(PART // DEEP):
-            for i in range(sets):
-                sums = ",".join(f"${count * i + n}" for n in range(count))
-                four = ",".join(f"${count * sets + 4 * (sets * step + i) + n}" for n in range(4))
-                lines.append(
-                    f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.f16.f16 {{{sums}}}, {{{four}}}, b, "
-                    f"{0 if fresh and step == 0 else 1}, 1, 1, 0;"
-                )
-            if step < PART // DEEP - 1:
-                lines.append("add.u64 b, b, 2;")
-        lines.append("wgmma.commit_group.sync.aligned;}")
-        constraints = ["=f"] * count * sets + ["r"] * (words + 1) + [str(i) for i in range(count * sets)]
-        before = [builder.load(place) for place in places]
-        result = ir.LiteralStructType([FLOAT] * count * sets)
-        values = emit_assembly(
-            builder, result, "\n".join(lines), constraints, [*pairs, operands[2], *before], effect=True
-        )
-        for i, place in enumerate(places):
-            builder.store(builder.extract_value(values, i), place)
-        return context.get_dummy_value()
-
-    return start if SIMULATED else as_intrinsic(start, types.void(SUMS, WORDS, u32), emit)
-
-
-@cache
 def settler(count: int, pending: int) -> Any:
     """The device function ``settle(sums)``: waits until all but ``pending`` started products are done."""
 
