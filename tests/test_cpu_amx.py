@@ -306,25 +306,23 @@ def test_attention_in_bfloat16(unit, fresh, monkeypatch):
 
 
 def test_which_attention_goes_to_the_unit(fresh, monkeypatch):
-    """Many queries of keys and values that bfloat16 holds nearly as they are; the others by name."""
+    """What names it, in kernel or arithmetic, and does not want rows to keep their bits."""
     units, shape = [], (1, 1, 40, 64)
     monkeypatch.setattr(permission, "refused", lambda: None)
     monkeypatch.setattr(drive, "attend", lambda *args: units.append(args[-1]))
     q, k = heads(fresh, (1, 2, 32, 64), shape)
     blocks, bits = gq.quantize(k, "q8_0"), k.astype(ml_dtypes.bfloat16)
     for keys, values, options, taken in (
-        (blocks, bits, {}, True),
-        (blocks, k, {}, False),
-        (k.astype(np.float16), blocks, {}, False),
+        (blocks, bits, {}, False),
         (k, k, {"kernel": "cpu:amx"}, True),
-        (k, k, {"arithmetic": "bf16", "invariant": True}, True),
+        (blocks, bits, {"arithmetic": "bf16"}, True),
         (blocks, blocks, {"invariant": True}, False),
         (blocks, blocks, {"arithmetic": "f32"}, False),
     ):
         gq.attention(q, keys, values, **options)
         assert units.pop() is (Unit if taken else None), options
-    gq.attention(q[:, :, 1:], blocks, blocks)
-    assert units.pop() is None
+    with pytest.raises(gq.GGMLQError, match="rows keep their bits in 'cpu:rows' alone"):
+        gq.attention(q, k, k, arithmetic="bf16", invariant=True)
     with pytest.raises(gq.GGMLQError, match="tiles hold 32 columns, and rows have 16"):
         gq.attention(q[..., :16], k[..., :16], k, kernel="cpu:amx")
     monkeypatch.setattr(permission, "refused", lambda: "no such unit")

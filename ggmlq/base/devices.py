@@ -88,6 +88,8 @@ def on_device_of(request: object, x: Any, q: Any = None) -> Iterator[None]:
                     yield
             else:
                 yield
+        except DeviceMemoryError:
+            raise
         except MemoryError as error:
             free, total = x.device.mem_info
             raise DeviceMemoryError(

@@ -43,7 +43,7 @@ MOST_BYTES, MOST_PROCESSORS, MOST_TIMES, MOST_TEXT = 4 << 20, 256, 100_000, 200
 NOISE = 1.1  # so many times as fast is faster
 KIND = "ggmlq tune"
 VERSION = 1
-TIMED = "timed on this machine"  # the reason for a choice
+TIMED = "timed"  # how the reason for a choice by times begins
 NAME = re.compile(r"(cpu|cuda):[a-z0-9_]{1,40}")
 
 
@@ -110,7 +110,7 @@ def preference(problem: Problem, processor: Processor, able: Iterable[str]) -> P
     if path := os.environ.get(FILE):
         order = _of_file(problem, processor, path)
     if order is NOTHING and is_on() and (times := remembered(processor).get(case_of(problem))):
-        order = Preference(tuple(ranked(times)), TIMED)
+        order = Preference(tuple(ranked(times)), f"{TIMED} on this machine")
     kernels = tuple(name for name in order.kernels if name in names)
     return Preference(kernels, order.why) if kernels else NOTHING
 
@@ -287,9 +287,14 @@ def _entry_of(cases: dict[Case, Times]) -> Entry:
     return {"linear": rows, "commit": ""}
 
 
+def is_timed(why: str) -> bool:
+    """True if the reason for a choice is that kernels were timed, here or for the user's file."""
+    return why.startswith(TIMED)
+
+
 def _of_file(problem: Linear, processor: Processor, path: str) -> Preference:
     entry = next((entry for known, entry in _entries(path).items() if known.fits(processor)), None)
     if entry is None:
         return NOTHING
     kernels, _ = measured.preference(problem, entry, processor.name)
-    return Preference(kernels, f"timed, says {Path(path).name}") if kernels else NOTHING
+    return Preference(kernels, f"{TIMED}, says {Path(path).name}") if kernels else NOTHING

@@ -22,7 +22,6 @@ from .attending import Attention, checked
 # By device: kernels with their arithmetics, the usual one first.
 KERNELS = {"cpu": {"cpu:rows": "f32", "cpu:amx": "bf16"}, "cuda": {"cuda:one_pass": "f16"}}
 STEP = 32  # columns of a tile of Intel's matrix unit
-FEW = 64  # rows of queries of a head of keys from which Intel's matrix unit is ahead
 
 
 @untraced
@@ -36,9 +35,9 @@ def attention(
     """Attention of queries over keys and values that stay in their blocks.
 
     Scores and results are sums of float32. On a CPU they are sums of the decoded keys and values, and the
-    bits of a row depend on no other row and on no number of threads. Where Intel's matrix unit is, keys and
-    values of blocks or of bfloat16 that meet 64 rows of queries or more are rounded to bfloat16, and queries
-    and weights with them (``"cpu:amx"``). On a GPU queries, keys, values and weights are rounded to 16 bits:
+    bits of a row depend on no other row and on no number of threads. By ``arithmetic="bf16"`` Intel's matrix
+    unit multiplies (``"cpu:amx"``): queries, keys, values and weights are rounded to bfloat16. On a GPU they
+    are rounded to 16 bits:
     to bfloat16 for keys or values of bfloat16, else to float16, of at most 65504. A query that sees no
     position gets zeros.
 
@@ -73,8 +72,8 @@ def attention(
         ``"auto"``, ``"cpu:rows"``, ``"cpu:amx"`` or ``"cuda:one_pass"``; None, ``"f32"``, ``"bf16"`` or on a
         GPU ``"f16"``.
     invariant : bool
-        Rows do not depend on the rows beside them. On a CPU ``"auto"`` is then ``"cpu:rows"``; on a GPU it
-        takes longer for many rows, and positions are added up in parts of equal length.
+        Rows do not depend on the rows beside them, as in ``"cpu:rows"`` anyway. On a GPU it takes longer for
+        many rows, and positions are added up in parts of equal length.
     out, dtype : array; dtype
         The result goes into ``out``, of any floats; or it is a new array of ``dtype``, float32 by default.
 
@@ -120,35 +119,25 @@ def _kernel(
             f"{request} on {place}: kernel={kernel!r}, arithmetic={arithmetic!r}; its kernels and their "
             f"arithmetics are {listed}; leave both out, or name one of these"
         )
-    usual = fit[0]
-    if "cpu:amx" not in fit or (usual != "cpu:amx" and (invariant or not _coarse(a))):
-        return usual
-    if (reason := _refused(a)) is None:
-        return "cpu:amx"
-    if usual == "cpu:amx":
-        raise UnsupportedError(f"{request}: kernel 'cpu:amx' cannot be used: {reason}; leave it out")
-    return usual
+    if fit[0] == "cpu:amx" and (reason := _refused(a, invariant)) is not None:
+        raise UnsupportedError(
+            f"{request}: kernel={kernel!r}, arithmetic={arithmetic!r}: 'cpu:amx' cannot be used: {reason}; "
+            "leave kernel and arithmetic out"
+        )
+    return fit[0]
 
 
 def on_this_cpu() -> str:
     """A sentence on the kernel that ``auto`` takes on this CPU, and why."""
     if (reason := import_module("ggmlq.cpu.amx.permission").refused()) is not None:
         return f"attention: cpu:rows ({reason})"
-    return f"attention: cpu:amx over blocks, 8-bit codes and bfloat16, from {FEW} rows on; else cpu:rows"
+    return 'attention: cpu:rows; arithmetic="bf16" takes cpu:amx, faster from some 16 rows of queries on'
 
 
-def _coarse(a: Attention) -> bool:
-    """True for many queries of keys and values that bfloat16 holds nearly as they are."""
-    rows = a.q.shape[1] // max(1, a.k.shape[1]) * a.q.shape[2]
-    return rows >= FEW and all(
-        x.format.name not in ("f32", "f16") if isinstance(x, QuantArray)
-        else isinstance(x, ScaledArray) or is_bfloat16(x)
-        for x in (a.k, a.v)
-    )  # fmt: skip
-
-
-def _refused(a: Attention) -> str | None:
+def _refused(a: Attention, invariant: bool) -> str | None:
     """None if the matrix unit can take a call, or the reason why not."""
+    if invariant:
+        return "with invariant=True rows keep their bits in 'cpu:rows' alone"
     for width in (a.k.shape[3], a.v.shape[3]):
         if width % STEP or not width:
             return f"its tiles hold {STEP} columns, and rows have {width}"

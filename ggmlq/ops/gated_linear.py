@@ -18,7 +18,7 @@ from ..base.devices import cuda_module, device_of, is_host, namespace, on_device
 from ..dispatch.checks import check_device, takes_sums
 from ..dispatch.ladder import choose, explain
 from ..dispatch.problems import ExpertLinear
-from ..dispatch.tuned import TIMED
+from ..dispatch.tuned import is_timed
 from ..errors import DTypeError, ShapeError, UnsupportedError
 from . import tensors
 from .activations import ACTIVATIONS
@@ -201,7 +201,7 @@ def _at_once(
         return None
     # What was timed on this machine holds for the product.
     taken = explain(problem_of(x.reshape(1, -1), gate))
-    return named if taken.why != TIMED or taken.rung.name == ONE_ROW else None
+    return named if taken.rung.name == ONE_ROW or not is_timed(taken.why) else None
 
 
 def _in_one_launch(activation: str, x: Any, matrices: Any, biases: Any, end: Ending) -> Any:
@@ -220,7 +220,7 @@ def _gated_on_device(activation: str, products: Any, end: Ending, operands: Any)
     sums, others = products
     xp, share = namespace(sums), place_of(sums).share
     kind = end.dtype if end.dtype.char in "fe" else np.dtype(np.float32)
-    direct = kind == end.dtype and takes_sums(share, end.out, *operands, dtype=kind)
+    direct = end.out is sums or (kind == end.dtype and takes_sums(share, end.out, *operands, dtype=kind))
     y = end.out if direct else sums if kind == np.float32 else xp.empty(end.shape, kind)
     cuda_module("epilogue.gates").gated(activation, sums, others, y)
     return end.out if direct else ended(y.reshape(end.shape).astype(end.dtype, copy=False), end.out)

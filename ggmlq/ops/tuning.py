@@ -33,7 +33,7 @@ from ..dispatch.tuned import Case, Times
 from ..formats import FORMATS, BlockFormat
 
 LEAST_WORK = 1 << 23  # products of numbers, from which a case is worth timing: some 30 µs
-MOST_TIMED = 64  # rows of activations that are timed, of a case with more
+MOST_TIMED, MOST_ON_CARD = 64, 512  # rows of activations that are timed, of a case with more; on a GPU
 TURNS, ENOUGH, LONG = 3, 1e-3, 1e-2  # turns of all kernels; seconds of a turn; of one that has no third
 AHEAD = 9  # turns of ``ggmlq tune``
 _BUSY = threading.Lock()
@@ -57,7 +57,8 @@ def chosen(
     try:
         x, q = operands
         names = import_module(CHOICES[problem.device]).shortlist(problem)
-        _remember(problem, times_of(names, problem, x[:MOST_TIMED], q))
+        most = MOST_TIMED if problem.device == "cpu" else MOST_ON_CARD
+        _remember(problem, times_of(names, problem, x[:most], q))
     finally:
         _BUSY.release()
     return ladder.choose(problem)
@@ -70,8 +71,10 @@ def _is_open(problem: Linear) -> bool:
     if problem.card is not None and not problem.card.here:
         return False
     choice = import_module(CHOICES[problem.device])
+    if problem.device != "cpu" and choice.is_measured(problem):
+        return False
     if tuned.case_of(problem) in tuned.remembered(choice.processor(problem)):
-        return False  # looked up first: a product that comes again takes this way
+        return False  # looked up before times of this CPU: a product that comes again takes this way
     if choice.is_measured(problem) or len(choice.shortlist(problem)) < 2:
         return False
     return problem.device == "cpu" or not cuda_device().capturing(cuda_device().current())

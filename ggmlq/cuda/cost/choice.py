@@ -44,7 +44,7 @@ FEW_USES, LONG_ROWS = 64, 1024  # uses of experts; columns from which one launch
 FEW_CODES, FEW_IDS, LONG_CODES = 4, 256, 4096
 SHORT = "cuda:gemv", "cuda:mma_bf16", "cuda:warp_specialized"  # rungs that are timed, from 8.0 on
 SHORT_ON_HOPPER = "cuda:gemv_int16", *SHORT
-HALF_SUMS = "cuda:mma_f16"  # where tensor cores sum floats at half their speed
+HALVES = "cuda:mma_f16"  # where tensor cores sum floats at half their speed
 HALF_TYPES = "q4_0", "q8_0", "q4_K", "q5_K", "q6_K", "iq4_nl", "mxfp4"  # whose kernels come with the package
 MANY = "cuda:mma_bf16"  # for many rows, where no kernel of an entry is left
 LIBRARY, MOST_ROWS = ("cuda:dequant", "cuda:dequant_cublas", "cuda:dequant_bf16"), 4096
@@ -97,7 +97,7 @@ def is_measured(problem: Linear) -> bool:
 def shortlist(problem: Linear) -> tuple[str, ...]:
     """The rungs that could be fastest for a product of blocks, in the order in which they come untimed."""
     able = {r.name for r in rungs(problem.op, problem.device) if r.refuses(problem) is None}
-    more = (HALF_SUMS,) if _gains_by_halves(problem) else ()
+    more = (HALVES,) if _gains_by_halves(problem) else ()
     short = (*(SHORT_ON_HOPPER if _on_hopper(problem) else SHORT), *more)
     order = dict.fromkeys((*_linear_order(problem).kernels, *short))
     return tuple(name for name in order if name in able and name in short)
@@ -123,7 +123,7 @@ def _linear_order(problem: Problem) -> Preference:
             kernels = (*(name for name in kernels if problem.m > MOST_ROWS or name not in LIBRARY), MANY)
             if _is_faster_by_halves(problem):
                 at = kernels.index(MANY)
-                kernels = (*kernels[:at], HALF_SUMS, *kernels[at:])
+                kernels = (*kernels[:at], HALVES, *kernels[at:])
     if card.capability < (8, 0) and isinstance(problem, Linear):
         kernels = (*kernels, next(name for most, name in SPARE if most is None or problem.m <= most))
     return Preference(kernels, why)
@@ -136,7 +136,7 @@ def _gains_by_halves(problem: Linear) -> bool:
 
 
 def _is_faster_by_halves(problem: Linear) -> bool:
-    """True where sums of halves take less time by the count of clocks, and memory does not limit."""
+    """True where sums of halves take clearly less time by the estimates, all launches with them."""
     if not _gains_by_halves(problem) or problem.m <= FEWEST:
         return False
     from ..packed.layout import layout_of
@@ -144,7 +144,9 @@ def _is_faster_by_halves(problem: Linear) -> bool:
 
     assert problem.card is not None
     assert isinstance(problem.format, BlockFormat)
-    return mma.gains_by_halves(problem.card, layout_of(problem.format))
+    layout, (m, n, k) = layout_of(problem.format), (problem.m, problem.n, problem.k)
+    us, usual = (mma.estimate(problem.card, layout, kernel, m, n, k) for kernel in (HALVES, MANY))
+    return us < mma.GAIN * usual
 
 
 def _codes_order(problem: ScaledLinear) -> Preference:

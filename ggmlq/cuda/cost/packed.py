@@ -1,6 +1,6 @@
 """Estimates of the time of products of packed weights on Hopper: the two gemv against cuda:warp_specialized.
 
-Constants were fitted on an H100 (bench/notes/choice.md); multiprocessors and memory are those of the card.
+Constants are those of costs.json (bench/notes/choice.md); multiprocessors and memory are those of the card.
 A bad estimate makes nothing wrong, only slower.
 """
 
@@ -47,9 +47,10 @@ def warp_specialized_us(shape: PackedShape) -> float:
 
 def estimates(shape: PackedShape) -> dict[str, float]:
     """Estimated microseconds of each kernel that takes a shape, by the name of its rung."""
-    us = {"cuda:warp_specialized": warp_specialized_us(shape)}
-    if shape.m <= COLUMNS[-1]:
-        us["cuda:gemv"] = gemv_us(shape) / (INT16 if shape.m == 1 else 1)
     if shape.m == 1 and byte_codes.serves(shape.layout):
-        us["cuda:gemv_int16"] = gemv_us(shape)
-    return us
+        us = gemv_us(shape)
+        return {"cuda:gemv_int16": us, "cuda:gemv": us / INT16}
+    us_of = {"cuda:warp_specialized": warp_specialized_us(shape)}
+    if shape.m <= COLUMNS[-1]:
+        us_of["cuda:gemv"] = gemv_us(shape) / (INT16 if shape.m == 1 else 1)
+    return us_of

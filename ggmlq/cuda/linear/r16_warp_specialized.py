@@ -148,7 +148,8 @@ def launch(
         out.fill(0)
         return
     w, (m, n) = packed_weights(q), out.shape
-    halves = x.dtype.char == "e" and serves_halves(w.layout)
+    # Parts of a unit would round small scales to numbers of few bits.
+    halves = x.dtype.char == "e" and serves_halves(w.layout) and w.layout.unit == 1
     (x, kind), steps, card = readable_rows(x), w.fragments.shape[1], device.card_of(device.current())
     if halves:  # moved as they are, like bfloat16; those that do not lie as kernels read them stay halves
         x, kind = (x if kind == "float16" else narrowed(x, "float16")).view(np.uint16), "float16"

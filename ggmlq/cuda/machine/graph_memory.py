@@ -50,7 +50,8 @@ def allocator(stream: int, allocate: Any, keep: list[Any], make_pool: Any) -> An
     Where the driver cannot tell a graph's end, ``keep`` holds each piece of memory that ``allocate`` gives.
     """
     give_back()
-    keep[:] = filter(still_held, keep)
+    with _LOCK:
+        keep[:] = filter(still_held, keep)
     try:
         number, graph = _capture(stream)
         with _LOCK:
@@ -64,7 +65,8 @@ def allocator(stream: int, allocate: Any, keep: list[Any], make_pool: Any) -> An
             return keep[-1]
 
         return allocate_and_keep
-    keep += [memory] * all(each is not memory for each in keep)
+    with _LOCK:
+        keep += [memory] * all(each is not memory for each in keep)
     return memory.allocate
 
 
