@@ -288,7 +288,7 @@ def test_attention_in_bfloat16(unit, fresh, monkeypatch):
     k, v = gq.quantize(k, "q8_0"), gq.quantize(v, "q5_1")
     with at_most(2):
         for options in ({"causal": True}, {"window": 300, "softcap": 5.0}, {"lengths": [1199, 130]}):
-            y = gq.attention(q, k, v, **options)
+            y = gq.attention(q, k, v, arithmetic="bf16", **options)
             want, bound = (
                 f(q, k, v, arithmetic="bf16", **options)
                 for f in (gq.reference.attention, gq.reference.attention_bound)

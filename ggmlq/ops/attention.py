@@ -37,9 +37,8 @@ def attention(
     Scores and results are sums of float32. On a CPU they are sums of the decoded keys and values, and the
     bits of a row depend on no other row and on no number of threads. By ``arithmetic="bf16"`` Intel's matrix
     unit multiplies (``"cpu:amx"``): queries, keys, values and weights are rounded to bfloat16. On a GPU they
-    are rounded to 16 bits:
-    to bfloat16 for keys or values of bfloat16, else to float16, of at most 65504. A query that sees no
-    position gets zeros.
+    are rounded to 16 bits: to bfloat16 for keys or values of bfloat16, else to float16, of at most 65504. A
+    query that sees no position gets zeros.
 
     Parameters
     ----------
