@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -26,11 +27,13 @@ from typing import Any
 import numpy as np
 
 import ggmlq as gq
+from ggmlq.base.text import meant
 from ggmlq.cuda.machine import device
 
 ROTATED = 300 << 20  # bytes of caches
 MOST, LEAST = 1 << 27, 5  # scores that the oracle computes; replays
 BYTES_A_SECOND, RATE = 4.46e12, 0.8e15  # of an H200
+COPY = re.compile(r"(?P<op>put|take):(?P<type>\w+):(?P<rows>\d+)x(?P<columns>\d+)")
 
 
 def recorded(calls: list[Callable[[], Any]]) -> tuple[Any, Any, list[Any]]:
@@ -132,14 +135,12 @@ def copies(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A row for each kind of copies; ids are in no order, and half of an array's rows have one."""
     cp = device.cupy()
     rng = np.random.default_rng(options.seed)
-    for words in filter(None, options.copies.split(",")):
-        op, name, shape = words.split(":")
-        count, columns = (int(n) for n in shape.split("x"))
-        some = cp.asarray(rng.standard_normal((64, columns), np.float32))
+    for op, name, count, columns in options.copies:
+        some = rng.standard_normal((64, columns), np.float32)
         q = gq.empty((2 * count, columns), name, "cuda")
-        some_blocks = gq.quantize(some.get(), name).raw.reshape(64, -1)
-        q.raw.reshape(2 * count, -1)[...] = cp.asarray(np.tile(some_blocks, (count // 32, 1)))
-        ids, x = cp.asarray(rng.permutation(2 * count)[:count]), cp.tile(some, (count // 64, 1))
+        some_blocks = gq.quantize(some, name).raw.reshape(64, -1)
+        q.raw.reshape(2 * count, -1)[...] = cp.asarray(repeated(some_blocks, 2 * count))
+        ids, x = cp.asarray(rng.permutation(2 * count)[:count]), cp.asarray(repeated(some, count))
         nbytes = x.nbytes + q.nbytes // 2
         pairs = [(q.copy(), x.copy()) for _ in range(max(2, ROTATED // (nbytes + q.nbytes // 2)))]
         graph, stream, _ = recorded([partial(copied, op, ids, *pair) for pair in pairs])
@@ -151,12 +152,38 @@ def copies(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         cp.get_default_memory_pool().free_all_blocks()
 
 
+def repeated(rows: Any, count: int) -> Any:
+    """So many rows: some rows again and again."""
+    return np.resize(rows, (count, *rows.shape[1:]))
+
+
 def copied(op: str, ids: Any, q: Any, x: Any) -> Any:
     """The call of a copy that is timed."""
     return gq.put(q, ids, x, check=False) if op == "put" else gq.take(q, ids, check=False)
 
 
-def main() -> int:
+def copies_of(words: str) -> list[tuple[str, str, int, int]]:
+    """Copies of a list with commas: op, type, rows and columns of each."""
+    some = []
+    for word in filter(None, words.split(",")):
+        fields = COPY.fullmatch(word)
+        if not fields or not (count := int(fields["rows"])):
+            raise argparse.ArgumentTypeError(
+                f"{word!r} is not put or take, a type, and rows x columns; write it as put:q8_0:4096x1024"
+            )
+        name, columns = fields["type"], int(fields["columns"])
+        if name not in gq.formats:
+            way = meant(name, gq.formats, "list(gq.formats) has all types")
+            raise argparse.ArgumentTypeError(f"{word!r}: there is no type {name!r}; {way}")
+        if not columns or columns % (block := gq.formats[name].block_size):
+            raise argparse.ArgumentTypeError(
+                f"{word!r}: {name} blocks hold {block}, rows have {columns}; take a multiple of {block}"
+            )
+        some.append((fields["op"], name, count, columns))
+    return some
+
+
+def main(arguments: list[str] | None = None) -> int:
     """Print a row for each case."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--types", default="f16,q8_0,q4_0")
@@ -167,13 +194,14 @@ def main() -> int:
     )
     parser.add_argument("--further", default="1x4096,1x16384,512x4096")
     parser.add_argument(
-        "--copies", default="put:q8_0:4096x1024,put:q4_0:4096x1024,take:q4_K:4096x4096,take:q4_0:4096x4096"
-    )
+        "--copies", type=copies_of, metavar="OP:TYPE:ROWSxCOLUMNS,…",
+        default="put:q8_0:4096x1024,put:q4_0:4096x1024,take:q4_K:4096x4096,take:q4_0:4096x4096",
+    )  # fmt: skip
     parser.add_argument("--seconds", type=float, default=0.2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--torch", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     results = []
     for row in chain(rows(options), copies(options)):
         results.append(row)

@@ -2,8 +2,10 @@
 
     python bench/bench_attention.py [--lib FOLDER] [--types q8_0,q4_0,f16] [--queries 1,16,64,512]
                                     [--positions 4096,16384] [--threads 1,2] [--heads 32,8] [--width 128]
+                                    [--kernel auto,cpu:rows,cpu:amx] [--arithmetic bf16]
                                     [--seconds 0.5] [--json FILE]
 
+Kernels and the arithmetic have the names of gq.attention; several kernels are timed in turns, a row each.
 Queries are the last ones of the positions, causal; llama.cpp gets that as a mask. Each figure is the fastest
 of the runs in so many seconds. "off" is the worst row's error of each, in squares beside float64.
 """
@@ -98,7 +100,7 @@ def off(y: Any, want: Any) -> float:
 
 
 def cases(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """A record for each type, length, number of queries and number of threads."""
+    """A record for each type, length, number of queries, number of threads and kernel."""
     heads, kv_heads = map(int, options.heads.split(","))
     rng, library = np.random.default_rng(0), Library(options.lib, whole=True)
     for threads in map(int, options.threads.split(",")):
@@ -114,23 +116,45 @@ def cases(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 )
                 for queries in map(int, options.queries.split(",")):
                     q = rng.standard_normal((1, heads, queries, options.width), np.float32)
-                    out = np.empty_like(q)
-                    run, result = peer.runner(q[0], k[0], v[0])
-                    ours, theirs = fastest(
-                        [partial(gq.attention, q, k, v, causal=True, out=out), run],
-                        options.seconds,
-                    )
-                    record = {
-                        "type": name, "positions": positions, "queries": queries, "threads": threads,
-                        "ms": ours * 1e3, "llama_ms": theirs * 1e3, "ratio": theirs / ours,
-                    }  # fmt: skip
+                    size = {"type": name, "positions": positions, "queries": queries, "threads": threads}
+                    want = None
                     if heads * queries * positions <= MOST:
                         want = gq.reference.attention(q, k, v, causal=True)[0]
-                        record |= {"off": off(out[0], want), "llama_off": off(result(), want)}
-                    yield record
+                    for figures in timed(peer, q, k, v, want, options):
+                        yield size | figures
 
 
-def main() -> int:
+def timed(
+    peer: Peer, q: Any, k: Any, v: Any, want: Any, options: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
+    """The figures of each kernel, timed in turns with the others and llama.cpp; errors beside ``want``."""
+    outs = {kernel: np.empty_like(q) for kernel in options.kernel.split(",")}
+    runs = [
+        partial(gq.attention, q, k, v, causal=True, kernel=kernel, arithmetic=options.arithmetic, out=out)
+        for kernel, out in outs.items()
+    ]
+    run, result = peer.runner(q[0], k[0], v[0])
+    *ours, theirs = fastest([*runs, run], options.seconds)
+    for (kernel, out), seconds in zip(outs.items(), ours, strict=True):
+        errors = {} if want is None else {"off": off(out[0], want), "llama_off": off(result(), want)}
+        times = {"ms": seconds * 1e3, "llama_ms": theirs * 1e3, "ratio": theirs / seconds}
+        yield {"kernel": kernel, **times, **errors}
+
+
+def check_kernels(options: argparse.Namespace) -> None:
+    """End where a kernel cannot be taken here, before anything is timed."""
+    q = np.zeros((1, 1, 1, options.width), np.float32)
+    for kernel in options.kernel.split(","):
+        for name in options.types.split(","):
+            try:
+                k = gq.quantize(q, name)
+                gq.attention(q, k, k, kernel=kernel, arithmetic=options.arithmetic)
+            except gq.GGMLQError as error:
+                sys.exit(f"bench_attention: --kernel {kernel} --types {name}: {error}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print a row for each case and kernel; the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -141,17 +165,20 @@ def main() -> int:
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--heads", default="32,8")
     parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--kernel", default="auto", help="of gq.attention, with commas between (%(default)s)")
+    parser.add_argument("--arithmetic", help="of gq.attention")
     parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    check_kernels(options)
     records = []
-    print("type   positions queries threads        ms llama.cpp  ratio  off")
+    print("type   positions queries threads kernel          ms llama.cpp  ratio  off")
     for r in cases(options):
         records.append(r)
         errors = f"{r['off']:.1e} / {r['llama_off']:.1e}" if "off" in r else ""
         print(
-            f"{r['type']:6} {r['positions']:9} {r['queries']:7} {r['threads']:7} {r['ms']:9.2f} "
-            f"{r['llama_ms']:9.2f} {r['ratio']:6.2f}  {errors}",
+            f"{r['type']:6} {r['positions']:9} {r['queries']:7} {r['threads']:7} {r['kernel']:8} "
+            f"{r['ms']:9.2f} {r['llama_ms']:9.2f} {r['ratio']:6.2f}  {errors}",
             flush=True,
         )
     if options.json:

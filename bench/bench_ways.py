@@ -1,12 +1,13 @@
 """Each way to make a product on a Hopper card, timed: what tools/fit.py fits estimates to.
 
     python bench/bench_ways.py --json bench/results/ways_h200.json
-    python bench/bench_ways.py --kernels gemv --formats q4_0,q4_K --shapes 12 --seed 5
+    python bench/bench_ways.py --kernels gemv --formats q4_0,q4_K --shapes 12 --seed 5 --json FILE
 
 A *way* is a tile and a split among blocks: of cuda:warp_specialized, cuda:gemv, and the kernels of 8-bit
 codes; one row takes cuda:gemv_int16. Shapes are drawn by a seed. Activations are bfloat16 for
 cuda:warp_specialized, float16 for cuda:gemv.
 Times are those of a product in a CUDA graph of several, with weights rotated over 100 MB.
+The file is written at the end, also that of a run which Ctrl-C or an error ends: with what was timed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import random
 import statistics
 import sys
@@ -29,6 +31,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module of the folder
 
 import ggmlq as gq
+from ggmlq.base.text import meant
 from ggmlq.cuda.codes8 import small_m, split_k
 from ggmlq.cuda.codes8.variant import FLOAT_TILES
 from ggmlq.cuda.cost import gemv, split, warp_specialized
@@ -197,9 +200,9 @@ def weights_of(kind: str, n: int, k: int) -> list[Any]:
     return [first, *(first.copy() for _ in range(min(19, int(ROTATED / first.nbytes))))]
 
 
-def measured(kernel: str, kind: str, n: int, k: int, rows: list[int], end: float) -> list[dict[str, Any]]:
+def measured(kernel: str, kind: str, n: int, k: int, rows: list[int], end: float) -> Iterator[dict[str, Any]]:
     """The figures of a shape, one for each number of rows."""
-    weights, figures, seen = weights_of(kind, n, k), [], set()
+    weights, seen = weights_of(kind, n, k), set()
     for m in rows:
         if time.perf_counter() > end:
             break
@@ -216,12 +219,25 @@ def measured(kernel: str, kind: str, n: int, k: int, rows: list[int], end: float
                     product(w)
             us.append([*way, round(graph_us(product, weights, about), 3)])
         facts = {"kernel": kernel, "format": kind, "N": n, "K": k, "M": m, "plain": kernel == KERNELS[0]}
-        figures.append({**facts, "ways": us})
+        yield {**facts, "ways": us}
         best = min(us, key=lambda way: way[-1])
         print(
             f"{kernel} {kind} {n}x{k} M={m}: {len(us)} ways, {best[-1]:.1f} us with {best[:-1]}", flush=True
         )
-    return figures
+
+
+def all_measured(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The figures of all kernels, formats and shapes."""
+    for kernel in options.kernels:
+        draw, begun = random.Random(options.seed), time.perf_counter()
+        if kernel == "warp_specialized":
+            compiled(options.formats)
+        end = begun + options.seconds
+        for n, k in drawn(options.shapes, draw):
+            for kind in ("e4m3",) if kernel == "codes8" else options.formats:
+                rows = sorted(draw.sample(ROWS[kernel], DRAWN[kernel]))
+                if time.perf_counter() < end:
+                    yield from measured(kernel, kind, n, k, rows, end)
 
 
 def text_of(facts: dict[str, Any], figures: list[dict[str, Any]]) -> str:
@@ -230,28 +246,46 @@ def text_of(facts: dict[str, Any], figures: list[dict[str, Any]]) -> str:
     return head + ', "figures": [\n' + ",\n".join(json.dumps(each) for each in figures) + "\n]}\n"
 
 
-def main() -> int:
+def write(path: Path, text: str) -> None:
+    """Write a file: all or nothing."""
+    partial_file = path.with_name(f".{path.name}.part")
+    partial_file.write_text(text)
+    os.replace(partial_file, path)
+
+
+def kernels_of(words: str) -> list[str]:
+    """The kernels of a list with commas."""
+    names = words.split(",")
+    for name in names:
+        if name not in KERNELS:
+            way = meant(name, KERNELS, "name some of these, with commas between")
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(KERNELS)}; {way}")
+    return names
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Time the ways that options name; the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--kernels", default=",".join(KERNELS))
-    parser.add_argument("--formats", default="q4_0,q4_K")
+    parser.add_argument("--kernels", type=kernels_of, default=",".join(KERNELS), help="(%(default)s)")
+    parser.add_argument("--formats", type=lambda words: words.split(","), default="q4_0,q4_K")
     parser.add_argument("--shapes", type=int, default=16, help="for each kernel and format (%(default)s)")
     parser.add_argument("--seed", type=int, default=43, help="of shapes and rows (%(default)s)")
     parser.add_argument("--seconds", type=float, default=1e9, help="for each kernel; no shape begins later")
     parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    kinds, figures = options.formats.split(","), []
-    for kernel in options.kernels.split(","):
-        draw, begun = random.Random(options.seed), time.perf_counter()
-        if kernel == "warp_specialized":
-            compiled(kinds)
-        end = begun + options.seconds
-        for n, k in drawn(options.shapes, draw):
-            for kind in ("e4m3",) if kernel == "codes8" else kinds:
-                rows = sorted(draw.sample(ROWS[kernel], DRAWN[kernel]))
-                if time.perf_counter() < end:
-                    figures += measured(kernel, kind, n, k, rows, end)
-    if options.json:
-        options.json.write_text(text_of({**machine(), "commit": commit(), "seed": options.seed}, figures))
+    parser.add_argument("--commit", help="of the run, where its folder is no git checkout")
+    options = parser.parse_args(arguments)
+    figures: list[dict[str, Any]] = []
+    try:
+        for figure in all_measured(options):
+            figures.append(figure)
+    except KeyboardInterrupt:
+        print(f"bench_ways: interrupted after {len(figures)} figures", file=sys.stderr)
+        return 130  # as a shell counts it
+    finally:
+        if options.json and figures:
+            facts = {**machine(), "commit": options.commit or commit(), "seed": options.seed}
+            write(options.json, text_of(facts, figures))
+            print(f"{options.json.name}: {len(figures)} figures")
     return 0
 
 

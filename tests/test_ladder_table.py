@@ -74,8 +74,10 @@ def test_some_cases_take_the_places_of_old_ones(keep):
     assert [(row["kernel"], row["us"], row.get("commit")) for row in rows] == [
         ("cpu:naive", 1234567.0, None), ("cpu:tiles", 2345678.0, "def"), ("cpu:panels", 2345678.0, "def"),
     ]  # fmt: skip
-    with pytest.raises(SystemExit, match="the run is of haswell"):
-        keep("here", "--merge", cpu="haswell")
+    for words in ((), ("--replace",)):
+        with pytest.raises(SystemExit, match=r"the run is of haswell.* or --replace without --merge"):
+            keep("here", "--merge", *words, cpu="haswell")
+    assert keep("here", "--merge", "--replace", rungs=("tiles",))["here"]["device"] == "znver9"
 
 
 def test_tracked_figures_say_their_device():

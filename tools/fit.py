@@ -3,20 +3,22 @@
 
     python bench/bench_ways.py --json bench/results/ways_h200.json    # on a card
     python tools/fit.py                 # judges the constants of ggmlq/cuda/costs.json
-    python tools/fit.py --write         # fits all constants, and writes that file
+    python tools/fit.py --write         # fits all constants, and writes those that choose better
     python tools/fit.py --kernels gemv --held-out
 
 The *regret* of a choice is the time of the way that an estimate takes, beside that of the fastest measured
-way. ``--held-out`` fits each half of the shapes, and judges it on the other half.
+way. A kernel's constants are written where they make its mean regret smaller, else they stay as they are.
+``--held-out`` fits each half of the shapes, and judges it on the other half.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module of the folder
 
 import ggmlq as gq
+from ggmlq.base.progress import Progress
+from ggmlq.base.text import meant
 from ggmlq.cuda.codes8.small_m import TILES
 from ggmlq.cuda.cost import codes8, gemv, split, stage, warp_specialized
 from ggmlq.cuda.cost.constants import KINDS, PLACE, constants
@@ -40,14 +44,14 @@ from ggmlq.dispatch.cards import card_named
 MEASURED = Path(__file__).parents[1] / "bench/results/ways_h200.json"
 WHAT = "Constants of estimates, by tools/fit.py; ggmlq/cuda/cost/constants.py says what they are"
 OF_KERNELS = {"gemv": "gemv", "warp_specialized": "tiles", "codes8": "codes"}
-STEPS, SHIFT, LEAST_GAIN = 20, 1e-3, 1e-3  # of a fit; of a derivative; share, below which a fit ends
-PULL, COMMON, USUAL = (
-    0.02,
-    0.8,
-    0.05,
-)  # towards constants before; of figures' means; of an error in logarithms
-SURE, ABSOLUTE = 40, 3  # power of a way's time with which its chance falls; weight of errors of the least
-LENGTHS = 0.2, 0.2, 0.1, 0.1, 0.05, 0.05, 0.02  # of moves of a logarithm
+# Steps of a fit, the shift of a derivative, and the share of a gain below which a fit ends.
+STEPS, SHIFT, LEAST_GAIN = 20, 1e-3, 1e-3
+# Weights of the constants before and of figures' means, and the usual error of a logarithm.
+PULL, COMMON, USUAL = 0.02, 0.8, 0.05
+# The power of a way's time with which its chance falls, and the weight of errors of the least time.
+SURE, ABSOLUTE = 40, 3
+# Moves of a logarithm.
+LENGTHS = 0.2, 0.2, 0.1, 0.1, 0.05, 0.05, 0.02
 CARD = card_named("fit", "NVIDIA H200")
 Figure = dict[str, Any]
 
@@ -139,13 +143,16 @@ def fitted(figures: Sequence[Figure], kind: str, values: Any) -> Any:
             lost += ABSOLUTE * np.log(e.min() / t.min()) ** 2  # another kernel's estimate stands beside it
         return lost / len(us) + PULL**2 * float(((at - begun) ** 2).mean())
 
-    return type(values)(*(float(f"{v:.4g}") for v in np.exp(moved(loss, least_squares(rest, begun)))))
+    with closing(Progress(STEPS + len(LENGTHS), f"fitting {kind}", "round")) as bar:
+        at = moved(loss, least_squares(rest, begun, bar), bar)
+    return type(values)(*(float(f"{v:.4g}") for v in np.exp(at)))
 
 
-def least_squares(rest: Callable[[Any], Any], at: Any) -> Any:
+def least_squares(rest: Callable[[Any], Any], at: Any, bar: Progress) -> Any:
     """The point where a vector is shortest, from another point on."""
     here, damping = rest(at), 1e-2
-    for _ in range(STEPS):
+    for step_number in range(STEPS):
+        bar.advance(1)
         slopes = np.stack([(rest(at + SHIFT * unit) - here) / SHIFT for unit in np.eye(len(at))], axis=1)
         normal = slopes.T @ slopes
         step = np.linalg.solve(normal + damping * np.diag(np.diag(normal) + 1e-9), slopes.T @ here)
@@ -156,11 +163,12 @@ def least_squares(rest: Callable[[Any], Any], at: Any) -> Any:
         gained = 1 - (there @ there) / (here @ here)
         at, here, damping = at - step, there, damping / 4
         if gained < LEAST_GAIN:
+            bar.advance(STEPS - 1 - step_number)
             break
     return at
 
 
-def moved(loss: Callable[[Any], float], at: Any) -> Any:
+def moved(loss: Callable[[Any], float], at: Any, bar: Progress) -> Any:
     """A point with a smaller loss: each number in turn goes up or down by shorter and shorter steps."""
     here = loss(at)
     for length in LENGTHS:
@@ -170,6 +178,7 @@ def moved(loss: Callable[[Any], float], at: Any) -> Any:
                 if (lost := loss(there)) < here:
                     at, here = there, lost
                     break
+        bar.advance(1)
     return at
 
 
@@ -190,19 +199,22 @@ def halves(figures: Sequence[Figure]) -> tuple[list[Figure], list[Figure]]:
 
 
 def judgement(figures: Sequence[Figure], kind: str, values: Any, word: str) -> Iterator[str]:
-    """Lines of text: the regret of a choice, and where it is largest."""
+    """Lines of text: the regret of a choice, where it is largest, and its mean by rows."""
     one, three = regrets(figures, kind, values), regrets(figures, kind, values, 3)
     worst = figures[int(one.argmax())]
     where = f"{worst['format']} {worst['N']}x{worst['K']} M={worst['M']}"
     yield (
-        f"{figures[0]['kernel']:17} {word:9} {len(figures):4} figures: off the best "
+        f"{figures[0]['kernel']:17} {word:11} {len(figures):4} figures: off the best "
         f"{100 * one.mean() - 100:.2f} % in the mean, {100 * one.max() - 100:.0f} % at worst ({where}); "
         f"the best of three {100 * three.mean() - 100:.2f} %"
     )
+    rows = sorted({figure["M"] for figure in figures})
+    means = {m: np.mean([o for f, o in zip(figures, one, strict=True) if f["M"] == m]) for m in rows}
+    yield "  by rows: " + "  ".join(f"{m}: {100 * mean - 100:.1f}" for m, mean in means.items())
 
 
-def between(figures: Sequence[Figure], values: Any) -> str:
-    """The regret of the choice between cuda:gemv and cuda:warp_specialized, where both were measured."""
+def between(figures: Sequence[Figure], values: Any) -> Any:
+    """Regrets of the choice between cuda:gemv and cuda:warp_specialized, where both were measured."""
     both: dict[Any, list[Any]] = {}
     for kernel in ("gemv", "warp_specialized"):
         kind, some = OF_KERNELS[kernel], [figure for figure in figures if figure["kernel"] == kernel]
@@ -210,56 +222,102 @@ def between(figures: Sequence[Figure], values: Any) -> str:
             key = tuple(figure[name] for name in ("format", "N", "K", "M"))
             both.setdefault(key, []).append((us.min(), measured(figure)[us.argmin()]))
     pairs = [each for each in both.values() if len(each) == 2]
-    off = [min(each)[1] / min(us for _, us in each) for each in pairs]
-    return (
-        f"between the two   {len(off):4} figures: off the better {100 * np.mean(off) - 100:.2f} %"
-        if off
-        else ""
-    )
+    return np.array([min(each)[1] / min(us for _, us in each) for each in pairs])
 
 
-def rows_text(figures: Sequence[Figure], kind: str, values: Any) -> str:
-    """The mean regret by rows."""
-    off = regrets(figures, kind, values)
-    by_rows = {m: [o for f, o in zip(figures, off, strict=True) if f["M"] == m] for m in rows_of(figures)}
-    return "  by rows: " + "  ".join(f"{m}: {100 * np.mean(o) - 100:.1f}" for m, o in by_rows.items())
+def better(figures: Sequence[Figure], kind: str, values: Any) -> Any:
+    """Fitted constants, or those before where these choose no worse; prints both regrets."""
+    kernel, fresh = figures[0]["kernel"], fitted(figures, kind, values)
+    print(*judgement(figures, kind, fresh, "fitted"), sep="\n")
+    before, after = (regrets(figures, kind, each).mean() for each in (values, fresh))
+    verdict = "new constants" if after < before else "no gain, constants left as they are"
+    print(f"{kernel:17} off the best {percent(before)} → {percent(after)} %: {verdict}", flush=True)
+    return fresh if after < before else values
 
 
-def rows_of(figures: Sequence[Figure]) -> list[int]:
-    """The numbers of rows, ascending."""
-    return sorted({figure["M"] for figure in figures})
+def percent(mean: float) -> str:
+    """A mean regret in percent."""
+    return f"{100 * mean - 100:.2f}"
 
 
-def main() -> int:
+def figures_of(path: Path) -> list[Figure]:
+    """The figures of a file; ends with an error where it has none."""
+    command = "python bench/bench_ways.py --json FILE makes such a file, on a Hopper card"
+    try:
+        figures: list[Figure] = json.loads(path.read_text())["figures"]
+    except OSError as error:
+        sys.exit(f"fit: --measured {path}: {error.strerror or error}; {command}")
+    except (ValueError, KeyError, TypeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        sys.exit(f"fit: --measured {path}: holds no figures of ways ({reason}); {command}")
+    return figures
+
+
+def check_shapes(kernel: str, figures: Sequence[Figure]) -> None:
+    """End where figures of a kernel have one shape, which makes no two halves."""
+    shapes = {(figure["N"], figure["K"]) for figure in figures}
+    if len(shapes) == 1:
+        ((n, k),) = shapes
+        sys.exit(
+            f"fit: --held-out: {kernel} was measured with weights of {n}x{k} alone, and each half needs a "
+            f"shape; measure more (python bench/bench_ways.py --shapes 2 --json FILE), or leave it out"
+        )
+
+
+def write(values: Any) -> None:
+    """Write constants: all or nothing."""
+    parts = {name: getattr(values, name)._asdict() for name in KINDS}
+    partial = PLACE.with_name(f".{PLACE.name}.part")
+    partial.write_text(json.dumps({"what": WHAT, **parts}, indent=1) + "\n")
+    os.replace(partial, PLACE)
+
+
+def kernels_of(words: str) -> list[str]:
+    """The kernels of a list with commas."""
+    names = words.split(",")
+    for name in names:
+        if name not in OF_KERNELS:
+            way = meant(name, OF_KERNELS, "name some of these, with commas between")
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(OF_KERNELS)}; {way}")
+    return names
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Judge constants, and fit them where that was asked for; the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--measured", type=Path, default=MEASURED, help="(%(default)s)")
-    parser.add_argument("--kernels", default=",".join(OF_KERNELS))
+    parser.add_argument("--kernels", type=kernels_of, default=",".join(OF_KERNELS), help="(%(default)s)")
     parser.add_argument("--held-out", action="store_true", help="fit halves of the shapes, too")
-    parser.add_argument("--write", action="store_true", help="fit, and write the constants")
-    options = parser.parse_args()
-    figures, fresh = json.loads(options.measured.read_text())["figures"], constants()
-    print(f"{sum(map(len, fresh))} constants")
-    for kernel in options.kernels.split(","):
-        kind, chosen = OF_KERNELS[kernel], [figure for figure in figures if figure["kernel"] == kernel]
-        values = getattr(fresh, kind)
-        if not chosen:
+    parser.add_argument("--write", action="store_true", help="fit, and write what chooses better")
+    options = parser.parse_args(arguments)
+    figures, before = figures_of(options.measured), constants()
+    chosen = {kernel: [each for each in figures if each["kernel"] == kernel] for kernel in options.kernels}
+    for kernel, some in chosen.items() if options.held_out else ():
+        check_shapes(kernel, some)
+    print(f"{sum(map(len, before))} constants")
+    fresh = before
+    for kernel, some in chosen.items():
+        kind = OF_KERNELS[kernel]
+        values = getattr(before, kind)
+        if not some:
             print(f"{kernel:17} has no figures in {options.measured.name}")
             continue
+        print(*judgement(some, kind, values, "as they are"), sep="\n", flush=True)
         if options.held_out:
-            both = halves(chosen)
+            both = halves(some)
             off = [regrets(both[1 - i], kind, fitted(both[i], kind, values)) for i in (0, 1)]
-            mean = 100 * np.concatenate(off).mean() - 100
-            print(f"{kernel:17} held out: off the best {mean:.2f} %", flush=True)
+            print(f"{kernel:17} held out: off the best {percent(np.concatenate(off).mean())} %", flush=True)
         if options.write:
-            values = fitted(chosen, kind, values)
-            fresh = fresh._replace(**{kind: values})
-        print(
-            *judgement(chosen, kind, values, "fitted"), rows_text(chosen, kind, values), sep="\n", flush=True
-        )
-    print(between(figures, fresh))
+            fresh = fresh._replace(**{kind: better(some, kind, values)})
+    off = [between(figures, each) for each in (before, fresh)[: 1 + (fresh != before)]]
+    if len(off[0]):
+        means = " → ".join(percent(each.mean()) for each in off)
+        print(f"between the two   {'':11} {len(off[0]):4} figures: off the better {means} %")
+    if options.write and fresh != before:
+        write(fresh)
     if options.write:
-        parts = {name: getattr(fresh, name)._asdict() for name in KINDS}
-        PLACE.write_text(json.dumps({"what": WHAT, **parts}, indent=1) + "\n")
+        changed = ", ".join(kind for kind in KINDS if getattr(fresh, kind) != getattr(before, kind))
+        print(f"{PLACE.name}: " + (f"new constants of {changed}" if changed else "left as it is"))
     return 0
 
 

@@ -9,6 +9,7 @@
 
 Figures of two machines are two files: those of another machine are written over with --replace only. A run of
 some cases of the ladder takes the places of these cases with --merge; such a figure says its commit.
+--merge takes figures of the same machine alone, with --replace too.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("raw", type=Path, help="the file that the benchmark wrote")
     parser.add_argument("name", nargs="?", help="of the file in bench/results")
     parser.add_argument(
-        "--replace", action="store_true", help="the ladder: also over figures of others, or more"
+        "--replace", action="store_true", help="the ladder: over figures of another machine, or of more cases"
     )
     parser.add_argument("--merge", action="store_true", help="the ladder: other cases stay as they are")
     parser.add_argument("--commit", help="of the run, where its folder was no git checkout")
@@ -72,10 +73,13 @@ def keep_engine(fresh: results.Results, name: str, commit: str | None) -> None:
 def keep_ladder(fresh: Figures, name: str | None, replace: bool, merge: bool = False) -> None:
     """Write the figures of a ladder, without the names of the machine; not over another machine's."""
     path = RESULTS / f"{name or file_name(fresh['device'])}.json"
-    if merge and path.exists():
-        fresh = merged(json.loads(path.read_text()), fresh)
-    if path.exists() and not replace:
-        _check_same(path, json.loads(path.read_text()), fresh)
+    old = json.loads(path.read_text()) if path.exists() else None
+    if old and merge:
+        _check_machine(path, old, fresh, "--replace without --merge")
+        fresh = merged(old, fresh)
+    elif old and not replace:
+        _check_machine(path, old, fresh, "--replace")
+        _check_cases(path, old, fresh)
     lines = json.dumps(fresh, indent=1, ensure_ascii=False).replace("\n   ", " ").replace("\n  }", " }")
     RESULTS.mkdir(exist_ok=True)
     partial = path.with_name(f".{path.name}.part")
@@ -88,8 +92,7 @@ def merged(old: Figures, fresh: Figures) -> Figures:
     """Old figures with those of fresh cases in their places, or behind them, each with its commit."""
     new = {_case(row): {**row, "commit": fresh["commit"]} for row in fresh["rows"]}
     rows = [new.pop(_case(row), row) for row in old["rows"]]
-    machine = {key: fresh[key] for key in ("device", "threads") if key in fresh}
-    return {**old, **machine, "rows": [*rows, *new.values()]}
+    return {**old, "rows": [*rows, *new.values()]}
 
 
 def ladder(run: dict[str, Any], commit: str | None) -> Figures:
@@ -117,22 +120,26 @@ def file_name(device: str) -> str:
     return "ladder_" + re.sub(r"\W+", "_", device.removeprefix("NVIDIA ").lower()).strip("_")
 
 
-def _check_same(path: Path, old: Figures, fresh: Figures) -> None:
-    """End where figures of another machine, or of more cases, would be lost.
+def _check_machine(path: Path, old: Figures, fresh: Figures, option: str) -> None:
+    """End where figures of two machines would be mixed, or those of another one lost.
 
     The name of a CPU is that of many machines; they are one only where their threads are as many too.
     """
-    advice = "pass another name behind the file, or --replace"
     if (old["device"], old.get("threads", -1)) != (fresh["device"], fresh.get("threads", -1)):
         sys.exit(
             f"keep: {path.name} holds figures of {_machine(old)}, the run is of {_machine(fresh)}; "
-            f"figures of two machines are two files; {advice}"
+            f"figures of two machines are two files; pass another name behind the file, or {option}"
         )
+
+
+def _check_cases(path: Path, old: Figures, fresh: Figures) -> None:
+    """End where figures of more cases would be lost."""
     lost = set(map(_case, old["rows"])) - set(map(_case, fresh["rows"]))
     if lost:
         sys.exit(
             f"keep: {path.name} holds {len(old['rows'])} figures, the run lacks {len(lost)} of them, "
-            f"{' '.join(map(str, min(lost)))} first; run all of bench/bench_ladder.py, or {advice}"
+            f"{' '.join(map(str, min(lost)))} first; run all of bench/bench_ladder.py, pass another name "
+            "behind the file, or --merge, or --replace"
         )
 
 

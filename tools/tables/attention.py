@@ -70,7 +70,8 @@ def copies(rows: list[dict[str, Any]], peers: list[dict[str, Any]]) -> str:
 
 def cpu() -> str:
     """Milliseconds on a CPU beside llama.cpp's, with one thread and with two, and errors."""
-    rows = {(r["type"], r["queries"], r["threads"]): r for r in load(RESULTS / "attention_cpu.json")}
+    records = [r for r in load(RESULTS / "attention_cpu.json") if r.get("kernel", "auto") == "auto"]
+    rows = {(r["type"], r["queries"], r["threads"]): r for r in records}
     threads = sorted({key[2] for key in rows})
     header = ["type", "queries"]
     for count in threads:
