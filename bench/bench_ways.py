@@ -45,7 +45,7 @@ from ggmlq.testing.machine import commit, machine
 
 KERNELS = "warp_specialized", "gemv", "codes8"
 ROWS = {
-    "warp_specialized": (16, 24, 32, 48, 64, 96, 128, 200, 256, 384, 512, 777, 1024, 2048, 4096),
+    "warp_specialized": (4, 8, 16, 24, 32, 48, 64, 96, 128, 200, 256, 384, 512, 777, 1024, 2048, 4096),
     "gemv": (1, 2, 4, 8, 16, 32),
     "codes8": (1, 8, 16, 32, 64, 128, 256, 512, 1024, 4096),
 }
