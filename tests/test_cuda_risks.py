@@ -30,10 +30,16 @@ class Pool:
     """A pool of a graph's memory, which counts."""
 
     def __init__(self, allocate):
-        self.allocate = allocate
+        self.allocate, self.used, self.freed = allocate, 3, 0
 
     def malloc(self, size):
         return "of the graph", self.allocate(size)
+
+    def free_all_blocks(self):
+        self.freed += 1
+
+    def used_bytes(self):
+        return self.used
 
 
 def test_memory_of_a_graph_goes_back_with_it(monkeypatch):
@@ -55,10 +61,13 @@ def test_memory_of_a_graph_goes_back_with_it(monkeypatch):
     assert first[0] is second[0], "the products of a graph share its memory"
     assert gpu.allocator(7) == "7 bytes"
     ctypes.CDLL(None).sem_post(ctypes.c_void_p(*signals))  # as the driver does when the graph is destroyed
+    pool = second[0].pool
+    assert graph_memory.still_held(second[0]), "an array still lies in it"
+    pool.used = 0
     with device.recording("a product", first):
         pass
     assert first[0] is not second[0]
-    assert second[0].pool is None
+    assert (second[0].pool, pool.freed) == (None, 2)
     assert not graph_memory.still_held(second[0])
     assert len(first) == 1, "the memory of the first graph is not held any more"
 

@@ -162,7 +162,9 @@ class Library:
 
 @pytest.fixture
 def library(monkeypatch):
+    encoded = tensor_maps.encoded
     gpu, made = put_gpu(monkeypatch), Library()
+    monkeypatch.setattr(tensor_maps, "encoded", encoded)  # by the driver, which is ``made``
     gpu.cupy.cuda.Memory = lambda size: SimpleNamespace(ptr=1 << 20)
     gpu.cupy.cuda.Stream = lambda non_blocking: SimpleNamespace(ptr=7, synchronize=lambda: None)
     monkeypatch.setattr(tensor_maps, "library", lambda: made)

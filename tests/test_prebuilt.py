@@ -242,7 +242,7 @@ def test_one_more_case_makes_no_other_code_old(tree):
     origin = Origin("ggmlq.cuda.linear.r16_warp_specialized.kernel", (layout_of(FORMATS["q4_0"]), TILES[0]))
     before = reach.reached(origin.family, origin.formats, tree.path).digest
     more = "\n    *(WarpSpecializedTile(columns) for columns in (24, 40)),\n)"
-    changed(tree, "cuda/cost/warp_specialized.py", " 240, 256)),\n)", f" 240, 256)),{more}")
+    changed(tree, "cuda/cost/warp_specialized.py", " 208, 256)),\n)", f" 240, 256)),{more}")
     assert reach.reached(origin.family, origin.formats, tree.path).digest == before
 
 

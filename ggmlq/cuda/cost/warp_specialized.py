@@ -16,8 +16,8 @@ from .split import Split, Wave, best_split, split_us
 from .stage import PLAIN, SHARE, at_one_time, stage_us
 
 TILES = (
-    WarpSpecializedTile(16, 2), WarpSpecializedTile(32, 2),
-    *map(WarpSpecializedTile, (16, 32, 48, 64, 80, 96, 112, 128, 160, 176, 208, 240, 256)),
+    WarpSpecializedTile(32, 2),
+    *map(WarpSpecializedTile, (16, 32, 48, 64, 80, 96, 112, 128, 176, 208, 256)),
 )  # fmt: skip
 NARROW, MOST_NARROW = 64, 4  # columns of a narrow tile, and the most narrow tiles across
 # Where x is read as it lies: rows up to which it was measured, and empty rows of a box up to which it pays;

@@ -31,17 +31,24 @@ class GraphMemory:
     """The pool of a graph's memory; arrays of weights hold it until the graph is destroyed."""
 
     def __init__(self, pool: Any, signal: int) -> None:
-        self.pool, self._signal = pool, signal
+        self.pool, self._signal, self._is_over = pool, signal, False
 
     def allocate(self, size: int) -> Any:
         """Memory for the products of the graph."""
         return self.pool.malloc(size)
 
     def look(self) -> bool:
-        """True where the graph still exists; else its memory is given back."""
-        if self.pool is not None and _raised(self._signal):
-            self.pool = None
+        """True while the graph exists, or an array lies in its memory; else the memory is given back."""
+        if self.pool is not None and (self._is_over or _raised(self._signal)):
+            self._is_over = True
+            self.pool.free_all_blocks()  # a pool of CuPy that is dropped keeps its free blocks for good
+            if not self.pool.used_bytes():
+                self.pool = None
         return self.pool is not None
+
+    def __del__(self) -> None:
+        if self.pool is not None:
+            self.pool.free_all_blocks()
 
 
 def allocator(stream: int, allocate: Any, keep: list[Any], make_pool: Any) -> Any:
@@ -77,7 +84,7 @@ def give_back() -> None:
 
 
 def still_held(memory: Any) -> bool:
-    """True where a graph may use memory that an array of weights keeps."""
+    """True where a graph, or an array, may use memory that an array of weights keeps."""
     return not isinstance(memory, GraphMemory) or memory.look()
 
 
