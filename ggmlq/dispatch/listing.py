@@ -125,7 +125,7 @@ def kernels(
     'the highest that takes it'
     >>> table = gq.kernels(format="q4_K", card="NVIDIA GeForce RTX 4090", rows=8)
     >>> {kernel.name: kernel.taken for kernel in table if kernel.taken}
-    {'cuda:gemv': (range(1, 33),), 'cuda:mma_bf16': (range(33, 65),), 'cuda:mma_f16': (range(65, 4097),)}
+    {'cuda:gemv': (range(1, 33),), 'cuda:mma_bf16': (range(33, 129),), 'cuda:mma_f16': (range(129, 4097),)}
     """
     request = f"kernels({op!r}, card={card!r})"
     kinds = DEVICES if device is None else (str(device).partition(":")[0],)

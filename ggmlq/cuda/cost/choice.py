@@ -45,6 +45,7 @@ FEW_CODES, FEW_IDS, LONG_CODES = 4, 256, 4096
 SHORT = "cuda:gemv", "cuda:mma_bf16", "cuda:warp_specialized"  # rungs that are timed, from 8.0 on
 SHORT_ON_HOPPER = "cuda:gemv_int16", *SHORT
 HALVES = "cuda:mma_f16"  # where tensor cores sum floats at half their speed
+FEWEST_HALVES = 128  # rows of x, up to which what the kernel before takes counts beside it
 HALF_TYPES = "q4_0", "q8_0", "q4_K", "q5_K", "q6_K", "iq4_nl", "mxfp4"  # whose kernels come with the package
 MANY = "cuda:mma_bf16"  # for many rows, where no kernel of an entry is left
 LIBRARY, MOST_ROWS = ("cuda:dequant", "cuda:dequant_cublas", "cuda:dequant_bf16"), 4096
@@ -136,17 +137,15 @@ def _gains_by_halves(problem: Linear) -> bool:
 
 
 def _is_faster_by_halves(problem: Linear) -> bool:
-    """True where sums of halves take clearly less time by the estimates, all launches with them."""
-    if not _gains_by_halves(problem) or problem.m <= FEWEST:
+    """True for many rows, where a step with sums of halves takes clearly less time by the count of clocks."""
+    if not _gains_by_halves(problem) or problem.m <= FEWEST_HALVES:
         return False
     from ..packed.layout import layout_of
     from . import mma
 
     assert problem.card is not None
     assert isinstance(problem.format, BlockFormat)
-    layout, (m, n, k) = layout_of(problem.format), (problem.m, problem.n, problem.k)
-    us, usual = (mma.estimate(problem.card, layout, kernel, m, n, k) for kernel in (HALVES, MANY))
-    return us < mma.GAIN * usual
+    return mma.gains_by_halves(problem.card, layout_of(problem.format))
 
 
 def _codes_order(problem: ScaledLinear) -> Preference:

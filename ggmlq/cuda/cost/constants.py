@@ -1,7 +1,7 @@
-"""The fitted constants of estimates, from ../costs.json, which ``tools/fit.py`` writes from measurements.
+"""The fitted constants of estimates, from ../costs.json, which ``tools/fit.py --write`` makes anew.
 
-They are microseconds of an H200, unless their names say otherwise. Multiprocessors, memory and caches come
-from the card.
+They are microseconds of an H200, unless their names say otherwise; bench/notes/choice.md says to which times
+they were fitted. Multiprocessors, memory and caches come from the card.
 """
 
 from __future__ import annotations

@@ -64,6 +64,13 @@ def step_clocks(card: Card, layout: PackedLayout, tile: MmaTile, kind: str) -> f
     return at_one_time(at_one_time(tile.warps / 4 * issued, products), tile.stage(layout) / L2_BYTES)
 
 
+def gains_by_halves(card: Card, layout: PackedLayout) -> bool:
+    """True where a step with sums of halves takes clearly less time: no card that gains has run one."""
+    kinds = HALF_SUMS, KINDS["cuda:mma_bf16"]
+    halves, floats = (step_clocks(card, layout, TILES[-1], kind) for kind in kinds)
+    return halves < GAIN * floats
+
+
 def _halves_issued(layout: PackedLayout, tile: MmaTile, kind: str) -> float:
     """Clocks of a scheduler for a warp's step of 16 bits."""
     folded = kind == "float16" and can_fold(layout)
