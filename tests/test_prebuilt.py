@@ -57,7 +57,7 @@ def fresh_code():
 def origins(path):
     """The kernels of a pack, by the cases that their families list."""
     names = packs.opened(path).kernels
-    for family in {name.partition("(")[0] for name in names}:
+    for family in sorted({name.partition("(")[0] for name in names}):
         for case in _kernels.families()[family].cases:
             if str(origin := Origin(family, case)) in names:
                 yield origin

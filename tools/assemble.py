@@ -6,6 +6,10 @@
 Drivers of GPUs other than Hopper get this PTX (ggmlq/cuda/machine/served.py). nvJitLink assembles it here; no
 GPU is needed. All of it takes some four minutes on one core; the tests draw a few. Kernels that want more
 shared memory than such a GPU gives to a block are never launched there, and left out.
+
+A driver makes whole programs. nvJitLink makes code to be linked: before 9.0 that calls functions (of a warp's
+barrier, of a shuffle), and a stack keeps what they may change. Where it has one, ptxas judges, which makes
+whole programs too; without it, such a stack may be small.
 """
 
 from __future__ import annotations
@@ -14,7 +18,10 @@ import argparse
 import importlib
 import os
 import re
+import shutil
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +39,8 @@ from ggmlq.store.origin import Origin  # noqa: E402
 
 REGISTERS = 1 << 16  # of a multiprocessor
 Capability = tuple[int, int]
+SPILL = 16  # bytes of stack that are no error: a few sums of one kernel that has 255 registers
+CALLS = 128  # bytes of stack of code to be linked, where there is no ptxas
 # Bytes of shared memory that a block may have, by capability: the CUDA programming guide's table.
 ROOM = {(7, 5): 64, (8, 0): 163, (8, 6): 99, (8, 9): 99, (9, 0): 227, (10, 0): 227, (12, 0): 99}
 
@@ -58,6 +67,20 @@ def assembled(code: bytes, capability: Capability) -> tuple[bytes, int, int]:
     return machine, int(used[1]), int(used[2])
 
 
+def stack_of_program(code: bytes, capability: Capability) -> int | None:
+    """Bytes of stack of PTX that ptxas assembles as a whole program; None where there is no ptxas."""
+    assembler = shutil.which("ptxas")
+    if assembler is None:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        (place := Path(folder) / "kernel.ptx").write_bytes(for_driver(code, capability).rstrip(b"\0"))
+        target = "-arch=sm_{}{}".format(*capability)
+        command = [assembler, "-v", target, str(place), "-o", str(place.with_suffix(".cubin"))]
+        log = subprocess.run(command, capture_output=True, text=True).stderr
+    used = re.search(r"(\d+) bytes stack", log)
+    return None if used is None else int(used[1])  # a ptxas older than the GPU or the PTX says an error
+
+
 def problem(origin: Origin, code: bytes, capability: Capability) -> str | None:
     """The error of a kernel on GPUs of a capability, or None."""
     kernel = families()[origin.family].make(*origin.case)
@@ -69,7 +92,10 @@ def problem(origin: Origin, code: bytes, capability: Capability) -> str | None:
         return f"{type(error).__name__}: {error}"
     if machine[:4] != b"\x7fELF":
         return "no machine code"
-    if stack:
+    if stack > SPILL:
+        whole = stack_of_program(code, capability)
+        stack = max(0, stack - CALLS) if whole is None else whole
+    if stack > SPILL:
         return f"{stack} bytes of stack"
     most = REGISTERS // (kernel.threads * blocks(kernel, capability))
     return f"{registers} registers, there are {most}" if registers > most else None

@@ -36,6 +36,14 @@ NEEDS = {
 # From here on assemblers spill where they are told how many blocks a multiprocessor is to hold, and take far
 # fewer registers where they are not. A block of so many threads may have as many registers as a thread can.
 UNTOLD, FEW = (12, 0), 256
+# Before this capability no instruction rounds to bfloat16: integers do, which are exact; NaN becomes one NaN.
+FIRST_BFLOAT = (8, 0)
+BFLOAT = re.compile(r"(@!?\w+ )?cvt\.rn\.bf16\.f32 (%?\w+), (%\w+);")
+ROUNDING = (
+    r"{.reg .b32 b, r; .reg .pred nan; mov.b32 b, \3; bfe.u32 r, b, 16, 1; add.u32 r, r, 32767; "
+    r"add.u32 r, r, b; shr.u32 r, r, 16; setp.nan.f32 nan, \3, \3; selp.b32 r, 32767, r, nan; "
+    r"\1cvt.u16.u32 \2, r;}"
+)
 LIMITS = re.compile(r"\.maxntid (\d+), 1, 1\s*\.minnctapersm ([2-9])\b")
 
 
@@ -74,6 +82,8 @@ def for_driver(code: bytes, capability: tuple[int, int]) -> bytes:
     if capability >= FIRST_EARLY:
         return code
     text = without_clusters(code.decode())
+    if capability < FIRST_BFLOAT:
+        text = BFLOAT.sub(ROUNDING, text)
     for word in ("launch_dependents", "wait"):
         text = text.replace(f"griddepcontrol.{word};", "")
     return text.replace(TARGET, f".target sm_{capability[0]}{capability[1]}").encode()
