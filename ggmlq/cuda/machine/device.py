@@ -106,9 +106,10 @@ def capturing(index: int) -> bool:
 
 @contextmanager
 def recording(task: object, keep: list[Any]) -> Iterator[None]:
-    """Work that a CUDA graph records: ``keep`` holds the memory that it allocates, too (graph_memory.py).
+    """Work that a CUDA graph records, in memory that lasts as long as the graph (graph_memory.py).
 
-    Otherwise CuPy would give that memory to others, and replays would write to it.
+    Otherwise CuPy would give that memory to others, and replays would write to it. Where the driver cannot
+    tell when a graph ends, ``keep`` holds the memory.
     """
     cuda = cupy().cuda
     allocate = before = cuda.get_allocator()

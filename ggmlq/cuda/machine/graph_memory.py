@@ -13,7 +13,6 @@ import ctypes
 import threading
 from functools import cache
 from typing import Any
-from weakref import WeakValueDictionary
 
 from . import driver_calls
 from .driver_calls import ADDRESS, INTEGER, WORD
@@ -23,12 +22,12 @@ UNSIGNED = ctypes.c_uint32
 NO_WAIT, MOVE = UNSIGNED(1), UNSIGNED(1)  # flags of the driver for an object of a graph
 
 _LOCK = threading.Lock()
-_OF_CAPTURES: WeakValueDictionary[int, GraphMemory] = WeakValueDictionary()
+_OF_CAPTURES: dict[int, GraphMemory] = {}  # until their graphs are destroyed
 _SIGNALS: dict[int, Any] = {}  # semaphores that the driver still holds, by their addresses
 
 
 class GraphMemory:
-    """The pool of a graph's memory; arrays of weights hold it until the graph is destroyed."""
+    """The pool of a graph's memory."""
 
     def __init__(self, pool: Any, signal: int) -> None:
         self.pool, self._signal, self._is_over = pool, signal, False
@@ -46,25 +45,20 @@ class GraphMemory:
                 self.pool = None
         return self.pool is not None
 
-    def __del__(self) -> None:
-        if self.pool is not None:
-            self.pool.free_all_blocks()
-
 
 def allocator(stream: int, allocate: Any, keep: list[Any], make_pool: Any) -> Any:
-    """An allocator for a stream that records a graph, of memory that ``keep`` holds: of the graph's pool.
+    """An allocator for a stream that records a graph, of memory that lasts as long: of the graph's pool.
 
     Where the driver cannot tell a graph's end, ``keep`` holds each piece of memory that ``allocate`` gives.
     """
     give_back()
-    with _LOCK:
-        keep[:] = filter(still_held, keep)
     try:
         number, graph = _capture(stream)
         with _LOCK:
             memory = _OF_CAPTURES.get(number)
             if memory is None:
                 memory = _OF_CAPTURES[number] = GraphMemory(make_pool(), _signal_of(graph))
+        return memory.allocate
     except (OSError, AttributeError, driver_calls.CUDADriverError):
 
         def allocate_and_keep(size: int) -> Any:
@@ -72,20 +66,13 @@ def allocator(stream: int, allocate: Any, keep: list[Any], make_pool: Any) -> An
             return keep[-1]
 
         return allocate_and_keep
-    with _LOCK:
-        keep += [memory] * all(each is not memory for each in keep)
-    return memory.allocate
 
 
 def give_back() -> None:
     """Give back the memory of graphs that were destroyed."""
-    for memory in list(_OF_CAPTURES.values()):
-        memory.look()
-
-
-def still_held(memory: Any) -> bool:
-    """True where a graph, or an array, may use memory that an array of weights keeps."""
-    return not isinstance(memory, GraphMemory) or memory.look()
+    for number, memory in list(_OF_CAPTURES.items()):
+        if not memory.look():
+            _OF_CAPTURES.pop(number, None)
 
 
 def _capture(stream: int) -> tuple[int, Any]:
