@@ -28,6 +28,7 @@ import numpy as np
 
 import ggmlq as gq
 from ggmlq.base.text import meant
+from ggmlq.base.writing import write_whole
 from ggmlq.cuda.machine import device
 
 ROTATED = 300 << 20  # bytes of caches
@@ -207,7 +208,7 @@ def main(arguments: list[str] | None = None) -> int:
         results.append(row)
         print(row, flush=True)
     if options.json:
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
+        write_whole(options.json, json.dumps(results, indent=1) + "\n")
     return 0
 
 

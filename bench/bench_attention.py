@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 import ggmlq as gq
+from ggmlq.base.writing import write_whole
 from ggmlq.llama.devices import handles
 from ggmlq.llama.library import Library, address
 from ggmlq.llama.symbols import INT, InitParams, P
@@ -182,7 +183,7 @@ def main(arguments: list[str] | None = None) -> int:
             flush=True,
         )
     if options.json:
-        options.json.write_text(json.dumps(records, indent=1))
+        write_whole(options.json, json.dumps(records, indent=1))
     return 0
 
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import ggmlq as gq
+from ggmlq.base.writing import write_whole
 from ggmlq.cpu.machine.arguments import reader
 from ggmlq.cpu.machine.features import model_name
 from ggmlq.cpu.machine.jit import jit
@@ -75,7 +76,7 @@ def main() -> None:
     path = Path(args.json)
     report = {"machine": machine(), "peer": peer, "size": SIZE, "results": merged(path, results)}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report, indent=1) + "\n")
+    write_whole(path, json.dumps(report, indent=1) + "\n")
 
 
 def maker() -> str:

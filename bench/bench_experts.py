@@ -22,6 +22,7 @@ import numpy as np
 
 import ggmlq as gq
 from ggmlq.base.threads import num_threads
+from ggmlq.base.writing import write_whole
 from ggmlq.llama import Bridge
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.expert_layer import Layer
@@ -75,7 +76,7 @@ def main() -> None:
         layer(args)
     if args.json:
         facts = {"machine": machine(), "commit": commit(), "threads": args.threads, "read_GBps": rate}
-        args.json.write_text(json.dumps({**facts, "skew": args.skew, "rows": rows}, indent=1) + "\n")
+        write_whole(args.json, json.dumps({**facts, "skew": args.skew, "rows": rows}, indent=1) + "\n")
 
 
 def measured(bridge: Bridge, args: argparse.Namespace, rate: float) -> Iterator[dict[str, Any]]:

@@ -36,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module
 
 import ggmlq as gq
 from bench.on_card import Replays, bandwidth, in_turns
+from ggmlq.base.writing import write_whole
 from ggmlq.cuda.activations import expert_codes, expert_x_tiles
 from ggmlq.cuda.codes8 import grouped, small_m_uses
 from ggmlq.cuda.codes8.small_m import SPLITS
@@ -410,7 +411,7 @@ def main() -> int:
                 time_all(args, facts)
         finally:
             if args.json:
-                args.json.write_text(json.dumps(facts, indent=1) + "\n")
+                write_whole(args.json, json.dumps(facts, indent=1) + "\n")
     return int(bool(wrong))
 
 

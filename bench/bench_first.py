@@ -90,10 +90,11 @@ def main() -> None:
                 break
     peers = first_calls() if args.peers else {}
     if args.json:
+        from ggmlq.base.writing import write_whole
         from ggmlq.testing.machine import commit, machine
 
         report = {"machine": machine(), "commit": commit(), "n": N, "k": K, "device": args.device}
-        args.json.write_text(json.dumps({**report, "results": results, "peers": peers}, indent=1) + "\n")
+        write_whole(args.json, json.dumps({**report, "results": results, "peers": peers}, indent=1) + "\n")
 
 
 def products(folder: Path, device: str, names: str, rows: list[int]) -> Iterator[dict[str, Any]]:

@@ -21,6 +21,7 @@ import numpy as np
 
 import ggmlq as gq
 from ggmlq.base.threads import available, set_num_threads
+from ggmlq.base.writing import write_whole
 from ggmlq.formats import FORMATS, BlockFormat, Format
 from ggmlq.llama.library import Library
 from ggmlq.ops import decoding, encoding
@@ -48,7 +49,7 @@ def main() -> None:
     for name, figure in figures.items():
         print(f"{name:8}", *(f"{what} {rate:.0f}" for what, rate in figure.items()), sep="  ")
     if args.json:
-        args.json.write_text(json.dumps({**surroundings(), "Mw/s": figures}, indent=1) + "\n")
+        write_whole(args.json, json.dumps({**surroundings(), "Mw/s": figures}, indent=1) + "\n")
 
 
 def chosen() -> list[str]:

@@ -17,12 +17,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import ggmlq as gq
+from ggmlq.base.writing import write_whole
 from ggmlq.cpu.machine.jit import jit
 from ggmlq.cpu.machine.target import target
 from ggmlq.gru.cpu.layout import tile_cell
@@ -94,7 +94,7 @@ def main() -> None:
             "torch": peer and peer.version,
             "results": results,
         }
-        Path(args.json).write_text(json.dumps(report, indent=1) + "\n")
+        write_whole(args.json, json.dumps(report, indent=1) + "\n")
 
 
 class Peer:

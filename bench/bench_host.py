@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 import ggmlq as gq
+from ggmlq.base.writing import write_whole
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.problems import Linear
 from ggmlq.testing.blocks import random_blocks
@@ -62,7 +63,7 @@ def main() -> None:
             print(f"| {m or ''} | {name} | {micros:.1f} |", flush=True)
     if args.json:
         where = {"machine": machine(), "commit": commit(), "format": fmt.name, "n": SIZE, "k": SIZE}
-        args.json.write_text(json.dumps({**where, "results": results}, indent=1) + "\n")
+        write_whole(args.json, json.dumps({**where, "results": results}, indent=1) + "\n")
 
 
 def host_time(cp: Any, call: Work, calls: int, rounds: int) -> float:
@@ -97,7 +98,7 @@ def on_cpu(args: argparse.Namespace, fmt: Any) -> None:
                 print(f"| {n} | {k} | {m} | {name} | {micros:.1f} |", flush=True)
     if args.json:
         where = {"machine": machine(), "commit": commit(), "format": fmt.name, "device": "cpu"}
-        args.json.write_text(json.dumps({**where, "results": results}, indent=1) + "\n")
+        write_whole(args.json, json.dumps({**where, "results": results}, indent=1) + "\n")
 
 
 def small_products(q: gq.QuantArray, m: int, kernel: str) -> dict[str, Work]:

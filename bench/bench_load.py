@@ -25,6 +25,7 @@ import numpy as np
 
 import ggmlq as gq
 from ggmlq.base.threads import available
+from ggmlq.base.writing import write_whole
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.machine.upload import Link
 from ggmlq.gguf import load
@@ -73,7 +74,7 @@ def main() -> None:
         report = {"machine": machine(), "commit": commit(), "bytes": size, "tensors": count}
         report |= {"link_GBps": round(roof, 2), "buffer_bytes": load.BUFFER_BYTES, "results": results}
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(report, indent=1) + "\n")
+        write_whole(args.json, json.dumps(report, indent=1) + "\n")
 
 
 def make(path: str, gigabytes: float) -> None:

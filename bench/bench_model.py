@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import ggmlq as gq
+from ggmlq.base.writing import write_whole
 from ggmlq.testing.models import Shape, tiny_model
 from ggmlq.trace.files import locate_llama
 from ggmlq.trace.libllama import LibLlama, Wishes
@@ -87,7 +88,7 @@ def main() -> None:
         )
     print(f"the first prompt took {rows[0][0][0]:.2f} s")
     if args.json:
-        args.json.write_text(json.dumps(facts, indent=1))
+        write_whole(args.json, json.dumps(facts, indent=1))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module of the folder
 
 import ggmlq as gq
+from ggmlq.base.writing import write_whole
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.machine import commit, machine
 
@@ -325,7 +326,7 @@ def main() -> int:
     print(f"{time.perf_counter() - begun:.0f} s", flush=True)
     if options.json:
         facts = {**machine(), "commit": commit(), "devices": bench.devices, "figures": bench.figures}
-        options.json.write_text(json.dumps(facts, indent=1))
+        write_whole(options.json, json.dumps(facts, indent=1))
     return 0
 
 

@@ -19,13 +19,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import ggmlq as gq
 from ggmlq.base.threads import share
+from ggmlq.base.writing import write_whole
 from ggmlq.codes import CODES
 from ggmlq.codes.scaling import Rule
 from ggmlq.codes.tiling import tiling
@@ -70,7 +70,7 @@ def main() -> None:
             print(*(f"{name}={value}" for name, value in results[-1].items()), flush=True)
     if args.json:
         report = {"machine": machine(), "commit": commit(), "results": results}
-        Path(args.json).write_text(json.dumps(report, indent=1) + "\n")
+        write_whole(args.json, json.dumps(report, indent=1) + "\n")
 
 
 # --- quantizers -----------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.base.writing import write_whole
 from ggmlq.codes import CODES, scaling
 from ggmlq.codes.scaling import Rule
 from ggmlq.codes.tiling import Tile, tiling
@@ -60,7 +61,7 @@ def main() -> None:
     print(f"(the Triton kernel of the document for 1x128: {PEER} GB/s)")
     if args.json:
         about = {"commit": commit(), "ggmlq": machine()}
-        args.json.write_text(json.dumps({**about, "GB/s": figures}, indent=1) + "\n")
+        write_whole(args.json, json.dumps({**about, "GB/s": figures}, indent=1) + "\n")
 
 
 def _try(turns: int | None, pieces: int | None) -> None:

@@ -24,6 +24,7 @@ import torch_peers
 from torch.nn import functional
 
 import ggmlq.torch as gt
+from ggmlq.base.writing import write_whole
 from ggmlq.testing.machine import commit, machine
 
 BF16, GPU = torch_peers.BF16, torch_peers.GPU
@@ -61,7 +62,7 @@ def main() -> None:
             print(part, *(f"{name} {value}" for name, value in result.items()), sep=", ", flush=True)
     if args.json:
         where = {"machine": machine(), "commit": commit(), "torch": torch.__version__}
-        args.json.write_text(json.dumps({**where, "results": results}, indent=1) + "\n")
+        write_whole(args.json, json.dumps({**where, "results": results}, indent=1) + "\n")
 
 
 def packed(name: str, n: int, k: int) -> gt.Linear:

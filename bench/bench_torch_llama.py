@@ -24,6 +24,7 @@ import torch_peers
 from bench_torch import BF16, GPU, Unpacked, dense, eager, graph, packed, turns
 from torch.nn import functional
 
+from ggmlq.base.writing import write_whole
 from ggmlq.testing.machine import commit, machine
 
 WIDTH, FEED, HEADS, GROUPS, SIZE, POSITIONS = 4096, 14336, 32, 8, 128, 512
@@ -137,7 +138,7 @@ def main() -> None:
                 break
     if args.json:
         where = {"machine": machine(), "commit": commit(), "torch": torch.__version__}
-        args.json.write_text(json.dumps({**where, "results": results}, indent=1) + "\n")
+        write_whole(args.json, json.dumps({**where, "results": results}, indent=1) + "\n")
 
 
 def others(names: str) -> dict[str, tuple[Make, bool]]:

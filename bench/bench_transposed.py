@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import ggmlq as gq
+from ggmlq.base.writing import write_whole
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.problems import Linear
 from ggmlq.testing.blocks import random_blocks
@@ -47,7 +48,7 @@ def main() -> None:
             print(f"| {name} | {m} | {' | '.join(f'{t:.3g}' if t else '–' for t in times.values())} |")
     if args.json:
         facts = {"commit": commit(), "machine": machine(), "results": results}
-        args.json.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        write_whole(args.json, json.dumps(facts, indent=1) + "\n")
 
 
 def _times(q: gq.QuantArray, m: int) -> list[float]:

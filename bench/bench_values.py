@@ -22,6 +22,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import ggmlq as gq
+from ggmlq.base.writing import write_whole
 from ggmlq.cuda.intrinsics.floats import DTYPES, KINDS
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.quantize import decode as dequantize
@@ -52,7 +53,7 @@ def main() -> None:
     if args.json:
         card = device.card()
         facts = {"device": card and card.name, "commit": commit(), "ggmlq": machine(), "shape": args.shape}
-        args.json.write_text(json.dumps({**facts, "GB/s": results}, indent=1) + "\n")
+        write_whole(args.json, json.dumps({**facts, "GB/s": results}, indent=1) + "\n")
 
 
 def measured(cp: Any, fmt: BlockFormat, shape: tuple[int, int], rounds: int) -> dict[str, float]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import random
 import statistics
 import sys
@@ -32,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module
 
 import ggmlq as gq
 from ggmlq.base.text import meant
+from ggmlq.base.writing import write_whole
 from ggmlq.cuda.codes8 import small_m, split_k
 from ggmlq.cuda.codes8.variant import FLOAT_TILES
 from ggmlq.cuda.cost import gemv, split, warp_specialized
@@ -246,13 +246,6 @@ def text_of(facts: dict[str, Any], figures: list[dict[str, Any]]) -> str:
     return head + ', "figures": [\n' + ",\n".join(json.dumps(each) for each in figures) + "\n]}\n"
 
 
-def write(path: Path, text: str) -> None:
-    """Write a file: all or nothing."""
-    partial_file = path.with_name(f".{path.name}.part")
-    partial_file.write_text(text)
-    os.replace(partial_file, path)
-
-
 def kernels_of(words: str) -> list[str]:
     """The kernels of a list with commas."""
     names = words.split(",")
@@ -284,7 +277,7 @@ def main(arguments: list[str] | None = None) -> int:
     finally:
         if options.json and figures:
             facts = {**machine(), "commit": options.commit or commit(), "seed": options.seed}
-            write(options.json, text_of(facts, figures))
+            write_whole(options.json, text_of(facts, figures))
             print(f"{options.json.name}: {len(figures)} figures")
     return 0
 

@@ -35,6 +35,7 @@ os.environ.setdefault("GGMLQ_COMPILE_HERE", "1")  # before kernels are imported:
 
 import ggmlq as gq
 from bench.on_card import Replays, in_processes
+from ggmlq.base.writing import write_whole
 from ggmlq.cuda.intrinsics import barrier
 from ggmlq.cuda.intrinsics.language import cuda, uint32, uint64
 from ggmlq.cuda.machine import device
@@ -305,7 +306,7 @@ def main() -> int:
     if options.only in (None, "time"):
         report["steps"] = time_all(passed)
     if options.json:
-        Path(options.json).write_text(json.dumps(report, indent=1))
+        write_whole(options.json, json.dumps(report, indent=1))
     took = time.perf_counter() - begun
     print(f"{took:.0f} s in all; {len(passed)} of {len(names)} rungs are right", flush=True)
     return 0 if len(passed) == len(names) else 1

@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module
 
 import ggmlq as gq
 from bench.on_card import Replays, in_processes
+from ggmlq.base.writing import write_whole
 from ggmlq.codes.tiling import tiling
 from ggmlq.cuda.codes8 import split_k
 from ggmlq.cuda.codes8.operands import scale_gatherer
@@ -355,7 +356,7 @@ def main() -> int:
     if options.only != "check":
         figures = time_all(passed, options.tiles, options.sustained)
         if options.json:
-            Path(options.json).write_text(json.dumps(figures, indent=1))
+            write_whole(options.json, json.dumps(figures, indent=1))
     print(
         f"{time.perf_counter() - begun:.0f} s in all; {len(passed)} of {len(names)} rungs are right",
         flush=True,

@@ -36,6 +36,7 @@ import ggmlq as gq
 from bench.bench_shapes import compiled
 from bench.on_card import Replays, in_turns
 from bench.scaled_peers import TorchReplays, tensor
+from ggmlq.base.writing import write_whole
 from ggmlq.cuda.cost.warp_specialized import TILES
 from ggmlq.cuda.linear import r16_warp_specialized
 from ggmlq.cuda.machine import device
@@ -193,7 +194,7 @@ def main() -> int:
     print(summary(figures))
     if options.json:
         facts = {**machine(), "commit": commit(), "seed": None if texts else seed, "figures": figures}
-        options.json.write_text(json.dumps(facts, indent=1))
+        write_whole(options.json, json.dumps(facts, indent=1))
     return 0
 
 

@@ -29,6 +29,7 @@ import numpy as np
 import ggmlq as gq
 from bench.hopper import FEW, INTEGERS, OUTSIDE, Replays, empty, floats_of, operands
 from bench.on_card import in_turns
+from ggmlq.base.writing import write_whole
 from ggmlq.cuda.machine import device
 from ggmlq.dispatch import checks
 from ggmlq.testing.machine import commit, machine
@@ -104,7 +105,7 @@ def main() -> int:
             figures += measured(case, m, n, k)
     if options.json:
         report = {**machine(), "commit": commit(), "figures": figures}
-        Path(options.json).write_text(json.dumps(report, indent=1) + "\n")
+        write_whole(options.json, json.dumps(report, indent=1) + "\n")
     return 0
 
 

@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any
 
 import ggmlq as gq
+from ggmlq.base.writing import write_whole
 from ggmlq.codes.tiling import tiling
 from ggmlq.cuda.codes8 import mma_tiles
 from ggmlq.cuda.codes8.mma_tiles import is_uniform
@@ -233,8 +234,7 @@ def main() -> int:
                 for name, work in others(case, x, w, out):
                     table.add(case, name, work, out, x, w)
     if options.json:
-        with open(options.json, "w") as file:
-            json.dump(table.figures, file, indent=1)
+        write_whole(options.json, json.dumps(table.figures, indent=1))
     return 0
 
 

@@ -32,6 +32,7 @@ import ggmlq as gq
 from bench import hopper
 from bench.hopper import OUTSIDE, Replays, empty, operands, wrong
 from bench.on_card import in_turns
+from ggmlq.base.writing import write_whole
 from ggmlq.cuda.machine import device
 from ggmlq.testing.machine import commit, machine
 
@@ -193,9 +194,7 @@ def main() -> int:
             if time.perf_counter() - begun < options.seconds:
                 figures += measured(case, *shape, options.sustained)
     if options.json:
-        Path(options.json).write_text(
-            json.dumps({**machine(), "commit": commit(), "figures": figures}, indent=1)
-        )
+        write_whole(options.json, json.dumps({**machine(), "commit": commit(), "figures": figures}, indent=1))
     return 0
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import lzma
-import os
-import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ggmlq.base.writing import write_whole
 from ggmlq.formats import FORMATS
 from ggmlq.store import packs, reach
 from ggmlq.store.origin import Origin, described
@@ -159,9 +158,7 @@ def replace(path: Path, content: bytes) -> None:
     """Write a file whole, unless it has this content."""
     if not path.exists() or path.read_bytes() != content:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
-        partial.write_bytes(content)
-        os.replace(partial, path)
+        write_whole(path, content)
 
 
 @cache

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -31,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module
 import ggmlq as gq
 from ggmlq.base.progress import Progress
 from ggmlq.base.text import meant
+from ggmlq.base.writing import write_whole
 from ggmlq.cuda.codes8.small_m import TILES
 from ggmlq.cuda.cost import codes8, gemv, split, stage, warp_specialized
 from ggmlq.cuda.cost.constants import KINDS, PLACE, constants
@@ -267,9 +267,7 @@ def check_shapes(kernel: str, figures: Sequence[Figure]) -> None:
 def write(values: Any) -> None:
     """Write constants: all or nothing."""
     parts = {name: getattr(values, name)._asdict() for name in KINDS}
-    partial = PLACE.with_name(f".{PLACE.name}.part")
-    partial.write_text(json.dumps({"what": WHAT, **parts}, indent=1) + "\n")
-    os.replace(partial, PLACE)
+    write_whole(PLACE, json.dumps({"what": WHAT, **parts}, indent=1) + "\n")
 
 
 def kernels_of(words: str) -> list[str]:

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
+from ggmlq.base.writing import write_whole
 from ggmlq.testing import results
 
 RESULTS = Path(__file__).parents[1] / "bench" / "results"
@@ -82,9 +82,7 @@ def keep_ladder(fresh: Figures, name: str | None, replace: bool, merge: bool = F
         _check_cases(path, old, fresh)
     lines = json.dumps(fresh, indent=1, ensure_ascii=False).replace("\n   ", " ").replace("\n  }", " }")
     RESULTS.mkdir(exist_ok=True)
-    partial = path.with_name(f".{path.name}.part")
-    partial.write_text(lines + "\n")
-    os.replace(partial, path)
+    write_whole(path, lines + "\n")
     print(f"{path.name}: {len(fresh['rows'])} figures of {fresh['device']}")
 
 

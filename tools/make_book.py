@@ -30,6 +30,7 @@ os.environ["GGMLQ_COMPILE_HERE"] = "1"  # before the words of kernels are import
 import numpy as np  # noqa: E402
 
 from ggmlq.arrays.array import QuantArray  # noqa: E402
+from ggmlq.base.writing import write_whole  # noqa: E402
 from ggmlq.cpu.machine.features import compiled_for  # noqa: E402
 from ggmlq.cpu.machine.levels import best  # noqa: E402
 from ggmlq.dispatch.cards import card_named  # noqa: E402
@@ -248,9 +249,7 @@ def main() -> int:
         print(f"stale figures: {', '.join(stale)}; run python tools/make_book.py" if stale else "fresh")
         return bool(stale)
     os.environ["GGMLQ_PREBUILT"] = "off"  # only Numba's own code can be read
-    partial = BOOK.with_name(f".{BOOK.name}.part")
-    partial.write_text(text_of(written()), encoding="utf-8")
-    os.replace(partial, BOOK)
+    write_whole(BOOK, text_of(written()))
     return 0
 
 

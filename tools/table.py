@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import argparse
 import ast
-import os
 import sys
 from importlib import import_module
 from pathlib import Path
 
 from tables import ROOT
+
+from ggmlq.base.writing import write_whole
 
 TABLES = {path.stem: path for path in sorted((ROOT / "tools" / "tables").glob("[a-z]*.py"))}
 END = "<!-- end of table -->"
@@ -75,9 +76,7 @@ def settle(path: Path, content: bytes, check: bool) -> int:
         same = path.exists() and path.read_bytes() == content
         print(f"{path.name} is {'fresh' if same else 'stale: write it without --check'}")
         return int(not same)
-    partial = path.with_name(f".{path.name}.part")
-    partial.write_bytes(content)
-    os.replace(partial, path)
+    write_whole(path, content)
     return 0
 
 

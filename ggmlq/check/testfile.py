@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from ..base.writing import write_whole
 from ..errors import GGMLQError
 from ..formats import FORMATS
 from ..llama.captured import NAMES, Node, source_name
@@ -44,7 +45,7 @@ def write_lines(path: Path, lines: Iterable[str | None]) -> int:
     """Write each line once, and return how many there are."""
     unique = list(dict.fromkeys(line for line in lines if line))
     try:
-        path.write_text("".join(f"{line}\n" for line in unique), encoding="utf-8")
+        write_whole(path, "".join(f"{line}\n" for line in unique))
     except OSError as error:
         raise GGMLQError(f"--test-file {path}: {error.strerror}; name another file") from error
     return len(unique)

@@ -17,6 +17,7 @@ import numpy as np
 
 from .. import gguf, safetensors
 from ..arrays.array import QuantArray
+from ..base.writing import write_whole
 from ..errors import ConvertError
 from ..formats import FORMATS, Format
 from ..gguf import GGUFFile, Streamed
@@ -205,8 +206,5 @@ def _config(file: GGUFFile, result: Back) -> dict[str, Any]:
 
 
 def _write_config(path: str, config: dict[str, Any]) -> str:
-    temporary = f"{path}.tmp"
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(config, file, indent=2)
-    os.replace(temporary, path)
+    write_whole(path, json.dumps(config, indent=2))
     return path

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -21,6 +20,7 @@ import numpy as np
 
 from ..base.devices import cuda_device, cuda_module, on_device_of
 from ..base.progress import Progress
+from ..base.writing import write_whole
 from ..dispatch.problems import ScaledLinear
 from ..errors import ConfigError, DeviceError
 from ..store.private import Refused
@@ -212,15 +212,7 @@ def _written(request: str, path: Path, table: Table, blocks: tuple[int, int]) ->
     whole = dict(sorted((before | table).items()))
     text = json.dumps({str(m): config for m, config in whole.items()}, indent=4) + "\n"
     try:
-        number, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
-        try:
-            with os.fdopen(number, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.chmod(partial, 0o644)
-            os.replace(partial, path)
-        except BaseException:
-            os.unlink(partial)
-            raise
+        write_whole(path, text)
     except OSError as error:
         raise ConfigError(
             f"{request}: {path} cannot be written ({error.strerror}); the table is {whole}; set "

@@ -17,6 +17,7 @@ from typing import Any
 
 from ..base import missing
 from ..base.text import printable
+from ..base.writing import write_whole
 from ..errors import MissingDependencyError, PageError
 from .blocks import Cell, Page, Table, Value
 from .svg import spark, svg
@@ -61,15 +62,8 @@ def _may_go(target: str) -> bool:
 def put(data: bytes, path: str | os.PathLike[str]) -> str:
     """Write bytes to a file beside the path and rename it, so that the path has all of them or none."""
     target = os.fspath(path)
-    beside = os.path.join(os.path.dirname(target), f".ggmlq-{os.urandom(8).hex()}.tmp")
     try:
-        try:
-            with open(beside, "xb") as file:
-                file.write(data)
-            os.replace(beside, target)
-        finally:
-            if os.path.lexists(beside):
-                os.unlink(beside)
+        write_whole(target, data)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise PageError(

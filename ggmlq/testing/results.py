@@ -10,9 +10,10 @@ A row belongs to a run because a share of a roof only means something beside the
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
+
+from ..base.writing import write_whole
 
 Row = dict[str, Any]
 Results = dict[str, Any]
@@ -57,9 +58,7 @@ def save(path: Path, results: Results) -> None:
     lines += _lines(results["runs"])
     lines += [" ],", ' "rows": [', *_lines(results["rows"]), " ]"]
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.part")
-    beside.write_text("\n".join(["{", *lines, "}"]) + "\n")
-    os.replace(beside, path)
+    write_whole(path, "\n".join(["{", *lines, "}"]) + "\n")
 
 
 def _lines(records: list[Row]) -> list[str]:
