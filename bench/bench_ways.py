@@ -75,11 +75,11 @@ def graph_us(product: Callable[[Any], object], weights: list[Any], once_us: floa
     cp = device.cupy()
     stream = cp.cuda.Stream(non_blocking=True)
     events = [cp.cuda.Event() for _ in range(REPLAYS + 1)]
-    copies = max(2, min(len(weights), int(GRAPH_US / once_us)))
+    some = weights[: max(2, int(GRAPH_US / once_us))]
     with stream:
         product(weights[0])
         stream.begin_capture()
-        for w in weights[:copies]:
+        for w in some:
             product(w)
         graph = stream.end_capture()
         graph.launch(stream)
@@ -88,7 +88,7 @@ def graph_us(product: Callable[[Any], object], weights: list[Any], once_us: floa
             graph.launch(stream)
         stream.synchronize()
     times = [cp.cuda.get_elapsed_time(a, b) for a, b in itertools.pairwise(events)]
-    return float(statistics.median(times)) * 1e3 / copies
+    return float(statistics.median(times)) * 1e3 / len(some)
 
 
 def tile_ways(fmt: Any, m: int, n: int, k: int) -> Iterator[Way]:
@@ -189,7 +189,7 @@ def compiled(names: list[str]) -> None:
 
 
 def weights_of(kind: str, n: int, k: int) -> list[Any]:
-    """Copies of random weights on the card."""
+    """Copies of random weights on the card, two at least."""
     cp = device.cupy()
     first: Any
     if kind == "e4m3":
@@ -197,7 +197,7 @@ def weights_of(kind: str, n: int, k: int) -> list[Any]:
     else:
         rows = np.random.default_rng(1).standard_normal((64, k)).astype(np.float32) / np.sqrt(k)
         first = gq.quantize(rows, kind).to("cuda")[cp.arange(n) % 64]
-    return [first, *(first.copy() for _ in range(min(19, int(ROTATED / first.nbytes))))]
+    return [first, *(first.copy() for _ in range(max(1, min(19, int(ROTATED / first.nbytes)))))]
 
 
 def measured(kernel: str, kind: str, n: int, k: int, rows: list[int], end: float) -> Iterator[dict[str, Any]]:

@@ -96,6 +96,7 @@ def test_words_are_checked(measured, tmp_path, capsys):
         ("{", "JSONDecodeError"),
         ("{}", "KeyError"),
         (json.dumps({"figures": one}), "a shape"),
+        (json.dumps({"figures": [{**one[0], "ways": [[*one[0]["ways"][0][:-1], 0.01]]}]}), "reads 4.45"),
     ):
         measured.write_text(content)
         with pytest.raises(SystemExit, match=says):

@@ -250,7 +250,20 @@ def figures_of(path: Path) -> list[Figure]:
     except (ValueError, KeyError, TypeError) as error:
         reason = f"{type(error).__name__}: {error}"
         sys.exit(f"fit: --measured {path}: holds no figures of ways ({reason}); {command}")
+    for figure in figures:
+        check_speed(path, figure)
     return figures
+
+
+def check_speed(path: Path, figure: Figure) -> None:
+    """End where weights were read faster than a card's memory can: then the benchmark is wrong."""
+    fmt, (n, k, us) = figure["format"], (figure["N"], figure["K"], measured(figure).min())
+    weight = 1.0 if fmt in gq.codes else gq.formats[fmt].dtype.itemsize / gq.formats[fmt].block_size
+    if (speed := n * k * weight / 1e6 / us) > CARD.memory:
+        sys.exit(
+            f"fit: --measured {path}: {fmt} {n}x{k} M={figure['M']}: {us} us is {speed:.2f} MB a microsecond; "
+            f"an {CARD.name} reads {CARD.memory:.2f}; measure it again, with weights that no cache holds"
+        )
 
 
 def check_shapes(kernel: str, figures: Sequence[Figure]) -> None:
