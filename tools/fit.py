@@ -35,7 +35,7 @@ from ggmlq.cuda.codes8.small_m import TILES
 from ggmlq.cuda.cost import codes8, gemv, split, stage, warp_specialized
 from ggmlq.cuda.cost.constants import KINDS, PLACE, constants
 from ggmlq.cuda.gemv.clusters import SplitBlocks
-from ggmlq.cuda.linear._gemv import rows_for
+from ggmlq.cuda.gemv.stages import columns_for
 from ggmlq.cuda.packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, layout_of
 from ggmlq.cuda.rings.boxed import BoxTile
 from ggmlq.cuda.warp_specialized.tile import UNIT_FRAGMENTS, WarpSpecializedTile
@@ -58,7 +58,7 @@ Figure = dict[str, Any]
 
 def gemv_estimates(figure: Figure) -> Iterator[float]:
     height, layout = FRAGMENT_ROWS * -(-figure["N"] // TILE_ROWS), layout_of(gq.formats[figure["format"]])
-    rows = rows_for(figure["M"], "float16")
+    rows = columns_for(figure["M"], True)
     shape = gemv.GemvShape(layout, height, figure["K"], rows, CARD.multiprocessors, CARD.memory)
     for fragment_rows, splits, most, _ in figure["ways"]:
         yield gemv.microseconds(shape, gemv.GemvSplit(fragment_rows, SplitBlocks(splits, most)))
@@ -261,7 +261,7 @@ def check_speed(path: Path, figure: Figure) -> None:
     weight = 1.0 if fmt in gq.codes else gq.formats[fmt].dtype.itemsize / gq.formats[fmt].block_size
     if (speed := n * k * weight / 1e6 / us) > CARD.memory:
         sys.exit(
-            f"fit: --measured {path}: {fmt} {n}x{k} M={figure['M']}: {us} us is {speed:.2f} MB a microsecond; "
+            f"fit: --measured {path}: {fmt} {n}x{k} M={figure['M']}: {us} us is {speed:.2f} MB a us; "
             f"an {CARD.name} reads {CARD.memory:.2f}; measure it again, with weights that no cache holds"
         )
 

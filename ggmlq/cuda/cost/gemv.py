@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ...dispatch.card import UNKNOWN
 from ..gemv.clusters import ALONE, SplitBlocks
-from ..gemv.stages import FLOATS, FOUR, SPANS, TWO, GemvStage, columns_of, kinds_of
+from ..gemv.stages import FLOATS, FOUR, SPANS, TWO, GemvStage, columns_for, columns_of, kinds_of
 from ..packed.layout import ROWS, STEP, PackedLayout
 from .constants import constants
 from .stage import SHARE, at_one_time, extra_instructions
@@ -38,21 +38,16 @@ class GemvShape(NamedTuple):
     layout: PackedLayout
     height: int  # fragment rows: a multiple of eight
     k: int
-    m: int
+    m: int  # rows of activations, or those of the kernel
     multiprocessors: int
     memory: float = UNKNOWN  # MB a microsecond
     wide: bool = True  # whether blocks may have four fragment rows
 
 
-def rows_for(m: int) -> int:
-    """The rows of activations of the smallest kernel that takes ``m`` rows."""
-    return next(columns for columns in columns_of(TWO) if columns >= m)
-
-
 def microseconds(shape: GemvShape, split: GemvSplit) -> float:
     """Microseconds of a product with one split."""
     c, layout, (fragment_rows, (splits, most)) = constants().gemv, shape.layout, split
-    sms, lone, rows = shape.multiprocessors, split.blocks == ALONE, rows_for(shape.m)
+    sms, lone, rows = shape.multiprocessors, split.blocks == ALONE, columns_for(shape.m, False)
     tiles, millions = shape.height // fragment_rows * splits, shape.k * ROWS * fragment_rows / splits / 1e6
     full, left = divmod(tiles, sms * most)
     beside = full * most + -(-left // sms)
@@ -72,7 +67,7 @@ def microseconds(shape: GemvShape, split: GemvSplit) -> float:
 
 def candidates(shape: GemvShape) -> Iterator[GemvSplit]:
     """The splits worth an estimate: each was as fast as any for some shape."""
-    columns, sms, tiles = rows_for(shape.m), shape.multiprocessors, shape.height // TWO
+    columns, sms, tiles = columns_for(shape.m, False), shape.multiprocessors, shape.height // TWO
     able = [
         fragment_rows
         for fragment_rows in (TWO, FOUR)[: 1 + shape.wide]

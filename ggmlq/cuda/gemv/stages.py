@@ -150,6 +150,11 @@ def columns_of(fragment_rows: int) -> tuple[int, ...]:
     return COLUMNS if fragment_rows == TWO else tuple(WARPS[fragment_rows])
 
 
+def columns_for(m: int, narrow: bool) -> int:
+    """The rows of activations of the smallest kernel that takes ``m`` rows, of 16 bits where ``narrow``."""
+    return next(c for c in COLUMNS if c >= m and not (narrow and c == FLOATS))
+
+
 def kinds_of(fragment_rows: int, columns: int) -> tuple[bool, ...]:
     """The kinds of blocks that kernels are made for: False for lone blocks, True for small ones."""
     lone, small = fragment_rows == TWO or columns > 4, columns in WARPS[fragment_rows]

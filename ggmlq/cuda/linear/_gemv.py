@@ -20,8 +20,7 @@ from ..activations.x_tiles import readable_rows
 from ..cost import gemv as cost
 from ..epilogue.results import KIND_NUMBERS, result_of
 from ..gemv import clusters
-from ..gemv.by_runs import MAX_COLUMNS
-from ..gemv.stages import FLOATS, LEAST, SPANS, TWO, WIDE, GemvStage, columns_of, fetchers
+from ..gemv.stages import LEAST, SPANS, TWO, WIDE, GemvStage, columns_for, columns_of, fetchers
 from ..intrinsics import bf16x2, dependent_launch, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, opaque_zero, warp_and_lane
@@ -142,11 +141,6 @@ def gemv_kernel(word: str, stage: GemvStage, multiply: Any, gather: Any = None) 
     return Kernel(name, gemv, *parameters, early=True, blocks=stage.blocks, max_blocks=stage.blocks, **sizes)
 
 
-def rows_for(m: int, kind: str) -> int:
-    """The rows that a kernel for m rows of a kind of floats is made for, at least."""
-    return FLOATS + 1 if MAX_COLUMNS < m <= FLOATS and kind != "float32" else m
-
-
 def stage_for(layout: PackedLayout, m: int, small: bool = False, fragment_rows: int = TWO) -> GemvStage:
     """The stage of the kernel for ``m`` rows: the largest that this GPU has room for, if there is one."""
     return stage_in(layout, m, device.room(), device.older_than(WIDE) is None, small, fragment_rows)
@@ -201,9 +195,9 @@ def multiply_rows(
     assert isinstance(q.format, BlockFormat)
     w = packed_weights(q)
     rows, kind = readable_rows(x)
-    most_rows = rows_for(m, kind)
-    fragment_rows, blocks = split or split_for(w.layout, w.fragments.shape[0], k, most_rows)
-    stage, (splits, most) = stage_for(w.layout, most_rows, blocks != clusters.ALONE, fragment_rows), blocks
+    columns = columns_for(m, kind != "float32")
+    fragment_rows, blocks = split or split_for(w.layout, w.fragments.shape[0], k, columns)
+    stage, (splits, most) = stage_for(w.layout, columns, blocks != clusters.ALONE, fragment_rows), blocks
     assert splits <= stage.most_splits, "shared memory has no place for the sums of so many"
     if kind == "float32" and not stage.floats:
         rows, kind = narrowed(rows, "bfloat16"), "bfloat16"
