@@ -223,8 +223,8 @@ def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     if options.tiles:
         compiled({"cuda:warp_specialized"}, set(options.formats.split(",")))
     left = lambda: options.seconds - (time.perf_counter() - begun)
-    facts: dict[str, Any] = {**machine(), "commit": commit(), "seed": None if texts else seed}
-    facts |= {"part": options.part, "figures": []}
+    facts: dict[str, Any] = {} if options.once else {**machine(), "commit": commit()}
+    facts |= {"seed": None if texts else seed, "part": options.part, "figures": []}
     yield facts
     for n, k in parts.of_part(shapes, options.part):
         for name in options.formats.split(","):
