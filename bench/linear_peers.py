@@ -4,6 +4,7 @@
     python bench/linear_peers.py --draw 12 --seed 5
     python bench/linear_peers.py --shapes 4096x14336 --rows 64,512 --formats q4_0
     python bench/linear_peers.py --tiles --rows 256,512,4096   # each tile of cuda:warp_specialized, too
+    python bench/linear_peers.py --seed 5 --part 2/4 --json 2.json   # on several cards, and --join: parts.py
 
 Humming (``pip install humming-kernels``; with torch, nvcc and CUDA_HOME) multiplies int4 in groups of 32,
 beside which both types stand here: it has no groups of 32 with offsets, as q4_K has. torch multiplies weights
@@ -11,7 +12,8 @@ of float16. All get the same float16 activations and give float16. Every product
 counts.
 
 Times are those of a product in a CUDA graph of several: the median of replays after a rest of 0.2 s, two such
-turns each. Weights are rotated over more than 150 MB.
+turns each. Weights are rotated over more than 150 MB. Where kernels are compiled at the first call, runs with
+``--once`` side by side, each of some rows, have done so before: they multiply once and time nothing.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import statistics
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +36,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module of the folder
 
 import ggmlq as gq
+from bench import parts
 from bench.bench_shapes import compiled
 from bench.on_card import Replays, in_turns
 from bench.scaled_peers import TorchReplays, tensor
@@ -140,6 +144,27 @@ def measured(name: str, n: int, k: int, rows: list[int], left: Any, tiled: bool)
     return figures
 
 
+def once(name: str, n: int, k: int, rows: list[int], left: Any) -> None:
+    """Multiply once, ours and Humming's, so that what is compiled lies on disk."""
+    cp, fmt = device.cupy(), gq.formats[name]
+    q = gq.QuantArray.from_bytes(random_bytes(fmt, n, k, 1), fmt, (n, k)).to("cuda")
+    layer = None
+    for m in rows:
+        x = cp.zeros((m, k), np.float16)
+        for peer in ("ggmlq", "Humming"):
+            if left() < 0:
+                return
+            try:
+                if peer == "ggmlq":
+                    gq.linear(x, q, out=cp.empty((m, n), np.float16))
+                else:
+                    layer = layer or humming(n, k, 1)[0][0]
+                    layer(tensor(x))
+            except Exception as failed:
+                what = f"{peer} {name} {n}x{k} M={m}"
+                print(f"  {what}: {type(failed).__name__}: {str(failed)[:200]}", flush=True)
+
+
 def drawn(count: int, seed: int) -> list[tuple[int, int]]:
     """Shapes of weights that no benchmark names, as many small as large ones: 1 to 250 million weights."""
     rng = np.random.default_rng(seed)
@@ -175,10 +200,21 @@ def main() -> int:
     parser.add_argument(
         "--tiles", action="store_true", help="cuda:warp_specialized with each of its tiles, too"
     )
+    parser.add_argument("--once", action="store_true", help="time nothing: compile, by one product of each")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no further product after so many")
     parser.add_argument("--json", type=Path)
+    parts.add_options(parser)
     options = parser.parse_args()
-    begun, figures = time.perf_counter(), []
+    for facts in [parts.joined(options.join)] if options.join else run(options):
+        if options.json:
+            write_whole(options.json, json.dumps(facts, indent=1))
+    print(summary(facts["figures"]))
+    return 0
+
+
+def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The figures of this run's part and facts about the machine, again after each product."""
+    begun = time.perf_counter()
     texts = options.shapes.split(",") if options.shapes else []
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
     shapes = [tuple(map(int, text.split("x"))) for text in texts] or drawn(options.draw, seed)
@@ -186,16 +222,20 @@ def main() -> int:
     rows = [int(text) for text in options.rows.split(",")] if options.rows else list(ROWS)
     if options.tiles:
         compiled({"cuda:warp_specialized"}, set(options.formats.split(",")))
-    for n, k in shapes:
+    left = lambda: options.seconds - (time.perf_counter() - begun)
+    facts: dict[str, Any] = {} if options.once else {**machine(), "commit": commit()}
+    facts |= {"seed": None if texts else seed, "part": options.part, "figures": []}
+    yield facts
+    for n, k in parts.of_part(shapes, options.part):
         for name in options.formats.split(","):
-            figures += measured(
-                name, n, k, rows, lambda: options.seconds - (time.perf_counter() - begun), options.tiles
-            )
-    print(summary(figures))
-    if options.json:
-        facts = {**machine(), "commit": commit(), "seed": None if texts else seed, "figures": figures}
-        write_whole(options.json, json.dumps(facts, indent=1))
-    return 0
+            try:
+                if options.once:
+                    once(name, n, k, rows, left)
+                else:
+                    facts["figures"] += measured(name, n, k, rows, left, options.tiles)
+            except Exception as failed:  # what was timed stays
+                print(f"  {name} {n}x{k}: {type(failed).__name__}: {str(failed)[:200]}", flush=True)
+            yield facts
 
 
 if __name__ == "__main__":

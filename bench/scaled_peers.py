@@ -2,11 +2,13 @@
 
     python bench/scaled_peers.py --json peers.json
     python bench/scaled_peers.py --shapes 4096x7168x16384,64x7168x2048 --sustained
+    python bench/scaled_peers.py --part 2/4 --json 2.json    # on several cards, and --join: parts.py
 
-Peers are those that can be imported: ``deep_gemm`` (the wheel sgl-deep-gemm; it wants nvcc, CUDA_HOME) and
-torch, whose ``_scaled_mm`` and ``_int_mm`` are cuBLASLt's. Ours and DeepGEMM's start early, before the
-product in front has ended (PDL). All multiply the same codes under the same scales
-into bfloat16 (``_int_mm``: int32, without scales). Every product is judged before its time counts.
+Peers are those that can be imported: ``deep_gemm`` (DeepGEMM from source, for the torch that is there, or the
+wheel sgl-deep-gemm; it wants nvcc, CUDA_HOME) and torch, whose ``_scaled_mm`` and ``_int_mm`` are cuBLASLt's.
+Ours and DeepGEMM's, from 2.4 on, start early, before the product in front has ended (PDL). All multiply the
+same codes under the same scales into bfloat16 (``_int_mm``: int32, without scales). Every product is judged
+before its time counts.
 
 Times are those of a product in a CUDA graph of several: the best and the median of replays after a rest of
 0.3 s, three such turns each; with --sustained also the median of the last half second of two seconds of
@@ -16,28 +18,31 @@ replays. Up to 64 rows weights are rotated over more than 150 MB.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module of the folder
 
 import ggmlq as gq
-from bench import hopper
+from bench import hopper, parts
 from bench.hopper import OUTSIDE, Replays, empty, operands, wrong
 from bench.on_card import in_turns
 from ggmlq.base.writing import write_whole
 from ggmlq.cuda.machine import device
 from ggmlq.testing.machine import commit, machine
 
-SHAPES = {
-    "fp8": [*hopper.SHAPES, *((m, n, k) for n, k in hopper.FEW for m in (1, 8, 64))],
+SHAPES: dict[str, list[tuple[int, ...]]] = {
+    "fp8": [*hopper.SHAPES, (8192, 8192, 8192), *((m, n, k) for n, k in hopper.FEW for m in (1, 8, 64))],
     "int8": [*hopper.INTEGERS, (64, 7168, 2048)],
 }
 TURNS, ROTATED = 3, 150_000_000
@@ -81,12 +86,31 @@ def deep_gemm(sets: list[Any], y: Any) -> Work:
     """A product by DeepGEMM: scales for a row and 128 columns of x, and for blocks of 128 × 128 of w."""
     import deep_gemm as library
 
-    library.set_pdl(True)
+    if early := getattr(library, "set_pdl", None):
+        early(True)
+    if old := getattr(library, "gemm_fp8_fp8_bf16_nt", None):  # of version 1, which is Python alone
+        multiply, aligned = old, library.get_col_major_tma_aligned_tensor
+    else:
+        multiply, aligned = library.fp8_gemm_nt, library.get_mn_major_tma_aligned_tensor
     out = tensor(y.view(device.cupy().uint16), "bfloat16")
     x = sets[0][0]
-    a = tensor(x.codes, "float8_e4m3fn"), library.get_mn_major_tma_aligned_tensor(tensor(x.scales.copy()))
+    a = tensor(x.codes, "float8_e4m3fn"), aligned(tensor(x.scales.copy()))
     w_tensors = [(tensor(w.codes, "float8_e4m3fn"), tensor(w.scales.copy())) for _, w in sets]
-    return lambda i: library.fp8_gemm_nt(a, w_tensors[i], out)
+    return lambda i: multiply(a, w_tensors[i], out)
+
+
+def versions() -> dict[str, str]:
+    """The peers that can be imported, and which they are."""
+    libraries = {}
+    for name in ("deep_gemm", "torch"):
+        try:
+            library = importlib.import_module(name)
+        except Exception as failed:
+            print(f"  {name}: {type(failed).__name__}: {str(failed)[:200]}", flush=True)
+            continue
+        early = ", starts early" * hasattr(library, "set_pdl")
+        libraries[name] = str(getattr(library, "__version__", "1, Python alone")) + early
+    return libraries
 
 
 def cublas(sets: list[Any], y: Any) -> Work:
@@ -152,7 +176,7 @@ def measured(case: str, m: int, n: int, k: int, sustained: bool) -> list[dict[st
     figures = []
     for name, graph in graphs.items():
         us, best = statistics.median(rested[name]) * 1e6, min(rested[name]) * 1e6
-        figure = {
+        figure: dict[str, Any] = {
             "case": case,
             "shape": shape,
             "of": name,
@@ -173,6 +197,26 @@ def measured(case: str, m: int, n: int, k: int, sustained: bool) -> list[dict[st
     return figures
 
 
+def summary(figures: list[dict[str, Any]]) -> str:
+    """Lines of text: how often ours is ahead of each peer, rested and sustained, and by how much at least."""
+    ours = {(f["case"], f["shape"]): f for f in figures if f["of"] == "ggmlq"}
+    comparisons: dict[tuple[str, ...], dict[str, float]] = {}
+    for f in figures:
+        reference = ours.get((f["case"], f["shape"]), {})
+        for how, name in (("rested", "us"), ("sustained", "sustained us")):
+            if f["of"] != "ggmlq" and name in f and name in reference:
+                ratios = comparisons.setdefault((f["case"], f["of"], how), {})
+                ratios[f["shape"]] = f[name] / reference[name]
+    lines = []
+    for (case, peer, how), ratios in comparisons.items():
+        values, least = np.array(list(ratios.values())), min(ratios, key=ratios.__getitem__)
+        lines.append(
+            f"{case} beside {peer}, {how}: ahead in {(values >= 1).sum()} of {len(values)}, geometric mean "
+            f"{np.exp(np.log(values).mean()):.3f}, least {values.min():.3f} ({least})"
+        )
+    return "\n".join(lines)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--shapes", help="as 4096x4096x4096,64x7168x2048; of FP8")
@@ -180,22 +224,38 @@ def main() -> int:
     parser.add_argument("--sustained", action="store_true", help="also two seconds of replays each")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no further shape after so many")
     parser.add_argument("--json")
+    parts.add_options(parser)
     options = parser.parse_args()
-    begun, figures = time.perf_counter(), []
+    for facts in [parts.joined(options.join)] if options.join else run(options):
+        if options.json:
+            write_whole(options.json, json.dumps(facts, indent=1))
+    print(summary(facts["figures"]))
+    return 0
+
+
+def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The figures of this run's part and facts about the machine, again after each shape."""
+    begun = time.perf_counter()
     texts = {"fp8": options.shapes, "int8": options.integers}
-    chosen = {
+    chosen: dict[str, list[tuple[int, ...]]] = {
         case: [tuple(map(int, shape.split("x"))) for shape in text.split(",")] if text else []
         for case, text in texts.items()
     }
     if not any(chosen.values()):
         chosen = SHAPES
-    for case, shapes in chosen.items():
-        for shape in shapes:
-            if time.perf_counter() - begun < options.seconds:
-                figures += measured(case, *shape, options.sustained)
-    if options.json:
-        write_whole(options.json, json.dumps({**machine(), "commit": commit(), "figures": figures}, indent=1))
-    return 0
+    cases = [(case, shape) for case, shapes in chosen.items() for shape in shapes]
+    facts: dict[str, Any] = {**machine(), "commit": commit(), "peers": versions()}
+    facts |= {"part": options.part, "figures": []}
+    yield facts
+    for case, shape in parts.of_part(cases, options.part):
+        if time.perf_counter() - begun > options.seconds:
+            return
+        try:
+            m, n, k = shape
+            facts["figures"] += measured(case, m, n, k, options.sustained)
+        except Exception as failed:  # what was timed stays
+            print(f"  {case} {shape}: {type(failed).__name__}: {str(failed)[:200]}", flush=True)
+        yield facts
 
 
 if __name__ == "__main__":

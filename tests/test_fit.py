@@ -13,6 +13,7 @@ from scripts import load
 
 fit, ways = load("tools", "fit"), load("bench", "bench_ways")
 peers, beside = load("bench", "attention_peers"), load("bench", "bench_attention")
+parts = load("bench", "parts")
 BEFORE = fit.constants()
 
 
@@ -140,3 +141,26 @@ def test_copies_have_any_number_of_rows():
     }.items():
         with pytest.raises(peers.argparse.ArgumentTypeError, match=says):
             peers.copies_of(words)
+
+
+def test_parts_of_a_benchmark_join(tmp_path, capsys):
+    cases, paths = list(range(7)), []
+    assert [parts.of_part(cases, (i, 3)) for i in (1, 2, 3)] == [[0, 3, 6], [1, 4], [2, 5]]
+    for i in (3, 1, 2):
+        figures = [{"N": n, "K": 8, "M": m} for n in parts.of_part(cases, (i, 3)) for m in (1, 64)]
+        paths.append(tmp_path / f"{i}.json")
+        paths[-1].write_text(json.dumps({"commit": "a", "seed": 5, "part": (i, 3), "figures": figures}))
+    figures = [{"N": n, "K": 8, "M": m} for n in cases for m in (1, 64)]
+    assert parts.joined(paths) == {"commit": "a", "seed": 5, "figures": figures}
+    assert [f["N"] for f in parts.joined(paths[:2])["figures"]] == [0, 0, 2, 2, 3, 3, 5, 5, 6, 6]
+    assert capsys.readouterr().err == "without part 2 of 3\n"
+    with pytest.raises(SystemExit, match=r"part \[3\] is given twice"):
+        parts.joined([*paths, paths[0]])
+    paths[1].write_text(json.dumps({"commit": "b", "seed": 5, "part": (1, 3), "figures": []}))
+    with pytest.raises(
+        SystemExit, match=r"1\.json: commit, seed, parts, cards \('b', 5, 3, \[\]\); those of "
+    ):
+        parts.joined(paths)
+    assert parts.part("2/4") == (2, 4)
+    with pytest.raises(peers.argparse.ArgumentTypeError, match="'5/4' is no part"):
+        parts.part("5/4")
