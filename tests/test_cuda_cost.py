@@ -26,13 +26,13 @@ FASTEST = {
     ("q4_K", 16, 8192, 4096): "cuda:gemv",
     ("q6_K", 16, 4096, 4096): "cuda:gemv",
     ("mxfp4", 16, 20480, 2560): "cuda:gemv",
-    ("q8_0", 32, 4096, 4096): "cuda:gemv",
     ("q6_K", 32, 4096, 4096): "cuda:gemv",
     ("q4_0", 16, 5120, 13824): "cuda:warp_specialized",
     ("q4_K", 16, 5120, 13824): "cuda:warp_specialized",
     ("q4_0", 24, 8192, 4096): "cuda:warp_specialized",
     ("q6_K", 32, 896, 5120): "cuda:warp_specialized",
     ("q8_0", 32, 8192, 4096): "cuda:warp_specialized",
+    ("q8_0", 32, 4096, 4096): "cuda:warp_specialized",  # of an H200: 10.9 µs, cuda:gemv 13.1
     ("mxfp4", 32, 6144, 2560): "cuda:warp_specialized",
     ("q8_0", 64, 1536, 8192): "cuda:warp_specialized",
 }
@@ -47,7 +47,7 @@ def test_hopper_is_estimated():
             order = choice.preference(problem(name, m, n, k)).kernels
             assert not any("cublas" in each or "dequant" in each for each in order), "cannot be captured"
     half = Card("half of an H200", (9, 0), 66, ROOM)
-    taken = {card: choose(problem("q8_0", 32, 4096, 4096, card=card)).name for card in (H200, half)}
+    taken = {card: choose(problem("q4_0", 16, 8192, 4096, card=card)).name for card in (H200, half)}
     assert taken == {H200: "cuda:gemv", half: "cuda:warp_specialized"}, "large for that card"
 
 

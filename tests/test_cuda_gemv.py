@@ -152,4 +152,4 @@ def test_a_split_is_found_for_any_shape(fresh):
     assert best_split(GemvShape(plain, 56, 14336, 1, 132))[1] == GemvSplit(TWO, SplitBlocks(7, 2)), (
         "few tiles"
     )
-    assert best_split(GemvShape(plain, 1792, 8192, 1, 132))[1].fragment_rows == FOUR
+    assert best_split(GemvShape(plain, 1792, 8192, 16, 132))[1].fragment_rows == FOUR
