@@ -10,12 +10,13 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 from emulated_gpu import put_emulated
 from emulated_packed import pack_blocks
 from fake_cupy import on_device
+from numpy.testing import assert_equal
 
 import ggmlq as gq
 from ggmlq.cuda.activations import floats
-from ggmlq.cuda.cost.mma import BYTES, HALF_SUMS, MmaSplit, best_split, tiles_of
+from ggmlq.cuda.cost.mma import BYTES, HALF_SUMS, SCALED_FLOATS, MmaSplit, best_split, tiles_of
 from ggmlq.cuda.intrinsics.floats import DTYPES
-from ggmlq.cuda.linear import r14_mma_bf16, r18_mma_q8, r19_mma_f16
+from ggmlq.cuda.linear import r14_mma_bf16, r18_mma_q8, r19_mma_f16, r20_mma_mxf8
 from ggmlq.cuda.packed.code_halves import MOST_EXACT, can_fold
 from ggmlq.cuda.packed.layout import layout_of, layouts
 from ggmlq.cuda.packed.pack import PackedWeights
@@ -24,10 +25,12 @@ from ggmlq.dispatch.cards import card_named
 from ggmlq.dispatch.epilogue import Epilogue
 from ggmlq.formats import BLOCK_FORMATS, FORMATS
 from ggmlq.formats.packing import halves
+from ggmlq.reference.operands import activations
 from ggmlq.testing.cases import weights
 from ggmlq.testing.rows import rows
 
 RUNG, Q8, HALVES = r14_mma_bf16.launch, r18_mma_q8.launch, r19_mma_f16.launch
+SCALED = r20_mma_mxf8.launch
 
 
 def bits(values, kind):
@@ -60,7 +63,7 @@ def packed(card, monkeypatch, host):
     """Weights on the device, packed."""
     fragments, layout = pack_blocks(host)
     weights_there = PackedWeights(there(card, fragments), layout)
-    for module in (r14_mma_bf16, r18_mma_q8, r19_mma_f16):
+    for module in (r14_mma_bf16, r18_mma_q8, r19_mma_f16, r20_mma_mxf8):
         monkeypatch.setattr(module, "packed_weights", lambda q: weights_there)
     return gq.QuantArray(host.format, host.shape, there(card, host.raw))
 
@@ -150,7 +153,33 @@ def test_with_sums_of_halves_on_an_emulated_card(case, kind, target, split, card
     assert (np.abs(np.asarray(y[1:-1]).astype(np.float64) - want) <= limit).all()
 
 
-@pytest.mark.parametrize("kind", ["float16", BYTES, HALF_SUMS])
+@pytest.mark.parametrize(("rung", "shape", "columns"), [(SCALED, (21, 18, 96), 32)], ids=str)
+def test_with_scales_in_the_product_on_an_emulated_card(rung, shape, columns, card, monkeypatch, fresh):
+    """To the bit what NumPy makes of the arithmetic, in the order of the instructions; then within the bound.
+
+    Rows of very different sizes, one of the largest numbers, one with infinity.
+    """
+    m, n, k = shape
+    host = weights("mxfp4", n, k, int(fresh.integers(1 << 30)))
+    q, y = packed(card, monkeypatch, host), there(card, np.full((m + 2, n), 9, np.float32))
+    x = rows("normal", m, k, int(fresh.integers(1 << 30))) * np.float32(4.0) ** -np.arange(m)[:, None]
+    x[0], x[1, 5], x[2] = 1e20, np.inf, 0
+    tile = next(each for each in tiles_of(layout_of(host.format), SCALED_FLOATS) if each.columns == columns)
+    rung.launch(there(card, x), q, y[1:-1], split=MmaSplit(tile, 1))
+    assert (np.asarray(y)[[0, -1]] == 9).all(), "written past its outputs"
+    got, want = np.asarray(y[1:-1]), np.zeros((m, n), np.float32)
+    operand, decoded = activations(x, host.format, "mxf8").values, host.dequantize(np.float64)
+    with np.errstate(invalid="ignore"):
+        for first in range(0, k, 32):
+            part = operand[:, first : first + 32] @ decoded[:, first : first + 32].T
+            want = (part + want).astype(np.float32)
+    assert_equal(got, want)
+    finite = np.delete(np.arange(m), 1)
+    wrong = np.abs(got - gq.reference.linear(x, host, "mxf8"))[finite]
+    assert (wrong <= gq.reference.bound(x, host, "mxf8")[finite]).all()
+
+
+@pytest.mark.parametrize("kind", ["float16", BYTES, HALF_SUMS, SCALED_FLOATS])
 def test_blocks_fit_beside_each_other(kind):
     """On a card with 99 KB for a block, two stages at least, for all types."""
     for layout in layouts():

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
+from ..codes import CODES
 from ..errors import UnsupportedError
 from ..formats import FORMATS, BlockFormat, Format
 from ..formats.scalars import bfloat16_bits
@@ -17,6 +18,7 @@ from .runs import quantize_runs
 
 Wide = NDArray[np.float64]
 ACTIVATION_FORMATS = ("q8_0", "q8_1", "q8_K")
+MOST_E4M3 = 0.875, 9  # the largest e4m3, 448: a fraction and the exponent of two
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ def rounded(values: NDArray[Any], kind: Float) -> Wide:
             return _integers(values)
         if kind == "f16r":
             return _eleven_bits(values)
+        if kind == "e4m3":
+            return _small_floats(values)
         dtype = {"f64": np.float64, "f32": np.float32, "f16": np.float16}[kind]
         return values.astype(dtype).astype(np.float64)
 
@@ -86,15 +90,33 @@ def _integers(values: NDArray[Any]) -> Wide:
 
     Where one of the 32 is not finite, all are NaN.
     """
-    values = np.asarray(values, np.float32).astype(np.float64)
-    columns = values.shape[-1]
-    runs = np.zeros((*values.shape[:-1], -(-columns // 32) * 32))
-    runs[..., :columns] = values
-    runs = runs.reshape(*values.shape[:-1], -1, 32)
-    largest = np.abs(runs).max(axis=-1, keepdims=True)
+    runs, largest = _runs(values)
     unit = np.ldexp(1.0, np.maximum(np.frexp(np.where(np.isfinite(largest), largest, 0.0))[1] - 14, -126))
     integers: Wide = np.where(np.isfinite(largest), np.rint(runs / unit) * unit, np.nan)
-    return integers.reshape(*values.shape[:-1], -1)[..., :columns]
+    return integers.reshape(*values.shape[:-1], -1)[..., : values.shape[-1]]
+
+
+def _small_floats(values: NDArray[Any]) -> Wide:
+    """Floats e4m3 times the least power of two with which none of 32 is beyond 448; 2**-127 at least.
+
+    Where one of the 32 is not finite, all are NaN.
+    """
+    runs, largest = _runs(values)
+    fraction, exponent = np.frexp(np.where(np.isfinite(largest), largest, 0.0))
+    unit = np.ldexp(1.0, np.maximum(exponent - MOST_E4M3[1] + (fraction > MOST_E4M3[0]), -127))
+    e4m3 = CODES["e4m3"]
+    held = e4m3.decode(e4m3.encode((runs / unit).astype(np.float32))).astype(np.float64) * unit
+    floats: Wide = np.where(np.isfinite(largest), held, np.nan)
+    return floats.reshape(*values.shape[:-1], -1)[..., : values.shape[-1]]
+
+
+def _runs(values: NDArray[Any]) -> tuple[Wide, Wide]:
+    """Values in runs of 32, the last one filled up with zeros; the largest magnitude of each."""
+    values = np.asarray(values, np.float32).astype(np.float64)
+    runs = np.zeros((*values.shape[:-1], -(-values.shape[-1] // 32) * 32))
+    runs[..., : values.shape[-1]] = values
+    runs = runs.reshape(*values.shape[:-1], -1, 32)
+    return runs, np.abs(runs).max(axis=-1, keepdims=True)
 
 
 def _eleven_bits(values: NDArray[Any]) -> Wide:
