@@ -5,7 +5,8 @@
 
 They lie as code_tiles.py has codes and scales, so the same copies bring them. The scale of 32 is the least
 power of two with which none is beyond 448. The byte that holds it is 6 more, since weights are multiplied
-as floats e4m3 that are 2**-6 of themselves (packed/float_codes.py). It is NaN where one of the 32 is not finite.
+as floats e4m3 that are 2**-6 of themselves (packed/float_codes.py). It is NaN where one of the 32 is not
+finite.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ class ScaledProducts(NamedTuple):
 def scaled_products(form: ScaledForm) -> ScaledProducts:
     """The device functions for a form.
 
-    ``codes``: rows g and g + 8 of the first columns, then of those half an instruction further, instruction by
-    instruction, fragment by fragment. ``scales``: a word a fragment, of row g in even lanes, of row g + 8
+    ``codes``: rows g and g + 8 of the first columns, then of those half an instruction further, instruction
+    by instruction, fragment by fragment. ``scales``: a word a fragment, of row g in even lanes, of row g + 8
     in odd ones. ``codes_at``, ``scales_at``: a lane's in the first eight rows.
     """
     count, words = 4 * form.fragments * form.eights, WORDS[form.kind]
@@ -99,7 +99,9 @@ def _mma(
     )
     four = ir.LiteralStructType([FLOAT] * 4)
     constraints = [*["=f"] * 4, *"rrrrrr", *"ffff", *"rr"]
-    return parts(builder, emit_assembly(builder, four, text, constraints, [*codes, *totals, *scales], False), 4)
+    return parts(
+        builder, emit_assembly(builder, four, text, constraints, [*codes, *totals, *scales], False), 4
+    )
 
 
 def _take(builder: Any, at: Any, offset: int, count: int) -> list[Any]:

@@ -1,4 +1,4 @@
-"""A step of cuda:mma_mxf8: fragment rows of a warp times a stage of activations, added to a lane's totals."""
+"""A step of cuda:mma_mxf8 and cuda:mma_nvf4: fragment rows of a warp times a stage, added to its totals."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t
 from ..intrinsics.language import uint32
-from ..intrinsics.scaled_runs import SCALES, ScaledForm, ScaledProducts, scaled_products
-from ..packed.float_codes import byte_codes, power_word
+from ..intrinsics.scaled_runs import E4M3, SCALES, ScaledForm, ScaledProducts, scaled_products
+from ..packed.float_codes import byte_codes, float_word, nibble_codes, power_word
 from ..packed.layout import FRAGMENT_ROWS, STEP, PackedLayout
 from ..rings.mma_tile import CODES, EIGHT, WARP_FRAGMENTS, CodeTile, eight_bytes
 
@@ -30,7 +30,8 @@ def no_constants(lane: Any, opaque: Any) -> Any:
 def multiplier(layout: PackedLayout, tile: CodeTile, kind: str) -> Any:
     """The device function that adds one step to a lane's totals."""
     fragment_bytes, weights_at = layout.fragment_bytes, FRAGMENT_ROWS * layout.fragment_bytes
-    codes_of, scale_of = byte_codes(layout), power_word(layout)
+    bytes_of, nibbles_of = (byte_codes, power_word), (nibble_codes, float_word)
+    codes_of, scale_of = (part(layout) for part in (bytes_of if kind == E4M3 else nibbles_of))
     add, scale_bytes = products_of(tile, kind).multiply, WORD * SCALES[kind]
 
     @inlined

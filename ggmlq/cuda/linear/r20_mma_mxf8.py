@@ -1,13 +1,13 @@
-"""Many rows of mxfp4 by ``mma`` that multiplies the scales, too: floats of 8 bits on both sides, from 12.0 on.
+"""Many rows of mxfp4 by ``mma`` that multiplies the scales, too: 8-bit floats on both sides, from 12.0 on.
 
 Changed from mma_q8: activations become floats e4m3 with a power of two for each 32
 (activations/scaled_tiles.py), and the tensor cores of 12.0 and 12.1 take both powers with the operands. So a
 sum is never scaled, and the first multiply-add beside ``mma`` is that of the epilogue. A weight becomes e4m3
-by moving its bits: four pieces of four weights, one shift and one ``lop3`` each. ``mma`` takes floats of
-4 bits beside those of 8 as well, but one public measurement of such a card has it at half the rate then.
+by moving its bits: two instructions for a part of four weights, of which there are four. ``mma`` takes floats
+of 4 bits beside those of 8 as well, but one public measurement of such a card has it at half the rate then.
 
-It is the arithmetic ``mxf8``: activations keep 4 bits, which costs 6e-4 to 1e-3 of the result, in squares; that is
-20 times what bytes cost. So it is taken by its name or by ``arithmetic="mxf8"`` alone.
+It is the arithmetic ``mxf8``: activations keep 4 bits, which costs 1e-4 to 1e-3 of the result, in squares;
+that is 20 times what bytes cost. So it is taken by its name or by ``arithmetic="mxf8"`` alone.
 
 Limited, by the count of clocks, by the tensor cores. No card that has these instructions has run it.
 """
@@ -52,9 +52,16 @@ def kernel(layout: PackedLayout, tile: CodeTile) -> Kernel:
     products, fetch = products_of(tile, E4M3), (fetchers(layout, tile)[0], code_fetcher(layout, tile))
     multiply = multiplier(layout, tile, E4M3)
     parts = MmaParts(as_it_is, fetch, products.zeros, no_constants, multiply, products.fragment)
-    made = tile_kernel(f"mma_mxf8 of {layout.name}, {tile}", layout, tile, parts)
-    made.least, made.exact = LEAST, True  # the frame is for cards from 8.0 on
-    return made
+    scaling = tile_kernel(f"mma_mxf8 of {layout.name}, {tile}", layout, tile, parts)
+    scaling.least, scaling.exact = LEAST, True  # the frame is for cards from 8.0 on
+    return scaling
+
+
+def refuses_elsewhere(problem: Linear) -> str | None:
+    """The reason why ``mma`` with scales does not serve a problem on its card, or None."""
+    if problem.card is not None and problem.card.capability[0] != LEAST[0]:
+        return "needs compute capability 12.x: other GPUs do not have these instructions"
+    return None
 
 
 def refuses(problem: Linear) -> str | None:
@@ -62,9 +69,7 @@ def refuses(problem: Linear) -> str | None:
         layout = layout_of(problem.format)
         if not serves(layout) or layout.scale != POWERS:
             return "takes floats of four bits with powers of two, which are mxfp4"
-    if problem.card is not None and problem.card.capability[0] != LEAST[0]:
-        return "needs compute capability 12.x: other GPUs do not have these instructions"
-    return refuses_shape(problem)
+    return refuses_elsewhere(problem) or refuses_shape(problem)
 
 
 @register(

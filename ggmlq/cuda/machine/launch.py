@@ -51,7 +51,7 @@ class Kernel(Compiled):
     ``threads``: of a block. ``blocks``: blocks that shall fit on a multiprocessor together; the compiler
     keeps to the registers that they leave. ``shared``: bytes of dynamic shared memory. ``least``: the
     lowest capability. ``exact``: only for GPUs with the major number of that capability, whose instructions
-    later ones do not have. ``early``: it may start while its predecessor runs (intrinsics/dependent_launch.py).
+    others do not have. ``early``: it may start while its predecessor runs (intrinsics/dependent_launch.py).
 
     ``max_blocks``: at most that many blocks on a multiprocessor, 0 for no limit. It is enforced only with
     dependent launches, where it spreads the blocks evenly. ``limits_blocks``: a launch may set such a limit

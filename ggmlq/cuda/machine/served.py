@@ -71,7 +71,7 @@ def is_served(origin: Origin, capability: tuple[int, int], exact: bool) -> bool:
 
 
 def _has_own(capability: tuple[int, int], exact: bool) -> bool:
-    """True where only machine code serves a kernel with instructions of few GPUs: PTX is for those after 9.0."""
+    """True where only machine code serves a kernel with instructions of few GPUs: up to 9.0."""
     return exact and capability <= FIRST_EARLY
 
 
