@@ -245,7 +245,7 @@ def scaled_kernels(
 def float_kernels(
     code: str, tile: Tile, card: Card, shapes: Iterable[tuple[int, int]], rows: Iterable[int]
 ) -> list[Any]:  # fmt: skip
-    """The kernels of ``x @ w.T`` with x in floats, which are quantized first, and scales for this tile of w."""
+    """The kernels of ``x @ w.T``, x in floats, which are quantized first, with scales for this tile of w."""
     with on_paper(card) as launched:
         for dtype, (n, k), m in product(INPUTS, shapes, rows):
             gq.scaled_linear(paper((m, k), dtype), scaled(code, tile, n, k), dtype=dtype)
