@@ -46,7 +46,7 @@ def warp_specialized_us(shape: PackedShape) -> float:
 
 
 def estimates(shape: PackedShape, every: bool = False) -> dict[str, float]:
-    """Estimated microseconds of the kernels that may be best for a shape, or of all, by the names of rungs."""
+    """Estimated microseconds of kernels that may be best for a shape, or of all, by the names of rungs."""
     us_of = {}
     if shape.m == 1 and byte_codes.serves(shape.layout):
         us = gemv_us(shape)
