@@ -263,7 +263,7 @@ def test_names_of_cards_may_be_short():
         ({"card": "sm_89", "rows": 1.5}, "all integers from 1 on"),
         (
             {"op": "gated_linear", "card": "sm_89"},
-            'its two products; there are lists of .* pass "linear", for',
+            'its two products; this version has .* pass "linear", for',
         ),
         ({"format": "q4_K", "card": "sm_89", "shape": (64, 100)}, "K is a multiple of that; pass 256"),
     ],
