@@ -168,22 +168,23 @@ def _kind_of(line: str, kind: str) -> str:
 
 def loop_of(rung: Rung) -> Loop | None:
     """The inner loop of the kernels that a rung launches; None where they are a library's."""
-    kind, texts = (PTX, ptx_of(rung)) if rung.device == "cuda" else (X86, assembly_of(rung))
+    kind, (texts, where) = (PTX, ptx_of(rung)) if rung.device == "cuda" else (X86, (assembly_of(rung), {}))
     # LLVM makes wider loops than a run is long, which are never taken, of those that a rung leaves to it.
     mosts = [RUN if kind == X86 and name.startswith("linear.") else math.inf for name in texts]
     counts = [counted(text, kind, most) for text, most in zip(texts.values(), mosts, strict=True)]
-    some = [{"kernel": name, **loop} for name, loop in zip(texts, counts, strict=True) if loop]
+    some = [{"kernel": name, **loop, **where} for name, loop in zip(texts, counts, strict=True) if loop]
     return max(some, key=lambda loop: loop["products"], default=None)
 
 
-def ptx_of(rung: Rung) -> dict[str, str]:
-    """The PTX of the kernels in a rung's own room, by their names."""
+def ptx_of(rung: Rung) -> tuple[dict[str, str], dict[str, str]]:
+    """The PTX of the kernels in a rung's own room, by their names; its type and card if not those of all."""
     for (card, fmt), m in product(ELSEWHERE, ROWS):
         problem = Linear(FORMATS[fmt], m, *SHAPES["cuda"], device="cuda", card=card_named("make_book", card))
         if rung.refuses(problem) is None:
             kernels = dry_run.kernels_of(problem, rung.name)
-            return {kernel.name: kernel.ptx(kernel.least if kernel.exact else (9, 0)) for kernel in kernels}
-    return {}
+            texts = {kernel.name: kernel.ptx(kernel.least if kernel.exact else (9, 0)) for kernel in kernels}
+            return texts, {} if card == CARD else {"format": fmt, "card": card}
+    return {}, {}
 
 
 def assembly_of(rung: Rung) -> dict[str, str]:

@@ -138,9 +138,7 @@ def kernels(
     if op not in KINDS:
         what = "no such operation" if op != GATED else "it takes the kernels of its two products"
         way = text.meant(str(op), KINDS, "pass one of these") if op != GATED else OF_A_GATE
-        raise UnsupportedError(
-            f"kernels({op!r}): {what}; this version has {', '.join(sorted(KINDS))}; {way}"
-        )
+        raise UnsupportedError(f"kernels({op!r}): {what}; this version has {', '.join(sorted(KINDS))}; {way}")
     named = None if card is None else card_named(request, card)
     if named is not None:
         if device is not None and kinds != ("cuda",):
