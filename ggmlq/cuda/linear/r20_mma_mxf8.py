@@ -4,7 +4,7 @@ Changed from mma_q8: activations become floats e4m3 with a power of two for each
 (activations/scaled_tiles.py), and the tensor cores of 12.0 and 12.1 take both powers with the operands. So a
 sum is never scaled, and the first multiply-add beside ``mma`` is that of the epilogue. A weight becomes e4m3
 by moving its bits: two instructions for a part of four weights, of which there are four. ``mma`` takes floats
-of 4 bits beside those of 8 as well, but one public measurement of such a card has it at half the rate then.
+of 4 bits in bytes as well, but one public measurement of such a card has them at half the rate.
 
 It is the arithmetic ``mxf8``: activations keep 4 bits, which costs 1e-4 to 1e-3 of the result, in squares;
 that is 20 times what bytes cost. So it is taken by its name or by ``arithmetic="mxf8"`` alone.
