@@ -19,7 +19,7 @@ from scripts import load
 
 import ggmlq as gq
 from ggmlq.cuda.cost import choice, roof
-from ggmlq.cuda.machine import coverage
+from ggmlq.cuda.machine import coverage, served
 from ggmlq.cuda.scaled_linear import r2_dequant
 from ggmlq.dispatch import ladder, views
 from ggmlq.dispatch.card import Card
@@ -72,9 +72,13 @@ def test_default_paths_of_codes_and_experts_do_not_teach(name, fresh):
             problem = ScaledLinear.shown(code, "cuda", card, (1024, 2048))[0].with_rows(m)
             kernel = explain(problem).rung.name.removeprefix("cuda:")
             assert kernel not in TEACHING["scaled_linear"], problem
-            if code != "e5m2" and card.capability >= (8, 0):  # codes of gradients are in no pack
+            if card.capability >= (8, 0) and (code != "e5m2" or card.capability != (9, 0)):
                 groups = replace(problem, x=problem.x._replace(c=128), w=problem.w._replace(c=128))
                 assert not list(coverage.unpacked([problem, groups])), problem
+                tile = (1, None) if code == "int8" else (128, 128)
+                floats = dry_run.float_kernels(code, tile, card, [(1024, 2048)], [m])
+                capability = card.capability
+                assert all(served.is_served(k.origin, capability, k.exact) for k in floats), problem
         problem = ExpertLinear.shown(fresh.choice(STORED), "cuda", card, (256, 1024))[0].with_rows(m % 64 + 1)
         assert explain(problem).rung.name.removeprefix("cuda:") not in TEACHING["expert_linear"]
         assert not list(coverage.unpacked([problem]))
@@ -108,7 +112,8 @@ def test_teaching_rungs_are_taken_nowhere_and_all_others_somewhere():
             if rung.taken
         }
         every = {rung.name.removeprefix("cuda:") for rung in gq.kernels(op, device="cuda")}
-        assert every - taken - {"dequant_cublas", "mma_q8"} == TEACHING[op]  # the latter by its arithmetic
+        by_arithmetic = {"mma_q8", "mma_mxf8", "mma_nvf4"}
+        assert every - taken - {"dequant_cublas"} - by_arithmetic == TEACHING[op]
 
 
 def test_lists_of_other_operations_tell_them_apart_too():
@@ -256,6 +261,10 @@ def test_names_of_cards_may_be_short():
         ({"card": "sm_89", "shape": (4096,)}, r"the shape of weights is \(N, K\)"),
         ({"card": "sm_89", "shape": (4096, 0)}, "all integers from 1 on"),
         ({"card": "sm_89", "rows": 1.5}, "all integers from 1 on"),
+        (
+            {"op": "gated_linear", "card": "sm_89"},
+            'its two products; this version has .* pass "linear", for',
+        ),
         ({"format": "q4_K", "card": "sm_89", "shape": (64, 100)}, "K is a multiple of that; pass 256"),
     ],
 )

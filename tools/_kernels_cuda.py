@@ -4,7 +4,7 @@ kinds.
 The chooser is asked: products of many shapes run without a GPU, on cards of a table, and their launches are
 noted (ggmlq/testing/dry_run.py). Machine code is for Hopper, PTX for all other cards. Of a family with few
 cases all come, if one does. GRUs and rungs that are there to be read are compiled when they are needed, and
-products of codes with scales on cards before 8.0.
+products of codes with scales on cards before 8.0, and of e5m2 on Hopper.
 """
 
 from __future__ import annotations
@@ -54,12 +54,15 @@ WHOLE = (
 ACTIVATIONS = ("q8_1", "q8_K")  # types that no model stores weights in
 OTHERS = dry_run.SHAPES[2:8:2]  # shapes for cards whose tiles do not depend on shapes
 LEAST_CODED = (8, 0)
+SCALED_MMA = 12  # the major number of cards whose ``mma`` takes scales, for types by the name of a kernel
+BY_NAME = {"mxfp4": "cuda:mma_mxf8", "nvfp4": "cuda:mma_nvf4"}
 TIMED = (1, 8, 16, 32)  # rows at which cuda:mma_bf16 is timed beside cuda:gemv, on cards of no table
 FEW_ROWS = (1, 8, 16, 33, 64, 100, 200, 512, 1024, 4096)  # for tiles that do not depend on shapes
 SCALED = (  # codes with the tiles of x and of w
     ("e4m3", ((1, 128), (128, 128))), ("e4m3", ((1, 128), (1, 128))), ("e4m3", ((1, None), (1, None))),
     ("int8", ((1, None), (1, None))), ("int8", ((1, 128), (1, 128))),
 )  # fmt: skip
+GRADIENTS = tuple(tiles for code, tiles in SCALED if code == "e4m3")  # the same of e5m2
 
 
 @cache
@@ -87,7 +90,7 @@ def _launched() -> Iterator[Wanted]:
         yield from (
             Wanted(kernel.origin, machine)
             for kernel in _kernels_of(card)
-            if machine != PTX or not kernel.exact
+            if machine != PTX or not kernel.exact or kernel.least > HOPPER
         )
 
 
@@ -98,6 +101,8 @@ def _kernels_of(card: dry_run.Card) -> Iterator[Any]:
         yield from dry_run.block_kernels(fmt, card)
     for fmt in stored():
         yield from dry_run.product_kernels(fmt, card, dry_run.SHAPES if hopper else OTHERS)
+        if card.capability[0] == SCALED_MMA and fmt.name in BY_NAME:
+            yield from dry_run.product_kernels(fmt, card, OTHERS, FEW_ROWS, (np.float16,), BY_NAME[fmt.name])
         if not hopper and card.capability >= LEAST_CODED:
             yield from dry_run.product_kernels(fmt, card, OTHERS, FEW_ROWS, (np.float16,))
             yield from dry_run.product_kernels(fmt, card, OTHERS, TIMED, dry_run.INPUTS, "cuda:mma_bf16")
@@ -109,6 +114,14 @@ def _kernels_of(card: dry_run.Card) -> Iterator[Any]:
             shapes, rows = (dry_run.SHAPES, dry_run.ROWS) if hopper else (OTHERS, FEW_ROWS)
             yield from dry_run.scaled_kernels(code, tiles, card, shapes, rows)
         yield from dry_run.code_kernels(card)
+        yield from () if hopper else gradient_kernels(card)
+
+
+def gradient_kernels(card: dry_run.Card) -> Iterator[Any]:
+    """The kernels of products of e5m2 on a card without ``wgmma``, of codes and of floats; Hopper has 81."""
+    for tiles in GRADIENTS:
+        yield from dry_run.scaled_kernels("e5m2", tiles, card, OTHERS, FEW_ROWS)
+        yield from dry_run.float_kernels("e5m2", tiles[1], card, OTHERS, FEW_ROWS)
 
 
 def stored() -> list[Format]:

@@ -4,8 +4,9 @@
     python tools/make_book.py [--check]
 
 The inner loop is the innermost loop with the most products, of the kernel that has the most of them, for q4_0
-weights: instructions of PTX, before the assembler removes moves and joins some; or those of this CPU. No GPU
-is needed. Figures are those of bench/results/ladder_*.json. ``ggmlq ladder page`` shows both.
+weights, or for others where a rung refuses these: instructions of PTX, before the assembler removes moves and
+joins some; or those of this CPU. No GPU is needed. Figures are those of bench/results/ladder_*.json.
+``ggmlq ladder page`` shows both.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -43,6 +45,7 @@ from ggmlq.testing.blocks import random_weights  # noqa: E402
 BOOK = ROOT / "ggmlq" / "demo" / "book.json"
 RESULTS = sorted((ROOT / "bench" / "results").glob("ladder_*.json"))
 CARD, FORMAT = "NVIDIA H200", "q4_0"
+ELSEWHERE = ((CARD, FORMAT), ("RTX 5090", "mxfp4"), ("RTX 5090", "nvfp4"))  # the first pair that a rung takes
 ROWS = (512, 64, 32, 8)  # of activations; the first that a rung takes
 SHAPES = {"cuda": (4096, 14336), "cpu": (64, 512)}
 RUN, HALF = 32, 16  # columns that share a scale; products that a GPU's loop has, or many times as many
@@ -166,23 +169,23 @@ def _kind_of(line: str, kind: str) -> str:
 
 def loop_of(rung: Rung) -> Loop | None:
     """The inner loop of the kernels that a rung launches; None where they are a library's."""
-    kind, texts = (PTX, ptx_of(rung)) if rung.device == "cuda" else (X86, assembly_of(rung))
+    kind, (texts, where) = (PTX, ptx_of(rung)) if rung.device == "cuda" else (X86, (assembly_of(rung), {}))
     # LLVM makes wider loops than a run is long, which are never taken, of those that a rung leaves to it.
     mosts = [RUN if kind == X86 and name.startswith("linear.") else math.inf for name in texts]
     counts = [counted(text, kind, most) for text, most in zip(texts.values(), mosts, strict=True)]
-    some = [{"kernel": name, **loop} for name, loop in zip(texts, counts, strict=True) if loop]
+    some = [{"kernel": name, **loop, **where} for name, loop in zip(texts, counts, strict=True) if loop]
     return max(some, key=lambda loop: loop["products"], default=None)
 
 
-def ptx_of(rung: Rung) -> dict[str, str]:
-    """The PTX of the kernels in a rung's own room, by their names."""
-    card = card_named("make_book", CARD)
-    for m in ROWS:
-        problem = Linear(FORMATS[FORMAT], m, *SHAPES["cuda"], device="cuda", card=card)
+def ptx_of(rung: Rung) -> tuple[dict[str, str], dict[str, str]]:
+    """The PTX of the kernels in a rung's own room, by their names; its type and card if not those of all."""
+    for (card, fmt), m in product(ELSEWHERE, ROWS):
+        problem = Linear(FORMATS[fmt], m, *SHAPES["cuda"], device="cuda", card=card_named("make_book", card))
         if rung.refuses(problem) is None:
             kernels = dry_run.kernels_of(problem, rung.name)
-            return {kernel.name: kernel.ptx(kernel.least if kernel.exact else (9, 0)) for kernel in kernels}
-    return {}
+            texts = {kernel.name: kernel.ptx(kernel.least if kernel.exact else (9, 0)) for kernel in kernels}
+            return texts, {} if card == CARD else {"format": fmt, "card": card}
+    return {}, {}
 
 
 def assembly_of(rung: Rung) -> dict[str, str]:

@@ -152,8 +152,13 @@ def _loop_of(rung: Rung) -> Any:
     return facts()["rungs"].get(rung.name, {}).get("loop")
 
 
+def _facts_of(rung: Rung) -> Any:
+    """The book's facts, with the type of weights and the card that the loop of a rung is for."""
+    return facts() | (_loop_of(rung) or {})
+
+
 def _loop(rung: Rung) -> Iterator[str]:
-    loop, book = _loop_of(rung), facts()
+    loop, book = _loop_of(rung), _facts_of(rung)
     if loop is None:
         return
     counts, products = loop["instructions"], loop["products"]
@@ -169,7 +174,7 @@ def _loop(rung: Rung) -> Iterator[str]:
 
 def _limits(rung: Rung) -> Iterator[str]:
     """Bounds that follow from sizes and counts alone."""
-    book = facts()
+    book = _facts_of(rung)
     fmt = FORMATS[book["format"]]
     per_byte = 2 * 8 / fmt.bits_per_weight
     yield (

@@ -20,6 +20,10 @@ LESSON = (
     "auto: the rows of activations at which it is taken. A kernel without any is a lesson, or for other "
     "machines: it runs where a call names it."
 )
+GATED, OF_A_GATE = (
+    "gated_linear",
+    ('pass "linear", for experts "expert_linear", for weights with scales "scaled_linear"'),
+)
 ROWS = 1  # rows of activations that estimates and floors are for, if the caller names none
 
 
@@ -132,10 +136,9 @@ def kernels(
     if kinds[0] not in DEVICES:
         raise DeviceError(f"kernels(device={device!r}): no such device; devices are cpu and cuda")
     if op not in KINDS:
-        raise UnsupportedError(
-            f"kernels({op!r}): no such operation; this version has {', '.join(sorted(KINDS))}; "
-            + text.meant(str(op), KINDS, "pass one of these")
-        )
+        what = "no such operation" if op != GATED else "it takes the kernels of its two products"
+        way = text.meant(str(op), KINDS, "pass one of these") if op != GATED else OF_A_GATE
+        raise UnsupportedError(f"kernels({op!r}): {what}; this version has {', '.join(sorted(KINDS))}; {way}")
     named = None if card is None else card_named(request, card)
     if named is not None:
         if device is not None and kinds != ("cuda",):

@@ -242,6 +242,16 @@ def scaled_kernels(
     return list(dict.fromkeys(launched))
 
 
+def float_kernels(
+    code: str, tile: Tile, card: Card, shapes: Iterable[tuple[int, int]], rows: Iterable[int]
+) -> list[Any]:  # fmt: skip
+    """The kernels of ``x @ w.T``, x in floats, which are quantized first, with scales for this tile of w."""
+    with on_paper(card) as launched:
+        for dtype, (n, k), m in product(INPUTS, shapes, rows):
+            gq.scaled_linear(paper((m, k), dtype), scaled(code, tile, n, k), dtype=dtype)
+    return list(dict.fromkeys(launched))
+
+
 def scaled(code: str, tile: Tile, *shape: int) -> Any:
     """Codes with scales on paper."""
     rows, columns = math.prod(shape[:-1]), shape[-1]

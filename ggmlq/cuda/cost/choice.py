@@ -219,7 +219,7 @@ def estimate(problem: Problem, kernel: str) -> float | None:
     if isinstance(problem, ScaledLinear) and _on_hopper(problem):
         us = _codes_us(problem)
     elif isinstance(problem, Linear) and isinstance(problem.format, BlockFormat) and _on_hopper(problem):
-        us = _packed_us(problem, problem.format)
+        us = _packed_us(problem, problem.format, every=True)
     return us[kernel] if kernel in us else _mma_us(problem, kernel) or roof.estimate(problem, kernel)
 
 
@@ -256,14 +256,15 @@ def _packed_order(problem: Linear, fmt: BlockFormat) -> Preference:
     return Preference((*sorted(us, key=us.__getitem__), "cuda:wgmma", MANY), ESTIMATED)
 
 
-def _packed_us(problem: Linear, fmt: BlockFormat) -> dict[str, float]:
+def _packed_us(problem: Linear, fmt: BlockFormat, every: bool = False) -> dict[str, float]:
     """Estimated microseconds of kernels for blocks on Hopper, by name."""
     from ..packed.layout import layout_of
     from . import packed  # its kernels want numba-cuda, too
 
     assert problem.card is not None
     sizes = problem.m, problem.n, problem.k
-    return packed.estimates(packed.PackedShape(*sizes, layout_of(fmt), problem.card, problem.narrow))
+    shape = packed.PackedShape(*sizes, layout_of(fmt), problem.card, problem.narrow)
+    return packed.estimates(shape, every)
 
 
 def _on_hopper(problem: Linear | ScaledLinear) -> bool:

@@ -45,12 +45,15 @@ def warp_specialized_us(shape: PackedShape) -> float:
     return warp_specialized.best_tile(tiled).us
 
 
-def estimates(shape: PackedShape) -> dict[str, float]:
-    """Estimated microseconds of each kernel that takes a shape, by the name of its rung."""
+def estimates(shape: PackedShape, every: bool = False) -> dict[str, float]:
+    """Estimated microseconds of kernels that may be best for a shape, or of all, by the names of rungs."""
+    us_of = {}
     if shape.m == 1 and byte_codes.serves(shape.layout):
         us = gemv_us(shape)
-        return {"cuda:gemv_int16": us, "cuda:gemv": us / INT16}
-    us_of = {"cuda:warp_specialized": warp_specialized_us(shape)}
+        us_of = {"cuda:gemv_int16": us, "cuda:gemv": us / INT16}
+        if not every:
+            return us_of
+    us_of["cuda:warp_specialized"] = warp_specialized_us(shape)
     if shape.m <= COLUMNS[-1]:
         us_of["cuda:gemv"] = gemv_us(shape) / (INT16 if shape.m == 1 else 1)
     return us_of

@@ -50,8 +50,8 @@ class Kernel(Compiled):
 
     ``threads``: of a block. ``blocks``: blocks that shall fit on a multiprocessor together; the compiler
     keeps to the registers that they leave. ``shared``: bytes of dynamic shared memory. ``least``: the
-    lowest capability. ``exact``: only for GPUs of that capability, whose instructions later ones do not
-    have. ``early``: it may start while its predecessor runs (intrinsics/dependent_launch.py).
+    lowest capability. ``exact``: only for GPUs with the major number of that capability, whose instructions
+    others do not have. ``early``: it may start while its predecessor runs (intrinsics/dependent_launch.py).
 
     ``max_blocks``: at most that many blocks on a multiprocessor, 0 for no limit. It is enforced only with
     dependent launches, where it spreads the blocks evenly. ``limits_blocks``: a launch may set such a limit
@@ -168,8 +168,8 @@ class Kernel(Compiled):
     def _load(self, index: int) -> Any:
         capability = device.capability()
         assert capability is not None
-        if capability < self.least or (self.exact and capability != self.least):
-            needed = dotted(self.least) + " itself" * self.exact
+        if capability < self.least or (self.exact and capability[0] != self.least[0]):
+            needed = f"{self.least[0]}.x" if self.exact else dotted(self.least)
             raise DeviceError(
                 f"{self.name}: this GPU has compute capability {dotted(capability)}; the kernel needs "
                 f"{needed}; choose another one, gq.kernels() lists what there is"
@@ -206,7 +206,7 @@ class Kernel(Compiled):
 
     def ptx(self, capability: tuple[int, int]) -> str:
         """The kernel in PTX, as the assembler for a capability takes it."""
-        if self.exact or capability <= HOPPER:
+        if capability <= HOPPER:
             text = super().ptx(capability)
             return text if capability >= HOPPER else served.without_clusters(text)
         return served.for_driver(super().ptx(HOPPER).encode(), capability).decode()
