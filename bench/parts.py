@@ -41,13 +41,18 @@ def of_part(cases: Sequence[Case], chosen: tuple[int, int]) -> list[Case]:
 
 
 def joined(paths: Sequence[Path]) -> dict[str, Any]:
-    """The files of parts as that of one run, its figures in the order of one run."""
+    """The files of parts as that of one run, its figures in the order of one run where no case failed."""
     parts = [json.loads(path.read_text()) for path in paths]
-    facts = [(p.get("commit"), p.get("seed"), p["part"][1], cards(p)) for p in parts]
-    for path, other in zip(paths, facts, strict=True):
-        if other != facts[0]:
-            raise SystemExit(f"{path}: commit, seed, parts, cards {other}; those of {paths[0]}: {facts[0]}")
-    numbers, wanted = [p["part"][0] for p in parts], range(1, facts[0][2] + 1)
+    for path, facts in zip(paths, parts, strict=True):
+        if "part" not in facts:
+            raise SystemExit(f"{path} is no part: a benchmark writes one with --part 1/4 --json FILE")
+    same = [(p.get("commit"), p.get("seed"), p["part"][1], cards(p), p.get("peers")) for p in parts]
+    for path, other in zip(paths, same, strict=True):
+        if other != same[0]:
+            raise SystemExit(
+                f"{path}: commit, seed, parts, cards, peers {other}; those of {paths[0]}: {same[0]}"
+            )
+    numbers, wanted = [p["part"][0] for p in parts], range(1, same[0][2] + 1)
     if twice := {n for n in numbers if numbers.count(n) > 1}:
         raise SystemExit(f"part {sorted(twice)} is given twice: {', '.join(map(str, paths))}")
     if lacking := sorted(set(wanted) - set(numbers)):

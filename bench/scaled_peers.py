@@ -227,7 +227,7 @@ def main() -> int:
     parts.add_options(parser)
     options = parser.parse_args()
     for facts in [parts.joined(options.join)] if options.join else run(options):
-        if options.json:
+        if options.json and facts["figures"]:
             write_whole(options.json, json.dumps(facts, indent=1))
     print(summary(facts["figures"]))
     return 0

@@ -158,7 +158,7 @@ def test_parts_of_a_benchmark_join(tmp_path, capsys):
         parts.joined([*paths, paths[0]])
     paths[1].write_text(json.dumps({"commit": "b", "seed": 5, "part": (1, 3), "figures": []}))
     with pytest.raises(
-        SystemExit, match=r"1\.json: commit, seed, parts, cards \('b', 5, 3, \[\]\); those of "
+        SystemExit, match=r"1\.json: commit, seed, parts, cards, peers \('b', 5, 3, \[\], None\); those of "
     ):
         parts.joined(paths)
     assert parts.part("2/4") == (2, 4)

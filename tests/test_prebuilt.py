@@ -134,7 +134,7 @@ def frame_of(code):
 
 
 def test_machine_code_is_for_its_gpu():
-    """ELF for CUDA, its flags say the capability, nothing on a stack; PTX for any driver of CUDA 12."""
+    """ELF for CUDA, its flags say the capability, nothing on a stack; PTX as it is written."""
     for each, code in fresh_code().items():
         if each.machine == served.PTX:
             assert re.search(rb"\n\.version 7\.8\n\.target sm_90a?\n", code), each

@@ -39,8 +39,8 @@ from ggmlq.store.origin import Origin  # noqa: E402
 
 REGISTERS = 1 << 16  # of a multiprocessor
 Capability = tuple[int, int]
-SPILL = 16  # bytes of stack that are no error: a few sums of one kernel that has 255 registers
-CALLS = 128  # bytes of stack of code to be linked, where there is no ptxas
+SPILL = 16  # bytes of stack that are no error: up to four registers of a kernel that has all it may have
+CALLS, FIRST_WITHOUT = 128, (9, 0)  # where ptxas cannot judge: of code to be linked, before this capability
 # Bytes of shared memory that a block may have, by capability: the CUDA programming guide's table.
 ROOM = {(7, 5): 64, (8, 0): 163, (8, 6): 99, (8, 9): 99, (9, 0): 227, (10, 0): 227, (12, 0): 99}
 
@@ -76,7 +76,7 @@ def assembled(code: bytes, capability: Capability) -> tuple[bytes, int, int]:
 
 
 def stack_of_program(code: bytes, capability: Capability) -> int | None:
-    """Bytes of stack of PTX that ptxas assembles as a whole program; None where there is no ptxas."""
+    """Bytes of stack of PTX that ptxas assembles as a whole program; None where no ptxas can."""
     assembler = shutil.which("ptxas")
     if assembler is None:
         return None
@@ -101,11 +101,10 @@ def problem(origin: Origin, code: bytes, capability: Capability) -> str | None:
         return f"{type(error).__name__}: {error}"
     if machine[:4] != b"\x7fELF":
         return "no machine code"
-    if stack > SPILL:
-        whole = stack_of_program(code, capability)
-        stack = max(0, stack - CALLS) if whole is None else whole
-    if stack > SPILL:
-        return f"{stack} bytes of stack"
+    whole = stack_of_program(code, capability) if stack > SPILL else stack
+    most_stack = CALLS if whole is None and capability < FIRST_WITHOUT else SPILL
+    if (stack if whole is None else whole) > most_stack:
+        return f"{stack} bytes of stack; as a whole program: {whole}"
     most = REGISTERS // (kernel.threads * blocks(kernel, capability))
     return f"{registers} registers, there are {most}" if registers > most else None
 

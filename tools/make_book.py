@@ -115,7 +115,10 @@ def _is_wide(body: list[str]) -> bool:
 
 def _by_warps(line: str) -> float:
     match = re.match(r"(wg)?mma\..*?m(\d+)n(\d+)k(\d+)", line)
-    return math.prod(map(int, match.groups()[1:])) / (LANES * (4 if match[1] else 1)) if match else 0.0
+    if not match:
+        return 0.0
+    digits = 2 if "mxf4nvf4" in line else 1  # of an activation, each multiplied by an instruction
+    return math.prod(map(int, match.groups()[1:])) / (LANES * (4 if match[1] else 1) * digits)
 
 
 def _by_fours(line: str) -> float:

@@ -33,7 +33,7 @@ class Parts:
         self.parts: tuple[Any, ...] = tuple(parts)
         self.spans = spans
         self.team = team
-        self._graph_memory: list[Any] = []  # memory of copies in CUDA graphs
+        self._graph_memory: list[Any] = []  # of copies in CUDA graphs, where the driver tells no end
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -34,8 +34,8 @@ ARITHMETICS = {
     "ggml-mmq": "llama.cpp on CUDA, more than 8 rows of activations",
 }
 
-# In these one type is multiplied; others look the same in halves or in ggml-cpu, which come first.
-ONE_TYPE = {"tf32": "f32", "tf32-cut": "f32", "ggml-cpu-fp16": "f16"}
+# In these kernels multiply one type; others look the same in halves or in ggml-cpu, or no kernel takes them.
+ONE_TYPE = {"tf32": "f32", "tf32-cut": "f32", "ggml-cpu-fp16": "f16", "mxf8": "mxfp4", "nvf4x2": "nvfp4"}
 
 Float = Literal["f64", "f32", "f16", "bf16", "tf32", "tf32-cut", "int16", "f16r", "e4m3", "digits"]
 Kept = Literal["half", "float"]

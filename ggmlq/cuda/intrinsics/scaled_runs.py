@@ -1,4 +1,4 @@
-"""Products of a warp by ``mma`` that takes scales with its operands: from 12.0 on, and on no other card.
+"""Products of a warp by ``mma`` that takes scales with its operands, on cards of 12.x alone.
 
 Two forms. Both take 64 columns in two instructions for eight rows of activations, and add to the totals at
 once, for the scales are multiplied within:

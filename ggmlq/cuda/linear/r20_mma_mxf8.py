@@ -1,4 +1,4 @@
-"""Many rows of mxfp4 by ``mma`` that multiplies the scales, too: 8-bit floats on both sides, from 12.0 on.
+"""Many rows of mxfp4 by ``mma`` that multiplies the scales, too: 8-bit floats on both sides, on 12.x.
 
 Changed from mma_q8: activations become floats e4m3 with a power of two for each 32
 (activations/scaled_tiles.py), and the tensor cores of 12.0 and 12.1 take both powers with the operands. So a

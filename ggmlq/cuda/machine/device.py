@@ -115,7 +115,8 @@ def recording(task: object, keep: list[Any]) -> Iterator[None]:
     allocate = before = cuda.get_allocator()
     if not hasattr(before, "kept_for_graphs"):
         stream = driver().stream(current()).ptr
-        allocate = graph_memory.allocator(stream, before, keep, lambda: cuda.MemoryPool(before))
+        where, new_pool = cuda.Device(current()), lambda: cuda.MemoryPool(before)
+        allocate = graph_memory.allocator(stream, where, before, keep, new_pool)
     try:
         with cuda.using_allocator(allocate):
             yield

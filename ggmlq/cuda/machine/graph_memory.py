@@ -22,15 +22,16 @@ UNSIGNED = ctypes.c_uint32
 NO_WAIT, MOVE = UNSIGNED(1), UNSIGNED(1)  # flags of the driver for an object of a graph
 
 _LOCK = threading.Lock()
-_OF_CAPTURES: dict[int, GraphMemory] = {}  # until their graphs are destroyed
+# By the number of what is recorded and the device, until their graphs are destroyed.
+_OF_CAPTURES: dict[tuple[int, int], GraphMemory] = {}
 _SIGNALS: dict[int, Any] = {}  # semaphores that the driver still holds, by their addresses
 
 
 class GraphMemory:
-    """The pool of a graph's memory."""
+    """The pool of a graph's memory on a device."""
 
-    def __init__(self, pool: Any, signal: int) -> None:
-        self.pool, self._signal, self._is_over = pool, signal, False
+    def __init__(self, pool: Any, device: Any, signal: int) -> None:
+        self.pool, self.device, self._signal, self._is_over = pool, device, signal, False
 
     def allocate(self, size: int) -> Any:
         """Memory for the products of the graph."""
@@ -40,13 +41,14 @@ class GraphMemory:
         """True while the graph exists, or an array lies in its memory; else the memory is given back."""
         if self.pool is not None and (self._is_over or _raised(self._signal)):
             self._is_over = True
-            self.pool.free_all_blocks()  # a pool of CuPy that is dropped keeps its free blocks for good
-            if not self.pool.used_bytes():
-                self.pool = None
+            with self.device:  # a pool of CuPy speaks of the current device alone
+                self.pool.free_all_blocks()  # one that is dropped keeps its free blocks for good
+                if not self.pool.used_bytes():
+                    self.pool = None
         return self.pool is not None
 
 
-def allocator(stream: int, allocate: Any, keep: list[Any], make_pool: Any) -> Any:
+def allocator(stream: int, device: Any, allocate: Any, keep: list[Any], make_pool: Any) -> Any:
     """An allocator for a stream that records a graph, of memory that lasts as long: of the graph's pool.
 
     Where the driver cannot tell a graph's end, ``keep`` holds each piece of memory that ``allocate`` gives.
@@ -55,9 +57,10 @@ def allocator(stream: int, allocate: Any, keep: list[Any], make_pool: Any) -> An
     try:
         number, graph = _capture(stream)
         with _LOCK:
-            memory = _OF_CAPTURES.get(number)
+            memory = _OF_CAPTURES.get((number, device.id))
             if memory is None:
-                memory = _OF_CAPTURES[number] = GraphMemory(make_pool(), _signal_of(graph))
+                memory = GraphMemory(make_pool(), device, _signal_of(graph))
+                _OF_CAPTURES[number, device.id] = memory
         return memory.allocate
     except (OSError, AttributeError, driver_calls.CUDADriverError):
 
@@ -70,9 +73,10 @@ def allocator(stream: int, allocate: Any, keep: list[Any], make_pool: Any) -> An
 
 def give_back() -> None:
     """Give back the memory of graphs that were destroyed."""
-    for number, memory in list(_OF_CAPTURES.items()):
-        if not memory.look():
-            _OF_CAPTURES.pop(number, None)
+    with _LOCK:
+        for place, memory in list(_OF_CAPTURES.items()):
+            if not memory.look():
+                del _OF_CAPTURES[place]
 
 
 def _capture(stream: int) -> tuple[int, Any]:

@@ -27,23 +27,25 @@ STORE = Store(Path(__file__).parents[1] / "prebuilt", _compilers)
 PTX, FIRST_EARLY = "ptx", (9, 0)  # the machine that PTX is for; the lowest capability with dependent launches
 TARGET, OWN = ".target sm_90", ".target sm_90a"  # the latter of kernels with instructions of few GPUs
 VERSION = b".version 7.8"  # as it is written
-# Instructions of later versions: of floats of 8 bits products, and on GPUs before 9.0 conversions to them.
+# Versions of later instructions: products of floats of 8 bits, conversions to them before 9.0, scales of
+# blocks.
 NEEDS = {
     b"barrier.cluster.arrive.relaxed": b".version 8.0",
     b"e4m3": b".version 8.4",
     b"e5m2": b".version 8.4",
-    b"block_scale": b".version 8.8",
+    b"block_scale": b".version 8.7",  # 8.8 from 12.1 on
 }
 # From here on assemblers spill where they are told how many blocks a multiprocessor is to hold, and take far
 # fewer registers where they are not. A block of so many threads may have as many registers as a thread can.
 UNTOLD, FEW = (12, 0), 256
 # Before this capability no instruction rounds to bfloat16: integers do, which are exact; NaN becomes one NaN.
 FIRST_BFLOAT = (8, 0)
-BFLOAT = re.compile(r"(@!?\w+ )?cvt\.rn\.bf16\.f32 (%?\w+), (%\w+);")
+BFLOAT = re.compile(r"(@!?%?\w+ )?cvt\.rn\.bf16\.f32 (%?\w+), (%\w+);")
 ROUNDING = (
-    r"{.reg .b32 b, r; .reg .pred nan; mov.b32 b, \3; bfe.u32 r, b, 16, 1; add.u32 r, r, 32767; "
-    r"add.u32 r, r, b; shr.u32 r, r, 16; setp.nan.f32 nan, \3, \3; selp.b32 r, 32767, r, nan; "
-    r"\1cvt.u16.u32 \2, r;}"
+    r"{.reg .b32 bits_, up_; .reg .pred nan_; mov.b32 bits_, \3; bfe.u32 up_, bits_, 16, 1; "
+    r"add.u32 up_, up_, 32767; add.u32 up_, up_, bits_; shr.u32 up_, up_, 16; "
+    r"setp.nan.f32 nan_, \3, \3; selp.b32 up_, 32767, up_, nan_; "
+    r"\1cvt.u16.u32 \2, up_;}"
 )
 LIMITS = re.compile(r"\.maxntid (\d+), 1, 1\s*\.minnctapersm ([2-9])\b")
 
@@ -84,6 +86,8 @@ def for_driver(code: bytes, capability: tuple[int, int]) -> bytes:
     """The package's PTX, which was written for 9.0, changed so that a driver takes it for another GPU."""
     code = code.replace(VERSION, max((NEEDS[word] for word in NEEDS if word in code), default=VERSION))
     if capability >= UNTOLD:
+        if capability > UNTOLD:
+            code = code.replace(NEEDS[b"block_scale"], b".version 8.8")
         text = LIMITS.sub(_untold, code.decode())
         return text.replace(OWN, ".target sm_{}{}a".format(*capability)).encode()
     if capability >= FIRST_EARLY:
