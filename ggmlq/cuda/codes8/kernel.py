@@ -29,7 +29,7 @@ class Weights(NamedTuple):
 
     words: tuple[int, int]  # operands, sizes
     read: Any  # (operands, sizes) -> maps, terms of consumers, outputs, their rows and columns, steps
-    consumer: Callable[..., Any]  # (write, schedule) -> device function
+    consumer: Callable[..., Any]  # (epilogue, schedule) -> device function
 
 
 @inlined
@@ -54,14 +54,12 @@ class Schedule(NamedTuple):
     close: Any  # (ring, outputs, work, their rows and columns, ends) the end of the block
     aim: Any = whole  # (work) -> the part of it that producers need
     leave: Any = leave_at_once  # (ends) the end of the producers' warps
-    enclose: Callable[[Any], Any] | None = (
-        None  # ``run`` of block() -> product, where blocks may have no work
-    )
+    enclose: Any = None  # (``run`` of block()) -> the function of a kernel whose blocks may have no work
     count: Any = None  # (tiles) -> their number
     locate: Any = None  # (number, tiles) -> a tile's first row, first column, and column of scales of w
 
 
-def block(variant: Any, weights: Weights, schedule: Schedule, write: Any) -> Any:
+def block(variant: Any, weights: Weights, schedule: Schedule, epilogue: Any) -> Any:
     """The device function that runs each warp of an open block as producer or consumer.
 
     ``maps``: of codes of x and w, and of their scales; then the steps that share a scale of x. ``work``: the
@@ -70,7 +68,7 @@ def block(variant: Any, weights: Weights, schedule: Schedule, write: Any) -> Any
     read, aim, produce_w, produce_x, leave, close = (
         schedule.read, schedule.aim, schedule.produce_w, schedule.produce_x, schedule.leave, schedule.close
     )  # fmt: skip
-    consume, first_lane = weights.consumer(write, schedule), barriers.from_first_lane
+    consume, first_lane = weights.consumer(epilogue, schedule), barriers.from_first_lane
     give, take = barriers.registers("dec", PRODUCER_REGISTERS), barriers.registers("inc", CONSUMER_REGISTERS)
     consumer_warps, moves_registers = 4 * variant.tile.groups, variant.moves_registers
 
@@ -98,9 +96,12 @@ def block(variant: Any, weights: Weights, schedule: Schedule, write: Any) -> Any
     return run
 
 
-def kernel(name: str, variant: Any, weights: Weights, schedule: Schedule, write: Any) -> Kernel:
-    """The kernel of a variant: a tile, codes, kinds of outputs."""
-    open_block, run = schedule.open, block(variant, weights, schedule, write)
+def kernel(name: str, variant: Any, weights: Weights, schedule: Schedule, epilogue: Any) -> Kernel:
+    """The kernel of a variant: a tile, codes, kinds of outputs.
+
+    ``epilogue``: the device function that consumers call with the sums of a tile.
+    """
+    open_block, run = schedule.open, block(variant, weights, schedule, epilogue)
 
     def product(operands: Any, sizes: Any, results: Any) -> None:
         ring, full, facts = open_block(operands, sizes)
