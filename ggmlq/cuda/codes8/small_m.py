@@ -44,13 +44,10 @@ class SmallMTile:
     blocks: int  # blocks that fit on a multiprocessor
     chunk: int = 32  # steps whose scales are in shared memory at a time
 
+    groups = CONSUMER_WARPGROUPS
+
     def __str__(self) -> str:
         return f"{self.rows}x{self.columns}, {self.stages} stages"
-
-    @property
-    def groups(self) -> int:
-        """Consumer warpgroups of a block."""
-        return CONSUMER_WARPGROUPS
 
     @property
     def turns(self) -> int:
@@ -122,14 +119,11 @@ class SmallMVariant:
     zeros: bool = False  # integers
     listed: bool = False  # a list in shared memory names the rows of x
 
+    threads, moves_registers = THREADS, False  # of a block; consumers take no registers of producers
+
     def __str__(self) -> str:
         guarded = ", guarded" * barriers.GUARDED
         return f"{self.x} {self.w} to {self.out}, {self.tile}{', zeros' * self.zeros}{guarded}"
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return THREADS
 
     @property
     def blocks(self) -> int:
@@ -140,11 +134,6 @@ class SmallMVariant:
     def shared(self) -> int:
         """Bytes of shared memory."""
         return self.tile.shared + self.tile.list_bytes * self.listed
-
-    @property
-    def moves_registers(self) -> bool:
-        """True where consumers take registers of the producers."""
-        return False
 
     @property
     def integer(self) -> bool:

@@ -82,6 +82,8 @@ class Variant:
     column_scales: bool = False  # floats: each row of w has its own scale
     zeros: bool = False  # integers: operands have zero points
 
+    blocks = 1  # that fit on a multiprocessor
+
     def __str__(self) -> str:
         ends = ["" if self.boxed else ", one by one", ", a scale a column" * self.column_scales]
         guarded = ", guarded" * barriers.GUARDED
@@ -116,11 +118,6 @@ class Variant:
     def threads(self) -> int:
         """Threads of a block."""
         return 128 * (self.tile.groups + 1)
-
-    @property
-    def blocks(self) -> int:
-        """Blocks that fit on a multiprocessor."""
-        return 1
 
     @property
     def shared(self) -> int:
@@ -170,12 +167,10 @@ def integer_variants() -> list[tuple[Variant]]:
 def split_variants() -> list[tuple[Variant]]:
     """Every tile, pair of codes and kind of floats; scales by column and outputs in codes for e4m3 alone."""
     combinations = combined(SPLIT_TILES, FLOAT_CODES, FLOAT_CODES, OUTPUTS)
-    every_variant = [Variant(tile, a, b, out, boxed=False) for tile, a, b, out in combinations]
-    every_variant += [
-        Variant(tile, "e4m3", "e4m3", out, False, True) for tile, out in combined(SPLIT_TILES, OUTPUTS)
-    ]
-    every_variant += [Variant(SPLIT_TILES[0], "e4m3", "e4m3", out, boxed=False) for out in CODED_OUTPUTS]
-    return [(variant,) for variant in every_variant]
+    cases = [(*case, False) for case in combinations]
+    cases += [(tile, "e4m3", "e4m3", out, True) for tile, out in combined(SPLIT_TILES, OUTPUTS)]
+    cases += [(SPLIT_TILES[0], "e4m3", "e4m3", out, False) for out in CODED_OUTPUTS]
+    return [(Variant(tile, a, b, out, False, by_column),) for tile, a, b, out, by_column in cases]
 
 
 def expert_variants() -> list[tuple[Variant]]:
