@@ -118,8 +118,14 @@ class Kernel(Compiled):
         index = gpu.device()
         function, shared, early = self._loaded.get(index) or self._load(index)
         if 0 not in grid:
-            if self._has_arrays or self._several:
+            if self._has_arrays:
                 words = self._flat(arguments)
+            elif self._several:
+                words = [
+                    word if type(word) is int else word.data.ptr
+                    for argument in arguments
+                    for word in (argument if type(argument) is tuple else (argument,))
+                ]
             else:
                 words = [argument if type(argument) is int else argument.data.ptr for argument in arguments]
             stream = gpu.stream(index).ptr
